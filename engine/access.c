@@ -2,20 +2,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "engine/part.h"
-
-static float *kind_part(const zero_engine *e, uint32_t region, zero_kind kind, const struct part *part) {
-    switch (kind) {
-    case ZERO_PARAM:
-        return param_part(e, region, part);
-    case ZERO_GRAD:
-        return executor_grad_shard(e->executor, region);
-    case ZERO_STATE0:
-    case ZERO_STATE1:
-        return executor_state(e->executor, region, (uint32_t)(kind - ZERO_STATE0));
-    }
-    return NULL;
-}
+#include "engine/held.h"
 
 /* ---- fill ---- */
 
@@ -61,8 +48,8 @@ zero_status zero_engine_fill(zero_engine *e, zero_fill_fn fill, void *user) {
 
 struct range { /* a checked request */
     const struct model_param *param;
+    zero_kind kind;
     uint64_t first, count; /* elements of the region */
-    struct placement cut;
 };
 
 static zero_status check_range(zero_engine *e, const char *what, const char *name, zero_kind kind,
@@ -89,18 +76,19 @@ static zero_status check_range(zero_engine *e, const char *what, const char *nam
                       "%s: the gradient of \"%s\" is complete only between the last backward of a step "
                       "and zero_engine_step",
                       what, name);
-    struct placement shard = {{SHARD, r->grad_step.axis[AXIS_REPLICATE]}};
-    *out = (struct range){p, p->offset + first, count, kind == ZERO_GRAD ? shard : r->state};
+    *out = (struct range){p, kind, p->offset + first, count};
     return ZERO_OK;
 }
 
 /* Pieces travel from the rank that holds them to all others, one after another. */
-static zero_status get_pieces(zero_engine *e, const struct range *range, const float *mine,
-                              const struct part *part, float *out, uint64_t count) {
-    for (uint64_t at = range->first, end = at + count; at < end;) {
-        uint32_t owner = (uint32_t)(at / part->count);
-        uint64_t piece = min64(min64(end, (owner + 1) * part->count) - at, PIECE_BYTES / sizeof(float));
-        if (owner == part->index) memcpy(e->piece, mine + (at - part->first), piece * sizeof(float));
+static zero_status get_pieces(zero_engine *e, const struct range *range, float *out) {
+    struct part part = held_part(e, range->param->region, range->kind);
+    for (uint64_t at = range->first, end = at + range->count; at < end;) {
+        uint32_t owner = (uint32_t)(at / part.count);
+        uint64_t piece = min64(min64(end, (owner + 1) * part.count) - at, PIECE_BYTES / sizeof(float));
+        zero_status status = ZERO_OK;
+        if (owner == part.index)
+            status = held_read(e, range->param->region, range->kind, at, piece, (float *)(void *)e->piece);
         struct comm_call call = {.kind = COMM_BROADCAST,
                                  .dtype = DTYPE_F32,
                                  .target_dtype = DTYPE_F32,
@@ -108,7 +96,7 @@ static zero_status get_pieces(zero_engine *e, const struct range *range, const f
                                  .root = owner,
                                  .what = range->param->name,
                                  .target = e->piece};
-        zero_status status = part->parts > 1 ? engine_call(e, &call) : ZERO_OK;
+        if (!status && part.parts > 1) status = engine_call(e, &call);
         if (status) return status;
         memcpy(out, e->piece, piece * sizeof(float));
         at += piece;
@@ -128,8 +116,7 @@ zero_status zero_engine_get(zero_engine *e, const char *param, zero_kind kind, f
     if (!status && kind == ZERO_GRAD) status = ENGINE_EVENT(e, executor_complete(e->executor));
     if (!status) status = engine_drive_idle(e);
     if (status) return status;
-    struct part part = own_part(e, range.param->region, range.cut);
-    status = get_pieces(e, &range, kind_part(e, range.param->region, kind, &part), &part, out, count);
+    status = get_pieces(e, &range, out);
     if (kind != ZERO_GRAD || status) return status;
     float mean = (float)(1.0 / ((double)e->size * e->policy.micro_steps));
     for (uint64_t i = 0; i < count; i++) out[i] *= mean;
@@ -147,11 +134,10 @@ zero_status zero_engine_put(zero_engine *e, const char *param, zero_kind kind, c
         return refuse(ZERO_E_ORDER, "zero_engine_put: call it between steps, not between micro-steps");
     status = engine_settle(e);
     if (status) return status;
-    struct part part = own_part(e, range.param->region, range.cut);
-    float *mine = kind_part(e, range.param->region, kind, &part);
+    struct part part = held_part(e, range.param->region, kind);
     uint64_t begin = max64(range.first, part.first),
              end = min64(range.first + count, part.first + part.count);
     if (begin < end)
-        memcpy(mine + (begin - part.first), in + (begin - range.first), (end - begin) * sizeof(float));
-    return kind == ZERO_PARAM ? written(e) : ZERO_OK;
+        status = held_write(e, range.param->region, kind, begin, end - begin, in + (begin - range.first));
+    return kind == ZERO_PARAM && !status ? written(e) : status;
 }
