@@ -12,6 +12,7 @@ struct operation *emit(struct operation_list *out, enum operation_kind kind, enu
     op->object = (uint8_t)object;
     op->stream = (uint8_t)stream;
     op->region = (uint16_t)region;
+    op->items = 1;
     return op;
 }
 

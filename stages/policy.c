@@ -131,6 +131,7 @@ void policy_begin(struct policy *p, uint32_t position, struct operation_list *ou
     const struct use *use = policy_use(p, position);
     struct operation *op = emit(out, OP_COMPUTE, OBJECT_PARAM, STREAM_COMPUTE, use->region[0]);
     op->use = (uint16_t)position;
+    op->final = p->last && policy_backward(p, position);
     for (uint8_t i = 0; i < use->count; i++) emit_reads(op, BUFFER_PARAM_FULL, use->region[i]);
     if (policy_backward(p, position))
         for (uint8_t i = 0; i < use->count; i++) grad_begin(p, use->region[i], position, op);

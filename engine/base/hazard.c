@@ -25,7 +25,7 @@ void hazard_emit(struct hazards *h, struct operation *op, const uint32_t *read, 
     for (uint8_t i = 0; i < op->writes; i++) need_all(h, op, write[i], true);
     for (int s = 0; s < STREAMS; s++)
         if (op->joins & 1u << s) op->after[s] = h->issued[s];
-    op->end = ++h->issued[op->stream];
+    op->end = h->issued[op->stream] += op->items;
     for (uint8_t i = 0; i < op->reads; i++) h->record[read[i]].read[op->stream] = op->end;
     for (uint8_t i = 0; i < op->writes; i++) {
         memset(&h->record[write[i]], 0, sizeof *h->record);

@@ -19,7 +19,7 @@ struct hazard_overlaps { /* of buffer b: other[first[b]] .. other[first[b + 1]];
 struct hazards {
     struct hazard_record *record; /* one per buffer, zeroed */
     struct hazard_overlaps overlaps;
-    uint64_t issued[STREAMS]; /* operations emitted, per stream */
+    uint64_t issued[STREAMS]; /* items emitted, per stream */
 };
 
 /* Sets op->after and op->end, and records the operation. `read` and `write` are indices of buffers, op->reads

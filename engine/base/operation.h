@@ -55,6 +55,7 @@ enum buffer_kind {
     BUFFER_GRAD_SHARD,   /* the reduced shard, accumulated over micro-steps */
     BUFFER_STATE,        /* optimizer state of the shard */
     BUFFER_STAGING,      /* scratch of a reduction; the region is its index */
+    BUFFER_PARAM_STAGED, /* a shard of parameters that came from a drive; the region is its index */
     BUFFER_KINDS
 };
 
@@ -64,17 +65,29 @@ struct buffer_ref {
 
 enum { OPERATION_BUFFERS_MAX = 2 * USE_REGIONS_MAX };
 
+/* The first item of a run starts when retired[stream] >= value, item i when >= value + i. */
+struct pipe {
+    bool used;
+    uint8_t stream;
+    int64_t value; /* not above 0: no wait */
+};
+
 struct operation {
     uint8_t kind, object, stream, axes;
     bool add;      /* REDUCE: onto what the shard already holds */
-    bool final;    /* REDUCE, CLEAR: the gradient's last write before the step */
+    bool final;    /* REDUCE, CLEAR: the gradient's last write before the step. COMPUTE: a backward of the
+                      step's last micro-step */
     uint8_t joins; /* streams (bits) of which everything emitted so far must have retired */
     uint8_t reads, writes;
     uint16_t acquires; /* writes (bits) whose planned interval begins here, for position `use` */
     uint16_t region;
     uint16_t use; /* the position in the pass that this serves */
     struct buffer_ref read[OPERATION_BUFFERS_MAX], write[OPERATION_BUFFERS_MAX];
-    uint64_t end;            /* its point on its stream; set at emission, like the waits */
+    uint32_t items;         /* points that it takes on its stream: 1, or one per chunk of a run */
+    uint32_t first, chunks; /* UPDATE, FETCH, STORE: the chunks of the region's shard (offload/expand.h) */
+    uint64_t sequence;      /* of its first chunk, among all that were ever staged */
+    struct pipe pipe;
+    uint64_t end;            /* its last point on its stream; set at emission, like the waits */
     uint64_t after[STREAMS]; /* it starts when retired[s] >= after[s] for every stream s */
 };
 

@@ -24,7 +24,7 @@ static void drive(struct toy *t, int scenario) {
             toy_pass(t, false, skip);
             if (scenario && step == 1 && micro == 0) toy_pass(t, true, "a");
         }
-        toy_step(t);
+        toy_step(t, false);
         if (scenario && step == 0) toy_pass(t, true, "");
     }
     toy_flush(t);

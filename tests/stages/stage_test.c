@@ -116,7 +116,7 @@ int main(void) {
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
         toy_plain(&toy, lists[i].stage, 2, lists[i].micro_steps, lists[i].accumulation, 0);
         for (uint32_t micro = 0; micro < lists[i].micro_steps; micro++) toy_pass(&toy, false, "");
-        toy_step(&toy);
+        toy_step(&toy, false);
         toy_pass(&toy, true, "");
         toy_render(&toy, got, sizeof got);
         if (!CHECK_STRING(got, lists[i].operations))

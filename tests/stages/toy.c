@@ -52,8 +52,19 @@ void toy_tied(struct toy *t, enum stage_index stage, const uint32_t mesh[AXES], 
     policy_open(&t->policy);
 }
 
+/* What the stage's policy emitted since `from`, as the second policy has it. */
+static void expand(struct toy *t, uint32_t from) {
+    static struct operation plain[TOY_OPERATIONS_MAX];
+    uint32_t count = t->out.count - from;
+    if (!t->offload) return;
+    memcpy(plain, &t->list[from], count * sizeof *plain);
+    t->out.count = from;
+    for (uint32_t i = 0; i < count; i++) offload_expand(t->offload, &plain[i], &t->out);
+}
+
 /* Waits for what was just emitted, with one buffer per kind and region. */
 static void hazards(struct toy *t, uint32_t from) {
+    expand(t, from);
     for (uint32_t i = from; i < t->out.count; i++) {
         struct operation *op = &t->list[i];
         uint32_t read[OPERATION_BUFFERS_MAX], write[OPERATION_BUFFERS_MAX];
@@ -83,12 +94,13 @@ void toy_pass(struct toy *t, bool evaluating, const char *skip) {
     hazards(t, from);
 }
 
-void toy_step(struct toy *t) {
+void toy_step(struct toy *t, bool skipped) {
     uint32_t from = t->out.count;
     policy_agree(&t->policy, &t->out);
-    policy_apply(&t->policy, false, &t->out);
+    policy_apply(&t->policy, skipped, &t->out);
     t->micro = 0;
     hazards(t, from);
+    if (t->offload && !skipped) offload_applied(t->offload);
 }
 
 void toy_flush(struct toy *t) {
@@ -136,16 +148,26 @@ static char letter(const struct operation *op) {
     case OP_RELEASE:
         return grad ? 'L' : 'l';
     case OP_UPDATE:
-        return 'u';
+        return op->pipe.used ? 'U' : 'u';
     case OP_COPY:
         return 'y';
     case OP_CLEAR:
         return 'z';
     case OP_AGREE:
         return 'a';
+    case OP_FETCH:
+        return op->object == OBJECT_PARAM ? 'P' : 'F';
+    case OP_STORE:
+        return 'S';
     default:
         return '?';
     }
+}
+
+static uint32_t run(const struct operation *op, char *out, uint32_t capacity) {
+    if (!op->pipe.used) return 0;
+    return (uint32_t)snprintf(out, capacity, ":%u+%u@%u<%d", op->first, op->chunks, (unsigned)op->sequence,
+                              (int)op->pipe.value);
 }
 
 void toy_letters(const struct toy *t, char *out, uint32_t capacity) {
@@ -156,5 +178,6 @@ void toy_letters(const struct toy *t, char *out, uint32_t capacity) {
         char axes = !collective || op->axes == AXES_SHARD ? '.' : op->axes == AXES_REPLICATE ? '~' : '+';
         n += (uint32_t)snprintf(out + n, capacity - n, "%s%c%c%s", i ? " " : "", letter(op), axes,
                                 op->kind == OP_AGREE ? "" : t->name[op->region]);
+        n += run(op, out + n, capacity - n);
     }
 }

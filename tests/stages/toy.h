@@ -4,12 +4,14 @@
 #define ZERO_TESTS_STAGES_TOY_H
 
 #include "engine/base/hazard.h"
+#include "offload/expand.h"
 #include "stages/policy.h"
 
 enum { TOY_REGIONS_MAX = 8, TOY_USES_MAX = 8, TOY_OPERATIONS_MAX = 8192 };
 
 struct toy {
     struct policy policy;
+    struct offload *offload; /* NULL: everything is in memory */
     struct region region[TOY_REGIONS_MAX];
     struct use use[TOY_USES_MAX];
     uint16_t refresh[TOY_REGIONS_MAX];
@@ -31,13 +33,13 @@ void toy_tied(struct toy *toy, enum stage_index stage, const uint32_t mesh[AXES]
 void toy_fill(struct toy *toy);
 /* One pass over all uses whose first region's name is not in `skip` ("ac"). */
 void toy_pass(struct toy *toy, bool evaluating, const char *skip);
-void toy_step(struct toy *toy);
+void toy_step(struct toy *toy, bool skipped);
 void toy_flush(struct toy *toy);
 
 /* "gather a · forward a (gather 1) · ...": waits are stream and point; those of an operation's own stream and
  * those implied by an earlier wait of the same stream are shown too, since they are part of the operation. */
 void toy_render(const struct toy *toy, char *out, uint32_t capacity);
-/* The letters of lists.txt. */
+/* The letters of the lists.txt of tests/stages and tests/offload. */
 void toy_letters(const struct toy *toy, char *out, uint32_t capacity);
 
 #endif
