@@ -5,39 +5,68 @@
 
 #include "engine/executor_internal.h"
 
-/* Operations of a stream that may be in flight at once. One on compute (the host), on update (it uses all
- * threads) and on control; a few where latency is to be hidden. */
+/* Items of a stream that may be in flight at once. One on compute (the host), on update (it uses all threads)
+ * and on control; a few where latency is to be hidden. 0: as many as there are slots. */
 static const uint8_t in_flight[STREAMS] = {
     [STREAM_COMPUTE] = 1, [STREAM_GATHER] = 3, [STREAM_REDUCE] = 3, [STREAM_UPDATE] = 1,
-    [STREAM_FETCH] = 3,   [STREAM_STORE] = 3,  [STREAM_PARAM] = 2,  [STREAM_CONTROL] = 1};
+    [STREAM_FETCH] = 0,   [STREAM_STORE] = 0,  [STREAM_PARAM] = 8,  [STREAM_CONTROL] = 1};
+
+uint32_t executor_requests_max(const struct plan *plan) {
+    return TRANSFERS_MAX * (plan->swap.slots + in_flight[STREAM_PARAM]);
+}
 
 /* ---- opening ---- */
 
 /* The most operations that one event emits on a stream. A region has at most: on compute a copy and a release, on gather
- * one gather ahead and one refresh, on reduce a reduction, its release, a sum, a gather and a clear, and one update. */
+ * one gather ahead and one refresh, on reduce a reduction, its release, a sum, a gather and a clear, two updates, two
+ * fetches, one store, one fetch of parameters. */
 static uint64_t event_most(const struct policy *policy, enum stream stream) {
     static const uint8_t per_region[STREAMS] = {
-        [STREAM_COMPUTE] = 2, [STREAM_GATHER] = 2, [STREAM_REDUCE] = 5, [STREAM_UPDATE] = 1};
+        [STREAM_COMPUTE] = 2, [STREAM_GATHER] = 2, [STREAM_REDUCE] = 5, [STREAM_UPDATE] = 2,
+        [STREAM_FETCH] = 2,   [STREAM_STORE] = 1,  [STREAM_PARAM] = 1};
     return (uint64_t)per_region[stream] * policy->regions + 2;
 }
 
+static uint64_t power_of_two(uint64_t least) {
+    uint64_t power = 4;
+    while (power < least) power *= 2;
+    return power;
+}
+
 /* Room for one event while the one before it is still at work. */
-static uint64_t ring_capacity(const struct policy *policy, enum stream stream) {
-    uint64_t capacity = 4;
-    while (capacity < 2 * event_most(policy, stream)) capacity *= 2;
-    return capacity;
+static bool open_timeline(struct executor *e, enum stream stream) {
+    struct timeline *line = &e->stream[stream];
+    uint64_t tasks = power_of_two(2 * event_most(e->o.policy, stream));
+    line->capacity = in_flight[stream] ? in_flight[stream] : e->o.plan->swap.slots;
+    uint64_t items = power_of_two(line->capacity);
+    line->task_mask = tasks - 1;
+    line->item_mask = items - 1;
+    line->task = calloc(tasks, sizeof *line->task);
+    line->item = calloc(items, sizeof *line->item);
+    return line->task && line->item;
+}
+
+static void open_offload(struct executor *e) {
+    e->offload = (struct offload){.slots = e->o.plan->swap.slots,
+                                  .region = e->o.plan->swap.region,
+                                  .refresh = e->o.policy->refresh,
+                                  .refreshes = e->o.policy->refreshes};
+    offload_open(&e->offload);
+}
+
+static bool open_list(struct operation_list *list, uint32_t capacity) {
+    *list = (struct operation_list){calloc(capacity, sizeof *list->item), 0, capacity};
+    return list->item;
 }
 
 static zero_status open_tables(struct executor *e, struct zero_error *error) {
     const struct policy *p = e->o.policy;
     bool whole = true;
-    for (int s = 0; s < STREAMS; s++) {
-        uint64_t capacity = ring_capacity(p, (enum stream)s);
-        e->stream[s].mask = capacity - 1;
-        whole &= (e->stream[s].task = calloc(capacity, sizeof *e->stream[s].task)) != NULL;
-    }
-    uint32_t most = policy_operations_max(p);
-    e->list = (struct operation_list){calloc(most, sizeof *e->list.item), 0, most};
+    for (int s = 0; s < STREAMS; s++) whole &= open_timeline(e, (enum stream)s);
+    open_offload(e);
+    whole &= open_list(&e->list, policy_operations_max(p));
+    whole &= open_list(&e->expanded, offload_operations_max(&e->offload));
+    e->stored = calloc(e->o.plan->swap.chunks, sizeof *e->stored);
     e->hazards.record = calloc(e->o.plan->buffers, sizeof *e->hazards.record);
     e->hazards.overlaps = plan_overlaps(e->o.plan);
     e->bound = malloc(2 * p->regions * sizeof *e->bound);
@@ -46,7 +75,7 @@ static zero_status open_tables(struct executor *e, struct zero_error *error) {
     e->normed = calloc(p->regions, sizeof *e->normed);
     e->mine = e->o.agreements;
     e->all = e->o.agreements + 1;
-    whole &= e->list.item && e->hazards.record && e->bound && e->live && e->norm && e->normed;
+    whole &= e->stored && e->hazards.record && e->bound && e->live && e->norm && e->normed;
     if (!whole) return error_set(error, ZERO_E_MEMORY, "no memory for the executor's tables");
     memset(e->bound, 0xff, 2 * p->regions * sizeof *e->bound);
     return ZERO_OK;
@@ -69,8 +98,13 @@ zero_status executor_open(const struct executor_options *options, struct executo
 
 void executor_close(struct executor *e) {
     if (!e) return;
-    for (int s = 0; s < STREAMS; s++) free(e->stream[s].task);
+    for (int s = 0; s < STREAMS; s++) {
+        free(e->stream[s].task);
+        free(e->stream[s].item);
+    }
     free(e->list.item);
+    free(e->expanded.item);
+    free(e->stored);
     free(e->hazards.record);
     free(e->bound);
     free(e->live);
@@ -115,8 +149,8 @@ static zero_status acquire(struct executor *e, const struct operation *op, struc
 
 float *buffer_address(const struct executor *e, uint32_t buffer) {
     const struct plan_buffer *b = &e->o.plan->buffer[buffer];
-    uint8_t *extent = e->o.memory[e->o.plan->row_tier[b->row]];
-    return (float *)(void *)(extent + e->o.plan->row_offset[b->row] + b->offset);
+    uint8_t *extent = e->o.memory[e->o.plan->row_tier[b->row]]; /* NULL: of a drive */
+    return extent ? (float *)(void *)(extent + plan_place(e->o.plan, buffer)) : NULL;
 }
 
 float *executor_address(const struct executor *e, struct buffer_ref ref) {
@@ -147,6 +181,8 @@ static void hash_in(uint64_t *hash, uint64_t value) {
 static void trace(struct executor *e, const struct operation *op) {
     hash_in(&e->trace, (uint64_t)op->kind | (uint64_t)op->object << 8 | (uint64_t)op->stream << 16 |
                            (uint64_t)op->axes << 24 | (uint64_t)op->region << 32 | (uint64_t)op->use << 48);
+    hash_in(&e->trace, (uint64_t)op->first << 32 | op->chunks);
+    hash_in(&e->trace, op->pipe.used ? (uint64_t)op->pipe.value << 3 | op->pipe.stream : 0);
     for (int s = 0; s < STREAMS; s++) hash_in(&e->trace, op->after[s]);
 }
 
@@ -158,7 +194,7 @@ static bool bind(const struct executor *e, const struct buffer_ref *refs, uint8_
 
 static zero_status emit_task(struct executor *e, const struct operation *op) {
     struct timeline *line = &e->stream[op->stream];
-    struct task *task = &line->task[line->emitted & line->mask];
+    struct task *task = &line->task[line->tasks_emitted & line->task_mask];
     *task = (struct task){.op = *op, .scalars = (uint8_t)(e->set % SCALAR_SETS)};
     for (uint8_t i = 0; i < op->writes; i++)
         if (op->acquires & 1u << i) {
@@ -174,12 +210,18 @@ static zero_status emit_task(struct executor *e, const struct operation *op) {
     }
     hazard_emit(&e->hazards, &task->op, task->read, task->write);
     trace(e, &task->op);
-    line->emitted++;
+    line->tasks_emitted++;
+    line->emitted += op->items;
     return ZERO_OK;
 }
 
+/* What the stage's policy listed, as the second policy has it. */
 static zero_status emit_list(struct executor *e) {
-    for (uint32_t i = 0; i < e->list.count && !e->error.code; i++) emit_task(e, &e->list.item[i]);
+    for (uint32_t i = 0; i < e->list.count && !e->error.code; i++) {
+        e->expanded.count = 0;
+        offload_expand(&e->offload, &e->list.item[i], &e->expanded);
+        for (uint32_t k = 0; k < e->expanded.count && !e->error.code; k++) emit_task(e, &e->expanded.item[k]);
+    }
     e->list.count = 0;
     return e->error.code;
 }
@@ -187,7 +229,8 @@ static zero_status emit_list(struct executor *e) {
 bool executor_has_room(const struct executor *e) {
     for (int s = 0; s < STREAMS; s++) {
         const struct timeline *line = &e->stream[s];
-        if (line->emitted - line->retired + event_most(e->o.policy, (enum stream)s) > line->mask + 1)
+        if (line->tasks_emitted - line->tasks_retired + event_most(e->o.policy, (enum stream)s) >
+            line->task_mask + 1)
             return false;
     }
     return true;
@@ -196,6 +239,7 @@ bool executor_has_room(const struct executor *e) {
 /* ---- events ---- */
 
 zero_status executor_pass(struct executor *e, bool evaluating, bool last) {
+    if (access_flush(e)) return e->error.code;
     policy_pass(e->o.policy, evaluating, last, &e->list);
     return emit_list(e);
 }
@@ -205,18 +249,19 @@ zero_status executor_begin(struct executor *e, uint32_t position) {
     return emit_list(e);
 }
 
-static struct task *head(struct executor *e, enum stream stream) {
-    struct timeline *line = &e->stream[stream];
-    return line->retired < line->started ? &line->task[line->retired & line->mask] : NULL;
+/* The oldest operation in flight. */
+static const struct operation *head(const struct executor *e, enum stream stream) {
+    const struct timeline *line = &e->stream[stream];
+    return line->retired < line->started ? &line->item[line->retired & line->item_mask].task->op : NULL;
 }
 
 bool executor_computing(const struct executor *e) {
-    struct task *task = head((struct executor *)e, STREAM_COMPUTE);
-    return task && task->op.kind == OP_COMPUTE && e->computed < task->op.end;
+    const struct operation *op = head(e, STREAM_COMPUTE);
+    return op && op->kind == OP_COMPUTE && e->computed < op->end;
 }
 
 zero_status executor_end(struct executor *e) {
-    e->computed = head(e, STREAM_COMPUTE)->op.end;
+    e->computed = head(e, STREAM_COMPUTE)->end;
     policy_end(e->o.policy, &e->list);
     return emit_list(e);
 }
@@ -242,7 +287,10 @@ zero_status executor_apply(struct executor *e, bool skip, float scale,
     set->scale = scale;
     memcpy(set->group, scalars, groups * sizeof *scalars);
     policy_apply(e->o.policy, skip, &e->list);
-    return emit_list(e);
+    zero_status status = emit_list(e);
+    if (!skip) offload_applied(&e->offload);
+    e->access.valid = false;
+    return status;
 }
 
 zero_status executor_written(struct executor *e) {
@@ -257,33 +305,45 @@ zero_status executor_flush(struct executor *e) {
 
 /* ---- progress ---- */
 
-static bool can_start(const struct executor *e, const struct operation *op) {
+static bool can_start(const struct executor *e, const struct operation *op, uint32_t item) {
     for (int s = 0; s < STREAMS; s++)
         if (op->after[s] > e->stream[s].retired) return false;
-    return true;
+    return !op->pipe.used || (int64_t)e->stream[op->pipe.stream].retired >= op->pipe.value + item;
+}
+
+static void retire(struct timeline *line) {
+    while (line->retired < line->started && line->item[line->retired & line->item_mask].done) {
+        const struct task *task = line->item[line->retired & line->item_mask].task;
+        line->retired++;
+        line->tasks_retired += line->retired == task->op.end;
+    }
 }
 
 static zero_status test_in_flight(struct executor *e, struct timeline *line, bool *out_moved) {
     for (uint64_t i = line->retired; i < line->started; i++) {
-        struct task *task = &line->task[i & line->mask];
-        if (task->done) continue;
-        zero_status status = perform_test(e, task, &task->done);
+        struct item *item = &line->item[i & line->item_mask];
+        if (item->done) continue;
+        zero_status status = perform_test(e, item, &item->done);
         if (status) return status;
-        *out_moved |= task->done;
+        *out_moved |= item->done;
     }
-    while (line->retired < line->started && line->task[line->retired & line->mask].done) line->retired++;
+    retire(line);
     return ZERO_OK;
 }
 
-static zero_status start_ready(struct executor *e, enum stream stream, bool *out_moved) {
-    struct timeline *line = &e->stream[stream];
-    while (line->started < line->emitted && line->started - line->retired < in_flight[stream]) {
-        struct task *task = &line->task[line->started & line->mask];
-        if (!can_start(e, &task->op)) break;
-        zero_status status = perform_start(e, task);
+static zero_status start_ready(struct executor *e, struct timeline *line, bool *out_moved) {
+    while (line->tasks_started < line->tasks_emitted && line->started - line->retired < line->capacity) {
+        struct task *task = &line->task[line->tasks_started & line->task_mask];
+        if (!can_start(e, &task->op, line->next)) break;
+        struct item *item = &line->item[line->started & line->item_mask];
+        *item = (struct item){.task = task, .index = line->next};
+        zero_status status = perform_start(e, item);
         if (status) return status;
         line->started++;
         *out_moved = true;
+        if (++line->next < task->op.items) continue;
+        line->next = 0;
+        line->tasks_started++;
     }
     return ZERO_OK;
 }
@@ -292,7 +352,7 @@ zero_status executor_poll(struct executor *e, bool *out_moved) {
     *out_moved = false;
     for (int s = 0; s < STREAMS && !e->error.code; s++) {
         zero_status status = test_in_flight(e, &e->stream[s], out_moved);
-        if (!status) status = start_ready(e, (enum stream)s, out_moved);
+        if (!status) status = start_ready(e, &e->stream[s], out_moved);
         if (status && !e->error.code) error_set(&e->error, status, "%s", zero_status_meaning(status));
     }
     return e->error.code;

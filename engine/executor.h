@@ -42,6 +42,7 @@ struct executor_options {
     const struct model *model;
     const struct plan *plan;
     void *memory[TIERS]; /* the tiers' extents */
+    struct tier *drive;  /* where chunks go; NULL: nothing is planned there */
     struct comm *comm;
     struct comm_group *group[AXES_BOTH + 1][STREAMS]; /* by axes and stream; those in use */
     struct comm_group *world;                         /* for agreements */
@@ -54,6 +55,9 @@ struct executor_options {
 };
 
 struct executor;
+
+/* Requests that may be in flight to the drive. */
+uint32_t executor_requests_max(const struct plan *plan);
 
 /* The scratch that one reduction needs at most: for the plan, before opening. Reads policy, model, group and
  * native_reduction. */
@@ -102,6 +106,15 @@ float *executor_state(const struct executor *executor, uint32_t region,
                       uint32_t k); /* the optimizer's state k */
 float *executor_grad_shard(const struct executor *executor,
                            uint32_t region); /* this rank's part of the reduced one */
+
+/* ---- chunks on the drive, for the host, between steps and with nothing in flight ---- */
+
+/* The last slot holds the chunk: loads it if it is another one. *out: the slot's address. */
+zero_status executor_chunk(struct executor *executor, uint32_t region, uint32_t chunk, uint8_t **out);
+/* It was written there: it goes to the drive before another one comes, or the next pass begins. */
+void executor_chunk_written(struct executor *executor);
+/* All state on the drive is zero. */
+void executor_clear_state(struct executor *executor);
 
 /* The sum of squares of this rank's shards of the gradient, regions in the order of refresh. */
 double executor_norm_squared(const struct executor *executor);

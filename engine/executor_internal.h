@@ -4,20 +4,44 @@
 
 #include "engine/executor.h"
 
-enum { IN_FLIGHT_MAX = 4, SCALAR_SETS = 2 };
+enum { SCALAR_SETS = 2, TRANSFERS_MAX = 2 };
 
-struct task {
+struct task { /* an operation that was emitted */
     struct operation op;
     uint32_t read[OPERATION_BUFFERS_MAX], write[OPERATION_BUFFERS_MAX]; /* planned buffers */
     uint8_t scalars;                                                    /* UPDATE: which set */
+};
+
+struct item { /* one of its points, from its start to its retirement */
+    struct task *task;
+    uint32_t index; /* in the operation */
     bool done;
     struct comm_work *work;
     uint64_t ticket;
+    uint8_t transfers;
+    struct tier_work *transfer[TRANSFERS_MAX];
 };
 
-struct timeline { /* of one stream: a ring; retired <= started <= emitted */
+/* Of one stream: a ring of operations, and a ring of the items that are in flight, by point. */
+struct timeline {
     struct task *task;
-    uint64_t mask, retired, started, emitted;
+    uint64_t task_mask, tasks_retired, tasks_started, tasks_emitted;
+    uint32_t next;     /* item of the operation that is being started */
+    uint32_t capacity; /* items in flight */
+    struct item *item;
+    uint64_t item_mask, retired, started, emitted; /* points: retired <= started <= emitted */
+};
+
+/* What is known of a chunk on the drive. */
+struct stored {
+    uint64_t generation;  /* of its state: how often it was stored; 0: it is zero, and was never stored */
+    uint64_t param_check; /* of its parameters */
+    bool has_params;      /* they were stored; else they are zero */
+};
+
+struct access { /* of the host, between steps: the chunk that is in the last slot */
+    bool valid, dirty;
+    uint32_t region, chunk;
 };
 
 struct scalar_set {
@@ -29,12 +53,15 @@ struct executor {
     struct executor_options o;
     struct timeline stream[STREAMS];
     struct hazards hazards;
-    struct operation_list list; /* scratch of one event */
-    uint32_t *bound;            /* [2][regions]: the interval that holds full parameters, full gradient */
-    bool *live;                 /* per buffer: an interval that is open */
-    double *norm;               /* per region: sum of squares of this rank's shard */
-    bool *normed;               /* per region: `norm` is of the gradient as it is */
-    uint64_t computed;          /* COMPUTE operations that the host has ended: the last one's point */
+    struct offload offload;
+    struct stored *stored; /* per chunk of all regions */
+    struct access access;
+    struct operation_list list, expanded; /* scratch of one event, and of one of its operations */
+    uint32_t *bound;   /* [2][regions]: the interval that holds full parameters, full gradient */
+    bool *live;        /* per buffer: an interval that is open */
+    double *norm;      /* per region: sum of squares of this rank's shard */
+    bool *normed;      /* per region: `norm` is of the gradient as it is */
+    uint64_t computed; /* COMPUTE operations that the host has ended: the last one's point */
     struct agreement *mine, *all;
     struct scalar_set scalars[SCALAR_SETS];
     uint32_t set;
@@ -45,12 +72,26 @@ struct executor {
 };
 
 /* perform.c: how each kind of operation is started, and whether it is done. */
-zero_status perform_start(struct executor *e, struct task *task);
-zero_status perform_test(struct executor *e, struct task *task, bool *out_done);
+zero_status perform_start(struct executor *e, struct item *item);
+zero_status perform_test(struct executor *e, struct item *item, bool *out_done);
+
+/* The part that this rank holds under `placement`, in a buffer that holds either only that part or the whole.
+ */
+float *own_part_address(const struct executor *e, struct buffer_ref ref, uint32_t buffer,
+                        struct placement placement);
+
+zero_status submit(struct executor *e, struct item *item, const struct device_work *work);
+
+/* update.c */
+zero_status start_update(struct executor *e, struct item *item);
+
+/* transfer.c: chunks to and from the drive. */
+zero_status start_fetch(struct executor *e, struct item *item);
+zero_status start_store(struct executor *e, struct item *item);
+zero_status test_transfer(struct executor *e, struct item *item, bool *out_done);
+uint8_t *slot_address(const struct executor *e, uint64_t slot);
+zero_status access_flush(struct executor *e); /* a dirty chunk goes to the drive, now */
 
 float *buffer_address(const struct executor *e, uint32_t buffer);
-
-enum { UPDATE_SPANS = 2 + 2 * OPTIMIZER_STATES_MAX };
-_Static_assert((int)UPDATE_SPANS <= (int)DEVICE_SPANS_MAX, "an update's memory fits its description");
 
 #endif

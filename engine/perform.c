@@ -13,10 +13,8 @@ static uint64_t shard_elements(const struct executor *e, uint32_t region, struct
     return e->o.model->region[region].padded / placement_parts(placement, e->o.policy->mesh);
 }
 
-/* The part that this rank holds under `placement`, in a buffer that holds either only that part or the whole.
- */
-static float *own_part(const struct executor *e, const struct operation *op, struct buffer_ref ref,
-                       uint32_t buffer, struct placement placement) {
+float *own_part_address(const struct executor *e, struct buffer_ref ref, uint32_t buffer,
+                        struct placement placement) {
     float *address = buffer_address(e, buffer);
     bool whole = ref.kind == BUFFER_PARAM_FULL || ref.kind == BUFFER_GRAD_FULL;
     if (!whole) return address;
@@ -29,37 +27,37 @@ static struct placement grad_shard_placement(const struct region *r) {
     return placement_equal(r->grad_step, whole) ? (struct placement){{SHARD, REPLICATE}} : r->grad_step;
 }
 
-static zero_status submit(struct executor *e, struct task *task, const struct device_work *work) {
-    return e->o.device->ops->submit(e->o.device, work, &task->ticket);
+zero_status submit(struct executor *e, struct item *item, const struct device_work *work) {
+    return e->o.device->ops->submit(e->o.device, work, &item->ticket);
 }
 
-static zero_status test_device(struct executor *e, struct task *task, bool *out_done) {
-    return e->o.device->ops->test(e->o.device, task->ticket, out_done, &e->error);
+static zero_status test_device(struct executor *e, struct item *item, bool *out_done) {
+    return e->o.device->ops->test(e->o.device, item->ticket, out_done, &e->error);
 }
 
-static zero_status post(struct executor *e, struct task *task, struct comm_group *group,
+static zero_status post(struct executor *e, struct item *item, struct comm_group *group,
                         const struct comm_call *call) {
-    zero_status status = comm_post(group, call, &task->work);
+    zero_status status = comm_post(group, call, &item->work);
     if (status) error_pass(&e->error, comm_error(e->o.comm));
     return status;
 }
 
-static zero_status test_comm(struct executor *e, struct task *task, bool *out_done) {
-    zero_status status = comm_test(task->work, out_done);
+static zero_status test_comm(struct executor *e, struct item *item, bool *out_done) {
+    zero_status status = comm_test(item->work, out_done);
     if (status) error_pass(&e->error, comm_error(e->o.comm));
     return status;
 }
 
 /* ---- compute: the host does it, between begin and end ---- */
 
-static zero_status start_nothing(struct executor *e, struct task *task) { return ZERO_OK; }
+static zero_status start_nothing(struct executor *e, struct item *item) { return ZERO_OK; }
 
-static zero_status test_compute(struct executor *e, struct task *task, bool *out_done) {
-    *out_done = e->computed >= task->op.end;
+static zero_status test_compute(struct executor *e, struct item *item, bool *out_done) {
+    *out_done = e->computed >= item->task->op.end;
     return ZERO_OK;
 }
 
-static zero_status test_done(struct executor *e, struct task *task, bool *out_done) {
+static zero_status test_done(struct executor *e, struct item *item, bool *out_done) {
     *out_done = true;
     return ZERO_OK;
 }
@@ -67,13 +65,13 @@ static zero_status test_done(struct executor *e, struct task *task, bool *out_do
 /* ---- collectives ---- */
 
 /* A gather or a reduction; what comm counts for the one call is this operation's. */
-static zero_status post_counted(struct executor *e, struct task *task, struct comm_group *group,
+static zero_status post_counted(struct executor *e, struct item *item, struct comm_group *group,
                                 const struct comm_call *call) {
     struct traffic *t = &e->traffic;
-    bool gathers = task->op.kind == OP_GATHER;
+    bool gathers = item->task->op.kind == OP_GATHER;
     struct comm_counters before, after;
     comm_counters_read(e->o.comm, &before);
-    zero_status status = post(e, task, group, call);
+    zero_status status = post(e, item, group, call);
     comm_counters_read(e->o.comm, &after);
     *(gathers ? &t->gather_calls : &t->reduce_calls) += after.calls[call->kind] - before.calls[call->kind];
     *(gathers ? &t->gather_elements : &t->reduce_elements) +=
@@ -82,12 +80,12 @@ static zero_status post_counted(struct executor *e, struct task *task, struct co
     return status;
 }
 
-static zero_status start_gather(struct executor *e, struct task *task) {
-    const struct operation *op = &task->op;
+static zero_status start_gather(struct executor *e, struct item *item) {
+    const struct operation *op = &item->task->op;
     const struct model_region *region = &e->o.model->region[op->region];
     struct comm_group *group = e->o.group[op->axes][op->stream];
     uint64_t share = region->padded / comm_group_size(group);
-    float *source = buffer_address(e, task->read[0]);
+    float *source = buffer_address(e, item->task->read[0]);
     bool in_place = op->read[0].kind == BUFFER_PARAM_FULL || op->read[0].kind == BUFFER_GRAD_FULL;
     if (in_place) source += comm_group_index(group) * share;
     struct comm_call call = {.kind = COMM_ALL_GATHER,
@@ -97,8 +95,8 @@ static zero_status start_gather(struct executor *e, struct task *task) {
                              .tag = op->region,
                              .what = e->o.model->unit[region->unit]->name,
                              .source = source,
-                             .target = buffer_address(e, task->write[0])};
-    return post_counted(e, task, group, &call);
+                             .target = buffer_address(e, item->task->write[0])};
+    return post_counted(e, item, group, &call);
 }
 
 static void add_norm(void *user, const void *block, uint64_t first, uint64_t count) {
@@ -125,29 +123,29 @@ uint64_t executor_staging_bytes(const struct executor_options *o) {
     return most;
 }
 
-static zero_status start_reduce(struct executor *e, struct task *task) {
-    const struct operation *op = &task->op;
+static zero_status start_reduce(struct executor *e, struct item *item) {
+    const struct operation *op = &item->task->op;
     const struct model_region *region = &e->o.model->region[op->region];
     struct comm_group *group = e->o.group[op->axes][op->stream];
     const struct region *r = policy_region(e, op->region);
     bool scatter = op->reads > 0; /* else the shard's sum over the replicate axis */
-    float *target = own_part(e, op, op->write[0], task->write[0], grad_shard_placement(r));
+    float *target = own_part_address(e, op->write[0], item->task->write[0], grad_shard_placement(r));
     struct comm_call call = {.kind = scatter ? COMM_REDUCE_SCATTER : COMM_ALL_REDUCE,
                              .dtype = DTYPE_F32,
                              .target_dtype = DTYPE_F32,
                              .count = shard_elements(e, op->region, grad_shard_placement(r)),
                              .tag = op->region,
                              .what = e->o.model->unit[region->unit]->name,
-                             .source = scatter ? buffer_address(e, task->read[0]) : target,
+                             .source = scatter ? buffer_address(e, item->task->read[0]) : target,
                              .target = target,
-                             .staging = op->writes > 1 ? buffer_address(e, task->write[1]) : NULL,
+                             .staging = op->writes > 1 ? buffer_address(e, item->task->write[1]) : NULL,
                              .native = e->o.native_reduction,
                              .add = op->add,
                              .written = scatter && op->final ? add_norm : NULL,
                              .written_user = &e->norm[op->region]};
     e->norm[op->region] = 0;
     e->normed[op->region] = call.written != NULL;
-    return post_counted(e, task, group, &call);
+    return post_counted(e, item, group, &call);
 }
 
 /* ---- the agreement ---- */
@@ -164,7 +162,7 @@ static void complete_norms(struct executor *e) {
     }
 }
 
-static zero_status start_agree(struct executor *e, struct task *task) {
+static zero_status start_agree(struct executor *e, struct item *item) {
     complete_norms(e);
     e->mine->norm_squared = executor_norm_squared(e);
     e->mine->trace = e->trace;
@@ -176,7 +174,7 @@ static zero_status start_agree(struct executor *e, struct task *task) {
                              .what = "the step's agreement",
                              .source = e->mine,
                              .target = e->all};
-    return post(e, task, e->o.world, &call);
+    return post(e, item, e->o.world, &call);
 }
 
 /* ---- work of the device ---- */
@@ -191,16 +189,16 @@ static void run_clear(void *argument) {
     memset(a->data, 0, a->bytes);
 }
 
-static zero_status start_clear(struct executor *e, struct task *task) {
-    const struct operation *op = &task->op;
+static zero_status start_clear(struct executor *e, struct item *item) {
+    const struct operation *op = &item->task->op;
     struct placement cut = grad_shard_placement(policy_region(e, op->region));
-    struct clear_argument a = {own_part(e, op, op->write[0], task->write[0], cut),
+    struct clear_argument a = {own_part_address(e, op->write[0], item->task->write[0], cut),
                                shard_elements(e, op->region, cut) * sizeof(float)};
     struct device_work work = {.run = run_clear, .writes = 1, .write = {{a.data, a.bytes}}};
     memcpy(work.argument, &a, sizeof a);
     e->norm[op->region] = 0;
     e->normed[op->region] = true;
-    return submit(e, task, &work);
+    return submit(e, item, &work);
 }
 
 struct copy_argument {
@@ -214,11 +212,11 @@ static void run_copy(void *argument) {
     memcpy(a->target, a->source, a->bytes);
 }
 
-static zero_status start_copy(struct executor *e, struct task *task) {
-    const struct operation *op = &task->op;
+static zero_status start_copy(struct executor *e, struct item *item) {
+    const struct operation *op = &item->task->op;
     struct placement cut = policy_region(e, op->region)->between;
-    float *source = own_part(e, op, op->read[0], task->read[0], cut);
-    struct copy_argument a = {buffer_address(e, task->write[0]), source,
+    float *source = own_part_address(e, op->read[0], item->task->read[0], cut);
+    struct copy_argument a = {buffer_address(e, item->task->write[0]), source,
                               shard_elements(e, op->region, cut) * sizeof(float)};
     struct device_work work = {.run = run_copy,
                                .reads = 1,
@@ -226,98 +224,28 @@ static zero_status start_copy(struct executor *e, struct task *task) {
                                .read = {{source, a.bytes}},
                                .write = {{a.target, a.bytes}}};
     memcpy(work.argument, &a, sizeof a);
-    return submit(e, task, &work);
-}
-
-struct update_argument {
-    struct executor *executor;
-    float *master;
-    const float *gradient;
-    uint32_t region, scalars;
-};
-
-/* One call of the optimizer per run of parameters of one group. The gaps between parameters are zero and stay
- * zero. */
-static void update_run(const struct update_argument *a, uint64_t first, uint64_t begin, uint64_t end,
-                       uint32_t group) {
-    struct executor *e = a->executor;
-    struct scalar_set *set = &e->scalars[a->scalars];
-    struct optimizer_args args = {.count = end - begin,
-                                  .master = a->master + (begin - first),
-                                  .gradient = a->gradient + (begin - first),
-                                  .gradient_dtype = DTYPE_F32,
-                                  .gradient_scale = set->scale,
-                                  .out_dtype = DTYPE_F32,
-                                  .scalars = &set->group[group],
-                                  .threads = e->o.threads};
-    for (uint32_t k = 0; k < e->o.state_count; k++)
-        args.state[k] = executor_state(e, a->region, k) + (begin - first);
-    if (begin < end) optimizer_update(e->o.optimizer, &args);
-}
-
-static void run_update(void *argument) {
-    const struct update_argument *a = argument;
-    struct executor *e = a->executor;
-    uint64_t started = clock_now_ns();
-    const struct model_region *region = &e->o.model->region[a->region];
-    struct placement cut = policy_region(e, a->region)->state;
-    uint64_t count = shard_elements(e, a->region, cut);
-    uint64_t first = placement_part(cut, e->o.policy->mesh, e->o.rank) * count, begin = first,
-             end = first + count;
-    uint32_t group = e->o.model->param[region->param[0]].group;
-    for (uint32_t i = 1; i < region->params && begin < end; i++) {
-        const struct model_param *p = &e->o.model->param[region->param[i]];
-        if (p->group == group) continue;
-        uint64_t until = p->offset < begin ? begin : p->offset > end ? end : p->offset;
-        update_run(a, first, begin, until, group);
-        begin = until;
-        group = p->group;
-    }
-    update_run(a, first, begin, end, group);
-    e->update_s += (double)(clock_now_ns() - started) * 1e-9;
-}
-
-static zero_status start_update(struct executor *e, struct task *task) {
-    const struct operation *op = &task->op;
-    struct placement cut = policy_region(e, op->region)->state;
-    uint64_t bytes = shard_elements(e, op->region, cut) * sizeof(float);
-    struct update_argument a = {.executor = e,
-                                .master = own_part(e, op, op->write[0], task->write[0], cut),
-                                .gradient = own_part(e, op, op->read[0], task->read[0], cut),
-                                .region = op->region,
-                                .scalars = task->scalars};
-    struct device_work work = {.run = run_update, .reads = 1, .writes = 1};
-    work.read[0] = (struct device_span){(void *)a.gradient, bytes};
-    work.write[0] = (struct device_span){a.master, bytes};
-    for (uint32_t k = 0; k < e->o.state_count; k++)
-        work.write[work.writes++] = (struct device_span){executor_state(e, op->region, k), bytes};
-    for (uint8_t i = 0; i < work.writes; i++) work.read[work.reads++] = work.write[i]; /* updated in place */
-    memcpy(work.argument, &a, sizeof a);
-    return submit(e, task, &work);
+    return submit(e, item, &work);
 }
 
 /* ---- the table ---- */
 
 static const struct {
-    zero_status (*start)(struct executor *e, struct task *task);
-    zero_status (*test)(struct executor *e, struct task *task, bool *out_done);
+    zero_status (*start)(struct executor *e, struct item *item);
+    zero_status (*test)(struct executor *e, struct item *item, bool *out_done);
 } performers[OP_KINDS] = {
     [OP_COMPUTE] = {start_nothing, test_compute}, [OP_GATHER] = {start_gather, test_comm},
     [OP_REDUCE] = {start_reduce, test_comm},      [OP_RELEASE] = {start_nothing, test_done},
     [OP_UPDATE] = {start_update, test_device},    [OP_COPY] = {start_copy, test_device},
     [OP_CLEAR] = {start_clear, test_device},      [OP_AGREE] = {start_agree, test_comm},
+    [OP_FETCH] = {start_fetch, test_transfer},    [OP_STORE] = {start_store, test_transfer},
 };
 
-_Static_assert(sizeof(struct update_argument) <= DEVICE_ARGUMENT_BYTES, "arguments are copied into the work");
 _Static_assert(sizeof(struct copy_argument) <= DEVICE_ARGUMENT_BYTES, "arguments are copied into the work");
 
-zero_status perform_start(struct executor *e, struct task *task) {
-    if (!performers[task->op.kind].start)
-        return error_set(&e->error, ZERO_E_INTERNAL, "nothing performs %s here",
-                         operation_kind_name((enum operation_kind)task->op.kind));
-    return performers[task->op.kind].start(e, task);
+zero_status perform_start(struct executor *e, struct item *item) {
+    return performers[item->task->op.kind].start(e, item);
 }
 
-zero_status perform_test(struct executor *e, struct task *task, bool *out_done) {
-    return performers[task->op.kind].test(e, task, out_done);
+zero_status perform_test(struct executor *e, struct item *item, bool *out_done) {
+    return performers[item->task->op.kind].test(e, item, out_done);
 }

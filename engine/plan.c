@@ -8,11 +8,17 @@
 enum { ALIAS_BYTES = 4096, STAGGER_BYTES = 5 * ALIGN_BYTES };
 
 const char *memory_row_name(enum memory_row row) {
-    static const char *const names[MEMORY_ROWS] = {
-        [MEMORY_PARAMETERS] = "parameters",    [MEMORY_GRADIENTS] = "gradients",
-        [MEMORY_STATE0] = "optimizer state 0", [MEMORY_STATE1] = "optimizer state 1",
-        [MEMORY_GATHERED] = "gathered units",  [MEMORY_STAGING] = "reduction staging",
-        [MEMORY_MESSAGES] = "messages"};
+    static const char *const names[MEMORY_ROWS] = {[MEMORY_PARAMETERS] = "parameters",
+                                                   [MEMORY_GRADIENTS] = "gradients",
+                                                   [MEMORY_STATE0] = "optimizer state 0",
+                                                   [MEMORY_STATE1] = "optimizer state 1",
+                                                   [MEMORY_GATHERED] = "gathered units",
+                                                   [MEMORY_STAGING] = "reduction staging",
+                                                   [MEMORY_MESSAGES] = "messages",
+                                                   [MEMORY_OFFLOADED_PARAMETERS] = "offloaded parameters",
+                                                   [MEMORY_RECORDS] = "chunks of optimizer state",
+                                                   [MEMORY_SLOTS] = "chunk staging",
+                                                   [MEMORY_PARAM_STAGING] = "parameter staging"};
     return names[row];
 }
 
@@ -36,9 +42,12 @@ static uint64_t part_bytes(const struct plan *plan, uint32_t region, struct plac
 static void fix_region(struct plan *plan, uint32_t i, uint32_t state_count) {
     const struct placement whole = {{REPLICATE, REPLICATE}};
     const struct region *r = &plan->policy->region[i];
-    bool replicated = placement_equal(r->rest, whole);
-    fix(plan, replicated ? BUFFER_PARAM_FULL : BUFFER_PARAM_SHARD, i, MEMORY_PARAMETERS,
-        part_bytes(plan, i, r->rest));
+    if (placement_equal(r->rest, whole))
+        fix(plan, BUFFER_PARAM_FULL, i, MEMORY_PARAMETERS, part_bytes(plan, i, whole));
+    else if (plan->param_tier == TIER_DEVICE)
+        fix(plan, BUFFER_PARAM_SHARD, i, MEMORY_PARAMETERS, part_bytes(plan, i, r->rest));
+    else
+        fix(plan, BUFFER_PARAM_SHARD, i, MEMORY_OFFLOADED_PARAMETERS, swap_param_bytes(&plan->swap, i));
     if (!placement_equal(r->between, r->rest) && !placement_equal(r->between, whole))
         fix(plan, BUFFER_PARAM_SECOND, i, MEMORY_PARAMETERS, part_bytes(plan, i, r->between));
     if (r->frozen) return;
@@ -50,7 +59,21 @@ static void fix_region(struct plan *plan, uint32_t i, uint32_t state_count) {
     for (uint32_t k = 0; k == 0 || k < state_count;
          k++) /* an optimizer without state has an empty one, to order by */
         fix(plan, BUFFER_STATE, k * plan->policy->regions + i, k ? MEMORY_STATE1 : MEMORY_STATE0,
-            state_count ? part_bytes(plan, i, r->state) : 0);
+            state_count ? swap_resident_elements(&plan->swap, i) * sizeof(float) : 0);
+}
+
+/* What chunks pass through. */
+static void fix_staging(struct plan *plan) {
+    const struct swap *swap = &plan->swap;
+    uint64_t most = 0;
+    plan->row_bytes[MEMORY_RECORDS] = swap->record_row_bytes;
+    if (!swap->record_row_bytes && plan->param_tier != TIER_NVME) return;
+    plan->row_bytes[MEMORY_SLOTS] = (swap->slots + 1) * swap->slot_bytes;
+    if (plan->param_tier != TIER_NVME) return;
+    for (uint32_t i = 0; i < plan->policy->regions; i++)
+        if (swap->region[i].params && swap_param_bytes(swap, i) > most) most = swap_param_bytes(swap, i);
+    for (uint32_t k = 0; k < PARAM_STAGINGS; k++)
+        fix(plan, BUFFER_PARAM_STAGED, k, MEMORY_PARAM_STAGING, most);
 }
 
 /* ---- the dry run ---- */
@@ -165,13 +188,13 @@ static zero_status place_slots(struct plan *plan, struct intervals *intervals, s
 
 /* Rows follow one another in their tier's extent. Their starts are staggered by distinct cache lines:
  * parameters, moments and gradients are walked in step, and equal offsets modulo a page would alias in the
- * cache. An extent is whole pages, as it is allocated. */
+ * cache. What a drive reads and writes starts on a page. An extent is whole pages, as it is allocated. */
 static void place_rows(struct plan *plan) {
     for (int r = 0; r < MEMORY_ROWS; r++) {
         if (!plan->row_bytes[r]) continue;
         uint64_t *end = &plan->tier_bytes[plan->row_tier[r]];
-        plan->row_offset[r] =
-            (*end + ALIAS_BYTES - 1) / ALIAS_BYTES * ALIAS_BYTES + (uint64_t)r * STAGGER_BYTES;
+        uint64_t stagger = r < MEMORY_OFFLOADED_PARAMETERS ? (uint64_t)r * STAGGER_BYTES : 0;
+        plan->row_offset[r] = (*end + ALIAS_BYTES - 1) / ALIAS_BYTES * ALIAS_BYTES + stagger;
         *end = plan->row_offset[r] + plan->row_bytes[r];
     }
     for (int t = 0; t < TIERS; t++)
@@ -182,7 +205,7 @@ static zero_status allocate_tables(struct plan *plan, const struct plan_options 
                                    struct zero_error *error) {
     const struct policy *p = o->policy;
     uint32_t slots = 4 * p->uses * USE_REGIONS_MAX * 2;
-    plan->fixed_width = p->regions * OPTIMIZER_STATES_MAX + p->stagings + 1;
+    plan->fixed_width = p->regions * OPTIMIZER_STATES_MAX + p->stagings + PARAM_STAGINGS;
     plan->capacity = BUFFER_KINDS * plan->fixed_width + slots;
     plan->buffer = calloc(plan->capacity, sizeof *plan->buffer);
     plan->fixed = malloc(BUFFER_KINDS * plan->fixed_width * sizeof *plan->fixed);
@@ -194,14 +217,35 @@ static zero_status allocate_tables(struct plan *plan, const struct plan_options 
     return ZERO_OK;
 }
 
+static zero_status cut_chunks(struct plan *plan, const struct plan_options *o, struct zero_error *error) {
+    struct swap_options options = {.state = o->state_tier == TIER_NVME,
+                                   .params = o->param_tier == TIER_NVME,
+                                   .state_count = o->state_count,
+                                   .chunk_elements_max = o->chunk_elements_max,
+                                   .slots = o->slots,
+                                   .resident_bytes = o->resident_bytes};
+    return swap_make(&plan->swap, &options, o->model, o->policy, error);
+}
+
+static void place_tiers(struct plan *plan, const struct plan_options *o) {
+    enum tier_kind resident = o->state_tier == TIER_NVME ? TIER_CPU : o->state_tier;
+    plan->row_tier[MEMORY_STATE0] = plan->row_tier[MEMORY_STATE1] = resident;
+    plan->row_tier[MEMORY_OFFLOADED_PARAMETERS] = o->param_tier;
+    plan->row_tier[MEMORY_RECORDS] = TIER_NVME;
+    plan->row_tier[MEMORY_SLOTS] = plan->row_tier[MEMORY_PARAM_STAGING] = TIER_CPU;
+}
+
 zero_status plan_make(struct plan *plan, const struct plan_options *o, struct zero_error *error) {
-    *plan = (struct plan){.model = o->model, .policy = o->policy};
+    *plan = (struct plan){.model = o->model, .policy = o->policy, .param_tier = o->param_tier};
     struct intervals intervals = {0};
     zero_status status = allocate_tables(plan, o, error);
+    if (!status) status = cut_chunks(plan, o, error);
     if (status) return status;
+    place_tiers(plan, o);
     for (uint32_t i = 0; i < o->policy->regions; i++) fix_region(plan, i, o->state_count);
     for (uint32_t k = 0; k < o->policy->stagings; k++)
         fix(plan, BUFFER_STAGING, k, MEMORY_STAGING, o->staging_bytes);
+    fix_staging(plan);
     plan->row_bytes[MEMORY_MESSAGES] = o->message_bytes;
     status = intervals_open(&intervals, 4 * o->policy->uses * USE_REGIONS_MAX * 2, error);
     if (!status) status = dry_run(plan, &intervals, error);
@@ -211,7 +255,6 @@ zero_status plan_make(struct plan *plan, const struct plan_options *o, struct ze
                                intervals.item[i].ref.region);
     if (!status) status = place_slots(plan, &intervals, error);
     intervals_close(&intervals);
-    plan->row_tier[MEMORY_STATE0] = plan->row_tier[MEMORY_STATE1] = o->state_tier;
     place_rows(plan);
     return status;
 }
@@ -222,6 +265,7 @@ void plan_free(struct plan *plan) {
     free(plan->slot);
     free(plan->overlap);
     free(plan->overlap_first);
+    swap_free(&plan->swap);
 }
 
 uint32_t plan_fixed(const struct plan *plan, struct buffer_ref ref) {
@@ -231,6 +275,11 @@ uint32_t plan_fixed(const struct plan *plan, struct buffer_ref ref) {
 uint32_t plan_slot(const struct plan *plan, bool evaluating, uint32_t position, struct buffer_ref ref) {
     const uint32_t *slot = slot_at(plan, evaluating, position, ref);
     return slot ? *slot : NO_BUFFER;
+}
+
+uint64_t plan_place(const struct plan *plan, uint32_t buffer) {
+    const struct plan_buffer *b = &plan->buffer[buffer];
+    return plan->row_offset[b->row] + b->offset;
 }
 
 struct hazard_overlaps plan_overlaps(const struct plan *plan) {

@@ -11,6 +11,7 @@
 
 #include "engine/base/hazard.h"
 #include "engine/model.h"
+#include "engine/swap.h"
 #include "kernels/optimizer.h"
 #include "offload/tier.h"
 
@@ -22,6 +23,10 @@ enum memory_row {
     MEMORY_GATHERED,
     MEMORY_STAGING,
     MEMORY_MESSAGES,
+    MEMORY_OFFLOADED_PARAMETERS, /* on the drive, or in host memory */
+    MEMORY_RECORDS,              /* of chunks, on the drive */
+    MEMORY_SLOTS,                /* of the staging ring, and one more for access between steps */
+    MEMORY_PARAM_STAGING,        /* shards of parameters on their way from the drive */
     MEMORY_ROWS
 };
 
@@ -34,9 +39,12 @@ struct plan_buffer {
 
 struct plan_options {
     const struct model *model;
-    const struct policy *policy; /* opened; copied for the dry run */
-    uint32_t state_count;        /* of the optimizer */
-    enum tier_kind state_tier;
+    const struct policy *policy;           /* opened; copied for the dry run */
+    uint32_t state_count;                  /* of the optimizer */
+    enum tier_kind state_tier, param_tier; /* param_tier: of parameters that rest sharded */
+    uint64_t chunk_elements_max;           /* struct swap_options: if one of them is on the drive */
+    uint32_t slots;
+    uint64_t resident_bytes;
     uint64_t staging_bytes; /* of one staging buffer; policy->stagings of them */
     uint64_t message_bytes;
 };
@@ -44,6 +52,7 @@ struct plan_options {
 struct plan {
     const struct model *model;
     const struct policy *policy;
+    struct swap swap;
     struct plan_buffer *buffer;
     uint32_t buffers, capacity;
     uint32_t *fixed; /* [BUFFER_KINDS][regions or stagings]: a buffer, or NO_BUFFER */
@@ -54,6 +63,7 @@ struct plan {
     uint64_t row_offset[MEMORY_ROWS]; /* in its tier's extent */
     enum tier_kind row_tier[MEMORY_ROWS];
     uint64_t tier_bytes[TIERS];
+    enum tier_kind param_tier;
 };
 
 zero_status plan_make(struct plan *plan, const struct plan_options *options, struct zero_error *error);
@@ -64,6 +74,9 @@ void plan_free(struct plan *plan);
 uint32_t plan_fixed(const struct plan *plan, struct buffer_ref ref);
 /* The buffer of an interval that begins at `position` of a pass. */
 uint32_t plan_slot(const struct plan *plan, bool evaluating, uint32_t position, struct buffer_ref ref);
+
+/* Where in its tier's extent a buffer begins. */
+uint64_t plan_place(const struct plan *plan, uint32_t buffer);
 
 struct hazard_overlaps plan_overlaps(const struct plan *plan);
 const char *memory_row_name(enum memory_row row);

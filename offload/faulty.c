@@ -149,6 +149,11 @@ static void faulty_wait(struct tier *tier, uint64_t timeout_ns) {
     if (!f->withheld) f->inner->ops->wait(f->inner, timeout_ns);
 }
 
+static void faulty_where(const struct tier *tier, uint64_t offset, char *out, uint32_t capacity) {
+    const struct tier *inner = ((const struct faulty *)tier)->inner;
+    inner->ops->where(inner, offset, out, capacity);
+}
+
 static void faulty_close(struct tier *tier) {
     struct faulty *f = (struct faulty *)tier;
     f->inner->ops->close(f->inner);
@@ -161,7 +166,8 @@ static const struct tier_ops tier_faulty = {.name = "faulty",
                                             .address = faulty_address,
                                             .post = faulty_post,
                                             .test = faulty_test,
-                                            .wait = faulty_wait};
+                                            .wait = faulty_wait,
+                                            .where = faulty_where};
 
 zero_status tier_faulty_wrap(struct tier *inner, const struct tier_options *options, struct tier **out_tier,
                              struct zero_error *error) {
@@ -173,7 +179,10 @@ zero_status tier_faulty_wrap(struct tier *inner, const struct tier_options *opti
         inner->ops->close(inner);
         return error_set(error, ZERO_E_MEMORY, "tier %s: no memory for faults", inner->ops->name);
     }
-    *f = (struct faulty){.base = {.ops = &tier_faulty, .bytes = inner->bytes, .alignment = inner->alignment},
+    *f = (struct faulty){.base = {.ops = &tier_faulty,
+                                  .bytes = inner->bytes,
+                                  .allocated = inner->allocated,
+                                  .alignment = inner->alignment},
                          .inner = inner,
                          .stream = fault_stream_make(options->faults, TIER_PATHS_MAX),
                          .works = works};

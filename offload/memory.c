@@ -1,5 +1,6 @@
 /* Tiers in memory: the device's own, and the host's (pinned where the device is not the host). */
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -60,6 +61,10 @@ static zero_status memory_test(struct tier *tier, struct tier_work *work, bool *
 
 static void memory_wait(struct tier *tier, uint64_t timeout_ns) {}
 
+static void memory_where(const struct tier *tier, uint64_t offset, char *out, uint32_t capacity) {
+    snprintf(out, capacity, "tier %s at offset %" PRIu64, tier->ops->name, offset);
+}
+
 static zero_status device_open(const struct tier_options *options, struct tier **out_tier,
                                struct zero_error *error) {
     return memory_open(&tier_device, options, false, out_tier, error);
@@ -76,7 +81,8 @@ const struct tier_ops tier_device = {.name = "device",
                                      .address = memory_address,
                                      .post = memory_post,
                                      .test = memory_test,
-                                     .wait = memory_wait};
+                                     .wait = memory_wait,
+                                     .where = memory_where};
 
 const struct tier_ops tier_cpu = {.name = "cpu",
                                   .open = cpu_open,
@@ -84,4 +90,5 @@ const struct tier_ops tier_cpu = {.name = "cpu",
                                   .address = memory_address,
                                   .post = memory_post,
                                   .test = memory_test,
-                                  .wait = memory_wait};
+                                  .wait = memory_wait,
+                                  .where = memory_where};

@@ -3,6 +3,7 @@
  * and is done when its count of pending parts is 0. */
 #include <inttypes.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -118,6 +119,13 @@ static void nvme_wait(struct tier *tier, uint64_t timeout_ns) {
     while ((int64_t)(nvme->finished - nvme->told) <= 0 && !late)
         late = pthread_cond_timedwait(&nvme->some_finished, &nvme->lock, &deadline);
     pthread_mutex_unlock(&nvme->lock);
+}
+
+static void nvme_where(const struct tier *tier, uint64_t offset, char *out, uint32_t capacity) {
+    const struct nvme *nvme = (const struct nvme *)tier;
+    uint64_t block = offset / nvme->o.nvme.block_bytes, in_block = offset % nvme->o.nvme.block_bytes;
+    snprintf(out, capacity, "%s at offset %" PRIu64, nvme->file[block % nvme->count].path,
+             block / nvme->count * nvme->o.nvme.block_bytes + in_block);
 }
 
 /* ---- open and close ---- */
@@ -325,4 +333,5 @@ const struct tier_ops tier_nvme = {.name = "nvme",
                                    .address = nvme_address,
                                    .post = nvme_post,
                                    .test = nvme_test,
-                                   .wait = nvme_wait};
+                                   .wait = nvme_wait,
+                                   .where = nvme_where};

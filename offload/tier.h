@@ -65,6 +65,8 @@ struct tier_ops {
     zero_status (*test)(struct tier *tier, struct tier_work *work, bool *out_done, struct zero_error *error);
     /* Sleeps until some request is done that test has not told of, none is posted, or the time is over. */
     void (*wait)(struct tier *tier, uint64_t timeout_ns);
+    /* For messages: "PATH at offset 4096". */
+    void (*where)(const struct tier *tier, uint64_t offset, char *out, uint32_t capacity);
 };
 
 struct tier { /* the head of every implementation's own struct */

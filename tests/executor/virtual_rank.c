@@ -155,7 +155,10 @@ static zero_status open_rank(struct run *run, uint32_t index, const struct virtu
     memcpy(o.group, r->group, sizeof o.group);
     uint64_t staging = executor_staging_bytes(&o);
     r->policy.stagings = staging ? 2 : 0;
-    struct plan_options plan = {&r->model, &r->policy, adamw->state_count, TIER_DEVICE, staging, 0};
+    struct plan_options plan = {.model = &r->model,
+                                .policy = &r->policy,
+                                .state_count = adamw->state_count,
+                                .staging_bytes = staging};
     status = plan_make(&r->plan, &plan, &run->error);
     if (status) return status;
     if (s->bug == BUG_OVERLAPPING_PLAN) break_plan(&r->plan);
@@ -184,8 +187,8 @@ static void close_rank(struct rank *r) {
 
 static void forget(struct rank *r, enum stream of, enum operation_kind kind, enum stream on) {
     struct timeline *line = &r->executor->stream[of];
-    for (uint64_t i = line->started; i < line->emitted; i++) {
-        struct operation *op = &line->task[i & line->mask].op;
+    for (uint64_t i = line->tasks_started; i < line->tasks_emitted; i++) {
+        struct operation *op = &line->task[i & line->task_mask].op;
         if (op->kind == kind) op->after[on] = 0;
     }
 }

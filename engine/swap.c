@@ -1,0 +1,130 @@
+#include "engine/swap.h"
+
+#include <stdlib.h>
+
+static uint64_t round_up(uint64_t value, uint64_t to) { return (value + to - 1) / to * to; }
+
+static uint64_t min64(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+enum { PAGE_ELEMENTS = CHUNK_ALIGN_BYTES / sizeof(float) };
+
+/* ---- one chunk ---- */
+
+static uint64_t state_stride(uint64_t elements) { return round_up(elements * sizeof(float), ALIGN_BYTES); }
+
+static uint64_t record_bytes(const struct swap *swap, uint64_t elements) {
+    return round_up(swap->states * state_stride(elements) + CHUNK_TAG_BYTES, CHUNK_ALIGN_BYTES);
+}
+
+struct chunk swap_chunk(const struct swap *swap, uint32_t region, uint32_t i) {
+    const struct offload_region *r = &swap->region[region];
+    struct chunk c = {.first = i * swap->chunk_elements, .index = swap->first_chunk[region] + i};
+    c.count = min64(swap->chunk_elements, swap->elements[region] - c.first);
+    c.state = i >= r->resident;
+    c.params = r->params;
+    c.state_stride = state_stride(c.count);
+    c.tag = swap->states * c.state_stride;
+    c.record_bytes = record_bytes(swap, c.count);
+    if (c.state)
+        c.record = swap->first_record[region] + (i - r->resident) * record_bytes(swap, swap->chunk_elements);
+    c.param_bytes = round_up(c.count * sizeof(float), CHUNK_ALIGN_BYTES);
+    return c;
+}
+
+uint64_t swap_resident_elements(const struct swap *swap, uint32_t region) {
+    return min64(swap->region[region].resident * swap->chunk_elements, swap->elements[region]);
+}
+
+uint64_t swap_param_bytes(const struct swap *swap, uint32_t region) {
+    return round_up(swap->elements[region] * sizeof(float), CHUNK_ALIGN_BYTES);
+}
+
+/* ---- all of them ---- */
+
+static bool rests_sharded(const struct region *r) { return !placement_is(r->rest, REPLICATE, REPLICATE); }
+
+/* A chunk is not larger than the largest shard, so that small models plan small slots. */
+static void choose_chunk(struct swap *swap, const struct swap_options *o, uint32_t regions) {
+    uint64_t largest = 0,
+             elements = CHUNK_BYTES_DEFAULT / (o->state_count ? o->state_count : 1) / sizeof(float);
+    for (uint32_t i = 0; i < regions; i++)
+        if (swap->elements[i] > largest) largest = swap->elements[i];
+    if (o->chunk_elements_max && o->chunk_elements_max < elements) elements = o->chunk_elements_max;
+    elements = min64(elements, round_up(largest, PAGE_ELEMENTS)) / PAGE_ELEMENTS * PAGE_ELEMENTS;
+    swap->chunk_elements = elements ? elements : PAGE_ELEMENTS;
+}
+
+/* Nothing of an optimizer without state is staged on its account. */
+static void cut_regions(struct swap *swap, const struct swap_options *o, const struct policy *policy) {
+    bool state = o->state && o->state_count;
+    for (uint32_t i = 0; i < policy->regions; i++) {
+        uint64_t chunks = round_up(swap->elements[i], swap->chunk_elements) / swap->chunk_elements;
+        swap->region[i] = (struct offload_region){.chunks = (uint32_t)chunks,
+                                                  .resident = (uint32_t)chunks,
+                                                  .params = o->params && rests_sharded(&policy->region[i])};
+        if (state && !policy->region[i].frozen) swap->region[i].resident = 0;
+        swap->first_chunk[i] = swap->chunks;
+        swap->chunks += chunks;
+    }
+}
+
+/* A fixed prefix of the order of use stays in memory. */
+static void choose_residents(struct swap *swap, const struct swap_options *o, const struct policy *policy) {
+    uint64_t left = o->resident_bytes, chunk_bytes = swap->chunk_elements * o->state_count * sizeof(float);
+    for (uint32_t k = 0; k < policy->refreshes; k++) {
+        uint32_t region = policy->refresh[k];
+        struct offload_region *r = &swap->region[region];
+        uint64_t all = swap->elements[region] * o->state_count * sizeof(float);
+        swap->state_bytes += all;
+        if (r->resident < r->chunks) r->resident = left >= all ? r->chunks : (uint32_t)(left / chunk_bytes);
+        uint64_t kept = swap_resident_elements(swap, region) * o->state_count * sizeof(float);
+        swap->resident_bytes += kept;
+        left = r->resident < r->chunks ? 0 : left - min64(left, kept);
+    }
+}
+
+static void place_records(struct swap *swap, const struct policy *policy) {
+    uint64_t staged = 0;
+    for (uint32_t i = 0; i < policy->regions; i++) {
+        const struct offload_region *r = &swap->region[i];
+        swap->first_record[i] = swap->record_row_bytes;
+        for (uint32_t c = offload_staged_first(r); c < r->chunks && !policy->region[i].frozen; c++) {
+            struct chunk chunk = swap_chunk(swap, i, c);
+            if (chunk.state) swap->record_row_bytes += chunk.record_bytes;
+            swap->step_bytes += chunk.state * chunk.record_bytes + chunk.params * chunk.param_bytes;
+            staged++;
+        }
+    }
+    swap->slots = (uint32_t)min64(swap->slots, staged);
+}
+
+zero_status swap_make(struct swap *swap, const struct swap_options *o, const struct model *model,
+                      const struct policy *policy, struct zero_error *error) {
+    uint32_t regions = policy->regions;
+    *swap = (struct swap){.states = o->state_count, .slots = o->slots ? o->slots : SLOTS_DEFAULT};
+    swap->region = calloc(regions, sizeof *swap->region);
+    swap->elements = calloc(regions, sizeof *swap->elements);
+    swap->first_record = calloc(regions, sizeof *swap->first_record);
+    swap->first_chunk = calloc(regions, sizeof *swap->first_chunk);
+    if (!swap->region || !swap->elements || !swap->first_record || !swap->first_chunk)
+        return error_set(error, ZERO_E_MEMORY, "no memory for the plan of chunks");
+    for (uint32_t i = 0; i < regions; i++) {
+        const struct region *r = &policy->region[i];
+        swap->elements[i] =
+            model->region[i].padded / placement_parts(r->frozen ? r->rest : r->state, policy->mesh);
+    }
+    choose_chunk(swap, o, regions);
+    cut_regions(swap, o, policy);
+    choose_residents(swap, o, policy);
+    place_records(swap, policy);
+    swap->slot_param = o->state && o->state_count ? record_bytes(swap, swap->chunk_elements) : 0;
+    swap->slot_bytes = swap->slot_param + (o->params ? swap->chunk_elements * sizeof(float) : 0);
+    return ZERO_OK;
+}
+
+void swap_free(struct swap *swap) {
+    free(swap->region);
+    free(swap->elements);
+    free(swap->first_record);
+    free(swap->first_chunk);
+}

@@ -1,0 +1,60 @@
+/* How shards are cut into chunks, which chunks are staged, and where they lie on the drive. Pure: it computes.
+ *
+ * A shard is cut every `chunk_elements`. A staged chunk of n elements travels as one record: its states, one
+ * after another, each on a cache line, then its tag, in whole pages. Parameters that rest on the drive lie
+ * there as they are in memory, chunk by chunk, apart from the records: a gather reads them without state.
+ * A slot of the staging ring holds one record and one chunk of parameters. Owns its tables. */
+#ifndef ZERO_ENGINE_SWAP_H
+#define ZERO_ENGINE_SWAP_H
+
+#include "engine/model.h"
+#include "kernels/optimizer.h"
+#include "offload/expand.h"
+
+enum { CHUNK_TAG_BYTES = 64, CHUNK_BYTES_DEFAULT = 8 << 20, SLOTS_DEFAULT = 4 };
+
+struct swap_options {
+    bool state, params;          /* which of them live on the drive */
+    uint32_t state_count;        /* of the optimizer */
+    uint64_t chunk_elements_max; /* 0: no bound but ours */
+    uint32_t slots;              /* of the ring; 0: SLOTS_DEFAULT */
+    uint64_t resident_bytes;     /* of state that may stay in memory, from the first in the order of use on */
+};
+
+struct swap {
+    uint64_t chunk_elements;              /* whole pages of fp32 */
+    uint32_t states;                      /* in a record */
+    uint32_t slots;                       /* 0: nothing is staged */
+    uint64_t slot_bytes, slot_param;      /* slot_param: where in a slot the parameters are */
+    struct offload_region *region;        /* per region; `base` is offload_open's */
+    uint64_t *elements;                   /* per region: of this rank's shard */
+    uint64_t *first_record;               /* per region: where its first record is, in the row of records */
+    uint64_t *first_chunk;                /* per region: the index of its first chunk among all */
+    uint64_t chunks;                      /* of all regions */
+    uint64_t record_row_bytes;            /* all records */
+    uint64_t state_bytes, resident_bytes; /* of all state, and of what is in memory */
+    uint64_t step_bytes; /* that one step reads from the drive, and writes to it, tags and padding included */
+};
+
+/* A chunk: where it is. */
+struct chunk {
+    uint64_t first, count;                            /* elements of the shard */
+    uint64_t index;                                   /* among the chunks of all regions */
+    bool state, params;                               /* which of them are on the drive */
+    uint64_t record, record_bytes, state_stride, tag; /* record: its place in the row; tag: its place in it */
+    uint64_t param_bytes;                             /* whole pages; their place in the shard is 4 * first */
+};
+
+zero_status swap_make(struct swap *swap, const struct swap_options *options, const struct model *model,
+                      const struct policy *policy, struct zero_error *error);
+void swap_free(struct swap *swap);
+
+struct chunk swap_chunk(const struct swap *swap, uint32_t region, uint32_t chunk);
+
+/* Elements of the region's state that are in memory. */
+uint64_t swap_resident_elements(const struct swap *swap, uint32_t region);
+
+/* Bytes of a shard of parameters on the drive: whole pages. */
+uint64_t swap_param_bytes(const struct swap *swap, uint32_t region);
+
+#endif

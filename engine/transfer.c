@@ -1,0 +1,227 @@
+/* Chunks to and from the drive. Every record carries a tag, and nothing that comes back is used before its tag
+ * and checksum are found to be what was stored: a flipped bit, a block that was written elsewhere, and an old
+ * one that a drive kept are told apart. Parameters have no room for tags: their checksums stay in memory. */
+#include <inttypes.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "engine/executor_internal.h"
+
+enum { ACCESS_WAIT_NS = 100 * 1000 * 1000 };
+
+struct chunk_tag {
+    uint64_t magic, chunk, generation, checksum; /* checksum: of all that is before the tag */
+};
+
+static const uint64_t tag_magic = 0x31676174206f727aULL; /* "zro tag1" */
+
+_Static_assert(sizeof(struct chunk_tag) <= CHUNK_TAG_BYTES, "a record has room for its tag");
+
+uint8_t *slot_address(const struct executor *e, uint64_t slot) {
+    const struct plan *plan = e->o.plan;
+    uint8_t *slots = (uint8_t *)e->o.memory[TIER_CPU] + plan->row_offset[MEMORY_SLOTS];
+    return slots + slot % plan->swap.slots * plan->swap.slot_bytes;
+}
+
+static uint8_t *access_slot(const struct executor *e) {
+    const struct plan *plan = e->o.plan;
+    return (uint8_t *)e->o.memory[TIER_CPU] + plan->row_offset[MEMORY_SLOTS] +
+           plan->swap.slots * plan->swap.slot_bytes;
+}
+
+/* ---- places ---- */
+
+static uint64_t record_place(const struct executor *e, const struct chunk *c) {
+    return e->o.plan->row_offset[MEMORY_RECORDS] + c->record;
+}
+
+static uint64_t param_place(const struct executor *e, uint32_t region, const struct chunk *c) {
+    struct buffer_ref shard = {BUFFER_PARAM_SHARD, (uint16_t)region};
+    return plan_place(e->o.plan, plan_fixed(e->o.plan, shard)) + c->first * sizeof(float);
+}
+
+static zero_status post(struct executor *e, struct item *item, bool write, uint64_t place, uint64_t bytes,
+                        void *memory) {
+    struct tier_request request = {write, place, bytes, memory};
+    struct tier_work *work = NULL;
+    zero_status status = e->o.drive->ops->post(e->o.drive, &request, &work, &e->error);
+    if (work) item->transfer[item->transfers++] = work;
+    return status;
+}
+
+/* ---- integrity ---- */
+
+static zero_status damaged(struct executor *e, uint32_t region, const struct chunk *c, uint64_t place,
+                           const char *what, const struct chunk_tag *expected,
+                           const struct chunk_tag *found) {
+    char where[256];
+    e->o.drive->ops->where(e->o.drive, place, where, sizeof where);
+    const char *unit = e->o.model->unit[e->o.model->region[region].unit]->name;
+    return error_set(&e->error, ZERO_E_IO,
+                     "chunk %" PRIu64 " (%s of \"%s\") came back damaged from %s: expected chunk %" PRIu64
+                     ", generation %" PRIu64 ", checksum %016" PRIx64 ", found %" PRIu64 ", %" PRIu64
+                     ", %016" PRIx64 "; do not trust this drive, and go on from the last checkpoint",
+                     c->index, what, unit, where, expected->chunk, expected->generation, expected->checksum,
+                     found->chunk, found->generation, found->checksum);
+}
+
+static zero_status check_record(struct executor *e, uint32_t region, const struct chunk *c,
+                                const uint8_t *slot) {
+    struct chunk_tag expected = {tag_magic, c->index, e->stored[c->index].generation, 0}, found;
+    if (!expected.generation) return ZERO_OK; /* zeros, made here */
+    memcpy(&found, slot + c->tag, sizeof found);
+    expected.checksum = XXH3_64bits(slot, c->tag);
+    if (memcmp(&found, &expected, sizeof found) == 0) return ZERO_OK;
+    return damaged(e, region, c, record_place(e, c), "optimizer state", &expected, &found);
+}
+
+static zero_status check_params(struct executor *e, uint32_t region, const struct chunk *c,
+                                const uint8_t *params) {
+    const struct stored *stored = &e->stored[c->index];
+    if (!stored->has_params) return ZERO_OK;
+    struct chunk_tag expected = {0, c->index, 0, stored->param_check}, found = expected;
+    found.checksum = XXH3_64bits(params, c->count * sizeof(float));
+    if (found.checksum == expected.checksum) return ZERO_OK;
+    return damaged(e, region, c, param_place(e, region, c), "parameters", &expected, &found);
+}
+
+/* ---- a chunk and its slot ---- */
+
+/* What was never stored is zero, and is not read. */
+static zero_status read_params(struct executor *e, struct item *item, uint32_t region, const struct chunk *c,
+                               uint8_t *params) {
+    if (e->stored[c->index].has_params)
+        return post(e, item, false, param_place(e, region, c), c->param_bytes, params);
+    memset(params, 0, c->param_bytes);
+    return ZERO_OK;
+}
+
+static zero_status read_chunk(struct executor *e, struct item *item, uint32_t region, const struct chunk *c,
+                              uint8_t *slot) {
+    zero_status status = ZERO_OK;
+    if (c->state && !e->stored[c->index].generation)
+        memset(slot, 0, c->tag);
+    else if (c->state)
+        status = post(e, item, false, record_place(e, c), c->record_bytes, slot);
+    if (!status && c->params) status = read_params(e, item, region, c, slot + e->o.plan->swap.slot_param);
+    return status;
+}
+
+static zero_status write_chunk(struct executor *e, struct item *item, uint32_t region, const struct chunk *c,
+                               uint8_t *slot) {
+    struct stored *stored = &e->stored[c->index];
+    uint8_t *params = slot + e->o.plan->swap.slot_param;
+    zero_status status = ZERO_OK;
+    if (c->state) {
+        struct chunk_tag tag = {tag_magic, c->index, ++stored->generation, XXH3_64bits(slot, c->tag)};
+        memcpy(slot + c->tag, &tag, sizeof tag);
+        status = post(e, item, true, record_place(e, c), c->record_bytes, slot);
+    }
+    if (c->params) {
+        stored->has_params = true;
+        stored->param_check = XXH3_64bits(params, c->count * sizeof(float));
+    }
+    if (!status && c->params) status = post(e, item, true, param_place(e, region, c), c->param_bytes, params);
+    return status;
+}
+
+/* ---- operations ---- */
+
+static struct chunk item_chunk(const struct executor *e, const struct item *item) {
+    const struct operation *op = &item->task->op;
+    return swap_chunk(&e->o.plan->swap, op->region, op->first + item->index);
+}
+
+/* Where an operation's chunk is in memory: parameters in the staged shard, else in its slot. */
+static uint8_t *item_memory(const struct executor *e, const struct item *item, const struct chunk *c) {
+    const struct operation *op = &item->task->op;
+    if (op->object == OBJECT_PARAM) return (uint8_t *)(buffer_address(e, item->task->write[0]) + c->first);
+    return slot_address(e, op->sequence + item->index);
+}
+
+zero_status start_fetch(struct executor *e, struct item *item) {
+    const struct operation *op = &item->task->op;
+    struct chunk c = item_chunk(e, item);
+    uint8_t *memory = item_memory(e, item, &c);
+    return op->object == OBJECT_PARAM ? read_params(e, item, op->region, &c, memory)
+                                      : read_chunk(e, item, op->region, &c, memory);
+}
+
+zero_status start_store(struct executor *e, struct item *item) {
+    struct chunk c = item_chunk(e, item);
+    return write_chunk(e, item, item->task->op.region, &c, item_memory(e, item, &c));
+}
+
+static zero_status transfers_done(struct executor *e, struct item *item, bool *out_done) {
+    for (uint8_t i = 0; i < item->transfers;) {
+        bool done;
+        zero_status status = e->o.drive->ops->test(e->o.drive, item->transfer[i], &done, &e->error);
+        if (status) return status;
+        if (done) item->transfer[i] = item->transfer[--item->transfers];
+        i += !done;
+    }
+    *out_done = item->transfers == 0;
+    return ZERO_OK;
+}
+
+zero_status test_transfer(struct executor *e, struct item *item, bool *out_done) {
+    const struct operation *op = &item->task->op;
+    zero_status status = transfers_done(e, item, out_done);
+    if (status || !*out_done || op->kind == OP_STORE) return status;
+    struct chunk c = item_chunk(e, item);
+    const uint8_t *memory = item_memory(e, item, &c);
+    if (op->object == OBJECT_PARAM) return check_params(e, op->region, &c, memory);
+    if (c.state) status = check_record(e, op->region, &c, memory);
+    if (c.params && !status) status = check_params(e, op->region, &c, memory + e->o.plan->swap.slot_param);
+    return status;
+}
+
+/* ---- access between steps ---- */
+
+static zero_status wait_for(struct executor *e, struct item *item) {
+    bool done = false;
+    zero_status status = ZERO_OK;
+    while (!status && !done) {
+        status = transfers_done(e, item, &done);
+        if (!status && !done) e->o.drive->ops->wait(e->o.drive, ACCESS_WAIT_NS);
+    }
+    return status;
+}
+
+zero_status access_flush(struct executor *e) {
+    struct access *a = &e->access;
+    if (!a->valid || !a->dirty) return e->error.code;
+    struct chunk c = swap_chunk(&e->o.plan->swap, a->region, a->chunk);
+    struct item item = {0};
+    a->dirty = false;
+    zero_status status = write_chunk(e, &item, a->region, &c, access_slot(e));
+    return status ? status : wait_for(e, &item);
+}
+
+zero_status executor_chunk(struct executor *e, uint32_t region, uint32_t chunk, uint8_t **out) {
+    struct access *a = &e->access;
+    *out = access_slot(e);
+    if (a->valid && a->region == region && a->chunk == chunk) return ZERO_OK;
+    zero_status status = access_flush(e);
+    if (status) return status;
+    struct chunk c = swap_chunk(&e->o.plan->swap, region, chunk);
+    struct item item = {0};
+    *a = (struct access){.region = region, .chunk = chunk};
+    status = read_chunk(e, &item, region, &c, *out);
+    if (!status) status = wait_for(e, &item);
+    if (c.state && !status) status = check_record(e, region, &c, *out);
+    if (c.params && !status) status = check_params(e, region, &c, *out + e->o.plan->swap.slot_param);
+    a->valid = !status;
+    return status;
+}
+
+void executor_chunk_written(struct executor *e) {
+    e->access.dirty = true;
+    offload_drop(&e->offload);
+}
+
+void executor_clear_state(struct executor *e) {
+    for (uint64_t i = 0; i < e->o.plan->swap.chunks; i++) e->stored[i].generation = 0;
+    e->access.valid = false;
+    offload_drop(&e->offload);
+}

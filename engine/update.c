@@ -1,0 +1,102 @@
+/* The update: the optimizer on one part of a shard, in memory or in a slot of the staging ring. */
+#include <string.h>
+
+#include "engine/base/clock.h"
+#include "engine/executor_internal.h"
+
+struct update_argument {
+    struct executor *executor;
+    float *master, *state[OPTIMIZER_STATES_MAX]; /* of element `begin`, as is the gradient */
+    const float *gradient;
+    uint64_t begin, end; /* elements of the shard */
+    uint32_t region, scalars;
+};
+
+_Static_assert(sizeof(struct update_argument) <= DEVICE_ARGUMENT_BYTES, "arguments are copied into the work");
+
+enum { UPDATE_SPANS = 2 + 2 * OPTIMIZER_STATES_MAX };
+_Static_assert((int)UPDATE_SPANS <= (int)DEVICE_SPANS_MAX, "an update's memory fits its description");
+
+/* One call of the optimizer per run of parameters of one group: elements [begin, end) of the shard. */
+static void update_run(const struct update_argument *a, uint64_t begin, uint64_t end, uint32_t group) {
+    struct executor *e = a->executor;
+    struct scalar_set *set = &e->scalars[a->scalars];
+    uint64_t skip = begin - a->begin;
+    struct optimizer_args args = {.count = end - begin,
+                                  .master = a->master + skip,
+                                  .gradient = a->gradient + skip,
+                                  .gradient_dtype = DTYPE_F32,
+                                  .gradient_scale = set->scale,
+                                  .out_dtype = DTYPE_F32,
+                                  .scalars = &set->group[group],
+                                  .threads = e->o.threads};
+    for (uint32_t k = 0; k < e->o.state_count; k++) args.state[k] = a->state[k] + skip;
+    if (begin < end) optimizer_update(e->o.optimizer, &args);
+}
+
+static uint64_t clamp(uint64_t value, uint64_t low, uint64_t high) {
+    return value < low ? low : value > high ? high : value;
+}
+
+/* The gaps between parameters are zero and stay zero. */
+static void run_update(void *argument) {
+    const struct update_argument *a = argument;
+    struct executor *e = a->executor;
+    uint64_t started = clock_now_ns(), begin = a->begin;
+    const struct model_region *region = &e->o.model->region[a->region];
+    struct placement cut = e->o.policy->region[a->region].state;
+    uint64_t shard = placement_part(cut, e->o.policy->mesh, e->o.rank) *
+                     (region->padded / placement_parts(cut, e->o.policy->mesh));
+    uint32_t group = e->o.model->param[region->param[0]].group;
+    for (uint32_t i = 1; i < region->params && begin < a->end; i++) {
+        const struct model_param *p = &e->o.model->param[region->param[i]];
+        if (p->group == group) continue;
+        uint64_t until = clamp(p->offset > shard ? p->offset - shard : 0, begin, a->end);
+        update_run(a, begin, until, group);
+        begin = until;
+        group = p->group;
+    }
+    update_run(a, begin, a->end, group);
+    e->update_s += (double)(clock_now_ns() - started) * 1e-9;
+}
+
+/* What is in memory of the shard: the operation's chunks at once. */
+static void whole_run(struct executor *e, struct item *item, struct update_argument *a) {
+    a->end = swap_resident_elements(&e->o.plan->swap, a->region);
+    for (uint32_t k = 0; k < e->o.state_count; k++) a->state[k] = executor_state(e, a->region, k);
+}
+
+/* One chunk; what of it is on the drive is in a slot now. */
+static void one_chunk(struct executor *e, struct item *item, struct update_argument *a) {
+    const struct operation *op = &item->task->op;
+    struct chunk c = swap_chunk(&e->o.plan->swap, a->region, op->first + item->index);
+    uint8_t *slot = slot_address(e, op->sequence + item->index);
+    a->begin = c.first;
+    a->end = c.first + c.count;
+    a->gradient += c.first;
+    a->master = c.params ? (float *)(void *)(slot + e->o.plan->swap.slot_param) : a->master + c.first;
+    for (uint32_t k = 0; k < e->o.state_count; k++)
+        a->state[k] = c.state ? (float *)(void *)(slot + k * c.state_stride)
+                              : executor_state(e, a->region, k) + c.first;
+}
+
+zero_status start_update(struct executor *e, struct item *item) {
+    const struct operation *op = &item->task->op;
+    struct placement cut = e->o.policy->region[op->region].state;
+    struct update_argument a = {.executor = e,
+                                .gradient = own_part_address(e, op->read[0], item->task->read[0], cut),
+                                .region = op->region,
+                                .scalars = item->task->scalars};
+    if (op->write[0].kind != BUFFER_STATE)
+        a.master = own_part_address(e, op->write[0], item->task->write[0], cut);
+    (op->pipe.used ? one_chunk : whole_run)(e, item, &a);
+    uint64_t bytes = (a.end - a.begin) * sizeof(float);
+    struct device_work work = {.run = run_update, .reads = 1, .writes = 1};
+    work.read[0] = (struct device_span){(void *)a.gradient, bytes};
+    work.write[0] = (struct device_span){a.master, bytes};
+    for (uint32_t k = 0; k < e->o.state_count; k++)
+        work.write[work.writes++] = (struct device_span){a.state[k], bytes};
+    for (uint8_t i = 0; i < work.writes; i++) work.read[work.reads++] = work.write[i]; /* updated in place */
+    memcpy(work.argument, &a, sizeof a);
+    return submit(e, item, &work);
+}
