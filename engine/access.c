@@ -6,26 +6,35 @@
 
 /* ---- fill ---- */
 
-static void fill_region(zero_engine *e, uint32_t region, zero_fill_fn fill, void *user) {
-    struct part part = own_part(e, region, e->regions[region].state);
-    float *at = param_part(e, region, &part);
-    const struct model_region *r = &e->model.region[region];
-    for (uint32_t i = 0; i < r->params; i++) {
-        const struct model_param *p = &e->model.param[r->param[i]];
-        uint64_t begin = max64(p->offset, part.first),
-                 end = min64(p->offset + p->count, part.first + part.count);
-        if (begin < end) fill(user, p->name, begin - p->offset, end - begin, at + (begin - part.first));
+static zero_status fill_param(zero_engine *e, const struct model_param *p, zero_fill_fn fill, void *user) {
+    struct part part = held_part(e, p->region, ZERO_PARAM);
+    uint64_t begin = max64(p->offset, part.first), end = min64(p->offset + p->count, part.first + part.count);
+    float *piece = (float *)(void *)e->piece;
+    for (uint64_t at = begin; at < end;) {
+        uint64_t count = min64(end - at, PIECE_BYTES / sizeof(float));
+        fill(user, p->name, at - p->offset, count, piece);
+        zero_status status = held_write(e, p->region, ZERO_PARAM, at, count, piece);
+        if (status) return status;
+        at += count;
     }
-    for (uint32_t k = 0; k < e->state_count && !e->regions[region].frozen; k++)
-        memset(executor_state(e->executor, region, k), 0, part.count * sizeof(float));
+    return ZERO_OK;
+}
+
+/* Local: a drive may fail here, and the others learn it when they meet this rank next. */
+static zero_status fill_all(zero_engine *e, zero_fill_fn fill, void *user) {
+    zero_status status = ZERO_OK;
+    for (uint32_t i = 0; i < e->model.regions; i++)
+        for (uint32_t k = 0; k < e->model.region[i].params && !status; k++)
+            status = fill_param(e, &e->model.param[e->model.region[i].param[k]], fill, user);
+    return status ? status : held_clear_state(e);
 }
 
 /* Parameters were written at rest: what is replicated is gathered again. */
 static zero_status written(zero_engine *e) {
     e->version++;
-    pthread_mutex_lock(&e->lock);
+    turn_take(&e->lock);
     zero_status status = executor_written(e->executor);
-    pthread_mutex_unlock(&e->lock);
+    turn_give(&e->lock);
     if (status) return engine_fail(e, executor_error(e->executor));
     return engine_settle(e);
 }
@@ -38,7 +47,8 @@ zero_status zero_engine_fill(zero_engine *e, zero_fill_fn fill, void *user) {
     if (!fill) return refuse(ZERO_E_ARGUMENT, "zero_engine_fill: fill is NULL");
     status = engine_settle(e);
     if (status) return status;
-    for (uint32_t i = 0; i < e->model.regions; i++) fill_region(e, i, fill, user);
+    status = fill_all(e, fill, user);
+    if (status) return status;
     e->steps = 0;
     e->filled = true;
     return written(e);

@@ -36,8 +36,6 @@ zero_status zero_engine_sum(zero_engine *e, double *values, uint32_t count) {
         return refuse(ZERO_E_ARGUMENT, "zero_engine_sum: %" PRIu32 " values; at most %d are possible", count,
                       SUM_VALUES_MAX);
     if (count && !values) return refuse(ZERO_E_ARGUMENT, "zero_engine_sum: values is NULL");
-    status = engine_drive_idle(e);
-    if (status) return status;
     double *message = (double *)(void *)e->sum_message;
     memcpy(message, values, count * sizeof *values);
     struct comm_call call = {.kind = COMM_ALL_GATHER,

@@ -75,18 +75,6 @@ static uint64_t staging_bytes(const zero_engine *e) {
 static uint64_t agreement_bytes(const zero_engine *e) { return (e->size + 1) * sizeof(struct agreement); }
 static uint64_t sum_bytes(const zero_engine *e) { return (e->size + 1) * SUM_VALUES_MAX * sizeof(double); }
 
-static zero_status make_plan(zero_engine *e, struct zero_error *error) {
-    uint64_t staging = staging_bytes(e);
-    e->policy.stagings = staging ? 2 : 0;
-    struct plan_options options = {.model = &e->model,
-                                   .policy = &e->policy,
-                                   .state_count = e->state_count,
-                                   .state_tier = (enum tier_kind)e->config.optimizer_tier,
-                                   .staging_bytes = staging,
-                                   .message_bytes = agreement_bytes(e) + sum_bytes(e) + PIECE_BYTES};
-    return plan_make(&e->plan, &options, error);
-}
-
 static uint64_t add_saturated(uint64_t a, uint64_t b) { return a + b < a ? UINT64_MAX : a + b; }
 
 static uint64_t reserved_bytes(const zero_engine *e, int tier) {
@@ -100,11 +88,42 @@ static uint64_t planned_bytes(const zero_engine *e, int tier) {
     return add_saturated(e->plan.tier_bytes[tier], reserved_bytes(e, tier));
 }
 
+/* What a cpu budget leaves beside the rest of the plan, for state that need not go to the drive. Its rows and
+ * buffers are aligned: that much is kept free. */
+static uint64_t resident_bytes(const zero_engine *e) {
+    uint64_t budget = e->config.budget_bytes[TIER_CPU], planned = planned_bytes(e, TIER_CPU);
+    uint64_t aligned =
+        OPTIMIZER_STATES_MAX * (e->model.regions * ALIGN_BYTES + 2 * CHUNK_ALIGN_BYTES) + CHUNK_ALIGN_BYTES;
+    if (e->config.optimizer_tier != CONFIG_TIER_NVME || budget == CONFIG_BYTES_UNLIMITED) return 0;
+    return budget > planned + aligned ? budget - planned - aligned : 0;
+}
+
+static zero_status make_plan(zero_engine *e, struct zero_error *error) {
+    uint64_t staging = staging_bytes(e);
+    e->policy.stagings = staging ? 2 : 0;
+    struct plan_options options = {.model = &e->model,
+                                   .policy = &e->policy,
+                                   .state_count = e->state_count,
+                                   .state_tier = (enum tier_kind)e->config.optimizer_tier,
+                                   .param_tier = (enum tier_kind)e->config.param_tier,
+                                   .chunk_elements_max = e->config.chunk_elements_max,
+                                   .slots = (uint32_t)e->config.slots,
+                                   .staging_bytes = staging,
+                                   .message_bytes = agreement_bytes(e) + sum_bytes(e) + PIECE_BYTES};
+    zero_status status = plan_make(&e->plan, &options, error);
+    options.resident_bytes = status ? 0 : resident_bytes(e);
+    if (!options.resident_bytes) return status;
+    plan_free(&e->plan);
+    return plan_make(&e->plan, &options, error);
+}
+
 static zero_status check_budgets(const zero_engine *e, struct zero_error *error) {
     static const char *const names[ZERO_TIERS] = {"device", "cpu", "nvme"};
     static const char *const advice[ZERO_TIERS] = {
         "use a higher zero_optimization.stage, more ranks, offload_optimizer, or a smaller micro-batch",
-        "use more ranks, a higher zero_optimization.stage, or a larger budget",
+        "use more ranks, a higher zero_optimization.stage, offload_optimizer to nvme, fewer or smaller "
+        "chunks "
+        "(buffer_count, sub_group_size), or a larger budget",
         "use a larger budget or more ranks"};
     for (int t = 0; t < ZERO_TIERS; t++) {
         uint64_t budget = e->config.budget_bytes[t], need = planned_bytes(e, t);
@@ -119,13 +138,48 @@ static zero_status check_budgets(const zero_engine *e, struct zero_error *error)
 
 /* ---- allocation ---- */
 
+static uint8_t *row_address(const zero_engine *e, enum memory_row row) {
+    struct tier *tier = e->tier[e->plan.row_tier[row]];
+    return (uint8_t *)tier->ops->address(tier) + e->plan.row_offset[row];
+}
+
+/* Chunks and parameters go to and come from these rows, which are pinned for the drive's requests. */
+static uint32_t transfer_buffers(const zero_engine *e, struct device_span out[2]) {
+    static const enum memory_row rows[] = {MEMORY_SLOTS, MEMORY_PARAM_STAGING};
+    uint32_t count = 0;
+    for (int i = 0; i < 2; i++)
+        if (e->plan.row_bytes[rows[i]])
+            out[count++] = (struct device_span){row_address(e, rows[i]), e->plan.row_bytes[rows[i]]};
+    return count;
+}
+
+static zero_status open_drive(zero_engine *e, struct zero_error *error) {
+    const struct config *c = &e->config;
+    const struct config_paths *paths =
+        c->optimizer_tier == CONFIG_TIER_NVME ? &c->optimizer_paths : &c->param_paths;
+    struct device_span buffers[2];
+    struct tier_options options = {.bytes = e->plan.tier_bytes[TIER_NVME],
+                                   .device = e->device,
+                                   .requests_max = executor_requests_max(&e->plan),
+                                   .log = &e->log,
+                                   .faults = e->faults,
+                                   .nvme = {.paths = (const char *const *)paths->items,
+                                            .path_count = (uint32_t)paths->count,
+                                            .block_bytes = (uint32_t)c->aio_block_bytes,
+                                            .queue_depth = (uint32_t)c->aio_queue_depth,
+                                            .buffers = buffers,
+                                            .buffer_count = transfer_buffers(e, buffers),
+                                            .no_uring = c->nvme_uring == CONFIG_URING_NEVER}};
+    return tier_open(TIER_NVME, &options, &e->tier[TIER_NVME], error);
+}
+
 static zero_status allocate(zero_engine *e, struct zero_error *error) {
-    for (int t = 0; t < TIERS; t++) {
+    for (int t = 0; t < TIER_NVME; t++) {
         struct tier_options options = {.bytes = e->plan.tier_bytes[t], .device = e->device};
         zero_status status = tier_open((enum tier_kind)t, &options, &e->tier[t], error);
         if (status) return status;
     }
-    return ZERO_OK;
+    return open_drive(e, error);
 }
 
 static zero_status open_executor(zero_engine *e, struct zero_error *error) {
@@ -142,7 +196,8 @@ static zero_status open_executor(zero_engine *e, struct zero_error *error) {
                                  .native_reduction = e->config.comm.reduction == CONFIG_REDUCTION_NATIVE};
     memcpy(o.group, e->group, sizeof o.group);
     for (int t = 0; t < TIERS; t++) o.memory[t] = e->tier[t]->ops->address(e->tier[t]);
-    uint8_t *messages = (uint8_t *)o.memory[TIER_DEVICE] + e->plan.row_offset[MEMORY_MESSAGES];
+    if (e->plan.tier_bytes[TIER_NVME]) o.drive = e->tier[TIER_NVME];
+    uint8_t *messages = row_address(e, MEMORY_MESSAGES);
     o.agreements = (struct agreement *)(void *)messages;
     e->sum_message = messages + agreement_bytes(e);
     e->piece = e->sum_message + sum_bytes(e);
@@ -166,16 +221,40 @@ static void report_plan(const zero_engine *e, zero_plan *out) {
     zero_plan plan = {.struct_size = out->struct_size,
                       .params = e->model.param_elements,
                       .params_padded = e->model.padded_elements,
-                      .param_bytes = p->row_bytes[MEMORY_PARAMETERS],
+                      .param_bytes =
+                          p->row_bytes[MEMORY_PARAMETERS] + p->row_bytes[MEMORY_OFFLOADED_PARAMETERS],
                       .grad_bytes = p->row_bytes[MEMORY_GRADIENTS],
-                      .state_bytes = p->row_bytes[MEMORY_STATE0] + p->row_bytes[MEMORY_STATE1],
+                      .resident_state_bytes = p->row_bytes[MEMORY_STATE0] + p->row_bytes[MEMORY_STATE1],
                       .gathered_bytes = p->row_bytes[MEMORY_GATHERED],
-                      .staging_bytes = p->row_bytes[MEMORY_STAGING] + p->row_bytes[MEMORY_MESSAGES]};
+                      .staging_bytes = p->row_bytes[MEMORY_STAGING] + p->row_bytes[MEMORY_MESSAGES] +
+                                       p->row_bytes[MEMORY_SLOTS] + p->row_bytes[MEMORY_PARAM_STAGING],
+                      .drive_read_bytes = p->swap.step_bytes + p->param_fetch_bytes,
+                      .drive_write_bytes = p->swap.step_bytes};
+    plan.state_bytes = plan.resident_state_bytes + p->row_bytes[MEMORY_RECORDS];
     for (int t = 0; t < ZERO_TIERS; t++) {
         plan.bytes[t] = planned_bytes(e, t);
         plan.reserved_bytes += reserved_bytes(e, t);
     }
     memcpy(out, &plan, out->struct_size < sizeof plan ? out->struct_size : sizeof plan);
+}
+
+/* What is on the drive, what that costs per step, and what the part in memory saves. */
+static void log_drive(const zero_engine *e) {
+    const struct plan *p = &e->plan;
+    const struct swap *swap = &p->swap;
+    if (e->rank || !p->tier_bytes[TIER_NVME]) return;
+    double gib = 1.0 / (1 << 30), resident = (double)swap->resident_bytes, all = (double)swap->state_bytes;
+    log_line(
+        &e->log, ZERO_LOG_INFO,
+        "nvme: a step reads %.3f GiB and writes %.3f GiB per rank, %" PRIu32 " chunks of at most %" PRIu64
+        " elements at a time; %.1f %% of the optimizer state stays in memory, which saves %.3f GiB each way",
+        (double)(swap->step_bytes + p->param_fetch_bytes) * gib, (double)swap->step_bytes * gib, swap->slots,
+        swap->chunk_elements, all > 0 ? 100 * resident / all : 0,
+        e->config.optimizer_tier == CONFIG_TIER_NVME ? resident * gib : 0);
+    if (e->config.nvme_endurance_tbw > 0 && swap->step_bytes)
+        log_line(&e->log, ZERO_LOG_INFO, "nvme: %.6g TB of endurance last %.3g steps",
+                 e->config.nvme_endurance_tbw,
+                 e->config.nvme_endurance_tbw * 1e12 / (double)swap->step_bytes);
 }
 
 zero_status zero_engine_commit(zero_engine *e, zero_plan *out) {
@@ -195,11 +274,13 @@ zero_status zero_engine_commit(zero_engine *e, zero_plan *out) {
     /* Ranks that declare different models would add unlike gradients. */
     if (engine_compare(e, model_hash(&e->model), ZERO_E_DIVERGED, "model", &error))
         return engine_fail(e, &error);
-    if (e->size > 1) e->progress = progress_start(&e->lock, e->executor);
-    if (e->size > 1 && !e->progress)
+    bool moves = e->size > 1 || e->plan.tier_bytes[TIER_NVME];
+    if (moves) e->progress = progress_start(&e->lock, e->executor);
+    if (moves && !e->progress)
         log_line(&e->log, ZERO_LOG_WARN,
-                 "no progress thread: collectives move only inside the engine's calls");
+                 "no progress thread: collectives and chunks move only inside the engine's calls");
     e->phase = PHASE_READY;
+    log_drive(e);
     if (out) report_plan(e, out);
     return ZERO_OK;
 }

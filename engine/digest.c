@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/part.h"
+#include "engine/held.h"
 
 static uint64_t mix(uint64_t x) { /* Stafford's variant 13 of the finalizer of MurmurHash3 */
     x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
@@ -13,24 +13,32 @@ static uint64_t mix(uint64_t x) { /* Stafford's variant 13 of the finalizer of M
 
 /* Every element contributes a mixed word of its parameter's name, its index and its bits; the words add up,
  * so that the sum does not depend on who holds which element. Two sums with different seeds make 128 bits. */
-static void hash_part(const zero_engine *e, uint32_t region, uint64_t sum[2]) {
+static void hash_element(const struct model_param *p, uint64_t index, const float *element, uint64_t sum[2]) {
+    uint32_t bits;
+    memcpy(&bits, element, sizeof bits);
+    uint64_t word = mix(p->name_hash + index) + bits;
+    sum[0] += mix(word);
+    sum[1] += mix(word ^ 0x9e3779b97f4a7c15u);
+}
+
+static zero_status hash_part(zero_engine *e, uint32_t region, uint64_t sum[2]) {
     struct part part =
         own_part(e, region, (struct placement){{SHARD, e->regions[region].state.axis[AXIS_REPLICATE]}});
-    struct part held = own_part(e, region, e->regions[region].state);
-    const float *at = param_part(e, region, &held);
     const struct model_region *r = &e->model.region[region];
-    for (uint32_t i = 0; i < r->params; i++) {
+    float *piece = (float *)(void *)e->piece;
+    zero_status status = ZERO_OK;
+    for (uint32_t i = 0; i < r->params && !status; i++) {
         const struct model_param *p = &e->model.param[r->param[i]];
         uint64_t begin = max64(p->offset, part.first),
                  end = min64(p->offset + p->count, part.first + part.count);
-        for (uint64_t k = begin; k < end; k++) {
-            uint32_t bits;
-            memcpy(&bits, at + (k - held.first), sizeof bits);
-            uint64_t word = mix(p->name_hash + (k - p->offset)) + bits;
-            sum[0] += mix(word);
-            sum[1] += mix(word ^ 0x9e3779b97f4a7c15u);
+        for (uint64_t at = begin, count; at < end && !status; at += count) {
+            count = min64(end - at, PIECE_BYTES / sizeof(float));
+            status = held_read(e, region, ZERO_PARAM, at, count, piece);
+            for (uint64_t k = 0; k < count && !status; k++)
+                hash_element(p, at + k - p->offset, &piece[k], sum);
         }
     }
+    return status;
 }
 
 zero_status zero_engine_hash(zero_engine *e, char out[33]) {
@@ -45,7 +53,8 @@ zero_status zero_engine_hash(zero_engine *e, char out[33]) {
     sums[0] = sums[1] = 0;
     bool counts =
         e->rank < e->policy.mesh[AXIS_SHARD] || e->policy.stage->state.axis[AXIS_REPLICATE] == SHARD;
-    for (uint32_t i = 0; i < e->model.regions && counts; i++) hash_part(e, i, sums);
+    for (uint32_t i = 0; i < e->model.regions && counts && !status; i++) status = hash_part(e, i, sums);
+    if (status) return status;
     struct comm_call call = {.kind = COMM_ALL_GATHER,
                              .dtype = DTYPE_U8,
                              .target_dtype = DTYPE_U8,

@@ -4,19 +4,28 @@
 
 enum { IDLE_NS = 200 * 1000 };
 
+/* Nothing moved: sleeps a little, on what is awaited. */
+static void idle(zero_engine *e) {
+    struct tier *drive = e->tier[TIER_NVME];
+    if (executor_transferring(e->executor))
+        drive->ops->wait(drive, IDLE_NS);
+    else
+        comm_idle(e->comm, IDLE_NS);
+}
+
 zero_status engine_drive(zero_engine *e, bool (*holds)(const struct executor *, struct point),
                          struct point point) {
     uint64_t began = clock_now_ns();
     zero_status status = ZERO_OK;
-    pthread_mutex_lock(&e->lock);
+    turn_take(&e->lock);
     double update_s = executor_update_seconds(e->executor);
     while (!status && !holds(e->executor, point)) {
         bool moved;
         status = executor_poll(e->executor, &moved);
-        if (!status && !moved && !holds(e->executor, point)) comm_idle(e->comm, IDLE_NS);
+        if (!status && !moved && !holds(e->executor, point)) idle(e);
     }
     update_s = executor_update_seconds(e->executor) - update_s;
-    pthread_mutex_unlock(&e->lock);
+    turn_give(&e->lock);
     e->wait_s += (double)(clock_now_ns() - began) * 1e-9 - update_s;
     return status ? engine_fail(e, executor_error(e->executor)) : ZERO_OK;
 }
@@ -75,8 +84,17 @@ zero_status engine_check_between(zero_engine *e, const char *what) {
 }
 
 zero_status engine_call(zero_engine *e, const struct comm_call *call) {
-    pthread_mutex_lock(&e->lock);
-    zero_status status = comm_run(e->world, call);
-    pthread_mutex_unlock(&e->lock);
+    struct comm_work *work;
+    bool done = false, moved;
+    turn_take(&e->lock);
+    zero_status status = comm_post(e->world, call, &work);
+    while (!status && !done) {
+        zero_status polled = executor_poll(e->executor, &moved);
+        status = comm_test(work, &done);
+        if (status || done) break;
+        if (polled) return turn_give(&e->lock), engine_fail(e, executor_error(e->executor));
+        if (!moved) idle(e);
+    }
+    turn_give(&e->lock);
     return status ? engine_fail(e, comm_error(e->comm)) : ZERO_OK;
 }

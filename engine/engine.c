@@ -64,7 +64,7 @@ zero_engine *zero_engine_init_with(const char *json, const zero_runtime *runtime
         return refuse(ZERO_E_MEMORY, "zero_engine_init: no memory for the engine"), NULL;
     }
     e->local = given.local;
-    pthread_mutex_init(&e->lock, NULL);
+    turn_open(&e->lock);
     error_clear(&e->error);
     e->log = (struct log){given.log, given.log_user};
     struct zero_error error;
@@ -94,6 +94,6 @@ void zero_engine_destroy(zero_engine *e) {
     free(e->refresh);
     model_free(&e->model);
     config_free(&e->config);
-    pthread_mutex_destroy(&e->lock);
+    turn_close(&e->lock);
     free(e);
 }

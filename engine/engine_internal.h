@@ -7,12 +7,11 @@
 #ifndef ZERO_ENGINE_ENGINE_INTERNAL_H
 #define ZERO_ENGINE_ENGINE_INTERNAL_H
 
-#include <pthread.h>
-
 #include "engine/comm/comm.h"
 #include "engine/config/config.h"
 #include "engine/executor.h"
 #include "engine/progress.h"
+#include "engine/turn.h"
 #include "engine/zero.h"
 
 enum phase { PHASE_DECLARING, PHASE_READY, PHASE_PASS, PHASE_USE };
@@ -36,8 +35,9 @@ struct zero_engine {
     struct comm_group *group[AXES_BOTH + 1][STREAMS];
     struct device *device;
     struct tier *tier[TIERS];
-    zero_local *local; /* NULL: ranks are processes */
-    struct kept *kept; /* made at init, for zero_engine_destroy, which must not fail */
+    struct faults *faults; /* tests set it before commit: of the drive; NULL: none */
+    zero_local *local;     /* NULL: ranks are processes */
+    struct kept *kept;     /* made at init, for zero_engine_destroy, which must not fail */
 
     struct model model;
     struct region *regions;
@@ -52,7 +52,7 @@ struct zero_engine {
     uint32_t reservations;
     uint8_t *sum_message, *piece; /* in the plan's messages */
 
-    pthread_mutex_t lock; /* guards the executor and its mechanisms */
+    struct turn lock; /* guards the executor and its mechanisms */
     struct progress *progress;
 
     enum phase phase;
@@ -75,9 +75,9 @@ zero_status last_error_set(zero_status status, const char *format, ...) __attrib
 /* One event under the lock. */
 #define ENGINE_EVENT(e, call)                                                                                \
     __extension__({                                                                                          \
-        pthread_mutex_lock(&(e)->lock);                                                                      \
+        turn_take(&(e)->lock);                                                                               \
         zero_status event_status = (call);                                                                   \
-        pthread_mutex_unlock(&(e)->lock);                                                                    \
+        turn_give(&(e)->lock);                                                                               \
         event_status ? engine_fail(e, executor_error((e)->executor)) : ZERO_OK;                              \
     })
 
@@ -131,7 +131,7 @@ zero_status borrowed_check(const zero_engine *engine, struct zero_error *error);
 void borrowed_take_weights(zero_engine *engine, struct model_param *param, const float *flat);
 void borrowed_give_gradients(struct model_param *param, float *flat, bool add);
 
-/* Posts a collective on the world and waits for it; nothing else may be in flight. */
+/* Posts a collective on the world and waits for it, while all else goes on. */
 zero_status engine_call(zero_engine *engine, const struct comm_call *call);
 
 /* Collective: `otherwise` on all ranks if some rank's hash is not rank 0's; `what` is hashed:

@@ -368,11 +368,20 @@ bool executor_idle(const struct executor *e) {
     return true;
 }
 
-bool executor_in_flight(const struct executor *e) {
-    static const enum stream shared[] = {STREAM_GATHER, STREAM_REDUCE, STREAM_CONTROL};
-    for (size_t i = 0; i < sizeof shared / sizeof *shared; i++)
-        if (e->stream[shared[i]].retired != e->stream[shared[i]].started) return true;
+static bool in_flight_on(const struct executor *e, const enum stream streams[3]) {
+    for (int i = 0; i < 3; i++)
+        if (e->stream[streams[i]].retired != e->stream[streams[i]].started) return true;
     return false;
+}
+
+bool executor_in_flight(const struct executor *e) {
+    static const enum stream shared[3] = {STREAM_GATHER, STREAM_REDUCE, STREAM_CONTROL};
+    return in_flight_on(e, shared);
+}
+
+bool executor_transferring(const struct executor *e) {
+    static const enum stream transfers[3] = {STREAM_FETCH, STREAM_STORE, STREAM_PARAM};
+    return in_flight_on(e, transfers);
 }
 
 bool executor_waits_for_host(const struct executor *e) {

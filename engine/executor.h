@@ -94,6 +94,8 @@ bool executor_reached(const struct executor *executor, struct point point);
 bool executor_idle(const struct executor *executor); /* everything emitted has retired */
 /* A collective has started and not retired: peers may use its buffers. */
 bool executor_in_flight(const struct executor *executor);
+/* Requests to the drive are in flight. */
+bool executor_transferring(const struct executor *executor);
 /* Nothing can move before the host ends its use, or something failed: there is no point in polling. */
 bool executor_waits_for_host(const struct executor *executor);
 
@@ -114,7 +116,7 @@ zero_status executor_chunk(struct executor *executor, uint32_t region, uint32_t 
 /* It was written there: it goes to the drive before another one comes, or the next pass begins. */
 void executor_chunk_written(struct executor *executor);
 /* All state on the drive is zero. */
-void executor_clear_state(struct executor *executor);
+zero_status executor_clear_state(struct executor *executor);
 
 /* The sum of squares of this rank's shards of the gradient, regions in the order of refresh. */
 double executor_norm_squared(const struct executor *executor);

@@ -15,4 +15,7 @@ zero_status held_read(zero_engine *e, uint32_t region, zero_kind kind, uint64_t 
 zero_status held_write(zero_engine *e, uint32_t region, zero_kind kind, uint64_t first, uint64_t count,
                        const float *in);
 
+/* All optimizer state of this rank is zero. */
+zero_status held_clear_state(zero_engine *e);
+
 #endif

@@ -87,6 +87,18 @@ static uint32_t *slot_at(const struct plan *plan, bool evaluating, uint32_t posi
     return &plan->slot[2 * index + (ref.kind == BUFFER_GRAD_FULL)];
 }
 
+/* What a list of operations reads from the drive before it gathers. */
+static uint64_t fetched_bytes(const struct plan *plan, const struct operation_list *list) {
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < list->count; i++) {
+        const struct operation *op = &list->item[i];
+        bool fetches = op->kind == OP_GATHER && op->read[0].kind == BUFFER_PARAM_SHARD;
+        if (fetches && plan->swap.region[op->region].params)
+            bytes += swap_param_bytes(&plan->swap, op->region);
+    }
+    return bytes;
+}
+
 /* Notes the intervals that begin and end in a list of operations emitted at `tick`. */
 static void note(struct plan *plan, struct intervals *intervals, const struct policy *policy,
                  const struct operation_list *list, uint32_t tick) {
@@ -123,14 +135,17 @@ static void note_use(struct plan *plan, const struct intervals *intervals, const
     }
 }
 
-static void dry_pass(struct plan *plan, struct intervals *intervals, struct policy *policy,
-                     struct operation_list *list, bool evaluating, bool last, uint32_t *tick) {
+/* Returns the bytes that the pass fetches. */
+static uint64_t dry_pass(struct plan *plan, struct intervals *intervals, struct policy *policy,
+                         struct operation_list *list, bool evaluating, bool last, uint32_t *tick) {
+    uint64_t fetched = 0;
     list->count = 0;
     policy_pass(policy, evaluating, last, list);
     note(plan, intervals, policy, list, *tick);
     for (uint32_t q = 0; q < policy->positions; q++) {
         list->count = 0, ++*tick;
         policy_begin(policy, q, list);
+        fetched += fetched_bytes(plan, list);
         note(plan, intervals, policy, list, *tick);
         note_use(plan, intervals, policy, q);
         list->count = 0, ++*tick;
@@ -140,6 +155,7 @@ static void dry_pass(struct plan *plan, struct intervals *intervals, struct poli
     list->count = 0;
     policy_pass(policy, evaluating, last, list);
     note(plan, intervals, policy, list, *tick);
+    return fetched;
 }
 
 /* Training in a first and in a last micro-step, then evaluation. */
@@ -155,8 +171,9 @@ static zero_status dry_run(struct plan *plan, struct intervals *intervals, struc
     memcpy(regions, plan->policy->region, policy.regions * sizeof *regions);
     policy.region = regions;
     uint32_t tick = 0;
-    dry_pass(plan, intervals, &policy, &list, false, policy.micro_steps == 1, &tick);
-    dry_pass(plan, intervals, &policy, &list, false, true, &tick);
+    uint64_t first = dry_pass(plan, intervals, &policy, &list, false, policy.micro_steps == 1, &tick);
+    uint64_t last = dry_pass(plan, intervals, &policy, &list, false, true, &tick);
+    plan->param_fetch_bytes = (policy.micro_steps - 1) * first + last;
     dry_pass(plan, intervals, &policy, &list, true, false, &tick);
     free(list.item), free(regions);
     return ZERO_OK;

@@ -64,6 +64,7 @@ struct plan {
     enum tier_kind row_tier[MEMORY_ROWS];
     uint64_t tier_bytes[TIERS];
     enum tier_kind param_tier;
+    uint64_t param_fetch_bytes; /* that the gathers of one step's passes read from the drive */
 };
 
 zero_status plan_make(struct plan *plan, const struct plan_options *options, struct zero_error *error);

@@ -8,7 +8,7 @@ enum { POLL_NS = 300 * 1000 };
 
 struct progress {
     pthread_t thread;
-    pthread_mutex_t *lock;
+    struct turn *lock;
     struct executor *executor;
     pthread_cond_t changed;
     bool stop; /* under lock */
@@ -19,26 +19,27 @@ static void nap(struct progress *p) {
     clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_nsec += POLL_NS;
     if (until.tv_nsec >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
-    pthread_cond_timedwait(&p->changed, p->lock, &until);
+    pthread_cond_timedwait(&p->changed, &p->lock->mutex, &until);
 }
 
 static void *run(void *argument) {
     struct progress *p = argument;
-    pthread_mutex_lock(p->lock);
+    pthread_mutex_lock(&p->lock->mutex);
     while (!p->stop) {
         if (executor_waits_for_host(p->executor)) {
-            pthread_cond_wait(&p->changed, p->lock);
+            pthread_cond_wait(&p->changed, &p->lock->mutex);
             continue;
         }
         bool moved;
         executor_poll(p->executor, &moved); /* its failure is sticky: the host's next call reports it */
         if (!moved) nap(p);
+        turn_yield(p->lock);
     }
-    pthread_mutex_unlock(p->lock);
+    pthread_mutex_unlock(&p->lock->mutex);
     return NULL;
 }
 
-struct progress *progress_start(pthread_mutex_t *lock, struct executor *executor) {
+struct progress *progress_start(struct turn *lock, struct executor *executor) {
     struct progress *p = calloc(1, sizeof *p);
     if (!p) return NULL;
     p->lock = lock;
@@ -56,10 +57,10 @@ struct progress *progress_start(pthread_mutex_t *lock, struct executor *executor
 
 void progress_stop(struct progress *p) {
     if (!p) return;
-    pthread_mutex_lock(p->lock);
+    turn_take(p->lock);
     p->stop = true;
     pthread_cond_signal(&p->changed);
-    pthread_mutex_unlock(p->lock);
+    turn_give(p->lock);
     pthread_join(p->thread, NULL);
     pthread_cond_destroy(&p->changed);
     free(p);
@@ -67,7 +68,7 @@ void progress_stop(struct progress *p) {
 
 void progress_wake(struct progress *p) {
     if (!p) return;
-    pthread_mutex_lock(p->lock);
+    turn_take(p->lock);
     if (!executor_waits_for_host(p->executor)) pthread_cond_signal(&p->changed);
-    pthread_mutex_unlock(p->lock);
+    turn_give(p->lock);
 }

@@ -3,15 +3,13 @@
 #ifndef ZERO_ENGINE_PROGRESS_H
 #define ZERO_ENGINE_PROGRESS_H
 
-#include <pthread.h>
-#include <stdbool.h>
-
 #include "engine/executor.h"
+#include "engine/turn.h"
 
 struct progress;
 
 /* Starts the thread. `lock` guards the executor; both are borrowed. NULL where the system refuses. */
-struct progress *progress_start(pthread_mutex_t *lock, struct executor *executor);
+struct progress *progress_start(struct turn *lock, struct executor *executor);
 void progress_stop(struct progress *progress); /* joins; NULL is allowed */
 
 /* There may be something to do. Called without the lock; NULL is allowed. */

@@ -52,12 +52,13 @@ zero_status zero_engine_memory(const zero_engine *e, uint32_t index, zero_memory
 
 zero_status zero_engine_counters(const zero_engine *e, zero_counters *out) {
     struct comm_counters c;
-    pthread_mutex_t *lock = (pthread_mutex_t *)&e->lock; /* the progress thread posts too */
-    pthread_mutex_lock(lock);
+    struct turn *lock = (struct turn *)&e->lock; /* the progress thread posts too */
+    turn_take(lock);
     comm_counters_read(e->comm, &c);
     struct traffic t = e->executor ? executor_traffic(e->executor) : (struct traffic){0};
     double update_s = e->executor ? executor_update_seconds(e->executor) : 0;
-    pthread_mutex_unlock(lock);
+    turn_give(lock);
+    const struct tier *drive = e->tier[TIER_NVME];
     uint64_t calls = 0; /* of all kinds, agreements and the host's sums included */
     for (int k = 0; k < COMM_KINDS; k++) calls += c.calls[k];
     zero_counters counters = {.struct_size = out->struct_size,
@@ -71,7 +72,9 @@ zero_status zero_engine_counters(const zero_engine *e, zero_counters *out) {
                               .control_bytes = c.control_bytes + c.bytes - t.bytes,
                               .compute_s = e->compute_s,
                               .wait_s = e->wait_s,
-                              .update_s = update_s};
+                              .update_s = update_s,
+                              .drive_read_bytes = drive ? drive->read_bytes : 0,
+                              .drive_write_bytes = drive ? drive->written_bytes : 0};
     memcpy(out, &counters, out->struct_size < sizeof counters ? out->struct_size : sizeof counters);
     return ZERO_OK;
 }

@@ -79,7 +79,10 @@ zero_status zero_engine_step(zero_engine *e, zero_step_info *out) {
     if (!status) status = engine_drive(e, executor_reached, agreed);
     if (!status) status = check_agreements(e, executor_agreements(e->executor));
     if (!status) status = apply(e, executor_agreements(e->executor), &info);
-    if (!status) status = engine_drive_idle(e); /* a host device has nothing to overlap the refresh with */
+    /* A host device has nothing to overlap a refresh in memory with; one from a drive goes on under the next
+     * forward. */
+    if (!status && !e->plan.tier_bytes[TIER_NVME]) status = engine_drive_idle(e);
+    progress_wake(e->progress);
     if (status) return status;
     e->micro = 0;
     e->phase = PHASE_READY;

@@ -220,8 +220,10 @@ void executor_chunk_written(struct executor *e) {
     offload_drop(&e->offload);
 }
 
-void executor_clear_state(struct executor *e) {
+zero_status executor_clear_state(struct executor *e) {
+    zero_status status = access_flush(e);
     for (uint64_t i = 0; i < e->o.plan->swap.chunks; i++) e->stored[i].generation = 0;
     e->access.valid = false;
     offload_drop(&e->offload);
+    return status;
 }

@@ -153,10 +153,14 @@ typedef struct zero_plan {
     uint64_t params;            /* of the model, tied ones once, without padding */
     uint64_t params_padded;     /* as laid out: aligned, and padded so that units cut into equal shards */
     uint64_t bytes[ZERO_TIERS]; /* per rank and tier; equals what is allocated */
-    uint64_t param_bytes, grad_bytes, state_bytes; /* at rest, per rank */
+    uint64_t param_bytes, grad_bytes, state_bytes; /* at rest, per rank, on all tiers */
     uint64_t gathered_bytes; /* the planned intervals of gathered units and their gradients */
     uint64_t staging_bytes;  /* reductions, messages */
     uint64_t reserved_bytes; /* zero_engine_reserve */
+    uint64_t
+        resident_state_bytes; /* of state_bytes, what is not on the drive: all, unless it is offloaded to nvme */
+    uint64_t drive_read_bytes,
+        drive_write_bytes; /* of one step, all its micro-steps, from the second step on */
 } zero_plan;
 
 /* `out` may be NULL. ZERO_E_DIVERGED: ranks declared different models. ZERO_E_BUDGET names the tier, by how
@@ -235,13 +239,14 @@ zero_status zero_engine_sum(zero_engine *engine, double *values, uint32_t count)
 
 typedef struct zero_counters {
     size_t struct_size;
-    uint64_t gather_calls, gather_elements;   /* of parameters (zero0: gradients); sent by this rank */
-    uint64_t reduce_calls, reduce_elements;   /* of gradients */
-    uint64_t wire_bytes;                      /* payload of both, sent by this rank */
-    uint64_t control_messages, control_bytes; /* all else: agreements, sums, hashes, _get, heartbeats */
-    double compute_s;                         /* between begin and end */
-    double wait_s;                            /* inside begin, end, step: waiting for others */
-    double update_s;                          /* in the optimizer */
+    uint64_t gather_calls, gather_elements;       /* of parameters (zero0: gradients); sent by this rank */
+    uint64_t reduce_calls, reduce_elements;       /* of gradients */
+    uint64_t wire_bytes;                          /* payload of both, sent by this rank */
+    uint64_t control_messages, control_bytes;     /* all else: agreements, sums, hashes, _get, heartbeats */
+    double compute_s;                             /* between begin and end */
+    double wait_s;                                /* inside begin, end, step: waiting for others */
+    double update_s;                              /* in the optimizer */
+    uint64_t drive_read_bytes, drive_write_bytes; /* of the nvme tier; without its first writing */
 } zero_counters;
 zero_status zero_engine_counters(const zero_engine *engine, zero_counters *out);
 

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #include "engine/base/clock.h"
@@ -200,6 +201,8 @@ static zero_status create_files(struct nvme *nvme, struct zero_error *error) {
                      "tier nvme: the filesystem of %s has no direct I/O; transfers go through the page cache",
                      file->path);
         said |= !file->direct;
+        struct stat size;
+        if (fstat(file->handle, &size) == 0) nvme->base.allocated += (uint64_t)size.st_size;
     }
     if (nvme->o.bytes % nvme->base.alignment)
         return error_set(error, ZERO_E_ARGUMENT,

@@ -19,6 +19,7 @@ enum config_optimizer_type { CONFIG_ADAMW, CONFIG_ADAM, CONFIG_SGD, CONFIG_LION,
 enum config_accumulation { CONFIG_ACCUMULATE_LAST, CONFIG_ACCUMULATE_EVERY };
 enum config_reduction { CONFIG_REDUCTION_AUTO, CONFIG_REDUCTION_ORDERED, CONFIG_REDUCTION_NATIVE };
 enum config_tier { CONFIG_TIER_DEVICE, CONFIG_TIER_CPU, CONFIG_TIER_NVME, CONFIG_TIERS }; /* as zero_tier */
+enum config_uring { CONFIG_URING_AUTO, CONFIG_URING_NEVER };
 enum config_order { CONFIG_ORDER_SEQUENTIAL, CONFIG_ORDER_SHUFFLED };
 
 #define CONFIG_BYTES_UNLIMITED UINT64_MAX
@@ -87,8 +88,12 @@ struct config {
     double gradient_clipping;                              /* 0: off */
     struct config_optimizer optimizer;
     uint64_t stage;
-    int optimizer_tier;             /* enum config_tier */
-    bool cpu_offload;               /* DeepSpeed's old spelling of it */
+    int optimizer_tier, param_tier;                   /* enum config_tier */
+    bool cpu_offload, cpu_offload_param;              /* DeepSpeed's old spelling of them */
+    struct config_paths optimizer_paths, param_paths; /* of the drives; equal where both are on drives */
+    uint64_t slots, chunk_elements_max, aio_block_bytes, aio_queue_depth;
+    int nvme_uring;                 /* enum config_uring */
+    double nvme_endurance_tbw;      /* 0: unknown */
     uint64_t persistence_threshold; /* elements: smaller parameters stay gathered at stage 3 */
     int communication_dtype;        /* 0: fp32 */
     uint64_t seed;

@@ -207,6 +207,8 @@ static void free_paths(struct config_paths *paths) {
 void config_free(struct config *config) {
     for (uint32_t i = 0; config->entries && i < config_key_count(); i++) free(config->entries[i].text);
     for (uint64_t i = 0; i < config->line_count; i++) free(config->lines[i]);
+    free_paths(&config->optimizer_paths);
+    free_paths(&config->param_paths);
     free_paths(&config->data.paths);
     free_paths(&config->data.eval.paths);
     free(config->entries);

@@ -138,15 +138,57 @@ static zero_status resolve_accumulation(struct config *config, struct zero_error
     return derived(config, path, defaults[config->stage].text, error);
 }
 
-static zero_status resolve_offload(struct config *config, struct zero_error *error) {
-    static const char path[] = "zero_optimization.offload_optimizer.device";
-    if (!config->cpu_offload) return ZERO_OK;
-    if (written(config, path) && config->optimizer_tier != CONFIG_TIER_CPU)
-        return error_set(
-            error, ZERO_E_CONFIG,
-            "zero_optimization.cpu_offload: true contradicts offload_optimizer.device: remove cpu_offload");
-    config->optimizer_tier = CONFIG_TIER_CPU;
+#define OFFLOAD_OPTIMIZER "zero_optimization.offload_optimizer"
+#define OFFLOAD_PARAM "zero_optimization.offload_param"
+
+/* DeepSpeed's old spelling says cpu. */
+static zero_status resolve_old_spelling(struct config *config, bool given, const char *old, const char *path,
+                                        int *tier, struct zero_error *error) {
+    if (!given) return ZERO_OK;
+    if (written(config, path) && *tier != CONFIG_TIER_CPU)
+        return error_set(error, ZERO_E_CONFIG, "%s: true contradicts %s: remove %s", old, path, old);
+    *tier = CONFIG_TIER_CPU;
     return written(config, path) ? ZERO_OK : derived(config, path, "\"cpu\"", error);
+}
+
+static zero_status check_drive(const char *path, int tier, const struct config_paths *paths,
+                               struct zero_error *error) {
+    if (tier != CONFIG_TIER_NVME || paths->count) return ZERO_OK;
+    return error_set(error, ZERO_E_CONFIG,
+                     "%s.device: \"nvme\" needs a directory on the drive: set %s.nvme_path", path, path);
+}
+
+static bool same_paths(const struct config_paths *a, const struct config_paths *b) {
+    if (a->count != b->count) return false;
+    for (uint64_t i = 0; i < a->count; i++)
+        if (strcmp(a->items[i], b->items[i])) return false;
+    return true;
+}
+
+static zero_status resolve_offload(struct config *c, struct zero_error *error) {
+    zero_status status = resolve_old_spelling(c, c->cpu_offload, "zero_optimization.cpu_offload",
+                                              OFFLOAD_OPTIMIZER ".device", &c->optimizer_tier, error);
+    if (!status)
+        status = resolve_old_spelling(c, c->cpu_offload_param, "zero_optimization.cpu_offload_param",
+                                      OFFLOAD_PARAM ".device", &c->param_tier, error);
+    if (!status) status = check_drive(OFFLOAD_OPTIMIZER, c->optimizer_tier, &c->optimizer_paths, error);
+    if (!status) status = check_drive(OFFLOAD_PARAM, c->param_tier, &c->param_paths, error);
+    if (status) return status;
+    if (c->param_tier != CONFIG_TIER_DEVICE && c->stage != 3)
+        return error_set(error, ZERO_E_CONFIG,
+                         OFFLOAD_PARAM ".device: parameters are whole on every rank at stage %llu: set "
+                                       "zero_optimization.stage to 3, or remove the block",
+                         (unsigned long long)c->stage);
+    if (c->param_tier == CONFIG_TIER_NVME && c->optimizer_tier == CONFIG_TIER_NVME &&
+        !same_paths(&c->param_paths, &c->optimizer_paths))
+        return error_set(error, ZERO_E_CONFIG,
+                         OFFLOAD_PARAM ".nvme_path: a rank has one set of swap files: give it the same paths "
+                                       "as " OFFLOAD_OPTIMIZER ".nvme_path");
+    if (c->aio_block_bytes % 4096)
+        return error_set(error, ZERO_E_CONFIG, "aio.block_size: %llu is not a multiple of 4096: use %llu",
+                         (unsigned long long)c->aio_block_bytes,
+                         (unsigned long long)(c->aio_block_bytes / 4096 * 4096));
+    return ZERO_OK;
 }
 
 static zero_status resolve_persistence(struct config *config, struct zero_error *error) {

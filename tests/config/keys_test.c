@@ -128,7 +128,17 @@ static const struct effect {
     {"communication_data_type", "\"FP32\"", "nothing", FIELD(communication_dtype)},
     {"zero_optimization.stage", "3", "", FIELD(stage)},
     {"zero_optimization.offload_optimizer.device", "\"cpu\"", "", FIELD(optimizer_tier)},
+    {"zero_optimization.offload_optimizer.nvme_path", "[\"/a\", \"/b\"]", "", FIELD(optimizer_paths.count)},
+    {"zero_optimization.offload_optimizer.buffer_count", "5", "", FIELD(slots)},
+    {"zero_optimization.offload_param.device", "\"cpu\"", "stage3", FIELD(param_tier)},
+    {"zero_optimization.offload_param.nvme_path", "\"/a\"", "", FIELD(param_paths.count)},
     {"zero_optimization.cpu_offload", "true", "", FIELD(optimizer_tier)},
+    {"zero_optimization.cpu_offload_param", "true", "stage3", FIELD(param_tier)},
+    {"zero_optimization.sub_group_size", "1024", "", FIELD(chunk_elements_max)},
+    {"aio.block_size", "8192", "", FIELD(aio_block_bytes)},
+    {"aio.queue_depth", "3", "", FIELD(aio_queue_depth)},
+    {"nvme.io_uring", "\"never\"", "", FIELD(nvme_uring)},
+    {"nvme.endurance_tbw", "600", "", FIELD(nvme_endurance_tbw)},
     {"zero_optimization.stage3_param_persistence_threshold", "7e3", "", FIELD(persistence_threshold)},
     {"steps_per_print", "3", "", FIELD(steps_per_print)},
     {"seed", "7", "", FIELD(seed)},
@@ -164,6 +174,7 @@ static const struct {
     {"adam", "optimizer.type", "\"Adam\""},
     {"nesterov", "optimizer.type", "\"SGD\""},
     {"nesterov", "optimizer.params.momentum", "0.9"},
+    {"stage3", "zero_optimization.stage", "3"},
 };
 
 /* Resolved for 2 ranks; the batch is left to `effect` where that is what it sets. */

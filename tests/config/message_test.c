@@ -58,10 +58,6 @@ static const struct {
      "optimizer.params.betas: 1.0 is outside its range: give numbers of at least 0 and less than 1"},
     {"{\"optimizer\": {\"params\": {\"betas\": [0.9]}}}", ZERO_E_CONFIG,
      "optimizer.params.betas: [ 0.9 ] is a list where a list of two numbers, as [0.9, 0.999] is expected"},
-    {"{\"zero_optimization\": {\"offload_optimizer\": {\"device\": \"nvme\"}}}", ZERO_E_UNSUPPORTED,
-     "zero_optimization.offload_optimizer.device: \"nvme\" is not supported here: optimizer state on NVMe "
-     "comes with the "
-     "NVMe tier: use \"cpu\""},
     {"{\"scheduler\": {\"params\": {\"warmup_min_lr\": \"auto\"}, \"type\": \"WarmupLR\"}}",
      ZERO_E_UNSUPPORTED,
      "scheduler.type: \"WarmupLR\" is not supported here: learning-rate schedules are not there yet: remove "

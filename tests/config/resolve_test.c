@@ -197,7 +197,24 @@ static void conflicts(void) {
         {"{\"train_batch_size\": 2, \"zero_optimization\": {\"cpu_offload\": true, \"offload_optimizer\": "
          "{\"device\": "
          "\"none\"}}}",
-         "zero_optimization.cpu_offload: true contradicts offload_optimizer.device: remove cpu_offload"},
+         "zero_optimization.cpu_offload: true contradicts zero_optimization.offload_optimizer.device: remove "
+         "zero_optimization.cpu_offload"},
+        {"{\"train_batch_size\": 2, \"zero_optimization\": {\"offload_optimizer\": {\"device\": \"nvme\"}}}",
+         "zero_optimization.offload_optimizer.device: \"nvme\" needs a directory on the drive: set "
+         "zero_optimization.offload_optimizer.nvme_path"},
+        {"{\"train_batch_size\": 2, \"zero_optimization\": {\"stage\": 2, \"offload_param\": {\"device\": "
+         "\"cpu\"}}}",
+         "zero_optimization.offload_param.device: parameters are whole on every rank at stage 2: set "
+         "zero_optimization.stage to 3, or remove the block"},
+        {"{\"train_batch_size\": 2, \"zero_optimization\": {\"stage\": 3, \"offload_optimizer\": "
+         "{\"device\": "
+         "\"nvme\", \"nvme_path\": \"/a\"}, \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": "
+         "\"/b\"}}}",
+         "zero_optimization.offload_param.nvme_path: a rank has one set of swap files: give it the same "
+         "paths as "
+         "zero_optimization.offload_optimizer.nvme_path"},
+        {"{\"train_batch_size\": 2, \"aio\": {\"block_size\": 5000}}",
+         "aio.block_size: 5000 is not a multiple of 4096: use 4096"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct config config;

@@ -93,6 +93,26 @@ static void cpu_bytes(const struct row *row) {
     same_weights(row);
 }
 
+static void staging_bytes(const struct row *row) {
+    train_both(row);
+    differ(row, "staging_bytes", one.plan.staging_bytes, other.plan.staging_bytes);
+    same_weights(row);
+}
+
+static void param_tier(const struct row *row) {
+    train_both(row);
+    differ(row, "bytes of the cpu", one.plan.bytes[ZERO_CPU], other.plan.bytes[ZERO_CPU]);
+    CHECK(other.plan.bytes[ZERO_CPU] + other.plan.bytes[ZERO_DEVICE] >= other.plan.param_bytes);
+    same_weights(row);
+}
+
+/* A directory that cannot be made is named. */
+static void opens_path(const struct row *row) {
+    train_both(row);
+    CHECK_INT(other.status, ZERO_E_IO);
+    CHECK_CONTAINS(other.error, "/nowhere/at/all");
+}
+
 static void gathered_bytes(const struct row *row) {
     train_both(row);
     differ(row, "gathered_bytes", one.plan.gathered_bytes, other.plan.gathered_bytes);
@@ -173,6 +193,10 @@ static void waits_for_silence(const struct row *row) {
 #define OPTIMIZER(type, params) "'optimizer': {'type': '" type "', 'params': {" params "}}"
 #define ADAMW(params) OPTIMIZER("AdamW", params)
 #define SGD(params) OPTIMIZER("SGD", "'lr': 0.01, 'momentum': 0.9, " params)
+#define ON_NVME(more)                                                                                        \
+    "'zero_optimization': {'offload_optimizer': {'device': 'nvme', 'nvme_path': '/tmp'" more "}}"
+#define PARAMS(members)                                                                                      \
+    "'zero_optimization': {'stage': 3, 'stage3_param_persistence_threshold': 0" members "}"
 #define ON_CPU "'zero_optimization': {'offload_optimizer': {'device': 'cpu'}}"
 
 static const struct row rows[] = {
@@ -203,6 +227,17 @@ static const struct row rows[] = {
     {"zero_optimization.stage", state_bytes, NULL, "'zero_optimization': {'stage': 0}", ZERO3},
     {"zero_optimization.offload_optimizer.device", cpu_bytes, NULL,
      "'zero_optimization': {'offload_optimizer': {'device': 'none'}}", ON_CPU},
+    {"zero_optimization.offload_optimizer.nvme_path", opens_path, NULL, ON_NVME(""),
+     "'zero_optimization': {'offload_optimizer': {'device': 'nvme', 'nvme_path': '/nowhere/at/all'}}"},
+    {"zero_optimization.offload_optimizer.buffer_count", staging_bytes, NULL, ON_NVME(", 'buffer_count': 1"),
+     ON_NVME(", 'buffer_count': 3")},
+    {"zero_optimization.offload_param.device", param_tier, NULL, PARAMS(""),
+     PARAMS(", 'offload_param': {'device': 'cpu'}")},
+    {"zero_optimization.offload_param.nvme_path", opens_path, NULL,
+     PARAMS(", 'offload_param': {'device': 'nvme', 'nvme_path': '/tmp'}"),
+     PARAMS(", 'offload_param': {'device': 'nvme', 'nvme_path': '/nowhere/at/all'}")},
+    {"zero_optimization.cpu_offload_param", param_tier, NULL, PARAMS(""),
+     PARAMS(", 'cpu_offload_param': true")},
     {"zero_optimization.cpu_offload", cpu_bytes, NULL, "'zero_optimization': {'cpu_offload': false}",
      "'zero_optimization': {'cpu_offload': true}"},
     {"zero_optimization.stage3_param_persistence_threshold", gathers, NULL, ZERO3,
@@ -219,6 +254,10 @@ static const struct row rows[] = {
      "'model': {'activation_function': 'relu'}"},
     {"memory.nvme", over_budget, NULL, "'memory': {'nvme': 8192}", "'memory': {'nvme': 4096}"},
 };
+
+/* What needs larger shards, or shows only in the log or in time: tests/engine/offload_test.c and tests/offload. */
+static const char *const in_the_offload_tests[] = {"zero_optimization.sub_group_size", "aio.block_size",
+                                                   "aio.queue_depth", "nvme.io_uring", "nvme.endurance_tbw"};
 
 /* What the command alone reads, and what shows only between processes. */
 static const char *const in_the_command[] = {"train_batch_size",
@@ -255,6 +294,8 @@ static void every_used_key_has_a_row(void) {
         for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) found += strcmp(rows[r].path, key->path) == 0;
         for (size_t i = 0; i < sizeof in_the_command / sizeof *in_the_command; i++)
             found += strcmp(in_the_command[i], key->path) == 0;
+        for (size_t i = 0; i < sizeof in_the_offload_tests / sizeof *in_the_offload_tests; i++)
+            found += strcmp(in_the_offload_tests[i], key->path) == 0;
         if (!CHECK_INT(found, key->use == KEY_USED)) fprintf(stderr, "%s\n", key->path);
     }
 }

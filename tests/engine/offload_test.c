@@ -1,0 +1,219 @@
+/* The bit-exact contract over tiers: the same weights and moments wherever state and parameters live, however
+ * chunks are cut, with clipping, a skipped step, evaluation and state that is read and written in between.
+ * offload_test [STAGE] */
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "tests/check.h"
+#include "tests/engine/plain.h"
+#include "tests/engine/ranks.h"
+#include "tests/engine/toy_model.h"
+
+enum { STEPS = 20, MIDDLE = 9000 };
+
+/* Sizes that nothing divides; a frozen parameter, one without decay, one that is persistent. */
+static const struct plain_param model[] = {
+    {"a", "a.w", 13001, 0, NULL}, {"a", "a.b", 17, ZERO_NO_DECAY, NULL}, {"b", "b.w", 40001, 0, NULL},
+    {"c", "c.w", 5, 0, NULL},     {"d", "d.w", 2600, ZERO_FROZEN, NULL}, {"e", "e.w", MIDDLE, 0, NULL}};
+
+enum { PARAMS = sizeof model / sizeof *model };
+
+struct tier {
+    const char *name, *json; /* of zero_optimization, after the stage; %s: the directory */
+    const char *more;        /* other keys */
+    int stage;               /* the only one; -1: all */
+};
+
+#define NVME "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%1$s/a\"}"
+
+static const struct tier tiers[] = {
+    {"device", "\"offload_optimizer\": {\"device\": \"none\"}", "", -1},
+    {"cpu", "\"offload_optimizer\": {\"device\": \"cpu\"}", "", -1},
+    {"nvme", NVME, "", -1},
+    {"nvme, part resident", NVME, "", -1},
+    {"nvme, 2 paths",
+     "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": [\"%1$s/a\", \"%1$s/b\"], "
+     "\"buffer_count\": 1}",
+     ", \"aio\": {\"block_size\": 8192, \"queue_depth\": 3}", -1},
+    {"nvme, no io_uring",
+     "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%1$s/a\", \"buffer_count\": 7}",
+     ", \"nvme\": {\"io_uring\": \"never\"}", -1},
+    {"parameters on cpu", "\"offload_param\": {\"device\": \"cpu\"}", "", 3},
+    {"parameters on cpu, state on nvme", "\"offload_param\": {\"device\": \"cpu\"}, " NVME, "", 3},
+    {"parameters on nvme", "\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%1$s/a\"}", "", 3},
+    {"all on nvme", "\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%1$s/a\"}, " NVME, "", 3},
+    {"all on nvme, part resident",
+     "\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%1$s/a\"}, " NVME, "", 3},
+};
+
+struct result {
+    char hash[33], error[512];
+    double norm;
+    uint64_t skipped;
+    float first[MIDDLE], second[MIDDLE]; /* moments of e.w */
+    zero_plan plan;
+};
+
+struct run {
+    struct result result;
+    const char *name;
+};
+
+/* The rows add up to the plan, and to what was allocated, in every tier. */
+static void check_memory(zero_engine *engine, const zero_plan *plan) {
+    uint64_t planned[ZERO_TIERS] = {0}, measured[ZERO_TIERS] = {0};
+    zero_memory_row row;
+    for (uint32_t i = 0; zero_engine_memory(engine, i, &row) == ZERO_OK; i++) {
+        planned[row.tier] += row.planned;
+        measured[row.tier] += row.measured;
+    }
+    for (int t = 0; t < ZERO_TIERS; t++) {
+        CHECK_INT(planned[t], plan->bytes[t]);
+        CHECK_INT(measured[t], plan->bytes[t]);
+    }
+}
+
+/* Between two flushes, one step moves what is planned. */
+static zero_status check_traffic(struct plain *p, const zero_plan *plan) {
+    zero_counters before = {.struct_size = sizeof before}, after = before;
+    zero_status status = ZERO_OK;
+    for (int step = 0; step < 3 && !status; step++) {
+        zero_engine_counters(p->engine, &before);
+        status = plain_step(p, 1, NULL);
+        if (!status) status = zero_engine_flush(p->engine);
+    }
+    zero_engine_counters(p->engine, &after);
+    CHECK_INT(after.drive_read_bytes - before.drive_read_bytes, plan->drive_read_bytes);
+    CHECK_INT(after.drive_write_bytes - before.drive_write_bytes, plan->drive_write_bytes);
+    return status;
+}
+
+/* A gradient of the last rank is infinite. */
+static zero_status bad_step(struct plain *p, uint32_t rank, uint32_t ranks) {
+    zero_status status = zero_micro_begin(p->engine, ZERO_TRAIN);
+    for (uint32_t u = 0; u < p->units && !status; u++) status = plain_forward(p, u);
+    for (uint32_t u = p->units; u-- > 0 && !status;) {
+        status = zero_backward_begin(p->unit[u]);
+        for (uint32_t i = 0; i < p->params && !status; i++) {
+            if (p->unit_of[i] != u || !p->slot[i].grad) continue;
+            for (uint64_t k = 0; k < p->param[i].count; k++) ((float *)p->slot[i].grad)[k] = 1;
+            if (rank == ranks - 1) ((float *)p->slot[i].grad)[0] = INFINITY;
+        }
+        if (!status) status = zero_backward_end(p->unit[u]);
+    }
+    zero_step_info info = {.struct_size = sizeof info};
+    if (!status) status = zero_engine_step(p->engine, &info);
+    if (!status) CHECK(info.skipped);
+    return status;
+}
+
+/* Moments and weights are read, changed and written back: a third of e.w. */
+static zero_status meddle(zero_engine *engine) {
+    static const zero_kind kinds[] = {ZERO_STATE0, ZERO_STATE1, ZERO_PARAM};
+    static _Thread_local float piece[MIDDLE];
+    zero_status status = ZERO_OK;
+    for (int k = 0; k < 3 && !status; k++) {
+        status = zero_engine_get(engine, "e.w", kinds[k], piece, MIDDLE / 3, MIDDLE / 3);
+        for (int i = 0; i < MIDDLE / 3; i++) piece[i] *= 0.5f;
+        if (!status) status = zero_engine_put(engine, "e.w", kinds[k], piece, MIDDLE / 3, MIDDLE / 3);
+    }
+    return status;
+}
+
+static zero_status train(struct plain *p, uint32_t rank, struct result *r) {
+    zero_step_info info = {.struct_size = sizeof info};
+    zero_status status = ZERO_OK;
+    for (int step = 0; step < STEPS && !status; step++) {
+        if (step == 3) status = bad_step(p, rank, zero_engine_size(p->engine));
+        if (step == 7) status = meddle(p->engine);
+        if (!status) status = plain_step(p, 1, &info);
+        double values[2] = {info.grad_norm, 1};
+        if (!status) status = zero_engine_sum(p->engine, values, 2);
+        if (step % 5 == 2 && !status) status = plain_pass(p, ZERO_EVAL, 0);
+        if (step % 6 == 4 && !status) status = zero_engine_flush(p->engine);
+    }
+    r->norm = info.grad_norm;
+    r->skipped = info.skipped_total;
+    if (!status) status = zero_engine_hash(p->engine, r->hash);
+    if (!status) status = zero_engine_get(p->engine, "e.w", ZERO_STATE0, r->first, 0, MIDDLE);
+    if (!status) status = zero_engine_get(p->engine, "e.w", ZERO_STATE1, r->second, 0, MIDDLE);
+    return status;
+}
+
+static void body(zero_engine *engine, uint32_t rank, void *user) {
+    struct run *run = user;
+    static _Thread_local struct result mine;
+    memset(&mine, 0, sizeof mine);
+    mine.plan.struct_size = sizeof mine.plan;
+    struct plain p;
+    zero_status status = engine ? plain_open(&p, engine, model, PARAMS, &mine.plan) : ZERO_E_CONFIG;
+    if (!status) check_memory(engine, &mine.plan);
+    if (!status) status = train(&p, rank, &mine);
+    if (!status) status = check_traffic(&p, &mine.plan);
+    if (status) snprintf(mine.error, sizeof mine.error, "%s", zero_last_error());
+    if (rank == 0 || status) run->result = mine;
+}
+
+static void run_tier(const struct tier *tier, uint32_t stage, uint32_t ranks, uint64_t chunk,
+                     uint64_t cpu_budget, struct result *out) {
+    char json[2048], path[600], zero[1024];
+    snprintf(path, sizeof path, "%s/swap", getenv("TEST_TMPDIR") ? getenv("TEST_TMPDIR") : "/tmp");
+    snprintf(zero, sizeof zero, tier->json, path);
+    snprintf(json, sizeof json,
+             "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_clipping\": 1.0, \"threads\": 1, "
+             "\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}}, "
+             "\"zero_optimization\": {\"stage\": %u, \"stage3_param_persistence_threshold\": 100, "
+             "\"sub_group_size\": %llu, %s}%s}",
+             stage, (unsigned long long)chunk, zero, tier->more);
+    struct run run = {.name = tier->name};
+    if (cpu_budget)
+        snprintf(json + strlen(json) - 1, sizeof json - strlen(json), ", \"memory\": {\"cpu\": %llu}}",
+                 (unsigned long long)cpu_budget);
+    ranks_run(ranks, json, body, &run);
+    *out = run.result;
+}
+
+/* Where a row is the one before it with part of the state in memory: room for two fifths. */
+static uint64_t budget(const struct tier *tier, const struct result *before) {
+    if (!strstr(tier->name, "part resident")) return 0;
+    return before->plan.bytes[ZERO_CPU] + before->plan.state_bytes * 2 / 5 + 40000;
+}
+
+static void compare(uint32_t stage, uint32_t ranks, uint64_t chunk, const struct result *expected) {
+    for (size_t t = 1; t < sizeof tiers / sizeof *tiers; t++) {
+        static struct result got;
+        if (tiers[t].stage >= 0 && tiers[t].stage != (int)stage) continue;
+        uint64_t cpu = budget(&tiers[t], &got);
+        run_tier(&tiers[t], stage, ranks, chunk, cpu, &got);
+        int same = CHECK_STRING(got.error, "") && CHECK_STRING(got.hash, expected->hash) &&
+                   CHECK_DOUBLE(got.norm, expected->norm, 0) && CHECK_INT(got.skipped, 1) &&
+                   CHECK_BYTES(got.first, expected->first, sizeof got.first) &&
+                   CHECK_BYTES(got.second, expected->second, sizeof got.second);
+        uint64_t kept = got.plan.resident_state_bytes, state = got.plan.state_bytes;
+        if (cpu) same &= CHECK(kept > 0 && kept < state);
+        if (!same)
+            fprintf(stderr, "in %s, stage %u, ranks %u, chunks of %llu\n", tiers[t].name, stage, ranks,
+                    (unsigned long long)chunk);
+    }
+}
+
+int main(int argc, char **argv) {
+    static const uint64_t chunks[] = {1024, 3 * 1024, 1000000000};
+    static const uint32_t worlds[] = {1, 2, 4};
+    static struct result expected, plain;
+    uint32_t first = argc > 1 ? (uint32_t)atoi(argv[1]) : 0, last = argc > 1 ? first : 3;
+    char path[600];
+    snprintf(path, sizeof path, "mkdir -p %s/swap", getenv("TEST_TMPDIR") ? getenv("TEST_TMPDIR") : "/tmp");
+    CHECK_INT(system(path), 0);
+    for (uint32_t stage = first; stage <= last; stage++)
+        for (int w = 0; w < 3; w++) {
+            run_tier(&tiers[0], 0, worlds[w], 1000000000, 0, &plain);
+            run_tier(&tiers[0], stage, worlds[w], 1000000000, 0, &expected);
+            CHECK_STRING(expected.error, "");
+            CHECK_STRING(expected.hash, plain.hash);
+            for (int c = 0; c < 3; c++) compare(stage, worlds[w], chunks[c], &expected);
+        }
+    return check_end();
+}
