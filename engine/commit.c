@@ -216,6 +216,11 @@ static zero_status prepare(zero_engine *e, struct zero_error *error) {
     return status;
 }
 
+static double drive_life_steps(const zero_engine *e) {
+    uint64_t written = e->plan.swap.step_bytes * e->node_ranks;
+    return written ? e->config.nvme_endurance_tbw * 1e12 / (double)written : 0;
+}
+
 static void report_plan(const zero_engine *e, zero_plan *out) {
     const struct plan *p = &e->plan;
     zero_plan plan = {.struct_size = out->struct_size,
@@ -229,7 +234,8 @@ static void report_plan(const zero_engine *e, zero_plan *out) {
                       .staging_bytes = p->row_bytes[MEMORY_STAGING] + p->row_bytes[MEMORY_MESSAGES] +
                                        p->row_bytes[MEMORY_SLOTS] + p->row_bytes[MEMORY_PARAM_STAGING],
                       .drive_read_bytes = p->swap.step_bytes + p->param_fetch_bytes,
-                      .drive_write_bytes = p->swap.step_bytes};
+                      .drive_write_bytes = p->swap.step_bytes,
+                      .drive_life_steps = drive_life_steps(e)};
     plan.state_bytes = plan.resident_state_bytes + p->row_bytes[MEMORY_RECORDS];
     for (int t = 0; t < ZERO_TIERS; t++) {
         plan.bytes[t] = planned_bytes(e, t);
@@ -251,10 +257,10 @@ static void log_drive(const zero_engine *e) {
         (double)(swap->step_bytes + p->param_fetch_bytes) * gib, (double)swap->step_bytes * gib, swap->slots,
         swap->chunk_elements, all > 0 ? 100 * resident / all : 0,
         e->config.optimizer_tier == CONFIG_TIER_NVME ? resident * gib : 0);
-    if (e->config.nvme_endurance_tbw > 0 && swap->step_bytes)
-        log_line(&e->log, ZERO_LOG_INFO, "nvme: %.6g TB of endurance last %.3g steps",
-                 e->config.nvme_endurance_tbw,
-                 e->config.nvme_endurance_tbw * 1e12 / (double)swap->step_bytes);
+    if (drive_life_steps(e) > 0)
+        log_line(&e->log, ZERO_LOG_INFO,
+                 "nvme: %.6g TB of endurance last %.4g steps of the node's %" PRIu32 " ranks",
+                 e->config.nvme_endurance_tbw, drive_life_steps(e), e->node_ranks);
 }
 
 zero_status zero_engine_commit(zero_engine *e, zero_plan *out) {

@@ -27,8 +27,8 @@ struct reservation {
 struct zero_engine {
     struct config config;
     struct log log;
-    struct zero_error error; /* sticky */
-    uint32_t rank, size, threads;
+    struct zero_error error;                  /* sticky */
+    uint32_t rank, size, threads, node_ranks; /* node_ranks: on this rank's node */
 
     struct comm *comm;
     struct comm_group *world;

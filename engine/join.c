@@ -13,22 +13,24 @@
 struct seat {
     enum comm_transport transport;
     struct comm_options options;
+    uint32_t node_ranks; /* on this node; 1 where nobody says */
 };
 
 /* Who the ranks are: the host program says, or the launcher does. */
 static zero_status find_seat(const zero_runtime *runtime, struct seat *out, struct zero_error *error) {
-    *out = (struct seat){.transport = COMM_SELF, .options = {.size = 1}};
+    *out = (struct seat){.transport = COMM_SELF, .options = {.size = 1}, .node_ranks = 1};
     if (runtime->local) {
         out->transport = COMM_LOCAL;
         out->options.local = local_world_of(runtime->local);
         out->options.rank = runtime->local_rank;
-        out->options.size = local_ranks(runtime->local);
+        out->options.size = out->node_ranks = local_ranks(runtime->local);
         if (runtime->local_rank < local_ranks(runtime->local)) return ZERO_OK;
         return error_set(error, ZERO_E_ARGUMENT, "local_rank %" PRIu32 " of a world of %" PRIu32 " ranks",
                          runtime->local_rank, local_ranks(runtime->local));
     }
     if (runtime->mpi_comm) { /* it knows its rank and size; the launcher's are those of its own world */
-        *out = (struct seat){.transport = COMM_MPI, .options = {.mpi_comm = runtime->mpi_comm}};
+        *out =
+            (struct seat){.transport = COMM_MPI, .options = {.mpi_comm = runtime->mpi_comm}, .node_ranks = 1};
         return ZERO_OK;
     }
     struct launch launch;
@@ -37,6 +39,7 @@ static zero_status find_seat(const zero_runtime *runtime, struct seat *out, stru
     out->transport = launch.transport;
     out->options.rank = launch.rank;
     out->options.size = launch.size;
+    if (launch.local_size) out->node_ranks = launch.local_size;
     return ZERO_OK;
 }
 
@@ -78,6 +81,7 @@ static uint32_t choose_threads(const zero_engine *e, uint32_t asked, uint32_t cp
 static zero_status open_comm(zero_engine *e, const zero_runtime *runtime, struct zero_error *error) {
     struct seat seat;
     zero_status status = find_seat(runtime, &seat, error);
+    e->node_ranks = seat.node_ranks;
     if (status) return status;
     seat.options.timeout_s = e->config.comm.timeout_s;
     seat.options.log = e->log;

@@ -161,6 +161,8 @@ typedef struct zero_plan {
         resident_state_bytes; /* of state_bytes, what is not on the drive: all, unless it is offloaded to nvme */
     uint64_t drive_read_bytes,
         drive_write_bytes; /* of one step, all its micro-steps, from the second step on */
+    double
+        drive_life_steps; /* that nvme.endurance_tbw lasts, all ranks of a node writing; 0: it is not given */
 } zero_plan;
 
 /* `out` may be NULL. ZERO_E_DIVERGED: ranks declared different models. ZERO_E_BUDGET names the tier, by how

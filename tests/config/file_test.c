@@ -25,13 +25,25 @@ static void ready_made_files(void) {
     static const struct {
         const char *path;
         uint64_t stage;
-        int tier;
-    } files[] = {{"configs/zero0.json", 0, CONFIG_TIER_DEVICE},
-                 {"configs/zero1.json", 1, CONFIG_TIER_DEVICE},
-                 {"configs/zero2.json", 2, CONFIG_TIER_DEVICE},
-                 {"configs/zero3.json", 3, CONFIG_TIER_DEVICE},
-                 {"configs/demo.json", 3, CONFIG_TIER_DEVICE},
-                 {"configs/zero3-cpu-offload.json", 3, CONFIG_TIER_CPU}};
+        int optimizer_tier, param_tier;
+    } files[] = {{"configs/zero0.json", 0, CONFIG_TIER_DEVICE, CONFIG_TIER_DEVICE},
+                 {"configs/zero1.json", 1, CONFIG_TIER_DEVICE, CONFIG_TIER_DEVICE},
+                 {"configs/zero2.json", 2, CONFIG_TIER_DEVICE, CONFIG_TIER_DEVICE},
+                 {"configs/zero3.json", 3, CONFIG_TIER_DEVICE, CONFIG_TIER_DEVICE},
+                 {"configs/zero0-cpu-offload.json", 0, CONFIG_TIER_CPU, CONFIG_TIER_DEVICE},
+                 {"configs/zero1-cpu-offload.json", 1, CONFIG_TIER_CPU, CONFIG_TIER_DEVICE},
+                 {"configs/zero2-cpu-offload.json", 2, CONFIG_TIER_CPU, CONFIG_TIER_DEVICE},
+                 {"configs/zero3-cpu-offload.json", 3, CONFIG_TIER_CPU, CONFIG_TIER_DEVICE},
+                 {"configs/zero0-nvme-offload.json", 0, CONFIG_TIER_NVME, CONFIG_TIER_DEVICE},
+                 {"configs/zero1-nvme-offload.json", 1, CONFIG_TIER_NVME, CONFIG_TIER_DEVICE},
+                 {"configs/zero2-nvme-offload.json", 2, CONFIG_TIER_NVME, CONFIG_TIER_DEVICE},
+                 {"configs/zero3-nvme-offload.json", 3, CONFIG_TIER_NVME, CONFIG_TIER_DEVICE},
+                 {"configs/zero3-param-cpu-offload.json", 3, CONFIG_TIER_DEVICE, CONFIG_TIER_CPU},
+                 {"configs/zero3-all-cpu-offload.json", 3, CONFIG_TIER_CPU, CONFIG_TIER_CPU},
+                 {"configs/zero3-nvme-cpu-offload.json", 3, CONFIG_TIER_NVME, CONFIG_TIER_CPU},
+                 {"configs/zero3-param-nvme-offload.json", 3, CONFIG_TIER_DEVICE, CONFIG_TIER_NVME},
+                 {"configs/zero3-all-nvme-offload.json", 3, CONFIG_TIER_NVME, CONFIG_TIER_NVME},
+                 {"configs/demo.json", 3, CONFIG_TIER_NVME, CONFIG_TIER_DEVICE}};
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
         struct config config;
         read_ok(files[i].path, &config);
@@ -41,7 +53,8 @@ static void ready_made_files(void) {
             CHECK_INT(config.micro_batch * config.accumulation_steps * ranks, 16);
         }
         CHECK_INT(config.stage, files[i].stage);
-        CHECK_INT(config.optimizer_tier, files[i].tier);
+        CHECK_INT(config.optimizer_tier, files[i].optimizer_tier);
+        CHECK_INT(config.param_tier, files[i].param_tier);
         CHECK(config.model.given);
         CHECK_INT(config.line_count, 0);
         CHECK_INT(config.data.paths.count, 1);

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -37,6 +38,9 @@ static const struct field {
     COUNT(gather_elements),
     COUNT(reduce_calls),
     COUNT(reduce_elements),
+    COUNT(drive_read_bytes),
+    COUNT(drive_write_bytes),
+    REAL(drive_life_days),
     REAL(compute_s),
     REAL(wait_s),
     REAL(update_s),
@@ -89,7 +93,9 @@ static void write_field(FILE *file, const struct field *field, const struct reco
         return;
     }
     double value = *(const double *)at;
-    if (field->offset == offsetof(struct record, eval_loss) && isnan(value)) return;
+    bool optional = field->offset == offsetof(struct record, eval_loss) ||
+                    field->offset == offsetof(struct record, drive_life_days);
+    if (optional && isnan(value)) return;
     fprintf(file, isfinite(value) ? "\"%s\": %.9g, " : "\"%s\": null, ", field->name, value);
 }
 

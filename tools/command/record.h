@@ -20,6 +20,8 @@ struct record {
     uint64_t resident_bytes;    /* the processes' peaks, added up */
     uint64_t wire_bytes;        /* of this step, all ranks together, as are the calls and elements */
     uint64_t gather_calls, gather_elements, reduce_calls, reduce_elements;
+    uint64_t drive_read_bytes, drive_write_bytes; /* of this step, all ranks together: of the nvme tier */
+    double drive_life_days;             /* at this step's pace; NaN: nvme.endurance_tbw is not given */
     double compute_s, wait_s, update_s; /* of this step, mean over ranks */
 };
 

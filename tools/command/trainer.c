@@ -27,6 +27,7 @@ struct trainer {
     struct feed feed;
     struct metrics metrics;
     struct progress progress;
+    zero_plan plan;
     zero_counters counters; /* as they were when the step began */
 };
 
@@ -82,8 +83,9 @@ static zero_status open_engine(struct trainer *t) {
 
 static zero_status open_model(struct trainer *t) {
     struct gpt_init init = {.seed = t->job->config.seed, .config = t->job->model};
+    t->plan.struct_size = sizeof t->plan;
     zero_status status = gpt_create(t->engine, &t->job->model, (uint32_t)t->job->config.micro_batch, &t->gpt);
-    if (status == ZERO_OK) status = zero_engine_commit(t->engine, NULL);
+    if (status == ZERO_OK) status = zero_engine_commit(t->engine, &t->plan);
     if (status == ZERO_OK) status = zero_engine_fill(t->engine, gpt_fill, &init);
     return status == ZERO_OK ? ZERO_OK : engine_failed(t, status);
 }
@@ -200,6 +202,8 @@ enum {
     GATHERED,
     REDUCES,
     REDUCED,
+    DRIVE_READ,
+    DRIVE_WRITTEN,
     COMPUTE_S,
     WAIT_S,
     UPDATE_S,
@@ -214,6 +218,8 @@ static void count_step(struct trainer *t, double sums[SUMS]) {
     sums[GATHERED] = (double)(now.gather_elements - before.gather_elements);
     sums[REDUCES] = (double)(now.reduce_calls - before.reduce_calls);
     sums[REDUCED] = (double)(now.reduce_elements - before.reduce_elements);
+    sums[DRIVE_READ] = (double)(now.drive_read_bytes - before.drive_read_bytes);
+    sums[DRIVE_WRITTEN] = (double)(now.drive_write_bytes - before.drive_write_bytes);
     sums[COMPUTE_S] = now.compute_s - before.compute_s;
     sums[WAIT_S] = now.wait_s - before.wait_s;
     sums[UPDATE_S] = now.update_s - before.update_s;
@@ -236,6 +242,9 @@ static void fill_record(const struct trainer *t, const double sums[SUMS], const 
     record->wire_bytes = (uint64_t)sums[WIRE];
     record->gather_calls = (uint64_t)sums[GATHERS], record->gather_elements = (uint64_t)sums[GATHERED];
     record->reduce_calls = (uint64_t)sums[REDUCES], record->reduce_elements = (uint64_t)sums[REDUCED];
+    record->drive_read_bytes = (uint64_t)sums[DRIVE_READ];
+    record->drive_write_bytes = (uint64_t)sums[DRIVE_WRITTEN];
+    record->drive_life_days = t->plan.drive_life_steps > 0 ? t->plan.drive_life_steps * seconds / 86400 : NAN;
     record->compute_s = sums[COMPUTE_S] / t->ranks;
     record->wait_s = sums[WAIT_S] / t->ranks;
     record->update_s = sums[UPDATE_S] / t->ranks;

@@ -1,13 +1,20 @@
 #!/usr/bin/env bash
-# The contract as a user checks it: stages 0 to 3, with state on either tier, end in the same hash on 1 to 4 ranks,
+# The contract as a user checks it: stages 0 to 3, with state and parameters on any tier, end in the same hash on 1 to 4 ranks,
 # also with micro-steps, where both modes of accumulation are experiments of their own, and sizes that nothing divides.
 source "$(dirname "$0")/lib.sh" "$1"
 text >text
 
+on_drive='"device": "nvme", "nvme_path": "swap"'
+stages=(0 1 2 3
+    '3, "offload_optimizer": {"device": "cpu"}'
+    "0, \"offload_optimizer\": {$on_drive}"
+    "2, \"offload_optimizer\": {$on_drive, \"buffer_count\": 1}, \"sub_group_size\": 1024"
+    "3, \"offload_optimizer\": {$on_drive}, \"offload_param\": {$on_drive}, \"sub_group_size\": 1024")
+
 # all_equal NAME RANKS EXTRA [CONFIG]: one hash over all stages.
 all_equal() {
     local name=$1 ranks=$2 extra=$3 make=${4:-config} stage expected=""
-    for stage in 0 1 2 3 '3, "offload_optimizer": {"device": "cpu"}'; do
+    for stage in "${stages[@]}"; do
         "$make" "$stage" "$extra" >c.json
         expect 0 "$zero" train c.json --ranks "$ranks" --data text --steps 6 --run run --quiet
         [[ -n $(weights) ]] || fail "$name, stage $stage: no hash"
@@ -22,4 +29,11 @@ for mode in last every; do
             ", \"gradient_accumulation_steps\": 3, \"gradient_accumulation_mode\": \"$mode\"" odd_config
     done
 done
+
+# What a step moves is in metrics.jsonl; with an endurance, so is the drive's life.
+config "1, \"offload_optimizer\": {$on_drive}" ', "nvme": {"endurance_tbw": 600}' >c.json
+expect 0 "$zero" train c.json --data text --steps 3 --run run --quiet
+sed -n 3p run/metrics.jsonl | grep -qE '"drive_read_bytes": [1-9][0-9]*, "drive_write_bytes": [1-9][0-9]*, "drive_life_days": [1-9]' ||
+    fail "the drive's bytes are not in $(sed -n 3p run/metrics.jsonl)"
+[[ -d swap && -z $(ls -A swap) ]] || fail "swap files are left: $(ls -A swap)"
 finish
