@@ -98,6 +98,15 @@ static uint64_t resident_bytes(const zero_engine *e) {
     return budget > planned + aligned ? budget - planned - aligned : 0;
 }
 
+/* Chunks as large as the plan has them, or smaller where their slots would break the cpu budget. */
+static uint64_t fitting_chunk(const zero_engine *e) {
+    uint64_t budget = e->config.budget_bytes[TIER_CPU], planned = planned_bytes(e, TIER_CPU);
+    uint64_t slots = e->plan.row_bytes[MEMORY_SLOTS], chunk = e->plan.swap.chunk_elements;
+    if (planned <= budget || planned - budget >= slots) return chunk;
+    uint64_t room = slots - (planned - budget), pages = (e->plan.swap.slots + 1) * CHUNK_ALIGN_BYTES;
+    return room > pages ? (uint64_t)((double)chunk * (double)(room - pages) / (double)slots) : chunk;
+}
+
 static zero_status make_plan(zero_engine *e, struct zero_error *error) {
     uint64_t staging = staging_bytes(e);
     e->policy.stagings = staging ? 2 : 0;
@@ -111,8 +120,11 @@ static zero_status make_plan(zero_engine *e, struct zero_error *error) {
                                    .staging_bytes = staging,
                                    .message_bytes = agreement_bytes(e) + sum_bytes(e) + PIECE_BYTES};
     zero_status status = plan_make(&e->plan, &options, error);
-    options.resident_bytes = status ? 0 : resident_bytes(e);
-    if (!options.resident_bytes) return status;
+    if (status) return status;
+    uint64_t chunk = fitting_chunk(e);
+    options.resident_bytes = resident_bytes(e);
+    if (chunk == e->plan.swap.chunk_elements && !options.resident_bytes) return ZERO_OK;
+    options.chunk_elements_max = chunk;
     plan_free(&e->plan);
     return plan_make(&e->plan, &options, error);
 }

@@ -1,0 +1,15 @@
+/* Whether a sanitizer's own memory and time are among what a test measures. */
+#ifndef ZERO_TESTS_SANITIZED_H
+#define ZERO_TESTS_SANITIZED_H
+
+#ifndef __has_feature
+#define __has_feature(name) 0
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || __has_feature(address_sanitizer) ||     \
+    __has_feature(thread_sanitizer)
+enum { SANITIZED = 1 };
+#else
+enum { SANITIZED = 0 };
+#endif
+
+#endif
