@@ -8,6 +8,7 @@
 
 #include "engine/base/float_env.h"
 #include "kernels/cast.h"
+#include "kernels/state_format.h"
 
 enum {
     STEP_ELEMENTS = 512, /* what is widened, updated and cast out at once: stays in the first-level cache */
@@ -37,23 +38,62 @@ void optimizer_prepare(const struct optimizer *optimizer, const struct optimizer
     float_env_leave(saved);
 }
 
-static float *at(float *base, uint64_t first) { return base ? base + first : NULL; }
+static void *at(void *base, enum dtype dtype, uint64_t first) {
+    return base ? (char *)base + first * dtype_bytes(dtype) : NULL;
+}
+
+/* One step's arrays as fp32: in place, or copies on the stack of what is kept otherwise. */
+struct step {
+    float *master, *state[OPTIMIZER_STATES_MAX];
+    const float *gradient;
+    uint16_t *low; /* of split masters */
+    void *out;
+    float copy[OPTIMIZER_STATES_MAX + 2][STEP_ELEMENTS] __attribute__((aligned(64)));
+};
+
+static void open_step(struct step *s, enum kernel_isa isa, const struct optimizer_args *args, uint64_t first,
+                      uint64_t count) {
+    const void *gradient = at((void *)args->gradient, args->gradient_dtype, first);
+    s->gradient = gradient;
+    if (args->gradient_dtype != DTYPE_F32) {
+        cast_isa(isa, s->copy[0], DTYPE_F32, gradient, args->gradient_dtype, count);
+        s->gradient = s->copy[0];
+    }
+    s->out = at(args->out, args->out_dtype, first);
+    s->master = at(args->master, DTYPE_F32, first);
+    if (args->master_low) {
+        s->low = args->master_low + first;
+        s->master = s->copy[1];
+        master_join_isa(isa, s->master, s->out, s->low, count);
+    }
+    for (int k = 0; k < OPTIMIZER_STATES_MAX; k++) {
+        s->state[k] = at(args->state[k], args->state_dtype, first);
+        if (!s->state[k] || args->state_dtype == DTYPE_F32) continue;
+        cast_isa(isa, s->copy[2 + k], DTYPE_F32, s->state[k], args->state_dtype, count);
+        s->state[k] = s->copy[2 + k];
+    }
+}
+
+static void close_step(struct step *s, enum kernel_isa isa, const struct optimizer_args *args, uint64_t first,
+                       uint64_t count) {
+    if (args->master_low)
+        master_split_isa(isa, s->out, s->low, s->master, count);
+    else if (s->out)
+        cast_isa(isa, s->out, args->out_dtype, s->master, DTYPE_F32, count);
+    for (int k = 0; k < OPTIMIZER_STATES_MAX && args->state_dtype != DTYPE_F32; k++)
+        if (args->state[k])
+            bf16_stochastic_isa(isa, at(args->state[k], args->state_dtype, first), s->state[k], count,
+                                args->rounding_key + (uint64_t)k, args->first + first);
+}
 
 /* Elements first .. first + count, on this thread, in the kernels' floating-point environment. */
 static void update_range(const struct optimizer *optimizer, enum kernel_isa isa,
                          const struct optimizer_args *args, uint64_t first, uint64_t count) {
-    const char *gradient = (const char *)args->gradient + first * dtype_bytes(args->gradient_dtype);
-    char *out = args->out ? (char *)args->out + first * dtype_bytes(args->out_dtype) : NULL;
-    float *master = args->master + first, wide[STEP_ELEMENTS] __attribute__((aligned(64)));
-    const float *wide_gradient = (const float *)gradient;
-    bool widen = args->gradient_dtype != DTYPE_F32;
-    if (widen) {
-        cast_isa(isa, wide, DTYPE_F32, gradient, args->gradient_dtype, count);
-        wide_gradient = wide;
-    }
-    optimizer->update[isa](master, at(args->state[0], first), at(args->state[1], first), wide_gradient,
-                           args->gradient_scale, args->scalars, count);
-    if (out) cast_isa(isa, out, args->out_dtype, master, DTYPE_F32, count);
+    struct step s;
+    open_step(&s, isa, args, first, count);
+    optimizer->update[isa](s.master, s.state[0], s.state[1], s.gradient, args->gradient_scale, args->scalars,
+                           count);
+    close_step(&s, isa, args, first, count);
 }
 
 static void update_steps(const struct optimizer *optimizer, enum kernel_isa isa,

@@ -29,14 +29,17 @@ struct optimizer_scalars {
 };
 
 struct optimizer_args {
-    uint64_t count;                     /* elements; nothing need be aligned beyond its element */
-    float *master;                      /* fp32 weights, updated */
-    float *state[OPTIMIZER_STATES_MAX]; /* moments in the order of the table's state_names, updated; zero at
-                                           first */
-    const void *gradient;               /* sums over ranks and micro-steps */
-    enum dtype gradient_dtype;          /* fp32, bf16 or fp16: widened inside */
-    float gradient_scale;               /* 1 / (ranks * micro-steps * loss scale) times the clip factor */
-    void *out;                          /* the weights cast to out_dtype, or NULL: compute reads the master */
+    uint64_t count; /* elements; nothing need be aligned beyond its element */
+    float *master;  /* fp32 weights, updated; NULL: out and master_low are the weights (state_format.h) */
+    uint16_t *master_low;
+    void *state[OPTIMIZER_STATES_MAX]; /* moments in the order of the table's state_names, updated; zero at
+                                          first */
+    enum dtype state_dtype;            /* fp32, or bf16, rounded stochastically: */
+    uint64_t rounding_key, first;      /* from a key of step and array, and the first element's index */
+    const void *gradient;              /* sums over ranks and micro-steps */
+    enum dtype gradient_dtype;         /* fp32, bf16 or fp16: widened inside */
+    float gradient_scale;              /* 1 / (ranks * micro-steps * loss scale) times the clip factor */
+    void *out;                         /* the weights cast to out_dtype, or NULL: compute reads the master */
     enum dtype out_dtype;
     const struct optimizer_scalars *scalars;
     uint32_t threads; /* at least 1; 1 enters no OpenMP region; small calls use fewer */
