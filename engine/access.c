@@ -22,11 +22,11 @@ static zero_status fill_param(zero_engine *e, const struct model_param *p, zero_
 
 /* Local: a drive may fail here, and the others learn it when they meet this rank next. */
 static zero_status fill_all(zero_engine *e, zero_fill_fn fill, void *user) {
-    zero_status status = ZERO_OK;
+    zero_status status = held_clear_state(e); /* masters on the drive are in the same records: first */
     for (uint32_t i = 0; i < e->model.regions; i++)
         for (uint32_t k = 0; k < e->model.region[i].params && !status; k++)
             status = fill_param(e, &e->model.param[e->model.region[i].param[k]], fill, user);
-    return status ? status : held_clear_state(e);
+    return status;
 }
 
 /* Parameters were written at rest: what is replicated is gathered again. */

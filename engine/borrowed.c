@@ -18,15 +18,21 @@ zero_status borrowed_check(const zero_engine *e, struct zero_error *error) {
     return ZERO_OK;
 }
 
-void borrowed_take_weights(zero_engine *e, struct model_param *p, const float *flat) {
+void borrowed_take_weights(zero_engine *e, struct model_param *p, const void *flat) {
     if (p->copied == e->version) return;
     p->copied = e->version;
-    for (uint32_t i = 0; i < p->span_count; flat += p->spans[i++].count)
-        memcpy(p->spans[i].param, flat, p->spans[i].count * sizeof *flat);
+    const uint8_t *from = flat;
+    for (uint32_t i = 0; i < p->span_count; i++) {
+        uint64_t bytes = p->spans[i].count * dtype_bytes(e->precision.compute);
+        memcpy(p->spans[i].param, from, bytes);
+        from += bytes;
+    }
 }
 
-void borrowed_give_gradients(struct model_param *p, float *flat, bool add) {
-    for (uint32_t i = 0; i < p->span_count; flat += p->spans[i++].count)
-        for (uint64_t k = 0; k < p->spans[i].count; k++)
-            flat[k] = add ? flat[k] + p->spans[i].grad[k] : p->spans[i].grad[k];
+void borrowed_give_gradients(const zero_engine *e, struct model_param *p, void *flat, bool add) {
+    uint8_t *to = flat;
+    for (uint32_t i = 0; i < p->span_count; i++) {
+        gradient_take(e->precision.compute, to, p->spans[i].grad, p->spans[i].count, add);
+        to += p->spans[i].count * dtype_bytes(e->precision.compute);
+    }
 }

@@ -53,6 +53,7 @@ static zero_status open_policy(zero_engine *e, struct zero_error *error) {
     e->policy.accumulation = (enum accumulation)e->config.accumulation_mode;
     e->policy.micro_steps = (uint32_t)e->config.accumulation_steps;
     e->policy.depth = (uint32_t)e->config.comm.prefetch_depth;
+    e->policy.grad_widens = precision_widens(&e->precision);
     e->policy.forward = m->use;
     e->policy.uses = m->units;
     e->policy.region = e->regions;
@@ -67,6 +68,7 @@ static zero_status open_policy(zero_engine *e, struct zero_error *error) {
 static uint64_t staging_bytes(const zero_engine *e) {
     struct executor_options o = {.policy = (struct policy *)&e->policy,
                                  .model = &e->model,
+                                 .precision = e->precision,
                                  .native_reduction = e->config.comm.reduction == CONFIG_REDUCTION_NATIVE};
     memcpy(o.group, e->group, sizeof o.group);
     return executor_staging_bytes(&o);
@@ -92,8 +94,8 @@ static uint64_t planned_bytes(const zero_engine *e, int tier) {
  * buffers are aligned: that much is kept free. */
 static uint64_t resident_bytes(const zero_engine *e) {
     uint64_t budget = e->config.budget_bytes[TIER_CPU], planned = planned_bytes(e, TIER_CPU);
-    uint64_t aligned =
-        OPTIMIZER_STATES_MAX * (e->model.regions * ALIGN_BYTES + 2 * CHUNK_ALIGN_BYTES) + CHUNK_ALIGN_BYTES;
+    uint64_t aligned = (OPTIMIZER_STATES_MAX + 1) * (e->model.regions * ALIGN_BYTES + 2 * CHUNK_ALIGN_BYTES) +
+                       CHUNK_ALIGN_BYTES; /* states, and masters */
     if (e->config.optimizer_tier != CONFIG_TIER_NVME || budget == CONFIG_BYTES_UNLIMITED) return 0;
     return budget > planned + aligned ? budget - planned - aligned : 0;
 }
@@ -118,7 +120,8 @@ static zero_status make_plan(zero_engine *e, struct zero_error *error) {
                                    .chunk_elements_max = e->config.chunk_elements_max,
                                    .slots = (uint32_t)e->config.slots,
                                    .staging_bytes = staging,
-                                   .message_bytes = agreement_bytes(e) + sum_bytes(e) + PIECE_BYTES};
+                                   .message_bytes = agreement_bytes(e) + sum_bytes(e) + PIECE_BYTES,
+                                   .precision = e->precision};
     zero_status status = plan_make(&e->plan, &options, error);
     if (status) return status;
     uint64_t chunk = fitting_chunk(e);
@@ -205,6 +208,7 @@ static zero_status open_executor(zero_engine *e, struct zero_error *error) {
                                  .state_count = e->state_count,
                                  .rank = e->rank,
                                  .threads = e->threads,
+                                 .precision = e->precision,
                                  .native_reduction = e->config.comm.reduction == CONFIG_REDUCTION_NATIVE};
     memcpy(o.group, e->group, sizeof o.group);
     for (int t = 0; t < TIERS; t++) o.memory[t] = e->tier[t]->ops->address(e->tier[t]);
@@ -218,6 +222,7 @@ static zero_status open_executor(zero_engine *e, struct zero_error *error) {
 
 /* What needs no other rank. */
 static zero_status prepare(zero_engine *e, struct zero_error *error) {
+    e->model.dtype = e->precision.compute;
     zero_status status = model_lay_out(&e->model, e->size, e->config.persistence_threshold, error);
     if (!status) status = open_policy(e, error);
     if (!status) status = borrowed_check(e, error);

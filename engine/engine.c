@@ -11,6 +11,11 @@ uint32_t zero_engine_rank(const zero_engine *e) { return e->rank; }
 uint32_t zero_engine_size(const zero_engine *e) { return e->size; }
 uint32_t zero_engine_threads(const zero_engine *e) { return e->threads; }
 
+_Static_assert((int)ZERO_F32 == (int)DTYPE_F32 && (int)ZERO_BF16 == (int)DTYPE_BF16 &&
+                   (int)ZERO_F16 == (int)DTYPE_F16,
+               "types are numbered alike");
+zero_dtype zero_engine_dtype(const zero_engine *e) { return (zero_dtype)e->precision.compute; }
+
 static zero_status open_optimizer(zero_engine *e, struct zero_error *error) {
     const struct config_optimizer *c = &e->config.optimizer;
     e->optimizer = optimizer_find(c->name);

@@ -39,6 +39,7 @@ struct zero_engine {
     zero_local *local;     /* NULL: ranks are processes */
     struct kept *kept;     /* made at init, for zero_engine_destroy, which must not fail */
 
+    struct precision precision;
     struct model model;
     struct region *regions;
     uint16_t *refresh;
@@ -101,6 +102,9 @@ void slots_start_gradient(zero_engine *engine, const struct zero_unit *unit, uin
 void slots_set(zero_engine *engine, const struct zero_unit *unit, bool backward);
 void slots_clear(zero_engine *engine, const struct zero_unit *unit, bool backward);
 
+/* Overwrites or adds, in the compute type: narrow ones are added in fp32 and rounded. */
+void gradient_take(enum dtype dtype, void *sum, const void *gradient, uint64_t count, bool add);
+
 /* ---- calls between steps ---- */
 
 /* ZERO_E_ORDER before commit and inside a use; _between also where a pass would be ended too early. */
@@ -128,8 +132,8 @@ zero_status engine_settle(zero_engine *engine);
 /* Parameters in the host's own memory (borrowed.c): weights go there at a begin, gradients come from there at
  * an end. `from`: the flat buffers' addresses of the parameter. */
 zero_status borrowed_check(const zero_engine *engine, struct zero_error *error);
-void borrowed_take_weights(zero_engine *engine, struct model_param *param, const float *flat);
-void borrowed_give_gradients(struct model_param *param, float *flat, bool add);
+void borrowed_take_weights(zero_engine *engine, struct model_param *param, const void *flat);
+void borrowed_give_gradients(const zero_engine *engine, struct model_param *param, void *flat, bool add);
 
 /* Posts a collective on the world and waits for it, while all else goes on. */
 zero_status engine_call(zero_engine *engine, const struct comm_call *call);

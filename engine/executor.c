@@ -147,13 +147,13 @@ static zero_status acquire(struct executor *e, const struct operation *op, struc
     return ZERO_OK;
 }
 
-float *buffer_address(const struct executor *e, uint32_t buffer) {
+void *buffer_address(const struct executor *e, uint32_t buffer) {
     const struct plan_buffer *b = &e->o.plan->buffer[buffer];
     uint8_t *extent = e->o.memory[e->o.plan->row_tier[b->row]]; /* NULL: of a drive */
-    return extent ? (float *)(void *)(extent + plan_place(e->o.plan, buffer)) : NULL;
+    return extent ? extent + plan_place(e->o.plan, buffer) : NULL;
 }
 
-float *executor_address(const struct executor *e, struct buffer_ref ref) {
+void *executor_address(const struct executor *e, struct buffer_ref ref) {
     uint32_t buffer = bound_buffer(e, ref);
     return buffer == NO_BUFFER ? NULL : buffer_address(e, buffer);
 }
@@ -163,13 +163,18 @@ float *executor_state(const struct executor *e, uint32_t region, uint32_t k) {
     return executor_address(e, (struct buffer_ref){BUFFER_STATE, index});
 }
 
+float *executor_master(const struct executor *e, uint32_t region) {
+    return executor_address(e, (struct buffer_ref){BUFFER_MASTER, (uint16_t)region});
+}
+
 /* zero0 reduces into its own part of the whole gradient, where no shard is planned. */
-float *executor_grad_shard(const struct executor *e, uint32_t region) {
-    float *shard = executor_address(e, (struct buffer_ref){BUFFER_GRAD_SHARD, (uint16_t)region});
+void *executor_grad_shard(const struct executor *e, uint32_t region) {
+    uint8_t *shard = executor_address(e, (struct buffer_ref){BUFFER_GRAD_SHARD, (uint16_t)region});
     if (shard) return shard;
     uint32_t shards = e->o.policy->mesh[AXIS_SHARD];
-    return executor_address(e, (struct buffer_ref){BUFFER_GRAD_FULL, (uint16_t)region}) +
-           e->o.rank % shards * (e->o.model->region[region].padded / shards);
+    uint64_t bytes = e->o.model->region[region].padded / shards * dtype_bytes(e->o.precision.reduced);
+    return (uint8_t *)executor_address(e, (struct buffer_ref){BUFFER_GRAD_FULL, (uint16_t)region}) +
+           e->o.rank % shards * bytes;
 }
 
 /* ---- emission ---- */

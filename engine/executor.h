@@ -51,6 +51,7 @@ struct executor_options {
     uint32_t state_count; /* of the optimizer's states, those in use */
     uint32_t rank, threads;
     bool native_reduction;
+    struct precision precision;
     struct agreement *agreements; /* comm_size + 1 of them: the first is this rank's contribution */
 };
 
@@ -59,8 +60,8 @@ struct executor;
 /* Requests that may be in flight to the drive. */
 uint32_t executor_requests_max(const struct plan *plan);
 
-/* The scratch that one reduction needs at most: for the plan, before opening. Reads policy, model, group and
- * native_reduction. */
+/* The scratch that one reduction needs at most: for the plan, before opening. Reads policy, model, group,
+ * native_reduction and precision. */
 uint64_t executor_staging_bytes(const struct executor_options *options);
 
 zero_status executor_open(const struct executor_options *options, struct executor **out,
@@ -102,12 +103,14 @@ bool executor_waits_for_host(const struct executor *executor);
 /* ---- what buffers are where ---- */
 
 /* The address behind a reference as of the last event: for regions that are gathered, their present interval.
- */
-float *executor_address(const struct executor *executor, struct buffer_ref ref);
+ * NULL: there is none. Of the type that options.precision says. */
+void *executor_address(const struct executor *executor, struct buffer_ref ref);
+/* The master weights in memory, where they are not the parameters; NULL: they are. */
+float *executor_master(const struct executor *executor, uint32_t region);
 float *executor_state(const struct executor *executor, uint32_t region,
                       uint32_t k); /* the optimizer's state k */
-float *executor_grad_shard(const struct executor *executor,
-                           uint32_t region); /* this rank's part of the reduced one */
+void *executor_grad_shard(const struct executor *executor,
+                          uint32_t region); /* this rank's part of the reduced one */
 
 /* ---- chunks on the drive, for the host, between steps and with nothing in flight ---- */
 

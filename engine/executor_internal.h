@@ -77,8 +77,8 @@ zero_status perform_test(struct executor *e, struct item *item, bool *out_done);
 
 /* The part that this rank holds under `placement`, in a buffer that holds either only that part or the whole.
  */
-float *own_part_address(const struct executor *e, struct buffer_ref ref, uint32_t buffer,
-                        struct placement placement);
+void *own_part_address(const struct executor *e, struct buffer_ref ref, uint32_t buffer,
+                       struct placement placement, enum dtype dtype);
 
 zero_status submit(struct executor *e, struct item *item, const struct device_work *work);
 
@@ -92,6 +92,6 @@ zero_status test_transfer(struct executor *e, struct item *item, bool *out_done)
 uint8_t *slot_address(const struct executor *e, uint64_t slot);
 zero_status access_flush(struct executor *e); /* a dirty chunk goes to the drive, now */
 
-float *buffer_address(const struct executor *e, uint32_t buffer);
+void *buffer_address(const struct executor *e, uint32_t buffer);
 
 #endif

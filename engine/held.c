@@ -2,47 +2,70 @@
 
 #include <string.h>
 
+#include "kernels/cast.h"
+
 struct part held_part(const zero_engine *e, uint32_t region, zero_kind kind) {
     const struct region *r = &e->regions[region];
     struct placement shard = {{SHARD, r->grad_step.axis[AXIS_REPLICATE]}};
     return own_part(e, region, kind == ZERO_GRAD ? shard : r->state);
 }
 
+/* What there is of a region: the optimizer's fp32 arrays, by index, its states and then the masters, where they
+ * are not the parameters; parameters; the reduced gradient. */
+enum { HELD_PARAMS = OPTIMIZER_STATES_MAX + 1, HELD_GRADIENT };
+
+/* Frozen parameters have no masters. */
+static bool keeps_masters(const zero_engine *e, uint32_t region) {
+    return precision_keeps_masters(&e->precision) && !e->regions[region].frozen;
+}
+
+static uint32_t array_of(const zero_engine *e, uint32_t region, zero_kind kind) {
+    if (kind == ZERO_GRAD) return HELD_GRADIENT;
+    if (kind != ZERO_PARAM) return (uint32_t)(kind - ZERO_STATE0);
+    return keeps_masters(e, region) ? e->state_count : HELD_PARAMS;
+}
+
+static enum dtype array_dtype(const zero_engine *e, uint32_t array) {
+    return array == HELD_PARAMS     ? e->precision.compute
+           : array == HELD_GRADIENT ? e->precision.reduced
+                                    : DTYPE_F32;
+}
+
 /* Elements from one place: in memory, or in the slot that holds their chunk. */
 struct piece {
-    float *at;
+    void *at;
+    enum dtype dtype;
     uint64_t count;
     bool chunk;
 };
 
-static float *address(const zero_engine *e, uint32_t region, zero_kind kind, const struct part *part) {
-    switch (kind) {
-    case ZERO_PARAM:
-        return param_part(e, region, part);
-    case ZERO_GRAD:
-        return executor_grad_shard(e->executor, region);
-    case ZERO_STATE0:
-    case ZERO_STATE1:
-        return executor_state(e->executor, region, (uint32_t)(kind - ZERO_STATE0));
-    }
-    return NULL;
+static struct piece piece_at(void *data, enum dtype dtype, uint64_t first, uint64_t count, bool chunk) {
+    return (struct piece){(uint8_t *)data + first * dtype_bytes(dtype), dtype, count, chunk};
 }
 
-/* How many of the shard's elements of this kind are in memory: a prefix. */
-static uint64_t in_memory(const zero_engine *e, uint32_t region, zero_kind kind) {
+static void *address(const zero_engine *e, uint32_t region, uint32_t array) {
+    struct part part = held_part(e, region, ZERO_PARAM);
+    if (array == HELD_PARAMS) return param_part(e, region, &part);
+    if (array == HELD_GRADIENT) return executor_grad_shard(e->executor, region);
+    if (array == e->state_count) return executor_master(e->executor, region);
+    return executor_state(e->executor, region, array);
+}
+
+/* How many of the shard's elements of this array are in memory: a prefix. */
+static uint64_t in_memory(const zero_engine *e, uint32_t region, uint32_t array) {
     const struct swap *swap = &e->plan.swap;
-    if (kind == ZERO_PARAM) return swap->region[region].params ? 0 : UINT64_MAX;
-    return kind == ZERO_GRAD ? UINT64_MAX : swap_resident_elements(swap, region);
+    if (array == HELD_PARAMS) return swap->region[region].params ? 0 : UINT64_MAX;
+    return array == HELD_GRADIENT ? UINT64_MAX : swap_resident_elements(swap, region);
 }
 
 /* Finds the element `at` of the shard, and what follows it in the same place. */
-static zero_status find(zero_engine *e, uint32_t region, zero_kind kind, uint64_t at, uint64_t count,
+static zero_status find(zero_engine *e, uint32_t region, uint32_t array, uint64_t at, uint64_t count,
                         struct piece *out) {
     const struct swap *swap = &e->plan.swap;
-    struct part part = held_part(e, region, kind);
-    uint64_t resident = in_memory(e, region, kind);
+    enum dtype dtype = array_dtype(e, array);
+    uint64_t resident = in_memory(e, region, array);
     if (at < resident) {
-        *out = (struct piece){address(e, region, kind, &part) + at, min64(count, resident - at), false};
+        *out = piece_at(address(e, region, array), dtype, at, min64(count, resident - at), false);
         return ZERO_OK;
     }
     uint32_t index = (uint32_t)(at / swap->chunk_elements);
@@ -52,9 +75,8 @@ static zero_status find(zero_engine *e, uint32_t region, zero_kind kind, uint64_
     zero_status status = executor_chunk(e->executor, region, index, &slot);
     turn_give(&e->lock);
     if (status) return engine_fail(e, executor_error(e->executor));
-    uint64_t offset = kind == ZERO_PARAM ? swap->slot_param : (uint64_t)(kind - ZERO_STATE0) * c.state_stride;
-    float *first = (float *)(void *)(slot + offset);
-    *out = (struct piece){first + (at - c.first), min64(count, c.first + c.count - at), true};
+    slot += array == HELD_PARAMS ? swap->slot_param : array * c.stride;
+    *out = piece_at(slot, dtype, at - c.first, min64(count, c.first + c.count - at), true);
     return ZERO_OK;
 }
 
@@ -62,23 +84,40 @@ zero_status held_read(zero_engine *e, uint32_t region, zero_kind kind, uint64_t 
                       float *out) {
     uint64_t at = first - held_part(e, region, kind).first;
     for (struct piece piece = {0}; count; at += piece.count, out += piece.count, count -= piece.count) {
-        zero_status status = find(e, region, kind, at, count, &piece);
+        zero_status status = find(e, region, array_of(e, region, kind), at, count, &piece);
         if (status) return status;
-        memcpy(out, piece.at, piece.count * sizeof *out);
+        cast(out, DTYPE_F32, piece.at, piece.dtype, piece.count);
     }
     return ZERO_OK;
+}
+
+static zero_status write_array(zero_engine *e, uint32_t region, uint32_t array, uint64_t at, uint64_t count,
+                               const float *in) {
+    for (struct piece piece = {0}; count; at += piece.count, in += piece.count, count -= piece.count) {
+        zero_status status = find(e, region, array, at, count, &piece);
+        if (status) return status;
+        cast(piece.at, piece.dtype, in, DTYPE_F32, piece.count);
+        if (piece.chunk) executor_chunk_written(e->executor);
+    }
+    return ZERO_OK;
+}
+
+/* Masters and the parameters that are their cast, chunk by chunk. */
+static zero_status write_both(zero_engine *e, uint32_t region, uint64_t at, uint64_t count, const float *in) {
+    zero_status status = ZERO_OK;
+    for (uint64_t n; count && !status; at += n, in += n, count -= n) {
+        n = min64(count, e->plan.swap.chunk_elements - at % e->plan.swap.chunk_elements);
+        status = write_array(e, region, e->state_count, at, n, in);
+        if (!status) status = write_array(e, region, HELD_PARAMS, at, n, in);
+    }
+    return status;
 }
 
 zero_status held_write(zero_engine *e, uint32_t region, zero_kind kind, uint64_t first, uint64_t count,
                        const float *in) {
     uint64_t at = first - held_part(e, region, kind).first;
-    for (struct piece piece = {0}; count; at += piece.count, in += piece.count, count -= piece.count) {
-        zero_status status = find(e, region, kind, at, count, &piece);
-        if (status) return status;
-        memcpy(piece.at, in, piece.count * sizeof *in);
-        if (piece.chunk) executor_chunk_written(e->executor);
-    }
-    return ZERO_OK;
+    if (kind == ZERO_PARAM && keeps_masters(e, region)) return write_both(e, region, at, count, in);
+    return write_array(e, region, array_of(e, region, kind), at, count, in);
 }
 
 zero_status held_clear_state(zero_engine *e) {

@@ -195,11 +195,14 @@ static uint8_t class_of(const struct model_param *p, uint64_t persistent_element
                      (p->count <= persistent_elements ? CLASS_PERSISTENT : 0));
 }
 
-static void place_param(struct model_region *r, struct model_param *p, uint32_t index, uint32_t region) {
+static uint64_t line_elements(const struct model *m) { return ALIGN_BYTES / dtype_bytes(m->dtype); }
+
+static void place_param(struct model_region *r, struct model_param *p, uint32_t index, uint32_t region,
+                        uint64_t line) {
     p->region = region;
     p->offset = r->elements;
     r->param[r->params++] = index;
-    r->elements = round_up(r->elements + p->count, ALIGN_BYTES / sizeof(float));
+    r->elements = round_up(r->elements + p->count, line);
 }
 
 /* The regions of one unit, in the order of classes; they are the first of the unit's use. */
@@ -211,9 +214,9 @@ static void lay_out_unit(struct model *m, struct zero_unit *unit, uint32_t shard
         *r = (struct model_region){.unit = unit->index, .class_index = c, .param = *storage};
         for (uint32_t i = unit->first_param; i < unit->first_param + unit->params; i++)
             if (m->param[i].owner == i && class_of(&m->param[i], persistent_elements) == c)
-                place_param(r, &m->param[i], i, m->regions);
+                place_param(r, &m->param[i], i, m->regions, line_elements(m));
         if (!r->params) continue;
-        r->padded = round_up(r->elements, (uint64_t)shards * (ALIGN_BYTES / sizeof(float)));
+        r->padded = round_up(r->elements, shards * line_elements(m));
         *storage += r->params;
         m->padded_elements += r->padded;
         use->region[use->count++] = (uint16_t)m->regions++;

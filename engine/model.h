@@ -7,6 +7,7 @@
 #ifndef ZERO_ENGINE_MODEL_H
 #define ZERO_ENGINE_MODEL_H
 
+#include "engine/base/dtype.h"
 #include "engine/base/error.h"
 #include "engine/base/limits.h"
 #include "engine/zero.h"
@@ -50,6 +51,8 @@ struct model {
     uint32_t units;
     struct model_param *param;
     uint32_t params, param_capacity;
+    enum dtype
+        dtype; /* of parameters: set by the owner, fp32 by default; decides how many are a cache line */
 
     /* By model_lay_out. */
     struct model_region *region;

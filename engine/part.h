@@ -17,9 +17,9 @@ static inline struct part own_part(const zero_engine *e, uint32_t region, struct
 }
 
 /* The address of the region's element `first` of this rank's part of the parameters. */
-static inline float *param_part(const zero_engine *e, uint32_t region, const struct part *part) {
-    float *full = executor_address(e->executor, (struct buffer_ref){BUFFER_PARAM_FULL, (uint16_t)region});
-    if (full) return full + part->first;
+static inline void *param_part(const zero_engine *e, uint32_t region, const struct part *part) {
+    uint8_t *full = executor_address(e->executor, (struct buffer_ref){BUFFER_PARAM_FULL, (uint16_t)region});
+    if (full) return full + part->first * dtype_bytes(e->precision.compute);
     return executor_address(e->executor, (struct buffer_ref){BUFFER_PARAM_SHARD, (uint16_t)region});
 }
 

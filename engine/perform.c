@@ -3,6 +3,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/executor_internal.h"
+#include "kernels/cast.h"
 #include "kernels/norm.h"
 
 static const struct region *policy_region(const struct executor *e, uint32_t region) {
@@ -13,13 +14,13 @@ static uint64_t shard_elements(const struct executor *e, uint32_t region, struct
     return e->o.model->region[region].padded / placement_parts(placement, e->o.policy->mesh);
 }
 
-float *own_part_address(const struct executor *e, struct buffer_ref ref, uint32_t buffer,
-                        struct placement placement) {
-    float *address = buffer_address(e, buffer);
+void *own_part_address(const struct executor *e, struct buffer_ref ref, uint32_t buffer,
+                       struct placement placement, enum dtype dtype) {
+    uint8_t *address = buffer_address(e, buffer);
     bool whole = ref.kind == BUFFER_PARAM_FULL || ref.kind == BUFFER_GRAD_FULL;
     if (!whole) return address;
     uint32_t part = placement_part(placement, e->o.policy->mesh, e->o.rank);
-    return address + part * shard_elements(e, ref.region, placement);
+    return address + part * shard_elements(e, ref.region, placement) * dtype_bytes(dtype);
 }
 
 static struct placement grad_shard_placement(const struct region *r) {
@@ -84,13 +85,14 @@ static zero_status start_gather(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
     const struct model_region *region = &e->o.model->region[op->region];
     struct comm_group *group = e->o.group[op->axes][op->stream];
+    enum dtype dtype = op->object == OBJECT_GRAD ? e->o.precision.reduced : e->o.precision.compute;
     uint64_t share = region->padded / comm_group_size(group);
-    float *source = buffer_address(e, item->task->read[0]);
+    uint8_t *source = buffer_address(e, item->task->read[0]);
     bool in_place = op->read[0].kind == BUFFER_PARAM_FULL || op->read[0].kind == BUFFER_GRAD_FULL;
-    if (in_place) source += comm_group_index(group) * share;
+    if (in_place) source += comm_group_index(group) * share * dtype_bytes(dtype);
     struct comm_call call = {.kind = COMM_ALL_GATHER,
-                             .dtype = DTYPE_F32,
-                             .target_dtype = DTYPE_F32,
+                             .dtype = dtype,
+                             .target_dtype = dtype,
                              .count = share,
                              .tag = op->region,
                              .what = e->o.model->unit[region->unit]->name,
@@ -99,8 +101,24 @@ static zero_status start_gather(struct executor *e, struct item *item) {
     return post_counted(e, item, group, &call);
 }
 
-static void add_norm(void *user, const void *block, uint64_t first, uint64_t count) {
+static void add_norm_f32(void *user, const void *block, uint64_t first, uint64_t count) {
     *(double *)user += norm_block(block, DTYPE_F32, count);
+}
+
+static void add_norm_bf16(void *user, const void *block, uint64_t first, uint64_t count) {
+    *(double *)user += norm_block(block, DTYPE_BF16, count);
+}
+
+static void add_norm_f16(void *user, const void *block, uint64_t first, uint64_t count) {
+    *(double *)user += norm_block(block, DTYPE_F16, count);
+}
+
+static const comm_written_fn add_norm[DTYPES] = {
+    [DTYPE_F32] = add_norm_f32, [DTYPE_BF16] = add_norm_bf16, [DTYPE_F16] = add_norm_f16};
+
+/* What is sent: a scatter's summands, or the shard of a sum over the replicate axis. */
+static enum dtype reduced_from(const struct precision *p, bool scatter) {
+    return scatter ? p->message : p->reduced;
 }
 
 /* Scatters cut the whole region; sums over the replicate axis are of what one scatter leaves. */
@@ -112,8 +130,8 @@ uint64_t executor_staging_bytes(const struct executor_options *o) {
             bool scatter = axes & AXES_SHARD;
             if (!group) continue;
             struct comm_call call = {.kind = scatter ? COMM_REDUCE_SCATTER : COMM_ALL_REDUCE,
-                                     .dtype = DTYPE_F32,
-                                     .target_dtype = DTYPE_F32,
+                                     .dtype = reduced_from(&o->precision, scatter),
+                                     .target_dtype = o->precision.reduced,
                                      .native = o->native_reduction};
             uint32_t parts = scatter ? comm_group_size(group) : o->policy->mesh[AXIS_SHARD];
             call.count = o->model->region[i].padded / parts;
@@ -123,25 +141,44 @@ uint64_t executor_staging_bytes(const struct executor_options *o) {
     return most;
 }
 
+/* A message narrower than the gradient, or of another narrow type, takes the gradient's place: after its
+ * reduction nobody reads it. Element i lands at or below where it was, so that going upwards loses nothing. */
+static void *cast_in_place(void *data, enum dtype from, enum dtype to, uint64_t count) {
+    enum { STEP_ELEMENTS = 1024 };
+    float step[STEP_ELEMENTS];
+    for (uint64_t i = 0; i < count && from != to; i += STEP_ELEMENTS) {
+        uint64_t n = count - i < STEP_ELEMENTS ? count - i : STEP_ELEMENTS;
+        cast(step, to, (uint8_t *)data + i * dtype_bytes(from), from, n);
+        memcpy((uint8_t *)data + i * dtype_bytes(to), step, n * dtype_bytes(to));
+    }
+    return data;
+}
+
+static void *message_of(struct executor *e, const struct task *task) {
+    return cast_in_place(buffer_address(e, task->read[0]), e->o.precision.compute, e->o.precision.message,
+                         e->o.model->region[task->op.region].padded);
+}
+
 static zero_status start_reduce(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
     const struct model_region *region = &e->o.model->region[op->region];
     struct comm_group *group = e->o.group[op->axes][op->stream];
     const struct region *r = policy_region(e, op->region);
     bool scatter = op->reads > 0; /* else the shard's sum over the replicate axis */
-    float *target = own_part_address(e, op->write[0], item->task->write[0], grad_shard_placement(r));
+    enum dtype reduced = e->o.precision.reduced;
+    void *target = own_part_address(e, op->write[0], item->task->write[0], grad_shard_placement(r), reduced);
     struct comm_call call = {.kind = scatter ? COMM_REDUCE_SCATTER : COMM_ALL_REDUCE,
-                             .dtype = DTYPE_F32,
-                             .target_dtype = DTYPE_F32,
+                             .dtype = reduced_from(&e->o.precision, scatter),
+                             .target_dtype = reduced,
                              .count = shard_elements(e, op->region, grad_shard_placement(r)),
                              .tag = op->region,
                              .what = e->o.model->unit[region->unit]->name,
-                             .source = scatter ? buffer_address(e, item->task->read[0]) : target,
+                             .source = scatter ? message_of(e, item->task) : target,
                              .target = target,
                              .staging = op->writes > 1 ? buffer_address(e, item->task->write[1]) : NULL,
                              .native = e->o.native_reduction,
                              .add = op->add,
-                             .written = scatter && op->final ? add_norm : NULL,
+                             .written = scatter && op->final ? add_norm[reduced] : NULL,
                              .written_user = &e->norm[op->region]};
     e->norm[op->region] = 0;
     e->normed[op->region] = call.written != NULL;
@@ -156,7 +193,7 @@ static void complete_norms(struct executor *e) {
         uint32_t region = e->o.policy->refresh[k];
         if (e->normed[region]) continue;
         e->norm[region] =
-            norm_span(executor_grad_shard(e, region), DTYPE_F32,
+            norm_span(executor_grad_shard(e, region), e->o.precision.reduced,
                       shard_elements(e, region, grad_shard_placement(policy_region(e, region))));
         e->normed[region] = true;
     }
@@ -192,8 +229,9 @@ static void run_clear(void *argument) {
 static zero_status start_clear(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
     struct placement cut = grad_shard_placement(policy_region(e, op->region));
-    struct clear_argument a = {own_part_address(e, op->write[0], item->task->write[0], cut),
-                               shard_elements(e, op->region, cut) * sizeof(float)};
+    enum dtype reduced = e->o.precision.reduced;
+    struct clear_argument a = {own_part_address(e, op->write[0], item->task->write[0], cut, reduced),
+                               shard_elements(e, op->region, cut) * dtype_bytes(reduced)};
     struct device_work work = {.run = run_clear, .writes = 1, .write = {{a.data, a.bytes}}};
     memcpy(work.argument, &a, sizeof a);
     e->norm[op->region] = 0;
@@ -215,9 +253,10 @@ static void run_copy(void *argument) {
 static zero_status start_copy(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
     struct placement cut = policy_region(e, op->region)->between;
-    float *source = own_part_address(e, op->read[0], item->task->read[0], cut);
+    enum dtype compute = e->o.precision.compute;
+    void *source = own_part_address(e, op->read[0], item->task->read[0], cut, compute);
     struct copy_argument a = {buffer_address(e, item->task->write[0]), source,
-                              shard_elements(e, op->region, cut) * sizeof(float)};
+                              shard_elements(e, op->region, cut) * dtype_bytes(compute)};
     struct device_work work = {.run = run_copy,
                                .reads = 1,
                                .writes = 1,

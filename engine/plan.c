@@ -15,6 +15,7 @@ const char *memory_row_name(enum memory_row row) {
                                                    [MEMORY_GATHERED] = "gathered units",
                                                    [MEMORY_STAGING] = "reduction staging",
                                                    [MEMORY_MESSAGES] = "messages",
+                                                   [MEMORY_MASTERS] = "master weights",
                                                    [MEMORY_OFFLOADED_PARAMETERS] = "offloaded parameters",
                                                    [MEMORY_RECORDS] = "chunks of optimizer state",
                                                    [MEMORY_SLOTS] = "chunk staging",
@@ -33,33 +34,45 @@ static void fix(struct plan *plan, enum buffer_kind kind, uint32_t index, enum m
     plan->fixed[kind * plan->fixed_width + index] = add_buffer(plan, row, bytes);
 }
 
-static uint64_t part_bytes(const struct plan *plan, uint32_t region, struct placement placement) {
+static uint64_t part_bytes(const struct plan *plan, uint32_t region, struct placement placement,
+                           enum dtype dtype) {
     uint64_t parts = placement_parts(placement, plan->policy->mesh);
-    return plan->model->region[region].padded / parts * sizeof(float);
+    return plan->model->region[region].padded / parts * dtype_bytes(dtype);
+}
+
+/* What the update keeps of the shard: that part of it which is in memory. */
+static void fix_state(struct plan *plan, uint32_t i, uint32_t state_count) {
+    uint64_t bytes = swap_resident_elements(&plan->swap, i) * sizeof(float);
+    if (precision_keeps_masters(&plan->precision)) fix(plan, BUFFER_MASTER, i, MEMORY_MASTERS, bytes);
+    for (uint32_t k = 0; k == 0 || k < state_count;
+         k++) /* an optimizer without state has an empty one, to order by */
+        fix(plan, BUFFER_STATE, k * plan->policy->regions + i, k ? MEMORY_STATE1 : MEMORY_STATE0,
+            state_count ? bytes : 0);
 }
 
 /* What lives from step to step. */
 static void fix_region(struct plan *plan, uint32_t i, uint32_t state_count) {
     const struct placement whole = {{REPLICATE, REPLICATE}};
     const struct region *r = &plan->policy->region[i];
+    const struct precision *p = &plan->precision;
     if (placement_equal(r->rest, whole))
-        fix(plan, BUFFER_PARAM_FULL, i, MEMORY_PARAMETERS, part_bytes(plan, i, whole));
+        fix(plan, BUFFER_PARAM_FULL, i, MEMORY_PARAMETERS, part_bytes(plan, i, whole, p->compute));
     else if (plan->param_tier == TIER_DEVICE)
-        fix(plan, BUFFER_PARAM_SHARD, i, MEMORY_PARAMETERS, part_bytes(plan, i, r->rest));
+        fix(plan, BUFFER_PARAM_SHARD, i, MEMORY_PARAMETERS, part_bytes(plan, i, r->rest, p->compute));
     else
         fix(plan, BUFFER_PARAM_SHARD, i, MEMORY_OFFLOADED_PARAMETERS, swap_param_bytes(&plan->swap, i));
     if (!placement_equal(r->between, r->rest) && !placement_equal(r->between, whole))
-        fix(plan, BUFFER_PARAM_SECOND, i, MEMORY_PARAMETERS, part_bytes(plan, i, r->between));
+        fix(plan, BUFFER_PARAM_SECOND, i, MEMORY_PARAMETERS, part_bytes(plan, i, r->between, p->compute));
     if (r->frozen) return;
-    if (r->grad_kept) fix(plan, BUFFER_GRAD_FULL, i, MEMORY_GRADIENTS, part_bytes(plan, i, whole));
-    bool in_place = placement_equal(r->grad_step, whole) && r->grad_between.axis[AXIS_SHARD] == PARTIAL;
-    struct placement reduced =
-        placement_equal(r->grad_step, whole) ? (struct placement){{SHARD, REPLICATE}} : r->grad_step;
-    if (!in_place) fix(plan, BUFFER_GRAD_SHARD, i, MEMORY_GRADIENTS, part_bytes(plan, i, reduced));
-    for (uint32_t k = 0; k == 0 || k < state_count;
-         k++) /* an optimizer without state has an empty one, to order by */
-        fix(plan, BUFFER_STATE, k * plan->policy->regions + i, k ? MEMORY_STATE1 : MEMORY_STATE0,
-            state_count ? swap_resident_elements(&plan->swap, i) * sizeof(float) : 0);
+    /* A whole gradient at the step is the reduced one, gathered where the backward wrote. */
+    bool gathered = placement_equal(r->grad_step, whole);
+    if (r->grad_kept)
+        fix(plan, BUFFER_GRAD_FULL, i, MEMORY_GRADIENTS,
+            part_bytes(plan, i, whole, gathered && precision_widens(p) ? p->reduced : p->compute));
+    struct placement shard = gathered ? (struct placement){{SHARD, REPLICATE}} : r->grad_step;
+    if (!r->grad_in_place)
+        fix(plan, BUFFER_GRAD_SHARD, i, MEMORY_GRADIENTS, part_bytes(plan, i, shard, p->reduced));
+    fix_state(plan, i, state_count);
 }
 
 /* What chunks pass through. */
@@ -107,8 +120,8 @@ static void note(struct plan *plan, struct intervals *intervals, const struct po
         for (uint8_t k = 0; k < op->writes; k++) {
             if (!(op->acquires & 1u << k)) continue;
             uint32_t *slot = slot_at(plan, policy->evaluating, op->use, op->write[k]);
-            uint64_t bytes =
-                part_bytes(plan, op->write[k].region, (struct placement){{REPLICATE, REPLICATE}});
+            uint64_t bytes = part_bytes(plan, op->write[k].region, (struct placement){{REPLICATE, REPLICATE}},
+                                        plan->precision.compute);
             *slot = interval_begin(intervals, op->write[k], *slot, bytes, tick);
         }
         if (op->kind == OP_RELEASE) {
@@ -237,7 +250,8 @@ static zero_status allocate_tables(struct plan *plan, const struct plan_options 
 static zero_status cut_chunks(struct plan *plan, const struct plan_options *o, struct zero_error *error) {
     struct swap_options options = {.state = o->state_tier == TIER_NVME,
                                    .params = o->param_tier == TIER_NVME,
-                                   .state_count = o->state_count,
+                                   .arrays = o->state_count + precision_keeps_masters(&o->precision),
+                                   .param_dtype = o->precision.compute,
                                    .chunk_elements_max = o->chunk_elements_max,
                                    .slots = o->slots,
                                    .resident_bytes = o->resident_bytes};
@@ -246,14 +260,15 @@ static zero_status cut_chunks(struct plan *plan, const struct plan_options *o, s
 
 static void place_tiers(struct plan *plan, const struct plan_options *o) {
     enum tier_kind resident = o->state_tier == TIER_NVME ? TIER_CPU : o->state_tier;
-    plan->row_tier[MEMORY_STATE0] = plan->row_tier[MEMORY_STATE1] = resident;
+    plan->row_tier[MEMORY_MASTERS] = plan->row_tier[MEMORY_STATE0] = plan->row_tier[MEMORY_STATE1] = resident;
     plan->row_tier[MEMORY_OFFLOADED_PARAMETERS] = o->param_tier;
     plan->row_tier[MEMORY_RECORDS] = TIER_NVME;
     plan->row_tier[MEMORY_SLOTS] = plan->row_tier[MEMORY_PARAM_STAGING] = TIER_CPU;
 }
 
 zero_status plan_make(struct plan *plan, const struct plan_options *o, struct zero_error *error) {
-    *plan = (struct plan){.model = o->model, .policy = o->policy, .param_tier = o->param_tier};
+    *plan = (struct plan){
+        .model = o->model, .policy = o->policy, .precision = o->precision, .param_tier = o->param_tier};
     struct intervals intervals = {0};
     zero_status status = allocate_tables(plan, o, error);
     if (!status) status = cut_chunks(plan, o, error);

@@ -11,6 +11,7 @@
 
 #include "engine/base/hazard.h"
 #include "engine/model.h"
+#include "engine/precision.h"
 #include "engine/swap.h"
 #include "kernels/optimizer.h"
 #include "offload/tier.h"
@@ -23,6 +24,7 @@ enum memory_row {
     MEMORY_GATHERED,
     MEMORY_STAGING,
     MEMORY_MESSAGES,
+    MEMORY_MASTERS,              /* where they are not the parameters */
     MEMORY_OFFLOADED_PARAMETERS, /* on the drive, or in host memory */
     MEMORY_RECORDS,              /* of chunks, on the drive */
     MEMORY_SLOTS,                /* of the staging ring, and one more for access between steps */
@@ -47,11 +49,13 @@ struct plan_options {
     uint64_t resident_bytes;
     uint64_t staging_bytes; /* of one staging buffer; policy->stagings of them */
     uint64_t message_bytes;
+    struct precision precision;
 };
 
 struct plan {
     const struct model *model;
     const struct policy *policy;
+    struct precision precision;
     struct swap swap;
     struct plan_buffer *buffer;
     uint32_t buffers, capacity;

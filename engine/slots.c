@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "engine/engine_internal.h"
+#include "kernels/cast.h"
 
 static bool belongs(const struct model *m, const struct zero_unit *unit, uint32_t owner) {
     for (uint32_t i = unit->first_param; i < unit->first_param + unit->params; i++)
@@ -13,21 +14,21 @@ static bool belongs(const struct model *m, const struct zero_unit *unit, uint32_
  * that what is reduced is defined. Parameters of this unit will be overwritten by the host. */
 void slots_start_gradient(zero_engine *e, const struct zero_unit *unit, uint16_t region) {
     const struct model_region *r = &e->model.region[region];
-    float *grad = executor_address(e->executor, (struct buffer_ref){BUFFER_GRAD_FULL, region});
-    uint64_t end = 0;
+    uint8_t *grad = executor_address(e->executor, (struct buffer_ref){BUFFER_GRAD_FULL, region});
+    uint64_t end = 0, bytes = dtype_bytes(e->precision.compute);
     for (uint32_t i = 0; i < r->params; i++) {
         struct model_param *p = &e->model.param[r->param[i]];
         p->written = !belongs(&e->model, unit, r->param[i]);
-        memset(grad + end, 0, (p->offset - end) * sizeof *grad);
-        if (p->written) memset(grad + p->offset, 0, p->count * sizeof *grad);
+        memset(grad + end * bytes, 0, (p->offset - end) * bytes);
+        if (p->written) memset(grad + p->offset * bytes, 0, p->count * bytes);
         end = p->offset + p->count;
     }
-    memset(grad + end, 0, (r->padded - end) * sizeof *grad);
+    memset(grad + end * bytes, 0, (r->padded - end) * bytes);
 }
 
-static float *param_address(const zero_engine *e, const struct model_param *p, enum buffer_kind kind) {
-    float *flat = executor_address(e->executor, (struct buffer_ref){(uint16_t)kind, (uint16_t)p->region});
-    return flat ? flat + p->offset : NULL;
+static void *param_address(const zero_engine *e, const struct model_param *p, enum buffer_kind kind) {
+    uint8_t *flat = executor_address(e->executor, (struct buffer_ref){(uint16_t)kind, (uint16_t)p->region});
+    return flat ? flat + p->offset * dtype_bytes(e->precision.compute) : NULL;
 }
 
 void slots_set(zero_engine *e, const struct zero_unit *unit, bool backward) {
@@ -49,13 +50,25 @@ void slots_clear(zero_engine *e, const struct zero_unit *unit, bool backward) {
         struct model_param *p = &e->model.param[i], *owner = &e->model.param[p->owner];
         bool trains = backward && !e->regions[p->region].frozen;
         if (trains && p->spans)
-            borrowed_give_gradients(p, param_address(e, p, BUFFER_GRAD_FULL), owner->written);
+            borrowed_give_gradients(e, p, param_address(e, p, BUFFER_GRAD_FULL), owner->written);
         if (backward) owner->written = true;
         if (p->slot) *p->slot = (zero_slot){0};
     }
 }
 
-zero_status zero_param_give_grad(zero_unit *unit, const char *param, const float *grad) {
+void gradient_take(enum dtype dtype, void *sum, const void *gradient, uint64_t count, bool add) {
+    enum { STEP_ELEMENTS = 1024 };
+    float left[STEP_ELEMENTS], right[STEP_ELEMENTS];
+    for (uint64_t at = 0; at < count; at += STEP_ELEMENTS) {
+        uint64_t n = count - at < STEP_ELEMENTS ? count - at : STEP_ELEMENTS, skip = at * dtype_bytes(dtype);
+        cast(right, DTYPE_F32, (const uint8_t *)gradient + skip, dtype, n);
+        if (add) cast(left, DTYPE_F32, (uint8_t *)sum + skip, dtype, n);
+        for (uint64_t i = 0; i < n && add; i++) right[i] += left[i];
+        cast((uint8_t *)sum + skip, dtype, right, DTYPE_F32, n);
+    }
+}
+
+zero_status zero_param_give_grad(zero_unit *unit, const char *param, const void *grad) {
     zero_engine *e = unit->engine;
     zero_status status = engine_check(e);
     if (status) return status;
@@ -69,8 +82,7 @@ zero_status zero_param_give_grad(zero_unit *unit, const char *param, const float
             ZERO_E_ORDER,
             "zero_param_give_grad of \"%s\": call it between zero_backward_begin and _end of \"%s\"", param,
             unit->name);
-    float *flat = param_address(e, p, BUFFER_GRAD_FULL);
-    bool add = e->model.param[p->owner].written;
-    for (uint64_t i = 0; i < p->count; i++) flat[i] = add ? flat[i] + grad[i] : grad[i];
+    gradient_take(e->precision.compute, param_address(e, p, BUFFER_GRAD_FULL), grad, p->count,
+                  e->model.param[p->owner].written);
     return ZERO_OK;
 }

@@ -6,14 +6,12 @@ static uint64_t round_up(uint64_t value, uint64_t to) { return (value + to - 1) 
 
 static uint64_t min64(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
-enum { PAGE_ELEMENTS = CHUNK_ALIGN_BYTES / sizeof(float) };
-
 /* ---- one chunk ---- */
 
-static uint64_t state_stride(uint64_t elements) { return round_up(elements * sizeof(float), ALIGN_BYTES); }
+static uint64_t stride(uint64_t elements) { return round_up(elements * sizeof(float), ALIGN_BYTES); }
 
 static uint64_t record_bytes(const struct swap *swap, uint64_t elements) {
-    return round_up(swap->states * state_stride(elements) + CHUNK_TAG_BYTES, CHUNK_ALIGN_BYTES);
+    return round_up(swap->arrays * stride(elements) + CHUNK_TAG_BYTES, CHUNK_ALIGN_BYTES);
 }
 
 struct chunk swap_chunk(const struct swap *swap, uint32_t region, uint32_t i) {
@@ -22,12 +20,14 @@ struct chunk swap_chunk(const struct swap *swap, uint32_t region, uint32_t i) {
     c.count = min64(swap->chunk_elements, swap->elements[region] - c.first);
     c.state = i >= r->resident;
     c.params = r->params;
-    c.state_stride = state_stride(c.count);
-    c.tag = swap->states * c.state_stride;
+    c.stride = stride(c.count);
+    c.tag = swap->arrays * c.stride;
     c.record_bytes = record_bytes(swap, c.count);
     if (c.state)
         c.record = swap->first_record[region] + (i - r->resident) * record_bytes(swap, swap->chunk_elements);
-    c.param_bytes = round_up(c.count * sizeof(float), CHUNK_ALIGN_BYTES);
+    c.param_place = c.first * dtype_bytes(swap->param_dtype);
+    c.param_used = c.count * dtype_bytes(swap->param_dtype);
+    c.param_bytes = round_up(c.param_used, CHUNK_ALIGN_BYTES);
     return c;
 }
 
@@ -36,7 +36,7 @@ uint64_t swap_resident_elements(const struct swap *swap, uint32_t region) {
 }
 
 uint64_t swap_param_bytes(const struct swap *swap, uint32_t region) {
-    return round_up(swap->elements[region] * sizeof(float), CHUNK_ALIGN_BYTES);
+    return round_up(swap->elements[region] * dtype_bytes(swap->param_dtype), CHUNK_ALIGN_BYTES);
 }
 
 /* ---- all of them ---- */
@@ -45,18 +45,18 @@ static bool rests_sharded(const struct region *r) { return !placement_is(r->rest
 
 /* A chunk is not larger than the largest shard, so that small models plan small slots. */
 static void choose_chunk(struct swap *swap, const struct swap_options *o, uint32_t regions) {
-    uint64_t largest = 0,
-             elements = CHUNK_BYTES_DEFAULT / (o->state_count ? o->state_count : 1) / sizeof(float);
+    uint64_t largest = 0, page = CHUNK_ALIGN_BYTES / dtype_bytes(o->param_dtype),
+             elements = CHUNK_BYTES_DEFAULT / (o->arrays ? o->arrays : 1) / sizeof(float);
     for (uint32_t i = 0; i < regions; i++)
         if (swap->elements[i] > largest) largest = swap->elements[i];
     if (o->chunk_elements_max && o->chunk_elements_max < elements) elements = o->chunk_elements_max;
-    elements = min64(elements, round_up(largest, PAGE_ELEMENTS)) / PAGE_ELEMENTS * PAGE_ELEMENTS;
-    swap->chunk_elements = elements ? elements : PAGE_ELEMENTS;
+    elements = min64(elements, round_up(largest, page)) / page * page;
+    swap->chunk_elements = elements ? elements : page;
 }
 
 /* Nothing of an optimizer without state is staged on its account. */
 static void cut_regions(struct swap *swap, const struct swap_options *o, const struct policy *policy) {
-    bool state = o->state && o->state_count;
+    bool state = o->state && o->arrays;
     for (uint32_t i = 0; i < policy->regions; i++) {
         uint64_t chunks = round_up(swap->elements[i], swap->chunk_elements) / swap->chunk_elements;
         swap->region[i] = (struct offload_region){.chunks = (uint32_t)chunks,
@@ -70,14 +70,14 @@ static void cut_regions(struct swap *swap, const struct swap_options *o, const s
 
 /* A fixed prefix of the order of use stays in memory. */
 static void choose_residents(struct swap *swap, const struct swap_options *o, const struct policy *policy) {
-    uint64_t left = o->resident_bytes, chunk_bytes = swap->chunk_elements * o->state_count * sizeof(float);
+    uint64_t left = o->resident_bytes, chunk_bytes = swap->chunk_elements * o->arrays * sizeof(float);
     for (uint32_t k = 0; k < policy->refreshes; k++) {
         uint32_t region = policy->refresh[k];
         struct offload_region *r = &swap->region[region];
-        uint64_t all = swap->elements[region] * o->state_count * sizeof(float);
+        uint64_t all = swap->elements[region] * o->arrays * sizeof(float);
         swap->state_bytes += all;
         if (r->resident < r->chunks) r->resident = left >= all ? r->chunks : (uint32_t)(left / chunk_bytes);
-        uint64_t kept = swap_resident_elements(swap, region) * o->state_count * sizeof(float);
+        uint64_t kept = swap_resident_elements(swap, region) * o->arrays * sizeof(float);
         swap->resident_bytes += kept;
         left = r->resident < r->chunks ? 0 : left - min64(left, kept);
     }
@@ -101,7 +101,8 @@ static void place_records(struct swap *swap, const struct policy *policy) {
 zero_status swap_make(struct swap *swap, const struct swap_options *o, const struct model *model,
                       const struct policy *policy, struct zero_error *error) {
     uint32_t regions = policy->regions;
-    *swap = (struct swap){.states = o->state_count, .slots = o->slots ? o->slots : SLOTS_DEFAULT};
+    *swap = (struct swap){
+        .arrays = o->arrays, .param_dtype = o->param_dtype, .slots = o->slots ? o->slots : SLOTS_DEFAULT};
     swap->region = calloc(regions, sizeof *swap->region);
     swap->elements = calloc(regions, sizeof *swap->elements);
     swap->first_record = calloc(regions, sizeof *swap->first_record);
@@ -117,8 +118,9 @@ zero_status swap_make(struct swap *swap, const struct swap_options *o, const str
     cut_regions(swap, o, policy);
     choose_residents(swap, o, policy);
     place_records(swap, policy);
-    swap->slot_param = o->state && o->state_count ? record_bytes(swap, swap->chunk_elements) : 0;
-    swap->slot_bytes = swap->slot_param + (o->params ? swap->chunk_elements * sizeof(float) : 0);
+    swap->slot_param = o->state && o->arrays ? record_bytes(swap, swap->chunk_elements) : 0;
+    swap->slot_bytes =
+        swap->slot_param + (o->params ? swap->chunk_elements * dtype_bytes(o->param_dtype) : 0);
     return ZERO_OK;
 }
 

@@ -37,7 +37,7 @@ static uint64_t record_place(const struct executor *e, const struct chunk *c) {
 
 static uint64_t param_place(const struct executor *e, uint32_t region, const struct chunk *c) {
     struct buffer_ref shard = {BUFFER_PARAM_SHARD, (uint16_t)region};
-    return plan_place(e->o.plan, plan_fixed(e->o.plan, shard)) + c->first * sizeof(float);
+    return plan_place(e->o.plan, plan_fixed(e->o.plan, shard)) + c->param_place;
 }
 
 static zero_status post(struct executor *e, struct item *item, bool write, uint64_t place, uint64_t bytes,
@@ -80,7 +80,7 @@ static zero_status check_params(struct executor *e, uint32_t region, const struc
     const struct stored *stored = &e->stored[c->index];
     if (!stored->has_params) return ZERO_OK;
     struct chunk_tag expected = {0, c->index, 0, stored->param_check}, found = expected;
-    found.checksum = XXH3_64bits(params, c->count * sizeof(float));
+    found.checksum = XXH3_64bits(params, c->param_used);
     if (found.checksum == expected.checksum) return ZERO_OK;
     return damaged(e, region, c, param_place(e, region, c), "parameters", &expected, &found);
 }
@@ -119,7 +119,7 @@ static zero_status write_chunk(struct executor *e, struct item *item, uint32_t r
     }
     if (c->params) {
         stored->has_params = true;
-        stored->param_check = XXH3_64bits(params, c->count * sizeof(float));
+        stored->param_check = XXH3_64bits(params, c->param_used);
     }
     if (!status && c->params) status = post(e, item, true, param_place(e, region, c), c->param_bytes, params);
     return status;
@@ -135,7 +135,8 @@ static struct chunk item_chunk(const struct executor *e, const struct item *item
 /* Where an operation's chunk is in memory: parameters in the staged shard, else in its slot. */
 static uint8_t *item_memory(const struct executor *e, const struct item *item, const struct chunk *c) {
     const struct operation *op = &item->task->op;
-    if (op->object == OBJECT_PARAM) return (uint8_t *)(buffer_address(e, item->task->write[0]) + c->first);
+    if (op->object == OBJECT_PARAM)
+        return (uint8_t *)buffer_address(e, item->task->write[0]) + c->param_place;
     return slot_address(e, op->sequence + item->index);
 }
 

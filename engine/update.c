@@ -6,28 +6,35 @@
 
 struct update_argument {
     struct executor *executor;
-    float *master, *state[OPTIMIZER_STATES_MAX]; /* of element `begin`, as is the gradient */
-    const float *gradient;
+    float *master, *state[OPTIMIZER_STATES_MAX]; /* of element `begin`, as are gradient and out */
+    void *out;                                   /* the parameters, where they are not the master; or NULL */
+    const void *gradient;
     uint64_t begin, end; /* elements of the shard */
     uint32_t region, scalars;
 };
 
 _Static_assert(sizeof(struct update_argument) <= DEVICE_ARGUMENT_BYTES, "arguments are copied into the work");
 
-enum { UPDATE_SPANS = 2 + 2 * OPTIMIZER_STATES_MAX };
+enum { UPDATE_SPANS = 3 + OPTIMIZER_STATES_MAX }; /* gradient, master, parameters, states */
 _Static_assert((int)UPDATE_SPANS <= (int)DEVICE_SPANS_MAX, "an update's memory fits its description");
+
+static void *element_at(const void *base, enum dtype dtype, uint64_t index) {
+    return base ? (uint8_t *)base + index * dtype_bytes(dtype) : NULL;
+}
 
 /* One call of the optimizer per run of parameters of one group: elements [begin, end) of the shard. */
 static void update_run(const struct update_argument *a, uint64_t begin, uint64_t end, uint32_t group) {
     struct executor *e = a->executor;
+    const struct precision *p = &e->o.precision;
     struct scalar_set *set = &e->scalars[a->scalars];
     uint64_t skip = begin - a->begin;
     struct optimizer_args args = {.count = end - begin,
                                   .master = a->master + skip,
-                                  .gradient = a->gradient + skip,
-                                  .gradient_dtype = DTYPE_F32,
+                                  .gradient = element_at(a->gradient, p->reduced, skip),
+                                  .gradient_dtype = p->reduced,
                                   .gradient_scale = set->scale,
-                                  .out_dtype = DTYPE_F32,
+                                  .out = element_at(a->out, p->compute, skip),
+                                  .out_dtype = p->compute,
                                   .scalars = &set->group[group],
                                   .threads = e->o.threads};
     for (uint32_t k = 0; k < e->o.state_count; k++) args.state[k] = a->state[k] + skip;
@@ -63,7 +70,13 @@ static void run_update(void *argument) {
 /* What is in memory of the shard: the operation's chunks at once. */
 static void whole_run(struct executor *e, struct item *item, struct update_argument *a) {
     a->end = swap_resident_elements(&e->o.plan->swap, a->region);
+    if (precision_keeps_masters(&e->o.precision)) a->master = executor_master(e, a->region);
     for (uint32_t k = 0; k < e->o.state_count; k++) a->state[k] = executor_state(e, a->region, k);
+}
+
+/* Array `k` of a record in a slot. */
+static float *array_at(uint8_t *slot, const struct chunk *c, uint32_t k) {
+    return (float *)(void *)(slot + k * c->stride);
 }
 
 /* One chunk; what of it is on the drive is in a slot now. */
@@ -73,27 +86,33 @@ static void one_chunk(struct executor *e, struct item *item, struct update_argum
     uint8_t *slot = slot_address(e, op->sequence + item->index);
     a->begin = c.first;
     a->end = c.first + c.count;
-    a->gradient += c.first;
-    a->master = c.params ? (float *)(void *)(slot + e->o.plan->swap.slot_param) : a->master + c.first;
+    a->gradient = element_at(a->gradient, e->o.precision.reduced, c.first);
+    a->out =
+        c.params ? slot + e->o.plan->swap.slot_param : element_at(a->out, e->o.precision.compute, c.first);
+    if (precision_keeps_masters(&e->o.precision))
+        a->master = c.state ? array_at(slot, &c, e->o.state_count) : executor_master(e, a->region) + c.first;
     for (uint32_t k = 0; k < e->o.state_count; k++)
-        a->state[k] = c.state ? (float *)(void *)(slot + k * c.state_stride)
-                              : executor_state(e, a->region, k) + c.first;
+        a->state[k] = c.state ? array_at(slot, &c, k) : executor_state(e, a->region, k) + c.first;
 }
 
 zero_status start_update(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
     struct placement cut = e->o.policy->region[op->region].state;
+    const struct precision *p = &e->o.precision;
     struct update_argument a = {.executor = e,
-                                .gradient = own_part_address(e, op->read[0], item->task->read[0], cut),
+                                .gradient =
+                                    own_part_address(e, op->read[0], item->task->read[0], cut, p->reduced),
                                 .region = op->region,
                                 .scalars = item->task->scalars};
     if (op->write[0].kind != BUFFER_STATE)
-        a.master = own_part_address(e, op->write[0], item->task->write[0], cut);
+        a.out = own_part_address(e, op->write[0], item->task->write[0], cut, p->compute);
     (op->pipe.used ? one_chunk : whole_run)(e, item, &a);
-    uint64_t bytes = (a.end - a.begin) * sizeof(float);
+    if (!precision_keeps_masters(p)) a.master = a.out, a.out = NULL;
+    uint64_t count = a.end - a.begin, bytes = count * sizeof(float);
     struct device_work work = {.run = run_update, .reads = 1, .writes = 1};
-    work.read[0] = (struct device_span){(void *)a.gradient, bytes};
+    work.read[0] = (struct device_span){(void *)a.gradient, count * dtype_bytes(p->reduced)};
     work.write[0] = (struct device_span){a.master, bytes};
+    if (a.out) work.write[work.writes++] = (struct device_span){a.out, count * dtype_bytes(p->compute)};
     for (uint32_t k = 0; k < e->o.state_count; k++)
         work.write[work.writes++] = (struct device_span){a.state[k], bytes};
     for (uint8_t i = 0; i < work.writes; i++) work.read[work.reads++] = work.write[i]; /* updated in place */

@@ -97,15 +97,21 @@ uint32_t zero_engine_size(const zero_engine *engine); /* the number of ranks */
 uint32_t
 zero_engine_threads(const zero_engine *engine); /* CPU threads of this rank: for the host's own kernels */
 
+/* The type of what host and engine share in compute: parameters, gradients, slots, spans. By the
+ * configuration: fp32, or bf16.enabled, or fp16.enabled. Masters and optimizer states are fp32 always. */
+typedef enum zero_dtype { ZERO_F32, ZERO_BF16, ZERO_F16 } zero_dtype;
+zero_dtype zero_engine_dtype(const zero_engine *engine);
+
 /* ---- declaring the model: local, the same on all ranks, before commit ---- */
 
-/* Where the engine leaves a parameter's addresses. The host owns the slot; it lives as long as the engine. */
+/* Where the engine leaves a parameter's addresses, of elements of type zero_engine_dtype. The host owns the
+ * slot; it lives as long as the engine. */
 typedef struct zero_slot {
-    float *param; /* all elements; valid from forward_begin to forward_end and from backward_begin to
+    void *param; /* all elements; valid from forward_begin to forward_end and from backward_begin to
                      backward_end */
-    float *grad;  /* from backward_begin to backward_end: the host writes or adds d loss / d param of its
+    void *grad;  /* from backward_begin to backward_end: the host writes or adds d loss / d param of its
                      micro-batch's  mean loss; NULL for frozen parameters */
-    int add;      /* 0: grad holds garbage, overwrite all of it; 1: add to it */
+    int add;     /* 0: grad holds garbage, overwrite all of it; 1: add to it */
 } zero_slot;
 
 enum {
@@ -116,8 +122,8 @@ enum {
 /* A piece of a parameter in the host program's own memory, for trainers that keep, say, all layers of a kind
  * in one array. `grad` may be NULL for frozen parameters. */
 typedef struct zero_span {
-    float *param, *grad;
-    uint64_t count; /* elements */
+    void *param, *grad;
+    uint64_t count; /* elements, of type zero_engine_dtype */
 } zero_span;
 
 typedef struct zero_param {
@@ -195,8 +201,9 @@ zero_status zero_backward_begin(zero_unit *unit);
 zero_status zero_backward_end(zero_unit *unit);
 
 /* Between backward_begin and backward_end of a unit that has `param`: its gradient, made elsewhere, in place
- * of writing to the slot's grad. `grad`: all elements; read before the call returns. Local. */
-zero_status zero_param_give_grad(zero_unit *unit, const char *param, const float *grad);
+ * of writing to the slot's grad. `grad`: all elements, of type zero_engine_dtype; read before the call
+ * returns. Local. */
+zero_status zero_param_give_grad(zero_unit *unit, const char *param, const void *grad);
 
 typedef struct zero_step_info {
     size_t struct_size;

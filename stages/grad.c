@@ -1,12 +1,10 @@
 /* Gradients of a region: where a backward writes them, when they are reduced, where they are at the step. */
 #include "stages/emit.h"
 
-/* zero0 without sharded accumulation reduces into its own part of the full gradient; all others into a shard.
- */
+/* zero0 without sharded accumulation reduces into its own part of the full gradient, if that is wide enough;
+ * all others into a shard. */
 enum buffer_kind grad_shard_buffer(const struct region *r) {
-    bool in_place =
-        placement_is(r->grad_step, REPLICATE, REPLICATE) && r->grad_between.axis[AXIS_SHARD] == PARTIAL;
-    return in_place ? BUFFER_GRAD_FULL : BUFFER_GRAD_SHARD;
+    return r->grad_in_place ? BUFFER_GRAD_FULL : BUFFER_GRAD_SHARD;
 }
 
 void grad_begin(struct policy *p, uint16_t region, uint32_t position, struct operation *compute) {

@@ -36,7 +36,9 @@ static void resolve(const struct policy *p, struct region *r) {
     r->rest = r->persistent ? whole : s->param_rest;
     r->between = r->persistent ? whole : s->param_between;
     bool accumulates_whole = placement_is(r->grad_between, PARTIAL, PARTIAL) && p->micro_steps > 1;
-    r->grad_kept = placement_is(r->grad_step, REPLICATE, REPLICATE) || accumulates_whole;
+    bool gathered = placement_is(r->grad_step, REPLICATE, REPLICATE);
+    r->grad_kept = gathered || accumulates_whole;
+    r->grad_in_place = gathered && r->grad_between.axis[AXIS_SHARD] == PARTIAL && !p->grad_widens;
     r->full = r->second = r->stale = r->partial = r->reduced = r->final = r->grad_live = false;
 }
 

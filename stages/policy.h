@@ -31,7 +31,8 @@ struct region {
 
     /* From the stage's row, by policy_open. */
     struct placement state, grad_between, grad_step, rest, between;
-    bool grad_kept; /* the full gradient's buffer lives from step to step */
+    bool grad_kept;     /* the full gradient's buffer lives from step to step */
+    bool grad_in_place; /* reduced into this rank's part of it */
 
     /* What was emitted. */
     bool full, second, stale;     /* parameters */
@@ -47,6 +48,8 @@ struct policy {
     uint32_t micro_steps; /* per step */
     uint32_t depth;       /* gathers ahead */
     uint32_t stagings;    /* buffers that reductions take turns with; 0: none needed */
+    bool
+        grad_widens; /* a reduced gradient is wider than what a backward writes: it needs a place of its own */
     const struct use *forward;
     uint32_t uses;
     struct region *region;

@@ -11,7 +11,7 @@
 
 #include "engine/base/error.h"
 
-enum { DEVICE_SPANS_MAX = 8, DEVICE_ARGUMENT_BYTES = 64 };
+enum { DEVICE_SPANS_MAX = 8, DEVICE_ARGUMENT_BYTES = 80 };
 
 struct device_span {
     void *data;

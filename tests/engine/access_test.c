@@ -85,7 +85,7 @@ static void put_and_get(struct plain *p, const struct toy_setup *s) {
     CHECK_BYTES(p->slot[1].param, tiny, sizeof tiny);
     CHECK_INT(zero_forward_end(p->unit[0]), ZERO_OK);
     CHECK_INT(zero_forward_begin(p->unit[1]), ZERO_OK);
-    CHECK_DOUBLE(p->slot[2].param[39], 7, 0);
+    CHECK_DOUBLE(((const float *)p->slot[2].param)[39], 7, 0);
     CHECK_INT(zero_forward_end(p->unit[1]), ZERO_OK);
     CHECK_INT(zero_engine_flush(p->engine), ZERO_OK); /* no rank leaves while another gathers ahead */
 }

@@ -46,9 +46,11 @@ zero_status plain_backward(struct plain *p, uint32_t unit, uint32_t micro) {
     for (uint32_t i = 0; i < p->params && !status; i++) {
         const zero_slot *slot = &p->slot[i];
         if (p->unit_of[i] != unit || !slot->grad) continue;
+        const float *weight = slot->param;
+        float *grad = slot->grad;
         for (uint64_t k = 0; k < p->param[i].count; k++) {
-            float gradient = plain_gradient(slot->param[k], k, rank, micro);
-            slot->grad[k] = slot->add ? slot->grad[k] + gradient : gradient;
+            float gradient = plain_gradient(weight[k], k, rank, micro);
+            grad[k] = slot->add ? grad[k] + gradient : gradient;
         }
     }
     return status ? status : zero_backward_end(p->unit[unit]);

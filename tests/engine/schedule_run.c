@@ -63,12 +63,14 @@ static zero_status declare(struct runner *r) {
 static void write_gradient(struct runner *r, uint32_t param) {
     const struct schedule_step *step = &r->schedule->step[r->step];
     const zero_slot *slot = &r->slot[param];
+    const float *weight = slot->param;
+    float *grad = slot->grad;
     bool nan = step->nan_pass == (int32_t)r->pass && r->rank == r->schedule->ranks - 1;
     uint64_t key = mix(((r->step * 64 + r->pass) * 64 + r->rank) * 64 + param + 1);
     for (uint32_t j = 0; j < r->schedule->param[param].count; j++) {
         float noise = (float)(mix(key + j) >> 40) * 0x1p-24f - 0.5f;
-        float g = nan && j == 0 ? NAN : noise + 0.3f * slot->param[j];
-        slot->grad[j] = slot->add ? slot->grad[j] + g : g;
+        float g = nan && j == 0 ? NAN : noise + 0.3f * weight[j];
+        grad[j] = slot->add ? grad[j] + g : g;
     }
 }
 

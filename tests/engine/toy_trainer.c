@@ -120,7 +120,7 @@ static zero_status one_pass(struct rank *r, uint32_t micro, zero_mode mode, doub
         struct toy_arrays a = arrays(r);
         if (!status) toy_backward(&r->pass, u, &a);
         if (!status) status = give(r, u);
-        if (!status && r->out->skipped && u == 0) r->slot[1].grad[0] = NAN; /* asked for by one_step */
+        if (!status && r->out->skipped && u == 0) *(float *)r->slot[1].grad = NAN; /* asked for by one_step */
         if (!status) status = zero_backward_end(r->unit[u]);
     }
     return status;

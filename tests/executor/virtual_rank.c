@@ -262,7 +262,7 @@ static struct toy_arrays arrays(const struct rank *r) {
     for (uint32_t i = 0; i < TOY_PARAMS; i++) {
         const struct model_param *p = &r->model.param[i];
         if (p->unit != current_unit(r)) continue;
-        a.param[i] = executor_address(r->executor, param_ref(p->region)) + p->offset;
+        a.param[i] = (float *)executor_address(r->executor, param_ref(p->region)) + p->offset;
         float *grad = executor_address(r->executor, grad_ref(p->region));
         if (grad) a.grad[i] = grad + p->offset;
         a.add[i] = 1;
@@ -431,10 +431,8 @@ static void collect(struct run *run, struct toy_result *out) {
             uint64_t count = r->model.region[p->region].padded / placement_parts(cut, r->policy.mesh);
             uint64_t first = placement_part(cut, r->policy.mesh, k) * count;
             float *full = executor_address(r->executor, param_ref(p->region));
-            const float *at = full ? full
-                                   : executor_address(r->executor, (struct buffer_ref){BUFFER_PARAM_SHARD,
-                                                                                       (uint16_t)p->region}) -
-                                         first;
+            const struct buffer_ref shard = {BUFFER_PARAM_SHARD, (uint16_t)p->region};
+            const float *at = full ? full : (float *)executor_address(r->executor, shard) - first;
             if (full) first = 0, count = r->model.region[p->region].padded; /* every copy must be whole */
             for (uint64_t e = 0; e < p->count; e++)
                 if (p->offset + e >= first && p->offset + e < first + count) {

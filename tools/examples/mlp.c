@@ -69,12 +69,13 @@ static void linear_forward(const float *x, const zero_slot *slots, uint64_t ins,
 /* dy -> dweight and dbias, overwritten or added to as the slots say, and dx. */
 static void linear_backward(const float *x, const float *dy, const zero_slot *slots, uint64_t ins,
                             uint64_t outs, float *dx) {
+    float *bias = slots[1].grad;
     dnnl_sgemm('T', 'N', outs, ins, flags.batch, 1, dy, outs, x, ins, slots[0].add ? 1 : 0, slots[0].grad,
                ins);
     for (uint64_t o = 0; o < outs; o++) {
-        float sum = slots[1].add ? slots[1].grad[o] : 0;
+        float sum = slots[1].add ? bias[o] : 0;
         for (uint64_t i = 0; i < flags.batch; i++) sum += dy[i * outs + o];
-        slots[1].grad[o] = sum;
+        bias[o] = sum;
     }
     dnnl_sgemm('N', 'N', flags.batch, ins, outs, 1, dy, outs, slots[0].param, ins, 0, dx, ins);
 }

@@ -36,18 +36,18 @@ static void backward_columns(void *context, uint32_t index, uint32_t thread) {
     struct backward *b = context;
     struct gpt *gpt = b->gpt;
     zero_slot *token = &gpt->embedding.slot[TOKEN_WEIGHT], *position = &gpt->embedding.slot[POSITION_WEIGHT];
+    float *token_grad = token->grad, *position_grad = position->grad;
     uint64_t width = gpt->config.width, first = (uint64_t)index * COLUMNS_PER_TASK;
     uint64_t count = width - first < COLUMNS_PER_TASK ? width - first : COLUMNS_PER_TASK;
     if (!token->add)
-        for (uint64_t v = 0; v < gpt->config.vocab; v++)
-            memset(token->grad + v * width + first, 0, count * 4);
+        for (uint64_t v = 0; v < gpt->config.vocab; v++) memset(token_grad + v * width + first, 0, count * 4);
     if (!position->add)
         for (uint64_t t = 0; t < gpt->config.context; t++)
-            memset(position->grad + t * width + first, 0, count * 4);
+            memset(position_grad + t * width + first, 0, count * 4);
     for (uint32_t row = 0; row < gpt->pass.rows; row++) {
         const float *from = b->gradient + row * width + first;
-        float *to_token = token->grad + (uint64_t)gpt->pass.tokens[row] * width + first;
-        float *to_position = position->grad + row % gpt->pass.length * width + first;
+        float *to_token = token_grad + (uint64_t)gpt->pass.tokens[row] * width + first;
+        float *to_position = position_grad + row % gpt->pass.length * width + first;
         gpt->kernels->add(to_token, to_token, from, count);
         gpt->kernels->add(to_position, to_position, from, count);
     }

@@ -32,5 +32,5 @@ void weight_gradient_panel(void *context, uint32_t index, uint32_t thread) {
              rows = w->inputs - first < PANEL_ROWS ? w->inputs - first : PANEL_ROWS;
     matmul(w->failed, rows, w->outputs, w->rows, 1, transposed(w->input + first, w->inputs),
            plain(w->output_gradient, w->outputs), w->add ? 1 : 0,
-           w->slot->grad + (uint64_t)first * w->outputs, w->outputs);
+           (float *)w->slot->grad + (uint64_t)first * w->outputs, w->outputs);
 }
