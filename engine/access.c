@@ -128,7 +128,7 @@ zero_status zero_engine_get(zero_engine *e, const char *param, zero_kind kind, f
     if (status) return status;
     status = get_pieces(e, &range, out);
     if (kind != ZERO_GRAD || status) return status;
-    float mean = (float)(1.0 / ((double)e->size * e->policy.micro_steps));
+    float mean = (float)engine_mean(e);
     for (uint64_t i = 0; i < count; i++) out[i] *= mean;
     return ZERO_OK;
 }

@@ -252,7 +252,8 @@ static void report_plan(const zero_engine *e, zero_plan *out) {
                                        p->row_bytes[MEMORY_SLOTS] + p->row_bytes[MEMORY_PARAM_STAGING],
                       .drive_read_bytes = p->swap.step_bytes + p->param_fetch_bytes,
                       .drive_write_bytes = p->swap.step_bytes,
-                      .drive_life_steps = drive_life_steps(e)};
+                      .drive_life_steps = drive_life_steps(e),
+                      .master_bytes = p->row_bytes[MEMORY_MASTERS]};
     plan.state_bytes = plan.resident_state_bytes + p->row_bytes[MEMORY_RECORDS];
     for (int t = 0; t < ZERO_TIERS; t++) {
         plan.bytes[t] = planned_bytes(e, t);

@@ -1,5 +1,6 @@
 /* Opening and closing an engine. */
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,6 +38,28 @@ static zero_status open_optimizer(zero_engine *e, struct zero_error *error) {
     return ZERO_OK;
 }
 
+_Static_assert((int)CONFIG_FP32 == (int)DTYPE_F32 && (int)CONFIG_BF16 == (int)DTYPE_BF16 &&
+                   (int)CONFIG_FP16 == (int)DTYPE_F16,
+               "types are numbered alike");
+
+static void open_precision(zero_engine *e) {
+    const struct config *c = &e->config;
+    bool shards_accumulate = c->accumulation_steps > 1 && c->accumulation_mode == CONFIG_ACCUMULATE_EVERY;
+    e->precision =
+        precision_make((enum dtype)c->compute_dtype, (enum dtype)c->communication_dtype, shards_accumulate);
+    e->loss_scale = (struct loss_scale){.value = 1};
+    if (c->compute_dtype != CONFIG_FP16) return;
+    bool dynamic = c->fp16.loss_scale == 0;
+    e->loss_scale = (struct loss_scale){.value = dynamic ? ldexp(1, (int)c->fp16.initial_scale_power)
+                                                         : c->fp16.loss_scale,
+                                        .dynamic = dynamic,
+                                        .min = (double)c->fp16.min_loss_scale,
+                                        .window = c->fp16.loss_scale_window,
+                                        .hysteresis = c->fp16.hysteresis,
+                                        .consecutive = c->fp16.consecutive_hysteresis,
+                                        .allowed = c->fp16.hysteresis};
+}
+
 static void log_choices(const zero_engine *e) {
     if (e->rank) return;
     for (uint64_t i = 0; i < e->config.line_count; i++)
@@ -44,12 +67,15 @@ static void log_choices(const zero_engine *e) {
     static const char *const modes[] = {[CONFIG_ACCUMULATE_LAST] = "in the last micro-step",
                                         [CONFIG_ACCUMULATE_EVERY] = "in every micro-step"};
     log_line(&e->log, ZERO_LOG_INFO,
-             "%s, %" PRIu32 " ranks over %s, %" PRIu32 " threads each, gradients reduced %s",
+             "%s, %" PRIu32 " ranks over %s, %" PRIu32
+             " threads each, compute in %s, gradients reduced %s in %s",
              stages[STAGE_ZERO0 + e->config.stage]->name, e->size, comm_name(e->comm), e->threads,
-             modes[e->config.accumulation_mode]);
+             dtype_name(e->precision.compute), modes[e->config.accumulation_mode],
+             dtype_name(e->precision.reduced));
 }
 
 static zero_status open_parts(zero_engine *e, struct zero_error *error) {
+    open_precision(e);
     zero_status status = open_optimizer(e, error);
     if (!status) status = device_table[DEVICE_HOST]->open(&(struct device_options){0}, &e->device, error);
     if (status) return engine_fail(e, error);

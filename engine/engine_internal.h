@@ -10,6 +10,7 @@
 #include "engine/comm/comm.h"
 #include "engine/config/config.h"
 #include "engine/executor.h"
+#include "engine/loss_scale.h"
 #include "engine/progress.h"
 #include "engine/turn.h"
 #include "engine/zero.h"
@@ -49,6 +50,7 @@ struct zero_engine {
     const struct optimizer *optimizer;
     struct optimizer_params params[PARAM_GROUPS];
     uint32_t state_count;
+    struct loss_scale loss_scale; /* 1 unless compute is fp16 */
     struct reservation reservation[RESERVATIONS_MAX];
     uint32_t reservations;
     uint8_t *sum_message, *piece; /* in the plan's messages */
@@ -134,6 +136,9 @@ zero_status engine_settle(zero_engine *engine);
 zero_status borrowed_check(const zero_engine *engine, struct zero_error *error);
 void borrowed_take_weights(zero_engine *engine, struct model_param *param, const void *flat);
 void borrowed_give_gradients(const zero_engine *engine, struct model_param *param, void *flat, bool add);
+
+/* What makes the sum of gradients their mean over ranks and micro-steps: unscaled, too. */
+double engine_mean(const zero_engine *engine);
 
 /* Posts a collective on the world and waits for it, while all else goes on. */
 zero_status engine_call(zero_engine *engine, const struct comm_call *call);

@@ -31,8 +31,24 @@ static double total_norm(const zero_engine *e, const struct agreement *all) {
     return sqrt(sum);
 }
 
+/* The same on all ranks. */
+static zero_status update_loss_scale(zero_engine *e, bool overflow) {
+    double before = e->loss_scale.value;
+    bool lasts = loss_scale_update(&e->loss_scale, overflow);
+    if (lasts && before != e->loss_scale.value)
+        log_line(&e->log, ZERO_LOG_INFO, "loss scale %g, was %g", e->loss_scale.value, before);
+    if (lasts) return ZERO_OK;
+    struct zero_error error;
+    error_clear(&error);
+    error_set(&error, ZERO_E_OVERFLOW,
+              "step %" PRIu64 ": a gradient is inf or NaN at fp16.min_loss_scale %g, %" PRIu64
+              " steps were skipped: lower the learning rate, or compute in bf16",
+              e->steps + 1, e->loss_scale.min, e->skipped);
+    return engine_agree_error(e, &error, "the loss scale");
+}
+
 static zero_status apply(zero_engine *e, const struct agreement *all, zero_step_info *info) {
-    double mean = 1.0 / ((double)e->size * e->policy.micro_steps), scale = mean;
+    double mean = engine_mean(e), scale = mean;
     double clip = e->config.gradient_clipping;
     info->grad_norm = total_norm(e, all) * mean;
     info->lr = all[0].lr[0];
@@ -45,6 +61,9 @@ static zero_status apply(zero_engine *e, const struct agreement *all, zero_step_
     } else {
         e->steps++;
     }
+    info->loss_scale = e->loss_scale.value;
+    zero_status status = update_loss_scale(e, info->skipped);
+    if (status) return status;
     e->version++;
     info->step = e->steps;
     info->skipped_total = e->skipped;
@@ -54,7 +73,7 @@ static zero_status apply(zero_engine *e, const struct agreement *all, zero_step_
         params.lr = all[0].lr[g];
         optimizer_prepare(e->optimizer, &params, e->steps, &scalars[g]);
     }
-    zero_status status = engine_drive_room(e);
+    status = engine_drive_room(e);
     if (status) return status;
     return ENGINE_EVENT(e, executor_apply(e->executor, info->skipped, (float)scale, scalars, PARAM_GROUPS));
 }
@@ -93,7 +112,12 @@ zero_status zero_engine_step(zero_engine *e, zero_step_info *out) {
     return ZERO_OK;
 }
 
-float zero_engine_loss_scale(const zero_engine *e) { return 1; }
+float zero_engine_loss_scale(const zero_engine *e) { return (float)e->loss_scale.value; }
+
+/* The scale that the gradients were made with: it changes in apply, after this. */
+double engine_mean(const zero_engine *e) {
+    return 1.0 / ((double)e->size * e->policy.micro_steps * e->loss_scale.value);
+}
 
 zero_status zero_engine_set_lr(zero_engine *e, int group, double lr) {
     if (!(lr >= 0) || isinf(lr))

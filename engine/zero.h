@@ -47,7 +47,7 @@ typedef struct zero_local zero_local;
 typedef enum zero_mode { ZERO_TRAIN, ZERO_EVAL } zero_mode;
 typedef enum zero_tier { ZERO_DEVICE, ZERO_CPU, ZERO_NVME, ZERO_TIERS } zero_tier;
 typedef enum zero_kind {
-    ZERO_PARAM, /* the fp32 master weights */
+    ZERO_PARAM, /* the fp32 master weights; of frozen parameters, which have none, the parameters */
     ZERO_GRAD, /* the mean gradient over ranks and micro-steps, before clipping: between the last backward and
                   step */
     ZERO_STATE0, /* the optimizer's first state: exp_avg, momentum_buffer, sum */
@@ -110,7 +110,7 @@ typedef struct zero_slot {
     void *param; /* all elements; valid from forward_begin to forward_end and from backward_begin to
                      backward_end */
     void *grad;  /* from backward_begin to backward_end: the host writes or adds d loss / d param of its
-                     micro-batch's  mean loss; NULL for frozen parameters */
+                     micro-batch's mean loss, times zero_engine_loss_scale; NULL for frozen parameters */
     int add;     /* 0: grad holds garbage, overwrite all of it; 1: add to it */
 } zero_slot;
 
@@ -169,6 +169,8 @@ typedef struct zero_plan {
         drive_write_bytes; /* of one step, all its micro-steps, from the second step on */
     double
         drive_life_steps; /* that nvme.endurance_tbw lasts, all ranks of a node writing; 0: it is not given */
+    uint64_t
+        master_bytes; /* fp32 weights beside narrower parameters, in memory; those on nvme are in state_bytes */
 } zero_plan;
 
 /* `out` may be NULL. ZERO_E_DIVERGED: ranks declared different models. ZERO_E_BUDGET names the tier, by how
@@ -212,16 +214,19 @@ typedef struct zero_step_info {
     double lr;        /* of group 0, as used */
     int skipped;      /* a gradient was inf or NaN on some rank: no rank updated anything */
     uint64_t skipped_total;
+    double loss_scale; /* that this step's gradients were made with */
 } zero_step_info;
 
-/* After gradient_accumulation_steps micro-steps: agrees norm and skip, clips, updates. `out` may be NULL. */
+/* After gradient_accumulation_steps micro-steps: agrees norm and skip, clips, updates. `out` may be NULL.
+ * ZERO_E_OVERFLOW: fp16's dynamic loss scale is at its minimum and gradients still overflow. */
 zero_status zero_engine_step(zero_engine *engine, zero_step_info *out);
 
 /* Waits until everything is up to date on its tier. Collective. */
 zero_status zero_engine_flush(zero_engine *engine);
 
-float zero_engine_loss_scale(
-    const zero_engine *engine); /* multiply the loss by it before backward; 1 for fp32 */
+/* Multiply the loss by it before backward: the engine divides it out of all that it reports and applies. 1
+ * unless compute is fp16; changed by zero_engine_step alone. Local. */
+float zero_engine_loss_scale(const zero_engine *engine);
 
 /* The learning rate from the next step on; rank 0's is used on all ranks. `group`: 0 for all. Local. */
 zero_status zero_engine_set_lr(zero_engine *engine, int group, double lr);

@@ -18,7 +18,8 @@ extern "C" {
     X(ZERO_E_DIVERGED, 8, "ranks did different things")                                                      \
     X(ZERO_E_UNSUPPORTED, 9, "not supported here")                                                           \
     X(ZERO_E_INTERRUPTED, 10, "interrupted")                                                                 \
-    X(ZERO_E_INTERNAL, 11, "an invariant of the engine broke")
+    X(ZERO_E_INTERNAL, 11, "an invariant of the engine broke")                                               \
+    X(ZERO_E_OVERFLOW, 12, "gradients overflow")
 
 typedef enum zero_status {
 #define ZERO_STATUS_ENUM(name, code, meaning) name = code,

@@ -20,6 +20,7 @@ enum config_accumulation { CONFIG_ACCUMULATE_LAST, CONFIG_ACCUMULATE_EVERY };
 enum config_reduction { CONFIG_REDUCTION_AUTO, CONFIG_REDUCTION_ORDERED, CONFIG_REDUCTION_NATIVE };
 enum config_tier { CONFIG_TIER_DEVICE, CONFIG_TIER_CPU, CONFIG_TIER_NVME, CONFIG_TIERS }; /* as zero_tier */
 enum config_uring { CONFIG_URING_AUTO, CONFIG_URING_NEVER };
+enum config_dtype { CONFIG_FP32, CONFIG_BF16, CONFIG_FP16 }; /* as enum dtype */
 enum config_order { CONFIG_ORDER_SEQUENTIAL, CONFIG_ORDER_SHUFFLED };
 
 #define CONFIG_BYTES_UNLIMITED UINT64_MAX
@@ -36,6 +37,12 @@ struct config_optimizer {
 struct config_paths {
     char **items;
     uint64_t count;
+};
+
+struct config_fp16 {
+    bool enabled, consecutive_hysteresis;
+    double loss_scale; /* 0: dynamic */
+    uint64_t initial_scale_power, loss_scale_window, hysteresis, min_loss_scale;
 };
 
 struct config_comm {
@@ -95,7 +102,9 @@ struct config {
     int nvme_uring;                 /* enum config_uring */
     double nvme_endurance_tbw;      /* 0: unknown */
     uint64_t persistence_threshold; /* elements: smaller parameters stay gathered at stage 3 */
-    int communication_dtype;        /* 0: fp32 */
+    bool bf16, bfloat16;            /* as written; bfloat16 is the old spelling */
+    struct config_fp16 fp16;
+    int compute_dtype, communication_dtype, accumulation_dtype; /* enum config_dtype; after config_resolve */
     uint64_t seed;
     uint64_t threads; /* of the CPU per rank; 0: its CPUs / the ranks that share them */
     uint64_t steps_per_print;

@@ -198,6 +198,60 @@ static zero_status resolve_persistence(struct config *config, struct zero_error 
     return derived_int(config, path, config->persistence_threshold, error);
 }
 
+/* ---- element types ---- */
+
+static const char *const dtype_names[] = {
+    [CONFIG_FP32] = "fp32", [CONFIG_BF16] = "bf16", [CONFIG_FP16] = "fp16"};
+
+static zero_status resolve_compute(struct config *config, struct zero_error *error) {
+    if (config->bfloat16 && written(config, "bf16.enabled") && !config->bf16)
+        return error_set(error, ZERO_E_CONFIG,
+                         "bfloat16.enabled: true contradicts bf16.enabled: remove bfloat16");
+    bool bf16 = config->bf16 || config->bfloat16;
+    if (bf16 && config->fp16.enabled)
+        return error_set(
+            error, ZERO_E_CONFIG,
+            "fp16.enabled: bf16 is enabled too, and compute has one type: set one of them to false");
+    config->compute_dtype = bf16 ? CONFIG_BF16 : config->fp16.enabled ? CONFIG_FP16 : CONFIG_FP32;
+    return ZERO_OK;
+}
+
+/* Of a choice among the types: what was written, else what follows. */
+static zero_status derive_dtype(struct config *config, const char *path, int *dtype, int otherwise,
+                                struct zero_error *error) {
+    char text[16];
+    if (written(config, path)) return ZERO_OK;
+    *dtype = otherwise;
+    snprintf(text, sizeof text, "\"%s\"", dtype_names[otherwise]);
+    return derived(config, path, text, error);
+}
+
+/* Where gradients add up, given when they are reduced; after resolve_accumulation. */
+static zero_status resolve_gradients(struct config *config, struct zero_error *error) {
+    static const char path[] = "data_types.grad_accum_dtype";
+    bool every = config->accumulation_mode == CONFIG_ACCUMULATE_EVERY;
+    int sums = every ? CONFIG_FP32 : config->compute_dtype;
+    zero_status status = derive_dtype(config, "communication_data_type", &config->communication_dtype,
+                                      config->compute_dtype, error);
+    if (!status) status = derive_dtype(config, path, &config->accumulation_dtype, sums, error);
+    if (status || config->accumulation_steps == 1 || config->accumulation_dtype == sums) return status;
+    return error_set(
+        error, ZERO_E_CONFIG,
+        "%s: with gradient_accumulation_mode \"%s\" and compute in %s gradients are added in %s: "
+        "remove it, or change the mode",
+        path, every ? "every" : "last", dtype_names[config->compute_dtype], dtype_names[sums]);
+}
+
+static zero_status resolve_precision(struct config *config, struct zero_error *error) {
+    zero_status status = resolve_compute(config, error);
+    if (!status) status = resolve_gradients(config, error);
+    if (status || config->comm.reduction != CONFIG_REDUCTION_NATIVE) return status;
+    if (config->compute_dtype == CONFIG_FP32 && config->communication_dtype == CONFIG_FP32) return ZERO_OK;
+    return error_set(error, ZERO_E_UNSUPPORTED,
+                     "comm.reduction: native reductions are of fp32 alone: set it to \"ordered\", or compute "
+                     "and communicate in fp32");
+}
+
 /* ---- optimizer ---- */
 
 enum { LR, BETAS, EPS, DECAY, MOMENTUM, DAMPENING, NESTEROV, LR_DECAY, BIAS, W_MODE, TORCH, PARAMS };
@@ -327,7 +381,8 @@ static zero_status resolve_model(struct config *config, struct zero_error *error
 
 zero_status config_resolve(struct config *config, uint32_t ranks, struct zero_error *error) {
     static zero_status (*const parts[])(struct config *, struct zero_error *) = {
-        resolve_model, resolve_accumulation, resolve_offload, resolve_persistence, resolve_optimizer};
+        resolve_model,   resolve_accumulation, resolve_precision,
+        resolve_offload, resolve_persistence,  resolve_optimizer};
     if (ranks == 0) return error_set(error, ZERO_E_ARGUMENT, "config_resolve: 0 ranks: give at least 1");
     zero_status status = resolve_batch(config, ranks, error);
     for (size_t i = 0; i < sizeof parts / sizeof parts[0] && status == ZERO_OK; i++)

@@ -40,10 +40,12 @@ static const struct {
      "zero_optimization: true stands where an object is expected: see zero config --help"},
     {"{\"fp16\": {\"enabled\": \"true\"}}", ZERO_E_CONFIG,
      "fp16.enabled: \"true\" is a string where true or false is expected: remove the quotes"},
-    {"{\"fp16\": {\"enabled\": true}}", ZERO_E_UNSUPPORTED,
-     "fp16.enabled: true is not supported here: compute is fp32 in this version, bf16 and fp16 come with the "
-     "GPU: set it "
-     "to false"},
+    {"{\"torch_autocast\": {\"enabled\": true}}", ZERO_E_UNSUPPORTED,
+     "torch_autocast.enabled: true is not supported here: there is no Python and no PyTorch here: enable "
+     "bf16 or "
+     "fp16 instead"},
+    {"{\"fp16\": {\"hysteresis\": 0}}", ZERO_E_CONFIG,
+     "fp16.hysteresis: 0 is outside its range: give an integer from 1 to 1e+12"},
     {"{\"optimizer\": {\"type\": \"Lamb\", \"params\": {\"max_coeff\": 1}}}", ZERO_E_UNSUPPORTED,
      "optimizer.type: \"Lamb\" is not supported here: only AdamW, Adam, SGD, Lion and Adagrad are here: "
      "choose one of them"},

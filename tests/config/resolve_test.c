@@ -186,6 +186,52 @@ static void accumulation_mode_follows_the_stage(void) {
     }
 }
 
+static const struct {
+    const char *json;
+    int compute, communication, accumulation;
+} precisions[] = {
+    {"", CONFIG_FP32, CONFIG_FP32, CONFIG_FP32},
+    {", \"bf16\": {\"enabled\": false}, \"fp16\": {\"loss_scale\": 8}", CONFIG_FP32, CONFIG_FP32,
+     CONFIG_FP32},
+    {", \"bf16\": {\"enabled\": true}", CONFIG_BF16, CONFIG_BF16, CONFIG_BF16},
+    {", \"bf16\": {\"enabled\": \"auto\"}, \"fp16\": {\"enabled\": true}", CONFIG_FP16, CONFIG_FP16,
+     CONFIG_FP16},
+    {", \"bfloat16\": {\"enabled\": true}", CONFIG_BF16, CONFIG_BF16, CONFIG_BF16},
+    {", \"bf16\": {\"enabled\": true}, \"communication_data_type\": null", CONFIG_BF16, CONFIG_BF16,
+     CONFIG_BF16},
+    {", \"bf16\": {\"enabled\": true}, \"communication_data_type\": \"FP32\"", CONFIG_BF16, CONFIG_FP32,
+     CONFIG_BF16},
+    {", \"communication_data_type\": \"fp16\"", CONFIG_FP32, CONFIG_FP16, CONFIG_FP32},
+    /* Stages 2 and 3 reduce in every micro-step: shards add up in fp32. */
+    {", \"bf16\": {\"enabled\": true}, \"zero_optimization\": {\"stage\": 2}", CONFIG_BF16, CONFIG_BF16,
+     CONFIG_FP32},
+    {", \"bf16\": {\"enabled\": true}, \"gradient_accumulation_steps\": 2, \"data_types\": "
+     "{\"grad_accum_dtype\": \"bf16\"}",
+     CONFIG_BF16, CONFIG_BF16, CONFIG_BF16},
+    {", \"bf16\": {\"enabled\": true}, \"gradient_accumulation_steps\": 1, \"data_types\": "
+     "{\"grad_accum_dtype\": \"fp32\"}", /* nothing accumulates */
+     CONFIG_BF16, CONFIG_BF16, CONFIG_FP32},
+};
+
+static void element_types(void) {
+    for (size_t i = 0; i < sizeof precisions / sizeof precisions[0]; i++) {
+        struct config config;
+        struct zero_error error;
+        char json[512];
+        error_clear(&error);
+        snprintf(json, sizeof json, "{\"train_batch_size\": 2%s}", precisions[i].json);
+        CHECK_INT(config_read(json, &config, &error), ZERO_OK);
+        for (int again = 0; again < 2; again++) {
+            CHECK_INT(config_resolve(&config, 1, &error), ZERO_OK);
+            int same = CHECK_INT(config.compute_dtype, precisions[i].compute);
+            same &= CHECK_INT(config.communication_dtype, precisions[i].communication);
+            same &= CHECK_INT(config.accumulation_dtype, precisions[i].accumulation);
+            if (!same) fprintf(stderr, "in %s: %s\n", json, error.message);
+        }
+        config_free(&config);
+    }
+}
+
 static void conflicts(void) {
     static const struct {
         const char *json, *message;
@@ -215,6 +261,15 @@ static void conflicts(void) {
          "zero_optimization.offload_optimizer.nvme_path"},
         {"{\"train_batch_size\": 2, \"aio\": {\"block_size\": 5000}}",
          "aio.block_size: 5000 is not a multiple of 4096: use 4096"},
+        {"{\"train_batch_size\": 2, \"bf16\": {\"enabled\": true}, \"fp16\": {\"enabled\": true}}",
+         "fp16.enabled: bf16 is enabled too, and compute has one type: set one of them to false"},
+        {"{\"train_batch_size\": 2, \"bf16\": {\"enabled\": false}, \"bfloat16\": {\"enabled\": true}}",
+         "bfloat16.enabled: true contradicts bf16.enabled: remove bfloat16"},
+        {"{\"train_batch_size\": 4, \"gradient_accumulation_steps\": 2, \"bf16\": {\"enabled\": true}, "
+         "\"data_types\": {\"grad_accum_dtype\": \"fp32\"}}",
+         "data_types.grad_accum_dtype: with gradient_accumulation_mode \"last\" and compute in bf16 "
+         "gradients "
+         "are added in bf16: remove it, or change the mode"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct config config;
@@ -262,6 +317,7 @@ int main(void) {
     batch_triples();
     optimizer_rows();
     accumulation_mode_follows_the_stage();
+    element_types();
     conflicts();
     command_line();
     return check_end();

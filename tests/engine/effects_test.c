@@ -17,6 +17,7 @@ struct row {
 };
 
 static struct toy_result one, other;
+static uint32_t nan_every; /* steps */
 
 /* ---- training with a row's values ---- */
 
@@ -32,10 +33,11 @@ static void train(const struct row *row, const char *value, uint32_t ranks, uint
     char json[1024];
     struct toy_setup s = toy_setup_default();
     compose(row, value, json, sizeof json);
-    s.steps = 4;
+    s.steps = 6;
     s.nvme_bytes = 8192;
     s.ranks = ranks;
     s.micro_steps = micro_steps;
+    s.nan_every = nan_every;
     s.config = json;
     toy_train(&s, out);
 }
@@ -134,6 +136,38 @@ static void refused(const struct row *row, zero_status status, const char *part)
     CHECK_CONTAINS(other.error, part);
 }
 
+/* The loss scale that the steps were made with. */
+static void loss_scales(const struct row *row) {
+    train_both(row);
+    CHECK_STRING(other.error, "");
+    if (!CHECK(memcmp(one.scale, other.scale, sizeof one.scale) != 0))
+        fprintf(stderr, "%s: the loss scales are the same\n", row->path);
+}
+
+/* Every second step has a NaN. */
+static void loss_scales_of_nans(const struct row *row) {
+    nan_every = 2;
+    loss_scales(row);
+    nan_every = 0;
+}
+
+static void ends_at_the_minimum(const struct row *row) {
+    nan_every = 1;
+    train_both(row);
+    nan_every = 0;
+    CHECK_INT(one.skipped, 6);
+    CHECK_INT(other.status, ZERO_E_OVERFLOW);
+    CHECK_CONTAINS(other.error, row->path);
+}
+
+static void other_sum(const struct row *row) {
+    train(row, row->one, 1, 2, &one);
+    train(row, row->other, 1, 2, &other);
+    CHECK_STRING(one.error, "");
+    CHECK_INT(other.status, ZERO_E_CONFIG);
+    CHECK_CONTAINS(other.error, row->path);
+}
+
 static void too_few_micro_steps(const struct row *row) { refused(row, ZERO_E_ORDER, "micro-step"); }
 static void over_budget(const struct row *row) { refused(row, ZERO_E_BUDGET, row->path); }
 /* Keys that say what there is only one of, so far. */
@@ -197,6 +231,8 @@ static void waits_for_silence(const struct row *row) {
     "'zero_optimization': {'offload_optimizer': {'device': 'nvme', 'nvme_path': '/tmp'" more "}}"
 #define PARAMS(members)                                                                                      \
     "'zero_optimization': {'stage': 3, 'stage3_param_persistence_threshold': 0" members "}"
+#define BF16 "'bf16': {'enabled': true}"
+#define FP16(values) "'fp16': {'enabled': true, " values "}"
 #define ON_CPU "'zero_optimization': {'offload_optimizer': {'device': 'cpu'}}"
 
 static const struct row rows[] = {
@@ -222,8 +258,23 @@ static const struct row rows[] = {
      OPTIMIZER("Adam", "'weight_decay': 0.1, 'adam_w_mode': true"),
      OPTIMIZER("Adam", "'weight_decay': 0.1, 'adam_w_mode': false")},
     {"optimizer.params.torch_adam", weights, NULL, ADAMW("'torch_adam': false"), ADAMW("'torch_adam': true")},
-    {"communication_data_type", one_value, NULL, "'communication_data_type': 'fp32'",
+    {"communication_data_type", weights, NULL, "'communication_data_type': 'fp32'",
      "'communication_data_type': 'bf16'"},
+    {"bf16.enabled", weights, NULL, "'bf16': {'enabled': false}", BF16},
+    {"bfloat16.enabled", weights, NULL, "'bfloat16': {'enabled': false}", "'bfloat16': {'enabled': true}"},
+    {"fp16.enabled", weights, NULL, "'fp16': {'enabled': false}", FP16("'hysteresis': 2")},
+    {"fp16.loss_scale", loss_scales, NULL, FP16("'loss_scale': 0"), FP16("'loss_scale': 128")},
+    {"fp16.initial_scale_power", loss_scales, NULL, FP16("'initial_scale_power': 4"),
+     FP16("'initial_scale_power': 5")},
+    {"fp16.loss_scale_window", loss_scales, NULL, FP16("'loss_scale_window': 1"),
+     FP16("'loss_scale_window': 9")},
+    {"fp16.hysteresis", loss_scales_of_nans, NULL, FP16("'hysteresis': 1"), FP16("'hysteresis': 2")},
+    {"fp16.consecutive_hysteresis", loss_scales_of_nans, NULL, FP16("'consecutive_hysteresis': false"),
+     FP16("'consecutive_hysteresis': true")},
+    {"fp16.min_loss_scale", ends_at_the_minimum, NULL, FP16("'hysteresis': 1"),
+     FP16("'hysteresis': 1, 'min_loss_scale': 32768")},
+    {"data_types.grad_accum_dtype", other_sum, "'gradient_accumulation_steps': 2, " BF16,
+     "'data_types': {'grad_accum_dtype': 'bf16'}", "'data_types': {'grad_accum_dtype': 'fp32'}"},
     {"zero_optimization.stage", state_bytes, NULL, "'zero_optimization': {'stage': 0}", ZERO3},
     {"zero_optimization.offload_optimizer.device", cpu_bytes, NULL,
      "'zero_optimization': {'offload_optimizer': {'device': 'none'}}", ON_CPU},

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "tests/engine/toy_model.h"
+#include "tests/engine/toy_number.h"
 
 zero_status plain_declare(struct plain *p, zero_engine *engine, const struct plain_param *param,
                           uint32_t params) {
@@ -43,14 +44,13 @@ zero_status plain_forward(struct plain *p, uint32_t unit) {
 zero_status plain_backward(struct plain *p, uint32_t unit, uint32_t micro) {
     zero_status status = zero_backward_begin(p->unit[unit]);
     uint32_t rank = zero_engine_rank(p->engine);
+    zero_dtype dtype = zero_engine_dtype(p->engine);
     for (uint32_t i = 0; i < p->params && !status; i++) {
         const zero_slot *slot = &p->slot[i];
         if (p->unit_of[i] != unit || !slot->grad) continue;
-        const float *weight = slot->param;
-        float *grad = slot->grad;
         for (uint64_t k = 0; k < p->param[i].count; k++) {
-            float gradient = plain_gradient(weight[k], k, rank, micro);
-            grad[k] = slot->add ? grad[k] + gradient : gradient;
+            float weight = toy_load(dtype, slot->param, k), gradient = plain_gradient(weight, k, rank, micro);
+            toy_store(dtype, slot->grad, k, slot->add ? toy_load(dtype, slot->grad, k) + gradient : gradient);
         }
     }
     return status ? status : zero_backward_end(p->unit[unit]);

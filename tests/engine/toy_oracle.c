@@ -1,10 +1,14 @@
 /* Serial data parallelism with the stated order of additions: ranks in order; micro-steps add before the sum
- * over ranks (last) or after it (every). AdamW by its scalar reference. */
+ * over ranks (last) or after it (every). Narrow types are fp32 values, rounded where the engine's numbers are
+ * in that type: weights as compute sees them, a rank's gradients, messages, sums. AdamW by its scalar
+ * reference. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/loss_scale.h"
 #include "kernels/optimizer.h"
+#include "tests/engine/toy_number.h"
 #include "tests/engine/toy_trainer.h"
 
 enum { SIZE = TOY_VOCAB * TOY_WIDTH };
@@ -15,9 +19,26 @@ static uint32_t owner(uint32_t i) { /* of a tied parameter: the first one */
     return toy_params[i].tied_to ? 0 : i;
 }
 
+static zero_dtype communication(const struct toy_setup *s) {
+    static const char *const names[] = {[ZERO_F32] = "fp32", [ZERO_BF16] = "bf16", [ZERO_F16] = "fp16"};
+    int dtype = ZERO_F32;
+    while (s->communication && strcmp(names[dtype], s->communication)) dtype++;
+    return s->communication ? (zero_dtype)dtype : s->compute;
+}
+
+/* What a unit's backward made of parameter `i`, added as a host does that has the gradient in the type of compute. */
+static void take(const struct toy_setup *s, gradients sum, const gradients made, uint32_t i, int fresh,
+                 float scale) {
+    for (uint32_t k = 0; k < SIZE; k++) {
+        float g = toy_round(s->compute, made[i][k] * scale), *to = &sum[owner(i)][k];
+        *to = fresh ? g : toy_round(s->compute, *to + g);
+    }
+}
+
 /* Adds one rank's gradient of one micro-step to `sum`, as its backward does: overwriting what is fresh. */
 static double micro_step(const struct toy_setup *s, gradients weights, gradients sum, int fresh[TOY_PARAMS],
-                         uint32_t step, uint32_t micro, uint32_t rank) {
+                         uint32_t step, uint32_t micro, uint32_t rank, float scale) {
+    static gradients made;
     struct toy_pass *pass = calloc(1, sizeof *pass);
     double loss = 0;
     toy_batch(pass, step, micro, rank);
@@ -30,26 +51,35 @@ static double micro_step(const struct toy_setup *s, gradients weights, gradients
             }
             struct toy_arrays a;
             for (uint32_t i = 0; i < TOY_PARAMS; i++) {
-                a.param[i] = weights[owner(i)], a.grad[i] = sum[owner(i)];
-                a.add[i] = !fresh[owner(i)];
+                a.param[i] = weights[owner(i)], a.grad[i] = made[i];
+                a.add[i] = 0;
             }
             if (!phase) loss = toy_forward(pass, u, &a);
             if (phase) toy_backward(pass, u, &a);
-            for (uint32_t i = 0; i < TOY_PARAMS && phase; i++)
-                if (!strcmp(toy_params[i].unit, toy_units[u])) fresh[owner(i)] = 0;
+            for (uint32_t i = 0; i < TOY_PARAMS && phase; i++) {
+                if (strcmp(toy_params[i].unit, toy_units[u]) || toy_params[i].flags & ZERO_FROZEN) continue;
+                take(s, sum, made, i, fresh[owner(i)], scale);
+                fresh[owner(i)] = 0;
+            }
         }
     free(pass);
     return loss;
 }
 
-static void add(gradients into, gradients x, int first) {
+/* x rounded to `dtype`, added in fp32. */
+static void add(gradients into, gradients x, int first, zero_dtype dtype) {
     for (uint32_t i = 0; i < TOY_PARAMS; i++)
-        for (uint32_t k = 0; k < SIZE; k++) into[i][k] = first ? x[i][k] : into[i][k] + x[i][k];
+        for (uint32_t k = 0; k < SIZE; k++) {
+            float rounded = toy_round(dtype, x[i][k]);
+            into[i][k] = first ? rounded : into[i][k] + rounded;
+        }
 }
 
-static double reduced(const struct toy_setup *s, gradients weights, gradients total, uint32_t step) {
+static double reduced(const struct toy_setup *s, gradients weights, gradients total, uint32_t step,
+                      float scale) {
     int every = !strcmp(s->mode, "every") || (!strcmp(s->mode, "auto") && s->stage >= 2);
     uint32_t outer = every ? s->micro_steps : 1, inner = every ? 1 : s->micro_steps;
+    zero_dtype sums = outer > 1 ? ZERO_F32 : communication(s); /* of the ranks */
     double loss = 0;
     for (uint32_t o = 0; o < outer; o++) {
         static gradients ranks, one;
@@ -58,29 +88,49 @@ static double reduced(const struct toy_setup *s, gradients weights, gradients to
             for (uint32_t i = 0; i < TOY_PARAMS; i++) fresh[i] = 1;
             memset(one, 0, sizeof one);
             for (uint32_t m = 0; m < inner; m++)
-                loss += micro_step(s, weights, one, fresh, step, every ? o : m, r);
-            add(ranks, one, r == 0);
+                loss += micro_step(s, weights, one, fresh, step, every ? o : m, r, scale);
+            add(ranks, one, r == 0, communication(s));
         }
-        add(total, ranks, o == 0);
+        add(total, ranks, o == 0, sums);
     }
     return loss / s->micro_steps / s->ranks;
 }
 
 void toy_oracle(const struct toy_setup *s, struct toy_result *out) {
-    static gradients total, state[2];
+    static gradients total, state[2], seen;
+    struct loss_scale loss_scale = {.value = 1};
+    if (s->compute == ZERO_F16)
+        loss_scale = (struct loss_scale){.value = ldexp(1, (int)s->scale_power),
+                                         .dynamic = true,
+                                         .min = 1,
+                                         .window = s->scale_window,
+                                         .hysteresis = 2,
+                                         .allowed = 2};
+    uint32_t applied = 0;
     memset(out, 0, sizeof *out);
     memset(state, 0, sizeof state);
     for (uint32_t i = 0; i < TOY_PARAMS; i++)
         toy_fill(NULL, toy_params[owner(i)].name, 0, toy_params[i].rows * toy_params[i].columns,
                  out->weights[i]);
+    for (uint32_t i = 0; i < TOY_PARAMS; i++) /* frozen parameters have no masters */
+        for (uint32_t k = 0; k < SIZE && toy_params[i].flags & ZERO_FROZEN; k++)
+            out->weights[i][k] = toy_round(s->compute, out->weights[i][k]);
     const struct optimizer *adamw = optimizer_find("adamw");
     for (uint32_t step = 0; step < s->steps; step++) {
-        out->loss[step] = reduced(s, out->weights, total, step);
-        double squares = 0, mean = 1.0 / (s->ranks * s->micro_steps), scale = mean;
+        for (uint32_t i = 0; i < TOY_PARAMS; i++)
+            for (uint32_t k = 0; k < SIZE; k++) seen[i][k] = toy_round(s->compute, out->weights[i][k]);
+        out->scale[step] = loss_scale.value;
+        out->loss[step] = reduced(s, seen, total, step, (float)loss_scale.value);
+        double squares = 0, mean = 1.0 / (s->ranks * s->micro_steps * loss_scale.value), scale = mean;
         for (uint32_t i = 0; i < TOY_PARAMS; i++)
             for (uint32_t k = 0; k < SIZE && owner(i) == i && !(toy_params[i].flags & ZERO_FROZEN); k++)
                 squares += (double)total[i][k] * total[i][k];
         out->norm[step] = sqrt(squares) * mean;
+        bool overflow = !isfinite(out->norm[step]);
+        loss_scale_update(&loss_scale, overflow);
+        out->skipped += overflow;
+        if (overflow) continue;
+        applied++;
         if (s->clip > 0 && s->clip / (out->norm[step] + 1e-6) < 1)
             scale *= s->clip / (out->norm[step] + 1e-6);
         for (uint32_t i = 0; i < TOY_PARAMS; i++) {
@@ -89,7 +139,7 @@ void toy_oracle(const struct toy_setup *s, struct toy_result *out) {
             p.lr = 0.02, p.beta1 = 0.9, p.beta2 = 0.95,
             p.weight_decay = toy_params[i].flags & ZERO_NO_DECAY ? 0 : 0.1;
             struct optimizer_scalars scalars;
-            optimizer_prepare(adamw, &p, step + 1, &scalars);
+            optimizer_prepare(adamw, &p, applied, &scalars);
             struct optimizer_args a = {.count = toy_params[i].rows * toy_params[i].columns,
                                        .master = out->weights[i],
                                        .state = {state[0][i], state[1][i]},

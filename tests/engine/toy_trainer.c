@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/engine/toy_number.h"
+
 /* After a failure an engine keeps the handles of memory that a peer may still read (zero_engine_destroy). */
 const char *__lsan_default_suppressions(void);
 const char *__lsan_default_suppressions(void) { return "leak:memory_open\nleak:host_open\n"; }
@@ -21,11 +23,28 @@ struct toy_setup toy_setup_default(void) {
                               .offload = "none",
                               .clip = 0.05,
                               .timeout_s = 20,
+                              .scale_power = 16,
+                              .scale_window = 1000,
                               .nan_step = -1,
                               .skip_unit = -1};
 }
 
+static const char *precision_keys(const struct toy_setup *s, char out[256]) {
+    static const char *const blocks[] = {[ZERO_F32] = "", [ZERO_BF16] = ", \"bf16\": {\"enabled\": true}"};
+    int length = s->compute != ZERO_F16
+                     ? snprintf(out, 256, "%s", blocks[s->compute])
+                     : snprintf(out, 256,
+                                ", \"fp16\": {\"enabled\": true, \"initial_scale_power\": %u, "
+                                "\"loss_scale_window\": %u}",
+                                s->scale_power, s->scale_window);
+    if (s->communication)
+        snprintf(out + length, (size_t)(256 - length), ", \"communication_data_type\": \"%s\"",
+                 s->communication);
+    return out;
+}
+
 int toy_config(const struct toy_setup *s, char *out, size_t capacity) {
+    char keys[256];
     if (s->config) return snprintf(out, capacity, "%s", s->config);
     const char *optimizer = s->optimizer
                                 ? s->optimizer
@@ -36,9 +55,9 @@ int toy_config(const struct toy_setup *s, char *out, size_t capacity) {
                     "\"gradient_clipping\": %g, \"gradient_accumulation_mode\": \"%s\", \"optimizer\": %s, "
                     "\"zero_optimization\": {\"stage\": %u, \"stage3_param_persistence_threshold\": %u, "
                     "\"offload_optimizer\": {\"device\": \"%s\"}}, "
-                    "\"comm\": {\"prefetch_depth\": %u, \"timeout_s\": %g}, \"threads\": 1%s}",
+                    "\"comm\": {\"prefetch_depth\": %u, \"timeout_s\": %g}, \"threads\": 1%s%s}",
                     s->micro_steps, s->clip, s->mode, optimizer, s->stage, s->threshold, s->offload, s->depth,
-                    s->timeout_s, s->extra ? s->extra : "");
+                    s->timeout_s, precision_keys(s, keys), s->extra ? s->extra : "");
 }
 
 struct rank {
@@ -49,6 +68,7 @@ struct rank {
     zero_slot slot[TOY_PARAMS];
     struct toy_pass pass;
     float own[TOY_PARAMS][TOY_VOCAB * TOY_WIDTH], own_grad[TOY_PARAMS][TOY_VOCAB * TOY_WIDTH];
+    float wide[TOY_PARAMS][TOY_VOCAB * TOY_WIDTH], wide_grad[TOY_PARAMS][TOY_VOCAB * TOY_WIDTH];
 };
 
 static zero_status declare(struct rank *r) {
@@ -66,8 +86,10 @@ static zero_status declare(struct rank *r) {
                                 .tied_to = p->tied_to,
                                 .slot = &r->slot[i]};
             uint64_t count = (uint64_t)p->rows * p->columns;
-            zero_span spans[2] = {{r->own[i], r->own_grad[i], count / 2},
-                                  {r->own[i] + count / 2, r->own_grad[i] + count / 2, count - count / 2}};
+            uint64_t half = count / 2 * (zero_engine_dtype(r->engine) == ZERO_F32 ? 4 : 2); /* bytes */
+            zero_span spans[2] = {
+                {r->own[i], r->own_grad[i], count / 2},
+                {(char *)r->own[i] + half, (char *)r->own_grad[i] + half, count - count / 2}};
             if (r->setup->memory == TOY_SPANS) param.spans = spans, param.span_count = 2, param.slot = NULL;
             status = zero_unit_add_param(r->unit[u], &param);
         }
@@ -84,6 +106,45 @@ static struct toy_arrays arrays(struct rank *r) {
         a.add[i] = own ? 0 : r->slot[i].add;
     }
     return a;
+}
+
+/* The toy computes in fp32: narrow weights are widened for it ... */
+static struct toy_arrays widened(struct rank *r, const struct toy_arrays *narrow) {
+    struct toy_arrays a = {0};
+    for (uint32_t i = 0; i < TOY_PARAMS; i++) {
+        a.param[i] = r->wide[i], a.grad[i] = r->wide_grad[i];
+        for (uint32_t k = 0; k < toy_params[i].rows * toy_params[i].columns && narrow->param[i]; k++)
+            r->wide[i][k] = toy_load(zero_engine_dtype(r->engine), narrow->param[i], k);
+    }
+    return a;
+}
+
+/* ... and its gradients, scaled and rounded, are written or added in the narrow type. */
+static void narrow_gradients(struct rank *r, uint32_t unit, const struct toy_arrays *narrow) {
+    zero_dtype dtype = zero_engine_dtype(r->engine);
+    float scale = zero_engine_loss_scale(r->engine);
+    for (uint32_t i = 0; i < TOY_PARAMS; i++) {
+        if (strcmp(toy_params[i].unit, toy_units[unit]) || toy_params[i].flags & ZERO_FROZEN) continue;
+        for (uint32_t k = 0; k < toy_params[i].rows * toy_params[i].columns; k++) {
+            float g = toy_round(dtype, r->wide_grad[i][k] * scale);
+            toy_store(dtype, narrow->grad[i], k,
+                      narrow->add[i] ? toy_load(dtype, narrow->grad[i], k) + g : g);
+        }
+    }
+}
+
+static double forward(struct rank *r, uint32_t unit) {
+    struct toy_arrays a = arrays(r);
+    if (zero_engine_dtype(r->engine) != ZERO_F32) a = widened(r, &a);
+    return toy_forward(&r->pass, unit, &a);
+}
+
+static void backward(struct rank *r, uint32_t unit) {
+    struct toy_arrays a = arrays(r), wide = a;
+    bool narrow = zero_engine_dtype(r->engine) != ZERO_F32;
+    if (narrow) wide = widened(r, &a);
+    toy_backward(&r->pass, unit, &wide);
+    if (narrow) narrow_gradients(r, unit, &a);
 }
 
 /* Gradients that were computed elsewhere reach the engine. */
@@ -107,8 +168,7 @@ static zero_status one_pass(struct rank *r, uint32_t micro, zero_mode mode, doub
             continue;
         }
         status = zero_forward_begin(r->unit[u]);
-        struct toy_arrays a = arrays(r);
-        if (!status) *loss = toy_forward(&r->pass, u, &a);
+        if (!status) *loss = forward(r, u);
         if (!status) status = zero_forward_end(r->unit[u]);
     }
     if (mode == ZERO_EVAL) return status;
@@ -117,10 +177,10 @@ static zero_status one_pass(struct rank *r, uint32_t micro, zero_mode mode, doub
     for (uint32_t u = TOY_UNITS; u-- > 0 && !status;) {
         if (skipped(r->setup, micro, u)) continue;
         status = zero_backward_begin(r->unit[u]);
-        struct toy_arrays a = arrays(r);
-        if (!status) toy_backward(&r->pass, u, &a);
+        if (!status) backward(r, u);
         if (!status) status = give(r, u);
-        if (!status && r->out->skipped && u == 0) *(float *)r->slot[1].grad = NAN; /* asked for by one_step */
+        if (!status && r->out->skipped && u == 0)
+            toy_store(zero_engine_dtype(r->engine), r->slot[1].grad, 0, NAN); /* asked for by one_step */
         if (!status) status = zero_backward_end(r->unit[u]);
     }
     return status;
@@ -134,7 +194,8 @@ static zero_status one_step(struct rank *r, uint32_t step) {
         uint32_t rank = zero_engine_rank(r->engine);
         toy_batch(&r->pass, step, m, rank);
         double loss = 0;
-        r->out->skipped = (int)step == s->nan_step && rank == s->ranks - 1 && m == 0;
+        bool nan = (int)step == s->nan_step || (s->nan_every && (step + 1) % s->nan_every == 0);
+        r->out->skipped = nan && rank == s->ranks - 1 && m == 0;
         status = one_pass(r, m, ZERO_TRAIN, &loss);
         sum += loss;
         if (!status && s->evaluate) status = one_pass(r, 1, ZERO_EVAL, &ignored);
@@ -144,6 +205,7 @@ static zero_status one_step(struct rank *r, uint32_t step) {
     if (!status) status = zero_engine_step(r->engine, &info);
     r->out->loss[step] = sum / s->micro_steps / s->ranks;
     r->out->norm[step] = info.grad_norm;
+    r->out->scale[step] = info.loss_scale;
     r->out->skipped = info.skipped_total;
     if (!status && s->evaluate) status = one_pass(r, 1, ZERO_EVAL, &ignored);
     return status;

@@ -17,21 +17,25 @@ struct toy_setup {
     const char *mode;      /* "last", "every", "auto" */
     const char *optimizer; /* a JSON object, or NULL: AdamW with weight decay */
     const char *offload;   /* "none" or "cpu" */
-    const char *extra;     /* more keys of the configuration, each after a comma; or NULL */
+    zero_dtype compute;
+    const char *communication;          /* "fp32", "bf16", "fp16"; NULL: the type of compute */
+    uint32_t scale_power, scale_window; /* of fp16 */
+    const char *extra;                  /* more keys of the configuration, each after a comma; or NULL */
     double timeout_s;
     const char *config;  /* the whole configuration, in place of what the fields above say; or NULL */
     uint64_t nvme_bytes; /* reserved on the NVMe tier */
     double clip;
-    int nan_step;  /* in this step a gradient of the last rank is NaN; -1: never */
-    int evaluate;  /* an evaluation pass after every micro-step and every step */
-    int memory;    /* where the host keeps parameters and gradients: enum toy_memory */
-    int skip_unit; /* this unit is left out of every step's first micro-step; -1: none */
+    int nan_step;       /* in this step a gradient of the last rank is NaN; -1: never */
+    uint32_t nan_every; /* and in every so-manyth; 0: none */
+    int evaluate;       /* an evaluation pass after every micro-step and every step */
+    int memory;         /* where the host keeps parameters and gradients: enum toy_memory */
+    int skip_unit;      /* this unit is left out of every step's first micro-step; -1: none */
 };
 
 struct toy_result {
     zero_status status;
     char error[512], hash[33];
-    double loss[64], norm[64];
+    double loss[64], norm[64], scale[64];
     uint64_t skipped;
     float weights[TOY_PARAMS][TOY_VOCAB * TOY_WIDTH];
     uint32_t threads;
