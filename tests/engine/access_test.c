@@ -1,10 +1,12 @@
-/* Reading and writing state by element range, and the hash, at every stage and number of ranks. */
+/* Reading and writing state by element range, and the hash, at every stage and number of ranks, in every type
+ * of compute. */
 #include <stdio.h>
 #include <string.h>
 
 #include "tests/check.h"
 #include "tests/engine/plain.h"
 #include "tests/engine/ranks.h"
+#include "tests/engine/toy_number.h"
 #include "tests/engine/toy_trainer.h"
 
 /* 300 elements on 4 ranks are shards of 80, so ranges cross them; "tiny" is persistent. */
@@ -34,9 +36,10 @@ static void run_rank(zero_engine *engine, uint32_t rank, void *user) {
     run->body(&p, run->setup);
 }
 
-static void everywhere(body_fn body) {
+static void everywhere_in(zero_dtype compute, body_fn body) {
     struct toy_setup s = toy_setup_default();
     s.micro_steps = MICRO_STEPS;
+    s.compute = compute;
     for (s.stage = 0; s.stage <= 3; s.stage++)
         for (s.ranks = 1; s.ranks <= 4; s.ranks++)
             for (int every = 0; every < 2; every++) {
@@ -46,8 +49,13 @@ static void everywhere(body_fn body) {
                 toy_config(&s, json, sizeof json);
                 ranks_run(s.ranks, json, run_rank, &(struct run){body, &s});
                 if (atomic_load(&check_failures) != failures)
-                    fprintf(stderr, "in stage %u, %u ranks, mode %s\n", s.stage, s.ranks, s.mode);
+                    fprintf(stderr, "in type %d, stage %u, %u ranks, mode %s\n", compute, s.stage, s.ranks,
+                            s.mode);
             }
+}
+
+static void everywhere(body_fn body) {
+    for (zero_dtype compute = ZERO_F32; compute <= ZERO_F16; compute++) everywhere_in(compute, body);
 }
 
 /* ---- what was written is read, and nothing beside it ---- */
@@ -82,10 +90,10 @@ static void put_and_get(struct plain *p, const struct toy_setup *s) {
     /* The forward sees it. */
     CHECK_INT(zero_micro_begin(p->engine, ZERO_EVAL), ZERO_OK);
     CHECK_INT(zero_forward_begin(p->unit[0]), ZERO_OK);
-    CHECK_BYTES(p->slot[1].param, tiny, sizeof tiny);
+    for (int i = 0; i < TINY; i++) CHECK_DOUBLE(toy_load(s->compute, p->slot[1].param, i), tiny[i], 0);
     CHECK_INT(zero_forward_end(p->unit[0]), ZERO_OK);
     CHECK_INT(zero_forward_begin(p->unit[1]), ZERO_OK);
-    CHECK_DOUBLE(((const float *)p->slot[2].param)[39], 7, 0);
+    CHECK_DOUBLE(toy_load(s->compute, p->slot[2].param, 39), 7, 0);
     CHECK_INT(zero_forward_end(p->unit[1]), ZERO_OK);
     CHECK_INT(zero_engine_flush(p->engine), ZERO_OK); /* no rank leaves while another gathers ahead */
 }
@@ -93,7 +101,8 @@ static void put_and_get(struct plain *p, const struct toy_setup *s) {
 /* ---- the mean gradient ---- */
 
 /* The sum over ranks of what they added up (last), or the sum over micro-steps of what ranks added (every). A
- * tied parameter's two uses come one after another in every micro-step. */
+ * tied parameter's two uses come one after another in every micro-step. What a rank adds up is in the type of
+ * compute, as is the sum over ranks where it is the last one. */
 static float summed(float weight, uint64_t i, const struct toy_setup *s, int uses) {
     int every = !strcmp(s->mode, "every");
     uint32_t outer = every ? MICRO_STEPS : 1, inner = every ? 1 : MICRO_STEPS;
@@ -103,19 +112,22 @@ static float summed(float weight, uint64_t i, const struct toy_setup *s, int use
         for (uint32_t r = 0; r < s->ranks; r++) {
             float own = 0;
             for (uint32_t m = 0; m < inner; m++)
-                for (int u = 0; u < uses; u++) own += plain_gradient(weight, i, r, every ? o : m);
+                for (int u = 0; u < uses; u++)
+                    own = toy_round(s->compute, own + plain_gradient(weight, i, r, every ? o : m));
             ranks += own;
         }
-        total += ranks;
+        total += every ? ranks : toy_round(s->compute, ranks);
     }
     return total;
 }
 
 static void check_gradient(struct plain *p, const struct toy_setup *s, const char *name, uint64_t count,
                            int uses) {
-    float weights[WIDE], got[WIDE], expected[WIDE], mean = (float)(1.0 / (s->ranks * MICRO_STEPS));
+    float weights[WIDE], got[WIDE], expected[WIDE];
+    float mean = (float)(1.0 / (s->ranks * MICRO_STEPS * (double)zero_engine_loss_scale(p->engine)));
     toy_fill(NULL, name, 0, count, weights);
-    for (uint64_t i = 0; i < count; i++) expected[i] = summed(weights[i], i, s, uses) * mean;
+    for (uint64_t i = 0; i < count; i++)
+        expected[i] = summed(toy_round(s->compute, weights[i]), i, s, uses) * mean;
     CHECK_INT(zero_engine_get(p->engine, name, ZERO_GRAD, got, 0, count), ZERO_OK);
     CHECK_BYTES(got, expected, count * sizeof *got);
     CHECK_INT(zero_engine_get(p->engine, name, ZERO_GRAD, got, count / 2, 1), ZERO_OK);

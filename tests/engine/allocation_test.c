@@ -90,7 +90,8 @@ static void train(zero_engine *engine, uint32_t rank, void *user) {
 int main(void) {
     struct toy_setup s = toy_setup_default();
     s.micro_steps = 2;
-    for (s.stage = 0; s.stage <= 3; s.stage++)
+    for (s.stage = 0; s.stage <= 3; s.stage++) {
+        s.compute = (zero_dtype)(s.stage % 3); /* bf16 at stage 1, fp16 at 2 */
         for (s.depth = 0; s.depth <= 2; s.depth += 2)
             for (int plant = 0; plant < 2; plant++) {
                 char json[2048];
@@ -104,5 +105,6 @@ int main(void) {
                 /* The test can fail: a planted pair is seen, in each of 4 steps of 2 ranks. */
                 if (plant) CHECK_INT(atomic_load(&calls), 2 * 4 * 2);
             }
+    }
     return check_end();
 }

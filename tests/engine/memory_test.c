@@ -116,9 +116,60 @@ static void at_rest(void) {
                             c.plan.gathered_bytes + c.plan.staging_bytes;
             CHECK(c.plan.bytes[ZERO_DEVICE] >= rows && c.plan.bytes[ZERO_DEVICE] - rows < MIB);
             CHECK_INT(c.plan.bytes[ZERO_CPU] + c.plan.bytes[ZERO_NVME], 0);
+            CHECK_INT(c.plan.master_bytes, 0); /* the parameters are the masters */
             if (!same) fprintf(stderr, "in stage %" PRIu32 " on %" PRIu32 " ranks\n", stage, n);
         }
     }
+}
+
+/* Parameters and a backward's gradients of 2 bytes, masters and moments of 4 each: what is at rest, by stage
+ * and by the type of reduced gradients. Units are padded to whole cache lines of 32 elements. */
+static void at_rest_in_bf16(void) {
+    enum { N = 2, P = 8 * ((BLOCK + 63) / 64 * 64), SLOT = P / 8 * 2 };
+    static const struct {
+        const char *communication;
+        uint32_t stage;
+        uint64_t params, grads, masters, gathered;
+    } cases[] = {
+        {NULL, 0, 2 * P, 2 * P, 4 * P, 0},
+        {NULL, 1, 2 * P, 2 * P / N, 4 * P / N, SLOT},
+        {NULL, 2, 2 * P, 2 * P / N, 4 * P / N, SLOT},
+        {NULL, 3, 2 * P / N, 2 * P / N, 4 * P / N, 2 * SLOT},
+        /* Reduced in fp32: a shard beside what the backward writes; at stage 0 also gathered back. */
+        {"fp32", 0, 2 * P, 4 * P + 4 * P / N, 4 * P, 0},
+        {"fp32", 1, 2 * P, 4 * P / N, 4 * P / N, SLOT},
+        {"fp32", 3, 2 * P / N, 4 * P / N, 4 * P / N, 2 * SLOT},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct toy_setup s = setup(cases[i].stage, N);
+        struct commit c = {.param = blocks, .params = 8, .train = 1};
+        s.compute = ZERO_BF16;
+        s.communication = cases[i].communication;
+        commit(&s, &c);
+        int same = CHECK_INT(c.plan.param_bytes, cases[i].params);
+        same &= CHECK_INT(c.plan.grad_bytes, cases[i].grads);
+        same &= CHECK_INT(c.plan.master_bytes, cases[i].masters);
+        same &= CHECK_INT(c.plan.state_bytes, 2 * cases[i].masters);
+        same &= CHECK_INT(c.plan.gathered_bytes, cases[i].gathered);
+        if (!same) fprintf(stderr, "in stage %" PRIu32 ", case %zu\n", cases[i].stage, i);
+    }
+}
+
+/* Masters go where the optimizer state goes; frozen parameters have none. */
+static void masters_are_state(void) {
+    static const struct plain_param frozen[] = {{"a", "a", SMALL, 0, NULL},
+                                                {"b", "b", SMALL, ZERO_FROZEN, NULL}};
+    struct toy_setup s = setup(3, 2);
+    struct commit device = {.param = frozen, .params = 2, .train = 1}, cpu = device;
+    s.compute = ZERO_F16;
+    commit(&s, &device);
+    s.offload = "cpu";
+    commit(&s, &cpu);
+    CHECK_INT(device.plan.master_bytes, 4 * SMALL / 2);
+    CHECK_INT(device.plan.bytes[ZERO_CPU], 0);
+    CHECK_INT(cpu.plan.master_bytes, device.plan.master_bytes);
+    CHECK(cpu.plan.bytes[ZERO_CPU] >= cpu.plan.master_bytes + cpu.plan.state_bytes);
+    CHECK_INT(cpu.plan.param_bytes, 2 * 2 * SMALL / 2);
 }
 
 static void offload_moves_state(void) {
@@ -232,6 +283,8 @@ static void budgets(void) {
 
 int main(void) {
     at_rest();
+    at_rest_in_bf16();
+    masters_are_state();
     offload_moves_state();
     planned_is_resident();
     intervals();

@@ -9,7 +9,9 @@
  *            but once for both where the backward follows at once (the last unit); and once per step what is
  *            persistent and trainable
  *
- * Calls are one per region, whatever its size. Nothing depends on the depth of prefetching. */
+ * Calls are one per region, whatever its size. Nothing depends on the depth of prefetching. An element is 4
+ * bytes, or the 2 of bf16: gathers of parameters in the type of compute, reductions in the narrower one of
+ * compute's and communication's, stage 0's gathers of gradients in the type of the reduced ones. */
 #include <stdio.h>
 
 #include "tests/check.h"
@@ -22,7 +24,7 @@ struct model {
     const struct plain_param *param;
     uint32_t params, threshold;
     /* Unpadded elements of every region, by what happens to it; the hand's part. A region is padded to a
-     * multiple of 16 N elements. */
+     * multiple of N cache lines. */
     struct count {
         uint32_t elements;
         uint32_t stage3_uses; /* gathers in a micro-step at stage 3; 0: persistent */
@@ -65,11 +67,16 @@ struct expected {
     uint64_t gather_calls, gather_elements, reduce_calls, reduce_elements;
 };
 
+static int reduces_every(const struct toy_setup *s) {
+    return !strcmp(s->mode, "every") || (!strcmp(s->mode, "auto") && s->stage >= 2);
+}
+
 static struct expected by_hand(const struct model *m, const struct toy_setup *s) {
     struct expected e = {0};
-    int every = !strcmp(s->mode, "every") || (!strcmp(s->mode, "auto") && s->stage >= 2);
+    int every = reduces_every(s);
     for (const struct count *c = m->region; c->elements; c++) {
-        uint64_t unit = 16 * s->ranks, padded = (c->elements + unit - 1) / unit * unit;
+        uint64_t unit = (s->compute == ZERO_F32 ? 16 : 32) * s->ranks,
+                 padded = (c->elements + unit - 1) / unit * unit;
         uint64_t sent = padded / s->ranks * (s->ranks - 1);
         uint32_t reductions = c->trainable * (every ? s->micro_steps : 1);
         uint32_t gathers = c->trainable; /* stage 0: of gradients; else: of parameters after the update */
@@ -80,6 +87,15 @@ static struct expected by_hand(const struct model *m, const struct toy_setup *s)
     return e;
 }
 
+static uint64_t bytes_by_hand(const struct expected *e, const struct toy_setup *s) {
+    int narrow = s->compute != ZERO_F32,
+        in_fp32 = !s->communication ? !narrow : !strcmp(s->communication, "fp32");
+    int accumulates = s->micro_steps > 1 && reduces_every(s);
+    uint64_t reduced = narrow || !in_fp32 ? 2 : 4, param = narrow ? 2 : 4,
+             grad = accumulates || in_fp32 ? 4 : 2;
+    return reduced * e->reduce_elements + (s->stage == 0 ? grad : param) * e->gather_elements;
+}
+
 struct task {
     const struct model *model;
     const struct toy_setup *setup;
@@ -87,7 +103,7 @@ struct task {
 
 static void compare(const zero_counters *a, const zero_counters *b, const struct task *t) {
     struct expected e = by_hand(t->model, t->setup);
-    uint64_t bytes = 4 * (e.gather_elements + e.reduce_elements);
+    uint64_t bytes = bytes_by_hand(&e, t->setup);
     int same = CHECK_INT(b->gather_calls - a->gather_calls, e.gather_calls);
     same &= CHECK_INT(b->gather_elements - a->gather_elements, e.gather_elements);
     same &= CHECK_INT(b->reduce_calls - a->reduce_calls, e.reduce_calls);
@@ -97,8 +113,10 @@ static void compare(const zero_counters *a, const zero_counters *b, const struct
     same &= CHECK_INT(b->control_messages - a->control_messages, 1);
     const struct toy_setup *s = t->setup;
     if (!same)
-        fprintf(stderr, "in %s, stage %u, ranks %u, micro-steps %u, mode %s, depth %u\n", t->model->name,
-                s->stage, s->ranks, s->micro_steps, s->mode, s->depth);
+        fprintf(stderr,
+                "in %s, stage %u, ranks %u, micro-steps %u, mode %s, depth %u, type %d, communication %s\n",
+                t->model->name, s->stage, s->ranks, s->micro_steps, s->mode, s->depth, s->compute,
+                s->communication ? s->communication : "the same");
 }
 
 static void measure(zero_engine *engine, uint32_t rank, void *user) {
@@ -136,6 +154,23 @@ static void run(const struct model *m, const struct toy_setup *s) {
     ranks_run(s->ranks, json, measure, &(struct task){m, s});
 }
 
+/* The 228 elements of "a" are laid out for lines of 16: the second model is for fp32 alone. */
+static void narrow(void) {
+    static const char *const communications[] = {NULL, "fp32", "bf16"};
+    struct toy_setup s = toy_setup_default();
+    s.ranks = 3;
+    s.threshold = models[0].threshold;
+    for (s.compute = ZERO_F32; s.compute <= ZERO_BF16; s.compute++)
+        for (int c = 0; c < 3; c++)
+            for (s.stage = 0; s.stage <= 3; s.stage++)
+                for (s.micro_steps = 1; s.micro_steps <= 3; s.micro_steps += 2)
+                    for (int every = 0; every < 2; every++) {
+                        s.mode = every ? "every" : "last";
+                        s.communication = communications[c];
+                        run(&models[0], &s);
+                    }
+}
+
 int main(void) {
     static const char *const modes[] = {"last", "every", "auto"};
     struct toy_setup s = toy_setup_default();
@@ -149,5 +184,6 @@ int main(void) {
                             s.threshold = models[m].threshold;
                             run(&models[m], &s);
                         }
+    narrow();
     return check_end();
 }
