@@ -1,5 +1,6 @@
 /* The bit-exact contract over tiers: the same weights and moments wherever state and parameters live, however
- * chunks are cut, with clipping, a skipped step, evaluation and state that is read and written in between.
+ * chunks are cut, in every type of compute, with clipping, a skipped step, evaluation and state that is read
+ * and written in between.
  * offload_test [STAGE] */
 #include <math.h>
 #include <stdbool.h>
@@ -10,6 +11,7 @@
 #include "tests/engine/plain.h"
 #include "tests/engine/ranks.h"
 #include "tests/engine/toy_model.h"
+#include "tests/engine/toy_number.h"
 
 enum { STEPS = 20, MIDDLE = 9000 };
 
@@ -92,14 +94,15 @@ static zero_status check_traffic(struct plain *p, const zero_plan *plan) {
 
 /* A gradient of the last rank is infinite. */
 static zero_status bad_step(struct plain *p, uint32_t rank, uint32_t ranks) {
+    zero_dtype dtype = zero_engine_dtype(p->engine);
     zero_status status = zero_micro_begin(p->engine, ZERO_TRAIN);
     for (uint32_t u = 0; u < p->units && !status; u++) status = plain_forward(p, u);
     for (uint32_t u = p->units; u-- > 0 && !status;) {
         status = zero_backward_begin(p->unit[u]);
         for (uint32_t i = 0; i < p->params && !status; i++) {
             if (p->unit_of[i] != u || !p->slot[i].grad) continue;
-            for (uint64_t k = 0; k < p->param[i].count; k++) ((float *)p->slot[i].grad)[k] = 1;
-            if (rank == ranks - 1) ((float *)p->slot[i].grad)[0] = INFINITY;
+            for (uint64_t k = 0; k < p->param[i].count; k++) toy_store(dtype, p->slot[i].grad, k, 1);
+            if (rank == ranks - 1) toy_store(dtype, p->slot[i].grad, 0, INFINITY);
         }
         if (!status) status = zero_backward_end(p->unit[u]);
     }
@@ -156,8 +159,11 @@ static void body(zero_engine *engine, uint32_t rank, void *user) {
     if (rank == 0 || status) run->result = mine;
 }
 
-static void run_tier(const struct tier *tier, uint32_t stage, uint32_t ranks, uint64_t chunk,
-                     uint64_t cpu_budget, struct result *out) {
+static void run_tier(const struct tier *tier, zero_dtype compute, uint32_t stage, uint32_t ranks,
+                     uint64_t chunk, uint64_t cpu_budget, struct result *out) {
+    static const char *const types[] = {[ZERO_F32] = "",
+                                        [ZERO_BF16] = ", \"bf16\": {\"enabled\": true}",
+                                        [ZERO_F16] = ", \"fp16\": {\"enabled\": true}"};
     char json[2048], path[600], zero[1024];
     snprintf(path, sizeof path, "%s/swap", getenv("TEST_TMPDIR") ? getenv("TEST_TMPDIR") : "/tmp");
     snprintf(zero, sizeof zero, tier->json, path);
@@ -165,8 +171,8 @@ static void run_tier(const struct tier *tier, uint32_t stage, uint32_t ranks, ui
              "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_clipping\": 1.0, \"threads\": 1, "
              "\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}}, "
              "\"zero_optimization\": {\"stage\": %u, \"stage3_param_persistence_threshold\": 100, "
-             "\"sub_group_size\": %llu, %s}%s}",
-             stage, (unsigned long long)chunk, zero, tier->more);
+             "\"sub_group_size\": %llu, %s}%s%s}",
+             stage, (unsigned long long)chunk, zero, tier->more, types[compute]);
     struct run run = {.name = tier->name};
     if (cpu_budget)
         snprintf(json + strlen(json) - 1, sizeof json - strlen(json), ", \"memory\": {\"cpu\": %llu}}",
@@ -181,12 +187,13 @@ static uint64_t budget(const struct tier *tier, const struct result *before) {
     return before->plan.bytes[ZERO_CPU] + before->plan.state_bytes * 2 / 5 + 40000;
 }
 
-static void compare(uint32_t stage, uint32_t ranks, uint64_t chunk, const struct result *expected) {
+static void compare(zero_dtype compute, uint32_t stage, uint32_t ranks, uint64_t chunk,
+                    const struct result *expected) {
     for (size_t t = 1; t < sizeof tiers / sizeof *tiers; t++) {
         static struct result got;
         if (tiers[t].stage >= 0 && tiers[t].stage != (int)stage) continue;
         uint64_t cpu = budget(&tiers[t], &got);
-        run_tier(&tiers[t], stage, ranks, chunk, cpu, &got);
+        run_tier(&tiers[t], compute, stage, ranks, chunk, cpu, &got);
         int same = CHECK_STRING(got.error, "") && CHECK_STRING(got.hash, expected->hash) &&
                    CHECK_DOUBLE(got.norm, expected->norm, 0) && CHECK_INT(got.skipped, 1) &&
                    CHECK_BYTES(got.first, expected->first, sizeof got.first) &&
@@ -194,8 +201,8 @@ static void compare(uint32_t stage, uint32_t ranks, uint64_t chunk, const struct
         uint64_t kept = got.plan.resident_state_bytes, state = got.plan.state_bytes;
         if (cpu) same &= CHECK(kept > 0 && kept < state);
         if (!same)
-            fprintf(stderr, "in %s, stage %u, ranks %u, chunks of %llu\n", tiers[t].name, stage, ranks,
-                    (unsigned long long)chunk);
+            fprintf(stderr, "in %s, type %d, stage %u, ranks %u, chunks of %llu\n", tiers[t].name, compute,
+                    stage, ranks, (unsigned long long)chunk);
     }
 }
 
@@ -209,11 +216,17 @@ int main(int argc, char **argv) {
     CHECK_INT(system(path), 0);
     for (uint32_t stage = first; stage <= last; stage++)
         for (int w = 0; w < 3; w++) {
-            run_tier(&tiers[0], 0, worlds[w], 1000000000, 0, &plain);
-            run_tier(&tiers[0], stage, worlds[w], 1000000000, 0, &expected);
+            run_tier(&tiers[0], ZERO_F32, 0, worlds[w], 1000000000, 0, &plain);
+            run_tier(&tiers[0], ZERO_F32, stage, worlds[w], 1000000000, 0, &expected);
             CHECK_STRING(expected.error, "");
             CHECK_STRING(expected.hash, plain.hash);
-            for (int c = 0; c < 3; c++) compare(stage, worlds[w], chunks[c], &expected);
+            for (int c = 0; c < 3; c++) compare(ZERO_F32, stage, worlds[w], chunks[c], &expected);
+        }
+    for (uint32_t stage = first; stage <= last; stage++)
+        for (zero_dtype compute = ZERO_BF16; compute <= ZERO_F16; compute++) {
+            run_tier(&tiers[0], compute, stage, 2, 1000000000, 0, &expected);
+            CHECK_STRING(expected.error, "");
+            compare(compute, stage, 2, 3 * 1024, &expected);
         }
     return check_end();
 }
