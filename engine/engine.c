@@ -47,6 +47,8 @@ static void open_precision(zero_engine *e) {
     bool shards_accumulate = c->accumulation_steps > 1 && c->accumulation_mode == CONFIG_ACCUMULATE_EVERY;
     e->precision =
         precision_make((enum dtype)c->compute_dtype, (enum dtype)c->communication_dtype, shards_accumulate);
+    e->precision.state = c->bf16_states ? DTYPE_BF16 : DTYPE_F32;
+    e->precision.split = c->nvme_masters == CONFIG_MASTERS_SPLIT;
     e->loss_scale = (struct loss_scale){.value = 1};
     if (c->compute_dtype != CONFIG_FP16) return;
     bool dynamic = c->fp16.loss_scale == 0;
@@ -72,6 +74,11 @@ static void log_choices(const zero_engine *e) {
              stages[STAGE_ZERO0 + e->config.stage]->name, e->size, comm_name(e->comm), e->threads,
              dtype_name(e->precision.compute), modes[e->config.accumulation_mode],
              dtype_name(e->precision.reduced));
+    if (e->precision.state != DTYPE_F32)
+        log_line(&e->log, ZERO_LOG_WARN,
+                 "inexact by request (bf16.bf16_optimizer_states): optimizer states are bf16, rounded "
+                 "stochastically from seed %" PRIu64,
+                 e->config.seed);
 }
 
 static zero_status open_parts(zero_engine *e, struct zero_error *error) {

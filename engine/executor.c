@@ -158,12 +158,12 @@ void *executor_address(const struct executor *e, struct buffer_ref ref) {
     return buffer == NO_BUFFER ? NULL : buffer_address(e, buffer);
 }
 
-float *executor_state(const struct executor *e, uint32_t region, uint32_t k) {
+void *executor_state(const struct executor *e, uint32_t region, uint32_t k) {
     uint16_t index = (uint16_t)(k * e->o.policy->regions + region);
     return executor_address(e, (struct buffer_ref){BUFFER_STATE, index});
 }
 
-float *executor_master(const struct executor *e, uint32_t region) {
+void *executor_master(const struct executor *e, uint32_t region) {
     return executor_address(e, (struct buffer_ref){BUFFER_MASTER, (uint16_t)region});
 }
 
@@ -287,9 +287,10 @@ zero_status executor_agree(struct executor *e, const struct agreement *mine, str
 const struct agreement *executor_agreements(const struct executor *e) { return e->all; }
 
 zero_status executor_apply(struct executor *e, bool skip, float scale,
-                           const struct optimizer_scalars *scalars, uint32_t groups) {
+                           const struct optimizer_scalars *scalars, uint32_t groups, uint64_t rounding_key) {
     struct scalar_set *set = &e->scalars[++e->set % SCALAR_SETS];
     set->scale = scale;
+    set->rounding_key = rounding_key;
     memcpy(set->group, scalars, groups * sizeof *scalars);
     policy_apply(e->o.policy, skip, &e->list);
     zero_status status = emit_list(e);

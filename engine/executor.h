@@ -83,8 +83,9 @@ zero_status executor_agree(struct executor *executor, const struct agreement *mi
  */
 const struct agreement *executor_agreements(const struct executor *executor);
 /* scalars: one per parameter group; scale multiplies the summed gradient. */
+/* rounding_key: of this step, for states that are rounded stochastically. */
 zero_status executor_apply(struct executor *executor, bool skip, float scale,
-                           const struct optimizer_scalars *scalars, uint32_t groups);
+                           const struct optimizer_scalars *scalars, uint32_t groups, uint64_t rounding_key);
 zero_status executor_written(struct executor *executor);
 zero_status executor_flush(struct executor *executor);
 
@@ -105,10 +106,10 @@ bool executor_waits_for_host(const struct executor *executor);
 /* The address behind a reference as of the last event: for regions that are gathered, their present interval.
  * NULL: there is none. Of the type that options.precision says. */
 void *executor_address(const struct executor *executor, struct buffer_ref ref);
-/* The master weights in memory, where they are not the parameters; NULL: they are. */
-float *executor_master(const struct executor *executor, uint32_t region);
-float *executor_state(const struct executor *executor, uint32_t region,
-                      uint32_t k); /* the optimizer's state k */
+/* What the optimizer keeps in memory, as options.precision says: its state k, and the masters, where they are not
+ * the parameters (NULL: they are). */
+void *executor_state(const struct executor *executor, uint32_t region, uint32_t k);
+void *executor_master(const struct executor *executor, uint32_t region);
 void *executor_grad_shard(const struct executor *executor,
                           uint32_t region); /* this rank's part of the reduced one */
 

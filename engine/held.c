@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "kernels/cast.h"
+#include "kernels/state_format.h"
 
 struct part held_part(const zero_engine *e, uint32_t region, zero_kind kind) {
     const struct region *r = &e->regions[region];
@@ -10,8 +11,8 @@ struct part held_part(const zero_engine *e, uint32_t region, zero_kind kind) {
     return own_part(e, region, kind == ZERO_GRAD ? shard : r->state);
 }
 
-/* What there is of a region: the optimizer's fp32 arrays, by index, its states and then the masters, where they
- * are not the parameters; parameters; the reduced gradient. */
+/* What there is of a region: the optimizer's arrays, by index, its states and then the masters, where they are not
+ * the parameters; parameters; the reduced gradient. */
 enum { HELD_PARAMS = OPTIMIZER_STATES_MAX + 1, HELD_GRADIENT };
 
 /* Frozen parameters have no masters. */
@@ -25,10 +26,12 @@ static uint32_t array_of(const zero_engine *e, uint32_t region, zero_kind kind) 
     return keeps_masters(e, region) ? e->state_count : HELD_PARAMS;
 }
 
+/* The lower halves of split masters are moved as bf16 would be, and never cast. */
 static enum dtype array_dtype(const zero_engine *e, uint32_t array) {
-    return array == HELD_PARAMS     ? e->precision.compute
-           : array == HELD_GRADIENT ? e->precision.reduced
-                                    : DTYPE_F32;
+    if (array == HELD_PARAMS) return e->precision.compute;
+    if (array == HELD_GRADIENT) return e->precision.reduced;
+    if (array < e->state_count) return e->precision.state;
+    return e->precision.split ? DTYPE_BF16 : DTYPE_F32;
 }
 
 /* Elements from one place: in memory, or in the slot that holds their chunk. */
@@ -75,24 +78,69 @@ static zero_status find(zero_engine *e, uint32_t region, uint32_t array, uint64_
     zero_status status = executor_chunk(e->executor, region, index, &slot);
     turn_give(&e->lock);
     if (status) return engine_fail(e, executor_error(e->executor));
-    slot += array == HELD_PARAMS ? swap->slot_param : array * c.stride;
+    slot += array == HELD_PARAMS ? swap->slot_param : c.array[array];
     *out = piece_at(slot, dtype, at - c.first, min64(count, c.first + c.count - at), true);
+    return ZERO_OK;
+}
+
+/* Masters and their parameters, in one chunk at a time, so that both pieces stay where they were found. */
+struct pair {
+    struct piece master, param;
+};
+
+static zero_status find_pair(zero_engine *e, uint32_t region, uint64_t at, uint64_t count, struct pair *out) {
+    count = min64(count, e->plan.swap.chunk_elements - at % e->plan.swap.chunk_elements);
+    zero_status status = find(e, region, e->state_count, at, count, &out->master);
+    if (!status) status = find(e, region, HELD_PARAMS, at, out->master.count, &out->param);
+    return status;
+}
+
+static zero_status read_masters(zero_engine *e, uint32_t region, uint64_t at, uint64_t count, float *out) {
+    for (struct pair pair = {0}; count; at += pair.master.count, count -= pair.master.count) {
+        zero_status status = find_pair(e, region, at, count, &pair);
+        if (status) return status;
+        master_join(out, pair.param.at, pair.master.at, pair.master.count);
+        out += pair.master.count;
+    }
+    return ZERO_OK;
+}
+
+static zero_status write_masters(zero_engine *e, uint32_t region, uint64_t at, uint64_t count,
+                                 const float *in) {
+    for (struct pair pair = {0}; count; at += pair.master.count, count -= pair.master.count) {
+        zero_status status = find_pair(e, region, at, count, &pair);
+        if (status) return status;
+        uint64_t n = pair.master.count;
+        if (e->precision.split) {
+            master_split(pair.param.at, pair.master.at, in, n);
+        } else {
+            memcpy(pair.master.at, in, n * sizeof *in);
+            cast(pair.param.at, pair.param.dtype, in, DTYPE_F32, n);
+        }
+        if (pair.master.chunk || pair.param.chunk) executor_chunk_written(e->executor);
+        in += n;
+    }
     return ZERO_OK;
 }
 
 zero_status held_read(zero_engine *e, uint32_t region, zero_kind kind, uint64_t first, uint64_t count,
                       float *out) {
     uint64_t at = first - held_part(e, region, kind).first;
+    uint32_t array = array_of(e, region, kind);
+    if (array == e->state_count && e->precision.split) return read_masters(e, region, at, count, out);
     for (struct piece piece = {0}; count; at += piece.count, out += piece.count, count -= piece.count) {
-        zero_status status = find(e, region, array_of(e, region, kind), at, count, &piece);
+        zero_status status = find(e, region, array, at, count, &piece);
         if (status) return status;
         cast(out, DTYPE_F32, piece.at, piece.dtype, piece.count);
     }
     return ZERO_OK;
 }
 
-static zero_status write_array(zero_engine *e, uint32_t region, uint32_t array, uint64_t at, uint64_t count,
-                               const float *in) {
+zero_status held_write(zero_engine *e, uint32_t region, zero_kind kind, uint64_t first, uint64_t count,
+                       const float *in) {
+    uint64_t at = first - held_part(e, region, kind).first;
+    uint32_t array = array_of(e, region, kind);
+    if (array == e->state_count) return write_masters(e, region, at, count, in);
     for (struct piece piece = {0}; count; at += piece.count, in += piece.count, count -= piece.count) {
         zero_status status = find(e, region, array, at, count, &piece);
         if (status) return status;
@@ -102,29 +150,11 @@ static zero_status write_array(zero_engine *e, uint32_t region, uint32_t array, 
     return ZERO_OK;
 }
 
-/* Masters and the parameters that are their cast, chunk by chunk. */
-static zero_status write_both(zero_engine *e, uint32_t region, uint64_t at, uint64_t count, const float *in) {
-    zero_status status = ZERO_OK;
-    for (uint64_t n; count && !status; at += n, in += n, count -= n) {
-        n = min64(count, e->plan.swap.chunk_elements - at % e->plan.swap.chunk_elements);
-        status = write_array(e, region, e->state_count, at, n, in);
-        if (!status) status = write_array(e, region, HELD_PARAMS, at, n, in);
-    }
-    return status;
-}
-
-zero_status held_write(zero_engine *e, uint32_t region, zero_kind kind, uint64_t first, uint64_t count,
-                       const float *in) {
-    uint64_t at = first - held_part(e, region, kind).first;
-    if (kind == ZERO_PARAM && keeps_masters(e, region)) return write_both(e, region, at, count, in);
-    return write_array(e, region, array_of(e, region, kind), at, count, in);
-}
-
 zero_status held_clear_state(zero_engine *e) {
     for (uint32_t i = 0; i < e->model.regions; i++)
         for (uint32_t k = 0; k < e->state_count && !e->regions[i].frozen; k++)
             memset(executor_state(e->executor, i, k), 0,
-                   swap_resident_elements(&e->plan.swap, i) * sizeof(float));
+                   swap_resident_elements(&e->plan.swap, i) * dtype_bytes(e->precision.state));
     turn_take(&e->lock);
     zero_status status = executor_clear_state(e->executor);
     turn_give(&e->lock);

@@ -42,12 +42,13 @@ static uint64_t part_bytes(const struct plan *plan, uint32_t region, struct plac
 
 /* What the update keeps of the shard: that part of it which is in memory. */
 static void fix_state(struct plan *plan, uint32_t i, uint32_t state_count) {
-    uint64_t bytes = swap_resident_elements(&plan->swap, i) * sizeof(float);
-    if (precision_keeps_masters(&plan->precision)) fix(plan, BUFFER_MASTER, i, MEMORY_MASTERS, bytes);
+    uint64_t elements = swap_resident_elements(&plan->swap, i);
+    if (precision_keeps_masters(&plan->precision))
+        fix(plan, BUFFER_MASTER, i, MEMORY_MASTERS, elements * precision_master_bytes(&plan->precision));
     for (uint32_t k = 0; k == 0 || k < state_count;
          k++) /* an optimizer without state has an empty one, to order by */
         fix(plan, BUFFER_STATE, k * plan->policy->regions + i, k ? MEMORY_STATE1 : MEMORY_STATE0,
-            state_count ? bytes : 0);
+            state_count ? elements * dtype_bytes(plan->precision.state) : 0);
 }
 
 /* What lives from step to step. */
@@ -250,11 +251,11 @@ static zero_status allocate_tables(struct plan *plan, const struct plan_options 
 static zero_status cut_chunks(struct plan *plan, const struct plan_options *o, struct zero_error *error) {
     struct swap_options options = {.state = o->state_tier == TIER_NVME,
                                    .params = o->param_tier == TIER_NVME,
-                                   .arrays = o->state_count + precision_keeps_masters(&o->precision),
                                    .param_dtype = o->precision.compute,
                                    .chunk_elements_max = o->chunk_elements_max,
                                    .slots = o->slots,
                                    .resident_bytes = o->resident_bytes};
+    options.arrays = precision_arrays(&o->precision, o->state_count, options.array_bytes);
     return swap_make(&plan->swap, &options, o->model, o->policy, error);
 }
 

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "engine/base/hash.h"
 #include "engine/engine_internal.h"
 
 /* What a rank emitted and posted must be what rank 0 did. */
@@ -75,7 +76,10 @@ static zero_status apply(zero_engine *e, const struct agreement *all, zero_step_
     }
     status = engine_drive_room(e);
     if (status) return status;
-    return ENGINE_EVENT(e, executor_apply(e->executor, info->skipped, (float)scale, scalars, PARAM_GROUPS));
+    uint64_t key = hash_bytes(hash_bytes(HASH_START, &e->config.seed, sizeof e->config.seed), &e->steps,
+                              sizeof e->steps);
+    return ENGINE_EVENT(e,
+                        executor_apply(e->executor, info->skipped, (float)scale, scalars, PARAM_GROUPS, key));
 }
 
 zero_status zero_engine_step(zero_engine *e, zero_step_info *out) {

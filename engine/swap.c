@@ -8,10 +8,19 @@ static uint64_t min64(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 /* ---- one chunk ---- */
 
-static uint64_t stride(uint64_t elements) { return round_up(elements * sizeof(float), ALIGN_BYTES); }
+/* Where the arrays of a record of so many elements begin; returns where they end. */
+static uint64_t place_arrays(const struct swap *swap, uint64_t elements, uint64_t out[PRECISION_ARRAYS_MAX]) {
+    uint64_t end = 0;
+    for (uint32_t k = 0; k < swap->arrays; k++) {
+        out[k] = end;
+        end += round_up(elements * swap->array_bytes[k], ALIGN_BYTES);
+    }
+    return end;
+}
 
 static uint64_t record_bytes(const struct swap *swap, uint64_t elements) {
-    return round_up(swap->arrays * stride(elements) + CHUNK_TAG_BYTES, CHUNK_ALIGN_BYTES);
+    uint64_t array[PRECISION_ARRAYS_MAX];
+    return round_up(place_arrays(swap, elements, array) + CHUNK_TAG_BYTES, CHUNK_ALIGN_BYTES);
 }
 
 struct chunk swap_chunk(const struct swap *swap, uint32_t region, uint32_t i) {
@@ -20,8 +29,7 @@ struct chunk swap_chunk(const struct swap *swap, uint32_t region, uint32_t i) {
     c.count = min64(swap->chunk_elements, swap->elements[region] - c.first);
     c.state = i >= r->resident;
     c.params = r->params;
-    c.stride = stride(c.count);
-    c.tag = swap->arrays * c.stride;
+    c.tag = place_arrays(swap, c.count, c.array);
     c.record_bytes = record_bytes(swap, c.count);
     if (c.state)
         c.record = swap->first_record[region] + (i - r->resident) * record_bytes(swap, swap->chunk_elements);
@@ -46,7 +54,7 @@ static bool rests_sharded(const struct region *r) { return !placement_is(r->rest
 /* A chunk is not larger than the largest shard, so that small models plan small slots. */
 static void choose_chunk(struct swap *swap, const struct swap_options *o, uint32_t regions) {
     uint64_t largest = 0, page = CHUNK_ALIGN_BYTES / dtype_bytes(o->param_dtype),
-             elements = CHUNK_BYTES_DEFAULT / (o->arrays ? o->arrays : 1) / sizeof(float);
+             elements = CHUNK_BYTES_DEFAULT / (swap->element_bytes ? swap->element_bytes : 1);
     for (uint32_t i = 0; i < regions; i++)
         if (swap->elements[i] > largest) largest = swap->elements[i];
     if (o->chunk_elements_max && o->chunk_elements_max < elements) elements = o->chunk_elements_max;
@@ -70,14 +78,14 @@ static void cut_regions(struct swap *swap, const struct swap_options *o, const s
 
 /* A fixed prefix of the order of use stays in memory. */
 static void choose_residents(struct swap *swap, const struct swap_options *o, const struct policy *policy) {
-    uint64_t left = o->resident_bytes, chunk_bytes = swap->chunk_elements * o->arrays * sizeof(float);
+    uint64_t left = o->resident_bytes, chunk_bytes = swap->chunk_elements * swap->element_bytes;
     for (uint32_t k = 0; k < policy->refreshes; k++) {
         uint32_t region = policy->refresh[k];
         struct offload_region *r = &swap->region[region];
-        uint64_t all = swap->elements[region] * o->arrays * sizeof(float);
+        uint64_t all = swap->elements[region] * swap->element_bytes;
         swap->state_bytes += all;
         if (r->resident < r->chunks) r->resident = left >= all ? r->chunks : (uint32_t)(left / chunk_bytes);
-        uint64_t kept = swap_resident_elements(swap, region) * o->arrays * sizeof(float);
+        uint64_t kept = swap_resident_elements(swap, region) * swap->element_bytes;
         swap->resident_bytes += kept;
         left = r->resident < r->chunks ? 0 : left - min64(left, kept);
     }
@@ -103,6 +111,7 @@ zero_status swap_make(struct swap *swap, const struct swap_options *o, const str
     uint32_t regions = policy->regions;
     *swap = (struct swap){
         .arrays = o->arrays, .param_dtype = o->param_dtype, .slots = o->slots ? o->slots : SLOTS_DEFAULT};
+    for (uint32_t k = 0; k < o->arrays; k++) swap->element_bytes += swap->array_bytes[k] = o->array_bytes[k];
     swap->region = calloc(regions, sizeof *swap->region);
     swap->elements = calloc(regions, sizeof *swap->elements);
     swap->first_record = calloc(regions, sizeof *swap->first_record);

@@ -1,22 +1,23 @@
 /* How shards are cut into chunks, which chunks are staged, and where they lie on the drive. Pure: it computes.
  *
- * A shard is cut every `chunk_elements`. A staged chunk of n elements travels as one record: its fp32 arrays,
+ * A shard is cut every `chunk_elements`. A staged chunk of n elements travels as one record: its arrays,
  * states and then masters if there are any, one after another, each on a cache line, then its tag, in whole
- * pages. Parameters that rest on the drive lie
- * there as they are in memory, chunk by chunk, apart from the records: a gather reads them without state.
+ * pages. Parameters that rest on the drive lie there as they are in memory, chunk by chunk, apart from the
+ * records: a gather reads them without state.
  * A slot of the staging ring holds one record and one chunk of parameters. Owns its tables. */
 #ifndef ZERO_ENGINE_SWAP_H
 #define ZERO_ENGINE_SWAP_H
 
 #include "engine/model.h"
+#include "engine/precision.h"
 #include "kernels/optimizer.h"
 #include "offload/expand.h"
 
 enum { CHUNK_TAG_BYTES = 64, CHUNK_BYTES_DEFAULT = 8 << 20, SLOTS_DEFAULT = 4 };
 
 struct swap_options {
-    bool state, params; /* which of them live on the drive */
-    uint32_t arrays;    /* of fp32: the optimizer's states, and masters that are not the parameters */
+    bool state, params;                                 /* which of them live on the drive */
+    uint32_t arrays, array_bytes[PRECISION_ARRAYS_MAX]; /* of an element: precision_arrays */
     enum dtype param_dtype;
     uint64_t chunk_elements_max; /* 0: no bound but ours */
     uint32_t slots;              /* of the ring; 0: SLOTS_DEFAULT */
@@ -24,8 +25,9 @@ struct swap_options {
 };
 
 struct swap {
-    uint64_t chunk_elements; /* whole pages of parameters */
-    uint32_t arrays;         /* in a record */
+    uint64_t chunk_elements;                            /* whole pages of parameters */
+    uint32_t arrays, array_bytes[PRECISION_ARRAYS_MAX]; /* in a record */
+    uint32_t element_bytes;                             /* of all arrays */
     enum dtype param_dtype;
     uint32_t slots;                       /* 0: nothing is staged */
     uint64_t slot_bytes, slot_param;      /* slot_param: where in a slot the parameters are */
@@ -41,10 +43,11 @@ struct swap {
 
 /* A chunk: where it is. */
 struct chunk {
-    uint64_t first, count;                      /* elements of the shard */
-    uint64_t index;                             /* among the chunks of all regions */
-    bool state, params;                         /* which of them are on the drive */
-    uint64_t record, record_bytes, stride, tag; /* record: its place in the row; tag: its place in it */
+    uint64_t first, count;                /* elements of the shard */
+    uint64_t index;                       /* among the chunks of all regions */
+    bool state, params;                   /* which of them are on the drive */
+    uint64_t record, record_bytes, tag;   /* record: its place in the row; tag: its place in it */
+    uint64_t array[PRECISION_ARRAYS_MAX]; /* their places in the record */
     uint64_t param_place, param_bytes,
         param_used; /* place: in the shard; bytes: whole pages, used: of them */
 };

@@ -6,8 +6,8 @@
 
 struct update_argument {
     struct executor *executor;
-    float *master, *state[OPTIMIZER_STATES_MAX]; /* of element `begin`, as are gradient and out */
-    void *out;                                   /* the parameters, where they are not the master; or NULL */
+    void *master, *state[OPTIMIZER_STATES_MAX]; /* of element `begin`, as are gradient and out */
+    void *out;                                  /* the parameters, where they are not the master; or NULL */
     const void *gradient;
     uint64_t begin, end; /* elements of the shard */
     uint32_t region, scalars;
@@ -18,26 +18,42 @@ _Static_assert(sizeof(struct update_argument) <= DEVICE_ARGUMENT_BYTES, "argumen
 enum { UPDATE_SPANS = 3 + OPTIMIZER_STATES_MAX }; /* gradient, master, parameters, states */
 _Static_assert((int)UPDATE_SPANS <= (int)DEVICE_SPANS_MAX, "an update's memory fits its description");
 
-static void *element_at(const void *base, enum dtype dtype, uint64_t index) {
-    return base ? (uint8_t *)base + index * dtype_bytes(dtype) : NULL;
+static void *at(const void *base, uint64_t bytes) { return base ? (uint8_t *)base + bytes : NULL; }
+
+/* Where this rank's shard begins in the region. */
+static uint64_t shard_first(const struct executor *e, uint32_t region) {
+    struct placement cut = e->o.policy->region[region].state;
+    return placement_part(cut, e->o.policy->mesh, e->o.rank) *
+           (e->o.model->region[region].padded / placement_parts(cut, e->o.policy->mesh));
 }
 
-/* One call of the optimizer per run of parameters of one group: elements [begin, end) of the shard. */
+static uint32_t master_bytes(const struct precision *p) {
+    return precision_keeps_masters(p) ? precision_master_bytes(p) : sizeof(float);
+}
+
+/* One call of the optimizer per run of parameters of one group: elements [begin, end) of the shard. Random bits
+ * are an element's own, wherever it is and whoever holds it. */
 static void update_run(const struct update_argument *a, uint64_t begin, uint64_t end, uint32_t group) {
     struct executor *e = a->executor;
     const struct precision *p = &e->o.precision;
     struct scalar_set *set = &e->scalars[a->scalars];
     uint64_t skip = begin - a->begin;
+    void *master = at(a->master, skip * master_bytes(p));
     struct optimizer_args args = {.count = end - begin,
-                                  .master = a->master + skip,
-                                  .gradient = element_at(a->gradient, p->reduced, skip),
+                                  .master = p->split ? NULL : master,
+                                  .master_low = p->split ? master : NULL,
+                                  .state_dtype = p->state,
+                                  .rounding_key = set->rounding_key + ((uint64_t)a->region << 32),
+                                  .first = shard_first(e, a->region) + begin,
+                                  .gradient = at(a->gradient, skip * dtype_bytes(p->reduced)),
                                   .gradient_dtype = p->reduced,
                                   .gradient_scale = set->scale,
-                                  .out = element_at(a->out, p->compute, skip),
+                                  .out = at(a->out, skip * dtype_bytes(p->compute)),
                                   .out_dtype = p->compute,
                                   .scalars = &set->group[group],
                                   .threads = e->o.threads};
-    for (uint32_t k = 0; k < e->o.state_count; k++) args.state[k] = a->state[k] + skip;
+    for (uint32_t k = 0; k < e->o.state_count; k++)
+        args.state[k] = at(a->state[k], skip * dtype_bytes(p->state));
     if (begin < end) optimizer_update(e->o.optimizer, &args);
 }
 
@@ -51,9 +67,7 @@ static void run_update(void *argument) {
     struct executor *e = a->executor;
     uint64_t started = clock_now_ns(), begin = a->begin;
     const struct model_region *region = &e->o.model->region[a->region];
-    struct placement cut = e->o.policy->region[a->region].state;
-    uint64_t shard = placement_part(cut, e->o.policy->mesh, e->o.rank) *
-                     (region->padded / placement_parts(cut, e->o.policy->mesh));
+    uint64_t shard = shard_first(e, a->region);
     uint32_t group = e->o.model->param[region->param[0]].group;
     for (uint32_t i = 1; i < region->params && begin < a->end; i++) {
         const struct model_param *p = &e->o.model->param[region->param[i]];
@@ -74,25 +88,22 @@ static void whole_run(struct executor *e, struct item *item, struct update_argum
     for (uint32_t k = 0; k < e->o.state_count; k++) a->state[k] = executor_state(e, a->region, k);
 }
 
-/* Array `k` of a record in a slot. */
-static float *array_at(uint8_t *slot, const struct chunk *c, uint32_t k) {
-    return (float *)(void *)(slot + k * c->stride);
-}
-
 /* One chunk; what of it is on the drive is in a slot now. */
 static void one_chunk(struct executor *e, struct item *item, struct update_argument *a) {
     const struct operation *op = &item->task->op;
+    const struct precision *p = &e->o.precision;
     struct chunk c = swap_chunk(&e->o.plan->swap, a->region, op->first + item->index);
     uint8_t *slot = slot_address(e, op->sequence + item->index);
     a->begin = c.first;
     a->end = c.first + c.count;
-    a->gradient = element_at(a->gradient, e->o.precision.reduced, c.first);
-    a->out =
-        c.params ? slot + e->o.plan->swap.slot_param : element_at(a->out, e->o.precision.compute, c.first);
-    if (precision_keeps_masters(&e->o.precision))
-        a->master = c.state ? array_at(slot, &c, e->o.state_count) : executor_master(e, a->region) + c.first;
+    a->gradient = at(a->gradient, c.first * dtype_bytes(p->reduced));
+    a->out = c.params ? slot + e->o.plan->swap.slot_param : at(a->out, c.first * dtype_bytes(p->compute));
+    if (precision_keeps_masters(p))
+        a->master = c.state ? slot + c.array[e->o.state_count]
+                            : at(executor_master(e, a->region), c.first * master_bytes(p));
     for (uint32_t k = 0; k < e->o.state_count; k++)
-        a->state[k] = c.state ? array_at(slot, &c, k) : executor_state(e, a->region, k) + c.first;
+        a->state[k] = c.state ? slot + c.array[k]
+                              : at(executor_state(e, a->region, k), c.first * dtype_bytes(p->state));
 }
 
 zero_status start_update(struct executor *e, struct item *item) {
@@ -108,13 +119,13 @@ zero_status start_update(struct executor *e, struct item *item) {
         a.out = own_part_address(e, op->write[0], item->task->write[0], cut, p->compute);
     (op->pipe.used ? one_chunk : whole_run)(e, item, &a);
     if (!precision_keeps_masters(p)) a.master = a.out, a.out = NULL;
-    uint64_t count = a.end - a.begin, bytes = count * sizeof(float);
+    uint64_t count = a.end - a.begin;
     struct device_work work = {.run = run_update, .reads = 1, .writes = 1};
     work.read[0] = (struct device_span){(void *)a.gradient, count * dtype_bytes(p->reduced)};
-    work.write[0] = (struct device_span){a.master, bytes};
+    work.write[0] = (struct device_span){a.master, count * master_bytes(p)};
     if (a.out) work.write[work.writes++] = (struct device_span){a.out, count * dtype_bytes(p->compute)};
     for (uint32_t k = 0; k < e->o.state_count; k++)
-        work.write[work.writes++] = (struct device_span){a.state[k], bytes};
+        work.write[work.writes++] = (struct device_span){a.state[k], count * dtype_bytes(p->state)};
     for (uint8_t i = 0; i < work.writes; i++) work.read[work.reads++] = work.write[i]; /* updated in place */
     memcpy(work.argument, &a, sizeof a);
     return submit(e, item, &work);

@@ -21,6 +21,7 @@ enum config_reduction { CONFIG_REDUCTION_AUTO, CONFIG_REDUCTION_ORDERED, CONFIG_
 enum config_tier { CONFIG_TIER_DEVICE, CONFIG_TIER_CPU, CONFIG_TIER_NVME, CONFIG_TIERS }; /* as zero_tier */
 enum config_uring { CONFIG_URING_AUTO, CONFIG_URING_NEVER };
 enum config_dtype { CONFIG_FP32, CONFIG_BF16, CONFIG_FP16 }; /* as enum dtype */
+enum config_masters { CONFIG_MASTERS_AUTO, CONFIG_MASTERS_FP32, CONFIG_MASTERS_SPLIT };
 enum config_order { CONFIG_ORDER_SEQUENTIAL, CONFIG_ORDER_SHUFFLED };
 
 #define CONFIG_BYTES_UNLIMITED UINT64_MAX
@@ -99,9 +100,11 @@ struct config {
     bool cpu_offload, cpu_offload_param;              /* DeepSpeed's old spelling of them */
     struct config_paths optimizer_paths, param_paths; /* of the drives; equal where both are on drives */
     uint64_t slots, chunk_elements_max, aio_block_bytes, aio_queue_depth;
+    int nvme_masters;               /* enum config_masters; AUTO until config_resolve */
     int nvme_uring;                 /* enum config_uring */
     double nvme_endurance_tbw;      /* 0: unknown */
     uint64_t persistence_threshold; /* elements: smaller parameters stay gathered at stage 3 */
+    bool bf16_states;               /* bf16.bf16_optimizer_states */
     bool bf16, bfloat16;            /* as written; bfloat16 is the old spelling */
     struct config_fp16 fp16;
     int compute_dtype, communication_dtype, accumulation_dtype; /* enum config_dtype; after config_resolve */

@@ -212,8 +212,28 @@ static zero_status resolve_compute(struct config *config, struct zero_error *err
         return error_set(
             error, ZERO_E_CONFIG,
             "fp16.enabled: bf16 is enabled too, and compute has one type: set one of them to false");
+    if (config->bf16_states && !bf16)
+        return error_set(
+            error, ZERO_E_CONFIG,
+            "bf16.bf16_optimizer_states: states are in bf16 only where compute is: set bf16.enabled, "
+            "or remove it");
     config->compute_dtype = bf16 ? CONFIG_BF16 : config->fp16.enabled ? CONFIG_FP16 : CONFIG_FP32;
     return ZERO_OK;
+}
+
+/* A master can be undone from its parameter where that is the master rounded to bf16. */
+static zero_status resolve_masters(struct config *config, struct zero_error *error) {
+    static const char path[] = "nvme.masters";
+    bool can = config->compute_dtype == CONFIG_BF16 && config->optimizer_tier == CONFIG_TIER_NVME;
+    if (config->nvme_masters == CONFIG_MASTERS_SPLIT && !can)
+        return error_set(
+            error, ZERO_E_CONFIG,
+            "%s: \"split\" needs bf16.enabled and offload_optimizer.device \"nvme\": set them, or use "
+            "\"auto\"",
+            path);
+    if (config->nvme_masters != CONFIG_MASTERS_AUTO) return ZERO_OK;
+    config->nvme_masters = can ? CONFIG_MASTERS_SPLIT : CONFIG_MASTERS_FP32;
+    return derived(config, path, can ? "\"split\"" : "\"fp32\"", error);
 }
 
 /* Of a choice among the types: what was written, else what follows. */
@@ -381,8 +401,8 @@ static zero_status resolve_model(struct config *config, struct zero_error *error
 
 zero_status config_resolve(struct config *config, uint32_t ranks, struct zero_error *error) {
     static zero_status (*const parts[])(struct config *, struct zero_error *) = {
-        resolve_model,   resolve_accumulation, resolve_precision,
-        resolve_offload, resolve_persistence,  resolve_optimizer};
+        resolve_model,   resolve_accumulation, resolve_precision, resolve_offload,
+        resolve_masters, resolve_persistence,  resolve_optimizer};
     if (ranks == 0) return error_set(error, ZERO_E_ARGUMENT, "config_resolve: 0 ranks: give at least 1");
     zero_status status = resolve_batch(config, ranks, error);
     for (size_t i = 0; i < sizeof parts / sizeof parts[0] && status == ZERO_OK; i++)

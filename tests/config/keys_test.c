@@ -148,6 +148,8 @@ static const struct effect {
     {"aio.block_size", "8192", "", FIELD(aio_block_bytes)},
     {"aio.queue_depth", "3", "", FIELD(aio_queue_depth)},
     {"nvme.io_uring", "\"never\"", "", FIELD(nvme_uring)},
+    {"nvme.masters", "\"split\"", "bf16 on nvme", FIELD(nvme_masters)},
+    {"bf16.bf16_optimizer_states", "true", "bf16 on nvme", FIELD(bf16_states)},
     {"nvme.endurance_tbw", "600", "", FIELD(nvme_endurance_tbw)},
     {"zero_optimization.stage3_param_persistence_threshold", "7e3", "", FIELD(persistence_threshold)},
     {"steps_per_print", "3", "", FIELD(steps_per_print)},
@@ -185,6 +187,10 @@ static const struct {
     {"nesterov", "optimizer.type", "\"SGD\""},
     {"nesterov", "optimizer.params.momentum", "0.9"},
     {"stage3", "zero_optimization.stage", "3"},
+    {"bf16 on nvme", "bf16.enabled", "true"},
+    {"bf16 on nvme", "zero_optimization.offload_optimizer.device", "\"nvme\""},
+    {"bf16 on nvme", "zero_optimization.offload_optimizer.nvme_path", "\"/a\""},
+    {"bf16 on nvme", "nvme.masters", "\"fp32\""},
 };
 
 /* Resolved for 2 ranks; the batch is left to `effect` where that is what it sets. */

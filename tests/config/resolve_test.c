@@ -259,6 +259,12 @@ static void conflicts(void) {
          "zero_optimization.offload_param.nvme_path: a rank has one set of swap files: give it the same "
          "paths as "
          "zero_optimization.offload_optimizer.nvme_path"},
+        {"{\"train_batch_size\": 2, \"nvme\": {\"masters\": \"split\"}, \"bf16\": {\"enabled\": true}}",
+         "nvme.masters: \"split\" needs bf16.enabled and offload_optimizer.device \"nvme\": set them, or use "
+         "\"auto\""},
+        {"{\"train_batch_size\": 2, \"bf16\": {\"bf16_optimizer_states\": true}}",
+         "bf16.bf16_optimizer_states: states are in bf16 only where compute is: set bf16.enabled, or remove "
+         "it"},
         {"{\"train_batch_size\": 2, \"aio\": {\"block_size\": 5000}}",
          "aio.block_size: 5000 is not a multiple of 4096: use 4096"},
         {"{\"train_batch_size\": 2, \"bf16\": {\"enabled\": true}, \"fp16\": {\"enabled\": true}}",

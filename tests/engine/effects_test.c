@@ -307,8 +307,13 @@ static const struct row rows[] = {
 };
 
 /* What needs larger shards, or shows only in the log or in time: tests/engine/offload_test.c and tests/offload. */
-static const char *const in_the_offload_tests[] = {"zero_optimization.sub_group_size", "aio.block_size",
-                                                   "aio.queue_depth", "nvme.io_uring", "nvme.endurance_tbw"};
+static const char *const in_the_offload_tests[] = {"zero_optimization.sub_group_size",
+                                                   "aio.block_size",
+                                                   "aio.queue_depth",
+                                                   "nvme.io_uring",
+                                                   "nvme.masters",
+                                                   "bf16.bf16_optimizer_states",
+                                                   "nvme.endurance_tbw"};
 
 /* What the command alone reads, and what shows only between processes. */
 static const char *const in_the_command[] = {"train_batch_size",

@@ -42,6 +42,7 @@ static const struct tier tiers[] = {
     {"nvme, no io_uring",
      "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%1$s/a\", \"buffer_count\": 7}",
      ", \"nvme\": {\"io_uring\": \"never\"}", -1},
+    {"nvme, fp32 masters", NVME, ", \"nvme\": {\"masters\": \"fp32\"}", -1},
     {"parameters on cpu", "\"offload_param\": {\"device\": \"cpu\"}", "", 3},
     {"parameters on cpu, state on nvme", "\"offload_param\": {\"device\": \"cpu\"}, " NVME, "", 3},
     {"parameters on nvme", "\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%1$s/a\"}", "", 3},
@@ -159,11 +160,16 @@ static void body(zero_engine *engine, uint32_t rank, void *user) {
     if (rank == 0 || status) run->result = mine;
 }
 
-static void run_tier(const struct tier *tier, zero_dtype compute, uint32_t stage, uint32_t ranks,
+enum format { FORMAT_F32, FORMAT_BF16, FORMAT_F16, FORMAT_BF16_STATES, FORMATS };
+
+static const char *const formats[FORMATS] = {
+    [FORMAT_F32] = "",
+    [FORMAT_BF16] = ", \"bf16\": {\"enabled\": true}", /* on nvme masters are split, but for one row */
+    [FORMAT_F16] = ", \"fp16\": {\"enabled\": true}",
+    [FORMAT_BF16_STATES] = ", \"bf16\": {\"enabled\": true, \"bf16_optimizer_states\": true}"};
+
+static void run_tier(const struct tier *tier, enum format format, uint32_t stage, uint32_t ranks,
                      uint64_t chunk, uint64_t cpu_budget, struct result *out) {
-    static const char *const types[] = {[ZERO_F32] = "",
-                                        [ZERO_BF16] = ", \"bf16\": {\"enabled\": true}",
-                                        [ZERO_F16] = ", \"fp16\": {\"enabled\": true}"};
     char json[2048], path[600], zero[1024];
     snprintf(path, sizeof path, "%s/swap", getenv("TEST_TMPDIR") ? getenv("TEST_TMPDIR") : "/tmp");
     snprintf(zero, sizeof zero, tier->json, path);
@@ -172,7 +178,7 @@ static void run_tier(const struct tier *tier, zero_dtype compute, uint32_t stage
              "\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}}, "
              "\"zero_optimization\": {\"stage\": %u, \"stage3_param_persistence_threshold\": 100, "
              "\"sub_group_size\": %llu, %s}%s%s}",
-             stage, (unsigned long long)chunk, zero, tier->more, types[compute]);
+             stage, (unsigned long long)chunk, zero, tier->more, formats[format]);
     struct run run = {.name = tier->name};
     if (cpu_budget)
         snprintf(json + strlen(json) - 1, sizeof json - strlen(json), ", \"memory\": {\"cpu\": %llu}}",
@@ -187,13 +193,13 @@ static uint64_t budget(const struct tier *tier, const struct result *before) {
     return before->plan.bytes[ZERO_CPU] + before->plan.state_bytes * 2 / 5 + 40000;
 }
 
-static void compare(zero_dtype compute, uint32_t stage, uint32_t ranks, uint64_t chunk,
+static void compare(enum format format, uint32_t stage, uint32_t ranks, uint64_t chunk,
                     const struct result *expected) {
     for (size_t t = 1; t < sizeof tiers / sizeof *tiers; t++) {
         static struct result got;
         if (tiers[t].stage >= 0 && tiers[t].stage != (int)stage) continue;
         uint64_t cpu = budget(&tiers[t], &got);
-        run_tier(&tiers[t], compute, stage, ranks, chunk, cpu, &got);
+        run_tier(&tiers[t], format, stage, ranks, chunk, cpu, &got);
         int same = CHECK_STRING(got.error, "") && CHECK_STRING(got.hash, expected->hash) &&
                    CHECK_DOUBLE(got.norm, expected->norm, 0) && CHECK_INT(got.skipped, 1) &&
                    CHECK_BYTES(got.first, expected->first, sizeof got.first) &&
@@ -201,7 +207,7 @@ static void compare(zero_dtype compute, uint32_t stage, uint32_t ranks, uint64_t
         uint64_t kept = got.plan.resident_state_bytes, state = got.plan.state_bytes;
         if (cpu) same &= CHECK(kept > 0 && kept < state);
         if (!same)
-            fprintf(stderr, "in %s, type %d, stage %u, ranks %u, chunks of %llu\n", tiers[t].name, compute,
+            fprintf(stderr, "in %s, format %d, stage %u, ranks %u, chunks of %llu\n", tiers[t].name, format,
                     stage, ranks, (unsigned long long)chunk);
     }
 }
@@ -216,17 +222,19 @@ int main(int argc, char **argv) {
     CHECK_INT(system(path), 0);
     for (uint32_t stage = first; stage <= last; stage++)
         for (int w = 0; w < 3; w++) {
-            run_tier(&tiers[0], ZERO_F32, 0, worlds[w], 1000000000, 0, &plain);
-            run_tier(&tiers[0], ZERO_F32, stage, worlds[w], 1000000000, 0, &expected);
+            run_tier(&tiers[0], FORMAT_F32, 0, worlds[w], 1000000000, 0, &plain);
+            run_tier(&tiers[0], FORMAT_F32, stage, worlds[w], 1000000000, 0, &expected);
             CHECK_STRING(expected.error, "");
             CHECK_STRING(expected.hash, plain.hash);
-            for (int c = 0; c < 3; c++) compare(ZERO_F32, stage, worlds[w], chunks[c], &expected);
+            for (int c = 0; c < 3; c++) compare(FORMAT_F32, stage, worlds[w], chunks[c], &expected);
         }
     for (uint32_t stage = first; stage <= last; stage++)
-        for (zero_dtype compute = ZERO_BF16; compute <= ZERO_F16; compute++) {
-            run_tier(&tiers[0], compute, stage, 2, 1000000000, 0, &expected);
+        for (enum format format = FORMAT_BF16; format < FORMATS; format++) {
+            run_tier(&tiers[0], format, 0, 2, 1000000000, 0, &plain);
+            run_tier(&tiers[0], format, stage, 2, 1000000000, 0, &expected);
             CHECK_STRING(expected.error, "");
-            compare(compute, stage, 2, 3 * 1024, &expected);
+            CHECK_STRING(expected.hash, plain.hash);
+            compare(format, stage, 2, 3 * 1024, &expected);
         }
     return check_end();
 }

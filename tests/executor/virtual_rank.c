@@ -356,7 +356,7 @@ static void apply(struct rank *r, struct run *run) {
     optimizer_prepare(r->executor->o.optimizer, &p, ++r->applied, &scalars[0]);
     p.weight_decay = 0;
     optimizer_prepare(r->executor->o.optimizer, &p, r->applied, &scalars[1]);
-    executor_apply(r->executor, false, (float)scale, scalars, 2);
+    executor_apply(r->executor, false, (float)scale, scalars, 2, 0);
     r->micro = 0;
     r->step++;
     r->evaluating = s->evaluate;
