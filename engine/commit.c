@@ -299,7 +299,7 @@ zero_status zero_engine_commit(zero_engine *e, zero_plan *out) {
     if (engine_compare(e, model_hash(&e->model), ZERO_E_DIVERGED, "model", &error))
         return engine_fail(e, &error);
     bool moves = e->size > 1 || e->plan.tier_bytes[TIER_NVME];
-    if (moves) e->progress = progress_start(&e->lock, e->executor);
+    if (moves) e->progress = progress_start(&e->lock, e->executor, e->comm);
     if (moves && !e->progress)
         log_line(&e->log, ZERO_LOG_WARN,
                  "no progress thread: collectives and chunks move only inside the engine's calls");

@@ -10,6 +10,7 @@ struct progress {
     pthread_t thread;
     struct turn *lock;
     struct executor *executor;
+    struct comm *comm;
     pthread_cond_t changed;
     bool stop; /* under lock */
 };
@@ -22,6 +23,12 @@ static void nap(struct progress *p) {
     pthread_cond_timedwait(&p->changed, &p->lock->mutex, &until);
 }
 
+/* The failure is sticky and the host's next call reports it; but that may be long in coming, and the others wait. */
+static void tell(struct progress *p) {
+    const struct zero_error *error = executor_error(p->executor);
+    if (error->code != ZERO_E_PEER) comm_fail(p->comm, error);
+}
+
 static void *run(void *argument) {
     struct progress *p = argument;
     pthread_mutex_lock(&p->lock->mutex);
@@ -31,7 +38,7 @@ static void *run(void *argument) {
             continue;
         }
         bool moved;
-        executor_poll(p->executor, &moved); /* its failure is sticky: the host's next call reports it */
+        if (executor_poll(p->executor, &moved)) tell(p);
         if (!moved) nap(p);
         turn_yield(p->lock);
     }
@@ -39,11 +46,12 @@ static void *run(void *argument) {
     return NULL;
 }
 
-struct progress *progress_start(struct turn *lock, struct executor *executor) {
+struct progress *progress_start(struct turn *lock, struct executor *executor, struct comm *comm) {
     struct progress *p = calloc(1, sizeof *p);
     if (!p) return NULL;
     p->lock = lock;
     p->executor = executor;
+    p->comm = comm;
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);

@@ -20,7 +20,7 @@ struct fault_stream fault_stream_make(struct faults *faults, uint64_t index) {
 }
 
 bool fault_fires(struct fault_stream *stream, enum fault fault) {
-    double probability = stream->faults->probability[fault];
+    double probability = atomic_load(&stream->faults->probability[fault]);
     if (probability <= 0 || !atomic_load(&stream->faults->armed)) return false;
     if ((double)(draw(stream) >> 11) * 0x1p-53 >= probability) return false;
     atomic_fetch_add(&stream->faults->fired[fault], 1);

@@ -34,7 +34,7 @@ enum fault {
 
 struct faults { /* of the caller, for one tier; outlives it */
     uint64_t seed;
-    double probability[FAULTS]; /* 0: never */
+    _Atomic double probability[FAULTS]; /* 0: never; may change at any time */
     atomic_uint_least64_t fired[FAULTS];
     atomic_bool
         armed; /* false while tier_open runs, true after it; may be cleared and set between requests */
