@@ -1,0 +1,289 @@
+/* Training over a drive that does wrong: every seed is a schedule of faults on one of two ranks. A run ends
+ * with the very weights and moments of a run without faults, or in a failure that both ranks tell of and that
+ * stays; never with other bits, and never not at all.
+ * offload_fault_test [FIRST SEED] [SEEDS]: of 20 schedules or more, each class of fault fires once in 20. */
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "engine/engine_internal.h"
+#include "offload/faults.h"
+#include "tests/check.h"
+#include "tests/engine/plain.h"
+#include "tests/engine/ranks.h"
+#include "tests/engine/toy_trainer.h"
+
+enum { RANKS = 2, STEPS = 3, COUNT = 16500, CHUNKS_MIN = 64, SECONDS_MAX = 60, SCRIPTS = 2 };
+
+/* Of each rank's half of a unit nine chunks; a frozen parameter, one without decay, one that is persistent. */
+static const struct plain_param model[] = {
+    {"a", "a.w", COUNT, 0, NULL},         {"b", "b.w", COUNT, 0, NULL},          {"c", "c.w", COUNT, 0, NULL},
+    {"d", "d.w", COUNT, 0, NULL},         {"e", "e.w", COUNT, 0, NULL},          {"f", "f.w", COUNT, 0, NULL},
+    {"g", "g.w", COUNT, 0, NULL},         {"g", "g.b", 17, ZERO_NO_DECAY, NULL}, {"h", "h.w", COUNT, 0, NULL},
+    {"h", "h.f", 3000, ZERO_FROZEN, NULL}};
+
+enum { PARAMS = sizeof model / sizeof *model, KINDS = 3 };
+static const zero_kind kinds[KINDS] = {ZERO_PARAM, ZERO_STATE0, ZERO_STATE1};
+
+/* ---- a seed's schedule ---- */
+
+static const enum fault harmful[] = {FAULT_EIO, FAULT_ENOSPC, FAULT_FLIPPED, FAULT_MISPLACED, FAULT_STALE};
+static const enum fault benign[] = {FAULT_EINTR,
+                                    FAULT_EAGAIN,
+                                    FAULT_SHORT,
+                                    FAULT_ONE_BYTE,
+                                    FAULT_TRANSFER_REORDERED,
+                                    FAULT_TRANSFER_DELAYED,
+                                    FAULT_DELAYED,
+                                    FAULT_REORDERED};
+
+enum { HARMFUL = sizeof harmful / sizeof *harmful, BENIGN = sizeof benign / sizeof *benign };
+
+struct schedule {
+    uint64_t seed;
+    uint32_t stage, rank; /* rank: whose drive */
+    bool params, state;   /* which of them are on the drive */
+    uint32_t paths, block_bytes, depth, slots;
+    bool uring, evaluates, flushes;
+    bool meddles; /* changes what is trained: the script */
+    struct faults faults;
+};
+
+static uint32_t pick(uint64_t *state, uint32_t n) {
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)((*state >> 33) % n);
+}
+
+/* Most seeds have one class that does harm, some two, some none; and half of the others. */
+static void draw_faults(struct faults *f, uint64_t seed, uint64_t *state) {
+    static const double rates[] = {0.0005, 0.001, 0.003, 0.02};
+    uint32_t harms = (0x0112 >> 4 * pick(state, 4)) & 3;
+    f->seed = seed;
+    for (uint32_t i = 0; i < harms; i++)
+        f->probability[harmful[pick(state, HARMFUL)]] = rates[pick(state, 4)];
+    for (uint32_t i = 0; i < BENIGN; i++)
+        if (pick(state, 2)) f->probability[benign[i]] = 0.02;
+}
+
+static void draw(uint64_t seed, struct schedule *s) {
+    static const uint32_t blocks[] = {4096, 8192, 1 << 20}, slots[] = {1, 2, 4, 9};
+    uint64_t state = seed * 0x9e3779b97f4a7c15u;
+    *s = (struct schedule){.seed = seed, .stage = pick(&state, 4), .rank = pick(&state, RANKS)};
+    s->params = s->stage == 3 && pick(&state, 3);
+    s->state = !s->params || pick(&state, 3);
+    s->paths = 1 + pick(&state, 2);
+    s->block_bytes = blocks[pick(&state, 3)];
+    s->depth = 1 + pick(&state, 8);
+    s->slots = slots[pick(&state, 4)];
+    s->uring = pick(&state, 8);
+    s->evaluates = pick(&state, 2);
+    s->flushes = pick(&state, 2);
+    s->meddles = pick(&state, 2);
+    draw_faults(&s->faults, seed, &state);
+}
+
+static const char *directory(void) { return getenv("TEST_TMPDIR") ? getenv("TEST_TMPDIR") : "/tmp"; }
+
+static void describe(const struct schedule *s, FILE *file) {
+    fprintf(file, "  stage %u, %s%s, faults on rank %u, %u paths, blocks of %u, depth %u, slots %u%s%s%s%s;",
+            s->stage, s->state ? "state " : "", s->params ? "parameters" : "", s->rank, s->paths,
+            s->block_bytes, s->depth, s->slots, s->uring ? "" : ", no io_uring",
+            s->evaluates ? ", evaluates" : "", s->flushes ? ", flushes" : "", s->meddles ? ", meddles" : "");
+    for (int f = 0; f < FAULTS; f++)
+        if (s->faults.probability[f] > 0)
+            fprintf(file, " %s %g (%u)", fault_names[f], s->faults.probability[f],
+                    (unsigned)atomic_load(&s->faults.fired[f]));
+    fputc('\n', file);
+}
+
+static void configure(const struct schedule *s, char *json, size_t capacity) {
+    char path[1024], offload[3000];
+    int used = snprintf(path, sizeof path, "[\"%s/swap.a\"", directory());
+    snprintf(path + used, sizeof path - (size_t)used, s->paths > 1 ? ", \"%s/swap.b\"]" : "]", directory());
+    used = snprintf(offload, sizeof offload, "\"stage\": %u", s->stage);
+    for (int k = 0; k < 2; k++)
+        if (k ? s->params : s->state)
+            used +=
+                snprintf(offload + used, sizeof offload - (size_t)used,
+                         ", \"offload_%s\": {\"device\": \"nvme\", \"nvme_path\": %s, \"buffer_count\": %u}",
+                         k ? "param" : "optimizer", path, s->slots);
+    snprintf(json, capacity,
+             "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_clipping\": 1.0, \"threads\": 1, "
+             "\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}}, "
+             "\"zero_optimization\": {%s, \"stage3_param_persistence_threshold\": 100, "
+             "\"sub_group_size\": 1024}, \"aio\": {\"block_size\": %u, \"queue_depth\": %u}, "
+             "\"nvme\": {\"io_uring\": \"%s\"}, \"comm\": {\"timeout_s\": 60}}",
+             offload, s->block_bytes, s->depth, s->uring ? "auto" : "never");
+}
+
+/* ---- one rank's training ---- */
+
+struct result {
+    zero_status status;
+    char error[1024], hash[33];
+    float value[KINDS][PARAMS][COUNT];
+};
+
+struct run {
+    struct schedule *schedule;
+    struct result result[RANKS];
+};
+
+/* Moments and weights are read, changed and written back. */
+static zero_status meddle(zero_engine *engine, float *piece) {
+    zero_status status = ZERO_OK;
+    for (int k = 0; k < KINDS && !status; k++) {
+        status = zero_engine_get(engine, "d.w", kinds[k], piece, 5000, 5000);
+        for (int i = 0; i < 5000; i++) piece[i] *= 0.5f;
+        if (!status) status = zero_engine_put(engine, "d.w", kinds[k], piece, 5000, 5000);
+    }
+    return status;
+}
+
+static zero_status read_all(zero_engine *engine, struct result *r) {
+    zero_status status = ZERO_OK;
+    for (int k = 0; k < KINDS; k++)
+        for (int i = 0; i < PARAMS && !status; i++)
+            if (k == 0 || !(model[i].flags & ZERO_FROZEN))
+                status = zero_engine_get(engine, model[i].name, kinds[k], r->value[k][i], 0, model[i].count);
+    return status ? status : zero_engine_hash(engine, r->hash);
+}
+
+static zero_status train(struct plain *p, const struct schedule *s, struct result *r) {
+    double sum = 1;
+    zero_status status = ZERO_OK;
+    for (int step = 0; step < STEPS && !status; step++) {
+        status = plain_step(p, 1, NULL);
+        if (!status) status = zero_engine_sum(p->engine, &sum, 1);
+        if (s->evaluates && !status) status = plain_pass(p, ZERO_EVAL, 0);
+        if (s->flushes && !status) status = zero_engine_flush(p->engine);
+        if (s->meddles && step == 1 && !status) status = meddle(p->engine, r->value[0][0]);
+    }
+    return status ? status : read_all(p->engine, r);
+}
+
+static void check_poisoned(struct plain *p, zero_status status) {
+    char hash[33];
+    float element = 0;
+    double sum = 0;
+    CHECK_INT(zero_micro_begin(p->engine, ZERO_TRAIN), status);
+    CHECK_INT(zero_forward_begin(p->unit[0]), status);
+    CHECK_INT(zero_engine_step(p->engine, NULL), status);
+    CHECK_INT(zero_engine_flush(p->engine), status);
+    CHECK_INT(zero_engine_hash(p->engine, hash), status);
+    CHECK_INT(zero_engine_get(p->engine, "a.w", ZERO_STATE0, &element, 0, 1), status);
+    CHECK_INT(zero_engine_put(p->engine, "a.w", ZERO_PARAM, &element, 0, 1), status);
+    CHECK_INT(zero_engine_sum(p->engine, &sum, 1), status);
+    CHECK_INT(zero_engine_fill(p->engine, toy_fill, NULL), status);
+}
+
+static void body(zero_engine *engine, uint32_t rank, void *user) {
+    struct run *run = user;
+    struct schedule *s = run->schedule;
+    struct result *r = &run->result[rank];
+    struct plain p;
+    check_seed(s->seed);
+    if (engine && rank == s->rank) engine->faults = &s->faults;
+    r->status = engine ? plain_open(&p, engine, model, PARAMS, NULL) : ZERO_E_CONFIG;
+    if (engine && s->state) CHECK(engine->plan.swap.chunks >= CHUNKS_MIN);
+    if (!r->status) r->status = train(&p, s, r);
+    snprintf(r->error, sizeof r->error, "%s", r->status ? zero_last_error() : "");
+    if (engine && r->status) check_poisoned(&p, r->status);
+}
+
+/* ---- what must hold ---- */
+
+static uint64_t fired(const struct schedule *s, const enum fault *of, uint32_t count) {
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < count; i++) sum += atomic_load(&s->faults.fired[of[i]]);
+    return sum;
+}
+
+static bool equal(const struct result *got, const struct result *expected) {
+    return CHECK_STRING(got->error, "") && CHECK_STRING(got->hash, expected->hash) &&
+           CHECK_BYTES(got->value, expected->value, sizeof got->value);
+}
+
+/* Both ranks tell of it: one what went wrong and where, the other of that rank. */
+static bool told(const struct run *run) {
+    const struct result *odd = &run->result[run->schedule->rank],
+                        *other = &run->result[1 - run->schedule->rank];
+    char blames[32];
+    snprintf(blames, sizeof blames, "rank %u failed: ", run->schedule->rank);
+    bool good = CHECK_INT(odd->status, ZERO_E_IO) && CHECK_INT(other->status, ZERO_E_PEER);
+    good &= CHECK_CONTAINS(odd->error, directory()) && CHECK_CONTAINS(odd->error, "at offset ");
+    good &= CHECK(strstr(odd->error, "chunk ") || strstr(odd->error, "tier nvme: "));
+    return good & CHECK_CONTAINS(other->error, blames) & CHECK_CONTAINS(other->error, odd->error);
+}
+
+/* A class without harm ends well; a transfer that failed is never passed over. */
+static bool right(const struct run *run, const struct result *expected) {
+    bool failed = run->result[0].status || run->result[1].status;
+    if (!fired(run->schedule, harmful, HARMFUL) && !CHECK(!failed)) return false;
+    if (fired(run->schedule, harmful, 2) && !CHECK(failed)) return false;
+    if (failed) return told(run);
+    return equal(&run->result[0], expected) && equal(&run->result[1], expected);
+}
+
+/* ---- the watchdog ---- */
+
+static char overdue[128];
+
+static void give_up(int signal) {
+    ssize_t ignored = write(STDERR_FILENO, overdue, strlen(overdue));
+    _exit(1 + (ignored < 0));
+}
+
+static void watch(uint64_t seed) {
+    snprintf(overdue, sizeof overdue, "seed %" PRIu64 ": not over after %d s\n", seed, SECONDS_MAX);
+    signal(SIGALRM, give_up);
+    alarm(SECONDS_MAX);
+}
+
+/* ---- many seeds ---- */
+
+static void run_schedule(struct schedule *s, struct run *run) {
+    char json[4096];
+    memset(run, 0, sizeof *run);
+    run->schedule = s;
+    configure(s, json, sizeof json);
+    watch(s->seed);
+    ranks_run(RANKS, json, body, run);
+}
+
+/* In memory, without a drive. */
+static void run_expected(bool meddles, struct run *run, struct result *out) {
+    struct schedule s = {.paths = 1, .block_bytes = 4096, .depth = 1, .meddles = meddles};
+    run_schedule(&s, run);
+    CHECK_STRING(run->result[0].error, "");
+    *out = run->result[0];
+}
+
+static void report(uint64_t seeds, uint64_t failed, const uint64_t total[FAULTS]) {
+    printf("%" PRIu64 " schedules, %" PRIu64 " of which failed on both ranks; fired:\n", seeds, failed);
+    for (int f = 0; f < FAULTS; f++) {
+        printf("  %-20s %8" PRIu64 "\n", fault_names[f], total[f]);
+        if (!CHECK(total[f] >= seeds / 20)) fprintf(stderr, "%s fired too seldom\n", fault_names[f]);
+    }
+}
+
+int main(int argc, char **argv) {
+    static struct result expected[SCRIPTS];
+    static struct run run;
+    uint64_t first = argc > 1 ? strtoull(argv[1], NULL, 10) : 1,
+             count = argc > 2 ? strtoull(argv[2], NULL, 10) : 200, failed = 0, total[FAULTS] = {0};
+    for (int script = 0; script < SCRIPTS; script++) run_expected(script, &run, &expected[script]);
+    for (uint64_t seed = first; seed < first + count; seed++) {
+        struct schedule s;
+        check_seed(seed);
+        draw(seed, &s);
+        run_schedule(&s, &run);
+        if (!right(&run, &expected[s.meddles])) describe(&s, stderr);
+        failed += run.result[0].status != ZERO_OK;
+        for (int f = 0; f < FAULTS; f++) total[f] += atomic_load(&s.faults.fired[f]);
+    }
+    report(count, failed, total);
+    return check_end();
+}
