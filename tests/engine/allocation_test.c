@@ -9,7 +9,6 @@
 #include "tests/check.h"
 #include "tests/engine/plain.h"
 #include "tests/engine/ranks.h"
-#include "tests/engine/toy_trainer.h"
 
 static atomic_int counting, calls;
 static _Atomic(const char *) first_call;
@@ -87,24 +86,47 @@ static void train(zero_engine *engine, uint32_t rank, void *user) {
     if (!CHECK_INT(status, ZERO_OK)) fprintf(stderr, "%s\n", zero_last_error());
 }
 
+enum drive { NO_DRIVE, URING, NO_URING };
+static const char *const drive_names[] = {"no drive", "nvme", "nvme, no io_uring"};
+
+/* State on the drive, and at stage 3 parameters, in chunks that are smaller than a shard. */
+static void configure(uint32_t stage, uint32_t depth, enum drive drive, char *json, size_t capacity) {
+    const char *directory = getenv("TEST_TMPDIR") ? getenv("TEST_TMPDIR") : "/tmp";
+    static const char *const types[] = {"", ", \"bf16\": {\"enabled\": true}",
+                                        ", \"fp16\": {\"enabled\": true}"};
+    char offload[2][1200] = {"", ""};
+    for (int k = 0; k < 2; k++)
+        if (drive && (k == 0 || stage == 3))
+            snprintf(
+                offload[k], sizeof offload[k],
+                ", \"offload_%s\": {\"device\": \"nvme\", \"nvme_path\": \"%s/swap\", \"buffer_count\": 2}",
+                k ? "param" : "optimizer", directory);
+    snprintf(json, capacity,
+             "{\"train_micro_batch_size_per_gpu\": 3, \"gradient_accumulation_steps\": 2, \"threads\": 1, "
+             "\"gradient_clipping\": 0.05, \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.02}}, "
+             "\"zero_optimization\": {\"stage\": %u, \"stage3_param_persistence_threshold\": 10, "
+             "\"sub_group_size\": 1024%s%s}, \"comm\": {\"prefetch_depth\": %u, \"timeout_s\": 20}, "
+             "\"nvme\": {\"io_uring\": \"%s\"}%s}",
+             stage, offload[0], offload[1], depth, drive == NO_URING ? "never" : "auto", types[stage % 3]);
+}
+
+static void run(uint32_t stage, uint32_t depth, enum drive drive, int plant) {
+    char json[4096];
+    struct run run = {.plant = plant};
+    configure(stage, depth, drive, json, sizeof json);
+    atomic_store(&calls, 0);
+    ranks_run(2, json, train, &run);
+    if (!plant && !CHECK_INT(atomic_load(&calls), 0))
+        fprintf(stderr, "in stage %u, depth %u, %s; the first was %s\n", stage, depth, drive_names[drive],
+                atomic_load(&first_call));
+    /* The test can fail: a planted pair is seen, in each of 4 steps of 2 ranks. */
+    if (plant) CHECK_INT(atomic_load(&calls), 2 * 4 * 2);
+}
+
 int main(void) {
-    struct toy_setup s = toy_setup_default();
-    s.micro_steps = 2;
-    for (s.stage = 0; s.stage <= 3; s.stage++) {
-        s.compute = (zero_dtype)(s.stage % 3); /* bf16 at stage 1, fp16 at 2 */
-        for (s.depth = 0; s.depth <= 2; s.depth += 2)
-            for (int plant = 0; plant < 2; plant++) {
-                char json[2048];
-                struct run run = {.plant = plant};
-                toy_config(&s, json, sizeof json);
-                atomic_store(&calls, 0);
-                ranks_run(2, json, train, &run);
-                if (!plant && !CHECK_INT(atomic_load(&calls), 0))
-                    fprintf(stderr, "in stage %u, depth %u; the first was %s\n", s.stage, s.depth,
-                            atomic_load(&first_call));
-                /* The test can fail: a planted pair is seen, in each of 4 steps of 2 ranks. */
-                if (plant) CHECK_INT(atomic_load(&calls), 2 * 4 * 2);
-            }
-    }
+    for (uint32_t stage = 0; stage <= 3; stage++)
+        for (uint32_t depth = 0; depth <= 2; depth += 2)
+            for (enum drive drive = NO_DRIVE; drive <= NO_URING; drive++)
+                for (int plant = 0; plant < 2; plant++) run(stage, depth, drive, plant);
     return check_end();
 }
