@@ -1,0 +1,36 @@
+/* One rank of mpirun's that trains over a drive until it is killed or hears of a failure.
+ * endless_trainer CONFIG DIRECTORY: writes DIRECTORY/pid.RANK at its start, DIRECTORY/ready.RANK after a step. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "tests/engine/plain.h"
+
+static const struct plain_param model[] = {
+    {"a", "a.w", 33000, 0, NULL}, {"b", "b.w", 33000, 0, NULL}, {"c", "c.w", 33000, 0, NULL}};
+
+static void write_pid(const char *directory, const char *name) {
+    const char *rank = getenv("OMPI_COMM_WORLD_RANK");
+    char path[2][1024];
+    for (int i = 0; i < 2; i++)
+        snprintf(path[i], sizeof path[i], "%s/%s.%s%s", directory, name, rank ? rank : "0", i ? "" : ".new");
+    FILE *file = fopen(path[0], "w");
+    if (!file) return;
+    fprintf(file, "%ld\n", (long)getpid());
+    fclose(file);
+    rename(path[0], path[1]);
+}
+
+int main(int argc, char **argv) {
+    struct plain p;
+    if (argc != 3) return 2;
+    write_pid(argv[2], "pid");
+    zero_engine *engine = zero_engine_init(argv[1]);
+    zero_status status = engine ? plain_open(&p, engine, model, 3, NULL) : ZERO_E_CONFIG;
+    if (!status) status = plain_step(&p, 1, NULL);
+    if (!status) write_pid(argv[2], "ready");
+    while (!status) status = plain_step(&p, 1, NULL);
+    fprintf(stderr, "%s\n", zero_last_error());
+    zero_engine_destroy(engine);
+    return 1;
+}

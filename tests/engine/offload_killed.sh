@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# kill -9 of one rank of two at random moments of their opening and training: no file is left in nvme_path, and the
+# other rank is gone within 5 s. offload_killed.sh PROGRAM [TIMES]
+# Every other time mpirun's recovery is on and training has begun: then it is the engine that ends the other rank.
+set -uo pipefail
+program=$PWD/$1 times=${2:-50} failures=0 seen=0 limit_s=5
+work=$(mktemp -d "${TEST_TMPDIR:-/tmp}/zero-XXXXXX")
+cd "$work" || exit 1
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 ASAN_OPTIONS=detect_leaks=0
+export TMPDIR=$work OMPI_MCA_btl_vader_backing_directory=$work
+RANDOM=4
+
+fail() {
+    failures=$((failures + 1))
+    echo "FAILED: $*" >&2
+    cat "$work/log" >&2
+}
+await() { # SECONDS COMMAND...: until it succeeds
+    local end=$((SECONDS + $1))
+    shift
+    until "$@"; do
+        ((SECONDS < end)) || return 1
+        sleep 0.01
+    done
+}
+have() { [[ -s $1.0 && -s $1.1 ]]; }
+gone() { ! kill -0 "$1" 2>/dev/null; }
+left() { find swap.a swap.b -mindepth 1 2>/dev/null; }
+
+configure() { # STAGE
+    local drive='"device": "nvme", "nvme_path": ["'$work/swap.a'", "'$work/swap.b'"]' param=''
+    (($1 == 3)) && param=', "offload_param": {'$drive'}'
+    cat >c.json <<JSON
+{"train_micro_batch_size_per_gpu": 1, "threads": 1, "comm": {"timeout_s": 1},
+ "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
+ "zero_optimization": {"stage": $1, "sub_group_size": 1024, "offload_optimizer": {$drive}$param}}
+JSON
+}
+
+for ((i = 0; i < times; i++)); do
+    rm -f pid.* ready.*
+    configure $((i % 4))
+    recovery=() moment=pid victim=$((RANDOM % 2))
+    ((i % 2)) && recovery=(--enable-recovery) moment=ready
+    mpirun "${recovery[@]+"${recovery[@]}"}" --bind-to none --oversubscribe -np 2 "$program" c.json . >log 2>&1 &
+    launcher=$!
+    if ! await 60 have $moment; then
+        fail "kill $i: no $moment within 60 s"
+        break
+    fi
+    sleep "0.$(printf %03d $((RANDOM % 600)))"
+    [[ -s ready.0 ]] && ((++seen))
+    other=$(cat pid.$((1 - victim)))
+    kill -KILL "$(cat pid.$victim)"
+    if ! await $limit_s gone "$other"; then
+        fail "kill $i of rank $victim, stage $((i % 4)): the other rank still runs after $limit_s s"
+        kill -KILL "$other"
+    fi
+    wait "$launcher"
+    [[ -z $(left) ]] || fail "kill $i of rank $victim, stage $((i % 4)): left $(left)"
+done
+# The test can fail: there was a directory to leave something in, and ranks that trained.
+[[ -d swap.a && -d swap.b ]] || fail "nothing was ever offloaded"
+((seen >= times / 2)) || fail "only $seen of $times kills met a rank that trained"
+cd / && rm -rf "$work"
+echo "$times kills, $seen of them of ranks that trained"
+((failures == 0))
