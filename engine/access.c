@@ -147,7 +147,7 @@ zero_status zero_engine_put(zero_engine *e, const char *param, zero_kind kind, c
     struct part part = held_part(e, range.param->region, kind);
     uint64_t begin = max64(range.first, part.first),
              end = min64(range.first + count, part.first + part.count);
-    if (begin < end)
-        status = held_write(e, range.param->region, kind, begin, end - begin, in + (begin - range.first));
+    if (begin >= end) begin = end = range.first; /* of another rank */
+    status = held_write(e, range.param->region, kind, begin, end - begin, in + (begin - range.first));
     return kind == ZERO_PARAM && !status ? written(e) : status;
 }

@@ -119,6 +119,8 @@ void *executor_grad_shard(const struct executor *executor,
 zero_status executor_chunk(struct executor *executor, uint32_t region, uint32_t chunk, uint8_t **out);
 /* It was written there: it goes to the drive before another one comes, or the next pass begins. */
 void executor_chunk_written(struct executor *executor);
+/* Some rank's chunks are written: what was fetched ahead is old. All ranks call it, for all must emit alike. */
+void executor_refetch(struct executor *executor);
 /* All state on the drive is zero. */
 zero_status executor_clear_state(struct executor *executor);
 

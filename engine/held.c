@@ -138,6 +138,9 @@ zero_status held_read(zero_engine *e, uint32_t region, zero_kind kind, uint64_t 
 
 zero_status held_write(zero_engine *e, uint32_t region, zero_kind kind, uint64_t first, uint64_t count,
                        const float *in) {
+    turn_take(&e->lock);
+    executor_refetch(e->executor);
+    turn_give(&e->lock);
     uint64_t at = first - held_part(e, region, kind).first;
     uint32_t array = array_of(e, region, kind);
     if (array == e->state_count) return write_masters(e, region, at, count, in);

@@ -12,6 +12,7 @@ struct part held_part(const zero_engine *e, uint32_t region, zero_kind kind);
  * gradient are fp32 here, in whatever format they are kept. */
 zero_status held_read(zero_engine *e, uint32_t region, zero_kind kind, uint64_t first, uint64_t count,
                       float *out);
+/* All ranks call it, those that hold nothing of the range with a count of 0. */
 zero_status held_write(zero_engine *e, uint32_t region, zero_kind kind, uint64_t first, uint64_t count,
                        const float *in);
 

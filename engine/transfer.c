@@ -216,10 +216,9 @@ zero_status executor_chunk(struct executor *e, uint32_t region, uint32_t chunk, 
     return status;
 }
 
-void executor_chunk_written(struct executor *e) {
-    e->access.dirty = true;
-    offload_drop(&e->offload);
-}
+void executor_chunk_written(struct executor *e) { e->access.dirty = true; }
+
+void executor_refetch(struct executor *e) { offload_drop(&e->offload); }
 
 zero_status executor_clear_state(struct executor *e) {
     zero_status status = access_flush(e);
