@@ -32,7 +32,8 @@ static bool may_tie(const struct schedule *s, int32_t param, int32_t to) {
 static void add_param(struct schedule *s, uint64_t *state, uint32_t unit, bool ties) {
     int32_t index = (int32_t)s->params++, to = (int32_t)pick(state, s->params);
     struct schedule_param *p = &s->param[index];
-    *p = (struct schedule_param){.unit = unit, .count = 1 + pick(state, SCHEDULE_COUNT_MAX), .tied_to = -1};
+    uint32_t most = pick(state, 5) ? SCHEDULE_COUNT_SMALL : SCHEDULE_COUNT_MAX;
+    *p = (struct schedule_param){.unit = unit, .count = 1 + pick(state, most), .tied_to = -1};
     if (pick(state, 3) == 0) p->flags = ZERO_NO_DECAY;
     if (pick(state, 5) == 0) p->flags = ZERO_FROZEN;
     if (pick(state, 3) == 0 && ties && may_tie(s, index, to))
@@ -93,6 +94,9 @@ void schedule_make(uint64_t seed, struct schedule *out) {
                            .threshold = thresholds[pick(&state, 3)],
                            .mode = pick(&state, 2) ? "every" : "last"};
     for (uint32_t i = 0; i < SCHEDULE_STAGES; i++) s->depth[i] = pick(&state, 4);
+    for (uint32_t i = 0; i < SCHEDULE_STAGES; i++)
+        s->tier[i] = (enum schedule_tier)pick(&state, i == 3 ? SCHEDULE_TIERS : SCHEDULE_PARAM_CPU);
+    s->slots = 1 + pick(&state, 4);
     struct features has = {.ties = pick(&state, 2),
                            .unit_skips = pick(&state, 2),
                            .backward_skips = pick(&state, 2),
@@ -104,6 +108,14 @@ void schedule_make(uint64_t seed, struct schedule *out) {
 }
 
 /* ---- for people ---- */
+
+const char *const schedule_tiers[SCHEDULE_TIERS] = {"device",
+                                                    "cpu",
+                                                    "nvme",
+                                                    "nvme with two paths",
+                                                    "parameters on cpu",
+                                                    "parameters on nvme",
+                                                    "state and parameters on nvme"};
 
 static void print_units(const char *name, uint32_t units, uint32_t used, FILE *file) {
     fprintf(file, " %s ", name);
@@ -124,8 +136,12 @@ static void print_step(const struct schedule *s, const struct schedule_step *ste
 }
 
 void schedule_print(const struct schedule *s, FILE *file) {
-    fprintf(file, "  ranks %u, micro-steps %u, mode %s, threshold %u, depth by stage %u %u %u %u\n", s->ranks,
-            s->micro_steps, s->mode, s->threshold, s->depth[0], s->depth[1], s->depth[2], s->depth[3]);
+    fprintf(file,
+            "  ranks %u, micro-steps %u, mode %s, threshold %u, slots %u, depth and tier by stage:", s->ranks,
+            s->micro_steps, s->mode, s->threshold, s->slots);
+    for (uint32_t i = 0; i < SCHEDULE_STAGES; i++)
+        fprintf(file, "%s %u %s", i ? "," : "", s->depth[i], schedule_tiers[s->tier[i]]);
+    fputc('\n', file);
     for (uint32_t i = 0; i < s->params; i++) {
         const struct schedule_param *p = &s->param[i];
         fprintf(file, "  unit %u: p%u [%u]%s%s", p->unit, i, p->count,

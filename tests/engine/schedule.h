@@ -1,5 +1,6 @@
 /* Random trainings: a model, and the order in which it is used, both from one seed; and their run on ranks
- * that are threads. A schedule is plain data, the same on all ranks and at all stages: so are its results. */
+ * that are threads. A schedule is plain data, the same on all ranks, at all stages and in all tiers: so are its
+ * results. */
 #ifndef ZERO_TESTS_ENGINE_SCHEDULE_H
 #define ZERO_TESTS_ENGINE_SCHEDULE_H
 
@@ -12,7 +13,8 @@ enum {
     SCHEDULE_RANKS_MAX = 3,
     SCHEDULE_UNITS_MAX = 7,
     SCHEDULE_PARAMS_MAX = 3 * SCHEDULE_UNITS_MAX,
-    SCHEDULE_COUNT_MAX = 300, /* elements of a parameter */
+    SCHEDULE_COUNT_MAX = 6000,  /* elements of a parameter */
+    SCHEDULE_COUNT_SMALL = 300, /* of most */
     SCHEDULE_MICRO_STEPS_MAX = 3,
     SCHEDULE_STEPS = 4,
     SCHEDULE_STAGES = 4
@@ -38,9 +40,22 @@ struct schedule_step {
     double lr;        /* then set; 0: not */
 };
 
+enum schedule_tier {
+    SCHEDULE_DEVICE,
+    SCHEDULE_CPU,
+    SCHEDULE_NVME,
+    SCHEDULE_NVME_TWO,   /* paths */
+    SCHEDULE_PARAM_CPU,  /* at stage 3: what follows too */
+    SCHEDULE_PARAM_NVME, /* and state in memory */
+    SCHEDULE_ALL_NVME,
+    SCHEDULE_TIERS
+};
+
 struct schedule {
     uint64_t seed;
     uint32_t ranks, micro_steps, threshold, units, params, depth[SCHEDULE_STAGES];
+    uint32_t slots; /* of what is on nvme */
+    enum schedule_tier tier[SCHEDULE_STAGES];
     const char *mode;
     struct schedule_param param[SCHEDULE_PARAMS_MAX];
     struct schedule_step step[SCHEDULE_STEPS];
@@ -58,6 +73,9 @@ struct schedule_result {
 };
 
 /* One result for each rank. */
-void schedule_run(const struct schedule *schedule, uint32_t stage, struct schedule_result *out);
+void schedule_run(const struct schedule *schedule, uint32_t stage, enum schedule_tier tier,
+                  struct schedule_result *out);
+
+extern const char *const schedule_tiers[SCHEDULE_TIERS];
 
 #endif

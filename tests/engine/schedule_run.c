@@ -1,5 +1,6 @@
 #include <math.h>
 #include <sched.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "tests/engine/ranks.h"
@@ -29,6 +30,11 @@ static void see(struct runner *r, const float *x, uint64_t count) {
         if (!isnan(x[i])) memcpy(&bits, &x[i], sizeof bits);
         r->out->seen = mix(r->out->seen + bits + 1);
     }
+}
+
+static int32_t root(const struct schedule *s, int32_t param) {
+    while (s->param[param].tied_to >= 0) param = s->param[param].tied_to;
+    return param;
 }
 
 static const char *name_of(const struct schedule *s, int32_t param, char out[16]) {
@@ -110,15 +116,20 @@ static zero_status inspect(struct runner *r, int32_t param) {
     return status;
 }
 
-static zero_status put(struct runner *r, int32_t param) {
-    char name[16];
-    uint32_t count = r->schedule->param[param].count;
-    zero_status status =
-        zero_engine_get(r->engine, name_of(r->schedule, param, name), ZERO_PARAM, r->weights, 0, count);
+static zero_status scale(struct runner *r, const char *name, zero_kind kind, uint32_t count) {
+    zero_status status = zero_engine_get(r->engine, name, kind, r->weights, 0, count);
     if (status) return status;
     see(r, r->weights, count);
     for (uint32_t i = 0; i < count; i++) r->weights[i] *= 1.5f;
-    return zero_engine_put(r->engine, name, ZERO_PARAM, r->weights, 0, count);
+    return zero_engine_put(r->engine, name, kind, r->weights, 0, count);
+}
+
+static zero_status put(struct runner *r, int32_t param) {
+    char name[16];
+    uint32_t count = r->schedule->param[param].count;
+    bool frozen = r->schedule->param[root(r->schedule, param)].flags & ZERO_FROZEN;
+    zero_status status = scale(r, name_of(r->schedule, param, name), ZERO_PARAM, count);
+    return status || frozen ? status : scale(r, name, ZERO_STATE0, count);
 }
 
 static zero_status run_step(struct runner *r, const struct schedule_step *step) {
@@ -153,7 +164,25 @@ static void run_rank(zero_engine *engine, uint32_t rank, void *user) {
     if (r.out->status) snprintf(r.out->error, sizeof r.out->error, "%s", zero_last_error());
 }
 
-void schedule_run(const struct schedule *s, uint32_t stage, struct schedule_result *out) {
+static void write_tiers(const struct schedule *s, enum schedule_tier tier, char *out, size_t capacity) {
+    const char *directory = getenv("TEST_TMPDIR") ? getenv("TEST_TMPDIR") : "/tmp";
+    bool param = tier >= SCHEDULE_PARAM_CPU, state = !param || tier == SCHEDULE_ALL_NVME;
+    const char *device = tier == SCHEDULE_DEVICE                              ? "none"
+                         : tier == SCHEDULE_CPU || tier == SCHEDULE_PARAM_CPU ? "cpu"
+                                                                              : "nvme";
+    char path[2048] = "", where[2400];
+    if (!strcmp(device, "nvme"))
+        snprintf(path, sizeof path,
+                 tier == SCHEDULE_NVME_TWO ? ", \"buffer_count\": %u, \"nvme_path\": [\"%s/a\", \"%s/b\"]"
+                                           : ", \"buffer_count\": %u, \"nvme_path\": \"%s/a\"",
+                 s->slots, directory, directory);
+    snprintf(where, sizeof where, "{\"device\": \"%s\"%s}", device, path);
+    snprintf(out, capacity, "\"sub_group_size\": 1024%s%s%s%s", state ? ", \"offload_optimizer\": " : "",
+             state ? where : "", param ? ", \"offload_param\": " : "", param ? where : "");
+}
+
+void schedule_run(const struct schedule *s, uint32_t stage, enum schedule_tier tier,
+                  struct schedule_result *out) {
     struct toy_setup setup = toy_setup_default();
     setup.stage = stage;
     setup.ranks = s->ranks;
@@ -162,7 +191,9 @@ void schedule_run(const struct schedule *s, uint32_t stage, struct schedule_resu
     setup.threshold = s->threshold;
     setup.mode = s->mode;
     setup.clip = 1;
-    char json[2048];
+    char json[8192], tiers[5200];
+    write_tiers(s, tier, tiers, sizeof tiers);
+    setup.tiers = tiers;
     toy_config(&setup, json, sizeof json);
     ranks_run(s->ranks, json, run_rank, &(struct run){s, out});
 }

@@ -50,14 +50,17 @@ int toy_config(const struct toy_setup *s, char *out, size_t capacity) {
                                 ? s->optimizer
                                 : "{\"type\": \"AdamW\", \"params\": {\"lr\": 0.02, \"betas\": [0.9, 0.95], "
                                   "\"weight_decay\": 0.1}}";
+    char offload[64];
+    snprintf(offload, sizeof offload, "\"offload_optimizer\": {\"device\": \"%s\"}", s->offload);
     return snprintf(out, capacity,
                     "{\"train_micro_batch_size_per_gpu\": 3, \"gradient_accumulation_steps\": %u, "
                     "\"gradient_clipping\": %g, \"gradient_accumulation_mode\": \"%s\", \"optimizer\": %s, "
                     "\"zero_optimization\": {\"stage\": %u, \"stage3_param_persistence_threshold\": %u, "
-                    "\"offload_optimizer\": {\"device\": \"%s\"}}, "
+                    "%s}, "
                     "\"comm\": {\"prefetch_depth\": %u, \"timeout_s\": %g}, \"threads\": 1%s%s}",
-                    s->micro_steps, s->clip, s->mode, optimizer, s->stage, s->threshold, s->offload, s->depth,
-                    s->timeout_s, precision_keys(s, keys), s->extra ? s->extra : "");
+                    s->micro_steps, s->clip, s->mode, optimizer, s->stage, s->threshold,
+                    s->tiers ? s->tiers : offload, s->depth, s->timeout_s, precision_keys(s, keys),
+                    s->extra ? s->extra : "");
 }
 
 struct rank {

@@ -17,6 +17,7 @@ struct toy_setup {
     const char *mode;      /* "last", "every", "auto" */
     const char *optimizer; /* a JSON object, or NULL: AdamW with weight decay */
     const char *offload;   /* "none" or "cpu" */
+    const char *tiers;     /* in its place: keys of zero_optimization that say what lives where; or NULL */
     zero_dtype compute;
     const char *communication;          /* "fp32", "bf16", "fp16"; NULL: the type of compute */
     uint32_t scale_power, scale_window; /* of fp16 */
