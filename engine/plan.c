@@ -253,6 +253,7 @@ static zero_status cut_chunks(struct plan *plan, const struct plan_options *o, s
                                    .params = o->param_tier == TIER_NVME,
                                    .param_dtype = o->precision.compute,
                                    .chunk_elements_max = o->chunk_elements_max,
+                                   .align_bytes = o->chunk_align_bytes,
                                    .slots = o->slots,
                                    .resident_bytes = o->resident_bytes};
     options.arrays = precision_arrays(&o->precision, o->state_count, options.array_bytes);

@@ -45,6 +45,7 @@ struct plan_options {
     uint32_t state_count;                  /* of the optimizer */
     enum tier_kind state_tier, param_tier; /* param_tier: of parameters that rest sharded */
     uint64_t chunk_elements_max;           /* struct swap_options: if one of them is on the drive */
+    uint32_t chunk_align_bytes;
     uint32_t slots;
     uint64_t resident_bytes;
     uint64_t staging_bytes; /* of one staging buffer; policy->stagings of them */

@@ -20,7 +20,7 @@ static uint64_t place_arrays(const struct swap *swap, uint64_t elements, uint64_
 
 static uint64_t record_bytes(const struct swap *swap, uint64_t elements) {
     uint64_t array[PRECISION_ARRAYS_MAX];
-    return round_up(place_arrays(swap, elements, array) + CHUNK_TAG_BYTES, CHUNK_ALIGN_BYTES);
+    return round_up(place_arrays(swap, elements, array) + CHUNK_TAG_BYTES, swap->align_bytes);
 }
 
 struct chunk swap_chunk(const struct swap *swap, uint32_t region, uint32_t i) {
@@ -35,7 +35,7 @@ struct chunk swap_chunk(const struct swap *swap, uint32_t region, uint32_t i) {
         c.record = swap->first_record[region] + (i - r->resident) * record_bytes(swap, swap->chunk_elements);
     c.param_place = c.first * dtype_bytes(swap->param_dtype);
     c.param_used = c.count * dtype_bytes(swap->param_dtype);
-    c.param_bytes = round_up(c.param_used, CHUNK_ALIGN_BYTES);
+    c.param_bytes = round_up(c.param_used, swap->align_bytes);
     return c;
 }
 
@@ -44,7 +44,7 @@ uint64_t swap_resident_elements(const struct swap *swap, uint32_t region) {
 }
 
 uint64_t swap_param_bytes(const struct swap *swap, uint32_t region) {
-    return round_up(swap->elements[region] * dtype_bytes(swap->param_dtype), CHUNK_ALIGN_BYTES);
+    return round_up(swap->elements[region] * dtype_bytes(swap->param_dtype), swap->align_bytes);
 }
 
 /* ---- all of them ---- */
@@ -53,7 +53,7 @@ static bool rests_sharded(const struct region *r) { return !placement_is(r->rest
 
 /* A chunk is not larger than the largest shard, so that small models plan small slots. */
 static void choose_chunk(struct swap *swap, const struct swap_options *o, uint32_t regions) {
-    uint64_t largest = 0, page = CHUNK_ALIGN_BYTES / dtype_bytes(o->param_dtype),
+    uint64_t largest = 0, page = swap->align_bytes / dtype_bytes(o->param_dtype),
              elements = CHUNK_BYTES_DEFAULT / (swap->element_bytes ? swap->element_bytes : 1);
     for (uint32_t i = 0; i < regions; i++)
         if (swap->elements[i] > largest) largest = swap->elements[i];
@@ -109,8 +109,10 @@ static void place_records(struct swap *swap, const struct policy *policy) {
 zero_status swap_make(struct swap *swap, const struct swap_options *o, const struct model *model,
                       const struct policy *policy, struct zero_error *error) {
     uint32_t regions = policy->regions;
-    *swap = (struct swap){
-        .arrays = o->arrays, .param_dtype = o->param_dtype, .slots = o->slots ? o->slots : SLOTS_DEFAULT};
+    *swap = (struct swap){.align_bytes = o->align_bytes ? o->align_bytes : CHUNK_ALIGN_BYTES,
+                          .arrays = o->arrays,
+                          .param_dtype = o->param_dtype,
+                          .slots = o->slots ? o->slots : SLOTS_DEFAULT};
     for (uint32_t k = 0; k < o->arrays; k++) swap->element_bytes += swap->array_bytes[k] = o->array_bytes[k];
     swap->region = calloc(regions, sizeof *swap->region);
     swap->elements = calloc(regions, sizeof *swap->elements);

@@ -20,11 +20,14 @@ struct swap_options {
     uint32_t arrays, array_bytes[PRECISION_ARRAYS_MAX]; /* of an element: precision_arrays */
     enum dtype param_dtype;
     uint64_t chunk_elements_max; /* 0: no bound but ours */
-    uint32_t slots;              /* of the ring; 0: SLOTS_DEFAULT */
-    uint64_t resident_bytes;     /* of state that may stay in memory, from the first in the order of use on */
+    uint32_t
+        align_bytes; /* a page, of a drive's requests: chunks, records and slots are multiples; 0: CHUNK_ALIGN_BYTES */
+    uint32_t slots;          /* of the ring; 0: SLOTS_DEFAULT */
+    uint64_t resident_bytes; /* of state that may stay in memory, from the first in the order of use on */
 };
 
 struct swap {
+    uint64_t align_bytes;                               /* a page */
     uint64_t chunk_elements;                            /* whole pages of parameters */
     uint32_t arrays, array_bytes[PRECISION_ARRAYS_MAX]; /* in a record */
     uint32_t element_bytes;                             /* of all arrays */

@@ -5,7 +5,7 @@
 #include "engine/swap.h"
 #include "tests/check.h"
 
-enum { UNITS_MAX = 6, REGIONS_MAX = REGION_CLASSES * UNITS_MAX, CHUNKS_MAX = 4096, PAGE = 4096 };
+enum { UNITS_MAX = 6, REGIONS_MAX = REGION_CLASSES * UNITS_MAX, CHUNKS_MAX = 1 << 16 };
 
 struct setting { /* what a seed draws */
     struct model model;
@@ -15,7 +15,7 @@ struct setting { /* what a seed draws */
     struct swap_options options;
 };
 
-static uint64_t state;
+static uint64_t state, page; /* page: what chunks, records and slots are multiples of */
 
 static uint32_t pick(uint32_t n) {
     state = state * 6364136223846793005u + 1442695040888963407u;
@@ -71,7 +71,9 @@ static void make(struct setting *s) {
                                       .state_count = pick(3),
                                       .chunk_elements_max = bounds[pick(7)],
                                       .slots = pick(6),
-                                      .resident_bytes = budgets[pick(6)]}};
+                                      .resident_bytes = budgets[pick(6)],
+                                      .align_bytes = pick(3) ? 0 : 64u << pick(7)}};
+    page = s->options.align_bytes ? s->options.align_bytes : CHUNK_ALIGN_BYTES;
     add_units(&s->model, &error);
     CHECK_INT(model_lay_out(&s->model, shards * replicas, pick(2) ? 0 : 60, &error), ZERO_OK);
     open_policy(s, shards, replicas);
@@ -96,12 +98,12 @@ static bool record_is_tight(const struct setting *s, const struct chunk *c) {
     bool good = CHECK(c->state_stride >= bytes && c->state_stride < bytes + line) &&
                 CHECK_INT(c->state_stride % line, 0) && CHECK_INT(c->tag, states * c->state_stride);
     uint64_t needs = c->tag + CHUNK_TAG_BYTES;
-    return good && CHECK_INT(c->record_bytes % PAGE, 0) &&
-           CHECK(c->record_bytes >= needs && c->record_bytes < needs + PAGE);
+    return good && CHECK_INT(c->record_bytes % page, 0) &&
+           CHECK(c->record_bytes >= needs && c->record_bytes < needs + page);
 }
 
 static bool fits_slot(const struct swap *swap, const struct chunk *c) {
-    bool good = CHECK_INT(swap->slot_param % PAGE, 0) && CHECK_INT(swap->slot_bytes % PAGE, 0);
+    bool good = CHECK_INT(swap->slot_param % page, 0) && CHECK_INT(swap->slot_bytes % page, 0);
     if (c->state) good &= CHECK(c->record_bytes <= swap->slot_param);
     if (c->params) good &= CHECK(swap->slot_param + c->param_bytes <= swap->slot_bytes);
     return good;
@@ -113,9 +115,9 @@ static bool chunk_is_right(const struct setting *s, const struct swap *swap, uin
     bool good = CHECK(c->count > 0 && c->count <= swap->chunk_elements) &&
                 CHECK_INT(c->params, s->options.params && rests_sharded(&s->region[region]));
     good &= CHECK_INT(c->state, drive && c->first >= swap_resident_elements(swap, region));
-    good &= CHECK_INT(c->param_bytes % PAGE, 0) && CHECK(c->param_bytes >= c->count * sizeof(float)) &&
-            CHECK(c->param_bytes < c->count * sizeof(float) + PAGE);
-    if (c->state) good &= record_is_tight(s, c) && CHECK_INT(c->record % PAGE, 0);
+    good &= CHECK_INT(c->param_bytes % page, 0) && CHECK(c->param_bytes >= c->count * sizeof(float)) &&
+            CHECK(c->param_bytes < c->count * sizeof(float) + page);
+    if (c->state) good &= record_is_tight(s, c) && CHECK_INT(c->record % page, 0);
     return good && fits_slot(swap, c);
 }
 
@@ -144,7 +146,7 @@ static bool region_is_tiled(const struct setting *s, const struct swap *swap, ui
         if (c.state && CHECK(seen->chunks < CHUNKS_MAX)) seen->chunk[seen->chunks++] = c;
     }
     return CHECK_INT(next, shard) && CHECK(swap_param_bytes(swap, region) >= shard * sizeof(float)) &&
-           CHECK_INT(swap_param_bytes(swap, region) % PAGE, 0);
+           CHECK_INT(swap_param_bytes(swap, region) % page, 0);
 }
 
 static int by_place(const void *a, const void *b) {
@@ -185,11 +187,11 @@ static bool residents_are_a_prefix(const struct setting *s, const struct swap *s
 
 static bool holds(const struct setting *s, const struct swap *swap) {
     static struct seen seen;
-    uint64_t bound = s->options.chunk_elements_max, page = PAGE / sizeof(float);
+    uint64_t bound = s->options.chunk_elements_max, least = page / sizeof(float);
     uint64_t asked = s->options.slots ? s->options.slots : SLOTS_DEFAULT;
     seen.chunks = 0, seen.all = seen.staged = seen.step_bytes = 0;
-    bool good = CHECK(swap->chunk_elements > 0) && CHECK_INT(swap->chunk_elements % page, 0);
-    good &= CHECK(!bound || swap->chunk_elements <= (bound < page ? page : bound));
+    bool good = CHECK(swap->chunk_elements > 0) && CHECK_INT(swap->chunk_elements % least, 0);
+    good &= CHECK(!bound || swap->chunk_elements <= (bound < least ? least : bound));
     for (uint32_t i = 0; i < s->policy.regions && good; i++) good = region_is_tiled(s, swap, i, &seen);
     good = good && CHECK_INT(swap->chunks, seen.all) && records_are_apart(swap, &seen);
     good = good && CHECK_INT(swap->slots, asked < seen.staged ? asked : seen.staged);

@@ -32,14 +32,22 @@ static struct virtual_setup make(uint64_t seed) {
     s.toy.evaluate = pick(3) == 0;
     s.toy.skip_unit = pick(3) ? -1 : 1 + (int)pick(3);
     s.completion = completions[pick(3)];
+    s.drive = (struct virtual_drive_options){.state = pick(2),
+                                             .params = pick(2),
+                                             .slots = 1 + pick(5),
+                                             .chunk_elements = 16 * (1 + pick(3)),
+                                             .resident_bytes = pick(3) ? 0 : pick(4000)};
     return s;
 }
 
 static void describe(const struct virtual_setup *s) {
-    fprintf(stderr,
-            "in %s, mesh %u x %u, micro-steps %u, mode %s, depth %u, threshold %u, evaluate %d, skip %d\n",
-            stages[s->stage]->name, s->mesh[0], s->mesh[1], s->toy.micro_steps, s->toy.mode, s->toy.depth,
-            s->toy.threshold, s->toy.evaluate, s->toy.skip_unit);
+    fprintf(
+        stderr,
+        "in %s, mesh %u x %u, micro-steps %u, mode %s, depth %u, threshold %u, evaluate %d, skip %d; on a "
+        "drive: state %d, parameters %d, slots %u, chunks of %u, resident %u\n",
+        stages[s->stage]->name, s->mesh[0], s->mesh[1], s->toy.micro_steps, s->toy.mode, s->toy.depth,
+        s->toy.threshold, s->toy.evaluate, s->toy.skip_unit, s->drive.state, s->drive.params, s->drive.slots,
+        s->drive.chunk_elements, (unsigned)s->drive.resident_bytes);
 }
 
 static bool right(const struct virtual_setup *s, bool loud) {
@@ -74,6 +82,7 @@ static void hybrid(uint64_t first, uint64_t count) {
         s.toy.ranks = 4;
         struct virtual_setup plain = s;
         plain.stage = STAGE_ZERO0, plain.completion = 1, plain.toy.depth = 0;
+        plain.drive = (struct virtual_drive_options){0};
         virtual_train(&plain, &expected);
         virtual_train(&s, &got);
         int same = CHECK_STRING(expected.error, "") && CHECK_STRING(got.error, "") &&
@@ -87,11 +96,15 @@ static void planted_bugs_are_caught(uint64_t first, uint64_t count) {
                                                     "gather ignores readers",
                                                     "gather ignores update",
                                                     "compute ignores gather",
-
                                                     "agree ignores reduce",
                                                     "backward ignores reduce",
                                                     "overlapping plan",
-                                                    "depth differs"};
+                                                    "depth differs",
+                                                    "store ignores update",
+                                                    "update ignores fetch",
+                                                    "fetch ignores store",
+                                                    "gather ignores fetch",
+                                                    "parameters ignore store"};
     for (int bug = 1; bug < VIRTUAL_BUGS; bug++) {
         uint64_t caught = 0;
         for (uint64_t seed = first; seed < first + count; seed++) {

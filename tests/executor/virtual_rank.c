@@ -7,7 +7,7 @@
 
 #include "engine/executor_internal.h"
 
-enum { IDLE_ROUNDS_MAX = 20000, SLACK_BYTES = 1 << 16 };
+enum { IDLE_ROUNDS_MAX = 20000, SLACK_BYTES = 1 << 16, SHARD_ELEMENTS_MAX = 1024 };
 
 /* What a rank's host does next. */
 enum next {
@@ -27,6 +27,7 @@ struct rank {
     struct comm *comm;
     struct comm_group *world, *group[AXES_BOTH + 1][STREAMS];
     struct device *device;
+    struct virtual_drive drive;
     struct model model;
     struct region region[4 * TOY_UNITS];
     uint16_t refresh[4 * TOY_UNITS];
@@ -159,11 +160,17 @@ static zero_status open_rank(struct run *run, uint32_t index, const struct virtu
                                 .policy = &r->policy,
                                 .state_count = adamw->state_count,
                                 .staging_bytes = staging};
+    virtual_drive_plan(&s->drive, &plan);
     status = plan_make(&r->plan, &plan, &run->error);
     if (status) return status;
     if (s->bug == BUG_OVERLAPPING_PLAN) break_plan(&r->plan);
-    r->memory[TIER_DEVICE] = aligned_alloc(4096, (r->plan.tier_bytes[TIER_DEVICE] + 4095) / 4096 * 4096);
-    memset(r->memory[TIER_DEVICE], 0xff, r->plan.tier_bytes[TIER_DEVICE]);
+    for (int t = 0; t < TIER_NVME; t++) {
+        r->memory[t] = aligned_alloc(4096, r->plan.tier_bytes[t]); /* whole pages */
+        memset(r->memory[t], 0xff, r->plan.tier_bytes[t]);
+    }
+    status = virtual_drive_open(&r->drive, &r->plan, s->seed * 31 + index, &run->error);
+    if (status) return status;
+    o.drive = r->drive.tier;
     r->before = malloc(SLACK_BYTES);
     memcpy(o.memory, r->memory, sizeof o.memory);
     return executor_open(&o, &r->executor, &run->error);
@@ -179,7 +186,8 @@ static void close_rank(struct rank *r) {
     if (r->world) comm_group_close(r->world);
     comm_close(r->comm);
     if (r->device) r->device->ops->close(r->device);
-    free(r->memory[TIER_DEVICE]);
+    virtual_drive_close(&r->drive);
+    for (int t = 0; t < TIER_NVME; t++) free(r->memory[t]);
     free(r->before);
 }
 
@@ -191,6 +199,13 @@ static void forget(struct rank *r, enum stream of, enum operation_kind kind, enu
         struct operation *op = &line->task[i & line->task_mask].op;
         if (op->kind == kind) op->after[on] = 0;
     }
+}
+
+/* The same of runs of chunks, which wait item by item. */
+static void forget_pipe(struct rank *r, enum stream of) {
+    struct timeline *line = &r->executor->stream[of];
+    for (uint64_t i = line->tasks_started; i < line->tasks_emitted; i++)
+        line->task[i & line->task_mask].op.pipe.value = INT32_MIN;
 }
 
 static void plant(struct rank *r) {
@@ -210,6 +225,21 @@ static void plant(struct rank *r) {
     case BUG_BACKWARD_IGNORES_REDUCE:
         forget(r, STREAM_COMPUTE, OP_COMPUTE, STREAM_REDUCE);
         break;
+    case BUG_STORE_IGNORES_UPDATE:
+        forget_pipe(r, STREAM_STORE);
+        break;
+    case BUG_UPDATE_IGNORES_FETCH:
+        forget_pipe(r, STREAM_UPDATE);
+        break;
+    case BUG_FETCH_IGNORES_STORE:
+        forget_pipe(r, STREAM_FETCH);
+        break;
+    case BUG_GATHER_IGNORES_FETCH:
+        forget(r, STREAM_GATHER, OP_GATHER, STREAM_PARAM);
+        break;
+    case BUG_PARAMS_IGNORE_STORE:
+        forget(r, STREAM_PARAM, OP_FETCH, STREAM_STORE);
+        break;
     default:
         break;
     }
@@ -224,7 +254,20 @@ static struct buffer_ref grad_ref(uint32_t region) {
     return (struct buffer_ref){BUFFER_GRAD_FULL, (uint16_t)region};
 }
 
+/* Elements [first, first + count) of the region. */
+static void fill_shard(const struct rank *r, uint32_t region, uint64_t first, uint64_t count, float *out) {
+    memset(out, 0, count * sizeof *out);
+    for (uint32_t k = 0; k < r->model.region[region].params; k++) {
+        const struct model_param *p = &r->model.param[r->model.region[region].param[k]];
+        for (uint64_t e = 0; e < p->count; e++)
+            if (p->offset + e >= first && p->offset + e < first + count)
+                toy_fill(NULL, p->name, e, 1, out + (p->offset + e - first));
+    }
+}
+
 static void fill(struct rank *r) {
+    const struct swap *swap = &r->plan.swap;
+    float shard[SHARD_ELEMENTS_MAX];
     for (uint32_t i = 0; i < r->model.regions; i++) {
         const struct model_region *region = &r->model.region[i];
         struct placement cut = r->region[i].state;
@@ -234,15 +277,10 @@ static void fill(struct rank *r) {
         float *at = full
                         ? full + first
                         : executor_address(r->executor, (struct buffer_ref){BUFFER_PARAM_SHARD, (uint16_t)i});
-        memset(at, 0, count * sizeof *at);
-        for (uint32_t k = 0; k < region->params; k++) {
-            const struct model_param *p = &r->model.param[region->param[k]];
-            for (uint64_t e = 0; e < p->count; e++)
-                if (p->offset + e >= first && p->offset + e < first + count)
-                    toy_fill(NULL, p->name, e, 1, at + (p->offset + e - first));
-        }
+        fill_shard(r, i, first, count, at ? at : shard);
+        if (!at) virtual_drive_write(r->executor, swap, i, count, shard);
         for (uint32_t k = 0; k < 2 && !r->region[i].frozen; k++)
-            memset(executor_state(r->executor, i, k), 0, count * sizeof *at);
+            memset(executor_state(r->executor, i, k), 0, swap_resident_elements(swap, i) * sizeof *at);
     }
     executor_written(r->executor);
 }
@@ -423,6 +461,7 @@ static void round_of(struct run *run, bool *moved) {
 }
 
 static void collect(struct run *run, struct toy_result *out) {
+    float shard[SHARD_ELEMENTS_MAX];
     for (uint32_t i = 0; i < TOY_PARAMS; i++) {
         for (uint32_t k = run->ranks; k-- > 0;) {
             struct rank *r = &run->rank[k];
@@ -431,8 +470,11 @@ static void collect(struct run *run, struct toy_result *out) {
             uint64_t count = r->model.region[p->region].padded / placement_parts(cut, r->policy.mesh);
             uint64_t first = placement_part(cut, r->policy.mesh, k) * count;
             float *full = executor_address(r->executor, param_ref(p->region));
-            const struct buffer_ref shard = {BUFFER_PARAM_SHARD, (uint16_t)p->region};
-            const float *at = full ? full : (float *)executor_address(r->executor, shard) - first;
+            struct buffer_ref ref = {BUFFER_PARAM_SHARD, (uint16_t)p->region};
+            const float *at = full ? full : executor_address(r->executor, ref);
+            if (!at && virtual_drive_read(r->executor, &r->plan.swap, p->region, count, shard))
+                error_pass(&run->error, executor_error(r->executor));
+            if (!full) at = (at ? at : shard) - first;
             if (full) first = 0, count = r->model.region[p->region].padded; /* every copy must be whole */
             for (uint64_t e = 0; e < p->count; e++)
                 if (p->offset + e >= first && p->offset + e < first + count) {

@@ -6,6 +6,7 @@
 #include "engine/comm/sim.h"
 #include "engine/executor.h"
 #include "tests/engine/toy_trainer.h"
+#include "tests/executor/virtual_drive.h"
 
 enum { VIRTUAL_RANKS_MAX = 4 };
 
@@ -19,6 +20,11 @@ enum virtual_bug {
     BUG_BACKWARD_IGNORES_REDUCE, /* a backward overwrites a gradient that is being reduced */
     BUG_OVERLAPPING_PLAN,        /* all gathered units share one place, unknown to the waits */
     BUG_DEPTH_DIFFERS,           /* ranks look ahead by different depths */
+    BUG_STORE_IGNORES_UPDATE,    /* a chunk goes to the drive before it was updated */
+    BUG_UPDATE_IGNORES_FETCH,    /* a chunk is updated before it came */
+    BUG_FETCH_IGNORES_STORE,     /* a slot is used again before its chunk went */
+    BUG_GATHER_IGNORES_FETCH,    /* parameters are gathered before they came from the drive */
+    BUG_PARAMS_IGNORE_STORE,     /* and come from there before the update's went */
     VIRTUAL_BUGS
 };
 
@@ -27,6 +33,7 @@ struct virtual_setup {
         toy; /* ranks, stage, micro_steps, mode, depth, steps, threshold, clip, skip_unit, evaluate */
     enum stage_index stage;
     uint32_t mesh[AXES];
+    struct virtual_drive_options drive;
     uint64_t seed;
     double completion; /* the chance that a test finds something done */
     enum virtual_bug bug;
