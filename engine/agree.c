@@ -29,6 +29,25 @@ zero_status engine_compare(zero_engine *e, uint64_t hash, zero_status otherwise,
     return status;
 }
 
+zero_status engine_least(zero_engine *e, uint64_t *values, uint32_t count, const char *what,
+                         struct zero_error *error) {
+    uint64_t *all = kept_message(e->kept, (e->size + 1) * count * sizeof *all);
+    if (!all) return error_set(error, ZERO_E_MEMORY, "no memory to compare %s", what);
+    memcpy(all, values, count * sizeof *all);
+    struct comm_call call = {.kind = COMM_ALL_GATHER,
+                             .dtype = DTYPE_U8,
+                             .target_dtype = DTYPE_U8,
+                             .count = count * sizeof *all,
+                             .what = what,
+                             .source = all,
+                             .target = all + count};
+    zero_status status = comm_run(e->world, &call);
+    if (status) return error_pass(error, comm_error(e->comm));
+    for (uint32_t i = 0; i < e->size * count; i++)
+        if (all[count + i] < values[i % count]) values[i % count] = all[count + i];
+    return ZERO_OK;
+}
+
 zero_status zero_engine_sum(zero_engine *e, double *values, uint32_t count) {
     zero_status status = engine_check_outside(e, "zero_engine_sum");
     if (status) return status;

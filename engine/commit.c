@@ -100,34 +100,55 @@ static uint64_t resident_bytes(const zero_engine *e) {
     return budget > planned + aligned ? budget - planned - aligned : 0;
 }
 
-/* Chunks as large as the plan has them, or smaller where their slots would break the cpu budget. */
+/* Chunks as large as the plan has them, or smaller where their slots would break the cpu budget. Of smaller ones there
+ * are more, and so there may be more slots. */
 static uint64_t fitting_chunk(const zero_engine *e) {
     uint64_t budget = e->config.budget_bytes[TIER_CPU], planned = planned_bytes(e, TIER_CPU);
     uint64_t slots = e->plan.row_bytes[MEMORY_SLOTS], chunk = e->plan.swap.chunk_elements;
     if (planned <= budget || planned - budget >= slots) return chunk;
-    uint64_t room = slots - (planned - budget), pages = (e->plan.swap.slots + 1) * CHUNK_ALIGN_BYTES;
-    return room > pages ? (uint64_t)((double)chunk * (double)(room - pages) / (double)slots) : chunk;
+    uint64_t most = 1 + (e->config.slots ? (uint64_t)e->config.slots : SLOTS_DEFAULT);
+    uint64_t room = slots - (planned - budget), pages = most * CHUNK_ALIGN_BYTES;
+    double all = (double)(most * e->plan.swap.slot_bytes);
+    return room > pages ? (uint64_t)((double)chunk * (double)(room - pages) / all) : chunk;
+}
+
+static struct plan_options plan_options(const zero_engine *e, uint64_t staging) {
+    return (struct plan_options){.model = &e->model,
+                                 .policy = &e->policy,
+                                 .state_count = e->state_count,
+                                 .state_tier = (enum tier_kind)e->config.optimizer_tier,
+                                 .param_tier = (enum tier_kind)e->config.param_tier,
+                                 .chunk_elements_max = e->config.chunk_elements_max,
+                                 .slots = (uint32_t)e->config.slots,
+                                 .staging_bytes = staging,
+                                 .message_bytes = agreement_bytes(e) + sum_bytes(e) + PIECE_BYTES,
+                                 .precision = e->precision};
 }
 
 static zero_status make_plan(zero_engine *e, struct zero_error *error) {
     uint64_t staging = staging_bytes(e);
     e->policy.stagings = staging ? 2 : 0;
-    struct plan_options options = {.model = &e->model,
-                                   .policy = &e->policy,
-                                   .state_count = e->state_count,
-                                   .state_tier = (enum tier_kind)e->config.optimizer_tier,
-                                   .param_tier = (enum tier_kind)e->config.param_tier,
-                                   .chunk_elements_max = e->config.chunk_elements_max,
-                                   .slots = (uint32_t)e->config.slots,
-                                   .staging_bytes = staging,
-                                   .message_bytes = agreement_bytes(e) + sum_bytes(e) + PIECE_BYTES,
-                                   .precision = e->precision};
-    zero_status status = plan_make(&e->plan, &options, error);
-    if (status) return status;
-    uint64_t chunk = fitting_chunk(e);
-    options.resident_bytes = resident_bytes(e);
-    if (chunk == e->plan.swap.chunk_elements && !options.resident_bytes) return ZERO_OK;
-    options.chunk_elements_max = chunk;
+    struct plan_options options = plan_options(e, staging);
+    return plan_make(&e->plan, &options, error);
+}
+
+/* The plan again, as the budget leaves room for it: in all ranks the least that any has, for they must emit alike.
+ * A rank that has failed `before` sets no bound. */
+static zero_status fit_plan(zero_engine *e, zero_status before, struct zero_error *error) {
+    enum { CHUNK, RESIDENT, BOUNDS };
+    uint64_t bound[BOUNDS] = {UINT64_MAX, UINT64_MAX};
+    bool drive = e->config.optimizer_tier == CONFIG_TIER_NVME || e->config.param_tier == CONFIG_TIER_NVME;
+    if (!drive) return before;
+    if (!before) bound[CHUNK] = fitting_chunk(e), bound[RESIDENT] = resident_bytes(e);
+    struct zero_error unheard;
+    error_clear(&unheard);
+    zero_status status = engine_least(e, bound, BOUNDS, "room for chunks", &unheard);
+    if (before) return before;
+    if (status) return error_pass(error, &unheard);
+    if (bound[CHUNK] == e->plan.swap.chunk_elements && !bound[RESIDENT]) return ZERO_OK;
+    struct plan_options options = plan_options(e, staging_bytes(e));
+    options.chunk_elements_max = bound[CHUNK];
+    options.resident_bytes = bound[RESIDENT];
     plan_free(&e->plan);
     return plan_make(&e->plan, &options, error);
 }
@@ -220,13 +241,14 @@ static zero_status open_executor(zero_engine *e, struct zero_error *error) {
     return executor_open(&o, &e->executor, error);
 }
 
-/* What needs no other rank. */
+/* A rank that fails goes on to where the others meet it. */
 static zero_status prepare(zero_engine *e, struct zero_error *error) {
     e->model.dtype = e->precision.compute;
     zero_status status = model_lay_out(&e->model, e->size, e->config.persistence_threshold, error);
     if (!status) status = open_policy(e, error);
     if (!status) status = borrowed_check(e, error);
     if (!status) status = make_plan(e, error);
+    status = fit_plan(e, status, error);
     if (!status) status = check_budgets(e, error);
     if (!status) status = allocate(e, error);
     if (!status) status = open_executor(e, error);

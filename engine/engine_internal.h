@@ -148,6 +148,10 @@ zero_status engine_call(zero_engine *engine, const struct comm_call *call);
 zero_status engine_compare(zero_engine *engine, uint64_t hash, zero_status otherwise, const char *what,
                            struct zero_error *error);
 
+/* Collective: each value becomes the least of all ranks'. */
+zero_status engine_least(zero_engine *e, uint64_t *values, uint32_t count, const char *what,
+                         struct zero_error *error);
+
 /* Collective: each rank's own failure in `mine` (code ZERO_OK: none), else that another rank failed. A
  * failure is told only when all ranks are here, so that no rank hears of it in an earlier call, instead of
  * its own. */
