@@ -68,11 +68,13 @@ static void make(struct setting *s) {
     uint32_t shards = 1 + pick(4), replicas = 1 + pick(2);
     *s = (struct setting){.options = {.state = pick(4),
                                       .params = pick(2),
-                                      .state_count = pick(3),
+                                      .arrays = pick(PRECISION_ARRAYS_MAX + 1),
+                                      .param_dtype = pick(2) ? DTYPE_F32 : DTYPE_BF16,
                                       .chunk_elements_max = bounds[pick(7)],
                                       .slots = pick(6),
                                       .resident_bytes = budgets[pick(6)],
                                       .align_bytes = pick(3) ? 0 : 64u << pick(7)}};
+    for (uint32_t k = 0; k < s->options.arrays; k++) s->options.array_bytes[k] = pick(2) ? 4 : 2;
     page = s->options.align_bytes ? s->options.align_bytes : CHUNK_ALIGN_BYTES;
     add_units(&s->model, &error);
     CHECK_INT(model_lay_out(&s->model, shards * replicas, pick(2) ? 0 : 60, &error), ZERO_OK);
@@ -81,8 +83,16 @@ static void make(struct setting *s) {
 
 static bool rests_sharded(const struct region *r) { return !placement_is(r->rest, REPLICATE, REPLICATE); }
 
+static uint64_t param_bytes(const struct setting *s) { return dtype_bytes(s->options.param_dtype); }
+
+static uint64_t element_bytes(const struct setting *s) {
+    uint64_t bytes = 0;
+    for (uint32_t k = 0; k < s->options.arrays; k++) bytes += s->options.array_bytes[k];
+    return bytes;
+}
+
 static bool has_state(const struct setting *s, uint32_t region) {
-    return s->options.state_count && !s->region[region].frozen;
+    return s->options.arrays && !s->region[region].frozen;
 }
 
 static uint64_t shard_elements(const struct setting *s, uint32_t region) {
@@ -92,11 +102,15 @@ static uint64_t shard_elements(const struct setting *s, uint32_t region) {
 
 /* ---- one chunk ---- */
 
-/* Its states one after another, each on a cache line, then the tag, in whole pages: no more than it takes. */
+/* Its arrays one after another, each on a cache line, then the tag, in whole pages: no more than it takes. */
 static bool record_is_tight(const struct setting *s, const struct chunk *c) {
-    uint64_t line = ALIGN_BYTES, bytes = c->count * sizeof(float), states = s->options.state_count;
-    bool good = CHECK(c->state_stride >= bytes && c->state_stride < bytes + line) &&
-                CHECK_INT(c->state_stride % line, 0) && CHECK_INT(c->tag, states * c->state_stride);
+    uint64_t line = ALIGN_BYTES, end = 0;
+    bool good = true;
+    for (uint32_t k = 0; k < s->options.arrays; k++) {
+        good &= CHECK_INT(c->array[k] % line, 0) && CHECK(c->array[k] >= end && c->array[k] < end + line);
+        end = c->array[k] + c->count * s->options.array_bytes[k];
+    }
+    good &= CHECK_INT(c->tag % line, 0) && CHECK(c->tag >= end && c->tag < end + line);
     uint64_t needs = c->tag + CHUNK_TAG_BYTES;
     return good && CHECK_INT(c->record_bytes % page, 0) &&
            CHECK(c->record_bytes >= needs && c->record_bytes < needs + page);
@@ -115,8 +129,10 @@ static bool chunk_is_right(const struct setting *s, const struct swap *swap, uin
     bool good = CHECK(c->count > 0 && c->count <= swap->chunk_elements) &&
                 CHECK_INT(c->params, s->options.params && rests_sharded(&s->region[region]));
     good &= CHECK_INT(c->state, drive && c->first >= swap_resident_elements(swap, region));
-    good &= CHECK_INT(c->param_bytes % page, 0) && CHECK(c->param_bytes >= c->count * sizeof(float)) &&
-            CHECK(c->param_bytes < c->count * sizeof(float) + page);
+    good &= CHECK_INT(c->param_bytes % page, 0) && CHECK(c->param_bytes >= c->param_used) &&
+            CHECK(c->param_bytes < c->param_used + page) &&
+            CHECK_INT(c->param_used, c->count * param_bytes(s)) &&
+            CHECK_INT(c->param_place, c->first * param_bytes(s)) && CHECK_INT(c->param_place % page, 0);
     if (c->state) good &= record_is_tight(s, c) && CHECK_INT(c->record % page, 0);
     return good && fits_slot(swap, c);
 }
@@ -145,7 +161,7 @@ static bool region_is_tiled(const struct setting *s, const struct swap *swap, ui
         if (staged) seen->step_bytes += c.state * c.record_bytes + c.params * c.param_bytes;
         if (c.state && CHECK(seen->chunks < CHUNKS_MAX)) seen->chunk[seen->chunks++] = c;
     }
-    return CHECK_INT(next, shard) && CHECK(swap_param_bytes(swap, region) >= shard * sizeof(float)) &&
+    return CHECK_INT(next, shard) && CHECK(swap_param_bytes(swap, region) >= shard * param_bytes(s)) &&
            CHECK_INT(swap_param_bytes(swap, region) % page, 0);
 }
 
@@ -167,7 +183,7 @@ static bool records_are_apart(const struct swap *swap, struct seen *seen) {
 /* Where state is on the drive, what stays in memory is a prefix of the order of use, within the budget, and the
  * next chunk would go past it. */
 static bool residents_are_a_prefix(const struct setting *s, const struct swap *swap) {
-    uint64_t kept = 0, all = 0, element = s->options.state_count * sizeof(float), next = 0;
+    uint64_t kept = 0, all = 0, element = element_bytes(s), next = 0;
     bool ended = false, good = true;
     for (uint32_t k = 0; k < s->policy.refreshes; k++) {
         uint32_t region = s->refresh[k];
@@ -180,14 +196,14 @@ static bool residents_are_a_prefix(const struct setting *s, const struct swap *s
         ended |= rest > 0;
     }
     good &= CHECK_INT(swap->state_bytes, all) && CHECK_INT(swap->resident_bytes, kept);
-    if (!s->options.state || !s->options.state_count) return good && CHECK(!ended);
+    if (!s->options.state || !s->options.arrays) return good && CHECK(!ended);
     return good && CHECK(kept <= s->options.resident_bytes) &&
            CHECK(!ended || kept + next > s->options.resident_bytes);
 }
 
 static bool holds(const struct setting *s, const struct swap *swap) {
     static struct seen seen;
-    uint64_t bound = s->options.chunk_elements_max, least = page / sizeof(float);
+    uint64_t bound = s->options.chunk_elements_max, least = page / param_bytes(s);
     uint64_t asked = s->options.slots ? s->options.slots : SLOTS_DEFAULT;
     seen.chunks = 0, seen.all = seen.staged = seen.step_bytes = 0;
     bool good = CHECK(swap->chunk_elements > 0) && CHECK_INT(swap->chunk_elements % least, 0);
@@ -201,10 +217,10 @@ static bool holds(const struct setting *s, const struct swap *swap) {
 
 static void describe(const struct setting *s) {
     fprintf(stderr,
-            "in %s, mesh %u x %u, %u regions; state %d, params %d, %u states, chunks of %" PRIu64
+            "in %s, mesh %u x %u, %u regions; state %d, params %d, %u arrays, chunks of %" PRIu64
             ", slots %u, resident %" PRIu64 "\n",
             s->policy.stage->name, s->policy.mesh[0], s->policy.mesh[1], s->policy.regions, s->options.state,
-            s->options.params, s->options.state_count, s->options.chunk_elements_max, s->options.slots,
+            s->options.params, s->options.arrays, s->options.chunk_elements_max, s->options.slots,
             s->options.resident_bytes);
 }
 
