@@ -2,11 +2,12 @@
  *
  *   offload_bench [--params N] [--units U] [--steps S] [--tier device|cpu|nvme] [--path DIR] [--more JSON]
  *
- * One rank, stage 1, AdamW with clipping; a step is timed from zero_engine_step to the end of flush, so that
+ * One rank, stage 1, AdamW with clipping, fp32 or (--more) bf16; a step is timed from zero_engine_step to the end of flush, so that
  * nothing hides under a forward. One line per step after the first: seconds, bytes per second that the drive
  * read and wrote, parameters per second. The last line has medians, and the most memory that was resident
  * beside what the plan names. --more: members of the configuration, each with a comma before it. */
 #include <inttypes.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,6 +68,19 @@ static zero_status open_engine(struct bench *b) {
     return status ? status : zero_engine_fill(b->engine, fill, NULL);
 }
 
+/* Near 1e-3, 2e-3 or 4e-3, in fp32 or bf16. */
+static void fill_gradient(const struct bench *b, void *grad, uint32_t step) {
+    float *wide = grad;
+    uint16_t *narrow = grad, bf16 = (uint16_t)(0x3a83 + 0x80 * (step % 3));
+    bool fp32 = zero_engine_dtype(b->engine) == ZERO_F32;
+    for (uint64_t i = 0; i < unit_params(b); i++) {
+        if (fp32)
+            wide[i] = 1e-3f * (float)(1 << step % 3);
+        else
+            narrow[i] = bf16;
+    }
+}
+
 static zero_status pass(struct bench *b, uint32_t step) {
     zero_status status = zero_micro_begin(b->engine, ZERO_TRAIN);
     for (uint32_t u = 0; u < b->units && !status; u++) {
@@ -75,8 +89,7 @@ static zero_status pass(struct bench *b, uint32_t step) {
     }
     for (uint32_t u = b->units; u-- > 0 && !status;) {
         status = zero_backward_begin(b->unit[u]);
-        float *grad = b->slot[u].grad, value = 1e-3f * (float)(1 + step % 3);
-        for (uint64_t i = 0; i < unit_params(b) && !status; i++) grad[i] = value;
+        if (!status) fill_gradient(b, b->slot[u].grad, step);
         if (!status) status = zero_backward_end(b->unit[u]);
     }
     return status;
