@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "engine/held.h"
+#include "engine/shadow.h"
 
 /* ---- fill ---- */
 
@@ -18,6 +19,14 @@ static zero_status fill_param(zero_engine *e, const struct model_param *p, zero_
         at += count;
     }
     return ZERO_OK;
+}
+
+zero_status access_fill_frozen(zero_engine *e, zero_fill_fn fill, void *user) {
+    zero_status status = ZERO_OK;
+    for (uint32_t i = 0; i < e->model.regions; i++)
+        for (uint32_t k = 0; k < e->model.region[i].params && e->regions[i].frozen && !status; k++)
+            status = fill_param(e, &e->model.param[e->model.region[i].param[k]], fill, user);
+    return status;
 }
 
 /* Local: a drive may fail here, and the others learn it when they meet this rank next. */
@@ -39,6 +48,11 @@ static zero_status written(zero_engine *e) {
     return engine_settle(e);
 }
 
+zero_status access_filled(zero_engine *e) {
+    e->filled = true;
+    return written(e);
+}
+
 zero_status zero_engine_fill(zero_engine *e, zero_fill_fn fill, void *user) {
     zero_status status = engine_check_between(e, "zero_engine_fill");
     if (status) return status;
@@ -47,11 +61,11 @@ zero_status zero_engine_fill(zero_engine *e, zero_fill_fn fill, void *user) {
     if (!fill) return refuse(ZERO_E_ARGUMENT, "zero_engine_fill: fill is NULL");
     status = engine_settle(e);
     if (status) return status;
-    status = fill_all(e, fill, user);
+    status = shadow_forget(e);
+    if (!status) status = fill_all(e, fill, user);
     if (status) return status;
     e->steps = 0;
-    e->filled = true;
-    return written(e);
+    return access_filled(e);
 }
 
 /* ---- get and put ---- */

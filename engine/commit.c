@@ -97,6 +97,7 @@ static uint64_t resident_bytes(const zero_engine *e) {
     uint64_t aligned = (OPTIMIZER_STATES_MAX + 1) * (e->model.regions * ALIGN_BYTES + 2 * CHUNK_ALIGN_BYTES) +
                        CHUNK_ALIGN_BYTES; /* states, and masters */
     if (e->config.optimizer_tier != CONFIG_TIER_NVME || budget == CONFIG_BYTES_UNLIMITED) return 0;
+    if (e->config.nvme_shadow) return 0; /* all of a step is on the drive */
     return budget > planned + aligned ? budget - planned - aligned : 0;
 }
 
@@ -120,6 +121,7 @@ static struct plan_options plan_options(const zero_engine *e, uint64_t staging) 
                                  .param_tier = (enum tier_kind)e->config.param_tier,
                                  .chunk_elements_max = e->config.chunk_elements_max,
                                  .slots = (uint32_t)e->config.slots,
+                                 .shadow = e->config.nvme_shadow,
                                  .staging_bytes = staging,
                                  .message_bytes = agreement_bytes(e) + sum_bytes(e) + PIECE_BYTES,
                                  .precision = e->precision};
@@ -194,6 +196,8 @@ static zero_status open_drive(zero_engine *e, struct zero_error *error) {
     const struct config_paths *paths =
         c->optimizer_tier == CONFIG_TIER_NVME ? &c->optimizer_paths : &c->param_paths;
     struct device_span buffers[2];
+    char keep[64];
+    snprintf(keep, sizeof keep, "zero-shadow-%05" PRIu32 "-of-%05" PRIu32, e->rank, e->size);
     struct tier_options options = {.bytes = e->plan.tier_bytes[TIER_NVME],
                                    .device = e->device,
                                    .requests_max = executor_requests_max(&e->plan),
@@ -203,6 +207,7 @@ static zero_status open_drive(zero_engine *e, struct zero_error *error) {
                                             .path_count = (uint32_t)paths->count,
                                             .block_bytes = (uint32_t)c->aio_block_bytes,
                                             .queue_depth = (uint32_t)c->aio_queue_depth,
+                                            .keep = c->nvme_shadow ? keep : NULL,
                                             .buffers = buffers,
                                             .buffer_count = transfer_buffers(e, buffers),
                                             .no_uring = c->nvme_uring == CONFIG_URING_NEVER}};

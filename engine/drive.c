@@ -1,6 +1,7 @@
 /* Driving the executor from the host's calls: nothing else blocks. */
 #include "engine/base/clock.h"
 #include "engine/engine_internal.h"
+#include "engine/shadow.h"
 
 enum { IDLE_NS = 200 * 1000 };
 
@@ -66,7 +67,11 @@ zero_status zero_engine_flush(zero_engine *e) {
         return refuse(ZERO_E_ORDER,
                       "zero_engine_flush: call it after commit, and not between a unit's begin and end");
     status = engine_check_pass(e, "zero_engine_flush");
-    return status ? status : engine_settle(e);
+    if (!status) status = engine_settle(e);
+    if (status || !e->config.nvme_shadow) return status;
+    status = shadow_sync(e);
+    if (!status) status = engine_call(e, &(struct comm_call){.kind = COMM_BARRIER, .what = "the flush"});
+    return status ? status : shadow_commit(e);
 }
 
 zero_status engine_check_outside(zero_engine *e, const char *what) {

@@ -48,6 +48,7 @@ static void open_precision(zero_engine *e) {
     e->precision =
         precision_make((enum dtype)c->compute_dtype, (enum dtype)c->communication_dtype, shards_accumulate);
     e->precision.state = c->bf16_states ? DTYPE_BF16 : DTYPE_F32;
+    e->precision.copies = c->nvme_shadow;
     e->precision.split = c->nvme_masters == CONFIG_MASTERS_SPLIT;
     e->loss_scale = (struct loss_scale){.value = 1};
     if (c->compute_dtype != CONFIG_FP16) return;

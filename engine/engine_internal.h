@@ -61,6 +61,7 @@ struct zero_engine {
     enum phase phase;
     zero_mode mode;
     bool filled;
+    bool uncommitted;                 /* steps were applied since the last commit (shadow.h) */
     uint32_t micro;                   /* training passes since the last step */
     uint64_t steps, skipped, version; /* version: of the weights, for borrowed copies */
     struct zero_unit *unit;           /* PHASE_USE: whose */
@@ -139,6 +140,10 @@ void borrowed_give_gradients(const zero_engine *engine, struct model_param *para
 
 /* What makes the sum of gradients their mean over ranks and micro-steps: unscaled, too. */
 double engine_mean(const zero_engine *engine);
+
+/* What zero_engine_fill does for parameters that have no state; and its end: parameters were written at rest. */
+zero_status access_fill_frozen(zero_engine *engine, zero_fill_fn fill, void *user);
+zero_status access_filled(zero_engine *engine);
 
 /* Posts a collective on the world and waits for it, while all else goes on. */
 zero_status engine_call(zero_engine *engine, const struct comm_call *call);

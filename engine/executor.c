@@ -52,6 +52,7 @@ static void open_offload(struct executor *e) {
                                   .refresh = e->o.policy->refresh,
                                   .refreshes = e->o.policy->refreshes};
     offload_open(&e->offload);
+    e->epoch = 1;
 }
 
 static bool open_list(struct operation_list *list, uint32_t capacity) {
@@ -383,6 +384,10 @@ static bool in_flight_on(const struct executor *e, const enum stream streams[3])
 bool executor_in_flight(const struct executor *e) {
     static const enum stream shared[3] = {STREAM_GATHER, STREAM_REDUCE, STREAM_CONTROL};
     return in_flight_on(e, shared);
+}
+
+bool executor_stored(const struct executor *e) {
+    return e->stream[STREAM_STORE].retired == e->stream[STREAM_STORE].emitted;
 }
 
 bool executor_transferring(const struct executor *e) {

@@ -124,6 +124,19 @@ void executor_refetch(struct executor *executor);
 /* All state on the drive is zero. */
 zero_status executor_clear_state(struct executor *executor);
 
+/* ---- with a shadow: epochs, of which the drive keeps two; between steps but for executor_stored ---- */
+
+/* Everything emitted has been stored. */
+bool executor_stored(const struct executor *executor);
+uint64_t executor_epoch(const struct executor *executor); /* of what is stored now, 1 at first */
+/* A page of the caller's, CHUNK_ALIGN_BYTES, that says the present epoch is whole: what is stored from now on is of the
+ * next one, and leaves this one as it is. */
+zero_status executor_commit(struct executor *executor, const void *page);
+zero_status executor_read_commit(struct executor *executor, uint32_t which, void *page); /* which: 0 or 1 */
+zero_status executor_forget_commits(struct executor *executor);
+/* Goes on from a committed epoch: its chunks are then read as executor_chunk reads them. */
+void executor_resume(struct executor *executor, uint64_t epoch);
+
 /* The sum of squares of this rank's shards of the gradient, regions in the order of refresh. */
 double executor_norm_squared(const struct executor *executor);
 uint64_t executor_trace(const struct executor *executor);

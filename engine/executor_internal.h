@@ -34,9 +34,12 @@ struct timeline {
 
 /* What is known of a chunk on the drive. */
 struct stored {
-    uint64_t generation;  /* of its state: how often it was stored; 0: it is zero, and was never stored */
+    uint64_t
+        generation; /* of its state: how often it was stored, or with a shadow in which epoch; 0: never, it is zero */
+    uint64_t checksum;    /* of that */
     uint64_t param_check; /* of its parameters */
     bool has_params;      /* they were stored; else they are zero */
+    bool resumed;         /* an earlier process stored the state: its tag alone says what it was */
 };
 
 struct access { /* of the host, between steps: the chunk that is in the last slot */
@@ -56,6 +59,7 @@ struct executor {
     struct hazards hazards;
     struct offload offload;
     struct stored *stored; /* per chunk of all regions */
+    uint64_t epoch;        /* with a shadow: of what is stored now; 1 + the last one that was committed */
     struct access access;
     struct operation_list list, expanded; /* scratch of one event, and of one of its operations */
     uint32_t *bound;   /* [2][regions]: the interval that holds full parameters, full gradient */

@@ -123,6 +123,17 @@ static zero_status write_masters(zero_engine *e, uint32_t region, uint64_t at, u
     return ZERO_OK;
 }
 
+static zero_status write_array(zero_engine *e, uint32_t region, uint32_t array, uint64_t at, uint64_t count,
+                               const float *in) {
+    for (struct piece piece = {0}; count; at += piece.count, in += piece.count, count -= piece.count) {
+        zero_status status = find(e, region, array, at, count, &piece);
+        if (status) return status;
+        cast(piece.at, piece.dtype, in, DTYPE_F32, piece.count);
+        if (piece.chunk) executor_chunk_written(e->executor);
+    }
+    return ZERO_OK;
+}
+
 zero_status held_read(zero_engine *e, uint32_t region, zero_kind kind, uint64_t first, uint64_t count,
                       float *out) {
     uint64_t at = first - held_part(e, region, kind).first;
@@ -143,14 +154,28 @@ zero_status held_write(zero_engine *e, uint32_t region, zero_kind kind, uint64_t
     turn_give(&e->lock);
     uint64_t at = first - held_part(e, region, kind).first;
     uint32_t array = array_of(e, region, kind);
-    if (array == e->state_count) return write_masters(e, region, at, count, in);
-    for (struct piece piece = {0}; count; at += piece.count, in += piece.count, count -= piece.count) {
-        zero_status status = find(e, region, array, at, count, &piece);
-        if (status) return status;
-        cast(piece.at, piece.dtype, in, DTYPE_F32, piece.count);
-        if (piece.chunk) executor_chunk_written(e->executor);
+    if (keeps_masters(e, region) && kind == ZERO_PARAM) return write_masters(e, region, at, count, in);
+    zero_status status = write_array(e, region, array, at, count, in);
+    bool copy = kind == ZERO_PARAM && precision_copies_masters(&e->precision) && !e->regions[region].frozen;
+    return copy && !status ? write_array(e, region, e->state_count, at, count, in) : status;
+}
+
+/* Parameters from the masters in a record. */
+zero_status held_restore(zero_engine *e, uint32_t region) {
+    const struct swap *swap = &e->plan.swap;
+    zero_status status = ZERO_OK;
+    for (uint32_t i = 0; i < swap->region[region].chunks && !status; i++) {
+        struct chunk c = swap_chunk(swap, region, i);
+        for (uint64_t at = c.first, count; at < c.first + c.count && !status; at += count) {
+            struct piece master;
+            count = min64(c.first + c.count - at, PIECE_BYTES / sizeof(float));
+            status = find(e, region, e->state_count, at, count, &master);
+            if (status) break;
+            memcpy(e->piece, master.at, count * sizeof(float));
+            status = write_array(e, region, HELD_PARAMS, at, count, (const float *)(const void *)e->piece);
+        }
     }
-    return ZERO_OK;
+    return status;
 }
 
 zero_status held_clear_state(zero_engine *e) {

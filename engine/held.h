@@ -19,4 +19,7 @@ zero_status held_write(zero_engine *e, uint32_t region, zero_kind kind, uint64_t
 /* All optimizer state of this rank is zero. */
 zero_status held_clear_state(zero_engine *e);
 
+/* With a shadow, after executor_resume: the parameters of this rank's shard are the masters on the drive again. */
+zero_status held_restore(zero_engine *e, uint32_t region);
+
 #endif

@@ -18,6 +18,7 @@ const char *memory_row_name(enum memory_row row) {
                                                    [MEMORY_MASTERS] = "master weights",
                                                    [MEMORY_OFFLOADED_PARAMETERS] = "offloaded parameters",
                                                    [MEMORY_RECORDS] = "chunks of optimizer state",
+                                                   [MEMORY_COMMITS] = "commit records",
                                                    [MEMORY_SLOTS] = "chunk staging",
                                                    [MEMORY_PARAM_STAGING] = "parameter staging"};
     return names[row];
@@ -80,7 +81,8 @@ static void fix_region(struct plan *plan, uint32_t i, uint32_t state_count) {
 static void fix_staging(struct plan *plan) {
     const struct swap *swap = &plan->swap;
     uint64_t most = 0;
-    plan->row_bytes[MEMORY_RECORDS] = swap->record_row_bytes;
+    plan->row_bytes[MEMORY_RECORDS] = swap->record_row_bytes * (1 + plan->shadow);
+    plan->row_bytes[MEMORY_COMMITS] = plan->shadow ? 2 * CHUNK_ALIGN_BYTES : 0;
     if (!swap->record_row_bytes && plan->param_tier != TIER_NVME) return;
     plan->row_bytes[MEMORY_SLOTS] = (swap->slots + 1) * swap->slot_bytes;
     if (plan->param_tier != TIER_NVME) return;
@@ -264,13 +266,16 @@ static void place_tiers(struct plan *plan, const struct plan_options *o) {
     enum tier_kind resident = o->state_tier == TIER_NVME ? TIER_CPU : o->state_tier;
     plan->row_tier[MEMORY_MASTERS] = plan->row_tier[MEMORY_STATE0] = plan->row_tier[MEMORY_STATE1] = resident;
     plan->row_tier[MEMORY_OFFLOADED_PARAMETERS] = o->param_tier;
-    plan->row_tier[MEMORY_RECORDS] = TIER_NVME;
+    plan->row_tier[MEMORY_RECORDS] = plan->row_tier[MEMORY_COMMITS] = TIER_NVME;
     plan->row_tier[MEMORY_SLOTS] = plan->row_tier[MEMORY_PARAM_STAGING] = TIER_CPU;
 }
 
 zero_status plan_make(struct plan *plan, const struct plan_options *o, struct zero_error *error) {
-    *plan = (struct plan){
-        .model = o->model, .policy = o->policy, .precision = o->precision, .param_tier = o->param_tier};
+    *plan = (struct plan){.model = o->model,
+                          .policy = o->policy,
+                          .precision = o->precision,
+                          .param_tier = o->param_tier,
+                          .shadow = o->shadow};
     struct intervals intervals = {0};
     zero_status status = allocate_tables(plan, o, error);
     if (!status) status = cut_chunks(plan, o, error);

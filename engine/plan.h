@@ -26,7 +26,8 @@ enum memory_row {
     MEMORY_MESSAGES,
     MEMORY_MASTERS,              /* where they are not the parameters */
     MEMORY_OFFLOADED_PARAMETERS, /* on the drive, or in host memory */
-    MEMORY_RECORDS,              /* of chunks, on the drive */
+    MEMORY_RECORDS,              /* of chunks, on the drive; twice with a shadow */
+    MEMORY_COMMITS,              /* with a shadow: a page each for the last two steps that are whole */
     MEMORY_SLOTS,                /* of the staging ring, and one more for access between steps */
     MEMORY_PARAM_STAGING,        /* shards of parameters on their way from the drive */
     MEMORY_ROWS
@@ -48,6 +49,7 @@ struct plan_options {
     uint32_t chunk_align_bytes;
     uint32_t slots;
     uint64_t resident_bytes;
+    bool shadow;
     uint64_t staging_bytes; /* of one staging buffer; policy->stagings of them */
     uint64_t message_bytes;
     struct precision precision;
@@ -69,6 +71,7 @@ struct plan {
     enum tier_kind row_tier[MEMORY_ROWS];
     uint64_t tier_bytes[TIERS];
     enum tier_kind param_tier;
+    bool shadow;
     uint64_t param_fetch_bytes; /* that the gathers of one step's passes read from the drive */
 };
 

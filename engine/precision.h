@@ -15,6 +15,7 @@ struct precision {
     enum dtype message; /* gradients on the wire */
     enum dtype reduced; /* reduced gradients, in every tier */
     enum dtype state;   /* the optimizer's states, in every tier; bf16: rounded stochastically */
+    bool copies;        /* records have masters also where the parameters are the masters: nvme.shadow */
     bool split;         /* a master is its parameter (bf16) and 16 bits more (kernels/state_format.h) */
 };
 
@@ -31,6 +32,11 @@ static inline struct precision precision_make(enum dtype compute, enum dtype com
 /* The master weights are a buffer of their own, and not the parameters themselves. */
 static inline bool precision_keeps_masters(const struct precision *p) { return p->compute != DTYPE_F32; }
 
+/* A record has a copy of the parameters, which are the masters. */
+static inline bool precision_copies_masters(const struct precision *p) {
+    return p->copies && !precision_keeps_masters(p);
+}
+
 static inline uint32_t precision_master_bytes(const struct precision *p) {
     return !precision_keeps_masters(p) ? 0 : p->split ? 2 : 4;
 }
@@ -40,6 +46,7 @@ static inline uint32_t precision_arrays(const struct precision *p, uint32_t stat
                                         uint32_t bytes[PRECISION_ARRAYS_MAX]) {
     for (uint32_t k = 0; k < states; k++) bytes[k] = dtype_bytes(p->state);
     if (precision_keeps_masters(p)) bytes[states++] = precision_master_bytes(p);
+    if (precision_copies_masters(p)) bytes[states++] = sizeof(float);
     return states;
 }
 

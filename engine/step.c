@@ -5,6 +5,7 @@
 
 #include "engine/base/hash.h"
 #include "engine/engine_internal.h"
+#include "engine/shadow.h"
 
 /* What a rank emitted and posted must be what rank 0 did. */
 static zero_status check_agreements(zero_engine *e, const struct agreement *all) {
@@ -98,10 +99,13 @@ zero_status zero_engine_step(zero_engine *e, zero_step_info *out) {
     struct point agreed = {0};
     zero_step_info info = {.struct_size = sizeof info};
     status = engine_drive_room(e);
+    if (!status) status = shadow_sync(e);
     if (!status) status = ENGINE_EVENT(e, executor_agree(e->executor, &mine, &agreed));
     if (!status) status = engine_drive(e, executor_reached, agreed);
     if (!status) status = check_agreements(e, executor_agreements(e->executor));
+    if (!status) status = shadow_commit(e);
     if (!status) status = apply(e, executor_agreements(e->executor), &info);
+    e->uncommitted |= !info.skipped;
     /* A host device has nothing to overlap a refresh in memory with; one from a drive goes on under the next
      * forward. */
     if (!status && !e->plan.tier_bytes[TIER_NVME]) status = engine_drive_idle(e);

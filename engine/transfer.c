@@ -31,8 +31,11 @@ static uint8_t *access_slot(const struct executor *e) {
 
 /* ---- places ---- */
 
+/* With a shadow epochs take turns with two places. */
 static uint64_t record_place(const struct executor *e, const struct chunk *c) {
-    return e->o.plan->row_offset[MEMORY_RECORDS] + c->record;
+    uint64_t row = e->o.plan->row_offset[MEMORY_RECORDS] + c->record;
+    bool second = e->o.plan->shadow && e->stored[c->index].generation % 2;
+    return row + second * e->o.plan->swap.record_row_bytes;
 }
 
 static uint64_t param_place(const struct executor *e, uint32_t region, const struct chunk *c) {
@@ -65,13 +68,17 @@ static zero_status damaged(struct executor *e, uint32_t region, const struct chu
                      found->chunk, found->generation, found->checksum);
 }
 
+/* After a resumption only the drive knows the checksum. */
 static zero_status check_record(struct executor *e, uint32_t region, const struct chunk *c,
                                 const uint8_t *slot) {
-    struct chunk_tag expected = {tag_magic, c->index, e->stored[c->index].generation, 0}, found;
+    struct stored *stored = &e->stored[c->index];
+    struct chunk_tag expected = {tag_magic, c->index, stored->generation, stored->checksum}, found;
     if (!expected.generation) return ZERO_OK; /* zeros, made here */
     memcpy(&found, slot + c->tag, sizeof found);
-    expected.checksum = XXH3_64bits(slot, c->tag);
-    if (memcmp(&found, &expected, sizeof found) == 0) return ZERO_OK;
+    if (stored->resumed) expected.checksum = found.checksum;
+    bool whole = XXH3_64bits(slot, c->tag) == expected.checksum;
+    if (whole && memcmp(&found, &expected, sizeof found) == 0) return ZERO_OK;
+    if (!whole) found.checksum = XXH3_64bits(slot, c->tag);
     return damaged(e, region, c, record_place(e, c), "optimizer state", &expected, &found);
 }
 
@@ -113,7 +120,10 @@ static zero_status write_chunk(struct executor *e, struct item *item, uint32_t r
     uint8_t *params = slot + e->o.plan->swap.slot_param;
     zero_status status = ZERO_OK;
     if (c->state) {
-        struct chunk_tag tag = {tag_magic, c->index, ++stored->generation, XXH3_64bits(slot, c->tag)};
+        stored->generation = e->o.plan->shadow ? e->epoch : stored->generation + 1;
+        stored->checksum = XXH3_64bits(slot, c->tag);
+        stored->resumed = false;
+        struct chunk_tag tag = {tag_magic, c->index, stored->generation, stored->checksum};
         memcpy(slot + c->tag, &tag, sizeof tag);
         status = post(e, item, true, record_place(e, c), c->record_bytes, slot);
     }
@@ -226,4 +236,53 @@ zero_status executor_clear_state(struct executor *e) {
     e->access.valid = false;
     offload_drop(&e->offload);
     return status;
+}
+
+/* ---- with a shadow: commits ---- */
+
+uint64_t executor_epoch(const struct executor *e) { return e->epoch; }
+
+static zero_status move_page(struct executor *e, bool write, uint32_t which) {
+    struct item item = {0};
+    uint64_t place = e->o.plan->row_offset[MEMORY_COMMITS] + which * CHUNK_ALIGN_BYTES;
+    zero_status status = post(e, &item, write, place, CHUNK_ALIGN_BYTES, access_slot(e));
+    return status ? status : wait_for(e, &item);
+}
+
+zero_status executor_commit(struct executor *e, const void *page) {
+    zero_status status = access_flush(e);
+    e->access.valid = false;
+    memcpy(access_slot(e), page, CHUNK_ALIGN_BYTES);
+    if (!status) status = move_page(e, true, e->epoch % 2);
+    if (!status) status = e->o.drive->ops->sync(e->o.drive, &e->error);
+    if (!status) e->epoch++;
+    return status;
+}
+
+zero_status executor_read_commit(struct executor *e, uint32_t which, void *page) {
+    zero_status status = access_flush(e);
+    e->access.valid = false;
+    if (!status) status = move_page(e, false, which);
+    memcpy(page, access_slot(e), CHUNK_ALIGN_BYTES);
+    return status;
+}
+
+zero_status executor_forget_commits(struct executor *e) {
+    zero_status status = access_flush(e);
+    e->access.valid = false;
+    memset(access_slot(e), 0, CHUNK_ALIGN_BYTES);
+    for (uint32_t which = 0; which < 2 && !status; which++) status = move_page(e, true, which);
+    if (!status) status = e->o.drive->ops->sync(e->o.drive, &e->error);
+    e->epoch = 1;
+    return status;
+}
+
+void executor_resume(struct executor *e, uint64_t epoch) {
+    for (uint64_t i = 0; i < e->o.plan->swap.chunks; i++) {
+        e->stored[i].generation = epoch;
+        e->stored[i].resumed = true;
+    }
+    e->access.valid = false;
+    e->epoch = epoch + 1;
+    offload_drop(&e->offload);
 }

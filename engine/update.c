@@ -8,6 +8,7 @@ struct update_argument {
     struct executor *executor;
     void *master, *state[OPTIMIZER_STATES_MAX]; /* of element `begin`, as are gradient and out */
     void *out;                                  /* the parameters, where they are not the master; or NULL */
+    float *copy;                                /* of the masters, in the record; or NULL */
     const void *gradient;
     uint64_t begin, end; /* elements of the shard */
     uint32_t region, scalars;
@@ -15,7 +16,7 @@ struct update_argument {
 
 _Static_assert(sizeof(struct update_argument) <= DEVICE_ARGUMENT_BYTES, "arguments are copied into the work");
 
-enum { UPDATE_SPANS = 3 + OPTIMIZER_STATES_MAX }; /* gradient, master, parameters, states */
+enum { UPDATE_SPANS = 4 + OPTIMIZER_STATES_MAX }; /* gradient, master, parameters, copy, states */
 _Static_assert((int)UPDATE_SPANS <= (int)DEVICE_SPANS_MAX, "an update's memory fits its description");
 
 static void *at(const void *base, uint64_t bytes) { return base ? (uint8_t *)base + bytes : NULL; }
@@ -78,6 +79,7 @@ static void run_update(void *argument) {
         group = p->group;
     }
     update_run(a, begin, a->end, group);
+    if (a->copy) memcpy(a->copy, a->master, (a->end - a->begin) * sizeof(float));
     e->update_s += (double)(clock_now_ns() - started) * 1e-9;
 }
 
@@ -123,6 +125,7 @@ zero_status start_update(struct executor *e, struct item *item) {
     struct device_work work = {.run = run_update, .reads = 1, .writes = 1};
     work.read[0] = (struct device_span){(void *)a.gradient, count * dtype_bytes(p->reduced)};
     work.write[0] = (struct device_span){a.master, count * master_bytes(p)};
+    if (a.copy) work.write[work.writes++] = (struct device_span){a.copy, count * sizeof(float)};
     if (a.out) work.write[work.writes++] = (struct device_span){a.out, count * dtype_bytes(p->compute)};
     for (uint32_t k = 0; k < e->o.state_count; k++)
         work.write[work.writes++] = (struct device_span){a.state[k], count * dtype_bytes(p->state)};

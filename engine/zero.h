@@ -193,6 +193,11 @@ zero_status zero_engine_memory(const zero_engine *engine, uint32_t index, zero_m
 typedef void (*zero_fill_fn)(void *user, const char *param, uint64_t first, uint64_t count, float *out);
 zero_status zero_engine_fill(zero_engine *engine, zero_fill_fn fill, void *user);
 
+/* In place of zero_engine_fill, with "nvme": {"shadow": true}: goes on from the last step that was whole on all ranks when
+ * an earlier run with this configuration, model and number of ranks ended, however it ended. `fill` is called for frozen
+ * parameters. *out_step (may be NULL): optimizer updates done. ZERO_E_IO: there is none; nothing has changed. Collective. */
+zero_status zero_engine_recover(zero_engine *engine, zero_fill_fn fill, void *user, uint64_t *out_step);
+
 /* ---- training: collective, though ranks may be at different units; begin waits for what the unit needs ----
  */
 

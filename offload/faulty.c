@@ -149,6 +149,11 @@ static void faulty_wait(struct tier *tier, uint64_t timeout_ns) {
     if (!f->withheld) f->inner->ops->wait(f->inner, timeout_ns);
 }
 
+static zero_status faulty_sync(struct tier *tier, struct zero_error *error) {
+    struct tier *inner = ((struct faulty *)tier)->inner;
+    return inner->ops->sync(inner, error);
+}
+
 static void faulty_where(const struct tier *tier, uint64_t offset, char *out, uint32_t capacity) {
     const struct tier *inner = ((const struct faulty *)tier)->inner;
     inner->ops->where(inner, offset, out, capacity);
@@ -167,6 +172,7 @@ static const struct tier_ops tier_faulty = {.name = "faulty",
                                             .post = faulty_post,
                                             .test = faulty_test,
                                             .wait = faulty_wait,
+                                            .sync = faulty_sync,
                                             .where = faulty_where};
 
 zero_status tier_faulty_wrap(struct tier *inner, const struct tier_options *options, struct tier **out_tier,
@@ -182,6 +188,7 @@ zero_status tier_faulty_wrap(struct tier *inner, const struct tier_options *opti
     *f = (struct faulty){.base = {.ops = &tier_faulty,
                                   .bytes = inner->bytes,
                                   .allocated = inner->allocated,
+                                  .found = inner->found,
                                   .alignment = inner->alignment},
                          .inner = inner,
                          .stream = fault_stream_make(options->faults, TIER_PATHS_MAX),

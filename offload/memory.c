@@ -61,6 +61,8 @@ static zero_status memory_test(struct tier *tier, struct tier_work *work, bool *
 
 static void memory_wait(struct tier *tier, uint64_t timeout_ns) {}
 
+static zero_status memory_sync(struct tier *tier, struct zero_error *error) { return ZERO_OK; }
+
 static void memory_where(const struct tier *tier, uint64_t offset, char *out, uint32_t capacity) {
     snprintf(out, capacity, "tier %s at offset %" PRIu64, tier->ops->name, offset);
 }
@@ -82,6 +84,7 @@ const struct tier_ops tier_device = {.name = "device",
                                      .post = memory_post,
                                      .test = memory_test,
                                      .wait = memory_wait,
+                                     .sync = memory_sync,
                                      .where = memory_where};
 
 const struct tier_ops tier_cpu = {.name = "cpu",
@@ -91,4 +94,5 @@ const struct tier_ops tier_cpu = {.name = "cpu",
                                   .post = memory_post,
                                   .test = memory_test,
                                   .wait = memory_wait,
+                                  .sync = memory_sync,
                                   .where = memory_where};

@@ -1,6 +1,7 @@
 /* The nvme tier: an extent striped over one file per path, each behind a lane with its own owner thread. Owns
  * directories, files, lanes and the pool of requests. A request is posted to the lanes that hold a part of it
  * and is done when its count of pending parts is 0. */
+#include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -8,6 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "engine/base/clock.h"
 #include "engine/base/limits.h"
@@ -122,6 +124,15 @@ static void nvme_wait(struct tier *tier, uint64_t timeout_ns) {
     pthread_mutex_unlock(&nvme->lock);
 }
 
+static zero_status nvme_sync(struct tier *tier, struct zero_error *error) {
+    struct nvme *nvme = (struct nvme *)tier;
+    for (uint32_t i = 0; i < nvme->files; i++)
+        if (fdatasync(nvme->file[i].handle) != 0)
+            return error_set(error, ZERO_E_IO, "tier nvme: what was written to %s may be lost: fdatasync: %s",
+                             nvme->file[i].path, strerror(errno));
+    return ZERO_OK;
+}
+
 static void nvme_where(const struct tier *tier, uint64_t offset, char *out, uint32_t capacity) {
     const struct nvme *nvme = (const struct nvme *)tier;
     uint64_t block = offset / nvme->o.nvme.block_bytes, in_block = offset % nvme->o.nvme.block_bytes;
@@ -176,7 +187,9 @@ static zero_status check_space(const struct nvme *nvme, struct zero_error *error
     for (uint32_t i = 0; i < nvme->count; i++) {
         uint64_t needed = 0, free_bytes = swap_free_bytes(nvme->directory[i].handle);
         for (uint32_t k = 0; k < nvme->count; k++)
-            if (nvme->directory[k].device == nvme->directory[i].device) needed += share(nvme, k);
+            if (nvme->directory[k].device == nvme->directory[i].device &&
+                !swap_file_there(&nvme->directory[k], nvme->o.nvme.keep, share(nvme, k)))
+                needed += share(nvme, k);
         if (needed > free_bytes)
             return error_set(
                 error, ZERO_E_IO,
@@ -189,11 +202,14 @@ static zero_status check_space(const struct nvme *nvme, struct zero_error *error
 
 static zero_status create_files(struct nvme *nvme, struct zero_error *error) {
     bool said = false;
+    nvme->base.found = nvme->o.nvme.keep != NULL;
     for (; nvme->files < nvme->count; nvme->files++) {
         uint32_t i = nvme->files;
         struct swap_file *file = &nvme->file[i];
-        zero_status status =
-            swap_file_create(&nvme->directory[i], share(nvme, i), nvme->o.nvme.named_files, file, error);
+        zero_status status = nvme->o.nvme.keep ? swap_file_keep(&nvme->directory[i], share(nvme, i),
+                                                                nvme->o.nvme.keep, file, error)
+                                               : swap_file_create(&nvme->directory[i], share(nvme, i),
+                                                                  nvme->o.nvme.named_files, file, error);
         if (status) return status;
         if (file->alignment > nvme->base.alignment) nvme->base.alignment = file->alignment;
         if (!file->direct && !said)
@@ -201,6 +217,7 @@ static zero_status create_files(struct nvme *nvme, struct zero_error *error) {
                      "tier nvme: the filesystem of %s has no direct I/O; transfers go through the page cache",
                      file->path);
         said |= !file->direct;
+        nvme->base.found &= file->found;
         struct stat size;
         if (fstat(file->handle, &size) == 0) nvme->base.allocated += (uint64_t)size.st_size;
     }
@@ -319,7 +336,7 @@ static zero_status nvme_open(const struct tier_options *options, struct tier **o
         if (!status) status = create_files(nvme, error);
         if (!status) status = make_works(nvme, error);
         if (!status) status = open_lanes(nvme, error);
-        if (!status) status = overwrite(nvme, error);
+        if (!status && !nvme->base.found) status = overwrite(nvme, error);
     }
     if (status) {
         nvme_close(&nvme->base);
@@ -337,4 +354,5 @@ const struct tier_ops tier_nvme = {.name = "nvme",
                                    .post = nvme_post,
                                    .test = nvme_test,
                                    .wait = nvme_wait,
+                                   .sync = nvme_sync,
                                    .where = nvme_where};

@@ -6,6 +6,7 @@
 #include <linux/magic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -151,6 +152,34 @@ zero_status swap_file_create(const struct swap_directory *directory, uint64_t by
     if (file.handle < 0) return fail(error, "create a file in", directory->path, errno);
     make_direct(&file);
     zero_status status = take_space(&file, error);
+    if (status)
+        close(file.handle);
+    else
+        *out = file;
+    return status;
+}
+
+bool swap_file_there(const struct swap_directory *directory, const char *name, uint64_t bytes) {
+    struct stat found;
+    return name && fstatat(directory->handle, name, &found, AT_SYMLINK_NOFOLLOW) == 0 &&
+           S_ISREG(found.st_mode) && (uint64_t)found.st_size == bytes;
+}
+
+zero_status swap_file_keep(const struct swap_directory *directory, uint64_t bytes, const char *name,
+                           struct swap_file *out, struct zero_error *error) {
+    struct swap_file file = {.path = directory->path, .bytes = bytes};
+    file.handle = openat(directory->handle, name, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (file.handle < 0) return fail(error, "open the kept file in", directory->path, errno);
+    zero_status status = ZERO_OK;
+    if (flock(file.handle, LOCK_EX | LOCK_NB) != 0)
+        status = error_set(error, ZERO_E_IO,
+                           "tier nvme: %s in %s is in use by another run; give this one another nvme_path",
+                           name, directory->path);
+    file.found = !status && swap_file_there(directory, name, bytes);
+    if (!status && !file.found && ftruncate(file.handle, 0) != 0)
+        status = fail(error, "empty the kept file in", directory->path, errno);
+    make_direct(&file);
+    if (!status) status = take_space(&file, error);
     if (status)
         close(file.handle);
     else

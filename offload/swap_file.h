@@ -23,6 +23,7 @@ struct swap_file {
     uint32_t alignment; /* of a transfer's offset, size and memory; 1 through the page cache */
     bool direct;        /* past the page cache */
     bool allocated;     /* its blocks are reserved */
+    bool found;         /* kept by an earlier process, and as large */
 };
 
 /* A made directory is 0700; its parent must exist. A symbolic link is followed only if it is the user's or
@@ -36,6 +37,14 @@ uint64_t swap_free_bytes(int handle);
 /* Mode 0600 and full of zeros as read. `named`: as if the filesystem had no O_TMPFILE. ZERO_E_IO. */
 zero_status swap_file_create(const struct swap_directory *directory, uint64_t bytes, bool named,
                              struct swap_file *out, struct zero_error *error);
+
+/* The file of this name, as it is if it has this size, else full of zeros; it stays. ZERO_E_IO; also where another
+ * process has it open. */
+zero_status swap_file_keep(const struct swap_directory *directory, uint64_t bytes, const char *name,
+                           struct swap_file *out, struct zero_error *error);
+/* `name` is there, and as large; NULL: it is not. */
+bool swap_file_there(const struct swap_directory *directory, const char *name, uint64_t bytes);
+
 void swap_file_close(struct swap_file *file);
 
 struct swap_size {

@@ -24,6 +24,9 @@ struct tier_nvme_options {
     uint32_t queue_depth;              /* transfers in flight per path; 0: 16 */
     const struct device_span *buffers; /* where requests' memory lies, pinned at open if the system allows */
     uint32_t buffer_count;
+    const char
+        *keep; /* NULL: nameless files, gone with the process; else their name in each path: they stay, and
+                         one that is there is taken as it is. Only one tier at a time has it open */
     bool no_uring;    /* the thread pool, as where the system refuses io_uring */
     bool named_files; /* create and unlink, as where the filesystem has no O_TMPFILE */
 };
@@ -65,6 +68,8 @@ struct tier_ops {
     zero_status (*test)(struct tier *tier, struct tier_work *work, bool *out_done, struct zero_error *error);
     /* Sleeps until some request is done that test has not told of, none is posted, or the time is over. */
     void (*wait)(struct tier *tier, uint64_t timeout_ns);
+    /* What was written before survives a loss of power. Blocks. */
+    zero_status (*sync)(struct tier *tier, struct zero_error *error);
     /* For messages: "PATH at offset 4096". */
     void (*where)(const struct tier *tier, uint64_t offset, char *out, uint32_t capacity);
 };
@@ -74,6 +79,7 @@ struct tier { /* the head of every implementation's own struct */
     uint64_t bytes;
     uint64_t allocated; /* what the extent takes where it lives, as its allocator counted it */
     uint32_t alignment; /* of a request's offset, bytes and memory */
+    bool found;         /* all of the extent was there, in files that were kept */
     uint64_t read_bytes, written_bytes; /* of requests that were done and did not fail */
 };
 

@@ -100,7 +100,8 @@ struct config {
     bool cpu_offload, cpu_offload_param;              /* DeepSpeed's old spelling of them */
     struct config_paths optimizer_paths, param_paths; /* of the drives; equal where both are on drives */
     uint64_t slots, chunk_elements_max, aio_block_bytes, aio_queue_depth;
-    int nvme_masters;               /* enum config_masters; AUTO until config_resolve */
+    int nvme_masters; /* enum config_masters; AUTO until config_resolve */
+    bool nvme_shadow;
     int nvme_uring;                 /* enum config_uring */
     double nvme_endurance_tbw;      /* 0: unknown */
     uint64_t persistence_threshold; /* elements: smaller parameters stay gathered at stage 3 */

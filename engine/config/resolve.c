@@ -224,7 +224,19 @@ static zero_status resolve_compute(struct config *config, struct zero_error *err
 /* A master can be undone from its parameter where that is the master rounded to bf16. */
 static zero_status resolve_masters(struct config *config, struct zero_error *error) {
     static const char path[] = "nvme.masters";
-    bool can = config->compute_dtype == CONFIG_BF16 && config->optimizer_tier == CONFIG_TIER_NVME;
+    bool on_drive = config->optimizer_tier == CONFIG_TIER_NVME;
+    bool can = config->compute_dtype == CONFIG_BF16 && on_drive && !config->nvme_shadow;
+    if (config->nvme_shadow && !on_drive)
+        return error_set(
+            error, ZERO_E_CONFIG,
+            "nvme.shadow: it keeps optimizer state on a drive: set offload_optimizer.device to \"nvme\", or "
+            "remove it");
+    if (config->nvme_shadow && config->nvme_masters == CONFIG_MASTERS_SPLIT)
+        return error_set(
+            error, ZERO_E_CONFIG,
+            "%s: \"split\" leaves half of a master in memory, and nvme.shadow needs all of it on the drive: "
+            "remove one of them",
+            path);
     if (config->nvme_masters == CONFIG_MASTERS_SPLIT && !can)
         return error_set(
             error, ZERO_E_CONFIG,

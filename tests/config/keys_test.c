@@ -150,6 +150,7 @@ static const struct effect {
     {"nvme.io_uring", "\"never\"", "", FIELD(nvme_uring)},
     {"nvme.masters", "\"split\"", "bf16 on nvme", FIELD(nvme_masters)},
     {"bf16.bf16_optimizer_states", "true", "bf16 on nvme", FIELD(bf16_states)},
+    {"nvme.shadow", "true", "bf16 on nvme", FIELD(nvme_shadow)},
     {"nvme.endurance_tbw", "600", "", FIELD(nvme_endurance_tbw)},
     {"zero_optimization.stage3_param_persistence_threshold", "7e3", "", FIELD(persistence_threshold)},
     {"steps_per_print", "3", "", FIELD(steps_per_print)},

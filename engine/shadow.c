@@ -1,0 +1,147 @@
+#include "engine/shadow.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/hash.h"
+#include "engine/held.h"
+
+/* The page that commits an epoch. */
+struct commit {
+    uint64_t magic, layout, epoch, steps, skipped;
+    struct loss_scale scale;
+    uint64_t checksum; /* of all before */
+};
+
+static const uint64_t commit_magic = 0x3174696d6d6f637aULL; /* "zcommit1" */
+
+_Static_assert(sizeof(struct commit) <= CHUNK_ALIGN_BYTES, "a page holds it");
+
+static uint64_t checksum_of(const struct commit *c) {
+    return hash_bytes(HASH_START, c, offsetof(struct commit, checksum));
+}
+
+/* What must be alike for the chunks to mean the same. */
+static uint64_t layout_of(const zero_engine *e) {
+    const struct swap *swap = &e->plan.swap;
+    uint64_t parts[] = {model_hash(&e->model),
+                        e->size,
+                        e->rank,
+                        e->config.stage,
+                        swap->arrays,
+                        swap->element_bytes,
+                        (uint64_t)swap->param_dtype,
+                        swap->chunks,
+                        swap->chunk_elements,
+                        swap->record_row_bytes};
+    uint64_t hash = hash_bytes(HASH_START, parts, sizeof parts);
+    return hash_string(hash, e->optimizer->name);
+}
+
+static bool stored(const struct executor *executor, struct point point) { return executor_stored(executor); }
+
+zero_status shadow_sync(zero_engine *e) {
+    if (!e->config.nvme_shadow || !e->uncommitted) return ZERO_OK;
+    zero_status status = engine_drive(e, stored, (struct point){0});
+    if (status) return status;
+    struct zero_error error;
+    error_clear(&error);
+    turn_take(&e->lock);
+    status = e->tier[TIER_NVME]->ops->sync(e->tier[TIER_NVME], &error);
+    turn_give(&e->lock);
+    return status ? engine_fail(e, &error) : ZERO_OK;
+}
+
+zero_status shadow_commit(zero_engine *e) {
+    if (!e->config.nvme_shadow || !e->uncommitted) return ZERO_OK;
+    uint8_t page[CHUNK_ALIGN_BYTES] = {0};
+    struct commit c;
+    memset(&c, 0, sizeof c);
+    c.magic = commit_magic, c.layout = layout_of(e), c.epoch = executor_epoch(e->executor);
+    c.steps = e->steps, c.skipped = e->skipped, c.scale = e->loss_scale;
+    c.checksum = checksum_of(&c);
+    memcpy(page, &c, sizeof c);
+    e->uncommitted = false;
+    return ENGINE_EVENT(e, executor_commit(e->executor, page));
+}
+
+zero_status shadow_forget(zero_engine *e) {
+    if (!e->config.nvme_shadow) return ZERO_OK;
+    e->uncommitted = false;
+    return ENGINE_EVENT(e, executor_forget_commits(e->executor));
+}
+
+/* ---- recovery ---- */
+
+/* This rank's last commit; epoch 0: none that fits. */
+static zero_status read_last(zero_engine *e, struct commit *out) {
+    uint8_t page[CHUNK_ALIGN_BYTES];
+    memset(out, 0, sizeof *out);
+    for (uint32_t which = 0; which < 2 && e->tier[TIER_NVME]->found; which++) {
+        struct commit c;
+        zero_status status = ENGINE_EVENT(e, executor_read_commit(e->executor, which, page));
+        if (status) return status;
+        memcpy(&c, page, sizeof c);
+        bool valid = c.magic == commit_magic && c.checksum == checksum_of(&c) && c.layout == layout_of(e);
+        if (valid && c.epoch > out->epoch) *out = c;
+    }
+    return ZERO_OK;
+}
+
+/* The latest of all ranks': a rank commits only what every rank had synced. */
+static zero_status agree_last(zero_engine *e, struct commit *commit) {
+    struct commit *all = kept_message(e->kept, (e->size + 1) * sizeof *all);
+    struct zero_error error;
+    error_clear(&error);
+    if (!all) {
+        error_set(&error, ZERO_E_MEMORY, "no memory for the commits of %" PRIu32 " ranks", e->size);
+        return engine_fail(e, &error);
+    }
+    all[0] = *commit;
+    struct comm_call call = {.kind = COMM_ALL_GATHER,
+                             .dtype = DTYPE_U8,
+                             .target_dtype = DTYPE_U8,
+                             .count = sizeof *all,
+                             .what = "the last step that is whole",
+                             .source = all,
+                             .target = all + 1};
+    zero_status status = engine_call(e, &call);
+    for (uint32_t r = 1; r <= e->size && !status; r++)
+        if (all[r].epoch > commit->epoch) *commit = all[r];
+    return status;
+}
+
+static zero_status restore(zero_engine *e, const struct commit *c) {
+    zero_status status = ZERO_OK;
+    executor_resume(e->executor, c->epoch);
+    e->steps = c->steps, e->skipped = c->skipped, e->loss_scale = c->scale;
+    for (uint32_t k = 0; k < e->policy.refreshes && !status; k++)
+        status = held_restore(e, e->policy.refresh[k]);
+    return status;
+}
+
+zero_status zero_engine_recover(zero_engine *e, zero_fill_fn fill, void *user, uint64_t *out_step) {
+    zero_status status = engine_check_between(e, "zero_engine_recover");
+    if (status) return status;
+    if (!e->config.nvme_shadow)
+        return refuse(ZERO_E_ARGUMENT,
+                      "zero_engine_recover: only \"nvme\": {\"shadow\": true} keeps what it needs");
+    if (e->filled || !fill)
+        return refuse(e->filled ? ZERO_E_ORDER : ZERO_E_ARGUMENT,
+                      "zero_engine_recover: call it in place of zero_engine_fill, with its function");
+    struct commit last;
+    status = read_last(e, &last);
+    if (!status) status = agree_last(e, &last);
+    if (status) return status;
+    if (!last.epoch)
+        return refuse(
+            ZERO_E_IO,
+            "zero_engine_recover: no whole step of this model, optimizer, stage and number of ranks "
+            "is in nvme_path; call zero_engine_fill");
+    status = access_fill_frozen(e, fill, user);
+    if (!status) status = restore(e, &last);
+    if (status) return status;
+    if (out_step) *out_step = e->steps;
+    return access_filled(e);
+}

@@ -1,0 +1,15 @@
+/* With "nvme": {"shadow": true}: the drive keeps the last step that is whole on all ranks. A step is committed when every
+ * rank has stored all of it and synced; not for others than the engine's files. */
+#ifndef ZERO_ENGINE_SHADOW_H
+#define ZERO_ENGINE_SHADOW_H
+
+#include "engine/engine_internal.h"
+
+/* Before the agreement of the next step, or of a flush: what this rank stored is safe. Nothing without a shadow. */
+zero_status shadow_sync(zero_engine *engine);
+/* After it: on all ranks. */
+zero_status shadow_commit(zero_engine *engine);
+/* A training starts anew. */
+zero_status shadow_forget(zero_engine *engine);
+
+#endif
