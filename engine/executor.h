@@ -135,7 +135,7 @@ zero_status executor_commit(struct executor *executor, const void *page);
 zero_status executor_read_commit(struct executor *executor, uint32_t which, void *page); /* which: 0 or 1 */
 zero_status executor_forget_commits(struct executor *executor);
 /* Goes on from a committed epoch: its chunks are then read as executor_chunk reads them. */
-void executor_resume(struct executor *executor, uint64_t epoch);
+zero_status executor_resume(struct executor *executor, uint64_t epoch);
 
 /* The sum of squares of this rank's shards of the gradient, regions in the order of refresh. */
 double executor_norm_squared(const struct executor *executor);

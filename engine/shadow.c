@@ -113,8 +113,7 @@ static zero_status agree_last(zero_engine *e, struct commit *commit) {
 }
 
 static zero_status restore(zero_engine *e, const struct commit *c) {
-    zero_status status = ZERO_OK;
-    executor_resume(e->executor, c->epoch);
+    zero_status status = ENGINE_EVENT(e, executor_resume(e->executor, c->epoch));
     e->steps = c->steps, e->skipped = c->skipped, e->loss_scale = c->scale;
     for (uint32_t k = 0; k < e->policy.refreshes && !status; k++)
         status = held_restore(e, e->policy.refresh[k]);

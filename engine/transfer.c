@@ -277,7 +277,8 @@ zero_status executor_forget_commits(struct executor *e) {
     return status;
 }
 
-void executor_resume(struct executor *e, uint64_t epoch) {
+zero_status executor_resume(struct executor *e, uint64_t epoch) {
+    zero_status status = access_flush(e);
     for (uint64_t i = 0; i < e->o.plan->swap.chunks; i++) {
         e->stored[i].generation = epoch;
         e->stored[i].resumed = true;
@@ -285,4 +286,5 @@ void executor_resume(struct executor *e, uint64_t epoch) {
     e->access.valid = false;
     e->epoch = epoch + 1;
     offload_drop(&e->offload);
+    return status;
 }

@@ -103,6 +103,7 @@ static void one_chunk(struct executor *e, struct item *item, struct update_argum
     if (precision_keeps_masters(p))
         a->master = c.state ? slot + c.array[e->o.state_count]
                             : at(executor_master(e, a->region), c.first * master_bytes(p));
+    if (precision_copies_masters(p)) a->copy = (float *)(void *)(slot + c.array[e->o.state_count]);
     for (uint32_t k = 0; k < e->o.state_count; k++)
         a->state[k] = c.state ? slot + c.array[k]
                               : at(executor_state(e, a->region, k), c.first * dtype_bytes(p->state));

@@ -11,9 +11,10 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/vfs.h>
+#include <time.h>
 #include <unistd.h>
 
-enum { ALIGNMENT_DEFAULT = 4096, NAME_TRIES_MAX = 100 };
+enum { ALIGNMENT_DEFAULT = 4096, NAME_TRIES_MAX = 100, LOCK_TRIES_MAX = 200 };
 
 struct swap_size swap_size(uint64_t bytes) {
     static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
@@ -165,13 +166,22 @@ bool swap_file_there(const struct swap_directory *directory, const char *name, u
            S_ISREG(found.st_mode) && (uint64_t)found.st_size == bytes;
 }
 
+/* The kernel takes a moment to let go of a file that a killed process's ring had registered. */
+static bool lock(int handle) {
+    for (int tries = 0; tries < LOCK_TRIES_MAX; tries++) {
+        if (flock(handle, LOCK_EX | LOCK_NB) == 0) return true;
+        nanosleep(&(struct timespec){.tv_nsec = 10 * 1000 * 1000}, NULL);
+    }
+    return false;
+}
+
 zero_status swap_file_keep(const struct swap_directory *directory, uint64_t bytes, const char *name,
                            struct swap_file *out, struct zero_error *error) {
     struct swap_file file = {.path = directory->path, .bytes = bytes};
     file.handle = openat(directory->handle, name, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (file.handle < 0) return fail(error, "open the kept file in", directory->path, errno);
     zero_status status = ZERO_OK;
-    if (flock(file.handle, LOCK_EX | LOCK_NB) != 0)
+    if (!lock(file.handle))
         status = error_set(error, ZERO_E_IO,
                            "tier nvme: %s in %s is in use by another run; give this one another nvme_path",
                            name, directory->path);
@@ -187,4 +197,7 @@ zero_status swap_file_keep(const struct swap_directory *directory, uint64_t byte
     return status;
 }
 
-void swap_file_close(struct swap_file *file) { close(file->handle); }
+void swap_file_close(struct swap_file *file) {
+    flock(file->handle, LOCK_UN); /* a ring that registered it lets go of it later */
+    close(file->handle);
+}

@@ -1,0 +1,223 @@
+/* With a shadow a run may end in any way: a new one goes on from the last step that was whole on all ranks, and ends
+ * with the bits of a run that never stopped.
+ * shadow_test [SEEDS]: of faults on one rank's drive */
+#include <stdbool.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "engine/engine_internal.h"
+#include "offload/faults.h"
+#include "tests/check.h"
+#include "tests/engine/plain.h"
+#include "tests/engine/ranks.h"
+#include "tests/engine/toy_model.h"
+
+enum { STEPS = 6, WORLD_MAX = 2 };
+
+static const struct plain_param model[] = {{"a", "a.w", 13001, 0, NULL},
+                                           {"a", "a.b", 17, ZERO_NO_DECAY, NULL},
+                                           {"b", "b.w", 9001, 0, NULL},
+                                           {"c", "c.w", 2600, ZERO_FROZEN, NULL},
+                                           {"d", "d.w", 5000, 0, NULL}};
+
+enum { PARAMS = sizeof model / sizeof *model };
+
+/* What one life of the ranks does: starts or recovers, trains, and stops without a word. */
+struct life {
+    bool recovers, flushes, in_pass; /* in_pass: stops in the midst of the pass after `stop` */
+    uint64_t stop;                   /* steps done when it ends */
+    struct faults *faults;           /* on the last rank's drive; NULL: none */
+    zero_status status;
+    char error[600], hash[STEPS + 1][33];
+    uint64_t began; /* the step that it went on from */
+    double norm;
+};
+
+static void body(zero_engine *engine, uint32_t rank, void *user) {
+    struct life *life = user;
+    struct plain p;
+    uint64_t step = 0;
+    zero_status status = engine ? ZERO_OK : ZERO_E_CONFIG;
+    if (!status && life->faults && rank == zero_engine_size(engine) - 1) engine->faults = life->faults;
+    if (!status) status = plain_declare(&p, engine, model, PARAMS);
+    if (!status) status = zero_engine_commit(engine, NULL);
+    if (!status)
+        status = life->recovers ? zero_engine_recover(engine, toy_fill, NULL, &step)
+                                : zero_engine_fill(engine, toy_fill, NULL);
+    if (rank == 0 && !status) life->began = step;
+    if (rank == 0 && !status)
+        status = zero_engine_hash(engine, life->hash[step]);
+    else if (!status)
+        status = zero_engine_hash(engine, (char[33]){0});
+    for (; step < life->stop && !status; step++) {
+        zero_step_info info = {.struct_size = sizeof info};
+        status = plain_step(&p, 1, &info);
+        if (!status && life->flushes) {
+            char hash[33];
+            status = zero_engine_flush(engine);
+            if (!status) status = zero_engine_hash(engine, hash);
+            if (!status && rank == 0) strcpy(life->hash[step + 1], hash);
+        }
+        if (rank == 0) life->norm = info.grad_norm;
+    }
+    if (life->in_pass && !status) status = zero_micro_begin(engine, ZERO_TRAIN);
+    if (life->in_pass && !status) status = plain_forward(&p, 0);
+    if (!status) return;
+    life->status = status;
+    snprintf(life->error, sizeof life->error, "%s", zero_last_error());
+}
+
+struct setting {
+    uint32_t stage, ranks;
+    bool params; /* on the drive too */
+    const char *type;
+    const char *path;
+};
+
+static const char *directory(void) { return getenv("TEST_TMPDIR") ? getenv("TEST_TMPDIR") : "/tmp"; }
+
+static void live(const struct setting *s, bool shadow, struct life *life) {
+    char json[3000], path[1000];
+    snprintf(path, sizeof path, "[\"%s/%s.a\", \"%s/%s.b\"]", directory(), s->path, directory(), s->path);
+    snprintf(
+        json, sizeof json,
+        "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_clipping\": 1.0, \"threads\": 1, "
+        "\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}}, "
+        "\"zero_optimization\": {\"stage\": %u, \"stage3_param_persistence_threshold\": 100, "
+        "\"sub_group_size\": 2048, \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": %s}%s%s%s}, "
+        "\"aio\": {\"block_size\": 4096}, \"nvme\": {\"shadow\": %s}%s}",
+        s->stage, path, s->params ? ", \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": " : "",
+        s->params ? path : "", s->params ? "}" : "", shadow ? "true" : "false", s->type);
+    life->status = ZERO_OK;
+    life->error[0] = 0;
+    ranks_run(s->ranks, json, body, life);
+}
+
+/* The hash after every step of a run without interruption and without a shadow. */
+static void reference(const struct setting *s, struct life *out) {
+    *out = (struct life){.flushes = true, .stop = STEPS};
+    live(s, false, out);
+    CHECK_STRING(out->error, "");
+}
+
+static bool goes_on(const struct setting *s, const struct life *expected, uint64_t least, uint64_t most) {
+    static struct life life;
+    life = (struct life){.recovers = true, .flushes = true, .stop = STEPS};
+    live(s, true, &life);
+    return CHECK_STRING(life.error, "") && CHECK(life.began >= least && life.began <= most) &&
+           CHECK_STRING(life.hash[life.began], expected->hash[life.began]) &&
+           CHECK_STRING(life.hash[STEPS], expected->hash[STEPS]);
+}
+
+/* It ends after a step that was flushed, one that was not, and within a pass. */
+static void stops(const struct setting *s) {
+    static struct life expected, life;
+    reference(s, &expected);
+    for (int how = 0; how < 3; how++) {
+        life = (struct life){.flushes = how == 0, .in_pass = how == 2, .stop = 4};
+        live(s, true, &life);
+        /* Within a pass one rank may miss the other, which has left. */
+        bool good = (how == 2 || CHECK_STRING(life.error, "")) && goes_on(s, &expected, how == 0 ? 4 : 3, 4);
+        /* A second interruption, of a run that had recovered. */
+        life = (struct life){.recovers = true, .stop = STEPS};
+        live(s, true, &life);
+        good = good && CHECK_STRING(life.error, "") && CHECK_INT(life.began, STEPS);
+        if (!good)
+            fprintf(stderr, "in stage %u, %u ranks, params %d, type \"%s\", ended %d\n", s->stage, s->ranks,
+                    s->params, s->type, how);
+    }
+}
+
+static void every_setting(void) {
+    static const char *const types[] = {"", ", \"bf16\": {\"enabled\": true}",
+                                        ", \"fp16\": {\"enabled\": true}"};
+    struct setting s = {.path = "stops"};
+    for (s.stage = 0; s.stage <= 3; s.stage++)
+        for (s.ranks = 1; s.ranks <= WORLD_MAX; s.ranks++)
+            for (int t = 0; t < 3; t++)
+                for (int params = 0; params <= (s.stage == 3); params++) {
+                    s.type = types[t];
+                    s.params = params;
+                    stops(&s);
+                }
+}
+
+/* What is not there, is not made up: no run, another model's, a run that began anew and committed nothing. */
+static void nothing_to_recover(void) {
+    struct setting s = {.stage = 1, .ranks = 2, .type = "", .path = "nothing"}, other = s;
+    static struct life life;
+    life = (struct life){.recovers = true, .stop = 1};
+    live(&s, true, &life);
+    CHECK_INT(life.status, ZERO_E_IO);
+    CHECK_CONTAINS(life.error, "no whole step");
+    life = (struct life){.flushes = true, .stop = 2};
+    live(&s, true, &life);
+    CHECK_STRING(life.error, "");
+    other.stage = 2;
+    life = (struct life){.recovers = true, .stop = 1};
+    live(&other, true, &life);
+    CHECK_INT(life.status, ZERO_E_IO);
+    life = (struct life){.stop = 0};
+    live(&s, true, &life);
+    life = (struct life){.recovers = true, .stop = 1};
+    live(&s, true, &life);
+    CHECK_INT(life.status, ZERO_E_IO);
+    life = (struct life){.recovers = true, .stop = 1};
+    live(&s, false, &life);
+    CHECK_INT(life.status, ZERO_E_ARGUMENT);
+}
+
+static uint32_t pick(uint64_t *state, uint32_t n) {
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)((*state >> 33) % n);
+}
+
+/* A drive that fails, or reads wrong, ends the run; what it had committed is whole. One that writes elsewhere or not at
+ * all may have harmed that too: then recovery says so. */
+static void fails(uint64_t seed, const struct life *expected, const struct setting *s,
+                  uint32_t recovered[2]) {
+    static const enum fault honest[] = {FAULT_EIO, FAULT_ENOSPC, FAULT_FLIPPED},
+                            liars[] = {FAULT_MISPLACED, FAULT_STALE};
+    static struct life life;
+    uint64_t state = seed * 0x9e3779b97f4a7c15u;
+    bool lies = pick(&state, 4) == 0;
+    struct faults faults = {.seed = seed};
+    faults.probability[lies ? liars[pick(&state, 2)] : honest[pick(&state, 3)]] =
+        0.002 * (1 + pick(&state, 4));
+    life = (struct life){.flushes = true, .stop = 2};
+    live(s, true, &life);
+    if (!CHECK_STRING(life.error, "")) return;
+    life = (struct life){.recovers = true, .stop = STEPS, .faults = &faults};
+    live(s, true, &life);
+    if (!life.status) return;
+    life = (struct life){.recovers = true, .flushes = true, .stop = STEPS};
+    live(s, true, &life);
+    recovered[life.status != 0]++;
+    if (life.status && lies && CHECK_CONTAINS(life.error, "damaged")) return;
+    CHECK_STRING(life.error, "");
+    CHECK(life.began >= 2);
+    CHECK_STRING(life.hash[life.began], expected->hash[life.began]);
+    CHECK_STRING(life.hash[STEPS], expected->hash[STEPS]);
+}
+
+static void drives_that_fail(uint64_t seeds) {
+    struct setting s = {.stage = 2, .ranks = 2, .type = "", .path = "fails"};
+    static struct life expected;
+    uint32_t recovered[2] = {0};
+    reference(&s, &expected);
+    for (uint64_t seed = 1; seed <= seeds; seed++) {
+        check_seed(seed);
+        fails(seed, &expected, &s, recovered);
+    }
+    fprintf(stderr, "%u runs failed and went on from the step before, %u had lost it and said so\n",
+            recovered[0], recovered[1]);
+    CHECK(recovered[0] >= seeds / 10);
+}
+
+int main(int argc, char **argv) {
+    alarm(900); /* a hang is a failure */
+    every_setting();
+    nothing_to_recover();
+    drives_that_fail(argc > 1 ? strtoull(argv[1], NULL, 10) : 60);
+    return check_end();
+}
