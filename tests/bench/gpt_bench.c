@@ -194,7 +194,7 @@ int main(int argc, char **argv) {
     parallel_limit(x.threads);
     list_shapes(&x);
 
-    zero_engine *engine = fake_engine_create(x.threads, 1);
+    zero_engine *engine = fake_engine_create(ZERO_F32, x.threads, 1);
     struct gpt *gpt = NULL;
     if (gpt_create(engine, &x.config, x.batch, &gpt)) return 1;
     zero_engine_commit(engine, NULL);

@@ -6,13 +6,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/convert.h"
+
 enum { UNITS_MAX = 16, USES_MAX = 256, PARAMS_MAX = 256 };
 
 struct param {
     char name[128];
     uint64_t count;
     float *value, *grad;
-    bool written; /* in this step: later uses add */
+    uint16_t *narrow_value, *narrow_grad; /* bf16: what the slots show */
+    bool written;                         /* in this step: later uses add */
 };
 
 struct use {
@@ -30,14 +33,16 @@ struct zero_engine {
     struct zero_unit unit[UNITS_MAX];
     struct param param[PARAMS_MAX];
     uint32_t units, params, threads, forward, backward;
+    zero_dtype dtype;
     float loss_scale;
     uint64_t reserved;
     bool committed, training;
     zero_unit *open;
 };
 
-zero_engine *fake_engine_create(uint32_t threads, float loss_scale) {
+zero_engine *fake_engine_create(zero_dtype dtype, uint32_t threads, float loss_scale) {
     zero_engine *engine = calloc(1, sizeof *engine);
+    engine->dtype = dtype;
     engine->threads = threads;
     engine->loss_scale = loss_scale;
     return engine;
@@ -45,7 +50,10 @@ zero_engine *fake_engine_create(uint32_t threads, float loss_scale) {
 
 void zero_engine_destroy(zero_engine *engine) {
     if (!engine) return;
-    for (uint32_t i = 0; i < engine->params; i++) free(engine->param[i].value), free(engine->param[i].grad);
+    for (uint32_t i = 0; i < engine->params; i++) {
+        free(engine->param[i].value), free(engine->param[i].grad);
+        free(engine->param[i].narrow_value), free(engine->param[i].narrow_grad);
+    }
     free(engine);
 }
 
@@ -72,6 +80,7 @@ void fake_engine_next_step(zero_engine *engine) {
 uint32_t zero_engine_threads(const zero_engine *engine) { return engine->threads; }
 uint32_t zero_engine_rank(const zero_engine *engine) { return 0; }
 uint32_t zero_engine_size(const zero_engine *engine) { return 1; }
+zero_dtype zero_engine_dtype(const zero_engine *engine) { return engine->dtype; }
 float zero_engine_loss_scale(const zero_engine *engine) { return engine->loss_scale; }
 const char *zero_last_error(void) { return ""; }
 
@@ -101,6 +110,7 @@ zero_status zero_unit_add_param(zero_unit *unit, const zero_param *param) {
         p->count = count;
         uint64_t skew = 17 * engine->params % 64 * 64; /* no two arrays at equal offsets in a page */
         p->value = (float *)calloc(1, count * 4 + skew), p->grad = (float *)calloc(1, count * 4 + skew);
+        p->narrow_value = (uint16_t *)calloc(count, 2), p->narrow_grad = (uint16_t *)calloc(count, 2);
     }
     if (p->count != count) return ZERO_E_ARGUMENT;
     unit->use[unit->uses++] = (struct use){param->slot, p};
@@ -129,10 +139,15 @@ zero_status zero_micro_begin(zero_engine *engine, zero_mode mode) {
 static void show(zero_unit *unit, bool grads) {
     for (uint32_t i = 0; i < unit->uses; i++) {
         struct use *u = &unit->use[i];
-        u->slot->param = u->param->value;
+        bool narrow = unit->engine->dtype == ZERO_BF16;
+        for (uint64_t e = 0; e < u->param->count && narrow; e++)
+            u->param->narrow_value[e] = bf16_from_f32(u->param->value[e]);
+        u->slot->param = narrow ? (void *)u->param->narrow_value : u->param->value;
         if (!grads) continue;
-        u->slot->grad = u->param->grad;
+        u->slot->grad = narrow ? (void *)u->param->narrow_grad : u->param->grad;
         u->slot->add = u->param->written;
+        for (uint64_t e = 0; e < u->param->count && !u->param->written; e++)
+            u->param->narrow_grad[e] = 0x7fc0;
         for (uint64_t e = 0; e < u->param->count && !u->param->written; e++) u->param->grad[e] = NAN;
         u->param->written = true;
     }
@@ -141,6 +156,11 @@ static void show(zero_unit *unit, bool grads) {
 
 static zero_status hide(zero_unit *unit) {
     if (unit->engine->open != unit) return ZERO_E_ORDER;
+    for (uint32_t i = 0; i < unit->uses; i++) {
+        struct use *u = &unit->use[i];
+        for (uint64_t e = 0; e < u->param->count && u->slot->grad == u->param->narrow_grad; e++)
+            u->param->grad[e] = f32_from_bf16(u->param->narrow_grad[e]);
+    }
     for (uint32_t i = 0; i < unit->uses; i++) unit->use[i].slot->param = unit->use[i].slot->grad = NULL;
     unit->engine->open = NULL;
     return ZERO_OK;

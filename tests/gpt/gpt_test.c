@@ -47,12 +47,12 @@ static void set_params(struct fixture *f, uint64_t *random) {
     }
 }
 
-static void open(struct fixture *f, struct gpt_config config, uint32_t batch, uint32_t threads,
-                 float loss_scale) {
+static void open_in(zero_dtype dtype, struct fixture *f, struct gpt_config config, uint32_t batch,
+                    uint32_t threads, float loss_scale) {
     uint64_t random = 7;
     uint32_t rows = batch * config.context;
     f->config = config, f->batch = batch;
-    f->engine = fake_engine_create(threads, loss_scale);
+    f->engine = fake_engine_create(dtype, threads, loss_scale);
     CHECK_INT(gpt_create(f->engine, &config, batch, &f->gpt), ZERO_OK);
     CHECK_INT(zero_engine_commit(f->engine, NULL), ZERO_OK);
     struct gpt_init init = {1, config};
@@ -62,6 +62,11 @@ static void open(struct fixture *f, struct gpt_config config, uint32_t batch, ui
     for (uint32_t i = 0; i < rows; i++)
         f->tokens[i] = (int32_t)random_below(&random, config.vocab),
         f->targets[i] = (int32_t)random_below(&random, config.vocab);
+}
+
+static void open(struct fixture *f, struct gpt_config config, uint32_t batch, uint32_t threads,
+                 float loss_scale) {
+    open_in(ZERO_F32, f, config, batch, threads, loss_scale);
 }
 
 static void shut(struct fixture *f) {
@@ -170,10 +175,11 @@ static void logits_match(struct gpt_config config, uint32_t batch, uint32_t thre
     shut(&f);
 }
 
-static float *train_once(struct gpt_config config, uint32_t batch, uint32_t threads, uint64_t *out_count) {
+static float *train_once_in(zero_dtype dtype, struct gpt_config config, uint32_t batch, uint32_t threads,
+                            uint64_t *out_count) {
     struct fixture f;
     double loss;
-    open(&f, config, batch, threads, 1);
+    open_in(dtype, &f, config, batch, threads, 1);
     CHECK_INT(gpt_train(f.gpt, f.tokens, f.targets, &loss), ZERO_OK);
     fake_engine_next_step(f.engine); /* a second time over used memory: nothing may remain of the first */
     CHECK_INT(gpt_train(f.gpt, f.tokens, f.targets, &loss), ZERO_OK);
@@ -182,15 +188,70 @@ static float *train_once(struct gpt_config config, uint32_t batch, uint32_t thre
     return all;
 }
 
-static void bits_repeat(struct gpt_config config, uint32_t batch, uint32_t threads, uint32_t other_threads) {
+static float *train_once(struct gpt_config config, uint32_t batch, uint32_t threads, uint64_t *out_count) {
+    return train_once_in(ZERO_F32, config, batch, threads, out_count);
+}
+
+static void bits_repeat(zero_dtype dtype, struct gpt_config config, uint32_t batch, uint32_t threads,
+                        uint32_t other_threads) {
     uint64_t count;
-    float *once = train_once(config, batch, threads, &count);
+    float *once = train_once_in(dtype, config, batch, threads, &count);
     for (int i = 0; i < 3; i++) {
-        float *again = train_once(config, batch, i == 2 ? other_threads : threads, &count);
+        float *again = train_once_in(dtype, config, batch, i == 2 ? other_threads : threads, &count);
         CHECK_BYTES(again, once, count * sizeof(float));
         free(again);
     }
     free(once);
+}
+
+/* |x - scale y| / |scale y| */
+static double distance(const float *x, const float *y, double scale, uint64_t count) {
+    double off = 0, size = 0;
+    for (uint64_t e = 0; e < count; e++) {
+        off += (x[e] - scale * y[e]) * (x[e] - scale * y[e]);
+        size += scale * y[e] * scale * y[e];
+    }
+    return sqrt(off / size);
+}
+
+/* In bf16 a gradient is the fp32 one but for rounding: of 8 bits in each factor of each product. */
+static void check_rounded(struct fixture *f, struct fixture *wide, uint32_t index) {
+    const char *name = fake_engine_name(f->engine, index);
+    double off = distance(fake_engine_grad(f->engine, name), fake_engine_grad(wide->engine, name), 1,
+                          fake_engine_count(f->engine, name));
+    if (off > 0 && off <= 0.06) return;
+    check_fail(__FILE__, __LINE__);
+    fprintf(stderr, "gradient of %s is off by %.3g\n", name, off);
+}
+
+static void bf16_is_near(struct gpt_config config, uint32_t batch, uint32_t threads) {
+    struct fixture narrow, wide;
+    double loss = 0, expected = 0, again = 0;
+    uint64_t count;
+    open_in(ZERO_BF16, &narrow, config, batch, threads, 4);
+    open(&wide, config, batch, threads, 4);
+    CHECK_INT(gpt_train(narrow.gpt, narrow.tokens, narrow.targets, &loss), ZERO_OK);
+    CHECK_INT(gpt_train(wide.gpt, wide.tokens, wide.targets, &expected), ZERO_OK);
+    CHECK_DOUBLE(loss, expected, 1e-2);
+    CHECK(loss != expected);
+    for (uint32_t i = 0; fake_engine_name(narrow.engine, i); i++) check_rounded(&narrow, &wide, i);
+    /* A second micro-step adds the same; once and twice are rounded. */
+    float *once = copy_gradients(&narrow, &count);
+    CHECK_INT(gpt_train(narrow.gpt, narrow.tokens, narrow.targets, &again), ZERO_OK);
+    float *twice = copy_gradients(&narrow, &count);
+    CHECK(distance(twice, once, 2, count) < 0x1p-7);
+    free(once), free(twice);
+    CHECK_INT(gpt_evaluate(narrow.gpt, narrow.tokens, narrow.targets, &again), ZERO_OK);
+    CHECK_DOUBLE(again, loss, 0);
+    shut(&narrow), shut(&wide);
+}
+
+static void fp16_is_refused(struct gpt_config config) {
+    zero_engine *engine = fake_engine_create(ZERO_F16, 1, 1);
+    struct gpt *gpt = NULL;
+    CHECK_CONTAINS(gpt_engine_problem(engine), "fp16");
+    CHECK_INT(gpt_create(engine, &config, 1, &gpt), ZERO_E_UNSUPPORTED);
+    zero_engine_destroy(engine);
 }
 
 /* Ranks may be threads of one process: two at once leave each other's bits alone. */
@@ -267,8 +328,17 @@ int main(void) {
                               .tied = true,
                               .layer_norm_epsilon = 1e-5,
                               .initializer_range = 0.02};
-    bits_repeat(wide, 9, 2, 5); /* 15 tiles: two groups in the head */
-    bits_repeat(own, 2, 1, 1);
+    bits_repeat(ZERO_F32, wide, 9, 2, 5); /* 15 tiles: two groups in the head */
+    bits_repeat(ZERO_F32, own, 2, 1, 1);
+    zero_engine *engine = fake_engine_create(ZERO_BF16, 1, 1);
+    if (!gpt_engine_problem(engine)) { /* a processor that has bf16 */
+        bf16_is_near(odd, 2, 1);
+        bf16_is_near(own, 1, 5);
+        bf16_is_near(strips, 9, 2);
+        bits_repeat(ZERO_BF16, wide, 9, 2, 5);
+    }
+    zero_engine_destroy(engine);
+    fp16_is_refused(odd);
     ranks_are_apart(odd, wide);
     mistakes_are_refused(odd);
     struct gpt_config small = {

@@ -82,9 +82,8 @@ static zero_status open_engine(struct trainer *t) {
 }
 
 static zero_status open_model(struct trainer *t) {
-    if (zero_engine_dtype(t->engine) != ZERO_F32)
-        return error_set(t->error, ZERO_E_UNSUPPORTED,
-                         "the GPT computes in fp32: set bf16.enabled and fp16.enabled to false");
+    const char *problem = gpt_engine_problem(t->engine);
+    if (problem) return error_set(t->error, ZERO_E_UNSUPPORTED, "%s", problem);
     struct gpt_init init = {.seed = t->job->config.seed, .config = t->job->model};
     t->plan.struct_size = sizeof t->plan;
     zero_status status = gpt_create(t->engine, &t->job->model, (uint32_t)t->job->config.micro_batch, &t->gpt);

@@ -65,7 +65,22 @@ static void plan_scratch(struct activations *a, const struct gpt_config *c, uint
     a->strips = take_floats(a, threads * a->strip_elements);
 }
 
-static void plan(struct activations *a, const struct gpt_config *c, uint32_t batch, uint32_t threads) {
+static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+static void plan_bf16(struct activations *a, const struct gpt_config *c, uint32_t threads) {
+    uint64_t width = c->width, vectors = 9 * width + c->inner;
+    uint64_t block = 4 * width * width + 2 * width * c->inner + vectors;
+    uint64_t embedding = width * ((uint64_t)c->vocab + c->context), head = width * ((uint64_t)c->vocab + 2);
+    uint64_t widest = larger(larger(c->inner, 3 * width), c->vocab);
+    a->operand_elements = larger(a->tile_rows * widest, (uint64_t)a->rows * PANEL_ROWS);
+    a->wide_params = take_floats(a, vectors);
+    a->wide_grads = take_floats(a, larger(block, larger(embedding, head)));
+    a->operands = take(a, threads * a->operand_elements, sizeof *a->operands);
+    a->rounded = take(a, a->rows * larger(c->inner + 2 * width, 3 * width), sizeof *a->rounded);
+}
+
+static void plan(struct activations *a, const struct gpt_config *c, uint32_t batch, uint32_t threads,
+                 bool bf16) {
     plan_sizes(a, c, batch, threads);
     a->bytes = 0;
     a->residual = take(a, c->layers + 1, sizeof *a->residual);
@@ -79,18 +94,19 @@ static void plan(struct activations *a, const struct gpt_config *c, uint32_t bat
     a->final_mean = take_floats(a, a->rows), a->final_rstd = take_floats(a, a->rows);
     a->row_loss = take(a, a->rows, sizeof *a->row_loss);
     plan_scratch(a, c, threads);
+    if (bf16) plan_bf16(a, c, threads);
 }
 
 zero_status activations_create(struct activations *a, const struct gpt_config *config, uint32_t batch,
-                               uint32_t threads) {
+                               uint32_t threads, bool bf16) {
     memset(a, 0, sizeof *a);
-    plan(a, config, batch, threads);
+    plan(a, config, batch, threads, bf16);
     if (posix_memalign(&a->memory, HUGE_BYTES, a->bytes)) {
         a->memory = NULL;
         return ZERO_E_MEMORY;
     }
     madvise(a->memory, a->bytes, MADV_HUGEPAGE); /* fewer misses of the TLB; only a wish */
-    plan(a, config, batch, threads);
+    plan(a, config, batch, threads, bf16);
     return ZERO_OK;
 }
 

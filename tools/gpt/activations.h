@@ -41,15 +41,21 @@ struct activations {
     float *partial; /* [tiles][partial_stride]: a tile's sums for biases and norms, added in order of tiles */
     float *strips;  /* per thread: strip_elements */
 
+    /* bf16 alone; else NULL */
+    float *wide_params; /* of one unit at a time: its vectors */
+    float *wide_grads;  /* and all its gradients */
+    uint16_t *operands; /* per thread: operand_elements, a product's left factor */
+    uint16_t *rounded;  /* [rows][inner + 2 width, or 3 width]: right factors of weights' gradients */
+
     uint32_t rows, tile_rows, tiles, head_rows;
     uint32_t strip_stride;
-    uint64_t partial_stride, strip_elements, bytes;
+    uint64_t partial_stride, strip_elements, operand_elements, bytes;
     void *memory;
 };
 
 /* ZERO_E_MEMORY; `config` is complete and valid. */
 zero_status activations_create(struct activations *out, const struct gpt_config *config, uint32_t batch,
-                               uint32_t threads);
+                               uint32_t threads, bool bf16);
 void activations_destroy(struct activations *activations);
 
 #endif

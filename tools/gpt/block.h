@@ -23,8 +23,13 @@ static inline struct block block_at(struct gpt *gpt, uint32_t index) {
                           .output = gpt->activations.residual[index + 1]};
 }
 
+/* A vector. */
 static inline const float *param(const struct block *b, enum block_param index) {
-    return b->unit->slot[index].param;
+    return b->unit->view[index].param;
+}
+
+static inline struct matrix weight(const struct block *b, enum block_param index, uint64_t ld) {
+    return weight_of(b->gpt, &b->unit->view[index], ld, PLAIN);
 }
 
 #endif

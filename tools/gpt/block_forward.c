@@ -15,8 +15,8 @@ static void before_attention(void *context, uint32_t index, uint32_t thread) {
     float *qkv = b->saved->qkv + (uint64_t)first * width * 3;
     k->norm(norm, b->saved->mean1 + first, b->saved->rstd1 + first, b->input + (uint64_t)first * width,
             param(b, NORM1_WEIGHT), param(b, NORM1_BIAS), rows, width, (float)gpt->config.layer_norm_epsilon);
-    matmul(&gpt->failed, rows, 3 * width, width, 1, plain(norm, width),
-           plain(param(b, QKV_WEIGHT), 3ull * width), 0, qkv, 3ull * width);
+    product(gpt, thread, rows, 3 * width, width, norm, weight(b, QKV_WEIGHT, 3ull * width), 0, qkv,
+            3ull * width);
     k->bias_add(qkv, qkv, param(b, QKV_BIAS), rows, 3 * width);
 }
 
@@ -37,21 +37,19 @@ static void after_attention(void *context, uint32_t index, uint32_t thread) {
     float *gelu = gpt->activations.gelu + (uint64_t)tile_first(gpt, thread) * wide;
 
     k->bias_add(middle, b->input + at, param(b, PROJECT_BIAS), rows, width);
-    matmul(&gpt->failed, rows, width, width, 1, plain(b->saved->mixed + at, width),
-           plain(param(b, PROJECT_WEIGHT), width), 1, middle, width);
+    product(gpt, thread, rows, width, width, b->saved->mixed + at, weight(b, PROJECT_WEIGHT, width), 1,
+            middle, width);
     k->norm(norm, b->saved->mean2 + first, b->saved->rstd2 + first, middle, param(b, NORM2_WEIGHT),
             param(b, NORM2_BIAS), rows, width, (float)gpt->config.layer_norm_epsilon);
-    matmul(&gpt->failed, rows, wide, width, 1, plain(norm, width), plain(param(b, WIDEN_WEIGHT), wide), 0,
-           inner, wide);
+    product(gpt, thread, rows, wide, width, norm, weight(b, WIDEN_WEIGHT, wide), 0, inner, wide);
     k->bias_gelu(gelu, inner, param(b, WIDEN_BIAS), rows, wide);
     k->bias_add(b->output + at, middle, param(b, NARROW_BIAS), rows, width);
-    matmul(&gpt->failed, rows, width, wide, 1, plain(gelu, wide), plain(param(b, NARROW_WEIGHT), width), 1,
-           b->output + at, width);
+    product(gpt, thread, rows, width, wide, gelu, weight(b, NARROW_WEIGHT, width), 1, b->output + at, width);
 }
 
 zero_status block_forward(struct gpt *gpt, uint32_t index) {
     struct block b = block_at(gpt, index);
-    zero_status status = zero_forward_begin(b.unit->handle);
+    zero_status status = unit_forward_begin(gpt, b.unit);
     if (status) return status;
     parallel_run(gpt->threads, gpt->pass.tiles, before_attention, &b);
     parallel_run(gpt->threads, gpt->pass.batch * gpt->config.heads, attention, &b);

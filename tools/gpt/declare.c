@@ -68,12 +68,15 @@ static zero_status declare_param(struct gpt *gpt, struct unit *unit, uint32_t in
         .tied_to = tied_to,
         .slot = &unit->slot[index],
     };
+    unit->matrix[index] = d->columns != NONE;
+    unit->count[index] = extent_of(&gpt->config, d->rows) * extent_of(&gpt->config, d->columns);
     return zero_unit_add_param(unit->handle, &param);
 }
 
 static zero_status declare_unit(struct gpt *gpt, struct unit *unit, const char *name, const char *prefix,
                                 const struct declaration *params, uint32_t count) {
     zero_status status = zero_engine_add_unit(gpt->engine, name, &unit->handle);
+    unit->params = count;
     for (uint32_t i = 0; i < count && !status; i++) {
         bool tied = params == head_params && i == HEAD_WEIGHT && gpt->config.tied;
         status = declare_param(gpt, unit, i, prefix, &params[i], tied ? "wte.weight" : NULL);

@@ -7,20 +7,29 @@
 
 enum { COLUMNS_PER_TASK = 64 };
 
+/* A row of a table, in `wide` where the table is bf16. */
+static const float *table_row(const struct gpt *gpt, const struct view *table, uint64_t row, float *wide) {
+    uint64_t width = gpt->config.width;
+    if (!gpt->bf16) return (const float *)table->param + row * width;
+    gpt->kernels->widen(wide, (const uint16_t *)table->param + row * width, width);
+    return wide;
+}
+
 static void forward_tile(void *context, uint32_t index, uint32_t thread) {
     struct gpt *gpt = context;
     uint64_t width = gpt->config.width;
-    const float *token = gpt->embedding.slot[TOKEN_WEIGHT].param,
-                *position = gpt->embedding.slot[POSITION_WEIGHT].param;
+    const struct view *token = &gpt->embedding.view[TOKEN_WEIGHT],
+                      *position = &gpt->embedding.view[POSITION_WEIGHT];
+    float *wide = gpt->activations.norm1 + thread * (uint64_t)gpt->activations.tile_rows * width;
     uint32_t first = tile_first(gpt, index), end = first + tile_rows(gpt, index);
     for (uint32_t row = first; row < end; row++)
         gpt->kernels->add(gpt->activations.residual[0] + row * width,
-                          token + (uint64_t)gpt->pass.tokens[row] * width,
-                          position + row % gpt->pass.length * width, width);
+                          table_row(gpt, token, (uint64_t)gpt->pass.tokens[row], wide),
+                          table_row(gpt, position, row % gpt->pass.length, wide + width), width);
 }
 
 zero_status embedding_forward(struct gpt *gpt) {
-    zero_status status = zero_forward_begin(gpt->embedding.handle);
+    zero_status status = unit_forward_begin(gpt, &gpt->embedding);
     if (status) return status;
     parallel_run(gpt->threads, gpt->pass.tiles, forward_tile, gpt);
     return zero_forward_end(gpt->embedding.handle);
@@ -35,7 +44,8 @@ struct backward {
 static void backward_columns(void *context, uint32_t index, uint32_t thread) {
     struct backward *b = context;
     struct gpt *gpt = b->gpt;
-    zero_slot *token = &gpt->embedding.slot[TOKEN_WEIGHT], *position = &gpt->embedding.slot[POSITION_WEIGHT];
+    const struct view *token = &gpt->embedding.view[TOKEN_WEIGHT],
+                      *position = &gpt->embedding.view[POSITION_WEIGHT];
     float *token_grad = token->grad, *position_grad = position->grad;
     uint64_t width = gpt->config.width, first = (uint64_t)index * COLUMNS_PER_TASK;
     uint64_t count = width - first < COLUMNS_PER_TASK ? width - first : COLUMNS_PER_TASK;
@@ -54,10 +64,10 @@ static void backward_columns(void *context, uint32_t index, uint32_t thread) {
 }
 
 zero_status embedding_backward(struct gpt *gpt, const float *gradient) {
-    zero_status status = zero_backward_begin(gpt->embedding.handle);
+    zero_status status = unit_backward_begin(gpt, &gpt->embedding);
     if (status) return status;
     struct backward b = {gpt, gradient};
     parallel_run(gpt->threads, (gpt->config.width + COLUMNS_PER_TASK - 1) / COLUMNS_PER_TASK,
                  backward_columns, &b);
-    return zero_backward_end(gpt->embedding.handle);
+    return unit_backward_end(gpt, &gpt->embedding);
 }

@@ -25,8 +25,17 @@ const char *gpt_config_problem(const struct gpt_config *c) {
     return NULL;
 }
 
+const char *gpt_engine_problem(const zero_engine *engine) {
+    zero_dtype dtype = zero_engine_dtype(engine);
+    if (dtype == ZERO_F16) return "the GPT computes in fp32 or bf16: set fp16.enabled to false";
+    if (dtype == ZERO_BF16 && !matmul_has_bf16())
+        return "this processor does not multiply bf16 itself: set bf16.enabled to false";
+    return NULL;
+}
+
 static zero_status build(struct gpt *gpt) {
-    zero_status status = activations_create(&gpt->activations, &gpt->config, gpt->batch, gpt->threads);
+    zero_status status =
+        activations_create(&gpt->activations, &gpt->config, gpt->batch, gpt->threads, gpt->bf16);
     if (status) return status;
     gpt->blocks = calloc(gpt->config.layers, sizeof *gpt->blocks);
     if (!gpt->blocks) return ZERO_E_MEMORY;
@@ -39,12 +48,14 @@ zero_status gpt_create(zero_engine *engine, const struct gpt_config *config, uin
                        struct gpt **out) {
     if (gpt_config_problem(config) || !batch || (uint64_t)batch * config->context > INT32_MAX)
         return ZERO_E_ARGUMENT;
+    if (gpt_engine_problem(engine)) return ZERO_E_UNSUPPORTED;
     struct gpt *gpt = calloc(1, sizeof *gpt);
     if (!gpt) return ZERO_E_MEMORY;
     gpt->engine = engine;
     gpt->config = gpt_complete(config);
     gpt->batch = batch;
     gpt->threads = zero_engine_threads(engine);
+    gpt->bf16 = zero_engine_dtype(engine) == ZERO_BF16;
     gpt->kernels = kernels_best();
     zero_status status = build(gpt);
     if (status) {

@@ -24,10 +24,13 @@ struct gpt;
 /* NULL, or a sentence that says what is wrong with the configuration. */
 const char *gpt_config_problem(const struct gpt_config *config);
 
+/* NULL, or a sentence that says why it cannot compute in the engine's type here. */
+const char *gpt_engine_problem(const zero_engine *engine);
+
 /* Declares the units and parameters (before commit) and reserves activations for batches of `batch` sequences
  * of config->context tokens. Tensor names are Hugging Face's: "wte.weight", "h.0.attn.c_attn.weight" ... The
  * tied head is "lm_head.weight", tied to "wte.weight". ZERO_E_ARGUMENT: see gpt_config_problem; batch *
- * context is below 2^31. */
+ * context is below 2^31. ZERO_E_UNSUPPORTED: see gpt_engine_problem. */
 zero_status gpt_create(zero_engine *engine, const struct gpt_config *config, uint32_t batch,
                        struct gpt **out);
 void gpt_destroy(struct gpt *gpt);

@@ -14,29 +14,34 @@ struct group {
 };
 
 static const float *head_param(const struct gpt *gpt, enum head_param index) {
-    return gpt->head.slot[index].param;
+    return gpt->head.view[index].param;
+}
+
+static struct matrix head_weight(const struct gpt *gpt, enum transpose form) {
+    return weight_of(gpt, &gpt->head.view[HEAD_WEIGHT], gpt->config.width, form);
 }
 
 /* norm and logits of `rows` rows from row `first`. */
-static void project(struct gpt *gpt, uint32_t first, uint32_t rows, float *norm, float *logits) {
+static void project(struct gpt *gpt, uint32_t thread, uint32_t first, uint32_t rows, float *norm,
+                    float *logits) {
     uint32_t width = gpt->config.width;
     const struct activations *a = &gpt->activations;
     gpt->kernels->norm(norm, a->final_mean + first, a->final_rstd + first,
                        a->residual[gpt->config.layers] + (uint64_t)first * width,
                        head_param(gpt, FINAL_WEIGHT), head_param(gpt, FINAL_BIAS), rows, width,
                        (float)gpt->config.layer_norm_epsilon);
-    matmul(&gpt->failed, rows, gpt->config.vocab, width, 1, plain(norm, width),
-           transposed(head_param(gpt, HEAD_WEIGHT), width), 0, logits, gpt->config.vocab);
+    product(gpt, thread, rows, gpt->config.vocab, width, norm, head_weight(gpt, TRANSPOSED), 0, logits,
+            gpt->config.vocab);
 }
 
-static void gradient_tile(struct gpt *gpt, uint32_t tile, const float *logits, float *norm_gradient,
-                          float *dx) {
+static void gradient_tile(struct gpt *gpt, uint32_t thread, uint32_t tile, const float *logits,
+                          float *norm_gradient, float *dx) {
     uint32_t width = gpt->config.width, first = tile_first(gpt, tile), rows = tile_rows(gpt, tile);
     uint64_t at = (uint64_t)first * width;
     const struct activations *a = &gpt->activations;
     float *sums = tile_partial(gpt, tile);
-    matmul(&gpt->failed, rows, width, gpt->config.vocab, 1, plain(logits, gpt->config.vocab),
-           plain(head_param(gpt, HEAD_WEIGHT), width), 0, norm_gradient, width);
+    product(gpt, thread, rows, width, gpt->config.vocab, logits, head_weight(gpt, PLAIN), 0, norm_gradient,
+            width);
     partial_clear(gpt, tile, 2ull * width);
     gpt->kernels->norm_backward(dx + at, sums, sums + width, NULL, norm_gradient,
                                 a->residual[gpt->config.layers] + at, a->final_mean + first,
@@ -52,13 +57,13 @@ static void loss_tile(void *context, uint32_t index, uint32_t thread) {
     float *logits = a->logits + (uint64_t)tile_first(gpt, index) * vocab;
     float scale = g->gradient ? gpt->pass.loss_scale / (float)gpt->pass.rows : 1;
 
-    project(gpt, first, rows, a->norm1 + (uint64_t)first * gpt->config.width, logits);
+    project(gpt, thread, first, rows, a->norm1 + (uint64_t)first * gpt->config.width, logits);
     for (uint32_t row = 0; row < rows; row++)
         a->row_loss[first + row] = gpt->kernels->cross_entropy(
             logits + (uint64_t)row * vocab, vocab, (uint32_t)gpt->pass.targets[first + row], scale);
     if (g->gradient)
-        gradient_tile(gpt, tile, logits, a->norm2 + (uint64_t)tile_first(gpt, thread) * gpt->config.width,
-                      g->gradient);
+        gradient_tile(gpt, thread, tile, logits,
+                      a->norm2 + (uint64_t)tile_first(gpt, thread) * gpt->config.width, g->gradient);
 }
 
 static double mean_loss(const struct gpt *gpt) {
@@ -69,17 +74,19 @@ static double mean_loss(const struct gpt *gpt) {
 
 static void weight_of_group(struct group *g, uint32_t tiles) {
     struct gpt *gpt = g->gpt;
-    zero_slot *slot = &gpt->head.slot[HEAD_WEIGHT];
+    const struct view *view = &gpt->head.view[HEAD_WEIGHT];
     uint32_t first = tile_first(gpt, g->first_tile), last = g->first_tile + tiles - 1;
-    struct weight_gradient weight = {.failed = &gpt->failed,
-                                     .slot = slot,
-                                     .add = slot->add || g->first_tile > 0,
+    struct weight_gradient weight = {.gpt = gpt,
+                                     .view = view,
+                                     .add = view->add || g->first_tile > 0,
                                      .input = gpt->activations.logits,
                                      .output_gradient =
                                          gpt->activations.norm1 + (uint64_t)first * gpt->config.width,
                                      .rows = tile_first(gpt, last) + tile_rows(gpt, last) - first,
                                      .inputs = gpt->config.vocab,
-                                     .outputs = gpt->config.width};
+                                     .outputs = gpt->config.width,
+                                     .rounded = gpt->activations.rounded};
+    parallel_run(gpt->threads, weight_gradient_tiles(&weight), weight_gradient_round, &weight);
     parallel_run(gpt->threads, weight_gradient_panels(&weight), weight_gradient_panel, &weight);
 }
 
@@ -94,7 +101,7 @@ static void run_groups(struct gpt *gpt, float *gradient) {
 }
 
 zero_status head_evaluate(struct gpt *gpt, double *out_loss) {
-    zero_status status = zero_forward_begin(gpt->head.handle);
+    zero_status status = unit_forward_begin(gpt, &gpt->head);
     if (status) return status;
     run_groups(gpt, NULL);
     *out_loss = mean_loss(gpt);
@@ -104,21 +111,21 @@ zero_status head_evaluate(struct gpt *gpt, double *out_loss) {
 zero_status head_backward(struct gpt *gpt, double *out_loss, float **out_gradient) {
     zero_status status = zero_forward_begin(gpt->head.handle);
     if (!status) status = zero_forward_end(gpt->head.handle);
-    if (!status) status = zero_backward_begin(gpt->head.handle);
+    if (!status) status = unit_backward_begin(gpt, &gpt->head);
     if (status) return status;
     uint32_t width = gpt->config.width;
     *out_gradient = gpt->activations.gradient[0];
     run_groups(gpt, *out_gradient);
-    const struct partial partials[] = {{&gpt->head.slot[FINAL_WEIGHT], 0, width},
-                                       {&gpt->head.slot[FINAL_BIAS], width, width}};
+    const struct partial partials[] = {{&gpt->head.view[FINAL_WEIGHT], 0, width},
+                                       {&gpt->head.view[FINAL_BIAS], width, width}};
     partial_finish(gpt, partials, 2);
     *out_loss = mean_loss(gpt);
-    return zero_backward_end(gpt->head.handle);
+    return unit_backward_end(gpt, &gpt->head);
 }
 
 zero_status head_logits(struct gpt *gpt, float *out_logits) {
-    zero_status status = zero_forward_begin(gpt->head.handle);
+    zero_status status = unit_forward_begin(gpt, &gpt->head);
     if (status) return status;
-    project(gpt, gpt->pass.rows - 1, 1, gpt->activations.norm1, out_logits);
+    project(gpt, 0, gpt->pass.rows - 1, 1, gpt->activations.norm1, out_logits);
     return zero_forward_end(gpt->head.handle);
 }

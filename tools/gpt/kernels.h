@@ -15,6 +15,9 @@ struct kernels {
     void (*scale_add)(float *y, const float *x, float beta,
                       size_t count); /* y = beta y + x; beta 0 reads no y */
 
+    void (*widen)(float *y, const uint16_t *x, size_t count);  /* from bf16, exact */
+    void (*narrow)(uint16_t *y, const float *x, size_t count); /* to bf16, half away from zero */
+
     /* y = x + bias in every row; y may be x */
     void (*bias_add)(float *y, const float *x, const float *bias, uint32_t rows, uint32_t columns);
     void (*column_sums)(float *sums, const float *x, uint32_t rows, uint32_t columns); /* adds to sums */

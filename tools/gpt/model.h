@@ -10,6 +10,7 @@
 #include "tools/gpt/activations.h"
 #include "tools/gpt/gpt.h"
 #include "tools/gpt/kernels.h"
+#include "tools/gpt/matmul.h"
 
 enum embedding_param { TOKEN_WEIGHT, POSITION_WEIGHT, EMBEDDING_PARAMS };
 enum block_param {
@@ -30,9 +31,20 @@ enum block_param {
 enum head_param { FINAL_WEIGHT, FINAL_BIAS, HEAD_WEIGHT, HEAD_PARAMS };
 enum { UNIT_PARAMS_MAX = BLOCK_PARAMS };
 
+/* A parameter between begin and end, as the arithmetic sees it: where the engine has it, or an fp32 copy. */
+struct view {
+    const void *param; /* fp32; bf16 compute: of matrices, bf16 */
+    float *grad;       /* in backward */
+    int add;           /* 0: grad is overwritten */
+};
+
 struct unit {
     zero_unit *handle;
     zero_slot slot[UNIT_PARAMS_MAX]; /* indexed by the enums above */
+    struct view view[UNIT_PARAMS_MAX];
+    uint64_t count[UNIT_PARAMS_MAX];
+    bool matrix[UNIT_PARAMS_MAX];
+    uint32_t params;
 };
 
 /* One micro-step's batch: `batch` sequences of `length` tokens, rows = batch * length. */
@@ -46,6 +58,7 @@ struct gpt {
     zero_engine *engine;
     struct gpt_config config;
     uint32_t batch, threads;
+    bool bf16; /* compute: products of bf16 in fp32; all else is fp32 */
     const struct kernels *kernels;
     struct unit embedding, head, *blocks;
     struct activations activations;
@@ -57,6 +70,16 @@ struct gpt_config gpt_complete(const struct gpt_config *config); /* defaults fil
 
 /* Adds the units and their parameters to the engine. */
 zero_status declare_units(struct gpt *gpt);
+
+/* view.c: the engine's begin and end, and the views in between. */
+zero_status unit_forward_begin(struct gpt *gpt, struct unit *unit);
+zero_status unit_backward_begin(struct gpt *gpt, struct unit *unit);
+zero_status unit_backward_end(struct gpt *gpt, struct unit *unit);
+
+/* product.c: c[rows][n] = beta c + a[rows][k] weight, in the type of compute. */
+struct matrix weight_of(const struct gpt *gpt, const struct view *view, uint64_t ld, enum transpose form);
+void product(struct gpt *gpt, uint32_t thread, uint32_t rows, uint32_t n, uint32_t k, const float *a,
+             struct matrix weight, float beta, float *c, uint64_t ldc);
 
 /* embedding.c: residual[0] from tokens; the gradients from the residual stream's gradient. */
 zero_status embedding_forward(struct gpt *gpt);
@@ -88,7 +111,7 @@ static inline float *tile_partial(const struct gpt *gpt, uint32_t index) {
 /* partial.c: gradients that are sums over all rows. A tile adds up its own rows from 0; then the tiles are added in
  * order, so that neither the schedule nor the number of threads matters. */
 struct partial {
-    zero_slot *slot;
+    const struct view *view;
     uint32_t first, count; /* elements of a tile's partial sums */
 };
 void partial_clear(const struct gpt *gpt, uint32_t tile, uint64_t count);

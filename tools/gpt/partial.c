@@ -9,9 +9,9 @@ void partial_clear(const struct gpt *gpt, uint32_t tile, uint64_t count) {
 
 void partial_finish(const struct gpt *gpt, const struct partial *partials, uint32_t count) {
     for (uint32_t p = 0; p < count; p++) {
-        zero_slot *slot = partials[p].slot;
+        const struct view *view = partials[p].view;
         for (uint32_t tile = 0; tile < gpt->pass.tiles; tile++)
-            gpt->kernels->scale_add(slot->grad, tile_partial(gpt, tile) + partials[p].first,
-                                    slot->add || tile > 0 ? 1.f : 0.f, partials[p].count);
+            gpt->kernels->scale_add(view->grad, tile_partial(gpt, tile) + partials[p].first,
+                                    view->add || tile > 0 ? 1.f : 0.f, partials[p].count);
     }
 }

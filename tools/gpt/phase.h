@@ -6,7 +6,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-#include "engine/zero.h"
+#include "tools/gpt/model.h"
 #include "tools/gpt/parallel.h"
 
 enum { PHASE_GROUPS_MAX = 6 };
@@ -27,12 +27,16 @@ void phase_run(struct phase *phase, uint32_t threads);
 /* The gradient of a weight stored as [inputs][outputs]: input^T output_gradient over `rows`, in panels of the
  * weight's rows. */
 struct weight_gradient {
-    atomic_int *failed;
-    zero_slot *slot;
+    struct gpt *gpt;
+    const struct view *view;
     const float *input, *output_gradient; /* [rows][inputs], [rows][outputs] */
     uint32_t rows, inputs, outputs;
     int add;
+    uint16_t
+        *rounded; /* bf16: the output gradient, by weight_gradient_round, of which there is a task per tile */
 };
+void weight_gradient_round(void *weight, uint32_t index, uint32_t thread);
+uint32_t weight_gradient_tiles(const struct weight_gradient *weight); /* 0: fp32 needs no rounding */
 uint32_t weight_gradient_panels(const struct weight_gradient *weight);
 void weight_gradient_panel(void *weight, uint32_t index, uint32_t thread);
 
