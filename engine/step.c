@@ -40,13 +40,12 @@ static zero_status update_loss_scale(zero_engine *e, bool overflow) {
     if (lasts && before != e->loss_scale.value)
         log_line(&e->log, ZERO_LOG_INFO, "loss scale %g, was %g", e->loss_scale.value, before);
     if (lasts) return ZERO_OK;
-    struct zero_error error;
-    error_clear(&error);
-    error_set(&error, ZERO_E_OVERFLOW,
+    /* All ranks come to this by themselves: nobody need be told. */
+    error_set(&e->error, ZERO_E_OVERFLOW,
               "step %" PRIu64 ": a gradient is inf or NaN at fp16.min_loss_scale %g, %" PRIu64
               " steps were skipped: lower the learning rate, or compute in bf16",
               e->steps + 1, e->loss_scale.min, e->skipped);
-    return engine_agree_error(e, &error, "the loss scale");
+    return engine_check(e);
 }
 
 static zero_status apply(zero_engine *e, const struct agreement *all, zero_step_info *info) {
