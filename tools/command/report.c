@@ -18,10 +18,13 @@ static void report_training(const struct job *job, const zero_engine *engine, ui
     const struct config *config = &job->config;
     uint32_t ranks = zero_engine_size(engine), threads = zero_engine_threads(engine);
     bool every = config->accumulation_mode == CONFIG_ACCUMULATE_EVERY;
+    static const char *const dtypes[] = {
+        [CONFIG_FP32] = "fp32", [CONFIG_BF16] = "bf16", [CONFIG_FP16] = "fp16"};
     progress_line("ranks     %u%s, %u CPU thread%s each", ranks,
                   job->local ? " as threads of one process" : "", threads, plural(threads));
-    progress_line("training  ZeRO stage %" PRIu64 ", fp32, %s, %s step%s", config->stage,
-                  config->optimizer.name, format_grouped(steps).chars, plural(steps));
+    progress_line("training  ZeRO stage %" PRIu64 ", %s, %s, %s step%s", config->stage,
+                  dtypes[config->compute_dtype], config->optimizer.name, format_grouped(steps).chars,
+                  plural(steps));
     progress_line("batch     %" PRIu64 " samples = %u rank%s x %" PRIu64 " x %" PRIu64
                   " micro-step%s, gradients reduced in %s micro-step",
                   config->train_batch, ranks, plural(ranks), config->micro_batch, config->accumulation_steps,
