@@ -98,7 +98,7 @@ uint32_t
 zero_engine_threads(const zero_engine *engine); /* CPU threads of this rank: for the host's own kernels */
 
 /* The type of what host and engine share in compute: parameters, gradients, slots, spans. By the
- * configuration: fp32, or bf16.enabled, or fp16.enabled. Masters and optimizer states are fp32 always. */
+ * configuration: fp32, or bf16.enabled, or fp16.enabled. What zero_engine_get and _put move is fp32 always. */
 typedef enum zero_dtype { ZERO_F32, ZERO_BF16, ZERO_F16 } zero_dtype;
 zero_dtype zero_engine_dtype(const zero_engine *engine);
 
