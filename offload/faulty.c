@@ -49,10 +49,11 @@ static void misplace(struct faulty *f, struct tier_request *r) {
     r->offset = place <= f->inner->bytes - r->bytes ? place : place - (places + 1) * unit;
 }
 
-/* A part at the end, or all of it, keeps what it held. */
+/* A part at the end keeps what it held, or as often all of it: only that is an old block that is whole. */
 static void lose_end(struct faulty *f, struct tier_request *r) {
     uint64_t unit = f->inner->alignment;
-    r->bytes = unit * fault_below(&f->stream, r->bytes / unit);
+    bool part = fault_below(&f->stream, 2);
+    r->bytes = part ? unit * fault_below(&f->stream, r->bytes / unit) : 0;
 }
 
 static void flip_bit(struct faulty *f, const struct tier_request *r) {

@@ -47,7 +47,9 @@ struct schedule {
     bool params, state;   /* which of them are on the drive */
     uint32_t paths, block_bytes, depth, slots;
     bool uring, evaluates, flushes;
-    bool meddles; /* changes what is trained: the script */
+    bool meddles;         /* changes what is trained: the script */
+    uint32_t harmed_from; /* the step before which `harm` begins; 0: with the fill */
+    double harm[FAULTS];
     struct faults faults;
 };
 
@@ -57,14 +59,14 @@ static uint32_t pick(uint64_t *state, uint32_t n) {
 }
 
 /* Most seeds have one class that does harm, some two, some none; and half of the others. */
-static void draw_faults(struct faults *f, uint64_t seed, uint64_t *state) {
+static void draw_faults(struct schedule *s, uint64_t *state) {
     static const double rates[] = {0.0005, 0.001, 0.003, 0.02};
     uint32_t harms = (0x0112 >> 4 * pick(state, 4)) & 3;
-    f->seed = seed;
-    for (uint32_t i = 0; i < harms; i++)
-        f->probability[harmful[pick(state, HARMFUL)]] = rates[pick(state, 4)];
+    s->faults.seed = s->seed;
+    s->harmed_from = pick(state, STEPS);
+    for (uint32_t i = 0; i < harms; i++) s->harm[harmful[pick(state, HARMFUL)]] = rates[pick(state, 4)];
     for (uint32_t i = 0; i < BENIGN; i++)
-        if (pick(state, 2)) f->probability[benign[i]] = 0.02;
+        if (pick(state, 2)) s->faults.probability[benign[i]] = 0.02;
 }
 
 static void draw(uint64_t seed, struct schedule *s) {
@@ -81,7 +83,11 @@ static void draw(uint64_t seed, struct schedule *s) {
     s->evaluates = pick(&state, 2);
     s->flushes = pick(&state, 2);
     s->meddles = pick(&state, 2);
-    draw_faults(&s->faults, seed, &state);
+    draw_faults(s, &state);
+}
+
+static void begin_harm(struct schedule *s) {
+    for (uint32_t i = 0; i < HARMFUL; i++) s->faults.probability[harmful[i]] = s->harm[harmful[i]];
 }
 
 static const char *directory(void) { return getenv("TEST_TMPDIR") ? getenv("TEST_TMPDIR") : "/tmp"; }
@@ -91,6 +97,7 @@ static void describe(const struct schedule *s, FILE *file) {
             s->stage, s->state ? "state " : "", s->params ? "parameters" : "", s->rank, s->paths,
             s->block_bytes, s->depth, s->slots, s->uring ? "" : ", no io_uring",
             s->evaluates ? ", evaluates" : "", s->flushes ? ", flushes" : "", s->meddles ? ", meddles" : "");
+    fprintf(file, " harm from step %u;", s->harmed_from);
     for (int f = 0; f < FAULTS; f++)
         if (s->faults.probability[f] > 0)
             fprintf(file, " %s %g (%u)", fault_names[f], s->faults.probability[f],
@@ -151,10 +158,11 @@ static zero_status read_all(zero_engine *engine, struct result *r) {
     return status ? status : zero_engine_hash(engine, r->hash);
 }
 
-static zero_status train(struct plain *p, const struct schedule *s, struct result *r) {
+static zero_status train(struct plain *p, struct schedule *s, struct result *r) {
     double sum = 1;
     zero_status status = ZERO_OK;
     for (int step = 0; step < STEPS && !status; step++) {
+        if (step == (int)s->harmed_from && zero_engine_rank(p->engine) == s->rank) begin_harm(s);
         status = plain_step(p, 1, NULL);
         if (!status) status = zero_engine_sum(p->engine, &sum, 1);
         if (s->evaluates && !status) status = plain_pass(p, ZERO_EVAL, 0);
@@ -186,6 +194,7 @@ static void body(zero_engine *engine, uint32_t rank, void *user) {
     struct plain p;
     check_seed(s->seed);
     if (engine && rank == s->rank) engine->faults = &s->faults;
+    if (rank == s->rank && !s->harmed_from) begin_harm(s);
     r->status = engine ? plain_open(&p, engine, model, PARAMS, NULL) : ZERO_E_CONFIG;
     if (engine && s->state) CHECK(engine->plan.swap.chunks >= CHUNKS_MIN);
     if (!r->status) r->status = train(&p, s, r);
