@@ -1,7 +1,7 @@
 /* Training over a drive that does wrong: every seed is a schedule of faults on one of two ranks. A run ends
  * with the very weights and moments of a run without faults, or in a failure that both ranks tell of and that
  * stays; never with other bits, and never not at all.
- * offload_fault_test [FIRST SEED] [SEEDS]: of 20 schedules or more, each class of fault fires once in 20. */
+ * offload_fault_test [FIRST SEED] [SEEDS]: of 200 schedules or more, each class of fault fires once in 20. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -274,7 +274,8 @@ static void report(uint64_t seeds, uint64_t failed, const uint64_t total[FAULTS]
     printf("%" PRIu64 " schedules, %" PRIu64 " of which failed on both ranks; fired:\n", seeds, failed);
     for (int f = 0; f < FAULTS; f++) {
         printf("  %-20s %8" PRIu64 "\n", fault_names[f], total[f]);
-        if (!CHECK(total[f] >= seeds / 20)) fprintf(stderr, "%s fired too seldom\n", fault_names[f]);
+        if (seeds >= 200 && !CHECK(total[f] >= seeds / 20))
+            fprintf(stderr, "%s fired too seldom\n", fault_names[f]);
     }
 }
 

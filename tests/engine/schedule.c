@@ -82,6 +82,7 @@ static void make_step(const struct schedule *s, struct schedule_step *step, uint
     if (!(s->param[root(s, inspect)].flags & ZERO_FROZEN)) step->inspect = inspect;
     if (pick(state, 2)) step->put = (int32_t)pick(state, s->params);
     if (pick(state, 2)) step->lr = 0.01 * (1 + pick(state, 5));
+    step->refill = pick(state, 6) == 0;
 }
 
 void schedule_make(uint64_t seed, struct schedule *out) {
@@ -131,8 +132,8 @@ static void print_step(const struct schedule *s, const struct schedule_step *ste
         fprintf(file, "%s%s%s\n", step->nan_pass == (int32_t)i ? ", NaN" : "", p->flush ? ", flush" : "",
                 p->sum ? ", sum" : "");
     }
-    fprintf(file, "    step; inspect %" PRId32 ", put %" PRId32 ", lr %g\n", step->inspect, step->put,
-            step->lr);
+    fprintf(file, "    step; inspect %" PRId32 ", put %" PRId32 ", lr %g%s\n", step->inspect, step->put,
+            step->lr, step->refill ? ", fill" : "");
 }
 
 void schedule_print(const struct schedule *s, FILE *file) {

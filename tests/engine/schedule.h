@@ -38,6 +38,7 @@ struct schedule_step {
     int32_t inspect;  /* of this parameter the gradient is read before the step; -1: none */
     int32_t put;      /* this parameter is read and written after the step; -1: none */
     double lr;        /* then set; 0: not */
+    bool refill;      /* then training begins anew */
 };
 
 enum schedule_tier {

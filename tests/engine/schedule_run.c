@@ -143,6 +143,7 @@ static zero_status run_step(struct runner *r, const struct schedule_step *step) 
     r->out->skipped[r->step] = info.skipped;
     if (!status && step->put >= 0) status = put(r, step->put);
     if (!status && step->lr > 0) status = zero_engine_set_lr(r->engine, 0, step->lr + r->rank);
+    if (!status && step->refill) status = zero_engine_fill(r->engine, toy_fill, NULL);
     return status;
 }
 
