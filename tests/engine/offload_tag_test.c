@@ -34,6 +34,8 @@ static void body(zero_engine *engine, uint32_t rank, void *user) {
     engine->faults = &run->faults;
     CHECK_INT(plain_open(&p, engine, model, 1, NULL), ZERO_OK);
     if (!run->params) CHECK_INT(step(&p), ZERO_OK);
+    CHECK_INT(plain_pass(&p, ZERO_EVAL, 0),
+              ZERO_OK); /* what the fill wrote goes to the drive before a pass */
     run->faults.probability[run->fault] = run->fault == FAULT_FLIPPED ? 0 : 1;
     CHECK_INT(step(&p), ZERO_OK);
     run->faults.probability[run->fault] = run->fault == FAULT_FLIPPED ? 1 : 0;
