@@ -20,8 +20,7 @@ static void fill_region(zero_engine *e, uint32_t region, zero_fill_fn fill, void
         memset(executor_state(e->executor, region, k), 0, part.count * sizeof(float));
 }
 
-/* Parameters were written at rest: what is replicated is gathered again. */
-static zero_status written(zero_engine *e) {
+zero_status engine_written(zero_engine *e) {
     e->version++;
     pthread_mutex_lock(&e->lock);
     zero_status status = executor_written(e->executor);
@@ -41,7 +40,7 @@ zero_status zero_engine_fill(zero_engine *e, zero_fill_fn fill, void *user) {
     for (uint32_t i = 0; i < e->model.regions; i++) fill_region(e, i, fill, user);
     e->steps = 0;
     e->filled = true;
-    return written(e);
+    return engine_written(e);
 }
 
 /* ---- get and put ---- */
@@ -139,5 +138,5 @@ zero_status zero_engine_put(zero_engine *e, const char *param, zero_kind kind, c
              end = min64(range.first + count, part.first + part.count);
     if (begin < end)
         status = held_write(e, range.param->region, kind, begin, end - begin, in + (begin - range.first));
-    return kind == ZERO_PARAM && !status ? written(e) : status;
+    return kind == ZERO_PARAM && !status ? engine_written(e) : status;
 }
