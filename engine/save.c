@@ -252,13 +252,17 @@ zero_status engine_save(zero_engine *e, struct storage *storage, const char *dir
 
 zero_status zero_engine_save(zero_engine *e, const char *dir) { return engine_save(e, storage_posix(), dir); }
 
-zero_status zero_engine_prune(zero_engine *e, const char *dir, uint64_t keep) {
+zero_status engine_prune(zero_engine *e, struct storage *storage, const char *dir, uint64_t keep) {
     zero_status status = engine_check_between(e, "zero_engine_prune");
     if (status) return status;
     if (!dir || !keep) return refuse(ZERO_E_ARGUMENT, "zero_engine_prune: dir is NULL, or keep is 0");
     struct zero_error error;
     const struct said *all;
     error_clear(&error);
-    if (!e->rank) steps_prune(storage_posix(), dir, keep, &error);
+    if (!e->rank) steps_prune(storage, dir, keep, &error);
     return engine_agree_said(e, &error, (uint64_t[2]){0}, "deleting checkpoints", &all);
+}
+
+zero_status zero_engine_prune(zero_engine *e, const char *dir, uint64_t keep) {
+    return engine_prune(e, storage_posix(), dir, keep);
 }

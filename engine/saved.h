@@ -8,6 +8,7 @@
 
 /* zero_engine_save and _load on another file system. */
 zero_status engine_save(zero_engine *engine, struct storage *storage, const char *dir);
+zero_status engine_prune(zero_engine *engine, struct storage *storage, const char *dir, uint64_t keep);
 zero_status engine_load(zero_engine *engine, struct storage *storage, const char *dir, int weights_only);
 
 /* Kind of a checkpoint: 0 the weights, 1 + i state i. */
