@@ -168,6 +168,10 @@ static zero_status fail_for_good(zero_engine *e, zero_status status) {
     struct zero_error error;
     error_clear(&error);
     error_set(&error, status, "%s", zero_last_error());
+    struct comm_call call = {.kind = COMM_BARRIER, .what = "a checkpoint"};
+    pthread_mutex_lock(&e->lock);
+    comm_run(e->world, &call); /* all have heard what failed before any of them stops */
+    pthread_mutex_unlock(&e->lock);
     return engine_fail(e, &error);
 }
 
