@@ -17,7 +17,8 @@ enum { LOCAL_RANKS_MAX = 1024 }; /* threads of one process */
 
 struct arguments {
     const char *config, *run, *model, *prompt;
-    uint64_t ranks, steps, eval_every, sample;
+    uint64_t ranks, steps, eval_every, sample, save_every, keep;
+    struct option_maybe resume;
     struct option_list data;
     bool quiet;
 };
@@ -32,11 +33,16 @@ static const struct option options[] = {
      OPTION_TEXT, FIELD(model)},
     {"--steps", "N", "optimizer steps (one pass over the training samples)", OPTION_COUNT, FIELD(steps)},
     {"--run", "DIR",
-     "where metrics.jsonl goes (a new one, runs/ and the date); one that is there is replaced", OPTION_TEXT,
-     FIELD(run)},
+     "where metrics.jsonl and checkpoints go (a new one, runs/ and the date); metrics.jsonl is replaced",
+     OPTION_TEXT, FIELD(run)},
     {"--eval-every", "K",
      "measures the loss of the held-out samples, of at most 256 spread evenly, every K steps and at the end",
      OPTION_COUNT, FIELD(eval_every)},
+    {"--save-every", "N", "saves a checkpoint in RUN/checkpoints every N steps, at the end and at Ctrl-C",
+     OPTION_COUNT, FIELD(save_every)},
+    {"--keep", "K", "deletes all but the K newest checkpoints after each save", OPTION_COUNT, FIELD(keep)},
+    {"--resume", "[STEP]", "goes on with --run DIR from its latest checkpoint, or from that of STEP",
+     OPTION_MAYBE, FIELD(resume)},
     {"--sample", "N", "generates N tokens at the end", OPTION_COUNT, FIELD(sample)},
     {"--prompt", "TEXT", "what the sample goes on from; for text only", OPTION_TEXT, FIELD(prompt)},
     {"--quiet", NULL, "prints the sample and the weights' hash only", OPTION_FLAG, FIELD(quiet)},
@@ -176,6 +182,10 @@ static int train(const struct arguments *arguments, const struct launch *launch)
         .ranks = started(launch) ? launch->size : (uint32_t)arguments->ranks,
         .steps = arguments->steps,
         .eval_every = arguments->eval_every,
+        .save_every = arguments->save_every,
+        .keep = arguments->keep,
+        .resume = arguments->resume.given,
+        .resume_step = arguments->resume.count,
         .sample = arguments->sample,
         .prompt = arguments->prompt,
         .run = arguments->run ? arguments->run : default_run(run, sizeof run),
@@ -226,6 +236,10 @@ static int run(int argc, char **argv) {
         return usage_error(
             &launch,
             "--ranks makes threads, but mpirun or srun has started the ranks already; drop one of the two");
+    if (arguments.resume.given && !arguments.run)
+        return usage_error(&launch, "--resume needs --run DIR: the run to go on with");
+    if (arguments.keep && !arguments.save_every)
+        return usage_error(&launch, "--keep says how many checkpoints stay; --save-every N makes them");
     if (arguments.ranks > LOCAL_RANKS_MAX)
         return usage_error(&launch, "--ranks makes at most 1024 threads; use mpirun for more");
     if (!arguments.ranks) arguments.ranks = 1;
