@@ -192,18 +192,6 @@ static zero_status write_shard(struct save *s, struct zero_error *error) {
     return status;
 }
 
-static zero_status write_manifest(struct save *s, struct zero_error *error) {
-    char path[STORAGE_PATH_BYTES];
-    size_t bytes;
-    zero_status status = storage_join(s->written, MANIFEST_NAME, path, error);
-    if (status) return status;
-    char *text = manifest_print(&s->manifest, &bytes);
-    if (!text) return no_memory(error);
-    status = storage_write_text(s->storage, path, text, bytes, error);
-    free(text);
-    return status;
-}
-
 static zero_status publish(struct save *s, struct zero_error *error) {
     struct manifest *m = &s->manifest;
     char token[STORAGE_PATH_BYTES];
@@ -214,7 +202,7 @@ static zero_status publish(struct save *s, struct zero_error *error) {
         m->file[m->files] = (struct manifest_file){s->all[m->files].word[0], s->all[m->files].word[1]};
     zero_status status = storage_join(s->written, TOKEN_NAME, token, error);
     if (!status) status = storage_check(s->storage->ops->remove(s->storage, token), "remove", token, error);
-    if (!status) status = write_manifest(s, error);
+    if (!status) status = manifest_write(s->storage, s->written, m, error);
     return status ? status : steps_publish(s->storage, s->root, m->step, s->written, error);
 }
 

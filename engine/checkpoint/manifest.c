@@ -147,6 +147,19 @@ char *manifest_print(const struct manifest *m, size_t *out_bytes) {
     return NULL;
 }
 
+zero_status manifest_write(struct storage *storage, const char *directory, const struct manifest *m,
+                           struct zero_error *error) {
+    char path[STORAGE_PATH_BYTES];
+    size_t bytes;
+    zero_status status = storage_join(directory, MANIFEST_NAME, path, error);
+    if (status) return status;
+    char *text = manifest_print(m, &bytes);
+    if (!text) return error_set(error, ZERO_E_MEMORY, "no memory for the text of %s", path);
+    status = storage_write_text(storage, path, text, bytes, error);
+    free(text);
+    return status;
+}
+
 /* ---- reading ---- */
 
 static zero_status damaged(const char *path, const char *what, struct zero_error *error) {

@@ -76,6 +76,10 @@ void manifest_file_name(uint32_t rank, char out[32]); /* "rank_00002.safetensors
 /* The text, its checksum included; allocated. NULL: no memory. */
 char *manifest_print(const struct manifest *manifest, size_t *out_bytes);
 
+/* directory/manifest.json, durable but for its name. */
+zero_status manifest_write(struct storage *storage, const char *directory, const struct manifest *manifest,
+                           struct zero_error *error);
+
 /* `text`: `bytes` of it, a zero behind them. ZERO_E_UNSUPPORTED: another version; ZERO_E_IO: damaged. */
 zero_status manifest_parse(const char *text, size_t bytes, const char *path, struct manifest *out,
                            struct zero_error *error);

@@ -29,6 +29,7 @@ struct job {
     uint64_t resume_step; /* 0: the latest */
     const char *run;      /* directory */
     bool run_is_new;      /* it is named by the date, and no other run may share it */
+    bool is_text;         /* tokens are bytes */
     bool quiet;
     bool live; /* a live line on a terminal; not under mpirun, whose terminal is not where its output goes */
 };

@@ -12,6 +12,7 @@
 #include "tools/command/job.h"
 #include "tools/command/ranks.h"
 #include "tools/command/trainer.h"
+#include "tools/weights/weights.h"
 
 enum { LOCAL_RANKS_MAX = 1024 }; /* threads of one process */
 
@@ -66,20 +67,6 @@ static zero_status read_config(const struct arguments *arguments, uint32_t ranks
     return status;
 }
 
-static struct gpt_config gpt_config_of(const struct config_model *model) {
-    return (struct gpt_config){
-        .layers = (uint32_t)model->layers,
-        .width = (uint32_t)model->width,
-        .heads = (uint32_t)model->heads,
-        .context = (uint32_t)model->context,
-        .vocab = (uint32_t)model->vocab,
-        .inner = (uint32_t)model->inner,
-        .tied = model->tied,
-        .layer_norm_epsilon = model->layer_norm_epsilon,
-        .initializer_range = model->initializer_range,
-    };
-}
-
 /* What the GPT or its batch cannot be, before anything is started. */
 static zero_status check_model(const struct config *config, const struct gpt_config *model, const char *path,
                                struct zero_error *error) {
@@ -130,7 +117,8 @@ static int run_job(struct job *job, const struct launch *launch) {
         fprintf(stderr, "zero train: %s\n", job->data_error.message);
         return EXIT_FAILED;
     }
-    if (status == ZERO_OK && job->sample && job->prompt && job->dataset.train->token_bytes != 1) {
+    job->is_text = status == ZERO_OK && job->dataset.train->token_bytes == 1;
+    if (status == ZERO_OK && job->sample && job->prompt && !job->is_text) {
         dataset_close(&job->dataset);
         return usage_error(launch, "--prompt is text, but the data are token files (.bin), and there is no "
                                    "tokenizer here: leave --prompt out");
@@ -201,7 +189,7 @@ static int train(const struct arguments *arguments, const struct launch *launch)
                            "to the data block of %s",
                            arguments->config);
     if (status == ZERO_OK) {
-        job.model = gpt_config_of(&job.config.model);
+        job.model = weights_model(&job.config.model);
         status = check_model(&job.config, &job.model, arguments->config, &error);
     }
     int result;
