@@ -92,15 +92,25 @@ static void print_entries(FILE *f, const char *name, const struct manifest_entri
     fputs("},\n", f);
 }
 
+/* All its digits, with a point in every locale. */
+static void print_real(FILE *f, double value) {
+    char text[40];
+    snprintf(text, sizeof text, "%.17g", value);
+    for (char *c = text; *c; c++) fputc(*c == ',' ? '.' : *c, f);
+}
+
 static void print_counters(FILE *f, const struct manifest *m) {
     fprintf(f, "{\n \"format\": \"%s\",\n \"version\": %d,\n \"step\": %" PRIu64 ",\n \"skipped\": %" PRIu64,
             format_name, MANIFEST_VERSION, m->step, m->skipped);
-    fprintf(f, ",\n \"loss_scale\": %.17g,\n \"lr\": [", m->loss_scale);
-    for (uint32_t i = 0; i < m->groups; i++) fprintf(f, "%s%.17g", i ? ", " : "", m->lr[i]);
-    fprintf(f,
-            "],\n \"ranks\": %" PRIu32 ",\n \"stage\": %" PRIu32 ",\n \"optimizer\": \"%s\",\n \"states\": [",
-            m->ranks, m->stage, m->optimizer);
-    for (uint32_t i = 0; i < m->states; i++) fprintf(f, "%s\"%s\"", i ? ", " : "", m->state[i]);
+    fputs(",\n \"loss_scale\": ", f);
+    print_real(f, m->loss_scale);
+    fputs(",\n \"lr\": [", f);
+    for (uint32_t i = 0; i < m->groups; i++) fputs(i ? ", " : "", f), print_real(f, m->lr[i]);
+    fprintf(f, "],\n \"ranks\": %" PRIu32 ",\n \"stage\": %" PRIu32 ",\n \"optimizer\": ", m->ranks,
+            m->stage);
+    json_write_string(f, m->optimizer);
+    fputs(",\n \"states\": [", f);
+    for (uint32_t i = 0; i < m->states; i++) fputs(i ? ", " : "", f), json_write_string(f, m->state[i]);
     fputs("],\n", f);
 }
 
