@@ -56,7 +56,8 @@ static void every_bit_counts(void) {
     uint64_t count, flips = 0;
     CHECK_INT(verify(disk, &error), ZERO_OK);
     for (uint32_t file = 0; disk_file(disk, file, &name, &bytes, &count); file++) {
-        for (uint64_t bit = 0; bit < 8 * count; bit++, flips++) {
+        uint64_t stride = count < 100 ? 1 : 3; /* no power of two: every bit of a byte has its turn */
+        for (uint64_t bit = 0; bit < 8 * count; bit += stride, flips++) {
             bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
             int found = verify(disk, &error) != ZERO_OK;
             if (!CHECK(found && *error.message)) fprintf(stderr, "%s: bit %d\n", name, (int)bit);
@@ -298,11 +299,91 @@ static void wrong_manifests(void) {
     disk_free(d);
 }
 
+/* ---- saves that cannot be: the training is none the worse ---- */
+
+enum { APART = 2 };
+
+struct doomed {
+    struct disk *disk[APART]; /* of each rank */
+    const char *says;
+};
+
+static void fail_to_save(zero_engine *engine, uint32_t rank, void *user) {
+    const struct doomed *d = user;
+    struct plain p;
+    char before[33], after[33];
+    if (!CHECK_INT(plain_open(&p, engine, params, PARAMS, NULL), ZERO_OK)) return;
+    plain_step(&p, 1, NULL);
+    zero_engine_hash(engine, before);
+    CHECK_INT(engine_save(engine, disk_storage(d->disk[rank]), "/run"), ZERO_E_IO);
+    CHECK_CONTAINS(zero_last_error(), d->says); /* the same sentence on both */
+    zero_engine_hash(engine, after);
+    CHECK_STRING(after, before);
+    CHECK_INT(plain_step(&p, 1, NULL), ZERO_OK);
+    struct storage *s = disk_storage(d->disk[rank]);
+    CHECK_INT(s->ops->open(s, "/run/latest"), -2);
+    CHECK_INT(s->ops->open(s, "/run/.step_00000001.saving/token"), -2); /* nothing is left */
+}
+
+static void doomed_saves(void) {
+    char json[2048];
+    struct toy_setup setup = toy_setup_default();
+    setup.ranks = APART, setup.stage = 1;
+    toy_config(&setup, json, sizeof json);
+    struct disk *one = disk_create(), *two = disk_create();
+    ranks_run(APART, json, fail_to_save,
+              &(struct doomed){{one, two},
+                               "rank 1: /run/.step_00000001.saving is not the directory that rank 0 made"});
+    disk_set_free(one, 5000);
+    ranks_run(APART, json, fail_to_save, &(struct doomed){{one, one}, "rank 0: /run: a checkpoint needs "});
+    disk_free(one);
+    disk_free(two);
+}
+
+static void calls_out_of_order(void) {
+    char json[2048], dir[512], longest[5000];
+    struct toy_setup setup = toy_setup_default();
+    struct plain p;
+    toy_config(&setup, json, sizeof json);
+    snprintf(dir, sizeof dir, "%s/order", getenv("TEST_TMPDIR"));
+    zero_engine *engine = zero_engine_init(json);
+    CHECK_INT(zero_engine_save(engine, dir), ZERO_E_ORDER);
+    CHECK_INT(zero_engine_load(engine, dir), ZERO_E_ORDER);
+    plain_declare(&p, engine, params, PARAMS);
+    CHECK_INT(zero_engine_commit(engine, NULL), ZERO_OK);
+    CHECK_INT(zero_engine_save(engine, dir), ZERO_E_ORDER);
+    CHECK_INT(zero_engine_load(engine, dir), ZERO_E_IO);
+    CHECK_INT(zero_engine_fill(engine, toy_fill, NULL), ZERO_OK);
+    CHECK_INT(plain_pass(&p, ZERO_TRAIN, 0), ZERO_OK);
+    CHECK_INT(zero_engine_save(engine, dir), ZERO_E_ORDER);
+    CHECK_INT(zero_engine_load(engine, dir), ZERO_E_ORDER);
+    CHECK_INT(zero_engine_step(engine, NULL), ZERO_OK);
+    CHECK_INT(zero_engine_save(engine, NULL), ZERO_E_ARGUMENT);
+    CHECK_INT(zero_engine_save(engine, ""), ZERO_E_ARGUMENT);
+    memset(longest, 'x', sizeof longest - 1), longest[sizeof longest - 1] = 0;
+    CHECK_INT(zero_engine_save(engine, longest), ZERO_E_ARGUMENT);
+    CHECK_INT(zero_engine_prune(engine, dir, 0), ZERO_E_ARGUMENT);
+    CHECK_INT(zero_engine_set_note(engine, "text", longest), ZERO_E_ARGUMENT);
+    CHECK_INT(zero_engine_set_note(engine, "", "x"), ZERO_E_ARGUMENT);
+    for (int i = 0; i < 64; i++) {
+        char key[16];
+        snprintf(key, sizeof key, "key %d", i);
+        CHECK_INT(zero_engine_set_note(engine, key, "value"), ZERO_OK);
+    }
+    CHECK_INT(zero_engine_set_note(engine, "one more", "value"), ZERO_E_ARGUMENT);
+    CHECK_INT(zero_engine_set_note(engine, "key 7", "other"), ZERO_OK);
+    CHECK_STRING(zero_engine_note(engine, "key 7"), "other");
+    CHECK_INT(zero_engine_save(engine, dir), ZERO_OK);
+    zero_engine_destroy(engine);
+}
+
 int main(void) {
     every_bit_counts();
     other_models();
     damaged_files();
     wrong_pieces();
     wrong_manifests();
+    doomed_saves();
+    calls_out_of_order();
     return check_end();
 }

@@ -40,6 +40,7 @@ struct call {
 struct disk {
     struct storage head;
     pthread_mutex_t lock;
+    int64_t free_bytes;
     struct inode *inode;
     uint32_t inodes;
     struct entry *entry;
@@ -221,7 +222,7 @@ static int list(struct storage *s, const char *path, storage_name_fn fn, void *u
     return UNLOCKED(d, inode < 0 ? inode : 0);
 }
 
-static int64_t free_bytes(struct storage *s, const char *path) { return INT64_MAX; }
+static int64_t free_bytes(struct storage *s, const char *path) { return disk_of(s)->free_bytes; }
 
 static int open_file(struct storage *s, const char *path) {
     struct disk *d = disk_of(s);
@@ -291,6 +292,7 @@ static const struct storage_ops ops = {
 struct disk *disk_create(void) {
     struct disk *d = calloc(1, sizeof *d);
     d->head.ops = &ops;
+    d->free_bytes = INT64_MAX;
     pthread_mutex_init(&d->lock, NULL);
     add_inode(d, true);
     return d;
@@ -308,6 +310,7 @@ void disk_free(struct disk *d) {
     free(d);
 }
 
+void disk_set_free(struct disk *d, int64_t bytes) { d->free_bytes = bytes; }
 struct storage *disk_storage(struct disk *d) {
     return &d->head;
 }

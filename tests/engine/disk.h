@@ -16,6 +16,8 @@ struct disk *disk_create(void); /* an empty root: paths begin with "/" */
 void disk_free(struct disk *disk);
 struct storage *disk_storage(struct disk *disk);
 
+void disk_set_free(struct disk *disk, int64_t bytes); /* what it says is free; at first, no end of it */
+
 /* What there is becomes the durable state from which calls are counted. */
 void disk_settle(struct disk *disk);
 uint32_t disk_calls(const struct disk *disk); /* that change something, since disk_settle */
