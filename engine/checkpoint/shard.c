@@ -110,7 +110,6 @@ static zero_status write_all(struct storage_file *file, const struct piece *piec
     if (status) return status;
     status = storage_write(file, header, bytes, 0, error); /* of equal length: only digits came in */
     out->header_checksum = checksum(header, bytes);
-    out->bytes = d->count ? d->tensor[d->count - 1].offset + d->tensor[d->count - 1].bytes : bytes;
     free(header);
     return status;
 }
@@ -126,7 +125,8 @@ zero_status shard_write(struct storage *storage, const char *directory, uint32_t
     zero_status status = storage_join(directory, name, path, error);
     if (!status) status = draft_make(m, pieces, count, &d, error);
     if (status) return status;
-    status = storage_create(storage, path, &file, error);
+    status = shard_bytes(m, pieces, count, &out->bytes, error);
+    if (!status) status = storage_create(storage, path, out->bytes, &file, error);
     if (!status) status = write_all(&file, pieces, &d, source, user, block, out, error);
     if (!status) status = storage_sync(&file, error);
     storage_close(&file);

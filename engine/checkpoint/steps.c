@@ -155,7 +155,7 @@ static zero_status is_there(struct storage *s, const char *directory, const char
     char path[STORAGE_PATH_BYTES];
     zero_status status = storage_join(directory, name, path, error);
     if (status) return status;
-    int handle = s->ops->open(s, path);
+    storage_handle handle = s->ops->open(s, path);
     if (handle >= 0) s->ops->close(s, handle);
     *out = handle >= 0;
     return handle < 0 && handle != -ENOENT ? storage_check(handle, "open", path, error) : ZERO_OK;

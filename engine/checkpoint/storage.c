@@ -22,7 +22,7 @@ zero_status storage_join(const char *directory, const char *name, char out[STORA
 
 /* ---- files ---- */
 
-static zero_status start(struct storage *storage, int handle, const char *what, const char *path,
+static zero_status start(struct storage *storage, storage_handle handle, const char *what, const char *path,
                          struct storage_file *out, struct zero_error *error) {
     zero_status status = storage_check(handle, what, path, error);
     if (status) return status;
@@ -31,9 +31,9 @@ static zero_status start(struct storage *storage, int handle, const char *what, 
     return ZERO_OK;
 }
 
-zero_status storage_create(struct storage *storage, const char *path, struct storage_file *out,
-                           struct zero_error *error) {
-    return start(storage, storage->ops->create(storage, path), "create", path, out, error);
+zero_status storage_create(struct storage *storage, const char *path, uint64_t bytes,
+                           struct storage_file *out, struct zero_error *error) {
+    return start(storage, storage->ops->create(storage, path, bytes), "create", path, out, error);
 }
 
 zero_status storage_open(struct storage *storage, const char *path, struct storage_file *out,
@@ -129,7 +129,7 @@ zero_status storage_read_text(struct storage *storage, const char *path, size_t 
 zero_status storage_write_text(struct storage *storage, const char *path, const char *text, size_t bytes,
                                struct zero_error *error) {
     struct storage_file file;
-    zero_status status = storage_create(storage, path, &file, error);
+    zero_status status = storage_create(storage, path, 0, &file, error);
     if (status) return status;
     status = storage_write(&file, text, bytes, 0, error);
     if (!status) status = storage_sync(&file, error);

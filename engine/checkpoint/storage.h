@@ -19,6 +19,8 @@ enum { STORAGE_PATH_BYTES = 4096 };
 
 struct storage;
 
+typedef intptr_t storage_handle; /* of an open file; 0 or more */
+
 typedef void (*storage_name_fn)(void *user, const char *name);
 
 /* Results: 0 or more, or -errno. */
@@ -32,13 +34,17 @@ struct storage_ops {
     int (*remove)(struct storage *storage, const char *path);               /* a file */
     int64_t (*free_bytes)(struct storage *storage, const char *path);
 
-    int (*create)(struct storage *storage, const char *path); /* -EEXIST if it is there; a handle */
-    int (*open)(struct storage *storage, const char *path);   /* for reading; a handle */
-    int64_t (*size)(struct storage *storage, int handle);
-    int64_t (*read)(struct storage *storage, int handle, void *to, size_t bytes, uint64_t offset);
-    int64_t (*write)(struct storage *storage, int handle, const void *from, size_t bytes, uint64_t offset);
-    int (*sync)(struct storage *storage, int handle); /* its bytes are durable; its name is not */
-    void (*close)(struct storage *storage, int handle);
+    /* For writing. -EEXIST if it is there. `bytes`: what it will come to, where that is known, else 0: the space is
+     * taken now, and all of it will be written. */
+    storage_handle (*create)(struct storage *storage, const char *path, uint64_t bytes);
+    storage_handle (*open)(struct storage *storage, const char *path); /* for reading; a handle */
+    int64_t (*size)(struct storage *storage, storage_handle handle);
+    int64_t (*read)(struct storage *storage, storage_handle handle, void *to, size_t bytes, uint64_t offset);
+    /* May fail later: with what is written next, or when it is synced. */
+    int64_t (*write)(struct storage *storage, storage_handle handle, const void *from, size_t bytes,
+                     uint64_t offset);
+    int (*sync)(struct storage *storage, storage_handle handle); /* its bytes are durable; its name is not */
+    void (*close)(struct storage *storage, storage_handle handle);
 };
 
 struct storage { /* the head of every implementation's own struct */
@@ -49,7 +55,7 @@ struct storage *storage_posix(void);
 
 struct storage_file {
     struct storage *storage;
-    int handle;
+    storage_handle handle;
     bool broken;
     char path[STORAGE_PATH_BYTES];
 };
@@ -61,8 +67,8 @@ zero_status storage_check(int64_t result, const char *what, const char *path, st
 zero_status storage_join(const char *directory, const char *name, char out[STORAGE_PATH_BYTES],
                          struct zero_error *error);
 
-zero_status storage_create(struct storage *storage, const char *path, struct storage_file *out,
-                           struct zero_error *error);
+zero_status storage_create(struct storage *storage, const char *path, uint64_t bytes,
+                           struct storage_file *out, struct zero_error *error);
 zero_status storage_open(struct storage *storage, const char *path, struct storage_file *out,
                          struct zero_error *error);
 void storage_close(struct storage_file *file); /* a zeroed one, too */

@@ -166,7 +166,9 @@ static int make_directory(struct storage *s, const char *path) {
     return inode < 0 ? inode : 0;
 }
 
-static int create(struct storage *s, const char *path) { return add(s, path, false); }
+static storage_handle create(struct storage *s, const char *path, uint64_t bytes) {
+    return add(s, path, false);
+}
 
 static int take_away(struct storage *s, const char *path, bool directory) {
     struct disk *d = disk_of(s);
@@ -224,21 +226,21 @@ static int list(struct storage *s, const char *path, storage_name_fn fn, void *u
 
 static int64_t free_bytes(struct storage *s, const char *path) { return disk_of(s)->free_bytes; }
 
-static int open_file(struct storage *s, const char *path) {
+static storage_handle open_file(struct storage *s, const char *path) {
     struct disk *d = disk_of(s);
     LOCKED(d);
     int inode = inode_at(d, path);
     return UNLOCKED(d, inode >= 0 && d->inode[inode].directory ? -EISDIR : inode);
 }
 
-static int64_t size(struct storage *s, int handle) {
+static int64_t size(struct storage *s, storage_handle handle) {
     struct disk *d = disk_of(s);
     LOCKED(d);
     int64_t bytes = (int64_t)d->inode[handle].size;
     return UNLOCKED(d, bytes);
 }
 
-static int64_t read_file(struct storage *s, int handle, void *to, size_t bytes, uint64_t offset) {
+static int64_t read_file(struct storage *s, storage_handle handle, void *to, size_t bytes, uint64_t offset) {
     struct disk *d = disk_of(s);
     LOCKED(d);
     const struct inode *inode = &d->inode[handle];
@@ -248,7 +250,8 @@ static int64_t read_file(struct storage *s, int handle, void *to, size_t bytes, 
     return UNLOCKED(d, (int64_t)bytes);
 }
 
-static int64_t write_file(struct storage *s, int handle, const void *from, size_t bytes, uint64_t offset) {
+static int64_t write_file(struct storage *s, storage_handle handle, const void *from, size_t bytes,
+                          uint64_t offset) {
     struct disk *d = disk_of(s);
     uint8_t *copy = malloc(bytes);
     memcpy(copy, from, bytes);
@@ -260,14 +263,14 @@ static int64_t write_file(struct storage *s, int handle, const void *from, size_
     return UNLOCKED(d, (int64_t)bytes);
 }
 
-static int sync_file(struct storage *s, int handle) {
+static int sync_file(struct storage *s, storage_handle handle) {
     struct disk *d = disk_of(s);
     LOCKED(d);
     record(d, (struct call){.kind = CALL_SYNC, .inode = (uint32_t)handle});
     return UNLOCKED(d, 0);
 }
 
-static void close_file(struct storage *s, int handle) {}
+static void close_file(struct storage *s, storage_handle handle) {}
 
 static const struct storage_ops ops = {
     .make_directory = make_directory,

@@ -51,14 +51,15 @@ MORTAL(int, rename, (struct storage * s, const char *from, const char *to), s, f
 MORTAL(int, exchange, (struct storage * s, const char *a, const char *b), s, a, b)
 MORTAL(int, remove, (struct storage * s, const char *path), s, path)
 MORTAL(int64_t, free_bytes, (struct storage * s, const char *path), s, path)
-MORTAL(int, create, (struct storage * s, const char *path), s, path)
-MORTAL(int, open, (struct storage * s, const char *path), s, path)
-MORTAL(int64_t, size, (struct storage * s, int h), s, h)
-MORTAL(int64_t, read, (struct storage * s, int h, void *to, size_t n, uint64_t at), s, h, to, n, at)
-MORTAL(int64_t, write, (struct storage * s, int h, const void *from, size_t n, uint64_t at), s, h, from, n,
+MORTAL(storage_handle, create, (struct storage * s, const char *path, uint64_t n), s, path, n)
+MORTAL(storage_handle, open, (struct storage * s, const char *path), s, path)
+MORTAL(int64_t, size, (struct storage * s, storage_handle h), s, h)
+MORTAL(int64_t, read, (struct storage * s, storage_handle h, void *to, size_t n, uint64_t at), s, h, to, n,
        at)
-MORTAL(int, sync, (struct storage * s, int h), s, h)
-static void mortal_close(struct storage *s, int handle) { REAL->close(s, handle); }
+MORTAL(int64_t, write, (struct storage * s, storage_handle h, const void *from, size_t n, uint64_t at), s, h,
+       from, n, at)
+MORTAL(int, sync, (struct storage * s, storage_handle h), s, h)
+static void mortal_close(struct storage *s, storage_handle handle) { REAL->close(s, handle); }
 
 static const struct storage_ops mortal_ops = {
     .make_directory = mortal_make_directory,

@@ -74,10 +74,11 @@ static zero_status write_header(struct export *x, uint32_t file, uint32_t first,
     uint64_t bytes;
     file_name(x, file, name);
     zero_status status = storage_join(x->partial, name, path, error);
-    if (!status) status = storage_create(x->storage, path, &x->file[file], error);
     if (!status) status = safetensors_print(x->tensor + first, end - first, "pt", &header, &bytes, error);
     if (status) return status;
-    status = storage_write(&x->file[file], header, bytes, 0, error);
+    const struct tensor *last = &x->tensor[end - 1];
+    status = storage_create(x->storage, path, last->offset + last->bytes, &x->file[file], error);
+    if (!status) status = storage_write(&x->file[file], header, bytes, 0, error);
     free(header);
     return status;
 }
