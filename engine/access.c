@@ -38,8 +38,7 @@ static zero_status fill_all(zero_engine *e, zero_fill_fn fill, void *user) {
     return status;
 }
 
-/* Parameters were written at rest: what is replicated is gathered again. */
-static zero_status written(zero_engine *e) {
+zero_status engine_written(zero_engine *e) {
     e->version++;
     turn_take(&e->lock);
     zero_status status = executor_written(e->executor);
@@ -50,7 +49,7 @@ static zero_status written(zero_engine *e) {
 
 zero_status access_filled(zero_engine *e) {
     e->filled = true;
-    return written(e);
+    return engine_written(e);
 }
 
 zero_status zero_engine_fill(zero_engine *e, zero_fill_fn fill, void *user) {
@@ -163,5 +162,5 @@ zero_status zero_engine_put(zero_engine *e, const char *param, zero_kind kind, c
              end = min64(range.first + count, part.first + part.count);
     if (begin >= end) begin = end = range.first; /* of another rank */
     status = held_write(e, range.param->region, kind, begin, end - begin, in + (begin - range.first));
-    return kind == ZERO_PARAM && !status ? written(e) : status;
+    return kind == ZERO_PARAM && !status ? engine_written(e) : status;
 }

@@ -79,3 +79,36 @@ zero_status engine_agree_error(zero_engine *e, const struct zero_error *mine, co
     if (!status) status = comm_run(e->world, &call); /* those that failed do not come */
     return status ? engine_fail(e, comm_error(e->comm)) : ZERO_OK;
 }
+
+static zero_status pass_on(zero_engine *e, uint32_t rank, uint64_t code, const struct zero_error *mine) {
+    if (rank == e->rank) memcpy(e->piece, mine->message, sizeof mine->message);
+    struct comm_call call = {.kind = COMM_BROADCAST,
+                             .dtype = DTYPE_U8,
+                             .target_dtype = DTYPE_U8,
+                             .count = sizeof mine->message,
+                             .root = rank,
+                             .what = "a failure",
+                             .target = e->piece};
+    zero_status status = e->size > 1 ? engine_call(e, &call) : ZERO_OK;
+    if (status) return status;
+    if (e->size == 1) return refuse((zero_status)code, "%s", (const char *)e->piece);
+    return refuse((zero_status)code, "rank %" PRIu32 ": %s", rank, (const char *)e->piece);
+}
+
+zero_status engine_agree_said(zero_engine *e, const struct zero_error *mine, const uint64_t word[2],
+                              const char *what, const struct said **out_all) {
+    struct said *row = (struct said *)(void *)e->sum_message;
+    *row = (struct said){mine->code, {word[0], word[1]}};
+    struct comm_call call = {.kind = COMM_ALL_GATHER,
+                             .dtype = DTYPE_U8,
+                             .target_dtype = DTYPE_U8,
+                             .count = sizeof *row,
+                             .what = what,
+                             .source = row,
+                             .target = row + 1};
+    zero_status status = engine_call(e, &call);
+    for (uint32_t r = 0; r < e->size && !status; r++)
+        if (row[1 + r].code) return pass_on(e, r, row[1 + r].code, mine);
+    *out_all = row + 1;
+    return status;
+}

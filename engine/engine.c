@@ -10,6 +10,7 @@ const char *zero_version(void) { return "0.1.0"; }
 
 uint32_t zero_engine_rank(const zero_engine *e) { return e->rank; }
 uint32_t zero_engine_size(const zero_engine *e) { return e->size; }
+uint64_t zero_engine_steps(const zero_engine *e) { return e->steps; }
 uint32_t zero_engine_threads(const zero_engine *e) { return e->threads; }
 
 _Static_assert((int)ZERO_F32 == (int)DTYPE_F32 && (int)ZERO_BF16 == (int)DTYPE_BF16 &&
@@ -132,6 +133,7 @@ void zero_engine_destroy(zero_engine *e) {
     free(e->regions);
     free(e->refresh);
     model_free(&e->model);
+    manifest_free_entries(&e->notes);
     config_free(&e->config);
     turn_close(&e->lock);
     free(e);

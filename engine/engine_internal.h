@@ -7,6 +7,7 @@
 #ifndef ZERO_ENGINE_ENGINE_INTERNAL_H
 #define ZERO_ENGINE_ENGINE_INTERNAL_H
 
+#include "engine/checkpoint/manifest.h"
 #include "engine/comm/comm.h"
 #include "engine/config/config.h"
 #include "engine/executor.h"
@@ -53,7 +54,8 @@ struct zero_engine {
     struct loss_scale loss_scale; /* 1 unless compute is fp16 */
     struct reservation reservation[RESERVATIONS_MAX];
     uint32_t reservations;
-    uint8_t *sum_message, *piece; /* in the plan's messages */
+    struct manifest_entries notes; /* the host's, for checkpoints */
+    uint8_t *sum_message, *piece;  /* in the plan's messages */
 
     struct turn lock; /* guards the executor and its mechanisms */
     struct progress *progress;
@@ -132,6 +134,9 @@ zero_status engine_check_pass(const zero_engine *engine, const char *what);
 /* Ends an open pass, brings everything up to date: what every function "between steps" begins with. */
 zero_status engine_settle(zero_engine *engine);
 
+/* Parameters were written at rest: what is replicated is gathered again. */
+zero_status engine_written(zero_engine *engine);
+
 /* Parameters in the host's own memory (borrowed.c): weights go there at a begin, gradients come from there at
  * an end. `from`: the flat buffers' addresses of the parameter. */
 zero_status borrowed_check(const zero_engine *engine, struct zero_error *error);
@@ -161,5 +166,16 @@ zero_status engine_least(zero_engine *e, uint64_t *values, uint32_t count, const
  * failure is told only when all ranks are here, so that no rank hears of it in an earlier call, instead of
  * its own. */
 zero_status engine_agree_error(zero_engine *engine, const struct zero_error *mine, const char *what);
+
+/* What one rank tells the others beside its status. */
+struct said {
+    uint64_t code, word[2];
+};
+
+/* Collective: all ranks return the same: ZERO_OK, or the failure of the lowest rank that has one, in its words.
+ * Unlike engine_agree_error's, the failure is not the engine's: nothing is sticky. out_all[r], until the next
+ * collective call: what rank r said. */
+zero_status engine_agree_said(zero_engine *engine, const struct zero_error *mine, const uint64_t word[2],
+                              const char *what, const struct said **out_all);
 
 #endif

@@ -172,7 +172,9 @@ zero_status model_add_param(struct model *model, struct zero_unit *unit, const z
         return error_set(error, ZERO_E_ARGUMENT,
                          "parameter \"%s\" needs a slot to leave its addresses in, or spans", param->name);
     struct model_param *p = &model->param[model->params];
-    *p = (struct model_param){.unit = unit->index, .owner = owner, .flags = param->flags, .count = count};
+    *p = (struct model_param){
+        .unit = unit->index, .owner = owner, .flags = param->flags, .dims = param->dims, .count = count};
+    memcpy(p->shape, param->shape, sizeof p->shape);
     strcpy(p->name, param->name);
     if (owner != model->params) p->flags = model->param[owner].flags; /* the owner decides */
     p->group = p->flags & ZERO_NO_DECAY ? 1 : 0;

@@ -19,7 +19,8 @@ struct model_param {
     char name[NAME_BYTES_MAX];
     uint32_t unit, owner; /* owner: index of the parameter that it is tied to, or its own */
     uint32_t flags, group;
-    uint64_t count;
+    uint32_t dims;
+    uint64_t shape[ZERO_DIMS_MAX], count;
     uint32_t region;
     uint64_t offset;  /* elements, in the region */
     zero_slot *slot;  /* NULL: borrowed memory alone */

@@ -15,7 +15,7 @@
  *       backward_begin/end of the units in reverse order
  *     zero_engine_step
  *   between micro-steps: zero_micro_begin(ZERO_EVAL), forward_begin/end of the units
- *   between steps: zero_engine_flush, _get, _put, _hash
+ *   between steps: zero_engine_flush, _get, _put, _hash, _save, _load
  *   zero_engine_destroy
  *
  * Units may be skipped in a pass (a backward needs its forward), not reordered. A call out of order returns ZERO_E_ORDER, names the unit and
@@ -253,6 +253,37 @@ zero_status zero_engine_hash(zero_engine *engine, char out[33]);
 /* Sums over ranks in rank order, in double; the same bits on all ranks. count <= 64. For losses and stop
  * flags. Also within a pass, not between a unit's begin and end. */
 zero_status zero_engine_sum(zero_engine *engine, double *values, uint32_t count);
+
+/* ---- checkpoints: collective, between steps. engine/checkpoint/FORMAT.md says what is in the files ---- */
+
+/* Saves weights, optimizer state, step counters and notes as `dir`/step_NNNNNNNN, named by the number of
+ * updates done, and moves `dir`/latest to it. `dir` is one directory that all ranks share; its parent is there.
+ * A crash at any moment leaves the checkpoints that were complete before, and this one is complete or not seen.
+ * A checkpoint of the same step is replaced. Writes from where the state lives through 256 KiB of the plan.
+ * A save that fails changes nothing in the engine: training can go on. ZERO_E_IO names file and reason. */
+zero_status zero_engine_save(zero_engine *engine, const char *dir);
+
+/* Goes on from a checkpoint, saved at any stage, on any tier and number of ranks, of the same model and
+ * optimizer: after zero_engine_commit, in place of zero_engine_fill. `dir`: as for save (its latest is meant), or
+ * one step's directory in it. Each rank reads what it holds and verifies the checksums of that. The learning rate
+ * is the saved one: call zero_engine_set_lr afterwards to change it. A checkpoint without optimizer state (an
+ * imported one) begins with zero moments. ZERO_E_IO: missing or damaged, which file and where;
+ * ZERO_E_ARGUMENT: of another model or optimizer, and which parameter differs; in both cases the engine is as it
+ * was, unless damage shows only in the data: that failure is sticky. _weights: the weights alone; moments and step
+ * count begin anew, with any optimizer. */
+zero_status zero_engine_load(zero_engine *engine, const char *dir);
+zero_status zero_engine_load_weights(zero_engine *engine, const char *dir);
+
+/* Deletes all checkpoints in `dir` but the `keep` newest (at least 1) up to the latest. */
+zero_status zero_engine_prune(zero_engine *engine, const char *dir, uint64_t keep);
+
+/* What the host program wants to find again: texts that the next saves keep, and that a load replaces: how many
+ * samples were used, the state of its generators. At most 64, of at most 4,095 bytes; NULL removes one. The same
+ * on all ranks; rank 0's are saved. Local. The result of _note is valid until the next set or load. */
+zero_status zero_engine_set_note(zero_engine *engine, const char *key, const char *value);
+const char *zero_engine_note(const zero_engine *engine, const char *key); /* NULL: none */
+
+uint64_t zero_engine_steps(const zero_engine *engine); /* optimizer updates done, a loaded run's included */
 
 /* ---- counters, per rank, since init. Local ---- */
 

@@ -27,8 +27,9 @@ struct feed {
     const struct dataset *dataset;
     struct reader *train, *held_out;
     uint32_t rank, ranks, batch, micro_count, context;
-    uint64_t held_out_micros;  /* micro-batches that every rank evaluates, the same number on all */
-    int32_t *tokens, *targets; /* of one step: micro_count x batch x context */
+    uint64_t first_step, first_sample; /* where this run begins: zero unless it goes on from another */
+    uint64_t held_out_micros;          /* micro-batches that every rank evaluates, the same number on all */
+    int32_t *tokens, *targets;         /* of one step: micro_count x batch x context */
 };
 
 zero_status feed_open(const struct dataset *dataset, const struct config *config, uint32_t rank,

@@ -102,7 +102,7 @@ zero_status generate(zero_engine *engine, struct gpt *gpt, const struct job *job
                         .logits = malloc(vocab * sizeof *s.logits),
                         .state = job->config.seed,
                         .speaks = zero_engine_rank(engine) == 0,
-                        .is_text = job->dataset.train->token_bytes == 1};
+                        .is_text = job->is_text};
     if (!s.tokens || !s.logits)
         error_set(error, ZERO_E_MEMORY, "no memory for a sample's %u tokens and the scores of %u", context,
                   vocab);

@@ -23,8 +23,13 @@ struct job {
     uint64_t eval_every; /* 0: the held-out loss is not measured */
     uint64_t sample;     /* tokens to generate at the end */
     const char *prompt;  /* NULL: none is given */
-    const char *run;     /* directory */
-    bool run_is_new;     /* it is named by the date, and no other run may share it */
+    uint64_t save_every; /* steps; 0: nothing is saved */
+    uint64_t keep;       /* checkpoints; 0: all */
+    bool resume;
+    uint64_t resume_step; /* 0: the latest */
+    const char *run;      /* directory */
+    bool run_is_new;      /* it is named by the date, and no other run may share it */
+    bool is_text;         /* tokens are bytes */
     bool quiet;
     bool live; /* a live line on a terminal; not under mpirun, whose terminal is not where its output goes */
 };

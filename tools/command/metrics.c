@@ -5,8 +5,10 @@
 #include <math.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 const char *const record_tier_names[ZERO_TIERS] = {
     [ZERO_DEVICE] = "device", [ZERO_CPU] = "cpu", [ZERO_NVME] = "nvme"};
@@ -73,14 +75,39 @@ static zero_status make_directory(const char *name, bool fresh, char *path, stru
     return status;
 }
 
-zero_status metrics_open(const char *directory, bool fresh, struct zero_error *error, struct metrics *out) {
+/* Behind the last whole line of a step up to `steps`. */
+static long end_of_steps(FILE *file, uint64_t steps) {
+    char *line = NULL;
+    size_t capacity = 0;
+    long end = 0;
+    ssize_t length;
+    uint64_t step;
+    while ((length = getline(&line, &capacity, file)) > 0 && line[length - 1] == '\n' &&
+           sscanf(line, "{\"step\": %" SCNu64, &step) == 1 && step <= steps)
+        end += length;
+    free(line);
+    return end;
+}
+
+static FILE *open_behind(const char *path, uint64_t steps) {
+    FILE *file = fopen(path, steps ? "r+" : "w");
+    if (!file && steps && errno == ENOENT) file = fopen(path, "w");
+    if (!file || !steps) return file;
+    long end = end_of_steps(file, steps);
+    if (fseek(file, end, SEEK_SET) == 0 && ftruncate(fileno(file), end) == 0) return file;
+    fclose(file);
+    return NULL;
+}
+
+zero_status metrics_open(const char *directory, bool fresh, uint64_t steps_kept, struct zero_error *error,
+                         struct metrics *out) {
     if (strlen(directory) + sizeof "-2147483647" > sizeof out->directory || !*directory)
         return error_set(error, ZERO_E_ARGUMENT, "the run's directory has an empty or too long name");
     strcpy(out->directory, directory);
     zero_status status = make_directory(directory, fresh, out->directory, error);
     if (status != ZERO_OK) return status;
     sprintf(out->path, "%s/metrics.jsonl", out->directory);
-    out->file = fopen(out->path, "w");
+    out->file = open_behind(out->path, steps_kept);
     if (!out->file) return error_set(error, ZERO_E_IO, "cannot write %s: %s", out->path, strerror(errno));
     return ZERO_OK;
 }

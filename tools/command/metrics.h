@@ -13,9 +13,10 @@ struct metrics {
     char directory[4096], path[4096 + 32];
 };
 
-/* Makes the directory, its parents included. A file of an earlier run there is replaced; `fresh`: no run shares
- * the directory, whose name gets -2, -3, ... if there is one already. */
-zero_status metrics_open(const char *directory, bool fresh, struct zero_error *error, struct metrics *out);
+/* Makes the directory, its parents included. Of a file of an earlier run there the lines of the first `steps_kept`
+ * steps stay; `fresh`: no run shares the directory, whose name gets -2, -3, ... if there is one already. */
+zero_status metrics_open(const char *directory, bool fresh, uint64_t steps_kept, struct zero_error *error,
+                         struct metrics *out);
 
 /* Each line is flushed, so that a run can be watched, and a killed one loses nothing. */
 zero_status metrics_write(struct metrics *metrics, const struct record *record, struct zero_error *error);

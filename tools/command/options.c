@@ -31,7 +31,8 @@ static zero_status parse_option(const struct option *option, int argc, char **ar
                                 int *out_next, struct zero_error *error) {
     int next = at + 1;
     bool has_value = next < argc && (!is_option(argv[next]) || option->kind == OPTION_TEXT);
-    if (option->kind != OPTION_FLAG && !has_value)
+    bool needs_value = option->kind != OPTION_FLAG && option->kind != OPTION_MAYBE;
+    if (needs_value && !has_value)
         return error_set(error, ZERO_E_ARGUMENT, "%s needs a value: %s %s", option->name, option->name,
                          option->value);
     zero_status status = ZERO_OK;
@@ -41,6 +42,11 @@ static zero_status parse_option(const struct option *option, int argc, char **ar
         break;
     case OPTION_COUNT:
         status = parse_count(option, argv[next++], field, error);
+        break;
+    case OPTION_MAYBE: /* what is no number is the command's operand */
+        ((struct option_maybe *)field)->given = true;
+        if (has_value && argv[next][strspn(argv[next], "0123456789")] == 0)
+            status = parse_count(option, argv[next++], &((struct option_maybe *)field)->count, error);
         break;
     case OPTION_TEXT:
         *(const char **)field = argv[next++];

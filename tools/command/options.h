@@ -2,6 +2,7 @@
 #ifndef ZERO_TOOLS_COMMAND_OPTIONS_H
 #define ZERO_TOOLS_COMMAND_OPTIONS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -12,12 +13,18 @@ enum option_kind {
     OPTION_FLAG,  /* bool */
     OPTION_COUNT, /* uint64_t, at least 1 */
     OPTION_TEXT,  /* const char * */
+    OPTION_MAYBE, /* struct option_maybe: with or without a whole number behind it */
     OPTION_LIST   /* struct option_list: every argument up to the next option */
 };
 
 struct option_list {
     const char *const *items; /* in argv */
     uint64_t count;
+};
+
+struct option_maybe {
+    bool given;
+    uint64_t count; /* 0: without */
 };
 
 struct option {

@@ -12,12 +12,14 @@
 #include "tools/command/job.h"
 #include "tools/command/ranks.h"
 #include "tools/command/trainer.h"
+#include "tools/weights/weights.h"
 
 enum { LOCAL_RANKS_MAX = 1024 }; /* threads of one process */
 
 struct arguments {
     const char *config, *run, *model, *prompt;
-    uint64_t ranks, steps, eval_every, sample;
+    uint64_t ranks, steps, eval_every, sample, save_every, keep;
+    struct option_maybe resume;
     struct option_list data;
     bool quiet;
 };
@@ -32,11 +34,16 @@ static const struct option options[] = {
      OPTION_TEXT, FIELD(model)},
     {"--steps", "N", "optimizer steps (one pass over the training samples)", OPTION_COUNT, FIELD(steps)},
     {"--run", "DIR",
-     "where metrics.jsonl goes (a new one, runs/ and the date); one that is there is replaced", OPTION_TEXT,
-     FIELD(run)},
+     "where metrics.jsonl and checkpoints go (a new one, runs/ and the date); metrics.jsonl is replaced",
+     OPTION_TEXT, FIELD(run)},
     {"--eval-every", "K",
      "measures the loss of the held-out samples, of at most 256 spread evenly, every K steps and at the end",
      OPTION_COUNT, FIELD(eval_every)},
+    {"--save-every", "N", "saves a checkpoint in RUN/checkpoints every N steps, at the end and at Ctrl-C",
+     OPTION_COUNT, FIELD(save_every)},
+    {"--keep", "K", "deletes all but the K newest checkpoints after each save", OPTION_COUNT, FIELD(keep)},
+    {"--resume", "[STEP]", "goes on with --run DIR from its latest checkpoint, or from that of STEP",
+     OPTION_MAYBE, FIELD(resume)},
     {"--sample", "N", "generates N tokens at the end", OPTION_COUNT, FIELD(sample)},
     {"--prompt", "TEXT", "what the sample goes on from; for text only", OPTION_TEXT, FIELD(prompt)},
     {"--quiet", NULL, "prints the sample and the weights' hash only", OPTION_FLAG, FIELD(quiet)},
@@ -58,20 +65,6 @@ static zero_status read_config(const struct arguments *arguments, uint32_t ranks
         status = error_set(error, ZERO_E_CONFIG, "%s has no model block; add one, or give --model DIR",
                            arguments->config);
     return status;
-}
-
-static struct gpt_config gpt_config_of(const struct config_model *model) {
-    return (struct gpt_config){
-        .layers = (uint32_t)model->layers,
-        .width = (uint32_t)model->width,
-        .heads = (uint32_t)model->heads,
-        .context = (uint32_t)model->context,
-        .vocab = (uint32_t)model->vocab,
-        .inner = (uint32_t)model->inner,
-        .tied = model->tied,
-        .layer_norm_epsilon = model->layer_norm_epsilon,
-        .initializer_range = model->initializer_range,
-    };
 }
 
 /* What the GPT or its batch cannot be, before anything is started. */
@@ -124,7 +117,8 @@ static int run_job(struct job *job, const struct launch *launch) {
         fprintf(stderr, "zero train: %s\n", job->data_error.message);
         return EXIT_FAILED;
     }
-    if (status == ZERO_OK && job->sample && job->prompt && job->dataset.train->token_bytes != 1) {
+    job->is_text = status == ZERO_OK && job->dataset.train->token_bytes == 1;
+    if (status == ZERO_OK && job->sample && job->prompt && !job->is_text) {
         dataset_close(&job->dataset);
         return usage_error(launch, "--prompt is text, but the data are token files (.bin), and there is no "
                                    "tokenizer here: leave --prompt out");
@@ -176,6 +170,10 @@ static int train(const struct arguments *arguments, const struct launch *launch)
         .ranks = started(launch) ? launch->size : (uint32_t)arguments->ranks,
         .steps = arguments->steps,
         .eval_every = arguments->eval_every,
+        .save_every = arguments->save_every,
+        .keep = arguments->keep,
+        .resume = arguments->resume.given,
+        .resume_step = arguments->resume.count,
         .sample = arguments->sample,
         .prompt = arguments->prompt,
         .run = arguments->run ? arguments->run : default_run(run, sizeof run),
@@ -191,7 +189,7 @@ static int train(const struct arguments *arguments, const struct launch *launch)
                            "to the data block of %s",
                            arguments->config);
     if (status == ZERO_OK) {
-        job.model = gpt_config_of(&job.config.model);
+        job.model = weights_model(&job.config.model);
         status = check_model(&job.config, &job.model, arguments->config, &error);
     }
     int result;
@@ -226,6 +224,10 @@ static int run(int argc, char **argv) {
         return usage_error(
             &launch,
             "--ranks makes threads, but mpirun or srun has started the ranks already; drop one of the two");
+    if (arguments.resume.given && !arguments.run)
+        return usage_error(&launch, "--resume needs --run DIR: the run to go on with");
+    if (arguments.keep && !arguments.save_every)
+        return usage_error(&launch, "--keep says how many checkpoints stay; --save-every N makes them");
     if (arguments.ranks > LOCAL_RANKS_MAX)
         return usage_error(&launch, "--ranks makes at most 1024 threads; use mpirun for more");
     if (!arguments.ranks) arguments.ranks = 1;

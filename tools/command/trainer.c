@@ -15,6 +15,7 @@
 #include "tools/command/metrics.h"
 #include "tools/command/progress.h"
 #include "tools/command/report.h"
+#include "tools/command/saves.h"
 
 struct trainer {
     const struct job *job;
@@ -22,6 +23,9 @@ struct trainer {
     uint32_t rank, ranks;
     bool speaks; /* rank 0 */
     uint64_t steps;
+    struct position begin; /* of an interrupted run that this one goes on with */
+    struct saves saves;
+    struct zero_error save_error; /* of the last save, if it failed */
     zero_engine *engine;
     struct gpt *gpt;
     struct feed feed;
@@ -88,7 +92,9 @@ static zero_status open_model(struct trainer *t) {
     t->plan.struct_size = sizeof t->plan;
     zero_status status = gpt_create(t->engine, &t->job->model, (uint32_t)t->job->config.micro_batch, &t->gpt);
     if (status == ZERO_OK) status = zero_engine_commit(t->engine, &t->plan);
-    if (status == ZERO_OK) status = zero_engine_fill(t->engine, gpt_fill, &init);
+    if (status == ZERO_OK)
+        status = t->job->resume ? saves_resume(t->engine, t->job->run, t->job->resume_step, &t->begin)
+                                : zero_engine_fill(t->engine, gpt_fill, &init);
     return status == ZERO_OK ? ZERO_OK : engine_failed(t, status);
 }
 
@@ -105,9 +111,12 @@ static void open_files(struct trainer *t) {
         return;
     }
     t->steps = job->steps ? job->steps : one_pass(job);
-    if (feed_open(&job->dataset, &job->config, t->rank, t->ranks, t->error, &t->feed) == ZERO_OK)
-        feed_read_step(&t->feed, 0, t->error);
-    if (t->speaks) metrics_open(job->run, job->run_is_new, t->error, &t->metrics);
+    if (feed_open(&job->dataset, &job->config, t->rank, t->ranks, t->error, &t->feed) == ZERO_OK) {
+        t->feed.first_step = t->begin.steps;
+        t->feed.first_sample = t->begin.samples;
+        feed_read_step(&t->feed, t->begin.steps, t->error);
+    }
+    if (t->speaks) metrics_open(job->run, job->run_is_new, t->begin.steps, t->error, &t->metrics);
 }
 
 /* Ranks on different hosts may see different files under the same paths: they would train on samples that nobody
@@ -132,6 +141,12 @@ static zero_status compare_data(struct trainer *t) {
     return agree(t);
 }
 
+static zero_status open_saves(struct trainer *t) {
+    if (!t->job->save_every) return ZERO_OK;
+    zero_status status = saves_open(t->engine, t->metrics.directory, &t->saves);
+    return status == ZERO_OK ? ZERO_OK : engine_failed(t, status);
+}
+
 /* What was counted so far, in opening or in measuring, belongs to no step. */
 static zero_status count_from_here(struct trainer *t) {
     zero_status status = zero_engine_flush(t->engine);
@@ -148,10 +163,14 @@ static zero_status open_all(struct trainer *t) {
     open_files(t);
     status = agree(t);
     if (status == ZERO_OK) status = compare_data(t);
+    if (status == ZERO_OK) status = open_saves(t);
     if (status == ZERO_OK) status = count_from_here(t);
     if (status != ZERO_OK) return status;
     progress_open(&t->progress, t->job->quiet, t->job->live, t->steps, t->job->config.steps_per_print);
     if (t->speaks && !t->job->quiet) report_start(t->job, t->engine, t->metrics.directory, t->steps);
+    if (t->speaks && !t->job->quiet && t->job->resume)
+        progress_line("resumed   after step %" PRIu64 ", at sample %" PRIu64, t->begin.steps,
+                      t->begin.samples);
     return ZERO_OK;
 }
 
@@ -290,13 +309,38 @@ static zero_status write_step(struct trainer *t, const struct record *record, ze
     return status;
 }
 
+/* A save that fails costs the run nothing but the checkpoint: it goes on, and says so at the end again. */
+static zero_status save(struct trainer *t, uint64_t step) {
+    uint64_t steps = step - t->begin.steps;
+    struct position position = {step, t->begin.samples + steps * t->job->config.train_batch};
+    error_clear(&t->save_error);
+    zero_status status = saves_save(t->engine, &t->saves, position, t->job->keep);
+    if (status == ZERO_OK) return count_from_here(t);
+    error_set(&t->save_error, status, "saving at step %" PRIu64 ": %s", step, zero_last_error());
+    if (t->speaks) fprintf(stderr, "zero train: %s\n", t->save_error.message);
+    return count_from_here(t);
+}
+
+static bool save_is_due(const struct trainer *t, uint64_t step, bool interrupted) {
+    uint64_t every = t->job->save_every;
+    return every && (step % every == 0 || step == t->steps || interrupted);
+}
+
+static zero_status save_if_due(struct trainer *t, uint64_t step, zero_status status) {
+    bool interrupted = status == ZERO_E_INTERRUPTED;
+    if ((status != ZERO_OK && !interrupted) || !save_is_due(t, step, interrupted)) return status;
+    zero_status saved = save(t, step);
+    return status == ZERO_OK ? saved : status;
+}
+
 static zero_status run_steps(struct trainer *t) {
     struct record record = {0};
     zero_status status = ZERO_OK;
     bool interrupted = false;
-    for (record.step = 1; status == ZERO_OK && record.step <= t->steps; record.step++) {
+    for (record.step = t->begin.steps + 1; status == ZERO_OK && record.step <= t->steps; record.step++) {
         status = run_step(t, &record);
         interrupted = status == ZERO_E_INTERRUPTED;
+        status = save_if_due(t, record.step, status);
         if (!t->speaks || (status != ZERO_OK && status != ZERO_E_INTERRUPTED)) continue;
         status = write_step(t, &record, status);
     }
@@ -316,7 +360,7 @@ static zero_status finish(struct trainer *t) {
     status = zero_engine_hash(t->engine, hash);
     if (status != ZERO_OK) return engine_failed(t, status);
     if (t->speaks) progress_line("weights %s", hash);
-    return ZERO_OK;
+    return t->save_error.code ? error_pass(t->error, &t->save_error) : ZERO_OK;
 }
 
 zero_status trainer_run(const struct job *job, uint32_t rank, struct zero_error *error) {

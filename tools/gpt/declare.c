@@ -109,3 +109,22 @@ uint64_t gpt_parameters(const struct gpt_config *config) {
            c.layers * count_params(&c, block_params, BLOCK_PARAMS) +
            count_params(&c, head_params, c.tied ? HEAD_WEIGHT : HEAD_PARAMS);
 }
+
+bool gpt_param_at(const struct gpt_config *config, uint32_t index, struct gpt_param *out) {
+    struct gpt_config c = gpt_complete(config);
+    uint32_t in_blocks = c.layers * BLOCK_PARAMS, at = index - EMBEDDING_PARAMS;
+    const struct declaration *d = index < EMBEDDING_PARAMS ? &embedding_params[index] : NULL;
+    char prefix[32] = "";
+    if (index >= EMBEDDING_PARAMS && at < in_blocks) {
+        d = &block_params[at % BLOCK_PARAMS];
+        snprintf(prefix, sizeof prefix, "h.%u.", at / BLOCK_PARAMS);
+    } else if (index >= EMBEDDING_PARAMS) {
+        if (at - in_blocks >= (c.tied ? HEAD_WEIGHT : HEAD_PARAMS)) return false;
+        d = &head_params[at - in_blocks];
+    }
+    *out = (struct gpt_param){.dims = d->columns == NONE ? 1 : 2,
+                              .shape = {extent_of(&c, d->rows), extent_of(&c, d->columns)}};
+    out->count = out->shape[0] * out->shape[1];
+    snprintf(out->name, sizeof out->name, "%s%s", prefix, d->name);
+    return true;
+}

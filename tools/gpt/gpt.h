@@ -35,6 +35,14 @@ zero_status gpt_create(zero_engine *engine, const struct gpt_config *config, uin
                        struct gpt **out);
 void gpt_destroy(struct gpt *gpt);
 
+/* The distinct parameters, in the order in which gpt_create adds them; false past the last. */
+struct gpt_param {
+    char name[64];
+    uint32_t dims;
+    uint64_t shape[2], count;
+};
+bool gpt_param_at(const struct gpt_config *config, uint32_t index, struct gpt_param *out);
+
 uint64_t gpt_parameters(const struct gpt_config *config); /* distinct elements */
 
 /* Of the matrix products, forward and backward: 6 per weight of the linear layers and the head (tied or not;

@@ -11,6 +11,7 @@
 
 struct values {
     bool quiet;
+    struct option_maybe resume;
     uint64_t steps;
     const char *run;
     struct option_list data;
@@ -20,6 +21,7 @@ static const struct option options[] = {
     {"--quiet", NULL, "", OPTION_FLAG, offsetof(struct values, quiet)},
     {"--steps", "N", "", OPTION_COUNT, offsetof(struct values, steps)},
     {"--run", "DIR", "", OPTION_TEXT, offsetof(struct values, run)},
+    {"--resume", "[STEP]", "", OPTION_MAYBE, offsetof(struct values, resume)},
     {"--data", "PATH...", "", OPTION_LIST, offsetof(struct values, data)},
     {0},
 };
@@ -48,6 +50,14 @@ static void options_fill_their_fields(void) {
     CHECK_INT(PARSE("--quiet"), ZERO_OK);
     CHECK(operand == NULL);
     CHECK_INT(values.steps, 7); /* not given: kept */
+    CHECK_INT(values.resume.given, 0);
+    CHECK_INT(PARSE("--resume", "c.json"), ZERO_OK);
+    CHECK(values.resume.given && values.resume.count == 0);
+    CHECK_STRING(operand, "c.json");
+    CHECK_INT(PARSE("c.json", "--resume", "12", "--quiet"), ZERO_OK);
+    CHECK(values.resume.given && values.resume.count == 12 && values.quiet);
+    CHECK_INT(PARSE("c.json", "--resume"), ZERO_OK);
+    CHECK(values.resume.given && values.resume.count == 0);
 }
 
 static void wrong_options_are_named(void) {
@@ -93,7 +103,7 @@ static void metrics_are_one_object_per_line(void) {
     struct metrics metrics = {0};
     struct zero_error error;
     error_clear(&error);
-    CHECK_INT(metrics_open(path, false, &error, &metrics), ZERO_OK);
+    CHECK_INT(metrics_open(path, false, 0, &error, &metrics), ZERO_OK);
     struct record record = {.step = 1, .loss = NAN, .eval_loss = NAN, .grad_norm = INFINITY, .lr = 0.5};
     record.bytes[ZERO_CPU] = 3;
     CHECK_INT(metrics_write(&metrics, &record, &error), ZERO_OK);
@@ -108,20 +118,47 @@ static void metrics_are_one_object_per_line(void) {
     CHECK(file && !fgets(line, sizeof line, file));
     if (file) fclose(file);
     metrics_close(&metrics);
-    CHECK_INT(metrics_open(path, true, &error, &metrics), ZERO_OK); /* not the same directory again */
+    CHECK_INT(metrics_open(path, true, 0, &error, &metrics), ZERO_OK); /* not the same directory again */
     strcat(path, "-2");
     CHECK_STRING(metrics.directory, path);
     metrics_close(&metrics);
+}
+
+/* A resumed run's file keeps the steps before, and loses those that come again and a line that was cut short. */
+static void metrics_go_on(void) {
+    char path[512], line[4096];
+    snprintf(path, sizeof path, "%s/runs-XXXXXX", getenv("TEST_TMPDIR") ? getenv("TEST_TMPDIR") : "/tmp");
+    CHECK(mkdtemp(path) != NULL);
+    struct metrics metrics = {0};
+    struct zero_error error;
+    error_clear(&error);
+    CHECK_INT(metrics_open(path, false, 3, &error, &metrics), ZERO_OK);
+    struct record record = {0};
+    for (record.step = 1; record.step <= 5; record.step++) metrics_write(&metrics, &record, &error);
+    fputs("{\"step\": 6, \"lo", metrics.file);
+    metrics_close(&metrics);
+    for (uint64_t kept = 7; kept > 0; kept = kept == 7 ? 3 : 0) {
+        CHECK_INT(metrics_open(path, false, kept, &error, &metrics), ZERO_OK);
+        record.step = 77;
+        metrics_write(&metrics, &record, &error);
+        metrics_close(&metrics);
+        uint64_t lines = 0, step = 0;
+        FILE *file = fopen(metrics.path, "r");
+        while (fgets(line, sizeof line, file)) lines++, sscanf(line, "{\"step\": %" SCNu64, &step);
+        fclose(file);
+        CHECK_INT(lines, (kept < 5 ? kept : 5) + 1);
+        CHECK_INT(step, 77);
+    }
 }
 
 static void a_run_that_cannot_be_written_is_named(void) {
     struct metrics metrics = {0};
     struct zero_error error;
     error_clear(&error);
-    CHECK_INT(metrics_open("/dev/null/run", false, &error, &metrics), ZERO_E_IO);
+    CHECK_INT(metrics_open("/dev/null/run", false, 0, &error, &metrics), ZERO_E_IO);
     CHECK_CONTAINS(error.message, "/dev/null/run: Not a directory");
     error_clear(&error);
-    CHECK_INT(metrics_open("", false, &error, &metrics), ZERO_E_ARGUMENT);
+    CHECK_INT(metrics_open("", false, 0, &error, &metrics), ZERO_E_ARGUMENT);
     metrics.file = fopen("/dev/full", "w");
     error_clear(&error);
     strcpy(metrics.path, "/dev/full");
@@ -135,6 +172,7 @@ int main(void) {
     wrong_options_are_named();
     numbers_read_well();
     metrics_are_one_object_per_line();
+    metrics_go_on();
     a_run_that_cannot_be_written_is_named();
     return check_end();
 }

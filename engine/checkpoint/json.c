@@ -1,0 +1,112 @@
+/* The only file here that knows json-c. */
+#include "engine/checkpoint/json.h"
+
+#include <json-c/json.h>
+#include <limits.h>
+#include <math.h>
+#include <string.h>
+
+enum { DEPTH_MAX = 32 };
+
+static json_object *object_of(const struct json *value) { return (json_object *)(uintptr_t)value; }
+static const struct json *value_of(const json_object *object) { return (const struct json *)object; }
+
+zero_status json_parse(const char *text, size_t bytes, const char *name, struct json **out,
+                       struct zero_error *error) {
+    if (bytes >= INT_MAX || memchr(text, 0, bytes))
+        return error_set(error, ZERO_E_IO, "%s is no JSON: it is too long, or holds a zero byte", name);
+    json_tokener *tokener = json_tokener_new_ex(DEPTH_MAX);
+    if (!tokener) return error_set(error, ZERO_E_MEMORY, "no memory to parse %s", name);
+    json_tokener_set_flags(tokener, JSON_TOKENER_STRICT | JSON_TOKENER_VALIDATE_UTF8);
+    json_object *object = json_tokener_parse_ex(tokener, text, (int)bytes + 1); /* the zero ends a number */
+    enum json_tokener_error code = json_tokener_get_error(tokener);
+    json_tokener_free(tokener);
+    if (code == json_tokener_success && object) {
+        *out = (struct json *)object;
+        return ZERO_OK;
+    }
+    json_object_put(object);
+    return error_set(error, ZERO_E_IO, "%s is no JSON: %s", name,
+                     code == json_tokener_success ? "it is null" : json_tokener_error_desc(code));
+}
+
+void json_free(struct json *document) { json_object_put((json_object *)document); }
+
+bool json_is_object(const struct json *value) {
+    return json_object_is_type(object_of(value), json_type_object);
+}
+bool json_is_list(const struct json *value) { return json_object_is_type(object_of(value), json_type_array); }
+
+const struct json *json_get(const struct json *object, const char *key) {
+    json_object *found = NULL;
+    if (!json_is_object(object)) return NULL;
+    json_object_object_get_ex(object_of(object), key, &found);
+    return value_of(found);
+}
+
+uint64_t json_count(const struct json *value) {
+    if (json_is_object(value)) return (uint64_t)json_object_object_length(object_of(value));
+    return json_is_list(value) ? (uint64_t)json_object_array_length(object_of(value)) : 0;
+}
+
+const struct json *json_at(const struct json *list, uint64_t index) {
+    return index < json_count(list) && json_is_list(list)
+               ? value_of(json_object_array_get_idx(object_of(list), (size_t)index))
+               : NULL;
+}
+
+bool json_integer(const struct json *value, uint64_t *out) {
+    if (!json_object_is_type(object_of(value), json_type_int)) return false;
+    int64_t integer = json_object_get_int64(object_of(value));
+    if (integer < 0 || integer == INT64_MAX) return false; /* json-c's answer to what is too large */
+    *out = (uint64_t)integer;
+    return true;
+}
+
+bool json_real(const struct json *value, double *out) {
+    json_object *object = object_of(value);
+    if (!json_object_is_type(object, json_type_double) && !json_object_is_type(object, json_type_int))
+        return false;
+    *out = json_object_get_double(object);
+    return isfinite(*out);
+}
+
+bool json_flag(const struct json *value, bool *out) {
+    if (!json_object_is_type(object_of(value), json_type_boolean)) return false;
+    *out = json_object_get_boolean(object_of(value));
+    return true;
+}
+
+const char *json_string(const struct json *value) {
+    if (!json_object_is_type(object_of(value), json_type_string)) return NULL;
+    const char *text = json_object_get_string(object_of(value));
+    return strlen(text) == (size_t)json_object_get_string_len(object_of(value)) ? text : NULL;
+}
+
+const char *json_text(const struct json *value) {
+    return json_object_to_json_string_ext(object_of(value),
+                                          JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE);
+}
+
+zero_status json_each(const struct json *object, json_member_fn fn, void *user, struct zero_error *error) {
+    if (!json_is_object(object)) return ZERO_OK;
+    struct json_object_iterator at = json_object_iter_begin(object_of(object)),
+                                end = json_object_iter_end(object_of(object));
+    zero_status status = ZERO_OK;
+    for (; !status && !json_object_iter_equal(&at, &end); json_object_iter_next(&at))
+        status = fn(user, json_object_iter_peek_name(&at), value_of(json_object_iter_peek_value(&at)), error);
+    return status;
+}
+
+void json_write_string(FILE *file, const char *text) {
+    fputc('"', file);
+    for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
+        if (*c == '"' || *c == '\\')
+            fprintf(file, "\\%c", *c);
+        else if (*c < 0x20)
+            fprintf(file, "\\u%04x", *c);
+        else
+            fputc(*c, file);
+    }
+    fputc('"', file);
+}

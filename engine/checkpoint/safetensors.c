@@ -1,0 +1,238 @@
+#include "engine/checkpoint/safetensors.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/checkpoint/checksum.h"
+
+static const struct element_type {
+    const char *name;
+    uint64_t bytes;
+    enum dtype dtype;
+} types[] = {
+    {"F32", 4, DTYPE_F32},    {"BF16", 2, DTYPE_BF16}, {"F16", 2, DTYPE_F16},  {"U8", 1, DTYPE_U8},
+    {"BOOL", 1, DTYPES},      {"I8", 1, DTYPES},       {"F8_E5M2", 1, DTYPES}, {"F8_E4M3", 1, DTYPES},
+    {"F8_E4M3FN", 1, DTYPES}, {"I16", 2, DTYPES},      {"U16", 2, DTYPES},     {"I32", 4, DTYPES},
+    {"U32", 4, DTYPES},       {"F64", 8, DTYPES},      {"I64", 8, DTYPES},     {"U64", 8, DTYPES},
+};
+
+static const struct element_type *type_named(const char *name) {
+    for (size_t i = 0; name && i < sizeof types / sizeof *types; i++)
+        if (strcmp(types[i].name, name) == 0) return &types[i];
+    return NULL;
+}
+
+/* ---- reading ---- */
+
+struct reading {
+    const char *path;
+    struct tensor_table *table;
+    const struct json *notes;
+    uint64_t data_bytes;
+};
+
+static zero_status bad_tensor(const struct reading *r, const char *name, const char *what,
+                              struct zero_error *error) {
+    return error_set(error, ZERO_E_IO, "%s: the header's entry of \"%.100s\" %s; the file is damaged",
+                     r->path, name, what);
+}
+
+static bool read_shape(const struct json *shape, struct tensor *t) {
+    if (!json_is_list(shape) || json_count(shape) > TENSOR_DIMS_MAX) return false;
+    t->dims = (uint32_t)json_count(shape);
+    t->count = 1;
+    for (uint32_t d = 0; d < t->dims; d++)
+        if (!json_integer(json_at(shape, d), &t->shape[d]) ||
+            __builtin_mul_overflow(t->count, t->shape[d], &t->count) || t->count >> 56)
+            return false;
+    return true;
+}
+
+static zero_status read_tensor(void *user, const char *name, const struct json *value,
+                               struct zero_error *error) {
+    struct reading *r = user;
+    if (strcmp(name, "__metadata__") == 0) return ZERO_OK;
+    const struct element_type *type = type_named(json_string(json_get(value, "dtype")));
+    const struct json *offsets = json_get(value, "data_offsets");
+    struct tensor t = {.name = name, .note = json_string(json_get(r->notes, name))};
+    uint64_t begin, end;
+    if (!type) return bad_tensor(r, name, "has no dtype that is known", error);
+    if (!read_shape(json_get(value, "shape"), &t))
+        return bad_tensor(r, name, "has no shape of at most 8 dimensions", error);
+    if (json_count(offsets) != 2 || !json_integer(json_at(offsets, 0), &begin) ||
+        !json_integer(json_at(offsets, 1), &end) || begin > end || end > r->data_bytes)
+        return bad_tensor(r, name, "points outside of the file", error);
+    t.dtype = type->dtype;
+    t.offset = r->table->header_bytes + begin;
+    t.bytes = end - begin;
+    if (t.bytes != t.count * type->bytes)
+        return bad_tensor(r, name, "has another number of bytes than its shape", error);
+    r->table->tensor[r->table->count++] = t;
+    return ZERO_OK;
+}
+
+static int by_offset(const void *a, const void *b) {
+    const struct tensor *x = a, *y = b;
+    if (x->offset != y->offset) return x->offset < y->offset ? -1 : 1;
+    return x->bytes < y->bytes ? -1 : x->bytes > y->bytes;
+}
+
+/* Without holes, overlaps or bytes at the end that belong to nobody. */
+static zero_status check_cover(struct reading *r, struct zero_error *error) {
+    struct tensor_table *table = r->table;
+    uint64_t at = table->header_bytes;
+    qsort(table->tensor, table->count, sizeof *table->tensor, by_offset);
+    for (uint32_t i = 0; i < table->count; at += table->tensor[i++].bytes)
+        if (table->tensor[i].offset != at)
+            return bad_tensor(r, table->tensor[i].name, "does not begin where the one before it ends", error);
+    if (at == table->header_bytes + r->data_bytes) return ZERO_OK;
+    return error_set(error, ZERO_E_IO,
+                     "%s has %" PRIu64 " bytes, its tensors end at byte %" PRIu64 "; the file is damaged",
+                     r->path, table->header_bytes + r->data_bytes, at);
+}
+
+static zero_status check_length(const char *bytes, uint64_t count, uint64_t file_bytes, const char *path,
+                                uint64_t *out_length, struct zero_error *error) {
+    uint64_t length = 0;
+    for (int i = 0; i < 8 && count >= 8; i++) length |= (uint64_t)(unsigned char)bytes[i] << 8 * i;
+    if (count < 8 || file_bytes < 8 || length < 2 || length > file_bytes - 8)
+        return error_set(error, ZERO_E_IO, "%s is no safetensors file: it is too short for its header", path);
+    if (length > SAFETENSORS_HEADER_BYTES_MAX)
+        return error_set(error, ZERO_E_IO,
+                         "%s is no safetensors file, or has a header of more than %d bytes: %" PRIu64, path,
+                         SAFETENSORS_HEADER_BYTES_MAX, length);
+    *out_length = length;
+    return ZERO_OK;
+}
+
+static zero_status read_table(const char *bytes, uint64_t length, struct reading *r,
+                              struct zero_error *error) {
+    struct tensor_table *table = r->table;
+    zero_status status = json_parse(bytes + 8, (size_t)length, r->path, &table->document, error);
+    if (status) return status;
+    if (bytes[8] != '{' || !json_is_object(table->document))
+        return error_set(error, ZERO_E_IO, "%s is no safetensors file: its header is no JSON object",
+                         r->path);
+    table->header_bytes = 8 + length;
+    table->header_checksum = checksum(bytes, 8 + (size_t)length);
+    table->tensor = calloc(json_count(table->document) + 1, sizeof *table->tensor);
+    if (!table->tensor) return error_set(error, ZERO_E_MEMORY, "no memory for the tensors of %s", r->path);
+    r->notes = json_get(table->document, "__metadata__");
+    status = json_each(table->document, read_tensor, r, error);
+    return status ? status : check_cover(r, error);
+}
+
+zero_status safetensors_parse(const char *bytes, uint64_t count, uint64_t file_bytes, const char *path,
+                              struct tensor_table *out, struct zero_error *error) {
+    struct tensor_table table = {0};
+    uint64_t length;
+    zero_status status = check_length(bytes, count, file_bytes, path, &length, error);
+    if (status) return status;
+    if (count != 8 + length)
+        return error_set(error, ZERO_E_IO, "%s ends inside its header; the file is damaged", path);
+    struct reading r = {.path = path, .table = &table, .data_bytes = file_bytes - 8 - length};
+    status = read_table(bytes, length, &r, error);
+    if (status)
+        safetensors_free(&table);
+    else
+        *out = table;
+    return status;
+}
+
+zero_status safetensors_read(struct storage_file *file, struct tensor_table *out, struct zero_error *error) {
+    uint64_t file_bytes = 0, length = 0;
+    char prefix[8], *bytes;
+    zero_status status = storage_size(file, &file_bytes, error);
+    if (!status && file_bytes >= sizeof prefix) status = storage_read(file, prefix, sizeof prefix, 0, error);
+    if (!status)
+        status =
+            check_length(prefix, file_bytes < 8 ? file_bytes : 8, file_bytes, file->path, &length, error);
+    if (status) return status;
+    bytes = malloc(8 + (size_t)length + 1);
+    if (!bytes) return error_set(error, ZERO_E_MEMORY, "no memory for the header of %s", file->path);
+    status = storage_read(file, bytes, 8 + (size_t)length, 0, error);
+    bytes[8 + length] = 0;
+    if (!status) status = safetensors_parse(bytes, 8 + length, file_bytes, file->path, out, error);
+    free(bytes);
+    return status;
+}
+
+void safetensors_free(struct tensor_table *table) {
+    json_free(table->document);
+    free(table->tensor);
+    *table = (struct tensor_table){0};
+}
+
+const struct tensor *safetensors_find(const struct tensor_table *table, const char *name) {
+    for (uint32_t i = 0; i < table->count; i++)
+        if (strcmp(table->tensor[i].name, name) == 0) return &table->tensor[i];
+    return NULL;
+}
+
+/* ---- writing ---- */
+
+static const struct element_type *type_of(enum dtype dtype) {
+    const struct element_type *type = types;
+    while (type->dtype != dtype) type++;
+    return type;
+}
+
+static void print_metadata(FILE *file, const struct tensor *tensor, uint32_t count, const char *format) {
+    fputs("{\"__metadata__\":{", file);
+    const char *comma = "";
+    if (format) fprintf(file, "\"format\":\"%s\"", format), comma = ",";
+    for (uint32_t i = 0; i < count; i++) {
+        if (!tensor[i].note) continue;
+        fputs(comma, file), comma = ",";
+        json_write_string(file, tensor[i].name);
+        fputc(':', file);
+        json_write_string(file, tensor[i].note);
+    }
+    fputc('}', file);
+}
+
+static void print_tensor(FILE *file, const struct tensor *t, const char *type, uint64_t begin) {
+    fputc(',', file);
+    json_write_string(file, t->name);
+    fprintf(file, ":{\"dtype\":\"%s\",\"shape\":[", type);
+    for (uint32_t d = 0; d < t->dims; d++) fprintf(file, "%s%" PRIu64, d ? "," : "", t->shape[d]);
+    fprintf(file, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", begin, begin + t->bytes);
+}
+
+static void finish(char *bytes, uint64_t total, struct tensor *tensor, uint32_t count) {
+    for (int i = 0; i < 8; i++) bytes[i] = (char)((total - 8) >> 8 * i);
+    for (uint32_t i = 0; i < count; i++) tensor[i].offset += total;
+}
+
+zero_status safetensors_print(struct tensor *tensor, uint32_t count, const char *format, char **out,
+                              uint64_t *out_bytes, struct zero_error *error) {
+    char *bytes = NULL;
+    size_t length = 0;
+    FILE *file = open_memstream(&bytes, &length);
+    if (!file) return error_set(error, ZERO_E_MEMORY, "no memory for a header of %" PRIu32 " tensors", count);
+    fputs("\1\1\1\1\1\1\1\1", file); /* the length, once it is known */
+    print_metadata(file, tensor, count, format);
+    uint64_t at = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        struct tensor *t = &tensor[i];
+        const struct element_type *type = type_of(t->dtype);
+        t->bytes = t->count * type->bytes;
+        t->offset = at; /* from the data's start, until finish */
+        print_tensor(file, t, type->name, at);
+        at += t->bytes;
+    }
+    fputc('}', file);
+    long used = ftell(file);
+    for (; used % SAFETENSORS_ALIGN_BYTES; used++) fputc(' ', file);
+    bool failed = ferror(file);
+    if (fclose(file) != 0 || failed || length - 8 > SAFETENSORS_HEADER_BYTES_MAX) {
+        free(bytes);
+        return error_set(error, ZERO_E_MEMORY,
+                         "a safetensors header of %" PRIu32 " tensors is too large; use more ranks", count);
+    }
+    finish(bytes, length, tensor, count);
+    *out = bytes;
+    *out_bytes = length;
+    return ZERO_OK;
+}

@@ -1,0 +1,260 @@
+#include "engine/checkpoint/shard.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/checkpoint/checksum.h"
+
+enum { FIRST_DIGITS = 20, NAME_BYTES = MANIFEST_NAME_BYTES + 40 };
+
+static uint64_t min64(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+static uint64_t blocks_of(uint64_t count) { return (count + BLOCK_ELEMENTS - 1) / BLOCK_ELEMENTS; }
+
+/* ---- writing ---- */
+
+/* A header under construction: a tensor and its texts per piece. */
+struct draft {
+    struct tensor *tensor;
+    char **note;
+    char (*name)[NAME_BYTES];
+    uint32_t count;
+};
+
+static void draft_free(struct draft *d) {
+    for (uint32_t i = 0; d->note && i < d->count; i++) free(d->note[i]);
+    free(d->note);
+    free(d->name);
+    free(d->tensor);
+}
+
+static void draft_piece(struct draft *d, uint32_t i, const struct manifest *m, const struct piece *p) {
+    struct tensor *t = &d->tensor[i];
+    bool whole = p->count == p->param->count;
+    snprintf(d->name[i], NAME_BYTES, "%s/%s", manifest_kind(m, p->kind), p->param->name);
+    sprintf(d->note[i], "%0*" PRIu64, FIRST_DIGITS, p->first);
+    *t = (struct tensor){.name = d->name[i], .note = d->note[i], .count = p->count, .dtype = DTYPE_F32};
+    t->dims = whole ? p->param->dims : 1;
+    memcpy(t->shape, whole ? p->param->shape : &p->count, t->dims * sizeof *t->shape);
+}
+
+static zero_status draft_make(const struct manifest *m, const struct piece *pieces, uint32_t count,
+                              struct draft *out, struct zero_error *error) {
+    struct draft d = {.count = count};
+    d.tensor = calloc(count + 1, sizeof *d.tensor);
+    d.note = calloc(count + 1, sizeof *d.note);
+    d.name = calloc(count + 1, sizeof *d.name);
+    bool good = d.tensor && d.note && d.name;
+    for (uint32_t i = 0; i < count && good; i++) {
+        size_t bytes = FIRST_DIGITS + blocks_of(pieces[i].count) * (CHECKSUM_DIGITS + 1) + 1;
+        d.note[i] = malloc(bytes);
+        good = d.note[i] != NULL;
+        if (!good) break;
+        memset(d.note[i], ' ', bytes - 1); /* as long as it will be once the checksums are known */
+        d.note[i][bytes - 1] = 0;
+        draft_piece(&d, i, m, &pieces[i]);
+        d.note[i][FIRST_DIGITS] = bytes > FIRST_DIGITS + 1 ? ' ' : 0;
+    }
+    if (good) {
+        *out = d;
+        return ZERO_OK;
+    }
+    draft_free(&d);
+    return error_set(error, ZERO_E_MEMORY, "no memory for the header of %" PRIu32 " pieces", count);
+}
+
+zero_status shard_bytes(const struct manifest *m, const struct piece *pieces, uint32_t count,
+                        uint64_t *out_bytes, struct zero_error *error) {
+    struct draft d;
+    char *header = NULL;
+    zero_status status = draft_make(m, pieces, count, &d, error);
+    if (status) return status;
+    status = safetensors_print(d.tensor, count, NULL, &header, out_bytes, error);
+    for (uint32_t i = 0; i < count && !status; i++) *out_bytes += pieces[i].count * sizeof(float);
+    free(header);
+    draft_free(&d);
+    return status;
+}
+
+static zero_status write_piece(struct storage_file *file, const struct piece *p, struct draft *d, uint32_t i,
+                               piece_source source, void *user, float *block, struct zero_error *error) {
+    zero_status status = ZERO_OK;
+    char *note = d->note[i] + FIRST_DIGITS;
+    uint64_t offset = d->tensor[i].offset;
+    for (uint64_t at = 0; at < p->count && !status; at += BLOCK_ELEMENTS) {
+        uint64_t count = min64(p->count - at, BLOCK_ELEMENTS);
+        status = source(user, p, p->first + at, count, block, error);
+        if (status) break;
+        *note = ' ';
+        checksum_print(checksum(block, count * sizeof *block), note + 1);
+        note += CHECKSUM_DIGITS + 1;
+        status = storage_write(file, block, count * sizeof *block, offset + at * sizeof *block, error);
+    }
+    return status;
+}
+
+static zero_status write_all(struct storage_file *file, const struct piece *pieces, struct draft *d,
+                             piece_source source, void *user, float *block, struct manifest_file *out,
+                             struct zero_error *error) {
+    char *header = NULL;
+    uint64_t bytes = 0, again = 0;
+    zero_status status = safetensors_print(d->tensor, d->count, NULL, &header, &bytes, error);
+    free(header);
+    if (status) return status;
+    for (uint32_t i = 0; i < d->count && !status; i++)
+        status = write_piece(file, &pieces[i], d, i, source, user, block, error);
+    if (status) return status;
+    status = safetensors_print(d->tensor, d->count, NULL, &header, &again, error);
+    if (status) return status;
+    status = storage_write(file, header, bytes, 0, error); /* of equal length: only digits came in */
+    out->header_checksum = checksum(header, bytes);
+    free(header);
+    return status;
+}
+
+zero_status shard_write(struct storage *storage, const char *directory, uint32_t rank,
+                        const struct manifest *m, const struct piece *pieces, uint32_t count,
+                        piece_source source, void *user, float *block, struct manifest_file *out,
+                        struct zero_error *error) {
+    char name[32], path[STORAGE_PATH_BYTES];
+    struct storage_file file = {0};
+    struct draft d;
+    manifest_file_name(rank, name);
+    zero_status status = storage_join(directory, name, path, error);
+    if (!status) status = draft_make(m, pieces, count, &d, error);
+    if (status) return status;
+    status = shard_bytes(m, pieces, count, &out->bytes, error);
+    if (!status) status = storage_create(storage, path, out->bytes, &file, error);
+    if (!status) status = write_all(&file, pieces, &d, source, user, block, out, error);
+    if (!status) status = storage_sync(&file, error);
+    storage_close(&file);
+    draft_free(&d);
+    return status;
+}
+
+/* ---- opening ---- */
+
+static zero_status damaged(const struct shard *s, const char *tensor, const char *what,
+                           struct zero_error *error) {
+    return error_set(error, ZERO_E_IO, "%s: the piece \"%.150s\" %s; the file is damaged", s->file.path,
+                     tensor, what);
+}
+
+static const struct manifest_param *find_param(const struct manifest *m, const char *name) {
+    for (uint32_t i = 0; i < m->params; i++)
+        if (strcmp(m->param[i].name, name) == 0) return &m->param[i];
+    return NULL;
+}
+
+static bool find_kind(const struct manifest *m, const char *tensor, uint32_t *out_kind,
+                      const char **out_param) {
+    for (uint32_t kind = 0; kind <= m->states; kind++) {
+        const char *name = manifest_kind(m, kind);
+        size_t length = strlen(name);
+        if (strncmp(tensor, name, length) != 0 || tensor[length] != '/') continue;
+        *out_kind = kind;
+        *out_param = tensor + length + 1;
+        return true;
+    }
+    return false;
+}
+
+/* "00000000000000000012 0123456789abcdef 0123456789abcdef" */
+static bool read_first(const struct tensor *t, uint64_t *out_first) {
+    if (!t->note || strlen(t->note) != FIRST_DIGITS + blocks_of(t->count) * (CHECKSUM_DIGITS + 1))
+        return false;
+    if (strspn(t->note, "0123456789") != FIRST_DIGITS) return false;
+    *out_first = strtoull(t->note, NULL, 10);
+    return true;
+}
+
+static zero_status read_piece(const struct shard *s, const struct tensor *t, const struct manifest *m,
+                              struct piece *out, struct zero_error *error) {
+    const char *name;
+    if (t->dtype != DTYPE_F32 || !t->count) return damaged(s, t->name, "is not of fp32 elements", error);
+    if (!find_kind(m, t->name, &out->kind, &name)) return damaged(s, t->name, "is of an unknown kind", error);
+    out->param = find_param(m, name);
+    if (!out->param) return damaged(s, t->name, "is of no parameter of the manifest", error);
+    if (!read_first(t, &out->first)) return damaged(s, t->name, "has no checksums", error);
+    out->count = t->count;
+    if (out->first > out->param->count || t->count > out->param->count - out->first)
+        return damaged(s, t->name, "reaches past the end of its parameter", error);
+    return ZERO_OK;
+}
+
+static zero_status read_pieces(struct shard *s, const struct manifest *m,
+                               const struct manifest_file *expected, struct zero_error *error) {
+    uint64_t bytes;
+    zero_status status = storage_size(&s->file, &bytes, error);
+    if (status) return status;
+    if (bytes != expected->bytes)
+        return error_set(error, ZERO_E_IO,
+                         "%s has %" PRIu64 " bytes, %" PRIu64 " by the manifest; the file is damaged",
+                         s->file.path, bytes, expected->bytes);
+    status = safetensors_read(&s->file, &s->table, error);
+    if (status) return status;
+    if (s->table.header_checksum != expected->header_checksum)
+        return error_set(error, ZERO_E_IO,
+                         "%s: the header's checksum is not the manifest's; the file is damaged",
+                         s->file.path);
+    s->count = s->table.count;
+    s->piece = calloc(s->count + 1, sizeof *s->piece);
+    if (!s->piece)
+        return error_set(error, ZERO_E_MEMORY, "no memory for the %" PRIu32 " pieces of %s", s->count,
+                         s->file.path);
+    for (uint32_t i = 0; i < s->count && !status; i++)
+        status = read_piece(s, &s->table.tensor[i], m, &s->piece[i], error);
+    return status;
+}
+
+zero_status shard_open(struct storage *storage, const char *directory, uint32_t rank,
+                       const struct manifest *m, struct shard *out, struct zero_error *error) {
+    char name[32], path[STORAGE_PATH_BYTES];
+    *out = (struct shard){0};
+    manifest_file_name(rank, name);
+    zero_status status = storage_join(directory, name, path, error);
+    if (!status) status = storage_open(storage, path, &out->file, error);
+    if (!status) status = read_pieces(out, m, &m->file[rank], error);
+    if (status) shard_close(out);
+    return status;
+}
+
+void shard_close(struct shard *s) {
+    storage_close(&s->file);
+    safetensors_free(&s->table);
+    free(s->piece);
+    *s = (struct shard){0};
+}
+
+/* ---- reading ---- */
+
+static zero_status read_block(struct shard *s, uint32_t index, uint64_t b, uint64_t count, float *block,
+                              struct zero_error *error) {
+    const struct tensor *t = &s->table.tensor[index];
+    uint64_t offset = t->offset + b * BLOCK_BYTES, expected;
+    zero_status status = storage_read(&s->file, block, count * sizeof *block, offset, error);
+    if (status) return status;
+    const char *digits = t->note + FIRST_DIGITS + b * (CHECKSUM_DIGITS + 1) + 1;
+    if (checksum_parse(digits, &expected) && checksum(block, count * sizeof *block) == expected)
+        return ZERO_OK;
+    return error_set(error, ZERO_E_IO,
+                     "%s: bytes %" PRIu64 " to %" PRIu64
+                     ", of \"%.150s\", have another checksum; the file is damaged",
+                     s->file.path, offset, offset + count * sizeof *block, t->name);
+}
+
+zero_status shard_read(struct shard *s, uint32_t index, uint64_t first, uint64_t count, float *block,
+                       piece_sink sink, void *user, struct zero_error *error) {
+    const struct piece *p = &s->piece[index];
+    uint64_t begin = first - p->first, end = begin + count; /* in the piece */
+    zero_status status = ZERO_OK;
+    for (uint64_t b = begin / BLOCK_ELEMENTS; b * BLOCK_ELEMENTS < end && !status; b++) {
+        uint64_t from = b * BLOCK_ELEMENTS, to = min64(p->count, from + BLOCK_ELEMENTS);
+        status = read_block(s, index, b, to - from, block, error);
+        uint64_t low = begin > from ? begin : from, high = min64(end, to);
+        if (!status) status = sink(user, p, p->first + low, high - low, block + (low - from), error);
+    }
+    return status;
+}

@@ -1,0 +1,53 @@
+/* One rank's file: the pieces of parameters and optimizer state that it held, in safetensors. A piece is the
+ * tensor "KIND/PARAM", whole or a run of its elements; its metadata entry is its first element and a checksum
+ * per block of BLOCK_BYTES, so that a reader verifies what it reads without reading the rest. Written and
+ * read through one block of memory. */
+#ifndef ZERO_ENGINE_CHECKPOINT_SHARD_H
+#define ZERO_ENGINE_CHECKPOINT_SHARD_H
+
+#include "engine/checkpoint/manifest.h"
+#include "engine/checkpoint/safetensors.h"
+
+enum { BLOCK_BYTES = 256 * 1024, BLOCK_ELEMENTS = BLOCK_BYTES / 4 };
+
+struct piece {
+    const struct manifest_param *param;
+    uint32_t kind;         /* manifest_kind */
+    uint64_t first, count; /* elements of the parameter; at least one */
+};
+
+/* Fills `out` with elements [first, first + count) of the piece's parameter and kind. Called in file order. */
+typedef zero_status (*piece_source)(void *user, const struct piece *piece, uint64_t first, uint64_t count,
+                                    float *out, struct zero_error *error);
+typedef zero_status (*piece_sink)(void *user, const struct piece *piece, uint64_t first, uint64_t count,
+                                  const float *in, struct zero_error *error);
+
+/* Writes directory/rank_NNNNN.safetensors and makes it durable, but for its name. `block`: BLOCK_BYTES. */
+zero_status shard_write(struct storage *storage, const char *directory, uint32_t rank,
+                        const struct manifest *manifest, const struct piece *pieces, uint32_t count,
+                        piece_source source, void *user, float *block, struct manifest_file *out,
+                        struct zero_error *error);
+
+/* How large the file will be. */
+zero_status shard_bytes(const struct manifest *manifest, const struct piece *pieces, uint32_t count,
+                        uint64_t *out_bytes, struct zero_error *error);
+
+struct shard {
+    struct storage_file file;
+    struct tensor_table table;
+    struct piece *piece; /* parallel to the table's tensors */
+    uint32_t count;
+};
+
+/* Opens the file of `rank`; its header is what the manifest says, and its pieces are of the manifest's
+ * parameters. */
+zero_status shard_open(struct storage *storage, const char *directory, uint32_t rank,
+                       const struct manifest *manifest, struct shard *out, struct zero_error *error);
+void shard_close(struct shard *shard); /* a zeroed one, too */
+
+/* Elements [first, first + count) of the parameter, within piece `index`: every block that holds some of them
+ * is read whole and verified before the sink sees it. */
+zero_status shard_read(struct shard *shard, uint32_t index, uint64_t first, uint64_t count, float *block,
+                       piece_sink sink, void *user, struct zero_error *error);
+
+#endif

@@ -1,0 +1,287 @@
+#include "engine/checkpoint/steps.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/checkpoint/checksum.h"
+#include "engine/checkpoint/manifest.h"
+
+#define LATEST "latest"
+#define LATEST_NEW ".latest.new"
+
+/* ---- names ---- */
+
+void steps_name(uint64_t step, char out[STEP_NAME_BYTES]) {
+    snprintf(out, STEP_NAME_BYTES, "step_%08" PRIu64, step);
+}
+
+bool steps_parse(const char *name, uint64_t *out_step) {
+    char *end, again[STEP_NAME_BYTES];
+    if (strncmp(name, "step_", 5) != 0) return false;
+    uint64_t step = strtoull(name + 5, &end, 10);
+    steps_name(step, again);
+    if (*end || strcmp(again, name) != 0) return false; /* signs, blanks, too large */
+    *out_step = step;
+    return true;
+}
+
+static zero_status hidden_path(const char *root, uint64_t step, const char *state,
+                               char out[STORAGE_PATH_BYTES], struct zero_error *error) {
+    char name[STEP_NAME_BYTES], hidden[STEP_NAME_BYTES + 16];
+    steps_name(step, name);
+    snprintf(hidden, sizeof hidden, ".%s.%s", name, state);
+    return storage_join(root, hidden, out, error);
+}
+
+static zero_status step_path(const char *root, uint64_t step, char out[STORAGE_PATH_BYTES],
+                             struct zero_error *error) {
+    char name[STEP_NAME_BYTES];
+    steps_name(step, name);
+    return storage_join(root, name, out, error);
+}
+
+/* ---- lists ---- */
+
+struct names {
+    char (*name)[256];
+    uint32_t count;
+    bool failed;
+};
+
+static void add_name(void *user, const char *name) {
+    struct names *n = user;
+    char(*list)[256] = realloc(n->name, (n->count + 1) * sizeof *list);
+    if (list) n->name = list;
+    if (list && strlen(name) < sizeof *list)
+        strcpy(list[n->count++], name);
+    else
+        n->failed = true;
+}
+
+static zero_status list(struct storage *s, const char *path, struct names *out, struct zero_error *error) {
+    *out = (struct names){0};
+    zero_status status = storage_check(s->ops->list(s, path, add_name, out), "list", path, error);
+    if (!status && out->failed) status = error_set(error, ZERO_E_MEMORY, "no memory to list %s", path);
+    return status;
+}
+
+/* A directory of files. */
+static zero_status remove_tree(struct storage *s, const char *path, struct zero_error *error) {
+    struct names names;
+    char file[STORAGE_PATH_BYTES];
+    zero_status status = list(s, path, &names, error);
+    for (uint32_t i = 0; i < names.count && !status; i++) {
+        status = storage_join(path, names.name[i], file, error);
+        if (!status) status = storage_check(s->ops->remove(s, file), "remove", file, error);
+    }
+    free(names.name);
+    if (!status) status = storage_check(s->ops->remove_directory(s, path), "remove", path, error);
+    return status;
+}
+
+static zero_status remove_leftover(struct storage *s, const char *root, const char *name,
+                                   struct zero_error *error) {
+    char path[STORAGE_PATH_BYTES];
+    if (strncmp(name, ".step_", 6) != 0 && strcmp(name, LATEST_NEW) != 0) return ZERO_OK;
+    zero_status status = storage_join(root, name, path, error);
+    if (status) return status;
+    if (*name == '.' && name[1] == 's') return remove_tree(s, path, error);
+    return storage_check(s->ops->remove(s, path), "remove", path, error);
+}
+
+static int ascending(const void *a, const void *b) {
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+zero_status steps_list(struct storage *s, const char *root, uint64_t **out_steps, uint32_t *out_count,
+                       struct zero_error *error) {
+    struct names names;
+    uint64_t *steps = NULL;
+    uint32_t count = 0;
+    zero_status status = list(s, root, &names, error);
+    if (!status && names.count && !(steps = calloc(names.count, sizeof *steps)))
+        status = error_set(error, ZERO_E_MEMORY, "no memory to list %s", root);
+    for (uint32_t i = 0; i < names.count && !status; i++) count += steps_parse(names.name[i], &steps[count]);
+    free(names.name);
+    if (count) qsort(steps, count, sizeof *steps, ascending);
+    if (!status) *out_steps = steps, *out_count = count;
+    return status;
+}
+
+/* ---- latest ---- */
+
+static zero_status read_latest(struct storage *s, const char *root, uint64_t *out_step,
+                               struct zero_error *error) {
+    char path[STORAGE_PATH_BYTES], *text;
+    size_t bytes;
+    uint64_t sum;
+    zero_status status = storage_join(root, LATEST, path, error);
+    if (!status) status = storage_read_text(s, path, 256, &text, &bytes, error);
+    if (status) return status;
+    char *blank = strchr(text, ' ');
+    bool good = blank && bytes == (size_t)(blank - text) + 1 + CHECKSUM_DIGITS + 1 &&
+                text[bytes - 1] == '\n' && checksum_parse(blank + 1, &sum) &&
+                sum == checksum(text, (size_t)(blank - text));
+    if (good) *blank = 0;
+    if (!good || !steps_parse(text, out_step))
+        status = error_set(error, ZERO_E_IO, "%s is damaged; name the step's directory instead", path);
+    free(text);
+    return status;
+}
+
+static zero_status write_latest(struct storage *s, const char *root, uint64_t step,
+                                struct zero_error *error) {
+    char path[STORAGE_PATH_BYTES], fresh[STORAGE_PATH_BYTES], name[STEP_NAME_BYTES], sum[CHECKSUM_DIGITS + 1];
+    char text[STEP_NAME_BYTES + CHECKSUM_DIGITS + 4];
+    steps_name(step, name);
+    checksum_print(checksum(name, strlen(name)), sum);
+    int bytes = snprintf(text, sizeof text, "%s %s\n", name, sum);
+    zero_status status = storage_join(root, LATEST, path, error);
+    if (!status) status = storage_join(root, LATEST_NEW, fresh, error);
+    if (!status) status = storage_write_text(s, fresh, text, (size_t)bytes, error);
+    if (!status) status = storage_check(s->ops->rename(s, fresh, path), "rename", fresh, error);
+    return status ? status
+                  : storage_check(s->ops->sync_directory(s, root), "make durable (fsync)", root, error);
+}
+
+/* ---- finding ---- */
+
+static zero_status is_there(struct storage *s, const char *directory, const char *name, bool *out,
+                            struct zero_error *error) {
+    char path[STORAGE_PATH_BYTES];
+    zero_status status = storage_join(directory, name, path, error);
+    if (status) return status;
+    storage_handle handle = s->ops->open(s, path);
+    if (handle >= 0) s->ops->close(s, handle);
+    *out = handle >= 0;
+    return handle < 0 && handle != -ENOENT ? storage_check(handle, "open", path, error) : ZERO_OK;
+}
+
+static zero_status nothing_there(struct storage *s, const char *path, struct zero_error *error) {
+    uint64_t *steps = NULL, step = 0;
+    uint32_t count = 0;
+    zero_status status = steps_list(s, path, &steps, &count, error);
+    if (count) step = steps[count - 1];
+    free(steps);
+    if (status) return status;
+    char name[STEP_NAME_BYTES];
+    steps_name(step, name);
+    if (count)
+        return error_set(error, ZERO_E_IO, "%s has no " LATEST "; name a step's directory in it, %s say",
+                         path, name);
+    return error_set(error, ZERO_E_IO, "%s holds no checkpoint: it has neither " MANIFEST_NAME " nor " LATEST,
+                     path);
+}
+
+zero_status steps_find(struct storage *s, const char *path, char out[STORAGE_PATH_BYTES],
+                       struct zero_error *error) {
+    bool is_step = false, is_root = false;
+    uint64_t step = 0;
+    zero_status status = is_there(s, path, MANIFEST_NAME, &is_step, error);
+    if (!status) status = is_there(s, path, LATEST, &is_root, error);
+    if (status) return status;
+    if (!is_step && !is_root) return nothing_there(s, path, error);
+    if (!is_step) status = read_latest(s, path, &step, error);
+    if (status) return status;
+    if (!is_step) return step_path(path, step, out, error);
+    snprintf(out, STORAGE_PATH_BYTES, "%s", path);
+    return ZERO_OK;
+}
+
+/* ---- saving ---- */
+
+static zero_status make_root(struct storage *s, const char *root, struct zero_error *error) {
+    char parent[STORAGE_PATH_BYTES];
+    int made = s->ops->make_directory(s, root);
+    if (made == -EEXIST) return ZERO_OK;
+    zero_status status = storage_check(made, "make the directory", root, error);
+    if (status) return status;
+    snprintf(parent, sizeof parent, "%s", root);
+    size_t length = strlen(parent);
+    while (length > 1 && parent[length - 1] == '/') parent[--length] = 0;
+    char *slash = strrchr(parent, '/');
+    if (slash == parent) slash[1] = 0;
+    if (slash && slash != parent) *slash = 0;
+    return storage_check(s->ops->sync_directory(s, slash ? parent : "."), "make durable (fsync)",
+                         slash ? parent : ".", error);
+}
+
+zero_status steps_written(const char *root, uint64_t step, char out[STORAGE_PATH_BYTES],
+                          struct zero_error *error) {
+    return hidden_path(root, step, "saving", out, error);
+}
+
+zero_status steps_begin(struct storage *s, const char *root, uint64_t step, char out[STORAGE_PATH_BYTES],
+                        struct zero_error *error) {
+    struct names names = {0};
+    zero_status status = make_root(s, root, error);
+    if (!status) status = list(s, root, &names, error);
+    for (uint32_t i = 0; i < names.count && !status; i++)
+        status = remove_leftover(s, root, names.name[i], error);
+    free(names.name);
+    if (!status) status = steps_written(root, step, out, error);
+    if (!status) status = storage_check(s->ops->make_directory(s, out), "make the directory", out, error);
+    return status;
+}
+
+static zero_status move(struct storage *s, const char *written, const char *path, bool *out_exchanged,
+                        struct zero_error *error) {
+    int result = s->ops->rename(s, written, path);
+    *out_exchanged = result == -EEXIST || result == -ENOTEMPTY; /* this step was saved before */
+    if (*out_exchanged) result = s->ops->exchange(s, written, path);
+    if (*out_exchanged && (result == -EINVAL || result == -ENOSYS))
+        return error_set(
+            error, ZERO_E_IO,
+            "%s is there already, and this file system cannot exchange directories; remove it, or "
+            "save elsewhere",
+            path);
+    return storage_check(result, "rename to", path, error);
+}
+
+zero_status steps_publish(struct storage *s, const char *root, uint64_t step, const char *written,
+                          struct zero_error *error) {
+    char path[STORAGE_PATH_BYTES];
+    bool exchanged = false;
+    zero_status status = step_path(root, step, path, error);
+    if (!status)
+        status = storage_check(s->ops->sync_directory(s, written), "make durable (fsync)", written, error);
+    if (!status) status = move(s, written, path, &exchanged, error);
+    if (!status) status = storage_check(s->ops->sync_directory(s, root), "make durable (fsync)", root, error);
+    if (!status) status = write_latest(s, root, step, error);
+    if (!status && exchanged) status = remove_tree(s, written, error);
+    return status;
+}
+
+void steps_abandon(struct storage *s, const char *written) {
+    struct zero_error ignored;
+    error_clear(&ignored);
+    remove_tree(s, written, &ignored);
+}
+
+/* ---- deleting ---- */
+
+/* Gone under its name before its first file is: half of a checkpoint is never seen. */
+static zero_status remove_step(struct storage *s, const char *root, uint64_t step, struct zero_error *error) {
+    char path[STORAGE_PATH_BYTES], hidden[STORAGE_PATH_BYTES];
+    zero_status status = step_path(root, step, path, error);
+    if (!status) status = hidden_path(root, step, "removed", hidden, error);
+    if (!status) status = storage_check(s->ops->rename(s, path, hidden), "rename", path, error);
+    if (!status) status = storage_check(s->ops->sync_directory(s, root), "make durable (fsync)", root, error);
+    return status ? status : remove_tree(s, hidden, error);
+}
+
+zero_status steps_prune(struct storage *s, const char *root, uint64_t keep, struct zero_error *error) {
+    uint64_t *steps = NULL, latest = 0;
+    uint32_t count = 0;
+    zero_status status = read_latest(s, root, &latest, error);
+    if (!status) status = steps_list(s, root, &steps, &count, error);
+    while (count && steps[count - 1] > latest) count--;
+    for (uint32_t i = 0; !status && i + (keep ? keep : 1) < count; i++)
+        status = remove_step(s, root, steps[i], error);
+    free(steps);
+    return status;
+}

@@ -1,0 +1,216 @@
+/* Loading: every rank reads the manifest and all headers, takes what it holds from the pieces that overlap it, and
+ * writes that where the state lives. Whatever can be checked without the data is checked before anything is
+ * changed. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/held.h"
+#include "engine/saved.h"
+#include "engine/shadow.h"
+
+struct load {
+    zero_engine *e;
+    struct checkpoint checkpoint;
+    const struct model_param **model_param; /* by the manifest's parameter */
+    bool weights_only;                      /* moments and counters begin anew */
+};
+
+/* ---- is it this model's ---- */
+
+static bool same_states(const zero_engine *e, const struct manifest *m) {
+    bool same = m->states == e->state_count && strcmp(m->optimizer, e->optimizer->name) == 0;
+    for (uint32_t k = 0; k < m->states && same; k++)
+        same = strcmp(m->state[k], e->optimizer->state_names[k]) == 0;
+    return same;
+}
+
+static zero_status check_optimizer(struct load *l, struct zero_error *error) {
+    const struct manifest *m = &l->checkpoint.manifest;
+    if (!*m->optimizer) l->weights_only = true;
+    if (l->weights_only || same_states(l->e, m)) return ZERO_OK;
+    return error_set(error, ZERO_E_ARGUMENT,
+                     "%s is of optimizer %s with %" PRIu32 " states, this run's is %s with %" PRIu32
+                     "; use the same, or load the weights alone",
+                     l->checkpoint.path, m->optimizer, m->states, l->e->optimizer->name, l->e->state_count);
+}
+
+static zero_status check_param(struct load *l, uint32_t index, struct zero_error *error) {
+    const struct manifest_param *saved = &l->checkpoint.manifest.param[index];
+    const struct model_param *own = model_find(&l->e->model, saved->name);
+    if (!own || own->owner != own - l->e->model.param)
+        return error_set(error, ZERO_E_ARGUMENT, "%s has a parameter \"%s\", which this model has not",
+                         l->checkpoint.path, saved->name);
+    bool same = saved->dims == own->dims && saved->count == own->count &&
+                memcmp(saved->shape, own->shape, saved->dims * sizeof *saved->shape) == 0;
+    if (!same)
+        return error_set(error, ZERO_E_ARGUMENT,
+                         "%s: \"%s\" has %" PRIu64 " elements in %" PRIu32
+                         " dimensions, this model's has %" PRIu64 " in %" PRIu32 ", or the dimensions differ",
+                         l->checkpoint.path, saved->name, saved->count, saved->dims, own->count, own->dims);
+    if (!l->weights_only && saved->frozen != !!(own->flags & ZERO_FROZEN))
+        return error_set(error, ZERO_E_ARGUMENT,
+                         "%s: \"%s\" is %s, and this model %s it; load the weights alone", l->checkpoint.path,
+                         saved->name, saved->frozen ? "frozen" : "trained",
+                         saved->frozen ? "trains" : "freezes");
+    l->model_param[index] = own;
+    return ZERO_OK;
+}
+
+static zero_status check_model(struct load *l, struct zero_error *error) {
+    const struct manifest *m = &l->checkpoint.manifest;
+    const struct model *model = &l->e->model;
+    l->model_param = calloc(m->params + 1, sizeof *l->model_param);
+    if (!l->model_param)
+        return error_set(error, ZERO_E_MEMORY, "no memory to load %" PRIu32 " parameters", m->params);
+    zero_status status = ZERO_OK;
+    for (uint32_t i = 0; i < m->params && !status; i++) status = check_param(l, i, error);
+    for (uint32_t i = 0; i < model->params && !status; i++) {
+        bool there = model->param[i].owner != i;
+        for (uint32_t k = 0; k < m->params && !there; k++) there = l->model_param[k] == &model->param[i];
+        if (!there)
+            status = error_set(error, ZERO_E_ARGUMENT, "%s lacks the parameter \"%s\" of this model",
+                               l->checkpoint.path, model->param[i].name);
+    }
+    return status;
+}
+
+static zero_status check(struct load *l, struct storage *storage, const char *dir, struct zero_error *error) {
+    zero_status status = checkpoint_open(storage, dir, &l->checkpoint, error);
+    if (!status) status = check_optimizer(l, error);
+    if (!status) status = check_model(l, error);
+    return status ? status : checkpoint_walk(&l->checkpoint, NULL, NULL, error);
+}
+
+/* Different ranks may have found different checkpoints under one path. */
+static zero_status check_alike(const struct load *l, const struct said *all, const char *dir) {
+    for (uint32_t r = 1; r < l->e->size; r++)
+        if (all[r].word[0] != all[0].word[0])
+            return refuse(
+                ZERO_E_DIVERGED,
+                "zero_engine_load: rank %" PRIu32
+                " finds another checkpoint at %s than rank 0; load from a file system that all share",
+                r, dir);
+    return ZERO_OK;
+}
+
+/* ---- reading ---- */
+
+static const struct model_param *param_of(const struct load *l, const struct piece *piece) {
+    return l->model_param[piece->param - l->checkpoint.manifest.param];
+}
+
+static zero_status write_state(void *user, const struct piece *piece, uint64_t first, uint64_t count,
+                               const float *in, struct zero_error *error) {
+    struct load *l = user;
+    const struct model_param *p = param_of(l, piece);
+    zero_status status = held_write(l->e, p->region, saved_kind(piece->kind), p->offset + first, count, in);
+    return status ? error_set(error, status, "%s", zero_last_error()) : ZERO_OK;
+}
+
+static zero_status take_piece(void *user, struct shard *shard, uint32_t index, struct zero_error *error) {
+    struct load *l = user;
+    const struct piece *piece = &shard->piece[index];
+    const struct model_param *p = param_of(l, piece);
+    if (piece->kind && l->weights_only) return ZERO_OK;
+    struct part part = held_part(l->e, p->region, saved_kind(piece->kind));
+    uint64_t begin = max64(p->offset + piece->first, part.first),
+             end = min64(p->offset + piece->first + piece->count, part.first + part.count);
+    if (begin >= end) return ZERO_OK;
+    return shard_read(shard, index, begin - p->offset, end - begin, (float *)(void *)l->e->piece, write_state,
+                      l, error);
+}
+
+static zero_status read_all(struct load *l, struct zero_error *error) {
+    zero_status status = shadow_forget(l->e); /* an older run's last step is no longer this one's */
+    if (!status && l->weights_only) status = held_clear_state(l->e);
+    if (status) return error_set(error, status, "%s", zero_last_error());
+    return checkpoint_walk(&l->checkpoint, take_piece, l, error);
+}
+
+static zero_status take_notes(struct load *l, struct zero_error *error) {
+    manifest_free_entries(&l->e->notes);
+    return manifest_copy_entries(&l->checkpoint.manifest.notes, &l->e->notes)
+               ? ZERO_OK
+               : error_set(error, ZERO_E_MEMORY, "no memory for the checkpoint's notes");
+}
+
+/* A static scale is the configuration's. */
+static void take_loss_scale(struct load *l) {
+    const struct manifest *m = &l->checkpoint.manifest;
+    struct loss_scale *scale = &l->e->loss_scale;
+    if (l->weights_only || !scale->dynamic || !m->loss_scale_allowed) return;
+    scale->value = m->loss_scale;
+    scale->allowed = m->loss_scale_allowed;
+    scale->stable = m->loss_scale_stable;
+}
+
+static void take_counters(struct load *l) {
+    const struct manifest *m = &l->checkpoint.manifest;
+    zero_engine *e = l->e;
+    e->filled = true;
+    executor_refetch(e->executor); /* as the ranks do that wrote */
+    take_loss_scale(l);
+    e->steps = l->weights_only ? 0 : m->step;
+    e->skipped = l->weights_only ? 0 : m->skipped;
+    for (uint32_t g = 0; g < PARAM_GROUPS && g < m->groups && !l->weights_only; g++) {
+        if (e->params[g].lr != m->lr[g] && !e->rank && !g)
+            log_line(&e->log, ZERO_LOG_INFO, "the learning rate goes on at the checkpoint's %g, not at %g",
+                     m->lr[g], e->params[g].lr);
+        e->params[g].lr = m->lr[g];
+    }
+}
+
+/* ---- the call ---- */
+
+/* Half of the state may be new by now: the engine is of no use any more. */
+static zero_status fail_for_good(zero_engine *e, zero_status status) {
+    struct zero_error error;
+    error_clear(&error);
+    error_set(&error, status, "%s", zero_last_error());
+    struct comm_call call = {.kind = COMM_BARRIER, .what = "a checkpoint"};
+    turn_take(&e->lock);
+    comm_run(e->world, &call); /* all have heard what failed before any of them stops */
+    turn_give(&e->lock);
+    return engine_fail(e, &error);
+}
+
+static zero_status run(struct load *l, struct storage *storage, const char *dir) {
+    const struct said *all;
+    struct zero_error error;
+    error_clear(&error);
+    check(l, storage, dir, &error);
+    uint64_t word[2] = {l->checkpoint.manifest.checksum};
+    zero_status status = engine_agree_said(l->e, &error, word, "a checkpoint", &all);
+    if (!status) status = check_alike(l, all, dir);
+    if (status) return status;
+    if (!read_all(l, &error)) take_notes(l, &error);
+    status = engine_agree_said(l->e, &error, word, "a checkpoint", &all);
+    if (status) return fail_for_good(l->e, status);
+    take_counters(l);
+    return engine_written(l->e);
+}
+
+zero_status engine_load(zero_engine *e, struct storage *storage, const char *dir, int weights_only) {
+    zero_status status = engine_check_between(e, "zero_engine_load");
+    if (status) return status;
+    if (e->micro)
+        return refuse(ZERO_E_ORDER, "zero_engine_load: call it between steps, not between micro-steps");
+    if (!dir || !*dir) return refuse(ZERO_E_ARGUMENT, "zero_engine_load: dir is %s", dir ? "empty" : "NULL");
+    status = engine_settle(e);
+    if (status) return status;
+    struct load load = {.e = e, .weights_only = weights_only};
+    status = run(&load, storage, dir);
+    checkpoint_close(&load.checkpoint);
+    free(load.model_param);
+    return status;
+}
+
+zero_status zero_engine_load(zero_engine *e, const char *dir) {
+    return engine_load(e, storage_posix(), dir, 0);
+}
+
+zero_status zero_engine_load_weights(zero_engine *e, const char *dir) {
+    return engine_load(e, storage_posix(), dir, 1);
+}

@@ -1,0 +1,258 @@
+/* Saving: every rank writes its shard to one file, through the plan's piece of memory; rank 0 makes the directory
+ * before and publishes it after. The ranks agree between the phases, so that none goes on where one has failed,
+ * and the manifest appears only when all files are durable. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/base/clock.h"
+#include "engine/checkpoint/checksum.h"
+#include "engine/checkpoint/shard.h"
+#include "engine/checkpoint/steps.h"
+#include "engine/config/key.h"
+#include "engine/held.h"
+#include "engine/saved.h"
+
+_Static_assert((int)BLOCK_BYTES == (int)PIECE_BYTES, "a checkpoint's block passes through the plan's piece");
+_Static_assert((int)MANIFEST_NAME_BYTES == (int)NAME_BYTES_MAX, "names fit");
+
+#define TOKEN_NAME "token"
+
+struct save {
+    zero_engine *e;
+    struct storage *storage;
+    const char *root;
+    char written[STORAGE_PATH_BYTES];
+    struct manifest manifest;
+    uint32_t *model_param; /* by the manifest's parameter */
+    struct piece *piece;
+    uint32_t pieces;
+    uint64_t word[2];       /* what this rank says at the end of a phase */
+    const struct said *all; /* what all said at the end of the one before */
+};
+
+/* ---- what there is to save ---- */
+
+static zero_status no_memory(struct zero_error *error) {
+    return error_set(error, ZERO_E_MEMORY, "no memory for the checkpoint's lists");
+}
+
+static zero_status list_params(struct save *s, struct zero_error *error) {
+    const struct model *m = &s->e->model;
+    s->model_param = calloc(m->params + 1, sizeof *s->model_param);
+    bool good = s->model_param != NULL;
+    for (uint32_t i = 0; i < m->params && good; i++) {
+        const struct model_param *p = &m->param[i];
+        if (p->owner != i) continue;
+        struct manifest_param param = {.name = (char *)(uintptr_t)p->name,
+                                       .dims = p->dims,
+                                       .count = p->count,
+                                       .frozen = p->flags & ZERO_FROZEN};
+        memcpy(param.shape, p->shape, sizeof param.shape);
+        s->model_param[s->manifest.params] = i;
+        good = manifest_add_param(&s->manifest, &param);
+    }
+    return good ? ZERO_OK : no_memory(error);
+}
+
+static zero_status list_config(struct save *s, struct zero_error *error) {
+    bool good = manifest_copy_entries(&s->e->notes, &s->manifest.notes);
+    for (uint32_t i = 0; i < config_key_count() && good; i++) {
+        const struct config_key *key = config_key_at(i);
+        const char *text = s->e->config.entries[i].text;
+        if (key->use == KEY_USED && text) good = manifest_add_entry(&s->manifest.config, key->path, text);
+    }
+    return good ? ZERO_OK : no_memory(error);
+}
+
+static void fill_counters(struct save *s) {
+    const zero_engine *e = s->e;
+    struct manifest *m = &s->manifest;
+    m->step = e->steps;
+    m->skipped = e->skipped;
+    m->loss_scale = e->loss_scale.value;
+    m->loss_scale_allowed = e->loss_scale.allowed;
+    m->loss_scale_stable = e->loss_scale.stable;
+    m->groups = PARAM_GROUPS;
+    for (uint32_t g = 0; g < PARAM_GROUPS; g++) m->lr[g] = e->params[g].lr;
+    m->ranks = e->size;
+    m->stage = (uint32_t)e->config.stage;
+    m->states = e->state_count;
+    snprintf(m->optimizer, sizeof m->optimizer, "%s", e->optimizer->name);
+    for (uint32_t k = 0; k < m->states; k++)
+        snprintf(m->state[k], sizeof m->state[k], "%s", e->optimizer->state_names[k]);
+}
+
+/* The part of a region that this rank saves: its shard, also where it holds more; of equal shards one. */
+static struct part saved_part(const zero_engine *e, uint32_t region) {
+    uint8_t replicate = e->regions[region].state.axis[AXIS_REPLICATE];
+    struct part part = own_part(e, region, (struct placement){{SHARD, replicate}});
+    if (replicate != SHARD && e->rank >= e->policy.mesh[AXIS_SHARD]) part.count = 0;
+    return part;
+}
+
+static void add_piece(struct save *s, const struct part *part, const struct manifest_param *param,
+                      uint32_t kind) {
+    const struct model_param *p = &s->e->model.param[s->model_param[param - s->manifest.param]];
+    uint64_t begin = max64(p->offset, part->first),
+             end = min64(p->offset + p->count, part->first + part->count);
+    if (begin < end && kind < manifest_kinds(&s->manifest, param))
+        s->piece[s->pieces++] = (struct piece){param, kind, begin - p->offset, end - begin};
+}
+
+/* Region by region and kind by kind, as the state lies on its tier. */
+static zero_status list_pieces(struct save *s, struct zero_error *error) {
+    const struct manifest *m = &s->manifest;
+    s->piece = calloc((size_t)m->params * (1 + m->states) + 1, sizeof *s->piece);
+    if (!s->piece) return no_memory(error);
+    for (uint32_t region = 0; region < s->e->model.regions; region++) {
+        struct part part = saved_part(s->e, region);
+        for (uint32_t kind = 0; kind <= m->states; kind++)
+            for (uint32_t i = 0; i < m->params; i++)
+                if (s->e->model.param[s->model_param[i]].region == region)
+                    add_piece(s, &part, &m->param[i], kind);
+    }
+    return ZERO_OK;
+}
+
+/* ---- the phases ---- */
+
+static zero_status print_token(struct save *s, uint64_t nonce, struct zero_error *error) {
+    char path[STORAGE_PATH_BYTES], text[CHECKSUM_DIGITS + 1];
+    checksum_print(nonce, text);
+    zero_status status = storage_join(s->written, TOKEN_NAME, path, error);
+    return status ? status : storage_write_text(s->storage, path, text, CHECKSUM_DIGITS, error);
+}
+
+/* Says: rank 0 a number that it left in the directory; every rank how many bytes it will write. */
+static zero_status prepare(struct save *s, struct zero_error *error) {
+    zero_engine *e = s->e;
+    fill_counters(s);
+    zero_status status = list_params(s, error);
+    if (!status) status = list_config(s, error);
+    if (!status) status = list_pieces(s, error);
+    if (!status) status = shard_bytes(&s->manifest, s->piece, s->pieces, &s->word[1], error);
+    if (!status) status = steps_written(s->root, e->steps, s->written, error);
+    if (status || e->rank) return status;
+    s->word[0] = clock_now_ns() ^ (uint64_t)getpid() << 40;
+    status = steps_begin(s->storage, s->root, e->steps, s->written, error);
+    return status ? status : print_token(s, s->word[0], error);
+}
+
+static zero_status find_token(struct save *s, uint64_t nonce, struct zero_error *error) {
+    char path[STORAGE_PATH_BYTES], *text = NULL;
+    size_t bytes = 0;
+    uint64_t found = 0;
+    struct zero_error ignored;
+    error_clear(&ignored);
+    zero_status status = storage_join(s->written, TOKEN_NAME, path, error);
+    if (status) return status;
+    bool same = !storage_read_text(s->storage, path, CHECKSUM_DIGITS, &text, &bytes, &ignored) &&
+                bytes == CHECKSUM_DIGITS && checksum_parse(text, &found) && found == nonce;
+    free(text);
+    if (same) return ZERO_OK;
+    return error_set(
+        error, ZERO_E_IO,
+        "%s is not the directory that rank 0 made there: save to a file system that all ranks share",
+        s->written);
+}
+
+static zero_status check_space(struct save *s, struct zero_error *error) {
+    uint64_t needed = 0;
+    for (uint32_t r = 0; r < s->e->size; r++) needed += s->all[r].word[1];
+    int64_t left = s->storage->ops->free_bytes(s->storage, s->written);
+    zero_status status = storage_check(left, "ask for the free space of", s->written, error);
+    if (status || (uint64_t)left >= needed) return status;
+    return error_set(error, ZERO_E_IO,
+                     "%s: a checkpoint needs %" PRIu64 " bytes, %" PRId64
+                     " are free; make room, keep fewer, or save elsewhere",
+                     s->root, needed, left);
+}
+
+static zero_status look(struct save *s, struct zero_error *error) {
+    zero_status status = s->e->rank ? find_token(s, s->all[0].word[0], error) : ZERO_OK;
+    return status ? status : check_space(s, error);
+}
+
+static zero_status read_state(void *user, const struct piece *piece, uint64_t first, uint64_t count,
+                              float *out, struct zero_error *error) {
+    struct save *s = user;
+    const struct model_param *p = &s->e->model.param[s->model_param[piece->param - s->manifest.param]];
+    zero_status status = held_read(s->e, p->region, saved_kind(piece->kind), p->offset + first, count, out);
+    return status ? error_set(error, status, "%s", zero_last_error()) : ZERO_OK;
+}
+
+/* Says: how large its file is, and the checksum of its header. */
+static zero_status write_shard(struct save *s, struct zero_error *error) {
+    struct manifest_file file = {0};
+    zero_status status = shard_write(s->storage, s->written, s->e->rank, &s->manifest, s->piece, s->pieces,
+                                     read_state, s, (float *)(void *)s->e->piece, &file, error);
+    s->word[0] = file.bytes;
+    s->word[1] = file.header_checksum;
+    return status;
+}
+
+static zero_status publish(struct save *s, struct zero_error *error) {
+    struct manifest *m = &s->manifest;
+    char token[STORAGE_PATH_BYTES];
+    if (s->e->rank) return ZERO_OK;
+    m->file = calloc(s->e->size, sizeof *m->file);
+    if (!m->file) return no_memory(error);
+    for (; m->files < s->e->size; m->files++)
+        m->file[m->files] = (struct manifest_file){s->all[m->files].word[0], s->all[m->files].word[1]};
+    zero_status status = storage_join(s->written, TOKEN_NAME, token, error);
+    if (!status) status = storage_check(s->storage->ops->remove(s->storage, token), "remove", token, error);
+    if (!status) status = manifest_write(s->storage, s->written, m, error);
+    return status ? status : steps_publish(s->storage, s->root, m->step, s->written, error);
+}
+
+/* ---- the call ---- */
+
+static zero_status run_phases(struct save *s) {
+    static zero_status (*const phases[])(struct save *, struct zero_error *) = {prepare, look, write_shard,
+                                                                                publish};
+    zero_status status = ZERO_OK;
+    for (size_t i = 0; i < sizeof phases / sizeof *phases && !status; i++) {
+        struct zero_error error;
+        error_clear(&error);
+        phases[i](s, &error);
+        status = engine_agree_said(s->e, &error, s->word, "a checkpoint", &s->all);
+    }
+    return status;
+}
+
+zero_status engine_save(zero_engine *e, struct storage *storage, const char *dir) {
+    zero_status status = engine_check_between(e, "zero_engine_save");
+    if (status) return status;
+    if (e->micro || !e->filled)
+        return refuse(ZERO_E_ORDER, "zero_engine_save: call it between steps, after zero_engine_fill");
+    if (!dir || !*dir) return refuse(ZERO_E_ARGUMENT, "zero_engine_save: dir is %s", dir ? "empty" : "NULL");
+    status = engine_settle(e);
+    if (status) return status;
+    struct save save = {.e = e, .storage = storage, .root = dir};
+    status = run_phases(&save);
+    if (status && !e->rank && *save.written) steps_abandon(storage, save.written);
+    manifest_free(&save.manifest);
+    free(save.model_param);
+    free(save.piece);
+    return status;
+}
+
+zero_status zero_engine_save(zero_engine *e, const char *dir) { return engine_save(e, storage_posix(), dir); }
+
+zero_status engine_prune(zero_engine *e, struct storage *storage, const char *dir, uint64_t keep) {
+    zero_status status = engine_check_between(e, "zero_engine_prune");
+    if (status) return status;
+    if (!dir || !keep) return refuse(ZERO_E_ARGUMENT, "zero_engine_prune: dir is NULL, or keep is 0");
+    struct zero_error error;
+    const struct said *all;
+    error_clear(&error);
+    if (!e->rank) steps_prune(storage, dir, keep, &error);
+    return engine_agree_said(e, &error, (uint64_t[2]){0}, "deleting checkpoints", &all);
+}
+
+zero_status zero_engine_prune(zero_engine *e, const char *dir, uint64_t keep) {
+    return engine_prune(e, storage_posix(), dir, keep);
+}

@@ -1,0 +1,141 @@
+/* A checkpoint saved at any stage and number of ranks loads at any other: the same weights, moments and counters,
+ * and, where the number of ranks is the same, the same next steps, byte for byte. */
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/check.h"
+#include "tests/engine/plain.h"
+#include "tests/engine/ranks.h"
+#include "tests/engine/toy_trainer.h"
+
+/* "long" has several blocks on any rank up to 3; the odd sizes leave gaps and padding. */
+enum { LONG = 150001, STEPS_BEFORE = 3, STEPS_AFTER = 10, MICRO_STEPS = 1 };
+static const struct plain_param params[] = {
+    {"a", "long", LONG, 0, NULL},          {"a", "tiny", 5, ZERO_NO_DECAY, NULL},
+    {"b", "fixed", 40, ZERO_FROZEN, NULL}, {"b", "other", 333, 0, NULL},
+    {"c", "tied", LONG, 0, "long"},        {"c", "last", 17, 0, NULL}};
+enum { PARAMS = sizeof params / sizeof *params, KINDS = 3 };
+static const zero_kind kinds[KINDS] = {ZERO_PARAM, ZERO_STATE0, ZERO_STATE1};
+
+static const uint32_t worlds[] = {1, 2, 3, 4, 8};
+enum { WORLDS = sizeof worlds / sizeof *worlds };
+
+struct state {
+    float value[KINDS][LONG + 5 + 40 + 333 + 17];
+    uint64_t steps;
+    char hash[33];
+};
+
+/* What a number of ranks comes to: the same at every stage. */
+static struct state at_save[WORLDS], at_end[WORLDS];
+
+static void take_state(zero_engine *engine, struct state *out) {
+    for (int k = 0; k < KINDS; k++) {
+        float *at = out->value[k];
+        for (int i = 0; i < PARAMS; i++) {
+            if (params[i].tied_to) continue;
+            if (k && params[i].flags & ZERO_FROZEN)
+                memset(at, 0, params[i].count * sizeof *at);
+            else
+                CHECK_INT(zero_engine_get(engine, params[i].name, kinds[k], at, 0, params[i].count), ZERO_OK);
+            at += params[i].count;
+        }
+    }
+    out->steps = zero_engine_steps(engine);
+    CHECK_INT(zero_engine_hash(engine, out->hash), ZERO_OK);
+}
+
+/* All ranks take part; rank 0 keeps what it is, or compares it. */
+static void keep_or_check(zero_engine *engine, bool keeps, struct state *reference) {
+    struct state *got = calloc(1, sizeof *got);
+    take_state(engine, got);
+    if (zero_engine_rank(engine) == 0 && keeps) *reference = *got;
+    if (zero_engine_rank(engine) == 0) {
+        for (int k = 0; k < KINDS; k++) CHECK_BYTES(got->value[k], reference->value[k], sizeof got->value[k]);
+        CHECK_INT(got->steps, reference->steps);
+        CHECK_STRING(got->hash, reference->hash);
+    }
+    free(got);
+}
+
+/* ---- one run each ---- */
+
+struct run {
+    uint32_t world, stage; /* index into worlds */
+    char dir[512];
+    const char *offload;
+    bool keeps;        /* the first run of its number of ranks, whose state is the reference */
+    uint32_t saved_by; /* index into worlds */
+};
+
+static void train(struct plain *p, int steps) {
+    for (int i = 0; i < steps; i++) CHECK_INT(plain_step(p, MICRO_STEPS, NULL), ZERO_OK);
+}
+
+static void save_rank(zero_engine *engine, uint32_t rank, void *user) {
+    const struct run *run = user;
+    struct plain p;
+    if (!CHECK(engine) || !CHECK_INT(plain_open(&p, engine, params, PARAMS, NULL), ZERO_OK)) return;
+    train(&p, STEPS_BEFORE);
+    CHECK_INT(zero_engine_set_lr(engine, 0, 0.015), ZERO_OK);
+    CHECK_INT(zero_engine_set_note(engine, "samples", "4711"), ZERO_OK);
+    CHECK_INT(zero_engine_set_note(engine, "gone", "x"), ZERO_OK);
+    CHECK_INT(zero_engine_set_note(engine, "gone", NULL), ZERO_OK);
+    if (!CHECK_INT(zero_engine_save(engine, run->dir), ZERO_OK)) fprintf(stderr, "%s\n", zero_last_error());
+    keep_or_check(engine, run->keeps, &at_save[run->world]);
+    train(&p, STEPS_AFTER);
+    keep_or_check(engine, run->keeps, &at_end[run->world]);
+}
+
+static void load_rank(zero_engine *engine, uint32_t rank, void *user) {
+    const struct run *run = user;
+    struct plain p;
+    if (!CHECK(engine) || !CHECK_INT(plain_declare(&p, engine, params, PARAMS), ZERO_OK)) return;
+    CHECK_INT(zero_engine_commit(engine, NULL), ZERO_OK);
+    if (!CHECK_INT(zero_engine_load(engine, run->dir), ZERO_OK)) fprintf(stderr, "%s\n", zero_last_error());
+    CHECK_STRING(zero_engine_note(engine, "samples"), "4711");
+    CHECK(zero_engine_note(engine, "gone") == NULL);
+    keep_or_check(engine, false, &at_save[run->saved_by]);
+    if (run->saved_by != run->world) return; /* other ranks add in another order */
+    train(&p, STEPS_AFTER);
+    keep_or_check(engine, false, &at_end[run->saved_by]);
+}
+
+/* ---- all of them ---- */
+
+static void run_on(struct run *run, ranks_fn body) {
+    char json[2048];
+    struct toy_setup s = toy_setup_default();
+    int failures = atomic_load(&check_failures);
+    s.ranks = worlds[run->world], s.stage = run->stage, s.offload = run->offload;
+    toy_config(&s, json, sizeof json);
+    ranks_run(s.ranks, json, body, run);
+    if (atomic_load(&check_failures) != failures)
+        fprintf(stderr, "in %s, %u ranks, stage %u, offload %s\n", run->dir, s.ranks, s.stage, s.offload);
+}
+
+static void place(char out[512], uint32_t world, uint32_t stage) {
+    snprintf(out, 512, "%s/by_%u_at_%u", getenv("TEST_TMPDIR"), worlds[world], stage);
+}
+
+int main(void) {
+    struct run run = {0};
+    for (run.world = 0; run.world < WORLDS; run.world++)
+        for (run.stage = 0; run.stage <= 3; run.stage++) {
+            run.keeps = run.stage == 0;
+            run.offload = run.stage & 1 ? "cpu" : "none";
+            place(run.dir, run.world, run.stage);
+            run_on(&run, save_rank);
+        }
+    for (run.world = 0; run.world < WORLDS; run.world++)
+        for (run.stage = 0; run.stage <= 3; run.stage++)
+            for (run.saved_by = 0; run.saved_by < WORLDS; run.saved_by++)
+                for (uint32_t stage = 0; stage <= 3; stage++) {
+                    run.offload = (run.stage + stage) & 1 ? "none" : "cpu";
+                    place(run.dir, run.saved_by, stage);
+                    run_on(&run, load_rank);
+                }
+    return check_end();
+}

@@ -1,0 +1,389 @@
+/* Damage and wrong checkpoints: every flipped bit is found, and what is missing, twice there, cut short or of another
+ * model is named. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/checkpoint/checksum.h"
+#include "engine/saved.h"
+#include "tests/check.h"
+#include "tests/engine/disk.h"
+#include "tests/engine/plain.h"
+#include "tests/engine/ranks.h"
+#include "tests/engine/toy_trainer.h"
+
+static const struct plain_param params[] = {{"a", "long", 301, 0, NULL},
+                                            {"a", "tiny", 5, ZERO_NO_DECAY, NULL},
+                                            {"b", "fixed", 40, ZERO_FROZEN, NULL}};
+enum { PARAMS = sizeof params / sizeof *params, FLIPS_MIN = 10000 };
+
+static float block[BLOCK_ELEMENTS];
+
+static void save_rank(zero_engine *engine, uint32_t rank, void *user) {
+    struct plain p;
+    if (!CHECK(engine) || !CHECK_INT(plain_open(&p, engine, params, PARAMS, NULL), ZERO_OK)) return;
+    for (int i = 0; i < 3; i++) plain_step(&p, 1, NULL);
+    CHECK_INT(engine_save(engine, disk_storage(user), "/run"), ZERO_OK);
+}
+
+static struct disk *saved_by(uint32_t ranks) {
+    char json[2048];
+    struct toy_setup setup = toy_setup_default();
+    struct disk *disk = disk_create();
+    setup.ranks = ranks, setup.stage = 3;
+    toy_config(&setup, json, sizeof json);
+    ranks_run(ranks, json, save_rank, disk);
+    return disk;
+}
+
+static zero_status verify(struct disk *disk, struct zero_error *error) {
+    struct checkpoint checkpoint;
+    error_clear(error);
+    zero_status status = checkpoint_open(disk_storage(disk), "/run", &checkpoint, error);
+    if (!status) status = checkpoint_verify(&checkpoint, block, error);
+    checkpoint_close(&checkpoint);
+    return status;
+}
+
+/* ---- single bits ---- */
+
+static void every_bit_counts(void) {
+    struct disk *disk = saved_by(2);
+    struct zero_error error;
+    const char *name;
+    uint8_t *bytes;
+    uint64_t count, flips = 0;
+    CHECK_INT(verify(disk, &error), ZERO_OK);
+    for (uint32_t file = 0; disk_file(disk, file, &name, &bytes, &count); file++) {
+        uint64_t stride = count < 100 ? 1 : 3; /* no power of two: every bit of a byte has its turn */
+        for (uint64_t bit = 0; bit < 8 * count; bit += stride, flips++) {
+            bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
+            int found = verify(disk, &error) != ZERO_OK;
+            if (!CHECK(found && *error.message)) fprintf(stderr, "%s: bit %d\n", name, (int)bit);
+            bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
+        }
+    }
+    CHECK_INT(verify(disk, &error), ZERO_OK);
+    CHECK(flips >= FLIPS_MIN);
+    printf("%d bits flipped, all found\n", (int)flips);
+    disk_free(disk);
+}
+
+/* ---- what an engine says to a wrong checkpoint ---- */
+
+struct trial {
+    struct disk *disk;
+    const struct plain_param *params; /* NULL: those that were saved */
+    uint32_t count;
+    const char *optimizer;
+    zero_status expected;
+    const char *says;
+    int sticky;
+};
+
+static void load_rank(zero_engine *engine, uint32_t rank, void *user) {
+    const struct trial *t = user;
+    struct plain p;
+    plain_declare(&p, engine, t->params ? t->params : params, t->params ? t->count : PARAMS);
+    CHECK_INT(zero_engine_commit(engine, NULL), ZERO_OK);
+    CHECK_INT(engine_load(engine, disk_storage(t->disk), "/run", 0), t->expected);
+    CHECK_CONTAINS(zero_last_error(), t->says);
+    CHECK_INT(zero_engine_fill(engine, toy_fill, NULL), t->sticky ? t->expected : ZERO_OK);
+}
+
+static void try_load(struct trial trial) {
+    char json[2048];
+    struct toy_setup setup = toy_setup_default();
+    int failures = atomic_load(&check_failures);
+    setup.ranks = 3, setup.stage = 2, setup.optimizer = trial.optimizer;
+    toy_config(&setup, json, sizeof json);
+    ranks_run(setup.ranks, json, load_rank, &trial);
+    if (atomic_load(&check_failures) != failures) fprintf(stderr, "expected \"%s\"\n", trial.says);
+}
+
+static void other_models(void) {
+    static const struct plain_param lacks[] = {{"a", "long", 301, 0, NULL}, {"a", "tiny", 5, 0, NULL}};
+    static const struct plain_param more[] = {{"a", "long", 301, 0, NULL},
+                                              {"a", "tiny", 5, 0, NULL},
+                                              {"b", "fixed", 40, ZERO_FROZEN, NULL},
+                                              {"b", "extra", 7, 0, NULL}};
+    static const struct plain_param longer[] = {
+        {"a", "long", 302, 0, NULL}, {"a", "tiny", 5, 0, NULL}, {"b", "fixed", 40, ZERO_FROZEN, NULL}};
+    static const struct plain_param trained[] = {
+        {"a", "long", 301, 0, NULL}, {"a", "tiny", 5, 0, NULL}, {"b", "fixed", 40, 0, NULL}};
+    struct disk *d = saved_by(2);
+    zero_status wrong = ZERO_E_ARGUMENT;
+    try_load(
+        (struct trial){d, lacks, 2, NULL, wrong, "has a parameter \"fixed\", which this model has not", 0});
+    try_load((struct trial){d, more, 4, NULL, wrong, "lacks the parameter \"extra\"", 0});
+    try_load((struct trial){d, longer, 3, NULL, wrong, "\"long\" has 301 elements", 0});
+    try_load((struct trial){d, trained, 3, NULL, wrong, "\"fixed\" is frozen", 0});
+    try_load((struct trial){d, NULL, 0, "{\"type\": \"Lion\"}", wrong, "optimizer adamw with 2 states", 0});
+    disk_free(d);
+}
+
+/* ---- files that are gone, or not what they were ---- */
+
+static char *path_of(const char *name) {
+    static char path[STORAGE_PATH_BYTES];
+    snprintf(path, sizeof path, "/run/step_00000003/%s", name);
+    return path;
+}
+
+static void cut(struct disk *d, const char *name, int64_t by) {
+    struct storage *s = disk_storage(d);
+    struct zero_error error;
+    char *text;
+    size_t bytes;
+    error_clear(&error);
+    CHECK_INT(storage_read_text(s, path_of(name), 1 << 20, &text, &bytes, &error), ZERO_OK);
+    s->ops->remove(s, path_of(name));
+    if (by < 0) text = realloc(text, bytes + (size_t)-by), memset(text + bytes, ' ', (size_t)-by);
+    CHECK_INT(storage_write_text(s, path_of(name), text, (size_t)((int64_t)bytes - by), &error), ZERO_OK);
+    free(text);
+}
+
+static void flip_data(struct disk *d) {
+    const char *name;
+    uint8_t *bytes;
+    uint64_t count;
+    for (uint32_t i = 0; disk_file(d, i, &name, &bytes, &count); i++)
+        if (strcmp(name, "rank_00001.safetensors") == 0) bytes[count - 3] ^= 8;
+}
+
+static void damaged_files(void) {
+    struct disk *d = saved_by(2);
+    struct storage *s = disk_storage(d);
+    struct trial t = {.disk = d, .expected = ZERO_E_IO};
+    flip_data(d), t.says = "rank_00001.safetensors: bytes ", t.sticky = 1;
+    try_load(t);
+    flip_data(d), t.sticky = 0;
+    cut(d, "rank_00000.safetensors", 4), t.says = "rank_00000.safetensors has";
+    try_load(t);
+    cut(d, "rank_00000.safetensors", -8), t.says = "rank_00000.safetensors has";
+    try_load(t);
+    s->ops->remove(s, path_of("rank_00000.safetensors")),
+        t.says = "cannot open /run/step_00000003/rank_00000";
+    try_load(t);
+    cut(d, "manifest.json", 1), t.says = "manifest.json is damaged";
+    try_load(t);
+    s->ops->remove(s, path_of("manifest.json")), t.says = "cannot open /run/step_00000003/manifest.json";
+    try_load(t);
+    s->ops->remove(s, "/run/latest"), t.says = "name a step's directory in it, step_00000003";
+    try_load(t);
+    disk_free(d);
+}
+
+/* ---- checkpoints that are well made, but not right ---- */
+
+static zero_status count_up(void *user, const struct piece *piece, uint64_t first, uint64_t count, float *out,
+                            struct zero_error *error) {
+    for (uint64_t i = 0; i < count; i++) out[i] = (float)(first + i);
+    return ZERO_OK;
+}
+
+struct forged {
+    struct piece piece[4];
+    uint32_t count[2]; /* of each rank's file */
+    const char *says;
+};
+
+/* Reads the manifest of a good one, writes files with other pieces, and the manifest that belongs to them. */
+static void forge(struct disk *d, const struct manifest *good, const struct forged *f) {
+    struct storage *s = disk_storage(d);
+    struct manifest m = *good;
+    struct manifest_file files[2];
+    struct zero_error error;
+    size_t bytes;
+    const struct piece *at = f->piece;
+    error_clear(&error);
+    for (uint32_t r = 0; r < 2; at += f->count[r++]) {
+        char name[32];
+        manifest_file_name(r, name);
+        s->ops->remove(s, path_of(name));
+        shard_write(s, "/run/step_00000003", r, &m, at, f->count[r], count_up, NULL, block, &files[r],
+                    &error);
+    }
+    m.file = files, m.files = m.ranks = 2;
+    char *text = manifest_print(&m, &bytes);
+    s->ops->remove(s, path_of("manifest.json"));
+    storage_write_text(s, path_of("manifest.json"), text, bytes, &error);
+    CHECK_STRING(error.message, "");
+    free(text);
+    if (f->says) {
+        CHECK_INT(verify(d, &error), ZERO_E_IO);
+        CHECK_CONTAINS(error.message, f->says);
+    } else if (!CHECK_INT(verify(d, &error), ZERO_OK)) {
+        fprintf(stderr, "%s\n", error.message);
+    }
+}
+
+static void wrong_pieces(void) {
+    struct manifest_param one = {.name = "one", .dims = 1, .shape = {100}, .count = 100, .frozen = true},
+                          two = {.name = "two", .dims = 1, .shape = {50}, .count = 50, .frozen = true};
+    struct manifest m = {.ranks = 2, .optimizer = "adamw", .states = 1, .state = {"exp_avg"}};
+    struct manifest_param list[] = {one, two},
+                          stranger = {.name = "else", .dims = 1, .shape = {100}, .count = 100};
+    m.param = list, m.params = 2;
+    const struct forged forged[] = {
+        {{{list, 0, 0, 60}, {list, 0, 60, 40}, {list + 1, 0, 0, 50}}, {1, 2}, NULL},
+        {{{list, 0, 0, 60}, {list, 0, 61, 39}, {list + 1, 0, 0, 50}},
+         {1, 2},
+         "60 to 61 of \"one\" (param) are missing"},
+        {{{list, 0, 0, 60}, {list, 0, 50, 50}, {list + 1, 0, 0, 50}},
+         {1, 2},
+         "50 to 60 of \"one\" (param) are there twice"},
+        {{{list, 0, 0, 60}, {list, 0, 60, 30}, {list + 1, 0, 0, 50}},
+         {1, 2},
+         "90 to 100 of \"one\" (param) are missing"},
+        {{{list, 0, 0, 60}, {list, 0, 60, 41}, {list + 1, 0, 0, 50}}, {1, 2}, "reaches past the end"},
+        {{{list, 0, 0, 100}}, {1, 0}, "0 to 50 of \"two\" (param) are missing"},
+        {{{list, 0, 0, 100}, {list, 1, 0, 100}, {list + 1, 0, 0, 50}}, {1, 2}, "\"one\" is frozen"},
+        {{{list, 0, 0, 100}, {&stranger, 0, 0, 100}, {list + 1, 0, 0, 50}}, {1, 2}, "is of no parameter"},
+    };
+    struct disk *d = saved_by(2);
+    for (size_t i = 0; i < sizeof forged / sizeof *forged; i++) forge(d, &m, &forged[i]);
+    disk_free(d);
+}
+
+static void put_manifest(struct disk *d, const char *from, const char *to, const char *says,
+                         zero_status expected) {
+    struct storage *s = disk_storage(d);
+    struct zero_error error;
+    char *text, sum[CHECKSUM_DIGITS + 1], *out = NULL;
+    size_t bytes, length;
+    error_clear(&error);
+    if (!CHECK_INT(storage_read_text(s, path_of("manifest.json"), 1 << 20, &text, &bytes, &error), ZERO_OK))
+        return;
+    char *at = strstr(text, from), *tail = strstr(text, "\"checksum\": ");
+    if (!CHECK(at != NULL)) fprintf(stderr, "%s\n", from);
+    FILE *file = open_memstream(&out, &length);
+    fwrite(text, 1, (size_t)(at - text), file);
+    fputs(to, file);
+    at += strlen(from);
+    fwrite(at, 1, (size_t)(tail - at), file);
+    fflush(file);
+    checksum_print(checksum(out, length), sum);
+    fprintf(file, "\"checksum\": \"%s\"}\n", sum);
+    fclose(file);
+    struct manifest m = {0};
+    CHECK_INT(manifest_parse(out, length, "manifest.json", &m, &error), expected);
+    CHECK_CONTAINS(error.message, says);
+    manifest_free(&m);
+    free(out);
+    free(text);
+}
+
+static void wrong_manifests(void) {
+    static const struct {
+        const char *from, *to, *says;
+    } edits[] = {
+        {"\"files\": [\n  {\"name\": \"rank_00000.safetensors\"",
+         "\"files\": [\n  {\"name\": \"../../etc/passwd\"", "list of files"},
+        {"\"ranks\": 2", "\"ranks\": 3", "list of files"},
+        {"\"ranks\": 2", "\"ranks\": 99999999999", "counters"},
+        {"\"shape\": [301]", "\"shape\": [-301]", "list of parameters"},
+        {"\"shape\": [301]", "\"shape\": [4294967296, 4294967296]", "list of parameters"},
+        {"\"name\": \"tiny\"", "\"name\": \"long\"", "list of parameters"},
+        {"\"step\": 3", "\"step\": -3", "counters"},
+        {"\"step\": 3", "\"step\": 9223372036854775808", "counters"},
+        {"\"lr\": [0.02", "\"lr\": [NaN", "counters"},
+        {"\"format\": \"zero checkpoint\"", "\"format\": \"other\"", "no manifest"},
+        {"{\n \"format\"", "[\n \"format\"", "no JSON"},
+    };
+    struct disk *d = saved_by(2);
+    put_manifest(d, "\"version\": 1", "\"version\": 2", "has version 2 of the format", ZERO_E_UNSUPPORTED);
+    for (size_t i = 0; i < sizeof edits / sizeof *edits; i++)
+        put_manifest(d, edits[i].from, edits[i].to, edits[i].says, ZERO_E_IO);
+    disk_free(d);
+}
+
+/* ---- saves that cannot be: the training is none the worse ---- */
+
+enum { APART = 2 };
+
+struct doomed {
+    struct disk *disk[APART]; /* of each rank */
+    const char *says;
+};
+
+static void fail_to_save(zero_engine *engine, uint32_t rank, void *user) {
+    const struct doomed *d = user;
+    struct plain p;
+    char before[33], after[33];
+    if (!CHECK_INT(plain_open(&p, engine, params, PARAMS, NULL), ZERO_OK)) return;
+    plain_step(&p, 1, NULL);
+    zero_engine_hash(engine, before);
+    CHECK_INT(engine_save(engine, disk_storage(d->disk[rank]), "/run"), ZERO_E_IO);
+    CHECK_CONTAINS(zero_last_error(), d->says); /* the same sentence on both */
+    zero_engine_hash(engine, after);
+    CHECK_STRING(after, before);
+    CHECK_INT(plain_step(&p, 1, NULL), ZERO_OK);
+    struct storage *s = disk_storage(d->disk[rank]);
+    CHECK_INT(s->ops->open(s, "/run/latest"), -2);
+    CHECK_INT(s->ops->open(s, "/run/.step_00000001.saving/token"), -2); /* nothing is left */
+}
+
+static void doomed_saves(void) {
+    char json[2048];
+    struct toy_setup setup = toy_setup_default();
+    setup.ranks = APART, setup.stage = 1;
+    toy_config(&setup, json, sizeof json);
+    struct disk *one = disk_create(), *two = disk_create();
+    ranks_run(APART, json, fail_to_save,
+              &(struct doomed){{one, two},
+                               "rank 1: /run/.step_00000001.saving is not the directory that rank 0 made"});
+    disk_set_free(one, 5000);
+    ranks_run(APART, json, fail_to_save, &(struct doomed){{one, one}, "rank 0: /run: a checkpoint needs "});
+    disk_free(one);
+    disk_free(two);
+}
+
+static void calls_out_of_order(void) {
+    char json[2048], dir[512], longest[5000];
+    struct toy_setup setup = toy_setup_default();
+    struct plain p;
+    toy_config(&setup, json, sizeof json);
+    snprintf(dir, sizeof dir, "%s/order", getenv("TEST_TMPDIR"));
+    zero_engine *engine = zero_engine_init(json);
+    CHECK_INT(zero_engine_save(engine, dir), ZERO_E_ORDER);
+    CHECK_INT(zero_engine_load(engine, dir), ZERO_E_ORDER);
+    plain_declare(&p, engine, params, PARAMS);
+    CHECK_INT(zero_engine_commit(engine, NULL), ZERO_OK);
+    CHECK_INT(zero_engine_save(engine, dir), ZERO_E_ORDER);
+    CHECK_INT(zero_engine_load(engine, dir), ZERO_E_IO);
+    CHECK_INT(zero_engine_fill(engine, toy_fill, NULL), ZERO_OK);
+    CHECK_INT(plain_pass(&p, ZERO_TRAIN, 0), ZERO_OK);
+    CHECK_INT(zero_engine_save(engine, dir), ZERO_E_ORDER);
+    CHECK_INT(zero_engine_load(engine, dir), ZERO_E_ORDER);
+    CHECK_INT(zero_engine_step(engine, NULL), ZERO_OK);
+    CHECK_INT(zero_engine_save(engine, NULL), ZERO_E_ARGUMENT);
+    CHECK_INT(zero_engine_save(engine, ""), ZERO_E_ARGUMENT);
+    memset(longest, 'x', sizeof longest - 1), longest[sizeof longest - 1] = 0;
+    CHECK_INT(zero_engine_save(engine, longest), ZERO_E_ARGUMENT);
+    CHECK_INT(zero_engine_prune(engine, dir, 0), ZERO_E_ARGUMENT);
+    CHECK_INT(zero_engine_set_note(engine, "text", longest), ZERO_E_ARGUMENT);
+    CHECK_INT(zero_engine_set_note(engine, "", "x"), ZERO_E_ARGUMENT);
+    for (int i = 0; i < 64; i++) {
+        char key[16];
+        snprintf(key, sizeof key, "key %d", i);
+        CHECK_INT(zero_engine_set_note(engine, key, "value"), ZERO_OK);
+    }
+    CHECK_INT(zero_engine_set_note(engine, "one more", "value"), ZERO_E_ARGUMENT);
+    CHECK_INT(zero_engine_set_note(engine, "key 7", "other"), ZERO_OK);
+    CHECK_STRING(zero_engine_note(engine, "key 7"), "other");
+    CHECK_INT(zero_engine_save(engine, dir), ZERO_OK);
+    zero_engine_destroy(engine);
+}
+
+int main(void) {
+    every_bit_counts();
+    other_models();
+    damaged_files();
+    wrong_pieces();
+    wrong_manifests();
+    doomed_saves();
+    calls_out_of_order();
+    return check_end();
+}

@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# `zero ckpt` and `zero sample`: what they say about checkpoints that are whole, equal, different and damaged.
+source "$(dirname "$0")/lib.sh" "$1"
+text >text
+config 3 >c.json
+expect 0 "$zero" train c.json --data text --ranks 2 --steps 3 --run a --save-every 1
+hash=$(weights)
+config 0 >zero0.json
+expect 0 "$zero" train zero0.json --data text --ranks 2 --steps 3 --run b --save-every 3
+[[ $(weights) == "$hash" ]] || fail "stages differ"
+
+expect 0 "$zero" ckpt info a/checkpoints
+says out "a/checkpoints/step_00000003"
+says out "saved by    2 ranks at stage 3"
+says out "optimizer   adamw: exp_avg, exp_avg_sq; lr 0.01"
+says out "samples     12"
+says out "wte.weight                               256 x 32"
+expect 0 "$zero" ckpt info a/checkpoints/step_00000001
+says out "step        1, 0 skipped"
+
+# Saved at another stage, hence in other pieces: the same. A step later: not the same.
+expect 0 "$zero" ckpt diff a/checkpoints b/checkpoints
+[[ ! -s out ]] || fail "diff of equals speaks"
+expect 1 "$zero" ckpt diff a/checkpoints a/checkpoints/step_00000002
+says out "param/wte.weight: "
+says out "exp_avg_sq/h.1.mlp.c_fc.weight: "
+says out " of 8192 elements differ, by at most "
+
+expect 0 "$zero" ckpt verify a/checkpoints
+says out "step_00000003 is whole"
+cp -r a/checkpoints/step_00000003 flipped
+header=$(od -An -tu8 -N8 flipped/rank_00001.safetensors) # a byte of the first unit's weights, which come first
+printf 'x' | dd of=flipped/rank_00001.safetensors bs=1 seek=$((header + 108)) conv=notrunc 2>/dev/null
+expect 1 "$zero" ckpt verify flipped
+says err "zero ckpt: flipped/rank_00001.safetensors: bytes "
+expect 1 "$zero" ckpt export flipped out_flipped
+[[ ! -e out_flipped && ! -e out_flipped.partial ]] || fail "a failed export left something"
+rm flipped/rank_00000.safetensors
+expect 1 "$zero" ckpt verify flipped
+says err "flipped/rank_00000.safetensors: No such file"
+
+# Out and in again: the weights are those; a run goes on from them.
+expect 0 "$zero" ckpt export a/checkpoints exported
+mkdir fine
+expect 0 "$zero" ckpt import exported fine/checkpoints
+expect 1 "$zero" ckpt diff a/checkpoints fine/checkpoints
+says out "the first has 2 optimizer states, the second 0"
+grep -q "elements differ" out && fail "exported and imported: other weights"
+expect 0 "$zero" train c.json --data text --ranks 2 --steps 2 --run fine --resume
+says out "resumed   after step 0, at sample 0"
+
+expect 0 "$zero" sample a/checkpoints --tokens 20 --prompt "line"
+says out "line"
+cp out first
+expect 0 "$zero" sample b/checkpoints --tokens 20 --prompt "line"
+cmp -s first out || fail "equal weights, other text"
+expect 0 "$zero" sample a/checkpoints --tokens 20 --prompt "line" --seed 2
+cmp -s first out && fail "another seed, the same text"
+
+expect 2 "$zero" ckpt
+says err "say what to do: info, verify, diff, export or import"
+expect 2 "$zero" ckpt diff a
+says err "diff takes 2"
+expect 1 "$zero" ckpt info nowhere
+says err "nowhere"
+expect 1 "$zero" ckpt import text out_text
+says err "is neither a directory with a config.json"
+expect 2 "$zero" sample
+says err "DIR is missing"
+finish

@@ -1,0 +1,84 @@
+#!/usr/bin/env bash
+# Checkpoints of `zero train`: a run that goes on from one ends as if it had never stopped.
+source "$(dirname "$0")/lib.sh" "$1"
+text >text
+config 3 | sed 's/"train_micro_batch_size_per_gpu": 2/"train_batch_size": 8/' >c.json
+config 1 | sed 's/"train_micro_batch_size_per_gpu": 2/"train_batch_size": 8/' >other_stage.json
+train() { "$zero" train "${config:-c.json}" --data text --ranks "${ranks:-2}" "$@"; }
+steps() { sed 's/^{"step": \([0-9]*\), "loss": \([^,]*\),.*/\1 \2/' "$1/metrics.jsonl"; }
+
+expect 0 train --steps 8 --run whole
+whole=$(weights)
+steps whole >whole.steps
+
+# In two parts, at the same stage and at another; the metrics are those of one run.
+expect 0 train --steps 5 --run parts --save-every 2
+[[ $(ls parts/checkpoints) == $'latest\nstep_00000002\nstep_00000004\nstep_00000005' ]] || fail "checkpoints: $(ls parts/checkpoints)"
+cp -r parts from_2
+cp -r parts from_stage_3
+expect 0 train --steps 8 --run parts --resume
+says out "resumed   after step 5, at sample 40"
+[[ $(weights) == "$whole" ]] || fail "resumed: other weights"
+steps parts | diff whole.steps - || fail "resumed: other metrics"
+expect 0 train --steps 8 --run from_2 --resume 2
+[[ $(weights) == "$whole" ]] || fail "resumed from step 2: other weights"
+steps from_2 | diff whole.steps - || fail "resumed from step 2: other metrics"
+config=other_stage.json expect 0 train --steps 8 --run from_stage_3 --resume --save-every 1 --keep 2
+[[ $(weights) == "$whole" ]] || fail "resumed at another stage: other weights"
+[[ $(ls from_stage_3/checkpoints) == $'latest\nstep_00000007\nstep_00000008' ]] || fail "kept: $(ls from_stage_3/checkpoints)"
+
+# On other ranks: the same weights to begin with, the next samples, hence nearly the same losses.
+ranks=1 expect 0 train --steps 8 --run parts --resume 5
+[[ $(steps parts | tail -n 3 | cut -c 1-7) == $(tail -n 3 whole.steps | cut -c 1-7) ]] || fail "on one rank: other losses: $(steps parts)"
+
+# Killed at any time.
+for delay in 0 0.01 0.1 0.3; do
+    "$zero" train c.json --data text --ranks 2 --steps 100000 --run killed --save-every 1 --keep 2 >out 2>err &
+    pid=$!
+    for ((i = 0; i < 600; i++)); do
+        [[ -e killed/checkpoints/latest ]] && break
+        sleep 0.05
+    done
+    sleep "$delay"
+    kill -9 $pid
+    wait $pid 2>/dev/null
+    done_steps=$(sed 's/step_0*\([0-9]*\) .*/\1/' killed/checkpoints/latest)
+    expect 0 train --steps $((done_steps + 3)) --run killed --resume
+    resumed=$(weights)
+    expect 0 train --steps $((done_steps + 3)) --run again
+    [[ $(weights) == "$resumed" ]] || fail "killed after $delay s, at step $done_steps: other weights"
+    rm -rf killed
+done
+
+# Ctrl-C leaves a checkpoint.
+"$zero" train c.json --data text --ranks 2 --steps 1000000 --run interrupted --save-every 1000000 >out 2>err &
+pid=$!
+for ((i = 0; i < 300; i++)); do
+    [[ $(wc -l 2>/dev/null <interrupted/metrics.jsonl) -ge 3 ]] && break
+    sleep 0.1
+done
+kill -s INT $pid
+wait $pid
+[[ -e interrupted/checkpoints/latest ]] || fail "Ctrl-C left no checkpoint"
+
+# What cannot be.
+expect 2 train --resume
+says err "--resume needs --run DIR"
+expect 2 train --keep 3
+says err "--save-every N makes them"
+expect 1 train --run nowhere --resume
+says err "nowhere/checkpoints"
+expect 1 train --run whole --resume 77
+says err "whole/checkpoints/step_00000077"
+config 3 | sed 's/"train_micro_batch_size_per_gpu": 2/"train_batch_size": 8/; s/"n_embd": 32/"n_embd": 64/' >larger.json
+config=larger.json expect 1 train --run parts --resume
+says err "wte.weight"
+[[ $(grep -c . err) == 1 ]] || fail "said more than once"
+
+# A save that fails: the run goes on, says so, and fails at its end.
+mkdir -p blocked && touch blocked/checkpoints
+expect 1 train --steps 3 --run blocked --save-every 2
+says err "saving at step 2: "
+says err "blocked/checkpoints"
+[[ $(wc -l <blocked/metrics.jsonl) == 3 ]] || fail "stopped after $(wc -l <blocked/metrics.jsonl) steps"
+finish

@@ -1,0 +1,53 @@
+"""The other side of weights_test and transformers_test: Hugging Face's own GPT-2.
+  peer.py make DIR [SIZE]     saves a random model, and its logits after 1, 2, ... tokens (logits.txt)
+  peer.py compare DIR OTHER   OTHER loads, and has the logits of DIR bit for bit
+  peer.py read DIR            a checkpoint's files are safetensors: prints their tensors' names"""
+import glob
+import os
+import sys
+
+
+def tokens(model):
+    return [(7 * i + 3) % model.config.vocab_size for i in range(model.config.n_positions)]
+
+
+def logits(model):
+    import torch
+    with torch.no_grad():
+        return model.eval()(torch.tensor([tokens(model)])).logits[0]
+
+
+def make(path, size=8):
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel
+    torch.manual_seed(7)
+    model = GPT2LMHeadModel(GPT2Config(n_layer=2, n_embd=int(size), n_head=2, n_positions=8, vocab_size=24,
+                                       bos_token_id=None, eos_token_id=None))
+    for parameter in model.parameters():
+        parameter.data.add_(torch.randn_like(parameter) * 0.2)
+    model.save_pretrained(path)
+    for extra in ("generation_config.json",):
+        if os.path.exists(os.path.join(path, extra)):
+            os.remove(os.path.join(path, extra))
+    with open(os.path.join(path, "logits.txt"), "w") as file:
+        file.write(" ".join(map(str, tokens(model))) + "\n")
+        for row in logits(model):
+            file.write(" ".join(f"{x:.7g}" for x in row.tolist()) + "\n")
+
+
+def compare(path, other):
+    from transformers import GPT2LMHeadModel
+    a, b = (logits(GPT2LMHeadModel.from_pretrained(p)) for p in (path, other))
+    if not bool((a == b).all()):
+        sys.exit(f"{other}: other logits than {path}: by up to {(a - b).abs().max():g}")
+
+
+def read(path):
+    from safetensors import safe_open
+    for name in sorted(glob.glob(os.path.join(path, "*.safetensors"))):
+        with safe_open(name, "numpy") as file:
+            for key in file.keys():
+                print(key, *file.get_tensor(key).shape)
+
+
+{"make": make, "compare": compare, "read": read}[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,174 @@
+/* `zero ckpt`: what is done with checkpoints as files, without an engine. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/checkpoint/checkpoint.h"
+#include "tools/command/command.h"
+#include "tools/command/ckpt_diff.h"
+#include "tools/command/format.h"
+#include "tools/weights/weights.h"
+
+struct arguments {
+    uint64_t file_mib;
+};
+
+static const struct option options[] = {
+    {"--file-mib", "N", "export: files of at most N MiB, where tensors allow (4768)", OPTION_COUNT,
+     offsetof(struct arguments, file_mib)},
+    {0},
+};
+
+static int report(zero_status status, const struct zero_error *error) {
+    if (status == ZERO_OK) return EXIT_OK;
+    fprintf(stderr, "zero ckpt: %s\n", error->message);
+    return EXIT_FAILED;
+}
+
+/* ---- info ---- */
+
+static void print_files(const struct manifest *m) {
+    uint64_t bytes = 0, elements = 0;
+    for (uint32_t i = 0; i < m->files; i++) bytes += m->file[i].bytes;
+    for (uint32_t i = 0; i < m->params; i++) elements += m->param[i].count;
+    printf("parameters  %s in %" PRIu32 " tensors\n", format_grouped(elements).chars, m->params);
+    printf("files       %" PRIu32 ", %s\n", m->files, format_bytes(bytes).chars);
+}
+
+static void print_run(const struct manifest *m) {
+    printf("step        %" PRIu64 ", %" PRIu64 " skipped\n", m->step, m->skipped);
+    printf("saved by    %" PRIu32 " ranks at stage %" PRIu32 "\n", m->ranks, m->stage);
+    printf("optimizer   %s", *m->optimizer ? m->optimizer : "none: weights alone");
+    for (uint32_t i = 0; i < m->states; i++) printf("%s%s", i ? ", " : ": ", m->state[i]);
+    if (m->groups) printf("; lr %g", m->lr[0]);
+    puts("");
+    for (uint32_t i = 0; i < m->notes.count; i++)
+        printf("%-11s %s\n", m->notes.entry[i].key, m->notes.entry[i].value);
+}
+
+static void print_params(const struct manifest *m) {
+    for (uint32_t i = 0; i < m->params; i++) {
+        const struct manifest_param *p = &m->param[i];
+        printf("  %-40s", p->name);
+        for (uint32_t d = 0; d < p->dims; d++) printf("%s%" PRIu64, d ? " x " : " ", p->shape[d]);
+        puts(p->frozen ? "  frozen" : "");
+    }
+}
+
+static int info(const char *const *operand, const struct arguments *arguments) {
+    struct checkpoint c;
+    struct zero_error error;
+    error_clear(&error);
+    zero_status status = checkpoint_open(storage_posix(), operand[0], &c, &error);
+    if (!status) {
+        printf("%s\n", c.path);
+        print_run(&c.manifest);
+        print_files(&c.manifest);
+        print_params(&c.manifest);
+    }
+    checkpoint_close(&c);
+    return report(status, &error);
+}
+
+/* ---- the others ---- */
+
+static int verify(const char *const *operand, const struct arguments *arguments) {
+    struct checkpoint c;
+    struct zero_error error;
+    float *block = malloc(BLOCK_BYTES);
+    error_clear(&error);
+    zero_status status = checkpoint_open(storage_posix(), operand[0], &c, &error);
+    if (!status && !block) status = error_set(&error, ZERO_E_MEMORY, "no memory for a block");
+    if (!status) status = checkpoint_verify(&c, block, &error);
+    if (!status) printf("%s is whole: every checksum holds\n", c.path);
+    checkpoint_close(&c);
+    free(block);
+    return report(status, &error);
+}
+
+static int diff(const char *const *operand, const struct arguments *arguments) {
+    struct zero_error error;
+    bool same = true;
+    error_clear(&error);
+    zero_status status = ckpt_diff(operand[0], operand[1], &same, &error);
+    return status || same ? report(status, &error) : EXIT_FAILED;
+}
+
+static int export_weights(const char *const *operand, const struct arguments *arguments) {
+    struct zero_error error;
+    error_clear(&error);
+    uint64_t mib = arguments->file_mib ? arguments->file_mib : 4768; /* transformers' 5 GB */
+    return report(weights_export(operand[0], operand[1], mib << 20, &error), &error);
+}
+
+static int import_weights(const char *const *operand, const struct arguments *arguments) {
+    struct weights *weights = NULL;
+    struct zero_error error;
+    error_clear(&error);
+    zero_status status = weights_open(operand[0], &weights, &error);
+    if (!status) status = weights_import(weights, operand[1], &error);
+    if (!status) printf("%s/step_00000000, from %s's format\n", operand[1], weights->format->name);
+    weights_close(weights);
+    return report(status, &error);
+}
+
+static const struct verb {
+    const char *name;
+    int operands;
+    int (*run)(const char *const *operand, const struct arguments *arguments);
+} verbs[] = {{"info", 1, info},
+             {"verify", 1, verify},
+             {"diff", 2, diff},
+             {"export", 2, export_weights},
+             {"import", 2, import_weights}};
+enum { VERBS = sizeof verbs / sizeof *verbs, OPERANDS_MAX = 2 };
+
+static const struct verb *find_verb(const char *name) {
+    for (int i = 0; i < VERBS; i++)
+        if (strcmp(verbs[i].name, name) == 0) return &verbs[i];
+    return NULL;
+}
+
+/* What stands before the first option; then the options. */
+static int run(int argc, char **argv) {
+    struct zero_error error;
+    struct arguments arguments = {0};
+    const char *left, *operand[OPERANDS_MAX];
+    error_clear(&error);
+    const struct verb *verb = argc > 1 ? find_verb(argv[1]) : NULL;
+    if (!verb) return command_usage_error("ckpt", "say what to do: info, verify, diff, export or import");
+    int operands = 0;
+    for (; operands < verb->operands; operands++) {
+        if (argc <= 2 + operands || argv[2 + operands][0] == '-')
+            return command_usage_error("ckpt", "%s takes %d names of directories", verb->name,
+                                       verb->operands);
+        operand[operands] = argv[2 + operands];
+    }
+    if (options_parse(options, argc - 1 - operands, argv + 1 + operands, &arguments, &left, &error) !=
+        ZERO_OK)
+        return command_usage_error("ckpt", "%s", error.message);
+    if (left) return command_usage_error("ckpt", "unexpected argument \"%s\"", left);
+    if (arguments.file_mib > UINT64_MAX >> 21) return command_usage_error("ckpt", "--file-mib is too large");
+    return verb->run(operand, &arguments);
+}
+
+const struct command command_ckpt = {
+    .name = "ckpt",
+    .arguments = "info DIR | verify DIR | diff DIR DIR | export DIR OUT | import FROM OUT",
+    .summary = "looks into checkpoints, compares them, and moves weights in and out",
+    .description =
+        "DIR is one checkpoint (RUN/checkpoints/step_00000100), or RUN/checkpoints, of which the latest is "
+        "meant.\n"
+        "  info     what it is, and its parameters\n"
+        "  verify   reads every byte and compares every checksum\n"
+        "  diff     which parameters and optimizer states differ, in how many elements and by how much;\n"
+        "           exit status 1 if any does\n"
+        "  export   its weights as Hugging Face's model.safetensors and config.json, in a new directory OUT\n"
+        "  import   a GPT-2 of Hugging Face (a directory) or of llm.c (a .bin, version 3 or 5), as the "
+        "first\n"
+        "           checkpoint in OUT: with OUT = RUN/checkpoints, `zero train --run RUN --resume` goes on "
+        "from it",
+    .options = options,
+    .run = run,
+};

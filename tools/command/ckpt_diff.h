@@ -1,0 +1,11 @@
+/* Compares two checkpoints, saved on whatever ranks, bit for bit; prints a line per tensor that differs. */
+#ifndef ZERO_TOOLS_COMMAND_CKPT_DIFF_H
+#define ZERO_TOOLS_COMMAND_CKPT_DIFF_H
+
+#include <stdbool.h>
+
+#include "engine/base/error.h"
+
+zero_status ckpt_diff(const char *a, const char *b, bool *out_same, struct zero_error *error);
+
+#endif

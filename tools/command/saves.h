@@ -1,0 +1,28 @@
+/* A run's checkpoints: where they are, what the trainer notes in them, and how it goes on from one. All collective. */
+#ifndef ZERO_TOOLS_COMMAND_SAVES_H
+#define ZERO_TOOLS_COMMAND_SAVES_H
+
+#include "tools/command/job.h"
+
+struct saves {
+    char directory[4096 + 16]; /* RUN/checkpoints, the same text on all ranks */
+};
+
+/* How far a run is: both count from its beginning, resumed runs included. */
+struct position {
+    uint64_t steps;   /* of the trainer, skipped ones included */
+    uint64_t samples; /* taken from the endless sequence (tools/data/order.h) */
+};
+
+/* `run`: rank 0's directory; what other ranks give is not looked at. */
+zero_status saves_open(zero_engine *engine, const char *run, struct saves *out);
+
+/* From RUN/checkpoints: its latest, or `step` if that is not 0. One that no trainer wrote, an imported one, is a
+ * beginning: position 0. */
+zero_status saves_resume(zero_engine *engine, const char *run, uint64_t step, struct position *out);
+
+/* Then deletes all but the `keep` newest; 0: keeps all. */
+zero_status saves_save(zero_engine *engine, const struct saves *saves, struct position position,
+                       uint64_t keep);
+
+#endif

@@ -1,0 +1,225 @@
+/* From a checkpoint to Hugging Face's layout. Every tensor's place is known before the first byte is written, so the
+ * pieces go where they belong in the order in which they are found. Complete under its name, or not there. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/checkpoint/checkpoint.h"
+#include "tools/weights/weights.h"
+
+enum { FILES_MAX = 512, NAME_BYTES = MANIFEST_NAME_BYTES + 16 };
+
+struct export {
+    struct storage *storage;
+    struct checkpoint checkpoint;
+    char out[STORAGE_PATH_BYTES], partial[STORAGE_PATH_BYTES]; /* the directory, and while it is written */
+    struct tensor *tensor;                                     /* by the manifest's parameter */
+    char(*name)[NAME_BYTES];
+    uint32_t *file_of; /* by the manifest's parameter, ascending */
+    struct storage_file *file;
+    uint32_t files;
+    float *block;
+    bool is_gpt;
+};
+
+/* ---- the layout ---- */
+
+static void file_name(const struct export *x, uint32_t file, char out[64]) {
+    if (x->files == 1)
+        snprintf(out, 64, "model.safetensors");
+    else
+        snprintf(out, 64, "model-%05" PRIu32 "-of-%05" PRIu32 ".safetensors", file + 1, x->files);
+}
+
+static bool starts(const char *text, const char *with) { return strncmp(text, with, strlen(with)) == 0; }
+
+/* GPT2LMHeadModel's names: all but the head are its transformer's. */
+static void name_tensor(struct export *x, uint32_t i) {
+    const struct manifest_param *p = &x->checkpoint.manifest.param[i];
+    bool prefix = x->is_gpt && !starts(p->name, "lm_head.");
+    snprintf(x->name[i], NAME_BYTES, "%s%s", prefix ? "transformer." : "", p->name);
+    x->tensor[i] =
+        (struct tensor){.name = x->name[i], .dtype = DTYPE_F32, .dims = p->dims, .count = p->count};
+    memcpy(x->tensor[i].shape, p->shape, sizeof p->shape);
+}
+
+static zero_status lay_out(struct export *x, uint64_t file_bytes, struct zero_error *error) {
+    const struct manifest *m = &x->checkpoint.manifest;
+    x->tensor = calloc(m->params + 1, sizeof *x->tensor);
+    x->name = calloc(m->params + 1, sizeof *x->name);
+    x->file_of = calloc(m->params + 1, sizeof *x->file_of);
+    x->block = malloc(BLOCK_BYTES);
+    if (!x->tensor || !x->name || !x->file_of || !x->block)
+        return error_set(error, ZERO_E_MEMORY, "no memory to export %" PRIu32 " parameters", m->params);
+    uint64_t filled = 0;
+    for (uint32_t i = 0; i < m->params; i++) {
+        uint64_t bytes = m->param[i].count * sizeof(float);
+        if (filled && filled + bytes > file_bytes) x->files++, filled = 0;
+        x->file_of[i] = x->files;
+        filled += bytes;
+        name_tensor(x, i);
+    }
+    x->files++;
+    if (x->files <= FILES_MAX) return ZERO_OK;
+    return error_set(error, ZERO_E_ARGUMENT,
+                     "that would be %" PRIu32 " files, more than %d; allow larger ones", x->files, FILES_MAX);
+}
+
+/* ---- files ---- */
+
+static zero_status write_header(struct export *x, uint32_t file, uint32_t first, uint32_t end,
+                                struct zero_error *error) {
+    char name[64], path[STORAGE_PATH_BYTES], *header;
+    uint64_t bytes;
+    file_name(x, file, name);
+    zero_status status = storage_join(x->partial, name, path, error);
+    if (!status) status = safetensors_print(x->tensor + first, end - first, "pt", &header, &bytes, error);
+    if (status) return status;
+    const struct tensor *last = &x->tensor[end - 1];
+    status = storage_create(x->storage, path, last->offset + last->bytes, &x->file[file], error);
+    if (!status) status = storage_write(&x->file[file], header, bytes, 0, error);
+    free(header);
+    return status;
+}
+
+static zero_status write_headers(struct export *x, struct zero_error *error) {
+    const struct manifest *m = &x->checkpoint.manifest;
+    x->file = calloc(x->files, sizeof *x->file);
+    if (!x->file) return error_set(error, ZERO_E_MEMORY, "no memory for %" PRIu32 " files", x->files);
+    zero_status status = ZERO_OK;
+    for (uint32_t file = 0, first = 0, end = 0; file < x->files && !status; file++, first = end) {
+        while (end < m->params && x->file_of[end] == file) end++;
+        status = write_header(x, file, first, end, error);
+    }
+    return status;
+}
+
+static zero_status write_some(void *user, const struct piece *piece, uint64_t first, uint64_t count,
+                              const float *in, struct zero_error *error) {
+    struct export *x = user;
+    uint64_t i = (uint64_t)(piece->param - x->checkpoint.manifest.param);
+    return storage_write(&x->file[x->file_of[i]], in, count * sizeof *in,
+                         x->tensor[i].offset + first * sizeof *in, error);
+}
+
+static zero_status write_piece(void *user, struct shard *shard, uint32_t index, struct zero_error *error) {
+    struct export *x = user;
+    const struct piece *p = &shard->piece[index];
+    if (p->kind) return ZERO_OK;
+    return shard_read(shard, index, p->first, p->count, x->block, write_some, x, error);
+}
+
+static zero_status write_text(struct export *x, const char *name, char *text, size_t bytes,
+                              struct zero_error *error) {
+    char path[STORAGE_PATH_BYTES];
+    zero_status status = storage_join(x->partial, name, path, error);
+    if (!status) status = storage_write_text(x->storage, path, text, bytes, error);
+    free(text);
+    return status;
+}
+
+static zero_status write_index(struct export *x, struct zero_error *error) {
+    const struct manifest *m = &x->checkpoint.manifest;
+    char *text = NULL, name[64];
+    size_t length;
+    uint64_t bytes = 0;
+    FILE *f = x->files > 1 ? open_memstream(&text, &length) : NULL;
+    if (!f) return ZERO_OK;
+    for (uint32_t i = 0; i < m->params; i++) bytes += m->param[i].count * sizeof(float);
+    fprintf(f, "{\n  \"metadata\": {\"total_size\": %" PRIu64 "},\n  \"weight_map\": {", bytes);
+    for (uint32_t i = 0; i < m->params; i++) {
+        file_name(x, x->file_of[i], name);
+        fputs(i ? ",\n    " : "\n    ", f);
+        json_write_string(f, x->name[i]);
+        fprintf(f, ": \"%s\"", name);
+    }
+    fputs("\n  }\n}\n", f);
+    fclose(f);
+    return write_text(x, "model.safetensors.index.json", text, length, error);
+}
+
+/* What transformers needs beside the model block: no dropout was trained with, and the end of text is GPT-2's only in
+ * its own vocabulary. */
+static zero_status write_config(struct export *x, struct zero_error *error) {
+    const struct manifest *m = &x->checkpoint.manifest;
+    char *text = NULL;
+    size_t length;
+    FILE *f = x->is_gpt ? open_memstream(&text, &length) : NULL;
+    if (!f) return ZERO_OK;
+    fputs(
+        "{\n  \"architectures\": [\"GPT2LMHeadModel\"],\n  \"dtype\": \"float32\",\n  \"resid_pdrop\": 0.0,\n"
+        "  \"embd_pdrop\": 0.0,\n  \"attn_pdrop\": 0.0",
+        f);
+    if (strcmp(manifest_config(m, "model.vocab_size"), "50257") != 0)
+        fputs(",\n  \"bos_token_id\": null,\n  \"eos_token_id\": null", f);
+    for (uint32_t i = 0; i < m->config.count; i++) {
+        const struct manifest_entry *e = &m->config.entry[i];
+        if (starts(e->key, "model.")) fprintf(f, ",\n  \"%s\": %s", e->key + strlen("model."), e->value);
+    }
+    fputs("\n}\n", f);
+    fclose(f);
+    return write_text(x, "config.json", text, length, error);
+}
+
+static zero_status write_all(struct export *x, struct zero_error *error) {
+    zero_status status = write_headers(x, error);
+    if (!status) status = checkpoint_walk(&x->checkpoint, write_piece, x, error);
+    for (uint32_t i = 0; i < x->files && !status; i++) status = storage_sync(&x->file[i], error);
+    if (!status) status = write_index(x, error);
+    if (!status) status = write_config(x, error);
+    return status;
+}
+
+/* ---- the call ---- */
+
+static void remove_partial(struct export *x) {
+    static const char *const others[] = {"model.safetensors.index.json", "config.json"};
+    char name[64], path[STORAGE_PATH_BYTES];
+    for (uint32_t i = 0; i < x->files + 2; i++) {
+        if (i < x->files) file_name(x, i, name);
+        if (!storage_join(x->partial, i < x->files ? name : others[i - x->files], path, NULL))
+            x->storage->ops->remove(x->storage, path);
+    }
+    x->storage->ops->remove_directory(x->storage, x->partial);
+}
+
+static zero_status publish(struct export *x, struct zero_error *error) {
+    const struct storage_ops *ops = x->storage->ops;
+    zero_status status =
+        storage_check(ops->sync_directory(x->storage, x->partial), "make durable", x->partial, error);
+    return status ? status
+                  : storage_check(ops->rename(x->storage, x->partial, x->out), "rename to", x->out, error);
+}
+
+static zero_status run(struct export *x, uint64_t file_bytes, struct zero_error *error) {
+    zero_status status = lay_out(x, file_bytes, error);
+    if (status) return status;
+    status = storage_check(x->storage->ops->make_directory(x->storage, x->partial), "make the directory",
+                           x->partial, error);
+    if (status) return status;
+    status = write_all(x, error);
+    for (uint32_t i = 0; x->file && i < x->files; i++) storage_close(&x->file[i]);
+    if (!status) status = publish(x, error);
+    if (status) remove_partial(x);
+    return status;
+}
+
+zero_status weights_export(const char *checkpoint, const char *out, uint64_t file_bytes,
+                           struct zero_error *error) {
+    struct export x = {.storage = storage_posix()};
+    snprintf(x.out, sizeof x.out, "%s", out);
+    if (snprintf(x.partial, sizeof x.partial, "%s.partial", out) >= (int)sizeof x.partial)
+        return error_set(error, ZERO_E_ARGUMENT, "the path %.80s... is too long", out);
+    zero_status status = checkpoint_open(x.storage, checkpoint, &x.checkpoint, error);
+    x.is_gpt = !status && manifest_config(&x.checkpoint.manifest, "model.vocab_size") &&
+               x.checkpoint.manifest.params && starts(x.checkpoint.manifest.param[0].name, "wte.");
+    if (!status) status = run(&x, file_bytes, error);
+    checkpoint_close(&x.checkpoint);
+    free(x.tensor);
+    free(x.name);
+    free(x.file_of);
+    free(x.file);
+    free(x.block);
+    return status;
+}

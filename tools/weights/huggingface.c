@@ -1,0 +1,188 @@
+/* Hugging Face's layout: config.json, and model.safetensors or the files that model.safetensors.index.json names.
+ * Tensors are called as in tools/gpt, with or without "transformer." before it. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "engine/checkpoint/safetensors.h"
+#include "tools/weights/weights.h"
+
+#define INDEX "model.safetensors.index.json"
+
+enum { FILES_MAX = 1024, INDEX_BYTES_MAX = 64 << 20, HALVES = 64 * 1024 };
+
+struct part { /* one file */
+    char name[128];
+    struct storage_file file;
+    struct tensor_table table;
+};
+
+struct huggingface {
+    struct weights head;
+    struct part *part;
+    uint32_t parts;
+    char path[STORAGE_PATH_BYTES];
+    uint16_t half[HALVES];
+};
+
+static bool recognises(const char *path) {
+    char config[STORAGE_PATH_BYTES];
+    struct stat found;
+    snprintf(config, sizeof config, "%s/config.json", path);
+    return stat(config, &found) == 0 && S_ISREG(found.st_mode);
+}
+
+static void close_weights(struct weights *weights) {
+    struct huggingface *h = (struct huggingface *)weights;
+    for (uint32_t i = 0; i < h->parts; i++) {
+        storage_close(&h->part[i].file);
+        safetensors_free(&h->part[i].table);
+    }
+    config_free(&h->head.config);
+    free(h->part);
+    free(h);
+}
+
+/* ---- opening ---- */
+
+static zero_status open_config(struct huggingface *h, struct zero_error *error) {
+    static const char any_batch[] = "{\"train_micro_batch_size_per_gpu\": 1}";
+    struct config *config = &h->head.config;
+    zero_status status = config_read_text(any_batch, sizeof any_batch - 1, h->path, config, error);
+    if (!status) status = config_read_model(config, h->path, error);
+    if (!status) status = config_resolve(config, 1, error);
+    if (status) return status;
+    h->head.model = weights_model(&config->model);
+    const char *problem = gpt_config_problem(&h->head.model);
+    return problem ? error_set(error, ZERO_E_CONFIG, "%s/config.json: %s", h->path, problem) : ZERO_OK;
+}
+
+/* Once each; a name is a file of this directory and nothing else. */
+static zero_status open_part(struct huggingface *h, const char *name, struct zero_error *error) {
+    char path[STORAGE_PATH_BYTES];
+    for (uint32_t i = 0; i < h->parts; i++)
+        if (strcmp(h->part[i].name, name) == 0) return ZERO_OK;
+    if (!*name || strchr(name, '/') || strlen(name) >= sizeof h->part->name || h->parts == FILES_MAX)
+        return error_set(error, ZERO_E_IO,
+                         "%s/" INDEX " names \"%.100s\", which is no file of that directory", h->path, name);
+    struct part *list = realloc(h->part, (h->parts + 1) * sizeof *list);
+    if (!list) return error_set(error, ZERO_E_MEMORY, "no memory for the files of %s", h->path);
+    h->part = list;
+    struct part *part = &list[h->parts];
+    memset(part, 0, sizeof *part);
+    strcpy(part->name, name);
+    zero_status status = storage_join(h->path, name, path, error);
+    if (!status) status = storage_open(storage_posix(), path, &part->file, error);
+    if (status) return status;
+    h->parts++;
+    return safetensors_read(&part->file, &part->table, error);
+}
+
+static zero_status add_part(void *user, const char *tensor, const struct json *file,
+                            struct zero_error *error) {
+    const char *name = json_string(file);
+    return open_part(user, name ? name : "", error);
+}
+
+static zero_status open_index(struct huggingface *h, const char *path, struct zero_error *error) {
+    char *text;
+    size_t bytes;
+    struct json *index;
+    zero_status status = storage_read_text(storage_posix(), path, INDEX_BYTES_MAX, &text, &bytes, error);
+    if (status) return status;
+    status = json_parse(text, bytes, path, &index, error);
+    free(text);
+    if (status) return status;
+    const struct json *map = json_get(index, "weight_map");
+    status = json_is_object(map) ? json_each(map, add_part, h, error)
+                                 : error_set(error, ZERO_E_IO, "%s has no weight_map", path);
+    json_free(index);
+    return status;
+}
+
+static zero_status open_parts(struct huggingface *h, struct zero_error *error) {
+    char index[STORAGE_PATH_BYTES];
+    struct stat found;
+    zero_status status = storage_join(h->path, INDEX, index, error);
+    if (status) return status;
+    return stat(index, &found) == 0 ? open_index(h, index, error) : open_part(h, "model.safetensors", error);
+}
+
+/* ---- tensors ---- */
+
+static const struct tensor *find(struct huggingface *h, const char *name, struct part **out_part) {
+    char prefixed[128];
+    snprintf(prefixed, sizeof prefixed, "transformer.%s", name);
+    for (uint32_t i = 0; i < h->parts; i++) {
+        const struct tensor *t = safetensors_find(&h->part[i].table, name);
+        if (!t) t = safetensors_find(&h->part[i].table, prefixed);
+        *out_part = &h->part[i];
+        if (t) return t;
+    }
+    return NULL;
+}
+
+static zero_status check_tensor(struct huggingface *h, const struct gpt_param *p, struct zero_error *error) {
+    struct part *part;
+    const struct tensor *t = find(h, p->name, &part);
+    if (!t) return error_set(error, ZERO_E_IO, "%s has no tensor \"%s\"", h->path, p->name);
+    if (t->dtype != DTYPE_F32 && t->dtype != DTYPE_BF16 && t->dtype != DTYPE_F16)
+        return error_set(error, ZERO_E_UNSUPPORTED, "%s: \"%s\" is neither fp32, bf16 nor fp16", h->path,
+                         p->name);
+    if (t->dims != p->dims || memcmp(t->shape, p->shape, p->dims * sizeof *p->shape) != 0)
+        return error_set(error, ZERO_E_IO,
+                         "%s: \"%s\" has %" PRIu64 " elements in %" PRIu32 " dimensions, not %" PRIu64
+                         " in %" PRIu32 " as config.json says, or other dimensions",
+                         h->path, p->name, t->count, t->dims, p->count, p->dims);
+    return ZERO_OK;
+}
+
+static zero_status check_tensors(struct huggingface *h, struct zero_error *error) {
+    struct gpt_param p;
+    zero_status status = ZERO_OK;
+    for (uint32_t i = 0; !status && gpt_param_at(&h->head.model, i, &p); i++)
+        status = check_tensor(h, &p, error);
+    return status;
+}
+
+static zero_status read_weights(struct weights *weights, const struct gpt_param *p, uint64_t first,
+                                uint64_t count, float *out, struct zero_error *error) {
+    struct huggingface *h = (struct huggingface *)weights;
+    struct part *part;
+    const struct tensor *t = find(h, p->name, &part);
+    uint64_t size = dtype_bytes(t->dtype);
+    if (t->dtype == DTYPE_F32)
+        return storage_read(&part->file, out, count * size, t->offset + first * size, error);
+    zero_status status = ZERO_OK;
+    for (uint64_t at = 0; at < count && !status; at += HALVES) {
+        uint64_t some = count - at < HALVES ? count - at : HALVES;
+        status = storage_read(&part->file, h->half, some * size, t->offset + (first + at) * size, error);
+        weights_widen(h->half, t->dtype, some, out + at);
+    }
+    return status;
+}
+
+static zero_status open_weights(const char *path, struct weights **out, struct zero_error *error) {
+    struct huggingface *h = calloc(1, sizeof *h);
+    if (!h) return error_set(error, ZERO_E_MEMORY, "no memory to open %s", path);
+    h->head.format = &weights_huggingface;
+    snprintf(h->path, sizeof h->path, "%s", path);
+    zero_status status = open_config(h, error);
+    if (!status) status = open_parts(h, error);
+    if (!status) status = check_tensors(h, error);
+    if (status)
+        close_weights(&h->head);
+    else
+        *out = &h->head;
+    return status;
+}
+
+const struct weights_format weights_huggingface = {
+    .name = "Hugging Face",
+    .recognises = recognises,
+    .open = open_weights,
+    .read = read_weights,
+    .close = close_weights,
+};
