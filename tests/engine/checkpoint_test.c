@@ -65,7 +65,8 @@ static void keep_or_check(zero_engine *engine, bool keeps, struct state *referen
 struct run {
     uint32_t world, stage; /* index into worlds */
     char dir[512];
-    const char *offload;
+    uint32_t tier; /* index into tiers */
+    zero_dtype compute;
     bool keeps;        /* the first run of its number of ranks, whose state is the reference */
     uint32_t saved_by; /* index into worlds */
 };
@@ -105,37 +106,58 @@ static void load_rank(zero_engine *engine, uint32_t rank, void *user) {
 
 /* ---- all of them ---- */
 
+#define ON(what, device) "\"offload_" what "\": {\"device\": \"" device "\", \"nvme_path\": \"%1$s/swap\"}"
+
+/* Keys of zero_optimization; the last one is of stage 3. */
+static const char *const tiers[] = {ON("optimizer", "none"), ON("optimizer", "cpu"), ON("optimizer", "nvme"),
+                                    ON("optimizer", "nvme") ", " ON("param", "nvme")};
+
 static void run_on(struct run *run, ranks_fn body) {
-    char json[2048];
+    char json[4096], on[1500];
     struct toy_setup s = toy_setup_default();
     int failures = atomic_load(&check_failures);
-    s.ranks = worlds[run->world], s.stage = run->stage, s.offload = run->offload;
+    s.ranks = worlds[run->world], s.stage = run->stage, s.compute = run->compute;
+    uint32_t tier = run->tier % (run->stage == 3 ? 4 : 3);
+    snprintf(on, sizeof on, tiers[tier], getenv("TEST_TMPDIR"));
+    s.tiers = on;
     toy_config(&s, json, sizeof json);
     ranks_run(s.ranks, json, body, run);
     if (atomic_load(&check_failures) != failures)
-        fprintf(stderr, "in %s, %u ranks, stage %u, offload %s\n", run->dir, s.ranks, s.stage, s.offload);
+        fprintf(stderr, "in %s, type %d, %u ranks, stage %u, %s\n", run->dir, run->compute, s.ranks, s.stage,
+                on);
 }
 
 static void place(char out[512], uint32_t world, uint32_t stage) {
     snprintf(out, 512, "%s/by_%u_at_%u", getenv("TEST_TMPDIR"), worlds[world], stage);
 }
 
-int main(void) {
-    struct run run = {0};
-    for (run.world = 0; run.world < WORLDS; run.world++)
-        for (run.stage = 0; run.stage <= 3; run.stage++) {
-            run.keeps = run.stage == 0;
-            run.offload = run.stage & 1 ? "cpu" : "none";
-            place(run.dir, run.world, run.stage);
-            run_on(&run, save_rank);
+static void save_all(struct run *run, uint32_t world_count) {
+    for (run->world = 0; run->world < world_count; run->world++)
+        for (run->stage = 0; run->stage <= 3; run->stage++) {
+            run->keeps = run->stage == 0;
+            run->tier = run->stage + run->world;
+            place(run->dir, run->world, run->stage);
+            run_on(run, save_rank);
         }
-    for (run.world = 0; run.world < WORLDS; run.world++)
-        for (run.stage = 0; run.stage <= 3; run.stage++)
-            for (run.saved_by = 0; run.saved_by < WORLDS; run.saved_by++)
+}
+
+static void load_all(struct run *run, uint32_t world_count) {
+    for (run->world = 0; run->world < world_count; run->world++)
+        for (run->stage = 0; run->stage <= 3; run->stage++)
+            for (run->saved_by = 0; run->saved_by < world_count; run->saved_by++)
                 for (uint32_t stage = 0; stage <= 3; stage++) {
-                    run.offload = (run.stage + stage) & 1 ? "none" : "cpu";
-                    place(run.dir, run.saved_by, stage);
-                    run_on(&run, load_rank);
+                    run->tier = run->stage + stage + run->saved_by;
+                    place(run->dir, run->saved_by, stage);
+                    run_on(run, load_rank);
                 }
+}
+
+/* All numbers of ranks in fp32, 1 to 3 in narrow types. */
+int main(void) {
+    for (zero_dtype compute = ZERO_F32; compute <= ZERO_F16; compute++) {
+        struct run run = {.compute = compute};
+        save_all(&run, compute == ZERO_F32 ? WORLDS : 3);
+        load_all(&run, compute == ZERO_F32 ? WORLDS : 3);
+    }
     return check_end();
 }
