@@ -63,7 +63,8 @@ zero_status zero_engine_fill(zero_engine *e, zero_fill_fn fill, void *user) {
     status = shadow_forget(e);
     if (!status) status = fill_all(e, fill, user);
     if (status) return status;
-    e->steps = 0;
+    e->steps = e->skipped = 0;
+    e->loss_scale = engine_loss_scale(e);
     return access_filled(e);
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/engine_internal.h"
+#include "engine/shadow.h"
 
 _Static_assert((int)TIER_DEVICE == (int)ZERO_DEVICE && (int)TIER_CPU == (int)ZERO_CPU &&
                    (int)TIER_NVME == (int)ZERO_NVME,
@@ -330,6 +331,8 @@ zero_status zero_engine_commit(zero_engine *e, zero_plan *out) {
     if (moves && !e->progress)
         log_line(&e->log, ZERO_LOG_WARN,
                  "no progress thread: collectives and chunks move only inside the engine's calls");
+    status = shadow_open(e);
+    if (status) return status;
     e->phase = PHASE_READY;
     log_drive(e);
     if (out) report_plan(e, out);

@@ -1,4 +1,4 @@
-/* Driving the executor from the host's calls: nothing else blocks. */
+/* Driving the executor from the host's calls: where they wait for it. */
 #include "engine/base/clock.h"
 #include "engine/engine_internal.h"
 #include "engine/shadow.h"

@@ -43,6 +43,20 @@ _Static_assert((int)CONFIG_FP32 == (int)DTYPE_F32 && (int)CONFIG_BF16 == (int)DT
                    (int)CONFIG_FP16 == (int)DTYPE_F16,
                "types are numbered alike");
 
+struct loss_scale engine_loss_scale(const zero_engine *e) {
+    const struct config *c = &e->config;
+    if (c->compute_dtype != CONFIG_FP16) return (struct loss_scale){.value = 1};
+    bool dynamic = c->fp16.loss_scale == 0;
+    return (struct loss_scale){.value =
+                                   dynamic ? ldexp(1, (int)c->fp16.initial_scale_power) : c->fp16.loss_scale,
+                               .dynamic = dynamic,
+                               .min = (double)c->fp16.min_loss_scale,
+                               .window = c->fp16.loss_scale_window,
+                               .hysteresis = c->fp16.hysteresis,
+                               .consecutive = c->fp16.consecutive_hysteresis,
+                               .allowed = c->fp16.hysteresis};
+}
+
 static void open_precision(zero_engine *e) {
     const struct config *c = &e->config;
     bool shards_accumulate = c->accumulation_steps > 1 && c->accumulation_mode == CONFIG_ACCUMULATE_EVERY;
@@ -51,17 +65,7 @@ static void open_precision(zero_engine *e) {
     e->precision.state = c->bf16_states ? DTYPE_BF16 : DTYPE_F32;
     e->precision.copies = c->nvme_shadow;
     e->precision.split = c->nvme_masters == CONFIG_MASTERS_SPLIT;
-    e->loss_scale = (struct loss_scale){.value = 1};
-    if (c->compute_dtype != CONFIG_FP16) return;
-    bool dynamic = c->fp16.loss_scale == 0;
-    e->loss_scale = (struct loss_scale){.value = dynamic ? ldexp(1, (int)c->fp16.initial_scale_power)
-                                                         : c->fp16.loss_scale,
-                                        .dynamic = dynamic,
-                                        .min = (double)c->fp16.min_loss_scale,
-                                        .window = c->fp16.loss_scale_window,
-                                        .hysteresis = c->fp16.hysteresis,
-                                        .consecutive = c->fp16.consecutive_hysteresis,
-                                        .allowed = c->fp16.hysteresis};
+    e->loss_scale = engine_loss_scale(e);
 }
 
 static void log_choices(const zero_engine *e) {

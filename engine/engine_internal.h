@@ -3,7 +3,8 @@
  *   DECLARING --commit--> READY --micro_begin--> PASS --forward/backward_begin--> USE --end--> PASS
  *   PASS --step, flush, get, put, hash--> READY
  *
- * Threads: the host's thread owns everything; the progress thread touches only the executor, under `lock`. */
+ * Threads: the host's thread owns everything; the progress thread touches only the executor, under
+ * `lock`, and tells other ranks of its failures. */
 #ifndef ZERO_ENGINE_ENGINE_INTERNAL_H
 #define ZERO_ENGINE_ENGINE_INTERNAL_H
 
@@ -145,6 +146,9 @@ void borrowed_give_gradients(const zero_engine *engine, struct model_param *para
 
 /* What makes the sum of gradients their mean over ranks and micro-steps: unscaled, too. */
 double engine_mean(const zero_engine *engine);
+
+/* As the configuration has it at the start of a training. */
+struct loss_scale engine_loss_scale(const zero_engine *engine);
 
 /* What zero_engine_fill does for parameters that have no state; and its end: parameters were written at rest. */
 zero_status access_fill_frozen(zero_engine *engine, zero_fill_fn fill, void *user);

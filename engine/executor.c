@@ -306,6 +306,7 @@ zero_status executor_written(struct executor *e) {
 }
 
 zero_status executor_flush(struct executor *e) {
+    if (access_flush(e)) return e->error.code;
     policy_flush(e->o.policy, &e->list);
     return emit_list(e);
 }

@@ -1,5 +1,6 @@
 /* The executor: the only place that performs operations. A resumable state machine: events append operations
- * to the streams, poll starts what can start and retires what has finished, and never blocks.
+ * to the streams, poll starts what can start and retires what has finished, and never blocks. (What the host left in a
+ * chunk is written before a pass or a flush: chunk_access.c.)
  *
  *   emitted --(all waits reached, a place in flight free)--> in flight --(its mechanism is done)--> done
  *           --(all before it on its stream have retired)--> retired
@@ -124,11 +125,12 @@ void executor_refetch(struct executor *executor);
 /* All state on the drive is zero. */
 zero_status executor_clear_state(struct executor *executor);
 
-/* ---- with a shadow: epochs, of which the drive keeps two; between steps but for executor_stored ---- */
+/* ---- with a shadow: epochs, of which the drive keeps two; between steps, executor_commit in one ---- */
 
 /* Everything emitted has been stored. */
 bool executor_stored(const struct executor *executor);
-uint64_t executor_epoch(const struct executor *executor); /* of what is stored now, 1 at first */
+uint64_t executor_epoch(const struct executor *executor);             /* of what is stored now, 1 at first */
+void executor_begin_epoch(struct executor *executor, uint64_t epoch); /* before anything is stored */
 /* A page of the caller's, CHUNK_ALIGN_BYTES, that says the present epoch is whole: what is stored from now on is of the
  * next one, and leaves this one as it is. */
 zero_status executor_commit(struct executor *executor, const void *page);

@@ -95,7 +95,20 @@ zero_status start_fetch(struct executor *e, struct item *item);
 zero_status start_store(struct executor *e, struct item *item);
 zero_status test_transfer(struct executor *e, struct item *item, bool *out_done);
 uint8_t *slot_address(const struct executor *e, uint64_t slot);
-zero_status access_flush(struct executor *e); /* a dirty chunk goes to the drive, now */
+uint8_t *access_slot(const struct executor *e); /* the one that the ring does not use */
+/* A chunk between its place on the drive and a slot, and what else the drive holds: each starts transfers of the item. */
+zero_status transfer_post(struct executor *e, struct item *item, bool write, uint64_t place, uint64_t bytes,
+                          void *memory);
+zero_status transfer_read(struct executor *e, struct item *item, uint32_t region, const struct chunk *c,
+                          uint8_t *slot);
+zero_status transfer_write(struct executor *e, struct item *item, uint32_t region, const struct chunk *c,
+                           uint8_t *slot);
+zero_status transfer_done(struct executor *e, struct item *item, bool *out_done);
+/* What was read is what was stored; else ZERO_E_IO. */
+zero_status transfer_check(struct executor *e, uint32_t region, const struct chunk *c, const uint8_t *slot);
+
+/* chunk_access.c: a dirty chunk goes to the drive, now. */
+zero_status access_flush(struct executor *e);
 
 void *buffer_address(const struct executor *e, uint32_t buffer);
 

@@ -123,10 +123,14 @@ static zero_status take_piece(void *user, struct shard *shard, uint32_t index, s
 }
 
 static zero_status read_all(struct load *l, struct zero_error *error) {
-    zero_status status = shadow_forget(l->e); /* an older run's last step is no longer this one's */
-    if (!status && l->weights_only) status = held_clear_state(l->e);
-    if (status) return error_set(error, status, "%s", zero_last_error());
-    return checkpoint_walk(&l->checkpoint, take_piece, l, error);
+    zero_engine *e = l->e;
+    zero_status status = l->weights_only ? held_clear_state(e) : ZERO_OK;
+    if (!status)
+        status = ENGINE_EVENT(e, (executor_refetch(e->executor), ZERO_OK)); /* as the ranks do that write */
+    if (!status) status = checkpoint_walk(&l->checkpoint, take_piece, l, error);
+    if (error->code) return error->code;
+    if (!status) status = shadow_forget(e); /* what was committed is not of this training */
+    return status ? error_set(error, status, "%s", zero_last_error()) : ZERO_OK;
 }
 
 static zero_status take_notes(struct load *l, struct zero_error *error) {
@@ -136,22 +140,14 @@ static zero_status take_notes(struct load *l, struct zero_error *error) {
                : error_set(error, ZERO_E_MEMORY, "no memory for the checkpoint's notes");
 }
 
-/* A static scale is the configuration's. */
-static void take_loss_scale(struct load *l) {
-    const struct manifest *m = &l->checkpoint.manifest;
-    struct loss_scale *scale = &l->e->loss_scale;
-    if (l->weights_only || !scale->dynamic || !m->loss_scale_allowed) return;
-    scale->value = m->loss_scale;
-    scale->allowed = m->loss_scale_allowed;
-    scale->stable = m->loss_scale_stable;
-}
-
 static void take_counters(struct load *l) {
     const struct manifest *m = &l->checkpoint.manifest;
     zero_engine *e = l->e;
     e->filled = true;
-    executor_refetch(e->executor); /* as the ranks do that wrote */
-    take_loss_scale(l);
+    if (l->weights_only)
+        e->loss_scale = engine_loss_scale(e);
+    else
+        loss_scale_resume(&e->loss_scale, m->loss_scale, m->loss_scale_allowed, m->loss_scale_stable);
     e->steps = l->weights_only ? 0 : m->step;
     e->skipped = l->weights_only ? 0 : m->skipped;
     for (uint32_t g = 0; g < PARAM_GROUPS && g < m->groups && !l->weights_only; g++) {

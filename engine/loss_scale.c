@@ -31,3 +31,10 @@ bool loss_scale_update(struct loss_scale *s, bool overflow) {
     raise(s);
     return true;
 }
+
+void loss_scale_resume(struct loss_scale *s, double value, uint64_t allowed, uint64_t stable) {
+    if (!s->dynamic || !allowed) return;
+    s->value = value;
+    s->allowed = allowed;
+    s->stable = stable;
+}

@@ -28,4 +28,7 @@ struct loss_scale {
 /* One step is over. False: there was an overflow at the minimum, and nothing can be lowered any more. */
 bool loss_scale_update(struct loss_scale *scale, bool overflow);
 
+/* Goes on where an earlier run was, by the rules of this one: a static scale stays as it is. */
+void loss_scale_resume(struct loss_scale *scale, double value, uint64_t allowed, uint64_t stable);
+
 #endif

@@ -83,7 +83,7 @@ static void fix_staging(struct plan *plan) {
     uint64_t most = 0;
     plan->row_bytes[MEMORY_RECORDS] = swap->record_row_bytes * (1 + plan->shadow);
     plan->row_bytes[MEMORY_COMMITS] = plan->shadow ? 2 * CHUNK_ALIGN_BYTES : 0;
-    if (!swap->record_row_bytes && plan->param_tier != TIER_NVME) return;
+    if (!swap->record_row_bytes && plan->param_tier != TIER_NVME && !plan->shadow) return;
     plan->row_bytes[MEMORY_SLOTS] = (swap->slots + 1) * swap->slot_bytes;
     if (plan->param_tier != TIER_NVME) return;
     for (uint32_t i = 0; i < plan->policy->regions; i++)

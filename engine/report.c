@@ -57,8 +57,9 @@ zero_status zero_engine_counters(const zero_engine *e, zero_counters *out) {
     comm_counters_read(e->comm, &c);
     struct traffic t = e->executor ? executor_traffic(e->executor) : (struct traffic){0};
     double update_s = e->executor ? executor_update_seconds(e->executor) : 0;
-    turn_give(lock);
     const struct tier *drive = e->tier[TIER_NVME];
+    uint64_t read = drive ? drive->read_bytes : 0, written = drive ? drive->written_bytes : 0;
+    turn_give(lock);
     uint64_t calls = 0; /* of all kinds, agreements and the host's sums included */
     for (int k = 0; k < COMM_KINDS; k++) calls += c.calls[k];
     zero_counters counters = {.struct_size = out->struct_size,
@@ -73,8 +74,8 @@ zero_status zero_engine_counters(const zero_engine *e, zero_counters *out) {
                               .compute_s = e->compute_s,
                               .wait_s = e->wait_s,
                               .update_s = update_s,
-                              .drive_read_bytes = drive ? drive->read_bytes : 0,
-                              .drive_write_bytes = drive ? drive->written_bytes : 0};
+                              .drive_read_bytes = read,
+                              .drive_write_bytes = written};
     memcpy(out, &counters, out->struct_size < sizeof counters ? out->struct_size : sizeof counters);
     return ZERO_OK;
 }

@@ -11,6 +11,7 @@
 struct commit {
     uint64_t magic, layout, epoch, steps, skipped;
     struct loss_scale scale;
+    double lr[PARAM_GROUPS];
     uint64_t checksum; /* of all before */
 };
 
@@ -60,6 +61,7 @@ zero_status shadow_commit(zero_engine *e) {
     memset(&c, 0, sizeof c);
     c.magic = commit_magic, c.layout = layout_of(e), c.epoch = executor_epoch(e->executor);
     c.steps = e->steps, c.skipped = e->skipped, c.scale = e->loss_scale;
+    for (uint32_t g = 0; g < PARAM_GROUPS; g++) c.lr[g] = e->params[g].lr;
     c.checksum = checksum_of(&c);
     memcpy(page, &c, sizeof c);
     e->uncommitted = false;
@@ -89,16 +91,21 @@ static zero_status read_last(zero_engine *e, struct commit *out) {
     return ZERO_OK;
 }
 
-/* The latest of all ranks': a rank commits only what every rank had synced. */
-static zero_status agree_last(zero_engine *e, struct commit *commit) {
-    struct commit *all = kept_message(e->kept, (e->size + 1) * sizeof *all);
+struct finding {
+    struct commit last;
+    uint64_t there; /* the rank's files were */
+};
+
+/* The latest of all ranks': a rank commits only what every rank had synced. *out_missing: a rank without its files. */
+static zero_status agree_last(zero_engine *e, struct commit *commit, int *out_missing) {
+    struct finding *all = kept_message(e->kept, (e->size + 1) * sizeof *all);
     struct zero_error error;
     error_clear(&error);
     if (!all) {
         error_set(&error, ZERO_E_MEMORY, "no memory for the commits of %" PRIu32 " ranks", e->size);
         return engine_fail(e, &error);
     }
-    all[0] = *commit;
+    all[0] = (struct finding){*commit, e->tier[TIER_NVME]->found};
     struct comm_call call = {.kind = COMM_ALL_GATHER,
                              .dtype = DTYPE_U8,
                              .target_dtype = DTYPE_U8,
@@ -108,13 +115,27 @@ static zero_status agree_last(zero_engine *e, struct commit *commit) {
                              .target = all + 1};
     zero_status status = engine_call(e, &call);
     for (uint32_t r = 1; r <= e->size && !status; r++)
-        if (all[r].epoch > commit->epoch) *commit = all[r];
+        if (all[r].last.epoch > commit->epoch) *commit = all[r].last;
+    for (uint32_t r = 1; r <= e->size && !status && commit->epoch; r++)
+        if (!all[r].there && *out_missing < 0) *out_missing = (int)r - 1;
+    return status;
+}
+
+zero_status shadow_open(zero_engine *e) {
+    struct commit last;
+    int missing = -1;
+    if (!e->config.nvme_shadow) return ZERO_OK;
+    zero_status status = read_last(e, &last);
+    if (!status) status = agree_last(e, &last, &missing);
+    if (!status) executor_begin_epoch(e->executor, last.epoch + 1);
     return status;
 }
 
 static zero_status restore(zero_engine *e, const struct commit *c) {
     zero_status status = ENGINE_EVENT(e, executor_resume(e->executor, c->epoch));
-    e->steps = c->steps, e->skipped = c->skipped, e->loss_scale = c->scale;
+    e->steps = c->steps, e->skipped = c->skipped;
+    loss_scale_resume(&e->loss_scale, c->scale.value, c->scale.allowed, c->scale.stable);
+    for (uint32_t g = 0; g < PARAM_GROUPS; g++) e->params[g].lr = c->lr[g];
     for (uint32_t k = 0; k < e->policy.refreshes && !status; k++)
         status = held_restore(e, e->policy.refresh[k]);
     return status;
@@ -130,9 +151,16 @@ zero_status zero_engine_recover(zero_engine *e, zero_fill_fn fill, void *user, u
         return refuse(e->filled ? ZERO_E_ORDER : ZERO_E_ARGUMENT,
                       "zero_engine_recover: call it in place of zero_engine_fill, with its function");
     struct commit last;
+    int missing = -1;
     status = read_last(e, &last);
-    if (!status) status = agree_last(e, &last);
+    if (!status) status = agree_last(e, &last, &missing);
     if (status) return status;
+    if (missing >= 0)
+        return refuse(ZERO_E_IO,
+                      "zero_engine_recover: the files of rank %d are gone from nvme_path, those of others "
+                      "are there; load a "
+                      "checkpoint",
+                      missing);
     if (!last.epoch)
         return refuse(
             ZERO_E_IO,

@@ -5,6 +5,9 @@
 
 #include "engine/engine_internal.h"
 
+/* At commit, collective: what is stored from now on leaves the last whole step of an earlier run as it is. */
+zero_status shadow_open(zero_engine *engine);
+
 /* Before the agreement of the next step, or of a flush: what this rank stored is safe. Nothing without a shadow. */
 zero_status shadow_sync(zero_engine *engine);
 /* After it: on all ranks. */

@@ -7,8 +7,6 @@
 
 #include "engine/executor_internal.h"
 
-enum { ACCESS_WAIT_NS = 100 * 1000 * 1000 };
-
 struct chunk_tag {
     uint64_t magic, chunk, generation, checksum; /* checksum: of all that is before the tag */
 };
@@ -23,7 +21,7 @@ uint8_t *slot_address(const struct executor *e, uint64_t slot) {
     return slots + slot % plan->swap.slots * plan->swap.slot_bytes;
 }
 
-static uint8_t *access_slot(const struct executor *e) {
+uint8_t *access_slot(const struct executor *e) {
     const struct plan *plan = e->o.plan;
     return (uint8_t *)e->o.memory[TIER_CPU] + plan->row_offset[MEMORY_SLOTS] +
            plan->swap.slots * plan->swap.slot_bytes;
@@ -43,8 +41,8 @@ static uint64_t param_place(const struct executor *e, uint32_t region, const str
     return plan_place(e->o.plan, plan_fixed(e->o.plan, shard)) + c->param_place;
 }
 
-static zero_status post(struct executor *e, struct item *item, bool write, uint64_t place, uint64_t bytes,
-                        void *memory) {
+zero_status transfer_post(struct executor *e, struct item *item, bool write, uint64_t place, uint64_t bytes,
+                          void *memory) {
     struct tier_request request = {write, place, bytes, memory};
     struct tier_work *work = NULL;
     zero_status status = e->o.drive->ops->post(e->o.drive, &request, &work, &e->error);
@@ -98,24 +96,24 @@ static zero_status check_params(struct executor *e, uint32_t region, const struc
 static zero_status read_params(struct executor *e, struct item *item, uint32_t region, const struct chunk *c,
                                uint8_t *params) {
     if (e->stored[c->index].has_params)
-        return post(e, item, false, param_place(e, region, c), c->param_bytes, params);
+        return transfer_post(e, item, false, param_place(e, region, c), c->param_bytes, params);
     memset(params, 0, c->param_bytes);
     return ZERO_OK;
 }
 
-static zero_status read_chunk(struct executor *e, struct item *item, uint32_t region, const struct chunk *c,
-                              uint8_t *slot) {
+zero_status transfer_read(struct executor *e, struct item *item, uint32_t region, const struct chunk *c,
+                          uint8_t *slot) {
     zero_status status = ZERO_OK;
     if (c->state && !e->stored[c->index].generation)
         memset(slot, 0, c->tag);
     else if (c->state)
-        status = post(e, item, false, record_place(e, c), c->record_bytes, slot);
+        status = transfer_post(e, item, false, record_place(e, c), c->record_bytes, slot);
     if (!status && c->params) status = read_params(e, item, region, c, slot + e->o.plan->swap.slot_param);
     return status;
 }
 
-static zero_status write_chunk(struct executor *e, struct item *item, uint32_t region, const struct chunk *c,
-                               uint8_t *slot) {
+zero_status transfer_write(struct executor *e, struct item *item, uint32_t region, const struct chunk *c,
+                           uint8_t *slot) {
     struct stored *stored = &e->stored[c->index];
     uint8_t *params = slot + e->o.plan->swap.slot_param;
     zero_status status = ZERO_OK;
@@ -125,17 +123,23 @@ static zero_status write_chunk(struct executor *e, struct item *item, uint32_t r
         stored->resumed = false;
         struct chunk_tag tag = {tag_magic, c->index, stored->generation, stored->checksum};
         memcpy(slot + c->tag, &tag, sizeof tag);
-        status = post(e, item, true, record_place(e, c), c->record_bytes, slot);
+        status = transfer_post(e, item, true, record_place(e, c), c->record_bytes, slot);
     }
     if (c->params) {
         stored->has_params = true;
         stored->param_check = XXH3_64bits(params, c->param_used);
     }
-    if (!status && c->params) status = post(e, item, true, param_place(e, region, c), c->param_bytes, params);
+    if (!status && c->params)
+        status = transfer_post(e, item, true, param_place(e, region, c), c->param_bytes, params);
     return status;
 }
 
 /* ---- operations ---- */
+
+zero_status transfer_check(struct executor *e, uint32_t region, const struct chunk *c, const uint8_t *slot) {
+    zero_status status = c->state ? check_record(e, region, c, slot) : ZERO_OK;
+    return c->params && !status ? check_params(e, region, c, slot + e->o.plan->swap.slot_param) : status;
+}
 
 static struct chunk item_chunk(const struct executor *e, const struct item *item) {
     const struct operation *op = &item->task->op;
@@ -155,15 +159,15 @@ zero_status start_fetch(struct executor *e, struct item *item) {
     struct chunk c = item_chunk(e, item);
     uint8_t *memory = item_memory(e, item, &c);
     return op->object == OBJECT_PARAM ? read_params(e, item, op->region, &c, memory)
-                                      : read_chunk(e, item, op->region, &c, memory);
+                                      : transfer_read(e, item, op->region, &c, memory);
 }
 
 zero_status start_store(struct executor *e, struct item *item) {
     struct chunk c = item_chunk(e, item);
-    return write_chunk(e, item, item->task->op.region, &c, item_memory(e, item, &c));
+    return transfer_write(e, item, item->task->op.region, &c, item_memory(e, item, &c));
 }
 
-static zero_status transfers_done(struct executor *e, struct item *item, bool *out_done) {
+zero_status transfer_done(struct executor *e, struct item *item, bool *out_done) {
     for (uint8_t i = 0; i < item->transfers;) {
         bool done;
         zero_status status = e->o.drive->ops->test(e->o.drive, item->transfer[i], &done, &e->error);
@@ -177,114 +181,10 @@ static zero_status transfers_done(struct executor *e, struct item *item, bool *o
 
 zero_status test_transfer(struct executor *e, struct item *item, bool *out_done) {
     const struct operation *op = &item->task->op;
-    zero_status status = transfers_done(e, item, out_done);
+    zero_status status = transfer_done(e, item, out_done);
     if (status || !*out_done || op->kind == OP_STORE) return status;
     struct chunk c = item_chunk(e, item);
     const uint8_t *memory = item_memory(e, item, &c);
     if (op->object == OBJECT_PARAM) return check_params(e, op->region, &c, memory);
-    if (c.state) status = check_record(e, op->region, &c, memory);
-    if (c.params && !status) status = check_params(e, op->region, &c, memory + e->o.plan->swap.slot_param);
-    return status;
-}
-
-/* ---- access between steps ---- */
-
-static zero_status wait_for(struct executor *e, struct item *item) {
-    bool done = false;
-    zero_status status = ZERO_OK;
-    while (!status && !done) {
-        status = transfers_done(e, item, &done);
-        if (!status && !done) e->o.drive->ops->wait(e->o.drive, ACCESS_WAIT_NS);
-    }
-    return status;
-}
-
-zero_status access_flush(struct executor *e) {
-    struct access *a = &e->access;
-    if (!a->valid || !a->dirty) return e->error.code;
-    struct chunk c = swap_chunk(&e->o.plan->swap, a->region, a->chunk);
-    struct item item = {0};
-    a->dirty = false;
-    zero_status status = write_chunk(e, &item, a->region, &c, access_slot(e));
-    return status ? status : wait_for(e, &item);
-}
-
-zero_status executor_chunk(struct executor *e, uint32_t region, uint32_t chunk, uint8_t **out) {
-    struct access *a = &e->access;
-    *out = access_slot(e);
-    if (a->valid && a->region == region && a->chunk == chunk) return ZERO_OK;
-    zero_status status = access_flush(e);
-    if (status) return status;
-    struct chunk c = swap_chunk(&e->o.plan->swap, region, chunk);
-    struct item item = {0};
-    *a = (struct access){.region = region, .chunk = chunk};
-    status = read_chunk(e, &item, region, &c, *out);
-    if (!status) status = wait_for(e, &item);
-    if (c.state && !status) status = check_record(e, region, &c, *out);
-    if (c.params && !status) status = check_params(e, region, &c, *out + e->o.plan->swap.slot_param);
-    a->valid = !status;
-    return status;
-}
-
-void executor_chunk_written(struct executor *e) { e->access.dirty = true; }
-
-void executor_refetch(struct executor *e) { offload_drop(&e->offload); }
-
-zero_status executor_clear_state(struct executor *e) {
-    zero_status status = access_flush(e);
-    for (uint64_t i = 0; i < e->o.plan->swap.chunks; i++) e->stored[i].generation = 0;
-    e->access.valid = false;
-    offload_drop(&e->offload);
-    return status;
-}
-
-/* ---- with a shadow: commits ---- */
-
-uint64_t executor_epoch(const struct executor *e) { return e->epoch; }
-
-static zero_status move_page(struct executor *e, bool write, uint32_t which) {
-    struct item item = {0};
-    uint64_t place = e->o.plan->row_offset[MEMORY_COMMITS] + which * CHUNK_ALIGN_BYTES;
-    zero_status status = post(e, &item, write, place, CHUNK_ALIGN_BYTES, access_slot(e));
-    return status ? status : wait_for(e, &item);
-}
-
-zero_status executor_commit(struct executor *e, const void *page) {
-    zero_status status = access_flush(e);
-    e->access.valid = false;
-    memcpy(access_slot(e), page, CHUNK_ALIGN_BYTES);
-    if (!status) status = move_page(e, true, e->epoch % 2);
-    if (!status) status = e->o.drive->ops->sync(e->o.drive, &e->error);
-    if (!status) e->epoch++;
-    return status;
-}
-
-zero_status executor_read_commit(struct executor *e, uint32_t which, void *page) {
-    zero_status status = access_flush(e);
-    e->access.valid = false;
-    if (!status) status = move_page(e, false, which);
-    memcpy(page, access_slot(e), CHUNK_ALIGN_BYTES);
-    return status;
-}
-
-zero_status executor_forget_commits(struct executor *e) {
-    zero_status status = access_flush(e);
-    e->access.valid = false;
-    memset(access_slot(e), 0, CHUNK_ALIGN_BYTES);
-    for (uint32_t which = 0; which < 2 && !status; which++) status = move_page(e, true, which);
-    if (!status) status = e->o.drive->ops->sync(e->o.drive, &e->error);
-    e->epoch = 1;
-    return status;
-}
-
-zero_status executor_resume(struct executor *e, uint64_t epoch) {
-    zero_status status = access_flush(e);
-    for (uint64_t i = 0; i < e->o.plan->swap.chunks; i++) {
-        e->stored[i].generation = epoch;
-        e->stored[i].resumed = true;
-    }
-    e->access.valid = false;
-    e->epoch = epoch + 1;
-    offload_drop(&e->offload);
-    return status;
+    return transfer_check(e, op->region, &c, memory);
 }

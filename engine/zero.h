@@ -161,7 +161,7 @@ typedef struct zero_plan {
     uint64_t bytes[ZERO_TIERS]; /* per rank and tier; equals what is allocated */
     uint64_t param_bytes, grad_bytes, state_bytes; /* at rest, per rank, on all tiers */
     uint64_t gathered_bytes; /* the planned intervals of gathered units and their gradients */
-    uint64_t staging_bytes;  /* reductions, messages */
+    uint64_t staging_bytes; /* reductions, messages, chunks and parameters on their way to and from a drive */
     uint64_t reserved_bytes; /* zero_engine_reserve */
     uint64_t
         resident_state_bytes; /* of state_bytes, what is not on the drive: all, unless it is offloaded to nvme */
@@ -226,7 +226,8 @@ typedef struct zero_step_info {
  * ZERO_E_OVERFLOW: fp16's dynamic loss scale is at its minimum and gradients still overflow. */
 zero_status zero_engine_step(zero_engine *engine, zero_step_info *out);
 
-/* Waits until everything is up to date on its tier. Collective. */
+/* Waits until everything is up to date on its tier. With nvme.shadow it also commits the last step: what was filled, loaded
+ * or put since is committed with the next one. Collective. */
 zero_status zero_engine_flush(zero_engine *engine);
 
 /* Multiply the loss by it before backward: the engine divides it out of all that it reports and applies. 1

@@ -221,6 +221,13 @@ static zero_status create_files(struct nvme *nvme, struct zero_error *error) {
         struct stat size;
         if (fstat(file->handle, &size) == 0) nvme->base.allocated += (uint64_t)size.st_size;
     }
+    for (uint32_t i = 0; i < nvme->count && nvme->o.nvme.keep; i++)
+        if (nvme->file[i].found != nvme->file[0].found)
+            return error_set(error, ZERO_E_IO,
+                             "tier nvme: %s is in %s and was not in %s: name all paths of the run that it is "
+                             "of, or remove it",
+                             nvme->o.nvme.keep, nvme->file[nvme->file[i].found ? i : 0].path,
+                             nvme->file[nvme->file[i].found ? 0 : i].path);
     if (nvme->o.bytes % nvme->base.alignment)
         return error_set(error, ZERO_E_ARGUMENT,
                          "tier nvme: an extent of %" PRIu64 " bytes, which is no multiple of %" PRIu32,
@@ -343,6 +350,8 @@ static zero_status nvme_open(const struct tier_options *options, struct tier **o
         return status;
     }
     nvme->base.written_bytes = 0; /* by requests */
+    nvme->o.nvme.keep = NULL;     /* borrowed until here */
+    nvme->o.nvme.buffers = NULL;
     *out_tier = &nvme->base;
     return ZERO_OK;
 }

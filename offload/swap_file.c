@@ -113,7 +113,9 @@ static void make_direct(struct swap_file *file) {
     uint32_t alignment = ALIGNMENT_DEFAULT;
     file->alignment = 1;
     if (in_page_cache(file->handle)) return;
-    if (ask_alignment(file->handle, &alignment) && !alignment) return;
+    bool asked = ask_alignment(file->handle, &alignment);
+    if (asked && (!alignment || alignment > ALIGNMENT_DEFAULT))
+        return; /* chunks are aligned to that, no more */
     if (fcntl(file->handle, F_SETFL, O_DIRECT) != 0) return;
     file->direct = true;
     file->alignment = alignment;
@@ -175,6 +177,23 @@ static bool lock(int handle) {
     return false;
 }
 
+/* A kept file may hold the only copy of a training: it is never emptied, and one that others can reach is not used. */
+static zero_status look_at_kept(struct swap_file *file, const char *name, struct zero_error *error) {
+    struct stat found;
+    if (fstat(file->handle, &found) != 0) return fail(error, "look at the kept file in", file->path, errno);
+    if (!S_ISREG(found.st_mode) || found.st_uid != geteuid() || found.st_nlink != 1 || found.st_mode & 077)
+        return error_set(error, ZERO_E_IO,
+                         "tier nvme: %s in %s is not this user's alone; remove it, or name another nvme_path",
+                         name, file->path);
+    file->found = (uint64_t)found.st_size == file->bytes;
+    if (file->found || !found.st_size) return ZERO_OK;
+    return error_set(
+        error, ZERO_E_IO,
+        "tier nvme: %s in %s has %s, of a run with another model or configuration, where this one needs %s; "
+        "go on as that run was, or remove the file, or name another nvme_path",
+        name, file->path, swap_size((uint64_t)found.st_size).chars, swap_size(file->bytes).chars);
+}
+
 zero_status swap_file_keep(const struct swap_directory *directory, uint64_t bytes, const char *name,
                            struct swap_file *out, struct zero_error *error) {
     struct swap_file file = {.path = directory->path, .bytes = bytes};
@@ -185,11 +204,10 @@ zero_status swap_file_keep(const struct swap_directory *directory, uint64_t byte
         status = error_set(error, ZERO_E_IO,
                            "tier nvme: %s in %s is in use by another run; give this one another nvme_path",
                            name, directory->path);
-    file.found = !status && swap_file_there(directory, name, bytes);
-    if (!status && !file.found && ftruncate(file.handle, 0) != 0)
-        status = fail(error, "empty the kept file in", directory->path, errno);
+    if (!status) status = look_at_kept(&file, name, error);
     make_direct(&file);
-    if (!status) status = take_space(&file, error);
+    if (!status && !file.found) status = take_space(&file, error);
+    file.allocated |= file.found;
     if (status)
         close(file.handle);
     else

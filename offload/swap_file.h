@@ -1,5 +1,5 @@
-/* The file of one path: nameless, so that nothing is left of it however the process ends; all of its space
- * taken at creation; direct where the filesystem can. Everything is opened relative to the directory's
+/* The file of one path: nameless, so that nothing is left of it however the process ends (unless it is kept); all of its
+ * space taken at creation; direct where the filesystem can. Everything is opened relative to the directory's
  * handle. */
 #ifndef ZERO_OFFLOAD_SWAP_FILE_H
 #define ZERO_OFFLOAD_SWAP_FILE_H
@@ -38,8 +38,8 @@ uint64_t swap_free_bytes(int handle);
 zero_status swap_file_create(const struct swap_directory *directory, uint64_t bytes, bool named,
                              struct swap_file *out, struct zero_error *error);
 
-/* The file of this name, as it is if it has this size, else full of zeros; it stays. ZERO_E_IO; also where another
- * process has it open. */
+/* The file of this name, as it is, or made, full of zeros; it stays. ZERO_E_IO; also where another process has it open,
+ * where it has another size, or is not the user's alone. */
 zero_status swap_file_keep(const struct swap_directory *directory, uint64_t bytes, const char *name,
                            struct swap_file *out, struct zero_error *error);
 /* `name` is there, and as large; NULL: it is not. */

@@ -184,6 +184,12 @@ static zero_status resolve_offload(struct config *c, struct zero_error *error) {
         return error_set(error, ZERO_E_CONFIG,
                          OFFLOAD_PARAM ".nvme_path: a rank has one set of swap files: give it the same paths "
                                        "as " OFFLOAD_OPTIMIZER ".nvme_path");
+    for (uint64_t i = 1; i < c->optimizer_paths.count; i++)
+        for (uint64_t k = 0; k < i; k++)
+            if (!strcmp(c->optimizer_paths.items[i], c->optimizer_paths.items[k]))
+                return error_set(error, ZERO_E_CONFIG,
+                                 OFFLOAD_OPTIMIZER ".nvme_path: \"%s\" stands twice: name each drive once",
+                                 c->optimizer_paths.items[i]);
     if (c->aio_block_bytes % 4096)
         return error_set(error, ZERO_E_CONFIG, "aio.block_size: %llu is not a multiple of 4096: use %llu",
                          (unsigned long long)c->aio_block_bytes,

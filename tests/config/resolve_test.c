@@ -265,6 +265,9 @@ static void conflicts(void) {
         {"{\"train_batch_size\": 2, \"bf16\": {\"bf16_optimizer_states\": true}}",
          "bf16.bf16_optimizer_states: states are in bf16 only where compute is: set bf16.enabled, or remove "
          "it"},
+        {"{\"train_batch_size\": 2, \"zero_optimization\": {\"offload_optimizer\": {\"nvme_path\": [\"/a\", "
+         "\"/b\", \"/a\"]}}}",
+         "zero_optimization.offload_optimizer.nvme_path: \"/a\" stands twice: name each drive once"},
         {"{\"train_batch_size\": 2, \"nvme\": {\"shadow\": true}}",
          "nvme.shadow: it keeps optimizer state on a drive: set offload_optimizer.device to \"nvme\", or "
          "remove it"},

@@ -93,6 +93,13 @@ static void live(const struct setting *s, bool shadow, struct life *life) {
     ranks_run(s->ranks, json, body, life);
 }
 
+/* Another setting's files would be refused, and not emptied. */
+static void begin_anew(const char *path) {
+    char command[2200];
+    snprintf(command, sizeof command, "rm -rf '%s/%s.a' '%s/%s.b'", directory(), path, directory(), path);
+    CHECK_INT(system(command), 0);
+}
+
 /* The hash after every step of a run without interruption and without a shadow. */
 static void reference(const struct setting *s, struct life *out) {
     *out = (struct life){.flushes = true, .stop = STEPS};
@@ -138,6 +145,7 @@ static void every_setting(void) {
                 for (int params = 0; params <= (s.stage == 3); params++) {
                     s.type = types[t];
                     s.params = params;
+                    begin_anew(s.path);
                     stops(&s);
                 }
 }
@@ -153,10 +161,21 @@ static void nothing_to_recover(void) {
     life = (struct life){.flushes = true, .stop = 2};
     live(&s, true, &life);
     CHECK_STRING(life.error, "");
-    other.stage = 2;
+    other.stage = 2; /* as many bytes, of another layout */
     life = (struct life){.recovers = true, .stop = 1};
     live(&other, true, &life);
     CHECK_INT(life.status, ZERO_E_IO);
+    CHECK_CONTAINS(life.error, "no whole step");
+    other.type = ", \"bf16\": {\"enabled\": true}, \"wall_clock_breakdown\": false";
+    other.stage = 0; /* another number of bytes: refused, and left as it is */
+    life = (struct life){.stop = 1};
+    live(&other, true, &life);
+    CHECK_INT(life.status, ZERO_E_IO);
+    CHECK_CONTAINS(life.error, "another model or configuration");
+    life = (struct life){.recovers = true, .stop = 2};
+    live(&s, true, &life);
+    CHECK_STRING(life.error, "");
+    CHECK_INT(life.began, 2);
     life = (struct life){.stop = 0};
     live(&s, true, &life);
     life = (struct life){.recovers = true, .stop = 1};
@@ -165,6 +184,27 @@ static void nothing_to_recover(void) {
     life = (struct life){.recovers = true, .stop = 1};
     live(&s, false, &life);
     CHECK_INT(life.status, ZERO_E_ARGUMENT);
+}
+
+/* Nothing is stored, and there is nothing to commit: that is no reason to fail. */
+static void frozen_body(zero_engine *engine, uint32_t rank, void *user) {
+    static const struct plain_param frozen[] = {{"a", "a.w", 3000, ZERO_FROZEN, NULL}};
+    struct plain p;
+    if (!CHECK(engine)) return;
+    CHECK_INT(plain_open(&p, engine, frozen, 1, NULL), ZERO_OK);
+    CHECK_INT(plain_step(&p, 1, NULL), ZERO_OK);
+    if (!CHECK_INT(zero_engine_flush(engine), ZERO_OK)) fprintf(stderr, "%s\n", zero_last_error());
+}
+
+static void all_frozen(void) {
+    char json[1000];
+    begin_anew("frozen");
+    snprintf(json, sizeof json,
+             "{\"train_micro_batch_size_per_gpu\": 1, \"zero_optimization\": {\"stage\": 3, "
+             "\"offload_param\": {\"device\": \"cpu\"}, \"offload_optimizer\": {\"device\": \"nvme\", "
+             "\"nvme_path\": \"%s/frozen.a\"}}, \"nvme\": {\"shadow\": true}}",
+             directory());
+    ranks_run(2, json, frozen_body, NULL);
 }
 
 static uint32_t pick(uint64_t *state, uint32_t n) {
@@ -218,6 +258,7 @@ int main(int argc, char **argv) {
     alarm(900); /* a hang is a failure */
     every_setting();
     nothing_to_recover();
+    all_frozen();
     drives_that_fail(argc > 1 ? strtoull(argv[1], NULL, 10) : 60);
     return check_end();
 }

@@ -1,0 +1,107 @@
+/* The host's own way to what is on the drive, through the slot that the ring does not use: one chunk at a time, and the
+ * pages that commit a step. It waits for its transfers, and is called between steps (executor_commit: in one, beside
+ * whatever else is in flight). */
+#include <string.h>
+#include <time.h>
+
+#include "engine/executor_internal.h"
+
+enum { WAIT_NS = 20 * 1000 };
+
+static zero_status wait_for(struct executor *e, struct item *item) {
+    bool done = false;
+    zero_status status = ZERO_OK;
+    while (!status && !done) {
+        status = transfer_done(e, item, &done);
+        if (!status && !done) nanosleep(&(struct timespec){.tv_nsec = WAIT_NS}, NULL);
+    }
+    return status;
+}
+
+zero_status access_flush(struct executor *e) {
+    struct access *a = &e->access;
+    if (!a->valid || !a->dirty) return e->error.code;
+    struct chunk c = swap_chunk(&e->o.plan->swap, a->region, a->chunk);
+    struct item item = {0};
+    a->dirty = false;
+    zero_status status = transfer_write(e, &item, a->region, &c, access_slot(e));
+    return status ? status : wait_for(e, &item);
+}
+
+zero_status executor_chunk(struct executor *e, uint32_t region, uint32_t chunk, uint8_t **out) {
+    struct access *a = &e->access;
+    *out = access_slot(e);
+    if (a->valid && a->region == region && a->chunk == chunk) return ZERO_OK;
+    zero_status status = access_flush(e);
+    if (status) return status;
+    struct chunk c = swap_chunk(&e->o.plan->swap, region, chunk);
+    struct item item = {0};
+    *a = (struct access){.region = region, .chunk = chunk};
+    status = transfer_read(e, &item, region, &c, *out);
+    if (!status) status = wait_for(e, &item);
+    if (!status) status = transfer_check(e, region, &c, *out);
+    a->valid = !status;
+    return status;
+}
+
+void executor_chunk_written(struct executor *e) { e->access.dirty = true; }
+
+void executor_refetch(struct executor *e) { offload_drop(&e->offload); }
+
+zero_status executor_clear_state(struct executor *e) {
+    zero_status status = access_flush(e);
+    for (uint64_t i = 0; i < e->o.plan->swap.chunks; i++) e->stored[i].generation = 0;
+    e->access.valid = false;
+    offload_drop(&e->offload);
+    return status;
+}
+
+/* ---- with a shadow: commits ---- */
+
+uint64_t executor_epoch(const struct executor *e) { return e->epoch; }
+void executor_begin_epoch(struct executor *e, uint64_t epoch) { e->epoch = epoch; }
+
+static zero_status move_page(struct executor *e, bool write, uint32_t which) {
+    struct item item = {0};
+    uint64_t place = e->o.plan->row_offset[MEMORY_COMMITS] + which * CHUNK_ALIGN_BYTES;
+    zero_status status = transfer_post(e, &item, write, place, CHUNK_ALIGN_BYTES, access_slot(e));
+    return status ? status : wait_for(e, &item);
+}
+
+zero_status executor_commit(struct executor *e, const void *page) {
+    zero_status status = access_flush(e);
+    e->access.valid = false;
+    memcpy(access_slot(e), page, CHUNK_ALIGN_BYTES);
+    if (!status) status = move_page(e, true, e->epoch % 2);
+    if (!status) status = e->o.drive->ops->sync(e->o.drive, &e->error);
+    if (!status) e->epoch++;
+    return status;
+}
+
+zero_status executor_read_commit(struct executor *e, uint32_t which, void *page) {
+    zero_status status = access_flush(e);
+    e->access.valid = false;
+    if (!status) status = move_page(e, false, which);
+    memcpy(page, access_slot(e), CHUNK_ALIGN_BYTES);
+    return status;
+}
+
+zero_status executor_forget_commits(struct executor *e) {
+    zero_status status = access_flush(e);
+    e->access.valid = false;
+    memset(access_slot(e), 0, CHUNK_ALIGN_BYTES);
+    for (uint32_t which = 0; which < 2 && !status; which++) status = move_page(e, true, which);
+    return status ? status : e->o.drive->ops->sync(e->o.drive, &e->error);
+}
+
+zero_status executor_resume(struct executor *e, uint64_t epoch) {
+    zero_status status = access_flush(e);
+    for (uint64_t i = 0; i < e->o.plan->swap.chunks; i++) {
+        e->stored[i].generation = epoch;
+        e->stored[i].resumed = true;
+    }
+    e->access.valid = false;
+    e->epoch = epoch + 1;
+    offload_drop(&e->offload);
+    return status;
+}
