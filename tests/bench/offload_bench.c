@@ -5,15 +5,18 @@
  * One rank, stage 1, AdamW with clipping, fp32 or (--more) bf16; a step is timed from zero_engine_step to the end of flush, so that
  * nothing hides under a forward. One line per step after the first: seconds, bytes per second that the drive
  * read and wrote, parameters per second. The last line has medians, and the most memory that was resident
- * beside what the plan names. --more: members of the configuration, each with a comma before it. */
+ * beside what the plan names. --more: members of the configuration, each with a comma before it. --bound yes: also the
+ * fraction of the step's time that the memory alone would take for its bytes, measured after each step. */
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "engine/base/clock.h"
 #include "engine/zero.h"
+#include "tests/bench/stream.h"
 
 enum { UNITS_MAX = 256, STEPS_MAX = 64 };
 
@@ -21,6 +24,7 @@ struct bench {
     uint64_t params;
     uint32_t units, steps;
     const char *tier, *path, *more;
+    bool bound;
     zero_engine *engine;
     zero_unit *unit[UNITS_MAX];
     zero_slot slot[UNITS_MAX];
@@ -115,8 +119,34 @@ static uint64_t resident_bytes(void) {
     return kib * 1024;
 }
 
+/* The seconds in which the memory moves what a step with fp32 state must, bf16 in and out: a plain loop over arrays of the
+ * same size, right after the step. */
+static double bound_seconds(const struct bench *b) {
+    static struct stream_args args;
+    uint64_t count = unit_params(b) * b->units;
+    if (!args.count) {
+        args = (struct stream_args){.count = count,
+                                    .array_count = 3,
+                                    .source_bytes = 2,
+                                    .keep = 1,
+                                    .threads = zero_engine_threads(b->engine)};
+        uint8_t *memory =
+            mmap(NULL, count * 16 + (1 << 20), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (memory == MAP_FAILED) return 0;
+        madvise(memory, count * 16 + (1 << 20), MADV_HUGEPAGE);
+        for (int k = 0; k < 3; k++)
+            args.array[k] = (float *)(void *)(memory + (uint64_t)k * (count * 4 + 832 * 64));
+        args.source = memory + 3 * (count * 4 + 832 * 64);
+        args.target = (uint16_t *)(void *)(memory + 3 * (count * 4 + 832 * 64) + count * 2 + 832 * 64);
+        stream_run(&args);
+    }
+    uint64_t began = clock_now_ns();
+    stream_run(&args);
+    return (double)(clock_now_ns() - began) * 1e-9;
+}
+
 static int run(struct bench *b) {
-    double seconds[STEPS_MAX], rates[STEPS_MAX];
+    double seconds[STEPS_MAX], rates[STEPS_MAX], fractions[STEPS_MAX];
     uint64_t all = unit_params(b) * b->units;
     for (uint32_t s = 0; s <= b->steps; s++) {
         zero_counters before = {.struct_size = sizeof before}, after = before;
@@ -131,12 +161,14 @@ static int run(struct bench *b) {
         if (s == 0) continue; /* its state is zero, and is not read */
         seconds[s - 1] = took;
         rates[s - 1] = (read + written) / took;
+        fractions[s - 1] = b->bound ? bound_seconds(b) / took : 0;
         printf("step %u: %.3f s, read %.3f GB, wrote %.3f GB, %.3f GB/s, %.4f Gparam/s, update %.3f s\n", s,
                took, read * 1e-9, written * 1e-9, rates[s - 1] * 1e-9, (double)all / took * 1e-9,
                after.update_s - before.update_s);
     }
     uint64_t planned = b->plan.bytes[ZERO_DEVICE] + b->plan.bytes[ZERO_CPU];
     double step = median(seconds, b->steps);
+    if (b->bound) printf("bound: %.3f\n", median(fractions, b->steps));
     printf(
         "%s: %.3f s, %.3f GB/s, %.4f Gparam/s; memory planned %.1f MiB, resident %.1f MiB, drive %.1f MiB\n",
         b->tier, step, median(rates, b->steps) * 1e-9, (double)all / step * 1e-9, (double)planned / 1048576,
@@ -158,6 +190,7 @@ int main(int argc, char **argv) {
         if (!strcmp(argv[i], "--tier")) b.tier = argv[i + 1];
         if (!strcmp(argv[i], "--path")) b.path = argv[i + 1];
         if (!strcmp(argv[i], "--more")) b.more = argv[i + 1];
+        if (!strcmp(argv[i], "--bound")) b.bound = !strcmp(argv[i + 1], "yes");
     }
     if (b.units < 1 || b.units > UNITS_MAX || b.steps < 1 || b.steps > STEPS_MAX || b.params < b.units) {
         fprintf(stderr, "offload_bench: 1 to %d units, 1 to %d steps, at least one parameter per unit\n",
