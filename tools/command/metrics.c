@@ -42,6 +42,7 @@ static const struct field {
     COUNT(reduce_elements),
     COUNT(drive_read_bytes),
     COUNT(drive_write_bytes),
+    REAL(drive_write_bytes_per_day),
     REAL(drive_life_days),
     REAL(compute_s),
     REAL(wait_s),

@@ -21,6 +21,7 @@ struct record {
     uint64_t wire_bytes;        /* of this step, all ranks together, as are the calls and elements */
     uint64_t gather_calls, gather_elements, reduce_calls, reduce_elements;
     uint64_t drive_read_bytes, drive_write_bytes; /* of this step, all ranks together: of the nvme tier */
+    double drive_write_bytes_per_day;             /* at this step's pace */
     double drive_life_days;             /* at this step's pace; NaN: nvme.endurance_tbw is not given */
     double compute_s, wait_s, update_s; /* of this step, mean over ranks */
 };

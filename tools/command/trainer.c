@@ -265,6 +265,7 @@ static void fill_record(const struct trainer *t, const double sums[SUMS], const 
     record->reduce_calls = (uint64_t)sums[REDUCES], record->reduce_elements = (uint64_t)sums[REDUCED];
     record->drive_read_bytes = (uint64_t)sums[DRIVE_READ];
     record->drive_write_bytes = (uint64_t)sums[DRIVE_WRITTEN];
+    record->drive_write_bytes_per_day = sums[DRIVE_WRITTEN] / seconds * 86400;
     record->drive_life_days = t->plan.drive_life_steps > 0 ? t->plan.drive_life_steps * seconds / 86400 : NAN;
     record->compute_s = sums[COMPUTE_S] / t->ranks;
     record->wait_s = sums[WAIT_S] / t->ranks;

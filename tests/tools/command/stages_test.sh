@@ -33,7 +33,7 @@ done
 # What a step moves is in metrics.jsonl; with an endurance, so is the drive's life.
 config "1, \"offload_optimizer\": {$on_drive}" ', "nvme": {"endurance_tbw": 600}' >c.json
 expect 0 "$zero" train c.json --data text --steps 3 --run run --quiet
-sed -n 3p run/metrics.jsonl | grep -qE '"drive_read_bytes": [1-9][0-9]*, "drive_write_bytes": [1-9][0-9]*, "drive_life_days": [1-9]' ||
+sed -n 3p run/metrics.jsonl | grep -qE '"drive_read_bytes": [1-9][0-9]*, "drive_write_bytes": [1-9][0-9]*, "drive_write_bytes_per_day": [1-9].*, "drive_life_days": [1-9]' ||
     fail "the drive's bytes are not in $(sed -n 3p run/metrics.jsonl)"
 [[ -d swap && -z $(ls -A swap) ]] || fail "swap files are left: $(ls -A swap)"
 finish
