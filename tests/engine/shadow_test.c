@@ -1,6 +1,7 @@
 /* With a shadow a run may end in any way: a new one goes on from the last step that was whole on all ranks, and ends
  * with the bits of a run that never stopped.
  * shadow_test [SEEDS]: of faults on one rank's drive */
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -63,8 +64,11 @@ static void body(zero_engine *engine, uint32_t rank, void *user) {
     if (life->in_pass && !status) status = zero_micro_begin(engine, ZERO_TRAIN);
     if (life->in_pass && !status) status = plain_forward(&p, 0);
     if (!status) return;
+    static pthread_mutex_t told = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&told);
     life->status = status;
     snprintf(life->error, sizeof life->error, "%s", zero_last_error());
+    pthread_mutex_unlock(&told);
 }
 
 struct setting {
