@@ -178,7 +178,7 @@ static int run(struct bench *b) {
 
 int main(int argc, char **argv) {
     static struct bench b = {.params = 100000000,
-                             .units = 10,
+                             .units = 40,
                              .steps = 5,
                              .tier = "nvme",
                              .path = "/tmp/offload_bench",
