@@ -90,6 +90,11 @@ static zero_status check_params(struct executor *e, uint32_t region, const struc
     return damaged(e, region, c, param_place(e, region, c), "parameters", &expected, &found);
 }
 
+zero_status transfer_check(struct executor *e, uint32_t region, const struct chunk *c, const uint8_t *slot) {
+    zero_status status = c->state ? check_record(e, region, c, slot) : ZERO_OK;
+    return c->params && !status ? check_params(e, region, c, slot + e->o.plan->swap.slot_param) : status;
+}
+
 /* ---- a chunk and its slot ---- */
 
 /* What was never stored is zero, and is not read. */
@@ -135,11 +140,6 @@ zero_status transfer_write(struct executor *e, struct item *item, uint32_t regio
 }
 
 /* ---- operations ---- */
-
-zero_status transfer_check(struct executor *e, uint32_t region, const struct chunk *c, const uint8_t *slot) {
-    zero_status status = c->state ? check_record(e, region, c, slot) : ZERO_OK;
-    return c->params && !status ? check_params(e, region, c, slot + e->o.plan->swap.slot_param) : status;
-}
 
 static struct chunk item_chunk(const struct executor *e, const struct item *item) {
     const struct operation *op = &item->task->op;

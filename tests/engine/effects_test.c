@@ -311,7 +311,8 @@ static const char *const in_the_offload_tests[] = {"zero_optimization.sub_group_
                                                    "aio.block_size",
                                                    "aio.queue_depth",
                                                    "nvme.io_uring",
-                                                   "nvme.masters", "nvme.shadow",
+                                                   "nvme.masters",
+                                                   "nvme.shadow",
                                                    "bf16.bf16_optimizer_states",
                                                    "nvme.endurance_tbw"};
 

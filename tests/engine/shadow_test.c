@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine/engine_internal.h"
@@ -13,7 +14,7 @@
 #include "tests/engine/ranks.h"
 #include "tests/engine/toy_model.h"
 
-enum { STEPS = 6, WORLD_MAX = 2 };
+enum { STEPS = 6, WORLD_MAX = 2, LR_STEP = 1 };
 
 static const struct plain_param model[] = {{"a", "a.w", 13001, 0, NULL},
                                            {"a", "a.b", 17, ZERO_NO_DECAY, NULL},
@@ -52,7 +53,9 @@ static void body(zero_engine *engine, uint32_t rank, void *user) {
         status = zero_engine_hash(engine, (char[33]){0});
     for (; step < life->stop && !status; step++) {
         zero_step_info info = {.struct_size = sizeof info};
-        status = plain_step(&p, 1, &info);
+        /* The host changes the learning rate once: who recovers later has not done so. */
+        if (step == LR_STEP) status = zero_engine_set_lr(engine, 0, 0.004);
+        if (!status) status = plain_step(&p, 1, &info);
         if (!status && life->flushes) {
             char hash[33];
             status = zero_engine_flush(engine);
@@ -140,8 +143,9 @@ static void stops(const struct setting *s) {
 }
 
 static void every_setting(void) {
-    static const char *const types[] = {"", ", \"bf16\": {\"enabled\": true}",
-                                        ", \"fp16\": {\"enabled\": true}"};
+    static const char *const types[] = {
+        "", ", \"bf16\": {\"enabled\": true}",
+        ", \"fp16\": {\"enabled\": true, \"initial_scale_power\": 4, \"loss_scale_window\": 2}"};
     struct setting s = {.path = "stops"};
     for (s.stage = 0; s.stage <= 3; s.stage++)
         for (s.ranks = 1; s.ranks <= WORLD_MAX; s.ranks++)
@@ -188,6 +192,27 @@ static void nothing_to_recover(void) {
     life = (struct life){.recovers = true, .stop = 1};
     live(&s, false, &life);
     CHECK_INT(life.status, ZERO_E_ARGUMENT);
+}
+
+/* A file that others can read may be another's. */
+static void strangers_files(void) {
+    struct setting s = {.stage = 1, .ranks = 1, .type = "", .path = "stranger"};
+    static struct life life;
+    char path[1200];
+    begin_anew(s.path);
+    life = (struct life){.flushes = true, .stop = 2};
+    live(&s, true, &life);
+    CHECK_STRING(life.error, "");
+    snprintf(path, sizeof path, "%s/%s.a/zero-shadow-00000-of-00001", directory(), s.path);
+    CHECK_INT(chmod(path, 0644), 0);
+    life = (struct life){.recovers = true, .stop = 2};
+    live(&s, true, &life);
+    CHECK_INT(life.status, ZERO_E_IO);
+    CHECK_CONTAINS(life.error, "not this user's alone");
+    CHECK_INT(chmod(path, 0600), 0);
+    live(&s, true, &life);
+    CHECK_STRING(life.error, "");
+    CHECK_INT(life.began, 2);
 }
 
 /* Nothing is stored, and there is nothing to commit: that is no reason to fail. */
@@ -262,6 +287,7 @@ int main(int argc, char **argv) {
     alarm(900); /* a hang is a failure */
     every_setting();
     nothing_to_recover();
+    strangers_files();
     all_frozen();
     drives_that_fail(argc > 1 ? strtoull(argv[1], NULL, 10) : 60);
     return check_end();
