@@ -188,7 +188,7 @@ static zero_status read_state(void *user, const struct piece *piece, uint64_t fi
 static zero_status write_shard(struct save *s, struct zero_error *error) {
     struct manifest_file file = {0};
     zero_status status = shard_write(s->storage, s->written, s->e->rank, &s->manifest, s->piece, s->pieces,
-                                     read_state, s, (float *)(void *)s->e->piece, &file, error);
+                                     read_state, s, (float *)(void *)s->e->piece, NULL, &file, error);
     s->word[0] = file.bytes;
     s->word[1] = file.header_checksum;
     return status;
