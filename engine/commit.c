@@ -50,7 +50,7 @@ static zero_status open_policy(zero_engine *e, struct zero_error *error) {
         e->regions[i].frozen = region_frozen(&m->region[i]);
         e->regions[i].persistent = region_persistent(&m->region[i]);
     }
-    e->policy.stage = stages[STAGE_ZERO0 + e->config.stage];
+    e->policy.stage = engine_stage(e);
     e->policy.accumulation = (enum accumulation)e->config.accumulation_mode;
     e->policy.micro_steps = (uint32_t)e->config.accumulation_steps;
     e->policy.depth = (uint32_t)e->config.comm.prefetch_depth;
@@ -316,8 +316,8 @@ zero_status zero_engine_commit(zero_engine *e, zero_plan *out) {
         return refuse(ZERO_E_ORDER, "zero_engine_commit: the engine is committed already");
     struct zero_error error;
     error_clear(&error);
-    e->policy.mesh[AXIS_SHARD] = e->size;
-    e->policy.mesh[AXIS_REPLICATE] = 1;
+    e->policy.mesh[AXIS_SHARD] = (uint32_t)e->config.shard_ranks;
+    e->policy.mesh[AXIS_REPLICATE] = e->size / e->policy.mesh[AXIS_SHARD];
     status = open_groups(e, &error);
     if (status) return engine_fail(e, &error); /* the others may wait in a group's opening */
     prepare(e, &error);

@@ -97,6 +97,9 @@ zero_status engine_join(zero_engine *engine, const char *json, const zero_runtim
 uint32_t local_ranks(const zero_local *local);
 struct local_world *local_world_of(const zero_local *local);
 
+/* The stage's row of placements. */
+const struct stage *engine_stage(const zero_engine *engine);
+
 /* What may outlive an engine, because peers may still read it. */
 struct kept *kept_create(void);
 void *kept_message(struct kept *kept, uint64_t bytes); /* zeroed; replaces the one before. NULL: no memory */

@@ -22,6 +22,7 @@ enum config_tier { CONFIG_TIER_DEVICE, CONFIG_TIER_CPU, CONFIG_TIER_NVME, CONFIG
 enum config_uring { CONFIG_URING_AUTO, CONFIG_URING_NEVER };
 enum config_dtype { CONFIG_FP32, CONFIG_BF16, CONFIG_FP16 }; /* as enum dtype */
 enum config_masters { CONFIG_MASTERS_AUTO, CONFIG_MASTERS_FP32, CONFIG_MASTERS_SPLIT };
+enum config_reshard { CONFIG_RESHARD_ALL, CONFIG_RESHARD_NONE, CONFIG_RESHARD_GROUP };
 enum config_order { CONFIG_ORDER_SEQUENTIAL, CONFIG_ORDER_SHUFFLED };
 
 #define CONFIG_BYTES_UNLIMITED UINT64_MAX
@@ -50,6 +51,8 @@ struct config_comm {
     double timeout_s;
     int reduction;           /* enum config_reduction; AUTO: the transport decides */
     uint64_t prefetch_depth; /* gathers ahead of use */
+    uint64_t node_ranks;     /* 0: as found */
+    uint64_t reshard_ranks;  /* of the group that cuts parameters after a forward; 0: as at rest, 1: none */
 };
 
 /* Meaningful where `given`: the file has a model block, or config_read_model was called. */
@@ -109,6 +112,14 @@ struct config {
     bool bf16, bfloat16;            /* as written; bfloat16 is the old spelling */
     struct config_fp16 fp16;
     int compute_dtype, communication_dtype, accumulation_dtype; /* enum config_dtype; after config_resolve */
+    int64_t mics_shard_size;   /* -1: all ranks; 0: "auto" */
+    uint64_t hpz_ranks;        /* 0: "auto" */
+    uint64_t found_node_ranks; /* before config_resolve: the largest groups of adjacent ranks that lie inside
+                                  nodes, as the launcher placed them; 0: unknown */
+    /* The mesh, after config_resolve: shard_ranks x ranks / shard_ranks. CONFIG_RESHARD_GROUP: parameters rest cut
+     * over both axes, and between forward and backward over the shard axis (hpZ). */
+    uint64_t shard_ranks, node_group; /* node_group: like found_node_ranks, or as comm.node_ranks has it */
+    int reshard;                      /* enum config_reshard; at stage 3 */
     uint64_t seed;
     uint64_t threads; /* of the CPU per rank; 0: its CPUs / the ranks that share them */
     uint64_t steps_per_print;

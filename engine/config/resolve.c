@@ -6,31 +6,8 @@
 
 #include "engine/config/config.h"
 #include "engine/config/key.h"
+#include "engine/config/rule.h"
 #include "engine/config/value.h"
-
-/* A value was written, not "auto". */
-static bool written(const struct config *config, const char *path) {
-    enum config_source source = config_entry(config, path)->source;
-    return source == CONFIG_FILE || source == CONFIG_MODEL_FILE || source == CONFIG_COMMAND;
-}
-
-static bool automatic(const struct config *config, const char *path) {
-    return config_entry(config, path)->source == CONFIG_AUTO;
-}
-
-/* Shows what was resolved; "auto" stays visible as the source. */
-static zero_status derived(struct config *config, const char *path, const char *text,
-                           struct zero_error *error) {
-    enum config_source source = automatic(config, path) ? CONFIG_AUTO : CONFIG_DERIVED;
-    return config_entry_set(config, config_key_find(path), source, text, error);
-}
-
-static zero_status derived_int(struct config *config, const char *path, uint64_t number,
-                               struct zero_error *error) {
-    char text[32];
-    snprintf(text, sizeof text, "%llu", (unsigned long long)number);
-    return written(config, path) ? ZERO_OK : derived(config, path, text, error);
-}
 
 /* ---- the batch triple, by DeepSpeed's rules ---- */
 
@@ -423,6 +400,7 @@ zero_status config_resolve(struct config *config, uint32_t ranks, struct zero_er
         resolve_masters, resolve_persistence,  resolve_optimizer};
     if (ranks == 0) return error_set(error, ZERO_E_ARGUMENT, "config_resolve: 0 ranks: give at least 1");
     zero_status status = resolve_batch(config, ranks, error);
+    if (!status) status = config_resolve_mesh(config, ranks, error);
     for (size_t i = 0; i < sizeof parts / sizeof parts[0] && status == ZERO_OK; i++)
         status = parts[i](config, error);
     return status;

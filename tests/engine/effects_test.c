@@ -121,6 +121,15 @@ static void gathered_bytes(const struct row *row) {
     same_weights(row);
 }
 
+/* Of four ranks, in groups of two. */
+static void second_shard(const struct row *row) {
+    train(row, row->one, 4, 1, &one);
+    train(row, row->other, 4, 1, &other);
+    CHECK_STRING(one.error, "");
+    differ(row, "param_bytes", one.plan.param_bytes, other.plan.param_bytes);
+    same_weights(row);
+}
+
 static void threads(const struct row *row) {
     train_both(row);
     CHECK_INT(one.threads, 1);
@@ -293,6 +302,13 @@ static const struct row rows[] = {
      "'zero_optimization': {'cpu_offload': true}"},
     {"zero_optimization.stage3_param_persistence_threshold", gathers, NULL, ZERO3,
      "'zero_optimization': {'stage': 3, 'stage3_param_persistence_threshold': 1000}"},
+    {"zero_optimization.mics_shard_size", state_bytes, NULL, PARAMS(""), PARAMS(", 'mics_shard_size': 1")},
+    {"zero_optimization.zero_hpz_partition_size", second_shard, NULL, PARAMS(""),
+     PARAMS(", 'zero_hpz_partition_size': 2")},
+    {"comm.node_ranks", state_bytes, PARAMS(", 'mics_shard_size': 'auto'"), "'comm': {'node_ranks': 2}",
+     "'comm': {'node_ranks': 1}"},
+    {"comm.reshard_after_forward", gathers, PARAMS(""), "'comm': {'reshard_after_forward': true}",
+     "'comm': {'reshard_after_forward': false}"},
     {"threads", threads, NULL, "'threads': 1", "'threads': 3"},
     {"comm.timeout_s", waits_for_silence, NULL, "'comm': {'timeout_s': 0.05}", "'comm': {'timeout_s': 0.2}"},
     {"comm.prefetch_depth", gathered_bytes, ZERO3, "'comm': {'prefetch_depth': 0}",
