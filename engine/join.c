@@ -93,10 +93,7 @@ static zero_status open_comm(zero_engine *e, const zero_runtime *runtime, struct
     return status ? error_pass(error, comm_error(e->comm)) : ZERO_OK;
 }
 
-static uint32_t common_divisor(uint32_t a, uint32_t b) { return b ? common_divisor(b, a % b) : a; }
-
-/* Which ranks share a node, by the hosts' names: how many are here, and the largest groups of adjacent ranks of
- * which none reaches over a node's bounds. */
+/* Which ranks share a node, by the hosts' names. */
 static zero_status find_nodes(zero_engine *e, struct zero_error *error) {
     uint64_t *host = kept_message(e->kept, (e->size + 1) * sizeof *host);
     if (!host) {
@@ -115,13 +112,9 @@ static zero_status find_nodes(zero_engine *e, struct zero_error *error) {
                              .source = host,
                              .target = host + 1};
     if (comm_run(e->world, &call)) return error_pass(error, comm_error(e->comm));
-    uint32_t group = e->size;
     e->node_ranks = 0;
-    for (uint32_t r = 0; r < e->size; r++) {
-        e->node_ranks += host[r + 1] == host[0];
-        if (r && host[r + 1] != host[r]) group = common_divisor(group, r);
-    }
-    e->config.found_node_ranks = group;
+    for (uint32_t r = 0; r < e->size; r++) e->node_ranks += host[r + 1] == host[0];
+    e->config.found_node_ranks = launch_node_group(host + 1, e->size);
     return ZERO_OK;
 }
 
