@@ -49,11 +49,15 @@ static zero_status open_policy(zero_engine *e, struct zero_error *error) {
     for (uint32_t i = 0; i < m->regions; i++) {
         e->regions[i].frozen = region_frozen(&m->region[i]);
         e->regions[i].persistent = region_persistent(&m->region[i]);
+        e->regions[i].elements = m->region[i].padded;
     }
     e->policy.stage = engine_stage(e);
     e->policy.accumulation = (enum accumulation)e->config.accumulation_mode;
     e->policy.micro_steps = (uint32_t)e->config.accumulation_steps;
     e->policy.depth = (uint32_t)e->config.comm.prefetch_depth;
+    e->policy.backward_depth = (uint32_t)e->config.comm.backward_depth;
+    e->policy.live_max = e->config.live_max;
+    e->policy.ahead_max = e->config.ahead_max;
     e->policy.grad_widens = precision_widens(&e->precision);
     e->policy.forward = m->use;
     e->policy.uses = m->units;
@@ -290,6 +294,17 @@ static void report_plan(const zero_engine *e, zero_plan *out) {
     memcpy(out, &plan, out->struct_size < sizeof plan ? out->struct_size : sizeof plan);
 }
 
+/* What the limits on gathered elements came to. */
+static void log_live(const zero_engine *e) {
+    const struct config *c = &e->config;
+    if (e->rank || c->stage != 3 || (c->live_max == UINT64_MAX && c->ahead_max == UINT64_MAX)) return;
+    log_line(&e->log, e->plan.live_most > c->live_max ? ZERO_LOG_WARN : ZERO_LOG_INFO,
+             "at most %" PRIu64 " elements are gathered at once%s", e->plan.live_most,
+             e->plan.live_most > c->live_max
+                 ? ", more than zero_optimization.stage3_max_live_parameters: one unit alone needs them"
+                 : "");
+}
+
 /* What is on the drive, what that costs per step, and what the part in memory saves. */
 static void log_drive(const zero_engine *e) {
     const struct plan *p = &e->plan;
@@ -334,6 +349,7 @@ zero_status zero_engine_commit(zero_engine *e, zero_plan *out) {
     status = shadow_open(e);
     if (status) return status;
     e->phase = PHASE_READY;
+    log_live(e);
     log_drive(e);
     if (out) report_plan(e, out);
     return ZERO_OK;

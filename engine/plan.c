@@ -126,11 +126,15 @@ static void note(struct plan *plan, struct intervals *intervals, const struct po
             uint64_t bytes = part_bytes(plan, op->write[k].region, (struct placement){{REPLICATE, REPLICATE}},
                                         plan->precision.compute);
             *slot = interval_begin(intervals, op->write[k], *slot, bytes, tick);
+            if (op->kind == OP_GATHER) plan->live += policy->region[op->region].elements;
         }
+        if (op->kind == OP_RELEASE && op->object == OBJECT_PARAM)
+            plan->live -= policy->region[op->region].elements;
+        if (plan->live > plan->live_most) plan->live_most = plan->live;
         if (op->kind == OP_RELEASE) {
             /* A gradient's reduction has only just begun when it is released: it keeps its place for one use
              * more, so that the next backward need not wait for it. */
-            uint32_t lag = op->object == OBJECT_GRAD && policy->depth ? 2 : 0;
+            uint32_t lag = op->object == OBJECT_GRAD && policy->backward_depth ? 2 : 0;
             interval_end(intervals, op->write[0], tick + lag);
         }
     }

@@ -72,6 +72,7 @@ struct plan {
     uint64_t tier_bytes[TIERS];
     enum tier_kind param_tier;
     bool shadow;
+    uint64_t live, live_most;   /* elements gathered at once: in the dry run at present, and at most */
     uint64_t param_fetch_bytes; /* that the gathers of one step's passes read from the drive */
 };
 

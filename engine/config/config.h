@@ -51,6 +51,7 @@ struct config_comm {
     double timeout_s;
     int reduction;           /* enum config_reduction; AUTO: the transport decides */
     uint64_t prefetch_depth; /* gathers ahead of use */
+    uint64_t backward_depth; /* in backward; the same where nothing is written */
     uint64_t node_ranks;     /* 0: as found */
     uint64_t reshard_ranks;  /* of the group that cuts parameters after a forward; 0: as at rest, 1: none */
 };
@@ -105,15 +106,17 @@ struct config {
     uint64_t slots, chunk_elements_max, aio_block_bytes, aio_queue_depth;
     int nvme_masters; /* enum config_masters; AUTO until config_resolve */
     bool nvme_shadow;
-    int nvme_uring;                 /* enum config_uring */
-    double nvme_endurance_tbw;      /* 0: unknown */
-    uint64_t persistence_threshold; /* elements: smaller parameters stay gathered at stage 3 */
-    bool bf16_states;               /* bf16.bf16_optimizer_states */
-    bool bf16, bfloat16;            /* as written; bfloat16 is the old spelling */
+    int nvme_uring;                            /* enum config_uring */
+    double nvme_endurance_tbw;                 /* 0: unknown */
+    uint64_t persistence_threshold;            /* elements: smaller parameters stay gathered at stage 3 */
+    uint64_t live_parameters, prefetch_bucket; /* as written */
+    uint64_t live_max, ahead_max; /* elements, after config_resolve; UINT64_MAX: no bound but the budgets */
+    bool bf16_states;             /* bf16.bf16_optimizer_states */
+    bool bf16, bfloat16;          /* as written; bfloat16 is the old spelling */
     struct config_fp16 fp16;
     int compute_dtype, communication_dtype, accumulation_dtype; /* enum config_dtype; after config_resolve */
-    int64_t mics_shard_size;   /* -1: all ranks; 0: "auto" */
-    uint64_t hpz_ranks;        /* 0: "auto" */
+    int64_t mics_shard_size;                                    /* -1: all ranks; 0: "auto" */
+    uint64_t hpz_ranks;                                         /* 0: "auto" */
     uint64_t found_node_ranks; /* before config_resolve: the largest groups of adjacent ranks that lie inside
                                   nodes, as the launcher placed them; 0: unknown */
     /* The mesh, after config_resolve: shard_ranks x ranks / shard_ranks. CONFIG_RESHARD_GROUP: parameters rest cut

@@ -181,6 +181,17 @@ static zero_status resolve_persistence(struct config *config, struct zero_error 
     return derived_int(config, path, config->persistence_threshold, error);
 }
 
+/* How far gathers go ahead. */
+static zero_status resolve_gathers(struct config *config, struct zero_error *error) {
+    static const char live[] = "zero_optimization.stage3_max_live_parameters",
+                      ahead[] = "zero_optimization.stage3_prefetch_bucket_size";
+    config->live_max = written(config, live) ? config->live_parameters : UINT64_MAX;
+    config->ahead_max = written(config, ahead) ? config->prefetch_bucket : UINT64_MAX;
+    if (!written(config, "comm.backward_prefetch_depth"))
+        config->comm.backward_depth = config->comm.prefetch_depth;
+    return derived_int(config, "comm.backward_prefetch_depth", config->comm.backward_depth, error);
+}
+
 /* ---- element types ---- */
 
 static const char *const dtype_names[] = {
@@ -397,7 +408,7 @@ static zero_status resolve_model(struct config *config, struct zero_error *error
 zero_status config_resolve(struct config *config, uint32_t ranks, struct zero_error *error) {
     static zero_status (*const parts[])(struct config *, struct zero_error *) = {
         resolve_model,   resolve_accumulation, resolve_precision, resolve_offload,
-        resolve_masters, resolve_persistence,  resolve_optimizer};
+        resolve_masters, resolve_persistence,  resolve_gathers,   resolve_optimizer};
     if (ranks == 0) return error_set(error, ZERO_E_ARGUMENT, "config_resolve: 0 ranks: give at least 1");
     zero_status status = resolve_batch(config, ranks, error);
     if (!status) status = config_resolve_mesh(config, ranks, error);

@@ -89,6 +89,7 @@ static void open_policy(struct rank *r, uint32_t index) {
     for (uint32_t i = 0; i < r->model.regions; i++) {
         r->region[i].frozen = region_frozen(&r->model.region[i]);
         r->region[i].persistent = region_persistent(&r->model.region[i]);
+        r->region[i].elements = r->model.region[i].padded;
     }
     bool differs = s->bug == BUG_DEPTH_DIFFERS && index % 2;
     r->policy =
@@ -97,6 +98,9 @@ static void open_policy(struct rank *r, uint32_t index) {
                         .accumulation = strcmp(s->toy.mode, "last") ? ACCUMULATE_EVERY : ACCUMULATE_LAST,
                         .micro_steps = s->toy.micro_steps,
                         .depth = differs ? s->toy.depth + 2 : s->toy.depth,
+                        .backward_depth = differs ? s->toy.depth + 2 : s->backward_depth,
+                        .live_max = s->live_max,
+                        .ahead_max = s->ahead_max,
                         .forward = r->model.use,
                         .uses = r->model.units,
                         .region = r->region,

@@ -49,6 +49,10 @@ expect 0 "$zero" train c.json --data text --ranks 4 --steps 1 --run said
 cat err >>out
 says out "ranks share in 2 groups of 2"
 grep -q "reach over" out && fail "groups of a node's ranks reach over it"
+odd_config '3, "stage3_max_live_parameters": 7' >c.json
+expect 0 "$zero" train c.json --data text --ranks 2 --steps 1 --run said
+cat err >>out
+says out "elements are gathered at once, more than zero_optimization.stage3_max_live_parameters: one unit alone needs them"
 odd_config "3$hsdp" >c.json
 expect 2 "$zero" train c.json --data text --ranks 3 --steps 1 --run said
 says err "zero_optimization.mics_shard_size: groups of 2 do not divide 3 ranks"
