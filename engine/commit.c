@@ -240,6 +240,7 @@ static zero_status open_executor(zero_engine *e, struct zero_error *error) {
                                  .rank = e->rank,
                                  .threads = e->threads,
                                  .precision = e->precision,
+                                 .gradient_factor = engine_gradient_factor(e),
                                  .native_reduction = e->config.comm.reduction == CONFIG_REDUCTION_NATIVE};
     memcpy(o.group, e->group, sizeof o.group);
     for (int t = 0; t < TIERS; t++) o.memory[t] = e->tier[t]->ops->address(e->tier[t]);

@@ -108,6 +108,11 @@ static void log_choices(const zero_engine *e) {
              engine_stage(e)->name, e->size, comm_name(e->comm), e->threads, dtype_name(e->precision.compute),
              modes[e->config.accumulation_mode], dtype_name(e->precision.reduced));
     log_mesh(e);
+    if (e->config.prescale && e->config.predivide != 1)
+        log_line(&e->log, ZERO_LOG_WARN,
+                 "gradient_predivide_factor = %g: has no effect beside prescale_gradients, which divides by "
+                 "all ranks",
+                 e->config.predivide);
     if (e->precision.state != DTYPE_F32)
         log_line(&e->log, ZERO_LOG_WARN,
                  "inexact by request (bf16.bf16_optimizer_states): optimizer states are bf16, rounded "

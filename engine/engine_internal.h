@@ -147,7 +147,11 @@ zero_status borrowed_check(const zero_engine *engine, struct zero_error *error);
 void borrowed_take_weights(zero_engine *engine, struct model_param *param, const void *flat);
 void borrowed_give_gradients(const zero_engine *engine, struct model_param *param, void *flat, bool add);
 
-/* What makes the sum of gradients their mean over ranks and micro-steps: unscaled, too. */
+/* What gradients are multiplied with before they are sent; 0: nothing. */
+float engine_gradient_factor(const zero_engine *engine);
+
+/* What makes of the sum of what was sent the gradient that is asked for: the mean over micro-steps, and over ranks or
+ * not; unscaled, too. */
 double engine_mean(const zero_engine *engine);
 
 /* As the configuration has it at the start of a training. */

@@ -53,6 +53,7 @@ struct executor_options {
     uint32_t rank, threads;
     bool native_reduction;
     struct precision precision;
+    float gradient_factor; /* of gradients, rounded to the message's type, before they are sent; 0: none */
     struct agreement *agreements; /* comm_size + 1 of them: the first is this rank's contribution */
 };
 

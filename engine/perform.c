@@ -141,14 +141,27 @@ uint64_t executor_staging_bytes(const struct executor_options *o) {
     return most;
 }
 
-/* A message narrower than the gradient, or of another narrow type, takes the gradient's place: after its
+enum { STEP_ELEMENTS = 1024 };
+
+static void cast_step(void *target, enum dtype to, const void *source, enum dtype from, float factor,
+                      uint64_t count) {
+    float wide[STEP_ELEMENTS];
+    if (factor == 0) {
+        cast(target, to, source, from, count);
+        return;
+    }
+    cast(wide, DTYPE_F32, source, from, count);
+    for (uint64_t i = 0; i < count; i++) wide[i] *= factor;
+    cast(target, to, wide, DTYPE_F32, count);
+}
+
+/* A message narrower than the gradient, of another narrow type or multiplied, takes the gradient's place: after its
  * reduction nobody reads it. Element i lands at or below where it was, so that going upwards loses nothing. */
-static void *cast_in_place(void *data, enum dtype from, enum dtype to, uint64_t count) {
-    enum { STEP_ELEMENTS = 1024 };
+static void *cast_in_place(void *data, enum dtype from, enum dtype to, float factor, uint64_t count) {
     float step[STEP_ELEMENTS];
-    for (uint64_t i = 0; i < count && from != to; i += STEP_ELEMENTS) {
+    for (uint64_t i = 0; i < count && (from != to || factor != 0); i += STEP_ELEMENTS) {
         uint64_t n = count - i < STEP_ELEMENTS ? count - i : STEP_ELEMENTS;
-        cast(step, to, (uint8_t *)data + i * dtype_bytes(from), from, n);
+        cast_step(step, to, (uint8_t *)data + i * dtype_bytes(from), from, factor, n);
         memcpy((uint8_t *)data + i * dtype_bytes(to), step, n * dtype_bytes(to));
     }
     return data;
@@ -156,7 +169,7 @@ static void *cast_in_place(void *data, enum dtype from, enum dtype to, uint64_t 
 
 static void *message_of(struct executor *e, const struct task *task) {
     return cast_in_place(buffer_address(e, task->read[0]), e->o.precision.compute, e->o.precision.message,
-                         e->o.model->region[task->op.region].padded);
+                         e->o.gradient_factor, e->o.model->region[task->op.region].padded);
 }
 
 static zero_status start_reduce(struct executor *e, struct item *item) {

@@ -22,6 +22,7 @@ enum config_tier { CONFIG_TIER_DEVICE, CONFIG_TIER_CPU, CONFIG_TIER_NVME, CONFIG
 enum config_uring { CONFIG_URING_AUTO, CONFIG_URING_NEVER };
 enum config_dtype { CONFIG_FP32, CONFIG_BF16, CONFIG_FP16 }; /* as enum dtype */
 enum config_masters { CONFIG_MASTERS_AUTO, CONFIG_MASTERS_FP32, CONFIG_MASTERS_SPLIT };
+enum config_gradient { CONFIG_GRADIENT_MEAN, CONFIG_GRADIENT_SUM };
 enum config_reshard { CONFIG_RESHARD_ALL, CONFIG_RESHARD_NONE, CONFIG_RESHARD_GROUP };
 enum config_order { CONFIG_ORDER_SEQUENTIAL, CONFIG_ORDER_SHUFFLED };
 
@@ -97,7 +98,11 @@ struct config_entry {
 struct config {
     uint64_t train_batch, micro_batch, accumulation_steps; /* resolved: train = micro * steps * ranks */
     int accumulation_mode;                                 /* enum config_accumulation */
-    double gradient_clipping;                              /* 0: off */
+    bool prescale;                                         /* as written, as are the next two */
+    double predivide;
+    int gradient_op;          /* enum config_gradient */
+    double gradient_factor;   /* after config_resolve: of gradients, before they are sent */
+    double gradient_clipping; /* 0: off */
     struct config_optimizer optimizer;
     uint64_t stage;
     int optimizer_tier, param_tier;                   /* enum config_tier */

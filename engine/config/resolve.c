@@ -268,6 +268,18 @@ static zero_status resolve_gradients(struct config *config, struct zero_error *e
         path, every ? "every" : "last", dtype_names[config->compute_dtype], dtype_names[sums]);
 }
 
+/* DeepSpeed's rules (runtime/engine.py, allreduce_bucket): prescaling divides by the ranks and leaves the factor out; a
+ * sum is not divided at all. */
+static zero_status resolve_division(struct config *config, uint32_t ranks, struct zero_error *error) {
+    bool sum = config->gradient_op == CONFIG_GRADIENT_SUM;
+    config->gradient_factor = config->prescale ? 1.0 / ranks : 1.0 / config->predivide;
+    if (!sum || (!config->prescale && config->predivide == 1)) return ZERO_OK;
+    return error_set(
+        error, ZERO_E_CONFIG,
+        "gradient_allreduce_op: \"sum\" divides nothing, which contradicts %s: remove one of them",
+        config->prescale ? "prescale_gradients" : "gradient_predivide_factor");
+}
+
 static zero_status resolve_precision(struct config *config, struct zero_error *error) {
     zero_status status = resolve_compute(config, error);
     if (!status) status = resolve_gradients(config, error);
@@ -412,6 +424,7 @@ zero_status config_resolve(struct config *config, uint32_t ranks, struct zero_er
     if (ranks == 0) return error_set(error, ZERO_E_ARGUMENT, "config_resolve: 0 ranks: give at least 1");
     zero_status status = resolve_batch(config, ranks, error);
     if (!status) status = config_resolve_mesh(config, ranks, error);
+    if (!status) status = resolve_division(config, ranks, error);
     for (size_t i = 0; i < sizeof parts / sizeof parts[0] && status == ZERO_OK; i++)
         status = parts[i](config, error);
     return status;

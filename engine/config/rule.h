@@ -20,13 +20,13 @@ static inline bool automatic(const struct config *config, const char *path) {
 
 /* Shows what was resolved; "auto" stays visible as the source. */
 static inline zero_status derived(struct config *config, const char *path, const char *text,
-                           struct zero_error *error) {
+                                  struct zero_error *error) {
     enum config_source source = automatic(config, path) ? CONFIG_AUTO : CONFIG_DERIVED;
     return config_entry_set(config, config_key_find(path), source, text, error);
 }
 
 static inline zero_status derived_int(struct config *config, const char *path, uint64_t number,
-                               struct zero_error *error) {
+                                      struct zero_error *error) {
     char text[32];
     snprintf(text, sizeof text, "%llu", (unsigned long long)number);
     return written(config, path) ? ZERO_OK : derived(config, path, text, error);

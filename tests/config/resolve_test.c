@@ -282,6 +282,13 @@ static void conflicts(void) {
          "data_types.grad_accum_dtype: with gradient_accumulation_mode \"last\" and compute in bf16 "
          "gradients "
          "are added in bf16: remove it, or change the mode"},
+        {"{\"train_batch_size\": 2, \"gradient_allreduce_op\": \"sum\", \"prescale_gradients\": true}",
+         "gradient_allreduce_op: \"sum\" divides nothing, which contradicts prescale_gradients: remove one "
+         "of them"},
+        {"{\"train_batch_size\": 2, \"gradient_allreduce_op\": \"sum\", \"gradient_predivide_factor\": 2}",
+         "gradient_allreduce_op: \"sum\" divides nothing, which contradicts gradient_predivide_factor: "
+         "remove one of "
+         "them"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct config config;

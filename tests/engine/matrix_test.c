@@ -1,6 +1,7 @@
-/* Every way to train the same model, cell by cell: stages x types x meshes x accumulation x tiers, on four ranks.
+/* Every way to train the same model, cell by cell: stages x types x meshes x accumulation x tiers x scaling, on
+ * four ranks.
  * Weights equal the serial oracle's byte for byte, so that all cells of one class (type, order of additions over the
- * mesh, accumulation and its mode) are the same; what is planned is what is allocated; what cannot be is refused with
+ * mesh, accumulation and its mode, scaling before the sum) are the same; what is planned is what is allocated; what cannot be is refused with
  * the reason. Then, class by class, the loss after 200 steps beside that of fp32 on the plain mesh.
  *
  * matrix_test: cells that hold every pair of values of any two axes, and the whole of what is refused.
@@ -23,12 +24,15 @@ struct value {
     int stage3; /* only there; `why` says what it is refused with elsewhere */
     const char *why;
     uint32_t shard_ranks;
+    const char *extra; /* more keys, each after a comma */
+    float factor;
+    int sum;
 };
 
 #define WHOLE_PARAMETERS "parameters are whole on every rank"
 #define NVME "{\"device\": \"nvme\", \"nvme_path\": \"/tmp\"}"
 
-enum { STAGE, TYPE, MESH, ACCUMULATION, TIER, AXES_COUNT };
+enum { STAGE, TYPE, MESH, ACCUMULATION, TIER, SCALING, AXES_COUNT };
 
 static const struct axis {
     const char *name;
@@ -64,6 +68,11 @@ static const struct axis {
                 .stage3 = 1,
                 .why = WHOLE_PARAMETERS,
                 .zero = ", \"offload_optimizer\": " NVME ", \"offload_param\": " NVME}}},
+    [SCALING] = {"scaling",
+                 {{.name = "mean"},
+                  {.name = "prescaled", .extra = ", \"prescale_gradients\": true", .factor = 1.0f / RANKS},
+                  {.name = "predivided", .extra = ", \"gradient_predivide_factor\": 3", .factor = 1.0f / 3},
+                  {.name = "sum", .extra = ", \"gradient_allreduce_op\": \"sum\"", .sum = 1}}},
 };
 
 struct cell {
@@ -104,6 +113,9 @@ static void set_up(const struct cell *c, struct toy_setup *s, char zero[512], ch
     }
     s->tiers = *zero ? zero + 2 : NULL; /* without the first comma */
     s->comm = comm;
+    s->extra = value_of(c, SCALING)->extra;
+    s->factor = value_of(c, SCALING)->factor;
+    s->sum = value_of(c, SCALING)->sum;
 }
 
 static void print_cell(const struct cell *c, const char *outcome) {
@@ -114,8 +126,9 @@ static void print_cell(const struct cell *c, const char *outcome) {
 /* ---- classes: what the oracle made of the like ---- */
 
 static const struct toy_result *expected(const struct cell *c, const struct toy_setup *s) {
-    static struct toy_result *known[VALUES_MAX][VALUES_MAX][2];
-    struct toy_result **k = &known[c->value[TYPE]][c->value[ACCUMULATION]][s->shard_ranks > 0];
+    static struct toy_result *known[VALUES_MAX][VALUES_MAX][VALUES_MAX][2];
+    struct toy_result **k =
+        &known[c->value[TYPE]][c->value[ACCUMULATION]][c->value[SCALING]][s->shard_ranks > 0];
     if (!*k) toy_oracle(s, *k = calloc(1, sizeof **k));
     return *k;
 }

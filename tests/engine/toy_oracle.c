@@ -66,6 +66,11 @@ static double micro_step(const struct toy_setup *s, gradients weights, gradients
     return loss;
 }
 
+/* Sums are of fp32: what is sent then is what a backward wrote. */
+static zero_dtype message(const struct toy_setup *s) {
+    return communication(s) == ZERO_F32 ? s->compute : communication(s);
+}
+
 /* x rounded to `dtype`, added in fp32. */
 static void add(gradients into, gradients x, int first, zero_dtype dtype) {
     for (uint32_t i = 0; i < TOY_PARAMS; i++)
@@ -87,7 +92,9 @@ static double group_sum(const struct toy_setup *s, gradients weights, gradients 
         memset(one, 0, sizeof one);
         for (uint32_t m = 0; m < micro_steps; m++)
             loss += micro_step(s, weights, one, fresh, step, micro + m, first + r, scale);
-        add(out, one, r == 0, communication(s));
+        for (uint32_t i = 0; i < TOY_PARAMS; i++)
+            for (uint32_t k = 0; k < SIZE && s->factor != 0; k++) one[i][k] *= s->factor;
+        add(out, one, r == 0, message(s));
     }
     for (uint32_t i = 0; i < TOY_PARAMS; i++)
         for (uint32_t k = 0; k < SIZE; k++) out[i][k] = toy_round(sums, out[i][k]);
@@ -140,7 +147,9 @@ void toy_oracle(const struct toy_setup *s, struct toy_result *out) {
             for (uint32_t k = 0; k < SIZE; k++) seen[i][k] = toy_round(s->compute, out->weights[i][k]);
         out->scale[step] = loss_scale.value;
         out->loss[step] = reduced(s, seen, total, step, (float)loss_scale.value);
-        double squares = 0, mean = 1.0 / (s->ranks * s->micro_steps * loss_scale.value), scale = mean;
+        double squares = 0, sent = s->factor != 0 ? s->factor : 1,
+               mean = 1.0 / ((s->sum ? 1.0 : s->ranks) * s->micro_steps * loss_scale.value * sent),
+               scale = mean;
         for (uint32_t i = 0; i < TOY_PARAMS; i++)
             for (uint32_t k = 0; k < SIZE && owner(i) == i && !(toy_params[i].flags & ZERO_FROZEN); k++)
                 squares += (double)total[i][k] * total[i][k];

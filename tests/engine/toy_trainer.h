@@ -17,8 +17,10 @@ enum toy_memory {
 struct toy_setup {
     uint32_t ranks, stage, micro_steps, depth, steps, threshold;
     uint32_t
-        shard_ranks;  /* ranks of a shard group, as `tiers` or `extra` say; 0: all. For the oracle alone */
-    const char *mode; /* "last", "every", "auto" */
+        shard_ranks; /* ranks of a shard group, as `tiers` or `extra` say; 0: all. For the oracle alone */
+    float factor;    /* of gradients before they are sent, as `extra` says; 0: none. For the oracle, as is: */
+    int sum;         /* over ranks, not the mean */
+    const char *mode;      /* "last", "every", "auto" */
     const char *optimizer; /* a JSON object, or NULL: AdamW with weight decay */
     const char *offload;   /* "none" or "cpu" */
     const char *tiers;     /* in its place: keys of zero_optimization that say what lives where; or NULL */
