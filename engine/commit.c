@@ -12,6 +12,8 @@ _Static_assert((int)TIER_DEVICE == (int)ZERO_DEVICE && (int)TIER_CPU == (int)ZER
                "tiers are numbered alike");
 _Static_assert((int)CONFIG_ACCUMULATE_LAST == (int)ACCUMULATE_LAST, "accumulation modes are numbered alike");
 
+enum { REDUCE_STAGINGS = 2, GATHER_STAGINGS = 2 }; /* one at work while the next begins */
+
 /* ---- groups of ranks ---- */
 
 static zero_status open_group(zero_engine *e, uint8_t axes, enum stream stream, struct zero_error *error) {
@@ -70,13 +72,21 @@ static zero_status open_policy(zero_engine *e, struct zero_error *error) {
 
 /* ---- the plan ---- */
 
-static uint64_t staging_bytes(const zero_engine *e) {
+static uint32_t param_bits(const zero_engine *e) { return e->config.quantized_weights ? 8 : 0; }
+
+static uint32_t gradient_bits(const zero_engine *e) {
+    return e->config.quantized_gradients ? (uint32_t)e->config.comm.quantized_gradient_bits : 0;
+}
+
+static uint64_t staging_bytes(const zero_engine *e, uint64_t (*bytes)(const struct executor_options *)) {
     struct executor_options o = {.policy = (struct policy *)&e->policy,
                                  .model = &e->model,
                                  .precision = e->precision,
+                                 .param_bits = param_bits(e),
+                                 .gradient_bits = gradient_bits(e),
                                  .native_reduction = e->config.comm.reduction == CONFIG_REDUCTION_NATIVE};
     memcpy(o.group, e->group, sizeof o.group);
-    return executor_staging_bytes(&o);
+    return bytes(&o);
 }
 
 static uint64_t agreement_bytes(const zero_engine *e) { return (e->size + 1) * sizeof(struct agreement); }
@@ -118,7 +128,7 @@ static uint64_t fitting_chunk(const zero_engine *e) {
     return room > pages ? (uint64_t)((double)chunk * (double)(room - pages) / all) : chunk;
 }
 
-static struct plan_options plan_options(const zero_engine *e, uint64_t staging) {
+static struct plan_options plan_options(const zero_engine *e) {
     return (struct plan_options){.model = &e->model,
                                  .policy = &e->policy,
                                  .state_count = e->state_count,
@@ -127,15 +137,16 @@ static struct plan_options plan_options(const zero_engine *e, uint64_t staging) 
                                  .chunk_elements_max = e->config.chunk_elements_max,
                                  .slots = (uint32_t)e->config.slots,
                                  .shadow = e->config.nvme_shadow,
-                                 .staging_bytes = staging,
+                                 .staging_bytes = staging_bytes(e, executor_staging_bytes),
+                                 .gather_staging_bytes = staging_bytes(e, executor_gather_staging_bytes),
                                  .message_bytes = agreement_bytes(e) + sum_bytes(e) + PIECE_BYTES,
                                  .precision = e->precision};
 }
 
 static zero_status make_plan(zero_engine *e, struct zero_error *error) {
-    uint64_t staging = staging_bytes(e);
-    e->policy.stagings = staging ? 2 : 0;
-    struct plan_options options = plan_options(e, staging);
+    e->policy.stagings = staging_bytes(e, executor_staging_bytes) ? REDUCE_STAGINGS : 0;
+    e->policy.gather_stagings = param_bits(e) ? GATHER_STAGINGS : 0;
+    struct plan_options options = plan_options(e);
     return plan_make(&e->plan, &options, error);
 }
 
@@ -153,7 +164,7 @@ static zero_status fit_plan(zero_engine *e, zero_status before, struct zero_erro
     if (before) return before;
     if (status) return error_pass(error, &unheard);
     if (bound[CHUNK] == e->plan.swap.chunk_elements && !bound[RESIDENT]) return ZERO_OK;
-    struct plan_options options = plan_options(e, staging_bytes(e));
+    struct plan_options options = plan_options(e);
     options.chunk_elements_max = bound[CHUNK];
     options.resident_bytes = bound[RESIDENT];
     plan_free(&e->plan);
@@ -240,6 +251,8 @@ static zero_status open_executor(zero_engine *e, struct zero_error *error) {
                                  .rank = e->rank,
                                  .threads = e->threads,
                                  .precision = e->precision,
+                                 .param_bits = param_bits(e),
+                                 .gradient_bits = gradient_bits(e),
                                  .gradient_factor = engine_gradient_factor(e),
                                  .native_reduction = e->config.comm.reduction == CONFIG_REDUCTION_NATIVE};
     memcpy(o.group, e->group, sizeof o.group);

@@ -113,6 +113,14 @@ static void log_choices(const zero_engine *e) {
                  "gradient_predivide_factor = %g: has no effect beside prescale_gradients, which divides by "
                  "all ranks",
                  e->config.predivide);
+    if (e->config.quantized_weights)
+        log_line(&e->log, ZERO_LOG_WARN,
+                 "inexact by request (zero_quantized_weights): parameters are gathered in blockwise int8");
+    if (e->config.quantized_gradients)
+        log_line(
+            &e->log, ZERO_LOG_WARN,
+            "inexact by request (zero_quantized_gradients): gradients are reduced in blockwise int%" PRIu64,
+            e->config.comm.quantized_gradient_bits);
     if (e->precision.state != DTYPE_F32)
         log_line(&e->log, ZERO_LOG_WARN,
                  "inexact by request (bf16.bf16_optimizer_states): optimizer states are bf16, rounded "

@@ -50,7 +50,8 @@ struct plan_options {
     uint32_t slots;
     uint64_t resident_bytes;
     bool shadow;
-    uint64_t staging_bytes; /* of one staging buffer; policy->stagings of them */
+    uint64_t staging_bytes;        /* of one staging buffer; policy->stagings of them */
+    uint64_t gather_staging_bytes; /* the same of quantised gathers */
     uint64_t message_bytes;
     struct precision precision;
 };

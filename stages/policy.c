@@ -117,7 +117,7 @@ void policy_open(struct policy *p) {
     order_refresh(p);
     find_kept(p);
     p->evaluating = p->last = false;
-    p->cursor = p->positions = p->reductions = 0;
+    p->cursor = p->positions = p->reductions = p->gathers = 0;
 }
 
 /* A region takes part in an event with at most: a release, a reduction, its release, two steps to the

@@ -55,8 +55,9 @@ struct policy {
     uint64_t
         live_max; /* elements gathered at once, by gathers ahead and by what is kept between its uses; a use
                            gathers what it needs, whatever it takes. UINT64_MAX: no bound */
-    uint64_t ahead_max; /* of them, ahead of the use at the cursor */
-    uint32_t stagings;  /* buffers that reductions take turns with; 0: none needed */
+    uint64_t ahead_max;       /* of them, ahead of the use at the cursor */
+    uint32_t stagings;        /* buffers that reductions take turns with; 0: none needed */
+    uint32_t gather_stagings; /* the same of gathers from shards, which are quantised then; 0: they are not */
     bool
         grad_widens; /* a reduced gradient is wider than what a backward writes: it needs a place of its own */
     const struct use *forward;
@@ -75,8 +76,8 @@ struct policy {
     /* The state. */
     bool evaluating, last;
     uint32_t cursor, positions;
-    uint32_t reductions;
-    uint32_t sums; /* of elements, so far */
+    uint32_t reductions, gathers; /* that took a staging */
+    uint32_t sums;                /* of elements, so far */
 };
 
 /* Resolves the stage's row for every region and clears the state. */

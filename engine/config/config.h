@@ -50,11 +50,12 @@ struct config_fp16 {
 
 struct config_comm {
     double timeout_s;
-    int reduction;           /* enum config_reduction; AUTO: the transport decides */
-    uint64_t prefetch_depth; /* gathers ahead of use */
-    uint64_t backward_depth; /* in backward; the same where nothing is written */
-    uint64_t node_ranks;     /* 0: as found */
-    uint64_t reshard_ranks;  /* of the group that cuts parameters after a forward; 0: as at rest, 1: none */
+    int reduction;                    /* enum config_reduction; AUTO: the transport decides */
+    uint64_t prefetch_depth;          /* gathers ahead of use */
+    uint64_t backward_depth;          /* in backward; the same where nothing is written */
+    uint64_t quantized_gradient_bits; /* 4 or 8 */
+    uint64_t node_ranks;              /* 0: as found */
+    uint64_t reshard_ranks; /* of the group that cuts parameters after a forward; 0: as at rest, 1: none */
 };
 
 /* Meaningful where `given`: the file has a model block, or config_read_model was called. */
@@ -111,9 +112,10 @@ struct config {
     uint64_t slots, chunk_elements_max, aio_block_bytes, aio_queue_depth;
     int nvme_masters; /* enum config_masters; AUTO until config_resolve */
     bool nvme_shadow;
-    int nvme_uring;                            /* enum config_uring */
-    double nvme_endurance_tbw;                 /* 0: unknown */
-    uint64_t persistence_threshold;            /* elements: smaller parameters stay gathered at stage 3 */
+    int nvme_uring;                 /* enum config_uring */
+    double nvme_endurance_tbw;      /* 0: unknown */
+    uint64_t persistence_threshold; /* elements: smaller parameters stay gathered at stage 3 */
+    bool quantized_weights, quantized_gradients;
     uint64_t live_parameters, prefetch_bucket; /* as written */
     uint64_t live_max, ahead_max; /* elements, after config_resolve; UINT64_MAX: no bound but the budgets */
     bool bf16_states;             /* bf16.bf16_optimizer_states */

@@ -181,6 +181,25 @@ static zero_status resolve_persistence(struct config *config, struct zero_error 
     return derived_int(config, path, config->persistence_threshold, error);
 }
 
+/* Messages of fewer bits are sent by our own reductions, and of shards alone. */
+static zero_status resolve_quantized(struct config *config, struct zero_error *error) {
+    uint64_t bits = config->comm.quantized_gradient_bits;
+    if (config->quantized_weights && config->stage != 3)
+        return error_set(
+            error, ZERO_E_CONFIG,
+            "zero_optimization.zero_quantized_weights: at stage %llu the weights that are gathered are the "
+            "ones that train: set zero_optimization.stage to 3, or remove it",
+            (unsigned long long)config->stage);
+    if (bits != 4 && bits != 8)
+        return error_set(error, ZERO_E_CONFIG,
+                         "comm.quantized_gradient_bits: codes have 4 or 8 bits: set it to one");
+    if (config->quantized_gradients && config->comm.reduction == CONFIG_REDUCTION_NATIVE)
+        return error_set(error, ZERO_E_CONFIG,
+                         "zero_optimization.zero_quantized_gradients: native reductions add elements: set "
+                         "comm.reduction to \"ordered\", or remove it");
+    return ZERO_OK;
+}
+
 /* How far gathers go ahead. */
 static zero_status resolve_gathers(struct config *config, struct zero_error *error) {
     static const char live[] = "zero_optimization.stage3_max_live_parameters",
@@ -419,8 +438,8 @@ static zero_status resolve_model(struct config *config, struct zero_error *error
 
 zero_status config_resolve(struct config *config, uint32_t ranks, struct zero_error *error) {
     static zero_status (*const parts[])(struct config *, struct zero_error *) = {
-        resolve_model,   resolve_accumulation, resolve_precision, resolve_offload,
-        resolve_masters, resolve_persistence,  resolve_gathers,   resolve_optimizer};
+        resolve_model,       resolve_accumulation, resolve_precision, resolve_offload,  resolve_masters,
+        resolve_persistence, resolve_gathers,      resolve_quantized, resolve_optimizer};
     if (ranks == 0) return error_set(error, ZERO_E_ARGUMENT, "config_resolve: 0 ranks: give at least 1");
     zero_status status = resolve_batch(config, ranks, error);
     if (!status) status = config_resolve_mesh(config, ranks, error);

@@ -282,6 +282,16 @@ static void conflicts(void) {
          "data_types.grad_accum_dtype: with gradient_accumulation_mode \"last\" and compute in bf16 "
          "gradients "
          "are added in bf16: remove it, or change the mode"},
+        {"{\"train_batch_size\": 2, \"zero_optimization\": {\"stage\": 2, \"zero_quantized_weights\": true}}",
+         "zero_optimization.zero_quantized_weights: at stage 2 the weights that are gathered are the ones "
+         "that train: "
+         "set zero_optimization.stage to 3, or remove it"},
+        {"{\"train_batch_size\": 2, \"comm\": {\"quantized_gradient_bits\": 6}}",
+         "comm.quantized_gradient_bits: codes have 4 or 8 bits: set it to one"},
+        {"{\"train_batch_size\": 2, \"comm\": {\"reduction\": \"native\"}, \"zero_optimization\": "
+         "{\"zero_quantized_gradients\": true}}",
+         "zero_optimization.zero_quantized_gradients: native reductions add elements: set comm.reduction to "
+         "\"ordered\", or remove it"},
         {"{\"train_batch_size\": 2, \"gradient_allreduce_op\": \"sum\", \"prescale_gradients\": true}",
          "gradient_allreduce_op: \"sum\" divides nothing, which contradicts prescale_gradients: remove one "
          "of them"},

@@ -76,6 +76,26 @@ static void seeds(uint64_t first, uint64_t count) {
     }
 }
 
+/* Codes in place of elements: with any schedule what they are with the simplest one. */
+static void quantized(uint64_t first, uint64_t count) {
+    static struct toy_result expected, got;
+    for (uint64_t seed = first; seed < first + count; seed++) {
+        check_seed(seed);
+        struct virtual_setup s = make(seed);
+        s.param_bits = pick(2) && (s.stage == STAGE_ZERO3 || s.stage == STAGE_ZERO3_KEEP) ? 8 : 0;
+        s.gradient_bits = pick(3) ? 4 * (1 + pick(2)) : 0;
+        struct virtual_setup simple = s;
+        simple.completion = 1, simple.toy.depth = simple.backward_depth = 0;
+        simple.live_max = simple.ahead_max = UINT64_MAX;
+        simple.drive = (struct virtual_drive_options){0};
+        virtual_train(&simple, &expected);
+        virtual_train(&s, &got);
+        int same = CHECK_STRING(expected.error, "") && CHECK_STRING(got.error, "") &&
+                   CHECK_BYTES(got.weights, expected.weights, sizeof got.weights);
+        if (!same) describe(&s);
+    }
+}
+
 static void planted_bugs_are_caught(uint64_t first, uint64_t count) {
     static const char *const names[VIRTUAL_BUGS] = {"none",
                                                     "gather ignores readers",
@@ -106,6 +126,7 @@ int main(int argc, char **argv) {
     uint64_t first = argc > 1 ? strtoull(argv[1], NULL, 10) : 1,
              count = argc > 2 ? strtoull(argv[2], NULL, 10) : 600;
     seeds(first, count);
+    quantized(first, count / 3);
     planted_bugs_are_caught(first, count / 3);
     return check_end();
 }

@@ -156,14 +156,18 @@ static zero_status open_rank(struct run *run, uint32_t index, const struct virtu
                                  .state_count = adamw->state_count,
                                  .rank = index,
                                  .threads = 1,
+                                 .param_bits = s->param_bits,
+                                 .gradient_bits = s->gradient_bits,
                                  .agreements = r->agreement};
     memcpy(o.group, r->group, sizeof o.group);
     uint64_t staging = executor_staging_bytes(&o);
     r->policy.stagings = staging ? 2 : 0;
+    r->policy.gather_stagings = s->param_bits ? 2 : 0;
     struct plan_options plan = {.model = &r->model,
                                 .policy = &r->policy,
                                 .state_count = adamw->state_count,
-                                .staging_bytes = staging};
+                                .staging_bytes = staging,
+                                .gather_staging_bytes = executor_gather_staging_bytes(&o)};
     virtual_drive_plan(&s->drive, &plan);
     status = plan_make(&r->plan, &plan, &run->error);
     if (status) return status;
