@@ -14,7 +14,7 @@
 
 /* ---- by definition: four ranks, one region; a share has 3 blocks, of which the last is short ---- */
 
-enum { RANKS = 4, SHARE = 608, COUNT = RANKS * SHARE, BLOCK = 256 };
+enum { RANKS = 4, MICRO_STEPS = 2, SHARE = 608, COUNT = RANKS * SHARE, BLOCK = 256 };
 static const struct plain_param one_region[] = {{"a", "a.w", COUNT, 0, NULL}};
 
 /* Element i of x, cut into shares and those into blocks, coded and decoded. */
@@ -50,23 +50,30 @@ static void weights_are_decoded(zero_engine *engine, uint32_t rank, void *user) 
     free(own);
 }
 
-/* The gradient that the engine has is the sum of the ranks' decoded ones, over the number of ranks. */
+/* The gradient that the engine has is the sum over micro-steps of the sums of the ranks' decoded ones, over the number
+ * of both. */
 static void gradients_are_sums_of_codes(zero_engine *engine, uint32_t rank, void *user) {
     const struct bits *bits = user;
     struct plain p;
-    float *own = malloc(COUNT * sizeof *own), *made = malloc(RANKS * COUNT * sizeof *made);
+    float *own = malloc(COUNT * sizeof *own), *made = malloc(MICRO_STEPS * RANKS * COUNT * sizeof *made);
     float *got = malloc(COUNT * sizeof *got);
     if (!CHECK(engine) || !CHECK_INT(plain_open(&p, engine, one_region, 1, NULL), ZERO_OK)) return;
     for (int step = 0; step < 3; step++) {
         take_masters(engine, own);
-        for (uint32_t r = 0; r < RANKS; r++)
-            for (uint32_t i = 0; i < COUNT; i++) made[r * COUNT + i] = plain_gradient(own[i], i, r, 0);
-        CHECK_INT(plain_pass(&p, ZERO_TRAIN, 0), ZERO_OK);
+        for (uint32_t k = 0; k < MICRO_STEPS * RANKS; k++)
+            for (uint32_t i = 0; i < COUNT; i++)
+                made[k * COUNT + i] = plain_gradient(own[i], i, k % RANKS, k / RANKS);
+        for (uint32_t m = 0; m < MICRO_STEPS; m++) CHECK_INT(plain_pass(&p, ZERO_TRAIN, m), ZERO_OK);
         CHECK_INT(zero_engine_get(engine, "a.w", ZERO_GRAD, got, 0, COUNT), ZERO_OK);
         for (uint32_t i = 0; i < COUNT; i++) {
             float sum = 0;
-            for (uint32_t r = 0; r < RANKS; r++) sum += coded(made + r * COUNT, i, bits->bits == 8 ? 127 : 7);
-            if (!CHECK_DOUBLE(got[i], sum * 0.25f, 0)) break;
+            for (uint32_t m = 0; m < MICRO_STEPS; m++) {
+                float ranks = 0;
+                for (uint32_t r = 0; r < RANKS; r++)
+                    ranks += coded(made + (m * RANKS + r) * COUNT, i, bits->bits == 8 ? 127 : 7);
+                sum += ranks;
+            }
+            if (!CHECK_DOUBLE(got[i], sum / (RANKS * MICRO_STEPS), 0)) break;
         }
         CHECK_INT(zero_engine_step(engine, NULL), ZERO_OK);
     }
@@ -76,7 +83,8 @@ static void gradients_are_sums_of_codes(zero_engine *engine, uint32_t rank, void
 static void by_definition(void) {
     char json[2048], comm[64];
     struct toy_setup s = toy_setup_default();
-    s.ranks = RANKS, s.threshold = 0, s.stage = 3, s.comm = comm;
+    s.ranks = RANKS, s.threshold = 0, s.comm = comm;
+    s.micro_steps = MICRO_STEPS, s.mode = "every";
     for (struct bits bits = {4}; bits.bits <= 8; bits.bits += 4)
         for (s.stage = 0; s.stage <= 3; s.stage++) {
             snprintf(comm, sizeof comm, ", \"quantized_gradient_bits\": %u", bits.bits);
@@ -84,7 +92,7 @@ static void by_definition(void) {
             toy_config(&s, json, sizeof json);
             ranks_run(RANKS, json, gradients_are_sums_of_codes, &bits);
         }
-    s.stage = 3, s.tiers = "\"zero_quantized_weights\": true";
+    s.micro_steps = 1, s.stage = 3, s.tiers = "\"zero_quantized_weights\": true";
     for (s.depth = 0; s.depth <= 2; s.depth += 2) {
         toy_config(&s, json, sizeof json);
         ranks_run(RANKS, json, weights_are_decoded, NULL);
