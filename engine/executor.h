@@ -37,8 +37,8 @@ struct agreement {
     } save;
 };
 
-/* Posted since the opening: gathers and reductions of the policy alone. Elements and bytes sent by this rank.
- */
+/* Posted since the opening: gathers and reductions of the policy alone. Elements and bytes sent by this rank, also
+ * where elements are sent in fewer bytes than they have. */
 struct traffic {
     uint64_t gather_calls, gather_elements, reduce_calls, reduce_elements, bytes;
 };
@@ -58,6 +58,10 @@ struct executor_options {
     uint32_t rank, threads;
     bool native_reduction;
     struct precision precision;
+    float gradient_factor; /* of gradients, rounded to the message's type, before they are sent; 0: none */
+    /* Bits of what is sent in place of them: 8 or 4 (kernels/quantize.h); 0: they are sent as they are. */
+    uint32_t param_bits; /* of parameters that are gathered from shards: policy->gather_stagings is not 0 */
+    uint32_t gradient_bits;       /* of gradients that are scattered */
     struct agreement *agreements; /* comm_size + 1 of them: the first is this rank's contribution */
 };
 
@@ -67,8 +71,11 @@ struct executor;
 uint32_t executor_requests_max(const struct plan *plan);
 
 /* The scratch that one reduction needs at most: for the plan, before opening. Reads policy, model, group,
- * native_reduction and precision. */
+ * native_reduction, gradient_bits and precision. */
 uint64_t executor_staging_bytes(const struct executor_options *options);
+
+/* The same of a quantised gather; reads param_bits, too. */
+uint64_t executor_gather_staging_bytes(const struct executor_options *options);
 
 zero_status executor_open(const struct executor_options *options, struct executor **out,
                           struct zero_error *error);

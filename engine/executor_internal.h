@@ -93,6 +93,15 @@ zero_status submit(struct executor *e, struct item *item, const struct device_wo
 /* update.c */
 zero_status start_update(struct executor *e, struct item *item);
 
+/* quantized.c: a gather or a scatter of codes: what is posted in its place, and what is made of what came. */
+bool gathers_codes(const struct item *item);
+void code_gather(struct executor *e, const struct item *item, struct comm_call *call);
+void decode_gather(struct executor *e, const struct item *item);
+uint64_t reduce_code_bytes(const struct executor_options *o, uint64_t share, uint32_t members);
+bool reduces_codes(const struct executor *e, const struct item *item);
+void code_reduce(struct executor *e, const struct item *item, struct comm_call *call);
+void decode_reduce(struct executor *e, const struct item *item, void *target, uint64_t share);
+
 /* transfer.c: chunks to and from the drive. */
 zero_status start_fetch(struct executor *e, struct item *item);
 zero_status start_store(struct executor *e, struct item *item);

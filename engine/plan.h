@@ -51,7 +51,8 @@ struct plan_options {
     uint32_t slots;
     uint64_t resident_bytes;
     bool shadow;
-    uint64_t staging_bytes; /* of one staging buffer; policy->stagings of them */
+    uint64_t staging_bytes;        /* of one staging buffer; policy->stagings of them */
+    uint64_t gather_staging_bytes; /* the same of quantised gathers */
     uint64_t message_bytes;
     uint64_t checkpoint_bytes; /* 0: saves are not in the background */
     struct precision precision;
@@ -74,6 +75,7 @@ struct plan {
     uint64_t tier_bytes[TIERS];
     enum tier_kind param_tier;
     bool shadow;
+    uint64_t live, live_most;   /* elements gathered at once: in the dry run at present, and at most */
     uint64_t param_fetch_bytes; /* that the gathers of one step's passes read from the drive */
 };
 

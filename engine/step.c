@@ -128,7 +128,13 @@ float zero_engine_loss_scale(const zero_engine *e) { return (float)e->loss_scale
 
 /* The scale that the gradients were made with: it changes in apply, after this. */
 double engine_mean(const zero_engine *e) {
-    return 1.0 / ((double)e->size * e->policy.micro_steps * e->loss_scale.value);
+    double sent = engine_gradient_factor(e),
+           ranks = e->config.gradient_op == CONFIG_GRADIENT_SUM ? 1 : e->size;
+    return 1.0 / (ranks * e->policy.micro_steps * e->loss_scale.value * (sent != 0 ? sent : 1));
+}
+
+float engine_gradient_factor(const zero_engine *e) {
+    return e->config.gradient_factor == 1 ? 0 : (float)e->config.gradient_factor;
 }
 
 zero_status zero_engine_set_lr(zero_engine *e, int group, double lr) {
