@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/engine_internal.h"
+#include "engine/settings.h"
 
 const char *zero_version(void) { return "0.1.0"; }
 
@@ -33,8 +33,7 @@ static zero_status open_optimizer(zero_engine *e, struct zero_error *error) {
                                              .lr_decay = c->lr_decay,
                                              .nesterov = c->nesterov,
                                              .bias_correction = c->bias_correction};
-    e->params[1] = e->params[0];
-    e->params[1].weight_decay = 0;
+    e->groups = 1;
     e->state_count = optimizer_states_used(e->optimizer, &e->params[0]);
     return ZERO_OK;
 }
@@ -90,6 +89,7 @@ static void log_choices(const zero_engine *e) {
 static zero_status open_parts(zero_engine *e, struct zero_error *error) {
     open_precision(e);
     zero_status status = open_optimizer(e, error);
+    if (!status) status = settings_open(e, error);
     if (!status) status = device_table[DEVICE_HOST]->open(&(struct device_options){0}, &e->device, error);
     if (status) return engine_fail(e, error);
     log_choices(e);

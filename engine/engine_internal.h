@@ -19,7 +19,7 @@
 
 enum phase { PHASE_DECLARING, PHASE_READY, PHASE_PASS, PHASE_USE };
 
-enum { PARAM_GROUPS = 2, RESERVATIONS_MAX = 32, SUM_VALUES_MAX = 64, PIECE_BYTES = 256 * 1024 };
+enum { RESERVATIONS_MAX = 32, SUM_VALUES_MAX = 64, PIECE_BYTES = 256 * 1024 };
 
 struct reservation {
     zero_tier tier;
@@ -50,7 +50,11 @@ struct zero_engine {
     struct plan plan;
     struct executor *executor;
     const struct optimizer *optimizer;
-    struct optimizer_params params[PARAM_GROUPS];
+    struct optimizer_params params[GROUP_MAX]; /* by group; lr and betas as given, before any schedule */
+    uint32_t groups;
+    struct lr_schedule_params schedule; /* the configuration's, begun where a loaded run's had come to */
+    zero_schedule_fn schedule_fn;       /* the host's, in its place; or NULL */
+    void *schedule_user;
     uint32_t state_count;
     struct loss_scale loss_scale; /* 1 unless compute is fp16 */
     struct reservation reservation[RESERVATIONS_MAX];

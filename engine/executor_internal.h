@@ -50,7 +50,7 @@ struct access { /* of the host, between steps: the chunk that is in the last slo
 struct scalar_set {
     float scale;
     uint64_t rounding_key;
-    struct optimizer_scalars group[GROUP_MAX];
+    struct optimizer_scalars group[SCALARS_MAX];
 };
 
 struct executor {

@@ -54,7 +54,7 @@ typedef enum zero_kind {
     ZERO_STATE1  /* its second: exp_avg_sq */
 } zero_kind;
 
-enum { ZERO_DIMS_MAX = 8 };
+enum { ZERO_DIMS_MAX = 8, ZERO_GROUPS_MAX = 8 };
 
 /* ---- opening ---- */
 
@@ -73,6 +73,9 @@ typedef struct zero_runtime {
     void *log_user;
     const char *model; /* path of a Hugging Face config.json, or of its directory, in place of the
                           configuration's model block; or NULL. Read by init alone. The same on all ranks */
+    uint64_t
+        total_steps; /* that the host will train, which is what "auto" means as scheduler.params.total_num_steps;
+                             0: unknown */
 } zero_runtime;
 
 /* `json`: the text of a DeepSpeed configuration, or the path of a .json file. Collective. Ranks come from
@@ -220,6 +223,9 @@ typedef struct zero_step_info {
     int skipped;      /* a gradient was inf or NaN on some rank: no rank updated anything */
     uint64_t skipped_total;
     double loss_scale; /* that this step's gradients were made with */
+    uint32_t groups;
+    double group_lr[ZERO_GROUPS_MAX]; /* of each group, as used */
+    double beta1;                     /* of group 0, as used: a schedule may cycle it */
 } zero_step_info;
 
 /* After gradient_accumulation_steps micro-steps: agrees norm and skip, clips, updates. `out` may be NULL.
@@ -234,8 +240,22 @@ zero_status zero_engine_flush(zero_engine *engine);
  * unless compute is fp16; changed by zero_engine_step alone. Local. */
 float zero_engine_loss_scale(const zero_engine *engine);
 
-/* The learning rate from the next step on; rank 0's is used on all ranks. `group`: 0 for all. Local. */
+/* The learning rate from the next step on; rank 0's is used on all ranks. `group`: 0 where there are no others.
+ * ZERO_E_ORDER where a schedule sets it. Local. */
 zero_status zero_engine_set_lr(zero_engine *engine, int group, double lr);
+
+/* What an update takes of a parameter group; optimizers that have no betas ignore them. */
+typedef struct zero_setting {
+    double lr, beta1, beta2;
+} zero_setting;
+
+/* A schedule of the host's own, in place of the configuration's; NULL: the configuration's again, or none. Called before each
+ * step for each group, in zero_engine_step's thread; rank 0's values are used on all ranks. `step`: updates done,
+ * 0 before the first; a skipped step does not advance it, a load takes it from the checkpoint, so that a function of
+ * `step` goes on by itself. `setting` holds what the group was given, and takes what the step is to use: lr finite and at
+ * least 0, betas at least 0 and below 1, else zero_engine_step returns ZERO_E_ARGUMENT. Local. */
+typedef void (*zero_schedule_fn)(void *user, uint64_t step, int group, zero_setting *setting);
+zero_status zero_engine_set_schedule(zero_engine *engine, zero_schedule_fn schedule, void *user);
 
 /* ---- state: collective, between steps ---- */
 

@@ -13,6 +13,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/status.h"
+#include "engine/schedule/lr_schedule.h"
 
 /* Choices are numbered in the order in which keys.def lists them. */
 enum config_optimizer_type { CONFIG_ADAMW, CONFIG_ADAM, CONFIG_SGD, CONFIG_LION, CONFIG_ADAGRAD };
@@ -95,6 +96,11 @@ struct config {
     int accumulation_mode;                                 /* enum config_accumulation */
     double gradient_clipping;                              /* 0: off */
     struct config_optimizer optimizer;
+    int scheduler;                       /* scheduler.type, as written */
+    enum lr_schedule_kind schedule_kind; /* after config_resolve */
+    struct lr_schedule_params schedule;
+    uint64_t
+        planned_steps; /* set by the caller: what "auto" is as total_num_steps; 0: unknown, and so is that */
     uint64_t stage;
     int optimizer_tier, param_tier;                   /* enum config_tier */
     bool cpu_offload, cpu_offload_param;              /* DeepSpeed's old spelling of them */

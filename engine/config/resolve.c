@@ -6,6 +6,7 @@
 
 #include "engine/config/config.h"
 #include "engine/config/key.h"
+#include "engine/config/scheduler.h"
 #include "engine/config/value.h"
 
 /* A value was written, not "auto". */
@@ -420,7 +421,7 @@ static zero_status resolve_model(struct config *config, struct zero_error *error
 zero_status config_resolve(struct config *config, uint32_t ranks, struct zero_error *error) {
     static zero_status (*const parts[])(struct config *, struct zero_error *) = {
         resolve_model,   resolve_accumulation, resolve_precision, resolve_offload,
-        resolve_masters, resolve_persistence,  resolve_optimizer};
+        resolve_masters, resolve_persistence,  resolve_optimizer, config_resolve_scheduler};
     if (ranks == 0) return error_set(error, ZERO_E_ARGUMENT, "config_resolve: 0 ranks: give at least 1");
     zero_status status = resolve_batch(config, ranks, error);
     for (size_t i = 0; i < sizeof parts / sizeof parts[0] && status == ZERO_OK; i++)
