@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/engine_internal.h"
+#include "engine/groups.h"
 #include "engine/shadow.h"
 
 _Static_assert((int)TIER_DEVICE == (int)ZERO_DEVICE && (int)TIER_CPU == (int)ZERO_CPU &&
@@ -250,7 +251,8 @@ static zero_status open_executor(zero_engine *e, struct zero_error *error) {
 /* A rank that fails goes on to where the others meet it. */
 static zero_status prepare(zero_engine *e, struct zero_error *error) {
     e->model.dtype = e->precision.compute;
-    zero_status status = model_lay_out(&e->model, e->size, e->config.persistence_threshold, error);
+    zero_status status = groups_check(e, error);
+    if (!status) status = model_lay_out(&e->model, e->size, e->config.persistence_threshold, error);
     if (!status) status = open_policy(e, error);
     if (!status) status = borrowed_check(e, error);
     if (!status) status = make_plan(e, error);
@@ -324,7 +326,7 @@ zero_status zero_engine_commit(zero_engine *e, zero_plan *out) {
     status = engine_agree_error(e, &error, "the commit");
     if (status) return status;
     /* Ranks that declare different models would add unlike gradients. */
-    if (engine_compare(e, model_hash(&e->model), ZERO_E_DIVERGED, "model", &error))
+    if (engine_compare(e, groups_hash(e, model_hash(&e->model)), ZERO_E_DIVERGED, "model", &error))
         return engine_fail(e, &error);
     bool moves = e->size > 1 || e->plan.tier_bytes[TIER_NVME];
     if (moves) e->progress = progress_start(&e->lock, e->executor, e->comm);

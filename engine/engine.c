@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/groups.h"
 #include "engine/settings.h"
 
 const char *zero_version(void) { return "0.1.0"; }
@@ -33,7 +34,7 @@ static zero_status open_optimizer(zero_engine *e, struct zero_error *error) {
                                              .lr_decay = c->lr_decay,
                                              .nesterov = c->nesterov,
                                              .bias_correction = c->bias_correction};
-    e->groups = 1;
+    groups_open(e);
     e->state_count = optimizer_states_used(e->optimizer, &e->params[0]);
     return ZERO_OK;
 }

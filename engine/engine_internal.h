@@ -52,6 +52,7 @@ struct zero_engine {
     const struct optimizer *optimizer;
     struct optimizer_params params[GROUP_MAX]; /* by group; lr and betas as given, before any schedule */
     uint32_t groups;
+    uint64_t matched[GROUP_MAX]; /* by group of the configuration: the patterns that a parameter matched */
     struct lr_schedule_params schedule; /* the configuration's, begun where a loaded run's had come to */
     zero_schedule_fn schedule_fn;       /* the host's, in its place; or NULL */
     void *schedule_user;

@@ -119,7 +119,7 @@ typedef struct zero_slot {
 
 enum {
     ZERO_FROZEN = 1,  /* no gradient, no optimizer state */
-    ZERO_NO_DECAY = 2 /* weight decay 0 */
+    ZERO_NO_DECAY = 2 /* weight decay 0, whatever its group has */
 };
 
 /* A piece of a parameter in the host program's own memory, for trainers that keep, say, all layers of a kind
@@ -145,11 +145,29 @@ typedef struct zero_param {
                   the gradients from there (the host overwrites them; the engine adds). Stages 0 to 2; the
                   slot may be NULL. Their memory is not in the plan: declare it with zero_engine_reserve */
     uint32_t span_count;
+    uint32_t
+        group; /* 0, or one of zero_engine_add_group; a pattern of the configuration's param_groups that matches the
+                       name decides instead, and may freeze it */
 } zero_param;
+
+/* Parameters with a lr and a weight decay of their own. */
+typedef struct zero_group {
+    size_t struct_size;
+    double lr, weight_decay; /* below 0: the configuration's */
+} zero_group;
+
+/* *out: its number, as zero_param.group and zero_engine_set_lr take it. Group 0 has what no other one has; those of the
+ * configuration's param_groups are 1, 2, ... in their order; the host's follow. ZERO_E_ARGUMENT: all together are more
+ * than ZERO_GROUPS_MAX. Local, before commit, the same on all ranks. */
+zero_status zero_engine_add_group(zero_engine *engine, const zero_group *group, int *out);
 
 /* `name`: unique, copied. *out lives as long as the engine. ZERO_E_ORDER after commit. */
 zero_status zero_engine_add_unit(zero_engine *engine, const char *name, zero_unit **out);
 zero_status zero_unit_add_param(zero_unit *unit, const zero_param *param);
+
+/* 1: a parameter that the unit uses is trained; 0: all are frozen, by the host or by the configuration's param_groups,
+ * and where no earlier unit is trained either, a host that leaves out their backward trains the same. Local. */
+int zero_unit_trains(const zero_unit *unit);
 
 /* Declares memory of the host program (activations, workspaces), so that budgets and reports cover it. Per
  * rank. */

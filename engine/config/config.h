@@ -36,6 +36,21 @@ struct config_optimizer {
     bool nesterov, bias_correction, adam_w_mode, torch_adam;
 };
 
+/* A parameter group of the configuration: parameters whose names match one of the patterns. */
+struct config_group {
+    char **match;
+    uint32_t match_count;    /* at most CONFIG_MATCH_MAX */
+    double lr, weight_decay; /* below 0: the optimizer's */
+    bool frozen;
+};
+
+enum { CONFIG_GROUPS_MAX = LR_GROUPS_MAX - 1, CONFIG_MATCH_MAX = 64 }; /* group 0 is all other parameters */
+
+struct config_groups {
+    struct config_group *item;
+    uint32_t count;
+};
+
 struct config_paths {
     char **items;
     uint64_t count;
@@ -96,6 +111,7 @@ struct config {
     int accumulation_mode;                                 /* enum config_accumulation */
     double gradient_clipping;                              /* 0: off */
     struct config_optimizer optimizer;
+    struct config_groups groups;         /* param_groups; the engine numbers them from 1 */
     int scheduler;                       /* scheduler.type, as written */
     enum lr_schedule_kind schedule_kind; /* after config_resolve */
     struct lr_schedule_params schedule;

@@ -18,6 +18,7 @@ enum key_type {
     KEY_BETAS,  /* field: double[2], each in [0, 1) */
     KEY_NUMBERS, /* field: struct lr_numbers: a number of at least 0, or a list of one for each parameter group */
     KEY_PATHS,  /* field: struct config_paths: a string or a list of strings */
+    KEY_GROUPS, /* field: struct config_groups: a list of objects */
     KEY_EVAL,   /* field: struct config_eval: a fraction or paths */
     KEY_LIST,   /* no field: any list */
     KEY_OPAQUE, /* no field: any value; nothing inside it is looked at */

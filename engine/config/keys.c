@@ -63,6 +63,7 @@ const char *config_key_type_name(enum key_type type) {
         [KEY_BETAS] = "a list of two numbers, as [0.9, 0.999]",
         [KEY_NUMBERS] = "a number of at least 0, or a list of one for each parameter group,",
         [KEY_PATHS] = "a path or a list of paths",
+        [KEY_GROUPS] = "a list of objects with match, lr, weight_decay, frozen",
         [KEY_EVAL] = "a fraction below 1, a path or a list of paths",
         [KEY_LIST] = "a list",
         [KEY_OPAQUE] = "a value",

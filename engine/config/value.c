@@ -7,6 +7,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "engine/config/groups.h"
 #include "engine/config/suggest.h"
 
 struct store {
@@ -216,10 +217,16 @@ static zero_status set_eval(struct store *s) {
     return ZERO_OK;
 }
 
+static zero_status set_groups(struct store *s) {
+    if (s->value->kind != VALUE_LIST) return wrong_type(s);
+    return config_groups_read(s->value, s->key->path, s->field, s->error);
+}
+
 static zero_status (*const setters[KEY_TYPES])(struct store *) = {
     [KEY_BOOL] = set_bool,     [KEY_INT] = set_int,   [KEY_REAL] = set_real,     [KEY_CHOICE] = set_choice,
     [KEY_STRING] = set_string, [KEY_SIZE] = set_size, [KEY_BETAS] = set_betas,   [KEY_PATHS] = set_paths,
     [KEY_EVAL] = set_eval,     [KEY_LIST] = set_list, [KEY_OPAQUE] = set_opaque, [KEY_NUMBERS] = set_numbers,
+    [KEY_GROUPS] = set_groups,
 };
 
 /* ---- what the key's use asks for ---- */

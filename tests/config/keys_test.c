@@ -125,6 +125,7 @@ static const struct effect {
     {"optimizer.params.bias_correction", "false", "", FIELD(optimizer.bias_correction)},
     {"optimizer.params.adam_w_mode", "false", "adam", FIELD(optimizer.name)},
     {"optimizer.params.torch_adam", "true", "", FIELD(optimizer.weight_decay)},
+    {"param_groups", "[{\"match\": \"*\", \"lr\": 0.5}]", "", FIELD(groups.count)},
     {"scheduler.type", "\"WarmupLR\"", "", FIELD(schedule_kind)},
     {"scheduler.params.warmup_min_lr", "[0.5]", "decay", FIELD(schedule.warmup_min_lr)},
     {"scheduler.params.warmup_max_lr", "0.5", "decay", FIELD(schedule.warmup_max_lr)},

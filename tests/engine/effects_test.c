@@ -266,6 +266,8 @@ static const struct row rows[] = {
      OPTIMIZER("Adam", "'weight_decay': 0.1, 'adam_w_mode': true"),
      OPTIMIZER("Adam", "'weight_decay': 0.1, 'adam_w_mode': false")},
     {"optimizer.params.torch_adam", weights, NULL, ADAMW("'torch_adam': false"), ADAMW("'torch_adam': true")},
+    {"param_groups", weights, NULL, "'param_groups': [{'match': '*.b', 'lr': 1e-3}]",
+     "'param_groups': [{'match': '*.b', 'lr': 2e-3}]"},
     {"scheduler.type", weights, NULL, SCHEDULE("WarmupLR", ""), SCHEDULE("LRRangeTest", "")},
     {"scheduler.params.warmup_min_lr", weights, NULL, DECAY("'warmup_min_lr': 0"),
      DECAY("'warmup_min_lr': [1e-4]")},
