@@ -27,6 +27,16 @@ struct reservation {
     char name[64];
 };
 
+enum { OPTIMIZER_NAME_BYTES = 32 };
+
+/* What zero_engine_set_optimizer brought. */
+struct hosts_optimizer {
+    zero_optimizer given;
+    char name[OPTIMIZER_NAME_BYTES], state[OPTIMIZER_STATES_MAX][OPTIMIZER_NAME_BYTES];
+    struct optimizer_caller caller;
+    struct optimizer row;
+};
+
 struct zero_engine {
     struct config config;
     struct log log;
@@ -56,6 +66,7 @@ struct zero_engine {
     struct lr_schedule_params schedule; /* the configuration's, begun where a loaded run's had come to */
     zero_schedule_fn schedule_fn;       /* the host's, in its place; or NULL */
     void *schedule_user;
+    struct hosts_optimizer hosts_optimizer; /* e->optimizer is its row, if there is one */
     uint32_t state_count;
     struct loss_scale loss_scale; /* 1 unless compute is fp16 */
     struct reservation reservation[RESERVATIONS_MAX];

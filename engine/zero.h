@@ -169,6 +169,35 @@ zero_status zero_unit_add_param(zero_unit *unit, const zero_param *param);
  * and where no earlier unit is trained either, a host that leaves out their backward trains the same. Local. */
 int zero_unit_trains(const zero_unit *unit);
 
+/* An optimizer of the host's own. `update` may be called from several threads at once, on any cut of a shard into ranges:
+ * what it makes of an element must not depend on the range. Where state lives, in which type gradients are, and the cast of the
+ * weights are the engine's affair: it sees fp32 alone. */
+typedef struct
+    zero_optimizer_params { /* of the configuration's optimizer.params, by group, after a schedule */
+    double lr, beta1, beta2, eps, weight_decay, momentum, dampening;
+} zero_optimizer_params;
+
+enum { ZERO_STATES_MAX = 2, ZERO_SCALARS_MAX = 16 };
+
+typedef struct zero_optimizer {
+    size_t struct_size;
+    const char *name;                         /* in checkpoints; at most 31 bytes, copied */
+    uint32_t states;                          /* numbers per element beside the weight; 0 at first */
+    const char *state_names[ZERO_STATES_MAX]; /* in checkpoints; at most 31 bytes, copied */
+    int rounds_states; /* 1: its states may be kept in bf16, rounded stochastically (bf16.bf16_optimizer_states);
+                          0: such a configuration is refused */
+    /* What is constant over an update of one group, from doubles: `step` is 1 for the first. */
+    void (*prepare)(void *user, const zero_optimizer_params *params, uint64_t step,
+                    float scalars[ZERO_SCALARS_MAX]);
+    /* `count` elements; the mean, clipped gradient is gradient[i] * gradient_scale. States that it has not are NULL. */
+    void (*update)(void *user, float *weight, float *state0, float *state1, const float *gradient,
+                   float gradient_scale, const float *scalars, uint64_t count);
+    void *user;
+} zero_optimizer;
+
+/* In place of the configuration's, whose optimizer.params it is given. Before commit, the same on all ranks. Local. */
+zero_status zero_engine_set_optimizer(zero_engine *engine, const zero_optimizer *optimizer);
+
 /* Declares memory of the host program (activations, workspaces), so that budgets and reports cover it. Per
  * rank. */
 zero_status zero_engine_reserve(zero_engine *engine, zero_tier tier, uint64_t bytes, const char *name);
