@@ -27,8 +27,9 @@ struct point {
 struct agreement {
     double norm_squared; /* of this rank's shards of the summed gradient */
     struct lr_setting setting[GROUP_MAX];
-    uint64_t trace;       /* hash of all operations emitted */
-    uint64_t fingerprint; /* of all collectives posted */
+    uint64_t overflow_unit; /* 1 + the last unit with an inf or NaN in this rank's shards; 0: none */
+    uint64_t trace;         /* hash of all operations emitted */
+    uint64_t fingerprint;   /* of all collectives posted */
 };
 
 /* Posted since the opening: gathers and reductions of the policy alone. Elements and bytes sent by this rank.

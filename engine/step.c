@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "engine/base/hash.h"
+#include "engine/compare.h"
+#include "engine/overflow.h"
 #include "engine/settings.h"
 #include "engine/shadow.h"
 
@@ -64,8 +66,7 @@ static zero_status apply(zero_engine *e, const struct agreement *all, zero_step_
     if (clip > 0 && clip / (info->grad_norm + 1e-6) < 1) scale *= clip / (info->grad_norm + 1e-6);
     if (info->skipped) {
         e->skipped++;
-        log_line(&e->log, ZERO_LOG_WARN, "step %" PRIu64 " skipped on all ranks: a gradient is inf or NaN",
-                 e->steps + 1);
+        info->overflow_unit = overflow_report(e, all);
     } else {
         e->steps++;
     }
@@ -83,6 +84,11 @@ static zero_status apply(zero_engine *e, const struct agreement *all, zero_step_
                               sizeof e->steps);
     return ENGINE_EVENT(
         e, executor_apply(e->executor, info->skipped, (float)scale, scalars, 2 * e->groups, key));
+}
+
+static bool compare_is_due(const zero_engine *e, const zero_step_info *info) {
+    uint64_t every = e->config.compare_every;
+    return every && e->size > 1 && !info->skipped && e->steps % every == 0;
 }
 
 zero_status zero_engine_step(zero_engine *e, zero_step_info *out) {
@@ -116,6 +122,8 @@ zero_status zero_engine_step(zero_engine *e, zero_step_info *out) {
     if (status) return status;
     e->micro = 0;
     e->phase = PHASE_READY;
+    if (compare_is_due(e, &info)) status = compare_ranks(e);
+    if (status) return status;
     if (out) {
         info.struct_size = out->struct_size;
         memcpy(out, &info, out->struct_size < sizeof info ? out->struct_size : sizeof info);

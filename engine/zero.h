@@ -273,6 +273,9 @@ typedef struct zero_step_info {
     uint32_t groups;
     double group_lr[ZERO_GROUPS_MAX]; /* of each group, as used */
     double beta1;                     /* of group 0, as used: a schedule may cycle it */
+    const char
+        *overflow_unit; /* of a skipped step: of the units with inf or NaN gradients the one nearest to the
+                                         loss; else NULL. Lives as long as the engine */
 } zero_step_info;
 
 /* After gradient_accumulation_steps micro-steps: agrees norm and skip, clips, updates. `out` may be NULL.

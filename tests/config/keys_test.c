@@ -180,6 +180,7 @@ static const struct effect {
     {"nvme.endurance_tbw", "600", "", FIELD(nvme_endurance_tbw)},
     {"zero_optimization.stage3_param_persistence_threshold", "7e3", "", FIELD(persistence_threshold)},
     {"steps_per_print", "3", "", FIELD(steps_per_print)},
+    {"debug.compare_every", "7", "", FIELD(compare_every)},
     {"seed", "7", "", FIELD(seed)},
     {"threads", "3", "", FIELD(threads)},
     {"comm.timeout_s", "3", "", FIELD(comm.timeout_s)},

@@ -168,6 +168,13 @@ static void other_sum(const struct row *row) {
     CHECK_CONTAINS(other.error, row->path);
 }
 
+/* The ranks say hashes to each other. */
+static void control_messages(const struct row *row) {
+    train_both(row);
+    differ(row, "control_messages", one.last.control_messages, other.last.control_messages);
+    same_weights(row);
+}
+
 static void too_few_micro_steps(const struct row *row) { refused(row, ZERO_E_ORDER, "micro-step"); }
 static void over_budget(const struct row *row) { refused(row, ZERO_E_BUDGET, row->path); }
 /* Keys that say what there is only one of, so far. */
@@ -357,6 +364,8 @@ static const struct row rows[] = {
      "'zero_optimization': {'cpu_offload': true}"},
     {"zero_optimization.stage3_param_persistence_threshold", gathers, NULL, ZERO3,
      "'zero_optimization': {'stage': 3, 'stage3_param_persistence_threshold': 1000}"},
+    {"debug.compare_every", control_messages, NULL, "'debug': {'compare_every': 0}",
+     "'debug': {'compare_every': 2}"},
     {"threads", threads, NULL, "'threads': 1", "'threads': 3"},
     {"comm.timeout_s", waits_for_silence, NULL, "'comm': {'timeout_s': 0.05}", "'comm': {'timeout_s': 0.2}"},
     {"comm.prefetch_depth", gathered_bytes, ZERO3, "'comm': {'prefetch_depth': 0}",
