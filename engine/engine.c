@@ -57,7 +57,7 @@ struct loss_scale engine_loss_scale(const zero_engine *e) {
                                .allowed = c->fp16.hysteresis};
 }
 
-static void open_precision(zero_engine *e) {
+void engine_open_precision(zero_engine *e) {
     const struct config *c = &e->config;
     bool shards_accumulate = c->accumulation_steps > 1 && c->accumulation_mode == CONFIG_ACCUMULATE_EVERY;
     e->precision =
@@ -88,7 +88,7 @@ static void log_choices(const zero_engine *e) {
 }
 
 static zero_status open_parts(zero_engine *e, struct zero_error *error) {
-    open_precision(e);
+    engine_open_precision(e);
     zero_status status = open_optimizer(e, error);
     if (!status) status = settings_open(e, error);
     if (!status) status = device_table[DEVICE_HOST]->open(&(struct device_options){0}, &e->device, error);

@@ -163,6 +163,9 @@ void borrowed_give_gradients(const zero_engine *engine, struct model_param *para
 /* What makes the sum of gradients their mean over ranks and micro-steps: unscaled, too. */
 double engine_mean(const zero_engine *engine);
 
+/* By the configuration, as it is now. */
+void engine_open_precision(zero_engine *engine);
+
 /* As the configuration has it at the start of a training. */
 struct loss_scale engine_loss_scale(const zero_engine *engine);
 

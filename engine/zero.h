@@ -224,7 +224,7 @@ typedef struct zero_plan {
 } zero_plan;
 
 /* `out` may be NULL. ZERO_E_DIVERGED: ranks declared different models. ZERO_E_BUDGET names the tier, by how
- * many bytes it is short and what to change. */
+ * many bytes it is short, keys with values with which it would fit (each was planned), and the largest owners. */
 zero_status zero_engine_commit(zero_engine *engine, zero_plan *out);
 
 /* The rows of the memory report, index 0, 1, ...: ZERO_E_ARGUMENT past the last. A tier's planned bytes add
@@ -236,6 +236,16 @@ typedef struct zero_memory_row {
     uint64_t planned, measured;
 } zero_memory_row;
 zero_status zero_engine_memory(const zero_engine *engine, uint32_t index, zero_memory_row *out);
+
+/* Who owns a tier's planned memory, index 0, 1, ..., the largest first of all tiers; together they are the rows but for their
+ * alignment. ZERO_E_ARGUMENT past the last. Local. */
+typedef struct zero_memory_owner {
+    zero_tier tier;
+    const char *unit; /* NULL: of all units together, or of none */
+    const char *what; /* the row that it is a part of, or the reservation's name */
+    uint64_t bytes;
+} zero_memory_owner;
+zero_status zero_engine_memory_owner(const zero_engine *engine, uint32_t index, zero_memory_owner *out);
 
 /* Initialises the weights: called for ranges of elements that this rank owns, in any order; writes `count`
  * elements from element `first` of `param` to `out`. The value of an element must not depend on the range.

@@ -233,6 +233,7 @@ static zero_status resolve_masters(struct config *config, struct zero_error *err
     static const char path[] = "nvme.masters";
     bool on_drive = config->optimizer_tier == CONFIG_TIER_NVME;
     bool can = config->compute_dtype == CONFIG_BF16 && on_drive && !config->nvme_shadow;
+    if (!written(config, path)) config->nvme_masters = CONFIG_MASTERS_AUTO; /* not what was derived before */
     if (config->nvme_shadow && !on_drive)
         return error_set(
             error, ZERO_E_CONFIG,
