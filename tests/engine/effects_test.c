@@ -413,6 +413,10 @@ static const struct row rows[] = {
      "'model': {'model_type': 'llama'}"},
     {"model.activation_function", one_value, NULL, "'model': {'activation_function': 'gelu_new'}",
      "'model': {'activation_function': 'relu'}"},
+    {"checkpoint.async", staging_bytes, NULL, "'checkpoint': {'async': false}",
+     "'checkpoint': {'async': true}"},
+    {"checkpoint.async_bytes", staging_bytes, NULL, "'checkpoint': {'async': true}",
+     "'checkpoint': {'async': true, 'async_bytes': '2MiB'}"},
     {"memory.nvme", over_budget, NULL, "'memory': {'nvme': 8192}", "'memory': {'nvme': 4096}"},
 };
 
