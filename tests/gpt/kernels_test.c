@@ -34,7 +34,7 @@ static void check_gelu(const struct kernels *k, uint32_t width) {
     fill(x0, -12, 12), fill(bias, -1, 1), fill(dy, -1, 1);
     memcpy(x, x0, sizeof x0);
     x[ROWS * width] = y[ROWS * width] = sums[width] = 777; /* nothing past the end is written */
-    k->bias_gelu(y, x, bias, ROWS, width);
+    k->mlp[GELU].forward(y, x, bias, ROWS, width);
     for (uint32_t i = 0; i < ROWS * width; i++) {
         check_near("biased", k, width, x[i], (double)x0[i] + bias[i % width]);
         check_near("gelu", k, width, y[i], gelu(x[i]));
@@ -42,7 +42,7 @@ static void check_gelu(const struct kernels *k, uint32_t width) {
     float input[ALL];
     memcpy(input, x, sizeof input), memcpy(y, dy, ROWS * width * sizeof(float)),
         memset(sums, 0, width * sizeof(float));
-    k->gelu_backward(x, y, sums, ROWS, width);
+    k->mlp[GELU].backward(x, y, sums, ROWS, width);
     for (uint32_t i = 0; i < ROWS * width; i++) {
         check_near("gelu again", k, width, y[i], gelu(input[i]));
         check_near("gelu's gradient", k, width, x[i], dy[i] * gelu_slope(input[i]));
@@ -112,10 +112,10 @@ static void check_norm(const struct kernels *k, uint32_t width) {
     float x[ALL], y[ALL], z[ALL], gain[ALL], bias[ALL], mean[ROWS], rstd[ROWS], dy[ALL], skip[ALL], dx[ALL];
     float dgain[WIDE] = {0}, dbias[WIDE] = {0};
     fill(x, 1, 5), fill(gain, .5, 2), fill(bias, -1, 1), fill(dy, -1, 1), fill(skip, -1, 1);
-    k->norm(y, mean, rstd, x, gain, bias, ROWS, width, 1e-2f);
-    k->norm_again(z, x, mean, rstd, gain, bias, ROWS, width);
+    k->norm[LAYER_NORM].forward(y, mean, rstd, x, gain, bias, ROWS, width, 1e-2f);
+    k->norm[LAYER_NORM].again(z, x, mean, rstd, gain, bias, ROWS, width);
     CHECK_BYTES(z, y, ROWS * width * sizeof(float));
-    k->norm_backward(dx, dgain, dbias, skip, dy, x, mean, rstd, gain, ROWS, width);
+    k->norm[LAYER_NORM].backward(dx, dgain, dbias, skip, dy, x, mean, rstd, gain, ROWS, width);
     for (uint32_t r = 0; r < ROWS; r++) {
         const float *row = x + r * width;
         double m = 0, v = 0, g = 0, gn = 0;

@@ -1,4 +1,4 @@
-/* Token and position embeddings. */
+/* The embeddings of tokens, and of positions where the architecture has a table of them. */
 #include <string.h>
 
 #include "engine/zero.h"
@@ -22,10 +22,15 @@ static void forward_tile(void *context, uint32_t index, uint32_t thread) {
                       *position = &gpt->embedding.view[POSITION_WEIGHT];
     float *wide = gpt->activations.norm1 + thread * (uint64_t)gpt->activations.tile_rows * width;
     uint32_t first = tile_first(gpt, index), end = first + tile_rows(gpt, index);
-    for (uint32_t row = first; row < end; row++)
-        gpt->kernels->add(gpt->activations.residual[0] + row * width,
-                          table_row(gpt, token, (uint64_t)gpt->pass.tokens[row], wide),
-                          table_row(gpt, position, row % gpt->pass.length, wide + width), width);
+    for (uint32_t row = first; row < end; row++) {
+        float *to = gpt->activations.residual[0] + row * width;
+        const float *embedded = table_row(gpt, token, (uint64_t)gpt->pass.tokens[row], wide);
+        if (position->count)
+            gpt->kernels->add(to, embedded, table_row(gpt, position, row % gpt->pass.length, wide + width),
+                              width);
+        else
+            memcpy(to, embedded, width * sizeof *to);
+    }
 }
 
 zero_status embedding_forward(struct gpt *gpt) {
@@ -40,27 +45,28 @@ struct backward {
     const float *gradient;
 };
 
-/* A task owns some columns of both tables and adds up all rows in order: the same bits on any schedule. */
-static void backward_columns(void *context, uint32_t index, uint32_t thread) {
-    struct backward *b = context;
-    struct gpt *gpt = b->gpt;
-    const struct view *token = &gpt->embedding.view[TOKEN_WEIGHT],
-                      *position = &gpt->embedding.view[POSITION_WEIGHT];
-    float *token_grad = token->grad, *position_grad = position->grad;
-    uint64_t width = gpt->config.width, first = (uint64_t)index * COLUMNS_PER_TASK;
-    uint64_t count = width - first < COLUMNS_PER_TASK ? width - first : COLUMNS_PER_TASK;
-    if (!token->add)
-        for (uint64_t v = 0; v < gpt->config.vocab; v++) memset(token_grad + v * width + first, 0, count * 4);
-    if (!position->add)
-        for (uint64_t t = 0; t < gpt->config.context; t++)
-            memset(position_grad + t * width + first, 0, count * 4);
+/* Adds each row's gradient to the row of the table that it came from; the positions' is the row's place. */
+static void add_rows(const struct backward *b, const struct view *table, const int32_t *tokens,
+                     uint64_t first, uint64_t count) {
+    const struct gpt *gpt = b->gpt;
+    uint64_t width = gpt->config.width;
+    if (!table->add)
+        for (uint64_t i = 0; i < table->rows; i++) memset(table->grad + i * width + first, 0, count * 4);
     for (uint32_t row = 0; row < gpt->pass.rows; row++) {
-        const float *from = b->gradient + row * width + first;
-        float *to_token = token_grad + (uint64_t)gpt->pass.tokens[row] * width + first;
-        float *to_position = position_grad + row % gpt->pass.length * width + first;
-        gpt->kernels->add(to_token, to_token, from, count);
-        gpt->kernels->add(to_position, to_position, from, count);
+        uint64_t at = tokens ? (uint64_t)tokens[row] : row % gpt->pass.length;
+        float *to = table->grad + at * width + first;
+        gpt->kernels->add(to, to, b->gradient + row * width + first, count);
     }
+}
+
+/* A task owns some columns of the tables and adds up all rows in order: the same bits on any schedule. */
+static void backward_columns(void *context, uint32_t index, uint32_t thread) {
+    const struct backward *b = context;
+    const struct unit *unit = &b->gpt->embedding;
+    uint64_t width = b->gpt->config.width, first = (uint64_t)index * COLUMNS_PER_TASK;
+    uint64_t count = width - first < COLUMNS_PER_TASK ? width - first : COLUMNS_PER_TASK;
+    add_rows(b, &unit->view[TOKEN_WEIGHT], b->gpt->pass.tokens, first, count);
+    if (unit->view[POSITION_WEIGHT].count) add_rows(b, &unit->view[POSITION_WEIGHT], NULL, first, count);
 }
 
 zero_status embedding_backward(struct gpt *gpt, const float *gradient) {

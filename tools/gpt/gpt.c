@@ -7,16 +7,12 @@
 #include "tools/gpt/model.h"
 #include "tools/gpt/parallel.h"
 
-struct gpt_config gpt_complete(const struct gpt_config *config) {
-    struct gpt_config c = *config;
-    if (!c.inner) c.inner = 4 * c.width;
-    return c;
-}
-
 const char *gpt_config_problem(const struct gpt_config *c) {
     if (!c->layers || !c->width || !c->heads || !c->context || !c->vocab)
         return "layers, width, heads, context and vocabulary must be at least 1";
-    if (c->width % c->heads) return "the width must be a multiple of the number of heads";
+    if (!c->head_width && c->width % c->heads) return "the width must be a multiple of the number of heads";
+    if (c->kv_heads && c->heads % c->kv_heads)
+        return "the number of heads must be a multiple of the number of key-value heads";
     if (c->width > 1 << 20 || c->inner > 1 << 24 || c->context > 1 << 24 || c->layers > 1 << 16 ||
         c->vocab > 1 << 28)
         return "a size of the model is beyond any GPT";
@@ -53,6 +49,7 @@ zero_status gpt_create(zero_engine *engine, const struct gpt_config *config, uin
     if (!gpt) return ZERO_E_MEMORY;
     gpt->engine = engine;
     gpt->config = gpt_complete(config);
+    gpt->architecture = architecture_of(config);
     gpt->batch = batch;
     gpt->threads = zero_engine_threads(engine);
     gpt->bf16 = zero_engine_dtype(engine) == ZERO_BF16;
@@ -75,10 +72,9 @@ void gpt_destroy(struct gpt *gpt) {
 
 double gpt_flops_per_token(const struct gpt_config *config) {
     struct gpt_config c = gpt_complete(config);
-    double width = c.width, per_block = width * 4 * width + 2 * width * c.inner;
-    double weights = c.layers * per_block + width * c.vocab;
-    double seen = (c.context + 1) / 2.;
-    return 6 * weights + c.layers * 2 * 6 * seen * width;
+    double block = (double)(declared_elements(&c, 1, false) - declared_elements(&c, 1, true));
+    double weights = c.layers * block + (double)c.width * c.vocab, seen = (c.context + 1) / 2.;
+    return 6 * weights + c.layers * 2 * 6 * seen * (double)extent_of(&c, QUERY);
 }
 
 static int in_vocabulary(const struct gpt *gpt, const int32_t *tokens) {

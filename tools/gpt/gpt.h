@@ -13,8 +13,12 @@
 
 #include "engine/zero.h"
 
+enum gpt_architecture { GPT_GPT2 };
+
 struct gpt_config {
+    enum gpt_architecture architecture;
     uint32_t layers, width, heads, context, vocab, inner; /* inner: of the MLP; 0: 4 * width */
+    uint32_t kv_heads, head_width;                        /* 0: heads, width / heads */
     bool tied;                                            /* the head is the token embedding */
     double layer_norm_epsilon, initializer_range;
 };

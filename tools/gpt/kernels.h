@@ -5,8 +5,37 @@
 #ifndef ZERO_TOOLS_GPT_KERNELS_H
 #define ZERO_TOOLS_GPT_KERNELS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+enum norm_kind { LAYER_NORM, NORM_KINDS };
+enum mlp_kind { GELU, MLP_KINDS };
+
+/* y = (x - mean) * rstd * gain + bias, row by row. */
+struct norm_kernels {
+    bool centred; /* it has a mean and a bias; else those arguments are NULL */
+
+    /* writes each row's mean and reciprocal standard deviation */
+    void (*forward)(float *y, float *mean, float *rstd, const float *x, const float *gain, const float *bias,
+                    uint32_t rows, uint32_t columns, float epsilon);
+    /* the same y again, from statistics that forward wrote */
+    void (*again)(float *y, const float *x, const float *mean, const float *rstd, const float *gain,
+                  const float *bias, uint32_t rows, uint32_t columns);
+    /* dx = skip + the gradient through the norm, where skip is the gradient of the path around it (NULL: none);
+     * adds to dgain and dbias */
+    void (*backward)(float *dx, float *dgain, float *dbias, const float *skip, const float *dy,
+                     const float *x, const float *mean, const float *rstd, const float *gain, uint32_t rows,
+                     uint32_t columns);
+};
+
+/* What stands between an MLP's products. */
+struct mlp_kernels {
+    /* x += bias, then y = the activation of x, [rows][columns] */
+    void (*forward)(float *y, float *x, const float *bias, uint32_t rows, uint32_t columns);
+    /* exchanges meanings in place: x: input -> its gradient; y: the output's gradient -> output. Adds to dbias */
+    void (*backward)(float *x, float *y, float *dbias, uint32_t rows, uint32_t columns);
+};
 
 struct kernels {
     const char *name;
@@ -22,22 +51,8 @@ struct kernels {
     void (*bias_add)(float *y, const float *x, const float *bias, uint32_t rows, uint32_t columns);
     void (*column_sums)(float *sums, const float *x, uint32_t rows, uint32_t columns); /* adds to sums */
 
-    /* y = (x - mean) * rstd * gain + bias; writes each row's mean and reciprocal standard deviation */
-    void (*norm)(float *y, float *mean, float *rstd, const float *x, const float *gain, const float *bias,
-                 uint32_t rows, uint32_t columns, float epsilon);
-    /* the same y again, from statistics that norm wrote */
-    void (*norm_again)(float *y, const float *x, const float *mean, const float *rstd, const float *gain,
-                       const float *bias, uint32_t rows, uint32_t columns);
-    /* dx = skip + the gradient through the norm, where skip is the gradient of the path around it (NULL: none);
-     * adds to dgain and dbias */
-    void (*norm_backward)(float *dx, float *dgain, float *dbias, const float *skip, const float *dy,
-                          const float *x, const float *mean, const float *rstd, const float *gain,
-                          uint32_t rows, uint32_t columns);
-
-    /* x += bias, then y = gelu(x), in tanh's form */
-    void (*bias_gelu)(float *y, float *x, const float *bias, uint32_t rows, uint32_t columns);
-    /* exchanges meanings in place: x: input -> its gradient; y: the output's gradient -> output. Adds to dbias */
-    void (*gelu_backward)(float *x, float *y, float *dbias, uint32_t rows, uint32_t columns);
+    struct norm_kernels norm[NORM_KINDS];
+    struct mlp_kernels mlp[MLP_KINDS];
 
     /* Row r of scores sees columns 0 ... first + r: they become probabilities, the others 0. lse: of each row, the
      * logarithm of the sum of exponentials. */
