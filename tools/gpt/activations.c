@@ -113,6 +113,10 @@ static void plan(struct activations *a, const struct gpt_config *c, uint32_t bat
         if (a->memory) a->residual[i] = residual;
         if (i < c->layers) plan_saved(a, a->memory ? &a->saved[i] : &unplaced, c, batch);
     }
+    if (architecture_of(c)->rotary) {
+        a->cosine = take_floats(a, (uint64_t)c->context * (c->head_width / 2));
+        a->sine = take_floats(a, (uint64_t)c->context * (c->head_width / 2));
+    }
     a->norm = plan_statistics(a, c);
     a->row_loss = take(a, a->rows, sizeof *a->row_loss);
     plan_scratch(a, c, threads, bf16);

@@ -35,6 +35,7 @@ struct saved {
 struct activations {
     float **residual; /* [layers + 1][rows][width]: what enters block i; the last enters the head */
     struct saved *saved;
+    float *cosine, *sine;   /* [context][head_width / 2]: of rotary positions; else NULL */
     struct statistics norm; /* the head's */
     double *row_loss;       /* [rows] */
 

@@ -30,7 +30,33 @@ static const struct architecture gpt2 = {
     .mlp = GELU,
 };
 
-const struct architecture *const architectures[] = {[GPT_GPT2] = &gpt2};
+/* Hugging Face's "llama": torch.nn.Linear's layout, [outputs][inputs]. */
+static const struct architecture llama = {
+    .title = "Llama",
+    .block_prefix = "model.layers.%u.",
+    .embedding = {[TOKEN_WEIGHT] = {"model.embed_tokens.weight", VOCAB, WIDTH}},
+    .block = {[NORM1_WEIGHT] = {"input_layernorm.weight", WIDTH, NONE},
+              [QUERY_WEIGHT] = {"self_attn.q_proj.weight", QUERY, WIDTH},
+              [KEY_WEIGHT] = {"self_attn.k_proj.weight", KEY, WIDTH},
+              [VALUE_WEIGHT] = {"self_attn.v_proj.weight", KEY, WIDTH},
+              [PROJECT_WEIGHT] = {"self_attn.o_proj.weight", WIDTH, QUERY},
+              [NORM2_WEIGHT] = {"post_attention_layernorm.weight", WIDTH, NONE},
+              [GATE_WEIGHT] = {"mlp.gate_proj.weight", INNER, WIDTH},
+              [WIDEN_WEIGHT] = {"mlp.up_proj.weight", INNER, WIDTH},
+              [NARROW_WEIGHT] = {"mlp.down_proj.weight", WIDTH, INNER}},
+    .head = {[FINAL_WEIGHT] = {"model.norm.weight", WIDTH, NONE},
+             [HEAD_WEIGHT] = {"lm_head.weight", VOCAB, WIDTH}},
+    .projection = {[PROJECT_QKV] = {3, {QUERY_WEIGHT, KEY_WEIGHT, VALUE_WEIGHT}, WIDTH},
+                   [PROJECT_MIXED] = {1, {PROJECT_WEIGHT}, QUERY},
+                   [PROJECT_WIDEN] = {2, {GATE_WEIGHT, WIDEN_WEIGHT}, WIDTH},
+                   [PROJECT_NARROW] = {1, {NARROW_WEIGHT}, INNER}},
+    .outputs_first = true,
+    .norm = RMS_NORM,
+    .mlp = SWIGLU,
+    .rotary = true,
+};
+
+const struct architecture *const architectures[] = {[GPT_GPT2] = &gpt2, [GPT_LLAMA] = &llama};
 
 uint64_t extent_of(const struct gpt_config *c, enum extent extent) {
     uint64_t query = (uint64_t)c->heads * c->head_width, key = (uint64_t)c->kv_heads * c->head_width;

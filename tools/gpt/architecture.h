@@ -55,6 +55,7 @@ struct architecture {
     bool outputs_first; /* a block's weights are [outputs][inputs] */
     enum norm_kind norm;
     enum mlp_kind mlp;
+    bool rotary; /* positions turn queries and keys */
 };
 
 extern const struct architecture *const architectures[]; /* by enum gpt_architecture */

@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "tools/gpt/matmul.h"
+#include "tools/gpt/rotary.h"
 
 /* One head of one sequence: pointers to its first row; rows are qkv_ld and mixed_ld apart. */
 struct head {
@@ -112,4 +113,7 @@ void attention_backward(struct gpt *gpt, const struct saved *saved, const float 
         gpt->kernels->scale_add(h.key + row * h.qkv_ld, s.dkey + (uint64_t)row * h.width, 0, h.width);
         gpt->kernels->scale_add(h.value + row * h.qkv_ld, s.dvalue + (uint64_t)row * h.width, 0, h.width);
     }
+    float *queries = h.query - (uint64_t)(group - 1) * h.width; /* h is the last of them */
+    rotary_turn(gpt, queries, h.qkv_ld, group, 0, h.length, true);
+    rotary_turn(gpt, h.key, h.qkv_ld, 1, 0, h.length, true);
 }

@@ -7,6 +7,7 @@
 #include "tools/gpt/block.h"
 #include "tools/gpt/parallel.h"
 #include "tools/gpt/projection.h"
+#include "tools/gpt/rotary.h"
 
 /* y = x + bias in every row, of `width` columns; without a bias y = x. */
 static void add_bias(const struct block *b, enum block_param bias, const float *x, uint32_t rows, float *y) {
@@ -26,6 +27,7 @@ static void before_attention(void *context, uint32_t index, uint32_t thread) {
     norm_forward(gpt, first_norm(b), first, rows, b->input + (uint64_t)first * width, norm);
     projection_forward(b, PROJECT_QKV, thread, rows, norm, 0, qkv);
     if (param(b, QKV_BIAS)) gpt->kernels->bias_add(qkv, qkv, param(b, QKV_BIAS), rows, b->qkv);
+    rotary_turn(gpt, qkv, b->qkv, gpt->config.heads + gpt->config.kv_heads, first, rows, false);
 }
 
 static void attention(void *context, uint32_t index, uint32_t thread) {

@@ -6,6 +6,18 @@
 
 #include "tools/gpt/model.h"
 #include "tools/gpt/parallel.h"
+#include "tools/gpt/rotary.h"
+
+static const char *rotary_problem(const struct gpt_config *config) {
+    struct gpt_config c = gpt_complete(config);
+    const struct gpt_rope *r = &c.rope;
+    if (c.head_width % 2) return "rotary positions turn pairs of columns: the width of a head must be even";
+    if (!(r->theta > 0)) return "the rotary positions' theta must be above 0";
+    if (r->factor > 0 && !(r->high > r->low && r->low > 0 && r->original_context))
+        return "the rotary positions' scaling needs 0 < low_freq_factor < high_freq_factor and the original "
+               "context";
+    return NULL;
+}
 
 const char *gpt_config_problem(const struct gpt_config *c) {
     if (!c->layers || !c->width || !c->heads || !c->context || !c->vocab)
@@ -16,9 +28,10 @@ const char *gpt_config_problem(const struct gpt_config *c) {
     if (c->width > 1 << 20 || c->inner > 1 << 24 || c->context > 1 << 24 || c->layers > 1 << 16 ||
         c->vocab > 1 << 28)
         return "a size of the model is beyond any GPT";
-    if (!(c->layer_norm_epsilon > 0)) return "the layer norm's epsilon must be above 0";
+    if (!(c->layer_norm_epsilon > 0)) return "the norms' epsilon must be above 0";
+    if (c->head_width > 1 << 16) return "a size of the model is beyond any GPT";
     if (!(c->initializer_range >= 0)) return "the initializer range must not be negative";
-    return NULL;
+    return architecture_of(c)->rotary ? rotary_problem(c) : NULL;
 }
 
 const char *gpt_engine_problem(const zero_engine *engine) {
@@ -33,6 +46,7 @@ static zero_status build(struct gpt *gpt) {
     zero_status status =
         activations_create(&gpt->activations, &gpt->config, gpt->batch, gpt->threads, gpt->bf16);
     if (status) return status;
+    rotary_fill(&gpt->activations, &gpt->config);
     gpt->blocks = calloc(gpt->config.layers, sizeof *gpt->blocks);
     if (!gpt->blocks) return ZERO_E_MEMORY;
     status = declare_units(gpt);

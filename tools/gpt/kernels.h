@@ -9,10 +9,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum norm_kind { LAYER_NORM, NORM_KINDS };
-enum mlp_kind { GELU, MLP_KINDS };
+enum norm_kind { LAYER_NORM, RMS_NORM, NORM_KINDS };
+enum mlp_kind { GELU, SWIGLU, MLP_KINDS };
 
-/* y = (x - mean) * rstd * gain + bias, row by row. */
+/* LayerNorm, row by row: y = (x - mean) * rstd * gain + bias. RMSNorm (Zhang and Sennrich 2019) has neither mean nor
+ * bias, and its rstd is of x itself. */
 struct norm_kernels {
     bool centred; /* it has a mean and a bias; else those arguments are NULL */
 
@@ -29,7 +30,8 @@ struct norm_kernels {
                      uint32_t columns);
 };
 
-/* What stands between an MLP's products. */
+/* What stands between an MLP's products. GELU, in tanh's form, of one x; SwiGLU (Shazeer 2020): x is [rows][2 columns],
+ * gate and value side by side, y = gate / (1 + e^-gate) * value, and there is no bias (NULL). */
 struct mlp_kernels {
     /* x += bias, then y = the activation of x, [rows][columns] */
     void (*forward)(float *y, float *x, const float *bias, uint32_t rows, uint32_t columns);
@@ -53,6 +55,11 @@ struct kernels {
 
     struct norm_kernels norm[NORM_KINDS];
     struct mlp_kernels mlp[MLP_KINDS];
+
+    /* Each of `heads` heads, of 2 * half columns side by side, is turned: pairs (i, half + i) by an angle with this
+     * cosine[i] and sine[i]. `back`: by the negative angle. */
+    void (*rotate)(float *x, const float *cosine, const float *sine, uint32_t heads, uint32_t half,
+                   bool back);
 
     /* Row r of scores sees columns 0 ... first + r: they become probabilities, the others 0. lse: of each row, the
      * logarithm of the sum of exponentials. */
