@@ -22,6 +22,8 @@ enum config_tier { CONFIG_TIER_DEVICE, CONFIG_TIER_CPU, CONFIG_TIER_NVME, CONFIG
 enum config_uring { CONFIG_URING_AUTO, CONFIG_URING_NEVER };
 enum config_dtype { CONFIG_FP32, CONFIG_BF16, CONFIG_FP16 }; /* as enum dtype */
 enum config_masters { CONFIG_MASTERS_AUTO, CONFIG_MASTERS_FP32, CONFIG_MASTERS_SPLIT };
+enum config_model_type { CONFIG_GPT2, CONFIG_LLAMA };
+enum config_rope_type { CONFIG_ROPE_DEFAULT, CONFIG_ROPE_LLAMA3 };
 enum config_order { CONFIG_ORDER_SEQUENTIAL, CONFIG_ORDER_SHUFFLED };
 
 #define CONFIG_BYTES_UNLIMITED UINT64_MAX
@@ -52,14 +54,23 @@ struct config_comm {
     uint64_t prefetch_depth; /* gathers ahead of use */
 };
 
+struct config_rope {
+    double theta;
+    int type;                 /* enum config_rope_type */
+    double factor, low, high; /* 0 unless the type has them */
+    uint64_t original_context;
+};
+
 /* Meaningful where `given`: the file has a model block, or config_read_model was called. */
 struct config_model {
     bool given;
-    int type; /* 0: gpt2 */
+    int type; /* enum config_model_type */
     uint64_t layers, width, heads, context, vocab;
-    uint64_t inner; /* of the MLP; resolved: 4 * width where the file has none */
-    uint64_t n_ctx; /* an alias of context in old files; 0: not given */
-    int activation;
+    uint64_t inner;                /* of the MLP; resolved: 4 * width where the file has none */
+    uint64_t n_ctx;                /* an alias of context in old files; 0: not given */
+    uint64_t kv_heads, head_width; /* llama; 0 in gpt2 */
+    int activation, hidden_act;
+    struct config_rope rope; /* llama */
     double layer_norm_epsilon, initializer_range;
     bool tied;
 };

@@ -299,10 +299,10 @@ static const struct row rows[] = {
      "'comm': {'prefetch_depth': 2}"},
     {"memory.device", over_budget, NULL, "'memory': {'device': '1MiB'}", "'memory': {'device': 1024}"},
     {"memory.cpu", over_budget, ON_CPU, "'memory': {'cpu': '1MiB'}", "'memory': {'cpu': 1024}"},
-    {"model.model_type", one_value, NULL, "'model': {'model_type': 'gpt2'}",
-     "'model': {'model_type': 'llama'}"},
     {"model.activation_function", one_value, NULL, "'model': {'activation_function': 'gelu_new'}",
      "'model': {'activation_function': 'relu'}"},
+    {"model.hidden_act", one_value, NULL, "'model': {'model_type': 'llama', 'hidden_act': 'silu'}",
+     "'model': {'model_type': 'llama', 'hidden_act': 'relu'}"},
     {"memory.nvme", over_budget, NULL, "'memory': {'nvme': 8192}", "'memory': {'nvme': 4096}"},
 };
 
@@ -334,7 +334,29 @@ static const char *const in_the_command[] = {"train_batch_size",
                                              "model.n_inner",
                                              "model.layer_norm_epsilon",
                                              "model.initializer_range",
-                                             "model.tie_word_embeddings"};
+                                             "model.tie_word_embeddings",
+                                             "model.model_type",
+                                             "model.num_hidden_layers",
+                                             "model.hidden_size",
+                                             "model.intermediate_size",
+                                             "model.num_attention_heads",
+                                             "model.num_key_value_heads",
+                                             "model.head_dim",
+                                             "model.max_position_embeddings",
+                                             "model.rms_norm_eps",
+                                             "model.rope_theta",
+                                             "model.rope_scaling.rope_type",
+                                             "model.rope_scaling.type",
+                                             "model.rope_scaling.factor",
+                                             "model.rope_scaling.low_freq_factor",
+                                             "model.rope_scaling.high_freq_factor",
+                                             "model.rope_scaling.original_max_position_embeddings",
+                                             "model.rope_parameters.rope_theta",
+                                             "model.rope_parameters.rope_type",
+                                             "model.rope_parameters.factor",
+                                             "model.rope_parameters.low_freq_factor",
+                                             "model.rope_parameters.high_freq_factor",
+                                             "model.rope_parameters.original_max_position_embeddings"};
 
 static void the_script_has_its_rows(const char *script) {
     for (size_t i = 0; i < sizeof in_the_command / sizeof *in_the_command; i++) {

@@ -34,12 +34,7 @@ static char *configuration(const struct manifest *m, uint64_t seed) {
             ", \"optimizer\": {\"type\": \"SGD\"}, ",
             seed);
     fputs("\"model\": {", f);
-    const char *comma = "";
-    for (uint32_t i = 0; i < m->config.count; i++) {
-        const struct manifest_entry *e = &m->config.entry[i];
-        if (strncmp(e->key, "model.", 6) == 0)
-            fprintf(f, "%s\"%s\": %s", comma, e->key + 6, e->value), comma = ", ";
-    }
+    weights_print_model(f, m, true, " ", NULL);
     fputs("}}", f);
     fclose(f);
     return text;

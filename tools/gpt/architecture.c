@@ -58,6 +58,8 @@ static const struct architecture llama = {
 
 const struct architecture *const architectures[] = {[GPT_GPT2] = &gpt2, [GPT_LLAMA] = &llama};
 
+const char *gpt_title(const struct gpt_config *config) { return architecture_of(config)->title; }
+
 uint64_t extent_of(const struct gpt_config *c, enum extent extent) {
     uint64_t query = (uint64_t)c->heads * c->head_width, key = (uint64_t)c->kv_heads * c->head_width;
     const uint64_t extents[EXTENTS] = {

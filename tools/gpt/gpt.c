@@ -29,7 +29,7 @@ const char *gpt_config_problem(const struct gpt_config *c) {
         c->vocab > 1 << 28)
         return "a size of the model is beyond any GPT";
     if (!(c->layer_norm_epsilon > 0)) return "the norms' epsilon must be above 0";
-    if (c->head_width > 1 << 16) return "a size of the model is beyond any GPT";
+    if ((uint64_t)c->heads * c->head_width > 1 << 20) return "a size of the model is beyond any GPT";
     if (!(c->initializer_range >= 0)) return "the initializer range must not be negative";
     return architecture_of(c)->rotary ? rotary_problem(c) : NULL;
 }

@@ -51,6 +51,8 @@ zero_status gpt_create(zero_engine *engine, const struct gpt_config *config, uin
                        struct gpt **out);
 void gpt_destroy(struct gpt *gpt);
 
+const char *gpt_title(const struct gpt_config *config); /* of the architecture */
+
 /* The distinct parameters, in the order in which gpt_create adds them; false past the last. */
 struct gpt_param {
     char name[64];
