@@ -68,7 +68,7 @@ llama='"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 32, "num_at
 gpt2='"model_type": "gpt2", "n_layer": 2, "n_embd": 32, "n_head": 4, "n_inner": 48, "n_positions": 32'
 base() {
     cat <<JSON
-{"train_micro_batch_size_per_gpu": 2, "seed": 3, "threads": 1, "zero_optimization": {"stage": 3}, "data": {"path": ["text"]},
+{"train_micro_batch_size_per_gpu": 2, "seed": 3, "threads": 1, "zero_optimization": {"stage": 3}, "data": {"path": ["text"], "eval": 0.1},
  "model": {$llama, "vocab_size": 256, "rope_theta": 1e4, "rope_scaling": {$rope}}}
 JSON
 }
