@@ -17,10 +17,7 @@ void intervals_close(struct intervals *s) {
 
 uint32_t interval_begin(struct intervals *s, struct buffer_ref ref, uint32_t known, uint64_t bytes,
                         uint32_t tick) {
-    if (known != UINT32_MAX) {
-        s->item[known].open |= s->item[known].begin >= s->pass;
-        return known;
-    }
+    if (known != UINT32_MAX) return known;
     s->item[s->count] = (struct interval){.ref = ref,
                                           .bytes = (bytes + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES,
                                           .begin = tick,

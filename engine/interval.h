@@ -16,15 +16,13 @@ struct intervals {
     struct interval *item;
     uint32_t *order; /* scratch: items as they are laid out */
     uint32_t count, capacity;
-    uint32_t pass; /* the tick at which the pass began: the owner sets it */
 };
 
 zero_status intervals_open(struct intervals *intervals, uint32_t capacity, struct zero_error *error);
 void intervals_close(struct intervals *intervals);
 
 /* An interval of `ref` begins; `known` is its index if this place in the program was seen before, else
- * UINT32_MAX. A place that is seen again keeps its first interval, which goes on if it began in this pass. Returns the
- * index. */
+ * UINT32_MAX. A place that is seen again keeps its first interval. Returns the index. */
 uint32_t interval_begin(struct intervals *intervals, struct buffer_ref ref, uint32_t known, uint64_t bytes,
                         uint32_t tick);
 void interval_end(struct intervals *intervals, struct buffer_ref ref, uint32_t tick);

@@ -175,7 +175,6 @@ static uint64_t dry_pass(struct plan *plan, struct intervals *intervals, struct 
                          struct operation_list *list, bool evaluating, bool last, uint32_t *tick) {
     uint64_t fetched = 0;
     list->count = 0;
-    intervals->pass = *tick;
     policy_pass(policy, evaluating, last, list);
     note(plan, intervals, policy, list, *tick);
     for (uint32_t q = 0; q < policy->positions; q++) {

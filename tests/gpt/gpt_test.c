@@ -50,7 +50,7 @@ static void mistakes_are_refused(struct gpt_config config) {
     struct fixture f;
     double loss;
     fixture_open(ZERO_F32, &f, config, 2, 1, 1);
-    CHECK(fake_engine_reserved(f.engine) > 0);
+    CHECK(fake_engine_reserved(f.engine, ZERO_DEVICE) > 0);
     f.tokens[3] = (int32_t)config.vocab;
     CHECK_INT(gpt_train(f.gpt, f.tokens, f.targets, &loss), ZERO_E_ARGUMENT);
     f.tokens[3] = 0, f.targets[0] = -1;

@@ -9,11 +9,15 @@ enum { LINE_BYTES = 64, HUGE_BYTES = 2 << 20 };
 
 /* Arrays start on lines of their own, a few lines past a multiple of the page: arrays read side by side then do not
  * fall into the same sets of the cache. */
-static void *take(struct activations *a, uint64_t count, uint64_t element_bytes) {
-    uint64_t start = a->bytes;
+static void *take_from(struct arena *arena, uint64_t count, uint64_t element_bytes) {
+    uint64_t start = arena->bytes;
     uint64_t bytes = (count * element_bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
-    a->bytes += bytes + 5 * LINE_BYTES;
-    return a->memory ? (char *)a->memory + start : NULL;
+    arena->bytes += bytes + 5 * LINE_BYTES;
+    return arena->memory ? (char *)arena->memory + start : NULL;
+}
+
+static void *take(struct activations *a, uint64_t count, uint64_t element_bytes) {
+    return take_from(&a->device, count, element_bytes);
 }
 
 static float *take_floats(struct activations *a, uint64_t count) { return take(a, count, sizeof(float)); }
@@ -101,18 +105,33 @@ static void plan_bf16(struct activations *a, const struct gpt_config *c, uint32_
     a->rounded = take(a, a->rows * rounded_columns(c), sizeof *a->rounded);
 }
 
-static void plan(struct activations *a, const struct gpt_config *c, uint32_t batch, uint32_t threads,
-                 bool bf16) {
-    plan_sizes(a, c, batch, threads);
-    a->bytes = 0;
+/* What enters block `i`: kept, or in a place that all segments share. */
+static float *plan_residual(struct activations *a, const struct gpt_config *c, uint32_t i) {
+    uint32_t segment = c->recompute ? c->recompute : 1;
+    bool last = i == c->layers, kept = i % segment == 0;
+    if (!last && !kept && i >= segment) return a->device.memory ? a->residual[i % segment] : NULL;
+    struct arena *arena = c->recompute && c->recompute_on_cpu && kept && !last ? &a->cpu : &a->device;
+    return take_from(arena, (uint64_t)a->rows * c->width, sizeof(float));
+}
+
+static void plan_blocks(struct activations *a, const struct gpt_config *c, uint32_t batch) {
+    uint32_t places = c->recompute && c->recompute < c->layers ? c->recompute : c->layers;
     a->residual = take(a, c->layers + 1, sizeof *a->residual);
     a->saved = take(a, c->layers, sizeof *a->saved);
     struct saved unplaced;
     for (uint32_t i = 0; i <= c->layers; i++) {
-        float *residual = take_floats(a, (uint64_t)a->rows * c->width);
-        if (a->memory) a->residual[i] = residual;
-        if (i < c->layers) plan_saved(a, a->memory ? &a->saved[i] : &unplaced, c, batch);
+        float *residual = plan_residual(a, c, i);
+        if (a->device.memory) a->residual[i] = residual;
+        if (i < places) plan_saved(a, a->device.memory ? &a->saved[i] : &unplaced, c, batch);
+        if (i >= places && i < c->layers && a->device.memory) a->saved[i] = a->saved[i % places];
     }
+}
+
+static void plan(struct activations *a, const struct gpt_config *c, uint32_t batch, uint32_t threads,
+                 bool bf16) {
+    plan_sizes(a, c, batch, threads);
+    a->device.bytes = a->cpu.bytes = 0;
+    plan_blocks(a, c, batch);
     if (architecture_of(c)->rotary) {
         a->cosine = take_floats(a, (uint64_t)c->context * (c->head_width / 2));
         a->sine = take_floats(a, (uint64_t)c->context * (c->head_width / 2));
@@ -123,20 +142,28 @@ static void plan(struct activations *a, const struct gpt_config *c, uint32_t bat
     if (bf16) plan_bf16(a, c, threads);
 }
 
+static zero_status allocate(struct arena *arena) {
+    if (arena->bytes == 0) return ZERO_OK;
+    if (posix_memalign(&arena->memory, HUGE_BYTES, arena->bytes)) {
+        arena->memory = NULL;
+        return ZERO_E_MEMORY;
+    }
+    madvise(arena->memory, arena->bytes, MADV_HUGEPAGE); /* fewer misses of the TLB; only a wish */
+    return ZERO_OK;
+}
+
 zero_status activations_create(struct activations *a, const struct gpt_config *config, uint32_t batch,
                                uint32_t threads, bool bf16) {
     memset(a, 0, sizeof *a);
     plan(a, config, batch, threads, bf16);
-    if (posix_memalign(&a->memory, HUGE_BYTES, a->bytes)) {
-        a->memory = NULL;
-        return ZERO_E_MEMORY;
-    }
-    madvise(a->memory, a->bytes, MADV_HUGEPAGE); /* fewer misses of the TLB; only a wish */
-    plan(a, config, batch, threads, bf16);
-    return ZERO_OK;
+    zero_status status = allocate(&a->device);
+    if (!status) status = allocate(&a->cpu);
+    if (!status) plan(a, config, batch, threads, bf16);
+    return status;
 }
 
 void activations_destroy(struct activations *a) {
-    free(a->memory);
+    free(a->device.memory);
+    free(a->cpu.memory);
     memset(a, 0, sizeof *a);
 }

@@ -32,12 +32,20 @@ struct saved {
     struct statistics norm1, norm2;
 };
 
+struct arena {
+    uint64_t bytes;
+    void *memory;
+};
+
+/* Where blocks are computed again, config.recompute at a time, what enters the first of those is a checkpoint; all else
+ * that blocks leave has that many places, which such segments share. */
 struct activations {
-    float **residual; /* [layers + 1][rows][width]: what enters block i; the last enters the head */
-    struct saved *saved;
-    float *cosine, *sine;   /* [context][head_width / 2]: of rotary positions; else NULL */
-    struct statistics norm; /* the head's */
-    double *row_loss;       /* [rows] */
+    struct arena device, cpu; /* cpu: checkpoints, where they are there */
+    float **residual;         /* [layers + 1][rows][width]: what enters block i; the last enters the head */
+    struct saved *saved;      /* [layers] */
+    float *cosine, *sine;     /* [context][head_width / 2]: of rotary positions; else NULL */
+    struct statistics norm;   /* the head's */
+    double *row_loss;         /* [rows] */
 
     /* scratch of one unit at a time */
     float *gradient[2];         /* [rows][width]: of the residual stream, in turn */
@@ -57,8 +65,7 @@ struct activations {
 
     uint32_t rows, tile_rows, tiles, head_rows;
     uint32_t strip_stride;
-    uint64_t partial_stride, strip_elements, operand_elements, bytes;
-    void *memory;
+    uint64_t partial_stride, strip_elements, operand_elements;
 };
 
 /* ZERO_E_MEMORY; `config` is complete and valid. */

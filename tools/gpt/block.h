@@ -10,7 +10,7 @@ struct block {
     struct unit *unit;
     const struct saved *saved;
     const float *input; /* residual[index] */
-    float *output;      /* forward: residual[index + 1] */
+    float *output;      /* forward: residual[index + 1]; NULL: nobody reads it */
     float *gradient;    /* backward: of the output; then of the input */
     float *middle_gradient;
     uint32_t query, qkv, inner,

@@ -50,12 +50,14 @@ static void after_attention(void *context, uint32_t index, uint32_t thread) {
     norm_forward(gpt, second_norm(b), first, rows, middle, norm);
     projection_forward(b, PROJECT_WIDEN, thread, rows, norm, 0, wide);
     gpt->kernels->mlp[gpt->architecture->mlp].forward(inner, wide, param(b, WIDEN_BIAS), rows, b->inner);
+    if (!b->output) return;
     add_bias(b, NARROW_BIAS, middle, rows, b->output + at);
     projection_forward(b, PROJECT_NARROW, thread, rows, inner, 1, b->output + at);
 }
 
-zero_status block_forward(struct gpt *gpt, uint32_t index) {
+zero_status block_recompute(struct gpt *gpt, uint32_t index, bool output) {
     struct block b = block_at(gpt, index);
+    if (!output) b.output = NULL;
     zero_status status = unit_forward_begin(gpt, b.unit);
     if (status) return status;
     projection_turn(&b, false);
@@ -64,3 +66,5 @@ zero_status block_forward(struct gpt *gpt, uint32_t index) {
     parallel_run(gpt->threads, gpt->pass.tiles, after_attention, &b);
     return zero_forward_end(b.unit->handle);
 }
+
+zero_status block_forward(struct gpt *gpt, uint32_t index) { return block_recompute(gpt, index, true); }

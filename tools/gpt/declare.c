@@ -38,6 +38,15 @@ static zero_status declare_unit(struct gpt *gpt, struct unit *unit, const char *
     return status;
 }
 
+/* Of what is computed again together: all but the last blocks, whose activations are still there. */
+static zero_status declare_segments(struct gpt *gpt) {
+    uint32_t segment = gpt->config.recompute;
+    zero_status status = ZERO_OK;
+    for (uint32_t i = 0; segment > 1 && i + segment < gpt->config.layers && !status; i += segment)
+        status = zero_engine_add_segment(gpt->blocks[i].handle, gpt->blocks[i + segment - 1].handle);
+    return status;
+}
+
 zero_status declare_units(struct gpt *gpt) {
     const struct architecture *a = gpt->architecture;
     zero_status status =
@@ -48,6 +57,7 @@ zero_status declare_units(struct gpt *gpt) {
         snprintf(prefix, sizeof prefix, a->block_prefix, i);
         status = declare_unit(gpt, &gpt->blocks[i], name, prefix, a->block, BLOCK_PARAMS, NULL);
     }
+    if (!status) status = declare_segments(gpt);
     return status ? status
                   : declare_unit(gpt, &gpt->head, "head", "", a->head, HEAD_PARAMS,
                                  gpt->config.tied ? a->embedding[TOKEN_WEIGHT].name : NULL);

@@ -50,8 +50,12 @@ static zero_status build(struct gpt *gpt) {
     gpt->blocks = calloc(gpt->config.layers, sizeof *gpt->blocks);
     if (!gpt->blocks) return ZERO_E_MEMORY;
     status = declare_units(gpt);
-    return status ? status
-                  : zero_engine_reserve(gpt->engine, ZERO_DEVICE, gpt->activations.bytes, "activations");
+    if (!status)
+        status = zero_engine_reserve(gpt->engine, ZERO_DEVICE, gpt->activations.device.bytes, "activations");
+    if (!status && gpt->activations.cpu.bytes)
+        status =
+            zero_engine_reserve(gpt->engine, ZERO_CPU, gpt->activations.cpu.bytes, "activation checkpoints");
+    return status;
 }
 
 zero_status gpt_create(zero_engine *engine, const struct gpt_config *config, uint32_t batch,
@@ -120,11 +124,23 @@ static zero_status forward(struct gpt *gpt) {
     return status;
 }
 
+/* Before the backward of block `last`: the blocks of the segment that it ends. */
+static zero_status recompute(struct gpt *gpt, uint32_t last) {
+    uint32_t segment = gpt->config.recompute;
+    bool ends = segment && (last + 1) % segment == 0 && last + 1 < gpt->config.layers;
+    zero_status status = ZERO_OK;
+    for (uint32_t i = last + 1 - segment; ends && i <= last && !status; i++)
+        status = block_recompute(gpt, i, i < last);
+    return status;
+}
+
 static zero_status backward(struct gpt *gpt, double *out_loss) {
     float *gradient = NULL;
     zero_status status = head_backward(gpt, out_loss, &gradient);
-    for (uint32_t i = gpt->config.layers; i-- > 0 && !status;)
-        status = block_backward(gpt, i, gradient, &gradient);
+    for (uint32_t i = gpt->config.layers; i-- > 0 && !status;) {
+        status = recompute(gpt, i);
+        if (!status) status = block_backward(gpt, i, gradient, &gradient);
+    }
     return status ? status : embedding_backward(gpt, gradient);
 }
 

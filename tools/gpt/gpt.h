@@ -3,7 +3,7 @@
  *   Llama (Touvron et al. 2023; Hugging Face's "llama"): rotary positions (Su et al. 2021), RMSNorm, SwiGLU,
  *   grouped queries, no biases.
  * Units: "embedding", "h.0" ... "h.N-1" (one per block), "head" (the last norm, and the head or the tied embedding). Owns
- * activations (one allocation, declared with zero_engine_reserve); borrows the engine. Threads: the rank's
+ * activations (one allocation per tier, declared with zero_engine_reserve); borrows the engine. Threads: the rank's
  * own thread; OpenMP inside, zero_engine_threads() wide. The bits of losses and gradients depend on the
  * model, the batch, the machine and the library versions, not on the schedule; nor on the number of threads
  * while there are at most 8 of them and at least 128 rows (batch * context) for each. */
@@ -32,6 +32,12 @@ struct gpt_config {
     struct gpt_rope rope;                                 /* Llama */
     bool tied;                                            /* the head is the token embedding */
     double layer_norm_epsilon, initializer_range;         /* epsilon: of either kind of norm */
+
+    /* Recomputation (Chen et al. 2016): of every so many blocks only what enters the first is kept from forward to
+     * backward, and they are computed again; 0: all activations are kept. The same bits in every case. The last
+     * blocks are not computed again, as theirs are still there. on_cpu: what is kept counts as the cpu tier's. */
+    uint32_t recompute;
+    bool recompute_on_cpu;
 };
 
 struct gpt;

@@ -86,6 +86,8 @@ zero_status embedding_backward(struct gpt *gpt, const float *gradient);
 /* block.c: residual[index] -> residual[index + 1]; `gradient` of the latter -> *out_gradient of the former, in the
  * other of activations.gradient. Backward consumes saved[index]. */
 zero_status block_forward(struct gpt *gpt, uint32_t index);
+zero_status block_recompute(struct gpt *gpt, uint32_t index,
+                            bool output); /* false: leaves saved[index] alone */
 zero_status block_backward(struct gpt *gpt, uint32_t index, float *gradient, float **out_gradient);
 
 /* head.c: the loss is computed tile group by tile group, so logits of all rows never exist. In training that
