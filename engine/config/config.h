@@ -54,6 +54,13 @@ struct config_comm {
     uint64_t prefetch_depth; /* gathers ahead of use */
 };
 
+/* Which activations the trainer computes again instead of keeping them. */
+struct config_recompute {
+    uint64_t blocks; /* together, from what enters the first; after config_resolve 0: none */
+    uint64_t checkpoints;
+    bool on_cpu, every;
+};
+
 struct config_rope {
     double theta;
     int type;                 /* enum config_rope_type */
@@ -126,6 +133,7 @@ struct config {
     uint64_t budget_bytes[CONFIG_TIERS]; /* per rank; CONFIG_BYTES_UNLIMITED */
     struct config_comm comm;
     struct config_model model;
+    struct config_recompute recompute;
     struct config_data data;
 
     char *name;                   /* of the file, or "configuration" */

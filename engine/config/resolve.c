@@ -393,10 +393,31 @@ static zero_status resolve_optimizer(struct config *config, struct zero_error *e
     return status ? status : check_optimizer(config, error);
 }
 
+/* ---- recomputation ---- */
+
+/* Any of its keys asks for it: results do not depend on it, so that a file written for another system may. */
+static zero_status resolve_recompute(struct config *config, struct zero_error *error) {
+    static const char path[] = "activation_checkpointing.interval";
+    struct config_recompute *r = &config->recompute;
+    bool asked = r->checkpoints || r->on_cpu || r->every;
+    if (config_written(config, path)) {
+        if (r->checkpoints || (asked && !r->blocks))
+            return error_set(error, ZERO_E_CONFIG, "%s: %llu contradicts %s: remove one of them", path,
+                             (unsigned long long)r->blocks,
+                             r->checkpoints ? "number_checkpoints"
+                             : r->on_cpu    ? "cpu_checkpointing"
+                                            : "model.gradient_checkpointing");
+        return ZERO_OK;
+    }
+    r->blocks = asked;
+    if (r->checkpoints) r->blocks = (config->model.layers + r->checkpoints - 1) / r->checkpoints;
+    return config_derived_int(config, path, r->blocks, error);
+}
+
 zero_status config_resolve(struct config *config, uint32_t ranks, struct zero_error *error) {
     static zero_status (*const parts[])(struct config *, struct zero_error *) = {
         config_resolve_model, resolve_accumulation, resolve_precision, resolve_offload,
-        resolve_masters,      resolve_persistence,  resolve_optimizer};
+        resolve_masters,      resolve_persistence,  resolve_optimizer, resolve_recompute};
     if (ranks == 0) return error_set(error, ZERO_E_ARGUMENT, "config_resolve: 0 ranks: give at least 1");
     zero_status status = resolve_batch(config, ranks, error);
     for (size_t i = 0; i < sizeof parts / sizeof parts[0] && status == ZERO_OK; i++)

@@ -199,6 +199,10 @@ static const struct effect {
     {"model.n_inner", "33", "", FIELD(model.inner)},
     {"model.activation_function", "\"gelu_pytorch_tanh\"", "", FIELD(model.activation)},
     {"model.layer_norm_epsilon", "0.5", "", FIELD(model.layer_norm_epsilon)},
+    {"model.gradient_checkpointing", "true", "", FIELD(recompute.blocks)},
+    {"activation_checkpointing.interval", "2", "", FIELD(recompute.blocks)},
+    {"activation_checkpointing.number_checkpoints", "3", "", FIELD(recompute.blocks)},
+    {"activation_checkpointing.cpu_checkpointing", "true", "", FIELD(recompute.on_cpu)},
     {"model.initializer_range", "0.5", "", FIELD(model.initializer_range)},
     {"model.tie_word_embeddings", "false", "", FIELD(model.tied)},
 };

@@ -288,6 +288,44 @@ static void models(void) {
     }
 }
 
+static void recomputation(void) {
+    static const struct {
+        const char *keys;
+        uint64_t blocks;
+        bool on_cpu;
+    } cases[] = {
+        {"", 0, false},
+        {", \"activation_checkpointing\": {\"partition_activations\": true, \"number_checkpoints\": null}", 0,
+         false},
+        {", \"model\": {\"gradient_checkpointing\": true}", 1, false},
+        {", \"activation_checkpointing\": {\"cpu_checkpointing\": true}", 1, true},
+        {", \"activation_checkpointing\": {\"interval\": 3, \"cpu_checkpointing\": true}", 3, true},
+        {", \"activation_checkpointing\": {\"interval\": 0}", 0, false},
+        {", \"activation_checkpointing\": {\"number_checkpoints\": 1}", 12, false}, /* of 12 blocks */
+        {", \"activation_checkpointing\": {\"number_checkpoints\": 5}, \"model\": "
+         "{\"gradient_checkpointing\": true}",
+         3, false},
+        {", \"activation_checkpointing\": {\"number_checkpoints\": 100}", 1, false},
+        {", \"activation_checkpointing\": {\"number_checkpoints\": 2}, \"model\": {\"n_layer\": 5}", 3,
+         false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char json[512];
+        struct config config;
+        struct zero_error error;
+        error_clear(&error);
+        snprintf(json, sizeof json, "{\"train_batch_size\": 2%s}", cases[i].keys);
+        CHECK_INT(config_read(json, &config, &error), ZERO_OK);
+        for (int again = 0; again < 2; again++) {
+            CHECK_INT(config_resolve(&config, 1, &error), ZERO_OK);
+            int same = CHECK_INT(config.recompute.blocks, cases[i].blocks);
+            same &= CHECK_INT(config.recompute.on_cpu, cases[i].on_cpu);
+            if (!same) fprintf(stderr, "in %s: %s\n", json, error.message);
+        }
+        config_free(&config);
+    }
+}
+
 static void conflicts(void) {
     static const struct {
         const char *json, *message;
@@ -296,6 +334,15 @@ static void conflicts(void) {
          "model.n_head: 3 does not divide n_embd 10: choose a divisor"},
         {"{\"train_batch_size\": 2, \"model\": {\"n_ctx\": 10, \"n_positions\": 12}}",
          "model.n_ctx: 10 is not model.n_positions 12, of which it is another name: remove one of them"},
+        {"{\"train_batch_size\": 2, \"activation_checkpointing\": {\"interval\": 2, \"number_checkpoints\": "
+         "3}}",
+         "activation_checkpointing.interval: 2 contradicts number_checkpoints: remove one of them"},
+        {"{\"train_batch_size\": 2, \"activation_checkpointing\": {\"interval\": 0, \"cpu_checkpointing\": "
+         "true}}",
+         "activation_checkpointing.interval: 0 contradicts cpu_checkpointing: remove one of them"},
+        {"{\"train_batch_size\": 2, \"activation_checkpointing\": {\"interval\": 0}, \"model\": "
+         "{\"gradient_checkpointing\": true}}",
+         "activation_checkpointing.interval: 0 contradicts model.gradient_checkpointing: remove one of them"},
         {LLAMA("\"n_embd\": 64"), "model.n_embd: a llama has no such key: write hidden_size instead"},
         {LLAMA("\"n_ctx\": 64"),
          "model.n_ctx: a llama has no such key: write max_position_embeddings instead"},
@@ -411,6 +458,7 @@ int main(void) {
     accumulation_mode_follows_the_stage();
     element_types();
     models();
+    recomputation();
     conflicts();
     command_line();
     return check_end();

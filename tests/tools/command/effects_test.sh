@@ -62,6 +62,14 @@ effect model.layer_norm_epsilon weights '1e-5' '1e-3'
 effect model.initializer_range weights '0.02' '0.03'
 effect model.tie_word_embeddings weights 'true' 'false'
 
+# What is computed again shows in memory, not in the weights (recompute_test.sh).
+device_activations() { sed -En 's/.*device activations +([^ ].*)/\1/p' out; }
+checkpoints() { grep -c 'cpu *activation checkpoints' out; }
+effect model.gradient_checkpointing device_activations '"n_inner"' '"gradient_checkpointing": true, "n_inner"'
+effect activation_checkpointing.interval device_activations '"threads"' '"activation_checkpointing": {"interval": 1}, "threads"'
+effect activation_checkpointing.number_checkpoints device_activations '"threads"' '"activation_checkpointing": {"number_checkpoints": 2}, "threads"'
+effect activation_checkpointing.cpu_checkpointing checkpoints '"threads"' '"activation_checkpointing": {"cpu_checkpointing": true}, "threads"'
+
 # The same in Llama's words.
 rope='"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 16'
 llama='"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 48, "max_position_embeddings": 32, "rms_norm_eps": 1e-5'
