@@ -155,11 +155,11 @@ static zero_status write_index(struct export *x, struct zero_error *error) {
     return write_text(x, "model.safetensors.index.json", text, length, error);
 }
 
-/* A key under its first name only, and no scaling where there is none. */
+/* What belongs to the model: a key under its first name only, and no scaling where there is none. */
 static bool exported(const struct manifest *m, const char *key) {
     const char *rope = manifest_config(m, "model.rope_scaling.rope_type");
-    if (!strcmp(key, "model.n_ctx") || starts(key, "model.rope_parameters.")) return false;
-    if (!strcmp(key, "model.rope_scaling.type")) return false;
+    if (!strcmp(key, "model.n_ctx") || !strcmp(key, "model.gradient_checkpointing")) return false;
+    if (starts(key, "model.rope_parameters.") || !strcmp(key, "model.rope_scaling.type")) return false;
     return !starts(key, "model.rope_scaling.") || (rope && strcmp(rope, "\"default\"") != 0);
 }
 
