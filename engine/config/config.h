@@ -89,7 +89,8 @@ struct config_eval { /* one of the two, or neither */
 
 struct config_data {
     struct config_paths paths;
-    int order; /* enum config_order */
+    int order;        /* enum config_order */
+    uint64_t context; /* 0: the model's; after config_resolve that is this one */
     struct config_eval eval;
 };
 

@@ -131,8 +131,23 @@ static zero_status check_rope(const struct config *config, struct zero_error *er
                      r->low, r->high);
 }
 
+/* No parameter depends on how long samples are where positions turn. */
+static zero_status shorten(struct config *config, struct zero_error *error) {
+    uint64_t *context = &config->model.context, wanted = config->data.context;
+    if (wanted > *context)
+        return error_set(error, ZERO_E_CONFIG,
+                         "data.context: %llu is more than max_position_embeddings %llu: lower it",
+                         (unsigned long long)wanted, (unsigned long long)*context);
+    if (wanted) *context = wanted;
+    return ZERO_OK;
+}
+
 static zero_status resolve_gpt2(struct config *config, struct zero_error *error) {
     struct config_model *m = &config->model;
+    if (config->data.context)
+        return error_set(
+            error, ZERO_E_CONFIG,
+            "data.context: the samples of a gpt2 are of n_positions tokens: set that, and remove this");
     m->kv_heads = m->head_width = 0;
     if (!config_written(config, MODEL("n_inner"))) m->inner = 4 * m->width;
     return config_derived_int(config, MODEL("n_inner"), m->inner, error);
@@ -154,7 +169,8 @@ static zero_status resolve_llama(struct config *config, struct zero_error *error
         return error_set(error, ZERO_E_CONFIG,
                          "model.head_dim: %llu is odd, and rotary positions turn pairs: choose an even one",
                          (unsigned long long)m->head_width);
-    return check_rope(config, error);
+    status = check_rope(config, error);
+    return status ? status : shorten(config, error);
 }
 
 zero_status config_resolve_model(struct config *config, struct zero_error *error) {

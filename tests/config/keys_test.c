@@ -164,6 +164,7 @@ static const struct effect {
     {"memory.nvme", "4096", "", FIELD(budget_bytes[CONFIG_TIER_NVME])},
     {"data.path", "\"/usr/include\"", "", FIELD(data.paths.count)},
     {"data.order", "\"shuffled\"", "", FIELD(data.order)},
+    {"data.context", "33", "llama", FIELD(model.context)},
     {"data.eval", "0.25", "", FIELD(data.eval.fraction)},
     {"model.model_type", "\"llama\"", "", FIELD(model.layers)},
     {"model.num_hidden_layers", "3", "llama", FIELD(model.layers)},

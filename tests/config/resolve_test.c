@@ -343,6 +343,10 @@ static void conflicts(void) {
         {"{\"train_batch_size\": 2, \"activation_checkpointing\": {\"interval\": 0}, \"model\": "
          "{\"gradient_checkpointing\": true}}",
          "activation_checkpointing.interval: 0 contradicts model.gradient_checkpointing: remove one of them"},
+        {"{\"train_batch_size\": 2, \"data\": {\"context\": 64}}",
+         "data.context: the samples of a gpt2 are of n_positions tokens: set that, and remove this"},
+        {LLAMA("\"max_position_embeddings\": 63}, \"data\": {\"context\": 64"),
+         "data.context: 64 is more than max_position_embeddings 63: lower it"},
         {LLAMA("\"n_embd\": 64"), "model.n_embd: a llama has no such key: write hidden_size instead"},
         {LLAMA("\"n_ctx\": 64"),
          "model.n_ctx: a llama has no such key: write max_position_embeddings instead"},

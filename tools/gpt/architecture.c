@@ -60,6 +60,8 @@ const struct architecture *const architectures[] = {[GPT_GPT2] = &gpt2, [GPT_LLA
 
 const char *gpt_title(const struct gpt_config *config) { return architecture_of(config)->title; }
 
+bool gpt_any_context(const struct gpt_config *config) { return architecture_of(config)->rotary; }
+
 uint64_t extent_of(const struct gpt_config *c, enum extent extent) {
     uint64_t query = (uint64_t)c->heads * c->head_width, key = (uint64_t)c->kv_heads * c->head_width;
     const uint64_t extents[EXTENTS] = {

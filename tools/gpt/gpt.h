@@ -59,6 +59,9 @@ void gpt_destroy(struct gpt *gpt);
 
 const char *gpt_title(const struct gpt_config *config); /* of the architecture */
 
+/* No parameter depends on config->context: it only bounds a sequence, and sizes activations. */
+bool gpt_any_context(const struct gpt_config *config);
+
 /* The distinct parameters, in the order in which gpt_create adds them; false past the last. */
 struct gpt_param {
     char name[64];
