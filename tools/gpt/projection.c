@@ -133,12 +133,19 @@ struct projection_gradient projection_gradient(const struct block *b, enum proje
     return g;
 }
 
+/* The first that is trained rounds for all; the first, if none is, rounds nothing. */
+static struct weight_gradient *rounding(struct projection_gradient *g) {
+    for (uint32_t i = 0; i < g->layers; i++)
+        if (g->layer[i].view->grad) return &g->layer[i];
+    return &g->layer[0];
+}
+
 /* Layers side by side have one right factor: only those stored [outputs][inputs] stand side by side. */
 void projection_round(const struct block *b, struct projection_gradient *const *list, uint32_t count) {
     struct phase phase = {.groups = 0};
     uint16_t *rounded = b->gpt->activations.rounded;
     for (uint32_t i = 0; i < count && b->gpt->bf16; i++) {
-        struct weight_gradient *first = &list[i]->layer[0];
+        struct weight_gradient *first = rounding(list[i]);
         for (uint32_t k = 0; k < list[i]->layers; k++) list[i]->layer[k].rounded = rounded;
         rounded += (uint64_t)first->rows * first->inner;
         phase_add(&phase, weight_gradient_tiles(first), weight_gradient_round, first);
