@@ -50,12 +50,14 @@ zero_status zero_engine_add_segment(zero_unit *first, zero_unit *last) {
             "unit of one engine, in the order in which they are used",
             first->name, last->name);
     for (uint32_t i = first->index; i <= last->index; i++)
-        if (e->model.unit[i]->in_segment)
+        if (e->model.unit[i]->segment_first != e->model.unit[i]->segment_last)
             return refuse(ZERO_E_ARGUMENT,
                           "zero_engine_add_segment: unit \"%s\" is in another segment already",
                           e->model.unit[i]->name);
-    for (uint32_t i = first->index; i <= last->index; i++) e->model.unit[i]->in_segment = true;
-    last->segment = first->index;
+    for (uint32_t i = first->index; i <= last->index; i++) {
+        e->model.unit[i]->segment_first = first->index;
+        e->model.unit[i]->segment_last = last->index;
+    }
     return ZERO_OK;
 }
 

@@ -44,10 +44,8 @@ struct zero_unit {
     zero_engine *engine;
     char name[NAME_BYTES_MAX];
     uint32_t index, first_param, params;
-    uint32_t
-        segment; /* its forward is run again from this unit on, before its backward; its own index: from itself */
-    bool in_segment; /* of several units */
-    bool forwarded;  /* in the open pass */
+    uint32_t segment_first, segment_last; /* units recomputed together; its own index, both: itself alone */
+    bool forwarded;                       /* in the open pass */
 };
 
 struct model {

@@ -160,7 +160,9 @@ static void note_use(struct plan *plan, const struct intervals *intervals, const
  * where its backward has it. Returns the bytes that are fetched. */
 static uint64_t dry_recompute(struct plan *plan, struct intervals *intervals, struct policy *policy,
                               struct operation_list *list, uint32_t position, uint32_t *tick) {
-    uint32_t last = 2 * policy->uses - 1 - position, first = plan->model->unit[last]->segment;
+    uint32_t last = 2 * policy->uses - 1 - position;
+    const struct zero_unit *unit = plan->model->unit[last];
+    uint32_t first = unit->segment_last == last ? unit->segment_first : last;
     uint64_t fetched = 0;
     for (uint32_t use = first; use <= last && first < last; use++) {
         list->count = 0, ++*tick;

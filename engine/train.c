@@ -137,10 +137,18 @@ static zero_unit *forwarded_from(const zero_engine *e, uint32_t index, int step)
     return e->model.unit[index];
 }
 
+/* One segment has both, and no backward of it has begun: of those behind `last` this pass has used none. */
+static bool share_segment(const zero_unit *unit, const zero_unit *last) {
+    bool share = unit->segment_last == last->segment_last && unit->index <= last->index;
+    for (uint32_t i = last->index + 1; i <= last->segment_last; i++)
+        share &= !last->engine->model.unit[i]->forwarded;
+    return share;
+}
+
 /* `last`: whose backward comes next. */
 static zero_status check_segment(const zero_unit *unit, const zero_unit *last) {
     const zero_engine *e = unit->engine;
-    if (unit != last && (unit->index < last->segment || unit->index > last->index))
+    if (unit != last && !share_segment(unit, last))
         return refuse(
             ZERO_E_ORDER,
             "zero_forward_begin of \"%s\": a forward before the backward of \"%s\" recomputes, but the two "
@@ -163,7 +171,10 @@ static zero_status recompute_begin(zero_unit *unit) {
                       unit->name);
     const zero_unit *last = forwarded_from(e, 2 * e->policy.uses - 1 - e->policy.cursor, -1);
     status = check_segment(unit, last);
-    if (!status) status = begin(unit, (struct begun){.again = true, .next = backward_position(last)});
+    /* As planned, also where this pass skips the segment's last units. */
+    uint32_t next = backward_position(e->model.unit[last->segment_last]);
+    if (next < e->policy.cursor) next = backward_position(last);
+    if (!status) status = begin(unit, (struct begun){.again = true, .next = next});
     if (!status) e->recompute_next = unit == last ? NULL : forwarded_from(e, unit->index + 1, 1);
     return status;
 }

@@ -38,6 +38,14 @@ static void stages(void) {
             }
 }
 
+/* A micro-step that skips a block, be it a segment's first, middle or last. */
+static void skips(void) {
+    struct toy_setup s = toy_setup_default();
+    s.steps = 4, s.threshold = 0, s.stage = 3, s.micro_steps = 2;
+    for (s.depth = 0; s.depth <= 2; s.depth++)
+        for (s.skip_unit = 1; s.skip_unit <= TOY_BLOCKS; s.skip_unit++) same_bytes(s);
+}
+
 static void whereabouts(void) {
     struct toy_setup s = toy_setup_default();
     s.steps = 5, s.threshold = 0;
@@ -136,6 +144,7 @@ static void differs(zero_engine *engine, uint32_t rank, void *user) {
 int main(void) {
     char json[256];
     stages();
+    skips();
     whereabouts();
     traffic();
     for (int stage = 0; stage <= 3; stage++) {
