@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/engine_internal.h"
+#include "engine/saver.h"
 #include "engine/shadow.h"
 
 _Static_assert((int)TIER_DEVICE == (int)ZERO_DEVICE && (int)TIER_CPU == (int)ZERO_CPU &&
@@ -140,6 +141,7 @@ static struct plan_options plan_options(const zero_engine *e) {
                                  .staging_bytes = staging_bytes(e, executor_staging_bytes),
                                  .gather_staging_bytes = staging_bytes(e, executor_gather_staging_bytes),
                                  .message_bytes = agreement_bytes(e) + sum_bytes(e) + PIECE_BYTES,
+                                 .checkpoint_bytes = saver_bytes(e),
                                  .precision = e->precision};
 }
 
@@ -295,7 +297,8 @@ static void report_plan(const zero_engine *e, zero_plan *out) {
                       .resident_state_bytes = p->row_bytes[MEMORY_STATE0] + p->row_bytes[MEMORY_STATE1],
                       .gathered_bytes = p->row_bytes[MEMORY_GATHERED],
                       .staging_bytes = p->row_bytes[MEMORY_STAGING] + p->row_bytes[MEMORY_MESSAGES] +
-                                       p->row_bytes[MEMORY_SLOTS] + p->row_bytes[MEMORY_PARAM_STAGING],
+                                       p->row_bytes[MEMORY_SLOTS] + p->row_bytes[MEMORY_PARAM_STAGING] +
+                                       p->row_bytes[MEMORY_CHECKPOINT],
                       .drive_read_bytes = p->swap.step_bytes + p->param_fetch_bytes,
                       .drive_write_bytes = p->swap.step_bytes,
                       .drive_life_steps = drive_life_steps(e),

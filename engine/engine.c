@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/engine_internal.h"
+#include "engine/saver.h"
 
 const char *zero_version(void) { return "0.1.0"; }
 
@@ -164,6 +165,7 @@ zero_engine *zero_engine_init(const char *json) { return zero_engine_init_with(j
 
 void zero_engine_destroy(zero_engine *e) {
     if (!e) return;
+    saver_drop(e);
     progress_stop(e->progress);
     bool failed = e->error.code || (e->comm && comm_error(e->comm)->code);
     bool peers_use_it = e->size > 1 && (failed || (e->executor && executor_in_flight(e->executor)));

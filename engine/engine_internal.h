@@ -55,6 +55,8 @@ struct zero_engine {
     struct loss_scale loss_scale; /* 1 unless compute is fp16 */
     struct reservation reservation[RESERVATIONS_MAX];
     uint32_t reservations;
+    struct saver *saver;           /* a save in the background; NULL: none */
+    struct zero_error saved;       /* how the last one ended */
     struct manifest_entries notes; /* the host's, for checkpoints */
     uint8_t *sum_message, *piece;  /* in the plan's messages */
 

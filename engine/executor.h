@@ -13,6 +13,8 @@
 #ifndef ZERO_ENGINE_EXECUTOR_H
 #define ZERO_ENGINE_EXECUTOR_H
 
+#include <stdatomic.h>
+
 #include "engine/comm/comm.h"
 #include "engine/device/device.h"
 #include "engine/plan.h"
@@ -30,6 +32,9 @@ struct agreement {
     double lr[AGREE_GROUPS_MAX];
     uint64_t trace;       /* hash of all operations emitted */
     uint64_t fingerprint; /* of all collectives posted */
+    struct save_report {
+        uint64_t state, bytes, checksum; /* saver.h; of this rank's file */
+    } save;
 };
 
 /* Posted since the opening: gathers and reductions of the policy alone. Elements and bytes sent by this rank, also
@@ -97,6 +102,10 @@ zero_status executor_apply(struct executor *executor, bool skip, float scale,
 zero_status executor_written(struct executor *executor);
 zero_status executor_flush(struct executor *executor);
 
+/* From now on the update of region r starts only where go[r] is not 0: its state is being read elsewhere until then. The
+ * caller's, `regions` of them, set by any thread; NULL: all may start. */
+void executor_hold(struct executor *executor, const atomic_uchar *go);
+
 /* ---- progress ---- */
 
 zero_status executor_poll(struct executor *executor, bool *out_moved);
@@ -123,8 +132,12 @@ void *executor_grad_shard(const struct executor *executor,
 
 /* ---- chunks on the drive, for the host, between steps and with nothing in flight ---- */
 
-/* The last slot holds the chunk: loads it if it is another one. *out: the slot's address. */
+/* The last slot holds the chunk: loads it if it is another one. *out: the slot's address. _poll does not wait: call it
+ * again until it is there; a chunk whose update is held back may be read so while others move. */
 zero_status executor_chunk(struct executor *executor, uint32_t region, uint32_t chunk, uint8_t **out);
+zero_status executor_chunk_poll(struct executor *executor, uint32_t region, uint32_t chunk, uint8_t **out,
+                                bool *out_there);
+void executor_chunk_forget(struct executor *executor); /* what the slot holds will be old */
 /* It was written there: it goes to the drive before another one comes, or the next pass begins. */
 void executor_chunk_written(struct executor *executor);
 /* Some rank's chunks are written: what was fetched ahead is old. All ranks call it, for all must emit alike. */

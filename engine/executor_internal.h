@@ -42,9 +42,11 @@ struct stored {
     bool resumed;         /* an earlier process stored the state: its tag alone says what it was */
 };
 
-struct access { /* of the host, between steps: the chunk that is in the last slot */
+struct access { /* of the host, between steps, or of a save in the background: the chunk that is in the last slot */
     bool valid, dirty;
     uint32_t region, chunk;
+    bool coming; /* it is on its way: `item` */
+    struct item item;
 };
 
 struct scalar_set {
@@ -61,6 +63,7 @@ struct executor {
     struct stored *stored; /* per chunk of all regions */
     uint64_t epoch;        /* with a shadow: of what is stored now; 1 + the last one that was committed */
     struct access access;
+    const atomic_uchar *go; /* executor_hold */
     struct operation_list list, expanded; /* scratch of one event, and of one of its operations */
     uint32_t *bound;   /* [2][regions]: the interval that holds full parameters, full gradient */
     bool *live;        /* per buffer: an interval that is open */

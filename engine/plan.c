@@ -20,7 +20,8 @@ const char *memory_row_name(enum memory_row row) {
                                                    [MEMORY_RECORDS] = "chunks of optimizer state",
                                                    [MEMORY_COMMITS] = "commit records",
                                                    [MEMORY_SLOTS] = "chunk staging",
-                                                   [MEMORY_PARAM_STAGING] = "parameter staging"};
+                                                   [MEMORY_PARAM_STAGING] = "parameter staging",
+                                                   [MEMORY_CHECKPOINT] = "checkpoint staging"};
     return names[row];
 }
 
@@ -272,6 +273,7 @@ static void place_tiers(struct plan *plan, const struct plan_options *o) {
     plan->row_tier[MEMORY_OFFLOADED_PARAMETERS] = o->param_tier;
     plan->row_tier[MEMORY_RECORDS] = plan->row_tier[MEMORY_COMMITS] = TIER_NVME;
     plan->row_tier[MEMORY_SLOTS] = plan->row_tier[MEMORY_PARAM_STAGING] = TIER_CPU;
+    plan->row_tier[MEMORY_CHECKPOINT] = TIER_CPU;
 }
 
 zero_status plan_make(struct plan *plan, const struct plan_options *o, struct zero_error *error) {
@@ -292,6 +294,7 @@ zero_status plan_make(struct plan *plan, const struct plan_options *o, struct ze
         fix(plan, BUFFER_GATHER_STAGING, k, MEMORY_STAGING, o->gather_staging_bytes);
     fix_staging(plan);
     plan->row_bytes[MEMORY_MESSAGES] = o->message_bytes;
+    plan->row_bytes[MEMORY_CHECKPOINT] = o->checkpoint_bytes;
     status = intervals_open(&intervals, 4 * o->policy->uses * USE_REGIONS_MAX * 2, error);
     if (!status) status = dry_run(plan, &intervals, error);
     for (uint32_t i = 0; i < intervals.count && !status; i++)

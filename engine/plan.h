@@ -30,6 +30,7 @@ enum memory_row {
     MEMORY_COMMITS,              /* with a shadow: a page each for the last two steps that are whole */
     MEMORY_SLOTS,                /* of the staging ring, and one more for access between steps */
     MEMORY_PARAM_STAGING,        /* shards of parameters on their way from the drive */
+    MEMORY_CHECKPOINT,           /* of a save in the background: what waits for the drive */
     MEMORY_ROWS
 };
 
@@ -53,6 +54,7 @@ struct plan_options {
     uint64_t staging_bytes;        /* of one staging buffer; policy->stagings of them */
     uint64_t gather_staging_bytes; /* the same of quantised gathers */
     uint64_t message_bytes;
+    uint64_t checkpoint_bytes; /* 0: saves are not in the background */
     struct precision precision;
 };
 

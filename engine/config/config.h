@@ -112,6 +112,8 @@ struct config {
     uint64_t slots, chunk_elements_max, aio_block_bytes, aio_queue_depth;
     int nvme_masters; /* enum config_masters; AUTO until config_resolve */
     bool nvme_shadow;
+    bool checkpoint_async;
+    uint64_t checkpoint_async_bytes;
     int nvme_uring;                 /* enum config_uring */
     double nvme_endurance_tbw;      /* 0: unknown */
     uint64_t persistence_threshold; /* elements: smaller parameters stay gathered at stage 3 */

@@ -234,6 +234,15 @@ static zero_status resolve_compute(struct config *config, struct zero_error *err
     return ZERO_OK;
 }
 
+static zero_status check_checkpoint(struct config *config, struct zero_error *error) {
+    uint64_t bytes = config->checkpoint_async_bytes;
+    if (bytes >= 1 << 20 && bytes != CONFIG_BYTES_UNLIMITED) return ZERO_OK;
+    return error_set(
+        error, ZERO_E_CONFIG,
+        "checkpoint.async_bytes: it is memory that each rank sets aside: give at least \"1MiB\", and an "
+        "end; the default is \"64MiB\"");
+}
+
 /* A master can be undone from its parameter where that is the master rounded to bf16. */
 static zero_status resolve_masters(struct config *config, struct zero_error *error) {
     static const char path[] = "nvme.masters";
@@ -438,8 +447,8 @@ static zero_status resolve_model(struct config *config, struct zero_error *error
 
 zero_status config_resolve(struct config *config, uint32_t ranks, struct zero_error *error) {
     static zero_status (*const parts[])(struct config *, struct zero_error *) = {
-        resolve_model,       resolve_accumulation, resolve_precision, resolve_offload,  resolve_masters,
-        resolve_persistence, resolve_gathers,      resolve_quantized, resolve_optimizer};
+        resolve_model,       resolve_accumulation, resolve_precision, resolve_offload,   resolve_masters,
+        resolve_persistence, resolve_gathers,      resolve_quantized, resolve_optimizer, check_checkpoint};
     if (ranks == 0) return error_set(error, ZERO_E_ARGUMENT, "config_resolve: 0 ranks: give at least 1");
     zero_status status = resolve_batch(config, ranks, error);
     if (!status) status = config_resolve_mesh(config, ranks, error);
