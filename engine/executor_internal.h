@@ -42,7 +42,8 @@ struct stored {
     bool resumed;         /* an earlier process stored the state: its tag alone says what it was */
 };
 
-struct access { /* of the host, between steps, or of a save in the background: the chunk that is in the last slot */
+struct
+    access { /* of the host, between steps, or of a save in the background: the chunk that is in the last slot */
     bool valid, dirty;
     uint32_t region, chunk;
     bool coming; /* it is on its way: `item` */
@@ -52,7 +53,7 @@ struct access { /* of the host, between steps, or of a save in the background: t
 struct scalar_set {
     float scale;
     uint64_t rounding_key;
-    struct optimizer_scalars group[GROUP_MAX];
+    struct optimizer_scalars group[SCALARS_MAX];
 };
 
 struct executor {
@@ -63,7 +64,7 @@ struct executor {
     struct stored *stored; /* per chunk of all regions */
     uint64_t epoch;        /* with a shadow: of what is stored now; 1 + the last one that was committed */
     struct access access;
-    const atomic_uchar *go; /* executor_hold */
+    const atomic_uchar *go;               /* executor_hold */
     struct operation_list list, expanded; /* scratch of one event, and of one of its operations */
     uint32_t *bound;   /* [2][regions]: the interval that holds full parameters, full gradient */
     bool *live;        /* per buffer: an interval that is open */

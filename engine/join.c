@@ -192,6 +192,7 @@ zero_status engine_join(zero_engine *e, const char *json, const zero_runtime *ru
     if (status && mine.code) *error = mine; /* more to the point */
     if (!status) status = find_nodes(e, error);
     if (status) return error->code;
+    e->config.planned_steps = runtime->total_steps;
     if (!mine.code) config_resolve(&e->config, e->size, &mine);
     struct cpus cpus = find_cpus();
     uint32_t sharers = 1;
