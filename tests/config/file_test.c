@@ -78,6 +78,7 @@ static void files_of_groups(void) {
                  {"configs/zero3-hsdp-nvme-offload.json", 3, 2, CONFIG_RESHARD_ALL, CONFIG_TIER_NVME},
                  {"configs/zero3-hpz.json", 3, 2, CONFIG_RESHARD_GROUP, CONFIG_TIER_DEVICE},
                  {"configs/zero3-hpz-nvme-offload.json", 3, 2, CONFIG_RESHARD_GROUP, CONFIG_TIER_NVME},
+                 {"configs/zero3-zeropp.json", 3, 2, CONFIG_RESHARD_GROUP, CONFIG_TIER_DEVICE},
                  {"configs/zero3-keep.json", 3, 4, CONFIG_RESHARD_NONE, CONFIG_TIER_DEVICE}};
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
         struct config config;
