@@ -1,40 +1,10 @@
 #include "tools/plan/measure.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
-#include "offload/io_probe.h"
-
 /* ---- parts ---- */
-
-/* The cell that aio's block and depth say, else the probe's own. */
-static const struct io_probe_cell *find_cell(const struct io_probe *probe, const struct measure_options *o) {
-    for (uint32_t i = 0; i < IO_PROBE_CELLS; i++)
-        if (probe->cells[i].block_bytes == o->drive_block && probe->cells[i].queue_depth == o->drive_depth)
-            return &probe->cells[i];
-    return &probe->cells[probe->suggested];
-}
-
-static zero_status measure_drive(const struct measure_options *o, struct hardware_drive *out,
-                                 struct zero_error *error) {
-    struct io_probe probe;
-    zero_status status = io_probe(&(struct io_probe_options){.path = o->drive}, &probe, error);
-    if (status) return status;
-    const struct io_probe_cell *cell = find_cell(&probe, o);
-    struct statvfs disk;
-    double bytes =
-        statvfs(o->drive, &disk) ? (double)probe.file_bytes : (double)disk.f_bavail * (double)disk.f_frsize;
-    *out = (struct hardware_drive){.bytes = bytes,
-                                   .read_per_s = cell->read,
-                                   .write_per_s = cell->write,
-                                   .mixed_per_s = cell->mixed,
-                                   .endurance_tbw = NAN};
-    return ZERO_OK;
-}
 
 /* Processes are started by mpirun, as a training's are, and the first one prints what it measured. */
 static bool measure_processes(const struct measure_options *o, struct measured_link *out) {

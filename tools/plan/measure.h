@@ -54,6 +54,8 @@ zero_status measure_memory(const struct measure_options *options, double *out_pe
 /* Ranks are threads; or processes, of which this is one: then every rank calls it, and *out is rank 0's. */
 zero_status measure_local(const struct measure_options *options, struct measured_link *out,
                           struct zero_error *error);
+zero_status measure_drive(const struct measure_options *options, struct hardware_drive *out,
+                          struct zero_error *error);
 zero_status measure_mpi(uint64_t bytes, struct measured_link *out, struct zero_error *error);
 
 #endif
