@@ -10,7 +10,7 @@
 #include "offload/io_probe.h"
 #include "tools/plan/measure.h"
 
-enum { UNITS = 16, UNIT_ELEMENTS = 1 << 20, STEPS = 9 };
+enum { UNITS = 16, UNIT_ELEMENTS = 1 << 20, STEPS = 9, PROBE_BYTES = 256 << 20 };
 
 struct drive_rank {
     double read_per_s, write_per_s, mixed_per_s;
@@ -36,7 +36,8 @@ static void probe_rank(struct measure_team *team, uint32_t rank, void *user) {
     struct drive_rank *r = &t->rank[rank];
     struct io_probe probe;
     measure_together(team);
-    r->status = io_probe(&(struct io_probe_options){.path = t->o->drive}, &probe, &r->error);
+    r->status = io_probe(&(struct io_probe_options){.path = t->o->drive, .file_bytes = PROBE_BYTES}, &probe,
+                         &r->error);
     if (r->status) return;
     r->read_per_s = find_cell(&probe, t->o)->read;
     r->write_per_s = find_cell(&probe, t->o)->write;
