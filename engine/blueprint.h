@@ -15,6 +15,7 @@ struct blueprint {
     const struct optimizer *optimizer;
     struct comm_group *const (*group)[STREAMS]; /* [AXES_BOTH + 1]: by axes and stream; those in use */
     uint32_t ranks, state_count;
+    uint32_t param_bits, gradient_bits; /* struct executor_options */
     struct precision precision;
 };
 

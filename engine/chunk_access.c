@@ -28,21 +28,48 @@ zero_status access_flush(struct executor *e) {
     return status ? status : wait_for(e, &item);
 }
 
-zero_status executor_chunk(struct executor *e, uint32_t region, uint32_t chunk, uint8_t **out) {
+/* The access's own chunk has come, or has not: a failure is the executor's. */
+static zero_status arrive(struct executor *e) {
     struct access *a = &e->access;
-    *out = access_slot(e);
-    if (a->valid && a->region == region && a->chunk == chunk) return ZERO_OK;
-    zero_status status = access_flush(e);
-    if (status) return status;
-    struct chunk c = swap_chunk(&e->o.plan->swap, region, chunk);
-    struct item item = {0};
-    *a = (struct access){.region = region, .chunk = chunk};
-    status = transfer_read(e, &item, region, &c, *out);
-    if (!status) status = wait_for(e, &item);
-    if (!status) status = transfer_check(e, region, &c, *out);
+    bool done;
+    zero_status status = transfer_done(e, &a->item, &done);
+    if (!status && !done) return ZERO_OK;
+    struct chunk c = swap_chunk(&e->o.plan->swap, a->region, a->chunk);
+    a->coming = false;
+    if (!status) status = transfer_check(e, a->region, &c, access_slot(e));
     a->valid = !status;
     return status;
 }
+
+zero_status executor_chunk_poll(struct executor *e, uint32_t region, uint32_t chunk, uint8_t **out,
+                                bool *out_there) {
+    struct access *a = &e->access;
+    *out = access_slot(e);
+    *out_there = false;
+    if (a->coming) {
+        zero_status status = arrive(e);
+        if (status || a->coming) return status;
+    }
+    *out_there = a->valid && a->region == region && a->chunk == chunk;
+    if (*out_there) return ZERO_OK;
+    zero_status status = access_flush(e);
+    if (status) return status;
+    struct chunk c = swap_chunk(&e->o.plan->swap, region, chunk);
+    *a = (struct access){.region = region, .chunk = chunk, .coming = true};
+    status = transfer_read(e, &a->item, region, &c, *out);
+    a->coming = !status;
+    return status;
+}
+
+zero_status executor_chunk(struct executor *e, uint32_t region, uint32_t chunk, uint8_t **out) {
+    bool there;
+    zero_status status;
+    while (!(status = executor_chunk_poll(e, region, chunk, out, &there)) && !there)
+        nanosleep(&(struct timespec){.tv_nsec = WAIT_NS}, NULL);
+    return status;
+}
+
+void executor_chunk_forget(struct executor *e) { e->access.valid = false; }
 
 void executor_chunk_written(struct executor *e) { e->access.dirty = true; }
 

@@ -6,12 +6,15 @@
 
 #include "engine/blueprint.h"
 #include "engine/engine_internal.h"
+#include "engine/saver.h"
 #include "engine/shadow.h"
 
 _Static_assert((int)TIER_DEVICE == (int)ZERO_DEVICE && (int)TIER_CPU == (int)ZERO_CPU &&
                    (int)TIER_NVME == (int)ZERO_NVME,
                "tiers are numbered alike");
 _Static_assert((int)CONFIG_ACCUMULATE_LAST == (int)ACCUMULATE_LAST, "accumulation modes are numbered alike");
+
+enum { REDUCE_STAGINGS = 2, GATHER_STAGINGS = 2 }; /* one at work while the next begins */
 
 /* ---- groups of ranks ---- */
 
@@ -40,8 +43,8 @@ static zero_status open_groups(zero_engine *e, struct zero_error *error) {
 }
 
 static zero_status open_mesh(zero_engine *e, struct zero_error *error) {
-    e->policy.mesh[AXIS_SHARD] = e->size;
-    e->policy.mesh[AXIS_REPLICATE] = 1;
+    e->policy.mesh[AXIS_SHARD] = (uint32_t)e->config.shard_ranks;
+    e->policy.mesh[AXIS_REPLICATE] = e->size / e->policy.mesh[AXIS_SHARD];
     return open_groups(e, error);
 }
 
@@ -56,11 +59,15 @@ static zero_status open_policy(zero_engine *e, struct zero_error *error) {
     for (uint32_t i = 0; i < m->regions; i++) {
         e->regions[i].frozen = region_frozen(&m->region[i]);
         e->regions[i].persistent = region_persistent(&m->region[i]);
+        e->regions[i].elements = m->region[i].padded;
     }
-    e->policy.stage = stages[STAGE_ZERO0 + e->config.stage];
+    e->policy.stage = engine_stage(e);
     e->policy.accumulation = (enum accumulation)e->config.accumulation_mode;
     e->policy.micro_steps = (uint32_t)e->config.accumulation_steps;
     e->policy.depth = (uint32_t)e->config.comm.prefetch_depth;
+    e->policy.backward_depth = (uint32_t)e->config.comm.backward_depth;
+    e->policy.live_max = e->config.live_max;
+    e->policy.ahead_max = e->config.ahead_max;
     e->policy.grad_widens = precision_widens(&e->precision);
     e->policy.forward = m->use;
     e->policy.uses = m->units;
@@ -73,13 +80,21 @@ static zero_status open_policy(zero_engine *e, struct zero_error *error) {
 
 /* ---- the plan ---- */
 
-static uint64_t staging_bytes(const zero_engine *e) {
+static uint32_t param_bits(const zero_engine *e) { return e->config.quantized_weights ? 8 : 0; }
+
+static uint32_t gradient_bits(const zero_engine *e) {
+    return e->config.quantized_gradients ? (uint32_t)e->config.comm.quantized_gradient_bits : 0;
+}
+
+static uint64_t staging_bytes(const zero_engine *e, uint64_t (*bytes)(const struct executor_options *)) {
     struct executor_options o = {.policy = (struct policy *)&e->policy,
                                  .model = &e->model,
                                  .precision = e->precision,
+                                 .param_bits = param_bits(e),
+                                 .gradient_bits = gradient_bits(e),
                                  .native_reduction = e->config.comm.reduction == CONFIG_REDUCTION_NATIVE};
     memcpy(o.group, e->group, sizeof o.group);
-    return executor_staging_bytes(&o);
+    return bytes(&o);
 }
 
 static uint64_t agreement_bytes(const zero_engine *e) { return (e->size + 1) * sizeof(struct agreement); }
@@ -121,7 +136,7 @@ static uint64_t fitting_chunk(const zero_engine *e) {
     return room > pages ? (uint64_t)((double)chunk * (double)(room - pages) / all) : chunk;
 }
 
-static struct plan_options plan_options(const zero_engine *e, uint64_t staging) {
+static struct plan_options plan_options(const zero_engine *e) {
     return (struct plan_options){.model = &e->model,
                                  .policy = &e->policy,
                                  .state_count = e->state_count,
@@ -130,15 +145,17 @@ static struct plan_options plan_options(const zero_engine *e, uint64_t staging) 
                                  .chunk_elements_max = e->config.chunk_elements_max,
                                  .slots = (uint32_t)e->config.slots,
                                  .shadow = e->config.nvme_shadow,
-                                 .staging_bytes = staging,
+                                 .staging_bytes = staging_bytes(e, executor_staging_bytes),
+                                 .gather_staging_bytes = staging_bytes(e, executor_gather_staging_bytes),
                                  .message_bytes = agreement_bytes(e) + sum_bytes(e) + PIECE_BYTES,
+                                 .checkpoint_bytes = saver_bytes(e),
                                  .precision = e->precision};
 }
 
 static zero_status make_plan(zero_engine *e, struct zero_error *error) {
-    uint64_t staging = staging_bytes(e);
-    e->policy.stagings = staging ? 2 : 0;
-    struct plan_options options = plan_options(e, staging);
+    e->policy.stagings = staging_bytes(e, executor_staging_bytes) ? REDUCE_STAGINGS : 0;
+    e->policy.gather_stagings = param_bits(e) ? GATHER_STAGINGS : 0;
+    struct plan_options options = plan_options(e);
     return plan_make(&e->plan, &options, error);
 }
 
@@ -156,7 +173,7 @@ static zero_status fit_plan(zero_engine *e, zero_status before, struct zero_erro
     if (before) return before;
     if (status) return error_pass(error, &unheard);
     if (bound[CHUNK] == e->plan.swap.chunk_elements && !bound[RESIDENT]) return ZERO_OK;
-    struct plan_options options = plan_options(e, staging_bytes(e));
+    struct plan_options options = plan_options(e);
     options.chunk_elements_max = bound[CHUNK];
     options.resident_bytes = bound[RESIDENT];
     plan_free(&e->plan);
@@ -243,6 +260,9 @@ static zero_status open_executor(zero_engine *e, struct zero_error *error) {
                                  .rank = e->rank,
                                  .threads = e->threads,
                                  .precision = e->precision,
+                                 .param_bits = param_bits(e),
+                                 .gradient_bits = gradient_bits(e),
+                                 .gradient_factor = engine_gradient_factor(e),
                                  .native_reduction = e->config.comm.reduction == CONFIG_REDUCTION_NATIVE};
     memcpy(o.group, e->group, sizeof o.group);
     for (int t = 0; t < TIERS; t++) o.memory[t] = e->tier[t]->ops->address(e->tier[t]);
@@ -288,7 +308,8 @@ static void report_plan(const zero_engine *e, zero_plan *out) {
                       .resident_state_bytes = p->row_bytes[MEMORY_STATE0] + p->row_bytes[MEMORY_STATE1],
                       .gathered_bytes = p->row_bytes[MEMORY_GATHERED],
                       .staging_bytes = p->row_bytes[MEMORY_STAGING] + p->row_bytes[MEMORY_MESSAGES] +
-                                       p->row_bytes[MEMORY_SLOTS] + p->row_bytes[MEMORY_PARAM_STAGING],
+                                       p->row_bytes[MEMORY_SLOTS] + p->row_bytes[MEMORY_PARAM_STAGING] +
+                                       p->row_bytes[MEMORY_CHECKPOINT],
                       .drive_read_bytes = p->swap.step_bytes + p->param_fetch_bytes,
                       .drive_write_bytes = p->swap.step_bytes,
                       .drive_life_steps = drive_life_steps(e),
@@ -299,6 +320,17 @@ static void report_plan(const zero_engine *e, zero_plan *out) {
         plan.reserved_bytes += reserved_bytes(e, t);
     }
     memcpy(out, &plan, out->struct_size < sizeof plan ? out->struct_size : sizeof plan);
+}
+
+/* What the limits on gathered elements came to. */
+static void log_live(const zero_engine *e) {
+    const struct config *c = &e->config;
+    if (e->rank || c->stage != 3 || (c->live_max == UINT64_MAX && c->ahead_max == UINT64_MAX)) return;
+    log_line(&e->log, e->plan.live_most > c->live_max ? ZERO_LOG_WARN : ZERO_LOG_INFO,
+             "at most %" PRIu64 " elements are gathered at once%s", e->plan.live_most,
+             e->plan.live_most > c->live_max
+                 ? ", more than zero_optimization.stage3_max_live_parameters: one unit alone needs them"
+                 : "");
 }
 
 /* What is on the drive, what that costs per step, and what the part in memory saves. */
@@ -346,6 +378,8 @@ struct blueprint engine_blueprint(zero_engine *e) {
                               .group = (struct comm_group *const(*)[STREAMS])e->group,
                               .ranks = e->size,
                               .state_count = e->state_count,
+                              .param_bits = param_bits(e),
+                              .gradient_bits = gradient_bits(e),
                               .precision = e->precision};
 }
 
@@ -376,6 +410,7 @@ zero_status zero_engine_commit(zero_engine *e, zero_plan *out) {
     status = shadow_open(e);
     if (status) return status;
     e->phase = PHASE_READY;
+    log_live(e);
     log_drive(e);
     if (out) report_plan(e, out);
     return ZERO_OK;

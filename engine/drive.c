@@ -1,6 +1,7 @@
 /* Driving the executor from the host's calls: where they wait for it. */
 #include "engine/base/clock.h"
 #include "engine/engine_internal.h"
+#include "engine/saver.h"
 #include "engine/shadow.h"
 
 enum { IDLE_NS = 200 * 1000 };
@@ -23,7 +24,7 @@ zero_status engine_drive(zero_engine *e, bool (*holds)(const struct executor *, 
     while (!status && !holds(e->executor, point)) {
         bool moved;
         status = executor_poll(e->executor, &moved);
-        if (!status && !moved && !holds(e->executor, point)) idle(e);
+        if (!status && !moved && !holds(e->executor, point)) idle(e), turn_yield(&e->lock);
     }
     update_s = executor_update_seconds(e->executor) - update_s;
     turn_give(&e->lock);
@@ -69,7 +70,8 @@ zero_status zero_engine_flush(zero_engine *e) {
     status = engine_check_pass(e, "zero_engine_flush");
     if (!status) status = engine_settle(e);
     if (status || !e->config.nvme_shadow) return status;
-    status = shadow_sync(e);
+    status = saver_finish(e);
+    if (!status) status = shadow_sync(e);
     if (!status) status = engine_call(e, &(struct comm_call){.kind = COMM_BARRIER, .what = "the flush"});
     return status ? status : shadow_commit(e);
 }
@@ -85,7 +87,8 @@ zero_status engine_check_outside(zero_engine *e, const char *what) {
 
 zero_status engine_check_between(zero_engine *e, const char *what) {
     zero_status status = engine_check_outside(e, what);
-    return status ? status : engine_check_pass(e, what);
+    if (!status) status = engine_check_pass(e, what);
+    return status ? status : saver_finish(e);
 }
 
 zero_status engine_call(zero_engine *e, const struct comm_call *call) {

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/engine_internal.h"
+#include "engine/saver.h"
 
 const char *zero_version(void) { return "0.1.0"; }
 
@@ -68,6 +69,34 @@ static void open_precision(zero_engine *e) {
     e->loss_scale = engine_loss_scale(e);
 }
 
+const struct stage *engine_stage(const zero_engine *e) {
+    static const enum stage_index rows[][3] = {
+        [0] = {STAGE_ZERO0},
+        [1] = {STAGE_ZERO1},
+        [2] = {STAGE_ZERO2},
+        [3] = {[CONFIG_RESHARD_ALL] = STAGE_ZERO3,
+               [CONFIG_RESHARD_NONE] = STAGE_ZERO3_KEEP,
+               [CONFIG_RESHARD_GROUP] = STAGE_HPZ},
+    };
+    return stages[rows[e->config.stage][e->config.reshard]];
+}
+
+static void log_mesh(const zero_engine *e) {
+    uint64_t group = e->config.shard_ranks;
+    if (group == e->size) return;
+    log_line(&e->log, ZERO_LOG_INFO, "ranks share in %" PRIu64 " groups of %" PRIu64 ": %s", e->size / group,
+             group,
+             e->config.reshard == CONFIG_RESHARD_GROUP
+                 ? "each keeps a second shard of the parameters between forward and backward"
+                 : "each cuts one copy, and gradients are added over the copies after that");
+    if (e->config.node_group % group)
+        log_line(&e->log, ZERO_LOG_WARN,
+                 "groups of %" PRIu64
+                 " adjacent ranks reach over the bounds of nodes, which are whole for groups of "
+                 "%" PRIu64 ": number ranks node by node (mpirun --map-by slot), or choose a divisor of that",
+                 group, e->config.node_group);
+}
+
 static void log_choices(const zero_engine *e) {
     if (e->rank) return;
     for (uint64_t i = 0; i < e->config.line_count; i++)
@@ -77,9 +106,22 @@ static void log_choices(const zero_engine *e) {
     log_line(&e->log, ZERO_LOG_INFO,
              "%s, %" PRIu32 " ranks over %s, %" PRIu32
              " threads each, compute in %s, gradients reduced %s in %s",
-             stages[STAGE_ZERO0 + e->config.stage]->name, e->size, comm_name(e->comm), e->threads,
-             dtype_name(e->precision.compute), modes[e->config.accumulation_mode],
-             dtype_name(e->precision.reduced));
+             engine_stage(e)->name, e->size, comm_name(e->comm), e->threads, dtype_name(e->precision.compute),
+             modes[e->config.accumulation_mode], dtype_name(e->precision.reduced));
+    log_mesh(e);
+    if (e->config.prescale && e->config.predivide != 1)
+        log_line(&e->log, ZERO_LOG_WARN,
+                 "gradient_predivide_factor = %g: has no effect beside prescale_gradients, which divides by "
+                 "all ranks",
+                 e->config.predivide);
+    if (e->config.quantized_weights)
+        log_line(&e->log, ZERO_LOG_WARN,
+                 "inexact by request (zero_quantized_weights): parameters are gathered in blockwise int8");
+    if (e->config.quantized_gradients)
+        log_line(
+            &e->log, ZERO_LOG_WARN,
+            "inexact by request (zero_quantized_gradients): gradients are reduced in blockwise int%" PRIu64,
+            e->config.comm.quantized_gradient_bits);
     if (e->precision.state != DTYPE_F32)
         log_line(&e->log, ZERO_LOG_WARN,
                  "inexact by request (bf16.bf16_optimizer_states): optimizer states are bf16, rounded "
@@ -123,6 +165,7 @@ zero_engine *zero_engine_init(const char *json) { return zero_engine_init_with(j
 
 void zero_engine_destroy(zero_engine *e) {
     if (!e) return;
+    saver_drop(e);
     progress_stop(e->progress);
     bool failed = e->error.code || (e->comm && comm_error(e->comm)->code);
     bool peers_use_it = e->size > 1 && (failed || (e->executor && executor_in_flight(e->executor)));

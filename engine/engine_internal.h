@@ -55,6 +55,8 @@ struct zero_engine {
     struct loss_scale loss_scale; /* 1 unless compute is fp16 */
     struct reservation reservation[RESERVATIONS_MAX];
     uint32_t reservations;
+    struct saver *saver;           /* a save in the background; NULL: none */
+    struct zero_error saved;       /* how the last one ended */
     struct manifest_entries notes; /* the host's, for checkpoints */
     uint8_t *sum_message, *piece;  /* in the plan's messages */
 
@@ -97,6 +99,9 @@ zero_status engine_join(zero_engine *engine, const char *json, const zero_runtim
 
 uint32_t local_ranks(const zero_local *local);
 struct local_world *local_world_of(const zero_local *local);
+
+/* The stage's row of placements. */
+const struct stage *engine_stage(const zero_engine *engine);
 
 /* What may outlive an engine, because peers may still read it. */
 struct kept *kept_create(void);
@@ -145,7 +150,11 @@ zero_status borrowed_check(const zero_engine *engine, struct zero_error *error);
 void borrowed_take_weights(zero_engine *engine, struct model_param *param, const void *flat);
 void borrowed_give_gradients(const zero_engine *engine, struct model_param *param, void *flat, bool add);
 
-/* What makes the sum of gradients their mean over ranks and micro-steps: unscaled, too. */
+/* What gradients are multiplied with before they are sent; 0: nothing. */
+float engine_gradient_factor(const zero_engine *engine);
+
+/* What makes of the sum of what was sent the gradient that is asked for: the mean over micro-steps, and over ranks or
+ * not; unscaled, too. */
 double engine_mean(const zero_engine *engine);
 
 /* As the configuration has it at the start of a training. */

@@ -12,7 +12,8 @@ static const uint8_t in_flight[STREAMS] = {
     [STREAM_FETCH] = 0,   [STREAM_STORE] = 0,  [STREAM_PARAM] = 8,  [STREAM_CONTROL] = 1};
 
 uint32_t executor_requests_max(const struct plan *plan) {
-    return TRANSFERS_MAX * (plan->swap.slots + in_flight[STREAM_PARAM]);
+    uint32_t access = 1;
+    return TRANSFERS_MAX * (plan->swap.slots + in_flight[STREAM_PARAM] + access);
 }
 
 /* ---- opening ---- */
@@ -319,6 +320,12 @@ static bool can_start(const struct executor *e, const struct operation *op, uint
     return !op->pipe.used || (int64_t)e->stream[op->pipe.stream].retired >= op->pipe.value + item;
 }
 
+static bool held_back(const struct executor *e, const struct operation *op) {
+    return op->kind == OP_UPDATE && e->go && !atomic_load_explicit(&e->go[op->region], memory_order_acquire);
+}
+
+void executor_hold(struct executor *e, const atomic_uchar *go) { e->go = go; }
+
 static void retire(struct timeline *line) {
     while (line->retired < line->started && line->item[line->retired & line->item_mask].done) {
         const struct task *task = line->item[line->retired & line->item_mask].task;
@@ -342,7 +349,7 @@ static zero_status test_in_flight(struct executor *e, struct timeline *line, boo
 static zero_status start_ready(struct executor *e, struct timeline *line, bool *out_moved) {
     while (line->tasks_started < line->tasks_emitted && line->started - line->retired < line->capacity) {
         struct task *task = &line->task[line->tasks_started & line->task_mask];
-        if (!can_start(e, &task->op, line->next)) break;
+        if (!can_start(e, &task->op, line->next) || held_back(e, &task->op)) break;
         struct item *item = &line->item[line->started & line->item_mask];
         *item = (struct item){.task = task, .index = line->next};
         zero_status status = perform_start(e, item);

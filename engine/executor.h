@@ -13,6 +13,8 @@
 #ifndef ZERO_ENGINE_EXECUTOR_H
 #define ZERO_ENGINE_EXECUTOR_H
 
+#include <stdatomic.h>
+
 #include "engine/comm/comm.h"
 #include "engine/device/device.h"
 #include "engine/plan.h"
@@ -30,10 +32,13 @@ struct agreement {
     double lr[AGREE_GROUPS_MAX];
     uint64_t trace;       /* hash of all operations emitted */
     uint64_t fingerprint; /* of all collectives posted */
+    struct save_report {
+        uint64_t state, bytes, checksum; /* saver.h; of this rank's file */
+    } save;
 };
 
-/* Posted since the opening: gathers and reductions of the policy alone. Elements and bytes sent by this rank.
- */
+/* Posted since the opening: gathers and reductions of the policy alone. Elements and bytes sent by this rank, also
+ * where elements are sent in fewer bytes than they have. */
 struct traffic {
     uint64_t gather_calls, gather_elements, reduce_calls, reduce_elements, bytes;
 };
@@ -61,6 +66,10 @@ struct executor_options {
     uint32_t rank, threads;
     bool native_reduction;
     struct precision precision;
+    float gradient_factor; /* of gradients, rounded to the message's type, before they are sent; 0: none */
+    /* Bits of what is sent in place of them: 8 or 4 (kernels/quantize.h); 0: they are sent as they are. */
+    uint32_t param_bits; /* of parameters that are gathered from shards: policy->gather_stagings is not 0 */
+    uint32_t gradient_bits;            /* of gradients that are scattered */
     const struct performer *performer; /* NULL: the mechanisms perform. Else they may all be NULL */
     struct agreement *agreements;      /* comm_size + 1 of them: the first is this rank's contribution */
 };
@@ -71,11 +80,14 @@ struct executor;
 uint32_t executor_requests_max(const struct plan *plan);
 
 /* The scratch that one reduction needs at most: for the plan, before opening. Reads policy, model, group,
- * native_reduction and precision. */
+ * native_reduction, gradient_bits and precision. */
 uint64_t executor_staging_bytes(const struct executor_options *options);
 
+/* The same of a quantised gather; reads param_bits, too. */
+uint64_t executor_gather_staging_bytes(const struct executor_options *options);
+
 /* The shape of what a gather or a reduction posts: kind, types and count, no buffers. Reads what
- * executor_staging_bytes reads. */
+ * executor_staging_bytes and executor_gather_staging_bytes read. */
 struct comm_call executor_call(const struct executor_options *options, const struct operation *op);
 
 zero_status executor_open(const struct executor_options *options, struct executor **out,
@@ -103,6 +115,10 @@ zero_status executor_apply(struct executor *executor, bool skip, float scale,
 zero_status executor_written(struct executor *executor);
 zero_status executor_flush(struct executor *executor);
 
+/* From now on the update of region r starts only where go[r] is not 0: its state is being read elsewhere until then. The
+ * caller's, `regions` of them, set by any thread; NULL: all may start. */
+void executor_hold(struct executor *executor, const atomic_uchar *go);
+
 /* ---- progress ---- */
 
 zero_status executor_poll(struct executor *executor, bool *out_moved);
@@ -129,8 +145,12 @@ void *executor_grad_shard(const struct executor *executor,
 
 /* ---- chunks on the drive, for the host, between steps and with nothing in flight ---- */
 
-/* The last slot holds the chunk: loads it if it is another one. *out: the slot's address. */
+/* The last slot holds the chunk: loads it if it is another one. *out: the slot's address. _poll does not wait: call it
+ * again until it is there; a chunk whose update is held back may be read so while others move. */
 zero_status executor_chunk(struct executor *executor, uint32_t region, uint32_t chunk, uint8_t **out);
+zero_status executor_chunk_poll(struct executor *executor, uint32_t region, uint32_t chunk, uint8_t **out,
+                                bool *out_there);
+void executor_chunk_forget(struct executor *executor); /* what the slot holds will be old */
 /* It was written there: it goes to the drive before another one comes, or the next pass begins. */
 void executor_chunk_written(struct executor *executor);
 /* Some rank's chunks are written: what was fetched ahead is old. All ranks call it, for all must emit alike. */

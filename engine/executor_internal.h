@@ -42,9 +42,12 @@ struct stored {
     bool resumed;         /* an earlier process stored the state: its tag alone says what it was */
 };
 
-struct access { /* of the host, between steps: the chunk that is in the last slot */
+struct
+    access { /* of the host, between steps, or of a save in the background: the chunk that is in the last slot */
     bool valid, dirty;
     uint32_t region, chunk;
+    bool coming; /* it is on its way: `item` */
+    struct item item;
 };
 
 struct scalar_set {
@@ -61,6 +64,7 @@ struct executor {
     struct stored *stored; /* per chunk of all regions */
     uint64_t epoch;        /* with a shadow: of what is stored now; 1 + the last one that was committed */
     struct access access;
+    const atomic_uchar *go;               /* executor_hold */
     struct operation_list list, expanded; /* scratch of one event, and of one of its operations */
     uint32_t *bound;   /* [2][regions]: the interval that holds full parameters, full gradient */
     bool *live;        /* per buffer: an interval that is open */
@@ -89,6 +93,18 @@ zero_status submit(struct executor *e, struct item *item, const struct device_wo
 
 /* update.c */
 zero_status start_update(struct executor *e, struct item *item);
+
+/* quantized.c: a gather or a scatter of codes: what is posted in its place, and what is made of what came. */
+/* The shape of what is posted in place of a call of elements; as it is, where nothing is coded. */
+struct comm_call coded_call(const struct executor_options *o, const struct operation *op,
+                            struct comm_call call);
+bool gathers_codes(const struct item *item);
+void code_gather(struct executor *e, const struct item *item, struct comm_call *call);
+void decode_gather(struct executor *e, const struct item *item);
+uint64_t reduce_code_bytes(const struct executor_options *o, uint64_t share, uint32_t members);
+bool reduces_codes(const struct executor *e, const struct item *item);
+void code_reduce(struct executor *e, const struct item *item, struct comm_call *call);
+void decode_reduce(struct executor *e, const struct item *item, void *target, uint64_t share);
 
 /* transfer.c: chunks to and from the drive. */
 zero_status start_fetch(struct executor *e, struct item *item);

@@ -1,9 +1,13 @@
 #include "engine/held.h"
 
 #include <string.h>
+#include <time.h>
 
+#include "engine/saver.h"
 #include "kernels/cast.h"
 #include "kernels/state_format.h"
+
+enum { CHUNK_WAIT_NS = 20 * 1000 };
 
 struct part held_part(const zero_engine *e, uint32_t region, zero_kind kind) {
     const struct region *r = &e->regions[region];
@@ -61,6 +65,21 @@ static uint64_t in_memory(const zero_engine *e, uint32_t region, uint32_t array)
     return array == HELD_GRADIENT ? UINT64_MAX : swap_resident_elements(swap, region);
 }
 
+/* Without the lock while it waits: others may be moving, where a save in the background reads. Its failure is the
+ * executor's, which all others meet at their next call. */
+static zero_status load_chunk(zero_engine *e, uint32_t region, uint32_t index, uint8_t **out) {
+    for (bool there = false;;) {
+        struct zero_error error;
+        turn_take(&e->lock);
+        zero_status status = executor_chunk_poll(e->executor, region, index, out, &there);
+        error = *executor_error(e->executor);
+        turn_give(&e->lock);
+        if (status) return saver_is_me(e) ? refuse(status, "%s", error.message) : engine_fail(e, &error);
+        if (there) return ZERO_OK;
+        nanosleep(&(struct timespec){.tv_nsec = CHUNK_WAIT_NS}, NULL);
+    }
+}
+
 /* Finds the element `at` of the shard, and what follows it in the same place. */
 static zero_status find(zero_engine *e, uint32_t region, uint32_t array, uint64_t at, uint64_t count,
                         struct piece *out) {
@@ -74,10 +93,8 @@ static zero_status find(zero_engine *e, uint32_t region, uint32_t array, uint64_
     uint32_t index = (uint32_t)(at / swap->chunk_elements);
     struct chunk c = swap_chunk(swap, region, index);
     uint8_t *slot;
-    turn_take(&e->lock);
-    zero_status status = executor_chunk(e->executor, region, index, &slot);
-    turn_give(&e->lock);
-    if (status) return engine_fail(e, executor_error(e->executor));
+    zero_status status = load_chunk(e, region, index, &slot);
+    if (status) return status;
     slot += array == HELD_PARAMS ? swap->slot_param : c.array[array];
     *out = piece_at(slot, dtype, at - c.first, min64(count, c.first + c.count - at), true);
     return ZERO_OK;

@@ -13,33 +13,30 @@
 struct seat {
     enum comm_transport transport;
     struct comm_options options;
-    uint32_t node_ranks; /* on this node; 1 where nobody says */
 };
 
 /* Who the ranks are: the host program says, or the launcher does. */
 static zero_status find_seat(const zero_runtime *runtime, struct seat *out, struct zero_error *error) {
-    *out = (struct seat){.transport = COMM_SELF, .options = {.size = 1}, .node_ranks = 1};
+    *out = (struct seat){.transport = COMM_SELF, .options = {.size = 1}};
     if (runtime->plan_ranks) {
         out->transport = COMM_MIRROR;
         out->options.size = runtime->plan_ranks;
         out->options.mirrors = runtime->plan_ranks == 1  ? COMM_SELF
                                : runtime->plan_processes ? COMM_MPI
                                                          : COMM_LOCAL;
-        out->node_ranks = runtime->plan_node_ranks ? runtime->plan_node_ranks : runtime->plan_ranks;
         return ZERO_OK;
     }
     if (runtime->local) {
         out->transport = COMM_LOCAL;
         out->options.local = local_world_of(runtime->local);
         out->options.rank = runtime->local_rank;
-        out->options.size = out->node_ranks = local_ranks(runtime->local);
+        out->options.size = local_ranks(runtime->local);
         if (runtime->local_rank < local_ranks(runtime->local)) return ZERO_OK;
         return error_set(error, ZERO_E_ARGUMENT, "local_rank %" PRIu32 " of a world of %" PRIu32 " ranks",
                          runtime->local_rank, local_ranks(runtime->local));
     }
     if (runtime->mpi_comm) { /* it knows its rank and size; the launcher's are those of its own world */
-        *out =
-            (struct seat){.transport = COMM_MPI, .options = {.mpi_comm = runtime->mpi_comm}, .node_ranks = 1};
+        *out = (struct seat){.transport = COMM_MPI, .options = {.mpi_comm = runtime->mpi_comm}};
         return ZERO_OK;
     }
     struct launch launch;
@@ -48,7 +45,6 @@ static zero_status find_seat(const zero_runtime *runtime, struct seat *out, stru
     out->transport = launch.transport;
     out->options.rank = launch.rank;
     out->options.size = launch.size;
-    if (launch.local_size) out->node_ranks = launch.local_size;
     return ZERO_OK;
 }
 
@@ -90,7 +86,6 @@ static uint32_t choose_threads(const zero_engine *e, uint32_t asked, uint32_t cp
 static zero_status open_comm(zero_engine *e, const zero_runtime *runtime, struct zero_error *error) {
     struct seat seat;
     zero_status status = find_seat(runtime, &seat, error);
-    e->node_ranks = seat.node_ranks;
     if (status) return status;
     seat.options.timeout_s = e->config.comm.timeout_s;
     seat.options.log = e->log;
@@ -105,6 +100,31 @@ static zero_status open_comm(zero_engine *e, const zero_runtime *runtime, struct
     status = comm_group_open(e->comm, all, e->size, &e->world);
     free(all);
     return status ? error_pass(error, comm_error(e->comm)) : ZERO_OK;
+}
+
+/* Which ranks share a node, by the hosts' names. */
+static zero_status find_nodes(zero_engine *e, struct zero_error *error) {
+    uint64_t *host = kept_message(e->kept, (e->size + 1) * sizeof *host);
+    if (!host) {
+        error_set(error, ZERO_E_MEMORY, "no memory to compare nodes");
+        comm_fail(e->comm, error);
+        return error->code;
+    }
+    char name[256] = "";
+    gethostname(name, sizeof name - 1);
+    host[0] = hash_string(HASH_START, name);
+    struct comm_call call = {.kind = COMM_ALL_GATHER,
+                             .dtype = DTYPE_U8,
+                             .target_dtype = DTYPE_U8,
+                             .count = sizeof *host,
+                             .what = "the ranks' nodes",
+                             .source = host,
+                             .target = host + 1};
+    if (comm_run(e->world, &call)) return error_pass(error, comm_error(e->comm));
+    e->node_ranks = 0;
+    for (uint32_t r = 0; r < e->size; r++) e->node_ranks += host[r + 1] == host[0];
+    e->config.found_node_ranks = launch_node_group(host + 1, e->size);
+    return ZERO_OK;
 }
 
 /* What a rank tells of its configuration and its CPUs. */
@@ -179,6 +199,9 @@ zero_status engine_join(zero_engine *e, const char *json, const zero_runtime *ru
         config_read_model(&e->config, runtime->model, &mine);
     zero_status status = open_comm(e, runtime, error);
     if (status && mine.code) *error = mine; /* more to the point */
+    if (!status) status = find_nodes(e, error);
+    if (runtime->plan_ranks && runtime->plan_node_ranks)
+        e->node_ranks = runtime->plan_node_ranks, e->config.found_node_ranks = runtime->plan_node_ranks;
     if (status) return error->code;
     if (!mine.code) config_resolve(&e->config, e->size, &mine);
     struct cpus cpus = find_cpus();

@@ -69,9 +69,10 @@ static zero_status test_done(struct executor *e, struct item *item, bool *out_do
 
 /* ---- collectives ---- */
 
-/* A gather or a reduction; what comm counts for the one call is this operation's. */
+/* A gather or a reduction; what comm counts for the one call is this operation's. `codes`: it sends the codes of
+ * shares of so many elements; 0: it sends elements. */
 static zero_status post_counted(struct executor *e, struct item *item, struct comm_group *group,
-                                const struct comm_call *call) {
+                                const struct comm_call *call, uint64_t codes) {
     struct traffic *t = &e->traffic;
     bool gathers = item->task->op.kind == OP_GATHER;
     struct comm_counters before, after;
@@ -80,7 +81,8 @@ static zero_status post_counted(struct executor *e, struct item *item, struct co
     comm_counters_read(e->o.comm, &after);
     *(gathers ? &t->gather_calls : &t->reduce_calls) += after.calls[call->kind] - before.calls[call->kind];
     *(gathers ? &t->gather_elements : &t->reduce_elements) +=
-        after.elements[call->kind] - before.elements[call->kind];
+        codes ? (comm_group_size(group) - 1) * codes
+              : after.elements[call->kind] - before.elements[call->kind];
     t->bytes += after.bytes - before.bytes;
     return status;
 }
@@ -94,7 +96,8 @@ static bool scatters(const struct operation *op) {
     return op->reads > 0; /* else it is the shard's sum over the replicate axis */
 }
 
-struct comm_call executor_call(const struct executor_options *o, const struct operation *op) {
+/* Of elements, before any are coded. */
+static struct comm_call element_call(const struct executor_options *o, const struct operation *op) {
     const struct model_region *region = &o->model->region[op->region];
     struct comm_call call = {.tag = op->region, .what = o->model->unit[region->unit]->name};
     if (op->kind == OP_GATHER) {
@@ -113,16 +116,28 @@ struct comm_call executor_call(const struct executor_options *o, const struct op
     return call;
 }
 
+struct comm_call executor_call(const struct executor_options *o, const struct operation *op) {
+    return coded_call(o, op, element_call(o, op));
+}
+
 static zero_status start_gather(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
     struct comm_group *group = e->o.group[op->axes][op->stream];
-    struct comm_call call = executor_call(&e->o, op);
+    struct comm_call call = element_call(&e->o, op);
     uint8_t *source = buffer_address(e, item->task->read[0]);
     bool in_place = op->read[0].kind == BUFFER_PARAM_FULL || op->read[0].kind == BUFFER_GRAD_FULL;
     if (in_place) source += comm_group_index(group) * call.count * dtype_bytes(call.dtype);
     call.source = source;
     call.target = buffer_address(e, item->task->write[0]);
-    return post_counted(e, item, group, &call);
+    uint64_t codes = gathers_codes(item) ? call.count : 0;
+    if (codes) code_gather(e, item, &call);
+    return post_counted(e, item, group, &call, codes);
+}
+
+static zero_status test_gather(struct executor *e, struct item *item, bool *out_done) {
+    zero_status status = test_comm(e, item, out_done);
+    if (!status && *out_done && gathers_codes(item)) decode_gather(e, item);
+    return status;
 }
 
 static void add_norm_f32(void *user, const void *block, uint64_t first, uint64_t count) {
@@ -154,20 +169,34 @@ uint64_t executor_staging_bytes(const struct executor_options *o) {
                                      .native = o->native_reduction};
             uint32_t parts = scatter ? comm_group_size(group) : o->policy->mesh[AXIS_SHARD];
             call.count = o->model->region[i].padded / parts;
-            uint64_t bytes = comm_staging_bytes(group, &call);
+            uint64_t bytes = scatter && o->gradient_bits ? reduce_code_bytes(o, call.count, parts)
+                                                         : comm_staging_bytes(group, &call);
             if (bytes > most) most = bytes;
         }
     return most;
 }
 
-/* A message narrower than the gradient, or of another narrow type, takes the gradient's place: after its
+enum { STEP_ELEMENTS = 1024 };
+
+static void cast_step(void *target, enum dtype to, const void *source, enum dtype from, float factor,
+                      uint64_t count) {
+    float wide[STEP_ELEMENTS];
+    if (factor == 0) {
+        cast(target, to, source, from, count);
+        return;
+    }
+    cast(wide, DTYPE_F32, source, from, count);
+    for (uint64_t i = 0; i < count; i++) wide[i] *= factor;
+    cast(target, to, wide, DTYPE_F32, count);
+}
+
+/* A message narrower than the gradient, of another narrow type or multiplied, takes the gradient's place: after its
  * reduction nobody reads it. Element i lands at or below where it was, so that going upwards loses nothing. */
-static void *cast_in_place(void *data, enum dtype from, enum dtype to, uint64_t count) {
-    enum { STEP_ELEMENTS = 1024 };
+static void *cast_in_place(void *data, enum dtype from, enum dtype to, float factor, uint64_t count) {
     float step[STEP_ELEMENTS];
-    for (uint64_t i = 0; i < count && from != to; i += STEP_ELEMENTS) {
+    for (uint64_t i = 0; i < count && (from != to || factor != 0); i += STEP_ELEMENTS) {
         uint64_t n = count - i < STEP_ELEMENTS ? count - i : STEP_ELEMENTS;
-        cast(step, to, (uint8_t *)data + i * dtype_bytes(from), from, n);
+        cast_step(step, to, (uint8_t *)data + i * dtype_bytes(from), from, factor, n);
         memcpy((uint8_t *)data + i * dtype_bytes(to), step, n * dtype_bytes(to));
     }
     return data;
@@ -175,22 +204,37 @@ static void *cast_in_place(void *data, enum dtype from, enum dtype to, uint64_t 
 
 static void *message_of(struct executor *e, const struct task *task) {
     return cast_in_place(buffer_address(e, task->read[0]), e->o.precision.compute, e->o.precision.message,
-                         e->o.model->region[task->op.region].padded);
+                         e->o.gradient_factor, e->o.model->region[task->op.region].padded);
+}
+
+static void *reduce_target(const struct executor *e, const struct item *item) {
+    const struct operation *op = &item->task->op;
+    return own_part_address(e, op->write[0], item->task->write[0],
+                            grad_shard_placement(policy_region(e, op->region)), e->o.precision.reduced);
 }
 
 static zero_status start_reduce(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
-    const struct region *r = policy_region(e, op->region);
-    struct comm_call call = executor_call(&e->o, op);
-    call.target =
-        own_part_address(e, op->write[0], item->task->write[0], grad_shard_placement(r), call.target_dtype);
+    struct comm_call call = element_call(&e->o, op);
+    call.target = reduce_target(e, item);
     call.source = scatters(op) ? message_of(e, item->task) : call.target;
     call.staging = op->writes > 1 ? buffer_address(e, item->task->write[1]) : NULL;
     call.written = scatters(op) && op->final ? add_norm[call.target_dtype] : NULL;
     call.written_user = &e->norm[op->region];
+    uint64_t codes = reduces_codes(e, item) ? call.count : 0;
+    if (codes) code_reduce(e, item, &call);
     e->norm[op->region] = 0;
     e->normed[op->region] = call.written != NULL;
-    return post_counted(e, item, e->o.group[op->axes][op->stream], &call);
+    return post_counted(e, item, e->o.group[op->axes][op->stream], &call, codes);
+}
+
+static zero_status test_reduce(struct executor *e, struct item *item, bool *out_done) {
+    const struct operation *op = &item->task->op;
+    struct placement cut = grad_shard_placement(policy_region(e, op->region));
+    zero_status status = test_comm(e, item, out_done);
+    if (!status && *out_done && reduces_codes(e, item))
+        decode_reduce(e, item, reduce_target(e, item), shard_elements(e, op->region, cut));
+    return status;
 }
 
 /* ---- the agreement ---- */
@@ -280,8 +324,8 @@ static const struct {
     zero_status (*start)(struct executor *e, struct item *item);
     zero_status (*test)(struct executor *e, struct item *item, bool *out_done);
 } performers[OP_KINDS] = {
-    [OP_COMPUTE] = {start_nothing, test_compute}, [OP_GATHER] = {start_gather, test_comm},
-    [OP_REDUCE] = {start_reduce, test_comm},      [OP_RELEASE] = {start_nothing, test_done},
+    [OP_COMPUTE] = {start_nothing, test_compute}, [OP_GATHER] = {start_gather, test_gather},
+    [OP_REDUCE] = {start_reduce, test_reduce},    [OP_RELEASE] = {start_nothing, test_done},
     [OP_UPDATE] = {start_update, test_device},    [OP_COPY] = {start_copy, test_device},
     [OP_CLEAR] = {start_clear, test_device},      [OP_AGREE] = {start_agree, test_comm},
     [OP_FETCH] = {start_fetch, test_transfer},    [OP_STORE] = {start_store, test_transfer},

@@ -20,7 +20,8 @@ const char *memory_row_name(enum memory_row row) {
                                                    [MEMORY_RECORDS] = "chunks of optimizer state",
                                                    [MEMORY_COMMITS] = "commit records",
                                                    [MEMORY_SLOTS] = "chunk staging",
-                                                   [MEMORY_PARAM_STAGING] = "parameter staging"};
+                                                   [MEMORY_PARAM_STAGING] = "parameter staging",
+                                                   [MEMORY_CHECKPOINT] = "checkpoint staging"};
     return names[row];
 }
 
@@ -126,11 +127,15 @@ static void note(struct plan *plan, struct intervals *intervals, const struct po
             uint64_t bytes = part_bytes(plan, op->write[k].region, (struct placement){{REPLICATE, REPLICATE}},
                                         plan->precision.compute);
             *slot = interval_begin(intervals, op->write[k], *slot, bytes, tick);
+            if (op->kind == OP_GATHER) plan->live += policy->region[op->region].elements;
         }
+        if (op->kind == OP_RELEASE && op->object == OBJECT_PARAM)
+            plan->live -= policy->region[op->region].elements;
+        if (plan->live > plan->live_most) plan->live_most = plan->live;
         if (op->kind == OP_RELEASE) {
             /* A gradient's reduction has only just begun when it is released: it keeps its place for one use
              * more, so that the next backward need not wait for it. */
-            uint32_t lag = op->object == OBJECT_GRAD && policy->depth ? 2 : 0;
+            uint32_t lag = op->object == OBJECT_GRAD && policy->backward_depth ? 2 : 0;
             interval_end(intervals, op->write[0], tick + lag);
         }
     }
@@ -238,7 +243,7 @@ static zero_status allocate_tables(struct plan *plan, const struct plan_options 
                                    struct zero_error *error) {
     const struct policy *p = o->policy;
     uint32_t slots = 4 * p->uses * USE_REGIONS_MAX * 2;
-    plan->fixed_width = p->regions * OPTIMIZER_STATES_MAX + p->stagings + PARAM_STAGINGS;
+    plan->fixed_width = p->regions * OPTIMIZER_STATES_MAX + p->stagings + p->gather_stagings + PARAM_STAGINGS;
     plan->capacity = BUFFER_KINDS * plan->fixed_width + slots;
     plan->buffer = calloc(plan->capacity, sizeof *plan->buffer);
     plan->fixed = malloc(BUFFER_KINDS * plan->fixed_width * sizeof *plan->fixed);
@@ -268,6 +273,7 @@ static void place_tiers(struct plan *plan, const struct plan_options *o) {
     plan->row_tier[MEMORY_OFFLOADED_PARAMETERS] = o->param_tier;
     plan->row_tier[MEMORY_RECORDS] = plan->row_tier[MEMORY_COMMITS] = TIER_NVME;
     plan->row_tier[MEMORY_SLOTS] = plan->row_tier[MEMORY_PARAM_STAGING] = TIER_CPU;
+    plan->row_tier[MEMORY_CHECKPOINT] = TIER_CPU;
 }
 
 zero_status plan_make(struct plan *plan, const struct plan_options *o, struct zero_error *error) {
@@ -284,8 +290,11 @@ zero_status plan_make(struct plan *plan, const struct plan_options *o, struct ze
     for (uint32_t i = 0; i < o->policy->regions; i++) fix_region(plan, i, o->state_count);
     for (uint32_t k = 0; k < o->policy->stagings; k++)
         fix(plan, BUFFER_STAGING, k, MEMORY_STAGING, o->staging_bytes);
+    for (uint32_t k = 0; k < o->policy->gather_stagings; k++)
+        fix(plan, BUFFER_GATHER_STAGING, k, MEMORY_STAGING, o->gather_staging_bytes);
     fix_staging(plan);
     plan->row_bytes[MEMORY_MESSAGES] = o->message_bytes;
+    plan->row_bytes[MEMORY_CHECKPOINT] = o->checkpoint_bytes;
     status = intervals_open(&intervals, 4 * o->policy->uses * USE_REGIONS_MAX * 2, error);
     if (!status) status = dry_run(plan, &intervals, error);
     for (uint32_t i = 0; i < intervals.count && !status; i++)

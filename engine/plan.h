@@ -30,6 +30,7 @@ enum memory_row {
     MEMORY_COMMITS,              /* with a shadow: a page each for the last two steps that are whole */
     MEMORY_SLOTS,                /* of the staging ring, and one more for access between steps */
     MEMORY_PARAM_STAGING,        /* shards of parameters on their way from the drive */
+    MEMORY_CHECKPOINT,           /* of a save in the background: what waits for the drive */
     MEMORY_ROWS
 };
 
@@ -50,8 +51,10 @@ struct plan_options {
     uint32_t slots;
     uint64_t resident_bytes;
     bool shadow;
-    uint64_t staging_bytes; /* of one staging buffer; policy->stagings of them */
+    uint64_t staging_bytes;        /* of one staging buffer; policy->stagings of them */
+    uint64_t gather_staging_bytes; /* the same of quantised gathers */
     uint64_t message_bytes;
+    uint64_t checkpoint_bytes; /* 0: saves are not in the background */
     struct precision precision;
 };
 
@@ -72,6 +75,7 @@ struct plan {
     uint64_t tier_bytes[TIERS];
     enum tier_kind param_tier;
     bool shadow;
+    uint64_t live, live_most;   /* elements gathered at once: in the dry run at present, and at most */
     uint64_t param_fetch_bytes; /* that the gathers of one step's passes read from the drive */
 };
 

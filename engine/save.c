@@ -9,29 +9,17 @@
 
 #include "engine/base/clock.h"
 #include "engine/checkpoint/checksum.h"
-#include "engine/checkpoint/shard.h"
 #include "engine/checkpoint/steps.h"
 #include "engine/config/key.h"
 #include "engine/held.h"
+#include "engine/save.h"
 #include "engine/saved.h"
+#include "engine/saver.h"
 
 _Static_assert((int)BLOCK_BYTES == (int)PIECE_BYTES, "a checkpoint's block passes through the plan's piece");
 _Static_assert((int)MANIFEST_NAME_BYTES == (int)NAME_BYTES_MAX, "names fit");
 
 #define TOKEN_NAME "token"
-
-struct save {
-    zero_engine *e;
-    struct storage *storage;
-    const char *root;
-    char written[STORAGE_PATH_BYTES];
-    struct manifest manifest;
-    uint32_t *model_param; /* by the manifest's parameter */
-    struct piece *piece;
-    uint32_t pieces;
-    uint64_t word[2];       /* what this rank says at the end of a phase */
-    const struct said *all; /* what all said at the end of the one before */
-};
 
 /* ---- what there is to save ---- */
 
@@ -102,18 +90,24 @@ static void add_piece(struct save *s, const struct part *part, const struct mani
         s->piece[s->pieces++] = (struct piece){param, kind, begin - p->offset, end - begin};
 }
 
-/* Region by region and kind by kind, as the state lies on its tier. */
-static zero_status list_pieces(struct save *s, struct zero_error *error) {
+static void add_region(struct save *s, uint32_t region) {
     const struct manifest *m = &s->manifest;
-    s->piece = calloc((size_t)m->params * (1 + m->states) + 1, sizeof *s->piece);
+    struct part part = saved_part(s->e, region);
+    for (uint32_t kind = 0; kind <= m->states; kind++)
+        for (uint32_t i = 0; i < m->params; i++)
+            if (s->e->model.param[s->model_param[i]].region == region)
+                add_piece(s, &part, &m->param[i], kind);
+}
+
+/* Region by region in the order of the updates, then those that are never updated; kind by kind, as the state lies on its
+ * tier. */
+static zero_status list_pieces(struct save *s, struct zero_error *error) {
+    const struct policy *p = &s->e->policy;
+    s->piece = calloc((size_t)s->manifest.params * (1 + s->manifest.states) + 1, sizeof *s->piece);
     if (!s->piece) return no_memory(error);
-    for (uint32_t region = 0; region < s->e->model.regions; region++) {
-        struct part part = saved_part(s->e, region);
-        for (uint32_t kind = 0; kind <= m->states; kind++)
-            for (uint32_t i = 0; i < m->params; i++)
-                if (s->e->model.param[s->model_param[i]].region == region)
-                    add_piece(s, &part, &m->param[i], kind);
-    }
+    for (uint32_t i = 0; i < p->refreshes; i++) add_region(s, p->refresh[i]);
+    for (uint32_t region = 0; region < p->regions; region++)
+        if (p->region[region].frozen) add_region(s, region);
     return ZERO_OK;
 }
 
@@ -127,7 +121,7 @@ static zero_status print_token(struct save *s, uint64_t nonce, struct zero_error
 }
 
 /* Says: rank 0 a number that it left in the directory; every rank how many bytes it will write. */
-static zero_status prepare(struct save *s, struct zero_error *error) {
+zero_status save_prepare(struct save *s, struct zero_error *error) {
     zero_engine *e = s->e;
     fill_counters(s);
     zero_status status = list_params(s, error);
@@ -171,7 +165,7 @@ static zero_status check_space(struct save *s, struct zero_error *error) {
                      s->root, needed, left);
 }
 
-static zero_status look(struct save *s, struct zero_error *error) {
+zero_status save_look(struct save *s, struct zero_error *error) {
     zero_status status = s->e->rank ? find_token(s, s->all[0].word[0], error) : ZERO_OK;
     return status ? status : check_space(s, error);
 }
@@ -180,21 +174,27 @@ static zero_status read_state(void *user, const struct piece *piece, uint64_t fi
                               float *out, struct zero_error *error) {
     struct save *s = user;
     const struct model_param *p = &s->e->model.param[s->model_param[piece->param - s->manifest.param]];
-    zero_status status = held_read(s->e, p->region, saved_kind(piece->kind), p->offset + first, count, out);
+    zero_status status = s->before_block ? s->before_block(s->user, piece, error) : ZERO_OK;
+    if (status) return status;
+    status = held_read(s->e, p->region, saved_kind(piece->kind), p->offset + first, count, out);
     return status ? error_set(error, status, "%s", zero_last_error()) : ZERO_OK;
 }
 
+uint32_t save_region(const struct save *s, const struct piece *piece) {
+    return s->e->model.param[s->model_param[piece->param - s->manifest.param]].region;
+}
+
 /* Says: how large its file is, and the checksum of its header. */
-static zero_status write_shard(struct save *s, struct zero_error *error) {
+zero_status save_write(struct save *s, struct zero_error *error) {
     struct manifest_file file = {0};
     zero_status status = shard_write(s->storage, s->written, s->e->rank, &s->manifest, s->piece, s->pieces,
-                                     read_state, s, (float *)(void *)s->e->piece, &file, error);
+                                     read_state, s, s->block, s->staging, &file, error);
     s->word[0] = file.bytes;
     s->word[1] = file.header_checksum;
     return status;
 }
 
-static zero_status publish(struct save *s, struct zero_error *error) {
+zero_status save_publish(struct save *s, struct zero_error *error) {
     struct manifest *m = &s->manifest;
     char token[STORAGE_PATH_BYTES];
     if (s->e->rank) return ZERO_OK;
@@ -210,17 +210,31 @@ static zero_status publish(struct save *s, struct zero_error *error) {
 
 /* ---- the call ---- */
 
-static zero_status run_phases(struct save *s) {
-    static zero_status (*const phases[])(struct save *, struct zero_error *) = {prepare, look, write_shard,
-                                                                                publish};
-    zero_status status = ZERO_OK;
-    for (size_t i = 0; i < sizeof phases / sizeof *phases && !status; i++) {
-        struct zero_error error;
-        error_clear(&error);
-        phases[i](s, &error);
-        status = engine_agree_said(s->e, &error, s->word, "a checkpoint", &s->all);
-    }
-    return status;
+zero_status save_together(struct save *s, save_phase phase) {
+    struct zero_error error;
+    error_clear(&error);
+    if (phase) phase(s, &error);
+    return engine_agree_said(s->e, &error, s->word, "a checkpoint", &s->all);
+}
+
+void save_abandon(struct save *s) {
+    if (!s->e->rank && *s->written) steps_abandon(s->storage, s->written);
+}
+
+void save_free(struct save *s) {
+    manifest_free(&s->manifest);
+    free(s->model_param);
+    free(s->piece);
+}
+
+static zero_status finish(struct save *s) {
+    zero_status status = save_together(s, save_write);
+    return status ? status : save_together(s, save_publish);
+}
+
+static zero_status begin(struct save *s) {
+    zero_status status = save_together(s, save_prepare);
+    return status ? status : save_together(s, save_look);
 }
 
 zero_status engine_save(zero_engine *e, struct storage *storage, const char *dir) {
@@ -229,14 +243,20 @@ zero_status engine_save(zero_engine *e, struct storage *storage, const char *dir
     if (e->micro || !e->filled)
         return refuse(ZERO_E_ORDER, "zero_engine_save: call it between steps, after zero_engine_fill");
     if (!dir || !*dir) return refuse(ZERO_E_ARGUMENT, "zero_engine_save: dir is %s", dir ? "empty" : "NULL");
+    if (strlen(dir) >= STORAGE_PATH_BYTES)
+        return refuse(ZERO_E_ARGUMENT, "zero_engine_save: dir is longer than %d bytes; use a shorter path",
+                      STORAGE_PATH_BYTES - 1);
     status = engine_settle(e);
     if (status) return status;
-    struct save save = {.e = e, .storage = storage, .root = dir};
-    status = run_phases(&save);
-    if (status && !e->rank && *save.written) steps_abandon(storage, save.written);
-    manifest_free(&save.manifest);
-    free(save.model_param);
-    free(save.piece);
+    error_clear(&e->saved);
+    struct save save = {.e = e, .storage = storage, .block = (float *)(void *)e->piece};
+    snprintf(save.root, sizeof save.root, "%s", dir);
+    status = begin(&save);
+    bool async = e->config.checkpoint_async;
+    if (!status) status = async ? saver_begin(e, &save) : finish(&save);
+    if (!status && async) return ZERO_OK;
+    if (status) save_abandon(&save);
+    save_free(&save);
     return status;
 }
 

@@ -29,6 +29,7 @@ static uint64_t layout_of(const zero_engine *e) {
     uint64_t parts[] = {model_hash(&e->model),
                         e->size,
                         e->rank,
+                        e->policy.mesh[AXIS_SHARD],
                         e->config.stage,
                         swap->arrays,
                         swap->element_bytes,

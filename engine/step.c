@@ -5,6 +5,7 @@
 
 #include "engine/base/hash.h"
 #include "engine/engine_internal.h"
+#include "engine/saver.h"
 #include "engine/shadow.h"
 
 /* What a rank emitted and posted must be what rank 0 did. */
@@ -94,15 +95,19 @@ zero_status zero_engine_step(zero_engine *e, zero_step_info *out) {
                       " micro-steps are done (gradient_accumulation_steps); do the others first",
                       e->micro, e->policy.micro_steps);
     struct agreement mine = {0};
+    if (e->config.nvme_shadow)
+        status = saver_finish(e); /* its commits pass through the slot that a save reads with */
+    saver_say(e, &mine.save);
     for (uint32_t g = 0; g < PARAM_GROUPS; g++) mine.lr[g] = e->params[g].lr;
     struct point agreed = {0};
     zero_step_info info = {.struct_size = sizeof info};
-    status = engine_drive_room(e);
+    if (!status) status = engine_drive_room(e);
     if (!status) status = shadow_sync(e);
     if (!status) status = ENGINE_EVENT(e, executor_agree(e->executor, &mine, &agreed));
     if (!status) status = engine_drive(e, executor_reached, agreed);
     if (!status) status = check_agreements(e, executor_agreements(e->executor));
     if (!status) status = shadow_commit(e);
+    if (!status) status = saver_hear(e, executor_agreements(e->executor));
     if (!status) status = apply(e, executor_agreements(e->executor), &info);
     e->uncommitted |= !info.skipped;
     /* A host device has nothing to overlap a refresh in memory with; one from a drive goes on under the next
@@ -123,7 +128,13 @@ float zero_engine_loss_scale(const zero_engine *e) { return (float)e->loss_scale
 
 /* The scale that the gradients were made with: it changes in apply, after this. */
 double engine_mean(const zero_engine *e) {
-    return 1.0 / ((double)e->size * e->policy.micro_steps * e->loss_scale.value);
+    double sent = engine_gradient_factor(e),
+           ranks = e->config.gradient_op == CONFIG_GRADIENT_SUM ? 1 : e->size;
+    return 1.0 / (ranks * e->policy.micro_steps * e->loss_scale.value * (sent != 0 ? sent : 1));
+}
+
+float engine_gradient_factor(const zero_engine *e) {
+    return e->config.gradient_factor == 1 ? 0 : (float)e->config.gradient_factor;
 }
 
 zero_status zero_engine_set_lr(zero_engine *e, int group, double lr) {

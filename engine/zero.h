@@ -272,6 +272,12 @@ zero_status zero_engine_sum(zero_engine *engine, double *values, uint32_t count)
  * A save that fails changes nothing in the engine: training can go on. ZERO_E_IO names file and reason. */
 zero_status zero_engine_save(zero_engine *engine, const char *dir);
 
+/* With "checkpoint": {"async": true} _save returns when the save has begun, and training goes on while it is written; a
+ * later step, or this function, makes it complete. What reads or changes state between steps (_get, _put, _fill, _hash, _load,
+ * _prune, the next _save) waits for it first. This one waits too, and says how the last save ended: with what _save
+ * would have returned. A save that fails is logged. _destroy leaves an incomplete save behind as a crash would. */
+zero_status zero_engine_save_wait(zero_engine *engine);
+
 /* Goes on from a checkpoint, saved at any stage, on any tier and number of ranks, of the same model and
  * optimizer: after zero_engine_commit, in place of zero_engine_fill. `dir`: as for save (its latest is meant), or
  * one step's directory in it. Each rank reads what it holds and verifies the checksums of that. The learning rate

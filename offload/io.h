@@ -41,6 +41,7 @@ struct io_ops {
     zero_status (*open)(const struct io_options *options, struct io **out_io, struct zero_error *error);
     void (*close)(struct io *io); /* nothing is in flight */
     void (*submit)(struct io *io, const struct io_transfer *transfer);
+    void (*start)(struct io *io); /* what was submitted begins now, at the latest; wait begins with it */
     /* Sleeps until a transfer is done or wake is called; the number of rows written, or -errno: broken. */
     int (*wait)(struct io *io, struct io_done *out_done, uint32_t capacity);
     void (*wake)(struct io *io); /* ends one wait, the running or the next */

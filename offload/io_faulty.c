@@ -96,6 +96,11 @@ static int faulty_wait(struct io *io, struct io_done *out_done, uint32_t capacit
     return (int)count;
 }
 
+static void faulty_start(struct io *io) {
+    struct io *inner = ((struct faulty *)io)->inner;
+    inner->ops->start(inner);
+}
+
 static void faulty_wake(struct io *io) {
     struct io *inner = ((struct faulty *)io)->inner;
     inner->ops->wake(inner);
@@ -112,6 +117,7 @@ static void faulty_close(struct io *io) {
 static const struct io_ops io_faulty = {.name = "faulty",
                                         .close = faulty_close,
                                         .submit = faulty_submit,
+                                        .start = faulty_start,
                                         .wait = faulty_wait,
                                         .wake = faulty_wake};
 

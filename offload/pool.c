@@ -102,6 +102,8 @@ static void pool_submit(struct io *io, const struct io_transfer *transfer) {
     pthread_mutex_unlock(&pool->lock);
 }
 
+static void pool_start(struct io *io) {} /* a thread has it already */
+
 static int pool_wait(struct io *io, struct io_done *out_done, uint32_t capacity) {
     struct pool *pool = (struct pool *)io;
     pthread_mutex_lock(&pool->lock);
@@ -125,5 +127,6 @@ const struct io_ops io_pool = {.name = "pread and pwrite",
                                .open = pool_open,
                                .close = pool_close,
                                .submit = pool_submit,
+                               .start = pool_start,
                                .wait = pool_wait,
                                .wake = pool_wake};

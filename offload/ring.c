@@ -156,6 +156,9 @@ static void disarm(struct ring *ring) {
     ring->armed = false;
 }
 
+/* What the system does not take now is taken by the next wait. */
+static void ring_start(struct io *io) { io_uring_submit(&((struct ring *)io)->uring); }
+
 static int ring_wait(struct io *io, struct io_done *out_done, uint32_t capacity) {
     struct ring *ring = (struct ring *)io;
     arm(ring);
@@ -182,5 +185,6 @@ const struct io_ops io_ring = {.name = "io_uring",
                                .open = ring_open,
                                .close = ring_close,
                                .submit = ring_submit,
+                               .start = ring_start,
                                .wait = ring_wait,
                                .wake = ring_wake};

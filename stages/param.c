@@ -8,6 +8,8 @@ static void gather(struct policy *p, uint16_t region, struct placement from, enu
     op->axes = steps[0].axes;
     emit_reads(op, source, region);
     emit_writes(op, BUFFER_PARAM_FULL, region);
+    if (p->gather_stagings && source != BUFFER_PARAM_FULL)
+        emit_writes(op, BUFFER_GATHER_STAGING, p->gathers++ % p->gather_stagings);
 }
 
 static void release(struct policy *p, uint16_t region, struct operation_list *out) {
@@ -44,6 +46,16 @@ void param_to_rest(struct policy *p, uint16_t region, struct operation_list *out
     p->region[region].second = false;
 }
 
+/* It stays whole between its uses. Where not everything has room, only from a forward to its own backward. */
+static bool stays(const struct policy *p, const struct region *r, uint32_t position, uint32_t next) {
+    if (!placement_is(r->between, REPLICATE, REPLICATE)) return false;
+    return p->kept_from == 0 || (position >= p->kept_from && next == 2 * p->uses - 1 - position);
+}
+
+static bool has_second(const struct region *r) {
+    return !placement_equal(r->between, r->rest) && !placement_is(r->between, REPLICATE, REPLICATE);
+}
+
 /* Where a region goes after a use: it stays for the very next one, rests if there is none in this pass, and
  * takes its placement "between uses" otherwise. */
 void param_settle(struct policy *p, uint16_t region, uint32_t position, struct operation_list *out) {
@@ -54,8 +66,8 @@ void param_settle(struct policy *p, uint16_t region, uint32_t position, struct o
         param_to_rest(p, region, out);
         return;
     }
-    if (next == position + 1 || placement_is(r->between, REPLICATE, REPLICATE)) return;
-    if (!placement_equal(r->between, r->rest) && !r->second) {
+    if (next == position + 1 || stays(p, r, position, next)) return;
+    if (has_second(r) && !r->second) {
         struct operation *op = emit(out, OP_COPY, OBJECT_PARAM, STREAM_COMPUTE, region);
         emit_reads(op, BUFFER_PARAM_FULL, region);
         emit_writes(op, BUFFER_PARAM_SECOND, region);

@@ -53,15 +53,71 @@ static void order_refresh(struct policy *p) {
         }
 }
 
+/* ---- elements that are gathered ---- */
+
+static uint64_t add_use(struct policy *p, const struct use *use, uint32_t sum) {
+    uint64_t elements = 0;
+    for (uint8_t i = 0; i < use->count; i++) {
+        struct region *r = &p->region[use->region[i]];
+        if (!rests_replicated(r) && r->counted != sum) elements += r->elements;
+        r->counted = sum;
+    }
+    return elements;
+}
+
+/* Of the forward uses first .. last: each region once, and none of `but` (NULL: no such use). */
+static uint64_t elements_of(struct policy *p, uint32_t first, uint32_t last, const struct use *but) {
+    uint64_t elements = 0;
+    uint32_t sum = ++p->sums;
+    if (but) add_use(p, but, sum);
+    for (uint32_t q = first; q <= last; q++) elements += add_use(p, &p->forward[q], sum);
+    return elements;
+}
+
+static uint32_t forward_of(const struct policy *p, uint32_t position) {
+    return position < p->uses ? position : 2 * p->uses - 1 - position;
+}
+
+static bool keeps(const struct policy *p) {
+    return placement_is(p->stage->param_between, REPLICATE, REPLICATE) &&
+           !placement_is(p->stage->param_rest, REPLICATE, REPLICATE);
+}
+
+/* The last units stay, which are needed first in backward: as many as have room together. */
+static void find_kept(struct policy *p) {
+    p->kept_from = p->uses;
+    uint64_t elements = 0;
+    uint32_t sum = ++p->sums;
+    while (p->kept_from > 0 && keeps(p)) {
+        elements += add_use(p, &p->forward[p->kept_from - 1], sum);
+        if (elements > p->live_max) break;
+        p->kept_from--;
+    }
+}
+
+/* Whether the use at `position` may be gathered while the cursor's use is in use. What is live then is a run of
+ * forward uses, from the cursor to `position`, there and back again at the turn. (What is kept has room together; past
+ * it, in backward, it is part of the run.) */
+static bool has_room(struct policy *p, uint32_t position) {
+    uint32_t here = forward_of(p, p->cursor), there = forward_of(p, position);
+    uint32_t first = here < there ? here : there;
+    uint32_t last = policy_backward(p, p->cursor) ? here : policy_backward(p, position) ? p->uses - 1 : there;
+    if (elements_of(p, first, last, policy_use(p, p->cursor)) > p->ahead_max) return false;
+    return elements_of(p, first, last, NULL) <= p->live_max;
+}
+
 void policy_open(struct policy *p) {
     p->eager = true;
+    p->sums = 0;
+    for (uint32_t i = 0; i < p->regions; i++) p->region[i].counted = 0;
     for (uint32_t i = 0; i < p->regions; i++) {
         resolve(p, &p->region[i]);
         p->eager &= rests_replicated(&p->region[i]);
     }
     order_refresh(p);
+    find_kept(p);
     p->evaluating = p->last = false;
-    p->cursor = p->positions = p->reductions = 0;
+    p->cursor = p->positions = p->reductions = p->gathers = 0;
 }
 
 /* A region takes part in an event with at most: a release, a reduction, its release, two steps to the
@@ -116,11 +172,11 @@ static bool needs_gather(const struct policy *p, const struct use *use) {
 }
 
 static void look_ahead(struct policy *p, struct operation_list *out) {
-    uint32_t left = p->depth;
+    uint32_t left = policy_backward(p, p->cursor) ? p->backward_depth : p->depth;
     for (uint32_t q = p->cursor; q < p->positions; q++) {
         const struct use *use = policy_use(p, q);
         if (q > p->cursor && needs_gather(p, use)) {
-            if (left == 0) break;
+            if (left == 0 || !has_room(p, q)) break;
             left--;
         }
         for (uint8_t i = 0; i < use->count; i++) param_want(p, use->region[i], q, out);

@@ -13,8 +13,10 @@
  *   region, after a step: stale --refresh, before its first use--> fresh
  *
  * Invariants: a unit's parameters are gathered before its use is emitted; a unit stays gathered if its next
- * use is the next position; nothing is gathered further ahead than `depth` gathers, within the pass; every
- * full gradient is reduced after its last use of the pass. */
+ * use is the next position; nothing is gathered further ahead than `depth` gathers, within the pass, nor
+ * beyond `ahead_max` and `live_max` elements; every full gradient is reduced after its last use of the pass.
+ * How far is ahead depends on the position alone, and not on which uses were skipped: what a pass that skips
+ * has gathered at a position, one that skips nothing has too, and so has the plan (plan.c). */
 #ifndef ZERO_STAGES_POLICY_H
 #define ZERO_STAGES_POLICY_H
 
@@ -26,8 +28,9 @@ struct use {
 };
 
 struct region {
-    bool frozen;     /* no gradient, no state */
-    bool persistent; /* parameters are replicated at rest in every stage */
+    bool frozen;       /* no gradient, no state */
+    bool persistent;   /* parameters are replicated at rest in every stage */
+    uint64_t elements; /* of its flat buffer */
 
     /* From the stage's row, by policy_open. */
     struct placement state, grad_between, grad_step, rest, between;
@@ -38,6 +41,8 @@ struct region {
     bool full, second, stale;     /* parameters */
     bool partial, reduced, final; /* gradient */
     bool grad_live;               /* an interval of the full gradient is open */
+
+    uint32_t counted; /* scratch: by which sum of elements */
 };
 
 struct policy {
@@ -45,9 +50,14 @@ struct policy {
     const struct stage *stage;
     uint32_t mesh[AXES];
     enum accumulation accumulation;
-    uint32_t micro_steps; /* per step */
-    uint32_t depth;       /* gathers ahead */
-    uint32_t stagings;    /* buffers that reductions take turns with; 0: none needed */
+    uint32_t micro_steps;           /* per step */
+    uint32_t depth, backward_depth; /* gathers ahead of a use of forward, of backward */
+    uint64_t
+        live_max; /* elements gathered at once, by gathers ahead and by what is kept between its uses; a use
+                           gathers what it needs, whatever it takes. UINT64_MAX: no bound */
+    uint64_t ahead_max;       /* of them, ahead of the use at the cursor */
+    uint32_t stagings;        /* buffers that reductions take turns with; 0: none needed */
+    uint32_t gather_stagings; /* the same of gathers from shards, which are quantised then; 0: they are not */
     bool
         grad_widens; /* a reduced gradient is wider than what a backward writes: it needs a place of its own */
     const struct use *forward;
@@ -59,11 +69,15 @@ struct policy {
     /* Set by policy_open. */
     uint32_t refreshes;
     bool eager; /* nothing rests sharded: the refresh's gathers are emitted at once */
+    uint32_t
+        kept_from; /* the first forward position whose regions stay whole to their backward, where the stage
+                           has it so; 0: all */
 
     /* The state. */
     bool evaluating, last;
     uint32_t cursor, positions;
-    uint32_t reductions;
+    uint32_t reductions, gathers; /* that took a staging */
+    uint32_t sums;                /* of elements, so far */
 };
 
 /* Resolves the stage's row for every region and clears the state. */

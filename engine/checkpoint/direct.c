@@ -8,21 +8,34 @@
 
 #include "offload/io.h"
 
-enum { SLOTS = 4, SLOT_BYTES = 1 << 20, PAGE_BYTES = 4096 };
+enum {
+    OWN_BYTES = 4 << 20,
+    SLOT_BYTES = 512 << 10,
+    PAGE_BYTES = 4096,
+    DEPTH = 8 /* transfers in flight */
+};
+
+/* FREE -> filling -> FULL -> FLYING -> FREE, in the order of the ring. */
+enum slot_state { FREE, FULL, FLYING };
 
 struct slot {
-    bool busy; /* on its way */
+    enum slot_state state;
     uint64_t offset;
     uint32_t bytes;
 };
 
+enum { NO_SLOT = UINT32_MAX };
+
 struct direct {
     int file, direct_file;
     struct io *io;
-    uint8_t *memory;
-    struct slot slot[SLOTS];
-    uint32_t filling; /* the slot that takes bytes now */
-    uint64_t end;     /* behind the last byte that was taken */
+    uint8_t *memory, *own; /* own: freed here */
+    struct slot *slot;
+    uint32_t slots;
+    uint32_t flight[DEPTH]; /* by a transfer's tag: its slot, or NO_SLOT */
+    uint32_t filling;       /* the slot that takes bytes now */
+    uint32_t next;          /* the one that flies next; with `filling`, none is full */
+    uint64_t end;           /* behind the last byte that was taken */
     bool streaming;
     int failure; /* the first one, as -errno */
 };
@@ -50,39 +63,71 @@ static void write_plainly(struct direct *d, const uint8_t *from, size_t bytes, u
     }
 }
 
+/* A transfer that was interrupted or refused for the moment moved nothing. */
 static void finish(struct direct *d, const struct io_done *done) {
-    struct slot *s = &d->slot[done->tag];
-    s->busy = false;
-    if (done->result < 0)
-        fail(d, done->result);
-    else if ((uint32_t)done->result < s->bytes)
-        write_plainly(d, memory_of(d, done->tag) + done->result, s->bytes - (uint32_t)done->result,
-                      s->offset + (uint64_t)done->result);
+    uint32_t slot = d->flight[done->tag];
+    struct slot *s = &d->slot[slot];
+    int32_t moved = done->result == -EINTR || done->result == -EAGAIN ? 0 : done->result;
+    s->state = FREE;
+    d->flight[done->tag] = NO_SLOT;
+    if (moved < 0)
+        fail(d, moved);
+    else if ((uint32_t)moved < s->bytes)
+        write_plainly(d, memory_of(d, slot) + moved, s->bytes - (uint32_t)moved, s->offset + (uint64_t)moved);
 }
 
+static bool free_tag(const struct direct *d, uint32_t *out) {
+    for (*out = 0; *out < DEPTH; ++*out)
+        if (d->flight[*out] == NO_SLOT) return true;
+    return false;
+}
+
+/* As many as may fly do. */
+static void launch(struct direct *d) {
+    bool launched = false;
+    for (uint32_t tag; d->slot[d->next].state == FULL && free_tag(d, &tag);
+         d->next = (d->next + 1) % d->slots) {
+        struct slot *s = &d->slot[d->next];
+        s->state = FLYING;
+        d->flight[tag] = d->next;
+        d->io->ops->submit(d->io, &(struct io_transfer){.write = true,
+                                                        .tag = tag,
+                                                        .bytes = s->bytes,
+                                                        .offset = s->offset,
+                                                        .memory = memory_of(d, d->next)});
+        launched = true;
+    }
+    if (launched) d->io->ops->start(d->io);
+}
+
+static void forget_flights(struct direct *d) {
+    for (uint32_t i = 0; i < DEPTH; i++) d->flight[i] = NO_SLOT;
+}
+
+/* An engine that is broken loses what flies: the failure says so. */
 static void await(struct direct *d, uint32_t slot) {
-    struct io_done done[SLOTS];
-    while (d->slot[slot].busy) {
-        int count = d->io->ops->wait(d->io, done, SLOTS);
-        if (count < 0) fail(d, count), d->slot[slot].busy = false;
+    struct io_done done[DEPTH];
+    while (d->slot[slot].state != FREE) {
+        int count = d->io->ops->wait(d->io, done, DEPTH);
+        if (count < 0) {
+            fail(d, count);
+            for (uint32_t i = 0; i < d->slots; i++) d->slot[i].state = FREE;
+            forget_flights(d);
+        }
         for (int i = 0; i < count; i++) finish(d, &done[i]);
+        launch(d);
     }
 }
 
 static void submit(struct direct *d, uint32_t bytes) {
-    struct slot *s = &d->slot[d->filling];
-    s->bytes = bytes;
-    s->busy = true;
-    d->io->ops->submit(d->io, &(struct io_transfer){.write = true,
-                                                    .tag = d->filling,
-                                                    .bytes = bytes,
-                                                    .offset = s->offset,
-                                                    .memory = memory_of(d, d->filling)});
+    d->slot[d->filling].bytes = bytes;
+    d->slot[d->filling].state = FULL;
+    launch(d);
 }
 
 /* The next slot, to be filled from `offset`. */
 static void turn(struct direct *d, uint64_t offset) {
-    d->filling = (d->filling + 1) % SLOTS;
+    d->filling = (d->filling + 1) % d->slots;
     await(d, d->filling);
     d->slot[d->filling] = (struct slot){.offset = offset};
 }
@@ -93,9 +138,17 @@ bool direct_takes(const struct direct *d, uint64_t offset) {
     return d->streaming ? offset == d->end : offset % PAGE_BYTES == 0;
 }
 
+/* Between streams no slot is full, and the next one that is filled is the next to fly. */
+static void begin(struct direct *d, uint64_t offset) {
+    d->slot[d->filling] = (struct slot){.offset = offset};
+    d->next = d->filling;
+    d->end = offset;
+    d->streaming = true;
+}
+
 int direct_write(struct direct *d, const void *from, size_t bytes, uint64_t offset) {
     const uint8_t *at = from;
-    if (!d->streaming) turn(d, offset), d->end = offset, d->streaming = true;
+    if (!d->streaming) begin(d, offset);
     while (bytes) {
         struct slot *s = &d->slot[d->filling];
         size_t some = SLOT_BYTES - s->bytes < bytes ? SLOT_BYTES - s->bytes : bytes;
@@ -116,26 +169,41 @@ int direct_flush(struct direct *d) {
         write_plainly(d, memory_of(d, d->filling) + whole, rest, offset + whole);
     }
     d->streaming = false;
-    for (uint32_t i = 0; i < SLOTS; i++) await(d, i);
+    for (uint32_t i = 0; i < d->slots; i++) await(d, i);
     return d->failure;
 }
 
 /* ---- life ---- */
 
-static bool open_io(struct direct *d, const char *path) {
-    struct zero_error ignored;
-    error_clear(&ignored);
-    d->direct_file = open(path, O_WRONLY | O_DIRECT | O_NOFOLLOW | O_CLOEXEC);
-    d->memory = aligned_alloc(PAGE_BYTES, SLOTS * SLOT_BYTES);
-    struct io_options options = {.file = d->direct_file, .depth = SLOTS, .alignment = PAGE_BYTES};
-    return d->direct_file >= 0 && d->memory && io_open(&options, false, &d->io, &ignored) == ZERO_OK;
+static bool take_memory(struct direct *d, const struct storage_staging *staging) {
+    uint64_t bytes = staging ? staging->bytes : OWN_BYTES;
+    d->slots = (uint32_t)(bytes / SLOT_BYTES);
+    d->slot = calloc(d->slots + 1, sizeof *d->slot);
+    if (!staging) d->own = aligned_alloc(PAGE_BYTES, OWN_BYTES);
+    d->memory = staging ? staging->memory : d->own;
+    return d->slots > 1 && d->slot && d->memory;
 }
 
-struct direct *direct_open(const char *path, int file) {
+static bool open_io(struct direct *d, const char *path, const struct storage_staging *staging) {
+    struct zero_error ignored;
+    struct faults *faults = staging ? staging->faults : NULL;
+    error_clear(&ignored);
+    d->direct_file = open(path, O_WRONLY | O_DIRECT | O_NOFOLLOW | O_CLOEXEC);
+    struct io_options options = {.file = d->direct_file, .depth = DEPTH, .alignment = PAGE_BYTES};
+    if (d->direct_file < 0 || !take_memory(d, staging)) return false;
+    struct io *io;
+    zero_status status = io_open(&options, false, &io, &ignored);
+    if (!status && faults) status = io_faulty_wrap(io, &options, faults, 0, &io, &ignored);
+    if (!status) d->io = io;
+    return !status;
+}
+
+struct direct *direct_open(const char *path, int file, const struct storage_staging *staging) {
     struct direct *d = calloc(1, sizeof *d);
     if (!d) return NULL;
     d->file = file;
-    if (open_io(d, path)) return d;
+    forget_flights(d);
+    if (open_io(d, path, staging)) return d;
     direct_close(d);
     return NULL;
 }
@@ -143,10 +211,12 @@ struct direct *direct_open(const char *path, int file) {
 void direct_close(struct direct *d) {
     if (!d) return;
     if (d->io) {
-        for (uint32_t i = 0; i < SLOTS; i++) await(d, i);
+        for (uint32_t i = 0; i < d->slots; i++)
+            if (d->slot[i].state == FLYING) await(d, i);
         d->io->ops->close(d->io);
     }
     if (d->direct_file >= 0) close(d->direct_file);
-    free(d->memory);
+    free(d->slot);
+    free(d->own);
     free(d);
 }

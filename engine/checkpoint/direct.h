@@ -1,5 +1,5 @@
 /* Writes past the page cache (O_DIRECT), several in flight: a stream of bytes, each write beginning where the one
- * before ended, is gathered in slots of 1 MiB, which go to the drive while the next is filled. Owns its memory.
+ * before ended, is gathered in slots, which go to the drive in order, a few at a time, while the next ones are filled.
  * Threads: one at a time per stream. */
 #ifndef ZERO_ENGINE_CHECKPOINT_DIRECT_H
 #define ZERO_ENGINE_CHECKPOINT_DIRECT_H
@@ -8,10 +8,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "engine/checkpoint/storage.h"
+
 struct direct;
 
-/* `file`: the open file, borrowed, for what is not a whole page. NULL: the file system, or memory, refuses. */
-struct direct *direct_open(const char *path, int file);
+/* `file`: the open file, borrowed, for what is not a whole page. `staging`: the slots' memory, borrowed; NULL: 4 MiB of its
+ * own. NULL: the file system, or memory, refuses. */
+struct direct *direct_open(const char *path, int file, const struct storage_staging *staging);
 void direct_close(struct direct *direct); /* after what is in flight is done; NULL is allowed */
 
 /* Whether a write there goes on with the stream, or may begin one. */

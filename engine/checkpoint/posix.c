@@ -86,11 +86,12 @@ static int take_space(int handle, uint64_t bytes) {
     return result == 0 || errno == EOPNOTSUPP ? 0 : -errno;
 }
 
-static storage_handle create(struct storage *s, const char *path, uint64_t bytes) {
+static storage_handle create(struct storage *s, const char *path, uint64_t bytes,
+                             const struct storage_staging *staging) {
     int handle = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (handle < 0 || bytes < DIRECT_BYTES_MIN) return wrap(handle, NULL);
     int failed = take_space(handle, bytes);
-    if (!failed) return wrap(handle, direct_open(path, handle));
+    if (!failed) return wrap(handle, direct_open(path, handle, staging));
     close(handle);
     unlink(path);
     return failed;

@@ -116,8 +116,8 @@ static zero_status write_all(struct storage_file *file, const struct piece *piec
 
 zero_status shard_write(struct storage *storage, const char *directory, uint32_t rank,
                         const struct manifest *m, const struct piece *pieces, uint32_t count,
-                        piece_source source, void *user, float *block, struct manifest_file *out,
-                        struct zero_error *error) {
+                        piece_source source, void *user, float *block, const struct storage_staging *staging,
+                        struct manifest_file *out, struct zero_error *error) {
     char name[32], path[STORAGE_PATH_BYTES];
     struct storage_file file = {0};
     struct draft d;
@@ -126,7 +126,7 @@ zero_status shard_write(struct storage *storage, const char *directory, uint32_t
     if (!status) status = draft_make(m, pieces, count, &d, error);
     if (status) return status;
     status = shard_bytes(m, pieces, count, &out->bytes, error);
-    if (!status) status = storage_create(storage, path, out->bytes, &file, error);
+    if (!status) status = storage_create(storage, path, out->bytes, staging, &file, error);
     if (!status) status = write_all(&file, pieces, &d, source, user, block, out, error);
     if (!status) status = storage_sync(&file, error);
     storage_close(&file);

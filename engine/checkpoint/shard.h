@@ -22,11 +22,12 @@ typedef zero_status (*piece_source)(void *user, const struct piece *piece, uint6
 typedef zero_status (*piece_sink)(void *user, const struct piece *piece, uint64_t first, uint64_t count,
                                   const float *in, struct zero_error *error);
 
-/* Writes directory/rank_NNNNN.safetensors and makes it durable, but for its name. `block`: BLOCK_BYTES. */
+/* Writes directory/rank_NNNNN.safetensors and makes it durable, but for its name. `block`: BLOCK_BYTES; `staging`: for what
+ * waits for the drive; NULL: the storage's own. */
 zero_status shard_write(struct storage *storage, const char *directory, uint32_t rank,
                         const struct manifest *manifest, const struct piece *pieces, uint32_t count,
-                        piece_source source, void *user, float *block, struct manifest_file *out,
-                        struct zero_error *error);
+                        piece_source source, void *user, float *block, const struct storage_staging *staging,
+                        struct manifest_file *out, struct zero_error *error);
 
 /* How large the file will be. */
 zero_status shard_bytes(const struct manifest *manifest, const struct piece *pieces, uint32_t count,

@@ -32,8 +32,9 @@ static zero_status start(struct storage *storage, storage_handle handle, const c
 }
 
 zero_status storage_create(struct storage *storage, const char *path, uint64_t bytes,
-                           struct storage_file *out, struct zero_error *error) {
-    return start(storage, storage->ops->create(storage, path, bytes), "create", path, out, error);
+                           const struct storage_staging *staging, struct storage_file *out,
+                           struct zero_error *error) {
+    return start(storage, storage->ops->create(storage, path, bytes, staging), "create", path, out, error);
 }
 
 zero_status storage_open(struct storage *storage, const char *path, struct storage_file *out,
@@ -129,7 +130,7 @@ zero_status storage_read_text(struct storage *storage, const char *path, size_t 
 zero_status storage_write_text(struct storage *storage, const char *path, const char *text, size_t bytes,
                                struct zero_error *error) {
     struct storage_file file;
-    zero_status status = storage_create(storage, path, 0, &file, error);
+    zero_status status = storage_create(storage, path, 0, NULL, &file, error);
     if (status) return status;
     status = storage_write(&file, text, bytes, 0, error);
     if (!status) status = storage_sync(&file, error);

@@ -21,6 +21,14 @@ struct storage;
 
 typedef intptr_t storage_handle; /* of an open file; 0 or more */
 
+/* Memory for what is written and has not reached the drive yet: at least 1 MiB, aligned to a page, as long as the file
+ * is open. */
+struct storage_staging {
+    void *memory;
+    uint64_t bytes;
+    struct faults *faults; /* tests: of the transfers; NULL: none */
+};
+
 typedef void (*storage_name_fn)(void *user, const char *name);
 
 /* Results: 0 or more, or -errno. */
@@ -35,8 +43,9 @@ struct storage_ops {
     int64_t (*free_bytes)(struct storage *storage, const char *path);
 
     /* For writing. -EEXIST if it is there. `bytes`: what it will come to, where that is known, else 0: the space is
-     * taken now, and all of it will be written. */
-    storage_handle (*create)(struct storage *storage, const char *path, uint64_t bytes);
+     * taken now, and all of it will be written. `staging`: NULL: its own. */
+    storage_handle (*create)(struct storage *storage, const char *path, uint64_t bytes,
+                             const struct storage_staging *staging);
     storage_handle (*open)(struct storage *storage, const char *path); /* for reading; a handle */
     int64_t (*size)(struct storage *storage, storage_handle handle);
     int64_t (*read)(struct storage *storage, storage_handle handle, void *to, size_t bytes, uint64_t offset);
@@ -68,7 +77,8 @@ zero_status storage_join(const char *directory, const char *name, char out[STORA
                          struct zero_error *error);
 
 zero_status storage_create(struct storage *storage, const char *path, uint64_t bytes,
-                           struct storage_file *out, struct zero_error *error);
+                           const struct storage_staging *staging, struct storage_file *out,
+                           struct zero_error *error);
 zero_status storage_open(struct storage *storage, const char *path, struct storage_file *out,
                          struct zero_error *error);
 void storage_close(struct storage_file *file); /* a zeroed one, too */

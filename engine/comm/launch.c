@@ -134,3 +134,12 @@ static const char *get_environment(void *user, const char *name) { return getenv
 zero_status launch_read_environment(struct launch *out_launch, struct zero_error *error) {
     return launch_read(get_environment, NULL, out_launch, error);
 }
+
+static uint32_t common_divisor(uint32_t a, uint32_t b) { return b ? common_divisor(b, a % b) : a; }
+
+uint32_t launch_node_group(const uint64_t *node, uint32_t ranks) {
+    uint32_t group = ranks;
+    for (uint32_t r = 1; r < ranks; r++)
+        if (node[r] != node[r - 1]) group = common_divisor(group, r);
+    return group;
+}

@@ -26,4 +26,8 @@ zero_status launch_read(launch_getenv_fn get, void *user, struct launch *out_lau
 /* launch_read of this process's environment. */
 zero_status launch_read_environment(struct launch *out_launch, struct zero_error *error);
 
+/* The largest groups of adjacent ranks (0 .. n-1, n .. 2n-1, ...; n divides `ranks`) of which none reaches over a
+ * node's bounds. node[r]: equal for ranks of one node. */
+uint32_t launch_node_group(const uint64_t *node, uint32_t ranks);
+
 #endif

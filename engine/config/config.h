@@ -22,6 +22,8 @@ enum config_tier { CONFIG_TIER_DEVICE, CONFIG_TIER_CPU, CONFIG_TIER_NVME, CONFIG
 enum config_uring { CONFIG_URING_AUTO, CONFIG_URING_NEVER };
 enum config_dtype { CONFIG_FP32, CONFIG_BF16, CONFIG_FP16 }; /* as enum dtype */
 enum config_masters { CONFIG_MASTERS_AUTO, CONFIG_MASTERS_FP32, CONFIG_MASTERS_SPLIT };
+enum config_gradient { CONFIG_GRADIENT_MEAN, CONFIG_GRADIENT_SUM };
+enum config_reshard { CONFIG_RESHARD_ALL, CONFIG_RESHARD_NONE, CONFIG_RESHARD_GROUP };
 enum config_order { CONFIG_ORDER_SEQUENTIAL, CONFIG_ORDER_SHUFFLED };
 
 #define CONFIG_BYTES_UNLIMITED UINT64_MAX
@@ -48,8 +50,12 @@ struct config_fp16 {
 
 struct config_comm {
     double timeout_s;
-    int reduction;           /* enum config_reduction; AUTO: the transport decides */
-    uint64_t prefetch_depth; /* gathers ahead of use */
+    int reduction;                    /* enum config_reduction; AUTO: the transport decides */
+    uint64_t prefetch_depth;          /* gathers ahead of use */
+    uint64_t backward_depth;          /* in backward; the same where nothing is written */
+    uint64_t quantized_gradient_bits; /* 4 or 8 */
+    uint64_t node_ranks;              /* 0: as found */
+    uint64_t reshard_ranks; /* of the group that cuts parameters after a forward; 0: as at rest, 1: none */
 };
 
 /* Meaningful where `given`: the file has a model block, or config_read_model was called. */
@@ -93,7 +99,11 @@ struct config_entry {
 struct config {
     uint64_t train_batch, micro_batch, accumulation_steps; /* resolved: train = micro * steps * ranks */
     int accumulation_mode;                                 /* enum config_accumulation */
-    double gradient_clipping;                              /* 0: off */
+    bool prescale;                                         /* as written, as are the next two */
+    double predivide;
+    int gradient_op;          /* enum config_gradient */
+    double gradient_factor;   /* after config_resolve: of gradients, before they are sent */
+    double gradient_clipping; /* 0: off */
     struct config_optimizer optimizer;
     uint64_t stage;
     int optimizer_tier, param_tier;                   /* enum config_tier */
@@ -102,13 +112,26 @@ struct config {
     uint64_t slots, chunk_elements_max, aio_block_bytes, aio_queue_depth;
     int nvme_masters; /* enum config_masters; AUTO until config_resolve */
     bool nvme_shadow;
+    bool checkpoint_async;
+    uint64_t checkpoint_async_bytes;
     int nvme_uring;                 /* enum config_uring */
     double nvme_endurance_tbw;      /* 0: unknown */
     uint64_t persistence_threshold; /* elements: smaller parameters stay gathered at stage 3 */
-    bool bf16_states;               /* bf16.bf16_optimizer_states */
-    bool bf16, bfloat16;            /* as written; bfloat16 is the old spelling */
+    bool quantized_weights, quantized_gradients;
+    uint64_t live_parameters, prefetch_bucket; /* as written */
+    uint64_t live_max, ahead_max; /* elements, after config_resolve; UINT64_MAX: no bound but the budgets */
+    bool bf16_states;             /* bf16.bf16_optimizer_states */
+    bool bf16, bfloat16;          /* as written; bfloat16 is the old spelling */
     struct config_fp16 fp16;
     int compute_dtype, communication_dtype, accumulation_dtype; /* enum config_dtype; after config_resolve */
+    int64_t mics_shard_size;                                    /* -1: all ranks; 0: "auto" */
+    uint64_t hpz_ranks;                                         /* 0: "auto" */
+    uint64_t found_node_ranks; /* before config_resolve: the largest groups of adjacent ranks that lie inside
+                                  nodes, as the launcher placed them; 0: unknown */
+    /* The mesh, after config_resolve: shard_ranks x ranks / shard_ranks. CONFIG_RESHARD_GROUP: parameters rest cut
+     * over both axes, and between forward and backward over the shard axis (hpZ). */
+    uint64_t shard_ranks, node_group; /* node_group: like found_node_ranks, or as comm.node_ranks has it */
+    int reshard;                      /* enum config_reshard; at stage 3 */
     uint64_t seed;
     uint64_t threads; /* of the CPU per rank; 0: its CPUs / the ranks that share them */
     uint64_t steps_per_print;

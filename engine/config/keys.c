@@ -62,6 +62,7 @@ const char *config_key_type_name(enum key_type type) {
         [KEY_SIZE] = "a size in bytes, as 8589934592 or \"8GiB\" or \"unlimited\"",
         [KEY_BETAS] = "a list of two numbers, as [0.9, 0.999]",
         [KEY_PATHS] = "a path or a list of paths",
+        [KEY_GROUP] = "true, false or a number of ranks",
         [KEY_EVAL] = "a fraction below 1, a path or a list of paths",
         [KEY_LIST] = "a list",
         [KEY_OPAQUE] = "a value",

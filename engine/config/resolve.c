@@ -6,31 +6,8 @@
 
 #include "engine/config/config.h"
 #include "engine/config/key.h"
+#include "engine/config/rule.h"
 #include "engine/config/value.h"
-
-/* A value was written, not "auto". */
-static bool written(const struct config *config, const char *path) {
-    enum config_source source = config_entry(config, path)->source;
-    return source == CONFIG_FILE || source == CONFIG_MODEL_FILE || source == CONFIG_COMMAND;
-}
-
-static bool automatic(const struct config *config, const char *path) {
-    return config_entry(config, path)->source == CONFIG_AUTO;
-}
-
-/* Shows what was resolved; "auto" stays visible as the source. */
-static zero_status derived(struct config *config, const char *path, const char *text,
-                           struct zero_error *error) {
-    enum config_source source = automatic(config, path) ? CONFIG_AUTO : CONFIG_DERIVED;
-    return config_entry_set(config, config_key_find(path), source, text, error);
-}
-
-static zero_status derived_int(struct config *config, const char *path, uint64_t number,
-                               struct zero_error *error) {
-    char text[32];
-    snprintf(text, sizeof text, "%llu", (unsigned long long)number);
-    return written(config, path) ? ZERO_OK : derived(config, path, text, error);
-}
 
 /* ---- the batch triple, by DeepSpeed's rules ---- */
 
@@ -204,6 +181,36 @@ static zero_status resolve_persistence(struct config *config, struct zero_error 
     return derived_int(config, path, config->persistence_threshold, error);
 }
 
+/* Messages of fewer bits are sent by our own reductions, and of shards alone. */
+static zero_status resolve_quantized(struct config *config, struct zero_error *error) {
+    uint64_t bits = config->comm.quantized_gradient_bits;
+    if (config->quantized_weights && config->stage != 3)
+        return error_set(
+            error, ZERO_E_CONFIG,
+            "zero_optimization.zero_quantized_weights: at stage %llu the weights that are gathered are the "
+            "ones that train: set zero_optimization.stage to 3, or remove it",
+            (unsigned long long)config->stage);
+    if (bits != 4 && bits != 8)
+        return error_set(error, ZERO_E_CONFIG,
+                         "comm.quantized_gradient_bits: codes have 4 or 8 bits: set it to one");
+    if (config->quantized_gradients && config->comm.reduction == CONFIG_REDUCTION_NATIVE)
+        return error_set(error, ZERO_E_CONFIG,
+                         "zero_optimization.zero_quantized_gradients: native reductions add elements: set "
+                         "comm.reduction to \"ordered\", or remove it");
+    return ZERO_OK;
+}
+
+/* How far gathers go ahead. */
+static zero_status resolve_gathers(struct config *config, struct zero_error *error) {
+    static const char live[] = "zero_optimization.stage3_max_live_parameters",
+                      ahead[] = "zero_optimization.stage3_prefetch_bucket_size";
+    config->live_max = written(config, live) ? config->live_parameters : UINT64_MAX;
+    config->ahead_max = written(config, ahead) ? config->prefetch_bucket : UINT64_MAX;
+    if (!written(config, "comm.backward_prefetch_depth"))
+        config->comm.backward_depth = config->comm.prefetch_depth;
+    return derived_int(config, "comm.backward_prefetch_depth", config->comm.backward_depth, error);
+}
+
 /* ---- element types ---- */
 
 static const char *const dtype_names[] = {
@@ -225,6 +232,15 @@ static zero_status resolve_compute(struct config *config, struct zero_error *err
             "or remove it");
     config->compute_dtype = bf16 ? CONFIG_BF16 : config->fp16.enabled ? CONFIG_FP16 : CONFIG_FP32;
     return ZERO_OK;
+}
+
+static zero_status check_checkpoint(struct config *config, struct zero_error *error) {
+    uint64_t bytes = config->checkpoint_async_bytes;
+    if (bytes >= 1 << 20 && bytes != CONFIG_BYTES_UNLIMITED) return ZERO_OK;
+    return error_set(
+        error, ZERO_E_CONFIG,
+        "checkpoint.async_bytes: it is memory that each rank sets aside: give at least \"1MiB\", and an "
+        "end; the default is \"64MiB\"");
 }
 
 /* A master can be undone from its parameter where that is the master rounded to bf16. */
@@ -278,6 +294,18 @@ static zero_status resolve_gradients(struct config *config, struct zero_error *e
         "%s: with gradient_accumulation_mode \"%s\" and compute in %s gradients are added in %s: "
         "remove it, or change the mode",
         path, every ? "every" : "last", dtype_names[config->compute_dtype], dtype_names[sums]);
+}
+
+/* DeepSpeed's rules (runtime/engine.py, allreduce_bucket): prescaling divides by the ranks and leaves the factor out; a
+ * sum is not divided at all. */
+static zero_status resolve_division(struct config *config, uint32_t ranks, struct zero_error *error) {
+    bool sum = config->gradient_op == CONFIG_GRADIENT_SUM;
+    config->gradient_factor = config->prescale ? 1.0 / ranks : 1.0 / config->predivide;
+    if (!sum || (!config->prescale && config->predivide == 1)) return ZERO_OK;
+    return error_set(
+        error, ZERO_E_CONFIG,
+        "gradient_allreduce_op: \"sum\" divides nothing, which contradicts %s: remove one of them",
+        config->prescale ? "prescale_gradients" : "gradient_predivide_factor");
 }
 
 static zero_status resolve_precision(struct config *config, struct zero_error *error) {
@@ -419,10 +447,12 @@ static zero_status resolve_model(struct config *config, struct zero_error *error
 
 zero_status config_resolve(struct config *config, uint32_t ranks, struct zero_error *error) {
     static zero_status (*const parts[])(struct config *, struct zero_error *) = {
-        resolve_model,   resolve_accumulation, resolve_precision, resolve_offload,
-        resolve_masters, resolve_persistence,  resolve_optimizer};
+        resolve_model,       resolve_accumulation, resolve_precision, resolve_offload,   resolve_masters,
+        resolve_persistence, resolve_gathers,      resolve_quantized, resolve_optimizer, check_checkpoint};
     if (ranks == 0) return error_set(error, ZERO_E_ARGUMENT, "config_resolve: 0 ranks: give at least 1");
     zero_status status = resolve_batch(config, ranks, error);
+    if (!status) status = config_resolve_mesh(config, ranks, error);
+    if (!status) status = resolve_division(config, ranks, error);
     for (size_t i = 0; i < sizeof parts / sizeof parts[0] && status == ZERO_OK; i++)
         status = parts[i](config, error);
     return status;

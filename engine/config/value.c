@@ -7,6 +7,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "engine/base/limits.h"
 #include "engine/config/suggest.h"
 
 struct store {
@@ -185,6 +186,14 @@ static zero_status set_paths_to(struct store *s, struct config_paths *paths) {
 
 static zero_status set_paths(struct store *s) { return set_paths_to(s, s->field); }
 
+static zero_status set_group(struct store *s) {
+    const struct config_value *v = s->value;
+    bool ranks = v->kind == VALUE_INT && v->integer >= 1 && v->integer <= RANKS_MAX;
+    if (v->kind != VALUE_BOOL && !ranks) return wrong_type(s);
+    *(uint64_t *)s->field = ranks ? (uint64_t)v->integer : !v->boolean;
+    return ZERO_OK;
+}
+
 static zero_status set_eval(struct store *s) {
     struct config_eval *eval = s->field;
     const struct config_value *v = s->value;
@@ -200,9 +209,9 @@ static zero_status set_eval(struct store *s) {
 }
 
 static zero_status (*const setters[KEY_TYPES])(struct store *) = {
-    [KEY_BOOL] = set_bool,     [KEY_INT] = set_int,   [KEY_REAL] = set_real,     [KEY_CHOICE] = set_choice,
-    [KEY_STRING] = set_string, [KEY_SIZE] = set_size, [KEY_BETAS] = set_betas,   [KEY_PATHS] = set_paths,
-    [KEY_EVAL] = set_eval,     [KEY_LIST] = set_list, [KEY_OPAQUE] = set_opaque,
+    [KEY_BOOL] = set_bool,     [KEY_INT] = set_int,   [KEY_REAL] = set_real,   [KEY_CHOICE] = set_choice,
+    [KEY_STRING] = set_string, [KEY_SIZE] = set_size, [KEY_BETAS] = set_betas, [KEY_PATHS] = set_paths,
+    [KEY_GROUP] = set_group,   [KEY_EVAL] = set_eval, [KEY_LIST] = set_list,   [KEY_OPAQUE] = set_opaque,
 };
 
 /* ---- what the key's use asks for ---- */

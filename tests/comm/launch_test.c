@@ -84,7 +84,24 @@ static void refused(void) {
     CHECK_INT(READ("OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE=4294967297", ), ZERO_E_ARGUMENT);
 }
 
+static void nodes(void) {
+    static const struct {
+        uint64_t node[8];
+        uint32_t ranks, group;
+    } rows[] = {{{5}, 1, 1},
+                {{5, 5, 5, 5}, 4, 4},
+                {{5, 5, 9, 9}, 4, 2},
+                {{5, 5, 5, 5, 9, 9}, 6, 2},
+                {{5, 5, 5, 9, 9}, 5, 1},
+                {{5, 9, 5, 9}, 4, 1}, /* numbered in turns */
+                {{5, 5, 5, 5, 9, 9, 9, 9}, 8, 4},
+                {{5, 5, 9, 9, 5, 5, 9, 9}, 8, 2}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        CHECK_INT(launch_node_group(rows[i].node, rows[i].ranks), rows[i].group);
+}
+
 int main(void) {
+    nodes();
     started();
     refused();
     return check_end();

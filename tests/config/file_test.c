@@ -62,6 +62,32 @@ static void ready_made_files(void) {
     }
 }
 
+static void files_of_groups(void) {
+    static const struct {
+        const char *path;
+        uint64_t stage, shard_ranks; /* of 4 ranks */
+        int reshard, optimizer_tier;
+    } files[] = {{"configs/zero0-hsdp.json", 0, 2, CONFIG_RESHARD_ALL, CONFIG_TIER_DEVICE},
+                 {"configs/zero1-hsdp.json", 1, 2, CONFIG_RESHARD_ALL, CONFIG_TIER_DEVICE},
+                 {"configs/zero2-hsdp.json", 2, 2, CONFIG_RESHARD_ALL, CONFIG_TIER_DEVICE},
+                 {"configs/zero3-hsdp.json", 3, 2, CONFIG_RESHARD_ALL, CONFIG_TIER_DEVICE},
+                 {"configs/zero3-hsdp-nvme-offload.json", 3, 2, CONFIG_RESHARD_ALL, CONFIG_TIER_NVME},
+                 {"configs/zero3-hpz.json", 3, 2, CONFIG_RESHARD_GROUP, CONFIG_TIER_DEVICE},
+                 {"configs/zero3-hpz-nvme-offload.json", 3, 2, CONFIG_RESHARD_GROUP, CONFIG_TIER_NVME},
+                 {"configs/zero3-keep.json", 3, 4, CONFIG_RESHARD_NONE, CONFIG_TIER_DEVICE}};
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+        struct config config;
+        read_ok(files[i].path, &config);
+        resolve_ok(&config, 4);
+        CHECK_INT(config.stage, files[i].stage);
+        CHECK_INT(config.shard_ranks, files[i].shard_ranks);
+        CHECK_INT(config.reshard, files[i].reshard);
+        CHECK_INT(config.optimizer_tier, files[i].optimizer_tier);
+        CHECK_INT(config.line_count, 0);
+        config_free(&config);
+    }
+}
+
 static void hugging_face_zero2(void) {
     struct config config;
     read_ok(FILES "zero2_like_hf.json", &config);
@@ -177,6 +203,7 @@ static void missing_files(void) {
 
 int main(void) {
     ready_made_files();
+    files_of_groups();
     hugging_face_zero2();
     hugging_face_zero3();
     a_model_of_its_own();

@@ -166,7 +166,8 @@ static int make_directory(struct storage *s, const char *path) {
     return inode < 0 ? inode : 0;
 }
 
-static storage_handle create(struct storage *s, const char *path, uint64_t bytes) {
+static storage_handle create(struct storage *s, const char *path, uint64_t bytes,
+                             const struct storage_staging *staging) {
     return add(s, path, false);
 }
 

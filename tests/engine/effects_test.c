@@ -121,6 +121,15 @@ static void gathered_bytes(const struct row *row) {
     same_weights(row);
 }
 
+/* Of four ranks, in groups of two. */
+static void second_shard(const struct row *row) {
+    train(row, row->one, 4, 1, &one);
+    train(row, row->other, 4, 1, &other);
+    CHECK_STRING(one.error, "");
+    differ(row, "param_bytes", one.plan.param_bytes, other.plan.param_bytes);
+    same_weights(row);
+}
+
 static void threads(const struct row *row) {
     train_both(row);
     CHECK_INT(one.threads, 1);
@@ -240,6 +249,14 @@ static const struct row rows[] = {
      "'gradient_accumulation_steps': 2"},
     {"gradient_accumulation_mode", reduces, "'gradient_accumulation_steps': 3",
      "'gradient_accumulation_mode': 'last'", "'gradient_accumulation_mode': 'every'"},
+    {"prescale_gradients", weights,
+     BF16 ", 'gradient_clipping': 0, 'optimizer': {'type': 'SGD', 'params': {'lr': 0.1}}",
+     "'prescale_gradients': false, 'gradient_predivide_factor': 3", "'prescale_gradients': true"},
+    {"gradient_predivide_factor", weights, BF16, "'gradient_predivide_factor': 1",
+     "'gradient_predivide_factor': 3"},
+    {"gradient_allreduce_op", weights,
+     "'gradient_clipping': 0, 'optimizer': {'type': 'SGD', 'params': {'lr': 0.1}}",
+     "'gradient_allreduce_op': 'mean'", "'gradient_allreduce_op': 'sum'"},
     {"gradient_clipping", weights, NULL, "'gradient_clipping': 0.01", "'gradient_clipping': 0"},
     {"optimizer.type", weights, NULL, OPTIMIZER("AdamW", "'lr': 1e-3"), OPTIMIZER("Lion", "'lr': 1e-3")},
     {"optimizer.params.lr", weights, NULL, ADAMW("'lr': 1e-3"), ADAMW("'lr': 2e-3")},
@@ -293,10 +310,30 @@ static const struct row rows[] = {
      "'zero_optimization': {'cpu_offload': true}"},
     {"zero_optimization.stage3_param_persistence_threshold", gathers, NULL, ZERO3,
      "'zero_optimization': {'stage': 3, 'stage3_param_persistence_threshold': 1000}"},
+    {"zero_optimization.mics_shard_size", state_bytes, NULL, PARAMS(""), PARAMS(", 'mics_shard_size': 1")},
+    {"zero_optimization.zero_hpz_partition_size", second_shard, NULL, PARAMS(""),
+     PARAMS(", 'zero_hpz_partition_size': 2")},
+    {"zero_optimization.zero_quantized_weights", weights, NULL, PARAMS(""),
+     PARAMS(", 'zero_quantized_weights': true")},
+    {"zero_optimization.zero_quantized_gradients", weights, NULL, PARAMS(""),
+     PARAMS(", 'zero_quantized_gradients': true")},
+    {"comm.quantized_gradient_bits", weights, PARAMS(", 'zero_quantized_gradients': true"),
+     "'comm': {'quantized_gradient_bits': 4}", "'comm': {'quantized_gradient_bits': 8}"},
+    {"comm.node_ranks", state_bytes, PARAMS(", 'mics_shard_size': 'auto'"), "'comm': {'node_ranks': 2}",
+     "'comm': {'node_ranks': 1}"},
+    {"comm.reshard_after_forward", gathers, PARAMS(""), "'comm': {'reshard_after_forward': true}",
+     "'comm': {'reshard_after_forward': false}"},
     {"threads", threads, NULL, "'threads': 1", "'threads': 3"},
     {"comm.timeout_s", waits_for_silence, NULL, "'comm': {'timeout_s': 0.05}", "'comm': {'timeout_s': 0.2}"},
     {"comm.prefetch_depth", gathered_bytes, ZERO3, "'comm': {'prefetch_depth': 0}",
      "'comm': {'prefetch_depth': 2}"},
+    {"comm.backward_prefetch_depth", gathered_bytes, ZERO3,
+     "'comm': {'prefetch_depth': 0, 'backward_prefetch_depth': 0}",
+     "'comm': {'prefetch_depth': 0, 'backward_prefetch_depth': 2}"},
+    {"zero_optimization.stage3_max_live_parameters", gathered_bytes, "'comm': {'prefetch_depth': 2}",
+     PARAMS(""), PARAMS(", 'stage3_max_live_parameters': 200")},
+    {"zero_optimization.stage3_prefetch_bucket_size", gathered_bytes, "'comm': {'prefetch_depth': 2}",
+     PARAMS(""), PARAMS(", 'stage3_prefetch_bucket_size': 100")},
     {"memory.device", over_budget, NULL, "'memory': {'device': '1MiB'}", "'memory': {'device': 1024}"},
     {"memory.cpu", over_budget, ON_CPU, "'memory': {'cpu': '1MiB'}", "'memory': {'cpu': 1024}"},
     {"model.model_type", one_value, NULL, "'model': {'model_type': 'gpt2'}",

@@ -51,7 +51,9 @@ MORTAL(int, rename, (struct storage * s, const char *from, const char *to), s, f
 MORTAL(int, exchange, (struct storage * s, const char *a, const char *b), s, a, b)
 MORTAL(int, remove, (struct storage * s, const char *path), s, path)
 MORTAL(int64_t, free_bytes, (struct storage * s, const char *path), s, path)
-MORTAL(storage_handle, create, (struct storage * s, const char *path, uint64_t n), s, path, n)
+MORTAL(storage_handle, create,
+       (struct storage * s, const char *path, uint64_t n, const struct storage_staging *staging), s, path, n,
+       staging)
 MORTAL(storage_handle, open, (struct storage * s, const char *path), s, path)
 MORTAL(int64_t, size, (struct storage * s, storage_handle h), s, h)
 MORTAL(int64_t, read, (struct storage * s, storage_handle h, void *to, size_t n, uint64_t at), s, h, to, n,

@@ -41,10 +41,25 @@ static const enum fault benign[] = {FAULT_EINTR,
 
 enum { HARMFUL = sizeof harmful / sizeof *harmful, BENIGN = sizeof benign / sizeof *benign };
 
+/* What a chunk holds. */
+static const struct format {
+    const char *name, *masters, *json;
+} formats[] = {
+    {"fp32", "auto", ""},
+    {"bf16", "split", ", \"bf16\": {\"enabled\": true}"},
+    {"bf16 with whole masters", "fp32", ", \"bf16\": {\"enabled\": true}"},
+    {"bf16 states", "auto", ", \"bf16\": {\"enabled\": true, \"bf16_optimizer_states\": true}"},
+    {"fp16", "auto", ", \"fp16\": {\"enabled\": true, \"initial_scale_power\": 4}"},
+};
+
+enum { FORMATS = sizeof formats / sizeof *formats };
+
 struct schedule {
     uint64_t seed;
     uint32_t stage, rank; /* rank: whose drive */
-    bool params, state;   /* which of them are on the drive */
+    uint32_t format;
+    bool resident;      /* a part of the chunks stays in memory */
+    bool params, state; /* which of them are on the drive */
     uint32_t paths, block_bytes, depth, slots;
     bool uring, evaluates, flushes;
     bool meddles;         /* changes what is trained: the script */
@@ -83,6 +98,8 @@ static void draw(uint64_t seed, struct schedule *s) {
     s->evaluates = pick(&state, 2);
     s->flushes = pick(&state, 2);
     s->meddles = pick(&state, 2);
+    s->format = pick(&state, 2) ? pick(&state, FORMATS) : 0;
+    s->resident = s->state && pick(&state, 4) == 0;
     draw_faults(s, &state);
 }
 
@@ -93,10 +110,12 @@ static void begin_harm(struct schedule *s) {
 static const char *directory(void) { return getenv("TEST_TMPDIR") ? getenv("TEST_TMPDIR") : "/tmp"; }
 
 static void describe(const struct schedule *s, FILE *file) {
-    fprintf(file, "  stage %u, %s%s, faults on rank %u, %u paths, blocks of %u, depth %u, slots %u%s%s%s%s;",
-            s->stage, s->state ? "state " : "", s->params ? "parameters" : "", s->rank, s->paths,
-            s->block_bytes, s->depth, s->slots, s->uring ? "" : ", no io_uring",
-            s->evaluates ? ", evaluates" : "", s->flushes ? ", flushes" : "", s->meddles ? ", meddles" : "");
+    fprintf(file,
+            "  stage %u, %s, %s%s%s, faults on rank %u, %u paths, blocks of %u, depth %u, slots %u%s%s%s%s;",
+            s->stage, formats[s->format].name, s->resident ? "a part of " : "", s->state ? "state " : "",
+            s->params ? "parameters" : "", s->rank, s->paths, s->block_bytes, s->depth, s->slots,
+            s->uring ? "" : ", no io_uring", s->evaluates ? ", evaluates" : "", s->flushes ? ", flushes" : "",
+            s->meddles ? ", meddles" : "");
     fprintf(file, " harm from step %u;", s->harmed_from);
     for (int f = 0; f < FAULTS; f++)
         if (s->faults.probability[f] > 0)
@@ -121,8 +140,10 @@ static void configure(const struct schedule *s, char *json, size_t capacity) {
              "\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}}, "
              "\"zero_optimization\": {%s, \"stage3_param_persistence_threshold\": 100, "
              "\"sub_group_size\": 1024}, \"aio\": {\"block_size\": %u, \"queue_depth\": %u}, "
-             "\"nvme\": {\"io_uring\": \"%s\"}, \"comm\": {\"timeout_s\": 60}}",
-             offload, s->block_bytes, s->depth, s->uring ? "auto" : "never");
+             "\"nvme\": {\"io_uring\": \"%s\", \"masters\": \"%s\"}, \"comm\": {\"timeout_s\": 60}%s%s}",
+             offload, s->block_bytes, s->depth, s->uring ? "auto" : "never",
+             s->state ? formats[s->format].masters : "auto",
+             s->resident ? ", \"memory\": {\"cpu\": \"400KiB\"}" : "", formats[s->format].json);
 }
 
 /* ---- one rank's training ---- */
@@ -187,6 +208,8 @@ static void check_poisoned(struct plain *p, zero_status status) {
     CHECK_INT(zero_engine_fill(p->engine, toy_fill, NULL), status);
 }
 
+static uint64_t resident; /* schedules in which a part of the state was; of rank 0's thread */
+
 static void body(zero_engine *engine, uint32_t rank, void *user) {
     struct run *run = user;
     struct schedule *s = run->schedule;
@@ -196,7 +219,12 @@ static void body(zero_engine *engine, uint32_t rank, void *user) {
     if (engine && rank == s->rank) engine->faults = &s->faults;
     if (rank == s->rank && !s->harmed_from) begin_harm(s);
     r->status = engine ? plain_open(&p, engine, model, PARAMS, NULL) : ZERO_E_CONFIG;
-    if (engine && s->state) CHECK(engine->plan.swap.chunks >= CHUNKS_MIN);
+    /* A page holds twice as many of the narrower elements. */
+    if (engine && s->state && !s->resident)
+        CHECK(engine->plan.swap.chunks >= (s->format ? CHUNKS_MIN / 2 : CHUNKS_MIN));
+    if (engine && s->resident && !rank)
+        resident += engine->plan.swap.resident_bytes > 0 &&
+                    engine->plan.swap.resident_bytes < engine->plan.swap.state_bytes;
     if (!r->status) r->status = train(&p, s, r);
     snprintf(r->error, sizeof r->error, "%s", r->status ? zero_last_error() : "");
     if (engine && r->status) check_poisoned(&p, r->status);
@@ -263,15 +291,18 @@ static void run_schedule(struct schedule *s, struct run *run) {
 }
 
 /* In memory, without a drive. */
-static void run_expected(bool meddles, struct run *run, struct result *out) {
-    struct schedule s = {.paths = 1, .block_bytes = 4096, .depth = 1, .meddles = meddles};
+static void run_expected(bool meddles, uint32_t format, struct run *run, struct result *out) {
+    struct schedule s = {.paths = 1, .block_bytes = 4096, .depth = 1, .meddles = meddles, .format = format};
     run_schedule(&s, run);
     CHECK_STRING(run->result[0].error, "");
     *out = run->result[0];
 }
 
 static void report(uint64_t seeds, uint64_t failed, const uint64_t total[FAULTS]) {
-    printf("%" PRIu64 " schedules, %" PRIu64 " of which failed on both ranks; fired:\n", seeds, failed);
+    printf("%" PRIu64 " schedules, %" PRIu64 " of which failed on both ranks, %" PRIu64
+           " with a part of the state resident; fired:\n",
+           seeds, failed, resident);
+    if (seeds >= 200) CHECK(resident >= seeds / 20);
     for (int f = 0; f < FAULTS; f++) {
         printf("  %-20s %8" PRIu64 "\n", fault_names[f], total[f]);
         if (seeds >= 200 && !CHECK(total[f] >= seeds / 20))
@@ -280,17 +311,18 @@ static void report(uint64_t seeds, uint64_t failed, const uint64_t total[FAULTS]
 }
 
 int main(int argc, char **argv) {
-    static struct result expected[SCRIPTS];
+    static struct result expected[SCRIPTS][FORMATS];
     static struct run run;
     uint64_t first = argc > 1 ? strtoull(argv[1], NULL, 10) : 1,
              count = argc > 2 ? strtoull(argv[2], NULL, 10) : 200, failed = 0, total[FAULTS] = {0};
-    for (int script = 0; script < SCRIPTS; script++) run_expected(script, &run, &expected[script]);
+    for (int script = 0; script < SCRIPTS; script++)
+        for (uint32_t f = 0; f < FORMATS; f++) run_expected(script, f, &run, &expected[script][f]);
     for (uint64_t seed = first; seed < first + count; seed++) {
         struct schedule s;
         check_seed(seed);
         draw(seed, &s);
         run_schedule(&s, &run);
-        if (!right(&run, &expected[s.meddles])) describe(&s, stderr);
+        if (!right(&run, &expected[s.meddles][s.format])) describe(&s, stderr);
         failed += run.result[0].status != ZERO_OK;
         for (int f = 0; f < FAULTS; f++) total[f] += atomic_load(&s.faults.fired[f]);
     }

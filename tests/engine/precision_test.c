@@ -93,6 +93,28 @@ static void a_loss_scale_that_moves(void) {
     }
 }
 
+/* At this scale each rank's fp16 gradients are finite, and the sum of four ranks' in fp16 is not: dividing before the
+ * sum is what prescaling and predivision are for. */
+static void division_before_the_sum(void) {
+    static const struct {
+        const char *keys;
+        float factor;
+        int skips;
+    } ways[] = {{NULL, 0, 1},
+                {", \"prescale_gradients\": true", 1.0f / 4, 0},
+                {", \"gradient_predivide_factor\": 8", 1.0f / 8, 0},
+                {", \"prescale_gradients\": true, \"gradient_predivide_factor\": 8", 1.0f / 4, 0}};
+    struct toy_setup s = toy_setup_default();
+    s.compute = ZERO_F16;
+    s.ranks = 4, s.scale_power = 19, s.steps = 6;
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
+        for (s.stage = 0; s.stage <= 3; s.stage++) {
+            s.extra = ways[i].keys, s.factor = ways[i].factor;
+            compare(&s);
+            CHECK_INT(got.skipped > 0, ways[i].skips);
+        }
+}
+
 static void skips_are_agreed(void) {
     static struct toy_result first;
     struct toy_setup s = toy_setup_default();
@@ -124,6 +146,7 @@ int main(void) {
     schedules();
     other_memory();
     a_loss_scale_that_moves();
+    division_before_the_sum();
     skips_are_agreed();
     types_matter();
     return check_end();

@@ -98,6 +98,13 @@ void schedule_make(uint64_t seed, struct schedule *out) {
     for (uint32_t i = 0; i < SCHEDULE_STAGES; i++)
         s->tier[i] = (enum schedule_tier)pick(&state, i == 3 ? SCHEDULE_TIERS : SCHEDULE_PARAM_CPU);
     s->slots = 1 + pick(&state, 4);
+    s->shard_ranks = s->ranks, s->reshard_ranks = pick(&state, 2);
+    bool even = s->ranks % 2 == 0;
+    if (even && pick(&state, 2)) s->shard_ranks = s->ranks / 2;
+    if (s->ranks == 4 && s->shard_ranks == 4 && pick(&state, 2)) s->reshard_ranks = 2;
+    s->backward_depth = pick(&state, 4);
+    s->live_max = pick(&state, 2) ? 0 : 1 + pick(&state, 4000);
+    s->ahead_max = pick(&state, 2) ? 0 : 1 + pick(&state, 2000);
     struct features has = {.ties = pick(&state, 2),
                            .unit_skips = pick(&state, 2),
                            .backward_skips = pick(&state, 2),
@@ -142,7 +149,8 @@ void schedule_print(const struct schedule *s, FILE *file) {
             s->micro_steps, s->mode, s->threshold, s->slots);
     for (uint32_t i = 0; i < SCHEDULE_STAGES; i++)
         fprintf(file, "%s %u %s", i ? "," : "", s->depth[i], schedule_tiers[s->tier[i]]);
-    fputc('\n', file);
+    fprintf(file, "\n  shard groups of %u; at stage 3: reshard %u, depth in backward %u, live %u, ahead %u\n",
+            s->shard_ranks, s->reshard_ranks, s->backward_depth, s->live_max, s->ahead_max);
     for (uint32_t i = 0; i < s->params; i++) {
         const struct schedule_param *p = &s->param[i];
         fprintf(file, "  unit %u: p%u [%u]%s%s", p->unit, i, p->count,

@@ -10,7 +10,7 @@
 #include "engine/zero.h"
 
 enum {
-    SCHEDULE_RANKS_MAX = 3,
+    SCHEDULE_RANKS_MAX = 4,
     SCHEDULE_UNITS_MAX = 7,
     SCHEDULE_PARAMS_MAX = 3 * SCHEDULE_UNITS_MAX,
     SCHEDULE_COUNT_MAX = 6000,  /* elements of a parameter */
@@ -55,7 +55,11 @@ enum schedule_tier {
 struct schedule {
     uint64_t seed;
     uint32_t ranks, micro_steps, threshold, units, params, depth[SCHEDULE_STAGES];
-    uint32_t slots; /* of what is on nvme */
+    uint32_t slots;               /* of what is on nvme */
+    uint32_t shard_ranks;         /* of a group, at every stage */
+    uint32_t reshard_ranks;       /* at stage 3, as comm.reshard_after_forward has it; 0: true, 1: false */
+    uint32_t backward_depth;      /* at stage 3, as is what follows */
+    uint32_t live_max, ahead_max; /* elements; 0: no bound */
     enum schedule_tier tier[SCHEDULE_STAGES];
     const char *mode;
     struct schedule_param param[SCHEDULE_PARAMS_MAX];

@@ -182,6 +182,25 @@ static void write_tiers(const struct schedule *s, enum schedule_tier tier, char 
              state ? where : "", param ? ", \"offload_param\": " : "", param ? where : "");
 }
 
+/* Which ranks share, and when they gather: keys of zero_optimization, and of comm. */
+static void write_groups(const struct schedule *s, uint32_t stage, char *zero, size_t zero_bytes, char *comm,
+                         size_t comm_bytes) {
+    size_t used = strlen(zero);
+    used += (size_t)snprintf(zero + used, zero_bytes - used, ", \"mics_shard_size\": %d",
+                             s->shard_ranks == s->ranks ? -1 : (int)s->shard_ranks);
+    *comm = 0;
+    if (stage != 3) return;
+    if (s->live_max)
+        used += (size_t)snprintf(zero + used, zero_bytes - used, ", \"stage3_max_live_parameters\": %u",
+                                 s->live_max);
+    if (s->ahead_max)
+        snprintf(zero + used, zero_bytes - used, ", \"stage3_prefetch_bucket_size\": %u", s->ahead_max);
+    char group[16] = "true";
+    if (s->reshard_ranks) snprintf(group, sizeof group, "%u", s->reshard_ranks);
+    snprintf(comm, comm_bytes, ", \"backward_prefetch_depth\": %u, \"reshard_after_forward\": %s",
+             s->backward_depth, group);
+}
+
 void schedule_run(const struct schedule *s, uint32_t stage, enum schedule_tier tier,
                   struct schedule_result *out) {
     struct toy_setup setup = toy_setup_default();
@@ -192,9 +211,10 @@ void schedule_run(const struct schedule *s, uint32_t stage, enum schedule_tier t
     setup.threshold = s->threshold;
     setup.mode = s->mode;
     setup.clip = 1;
-    char json[8192], tiers[5200];
-    write_tiers(s, tier, tiers, sizeof tiers);
-    setup.tiers = tiers;
+    char json[8192], zero[5400], comm[128];
+    write_tiers(s, tier, zero, sizeof zero);
+    write_groups(s, stage, zero, sizeof zero, comm, sizeof comm);
+    setup.tiers = zero, setup.comm = comm;
     toy_config(&setup, json, sizeof json);
     ranks_run(s->ranks, json, run_rank, &(struct run){s, out});
 }

@@ -1,7 +1,7 @@
-/* Serial data parallelism with the stated order of additions: ranks in order; micro-steps add before the sum
- * over ranks (last) or after it (every). Narrow types are fp32 values, rounded where the engine's numbers are
- * in that type: weights as compute sees them, a rank's gradients, messages, sums. AdamW by its scalar
- * reference. */
+/* Serial data parallelism with the stated order of additions: the ranks of a shard group in order, then the groups
+ * in order; micro-steps add before the sum over a group's ranks (last) or after it (every). Narrow types are fp32
+ * values, rounded where the engine's numbers are in that type: weights as compute sees them, a rank's gradients,
+ * messages, sums. AdamW by its scalar reference. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -66,6 +66,11 @@ static double micro_step(const struct toy_setup *s, gradients weights, gradients
     return loss;
 }
 
+/* Sums are of fp32: what is sent then is what a backward wrote. */
+static zero_dtype message(const struct toy_setup *s) {
+    return communication(s) == ZERO_F32 ? s->compute : communication(s);
+}
+
 /* x rounded to `dtype`, added in fp32. */
 static void add(gradients into, gradients x, int first, zero_dtype dtype) {
     for (uint32_t i = 0; i < TOY_PARAMS; i++)
@@ -75,24 +80,45 @@ static void add(gradients into, gradients x, int first, zero_dtype dtype) {
         }
 }
 
+/* The gradients of the ranks of one shard group, added in their order and rounded to `sums`. */
+static double group_sum(const struct toy_setup *s, gradients weights, gradients out, uint32_t step,
+                        uint32_t first, uint32_t micro, uint32_t micro_steps, float scale, zero_dtype sums) {
+    static gradients one;
+    double loss = 0;
+    uint32_t ranks = s->shard_ranks ? s->shard_ranks : s->ranks;
+    for (uint32_t r = 0; r < ranks; r++) {
+        int fresh[TOY_PARAMS];
+        for (uint32_t i = 0; i < TOY_PARAMS; i++) fresh[i] = 1;
+        memset(one, 0, sizeof one);
+        for (uint32_t m = 0; m < micro_steps; m++)
+            loss += micro_step(s, weights, one, fresh, step, micro + m, first + r, scale);
+        for (uint32_t i = 0; i < TOY_PARAMS; i++)
+            for (uint32_t k = 0; k < SIZE && s->factor != 0; k++) one[i][k] *= s->factor;
+        add(out, one, r == 0, message(s));
+    }
+    for (uint32_t i = 0; i < TOY_PARAMS; i++)
+        for (uint32_t k = 0; k < SIZE; k++) out[i][k] = toy_round(sums, out[i][k]);
+    return loss;
+}
+
+/* A shard group's sum over the step's micro-steps, then the sum over the groups in their order. */
 static double reduced(const struct toy_setup *s, gradients weights, gradients total, uint32_t step,
                       float scale) {
     int every = !strcmp(s->mode, "every") || (!strcmp(s->mode, "auto") && s->stage >= 2);
     uint32_t outer = every ? s->micro_steps : 1, inner = every ? 1 : s->micro_steps;
-    zero_dtype sums = outer > 1 ? ZERO_F32 : communication(s); /* of the ranks */
+    uint32_t ranks = s->shard_ranks ? s->shard_ranks : s->ranks;
+    zero_dtype sums = outer > 1 ? ZERO_F32 : communication(s);
     double loss = 0;
-    for (uint32_t o = 0; o < outer; o++) {
-        static gradients ranks, one;
-        for (uint32_t r = 0; r < s->ranks; r++) {
-            int fresh[TOY_PARAMS];
-            for (uint32_t i = 0; i < TOY_PARAMS; i++) fresh[i] = 1;
-            memset(one, 0, sizeof one);
-            for (uint32_t m = 0; m < inner; m++)
-                loss += micro_step(s, weights, one, fresh, step, every ? o : m, r, scale);
-            add(ranks, one, r == 0, communication(s));
+    for (uint32_t first = 0; first < s->ranks; first += ranks) {
+        static gradients group, one;
+        for (uint32_t o = 0; o < outer; o++) {
+            loss += group_sum(s, weights, one, step, first, every ? o : 0, inner, scale, sums);
+            add(group, one, o == 0, ZERO_F32);
         }
-        add(total, ranks, o == 0, sums);
+        add(total, group, first == 0, ZERO_F32);
     }
+    for (uint32_t i = 0; i < TOY_PARAMS; i++)
+        for (uint32_t k = 0; k < SIZE; k++) total[i][k] = toy_round(sums, total[i][k]);
     return loss / s->micro_steps / s->ranks;
 }
 
@@ -121,7 +147,9 @@ void toy_oracle(const struct toy_setup *s, struct toy_result *out) {
             for (uint32_t k = 0; k < SIZE; k++) seen[i][k] = toy_round(s->compute, out->weights[i][k]);
         out->scale[step] = loss_scale.value;
         out->loss[step] = reduced(s, seen, total, step, (float)loss_scale.value);
-        double squares = 0, mean = 1.0 / (s->ranks * s->micro_steps * loss_scale.value), scale = mean;
+        double squares = 0, sent = s->factor != 0 ? s->factor : 1,
+               mean = 1.0 / ((s->sum ? 1.0 : s->ranks) * s->micro_steps * loss_scale.value * sent),
+               scale = mean;
         for (uint32_t i = 0; i < TOY_PARAMS; i++)
             for (uint32_t k = 0; k < SIZE && owner(i) == i && !(toy_params[i].flags & ZERO_FROZEN); k++)
                 squares += (double)total[i][k] * total[i][k];

@@ -57,10 +57,10 @@ int toy_config(const struct toy_setup *s, char *out, size_t capacity) {
                     "\"gradient_clipping\": %g, \"gradient_accumulation_mode\": \"%s\", \"optimizer\": %s, "
                     "\"zero_optimization\": {\"stage\": %u, \"stage3_param_persistence_threshold\": %u, "
                     "%s}, "
-                    "\"comm\": {\"prefetch_depth\": %u, \"timeout_s\": %g}, \"threads\": 1%s%s}",
+                    "\"comm\": {\"prefetch_depth\": %u, \"timeout_s\": %g%s}, \"threads\": 1%s%s}",
                     s->micro_steps, s->clip, s->mode, optimizer, s->stage, s->threshold,
-                    s->tiers ? s->tiers : offload, s->depth, s->timeout_s, precision_keys(s, keys),
-                    s->extra ? s->extra : "");
+                    s->tiers ? s->tiers : offload, s->depth, s->timeout_s, s->comm ? s->comm : "",
+                    precision_keys(s, keys), s->extra ? s->extra : "");
 }
 
 struct rank {
@@ -214,6 +214,14 @@ static zero_status one_step(struct rank *r, uint32_t step) {
     return status;
 }
 
+static void add_memory(const zero_engine *engine, struct toy_result *out) {
+    zero_memory_row row;
+    for (uint32_t i = 0; zero_engine_memory(engine, i, &row) == ZERO_OK; i++) {
+        out->planned[row.tier] += row.planned;
+        out->measured[row.tier] += row.measured;
+    }
+}
+
 zero_status toy_train_rank(zero_engine *engine, const struct toy_setup *setup, struct toy_result *out) {
     struct rank *r = calloc(1, sizeof *r);
     *r = (struct rank){.engine = engine, .setup = setup, .out = out};
@@ -235,6 +243,7 @@ zero_status toy_train_rank(zero_engine *engine, const struct toy_setup *setup, s
                                  (uint64_t)toy_params[i].rows * toy_params[i].columns);
     if (status) snprintf(out->error, sizeof out->error, "%s", zero_last_error());
     out->status = status;
+    if (!status) add_memory(engine, out);
     free(r);
     return status;
 }

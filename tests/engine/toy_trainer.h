@@ -6,6 +6,8 @@
 #include "engine/zero.h"
 #include "tests/engine/toy_model.h"
 
+enum { TOY_STEPS_MAX = 200 };
+
 enum toy_memory {
     TOY_SLOTS, /* the engine's */
     TOY_SPANS, /* its own, lent in two pieces */
@@ -14,6 +16,10 @@ enum toy_memory {
 
 struct toy_setup {
     uint32_t ranks, stage, micro_steps, depth, steps, threshold;
+    uint32_t
+        shard_ranks; /* ranks of a shard group, as `tiers` or `extra` say; 0: all. For the oracle alone */
+    float factor;    /* of gradients before they are sent, as `extra` says; 0: none. For the oracle, as is: */
+    int sum;         /* over ranks, not the mean */
     const char *mode;      /* "last", "every", "auto" */
     const char *optimizer; /* a JSON object, or NULL: AdamW with weight decay */
     const char *offload;   /* "none" or "cpu" */
@@ -21,6 +27,7 @@ struct toy_setup {
     zero_dtype compute;
     const char *communication;          /* "fp32", "bf16", "fp16"; NULL: the type of compute */
     uint32_t scale_power, scale_window; /* of fp16 */
+    const char *comm;                   /* more keys of comm, each after a comma; or NULL */
     const char *extra;                  /* more keys of the configuration, each after a comma; or NULL */
     double timeout_s;
     const char *config;  /* the whole configuration, in place of what the fields above say; or NULL */
@@ -36,11 +43,12 @@ struct toy_setup {
 struct toy_result {
     zero_status status;
     char error[512], hash[33];
-    double loss[64], norm[64], scale[64];
+    double loss[TOY_STEPS_MAX], norm[TOY_STEPS_MAX], scale[TOY_STEPS_MAX];
     uint64_t skipped;
     float weights[TOY_PARAMS][TOY_VOCAB * TOY_WIDTH];
     uint32_t threads;
     zero_plan plan;
+    uint64_t planned[ZERO_TIERS], measured[ZERO_TIERS]; /* bytes: the sums of rank 0's rows */
     zero_counters first, last; /* after fill and the first step, and at the end, of rank 0 */
 };
 

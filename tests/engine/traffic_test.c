@@ -9,6 +9,14 @@
  *            but once for both where the backward follows at once (the last unit); and once per step what is
  *            persistent and trainable
  *
+ * In groups of S ranks, R = N / S of them:
+ *
+ *   HSDP     any stage: what is above happens inside a group, with f = (S - 1) / S; and once per step each group's
+ *            sums, P / S elements a rank, are added over the R groups by an all-reduce of 2 (R - 1) P / N
+ *   hpZ      stage 3: reductions and the refresh of what is persistent go over all ranks, and of the gathers the
+ *            first in a micro-step; every other one is from the second shard, (S - 1) / S P
+ *   kept     stage 3 with reshard_after_forward false: one gather per micro-step
+ *
  * Calls are one per region, whatever its size. Nothing depends on the depth of prefetching. An element is 4
  * bytes, or the 2 of bf16: gathers of parameters in the type of compute, reductions in the narrower one of
  * compute's and communication's, stage 0's gathers of gradients in the type of the reduced ones. */
@@ -63,7 +71,24 @@ static const struct model models[] = {
       {40, 1, 1}}}, /* out.b: at the turn */
 };
 
+struct mesh {
+    const char *name, *zero, *comm;
+    uint32_t shards;  /* S; 0: all ranks */
+    int second, kept; /* hpZ; kept */
+};
+
+static const struct mesh plain_mesh = {.name = "plain"};
+static const struct mesh meshes[] = {
+    {"HSDP", "\"mics_shard_size\": 2", NULL, 2, 0, 0},
+    {"HSDP of replicas", "\"mics_shard_size\": 1", NULL, 1, 0, 0},
+    {"hpZ", "\"zero_hpz_partition_size\": 2", NULL, 2, 1, 0},
+    {"hpZ by its other name", "\"mics_shard_size\": -1", ", \"reshard_after_forward\": 2", 2, 1, 0},
+    {"kept", "\"mics_shard_size\": -1", ", \"reshard_after_forward\": false", 0, 0, 1},
+    {"kept in HSDP", "\"mics_shard_size\": 2", ", \"reshard_after_forward\": false", 2, 0, 1},
+};
+
 struct expected {
+    uint64_t added_calls, added_elements; /* of the reductions: over the groups */
     uint64_t gather_calls, gather_elements, reduce_calls, reduce_elements;
 };
 
@@ -71,19 +96,30 @@ static int reduces_every(const struct toy_setup *s) {
     return !strcmp(s->mode, "every") || (!strcmp(s->mode, "auto") && s->stage >= 2);
 }
 
-static struct expected by_hand(const struct model *m, const struct toy_setup *s) {
+static struct expected by_hand(const struct model *m, const struct toy_setup *s, const struct mesh *mesh) {
     struct expected e = {0};
+    uint32_t S = mesh->shards ? mesh->shards : s->ranks, R = s->ranks / S;
     int every = reduces_every(s);
     for (const struct count *c = m->region; c->elements; c++) {
         uint64_t unit = (s->compute == ZERO_F32 ? 16 : 32) * s->ranks,
                  padded = (c->elements + unit - 1) / unit * unit;
-        uint64_t sent = padded / s->ranks * (s->ranks - 1);
+        uint64_t inside = padded / S * (S - 1), all = padded / s->ranks * (s->ranks - 1);
+        uint64_t sent = mesh->second ? all : inside;
         uint32_t reductions = c->trainable * (every ? s->micro_steps : 1);
-        uint32_t gathers = c->trainable; /* stage 0: of gradients; else: of parameters after the update */
-        if (s->stage == 3 && c->stage3_uses) gathers = c->stage3_uses * s->micro_steps;
+        uint32_t firsts = c->trainable; /* stage 0: of gradients; else: of parameters after the update */
+        uint32_t others = 0;
+        if (s->stage == 3 && c->stage3_uses) {
+            firsts = s->micro_steps;
+            others = mesh->kept ? 0 : (c->stage3_uses - 1) * s->micro_steps;
+        }
+        if (R > 1 && !mesh->second) {
+            e.added_calls += c->trainable;
+            e.added_elements += c->trainable * 2 * (R - 1) * (padded / s->ranks);
+        }
         e.reduce_calls += reductions, e.reduce_elements += reductions * sent;
-        e.gather_calls += gathers, e.gather_elements += gathers * sent;
+        e.gather_calls += firsts + others, e.gather_elements += firsts * sent + others * inside;
     }
+    e.reduce_calls += e.added_calls, e.reduce_elements += e.added_elements;
     return e;
 }
 
@@ -93,16 +129,18 @@ static uint64_t bytes_by_hand(const struct expected *e, const struct toy_setup *
     int accumulates = s->micro_steps > 1 && reduces_every(s);
     uint64_t reduced = narrow || !in_fp32 ? 2 : 4, param = narrow ? 2 : 4,
              grad = accumulates || in_fp32 ? 4 : 2;
-    return reduced * e->reduce_elements + (s->stage == 0 ? grad : param) * e->gather_elements;
+    return reduced * (e->reduce_elements - e->added_elements) + grad * e->added_elements +
+           (s->stage == 0 ? grad : param) * e->gather_elements;
 }
 
 struct task {
     const struct model *model;
     const struct toy_setup *setup;
+    const struct mesh *mesh;
 };
 
 static void compare(const zero_counters *a, const zero_counters *b, const struct task *t) {
-    struct expected e = by_hand(t->model, t->setup);
+    struct expected e = by_hand(t->model, t->setup, t->mesh);
     uint64_t bytes = bytes_by_hand(&e, t->setup);
     int same = CHECK_INT(b->gather_calls - a->gather_calls, e.gather_calls);
     same &= CHECK_INT(b->gather_elements - a->gather_elements, e.gather_elements);
@@ -113,10 +151,11 @@ static void compare(const zero_counters *a, const zero_counters *b, const struct
     same &= CHECK_INT(b->control_messages - a->control_messages, 1);
     const struct toy_setup *s = t->setup;
     if (!same)
-        fprintf(stderr,
-                "in %s, stage %u, ranks %u, micro-steps %u, mode %s, depth %u, type %d, communication %s\n",
-                t->model->name, s->stage, s->ranks, s->micro_steps, s->mode, s->depth, s->compute,
-                s->communication ? s->communication : "the same");
+        fprintf(
+            stderr,
+            "in %s, %s, stage %u, ranks %u, micro-steps %u, mode %s, depth %u, type %d, communication %s\n",
+            t->model->name, t->mesh->name, s->stage, s->ranks, s->micro_steps, s->mode, s->depth, s->compute,
+            s->communication ? s->communication : "the same");
 }
 
 static void measure(zero_engine *engine, uint32_t rank, void *user) {
@@ -148,10 +187,28 @@ static void measure(zero_engine *engine, uint32_t rank, void *user) {
     CHECK(after.control_messages >= before.control_messages + 2);
 }
 
-static void run(const struct model *m, const struct toy_setup *s) {
+static void run(const struct model *m, const struct toy_setup *s, const struct mesh *mesh) {
     char json[2048];
     toy_config(s, json, sizeof json);
-    ranks_run(s->ranks, json, measure, &(struct task){m, s});
+    ranks_run(s->ranks, json, measure, &(struct task){m, s, mesh});
+}
+
+static void groups(void) {
+    struct toy_setup s = toy_setup_default();
+    s.ranks = 4;
+    for (size_t k = 0; k < sizeof meshes / sizeof *meshes; k++)
+        for (s.compute = ZERO_F32; s.compute <= ZERO_BF16; s.compute++)
+            for (s.stage = meshes[k].second || meshes[k].kept ? 3 : 0; s.stage <= 3; s.stage++)
+                for (s.micro_steps = 1; s.micro_steps <= 3; s.micro_steps += 2)
+                    for (int every = 0; every < 2; every++)
+                        for (s.depth = 0; s.depth <= 2; s.depth += 2) {
+                            s.mode = every ? "every" : "last";
+                            s.threshold = models[0].threshold;
+                            s.tiers = meshes[k].zero, s.comm = meshes[k].comm;
+                            run(&models[0], &s, &meshes[k]);
+                            s.threshold = models[1].threshold;
+                            if (s.compute == ZERO_F32) run(&models[1], &s, &meshes[k]);
+                        }
 }
 
 /* The 228 elements of "a" are laid out for lines of 16: the second model is for fp32 alone. */
@@ -167,7 +224,7 @@ static void narrow(void) {
                     for (int every = 0; every < 2; every++) {
                         s.mode = every ? "every" : "last";
                         s.communication = communications[c];
-                        run(&models[0], &s);
+                        run(&models[0], &s, &plain_mesh);
                     }
 }
 
@@ -182,8 +239,9 @@ int main(void) {
                         for (s.depth = 0; s.depth <= 2; s.depth++) {
                             s.mode = modes[mode];
                             s.threshold = models[m].threshold;
-                            run(&models[m], &s);
+                            run(&models[m], &s, &plain_mesh);
                         }
     narrow();
+    groups();
     return check_end();
 }

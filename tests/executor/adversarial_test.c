@@ -16,17 +16,21 @@ static uint32_t pick(uint32_t n) {
 static struct virtual_setup make(uint64_t seed) {
     static const enum stage_index rows[] = {STAGE_ZERO0, STAGE_ZERO1, STAGE_ZERO2, STAGE_ZERO3,
                                             STAGE_ZERO3_KEEP};
+    static const uint32_t meshes[][AXES] = {{1, 1}, {2, 1}, {3, 1}, {4, 1}, {2, 2}, {1, 2}, {1, 3}};
     static const double completions[] = {0.1, 0.5, 0.95};
     static const uint32_t thresholds[] = {0, 10, 60};
     state = seed;
     struct virtual_setup s = {.toy = toy_setup_default(), .seed = seed};
-    s.mesh[0] = 1 + pick(4), s.mesh[1] = 1;
+    memcpy(s.mesh, meshes[pick(7)], sizeof s.mesh);
     s.stage = rows[pick(5)];
     if (pick(6) == 0) s.stage = STAGE_HPZ, s.mesh[0] = 2, s.mesh[1] = 2;
     s.toy.ranks = s.mesh[0] * s.mesh[1];
+    s.toy.shard_ranks = s.stage == STAGE_HPZ ? 0 : s.mesh[0]; /* hpZ adds over all ranks in order */
     s.toy.micro_steps = 1 + pick(3);
     s.toy.mode = pick(2) ? "every" : "last";
-    s.toy.depth = pick(3);
+    s.toy.depth = pick(3), s.backward_depth = pick(3);
+    s.live_max = pick(3) ? UINT64_MAX : pick(600);
+    s.ahead_max = pick(3) ? UINT64_MAX : pick(400);
     s.toy.steps = 3;
     s.toy.threshold = thresholds[pick(3)];
     s.toy.evaluate = pick(3) == 0;
@@ -41,13 +45,14 @@ static struct virtual_setup make(uint64_t seed) {
 }
 
 static void describe(const struct virtual_setup *s) {
-    fprintf(
-        stderr,
-        "in %s, mesh %u x %u, micro-steps %u, mode %s, depth %u, threshold %u, evaluate %d, skip %d; on a "
-        "drive: state %d, parameters %d, slots %u, chunks of %u, resident %u\n",
-        stages[s->stage]->name, s->mesh[0], s->mesh[1], s->toy.micro_steps, s->toy.mode, s->toy.depth,
-        s->toy.threshold, s->toy.evaluate, s->toy.skip_unit, s->drive.state, s->drive.params, s->drive.slots,
-        s->drive.chunk_elements, (unsigned)s->drive.resident_bytes);
+    fprintf(stderr,
+            "in %s, mesh %u x %u, micro-steps %u, mode %s, depth %u and %u, live %" PRIu64 ", ahead %" PRIu64
+            ", threshold %u, evaluate %d, skip %d; on a "
+            "drive: state %d, parameters %d, slots %u, chunks of %u, resident %u\n",
+            stages[s->stage]->name, s->mesh[0], s->mesh[1], s->toy.micro_steps, s->toy.mode, s->toy.depth,
+            s->backward_depth, s->live_max, s->ahead_max, s->toy.threshold, s->toy.evaluate, s->toy.skip_unit,
+            s->drive.state, s->drive.params, s->drive.slots, s->drive.chunk_elements,
+            (unsigned)s->drive.resident_bytes);
 }
 
 static bool right(const struct virtual_setup *s, bool loud) {
@@ -71,19 +76,19 @@ static void seeds(uint64_t first, uint64_t count) {
     }
 }
 
-/* Hybrid sharding adds in another order than plain data parallelism; all stages add alike. */
-static void hybrid(uint64_t first, uint64_t count) {
+/* Codes in place of elements: with any schedule what they are with the simplest one. */
+static void quantized(uint64_t first, uint64_t count) {
     static struct toy_result expected, got;
     for (uint64_t seed = first; seed < first + count; seed++) {
         check_seed(seed);
         struct virtual_setup s = make(seed);
-        if (s.stage == STAGE_HPZ) continue;
-        s.mesh[0] = s.mesh[1] = 2;
-        s.toy.ranks = 4;
-        struct virtual_setup plain = s;
-        plain.stage = STAGE_ZERO0, plain.completion = 1, plain.toy.depth = 0;
-        plain.drive = (struct virtual_drive_options){0};
-        virtual_train(&plain, &expected);
+        s.param_bits = pick(2) && (s.stage == STAGE_ZERO3 || s.stage == STAGE_ZERO3_KEEP) ? 8 : 0;
+        s.gradient_bits = pick(3) ? 4 * (1 + pick(2)) : 0;
+        struct virtual_setup simple = s;
+        simple.completion = 1, simple.toy.depth = simple.backward_depth = 0;
+        simple.live_max = simple.ahead_max = UINT64_MAX;
+        simple.drive = (struct virtual_drive_options){0};
+        virtual_train(&simple, &expected);
         virtual_train(&s, &got);
         int same = CHECK_STRING(expected.error, "") && CHECK_STRING(got.error, "") &&
                    CHECK_BYTES(got.weights, expected.weights, sizeof got.weights);
@@ -121,7 +126,7 @@ int main(int argc, char **argv) {
     uint64_t first = argc > 1 ? strtoull(argv[1], NULL, 10) : 1,
              count = argc > 2 ? strtoull(argv[2], NULL, 10) : 600;
     seeds(first, count);
-    hybrid(first, count / 3);
+    quantized(first, count / 3);
     planted_bugs_are_caught(first, count / 3);
     return check_end();
 }

@@ -89,6 +89,7 @@ static void open_policy(struct rank *r, uint32_t index) {
     for (uint32_t i = 0; i < r->model.regions; i++) {
         r->region[i].frozen = region_frozen(&r->model.region[i]);
         r->region[i].persistent = region_persistent(&r->model.region[i]);
+        r->region[i].elements = r->model.region[i].padded;
     }
     bool differs = s->bug == BUG_DEPTH_DIFFERS && index % 2;
     r->policy =
@@ -97,6 +98,9 @@ static void open_policy(struct rank *r, uint32_t index) {
                         .accumulation = strcmp(s->toy.mode, "last") ? ACCUMULATE_EVERY : ACCUMULATE_LAST,
                         .micro_steps = s->toy.micro_steps,
                         .depth = differs ? s->toy.depth + 2 : s->toy.depth,
+                        .backward_depth = differs ? s->toy.depth + 2 : s->backward_depth,
+                        .live_max = s->live_max,
+                        .ahead_max = s->ahead_max,
                         .forward = r->model.use,
                         .uses = r->model.units,
                         .region = r->region,
@@ -152,14 +156,18 @@ static zero_status open_rank(struct run *run, uint32_t index, const struct virtu
                                  .state_count = adamw->state_count,
                                  .rank = index,
                                  .threads = 1,
+                                 .param_bits = s->param_bits,
+                                 .gradient_bits = s->gradient_bits,
                                  .agreements = r->agreement};
     memcpy(o.group, r->group, sizeof o.group);
     uint64_t staging = executor_staging_bytes(&o);
     r->policy.stagings = staging ? 2 : 0;
+    r->policy.gather_stagings = s->param_bits ? 2 : 0;
     struct plan_options plan = {.model = &r->model,
                                 .policy = &r->policy,
                                 .state_count = adamw->state_count,
-                                .staging_bytes = staging};
+                                .staging_bytes = staging,
+                                .gather_staging_bytes = executor_gather_staging_bytes(&o)};
     virtual_drive_plan(&s->drive, &plan);
     status = plan_make(&r->plan, &plan, &run->error);
     if (status) return status;

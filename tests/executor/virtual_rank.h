@@ -32,7 +32,9 @@ struct virtual_setup {
     struct toy_setup
         toy; /* ranks, stage, micro_steps, mode, depth, steps, threshold, clip, skip_unit, evaluate */
     enum stage_index stage;
-    uint32_t mesh[AXES];
+    uint32_t mesh[AXES], backward_depth;
+    uint64_t live_max, ahead_max;       /* elements */
+    uint32_t param_bits, gradient_bits; /* struct executor_options */
     struct virtual_drive_options drive;
     uint64_t seed;
     double completion; /* the chance that a test finds something done */

@@ -13,6 +13,9 @@ static void begin(struct toy *t, enum stage_index stage, const uint32_t mesh[AXE
                                 .accumulation = accumulation,
                                 .micro_steps = micro_steps,
                                 .depth = depth,
+                                .backward_depth = depth,
+                                .live_max = UINT64_MAX,
+                                .ahead_max = UINT64_MAX,
                                 .forward = t->use,
                                 .region = t->region,
                                 .refresh = t->refresh};

@@ -42,13 +42,15 @@ static uint64_t note(const zero_engine *engine, const char *key) {
     return text ? strtoull(text, NULL, 10) : 0;
 }
 
-zero_status saves_save(zero_engine *engine, const struct saves *saves, struct position position,
-                       uint64_t keep) {
+zero_status saves_begin(zero_engine *engine, const struct saves *saves, struct position position) {
     zero_status status = set_note(engine, "steps", position.steps);
     if (status == ZERO_OK) status = set_note(engine, "samples", position.samples);
-    if (status == ZERO_OK) status = zero_engine_save(engine, saves->directory);
-    if (status == ZERO_OK && keep) status = zero_engine_prune(engine, saves->directory, keep);
-    return status;
+    return status == ZERO_OK ? zero_engine_save(engine, saves->directory) : status;
+}
+
+zero_status saves_end(zero_engine *engine, const struct saves *saves, uint64_t keep) {
+    zero_status status = zero_engine_save_wait(engine);
+    return status == ZERO_OK && keep ? zero_engine_prune(engine, saves->directory, keep) : status;
 }
 
 zero_status saves_resume(zero_engine *engine, const char *run, uint64_t step, struct position *out) {

@@ -21,8 +21,9 @@ zero_status saves_open(zero_engine *engine, const char *run, struct saves *out);
  * beginning: position 0. */
 zero_status saves_resume(zero_engine *engine, const char *run, uint64_t step, struct position *out);
 
-/* Then deletes all but the `keep` newest; 0: keeps all. */
-zero_status saves_save(zero_engine *engine, const struct saves *saves, struct position position,
-                       uint64_t keep);
+/* The save may go on in the background ("checkpoint": {"async": true}) until _end, which also deletes all but the `keep`
+ * newest; 0: keeps all. */
+zero_status saves_begin(zero_engine *engine, const struct saves *saves, struct position position);
+zero_status saves_end(zero_engine *engine, const struct saves *saves, uint64_t keep);
 
 #endif

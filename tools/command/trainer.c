@@ -25,6 +25,7 @@ struct trainer {
     uint64_t steps;
     struct position begin; /* of an interrupted run that this one goes on with */
     struct saves saves;
+    uint64_t saving;              /* the step whose save has begun; 0: none */
     struct zero_error save_error; /* of the last save, if it failed */
     zero_engine *engine;
     struct gpt *gpt;
@@ -311,14 +312,27 @@ static zero_status write_step(struct trainer *t, const struct record *record, ze
 }
 
 /* A save that fails costs the run nothing but the checkpoint: it goes on, and says so at the end again. */
+static void note_save(struct trainer *t, zero_status status) {
+    error_clear(&t->save_error);
+    if (status == ZERO_OK) return;
+    error_set(&t->save_error, status, "saving at step %" PRIu64 ": %s", t->saving, zero_last_error());
+    if (t->speaks) fprintf(stderr, "zero train: %s\n", t->save_error.message);
+    t->saving = 0;
+}
+
+static void end_save(struct trainer *t) {
+    if (t->saving) note_save(t, saves_end(t->engine, &t->saves, t->job->keep));
+    t->saving = 0;
+}
+
+/* In the background, until the next one begins or the run ends; or now. */
 static zero_status save(struct trainer *t, uint64_t step) {
     uint64_t steps = step - t->begin.steps;
     struct position position = {step, t->begin.samples + steps * t->job->config.train_batch};
-    error_clear(&t->save_error);
-    zero_status status = saves_save(t->engine, &t->saves, position, t->job->keep);
-    if (status == ZERO_OK) return count_from_here(t);
-    error_set(&t->save_error, status, "saving at step %" PRIu64 ": %s", step, zero_last_error());
-    if (t->speaks) fprintf(stderr, "zero train: %s\n", t->save_error.message);
+    end_save(t);
+    t->saving = step;
+    note_save(t, saves_begin(t->engine, &t->saves, position));
+    if (!t->job->config.checkpoint_async) end_save(t);
     return count_from_here(t);
 }
 
@@ -346,6 +360,7 @@ static zero_status run_steps(struct trainer *t) {
         status = write_step(t, &record, status);
     }
     record.step--;
+    if (status == ZERO_OK || interrupted) end_save(t);
     if (t->speaks) progress_close(&t->progress);
     if (interrupted && t->speaks) progress_line("interrupted after step %" PRIu64, record.step);
     return status;

@@ -45,6 +45,15 @@ static bool crosses(const struct timeline *t, enum tier_kind tier) {
     return !t->o->machine->device.is_host && tier != TIER_DEVICE;
 }
 
+/* How many nodes a group fills: ranks of the shard axis are adjacent, those of the replicate axis a shard group apart. */
+static uint32_t group_nodes(const struct timeline *t, uint8_t axes) {
+    uint32_t shards = t->e.policy->mesh[AXIS_SHARD], copies = t->e.policy->mesh[AXIS_REPLICATE];
+    uint32_t reach = axes == AXES_SHARD ? shards : shards * copies; /* from the first to the last, about */
+    uint32_t members = (axes & AXES_SHARD ? shards : 1) * (axes & AXES_REPLICATE ? copies : 1);
+    double nodes = ceil(reach / t->node_ranks);
+    return nodes < members ? (uint32_t)nodes : members;
+}
+
 static double call_s(struct timeline *t, const struct operation *op) {
     struct comm_group *group = t->e.group[op->axes][op->stream];
     uint32_t ranks = comm_group_size(group);
@@ -53,8 +62,8 @@ static double call_s(struct timeline *t, const struct operation *op) {
     bool gathers = op->kind == OP_GATHER;
     t->price.wire_bytes += sent.bytes;
     *(gathers ? &t->price.gather_calls : &t->price.reduce_calls) += 1;
-    double seconds = machine_collective_s(t->o->machine, ranks, t->o->nodes < ranks ? t->o->nodes : ranks,
-                                          !gathers, (double)sent.bytes);
+    double seconds =
+        machine_collective_s(t->o->machine, ranks, group_nodes(t, op->axes), !gathers, (double)sent.bytes);
     bool from_host = gathers && op->object == OBJECT_PARAM && op->read[0].kind != BUFFER_PARAM_FULL &&
                      crosses(t, t->e.plan->param_tier);
     if (from_host) seconds += (double)part_bytes(t, op, call.dtype) / t->o->machine->host.device_per_s;
@@ -276,6 +285,8 @@ zero_status timeline_step(const struct timeline_options *o, struct step_price *o
                                     .optimizer = b->optimizer,
                                     .state_count = b->state_count,
                                     .precision = b->precision,
+                                    .param_bits = b->param_bits,
+                                    .gradient_bits = b->gradient_bits,
                                     .performer = &performer,
                                     .agreements = agreements};
     memcpy(t.e.group, b->group, sizeof t.e.group);

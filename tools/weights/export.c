@@ -77,7 +77,7 @@ static zero_status write_header(struct export *x, uint32_t file, uint32_t first,
     if (!status) status = safetensors_print(x->tensor + first, end - first, "pt", &header, &bytes, error);
     if (status) return status;
     const struct tensor *last = &x->tensor[end - 1];
-    status = storage_create(x->storage, path, last->offset + last->bytes, &x->file[file], error);
+    status = storage_create(x->storage, path, last->offset + last->bytes, NULL, &x->file[file], error);
     if (!status) status = storage_write(&x->file[file], header, bytes, 0, error);
     free(header);
     return status;

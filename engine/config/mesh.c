@@ -1,0 +1,101 @@
+/* Which ranks share: the keys that cut the world into groups, resolved to a mesh of shard axis x replicate axis and
+ * to what becomes of gathered parameters after a forward. The same mesh may come from several keys: DeepSpeed's
+ * (MiCS, ZeRO++'s hpZ) and FSDP's word, reshard_after_forward. */
+#include <string.h>
+
+#include "engine/config/rule.h"
+
+#define MICS "zero_optimization.mics_shard_size"
+#define HPZ "zero_optimization.zero_hpz_partition_size"
+#define RESHARD "comm.reshard_after_forward"
+#define NODE "comm.node_ranks"
+
+static uint32_t common_divisor(uint64_t a, uint64_t b) {
+    while (b) {
+        uint64_t rest = a % b;
+        a = b, b = rest;
+    }
+    return (uint32_t)a;
+}
+
+static uint64_t divisor_below(uint32_t ranks, uint64_t group) {
+    while (ranks % group) group--;
+    return group;
+}
+
+static zero_status check_group(const char *path, uint64_t group, uint32_t ranks, struct zero_error *error) {
+    if (ranks % group == 0) return ZERO_OK;
+    return error_set(error, ZERO_E_CONFIG,
+                     "%s: groups of %llu do not divide %lu ranks: choose a divisor of them, as %llu", path,
+                     (unsigned long long)group, (unsigned long)ranks,
+                     (unsigned long long)divisor_below(ranks, group < ranks ? group : ranks));
+}
+
+static zero_status resolve_node(struct config *config, uint32_t ranks, struct zero_error *error) {
+    uint64_t of = written(config, NODE) ? config->comm.node_ranks : config->found_node_ranks;
+    config->node_group = of ? common_divisor(ranks, of) : ranks;
+    return derived_int(config, NODE, of ? of : ranks, error);
+}
+
+/* Ranks per shard group; all where nothing is written. */
+static zero_status resolve_shards(struct config *config, uint32_t ranks, struct zero_error *error) {
+    config->shard_ranks = ranks;
+    if (automatic(config, MICS)) {
+        config->shard_ranks = config->node_group;
+        return derived_int(config, MICS, config->node_group, error);
+    }
+    if (!written(config, MICS) || config->mics_shard_size < 0) return ZERO_OK;
+    if (config->mics_shard_size == 0)
+        return error_set(error, ZERO_E_CONFIG,
+                         MICS
+                         ": a shard group of 0 ranks: give a divisor of the %lu ranks, or -1 for all of them",
+                         (unsigned long)ranks);
+    config->shard_ranks = (uint64_t)config->mics_shard_size;
+    return check_group(MICS, config->shard_ranks, ranks, error);
+}
+
+/* Of the second shard, which a group of one would not have; 0: none. Parameters that rest whole have none. */
+static zero_status resolve_hpz(struct config *config, uint64_t *out_group, struct zero_error *error) {
+    uint64_t ranks = written(config, HPZ) ? config->hpz_ranks : 1;
+    if (automatic(config, HPZ)) ranks = config->stage == 3 ? config->node_group : 1;
+    *out_group = ranks > 1 ? ranks : 0;
+    return automatic(config, HPZ) ? derived_int(config, HPZ, ranks, error) : ZERO_OK;
+}
+
+/* Ranks of the group in which parameters are cut between forward and backward: 0: as at rest; 1: not at all. */
+static zero_status resolve_group(struct config *config, uint32_t ranks, struct zero_error *error) {
+    uint64_t group;
+    bool reshard = written(config, RESHARD);
+    zero_status status = resolve_hpz(config, &group, error);
+    if (!status && reshard && group && group != config->comm.reshard_ranks)
+        status = error_set(error, ZERO_E_CONFIG, RESHARD ": it contradicts " HPZ " %llu: remove one of them",
+                           (unsigned long long)group);
+    const char *path = reshard ? RESHARD : HPZ;
+    if (reshard) group = config->comm.reshard_ranks;
+    config->reshard = CONFIG_RESHARD_ALL;
+    if (status || (!group && !reshard)) return status;
+    if (config->stage != 3)
+        return error_set(
+            error, ZERO_E_CONFIG,
+            "%s: parameters are whole on every rank at stage %llu: set zero_optimization.stage to 3, "
+            "or remove it",
+            path, (unsigned long long)config->stage);
+    if (group) status = check_group(path, group, ranks, error);
+    if (status || !group || (group == ranks && ranks > 1)) return status;
+    if (group == 1) return config->reshard = CONFIG_RESHARD_NONE, ZERO_OK;
+    if (config->shard_ranks != ranks)
+        return error_set(
+            error, ZERO_E_CONFIG,
+            "%s: a second shard in groups of %llu needs parameters that rest on all %lu ranks: remove "
+            "it, or " MICS,
+            path, (unsigned long long)group, (unsigned long)ranks);
+    config->shard_ranks = group;
+    config->reshard = CONFIG_RESHARD_GROUP;
+    return ZERO_OK;
+}
+
+zero_status config_resolve_mesh(struct config *config, uint32_t ranks, struct zero_error *error) {
+    zero_status status = resolve_node(config, ranks, error);
+    if (!status) status = resolve_shards(config, ranks, error);
+    return status ? status : resolve_group(config, ranks, error);
+}

@@ -1,0 +1,185 @@
+#include "kernels/quantize.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+#include "engine/base/float_env.h"
+#include "engine/base/limits.h"
+#include "kernels/cast.h"
+
+static const float least = 0x1p-120f;   /* below it, a scale's inverse could overflow */
+static const float rounder = 0x1.8p23f; /* adding it leaves a float no bits below 1 */
+enum { INFINITE_BITS = 0x7f800000, BYTES_OF_SCALE = sizeof(float) };
+
+static uint64_t blocks_of(uint64_t count) { return (count + QUANTIZE_BLOCK - 1) / QUANTIZE_BLOCK; }
+
+static uint64_t element_bytes(uint64_t count, uint32_t bits) { return (count * bits + 7) / 8; }
+
+uint64_t quantize_bytes(uint64_t count, uint32_t bits) {
+    uint64_t bytes = blocks_of(count) * BYTES_OF_SCALE + element_bytes(count, bits);
+    return (bytes + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES;
+}
+
+/* ---- loops, once per instruction set ---- */
+
+/* As integers, magnitudes are in order, and inf and NaN are above all others. */
+#define MOST_LOOP(name, attribute)                                                                           \
+    attribute static uint32_t name(const float *restrict source, uint32_t count) {                           \
+        uint32_t most = 0;                                                                                   \
+        for (uint32_t i = 0; i < count; i++) {                                                               \
+            uint32_t bits;                                                                                   \
+            memcpy(&bits, &source[i], sizeof bits);                                                          \
+            bits &= 0x7fffffff;                                                                              \
+            most = bits > most ? bits : most;                                                                \
+        }                                                                                                    \
+        return most;                                                                                         \
+    }
+
+#define CODE_LOOP(name, attribute)                                                                           \
+    attribute static void name(int8_t *restrict code, const float *restrict source, float inverse,           \
+                               uint32_t count) {                                                             \
+        for (uint32_t i = 0; i < count; i++) {                                                               \
+            float whole = source[i] * inverse + rounder;                                                     \
+            code[i] = (int8_t)(int32_t)(whole - rounder);                                                    \
+        }                                                                                                    \
+    }
+
+#define VALUE_LOOP(name, attribute)                                                                          \
+    attribute static void name(float *restrict target, const int8_t *restrict code, float scale, bool add,   \
+                               uint32_t count) {                                                             \
+        if (add)                                                                                             \
+            for (uint32_t i = 0; i < count; i++) target[i] += (float)code[i] * scale;                        \
+        else                                                                                                 \
+            for (uint32_t i = 0; i < count; i++) target[i] = (float)code[i] * scale;                         \
+    }
+
+#define LOOPS(isa, attribute)                                                                                \
+    MOST_LOOP(most_##isa, attribute)                                                                         \
+    CODE_LOOP(code_##isa, attribute)                                                                         \
+    VALUE_LOOP(value_##isa, attribute)
+
+LOOPS(scalar, ISA_TARGET_SCALAR)
+#if defined(__x86_64__)
+LOOPS(avx2, ISA_TARGET_AVX2)
+LOOPS(avx512, ISA_TARGET_AVX512)
+#endif
+
+static uint32_t (*const find_most[KERNEL_ISAS])(const float *restrict, uint32_t) = ISA_TABLE(most);
+static void (*const make_code[KERNEL_ISAS])(int8_t *restrict, const float *restrict, float,
+                                            uint32_t) = ISA_TABLE(code);
+static void (*const make_value[KERNEL_ISAS])(float *restrict, const int8_t *restrict, float, bool,
+                                             uint32_t) = ISA_TABLE(value);
+
+/* ---- blocks ---- */
+
+static void pack(uint8_t *out, const int8_t *code, uint32_t count) {
+    for (uint32_t i = 0; i < count; i += 2)
+        out[i / 2] = (uint8_t)((code[i] & 15) | (i + 1 < count ? (code[i + 1] & 15) << 4 : 0));
+}
+
+static int8_t sign_extend(uint32_t half) { return (int8_t)((int32_t)(half ^ 8) - 8); }
+
+static void unpack(int8_t *code, const uint8_t *in, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++) code[i] = sign_extend(in[i / 2] >> (i % 2 * 4) & 15);
+}
+
+static void encode_block(enum kernel_isa isa, void *scale_out, uint8_t *out, const float *source,
+                         uint32_t count, uint32_t bits) {
+    int8_t code[QUANTIZE_BLOCK];
+    float largest = bits == 8 ? 127 : 7, most, scale = 0, inverse = 0;
+    uint32_t most_bits = find_most[isa](source, count);
+    memcpy(&most, &most_bits, sizeof most);
+    if (most_bits >= INFINITE_BITS)
+        scale = NAN;
+    else if (most >= least)
+        scale = most / largest, inverse = largest / most;
+    if (inverse != 0)
+        make_code[isa](code, source, inverse, count);
+    else
+        memset(code, 0, count);
+    memcpy(scale_out, &scale, sizeof scale);
+    if (bits == 8)
+        memcpy(out, code, count);
+    else
+        pack(out, code, count);
+}
+
+static void decode_block(enum kernel_isa isa, float *target, const void *scale_in, const uint8_t *in,
+                         uint32_t count, uint32_t bits, bool add) {
+    int8_t code[QUANTIZE_BLOCK];
+    float scale;
+    memcpy(&scale, scale_in, sizeof scale);
+    if (bits == 8)
+        memcpy(code, in, count);
+    else
+        unpack(code, in, count);
+    make_value[isa](target, code, scale, add, count);
+}
+
+static uint32_t count_at(uint64_t first, uint64_t end) {
+    return end - first < QUANTIZE_BLOCK ? (uint32_t)(end - first) : QUANTIZE_BLOCK;
+}
+
+/* Where a block's scale and elements are in the code. */
+static uint8_t *scale_at(const void *code, uint64_t first) {
+    return (uint8_t *)code + first / QUANTIZE_BLOCK * BYTES_OF_SCALE;
+}
+
+static uint8_t *elements_at(const void *code, uint64_t count, uint32_t bits, uint64_t first) {
+    return (uint8_t *)code + blocks_of(count) * BYTES_OF_SCALE + first * bits / 8;
+}
+
+static void encode(enum kernel_isa isa, void *code, const void *source, enum dtype dtype, uint64_t count,
+                   uint32_t bits) {
+    float block[QUANTIZE_BLOCK];
+    assert(bits == 8 || bits == 4);
+    for (uint64_t first = 0; first < count; first += QUANTIZE_BLOCK) {
+        uint32_t n = count_at(first, count);
+        const uint8_t *from = (const uint8_t *)source + first * dtype_bytes(dtype);
+        cast_isa(isa, block, DTYPE_F32, from, dtype, n);
+        encode_block(isa, scale_at(code, first), elements_at(code, count, bits, first), block, n, bits);
+    }
+    uint64_t used = blocks_of(count) * BYTES_OF_SCALE + element_bytes(count, bits);
+    memset((uint8_t *)code + used, 0, quantize_bytes(count, bits) - used);
+}
+
+static void decode(enum kernel_isa isa, float *target, const void *code, uint64_t count, uint32_t bits,
+                   uint64_t first, uint64_t n, bool add) {
+    assert(first % QUANTIZE_BLOCK == 0);
+    for (uint64_t at = first; at < first + n; at += QUANTIZE_BLOCK)
+        decode_block(isa, target + (at - first), scale_at(code, at), elements_at(code, count, bits, at),
+                     count_at(at, first + n), bits, add);
+}
+
+void quantize_isa(enum kernel_isa isa, void *code, const float *source, uint64_t count, uint32_t bits) {
+    encode(isa, code, source, DTYPE_F32, count, bits);
+}
+
+void dequantize_isa(enum kernel_isa isa, float *target, const void *code, uint64_t count, uint32_t bits) {
+    decode(isa, target, code, count, bits, 0, count, false);
+}
+
+void quantize(void *code, const void *source, enum dtype dtype, uint64_t count, uint32_t bits) {
+    float_env saved = float_env_enter();
+    encode(kernel_isa(), code, source, dtype, count, bits);
+    float_env_leave(saved);
+}
+
+void dequantize(void *target, enum dtype dtype, const void *code, uint64_t count, uint32_t bits) {
+    float block[QUANTIZE_BLOCK];
+    float_env saved = float_env_enter();
+    for (uint64_t first = 0; first < count; first += QUANTIZE_BLOCK) {
+        uint32_t n = count_at(first, count);
+        decode(kernel_isa(), block, code, count, bits, first, n, false);
+        cast_isa(kernel_isa(), (uint8_t *)target + first * dtype_bytes(dtype), dtype, block, DTYPE_F32, n);
+    }
+    float_env_leave(saved);
+}
+
+void dequantize_part(float *target, const void *code, uint64_t count, uint32_t bits, uint64_t first,
+                     uint64_t n, bool add) {
+    float_env saved = float_env_enter();
+    decode(kernel_isa(), target, code, count, bits, first, n, add);
+    float_env_leave(saved);
+}

@@ -1,0 +1,374 @@
+/* Saves in the background: training goes on to the same bits while the checkpoint holds those of its moment; a save that
+ * fails, is slow or is left behind harms nothing. */
+#include <errno.h>
+#include <semaphore.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine/saved.h"
+#include "tests/check.h"
+#include "tests/engine/plain.h"
+#include "tests/engine/ranks.h"
+
+enum { COUNT = 90001, BEFORE = 2, AFTER = 3, STEPS_MAX = 2000 };
+
+/* A frozen parameter; a unit that is used first though it was declared last cannot be, but one that is small can. */
+static const struct plain_param params[] = {{"a", "a.w", COUNT, 0, NULL},
+                                            {"a", "a.b", 17, ZERO_NO_DECAY, NULL},
+                                            {"b", "b.fixed", 400, ZERO_FROZEN, NULL},
+                                            {"b", "b.w", COUNT, 0, NULL},
+                                            {"c", "c.w", 5, 0, NULL}};
+enum { PARAMS = sizeof params / sizeof *params };
+
+/* ---- a drive that is slow, stands still or fails ---- */
+
+static struct {
+    long delay_ns;
+    sem_t *gate;       /* every write waits for it; NULL: none */
+    const char *fails; /* a part of the path of files that cannot be written; NULL: none */
+} drive;
+
+struct named { /* what storage_posix opened, and its path */
+    storage_handle handle;
+    char path[STORAGE_PATH_BYTES];
+};
+
+static storage_handle named_create(struct storage *s, const char *path, uint64_t bytes,
+                                   const struct storage_staging *staging) {
+    struct named *named = malloc(sizeof *named);
+    named->handle = storage_posix()->ops->create(storage_posix(), path, bytes, staging);
+    snprintf(named->path, sizeof named->path, "%s", path);
+    if (named->handle >= 0) return (storage_handle)named;
+    storage_handle failed = named->handle;
+    free(named);
+    return failed;
+}
+
+static storage_handle named_open(struct storage *s, const char *path) {
+    struct named *named = malloc(sizeof *named);
+    named->handle = storage_posix()->ops->open(storage_posix(), path);
+    snprintf(named->path, sizeof named->path, "%s", path);
+    if (named->handle >= 0) return (storage_handle)named;
+    storage_handle failed = named->handle;
+    free(named);
+    return failed;
+}
+
+static int64_t named_size(struct storage *s, storage_handle h) {
+    return storage_posix()->ops->size(storage_posix(), ((struct named *)h)->handle);
+}
+
+static int64_t named_read(struct storage *s, storage_handle h, void *to, size_t bytes, uint64_t offset) {
+    return storage_posix()->ops->read(storage_posix(), ((struct named *)h)->handle, to, bytes, offset);
+}
+
+static int64_t named_write(struct storage *s, storage_handle h, const void *from, size_t bytes,
+                           uint64_t offset) {
+    const struct named *named = (struct named *)h;
+    bool shard = strstr(named->path, ".safetensors");
+    if (shard && drive.delay_ns) nanosleep(&(struct timespec){.tv_nsec = drive.delay_ns}, NULL);
+    if (shard && drive.gate) sem_wait(drive.gate), sem_post(drive.gate);
+    if (drive.fails && strstr(named->path, drive.fails)) return -EIO;
+    return storage_posix()->ops->write(storage_posix(), named->handle, from, bytes, offset);
+}
+
+static int named_sync(struct storage *s, storage_handle h) {
+    return storage_posix()->ops->sync(storage_posix(), ((struct named *)h)->handle);
+}
+
+static void named_close(struct storage *s, storage_handle h) {
+    storage_posix()->ops->close(storage_posix(), ((struct named *)h)->handle);
+    free((struct named *)h);
+}
+
+static struct storage *slow(void) {
+    static struct storage_ops ops;
+    static struct storage storage = {&ops};
+    return &storage;
+}
+
+/* Before any rank runs. */
+static void open_slow(void) {
+    struct storage_ops *ops = (struct storage_ops *)(uintptr_t)slow()->ops;
+    *ops = *storage_posix()->ops;
+    ops->create = named_create, ops->open = named_open, ops->size = named_size, ops->read = named_read;
+    ops->write = named_write, ops->sync = named_sync, ops->close = named_close;
+}
+
+/* ---- runs ---- */
+
+static char directory[512];
+
+struct run {
+    const char *swap; /* of zero_optimization */
+    const char *type;
+    uint32_t ranks, stage;
+    bool looks;                           /* reads what the first step after the save has made */
+    float last[5];                        /* of it, the first moments of the parameter that is saved last */
+    char before[33], next[33], after[33]; /* hashes, of rank 0 */
+};
+
+static void configure(const struct run *run, bool async, char *json, size_t capacity) {
+    char tiers[1500];
+    snprintf(tiers, sizeof tiers, run->swap, directory);
+    snprintf(json, capacity,
+             "{\"train_micro_batch_size_per_gpu\": 1, \"optimizer\": {\"type\": \"AdamW\", \"params\": "
+             "{\"lr\": 0.01}}, "
+             "\"threads\": 1, \"checkpoint\": {\"async\": %s, \"async_bytes\": \"1MiB\"}, "
+             "\"zero_optimization\": {\"stage\": %u, \"sub_group_size\": 8192%s}%s}",
+             async ? "true" : "false", run->stage, tiers, run->type);
+}
+
+static void train(struct plain *p, int steps) {
+    for (int i = 0; i < steps; i++)
+        if (!CHECK_INT(plain_step(p, 1, NULL), ZERO_OK)) fprintf(stderr, "%s\n", zero_last_error());
+}
+
+static void hash(zero_engine *engine, char out[33]) {
+    char mine[33];
+    CHECK_INT(zero_engine_hash(engine, mine), ZERO_OK);
+    if (!zero_engine_rank(engine)) memcpy(out, mine, sizeof mine);
+}
+
+static void never_saves(zero_engine *engine, uint32_t rank, void *user) {
+    struct run *run = user;
+    struct plain p;
+    if (!CHECK(engine) || !CHECK_INT(plain_open(&p, engine, params, PARAMS, NULL), ZERO_OK)) return;
+    train(&p, BEFORE);
+    hash(engine, run->before);
+    float last[5];
+    train(&p, 1);
+    CHECK_INT(zero_engine_get(engine, "c.w", ZERO_STATE0, last, 0, 5), ZERO_OK);
+    if (!rank) memcpy(run->last, last, sizeof last);
+    hash(engine, run->next);
+    train(&p, AFTER - 1);
+    hash(engine, run->after);
+}
+
+static void saves(zero_engine *engine, uint32_t rank, void *user) {
+    struct run *run = user;
+    struct plain p;
+    char after[33] = "";
+    if (!CHECK(engine) || !CHECK_INT(plain_open(&p, engine, params, PARAMS, NULL), ZERO_OK)) return;
+    train(&p, BEFORE);
+    CHECK_INT(engine_save(engine, slow(), directory), ZERO_OK);
+    train(&p, 1);
+    if (run->looks) {
+        float last[5];
+        CHECK_INT(zero_engine_get(engine, "c.w", ZERO_STATE0, last, 0, 5), ZERO_OK);
+        CHECK_BYTES(last, run->last, sizeof last);
+        hash(engine, after);
+    }
+    if (run->looks && !rank) CHECK_STRING(after, run->next);
+    train(&p, AFTER - 1);
+    hash(engine, after);
+    if (!rank) CHECK_STRING(after, run->after);
+    if (!CHECK_INT(zero_engine_save_wait(engine), ZERO_OK)) fprintf(stderr, "%s\n", zero_last_error());
+}
+
+static void loads(zero_engine *engine, uint32_t rank, void *user) {
+    struct run *run = user;
+    struct plain p;
+    char got[33] = "";
+    if (!CHECK(engine) || !CHECK_INT(plain_declare(&p, engine, params, PARAMS), ZERO_OK)) return;
+    CHECK_INT(zero_engine_commit(engine, NULL), ZERO_OK);
+    if (!CHECK_INT(zero_engine_load(engine, directory), ZERO_OK)) fprintf(stderr, "%s\n", zero_last_error());
+    hash(engine, got);
+    if (!rank) CHECK_STRING(got, run->before);
+    train(&p, AFTER);
+    hash(engine, got);
+    if (!rank) CHECK_STRING(got, run->after);
+}
+
+static void on(struct run *run, bool async, ranks_fn body) {
+    char json[4096];
+    configure(run, async, json, sizeof json);
+    ranks_run(run->ranks, json, body, run);
+}
+
+static void test_everywhere(void) {
+    static const char *const swaps[] = {
+        "", ", \"offload_optimizer\": {\"device\": \"cpu\"}",
+        ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%1$s/swap\", \"buffer_count\": 2}",
+        ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%1$s/swap\"}, "
+        "\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%1$s/swap\"}"};
+    static const char *const types[] = {"", ", \"bf16\": {\"enabled\": true}"};
+    for (uint32_t stage = 0; stage <= 3; stage++)
+        for (uint32_t swap = 0; swap < (stage == 3 ? 4 : 3); swap++)
+            for (uint32_t type = 0; type < 2; type++) {
+                struct run run = {.swap = swaps[swap],
+                                  .type = types[type],
+                                  .ranks = 1 + (stage + swap + type) % 2,
+                                  .stage = stage};
+                int failures = atomic_load(&check_failures);
+                on(&run, false, never_saves);
+                for (int k = 0; k < 2; k++) { /* with staging past the page cache, and with a slow drive */
+                    drive.delay_ns = k ? 3000000 : 0;
+                    run.looks = k;
+                    on(&run, true, saves);
+                    on(&run, false, loads);
+                }
+                if (atomic_load(&check_failures) != failures)
+                    fprintf(stderr, "stage %u, swap %u, type %u, %u ranks\n", stage, swap, type, run.ranks);
+            }
+    drive.delay_ns = 0;
+}
+
+/* ---- what a save does not wait for ---- */
+
+static struct run plain_run(uint32_t ranks) {
+    return (struct run){.swap = "", .type = "", .ranks = ranks, .stage = 3};
+}
+
+/* A whole pass while nothing is written. */
+static void pass_meanwhile(zero_engine *engine, uint32_t rank, void *user) {
+    struct plain p;
+    double sum = 1;
+    if (!CHECK(engine) || !CHECK_INT(plain_open(&p, engine, params, PARAMS, NULL), ZERO_OK)) return;
+    train(&p, BEFORE);
+    CHECK_INT(engine_save(engine, slow(), directory), ZERO_OK);
+    CHECK_INT(plain_pass(&p, ZERO_EVAL, 0), ZERO_OK);
+    CHECK_INT(plain_pass(&p, ZERO_TRAIN, 0), ZERO_OK);
+    CHECK_INT(zero_engine_sum(engine, &sum, 1), ZERO_OK);
+    if (!rank) sem_post(drive.gate);
+    CHECK_INT(zero_engine_step(engine, NULL), ZERO_OK);
+    CHECK_INT(zero_engine_save_wait(engine), ZERO_OK);
+}
+
+static void test_meanwhile(void) {
+    sem_t gate;
+    sem_init(&gate, 0, 0);
+    drive.gate = &gate;
+    struct run run = plain_run(2);
+    on(&run, true, pass_meanwhile);
+    drive.gate = NULL;
+    sem_destroy(&gate);
+}
+
+static bool is_there(const char *name) {
+    char path[600];
+    struct stat found;
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    return stat(path, &found) == 0;
+}
+
+static bool is_saved(uint64_t step) {
+    char name[64];
+    snprintf(name, sizeof name, "step_%08llu/manifest.json", (unsigned long long)step);
+    return is_there(name);
+}
+
+/* Nobody waits: the steps complete it. */
+static void completes_by_steps(zero_engine *engine, uint32_t rank, void *user) {
+    struct plain p;
+    if (!CHECK(engine) || !CHECK_INT(plain_open(&p, engine, params, PARAMS, NULL), ZERO_OK)) return;
+    train(&p, 1);
+    CHECK_INT(engine_save(engine, slow(), directory), ZERO_OK);
+    double there = 0;
+    for (int i = 0; i < STEPS_MAX && !there; i++) {
+        train(&p, 1);
+        there = is_saved(1);
+        CHECK_INT(zero_engine_sum(engine, &there, 1), ZERO_OK);
+    }
+    CHECK(there > 0);
+}
+
+/* ---- failures ---- */
+
+static void fails(zero_engine *engine, uint32_t rank, void *user) {
+    struct run *run = user;
+    struct plain p;
+    char after[33] = "";
+    if (!CHECK(engine) || !CHECK_INT(plain_open(&p, engine, params, PARAMS, NULL), ZERO_OK)) return;
+    train(&p, BEFORE);
+    CHECK_INT(engine_save(engine, slow(), directory), ZERO_OK);
+    train(&p, AFTER);
+    CHECK_INT(zero_engine_save_wait(engine), ZERO_E_IO);
+    CHECK_CONTAINS(zero_last_error(), drive.fails);
+    if (strstr(drive.fails, "rank_00001")) CHECK_CONTAINS(zero_last_error(), "rank 1: ");
+    CHECK_INT(zero_engine_save_wait(engine), ZERO_E_IO); /* until the next one */
+    hash(engine, after);
+    if (!rank) CHECK_STRING(after, run->after);
+    CHECK(!is_saved(BEFORE));
+    double sum = 1;
+    CHECK_INT(zero_engine_sum(engine, &sum, 1), ZERO_OK); /* rank 0 is past it too */
+    CHECK(!is_there(".step_00000002.saving"));
+    CHECK_INT(zero_engine_save(engine, directory), ZERO_OK);
+    CHECK_INT(zero_engine_save_wait(engine), ZERO_OK);
+    CHECK(is_saved(BEFORE + AFTER));
+}
+
+/* In a file, and in the manifest after all files. */
+static void test_failures(void) {
+    static const char *const files[] = {"rank_00001", "manifest.json"};
+    for (int i = 0; i < 2; i++) {
+        char command[600];
+        snprintf(command, sizeof command, "rm -rf '%s'/step_*", directory);
+        CHECK_INT(system(command), 0);
+        struct run run = plain_run(2);
+        on(&run, false, never_saves);
+        drive.fails = files[i];
+        on(&run, true, fails);
+        drive.fails = NULL;
+    }
+}
+
+/* The engine is destroyed while its files are being written: the one before stays the latest. */
+static void leaves(zero_engine *engine, uint32_t rank, void *user) {
+    struct plain p;
+    if (!CHECK(engine) || !CHECK_INT(plain_open(&p, engine, params, PARAMS, NULL), ZERO_OK)) return;
+    train(&p, BEFORE);
+    CHECK_INT(zero_engine_save(engine, directory), ZERO_OK);
+    train(&p, 1);
+    CHECK_INT(zero_engine_save_wait(engine), ZERO_OK);
+    drive.delay_ns = 2000000;
+    CHECK_INT(engine_save(engine, slow(), directory), ZERO_OK);
+}
+
+static void test_leaving(void) {
+    struct run run = plain_run(2);
+    on(&run, false, never_saves);
+    on(&run, true, leaves);
+    drive.delay_ns = 0;
+    on(&run, false, loads); /* of step BEFORE */
+}
+
+/* ---- the plan ---- */
+
+static void plans(zero_engine *engine, uint32_t rank, void *user) {
+    struct plain p;
+    zero_plan plan = {.struct_size = sizeof plan};
+    if (!CHECK(engine) || !CHECK_INT(plain_open(&p, engine, params, PARAMS, &plan), ZERO_OK)) return;
+    uint64_t *bytes = user;
+    *bytes = plan.bytes[ZERO_CPU];
+}
+
+static void test_plan(void) {
+    struct run run = plain_run(1);
+    uint64_t bytes[2];
+    for (int async = 0; async < 2; async++) {
+        char json[4096];
+        configure(&run, async, json, sizeof json);
+        ranks_run(1, json, plans, &bytes[async]);
+    }
+    CHECK_INT(bytes[0], 0);
+    CHECK_INT(bytes[1], (1 << 20) + (256 << 10)); /* async_bytes, and the block that passes into it */
+}
+
+int main(void) {
+    snprintf(directory, sizeof directory, "%s/saved", getenv("TEST_TMPDIR"));
+    mkdir(directory, 0777);
+    open_slow();
+    test_everywhere();
+    test_meanwhile();
+    struct run run = plain_run(2);
+    on(&run, true, completes_by_steps);
+    test_failures();
+    test_leaving();
+    test_plan();
+    return check_end();
+}

@@ -1,0 +1,253 @@
+/* Every way to train the same model, cell by cell: stages x types x meshes x accumulation x tiers x scaling, on
+ * four ranks.
+ * Weights equal the serial oracle's byte for byte, so that all cells of one class (type, order of additions over the
+ * mesh, accumulation and its mode, scaling before the sum) are the same; what is planned is what is allocated; what cannot be is refused with
+ * the reason. Then, class by class, the loss after 200 steps beside that of fp32 on the plain mesh.
+ *
+ * matrix_test: cells that hold every pair of values of any two axes, and the whole of what is refused.
+ * matrix_test --whole: all. A new axis is a row of `axes`. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/check.h"
+#include "tests/engine/toy_trainer.h"
+
+enum { RANKS = 4, STEPS = 5, LONG_STEPS = 200, VALUES_MAX = 4, CELLS_MAX = 4096 };
+
+struct value {
+    const char *name;
+    uint32_t number;  /* the setup's field, as the axis' function has it */
+    const char *zero; /* keys of zero_optimization, each after a comma */
+    const char *comm; /* keys of comm, each after a comma */
+    const char *mode;
+    int stage3; /* only there; `why` says what it is refused with elsewhere */
+    const char *why;
+    uint32_t shard_ranks;
+    const char *extra; /* more keys, each after a comma */
+    float factor;
+    int sum;
+};
+
+#define WHOLE_PARAMETERS "parameters are whole on every rank"
+#define NVME "{\"device\": \"nvme\", \"nvme_path\": \"/tmp\"}"
+
+enum { STAGE, TYPE, MESH, ACCUMULATION, TIER, SCALING, AXES_COUNT };
+
+static const struct axis {
+    const char *name;
+    struct value value[VALUES_MAX];
+} axes[AXES_COUNT] = {
+    [STAGE] = {"stage",
+               {{.name = "stage 0", .number = 0},
+                {.name = "stage 1", .number = 1},
+                {.name = "stage 2", .number = 2},
+                {.name = "stage 3", .number = 3}}},
+    [TYPE] = {"type",
+              {{.name = "fp32", .number = ZERO_F32},
+               {.name = "bf16", .number = ZERO_BF16},
+               {.name = "fp16", .number = ZERO_F16}}},
+    [MESH] =
+        {"mesh",
+         {{.name = "plain"},
+          {.name = "HSDP 2x2", .zero = ", \"mics_shard_size\": 2", .shard_ranks = 2},
+          {.name = "hpZ 2", .zero = ", \"zero_hpz_partition_size\": 2", .stage3 = 1, .why = WHOLE_PARAMETERS},
+          {.name = "kept",
+           .comm = ", \"reshard_after_forward\": false",
+           .stage3 = 1,
+           .why = WHOLE_PARAMETERS}}},
+    [ACCUMULATION] = {"accumulation",
+                      {{.name = "1 micro-step", .number = 1, .mode = "auto"},
+                       {.name = "3, last", .number = 3, .mode = "last"},
+                       {.name = "3, every", .number = 3, .mode = "every"}}},
+    [TIER] = {"tier",
+              {{.name = "device", .zero = ""},
+               {.name = "cpu", .zero = ", \"offload_optimizer\": {\"device\": \"cpu\"}"},
+               {.name = "nvme", .zero = ", \"offload_optimizer\": " NVME},
+               {.name = "all on nvme",
+                .stage3 = 1,
+                .why = WHOLE_PARAMETERS,
+                .zero = ", \"offload_optimizer\": " NVME ", \"offload_param\": " NVME}}},
+    [SCALING] = {"scaling",
+                 {{.name = "mean"},
+                  {.name = "prescaled", .extra = ", \"prescale_gradients\": true", .factor = 1.0f / RANKS},
+                  {.name = "predivided", .extra = ", \"gradient_predivide_factor\": 3", .factor = 1.0f / 3},
+                  {.name = "sum", .extra = ", \"gradient_allreduce_op\": \"sum\"", .sum = 1}}},
+};
+
+struct cell {
+    uint8_t value[AXES_COUNT];
+};
+
+static const struct value *value_of(const struct cell *c, int axis) {
+    return &axes[axis].value[c->value[axis]];
+}
+
+static uint32_t values_of(int axis) {
+    uint32_t count = 0;
+    while (count < VALUES_MAX && axes[axis].value[count].name) count++;
+    return count;
+}
+
+/* Why the cell cannot be; NULL: it can. */
+static const char *refusal(const struct cell *c) {
+    for (int a = 0; a < AXES_COUNT; a++)
+        if (value_of(c, a)->stage3 && value_of(c, STAGE)->number != 3) return value_of(c, a)->why;
+    return NULL;
+}
+
+static void set_up(const struct cell *c, struct toy_setup *s, char zero[512], char comm[128]) {
+    *s = toy_setup_default();
+    s->ranks = RANKS;
+    s->steps = STEPS;
+    s->scale_power = 6;
+    s->stage = value_of(c, STAGE)->number;
+    s->compute = (zero_dtype)value_of(c, TYPE)->number;
+    s->micro_steps = value_of(c, ACCUMULATION)->number;
+    s->mode = value_of(c, ACCUMULATION)->mode;
+    s->shard_ranks = value_of(c, MESH)->shard_ranks;
+    *zero = *comm = 0;
+    for (int a = 0; a < AXES_COUNT; a++) {
+        strcat(zero, value_of(c, a)->zero ? value_of(c, a)->zero : "");
+        strcat(comm, value_of(c, a)->comm ? value_of(c, a)->comm : "");
+    }
+    s->tiers = *zero ? zero + 2 : NULL; /* without the first comma */
+    s->comm = comm;
+    s->extra = value_of(c, SCALING)->extra;
+    s->factor = value_of(c, SCALING)->factor;
+    s->sum = value_of(c, SCALING)->sum;
+}
+
+static void print_cell(const struct cell *c, const char *outcome) {
+    for (int a = 0; a < AXES_COUNT; a++) printf("%-13s", value_of(c, a)->name);
+    printf("%s\n", outcome);
+}
+
+/* ---- classes: what the oracle made of the like ---- */
+
+static const struct toy_result *expected(const struct cell *c, const struct toy_setup *s) {
+    static struct toy_result *known[VALUES_MAX][VALUES_MAX][VALUES_MAX][2];
+    struct toy_result **k =
+        &known[c->value[TYPE]][c->value[ACCUMULATION]][c->value[SCALING]][s->shard_ranks > 0];
+    if (!*k) toy_oracle(s, *k = calloc(1, sizeof **k));
+    return *k;
+}
+
+static int run(const struct cell *c) {
+    static struct toy_result got;
+    struct toy_setup s;
+    char zero[512], comm[128], outcome[640];
+    const char *why = refusal(c);
+    set_up(c, &s, zero, comm);
+    toy_train(&s, &got);
+    if (why) {
+        int same = CHECK_INT(got.status, ZERO_E_CONFIG) & CHECK_CONTAINS(got.error, why);
+        snprintf(outcome, sizeof outcome, "refused: %s", got.error);
+        print_cell(c, outcome);
+        return same;
+    }
+    const struct toy_result *e = expected(c, &s);
+    int same = CHECK_STRING(got.error, "") && CHECK_INT(got.status, ZERO_OK) &&
+               CHECK_BYTES(got.weights, e->weights, sizeof got.weights) && CHECK_INT(got.skipped, e->skipped);
+    for (uint32_t i = 0; i < STEPS && same; i++)
+        same = CHECK_DOUBLE(got.norm[i], e->norm[i], 1e-12) & CHECK_DOUBLE(got.loss[i], e->loss[i], 1e-12);
+    for (int t = 0; t < ZERO_TIERS && same; t++) {
+        same = CHECK_INT(got.measured[t], got.planned[t]);
+        same &= CHECK_INT(got.planned[t], got.plan.bytes[t]);
+    }
+    snprintf(outcome, sizeof outcome, "%s, %llu + %llu + %llu bytes planned and taken",
+             same ? "the class' weights" : "FAILED", (unsigned long long)got.measured[0],
+             (unsigned long long)got.measured[1], (unsigned long long)got.measured[2]);
+    print_cell(c, outcome);
+    return same;
+}
+
+/* ---- which cells ---- */
+
+static struct cell cells[CELLS_MAX];
+static uint32_t cell_count;
+
+static void list_cells(void) {
+    uint32_t total = 1;
+    for (int a = 0; a < AXES_COUNT; a++) total *= values_of(a);
+    if (!CHECK(total <= CELLS_MAX)) exit(check_end());
+    for (cell_count = 0; cell_count < total; cell_count++) {
+        uint32_t rest = cell_count;
+        for (int a = 0; a < AXES_COUNT; a++) {
+            cells[cell_count].value[a] = (uint8_t)(rest % values_of(a));
+            rest /= values_of(a);
+        }
+    }
+}
+
+/* Pairs of values that no chosen cell has yet; taken: they are noted as had. */
+static uint32_t new_pairs(const struct cell *c, int taken) {
+    static uint8_t had[AXES_COUNT][VALUES_MAX][AXES_COUNT][VALUES_MAX];
+    uint32_t count = 0;
+    for (int a = 0; a < AXES_COUNT; a++)
+        for (int b = 0; b < a; b++) {
+            uint8_t *pair = &had[a][c->value[a]][b][c->value[b]];
+            count += !*pair;
+            *pair |= (uint8_t)taken;
+        }
+    return count;
+}
+
+/* Greedy: the cell with the most new pairs, until there are none; what is refused is no cover. */
+static const struct cell *next_of_pairs(void) {
+    const struct cell *best = NULL;
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < cell_count; i++) {
+        uint32_t pairs = refusal(&cells[i]) ? 0 : new_pairs(&cells[i], 0);
+        if (pairs > most) most = pairs, best = &cells[i];
+    }
+    if (best) new_pairs(best, 1);
+    return best;
+}
+
+/* One cell for each reason and stage. */
+static int stands_for_refused(const struct cell *c) {
+    int others = 0, stage3 = 0;
+    for (int a = 0; a < AXES_COUNT; a++) {
+        stage3 += value_of(c, a)->stage3;
+        others += a != STAGE && !value_of(c, a)->stage3 && c->value[a];
+    }
+    return refusal(c) && stage3 == 1 && !others;
+}
+
+/* ---- between classes ---- */
+
+/* What narrow types and other orders of additions cost, with one stream of data. */
+static void losses(void) {
+    static struct toy_result reference, got;
+    printf("loss after %d steps, beside fp32 on the plain mesh at stage 0\n", LONG_STEPS);
+    for (uint8_t n = 0; n < values_of(ACCUMULATION); n++)
+        for (uint8_t type = 0; type < values_of(TYPE); type++)
+            for (uint8_t mesh = 0; mesh < 2; mesh++) {
+                struct cell c = {
+                    .value = {
+                        [STAGE] = mesh || type ? 3 : 0, [TYPE] = type, [MESH] = mesh, [ACCUMULATION] = n}};
+                struct toy_setup s;
+                char zero[512], comm[128], outcome[128];
+                set_up(&c, &s, zero, comm);
+                s.steps = LONG_STEPS;
+                toy_train(&s, &got);
+                if (!type && !mesh) reference = got;
+                double loss = got.loss[LONG_STEPS - 1], far = loss - reference.loss[LONG_STEPS - 1];
+                CHECK_STRING(got.error, "");
+                CHECK_DOUBLE(loss, reference.loss[LONG_STEPS - 1], type ? 2e-2 : 1e-3);
+                snprintf(outcome, sizeof outcome, "%.6f, %+.2e", loss, far);
+                print_cell(&c, outcome);
+            }
+}
+
+int main(int argc, char **argv) {
+    int whole = argc > 1 && !strcmp(argv[1], "--whole"), runs = 0;
+    list_cells();
+    for (uint32_t i = 0; i < cell_count; i++)
+        if (whole || stands_for_refused(&cells[i])) run(&cells[i]), runs++;
+    for (const struct cell *c = whole ? NULL : next_of_pairs(); c; c = next_of_pairs()) run(c), runs++;
+    losses();
+    printf("%d of %u cells\n", runs, cell_count);
+    return check_end();
+}

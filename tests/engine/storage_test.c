@@ -1,0 +1,86 @@
+/* Files of storage_posix under faults of their transfers: what was written is there, or a call says that it is not. */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/checkpoint/storage.h"
+#include "offload/faults.h"
+#include "tests/check.h"
+
+enum { BYTES = (5 << 20) + 77, HEAD = 8192, PIECE_MAX = 700000, SEEDS = 150, STAGING_MIN = 1 << 20 };
+
+static uint8_t expected[BYTES], found[BYTES];
+
+static uint32_t pick(uint64_t *state, uint32_t n) {
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)((*state >> 33) % n);
+}
+
+/* In pieces of any size, the first HEAD bytes last, as a shard's header is. */
+static zero_status write_all(struct storage_file *file, uint64_t *state, struct zero_error *error) {
+    zero_status status = ZERO_OK;
+    for (uint64_t at = HEAD, bytes; at < BYTES && !status; at += bytes) {
+        bytes = 1 + pick(state, PIECE_MAX);
+        if (bytes > BYTES - at) bytes = BYTES - at;
+        status = storage_write(file, expected + at, bytes, at, error);
+    }
+    if (!status) status = storage_write(file, expected, HEAD, 0, error);
+    return status ? status : storage_sync(file, error);
+}
+
+static bool is_there(const char *path) {
+    struct storage_file file = {0};
+    struct zero_error error;
+    error_clear(&error);
+    memset(found, 0, sizeof found);
+    zero_status status = storage_open(storage_posix(), path, &file, &error);
+    if (!status) status = storage_read(&file, found, BYTES, 0, &error);
+    storage_close(&file);
+    return !status && !memcmp(found, expected, BYTES);
+}
+
+static uint64_t fired(const struct faults *f, enum fault first, enum fault last) {
+    uint64_t sum = 0;
+    for (int i = (int)first; i <= (int)last; i++) sum += atomic_load(&f->fired[i]);
+    return sum;
+}
+
+/* A third of the seeds has transfers that fail; all have those that must be done again. */
+static void run(uint64_t seed, void *memory, uint64_t total[2]) {
+    char path[4096];
+    uint64_t state = seed * 0x9e3779b97f4a7c15u;
+    struct faults faults = {.seed = seed, .armed = true};
+    struct storage_staging staging = {memory, (uint64_t)STAGING_MIN * (1 + pick(&state, 4)), &faults};
+    struct storage_file file = {0};
+    struct zero_error error;
+    error_clear(&error);
+    for (int f = FAULT_EINTR; f <= FAULT_TRANSFER_DELAYED; f++) faults.probability[f] = 0.1;
+    if (seed % 3 == 0) faults.probability[pick(&state, 2) ? FAULT_EIO : FAULT_ENOSPC] = 0.05;
+    for (uint32_t i = 0; i < BYTES; i++) expected[i] = (uint8_t)(i * 2654435761u >> 24) + (uint8_t)seed;
+    snprintf(path, sizeof path, "%s/file", getenv("TEST_TMPDIR") ? getenv("TEST_TMPDIR") : "/tmp");
+    unlink(path);
+    zero_status status = storage_create(storage_posix(), path, BYTES, &staging, &file, &error);
+    if (!status) status = write_all(&file, &state, &error);
+    storage_close(&file);
+    bool harmed = fired(&faults, FAULT_EIO, FAULT_ENOSPC);
+    CHECK_INT(status, harmed ? ZERO_E_IO : ZERO_OK);
+    if (!status) CHECK(is_there(path));
+    if (status) CHECK_CONTAINS(error.message, path);
+    total[0] += fired(&faults, FAULT_EINTR, FAULT_TRANSFER_DELAYED);
+    total[1] += harmed;
+}
+
+int main(void) {
+    uint64_t total[2] = {0};
+    void *memory = aligned_alloc(4096, 4 * STAGING_MIN);
+    for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+        check_seed(seed);
+        run(seed, memory, total);
+    }
+    /* Some file systems have no direct way: then nothing can fire. */
+    printf("%llu faults that must do no harm, %llu runs that failed\n", (unsigned long long)total[0],
+           (unsigned long long)total[1]);
+    CHECK(total[0] > SEEDS && total[1] > SEEDS / 10);
+    free(memory);
+    return check_end();
+}

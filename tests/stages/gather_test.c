@@ -1,0 +1,146 @@
+/* When parameters are gathered: the exact order of events for each depth and each limit, written out by hand from the
+ * rules in stages/policy.h; then, for models and limits from seeds, that no more is gathered at once than the limit or
+ * one use alone needs. gather_test [FIRST SEED] [SEEDS] */
+#include <stdlib.h>
+
+#include "tests/check.h"
+#include "tests/stages/toy.h"
+
+#define NONE UINT64_MAX
+
+/* Units a, b, c, d of 10, 20, 30, 40 elements; one micro-step. g: gather, f: forward, b: backward, y: copy to the
+ * second shard, l: release. */
+static const struct {
+    enum stage_index stage;
+    uint32_t depth, backward_depth;
+    uint64_t live_max, ahead_max;
+    int persistent; /* this unit is; -1: none */
+    const char *events;
+} lists[] = {
+    /* Depth 0: a unit is gathered when it is used; d is kept at the turn, for its backward is the next use. */
+    {STAGE_ZERO3, 0, 0, NONE, NONE, -1, "ga fa la gb fb lb gc fc lc gd fd bd ld gc bc lc gb bb lb ga ba la"},
+    /* Depth 1: with each use the next one's. At d's forward the next use is its backward: nothing to gather. */
+    {STAGE_ZERO3, 1, 1, NONE, NONE, -1, "ga gb fa la gc fb lb gd fc lc fd gc bd ld gb bc lc ga bb lb ba la"},
+    {STAGE_ZERO3, 2, 2, NONE, NONE, -1, "ga gb gc fa la gd fb lb fc lc gc fd gb bd ld ga bc lc bb lb ba la"},
+    /* Forward and backward apart. At d's forward the cursor is in forward still. */
+    {STAGE_ZERO3, 0, 2, NONE, NONE, -1, "ga fa la gb fb lb gc fc lc gd fd gc gb bd ld ga bc lc bb lb ba la"},
+    {STAGE_ZERO3, 2, 0, NONE, NONE, -1, "ga gb gc fa la gd fb lb fc lc gc fd bd ld bc lc gb bb lb ga ba la"},
+    /* 60 live: a + b + c fit; b + c + d, c + d do not, so d waits until c is released, there and back. */
+    {STAGE_ZERO3, 2, 2, 60, NONE, -1, "ga gb gc fa la fb lb fc lc gd fd bd ld gc gb ga bc lc bb lb ba la"},
+    /* One less: c has no room beside a and b. */
+    {STAGE_ZERO3, 2, 2, 59, NONE, -1, "ga gb fa la gc fb lb fc lc gd fd bd ld gc gb bc lc ga bb lb ba la"},
+    /* No room for anything ahead: as depth 0, whatever a use takes. */
+    {STAGE_ZERO3, 2, 2, 0, NONE, -1, "ga fa la gb fb lb gc fc lc gd fd bd ld gc bc lc gb bb lb ga ba la"},
+    {STAGE_ZERO3, 2, 2, NONE, 0, -1, "ga fa la gb fb lb gc fc lc gd fd bd ld gc bc lc gb bb lb ga ba la"},
+    /* 30 ahead: b; or c; or, in c's backward, b + a. d's backward is no gather: at d's forward c may be ahead. */
+    {STAGE_ZERO3, 2, 2, NONE, 30, -1, "ga gb fa la gc fb lb fc lc gd gc fd bd ld gb ga bc lc bb lb ba la"},
+    /* b is persistent: there is nothing to gather or release, and it does not count as one gather ahead. */
+    {STAGE_ZERO3, 1, 1, NONE, NONE, 1, "ga gc fa la fb gd fc lc fd gc bd ld ga bc lc bb ba la"},
+    /* Its 20 elements do not count as live either: a + c fit in 40. */
+    {STAGE_ZERO3, 2, 2, 40, NONE, 1, "ga gc fa la fb fc lc gd fd bd ld gc ga bc lc bb ba la"},
+    /* Kept: all of it; then c and d, which are the last to be used in forward and fit together. */
+    {STAGE_ZERO3_KEEP, 0, 0, NONE, NONE, -1, "ga fa gb fb gc fc gd fd bd ld bc lc bb lb ba la"},
+    {STAGE_ZERO3_KEEP, 0, 0, 70, NONE, -1, "ga fa la gb fb lb gc fc gd fd bd ld bc lc gb bb lb ga ba la"},
+    /* b in d's backward would make c + d + b. */
+    {STAGE_ZERO3_KEEP, 2, 2, 70, NONE, -1, "ga gb gc fa la fb lb gd fc fd bd ld gb ga bc lc bb lb ba la"},
+    {STAGE_ZERO3_KEEP, 0, 0, 0, NONE, -1,
+     "ga fa la gb fb lb gc fc lc gd fd bd ld gc bc lc gb bb lb ga ba la"},
+    {STAGE_HPZ, 0, 0, NONE, NONE, -1,
+     "ga fa ya la gb fb yb lb gc fc yc lc gd fd bd ld gc bc lc gb bb lb ga ba la"},
+};
+
+static void set(struct toy *t, uint32_t depth, uint32_t backward_depth, uint64_t live_max,
+                uint64_t ahead_max) {
+    t->policy.depth = depth, t->policy.backward_depth = backward_depth;
+    t->policy.live_max = live_max, t->policy.ahead_max = ahead_max;
+    policy_open(&t->policy);
+}
+
+static void render(const struct toy *t, char *out) {
+    static const char letters[OP_KINDS] = {
+        [OP_COMPUTE] = 'f', [OP_GATHER] = 'g', [OP_RELEASE] = 'l', [OP_COPY] = 'y'};
+    for (uint32_t i = 0; i < t->out.count; i++) {
+        const struct operation *op = &t->list[i];
+        char letter = letters[op->kind];
+        if (op->object != OBJECT_PARAM || !letter) continue;
+        if (op->kind == OP_COMPUTE && policy_backward(&t->policy, op->use)) letter = 'b';
+        out += sprintf(out, "%s%c%s", i ? " " : "", letter, t->name[op->region]);
+    }
+}
+
+static void written_out(void) {
+    static struct toy t;
+    static char got[4096];
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        toy_plain(&t, lists[i].stage, 4, 1, ACCUMULATE_EVERY, 0);
+        for (uint32_t u = 0; u < 4; u++) {
+            t.region[u].elements = 10 * (u + 1);
+            t.region[u].persistent = (int)u == lists[i].persistent;
+        }
+        set(&t, lists[i].depth, lists[i].backward_depth, lists[i].live_max, lists[i].ahead_max);
+        toy_pass(&t, false, "");
+        render(&t, got);
+        if (!CHECK_STRING(got, lists[i].events)) fprintf(stderr, "in list %zu\n", i);
+    }
+}
+
+/* ---- the bound ---- */
+
+static uint64_t state;
+
+static uint32_t pick(uint32_t n) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)((state >> 33) % n);
+}
+
+static uint64_t use_elements(const struct toy *t, uint32_t position) {
+    const struct use *use = policy_use(&t->policy, position);
+    uint64_t elements = 0;
+    for (uint8_t i = 0; i < use->count; i++)
+        if (!t->region[use->region[i]].persistent) elements += t->region[use->region[i]].elements;
+    return elements;
+}
+
+/* What is gathered while something computes. */
+static void bounded(const struct toy *t) {
+    uint64_t live = 0;
+    for (uint32_t i = 0; i < t->out.count; i++) {
+        const struct operation *op = &t->list[i];
+        uint64_t elements = t->region[op->region].persistent ? 0 : t->region[op->region].elements;
+        if (op->object == OBJECT_PARAM && op->kind == OP_GATHER) live += elements;
+        if (op->object == OBJECT_PARAM && op->kind == OP_RELEASE) live -= elements;
+        if (op->kind != OP_COMPUTE) continue;
+        uint64_t most = use_elements(t, op->use);
+        if (!CHECK(live <= most || live <= t->policy.live_max))
+            fprintf(stderr, "%" PRIu64 " live at position %u, limit %" PRIu64 "\n", live, op->use,
+                    t->policy.live_max);
+        if (!CHECK(t->policy.stage == &stage_zero3_keep || live - most <= t->policy.ahead_max))
+            fprintf(stderr, "%" PRIu64 " ahead at position %u\n", live - most, op->use);
+    }
+    CHECK_INT(live, 0);
+}
+
+/* With tied, persistent and frozen regions and skipped uses. What a use shares with the next one is not ahead of it. */
+static void from_seeds(uint64_t first, uint64_t count) {
+    static const enum stage_index rows[] = {STAGE_ZERO3, STAGE_ZERO3_KEEP, STAGE_HPZ};
+    static const char *const skips[] = {"", "", "a", "cp", "b", "ah"};
+    static struct toy t;
+    for (uint64_t seed = first; seed < first + count; seed++) {
+        check_seed(seed);
+        state = seed * 0x9e3779b97f4a7c15u;
+        toy_tied(&t, rows[pick(3)], (const uint32_t[]){2, 2}, 1 + pick(2), ACCUMULATE_EVERY, 0);
+        for (uint32_t i = 0; i < t.policy.regions; i++) t.region[i].elements = 1 + pick(50);
+        set(&t, pick(4), pick(4), pick(2) ? pick(200) : NONE, pick(2) ? pick(100) : NONE);
+        for (uint32_t micro = 0; micro < t.policy.micro_steps; micro++) toy_pass(&t, false, skips[pick(6)]);
+        toy_step(&t, false);
+        toy_pass(&t, true, skips[pick(6)]);
+        toy_flush(&t);
+        bounded(&t);
+    }
+}
+
+int main(int argc, char **argv) {
+    written_out();
+    from_seeds(argc > 1 ? strtoull(argv[1], NULL, 10) : 1, argc > 2 ? strtoull(argv[2], NULL, 10) : 2000);
+    return check_end();
+}
