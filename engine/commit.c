@@ -7,6 +7,8 @@
 #include "engine/blueprint.h"
 #include "engine/engine_internal.h"
 #include "engine/saver.h"
+#include "engine/advice.h"
+#include "engine/groups.h"
 #include "engine/shadow.h"
 
 _Static_assert((int)TIER_DEVICE == (int)ZERO_DEVICE && (int)TIER_CPU == (int)ZERO_CPU &&
@@ -159,6 +161,15 @@ static zero_status make_plan(zero_engine *e, struct zero_error *error) {
     return plan_make(&e->plan, &options, error);
 }
 
+static zero_status refit(zero_engine *e, uint64_t chunk, uint64_t resident, struct zero_error *error) {
+    if (chunk == e->plan.swap.chunk_elements && !resident) return ZERO_OK;
+    struct plan_options options = plan_options(e);
+    options.chunk_elements_max = chunk;
+    options.resident_bytes = resident;
+    plan_free(&e->plan);
+    return plan_make(&e->plan, &options, error);
+}
+
 /* The plan again, as the budget leaves room for it: in all ranks the least that any has, for they must emit alike.
  * A rank that has failed `before` sets no bound. */
 static zero_status fit_plan(zero_engine *e, zero_status before, struct zero_error *error) {
@@ -172,29 +183,39 @@ static zero_status fit_plan(zero_engine *e, zero_status before, struct zero_erro
     zero_status status = engine_least(e, bound, BOUNDS, "room for chunks", &unheard);
     if (before) return before;
     if (status) return error_pass(error, &unheard);
-    if (bound[CHUNK] == e->plan.swap.chunk_elements && !bound[RESIDENT]) return ZERO_OK;
-    struct plan_options options = plan_options(e);
-    options.chunk_elements_max = bound[CHUNK];
-    options.resident_bytes = bound[RESIDENT];
-    plan_free(&e->plan);
-    return plan_make(&e->plan, &options, error);
+    return refit(e, bound[CHUNK], bound[RESIDENT], error);
 }
 
-static zero_status check_budgets(const zero_engine *e, struct zero_error *error) {
+zero_status commit_try(zero_engine *e, uint64_t out_bytes[TIERS], struct zero_error *error) {
+    free(e->regions), free(e->refresh);
+    plan_free(&e->plan);
+    e->regions = NULL, e->refresh = NULL;
+    e->plan = (struct plan){0};
+    struct policy fresh = {.mesh = {e->policy.mesh[AXIS_SHARD], e->policy.mesh[AXIS_REPLICATE]}};
+    e->policy = fresh;
+    engine_open_precision(e);
+    zero_status status = open_policy(e, error);
+    if (!status) status = borrowed_check(e, error);
+    if (!status) status = make_plan(e, error);
+    if (!status) status = refit(e, fitting_chunk(e), resident_bytes(e), error);
+    for (int t = 0; t < TIERS && !status; t++) out_bytes[t] = planned_bytes(e, t);
+    return status;
+}
+
+static zero_status check_budgets(zero_engine *e, struct zero_error *error) {
     static const char *const names[ZERO_TIERS] = {"device", "cpu", "nvme"};
-    static const char *const advice[ZERO_TIERS] = {
-        "use a higher zero_optimization.stage, more ranks, offload_optimizer, or a smaller micro-batch",
-        "use more ranks, a higher zero_optimization.stage, offload_optimizer to nvme, fewer or smaller "
-        "chunks "
-        "(buffer_count, sub_group_size), or a larger budget",
-        "use a larger budget or more ranks"};
+    uint64_t need[TIERS];
+    char owners[320], advice[420];
+    for (int t = 0; t < TIERS; t++) need[t] = planned_bytes(e, t);
     for (int t = 0; t < ZERO_TIERS; t++) {
-        uint64_t budget = e->config.budget_bytes[t], need = planned_bytes(e, t);
-        if (need <= budget) continue;
+        uint64_t budget = e->config.budget_bytes[t];
+        if (need[t] <= budget) continue;
+        advice_owners(e, t, owners, sizeof owners);
+        advice_write(e, need, advice, sizeof advice);
         return error_set(error, ZERO_E_BUDGET,
                          "memory.%s: the plan needs %" PRIu64 " bytes per rank, %" PRIu64
-                         " more than the budget of %" PRIu64 "; %s",
-                         names[t], need, need - budget, budget, advice[t]);
+                         " more than the budget of %" PRIu64 "; %s. The largest: %s",
+                         names[t], need[t], need[t] - budget, budget, advice, owners);
     }
     return ZERO_OK;
 }
@@ -277,7 +298,8 @@ static zero_status open_executor(zero_engine *e, struct zero_error *error) {
 /* A rank that fails goes on to where the others meet it. */
 static zero_status lay_plan(zero_engine *e, struct zero_error *error) {
     e->model.dtype = e->precision.compute;
-    zero_status status = model_lay_out(&e->model, e->size, e->config.persistence_threshold, error);
+    zero_status status = groups_check(e, error);
+    if (!status) status = model_lay_out(&e->model, e->size, e->config.persistence_threshold, error);
     if (!status) status = open_policy(e, error);
     if (!status) status = borrowed_check(e, error);
     if (!status) status = make_plan(e, error);
@@ -400,7 +422,7 @@ zero_status zero_engine_commit(zero_engine *e, zero_plan *out) {
     status = engine_agree_error(e, &error, "the commit");
     if (status) return status;
     /* Ranks that declare different models would add unlike gradients. */
-    if (engine_compare(e, model_hash(&e->model), ZERO_E_DIVERGED, "model", &error))
+    if (engine_compare(e, groups_hash(e, model_hash(&e->model)), ZERO_E_DIVERGED, "model", &error))
         return engine_fail(e, &error);
     bool moves = e->size > 1 || e->plan.tier_bytes[TIER_NVME];
     if (moves) e->progress = progress_start(&e->lock, e->executor, e->comm);

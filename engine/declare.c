@@ -2,7 +2,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "engine/engine_internal.h"
+#include "engine/groups.h"
 
 static zero_status check_declaring(zero_engine *e, const char *what) {
     zero_status status = engine_check(e);
@@ -32,6 +32,8 @@ zero_status zero_unit_add_param(zero_unit *unit, const zero_param *param) {
     if (!param) return refuse(ZERO_E_ARGUMENT, "zero_unit_add_param of \"%s\": param is NULL", unit->name);
     zero_param given = {0};
     memcpy(&given, param, param->struct_size < sizeof given ? param->struct_size : sizeof given);
+    status = groups_assign(unit->engine, &given);
+    if (status) return status;
     struct zero_error error;
     error_clear(&error);
     return model_add_param(&unit->engine->model, unit, &given, &error) ? refuse_error(&error) : ZERO_OK;
@@ -50,4 +52,11 @@ zero_status zero_engine_reserve(zero_engine *e, zero_tier tier, uint64_t bytes, 
     *r = (struct reservation){.tier = tier, .bytes = bytes};
     strncpy(r->name, name, sizeof r->name - 1);
     return ZERO_OK;
+}
+
+int zero_unit_trains(const zero_unit *unit) {
+    const struct model *m = &unit->engine->model;
+    for (uint32_t i = unit->first_param; i < unit->first_param + unit->params; i++)
+        if (!(m->param[m->param[i].owner].flags & ZERO_FROZEN)) return 1;
+    return 0;
 }

@@ -6,6 +6,8 @@
 
 #include "engine/engine_internal.h"
 #include "engine/saver.h"
+#include "engine/groups.h"
+#include "engine/settings.h"
 
 const char *zero_version(void) { return "0.1.0"; }
 
@@ -34,8 +36,7 @@ static zero_status open_optimizer(zero_engine *e, struct zero_error *error) {
                                              .lr_decay = c->lr_decay,
                                              .nesterov = c->nesterov,
                                              .bias_correction = c->bias_correction};
-    e->params[1] = e->params[0];
-    e->params[1].weight_decay = 0;
+    groups_open(e);
     e->state_count = optimizer_states_used(e->optimizer, &e->params[0]);
     return ZERO_OK;
 }
@@ -58,7 +59,7 @@ struct loss_scale engine_loss_scale(const zero_engine *e) {
                                .allowed = c->fp16.hysteresis};
 }
 
-static void open_precision(zero_engine *e) {
+void engine_open_precision(zero_engine *e) {
     const struct config *c = &e->config;
     bool shards_accumulate = c->accumulation_steps > 1 && c->accumulation_mode == CONFIG_ACCUMULATE_EVERY;
     e->precision =
@@ -130,8 +131,9 @@ static void log_choices(const zero_engine *e) {
 }
 
 static zero_status open_parts(zero_engine *e, struct zero_error *error) {
-    open_precision(e);
+    engine_open_precision(e);
     zero_status status = open_optimizer(e, error);
+    if (!status) status = settings_open(e, error);
     if (!status) status = device_table[DEVICE_HOST]->open(&(struct device_options){0}, &e->device, error);
     if (status) return engine_fail(e, error);
     log_choices(e);

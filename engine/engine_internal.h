@@ -19,12 +19,22 @@
 
 enum phase { PHASE_DECLARING, PHASE_READY, PHASE_PASS, PHASE_USE };
 
-enum { PARAM_GROUPS = 2, RESERVATIONS_MAX = 32, SUM_VALUES_MAX = 64, PIECE_BYTES = 256 * 1024 };
+enum { RESERVATIONS_MAX = 32, SUM_VALUES_MAX = 64, PIECE_BYTES = 256 * 1024 };
 
 struct reservation {
     zero_tier tier;
     uint64_t bytes;
     char name[64];
+};
+
+enum { OPTIMIZER_NAME_BYTES = 32 };
+
+/* What zero_engine_set_optimizer brought. */
+struct hosts_optimizer {
+    zero_optimizer given;
+    char name[OPTIMIZER_NAME_BYTES], state[OPTIMIZER_STATES_MAX][OPTIMIZER_NAME_BYTES];
+    struct optimizer_caller caller;
+    struct optimizer row;
 };
 
 struct zero_engine {
@@ -50,7 +60,13 @@ struct zero_engine {
     struct plan plan;
     struct executor *executor;
     const struct optimizer *optimizer;
-    struct optimizer_params params[PARAM_GROUPS];
+    struct optimizer_params params[GROUP_MAX]; /* by group; lr and betas as given, before any schedule */
+    uint32_t groups;
+    uint64_t matched[GROUP_MAX]; /* by group of the configuration: the patterns that a parameter matched */
+    struct lr_schedule_params schedule; /* the configuration's, begun where a loaded run's had come to */
+    zero_schedule_fn schedule_fn;       /* the host's, in its place; or NULL */
+    void *schedule_user;
+    struct hosts_optimizer hosts_optimizer; /* e->optimizer is its row, if there is one */
     uint32_t state_count;
     struct loss_scale loss_scale; /* 1 unless compute is fp16 */
     struct reservation reservation[RESERVATIONS_MAX];
@@ -156,6 +172,9 @@ float engine_gradient_factor(const zero_engine *engine);
 /* What makes of the sum of what was sent the gradient that is asked for: the mean over micro-steps, and over ranks or
  * not; unscaled, too. */
 double engine_mean(const zero_engine *engine);
+
+/* By the configuration, as it is now. */
+void engine_open_precision(zero_engine *engine);
 
 /* As the configuration has it at the start of a training. */
 struct loss_scale engine_loss_scale(const zero_engine *engine);

@@ -289,11 +289,11 @@ zero_status executor_agree(struct executor *e, const struct agreement *mine, str
 const struct agreement *executor_agreements(const struct executor *e) { return e->all; }
 
 zero_status executor_apply(struct executor *e, bool skip, float scale,
-                           const struct optimizer_scalars *scalars, uint32_t groups, uint64_t rounding_key) {
+                           const struct optimizer_scalars *scalars, uint32_t count, uint64_t rounding_key) {
     struct scalar_set *set = &e->scalars[++e->set % SCALAR_SETS];
     set->scale = scale;
     set->rounding_key = rounding_key;
-    memcpy(set->group, scalars, groups * sizeof *scalars);
+    memcpy(set->group, scalars, count * sizeof *scalars);
     policy_apply(e->o.policy, skip, &e->list);
     zero_status status = emit_list(e);
     if (!skip) offload_applied(&e->offload);

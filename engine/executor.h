@@ -18,8 +18,7 @@
 #include "engine/comm/comm.h"
 #include "engine/device/device.h"
 #include "engine/plan.h"
-
-enum { AGREE_GROUPS_MAX = GROUP_MAX };
+#include "engine/schedule/lr_schedule.h"
 
 struct point {
     uint8_t stream;
@@ -29,9 +28,10 @@ struct point {
 /* What every rank contributes to the agreement of a step. Equal sizes on all ranks. */
 struct agreement {
     double norm_squared; /* of this rank's shards of the summed gradient */
-    double lr[AGREE_GROUPS_MAX];
-    uint64_t trace;       /* hash of all operations emitted */
-    uint64_t fingerprint; /* of all collectives posted */
+    struct lr_setting setting[GROUP_MAX];
+    uint64_t overflow_unit; /* 1 + the last unit with an inf or NaN in this rank's shards; 0: none */
+    uint64_t trace;         /* hash of all operations emitted */
+    uint64_t fingerprint;   /* of all collectives posted */
     struct save_report {
         uint64_t state, bytes, checksum; /* saver.h; of this rank's file */
     } save;
@@ -108,10 +108,10 @@ zero_status executor_agree(struct executor *executor, const struct agreement *mi
 /* The members' agreements, in rank order; valid after the agreement's point was reached, until the next one.
  */
 const struct agreement *executor_agreements(const struct executor *executor);
-/* scalars: one per parameter group; scale multiplies the summed gradient. */
+/* scalars: by model_param.scalars; scale multiplies the summed gradient. */
 /* rounding_key: of this step, for states that are rounded stochastically. */
 zero_status executor_apply(struct executor *executor, bool skip, float scale,
-                           const struct optimizer_scalars *scalars, uint32_t groups, uint64_t rounding_key);
+                           const struct optimizer_scalars *scalars, uint32_t count, uint64_t rounding_key);
 zero_status executor_written(struct executor *executor);
 zero_status executor_flush(struct executor *executor);
 

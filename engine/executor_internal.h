@@ -53,7 +53,7 @@ struct
 struct scalar_set {
     float scale;
     uint64_t rounding_key;
-    struct optimizer_scalars group[GROUP_MAX];
+    struct optimizer_scalars group[SCALARS_MAX];
 };
 
 struct executor {

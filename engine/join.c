@@ -203,6 +203,7 @@ zero_status engine_join(zero_engine *e, const char *json, const zero_runtime *ru
     if (runtime->plan_ranks && runtime->plan_node_ranks)
         e->node_ranks = runtime->plan_node_ranks, e->config.found_node_ranks = runtime->plan_node_ranks;
     if (status) return error->code;
+    e->config.planned_steps = runtime->total_steps;
     if (!mine.code) config_resolve(&e->config, e->size, &mine);
     struct cpus cpus = find_cpus();
     uint32_t sharers = 1;

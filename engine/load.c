@@ -8,6 +8,7 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/held.h"
 #include "engine/saved.h"
+#include "engine/settings.h"
 #include "engine/shadow.h"
 
 struct load {
@@ -150,7 +151,11 @@ static void take_counters(struct load *l) {
         loss_scale_resume(&e->loss_scale, m->loss_scale, m->loss_scale_allowed, m->loss_scale_stable);
     e->steps = l->weights_only ? 0 : m->step;
     e->skipped = l->weights_only ? 0 : m->skipped;
-    for (uint32_t g = 0; g < PARAM_GROUPS && g < m->groups && !l->weights_only; g++) {
+    if (l->weights_only)
+        settings_restart(e);
+    else if (m->schedule_steps)
+        settings_resume(e, (int64_t)m->schedule_steps - 1);
+    for (uint32_t g = 0; g < e->groups && g < m->groups && !l->weights_only; g++) {
         if (e->params[g].lr != m->lr[g] && !e->rank && !g)
             log_line(&e->log, ZERO_LOG_INFO, "the learning rate goes on at the checkpoint's %g, not at %g",
                      m->lr[g], e->params[g].lr);

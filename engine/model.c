@@ -177,7 +177,7 @@ zero_status model_add_param(struct model *model, struct zero_unit *unit, const z
     memcpy(p->shape, param->shape, sizeof p->shape);
     strcpy(p->name, param->name);
     if (owner != model->params) p->flags = model->param[owner].flags; /* the owner decides */
-    p->group = p->flags & ZERO_NO_DECAY ? 1 : 0;
+    p->scalars = model_scalars(param->group, p->flags & ZERO_NO_DECAY);
     p->slot = param->slot;
     p->name_hash = hash_name(p->name);
     status = copy_spans(param, p, error);

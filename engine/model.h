@@ -17,8 +17,8 @@ enum { REGION_CLASSES = 4, NO_REGION = UINT32_MAX };
 
 struct model_param {
     char name[NAME_BYTES_MAX];
-    uint32_t unit, owner; /* owner: index of the parameter that it is tied to, or its own */
-    uint32_t flags, group;
+    uint32_t unit, owner;    /* owner: index of the parameter that it is tied to, or its own */
+    uint32_t flags, scalars; /* scalars: which of a step's, see model_scalars */
     uint32_t dims;
     uint64_t shape[ZERO_DIMS_MAX], count;
     uint32_t region;
@@ -72,6 +72,9 @@ zero_status model_add_param(struct model *model, struct zero_unit *unit, const z
  */
 zero_status model_lay_out(struct model *model, uint32_t shards, uint64_t persistent_elements,
                           struct zero_error *error);
+
+/* Of parameters of `group`, with weight decay or without. */
+static inline uint32_t model_scalars(uint32_t group, bool no_decay) { return 2 * group + no_decay; }
 
 uint64_t model_hash(const struct model *model); /* of units and parameters as declared: equal on all ranks */
 const struct model_param *model_find(const struct model *model, const char *name); /* NULL: none */

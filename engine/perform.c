@@ -1,4 +1,5 @@
 /* How each kind of operation is performed: one row per kind, through the mechanisms' tables. */
+#include <math.h>
 #include <string.h>
 
 #include "engine/base/clock.h"
@@ -251,9 +252,20 @@ static void complete_norms(struct executor *e) {
     }
 }
 
+/* 1 + the last unit, which is the first in backward. */
+static uint64_t overflow_unit(const struct executor *e) {
+    uint64_t last = 0;
+    for (uint32_t k = 0; k < e->o.policy->refreshes; k++) {
+        uint32_t region = e->o.policy->refresh[k], unit = e->o.model->region[region].unit;
+        if (!isfinite(e->norm[region]) && unit + 1 > last) last = unit + 1;
+    }
+    return last;
+}
+
 static zero_status start_agree(struct executor *e, struct item *item) {
     complete_norms(e);
     e->mine->norm_squared = executor_norm_squared(e);
+    e->mine->overflow_unit = overflow_unit(e);
     e->mine->trace = e->trace;
     e->mine->fingerprint = comm_fingerprint(e->o.comm);
     struct comm_call call = {.kind = COMM_ALL_GATHER,

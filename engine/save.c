@@ -15,6 +15,7 @@
 #include "engine/save.h"
 #include "engine/saved.h"
 #include "engine/saver.h"
+#include "engine/settings.h"
 
 _Static_assert((int)BLOCK_BYTES == (int)PIECE_BYTES, "a checkpoint's block passes through the plan's piece");
 _Static_assert((int)MANIFEST_NAME_BYTES == (int)NAME_BYTES_MAX, "names fit");
@@ -63,8 +64,9 @@ static void fill_counters(struct save *s) {
     m->loss_scale = e->loss_scale.value;
     m->loss_scale_allowed = e->loss_scale.allowed;
     m->loss_scale_stable = e->loss_scale.stable;
-    m->groups = PARAM_GROUPS;
-    for (uint32_t g = 0; g < PARAM_GROUPS; g++) m->lr[g] = e->params[g].lr;
+    m->schedule_steps = (uint64_t)(settings_iteration(e) + 1);
+    m->groups = e->groups;
+    for (uint32_t g = 0; g < e->groups; g++) m->lr[g] = e->params[g].lr;
     m->ranks = e->size;
     m->stage = (uint32_t)e->config.stage;
     m->states = e->state_count;

@@ -6,12 +6,14 @@
 
 #include "engine/base/hash.h"
 #include "engine/held.h"
+#include "engine/settings.h"
 
 /* The page that commits an epoch. */
 struct commit {
     uint64_t magic, layout, epoch, steps, skipped;
     struct loss_scale scale;
-    double lr[PARAM_GROUPS];
+    double lr[GROUP_MAX];
+    int64_t schedule_iteration;
     uint64_t checksum; /* of all before */
 };
 
@@ -62,7 +64,8 @@ zero_status shadow_commit(zero_engine *e) {
     memset(&c, 0, sizeof c);
     c.magic = commit_magic, c.layout = layout_of(e), c.epoch = executor_epoch(e->executor);
     c.steps = e->steps, c.skipped = e->skipped, c.scale = e->loss_scale;
-    for (uint32_t g = 0; g < PARAM_GROUPS; g++) c.lr[g] = e->params[g].lr;
+    for (uint32_t g = 0; g < e->groups; g++) c.lr[g] = e->params[g].lr;
+    c.schedule_iteration = settings_iteration(e);
     c.checksum = checksum_of(&c);
     memcpy(page, &c, sizeof c);
     e->uncommitted = false;
@@ -136,7 +139,8 @@ static zero_status restore(zero_engine *e, const struct commit *c) {
     zero_status status = ENGINE_EVENT(e, executor_resume(e->executor, c->epoch));
     e->steps = c->steps, e->skipped = c->skipped;
     loss_scale_resume(&e->loss_scale, c->scale.value, c->scale.allowed, c->scale.stable);
-    for (uint32_t g = 0; g < PARAM_GROUPS; g++) e->params[g].lr = c->lr[g];
+    for (uint32_t g = 0; g < e->groups; g++) e->params[g].lr = c->lr[g];
+    settings_resume(e, c->schedule_iteration);
     for (uint32_t k = 0; k < e->policy.refreshes && !status; k++)
         status = held_restore(e, e->policy.refresh[k]);
     return status;

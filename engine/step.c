@@ -6,6 +6,9 @@
 #include "engine/base/hash.h"
 #include "engine/engine_internal.h"
 #include "engine/saver.h"
+#include "engine/compare.h"
+#include "engine/overflow.h"
+#include "engine/settings.h"
 #include "engine/shadow.h"
 
 /* What a rank emitted and posted must be what rank 0 did. */
@@ -49,17 +52,23 @@ static zero_status update_loss_scale(zero_engine *e, bool overflow) {
     return engine_check(e);
 }
 
+static void fill_settings(const zero_engine *e, const struct lr_setting *setting, zero_step_info *info) {
+    info->lr = setting[0].lr;
+    info->beta1 = setting[0].beta1;
+    info->groups = e->groups;
+    for (uint32_t g = 0; g < e->groups; g++) info->group_lr[g] = setting[g].lr;
+}
+
 static zero_status apply(zero_engine *e, const struct agreement *all, zero_step_info *info) {
     double mean = engine_mean(e), scale = mean;
     double clip = e->config.gradient_clipping;
     info->grad_norm = total_norm(e, all) * mean;
-    info->lr = all[0].lr[0];
+    fill_settings(e, all[0].setting, info);
     info->skipped = !isfinite(info->grad_norm);
     if (clip > 0 && clip / (info->grad_norm + 1e-6) < 1) scale *= clip / (info->grad_norm + 1e-6);
     if (info->skipped) {
         e->skipped++;
-        log_line(&e->log, ZERO_LOG_WARN, "step %" PRIu64 " skipped on all ranks: a gradient is inf or NaN",
-                 e->steps + 1);
+        info->overflow_unit = overflow_report(e, all);
     } else {
         e->steps++;
     }
@@ -69,18 +78,19 @@ static zero_status apply(zero_engine *e, const struct agreement *all, zero_step_
     e->version++;
     info->step = e->steps;
     info->skipped_total = e->skipped;
-    struct optimizer_scalars scalars[PARAM_GROUPS];
-    for (uint32_t g = 0; g < PARAM_GROUPS; g++) {
-        struct optimizer_params params = e->params[g];
-        params.lr = all[0].lr[g];
-        optimizer_prepare(e->optimizer, &params, e->steps, &scalars[g]);
-    }
+    struct optimizer_scalars scalars[SCALARS_MAX];
+    settings_scalars(e, all[0].setting, scalars);
     status = engine_drive_room(e);
     if (status) return status;
     uint64_t key = hash_bytes(hash_bytes(HASH_START, &e->config.seed, sizeof e->config.seed), &e->steps,
                               sizeof e->steps);
-    return ENGINE_EVENT(e,
-                        executor_apply(e->executor, info->skipped, (float)scale, scalars, PARAM_GROUPS, key));
+    return ENGINE_EVENT(
+        e, executor_apply(e->executor, info->skipped, (float)scale, scalars, 2 * e->groups, key));
+}
+
+static bool compare_is_due(const zero_engine *e, const zero_step_info *info) {
+    uint64_t every = e->config.compare_every;
+    return every && e->size > 1 && !info->skipped && e->steps % every == 0;
 }
 
 zero_status zero_engine_step(zero_engine *e, zero_step_info *out) {
@@ -98,7 +108,7 @@ zero_status zero_engine_step(zero_engine *e, zero_step_info *out) {
     if (e->config.nvme_shadow)
         status = saver_finish(e); /* its commits pass through the slot that a save reads with */
     saver_say(e, &mine.save);
-    for (uint32_t g = 0; g < PARAM_GROUPS; g++) mine.lr[g] = e->params[g].lr;
+    settings_next(e, mine.setting);
     struct point agreed = {0};
     zero_step_info info = {.struct_size = sizeof info};
     if (!status) status = engine_drive_room(e);
@@ -106,6 +116,7 @@ zero_status zero_engine_step(zero_engine *e, zero_step_info *out) {
     if (!status) status = ENGINE_EVENT(e, executor_agree(e->executor, &mine, &agreed));
     if (!status) status = engine_drive(e, executor_reached, agreed);
     if (!status) status = check_agreements(e, executor_agreements(e->executor));
+    if (!status) status = settings_check(e, executor_agreements(e->executor)->setting);
     if (!status) status = shadow_commit(e);
     if (!status) status = saver_hear(e, executor_agreements(e->executor));
     if (!status) status = apply(e, executor_agreements(e->executor), &info);
@@ -117,6 +128,8 @@ zero_status zero_engine_step(zero_engine *e, zero_step_info *out) {
     if (status) return status;
     e->micro = 0;
     e->phase = PHASE_READY;
+    if (compare_is_due(e, &info)) status = compare_ranks(e);
+    if (status) return status;
     if (out) {
         info.struct_size = out->struct_size;
         memcpy(out, &info, out->struct_size < sizeof info ? out->struct_size : sizeof info);
@@ -135,14 +148,4 @@ double engine_mean(const zero_engine *e) {
 
 float engine_gradient_factor(const zero_engine *e) {
     return e->config.gradient_factor == 1 ? 0 : (float)e->config.gradient_factor;
-}
-
-zero_status zero_engine_set_lr(zero_engine *e, int group, double lr) {
-    if (!(lr >= 0) || isinf(lr))
-        return refuse(ZERO_E_ARGUMENT, "zero_engine_set_lr: lr %g is not a finite number >= 0", lr);
-    if (group != 0)
-        return refuse(ZERO_E_ARGUMENT, "zero_engine_set_lr: there is no group %d, only 0, which is all",
-                      group);
-    for (uint32_t g = 0; g < PARAM_GROUPS; g++) e->params[g].lr = lr;
-    return ZERO_OK;
 }

@@ -32,9 +32,9 @@ static uint32_t master_bytes(const struct precision *p) {
     return precision_keeps_masters(p) ? precision_master_bytes(p) : sizeof(float);
 }
 
-/* One call of the optimizer per run of parameters of one group: elements [begin, end) of the shard. Random bits
+/* One call of the optimizer per run of parameters with the same scalars: elements [begin, end) of the shard. Random bits
  * are an element's own, wherever it is and whoever holds it. */
-static void update_run(const struct update_argument *a, uint64_t begin, uint64_t end, uint32_t group) {
+static void update_run(const struct update_argument *a, uint64_t begin, uint64_t end, uint32_t scalars) {
     struct executor *e = a->executor;
     const struct precision *p = &e->o.precision;
     struct scalar_set *set = &e->scalars[a->scalars];
@@ -51,7 +51,7 @@ static void update_run(const struct update_argument *a, uint64_t begin, uint64_t
                                   .gradient_scale = set->scale,
                                   .out = at(a->out, skip * dtype_bytes(p->compute)),
                                   .out_dtype = p->compute,
-                                  .scalars = &set->group[group],
+                                  .scalars = &set->group[scalars],
                                   .threads = e->o.threads};
     for (uint32_t k = 0; k < e->o.state_count; k++)
         args.state[k] = at(a->state[k], skip * dtype_bytes(p->state));
@@ -69,16 +69,16 @@ static void run_update(void *argument) {
     uint64_t started = clock_now_ns(), begin = a->begin;
     const struct model_region *region = &e->o.model->region[a->region];
     uint64_t shard = shard_first(e, a->region);
-    uint32_t group = e->o.model->param[region->param[0]].group;
+    uint32_t scalars = e->o.model->param[region->param[0]].scalars;
     for (uint32_t i = 1; i < region->params && begin < a->end; i++) {
         const struct model_param *p = &e->o.model->param[region->param[i]];
-        if (p->group == group) continue;
+        if (p->scalars == scalars) continue;
         uint64_t until = clamp(p->offset > shard ? p->offset - shard : 0, begin, a->end);
-        update_run(a, begin, until, group);
+        update_run(a, begin, until, scalars);
         begin = until;
-        group = p->group;
+        scalars = p->scalars;
     }
-    update_run(a, begin, a->end, group);
+    update_run(a, begin, a->end, scalars);
     if (a->copy) memcpy(a->copy, a->master, (a->end - a->begin) * sizeof(float));
     e->update_s += (double)(clock_now_ns() - started) * 1e-9;
 }

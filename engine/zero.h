@@ -54,7 +54,7 @@ typedef enum zero_kind {
     ZERO_STATE1  /* its second: exp_avg_sq */
 } zero_kind;
 
-enum { ZERO_DIMS_MAX = 8 };
+enum { ZERO_DIMS_MAX = 8, ZERO_GROUPS_MAX = 8 };
 
 /* ---- opening ---- */
 
@@ -73,6 +73,9 @@ typedef struct zero_runtime {
     void *log_user;
     const char *model; /* path of a Hugging Face config.json, or of its directory, in place of the
                           configuration's model block; or NULL. Read by init alone. The same on all ranks */
+    uint64_t
+        total_steps; /* that the host will train, which is what "auto" means as scheduler.params.total_num_steps;
+                             0: unknown */
     uint32_t plan_ranks;      /* 0, or: no rank is started. The engine stands for one of so many, for
                                  zero_engine_plan and nothing else */
     uint32_t plan_node_ranks; /* of those, on one node; 0: all */
@@ -120,7 +123,7 @@ typedef struct zero_slot {
 
 enum {
     ZERO_FROZEN = 1,  /* no gradient, no optimizer state */
-    ZERO_NO_DECAY = 2 /* weight decay 0 */
+    ZERO_NO_DECAY = 2 /* weight decay 0, whatever its group has */
 };
 
 /* A piece of a parameter in the host program's own memory, for trainers that keep, say, all layers of a kind
@@ -146,11 +149,58 @@ typedef struct zero_param {
                   the gradients from there (the host overwrites them; the engine adds). Stages 0 to 2; the
                   slot may be NULL. Their memory is not in the plan: declare it with zero_engine_reserve */
     uint32_t span_count;
+    uint32_t
+        group; /* 0, or one of zero_engine_add_group; a pattern of the configuration's param_groups that matches the
+                       name decides instead, and may freeze it */
 } zero_param;
+
+/* Parameters with a lr and a weight decay of their own. */
+typedef struct zero_group {
+    size_t struct_size;
+    double lr, weight_decay; /* below 0: the configuration's */
+} zero_group;
+
+/* *out: its number, as zero_param.group and zero_engine_set_lr take it. Group 0 has what no other one has; those of the
+ * configuration's param_groups are 1, 2, ... in their order; the host's follow. ZERO_E_ARGUMENT: all together are more
+ * than ZERO_GROUPS_MAX. Local, before commit, the same on all ranks. */
+zero_status zero_engine_add_group(zero_engine *engine, const zero_group *group, int *out);
 
 /* `name`: unique, copied. *out lives as long as the engine. ZERO_E_ORDER after commit. */
 zero_status zero_engine_add_unit(zero_engine *engine, const char *name, zero_unit **out);
 zero_status zero_unit_add_param(zero_unit *unit, const zero_param *param);
+
+/* 1: a parameter that the unit uses is trained; 0: all are frozen, by the host or by the configuration's param_groups,
+ * and where no earlier unit is trained either, a host that leaves out their backward trains the same. Local. */
+int zero_unit_trains(const zero_unit *unit);
+
+/* An optimizer of the host's own. `update` may be called from several threads at once, on any cut of a shard into ranges:
+ * what it makes of an element must not depend on the range. Where state lives, in which type gradients are, and the cast of the
+ * weights are the engine's affair: it sees fp32 alone. */
+typedef struct
+    zero_optimizer_params { /* of the configuration's optimizer.params, by group, after a schedule */
+    double lr, beta1, beta2, eps, weight_decay, momentum, dampening;
+} zero_optimizer_params;
+
+enum { ZERO_STATES_MAX = 2, ZERO_SCALARS_MAX = 16 };
+
+typedef struct zero_optimizer {
+    size_t struct_size;
+    const char *name;                         /* in checkpoints; at most 31 bytes, copied */
+    uint32_t states;                          /* numbers per element beside the weight; 0 at first */
+    const char *state_names[ZERO_STATES_MAX]; /* in checkpoints; at most 31 bytes, copied */
+    int rounds_states; /* 1: its states may be kept in bf16, rounded stochastically (bf16.bf16_optimizer_states);
+                          0: such a configuration is refused */
+    /* What is constant over an update of one group, from doubles: `step` is 1 for the first. */
+    void (*prepare)(void *user, const zero_optimizer_params *params, uint64_t step,
+                    float scalars[ZERO_SCALARS_MAX]);
+    /* `count` elements; the mean, clipped gradient is gradient[i] * gradient_scale. States that it has not are NULL. */
+    void (*update)(void *user, float *weight, float *state0, float *state1, const float *gradient,
+                   float gradient_scale, const float *scalars, uint64_t count);
+    void *user;
+} zero_optimizer;
+
+/* In place of the configuration's, whose optimizer.params it is given. Before commit, the same on all ranks. Local. */
+zero_status zero_engine_set_optimizer(zero_engine *engine, const zero_optimizer *optimizer);
 
 /* Declares memory of the host program (activations, workspaces), so that budgets and reports cover it. Per
  * rank. */
@@ -178,7 +228,7 @@ typedef struct zero_plan {
 } zero_plan;
 
 /* `out` may be NULL. ZERO_E_DIVERGED: ranks declared different models. ZERO_E_BUDGET names the tier, by how
- * many bytes it is short and what to change. */
+ * many bytes it is short, keys with values with which it would fit (each was planned), and the largest owners. */
 zero_status zero_engine_commit(zero_engine *engine, zero_plan *out);
 
 /* With zero_runtime.plan_ranks, after the model is declared: what commit would plan for one of so many ranks. Nothing
@@ -194,6 +244,16 @@ typedef struct zero_memory_row {
     uint64_t planned, measured;
 } zero_memory_row;
 zero_status zero_engine_memory(const zero_engine *engine, uint32_t index, zero_memory_row *out);
+
+/* Who owns a tier's planned memory, index 0, 1, ..., the largest first of all tiers; together they are the rows but for their
+ * alignment. ZERO_E_ARGUMENT past the last. Local. */
+typedef struct zero_memory_owner {
+    zero_tier tier;
+    const char *unit; /* NULL: of all units together, or of none */
+    const char *what; /* the row that it is a part of, or the reservation's name */
+    uint64_t bytes;
+} zero_memory_owner;
+zero_status zero_engine_memory_owner(const zero_engine *engine, uint32_t index, zero_memory_owner *out);
 
 /* Initialises the weights: called for ranges of elements that this rank owns, in any order; writes `count`
  * elements from element `first` of `param` to `out`. The value of an element must not depend on the range.
@@ -228,6 +288,12 @@ typedef struct zero_step_info {
     int skipped;      /* a gradient was inf or NaN on some rank: no rank updated anything */
     uint64_t skipped_total;
     double loss_scale; /* that this step's gradients were made with */
+    uint32_t groups;
+    double group_lr[ZERO_GROUPS_MAX]; /* of each group, as used */
+    double beta1;                     /* of group 0, as used: a schedule may cycle it */
+    const char
+        *overflow_unit; /* of a skipped step: of the units with inf or NaN gradients the one nearest to the
+                                         loss; else NULL. Lives as long as the engine */
 } zero_step_info;
 
 /* After gradient_accumulation_steps micro-steps: agrees norm and skip, clips, updates. `out` may be NULL.
@@ -242,8 +308,22 @@ zero_status zero_engine_flush(zero_engine *engine);
  * unless compute is fp16; changed by zero_engine_step alone. Local. */
 float zero_engine_loss_scale(const zero_engine *engine);
 
-/* The learning rate from the next step on; rank 0's is used on all ranks. `group`: 0 for all. Local. */
+/* The learning rate from the next step on; rank 0's is used on all ranks. `group`: 0 where there are no others.
+ * ZERO_E_ORDER where a schedule sets it. Local. */
 zero_status zero_engine_set_lr(zero_engine *engine, int group, double lr);
+
+/* What an update takes of a parameter group; optimizers that have no betas ignore them. */
+typedef struct zero_setting {
+    double lr, beta1, beta2;
+} zero_setting;
+
+/* A schedule of the host's own, in place of the configuration's; NULL: the configuration's again, or none. Called before each
+ * step for each group, in zero_engine_step's thread; rank 0's values are used on all ranks. `step`: updates done,
+ * 0 before the first; a skipped step does not advance it, a load takes it from the checkpoint, so that a function of
+ * `step` goes on by itself. `setting` holds what the group was given, and takes what the step is to use: lr finite and at
+ * least 0, betas at least 0 and below 1, else zero_engine_step returns ZERO_E_ARGUMENT. Local. */
+typedef void (*zero_schedule_fn)(void *user, uint64_t step, int group, zero_setting *setting);
+zero_status zero_engine_set_schedule(zero_engine *engine, zero_schedule_fn schedule, void *user);
 
 /* ---- state: collective, between steps ---- */
 

@@ -12,20 +12,32 @@
 #include "engine/base/dtype.h"
 #include "kernels/isa.h"
 
-enum { OPTIMIZER_STATES_MAX = 2 };
+enum { OPTIMIZER_STATES_MAX = 2, OPTIMIZER_SCALARS_MAX = 16 };
+
+struct optimizer_params;
+
+/* A host program's own: what its row calls. */
+struct optimizer_caller {
+    void (*prepare)(void *user, const struct optimizer_params *params, uint64_t step, float *scalars);
+    void (*update)(void *user, float *master, float *state0, float *state1, const float *gradient,
+                   float gradient_scale, const float *scalars, uint64_t count);
+    void *user;
+};
 
 /* What the configuration says, per parameter group; constant over a run except lr. Fields an optimizer has no
  * use for are ignored. Doubles: rounded to fp32 once, in optimizer_prepare. */
 struct optimizer_params {
     double lr, beta1, beta2, eps, weight_decay, momentum, dampening, lr_decay;
     bool nesterov, bias_correction;
-    bool amsgrad; /* no optimizer here has it: the configuration refuses it */
+    bool amsgrad;                          /* no optimizer here has it: the configuration refuses it */
+    const struct optimizer_caller *caller; /* of optimizer_of_caller's row */
 };
 
 /* One step's scalars of one group, made once per step in double precision and rounded to fp32: bias
  * corrections, running powers, lr. Opaque to callers: kernels read the slots by their own enum. */
 struct optimizer_scalars {
-    float value[16];
+    float value[OPTIMIZER_SCALARS_MAX];
+    const struct optimizer_caller *caller;
 };
 
 struct optimizer_args {
@@ -72,6 +84,10 @@ extern const struct optimizer *const optimizers[]; /* ends with NULL */
 
 /* By name, upper or lower case; NULL when there is none. */
 const struct optimizer *optimizer_find(const char *name);
+
+/* A row that calls params->caller, for all instruction sets. Borrows the names. */
+struct optimizer optimizer_of_caller(const char *name, uint32_t state_count, const char *const *state_names,
+                                     const struct optimizer_params *defaults);
 
 /* States to allocate: the first so many of state_names; the others may be NULL in optimizer_args. */
 uint32_t optimizer_states_used(const struct optimizer *optimizer, const struct optimizer_params *params);

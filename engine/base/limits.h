@@ -9,7 +9,8 @@ enum {
     NAME_BYTES_MAX = 128,       /* of a unit or parameter, with its final zero */
     USE_REGIONS_MAX = 8, /* own regions (trainable/frozen x sharded/persistent) and tied owners' regions */
     RANKS_MAX = 65536,
-    GROUP_MAX = 8, /* parameter groups with their own lr and weight decay */
+    GROUP_MAX = 8,               /* parameter groups with their own lr and weight decay */
+    SCALARS_MAX = 2 * GROUP_MAX, /* each group with its weight decay, and without (ZERO_NO_DECAY) */
 };
 
 _Static_assert(NORM_BLOCK_ELEMENTS % 16 == 0, "the norm's tree has 16 lanes");

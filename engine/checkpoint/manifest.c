@@ -106,6 +106,7 @@ static void print_counters(FILE *f, const struct manifest *m) {
     print_real(f, m->loss_scale);
     fprintf(f, ",\n \"loss_scale_allowed\": %" PRIu64 ",\n \"loss_scale_stable\": %" PRIu64,
             m->loss_scale_allowed, m->loss_scale_stable);
+    fprintf(f, ",\n \"schedule_steps\": %" PRIu64, m->schedule_steps);
     fputs(",\n \"lr\": [", f);
     for (uint32_t i = 0; i < m->groups; i++) fputs(i ? ", " : "", f), print_real(f, m->lr[i]);
     fprintf(f, "],\n \"ranks\": %" PRIu32 ",\n \"stage\": %" PRIu32 ",\n \"optimizer\": ", m->ranks,
@@ -219,6 +220,7 @@ static bool read_counters(const struct json *j, struct manifest *m) {
                 json_real(json_get(j, "loss_scale"), &m->loss_scale) &&
                 read_optional(json_get(j, "loss_scale_allowed"), &m->loss_scale_allowed) &&
                 read_optional(json_get(j, "loss_scale_stable"), &m->loss_scale_stable) &&
+                read_optional(json_get(j, "schedule_steps"), &m->schedule_steps) &&
                 read_small(json_get(j, "ranks"), MANIFEST_RANKS_MAX, &m->ranks) &&
                 read_small(json_get(j, "stage"), 3, &m->stage) &&
                 copy_string(json_get(j, "optimizer"), m->optimizer, sizeof m->optimizer);

@@ -42,6 +42,7 @@ struct manifest {
     uint64_t step, skipped; /* optimizer updates done, steps skipped */
     double loss_scale;
     uint64_t loss_scale_allowed, loss_scale_stable; /* engine/loss_scale.h; 0 in files that lack them */
+    uint64_t schedule_steps; /* that the learning-rate schedule has made; 0 in files that lack it */
     double lr[MANIFEST_GROUPS_MAX];
     uint32_t groups;
     uint32_t ranks, stage; /* of the run that saved it */

@@ -13,6 +13,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/status.h"
+#include "engine/schedule/lr_schedule.h"
 
 /* Choices are numbered in the order in which keys.def lists them. */
 enum config_optimizer_type { CONFIG_ADAMW, CONFIG_ADAM, CONFIG_SGD, CONFIG_LION, CONFIG_ADAGRAD };
@@ -35,6 +36,21 @@ struct config_optimizer {
                   names. DeepSpeed's "Adam" is "adamw" unless params.adam_w_mode is false */
     double lr, betas[2], eps, weight_decay, momentum, dampening, lr_decay; /* those it has no use for are 0 */
     bool nesterov, bias_correction, adam_w_mode, torch_adam;
+};
+
+/* A parameter group of the configuration: parameters whose names match one of the patterns. */
+struct config_group {
+    char **match;
+    uint32_t match_count;    /* at most CONFIG_MATCH_MAX */
+    double lr, weight_decay; /* below 0: the optimizer's */
+    bool frozen;
+};
+
+enum { CONFIG_GROUPS_MAX = LR_GROUPS_MAX - 1, CONFIG_MATCH_MAX = 64 }; /* group 0 is all other parameters */
+
+struct config_groups {
+    struct config_group *item;
+    uint32_t count;
 };
 
 struct config_paths {
@@ -105,6 +121,12 @@ struct config {
     double gradient_factor;   /* after config_resolve: of gradients, before they are sent */
     double gradient_clipping; /* 0: off */
     struct config_optimizer optimizer;
+    struct config_groups groups;         /* param_groups; the engine numbers them from 1 */
+    int scheduler;                       /* scheduler.type, as written */
+    enum lr_schedule_kind schedule_kind; /* after config_resolve */
+    struct lr_schedule_params schedule;
+    uint64_t
+        planned_steps; /* set by the caller: what "auto" is as total_num_steps; 0: unknown, and so is that */
     uint64_t stage;
     int optimizer_tier, param_tier;                   /* enum config_tier */
     bool cpu_offload, cpu_offload_param;              /* DeepSpeed's old spelling of them */
@@ -135,6 +157,7 @@ struct config {
     uint64_t seed;
     uint64_t threads; /* of the CPU per rank; 0: its CPUs / the ranks that share them */
     uint64_t steps_per_print;
+    uint64_t compare_every;              /* debug.compare_every: steps; 0: never */
     uint64_t budget_bytes[CONFIG_TIERS]; /* per rank; CONFIG_BYTES_UNLIMITED */
     struct config_comm comm;
     struct config_model model;

@@ -16,8 +16,10 @@ enum key_type {
     KEY_STRING, /* no field: accepted or refused only */
     KEY_SIZE,   /* field: uint64_t bytes: 8589934592, 8e9, "8GiB", "512MB", "unlimited" */
     KEY_BETAS,  /* field: double[2], each in [0, 1) */
+    KEY_NUMBERS, /* field: struct lr_numbers: a number of at least 0, or a list of one for each parameter group */
     KEY_PATHS,  /* field: struct config_paths: a string or a list of strings */
     KEY_GROUP,  /* field: uint64_t: true: 0, false: 1, or a number of ranks */
+    KEY_GROUPS, /* field: struct config_groups: a list of objects */
     KEY_EVAL,   /* field: struct config_eval: a fraction or paths */
     KEY_LIST,   /* no field: any list */
     KEY_OPAQUE, /* no field: any value; nothing inside it is looked at */

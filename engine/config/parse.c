@@ -1,6 +1,7 @@
 /* From text to values: the only file that knows json-c. The scanner has checked the text before json-c sees
  * it. */
 #include <json-c/json.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +33,7 @@ static enum value_kind kind_of(json_object *json) {
     return VALUE_NULL;
 }
 
-/* Borrows from `json`; a list's items are the caller's to add. */
+/* Borrows from `json`; items are the caller's to add. */
 static struct config_value value_of(json_object *json) {
     struct config_value value = {.kind = kind_of(json)};
     json_object *enabled;
@@ -67,16 +68,41 @@ static struct config_value value_of(json_object *json) {
     return value;
 }
 
+static void free_items(struct config_value *value) {
+    for (uint64_t i = 0; value->items && i < value->count; i++) free_items(&value->items[i]);
+    free(value->items);
+}
+
+/* As deep as the scanner lets a document be. */
+static bool add_items(json_object *json, struct config_value *value) {
+    if ((value->kind != VALUE_LIST && value->kind != VALUE_OBJECT) || !value->count) return true;
+    value->items = calloc(value->count, sizeof *value->items);
+    if (!value->items) return false;
+    bool good = true;
+    if (value->kind == VALUE_LIST) {
+        for (uint64_t i = 0; i < value->count && good; i++) {
+            json_object *item = json_object_array_get_idx(json, i);
+            value->items[i] = value_of(item);
+            good = add_items(item, &value->items[i]);
+        }
+        return good;
+    }
+    struct config_value *next = value->items;
+    json_object_object_foreach(json, name, member) {
+        if (!good) break;
+        *next = value_of(member);
+        next->name = name;
+        good = add_items(member, next++);
+    }
+    return good;
+}
+
 static zero_status visit(json_object *json, config_visit_fn fn, void *user, struct zero_error *error) {
     struct config_value value = value_of(json);
-    if (value.kind == VALUE_LIST && value.count > 0) {
-        value.items = calloc(value.count, sizeof *value.items);
-        if (!value.items) return error_set(error, ZERO_E_MEMORY, "no memory for a list of the configuration");
-        for (uint64_t i = 0; i < value.count; i++)
-            value.items[i] = value_of(json_object_array_get_idx(json, i));
-    }
-    zero_status status = fn(user, &value);
-    free(value.items);
+    zero_status status = add_items(json, &value)
+                             ? fn(user, &value)
+                             : error_set(error, ZERO_E_MEMORY, "no memory for a list of the configuration");
+    free_items(&value);
     return status;
 }
 

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "engine/config/groups.h"
 #include "engine/config/key.h"
 #include "engine/config/scan.h"
 #include "engine/config/value.h"
@@ -207,6 +208,7 @@ static void free_paths(struct config_paths *paths) {
 void config_free(struct config *config) {
     for (uint32_t i = 0; config->entries && i < config_key_count(); i++) free(config->entries[i].text);
     for (uint64_t i = 0; i < config->line_count; i++) free(config->lines[i]);
+    config_groups_free(&config->groups);
     free_paths(&config->optimizer_paths);
     free_paths(&config->param_paths);
     free_paths(&config->data.paths);

@@ -7,6 +7,7 @@
 #include "engine/config/config.h"
 #include "engine/config/key.h"
 #include "engine/config/rule.h"
+#include "engine/config/scheduler.h"
 #include "engine/config/value.h"
 
 /* ---- the batch triple, by DeepSpeed's rules ---- */
@@ -248,6 +249,7 @@ static zero_status resolve_masters(struct config *config, struct zero_error *err
     static const char path[] = "nvme.masters";
     bool on_drive = config->optimizer_tier == CONFIG_TIER_NVME;
     bool can = config->compute_dtype == CONFIG_BF16 && on_drive && !config->nvme_shadow;
+    if (!written(config, path)) config->nvme_masters = CONFIG_MASTERS_AUTO; /* not what was derived before */
     if (config->nvme_shadow && !on_drive)
         return error_set(
             error, ZERO_E_CONFIG,
@@ -447,8 +449,9 @@ static zero_status resolve_model(struct config *config, struct zero_error *error
 
 zero_status config_resolve(struct config *config, uint32_t ranks, struct zero_error *error) {
     static zero_status (*const parts[])(struct config *, struct zero_error *) = {
-        resolve_model,       resolve_accumulation, resolve_precision, resolve_offload,   resolve_masters,
-        resolve_persistence, resolve_gathers,      resolve_quantized, resolve_optimizer, check_checkpoint};
+        resolve_model,     resolve_accumulation,     resolve_precision, resolve_offload,
+        resolve_masters,   resolve_persistence,      resolve_gathers,   resolve_quantized,
+        resolve_optimizer, config_resolve_scheduler, check_checkpoint};
     if (ranks == 0) return error_set(error, ZERO_E_ARGUMENT, "config_resolve: 0 ranks: give at least 1");
     zero_status status = resolve_batch(config, ranks, error);
     if (!status) status = config_resolve_mesh(config, ranks, error);

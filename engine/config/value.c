@@ -8,6 +8,7 @@
 #include <strings.h>
 
 #include "engine/base/limits.h"
+#include "engine/config/groups.h"
 #include "engine/config/suggest.h"
 
 struct store {
@@ -74,7 +75,10 @@ static zero_status set_int(struct store *s) {
     if (v->kind != VALUE_INT && v->kind != VALUE_REAL) return wrong_type(s);
     if (v->kind == VALUE_REAL && v->real != floor(v->real)) return wrong_type(s);
     if (v->real < s->key->min || v->real > s->key->max) return out_of_range(s);
-    if (s->field) *(uint64_t *)s->field = v->kind == VALUE_INT ? (uint64_t)v->integer : (uint64_t)v->real;
+    if (s->field)
+        *(uint64_t *)s->field = v->kind == VALUE_INT ? (uint64_t)v->integer
+                                : v->real < 0        ? (uint64_t)(int64_t)v->real
+                                                     : (uint64_t)v->real;
     return ZERO_OK;
 }
 
@@ -155,6 +159,20 @@ static zero_status set_betas(struct store *s) {
     return ZERO_OK;
 }
 
+static zero_status set_numbers(struct store *s) {
+    const struct config_value *v = s->value;
+    struct lr_numbers numbers = {.count = 1, .each = v->kind == VALUE_LIST};
+    if (numbers.each) numbers.count = (uint32_t)(v->count <= LR_GROUPS_MAX ? v->count : 0);
+    if (!numbers.count) return wrong_type(s);
+    for (uint32_t i = 0; i < numbers.count; i++) {
+        const struct config_value *item = numbers.each ? &v->items[i] : v;
+        if ((item->kind != VALUE_INT && item->kind != VALUE_REAL) || item->real < 0) return wrong_type(s);
+        numbers.value[i] = item->real;
+    }
+    *(struct lr_numbers *)s->field = numbers;
+    return ZERO_OK;
+}
+
 static void free_paths(struct config_paths *paths) {
     for (uint64_t i = 0; i < paths->count; i++) free(paths->items[i]);
     free(paths->items);
@@ -208,10 +226,17 @@ static zero_status set_eval(struct store *s) {
     return ZERO_OK;
 }
 
+static zero_status set_groups(struct store *s) {
+    if (s->value->kind != VALUE_LIST) return wrong_type(s);
+    return config_groups_read(s->value, s->key->path, s->field, s->error);
+}
+
 static zero_status (*const setters[KEY_TYPES])(struct store *) = {
-    [KEY_BOOL] = set_bool,     [KEY_INT] = set_int,   [KEY_REAL] = set_real,   [KEY_CHOICE] = set_choice,
-    [KEY_STRING] = set_string, [KEY_SIZE] = set_size, [KEY_BETAS] = set_betas, [KEY_PATHS] = set_paths,
-    [KEY_GROUP] = set_group,   [KEY_EVAL] = set_eval, [KEY_LIST] = set_list,   [KEY_OPAQUE] = set_opaque,
+    [KEY_BOOL] = set_bool,       [KEY_INT] = set_int,       [KEY_REAL] = set_real,
+    [KEY_CHOICE] = set_choice,   [KEY_STRING] = set_string, [KEY_SIZE] = set_size,
+    [KEY_BETAS] = set_betas,     [KEY_PATHS] = set_paths,   [KEY_GROUP] = set_group,
+    [KEY_EVAL] = set_eval,       [KEY_LIST] = set_list,     [KEY_OPAQUE] = set_opaque,
+    [KEY_NUMBERS] = set_numbers, [KEY_GROUPS] = set_groups,
 };
 
 /* ---- what the key's use asks for ---- */
@@ -292,6 +317,7 @@ static zero_status store_auto(struct store *s, enum config_source source) {
     }
     if (*s->key->automatic) return config_store_text(s->config, s->key, s->key->automatic, as, s->error);
     if (s->key->type == KEY_INT) *(uint64_t *)s->field = 0;
+    if (s->key->type == KEY_NUMBERS) *(struct lr_numbers *)s->field = (struct lr_numbers){0};
     return config_entry_set(s->config, s->key, as, "\"auto\"", s->error);
 }
 

@@ -14,8 +14,9 @@ struct config_value {
     int64_t integer;
     const char *string;
     const char *text;           /* as JSON */
-    struct config_value *items; /* LIST: its elements, whose own items are not filled in */
-    uint64_t count;             /* LIST, OBJECT */
+    const char *name;           /* of an object's member */
+    struct config_value *items; /* LIST, OBJECT: what is in it, to the last level */
+    uint64_t count;
 };
 
 /* Checks type and range, then writes the field, the entry and, for an accepted key, the log line. */

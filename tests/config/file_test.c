@@ -43,6 +43,8 @@ static void ready_made_files(void) {
                  {"configs/zero3-nvme-cpu-offload.json", 3, CONFIG_TIER_NVME, CONFIG_TIER_CPU},
                  {"configs/zero3-param-nvme-offload.json", 3, CONFIG_TIER_DEVICE, CONFIG_TIER_NVME},
                  {"configs/zero3-all-nvme-offload.json", 3, CONFIG_TIER_NVME, CONFIG_TIER_NVME},
+                 {"configs/zero3-untied.json", 3, CONFIG_TIER_DEVICE, CONFIG_TIER_DEVICE},
+                 {"configs/finetune-head.json", 3, CONFIG_TIER_DEVICE, CONFIG_TIER_DEVICE},
                  {"configs/demo.json", 3, CONFIG_TIER_NVME, CONFIG_TIER_DEVICE}};
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
         struct config config;

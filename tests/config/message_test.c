@@ -60,11 +60,19 @@ static const struct {
      "optimizer.params.betas: 1.0 is outside its range: give numbers of at least 0 and less than 1"},
     {"{\"optimizer\": {\"params\": {\"betas\": [0.9]}}}", ZERO_E_CONFIG,
      "optimizer.params.betas: [ 0.9 ] is a list where a list of two numbers, as [0.9, 0.999] is expected"},
-    {"{\"scheduler\": {\"params\": {\"warmup_min_lr\": \"auto\"}, \"type\": \"WarmupLR\"}}",
-     ZERO_E_UNSUPPORTED,
-     "scheduler.type: \"WarmupLR\" is not supported here: learning-rate schedules are not there yet: remove "
-     "the block, or "
-     "drive zero_engine_set_lr from the trainer"},
+    {"{\"scheduler\": {\"params\": {\"T_max\": 10}, \"type\": \"CosineAnnealingLR\"}}", ZERO_E_UNSUPPORTED,
+     "scheduler.type: \"CosineAnnealingLR\" is not supported here: PyTorch's schedules are not here: choose "
+     "one "
+     "of DeepSpeed's, or give your own to zero_engine_set_schedule"},
+    {"{\"scheduler\": {\"type\": \"WarmupDecay\"}}", ZERO_E_CONFIG,
+     "scheduler.type: \"WarmupDecay\" is none of \"WarmupLR\", \"WarmupDecayLR\", \"WarmupCosineLR\", "
+     "\"OneCycle\", \"LRRangeTest\"; did you mean \"WarmupDecayLR\"?"},
+    {"{\"scheduler\": {\"params\": {\"cycle_min_lr\": [0.1, -1]}}}", ZERO_E_CONFIG,
+     "scheduler.params.cycle_min_lr: [ 0.1, -1 ] is a list where a number of at least 0, or a list of one "
+     "for "
+     "each parameter group, is expected"},
+    {"{\"scheduler\": {\"params\": {\"warmup_num_steps\": 0}}}", ZERO_E_CONFIG,
+     "scheduler.params.warmup_num_steps: 0 is outside its range: give an integer from 1 to 1e+12"},
     {"{\"memory\": {\"device\": \"8 gigs\"}}", ZERO_E_CONFIG,
      "memory.device: \"8 gigs\" is a string where a size in bytes, as 8589934592 or \"8GiB\" or "
      "\"unlimited\" is expected"},

@@ -177,6 +177,13 @@ static void other_sum(const struct row *row) {
     CHECK_CONTAINS(other.error, row->path);
 }
 
+/* The ranks say hashes to each other. */
+static void control_messages(const struct row *row) {
+    train_both(row);
+    differ(row, "control_messages", one.last.control_messages, other.last.control_messages);
+    same_weights(row);
+}
+
 static void too_few_micro_steps(const struct row *row) { refused(row, ZERO_E_ORDER, "micro-step"); }
 static void over_budget(const struct row *row) { refused(row, ZERO_E_BUDGET, row->path); }
 /* Keys that say what there is only one of, so far. */
@@ -244,6 +251,14 @@ static void waits_for_silence(const struct row *row) {
 #define FP16(values) "'fp16': {'enabled': true, " values "}"
 #define ON_CPU "'zero_optimization': {'offload_optimizer': {'device': 'cpu'}}"
 
+#define SCHEDULE(type, params) "'scheduler': {'type': '" type "', 'params': {" params "}}"
+#define DECAY(params) SCHEDULE("WarmupDecayLR", "'total_num_steps': 8, 'warmup_num_steps': 4, " params)
+#define COSINE(params) SCHEDULE("WarmupCosineLR", "'total_num_steps': 8, 'warmup_num_steps': 3, " params)
+#define RANGE(params) SCHEDULE("LRRangeTest", params)
+#define CYCLE(params)                                                                                        \
+    SCHEDULE("OneCycle", "'cycle_min_lr': 1e-3, 'cycle_max_lr': 1e-2, 'cycle_first_step_size': 2, " params)
+#define DECAYING(params) CYCLE("'decay_step_size': 1, " params)
+
 static const struct row rows[] = {
     {"gradient_accumulation_steps", too_few_micro_steps, NULL, "'gradient_accumulation_steps': 1",
      "'gradient_accumulation_steps': 2"},
@@ -275,6 +290,62 @@ static const struct row rows[] = {
      OPTIMIZER("Adam", "'weight_decay': 0.1, 'adam_w_mode': true"),
      OPTIMIZER("Adam", "'weight_decay': 0.1, 'adam_w_mode': false")},
     {"optimizer.params.torch_adam", weights, NULL, ADAMW("'torch_adam': false"), ADAMW("'torch_adam': true")},
+    {"param_groups", weights, NULL, "'param_groups': [{'match': '*.b', 'lr': 1e-3}]",
+     "'param_groups': [{'match': '*.b', 'lr': 2e-3}]"},
+    {"scheduler.type", weights, NULL, SCHEDULE("WarmupLR", ""), SCHEDULE("LRRangeTest", "")},
+    {"scheduler.params.warmup_min_lr", weights, NULL, DECAY("'warmup_min_lr': 0"),
+     DECAY("'warmup_min_lr': [1e-4]")},
+    {"scheduler.params.warmup_max_lr", weights, NULL, DECAY("'warmup_max_lr': 1e-3"),
+     DECAY("'warmup_max_lr': 2e-3")},
+    {"scheduler.params.warmup_num_steps", weights, NULL, SCHEDULE("WarmupLR", "'warmup_num_steps': 3"),
+     SCHEDULE("WarmupLR", "'warmup_num_steps': 4")},
+    {"scheduler.params.warmup_type", weights, NULL, DECAY("'warmup_type': 'log'"),
+     DECAY("'warmup_type': 'linear'")},
+    {"scheduler.params.total_num_steps", weights, NULL,
+     SCHEDULE("WarmupDecayLR", "'warmup_num_steps': 2, 'total_num_steps': 8"),
+     SCHEDULE("WarmupDecayLR", "'warmup_num_steps': 2, 'total_num_steps': 9")},
+    {"scheduler.params.warmup_min_ratio", weights, NULL, COSINE("'warmup_min_ratio': 0"),
+     COSINE("'warmup_min_ratio': 0.5")},
+    {"scheduler.params.cos_min_ratio", weights, NULL, COSINE("'cos_min_ratio': 0"),
+     COSINE("'cos_min_ratio': 0.5")},
+    {"scheduler.params.last_batch_iteration", weights, NULL, DECAY("'last_batch_iteration': -1"),
+     DECAY("'last_batch_iteration': 2")},
+    {"scheduler.params.lr_range_test_min_lr", weights, NULL, RANGE("'lr_range_test_min_lr': 1e-3"),
+     RANGE("'lr_range_test_min_lr': 2e-3")},
+    {"scheduler.params.lr_range_test_step_size", weights, NULL, RANGE("'lr_range_test_step_size': 2"),
+     RANGE("'lr_range_test_step_size': 3")},
+    {"scheduler.params.lr_range_test_step_rate", weights, NULL, RANGE("'lr_range_test_step_rate': 2"),
+     RANGE("'lr_range_test_step_rate': 3")},
+    {"scheduler.params.lr_range_test_staircase", weights, NULL,
+     RANGE("'lr_range_test_step_size': 2, 'lr_range_test_staircase': false"),
+     RANGE("'lr_range_test_step_size': 2, 'lr_range_test_staircase': true")},
+    {"scheduler.params.cycle_min_lr", weights, NULL,
+     SCHEDULE("OneCycle", "'cycle_max_lr': 1e-2, 'cycle_min_lr': 1e-3"),
+     SCHEDULE("OneCycle", "'cycle_max_lr': 1e-2, 'cycle_min_lr': 2e-3")},
+    {"scheduler.params.cycle_max_lr", weights, NULL,
+     SCHEDULE("OneCycle", "'cycle_min_lr': 1e-3, 'cycle_max_lr': 1e-2"),
+     SCHEDULE("OneCycle", "'cycle_min_lr': 1e-3, 'cycle_max_lr': 2e-2")},
+    {"scheduler.params.decay_lr_rate", weights, NULL, DECAYING("'decay_lr_rate': 0"),
+     DECAYING("'decay_lr_rate': 0.5")},
+    {"scheduler.params.cycle_first_step_size", weights, NULL,
+     SCHEDULE("OneCycle", "'cycle_min_lr': 1e-3, 'cycle_max_lr': 1e-2, 'cycle_first_step_size': 2"),
+     SCHEDULE("OneCycle", "'cycle_min_lr': 1e-3, 'cycle_max_lr': 1e-2, 'cycle_first_step_size': 3")},
+    {"scheduler.params.cycle_second_step_size", weights, NULL, CYCLE("'cycle_second_step_size': 2"),
+     CYCLE("'cycle_second_step_size': 3")},
+    {"scheduler.params.cycle_first_stair_count", weights, NULL, CYCLE("'cycle_first_stair_count': 0"),
+     CYCLE("'cycle_first_stair_count': 1")},
+    {"scheduler.params.cycle_second_stair_count", weights, NULL, CYCLE("'cycle_second_stair_count': 0"),
+     CYCLE("'cycle_second_stair_count': 1")},
+    {"scheduler.params.decay_step_size", weights, NULL, CYCLE("'decay_lr_rate': 0.5, 'decay_step_size': 1"),
+     CYCLE("'decay_lr_rate': 0.5, 'decay_step_size': 2")},
+    {"scheduler.params.cycle_momentum", weights, NULL, CYCLE("'cycle_momentum': true"),
+     CYCLE("'cycle_momentum': false")},
+    {"scheduler.params.cycle_min_mom", weights, NULL, CYCLE("'cycle_min_mom': 0.8"),
+     CYCLE("'cycle_min_mom': 0.7")},
+    {"scheduler.params.cycle_max_mom", weights, NULL, CYCLE("'cycle_max_mom': 0.9"),
+     CYCLE("'cycle_max_mom': 0.95")},
+    {"scheduler.params.decay_mom_rate", weights, NULL, DECAYING("'decay_mom_rate': 0"),
+     DECAYING("'decay_mom_rate': -0.1")},
     {"communication_data_type", weights, NULL, "'communication_data_type': 'fp32'",
      "'communication_data_type': 'bf16'"},
     {"bf16.enabled", weights, NULL, "'bf16': {'enabled': false}", BF16},
@@ -323,6 +394,8 @@ static const struct row rows[] = {
      "'comm': {'node_ranks': 1}"},
     {"comm.reshard_after_forward", gathers, PARAMS(""), "'comm': {'reshard_after_forward': true}",
      "'comm': {'reshard_after_forward': false}"},
+    {"debug.compare_every", control_messages, NULL, "'debug': {'compare_every': 0}",
+     "'debug': {'compare_every': 2}"},
     {"threads", threads, NULL, "'threads': 1", "'threads': 3"},
     {"comm.timeout_s", waits_for_silence, NULL, "'comm': {'timeout_s': 0.05}", "'comm': {'timeout_s': 0.2}"},
     {"comm.prefetch_depth", gathered_bytes, ZERO3, "'comm': {'prefetch_depth': 0}",
@@ -340,6 +413,10 @@ static const struct row rows[] = {
      "'model': {'model_type': 'llama'}"},
     {"model.activation_function", one_value, NULL, "'model': {'activation_function': 'gelu_new'}",
      "'model': {'activation_function': 'relu'}"},
+    {"checkpoint.async", staging_bytes, NULL, "'checkpoint': {'async': false}",
+     "'checkpoint': {'async': true}"},
+    {"checkpoint.async_bytes", staging_bytes, NULL, "'checkpoint': {'async': true}",
+     "'checkpoint': {'async': true, 'async_bytes': '2MiB'}"},
     {"memory.nvme", over_budget, NULL, "'memory': {'nvme': 8192}", "'memory': {'nvme': 4096}"},
 };
 

@@ -15,10 +15,11 @@
 
 enum { STEPS = 20, MIDDLE = 9000 };
 
-/* Sizes that nothing divides; a frozen parameter, one without decay, one that is persistent. */
+/* Sizes that nothing divides; a frozen parameter, one without decay, one that is persistent, two groups in one region. */
 static const struct plain_param model[] = {
-    {"a", "a.w", 13001, 0, NULL}, {"a", "a.b", 17, ZERO_NO_DECAY, NULL}, {"b", "b.w", 40001, 0, NULL},
-    {"c", "c.w", 5, 0, NULL},     {"d", "d.w", 2600, ZERO_FROZEN, NULL}, {"e", "e.w", MIDDLE, 0, NULL}};
+    {"a", "a.w", 13001, 0, NULL}, {"a", "a.b", 17, ZERO_NO_DECAY, NULL},
+    {"b", "b.w", 40001, 0, NULL}, {"b", "e.w", MIDDLE, 0, NULL},
+    {"c", "c.w", 5, 0, NULL},     {"d", "d.w", 2600, ZERO_FROZEN, NULL}};
 
 enum { PARAMS = sizeof model / sizeof *model };
 
@@ -176,6 +177,7 @@ static void run_tier(const struct tier *tier, enum format format, uint32_t stage
     snprintf(json, sizeof json,
              "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_clipping\": 1.0, \"threads\": 1, "
              "\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}}, "
+             "\"param_groups\": [{\"match\": \"e.*\", \"lr\": 0.02, \"weight_decay\": 0.01}], "
              "\"zero_optimization\": {\"stage\": %u, \"stage3_param_persistence_threshold\": 100, "
              "\"sub_group_size\": %llu, %s}%s%s}",
              stage, (unsigned long long)chunk, zero, tier->more, formats[format]);

@@ -3,6 +3,7 @@
  * values, rounded where the engine's numbers are in that type: weights as compute sees them, a rank's gradients,
  * messages, sums. AdamW by its scalar reference. */
 #include <math.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,6 +18,10 @@ typedef float gradients[TOY_PARAMS][SIZE];
 
 static uint32_t owner(uint32_t i) { /* of a tied parameter: the first one */
     return toy_params[i].tied_to ? 0 : i;
+}
+
+static bool frozen(const struct toy_setup *s, uint32_t i) {
+    return toy_params[owner(i)].flags & ZERO_FROZEN || s->frozen >> owner(i) & 1;
 }
 
 static zero_dtype communication(const struct toy_setup *s) {
@@ -57,7 +62,7 @@ static double micro_step(const struct toy_setup *s, gradients weights, gradients
             if (!phase) loss = toy_forward(pass, u, &a);
             if (phase) toy_backward(pass, u, &a);
             for (uint32_t i = 0; i < TOY_PARAMS && phase; i++) {
-                if (strcmp(toy_params[i].unit, toy_units[u]) || toy_params[i].flags & ZERO_FROZEN) continue;
+                if (strcmp(toy_params[i].unit, toy_units[u]) || frozen(s, i)) continue;
                 take(s, sum, made, i, fresh[owner(i)], scale);
                 fresh[owner(i)] = 0;
             }
@@ -139,7 +144,7 @@ void toy_oracle(const struct toy_setup *s, struct toy_result *out) {
         toy_fill(NULL, toy_params[owner(i)].name, 0, toy_params[i].rows * toy_params[i].columns,
                  out->weights[i]);
     for (uint32_t i = 0; i < TOY_PARAMS; i++) /* frozen parameters have no masters */
-        for (uint32_t k = 0; k < SIZE && toy_params[i].flags & ZERO_FROZEN; k++)
+        for (uint32_t k = 0; k < SIZE && frozen(s, i); k++)
             out->weights[i][k] = toy_round(s->compute, out->weights[i][k]);
     const struct optimizer *adamw = optimizer_find("adamw");
     for (uint32_t step = 0; step < s->steps; step++) {
@@ -151,9 +156,9 @@ void toy_oracle(const struct toy_setup *s, struct toy_result *out) {
                mean = 1.0 / ((s->sum ? 1.0 : s->ranks) * s->micro_steps * loss_scale.value * sent),
                scale = mean;
         for (uint32_t i = 0; i < TOY_PARAMS; i++)
-            for (uint32_t k = 0; k < SIZE && owner(i) == i && !(toy_params[i].flags & ZERO_FROZEN); k++)
+            for (uint32_t k = 0; k < SIZE && owner(i) == i && !(frozen(s, i)); k++)
                 squares += (double)total[i][k] * total[i][k];
-        out->norm[step] = sqrt(squares) * mean;
+        out->norm[step] = (int)step == s->nan_step ? NAN : sqrt(squares) * mean;
         bool overflow = !isfinite(out->norm[step]);
         loss_scale_update(&loss_scale, overflow);
         out->skipped += overflow;
@@ -162,10 +167,11 @@ void toy_oracle(const struct toy_setup *s, struct toy_result *out) {
         if (s->clip > 0 && s->clip / (out->norm[step] + 1e-6) < 1)
             scale *= s->clip / (out->norm[step] + 1e-6);
         for (uint32_t i = 0; i < TOY_PARAMS; i++) {
-            if (owner(i) != i || toy_params[i].flags & ZERO_FROZEN) continue;
+            if (owner(i) != i || frozen(s, i)) continue;
             struct optimizer_params p = adamw->defaults;
             p.lr = 0.02, p.beta1 = 0.9, p.beta2 = 0.95,
             p.weight_decay = toy_params[i].flags & ZERO_NO_DECAY ? 0 : 0.1;
+            if (s->update) s->update(i, applied - 1, &p);
             struct optimizer_scalars scalars;
             optimizer_prepare(adamw, &p, applied, &scalars);
             struct optimizer_args a = {.count = toy_params[i].rows * toy_params[i].columns,

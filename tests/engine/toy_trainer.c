@@ -94,7 +94,8 @@ static zero_status declare(struct rank *r) {
                 {r->own[i], r->own_grad[i], count / 2},
                 {(char *)r->own[i] + half, (char *)r->own_grad[i] + half, count - count / 2}};
             if (r->setup->memory == TOY_SPANS) param.spans = spans, param.span_count = 2, param.slot = NULL;
-            status = zero_unit_add_param(r->unit[u], &param);
+            if (r->setup->declare) status = r->setup->declare(r->engine, i, &param);
+            if (!status) status = zero_unit_add_param(r->unit[u], &param);
         }
     }
     return status;
@@ -105,7 +106,7 @@ static struct toy_arrays arrays(struct rank *r) {
     for (uint32_t i = 0; i < TOY_PARAMS; i++) {
         bool lent = r->setup->memory == TOY_SPANS, own = r->setup->memory != TOY_SLOTS;
         a.param[i] = lent ? r->own[i] : r->slot[i].param;
-        a.grad[i] = own ? r->own_grad[i] : r->slot[i].grad;
+        a.grad[i] = own || !r->slot[i].grad ? r->own_grad[i] : r->slot[i].grad; /* none: nobody takes it */
         a.add[i] = own ? 0 : r->slot[i].add;
     }
     return a;
@@ -230,6 +231,7 @@ zero_status toy_train_rank(zero_engine *engine, const struct toy_setup *setup, s
     zero_status status = declare(r);
     out->threads = zero_engine_threads(engine);
     if (!status) status = zero_engine_reserve(engine, ZERO_NVME, setup->nvme_bytes, "the toy's");
+    if (!status && setup->begin) setup->begin(engine);
     if (!status) status = zero_engine_commit(engine, &out->plan);
     if (!status) status = zero_engine_fill(engine, toy_fill, NULL);
     for (uint32_t step = 0; step < setup->steps && !status; step++) {

@@ -14,6 +14,9 @@ enum toy_memory {
     TOY_GIVEN  /* gradients are given by zero_param_give_grad */
 };
 
+struct optimizer_params;
+typedef void (*toy_update_fn)(uint32_t param, uint32_t applied, struct optimizer_params *params);
+
 struct toy_setup {
     uint32_t ranks, stage, micro_steps, depth, steps, threshold;
     uint32_t
@@ -38,6 +41,12 @@ struct toy_setup {
     int evaluate;       /* an evaluation pass after every micro-step and every step */
     int memory;         /* where the host keeps parameters and gradients: enum toy_memory */
     int skip_unit;      /* this unit is left out of every step's first micro-step; -1: none */
+    /* Before a parameter is declared; or NULL. */
+    zero_status (*declare)(zero_engine *engine, uint32_t param, zero_param *out);
+    void (*begin)(zero_engine *engine); /* before commit; or NULL */
+    /* For the oracle: what the configuration or these make of a parameter, at the update after `applied` others; or NULL. */
+    toy_update_fn update;
+    uint32_t frozen; /* bit i: parameter i, too */
 };
 
 struct toy_result {

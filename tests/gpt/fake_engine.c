@@ -16,6 +16,7 @@ struct param {
     float *value, *grad;
     uint16_t *narrow_value, *narrow_grad; /* bf16: what the slots show */
     bool written;                         /* in this step: later uses add */
+    bool frozen;
 };
 
 struct use {
@@ -73,6 +74,7 @@ float *fake_engine_param(zero_engine *engine, const char *name) {
 }
 float *fake_engine_grad(zero_engine *engine, const char *name) { return find(engine, name)->grad; }
 uint64_t fake_engine_reserved(const zero_engine *engine) { return engine->reserved; }
+void fake_engine_freeze(zero_engine *engine, const char *name) { find(engine, name)->frozen = true; }
 void fake_engine_next_step(zero_engine *engine) {
     for (uint32_t i = 0; i < engine->params; i++) engine->param[i].written = false;
 }
@@ -143,7 +145,7 @@ static void show(zero_unit *unit, bool grads) {
         for (uint64_t e = 0; e < u->param->count && narrow; e++)
             u->param->narrow_value[e] = bf16_from_f32(u->param->value[e]);
         u->slot->param = narrow ? (void *)u->param->narrow_value : u->param->value;
-        if (!grads) continue;
+        if (!grads || u->param->frozen) continue;
         u->slot->grad = narrow ? (void *)u->param->narrow_grad : u->param->grad;
         u->slot->add = u->param->written;
         for (uint64_t e = 0; e < u->param->count && !u->param->written; e++)
@@ -180,6 +182,12 @@ zero_status zero_backward_begin(zero_unit *unit) {
     engine->backward--;
     show(unit, true);
     return ZERO_OK;
+}
+
+int zero_unit_trains(const zero_unit *unit) {
+    for (uint32_t i = 0; i < unit->uses; i++)
+        if (!unit->use[i].param->frozen) return 1;
+    return 0;
 }
 
 zero_status zero_forward_end(zero_unit *unit) { return hide(unit); }

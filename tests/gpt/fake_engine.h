@@ -16,6 +16,8 @@ float *fake_engine_param(zero_engine *engine, const char *name); /* fp32; NULL: 
 float *fake_engine_grad(zero_engine *engine, const char *name);
 uint64_t fake_engine_reserved(const zero_engine *engine);
 
+void fake_engine_freeze(zero_engine *engine, const char *name); /* its slots show no gradient */
+
 /* As after a step: gradients are written anew. */
 void fake_engine_next_step(zero_engine *engine);
 

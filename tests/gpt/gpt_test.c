@@ -3,6 +3,7 @@
  * strips of attention, several tiles. */
 #include <math.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdlib.h>
 
 #include "tests/check.h"
@@ -246,6 +247,44 @@ static void bf16_is_near(struct gpt_config config, uint32_t batch, uint32_t thre
     shut(&narrow), shut(&wide);
 }
 
+/* Gradients of what is trained are the same bits whatever is frozen; of what is frozen nobody writes any. */
+static void check_frozen(struct fixture *f, const struct fixture *whole, const bool *frozen) {
+    double loss = 0, expected = 0;
+    for (uint32_t i = 0; fake_engine_name(f->engine, i); i++)
+        if (frozen[i]) fake_engine_freeze(f->engine, fake_engine_name(f->engine, i));
+    CHECK_INT(gpt_train(f->gpt, f->tokens, f->targets, &loss), ZERO_OK);
+    CHECK_INT(gpt_train(whole->gpt, whole->tokens, whole->targets, &expected), ZERO_OK);
+    CHECK_DOUBLE(loss, expected, 0);
+    for (uint32_t i = 0; fake_engine_name(f->engine, i); i++) {
+        const char *name = fake_engine_name(f->engine, i);
+        uint64_t count = fake_engine_count(f->engine, name);
+        const float *grad = fake_engine_grad(f->engine, name);
+        if (!frozen[i] && !CHECK_BYTES(grad, fake_engine_grad(whole->engine, name), count * sizeof(float)))
+            fprintf(stderr, "of %s\n", name);
+        for (uint64_t e = 0; e < count && frozen[i]; e++)
+            if (!CHECK_DOUBLE(grad[e], 0, 0)) break;
+    }
+}
+
+static void frozen_ones_are_left_out(zero_dtype dtype, struct gpt_config config, uint32_t batch) {
+    enum { ALTERNATE, OTHERS, FIRST_UNITS, ALL_BUT_LAST, KINDS };
+    for (int kind = 0; kind < KINDS; kind++) {
+        struct fixture f, whole;
+        bool frozen[PARAMS_MAX] = {0};
+        uint32_t params = 0;
+        open_in(dtype, &f, config, batch, 2, 4);
+        open_in(dtype, &whole, config, batch, 2, 4);
+        while (fake_engine_name(f.engine, params)) params++;
+        for (uint32_t i = 0; i < params; i++)
+            frozen[i] = kind == ALTERNATE     ? i % 2 == 0
+                        : kind == OTHERS      ? i % 2 == 1
+                        : kind == FIRST_UNITS ? i < params - 4 - 12 /* embedding and block 0; its tied head */
+                                              : i + 1 < params;
+        check_frozen(&f, &whole, frozen);
+        shut(&f), shut(&whole);
+    }
+}
+
 static void fp16_is_refused(struct gpt_config config) {
     zero_engine *engine = fake_engine_create(ZERO_F16, 1, 1);
     struct gpt *gpt = NULL;
@@ -316,6 +355,8 @@ int main(void) {
     gradients_are_slopes(own, 2, 2);
     gradients_are_slopes(own, 1, 5); /* more threads than tiles */
     gradients_are_slopes(strips, 9, 2);
+    frozen_ones_are_left_out(ZERO_F32, odd, 2);
+    frozen_ones_are_left_out(ZERO_F32, strips, 9);
     logits_match(odd, 2, 2);
     logits_match(own, 2, 1);
     logits_match(strips, 1, 2);
@@ -335,6 +376,7 @@ int main(void) {
         bf16_is_near(odd, 2, 1);
         bf16_is_near(own, 1, 5);
         bf16_is_near(strips, 9, 2);
+        frozen_ones_are_left_out(ZERO_BF16, odd, 2);
         bits_repeat(ZERO_BF16, wide, 9, 2, 5);
     }
     zero_engine_destroy(engine);

@@ -21,7 +21,7 @@ static struct results plain, strange;
 
 static void run(struct results *r, const struct optimizer *optimizer, uint32_t threads) {
     struct optimizer_params params = params_of(optimizer, 1);
-    struct optimizer_scalars scalars = {{0}};
+    struct optimizer_scalars scalars = {0};
     optimizer_prepare(optimizer, &params, 2, &scalars);
     shard_update(&r->shard, optimizer, kernel_isa(), &scalars, DTYPE_F16, DTYPE_F16, 0, COUNT, threads);
     r->block = norm_block(r->shard.master, DTYPE_F32, SMALL);

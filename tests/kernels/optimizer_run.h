@@ -32,7 +32,7 @@ static inline void shard_free(struct shard *s) {
 
 /* any: numbers of every kind, inf and NaN included; else as in training, the second state positive. */
 static inline void shard_fill(struct shard *s, uint64_t seed, enum dtype gradient_dtype, int any) {
-    float *gradient = malloc((s->count + 1) * sizeof *gradient);
+    float *gradient = calloc(s->count + 1, sizeof *gradient);
     for (uint64_t i = 0; i < s->count; i++) {
         s->master[s->offset + i] = any ? random_f32(&seed) : random_uniform(&seed);
         s->state[0][s->offset + i] = any ? random_f32(&seed) : 0.1f * random_uniform(&seed);

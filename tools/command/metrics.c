@@ -29,6 +29,7 @@ static const struct field {
     REAL(eval_loss),
     REAL(grad_norm),
     REAL(lr),
+    REAL(beta1),
     COUNT(skipped),
     COUNT(skipped_total),
     COUNT(tokens),
@@ -122,15 +123,24 @@ static void write_field(FILE *file, const struct field *field, const struct reco
     }
     double value = *(const double *)at;
     bool optional = field->offset == offsetof(struct record, eval_loss) ||
+                    field->offset == offsetof(struct record, beta1) ||
                     field->offset == offsetof(struct record, drive_life_days);
     if (optional && isnan(value)) return;
     fprintf(file, isfinite(value) ? "\"%s\": %.9g, " : "\"%s\": null, ", field->name, value);
+}
+
+static void write_group_lrs(FILE *file, const struct record *record) {
+    if (record->groups < 2) return;
+    for (uint32_t g = 0; g < record->groups; g++)
+        fprintf(file, "%s%.9g", g ? ", " : "\"group_lr\": [", record->group_lr[g]);
+    fputs("], ", file);
 }
 
 zero_status metrics_write(struct metrics *metrics, const struct record *record, struct zero_error *error) {
     FILE *file = metrics->file;
     fputc('{', file);
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) write_field(file, &fields[i], record);
+    write_group_lrs(file, record);
     fputs("\"bytes\": {", file);
     for (int tier = 0; tier < ZERO_TIERS; tier++)
         fprintf(file, "%s\"%s\": %" PRIu64, tier ? ", " : "", record_tier_names[tier], record->bytes[tier]);

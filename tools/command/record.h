@@ -11,6 +11,9 @@ struct record {
     double loss;      /* mean over the global batch, in nats per token */
     double eval_loss; /* of the held-out samples; NaN: not measured at this step */
     double grad_norm, lr;
+    double beta1;    /* NaN: no schedule changes it */
+    uint32_t groups; /* of parameters; lr is the first one's */
+    double group_lr[ZERO_GROUPS_MAX];
     uint64_t skipped; /* 1: no rank updated anything */
     uint64_t skipped_total;
     uint64_t tokens; /* of the global batch */

@@ -57,12 +57,22 @@ static void report_memory(const zero_engine *engine) {
                   format_bytes(measured).chars);
 }
 
+static void report_owners(const zero_engine *engine) {
+    enum { SHOWN = 3 };
+    zero_memory_owner owner;
+    for (uint32_t i = 0; i < SHOWN && zero_engine_memory_owner(engine, i, &owner) == ZERO_OK; i++)
+        progress_line("%-10s%-7s%-28s%12s  %s%s", i ? "" : "largest", record_tier_names[owner.tier],
+                      owner.what, format_bytes(owner.bytes).chars, owner.unit ? "unit " : "",
+                      owner.unit ? owner.unit : "");
+}
+
 void report_start(const struct job *job, const zero_engine *engine, const char *run, uint64_t steps) {
     report_model(&job->model);
     report_training(job, engine, steps);
     report_data(&job->dataset);
     progress_line("run       %s", run);
     report_memory(engine);
+    report_owners(engine);
 }
 
 void report_tiers(const zero_engine *engine, uint64_t bytes[ZERO_TIERS]) {

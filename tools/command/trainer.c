@@ -68,13 +68,20 @@ static void print_log(void *user, zero_log_level level, const char *line) {
         progress_line("engine    %s", line);
 }
 
+static uint64_t one_pass(const struct job *job) {
+    uint64_t steps = job->dataset.train_order.samples / job->config.train_batch;
+    return steps ? steps : 1;
+}
+
 static zero_status open_engine(struct trainer *t) {
+    t->steps = t->job->steps ? t->job->steps : one_pass(t->job);
     zero_runtime runtime = {.struct_size = sizeof runtime,
                             .local = t->job->local,
                             .local_rank = t->rank,
                             .log = print_log,
                             .log_user = t,
-                            .model = t->job->model_path};
+                            .model = t->job->model_path,
+                            .total_steps = t->steps};
     t->engine = zero_engine_init_with(t->job->config_path, &runtime);
     if (!t->engine) return engine_failed(t, ZERO_E_INTERNAL);
     t->rank = zero_engine_rank(t->engine);
@@ -99,11 +106,6 @@ static zero_status open_model(struct trainer *t) {
     return status == ZERO_OK ? ZERO_OK : engine_failed(t, status);
 }
 
-static uint64_t one_pass(const struct job *job) {
-    uint64_t steps = job->dataset.train_order.samples / job->config.train_batch;
-    return steps ? steps : 1;
-}
-
 /* What each rank opens for itself; the caller lets the ranks agree on failures. */
 static void open_files(struct trainer *t) {
     const struct job *job = t->job;
@@ -111,7 +113,6 @@ static void open_files(struct trainer *t) {
         error_pass(t->error, &job->data_error);
         return;
     }
-    t->steps = job->steps ? job->steps : one_pass(job);
     if (feed_open(&job->dataset, &job->config, t->rank, t->ranks, t->error, &t->feed) == ZERO_OK) {
         t->feed.first_step = t->begin.steps;
         t->feed.first_sample = t->begin.samples;
@@ -255,6 +256,9 @@ static void fill_record(const struct trainer *t, const double sums[SUMS], const 
     record->loss = sums[LOSS] / t->ranks;
     record->grad_norm = info->grad_norm;
     record->lr = info->lr;
+    record->groups = info->groups;
+    memcpy(record->group_lr, info->group_lr, sizeof record->group_lr);
+    record->beta1 = t->job->config.schedule_kind == LR_ONE_CYCLE ? info->beta1 : NAN;
     record->skipped = info->skipped != 0;
     record->skipped_total = info->skipped_total;
     record->tokens = t->job->config.train_batch * t->feed.context;

@@ -40,27 +40,29 @@ struct backward {
     const float *gradient;
 };
 
+/* Adds each row's gradient to the row of the table that it came from; the positions' is the row's place. */
+static void add_rows(const struct backward *b, const struct view *table, uint64_t table_rows,
+                     const int32_t *tokens, uint64_t first, uint64_t count) {
+    const struct gpt *gpt = b->gpt;
+    uint64_t width = gpt->config.width;
+    if (!table->grad) return; /* frozen */
+    if (!table->add)
+        for (uint64_t i = 0; i < table_rows; i++) memset(table->grad + i * width + first, 0, count * 4);
+    for (uint32_t row = 0; row < gpt->pass.rows; row++) {
+        uint64_t at = tokens ? (uint64_t)tokens[row] : row % gpt->pass.length;
+        float *to = table->grad + at * width + first;
+        gpt->kernels->add(to, to, b->gradient + row * width + first, count);
+    }
+}
+
 /* A task owns some columns of both tables and adds up all rows in order: the same bits on any schedule. */
 static void backward_columns(void *context, uint32_t index, uint32_t thread) {
-    struct backward *b = context;
-    struct gpt *gpt = b->gpt;
-    const struct view *token = &gpt->embedding.view[TOKEN_WEIGHT],
-                      *position = &gpt->embedding.view[POSITION_WEIGHT];
-    float *token_grad = token->grad, *position_grad = position->grad;
+    const struct backward *b = context;
+    const struct gpt *gpt = b->gpt;
     uint64_t width = gpt->config.width, first = (uint64_t)index * COLUMNS_PER_TASK;
     uint64_t count = width - first < COLUMNS_PER_TASK ? width - first : COLUMNS_PER_TASK;
-    if (!token->add)
-        for (uint64_t v = 0; v < gpt->config.vocab; v++) memset(token_grad + v * width + first, 0, count * 4);
-    if (!position->add)
-        for (uint64_t t = 0; t < gpt->config.context; t++)
-            memset(position_grad + t * width + first, 0, count * 4);
-    for (uint32_t row = 0; row < gpt->pass.rows; row++) {
-        const float *from = b->gradient + row * width + first;
-        float *to_token = token_grad + (uint64_t)gpt->pass.tokens[row] * width + first;
-        float *to_position = position_grad + row % gpt->pass.length * width + first;
-        gpt->kernels->add(to_token, to_token, from, count);
-        gpt->kernels->add(to_position, to_position, from, count);
-    }
+    add_rows(b, &gpt->embedding.view[TOKEN_WEIGHT], gpt->config.vocab, gpt->pass.tokens, first, count);
+    add_rows(b, &gpt->embedding.view[POSITION_WEIGHT], gpt->config.context, NULL, first, count);
 }
 
 zero_status embedding_backward(struct gpt *gpt, const float *gradient) {

@@ -110,12 +110,22 @@ static zero_status forward(struct gpt *gpt) {
     return status;
 }
 
+/* How many blocks the backward goes through: below the lowest that trains nobody needs a gradient. */
+static uint32_t trained_blocks(const struct gpt *gpt) {
+    uint32_t first = 0;
+    if (zero_unit_trains(gpt->embedding.handle)) return gpt->config.layers;
+    while (first < gpt->config.layers && !zero_unit_trains(gpt->blocks[first].handle)) first++;
+    return gpt->config.layers - first;
+}
+
 static zero_status backward(struct gpt *gpt, double *out_loss) {
     float *gradient = NULL;
+    uint32_t blocks = trained_blocks(gpt);
     zero_status status = head_backward(gpt, out_loss, &gradient);
-    for (uint32_t i = gpt->config.layers; i-- > 0 && !status;)
+    for (uint32_t i = gpt->config.layers; i-- > gpt->config.layers - blocks && !status;)
         status = block_backward(gpt, i, gradient, &gradient);
-    return status ? status : embedding_backward(gpt, gradient);
+    if (status || !zero_unit_trains(gpt->embedding.handle)) return status;
+    return embedding_backward(gpt, gradient);
 }
 
 static zero_status end(struct gpt *gpt, zero_status status, uint32_t limit) {

@@ -34,7 +34,7 @@ enum { UNIT_PARAMS_MAX = BLOCK_PARAMS };
 /* A parameter between begin and end, as the arithmetic sees it: where the engine has it, or an fp32 copy. */
 struct view {
     const void *param; /* fp32; bf16 compute: of matrices, bf16 */
-    float *grad;       /* in backward */
+    float *grad;       /* in backward; NULL: frozen */
     int add;           /* 0: grad is overwritten */
 };
 

@@ -23,11 +23,11 @@ void phase_run(struct phase *phase, uint32_t threads) {
 }
 
 uint32_t weight_gradient_panels(const struct weight_gradient *w) {
-    return (w->inputs + PANEL_ROWS - 1) / PANEL_ROWS;
+    return w->view->grad ? (w->inputs + PANEL_ROWS - 1) / PANEL_ROWS : 0; /* none: frozen */
 }
 
 uint32_t weight_gradient_tiles(const struct weight_gradient *w) {
-    return w->gpt->bf16 ? (w->rows + TILE_ROWS_MAX - 1) / TILE_ROWS_MAX : 0;
+    return w->gpt->bf16 && w->view->grad ? (w->rows + TILE_ROWS_MAX - 1) / TILE_ROWS_MAX : 0;
 }
 
 void weight_gradient_round(void *context, uint32_t index, uint32_t thread) {

@@ -18,7 +18,7 @@ static void view_params(struct gpt *gpt, struct unit *unit) {
 static void view_grads(struct gpt *gpt, struct unit *unit) {
     float *wide = gpt->activations.wide_grads;
     for (uint32_t i = 0; i < unit->params && gpt->bf16; wide += unit->count[i++])
-        unit->view[i].grad = wide, unit->view[i].add = 0;
+        unit->view[i].grad = unit->slot[i].grad ? wide : NULL, unit->view[i].add = 0;
 }
 
 zero_status unit_forward_begin(struct gpt *gpt, struct unit *unit) {
@@ -66,6 +66,7 @@ static void round_task(void *context, uint32_t index, uint32_t thread) {
 
 zero_status unit_backward_end(struct gpt *gpt, struct unit *unit) {
     for (uint32_t i = 0; i < unit->params && gpt->bf16; i++) {
+        if (!unit->view[i].grad) continue;
         struct rounding r = {gpt->kernels, &unit->slot[i], unit->view[i].grad, unit->count[i]};
         parallel_run(gpt->threads, (uint32_t)((r.count + TASK_ELEMENTS - 1) / TASK_ELEMENTS), round_task, &r);
     }

@@ -1,0 +1,123 @@
+#include "engine/config/groups.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/config/suggest.h"
+
+struct reading {
+    const char *path;
+    uint32_t index;
+    struct config_group *group;
+    struct zero_error *error;
+};
+
+static zero_status wrong(const struct reading *r, const char *member, const char *text,
+                         const char *expected) {
+    return error_set(r->error, ZERO_E_CONFIG, "%s[%u].%s: %.70s stands where %s is expected", r->path,
+                     r->index, member, text, expected);
+}
+
+static zero_status no_memory(struct zero_error *error) {
+    return error_set(error, ZERO_E_MEMORY, "no memory for the parameter groups");
+}
+
+static bool is_text(const struct config_value *v) { return v->kind == VALUE_STRING && v->string[0]; }
+
+static zero_status read_match(struct reading *r, const struct config_value *v) {
+    uint64_t count = v->kind == VALUE_LIST ? v->count : 1;
+    const struct config_value *item = v->kind == VALUE_LIST ? v->items : v;
+    bool good = count > 0 && count <= CONFIG_MATCH_MAX;
+    for (uint64_t i = 0; i < count && good; i++) good = is_text(&item[i]);
+    if (!good) return wrong(r, v->name, v->text, "a pattern or a list of at most 64 patterns");
+    r->group->match = calloc(count, sizeof *r->group->match);
+    for (; r->group->match && r->group->match_count < count; r->group->match_count++) {
+        char *copy = strdup(item[r->group->match_count].string);
+        if (!copy) return no_memory(r->error);
+        r->group->match[r->group->match_count] = copy;
+    }
+    return r->group->match ? ZERO_OK : no_memory(r->error);
+}
+
+static zero_status read_number(struct reading *r, const struct config_value *v, double *out) {
+    bool number = v->kind == VALUE_INT || v->kind == VALUE_REAL;
+    if (!number || !(v->real >= 0 && v->real <= 1e30))
+        return wrong(r, v->name, v->text, "a number from 0 to 1e+30");
+    *out = v->real;
+    return ZERO_OK;
+}
+
+static zero_status read_lr(struct reading *r, const struct config_value *v) {
+    return read_number(r, v, &r->group->lr);
+}
+
+static zero_status read_decay(struct reading *r, const struct config_value *v) {
+    return read_number(r, v, &r->group->weight_decay);
+}
+
+static zero_status read_frozen(struct reading *r, const struct config_value *v) {
+    if (v->kind != VALUE_BOOL) return wrong(r, v->name, v->text, "true or false");
+    r->group->frozen = v->boolean;
+    return ZERO_OK;
+}
+
+static const char member_names[] = "match|lr|weight_decay|frozen";
+
+static const struct {
+    const char *name;
+    zero_status (*read)(struct reading *, const struct config_value *);
+} members[] = {{"match", read_match}, {"lr", read_lr}, {"weight_decay", read_decay}, {"frozen", read_frozen}};
+
+static zero_status read_member(struct reading *r, const struct config_value *v) {
+    for (size_t i = 0; i < sizeof members / sizeof *members; i++)
+        if (strcmp(members[i].name, v->name) == 0) return members[i].read(r, v);
+    char near[72];
+    suggest_choice(member_names, v->name, near, sizeof near);
+    return error_set(r->error, ZERO_E_CONFIG, "%s[%u].%.60s: unknown key: %s%s%s", r->path, r->index, v->name,
+                     *near ? "did you mean \"" : "a group has match, lr, weight_decay and frozen", near,
+                     *near ? "\"?" : "");
+}
+
+static zero_status read_group(struct reading *r, const struct config_value *v) {
+    zero_status status = ZERO_OK;
+    *r->group = (struct config_group){.lr = -1, .weight_decay = -1};
+    if (v->kind != VALUE_OBJECT)
+        return error_set(r->error, ZERO_E_CONFIG, "%s[%u]: %.70s stands where an object is expected", r->path,
+                         r->index, v->text);
+    for (uint64_t i = 0; i < v->count && !status; i++) status = read_member(r, &v->items[i]);
+    if (status || r->group->match) return status;
+    return error_set(r->error, ZERO_E_CONFIG,
+                     "%s[%u]: match is missing: name the parameters, as \"match\": [\"*.bias\"]", r->path,
+                     r->index);
+}
+
+void config_groups_free(struct config_groups *groups) {
+    for (uint32_t g = 0; g < groups->count; g++) {
+        for (uint32_t i = 0; i < groups->item[g].match_count; i++) free(groups->item[g].match[i]);
+        free(groups->item[g].match);
+    }
+    free(groups->item);
+    *groups = (struct config_groups){0};
+}
+
+zero_status config_groups_read(const struct config_value *value, const char *path, struct config_groups *out,
+                               struct zero_error *error) {
+    struct config_groups read = {0};
+    zero_status status = ZERO_OK;
+    if (value->count > CONFIG_GROUPS_MAX)
+        return error_set(error, ZERO_E_CONFIG, "%s: %llu groups are more than %d: put patterns together",
+                         path, (unsigned long long)value->count, CONFIG_GROUPS_MAX);
+    read.item = calloc(value->count + 1, sizeof *read.item);
+    if (!read.item) return no_memory(error);
+    for (uint64_t i = 0; i < value->count && !status; i++) {
+        struct reading reading = {path, (uint32_t)i, &read.item[read.count++], error};
+        status = read_group(&reading, &value->items[i]);
+    }
+    if (status) {
+        config_groups_free(&read);
+        return status;
+    }
+    config_groups_free(out);
+    *out = read;
+    return ZERO_OK;
+}

@@ -1,0 +1,12 @@
+/* The list param_groups: one object per group. */
+#ifndef ZERO_ENGINE_CONFIG_GROUPS_H
+#define ZERO_ENGINE_CONFIG_GROUPS_H
+
+#include "engine/config/value.h"
+
+/* `value` is a list. What `out` held is freed; it is changed only where all is well. */
+zero_status config_groups_read(const struct config_value *value, const char *path, struct config_groups *out,
+                               struct zero_error *error);
+void config_groups_free(struct config_groups *groups);
+
+#endif

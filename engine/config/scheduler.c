@@ -1,0 +1,163 @@
+#include "engine/config/scheduler.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/config/key.h"
+#include "engine/config/value.h"
+
+#define PARAMS "scheduler.params."
+
+enum {
+    MIN_LR,
+    MAX_LR,
+    WARMUP_STEPS,
+    WARMUP_TYPE,
+    TOTAL_STEPS,
+    MIN_RATIO,
+    COS_RATIO,
+    LAST_ITERATION,
+    RANGE_LR,
+    RANGE_SIZE,
+    RANGE_RATE,
+    RANGE_STAIRCASE,
+    CYCLE_MIN_LR,
+    CYCLE_MAX_LR,
+    DECAY_LR,
+    FIRST_SIZE,
+    SECOND_SIZE,
+    FIRST_STAIRS,
+    SECOND_STAIRS,
+    DECAY_SIZE,
+    CYCLE_MOMENTUM,
+    CYCLE_MIN_MOM,
+    CYCLE_MAX_MOM,
+    DECAY_MOM,
+    PARAM_COUNT
+};
+
+static const char *const paths[PARAM_COUNT] = {
+    [MIN_LR] = PARAMS "warmup_min_lr",
+    [MAX_LR] = PARAMS "warmup_max_lr",
+    [WARMUP_STEPS] = PARAMS "warmup_num_steps",
+    [WARMUP_TYPE] = PARAMS "warmup_type",
+    [TOTAL_STEPS] = PARAMS "total_num_steps",
+    [MIN_RATIO] = PARAMS "warmup_min_ratio",
+    [COS_RATIO] = PARAMS "cos_min_ratio",
+    [LAST_ITERATION] = PARAMS "last_batch_iteration",
+    [RANGE_LR] = PARAMS "lr_range_test_min_lr",
+    [RANGE_SIZE] = PARAMS "lr_range_test_step_size",
+    [RANGE_RATE] = PARAMS "lr_range_test_step_rate",
+    [RANGE_STAIRCASE] = PARAMS "lr_range_test_staircase",
+    [CYCLE_MIN_LR] = PARAMS "cycle_min_lr",
+    [CYCLE_MAX_LR] = PARAMS "cycle_max_lr",
+    [DECAY_LR] = PARAMS "decay_lr_rate",
+    [FIRST_SIZE] = PARAMS "cycle_first_step_size",
+    [SECOND_SIZE] = PARAMS "cycle_second_step_size",
+    [FIRST_STAIRS] = PARAMS "cycle_first_stair_count",
+    [SECOND_STAIRS] = PARAMS "cycle_second_stair_count",
+    [DECAY_SIZE] = PARAMS "decay_step_size",
+    [CYCLE_MOMENTUM] = PARAMS "cycle_momentum",
+    [CYCLE_MIN_MOM] = PARAMS "cycle_min_mom",
+    [CYCLE_MAX_MOM] = PARAMS "cycle_max_mom",
+    [DECAY_MOM] = PARAMS "decay_mom_rate",
+};
+
+/* In place of a default. */
+static const char required[] = "required", none[] = "none";
+
+/* DeepSpeed 0.19's defaults; NULL: the schedule has no such parameter. */
+#define WARMUP_DEFAULTS [WARMUP_STEPS] = "1000", [WARMUP_TYPE] = "\"log\"", [LAST_ITERATION] = "-1"
+
+static const char *const defaults[LR_SCHEDULES][PARAM_COUNT] = {
+    [LR_WARMUP] = {WARMUP_DEFAULTS, [MIN_LR] = "0", [MAX_LR] = none},
+    [LR_WARMUP_DECAY] = {WARMUP_DEFAULTS, [MIN_LR] = "0", [MAX_LR] = "0.001", [TOTAL_STEPS] = required},
+    [LR_WARMUP_COSINE] =
+        {WARMUP_DEFAULTS, [TOTAL_STEPS] = required, [MIN_RATIO] = "0", [COS_RATIO] = "0.0001"},
+    [LR_ONE_CYCLE] = {[CYCLE_MIN_LR] = required,
+                      [CYCLE_MAX_LR] = required,
+                      [DECAY_LR] = "0",
+                      [FIRST_SIZE] = "2000",
+                      [SECOND_SIZE] = none,
+                      [FIRST_STAIRS] = "0",
+                      [SECOND_STAIRS] = none,
+                      [DECAY_SIZE] = "0",
+                      [CYCLE_MOMENTUM] = "true",
+                      [CYCLE_MIN_MOM] = "0.8",
+                      [CYCLE_MAX_MOM] = "0.9",
+                      [DECAY_MOM] = "0",
+                      [LAST_ITERATION] = "-1"},
+    [LR_RANGE_TEST] = {[RANGE_LR] = "0.001",
+                       [RANGE_SIZE] = "2000",
+                       [RANGE_RATE] = "1",
+                       [RANGE_STAIRCASE] = "false",
+                       [LAST_ITERATION] = "-1"},
+};
+
+static const char *leaf(const char *path) { return path + strlen(PARAMS); }
+
+static zero_status no_such_param(enum lr_schedule_kind kind, int param, struct zero_error *error) {
+    char has[400];
+    size_t length = 0;
+    for (int i = 0; i < PARAM_COUNT; i++)
+        if (defaults[kind][i] && length < sizeof has)
+            length += (size_t)snprintf(has + length, sizeof has - length, "%s%s", length ? ", " : "",
+                                       leaf(paths[i]));
+    if (kind == LR_NONE)
+        return error_set(error, ZERO_E_CONFIG, "%s: there is no scheduler.type that would read it: add one",
+                         paths[param]);
+    return error_set(error, ZERO_E_CONFIG, "%s: %s has no such parameter: remove it; it has %s", paths[param],
+                     lr_schedules[kind]->name, has);
+}
+
+static void leave_out(struct config *config, const struct config_key *key) {
+    void *field = (char *)config + key->offset;
+    if (key->type == KEY_NUMBERS)
+        *(struct lr_numbers *)field = (struct lr_numbers){0};
+    else if (key->type == KEY_REAL)
+        *(double *)field = -1;
+    else
+        *(int64_t *)field = -1;
+}
+
+static zero_status resolve_param(struct config *config, enum lr_schedule_kind kind, int param,
+                                 struct zero_error *error) {
+    const struct config_key *key = config_key_find(paths[param]);
+    const char *fallback = defaults[kind][param];
+    enum config_source source = config_entry(config, paths[param])->source;
+    bool given = source == CONFIG_FILE || source == CONFIG_COMMAND;
+    if (given && !fallback) return no_such_param(kind, param, error);
+    if (given || source == CONFIG_AUTO || !fallback) return ZERO_OK;
+    if (fallback == required)
+        return error_set(error, ZERO_E_CONFIG, "%s: it is missing, and %s needs it: write it", paths[param],
+                         lr_schedules[kind]->name);
+    if (fallback != none) return config_store_text(config, key, fallback, CONFIG_DEFAULT, error);
+    leave_out(config, key);
+    return ZERO_OK;
+}
+
+/* Shows what "auto" stands for. Of warmup_max_lr it is each group's own lr, which is what no number means. */
+static zero_status resolve_auto(struct config *config, struct zero_error *error) {
+    char text[32];
+    struct config_entry *max = config_entry(config, paths[MAX_LR]),
+                        *total = config_entry(config, paths[TOTAL_STEPS]);
+    zero_status status = ZERO_OK;
+    if (max->source == CONFIG_AUTO)
+        status = config_entry_set(config, config_key_find(paths[MAX_LR]), CONFIG_AUTO,
+                                  config_number_text(config->optimizer.lr, text), error);
+    if (status || total->source != CONFIG_AUTO) return status;
+    config->schedule.total_num_steps = config->planned_steps;
+    if (!config->planned_steps) return ZERO_OK;
+    snprintf(text, sizeof text, "%llu", (unsigned long long)config->planned_steps);
+    return config_entry_set(config, config_key_find(paths[TOTAL_STEPS]), CONFIG_AUTO, text, error);
+}
+
+zero_status config_resolve_scheduler(struct config *config, struct zero_error *error) {
+    bool there = config_entry(config, "scheduler.type")->source != CONFIG_DEFAULT;
+    enum lr_schedule_kind kind = there ? (enum lr_schedule_kind)(config->scheduler + 1) : LR_NONE;
+    zero_status status = ZERO_OK;
+    config->schedule_kind = kind;
+    for (int i = 0; i < PARAM_COUNT && status == ZERO_OK; i++) status = resolve_param(config, kind, i, error);
+    if (status || kind == LR_NONE) return status;
+    return resolve_auto(config, error);
+}

@@ -1,0 +1,51 @@
+#include "engine/overflow.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+
+#include "engine/held.h"
+
+struct spot {
+    const struct model_param *param;
+    uint64_t element;
+};
+
+static bool find_in(zero_engine *e, const struct model_param *p, struct spot *out) {
+    struct part part = held_part(e, p->region, ZERO_GRAD);
+    uint64_t begin = max64(p->offset, part.first), end = min64(p->offset + p->count, part.first + part.count);
+    float *piece = (float *)(void *)e->piece;
+    for (uint64_t at = begin, count; at < end; at += count) {
+        count = min64(end - at, PIECE_BYTES / sizeof(float));
+        if (held_read(e, p->region, ZERO_GRAD, at, count, piece)) return false;
+        for (uint64_t i = 0; i < count; i++)
+            if (!isfinite(piece[i])) return *out = (struct spot){p, at + i - p->offset}, true;
+    }
+    return false;
+}
+
+/* In this rank's shard of the unit's gradients. */
+static bool find(zero_engine *e, uint32_t unit, struct spot *out) {
+    for (uint32_t i = 0; i < e->model.params; i++) {
+        const struct model_param *p = &e->model.param[i];
+        if (p->unit == unit && p->owner == i && !(p->flags & ZERO_FROZEN) && find_in(e, p, out)) return true;
+    }
+    return false;
+}
+
+const char *overflow_report(zero_engine *e, const struct agreement *all) {
+    uint64_t last = 0;
+    char detail[NAME_BYTES_MAX + 80] = "";
+    struct spot spot;
+    for (uint32_t r = 0; r < e->size; r++)
+        if (all[r].overflow_unit > last) last = all[r].overflow_unit;
+    if (!last) return NULL;
+    uint32_t unit = (uint32_t)last - 1;
+    if (find(e, unit, &spot))
+        snprintf(detail, sizeof detail, ", the first in parameter \"%s\" at element %" PRIu64,
+                 spot.param->name, spot.element);
+    log_line(&e->log, ZERO_LOG_WARN,
+             "step %" PRIu64 " skipped on all ranks: gradients of unit \"%s\" are inf or NaN%s", e->steps + 1,
+             e->model.unit[unit]->name, detail);
+    return e->model.unit[unit]->name;
+}

@@ -1,0 +1,93 @@
+#include "engine/owners.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Bytes of each row by unit, and what of a row belongs to none. */
+struct sums {
+    uint64_t *bytes; /* [MEMORY_ROWS][units + 1] */
+    uint32_t units;
+};
+
+static uint64_t *sum_at(struct sums *s, uint32_t row, uint32_t unit) {
+    return &s->bytes[(size_t)row * (s->units + 1) + unit];
+}
+
+static void add_buffer(const zero_engine *e, struct sums *s, enum buffer_kind kind, uint32_t index,
+                       uint32_t region) {
+    uint32_t buffer = plan_fixed(&e->plan, (struct buffer_ref){(uint8_t)kind, (uint16_t)index});
+    if (buffer == NO_BUFFER) return;
+    const struct plan_buffer *b = &e->plan.buffer[buffer];
+    *sum_at(s, b->row, e->model.region[region].unit) +=
+        (b->bytes + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES;
+}
+
+/* What of the drive's records is the region's. */
+static uint64_t record_bytes(const struct plan *p, uint32_t region, uint32_t regions) {
+    const struct swap *swap = &p->swap;
+    if (!swap->first_record) return 0;
+    uint64_t end = region + 1 < regions ? swap->first_record[region + 1] : swap->record_row_bytes;
+    return (end - swap->first_record[region]) * (1 + p->shadow);
+}
+
+static void add_region(const zero_engine *e, struct sums *s, uint32_t region) {
+    static const enum buffer_kind kinds[] = {BUFFER_PARAM_FULL, BUFFER_PARAM_SHARD, BUFFER_PARAM_SECOND,
+                                             BUFFER_GRAD_FULL,  BUFFER_GRAD_SHARD,  BUFFER_MASTER};
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) add_buffer(e, s, kinds[k], region, region);
+    for (uint32_t k = 0; k == 0 || k < e->state_count; k++)
+        add_buffer(e, s, BUFFER_STATE, k * e->policy.regions + region, region);
+    *sum_at(s, MEMORY_RECORDS, e->model.region[region].unit) +=
+        record_bytes(&e->plan, region, e->model.regions);
+}
+
+static void add_rest(const zero_engine *e, struct sums *s) {
+    for (uint32_t row = 0; row < MEMORY_ROWS; row++) {
+        uint64_t named = 0;
+        for (uint32_t u = 0; u < s->units; u++) named += *sum_at(s, row, u);
+        *sum_at(s, row, s->units) = e->plan.row_bytes[row] - named;
+    }
+}
+
+static int by_bytes(const void *a, const void *b) {
+    const zero_memory_owner *x = a, *y = b;
+    if (x->bytes != y->bytes) return x->bytes < y->bytes ? 1 : -1;
+    int order = strcmp(x->what, y->what);
+    return order ? order : strcmp(x->unit ? x->unit : "", y->unit ? y->unit : "");
+}
+
+uint32_t owners_list(const zero_engine *e, zero_memory_owner **out_list) {
+    struct sums s = {.units = e->model.units};
+    size_t most = (size_t)MEMORY_ROWS * (s.units + 1);
+    zero_memory_owner *list = calloc(most + e->reservations, sizeof *list);
+    uint32_t count = 0;
+    s.bytes = calloc(most, sizeof *s.bytes);
+    *out_list = list;
+    for (uint32_t i = 0; i < e->model.regions && list && s.bytes; i++) add_region(e, &s, i);
+    if (list && s.bytes) add_rest(e, &s);
+    for (uint32_t row = 0; row < MEMORY_ROWS && list && s.bytes; row++)
+        for (uint32_t u = 0; u <= s.units; u++) {
+            if (!*sum_at(&s, row, u)) continue;
+            list[count++] = (zero_memory_owner){.tier = (zero_tier)e->plan.row_tier[row],
+                                                .unit = u < s.units ? e->model.unit[u]->name : NULL,
+                                                .what = memory_row_name((enum memory_row)row),
+                                                .bytes = *sum_at(&s, row, u)};
+        }
+    for (uint32_t i = 0; i < e->reservations && list; i++)
+        list[count++] = (zero_memory_owner){
+            .tier = e->reservation[i].tier, .what = e->reservation[i].name, .bytes = e->reservation[i].bytes};
+    free(s.bytes);
+    if (list) qsort(list, count, sizeof *list, by_bytes);
+    return count;
+}
+
+zero_status zero_engine_memory_owner(const zero_engine *e, uint32_t index, zero_memory_owner *out) {
+    zero_memory_owner *list;
+    if (e->phase == PHASE_DECLARING)
+        return refuse(ZERO_E_ORDER, "zero_engine_memory_owner: call it after commit");
+    uint32_t count = owners_list(e, &list);
+    if (!list) return refuse(ZERO_E_MEMORY, "zero_engine_memory_owner: no memory for the list");
+    if (index < count) *out = list[index];
+    free(list);
+    return index < count ? ZERO_OK
+                         : refuse(ZERO_E_ARGUMENT, "zero_engine_memory_owner: no owner past the last");
+}

@@ -1,0 +1,26 @@
+#include "engine/schedule/lr_schedule.h"
+
+#include <stddef.h>
+
+#include "engine/base/float_env.h"
+
+extern const struct lr_schedule lr_warmup, lr_warmup_decay, lr_warmup_cosine, lr_one_cycle, lr_range_test;
+
+const struct lr_schedule *const lr_schedules[LR_SCHEDULES] = {
+    [LR_WARMUP] = &lr_warmup,
+    [LR_WARMUP_DECAY] = &lr_warmup_decay,
+    [LR_WARMUP_COSINE] = &lr_warmup_cosine,
+    [LR_ONE_CYCLE] = &lr_one_cycle,
+    [LR_RANGE_TEST] = &lr_range_test,
+};
+
+struct lr_setting lr_schedule_at(enum lr_schedule_kind kind, const struct lr_schedule_params *params,
+                                 uint32_t group, uint64_t applied, struct lr_setting given) {
+    bool constructed = applied == 0; /* DeepSpeed's constructor has run, its step() has not */
+    if (kind == LR_NONE || (constructed && params->last_batch_iteration >= 0)) return given;
+    float_env saved = float_env_enter();
+    struct lr_setting setting =
+        lr_schedules[kind]->at(params, group, params->last_batch_iteration + (int64_t)applied, given);
+    float_env_leave(saved);
+    return setting;
+}

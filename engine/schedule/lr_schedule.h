@@ -1,0 +1,77 @@
+/* Learning-rate schedules: what each update takes, as a pure function of how many came before it. Names, parameters,
+ * defaults and sequences are those of DeepSpeed 0.19 (runtime/lr_schedules.py), to the last bit of the doubles.
+ * One file and one row of the table each. Pure; any thread. */
+#ifndef ZERO_ENGINE_SCHEDULE_LR_SCHEDULE_H
+#define ZERO_ENGINE_SCHEDULE_LR_SCHEDULE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { LR_GROUPS_MAX = 8 }; /* parameter groups */
+
+/* One number for all parameter groups, or one each. */
+struct lr_numbers {
+    double value[LR_GROUPS_MAX];
+    uint32_t count; /* 0: not given */
+    bool each;
+};
+
+enum lr_warmup { LR_WARMUP_LOG, LR_WARMUP_LINEAR };
+
+/* Of all schedules; each reads its own. */
+struct lr_schedule_params {
+    int64_t last_batch_iteration; /* where it begins; -1: at the beginning */
+
+    struct lr_numbers warmup_min_lr, warmup_max_lr;
+    uint64_t warmup_num_steps, total_num_steps;
+    int warmup_type; /* enum lr_warmup */
+    double warmup_min_ratio, cos_min_ratio;
+
+    struct lr_numbers range_min_lr;
+    uint64_t range_step_size;
+    double range_step_rate;
+    bool range_staircase;
+
+    struct lr_numbers cycle_min_lr, cycle_max_lr, cycle_min_mom, cycle_max_mom;
+    double cycle_first_step_size, cycle_second_step_size;      /* second < 0: as the first */
+    int64_t cycle_first_stair_count, cycle_second_stair_count; /* second < 0: as the first */
+    double decay_step_size, decay_lr_rate, decay_mom_rate;
+    bool cycle_momentum;
+};
+
+/* What one group's update takes beside its constants; optimizers without betas ignore them. */
+struct lr_setting {
+    double lr, beta1, beta2;
+};
+
+struct lr_schedule {
+    const char *name; /* DeepSpeed's */
+
+    /* The setting of `group` at `iteration`: DeepSpeed's last_batch_iteration, which each update that is not skipped
+     * raises by one; -1: before any. `given`: the optimizer's own setting. */
+    struct lr_setting (*at)(const struct lr_schedule_params *params, uint32_t group, int64_t iteration,
+                            struct lr_setting given);
+};
+
+/* LR_NONE has no row. */
+enum lr_schedule_kind {
+    LR_NONE,
+    LR_WARMUP,
+    LR_WARMUP_DECAY,
+    LR_WARMUP_COSINE,
+    LR_ONE_CYCLE,
+    LR_RANGE_TEST,
+    LR_SCHEDULES
+};
+extern const struct lr_schedule *const lr_schedules[LR_SCHEDULES];
+
+/* What the update after `applied` others takes, in round-to-nearest whatever the host has set. A schedule that begins
+ * later than at the beginning leaves the first update to the optimizer's own setting, as DeepSpeed does. */
+struct lr_setting lr_schedule_at(enum lr_schedule_kind kind, const struct lr_schedule_params *params,
+                                 uint32_t group, uint64_t applied, struct lr_setting given);
+
+static inline double lr_number(const struct lr_numbers *numbers, uint32_t group) {
+    return numbers->value[numbers->each ? group : 0];
+}
+
+#endif

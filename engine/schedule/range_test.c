@@ -1,0 +1,15 @@
+/* LRRangeTest (Smith 2018, "A disciplined approach to neural network hyper-parameters"): from the smallest lr up
+ * without an end, in a line or in stairs, to see where training diverges. */
+#include <math.h>
+
+#include "engine/schedule/lr_schedule.h"
+
+static struct lr_setting at(const struct lr_schedule_params *p, uint32_t group, int64_t iteration,
+                            struct lr_setting given) {
+    double interval = (double)(iteration + 1) / (double)p->range_step_size;
+    if (p->range_staircase) interval = floor(interval);
+    given.lr = lr_number(&p->range_min_lr, group) * (1 + p->range_step_rate * interval);
+    return given;
+}
+
+const struct lr_schedule lr_range_test = {.name = "LRRangeTest", .at = at};

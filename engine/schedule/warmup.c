@@ -1,0 +1,9 @@
+/* WarmupLR: up to warmup_max_lr (by default the optimizer's lr), and there it stays. */
+#include "engine/schedule/warmup.h"
+
+static struct lr_setting at(const struct lr_schedule_params *p, uint32_t group, int64_t iteration,
+                            struct lr_setting given) {
+    return warmup_setting(p, group, iteration, warming(p, iteration) ? warmup_ramp(p, iteration) : 1, given);
+}
+
+const struct lr_schedule lr_warmup = {.name = "WarmupLR", .at = at};

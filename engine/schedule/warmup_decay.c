@@ -1,0 +1,15 @@
+/* WarmupDecayLR: up to warmup_max_lr, then down in a line, to warmup_min_lr at total_num_steps. */
+#include "engine/schedule/warmup.h"
+
+static double gamma_of(const struct lr_schedule_params *p, int64_t iteration) {
+    if (warming(p, iteration)) return warmup_ramp(p, iteration);
+    double total = (double)p->total_num_steps;
+    return fmax(0, (total - (double)iteration) / fmax(1, total - warmup_steps(p)));
+}
+
+static struct lr_setting at(const struct lr_schedule_params *p, uint32_t group, int64_t iteration,
+                            struct lr_setting given) {
+    return warmup_setting(p, group, iteration, gamma_of(p, iteration), given);
+}
+
+const struct lr_schedule lr_warmup_decay = {.name = "WarmupDecayLR", .at = at};

@@ -1,0 +1,187 @@
+/* What helps to debug: a bit that is flipped on one rank is named with its parameter, unit and rank; the unit whose
+ * gradient made a step be skipped is named; comparing changes no bit. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "engine/engine_internal.h"
+#include "tests/check.h"
+#include "tests/engine/plain.h"
+#include "tests/engine/ranks.h"
+#include "tests/engine/toy_model.h"
+
+enum { RANKS = 3, STEPS = 4, FLIPPED_BEFORE = 3 }; /* the fourth step: the second comparison finds it */
+
+static const struct plain_param model[] = {
+    {"a", "a.w", 5000, 0, NULL},          {"b", "b.w", 4000, 0, NULL},         {"b", "b.b", 30, 0, NULL},
+    {"c", "c.f", 900, ZERO_FROZEN, NULL}, {"c", "c.s", 20, ZERO_FROZEN, NULL}, {"d", "d.w", 3000, 0, NULL}};
+enum { PARAMS = sizeof model / sizeof *model };
+
+enum flipped { NOTHING, WEIGHTS, STATE0, STATE1, MASTERS, GRADIENT };
+
+static const struct plant {
+    uint32_t stage;
+    const char *more;
+    enum flipped flipped;
+    const char *param;
+    uint32_t rank;
+    const char *found;
+} plants[] = {
+    {0, "", WEIGHTS, "b.b", 1,
+     "the weights of parameter \"b.b\" in unit \"b\" are other bits on rank 1 than on rank 0"},
+    {0, "", WEIGHTS, "c.f", 0,
+     "the weights of parameter \"c.f\" in unit \"c\" are other bits on rank 0 than on rank 1"},
+    {0, "", STATE0, "d.w", 2, "the exp_avg of parameter \"d.w\" in unit \"d\" are other bits on rank 2"},
+    {0, "", STATE1, "a.w", 1, "the exp_avg_sq of parameter \"a.w\" in unit \"a\" are other bits on rank 1"},
+    {0, "", GRADIENT, "d.w", 1,
+     "the reduced gradient of parameter \"d.w\" in unit \"d\" are other bits on rank 1"},
+    {0, ", \"bf16\": {\"enabled\": true}", MASTERS, "b.w", 2,
+     "the master weights of parameter \"b.w\" in unit \"b\" are other bits on rank 2"},
+    {1, "", WEIGHTS, "c.f", 2, "the weights of parameter \"c.f\" in unit \"c\" are other bits on rank 2"},
+    {2, ", \"bf16\": {\"enabled\": true}", WEIGHTS, "c.f", 1, "the weights of parameter \"c.f\""},
+    /* persistent, and frozen: what is trained is gathered anew in each step */
+    {3, "", WEIGHTS, "c.s", 0,
+     "the weights of parameter \"c.s\" in unit \"c\" are other bits on rank 0 than on rank 1"},
+};
+
+static void flip(zero_engine *e, const struct plant *plant) {
+    const struct model_param *p = model_find(&e->model, plant->param);
+    uint16_t region = (uint16_t)p->region;
+    uint8_t *at[] = {
+        [WEIGHTS] = executor_address(e->executor, (struct buffer_ref){BUFFER_PARAM_FULL, region}),
+        [STATE0] = executor_state(e->executor, region, 0),
+        [STATE1] = executor_state(e->executor, region, 1),
+        [MASTERS] = executor_master(e->executor, region),
+        [GRADIENT] = executor_address(e->executor, (struct buffer_ref){BUFFER_GRAD_FULL, region})};
+    uint32_t width = plant->flipped == WEIGHTS && e->precision.compute != DTYPE_F32 ? 2 : 4;
+    if (CHECK(at[plant->flipped] != NULL)) at[plant->flipped][(p->offset + p->count - 1) * width] ^= 0x80;
+}
+
+struct run {
+    const struct plant *plant;
+    char hash[33];
+    zero_status status[RANKS];
+    char error[RANKS][600];
+};
+
+static void train(zero_engine *engine, uint32_t rank, void *user) {
+    struct run *run = user;
+    struct plain p;
+    char hash[33] = "";
+    static _Thread_local float gradient[1];
+    if (!CHECK(engine != NULL)) return;
+    zero_status status = plain_open(&p, engine, model, PARAMS, NULL);
+    for (int step = 0; step < STEPS && !status; step++) {
+        bool here = run->plant->flipped && step == FLIPPED_BEFORE && rank == run->plant->rank;
+        if (here && run->plant->flipped != GRADIENT) flip(engine, run->plant);
+        status = plain_pass(&p, ZERO_TRAIN, 0);
+        if (!status)
+            status = zero_engine_get(engine, "a.w", ZERO_GRAD, gradient, 0, 1); /* all are reduced now */
+        if (here && run->plant->flipped == GRADIENT) flip(engine, run->plant);
+        if (!status) status = zero_engine_step(engine, NULL);
+        if (!status && run->plant->flipped) CHECK(step < STEPS - 1);
+    }
+    if (status) snprintf(run->error[rank], sizeof run->error[rank], "%s", zero_last_error());
+    if (!status) status = zero_engine_hash(engine, hash);
+    if (rank == 0) memcpy(run->hash, hash, sizeof hash);
+    run->status[rank] = status;
+}
+
+static struct run run_with(const struct plant *plant, const char *every) {
+    struct run run = {.plant = plant};
+    char json[512];
+    snprintf(json, sizeof json,
+             "{\"train_micro_batch_size_per_gpu\": 1, \"threads\": 1, \"zero_optimization\": {\"stage\": %u, "
+             "\"stage3_param_persistence_threshold\": 100}%s%s}",
+             plant->stage, plant->more, every);
+    ranks_run(RANKS, json, train, &run);
+    return run;
+}
+
+static void flipped_bits_are_named(void) {
+    for (size_t i = 0; i < sizeof plants / sizeof *plants; i++) {
+        struct run run = run_with(&plants[i], ", \"debug\": {\"compare_every\": 2}");
+        for (int r = 0; r < RANKS; r++) {
+            CHECK_INT(run.status[r], ZERO_E_DIVERGED);
+            CHECK_CONTAINS(run.error[r], plants[i].found);
+            CHECK_CONTAINS(run.error[r], "after step 4");
+            CHECK_CONTAINS(run.error[r], "which most ranks have");
+        }
+    }
+}
+
+static void comparing_changes_nothing(void) {
+    static const char *const more[] = {"", ", \"bf16\": {\"enabled\": true}",
+                                       ", \"comm\": {\"prefetch_depth\": 2}"};
+    for (uint32_t stage = 0; stage <= 3; stage++)
+        for (size_t i = 0; i < sizeof more / sizeof *more; i++) {
+            struct plant none = {.stage = stage, .more = more[i]};
+            struct run without = run_with(&none, ""),
+                       with = run_with(&none, ", \"debug\": {\"compare_every\": 1}");
+            CHECK_STRING(with.error[0], "");
+            CHECK_STRING(with.hash, without.hash);
+        }
+}
+
+/* ---- a step that is skipped ---- */
+
+static void keep_line(void *user, zero_log_level level, const char *line) {
+    if (strstr(line, "skipped on all ranks")) snprintf(user, 256, "%s", line);
+}
+
+static zero_status step_with_nan(struct plain *p, zero_step_info *info) {
+    zero_status status = zero_micro_begin(p->engine, ZERO_TRAIN);
+    for (uint32_t u = 0; u < p->units && !status; u++) status = plain_forward(p, u);
+    for (uint32_t u = p->units; u-- > 0 && !status;) {
+        status = zero_backward_begin(p->unit[u]);
+        for (uint32_t i = 0; i < p->params && !status; i++) {
+            float *grad = p->slot[i].grad;
+            for (uint64_t k = 0; grad && p->unit_of[i] == u && k < p->param[i].count; k++)
+                grad[k] = u == 1 && k == 7 ? (float)INFINITY : u == 0 && k == 3 ? (float)NAN : 1;
+        }
+        if (!status) status = zero_backward_end(p->unit[u]);
+    }
+    return status ? status : zero_engine_step(p->engine, info);
+}
+
+/* b's backward came before a's: its name, and the shard's owner tells the element. */
+static void the_unit_of_a_skip_is_named(void) {
+    char lines[2][256] = {"", ""};
+    zero_local *local = zero_local_create(1);
+    zero_runtime runtime = {
+        .struct_size = sizeof runtime, .local = local, .log = keep_line, .log_user = lines[0]};
+    zero_engine *engine =
+        zero_engine_init_with("{\"train_micro_batch_size_per_gpu\": 1, \"threads\": 1}", &runtime);
+    struct plain p;
+    zero_step_info info = {.struct_size = sizeof info};
+    CHECK_INT(plain_open(&p, engine, model, PARAMS, NULL), ZERO_OK);
+    CHECK_INT(step_with_nan(&p, &info), ZERO_OK);
+    CHECK_INT(info.skipped, 1);
+    CHECK_STRING(info.overflow_unit, "b");
+    CHECK_STRING(
+        lines[0],
+        "step 1 skipped on all ranks: gradients of unit \"b\" are inf or NaN, the first in parameter "
+        "\"b.w\" at element 7");
+    CHECK_INT(plain_step(&p, 1, &info), ZERO_OK);
+    CHECK(info.overflow_unit == NULL);
+    zero_engine_destroy(engine);
+    zero_local_destroy(local);
+}
+
+static void skip_on_ranks(zero_engine *engine, uint32_t rank, void *user) {
+    struct plain p;
+    zero_step_info info = {.struct_size = sizeof info};
+    CHECK_INT(plain_open(&p, engine, model, PARAMS, NULL), ZERO_OK);
+    CHECK_INT(step_with_nan(&p, &info), ZERO_OK);
+    CHECK_STRING(info.overflow_unit, "b"); /* on all, whoever's shard it is in */
+}
+
+int main(void) {
+    flipped_bits_are_named();
+    comparing_changes_nothing();
+    the_unit_of_a_skip_is_named();
+    ranks_run(
+        RANKS,
+        "{\"train_micro_batch_size_per_gpu\": 1, \"threads\": 1, \"zero_optimization\": {\"stage\": 3}}",
+        skip_on_ranks, NULL);
+    return check_end();
+}

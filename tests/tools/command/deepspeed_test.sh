@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# Files in the shapes of Hugging Face's zero2 and zero3 examples and of DeepSpeed's tutorials run as they are, with --model
+# given; those that ask for what is not here are refused with the key and the reason.
+files=$(cd "$(dirname "$0")" && pwd)/deepspeed
+source "$(dirname "$0")/lib.sh" "$1"
+text 200 >text
+cat >model.json <<JSON
+{"model_type": "gpt2", "n_layer": 2, "n_embd": 32, "n_head": 2, "n_positions": 32, "vocab_size": 256, "n_inner": null,
+ "activation_function": "gelu_new", "attn_pdrop": 0.1, "embd_pdrop": 0.1, "resid_pdrop": 0.1, "use_cache": true}
+JSON
+rates() { sed -E 's/.*"lr": ([^,]+),.*/\1/' run/metrics.jsonl | tr '\n' ' '; }
+
+# runs FILE WHAT...: it trains 4 steps, with what the log or the metrics must say.
+runs() {
+    local file=$1
+    shift
+    expect 0 "$zero" train "$files/runs/$file.json" --model model.json --data text --ranks 2 --steps 4 --run run
+    for what in "$@"; do says out "$what"; done
+    [[ $(wc -l <run/metrics.jsonl) == 4 ]] || fail "$file: not 4 steps"
+    tested+=("$file.json")
+}
+# rate FILE RATES: of the four steps, worked out from the file.
+rate() { [[ $(rates) == "$2 " ]] || fail "$1: the rates are $(rates), not $2"; }
+
+runs hf_zero2 "zero_optimization.overlap_comm = true: accepted" "learning rates by WarmupLR"
+rate hf_zero2 "0 0 5e-05 5e-05" # "auto": up to lr 5e-5 in 1 step, which counts as 2: log 2 / log 2 after one step
+runs hf_zero3_cpu "cpu    offloaded parameters" "learning rates by WarmupDecayLR"
+rate hf_zero3_cpu "0 0 5e-05 5e-05" # total_num_steps is --steps: (4 - 2) / (4 - 2) at the fourth
+runs hf_zero3_nvme "nvme   chunks of optimizer state" "aio.thread_count = 1: accepted"
+rate hf_zero3_nvme "0 0 2.5e-05 5e-05"
+runs hf_zero0_old_keys "ZeRO stage 1" "cpu    optimizer state 0"
+rate hf_zero0_old_keys "5e-05 5e-05 5e-05 5e-05"
+runs tutorial_cifar "ZeRO stage 2"
+rate tutorial_cifar "0 0 0.000100343332 0.000159040418" # log 2 and log 3 of log 1000
+runs tutorial_one_cycle "2 ranks x 2 x 2 micro-steps"
+rate tutorial_one_cycle "0.0001 0.0001 0.0001018 0.0001018" # 500 stairs in 1000 steps
+runs tutorial_range_test "sgd"
+rate tutorial_range_test "0.0001 0.0001025 0.000105 0.0001075"
+runs tutorial_zero3_profiled "flops_profiler.enabled = true: accepted"
+rate tutorial_zero3_profiled "0 3e-06 9.24059087e-05 0.000144705013" # 0.01 + 0.99 log(i + 1) / log 10
+[[ $(ls "$files/runs") == "$(printf '%s\n' "${tested[@]}" | sort)" ]] || fail "a file of runs/ was not tried"
+
+tested=()
+# refused FILE KEY REASON
+refused() {
+    expect 2 "$zero" train "$files/refused/$1.json" --model model.json --data text --steps 1 --run run
+    says err "$2"
+    says err "$3"
+    tested+=("$1.json")
+}
+refused one_bit_adam 'optimizer.type: "OneBitAdam" is not supported here' "only AdamW, Adam, SGD, Lion and Adagrad are here"
+refused zero_one_adam 'optimizer.type: "ZeroOneAdam" is not supported here' "choose one of them"
+refused sparse_attention 'sparse_attention: ' "DeepSpeed 0.19 has dropped it and it would change the training"
+refused compression 'compression_training: ' "DeepSpeed 0.19 has dropped it and it would change the training"
+refused curriculum 'curriculum_learning: ' "DeepSpeed 0.19 has dropped it and it would change the training"
+refused data_efficiency 'data_efficiency.enabled: true is not supported here' "this engine has no such feature"
+refused pytorch_schedule 'scheduler.type: "CosineAnnealingLR" is not supported here' "zero_engine_set_schedule"
+[[ $(ls "$files/refused") == "$(printf '%s\n' "${tested[@]}" | sort)" ]] || fail "a file of refused/ was not tried"
+finish
