@@ -128,12 +128,29 @@ static void a_drive_is_shared_and_hidden(void) {
 static void shared_cores_share(void) {
     struct scenario s = ideal(fp32);
     s.machine.device.is_host = s.machine.device.shares_cores = true;
-    s.machine.device.flops[DTYPE_F32] = 1e12;
     s.machine.inside.per_s = s.machine.inside.reduce_per_s = 1e9;
-    struct price p = price(&s, 3, ZERO_DEVICE);
-    double both = p.step.busy_s[RESOURCE_COMPUTE] + p.step.busy_s[RESOURCE_LINK];
-    if (!CHECK(p.step.seconds > 0.9 * both && p.step.seconds < 1.05 * both))
-        fprintf(stderr, "%g s of %g and %g\n", p.step.seconds, p.step.busy_s[RESOURCE_COMPUTE], p.step.busy_s[RESOURCE_LINK]);
+    for (double rate = 1e11; rate <= 1e12; rate *= 10) { /* computing is longer, then the link is */
+        s.machine.device.flops[DTYPE_F32] = rate;
+        struct price p = price(&s, 3, ZERO_DEVICE);
+        double both = p.step.busy_s[RESOURCE_COMPUTE] + p.step.busy_s[RESOURCE_LINK];
+        if (!CHECK(p.step.seconds > 0.95 * both && p.step.seconds < 1.05 * both))
+            fprintf(stderr, "%g s of %g and %g\n", p.step.seconds, p.step.busy_s[RESOURCE_COMPUTE],
+                    p.step.busy_s[RESOURCE_LINK]);
+    }
+}
+
+/* Chunks become ready while the host computes. */
+static void updates_take_the_core_from_the_next_forward(void) {
+    struct scenario s = ideal(fp32);
+    s.machine.device.is_host = s.machine.device.shares_cores = true;
+    s.machine.device.flops[DTYPE_F32] = 1e11;
+    s.machine.device.memory_per_s = 2e9;
+    s.machine.drive.read_per_s = s.machine.drive.write_per_s = s.machine.drive.mixed_per_s = 5e9;
+    struct price p = price(&s, 2, ZERO_NVME);
+    double both = p.step.busy_s[RESOURCE_COMPUTE] + p.step.busy_s[RESOURCE_UPDATE];
+    if (!CHECK(p.step.seconds > 0.99 * both && p.step.seconds < 1.01 * both))
+        fprintf(stderr, "%g s of %g and %g\n", p.step.seconds, p.step.busy_s[RESOURCE_COMPUTE],
+                p.step.busy_s[RESOURCE_UPDATE]);
 }
 
 static void processes_take_staging(void) {
@@ -249,6 +266,7 @@ int main(void) {
     gathers_hide_where_they_are_early();
     a_drive_is_shared_and_hidden();
     shared_cores_share();
+    updates_take_the_core_from_the_next_forward();
     processes_take_staging();
     what_does_not_fit_says_by_how_much();
     refusals_say_why();
