@@ -43,6 +43,14 @@ struct traffic {
     uint64_t gather_calls, gather_elements, reduce_calls, reduce_elements, bytes;
 };
 
+/* In place of the mechanisms, for those who price operations: whoever is asked takes time, and touches nothing. */
+struct performer {
+    void (*start)(void *user, const struct operation *op, uint32_t item,
+                  uint64_t *out_ticket);       /* its item-th point */
+    bool (*done)(void *user, uint64_t ticket); /* not asked of COMPUTE, which the host ends */
+    void *user;
+};
+
 struct executor_options {
     struct policy *policy;
     const struct model *model;
@@ -61,8 +69,9 @@ struct executor_options {
     float gradient_factor; /* of gradients, rounded to the message's type, before they are sent; 0: none */
     /* Bits of what is sent in place of them: 8 or 4 (kernels/quantize.h); 0: they are sent as they are. */
     uint32_t param_bits; /* of parameters that are gathered from shards: policy->gather_stagings is not 0 */
-    uint32_t gradient_bits;       /* of gradients that are scattered */
-    struct agreement *agreements; /* comm_size + 1 of them: the first is this rank's contribution */
+    uint32_t gradient_bits;            /* of gradients that are scattered */
+    const struct performer *performer; /* NULL: the mechanisms perform. Else they may all be NULL */
+    struct agreement *agreements;      /* comm_size + 1 of them: the first is this rank's contribution */
 };
 
 struct executor;
@@ -76,6 +85,10 @@ uint64_t executor_staging_bytes(const struct executor_options *options);
 
 /* The same of a quantised gather; reads param_bits, too. */
 uint64_t executor_gather_staging_bytes(const struct executor_options *options);
+
+/* The shape of what a gather or a reduction posts: kind, types and count, no buffers. Reads what
+ * executor_staging_bytes and executor_gather_staging_bytes read. */
+struct comm_call executor_call(const struct executor_options *options, const struct operation *op);
 
 zero_status executor_open(const struct executor_options *options, struct executor **out,
                           struct zero_error *error);

@@ -95,6 +95,9 @@ zero_status submit(struct executor *e, struct item *item, const struct device_wo
 zero_status start_update(struct executor *e, struct item *item);
 
 /* quantized.c: a gather or a scatter of codes: what is posted in its place, and what is made of what came. */
+/* The shape of what is posted in place of a call of elements; as it is, where nothing is coded. */
+struct comm_call coded_call(const struct executor_options *o, const struct operation *op,
+                            struct comm_call call);
 bool gathers_codes(const struct item *item);
 void code_gather(struct executor *e, const struct item *item, struct comm_call *call);
 void decode_gather(struct executor *e, const struct item *item);

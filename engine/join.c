@@ -18,6 +18,14 @@ struct seat {
 /* Who the ranks are: the host program says, or the launcher does. */
 static zero_status find_seat(const zero_runtime *runtime, struct seat *out, struct zero_error *error) {
     *out = (struct seat){.transport = COMM_SELF, .options = {.size = 1}};
+    if (runtime->plan_ranks) {
+        out->transport = COMM_MIRROR;
+        out->options.size = runtime->plan_ranks;
+        out->options.mirrors = runtime->plan_ranks == 1  ? COMM_SELF
+                               : runtime->plan_processes ? COMM_MPI
+                                                         : COMM_LOCAL;
+        return ZERO_OK;
+    }
     if (runtime->local) {
         out->transport = COMM_LOCAL;
         out->options.local = local_world_of(runtime->local);
@@ -81,6 +89,7 @@ static zero_status open_comm(zero_engine *e, const zero_runtime *runtime, struct
     if (status) return status;
     seat.options.timeout_s = e->config.comm.timeout_s;
     seat.options.log = e->log;
+    e->plans_only = seat.transport == COMM_MIRROR;
     status = comm_open(seat.transport, &seat.options, &e->comm, error);
     if (status) return status;
     e->rank = comm_rank(e->comm);
@@ -191,6 +200,8 @@ zero_status engine_join(zero_engine *e, const char *json, const zero_runtime *ru
     zero_status status = open_comm(e, runtime, error);
     if (status && mine.code) *error = mine; /* more to the point */
     if (!status) status = find_nodes(e, error);
+    if (runtime->plan_ranks && runtime->plan_node_ranks)
+        e->node_ranks = runtime->plan_node_ranks, e->config.found_node_ranks = runtime->plan_node_ranks;
     if (status) return error->code;
     e->config.planned_steps = runtime->total_steps;
     if (!mine.code) config_resolve(&e->config, e->size, &mine);

@@ -8,6 +8,20 @@
 #include "kernels/quantize.h"
 #include "kernels/span.h"
 
+/* An all-gather of codes in place of one of elements, an all-to-all of the shares' codes in place of a scatter. */
+struct comm_call coded_call(const struct executor_options *o, const struct operation *op,
+                            struct comm_call call) {
+    bool gathers = op->kind == OP_GATHER;
+    uint32_t bits = gathers ? (op->writes > 1 ? o->param_bits : 0) : op->reads > 0 ? o->gradient_bits : 0;
+    if (!bits) return call;
+    return (struct comm_call){.kind = gathers ? COMM_ALL_GATHER : COMM_ALL_TO_ALL,
+                              .dtype = DTYPE_U8,
+                              .target_dtype = DTYPE_U8,
+                              .count = quantize_bytes(call.count, bits),
+                              .tag = call.tag,
+                              .what = call.what};
+}
+
 /* ---- gathers ---- */
 
 uint64_t executor_gather_staging_bytes(const struct executor_options *o) {
@@ -31,10 +45,9 @@ bool gathers_codes(const struct item *item) {
 /* In place of a call that gathers elements: one that gathers their codes. */
 void code_gather(struct executor *e, const struct item *item, struct comm_call *call) {
     uint8_t *staging = buffer_address(e, item->task->write[1]);
-    uint64_t bytes = quantize_bytes(call->count, e->o.param_bits);
     quantize(staging, call->source, call->dtype, call->count, e->o.param_bits);
-    call->source = staging, call->target = staging + bytes;
-    call->count = bytes, call->dtype = call->target_dtype = DTYPE_U8;
+    *call = coded_call(&e->o, &item->task->op, *call);
+    call->source = staging, call->target = staging + call->count;
 }
 
 void decode_gather(struct executor *e, const struct item *item) {
@@ -70,14 +83,8 @@ void code_reduce(struct executor *e, const struct item *item, struct comm_call *
     for (uint32_t m = 0; m < members; m++)
         quantize(staging + m * bytes, (const uint8_t *)call->source + m * step, call->dtype, call->count,
                  bits);
-    *call = (struct comm_call){.kind = COMM_ALL_TO_ALL,
-                               .dtype = DTYPE_U8,
-                               .target_dtype = DTYPE_U8,
-                               .count = bytes,
-                               .tag = call->tag,
-                               .what = call->what,
-                               .source = staging,
-                               .target = staging + members * bytes};
+    *call = coded_call(&e->o, op, *call);
+    call->source = staging, call->target = staging + members * bytes;
 }
 
 /* The members' codes, in rank order, in fp32, rounded once. */

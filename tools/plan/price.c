@@ -1,0 +1,158 @@
+#include "tools/plan/price.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- memory ---- */
+
+/* A tier's bytes for one rank. A device that is a GPU keeps a part for its context, libraries and fragments. */
+static double room(const struct scenario *s, int tier) {
+    const struct machine *m = &s->machine;
+    double node_ranks = (double)s->ranks / s->nodes;
+    if (tier == ZERO_DEVICE)
+        return m->device.is_host ? m->device.memory_bytes : 0.95 * m->device.memory_bytes;
+    if (tier == ZERO_NVME) return m->drive.name[0] ? m->drive.bytes / node_ranks : 0;
+    return m->device.is_host ? m->device.memory_bytes : m->host.memory_bytes / node_ranks;
+}
+
+static uint64_t above(double need, double room) { return need > room ? (uint64_t)ceil(need - room) : 0; }
+
+/* On a host, device and cpu are one memory. */
+static void check_room(const struct scenario *s, const struct config *config, struct price *p) {
+    double host = s->machine.device.is_host ? (double)p->tier_bytes[ZERO_CPU] : 0;
+    p->fits = true;
+    for (int t = 0; t < ZERO_TIERS; t++) {
+        double need = (double)p->tier_bytes[t] + (t == ZERO_DEVICE ? host : 0);
+        double budget = (double)config->budget_bytes[t];
+        p->short_bytes[t] = above(need, room(s, t));
+        if (above((double)p->tier_bytes[t], budget) > p->short_bytes[t])
+            p->short_bytes[t] = above((double)p->tier_bytes[t], budget);
+        p->fits &= !p->short_bytes[t];
+    }
+}
+
+static void take_bytes(const struct scenario *s, const struct blueprint *b, const zero_plan *plan,
+                       struct price *p) {
+    p->parameters = plan->params;
+    p->param_bytes = plan->param_bytes;
+    p->grad_bytes = plan->grad_bytes;
+    p->state_bytes = plan->state_bytes + plan->master_bytes;
+    p->gathered_bytes = plan->gathered_bytes;
+    p->staging_bytes = plan->staging_bytes;
+    p->activation_bytes = shapes_activation_bytes(&s->shapes, s->machine.device.is_host, b->precision.compute,
+                                                  b->config->micro_batch, s->threads, p->cell.recompute);
+    for (int t = 0; t < ZERO_TIERS; t++) p->tier_bytes[t] = plan->bytes[t];
+    p->tier_bytes[ZERO_DEVICE] += p->activation_bytes;
+    check_room(s, b->config, p);
+}
+
+/* ---- time ---- */
+
+/* How often a pass goes over a unit's weights, whatever the batch: a forward reads them; a backward reads them and
+ * writes their gradient; on a host it writes transposed ones first, and memory is read before it is written. */
+enum { FORWARD_PASSES = 1, BACKWARD_PASSES = 2, HOST_BACKWARD_PASSES = 6 };
+
+static double weights_s(const struct scenario *s, const struct blueprint *b, uint32_t unit) {
+    const struct use *use = &b->policy->forward[unit];
+    double elements = 0;
+    for (uint8_t i = 0; i < use->count && unit > 0; i++)
+        elements += (double)b->model->region[use->region[i]].elements;
+    return elements * dtype_bytes(b->precision.compute) /
+           s->machine.device.memory_per_s; /* the embedding reads rows */
+}
+
+/* A recomputed block is one more forward, within its backward. */
+static void compute_times(const struct scenario *s, const struct blueprint *b, const struct price *p,
+                          double tokens, double *out) {
+    uint32_t units = shapes_units(&s->shapes);
+    double rate = s->machine.device.flops[b->precision.compute];
+    double rows_s = tokens * (double)s->shapes.width * sizeof(float) / s->machine.device.memory_per_s;
+    double passes = s->machine.device.is_host ? HOST_BACKWARD_PASSES : BACKWARD_PASSES;
+    for (uint32_t u = 0; u < units; u++) {
+        bool again = p->cell.recompute && u > 0 && u + 1 < units;
+        double forward = shapes_forward_flops(&s->shapes, u) * tokens / rate, weights = weights_s(s, b, u);
+        out[u] = forward + rows_s + FORWARD_PASSES * weights;
+        out[2 * units - 1 - u] = (2 + again) * forward + rows_s + (passes + again) * weights;
+    }
+}
+
+static double step_flops(const struct scenario *s, double tokens) {
+    double forward = 0;
+    for (uint32_t u = 0; u < shapes_units(&s->shapes); u++) forward += shapes_forward_flops(&s->shapes, u);
+    return 3 * forward * tokens;
+}
+
+static void conclude(const struct scenario *s, const struct blueprint *b, struct price *p) {
+    const struct machine *m = &s->machine;
+    double node_ranks = (double)s->ranks / s->nodes, written = (double)p->step.drive_write_bytes * node_ranks;
+    enum dtype dtype = b->precision.compute;
+    p->bound = RESOURCE_COMPUTE;
+    for (int r = 0; r < RESOURCES; r++)
+        if (p->step.busy_s[r] > p->step.busy_s[p->bound]) p->bound = (enum resource)r;
+    p->tokens = (double)b->config->train_batch * (double)s->shapes.context;
+    p->tokens_per_s = p->tokens / p->step.seconds;
+    p->flops_share = step_flops(s, p->tokens / s->ranks) / p->step.seconds /
+                     (m->device.flops[dtype] / m->device.flops_achieved[dtype]);
+    p->drive_days = written > 0 ? m->drive.endurance_tbw * 1e12 / written * p->step.seconds / 86400 : NAN;
+    p->cost_per_giga = m->device.price_per_hour * s->ranks * 1e9 / p->tokens_per_s / 3600;
+}
+
+static zero_status price_step(const struct scenario *s, const struct blueprint *b, struct price *p,
+                              struct zero_error *error) {
+    double tokens = (double)b->config->micro_batch * (double)s->shapes.context; /* of a micro-step */
+    double *compute_s = calloc(2 * shapes_units(&s->shapes), sizeof *compute_s);
+    if (!compute_s) return error_set(error, ZERO_E_MEMORY, "no memory for the times of a step");
+    compute_times(s, b, p, tokens, compute_s);
+    struct timeline_options o = {
+        .machine = &s->machine, .blueprint = *b, .nodes = s->nodes, .compute_s = compute_s};
+    zero_status status = timeline_step(&o, &p->step, error);
+    free(compute_s);
+    if (!status) conclude(s, b, p);
+    return status;
+}
+
+/* ---- a cell ---- */
+
+static zero_status refused(struct zero_error *error) {
+    return error_set(error, ZERO_E_CONFIG, "%s", zero_last_error());
+}
+
+static zero_status check_type(const struct scenario *s, const struct blueprint *b, struct zero_error *error) {
+    if (s->machine.device.flops[b->precision.compute] > 0) return ZERO_OK;
+    return error_set(error, ZERO_E_UNSUPPORTED,
+                     "%s does not multiply %s: choose another type (bf16, fp16) or device",
+                     s->machine.device.name, dtype_name(b->precision.compute));
+}
+
+static zero_status price_engine(const struct scenario *s, zero_engine *engine, struct price *p,
+                                struct zero_error *error) {
+    zero_plan plan = {.struct_size = sizeof plan};
+    zero_status status = shapes_declare(&s->shapes, engine);
+    if (!status) status = zero_engine_plan(engine, &plan);
+    if (status) return refused(error);
+    struct blueprint b = engine_blueprint(engine);
+    status = check_type(s, &b, error);
+    if (status) return status;
+    take_bytes(s, &b, &plan, p);
+    return p->fits ? price_step(s, &b, p, error) : ZERO_OK;
+}
+
+zero_status price_cell(const struct scenario *s, const struct cell *cell, struct price *out,
+                       struct zero_error *error) {
+    struct price p = {.cell = *cell};
+    char *config = edit_cell(s->config, cell, &s->shapes);
+    if (!config) return error_set(error, ZERO_E_MEMORY, "no memory for a configuration");
+    zero_runtime runtime = {.struct_size = sizeof runtime,
+                            .threads = 1,
+                            .plan_ranks = s->ranks,
+                            .plan_node_ranks = s->ranks / s->nodes,
+                            .plan_processes = s->processes};
+    zero_engine *engine = zero_engine_init_with(config, &runtime);
+    free(config);
+    if (!engine) return refused(error);
+    zero_status status = price_engine(s, engine, &p, error);
+    zero_engine_destroy(engine);
+    if (!status) *out = p;
+    return status;
+}
