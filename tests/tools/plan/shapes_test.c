@@ -56,7 +56,7 @@ static void memory_is_the_gpt_s(void) {
                 zero_engine *engine = fake_engine_create(ZERO_F32, threads, 1);
                 struct gpt *gpt = NULL;
                 if (!CHECK_INT(gpt_create(engine, &config, batch, &gpt), ZERO_OK)) return;
-                double actual = (double)fake_engine_reserved(engine);
+                double actual = (double)fake_engine_reserved(engine, ZERO_DEVICE);
                 double ours =
                     (double)shapes_activation_bytes(&small[i], true, DTYPE_F32, batch, threads, false);
                 if (!CHECK(fabs(ours / actual - 1) < 0.02))
