@@ -44,7 +44,7 @@ const struct shapes *shapes_find(const char *name) {
 struct shapes shapes_of(const struct config_model *m) {
     return (struct shapes){.name = "the model block",
                            .source = "the configuration",
-                           .family = FAMILY_GPT2,
+                           .family = (enum family)m->type, /* numbered alike */
                            .layers = m->layers,
                            .width = m->width,
                            .heads = m->heads,
