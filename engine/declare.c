@@ -39,6 +39,28 @@ zero_status zero_unit_add_param(zero_unit *unit, const zero_param *param) {
     return model_add_param(&unit->engine->model, unit, &given, &error) ? refuse_error(&error) : ZERO_OK;
 }
 
+zero_status zero_engine_add_segment(zero_unit *first, zero_unit *last) {
+    zero_engine *e = last->engine;
+    zero_status status = check_declaring(e, "zero_engine_add_segment");
+    if (status) return status;
+    if (first->engine != e || first->index > last->index)
+        return refuse(
+            ZERO_E_ARGUMENT,
+            "zero_engine_add_segment: unit \"%s\" was not added before \"%s\"; give the first and the last "
+            "unit of one engine, in the order in which they are used",
+            first->name, last->name);
+    for (uint32_t i = first->index; i <= last->index; i++)
+        if (e->model.unit[i]->segment_first != e->model.unit[i]->segment_last)
+            return refuse(ZERO_E_ARGUMENT,
+                          "zero_engine_add_segment: unit \"%s\" is in another segment already",
+                          e->model.unit[i]->name);
+    for (uint32_t i = first->index; i <= last->index; i++) {
+        e->model.unit[i]->segment_first = first->index;
+        e->model.unit[i]->segment_last = last->index;
+    }
+    return ZERO_OK;
+}
+
 zero_status zero_engine_reserve(zero_engine *e, zero_tier tier, uint64_t bytes, const char *name) {
     zero_status status = check_declaring(e, "zero_engine_reserve");
     if (status) return status;

@@ -88,6 +88,8 @@ struct zero_engine {
     uint64_t steps, skipped, version; /* version: of the weights, for borrowed copies */
     struct zero_unit *unit;           /* PHASE_USE: whose */
     bool backward;                    /* PHASE_USE: which */
+    bool recomputes;                  /* PHASE_USE: a forward inside the backward */
+    struct zero_unit *recompute_next; /* a recomputation has begun and goes on with this unit; else NULL */
     uint64_t compute_began;
     double compute_s, wait_s;
 };

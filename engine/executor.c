@@ -273,6 +273,17 @@ zero_status executor_end(struct executor *e) {
     return emit_list(e);
 }
 
+zero_status executor_recompute(struct executor *e, uint32_t use, uint32_t next) {
+    policy_recompute(e->o.policy, use, next, &e->list);
+    return emit_list(e);
+}
+
+zero_status executor_recomputed(struct executor *e, uint32_t use) {
+    e->computed = head(e, STREAM_COMPUTE)->end;
+    policy_recomputed(e->o.policy, use, &e->list);
+    return emit_list(e);
+}
+
 zero_status executor_complete(struct executor *e) {
     policy_complete(e->o.policy, &e->list);
     return emit_list(e);

@@ -103,6 +103,9 @@ zero_status executor_pass(struct executor *executor, bool evaluating, bool last)
 zero_status executor_begin(struct executor *executor, uint32_t position);
 bool executor_computing(const struct executor *executor);
 zero_status executor_end(struct executor *executor);
+/* Inside the backward: policy_recompute. Begun and ended as a use is. */
+zero_status executor_recompute(struct executor *executor, uint32_t use, uint32_t next);
+zero_status executor_recomputed(struct executor *executor, uint32_t use);
 zero_status executor_complete(struct executor *executor); /* all gradients, after the last micro-step */
 zero_status executor_agree(struct executor *executor, const struct agreement *mine, struct point *out_point);
 /* The members' agreements, in rank order; valid after the agreement's point was reached, until the next one.

@@ -27,6 +27,9 @@ uint64_t model_hash(const struct model *m) {
         h = hash_bytes(hash_bytes(h, &p->count, sizeof p->count), &p->flags, sizeof p->flags);
         h = hash_bytes(h, &p->owner, sizeof p->owner);
     }
+    for (uint32_t i = 0; i < m->units; i++)
+        if (m->unit[i]->segment_first != i)
+            h = hash_bytes(h, &m->unit[i]->segment_first, sizeof m->unit[i]->segment_first);
     return h;
 }
 
@@ -60,7 +63,7 @@ zero_status model_add_unit(struct model *model, zero_engine *engine, const char 
         return error_set(error, ZERO_E_MEMORY, "unit \"%s\": no memory for its record", name);
     }
     unit->engine = engine;
-    unit->index = model->units;
+    unit->index = unit->segment_first = unit->segment_last = model->units;
     unit->first_param = model->params;
     strcpy(unit->name, name);
     model->unit[model->units++] = unit;

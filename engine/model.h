@@ -44,7 +44,8 @@ struct zero_unit {
     zero_engine *engine;
     char name[NAME_BYTES_MAX];
     uint32_t index, first_param, params;
-    bool forwarded; /* in the open pass */
+    uint32_t segment_first, segment_last; /* units recomputed together; its own index, both: itself alone */
+    bool forwarded;                       /* in the open pass */
 };
 
 struct model {

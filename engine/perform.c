@@ -6,6 +6,7 @@
 #include "engine/executor_internal.h"
 #include "kernels/cast.h"
 #include "kernels/norm.h"
+#include "kernels/span.h"
 
 static const struct region *policy_region(const struct executor *e, uint32_t region) {
     return &e->o.policy->region[region];
@@ -187,7 +188,7 @@ static void cast_step(void *target, enum dtype to, const void *source, enum dtyp
         return;
     }
     cast(wide, DTYPE_F32, source, from, count);
-    for (uint64_t i = 0; i < count; i++) wide[i] *= factor;
+    span_scale(wide, factor, count);
     cast(target, to, wide, DTYPE_F32, count);
 }
 

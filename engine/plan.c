@@ -100,7 +100,7 @@ static uint32_t *slot_at(const struct plan *plan, bool evaluating, uint32_t posi
     uint32_t k = 0;
     while (k < use->count && use->region[k] != ref.region) k++;
     if (k == use->count) return NULL;
-    uint32_t index = ((evaluating ? 2 * plan->policy->uses : 0) + position) * USE_REGIONS_MAX + k;
+    uint32_t index = ((evaluating ? 3 * plan->policy->uses : 0) + position) * USE_REGIONS_MAX + k;
     return &plan->slot[2 * index + (ref.kind == BUFFER_GRAD_FULL)];
 }
 
@@ -156,6 +156,27 @@ static void note_use(struct plan *plan, const struct intervals *intervals, const
     }
 }
 
+/* The segment that may be recomputed before the backward at `position`. A unit by itself needs nothing: it is gathered
+ * where its backward has it. Returns the bytes that are fetched. */
+static uint64_t dry_recompute(struct plan *plan, struct intervals *intervals, struct policy *policy,
+                              struct operation_list *list, uint32_t position, uint32_t *tick) {
+    uint32_t last = 2 * policy->uses - 1 - position;
+    const struct zero_unit *unit = plan->model->unit[last];
+    uint32_t first = unit->segment_last == last ? unit->segment_first : last;
+    uint64_t fetched = 0;
+    for (uint32_t use = first; use <= last && first < last; use++) {
+        list->count = 0, ++*tick;
+        policy_recompute(policy, use, position, list);
+        fetched += fetched_bytes(plan, list);
+        note(plan, intervals, policy, list, *tick);
+        note_use(plan, intervals, policy, policy_recompute_position(policy, use, position));
+        list->count = 0, ++*tick;
+        policy_recomputed(policy, use, list);
+        note(plan, intervals, policy, list, *tick);
+    }
+    return fetched;
+}
+
 /* Returns the bytes that the pass fetches. */
 static uint64_t dry_pass(struct plan *plan, struct intervals *intervals, struct policy *policy,
                          struct operation_list *list, bool evaluating, bool last, uint32_t *tick) {
@@ -164,6 +185,7 @@ static uint64_t dry_pass(struct plan *plan, struct intervals *intervals, struct 
     policy_pass(policy, evaluating, last, list);
     note(plan, intervals, policy, list, *tick);
     for (uint32_t q = 0; q < policy->positions; q++) {
+        if (policy_backward(policy, q)) fetched += dry_recompute(plan, intervals, policy, list, q, tick);
         list->count = 0, ++*tick;
         policy_begin(policy, q, list);
         fetched += fetched_bytes(plan, list);

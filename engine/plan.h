@@ -67,7 +67,9 @@ struct plan {
     uint32_t buffers, capacity;
     uint32_t *fixed; /* [BUFFER_KINDS][regions or stagings]: a buffer, or NO_BUFFER */
     uint32_t fixed_width;
-    uint32_t *slot; /* [evaluating][position][index of the region in the use][parameters, gradient] */
+    uint32_t *
+        slot; /* [position in training, recomputation or evaluation][index of the region in the use][parameters,
+                       gradient] */
     uint32_t *overlap_first, *overlap; /* struct hazard_overlaps */
     uint64_t row_bytes[MEMORY_ROWS];
     uint64_t row_offset[MEMORY_ROWS]; /* in its tier's extent */

@@ -6,6 +6,7 @@
 #include "engine/executor_internal.h"
 #include "kernels/cast.h"
 #include "kernels/quantize.h"
+#include "kernels/span.h"
 
 /* An all-gather of codes in place of one of elements, an all-to-all of the shares' codes in place of a scatter. */
 struct comm_call coded_call(const struct executor_options *o, const struct operation *op,
@@ -100,8 +101,7 @@ void decode_reduce(struct executor *e, const struct item *item, void *target, ui
         uint8_t *out = (uint8_t *)target + first * dtype_bytes(reduced);
         for (uint32_t m = 0; m < members; m++)
             dequantize_part(sum, codes + m * bytes, share, bits, first, n, m > 0);
-        const float *held = (const float *)(const void *)out; /* shards that accumulate are fp32 */
-        for (uint64_t i = 0; i < n && op->add; i++) sum[i] = held[i] + sum[i];
+        if (op->add) span_add(sum, (const float *)(const void *)out, n); /* shards that accumulate are fp32 */
         cast(out, reduced, sum, DTYPE_F32, n);
     }
 }

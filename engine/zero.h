@@ -201,6 +201,11 @@ typedef struct zero_optimizer {
 
 /* In place of the configuration's, whose optimizer.params it is given. Before commit, the same on all ranks. Local. */
 zero_status zero_engine_set_optimizer(zero_engine *engine, const zero_optimizer *optimizer);
+/* Declares that the host keeps no activations of units first ... last (in the order of use) between their forward and
+ * their backward, and may run their forwards again, in that order, right before the backward of `last` (Chen et al. 2016,
+ * section 3): what is gathered for them is then in the plan. Segments do not overlap. One unit by itself needs no
+ * declaration: its forward may always be run again right before its backward. */
+zero_status zero_engine_add_segment(zero_unit *first, zero_unit *last);
 
 /* Declares memory of the host program (activations, workspaces), so that budgets and reports cover it. Per
  * rank. */
@@ -269,6 +274,8 @@ zero_status zero_engine_recover(zero_engine *engine, zero_fill_fn fill, void *us
 /* ---- training: collective, though ranks may be at different units; begin waits for what the unit needs ----
  */
 
+/* After a micro-step's first backward, forward_begin and _end recompute: of a unit whose backward comes next, or of the
+ * units of its segment, one after another up to it. Such a unit stays gathered for its backward. */
 zero_status zero_micro_begin(zero_engine *engine, zero_mode mode);
 zero_status zero_forward_begin(zero_unit *unit);
 zero_status zero_forward_end(zero_unit *unit);

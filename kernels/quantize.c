@@ -161,8 +161,10 @@ void dequantize_isa(enum kernel_isa isa, float *target, const void *code, uint64
 }
 
 void quantize(void *code, const void *source, enum dtype dtype, uint64_t count, uint32_t bits) {
+    void (*volatile call)(enum kernel_isa, void *, const void *, enum dtype, uint64_t, uint32_t) =
+        encode; /* volatile: called through, for float_env.h */
     float_env saved = float_env_enter();
-    encode(kernel_isa(), code, source, dtype, count, bits);
+    call(kernel_isa(), code, source, dtype, count, bits);
     float_env_leave(saved);
 }
 

@@ -9,6 +9,10 @@ struct operation *emit(struct operation_list *out, enum operation_kind kind, enu
 void emit_reads(struct operation *op, enum buffer_kind kind, uint32_t region);
 void emit_writes(struct operation *op, enum buffer_kind kind, uint32_t region);
 
+/* The policy's own (policy.c): uses before `position` are skipped; one of a use's regions rests sharded. */
+void policy_skip_to(struct policy *policy, uint32_t position, struct operation_list *out);
+bool policy_gathers(const struct policy *policy, const struct use *use);
+
 /* Parameters (param.c). */
 void param_want(struct policy *policy, uint16_t region, uint32_t position, struct operation_list *out);
 void param_settle(struct policy *policy, uint16_t region, uint32_t position, struct operation_list *out);

@@ -5,10 +5,15 @@
 #include "stages/emit.h"
 
 const struct use *policy_use(const struct policy *p, uint32_t position) {
-    return &p->forward[position < p->uses ? position : 2 * p->uses - 1 - position];
+    uint32_t use = position < p->uses       ? position
+                   : position < 2 * p->uses ? 2 * p->uses - 1 - position
+                                            : position - 2 * p->uses;
+    return &p->forward[use];
 }
 
-bool policy_backward(const struct policy *p, uint32_t position) { return position >= p->uses; }
+bool policy_backward(const struct policy *p, uint32_t position) {
+    return position >= p->uses && position < 2 * p->uses;
+}
 
 static bool uses_region(const struct use *use, uint16_t region) {
     for (uint8_t i = 0; i < use->count; i++)
@@ -143,12 +148,12 @@ static void leave_use(struct policy *p, bool skipped, struct operation_list *out
     p->cursor++;
 }
 
-static void skip_to(struct policy *p, uint32_t position, struct operation_list *out) {
+void policy_skip_to(struct policy *p, uint32_t position, struct operation_list *out) {
     while (p->cursor < position) leave_use(p, true, out);
 }
 
 static void finish_pass(struct policy *p, struct operation_list *out) {
-    skip_to(p, p->positions, out);
+    policy_skip_to(p, p->positions, out);
     for (uint32_t i = 0; i < p->regions; i++) {
         struct region *r = &p->region[i];
         param_to_rest(p, (uint16_t)i, out);
@@ -165,7 +170,7 @@ void policy_pass(struct policy *p, bool evaluating, bool last, struct operation_
     p->positions = evaluating ? p->uses : 2 * p->uses;
 }
 
-static bool needs_gather(const struct policy *p, const struct use *use) {
+bool policy_gathers(const struct policy *p, const struct use *use) {
     for (uint8_t i = 0; i < use->count; i++)
         if (!rests_replicated(&p->region[use->region[i]])) return true;
     return false;
@@ -175,7 +180,7 @@ static void look_ahead(struct policy *p, struct operation_list *out) {
     uint32_t left = policy_backward(p, p->cursor) ? p->backward_depth : p->depth;
     for (uint32_t q = p->cursor; q < p->positions; q++) {
         const struct use *use = policy_use(p, q);
-        if (q > p->cursor && needs_gather(p, use)) {
+        if (q > p->cursor && policy_gathers(p, use)) {
             if (left == 0 || !has_room(p, q)) break;
             left--;
         }
@@ -184,7 +189,7 @@ static void look_ahead(struct policy *p, struct operation_list *out) {
 }
 
 void policy_begin(struct policy *p, uint32_t position, struct operation_list *out) {
-    skip_to(p, position, out);
+    policy_skip_to(p, position, out);
     look_ahead(p, out);
     const struct use *use = policy_use(p, position);
     struct operation *op = emit(out, OP_COMPUTE, OBJECT_PARAM, STREAM_COMPUTE, use->region[0]);

@@ -6,7 +6,7 @@
  *
  * A pass is a sequence of positions: 0 .. uses-1 are the forward uses in the declared order, uses .. 2*uses-1
  * their backwards in reverse. A use is a list of regions (a unit's own, and those of the owners of its tied
- * parameters).
+ * parameters). Forwards that are run again inside the backward have positions of their own: 2*uses + the use.
  *
  *   region, parameters:   rest --want--> full --settle--> rest or between --want--> full --> rest
  *   region, gradient:     none --backward--> partial --grad_to--> shard --final--> the step's placement
@@ -102,6 +102,15 @@ void policy_begin(struct policy *policy, uint32_t position, struct operation_lis
 
 /* The use at the cursor ends. */
 void policy_end(struct policy *policy, struct operation_list *out);
+
+/* Inside the backward the forward of `use` begins again, or ends; `next` is the position of the backward that comes
+ * next, which is that of `use` or of a later one. The forwards up to that one are looked ahead to as a pass of their own;
+ * a unit whose backward is next, or as near as gathers are looked ahead to, stays gathered for it. COMPUTE is the last
+ * operation. */
+void policy_recompute(struct policy *policy, uint32_t use, uint32_t next, struct operation_list *out);
+void policy_recomputed(struct policy *policy, uint32_t use, struct operation_list *out);
+/* The position of a recomputation's gather: that of the backward it stays for, or one of its own. */
+uint32_t policy_recompute_position(const struct policy *policy, uint32_t use, uint32_t next);
 
 /* After the last micro-step: what is still partial is reduced, what nobody produced is zero. */
 void policy_complete(struct policy *policy, struct operation_list *out);

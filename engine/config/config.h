@@ -25,6 +25,8 @@ enum config_dtype { CONFIG_FP32, CONFIG_BF16, CONFIG_FP16 }; /* as enum dtype */
 enum config_masters { CONFIG_MASTERS_AUTO, CONFIG_MASTERS_FP32, CONFIG_MASTERS_SPLIT };
 enum config_gradient { CONFIG_GRADIENT_MEAN, CONFIG_GRADIENT_SUM };
 enum config_reshard { CONFIG_RESHARD_ALL, CONFIG_RESHARD_NONE, CONFIG_RESHARD_GROUP };
+enum config_model_type { CONFIG_GPT2, CONFIG_LLAMA };
+enum config_rope_type { CONFIG_ROPE_DEFAULT, CONFIG_ROPE_LLAMA3 };
 enum config_order { CONFIG_ORDER_SEQUENTIAL, CONFIG_ORDER_SHUFFLED };
 
 #define CONFIG_BYTES_UNLIMITED UINT64_MAX
@@ -74,14 +76,30 @@ struct config_comm {
     uint64_t reshard_ranks; /* of the group that cuts parameters after a forward; 0: as at rest, 1: none */
 };
 
+/* Which activations the trainer computes again instead of keeping them. */
+struct config_recompute {
+    uint64_t blocks; /* together, from what enters the first; after config_resolve 0: none */
+    uint64_t checkpoints;
+    bool on_cpu, every;
+};
+
+struct config_rope {
+    double theta;
+    int type;                 /* enum config_rope_type */
+    double factor, low, high; /* 0 unless the type has them */
+    uint64_t original_context;
+};
+
 /* Meaningful where `given`: the file has a model block, or config_read_model was called. */
 struct config_model {
     bool given;
-    int type; /* 0: gpt2 */
+    int type; /* enum config_model_type */
     uint64_t layers, width, heads, context, vocab;
-    uint64_t inner; /* of the MLP; resolved: 4 * width where the file has none */
-    uint64_t n_ctx; /* an alias of context in old files; 0: not given */
-    int activation;
+    uint64_t inner;                /* of the MLP; resolved: 4 * width where the file has none */
+    uint64_t n_ctx;                /* an alias of context in old files; 0: not given */
+    uint64_t kv_heads, head_width; /* llama; 0 in gpt2 */
+    int activation, hidden_act;
+    struct config_rope rope; /* llama */
     double layer_norm_epsilon, initializer_range;
     bool tied;
 };
@@ -93,7 +111,8 @@ struct config_eval { /* one of the two, or neither */
 
 struct config_data {
     struct config_paths paths;
-    int order; /* enum config_order */
+    int order;        /* enum config_order */
+    uint64_t context; /* 0: the model's; after config_resolve that is this one */
     struct config_eval eval;
 };
 
@@ -161,6 +180,7 @@ struct config {
     uint64_t budget_bytes[CONFIG_TIERS]; /* per rank; CONFIG_BYTES_UNLIMITED */
     struct config_comm comm;
     struct config_model model;
+    struct config_recompute recompute;
     struct config_data data;
 
     char *name;                   /* of the file, or "configuration" */

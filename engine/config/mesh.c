@@ -3,7 +3,7 @@
  * (MiCS, ZeRO++'s hpZ) and FSDP's word, reshard_after_forward. */
 #include <string.h>
 
-#include "engine/config/rule.h"
+#include "engine/config/resolve.h"
 
 #define MICS "zero_optimization.mics_shard_size"
 #define HPZ "zero_optimization.zero_hpz_partition_size"
@@ -32,19 +32,19 @@ static zero_status check_group(const char *path, uint64_t group, uint32_t ranks,
 }
 
 static zero_status resolve_node(struct config *config, uint32_t ranks, struct zero_error *error) {
-    uint64_t of = written(config, NODE) ? config->comm.node_ranks : config->found_node_ranks;
+    uint64_t of = config_written(config, NODE) ? config->comm.node_ranks : config->found_node_ranks;
     config->node_group = of ? common_divisor(ranks, of) : ranks;
-    return derived_int(config, NODE, of ? of : ranks, error);
+    return config_derived_int(config, NODE, of ? of : ranks, error);
 }
 
 /* Ranks per shard group; all where nothing is written. */
 static zero_status resolve_shards(struct config *config, uint32_t ranks, struct zero_error *error) {
     config->shard_ranks = ranks;
-    if (automatic(config, MICS)) {
+    if (config_automatic(config, MICS)) {
         config->shard_ranks = config->node_group;
-        return derived_int(config, MICS, config->node_group, error);
+        return config_derived_int(config, MICS, config->node_group, error);
     }
-    if (!written(config, MICS) || config->mics_shard_size < 0) return ZERO_OK;
+    if (!config_written(config, MICS) || config->mics_shard_size < 0) return ZERO_OK;
     if (config->mics_shard_size == 0)
         return error_set(error, ZERO_E_CONFIG,
                          MICS
@@ -56,16 +56,16 @@ static zero_status resolve_shards(struct config *config, uint32_t ranks, struct 
 
 /* Of the second shard, which a group of one would not have; 0: none. Parameters that rest whole have none. */
 static zero_status resolve_hpz(struct config *config, uint64_t *out_group, struct zero_error *error) {
-    uint64_t ranks = written(config, HPZ) ? config->hpz_ranks : 1;
-    if (automatic(config, HPZ)) ranks = config->stage == 3 ? config->node_group : 1;
+    uint64_t ranks = config_written(config, HPZ) ? config->hpz_ranks : 1;
+    if (config_automatic(config, HPZ)) ranks = config->stage == 3 ? config->node_group : 1;
     *out_group = ranks > 1 ? ranks : 0;
-    return automatic(config, HPZ) ? derived_int(config, HPZ, ranks, error) : ZERO_OK;
+    return config_automatic(config, HPZ) ? config_derived_int(config, HPZ, ranks, error) : ZERO_OK;
 }
 
 /* Ranks of the group in which parameters are cut between forward and backward: 0: as at rest; 1: not at all. */
 static zero_status resolve_group(struct config *config, uint32_t ranks, struct zero_error *error) {
     uint64_t group;
-    bool reshard = written(config, RESHARD);
+    bool reshard = config_written(config, RESHARD);
     zero_status status = resolve_hpz(config, &group, error);
     if (!status && reshard && group && group != config->comm.reshard_ranks)
         status = error_set(error, ZERO_E_CONFIG, RESHARD ": it contradicts " HPZ " %llu: remove one of them",

@@ -183,7 +183,10 @@ static zero_status walk_member(struct walk *walk, const char *parent, const char
 /* The member that selects what the others mean comes first, so that an unsupported choice is named, not its
  * consequences. */
 static bool selects(const char *leaf) {
-    return strcmp(leaf, "type") == 0 || strcmp(leaf, "model_type") == 0 || strcmp(leaf, "enabled") == 0;
+    static const char *const names[] = {"type", "model_type", "rope_type", "enabled"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(leaf, names[i]) == 0) return true;
+    return false;
 }
 
 static zero_status walk_object(struct walk *walk, json_object *object, const char *parent) {

@@ -6,9 +6,31 @@
 
 #include "engine/config/config.h"
 #include "engine/config/key.h"
-#include "engine/config/rule.h"
+#include "engine/config/resolve.h"
 #include "engine/config/scheduler.h"
 #include "engine/config/value.h"
+
+bool config_written(const struct config *config, const char *path) {
+    enum config_source source = config_entry(config, path)->source;
+    return source == CONFIG_FILE || source == CONFIG_MODEL_FILE || source == CONFIG_COMMAND;
+}
+
+bool config_automatic(const struct config *config, const char *path) {
+    return config_entry(config, path)->source == CONFIG_AUTO;
+}
+
+zero_status config_derived(struct config *config, const char *path, const char *text,
+                           struct zero_error *error) {
+    enum config_source source = config_automatic(config, path) ? CONFIG_AUTO : CONFIG_DERIVED;
+    return config_entry_set(config, config_key_find(path), source, text, error);
+}
+
+zero_status config_derived_int(struct config *config, const char *path, uint64_t number,
+                               struct zero_error *error) {
+    char text[32];
+    snprintf(text, sizeof text, "%llu", (unsigned long long)number);
+    return config_written(config, path) ? ZERO_OK : config_derived(config, path, text, error);
+}
 
 /* ---- the batch triple, by DeepSpeed's rules ---- */
 
@@ -81,19 +103,19 @@ static zero_status derive_triple(uint64_t *train, uint64_t *micro, uint64_t *ste
 }
 
 static zero_status resolve_batch(struct config *config, uint32_t ranks, struct zero_error *error) {
-    uint64_t train = written(config, TRAIN) ? config->train_batch : 0;
-    uint64_t micro = written(config, MICRO) ? config->micro_batch : 0;
-    uint64_t steps = written(config, STEPS) ? config->accumulation_steps : 0;
-    if (!train && !micro && (automatic(config, TRAIN) || automatic(config, MICRO)))
+    uint64_t train = config_written(config, TRAIN) ? config->train_batch : 0;
+    uint64_t micro = config_written(config, MICRO) ? config->micro_batch : 0;
+    uint64_t steps = config_written(config, STEPS) ? config->accumulation_steps : 0;
+    if (!train && !micro && (config_automatic(config, TRAIN) || config_automatic(config, MICRO)))
         micro = 8; /* Hugging Face's per_device_train_batch_size */
     if (!train && !micro)
         return error_set(error, ZERO_E_CONFIG, TRAIN ": it is missing, as is " MICRO ": give one of them");
     zero_status status = derive_triple(&train, &micro, &steps, ranks, error);
     if (status) return status;
     config->train_batch = train, config->micro_batch = micro, config->accumulation_steps = steps;
-    if ((status = derived_int(config, TRAIN, train, error))) return status;
-    if ((status = derived_int(config, MICRO, micro, error))) return status;
-    return derived_int(config, STEPS, steps, error);
+    if ((status = config_derived_int(config, TRAIN, train, error))) return status;
+    if ((status = config_derived_int(config, MICRO, micro, error))) return status;
+    return config_derived_int(config, STEPS, steps, error);
 }
 
 /* ---- stage ---- */
@@ -111,9 +133,9 @@ static zero_status resolve_accumulation(struct config *config, struct zero_error
         {CONFIG_ACCUMULATE_EVERY, "\"every\""},
     };
     static const char path[] = "gradient_accumulation_mode";
-    if (written(config, path)) return ZERO_OK;
+    if (config_written(config, path)) return ZERO_OK;
     config->accumulation_mode = defaults[config->stage].mode;
-    return derived(config, path, defaults[config->stage].text, error);
+    return config_derived(config, path, defaults[config->stage].text, error);
 }
 
 #define OFFLOAD_OPTIMIZER "zero_optimization.offload_optimizer"
@@ -123,10 +145,10 @@ static zero_status resolve_accumulation(struct config *config, struct zero_error
 static zero_status resolve_old_spelling(struct config *config, bool given, const char *old, const char *path,
                                         int *tier, struct zero_error *error) {
     if (!given) return ZERO_OK;
-    if (written(config, path) && *tier != CONFIG_TIER_CPU)
+    if (config_written(config, path) && *tier != CONFIG_TIER_CPU)
         return error_set(error, ZERO_E_CONFIG, "%s: true contradicts %s: remove %s", old, path, old);
     *tier = CONFIG_TIER_CPU;
-    return written(config, path) ? ZERO_OK : derived(config, path, "\"cpu\"", error);
+    return config_written(config, path) ? ZERO_OK : config_derived(config, path, "\"cpu\"", error);
 }
 
 static zero_status check_drive(const char *path, int tier, const struct config_paths *paths,
@@ -177,9 +199,9 @@ static zero_status resolve_offload(struct config *c, struct zero_error *error) {
 
 static zero_status resolve_persistence(struct config *config, struct zero_error *error) {
     static const char path[] = "zero_optimization.stage3_param_persistence_threshold";
-    if (!automatic(config, path)) return ZERO_OK;
+    if (!config_automatic(config, path)) return ZERO_OK;
     config->persistence_threshold = config->model.given ? 10 * config->model.width : 100000;
-    return derived_int(config, path, config->persistence_threshold, error);
+    return config_derived_int(config, path, config->persistence_threshold, error);
 }
 
 /* Messages of fewer bits are sent by our own reductions, and of shards alone. */
@@ -205,11 +227,11 @@ static zero_status resolve_quantized(struct config *config, struct zero_error *e
 static zero_status resolve_gathers(struct config *config, struct zero_error *error) {
     static const char live[] = "zero_optimization.stage3_max_live_parameters",
                       ahead[] = "zero_optimization.stage3_prefetch_bucket_size";
-    config->live_max = written(config, live) ? config->live_parameters : UINT64_MAX;
-    config->ahead_max = written(config, ahead) ? config->prefetch_bucket : UINT64_MAX;
-    if (!written(config, "comm.backward_prefetch_depth"))
+    config->live_max = config_written(config, live) ? config->live_parameters : UINT64_MAX;
+    config->ahead_max = config_written(config, ahead) ? config->prefetch_bucket : UINT64_MAX;
+    if (!config_written(config, "comm.backward_prefetch_depth"))
         config->comm.backward_depth = config->comm.prefetch_depth;
-    return derived_int(config, "comm.backward_prefetch_depth", config->comm.backward_depth, error);
+    return config_derived_int(config, "comm.backward_prefetch_depth", config->comm.backward_depth, error);
 }
 
 /* ---- element types ---- */
@@ -218,7 +240,7 @@ static const char *const dtype_names[] = {
     [CONFIG_FP32] = "fp32", [CONFIG_BF16] = "bf16", [CONFIG_FP16] = "fp16"};
 
 static zero_status resolve_compute(struct config *config, struct zero_error *error) {
-    if (config->bfloat16 && written(config, "bf16.enabled") && !config->bf16)
+    if (config->bfloat16 && config_written(config, "bf16.enabled") && !config->bf16)
         return error_set(error, ZERO_E_CONFIG,
                          "bfloat16.enabled: true contradicts bf16.enabled: remove bfloat16");
     bool bf16 = config->bf16 || config->bfloat16;
@@ -249,7 +271,8 @@ static zero_status resolve_masters(struct config *config, struct zero_error *err
     static const char path[] = "nvme.masters";
     bool on_drive = config->optimizer_tier == CONFIG_TIER_NVME;
     bool can = config->compute_dtype == CONFIG_BF16 && on_drive && !config->nvme_shadow;
-    if (!written(config, path)) config->nvme_masters = CONFIG_MASTERS_AUTO; /* not what was derived before */
+    if (!config_written(config, path))
+        config->nvme_masters = CONFIG_MASTERS_AUTO; /* not what was derived before */
     if (config->nvme_shadow && !on_drive)
         return error_set(
             error, ZERO_E_CONFIG,
@@ -269,17 +292,17 @@ static zero_status resolve_masters(struct config *config, struct zero_error *err
             path);
     if (config->nvme_masters != CONFIG_MASTERS_AUTO) return ZERO_OK;
     config->nvme_masters = can ? CONFIG_MASTERS_SPLIT : CONFIG_MASTERS_FP32;
-    return derived(config, path, can ? "\"split\"" : "\"fp32\"", error);
+    return config_derived(config, path, can ? "\"split\"" : "\"fp32\"", error);
 }
 
 /* Of a choice among the types: what was written, else what follows. */
 static zero_status derive_dtype(struct config *config, const char *path, int *dtype, int otherwise,
                                 struct zero_error *error) {
     char text[16];
-    if (written(config, path)) return ZERO_OK;
+    if (config_written(config, path)) return ZERO_OK;
     *dtype = otherwise;
     snprintf(text, sizeof text, "\"%s\"", dtype_names[otherwise]);
-    return derived(config, path, text, error);
+    return config_derived(config, path, text, error);
 }
 
 /* Where gradients add up, given when they are reduced; after resolve_accumulation. */
@@ -386,10 +409,10 @@ static zero_status resolve_param(struct config *config, const struct optimizer_r
                                  struct zero_error *error) {
     const struct config_key *key = config_key_find(param_paths[param]);
     const char *fallback = row->defaults[param];
-    bool given = written(config, key->path);
+    bool given = config_written(config, key->path);
     /* "auto" in a template that serves several optimizers asks for nothing. */
     if (!fallback && given) return no_such_param(row, param, error);
-    if (given || (automatic(config, key->path) && fallback)) return ZERO_OK;
+    if (given || (config_automatic(config, key->path) && fallback)) return ZERO_OK;
     if (fallback) return config_store_text(config, key, fallback, CONFIG_DEFAULT, error);
     memset((char *)config + key->offset, 0, param_bytes(key->type));
     return config_entry_set(config, key, CONFIG_DEFAULT, NULL, error);
@@ -401,7 +424,7 @@ static zero_status check_optimizer(const struct config *config, struct zero_erro
         return error_set(error, ZERO_E_CONFIG,
                          "optimizer.params.nesterov: true needs momentum above 0 and dampening 0: set them, "
                          "or set it to false");
-    if (o->torch_adam && written(config, param_paths[BIAS]))
+    if (o->torch_adam && config_written(config, param_paths[BIAS]))
         return error_set(error, ZERO_E_CONFIG,
                          "optimizer.params.bias_correction: PyTorch's Adam has no such parameter: remove it "
                          "or torch_adam");
@@ -424,34 +447,32 @@ static zero_status resolve_optimizer(struct config *config, struct zero_error *e
     return status ? status : check_optimizer(config, error);
 }
 
-/* ---- model ---- */
+/* ---- recomputation ---- */
 
-static zero_status resolve_model(struct config *config, struct zero_error *error) {
-    struct config_model *m = &config->model;
-    bool alias = written(config, "model.n_ctx"), context = written(config, "model.n_positions");
-    zero_status status = ZERO_OK;
-    if (alias && context && m->n_ctx != m->context)
-        return error_set(
-            error, ZERO_E_CONFIG,
-            "model.n_ctx: %llu is not n_positions %llu, of which it is the old name: remove n_ctx",
-            (unsigned long long)m->n_ctx, (unsigned long long)m->context);
-    if (alias && !context) {
-        m->context = m->n_ctx;
-        status = derived_int(config, "model.n_positions", m->context, error);
+/* Any of its keys asks for it: results do not depend on it, so that a file written for another system may. */
+static zero_status resolve_recompute(struct config *config, struct zero_error *error) {
+    static const char path[] = "activation_checkpointing.interval";
+    struct config_recompute *r = &config->recompute;
+    bool asked = r->checkpoints || r->on_cpu || r->every;
+    if (config_written(config, path)) {
+        if (r->checkpoints || (asked && !r->blocks))
+            return error_set(error, ZERO_E_CONFIG, "%s: %llu contradicts %s: remove one of them", path,
+                             (unsigned long long)r->blocks,
+                             r->checkpoints ? "number_checkpoints"
+                             : r->on_cpu    ? "cpu_checkpointing"
+                                            : "model.gradient_checkpointing");
+        return ZERO_OK;
     }
-    if (m->width % m->heads)
-        return error_set(error, ZERO_E_CONFIG,
-                         "model.n_head: %llu does not divide n_embd %llu: choose a divisor",
-                         (unsigned long long)m->heads, (unsigned long long)m->width);
-    if (!written(config, "model.n_inner")) m->inner = 4 * m->width;
-    return status ? status : derived_int(config, "model.n_inner", m->inner, error);
+    r->blocks = asked;
+    if (r->checkpoints) r->blocks = (config->model.layers + r->checkpoints - 1) / r->checkpoints;
+    return config_derived_int(config, path, r->blocks, error);
 }
 
 zero_status config_resolve(struct config *config, uint32_t ranks, struct zero_error *error) {
     static zero_status (*const parts[])(struct config *, struct zero_error *) = {
-        resolve_model,     resolve_accumulation,     resolve_precision, resolve_offload,
-        resolve_masters,   resolve_persistence,      resolve_gathers,   resolve_quantized,
-        resolve_optimizer, config_resolve_scheduler, check_checkpoint};
+        config_resolve_model, resolve_accumulation,     resolve_precision, resolve_offload,
+        resolve_masters,      resolve_persistence,      resolve_gathers,   resolve_quantized,
+        resolve_optimizer,    config_resolve_scheduler, resolve_recompute, check_checkpoint};
     if (ranks == 0) return error_set(error, ZERO_E_ARGUMENT, "config_resolve: 0 ranks: give at least 1");
     zero_status status = resolve_batch(config, ranks, error);
     if (!status) status = config_resolve_mesh(config, ranks, error);

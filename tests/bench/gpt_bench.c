@@ -209,7 +209,7 @@ int main(int argc, char **argv) {
     run(&x, gpt, engine, tokens);
     report(&x, WALL);
     report(&x, PROCESSOR);
-    printf("activations %.0f MiB, %u threads, %u rounds\n", (double)fake_engine_reserved(engine) / (1 << 20),
+    printf("activations %.0f MiB, %u threads, %u rounds\n", (double)fake_engine_reserved(engine, ZERO_DEVICE) / (1 << 20),
            x.threads, x.rounds);
     gpt_destroy(gpt);
     zero_engine_destroy(engine);

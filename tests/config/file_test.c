@@ -45,6 +45,8 @@ static void ready_made_files(void) {
                  {"configs/zero3-all-nvme-offload.json", 3, CONFIG_TIER_NVME, CONFIG_TIER_NVME},
                  {"configs/zero3-untied.json", 3, CONFIG_TIER_DEVICE, CONFIG_TIER_DEVICE},
                  {"configs/finetune-head.json", 3, CONFIG_TIER_DEVICE, CONFIG_TIER_DEVICE},
+                 {"configs/llama-demo.json", 3, CONFIG_TIER_DEVICE, CONFIG_TIER_DEVICE},
+                 {"configs/zero3-recompute.json", 3, CONFIG_TIER_DEVICE, CONFIG_TIER_DEVICE},
                  {"configs/demo.json", 3, CONFIG_TIER_NVME, CONFIG_TIER_DEVICE}};
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
         struct config config;
@@ -76,6 +78,7 @@ static void files_of_groups(void) {
                  {"configs/zero3-hsdp-nvme-offload.json", 3, 2, CONFIG_RESHARD_ALL, CONFIG_TIER_NVME},
                  {"configs/zero3-hpz.json", 3, 2, CONFIG_RESHARD_GROUP, CONFIG_TIER_DEVICE},
                  {"configs/zero3-hpz-nvme-offload.json", 3, 2, CONFIG_RESHARD_GROUP, CONFIG_TIER_NVME},
+                 {"configs/zero3-zeropp.json", 3, 2, CONFIG_RESHARD_GROUP, CONFIG_TIER_DEVICE},
                  {"configs/zero3-keep.json", 3, 4, CONFIG_RESHARD_NONE, CONFIG_TIER_DEVICE}};
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
         struct config config;
@@ -141,6 +144,29 @@ static void a_model_of_its_own(void) {
 
 /* Of a block that config.json replaces nothing stays: no value that the file lacks, or has as null, and no
  * line. */
+/* In the manner of Llama 3.2 1B's. */
+static void a_llama(void) {
+    struct config config;
+    struct zero_error error;
+    error_clear(&error);
+    CHECK_INT(config_read("{\"train_batch_size\": 2, \"data\": {\"context\": 1024}}", &config, &error),
+              ZERO_OK);
+    if (!CHECK_INT(config_read_model(&config, "tests/config/files/llama", &error), ZERO_OK))
+        fprintf(stderr, "%s\n", error.message);
+    for (uint32_t ranks = 2; ranks > 0; ranks--) resolve_ok(&config, ranks);
+    CHECK_INT(config.model.type, CONFIG_LLAMA);
+    CHECK_INT(config.model.width, 2048);
+    CHECK_INT(config.model.kv_heads, 8);
+    CHECK_INT(config.model.head_width, 64);
+    CHECK_INT(config.model.context, 1024);
+    CHECK_STRING(config_entry(&config, "model.max_position_embeddings")->text, "131072");
+    CHECK_DOUBLE(config.model.rope.theta, 5e5, 0);
+    CHECK_DOUBLE(config.model.rope.factor, 32, 0);
+    CHECK_INT(config.model.rope.original_context, 8192);
+    CHECK_INT(config.model.tied, true);
+    config_free(&config);
+}
+
 static void a_model_in_place_of_the_block(void) {
     static const char text[] =
         "{\"train_batch_size\": 2, \"wall_clock_breakdown\": true, \"zero_optimization\": "
@@ -209,6 +235,7 @@ int main(void) {
     hugging_face_zero2();
     hugging_face_zero3();
     a_model_of_its_own();
+    a_llama();
     a_model_in_place_of_the_block();
     long_values_are_printed_whole();
     missing_files();

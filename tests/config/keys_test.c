@@ -206,8 +206,33 @@ static const struct effect {
     {"memory.nvme", "4096", "", FIELD(budget_bytes[CONFIG_TIER_NVME])},
     {"data.path", "\"/usr/include\"", "", FIELD(data.paths.count)},
     {"data.order", "\"shuffled\"", "", FIELD(data.order)},
+    {"data.context", "33", "llama", FIELD(model.context)},
     {"data.eval", "0.25", "", FIELD(data.eval.fraction)},
-    {"model.model_type", "\"gpt2\"", "nothing", FIELD(model.given)},
+    {"model.model_type", "\"llama\"", "", FIELD(model.layers)},
+    {"model.num_hidden_layers", "3", "llama", FIELD(model.layers)},
+    {"model.hidden_size", "64", "llama", FIELD(model.width)},
+    {"model.intermediate_size", "33", "llama", FIELD(model.inner)},
+    {"model.num_attention_heads", "8", "llama", FIELD(model.heads)},
+    {"model.num_key_value_heads", "8", "llama", FIELD(model.kv_heads)},
+    {"model.head_dim", "6", "llama", FIELD(model.head_width)},
+    {"model.max_position_embeddings", "33", "llama", FIELD(model.context)},
+    {"model.rms_norm_eps", "0.5", "llama", FIELD(model.layer_norm_epsilon)},
+    {"model.hidden_act", "\"swish\"", "llama", FIELD(model.hidden_act)},
+    {"model.rope_theta", "500", "llama", FIELD(model.rope.theta)},
+    {"model.rope_scaling.rope_type", "\"llama3\"", "nothing", FIELD(model.rope.type)},
+    {"model.rope_scaling.type", "\"default\"", "nothing", FIELD(model.rope.type)},
+    {"model.rope_scaling.factor", "3", "stretched", FIELD(model.rope.factor)},
+    {"model.rope_scaling.low_freq_factor", "0.5", "stretched", FIELD(model.rope.low)},
+    {"model.rope_scaling.high_freq_factor", "6", "stretched", FIELD(model.rope.high)},
+    {"model.rope_scaling.original_max_position_embeddings", "99", "stretched",
+     FIELD(model.rope.original_context)},
+    {"model.rope_parameters.rope_theta", "500", "llama", FIELD(model.rope.theta)},
+    {"model.rope_parameters.rope_type", "\"llama3\"", "nothing", FIELD(model.rope.type)},
+    {"model.rope_parameters.factor", "3", "stretched in transformers 5", FIELD(model.rope.factor)},
+    {"model.rope_parameters.low_freq_factor", "0.5", "stretched in transformers 5", FIELD(model.rope.low)},
+    {"model.rope_parameters.high_freq_factor", "6", "stretched in transformers 5", FIELD(model.rope.high)},
+    {"model.rope_parameters.original_max_position_embeddings", "99", "stretched in transformers 5",
+     FIELD(model.rope.original_context)},
     {"model.n_layer", "3", "", FIELD(model.layers)},
     {"model.n_embd", "24", "", FIELD(model.width)},
     {"model.n_head", "3", "", FIELD(model.heads)},
@@ -217,6 +242,10 @@ static const struct effect {
     {"model.n_inner", "33", "", FIELD(model.inner)},
     {"model.activation_function", "\"gelu_pytorch_tanh\"", "", FIELD(model.activation)},
     {"model.layer_norm_epsilon", "0.5", "", FIELD(model.layer_norm_epsilon)},
+    {"model.gradient_checkpointing", "true", "", FIELD(recompute.blocks)},
+    {"activation_checkpointing.interval", "2", "", FIELD(recompute.blocks)},
+    {"activation_checkpointing.number_checkpoints", "3", "", FIELD(recompute.blocks)},
+    {"activation_checkpointing.cpu_checkpointing", "true", "", FIELD(recompute.on_cpu)},
     {"model.initializer_range", "0.5", "", FIELD(model.initializer_range)},
     {"model.tie_word_embeddings", "false", "", FIELD(model.tied)},
 };
@@ -242,6 +271,19 @@ static const struct {
     {"bf16 on nvme", "zero_optimization.offload_optimizer.device", "\"nvme\""},
     {"bf16 on nvme", "zero_optimization.offload_optimizer.nvme_path", "\"/a\""},
     {"bf16 on nvme", "nvme.masters", "\"fp32\""},
+    {"llama", "model.model_type", "\"llama\""},
+    {"stretched", "model.model_type", "\"llama\""},
+    {"stretched", "model.rope_scaling.rope_type", "\"llama3\""},
+    {"stretched", "model.rope_scaling.factor", "8"},
+    {"stretched", "model.rope_scaling.low_freq_factor", "1"},
+    {"stretched", "model.rope_scaling.high_freq_factor", "4"},
+    {"stretched", "model.rope_scaling.original_max_position_embeddings", "8192"},
+    {"stretched in transformers 5", "model.model_type", "\"llama\""},
+    {"stretched in transformers 5", "model.rope_parameters.rope_type", "\"llama3\""},
+    {"stretched in transformers 5", "model.rope_parameters.factor", "8"},
+    {"stretched in transformers 5", "model.rope_parameters.low_freq_factor", "1"},
+    {"stretched in transformers 5", "model.rope_parameters.high_freq_factor", "4"},
+    {"stretched in transformers 5", "model.rope_parameters.original_max_position_embeddings", "8192"},
 };
 
 /* Resolved for 2 ranks; the batch is left to `effect` where that is what it sets. */
@@ -264,7 +306,7 @@ static void every_used_key_has_an_effect(void) {
     for (size_t i = 0; i < sizeof effects / sizeof effects[0]; i++) {
         const struct effect *e = &effects[i];
         struct config before, after;
-        if (strcmp(e->with, "nothing") == 0) continue; /* one value only, so far: any other is refused */
+        if (strcmp(e->with, "nothing") == 0) continue; /* it means nothing without others: resolve_test.c */
         resolved(e, false, &before);
         resolved(e, true, &after);
         bool differs = memcmp((char *)&before + e->offset, (char *)&after + e->offset, e->bytes) != 0;

@@ -84,8 +84,17 @@ static const struct {
      "data.eval: 1.0 is a number where a fraction below 1, a path or a list of paths is expected"},
     {"{\"seed\": 1,\n\"seed\": 2}", ZERO_E_CONFIG,
      "configuration:2:1: key \"seed\" stands twice in one object: remove one"},
-    {"{\"model\": {\"hidden_size\": 4, \"model_type\": \"llama\"}}", ZERO_E_UNSUPPORTED,
-     "model.model_type: \"llama\" is not supported here: only gpt2 is here so far: choose it"},
+    {"{\"model\": {\"hidden_size\": 4, \"model_type\": \"mistral\"}}", ZERO_E_UNSUPPORTED,
+     "model.model_type: \"mistral\" is not supported here: only gpt2 and llama are here: choose one of them"},
+    {"{\"model\": {\"model_type\": \"llama\", \"rope_scaling\": {\"factor\": 2, \"type\": \"yarn\"}}}",
+     ZERO_E_UNSUPPORTED,
+     "model.rope_scaling.type: \"yarn\" is not supported here: only \"default\" and \"llama3\" are here: "
+     "choose one of "
+     "them"},
+    {"{\"model\": {\"model_type\": \"llama\", \"attention_bias\": true}}", ZERO_E_UNSUPPORTED,
+     "model.attention_bias: true is not supported here: Llama's layers have no biases here: set it to false"},
+    {"{\"model\": {\"model_type\": \"llama\", \"hidden_act\": \"gelu\"}}", ZERO_E_UNSUPPORTED,
+     "model.hidden_act: \"gelu\" is not supported here: the MLP is gated by SiLU: write \"silu\""},
 };
 
 static void messages(void) {

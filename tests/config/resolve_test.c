@@ -86,6 +86,8 @@ static const struct {
      "18446745 ranks is more than 1000000000000: lower one of them"},
 };
 
+#define LLAMA(members) "{\"train_batch_size\": 2, \"model\": {\"model_type\": \"llama\", " members "}}"
+
 static void set_count(struct config *config, const char *path, uint64_t number, struct zero_error *error) {
     char json[32];
     snprintf(json, sizeof json, "%" PRIu64, number);
@@ -232,6 +234,98 @@ static void element_types(void) {
     }
 }
 
+/* Each architecture has its own defaults; one spelling of a key is as good as another. */
+static void models(void) {
+#define LLAMA3(rest)                                                                                         \
+    "\"factor\": 8, \"low_freq_factor\": 1, \"high_freq_factor\": 4, \"original_max_position_embeddings\": " \
+    "77, " rest
+    static const struct {
+        const char *json;
+        uint64_t layers, width, heads, kv_heads, head_width, context, vocab, inner;
+        bool tied;
+        double theta, factor;
+    } cases[] = {
+        {"{\"train_batch_size\": 2}", 12, 768, 12, 0, 0, 1024, 50257, 3072, true, 0, 0},
+        {"{\"train_batch_size\": 2, \"model\": {\"n_embd\": 24, \"n_inner\": null, \"n_ctx\": 9}}", 12, 24,
+         12, 0, 0, 9, 50257, 96, true, 0, 0},
+        {LLAMA("\"hidden_act\": \"silu\""), 32, 4096, 32, 32, 128, 2048, 32000, 11008, false, 1e4, 0},
+        {LLAMA("\"num_hidden_layers\": 3, \"hidden_size\": 64, \"num_attention_heads\": 4, "
+               "\"num_key_value_heads\": 2, "
+               "\"head_dim\": 6, \"max_position_embeddings\": 33, \"vocab_size\": 256, "
+               "\"intermediate_size\": 99, "
+               "\"tie_word_embeddings\": true, \"rope_theta\": 5e5, \"rope_scaling\": null"),
+         3, 64, 4, 2, 6, 33, 256, 99, true, 5e5, 0},
+        {LLAMA("\"rope_scaling\": {" LLAMA3("\"rope_type\": \"llama3\"}")), 32, 4096, 32, 32, 128, 2048,
+         32000, 11008, false, 1e4, 8},
+        {LLAMA("\"rope_scaling\": {" LLAMA3("\"type\": \"llama3\"}")), 32, 4096, 32, 32, 128, 2048, 32000,
+         11008, false, 1e4, 8},
+        {LLAMA("\"rope_parameters\": {" LLAMA3("\"rope_type\": \"llama3\", \"rope_theta\": 7}")), 32, 4096,
+         32, 32, 128, 2048, 32000, 11008, false, 7, 8},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct config config;
+        struct zero_error error;
+        error_clear(&error);
+        CHECK_INT(config_read(cases[i].json, &config, &error), ZERO_OK);
+        for (int again = 0; again < 2; again++) {
+            const struct config_model *m = &config.model;
+            int same = CHECK_INT(config_resolve(&config, 1, &error), ZERO_OK);
+            same &= CHECK_INT(m->layers, cases[i].layers), same &= CHECK_INT(m->width, cases[i].width);
+            same &= CHECK_INT(m->heads, cases[i].heads), same &= CHECK_INT(m->kv_heads, cases[i].kv_heads);
+            same &= CHECK_INT(m->head_width, cases[i].head_width),
+                same &= CHECK_INT(m->context, cases[i].context);
+            same &= CHECK_INT(m->vocab, cases[i].vocab), same &= CHECK_INT(m->inner, cases[i].inner);
+            same &= CHECK_INT(m->tied, cases[i].tied);
+            same &= CHECK_INT(m->rope.type, cases[i].factor > 0 ? CONFIG_ROPE_LLAMA3 : CONFIG_ROPE_DEFAULT);
+            if (m->type == CONFIG_LLAMA) {
+                same &= CHECK_DOUBLE(m->rope.theta, cases[i].theta, 0);
+                same &= CHECK_DOUBLE(m->rope.factor, cases[i].factor, 0);
+                same &= CHECK_INT(m->rope.original_context, cases[i].factor > 0 ? 77 : 0);
+            }
+            if (!same) fprintf(stderr, "in %s: %s\n", cases[i].json, error.message);
+        }
+        config_free(&config);
+    }
+}
+
+static void recomputation(void) {
+    static const struct {
+        const char *keys;
+        uint64_t blocks;
+        bool on_cpu;
+    } cases[] = {
+        {"", 0, false},
+        {", \"activation_checkpointing\": {\"partition_activations\": true, \"number_checkpoints\": null}", 0,
+         false},
+        {", \"model\": {\"gradient_checkpointing\": true}", 1, false},
+        {", \"activation_checkpointing\": {\"cpu_checkpointing\": true}", 1, true},
+        {", \"activation_checkpointing\": {\"interval\": 3, \"cpu_checkpointing\": true}", 3, true},
+        {", \"activation_checkpointing\": {\"interval\": 0}", 0, false},
+        {", \"activation_checkpointing\": {\"number_checkpoints\": 1}", 12, false}, /* of 12 blocks */
+        {", \"activation_checkpointing\": {\"number_checkpoints\": 5}, \"model\": "
+         "{\"gradient_checkpointing\": true}",
+         3, false},
+        {", \"activation_checkpointing\": {\"number_checkpoints\": 100}", 1, false},
+        {", \"activation_checkpointing\": {\"number_checkpoints\": 2}, \"model\": {\"n_layer\": 5}", 3,
+         false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char json[512];
+        struct config config;
+        struct zero_error error;
+        error_clear(&error);
+        snprintf(json, sizeof json, "{\"train_batch_size\": 2%s}", cases[i].keys);
+        CHECK_INT(config_read(json, &config, &error), ZERO_OK);
+        for (int again = 0; again < 2; again++) {
+            CHECK_INT(config_resolve(&config, 1, &error), ZERO_OK);
+            int same = CHECK_INT(config.recompute.blocks, cases[i].blocks);
+            same &= CHECK_INT(config.recompute.on_cpu, cases[i].on_cpu);
+            if (!same) fprintf(stderr, "in %s: %s\n", json, error.message);
+        }
+        config_free(&config);
+    }
+}
+
 static void conflicts(void) {
     static const struct {
         const char *json, *message;
@@ -239,7 +333,44 @@ static void conflicts(void) {
         {"{\"train_batch_size\": 2, \"model\": {\"n_embd\": 10, \"n_head\": 3}}",
          "model.n_head: 3 does not divide n_embd 10: choose a divisor"},
         {"{\"train_batch_size\": 2, \"model\": {\"n_ctx\": 10, \"n_positions\": 12}}",
-         "model.n_ctx: 10 is not n_positions 12, of which it is the old name: remove n_ctx"},
+         "model.n_ctx: 10 is not model.n_positions 12, of which it is another name: remove one of them"},
+        {"{\"train_batch_size\": 2, \"activation_checkpointing\": {\"interval\": 2, \"number_checkpoints\": "
+         "3}}",
+         "activation_checkpointing.interval: 2 contradicts number_checkpoints: remove one of them"},
+        {"{\"train_batch_size\": 2, \"activation_checkpointing\": {\"interval\": 0, \"cpu_checkpointing\": "
+         "true}}",
+         "activation_checkpointing.interval: 0 contradicts cpu_checkpointing: remove one of them"},
+        {"{\"train_batch_size\": 2, \"activation_checkpointing\": {\"interval\": 0}, \"model\": "
+         "{\"gradient_checkpointing\": true}}",
+         "activation_checkpointing.interval: 0 contradicts model.gradient_checkpointing: remove one of them"},
+        {"{\"train_batch_size\": 2, \"data\": {\"context\": 64}}",
+         "data.context: the samples of a gpt2 are of n_positions tokens: set that, and remove this"},
+        {LLAMA("\"max_position_embeddings\": 63}, \"data\": {\"context\": 64"),
+         "data.context: 64 is more than max_position_embeddings 63: lower it"},
+        {LLAMA("\"n_embd\": 64"), "model.n_embd: a llama has no such key: write hidden_size instead"},
+        {LLAMA("\"n_ctx\": 64"),
+         "model.n_ctx: a llama has no such key: write max_position_embeddings instead"},
+        {"{\"train_batch_size\": 2, \"model\": {\"head_dim\": 8}}",
+         "model.head_dim: a gpt2 has no such key: remove it"},
+        {"{\"train_batch_size\": 2, \"model\": {\"rope_parameters\": {\"factor\": 8}}}",
+         "model.rope_parameters.factor: a gpt2 has no such key: remove it"},
+        {LLAMA("\"hidden_size\": 10, \"num_attention_heads\": 3"),
+         "model.num_attention_heads: 3 does not divide hidden_size 10: choose a divisor"},
+        {LLAMA("\"num_attention_heads\": 4, \"num_key_value_heads\": 3"),
+         "model.num_key_value_heads: 3 does not divide num_attention_heads 4: choose a divisor"},
+        {LLAMA("\"head_dim\": 7"),
+         "model.head_dim: 7 is odd, and rotary positions turn pairs: choose an even one"},
+        {LLAMA("\"rope_scaling\": {\"factor\": 8}"),
+         "model.rope_scaling.factor: only rope_type \"llama3\" has it: set that, or remove it"},
+        {LLAMA("\"rope_parameters\": {\"rope_type\": \"llama3\", \"factor\": 8}"),
+         "model.rope_scaling.low_freq_factor: it is missing: rope_type \"llama3\" needs it"},
+        {LLAMA("\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 4, "
+               "\"high_freq_factor\": 1, \"original_max_position_embeddings\": 8192}"),
+         "model.rope_scaling.low_freq_factor: 4 is not below high_freq_factor 1: lower it"},
+        {LLAMA("\"rope_theta\": 5e5, \"rope_parameters\": {\"rope_theta\": 1e4}"),
+         "model.rope_parameters.rope_theta: 1e4 is not model.rope_theta 5e5, of which it is another name: "
+         "remove "
+         "one of them"},
         {"{\"train_batch_size\": 2, \"zero_optimization\": {\"cpu_offload\": true, \"offload_optimizer\": "
          "{\"device\": "
          "\"none\"}}}",
@@ -450,6 +581,8 @@ int main(void) {
     optimizer_rows();
     accumulation_mode_follows_the_stage();
     element_types();
+    models();
+    recomputation();
     conflicts();
     groups_of_ranks();
     a_group_is_a_switch_or_a_number();

@@ -140,7 +140,10 @@ static zero_status disturbed_pass(struct plain *p, uint32_t micro) {
         status = plain_backward(p, u, micro);
         ORDER(zero_backward_begin(p->unit[u]), unit, "past in this pass");
         ORDER(zero_backward_end(p->unit[u]), unit, "zero_backward_end");
-        ORDER(zero_forward_begin(p->unit[0]), "first", "backward has begun");
+        ORDER(zero_forward_begin(p->unit[u]), unit, "past in this pass");
+        if (u == 2) ORDER(zero_forward_begin(p->unit[0]), "first", "zero_engine_add_segment");
+        if (u != 1 || status) continue;
+        CHECK_INT(plain_forward(p, 0), ZERO_OK); /* recomputed: nothing of the run changes */
     }
     return status;
 }

@@ -74,6 +74,13 @@ struct rank {
     float wide[TOY_PARAMS][TOY_VOCAB * TOY_WIDTH], wide_grad[TOY_PARAMS][TOY_VOCAB * TOY_WIDTH];
 };
 
+/* The first unit of the segment that ends with `unit`; 0: none does. Units 1 ... TOY_BLOCKS are blocks. */
+static uint32_t segment_of(const struct toy_setup *s, uint32_t unit) {
+    if (!s->recompute || unit < 1 || unit > TOY_BLOCKS) return 0;
+    if (unit % s->recompute && unit != TOY_BLOCKS) return 0;
+    return (unit - 1) / s->recompute * s->recompute + 1;
+}
+
 static zero_status declare(struct rank *r) {
     zero_status status = ZERO_OK;
     for (uint32_t u = 0; u < TOY_UNITS && !status; u++) {
@@ -98,6 +105,9 @@ static zero_status declare(struct rank *r) {
             if (!status) status = zero_unit_add_param(r->unit[u], &param);
         }
     }
+    for (uint32_t u = 0; u < TOY_UNITS && !status; u++)
+        if (r->setup->recompute > 1 && segment_of(r->setup, u))
+            status = zero_engine_add_segment(r->unit[segment_of(r->setup, u)], r->unit[u]);
     return status;
 }
 
@@ -164,11 +174,37 @@ static int skipped(const struct toy_setup *s, uint32_t micro, uint32_t unit) {
     return micro == 0 && (int)unit == s->skip_unit;
 }
 
+static void skip(struct rank *r, uint32_t unit) {
+    memcpy(r->pass.h[unit], r->pass.h[unit - 1], sizeof r->pass.h[unit]);
+}
+
+/* After the forward: all that blocks leave, but what enters a segment and what the last block gives. */
+static void drop_activations(struct rank *r) {
+    memset(r->pass.z, 0xff, sizeof r->pass.z);
+    for (uint32_t unit = 1; unit < TOY_BLOCKS; unit++)
+        if (!segment_of(r->setup, unit)) memset(r->pass.h[unit], 0xff, sizeof r->pass.h[unit]);
+}
+
+static zero_status recompute(struct rank *r, uint32_t micro, uint32_t last) {
+    zero_status status = ZERO_OK;
+    uint32_t u = segment_of(r->setup, last);
+    for (; u && u <= last && !status; u++) {
+        if (skipped(r->setup, micro, u)) {
+            skip(r, u);
+            continue;
+        }
+        status = zero_forward_begin(r->unit[u]);
+        if (!status) forward(r, u);
+        if (!status) status = zero_forward_end(r->unit[u]);
+    }
+    return status;
+}
+
 static zero_status one_pass(struct rank *r, uint32_t micro, zero_mode mode, double *loss) {
     zero_status status = zero_micro_begin(r->engine, mode);
     for (uint32_t u = 0; u < TOY_UNITS && !status; u++) {
         if (skipped(r->setup, micro, u)) {
-            memcpy(r->pass.h[u], r->pass.h[u - 1], sizeof r->pass.h[u]);
+            skip(r, u);
             continue;
         }
         status = zero_forward_begin(r->unit[u]);
@@ -178,8 +214,10 @@ static zero_status one_pass(struct rank *r, uint32_t micro, zero_mode mode, doub
     if (mode == ZERO_EVAL) return status;
     double ranks = 1;
     if (!status) status = zero_engine_sum(r->engine, &ranks, 1); /* a loss is summed here, say */
+    if (r->setup->recompute) drop_activations(r);
     for (uint32_t u = TOY_UNITS; u-- > 0 && !status;) {
-        if (skipped(r->setup, micro, u)) continue;
+        status = recompute(r, micro, u);
+        if (status || skipped(r->setup, micro, u)) continue;
         status = zero_backward_begin(r->unit[u]);
         if (!status) backward(r, u);
         if (!status) status = give(r, u);

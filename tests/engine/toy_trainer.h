@@ -40,7 +40,9 @@ struct toy_setup {
     uint32_t nan_every; /* and in every so-manyth; 0: none */
     int evaluate;       /* an evaluation pass after every micro-step and every step */
     int memory;         /* where the host keeps parameters and gradients: enum toy_memory */
-    int skip_unit;      /* this unit is left out of every step's first micro-step; -1: none */
+    uint32_t
+        recompute; /* blocks whose activations are dropped and computed again together: 1, 2 or 3; 0: none */
+    int skip_unit; /* this unit is left out of every step's first micro-step; -1: none */
     /* Before a parameter is declared; or NULL. */
     zero_status (*declare)(zero_engine *engine, uint32_t param, zero_param *out);
     void (*begin)(zero_engine *engine); /* before commit; or NULL */

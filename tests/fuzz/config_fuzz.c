@@ -27,7 +27,16 @@ static void use(struct config *config, uint32_t ranks) {
     uint64_t product = config->micro_batch * config->accumulation_steps * ranks;
     require(config->train_batch == product, "the batch triple", &error);
     require(config->optimizer.name && config->comm.prefetch_depth <= 8, "ranges", &error);
-    require(config->model.width % config->model.heads == 0, "heads", &error);
+    const struct config_model *m = &config->model;
+    require(m->layers && m->width && m->heads && m->context && m->vocab && m->inner, "sizes", &error);
+    require(m->width % m->heads == 0, "heads", &error);
+    bool llama = m->type == CONFIG_LLAMA;
+    require(!llama || (m->kv_heads && m->heads % m->kv_heads == 0 && m->head_width % 2 == 0), "key heads",
+            &error);
+    require(!llama || m->rope.theta > 0, "rope_theta", &error);
+    require(m->rope.type == CONFIG_ROPE_DEFAULT || (m->rope.factor >= 1 && m->rope.low < m->rope.high),
+            "rope", &error);
+    require(config->recompute.blocks <= 65536, "recomputation", &error);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

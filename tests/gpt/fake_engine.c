@@ -27,7 +27,8 @@ struct use {
 struct zero_unit {
     zero_engine *engine;
     struct use use[32];
-    uint32_t uses, index;
+    uint32_t uses, index,
+        segment; /* segment: index of the first unit that is recomputed before its backward */
 };
 
 struct zero_engine {
@@ -36,7 +37,8 @@ struct zero_engine {
     uint32_t units, params, threads, forward, backward;
     zero_dtype dtype;
     float loss_scale;
-    uint64_t reserved;
+    uint64_t reserved[ZERO_TIERS], recomputed;
+    uint32_t again; /* the unit that a recomputation goes on with; 0: none has begun */
     bool committed, training;
     zero_unit *open;
 };
@@ -73,7 +75,8 @@ float *fake_engine_param(zero_engine *engine, const char *name) {
     return p ? p->value : NULL;
 }
 float *fake_engine_grad(zero_engine *engine, const char *name) { return find(engine, name)->grad; }
-uint64_t fake_engine_reserved(const zero_engine *engine) { return engine->reserved; }
+uint64_t fake_engine_reserved(const zero_engine *engine, zero_tier tier) { return engine->reserved[tier]; }
+uint64_t fake_engine_recomputed(const zero_engine *engine) { return engine->recomputed; }
 void fake_engine_freeze(zero_engine *engine, const char *name) { find(engine, name)->frozen = true; }
 void fake_engine_next_step(zero_engine *engine) {
     for (uint32_t i = 0; i < engine->params; i++) engine->param[i].written = false;
@@ -87,15 +90,15 @@ float zero_engine_loss_scale(const zero_engine *engine) { return engine->loss_sc
 const char *zero_last_error(void) { return ""; }
 
 zero_status zero_engine_reserve(zero_engine *engine, zero_tier tier, uint64_t bytes, const char *name) {
-    engine->reserved += bytes;
-    return engine->committed || tier != ZERO_DEVICE ? ZERO_E_ORDER : ZERO_OK;
+    engine->reserved[tier] += bytes;
+    return engine->committed ? ZERO_E_ORDER : ZERO_OK;
 }
 
 zero_status zero_engine_add_unit(zero_engine *engine, const char *name, zero_unit **out) {
     if (engine->committed || engine->units == UNITS_MAX) return ZERO_E_ORDER;
     zero_unit *unit = &engine->unit[engine->units];
     unit->engine = engine;
-    unit->index = engine->units++;
+    unit->index = unit->segment = engine->units++;
     *out = unit;
     return ZERO_OK;
 }
@@ -168,7 +171,24 @@ static zero_status hide(zero_unit *unit) {
     return ZERO_OK;
 }
 
+zero_status zero_engine_add_segment(zero_unit *first, zero_unit *last) {
+    last->segment = first->index;
+    return last->engine->committed || first->index >= last->index ? ZERO_E_ORDER : ZERO_OK;
+}
+
+/* Inside the backward: the units of the segment whose backward is next, in order. */
+static zero_status recompute(zero_unit *unit) {
+    zero_engine *engine = unit->engine;
+    uint32_t last = engine->backward - 1, begin = engine->again ? engine->again : engine->unit[last].segment;
+    if (engine->open || unit->index != begin) return ZERO_E_ORDER;
+    engine->again = unit->index == last ? 0 : unit->index + 1;
+    engine->recomputed++;
+    show(unit, false);
+    return ZERO_OK;
+}
+
 zero_status zero_forward_begin(zero_unit *unit) {
+    if (unit->engine->training && unit->engine->backward < unit->engine->units) return recompute(unit);
     if (unit->engine->open || unit->index != unit->engine->forward) return ZERO_E_ORDER;
     unit->engine->forward++;
     show(unit, false);
@@ -178,7 +198,7 @@ zero_status zero_forward_begin(zero_unit *unit) {
 zero_status zero_backward_begin(zero_unit *unit) {
     zero_engine *engine = unit->engine;
     if (engine->open || !engine->training || engine->forward != engine->units) return ZERO_E_ORDER;
-    if (unit->index + 1 != engine->backward) return ZERO_E_ORDER;
+    if (unit->index + 1 != engine->backward || engine->again) return ZERO_E_ORDER;
     engine->backward--;
     show(unit, true);
     return ZERO_OK;

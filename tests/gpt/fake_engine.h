@@ -6,15 +6,15 @@
 
 #include "engine/zero.h"
 
-zero_engine *fake_engine_create_in(zero_dtype dtype, uint32_t threads, float loss_scale); /* fp32 or bf16 */
-zero_engine *fake_engine_create(zero_dtype dtype, uint32_t threads, float loss_scale);    /* fp32 or bf16 */
+zero_engine *fake_engine_create(zero_dtype dtype, uint32_t threads, float loss_scale); /* fp32 or bf16 */
 
 /* A distinct parameter, in order of declaration; NULL past the last. A tied one is its owner. */
 const char *fake_engine_name(const zero_engine *engine, uint32_t index);
 uint64_t fake_engine_count(const zero_engine *engine, const char *name);
 float *fake_engine_param(zero_engine *engine, const char *name); /* fp32; NULL: no such parameter */
 float *fake_engine_grad(zero_engine *engine, const char *name);
-uint64_t fake_engine_reserved(const zero_engine *engine);
+uint64_t fake_engine_reserved(const zero_engine *engine, zero_tier tier);
+uint64_t fake_engine_recomputed(const zero_engine *engine); /* forwards inside backwards */
 
 void fake_engine_freeze(zero_engine *engine, const char *name); /* its slots show no gradient */
 

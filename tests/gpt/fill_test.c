@@ -60,5 +60,9 @@ int main(void) {
     check_constant("ln_f.weight", 1);
     check_constant("ln_f.bias", 0);
     check_constant("h.0.attn.c_attn.bias", 0);
+    check_moments("model.layers.3.mlp.down_proj.weight", 0.02);
+    check_constant("model.layers.0.input_layernorm.weight", 1);
+    check_constant("model.layers.7.post_attention_layernorm.weight", 1);
+    check_constant("model.norm.weight", 1);
     return check_end();
 }

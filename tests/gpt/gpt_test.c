@@ -1,288 +1,15 @@
-/* The whole model against the double reference: loss, logits, and the gradient of every tensor against
- * central finite differences of the reference. Sizes are odd on purpose: no multiple of a vector, several
- * strips of attention, several tiles. */
-#include <math.h>
+/* GPT-2 as a whole (checks.h), and what is refused. Sizes are odd on purpose: no multiple of a vector, several strips of
+ * attention, several tiles. */
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>
 
 #include "tests/check.h"
+#include "tests/gpt/checks.h"
 #include "tests/gpt/fake_engine.h"
-#include "tests/gpt/reference.h"
-#include "tools/gpt/gpt.h"
-
-enum { PARAMS_MAX = 64, SAMPLES = 6 };
-
-struct fixture {
-    struct gpt_config config;
-    uint32_t batch;
-    zero_engine *engine;
-    struct gpt *gpt;
-    double *value[PARAMS_MAX]; /* the parameters in double */
-    int32_t *tokens, *targets;
-};
-
-static uint32_t random_below(uint64_t *state, uint32_t limit) {
-    *state = *state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)((*state >> 33) % limit);
-}
-
-static const double *value_of(void *user, const char *name) {
-    struct fixture *f = user;
-    for (uint32_t i = 0; fake_engine_name(f->engine, i); i++)
-        if (strcmp(fake_engine_name(f->engine, i), name) == 0) return f->value[i];
-    return NULL;
-}
-
-/* Norms and biases get values of their own, or mistakes in them would not show. */
-static void set_params(struct fixture *f, uint64_t *random) {
-    for (uint32_t i = 0; fake_engine_name(f->engine, i); i++) {
-        const char *name = fake_engine_name(f->engine, i);
-        uint64_t count = fake_engine_count(f->engine, name);
-        float *value = fake_engine_param(f->engine, name);
-        f->value[i] = malloc(count * sizeof(double));
-        for (uint64_t e = 0; e < count; e++) {
-            value[e] += (float)(random_below(random, 2001) * 1e-3 - 1) * 0.2f;
-            f->value[i][e] = value[e];
-        }
-    }
-}
-
-static void open_in(zero_dtype dtype, struct fixture *f, struct gpt_config config, uint32_t batch,
-                    uint32_t threads, float loss_scale) {
-    uint64_t random = 7;
-    uint32_t rows = batch * config.context;
-    f->config = config, f->batch = batch;
-    f->engine = fake_engine_create(dtype, threads, loss_scale);
-    CHECK_INT(gpt_create(f->engine, &config, batch, &f->gpt), ZERO_OK);
-    CHECK_INT(zero_engine_commit(f->engine, NULL), ZERO_OK);
-    struct gpt_init init = {1, config};
-    zero_engine_fill(f->engine, gpt_fill, &init);
-    set_params(f, &random);
-    f->tokens = malloc(rows * sizeof(int32_t)), f->targets = malloc(rows * sizeof(int32_t));
-    for (uint32_t i = 0; i < rows; i++)
-        f->tokens[i] = (int32_t)random_below(&random, config.vocab),
-        f->targets[i] = (int32_t)random_below(&random, config.vocab);
-}
-
-static void open(struct fixture *f, struct gpt_config config, uint32_t batch, uint32_t threads,
-                 float loss_scale) {
-    open_in(ZERO_F32, f, config, batch, threads, loss_scale);
-}
-
-static void shut(struct fixture *f) {
-    for (uint32_t i = 0; fake_engine_name(f->engine, i); i++) free(f->value[i]);
-    gpt_destroy(f->gpt);
-    zero_engine_destroy(f->engine);
-    free(f->tokens), free(f->targets);
-}
-
-static double reference(struct fixture *f, double *logits) {
-    return reference_loss(&f->config, value_of, f, f->batch, f->config.context, f->tokens, f->targets,
-                          logits);
-}
-
-/* Central difference of the reference at one element, fourth order. */
-static double slope(struct fixture *f, double *element) {
-    double at = *element, h = 1e-3, loss[4], step[4] = {-2, -1, 1, 2};
-    for (int i = 0; i < 4; i++) {
-        *element = at + step[i] * h;
-        loss[i] = reference(f, NULL);
-    }
-    *element = at;
-    return (loss[0] - 8 * loss[1] + 8 * loss[2] - loss[3]) / (12 * h);
-}
-
-/* The gradient of every parameter, one after another. */
-static float *copy_gradients(struct fixture *f, uint64_t *out_count) {
-    float *all = malloc(gpt_parameters(&f->config) * sizeof(float));
-    *out_count = 0;
-    for (uint32_t i = 0; fake_engine_name(f->engine, i); i++) {
-        const char *name = fake_engine_name(f->engine, i);
-        uint64_t count = fake_engine_count(f->engine, name);
-        memcpy(all + *out_count, fake_engine_grad(f->engine, name), count * sizeof(float));
-        *out_count += count;
-    }
-    CHECK_INT(*out_count, gpt_parameters(&f->config));
-    return all;
-}
-
-static void check_tensor(struct fixture *f, uint32_t index, double scale, uint64_t *random) {
-    const char *name = fake_engine_name(f->engine, index);
-    const float *grad = fake_engine_grad(f->engine, name);
-    uint64_t count = fake_engine_count(f->engine, name);
-    for (int s = 0; s < SAMPLES; s++) {
-        uint64_t e = s == 0 ? 0 : s == 1 ? count - 1 : random_below(random, (uint32_t)count);
-        double expected = scale * slope(f, &f->value[index][e]);
-        if (!(fabs(grad[e] - expected) <= 2e-6 * scale + 2e-4 * fabs(expected))) {
-            check_fail(__FILE__, __LINE__);
-            fprintf(stderr, "gradient of %s[%" PRIu64 "] is %.9g, expected %.9g\n", name, e, grad[e],
-                    expected);
-        }
-    }
-    for (uint64_t e = 0; e < count; e++)
-        if (!isfinite(grad[e])) {
-            check_fail(__FILE__, __LINE__);
-            fprintf(stderr, "gradient of %s[%" PRIu64 "] was not written\n", name, e);
-            break;
-        }
-}
-
-/* A second micro-step of the same step adds: the gradients double. */
-static void check_adds(struct fixture *f, double loss) {
-    uint64_t count;
-    double again = 0;
-    float *once = copy_gradients(f, &count);
-    CHECK_INT(gpt_train(f->gpt, f->tokens, f->targets, &again), ZERO_OK);
-    CHECK_DOUBLE(again, loss, 0);
-    float *twice = copy_gradients(f, &count);
-    for (uint64_t i = 0; i < count; i++)
-        if (!CHECK_DOUBLE(twice[i], 2. * once[i], 1e-5)) break;
-    free(once), free(twice);
-}
-
-static void gradients_are_slopes(struct gpt_config config, uint32_t batch, uint32_t threads) {
-    struct fixture f;
-    uint64_t random = 99;
-    double loss = 0;
-    open(&f, config, batch, threads, 4);
-    CHECK_INT(gpt_train(f.gpt, f.tokens, f.targets, &loss), ZERO_OK);
-    CHECK_DOUBLE(loss, reference(&f, NULL), 1e-6);
-    for (uint32_t i = 0; fake_engine_name(f.engine, i); i++) check_tensor(&f, i, 4, &random);
-    check_adds(&f, loss);
-    double again = 0;
-    CHECK_INT(gpt_evaluate(f.gpt, f.tokens, f.targets, &again), ZERO_OK);
-    CHECK_DOUBLE(again, loss, 0);
-    shut(&f);
-}
-
-static void logits_match(struct gpt_config config, uint32_t batch, uint32_t threads) {
-    struct fixture f;
-    open(&f, config, batch, threads, 1);
-    double *expected = malloc(sizeof(double) * batch * config.context * config.vocab);
-    float *logits = malloc(sizeof(float) * config.vocab);
-    reference(&f, expected);
-    for (uint32_t b = 0; b < batch; b++) /* a shorter sequence gives the same as that row of the whole one */
-        for (uint32_t length = 1; length <= config.context; length += 1 + config.context / 5) {
-            CHECK_INT(gpt_logits(f.gpt, f.tokens + b * config.context, length, logits), ZERO_OK);
-            for (uint32_t v = 0; v < config.vocab; v++)
-                if (!CHECK_DOUBLE(logits[v], expected[(b * config.context + length - 1) * config.vocab + v],
-                                  1e-5))
-                    break;
-        }
-    CHECK_INT(gpt_logits(f.gpt, f.tokens, 0, logits), ZERO_E_ARGUMENT);
-    CHECK_INT(gpt_logits(f.gpt, f.tokens, config.context + 1, logits), ZERO_E_ARGUMENT);
-    free(expected), free(logits);
-    shut(&f);
-}
-
-static float *train_once_in(zero_dtype dtype, struct gpt_config config, uint32_t batch, uint32_t threads,
-                            uint64_t *out_count) {
-    struct fixture f;
-    double loss;
-    open_in(dtype, &f, config, batch, threads, 1);
-    CHECK_INT(gpt_train(f.gpt, f.tokens, f.targets, &loss), ZERO_OK);
-    fake_engine_next_step(f.engine); /* a second time over used memory: nothing may remain of the first */
-    CHECK_INT(gpt_train(f.gpt, f.tokens, f.targets, &loss), ZERO_OK);
-    float *all = copy_gradients(&f, out_count);
-    shut(&f);
-    return all;
-}
 
 static float *train_once(struct gpt_config config, uint32_t batch, uint32_t threads, uint64_t *out_count) {
-    return train_once_in(ZERO_F32, config, batch, threads, out_count);
-}
-
-static void bits_repeat(zero_dtype dtype, struct gpt_config config, uint32_t batch, uint32_t threads,
-                        uint32_t other_threads) {
-    uint64_t count;
-    float *once = train_once_in(dtype, config, batch, threads, &count);
-    for (int i = 0; i < 3; i++) {
-        float *again = train_once_in(dtype, config, batch, i == 2 ? other_threads : threads, &count);
-        CHECK_BYTES(again, once, count * sizeof(float));
-        free(again);
-    }
-    free(once);
-}
-
-/* |x - scale y| / |scale y| */
-static double distance(const float *x, const float *y, double scale, uint64_t count) {
-    double off = 0, size = 0;
-    for (uint64_t e = 0; e < count; e++) {
-        off += (x[e] - scale * y[e]) * (x[e] - scale * y[e]);
-        size += scale * y[e] * scale * y[e];
-    }
-    return sqrt(off / size);
-}
-
-/* In bf16 a gradient is the fp32 one but for rounding: of 8 bits in each factor of each product. */
-static void check_rounded(struct fixture *f, struct fixture *wide, uint32_t index) {
-    const char *name = fake_engine_name(f->engine, index);
-    double off = distance(fake_engine_grad(f->engine, name), fake_engine_grad(wide->engine, name), 1,
-                          fake_engine_count(f->engine, name));
-    if (off > 0 && off <= 0.06) return;
-    check_fail(__FILE__, __LINE__);
-    fprintf(stderr, "gradient of %s is off by %.3g\n", name, off);
-}
-
-static void bf16_is_near(struct gpt_config config, uint32_t batch, uint32_t threads) {
-    struct fixture narrow, wide;
-    double loss = 0, expected = 0, again = 0;
-    uint64_t count;
-    open_in(ZERO_BF16, &narrow, config, batch, threads, 4);
-    open(&wide, config, batch, threads, 4);
-    CHECK_INT(gpt_train(narrow.gpt, narrow.tokens, narrow.targets, &loss), ZERO_OK);
-    CHECK_INT(gpt_train(wide.gpt, wide.tokens, wide.targets, &expected), ZERO_OK);
-    CHECK_DOUBLE(loss, expected, 1e-2);
-    CHECK(loss != expected);
-    for (uint32_t i = 0; fake_engine_name(narrow.engine, i); i++) check_rounded(&narrow, &wide, i);
-    /* A second micro-step adds the same; once and twice are rounded. */
-    float *once = copy_gradients(&narrow, &count);
-    CHECK_INT(gpt_train(narrow.gpt, narrow.tokens, narrow.targets, &again), ZERO_OK);
-    float *twice = copy_gradients(&narrow, &count);
-    CHECK(distance(twice, once, 2, count) < 0x1p-7);
-    free(once), free(twice);
-    CHECK_INT(gpt_evaluate(narrow.gpt, narrow.tokens, narrow.targets, &again), ZERO_OK);
-    CHECK_DOUBLE(again, loss, 0);
-    shut(&narrow), shut(&wide);
-}
-
-/* Gradients of what is trained are the same bits whatever is frozen; of what is frozen nobody writes any. */
-static void check_frozen(struct fixture *f, const struct fixture *whole, const bool *frozen) {
-    double loss = 0, expected = 0;
-    for (uint32_t i = 0; fake_engine_name(f->engine, i); i++)
-        if (frozen[i]) fake_engine_freeze(f->engine, fake_engine_name(f->engine, i));
-    CHECK_INT(gpt_train(f->gpt, f->tokens, f->targets, &loss), ZERO_OK);
-    CHECK_INT(gpt_train(whole->gpt, whole->tokens, whole->targets, &expected), ZERO_OK);
-    CHECK_DOUBLE(loss, expected, 0);
-    for (uint32_t i = 0; fake_engine_name(f->engine, i); i++) {
-        const char *name = fake_engine_name(f->engine, i);
-        uint64_t count = fake_engine_count(f->engine, name);
-        const float *grad = fake_engine_grad(f->engine, name);
-        if (!frozen[i] && !CHECK_BYTES(grad, fake_engine_grad(whole->engine, name), count * sizeof(float)))
-            fprintf(stderr, "of %s\n", name);
-        for (uint64_t e = 0; e < count && frozen[i]; e++)
-            if (!CHECK_DOUBLE(grad[e], 0, 0)) break;
-    }
-}
-
-static void frozen_ones_are_left_out(zero_dtype dtype, struct gpt_config config, uint32_t batch) {
-    enum { ALTERNATE, OTHERS, FIRST_UNITS, ALL_BUT_LAST, KINDS };
-    for (int kind = 0; kind < KINDS; kind++) {
-        struct fixture f, whole;
-        bool frozen[PARAMS_MAX] = {0};
-        uint32_t params = 0;
-        open_in(dtype, &f, config, batch, 2, 4);
-        open_in(dtype, &whole, config, batch, 2, 4);
-        while (fake_engine_name(f.engine, params)) params++;
-        for (uint32_t i = 0; i < params; i++)
-            frozen[i] = kind == ALTERNATE     ? i % 2 == 0
-                        : kind == OTHERS      ? i % 2 == 1
-                        : kind == FIRST_UNITS ? i < params - 4 - 12 /* embedding and block 0; its tied head */
-                                              : i + 1 < params;
-        check_frozen(&f, &whole, frozen);
-        shut(&f), shut(&whole);
-    }
+    return check_train(ZERO_F32, config, batch, threads, out_count);
 }
 
 static void fp16_is_refused(struct gpt_config config) {
@@ -323,13 +50,13 @@ static void ranks_are_apart(struct gpt_config a, struct gpt_config b) {
 static void mistakes_are_refused(struct gpt_config config) {
     struct fixture f;
     double loss;
-    open(&f, config, 2, 1, 1);
-    CHECK(fake_engine_reserved(f.engine) > 0);
+    fixture_open(ZERO_F32, &f, config, 2, 1, 1);
+    CHECK(fake_engine_reserved(f.engine, ZERO_DEVICE) > 0);
     f.tokens[3] = (int32_t)config.vocab;
     CHECK_INT(gpt_train(f.gpt, f.tokens, f.targets, &loss), ZERO_E_ARGUMENT);
     f.tokens[3] = 0, f.targets[0] = -1;
     CHECK_INT(gpt_evaluate(f.gpt, f.tokens, f.targets, &loss), ZERO_E_ARGUMENT);
-    shut(&f);
+    fixture_close(&f);
     struct gpt *gpt = NULL;
     config.heads = 5;
     CHECK_CONTAINS(gpt_config_problem(&config), "multiple");
@@ -351,15 +78,15 @@ int main(void) {
     own.tied = false;
     /* three strips of attention; with batch 9, ten tiles: two groups in the head */
     strips.layers = 1, strips.width = 6, strips.inner = 10, strips.context = 141, strips.tied = false;
-    gradients_are_slopes(odd, 2, 1);
-    gradients_are_slopes(own, 2, 2);
-    gradients_are_slopes(own, 1, 5); /* more threads than tiles */
-    gradients_are_slopes(strips, 9, 2);
-    frozen_ones_are_left_out(ZERO_F32, odd, 2);
-    frozen_ones_are_left_out(ZERO_F32, strips, 9);
-    logits_match(odd, 2, 2);
-    logits_match(own, 2, 1);
-    logits_match(strips, 1, 2);
+    check_gradients(odd, 2, 1);
+    check_gradients(own, 2, 2);
+    check_gradients(own, 1, 5); /* more threads than tiles */
+    check_gradients(strips, 9, 2);
+    check_frozen(ZERO_F32, odd, 2, 16);
+    check_frozen(ZERO_F32, strips, 9, 16);
+    check_logits(odd, 2, 2);
+    check_logits(own, 2, 1);
+    check_logits(strips, 1, 2);
     struct gpt_config wide = {.layers = 2,
                               .width = 192,
                               .heads = 3,
@@ -369,15 +96,15 @@ int main(void) {
                               .tied = true,
                               .layer_norm_epsilon = 1e-5,
                               .initializer_range = 0.02};
-    bits_repeat(ZERO_F32, wide, 9, 2, 5); /* 15 tiles: two groups in the head */
-    bits_repeat(ZERO_F32, own, 2, 1, 1);
+    check_bits(ZERO_F32, wide, 9, 2, 5); /* 15 tiles: two groups in the head */
+    check_bits(ZERO_F32, own, 2, 1, 1);
     zero_engine *engine = fake_engine_create(ZERO_BF16, 1, 1);
     if (!gpt_engine_problem(engine)) { /* a processor that has bf16 */
-        bf16_is_near(odd, 2, 1);
-        bf16_is_near(own, 1, 5);
-        bf16_is_near(strips, 9, 2);
-        frozen_ones_are_left_out(ZERO_BF16, odd, 2);
-        bits_repeat(ZERO_BF16, wide, 9, 2, 5);
+        check_bf16(odd, 2, 1);
+        check_bf16(own, 1, 5);
+        check_bf16(strips, 9, 2);
+        check_frozen(ZERO_BF16, odd, 2, 16);
+        check_bits(ZERO_BF16, wide, 9, 2, 5);
     }
     zero_engine_destroy(engine);
     fp16_is_refused(odd);

@@ -34,7 +34,7 @@ static void check_gelu(const struct kernels *k, uint32_t width) {
     fill(x0, -12, 12), fill(bias, -1, 1), fill(dy, -1, 1);
     memcpy(x, x0, sizeof x0);
     x[ROWS * width] = y[ROWS * width] = sums[width] = 777; /* nothing past the end is written */
-    k->bias_gelu(y, x, bias, ROWS, width);
+    k->mlp[GELU].forward(y, x, bias, ROWS, width);
     for (uint32_t i = 0; i < ROWS * width; i++) {
         check_near("biased", k, width, x[i], (double)x0[i] + bias[i % width]);
         check_near("gelu", k, width, y[i], gelu(x[i]));
@@ -42,7 +42,7 @@ static void check_gelu(const struct kernels *k, uint32_t width) {
     float input[ALL];
     memcpy(input, x, sizeof input), memcpy(y, dy, ROWS * width * sizeof(float)),
         memset(sums, 0, width * sizeof(float));
-    k->gelu_backward(x, y, sums, ROWS, width);
+    k->mlp[GELU].backward(x, y, sums, ROWS, width);
     for (uint32_t i = 0; i < ROWS * width; i++) {
         check_near("gelu again", k, width, y[i], gelu(input[i]));
         check_near("gelu's gradient", k, width, x[i], dy[i] * gelu_slope(input[i]));
@@ -112,10 +112,10 @@ static void check_norm(const struct kernels *k, uint32_t width) {
     float x[ALL], y[ALL], z[ALL], gain[ALL], bias[ALL], mean[ROWS], rstd[ROWS], dy[ALL], skip[ALL], dx[ALL];
     float dgain[WIDE] = {0}, dbias[WIDE] = {0};
     fill(x, 1, 5), fill(gain, .5, 2), fill(bias, -1, 1), fill(dy, -1, 1), fill(skip, -1, 1);
-    k->norm(y, mean, rstd, x, gain, bias, ROWS, width, 1e-2f);
-    k->norm_again(z, x, mean, rstd, gain, bias, ROWS, width);
+    k->norm[LAYER_NORM].forward(y, mean, rstd, x, gain, bias, ROWS, width, 1e-2f);
+    k->norm[LAYER_NORM].again(z, x, mean, rstd, gain, bias, ROWS, width);
     CHECK_BYTES(z, y, ROWS * width * sizeof(float));
-    k->norm_backward(dx, dgain, dbias, skip, dy, x, mean, rstd, gain, ROWS, width);
+    k->norm[LAYER_NORM].backward(dx, dgain, dbias, skip, dy, x, mean, rstd, gain, ROWS, width);
     for (uint32_t r = 0; r < ROWS; r++) {
         const float *row = x + r * width;
         double m = 0, v = 0, g = 0, gn = 0;
@@ -136,6 +136,85 @@ static void check_norm(const struct kernels *k, uint32_t width) {
     }
     for (uint32_t c = 0; c < width; c++)
         check_near("gain's", k, width, dgain[c], 0), check_near("bias's", k, width, dbias[c], 0);
+}
+
+static void check_rms_norm(const struct kernels *k, uint32_t width) {
+    float x[ALL], y[ALL + 1], z[ALL], gain[ALL], rstd[ROWS], dy[ALL], skip[ALL], dx[ALL + 1],
+        dgain[WIDE] = {0};
+    fill(x, 1, 5), fill(gain, .5, 2), fill(dy, -1, 1), fill(skip, -1, 1);
+    y[ROWS * width] = dx[ROWS * width] = 777;
+    k->norm[RMS_NORM].forward(y, NULL, rstd, x, gain, NULL, ROWS, width, 1e-2f);
+    k->norm[RMS_NORM].again(z, x, NULL, rstd, gain, NULL, ROWS, width);
+    CHECK_BYTES(z, y, ROWS * width * sizeof(float));
+    k->norm[RMS_NORM].backward(dx, dgain, NULL, skip, dy, x, NULL, rstd, gain, ROWS, width);
+    for (uint32_t r = 0; r < ROWS; r++) {
+        const float *row = x + r * width;
+        double square = 0, gn = 0;
+        for (uint32_t c = 0; c < width; c++) square += (double)row[c] * row[c] / width;
+        double s = 1 / sqrt(square + 1e-2);
+        for (uint32_t c = 0; c < width; c++) {
+            gn += (double)dy[r * width + c] * gain[c] * row[c] * s / width;
+            check_near("RMS norm", k, width, y[r * width + c], row[c] * s * gain[c]);
+        }
+        for (uint32_t c = 0; c < width; c++) {
+            double n = row[c] * s, d = (double)dy[r * width + c] * gain[c];
+            check_near("RMS norm's gradient", k, width, dx[r * width + c],
+                       skip[r * width + c] + (d - n * gn) * s);
+            dgain[c] -= (float)(dy[r * width + c] * n);
+        }
+    }
+    for (uint32_t c = 0; c < width; c++) check_near("RMS gain's", k, width, dgain[c], 0);
+    CHECK_DOUBLE(y[ROWS * width], 777, 0);
+    CHECK_DOUBLE(dx[ROWS * width], 777, 0);
+}
+
+static double silu(double x) { return x / (1 + exp(-x)); }
+
+/* Columns of half a width: gate and value are side by side. */
+static void check_swiglu(const struct kernels *k, uint32_t width) {
+    float x[ALL + 1], x0[ALL], y[ALL + 1], dy[ALL];
+    uint32_t columns = (width + 1) / 2;
+    if (2 * columns > WIDE) columns--;
+    fill(x0, -12, 12), fill(dy, -1, 1);
+    memcpy(x, x0, sizeof x0);
+    x[2 * ROWS * columns] = y[ROWS * columns] = 777;
+    k->mlp[SWIGLU].forward(y, x, NULL, ROWS, columns);
+    CHECK_BYTES(x, x0, 2 * ROWS * columns * sizeof(float));
+    CHECK_DOUBLE(y[ROWS * columns], 777, 0);
+    float forward[ALL];
+    memcpy(forward, y, sizeof forward), memcpy(y, dy, ROWS * columns * sizeof(float));
+    k->mlp[SWIGLU].backward(x, y, NULL, ROWS, columns);
+    for (uint32_t i = 0; i < ROWS * columns; i++) {
+        uint32_t at = i / columns * 2 * columns + i % columns;
+        double gate = x0[at], value = x0[at + columns],
+               slope = (silu(gate + 1e-5) - silu(gate - 1e-5)) / 2e-5;
+        check_near("SwiGLU", k, columns, forward[i], silu(gate) * value);
+        check_near("SwiGLU again", k, columns, y[i], forward[i]);
+        check_near("gate's gradient", k, columns, x[at], dy[i] * value * slope);
+        check_near("value's gradient", k, columns, x[at + columns], dy[i] * silu(gate));
+    }
+    CHECK_DOUBLE(x[2 * ROWS * columns], 777, 0);
+}
+
+/* Pairs turn, and turn back. */
+static void check_rotate(const struct kernels *k, uint32_t half) {
+    enum { HEADS = 2 };
+    float x[2 * HEADS * WIDE + 1], x0[2 * HEADS * WIDE], cosine[WIDE] = {0}, sine[WIDE] = {0};
+    uint32_t all = 2 * HEADS * half;
+    for (uint32_t i = 0; i < all; i++) x[i] = x0[i] = uniform(-3, 3);
+    for (uint32_t i = 0; i < half; i++) cosine[i] = cosf((float)i), sine[i] = sinf((float)i);
+    x[all] = 777;
+    k->rotate(x, cosine, sine, HEADS, half, false);
+    for (uint32_t i = 0; i < all; i++) {
+        uint32_t pair = i % half, first = i / (2 * half) * 2 * half + pair;
+        double a = x0[first], b = x0[first + half];
+        bool second = i % (2 * half) >= half;
+        check_near("turned", k, half, x[i],
+                   second ? b * cos(pair) + a * sin(pair) : a * cos(pair) - b * sin(pair));
+    }
+    k->rotate(x, cosine, sine, HEADS, half, true);
+    for (uint32_t i = 0; i < all; i++) check_near("turned back", k, half, x[i], x0[i]);
+    CHECK_DOUBLE(x[all], 777, 0);
 }
 
 static void check_cross_entropy(const struct kernels *k, uint32_t width) {
@@ -193,6 +272,7 @@ int main(void) {
         for (uint32_t i = 0; i < sizeof widths / sizeof *widths; i++) {
             check_bf16(k, widths[i]), check_gelu(k, widths[i]), check_softmax(k, widths[i]),
                 check_norm(k, widths[i]);
+            check_rms_norm(k, widths[i]), check_swiglu(k, widths[i]), check_rotate(k, widths[i]);
             check_cross_entropy(k, widths[i]), check_sums(k, widths[i]), check_transpose(k, widths[i]);
         }
     }

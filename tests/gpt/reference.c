@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "tests/gpt/reference_llama.h"
+
 struct model {
     const struct gpt_config *c;
     reference_get_fn get;
@@ -92,22 +94,40 @@ static double row_loss(struct model *m, const double *x, const double *w, int ta
     return log(total) - wanted;
 }
 
-double reference_loss(const struct gpt_config *config, reference_get_fn get, void *user, uint32_t batch,
-                      uint32_t length, const int32_t *tokens, const int32_t *targets, double *logits) {
-    struct model m = {config, get, user, ""};
-    int width = (int)config->width, rows = (int)(batch * length);
-    double *x = malloc(sizeof(double) * rows * width), *n = malloc(sizeof(double) * rows * width), loss = 0;
-    const double *wte = tensor(&m, "wte.weight"), *wpe = tensor(&m, "wpe.weight");
+/* What enters the last norm. */
+static void gpt2_stream(struct model *m, uint32_t batch, uint32_t length, const int32_t *tokens, double *x) {
+    int width = (int)m->c->width, rows = (int)(batch * length);
+    const double *wte = tensor(m, "wte.weight"), *wpe = tensor(m, "wpe.weight");
     for (int r = 0; r < rows; r++)
         for (int i = 0; i < width; i++)
             x[r * width + i] = wte[tokens[r] * width + i] + wpe[r % (int)length * width + i];
-    for (uint32_t i = 0; i < config->layers; i++) {
-        snprintf(m.prefix, sizeof m.prefix, "h.%u.", i);
-        block(&m, (int)batch, (int)length, x);
+    for (uint32_t i = 0; i < m->c->layers; i++) {
+        snprintf(m->prefix, sizeof m->prefix, "h.%u.", i);
+        block(m, (int)batch, (int)length, x);
     }
-    m.prefix[0] = 0;
-    norm(&m, x, tensor(&m, "ln_f.weight"), tensor(&m, "ln_f.bias"), rows, n);
-    const double *head = config->tied ? wte : tensor(&m, "lm_head.weight");
+    m->prefix[0] = 0;
+}
+
+static void llama_stream(struct model *m, uint32_t batch, uint32_t length, const int32_t *tokens, double *x) {
+    int width = (int)m->c->width, rows = (int)(batch * length);
+    const double *embedding = tensor(m, "model.embed_tokens.weight");
+    for (int i = 0; i < rows * width; i++) x[i] = embedding[tokens[i / width] * width + i % width];
+    reference_llama_blocks(m->c, m->get, m->user, (int)batch, (int)length, x);
+}
+
+double reference_loss(const struct gpt_config *config, reference_get_fn get, void *user, uint32_t batch,
+                      uint32_t length, const int32_t *tokens, const int32_t *targets, double *logits) {
+    struct model m = {config, get, user, ""};
+    int width = (int)config->width, rows = (int)(batch * length), llama = config->architecture == GPT_LLAMA;
+    double *x = malloc(sizeof(double) * rows * width), *n = malloc(sizeof(double) * rows * width), loss = 0;
+    (llama ? llama_stream : gpt2_stream)(&m, batch, length, tokens, x);
+    if (llama)
+        reference_rms_norm(config, x, tensor(&m, "model.norm.weight"), rows, n);
+    else
+        norm(&m, x, tensor(&m, "ln_f.weight"), tensor(&m, "ln_f.bias"), rows, n);
+    const double *head = tensor(&m, !config->tied ? "lm_head.weight"
+                                    : llama       ? "model.embed_tokens.weight"
+                                                  : "wte.weight");
     for (int r = 0; r < rows; r++)
         loss +=
             row_loss(&m, n + r * width, head, targets[r], logits ? logits + r * (int)config->vocab : NULL) /

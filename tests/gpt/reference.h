@@ -1,5 +1,5 @@
-/* GPT-2's forward in double and in plain loops, written apart from tools/gpt: what its results are checked
- * against. */
+/* The forward of GPT-2 and of Llama in double and in plain loops, written apart from tools/gpt: what its results are
+ * checked against. */
 #ifndef ZERO_TESTS_GPT_REFERENCE_H
 #define ZERO_TESTS_GPT_REFERENCE_H
 

@@ -5,6 +5,8 @@
 #include <fenv.h>
 
 #include "kernels/norm.h"
+#include "kernels/quantize.h"
+#include "kernels/span.h"
 #include "tests/check.h"
 #include "tests/kernels/optimizer_run.h"
 
@@ -15,6 +17,8 @@ struct results {
     double block, span;
     float wide[SMALL];
     uint16_t half[SMALL];
+    float added[SMALL], decoded[SMALL];
+    uint8_t code[2 * SMALL];
 };
 
 static struct results plain, strange;
@@ -28,6 +32,12 @@ static void run(struct results *r, const struct optimizer *optimizer, uint32_t t
     r->span = norm_span(r->shard.master, DTYPE_F32, COUNT);
     cast(r->half, DTYPE_F16, r->shard.master, DTYPE_F32, SMALL);
     cast(r->wide, DTYPE_F32, r->half, DTYPE_F16, SMALL);
+    memcpy(r->added, r->shard.master, sizeof r->added);
+    span_scale(r->added, 1.0f / 3, SMALL);
+    span_add(r->added, r->shard.state[0], SMALL);
+    quantize(r->code, r->shard.master, DTYPE_F32, SMALL, 8);
+    dequantize(r->decoded, DTYPE_F32, r->code, SMALL, 8);
+    dequantize_part(r->decoded, r->code, SMALL, 8, 0, SMALL, true);
 }
 
 /* Denormals everywhere: weights, states and fp16 gradients. */
@@ -47,7 +57,10 @@ static void compare(const char *what) {
                CHECK_BYTES(&strange.block, &plain.block, sizeof plain.block) &
                CHECK_BYTES(&strange.span, &plain.span, sizeof plain.span) &
                CHECK_BYTES(strange.half, plain.half, sizeof plain.half) &
-               CHECK_BYTES(strange.wide, plain.wide, sizeof plain.wide);
+               CHECK_BYTES(strange.wide, plain.wide, sizeof plain.wide) &
+               CHECK_BYTES(strange.added, plain.added, sizeof plain.added) &
+               CHECK_BYTES(strange.code, plain.code, quantize_bytes(SMALL, 8)) &
+               CHECK_BYTES(strange.decoded, plain.decoded, sizeof plain.decoded);
     if (!same) fprintf(stderr, "  %s\n", what);
 }
 

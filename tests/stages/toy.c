@@ -97,6 +97,22 @@ void toy_pass(struct toy *t, bool evaluating, const char *skip) {
     hazards(t, from);
 }
 
+void toy_pass_again(struct toy *t, uint32_t segment) {
+    uint32_t from = t->out.count, uses = t->policy.uses;
+    policy_pass(&t->policy, false, ++t->micro == t->policy.micro_steps, &t->out);
+    for (uint32_t q = 0; q < 2 * uses; q++) {
+        uint32_t last = 2 * uses - 1 - q;
+        bool ends = q > uses && (last + 1) % segment == 0;
+        for (uint32_t use = last + 1 - segment; ends && use <= last; use++) {
+            policy_recompute(&t->policy, use, q, &t->out);
+            policy_recomputed(&t->policy, use, &t->out);
+        }
+        policy_begin(&t->policy, q, &t->out);
+        policy_end(&t->policy, &t->out);
+    }
+    hazards(t, from);
+}
+
 void toy_step(struct toy *t, bool skipped) {
     uint32_t from = t->out.count;
     policy_agree(&t->policy, &t->out);
@@ -117,6 +133,7 @@ static const char *verb(const struct toy *t, const struct operation *op) {
         [OP_COMPUTE] = "forward", [OP_GATHER] = "gather", [OP_REDUCE] = "reduce", [OP_RELEASE] = "release",
         [OP_UPDATE] = "update",   [OP_COPY] = "copy",     [OP_CLEAR] = "clear",   [OP_AGREE] = "step"};
     if (op->kind == OP_COMPUTE && policy_backward(&t->policy, op->use)) return "backward";
+    if (op->kind == OP_COMPUTE && op->use >= 2 * t->policy.uses) return "again";
     if (op->object == OBJECT_GRAD && op->kind == OP_GATHER) return "gather-gradient";
     if (op->object == OBJECT_GRAD && op->kind == OP_RELEASE) return "release-gradient";
     return verbs[op->kind];

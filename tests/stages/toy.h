@@ -33,6 +33,9 @@ void toy_tied(struct toy *toy, enum stage_index stage, const uint32_t mesh[AXES]
 void toy_fill(struct toy *toy);
 /* One pass over all uses whose first region's name is not in `skip` ("ac"). */
 void toy_pass(struct toy *toy, bool evaluating, const char *skip);
+/* One training pass that recomputes: before the backward of every `segment`-th unit but the last unit, counted from the
+ * first, the forwards of the `segment` units up to it. */
+void toy_pass_again(struct toy *toy, uint32_t segment);
 void toy_step(struct toy *toy, bool skipped);
 void toy_flush(struct toy *toy);
 

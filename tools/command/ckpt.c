@@ -165,9 +165,11 @@ const struct command command_ckpt = {
         "  diff     which parameters and optimizer states differ, in how many elements and by how much;\n"
         "           exit status 1 if any does\n"
         "  export   its weights as Hugging Face's model.safetensors and config.json, in a new directory OUT\n"
-        "  import   a GPT-2 of Hugging Face (a directory) or of llm.c (a .bin, version 3 or 5), as the "
-        "first\n"
-        "           checkpoint in OUT: with OUT = RUN/checkpoints, `zero train --run RUN --resume` goes on "
+        "  import   a GPT-2 or Llama of Hugging Face (a directory), or a GPT-2 of llm.c (a .bin, version 3 "
+        "or 5), as "
+        "the\n"
+        "           first checkpoint in OUT: with OUT = RUN/checkpoints, `zero train --run RUN --resume` "
+        "goes on "
         "from it",
     .options = options,
     .run = run,

@@ -9,9 +9,9 @@
 static const char *plural(uint64_t count) { return count == 1 ? "" : "s"; }
 
 static void report_model(const struct gpt_config *model) {
-    progress_line("model     GPT-2, %s parameters: %u layers, %u wide, %u heads, context %u, vocabulary %u%s",
-                  format_count((double)gpt_parameters(model)).chars, model->layers, model->width,
-                  model->heads, model->context, model->vocab, model->tied ? ", tied head" : "");
+    progress_line("model     %s, %s parameters: %u layers, %u wide, %u heads, context %u, vocabulary %u%s",
+                  gpt_title(model), format_count((double)gpt_parameters(model)).chars, model->layers,
+                  model->width, model->heads, model->context, model->vocab, model->tied ? ", tied head" : "");
 }
 
 static void report_training(const struct job *job, const zero_engine *engine, uint64_t steps) {

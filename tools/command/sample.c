@@ -34,12 +34,7 @@ static char *configuration(const struct manifest *m, uint64_t seed) {
             ", \"optimizer\": {\"type\": \"SGD\"}, ",
             seed);
     fputs("\"model\": {", f);
-    const char *comma = "";
-    for (uint32_t i = 0; i < m->config.count; i++) {
-        const struct manifest_entry *e = &m->config.entry[i];
-        if (strncmp(e->key, "model.", 6) == 0)
-            fprintf(f, "%s\"%s\": %s", comma, e->key + 6, e->value), comma = ", ";
-    }
+    weights_print_model(f, m, true, " ", NULL);
     fputs("}}", f);
     fclose(f);
     return text;
@@ -63,11 +58,18 @@ static zero_status sample(const char *json, const char *path, struct job *job, s
     return status;
 }
 
+/* Activations for as many tokens as there will be, where the model's parameters do not depend on it. */
+static void fit_context(struct job *job) {
+    uint64_t tokens = job->sample + (job->prompt ? strlen(job->prompt) : 0) + 1;
+    if (gpt_any_context(&job->model) && tokens < job->model.context) job->model.context = (uint32_t)tokens;
+}
+
 static zero_status open_model(const char *json, const char *path, struct job *job, struct zero_error *error) {
     zero_status status = config_read(json, &job->config, error);
     if (!status) status = config_resolve(&job->config, 1, error);
     if (status) return status;
     job->model = weights_model(&job->config.model);
+    fit_context(job);
     job->is_text = job->model.vocab <= 256;
     const char *problem = gpt_config_problem(&job->model);
     if (problem) return error_set(error, ZERO_E_CONFIG, "%s: the model: %s", path, problem);

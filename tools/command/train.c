@@ -190,6 +190,8 @@ static int train(const struct arguments *arguments, const struct launch *launch)
                            arguments->config);
     if (status == ZERO_OK) {
         job.model = weights_model(&job.config.model);
+        job.model.recompute = (uint32_t)job.config.recompute.blocks;
+        job.model.recompute_on_cpu = job.config.recompute.on_cpu;
         status = check_model(&job.config, &job.model, arguments->config, &error);
     }
     int result;

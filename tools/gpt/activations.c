@@ -9,16 +9,32 @@ enum { LINE_BYTES = 64, HUGE_BYTES = 2 << 20 };
 
 /* Arrays start on lines of their own, a few lines past a multiple of the page: arrays read side by side then do not
  * fall into the same sets of the cache. */
-static void *take(struct activations *a, uint64_t count, uint64_t element_bytes) {
-    uint64_t start = a->bytes;
+static void *take_from(struct arena *arena, uint64_t count, uint64_t element_bytes) {
+    uint64_t start = arena->bytes;
     uint64_t bytes = (count * element_bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
-    a->bytes += bytes + 5 * LINE_BYTES;
-    return a->memory ? (char *)a->memory + start : NULL;
+    arena->bytes += bytes + 5 * LINE_BYTES;
+    return arena->memory ? (char *)arena->memory + start : NULL;
+}
+
+static void *take(struct activations *a, uint64_t count, uint64_t element_bytes) {
+    return take_from(&a->device, count, element_bytes);
 }
 
 static float *take_floats(struct activations *a, uint64_t count) { return take(a, count, sizeof(float)); }
 
 static uint32_t round_up(uint32_t x, uint32_t to) { return (x + to - 1) / to * to; }
+
+static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+/* Elements of the unit that has most of them. */
+static uint64_t widest_unit(const struct gpt_config *c, bool vectors_alone) {
+    struct gpt_config untied = *c; /* a tied head has its gradient all the same */
+    untied.tied = false;
+    uint64_t most = declared_elements(&untied, 0, vectors_alone);
+    for (uint32_t unit = 1; unit <= c->layers + 1; unit += c->layers) /* blocks are alike */
+        most = larger(most, declared_elements(&untied, unit, vectors_alone));
+    return most;
+}
 
 static void plan_sizes(struct activations *a, const struct gpt_config *c, uint32_t batch, uint32_t threads) {
     a->rows = batch * c->context;
@@ -29,88 +45,125 @@ static void plan_sizes(struct activations *a, const struct gpt_config *c, uint32
     uint32_t head_tiles = threads > HEAD_TILES ? threads : HEAD_TILES;
     if (head_tiles > a->tiles) head_tiles = a->tiles;
     a->head_rows = head_tiles * a->tile_rows;
-    a->partial_stride = 9ull * c->width + c->inner + LINE_BYTES / sizeof(float);
+    a->partial_stride = widest_unit(c, true) + LINE_BYTES / sizeof(float);
     a->strip_stride = round_up(c->context, 16) + 16;
-    a->strip_elements =
-        2ull * QUERY_ROWS * a->strip_stride + 2ull * c->context * (c->width / c->heads) + QUERY_ROWS;
+    a->strip_elements = 2ull * QUERY_ROWS * a->strip_stride + 2ull * c->context * c->head_width + QUERY_ROWS;
     a->strip_elements = (a->strip_elements + 15) / 16 * 16;
+}
+
+static struct statistics plan_statistics(struct activations *a, const struct gpt_config *c) {
+    struct statistics s = {0};
+    if (kernels_best()->norm[architecture_of(c)->norm].centred) s.mean = take_floats(a, a->rows);
+    s.rstd = take_floats(a, a->rows);
+    return s;
 }
 
 static void plan_saved(struct activations *a, struct saved *s, const struct gpt_config *c, uint32_t batch) {
     uint64_t rows = a->rows;
     s->middle = take_floats(a, rows * c->width);
-    s->qkv = take_floats(a, rows * c->width * 3);
-    s->mixed = take_floats(a, rows * c->width);
-    s->inner = take_floats(a, rows * c->inner);
+    s->qkv = take_floats(a, rows * extent_of(c, QKV));
+    s->mixed = take_floats(a, rows * extent_of(c, QUERY));
+    s->wide = take_floats(a, rows * projection_outputs(c, PROJECT_WIDEN));
     s->lse = take_floats(a, (uint64_t)batch * c->heads * c->context);
-    s->mean1 = take_floats(a, rows), s->rstd1 = take_floats(a, rows);
-    s->mean2 = take_floats(a, rows), s->rstd2 = take_floats(a, rows);
+    s->norm1 = plan_statistics(a, c);
+    s->norm2 = plan_statistics(a, c);
 }
 
 /* Used as all rows by tile, or as a tile by thread: so room for the last tile's missing rows, and for every
  * thread. */
-static void plan_scratch(struct activations *a, const struct gpt_config *c, uint32_t threads) {
+static void plan_scratch(struct activations *a, const struct gpt_config *c, uint32_t threads, bool bf16) {
     uint64_t whole = (uint64_t)(threads > a->tiles ? threads : a->tiles) * a->tile_rows;
     for (int i = 0; i < 2; i++) a->gradient[i] = take_floats(a, whole * c->width);
-    a->mixed_gradient = take_floats(a, whole * c->width);
+    a->mixed_gradient = take_floats(a, whole * extent_of(c, QUERY));
     a->norm1 = take_floats(a, whole * c->width);
     a->norm2 = take_floats(a, whole * c->width);
-    a->gelu = take_floats(a, whole * c->inner);
-    a->turned_qkv = take_floats(a, 3ull * c->width * c->width);
-    a->turned_project = take_floats(a, (uint64_t)c->width * c->width);
-    a->turned_widen = take_floats(a, (uint64_t)c->width * c->inner);
-    a->turned_narrow = take_floats(a, (uint64_t)c->width * c->inner);
+    a->inner = take_floats(a, whole * c->inner);
+    for (uint32_t i = 0; i < PROJECTIONS && !bf16; i++)
+        a->turned[i] =
+            take_floats(a, extent_of(c, architecture_of(c)->projection[i].inputs) * projection_outputs(c, i));
     a->logits = take_floats(a, (uint64_t)a->head_rows * c->vocab);
     a->partial = take_floats(a, a->tiles * a->partial_stride);
     a->strips = take_floats(a, threads * a->strip_elements);
 }
 
-static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
+/* Elements of what is rounded for gradients of weights, in each row: of a block's phases, and of the head. */
+static uint64_t rounded_columns(const struct gpt_config *c) {
+    uint64_t last = projection_right(c, PROJECT_QKV), middle = 0;
+    for (uint32_t i = 0; i < PROJECTIONS; i++) middle += i == PROJECT_QKV ? 0 : projection_right(c, i);
+    return larger(larger(last, middle), c->width);
+}
 
 static void plan_bf16(struct activations *a, const struct gpt_config *c, uint32_t threads) {
-    uint64_t width = c->width, vectors = 9 * width + c->inner;
-    uint64_t block = 4 * width * width + 2 * width * c->inner + vectors;
-    uint64_t embedding = width * ((uint64_t)c->vocab + c->context), head = width * ((uint64_t)c->vocab + 2);
-    uint64_t widest = larger(larger(c->inner, 3 * width), c->vocab);
+    uint64_t widest = larger(c->width, c->vocab);
+    for (uint32_t i = 0; i < PROJECTIONS; i++)
+        widest = larger(
+            widest, larger(extent_of(c, architecture_of(c)->projection[i].inputs), projection_outputs(c, i)));
     a->operand_elements = larger(a->tile_rows * widest, (uint64_t)a->rows * PANEL_ROWS);
-    a->wide_params = take_floats(a, vectors);
-    a->wide_grads = take_floats(a, larger(block, larger(embedding, head)));
+    a->wide_params = take_floats(a, widest_unit(c, true));
+    a->wide_grads = take_floats(a, widest_unit(c, false));
     a->operands = take(a, threads * a->operand_elements, sizeof *a->operands);
-    a->rounded = take(a, a->rows * larger(c->inner + 2 * width, 3 * width), sizeof *a->rounded);
+    a->rounded = take(a, a->rows * rounded_columns(c), sizeof *a->rounded);
+}
+
+/* What enters block `i`: kept, or in a place that all segments share. */
+static float *plan_residual(struct activations *a, const struct gpt_config *c, uint32_t i) {
+    uint32_t segment = c->recompute ? c->recompute : 1;
+    bool last = i == c->layers, kept = i % segment == 0;
+    if (!last && !kept && i >= segment) return a->device.memory ? a->residual[i % segment] : NULL;
+    struct arena *arena = c->recompute && c->recompute_on_cpu && kept && !last ? &a->cpu : &a->device;
+    return take_from(arena, (uint64_t)a->rows * c->width, sizeof(float));
+}
+
+static void plan_blocks(struct activations *a, const struct gpt_config *c, uint32_t batch) {
+    uint32_t places = c->recompute && c->recompute < c->layers ? c->recompute : c->layers;
+    a->residual = take(a, c->layers + 1, sizeof *a->residual);
+    a->saved = take(a, c->layers, sizeof *a->saved);
+    struct saved unplaced;
+    for (uint32_t i = 0; i <= c->layers; i++) {
+        float *residual = plan_residual(a, c, i);
+        if (a->device.memory) a->residual[i] = residual;
+        if (i < places) plan_saved(a, a->device.memory ? &a->saved[i] : &unplaced, c, batch);
+        if (i >= places && i < c->layers && a->device.memory) a->saved[i] = a->saved[i % places];
+    }
 }
 
 static void plan(struct activations *a, const struct gpt_config *c, uint32_t batch, uint32_t threads,
                  bool bf16) {
     plan_sizes(a, c, batch, threads);
-    a->bytes = 0;
-    a->residual = take(a, c->layers + 1, sizeof *a->residual);
-    a->saved = take(a, c->layers, sizeof *a->saved);
-    struct saved unplaced;
-    for (uint32_t i = 0; i <= c->layers; i++) {
-        float *residual = take_floats(a, (uint64_t)a->rows * c->width);
-        if (a->memory) a->residual[i] = residual;
-        if (i < c->layers) plan_saved(a, a->memory ? &a->saved[i] : &unplaced, c, batch);
+    a->device.bytes = a->cpu.bytes = 0;
+    plan_blocks(a, c, batch);
+    if (architecture_of(c)->rotary) {
+        a->cosine = take_floats(a, (uint64_t)c->context * (c->head_width / 2));
+        a->sine = take_floats(a, (uint64_t)c->context * (c->head_width / 2));
     }
-    a->final_mean = take_floats(a, a->rows), a->final_rstd = take_floats(a, a->rows);
+    a->norm = plan_statistics(a, c);
     a->row_loss = take(a, a->rows, sizeof *a->row_loss);
-    plan_scratch(a, c, threads);
+    plan_scratch(a, c, threads, bf16);
     if (bf16) plan_bf16(a, c, threads);
+}
+
+static zero_status allocate(struct arena *arena) {
+    if (arena->bytes == 0) return ZERO_OK;
+    if (posix_memalign(&arena->memory, HUGE_BYTES, arena->bytes)) {
+        arena->memory = NULL;
+        return ZERO_E_MEMORY;
+    }
+    madvise(arena->memory, arena->bytes, MADV_HUGEPAGE); /* fewer misses of the TLB; only a wish */
+    return ZERO_OK;
 }
 
 zero_status activations_create(struct activations *a, const struct gpt_config *config, uint32_t batch,
                                uint32_t threads, bool bf16) {
     memset(a, 0, sizeof *a);
     plan(a, config, batch, threads, bf16);
-    if (posix_memalign(&a->memory, HUGE_BYTES, a->bytes)) {
-        a->memory = NULL;
-        return ZERO_E_MEMORY;
-    }
-    madvise(a->memory, a->bytes, MADV_HUGEPAGE); /* fewer misses of the TLB; only a wish */
-    plan(a, config, batch, threads, bf16);
-    return ZERO_OK;
+    zero_status status = allocate(&a->device);
+    if (!status) status = allocate(&a->cpu);
+    if (!status) plan(a, config, batch, threads, bf16);
+    return status;
 }
 
 void activations_destroy(struct activations *a) {
-    free(a->memory);
+    free(a->device.memory);
+    free(a->cpu.memory);
     memset(a, 0, sizeof *a);
 }

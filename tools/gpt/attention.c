@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "tools/gpt/matmul.h"
+#include "tools/gpt/rotary.h"
 
 /* One head of one sequence: pointers to its first row; rows are qkv_ld and mixed_ld apart. */
 struct head {
@@ -12,23 +13,24 @@ struct head {
     float scale;
 };
 
-static struct head find(const struct gpt *gpt, const struct saved *saved, uint32_t index) {
-    uint32_t heads = gpt->config.heads, width = gpt->config.width, length = gpt->pass.length;
-    uint32_t sequence = index / heads, head = index % heads, head_width = width / heads;
-    uint64_t offset = (uint64_t)sequence * length * width + head * head_width;
-    float *qkv = saved->qkv + (uint64_t)sequence * length * width * 3 + head * head_width;
+static struct head find(const struct gpt *gpt, const struct saved *saved, uint32_t sequence, uint32_t head) {
+    const struct gpt_config *c = &gpt->config;
+    uint32_t length = gpt->pass.length, width = c->head_width, group = c->heads / c->kv_heads;
+    uint64_t query = extent_of(c, QUERY), key = extent_of(c, KEY), ld = extent_of(c, QKV);
+    uint64_t row = (uint64_t)sequence * length, offset = row * query + (uint64_t)head * width;
+    float *qkv = saved->qkv + row * ld, *keys = qkv + query + (uint64_t)(head / group) * width;
     return (struct head){
-        .query = qkv,
-        .key = qkv + width,
-        .value = qkv + 2 * width,
-        .qkv_ld = 3ull * width,
+        .query = qkv + (uint64_t)head * width,
+        .key = keys,
+        .value = keys + key,
+        .qkv_ld = ld,
         .mixed = saved->mixed + offset,
-        .mixed_ld = width,
+        .mixed_ld = query,
         .offset = offset,
-        .lse = saved->lse + (uint64_t)index * length,
+        .lse = saved->lse + ((uint64_t)sequence * c->heads + head) * length,
         .length = length,
-        .width = head_width,
-        .scale = 1 / sqrtf((float)head_width),
+        .width = width,
+        .scale = 1 / sqrtf((float)width),
     };
 }
 
@@ -44,7 +46,7 @@ static void score(struct gpt *gpt, const struct head *h, uint32_t first, float *
 }
 
 void attention_forward(struct gpt *gpt, const struct saved *saved, uint32_t index, uint32_t thread) {
-    struct head h = find(gpt, saved, index);
+    struct head h = find(gpt, saved, index / gpt->config.heads, index % gpt->config.heads);
     uint32_t stride = gpt->activations.strip_stride;
     float *scores = gpt->activations.strips + thread * gpt->activations.strip_elements;
     for (uint32_t first = 0; first < h.length; first += QUERY_ROWS) {
@@ -67,8 +69,8 @@ static struct scratch scratch_of(const struct gpt *gpt, uint32_t thread) {
     struct scratch s = {.stride = a->strip_stride, .p = a->strips + thread * a->strip_elements};
     s.dp = s.p + QUERY_ROWS * s.stride;
     s.dkey = s.dp + QUERY_ROWS * s.stride;
-    s.dvalue = s.dkey + gpt->config.context * (gpt->config.width / gpt->config.heads);
-    s.dots = s.dvalue + gpt->config.context * (gpt->config.width / gpt->config.heads);
+    s.dvalue = s.dkey + (uint64_t)gpt->config.context * gpt->config.head_width;
+    s.dots = s.dvalue + (uint64_t)gpt->config.context * gpt->config.head_width;
     return s;
 }
 
@@ -92,16 +94,26 @@ static void strip_backward(struct gpt *gpt, const struct head *h, const struct s
            query, h->qkv_ld);
 }
 
-/* From the last strip to the first: the last one sees all keys, so it overwrites what the others add to. */
+/* From the last strip to the first: the last one sees all keys, so that of the first head it overwrites what the
+ * others add to. */
 void attention_backward(struct gpt *gpt, const struct saved *saved, const float *gradient, uint32_t index,
                         uint32_t thread) {
-    struct head h = find(gpt, saved, index);
+    uint32_t sequence = index / gpt->config.kv_heads, keys = index % gpt->config.kv_heads;
+    uint32_t group = gpt->config.heads / gpt->config.kv_heads;
     struct scratch s = scratch_of(gpt, thread);
-    uint32_t strips = (h.length + QUERY_ROWS - 1) / QUERY_ROWS;
-    for (uint32_t i = strips; i-- > 0;)
-        strip_backward(gpt, &h, &s, gradient + h.offset, i * QUERY_ROWS, i + 1 == strips ? 0 : 1);
+    struct head h = {0};
+    for (uint32_t member = 0; member < group; member++) {
+        h = find(gpt, saved, sequence, keys * group + member);
+        uint32_t strips = (h.length + QUERY_ROWS - 1) / QUERY_ROWS;
+        for (uint32_t i = strips; i-- > 0;)
+            strip_backward(gpt, &h, &s, gradient + h.offset, i * QUERY_ROWS,
+                           member == 0 && i + 1 == strips ? 0 : 1);
+    }
     for (uint32_t row = 0; row < h.length; row++) {
         gpt->kernels->scale_add(h.key + row * h.qkv_ld, s.dkey + (uint64_t)row * h.width, 0, h.width);
         gpt->kernels->scale_add(h.value + row * h.qkv_ld, s.dvalue + (uint64_t)row * h.width, 0, h.width);
     }
+    float *queries = h.query - (uint64_t)(group - 1) * h.width; /* h is the last of them */
+    rotary_turn(gpt, queries, h.qkv_ld, group, 0, h.length, true);
+    rotary_turn(gpt, h.key, h.qkv_ld, 1, 0, h.length, true);
 }

@@ -7,10 +7,11 @@
 #include "tools/gpt/model.h"
 
 /* Task index = sequence * heads + head, for parallel_run's scheduling. saved->qkv, with bias -> saved->mixed,
- * lse. */
+ * lse. A row of qkv is all heads' queries, then the keys, then the values. Where there are fewer of those, each serves
+ * as many queries' heads in turn (Ainslie et al. 2023, grouped-query attention). */
 void attention_forward(struct gpt *gpt, const struct saved *saved, uint32_t index, uint32_t thread);
 
-/* `gradient` of saved->mixed, [rows][width] -> saved->qkv becomes its own gradient. */
+/* Task index = sequence * kv_heads + head of keys. `gradient` of saved->mixed -> saved->qkv becomes its own gradient. */
 void attention_backward(struct gpt *gpt, const struct saved *saved, const float *gradient, uint32_t index,
                         uint32_t thread);
 

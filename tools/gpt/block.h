@@ -1,4 +1,4 @@
-/* What the block's forward and backward share: the arrays of one tile. */
+/* What the block's forward and backward share. */
 #ifndef ZERO_TOOLS_GPT_BLOCK_H
 #define ZERO_TOOLS_GPT_BLOCK_H
 
@@ -10,9 +10,11 @@ struct block {
     struct unit *unit;
     const struct saved *saved;
     const float *input; /* residual[index] */
-    float *output;      /* forward: residual[index + 1] */
+    float *output;      /* forward: residual[index + 1]; NULL: nobody reads it */
     float *gradient;    /* backward: of the output; then of the input */
     float *middle_gradient;
+    uint32_t query, qkv, inner,
+        wide; /* columns: of mixed, of qkv, of the MLP's middle, of what comes before it */
 };
 
 static inline struct block block_at(struct gpt *gpt, uint32_t index) {
@@ -20,16 +22,23 @@ static inline struct block block_at(struct gpt *gpt, uint32_t index) {
                           .unit = &gpt->blocks[index],
                           .saved = &gpt->activations.saved[index],
                           .input = gpt->activations.residual[index],
-                          .output = gpt->activations.residual[index + 1]};
+                          .output = gpt->activations.residual[index + 1],
+                          .query = (uint32_t)extent_of(&gpt->config, QUERY),
+                          .qkv = (uint32_t)extent_of(&gpt->config, QKV),
+                          .inner = gpt->config.inner,
+                          .wide = (uint32_t)projection_outputs(&gpt->config, PROJECT_WIDEN)};
 }
 
-/* A vector. */
+/* A vector; NULL: the architecture has no such one. */
 static inline const float *param(const struct block *b, enum block_param index) {
     return b->unit->view[index].param;
 }
 
-static inline struct matrix weight(const struct block *b, enum block_param index, uint64_t ld) {
-    return weight_of(b->gpt, &b->unit->view[index], ld, PLAIN);
+static inline struct norm first_norm(const struct block *b) {
+    return (struct norm){&b->unit->view[NORM1_WEIGHT], &b->unit->view[NORM1_BIAS], &b->saved->norm1};
+}
+static inline struct norm second_norm(const struct block *b) {
+    return (struct norm){&b->unit->view[NORM2_WEIGHT], &b->unit->view[NORM2_BIAS], &b->saved->norm2};
 }
 
 #endif

@@ -1,23 +1,33 @@
-/* x -> m = x + project(attention(norm1(x))) -> m + narrow(gelu(widen(norm2(m)))), in three phases: tiles up to the
+/* x -> m = x + project(attention(norm1(x))) -> m + narrow(mlp(widen(norm2(m)))), in three phases: tiles up to the
  * queries, keys and values; heads; tiles to the end. */
+#include <string.h>
+
 #include "engine/zero.h"
 #include "tools/gpt/attention.h"
 #include "tools/gpt/block.h"
-#include "tools/gpt/matmul.h"
 #include "tools/gpt/parallel.h"
+#include "tools/gpt/projection.h"
+#include "tools/gpt/rotary.h"
+
+/* y = x + bias in every row, of `width` columns; without a bias y = x. */
+static void add_bias(const struct block *b, enum block_param bias, const float *x, uint32_t rows, float *y) {
+    uint32_t width = b->gpt->config.width;
+    if (param(b, bias))
+        b->gpt->kernels->bias_add(y, x, param(b, bias), rows, width);
+    else
+        memcpy(y, x, (size_t)rows * width * sizeof *y);
+}
 
 static void before_attention(void *context, uint32_t index, uint32_t thread) {
     struct block *b = context;
     struct gpt *gpt = b->gpt;
-    const struct kernels *k = gpt->kernels;
     uint32_t width = gpt->config.width, first = tile_first(gpt, index), rows = tile_rows(gpt, index);
     float *norm = gpt->activations.norm1 + (uint64_t)tile_first(gpt, thread) * width;
-    float *qkv = b->saved->qkv + (uint64_t)first * width * 3;
-    k->norm(norm, b->saved->mean1 + first, b->saved->rstd1 + first, b->input + (uint64_t)first * width,
-            param(b, NORM1_WEIGHT), param(b, NORM1_BIAS), rows, width, (float)gpt->config.layer_norm_epsilon);
-    product(gpt, thread, rows, 3 * width, width, norm, weight(b, QKV_WEIGHT, 3ull * width), 0, qkv,
-            3ull * width);
-    k->bias_add(qkv, qkv, param(b, QKV_BIAS), rows, 3 * width);
+    float *qkv = b->saved->qkv + (uint64_t)first * b->qkv;
+    norm_forward(gpt, first_norm(b), first, rows, b->input + (uint64_t)first * width, norm);
+    projection_forward(b, PROJECT_QKV, thread, rows, norm, 0, qkv);
+    if (param(b, QKV_BIAS)) gpt->kernels->bias_add(qkv, qkv, param(b, QKV_BIAS), rows, b->qkv);
+    rotary_turn(gpt, qkv, b->qkv, gpt->config.heads + gpt->config.kv_heads, first, rows, false);
 }
 
 static void attention(void *context, uint32_t index, uint32_t thread) {
@@ -28,31 +38,33 @@ static void attention(void *context, uint32_t index, uint32_t thread) {
 static void after_attention(void *context, uint32_t index, uint32_t thread) {
     struct block *b = context;
     struct gpt *gpt = b->gpt;
-    const struct kernels *k = gpt->kernels;
-    uint32_t width = gpt->config.width, wide = gpt->config.inner;
-    uint32_t first = tile_first(gpt, index), rows = tile_rows(gpt, index);
-    uint64_t at = (uint64_t)first * width;
-    float *middle = b->saved->middle + at, *inner = b->saved->inner + (uint64_t)first * wide;
-    float *norm = gpt->activations.norm2 + (uint64_t)tile_first(gpt, thread) * width;
-    float *gelu = gpt->activations.gelu + (uint64_t)tile_first(gpt, thread) * wide;
+    const struct activations *a = &gpt->activations;
+    uint32_t width = gpt->config.width, first = tile_first(gpt, index), rows = tile_rows(gpt, index);
+    uint64_t at = (uint64_t)first * width, scratch = tile_first(gpt, thread);
+    float *middle = b->saved->middle + at, *wide = b->saved->wide + (uint64_t)first * b->wide;
+    float *norm = a->norm2 + scratch * width, *inner = a->inner + scratch * b->inner;
 
-    k->bias_add(middle, b->input + at, param(b, PROJECT_BIAS), rows, width);
-    product(gpt, thread, rows, width, width, b->saved->mixed + at, weight(b, PROJECT_WEIGHT, width), 1,
-            middle, width);
-    k->norm(norm, b->saved->mean2 + first, b->saved->rstd2 + first, middle, param(b, NORM2_WEIGHT),
-            param(b, NORM2_BIAS), rows, width, (float)gpt->config.layer_norm_epsilon);
-    product(gpt, thread, rows, wide, width, norm, weight(b, WIDEN_WEIGHT, wide), 0, inner, wide);
-    k->bias_gelu(gelu, inner, param(b, WIDEN_BIAS), rows, wide);
-    k->bias_add(b->output + at, middle, param(b, NARROW_BIAS), rows, width);
-    product(gpt, thread, rows, width, wide, gelu, weight(b, NARROW_WEIGHT, width), 1, b->output + at, width);
+    add_bias(b, PROJECT_BIAS, b->input + at, rows, middle);
+    projection_forward(b, PROJECT_MIXED, thread, rows, b->saved->mixed + (uint64_t)first * b->query, 1,
+                       middle);
+    norm_forward(gpt, second_norm(b), first, rows, middle, norm);
+    projection_forward(b, PROJECT_WIDEN, thread, rows, norm, 0, wide);
+    gpt->kernels->mlp[gpt->architecture->mlp].forward(inner, wide, param(b, WIDEN_BIAS), rows, b->inner);
+    if (!b->output) return;
+    add_bias(b, NARROW_BIAS, middle, rows, b->output + at);
+    projection_forward(b, PROJECT_NARROW, thread, rows, inner, 1, b->output + at);
 }
 
-zero_status block_forward(struct gpt *gpt, uint32_t index) {
+zero_status block_recompute(struct gpt *gpt, uint32_t index, bool output) {
     struct block b = block_at(gpt, index);
+    if (!output) b.output = NULL;
     zero_status status = unit_forward_begin(gpt, b.unit);
     if (status) return status;
+    projection_turn(&b, false);
     parallel_run(gpt->threads, gpt->pass.tiles, before_attention, &b);
     parallel_run(gpt->threads, gpt->pass.batch * gpt->config.heads, attention, &b);
     parallel_run(gpt->threads, gpt->pass.tiles, after_attention, &b);
     return zero_forward_end(b.unit->handle);
 }
+
+zero_status block_forward(struct gpt *gpt, uint32_t index) { return block_recompute(gpt, index, true); }

@@ -1,4 +1,4 @@
-/* Token and position embeddings. */
+/* The embeddings of tokens, and of positions where the architecture has a table of them. */
 #include <string.h>
 
 #include "engine/zero.h"
@@ -22,10 +22,15 @@ static void forward_tile(void *context, uint32_t index, uint32_t thread) {
                       *position = &gpt->embedding.view[POSITION_WEIGHT];
     float *wide = gpt->activations.norm1 + thread * (uint64_t)gpt->activations.tile_rows * width;
     uint32_t first = tile_first(gpt, index), end = first + tile_rows(gpt, index);
-    for (uint32_t row = first; row < end; row++)
-        gpt->kernels->add(gpt->activations.residual[0] + row * width,
-                          table_row(gpt, token, (uint64_t)gpt->pass.tokens[row], wide),
-                          table_row(gpt, position, row % gpt->pass.length, wide + width), width);
+    for (uint32_t row = first; row < end; row++) {
+        float *to = gpt->activations.residual[0] + row * width;
+        const float *embedded = table_row(gpt, token, (uint64_t)gpt->pass.tokens[row], wide);
+        if (position->count)
+            gpt->kernels->add(to, embedded, table_row(gpt, position, row % gpt->pass.length, wide + width),
+                              width);
+        else
+            memcpy(to, embedded, width * sizeof *to);
+    }
 }
 
 zero_status embedding_forward(struct gpt *gpt) {
@@ -41,13 +46,13 @@ struct backward {
 };
 
 /* Adds each row's gradient to the row of the table that it came from; the positions' is the row's place. */
-static void add_rows(const struct backward *b, const struct view *table, uint64_t table_rows,
-                     const int32_t *tokens, uint64_t first, uint64_t count) {
+static void add_rows(const struct backward *b, const struct view *table, const int32_t *tokens,
+                     uint64_t first, uint64_t count) {
     const struct gpt *gpt = b->gpt;
     uint64_t width = gpt->config.width;
     if (!table->grad) return; /* frozen */
     if (!table->add)
-        for (uint64_t i = 0; i < table_rows; i++) memset(table->grad + i * width + first, 0, count * 4);
+        for (uint64_t i = 0; i < table->rows; i++) memset(table->grad + i * width + first, 0, count * 4);
     for (uint32_t row = 0; row < gpt->pass.rows; row++) {
         uint64_t at = tokens ? (uint64_t)tokens[row] : row % gpt->pass.length;
         float *to = table->grad + at * width + first;
@@ -55,14 +60,14 @@ static void add_rows(const struct backward *b, const struct view *table, uint64_
     }
 }
 
-/* A task owns some columns of both tables and adds up all rows in order: the same bits on any schedule. */
+/* A task owns some columns of the tables and adds up all rows in order: the same bits on any schedule. */
 static void backward_columns(void *context, uint32_t index, uint32_t thread) {
     const struct backward *b = context;
-    const struct gpt *gpt = b->gpt;
-    uint64_t width = gpt->config.width, first = (uint64_t)index * COLUMNS_PER_TASK;
+    const struct unit *unit = &b->gpt->embedding;
+    uint64_t width = b->gpt->config.width, first = (uint64_t)index * COLUMNS_PER_TASK;
     uint64_t count = width - first < COLUMNS_PER_TASK ? width - first : COLUMNS_PER_TASK;
-    add_rows(b, &gpt->embedding.view[TOKEN_WEIGHT], gpt->config.vocab, gpt->pass.tokens, first, count);
-    add_rows(b, &gpt->embedding.view[POSITION_WEIGHT], gpt->config.context, NULL, first, count);
+    add_rows(b, &unit->view[TOKEN_WEIGHT], b->gpt->pass.tokens, first, count);
+    if (unit->view[POSITION_WEIGHT].count) add_rows(b, &unit->view[POSITION_WEIGHT], NULL, first, count);
 }
 
 zero_status embedding_backward(struct gpt *gpt, const float *gradient) {

@@ -45,8 +45,11 @@ static int ends_with(const char *text, const char *end) {
 }
 
 static int is_norm(const char *param) {
-    return ends_with(param, "ln_1.weight") || ends_with(param, "ln_2.weight") ||
-           ends_with(param, "ln_f.weight");
+    static const char *const norms[] = {"ln_1.weight", "ln_2.weight", "ln_f.weight", "layernorm.weight",
+                                        "model.norm.weight"};
+    for (size_t i = 0; i < sizeof norms / sizeof *norms; i++)
+        if (ends_with(param, norms[i])) return 1;
+    return 0;
 }
 
 void gpt_fill(void *user, const char *param, uint64_t first, uint64_t count, float *out) {

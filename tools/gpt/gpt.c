@@ -6,23 +6,32 @@
 
 #include "tools/gpt/model.h"
 #include "tools/gpt/parallel.h"
+#include "tools/gpt/rotary.h"
 
-struct gpt_config gpt_complete(const struct gpt_config *config) {
-    struct gpt_config c = *config;
-    if (!c.inner) c.inner = 4 * c.width;
-    return c;
+static const char *rotary_problem(const struct gpt_config *config) {
+    struct gpt_config c = gpt_complete(config);
+    const struct gpt_rope *r = &c.rope;
+    if (c.head_width % 2) return "rotary positions turn pairs of columns: the width of a head must be even";
+    if (!(r->theta > 0)) return "the rotary positions' theta must be above 0";
+    if (r->factor > 0 && !(r->high > r->low && r->low > 0 && r->original_context))
+        return "the rotary positions' scaling needs 0 < low_freq_factor < high_freq_factor and the original "
+               "context";
+    return NULL;
 }
 
 const char *gpt_config_problem(const struct gpt_config *c) {
     if (!c->layers || !c->width || !c->heads || !c->context || !c->vocab)
         return "layers, width, heads, context and vocabulary must be at least 1";
-    if (c->width % c->heads) return "the width must be a multiple of the number of heads";
+    if (!c->head_width && c->width % c->heads) return "the width must be a multiple of the number of heads";
+    if (c->kv_heads && c->heads % c->kv_heads)
+        return "the number of heads must be a multiple of the number of key-value heads";
     if (c->width > 1 << 20 || c->inner > 1 << 24 || c->context > 1 << 24 || c->layers > 1 << 16 ||
         c->vocab > 1 << 28)
         return "a size of the model is beyond any GPT";
-    if (!(c->layer_norm_epsilon > 0)) return "the layer norm's epsilon must be above 0";
+    if (!(c->layer_norm_epsilon > 0)) return "the norms' epsilon must be above 0";
+    if ((uint64_t)c->heads * c->head_width > 1 << 20) return "a size of the model is beyond any GPT";
     if (!(c->initializer_range >= 0)) return "the initializer range must not be negative";
-    return NULL;
+    return architecture_of(c)->rotary ? rotary_problem(c) : NULL;
 }
 
 const char *gpt_engine_problem(const zero_engine *engine) {
@@ -37,11 +46,16 @@ static zero_status build(struct gpt *gpt) {
     zero_status status =
         activations_create(&gpt->activations, &gpt->config, gpt->batch, gpt->threads, gpt->bf16);
     if (status) return status;
+    rotary_fill(&gpt->activations, &gpt->config);
     gpt->blocks = calloc(gpt->config.layers, sizeof *gpt->blocks);
     if (!gpt->blocks) return ZERO_E_MEMORY;
     status = declare_units(gpt);
-    return status ? status
-                  : zero_engine_reserve(gpt->engine, ZERO_DEVICE, gpt->activations.bytes, "activations");
+    if (!status)
+        status = zero_engine_reserve(gpt->engine, ZERO_DEVICE, gpt->activations.device.bytes, "activations");
+    if (!status && gpt->activations.cpu.bytes)
+        status =
+            zero_engine_reserve(gpt->engine, ZERO_CPU, gpt->activations.cpu.bytes, "activation checkpoints");
+    return status;
 }
 
 zero_status gpt_create(zero_engine *engine, const struct gpt_config *config, uint32_t batch,
@@ -53,6 +67,7 @@ zero_status gpt_create(zero_engine *engine, const struct gpt_config *config, uin
     if (!gpt) return ZERO_E_MEMORY;
     gpt->engine = engine;
     gpt->config = gpt_complete(config);
+    gpt->architecture = architecture_of(config);
     gpt->batch = batch;
     gpt->threads = zero_engine_threads(engine);
     gpt->bf16 = zero_engine_dtype(engine) == ZERO_BF16;
@@ -75,10 +90,9 @@ void gpt_destroy(struct gpt *gpt) {
 
 double gpt_flops_per_token(const struct gpt_config *config) {
     struct gpt_config c = gpt_complete(config);
-    double width = c.width, per_block = width * 4 * width + 2 * width * c.inner;
-    double weights = c.layers * per_block + width * c.vocab;
-    double seen = (c.context + 1) / 2.;
-    return 6 * weights + c.layers * 2 * 6 * seen * width;
+    double block = (double)(declared_elements(&c, 1, false) - declared_elements(&c, 1, true));
+    double weights = c.layers * block + (double)c.width * c.vocab, seen = (c.context + 1) / 2.;
+    return 6 * weights + c.layers * 2 * 6 * seen * (double)extent_of(&c, QUERY);
 }
 
 static int in_vocabulary(const struct gpt *gpt, const int32_t *tokens) {
@@ -118,12 +132,24 @@ static uint32_t trained_blocks(const struct gpt *gpt) {
     return gpt->config.layers - first;
 }
 
+/* Before the backward of block `last`: the blocks of the segment that it ends. */
+static zero_status recompute(struct gpt *gpt, uint32_t last) {
+    uint32_t segment = gpt->config.recompute;
+    bool ends = segment && (last + 1) % segment == 0 && last + 1 < gpt->config.layers;
+    zero_status status = ZERO_OK;
+    for (uint32_t i = last + 1 - segment; ends && i <= last && !status; i++)
+        status = block_recompute(gpt, i, i < last);
+    return status;
+}
+
 static zero_status backward(struct gpt *gpt, double *out_loss) {
     float *gradient = NULL;
     uint32_t blocks = trained_blocks(gpt);
     zero_status status = head_backward(gpt, out_loss, &gradient);
-    for (uint32_t i = gpt->config.layers; i-- > gpt->config.layers - blocks && !status;)
-        status = block_backward(gpt, i, gradient, &gradient);
+    for (uint32_t i = gpt->config.layers; i-- > gpt->config.layers - blocks && !status;) {
+        status = recompute(gpt, i);
+        if (!status) status = block_backward(gpt, i, gradient, &gradient);
+    }
     if (status || !zero_unit_trains(gpt->embedding.handle)) return status;
     return embedding_backward(gpt, gradient);
 }

@@ -1,7 +1,9 @@
-/* A GPT trained through engine/zero.h and nothing else: GPT-2's architecture (Radford et al. 2019; the model
- * of Hugging Face's "gpt2"): learned positions, pre-LayerNorm blocks, tanh GELU, optionally tied head. Units:
- * "embedding" (wte, wpe), "h.0" ... "h.N-1" (one per block), "head" (ln_f and lm_head, or the tied wte). Owns
- * activations (one allocation, declared with zero_engine_reserve); borrows the engine. Threads: the rank's
+/* A GPT trained through engine/zero.h and nothing else, in one of two architectures, with a tied head or its own:
+ *   GPT-2 (Radford et al. 2019; Hugging Face's "gpt2"): learned positions, LayerNorm, tanh GELU, biases;
+ *   Llama (Touvron et al. 2023; Hugging Face's "llama"): rotary positions (Su et al. 2021), RMSNorm, SwiGLU,
+ *   grouped queries, no biases.
+ * Units: "embedding", "h.0" ... "h.N-1" (one per block), "head" (the last norm, and the head or the tied embedding). Owns
+ * activations (one allocation per tier, declared with zero_engine_reserve); borrows the engine. Threads: the rank's
  * own thread; OpenMP inside, zero_engine_threads() wide. The bits of losses and gradients depend on the
  * model, the batch, the machine and the library versions, not on the schedule; nor on the number of threads
  * while there are at most 8 of them and at least 128 rows (batch * context) for each. */
@@ -13,10 +15,29 @@
 
 #include "engine/zero.h"
 
+enum gpt_architecture { GPT_GPT2, GPT_LLAMA };
+
+/* Rotary positions: pair i of a head's columns turns by position * theta^(-2 i / head_width). factor above 0: Llama 3's
+ * scaling (Hugging Face's rope_type "llama3"), which slows what turns less than `low` times in `original_context`
+ * down by `factor`, leaves what turns more than `high` times, and blends in between. */
+struct gpt_rope {
+    double theta, factor, low, high;
+    uint32_t original_context;
+};
+
 struct gpt_config {
+    enum gpt_architecture architecture;
     uint32_t layers, width, heads, context, vocab, inner; /* inner: of the MLP; 0: 4 * width */
+    uint32_t kv_heads, head_width;                        /* 0: heads, width / heads */
+    struct gpt_rope rope;                                 /* Llama */
     bool tied;                                            /* the head is the token embedding */
-    double layer_norm_epsilon, initializer_range;
+    double layer_norm_epsilon, initializer_range;         /* epsilon: of either kind of norm */
+
+    /* Recomputation (Chen et al. 2016): of every so many blocks only what enters the first is kept from forward to
+     * backward, and they are computed again; 0: all activations are kept. The same bits in every case. The last
+     * blocks are not computed again, as theirs are still there. on_cpu: what is kept counts as the cpu tier's. */
+    uint32_t recompute;
+    bool recompute_on_cpu;
 };
 
 struct gpt;
@@ -28,12 +49,18 @@ const char *gpt_config_problem(const struct gpt_config *config);
 const char *gpt_engine_problem(const zero_engine *engine);
 
 /* Declares the units and parameters (before commit) and reserves activations for batches of `batch` sequences
- * of config->context tokens. Tensor names are Hugging Face's: "wte.weight", "h.0.attn.c_attn.weight" ... The
- * tied head is "lm_head.weight", tied to "wte.weight". ZERO_E_ARGUMENT: see gpt_config_problem; batch *
+ * of config->context tokens. Tensor names and layouts are Hugging Face's: "wte.weight", "h.0.attn.c_attn.weight"
+ * ..., or "model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.weight" ... The tied head is "lm_head.weight",
+ * tied to the token embedding. ZERO_E_ARGUMENT: see gpt_config_problem; batch *
  * context is below 2^31. ZERO_E_UNSUPPORTED: see gpt_engine_problem. */
 zero_status gpt_create(zero_engine *engine, const struct gpt_config *config, uint32_t batch,
                        struct gpt **out);
 void gpt_destroy(struct gpt *gpt);
+
+const char *gpt_title(const struct gpt_config *config); /* of the architecture */
+
+/* No parameter depends on config->context: it only bounds a sequence, and sizes activations. */
+bool gpt_any_context(const struct gpt_config *config);
 
 /* The distinct parameters, in the order in which gpt_create adds them; false past the last. */
 struct gpt_param {
@@ -52,9 +79,9 @@ uint64_t gpt_parameters(const struct gpt_config *config); /* distinct elements *
 double gpt_flops_per_token(const struct gpt_config *config);
 
 /* A zero_fill_fn; `user` points to struct gpt_init. An element's value depends on the seed, the parameter's
- * name and the element's index alone: normal with deviation initializer_range, less by sqrt(2 layers) for the
- * projections onto the residual stream; 1 for the norms' weights, 0 for biases (Radford et al. 2019,
- * section 2.3). */
+ * name and the element's index alone: normal with deviation initializer_range, of GPT-2 less by sqrt(2 layers) for the
+ * projections onto the residual stream (Radford et al. 2019, section 2.3; Hugging Face's Llama has them alike); 1 for
+ * the norms' weights, 0 for biases. */
 struct gpt_init {
     uint64_t seed;
     struct gpt_config config;

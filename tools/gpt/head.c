@@ -1,7 +1,5 @@
 /* The final norm, the logits and the loss. Logits exist for a group of tiles at a time, in one buffer that their
  * gradient then takes over; a weight's gradient is added up over groups. */
-#include <string.h>
-
 #include "engine/zero.h"
 #include "tools/gpt/matmul.h"
 #include "tools/gpt/model.h"
@@ -13,39 +11,34 @@ struct group {
     float *gradient; /* of the residual stream; NULL in evaluation */
 };
 
-static const float *head_param(const struct gpt *gpt, enum head_param index) {
-    return gpt->head.view[index].param;
+static struct matrix head_weight(const struct gpt *gpt, enum transpose form) {
+    return weight_of(gpt, &gpt->head.view[HEAD_WEIGHT], form);
 }
 
-static struct matrix head_weight(const struct gpt *gpt, enum transpose form) {
-    return weight_of(gpt, &gpt->head.view[HEAD_WEIGHT], gpt->config.width, form);
+static struct norm final_norm(const struct gpt *gpt) {
+    return (struct norm){&gpt->head.view[FINAL_WEIGHT], &gpt->head.view[FINAL_BIAS], &gpt->activations.norm};
+}
+
+static const float *stream_at(const struct gpt *gpt, uint32_t first) {
+    return gpt->activations.residual[gpt->config.layers] + (uint64_t)first * gpt->config.width;
 }
 
 /* norm and logits of `rows` rows from row `first`. */
 static void project(struct gpt *gpt, uint32_t thread, uint32_t first, uint32_t rows, float *norm,
                     float *logits) {
-    uint32_t width = gpt->config.width;
-    const struct activations *a = &gpt->activations;
-    gpt->kernels->norm(norm, a->final_mean + first, a->final_rstd + first,
-                       a->residual[gpt->config.layers] + (uint64_t)first * width,
-                       head_param(gpt, FINAL_WEIGHT), head_param(gpt, FINAL_BIAS), rows, width,
-                       (float)gpt->config.layer_norm_epsilon);
-    product(gpt, thread, rows, gpt->config.vocab, width, norm, head_weight(gpt, TRANSPOSED), 0, logits,
-            gpt->config.vocab);
+    uint32_t width = gpt->config.width, vocab = gpt->config.vocab;
+    norm_forward(gpt, final_norm(gpt), first, rows, stream_at(gpt, first), norm);
+    product(gpt, thread, rows, vocab, width, norm, width, head_weight(gpt, TRANSPOSED), 0, logits, vocab);
 }
 
 static void gradient_tile(struct gpt *gpt, uint32_t thread, uint32_t tile, const float *logits,
                           float *norm_gradient, float *dx) {
-    uint32_t width = gpt->config.width, first = tile_first(gpt, tile), rows = tile_rows(gpt, tile);
-    uint64_t at = (uint64_t)first * width;
-    const struct activations *a = &gpt->activations;
-    float *sums = tile_partial(gpt, tile);
-    product(gpt, thread, rows, width, gpt->config.vocab, logits, head_weight(gpt, PLAIN), 0, norm_gradient,
-            width);
-    partial_clear(gpt, tile, 2ull * width);
-    gpt->kernels->norm_backward(dx + at, sums, sums + width, NULL, norm_gradient,
-                                a->residual[gpt->config.layers] + at, a->final_mean + first,
-                                a->final_rstd + first, head_param(gpt, FINAL_WEIGHT), rows, width);
+    uint32_t width = gpt->config.width, vocab = gpt->config.vocab;
+    uint32_t first = tile_first(gpt, tile), rows = tile_rows(gpt, tile);
+    product(gpt, thread, rows, width, vocab, logits, vocab, head_weight(gpt, PLAIN), 0, norm_gradient, width);
+    partial_clear(gpt, &gpt->head, tile);
+    norm_backward(gpt, final_norm(gpt), first, rows, tile_partial(gpt, tile), NULL, norm_gradient,
+                  stream_at(gpt, first), dx + (uint64_t)first * width);
 }
 
 static void loss_tile(void *context, uint32_t index, uint32_t thread) {
@@ -79,12 +72,12 @@ static void weight_of_group(struct group *g, uint32_t tiles) {
     struct weight_gradient weight = {.gpt = gpt,
                                      .view = view,
                                      .add = view->add || g->first_tile > 0,
-                                     .input = gpt->activations.logits,
-                                     .output_gradient =
-                                         gpt->activations.norm1 + (uint64_t)first * gpt->config.width,
+                                     .left = gpt->activations.logits,
+                                     .left_ld = gpt->config.vocab,
+                                     .right = gpt->activations.norm1 + (uint64_t)first * gpt->config.width,
                                      .rows = tile_first(gpt, last) + tile_rows(gpt, last) - first,
-                                     .inputs = gpt->config.vocab,
-                                     .outputs = gpt->config.width,
+                                     .outer = gpt->config.vocab,
+                                     .inner = gpt->config.width,
                                      .rounded = gpt->activations.rounded};
     parallel_run(gpt->threads, weight_gradient_tiles(&weight), weight_gradient_round, &weight);
     parallel_run(gpt->threads, weight_gradient_panels(&weight), weight_gradient_panel, &weight);
@@ -113,12 +106,9 @@ zero_status head_backward(struct gpt *gpt, double *out_loss, float **out_gradien
     if (!status) status = zero_forward_end(gpt->head.handle);
     if (!status) status = unit_backward_begin(gpt, &gpt->head);
     if (status) return status;
-    uint32_t width = gpt->config.width;
     *out_gradient = gpt->activations.gradient[0];
     run_groups(gpt, *out_gradient);
-    const struct partial partials[] = {{&gpt->head.view[FINAL_WEIGHT], 0, width},
-                                       {&gpt->head.view[FINAL_BIAS], width, width}};
-    partial_finish(gpt, partials, 2);
+    partial_finish(gpt, &gpt->head);
     *out_loss = mean_loss(gpt);
     return unit_backward_end(gpt, &gpt->head);
 }

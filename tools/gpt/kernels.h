@@ -5,8 +5,39 @@
 #ifndef ZERO_TOOLS_GPT_KERNELS_H
 #define ZERO_TOOLS_GPT_KERNELS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+enum norm_kind { LAYER_NORM, RMS_NORM, NORM_KINDS };
+enum mlp_kind { GELU, SWIGLU, MLP_KINDS };
+
+/* LayerNorm, row by row: y = (x - mean) * rstd * gain + bias. RMSNorm (Zhang and Sennrich 2019) has neither mean nor
+ * bias, and its rstd is of x itself. */
+struct norm_kernels {
+    bool centred; /* it has a mean and a bias; else those arguments are NULL */
+
+    /* writes each row's mean and reciprocal standard deviation */
+    void (*forward)(float *y, float *mean, float *rstd, const float *x, const float *gain, const float *bias,
+                    uint32_t rows, uint32_t columns, float epsilon);
+    /* the same y again, from statistics that forward wrote */
+    void (*again)(float *y, const float *x, const float *mean, const float *rstd, const float *gain,
+                  const float *bias, uint32_t rows, uint32_t columns);
+    /* dx = skip + the gradient through the norm, where skip is the gradient of the path around it (NULL: none);
+     * adds to dgain and dbias */
+    void (*backward)(float *dx, float *dgain, float *dbias, const float *skip, const float *dy,
+                     const float *x, const float *mean, const float *rstd, const float *gain, uint32_t rows,
+                     uint32_t columns);
+};
+
+/* What stands between an MLP's products. GELU, in tanh's form, of one x; SwiGLU (Shazeer 2020): x is [rows][2 columns],
+ * gate and value side by side, y = gate / (1 + e^-gate) * value, and there is no bias (NULL). */
+struct mlp_kernels {
+    /* x += bias, then y = the activation of x, [rows][columns] */
+    void (*forward)(float *y, float *x, const float *bias, uint32_t rows, uint32_t columns);
+    /* exchanges meanings in place: x: input -> its gradient; y: the output's gradient -> output. Adds to dbias */
+    void (*backward)(float *x, float *y, float *dbias, uint32_t rows, uint32_t columns);
+};
 
 struct kernels {
     const char *name;
@@ -22,22 +53,13 @@ struct kernels {
     void (*bias_add)(float *y, const float *x, const float *bias, uint32_t rows, uint32_t columns);
     void (*column_sums)(float *sums, const float *x, uint32_t rows, uint32_t columns); /* adds to sums */
 
-    /* y = (x - mean) * rstd * gain + bias; writes each row's mean and reciprocal standard deviation */
-    void (*norm)(float *y, float *mean, float *rstd, const float *x, const float *gain, const float *bias,
-                 uint32_t rows, uint32_t columns, float epsilon);
-    /* the same y again, from statistics that norm wrote */
-    void (*norm_again)(float *y, const float *x, const float *mean, const float *rstd, const float *gain,
-                       const float *bias, uint32_t rows, uint32_t columns);
-    /* dx = skip + the gradient through the norm, where skip is the gradient of the path around it (NULL: none);
-     * adds to dgain and dbias */
-    void (*norm_backward)(float *dx, float *dgain, float *dbias, const float *skip, const float *dy,
-                          const float *x, const float *mean, const float *rstd, const float *gain,
-                          uint32_t rows, uint32_t columns);
+    struct norm_kernels norm[NORM_KINDS];
+    struct mlp_kernels mlp[MLP_KINDS];
 
-    /* x += bias, then y = gelu(x), in tanh's form */
-    void (*bias_gelu)(float *y, float *x, const float *bias, uint32_t rows, uint32_t columns);
-    /* exchanges meanings in place: x: input -> its gradient; y: the output's gradient -> output. Adds to dbias */
-    void (*gelu_backward)(float *x, float *y, float *dbias, uint32_t rows, uint32_t columns);
+    /* Each of `heads` heads, of 2 * half columns side by side, is turned: pairs (i, half + i) by an angle with this
+     * cosine[i] and sine[i]. `back`: by the negative angle. */
+    void (*rotate)(float *x, const float *cosine, const float *sine, uint32_t heads, uint32_t half,
+                   bool back);
 
     /* Row r of scores sees columns 0 ... first + r: they become probabilities, the others 0. lse: of each row, the
      * logarithm of the sum of exponentials. */

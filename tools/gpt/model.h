@@ -8,31 +8,19 @@
 #include <stdint.h>
 
 #include "tools/gpt/activations.h"
+#include "tools/gpt/architecture.h"
 #include "tools/gpt/gpt.h"
 #include "tools/gpt/kernels.h"
 #include "tools/gpt/matmul.h"
 
-enum embedding_param { TOKEN_WEIGHT, POSITION_WEIGHT, EMBEDDING_PARAMS };
-enum block_param {
-    NORM1_WEIGHT,
-    NORM1_BIAS,
-    QKV_WEIGHT,
-    QKV_BIAS,
-    PROJECT_WEIGHT,
-    PROJECT_BIAS,
-    NORM2_WEIGHT,
-    NORM2_BIAS,
-    WIDEN_WEIGHT,
-    WIDEN_BIAS,
-    NARROW_WEIGHT,
-    NARROW_BIAS,
-    BLOCK_PARAMS
-};
-enum head_param { FINAL_WEIGHT, FINAL_BIAS, HEAD_WEIGHT, HEAD_PARAMS };
-enum { UNIT_PARAMS_MAX = BLOCK_PARAMS };
-
-/* A parameter between begin and end, as the arithmetic sees it: where the engine has it, or an fp32 copy. */
+/* A parameter: what it is, and between begin and end where the arithmetic sees it: where the engine has it, or an fp32
+ * copy. One that the architecture has not has no elements. */
 struct view {
+    uint32_t rows, columns;
+    uint64_t count;
+    bool matrix;
+    uint32_t sums_at; /* of vectors: in a tile's partial sums */
+
     const void *param; /* fp32; bf16 compute: of matrices, bf16 */
     float *grad;       /* in backward; NULL: frozen */
     int add;           /* 0: grad is overwritten */
@@ -40,11 +28,9 @@ struct view {
 
 struct unit {
     zero_unit *handle;
-    zero_slot slot[UNIT_PARAMS_MAX]; /* indexed by the enums above */
+    zero_slot slot[UNIT_PARAMS_MAX]; /* indexed by architecture.h's enums */
     struct view view[UNIT_PARAMS_MAX];
-    uint64_t count[UNIT_PARAMS_MAX];
-    bool matrix[UNIT_PARAMS_MAX];
-    uint32_t params;
+    uint32_t sums; /* elements of all vectors */
 };
 
 /* One micro-step's batch: `batch` sequences of `length` tokens, rows = batch * length. */
@@ -57,6 +43,7 @@ struct pass {
 struct gpt {
     zero_engine *engine;
     struct gpt_config config;
+    const struct architecture *architecture;
     uint32_t batch, threads;
     bool bf16; /* compute: products of bf16 in fp32; all else is fp32 */
     const struct kernels *kernels;
@@ -66,8 +53,6 @@ struct gpt {
     atomic_int failed; /* a matrix product had no memory */
 };
 
-struct gpt_config gpt_complete(const struct gpt_config *config); /* defaults filled in */
-
 /* Adds the units and their parameters to the engine. */
 zero_status declare_units(struct gpt *gpt);
 
@@ -76,10 +61,23 @@ zero_status unit_forward_begin(struct gpt *gpt, struct unit *unit);
 zero_status unit_backward_begin(struct gpt *gpt, struct unit *unit);
 zero_status unit_backward_end(struct gpt *gpt, struct unit *unit);
 
-/* product.c: c[rows][n] = beta c + a[rows][k] weight, in the type of compute. */
-struct matrix weight_of(const struct gpt *gpt, const struct view *view, uint64_t ld, enum transpose form);
+/* product.c: c[rows][n] = beta c + a[rows][k] weight, in the type of compute; rows of a are lda apart. */
+struct matrix weight_of(const struct gpt *gpt, const struct view *view, enum transpose form);
 void product(struct gpt *gpt, uint32_t thread, uint32_t rows, uint32_t n, uint32_t k, const float *a,
-             struct matrix weight, float beta, float *c, uint64_t ldc);
+             uint64_t lda, struct matrix weight, float beta, float *c, uint64_t ldc);
+
+/* norm.c: a norm's parameters, and the statistics that its forward leaves for the backward. Rows are those from `first`
+ * on; the arrays begin there. `sums`: of the rows' tile. */
+struct norm {
+    const struct view *weight, *bias;
+    const struct statistics *statistics;
+};
+void norm_forward(const struct gpt *gpt, struct norm norm, uint32_t first, uint32_t rows, const float *x,
+                  float *y);
+void norm_again(const struct gpt *gpt, struct norm norm, uint32_t first, uint32_t rows, const float *x,
+                float *y);
+void norm_backward(const struct gpt *gpt, struct norm norm, uint32_t first, uint32_t rows, float *sums,
+                   const float *skip, const float *dy, const float *x, float *dx);
 
 /* embedding.c: residual[0] from tokens; the gradients from the residual stream's gradient. */
 zero_status embedding_forward(struct gpt *gpt);
@@ -88,6 +86,8 @@ zero_status embedding_backward(struct gpt *gpt, const float *gradient);
 /* block.c: residual[index] -> residual[index + 1]; `gradient` of the latter -> *out_gradient of the former, in the
  * other of activations.gradient. Backward consumes saved[index]. */
 zero_status block_forward(struct gpt *gpt, uint32_t index);
+zero_status block_recompute(struct gpt *gpt, uint32_t index,
+                            bool output); /* false: leaves saved[index] alone */
 zero_status block_backward(struct gpt *gpt, uint32_t index, float *gradient, float **out_gradient);
 
 /* head.c: the loss is computed tile group by tile group, so logits of all rows never exist. In training that
@@ -108,13 +108,14 @@ static inline float *tile_partial(const struct gpt *gpt, uint32_t index) {
     return gpt->activations.partial + index * gpt->activations.partial_stride;
 }
 
-/* partial.c: gradients that are sums over all rows. A tile adds up its own rows from 0; then the tiles are added in
- * order, so that neither the schedule nor the number of threads matters. */
-struct partial {
-    const struct view *view;
-    uint32_t first, count; /* elements of a tile's partial sums */
-};
-void partial_clear(const struct gpt *gpt, uint32_t tile, uint64_t count);
-void partial_finish(const struct gpt *gpt, const struct partial *partials, uint32_t count);
+/* partial.c: gradients of vectors, which are sums over all rows. A tile adds up its own rows from 0; then the tiles are
+ * added in order, so that neither the schedule nor the number of threads matters. */
+void partial_clear(const struct gpt *gpt, const struct unit *unit, uint32_t tile);
+void partial_finish(const struct gpt *gpt, const struct unit *unit);
+
+/* Where a vector's sums lie in its tile's; NULL: the architecture has no such vector. */
+static inline float *sums_of(float *sums, const struct view *view) {
+    return view->count ? sums + view->sums_at : NULL;
+}
 
 #endif

@@ -23,7 +23,7 @@ void phase_run(struct phase *phase, uint32_t threads) {
 }
 
 uint32_t weight_gradient_panels(const struct weight_gradient *w) {
-    return w->view->grad ? (w->inputs + PANEL_ROWS - 1) / PANEL_ROWS : 0; /* none: frozen */
+    return w->view->grad ? (w->outer + PANEL_ROWS - 1) / PANEL_ROWS : 0; /* none: frozen */
 }
 
 uint32_t weight_gradient_tiles(const struct weight_gradient *w) {
@@ -34,30 +34,28 @@ void weight_gradient_round(void *context, uint32_t index, uint32_t thread) {
     const struct weight_gradient *w = context;
     uint32_t first = index * TILE_ROWS_MAX,
              rows = w->rows - first < TILE_ROWS_MAX ? w->rows - first : TILE_ROWS_MAX;
-    uint64_t at = (uint64_t)first * w->outputs;
-    w->gpt->kernels->narrow(w->rounded + at, w->output_gradient + at, (size_t)rows * w->outputs);
+    uint64_t at = (uint64_t)first * w->inner;
+    w->gpt->kernels->narrow(w->rounded + at, w->right + at, (size_t)rows * w->inner);
 }
 
-/* Columns first ... first + count - 1 of the input, rounded, one after another in each row. */
+/* Columns first ... first + count - 1 of the left factor, rounded, one after another in each row. */
 static const uint16_t *rounded_panel(const struct weight_gradient *w, uint32_t first, uint32_t count,
                                      uint32_t thread) {
     uint16_t *panel = w->gpt->activations.operands + thread * w->gpt->activations.operand_elements;
     for (uint32_t row = 0; row < w->rows; row++)
-        w->gpt->kernels->narrow(panel + (uint64_t)row * count, w->input + (uint64_t)row * w->inputs + first,
-                                count);
+        w->gpt->kernels->narrow(panel + (uint64_t)row * count, w->left + row * w->left_ld + first, count);
     return panel;
 }
 
 void weight_gradient_panel(void *context, uint32_t index, uint32_t thread) {
     const struct weight_gradient *w = context;
     uint32_t first = index * PANEL_ROWS,
-             count = w->inputs - first < PANEL_ROWS ? w->inputs - first : PANEL_ROWS;
-    struct matrix input = transposed(w->input + first, w->inputs),
-                  gradient = plain(w->output_gradient, w->outputs);
+             count = w->outer - first < PANEL_ROWS ? w->outer - first : PANEL_ROWS;
+    struct matrix left = transposed(w->left + first, w->left_ld), right = plain(w->right, w->inner);
     if (w->gpt->bf16) {
-        input = narrowed(rounded_panel(w, first, count, thread), count, TRANSPOSED);
-        gradient = narrowed(w->rounded, w->outputs, PLAIN);
+        left = narrowed(rounded_panel(w, first, count, thread), count, TRANSPOSED);
+        right = narrowed(w->rounded, w->inner, PLAIN);
     }
-    matmul(&w->gpt->failed, count, w->outputs, w->rows, 1, input, gradient, w->add ? 1 : 0,
-           w->view->grad + (uint64_t)first * w->outputs, w->outputs);
+    matmul(&w->gpt->failed, count, w->inner, w->rows, 1, left, right, w->add ? 1 : 0,
+           w->view->grad + (uint64_t)first * w->inner, w->inner);
 }

@@ -9,7 +9,7 @@
 #include "tools/gpt/model.h"
 #include "tools/gpt/parallel.h"
 
-enum { PHASE_GROUPS_MAX = 6 };
+enum { PHASE_GROUPS_MAX = 8 };
 
 struct phase {
     struct {
@@ -24,16 +24,15 @@ struct phase {
 void phase_add(struct phase *phase, uint32_t count, parallel_fn task, void *context);
 void phase_run(struct phase *phase, uint32_t threads);
 
-/* The gradient of a weight stored as [inputs][outputs]: input^T output_gradient over `rows`, in panels of the
- * weight's rows. */
+/* The gradient of a weight [outer][inner]: left^T right over `rows`, in panels of the weight's rows. */
 struct weight_gradient {
     struct gpt *gpt;
     const struct view *view;
-    const float *input, *output_gradient; /* [rows][inputs], [rows][outputs] */
-    uint32_t rows, inputs, outputs;
+    const float *left, *right; /* [rows][outer], rows left_ld apart; [rows][inner] */
+    uint64_t left_ld;
+    uint32_t rows, outer, inner;
     int add;
-    uint16_t
-        *rounded; /* bf16: the output gradient, by weight_gradient_round, of which there is a task per tile */
+    uint16_t *rounded; /* bf16: right, by weight_gradient_round, of which there is a task per tile */
 };
 void weight_gradient_round(void *weight, uint32_t index, uint32_t thread);
 uint32_t weight_gradient_tiles(const struct weight_gradient *weight); /* 0: fp32 needs no rounding */

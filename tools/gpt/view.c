@@ -6,18 +6,21 @@
 
 static void view_params(struct gpt *gpt, struct unit *unit) {
     float *wide = gpt->activations.wide_params;
-    for (uint32_t i = 0; i < unit->params; i++) {
-        unit->view[i] = (struct view){unit->slot[i].param, unit->slot[i].grad, unit->slot[i].add};
-        if (!gpt->bf16 || unit->matrix[i]) continue;
-        gpt->kernels->widen(wide, unit->slot[i].param, unit->count[i]);
-        unit->view[i].param = wide;
-        wide += unit->count[i];
+    for (uint32_t i = 0; i < UNIT_PARAMS_MAX; i++) {
+        struct view *view = &unit->view[i];
+        view->param = unit->slot[i].param;
+        view->grad = unit->slot[i].grad;
+        view->add = unit->slot[i].add;
+        if (!gpt->bf16 || view->matrix || !view->count) continue;
+        gpt->kernels->widen(wide, unit->slot[i].param, view->count);
+        view->param = wide;
+        wide += view->count;
     }
 }
 
 static void view_grads(struct gpt *gpt, struct unit *unit) {
     float *wide = gpt->activations.wide_grads;
-    for (uint32_t i = 0; i < unit->params && gpt->bf16; wide += unit->count[i++])
+    for (uint32_t i = 0; i < UNIT_PARAMS_MAX && gpt->bf16; wide += unit->view[i++].count)
         unit->view[i].grad = unit->slot[i].grad ? wide : NULL, unit->view[i].add = 0;
 }
 
@@ -65,9 +68,9 @@ static void round_task(void *context, uint32_t index, uint32_t thread) {
 }
 
 zero_status unit_backward_end(struct gpt *gpt, struct unit *unit) {
-    for (uint32_t i = 0; i < unit->params && gpt->bf16; i++) {
+    for (uint32_t i = 0; i < UNIT_PARAMS_MAX && gpt->bf16; i++) {
         if (!unit->view[i].grad) continue;
-        struct rounding r = {gpt->kernels, &unit->slot[i], unit->view[i].grad, unit->count[i]};
+        struct rounding r = {gpt->kernels, &unit->slot[i], unit->view[i].grad, unit->view[i].count};
         parallel_run(gpt->threads, (uint32_t)((r.count + TASK_ELEMENTS - 1) / TASK_ELEMENTS), round_task, &r);
     }
     return zero_backward_end(unit->handle);

@@ -20,8 +20,25 @@ struct export {
     struct storage_file *file;
     uint32_t files;
     float *block;
-    bool is_gpt;
+    const struct family *family; /* NULL: it is of no GPT */
 };
+
+/* What transformers has in a directory of each architecture. */
+static const struct family {
+    const char *first;      /* parameter, by which a checkpoint's is known */
+    const char *class, *of; /* of all but the head: before its name here */
+    const char *vocabulary; /* its own; in another one there is no such end of text */
+    const char *more;       /* what config.json has beside the model block: no dropout was trained with */
+} families[] = {{"wte.weight", "GPT2LMHeadModel", "transformer.", "50257",
+                 ",\n  \"resid_pdrop\": 0.0,\n  \"embd_pdrop\": 0.0,\n  \"attn_pdrop\": 0.0"},
+                {"model.embed_tokens.weight", "LlamaForCausalLM", "", "32000", ""}};
+
+static const struct family *family_of(const struct manifest *m) {
+    if (!m->params || !manifest_config(m, "model.vocab_size")) return NULL;
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++)
+        if (strcmp(m->param[0].name, families[i].first) == 0) return &families[i];
+    return NULL;
+}
 
 /* ---- the layout ---- */
 
@@ -34,11 +51,10 @@ static void file_name(const struct export *x, uint32_t file, char out[64]) {
 
 static bool starts(const char *text, const char *with) { return strncmp(text, with, strlen(with)) == 0; }
 
-/* GPT2LMHeadModel's names: all but the head are its transformer's. */
 static void name_tensor(struct export *x, uint32_t i) {
     const struct manifest_param *p = &x->checkpoint.manifest.param[i];
-    bool prefix = x->is_gpt && !starts(p->name, "lm_head.");
-    snprintf(x->name[i], NAME_BYTES, "%s%s", prefix ? "transformer." : "", p->name);
+    bool prefix = x->family && !starts(p->name, "lm_head.");
+    snprintf(x->name[i], NAME_BYTES, "%s%s", prefix ? x->family->of : "", p->name);
     x->tensor[i] =
         (struct tensor){.name = x->name[i], .dtype = DTYPE_F32, .dims = p->dims, .count = p->count};
     memcpy(x->tensor[i].shape, p->shape, sizeof p->shape);
@@ -139,24 +155,25 @@ static zero_status write_index(struct export *x, struct zero_error *error) {
     return write_text(x, "model.safetensors.index.json", text, length, error);
 }
 
-/* What transformers needs beside the model block: no dropout was trained with, and the end of text is GPT-2's only in
- * its own vocabulary. */
+/* What belongs to the model: a key under its first name only, and no scaling where there is none. */
+static bool exported(const struct manifest *m, const char *key) {
+    const char *rope = manifest_config(m, "model.rope_scaling.rope_type");
+    if (!strcmp(key, "model.n_ctx") || !strcmp(key, "model.gradient_checkpointing")) return false;
+    if (starts(key, "model.rope_parameters.") || !strcmp(key, "model.rope_scaling.type")) return false;
+    return !starts(key, "model.rope_scaling.") || (rope && strcmp(rope, "\"default\"") != 0);
+}
+
 static zero_status write_config(struct export *x, struct zero_error *error) {
     const struct manifest *m = &x->checkpoint.manifest;
     char *text = NULL;
     size_t length;
-    FILE *f = x->is_gpt ? open_memstream(&text, &length) : NULL;
+    FILE *f = x->family ? open_memstream(&text, &length) : NULL;
     if (!f) return ZERO_OK;
-    fputs(
-        "{\n  \"architectures\": [\"GPT2LMHeadModel\"],\n  \"dtype\": \"float32\",\n  \"resid_pdrop\": 0.0,\n"
-        "  \"embd_pdrop\": 0.0,\n  \"attn_pdrop\": 0.0",
-        f);
-    if (strcmp(manifest_config(m, "model.vocab_size"), "50257") != 0)
+    fprintf(f, "{\n  \"architectures\": [\"%s\"],\n  \"dtype\": \"float32\"%s", x->family->class,
+            x->family->more);
+    if (strcmp(manifest_config(m, "model.vocab_size"), x->family->vocabulary) != 0)
         fputs(",\n  \"bos_token_id\": null,\n  \"eos_token_id\": null", f);
-    for (uint32_t i = 0; i < m->config.count; i++) {
-        const struct manifest_entry *e = &m->config.entry[i];
-        if (starts(e->key, "model.")) fprintf(f, ",\n  \"%s\": %s", e->key + strlen("model."), e->value);
-    }
+    weights_print_model(f, m, false, "\n  ", exported);
     fputs("\n}\n", f);
     fclose(f);
     return write_text(x, "config.json", text, length, error);
@@ -212,8 +229,7 @@ zero_status weights_export(const char *checkpoint, const char *out, uint64_t fil
     if (snprintf(x.partial, sizeof x.partial, "%s.partial", out) >= (int)sizeof x.partial)
         return error_set(error, ZERO_E_ARGUMENT, "the path %.80s... is too long", out);
     zero_status status = checkpoint_open(x.storage, checkpoint, &x.checkpoint, error);
-    x.is_gpt = !status && manifest_config(&x.checkpoint.manifest, "model.vocab_size") &&
-               x.checkpoint.manifest.params && starts(x.checkpoint.manifest.param[0].name, "wte.");
+    if (!status) x.family = family_of(&x.checkpoint.manifest);
     if (!status) status = run(&x, file_bytes, error);
     checkpoint_close(&x.checkpoint);
     free(x.tensor);

@@ -1,5 +1,5 @@
 /* Hugging Face's layout: config.json, and model.safetensors or the files that model.safetensors.index.json names.
- * Tensors are called as in tools/gpt, with or without "transformer." before it. */
+ * Tensors are called as in tools/gpt, with the name of their class before it or without. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +17,7 @@ struct part { /* one file */
     char name[128];
     struct storage_file file;
     struct tensor_table table;
+    bool *used; /* by tensor: it is a parameter */
 };
 
 struct huggingface {
@@ -39,6 +40,7 @@ static void close_weights(struct weights *weights) {
     for (uint32_t i = 0; i < h->parts; i++) {
         storage_close(&h->part[i].file);
         safetensors_free(&h->part[i].table);
+        free(h->part[i].used);
     }
     config_free(&h->head.config);
     free(h->part);
@@ -112,16 +114,25 @@ static zero_status open_parts(struct huggingface *h, struct zero_error *error) {
 
 /* ---- tensors ---- */
 
-static const struct tensor *find(struct huggingface *h, const char *name, struct part **out_part) {
+/* Under any name that files have for a parameter: GPT2LMHeadModel puts "transformer." before all but its head, and
+ * LlamaModel leaves "model." away, which LlamaForCausalLM has. */
+static const struct tensor *find_in(const struct tensor_table *table, const char *name) {
+    static const char own[] = "model.";
     char prefixed[128];
+    const struct tensor *t = safetensors_find(table, name);
     snprintf(prefixed, sizeof prefixed, "transformer.%s", name);
-    for (uint32_t i = 0; i < h->parts; i++) {
-        const struct tensor *t = safetensors_find(&h->part[i].table, name);
-        if (!t) t = safetensors_find(&h->part[i].table, prefixed);
+    if (!t) t = safetensors_find(table, prefixed);
+    if (!t && strncmp(name, own, sizeof own - 1) == 0) t = safetensors_find(table, name + sizeof own - 1);
+    return t;
+}
+
+static const struct tensor *find(struct huggingface *h, const char *name, struct part **out_part) {
+    const struct tensor *t = NULL;
+    for (uint32_t i = 0; i < h->parts && !t; i++) {
         *out_part = &h->part[i];
-        if (t) return t;
+        t = find_in(&h->part[i].table, name);
     }
-    return NULL;
+    return t;
 }
 
 static zero_status check_tensor(struct huggingface *h, const struct gpt_param *p, struct zero_error *error) {
@@ -136,14 +147,43 @@ static zero_status check_tensor(struct huggingface *h, const struct gpt_param *p
                          "%s: \"%s\" has %" PRIu64 " elements in %" PRIu32 " dimensions, not %" PRIu64
                          " in %" PRIu32 " as config.json says, or other dimensions",
                          h->path, p->name, t->count, t->dims, p->count, p->dims);
+    part->used[t - part->table.tensor] = true;
+    return ZERO_OK;
+}
+
+/* Not parameters: masks and angles of old files, and a tied head's copy of the embedding. */
+static bool is_no_parameter(const struct huggingface *h, const char *name) {
+    static const char *const ends[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"};
+    size_t length = strlen(name);
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        if (length > strlen(ends[i]) && strcmp(name + length - strlen(ends[i]), ends[i]) == 0) return true;
+    return h->head.model.tied && strcmp(name, "lm_head.weight") == 0;
+}
+
+static zero_status check_unused(const struct huggingface *h, const struct part *part,
+                                struct zero_error *error) {
+    for (uint32_t i = 0; i < part->table.count; i++) {
+        const char *name = part->table.tensor[i].name;
+        if (part->used[i] || is_no_parameter(h, name)) continue;
+        return error_set(
+            error, ZERO_E_IO,
+            "%s/%s has a tensor \"%.200s\" that config.json's model has not: is it of another model?",
+            h->path, part->name, name);
+    }
     return ZERO_OK;
 }
 
 static zero_status check_tensors(struct huggingface *h, struct zero_error *error) {
     struct gpt_param p;
     zero_status status = ZERO_OK;
+    for (uint32_t i = 0; i < h->parts; i++) {
+        h->part[i].used = calloc(h->part[i].table.count + 1, sizeof *h->part[i].used);
+        if (!h->part[i].used)
+            return error_set(error, ZERO_E_MEMORY, "no memory for the tensors of %s", h->path);
+    }
     for (uint32_t i = 0; !status && gpt_param_at(&h->head.model, i, &p); i++)
         status = check_tensor(h, &p, error);
+    for (uint32_t i = 0; i < h->parts && !status; i++) status = check_unused(h, &h->part[i], error);
     return status;
 }
 

@@ -38,14 +38,25 @@ void weights_widen(const void *in, int dtype, uint64_t count, float *out) {
     for (uint64_t i = 0; i < count && dtype == DTYPE_F16; i++) out[i] = f32_from_f16(half[i]);
 }
 
+_Static_assert((int)CONFIG_GPT2 == (int)GPT_GPT2 && (int)CONFIG_LLAMA == (int)GPT_LLAMA,
+               "architectures are numbered alike");
+
 struct gpt_config weights_model(const struct config_model *model) {
     return (struct gpt_config){
+        .architecture = (enum gpt_architecture)model->type,
         .layers = (uint32_t)model->layers,
         .width = (uint32_t)model->width,
         .heads = (uint32_t)model->heads,
         .context = (uint32_t)model->context,
         .vocab = (uint32_t)model->vocab,
         .inner = (uint32_t)model->inner,
+        .kv_heads = (uint32_t)model->kv_heads,
+        .head_width = (uint32_t)model->head_width,
+        .rope = {.theta = model->rope.theta,
+                 .factor = model->rope.factor,
+                 .low = model->rope.low,
+                 .high = model->rope.high,
+                 .original_context = (uint32_t)model->rope.original_context},
         .tied = model->tied,
         .layer_norm_epsilon = model->layer_norm_epsilon,
         .initializer_range = model->initializer_range,

@@ -1,8 +1,11 @@
-/* A GPT-2 in somebody else's format, for reading: one table, and a file per format. Names, shapes and layouts are
+/* A GPT in somebody else's format, for reading: one table, and a file per format. Names, shapes and layouts are
  * those of tools/gpt, which are Hugging Face's; a format that has others translates. Nothing in a file is trusted. */
 #ifndef ZERO_TOOLS_WEIGHTS_WEIGHTS_H
 #define ZERO_TOOLS_WEIGHTS_WEIGHTS_H
 
+#include <stdio.h>
+
+#include "engine/checkpoint/manifest.h"
 #include "engine/checkpoint/storage.h"
 #include "engine/config/config.h"
 #include "tools/gpt/gpt.h"
@@ -36,6 +39,11 @@ void weights_close(struct weights *weights); /* NULL is allowed */
 void weights_widen(const void *in, int dtype, uint64_t count, float *out);
 
 struct gpt_config weights_model(const struct config_model *model);
+
+/* The members of a checkpoint's model block as JSON, `indent` before each, commas between and a comma before the first
+ * unless `first`; keys of blocks inside it are written as blocks. `keeps` (NULL: all) says which. */
+void weights_print_model(FILE *out, const struct manifest *manifest, bool first, const char *indent,
+                         bool (*keeps)(const struct manifest *manifest, const char *key));
 
 /* Makes OUT/step_00000000 of them, a checkpoint without optimizer state, and the latest. */
 zero_status weights_import(struct weights *weights, const char *out, struct zero_error *error);

@@ -29,7 +29,7 @@ expect 2 "$zero" train batch.json --data text --ranks 2 && says err "train_batch
 echo '{"train_micro_batch_size_per_gpu": 1}' >no-model.json
 expect 2 "$zero" train no-model.json --data text && says err "no model block"
 config 3 | sed 's/"vocab_size"/"layer_norm_epsilon": 0, "vocab_size"/' >epsilon.json
-expect 2 "$zero" train epsilon.json --data text && says err "the layer norm's epsilon must be above 0"
+expect 2 "$zero" train epsilon.json --data text && says err "the norms' epsilon must be above 0"
 config | sed 's/_per_gpu": 2/_per_gpu": 128/; s/"n_positions": 32/"n_positions": 16777216/' >big.json
 expect 2 "$zero" train big.json --data text && says err "128 samples of 16777216 tokens is more than 2147483647 tokens"
 [[ ! -e runs ]] || fail "a refused command left runs/ behind"

@@ -10,34 +10,40 @@ cat >model.json <<JSON
 JSON
 rates() { sed -E 's/.*"lr": ([^,]+),.*/\1/' run/metrics.jsonl | tr '\n' ' '; }
 
-# runs FILE WHAT...: it trains 4 steps, with what the log or the metrics must say.
+# runs FILE WHAT...: it trains 6 steps, with what the log or the metrics must say.
 runs() {
     local file=$1
     shift
-    expect 0 "$zero" train "$files/runs/$file.json" --model model.json --data text --ranks 2 --steps 4 --run run
+    expect 0 "$zero" train "$files/runs/$file.json" --model model.json --data text --ranks 2 --steps 6 --run run
     for what in "$@"; do says out "$what"; done
-    [[ $(wc -l <run/metrics.jsonl) == 4 ]] || fail "$file: not 4 steps"
+    [[ $(wc -l <run/metrics.jsonl) == 6 ]] || fail "$file: not 6 steps"
     tested+=("$file.json")
 }
-# rate FILE RATES: of the four steps, worked out from the file.
+# rate FILE RATES: of the six steps, worked out from the file.
 rate() { [[ $(rates) == "$2 " ]] || fail "$1: the rates are $(rates), not $2"; }
 
 runs hf_zero2 "zero_optimization.overlap_comm = true: accepted" "learning rates by WarmupLR"
-rate hf_zero2 "0 0 5e-05 5e-05" # "auto": up to lr 5e-5 in 1 step, which counts as 2: log 2 / log 2 after one step
+rate hf_zero2 "0 0 5e-05 5e-05 5e-05 5e-05" # "auto": up to lr 5e-5 in 1 step, which counts as 2: log 2 / log 2 after one step
 runs hf_zero3_cpu "cpu    offloaded parameters" "learning rates by WarmupDecayLR"
-rate hf_zero3_cpu "0 0 5e-05 5e-05" # total_num_steps is --steps: (4 - 2) / (4 - 2) at the fourth
+rate hf_zero3_cpu "0 0 5e-05 5e-05 3.75e-05 2.5e-05" # total_num_steps is --steps: (6 - i) / (6 - 2) from i = 2 on
 runs hf_zero3_nvme "nvme   chunks of optimizer state" "aio.thread_count = 1: accepted"
-rate hf_zero3_nvme "0 0 2.5e-05 5e-05"
+rate hf_zero3_nvme "0 0 2.5e-05 5e-05 3.75e-05 2.5e-05"
 runs hf_zero0_old_keys "ZeRO stage 1" "cpu    optimizer state 0"
-rate hf_zero0_old_keys "5e-05 5e-05 5e-05 5e-05"
+rate hf_zero0_old_keys "5e-05 5e-05 5e-05 5e-05 5e-05 5e-05"
 runs tutorial_cifar "ZeRO stage 2"
-rate tutorial_cifar "0 0 0.000100343332 0.000159040418" # log 2 and log 3 of log 1000
+rate tutorial_cifar "0 0 0.000100343332 0.000159040418 0.000200686664 0.000232990001" # log 2 to log 5 of log 1000
 runs tutorial_one_cycle "2 ranks x 2 x 2 micro-steps"
-rate tutorial_one_cycle "0.0001 0.0001 0.0001018 0.0001018" # 500 stairs in 1000 steps
+rate tutorial_one_cycle "0.0001 0.0001 0.0001018 0.0001018 0.0001036 0.0001036" # 500 stairs in 1000 steps
 runs tutorial_range_test "sgd"
-rate tutorial_range_test "0.0001 0.0001025 0.000105 0.0001075"
+rate tutorial_range_test "0.0001 0.0001025 0.000105 0.0001075 0.00011 0.0001125"
 runs tutorial_zero3_profiled "flops_profiler.enabled = true: accepted"
-rate tutorial_zero3_profiled "0 3e-06 9.24059087e-05 0.000144705013" # 0.01 + 0.99 log(i + 1) / log 10
+rate tutorial_zero3_profiled "0 3e-06 9.24059087e-05 0.000144705013 0.000181811817 0.000210594091" # 0.01 + 0.99 log(i + 1) / log 10
+# A run that goes on ends as one that never stopped.
+train() { expect 0 "$zero" train "$files/runs/hf_zero3_cpu.json" --model model.json --data text --ranks 2 --steps 6 --run whole "$@"; }
+train --save-every 3
+whole=$(weights)
+train --resume 3
+[[ -n $whole && $(weights) == "$whole" ]] || fail "after a resume the weights are $(weights), not $whole"
 [[ $(ls "$files/runs") == "$(printf '%s\n' "${tested[@]}" | sort)" ]] || fail "a file of runs/ was not tried"
 
 tested=()

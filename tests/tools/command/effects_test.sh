@@ -61,4 +61,48 @@ effect model.n_inner weights '"n_inner": 128' '"n_inner": 64'
 effect model.layer_norm_epsilon weights '1e-5' '1e-3'
 effect model.initializer_range weights '0.02' '0.03'
 effect model.tie_word_embeddings weights 'true' 'false'
+
+# What is computed again shows in memory, not in the weights (recompute_test.sh).
+device_activations() { sed -En 's/.*device activations +([^ ].*)/\1/p' out; }
+checkpoints() { grep -c 'cpu *activation checkpoints' out; }
+effect model.gradient_checkpointing device_activations '"n_inner"' '"gradient_checkpointing": true, "n_inner"'
+effect activation_checkpointing.interval device_activations '"threads"' '"activation_checkpointing": {"interval": 1}, "threads"'
+effect activation_checkpointing.number_checkpoints device_activations '"threads"' '"activation_checkpointing": {"number_checkpoints": 2}, "threads"'
+effect activation_checkpointing.cpu_checkpointing checkpoints '"threads"' '"activation_checkpointing": {"cpu_checkpointing": true}, "threads"'
+
+# The same in Llama's words.
+rope='"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 16'
+llama='"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 48, "max_position_embeddings": 32, "rms_norm_eps": 1e-5'
+gpt2='"model_type": "gpt2", "n_layer": 2, "n_embd": 32, "n_head": 4, "n_inner": 48, "n_positions": 32'
+base() {
+    cat <<JSON
+{"train_micro_batch_size_per_gpu": 2, "seed": 3, "threads": 1, "zero_optimization": {"stage": 3}, "data": {"path": ["text"], "eval": 0.1},
+ "model": {$llama, "vocab_size": 256, "rope_theta": 1e4, "rope_scaling": {$rope}}}
+JSON
+}
+effect model.model_type weights "$llama, \"vocab_size\": 256, \"rope_theta\": 1e4, \"rope_scaling\": {$rope}" "$gpt2, \"vocab_size\": 256"
+effect model.num_hidden_layers weights '"num_hidden_layers": 2' '"num_hidden_layers": 1'
+effect model.hidden_size weights '"hidden_size": 32' '"hidden_size": 64'
+effect model.num_attention_heads weights '"num_attention_heads": 4' '"num_attention_heads": 8'
+effect model.num_key_value_heads weights '"num_key_value_heads": 2' '"num_key_value_heads": 1'
+effect model.intermediate_size weights '"intermediate_size": 48' '"intermediate_size": 40'
+effect model.head_dim weights '"rope_theta"' '"head_dim": 10, "rope_theta"'
+effect model.max_position_embeddings tokens '"max_position_embeddings": 32' '"max_position_embeddings": 16'
+effect data.context tokens '"path": ["text"]' '"path": ["text"], "context": 24'
+effect model.rms_norm_eps weights '1e-5' '1e-3'
+effect model.rope_theta weights '1e4' '1e2'
+effect model.rope_scaling.factor weights '"factor": 8' '"factor": 2'
+effect model.rope_scaling.low_freq_factor weights '_factor": 1' '_factor": 0.1'
+effect model.rope_scaling.high_freq_factor weights '_factor": 4' '_factor": 2'
+effect model.rope_scaling.original_max_position_embeddings weights 'embeddings": 16' 'embeddings": 99'
+effect model.rope_scaling.rope_type weights "{$rope}" '{"rope_type": "default"}'
+effect model.rope_scaling.type weights "{$rope}" '{"type": "default"}'
+# transformers 5's spelling.
+effect model.rope_parameters.rope_theta weights '"rope_theta": 1e4' '"rope_parameters": {"rope_theta": 1e2}'
+effect model.rope_parameters.rope_type weights "\"rope_scaling\": {$rope}" '"rope_parameters": {"rope_type": "default"}'
+spelled() { echo "\"rope_parameters\": {${rope/$1/$2}}"; } # what differs is one value
+effect model.rope_parameters.factor weights "\"rope_scaling\": {$rope}" "$(spelled '"factor": 8' '"factor": 2')"
+effect model.rope_parameters.low_freq_factor weights "\"rope_scaling\": {$rope}" "$(spelled '_factor": 1' '_factor": 0.1')"
+effect model.rope_parameters.high_freq_factor weights "\"rope_scaling\": {$rope}" "$(spelled '_factor": 4' '_factor": 2')"
+effect model.rope_parameters.original_max_position_embeddings weights "\"rope_scaling\": {$rope}" "$(spelled '": 16' '": 99')"
 finish

@@ -36,6 +36,10 @@ JSON
 odd_config() {
     config "$@" | sed 's/"n_embd": 32, "n_head": 2, "n_positions": 32/"n_embd": 20, "n_head": 4, "n_positions": 17/'
 }
+# The same in Llama's shape, heads and all.
+llama_config() {
+    config "$@" | sed 's/"n_layer": 2, "n_embd": 32, "n_head": 2, "n_positions": 32/"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 36, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 10, "intermediate_size": 50, "max_position_embeddings": 17/'
+}
 text() { for ((i = 0; i < ${1:-200}; i++)); do echo "line $i: the quick brown fox jumps over the lazy dog"; done; }
 
 finish() {

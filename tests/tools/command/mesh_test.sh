@@ -27,6 +27,9 @@ hash hsdp "3$hsdp" && groups=$hash
 [[ $groups != "$plain" ]] || fail "HSDP adds in the order of plain sharding"
 hash hsdp1 "1$hsdp" && [[ $hash == "$groups" ]] || fail "HSDP at stage 1 ends in $hash, at stage 3 in $groups"
 
+zeropp="$hpz, \"zero_quantized_weights\": true, \"zero_quantized_gradients\": true"
+hash zeropp "3$zeropp" && [[ $hash != "$plain" ]] || fail "codes of 4 and 8 bits end in the exact hash"
+
 # A run that stopped goes on in the same mesh to the same end, and in another one at all.
 odd_config "3$hsdp" >c.json
 train --ranks 4 --steps 3 --run saved --save-every 3
@@ -49,6 +52,11 @@ expect 0 "$zero" train c.json --data text --ranks 4 --steps 1 --run said
 cat err >>out
 says out "ranks share in 2 groups of 2"
 grep -q "reach over" out && fail "groups of a node's ranks reach over it"
+odd_config "3$zeropp" >c.json
+expect 0 "$zero" train c.json --data text --ranks 2 --steps 1 --run said
+cat err >>out
+says out "inexact by request (zero_quantized_weights): parameters are gathered in blockwise int8"
+says out "inexact by request (zero_quantized_gradients): gradients are reduced in blockwise int4"
 odd_config '3, "stage3_max_live_parameters": 7' >c.json
 expect 0 "$zero" train c.json --data text --ranks 2 --steps 1 --run said
 cat err >>out

@@ -104,17 +104,27 @@ static void metrics_are_one_object_per_line(void) {
     struct zero_error error;
     error_clear(&error);
     CHECK_INT(metrics_open(path, false, 0, &error, &metrics), ZERO_OK);
-    struct record record = {.step = 1, .loss = NAN, .eval_loss = NAN, .grad_norm = INFINITY, .lr = 0.5};
+    struct record record = {.step = 1,
+                            .loss = NAN,
+                            .eval_loss = NAN,
+                            .grad_norm = INFINITY,
+                            .lr = 0.5,
+                            .beta1 = NAN,
+                            .groups = 1};
     record.bytes[ZERO_CPU] = 3;
     CHECK_INT(metrics_write(&metrics, &record, &error), ZERO_OK);
     record.step = 2, record.eval_loss = 1.25;
+    record.beta1 = 0.875, record.groups = 2, record.group_lr[0] = 0.5, record.group_lr[1] = 0.25;
     CHECK_INT(metrics_write(&metrics, &record, &error), ZERO_OK);
     FILE *file = fopen(metrics.path, "r");
     CHECK(file && fgets(line, sizeof line, file));
     CHECK_CONTAINS(line, "{\"step\": 1, \"loss\": null, \"grad_norm\": null, \"lr\": 0.5, ");
     CHECK_CONTAINS(line, "\"bytes\": {\"device\": 0, \"cpu\": 3, \"nvme\": 0}}\n");
+    CHECK(!strstr(line, "beta1") && !strstr(line, "group_lr"));
     CHECK(file && fgets(line, sizeof line, file));
     CHECK_CONTAINS(line, "{\"step\": 2, \"loss\": null, \"eval_loss\": 1.25, ");
+    CHECK_CONTAINS(line, "\"lr\": 0.5, \"beta1\": 0.875, ");
+    CHECK_CONTAINS(line, "\"group_lr\": [0.5, 0.25], \"bytes\"");
     CHECK(file && !fgets(line, sizeof line, file));
     if (file) fclose(file);
     metrics_close(&metrics);

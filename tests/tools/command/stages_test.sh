@@ -29,6 +29,10 @@ for mode in last every; do
             ", \"gradient_accumulation_steps\": 3, \"gradient_accumulation_mode\": \"$mode\"" odd_config
     done
 done
+all_equal "2 ranks, Llama" 2 "" llama_config
+all_equal "3 ranks, Llama, 2 micro-steps" 3 ', "gradient_accumulation_steps": 2, "gradient_accumulation_mode": "last"' llama_config
+! grep -q -m1 avx512_bf16 /proc/cpuinfo ||
+    all_equal "2 ranks, Llama in bf16" 2 ', "bf16": {"enabled": true}' llama_config
 
 # What a step moves is in metrics.jsonl; with an endurance, so is the drive's life.
 config "1, \"offload_optimizer\": {$on_drive}" ', "nvme": {"endurance_tbw": 600}' >c.json

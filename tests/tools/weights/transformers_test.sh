@@ -8,18 +8,35 @@ fi
 set -eux
 zero=$PWD/$1 compare=$PWD/$2 peer=$PWD/$3
 cd "$TEST_TMPDIR"
-"$python" "$peer" make model 64
-"$zero" ckpt import model in
-"$compare" model in
-"$zero" ckpt export in out
-"$python" "$peer" compare model out
+for kind in gpt2 llama llama3; do
+    "$python" "$peer" make $kind $kind 64
+    "$zero" ckpt import $kind $kind.in
+    "$compare" $kind $kind.in
+    "$zero" ckpt export $kind.in $kind.out
+    "$python" "$peer" compare $kind $kind.out
+done
+# Several files with an index, as transformers writes and as it reads them.
+"$python" "$peer" make parts llama 64 100KB
+[[ -f parts/model.safetensors.index.json && ! -f parts/model.safetensors ]]
+"$zero" ckpt import parts parts.in
+"$compare" parts parts.in
+"$zero" ckpt export parts.in parts.out --file-mib 1
+"$python" "$peer" compare parts parts.out
 # A checkpoint of several ranks, with optimizer state: its files are safetensors, and its weights go out.
-cat >c.json <<'JSON'
+gpt2='"n_layer": 2, "n_embd": 64, "n_head": 2, "n_positions": 8, "vocab_size": 256'
+llama='"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4,
+ "num_key_value_heads": 1, "max_position_embeddings": 8, "vocab_size": 256'
+# trained NAME MODEL PARAMETER
+trained() {
+    cat >$1.json <<JSON
 {"train_batch_size": 4, "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0}, "optimizer": {"type": "AdamW"},
- "model": {"n_layer": 2, "n_embd": 64, "n_head": 2, "n_positions": 8, "vocab_size": 256}}
+ "model": {$2}}
 JSON
-"$zero" train c.json --ranks 2 --data "$peer" --steps 2 --run run --save-every 1
-"$python" "$peer" read run/checkpoints/step_00000002 | tee names
-grep -q '^exp_avg_sq/wte.weight ' names
-"$zero" ckpt export run/checkpoints trained
-"$python" "$peer" compare trained trained
+    "$zero" train $1.json --ranks 2 --data "$peer" --steps 2 --run run.$1 --save-every 1
+    "$python" "$peer" read run.$1/checkpoints/step_00000002 | tee names
+    grep -q "^exp_avg_sq/$3 " names
+    "$zero" ckpt export run.$1/checkpoints trained.$1
+    "$python" "$peer" compare trained.$1 trained.$1
+}
+trained gpt2 "$gpt2" wte.weight
+trained llama "$llama" model.layers.1.self_attn.k_proj.weight

@@ -1,5 +1,5 @@
-/* weights_test DIR: a GPT-2 that transformers made, with its logits. It comes in with those logits, goes out as the
- * same numbers, in one file or several, and comes in from llm.c's format as the same. */
+/* weights_test DIR: a GPT-2 or Llama that transformers made, with its logits. It comes in with those logits, goes out as the
+ * same numbers, in one file or several, and a GPT-2 comes in from llm.c's format as the same. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -188,8 +188,9 @@ static void strangers(void) {
     char command[8192]; /* a model of other sizes than its configuration says */
     snprintf(command, sizeof command, "cp %s/model.safetensors %s", fixture, place("odd/x"));
     CHECK_INT(system(command), 0);
-    struct weights *weights = open_weights(place("odd")); /* one layer of two: what it needs is there */
-    weights_close(weights);
+    /* one layer of two: what it needs is there, and more */
+    refused(place("odd"), ZERO_E_IO,
+            "odd/x has a tensor \"transformer.h.1.attn.c_attn.bias\" that config.json's model");
     write_file(place("odd/config.json"),
                "{\"n_layer\": 3, \"n_embd\": 8, \"n_head\": 2, \"n_positions\": 8, \"vocab_size\": 24}");
     refused(place("odd"), ZERO_E_IO, "has no tensor \"h.2.ln_1.weight\"");
@@ -198,11 +199,54 @@ static void strangers(void) {
     refused(place("odd"), ZERO_E_IO, "\"wte.weight\" has 192 elements in 2 dimensions, not 200");
 }
 
+static void write_llama(const char *members) {
+    char text[1024];
+    snprintf(text, sizeof text,
+             "{\"model_type\": \"llama\", \"hidden_size\": 8, \"num_attention_heads\": 4, "
+             "\"num_key_value_heads\": 2, "
+             "\"head_dim\": 6, \"max_position_embeddings\": 8, \"vocab_size\": 24, %s}",
+             members);
+    write_file(place("odd/config.json"), text);
+}
+
+static void strange_llamas(void) {
+    char command[8192];
+    mkdir(place("odd"), 0700);
+    snprintf(command, sizeof command, "cp %s/model.safetensors %s", fixture, place("odd"));
+    CHECK_INT(system(command), 0);
+    write_llama("\"num_hidden_layers\": 2, \"intermediate_size\": 12");
+    struct weights *weights = open_weights(place("odd"));
+    CHECK(weights != NULL);
+    weights_close(weights);
+    write_llama("\"num_hidden_layers\": 3, \"intermediate_size\": 12");
+    refused(place("odd"), ZERO_E_IO, "has no tensor \"model.layers.2.input_layernorm.weight\"");
+    write_llama("\"num_hidden_layers\": 1, \"intermediate_size\": 12");
+    refused(place("odd"), ZERO_E_IO, "model.safetensors has a tensor \"model.layers.1.");
+    write_llama("\"num_hidden_layers\": 2, \"intermediate_size\": 13");
+    refused(place("odd"), ZERO_E_IO,
+            "\"model.layers.0.mlp.gate_proj.weight\" has 96 elements in 2 dimensions, not 104");
+    write_llama("\"num_hidden_layers\": 2, \"intermediate_size\": 12, \"tie_word_embeddings\": true");
+    weights = open_weights(place("odd")); /* the head is in the file, but the embedding is meant */
+    CHECK(weights != NULL);
+    weights_close(weights);
+}
+
+static bool is_gpt2(void) {
+    struct weights *weights = open_weights(fixture);
+    bool gpt2 = weights && weights->model.architecture == GPT_GPT2;
+    weights_close(weights);
+    return gpt2;
+}
+
 int main(int argc, char **argv) {
     if (!CHECK_INT(argc, 2)) return check_end();
     fixture = argv[1];
     comes_in_with_its_logits();
     goes_out_as_it_came();
+    if (!is_gpt2()) {
+        strange_llamas();
+        return check_end();
+    }
     comes_from_llmc();
     strangers();
     return check_end();

@@ -1,0 +1,40 @@
+/* What holds for a GPT of any architecture, against the double reference and itself. */
+#ifndef ZERO_TESTS_GPT_CHECKS_H
+#define ZERO_TESTS_GPT_CHECKS_H
+
+#include "engine/zero.h"
+#include "tools/gpt/gpt.h"
+
+enum { PARAMS_MAX = 64 };
+
+/* A model over the fake engine, with random weights, norms and biases included, and random tokens. */
+struct fixture {
+    struct gpt_config config;
+    uint32_t batch;
+    zero_engine *engine;
+    struct gpt *gpt;
+    double *value[PARAMS_MAX]; /* the parameters in double */
+    int32_t *tokens, *targets;
+};
+void fixture_open(zero_dtype dtype, struct fixture *out, struct gpt_config config, uint32_t batch,
+                  uint32_t threads, float loss_scale);
+void fixture_close(struct fixture *fixture);
+
+/* The loss, and the gradient of every tensor against central finite differences of the reference; a second micro-step
+ * adds. */
+void check_gradients(struct gpt_config config, uint32_t batch, uint32_t threads);
+void check_logits(struct gpt_config config, uint32_t batch, uint32_t threads); /* of any length */
+
+/* All gradients of one micro-step over used memory, one after another; the caller frees them. */
+float *check_train(zero_dtype dtype, struct gpt_config config, uint32_t batch, uint32_t threads,
+                   uint64_t *out_count);
+/* The same bits on every run, and on another number of threads. */
+void check_bits(zero_dtype dtype, struct gpt_config config, uint32_t batch, uint32_t threads,
+                uint32_t other_threads);
+/* bf16 differs from fp32 by rounding. */
+void check_bf16(struct gpt_config config, uint32_t batch, uint32_t threads);
+/* Some parameters are frozen: the others' gradients are the same bits, and theirs are not written. `top`: how many there are
+ * in the last block and the head. */
+void check_frozen(zero_dtype dtype, struct gpt_config config, uint32_t batch, uint32_t top);
+
+#endif

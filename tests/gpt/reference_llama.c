@@ -1,0 +1,131 @@
+/* Llama's forward, as Hugging Face's modeling_llama.py has it. */
+#include "tests/gpt/reference_llama.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+struct model {
+    const struct gpt_config *c;
+    reference_get_fn get;
+    void *user;
+    uint32_t layer;
+    int heads, kv_heads, head; /* head: width of one */
+};
+
+static const double *tensor(const struct model *m, const char *name) {
+    char full[96];
+    snprintf(full, sizeof full, "model.layers.%u.%s", m->layer, name);
+    return m->get(m->user, full);
+}
+
+void reference_rms_norm(const struct gpt_config *c, const double *x, const double *gain, int rows,
+                        double *y) {
+    int width = (int)c->width;
+    for (int r = 0; r < rows; r++) {
+        double square = 0;
+        for (int i = 0; i < width; i++) square += x[r * width + i] * x[r * width + i] / width;
+        for (int i = 0; i < width; i++)
+            y[r * width + i] = x[r * width + i] / sqrt(square + c->layer_norm_epsilon) * gain[i];
+    }
+}
+
+/* y[rows][out] (+)= x[rows][in] w[out][in]^T */
+static void linear(const double *x, const double *w, int rows, int in, int out, int add, double *y) {
+    for (int r = 0; r < rows; r++)
+        for (int o = 0; o < out; o++) {
+            double s = add ? y[r * out + o] : 0;
+            for (int i = 0; i < in; i++) s += x[r * in + i] * w[o * in + i];
+            y[r * out + o] = s;
+        }
+}
+
+/* Radians per position; the scaling as _compute_llama3_parameters has it, by wavelengths. */
+static double frequency(const struct gpt_config *c, int pair, int head) {
+    double f = 1 / pow(c->rope.theta, 2. * pair / head), wave = 2 * M_PI / f, old = c->rope.original_context;
+    if (c->rope.factor == 0) return f;
+    if (wave < old / c->rope.high) return f;
+    if (wave > old / c->rope.low) return f / c->rope.factor;
+    double smooth = (old / wave - c->rope.low) / (c->rope.high - c->rope.low);
+    return (1 - smooth) * f / c->rope.factor + smooth * f;
+}
+
+static void rotate(const struct model *m, double *x, int rows, int heads, int length) {
+    for (int r = 0; r < rows; r++)
+        for (int h = 0; h < heads; h++)
+            for (int i = 0; i < m->head / 2; i++) {
+                double *p = x + (r * heads + h) * m->head + i, *q = p + m->head / 2, a = *p, b = *q;
+                double angle = r % length * frequency(m->c, i, m->head);
+                *p = a * cos(angle) - b * sin(angle);
+                *q = b * cos(angle) + a * sin(angle);
+            }
+}
+
+static void attend(const struct model *m, const double *query, const double *key, const double *value,
+                   int length, int head, double *out) {
+    int kv = head / (m->heads / m->kv_heads), size = m->head;
+    for (int q = 0; q < length; q++) {
+        double weight[length], total = 0;
+        for (int k = 0; k <= q; k++) {
+            double s = 0;
+            for (int i = 0; i < size; i++)
+                s += query[(q * m->heads + head) * size + i] * key[(k * m->kv_heads + kv) * size + i];
+            total += weight[k] = exp(s / sqrt(size));
+        }
+        for (int i = 0; i < size; i++) {
+            double s = 0;
+            for (int k = 0; k <= q; k++) s += weight[k] / total * value[(k * m->kv_heads + kv) * size + i];
+            out[(q * m->heads + head) * size + i] = s;
+        }
+    }
+}
+
+static double *doubles(int count) { return malloc(sizeof(double) * (size_t)count); }
+
+static void attention(const struct model *m, int batch, int length, const double *n, double *x) {
+    int width = (int)m->c->width, rows = batch * length, query = m->heads * m->head,
+        key = m->kv_heads * m->head;
+    double *q = doubles(rows * query), *k = doubles(rows * key), *v = doubles(rows * key);
+    double *mixed = doubles(rows * query);
+    linear(n, tensor(m, "self_attn.q_proj.weight"), rows, width, query, 0, q);
+    linear(n, tensor(m, "self_attn.k_proj.weight"), rows, width, key, 0, k);
+    linear(n, tensor(m, "self_attn.v_proj.weight"), rows, width, key, 0, v);
+    rotate(m, q, rows, m->heads, length);
+    rotate(m, k, rows, m->kv_heads, length);
+    for (int b = 0; b < batch; b++)
+        for (int h = 0; h < m->heads; h++)
+            attend(m, q + b * length * query, k + b * length * key, v + b * length * key, length, h,
+                   mixed + b * length * query);
+    linear(mixed, tensor(m, "self_attn.o_proj.weight"), rows, query, width, 1, x);
+    free(q), free(k), free(v), free(mixed);
+}
+
+static void mlp(const struct model *m, int rows, const double *n, double *x) {
+    int width = (int)m->c->width, inner = (int)m->c->inner;
+    double *gate = doubles(rows * inner), *up = doubles(rows * inner);
+    linear(n, tensor(m, "mlp.gate_proj.weight"), rows, width, inner, 0, gate);
+    linear(n, tensor(m, "mlp.up_proj.weight"), rows, width, inner, 0, up);
+    for (int i = 0; i < rows * inner; i++) up[i] *= gate[i] / (1 + exp(-gate[i]));
+    linear(up, tensor(m, "mlp.down_proj.weight"), rows, inner, width, 1, x);
+    free(gate), free(up);
+}
+
+void reference_llama_blocks(const struct gpt_config *c, reference_get_fn get, void *user, int batch,
+                            int length, double *x) {
+    struct model m = {c,
+                      get,
+                      user,
+                      0,
+                      (int)c->heads,
+                      (int)(c->kv_heads ? c->kv_heads : c->heads),
+                      (int)(c->head_width ? c->head_width : c->width / c->heads)};
+    int rows = batch * length;
+    double *n = doubles(rows * (int)c->width);
+    for (; m.layer < c->layers; m.layer++) {
+        reference_rms_norm(c, x, tensor(&m, "input_layernorm.weight"), rows, n);
+        attention(&m, batch, length, n, x);
+        reference_rms_norm(c, x, tensor(&m, "post_attention_layernorm.weight"), rows, n);
+        mlp(&m, rows, n, x);
+    }
+    free(n);
+}

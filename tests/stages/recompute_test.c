@@ -1,0 +1,83 @@
+/* Recomputation: the exact operations, in order, of passes that run forwards again inside the backward; derived from what
+ * the stages are, not from the policy's code. Waits are left out: they follow from the buffers (stage_test.c). */
+#include "tests/check.h"
+#include "tests/stages/toy.h"
+
+static const struct {
+    enum stage_index stage;
+    uint32_t units, segment, depth;
+    const char *operations;
+} lists[] = {
+    /* Nothing is gathered: a forward more. */
+    {STAGE_ZERO2, 3, 1, 0,
+     "forward a · forward b · forward c · backward c · reduce c · release-gradient c · again b · backward b "
+     "· reduce b · "
+     "release-gradient b · again a · backward a · reduce a · release-gradient a"},
+    /* Every unit by itself: it is gathered once, for both, as without recomputation. */
+    {STAGE_ZERO3, 3, 1, 0,
+     "gather a · forward a · release a · gather b · forward b · release b · gather c · forward c · backward "
+     "c · reduce c · "
+     "release-gradient c · release c · gather b · again b · backward b · reduce b · release-gradient b · "
+     "release b · "
+     "gather a · again a · backward a · reduce a · release-gradient a · release a"},
+    /* With one gather ahead, of the next backward's unit. */
+    {STAGE_ZERO3, 3, 1, 1,
+     "gather a · gather b · forward a · release a · gather c · forward b · release b · forward c · gather b "
+     "· backward c · "
+     "reduce c · release-gradient c · release c · again b · gather a · backward b · reduce b · "
+     "release-gradient b · "
+     "release b · again a · backward a · reduce a · release-gradient a · release a"},
+    /* Two units to a segment: the last one of a segment stays, the first one is gathered once more. */
+    {STAGE_ZERO3, 3, 2, 0,
+     "gather a · forward a · release a · gather b · forward b · release b · gather c · forward c · backward "
+     "c · reduce c · "
+     "release-gradient c · release c · gather a · again a · release a · gather b · again b · backward b · "
+     "reduce b · "
+     "release-gradient b · release b · gather a · backward a · reduce a · release-gradient a · release a"},
+    /* Looking ahead: b came with c's backward; a stays for its own, for b's backward would look ahead to it. */
+    {STAGE_ZERO3, 3, 2, 1,
+     "gather a · gather b · forward a · release a · gather c · forward b · release b · forward c · "
+     "gather b · backward c · reduce c · release-gradient c · release c · gather a · again a · again b · "
+     "backward b · reduce b · release-gradient b · release b · backward a · reduce a · "
+     "release-gradient a · release a"},
+    {STAGE_ZERO3, 4, 3, 1,
+     "gather a · gather b · forward a · release a · gather c · forward b · release b · gather d · "
+     "forward c · release c · forward d · gather c · backward d · reduce d · release-gradient d · "
+     "release d · gather a · gather b · again a · release a · again b · again c · backward c · reduce c · "
+     "release-gradient c · release c · gather a · backward b · reduce b · release-gradient b · "
+     "release b · backward a · reduce a · release-gradient a · release a"},
+    /* What stays gathered between forward and backward is not gathered again. */
+    {STAGE_ZERO3_KEEP, 3, 2, 0,
+     "gather a · forward a · gather b · forward b · gather c · forward c · backward c · reduce c · "
+     "release-gradient c · "
+     "release c · again a · again b · backward b · reduce b · release-gradient b · release b · backward a · "
+     "reduce a · "
+     "release-gradient a · release a"},
+};
+
+/* The text without what stands in brackets. */
+static void strip(char *text) {
+    char *to = text;
+    int depth = 0;
+    for (const char *c = text; *c; c++) {
+        if (c[0] == ' ' && c[1] == '(') depth++;
+        if (!depth) *to++ = *c;
+        if (*c == ')') depth--;
+    }
+    *to = 0;
+}
+
+int main(void) {
+    static struct toy t;
+    static char text[1 << 16];
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        toy_plain(&t, lists[i].stage, lists[i].units, 1, ACCUMULATE_EVERY, lists[i].depth);
+        toy_fill(&t);
+        t.out.count = 0;
+        toy_pass_again(&t, lists[i].segment);
+        toy_render(&t, text, sizeof text);
+        strip(text);
+        if (!CHECK_STRING(text, lists[i].operations)) fprintf(stderr, "in list %zu\n", i);
+    }
+    return check_end();
+}

@@ -1,0 +1,95 @@
+#include "tools/gpt/architecture.h"
+
+/* Hugging Face's "gpt2": linear layers are [inputs][outputs] (Conv1D); the head alone is [outputs][inputs], as it may be
+ * the token embedding. */
+static const struct architecture gpt2 = {
+    .title = "GPT-2",
+    .block_prefix = "h.%u.",
+    .embedding =
+        {[TOKEN_WEIGHT] = {"wte.weight", VOCAB, WIDTH}, [POSITION_WEIGHT] = {"wpe.weight", CONTEXT, WIDTH}},
+    .block = {[NORM1_WEIGHT] = {"ln_1.weight", WIDTH, NONE},
+              [NORM1_BIAS] = {"ln_1.bias", WIDTH, NONE},
+              [QUERY_WEIGHT] = {"attn.c_attn.weight", WIDTH, QKV},
+              [QKV_BIAS] = {"attn.c_attn.bias", QKV, NONE},
+              [PROJECT_WEIGHT] = {"attn.c_proj.weight", QUERY, WIDTH},
+              [PROJECT_BIAS] = {"attn.c_proj.bias", WIDTH, NONE},
+              [NORM2_WEIGHT] = {"ln_2.weight", WIDTH, NONE},
+              [NORM2_BIAS] = {"ln_2.bias", WIDTH, NONE},
+              [WIDEN_WEIGHT] = {"mlp.c_fc.weight", WIDTH, INNER},
+              [WIDEN_BIAS] = {"mlp.c_fc.bias", INNER, NONE},
+              [NARROW_WEIGHT] = {"mlp.c_proj.weight", INNER, WIDTH},
+              [NARROW_BIAS] = {"mlp.c_proj.bias", WIDTH, NONE}},
+    .head = {[FINAL_WEIGHT] = {"ln_f.weight", WIDTH, NONE},
+             [FINAL_BIAS] = {"ln_f.bias", WIDTH, NONE},
+             [HEAD_WEIGHT] = {"lm_head.weight", VOCAB, WIDTH}},
+    .projection = {[PROJECT_QKV] = {1, {QUERY_WEIGHT}, WIDTH},
+                   [PROJECT_MIXED] = {1, {PROJECT_WEIGHT}, QUERY},
+                   [PROJECT_WIDEN] = {1, {WIDEN_WEIGHT}, WIDTH},
+                   [PROJECT_NARROW] = {1, {NARROW_WEIGHT}, INNER}},
+    .norm = LAYER_NORM,
+    .mlp = GELU,
+};
+
+/* Hugging Face's "llama": torch.nn.Linear's layout, [outputs][inputs]. */
+static const struct architecture llama = {
+    .title = "Llama",
+    .block_prefix = "model.layers.%u.",
+    .embedding = {[TOKEN_WEIGHT] = {"model.embed_tokens.weight", VOCAB, WIDTH}},
+    .block = {[NORM1_WEIGHT] = {"input_layernorm.weight", WIDTH, NONE},
+              [QUERY_WEIGHT] = {"self_attn.q_proj.weight", QUERY, WIDTH},
+              [KEY_WEIGHT] = {"self_attn.k_proj.weight", KEY, WIDTH},
+              [VALUE_WEIGHT] = {"self_attn.v_proj.weight", KEY, WIDTH},
+              [PROJECT_WEIGHT] = {"self_attn.o_proj.weight", WIDTH, QUERY},
+              [NORM2_WEIGHT] = {"post_attention_layernorm.weight", WIDTH, NONE},
+              [GATE_WEIGHT] = {"mlp.gate_proj.weight", INNER, WIDTH},
+              [WIDEN_WEIGHT] = {"mlp.up_proj.weight", INNER, WIDTH},
+              [NARROW_WEIGHT] = {"mlp.down_proj.weight", WIDTH, INNER}},
+    .head = {[FINAL_WEIGHT] = {"model.norm.weight", WIDTH, NONE},
+             [HEAD_WEIGHT] = {"lm_head.weight", VOCAB, WIDTH}},
+    .projection = {[PROJECT_QKV] = {3, {QUERY_WEIGHT, KEY_WEIGHT, VALUE_WEIGHT}, WIDTH},
+                   [PROJECT_MIXED] = {1, {PROJECT_WEIGHT}, QUERY},
+                   [PROJECT_WIDEN] = {2, {GATE_WEIGHT, WIDEN_WEIGHT}, WIDTH},
+                   [PROJECT_NARROW] = {1, {NARROW_WEIGHT}, INNER}},
+    .outputs_first = true,
+    .norm = RMS_NORM,
+    .mlp = SWIGLU,
+    .rotary = true,
+};
+
+const struct architecture *const architectures[] = {[GPT_GPT2] = &gpt2, [GPT_LLAMA] = &llama};
+
+const char *gpt_title(const struct gpt_config *config) { return architecture_of(config)->title; }
+
+bool gpt_any_context(const struct gpt_config *config) { return architecture_of(config)->rotary; }
+
+uint64_t extent_of(const struct gpt_config *c, enum extent extent) {
+    uint64_t query = (uint64_t)c->heads * c->head_width, key = (uint64_t)c->kv_heads * c->head_width;
+    const uint64_t extents[EXTENTS] = {
+        [NONE] = 1,         [WIDTH] = c->width, [QUERY] = query,       [KEY] = key, [QKV] = query + 2 * key,
+        [INNER] = c->inner, [VOCAB] = c->vocab, [CONTEXT] = c->context};
+    return extents[extent];
+}
+
+uint64_t projection_outputs(const struct gpt_config *c, enum projection_index index) {
+    const struct architecture *a = architecture_of(c);
+    const struct projection *p = &a->projection[index];
+    uint64_t outputs = 0;
+    for (uint8_t i = 0; i < p->layers; i++) {
+        const struct declaration *d = &a->block[p->weight[i]];
+        outputs += extent_of(c, a->outputs_first ? d->rows : d->columns);
+    }
+    return outputs;
+}
+
+uint64_t projection_right(const struct gpt_config *c, enum projection_index index) {
+    const struct architecture *a = architecture_of(c);
+    return a->outputs_first ? extent_of(c, a->projection[index].inputs) : projection_outputs(c, index);
+}
+
+struct gpt_config gpt_complete(const struct gpt_config *config) {
+    struct gpt_config c = *config;
+    if (!c.inner) c.inner = 4 * c.width;
+    if (!c.kv_heads) c.kv_heads = c.heads;
+    if (!c.head_width) c.head_width = c.width / c.heads;
+    return c;
+}

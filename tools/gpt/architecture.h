@@ -1,0 +1,81 @@
+/* What each architecture is made of: its parameters by their role, and the kinds of its parts. The passes read these
+ * tables and never ask for an architecture by name; a new one is a row here. A part that an architecture has not
+ * (a bias, a table of positions) has a declaration without a name. */
+#ifndef ZERO_TOOLS_GPT_ARCHITECTURE_H
+#define ZERO_TOOLS_GPT_ARCHITECTURE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "tools/gpt/gpt.h"
+#include "tools/gpt/kernels.h"
+
+enum embedding_param { TOKEN_WEIGHT, POSITION_WEIGHT, EMBEDDING_PARAMS };
+enum block_param {
+    NORM1_WEIGHT,
+    NORM1_BIAS,
+    QUERY_WEIGHT, /* or query, key and value side by side */
+    KEY_WEIGHT,
+    VALUE_WEIGHT,
+    QKV_BIAS,
+    PROJECT_WEIGHT,
+    PROJECT_BIAS,
+    NORM2_WEIGHT,
+    NORM2_BIAS,
+    GATE_WEIGHT,
+    WIDEN_WEIGHT,
+    WIDEN_BIAS,
+    NARROW_WEIGHT,
+    NARROW_BIAS,
+    BLOCK_PARAMS
+};
+enum head_param { FINAL_WEIGHT, FINAL_BIAS, HEAD_WEIGHT, HEAD_PARAMS };
+enum { UNIT_PARAMS_MAX = BLOCK_PARAMS, LAYERS_MAX = 3 };
+
+/* The widths of things, which follow from the configuration. */
+enum extent { NONE, WIDTH, QUERY, KEY, QKV, INNER, VOCAB, CONTEXT, EXTENTS };
+
+struct declaration {
+    const char *name;          /* behind the block's prefix; NULL: there is no such parameter */
+    enum extent rows, columns; /* columns NONE: a vector */
+};
+
+/* Linear layers with one input, whose outputs stand side by side in one array. */
+enum projection_index { PROJECT_QKV, PROJECT_MIXED, PROJECT_WIDEN, PROJECT_NARROW, PROJECTIONS };
+struct projection {
+    uint8_t layers, weight[LAYERS_MAX]; /* enum block_param */
+    enum extent inputs;
+};
+
+struct architecture {
+    const char *title;
+    const char *block_prefix; /* of names, with the block's number */
+    struct declaration embedding[EMBEDDING_PARAMS], block[BLOCK_PARAMS], head[HEAD_PARAMS];
+    struct projection projection[PROJECTIONS];
+    bool outputs_first; /* a block's weights are [outputs][inputs] */
+    enum norm_kind norm;
+    enum mlp_kind mlp;
+    bool rotary; /* positions turn queries and keys */
+};
+
+extern const struct architecture *const architectures[]; /* by enum gpt_architecture */
+
+static inline const struct architecture *architecture_of(const struct gpt_config *config) {
+    return architectures[config->architecture];
+}
+
+/* Of a complete configuration. NONE is 1. */
+uint64_t extent_of(const struct gpt_config *config, enum extent extent);
+
+/* Columns of the array that a projection writes. */
+uint64_t projection_outputs(const struct gpt_config *config, enum projection_index index);
+
+/* Columns of its weights as stored: of the right factor of their gradients. */
+uint64_t projection_right(const struct gpt_config *config, enum projection_index index);
+
+/* Of unit 0 (the embedding), 1 ... layers (the blocks, all alike) or layers + 1 (the head, without what is tied). */
+uint64_t declared_elements(const struct gpt_config *config, uint32_t unit, bool vectors_alone);
+
+struct gpt_config gpt_complete(const struct gpt_config *config); /* defaults filled in */
+
+#endif

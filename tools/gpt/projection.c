@@ -1,0 +1,159 @@
+#include "tools/gpt/projection.h"
+
+#include "tools/gpt/matmul.h"
+
+/* One of a projection's layers: its columns of the projection's output begin at `at`. */
+struct layer {
+    const struct view *view;
+    uint32_t inputs, outputs, at;
+};
+
+static const struct projection *projection_of(const struct block *b, enum projection_index index) {
+    return &b->gpt->architecture->projection[index];
+}
+
+static struct layer layer_of(const struct block *b, enum projection_index index, uint32_t i) {
+    struct layer layer = {.at = 0};
+    for (uint32_t k = 0; k <= i; k++) {
+        layer.at += layer.outputs;
+        layer.view = &b->unit->view[projection_of(b, index)->weight[k]];
+        bool outputs_first = b->gpt->architecture->outputs_first;
+        layer.inputs = outputs_first ? layer.view->columns : layer.view->rows;
+        layer.outputs = outputs_first ? layer.view->rows : layer.view->columns;
+    }
+    return layer;
+}
+
+static uint32_t outputs_of(const struct block *b, enum projection_index index) {
+    struct layer last = layer_of(b, index, projection_of(b, index)->layers - 1u);
+    return last.at + last.outputs;
+}
+
+/* ---- transposing ---- */
+
+static bool is_turned(const struct gpt *gpt, bool backward) {
+    return !gpt->bf16 && gpt->architecture->outputs_first != backward;
+}
+
+struct turn {
+    const struct kernels *kernels;
+    float *to;
+    const float *from;
+    uint32_t rows, columns;
+    uint64_t ld; /* of `to` */
+};
+
+enum { TURN_ROWS = 64 };
+
+static void turn_rows(void *context, uint32_t index, uint32_t thread) {
+    const struct turn *t = context;
+    uint32_t first = index * TURN_ROWS, rows = t->rows - first < TURN_ROWS ? t->rows - first : TURN_ROWS;
+    t->kernels->transpose(t->to + first, t->ld, t->from + (uint64_t)first * t->columns, t->columns, rows,
+                          t->columns);
+}
+
+/* Layers side by side become one matrix [inputs][outputs of all]. */
+static struct turn turn_of(const struct block *b, enum projection_index index, uint32_t i) {
+    struct layer layer = layer_of(b, index, i);
+    bool outputs_first = b->gpt->architecture->outputs_first;
+    return (struct turn){.kernels = b->gpt->kernels,
+                         .to = b->gpt->activations.turned[index] + layer.at,
+                         .from = layer.view->param,
+                         .rows = layer.view->rows,
+                         .columns = layer.view->columns,
+                         .ld = outputs_first ? outputs_of(b, index) : layer.view->rows};
+}
+
+void projection_turn(struct block *b, bool backward) {
+    struct turn turns[PHASE_GROUPS_MAX];
+    struct phase phase = {.groups = 0};
+    if (!is_turned(b->gpt, backward)) return;
+    for (uint32_t index = 0; index < PROJECTIONS; index++)
+        for (uint32_t i = 0; i < projection_of(b, index)->layers; i++) {
+            struct turn *turn = &turns[phase.groups];
+            *turn = turn_of(b, index, i);
+            phase_add(&phase, (turn->rows + TURN_ROWS - 1) / TURN_ROWS, turn_rows, turn);
+        }
+    phase_run(&phase, b->gpt->threads);
+}
+
+/* ---- products ---- */
+
+void projection_forward(const struct block *b, enum projection_index index, uint32_t thread, uint32_t rows,
+                        const float *x, float beta, float *y) {
+    uint32_t outputs = outputs_of(b, index), inputs = layer_of(b, index, 0).inputs;
+    if (is_turned(b->gpt, false)) {
+        product(b->gpt, thread, rows, outputs, inputs, x, inputs,
+                plain(b->gpt->activations.turned[index], outputs), beta, y, outputs);
+        return;
+    }
+    enum transpose form = b->gpt->architecture->outputs_first ? TRANSPOSED : PLAIN;
+    for (uint32_t i = 0; i < projection_of(b, index)->layers; i++) {
+        struct layer layer = layer_of(b, index, i);
+        product(b->gpt, thread, rows, layer.outputs, inputs, x, inputs, weight_of(b->gpt, layer.view, form),
+                beta, y + layer.at, outputs);
+    }
+}
+
+void projection_backward(const struct block *b, enum projection_index index, uint32_t thread, uint32_t rows,
+                         const float *dy, float *dx) {
+    uint32_t outputs = outputs_of(b, index), inputs = layer_of(b, index, 0).inputs;
+    if (is_turned(b->gpt, true)) {
+        product(b->gpt, thread, rows, inputs, outputs, dy, outputs,
+                plain(b->gpt->activations.turned[index], inputs), 0, dx, inputs);
+        return;
+    }
+    enum transpose form = b->gpt->architecture->outputs_first ? PLAIN : TRANSPOSED;
+    for (uint32_t i = 0; i < projection_of(b, index)->layers; i++) {
+        struct layer layer = layer_of(b, index, i);
+        product(b->gpt, thread, rows, inputs, layer.outputs, dy + layer.at, outputs,
+                weight_of(b->gpt, layer.view, form), i ? 1 : 0, dx, inputs);
+    }
+}
+
+/* ---- gradients ---- */
+
+struct projection_gradient projection_gradient(const struct block *b, enum projection_index index,
+                                               const float *x, const float *dy) {
+    uint32_t outputs = outputs_of(b, index);
+    bool outputs_first = b->gpt->architecture->outputs_first;
+    struct projection_gradient g = {.layers = projection_of(b, index)->layers};
+    for (uint32_t i = 0; i < g.layers; i++) {
+        struct layer layer = layer_of(b, index, i);
+        g.layer[i] = (struct weight_gradient){.gpt = b->gpt,
+                                              .view = layer.view,
+                                              .add = layer.view->add,
+                                              .left = outputs_first ? dy + layer.at : x,
+                                              .left_ld = outputs_first ? outputs : layer.inputs,
+                                              .right = outputs_first ? x : dy,
+                                              .rows = b->gpt->pass.rows,
+                                              .outer = layer.view->rows,
+                                              .inner = layer.view->columns};
+    }
+    return g;
+}
+
+/* The first that is trained rounds for all; the first, if none is, rounds nothing. */
+static struct weight_gradient *rounding(struct projection_gradient *g) {
+    for (uint32_t i = 0; i < g->layers; i++)
+        if (g->layer[i].view->grad) return &g->layer[i];
+    return &g->layer[0];
+}
+
+/* Layers side by side have one right factor: only those stored [outputs][inputs] stand side by side. */
+void projection_round(const struct block *b, struct projection_gradient *const *list, uint32_t count) {
+    struct phase phase = {.groups = 0};
+    uint16_t *rounded = b->gpt->activations.rounded;
+    for (uint32_t i = 0; i < count && b->gpt->bf16; i++) {
+        struct weight_gradient *first = rounding(list[i]);
+        for (uint32_t k = 0; k < list[i]->layers; k++) list[i]->layer[k].rounded = rounded;
+        rounded += (uint64_t)first->rows * first->inner;
+        phase_add(&phase, weight_gradient_tiles(first), weight_gradient_round, first);
+    }
+    if (phase.groups) phase_run(&phase, b->gpt->threads);
+}
+
+void projection_add(struct projection_gradient *g, struct phase *phase) {
+    for (uint32_t i = 0; i < g->layers; i++)
+        phase_add(phase, weight_gradient_panels(&g->layer[i]), weight_gradient_panel, &g->layer[i]);
+}

@@ -1,0 +1,31 @@
+/* A block's linear layers: products of a tile with them, either way, and their gradients. */
+#ifndef ZERO_TOOLS_GPT_PROJECTION_H
+#define ZERO_TOOLS_GPT_PROJECTION_H
+
+#include "tools/gpt/block.h"
+#include "tools/gpt/phase.h"
+
+/* A product with a transposed weight runs at 70 to 90 % of the rate of a plain one, as oneDNN then packs the
+ * weight in another order for every tile; so weights are transposed once, before the tiles: those stored [inputs]
+ * [outputs] before the backward, the others before the forward. Products of bf16 take either form at the same rate. */
+void projection_turn(struct block *block, bool backward);
+
+/* y[rows][outputs] = beta y + x[rows][inputs] weights. One layer alone may add: beta is 0 where there are several. */
+void projection_forward(const struct block *block, enum projection_index index, uint32_t thread,
+                        uint32_t rows, const float *x, float beta, float *y);
+/* dx[rows][inputs] = dy[rows][outputs] weights^T */
+void projection_backward(const struct block *block, enum projection_index index, uint32_t thread,
+                         uint32_t rows, const float *dy, float *dx);
+
+/* The gradients of a projection's weights, from all rows of its input and of its outputs' gradient. */
+struct projection_gradient {
+    struct weight_gradient layer[LAYERS_MAX];
+    uint32_t layers;
+};
+struct projection_gradient projection_gradient(const struct block *block, enum projection_index index,
+                                               const float *x, const float *dy);
+/* bf16: rounds right factors, once for all panels. fp32: nothing. */
+void projection_round(const struct block *block, struct projection_gradient *const *list, uint32_t count);
+void projection_add(struct projection_gradient *gradient, struct phase *phase);
+
+#endif

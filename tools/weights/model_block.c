@@ -1,0 +1,60 @@
+/* The model block of a checkpoint's configuration, as it stood in a file: the manifest has "model.rope_scaling.factor", the
+ * file has blocks. */
+#include <string.h>
+
+#include "tools/weights/weights.h"
+
+static const char model[] = "model.";
+enum { MODEL_BYTES = sizeof model - 1 };
+
+struct printing {
+    FILE *out;
+    const struct manifest *manifest;
+    const char *indent;
+    bool (*keeps)(const struct manifest *manifest, const char *key);
+};
+
+/* The key below "model", or NULL: it is not of this block, or not kept. */
+static const char *leaf_of(const struct printing *p, uint32_t i) {
+    const char *key = p->manifest->config.entry[i].key;
+    if (strncmp(key, model, MODEL_BYTES) != 0 || (p->keeps && !p->keeps(p->manifest, key))) return NULL;
+    return key + MODEL_BYTES;
+}
+
+static bool in_block(const char *leaf, const char *block, size_t bytes) {
+    return leaf && strncmp(leaf, block, bytes) == 0 && leaf[bytes] == '.';
+}
+
+/* The first entry of a block prints all of it. */
+static void print_block(const struct printing *p, uint32_t first, size_t bytes) {
+    const char *block = leaf_of(p, first), *comma = "";
+    fprintf(p->out, "\"%.*s\": {", (int)bytes, block);
+    for (uint32_t i = first; i < p->manifest->config.count; i++) {
+        const char *leaf = leaf_of(p, i);
+        if (!in_block(leaf, block, bytes)) continue;
+        fprintf(p->out, "%s\"%s\": %s", comma, leaf + bytes + 1, p->manifest->config.entry[i].value);
+        comma = ", ";
+    }
+    fputs("}", p->out);
+}
+
+static bool was_printed(const struct printing *p, uint32_t index, size_t bytes) {
+    for (uint32_t i = 0; i < index; i++)
+        if (in_block(leaf_of(p, i), leaf_of(p, index), bytes)) return true;
+    return false;
+}
+
+void weights_print_model(FILE *out, const struct manifest *manifest, bool first, const char *indent,
+                         bool (*keeps)(const struct manifest *manifest, const char *key)) {
+    struct printing p = {out, manifest, indent, keeps};
+    for (uint32_t i = 0; i < manifest->config.count; i++) {
+        const char *leaf = leaf_of(&p, i), *point = leaf ? strchr(leaf, '.') : NULL;
+        if (!leaf || (point && was_printed(&p, i, (size_t)(point - leaf)))) continue;
+        fprintf(out, "%s%s", first ? "" : ",", indent);
+        first = false;
+        if (point)
+            print_block(&p, i, (size_t)(point - leaf));
+        else
+            fprintf(out, "\"%s\": %s", leaf, manifest->config.entry[i].value);
+    }
+}
