@@ -10,24 +10,25 @@
 
 /* kv_heads, inner: 0 stands for heads, and for 4 * width. */
 static const struct shapes table[] = {
-    {"gpt2", GPT2, FAMILY_GPT2, 12, 768, 12, 0, 1024, 50257, 0, true},
-    {"gpt2-medium", GPT2, FAMILY_GPT2, 24, 1024, 16, 0, 1024, 50257, 0, true},
-    {"gpt2-large", GPT2, FAMILY_GPT2, 36, 1280, 20, 0, 1024, 50257, 0, true},
-    {"gpt2-xl", GPT2, FAMILY_GPT2, 48, 1600, 25, 0, 1024, 50257, 0, true},
+    {"gpt2", GPT2, FAMILY_GPT2, 12, 768, 12, 0, 1024, 50257, 0, true, 0},
+    {"gpt2-medium", GPT2, FAMILY_GPT2, 24, 1024, 16, 0, 1024, 50257, 0, true, 0},
+    {"gpt2-large", GPT2, FAMILY_GPT2, 36, 1280, 20, 0, 1024, 50257, 0, true, 0},
+    {"gpt2-xl", GPT2, FAMILY_GPT2, 48, 1600, 25, 0, 1024, 50257, 0, true, 0},
     {"llama-3-8b", "Dubey et al. 2024, The Llama 3 herd of models, table 3", FAMILY_LLAMA, 32, 4096, 32, 8,
-     8192, 128256, 14336, false},
+     8192, 128256, 14336, false, 0},
     {"llama-3-70b", "Dubey et al. 2024, The Llama 3 herd of models, table 3", FAMILY_LLAMA, 80, 8192, 64, 8,
-     8192, 128256, 28672, false},
-    {"7.5B", MEGATRON, FAMILY_GPT2, 36, 4096, 32, 0, 2048, 51200, 0, true},
+     8192, 128256, 28672, false, 0},
+    {"7.5B", MEGATRON, FAMILY_GPT2, 36, 4096, 32, 0, 2048, 51200, 0, true, 0},
     {"70B", "Touvron et al. 2023, Llama 2, table 1, and its config.json", FAMILY_LLAMA, 80, 8192, 64, 8, 4096,
-     32000, 28672, false},
-    {"175B", "Brown et al. 2020, table 2.1, GPT-3", FAMILY_GPT2, 96, 12288, 96, 0, 2048, 51200, 0, true},
-    {"1T", MEGATRON, FAMILY_GPT2, 128, 25600, 160, 0, 2048, 51200, 0, true},
+     32000, 28672, false, 0},
+    {"175B", "Brown et al. 2020, table 2.1, GPT-3", FAMILY_GPT2, 96, 12288, 96, 0, 2048, 51200, 0, true, 0},
+    {"1T", MEGATRON, FAMILY_GPT2, 128, 25600, 160, 0, 2048, 51200, 0, true, 0},
 };
 
 static struct shapes complete(struct shapes s) {
     if (!s.kv_heads) s.kv_heads = s.heads;
     if (!s.inner) s.inner = 4 * s.width;
+    if (!s.head_width) s.head_width = s.width / s.heads;
     return s;
 }
 
@@ -44,11 +45,12 @@ const struct shapes *shapes_find(const char *name) {
 struct shapes shapes_of(const struct config_model *m) {
     return (struct shapes){.name = "the model block",
                            .source = "the configuration",
-                           .family = FAMILY_GPT2,
+                           .family = (enum family)m->type, /* numbered alike */
                            .layers = m->layers,
                            .width = m->width,
                            .heads = m->heads,
-                           .kv_heads = m->heads,
+                           .kv_heads = m->kv_heads,
+                           .head_width = m->head_width,
                            .context = m->context,
                            .vocab = m->vocab,
                            .inner = m->inner,
@@ -57,16 +59,18 @@ struct shapes shapes_of(const struct config_model *m) {
 
 /* ---- parameters ---- */
 
-enum extent { NONE, WIDTH, QKV, KV, INNER, VOCAB, CONTEXT };
+enum extent { NONE, WIDTH, QUERY, QKV, KV, INNER, VOCAB, CONTEXT };
 
 static uint64_t extent_of(const struct shapes *s, enum extent extent) {
     switch (extent) {
     case WIDTH:
         return s->width;
+    case QUERY:
+        return s->heads * s->head_width;
     case QKV:
-        return 3 * s->width;
+        return (s->heads + 2 * s->kv_heads) * s->head_width;
     case KV:
-        return s->width / s->heads * s->kv_heads;
+        return s->kv_heads * s->head_width;
     case INNER:
         return s->inner;
     case VOCAB:
@@ -106,10 +110,10 @@ static const struct declaration declarations[FAMILIES][UNIT_KINDS][PARAMS_MAX] =
                                     {"lm_head.weight", VOCAB, WIDTH}}},
     [FAMILY_LLAMA] = {[UNIT_EMBEDDING] = {{"embed_tokens.weight", VOCAB, WIDTH}},
                       [UNIT_BLOCK] = {{"input_layernorm.weight", WIDTH, NONE},
-                                      {"self_attn.q_proj.weight", WIDTH, WIDTH},
+                                      {"self_attn.q_proj.weight", QUERY, WIDTH},
                                       {"self_attn.k_proj.weight", KV, WIDTH},
                                       {"self_attn.v_proj.weight", KV, WIDTH},
-                                      {"self_attn.o_proj.weight", WIDTH, WIDTH},
+                                      {"self_attn.o_proj.weight", WIDTH, QUERY},
                                       {"post_attention_layernorm.weight", WIDTH, NONE},
                                       {"mlp.gate_proj.weight", INNER, WIDTH},
                                       {"mlp.up_proj.weight", INNER, WIDTH},
@@ -184,7 +188,7 @@ double shapes_forward_flops(const struct shapes *shapes, uint32_t unit) {
     if (kind == UNIT_EMBEDDING) return 0; /* it is read */
     for (const struct declaration *d = declarations[s.family][kind]; d->name; d++)
         if (d->columns != NONE) weights += (double)count_of(&s, d);
-    return 2 * weights + (kind == UNIT_BLOCK ? 4 * (double)s.width * seen : 0);
+    return 2 * weights + (kind == UNIT_BLOCK ? 4 * (double)(s.heads * s.head_width) * seen : 0);
 }
 
 /* ---- activations ---- */
@@ -195,7 +199,7 @@ static uint64_t most(uint64_t a, uint64_t b) { return a > b ? a : b; }
 /* Floats of a token, as tools/gpt/activations.c has them; what is small beside these is left out. */
 static uint64_t host_bytes(const struct shapes *s, enum dtype dtype, uint64_t batch, uint32_t threads,
                            bool recompute) {
-    uint64_t rows = batch * s->context, w = s->width, kv = w / s->heads * s->kv_heads;
+    uint64_t rows = batch * s->context, w = s->width, kv = extent_of(s, KV);
     uint64_t saved = 3 * w + 2 * kv + s->inner * (s->family == FAMILY_LLAMA ? 2 : 1) + s->heads +
                      4; /* middle, q k v, mixed, inner */
     uint64_t scratch = 5 * w + s->inner;
@@ -210,7 +214,7 @@ static uint64_t host_bytes(const struct shapes *s, enum dtype dtype, uint64_t ba
 }
 
 static uint64_t device_bytes(const struct shapes *s, enum dtype dtype, uint64_t batch, bool recompute) {
-    uint64_t rows = batch * s->context, w = s->width, kv = w / s->heads * s->kv_heads, e = dtype_bytes(dtype);
+    uint64_t rows = batch * s->context, w = s->width, kv = extent_of(s, KV), e = dtype_bytes(dtype);
     /* The norms' inputs and outputs, q k v, attention's output; the middle of the MLP, twice or three times. */
     uint64_t block =
         s->family == FAMILY_LLAMA ? 6 * w + 2 * kv + 3 * s->inner : 6 * w + 2 * kv + 2 * s->inner;

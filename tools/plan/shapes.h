@@ -17,7 +17,8 @@ struct shapes {
     const char *name, *source;
     enum family family;
     uint64_t layers, width, heads, kv_heads, context, vocab, inner;
-    bool tied; /* the head is the token embedding */
+    bool tied;           /* the head is the token embedding */
+    uint64_t head_width; /* 0: width / heads */
 };
 
 /* By name, upper or lower case: "gpt2-xl", "llama-3-8b", "175B". NULL: there is none. */

@@ -10,7 +10,7 @@
 #include "tools/plan/print.h"
 #include "tools/plan/table.h"
 
-static const struct shapes model = {"test", "", FAMILY_GPT2, 4, 256, 4, 4, 128, 1000, 1024, true};
+static const struct shapes model = {"test", "", FAMILY_GPT2, 4, 256, 4, 4, 128, 1000, 1024, true, 0};
 
 /* Everything takes no time to speak of, and there is room for everything. */
 static struct scenario ideal(const char *config) {

@@ -22,7 +22,11 @@ static void parameters_are_as_published(void) {
 }
 
 static struct gpt_config as_gpt(const struct shapes *s) {
-    return (struct gpt_config){.layers = (uint32_t)s->layers,
+    return (struct gpt_config){.architecture = (enum gpt_architecture)s->family,
+                               .kv_heads = (uint32_t)s->kv_heads,
+                               .rope = {.theta = 10000},
+                               .inner = (uint32_t)s->inner,
+                               .layers = (uint32_t)s->layers,
                                .width = (uint32_t)s->width,
                                .heads = (uint32_t)s->heads,
                                .context = (uint32_t)s->context,
@@ -33,9 +37,10 @@ static struct gpt_config as_gpt(const struct shapes *s) {
 }
 
 static const struct shapes small[] = {
-    {"demo", "", FAMILY_GPT2, 6, 384, 6, 0, 256, 256, 0, true},
-    {"wide", "", FAMILY_GPT2, 2, 512, 8, 0, 128, 5000, 0, false},
-    {"deep", "", FAMILY_GPT2, 12, 128, 4, 0, 512, 256, 0, true},
+    {"demo", "", FAMILY_GPT2, 6, 384, 6, 0, 256, 256, 0, true, 0},
+    {"wide", "", FAMILY_GPT2, 2, 512, 8, 0, 128, 5000, 0, false, 0},
+    {"llama", "", FAMILY_LLAMA, 6, 256, 8, 2, 256, 512, 704, false, 0},
+    {"deep", "", FAMILY_GPT2, 12, 128, 4, 0, 512, 256, 0, true, 0},
 };
 
 static void arithmetic_is_the_gpt_s(void) {
@@ -70,7 +75,7 @@ static void memory_is_the_gpt_s(void) {
 /* Korthikanti et al. 2022, equation 1 without scores and masks: 32 bytes per token, layer and width; the recomputed one
  * keeps 2. */
 static void devices_are_as_korthikanti_has_them(void) {
-    struct shapes s = {"x", "", FAMILY_GPT2, 10, 1024, 16, 0, 1000, 0, 0, true};
+    struct shapes s = {"x", "", FAMILY_GPT2, 10, 1024, 16, 0, 1000, 0, 0, true, 0};
     uint64_t plain = shapes_activation_bytes(&s, false, DTYPE_BF16, 3, 1, false);
     s.layers = 11;
     CHECK_INT(shapes_activation_bytes(&s, false, DTYPE_BF16, 3, 1, false) - plain, 32ull * 3000 * 1024);
