@@ -38,6 +38,19 @@ struct traffic {
     uint64_t gather_calls, gather_elements, reduce_calls, reduce_elements, bytes;
 };
 
+/* Who watches operations: traces, and the invariants of simulations. Each may be NULL. */
+struct executor_watch {
+    void *user;
+    /* What the stage's policy listed for an event, before anything is made of it. It may be edited: a broken stage. */
+    void (*listed)(void *user, struct operation_list *list);
+    /* An item of an operation starts, and is done; of a run of chunks there are several. `read`, `write`: the planned
+     * buffers behind op->read and op->write. */
+    void (*started)(void *user, const struct operation *op, uint32_t item, const uint32_t *read,
+                    const uint32_t *write);
+    void (*done)(void *user, const struct operation *op, uint32_t item, const uint32_t *read,
+                 const uint32_t *write);
+};
+
 struct executor_options {
     struct policy *policy;
     const struct model *model;
@@ -54,6 +67,9 @@ struct executor_options {
     bool native_reduction;
     struct precision precision;
     struct agreement *agreements; /* comm_size + 1 of them: the first is this rank's contribution */
+    bool without_data; /* simulations: what is at the addresses of `memory` is never touched; nor what follows
+                          `agreements` */
+    const struct executor_watch *watch; /* or NULL */
 };
 
 struct executor;

@@ -155,7 +155,9 @@ static void *cast_in_place(void *data, enum dtype from, enum dtype to, uint64_t 
 }
 
 static void *message_of(struct executor *e, const struct task *task) {
-    return cast_in_place(buffer_address(e, task->read[0]), e->o.precision.compute, e->o.precision.message,
+    void *gradient = buffer_address(e, task->read[0]);
+    if (e->o.without_data) return gradient;
+    return cast_in_place(gradient, e->o.precision.compute, e->o.precision.message,
                          e->o.model->region[task->op.region].padded);
 }
 
@@ -200,7 +202,7 @@ static void complete_norms(struct executor *e) {
 }
 
 static zero_status start_agree(struct executor *e, struct item *item) {
-    complete_norms(e);
+    if (!e->o.without_data) complete_norms(e);
     e->mine->norm_squared = executor_norm_squared(e);
     e->mine->trace = e->trace;
     e->mine->fingerprint = comm_fingerprint(e->o.comm);
