@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/blueprint.h"
 #include "engine/engine_internal.h"
 #include "engine/shadow.h"
 
@@ -36,6 +37,12 @@ static zero_status open_groups(zero_engine *e, struct zero_error *error) {
             if (status) return status;
         }
     return ZERO_OK;
+}
+
+static zero_status open_mesh(zero_engine *e, struct zero_error *error) {
+    e->policy.mesh[AXIS_SHARD] = e->size;
+    e->policy.mesh[AXIS_REPLICATE] = 1;
+    return open_groups(e, error);
 }
 
 /* ---- the policy ---- */
@@ -248,13 +255,17 @@ static zero_status open_executor(zero_engine *e, struct zero_error *error) {
 }
 
 /* A rank that fails goes on to where the others meet it. */
-static zero_status prepare(zero_engine *e, struct zero_error *error) {
+static zero_status lay_plan(zero_engine *e, struct zero_error *error) {
     e->model.dtype = e->precision.compute;
     zero_status status = model_lay_out(&e->model, e->size, e->config.persistence_threshold, error);
     if (!status) status = open_policy(e, error);
     if (!status) status = borrowed_check(e, error);
     if (!status) status = make_plan(e, error);
-    status = fit_plan(e, status, error);
+    return fit_plan(e, status, error);
+}
+
+static zero_status prepare(zero_engine *e, struct zero_error *error) {
+    zero_status status = lay_plan(e, error);
     if (!status) status = check_budgets(e, error);
     if (!status) status = allocate(e, error);
     if (!status) status = open_executor(e, error);
@@ -309,16 +320,47 @@ static void log_drive(const zero_engine *e) {
                  e->config.nvme_endurance_tbw, drive_life_steps(e), e->node_ranks);
 }
 
+zero_status zero_engine_plan(zero_engine *e, zero_plan *out) {
+    zero_status status = engine_check(e);
+    if (status) return status;
+    if (!e->plans_only || e->planned)
+        return refuse(ZERO_E_ORDER, "zero_engine_plan: %s",
+                      e->planned ? "the engine is planned already"
+                                 : "the engine was opened without plan_ranks; commit plans");
+    struct zero_error error;
+    error_clear(&error);
+    e->planned = true;
+    status = open_mesh(e, &error);
+    if (!status) status = lay_plan(e, &error);
+    if (status) return engine_fail(e, &error);
+    if (out) report_plan(e, out);
+    return ZERO_OK;
+}
+
+struct blueprint engine_blueprint(zero_engine *e) {
+    return (struct blueprint){.config = &e->config,
+                              .model = &e->model,
+                              .policy = &e->policy,
+                              .plan = &e->plan,
+                              .optimizer = e->optimizer,
+                              .group = (struct comm_group *const(*)[STREAMS])e->group,
+                              .ranks = e->size,
+                              .state_count = e->state_count,
+                              .precision = e->precision};
+}
+
 zero_status zero_engine_commit(zero_engine *e, zero_plan *out) {
     zero_status status = engine_check(e);
     if (status) return status;
     if (e->phase != PHASE_DECLARING)
         return refuse(ZERO_E_ORDER, "zero_engine_commit: the engine is committed already");
+    if (e->plans_only)
+        return refuse(
+            ZERO_E_ORDER,
+            "zero_engine_commit: this engine has plan_ranks, and only plans: call zero_engine_plan");
     struct zero_error error;
     error_clear(&error);
-    e->policy.mesh[AXIS_SHARD] = e->size;
-    e->policy.mesh[AXIS_REPLICATE] = 1;
-    status = open_groups(e, &error);
+    status = open_mesh(e, &error);
     if (status) return engine_fail(e, &error); /* the others may wait in a group's opening */
     prepare(e, &error);
     status = engine_agree_error(e, &error, "the commit");

@@ -6,9 +6,9 @@
 
 static zero_status check_declaring(zero_engine *e, const char *what) {
     zero_status status = engine_check(e);
-    if (status || e->phase == PHASE_DECLARING) return status;
-    return refuse(ZERO_E_ORDER, "%s: the engine is committed; declare everything before zero_engine_commit",
-                  what);
+    if (status || (e->phase == PHASE_DECLARING && !e->planned)) return status;
+    return refuse(ZERO_E_ORDER, "%s: the engine is %s; declare everything before zero_engine_%s", what,
+                  e->planned ? "planned" : "committed", e->planned ? "plan" : "commit");
 }
 
 static zero_status refuse_error(const struct zero_error *error) {

@@ -63,6 +63,7 @@ struct zero_engine {
 
     enum phase phase;
     zero_mode mode;
+    bool plans_only, planned; /* zero_runtime.plan_ranks; zero_engine_plan was called */
     bool filled;
     bool uncommitted;                 /* steps were applied since the last commit (shadow.h) */
     uint32_t micro;                   /* training passes since the last step */

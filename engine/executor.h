@@ -51,6 +51,14 @@ struct executor_watch {
                  const uint32_t *write);
 };
 
+/* In place of the mechanisms, for those who price operations: whoever is asked takes time, and touches nothing. */
+struct performer {
+    void (*start)(void *user, const struct operation *op, uint32_t item,
+                  uint64_t *out_ticket);       /* its item-th point */
+    bool (*done)(void *user, uint64_t ticket); /* not asked of COMPUTE, which the host ends */
+    void *user;
+};
+
 struct executor_options {
     struct policy *policy;
     const struct model *model;
@@ -66,7 +74,8 @@ struct executor_options {
     uint32_t rank, threads;
     bool native_reduction;
     struct precision precision;
-    struct agreement *agreements; /* comm_size + 1 of them: the first is this rank's contribution */
+    const struct performer *performer; /* NULL: the mechanisms perform. Else they may all be NULL */
+    struct agreement *agreements;      /* comm_size + 1 of them: the first is this rank's contribution */
     bool without_data; /* simulations: what is at the addresses of `memory` is never touched; nor what follows
                           `agreements` */
     const struct executor_watch *watch; /* or NULL */
@@ -80,6 +89,10 @@ uint32_t executor_requests_max(const struct plan *plan);
 /* The scratch that one reduction needs at most: for the plan, before opening. Reads policy, model, group,
  * native_reduction and precision. */
 uint64_t executor_staging_bytes(const struct executor_options *options);
+
+/* The shape of what a gather or a reduction posts: kind, types and count, no buffers. Reads what
+ * executor_staging_bytes reads. */
+struct comm_call executor_call(const struct executor_options *options, const struct operation *op);
 
 zero_status executor_open(const struct executor_options *options, struct executor **out,
                           struct zero_error *error);

@@ -19,6 +19,15 @@ struct seat {
 /* Who the ranks are: the host program says, or the launcher does. */
 static zero_status find_seat(const zero_runtime *runtime, struct seat *out, struct zero_error *error) {
     *out = (struct seat){.transport = COMM_SELF, .options = {.size = 1}, .node_ranks = 1};
+    if (runtime->plan_ranks) {
+        out->transport = COMM_MIRROR;
+        out->options.size = runtime->plan_ranks;
+        out->options.mirrors = runtime->plan_ranks == 1  ? COMM_SELF
+                               : runtime->plan_processes ? COMM_MPI
+                                                         : COMM_LOCAL;
+        out->node_ranks = runtime->plan_node_ranks ? runtime->plan_node_ranks : runtime->plan_ranks;
+        return ZERO_OK;
+    }
     if (runtime->local) {
         out->transport = COMM_LOCAL;
         out->options.local = local_world_of(runtime->local);
@@ -85,6 +94,7 @@ static zero_status open_comm(zero_engine *e, const zero_runtime *runtime, struct
     if (status) return status;
     seat.options.timeout_s = e->config.comm.timeout_s;
     seat.options.log = e->log;
+    e->plans_only = seat.transport == COMM_MIRROR;
     status = comm_open(seat.transport, &seat.options, &e->comm, error);
     if (status) return status;
     e->rank = comm_rank(e->comm);

@@ -10,8 +10,12 @@ static const struct region *policy_region(const struct executor *e, uint32_t reg
     return &e->o.policy->region[region];
 }
 
+static uint64_t part_elements(const struct executor_options *o, uint32_t region, struct placement placement) {
+    return o->model->region[region].padded / placement_parts(placement, o->policy->mesh);
+}
+
 static uint64_t shard_elements(const struct executor *e, uint32_t region, struct placement placement) {
-    return e->o.model->region[region].padded / placement_parts(placement, e->o.policy->mesh);
+    return part_elements(&e->o, region, placement);
 }
 
 void *own_part_address(const struct executor *e, struct buffer_ref ref, uint32_t buffer,
@@ -81,23 +85,43 @@ static zero_status post_counted(struct executor *e, struct item *item, struct co
     return status;
 }
 
+/* What is sent: a scatter's summands, or the shard of a sum over the replicate axis. */
+static enum dtype reduced_from(const struct precision *p, bool scatter) {
+    return scatter ? p->message : p->reduced;
+}
+
+static bool scatters(const struct operation *op) {
+    return op->reads > 0; /* else it is the shard's sum over the replicate axis */
+}
+
+struct comm_call executor_call(const struct executor_options *o, const struct operation *op) {
+    const struct model_region *region = &o->model->region[op->region];
+    struct comm_call call = {.tag = op->region, .what = o->model->unit[region->unit]->name};
+    if (op->kind == OP_GATHER) {
+        call.kind = COMM_ALL_GATHER;
+        call.dtype = call.target_dtype =
+            op->object == OBJECT_GRAD ? o->precision.reduced : o->precision.compute;
+        call.count = region->padded / comm_group_size(o->group[op->axes][op->stream]);
+        return call;
+    }
+    call.kind = scatters(op) ? COMM_REDUCE_SCATTER : COMM_ALL_REDUCE;
+    call.dtype = reduced_from(&o->precision, scatters(op));
+    call.target_dtype = o->precision.reduced;
+    call.count = part_elements(o, op->region, grad_shard_placement(&o->policy->region[op->region]));
+    call.native = o->native_reduction;
+    call.add = op->add;
+    return call;
+}
+
 static zero_status start_gather(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
-    const struct model_region *region = &e->o.model->region[op->region];
     struct comm_group *group = e->o.group[op->axes][op->stream];
-    enum dtype dtype = op->object == OBJECT_GRAD ? e->o.precision.reduced : e->o.precision.compute;
-    uint64_t share = region->padded / comm_group_size(group);
+    struct comm_call call = executor_call(&e->o, op);
     uint8_t *source = buffer_address(e, item->task->read[0]);
     bool in_place = op->read[0].kind == BUFFER_PARAM_FULL || op->read[0].kind == BUFFER_GRAD_FULL;
-    if (in_place) source += comm_group_index(group) * share * dtype_bytes(dtype);
-    struct comm_call call = {.kind = COMM_ALL_GATHER,
-                             .dtype = dtype,
-                             .target_dtype = dtype,
-                             .count = share,
-                             .tag = op->region,
-                             .what = e->o.model->unit[region->unit]->name,
-                             .source = source,
-                             .target = buffer_address(e, item->task->write[0])};
+    if (in_place) source += comm_group_index(group) * call.count * dtype_bytes(call.dtype);
+    call.source = source;
+    call.target = buffer_address(e, item->task->write[0]);
     return post_counted(e, item, group, &call);
 }
 
@@ -115,11 +139,6 @@ static void add_norm_f16(void *user, const void *block, uint64_t first, uint64_t
 
 static const comm_written_fn add_norm[DTYPES] = {
     [DTYPE_F32] = add_norm_f32, [DTYPE_BF16] = add_norm_bf16, [DTYPE_F16] = add_norm_f16};
-
-/* What is sent: a scatter's summands, or the shard of a sum over the replicate axis. */
-static enum dtype reduced_from(const struct precision *p, bool scatter) {
-    return scatter ? p->message : p->reduced;
-}
 
 /* Scatters cut the whole region; sums over the replicate axis are of what one scatter leaves. */
 uint64_t executor_staging_bytes(const struct executor_options *o) {
@@ -163,28 +182,17 @@ static void *message_of(struct executor *e, const struct task *task) {
 
 static zero_status start_reduce(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
-    const struct model_region *region = &e->o.model->region[op->region];
-    struct comm_group *group = e->o.group[op->axes][op->stream];
     const struct region *r = policy_region(e, op->region);
-    bool scatter = op->reads > 0; /* else the shard's sum over the replicate axis */
-    enum dtype reduced = e->o.precision.reduced;
-    void *target = own_part_address(e, op->write[0], item->task->write[0], grad_shard_placement(r), reduced);
-    struct comm_call call = {.kind = scatter ? COMM_REDUCE_SCATTER : COMM_ALL_REDUCE,
-                             .dtype = reduced_from(&e->o.precision, scatter),
-                             .target_dtype = reduced,
-                             .count = shard_elements(e, op->region, grad_shard_placement(r)),
-                             .tag = op->region,
-                             .what = e->o.model->unit[region->unit]->name,
-                             .source = scatter ? message_of(e, item->task) : target,
-                             .target = target,
-                             .staging = op->writes > 1 ? buffer_address(e, item->task->write[1]) : NULL,
-                             .native = e->o.native_reduction,
-                             .add = op->add,
-                             .written = scatter && op->final ? add_norm[reduced] : NULL,
-                             .written_user = &e->norm[op->region]};
+    struct comm_call call = executor_call(&e->o, op);
+    call.target =
+        own_part_address(e, op->write[0], item->task->write[0], grad_shard_placement(r), call.target_dtype);
+    call.source = scatters(op) ? message_of(e, item->task) : call.target;
+    call.staging = op->writes > 1 ? buffer_address(e, item->task->write[1]) : NULL;
+    call.written = scatters(op) && op->final ? add_norm[call.target_dtype] : NULL;
+    call.written_user = &e->norm[op->region];
     e->norm[op->region] = 0;
     e->normed[op->region] = call.written != NULL;
-    return post_counted(e, item, group, &call);
+    return post_counted(e, item, e->o.group[op->axes][op->stream], &call);
 }
 
 /* ---- the agreement ---- */
@@ -284,9 +292,13 @@ static const struct {
 _Static_assert(sizeof(struct copy_argument) <= DEVICE_ARGUMENT_BYTES, "arguments are copied into the work");
 
 zero_status perform_start(struct executor *e, struct item *item) {
+    const struct performer *p = e->o.performer;
+    if (p) return p->start(p->user, &item->task->op, item->index, &item->ticket), ZERO_OK;
     return performers[item->task->op.kind].start(e, item);
 }
 
 zero_status perform_test(struct executor *e, struct item *item, bool *out_done) {
+    const struct performer *p = e->o.performer;
+    if (p && item->task->op.kind != OP_COMPUTE) return *out_done = p->done(p->user, item->ticket), ZERO_OK;
     return performers[item->task->op.kind].test(e, item, out_done);
 }

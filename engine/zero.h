@@ -73,6 +73,10 @@ typedef struct zero_runtime {
     void *log_user;
     const char *model; /* path of a Hugging Face config.json, or of its directory, in place of the
                           configuration's model block; or NULL. Read by init alone. The same on all ranks */
+    uint32_t plan_ranks;      /* 0, or: no rank is started. The engine stands for one of so many, for
+                                 zero_engine_plan and nothing else */
+    uint32_t plan_node_ranks; /* of those, on one node; 0: all */
+    int plan_processes;       /* those ranks are processes, whose reductions take staging; 0: threads */
 } zero_runtime;
 
 /* `json`: the text of a DeepSpeed configuration, or the path of a .json file. Collective. Ranks come from
@@ -176,6 +180,10 @@ typedef struct zero_plan {
 /* `out` may be NULL. ZERO_E_DIVERGED: ranks declared different models. ZERO_E_BUDGET names the tier, by how
  * many bytes it is short and what to change. */
 zero_status zero_engine_commit(zero_engine *engine, zero_plan *out);
+
+/* With zero_runtime.plan_ranks, after the model is declared: what commit would plan for one of so many ranks. Nothing
+ * is allocated, nobody else is needed, and budgets refuse nothing. Once. Local. */
+zero_status zero_engine_plan(zero_engine *engine, zero_plan *out);
 
 /* The rows of the memory report, index 0, 1, ...: ZERO_E_ARGUMENT past the last. A tier's planned bytes add
  * up to zero_plan.bytes; measured is what was allocated (a reservation is the host's: measured as declared).

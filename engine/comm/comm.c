@@ -12,10 +12,8 @@
 #include "engine/comm/transport.h"
 
 static const struct comm_ops *const transports[COMM_TRANSPORTS] = {
-    [COMM_SELF] = &comm_self_ops,
-    [COMM_LOCAL] = &comm_local_ops,
-    [COMM_MPI] = &comm_mpi_ops,
-    [COMM_SIM] = &comm_sim_ops,
+    [COMM_SELF] = &comm_self_ops, [COMM_LOCAL] = &comm_local_ops,   [COMM_MPI] = &comm_mpi_ops,
+    [COMM_SIM] = &comm_sim_ops,   [COMM_MIRROR] = &comm_mirror_ops,
 };
 
 /* ---- failures ---- */
@@ -230,16 +228,25 @@ static const char *find_fault(const struct comm_group *group, const struct comm_
     return NULL;
 }
 
-/* What this rank sends for a call, as the formulas in comm.h say. */
+/* As the formulas in comm.h say. */
+struct comm_sent comm_call_sent(const struct comm_call *call, uint32_t members) {
+    struct comm_sent sent = {0};
+    if (call->kind == COMM_BARRIER) return sent;
+    sent.elements = (members - 1) * shape_share(call, members);
+    sent.bytes = sent.elements * dtype_bytes(call->dtype);
+    if (call->kind != COMM_ALL_REDUCE) return sent;
+    sent.bytes += sent.elements * dtype_bytes(call->target_dtype);
+    sent.elements *= 2;
+    return sent;
+}
+
 static void count_call(struct comm_group *group, const struct comm_call *call) {
     struct comm_counters *counters = &group->comm->counters;
-    uint64_t elements = (group->count - 1) * shape_share(call, group->count);
-    uint64_t bytes = elements * dtype_bytes(call->dtype);
+    struct comm_sent sent = comm_call_sent(call, group->count);
     counters->calls[call->kind]++;
-    if (call->kind == COMM_BARRIER || (call->kind == COMM_BROADCAST && call->root != group->index)) return;
-    if (call->kind == COMM_ALL_REDUCE) bytes += elements * dtype_bytes(call->target_dtype), elements *= 2;
-    counters->elements[call->kind] += elements;
-    counters->bytes += bytes;
+    if (call->kind == COMM_BROADCAST && call->root != group->index) return;
+    counters->elements[call->kind] += sent.elements;
+    counters->bytes += sent.bytes;
 }
 
 static zero_status refuse(struct comm_group *group, const struct comm_record *record, zero_status code,

@@ -82,17 +82,18 @@ struct comm_counters { /* since open, per rank; control messages apart */
     uint64_t control_messages, control_bytes;
 };
 
+enum comm_transport { COMM_SELF, COMM_LOCAL, COMM_MPI, COMM_SIM, COMM_MIRROR, COMM_TRANSPORTS };
+
 struct comm_options {
     uint32_t rank, size;
     double timeout_s; /* silence of a rank's heartbeat; 10 x that for a rank that beats but does not advance;
                        * 0: COMM_TIMEOUT_S */
-    struct local_world *local; /* transport local: the ranks' common world */
-    struct sim_world *sim;     /* transport sim: see sim.h */
-    void *mpi_comm;            /* transport mpi: points to an MPI_Comm to use, or NULL for MPI_COMM_WORLD */
+    struct local_world *local;   /* transport local: the ranks' common world */
+    struct sim_world *sim;       /* transport sim: see sim.h */
+    enum comm_transport mirrors; /* transport mirror: whose staging it plans; self, local or mpi */
+    void *mpi_comm;              /* transport mpi: points to an MPI_Comm to use, or NULL for MPI_COMM_WORLD */
     struct log log;
 };
-
-enum comm_transport { COMM_SELF, COMM_LOCAL, COMM_MPI, COMM_SIM, COMM_TRANSPORTS };
 
 /* ---- opening ---- */
 
@@ -122,6 +123,12 @@ uint32_t comm_group_index(const struct comm_group *group); /* this rank's index 
 /* Scratch that a call of this shape needs (count and dtype matter, pointers do not); planned by the caller.
  */
 uint64_t comm_staging_bytes(const struct comm_group *group, const struct comm_call *call);
+
+/* What one of `members` sends for a call of this shape (a broadcast: its root): what the counters add. */
+struct comm_sent {
+    uint64_t elements, bytes;
+};
+struct comm_sent comm_call_sent(const struct comm_call *call, uint32_t members);
 
 /* True while COMM_CALLS_MAX calls are in flight: the next post must wait for the oldest one. */
 bool comm_group_full(const struct comm_group *group);

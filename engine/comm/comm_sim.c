@@ -212,19 +212,10 @@ static zero_status compare_records(const struct comm_work *work, const struct si
                                work->group->ranks[call->first], first);
 }
 
-/* As comm.c counts it. */
-static uint64_t sent_bytes(const struct comm_work *work, uint32_t members) {
-    const struct comm_call *call = &work->call;
-    uint64_t share = shape_share(call, members), bytes = dtype_bytes(call->dtype);
-    if (call->kind == COMM_BARRIER) return 0;
-    if (call->kind == COMM_ALL_REDUCE) bytes += dtype_bytes(call->target_dtype);
-    return (members - 1) * share * bytes;
-}
-
 static void meet(const struct sim_network *network, const struct comm_work *work, struct sim_call *call) {
     struct sim_meeting meeting = {.ranks = work->group->ranks,
                                   .members = call->count,
-                                  .bytes = sent_bytes(work, call->count),
+                                  .bytes = comm_call_sent(&work->call, call->count).bytes,
                                   .reduces = shape_reduces(&work->call)};
     network->meet(network->user, &meeting, call->done_at_ns);
 }

@@ -1,0 +1,73 @@
+/* Transport mirror: one rank of a world whose other ranks are its reflections: whatever it says, all say. For those
+ * who plan for ranks that are not there: agreements come to an end, groups have their sizes, and reductions need the
+ * staging of the transport that is mirrored. It moves no gradients. Threads: the comm's owner. */
+#include <string.h>
+
+#include "engine/comm/transport.h"
+
+struct mirror_comm {
+    struct comm base;
+    struct failure failure;
+    const struct comm_ops *mirrored;
+};
+
+static const struct comm_ops *const mirrored[COMM_TRANSPORTS] = {
+    [COMM_SELF] = &comm_self_ops, [COMM_LOCAL] = &comm_local_ops, [COMM_MPI] = &comm_mpi_ops};
+
+static zero_status open_comm(struct comm *comm, const struct comm_options *options,
+                             struct zero_error *error) {
+    struct mirror_comm *mirror = (struct mirror_comm *)comm;
+    mirror->mirrored = mirrored[options->mirrors];
+    if (!mirror->mirrored)
+        return error_set(error, ZERO_E_ARGUMENT, "comm mirror: transport %d cannot be mirrored",
+                         (int)options->mirrors);
+    failure_init(&mirror->failure);
+    comm->failure = &mirror->failure;
+    return ZERO_OK;
+}
+
+static void close_comm(struct comm *comm) { failure_destroy(&((struct mirror_comm *)comm)->failure); }
+
+static zero_status group_open(struct comm_group *group) { return ZERO_OK; }
+
+static void group_close(struct comm_group *group) {}
+
+static uint64_t staging_bytes(const struct comm_group *group, const struct comm_call *call) {
+    const struct comm_ops *ops = ((const struct mirror_comm *)group->comm)->mirrored;
+    return ops->staging_bytes ? ops->staging_bytes(group, call) : 0;
+}
+
+static zero_status post(struct comm_work *work) {
+    const struct comm_call *call = &work->call;
+    if (call->kind == COMM_ALL_GATHER || call->kind == COMM_BROADCAST || call->kind == COMM_BARRIER)
+        return ZERO_OK;
+    return comm_raise(work->group->comm, ZERO_E_UNSUPPORTED, (int32_t)work->group->comm->rank, false,
+                      "comm mirror: ranks that are only planned for add nothing up");
+}
+
+static zero_status test(struct comm_work *work, bool *out_done) {
+    const struct comm_call *call = &work->call;
+    uint64_t bytes = call->count * dtype_bytes(call->dtype);
+    for (uint32_t m = 0; m < work->group->count && call->kind == COMM_ALL_GATHER; m++) {
+        uint8_t *share = (uint8_t *)call->target + m * bytes;
+        if (share != call->source) memcpy(share, call->source, bytes);
+    }
+    *out_done = true;
+    return ZERO_OK;
+}
+
+static void idle(struct comm *comm, uint64_t at_most_ns) {} /* nobody else can move anything */
+
+const struct comm_ops comm_mirror_ops = {
+    .name = "mirror",
+    .comm_bytes = sizeof(struct mirror_comm),
+    .group_bytes = sizeof(struct comm_group),
+    .open = open_comm,
+    .close = close_comm,
+    .group_open = group_open,
+    .group_close = group_close,
+    .staging_bytes = staging_bytes,
+    .post = post,
+    .test = test,
+    .idle = idle,
+};

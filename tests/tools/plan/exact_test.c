@@ -1,0 +1,159 @@
+/* A plan that one process makes for N ranks that are not there, against what N ranks then take: bytes of every kind on
+ * every tier as zero_engine_commit reports them, bytes on the wire and on the drive as zero_counters count them over a
+ * step in a steady state. Stage (the argument) x tiers x types x ranks x accumulation, on a GPT that the command trains.
+ * Where the processor does not multiply a type, the model is declared and not trained. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/check.h"
+#include "tests/engine/ranks.h"
+#include "tools/gpt/gpt.h"
+#include "tools/plan/price.h"
+
+static const struct gpt_config model = {.layers = 2,
+                                        .width = 48,
+                                        .heads = 4,
+                                        .context = 16,
+                                        .vocab = 97,
+                                        .inner = 192,
+                                        .tied = true,
+                                        .layer_norm_epsilon = 1e-5,
+                                        .initializer_range = 0.02};
+
+static const struct shapes shapes = {
+    .name = "tiny", .layers = 2, .width = 48, .heads = 4, .context = 16, .vocab = 97, .tied = true};
+
+static const char *const types[] = {"", ", \"bf16\": {\"enabled\": true}", ", \"fp16\": {\"enabled\": true}"};
+
+struct task {
+    const struct price *planned;
+    const char *what;
+    uint64_t micro_steps;
+};
+
+static void compare_bytes(const struct price *p, const zero_plan *plan, uint64_t reserved) {
+    CHECK_INT(p->parameters, plan->params);
+    CHECK_INT(p->param_bytes, plan->param_bytes);
+    CHECK_INT(p->grad_bytes, plan->grad_bytes);
+    CHECK_INT(p->state_bytes, plan->state_bytes + plan->master_bytes);
+    CHECK_INT(p->gathered_bytes, plan->gathered_bytes);
+    CHECK_INT(p->staging_bytes, plan->staging_bytes);
+    CHECK_INT(p->tier_bytes[ZERO_DEVICE] - p->activation_bytes, plan->bytes[ZERO_DEVICE] - reserved);
+    CHECK_INT(p->tier_bytes[ZERO_CPU], plan->bytes[ZERO_CPU]);
+    CHECK_INT(p->tier_bytes[ZERO_NVME], plan->bytes[ZERO_NVME]);
+}
+
+static zero_status train_step(zero_engine *engine, struct gpt *gpt, uint64_t micro_steps) {
+    int32_t tokens[2 * 16 + 1];
+    for (int i = 0; i <= 2 * 16; i++) tokens[i] = (i * 31 + 7) % 97;
+    zero_status status = ZERO_OK;
+    double loss;
+    for (uint64_t micro = 0; micro < micro_steps && !status; micro++)
+        status = gpt_train(gpt, tokens, tokens + 1, &loss);
+    return status ? status : zero_engine_step(engine, NULL);
+}
+
+static void compare_traffic(zero_engine *engine, struct gpt *gpt, const struct task *t) {
+    zero_counters before = {.struct_size = sizeof before}, after = before;
+    zero_status status = ZERO_OK;
+    for (int step = 0; step < 2 && !status; step++) status = train_step(engine, gpt, t->micro_steps);
+    if (!status) status = zero_engine_flush(engine); /* what a step put off belongs to it */
+    zero_engine_counters(engine, &before);
+    if (!status) status = train_step(engine, gpt, t->micro_steps);
+    if (!status) status = zero_engine_flush(engine);
+    zero_engine_counters(engine, &after);
+    if (!CHECK_INT(status, ZERO_OK)) return;
+    const struct step_price *p = &t->planned->step;
+    CHECK_INT(p->wire_bytes, after.wire_bytes - before.wire_bytes);
+    CHECK_INT(p->gather_calls, after.gather_calls - before.gather_calls);
+    CHECK_INT(p->reduce_calls, after.reduce_calls - before.reduce_calls);
+    CHECK_INT(p->drive_read_bytes, after.drive_read_bytes - before.drive_read_bytes);
+    CHECK_INT(p->drive_write_bytes, after.drive_write_bytes - before.drive_write_bytes);
+}
+
+static void measure(zero_engine *engine, uint32_t rank, void *user) {
+    const struct task *t = user;
+    struct gpt *gpt = NULL;
+    zero_plan plan = {.struct_size = sizeof plan};
+    if (!CHECK(engine)) {
+        fprintf(stderr, "%s\n", zero_last_error());
+        return;
+    }
+    bool trains = !gpt_engine_problem(engine);
+    zero_status status = trains ? gpt_create(engine, &model, 2, &gpt) : shapes_declare(&shapes, engine);
+    if (!status) status = zero_engine_commit(engine, &plan);
+    if (!CHECK_INT(status, ZERO_OK)) {
+        fprintf(stderr, "%s\n", zero_last_error());
+        gpt_destroy(gpt);
+        return;
+    }
+    int failures = check_failures;
+    compare_bytes(t->planned, &plan, plan.reserved_bytes);
+    struct gpt_init init = {1, model};
+    if (trains && CHECK_INT(zero_engine_fill(engine, gpt_fill, &init), ZERO_OK))
+        compare_traffic(engine, gpt, t);
+    if (check_failures != failures && rank == 0) fprintf(stderr, "in %s\n", t->what);
+    gpt_destroy(gpt);
+}
+
+/* The planner's path of a drive becomes one that is there. */
+static void with_path(const char *text, const char *directory, char *out, size_t capacity) {
+    const char *from;
+    *out = 0;
+    while ((from = strstr(text, "\"/nvme\""))) {
+        snprintf(out + strlen(out), capacity - strlen(out), "%.*s\"%s\"", (int)(from - text), text,
+                 directory);
+        text = from + strlen("\"/nvme\"");
+    }
+    snprintf(out + strlen(out), capacity - strlen(out), "%s", text);
+}
+
+static void run(struct scenario *s, const struct cell *cell, uint64_t micro_steps) {
+    struct zero_error error;
+    struct price price;
+    error_clear(&error);
+    if (!CHECK_INT(price_cell(s, cell, &price, &error), ZERO_OK)) {
+        fprintf(stderr, "%s\n", error.message);
+        return;
+    }
+    CHECK(price.fits && price.step.seconds > 0);
+    char *planned = price_config(s, cell), json[2048];
+    const char *directory = getenv("TEST_TMPDIR");
+    with_path(planned, directory ? directory : "/tmp", json, sizeof json);
+    ranks_run(s->ranks, json, measure, &(struct task){&price, json, micro_steps});
+    free(planned);
+}
+
+static void run_tiers(struct scenario *s, uint32_t stage, uint64_t micro_steps) {
+    struct cell cell = {.stage = stage};
+    for (int state = 0; state < ZERO_TIERS; state++)
+        for (int params = 0; params < (stage == 3 ? ZERO_TIERS : 1); params++) {
+            cell.optimizer = (zero_tier)state, cell.params = (zero_tier)params;
+            run(s, &cell, micro_steps);
+        }
+}
+
+int main(int argc, char **argv) {
+    static struct hardware hardware;
+    struct zero_error error;
+    struct scenario s = {.shapes = shapes, .nodes = 1, .threads = 1};
+    error_clear(&error);
+    CHECK_INT(hardware_open(&hardware, &error), ZERO_OK);
+    CHECK_INT(hardware_choose(&hardware, &(struct hardware_choice){.device = "cpu"}, &s.machine, &error),
+              ZERO_OK);
+    s.machine.device.flops[DTYPE_F16] = s.machine.device.flops[DTYPE_F32]; /* bytes do not depend on it */
+    uint32_t stage = argc > 1 ? (uint32_t)atoi(argv[1]) : 3;
+    for (s.ranks = 1; s.ranks <= 4; s.ranks *= 2)
+        for (int type = 0; type < 3; type++)
+            for (uint64_t micro_steps = 1; micro_steps <= 2; micro_steps++) {
+                char config[512];
+                snprintf(config, sizeof config,
+                         "{\"train_micro_batch_size_per_gpu\": 2, \"gradient_accumulation_steps\": %d, "
+                         "\"zero_optimization\": "
+                         "{\"stage3_param_persistence_threshold\": %d, \"sub_group_size\": 3000}%s}",
+                         (int)micro_steps, (int)micro_steps * 50, types[type]);
+                s.config = config;
+                run_tiers(&s, stage, micro_steps);
+            }
+    return check_end();
+}

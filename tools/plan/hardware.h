@@ -1,0 +1,97 @@
+/* What a step runs on: devices, hosts, links and drives, by name. Descriptions are data: configs/hardware.json is
+ * built in, a user's file of the same form adds entries, or replaces single values of those that are there. Vendors'
+ * figures are peaks; `achieved` fractions say which part of them training reaches. Rates are bytes or FLOP per second.
+ * Owns nothing; a struct hardware belongs to one owner. Pure but for hardware_read. */
+#ifndef ZERO_TOOLS_PLAN_HARDWARE_H
+#define ZERO_TOOLS_PLAN_HARDWARE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/base/dtype.h"
+#include "engine/base/error.h"
+
+enum { HARDWARE_NAME_BYTES = 48, HARDWARE_ENTRIES_MAX = 64, HARDWARE_TYPES = 3 /* fp32, bf16, fp16 */ };
+
+typedef char hardware_name[HARDWARE_NAME_BYTES]; /* "": none */
+
+/* Numbers that a file did not give are NaN here; hardware_choose refuses those without which nothing can be said. */
+struct hardware_device {
+    hardware_name name;
+    double memory_bytes, memory_per_s;
+    double flops[HARDWARE_TYPES]; /* dense, by enum dtype; NaN: it does not multiply this type */
+    double memory_achieved, flops_achieved[HARDWARE_TYPES];
+    double price_per_hour; /* of one device, in the user's currency; NaN: unknown */
+    bool is_host;          /* its memory is the host's: offloading to cpu frees nothing but budget */
+    bool shares_cores;     /* collectives and updates run on the cores that compute: they take turns */
+    hardware_name host, inside, between, drive; /* what it usually sits in: names of the other sections */
+};
+
+struct hardware_host {
+    hardware_name name;
+    double memory_bytes, memory_per_s, memory_achieved; /* of a node */
+    double devices;                                     /* in a node */
+    double device_per_s;                                /* host to device and back, each way, per device */
+};
+
+struct hardware_link {
+    hardware_name name;
+    double per_s;        /* one rank sends so much while it receives as much */
+    double reduce_per_s; /* the same in a reduce-scatter, its additions included; default: per_s */
+    double latency_s;    /* of one message */
+    double achieved;     /* fraction of per_s that collectives reach */
+};
+
+struct hardware_drive {
+    hardware_name name;
+    double bytes, read_per_s, write_per_s;
+    double mixed_per_s; /* read and written together, half of each; default: the slower of the two */
+    double endurance_tbw;
+};
+
+struct hardware {
+    struct hardware_device device[HARDWARE_ENTRIES_MAX];
+    struct hardware_host host[HARDWARE_ENTRIES_MAX];
+    struct hardware_link link[HARDWARE_ENTRIES_MAX];
+    struct hardware_drive drive[HARDWARE_ENTRIES_MAX];
+    uint32_t devices, hosts, links, drives;
+};
+
+/* The built-in descriptions. ZERO_E_MEMORY alone. */
+zero_status hardware_open(struct hardware *out, struct zero_error *error);
+
+/* Adds a file's entries. ZERO_E_CONFIG: wrong, with the key's path; ZERO_E_IO: unreadable. After a failure `hardware`
+ * may hold a part of the file. */
+zero_status hardware_read(struct hardware *hardware, const char *path, struct zero_error *error);
+zero_status hardware_read_text(struct hardware *hardware, const char *text, size_t length, const char *name,
+                               struct zero_error *error);
+
+/* What a step runs on, complete: fractions are in the rates, defaults are filled in. */
+struct machine {
+    struct hardware_device device;
+    struct hardware_host host;
+    struct hardware_link inside, between; /* of a node; between nodes */
+    struct hardware_drive drive;          /* of a node, shared by its ranks; name "": there is none */
+    uint32_t node_ranks;                  /* at most so many ranks share a node */
+};
+
+/* Names, or NULL for what the device usually has. A link or a drive may also be a speed: "400Gb" (bits) or "50GB/s"
+ * of one rank, "3200Gb/node" of all ranks of a node; for a drive "7GB/s", or "7GB/s,5GB/s" to read and write. */
+struct hardware_choice {
+    const char *device, *inside, *between, *drive;
+};
+zero_status hardware_choose(const struct hardware *hardware, const struct hardware_choice *choice,
+                            struct machine *out, struct zero_error *error);
+
+/* "400Gb", "50 GB/s", "7GiB/s", "3.5e9": bytes per second; *out_rest: what stands behind it. */
+bool hardware_parse_speed(const char *text, double *out_per_s, const char **out_rest);
+
+/* One call of a group whose ranks fill `nodes` nodes evenly, `ranks` in all; `bytes`: what each rank sends, as
+ * zero_counters counts it: (ranks - 1) shares. A ring sends so much over each of its links, and crosses from node to
+ * node on all of a node's adapters at once; latencies add up as in recursive doubling (Thakur, Rabenseifner and Gropp
+ * 2005, "Optimization of collective communication operations in MPICH", section 4). */
+double machine_collective_s(const struct machine *machine, uint32_t ranks, uint32_t nodes, bool reduces,
+                            double bytes);
+
+#endif

@@ -1,0 +1,189 @@
+#include "tools/plan/price.h"
+
+#include <json-c/json.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- a cell's configuration ---- */
+
+static json_object *child(json_object *parent, const char *name) {
+    json_object *found;
+    if (json_object_object_get_ex(parent, name, &found) && json_object_is_type(found, json_type_object))
+        return found;
+    json_object_object_add(parent, name, json_object_new_object());
+    json_object_object_get_ex(parent, name, &found);
+    return found;
+}
+
+static void set_tier(json_object *zero, const char *name, zero_tier tier) {
+    static const char *const names[ZERO_TIERS] = {"none", "cpu", "nvme"};
+    json_object *block = child(zero, name);
+    json_object_object_add(block, "device", json_object_new_string(names[tier]));
+    /* Nothing is opened: the drive's speed is the machine's. Both tiers must have the same paths. */
+    json_object_object_add(block, "nvme_path", json_object_new_string("/nvme"));
+}
+
+static void set_model(json_object *root, const struct shapes *s) {
+    json_object_object_del(root, "model");
+    json_object *model = child(root, "model");
+    json_object_object_add(model, "n_embd", json_object_new_int64((int64_t)s->width));
+    json_object_object_add(model, "n_head", json_object_new_int64((int64_t)s->heads));
+}
+
+char *price_config(const struct scenario *s, const struct cell *cell) {
+    json_object *root = json_tokener_parse(s->config);
+    if (!root) return NULL;
+    json_object *zero = child(root, "zero_optimization");
+    json_object_object_del(zero, "cpu_offload");
+    json_object_object_del(zero, "cpu_offload_param");
+    json_object_object_del(zero, "offload_param");
+    json_object_object_add(zero, "stage", json_object_new_int((int)cell->stage));
+    set_tier(zero, "offload_optimizer", cell->optimizer);
+    if (cell->params != ZERO_DEVICE) set_tier(zero, "offload_param", cell->params);
+    if (cell->optimizer != ZERO_NVME)
+        json_object_object_del(root, "nvme"); /* masters and shadows on a drive */
+    set_model(root, &s->shapes);
+    char *text = strdup(json_object_to_json_string_ext(root, JSON_C_TO_STRING_NOSLASHESCAPE));
+    json_object_put(root);
+    return text;
+}
+
+/* ---- memory ---- */
+
+/* A tier's bytes for one rank. A device that is a GPU keeps a part for its context, libraries and fragments. */
+static double room(const struct scenario *s, int tier) {
+    const struct machine *m = &s->machine;
+    double node_ranks = (double)s->ranks / s->nodes;
+    if (tier == ZERO_DEVICE)
+        return m->device.is_host ? m->device.memory_bytes : 0.95 * m->device.memory_bytes;
+    if (tier == ZERO_NVME) return m->drive.name[0] ? m->drive.bytes / node_ranks : 0;
+    return m->device.is_host ? m->device.memory_bytes : m->host.memory_bytes / node_ranks;
+}
+
+static uint64_t above(double need, double room) { return need > room ? (uint64_t)ceil(need - room) : 0; }
+
+/* On a host, device and cpu are one memory. */
+static void check_room(const struct scenario *s, const struct config *config, struct price *p) {
+    double host = s->machine.device.is_host ? (double)p->tier_bytes[ZERO_CPU] : 0;
+    p->fits = true;
+    for (int t = 0; t < ZERO_TIERS; t++) {
+        double need = (double)p->tier_bytes[t] + (t == ZERO_DEVICE ? host : 0);
+        double budget = (double)config->budget_bytes[t];
+        p->short_bytes[t] = above(need, room(s, t));
+        if (above((double)p->tier_bytes[t], budget) > p->short_bytes[t])
+            p->short_bytes[t] = above((double)p->tier_bytes[t], budget);
+        p->fits &= !p->short_bytes[t];
+    }
+}
+
+static void take_bytes(const struct scenario *s, const struct blueprint *b, const zero_plan *plan,
+                       struct price *p) {
+    p->parameters = plan->params;
+    p->param_bytes = plan->param_bytes;
+    p->grad_bytes = plan->grad_bytes;
+    p->state_bytes = plan->state_bytes + plan->master_bytes;
+    p->gathered_bytes = plan->gathered_bytes;
+    p->staging_bytes = plan->staging_bytes;
+    p->activation_bytes = shapes_activation_bytes(&s->shapes, s->machine.device.is_host, b->precision.compute,
+                                                  b->config->micro_batch, s->threads, p->cell.recompute);
+    for (int t = 0; t < ZERO_TIERS; t++) p->tier_bytes[t] = plan->bytes[t];
+    p->tier_bytes[ZERO_DEVICE] += p->activation_bytes;
+    check_room(s, b->config, p);
+}
+
+/* ---- time ---- */
+
+/* A recomputed block is one more forward, within its backward. */
+static void compute_times(const struct scenario *s, const struct price *p, double tokens, double rate,
+                          double *out) {
+    uint32_t units = shapes_units(&s->shapes);
+    double read_s = tokens * (double)s->shapes.width * sizeof(float) / s->machine.device.memory_per_s;
+    for (uint32_t u = 0; u < units; u++) {
+        double forward = shapes_forward_flops(&s->shapes, u) * tokens / rate;
+        bool block = u > 0 && u + 1 < units;
+        out[u] = forward + read_s;
+        out[2 * units - 1 - u] = forward * (2 + (p->cell.recompute && block)) + read_s;
+    }
+}
+
+static double step_flops(const struct scenario *s, double tokens) {
+    double forward = 0;
+    for (uint32_t u = 0; u < shapes_units(&s->shapes); u++) forward += shapes_forward_flops(&s->shapes, u);
+    return 3 * forward * tokens;
+}
+
+static void conclude(const struct scenario *s, const struct blueprint *b, struct price *p) {
+    const struct machine *m = &s->machine;
+    double node_ranks = (double)s->ranks / s->nodes, written = (double)p->step.drive_write_bytes * node_ranks;
+    enum dtype dtype = b->precision.compute;
+    p->bound = RESOURCE_COMPUTE;
+    for (int r = 0; r < RESOURCES; r++)
+        if (p->step.busy_s[r] > p->step.busy_s[p->bound]) p->bound = (enum resource)r;
+    p->tokens = (double)b->config->train_batch * (double)s->shapes.context;
+    p->tokens_per_s = p->tokens / p->step.seconds;
+    p->flops_share = step_flops(s, p->tokens / s->ranks) / p->step.seconds /
+                     (m->device.flops[dtype] / m->device.flops_achieved[dtype]);
+    p->drive_days = written > 0 ? m->drive.endurance_tbw * 1e12 / written * p->step.seconds / 86400 : NAN;
+    p->cost_per_giga = m->device.price_per_hour * s->ranks * 1e9 / p->tokens_per_s / 3600;
+}
+
+static zero_status price_step(const struct scenario *s, const struct blueprint *b, struct price *p,
+                              struct zero_error *error) {
+    double rate = s->machine.device.flops[b->precision.compute];
+    double tokens = (double)b->config->micro_batch * (double)s->shapes.context; /* of a micro-step */
+    double *compute_s = calloc(2 * shapes_units(&s->shapes), sizeof *compute_s);
+    if (!compute_s) return error_set(error, ZERO_E_MEMORY, "no memory for the times of a step");
+    compute_times(s, p, tokens, rate, compute_s);
+    struct timeline_options o = {
+        .machine = &s->machine, .blueprint = *b, .nodes = s->nodes, .compute_s = compute_s};
+    zero_status status = timeline_step(&o, &p->step, error);
+    free(compute_s);
+    if (!status) conclude(s, b, p);
+    return status;
+}
+
+/* ---- a cell ---- */
+
+static zero_status refused(struct zero_error *error) {
+    return error_set(error, ZERO_E_CONFIG, "%s", zero_last_error());
+}
+
+static zero_status check_type(const struct scenario *s, const struct blueprint *b, struct zero_error *error) {
+    if (s->machine.device.flops[b->precision.compute] > 0) return ZERO_OK;
+    return error_set(error, ZERO_E_UNSUPPORTED,
+                     "%s does not multiply %s: choose another type (bf16, fp16) or device",
+                     s->machine.device.name, dtype_name(b->precision.compute));
+}
+
+static zero_status price_engine(const struct scenario *s, zero_engine *engine, struct price *p,
+                                struct zero_error *error) {
+    zero_plan plan = {.struct_size = sizeof plan};
+    zero_status status = shapes_declare(&s->shapes, engine);
+    if (!status) status = zero_engine_plan(engine, &plan);
+    if (status) return refused(error);
+    struct blueprint b = engine_blueprint(engine);
+    status = check_type(s, &b, error);
+    if (status) return status;
+    take_bytes(s, &b, &plan, p);
+    return p->fits ? price_step(s, &b, p, error) : ZERO_OK;
+}
+
+zero_status price_cell(const struct scenario *s, const struct cell *cell, struct price *out,
+                       struct zero_error *error) {
+    struct price p = {.cell = *cell};
+    char *config = price_config(s, cell);
+    if (!config) return error_set(error, ZERO_E_MEMORY, "no memory for a configuration");
+    zero_runtime runtime = {.struct_size = sizeof runtime,
+                            .threads = 1,
+                            .plan_ranks = s->ranks,
+                            .plan_node_ranks = s->ranks / s->nodes,
+                            .plan_processes = s->processes};
+    zero_engine *engine = zero_engine_init_with(config, &runtime);
+    free(config);
+    if (!engine) return refused(error);
+    zero_status status = price_engine(s, engine, &p, error);
+    zero_engine_destroy(engine);
+    if (!status) *out = p;
+    return status;
+}
