@@ -42,6 +42,20 @@ static bool dawdles(struct rank *r) {
 
 /* ---- passes and uses ---- */
 
+/* Training passes and, if asked for, an evaluation after each of them and after each step. */
+static void end_pass(struct rank *r) {
+    const struct sim_setup *s = r->run->setup;
+    bool evaluated = r->evaluating;
+    r->micro += !evaluated;
+    r->evaluating = s->evaluate && !evaluated;
+    if (r->evaluating)
+        r->next = NEXT_PASS;
+    else if (r->step == s->steps)
+        r->next = NEXT_FLUSH;
+    else
+        r->next = r->micro < s->micro_steps ? NEXT_PASS : NEXT_AGREE;
+}
+
 static void next_position(struct rank *r) {
     do r->position++;
     while (r->position < r->policy.positions && skips(r));
@@ -49,10 +63,7 @@ static void next_position(struct rank *r) {
         r->next = NEXT_BEGIN;
         return;
     }
-    bool more = r->run->setup->evaluate && !r->evaluating;
-    if (!r->evaluating) r->micro++;
-    r->evaluating = more;
-    r->next = more || r->micro < r->run->setup->micro_steps ? NEXT_PASS : NEXT_AGREE;
+    end_pass(r);
 }
 
 static void begin_pass(struct rank *r) {
@@ -154,7 +165,7 @@ static void apply(struct rank *r) {
     r->micro = 0;
     r->step++;
     r->evaluating = s->evaluate;
-    r->next = r->step == s->steps ? NEXT_FLUSH : NEXT_PASS;
+    r->next = r->step < s->steps || r->evaluating ? NEXT_PASS : NEXT_FLUSH;
 }
 
 /* What is written at rest is brought up to date, as after zero_engine_fill. */

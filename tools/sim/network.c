@@ -1,5 +1,5 @@
-/* The virtual network: when each member of a call has its part. A call's members are done together, unless faults or
- * chance will it otherwise. */
+/* The virtual network: when each member of a call has its part. A rank's calls take turns on its link; the members of
+ * a call are done together, unless faults or chance will it otherwise. */
 #include "tools/sim/run.h"
 
 static bool has_member(const struct sim_meeting *m, uint32_t rank) {
@@ -14,6 +14,15 @@ static uint64_t transfer_ns(const struct run *run, const struct sim_meeting *m) 
     return slow ? ns * run->faults.slow_percent / 100 : ns;
 }
 
+/* When the links of all members have sent what they have to. */
+static uint64_t take_links(struct run *run, const struct sim_meeting *m, uint64_t ns) {
+    uint64_t begin = run->clock.now_ns;
+    for (uint32_t i = 0; i < m->members; i++)
+        if (run->rank[m->ranks[i]].link_free_ns > begin) begin = run->rank[m->ranks[i]].link_free_ns;
+    for (uint32_t i = 0; i < m->members; i++) run->rank[m->ranks[i]].link_free_ns = begin + ns;
+    return begin + ns;
+}
+
 /* What a fault adds for one member of the `which`th call. */
 static uint64_t extra_ns(const struct run *run, uint64_t ns, uint64_t which, uint32_t member) {
     uint64_t draw = random_draw(run->setup->seed, RANDOM_NETWORK, which, member), extra = 0;
@@ -26,10 +35,11 @@ static uint64_t extra_ns(const struct run *run, uint64_t ns, uint64_t which, uin
 static void meet(void *user, const struct sim_meeting *m, uint64_t *out_done_at_ns) {
     struct run *run = user;
     uint64_t which = run->meetings++, chaos = run->setup->chaos_ns;
-    uint64_t ns = chaos ? 0 : transfer_ns(run, m);
+    uint64_t ns = chaos ? 0 : transfer_ns(run, m),
+             sent_ns = chaos ? run->clock.now_ns : take_links(run, m, ns);
     for (uint32_t i = 0; i < m->members; i++) {
-        uint64_t own = chaos ? run_chaos_ns(run, RANDOM_NETWORK, which, i) : ns + extra_ns(run, ns, which, i);
-        out_done_at_ns[i] = run->clock.now_ns + own;
+        uint64_t own = chaos ? run_chaos_ns(run, RANDOM_NETWORK, which, i) : extra_ns(run, ns, which, i);
+        out_done_at_ns[i] = sent_ns + own;
         clock_add(&run->clock, out_done_at_ns[i], EVENT_WAKE, m->ranks[i]);
     }
 }

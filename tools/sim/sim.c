@@ -125,6 +125,7 @@ static zero_status make_plan(struct run *run, struct zero_error *error) {
                                    .slots = s->slots,
                                    .resident_bytes = s->resident_bytes,
                                    .staging_bytes = staging,
+                                   .message_bytes = s->message_bytes,
                                    .precision = s->precision};
     zero_status status = plan_make(&run->plan, &options, error);
     if (!status && s->sabotage && s->sabotage->planned) s->sabotage->planned(s->sabotage->user, &run->plan);

@@ -11,14 +11,19 @@ static uint64_t rate(const struct speeds_link *link, bool reduces) {
     return reduces ? link->reduce_bytes_per_s : link->bytes_per_s;
 }
 
+static uint32_t rounds(uint32_t count) {
+    uint32_t rounds = 0;
+    while (1u << rounds < count) rounds++;
+    return rounds;
+}
+
 uint64_t speeds_collective_ns(const struct speeds *s, const uint32_t *ranks, uint32_t count, uint64_t bytes,
                               bool reduces) {
-    uint32_t nodes = 1, rounds = 0;
+    uint32_t nodes = 1;
     for (uint32_t i = 1; i < count; i++) nodes += ranks[i] / s->node_ranks != ranks[i - 1] / s->node_ranks;
-    while (1u << rounds < count) rounds++;
     uint32_t sharers = count / nodes; /* of the way out of a node */
+    uint64_t latency = rounds(sharers) * s->inside.latency_ns + rounds(nodes) * s->between.latency_ns;
     uint64_t inside = sharers > 1 ? speeds_ns(bytes, rate(&s->inside, reduces)) : 0;
-    if (nodes == 1) return inside + rounds * s->inside.latency_ns;
-    uint64_t between = speeds_ns(bytes, rate(&s->between, reduces) * sharers);
-    return (inside > between ? inside : between) + rounds * s->between.latency_ns;
+    uint64_t between = nodes > 1 ? speeds_ns(bytes, rate(&s->between, reduces) * sharers) : 0;
+    return latency + (inside > between ? inside : between);
 }
