@@ -1,53 +1,8 @@
 #include "tools/plan/price.h"
 
-#include <json-c/json.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* ---- a cell's configuration ---- */
-
-static json_object *child(json_object *parent, const char *name) {
-    json_object *found;
-    if (json_object_object_get_ex(parent, name, &found) && json_object_is_type(found, json_type_object))
-        return found;
-    json_object_object_add(parent, name, json_object_new_object());
-    json_object_object_get_ex(parent, name, &found);
-    return found;
-}
-
-static void set_tier(json_object *zero, const char *name, zero_tier tier) {
-    static const char *const names[ZERO_TIERS] = {"none", "cpu", "nvme"};
-    json_object *block = child(zero, name);
-    json_object_object_add(block, "device", json_object_new_string(names[tier]));
-    /* Nothing is opened: the drive's speed is the machine's. Both tiers must have the same paths. */
-    json_object_object_add(block, "nvme_path", json_object_new_string("/nvme"));
-}
-
-static void set_model(json_object *root, const struct shapes *s) {
-    json_object_object_del(root, "model");
-    json_object *model = child(root, "model");
-    json_object_object_add(model, "n_embd", json_object_new_int64((int64_t)s->width));
-    json_object_object_add(model, "n_head", json_object_new_int64((int64_t)s->heads));
-}
-
-char *price_config(const struct scenario *s, const struct cell *cell) {
-    json_object *root = json_tokener_parse(s->config);
-    if (!root) return NULL;
-    json_object *zero = child(root, "zero_optimization");
-    json_object_object_del(zero, "cpu_offload");
-    json_object_object_del(zero, "cpu_offload_param");
-    json_object_object_del(zero, "offload_param");
-    json_object_object_add(zero, "stage", json_object_new_int((int)cell->stage));
-    set_tier(zero, "offload_optimizer", cell->optimizer);
-    if (cell->params != ZERO_DEVICE) set_tier(zero, "offload_param", cell->params);
-    if (cell->optimizer != ZERO_NVME)
-        json_object_object_del(root, "nvme"); /* masters and shadows on a drive */
-    set_model(root, &s->shapes);
-    char *text = strdup(json_object_to_json_string_ext(root, JSON_C_TO_STRING_NOSLASHESCAPE));
-    json_object_put(root);
-    return text;
-}
 
 /* ---- memory ---- */
 
@@ -172,7 +127,7 @@ static zero_status price_engine(const struct scenario *s, zero_engine *engine, s
 zero_status price_cell(const struct scenario *s, const struct cell *cell, struct price *out,
                        struct zero_error *error) {
     struct price p = {.cell = *cell};
-    char *config = price_config(s, cell);
+    char *config = edit_cell(s->config, cell, &s->shapes);
     if (!config) return error_set(error, ZERO_E_MEMORY, "no memory for a configuration");
     zero_runtime runtime = {.struct_size = sizeof runtime,
                             .threads = 1,

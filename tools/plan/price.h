@@ -4,25 +4,19 @@
 #define ZERO_TOOLS_PLAN_PRICE_H
 
 #include "engine/zero.h"
+#include "tools/plan/edit.h"
 #include "tools/plan/hardware.h"
 #include "tools/plan/shapes.h"
 #include "tools/plan/timeline.h"
 
-/* What the rows of a table differ in. */
-struct cell {
-    uint32_t stage;
-    zero_tier optimizer, params; /* where the state and, at stage 3, the parameters live */
-    bool recompute;
-};
-
-/* What they have in common. */
+/* What the rows of a table have in common. */
 struct scenario {
     struct machine machine;
     struct shapes shapes;
     const char *config;    /* JSON text of a configuration that was read; cells replace its stage and tiers */
     uint32_t ranks, nodes; /* ranks = nodes * ranks on a node */
     uint32_t threads;      /* of a rank that computes on the host */
-    bool processes;        /* ranks are processes: their reductions take staging on a host */
+    bool processes;        /* ranks are processes: on a host their reductions take staging */
 };
 
 enum shortage { SHORT_DEVICE, SHORT_CPU, SHORT_NVME, SHORTAGES }; /* as zero_tier */
@@ -48,8 +42,5 @@ struct price {
 /* ZERO_E_CONFIG, ZERO_E_UNSUPPORTED: the configuration cannot be. */
 zero_status price_cell(const struct scenario *scenario, const struct cell *cell, struct price *out,
                        struct zero_error *error);
-
-/* The scenario's configuration as one cell has it; the caller frees it. NULL: no memory. */
-char *price_config(const struct scenario *scenario, const struct cell *cell);
 
 #endif

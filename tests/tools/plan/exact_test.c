@@ -117,7 +117,7 @@ static void run(struct scenario *s, const struct cell *cell, uint64_t micro_step
         return;
     }
     CHECK(price.fits && price.step.seconds > 0);
-    char *planned = price_config(s, cell), json[2048];
+    char *planned = edit_cell(s->config, cell, &s->shapes), json[2048];
     const char *directory = getenv("TEST_TMPDIR");
     with_path(planned, directory ? directory : "/tmp", json, sizeof json);
     ranks_run(s->ranks, json, measure, &(struct task){&price, json, micro_steps});

@@ -1,0 +1,246 @@
+/* `zero plan`: what fits, how fast it is and what it costs, before anything is rented. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/limits.h"
+#include "tools/command/command.h"
+#include "tools/plan/figure.h"
+#include "tools/plan/literature.h"
+#include "tools/plan/print.h"
+
+struct arguments {
+    const char *config, *model, *gpu, *hardware, *net, *link, *nvme, *price;
+    uint64_t ranks, nodes, micro_batch, accumulate, seq, threads;
+    bool all, json, literature, models;
+};
+
+#define FIELD(name) offsetof(struct arguments, name)
+static const struct option options[] = {
+    {"--model", "NAME",
+     "a model by name (--models lists them), or a Hugging Face config.json or its directory; by default "
+     "the model block's",
+     OPTION_TEXT, FIELD(model)},
+    {"--gpu", "NAME", "the device: h100-80g, a100-80g, cpu, or one of --hardware's", OPTION_TEXT, FIELD(gpu)},
+    {"--ranks", "N", "ranks, one per device (those of one node)", OPTION_COUNT, FIELD(ranks)},
+    {"--nodes", "N", "nodes that the ranks fill evenly (as few as hold them)", OPTION_COUNT, FIELD(nodes)},
+    {"--net", "SPEED", "the network of one rank, as 400Gb, or of a node's ranks together, as 3200Gb/node",
+     OPTION_TEXT, FIELD(net)},
+    {"--link", "NAME", "what joins the ranks inside a node: a link's name, or a speed", OPTION_TEXT,
+     FIELD(link)},
+    {"--nvme", "SPEED", "a node's drives together, as 7GB/s, or 7GB/s,5GB/s to read and write", OPTION_TEXT,
+     FIELD(nvme)},
+    {"--hardware", "FILE", "adds descriptions, or overrides values, in the form of configs/hardware.json",
+     OPTION_TEXT, FIELD(hardware)},
+    {"--micro-batch", "N", "sequences per rank in one forward and backward (the configuration's, or 1)",
+     OPTION_COUNT, FIELD(micro_batch)},
+    {"--accumulate", "N", "micro-steps per optimizer step (the configuration's, or 1)", OPTION_COUNT,
+     FIELD(accumulate)},
+    {"--seq", "N", "tokens of a sequence (the model's most)", OPTION_COUNT, FIELD(seq)},
+    {"--threads", "N", "CPU threads of a rank that computes on the host (1)", OPTION_COUNT, FIELD(threads)},
+    {"--price", "N", "the price of one device for an hour: rows then say what a billion tokens cost",
+     OPTION_TEXT, FIELD(price)},
+    {"--all", NULL, "shows rows with and without recomputation, not the better of the two", OPTION_FLAG,
+     FIELD(all)},
+    {"--json", NULL, "prints one JSON object, with all rows", OPTION_FLAG, FIELD(json)},
+    {"--models", NULL, "lists the models that have names", OPTION_FLAG, FIELD(models)},
+    {"--literature", NULL, "prints tables of papers beside what would be planned here", OPTION_FLAG,
+     FIELD(literature)},
+    {0},
+};
+#undef FIELD
+
+/* ---- the model ---- */
+
+static zero_status find_model(const struct arguments *a, struct config *config, struct shapes *out,
+                              struct zero_error *error) {
+    const struct shapes *named = a->model ? shapes_find(a->model) : NULL;
+    if (named) {
+        *out = *named;
+    } else {
+        struct zero_error why;
+        error_clear(&why);
+        if (a->model && config_read_model(config, a->model, &why))
+            return error_set(error, ZERO_E_CONFIG,
+                             "--model: no model has the name \"%s\" (--models lists them), and as a file: %s",
+                             a->model, why.message);
+        if (!config->model.given)
+            return error_set(
+                error, ZERO_E_CONFIG,
+                "no model: give --model NAME, or a configuration with a model block; --models lists names");
+        *out = shapes_of(&config->model);
+    }
+    if (a->seq) out->context = a->seq;
+    return ZERO_OK;
+}
+
+/* ---- the machine ---- */
+
+/* The device that is asked for, else the only one of the user's file. */
+static zero_status find_device(const struct arguments *a, const struct hardware *h, uint32_t builtin,
+                               const char **out, struct zero_error *error) {
+    *out = a->gpu;
+    if (!a->gpu && h->devices == builtin + 1) *out = h->device[builtin].name;
+    if (*out) return ZERO_OK;
+    char all[400] = "";
+    for (uint32_t i = 0; i < h->devices; i++)
+        snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", i ? ", " : "", h->device[i].name);
+    return error_set(error, ZERO_E_ARGUMENT, "--gpu is missing; there are %s", all);
+}
+
+static zero_status read_price(const char *text, double *out, struct zero_error *error) {
+    char *end;
+    double price = text ? strtod(text, &end) : *out;
+    if (text && (end == text || *end || !(price > 0) || isinf(price)))
+        return error_set(error, ZERO_E_ARGUMENT, "--price needs a number above 0, as 2.5, not \"%s\"", text);
+    *out = price;
+    return ZERO_OK;
+}
+
+static zero_status find_machine(const struct arguments *a, struct machine *out, struct zero_error *error) {
+    struct hardware *h = malloc(sizeof *h);
+    if (!h) return error_set(error, ZERO_E_MEMORY, "no memory for descriptions of hardware");
+    struct hardware_choice choice = {.inside = a->link, .between = a->net, .drive = a->nvme};
+    zero_status status = hardware_open(h, error);
+    uint32_t builtin = status ? 0 : h->devices;
+    if (!status && a->hardware) status = hardware_read(h, a->hardware, error);
+    if (!status) status = find_device(a, h, builtin, &choice.device, error);
+    if (!status) status = hardware_choose(h, &choice, out, error);
+    if (!status) status = read_price(a->price, &out->device.price_per_hour, error);
+    free(h);
+    return status;
+}
+
+static zero_status place_ranks(const struct arguments *a, struct scenario *s, struct zero_error *error) {
+    uint64_t per_node = s->machine.node_ranks;
+    uint64_t ranks = a->ranks ? a->ranks : per_node * (a->nodes ? a->nodes : 1);
+    uint64_t nodes = a->nodes ? a->nodes : (ranks + per_node - 1) / per_node;
+    while (!a->nodes && ranks % nodes) nodes++;
+    if (ranks > RANKS_MAX)
+        return error_set(error, ZERO_E_ARGUMENT,
+                         "--ranks %" PRIu64 " is more than the %d ranks that can train together", ranks,
+                         (int)RANKS_MAX);
+    if (ranks % nodes)
+        return error_set(error, ZERO_E_ARGUMENT,
+                         "--ranks %" PRIu64 " do not fill %" PRIu64
+                         " nodes evenly: choose a multiple of %" PRIu64,
+                         ranks, nodes, nodes);
+    if (nodes > 1 && !s->machine.between.name[0])
+        return error_set(error, ZERO_E_ARGUMENT,
+                         "%" PRIu64 " nodes need a network, and %s has none: give --net SPEED", nodes,
+                         s->machine.device.name);
+    s->ranks = (uint32_t)ranks, s->nodes = (uint32_t)nodes;
+    s->processes = nodes > 1 && s->machine.device.is_host;
+    return ZERO_OK;
+}
+
+/* ---- the configuration ---- */
+
+static char *read_file(const char *path) {
+    FILE *file = fopen(path, "rb");
+    char *text = NULL;
+    size_t room = 0;
+    ssize_t length = file ? getdelim(&text, &room, 0, file) : -1;
+    if (file) fclose(file);
+    if (length >= 0) return text;
+    free(text);
+    return NULL;
+}
+
+static enum dtype default_type(const struct machine *m) {
+    if (m->device.is_host) return DTYPE_F32;
+    return m->device.flops[DTYPE_BF16] > 0  ? DTYPE_BF16
+           : m->device.flops[DTYPE_F16] > 0 ? DTYPE_F16
+                                            : DTYPE_F32;
+}
+
+/* Read strictly first, so that what is wrong is named as everywhere; cells then change the text. */
+static zero_status read_config(const struct arguments *a, const struct machine *m, struct config *config,
+                               char **out_text, struct zero_error *error) {
+    char *given = a->config ? read_file(a->config) : edit_default(default_type(m));
+    zero_status status = ZERO_OK;
+    if (a->config) status = config_read(a->config, config, error);
+    if (!a->config && given) status = config_read(given, config, error);
+    if (!status && !given)
+        status = error_set(error, ZERO_E_IO, "%s cannot be read", a->config ? a->config : "the default");
+    if (!status) *out_text = edit_batch(given, a->micro_batch, a->accumulate);
+    free(given);
+    if (status || *out_text) return status;
+    return error_set(error, ZERO_E_MEMORY, "no memory for the configuration");
+}
+
+/* ---- the command ---- */
+
+static int print_models(void) {
+    printf("%-14s%12s%8s%8s%7s%9s%9s  %s\n", "model", "parameters", "layers", "width", "heads", "tokens",
+           "vocab", "shapes from");
+    for (uint32_t i = 0; shapes_at(i); i++) {
+        const struct shapes *s = shapes_at(i);
+        printf("%-14s%12s%8" PRIu64 "%8" PRIu64 "%7" PRIu64 "%9" PRIu64 "%9" PRIu64 "  %s\n", s->name,
+               figure_count((double)shapes_parameters(s)).chars, s->layers, s->width, s->heads, s->context,
+               s->vocab, s->source);
+    }
+    return EXIT_OK;
+}
+
+static int fail(const struct zero_error *error) {
+    fprintf(stderr, "zero plan: %s\n", error->message);
+    return error->code == ZERO_E_MEMORY || error->code == ZERO_E_INTERNAL ? EXIT_FAILED : EXIT_USAGE;
+}
+
+static zero_status plan(const struct arguments *a, struct config *config, struct zero_error *error) {
+    struct scenario s = {.threads = a->threads ? (uint32_t)a->threads : 1};
+    char *text = NULL;
+    struct table *table = malloc(sizeof *table);
+    zero_status status =
+        table ? find_machine(a, &s.machine, error) : error_set(error, ZERO_E_MEMORY, "no memory for a table");
+    if (!status) status = read_config(a, &s.machine, config, &text, error);
+    if (!status) status = find_model(a, config, &s.shapes, error);
+    if (!status) status = place_ranks(a, &s, error);
+    s.config = text;
+    if (!status) status = table_make(&s, table, error);
+    if (!status && a->json) print_json(&s, table, stdout);
+    if (!status && !a->json) print_table(&s, table, a->all, stdout);
+    free(text);
+    free(table);
+    return status;
+}
+
+static int run(int argc, char **argv) {
+    struct zero_error error;
+    error_clear(&error);
+    struct arguments arguments = {0};
+    if (options_parse(options, argc, argv, &arguments, &arguments.config, &error) != ZERO_OK)
+        return command_usage_error("plan", "%s", error.message);
+    if (arguments.models) return print_models();
+    if (arguments.literature) return literature_print(stdout, &error) ? fail(&error) : EXIT_OK;
+    struct config config = {0};
+    zero_status status = plan(&arguments, &config, &error);
+    config_free(&config);
+    return status ? fail(&error) : EXIT_OK;
+}
+
+const struct command command_plan = {
+    .name = "plan",
+    .arguments = "[CONFIG.json] --model NAME --gpu NAME [OPTIONS]",
+    .summary = "says what fits, how fast it is and what it costs, before anything is rented",
+    .description =
+        "Prices stages 0 to 3 x offloading x recomputation: bytes of a rank by the engine's own plan, bytes "
+        "on the\n"
+        "wire and the drive by the operations that a step emits, and time by the engine's executor running "
+        "these\n"
+        "operations in virtual time on a machine by its description (configs/hardware.json). `flight` is "
+        "units that\n"
+        "are gathered, with their gradients; `busy` shares may add up to more than the step, as work "
+        "overlaps.\n"
+        "Takes a GPU's trainer to have fused attention and no dropout, 5 % of its memory for libraries, and "
+        "updates of\n"
+        "offloaded state on the host, whose memory the ranks of a node share; collectives to be rings. MFU "
+        "leaves\n"
+        "recomputation out. CONFIG.json's stage and offloading are replaced; the rest of it holds.",
+    .options = options,
+    .run = run,
+};

@@ -1,0 +1,75 @@
+#include "tools/plan/edit.h"
+
+#include <json-c/json.h>
+#include <stdio.h>
+#include <string.h>
+
+static json_object *child(json_object *parent, const char *name) {
+    json_object *found;
+    if (json_object_object_get_ex(parent, name, &found) && json_object_is_type(found, json_type_object))
+        return found;
+    json_object_object_add(parent, name, json_object_new_object());
+    json_object_object_get_ex(parent, name, &found);
+    return found;
+}
+
+static char *print(json_object *root) {
+    const char *text = json_object_to_json_string_ext(root, JSON_C_TO_STRING_NOSLASHESCAPE);
+    char *copy = text ? strdup(text) : NULL;
+    json_object_put(root);
+    return copy;
+}
+
+static void set_number(json_object *root, const char *name, uint64_t value) {
+    if (value) json_object_object_add(root, name, json_object_new_int64((int64_t)value));
+}
+
+char *edit_default(enum dtype dtype) {
+    static const char *const types[DTYPES] = {[DTYPE_F32] = "",
+                                              [DTYPE_BF16] = ", \"bf16\": {\"enabled\": true}",
+                                              [DTYPE_F16] = ", \"fp16\": {\"enabled\": true}"};
+    char text[200];
+    snprintf(text, sizeof text,
+             "{\"train_micro_batch_size_per_gpu\": 1, \"optimizer\": {\"type\": \"AdamW\"}%s}", types[dtype]);
+    return strdup(text);
+}
+
+char *edit_batch(const char *text, uint64_t micro_batch, uint64_t accumulation_steps) {
+    json_object *root = json_tokener_parse(text);
+    if (!root) return NULL;
+    set_number(root, "train_micro_batch_size_per_gpu", micro_batch);
+    set_number(root, "gradient_accumulation_steps", accumulation_steps);
+    if (micro_batch || accumulation_steps) json_object_object_del(root, "train_batch_size");
+    return print(root);
+}
+
+static void set_tier(json_object *zero, const char *name, zero_tier tier) {
+    static const char *const names[ZERO_TIERS] = {"none", "cpu", "nvme"};
+    json_object *block = child(zero, name);
+    json_object_object_add(block, "device", json_object_new_string(names[tier]));
+    /* Nothing is opened: the drive's speed is the machine's. Both tiers must have the same paths. */
+    json_object_object_add(block, "nvme_path", json_object_new_string("/nvme"));
+}
+
+static void set_model(json_object *root, const struct shapes *s) {
+    json_object_object_del(root, "model");
+    json_object *model = child(root, "model");
+    json_object_object_add(model, "n_embd", json_object_new_int64((int64_t)s->width));
+    json_object_object_add(model, "n_head", json_object_new_int64((int64_t)s->heads));
+}
+
+char *edit_cell(const char *text, const struct cell *cell, const struct shapes *shapes) {
+    json_object *root = json_tokener_parse(text);
+    if (!root) return NULL;
+    json_object *zero = child(root, "zero_optimization");
+    json_object_object_del(zero, "cpu_offload");
+    json_object_object_del(zero, "cpu_offload_param");
+    json_object_object_del(zero, "offload_param");
+    json_object_object_add(zero, "stage", json_object_new_int((int)cell->stage));
+    set_tier(zero, "offload_optimizer", cell->optimizer);
+    if (cell->params != ZERO_DEVICE) set_tier(zero, "offload_param", cell->params);
+    if (cell->optimizer != ZERO_NVME)
+        json_object_object_del(root, "nvme"); /* masters and shadows on a drive */
+    set_model(root, shapes);
+    return print(root);
+}

@@ -1,0 +1,13 @@
+/* Figures as the planner prints them: decimal units, as hardware is sold. Three digits. */
+#ifndef ZERO_TOOLS_PLAN_FIGURE_H
+#define ZERO_TOOLS_PLAN_FIGURE_H
+
+struct figure {
+    char chars[24];
+};
+
+struct figure figure_bytes(double bytes);     /* "12.3 GB" */
+struct figure figure_count(double count);     /* "12.3 G" */
+struct figure figure_seconds(double seconds); /* "12.3 ms", "4.5 s", "3.2 h" */
+
+#endif

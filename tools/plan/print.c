@@ -1,0 +1,163 @@
+#include "tools/plan/print.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "tools/plan/figure.h"
+
+static const char *const tier_names[ZERO_TIERS] = {"device", "cpu", "nvme"};
+
+/* ---- for people ---- */
+
+static void print_head(const struct scenario *s, const struct price *p, FILE *out) {
+    const struct machine *m = &s->machine;
+    fprintf(out, "%s: %s parameters, %" PRIu64 " layers of %" PRIu64 ", sequences of %" PRIu64 " tokens\n",
+            s->shapes.name, figure_count((double)p->parameters).chars, s->shapes.layers, s->shapes.width,
+            s->shapes.context);
+    fprintf(out, "%u ranks on %u %s: %s of %s each; %s inside a node", s->ranks, s->nodes,
+            s->nodes == 1 ? "node" : "nodes", m->device.name, figure_bytes(m->device.memory_bytes).chars,
+            m->inside.name);
+    if (s->nodes > 1) fprintf(out, ", %s between nodes", m->between.name);
+    if (m->drive.name[0]) fprintf(out, "; drive %s per node", m->drive.name);
+    fputs("\n\n", out);
+}
+
+static void print_columns(bool price, FILE *out) {
+    fprintf(out, "%-37s%-48s%-26s%s\n", "", "bytes of a rank", "on its tiers", "bytes of a step");
+    fprintf(out,
+            "   stage state  params recompute %8s%8s%8s%8s%8s%8s  %8s%8s%8s  %8s%8s%8s  %9s%10s%6s  %s%s\n",
+            "params", "grads", "states", "flight", "activ.", "staging", "device", "cpu", "nvme", "wire",
+            "read", "written", "step", "tokens/s", "MFU", "bound", price ? "    per G tokens" : "");
+}
+
+/* Without the blank before the unit. */
+static struct figure tight(uint64_t bytes) {
+    struct figure f = figure_bytes((double)bytes);
+    char *blank = strchr(f.chars, ' ');
+    if (blank) memmove(blank, blank + 1, strlen(blank));
+    if (!bytes) strcpy(f.chars, "-");
+    return f;
+}
+
+static void print_shortage(const struct price *p, FILE *out) {
+    const char *before = "  short of ";
+    for (int t = 0; t < SHORTAGES; t++) {
+        if (!p->short_bytes[t]) continue;
+        fprintf(out, "%s%s on %s", before, figure_bytes((double)p->short_bytes[t]).chars, tier_names[t]);
+        before = ", ";
+    }
+    fputs("\n", out);
+}
+
+static void print_row(const struct price *p, bool best, FILE *out) {
+    fprintf(out, "%s %5u %-6s %-6s %-9s", best ? "->" : "  ", p->cell.stage, tier_names[p->cell.optimizer],
+            tier_names[p->cell.params], p->cell.recompute ? "yes" : "no");
+    fprintf(out, " %8s%8s%8s%8s%8s%8s  %8s%8s%8s", tight(p->param_bytes).chars, tight(p->grad_bytes).chars,
+            tight(p->state_bytes).chars, tight(p->gathered_bytes).chars, tight(p->activation_bytes).chars,
+            tight(p->staging_bytes).chars, tight(p->tier_bytes[ZERO_DEVICE]).chars,
+            tight(p->tier_bytes[ZERO_CPU]).chars, tight(p->tier_bytes[ZERO_NVME]).chars);
+    if (!p->fits) {
+        print_shortage(p, out);
+        return;
+    }
+    fprintf(out, "  %8s%8s%8s  %9s%10s%5.0f%%  %-7s", tight(p->step.wire_bytes).chars,
+            tight(p->step.drive_read_bytes).chars, tight(p->step.drive_write_bytes).chars,
+            figure_seconds(p->step.seconds).chars, figure_count(p->tokens_per_s).chars, 100 * p->flops_share,
+            resource_name(p->bound));
+    if (!isnan(p->cost_per_giga)) fprintf(out, "  %.4g", p->cost_per_giga);
+    if (!isnan(p->drive_days)) fprintf(out, "  drives last %.0f days", p->drive_days);
+    fputs("\n", out);
+}
+
+void print_table(const struct scenario *s, const struct table *t, bool all, FILE *out) {
+    print_head(s, &t->row[0], out);
+    print_columns(!isnan(s->machine.device.price_per_hour), out);
+    for (uint32_t i = 0; i < t->rows; i++)
+        if (all || table_shown(t, i) || i == t->best) print_row(&t->row[i], i == t->best, out);
+    fprintf(out, "\n%s\n", t->advice);
+}
+
+/* ---- for programs ---- */
+
+/* Names come from descriptions of users' own. */
+static void json_text(FILE *out, const char *key, const char *text) {
+    fprintf(out, "\"%s\": \"", key);
+    for (; *text; text++) {
+        if (*text == '"' || *text == '\\') fputc('\\', out);
+        if ((unsigned char)*text >= 0x20) fputc(*text, out);
+    }
+    fputc('"', out);
+}
+
+static void json_number(FILE *out, const char *key, double value) {
+    if (isfinite(value))
+        fprintf(out, ", \"%s\": %.9g", key, value);
+    else
+        fprintf(out, ", \"%s\": null", key);
+}
+
+static void json_bytes(FILE *out, const char *key, uint64_t bytes) {
+    fprintf(out, ", \"%s\": %" PRIu64, key, bytes);
+}
+
+static void json_step(const struct price *p, FILE *out) {
+    json_bytes(out, "wire_bytes", p->step.wire_bytes);
+    json_bytes(out, "drive_read_bytes", p->step.drive_read_bytes);
+    json_bytes(out, "drive_write_bytes", p->step.drive_write_bytes);
+    json_number(out, "step_s", p->step.seconds);
+    for (int r = 0; r < RESOURCES; r++) {
+        char key[32];
+        snprintf(key, sizeof key, "%s_s", resource_name((enum resource)r));
+        json_number(out, key, p->step.busy_s[r]);
+    }
+    json_number(out, "tokens", p->tokens);
+    json_number(out, "tokens_per_s", p->tokens_per_s);
+    json_number(out, "mfu", p->flops_share);
+    json_number(out, "drive_days", p->drive_days);
+    json_number(out, "cost_per_giga_tokens", p->cost_per_giga);
+    fputs(", ", out);
+    json_text(out, "bound", resource_name(p->bound));
+}
+
+static void json_row(const struct price *p, FILE *out) {
+    fprintf(out,
+            "{\"stage\": %u, \"offload_optimizer\": \"%s\", \"offload_param\": \"%s\", \"recompute\": %s, "
+            "\"fits\": %s",
+            p->cell.stage, p->cell.optimizer ? tier_names[p->cell.optimizer] : "none",
+            p->cell.params ? tier_names[p->cell.params] : "none", p->cell.recompute ? "true" : "false",
+            p->fits ? "true" : "false");
+    json_bytes(out, "param_bytes", p->param_bytes);
+    json_bytes(out, "grad_bytes", p->grad_bytes);
+    json_bytes(out, "state_bytes", p->state_bytes);
+    json_bytes(out, "gathered_bytes", p->gathered_bytes);
+    json_bytes(out, "activation_bytes", p->activation_bytes);
+    json_bytes(out, "staging_bytes", p->staging_bytes);
+    for (int t = 0; t < ZERO_TIERS; t++) {
+        char key[32];
+        snprintf(key, sizeof key, "%s_bytes", tier_names[t]);
+        json_bytes(out, key, p->tier_bytes[t]);
+        snprintf(key, sizeof key, "%s_short_bytes", tier_names[t]);
+        json_bytes(out, key, p->short_bytes[t]);
+    }
+    if (p->fits) json_step(p, out);
+    fputs("}", out);
+}
+
+void print_json(const struct scenario *s, const struct table *t, FILE *out) {
+    fputs("{", out);
+    json_text(out, "model", s->shapes.name);
+    json_bytes(out, "parameters", t->row[0].parameters);
+    json_bytes(out, "ranks", s->ranks);
+    json_bytes(out, "nodes", s->nodes);
+    fputs(", ", out);
+    json_text(out, "device", s->machine.device.name);
+    fprintf(out, ", \"best\": %u, ", t->best);
+    json_text(out, "advice", t->advice);
+    fputs(", \"rows\": [", out);
+    for (uint32_t i = 0; i < t->rows; i++) {
+        fputs(i ? ",\n " : "\n ", out);
+        json_row(&t->row[i], out);
+    }
+    fputs("]}\n", out);
+}
