@@ -114,7 +114,7 @@ void data_begin(struct rank *r) {
 void data_compute(struct rank *r) {
     const struct sim_host *host = r->run->setup->host;
     const struct model *m = &r->run->model;
-    uint32_t unit = rank_unit(r);
+    uint32_t unit = rank_unit_at(r, r->position);
     bool backward = policy_backward(&r->policy, r->position);
     if (!look(r, false))
         run_violated(r->run, r->index, ZERO_E_INTERNAL,

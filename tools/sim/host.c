@@ -1,5 +1,6 @@
 /* What a virtual rank's host does: the training loop of engine/train.c and engine/step.c, one thing at a time, each when
  * the executor lets it. */
+#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
@@ -7,12 +8,13 @@
 
 static const struct use *current_use(const struct rank *r) { return policy_use(&r->policy, r->position); }
 
-uint32_t rank_unit(const struct rank *r) {
-    return r->position < r->policy.uses ? r->position : 2 * r->policy.uses - 1 - r->position;
+uint32_t rank_unit_at(const struct rank *r, uint32_t position) {
+    return position < r->policy.uses ? position : 2 * r->policy.uses - 1 - position;
 }
 
 static bool skips(const struct rank *r) {
-    return !r->evaluating && r->micro == 0 && (int32_t)rank_unit(r) == r->run->setup->skip_unit;
+    return !r->evaluating && r->micro == 0 &&
+           (int32_t)rank_unit_at(r, r->position) == r->run->setup->skip_unit;
 }
 
 /* ---- the host is busy ---- */
@@ -25,7 +27,8 @@ static void be_busy(struct rank *r, uint64_t ns) {
 static uint64_t compute_ns(const struct rank *r) {
     const struct run *run = r->run;
     if (run->setup->chaos_ns) return run_chaos_ns(run, RANDOM_HOST, r->index, r->turns);
-    uint64_t flops = run->setup->model->unit[rank_unit(r)].flops << policy_backward(&r->policy, r->position);
+    uint64_t flops = run->setup->model->unit[rank_unit_at(r, r->position)].flops
+                     << policy_backward(&r->policy, r->position);
     uint64_t ns = speeds_ns(flops, run->setup->speeds.flops_per_s);
     bool late = sim_fault_on(&run->faults, SIM_STRAGGLER) && r->index == run->faults.straggler;
     return late ? ns * run->faults.straggler_percent / 100 : ns;
@@ -105,7 +108,8 @@ static bool has_parameters(const struct rank *r) {
         run_violated(r->run, r->index, ZERO_E_INTERNAL,
                      "%s of \"%s\" computes, and the parameters of \"%s\" were released",
                      r->position < r->policy.uses ? "the forward" : "the backward",
-                     r->run->setup->model->unit[rank_unit(r)].name, run_unit_name(r->run, ref.region));
+                     r->run->setup->model->unit[rank_unit_at(r, r->position)].name,
+                     run_unit_name(r->run, ref.region));
         return false;
     }
     return true;
@@ -129,18 +133,6 @@ static void end_use(struct rank *r) {
 
 /* ---- the step ---- */
 
-/* All ranks emitted and posted the same up to here. */
-static void compare(struct rank *r) {
-    struct run *run = r->run;
-    struct agreement *first = &run->agreed[r->step];
-    if (!run->agreed_ns[r->step]) *first = *r->agreement;
-    if (run->clock.now_ns > run->agreed_ns[r->step]) run->agreed_ns[r->step] = run->clock.now_ns;
-    if (first->trace != r->agreement->trace || first->fingerprint != r->agreement->fingerprint)
-        run_violated(run, r->index, ZERO_E_DIVERGED, "step %u: it %s than other ranks did", r->step + 1,
-                     first->trace != r->agreement->trace ? "emitted other operations"
-                                                         : "posted other collectives");
-}
-
 /* As engine/step.c makes it of the gradients' norm; without data nobody asks. */
 static double gradient_scale(const struct rank *r) {
     const struct sim_setup *s = r->run->setup;
@@ -158,7 +150,7 @@ static double gradient_scale(const struct rank *r) {
 static void apply(struct rank *r) {
     const struct sim_setup *s = r->run->setup;
     struct optimizer_scalars scalars[2];
-    compare(r);
+    same_agreement(r);
     r->applied++;
     for (int g = 0; g < 2; g++) optimizer_prepare(s->optimizer, &s->params[g], r->applied, &scalars[g]);
     executor_apply(r->executor, false, (float)gradient_scale(r), scalars, 2, r->applied);
@@ -238,8 +230,12 @@ static void fail(struct rank *r) {
         clock_add(&run->clock, run->clock.now_ns, EVENT_WAKE, k);
     run->failing = true;
     bool broke = r->error.code == ZERO_E_INTERNAL || r->error.code == ZERO_E_DIVERGED;
-    if (broke || !sim_faults_end(&run->faults))
-        run_violated(run, r->index, r->error.code, "%s", r->error.message);
+    char name[32];
+    size_t length =
+        (size_t)snprintf(name, sizeof name, "rank %" PRIu32 ": ", r->index); /* it is said anyway */
+    const char *said = r->error.message;
+    if (strncmp(said, name, length) == 0) said += length;
+    if (broke || !sim_faults_end(&run->faults)) run_violated(run, r->index, r->error.code, "%s", said);
 }
 
 static void stop_waiting(struct rank *r) {

@@ -64,7 +64,9 @@ static void done(void *user, const struct operation *op, uint32_t item, const ui
 
 static void listed(void *user, struct operation_list *list) {
     struct rank *r = user;
-    r->run->setup->sabotage->listed(r->run->setup->sabotage->user, r->index, list);
+    const struct sim_sabotage *sabotage = r->run->setup->sabotage;
+    if (sabotage && sabotage->listed) sabotage->listed(sabotage->user, r->index, list);
+    if (!sabotage || !sabotage->unequal) same_listed(r, list);
 }
 
 /* ---- opening ---- */
@@ -129,8 +131,7 @@ static zero_status open_tables(struct rank *r, struct zero_error *error) {
 static zero_status open_executor(struct rank *r, struct zero_error *error) {
     struct run *run = r->run;
     const struct sim_setup *s = run->setup;
-    r->watch = (struct executor_watch){.user = r, .started = started, .done = done};
-    if (s->sabotage && s->sabotage->listed) r->watch.listed = listed;
+    r->watch = (struct executor_watch){.user = r, .listed = listed, .started = started, .done = done};
     struct executor_options o = {.policy = &r->policy,
                                  .model = &run->model,
                                  .plan = &run->plan,

@@ -44,6 +44,7 @@ struct rank {
     uint64_t *updated; /* per region: elements, over all steps */
 
     enum next next;
+    uint64_t emitted; /* operations so far */
     uint32_t step, micro, position;
     uint64_t turns; /* of the host, so far */
     bool evaluating, busy, lost, ended;
@@ -57,6 +58,11 @@ struct rank {
     bool waiting;
     enum sim_wait wait;
     uint64_t waits_since, compute_ns, wait_ns[WAITS];
+};
+
+struct emitted { /* a rank's so-manyth operation */
+    uint64_t number, what;
+    uint32_t rank; /* which came to it first */
 };
 
 struct run {
@@ -82,6 +88,8 @@ struct run {
     struct zero_error violation;
     uint64_t schedule;
     struct agreement *agreed; /* per step: what the first rank there contributed */
+    struct emitted *emitted;  /* a ring: what the first rank there emitted */
+    uint64_t emitted_count;   /* of the ring: ranks are less than two steps apart */
     uint64_t *agreed_ns;      /* per step: when the last one was there */
 };
 
@@ -113,7 +121,16 @@ void rank_close(struct rank *rank);
 
 /* Goes on as far as it can now. */
 void rank_go(struct rank *rank);
-uint32_t rank_unit(const struct rank *rank); /* of the present position */
+uint32_t rank_unit_at(const struct rank *rank, uint32_t position);
+
+/* ---- same.c: all ranks do the same ---- */
+
+/* The most operations that a rank emits in a step, about. */
+uint64_t same_operations(const struct run *run);
+/* What the policy listed. */
+void same_listed(struct rank *rank, const struct operation_list *list);
+/* It was agreed on a step. */
+void same_agreement(struct rank *rank);
 
 /* ---- wait.c ---- */
 

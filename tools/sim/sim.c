@@ -155,8 +155,10 @@ static zero_status open_ranks(struct run *run, struct zero_error *error) {
     run->rank = calloc(run->ranks, sizeof *run->rank);
     run->agreed = calloc(s->steps, sizeof *run->agreed);
     run->agreed_ns = calloc(s->steps, sizeof *run->agreed_ns);
+    run->emitted_count = 4 * same_operations(run);
+    run->emitted = calloc(run->emitted_count, sizeof *run->emitted);
     run->world = sim_world_create(&options);
-    if (!run->rank || !run->agreed || !run->agreed_ns || !run->world)
+    if (!run->rank || !run->agreed || !run->agreed_ns || !run->emitted || !run->world)
         return error_set(error, ZERO_E_MEMORY, "no memory for %" PRIu32 " ranks", run->ranks);
     zero_status status = ZERO_OK;
     for (uint32_t k = 0; k < run->ranks && !status; k++) status = rank_join(&run->rank[k], run, k, error);
@@ -195,6 +197,7 @@ static void close_run(struct run *run) {
     free(run->rank);
     free(run->agreed);
     free(run->agreed_ns);
+    free(run->emitted);
     free(run->region);
     free(run->refresh);
 }
@@ -261,20 +264,26 @@ static uint64_t grace_ns(const struct run *run) {
     return run->setup->chaos_ns + 10 * speeds_ns(2 * most, run->setup->speeds.flops_per_s) + 1000000;
 }
 
+static bool names_rank(const char *message, uint32_t rank) {
+    char name[32];
+    int length = snprintf(name, sizeof name, "rank %" PRIu32, rank);
+    for (const char *at = strstr(message, name); at; at = strstr(at + 1, name))
+        if (at[length] < '0' || at[length] > '9') return true;
+    return false;
+}
+
 /* After a fault that ends ranks: all live ones ended in time, and say whose fault it was. */
 static void check_ending(struct run *run) {
     const struct sim_faults *f = &run->faults;
-    bool lost = sim_fault_on(f, SIM_LOST) && run->rank[f->lost].lost;
+    bool lost = run->rank[f->lost].lost;
+    uint32_t culprit = lost ? f->lost : f->drive;
     uint64_t deadline = run->fault_ns + (lost ? run->setup->timeout_ns : 0) + grace_ns(run);
-    char culprit[2][32];
-    snprintf(culprit[0], sizeof culprit[0], "rank %" PRIu32 " ", f->lost);
-    snprintf(culprit[1], sizeof culprit[1], "rank %" PRIu32 " ", f->drive);
     for (uint32_t k = 0; k < run->ranks && run->fault_ns; k++) {
         const struct rank *r = &run->rank[k];
         if (r->lost) continue;
         if (!r->error.code)
             run_violated(run, k, ZERO_E_INTERNAL, "the rank did not hear of the fault of another");
-        else if (!strstr(r->error.message, culprit[0]) && !strstr(r->error.message, culprit[1]))
+        else if (!names_rank(r->error.message, culprit))
             run_violated(run, k, r->error.code, "the rank's error does not name the cause: %s",
                          r->error.message);
         else if (r->ended_ns > deadline)

@@ -7,7 +7,7 @@
  *   - what an operation uses is not touched before it is done, and what it reads was written, and not written over since
  *     (ledger.h); with data also byte by byte
  *   - each rank updates every part of its shards once a step, and the shards of all partition every unit exactly once
- *   - all ranks emit the same operations; somebody can always go on
+ *   - all ranks emit the same operations (same.c); somebody can always go on
  *   - after a fault that ends ranks, every live one ends within the deadline, with an error that names the cause
  *
  * A run is a function of its setup: the same seed gives the same events. Local; one thread; no mutable globals. */
@@ -44,6 +44,7 @@ struct sim_sabotage {
     void (*polled)(void *user, uint32_t rank, struct executor *executor);   /* after every poll; or NULL */
     void (*planned)(void *user, struct plan *plan);                         /* or NULL */
     uint32_t odd_depth; /* odd ranks look ahead by so many gathers more */
+    bool unequal;       /* ranks may emit differently: what comes of it is to be found */
 };
 
 struct sim_setup {
