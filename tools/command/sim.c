@@ -10,6 +10,7 @@
 #include "engine/base/limits.h"
 #include "tools/command/command.h"
 #include "tools/plan/hardware.h"
+#include "tools/sim/case.h"
 #include "tools/sim/report.h"
 #include "tools/sim/scaling.h"
 
@@ -18,7 +19,8 @@ enum { TRACE_RANKS_DEFAULT = 8, STEPS_DEFAULT = 5 };
 struct arguments {
     struct job_choice job;
     const char *params, *faults, *trace, *csv, *svg;
-    uint64_t ranks, shard, steps, seed, trace_ranks;
+    uint64_t ranks, shard, steps, seed, trace_ranks, check;
+    bool data;
 };
 
 #define FIELD(name) offsetof(struct arguments, name)
@@ -50,6 +52,12 @@ static const struct option options[] = {
      FIELD(job.nvme)},
     {"--hardware", "FILE", "adds descriptions, or overrides values, in the form of configs/hardware.json",
      OPTION_TEXT, FIELD(job.hardware)},
+    {"--data", NULL,
+     "with numbers, of a small model in fp32: the weights must be those of serial training, bit for bit",
+     OPTION_FLAG, FIELD(data)},
+    {"--check", "N",
+     "in place of a configuration: N small simulations drawn from seeds, --seed and those after it",
+     OPTION_COUNT, FIELD(check)},
     {"--trace", "FILE", "writes the timeline of the first ranks, for ui.perfetto.dev", OPTION_TEXT,
      FIELD(trace)},
     {"--trace-ranks", "N", "so many of them (8)", OPTION_COUNT, FIELD(trace_ranks)},
@@ -106,6 +114,35 @@ static zero_status close_file(FILE *file, const char *path, struct zero_error *e
 
 /* ---- one simulation ---- */
 
+/* Every rank has memory of its own. */
+static zero_status check_data(const struct job_ranks *r, struct zero_error *error) {
+    enum { ELEMENTS_MAX = 100000000 };
+    uint64_t ranks = (uint64_t)r->setup.mesh[AXIS_SHARD] * r->setup.mesh[AXIS_REPLICATE];
+    if (r->parameters <= ELEMENTS_MAX / ranks) return ZERO_OK;
+    return error_set(error, ZERO_E_ARGUMENT,
+                     "--data: %" PRIu64 " ranks of %" PRIu64
+                     " parameters are too much for one process: give --units 4 --params 10000, say",
+                     ranks, r->parameters);
+}
+
+/* The seed replays it as it was; what is left of it when all is taken away that it fails without says more. */
+static int tell(const struct arguments *a, const struct sim_setup *setup, const struct zero_error *failure) {
+    struct sim_shortest shortest;
+    fprintf(stderr, "zero sim: seed %" PRIu64 ": %s\n", a->seed, failure->message);
+    case_shorten(setup, a->data, &shortest);
+    if (!shortest.result.status) return EXIT_FAILED;
+    fputs("zero sim: the shortest schedule found: ", stderr);
+    case_print(&shortest.setup, a->data, stderr);
+    fprintf(stderr, "zero sim: there: %s\n", shortest.result.error.message);
+    return EXIT_FAILED;
+}
+
+static int check(const struct arguments *a) {
+    uint64_t failed = case_check(a->seed, a->check, NULL, stdout);
+    printf("%" PRIu64 " simulations, %" PRIu64 " failed\n", a->check, failed);
+    return failed ? EXIT_FAILED : EXIT_OK;
+}
+
 static int simulate(const struct arguments *a, const struct job *job, uint32_t faults,
                     struct zero_error *error) {
     struct job_ranks r;
@@ -118,15 +155,15 @@ static int simulate(const struct arguments *a, const struct job *job, uint32_t f
     r.setup.faults = faults;
     r.setup.trace_ranks = (uint32_t)a->trace_ranks;
     status = open_file(a->trace, &r.setup.trace, error);
-    if (!status) status = sim_run(&r.setup, &result, error);
+    if (!status && a->data) status = check_data(&r, error);
+    if (!status) status = case_run(&r.setup, a->data, &result, error);
     if (!status) report_print(job, &r, &result, stdout);
     zero_status closed = close_file(r.setup.trace, a->trace, error);
     if (!status) status = closed;
+    r.setup.trace = NULL;
+    int exit = status ? fail(error) : result.status ? tell(a, &r.setup, &result.error) : EXIT_OK;
     job_release(&r);
-    if (status) return fail(error);
-    if (!result.status) return EXIT_OK;
-    fprintf(stderr, "zero sim: seed %" PRIu64 ": %s\n", a->seed, result.error.message);
-    return EXIT_FAILED;
+    return exit;
 }
 
 /* ---- scaling ---- */
@@ -157,6 +194,9 @@ static int run(int argc, char **argv) {
     uint32_t faults;
     if (options_parse(options, argc, argv, &a, &a.job.config, &error) != ZERO_OK)
         return command_usage_error("sim", "%s", error.message);
+    if (a.check && a.job.config)
+        return command_usage_error("sim", "--check draws its own configurations: give no CONFIG.json");
+    if (a.check) return check(&a);
     if (!a.job.config) return command_usage_error("sim", "CONFIG.json is missing");
     if (read_arguments(&a, &faults, &error)) return command_usage_error("sim", "%s", error.message);
     struct job job;
@@ -168,7 +208,7 @@ static int run(int argc, char **argv) {
 
 const struct command command_sim = {
     .name = "sim",
-    .arguments = "CONFIG.json [OPTIONS]",
+    .arguments = "CONFIG.json [OPTIONS] | --check N",
     .summary = "runs the engine's own policy on thousands of virtual ranks, with faults, from a seed",
     .description = "The engine's stages and executor run on virtual ranks in one thread and in virtual time, "
                    "without data:\n"

@@ -106,6 +106,7 @@ static zero_status drive_post(struct tier *tier, const struct tier_request *r, s
 
 static zero_status refuse(struct drive *d, const struct tier_request *r, struct zero_error *error) {
     struct run *run = d->rank->run;
+    run->faulted[SIM_DRIVE] = true;
     run->fault_ns = run->clock.now_ns;
     return error_set(error, ZERO_E_IO,
                      "tier nvme: %s of %" PRIu64 " bytes at offset %" PRIu64

@@ -59,23 +59,19 @@ static void end_pass(struct rank *r) {
         r->next = r->micro < s->micro_steps ? NEXT_PASS : NEXT_AGREE;
 }
 
-static void next_position(struct rank *r) {
-    do r->position++;
-    while (r->position < r->policy.positions && skips(r));
-    if (r->position < r->policy.positions) {
-        r->next = NEXT_BEGIN;
-        return;
-    }
-    end_pass(r);
+/* To the first position from `position` on that is not left out. */
+static void go_to(struct rank *r, uint32_t position) {
+    r->position = position;
+    while (r->position < r->policy.positions && skips(r)) r->position++;
+    r->next = NEXT_BEGIN;
+    if (r->position == r->policy.positions) end_pass(r);
 }
 
 static void begin_pass(struct rank *r) {
     const struct sim_setup *s = r->run->setup;
     if (s->host && !r->evaluating) s->host->pass(s->host->user, r->index, r->step, r->micro);
     executor_pass(r->executor, r->evaluating, r->micro + !r->evaluating == s->micro_steps);
-    r->position = 0;
-    while (r->position < r->policy.positions && skips(r)) r->position++;
-    r->next = NEXT_BEGIN;
+    go_to(r, 0);
 }
 
 /* The lost rank's host does nothing any more, and neither does its executor. */
@@ -86,6 +82,7 @@ static bool gets_lost(struct rank *r) {
     if (!sim_fault_on(f, SIM_LOST) || !here) return false;
     r->lost = true;
     run->live--;
+    run->faulted[SIM_LOST] = true;
     run->fault_ns = run->clock.now_ns;
     clock_add(&run->clock, run->clock.now_ns + run->setup->timeout_ns, EVENT_DEADLINE, r->index);
     return true;
@@ -128,7 +125,7 @@ static void end_use(struct rank *r) {
     if (!has_parameters(r)) return;
     if (r->run->setup->host) data_compute(r);
     executor_end(r->executor);
-    next_position(r);
+    go_to(r, r->position + 1);
 }
 
 /* ---- the step ---- */

@@ -63,11 +63,11 @@ static void print_faults(const struct sim_result *r, FILE *out) {
                 f->slow, f->slow_percent);
     if (sim_fault_on(f, SIM_DELAY)) fprintf(out, "fault: %s\n", sim_fault_text(SIM_DELAY));
     if (sim_fault_on(f, SIM_REORDER)) fprintf(out, "fault: %s\n", sim_fault_text(SIM_REORDER));
-    if (!r->ended) return;
-    if (sim_fault_on(f, SIM_LOST))
+    if (!r->lost && !r->refused) return;
+    if (r->lost)
         fprintf(out, "fault: rank %" PRIu32 " was lost in step %" PRIu32 ", at %s\n", f->lost,
                 f->lost_step + 1, seconds(r->fault_ns).chars);
-    if (sim_fault_on(f, SIM_DRIVE) && r->fault_ns)
+    if (r->refused)
         fprintf(out, "fault: the drive of rank %" PRIu32 " refused request %" PRIu32 "\n", f->drive,
                 f->drive_request + 1);
     fprintf(out, "%" PRIu32 " ranks ended, the last one %s after it: %s\n", r->ended,
@@ -77,8 +77,9 @@ static void print_faults(const struct sim_result *r, FILE *out) {
 void report_print(const struct job *job, const struct job_ranks *ranks, const struct sim_result *r,
                   FILE *out) {
     print_job(job, ranks, out);
-    if (!r->status && !r->ended) print_steps(ranks, r, out);
-    if (!r->status && !r->ended) print_bytes(r, out);
+    bool whole = !r->status && !r->lost && !r->refused;
+    if (whole) print_steps(ranks, r, out);
+    if (whole) print_bytes(r, out);
     print_faults(r, out);
     fprintf(out,
             "\n%" PRIu64 " events in %s of virtual time; operations %016" PRIx64 ", schedule %016" PRIx64

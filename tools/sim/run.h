@@ -83,8 +83,9 @@ struct run {
     uint32_t ranks, state_count;
     uint32_t live; /* ranks that have not ended */
     struct sim_faults faults;
-    uint64_t fault_ns;
-    bool failing; /* some rank ended with an error */
+    bool faulted[SIM_FAULT_KINDS]; /* of those that end ranks: it happened, */
+    uint64_t fault_ns;             /* the last one now */
+    bool failing;                  /* some rank ended with an error */
     struct zero_error violation;
     uint64_t schedule;
     struct agreement *agreed; /* per step: what the first rank there contributed */

@@ -256,12 +256,19 @@ static void check_deadlock(struct run *run) {
     }
 }
 
-/* Nobody computes longer than this after the others know. */
+/* Who needs nobody hears of nothing: a rank's own work of one step, at its slowest. */
 static uint64_t grace_ns(const struct run *run) {
-    uint64_t most = 0;
-    for (uint32_t u = 0; u < run->setup->model->units; u++)
-        if (run->setup->model->unit[u].flops > most) most = run->setup->model->unit[u].flops;
-    return run->setup->chaos_ns + 10 * speeds_ns(2 * most, run->setup->speeds.flops_per_s) + 1000000;
+    enum { SLOWEST = 5, MOMENT_NS = 1000000 };
+    const struct sim_setup *s = run->setup;
+    const struct swap *swap = &run->plan.swap;
+    uint64_t flops = 0, drive = swap->step_bytes + run->plan.param_fetch_bytes,
+             least = s->speeds.drive_read_bytes_per_s;
+    if (s->speeds.drive_write_bytes_per_s < least) least = s->speeds.drive_write_bytes_per_s;
+    for (uint32_t u = 0; u < s->model->units; u++)
+        flops += 4 * s->model->unit[u].flops; /* with an evaluation */
+    uint64_t ns = SLOWEST * speeds_ns(s->micro_steps * flops, s->speeds.flops_per_s) + MOMENT_NS;
+    if (drive) ns += SLOWEST * speeds_ns(2 * drive, least) + 4 * swap->chunks * s->speeds.drive_latency_ns;
+    return ns + s->chaos_ns * same_operations(run);
 }
 
 static bool names_rank(const char *message, uint32_t rank) {
@@ -272,18 +279,21 @@ static bool names_rank(const char *message, uint32_t rank) {
     return false;
 }
 
-/* After a fault that ends ranks: all live ones ended in time, and say whose fault it was. */
+static bool names_cause(const struct run *run, const char *message) {
+    return (run->faulted[SIM_LOST] && names_rank(message, run->faults.lost)) ||
+           (run->faulted[SIM_DRIVE] && names_rank(message, run->faults.drive));
+}
+
+static bool faulted(const struct run *run) { return run->faulted[SIM_LOST] || run->faulted[SIM_DRIVE]; }
+
+/* After a fault that ends ranks every live one ended in time, with its work done or an error that says whose fault it
+ * was. */
 static void check_ending(struct run *run) {
-    const struct sim_faults *f = &run->faults;
-    bool lost = run->rank[f->lost].lost;
-    uint32_t culprit = lost ? f->lost : f->drive;
-    uint64_t deadline = run->fault_ns + (lost ? run->setup->timeout_ns : 0) + grace_ns(run);
-    for (uint32_t k = 0; k < run->ranks && run->fault_ns; k++) {
+    uint64_t deadline = run->fault_ns + (run->faulted[SIM_LOST] ? run->setup->timeout_ns : 0) + grace_ns(run);
+    for (uint32_t k = 0; k < run->ranks && faulted(run); k++) {
         const struct rank *r = &run->rank[k];
         if (r->lost) continue;
-        if (!r->error.code)
-            run_violated(run, k, ZERO_E_INTERNAL, "the rank did not hear of the fault of another");
-        else if (!names_rank(r->error.message, culprit))
+        if (r->error.code && !names_cause(run, r->error.message))
             run_violated(run, k, r->error.code, "the rank's error does not name the cause: %s",
                          r->error.message);
         else if (r->ended_ns > deadline)
@@ -319,8 +329,8 @@ static void loop(struct run *run) {
     if (run->clock.failed) run_violated(run, 0, ZERO_E_MEMORY, "no memory for what is to happen");
     if (!run->violation.code && run->live) check_deadlock(run);
     if (!run->violation.code) check_ending(run);
-    if (!run->violation.code && !run->fault_ns) check_updates(run);
-    if (!run->violation.code && !run->fault_ns && run->setup->host) data_collect(run);
+    if (!run->violation.code && !faulted(run)) check_updates(run);
+    if (!run->violation.code && !faulted(run) && run->setup->host) data_collect(run);
 }
 
 /* ---- results ---- */
@@ -363,6 +373,7 @@ static void measure_ranks(const struct run *run, struct sim_result *out) {
 }
 
 static void measure_ending(const struct run *run, struct sim_result *out) {
+    out->lost = run->faulted[SIM_LOST], out->refused = run->faulted[SIM_DRIVE];
     out->fault_ns = run->fault_ns;
     for (uint32_t k = 0; k < run->ranks; k++) {
         const struct rank *r = &run->rank[k];
