@@ -1,5 +1,5 @@
-/* The virtual network: when each member of a call has its part. A rank's calls take turns on its link; the members of
- * a call are done together, unless faults or chance will it otherwise. */
+/* The virtual network: when each member of a call has its part. A rank's calls take turns on its links, inside its
+ * node and out of it; the members of a call are done together, unless faults or chance will it otherwise. */
 #include "tools/sim/run.h"
 
 static bool has_member(const struct sim_meeting *m, uint32_t rank) {
@@ -8,19 +8,31 @@ static bool has_member(const struct sim_meeting *m, uint32_t rank) {
     return false;
 }
 
-static uint64_t transfer_ns(const struct run *run, const struct sim_meeting *m) {
-    uint64_t ns = speeds_collective_ns(&run->setup->speeds, m->ranks, m->members, m->bytes, m->reduces);
-    bool slow = sim_fault_on(&run->faults, SIM_SLOW) && m->members > 1 && has_member(m, run->faults.slow);
-    return slow ? ns * run->faults.slow_percent / 100 : ns;
+static struct speeds_call call_of(const struct run *run, const struct sim_meeting *m) {
+    struct speeds_call c = speeds_collective(&run->setup->speeds, m->ranks, m->members, m->bytes, m->reduces);
+    uint32_t percent = run->faults.slow_percent;
+    if (!sim_fault_on(&run->faults, SIM_SLOW) || m->members == 1 || !has_member(m, run->faults.slow))
+        return c;
+    return (struct speeds_call){c.inside_ns * percent / 100, c.between_ns * percent / 100,
+                                c.latency_ns * percent / 100};
 }
 
-/* When the links of all members have sent what they have to. */
-static uint64_t take_links(struct run *run, const struct sim_meeting *m, uint64_t ns) {
+/* When one of the members' links has sent what it has to: it begins when all of them are free. */
+static uint64_t take_links(struct run *run, const struct sim_meeting *m, enum link link, uint64_t ns) {
     uint64_t begin = run->clock.now_ns;
+    if (!ns) return begin;
     for (uint32_t i = 0; i < m->members; i++)
-        if (run->rank[m->ranks[i]].link_free_ns > begin) begin = run->rank[m->ranks[i]].link_free_ns;
-    for (uint32_t i = 0; i < m->members; i++) run->rank[m->ranks[i]].link_free_ns = begin + ns;
+        if (run->rank[m->ranks[i]].link_free_ns[link] > begin)
+            begin = run->rank[m->ranks[i]].link_free_ns[link];
+    for (uint32_t i = 0; i < m->members; i++) run->rank[m->ranks[i]].link_free_ns[link] = begin + ns;
     return begin + ns;
+}
+
+/* When a call is over. */
+static uint64_t transfer(struct run *run, const struct sim_meeting *m, const struct speeds_call *c) {
+    uint64_t inside = take_links(run, m, LINK_INSIDE, c->inside_ns);
+    uint64_t between = take_links(run, m, LINK_BETWEEN, c->between_ns);
+    return c->latency_ns + (inside > between ? inside : between);
 }
 
 /* What a fault adds for one member of the `which`th call. */
@@ -34,12 +46,15 @@ static uint64_t extra_ns(const struct run *run, uint64_t ns, uint64_t which, uin
 
 static void meet(void *user, const struct sim_meeting *m, uint64_t *out_done_at_ns) {
     struct run *run = user;
-    uint64_t which = run->meetings++, chaos = run->setup->chaos_ns;
-    uint64_t ns = chaos ? 0 : transfer_ns(run, m),
-             sent_ns = chaos ? run->clock.now_ns : take_links(run, m, ns);
+    uint64_t which = run->meetings++, done_ns = run->clock.now_ns, ns = 0;
+    if (!run->setup->chaos_ns) {
+        struct speeds_call call = call_of(run, m);
+        done_ns = transfer(run, m, &call);
+        ns = call.inside_ns + call.between_ns + call.latency_ns;
+    }
     for (uint32_t i = 0; i < m->members; i++) {
-        uint64_t own = chaos ? run_chaos_ns(run, RANDOM_NETWORK, which, i) : extra_ns(run, ns, which, i);
-        out_done_at_ns[i] = sent_ns + own;
+        out_done_at_ns[i] = done_ns + (run->setup->chaos_ns ? run_chaos_ns(run, RANDOM_NETWORK, which, i)
+                                                            : extra_ns(run, ns, which, i));
         clock_add(&run->clock, out_done_at_ns[i], EVENT_WAKE, m->ranks[i]);
     }
 }

@@ -24,6 +24,8 @@ enum next {
     NEXT_DONE
 };
 
+enum link { LINK_INSIDE, LINK_BETWEEN, LINKS }; /* of a node; between nodes */
+
 struct rank {
     struct run *run;
     uint32_t index;
@@ -31,8 +33,8 @@ struct rank {
     struct comm_group *world, *group[AXES_BOTH + 1][STREAMS];
     struct device *device;
     struct device_pace pace;
-    uint64_t link_free_ns; /* when its link has sent what it has to */
-    uint64_t paced;        /* pieces of work so far */
+    uint64_t link_free_ns[LINKS]; /* when each has sent what it has to */
+    uint64_t paced;               /* pieces of work so far */
     struct tier *drive;
     struct policy policy;
     struct region *region;

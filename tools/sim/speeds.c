@@ -17,13 +17,13 @@ static uint32_t rounds(uint32_t count) {
     return rounds;
 }
 
-uint64_t speeds_collective_ns(const struct speeds *s, const uint32_t *ranks, uint32_t count, uint64_t bytes,
-                              bool reduces) {
+struct speeds_call speeds_collective(const struct speeds *s, const uint32_t *ranks, uint32_t count,
+                                     uint64_t bytes, bool reduces) {
     uint32_t nodes = 1;
     for (uint32_t i = 1; i < count; i++) nodes += ranks[i] / s->node_ranks != ranks[i - 1] / s->node_ranks;
     uint32_t sharers = count / nodes; /* of the way out of a node */
-    uint64_t latency = rounds(sharers) * s->inside.latency_ns + rounds(nodes) * s->between.latency_ns;
-    uint64_t inside = sharers > 1 ? speeds_ns(bytes, rate(&s->inside, reduces)) : 0;
-    uint64_t between = nodes > 1 ? speeds_ns(bytes, rate(&s->between, reduces) * sharers) : 0;
-    return latency + (inside > between ? inside : between);
+    return (struct speeds_call){
+        .inside_ns = sharers > 1 ? speeds_ns(bytes, rate(&s->inside, reduces)) : 0,
+        .between_ns = nodes > 1 ? speeds_ns(bytes, rate(&s->between, reduces) * sharers) : 0,
+        .latency_ns = rounds(sharers) * s->inside.latency_ns + rounds(nodes) * s->between.latency_ns};
 }

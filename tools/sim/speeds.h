@@ -24,10 +24,15 @@ struct speeds { /* of one rank; what a node's ranks share is divided among them 
 /* Rounded up; 0 of nothing. per_s is not 0. */
 uint64_t speeds_ns(uint64_t amount, uint64_t per_s);
 
-/* One call of a group: `ranks` ascending, node by node; `bytes`: that each rank sends. A ring sends them over each of
- * its links, and crosses from node to node on the adapters of all its ranks there at once; latencies add up as in
- * recursive doubling (Thakur, Rabenseifner and Gropp 2005, section 4). */
-uint64_t speeds_collective_ns(const struct speeds *speeds, const uint32_t *ranks, uint32_t count,
-                              uint64_t bytes, bool reduces);
+/* One call of a group: for how long it has each member's links, which work at the same time, and what it takes beyond. */
+struct speeds_call {
+    uint64_t inside_ns, between_ns, latency_ns;
+};
+
+/* `ranks` ascending, node by node; `bytes`: that each rank sends. A ring sends them over each of its links, and crosses
+ * from node to node on the adapters of all its ranks there at once; latencies add up as in recursive doubling (Thakur,
+ * Rabenseifner and Gropp 2005, section 4). */
+struct speeds_call speeds_collective(const struct speeds *speeds, const uint32_t *ranks, uint32_t count,
+                                     uint64_t bytes, bool reduces);
 
 #endif

@@ -80,12 +80,21 @@ static void collectives_take_what_links_need(void) {
     struct speeds s = {
         .inside = {1000000000, 500000000, 3000}, .between = {100000000, 50000000, 7000}, .node_ranks = 4};
     const uint32_t node[] = {0, 1, 2, 3}, two[] = {0, 1, 2, 3, 4, 5, 6, 7}, copies[] = {1, 5, 9, 13};
-    CHECK_INT(speeds_collective_ns(&s, node, 1, 1000, false), 0);
-    CHECK_INT(speeds_collective_ns(&s, node, 4, 1000, false), 1000 + 2 * 3000);
-    CHECK_INT(speeds_collective_ns(&s, node, 4, 1000, true), 2000 + 2 * 3000);
-    CHECK_INT(speeds_collective_ns(&s, two, 8, 1000, false),
-              2500 + 2 * 3000 + 7000); /* by four ways out of a node */
-    CHECK_INT(speeds_collective_ns(&s, copies, 4, 1000, true), 20000 + 2 * 7000); /* by one */
+    struct speeds_call call = speeds_collective(&s, node, 1, 1000, false);
+    CHECK_INT(call.inside_ns + call.between_ns + call.latency_ns, 0);
+    call = speeds_collective(&s, node, 4, 1000, false);
+    CHECK_INT(call.inside_ns, 1000);
+    CHECK_INT(call.between_ns, 0);
+    CHECK_INT(call.latency_ns, 2 * 3000);
+    CHECK_INT(speeds_collective(&s, node, 4, 1000, true).inside_ns, 2000);
+    call = speeds_collective(&s, two, 8, 1000, false);
+    CHECK_INT(call.inside_ns, 1000);
+    CHECK_INT(call.between_ns, 2500); /* by four ways out of a node */
+    CHECK_INT(call.latency_ns, 2 * 3000 + 7000);
+    call = speeds_collective(&s, copies, 4, 1000, true);
+    CHECK_INT(call.inside_ns, 0);
+    CHECK_INT(call.between_ns, 20000); /* by one */
+    CHECK_INT(call.latency_ns, 2 * 7000);
     CHECK_INT(speeds_ns(UINT64_MAX / 1000, 1000000000), UINT64_MAX / 1000);
     CHECK_INT(speeds_ns(1, 1000000000000), 1); /* rounded up */
 }
