@@ -200,7 +200,7 @@ static int run(int argc, char **argv) {
     if (!a.job.config) return command_usage_error("sim", "CONFIG.json is missing");
     if (read_arguments(&a, &faults, &error)) return command_usage_error("sim", "%s", error.message);
     struct job job;
-    if (job_open(&a.job, &job, &error)) return fail(&error);
+    if (job_open(&a.job, &job, &error)) return fail(&error), EXIT_USAGE;
     int status = a.csv || a.svg ? scale(&a, &job, &error) : simulate(&a, &job, faults, &error);
     job_close(&job);
     return status;

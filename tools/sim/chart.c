@@ -2,17 +2,18 @@
 
 #include <math.h>
 
-enum { WIDTH = 760, HEIGHT = 470, LEFT = 86, RIGHT = 24, TOP = 76, BOTTOM = 62, Y_TICKS = 5 };
+enum { WIDTH = 760, HEIGHT = 470, LEFT = 86, RIGHT = 24, TOP = 76, BOTTOM = 62, Y_TICKS_ABOUT = 6 };
 
 static const char *const colours[CHART_SERIES_MAX] = {"#1f6fb2", "#d1602b", "#2f8f5b", "#8a5bb5"};
 
 struct scale { /* of what is shown */
     double x_least, x_most, y_step;
+    int y_ticks; /* steps up to the top */
 };
 
 static void extend(const struct chart *c, struct scale *s) {
     double y_most = 0;
-    *s = (struct scale){INFINITY, 0, 0};
+    *s = (struct scale){.x_least = INFINITY};
     for (uint32_t k = 0; k < c->count; k++)
         for (uint32_t i = 0; i < c->series[k].points; i++) {
             s->x_least = fmin(s->x_least, c->series[k].x[i]);
@@ -20,8 +21,10 @@ static void extend(const struct chart *c, struct scale *s) {
             y_most = fmax(y_most, c->series[k].y[i]);
         }
     /* Ticks at 1, 2 or 5 times a power of ten. */
-    double power = pow(10, floor(log10(fmax(y_most, 1e-300) / Y_TICKS))), ratio = y_most / Y_TICKS / power;
+    double about = fmax(y_most, 1e-300) / Y_TICKS_ABOUT, power = pow(10, floor(log10(about))),
+           ratio = about / power;
     s->y_step = power * (ratio <= 1 ? 1 : ratio <= 2 ? 2 : ratio <= 5 ? 5 : 10);
+    s->y_ticks = 1 + (int)floor(y_most / s->y_step);
 }
 
 static double place_x(const struct scale *s, double x) {
@@ -30,7 +33,7 @@ static double place_x(const struct scale *s, double x) {
 }
 
 static double place_y(const struct scale *s, double y) {
-    return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * y / (Y_TICKS * s->y_step);
+    return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * y / (s->y_ticks * s->y_step);
 }
 
 static void text(FILE *file, double x, double y, const char *anchor, const char *style, const char *words) {
@@ -52,7 +55,7 @@ static void line(FILE *file, double x1, double y1, double x2, double y2, const c
 static void write_axes(const struct chart *c, const struct scale *s, FILE *file) {
     char words[32];
     double bottom = HEIGHT - BOTTOM;
-    for (int i = 0; i <= Y_TICKS; i++) {
+    for (int i = 0; i <= s->y_ticks; i++) {
         double y = place_y(s, i * s->y_step);
         line(file, LEFT, y, WIDTH - RIGHT, y, i ? "#e3e6ea" : "#59636e");
         snprintf(words, sizeof words, "%.10g", i * s->y_step);
@@ -83,13 +86,13 @@ static void write_series(const struct chart_series *line, const struct scale *s,
                 place_x(s, line->x[i]), place_y(s, line->y[i]), colour, line->x[i], line->y[i]);
 }
 
-/* At the lower left, where curves that fall do not come. */
+/* At the upper right, where curves that fall do not come. */
 static void write_legend(const struct chart *c, FILE *file) {
     for (uint32_t k = 0; k < c->count; k++) {
-        double y = HEIGHT - BOTTOM - 18 - 20.0 * (c->count - 1 - k);
-        fprintf(file, "<rect x=\"%d\" y=\"%.1f\" width=\"18\" height=\"3\" fill=\"%s\"/>\n", LEFT + 14, y - 5,
+        double x = WIDTH - RIGHT - 130, y = TOP + 24 + 20.0 * k;
+        fprintf(file, "<rect x=\"%.1f\" y=\"%.1f\" width=\"18\" height=\"3\" fill=\"%s\"/>\n", x, y - 5,
                 colours[k]);
-        text(file, LEFT + 40, y, "start", "class=\"label\"", c->series[k].name);
+        text(file, x + 26, y, "start", "class=\"label\"", c->series[k].name);
     }
 }
 

@@ -68,7 +68,7 @@ void scaling_svg(const struct scaling *s, const struct job *job, FILE *file) {
     else
         snprintf(model, sizeof model, "%s", job->shapes.name);
     snprintf(note, sizeof note,
-             "%s on %s, %" PRIu32 " ranks a node; hybrid: sharded inside a node, copied between nodes", model,
+             "%s on %s, nodes of %" PRIu32 "; hybrid: sharded in a node, copied between nodes", model,
              job->machine.device.name, job->machine.node_ranks);
     struct chart chart = {.title = "Weak scaling, simulated",
                           .note = note,
