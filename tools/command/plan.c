@@ -1,21 +1,28 @@
 /* `zero plan`: what fits, how fast it is and what it costs, before anything is rented. */
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "engine/base/limits.h"
+#include "engine/comm/launch.h"
 #include "tools/command/command.h"
 #include "tools/plan/figure.h"
 #include "tools/plan/literature.h"
+#include "tools/plan/measure.h"
 #include "tools/plan/print.h"
+#include "tools/weights/weights.h"
 
 struct arguments {
     const char *config, *model, *gpu, *hardware, *net, *link, *nvme, *price;
     uint64_t ranks, nodes, micro_batch, accumulate, seq, threads;
-    bool all, json, literature, models;
+    uint64_t measure_link;
+    const char *drive, *out;
+    bool all, json, literature, models, measure;
 };
 
 #define FIELD(name) offsetof(struct arguments, name)
@@ -43,6 +50,11 @@ static const struct option options[] = {
     {"--threads", "N", "CPU threads of a rank that computes on the host (1)", OPTION_COUNT, FIELD(threads)},
     {"--price", "N", "the price of one device for an hour: rows then say what a billion tokens cost",
      OPTION_TEXT, FIELD(price)},
+    {"--measure", NULL,
+     "describes this machine for --hardware: --ranks of --threads each, with the model's blocks", OPTION_FLAG,
+     FIELD(measure)},
+    {"--out", "FILE", "where --measure writes it (stdout)", OPTION_TEXT, FIELD(out)},
+    {"--drive", "DIR", "measures the drive of this directory, too", OPTION_TEXT, FIELD(drive)},
     {"--all", NULL, "shows rows with and without recomputation, not the better of the two", OPTION_FLAG,
      FIELD(all)},
     {"--json", NULL, "prints one JSON object, with all rows", OPTION_FLAG, FIELD(json)},
@@ -52,6 +64,10 @@ static const struct option options[] = {
     {0},
 };
 #undef FIELD
+
+/* What --measure starts by mpirun: no option of a user's. */
+static const struct option link_options[] = {
+    {"--measure-link", "BYTES", NULL, OPTION_COUNT, offsetof(struct arguments, measure_link)}, {0}};
 
 /* ---- the model ---- */
 
@@ -209,13 +225,88 @@ static zero_status plan(const struct arguments *a, struct config *config, struct
     return status;
 }
 
+/* ---- measuring ---- */
+
+static int measure_link(uint64_t bytes) {
+    struct zero_error error;
+    struct launch launch;
+    struct measured_link link = {0};
+    error_clear(&error);
+    if (launch_read_environment(&launch, &error) || measure_mpi(bytes, &link, &error)) return fail(&error);
+    if (launch.rank == 0) printf("link %g %g %g\n", link.per_s, link.reduce_per_s, link.latency_s);
+    return EXIT_OK;
+}
+
+/* The demo's model where no other is given. */
+static struct gpt_config measured_model(const struct config *config) {
+    struct gpt_config model = {.layers = 1,
+                               .width = 384,
+                               .heads = 6,
+                               .context = 256,
+                               .vocab = 256,
+                               .tied = true,
+                               .layer_norm_epsilon = 1e-5,
+                               .initializer_range = 0.02};
+    if (config->model.given) model = weights_model(&config->model);
+    return model;
+}
+
+static zero_status write_measured(const struct arguments *a, const struct measure_options *o,
+                                  const struct measured *m, struct zero_error *error) {
+    FILE *out = a->out ? fopen(a->out, "w") : stdout;
+    if (!out) return error_set(error, ZERO_E_IO, "--out %s cannot be written: %s", a->out, strerror(errno));
+    measure_print(o, m, out);
+    bool failed = ferror(out) || fflush(out);
+    if (a->out) failed |= fclose(out) != 0;
+    return failed ? error_set(error, ZERO_E_IO, "--out %s cannot be written", a->out ? a->out : "to stdout")
+                  : ZERO_OK;
+}
+
+static int measure_machine(const struct arguments *a) {
+    struct zero_error error;
+    error_clear(&error);
+    struct config config = {0};
+    zero_status status = a->config ? config_read(a->config, &config, &error) : ZERO_OK;
+    if (!status && a->model)
+        status = error_set(&error, ZERO_E_ARGUMENT,
+                           "--measure takes the model's shapes from CONFIG.json's model block");
+    long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+    uint64_t ranks = a->ranks ? a->ranks : cpus > 1 ? (uint64_t)cpus : 2;
+    if (!status && a->config) status = config_resolve(&config, (uint32_t)ranks, &error);
+    struct measure_options o = {.ranks = (uint32_t)ranks,
+                                .threads = a->threads ? (uint32_t)a->threads
+                                                      : (uint32_t)fmax(1, (double)(cpus / (long)ranks)),
+                                .model = measured_model(&config),
+                                .batch = a->config ? (uint32_t)config.micro_batch : 8,
+                                .drive = a->drive,
+                                .drive_block = a->config ? config.aio_block_bytes : 1 << 20,
+                                .drive_depth = a->config ? config.aio_queue_depth : 16,
+                                .program = "/proc/self/exe"};
+    char program[4096];
+    ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
+    o.program = length > 0 ? (program[length] = 0, program) : NULL;
+    if (a->micro_batch) o.batch = (uint32_t)a->micro_batch;
+    o.bytes = 12ull * o.model.width * o.model.width * sizeof(float);
+    struct measured measured;
+    if (!status) status = measure(&o, &measured, &error);
+    if (!status) status = write_measured(a, &o, &measured, &error);
+    config_free(&config);
+    return status ? fail(&error) : EXIT_OK;
+}
+
 static int run(int argc, char **argv) {
     struct zero_error error;
     error_clear(&error);
     struct arguments arguments = {0};
+    if (argc == 3 && strcmp(argv[1], link_options->name) == 0) {
+        const char *none;
+        if (options_parse(link_options, argc, argv, &arguments, &none, &error)) return fail(&error);
+        return measure_link(arguments.measure_link);
+    }
     if (options_parse(options, argc, argv, &arguments, &arguments.config, &error) != ZERO_OK)
         return command_usage_error("plan", "%s", error.message);
     if (arguments.models) return print_models();
+    if (arguments.measure) return measure_machine(&arguments);
     if (arguments.literature) return literature_print(stdout, &error) ? fail(&error) : EXIT_OK;
     struct config config = {0};
     zero_status status = plan(&arguments, &config, &error);

@@ -49,16 +49,31 @@ static void take_bytes(const struct scenario *s, const struct blueprint *b, cons
 
 /* ---- time ---- */
 
+/* How often a pass goes over a unit's weights, whatever the batch: a forward reads them; a backward reads them and
+ * writes their gradient; on a host it writes transposed ones first, and memory is read before it is written. */
+enum { FORWARD_PASSES = 1, BACKWARD_PASSES = 2, HOST_BACKWARD_PASSES = 6 };
+
+static double weights_s(const struct scenario *s, const struct blueprint *b, uint32_t unit) {
+    const struct use *use = &b->policy->forward[unit];
+    double elements = 0;
+    for (uint8_t i = 0; i < use->count && unit > 0; i++)
+        elements += (double)b->model->region[use->region[i]].elements;
+    return elements * dtype_bytes(b->precision.compute) /
+           s->machine.device.memory_per_s; /* the embedding reads rows */
+}
+
 /* A recomputed block is one more forward, within its backward. */
-static void compute_times(const struct scenario *s, const struct price *p, double tokens, double rate,
-                          double *out) {
+static void compute_times(const struct scenario *s, const struct blueprint *b, const struct price *p,
+                          double tokens, double *out) {
     uint32_t units = shapes_units(&s->shapes);
-    double read_s = tokens * (double)s->shapes.width * sizeof(float) / s->machine.device.memory_per_s;
+    double rate = s->machine.device.flops[b->precision.compute];
+    double rows_s = tokens * (double)s->shapes.width * sizeof(float) / s->machine.device.memory_per_s;
+    double passes = s->machine.device.is_host ? HOST_BACKWARD_PASSES : BACKWARD_PASSES;
     for (uint32_t u = 0; u < units; u++) {
-        double forward = shapes_forward_flops(&s->shapes, u) * tokens / rate;
-        bool block = u > 0 && u + 1 < units;
-        out[u] = forward + read_s;
-        out[2 * units - 1 - u] = forward * (2 + (p->cell.recompute && block)) + read_s;
+        bool again = p->cell.recompute && u > 0 && u + 1 < units;
+        double forward = shapes_forward_flops(&s->shapes, u) * tokens / rate, weights = weights_s(s, b, u);
+        out[u] = forward + rows_s + FORWARD_PASSES * weights;
+        out[2 * units - 1 - u] = (2 + again) * forward + rows_s + (passes + again) * weights;
     }
 }
 
@@ -85,11 +100,10 @@ static void conclude(const struct scenario *s, const struct blueprint *b, struct
 
 static zero_status price_step(const struct scenario *s, const struct blueprint *b, struct price *p,
                               struct zero_error *error) {
-    double rate = s->machine.device.flops[b->precision.compute];
     double tokens = (double)b->config->micro_batch * (double)s->shapes.context; /* of a micro-step */
     double *compute_s = calloc(2 * shapes_units(&s->shapes), sizeof *compute_s);
     if (!compute_s) return error_set(error, ZERO_E_MEMORY, "no memory for the times of a step");
-    compute_times(s, p, tokens, rate, compute_s);
+    compute_times(s, b, p, tokens, compute_s);
     struct timeline_options o = {
         .machine = &s->machine, .blueprint = *b, .nodes = s->nodes, .compute_s = compute_s};
     zero_status status = timeline_step(&o, &p->step, error);

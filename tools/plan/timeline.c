@@ -10,6 +10,7 @@ enum { PENDING_MAX = 8192, STEPS = 4 /* the last one is priced */ };
 struct pending { /* what was started */
     uint64_t ticket;
     double finish;
+    bool core; /* it takes its time on a core that the host may want, too */
 };
 
 struct timeline {
@@ -17,8 +18,8 @@ struct timeline {
     struct executor_options e;
     struct executor *executor;
     struct zero_error *error;
-    double now, computing_until;        /* computing_until: 0: the host waits */
-    double free_at[RESOURCES];          /* when what was started on it is over */
+    double now, computing_until; /* computing_until: 0: the host waits */
+    double free_at[RESOURCES]; /* when what was started on it is over; of compute: of what shares its core */
     double read_free_at, write_free_at; /* a drive's two ways */
     struct pending pending[PENDING_MAX];
     uint32_t pendings;
@@ -107,6 +108,17 @@ static double take_core(struct timeline *t, enum resource resource, double secon
     return t->free_at[RESOURCE_COMPUTE];
 }
 
+/* The host begins to compute: what is at work on its core already is as much in its way as the other way round. */
+static double share_core(struct timeline *t, double seconds) {
+    double left = t->free_at[RESOURCE_COMPUTE] - t->now;
+    if (!t->o->machine->device.shares_cores || !(left > 0)) return seconds;
+    double shared = fmin(seconds, left);
+    for (uint32_t i = 0; i < t->pendings; i++)
+        if (t->pending[i].core) t->pending[i].finish += shared;
+    t->free_at[RESOURCE_COMPUTE] += shared;
+    return seconds + shared;
+}
+
 static double work(struct timeline *t, enum resource resource, double seconds) {
     return t->o->machine->device.shares_cores ? take_core(t, resource, seconds)
                                               : take_turn(t, resource, seconds);
@@ -136,13 +148,14 @@ static double chunk_s(struct timeline *t, const struct operation *op, uint32_t i
 static void start(void *user, const struct operation *op, uint32_t item, uint64_t *out_ticket) {
     struct timeline *t = user;
     double finish = t->now;
+    bool core = false;
     switch ((enum operation_kind)op->kind) {
     case OP_GATHER:
     case OP_REDUCE:
-        finish = work(t, RESOURCE_LINK, call_s(t, op));
+        finish = work(t, RESOURCE_LINK, call_s(t, op)), core = t->o->machine->device.shares_cores;
         break;
     case OP_UPDATE:
-        finish = work(t, RESOURCE_UPDATE, update_s(t, op, item));
+        finish = work(t, RESOURCE_UPDATE, update_s(t, op, item)), core = t->o->machine->device.shares_cores;
         break;
     case OP_FETCH:
     case OP_STORE:
@@ -156,7 +169,7 @@ static void start(void *user, const struct operation *op, uint32_t item, uint64_
     }
     *out_ticket = ++t->tickets;
     if (finish > t->now && t->pendings < PENDING_MAX)
-        t->pending[t->pendings++] = (struct pending){*out_ticket, finish};
+        t->pending[t->pendings++] = (struct pending){*out_ticket, finish, core};
 }
 
 static bool done(void *user, uint64_t ticket) {
@@ -209,7 +222,7 @@ static bool idle(const struct executor *e, struct point point) { return executor
 /* What starts meanwhile may take its part of the cores, and so put the end off. */
 static zero_status compute(struct timeline *t, double seconds) {
     zero_status status = ZERO_OK;
-    t->computing_until = t->now + seconds;
+    t->computing_until = t->now + share_core(t, seconds);
     t->price.busy_s[RESOURCE_COMPUTE] += seconds;
     while (!status && t->now < t->computing_until) {
         advance(t, t->computing_until);

@@ -124,12 +124,25 @@ static void run(struct scenario *s, const struct cell *cell, uint64_t micro_step
     free(planned);
 }
 
-static void run_tiers(struct scenario *s, uint32_t stage, uint64_t micro_steps) {
+/* `budget`: of host memory, which lets a part of the state on a drive stay in memory. */
+static void configure(char out[512], uint64_t micro_steps, int type, const char *budget) {
+    snprintf(
+        out, 512,
+        "{\"train_micro_batch_size_per_gpu\": 2, \"gradient_accumulation_steps\": %d, \"zero_optimization\": "
+        "{\"stage3_param_persistence_threshold\": %d, \"sub_group_size\": 3000}%s%s}",
+        (int)micro_steps, (int)micro_steps * 50, types[type], budget);
+}
+
+static void run_tiers(struct scenario s, uint32_t stage, int type, uint64_t micro_steps) {
     struct cell cell = {.stage = stage};
+    char config[512];
+    s.config = config;
     for (int state = 0; state < ZERO_TIERS; state++)
         for (int params = 0; params < (stage == 3 ? ZERO_TIERS : 1); params++) {
+            bool resident = state == ZERO_NVME && params == ZERO_DEVICE && micro_steps == 2;
+            configure(config, micro_steps, type, resident ? ", \"memory\": {\"cpu\": 300000}" : "");
             cell.optimizer = (zero_tier)state, cell.params = (zero_tier)params;
-            run(s, &cell, micro_steps);
+            run(&s, &cell, micro_steps);
         }
 }
 
@@ -145,15 +158,7 @@ int main(int argc, char **argv) {
     uint32_t stage = argc > 1 ? (uint32_t)atoi(argv[1]) : 3;
     for (s.ranks = 1; s.ranks <= 4; s.ranks *= 2)
         for (int type = 0; type < 3; type++)
-            for (uint64_t micro_steps = 1; micro_steps <= 2; micro_steps++) {
-                char config[512];
-                snprintf(config, sizeof config,
-                         "{\"train_micro_batch_size_per_gpu\": 2, \"gradient_accumulation_steps\": %d, "
-                         "\"zero_optimization\": "
-                         "{\"stage3_param_persistence_threshold\": %d, \"sub_group_size\": 3000}%s}",
-                         (int)micro_steps, (int)micro_steps * 50, types[type]);
-                s.config = config;
-                run_tiers(&s, stage, micro_steps);
-            }
+            for (uint64_t micro_steps = 1; micro_steps <= 2; micro_steps++)
+                run_tiers(s, stage, type, micro_steps);
     return check_end();
 }

@@ -1,0 +1,91 @@
+/* zero_engine_plan: of ranks that are not there, one process plans what each of them would; and what is refused. */
+#include "tests/check.h"
+#include "tests/engine/plain.h"
+#include "tests/engine/ranks.h"
+
+static const struct plain_param params[] = {
+    {"a", "a.w", 1000, 0, NULL}, {"b", "b.w", 3001, 0, NULL}, {"c", "c.w", 777, ZERO_FROZEN, NULL}};
+static const char json[] = "{\"train_micro_batch_size_per_gpu\": 1, \"zero_optimization\": {\"stage\": 3, "
+                           "\"stage3_param_persistence_threshold\": 0}}";
+
+static zero_engine *open_planner(uint32_t ranks, uint32_t node_ranks, int processes) {
+    zero_runtime runtime = {.struct_size = sizeof runtime,
+                            .plan_ranks = ranks,
+                            .plan_node_ranks = node_ranks,
+                            .plan_processes = processes};
+    return zero_engine_init_with(json, &runtime);
+}
+
+static zero_plan plan(uint32_t ranks, int processes) {
+    zero_plan out = {.struct_size = sizeof out};
+    struct plain p;
+    zero_engine *engine = open_planner(ranks, 0, processes);
+    if (CHECK(engine) && CHECK_INT(plain_declare(&p, engine, params, 3), ZERO_OK)) {
+        CHECK_INT(zero_engine_size(engine), ranks);
+        CHECK_INT(zero_engine_plan(engine, &out), ZERO_OK);
+    }
+    zero_engine_destroy(engine);
+    return out;
+}
+
+static void commit(zero_engine *engine, uint32_t rank, void *user) {
+    struct plain p;
+    zero_plan planned = *(const zero_plan *)user, actual = {.struct_size = sizeof actual};
+    if (CHECK(engine) && CHECK_INT(plain_open(&p, engine, params, 3, &actual), ZERO_OK))
+        CHECK_BYTES(&planned, &actual, sizeof actual);
+}
+
+static void planned_is_committed(void) {
+    for (uint32_t ranks = 1; ranks <= 5; ranks++) {
+        zero_plan planned = plan(ranks, 0);
+        ranks_run(ranks, json, commit, &planned);
+    }
+}
+
+/* An ordered reduction of processes receives a whole region (engine/comm/comm_mpi.c): two of the largest. */
+static void processes_need_staging(void) {
+    zero_plan threads = plan(2, 0), processes = plan(2, 1), alone = plan(1, 1);
+    CHECK_INT(processes.staging_bytes - threads.staging_bytes, 2 * 4 * 3008);
+    CHECK_INT(alone.staging_bytes, plan(1, 0).staging_bytes);
+}
+
+static void many_ranks_are_no_more_work(void) {
+    zero_plan few = plan(64, 0), many = plan(65536, 0);
+    CHECK_INT(few.params, 4778);
+    CHECK_INT(many.params, 4778);
+    CHECK(many.param_bytes < few.param_bytes + 64 * 3);
+    zero_engine *engine = open_planner(65537, 0, 0);
+    CHECK(!engine);
+    CHECK_CONTAINS(zero_last_error(), "65537");
+    zero_engine_destroy(engine);
+}
+
+static void calls_that_make_no_sense_are_refused(void) {
+    struct plain p;
+    zero_unit *unit;
+    zero_engine *engine = open_planner(2, 0, 0);
+    CHECK_INT(plain_declare(&p, engine, params, 3), ZERO_OK);
+    CHECK_INT(zero_engine_commit(engine, NULL), ZERO_E_ORDER);
+    CHECK_CONTAINS(zero_last_error(), "only plans: call zero_engine_plan");
+    CHECK_INT(zero_micro_begin(engine, ZERO_TRAIN), ZERO_E_ORDER);
+    CHECK_INT(zero_engine_plan(engine, NULL), ZERO_OK);
+    CHECK_INT(zero_engine_plan(engine, NULL), ZERO_E_ORDER);
+    CHECK_CONTAINS(zero_last_error(), "planned already");
+    CHECK_INT(zero_engine_add_unit(engine, "d", &unit), ZERO_E_ORDER);
+    CHECK_CONTAINS(zero_last_error(), "declare everything before zero_engine_plan");
+    zero_engine_destroy(engine);
+}
+
+static void plan_without_plan_ranks(zero_engine *engine, uint32_t rank, void *user) {
+    CHECK_INT(zero_engine_plan(engine, NULL), ZERO_E_ORDER);
+    CHECK_CONTAINS(zero_last_error(), "opened without plan_ranks");
+}
+
+int main(void) {
+    planned_is_committed();
+    processes_need_staging();
+    many_ranks_are_no_more_work();
+    calls_that_make_no_sense_are_refused();
+    ranks_run(1, json, plan_without_plan_ranks, NULL);
+    return check_end();
+}

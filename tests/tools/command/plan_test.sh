@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# zero plan: the tables, what it refuses, and a description of this machine that the planner then reads.
+source "$(dirname "$0")/lib.sh" "$1"
+config >good.json
+
+expect 0 "$zero" help plan && says out "--micro-batch N"
+expect 0 "$zero" plan --models && says out "llama-3-8b"
+expect 0 "$zero" plan --literature && says out "ZeRO-Infinity"
+expect 0 "$zero" plan good.json --gpu cpu --ranks 2 && says out "Take stage" && says out "2 ranks on 1 node"
+expect 0 "$zero" plan --model 70b --ranks 8 --gpu h100-80g --net 400Gb --nvme 7GB/s --price 2.5
+says out "short of" && says out "->     3" && says out "per G tokens"
+expect 0 "$zero" plan --model 1T --ranks 512 --gpu b200 --micro-batch 1 --seq 1024 --all && says out "512 ranks on 64 nodes"
+expect 0 "$zero" plan --model gpt2 --gpu h200 --json && says out '"rows": ['
+grep -q '"stage": 3, "offload_optimizer": "nvme", "offload_param": "cpu", "recompute": true' out || fail "a row is missing"
+# What a step sends does not depend on the machine: 2 (N - 1) / N bytes of gradients and as many of parameters.
+expect 0 "$zero" plan --model gpt2 --gpu h200 --ranks 4 --json
+wire() { sed -nE "s/.*\"stage\": $1, \"offload_optimizer\": \"none\".*\"recompute\": false.*\"wire_bytes\": ([0-9]+).*/\1/p" out; }
+(($(wire 1) == $(wire 0) && $(wire 3) > $(wire 2) && $(wire 2) >= 4 * 3 / 4 * 124439808)) || fail "bytes on the wire: $(wire 0) $(wire 1) $(wire 2) $(wire 3)"
+
+expect 2 "$zero" plan --model gpt2 && says err "--gpu is missing; there are h100-80g"
+expect 2 "$zero" plan --gpu cpu && says err "no model: give --model NAME"
+expect 2 "$zero" plan --model gpt5 --gpu cpu && says err 'no model has the name "gpt5"'
+expect 2 "$zero" plan --model gpt2 --gpu h100 && says err "is none of the devices"
+expect 2 "$zero" plan --model gpt2 --gpu h100-80g --net fast && says err '"fast" is none of the links'
+expect 2 "$zero" plan --model gpt2 --gpu h100-80g --nvme slow && says err '"slow" is none of the drives'
+expect 2 "$zero" plan --model gpt2 --gpu h100-80g --ranks 9 --nodes 2 && says err "do not fill 2 nodes evenly"
+expect 2 "$zero" plan --model gpt2 --gpu h100-80g --ranks 70000 && says err "more than the 65536 ranks"
+expect 2 "$zero" plan --model gpt2 --gpu h100-80g --price cheap && says err "--price needs a number above 0"
+expect 2 "$zero" plan --model gpt2 --gpu cpu --hardware missing.json && says err "missing.json: cannot be opened"
+echo '{"devices": {"mine": {"memry": 1}}}' >wrong.json
+expect 2 "$zero" plan --model gpt2 --gpu cpu --hardware wrong.json && says err "wrong.json: devices.mine.memry: unknown key: did you mean memory"
+echo '{"train_batch_size": 5, "bf16": {"enabled": true}}' >batch.json
+expect 2 "$zero" plan batch.json --model gpt2 --gpu a100-80g && says err "train_batch_size: 5 is not a multiple of"
+expect 2 "$zero" plan batch.json --model gpt2 --gpu v100-32g --micro-batch 1 && says err "v100-32g does not multiply bf16"
+config 3 ', "zero_optimisation": {}' >typo.json
+expect 2 "$zero" plan typo.json --gpu cpu && says err 'did you mean "zero_optimization"'
+expect 2 "$zero" plan --measure --model gpt2 && says err "--measure takes the model's shapes from CONFIG.json"
+expect 2 "$zero" plan --measure good.json --ranks 1 --threads 1 --out /nowhere/here.json && says err "--out /nowhere/here.json cannot be written"
+
+expect 0 "$zero" plan good.json --measure --ranks 2 --threads 1 --drive . --out here.json
+expect 0 "$zero" plan good.json --hardware here.json --ranks 2 && says out "2 ranks on 1 node: here" && says out "drive here"
+finish

@@ -1,0 +1,259 @@
+/* Time and room by hand: what is left when a machine is fast in all but one thing, what overlaps, what does not fit; and
+ * the advice that follows. */
+#include "tools/plan/price.h"
+
+#include <json-c/json.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "tests/check.h"
+#include "tools/plan/print.h"
+#include "tools/plan/table.h"
+
+static const struct shapes model = {"test", "", FAMILY_GPT2, 4, 256, 4, 4, 128, 1000, 1024, true};
+
+/* Everything takes no time to speak of, and there is room for everything. */
+static struct scenario ideal(const char *config) {
+    struct machine m = {
+        .device = {.name = "test",
+                   .memory_bytes = 1e12,
+                   .memory_per_s = 1e18,
+                   .flops = {1e18, 1e18, NAN},
+                   .memory_achieved = 1,
+                   .flops_achieved = {1, 1, 1},
+                   .price_per_hour = NAN},
+        .host = {.memory_bytes = 1e12, .memory_per_s = 1e18, .devices = 8, .device_per_s = 1e18},
+        .inside = {.per_s = 1e18, .reduce_per_s = 1e18},
+        .drive =
+            {.name = "test", .bytes = 1e12, .read_per_s = 1e18, .write_per_s = 1e18, .mixed_per_s = 1e18},
+        .node_ranks = 8};
+    return (struct scenario){
+        .machine = m, .shapes = model, .config = config, .ranks = 4, .nodes = 1, .threads = 1};
+}
+
+static const char fp32[] = "{\"train_micro_batch_size_per_gpu\": 2}";
+
+static struct price price(const struct scenario *s, uint32_t stage, zero_tier state) {
+    struct price p = {0};
+    struct zero_error error;
+    error_clear(&error);
+    struct cell cell = {.stage = stage, .optimizer = state};
+    if (!CHECK_INT(price_cell(s, &cell, &p, &error), ZERO_OK)) fprintf(stderr, "%s\n", error.message);
+    return p;
+}
+
+static double flops(const struct scenario *s, bool recompute) {
+    double all = 0, blocks = 0;
+    for (uint32_t u = 0; u < shapes_units(&s->shapes); u++) {
+        double forward = shapes_forward_flops(&s->shapes, u) * 2 * 128;
+        all += 3 * forward;
+        if (u > 0 && u + 1 < shapes_units(&s->shapes)) blocks += forward;
+    }
+    return all + recompute * blocks;
+}
+
+static void compute_alone(void) {
+    struct scenario s = ideal(fp32);
+    s.machine.device.flops[DTYPE_F32] = 1e12;
+    for (uint32_t stage = 0; stage <= 3; stage++) {
+        struct price p = price(&s, stage, ZERO_DEVICE);
+        CHECK(fabs(p.step.seconds / (flops(&s, false) / 1e12) - 1) < 1e-3);
+        CHECK(fabs(p.flops_share - 1) < 1e-3);
+        CHECK_DOUBLE(p.tokens_per_s, 4 * 2 * 128 / p.step.seconds, 1e-9);
+        CHECK_INT(p.bound, RESOURCE_COMPUTE);
+    }
+    struct cell again = {.stage = 3, .recompute = true};
+    struct price p;
+    struct zero_error error;
+    error_clear(&error);
+    CHECK_INT(price_cell(&s, &again, &p, &error), ZERO_OK);
+    CHECK(fabs(p.step.seconds / (flops(&s, true) / 1e12) - 1) < 1e-3);
+    CHECK(p.activation_bytes < price(&s, 3, ZERO_DEVICE).activation_bytes);
+}
+
+/* A call per region, each its latency: none overlaps another on one link, and all hide under no computing. */
+static void latencies_add_up(void) {
+    struct scenario s = ideal(fp32);
+    s.machine.inside.latency_s = 1;
+    struct price p = price(&s, 3, ZERO_DEVICE);
+    double calls = (double)(p.step.gather_calls + p.step.reduce_calls) + 1; /* and the agreement */
+    CHECK_DOUBLE(p.step.seconds, 2 * calls, 1e-3);                          /* log2 of four ranks */
+    CHECK_INT(p.bound, RESOURCE_LINK);
+}
+
+static void updates_are_not_hidden_in_memory(void) {
+    struct scenario s = ideal(fp32);
+    s.machine.host.memory_per_s = 4e9; /* 1e9 of a rank */
+    struct price p = price(&s, 2, ZERO_CPU);
+    CHECK_DOUBLE(p.step.seconds, (double)p.state_bytes / 8 * 28 / 1e9,
+                 1e-2); /* 28 bytes of an element, two states of 4 */
+    CHECK_INT(p.bound, RESOURCE_UPDATE);
+    CHECK(price(&s, 2, ZERO_DEVICE).step.seconds < 1e-3);
+}
+
+/* Prefetching hides gathers under computing: with one gather ahead the longer of the two is left, and without both. */
+static void gathers_hide_where_they_are_early(void) {
+    struct scenario s = ideal(fp32);
+    s.machine.device.flops[DTYPE_F32] = 1e12;
+    s.machine.inside.per_s = 1e9;
+    struct price ahead = price(&s, 3, ZERO_DEVICE);
+    s.config = "{\"train_micro_batch_size_per_gpu\": 2, \"comm\": {\"prefetch_depth\": 0}}";
+    struct price none = price(&s, 3, ZERO_DEVICE);
+    CHECK_DOUBLE(none.step.busy_s[RESOURCE_LINK], ahead.step.busy_s[RESOURCE_LINK], 1e-9);
+    double both = none.step.busy_s[RESOURCE_COMPUTE] + none.step.busy_s[RESOURCE_LINK];
+    CHECK(none.step.seconds > 0.95 * both && none.step.seconds < 1.01 * both);
+    CHECK(ahead.step.seconds < 0.95 * none.step.seconds);
+    CHECK(ahead.step.seconds > fmax(ahead.step.busy_s[RESOURCE_COMPUTE], ahead.step.busy_s[RESOURCE_LINK]));
+    CHECK(none.gathered_bytes < ahead.gathered_bytes);
+}
+
+/* A drive's work goes on under the next forward; a node's ranks share it. */
+static void a_drive_is_shared_and_hidden(void) {
+    struct scenario s = ideal(fp32);
+    s.machine.drive.read_per_s = s.machine.drive.write_per_s = 2e9, s.machine.drive.mixed_per_s = 2e9;
+    struct price p = price(&s, 2, ZERO_NVME);
+    double bytes = 4 * (double)(p.step.drive_read_bytes + p.step.drive_write_bytes);
+    CHECK(p.step.drive_write_bytes > 0);
+    CHECK(fabs(p.step.seconds / (bytes / 2e9) - 1) < 0.1);
+    CHECK_INT(p.bound, RESOURCE_DRIVE);
+    s.machine.device.flops[DTYPE_F32] = flops(&s, false) / p.step.seconds; /* as long as the drive takes */
+    struct price hidden = price(&s, 2, ZERO_NVME);
+    CHECK(hidden.step.seconds < 1.8 * p.step.seconds);
+    s.machine.drive.endurance_tbw = 1;
+    double days = price(&s, 2, ZERO_NVME).drive_days;
+    CHECK_DOUBLE(days, 1e12 / (4 * (double)p.step.drive_write_bytes) * hidden.step.seconds / 86400, 1e-6);
+}
+
+/* On shared cores nothing is hidden: whoever works takes the time from the others. */
+static void shared_cores_share(void) {
+    struct scenario s = ideal(fp32);
+    s.machine.device.is_host = s.machine.device.shares_cores = true;
+    s.machine.device.flops[DTYPE_F32] = 1e12;
+    s.machine.inside.per_s = s.machine.inside.reduce_per_s = 1e9;
+    struct price p = price(&s, 3, ZERO_DEVICE);
+    double both = p.step.busy_s[RESOURCE_COMPUTE] + p.step.busy_s[RESOURCE_LINK];
+    if (!CHECK(p.step.seconds > 0.9 * both && p.step.seconds < 1.05 * both))
+        fprintf(stderr, "%g s of %g and %g\n", p.step.seconds, p.step.busy_s[RESOURCE_COMPUTE], p.step.busy_s[RESOURCE_LINK]);
+}
+
+static void processes_take_staging(void) {
+    struct scenario s = ideal(fp32);
+    struct price threads = price(&s, 2, ZERO_DEVICE);
+    s.processes = true;
+    struct price processes = price(&s, 2, ZERO_DEVICE);
+    /* Two of them, of the largest region, a block's matrices above the persistence threshold of 1e5: what all ranks
+     * send to one is as much as a rank's own. */
+    uint64_t largest = 3 * 256 * 256 + 2 * 4 * 256 * 256;
+    CHECK_INT(processes.staging_bytes - threads.staging_bytes, 2 * 4 * largest);
+}
+
+static void what_does_not_fit_says_by_how_much(void) {
+    struct scenario s = ideal(fp32);
+    struct price p = price(&s, 1, ZERO_CPU);
+    s.machine.device.memory_bytes = ((double)p.tier_bytes[ZERO_DEVICE] - 1000) / 0.95;
+    s.machine.host.memory_bytes = ((double)p.tier_bytes[ZERO_CPU] - 77) * 4;
+    struct price less = price(&s, 1, ZERO_CPU);
+    CHECK(p.fits && !less.fits);
+    CHECK(less.short_bytes[SHORT_DEVICE] >= 1000 && less.short_bytes[SHORT_DEVICE] <= 1001);
+    CHECK_INT(less.short_bytes[SHORT_CPU], 77);
+    CHECK_INT(less.short_bytes[SHORT_NVME], 0);
+    s = ideal(
+        "{\"train_micro_batch_size_per_gpu\": 2, \"memory\": {\"cpu\": 100}}"); /* budgets are as hard */
+    less = price(&s, 1, ZERO_CPU);
+    CHECK_INT(less.short_bytes[SHORT_CPU], less.tier_bytes[ZERO_CPU] - 100);
+}
+
+static void refusals_say_why(void) {
+    struct price p;
+    struct zero_error error;
+    error_clear(&error);
+    struct cell cell = {.stage = 1};
+    struct scenario s = ideal("{\"train_micro_batch_size_per_gpu\": 1, \"fp16\": {\"enabled\": true}}");
+    CHECK_INT(price_cell(&s, &cell, &p, &error), ZERO_E_UNSUPPORTED);
+    CHECK_STRING(error.message, "test does not multiply fp16: choose another type (bf16, fp16) or device");
+    error_clear(&error);
+    s = ideal("{\"train_batch_size\": 5}");
+    CHECK_INT(price_cell(&s, &cell, &p, &error), ZERO_E_CONFIG);
+    CHECK_CONTAINS(error.message, "train_batch_size: 5 is not a multiple of");
+}
+
+/* ---- the table ---- */
+
+static struct table table(const struct scenario *s) {
+    static struct table t;
+    struct zero_error error;
+    error_clear(&error);
+    CHECK_INT(table_make(s, &t, &error), ZERO_OK);
+    return t;
+}
+
+static void the_plainest_of_equals_is_taken(void) {
+    struct scenario s = ideal(fp32);
+    s.machine.device.flops[DTYPE_F32] = 1e12;
+    struct table t = table(&s);
+    CHECK_INT(t.rows, TABLE_ROWS);
+    CHECK_INT(t.best, 0);
+    CHECK_CONTAINS(t.advice, "Take stage 0 without offload: of 30 rows that fit none is faster");
+    CHECK_CONTAINS(t.advice, "compute is busy longest (100 %)");
+    s.machine.drive.name[0] = 0;
+    t = table(&s);
+    CHECK_INT(t.rows, 2 * (4 * 2 + 1));
+    for (uint32_t i = 0; i < t.rows; i++) CHECK(t.row[i].cell.optimizer != ZERO_NVME);
+    int shown = 0;
+    for (uint32_t i = 0; i < t.rows; i++) shown += table_shown(&t, i) && !t.row[i].cell.recompute;
+    CHECK_INT(shown, t.rows / 2);
+}
+
+static void the_first_that_fits_is_taken(void) {
+    struct scenario s = ideal(fp32);
+    struct price least = price(&s, 3, ZERO_CPU);
+    s.machine.device.memory_bytes = ((double)least.tier_bytes[ZERO_DEVICE] + 100) / 0.95;
+    s.machine.drive.name[0] = 0;
+    struct table t = table(&s);
+    CHECK_CONTAINS(t.advice, "Take stage ");
+    CHECK(t.row[t.best].fits && t.row[t.best].tier_bytes[ZERO_DEVICE] <= least.tier_bytes[ZERO_DEVICE]);
+    s.machine.device.memory_bytes = 1e6;
+    t = table(&s);
+    CHECK(!t.row[t.best].fits);
+    CHECK_CONTAINS(t.advice, "Nothing fits: nearest is stage 3");
+    CHECK_CONTAINS(t.advice, "on the device; take ");
+    for (uint32_t i = 0; i < t.rows; i++)
+        CHECK(t.row[i].short_bytes[SHORT_DEVICE] >= t.row[t.best].short_bytes[SHORT_DEVICE]);
+}
+
+static void json_is_json(void) {
+    struct scenario s = ideal(fp32);
+    snprintf(s.machine.device.name, sizeof s.machine.device.name, "a \"b\" \\");
+    struct table t = table(&s);
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    print_json(&s, &t, out);
+    fclose(out);
+    json_object *root = json_tokener_parse(text), *rows, *value;
+    if (CHECK(root && json_object_object_get_ex(root, "rows", &rows))) {
+        CHECK_INT(json_object_array_length(rows), TABLE_ROWS);
+        json_object_object_get_ex(json_object_array_get_idx(rows, 7), "wire_bytes", &value);
+        CHECK_INT(json_object_get_int64(value), t.row[7].step.wire_bytes);
+        json_object_object_get_ex(root, "device", &value);
+        CHECK_STRING(json_object_get_string(value), "a \"b\" \\");
+    }
+    json_object_put(root);
+    free(text);
+}
+
+int main(void) {
+    compute_alone();
+    latencies_add_up();
+    updates_are_not_hidden_in_memory();
+    gathers_hide_where_they_are_early();
+    a_drive_is_shared_and_hidden();
+    shared_cores_share();
+    processes_take_staging();
+    what_does_not_fit_says_by_how_much();
+    refusals_say_why();
+    the_plainest_of_equals_is_taken();
+    the_first_that_fits_is_taken();
+    json_is_json();
+    return check_end();
+}

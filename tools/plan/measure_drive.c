@@ -1,0 +1,158 @@
+/* What a drive gives to ranks that offload to it: one way alone by the nvme tier's probe, both ways by the engine's own
+ * refresh, which moves chunks in another pattern than any probe, and on some drives faster. */
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/statvfs.h>
+
+#include "engine/base/clock.h"
+#include "offload/io_probe.h"
+#include "tools/plan/measure.h"
+
+enum { UNITS = 16, UNIT_ELEMENTS = 1 << 20, STEPS = 9, PROBE_BYTES = 256 << 20 };
+
+struct drive_rank {
+    double read_per_s, write_per_s, mixed_per_s;
+    zero_status status;
+    struct zero_error error;
+};
+
+struct drive_task {
+    const struct measure_options *o;
+    struct drive_rank *rank;
+};
+
+/* The cell that aio's block and depth say, else the probe's own. */
+static const struct io_probe_cell *find_cell(const struct io_probe *probe, const struct measure_options *o) {
+    for (uint32_t i = 0; i < IO_PROBE_CELLS; i++)
+        if (probe->cells[i].block_bytes == o->drive_block && probe->cells[i].queue_depth == o->drive_depth)
+            return &probe->cells[i];
+    return &probe->cells[probe->suggested];
+}
+
+static void probe_rank(struct measure_team *team, uint32_t rank, void *user) {
+    struct drive_task *t = user;
+    struct drive_rank *r = &t->rank[rank];
+    struct io_probe probe;
+    measure_together(team);
+    r->status = io_probe(&(struct io_probe_options){.path = t->o->drive, .file_bytes = PROBE_BYTES}, &probe,
+                         &r->error);
+    if (r->status) return;
+    r->read_per_s = find_cell(&probe, t->o)->read;
+    r->write_per_s = find_cell(&probe, t->o)->write;
+}
+
+/* ---- the engine's refresh: a model without a forward, whose gradients stay zero ---- */
+
+static zero_status declare(zero_engine *engine, zero_unit *unit[UNITS]) {
+    static zero_slot unused;
+    zero_status status = ZERO_OK;
+    for (int u = 0; u < UNITS && !status; u++) {
+        char name[16];
+        snprintf(name, sizeof name, "u%d", u);
+        status = zero_engine_add_unit(engine, name, &unit[u]);
+        zero_param param = {
+            .struct_size = sizeof param, .name = name, .dims = 1, .shape = {UNIT_ELEMENTS}, .slot = &unused};
+        if (!status) status = zero_unit_add_param(unit[u], &param);
+    }
+    return status ? status : zero_engine_commit(engine, NULL);
+}
+
+static void fill(void *user, const char *param, uint64_t first, uint64_t count, float *out) {
+    memset(out, 0, count * sizeof *out);
+}
+
+static zero_status step(zero_engine *engine, zero_unit *const unit[UNITS]) {
+    zero_status status = zero_micro_begin(engine, ZERO_TRAIN);
+    for (int u = 0; u < UNITS && !status; u++) {
+        status = zero_forward_begin(unit[u]);
+        if (!status) status = zero_forward_end(unit[u]);
+    }
+    for (int u = UNITS; u-- > 0 && !status;) {
+        status = zero_backward_begin(unit[u]);
+        if (!status) status = zero_backward_end(unit[u]);
+    }
+    if (!status) status = zero_engine_step(engine, NULL);
+    return status ? status : zero_engine_flush(engine);
+}
+
+static uint64_t moved(const zero_engine *engine) {
+    zero_counters c = {.struct_size = sizeof c};
+    zero_engine_counters(engine, &c);
+    return c.drive_read_bytes + c.drive_write_bytes;
+}
+
+static int ascending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The median of several steps: drives are uneven by themselves. */
+static zero_status time_steps(zero_engine *engine, zero_unit *const unit[UNITS], double *out_per_s) {
+    zero_status status = step(engine, unit); /* what was never stored is not read */
+    double per_s[STEPS];
+    for (int i = 0; i < STEPS && !status; i++) {
+        uint64_t began = clock_now_ns(), before = moved(engine);
+        status = step(engine, unit);
+        per_s[i] = (double)(moved(engine) - before) * 1e9 / (double)(clock_now_ns() - began);
+    }
+    if (status) return status;
+    qsort(per_s, STEPS, sizeof *per_s, ascending);
+    *out_per_s = per_s[STEPS / 2];
+    return ZERO_OK;
+}
+
+static void refresh_rank(struct measure_team *team, uint32_t rank, void *user) {
+    struct drive_task *t = user;
+    struct drive_rank *r = &t->rank[rank];
+    char json[4600];
+    snprintf(json, sizeof json,
+             "{\"train_micro_batch_size_per_gpu\": 1, \"zero_optimization\": {\"stage\": 0, "
+             "\"offload_optimizer\": {\"device\": "
+             "\"nvme\", \"nvme_path\": \"%s\"}}, \"aio\": {\"block_size\": %u, \"queue_depth\": %u}}",
+             t->o->drive, (unsigned)t->o->drive_block, (unsigned)t->o->drive_depth);
+    zero_local *alone = zero_local_create(1);
+    zero_runtime runtime = {.struct_size = sizeof runtime, .threads = t->o->threads, .local = alone};
+    zero_engine *engine = alone ? zero_engine_init_with(json, &runtime) : NULL;
+    zero_unit *unit[UNITS];
+    zero_status status = engine ? declare(engine, unit) : ZERO_E_INTERNAL;
+    if (!status) status = zero_engine_fill(engine, fill, NULL);
+    measure_together(team);
+    if (!status) status = time_steps(engine, unit, &r->mixed_per_s);
+    if (status) r->status = error_set(&r->error, status, "%s", zero_last_error());
+    zero_engine_destroy(engine);
+    if (alone) zero_local_destroy(alone);
+}
+
+/* ---- both ---- */
+
+static zero_status first_failure(const struct drive_task *t, struct zero_error *error) {
+    for (uint32_t r = 0; r < t->o->ranks; r++)
+        if (t->rank[r].status) return error_pass(error, &t->rank[r].error);
+    return ZERO_OK;
+}
+
+/* Every rank has files of its own, as in a training: together they may get more of a drive than one does. */
+zero_status measure_drive(const struct measure_options *o, struct hardware_drive *out,
+                          struct zero_error *error) {
+    struct drive_task task = {o, calloc(o->ranks, sizeof(struct drive_rank))};
+    if (!task.rank) return error_set(error, ZERO_E_MEMORY, "no memory to measure with");
+    zero_status status = measure_run(o->ranks, probe_rank, &task, error);
+    if (!status) status = first_failure(&task, error);
+    if (!status) status = measure_run(o->ranks, refresh_rank, &task, error);
+    if (!status) status = first_failure(&task, error);
+    struct statvfs disk;
+    if (!status && statvfs(o->drive, &disk))
+        status = error_set(error, ZERO_E_IO, "%s: %s", o->drive, strerror(errno));
+    if (!status)
+        *out = (struct hardware_drive){.bytes = (double)disk.f_bavail * (double)disk.f_frsize,
+                                       .endurance_tbw = NAN};
+    for (uint32_t r = 0; r < o->ranks && !status; r++) {
+        out->read_per_s += task.rank[r].read_per_s;
+        out->write_per_s += task.rank[r].write_per_s;
+        out->mixed_per_s += task.rank[r].mixed_per_s;
+    }
+    free(task.rank);
+    return status;
+}
