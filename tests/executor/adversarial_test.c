@@ -63,6 +63,12 @@ static bool right(const struct toy_sim *s, bool loud) {
     return false;
 }
 
+static bool fails(const struct toy_sim *s) {
+    static struct toy_result got;
+    toy_simulate(s, &got);
+    return got.status;
+}
+
 static void seeds(uint64_t first, uint64_t count) {
     for (uint64_t seed = first; seed < first + count; seed++) {
         check_seed(seed);
@@ -91,6 +97,7 @@ static void hybrid(uint64_t first, uint64_t count) {
     }
 }
 
+/* By numbers and by the ledger; without data by the ledger alone. */
 static void planted_bugs_are_caught(uint64_t first, uint64_t count) {
     static const char *const names[TOY_BUGS] = {"none",
                                                 "gather ignores readers",
@@ -106,14 +113,17 @@ static void planted_bugs_are_caught(uint64_t first, uint64_t count) {
                                                 "gather ignores fetch",
                                                 "parameters ignore store"};
     for (int bug = 1; bug < TOY_BUGS; bug++) {
-        uint64_t caught = 0;
+        uint64_t caught = 0, caught_without = 0;
         for (uint64_t seed = first; seed < first + count; seed++) {
             struct toy_sim s = make(seed);
             s.bug = (enum toy_bug)bug;
             caught += !right(&s, false);
+            s.with_data = false;
+            caught_without += fails(&s);
         }
-        fprintf(stderr, "%-24s caught in %3u of %u seeds\n", names[bug], (unsigned)caught, (unsigned)count);
-        if (!CHECK(caught > 0)) fprintf(stderr, "bug: %s\n", names[bug]);
+        fprintf(stderr, "%-24s caught in %3u of %u seeds, without data in %3u\n", names[bug],
+                (unsigned)caught, (unsigned)count, (unsigned)caught_without);
+        if (!CHECK(caught > 0 && caught_without > 0)) fprintf(stderr, "bug: %s\n", names[bug]);
     }
 }
 
