@@ -1,6 +1,6 @@
 /* The simulator: the engine's own executor and stages on virtual ranks, in one thread and in virtual time. Transport,
- * device and drive are virtual; what is emitted, ordered, planned and waited for is not. Without data, many ranks share
- * what is constant of a small one's tables; with data (a host computes), memory is real, and every rank has its own.
+ * device and drive are virtual; what is emitted, ordered, planned and waited for is not. Without data the ranks share the
+ * model, the plan and their addresses, behind which there is nothing; with data (a host computes) every rank has memory.
  *
  * Checked at every event:
  *   - the k-th operation of a communicator has one fingerprint on all its ranks (engine/comm/comm_sim.c)
