@@ -137,12 +137,17 @@ static bool meets_live(const struct executor *e, uint32_t buffer) {
     return e->live[buffer];
 }
 
+static const char *unit_name(const struct executor *e, uint32_t region) {
+    return e->o.model->unit[e->o.model->region[region].unit]->name;
+}
+
 /* An interval begins: its place must be planned, and nothing live may share it. */
 static zero_status acquire(struct executor *e, const struct operation *op, struct buffer_ref ref) {
     uint32_t buffer = plan_slot(e->o.plan, e->o.policy->evaluating, op->use, ref);
     if (buffer == NO_BUFFER || meets_live(e, buffer))
-        return error_set(&e->error, ZERO_E_INTERNAL, "%s of region %d at position %d of the pass %s",
-                         operation_kind_name((enum operation_kind)op->kind), ref.region, op->use,
+        return error_set(&e->error, ZERO_E_INTERNAL, "rank %u: %s of \"%s\" at position %d of the pass %s",
+                         e->o.rank, operation_kind_name((enum operation_kind)op->kind),
+                         unit_name(e, ref.region), op->use,
                          buffer == NO_BUFFER ? "was not planned" : "would overlap a live buffer");
     e->live[buffer] = true;
     *binding(e, ref) = buffer;
@@ -209,8 +214,9 @@ static zero_status emit_task(struct executor *e, const struct operation *op) {
             if (status) return status;
         }
     if (!bind(e, op->read, op->reads, task->read) || !bind(e, op->write, op->writes, task->write))
-        return error_set(&e->error, ZERO_E_INTERNAL, "%s of region %d uses a buffer that is not there",
-                         operation_kind_name((enum operation_kind)op->kind), op->region);
+        return error_set(&e->error, ZERO_E_INTERNAL, "rank %u: %s of \"%s\" uses a buffer that is not there",
+                         e->o.rank, operation_kind_name((enum operation_kind)op->kind),
+                         unit_name(e, op->region));
     if (op->kind == OP_RELEASE) {
         e->live[task->write[0]] = false;
         *binding(e, op->write[0]) = NO_BUFFER;
@@ -224,6 +230,7 @@ static zero_status emit_task(struct executor *e, const struct operation *op) {
 
 /* What the stage's policy listed, as the second policy has it. */
 static zero_status emit_list(struct executor *e) {
+    if (e->o.watch && e->o.watch->listed) e->o.watch->listed(e->o.watch->user, &e->list);
     for (uint32_t i = 0; i < e->list.count && !e->error.code; i++) {
         e->expanded.count = 0;
         offload_expand(&e->offload, &e->list.item[i], &e->expanded);
@@ -345,12 +352,21 @@ static void retire(struct timeline *line) {
     }
 }
 
+typedef void (*watcher)(void *user, const struct operation *op, uint32_t item, const uint32_t *read,
+                        const uint32_t *write);
+
+static void watch(const struct executor *e, watcher watcher, const struct item *item) {
+    const struct task *task = item->task;
+    if (watcher) watcher(e->o.watch->user, &task->op, item->index, task->read, task->write);
+}
+
 static zero_status test_in_flight(struct executor *e, struct timeline *line, bool *out_moved) {
     for (uint64_t i = line->retired; i < line->started; i++) {
         struct item *item = &line->item[i & line->item_mask];
         if (item->done) continue;
         zero_status status = perform_test(e, item, &item->done);
         if (status) return status;
+        if (item->done && e->o.watch) watch(e, e->o.watch->done, item);
         *out_moved |= item->done;
     }
     retire(line);
@@ -363,6 +379,7 @@ static zero_status start_ready(struct executor *e, struct timeline *line, bool *
         if (!can_start(e, &task->op, line->next) || held_back(e, &task->op)) break;
         struct item *item = &line->item[line->started & line->item_mask];
         *item = (struct item){.task = task, .index = line->next};
+        if (e->o.watch) watch(e, e->o.watch->started, item);
         zero_status status = perform_start(e, item);
         if (status) return status;
         line->started++;

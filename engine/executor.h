@@ -43,6 +43,19 @@ struct traffic {
     uint64_t gather_calls, gather_elements, reduce_calls, reduce_elements, bytes;
 };
 
+/* Who watches operations: traces, and the invariants of simulations. Each may be NULL. */
+struct executor_watch {
+    void *user;
+    /* What the stage's policy listed for an event, before anything is made of it. It may be edited: a broken stage. */
+    void (*listed)(void *user, struct operation_list *list);
+    /* An item of an operation starts, and is done; of a run of chunks there are several. `read`, `write`: the planned
+     * buffers behind op->read and op->write. */
+    void (*started)(void *user, const struct operation *op, uint32_t item, const uint32_t *read,
+                    const uint32_t *write);
+    void (*done)(void *user, const struct operation *op, uint32_t item, const uint32_t *read,
+                 const uint32_t *write);
+};
+
 /* In place of the mechanisms, for those who price operations: whoever is asked takes time, and touches nothing. */
 struct performer {
     void (*start)(void *user, const struct operation *op, uint32_t item,
@@ -72,6 +85,9 @@ struct executor_options {
     uint32_t gradient_bits;            /* of gradients that are scattered */
     const struct performer *performer; /* NULL: the mechanisms perform. Else they may all be NULL */
     struct agreement *agreements;      /* comm_size + 1 of them: the first is this rank's contribution */
+    bool without_data; /* simulations: what is at the addresses of `memory` is never touched; nor what follows
+                          `agreements` */
+    const struct executor_watch *watch; /* or NULL */
 };
 
 struct executor;

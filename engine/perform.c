@@ -205,8 +205,10 @@ static void *cast_in_place(void *data, enum dtype from, enum dtype to, float fac
 }
 
 static void *message_of(struct executor *e, const struct task *task) {
-    return cast_in_place(buffer_address(e, task->read[0]), e->o.precision.compute, e->o.precision.message,
-                         e->o.gradient_factor, e->o.model->region[task->op.region].padded);
+    void *gradient = buffer_address(e, task->read[0]);
+    if (e->o.without_data) return gradient;
+    return cast_in_place(gradient, e->o.precision.compute, e->o.precision.message, e->o.gradient_factor,
+                         e->o.model->region[task->op.region].padded);
 }
 
 static void *reduce_target(const struct executor *e, const struct item *item) {
@@ -264,7 +266,7 @@ static uint64_t overflow_unit(const struct executor *e) {
 }
 
 static zero_status start_agree(struct executor *e, struct item *item) {
-    complete_norms(e);
+    if (!e->o.without_data) complete_norms(e);
     e->mine->norm_squared = executor_norm_squared(e);
     e->mine->overflow_unit = overflow_unit(e);
     e->mine->trace = e->trace;

@@ -71,7 +71,7 @@ static zero_status check_record(struct executor *e, uint32_t region, const struc
                                 const uint8_t *slot) {
     struct stored *stored = &e->stored[c->index];
     struct chunk_tag expected = {tag_magic, c->index, stored->generation, stored->checksum}, found;
-    if (!expected.generation) return ZERO_OK; /* zeros, made here */
+    if (!expected.generation || e->o.without_data) return ZERO_OK; /* zeros, made here */
     memcpy(&found, slot + c->tag, sizeof found);
     if (stored->resumed) expected.checksum = found.checksum;
     bool whole = XXH3_64bits(slot, c->tag) == expected.checksum;
@@ -83,7 +83,7 @@ static zero_status check_record(struct executor *e, uint32_t region, const struc
 static zero_status check_params(struct executor *e, uint32_t region, const struct chunk *c,
                                 const uint8_t *params) {
     const struct stored *stored = &e->stored[c->index];
-    if (!stored->has_params) return ZERO_OK;
+    if (!stored->has_params || e->o.without_data) return ZERO_OK;
     struct chunk_tag expected = {0, c->index, 0, stored->param_check}, found = expected;
     found.checksum = XXH3_64bits(params, c->param_used);
     if (found.checksum == expected.checksum) return ZERO_OK;
@@ -97,12 +97,20 @@ zero_status transfer_check(struct executor *e, uint32_t region, const struct chu
 
 /* ---- a chunk and its slot ---- */
 
+static void clear(const struct executor *e, uint8_t *memory, uint64_t bytes) {
+    if (!e->o.without_data) memset(memory, 0, bytes);
+}
+
+static uint64_t checksum(const struct executor *e, const uint8_t *memory, uint64_t bytes) {
+    return e->o.without_data ? 0 : XXH3_64bits(memory, bytes);
+}
+
 /* What was never stored is zero, and is not read. */
 static zero_status read_params(struct executor *e, struct item *item, uint32_t region, const struct chunk *c,
                                uint8_t *params) {
     if (e->stored[c->index].has_params)
         return transfer_post(e, item, false, param_place(e, region, c), c->param_bytes, params);
-    memset(params, 0, c->param_bytes);
+    clear(e, params, c->param_bytes);
     return ZERO_OK;
 }
 
@@ -110,7 +118,7 @@ zero_status transfer_read(struct executor *e, struct item *item, uint32_t region
                           uint8_t *slot) {
     zero_status status = ZERO_OK;
     if (c->state && !e->stored[c->index].generation)
-        memset(slot, 0, c->tag);
+        clear(e, slot, c->tag);
     else if (c->state)
         status = transfer_post(e, item, false, record_place(e, c), c->record_bytes, slot);
     if (!status && c->params) status = read_params(e, item, region, c, slot + e->o.plan->swap.slot_param);
@@ -124,15 +132,15 @@ zero_status transfer_write(struct executor *e, struct item *item, uint32_t regio
     zero_status status = ZERO_OK;
     if (c->state) {
         stored->generation = e->o.plan->shadow ? e->epoch : stored->generation + 1;
-        stored->checksum = XXH3_64bits(slot, c->tag);
+        stored->checksum = checksum(e, slot, c->tag);
         stored->resumed = false;
         struct chunk_tag tag = {tag_magic, c->index, stored->generation, stored->checksum};
-        memcpy(slot + c->tag, &tag, sizeof tag);
+        if (!e->o.without_data) memcpy(slot + c->tag, &tag, sizeof tag);
         status = transfer_post(e, item, true, record_place(e, c), c->record_bytes, slot);
     }
     if (c->params) {
         stored->has_params = true;
-        stored->param_check = XXH3_64bits(params, c->param_used);
+        stored->param_check = checksum(e, params, c->param_used);
     }
     if (!status && c->params)
         status = transfer_post(e, item, true, param_place(e, region, c), c->param_bytes, params);

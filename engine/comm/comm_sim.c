@@ -3,7 +3,7 @@
  * A call lives in the world from its first member's post to its last member's completion. Each member's
  * completion takes effect by itself, from the snapshots of all sources: its peers may long have got theirs
  * back. Threads: all ranks of a world in one thread, or under one lock. No deadlines: time does not pass
- * here. */
+ * here, but in the network, where there is one. */
 #include "engine/comm/sim.h"
 
 #include <stdlib.h>
@@ -20,6 +20,8 @@ struct held {
     uint64_t bytes;
 };
 
+enum { BUCKETS = 1024 }; /* of live calls: a world of many groups has hundreds */
+
 struct sim_entry {
     bool posted, done;
     struct comm_record record;
@@ -30,6 +32,8 @@ struct sim_call {
     struct sim_call *next;
     uint64_t group_key, sequence;
     uint32_t count, posted, done;
+    uint32_t first;       /* the member that posted first */
+    uint64_t *done_at_ns; /* per member; NULL without a network */
     const void **sources, **pointers;
     struct sim_entry entries[];
 };
@@ -38,10 +42,12 @@ struct sim_world {
     uint32_t size;
     uint64_t random;
     double completion;
-    bool without_data;
+    bool without_data, without_staging;
+    const struct sim_network *network;
     bool *left;
+    uint32_t left_count;
     struct failure failure;
-    struct sim_call *calls;
+    struct sim_call *calls[BUCKETS];
 };
 
 struct sim_comm {
@@ -69,6 +75,8 @@ struct sim_world *sim_world_create(const struct sim_options *options) {
     world->random = options->seed;
     world->completion = options->completion > 0 ? options->completion : 1;
     world->without_data = options->without_data;
+    world->without_staging = options->without_staging;
+    world->network = options->network;
     failure_init(&world->failure);
     return world;
 }
@@ -79,6 +87,7 @@ static void call_destroy(struct sim_call *call) {
         free(call->entries[m].target.copy);
         free(call->entries[m].staging.copy);
     }
+    free(call->done_at_ns);
     free(call->sources);
     free(call->pointers);
     free(call);
@@ -86,10 +95,11 @@ static void call_destroy(struct sim_call *call) {
 
 void sim_world_destroy(struct sim_world *world) {
     if (!world) return;
-    for (struct sim_call *call = world->calls, *next; call; call = next) {
-        next = call->next;
-        call_destroy(call);
-    }
+    for (uint32_t b = 0; b < BUCKETS; b++)
+        for (struct sim_call *call = world->calls[b], *next; call; call = next) {
+            next = call->next;
+            call_destroy(call);
+        }
     failure_destroy(&world->failure);
     free(world->left);
     free(world);
@@ -108,7 +118,14 @@ static zero_status open_comm(struct comm *comm, const struct comm_options *optio
     return ZERO_OK;
 }
 
-static void close_comm(struct comm *comm) { world_of(comm)->left[comm->rank] = true; }
+static void close_comm(struct comm *comm) {
+    world_of(comm)->left[comm->rank] = true;
+    world_of(comm)->left_count++;
+}
+
+void sim_raise_silent(struct comm *finder, uint32_t rank, double silent_s) {
+    comm_raise_silent(finder, rank, silent_s);
+}
 
 static zero_status group_open(struct comm_group *group) { return ZERO_OK; }
 
@@ -120,28 +137,35 @@ static void idle(struct comm *comm, uint64_t at_most_ns) {}
 
 /* As much as transport mpi needs for an ordered reduction, so that plans for it are exercised. */
 static uint64_t staging_bytes(const struct comm_group *group, const struct comm_call *call) {
-    if (!shape_reduces(call) || group->comm->without_data) return 0;
+    if (!shape_reduces(call) || world_of(group->comm)->without_staging) return 0;
     return group->count * shape_share(call, group->count) * dtype_bytes(call->dtype);
 }
 
 static struct sim_call *call_create(const struct comm_group *group, uint64_t sequence) {
     struct sim_call *call = calloc(1, sizeof *call + group->count * sizeof *call->entries);
     if (!call) return NULL;
+    bool timed = world_of(group->comm)->network;
     call->sources = calloc(group->count, sizeof *call->sources);
     call->pointers = calloc(group->count, sizeof *call->pointers);
+    if (timed) call->done_at_ns = calloc(group->count, sizeof *call->done_at_ns);
     call->group_key = group->key, call->sequence = sequence, call->count = group->count;
-    if (call->sources && call->pointers) return call;
+    call->first = group->index;
+    if (call->sources && call->pointers && (call->done_at_ns || !timed)) return call;
     call_destroy(call);
     return NULL;
 }
 
+static struct sim_call **bucket(struct sim_world *world, uint64_t group_key, uint64_t sequence) {
+    return &world->calls[hash_add(group_key, sequence) % BUCKETS];
+}
+
 static struct sim_call *find_call(struct sim_world *world, const struct comm_work *work) {
-    struct sim_call *call = world->calls;
+    struct sim_call **list = bucket(world, work->group->key, work->record.sequence), *call = *list;
     while (call && (call->group_key != work->group->key || call->sequence != work->record.sequence))
         call = call->next;
     if (!call && (call = call_create(work->group, work->record.sequence))) {
-        call->next = world->calls;
-        world->calls = call;
+        call->next = *list;
+        *list = call;
     }
     return call;
 }
@@ -180,12 +204,20 @@ static bool hold_buffers(const struct comm_work *work, struct sim_entry *entry) 
            hold(&entry->staging, call->staging, staging);
 }
 
+/* All are equal if each equals the first. */
 static zero_status compare_records(const struct comm_work *work, const struct sim_call *call) {
-    for (uint32_t m = 0; m < call->count; m++)
-        if (call->entries[m].posted && call->entries[m].record.hash != work->record.hash)
-            return comm_raise_diverged(work->group->comm, work->group->ordinal, &work->record,
-                                       work->group->ranks[m], &call->entries[m].record);
-    return ZERO_OK;
+    const struct comm_record *first = &call->entries[call->first].record;
+    if (first->hash == work->record.hash) return ZERO_OK;
+    return comm_raise_diverged(work->group->comm, work->group->ordinal, &work->record,
+                               work->group->ranks[call->first], first);
+}
+
+static void meet(const struct sim_network *network, const struct comm_work *work, struct sim_call *call) {
+    struct sim_meeting meeting = {.ranks = work->group->ranks,
+                                  .members = call->count,
+                                  .bytes = comm_call_sent(&work->call, call->count).bytes,
+                                  .reduces = shape_reduces(&work->call)};
+    network->meet(network->user, &meeting, call->done_at_ns);
 }
 
 static zero_status post(struct comm_work *work) {
@@ -198,8 +230,9 @@ static zero_status post(struct comm_work *work) {
                           "comm sim: no memory for the copies of a call's buffers");
     entry->posted = true;
     entry->record = work->record;
-    call->posted++;
-    return compare_records(work, call);
+    zero_status status = compare_records(work, call);
+    if (++call->posted == call->count && world->network && !status) meet(world->network, work, call);
+    return status;
 }
 
 /* ---- completing ---- */
@@ -232,7 +265,7 @@ static zero_status check_untouched(const struct comm_work *work, const struct si
 }
 
 static void forget(struct sim_world *world, struct sim_call *call) {
-    struct sim_call **link = &world->calls;
+    struct sim_call **link = bucket(world, call->group_key, call->sequence);
     while (*link != call) link = &(*link)->next;
     *link = call->next;
     call_destroy(call);
@@ -246,17 +279,22 @@ static zero_status complete(struct comm_work *work, struct sim_call *call) {
     return ZERO_OK;
 }
 
+static bool ready(struct sim_world *world, const struct sim_call *call, uint32_t member) {
+    if (world->network) return *world->network->now_ns >= call->done_at_ns[member];
+    return next_random(world) < world->completion;
+}
+
 static zero_status test(struct comm_work *work, bool *out_done) {
     struct sim_world *world = world_of(work->group->comm);
     struct sim_call *call = ((struct sim_group *)work->group)->calls[work_slot(work)];
     if (call->posted < call->count) {
-        for (uint32_t m = 0; m < call->count; m++)
+        for (uint32_t m = 0; m < call->count && world->left_count; m++)
             if (!call->entries[m].posted && world->left[work->group->ranks[m]])
                 return comm_raise_left(work->group->comm, work->group->ordinal, &work->record,
                                        work->group->ranks[m]);
         return ZERO_OK;
     }
-    if (next_random(world) >= world->completion) return ZERO_OK;
+    if (!ready(world, call, work->group->index)) return ZERO_OK;
     zero_status status = world->without_data ? ZERO_OK : complete(work, call);
     if (status != ZERO_OK) return status;
     call->entries[work->group->index].done = true;

@@ -312,10 +312,7 @@ static void judge_silence(struct control *control, uint64_t now_ns) {
     control->silence_s += (double)elapsed_ns * 1e-9;
     if (control->silence_s <= comm->timeout_s) return;
     uint32_t before = (comm->rank + comm->size - 1) % comm->size;
-    comm_raise(
-        control->comm, ZERO_E_PEER, (int32_t)before, true,
-        "rank %u has been silent for %.1f s (its process died or was stopped, or its host is out of reach)",
-        before, control->silence_s);
+    comm_raise_silent(control->comm, before, control->silence_s);
 }
 
 static void compare_window(struct control_group *group) {

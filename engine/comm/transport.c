@@ -37,6 +37,13 @@ zero_status comm_raise_left(struct comm *comm, uint32_t ordinal, const struct co
         peer, record_text(record, ordinal, text), comm->rank);
 }
 
+zero_status comm_raise_silent(struct comm *comm, uint32_t peer, double silent_s) {
+    return comm_raise(
+        comm, ZERO_E_PEER, (int32_t)peer, true,
+        "rank %u has been silent for %.1f s (its process died or was stopped, or its host is out of reach)",
+        peer, silent_s);
+}
+
 zero_status comm_raise_stuck(struct comm *comm, uint32_t ordinal, const struct comm_record *record,
                              uint32_t peer, double waited_s) {
     char text[RECORD_TEXT_BYTES];

@@ -92,6 +92,7 @@ zero_status comm_raise_diverged(struct comm *comm, uint32_t ordinal, const struc
                                 uint32_t peer, const struct comm_record *theirs);
 zero_status comm_raise_left(struct comm *comm, uint32_t ordinal, const struct comm_record *record,
                             uint32_t peer);
+zero_status comm_raise_silent(struct comm *comm, uint32_t peer, double silent_s);
 zero_status comm_raise_stuck(struct comm *comm, uint32_t ordinal, const struct comm_record *record,
                              uint32_t peer, double waited_s);
 

@@ -27,9 +27,18 @@ struct device_work {
 
 struct device;
 
-struct device_options {
-    uint64_t seed;      /* sim */
-    double probability; /* sim: that a poll finds a piece of work done */
+/* Virtual time, in the place of chance. */
+struct device_pace {
+    void *user;
+    const uint64_t *now_ns;
+    uint64_t (*done_at_ns)(void *user, const struct device_work *work); /* of work that starts now */
+};
+
+struct device_options { /* of sim */
+    uint64_t seed;
+    double probability;             /* that a poll finds a piece of work done */
+    const struct device_pace *pace; /* decides when work is done, in the place of `probability`; or NULL */
+    bool without_data;              /* work is never run, its memory never touched */
 };
 
 struct device_ops {

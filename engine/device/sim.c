@@ -11,6 +11,7 @@ enum { PENDING_MAX = 64 };
 struct pending {
     struct device_work work;
     uint64_t ticket; /* 0: free */
+    uint64_t done_at_ns;
     uint8_t *before; /* the bytes of all reads, then of all writes, at the start */
 };
 
@@ -18,6 +19,8 @@ struct sim {
     struct device base;
     uint64_t random, tickets;
     double probability;
+    const struct device_pace *pace;
+    bool without_data;
     struct pending pending[PENDING_MAX];
 };
 
@@ -33,6 +36,8 @@ static zero_status sim_open(const struct device_options *options, struct device 
     sim->base.ops = &device_sim;
     sim->random = options->seed * 2 + 1;
     sim->probability = options->probability;
+    sim->pace = options->pace;
+    sim->without_data = options->without_data;
     *out_device = &sim->base;
     return ZERO_OK;
 }
@@ -70,20 +75,32 @@ static bool unchanged(const struct device_work *w, const uint8_t *array) {
     return true;
 }
 
-static zero_status sim_submit(struct device *device, const struct device_work *work, uint64_t *out_ticket) {
-    struct sim *sim = (struct sim *)device;
-    struct pending *p = sim->pending;
-    while (p < sim->pending + PENDING_MAX && p->ticket) p++;
-    if (p == sim->pending + PENDING_MAX) return ZERO_E_INTERNAL;
-    p->work = *work;
+/* Remembers all memory, and poisons what is written alone. */
+static zero_status take_memory(struct pending *p, const struct device_work *work) {
     p->before = malloc(span_bytes(work) + 1);
     if (!p->before) return ZERO_E_MEMORY;
     copy_spans(work, p->before, false);
     for (int i = 0; i < work->writes; i++) memset(work->write[i].data, 0xff, work->write[i].bytes);
     copy_spans(work, p->before, true);
     copy_spans(work, p->before, false);
+    return ZERO_OK;
+}
+
+static zero_status sim_submit(struct device *device, const struct device_work *work, uint64_t *out_ticket) {
+    struct sim *sim = (struct sim *)device;
+    struct pending *p = sim->pending;
+    while (p < sim->pending + PENDING_MAX && p->ticket) p++;
+    if (p == sim->pending + PENDING_MAX) return ZERO_E_INTERNAL;
+    p->work = *work;
+    zero_status status = sim->without_data ? ZERO_OK : take_memory(p, work);
+    if (status) return status;
+    p->done_at_ns = sim->pace ? sim->pace->done_at_ns(sim->pace->user, work) : 0;
     *out_ticket = p->ticket = ++sim->tickets;
     return ZERO_OK;
+}
+
+static bool ready(struct sim *sim, const struct pending *p) {
+    return sim->pace ? *sim->pace->now_ns >= p->done_at_ns : chance(sim) <= sim->probability;
 }
 
 static zero_status sim_test(struct device *device, uint64_t ticket, bool *out_done,
@@ -92,9 +109,9 @@ static zero_status sim_test(struct device *device, uint64_t ticket, bool *out_do
     struct pending *p = sim->pending;
     while (p < sim->pending + PENDING_MAX && p->ticket != ticket) p++;
     *out_done = p == sim->pending + PENDING_MAX;
-    if (*out_done || chance(sim) > sim->probability) return ZERO_OK;
-    bool clean = unchanged(&p->work, p->before);
-    p->work.run(p->work.argument);
+    if (*out_done || !ready(sim, p)) return ZERO_OK;
+    bool clean = sim->without_data || unchanged(&p->work, p->before);
+    if (!sim->without_data) p->work.run(p->work.argument);
     free(p->before);
     p->before = NULL;
     p->ticket = 0;

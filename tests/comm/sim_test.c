@@ -24,7 +24,8 @@ static void start(uint32_t count, double completion, bool without_data) {
     uint32_t members[MANY];
     struct zero_error error;
     r.count = count;
-    r.world = sim_world_create(&(struct sim_options){count, 3, completion, without_data});
+    r.world = sim_world_create(&(struct sim_options){
+        .ranks = count, .seed = 3, .completion = completion, .without_data = without_data});
     for (uint32_t i = 0; i < count; i++) members[i] = i;
     for (uint32_t i = 0; i < count; i++) {
         error_clear(&error);

@@ -32,7 +32,7 @@ static struct device *open_device(enum device_kind kind, uint64_t seed, double p
     struct device *device = NULL;
     struct zero_error error;
     error_clear(&error);
-    struct device_options options = {seed, probability};
+    struct device_options options = {.seed = seed, .probability = probability};
     CHECK_INT(device_table[kind]->open(&options, &device, &error), ZERO_OK);
     return device;
 }

@@ -2,9 +2,10 @@
  * equal the serial oracle's byte for byte; no memory is touched while an operation uses it; bugs planted on
  * purpose are caught. adversarial_test [FIRST SEED] [SEEDS] */
 #include <stdlib.h>
+#include <string.h>
 
 #include "tests/check.h"
-#include "tests/executor/virtual_rank.h"
+#include "tests/executor/toy_sim.h"
 
 static uint64_t state;
 
@@ -13,14 +14,14 @@ static uint32_t pick(uint32_t n) {
     return (uint32_t)((state >> 33) % n);
 }
 
-static struct virtual_setup make(uint64_t seed) {
+static struct toy_sim make(uint64_t seed) {
     static const enum stage_index rows[] = {STAGE_ZERO0, STAGE_ZERO1, STAGE_ZERO2, STAGE_ZERO3,
                                             STAGE_ZERO3_KEEP};
     static const uint32_t meshes[][AXES] = {{1, 1}, {2, 1}, {3, 1}, {4, 1}, {2, 2}, {1, 2}, {1, 3}};
-    static const double completions[] = {0.1, 0.5, 0.95};
+    static const uint64_t chaos[] = {2, 30, 1000};
     static const uint32_t thresholds[] = {0, 10, 60};
     state = seed;
-    struct virtual_setup s = {.toy = toy_setup_default(), .seed = seed};
+    struct toy_sim s = {.toy = toy_setup_default(), .seed = seed, .with_data = true};
     memcpy(s.mesh, meshes[pick(7)], sizeof s.mesh);
     s.stage = rows[pick(5)];
     if (pick(6) == 0) s.stage = STAGE_HPZ, s.mesh[0] = 2, s.mesh[1] = 2;
@@ -29,35 +30,35 @@ static struct virtual_setup make(uint64_t seed) {
     s.toy.micro_steps = 1 + pick(3);
     s.toy.mode = pick(2) ? "every" : "last";
     s.toy.depth = pick(3), s.backward_depth = pick(3);
-    s.live_max = pick(3) ? UINT64_MAX : pick(600);
-    s.ahead_max = pick(3) ? UINT64_MAX : pick(400);
+    s.live_max = pick(3) ? 0 : 1 + pick(600);
+    s.ahead_max = pick(3) ? 0 : 1 + pick(400);
     s.toy.steps = 3;
     s.toy.threshold = thresholds[pick(3)];
     s.toy.evaluate = pick(3) == 0;
     s.toy.skip_unit = pick(3) ? -1 : 1 + (int)pick(3);
-    s.completion = completions[pick(3)];
-    s.drive = (struct virtual_drive_options){.state = pick(2),
-                                             .params = pick(2),
-                                             .slots = 1 + pick(5),
-                                             .chunk_elements = 16 * (1 + pick(3)),
-                                             .resident_bytes = pick(3) ? 0 : pick(4000)};
+    s.chaos_ns = chaos[pick(3)];
+    s.state_tier = pick(2) ? TIER_NVME : TIER_DEVICE;
+    s.param_tier = pick(2) ? TIER_NVME : TIER_DEVICE;
+    s.slots = 1 + pick(5);
+    s.chunk_elements = 16 * (1 + pick(3));
+    s.resident_bytes = pick(3) ? 0 : pick(4000);
     return s;
 }
 
-static void describe(const struct virtual_setup *s) {
+static void describe(const struct toy_sim *s) {
     fprintf(stderr,
             "in %s, mesh %u x %u, micro-steps %u, mode %s, depth %u and %u, live %" PRIu64 ", ahead %" PRIu64
             ", threshold %u, evaluate %d, skip %d; on a "
             "drive: state %d, parameters %d, slots %u, chunks of %u, resident %u\n",
             stages[s->stage]->name, s->mesh[0], s->mesh[1], s->toy.micro_steps, s->toy.mode, s->toy.depth,
             s->backward_depth, s->live_max, s->ahead_max, s->toy.threshold, s->toy.evaluate, s->toy.skip_unit,
-            s->drive.state, s->drive.params, s->drive.slots, s->drive.chunk_elements,
-            (unsigned)s->drive.resident_bytes);
+            s->state_tier == TIER_NVME, s->param_tier == TIER_NVME, s->slots, s->chunk_elements,
+            (unsigned)s->resident_bytes);
 }
 
-static bool right(const struct virtual_setup *s, bool loud) {
+static bool right(const struct toy_sim *s, bool loud) {
     static struct toy_result got, expected;
-    virtual_train(s, &got);
+    toy_simulate(s, &got);
     if (got.status) {
         if (loud && !CHECK_STRING(got.error, "")) describe(s);
         return false;
@@ -68,10 +69,16 @@ static bool right(const struct virtual_setup *s, bool loud) {
     return false;
 }
 
+static bool fails(const struct toy_sim *s) {
+    static struct toy_result got;
+    toy_simulate(s, &got);
+    return got.status;
+}
+
 static void seeds(uint64_t first, uint64_t count) {
     for (uint64_t seed = first; seed < first + count; seed++) {
         check_seed(seed);
-        struct virtual_setup s = make(seed);
+        struct toy_sim s = make(seed);
         right(&s, true);
     }
 }
@@ -81,44 +88,48 @@ static void quantized(uint64_t first, uint64_t count) {
     static struct toy_result expected, got;
     for (uint64_t seed = first; seed < first + count; seed++) {
         check_seed(seed);
-        struct virtual_setup s = make(seed);
+        struct toy_sim s = make(seed);
         s.param_bits = pick(2) && (s.stage == STAGE_ZERO3 || s.stage == STAGE_ZERO3_KEEP) ? 8 : 0;
         s.gradient_bits = pick(3) ? 4 * (1 + pick(2)) : 0;
-        struct virtual_setup simple = s;
-        simple.completion = 1, simple.toy.depth = simple.backward_depth = 0;
-        simple.live_max = simple.ahead_max = UINT64_MAX;
-        simple.drive = (struct virtual_drive_options){0};
-        virtual_train(&simple, &expected);
-        virtual_train(&s, &got);
+        struct toy_sim simple = s;
+        simple.chaos_ns = simple.live_max = simple.ahead_max = 0;
+        simple.toy.depth = simple.backward_depth = 0;
+        simple.state_tier = simple.param_tier = TIER_DEVICE;
+        toy_simulate(&simple, &expected);
+        toy_simulate(&s, &got);
         int same = CHECK_STRING(expected.error, "") && CHECK_STRING(got.error, "") &&
                    CHECK_BYTES(got.weights, expected.weights, sizeof got.weights);
         if (!same) describe(&s);
     }
 }
 
+/* By numbers and by the ledger; without data by the ledger alone. */
 static void planted_bugs_are_caught(uint64_t first, uint64_t count) {
-    static const char *const names[VIRTUAL_BUGS] = {"none",
-                                                    "gather ignores readers",
-                                                    "gather ignores update",
-                                                    "compute ignores gather",
-                                                    "agree ignores reduce",
-                                                    "backward ignores reduce",
-                                                    "overlapping plan",
-                                                    "depth differs",
-                                                    "store ignores update",
-                                                    "update ignores fetch",
-                                                    "fetch ignores store",
-                                                    "gather ignores fetch",
-                                                    "parameters ignore store"};
-    for (int bug = 1; bug < VIRTUAL_BUGS; bug++) {
-        uint64_t caught = 0;
+    static const char *const names[TOY_BUGS] = {"none",
+                                                "gather ignores readers",
+                                                "gather ignores update",
+                                                "compute ignores gather",
+                                                "agree ignores reduce",
+                                                "backward ignores reduce",
+                                                "overlapping plan",
+                                                "depth differs",
+                                                "store ignores update",
+                                                "update ignores fetch",
+                                                "fetch ignores store",
+                                                "gather ignores fetch",
+                                                "parameters ignore store"};
+    for (int bug = 1; bug < TOY_BUGS; bug++) {
+        uint64_t caught = 0, caught_without = 0;
         for (uint64_t seed = first; seed < first + count; seed++) {
-            struct virtual_setup s = make(seed);
-            s.bug = (enum virtual_bug)bug;
+            struct toy_sim s = make(seed);
+            s.bug = (enum toy_bug)bug;
             caught += !right(&s, false);
+            s.with_data = false;
+            caught_without += fails(&s);
         }
-        fprintf(stderr, "%-24s caught in %3u of %u seeds\n", names[bug], (unsigned)caught, (unsigned)count);
-        if (!CHECK(caught > 0)) fprintf(stderr, "bug: %s\n", names[bug]);
+        fprintf(stderr, "%-24s caught in %3u of %u seeds, without data in %3u\n", names[bug],
+                (unsigned)caught, (unsigned)count, (unsigned)caught_without);
+        if (!CHECK(caught > 0 && caught_without > 0)) fprintf(stderr, "bug: %s\n", names[bug]);
     }
 }
 

@@ -15,7 +15,8 @@ struct command {
     int (*run)(int argc, char **argv); /* argv[0] is the command's name */
 };
 
-extern const struct command command_train, command_sample, command_ckpt, command_config, command_plan, command_io;
+extern const struct command command_train, command_sample, command_ckpt, command_config, command_plan,
+    command_io, command_sim;
 
 /* Prints `zero NAME: message` and where to read on, to stderr; returns EXIT_USAGE. */
 int command_usage_error(const char *name, const char *format, ...) __attribute__((format(printf, 2, 3)));

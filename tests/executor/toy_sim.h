@@ -1,17 +1,14 @@
-/* Virtual ranks in one thread: real executors over the simulated transport and device, with real data and
- * completions in random order. Trains the toy model; whatever is overwritten too early is found. */
-#ifndef ZERO_TESTS_EXECUTOR_VIRTUAL_RANK_H
-#define ZERO_TESTS_EXECUTOR_VIRTUAL_RANK_H
+/* The toy model on the simulator's virtual ranks, with data; and bugs planted in the executor's waits. */
+#ifndef ZERO_TESTS_EXECUTOR_TOY_SIM_H
+#define ZERO_TESTS_EXECUTOR_TOY_SIM_H
 
-#include "engine/comm/sim.h"
-#include "engine/executor.h"
 #include "tests/engine/toy_trainer.h"
-#include "tests/executor/virtual_drive.h"
+#include "tools/sim/sim.h"
 
-enum { VIRTUAL_RANKS_MAX = 4 };
+enum { TOY_SIM_RANKS_MAX = 8 };
 
 /* Bugs to plant. */
-enum virtual_bug {
+enum toy_bug {
     BUG_NONE,
     BUG_GATHER_IGNORES_READERS,  /* a gather does not wait for compute that still reads the slot */
     BUG_GATHER_IGNORES_UPDATE,   /* nor for the update of what it gathers */
@@ -25,23 +22,28 @@ enum virtual_bug {
     BUG_FETCH_IGNORES_STORE,     /* a slot is used again before its chunk went */
     BUG_GATHER_IGNORES_FETCH,    /* parameters are gathered before they came from the drive */
     BUG_PARAMS_IGNORE_STORE,     /* and come from there before the update's went */
-    VIRTUAL_BUGS
+    TOY_BUGS
 };
 
-struct virtual_setup {
+struct toy_sim {
     struct toy_setup
         toy; /* ranks, stage, micro_steps, mode, depth, steps, threshold, clip, skip_unit, evaluate */
     enum stage_index stage;
     uint32_t mesh[AXES], backward_depth;
-    uint64_t live_max, ahead_max;       /* elements */
+    uint64_t live_max, ahead_max;       /* elements; 0: no bound */
     uint32_t param_bits, gradient_bits; /* struct executor_options */
-    struct virtual_drive_options drive;
-    uint64_t seed;
-    double completion; /* the chance that a test finds something done */
-    enum virtual_bug bug;
+    enum tier_kind state_tier, param_tier;
+    uint32_t slots, chunk_elements;
+    uint64_t resident_bytes;
+    uint64_t seed, chaos_ns;
+    bool with_data;
+    enum toy_bug bug;
 };
 
-/* Runs to the end; what went wrong is in out->error, else it is "" and the weights are rank 0's. */
-void virtual_train(const struct virtual_setup *setup, struct toy_result *out);
+/* The simulator's setup of it: `model` is filled in. */
+struct sim_setup toy_sim_setup(const struct toy_sim *toy, struct sim_model *model);
+
+/* Runs to the end; what went wrong is in out->error, else it is "" and the weights are the ranks'. */
+void toy_simulate(const struct toy_sim *toy, struct toy_result *out);
 
 #endif

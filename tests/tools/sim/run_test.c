@@ -1,0 +1,175 @@
+/* What a simulation is a function of, what faults do to it, and a thousand ranks. */
+#include <stdlib.h>
+
+#include "tests/check.h"
+#include "tools/sim/sim.h"
+
+enum { UNITS = 6 };
+
+static struct sim_model model;
+
+static struct sim_setup setup(uint32_t ranks, uint32_t faults) {
+    struct speeds_link inside = {100000000000, 100000000000, 5000},
+                       between = {10000000000, 10000000000, 20000};
+    struct sim_setup s = {.model = &model,
+                          .stage = STAGE_ZERO3,
+                          .mesh = {ranks, 1},
+                          .accumulation = ACCUMULATE_EVERY,
+                          .micro_steps = 1,
+                          .depth = 1,
+                          .steps = 6,
+                          .optimizer = optimizer_find("adamw"),
+                          .skip_unit = -1,
+                          .seed = 11,
+                          .speeds = {1000000000000, 1000000000000, 100000000000, 0, inside, between,
+                                     5000000000, 3000000000, 100000, 8},
+                          .chaos_events = UINT64_MAX,
+                          .faults = faults,
+                          .timeout_ns = 60000000000};
+    s.params[0] = s.params[1] = s.optimizer->defaults;
+    return s;
+}
+
+static struct sim_result run(const struct sim_setup *s) {
+    struct sim_result result = {0};
+    struct zero_error error;
+    error_clear(&error);
+    CHECK_INT(sim_run(s, &result, &error), ZERO_OK);
+    CHECK_STRING(error.message, "");
+    CHECK_STRING(result.error.message, "");
+    return result;
+}
+
+static uint64_t communication(const struct sim_result *r) {
+    return r->wait_ns[WAIT_GATHER] + r->wait_ns[WAIT_REDUCE] + r->wait_ns[WAIT_AGREE];
+}
+
+static void the_seed_decides(void) {
+    struct sim_setup s = setup(16, 1u << SIM_REORDER | 1u << SIM_DELAY);
+    struct sim_result first = run(&s), again = run(&s);
+    CHECK(first.schedule == again.schedule && first.end_ns == again.end_ns && first.events == again.events);
+    s.seed = 12;
+    struct sim_result other = run(&s);
+    CHECK(first.schedule != other.schedule);
+    CHECK(first.operations == other.operations); /* what is emitted does not depend on what happens when */
+    s.depth = 2;
+    CHECK(run(&s).operations != first.operations);
+}
+
+/* Time by hand: one unit, one rank, no communication. */
+static void times_add_up(void) {
+    struct sim_model one = {0};
+    struct zero_error error;
+    error_clear(&error);
+    CHECK_INT(sim_model_uniform(1, 1000, 500, &one, &error),
+              ZERO_OK); /* 1e6 operations forward, 2e6 backward */
+    struct sim_setup s = setup(1, 0);
+    s.model = &one;
+    s.steps = 1;
+    s.speeds.device_bytes_per_s = UINT64_MAX / 2;
+    struct sim_result r = run(&s);
+    CHECK_INT(r.compute_ns, 3000);
+    s.faults = 1u << SIM_STRAGGLER;
+    r = run(&s);
+    CHECK_INT(r.compute_ns, 3000 * r.faults.straggler_percent / 100);
+    sim_model_free(&one);
+}
+
+/* By hand: 1 GB/s inside a node of 4, 100 MB/s between; 3 us and 7 us. */
+static void collectives_take_what_links_need(void) {
+    struct speeds s = {
+        .inside = {1000000000, 500000000, 3000}, .between = {100000000, 50000000, 7000}, .node_ranks = 4};
+    const uint32_t node[] = {0, 1, 2, 3}, two[] = {0, 1, 2, 3, 4, 5, 6, 7}, copies[] = {1, 5, 9, 13};
+    struct speeds_call call = speeds_collective(&s, node, 1, 1000, false);
+    CHECK_INT(call.inside_ns + call.between_ns + call.latency_ns, 0);
+    call = speeds_collective(&s, node, 4, 1000, false);
+    CHECK_INT(call.inside_ns, 1000);
+    CHECK_INT(call.between_ns, 0);
+    CHECK_INT(call.latency_ns, 2 * 3000);
+    CHECK_INT(speeds_collective(&s, node, 4, 1000, true).inside_ns, 2000);
+    call = speeds_collective(&s, two, 8, 1000, false);
+    CHECK_INT(call.inside_ns, 1000);
+    CHECK_INT(call.between_ns, 2500); /* by four ways out of a node */
+    CHECK_INT(call.latency_ns, 2 * 3000 + 7000);
+    call = speeds_collective(&s, copies, 4, 1000, true);
+    CHECK_INT(call.inside_ns, 0);
+    CHECK_INT(call.between_ns, 20000); /* by one */
+    CHECK_INT(call.latency_ns, 2 * 7000);
+    CHECK_INT(speeds_ns(UINT64_MAX / 1000, 1000000000), UINT64_MAX / 1000);
+    CHECK_INT(speeds_ns(1, 1000000000000), 1); /* rounded up */
+}
+
+static void faults_cost_time(void) {
+    struct sim_setup s = setup(16, 0);
+    struct sim_result even = run(&s);
+    s.faults = 1u << SIM_STRAGGLER;
+    struct sim_result late = run(&s);
+    CHECK(late.step_ns > even.step_ns * 3 / 2);
+    CHECK(communication(&late) > communication(&even)); /* the others wait in collectives */
+    s.faults = 1u << SIM_SLOW;
+    struct sim_result slow = run(&s);
+    CHECK_INT(slow.compute_ns, even.compute_ns);
+    CHECK(communication(&slow) > communication(&even));
+    s.faults = 1u << SIM_DELAY;
+    CHECK(run(&s).step_ns > even.step_ns);
+    CHECK_INT(even.ended, 0);
+}
+
+static void faults_end_ranks(void) {
+    struct sim_setup s = setup(16, 1u << SIM_LOST);
+    for (s.seed = 1; s.seed <= 10; s.seed++) {
+        struct sim_result r = run(&s);
+        char name[64];
+        snprintf(name, sizeof name, "rank %u has been silent for 60.0 s", r.faults.lost);
+        CHECK(r.lost && !r.refused);
+        CHECK_INT(r.ended, 15);
+        CHECK_CONTAINS(r.ending, name);
+        CHECK_CONTAINS(r.ending, " of h.");
+        CHECK(r.ended_ns - r.fault_ns < 61 * (uint64_t)1000000000);
+    }
+    s.faults = 1u << SIM_DRIVE;
+    s.state_tier = TIER_NVME;
+    s.seed = 3;
+    struct sim_result r = run(&s);
+    CHECK(r.refused && !r.lost);
+    CHECK_INT(r.ended, 16);
+    CHECK_CONTAINS(r.ending, "virtual drive of rank ");
+}
+
+static void wrong_setups_are_refused(void) {
+    struct sim_setup s = setup(16, 1u << SIM_DRIVE);
+    struct sim_result result;
+    struct zero_error error;
+    error_clear(&error);
+    CHECK_INT(sim_run(&s, &result, &error), ZERO_E_ARGUMENT);
+    CHECK_CONTAINS(error.message, "there is no drive to fail");
+    s = setup(0, 0);
+    error_clear(&error);
+    CHECK_INT(sim_run(&s, &result, &error), ZERO_E_ARGUMENT);
+    CHECK_CONTAINS(error.message, "a mesh of 0 x 1 ranks");
+}
+
+static void a_thousand_ranks(void) {
+    struct sim_setup s = setup(1024, 0);
+    s.steps = 2;
+    struct sim_result full = run(&s);
+    s.mesh[AXIS_SHARD] = 8, s.mesh[AXIS_REPLICATE] = 128;
+    struct sim_result hybrid = run(&s);
+    CHECK(hybrid.planned_bytes[TIER_DEVICE] > full.planned_bytes[TIER_DEVICE]);
+    CHECK(hybrid.wait_ns[WAIT_GATHER] < full.wait_ns[WAIT_GATHER]); /* gathers stay inside nodes */
+}
+
+int main(void) {
+    struct zero_error error;
+    error_clear(&error);
+    CHECK_INT(sim_model_uniform(UNITS, 60000000, 2000, &model, &error), ZERO_OK);
+    the_seed_decides();
+    times_add_up();
+    collectives_take_what_links_need();
+    faults_cost_time();
+    faults_end_ranks();
+    wrong_setups_are_refused();
+    a_thousand_ranks();
+    sim_model_free(&model);
+    return check_end();
+}

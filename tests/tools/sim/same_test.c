@@ -1,0 +1,140 @@
+/* A run and its simulation emit the same operations: the executor's trace hash of engines that train on ranks of
+ * threads, against that of virtual ranks without data, over stages, tiers, types and accumulation; and plans of the same
+ * bytes. The simulation is made from what a plan-only engine plans, as `zero sim` makes it. */
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "engine/engine_internal.h"
+#include "tests/check.h"
+#include "tests/engine/ranks.h"
+#include "tests/engine/toy_trainer.h"
+#include "tools/sim/blueprint.h"
+
+enum { RANKS = 3 };
+
+struct variant {
+    const char *name, *tiers;
+    zero_dtype compute;
+    uint32_t stage, micro_steps, depth, threshold;
+    const char *mode;
+    int evaluate, skip_unit;
+};
+
+#define NVME_STATE "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}"
+#define NVME_PARAMS "\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}"
+
+static const struct variant variants[] = {
+    {"stage 0", NULL, ZERO_F32, 0, 1, 1, 0, "auto", 0, -1},
+    {"stage 0, narrow, accumulating", NULL, ZERO_BF16, 0, 3, 2, 10, "every", 0, -1},
+    {"stage 1", NULL, ZERO_F32, 1, 2, 1, 0, "last", 1, -1},
+    {"stage 1 on a drive", NVME_STATE, ZERO_F32, 1, 2, 1, 10, "auto", 0, -1},
+    {"stage 2", NULL, ZERO_F16, 2, 2, 0, 0, "auto", 0, 2},
+    {"stage 2 on the host", "\"offload_optimizer\": {\"device\": \"cpu\"}", ZERO_F32, 2, 1, 1, 60, "auto", 1,
+     -1},
+    {"stage 3", NULL, ZERO_F32, 3, 1, 1, 0, "auto", 0, -1},
+    {"stage 3, accumulating", NULL, ZERO_F32, 3, 3, 3, 10, "last", 1, 1},
+    {"stage 3, narrow", NULL, ZERO_BF16, 3, 2, 2, 0, "auto", 0, 3},
+    {"stage 3, state on a drive", NVME_STATE, ZERO_F32, 3, 1, 1, 0, "auto", 0, -1},
+    {"stage 3, state on a drive, narrow", NVME_STATE, ZERO_BF16, 3, 2, 2, 0, "auto", 1, 2},
+    {"stage 3, parameters on the host", "\"offload_param\": {\"device\": \"cpu\"}", ZERO_F32, 3, 1, 1, 0,
+     "auto", 0, -1},
+    {"stage 3, all on a drive", NVME_STATE ", " NVME_PARAMS, ZERO_F32, 3, 2, 1, 0, "auto", 1, -1},
+};
+
+static struct {
+    struct toy_setup toy;
+    uint64_t trace, planned[ZERO_TIERS];
+} real;
+
+static void train(zero_engine *engine, uint32_t rank, void *user) {
+    struct toy_result *out = calloc(1, sizeof *out);
+    if (CHECK(engine) && CHECK_INT(toy_train_rank(engine, &real.toy, out), ZERO_OK) && rank == 0) {
+        real.trace = executor_trace(engine->executor);
+        for (int t = 0; t < ZERO_TIERS; t++) real.planned[t] = out->plan.bytes[t];
+    } else if (rank == 0) {
+        fprintf(stderr, "%s\n", out->error);
+    }
+    free(out);
+}
+
+static zero_status declare(zero_engine *engine) {
+    static zero_slot slot;
+    zero_status status = ZERO_OK;
+    zero_unit *unit = NULL;
+    for (uint32_t i = 0; i < TOY_PARAMS && !status; i++) {
+        const struct toy_param *p = &toy_params[i];
+        if (!i || strcmp(p->unit, toy_params[i - 1].unit))
+            status = zero_engine_add_unit(engine, p->unit, &unit);
+        zero_param param = {.struct_size = sizeof param,
+                            .name = p->name,
+                            .dims = 2,
+                            .flags = p->flags,
+                            .shape = {p->rows, p->columns},
+                            .tied_to = p->tied_to,
+                            .slot = &slot};
+        if (!status) status = zero_unit_add_param(unit, &param);
+    }
+    return status;
+}
+
+static struct speeds speeds(void) {
+    struct speeds_link link = {1000000000, 1000000000, 100};
+    return (struct speeds){1000000000, 1000000000, 1000000000, 0,    link,
+                           link,       1000000000, 1000000000, 1000, 2};
+}
+
+static void simulate(const struct blueprint *b, const struct variant *v, struct sim_result *out) {
+    static const uint64_t flops[TOY_UNITS] = {100, 2000, 2000, 2000, 10, 100};
+    struct sim_model model = {0};
+    struct sim_setup setup = {0};
+    struct zero_error error;
+    error_clear(&error);
+    CHECK_INT(sim_model_of(b, flops, &model, &error), ZERO_OK);
+    CHECK_INT(sim_setup_of(b, &setup, &error), ZERO_OK);
+    setup.model = &model;
+    setup.steps = real.toy.steps;
+    setup.evaluate = v->evaluate;
+    setup.skip_unit = v->skip_unit;
+    setup.seed = 7;
+    setup.speeds = speeds();
+    if (!CHECK_INT(sim_run(&setup, out, &error), ZERO_OK)) fprintf(stderr, "%s\n", error.message);
+    sim_model_free(&model);
+}
+
+static void compare(const struct variant *v, const char *json) {
+    zero_runtime runtime = {.struct_size = sizeof runtime, .threads = 1, .plan_ranks = RANKS};
+    zero_engine *engine = zero_engine_init_with(json, &runtime);
+    struct sim_result result = {0};
+    if (!CHECK(engine) || !CHECK_INT(declare(engine), ZERO_OK) ||
+        !CHECK_INT(zero_engine_plan(engine, NULL), ZERO_OK)) {
+        fprintf(stderr, "%s: %s\n", v->name, zero_last_error());
+        return;
+    }
+    struct blueprint b = engine_blueprint(engine);
+    simulate(&b, v, &result);
+    int same = CHECK_STRING(result.error.message, "") && CHECK(result.operations == real.trace);
+    for (int t = 0; t < ZERO_TIERS; t++) same &= CHECK_INT(result.planned_bytes[t], real.planned[t]);
+    if (!same)
+        fprintf(stderr, "%s: a run %016" PRIx64 ", simulated %016" PRIx64 "\n", v->name, real.trace,
+                result.operations);
+    zero_engine_destroy(engine);
+}
+
+int main(void) {
+    char directory[512], tiers[1200], json[4096];
+    snprintf(directory, sizeof directory, "%s/same", getenv("TEST_TMPDIR") ? getenv("TEST_TMPDIR") : "/tmp");
+    for (uint32_t i = 0; i < sizeof variants / sizeof *variants; i++) {
+        const struct variant *v = &variants[i];
+        real.toy = toy_setup_default();
+        real.toy.ranks = RANKS, real.toy.stage = v->stage, real.toy.steps = 3;
+        real.toy.micro_steps = v->micro_steps, real.toy.depth = v->depth, real.toy.threshold = v->threshold;
+        real.toy.mode = v->mode, real.toy.compute = v->compute;
+        real.toy.evaluate = v->evaluate, real.toy.skip_unit = v->skip_unit;
+        snprintf(tiers, sizeof tiers, v->tiers ? v->tiers : "", directory, directory);
+        if (v->tiers) real.toy.tiers = tiers;
+        toy_config(&real.toy, json, sizeof json);
+        ranks_run(RANKS, json, train, NULL);
+        compare(v, json);
+    }
+    return check_end();
+}

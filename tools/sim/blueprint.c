@@ -1,0 +1,87 @@
+#include "tools/sim/blueprint.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+zero_status sim_model_of(const struct blueprint *b, const uint64_t *unit_flops, struct sim_model *out,
+                         struct zero_error *error) {
+    const struct model *from = b->model;
+    struct sim_model m = {.units = from->units, .params = from->params};
+    m.unit = calloc(m.units, sizeof *m.unit);
+    m.param = calloc(m.params, sizeof *m.param);
+    if (!m.unit || !m.param) {
+        sim_model_free(&m);
+        return error_set(error, ZERO_E_MEMORY, "no memory for a copy of the model");
+    }
+    for (uint32_t u = 0; u < m.units; u++) {
+        strcpy(m.unit[u].name, from->unit[u]->name);
+        m.unit[u].flops = unit_flops ? unit_flops[u] : 0;
+    }
+    for (uint32_t i = 0; i < m.params; i++) {
+        const struct model_param *p = &from->param[i];
+        bool tied = p->owner != i;
+        m.param[i] = (struct sim_param){.tied_to = tied ? from->param[p->owner].name : NULL,
+                                        .unit = p->unit,
+                                        .flags = p->flags,
+                                        .count = p->count};
+        strcpy(m.param[i].name, p->name);
+    }
+    *out = m;
+    return ZERO_OK;
+}
+
+static enum stage_index stage_of(const struct stage *stage) {
+    uint32_t index = 0;
+    while (stages[index] != stage) index++;
+    return (enum stage_index)index;
+}
+
+static struct optimizer_params params_of(const struct config_optimizer *c, double weight_decay) {
+    return (struct optimizer_params){.lr = c->lr,
+                                     .beta1 = c->betas[0],
+                                     .beta2 = c->betas[1],
+                                     .eps = c->eps,
+                                     .weight_decay = weight_decay,
+                                     .momentum = c->momentum,
+                                     .dampening = c->dampening,
+                                     .lr_decay = c->lr_decay,
+                                     .nesterov = c->nesterov,
+                                     .bias_correction = c->bias_correction};
+}
+
+zero_status sim_setup_of(const struct blueprint *b, struct sim_setup *out, struct zero_error *error) {
+    const struct config *c = b->config;
+    const struct policy *p = b->policy;
+    if (b->plan->shadow)
+        return error_set(error, ZERO_E_UNSUPPORTED, "nvme.shadow is not simulated: set it to false");
+    if (c->quantized_weights || c->quantized_gradients)
+        return error_set(
+            error, ZERO_E_UNSUPPORTED,
+            "zero_quantized_weights and zero_quantized_gradients are not simulated: set them to false");
+    *out = (struct sim_setup){
+        .stage = stage_of(p->stage),
+        .mesh = {p->mesh[AXIS_SHARD], p->mesh[AXIS_REPLICATE]},
+        .accumulation = p->accumulation,
+        .micro_steps = p->micro_steps,
+        .depth = p->depth,
+        .backward_depth = 1 + p->backward_depth,
+        .live_max = p->live_max,
+        .ahead_max = p->ahead_max,
+        .persistence_threshold = c->persistence_threshold,
+        .precision = b->precision,
+        .optimizer = b->optimizer,
+        .params = {params_of(&c->optimizer, c->optimizer.weight_decay), params_of(&c->optimizer, 0)},
+        .clip = c->gradient_clipping,
+        .state_tier = (enum tier_kind)c->optimizer_tier,
+        .param_tier = b->plan->param_tier,
+        .chunk_elements_max = b->plan->swap.chunk_elements,
+        .resident_bytes = b->plan->swap.resident_bytes,
+        .slots = b->plan->swap.slots,
+        .message_bytes = b->plan->row_bytes[MEMORY_MESSAGES],
+        .native_reduction = c->comm.reduction == CONFIG_REDUCTION_NATIVE,
+        .staging = b->plan->row_bytes[MEMORY_STAGING] > 0,
+        .skip_unit = -1,
+        .chaos_events = UINT64_MAX,
+        .timeout_ns = (uint64_t)(c->comm.timeout_s * 1e9)};
+    return ZERO_OK;
+}

@@ -1,0 +1,271 @@
+#include "tools/sim/case.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "tools/sim/numbers.h"
+#include "tools/sim/random.h"
+
+/* ---- drawing ---- */
+
+struct dice {
+    uint64_t seed, thrown;
+};
+
+static uint32_t pick(struct dice *d, uint32_t end) {
+    return (uint32_t)random_below(random_draw(d->seed, RANDOM_CASE, d->thrown++, 0), end);
+}
+
+/* To a parameter of an earlier unit; a unit uses each once. */
+static void maybe_tie(struct sim_case *c, struct dice *d, struct sim_param *p) {
+    uint32_t to = pick(d, c->model.params + 1);
+    struct sim_param *owner = &c->param[to];
+    if (to >= c->model.params || owner->unit == p->unit || owner->tied_to || pick(d, 2)) return;
+    for (uint32_t i = 0; i < c->model.params; i++)
+        if (c->param[i].unit == p->unit && c->param[i].tied_to == owner->name) return;
+    p->tied_to = owner->name;
+    p->count = owner->count;
+    p->flags = owner->flags;
+}
+
+static void make_model(struct sim_case *c, struct dice *d) {
+    c->model = (struct sim_model){c->unit, 1 + pick(d, CASE_UNITS_MAX), c->param, 0};
+    bool ties = pick(d, 2), frozen = pick(d, 3) == 0;
+    for (uint32_t u = 0; u < c->model.units; u++) {
+        snprintf(c->unit[u].name, sizeof c->unit[u].name, "u%" PRIu32, u);
+        c->unit[u].flops = 1 + pick(d, 100000);
+        for (uint32_t n = 1 + pick(d, 3); n > 0; n--) {
+            struct sim_param *p = &c->param[c->model.params];
+            *p = (struct sim_param){.unit = u, .count = 1 + pick(d, pick(d, 4) ? 60 : 700)};
+            snprintf(p->name, sizeof p->name, "p%" PRIu32, c->model.params);
+            if (pick(d, 3) == 0) p->flags |= ZERO_NO_DECAY;
+            if (frozen && pick(d, 4) == 0) p->flags |= ZERO_FROZEN;
+            if (ties) maybe_tie(c, d, p);
+            c->model.params++;
+        }
+    }
+}
+
+static struct speeds make_speeds(struct dice *d) {
+    struct speeds_link inside = {1000000 * (1 + pick(d, 9)), 1000000 * (1 + pick(d, 9)), pick(d, 50)};
+    struct speeds_link between = {100000 * (1 + pick(d, 9)), 100000 * (1 + pick(d, 9)), pick(d, 500)};
+    return (struct speeds){.flops_per_s = 1000000000,
+                           .device_bytes_per_s = 1000000 * (1 + pick(d, 99)),
+                           .host_bytes_per_s = 1000000 * (1 + pick(d, 9)),
+                           .bus_bytes_per_s = pick(d, 2) * 1000000,
+                           .inside = inside,
+                           .between = between,
+                           .drive_read_bytes_per_s = 100000 * (1 + pick(d, 9)),
+                           .drive_write_bytes_per_s = 100000 * (1 + pick(d, 9)),
+                           .drive_latency_ns = pick(d, 10000),
+                           .node_ranks = 1 + pick(d, 4)};
+}
+
+static void choose_mesh(struct sim_setup *s, struct dice *d) {
+    s->stage = (enum stage_index)pick(d, STAGES);
+    s->mesh[AXIS_SHARD] = 1 + pick(d, 5);
+    s->mesh[AXIS_REPLICATE] = s->stage == STAGE_HPZ ? 2 : pick(d, 3) ? 1 : 1 + pick(d, 3);
+    if (s->stage == STAGE_HPZ) s->mesh[AXIS_SHARD] = 2;
+}
+
+static void choose_tiers(struct sim_setup *s, struct dice *d) {
+    static const enum tier_kind tiers[] = {TIER_DEVICE, TIER_CPU, TIER_NVME};
+    s->state_tier = tiers[pick(d, 3)];
+    s->param_tier = tiers[pick(d, 3)];
+    s->chunk_elements_max = 16 * (1 + pick(d, 6));
+    s->chunk_align_bytes = ALIGN_BYTES;
+    s->slots = 1 + pick(d, 5);
+    s->resident_bytes = pick(d, 3) ? 0 : pick(d, 8000);
+}
+
+static void choose_faults(struct sim_setup *s, struct dice *d) {
+    bool drive = s->state_tier == TIER_NVME || s->param_tier == TIER_NVME;
+    s->faults = pick(d, 2) ? pick(d, 1u << SIM_FAULT_KINDS) : 0;
+    if (!drive) s->faults &= ~(1u << SIM_DRIVE);
+    if (pick(d, 2))
+        s->faults &= ~(1u << SIM_DRIVE | 1u << SIM_LOST); /* so that as many runs reach their end */
+}
+
+void case_make(uint64_t seed, struct sim_case *c) {
+    static const uint64_t thresholds[] = {0, 20, 1000}, chaos[] = {0, 2, 30, 3000};
+    struct dice d = {seed, 0};
+    *c = (struct sim_case){0};
+    make_model(c, &d);
+    struct sim_setup *s = &c->setup;
+    *s = (struct sim_setup){.model = &c->model,
+                            .accumulation = pick(&d, 2) ? ACCUMULATE_EVERY : ACCUMULATE_LAST,
+                            .micro_steps = 1 + pick(&d, 3),
+                            .depth = pick(&d, 4),
+                            .steps = 1 + pick(&d, 4),
+                            .persistence_threshold = thresholds[pick(&d, 3)],
+                            .optimizer = optimizer_find("adamw"),
+                            .clip = pick(&d, 3) ? 0.05 : 0,
+                            .staging = pick(&d, 2),
+                            .evaluate = pick(&d, 3) == 0,
+                            .skip_unit = pick(&d, 3) ? -1 : (int32_t)pick(&d, c->model.units),
+                            .seed = seed,
+                            .speeds = make_speeds(&d),
+                            .chaos_ns = chaos[pick(&d, 4)],
+                            .chaos_events = UINT64_MAX,
+                            .timeout_ns = 60000000000};
+    s->params[0] = s->params[1] = s->optimizer->defaults;
+    s->params[0].lr = s->params[1].lr = 0.02;
+    s->params[0].weight_decay = 0.1;
+    choose_mesh(s, &d);
+    choose_tiers(s, &d);
+    choose_faults(s, &d);
+    c->with_data = pick(&d, 2);
+}
+
+zero_status case_run(const struct sim_setup *setup, bool with_data, struct sim_result *out,
+                     struct zero_error *error) {
+    return (with_data ? numbers_run : sim_run)(setup, out, error);
+}
+
+/* ---- shortening ---- */
+
+enum { TRIES_MAX = 400 };
+
+static bool still_fails(struct sim_shortest *s, struct sim_setup try, struct sim_model model,
+                        bool with_data) {
+    struct sim_result result = {0};
+    struct zero_error error;
+    error_clear(&error);
+    try.model = &model;
+    if (s->tried++ >= TRIES_MAX || case_run(&try, with_data, &result, &error) || !result.status) return false;
+    s->model = model;
+    s->setup = try;
+    s->setup.model = &s->model;
+    s->result = result;
+    return true;
+}
+
+static struct sim_model first_units(const struct sim_model *of, uint32_t units) {
+    struct sim_model m = *of;
+    m.units = units;
+    while (m.params && m.param[m.params - 1].unit >= units) m.params--;
+    return m;
+}
+
+/* Each: false where there is nothing to take away. */
+static bool halve_shards(struct sim_setup *s, struct sim_model *m) {
+    return s->mesh[AXIS_SHARD] > 1 && (s->mesh[AXIS_SHARD] /= 2);
+}
+static bool drop_shard(struct sim_setup *s, struct sim_model *m) {
+    return s->mesh[AXIS_SHARD] > 1 && s->mesh[AXIS_SHARD]--;
+}
+static bool halve_copies(struct sim_setup *s, struct sim_model *m) {
+    return s->mesh[AXIS_REPLICATE] > 1 && (s->mesh[AXIS_REPLICATE] /= 2);
+}
+static bool halve_units(struct sim_setup *s, struct sim_model *m) {
+    bool more = m->units > 1;
+    if (more) *m = first_units(m, m->units / 2);
+    return more;
+}
+static bool drop_unit(struct sim_setup *s, struct sim_model *m) {
+    bool more = m->units > 1;
+    if (more) *m = first_units(m, m->units - 1);
+    return more;
+}
+static bool halve_steps(struct sim_setup *s, struct sim_model *m) { return s->steps > 1 && (s->steps /= 2); }
+static bool drop_step(struct sim_setup *s, struct sim_model *m) { return s->steps > 1 && s->steps--; }
+static bool drop_micro_step(struct sim_setup *s, struct sim_model *m) {
+    return s->micro_steps > 1 && s->micro_steps--;
+}
+static bool drop_fault(struct sim_setup *s, struct sim_model *m) {
+    return s->faults && (s->faults &= s->faults - 1, true);
+}
+static bool drop_last_fault(struct sim_setup *s, struct sim_model *m) {
+    uint32_t before = s->faults;
+    for (uint32_t f = SIM_FAULT_KINDS; f-- > 0 && s->faults == before;) s->faults &= ~(1u << f);
+    return s->faults != before;
+}
+static bool skip_nothing(struct sim_setup *s, struct sim_model *m) {
+    return s->skip_unit >= 0 && (s->skip_unit = -1, true);
+}
+static bool drop_evaluation(struct sim_setup *s, struct sim_model *m) {
+    return s->evaluate && (s->evaluate = false, true);
+}
+static bool drop_depth(struct sim_setup *s, struct sim_model *m) { return s->depth && (s->depth = 0, true); }
+static bool drop_chaos(struct sim_setup *s, struct sim_model *m) {
+    return s->chaos_ns && (s->chaos_ns = 0, true);
+}
+
+static bool (*const takes_away[])(struct sim_setup *setup, struct sim_model *model) = {
+    halve_shards,    drop_shard, halve_copies,    halve_units,  drop_unit,       halve_steps, drop_step,
+    drop_micro_step, drop_fault, drop_last_fault, skip_nothing, drop_evaluation, drop_depth,  drop_chaos};
+
+/* As little chance as is needed: from the event on from which all may be even. */
+static void shorten_chaos(struct sim_shortest *s, bool with_data) {
+    uint64_t least = 0, most = s->result.events;
+    while (least < most && s->tried < TRIES_MAX) {
+        struct sim_setup try = s->setup;
+        try.chaos_events = least + (most - least) / 2;
+        if (still_fails(s, try, s->model, with_data))
+            most = try.chaos_events;
+        else
+            least = try.chaos_events + 1;
+    }
+}
+
+void case_shorten(const struct sim_setup *failing, bool with_data, struct sim_shortest *out) {
+    *out = (struct sim_shortest){0};
+    if (!still_fails(out, *failing, *failing->model, with_data)) return;
+    for (bool shorter = true; shorter;) {
+        shorter = false;
+        for (size_t i = 0; i < sizeof takes_away / sizeof *takes_away; i++) {
+            struct sim_setup try = out->setup;
+            struct sim_model model = out->model;
+            while (takes_away[i](&try, &model) && still_fails(out, try, model, with_data)) shorter = true;
+        }
+    }
+    shorten_chaos(out, with_data);
+}
+
+/* ---- telling ---- */
+
+void case_print(const struct sim_setup *s, bool with_data, FILE *out) {
+    static const char *const tiers[TIERS] = {"device", "cpu", "nvme"};
+    fprintf(out,
+            "%s on %" PRIu32 " x %" PRIu32 " ranks, %" PRIu32 " units, %" PRIu32 " steps of %" PRIu32
+            " micro-steps, reduced %s, depth %" PRIu32 ", state on %s, parameters on %s, %" PRIu32 " slots",
+            stages[s->stage]->name, s->mesh[AXIS_SHARD], s->mesh[AXIS_REPLICATE], s->model->units, s->steps,
+            s->micro_steps, s->accumulation == ACCUMULATE_LAST ? "last" : "every", s->depth,
+            tiers[s->state_tier], tiers[s->param_tier], s->slots);
+    if (s->skip_unit >= 0) fprintf(out, ", unit %" PRId32 " left out", s->skip_unit);
+    fprintf(out, "%s%s", s->evaluate ? ", evaluations" : "", with_data ? ", with data" : "");
+    for (uint32_t f = 0; f < SIM_FAULT_KINDS; f++)
+        if (s->faults >> f & 1) fprintf(out, ", %s", sim_fault_word((enum sim_fault)f));
+    if (s->chaos_ns) fprintf(out, ", times of at most %" PRIu64 " ns", s->chaos_ns);
+    if (s->chaos_events != UINT64_MAX) fprintf(out, ", by chance for %" PRIu64 " events", s->chaos_events);
+    fputc('\n', out);
+}
+
+static void tell(const struct sim_case *c, const struct zero_error *error, FILE *out) {
+    struct sim_shortest shortest;
+    fprintf(out, "seed %" PRIu64 " FAILED: %s\n  in ", c->setup.seed, error->message);
+    case_print(&c->setup, c->with_data, out);
+    case_shorten(&c->setup, c->with_data, &shortest);
+    if (!shortest.result.status) return;
+    fputs("  shortest: ", out);
+    case_print(&shortest.setup, c->with_data, out);
+    fprintf(out, "  there: %s\n  again: zero sim --check 1 --seed %" PRIu64 "\n",
+            shortest.result.error.message, c->setup.seed);
+}
+
+uint64_t case_check(uint64_t first, uint64_t count, const struct sim_sabotage *sabotage, FILE *out) {
+    uint64_t failed = 0;
+    for (uint64_t seed = first; seed < first + count; seed++) {
+        struct sim_case c;
+        struct sim_result result = {0};
+        struct zero_error error;
+        error_clear(&error);
+        case_make(seed, &c);
+        c.setup.sabotage = sabotage;
+        if (!case_run(&c.setup, c.with_data, &result, &error)) error = result.error;
+        if (!error.code) continue;
+        failed++;
+        tell(&c, &error, out);
+    }
+    return failed;
+}

@@ -1,0 +1,189 @@
+/* The numbers, where there is a host that computes: filling, computing, collecting. Without one, filling only says which
+ * chunks the drive has. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/sim/run.h"
+
+static struct buffer_ref ref_of(enum buffer_kind kind, uint32_t region) {
+    return (struct buffer_ref){(uint16_t)kind, (uint16_t)region};
+}
+
+static uint64_t min64(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+static uint64_t shard_elements(const struct rank *r, uint32_t region) {
+    return r->run->model.region[region].padded / placement_parts(r->region[region].state, r->policy.mesh);
+}
+
+static uint64_t shard_first(const struct rank *r, uint32_t region) {
+    return placement_part(r->region[region].state, r->policy.mesh, r->index) * shard_elements(r, region);
+}
+
+/* A run of this rank's shard of the parameters, from element `first` of the shard: where it is now, and how far. */
+static float *shard_run(struct rank *r, uint32_t region, uint64_t first, uint64_t *count) {
+    const struct swap *swap = &r->run->plan.swap;
+    float *full = executor_address(r->executor, ref_of(BUFFER_PARAM_FULL, region)), *shard;
+    *count = shard_elements(r, region) - first;
+    if (full) return full + shard_first(r, region) + first;
+    shard = executor_address(r->executor, ref_of(BUFFER_PARAM_SHARD, region));
+    if (shard) return shard + first;
+    uint32_t index = (uint32_t)(first / swap->chunk_elements);
+    struct chunk c = swap_chunk(swap, region, index);
+    uint8_t *slot;
+    *count = c.count;
+    if (executor_chunk(r->executor, region, index, &slot)) {
+        run_violated(r->run, r->index, executor_error(r->executor)->code, "%s",
+                     executor_error(r->executor)->message);
+        return NULL;
+    }
+    return (float *)(void *)(slot + swap->slot_param);
+}
+
+/* ---- fill ---- */
+
+/* Elements [first, first + count) of the region. */
+static void fill_run(const struct rank *r, uint32_t region, uint64_t first, uint64_t count, float *out) {
+    const struct sim_host *host = r->run->setup->host;
+    memset(out, 0, count * sizeof *out);
+    for (uint32_t k = 0; k < r->run->model.region[region].params; k++) {
+        const struct model_param *p = &r->run->model.param[r->run->model.region[region].param[k]];
+        uint64_t begin = p->offset > first ? p->offset : first,
+                 end = min64(p->offset + p->count, first + count);
+        if (begin < end)
+            host->fill(host->user, p->name, begin - p->offset, end - begin, out + (begin - first));
+    }
+}
+
+static void fill_region(struct rank *r, uint32_t region) {
+    uint64_t all = shard_elements(r, region);
+    for (uint64_t at = 0, count; at < all; at += count) {
+        float *out = shard_run(r, region, at, &count);
+        if (!out) return;
+        fill_run(r, region, shard_first(r, region) + at, count, out);
+        if (r->run->plan.swap.region[region].params) executor_chunk_written(r->executor);
+    }
+    uint64_t resident = swap_resident_elements(&r->run->plan.swap, region);
+    for (uint32_t k = 0; k < r->run->state_count && !r->region[region].frozen; k++)
+        memset(executor_state(r->executor, region, k), 0, resident * sizeof(float));
+}
+
+/* Parameters on the drive are there, and so are masters; moments that were never stored are zero, and not read. */
+static void store_chunks(struct rank *r, uint32_t region) {
+    const struct swap *swap = &r->run->plan.swap;
+    bool masters = precision_keeps_masters(&r->run->setup->precision) && !r->region[region].frozen;
+    for (uint32_t i = 0; i < swap->region[region].chunks; i++) {
+        struct chunk c = swap_chunk(swap, region, i);
+        uint8_t *slot;
+        if (!c.params && !(c.state && masters)) continue;
+        if (executor_chunk(r->executor, region, i, &slot)) return; /* the next poll says so */
+        executor_chunk_written(r->executor);
+    }
+}
+
+void data_fill(struct rank *r) {
+    for (uint32_t i = 0; i < r->run->model.regions; i++)
+        (r->run->setup->host ? fill_region : store_chunks)(r, i);
+}
+
+/* ---- computing ---- */
+
+/* The parameters of the use, one after another: at its start kept, at its end compared. */
+static bool look(struct rank *r, bool keep) {
+    const struct use *use = policy_use(&r->policy, r->position);
+    uint8_t *at = r->before;
+    bool same = true;
+    for (uint8_t i = 0; i < use->count; i++) {
+        uint64_t bytes = r->run->model.region[use->region[i]].padded * sizeof(float);
+        float *params = executor_address(r->executor, ref_of(BUFFER_PARAM_FULL, use->region[i]));
+        same &= keep || memcmp(at, params, bytes) == 0;
+        if (keep) memcpy(at, params, bytes);
+        at += bytes;
+    }
+    return same;
+}
+
+void data_begin(struct rank *r) {
+    const struct use *use = policy_use(&r->policy, r->position);
+    look(r, true);
+    for (uint8_t i = 0; i < use->count; i++)
+        if (r->fresh[i])
+            memset(executor_address(r->executor, ref_of(BUFFER_GRAD_FULL, use->region[i])), 0,
+                   r->run->model.region[use->region[i]].padded * sizeof(float));
+}
+
+void data_compute(struct rank *r) {
+    const struct sim_host *host = r->run->setup->host;
+    const struct model *m = &r->run->model;
+    uint32_t unit = rank_unit_at(r, r->position);
+    bool backward = policy_backward(&r->policy, r->position);
+    if (!look(r, false))
+        run_violated(r->run, r->index, ZERO_E_INTERNAL,
+                     "parameters of \"%s\" changed while the host computed with them", m->unit[unit]->name);
+    float **arrays = calloc(2 * m->params, sizeof *arrays);
+    struct sim_arrays a = {arrays, arrays + m->params};
+    for (uint32_t i = 0; i < m->params && arrays; i++) {
+        const struct model_param *p = &m->param[i];
+        if (p->unit != unit) continue;
+        a.param[i] = (float *)executor_address(r->executor, ref_of(BUFFER_PARAM_FULL, p->region)) + p->offset;
+        if (backward && !r->region[p->region].frozen)
+            a.grad[i] =
+                (float *)executor_address(r->executor, ref_of(BUFFER_GRAD_FULL, p->region)) + p->offset;
+    }
+    if (arrays)
+        host->compute(host->user, r->index, unit, backward, &a);
+    else
+        run_violated(r->run, r->index, ZERO_E_MEMORY, "no memory for a list of addresses");
+    free(arrays);
+}
+
+/* ---- collecting ---- */
+
+/* Of one parameter: what this rank holds of it, from element `first` of the region. All copies must be alike. */
+static void collect_run(struct rank *r, const struct model_param *p, uint64_t first, uint64_t count,
+                        const float *at, bool *seen) {
+    float *out = r->run->setup->host->weights[p - r->run->model.param];
+    for (uint64_t i = 0; i < count; i++) {
+        if (first + i < p->offset || first + i >= p->offset + p->count) continue;
+        uint64_t e = first + i - p->offset;
+        if (seen[e] && memcmp(&out[e], &at[i], sizeof *at))
+            run_violated(r->run, r->index, ZERO_E_DIVERGED,
+                         "element %llu of \"%s\" is not what another rank holds", (unsigned long long)e,
+                         p->name);
+        out[e] = at[i];
+        seen[e] = true;
+    }
+}
+
+/* Of a whole copy all of it is looked at. */
+static void collect_rank(struct rank *r, const struct model_param *p, bool *seen) {
+    float *full = executor_address(r->executor, ref_of(BUFFER_PARAM_FULL, p->region));
+    if (full) {
+        collect_run(r, p, 0, r->run->model.region[p->region].padded, full, seen);
+        return;
+    }
+    uint64_t all = shard_elements(r, p->region), first = shard_first(r, p->region);
+    for (uint64_t at = 0, count; at < all; at += count) {
+        const float *found = shard_run(r, p->region, at, &count);
+        if (!found) return;
+        collect_run(r, p, first + at, count, found, seen);
+    }
+}
+
+static void collect_param(struct run *run, const struct model_param *p) {
+    bool *seen = calloc(p->count, sizeof *seen);
+    if (!seen) run_violated(run, 0, ZERO_E_MEMORY, "no memory to collect \"%s\"", p->name);
+    for (uint32_t k = 0; k < run->ranks && seen; k++) collect_rank(&run->rank[k], p, seen);
+    for (uint64_t e = 0; e < p->count && seen; e++)
+        if (!seen[e]) {
+            run_violated(run, 0, ZERO_E_INTERNAL, "no rank holds element %llu of \"%s\"",
+                         (unsigned long long)e, p->name);
+            break;
+        }
+    free(seen);
+}
+
+void data_collect(struct run *run) {
+    for (uint32_t k = 0; k < run->ranks; k++) drive_set_immediate(run->rank[k].drive, true);
+    for (uint32_t i = 0; i < run->model.params; i++)
+        if (run->model.param[i].owner == i) collect_param(run, &run->model.param[i]);
+}

@@ -1,0 +1,38 @@
+/* The virtual device: work takes as long as its bytes take in the memories that they are in. */
+#include "tools/sim/run.h"
+
+static bool on_host(const struct rank *rank, const void *data) {
+    const uint8_t *extent = rank->executor->o.memory[TIER_CPU], *at = data;
+    return extent && at >= extent && at < extent + rank->run->plan.tier_bytes[TIER_CPU];
+}
+
+/* The host's memory and the way to it work at the same time. */
+static uint64_t work_ns(const struct rank *rank, const struct device_work *w) {
+    const struct speeds *s = &rank->run->setup->speeds;
+    uint64_t host = 0, device = 0;
+    for (int i = 0; i < w->reads; i++)
+        *(on_host(rank, w->read[i].data) ? &host : &device) += w->read[i].bytes;
+    for (int i = 0; i < w->writes; i++)
+        *(on_host(rank, w->write[i].data) ? &host : &device) += w->write[i].bytes;
+    if (!host) return speeds_ns(device, s->device_bytes_per_s);
+    uint64_t memory_ns = speeds_ns(s->bus_bytes_per_s ? host : host + device, s->host_bytes_per_s);
+    uint64_t bus_ns = s->bus_bytes_per_s ? speeds_ns(device, s->bus_bytes_per_s) : 0;
+    return memory_ns > bus_ns ? memory_ns : bus_ns;
+}
+
+static uint64_t done_at_ns(void *user, const struct device_work *work) {
+    struct rank *rank = user;
+    struct run *run = rank->run;
+    uint64_t which = rank->paced++;
+    uint64_t ns =
+        run->setup->chaos_ns ? run_chaos_ns(run, RANDOM_DEVICE, rank->index, which) : work_ns(rank, work);
+    clock_add(&run->clock, run->clock.now_ns + ns, EVENT_WAKE, rank->index);
+    return run->clock.now_ns + ns;
+}
+
+zero_status device_attach(struct rank *rank, struct zero_error *error) {
+    rank->pace =
+        (struct device_pace){.user = rank, .now_ns = &rank->run->clock.now_ns, .done_at_ns = done_at_ns};
+    struct device_options options = {.pace = &rank->pace, .without_data = !rank->run->setup->host};
+    return device_table[DEVICE_SIM]->open(&options, &rank->device, error);
+}

@@ -1,0 +1,52 @@
+/* What goes wrong, and to whom: drawn from the seed. Plain data. */
+#ifndef ZERO_TOOLS_SIM_FAULTS_H
+#define ZERO_TOOLS_SIM_FAULTS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/base/error.h"
+
+#define FAULT_KINDS(X)                                                                                       \
+    X(STRAGGLER, "straggler", "a rank computes at a half to a fifth of the others' speed")                   \
+    X(LOST, "lost", "a rank stops, in the middle of a step")                                                 \
+    X(SLOW, "slow", "a rank's link has a half to a tenth of the others' speed")                              \
+    X(DELAY, "delay", "one in eight completions comes up to twice as late")                                  \
+    X(REORDER, "reorder", "completions come in another order on each rank")                                  \
+    X(DRIVE, "drive", "a drive refuses a request")
+
+enum sim_fault {
+#define FAULT_ENUM(name, word, text) SIM_##name,
+    FAULT_KINDS(FAULT_ENUM)
+#undef FAULT_ENUM
+        SIM_FAULT_KINDS
+};
+
+struct sim_faults {
+    uint32_t mask;                            /* bit f: enum sim_fault f happens */
+    uint32_t straggler, lost, slow, drive;    /* ranks */
+    uint32_t straggler_percent, slow_percent; /* of the time that others take */
+    uint32_t lost_step, lost_position;        /* where the lost rank's host is */
+    uint32_t drive_request;                   /* this one of the rank's fails */
+};
+
+static inline bool sim_fault_on(const struct sim_faults *faults, enum sim_fault fault) {
+    return faults->mask >> fault & 1;
+}
+
+/* After it, ranks end with errors. */
+static inline bool sim_faults_end(const struct sim_faults *faults) {
+    return sim_fault_on(faults, SIM_LOST) || sim_fault_on(faults, SIM_DRIVE);
+}
+
+const char *sim_fault_word(enum sim_fault fault); /* "straggler" */
+const char *sim_fault_text(enum sim_fault fault);
+
+/* "straggler,lost" -> a mask. */
+zero_status sim_faults_parse(const char *words, uint32_t *out_mask, struct zero_error *error);
+
+/* `positions`: of a pass. */
+struct sim_faults sim_faults_draw(uint32_t mask, uint64_t seed, uint32_t ranks, uint32_t steps,
+                                  uint32_t positions);
+
+#endif

@@ -1,0 +1,265 @@
+/* What a virtual rank's host does: the training loop of engine/train.c and engine/step.c, one thing at a time, each when
+ * the executor lets it. */
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "tools/sim/run.h"
+
+static const struct use *current_use(const struct rank *r) { return policy_use(&r->policy, r->position); }
+
+uint32_t rank_unit_at(const struct rank *r, uint32_t position) {
+    return position < r->policy.uses ? position : 2 * r->policy.uses - 1 - position;
+}
+
+static bool skips(const struct rank *r) {
+    return !r->evaluating && r->micro == 0 &&
+           (int32_t)rank_unit_at(r, r->position) == r->run->setup->skip_unit;
+}
+
+/* ---- the host is busy ---- */
+
+static void be_busy(struct rank *r, uint64_t ns) {
+    r->busy = true;
+    clock_add(&r->run->clock, r->run->clock.now_ns + ns, EVENT_HOST, r->index);
+}
+
+static uint64_t compute_ns(const struct rank *r) {
+    const struct run *run = r->run;
+    if (run->setup->chaos_ns) return run_chaos_ns(run, RANDOM_HOST, r->index, r->turns);
+    uint64_t flops = run->setup->model->unit[rank_unit_at(r, r->position)].flops
+                     << policy_backward(&r->policy, r->position);
+    uint64_t ns = speeds_ns(flops, run->setup->speeds.flops_per_s);
+    bool late = sim_fault_on(&run->faults, SIM_STRAGGLER) && r->index == run->faults.straggler;
+    return late ? ns * run->faults.straggler_percent / 100 : ns;
+}
+
+/* In chaos the host takes its time between any two things that it does. */
+static bool dawdles(struct rank *r) {
+    const struct run *run = r->run;
+    uint64_t turn = r->turns++;
+    if (!run->setup->chaos_ns || !clock_chaotic(&run->clock) || turn % 2) return false;
+    be_busy(r, run_chaos_ns(run, RANDOM_HOST, r->index, turn));
+    return true;
+}
+
+/* ---- passes and uses ---- */
+
+/* Training passes and, if asked for, an evaluation after each of them and after each step. */
+static void end_pass(struct rank *r) {
+    const struct sim_setup *s = r->run->setup;
+    bool evaluated = r->evaluating;
+    r->micro += !evaluated;
+    r->evaluating = s->evaluate && !evaluated;
+    if (r->evaluating)
+        r->next = NEXT_PASS;
+    else if (r->step == s->steps)
+        r->next = NEXT_FLUSH;
+    else
+        r->next = r->micro < s->micro_steps ? NEXT_PASS : NEXT_AGREE;
+}
+
+/* To the first position from `position` on that is not left out. */
+static void go_to(struct rank *r, uint32_t position) {
+    r->position = position;
+    while (r->position < r->policy.positions && skips(r)) r->position++;
+    r->next = NEXT_BEGIN;
+    if (r->position == r->policy.positions) end_pass(r);
+}
+
+static void begin_pass(struct rank *r) {
+    const struct sim_setup *s = r->run->setup;
+    if (s->host && !r->evaluating) s->host->pass(s->host->user, r->index, r->step, r->micro);
+    executor_pass(r->executor, r->evaluating, r->micro + !r->evaluating == s->micro_steps);
+    go_to(r, 0);
+}
+
+/* The lost rank's host does nothing any more, and neither does its executor. */
+static bool gets_lost(struct rank *r) {
+    struct run *run = r->run;
+    const struct sim_faults *f = &run->faults;
+    bool here = r->index == f->lost && r->step == f->lost_step && r->position >= f->lost_position;
+    if (!sim_fault_on(f, SIM_LOST) || !here) return false;
+    r->lost = true;
+    run->live--;
+    run->faulted[SIM_LOST] = true;
+    run->fault_ns = run->clock.now_ns;
+    clock_add(&run->clock, run->clock.now_ns + run->setup->timeout_ns, EVENT_DEADLINE, r->index);
+    return true;
+}
+
+static void begin_use(struct rank *r) {
+    for (uint8_t i = 0; i < current_use(r)->count; i++) {
+        const struct region *region = &r->region[current_use(r)->region[i]];
+        r->fresh[i] = r->position >= r->policy.uses && !region->frozen && !region->partial;
+    }
+    executor_begin(r->executor, r->position);
+    r->next = NEXT_COMPUTE;
+}
+
+/* The unit's parameters must be there for as long as the host computes with them. */
+static bool has_parameters(const struct rank *r) {
+    for (uint8_t i = 0; i < current_use(r)->count; i++) {
+        struct buffer_ref ref = {BUFFER_PARAM_FULL, current_use(r)->region[i]};
+        if (executor_address(r->executor, ref)) continue;
+        run_violated(r->run, r->index, ZERO_E_INTERNAL,
+                     "%s of \"%s\" computes, and the parameters of \"%s\" were released",
+                     r->position < r->policy.uses ? "the forward" : "the backward",
+                     r->run->setup->model->unit[rank_unit_at(r, r->position)].name,
+                     run_unit_name(r->run, ref.region));
+        return false;
+    }
+    return true;
+}
+
+static void start_compute(struct rank *r) {
+    r->next = NEXT_END;
+    if (!has_parameters(r)) return;
+    if (r->run->setup->host) data_begin(r);
+    uint64_t ns = compute_ns(r);
+    r->compute_ns += ns;
+    be_busy(r, ns);
+}
+
+static void end_use(struct rank *r) {
+    if (!has_parameters(r)) return;
+    if (r->run->setup->host) data_compute(r);
+    executor_end(r->executor);
+    go_to(r, r->position + 1);
+}
+
+/* ---- the step ---- */
+
+/* As engine/step.c makes it of the gradients' norm; without data nobody asks. */
+static double gradient_scale(const struct rank *r) {
+    const struct sim_setup *s = r->run->setup;
+    double sum = 0, mean = 1.0 / ((double)r->run->ranks * s->micro_steps);
+    const struct agreement *all = executor_agreements(r->executor);
+    bool both = r->policy.stage->grad_step.axis[AXIS_REPLICATE] == SHARD;
+    uint32_t row = r->index / r->policy.mesh[AXIS_SHARD];
+    for (uint32_t k = 0; k < r->run->ranks && s->host; k++)
+        if (both || k / r->policy.mesh[AXIS_SHARD] == row) sum += all[k].norm_squared;
+    double norm = sqrt(sum) * mean;
+    bool clips = s->clip > 0 && s->clip / (norm + 1e-6) < 1;
+    return clips ? mean * (s->clip / (norm + 1e-6)) : mean;
+}
+
+static void apply(struct rank *r) {
+    const struct sim_setup *s = r->run->setup;
+    struct optimizer_scalars scalars[2];
+    same_agreement(r);
+    r->applied++;
+    for (int g = 0; g < 2; g++) optimizer_prepare(s->optimizer, &s->params[g], r->applied, &scalars[g]);
+    executor_apply(r->executor, false, (float)gradient_scale(r), scalars, 2, r->applied);
+    r->micro = 0;
+    r->step++;
+    r->evaluating = s->evaluate;
+    r->next = r->step < s->steps || r->evaluating ? NEXT_PASS : NEXT_FLUSH;
+}
+
+/* What is written at rest is brought up to date, as after zero_engine_fill. */
+static void fill(struct rank *r) {
+    drive_set_immediate(r->drive, true);
+    data_fill(r);
+    executor_written(r->executor);
+    executor_flush(r->executor);
+    drive_set_immediate(r->drive, false);
+    r->next = NEXT_PASS;
+}
+
+/* One thing that the host can do now, if any. */
+static bool advance(struct rank *r) {
+    struct executor *e = r->executor;
+    if (!executor_has_room(e)) return false;
+    switch (r->next) {
+    case NEXT_FILL:
+        fill(r);
+        return true;
+    case NEXT_PASS:
+        if (dawdles(r)) return false;
+        begin_pass(r);
+        return true;
+    case NEXT_BEGIN:
+        if (dawdles(r) || gets_lost(r)) return false;
+        begin_use(r);
+        return true;
+    case NEXT_COMPUTE:
+        if (!executor_computing(e)) return false;
+        start_compute(r);
+        return false;
+    case NEXT_END:
+        end_use(r);
+        return true;
+    case NEXT_AGREE:
+        if (dawdles(r)) return false;
+        executor_agree(e, &(struct agreement){0}, &r->agreed);
+        r->next = NEXT_APPLY;
+        return true;
+    case NEXT_APPLY:
+        if (!executor_reached(e, r->agreed)) return false;
+        apply(r);
+        return true;
+    case NEXT_FLUSH:
+        executor_flush(e);
+        r->next = NEXT_DONE;
+        return true;
+    case NEXT_DONE:
+        return false;
+    }
+    return false;
+}
+
+/* ---- going on ---- */
+
+static void end_rank(struct rank *r) {
+    r->ended = true;
+    r->ended_ns = r->run->clock.now_ns;
+    r->run->live--;
+}
+
+/* As engine_fail: what others did not tell of, they are told. They hear of it when they look next. */
+static void fail(struct rank *r) {
+    struct run *run = r->run;
+    r->error = *executor_error(r->executor);
+    end_rank(r);
+    if (r->error.code != ZERO_E_PEER) comm_fail(r->comm, &r->error);
+    for (uint32_t k = 0; k < run->ranks && !run->failing; k++)
+        clock_add(&run->clock, run->clock.now_ns, EVENT_WAKE, k);
+    run->failing = true;
+    bool broke = r->error.code == ZERO_E_INTERNAL || r->error.code == ZERO_E_DIVERGED;
+    char name[32];
+    size_t length =
+        (size_t)snprintf(name, sizeof name, "rank %" PRIu32 ": ", r->index); /* it is said anyway */
+    const char *said = r->error.message;
+    if (strncmp(said, name, length) == 0) said += length;
+    if (broke || !sim_faults_end(&run->faults)) run_violated(run, r->index, r->error.code, "%s", said);
+}
+
+static void stop_waiting(struct rank *r) {
+    if (r->waiting) r->wait_ns[r->wait] += r->run->clock.now_ns - r->waits_since;
+    r->waiting = false;
+}
+
+static void start_waiting(struct rank *r) {
+    if (r->busy || r->ended || r->lost || r->next == NEXT_DONE) return;
+    r->waiting = true;
+    r->wait = rank_blame(r);
+    r->waits_since = r->run->clock.now_ns;
+}
+
+void rank_go(struct rank *r) {
+    const struct sim_sabotage *sabotage = r->run->setup->sabotage;
+    bool moved = true;
+    if (r->ended || r->lost) return;
+    stop_waiting(r);
+    while (moved && !r->lost && !r->run->violation.code) {
+        if (executor_poll(r->executor, &moved)) {
+            fail(r);
+            return;
+        }
+        if (!r->busy && !r->run->violation.code) moved |= advance(r);
+        if (sabotage && sabotage->polled) sabotage->polled(sabotage->user, r->index, r->executor);
+    }
+    if (r->next == NEXT_DONE && executor_idle(r->executor) && !r->ended) end_rank(r);
+    start_waiting(r);
+}

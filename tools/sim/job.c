@@ -1,0 +1,232 @@
+#include "tools/sim/job.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/config/config.h"
+#include "tools/plan/edit.h"
+#include "tools/sim/blueprint.h"
+
+/* ---- what is asked for ---- */
+
+static zero_status find_machine(const struct job_choice *c, struct machine *out, struct zero_error *error) {
+    struct hardware *h = malloc(sizeof *h);
+    if (!h) return error_set(error, ZERO_E_MEMORY, "no memory for descriptions of hardware");
+    struct hardware_choice choice = {c->gpu ? c->gpu : "h100-80g", c->link, c->net, c->nvme};
+    zero_status status = hardware_open(h, error);
+    if (!status && c->hardware) status = hardware_read(h, c->hardware, error);
+    if (!status) status = hardware_choose(h, &choice, out, error);
+    free(h);
+    return status;
+}
+
+static zero_status find_model(const struct job_choice *c, struct config *config, struct job *job,
+                              struct zero_error *error) {
+    const struct shapes *named = c->model ? shapes_find(c->model) : NULL;
+    struct zero_error why;
+    error_clear(&why);
+    if (c->units && c->model)
+        return error_set(error, ZERO_E_ARGUMENT, "--units and --model are two models: give one of them");
+    job->units = (uint32_t)c->units;
+    job->params = c->params ? c->params : c->units * 200000000;
+    job->tokens = job->micro_batch * (c->seq ? c->seq : 2048);
+    if (c->units) return ZERO_OK;
+    if (!named && c->model && config_read_model(config, c->model, &why))
+        return error_set(error, ZERO_E_CONFIG, "--model: no model has the name \"%s\", and as a file: %s",
+                         c->model, why.message);
+    if (!named && !config->model.given)
+        return error_set(
+            error, ZERO_E_CONFIG,
+            "no model: give --units N --params N, --model NAME, or a configuration with a model block");
+    job->shapes = named ? *named : shapes_of(&config->model);
+    if (c->seq) job->shapes.context = c->seq;
+    return ZERO_OK;
+}
+
+static char *read_file(const char *path) {
+    FILE *file = fopen(path, "rb");
+    char *text = NULL;
+    size_t room = 0;
+    ssize_t length = file ? getdelim(&text, &room, 0, file) : -1;
+    if (file) fclose(file);
+    if (length >= 0) return text;
+    free(text);
+    return NULL;
+}
+
+/* Every rank has the configuration's micro-batch, or 1: so the work grows with the ranks. */
+static zero_status take_config(const struct job_choice *c, struct config *config, struct job *job,
+                               struct zero_error *error) {
+    zero_status status = config_read(c->config, config, error);
+    if (status) return status;
+    job->micro_batch = c->micro_batch ? c->micro_batch : config->micro_batch ? config->micro_batch : 1;
+    char *given = read_file(c->config);
+    if (given) job->config = edit_batch(given, job->micro_batch, 0);
+    free(given);
+    return job->config ? ZERO_OK : error_set(error, ZERO_E_MEMORY, "no memory for the configuration");
+}
+
+zero_status job_open(const struct job_choice *c, struct job *out, struct zero_error *error) {
+    struct config config = {0};
+    *out = (struct job){0};
+    zero_status status = find_machine(c, &out->machine, error);
+    if (!status) status = take_config(c, &config, out, error);
+    if (!status) status = find_model(c, &config, out, error);
+    config_free(&config);
+    if (status) job_close(out);
+    return status;
+}
+
+void job_close(struct job *job) {
+    free(job->config);
+    job->config = NULL;
+}
+
+/* ---- on so many ranks ---- */
+
+static uint64_t whole(double value) { return value >= 1 ? (uint64_t)llround(value) : 1; }
+
+static struct speeds_link link_of(const struct hardware_link *link) {
+    return (struct speeds_link){whole(link->per_s), whole(link->reduce_per_s),
+                                (uint64_t)llround(link->latency_s * 1e9)};
+}
+
+/* Of one rank, where `node_ranks` share a node. */
+static struct speeds speeds_of(const struct machine *m, uint32_t node_ranks, enum dtype compute) {
+    enum { DRIVE_LATENCY_NS = 100000 };
+    bool drive = m->drive.name[0];
+    return (struct speeds){.flops_per_s = whole(m->device.flops[compute]),
+                           .device_bytes_per_s = whole(m->device.memory_per_s),
+                           .host_bytes_per_s = whole(m->device.is_host ? m->device.memory_per_s
+                                                                       : m->host.memory_per_s / node_ranks),
+                           .bus_bytes_per_s = m->device.is_host ? 0 : whole(m->host.device_per_s),
+                           .inside = link_of(&m->inside),
+                           .between = link_of(m->between.name[0] ? &m->between : &m->inside),
+                           .drive_read_bytes_per_s = drive ? whole(m->drive.read_per_s / node_ranks) : 1,
+                           .drive_write_bytes_per_s = drive ? whole(m->drive.write_per_s / node_ranks) : 1,
+                           .drive_latency_ns = DRIVE_LATENCY_NS,
+                           .node_ranks = m->node_ranks};
+}
+
+static zero_status declare_uniform(const struct job *job, zero_engine *engine, struct zero_error *error) {
+    static zero_slot slot; /* nobody reads it */
+    struct sim_model m;
+    zero_status status = sim_model_uniform(job->units, job->params, job->tokens, &m, error);
+    if (status) return status;
+    for (uint32_t u = 0; u < m.units && !status; u++) {
+        zero_unit *unit;
+        status = zero_engine_add_unit(engine, m.unit[u].name, &unit);
+        for (uint32_t i = 2 * u; i < 2 * u + 2 && !status; i++) {
+            zero_param param = {.struct_size = sizeof param,
+                                .name = m.param[i].name,
+                                .dims = 1,
+                                .shape = {m.param[i].count},
+                                .slot = &slot};
+            status = zero_unit_add_param(unit, &param);
+        }
+    }
+    sim_model_free(&m);
+    return status ? error_set(error, status, "%s", zero_last_error()) : ZERO_OK;
+}
+
+/* The model's width goes into the configuration, whose thresholds follow it. */
+static char *config_text(const struct job *job, struct zero_error *error) {
+    struct config config = {0};
+    char *text = NULL;
+    if (job->units) return strdup(job->config);
+    zero_status status = config_read(job->config, &config, error);
+    if (!status) status = config_resolve(&config, 1, error);
+    struct cell cell = {.stage = (uint32_t)config.stage,
+                        .optimizer = (zero_tier)config.optimizer_tier,
+                        .params = (zero_tier)config.param_tier};
+    if (!status) text = edit_cell(job->config, &cell, &job->shapes);
+    config_free(&config);
+    return text;
+}
+
+static zero_status declare(const struct job *job, zero_engine *engine, struct zero_error *error) {
+    if (job->units) return declare_uniform(job, engine, error);
+    zero_status status = shapes_declare(&job->shapes, engine);
+    return status ? error_set(error, status, "%s", zero_last_error()) : ZERO_OK;
+}
+
+static zero_status plan_engine(const struct job *job, uint32_t ranks, zero_engine **out,
+                               struct zero_error *error) {
+    char *text = config_text(job, error);
+    if (!text) return error_set(error, ZERO_E_MEMORY, "no memory for the configuration");
+    uint32_t node_ranks = ranks < job->machine.node_ranks ? ranks : job->machine.node_ranks;
+    zero_runtime runtime = {
+        .struct_size = sizeof runtime, .threads = 1, .plan_ranks = ranks, .plan_node_ranks = node_ranks};
+    zero_engine *engine = zero_engine_init_with(text, &runtime);
+    free(text);
+    if (!engine) return error_set(error, ZERO_E_CONFIG, "%s", zero_last_error());
+    *out = engine;
+    zero_status status = declare(job, engine, error);
+    if (!status && zero_engine_plan(engine, NULL))
+        status = error_set(error, ZERO_E_CONFIG, "%s", zero_last_error());
+    return status;
+}
+
+static uint64_t *unit_flops(const struct job *job, uint32_t units) {
+    uint64_t *flops = calloc(units, sizeof *flops), tokens = job->micro_batch * job->shapes.context;
+    for (uint32_t u = 0; u < units && flops; u++)
+        flops[u] = job->units ? 2 * (job->params / job->units) * job->tokens
+                              : (uint64_t)(shapes_forward_flops(&job->shapes, u) * (double)tokens);
+    return flops;
+}
+
+static zero_status check_place(const struct job *job, const struct blueprint *b, uint32_t ranks,
+                               uint32_t shards, struct zero_error *error) {
+    const struct machine *m = &job->machine;
+    bool drive = b->config->optimizer_tier == CONFIG_TIER_NVME || b->config->param_tier == CONFIG_TIER_NVME;
+    if (ranks % shards)
+        return error_set(error, ZERO_E_ARGUMENT, "--shard %" PRIu32 " does not divide %" PRIu32 " ranks",
+                         shards, ranks);
+    if (!(m->device.flops[b->precision.compute] > 0))
+        return error_set(error, ZERO_E_UNSUPPORTED, "%s does not multiply %s: choose another type or device",
+                         m->device.name, dtype_name(b->precision.compute));
+    if (drive && !m->drive.name[0])
+        return error_set(error, ZERO_E_ARGUMENT, "%s has no drive to offload to: give --nvme SPEED",
+                         m->device.name);
+    if (ranks > m->node_ranks && !m->between.name[0])
+        return error_set(error, ZERO_E_ARGUMENT,
+                         "%" PRIu32 " ranks need a network, and %s has none: give --net SPEED", ranks,
+                         m->device.name);
+    return ZERO_OK;
+}
+
+zero_status job_place(const struct job *job, uint32_t ranks, uint32_t shards, struct job_ranks *out,
+                      struct zero_error *error) {
+    struct job_ranks r = {0};
+    uint64_t *flops = NULL;
+    zero_status status = plan_engine(job, ranks, &r.engine, error);
+    struct blueprint b = {0};
+    if (!status) b = engine_blueprint(r.engine), status = check_place(job, &b, ranks, shards, error);
+    if (!status) status = sim_setup_of(&b, &r.setup, error);
+    if (!status && !(flops = unit_flops(job, b.model->units)))
+        status = error_set(error, ZERO_E_MEMORY, "no memory for the work of units");
+    if (!status) status = sim_model_of(&b, flops, &r.model, error);
+    free(flops);
+    if (status) {
+        job_release(&r);
+        return status;
+    }
+    uint32_t node_ranks = ranks < job->machine.node_ranks ? ranks : job->machine.node_ranks;
+    r.setup.mesh[AXIS_SHARD] = shards, r.setup.mesh[AXIS_REPLICATE] = ranks / shards;
+    r.setup.speeds = speeds_of(&job->machine, node_ranks, b.precision.compute);
+    uint64_t sequence = job->units ? job->tokens / job->micro_batch : job->shapes.context;
+    r.tokens = (double)b.config->train_batch * (double)sequence;
+    r.parameters = b.model->param_elements;
+    *out = r;
+    out->setup.model = &out->model;
+    return ZERO_OK;
+}
+
+void job_release(struct job_ranks *r) {
+    sim_model_free(&r->model);
+    zero_engine_destroy(r->engine);
+    r->engine = NULL;
+}

@@ -1,0 +1,164 @@
+#include "tools/sim/ledger.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+const char *ledger_buffer_text(uint32_t kind) {
+    static const char *const texts[BUFFER_KINDS + 1] = {[BUFFER_PARAM_FULL] = "the whole parameters",
+                                                        [BUFFER_PARAM_SHARD] = "the shard of the parameters",
+                                                        [BUFFER_PARAM_SECOND] = "the secondary shard",
+                                                        [BUFFER_GRAD_FULL] = "the whole gradient",
+                                                        [BUFFER_GRAD_SHARD] = "the reduced gradient",
+                                                        [BUFFER_STATE] = "the optimizer state",
+                                                        [BUFFER_MASTER] = "the master weights",
+                                                        [BUFFER_STAGING] = "the scratch of reductions",
+                                                        [BUFFER_PARAM_STAGED] =
+                                                            "the parameters from the drive",
+                                                        [LEDGER_SLOT] = "a slot of the staging ring"};
+    return texts[kind];
+}
+
+/* A state, and who did it. */
+static uint64_t pack(enum ledger_held held, const struct operation *by) {
+    return (uint64_t)held | (by ? (uint64_t)by->kind << 8 | (uint64_t)by->region << 16 : 0);
+}
+
+static enum ledger_held held_of(uint64_t packed) { return (enum ledger_held)(packed & 0xff); }
+
+/* What lives from step to step and is filled before the first. */
+static void fill_at_first(struct ledger_plan *p, enum buffer_kind kind, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t buffer = plan_fixed(p->plan, (struct buffer_ref){(uint16_t)kind, (uint16_t)i});
+        if (buffer != NO_BUFFER) p->held[buffer] = pack(HELD_WRITTEN, NULL);
+    }
+}
+
+zero_status ledger_plan_make(struct ledger_plan *out, const struct plan *plan, struct zero_error *error) {
+    struct ledger_plan p = {.plan = plan};
+    p.span = calloc(plan->buffers + 1, sizeof *p.span);
+    p.held = calloc(plan->buffers + 1, sizeof *p.held);
+    if (!p.span || !p.held) {
+        ledger_plan_free(&p);
+        return error_set(error, ZERO_E_MEMORY, "no memory for the simulator's ledger");
+    }
+    for (uint32_t i = 0; i < plan->buffers; i++) {
+        uint64_t place = plan_place(plan, i);
+        p.span[i] = (struct ledger_span){place, place + plan->buffer[i].bytes,
+                                         (uint32_t)plan->row_tier[plan->buffer[i].row]};
+    }
+    uint32_t regions = plan->policy->regions;
+    fill_at_first(&p, BUFFER_PARAM_FULL, regions);
+    fill_at_first(&p, BUFFER_PARAM_SHARD, regions);
+    fill_at_first(&p, BUFFER_STATE, regions * OPTIMIZER_STATES_MAX);
+    fill_at_first(&p, BUFFER_MASTER, regions);
+    *out = p;
+    return ZERO_OK;
+}
+
+void ledger_plan_free(struct ledger_plan *p) {
+    free(p->span);
+    free(p->held);
+}
+
+zero_status ledger_open(struct ledger *l, const struct ledger_plan *plan, struct zero_error *error) {
+    const struct plan *p = plan->plan;
+    *l = (struct ledger){.plan = plan, .capacity = 20 + 3 * p->swap.slots};
+    l->item = calloc(l->capacity, sizeof *l->item);
+    l->held = malloc((p->buffers + 1) * sizeof *l->held);
+    if (!l->item || !l->held) {
+        ledger_close(l);
+        return error_set(error, ZERO_E_MEMORY, "no memory for a rank's ledger");
+    }
+    memcpy(l->held, plan->held, p->buffers * sizeof *l->held);
+    return ZERO_OK;
+}
+
+void ledger_close(struct ledger *l) {
+    free(l->item);
+    free(l->held);
+    l->item = NULL, l->held = NULL;
+}
+
+/* ---- sharing ---- */
+
+static bool share(const struct ledger_span *a, const struct ledger_span *b) {
+    return a->tier == b->tier && a->begin < b->end && b->begin < a->end && a->begin < a->end &&
+           b->begin < b->end;
+}
+
+/* Of `count` buffers against another item's; the first that they share. */
+static const struct buffer_ref *meets(const struct ledger *l, const struct buffer_ref *ref,
+                                      const uint32_t *mine, uint8_t count, const uint32_t *theirs,
+                                      uint8_t their_count) {
+    const struct ledger_span *span = l->plan->span;
+    for (uint8_t i = 0; i < count; i++)
+        for (uint8_t k = 0; k < their_count; k++)
+            if (share(&span[mine[i]], &span[theirs[k]])) return &ref[i];
+    return NULL;
+}
+
+/* Which slot of the ring a chunk is in; -1: none. */
+static int64_t slot_of(const struct ledger *l, const struct ledger_item *item) {
+    const struct operation *op = item->op;
+    bool staged = op->object == OBJECT_STATE && op->pipe.used;
+    return staged ? (int64_t)((op->sequence + item->index) % l->plan->plan->swap.slots) : -1;
+}
+
+static bool conflict(const struct ledger *l, const struct ledger_item *a, const struct ledger_item *b,
+                     struct ledger_fault *out) {
+    const struct operation *x = a->op, *y = b->op;
+    int64_t slot = slot_of(l, a);
+    const struct buffer_ref *ref = NULL;
+    if (x != y) {
+        ref = meets(l, x->write, a->write, x->writes, b->write, y->writes);
+        if (!ref) ref = meets(l, x->write, a->write, x->writes, b->read, y->reads);
+        if (!ref) ref = meets(l, x->read, a->read, x->reads, b->write, y->writes);
+    }
+    if (!ref && (slot < 0 || slot != slot_of(l, b))) return false;
+    *out = (struct ledger_fault){.with = y, .ref = ref ? *ref : (struct buffer_ref){LEDGER_SLOT, x->region}};
+    return true;
+}
+
+/* ---- contents ---- */
+
+static bool reads_rubbish(const struct ledger *l, const struct ledger_item *item, struct ledger_fault *out) {
+    for (uint8_t i = 0; i < item->op->reads; i++) {
+        uint64_t packed = l->held[item->read[i]];
+        if (held_of(packed) == HELD_WRITTEN) continue;
+        *out = (struct ledger_fault){.ref = item->op->read[i],
+                                     .held = held_of(packed),
+                                     .by = (enum operation_kind)(packed >> 8 & 0xff),
+                                     .by_region = (uint32_t)(packed >> 16 & 0xffff)};
+        return true;
+    }
+    return false;
+}
+
+/* What shares bytes with a buffer that is written no longer holds what it held. */
+static void overwrite(struct ledger *l, uint32_t buffer, const struct operation *op) {
+    struct hazard_overlaps o = plan_overlaps(l->plan->plan);
+    for (uint32_t i = o.first[buffer]; i < o.first[buffer + 1]; i++)
+        if (held_of(l->held[o.other[i]]) == HELD_WRITTEN) l->held[o.other[i]] = pack(HELD_OVERWRITTEN, op);
+    l->held[buffer] = pack(op->kind == OP_RELEASE ? HELD_RELEASED : HELD_BEING_WRITTEN, op);
+}
+
+/* ---- items ---- */
+
+bool ledger_start(struct ledger *l, const struct ledger_item *item, struct ledger_fault *out) {
+    for (uint32_t i = 0; i < l->items; i++)
+        if (conflict(l, item, &l->item[i], out)) return false;
+    if (reads_rubbish(l, item, out)) return false;
+    for (uint8_t i = 0; i < item->op->writes; i++) overwrite(l, item->write[i], item->op);
+    l->item[l->items++] = *item;
+    return true;
+}
+
+uint64_t ledger_done(struct ledger *l, const struct operation *op, uint32_t index) {
+    uint32_t i = 0;
+    while (l->item[i].op != op || l->item[i].index != index) i++;
+    struct ledger_item item = l->item[i];
+    l->item[i] = l->item[--l->items];
+    for (uint8_t k = 0; k < op->writes && op->kind != OP_RELEASE; k++)
+        l->held[item.write[k]] = pack(HELD_WRITTEN, op);
+    return item.since_ns;
+}

@@ -1,0 +1,64 @@
+/* The virtual network: when each member of a call has its part. A rank's calls take turns on its links, inside its
+ * node and out of it; the members of a call are done together, unless faults or chance will it otherwise. */
+#include "tools/sim/run.h"
+
+static bool has_member(const struct sim_meeting *m, uint32_t rank) {
+    for (uint32_t i = 0; i < m->members; i++)
+        if (m->ranks[i] == rank) return true;
+    return false;
+}
+
+static struct speeds_call call_of(const struct run *run, const struct sim_meeting *m) {
+    struct speeds_call c = speeds_collective(&run->setup->speeds, m->ranks, m->members, m->bytes, m->reduces);
+    uint32_t percent = run->faults.slow_percent;
+    if (!sim_fault_on(&run->faults, SIM_SLOW) || m->members == 1 || !has_member(m, run->faults.slow))
+        return c;
+    return (struct speeds_call){c.inside_ns * percent / 100, c.between_ns * percent / 100,
+                                c.latency_ns * percent / 100};
+}
+
+/* When one of the members' links has sent what it has to: it begins when all of them are free. */
+static uint64_t take_links(struct run *run, const struct sim_meeting *m, enum link link, uint64_t ns) {
+    uint64_t begin = run->clock.now_ns;
+    if (!ns) return begin;
+    for (uint32_t i = 0; i < m->members; i++)
+        if (run->rank[m->ranks[i]].link_free_ns[link] > begin)
+            begin = run->rank[m->ranks[i]].link_free_ns[link];
+    for (uint32_t i = 0; i < m->members; i++) run->rank[m->ranks[i]].link_free_ns[link] = begin + ns;
+    return begin + ns;
+}
+
+/* When a call is over. */
+static uint64_t transfer(struct run *run, const struct sim_meeting *m, const struct speeds_call *c) {
+    uint64_t inside = take_links(run, m, LINK_INSIDE, c->inside_ns);
+    uint64_t between = take_links(run, m, LINK_BETWEEN, c->between_ns);
+    return c->latency_ns + (inside > between ? inside : between);
+}
+
+/* What a fault adds for one member of the `which`th call. */
+static uint64_t extra_ns(const struct run *run, uint64_t ns, uint64_t which, uint32_t member) {
+    uint64_t draw = random_draw(run->setup->seed, RANDOM_NETWORK, which, member), extra = 0;
+    bool late = draw % 8 == 0;
+    if (sim_fault_on(&run->faults, SIM_DELAY) && late) extra += random_below(draw, ns + 1);
+    if (sim_fault_on(&run->faults, SIM_REORDER)) extra += random_below(random_mix(draw), ns + 1);
+    return extra;
+}
+
+static void meet(void *user, const struct sim_meeting *m, uint64_t *out_done_at_ns) {
+    struct run *run = user;
+    uint64_t which = run->meetings++, done_ns = run->clock.now_ns, ns = 0;
+    if (!run->setup->chaos_ns) {
+        struct speeds_call call = call_of(run, m);
+        done_ns = transfer(run, m, &call);
+        ns = call.inside_ns + call.between_ns + call.latency_ns;
+    }
+    for (uint32_t i = 0; i < m->members; i++) {
+        out_done_at_ns[i] = done_ns + (run->setup->chaos_ns ? run_chaos_ns(run, RANDOM_NETWORK, which, i)
+                                                            : extra_ns(run, ns, which, i));
+        clock_add(&run->clock, out_done_at_ns[i], EVENT_WAKE, m->ranks[i]);
+    }
+}
+
+void network_open(struct run *run) {
+    run->network = (struct sim_network){.user = run, .now_ns = &run->clock.now_ns, .meet = meet};
+}

@@ -1,0 +1,217 @@
+#include "tools/sim/numbers.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/optimizer.h"
+#include "tools/sim/random.h"
+
+struct numbers_place {
+    uint32_t step, micro;
+};
+
+/* ---- the numbers ---- */
+
+static float fraction(uint64_t draw) { return (float)(draw >> 40) * 0x1p-24f - 0.5f; }
+
+static void fill(void *user, const char *param, uint64_t first, uint64_t count, float *out) {
+    const struct numbers *n = user;
+    uint64_t name = 0;
+    for (const char *c = param; *c; c++) name = name * 131 + (uint8_t)*c;
+    for (uint64_t i = 0; i < count; i++)
+        out[i] = fraction(random_draw(n->setup->seed, RANDOM_WEIGHT, name, first + i));
+}
+
+static float gradient(const struct sim_setup *s, uint32_t rank, struct numbers_place at, uint32_t param,
+                      uint64_t i, float weight) {
+    uint64_t key = (((uint64_t)at.step * 64 + at.micro) * 4096 + rank) * 4096 + param;
+    return fraction(random_draw(s->seed, RANDOM_GRADIENT, key, i)) + 0.3f * weight;
+}
+
+static void begin_pass(void *user, uint32_t rank, uint32_t step, uint32_t micro) {
+    struct numbers *n = user;
+    n->place[rank] = (struct numbers_place){step, micro};
+}
+
+static void compute(void *user, uint32_t rank, uint32_t unit, bool backward, const struct sim_arrays *a) {
+    const struct numbers *n = user;
+    const struct sim_model *m = n->setup->model;
+    for (uint32_t p = 0; p < m->params; p++)
+        for (uint64_t i = 0; i < m->param[p].count && a->grad[p]; i++)
+            a->grad[p][i] += gradient(n->setup, rank, n->place[rank], p, i, a->param[p][i]);
+}
+
+/* ---- serial training ---- */
+
+static uint32_t owner_of(const struct sim_model *m, uint32_t param) {
+    uint32_t owner = 0;
+    if (!m->param[param].tied_to) return param;
+    while (strcmp(m->param[owner].name, m->param[param].tied_to)) owner++;
+    return owner_of(m, owner);
+}
+
+/* Adds one rank's gradient of one micro-step, in the order of backward. */
+static void add_micro(const struct sim_setup *s, uint32_t owner, uint32_t rank, struct numbers_place at,
+                      const float *weights, float *sum) {
+    const struct sim_model *m = s->model;
+    for (uint32_t p = m->params; p-- > owner;) {
+        bool skipped = at.micro == 0 && (int32_t)m->param[p].unit == s->skip_unit;
+        if (owner_of(m, p) != owner || skipped) continue;
+        for (uint64_t i = 0; i < m->param[p].count; i++) sum[i] += gradient(s, rank, at, p, i, weights[i]);
+    }
+}
+
+static void add(float *into, const float *x, uint64_t count) {
+    for (uint64_t i = 0; i < count; i++) into[i] += x[i];
+}
+
+/* The ranks' sum of micro-steps [from, until), as one reduction over ranks [first, end) makes it. */
+static void add_ranks(const struct sim_setup *s, uint32_t owner, uint32_t step, uint32_t from, uint32_t until,
+                      uint32_t first, uint32_t end, const float *weights, float *own, float *sum) {
+    uint64_t count = s->model->param[owner].count;
+    for (uint32_t r = first; r < end; r++) {
+        memset(own, 0, count * sizeof *own);
+        for (uint32_t micro = from; micro < until; micro++)
+            add_micro(s, owner, r, (struct numbers_place){step, micro}, weights, own);
+        add(sum, own, count);
+    }
+}
+
+/* Rows of ranks that cut one copy between them are added up after their sums are whole. `scratch`: three times the
+ * parameter. */
+static void sum_gradient(const struct sim_setup *s, uint32_t owner, uint32_t step, const float *weights,
+                         float *scratch, float *total) {
+    uint64_t count = s->model->param[owner].count;
+    float *own = scratch, *reduced = own + count, *row = reduced + count;
+    bool whole = stages[s->stage]->grad_step.axis[AXIS_REPLICATE] == SHARD;
+    bool every = s->accumulation == ACCUMULATE_EVERY;
+    uint32_t ranks = s->mesh[AXIS_SHARD] * s->mesh[AXIS_REPLICATE],
+             width = whole ? ranks : s->mesh[AXIS_SHARD];
+    uint32_t stride = every ? 1 : s->micro_steps;
+    memset(total, 0, count * sizeof *total);
+    for (uint32_t first = 0; first < ranks; first += width) {
+        memset(row, 0, count * sizeof *row);
+        for (uint32_t micro = 0; micro < s->micro_steps; micro += stride) {
+            memset(reduced, 0, count * sizeof *reduced);
+            add_ranks(s, owner, step, micro, micro + stride, first, first + width, weights, own, reduced);
+            add(row, reduced, count);
+        }
+        add(total, row, count);
+    }
+}
+
+struct trained { /* of one parameter that is not tied */
+    float *weights, *state[OPTIMIZER_STATES_MAX], *total, *scratch;
+};
+
+static double squares(const struct sim_setup *s, const struct trained *t) {
+    double sum = 0;
+    for (uint32_t p = 0; p < s->model->params; p++)
+        for (uint64_t i = 0; t[p].total && i < s->model->param[p].count; i++)
+            sum += (double)t[p].total[i] * t[p].total[i];
+    return sum;
+}
+
+static void train_step(const struct sim_setup *s, uint32_t step, struct trained *t) {
+    for (uint32_t p = 0; p < s->model->params; p++)
+        if (t[p].total) sum_gradient(s, p, step, t[p].weights, t[p].scratch, t[p].total);
+    double mean = 1.0 / ((double)s->mesh[AXIS_SHARD] * s->mesh[AXIS_REPLICATE] * s->micro_steps),
+           scale = mean;
+    double norm = sqrt(squares(s, t)) * mean;
+    if (s->clip > 0 && s->clip / (norm + 1e-6) < 1) scale *= s->clip / (norm + 1e-6);
+    for (uint32_t p = 0; p < s->model->params; p++) {
+        if (!t[p].total) continue;
+        struct optimizer_scalars scalars;
+        bool decays = !(s->model->param[p].flags & ZERO_NO_DECAY);
+        optimizer_prepare(s->optimizer, &s->params[!decays], step + 1, &scalars);
+        struct optimizer_args args = {.count = s->model->param[p].count,
+                                      .master = t[p].weights,
+                                      .state = {t[p].state[0], t[p].state[1]},
+                                      .gradient = t[p].total,
+                                      .gradient_scale = (float)scale,
+                                      .scalars = &scalars,
+                                      .threads = 1};
+        optimizer_update_isa(s->optimizer, KERNEL_SCALAR, &args);
+    }
+}
+
+static bool open_trained(const struct numbers *n, struct trained *t) {
+    const struct sim_model *m = n->setup->model;
+    for (uint32_t p = 0; p < m->params; p++) {
+        uint64_t count = m->param[p].count;
+        if (m->param[p].tied_to) continue;
+        t[p].weights = calloc(7 * count, sizeof(float));
+        if (!t[p].weights) return false;
+        fill((void *)n, m->param[p].name, 0, count, t[p].weights);
+        if (m->param[p].flags & ZERO_FROZEN) continue;
+        t[p].state[0] = t[p].weights + count, t[p].state[1] = t[p].state[0] + count;
+        t[p].total = t[p].state[1] + count, t[p].scratch = t[p].total + count;
+    }
+    return true;
+}
+
+static zero_status compare(const struct numbers *n, const struct trained *t, struct zero_error *error) {
+    const struct sim_model *m = n->setup->model;
+    for (uint32_t p = 0; p < m->params; p++)
+        for (uint64_t i = 0; !m->param[p].tied_to && i < m->param[p].count; i++)
+            if (memcmp(&n->weights[p][i], &t[p].weights[i], sizeof(float)))
+                return error_set(error, ZERO_E_DIVERGED,
+                                 "element %" PRIu64 " of \"%s\" is %.9g after %" PRIu32
+                                 " steps, where serial training has %.9g",
+                                 i, m->param[p].name, (double)n->weights[p][i], n->setup->steps,
+                                 (double)t[p].weights[i]);
+    return ZERO_OK;
+}
+
+zero_status numbers_check(const struct numbers *n, struct zero_error *error) {
+    struct trained *t = calloc(n->setup->model->params, sizeof *t);
+    zero_status status = ZERO_OK;
+    if (!t || !open_trained(n, t)) status = error_set(error, ZERO_E_MEMORY, "no memory to train serially");
+    for (uint32_t step = 0; step < n->setup->steps && !status; step++) train_step(n->setup, step, t);
+    if (!status) status = compare(n, t, error);
+    for (uint32_t p = 0; p < n->setup->model->params && t; p++) free(t[p].weights);
+    free(t);
+    return status;
+}
+
+/* ---- opening ---- */
+
+zero_status numbers_open(const struct sim_setup *setup, struct numbers *n, struct zero_error *error) {
+    const struct sim_model *m = setup->model;
+    *n = (struct numbers){.setup = setup};
+    n->place = calloc((size_t)setup->mesh[AXIS_SHARD] * setup->mesh[AXIS_REPLICATE], sizeof *n->place);
+    n->weights = calloc(m->params, sizeof *n->weights);
+    bool whole = n->place && n->weights;
+    for (uint32_t p = 0; p < m->params && whole; p++) {
+        if (!m->param[p].tied_to) n->weights[p] = calloc(m->param[p].count, sizeof(float));
+        whole = m->param[p].tied_to || n->weights[p];
+    }
+    n->host = (struct sim_host){n, fill, begin_pass, compute, n->weights};
+    if (whole) return ZERO_OK;
+    numbers_close(n);
+    return error_set(error, ZERO_E_MEMORY, "no memory for a simulation's numbers");
+}
+
+void numbers_close(struct numbers *n) {
+    for (uint32_t p = 0; p < n->setup->model->params && n->weights; p++) free(n->weights[p]);
+    free(n->weights);
+    free(n->place);
+    n->weights = NULL, n->place = NULL;
+}
+
+zero_status numbers_run(const struct sim_setup *setup, struct sim_result *out, struct zero_error *error) {
+    struct numbers numbers;
+    struct sim_setup with = *setup;
+    zero_status status = numbers_open(setup, &numbers, error);
+    if (status) return status;
+    with.host = &numbers.host;
+    status = sim_run(&with, out, error);
+    if (!status && !out->status && !out->lost && !out->refused) {
+        error_clear(&out->error);
+        out->status = numbers_check(&numbers, &out->error);
+    }
+    numbers_close(&numbers);
+    return status;
+}

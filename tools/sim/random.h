@@ -1,0 +1,35 @@
+/* Draws from a key alone: what is drawn for one thing does not depend on how many other things were drawn for. Pure. */
+#ifndef ZERO_TOOLS_SIM_RANDOM_H
+#define ZERO_TOOLS_SIM_RANDOM_H
+
+#include <stdint.h>
+
+/* What a draw is for; keeps their streams apart. */
+enum random_use {
+    RANDOM_ORDER, /* of events at the same time */
+    RANDOM_FAULTS,
+    RANDOM_NETWORK,
+    RANDOM_DEVICE,
+    RANDOM_DRIVE,
+    RANDOM_HOST,
+    RANDOM_CASE,
+    RANDOM_GRADIENT,
+    RANDOM_WEIGHT
+};
+
+/* The finalizer of splitmix64 (Steele, Lea and Flood 2014). */
+static inline uint64_t random_mix(uint64_t x) {
+    x += 0x9e3779b97f4a7c15u;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
+static inline uint64_t random_draw(uint64_t seed, enum random_use use, uint64_t a, uint64_t b) {
+    return random_mix(random_mix(random_mix(seed * 16 + (uint64_t)use) ^ a) ^ b);
+}
+
+/* 0 .. end - 1; 0 for an end of 0. */
+static inline uint64_t random_below(uint64_t draw, uint64_t end) { return end ? (draw >> 16) % end : 0; }
+
+#endif

@@ -1,0 +1,193 @@
+/* What a virtual rank owns: a communicator and its groups, a device, a drive, an executor. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/sim/run.h"
+#include "tools/sim/trace.h"
+
+/* ---- watching ---- */
+
+static void say(struct rank *r, const struct operation *op, const struct ledger_fault *f) {
+    static const char *const states[] = {[HELD_NOTHING] = "nothing was ever written to",
+                                         [HELD_BEING_WRITTEN] = "is still being written",
+                                         [HELD_RELEASED] = "was released before"};
+    const char *kind = operation_kind_name((enum operation_kind)op->kind),
+               *unit = run_unit_name(r->run, op->region);
+    uint32_t regions = r->run->model.regions;
+    const char *of = f->ref.region < regions ? run_unit_name(r->run, f->ref.region) : unit;
+    if (f->with)
+        run_violated(r->run, r->index, ZERO_E_INTERNAL,
+                     "%s of \"%s\" starts while %s of \"%s\" uses the same memory (%s)", kind, unit,
+                     operation_kind_name((enum operation_kind)f->with->kind),
+                     run_unit_name(r->run, f->with->region), ledger_buffer_text(f->ref.kind));
+    else if (f->held == HELD_OVERWRITTEN)
+        run_violated(r->run, r->index, ZERO_E_INTERNAL,
+                     "%s of \"%s\" reads %s of \"%s\", where %s of \"%s\" wrote since", kind, unit,
+                     ledger_buffer_text(f->ref.kind), of, operation_kind_name(f->by),
+                     run_unit_name(r->run, f->by_region));
+    else
+        run_violated(r->run, r->index, ZERO_E_INTERNAL, "%s of \"%s\" reads %s of \"%s\", which %s", kind,
+                     unit, ledger_buffer_text(f->ref.kind), of, states[f->held]);
+}
+
+static void started(void *user, const struct operation *op, uint32_t item, const uint32_t *read,
+                    const uint32_t *write) {
+    struct rank *r = user;
+    struct ledger_item starts = {op, read, write, item, r->run->clock.now_ns};
+    struct ledger_fault fault;
+    if (!r->run->violation.code && !ledger_start(&r->ledger, &starts, &fault)) say(r, op, &fault);
+}
+
+static uint64_t mix_event(uint64_t hash, const struct rank *r, const struct operation *op, uint32_t item) {
+    uint64_t what =
+        (uint64_t)op->kind | (uint64_t)op->stream << 8 | (uint64_t)op->region << 16 | (uint64_t)op->use << 32;
+    return random_mix(random_mix(random_mix(hash ^ r->run->clock.now_ns) ^ what) ^
+                      ((uint64_t)r->index << 32 | item));
+}
+
+static uint64_t updated_elements(const struct run *run, const struct operation *op, uint32_t item) {
+    const struct swap *swap = &run->plan.swap;
+    if (!op->pipe.used) return swap_resident_elements(swap, op->region);
+    return swap_chunk(swap, op->region, op->first + item).count;
+}
+
+static void done(void *user, const struct operation *op, uint32_t item, const uint32_t *read,
+                 const uint32_t *write) {
+    struct rank *r = user;
+    struct run *run = r->run;
+    if (run->violation.code) return; /* the ledger may not know it */
+    uint64_t since = ledger_done(&r->ledger, op, item);
+    run->schedule = mix_event(run->schedule, r, op, item);
+    if (op->kind == OP_UPDATE) r->updated[op->region] += updated_elements(run, op, item);
+    if (run->setup->trace && r->index < run->setup->trace_ranks) trace_operation(r, op, item, since);
+}
+
+static void listed(void *user, struct operation_list *list) {
+    struct rank *r = user;
+    const struct sim_sabotage *sabotage = r->run->setup->sabotage;
+    if (sabotage && sabotage->listed) sabotage->listed(sabotage->user, r->index, list);
+    if (!sabotage || !sabotage->unequal) same_listed(r, list);
+}
+
+/* ---- opening ---- */
+
+static zero_status open_group(struct rank *r, uint8_t axes, enum stream stream, uint32_t *ranks) {
+    uint32_t shards = r->run->setup->mesh[AXIS_SHARD], count = 0;
+    for (uint32_t k = 0; k < r->run->ranks; k++) {
+        bool same_row = k / shards == r->index / shards, same_column = k % shards == r->index % shards;
+        if ((axes & AXES_SHARD || same_column) && (axes & AXES_REPLICATE || same_row)) ranks[count++] = k;
+    }
+    return comm_group_open(r->comm, ranks, count, &r->group[axes][stream]);
+}
+
+/* In the engine's order (engine/commit.c): messages name groups by it. */
+static zero_status open_groups(struct rank *r, struct zero_error *error) {
+    static const enum stream streams[] = {STREAM_GATHER, STREAM_REDUCE};
+    uint32_t ranks = r->run->ranks, *list = malloc(ranks * sizeof *list);
+    if (!list) return error_set(error, ZERO_E_MEMORY, "no memory for a list of ranks");
+    uint8_t most = r->run->setup->mesh[AXIS_REPLICATE] > 1 ? AXES_BOTH : AXES_SHARD;
+    for (uint32_t k = 0; k < ranks; k++) list[k] = k;
+    zero_status status = comm_group_open(r->comm, list, ranks, &r->world);
+    for (uint8_t axes = AXES_SHARD; axes <= most; axes++)
+        for (int s = 0; s < 2 && !status; s++) status = open_group(r, axes, streams[s], list);
+    free(list);
+    return status ? error_pass(error, comm_error(r->comm)) : ZERO_OK;
+}
+
+static void open_policy(struct rank *r) {
+    const struct run *run = r->run;
+    const struct sim_sabotage *sabotage = run->setup->sabotage;
+    memcpy(r->region, run->region, run->model.regions * sizeof *r->region);
+    r->policy = run->policy;
+    r->policy.region = r->region;
+    if (sabotage && r->index % 2)
+        r->policy.depth += sabotage->odd_depth, r->policy.backward_depth += sabotage->odd_depth;
+}
+
+/* Without data all ranks' extents are at the same addresses, where nothing is. */
+static zero_status open_memory(struct rank *r, struct zero_error *error) {
+    const struct run *run = r->run;
+    for (int t = 0; t < TIER_NVME; t++) {
+        r->memory[t] = run->memory[t];
+        if (!run->setup->host || !run->plan.tier_bytes[t]) continue;
+        r->memory[t] = aligned_alloc(CHUNK_ALIGN_BYTES, run->plan.tier_bytes[t]); /* whole pages */
+        if (!r->memory[t]) return error_set(error, ZERO_E_MEMORY, "no memory for a rank's data");
+        memset(r->memory[t], 0xff, run->plan.tier_bytes[t]);
+    }
+    return ZERO_OK;
+}
+
+static zero_status open_tables(struct rank *r, struct zero_error *error) {
+    const struct run *run = r->run;
+    uint32_t messages = run->setup->host ? run->ranks + 1 : 1;
+    r->region = calloc(run->model.regions, sizeof *r->region);
+    r->updated = calloc(run->model.regions, sizeof *r->updated);
+    r->agreement = calloc(messages, sizeof *r->agreement);
+    if (run->setup->host) r->before = malloc(run->model.padded_elements * sizeof(float));
+    if (!r->region || !r->updated || !r->agreement || (run->setup->host && !r->before))
+        return error_set(error, ZERO_E_MEMORY, "no memory for rank %u's tables", r->index);
+    return ledger_open(&r->ledger, &run->ledger, error);
+}
+
+static zero_status open_executor(struct rank *r, struct zero_error *error) {
+    struct run *run = r->run;
+    const struct sim_setup *s = run->setup;
+    r->watch = (struct executor_watch){.user = r, .listed = listed, .started = started, .done = done};
+    struct executor_options o = {.policy = &r->policy,
+                                 .model = &run->model,
+                                 .plan = &run->plan,
+                                 .drive = r->drive,
+                                 .comm = r->comm,
+                                 .world = r->world,
+                                 .device = r->device,
+                                 .optimizer = s->optimizer,
+                                 .state_count = run->state_count,
+                                 .rank = r->index,
+                                 .threads = 1,
+                                 .param_bits = s->param_bits,
+                                 .gradient_bits = s->gradient_bits,
+                                 .native_reduction = s->native_reduction,
+                                 .precision = s->precision,
+                                 .agreements = r->agreement,
+                                 .without_data = !s->host,
+                                 .watch = &r->watch};
+    memcpy(o.group, r->group, sizeof o.group);
+    memcpy(o.memory, r->memory, sizeof o.memory);
+    return executor_open(&o, &r->executor, error);
+}
+
+zero_status rank_join(struct rank *r, struct run *run, uint32_t index, struct zero_error *error) {
+    r->run = run;
+    r->index = index;
+    struct comm_options comm = {.rank = index,
+                                .size = run->ranks,
+                                .timeout_s = (double)run->setup->timeout_ns * 1e-9,
+                                .sim = run->world};
+    zero_status status = comm_open(COMM_SIM, &comm, &r->comm, error);
+    return status ? status : open_groups(r, error);
+}
+
+zero_status rank_open(struct rank *r, struct zero_error *error) {
+    zero_status status = open_tables(r, error);
+    if (!status) open_policy(r);
+    if (!status) status = open_memory(r, error);
+    if (!status) status = device_attach(r, error);
+    if (!status) status = drive_open(r, error);
+    return status ? status : open_executor(r, error);
+}
+
+void rank_close(struct rank *r) {
+    executor_close(r->executor);
+    for (int axes = 0; axes <= AXES_BOTH; axes++)
+        for (int s = 0; s < STREAMS; s++) comm_group_close(r->group[axes][s]);
+    comm_group_close(r->world);
+    comm_close(r->comm);
+    if (r->device) r->device->ops->close(r->device);
+    if (r->drive) r->drive->ops->close(r->drive);
+    for (int t = 0; t < TIER_NVME && r->run && r->run->setup->host; t++) free(r->memory[t]);
+    ledger_close(&r->ledger);
+    free(r->region);
+    free(r->updated);
+    free(r->agreement);
+    free(r->before);
+}

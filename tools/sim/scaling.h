@@ -1,0 +1,31 @@
+/* Weak scaling: every rank has the same work, on 8 ranks, 16, and so on. Fully sharded, and as a hybrid: sharded inside a
+ * node, copied between nodes (HSDP: Zhao et al. 2023, "PyTorch FSDP", section 3.2.2). */
+#ifndef ZERO_TOOLS_SIM_SCALING_H
+#define ZERO_TOOLS_SIM_SCALING_H
+
+#include <stdio.h>
+
+#include "tools/sim/job.h"
+
+enum scaling_mesh { SCALING_FULL, SCALING_HYBRID, SCALING_MESHES };
+
+struct scaling_point {
+    uint32_t ranks;
+    struct sim_result result[SCALING_MESHES];
+    double tokens; /* of a step */
+};
+
+enum { SCALING_POINTS_MAX = 16 };
+
+struct scaling {
+    struct scaling_point point[SCALING_POINTS_MAX];
+    uint32_t points;
+};
+
+/* From 8 ranks to `most`; fewer points where that is less. Says on `progress` what it is at; NULL: nothing. */
+zero_status scaling_run(const struct job *job, uint32_t most, uint32_t steps, uint64_t seed, FILE *progress,
+                        struct scaling *out, struct zero_error *error);
+void scaling_csv(const struct scaling *scaling, FILE *file);
+void scaling_svg(const struct scaling *scaling, const struct job *job, FILE *file);
+
+#endif

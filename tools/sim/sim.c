@@ -1,0 +1,424 @@
+#include "tools/sim/sim.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "tools/sim/run.h"
+#include "tools/sim/trace.h"
+
+uint64_t run_chaos_ns(const struct run *run, enum random_use use, uint64_t a, uint64_t b) {
+    if (!clock_chaotic(&run->clock)) return run->setup->chaos_ns / 2;
+    return 1 + random_below(random_draw(run->setup->seed, use, a, b), run->setup->chaos_ns);
+}
+
+const char *run_unit_name(const struct run *run, uint32_t region) {
+    return run->model.unit[run->model.region[region].unit]->name;
+}
+
+void run_violated(struct run *run, uint32_t rank, zero_status code, const char *format, ...) {
+    char text[900];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    if (run->violation.code) return;
+    error_set(&run->violation, code,
+              "event %" PRIu64 ", at %" PRIu64 ".%06" PRIu64 " ms, rank %" PRIu32 ": %s", run->clock.events,
+              run->clock.now_ns / 1000000, run->clock.now_ns % 1000000, rank, text);
+    run->violation.rank = (int32_t)rank;
+}
+
+/* ---- what all ranks share ---- */
+
+static zero_status check_setup(const struct sim_setup *s, struct zero_error *error) {
+    uint64_t ranks = (uint64_t)s->mesh[AXIS_SHARD] * s->mesh[AXIS_REPLICATE];
+    if (!ranks || ranks > RANKS_MAX)
+        return error_set(error, ZERO_E_ARGUMENT,
+                         "a mesh of %" PRIu32 " x %" PRIu32 " ranks: 1 to %d are possible",
+                         s->mesh[AXIS_SHARD], s->mesh[AXIS_REPLICATE], (int)RANKS_MAX);
+    if (!s->steps || s->steps > STEPS_MAX || !s->micro_steps)
+        return error_set(error, ZERO_E_ARGUMENT,
+                         "%" PRIu32 " steps of %" PRIu32
+                         " micro-steps: 1 to %d steps of at least one are possible",
+                         s->steps, s->micro_steps, STEPS_MAX);
+    if (s->host && s->precision.compute != DTYPE_F32)
+        return error_set(error, ZERO_E_UNSUPPORTED, "data are simulated in fp32 alone");
+    bool drive = s->state_tier == TIER_NVME || s->param_tier == TIER_NVME;
+    if (s->faults >> SIM_DRIVE & 1 && !drive)
+        return error_set(error, ZERO_E_ARGUMENT,
+                         "there is no drive to fail: offload the optimizer or the parameters to nvme, or "
+                         "leave the fault out");
+    return ZERO_OK;
+}
+
+static zero_status declare(struct run *run, struct zero_error *error) {
+    const struct sim_model *m = run->setup->model;
+    zero_status status = ZERO_OK;
+    run->model.dtype = run->setup->precision.compute;
+    for (uint32_t u = 0, i = 0; u < m->units && !status; u++) {
+        zero_unit *unit;
+        status = model_add_unit(&run->model, NULL, m->unit[u].name, &unit, error);
+        for (; i < m->params && m->param[i].unit == u && !status; i++) {
+            const struct sim_param *p = &m->param[i];
+            zero_param param = {.struct_size = sizeof param,
+                                .name = p->name,
+                                .dims = 1,
+                                .flags = p->flags,
+                                .shape = {p->count},
+                                .tied_to = p->tied_to,
+                                .slot = &run->slot};
+            status = model_add_param(&run->model, unit, &param, error);
+        }
+    }
+    return status ? status : model_lay_out(&run->model, run->ranks, run->setup->persistence_threshold, error);
+}
+
+static zero_status open_policy(struct run *run, struct zero_error *error) {
+    const struct sim_setup *s = run->setup;
+    run->region = calloc(run->model.regions, sizeof *run->region);
+    run->refresh = calloc(run->model.regions, sizeof *run->refresh);
+    if (!run->region || !run->refresh)
+        return error_set(error, ZERO_E_MEMORY, "no memory for the policy's tables");
+    for (uint32_t i = 0; i < run->model.regions; i++) {
+        run->region[i].frozen = region_frozen(&run->model.region[i]);
+        run->region[i].persistent = region_persistent(&run->model.region[i]);
+        run->region[i].elements = run->model.region[i].padded;
+    }
+    run->policy = (struct policy){.stage = stages[s->stage],
+                                  .mesh = {s->mesh[AXIS_SHARD], s->mesh[AXIS_REPLICATE]},
+                                  .accumulation = s->accumulation,
+                                  .micro_steps = s->micro_steps,
+                                  .depth = s->depth,
+                                  .backward_depth = s->backward_depth ? s->backward_depth - 1 : s->depth,
+                                  .live_max = s->live_max ? s->live_max : UINT64_MAX,
+                                  .ahead_max = s->ahead_max ? s->ahead_max : UINT64_MAX,
+                                  .grad_widens = precision_widens(&s->precision),
+                                  .forward = run->model.use,
+                                  .uses = run->model.units,
+                                  .region = run->region,
+                                  .regions = run->model.regions,
+                                  .refresh = run->refresh};
+    policy_open(&run->policy);
+    return ZERO_OK;
+}
+
+/* Scratch of reductions: rank 0's groups are as large as everybody's. */
+static uint64_t staging_bytes(const struct run *run, uint64_t (*bytes)(const struct executor_options *)) {
+    struct executor_options o = {.policy = (struct policy *)&run->policy,
+                                 .model = &run->model,
+                                 .precision = run->setup->precision,
+                                 .param_bits = run->setup->param_bits,
+                                 .gradient_bits = run->setup->gradient_bits,
+                                 .native_reduction = run->setup->native_reduction};
+    memcpy(o.group, run->rank[0].group, sizeof o.group);
+    return bytes(&o);
+}
+
+static zero_status make_plan(struct run *run, struct zero_error *error) {
+    const struct sim_setup *s = run->setup;
+    uint64_t staging = staging_bytes(run, executor_staging_bytes);
+    run->policy.stagings = staging ? 2 : 0;
+    run->policy.gather_stagings = s->param_bits ? 2 : 0;
+    struct plan_options options = {.model = &run->model,
+                                   .policy = &run->policy,
+                                   .state_count = run->state_count,
+                                   .state_tier = s->state_tier,
+                                   .param_tier = s->param_tier,
+                                   .chunk_elements_max = s->chunk_elements_max,
+                                   .chunk_align_bytes = s->chunk_align_bytes,
+                                   .slots = s->slots,
+                                   .resident_bytes = s->resident_bytes,
+                                   .staging_bytes = staging,
+                                   .gather_staging_bytes = staging_bytes(run, executor_gather_staging_bytes),
+                                   .message_bytes = s->message_bytes,
+                                   .precision = s->precision};
+    zero_status status = plan_make(&run->plan, &options, error);
+    if (!status && s->sabotage && s->sabotage->planned) s->sabotage->planned(s->sabotage->user, &run->plan);
+    return status ? status : ledger_plan_make(&run->ledger, &run->plan, error);
+}
+
+/* Addresses that nothing lies behind: whoever touches them ends the program. */
+static zero_status reserve(struct run *run, struct zero_error *error) {
+    for (int t = 0; t < TIER_NVME && !run->setup->host; t++) {
+        uint64_t bytes = run->plan.tier_bytes[t];
+        if (!bytes) continue;
+        void *memory = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (memory == MAP_FAILED)
+            return error_set(error, ZERO_E_MEMORY, "no room for %" PRIu64 " bytes of a rank's addresses",
+                             bytes);
+        run->memory[t] = memory;
+    }
+    return ZERO_OK;
+}
+
+static zero_status open_ranks(struct run *run, struct zero_error *error) {
+    const struct sim_setup *s = run->setup;
+    struct sim_options options = {.ranks = run->ranks,
+                                  .without_data = !s->host,
+                                  .without_staging = !s->staging,
+                                  .network = &run->network};
+    run->rank = calloc(run->ranks, sizeof *run->rank);
+    run->agreed = calloc(s->steps, sizeof *run->agreed);
+    run->agreed_ns = calloc(s->steps, sizeof *run->agreed_ns);
+    run->emitted_count = 4 * same_operations(run);
+    run->emitted = calloc(run->emitted_count, sizeof *run->emitted);
+    run->world = sim_world_create(&options);
+    if (!run->rank || !run->agreed || !run->agreed_ns || !run->emitted || !run->world)
+        return error_set(error, ZERO_E_MEMORY, "no memory for %" PRIu32 " ranks", run->ranks);
+    zero_status status = ZERO_OK;
+    for (uint32_t k = 0; k < run->ranks && !status; k++) status = rank_join(&run->rank[k], run, k, error);
+    if (!status) status = make_plan(run, error);
+    if (!status) status = reserve(run, error);
+    for (uint32_t k = 0; k < run->ranks && !status; k++) status = rank_open(&run->rank[k], error);
+    return status;
+}
+
+static zero_status open_run(struct run *run, const struct sim_setup *s, struct zero_error *error) {
+    zero_status status = check_setup(s, error);
+    if (status) return status;
+    *run = (struct run){.setup = s,
+                        .ranks = s->mesh[AXIS_SHARD] * s->mesh[AXIS_REPLICATE],
+                        .state_count = optimizer_states_used(s->optimizer, &s->params[0]),
+                        .clock = {.seed = s->seed, .chaos_events = s->chaos_events}};
+    run->live = run->ranks;
+    run->faults = sim_faults_draw(s->faults, s->seed, run->ranks, s->steps, 2 * s->model->units);
+    error_clear(&run->violation);
+    network_open(run);
+    status = declare(run, error);
+    if (!status) status = open_policy(run, error);
+    return status ? status : open_ranks(run, error);
+}
+
+static void close_run(struct run *run) {
+    for (uint32_t k = 0; k < run->ranks && run->rank; k++)
+        if (run->rank[k].comm) rank_close(&run->rank[k]);
+    sim_world_destroy(run->world);
+    for (int t = 0; t < TIER_NVME; t++)
+        if (run->memory[t]) munmap(run->memory[t], run->plan.tier_bytes[t]);
+    ledger_plan_free(&run->ledger);
+    plan_free(&run->plan);
+    model_free(&run->model);
+    clock_close(&run->clock);
+    free(run->rank);
+    free(run->agreed);
+    free(run->agreed_ns);
+    free(run->emitted);
+    free(run->region);
+    free(run->refresh);
+}
+
+/* ---- invariants of the whole ---- */
+
+/* Every copy of a region is cut into shards that cover it exactly once. */
+static void check_shards(struct run *run) {
+    uint8_t *owned = calloc(run->ranks, sizeof *owned);
+    if (!owned) run_violated(run, 0, ZERO_E_MEMORY, "no memory to check shards");
+    for (uint32_t i = 0; i < run->model.regions && owned; i++) {
+        struct placement cut = run->region[i].state;
+        uint32_t parts = placement_parts(cut, run->policy.mesh);
+        uint64_t shard = run->plan.swap.elements[i];
+        memset(owned, 0, run->ranks);
+        bool exact = run->region[i].frozen || shard * parts == run->model.region[i].padded;
+        for (uint32_t k = 0; k < run->ranks; k++) owned[placement_part(cut, run->policy.mesh, k)]++;
+        for (uint32_t p = 0; p < run->ranks; p++) exact &= owned[p] == (p < parts ? run->ranks / parts : 0);
+        if (!exact)
+            run_violated(run, 0, ZERO_E_INTERNAL, "the shards of \"%s\" do not partition it",
+                         run_unit_name(run, i));
+    }
+    free(owned);
+}
+
+/* Every rank updated its shard once in every step, all of it. */
+static void check_updates(struct run *run) {
+    for (uint32_t k = 0; k < run->ranks; k++)
+        for (uint32_t i = 0; i < run->model.regions; i++) {
+            uint64_t expected = run->region[i].frozen ? 0 : run->plan.swap.elements[i] * run->setup->steps;
+            if (run->rank[k].updated[i] == expected) continue;
+            run_violated(run, k, ZERO_E_INTERNAL,
+                         "%" PRIu64 " elements of \"%s\" were updated in %" PRIu32 " steps, not %" PRIu64,
+                         run->rank[k].updated[i], run_unit_name(run, i), run->setup->steps, expected);
+        }
+}
+
+/* The oldest call that a rank waits in, or what else it waits for. */
+static void check_deadlock(struct run *run) {
+    for (uint32_t k = 0; k < run->ranks; k++) {
+        const struct rank *r = &run->rank[k];
+        if (r->ended || r->lost) continue;
+        const char *what = sim_wait_name(rank_blame(r));
+        for (int s = 0; s < STREAMS; s++) {
+            const struct timeline *line = &r->executor->stream[s];
+            if (line->retired == line->started) continue;
+            const struct operation *op = &line->item[line->retired & line->item_mask].task->op;
+            run_violated(run, k, ZERO_E_PEER,
+                         "nothing can go on: in step %" PRIu32
+                         " %s of \"%s\" is never done, and this rank waits for %s",
+                         r->step + 1, operation_kind_name((enum operation_kind)op->kind),
+                         op->kind == OP_AGREE ? "the step" : run_unit_name(run, op->region), what);
+        }
+        run_violated(run, k, ZERO_E_PEER, "nothing can go on: in step %" PRIu32 " this rank waits for %s",
+                     r->step + 1, what);
+    }
+}
+
+/* Who needs nobody hears of nothing: a rank's own work of one step, at its slowest. */
+static uint64_t grace_ns(const struct run *run) {
+    enum { SLOWEST = 5, MOMENT_NS = 1000000 };
+    const struct sim_setup *s = run->setup;
+    const struct swap *swap = &run->plan.swap;
+    uint64_t flops = 0, drive = swap->step_bytes + run->plan.param_fetch_bytes,
+             least = s->speeds.drive_read_bytes_per_s;
+    if (s->speeds.drive_write_bytes_per_s < least) least = s->speeds.drive_write_bytes_per_s;
+    for (uint32_t u = 0; u < s->model->units; u++)
+        flops += 4 * s->model->unit[u].flops; /* with an evaluation */
+    uint64_t ns = SLOWEST * speeds_ns(s->micro_steps * flops, s->speeds.flops_per_s) + MOMENT_NS;
+    if (drive) ns += SLOWEST * speeds_ns(2 * drive, least) + 4 * swap->chunks * s->speeds.drive_latency_ns;
+    return ns + s->chaos_ns * same_operations(run);
+}
+
+static bool names_rank(const char *message, uint32_t rank) {
+    char name[32];
+    int length = snprintf(name, sizeof name, "rank %" PRIu32, rank);
+    for (const char *at = strstr(message, name); at; at = strstr(at + 1, name))
+        if (at[length] < '0' || at[length] > '9') return true;
+    return false;
+}
+
+static bool names_cause(const struct run *run, const char *message) {
+    return (run->faulted[SIM_LOST] && names_rank(message, run->faults.lost)) ||
+           (run->faulted[SIM_DRIVE] && names_rank(message, run->faults.drive));
+}
+
+static bool faulted(const struct run *run) { return run->faulted[SIM_LOST] || run->faulted[SIM_DRIVE]; }
+
+/* After a fault that ends ranks every live one ended in time, with its work done or an error that says whose fault it
+ * was. */
+static void check_ending(struct run *run) {
+    uint64_t deadline = run->fault_ns + (run->faulted[SIM_LOST] ? run->setup->timeout_ns : 0) + grace_ns(run);
+    for (uint32_t k = 0; k < run->ranks && faulted(run); k++) {
+        const struct rank *r = &run->rank[k];
+        if (r->lost) continue;
+        if (r->error.code && !names_cause(run, r->error.message))
+            run_violated(run, k, r->error.code, "the rank's error does not name the cause: %s",
+                         r->error.message);
+        else if (r->ended_ns > deadline)
+            run_violated(run, k, ZERO_E_PEER,
+                         "the rank ended %" PRIu64 " ms after the fault, past the deadline",
+                         (r->ended_ns - run->fault_ns) / 1000000);
+    }
+}
+
+/* ---- the loop ---- */
+
+/* Whoever lives finds the silence. */
+static void deadline(struct run *run, uint32_t silent) {
+    uint32_t finder = 0;
+    while (finder < run->ranks && (run->rank[finder].lost || run->rank[finder].ended)) finder++;
+    if (finder == run->ranks) return;
+    sim_raise_silent(run->rank[finder].comm, silent, (double)run->setup->timeout_ns * 1e-9);
+    for (uint32_t k = 0; k < run->ranks; k++) clock_add(&run->clock, run->clock.now_ns, EVENT_WAKE, k);
+}
+
+static void loop(struct run *run) {
+    struct event event;
+    for (uint32_t k = 0; k < run->ranks; k++) clock_add(&run->clock, 0, EVENT_WAKE, k);
+    while (run->live && !run->violation.code && clock_take(&run->clock, &event)) {
+        struct rank *r = &run->rank[event.rank];
+        if (event.kind == EVENT_DEADLINE) {
+            deadline(run, event.rank);
+            continue;
+        }
+        if (event.kind == EVENT_HOST) r->busy = false;
+        rank_go(r);
+    }
+    if (run->clock.failed) run_violated(run, 0, ZERO_E_MEMORY, "no memory for what is to happen");
+    if (!run->violation.code && run->live) check_deadlock(run);
+    if (!run->violation.code) check_ending(run);
+    if (!run->violation.code && !faulted(run)) check_updates(run);
+    if (!run->violation.code && !faulted(run) && run->setup->host) data_collect(run);
+}
+
+/* ---- results ---- */
+
+static int ascending(const void *a, const void *b) {
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Of a run that reached its end. */
+static void measure_steps(struct run *run, struct sim_result *out) {
+    uint64_t *at = run->agreed_ns;
+    uint32_t steps = run->setup->steps;
+    out->first_step_ns = at[0];
+    out->step_ns = steps == 1 ? run->clock.now_ns : 0;
+    for (uint32_t i = steps - 1; i > 0; i--) at[i] -= at[i - 1];
+    if (steps == 1) return;
+    qsort(at + 1, steps - 1, sizeof *at, ascending);
+    out->step_ns = at[1 + (steps - 1) / 2 - (steps % 2 == 1 && steps > 2)];
+}
+
+static void measure_ranks(const struct run *run, struct sim_result *out) {
+    uint64_t shares = (uint64_t)run->ranks * run->setup->steps;
+    for (uint32_t k = 0; k < run->ranks; k++) {
+        const struct rank *r = &run->rank[k];
+        uint64_t waits = 0;
+        for (int w = 0; w < WAITS; w++) out->wait_ns[w] += r->wait_ns[w], waits += r->wait_ns[w];
+        if (waits / run->setup->steps > out->most_wait_ns) out->most_wait_ns = waits / run->setup->steps;
+        out->compute_ns += r->compute_ns;
+        struct comm_counters counters;
+        comm_counters_read(r->comm, &counters);
+        out->wire_bytes += counters.bytes;
+        if (r->drive)
+            out->drive_read_bytes += r->drive->read_bytes, out->drive_write_bytes += r->drive->written_bytes;
+    }
+    for (int w = 0; w < WAITS; w++) out->wait_ns[w] /= shares;
+    out->compute_ns /= shares;
+    out->wire_bytes /= shares;
+    out->drive_read_bytes /= shares, out->drive_write_bytes /= shares;
+}
+
+static void measure_ending(const struct run *run, struct sim_result *out) {
+    out->lost = run->faulted[SIM_LOST], out->refused = run->faulted[SIM_DRIVE];
+    out->fault_ns = run->fault_ns;
+    for (uint32_t k = 0; k < run->ranks; k++) {
+        const struct rank *r = &run->rank[k];
+        if (!r->error.code) continue;
+        out->ended++;
+        if (r->ended_ns > out->ended_ns) out->ended_ns = r->ended_ns;
+        if (!*out->ending || r->error.code != ZERO_E_PEER)
+            memcpy(out->ending, r->error.message, sizeof out->ending);
+    }
+}
+
+static void measure(struct run *run, struct sim_result *out) {
+    *out = (struct sim_result){.status = run->violation.code,
+                               .error = run->violation,
+                               .events = run->clock.events,
+                               .end_ns = run->clock.now_ns,
+                               .schedule = run->schedule,
+                               .operations = executor_trace(run->rank[0].executor),
+                               .faults = run->faults};
+    for (int t = 0; t < TIERS; t++) out->planned_bytes[t] = run->plan.tier_bytes[t];
+    measure_steps(run, out);
+    measure_ranks(run, out);
+    measure_ending(run, out);
+}
+
+zero_status sim_run(const struct sim_setup *setup, struct sim_result *out, struct zero_error *error) {
+    struct run *run = calloc(1, sizeof *run);
+    if (!run) return error_set(error, ZERO_E_MEMORY, "no memory for a simulation");
+    zero_status status = open_run(run, setup, error);
+    if (!status) {
+        check_shards(run);
+        trace_begin(run);
+        loop(run);
+        trace_end(run);
+        measure(run, out);
+    }
+    close_run(run);
+    free(run);
+    return status;
+}
