@@ -194,8 +194,8 @@ static void test_everywhere(void) {
     static const char *const swaps[] = {
         "", ", \"offload_optimizer\": {\"device\": \"cpu\"}",
         ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%1$s/swap\", \"buffer_count\": 2}",
-        ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%1$s/swap\"}, "
-        "\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%1$s/swap\"}"};
+        (", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%1$s/swap\"}, "
+         "\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%1$s/swap\"}")};
     static const char *const types[] = {"", ", \"bf16\": {\"enabled\": true}"};
     for (uint32_t stage = 0; stage <= 3; stage++)
         for (uint32_t swap = 0; swap < (stage == 3 ? 4 : 3); swap++)
