@@ -7,6 +7,7 @@
 #include "engine/checkpoint/checksum.h"
 #include "engine/base/hash.h"
 #include "engine/held.h"
+#include "engine/saver.h"
 
 /* In the order in which one makes the next differ: the first that differs is the nearest to the cause. */
 enum object_kind { REDUCED_GRADIENT, FIRST_STATE, SECOND_STATE, MASTERS, WEIGHTS, OBJECT_KINDS };
@@ -28,7 +29,8 @@ static struct buffer_ref gradient_ref(const zero_engine *e, uint32_t region) {
 }
 
 static bool is_there(const zero_engine *e, const struct item *item) {
-    if (item->kind == WEIGHTS) return true;
+    if (item->kind == WEIGHTS)
+        return !e->plan.swap.region[item->param->region].params; /* those are verified as read */
     if (e->regions[item->param->region].frozen) return false;
     switch (item->kind) {
     case REDUCED_GRADIENT:
@@ -173,7 +175,8 @@ zero_status compare_ranks(zero_engine *e) {
     uint64_t word[2] = {HASH_START, HASH_START};
     const struct said *all;
     uint32_t rank, right;
-    zero_status status = engine_settle(e);
+    zero_status status = saver_finish(e); /* it reads through the same slot */
+    if (!status) status = engine_settle(e);
     for (uint32_t i = 0; i < e->model.params && !status; i++)
         for (int kind = 0; kind < OBJECT_KINDS && !status; kind++) {
             struct item item = {&e->model.param[i], (enum object_kind)kind};

@@ -70,8 +70,7 @@ zero_status zero_engine_flush(zero_engine *e) {
     status = engine_check_pass(e, "zero_engine_flush");
     if (!status) status = engine_settle(e);
     if (status || !e->config.nvme_shadow) return status;
-    status = saver_finish(e);
-    if (!status) status = shadow_sync(e);
+    status = shadow_sync(e);
     if (!status) status = engine_call(e, &(struct comm_call){.kind = COMM_BARRIER, .what = "the flush"});
     return status ? status : shadow_commit(e);
 }
@@ -101,7 +100,7 @@ zero_status engine_call(zero_engine *e, const struct comm_call *call) {
         status = comm_test(work, &done);
         if (status || done) break;
         if (polled) return turn_give(&e->lock), engine_fail(e, executor_error(e->executor));
-        if (!moved) idle(e);
+        if (!moved) idle(e), turn_yield(&e->lock);
     }
     turn_give(&e->lock);
     return status ? engine_fail(e, comm_error(e->comm)) : ZERO_OK;

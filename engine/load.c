@@ -156,8 +156,9 @@ static void take_counters(struct load *l) {
     else if (m->schedule_steps)
         settings_resume(e, (int64_t)m->schedule_steps - 1);
     for (uint32_t g = 0; g < e->groups && g < m->groups && !l->weights_only; g++) {
-        if (e->params[g].lr != m->lr[g] && !e->rank && !g)
-            log_line(&e->log, ZERO_LOG_INFO, "the learning rate goes on at the checkpoint's %g, not at %g",
+        if (e->params[g].lr != m->lr[g] && !e->rank)
+            log_line(&e->log, ZERO_LOG_INFO,
+                     "the learning rate of group %" PRIu32 " goes on at the checkpoint's %g, not at %g", g,
                      m->lr[g], e->params[g].lr);
         e->params[g].lr = m->lr[g];
     }

@@ -16,11 +16,13 @@ static inline struct part own_part(const zero_engine *e, uint32_t region, struct
     return (struct part){index * count, count, index, parts};
 }
 
-/* The address of the region's element `first` of this rank's part of the parameters. */
+/* The address of the region's element `first` of this rank's part of the parameters, where they rest: never where they are
+ * gathered to, which a save in the background must not look at. NULL: on a drive. */
 static inline void *param_part(const zero_engine *e, uint32_t region, const struct part *part) {
-    uint8_t *full = executor_address(e->executor, (struct buffer_ref){BUFFER_PARAM_FULL, (uint16_t)region});
-    if (full) return full + part->first * dtype_bytes(e->precision.compute);
-    return executor_address(e->executor, (struct buffer_ref){BUFFER_PARAM_SHARD, (uint16_t)region});
+    struct buffer_ref full = {BUFFER_PARAM_FULL, (uint16_t)region},
+                      shard = {BUFFER_PARAM_SHARD, (uint16_t)region};
+    if (plan_fixed(&e->plan, full) == NO_BUFFER) return executor_address(e->executor, shard);
+    return (uint8_t *)executor_address(e->executor, full) + part->first * dtype_bytes(e->precision.compute);
 }
 
 static inline uint64_t min64(uint64_t a, uint64_t b) { return a < b ? a : b; }

@@ -176,10 +176,9 @@ static zero_status read_state(void *user, const struct piece *piece, uint64_t fi
                               float *out, struct zero_error *error) {
     struct save *s = user;
     const struct model_param *p = &s->e->model.param[s->model_param[piece->param - s->manifest.param]];
-    zero_status status = s->before_block ? s->before_block(s->user, piece, error) : ZERO_OK;
-    if (status) return status;
-    status = held_read(s->e, p->region, saved_kind(piece->kind), p->offset + first, count, out);
-    return status ? error_set(error, status, "%s", zero_last_error()) : ZERO_OK;
+    zero_status status = held_read(s->e, p->region, saved_kind(piece->kind), p->offset + first, count, out);
+    if (status) return error_set(error, status, "%s", zero_last_error());
+    return s->copied ? s->copied(s->user, piece, first + count, error) : ZERO_OK;
 }
 
 uint32_t save_region(const struct save *s, const struct piece *piece) {
@@ -257,7 +256,7 @@ zero_status engine_save(zero_engine *e, struct storage *storage, const char *dir
     bool async = e->config.checkpoint_async;
     if (!status) status = async ? saver_begin(e, &save) : finish(&save);
     if (!status && async) return ZERO_OK;
-    if (status) save_abandon(&save);
+    if (status) save_abandon(&save), error_set(&e->saved, status, "%s", zero_last_error());
     save_free(&save);
     return status;
 }

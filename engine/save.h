@@ -18,8 +18,8 @@ struct save {
 
     float *block; /* BLOCK_BYTES, through which the shard passes */
     const struct storage_staging *staging;
-    /* Every block comes by here before it is read; a failure ends the save. NULL: none. */
-    zero_status (*before_block)(void *user, const struct piece *piece, struct zero_error *error);
+    /* Elements of a piece, up to `end` of the parameter, have been copied; a failure ends the save. NULL: nobody asks. */
+    zero_status (*copied)(void *user, const struct piece *piece, uint64_t end, struct zero_error *error);
     void *user;
 };
 

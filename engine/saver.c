@@ -19,7 +19,6 @@ struct saver {
     atomic_int state; /* enum state */
     atomic_bool cancelled;
     atomic_uchar *go;        /* per region: read, or nothing to read */
-    uint32_t region;         /* that is being read */
     struct said *said;       /* of all ranks, for the manifest */
     struct zero_error error; /* the thread's; of the host's once that is joined */
 };
@@ -40,22 +39,27 @@ static void let_go(struct saver *s, uint32_t region) {
     atomic_store_explicit(&s->go[region], 1, memory_order_release);
 }
 
-/* A piece of another region: all of the one before has been copied. */
-static zero_status next_block(void *user, const struct piece *piece, struct zero_error *error) {
-    struct saver *s = user;
-    uint32_t region = save_region(&s->save, piece);
-    if (region != s->region) let_go(s, s->region);
-    s->region = region;
-    if (!atomic_load(&s->cancelled)) return ZERO_OK;
-    return error_set(error, ZERO_E_IO, "%s: the engine was destroyed before the checkpoint was complete",
-                     s->save.root);
-}
-
 /* What the slot holds is about to be updated. */
 static void forget_chunk(zero_engine *e) {
     turn_take(&e->lock);
     executor_chunk_forget(e->executor);
     turn_give(&e->lock);
+}
+
+static bool ends_region(const struct save *s, const struct piece *piece, uint64_t end) {
+    if (end < piece->first + piece->count) return false;
+    return piece + 1 == s->piece + s->pieces || save_region(s, piece + 1) != save_region(s, piece);
+}
+
+static zero_status copied(void *user, const struct piece *piece, uint64_t end, struct zero_error *error) {
+    struct saver *s = user;
+    if (ends_region(&s->save, piece, end)) {
+        forget_chunk(s->save.e);
+        let_go(s, save_region(&s->save, piece));
+    }
+    if (!atomic_load(&s->cancelled)) return ZERO_OK;
+    return error_set(error, ZERO_E_IO, "%s: the engine was destroyed before the checkpoint was complete",
+                     s->save.root);
 }
 
 static void *write_file(void *argument) {
@@ -112,11 +116,11 @@ static void release(zero_engine *e) {
 
 /* Staging first: it is a page's multiple, as the drive wants it. */
 static bool open_saver(zero_engine *e, const struct save *save, struct saver *s) {
-    *s = (struct saver){.save = *save, .region = UINT32_MAX};
+    *s = (struct saver){.save = *save};
     s->staging = (struct storage_staging){.memory = memory(e), .bytes = saver_bytes(e) - BLOCK_BYTES};
     s->save.block = (float *)(void *)(memory(e) + s->staging.bytes);
     s->save.staging = &s->staging;
-    s->save.before_block = next_block;
+    s->save.copied = copied;
     s->save.user = s;
     s->go = calloc(e->policy.regions, sizeof *s->go);
     s->said = calloc(e->size, sizeof *s->said);
@@ -132,7 +136,6 @@ static void hold_regions(struct saver *s) {
     for (uint32_t i = 0; i < e->policy.regions; i++) atomic_init(&s->go[i], 1);
     for (uint32_t i = 0; i < s->save.pieces; i++)
         atomic_init(&s->go[save_region(&s->save, &s->save.piece[i])], 0);
-    if (s->save.pieces) s->region = save_region(&s->save, &s->save.piece[0]);
     hold(e, s->go);
 }
 

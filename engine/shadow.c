@@ -38,7 +38,8 @@ static uint64_t layout_of(const zero_engine *e) {
                         (uint64_t)swap->param_dtype,
                         swap->chunks,
                         swap->chunk_elements,
-                        swap->record_row_bytes};
+                        swap->record_row_bytes,
+                        e->groups};
     uint64_t hash = hash_bytes(HASH_START, parts, sizeof parts);
     return hash_string(hash, e->optimizer->name);
 }

@@ -105,8 +105,6 @@ zero_status zero_engine_step(zero_engine *e, zero_step_info *out) {
                       " micro-steps are done (gradient_accumulation_steps); do the others first",
                       e->micro, e->policy.micro_steps);
     struct agreement mine = {0};
-    if (e->config.nvme_shadow)
-        status = saver_finish(e); /* its commits pass through the slot that a save reads with */
     saver_say(e, &mine.save);
     settings_next(e, mine.setting);
     struct point agreed = {0};

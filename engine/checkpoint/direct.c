@@ -66,6 +66,7 @@ static void write_plainly(struct direct *d, const uint8_t *from, size_t bytes, u
 /* A transfer that was interrupted or refused for the moment moved nothing. */
 static void finish(struct direct *d, const struct io_done *done) {
     uint32_t slot = d->flight[done->tag];
+    if (slot == NO_SLOT) return; /* of before the transfers broke */
     struct slot *s = &d->slot[slot];
     int32_t moved = done->result == -EINTR || done->result == -EAGAIN ? 0 : done->result;
     s->state = FREE;

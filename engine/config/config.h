@@ -208,6 +208,9 @@ zero_status config_set_paths(struct config *config, const char *key, const char 
 /* "auto", the batch triple, the optimizer's defaults, rules between keys. */
 zero_status config_resolve(struct config *config, uint32_t ranks, struct zero_error *error);
 
+/* Of it the model block alone: each architecture's own words and defaults. */
+zero_status config_resolve_model(struct config *config, struct zero_error *error);
+
 void config_free(struct config *config);
 
 /* Text for `zero config FILE` and `zero config --help`; the caller frees it. NULL: no memory. */

@@ -259,6 +259,10 @@ static zero_status resolve_compute(struct config *config, struct zero_error *err
 
 static zero_status check_checkpoint(struct config *config, struct zero_error *error) {
     uint64_t bytes = config->checkpoint_async_bytes;
+    if (config->checkpoint_async && config->nvme_shadow)
+        return error_set(
+            error, ZERO_E_CONFIG,
+            "checkpoint.async: with nvme.shadow every step waits for the save: remove one of them");
     if (bytes >= 1 << 20 && bytes != CONFIG_BYTES_UNLIMITED) return ZERO_OK;
     return error_set(
         error, ZERO_E_CONFIG,

@@ -16,7 +16,4 @@ zero_status config_derived_int(struct config *config, const char *path, uint64_t
 /* Which ranks share: mesh.c; sets shard_ranks and reshard. */
 zero_status config_resolve_mesh(struct config *config, uint32_t ranks, struct zero_error *error);
 
-/* The model block: model.c. */
-zero_status config_resolve_model(struct config *config, struct zero_error *error);
-
 #endif

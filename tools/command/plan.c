@@ -87,6 +87,8 @@ static zero_status find_model(const struct arguments *a, struct config *config, 
             return error_set(
                 error, ZERO_E_CONFIG,
                 "no model: give --model NAME, or a configuration with a model block; --models lists names");
+        zero_status status = config_resolve_model(config, error);
+        if (status) return status;
         *out = shapes_of(&config->model);
     }
     if (a->seq) out->context = a->seq;

@@ -27,7 +27,8 @@ struct arguments {
 static const struct option options[] = {
     {"--ranks", "N", "virtual ranks, one per device (8); with --csv or --svg the most of them (1024)",
      OPTION_COUNT, FIELD(ranks)},
-    {"--shard", "N", "ranks that cut one copy of the model between them; the others hold copies (all)",
+    {"--shard", "N",
+     "ranks that cut one copy of the model between them; the others hold copies (as the configuration says)",
      OPTION_COUNT, FIELD(shard)},
     {"--steps", "N", "optimizer steps (5)", OPTION_COUNT, FIELD(steps)},
     {"--seed", "S",
@@ -148,7 +149,7 @@ static int simulate(const struct arguments *a, const struct job *job, uint32_t f
     struct job_ranks r;
     struct sim_result result = {0};
     uint32_t ranks = a->ranks ? (uint32_t)a->ranks : 8;
-    zero_status status = job_place(job, ranks, a->shard ? (uint32_t)a->shard : ranks, &r, error);
+    zero_status status = job_place(job, ranks, (uint32_t)a->shard, &r, error);
     if (status) return fail(error);
     r.setup.steps = (uint32_t)a->steps;
     r.setup.seed = a->seed;

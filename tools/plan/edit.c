@@ -40,6 +40,7 @@ char *edit_batch(const char *text, uint64_t micro_batch, uint64_t accumulation_s
     set_number(root, "train_micro_batch_size_per_gpu", micro_batch);
     set_number(root, "gradient_accumulation_steps", accumulation_steps);
     if (micro_batch || accumulation_steps) json_object_object_del(root, "train_batch_size");
+    json_object_object_del(root, "scheduler"); /* of a run with so many steps: nothing here depends on it */
     return print(root);
 }
 
@@ -52,10 +53,21 @@ static void set_tier(json_object *zero, const char *name, zero_tier tier) {
 }
 
 static void set_model(json_object *root, const struct shapes *s) {
+    json_object *data;
     json_object_object_del(root, "model");
+    /* A sequence's length is in the shapes. */
+    if (json_object_object_get_ex(root, "data", &data)) json_object_object_del(data, "context");
     json_object *model = child(root, "model");
     json_object_object_add(model, "n_embd", json_object_new_int64((int64_t)s->width));
     json_object_object_add(model, "n_head", json_object_new_int64((int64_t)s->heads));
+}
+
+/* What only stage 3 has. */
+static void drop_stage3(json_object *root, json_object *zero) {
+    static const char *const keys[] = {"zero_hpz_partition_size", "zero_quantized_weights"};
+    json_object *comm;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) json_object_object_del(zero, keys[i]);
+    if (json_object_object_get_ex(root, "comm", &comm)) json_object_object_del(comm, "reshard_after_forward");
 }
 
 char *edit_cell(const char *text, const struct cell *cell, const struct shapes *shapes) {
@@ -66,6 +78,7 @@ char *edit_cell(const char *text, const struct cell *cell, const struct shapes *
     json_object_object_del(zero, "cpu_offload_param");
     json_object_object_del(zero, "offload_param");
     json_object_object_add(zero, "stage", json_object_new_int((int)cell->stage));
+    if (cell->stage != 3) drop_stage3(root, zero);
     set_tier(zero, "offload_optimizer", cell->optimizer);
     if (cell->params != ZERO_DEVICE) set_tier(zero, "offload_param", cell->params);
     if (cell->optimizer != ZERO_NVME)

@@ -12,7 +12,7 @@
 /* The planner's own configuration, where the user gives none: AdamW in a type. */
 char *edit_default(enum dtype dtype);
 
-/* 0: as it is. With a micro-batch, train_batch_size follows. */
+/* 0: as it is. With a micro-batch, train_batch_size follows. Without a schedule, which is of a run. */
 char *edit_batch(const char *text, uint64_t micro_batch, uint64_t accumulation_steps);
 
 /* What the rows of a table differ in. */

@@ -108,7 +108,7 @@ static const struct declaration declarations[FAMILIES][UNIT_KINDS][PARAMS_MAX] =
                      [UNIT_HEAD] = {{"ln_f.weight", WIDTH, NONE},
                                     {"ln_f.bias", WIDTH, NONE},
                                     {"lm_head.weight", VOCAB, WIDTH}}},
-    [FAMILY_LLAMA] = {[UNIT_EMBEDDING] = {{"embed_tokens.weight", VOCAB, WIDTH}},
+    [FAMILY_LLAMA] = {[UNIT_EMBEDDING] = {{"model.embed_tokens.weight", VOCAB, WIDTH}},
                       [UNIT_BLOCK] = {{"input_layernorm.weight", WIDTH, NONE},
                                       {"self_attn.q_proj.weight", QUERY, WIDTH},
                                       {"self_attn.k_proj.weight", KV, WIDTH},
@@ -118,7 +118,7 @@ static const struct declaration declarations[FAMILIES][UNIT_KINDS][PARAMS_MAX] =
                                       {"mlp.gate_proj.weight", INNER, WIDTH},
                                       {"mlp.up_proj.weight", INNER, WIDTH},
                                       {"mlp.down_proj.weight", WIDTH, INNER}},
-                      [UNIT_HEAD] = {{"norm.weight", WIDTH, NONE}, {"lm_head.weight", VOCAB, WIDTH}}},
+                      [UNIT_HEAD] = {{"model.norm.weight", WIDTH, NONE}, {"lm_head.weight", VOCAB, WIDTH}}},
 };
 
 static uint64_t count_of(const struct shapes *s, const struct declaration *d) {
@@ -154,7 +154,7 @@ zero_status shapes_declare(const struct shapes *shapes, zero_engine *engine) {
     for (uint64_t i = 0; i < s.layers && !status; i++) {
         char name[32], prefix[32];
         snprintf(name, sizeof name, "h.%u", (unsigned)i);
-        snprintf(prefix, sizeof prefix, "h.%u.", (unsigned)i);
+        snprintf(prefix, sizeof prefix, s.family == FAMILY_LLAMA ? "model.layers.%u." : "h.%u.", (unsigned)i);
         status = declare_unit(&s, engine, UNIT_BLOCK, name, prefix);
     }
     return status ? status : declare_unit(&s, engine, UNIT_HEAD, "head", "");

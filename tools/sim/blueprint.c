@@ -78,6 +78,7 @@ zero_status sim_setup_of(const struct blueprint *b, struct sim_setup *out, struc
         .resident_bytes = b->plan->swap.resident_bytes,
         .slots = b->plan->swap.slots,
         .message_bytes = b->plan->row_bytes[MEMORY_MESSAGES],
+        .checkpoint_bytes = b->plan->row_bytes[MEMORY_CHECKPOINT],
         .native_reduction = c->comm.reduction == CONFIG_REDUCTION_NATIVE,
         .staging = b->plan->row_bytes[MEMORY_STAGING] > 0,
         .skip_unit = -1,

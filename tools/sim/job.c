@@ -41,6 +41,8 @@ static zero_status find_model(const struct job_choice *c, struct config *config,
         return error_set(
             error, ZERO_E_CONFIG,
             "no model: give --units N --params N, --model NAME, or a configuration with a model block");
+    zero_status status = named ? ZERO_OK : config_resolve_model(config, error);
+    if (status) return status;
     job->shapes = named ? *named : shapes_of(&config->model);
     if (c->seq) job->shapes.context = c->seq;
     return ZERO_OK;
@@ -133,12 +135,12 @@ static zero_status declare_uniform(const struct job *job, zero_engine *engine, s
 }
 
 /* The model's width goes into the configuration, whose thresholds follow it. */
-static char *config_text(const struct job *job, struct zero_error *error) {
+static char *config_text(const struct job *job, uint32_t ranks, struct zero_error *error) {
     struct config config = {0};
     char *text = NULL;
     if (job->units) return strdup(job->config);
     zero_status status = config_read(job->config, &config, error);
-    if (!status) status = config_resolve(&config, 1, error);
+    if (!status) status = config_resolve(&config, ranks, error);
     struct cell cell = {.stage = (uint32_t)config.stage,
                         .optimizer = (zero_tier)config.optimizer_tier,
                         .params = (zero_tier)config.param_tier};
@@ -155,8 +157,9 @@ static zero_status declare(const struct job *job, zero_engine *engine, struct ze
 
 static zero_status plan_engine(const struct job *job, uint32_t ranks, zero_engine **out,
                                struct zero_error *error) {
-    char *text = config_text(job, error);
-    if (!text) return error_set(error, ZERO_E_MEMORY, "no memory for the configuration");
+    char *text = config_text(job, ranks, error);
+    if (!text)
+        return error->code ? error->code : error_set(error, ZERO_E_MEMORY, "no memory for the configuration");
     uint32_t node_ranks = ranks < job->machine.node_ranks ? ranks : job->machine.node_ranks;
     zero_runtime runtime = {
         .struct_size = sizeof runtime, .threads = 1, .plan_ranks = ranks, .plan_node_ranks = node_ranks};
@@ -178,13 +181,17 @@ static uint64_t *unit_flops(const struct job *job, uint32_t units) {
     return flops;
 }
 
+static bool engine_hpz(const struct blueprint *b) { return b->policy->stage == stages[STAGE_HPZ]; }
+
 static zero_status check_place(const struct job *job, const struct blueprint *b, uint32_t ranks,
                                uint32_t shards, struct zero_error *error) {
     const struct machine *m = &job->machine;
     bool drive = b->config->optimizer_tier == CONFIG_TIER_NVME || b->config->param_tier == CONFIG_TIER_NVME;
-    if (ranks % shards)
-        return error_set(error, ZERO_E_ARGUMENT, "--shard %" PRIu32 " does not divide %" PRIu32 " ranks",
-                         shards, ranks);
+    if (shards && (ranks % shards || engine_hpz(b)))
+        return error_set(error, ZERO_E_ARGUMENT, "--shard %" PRIu32 " %s", shards,
+                         ranks % shards
+                             ? "does not divide the ranks: give a divisor"
+                             : "is another mesh than the configuration's second shards: remove one of them");
     if (!(m->device.flops[b->precision.compute] > 0))
         return error_set(error, ZERO_E_UNSUPPORTED, "%s does not multiply %s: choose another type or device",
                          m->device.name, dtype_name(b->precision.compute));
@@ -215,7 +222,7 @@ zero_status job_place(const struct job *job, uint32_t ranks, uint32_t shards, st
         return status;
     }
     uint32_t node_ranks = ranks < job->machine.node_ranks ? ranks : job->machine.node_ranks;
-    r.setup.mesh[AXIS_SHARD] = shards, r.setup.mesh[AXIS_REPLICATE] = ranks / shards;
+    if (shards) r.setup.mesh[AXIS_SHARD] = shards, r.setup.mesh[AXIS_REPLICATE] = ranks / shards;
     r.setup.speeds = speeds_of(&job->machine, node_ranks, b.precision.compute);
     uint64_t sequence = job->units ? job->tokens / job->micro_batch : job->shapes.context;
     r.tokens = (double)b.config->train_batch * (double)sequence;

@@ -35,6 +35,7 @@ struct job_ranks {
     double tokens; /* of a step, all ranks */
     uint64_t parameters;
 };
+/* `shards`: ranks that cut one copy; 0: as the configuration says. */
 zero_status job_place(const struct job *job, uint32_t ranks, uint32_t shards, struct job_ranks *out,
                       struct zero_error *error);
 void job_release(struct job_ranks *ranks);

@@ -25,12 +25,12 @@ zero_status scaling_run(const struct job *job, uint32_t most, uint32_t steps, ui
     *out = (struct scaling){0};
     for (uint32_t ranks = 8; ranks <= most && out->points < SCALING_POINTS_MAX; ranks *= 2) {
         struct scaling_point *point = &out->point[out->points++];
-        uint32_t node = job->machine.node_ranks;
+        uint32_t node = job->machine.node_ranks < ranks ? job->machine.node_ranks : ranks;
+        while (ranks % node) node--;
         point->ranks = ranks;
         if (progress) fprintf(progress, "zero sim: %" PRIu32 " ranks\n", ranks);
         zero_status status = run_point(job, ranks, steps, seed, point, SCALING_FULL, error);
-        if (!status)
-            status = run_point(job, ranks < node ? ranks : node, steps, seed, point, SCALING_HYBRID, error);
+        if (!status) status = run_point(job, node, steps, seed, point, SCALING_HYBRID, error);
         if (status) return status;
     }
     return out->points

@@ -134,6 +134,7 @@ static zero_status make_plan(struct run *run, struct zero_error *error) {
                                    .staging_bytes = staging,
                                    .gather_staging_bytes = staging_bytes(run, executor_gather_staging_bytes),
                                    .message_bytes = s->message_bytes,
+                                   .checkpoint_bytes = s->checkpoint_bytes,
                                    .precision = s->precision};
     zero_status status = plan_make(&run->plan, &options, error);
     if (!status && s->sabotage && s->sabotage->planned) s->sabotage->planned(s->sabotage->user, &run->plan);

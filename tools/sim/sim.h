@@ -64,7 +64,7 @@ struct sim_setup {
     enum tier_kind state_tier, param_tier;
     uint64_t chunk_elements_max, resident_bytes; /* struct plan_options */
     uint32_t chunk_align_bytes, slots;
-    uint64_t message_bytes;
+    uint64_t message_bytes, checkpoint_bytes;
     bool native_reduction, staging; /* staging: reductions need scratch, as over MPI */
     bool evaluate;                  /* an evaluation pass after every micro-step and every step */
     int32_t skip_unit;              /* left out of every step's first micro-step; -1: none */
