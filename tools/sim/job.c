@@ -181,17 +181,18 @@ static uint64_t *unit_flops(const struct job *job, uint32_t units) {
     return flops;
 }
 
-static bool engine_hpz(const struct blueprint *b) { return b->policy->stage == stages[STAGE_HPZ]; }
-
 static zero_status check_place(const struct job *job, const struct blueprint *b, uint32_t ranks,
                                uint32_t shards, struct zero_error *error) {
     const struct machine *m = &job->machine;
     bool drive = b->config->optimizer_tier == CONFIG_TIER_NVME || b->config->param_tier == CONFIG_TIER_NVME;
-    if (shards && (ranks % shards || engine_hpz(b)))
-        return error_set(error, ZERO_E_ARGUMENT, "--shard %" PRIu32 " %s", shards,
-                         ranks % shards
-                             ? "does not divide the ranks: give a divisor"
-                             : "is another mesh than the configuration's second shards: remove one of them");
+    if (shards && ranks % shards)
+        return error_set(error, ZERO_E_ARGUMENT, "--shard %" PRIu32 " does not divide %" PRIu32 " ranks",
+                         shards, ranks);
+    if (shards && b->policy->stage == stages[STAGE_HPZ])
+        return error_set(error, ZERO_E_ARGUMENT,
+                         "--shard %" PRIu32
+                         " is another mesh than the configuration's second shards: remove one of them",
+                         shards);
     if (!(m->device.flops[b->precision.compute] > 0))
         return error_set(error, ZERO_E_UNSUPPORTED, "%s does not multiply %s: choose another type or device",
                          m->device.name, dtype_name(b->precision.compute));
