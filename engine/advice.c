@@ -89,7 +89,9 @@ static bool would_fit(zero_engine *e, const struct change *c) {
         before[k] = strdup(entry_text(e, c->key[k]));
         good = before[k] != NULL;
     }
-    bool fit = good && set_all(e, c->key, c->value) && !commit_try(e, need, &error) && fits(e, need);
+    /* Other groups than those that are open would be another plan. */
+    bool fit = good && set_all(e, c->key, c->value) && e->config.shard_ranks == e->policy.mesh[AXIS_SHARD] &&
+               !commit_try(e, need, &error) && fits(e, need);
     if (good) set_all(e, c->key, (const char *const *)before);
     for (int k = 0; k < KEYS_MAX; k++) free(before[k]);
     return fit;
