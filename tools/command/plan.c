@@ -11,6 +11,7 @@
 #include "engine/base/limits.h"
 #include "engine/comm/launch.h"
 #include "tools/command/command.h"
+#include "tools/plan/choice.h"
 #include "tools/plan/figure.h"
 #include "tools/plan/literature.h"
 #include "tools/plan/measure.h"
@@ -68,32 +69,6 @@ static const struct option options[] = {
 /* What --measure starts by mpirun: no option of a user's. */
 static const struct option link_options[] = {
     {"--measure-link", "BYTES", NULL, OPTION_COUNT, offsetof(struct arguments, measure_link)}, {0}};
-
-/* ---- the model ---- */
-
-static zero_status find_model(const struct arguments *a, struct config *config, struct shapes *out,
-                              struct zero_error *error) {
-    const struct shapes *named = a->model ? shapes_find(a->model) : NULL;
-    if (named) {
-        *out = *named;
-    } else {
-        struct zero_error why;
-        error_clear(&why);
-        if (a->model && config_read_model(config, a->model, &why))
-            return error_set(error, ZERO_E_CONFIG,
-                             "--model: no model has the name \"%s\" (--models lists them), and as a file: %s",
-                             a->model, why.message);
-        if (!config->model.given)
-            return error_set(
-                error, ZERO_E_CONFIG,
-                "no model: give --model NAME, or a configuration with a model block; --models lists names");
-        zero_status status = config_resolve_model(config, error);
-        if (status) return status;
-        *out = shapes_of(&config->model);
-    }
-    if (a->seq) out->context = a->seq;
-    return ZERO_OK;
-}
 
 /* ---- the machine ---- */
 
@@ -157,17 +132,6 @@ static zero_status place_ranks(const struct arguments *a, struct scenario *s, st
 
 /* ---- the configuration ---- */
 
-static char *read_file(const char *path) {
-    FILE *file = fopen(path, "rb");
-    char *text = NULL;
-    size_t room = 0;
-    ssize_t length = file ? getdelim(&text, &room, 0, file) : -1;
-    if (file) fclose(file);
-    if (length >= 0) return text;
-    free(text);
-    return NULL;
-}
-
 static enum dtype default_type(const struct machine *m) {
     if (m->device.is_host) return DTYPE_F32;
     return m->device.flops[DTYPE_BF16] > 0  ? DTYPE_BF16
@@ -178,7 +142,7 @@ static enum dtype default_type(const struct machine *m) {
 /* Read strictly first, so that what is wrong is named as everywhere; cells then change the text. */
 static zero_status read_config(const struct arguments *a, const struct machine *m, struct config *config,
                                char **out_text, struct zero_error *error) {
-    char *given = a->config ? read_file(a->config) : edit_default(default_type(m));
+    char *given = a->config ? choice_text(a->config) : edit_default(default_type(m));
     zero_status status = ZERO_OK;
     if (a->config) status = config_read(a->config, config, error);
     if (!a->config && given) status = config_read(given, config, error);
@@ -216,7 +180,7 @@ static zero_status plan(const struct arguments *a, struct config *config, struct
     zero_status status =
         table ? find_machine(a, &s.machine, error) : error_set(error, ZERO_E_MEMORY, "no memory for a table");
     if (!status) status = read_config(a, &s.machine, config, &text, error);
-    if (!status) status = find_model(a, config, &s.shapes, error);
+    if (!status) status = choice_model(a->model, a->seq, config, &s.shapes, error);
     if (!status) status = place_ranks(a, &s, error);
     s.config = text;
     if (!status) status = table_make(&s, table, error);

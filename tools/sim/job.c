@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/config/config.h"
+#include "tools/plan/choice.h"
 #include "tools/plan/edit.h"
 #include "tools/sim/blueprint.h"
 
@@ -25,38 +26,17 @@ static zero_status find_machine(const struct job_choice *c, struct machine *out,
 
 static zero_status find_model(const struct job_choice *c, struct config *config, struct job *job,
                               struct zero_error *error) {
-    const struct shapes *named = c->model ? shapes_find(c->model) : NULL;
-    struct zero_error why;
-    error_clear(&why);
     if (c->units && c->model)
         return error_set(error, ZERO_E_ARGUMENT, "--units and --model are two models: give one of them");
     job->units = (uint32_t)c->units;
     job->params = c->params ? c->params : c->units * 200000000;
     job->tokens = job->micro_batch * (c->seq ? c->seq : 2048);
     if (c->units) return ZERO_OK;
-    if (!named && c->model && config_read_model(config, c->model, &why))
-        return error_set(error, ZERO_E_CONFIG, "--model: no model has the name \"%s\", and as a file: %s",
-                         c->model, why.message);
-    if (!named && !config->model.given)
+    if (!c->model && !config->model.given)
         return error_set(
             error, ZERO_E_CONFIG,
             "no model: give --units N --params N, --model NAME, or a configuration with a model block");
-    zero_status status = named ? ZERO_OK : config_resolve_model(config, error);
-    if (status) return status;
-    job->shapes = named ? *named : shapes_of(&config->model);
-    if (c->seq) job->shapes.context = c->seq;
-    return ZERO_OK;
-}
-
-static char *read_file(const char *path) {
-    FILE *file = fopen(path, "rb");
-    char *text = NULL;
-    size_t room = 0;
-    ssize_t length = file ? getdelim(&text, &room, 0, file) : -1;
-    if (file) fclose(file);
-    if (length >= 0) return text;
-    free(text);
-    return NULL;
+    return choice_model(c->model, c->seq, config, &job->shapes, error);
 }
 
 /* Every rank has the configuration's micro-batch, or 1: so the work grows with the ranks. */
@@ -65,7 +45,7 @@ static zero_status take_config(const struct job_choice *c, struct config *config
     zero_status status = config_read(c->config, config, error);
     if (status) return status;
     job->micro_batch = c->micro_batch ? c->micro_batch : config->micro_batch ? config->micro_batch : 1;
-    char *given = read_file(c->config);
+    char *given = choice_text(c->config);
     if (given) job->config = edit_batch(given, job->micro_batch, 0);
     free(given);
     return job->config ? ZERO_OK : error_set(error, ZERO_E_MEMORY, "no memory for the configuration");

@@ -1,0 +1,37 @@
+#include "tools/plan/choice.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+char *choice_text(const char *path) {
+    FILE *file = fopen(path, "rb");
+    char *text = NULL;
+    size_t room = 0;
+    ssize_t length = file ? getdelim(&text, &room, 0, file) : -1;
+    if (file) fclose(file);
+    if (length >= 0) return text;
+    free(text);
+    return NULL;
+}
+
+zero_status choice_model(const char *model, uint64_t sequence, struct config *config, struct shapes *out,
+                         struct zero_error *error) {
+    const struct shapes *named = model ? shapes_find(model) : NULL;
+    struct zero_error why;
+    error_clear(&why);
+    if (!named && model && config_read_model(config, model, &why))
+        return error_set(
+            error, ZERO_E_CONFIG,
+            "--model: no model has the name \"%s\" (zero plan --models lists them), and as a file: %s", model,
+            why.message);
+    if (!named && !config->model.given)
+        return error_set(
+            error, ZERO_E_CONFIG,
+            "no model: give --model NAME, or a configuration with a model block; zero plan --models "
+            "lists names");
+    zero_status status = named ? ZERO_OK : config_resolve_model(config, error);
+    if (status) return status;
+    *out = named ? *named : shapes_of(&config->model);
+    if (sequence) out->context = sequence;
+    return ZERO_OK;
+}

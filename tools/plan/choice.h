@@ -1,0 +1,16 @@
+/* What a user chooses in the words of `zero plan` and `zero sim`. */
+#ifndef ZERO_TOOLS_PLAN_CHOICE_H
+#define ZERO_TOOLS_PLAN_CHOICE_H
+
+#include "engine/config/config.h"
+#include "tools/plan/shapes.h"
+
+/* A file's text, for edits; the caller frees it. NULL: it cannot be read. */
+char *choice_text(const char *path);
+
+/* `model`: a name of the table, or the path of a Hugging Face config.json, which is read into `config`; NULL: the configuration's
+ * model block. `sequence`: tokens of a sequence; 0: the model's. */
+zero_status choice_model(const char *model, uint64_t sequence, struct config *config, struct shapes *out,
+                         struct zero_error *error);
+
+#endif
