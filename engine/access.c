@@ -4,6 +4,7 @@
 
 #include "engine/held.h"
 #include "engine/shadow.h"
+#include "engine/settings.h"
 
 /* ---- fill ---- */
 
@@ -65,6 +66,7 @@ zero_status zero_engine_fill(zero_engine *e, zero_fill_fn fill, void *user) {
     if (status) return status;
     e->steps = e->skipped = 0;
     e->loss_scale = engine_loss_scale(e);
+    settings_restart(e);
     return access_filled(e);
 }
 

@@ -4,7 +4,7 @@
 
 #include "engine/groups.h"
 
-static zero_status check_declaring(zero_engine *e, const char *what) {
+zero_status engine_check_declaring(zero_engine *e, const char *what) {
     zero_status status = engine_check(e);
     if (status || (e->phase == PHASE_DECLARING && !e->planned)) return status;
     return refuse(ZERO_E_ORDER, "%s: the engine is %s; declare everything before zero_engine_%s", what,
@@ -16,7 +16,7 @@ static zero_status refuse_error(const struct zero_error *error) {
 }
 
 zero_status zero_engine_add_unit(zero_engine *e, const char *name, zero_unit **out) {
-    zero_status status = check_declaring(e, "zero_engine_add_unit");
+    zero_status status = engine_check_declaring(e, "zero_engine_add_unit");
     if (status) return status;
     if (!out)
         return refuse(ZERO_E_ARGUMENT, "zero_engine_add_unit: unit \"%s\": out is NULL",
@@ -27,7 +27,7 @@ zero_status zero_engine_add_unit(zero_engine *e, const char *name, zero_unit **o
 }
 
 zero_status zero_unit_add_param(zero_unit *unit, const zero_param *param) {
-    zero_status status = check_declaring(unit->engine, "zero_unit_add_param");
+    zero_status status = engine_check_declaring(unit->engine, "zero_unit_add_param");
     if (status) return status;
     if (!param) return refuse(ZERO_E_ARGUMENT, "zero_unit_add_param of \"%s\": param is NULL", unit->name);
     zero_param given = {0};
@@ -41,7 +41,7 @@ zero_status zero_unit_add_param(zero_unit *unit, const zero_param *param) {
 
 zero_status zero_engine_add_segment(zero_unit *first, zero_unit *last) {
     zero_engine *e = last->engine;
-    zero_status status = check_declaring(e, "zero_engine_add_segment");
+    zero_status status = engine_check_declaring(e, "zero_engine_add_segment");
     if (status) return status;
     if (first->engine != e || first->index > last->index)
         return refuse(
@@ -62,7 +62,7 @@ zero_status zero_engine_add_segment(zero_unit *first, zero_unit *last) {
 }
 
 zero_status zero_engine_reserve(zero_engine *e, zero_tier tier, uint64_t bytes, const char *name) {
-    zero_status status = check_declaring(e, "zero_engine_reserve");
+    zero_status status = engine_check_declaring(e, "zero_engine_reserve");
     if (status) return status;
     if ((unsigned)tier >= ZERO_TIERS || !name)
         return refuse(ZERO_E_ARGUMENT, "zero_engine_reserve: tier %d, name %s", (int)tier,

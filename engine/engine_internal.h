@@ -137,6 +137,9 @@ void gradient_take(enum dtype dtype, void *sum, const void *gradient, uint64_t c
 
 /* ---- calls between steps ---- */
 
+/* ZERO_E_ORDER once the engine is planned or committed. */
+zero_status engine_check_declaring(zero_engine *engine, const char *what);
+
 /* ZERO_E_ORDER before commit and inside a use; _between also where a pass would be ended too early. */
 zero_status engine_check_outside(zero_engine *engine, const char *what);
 zero_status engine_check_between(zero_engine *engine, const char *what);

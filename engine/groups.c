@@ -25,10 +25,8 @@ void groups_open(zero_engine *e) {
 }
 
 zero_status zero_engine_add_group(zero_engine *e, const zero_group *group, int *out) {
-    zero_status status = engine_check(e);
+    zero_status status = engine_check_declaring(e, "zero_engine_add_group");
     if (status) return status;
-    if (e->phase != PHASE_DECLARING)
-        return refuse(ZERO_E_ORDER, "zero_engine_add_group: the engine is committed; add groups before");
     if (!group || !out) return refuse(ZERO_E_ARGUMENT, "zero_engine_add_group: group or out is NULL");
     zero_group given = {0};
     memcpy(&given, group, group->struct_size < sizeof given ? group->struct_size : sizeof given);

@@ -52,10 +52,8 @@ static zero_status check(const zero_engine *e, const zero_optimizer *given) {
 }
 
 zero_status zero_engine_set_optimizer(zero_engine *e, const zero_optimizer *optimizer) {
-    zero_status status = engine_check(e);
+    zero_status status = engine_check_declaring(e, "zero_engine_set_optimizer");
     if (status) return status;
-    if (e->phase != PHASE_DECLARING)
-        return refuse(ZERO_E_ORDER, "zero_engine_set_optimizer: the engine is committed; call it before");
     if (!optimizer) return refuse(ZERO_E_ARGUMENT, "zero_engine_set_optimizer: optimizer is NULL");
     zero_optimizer given = {0};
     memcpy(&given, optimizer, optimizer->struct_size < sizeof given ? optimizer->struct_size : sizeof given);
