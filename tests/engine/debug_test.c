@@ -25,6 +25,7 @@ static const struct plant {
     const char *param;
     uint32_t rank;
     const char *found;
+    const char *zero; /* more keys of zero_optimization; or NULL */
 } plants[] = {
     {0, "", WEIGHTS, "b.b", 1,
      "the weights of parameter \"b.b\" in unit \"b\" are other bits on rank 1 than on rank 0"},
@@ -90,11 +91,12 @@ static void train(zero_engine *engine, uint32_t rank, void *user) {
 
 static struct run run_with(const struct plant *plant, const char *every) {
     struct run run = {.plant = plant};
-    char json[512];
+    char json[2048], zero[1024] = "";
+    if (plant->zero) snprintf(zero, sizeof zero, plant->zero, getenv("TEST_TMPDIR"));
     snprintf(json, sizeof json,
              "{\"train_micro_batch_size_per_gpu\": 1, \"threads\": 1, \"zero_optimization\": {\"stage\": %u, "
-             "\"stage3_param_persistence_threshold\": 100}%s%s}",
-             plant->stage, plant->more, every);
+             "\"stage3_param_persistence_threshold\": 100%s}%s%s}",
+             plant->stage, zero, plant->more, every);
     ranks_run(RANKS, json, train, &run);
     return run;
 }
@@ -122,6 +124,17 @@ static void comparing_changes_nothing(void) {
             CHECK_STRING(with.error[0], "");
             CHECK_STRING(with.hash, without.hash);
         }
+    /* Each rank has a copy of its own, all of it on a drive. */
+    struct plant copies = {
+        .stage = 3,
+        .more = "",
+        .zero = ", \"mics_shard_size\": 1, \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": "
+                "\"%1$s/swap\"}, \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": "
+                "\"%1$s/swap\"}"};
+    struct run without = run_with(&copies, ""),
+               with = run_with(&copies, ", \"debug\": {\"compare_every\": 1}");
+    CHECK_STRING(with.error[0], "");
+    CHECK_STRING(with.hash, without.hash);
 }
 
 /* ---- a step that is skipped ---- */
