@@ -25,7 +25,6 @@ static const struct plant {
     const char *param;
     uint32_t rank;
     const char *found;
-    const char *zero; /* more keys of zero_optimization; or NULL */
 } plants[] = {
     {0, "", WEIGHTS, "b.b", 1,
      "the weights of parameter \"b.b\" in unit \"b\" are other bits on rank 1 than on rank 0"},
@@ -89,10 +88,10 @@ static void train(zero_engine *engine, uint32_t rank, void *user) {
     run->status[rank] = status;
 }
 
-static struct run run_with(const struct plant *plant, const char *every) {
+/* `zero`: more keys of zero_optimization. */
+static struct run run_in(const char *zero, const struct plant *plant, const char *every) {
     struct run run = {.plant = plant};
-    char json[2048], zero[1024] = "";
-    if (plant->zero) snprintf(zero, sizeof zero, plant->zero, getenv("TEST_TMPDIR"));
+    char json[4096];
     snprintf(json, sizeof json,
              "{\"train_micro_batch_size_per_gpu\": 1, \"threads\": 1, \"zero_optimization\": {\"stage\": %u, "
              "\"stage3_param_persistence_threshold\": 100%s}%s%s}",
@@ -100,6 +99,8 @@ static struct run run_with(const struct plant *plant, const char *every) {
     ranks_run(RANKS, json, train, &run);
     return run;
 }
+
+static struct run run_with(const struct plant *plant, const char *every) { return run_in("", plant, every); }
 
 static void flipped_bits_are_named(void) {
     for (size_t i = 0; i < sizeof plants / sizeof *plants; i++) {
@@ -125,14 +126,16 @@ static void comparing_changes_nothing(void) {
             CHECK_STRING(with.hash, without.hash);
         }
     /* Each rank has a copy of its own, all of it on a drive. */
-    struct plant copies = {
-        .stage = 3,
-        .more = "",
-        .zero = ", \"mics_shard_size\": 1, \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": "
-                "\"%1$s/swap\"}, \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": "
-                "\"%1$s/swap\"}"};
-    struct run without = run_with(&copies, ""),
-               with = run_with(&copies, ", \"debug\": {\"compare_every\": 1}");
+    char zero[2048];
+    const char *directory = getenv("TEST_TMPDIR");
+    snprintf(
+        zero, sizeof zero,
+        ", \"mics_shard_size\": 1, \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%s/swap\"}, "
+        "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s/swap\"}",
+        directory, directory);
+    struct plant copies = {.stage = 3, .more = ""};
+    struct run without = run_in(zero, &copies, ""),
+               with = run_in(zero, &copies, ", \"debug\": {\"compare_every\": 1}");
     CHECK_STRING(with.error[0], "");
     CHECK_STRING(with.hash, without.hash);
 }
