@@ -347,13 +347,13 @@ static void leaves(zero_engine *engine, uint32_t rank, void *user) {
     CHECK_INT(zero_engine_save(engine, directory), ZERO_OK);
     train(&p, 1);
     CHECK_INT(zero_engine_save_wait(engine), ZERO_OK);
-    drive.delay_ns = 2000000;
     CHECK_INT(engine_save(engine, slow(), directory), ZERO_OK);
 }
 
 static void test_leaving(void) {
     struct run run = plain_run(2);
     on(&run, false, never_saves);
+    drive.delay_ns = 2000000;
     on(&run, true, leaves);
     drive.delay_ns = 0;
     on(&run, false, loads); /* of step BEFORE */
