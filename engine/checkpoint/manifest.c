@@ -93,9 +93,10 @@ static void print_entries(FILE *f, const char *name, const struct manifest_entri
 }
 
 /* All its digits, with a point in every locale. */
+/* A negative zero would be read as the integer -0, which has no sign. */
 static void print_real(FILE *f, double value) {
     char text[40];
-    snprintf(text, sizeof text, "%.17g", value);
+    snprintf(text, sizeof text, "%.17g", value == 0 ? 0 : value);
     for (char *c = text; *c; c++) fputc(*c == ',' ? '.' : *c, f);
 }
 
