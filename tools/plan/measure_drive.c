@@ -45,15 +45,15 @@ static void probe_rank(struct measure_team *team, uint32_t rank, void *user) {
 
 /* ---- the engine's refresh: a model without a forward, whose gradients stay zero ---- */
 
-static zero_status declare(zero_engine *engine, zero_unit *unit[UNITS]) {
-    static zero_slot unused;
+/* `slot`: nobody reads it, and all parameters share it; a rank's own, for ranks are threads. */
+static zero_status declare(zero_engine *engine, zero_unit *unit[UNITS], zero_slot *slot) {
     zero_status status = ZERO_OK;
     for (int u = 0; u < UNITS && !status; u++) {
         char name[16];
         snprintf(name, sizeof name, "u%d", u);
         status = zero_engine_add_unit(engine, name, &unit[u]);
         zero_param param = {
-            .struct_size = sizeof param, .name = name, .dims = 1, .shape = {UNIT_ELEMENTS}, .slot = &unused};
+            .struct_size = sizeof param, .name = name, .dims = 1, .shape = {UNIT_ELEMENTS}, .slot = slot};
         if (!status) status = zero_unit_add_param(unit[u], &param);
     }
     return status ? status : zero_engine_commit(engine, NULL);
@@ -116,7 +116,8 @@ static void refresh_rank(struct measure_team *team, uint32_t rank, void *user) {
     zero_runtime runtime = {.struct_size = sizeof runtime, .threads = t->o->threads, .local = alone};
     zero_engine *engine = alone ? zero_engine_init_with(json, &runtime) : NULL;
     zero_unit *unit[UNITS];
-    zero_status status = engine ? declare(engine, unit) : ZERO_E_INTERNAL;
+    zero_slot slot;
+    zero_status status = engine ? declare(engine, unit, &slot) : ZERO_E_INTERNAL;
     if (!status) status = zero_engine_fill(engine, fill, NULL);
     measure_together(team);
     if (!status) status = time_steps(engine, unit, &r->mixed_per_s);
