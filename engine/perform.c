@@ -35,7 +35,7 @@ static struct placement grad_shard_placement(const struct region *r) {
 }
 
 zero_status submit(struct executor *e, struct item *item, const struct device_work *work) {
-    return e->o.device->ops->submit(e->o.device, work, &item->ticket);
+    return e->o.device->ops->submit(e->o.device, work, &item->ticket, &e->error);
 }
 
 static zero_status test_device(struct executor *e, struct item *item, bool *out_done) {
@@ -283,38 +283,15 @@ static zero_status start_agree(struct executor *e, struct item *item) {
 
 /* ---- work of the device ---- */
 
-struct clear_argument {
-    void *data;
-    uint64_t bytes;
-};
-
-static void run_clear(void *argument) {
-    const struct clear_argument *a = argument;
-    memset(a->data, 0, a->bytes);
-}
-
 static zero_status start_clear(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
     struct placement cut = grad_shard_placement(policy_region(e, op->region));
     enum dtype reduced = e->o.precision.reduced;
-    struct clear_argument a = {own_part_address(e, op->write[0], item->task->write[0], cut, reduced),
-                               shard_elements(e, op->region, cut) * dtype_bytes(reduced)};
-    struct device_work work = {.run = run_clear, .writes = 1, .write = {{a.data, a.bytes}}};
-    memcpy(work.argument, &a, sizeof a);
+    void *shard = own_part_address(e, op->write[0], item->task->write[0], cut, reduced);
+    uint64_t bytes = shard_elements(e, op->region, cut) * dtype_bytes(reduced);
     e->norm[op->region] = 0;
     e->normed[op->region] = true;
-    return submit(e, item, &work);
-}
-
-struct copy_argument {
-    void *target;
-    const void *source;
-    uint64_t bytes;
-};
-
-static void run_copy(void *argument) {
-    const struct copy_argument *a = argument;
-    memcpy(a->target, a->source, a->bytes);
+    return e->o.device->ops->clear(e->o.device, DEVICE_REDUCE, shard, bytes, &item->ticket, &e->error);
 }
 
 static zero_status start_copy(struct executor *e, struct item *item) {
@@ -322,15 +299,9 @@ static zero_status start_copy(struct executor *e, struct item *item) {
     struct placement cut = policy_region(e, op->region)->between;
     enum dtype compute = e->o.precision.compute;
     void *source = own_part_address(e, op->read[0], item->task->read[0], cut, compute);
-    struct copy_argument a = {buffer_address(e, item->task->write[0]), source,
-                              shard_elements(e, op->region, cut) * dtype_bytes(compute)};
-    struct device_work work = {.run = run_copy,
-                               .reads = 1,
-                               .writes = 1,
-                               .read = {{source, a.bytes}},
-                               .write = {{a.target, a.bytes}}};
-    memcpy(work.argument, &a, sizeof a);
-    return submit(e, item, &work);
+    return e->o.device->ops->copy(e->o.device, DEVICE_COMPUTE, buffer_address(e, item->task->write[0]),
+                                  source, shard_elements(e, op->region, cut) * dtype_bytes(compute),
+                                  &item->ticket, &e->error);
 }
 
 /* ---- the table ---- */
@@ -345,8 +316,6 @@ static const struct {
     [OP_CLEAR] = {start_clear, test_device},      [OP_AGREE] = {start_agree, test_comm},
     [OP_FETCH] = {start_fetch, test_transfer},    [OP_STORE] = {start_store, test_transfer},
 };
-
-_Static_assert(sizeof(struct copy_argument) <= DEVICE_ARGUMENT_BYTES, "arguments are copied into the work");
 
 zero_status perform_start(struct executor *e, struct item *item) {
     const struct performer *p = e->o.performer;

@@ -83,6 +83,9 @@ static void run_update(void *argument) {
     e->update_s += (double)(clock_now_ns() - started) * 1e-9;
 }
 
+static const struct kernel update_kernel = {
+    .name = "update", .run = run_update, .argument_bytes = sizeof(struct update_argument)};
+
 /* What is in memory of the shard: the operation's chunks at once. */
 static void whole_run(struct executor *e, struct item *item, struct update_argument *a) {
     a->end = swap_resident_elements(&e->o.plan->swap, a->region);
@@ -123,7 +126,7 @@ zero_status start_update(struct executor *e, struct item *item) {
     (op->pipe.used ? one_chunk : whole_run)(e, item, &a);
     if (!precision_keeps_masters(p)) a.master = a.out, a.out = NULL;
     uint64_t count = a.end - a.begin;
-    struct device_work work = {.run = run_update, .reads = 1, .writes = 1};
+    struct device_work work = {.kernel = &update_kernel, .stream = DEVICE_UPDATE, .reads = 1, .writes = 1};
     work.read[0] = (struct device_span){(void *)a.gradient, count * dtype_bytes(p->reduced)};
     work.write[0] = (struct device_span){a.master, count * master_bytes(p)};
     if (a.copy) work.write[work.writes++] = (struct device_span){a.copy, count * sizeof(float)};
