@@ -1,16 +1,14 @@
 #include "kernels/quantize.h"
 
 #include <assert.h>
-#include <math.h>
 #include <string.h>
 
 #include "engine/base/float_env.h"
 #include "engine/base/limits.h"
 #include "kernels/cast.h"
+#include "kernels/quantize_element.h"
 
-static const float least = 0x1p-120f;   /* below it, a scale's inverse could overflow */
-static const float rounder = 0x1.8p23f; /* adding it leaves a float no bits below 1 */
-enum { INFINITE_BITS = 0x7f800000, BYTES_OF_SCALE = sizeof(float) };
+enum { BYTES_OF_SCALE = sizeof(float) };
 
 static uint64_t blocks_of(uint64_t count) { return (count + QUANTIZE_BLOCK - 1) / QUANTIZE_BLOCK; }
 
@@ -23,14 +21,11 @@ uint64_t quantize_bytes(uint64_t count, uint32_t bits) {
 
 /* ---- loops, once per instruction set ---- */
 
-/* As integers, magnitudes are in order, and inf and NaN are above all others. */
 #define MOST_LOOP(name, attribute)                                                                           \
     attribute static uint32_t name(const float *restrict source, uint32_t count) {                           \
         uint32_t most = 0;                                                                                   \
         for (uint32_t i = 0; i < count; i++) {                                                               \
-            uint32_t bits;                                                                                   \
-            memcpy(&bits, &source[i], sizeof bits);                                                          \
-            bits &= 0x7fffffff;                                                                              \
+            uint32_t bits = magnitude_bits(source[i]);                                                       \
             most = bits > most ? bits : most;                                                                \
         }                                                                                                    \
         return most;                                                                                         \
@@ -39,19 +34,17 @@ uint64_t quantize_bytes(uint64_t count, uint32_t bits) {
 #define CODE_LOOP(name, attribute)                                                                           \
     attribute static void name(int8_t *restrict code, const float *restrict source, float inverse,           \
                                uint32_t count) {                                                             \
-        for (uint32_t i = 0; i < count; i++) {                                                               \
-            float whole = source[i] * inverse + rounder;                                                     \
-            code[i] = (int8_t)(int32_t)(whole - rounder);                                                    \
-        }                                                                                                    \
+        for (uint32_t i = 0; i < count; i++) code[i] = quantize_code_of(source[i], inverse);                 \
     }
 
 #define VALUE_LOOP(name, attribute)                                                                          \
     attribute static void name(float *restrict target, const int8_t *restrict code, float scale, bool add,   \
                                uint32_t count) {                                                             \
         if (add)                                                                                             \
-            for (uint32_t i = 0; i < count; i++) target[i] += (float)code[i] * scale;                        \
+            for (uint32_t i = 0; i < count; i++)                                                             \
+                target[i] = canonical(target[i] + quantize_value_of(code[i], scale));                        \
         else                                                                                                 \
-            for (uint32_t i = 0; i < count; i++) target[i] = (float)code[i] * scale;                         \
+            for (uint32_t i = 0; i < count; i++) target[i] = quantize_value_of(code[i], scale);              \
     }
 
 #define LOOPS(isa, attribute)                                                                                \
@@ -78,27 +71,19 @@ static void pack(uint8_t *out, const int8_t *code, uint32_t count) {
         out[i / 2] = (uint8_t)((code[i] & 15) | (i + 1 < count ? (code[i + 1] & 15) << 4 : 0));
 }
 
-static int8_t sign_extend(uint32_t half) { return (int8_t)((int32_t)(half ^ 8) - 8); }
-
 static void unpack(int8_t *code, const uint8_t *in, uint32_t count) {
-    for (uint32_t i = 0; i < count; i++) code[i] = sign_extend(in[i / 2] >> (i % 2 * 4) & 15);
+    for (uint32_t i = 0; i < count; i++) code[i] = quantize_extend(in[i / 2] >> (i % 2 * 4) & 15);
 }
 
 static void encode_block(enum kernel_isa isa, void *scale_out, uint8_t *out, const float *source,
                          uint32_t count, uint32_t bits) {
     int8_t code[QUANTIZE_BLOCK];
-    float largest = bits == 8 ? 127 : 7, most, scale = 0, inverse = 0;
-    uint32_t most_bits = find_most[isa](source, count);
-    memcpy(&most, &most_bits, sizeof most);
-    if (most_bits >= INFINITE_BITS)
-        scale = NAN;
-    else if (most >= least)
-        scale = most / largest, inverse = largest / most;
-    if (inverse != 0)
-        make_code[isa](code, source, inverse, count);
+    struct quantize_scale s = quantize_scale_of(find_most[isa](source, count), bits);
+    if (s.inverse != 0)
+        make_code[isa](code, source, s.inverse, count);
     else
         memset(code, 0, count);
-    memcpy(scale_out, &scale, sizeof scale);
+    memcpy(scale_out, &s.scale, sizeof s.scale);
     if (bits == 8)
         memcpy(out, code, count);
     else

@@ -19,7 +19,7 @@ struct kernel_grid {
 };
 
 struct kernel {
-    const char *name;           /* the entry in the fatbin */
+    const char *name;            /* the entry in the fatbin */
     const unsigned char *fatbin; /* 64-byte aligned; holds its own length */
     void (*run)(void *argument); /* on the host, at once */
     struct kernel_grid (*grid)(const void *argument);
