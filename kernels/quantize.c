@@ -8,16 +8,7 @@
 #include "kernels/cast.h"
 #include "kernels/quantize_element.h"
 
-enum { BYTES_OF_SCALE = sizeof(float) };
-
-static uint64_t blocks_of(uint64_t count) { return (count + QUANTIZE_BLOCK - 1) / QUANTIZE_BLOCK; }
-
-static uint64_t element_bytes(uint64_t count, uint32_t bits) { return (count * bits + 7) / 8; }
-
-uint64_t quantize_bytes(uint64_t count, uint32_t bits) {
-    uint64_t bytes = blocks_of(count) * BYTES_OF_SCALE + element_bytes(count, bits);
-    return (bytes + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES;
-}
+uint64_t quantize_bytes(uint64_t count, uint32_t bits) { return quantize_code_bytes(count, bits); }
 
 /* ---- loops, once per instruction set ---- */
 
@@ -108,11 +99,11 @@ static uint32_t count_at(uint64_t first, uint64_t end) {
 
 /* Where a block's scale and elements are in the code. */
 static uint8_t *scale_at(const void *code, uint64_t first) {
-    return (uint8_t *)code + first / QUANTIZE_BLOCK * BYTES_OF_SCALE;
+    return (uint8_t *)code + first / QUANTIZE_BLOCK * sizeof(float);
 }
 
 static uint8_t *elements_at(const void *code, uint64_t count, uint32_t bits, uint64_t first) {
-    return (uint8_t *)code + blocks_of(count) * BYTES_OF_SCALE + first * bits / 8;
+    return (uint8_t *)code + quantize_elements_at(count) + first * bits / 8;
 }
 
 static void encode(enum kernel_isa isa, void *code, const void *source, enum dtype dtype, uint64_t count,
@@ -125,7 +116,7 @@ static void encode(enum kernel_isa isa, void *code, const void *source, enum dty
         cast_isa(isa, block, DTYPE_F32, from, dtype, n);
         encode_block(isa, scale_at(code, first), elements_at(code, count, bits, first), block, n, bits);
     }
-    uint64_t used = blocks_of(count) * BYTES_OF_SCALE + element_bytes(count, bits);
+    uint64_t used = quantize_used_bytes(count, bits);
     memset((uint8_t *)code + used, 0, quantize_bytes(count, bits) - used);
 }
 

@@ -3,6 +3,32 @@
 #define ZERO_KERNELS_QUANTIZE_ELEMENT_H
 
 #include "engine/base/convert.h"
+#include "engine/base/limits.h"
+#include "kernels/quantize.h"
+
+/* ---- where things are in a code of `count` elements, in bytes ---- */
+
+KERNEL_INLINE uint64_t quantize_blocks_of(uint64_t count) {
+    return (count + QUANTIZE_BLOCK - 1) / QUANTIZE_BLOCK;
+}
+
+KERNEL_INLINE uint64_t quantize_element_bytes(uint64_t count, uint32_t bits) {
+    return (count * bits + 7) / 8;
+}
+
+KERNEL_INLINE uint64_t quantize_elements_at(uint64_t count) {
+    return quantize_blocks_of(count) * sizeof(float);
+}
+
+KERNEL_INLINE uint64_t quantize_used_bytes(uint64_t count, uint32_t bits) {
+    return quantize_elements_at(count) + quantize_element_bytes(count, bits);
+}
+
+KERNEL_INLINE uint64_t quantize_code_bytes(uint64_t count, uint32_t bits) {
+    return (quantize_used_bytes(count, bits) + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES;
+}
+
+/* ---- arithmetic ---- */
 
 struct quantize_scale {
     float scale, inverse; /* inverse 0: every code is 0 */

@@ -11,15 +11,18 @@
 #include "kernels/quantize.h"
 #include "kernels/span.h"
 
-KERNEL_FATBIN(work_fatbin);
+KERNEL_FATBIN(cast_fatbin);
+KERNEL_FATBIN(norm_fatbin);
+KERNEL_FATBIN(optimizer_fatbin);
+KERNEL_FATBIN(quantize_fatbin);
 
-enum { THREADS = 256, STEP_ELEMENTS = 1024 };
+enum { THREADS = 256, NORM_THREADS = 128, STEP_ELEMENTS = 1024 };
 
 static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
-#define ROW(row, function, blocks)                                                                           \
+#define ROW(row, file, function, blocks)                                                                     \
     const struct kernel kernel_##row = {.name = #row,                                                        \
-                                        .fatbin = work_fatbin,                                               \
+                                        .fatbin = file##_fatbin,                                             \
                                         .run = function,                                                     \
                                         .grid = blocks,                                                      \
                                         .argument_bytes = sizeof(struct row##_argument)}
@@ -54,7 +57,7 @@ static struct kernel_grid grid_cast(const void *argument) {
     return kernel_grid_of(((const struct cast_scaled_argument *)argument)->count, THREADS, 4);
 }
 
-ROW(cast_scaled, run_cast, grid_cast);
+ROW(cast_scaled, cast, run_cast, grid_cast);
 
 /* ---- norms ---- */
 
@@ -66,11 +69,11 @@ static void run_norm_blocks(void *argument) {
                                                       dtype, least(a->count - i, NORM_BLOCK_ELEMENTS));
 }
 
-/* A block of the grid for a block of elements: its threads share the lanes. */
+/* A block of the grid for a block of elements. */
 static struct kernel_grid grid_norm_blocks(const void *argument) {
     uint64_t count = ((const struct norm_blocks_argument *)argument)->count;
     return (struct kernel_grid){.blocks = (uint32_t)((count + NORM_BLOCK_ELEMENTS - 1) / NORM_BLOCK_ELEMENTS),
-                                .threads = THREADS};
+                                .threads = NORM_THREADS};
 }
 
 static double add_in_order(const double *sums, uint64_t count) {
@@ -89,11 +92,11 @@ static void run_norm_total(void *argument) {
 }
 
 static struct kernel_grid grid_norm_total(const void *argument) {
-    return (struct kernel_grid){.blocks = 1, .threads = THREADS};
+    return (struct kernel_grid){.blocks = 1, .threads = NORM_THREADS};
 }
 
-ROW(norm_blocks, run_norm_blocks, grid_norm_blocks);
-ROW(norm_total, run_norm_total, grid_norm_total);
+ROW(norm_blocks, norm, run_norm_blocks, grid_norm_blocks);
+ROW(norm_total, norm, run_norm_total, grid_norm_total);
 
 /* ---- codes ---- */
 
@@ -123,8 +126,8 @@ static void run_dequantize_sum(void *argument) {
     }
 }
 
-/* A block of the grid for a block of codes: its threads share the scale. */
-static struct kernel_grid code_blocks(uint64_t count) { return kernel_grid_of(count, QUANTIZE_BLOCK, 1); }
+/* A warp for a block of codes. */
+static struct kernel_grid code_blocks(uint64_t count) { return kernel_grid_of(count, THREADS, 8); }
 
 static struct kernel_grid grid_quantize(const void *argument) {
     return code_blocks(((const struct quantize_codes_argument *)argument)->count);
@@ -138,9 +141,9 @@ static struct kernel_grid grid_dequantize_sum(const void *argument) {
     return code_blocks(((const struct dequantize_sum_argument *)argument)->count);
 }
 
-ROW(quantize_codes, run_quantize, grid_quantize);
-ROW(dequantize_codes, run_dequantize, grid_dequantize);
-ROW(dequantize_sum, run_dequantize_sum, grid_dequantize_sum);
+ROW(quantize_codes, quantize, run_quantize, grid_quantize);
+ROW(dequantize_codes, quantize, run_dequantize, grid_dequantize);
+ROW(dequantize_sum, quantize, run_dequantize_sum, grid_dequantize_sum);
 
 /* ---- the host program's gradients ---- */
 
@@ -161,7 +164,7 @@ static struct kernel_grid grid_gradient_take(const void *argument) {
     return kernel_grid_of(((const struct gradient_take_argument *)argument)->count, THREADS, 4);
 }
 
-ROW(gradient_take, run_gradient_take, grid_gradient_take);
+ROW(gradient_take, cast, run_gradient_take, grid_gradient_take);
 
 /* ---- updates ---- */
 
@@ -172,13 +175,13 @@ static void run_optimizer(void *argument) {
 }
 
 static struct kernel_grid grid_optimizer(const void *argument) {
-    return kernel_grid_of(((const struct optimizer_step_argument *)argument)->args.count, THREADS, 1);
+    return kernel_grid_of(((const struct optimizer_step_argument *)argument)->args.count, THREADS, 4);
 }
 
 #define OPTIMIZER_ROW(optimizer)                                                                             \
     {                                                                                                        \
-        .name = #optimizer "_step", .fatbin = work_fatbin, .run = run_optimizer, .grid = grid_optimizer,     \
-        .argument_bytes = sizeof(struct optimizer_step_argument)                                             \
+        .name = #optimizer "_step", .fatbin = optimizer_fatbin, .run = run_optimizer,                        \
+        .grid = grid_optimizer, .argument_bytes = sizeof(struct optimizer_step_argument)                     \
     }
 
 static const struct {
