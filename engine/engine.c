@@ -134,7 +134,6 @@ static zero_status open_parts(zero_engine *e, struct zero_error *error) {
     engine_open_precision(e);
     zero_status status = open_optimizer(e, error);
     if (!status) status = settings_open(e, error);
-    if (!status) status = device_table[DEVICE_HOST]->open(&(struct device_options){0}, &e->device, error);
     if (status) return engine_fail(e, error);
     log_choices(e);
     return ZERO_OK;
@@ -152,6 +151,7 @@ zero_engine *zero_engine_init_with(const char *json, const zero_runtime *runtime
         return refuse(ZERO_E_MEMORY, "zero_engine_init: no memory for the engine"), NULL;
     }
     e->local = given.local;
+    e->device = given.device;
     turn_open(&e->lock);
     error_clear(&e->error);
     e->log = (struct log){given.log, given.log_user};

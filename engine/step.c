@@ -121,7 +121,7 @@ zero_status zero_engine_step(zero_engine *e, zero_step_info *out) {
     e->uncommitted |= !info.skipped;
     /* A host device has nothing to overlap a refresh in memory with; one from a drive goes on under the next
      * forward. */
-    if (!status && !e->plan.tier_bytes[TIER_NVME]) status = engine_drive_idle(e);
+    if (!status && !e->separate && !e->plan.tier_bytes[TIER_NVME]) status = engine_drive_idle(e);
     progress_wake(e->progress);
     if (status) return status;
     e->micro = 0;
