@@ -211,6 +211,11 @@ zero_status zero_engine_add_segment(zero_unit *first, zero_unit *last);
  * rank. */
 zero_status zero_engine_reserve(zero_engine *engine, zero_tier tier, uint64_t bytes, const char *name);
 
+/* Keeps when each operation of `steps` steps from `first_step` (this engine's first is 1) started and was done: 1 MiB of cpu
+ * memory, for zero_engine_write_trace. The configuration's trace block goes before it. Before commit, the same on all
+ * ranks; 0 steps: none. Local. */
+zero_status zero_engine_trace(zero_engine *engine, uint64_t first_step, uint64_t steps);
+
 /* ---- commit: plans all memory, checks it against the budgets, allocates it once. Collective ---- */
 
 typedef struct zero_plan {
@@ -401,6 +406,12 @@ typedef struct zero_counters {
     uint64_t drive_read_bytes, drive_write_bytes; /* of the nvme tier; without its first writing */
 } zero_counters;
 zero_status zero_engine_counters(const zero_engine *engine, zero_counters *out);
+
+/* What zero_engine_trace kept so far, as Chrome trace events (Trace Event Format, Google 2016), which ui.perfetto.dev
+ * reads: a process per rank, the first 16 of them, a thread per stream of the executor; microseconds since all ranks were
+ * together at the begin of the first step. One file, made anew, in a directory that all ranks share. Ends the tracing.
+ * ZERO_E_IO on all ranks where one cannot write; the training may go on. Collective, between steps. */
+zero_status zero_engine_write_trace(zero_engine *engine, const char *path);
 
 #ifdef __cplusplus
 }
