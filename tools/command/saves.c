@@ -7,26 +7,9 @@
 
 #define FOLDER "checkpoints"
 
-/* Rank 0's text on all ranks: the only thing that all ranks can say to each other is a sum. */
-static zero_status share(zero_engine *engine, char *text, size_t capacity) {
-    enum { AT_ONCE = 64 };
-    bool first = zero_engine_rank(engine) == 0;
-    for (size_t at = 0; at < capacity; at += AT_ONCE) {
-        double values[AT_ONCE] = {0};
-        size_t count = capacity - at < AT_ONCE ? capacity - at : AT_ONCE;
-        for (size_t i = 0; first && i < count; i++) values[i] = (unsigned char)text[at + i];
-        zero_status status = zero_engine_sum(engine, values, (uint32_t)count);
-        if (status != ZERO_OK) return status;
-        for (size_t i = 0; i < count; i++) text[at + i] = (char)(unsigned char)values[i];
-        if (memchr(text + at, 0, count)) break;
-    }
-    return ZERO_OK;
-}
-
-zero_status saves_open(zero_engine *engine, const char *run, struct saves *out) {
+void saves_open(const char *run, struct saves *out) {
     memset(out, 0, sizeof *out);
     snprintf(out->directory, sizeof out->directory, "%s/" FOLDER, run);
-    return share(engine, out->directory, sizeof out->directory);
 }
 
 /* ---- the trainer's notes ---- */

@@ -1,4 +1,5 @@
-/* A run's checkpoints: where they are, what the trainer notes in them, and how it goes on from one. All collective. */
+/* A run's checkpoints: where they are, what the trainer notes in them, and how it goes on from one. Collective, but for the
+ * opening. */
 #ifndef ZERO_TOOLS_COMMAND_SAVES_H
 #define ZERO_TOOLS_COMMAND_SAVES_H
 
@@ -14,8 +15,8 @@ struct position {
     uint64_t samples; /* taken from the endless sequence (tools/data/order.h) */
 };
 
-/* `run`: rank 0's directory; what other ranks give is not looked at. */
-zero_status saves_open(zero_engine *engine, const char *run, struct saves *out);
+/* `run`: the directory, the same text on all ranks. */
+void saves_open(const char *run, struct saves *out);
 
 /* From RUN/checkpoints: its latest, or `step` if that is not 0. One that no trainer wrote, an imported one, is a
  * beginning: position 0. */
