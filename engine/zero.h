@@ -273,7 +273,8 @@ zero_status zero_engine_fill(zero_engine *engine, zero_fill_fn fill, void *user)
 
 /* In place of zero_engine_fill, with "nvme": {"shadow": true}: goes on from the last step that was whole on all ranks when
  * an earlier run with this configuration, model and number of ranks ended, however it ended. `fill` is called for frozen
- * parameters. *out_step (may be NULL): optimizer updates done. ZERO_E_IO: there is none; nothing has changed. Collective. */
+ * parameters. *out_step (may be NULL): optimizer updates done. Notes are those that were set when the step or the flush after
+ * that step began. ZERO_E_IO: there is none; nothing has changed. Collective. */
 zero_status zero_engine_recover(zero_engine *engine, zero_fill_fn fill, void *user, uint64_t *out_step);
 
 /* ---- training: collective, though ranks may be at different units; begin waits for what the unit needs ----
@@ -385,7 +386,8 @@ zero_status zero_engine_load_weights(zero_engine *engine, const char *dir);
 zero_status zero_engine_prune(zero_engine *engine, const char *dir, uint64_t keep);
 
 /* What the host program wants to find again: texts that the next saves keep, and that a load replaces: how many
- * samples were used, the state of its generators. At most 64, of at most 4,095 bytes; NULL removes one. The same
+ * samples were used, the state of its generators. At most 64, of at most 4,095 bytes (with a shadow, which keeps them with each
+ * step, 2,048 bytes of keys and texts together); NULL removes one. The same
  * on all ranks; rank 0's are saved. Local. The result of _note is valid until the next set or load. */
 zero_status zero_engine_set_note(zero_engine *engine, const char *key, const char *value);
 const char *zero_engine_note(const zero_engine *engine, const char *key); /* NULL: none */

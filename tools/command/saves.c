@@ -25,10 +25,17 @@ static uint64_t note(const zero_engine *engine, const char *key) {
     return text ? strtoull(text, NULL, 10) : 0;
 }
 
-zero_status saves_begin(zero_engine *engine, const struct saves *saves, struct position position) {
+static struct position noted(const zero_engine *engine) {
+    return (struct position){.steps = note(engine, "steps"), .samples = note(engine, "samples")};
+}
+
+zero_status saves_note(zero_engine *engine, struct position position) {
     zero_status status = set_note(engine, "steps", position.steps);
-    if (status == ZERO_OK) status = set_note(engine, "samples", position.samples);
-    return status == ZERO_OK ? zero_engine_save(engine, saves->directory) : status;
+    return status == ZERO_OK ? set_note(engine, "samples", position.samples) : status;
+}
+
+zero_status saves_begin(zero_engine *engine, const struct saves *saves) {
+    return zero_engine_save(engine, saves->directory);
 }
 
 zero_status saves_end(zero_engine *engine, const struct saves *saves, uint64_t keep) {
@@ -42,6 +49,12 @@ zero_status saves_resume(zero_engine *engine, const char *run, uint64_t step, st
                       : snprintf(path, sizeof path, "%s/" FOLDER, run);
     if (length >= (int)sizeof path) path[0] = 0; /* which the engine refuses */
     zero_status status = zero_engine_load(engine, path);
-    *out = (struct position){.steps = note(engine, "steps"), .samples = note(engine, "samples")};
+    *out = noted(engine);
+    return status;
+}
+
+zero_status saves_recover(zero_engine *engine, zero_fill_fn fill, void *user, struct position *out) {
+    zero_status status = zero_engine_recover(engine, fill, user, NULL);
+    *out = noted(engine);
     return status;
 }

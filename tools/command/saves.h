@@ -22,9 +22,15 @@ void saves_open(const char *run, struct saves *out);
  * beginning: position 0. */
 zero_status saves_resume(zero_engine *engine, const char *run, uint64_t step, struct position *out);
 
+/* What the drive keeps with "nvme": {"shadow": true}: zero_engine_recover. */
+zero_status saves_recover(zero_engine *engine, zero_fill_fn fill, void *user, struct position *out);
+
+/* After each step: how far the run is, for saves and shadows. Local. */
+zero_status saves_note(zero_engine *engine, struct position position);
+
 /* The save may go on in the background ("checkpoint": {"async": true}) until _end, which also deletes all but the `keep`
  * newest; 0: keeps all. */
-zero_status saves_begin(zero_engine *engine, const struct saves *saves, struct position position);
+zero_status saves_begin(zero_engine *engine, const struct saves *saves);
 zero_status saves_end(zero_engine *engine, const struct saves *saves, uint64_t keep);
 
 #endif

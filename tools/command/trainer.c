@@ -110,6 +110,13 @@ static zero_status ask_for_trace(struct trainer *t) {
     return zero_engine_trace(t->engine, first, steps);
 }
 
+static zero_status begin_weights(struct trainer *t, struct gpt_init *init) {
+    const struct job *job = t->job;
+    if (job->resume) return saves_resume(t->engine, job->run, job->resume_step, &t->begin);
+    if (job->recover) return saves_recover(t->engine, gpt_fill, init, &t->begin);
+    return zero_engine_fill(t->engine, gpt_fill, init);
+}
+
 static zero_status open_model(struct trainer *t) {
     const char *problem = gpt_engine_problem(t->engine);
     if (problem) return error_set(t->error, ZERO_E_UNSUPPORTED, "%s", problem);
@@ -118,9 +125,7 @@ static zero_status open_model(struct trainer *t) {
     zero_status status = gpt_create(t->engine, &t->job->model, (uint32_t)t->job->config.micro_batch, &t->gpt);
     if (status == ZERO_OK) status = ask_for_trace(t);
     if (status == ZERO_OK) status = zero_engine_commit(t->engine, &t->plan);
-    if (status == ZERO_OK)
-        status = t->job->resume ? saves_resume(t->engine, t->job->run, t->job->resume_step, &t->begin)
-                                : zero_engine_fill(t->engine, gpt_fill, &init);
+    if (status == ZERO_OK) status = begin_weights(t, &init);
     return status == ZERO_OK ? ZERO_OK : engine_failed(t, status);
 }
 
@@ -193,7 +198,7 @@ static zero_status open_all(struct trainer *t) {
     if (status != ZERO_OK) return status;
     progress_open(&t->progress, t->job->quiet, t->job->live, t->steps, t->job->config.steps_per_print);
     if (t->speaks && !t->job->quiet) report_start(t->job, t->engine, t->metrics.directory, t->steps);
-    if (t->speaks && !t->job->quiet && t->job->resume)
+    if (t->speaks && !t->job->quiet && (t->job->resume || t->job->recover))
         progress_line("resumed   after step %" PRIu64 ", at sample %" PRIu64, t->begin.steps,
                       t->begin.samples);
     return ZERO_OK;
@@ -301,6 +306,13 @@ static void fill_record(const struct trainer *t, const double sums[SUMS], const 
     report_tiers(t->engine, record->bytes);
 }
 
+static zero_status note_position(struct trainer *t, uint64_t step) {
+    uint64_t steps = step - t->begin.steps;
+    struct position position = {step, t->begin.samples + steps * t->job->config.train_batch};
+    zero_status status = saves_note(t->engine, position);
+    return status == ZERO_OK ? ZERO_OK : engine_failed(t, status);
+}
+
 /* Everything of one step; the next step's data are read before the ranks agree, so that a failure shows in
  * time. */
 static zero_status run_step(struct trainer *t, struct record *record) {
@@ -308,6 +320,8 @@ static zero_status run_step(struct trainer *t, struct record *record) {
     double sums[SUMS] = {0};
     zero_step_info info = {.struct_size = sizeof info};
     zero_status status = train_step(t, &sums[LOSS], &info);
+    if (status != ZERO_OK) return status;
+    status = note_position(t, record->step);
     if (status != ZERO_OK) return status;
     bool last = record->step == t->steps;
     count_step(t, sums);
@@ -354,11 +368,9 @@ static void end_save(struct trainer *t) {
 
 /* In the background, until the next one begins or the run ends; or now. */
 static zero_status save(struct trainer *t, uint64_t step) {
-    uint64_t steps = step - t->begin.steps;
-    struct position position = {step, t->begin.samples + steps * t->job->config.train_batch};
     end_save(t);
     t->saving = step;
-    note_save(t, saves_begin(t->engine, &t->saves, position));
+    note_save(t, saves_begin(t->engine, &t->saves));
     if (!t->job->config.checkpoint_async) end_save(t);
     return count_from_here(t);
 }
