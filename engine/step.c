@@ -120,9 +120,7 @@ zero_status zero_engine_step(zero_engine *e, zero_step_info *out) {
     if (!status) status = saver_hear(e, executor_agreements(e->executor));
     if (!status) status = apply(e, executor_agreements(e->executor), &info);
     e->uncommitted |= !info.skipped;
-    /* A host device has nothing to overlap a refresh in memory with; one from a drive goes on under the next
-     * forward. */
-    if (!status && !e->plan.tier_bytes[TIER_NVME]) status = engine_drive_idle(e);
+    if (!status && plan_settles(&e->plan)) status = engine_drive_idle(e);
     progress_wake(e->progress);
     if (status) return status;
     e->micro = 0;
