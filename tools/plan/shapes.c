@@ -209,6 +209,8 @@ static uint64_t host_bytes(const struct shapes *s, enum dtype dtype, uint64_t ba
         rows * (w * (s->layers + 1) + saved * (recompute ? 1 : s->layers) + scratch + 4) + turned + head;
     if (dtype == DTYPE_F32) return 4 * floats;
     uint64_t embedding = w * (s->vocab + s->context), widest = most(most(s->inner, 3 * w), s->vocab);
+    if (dtype == DTYPE_F16)
+        return 4 * (floats + 2 * most(turned, embedding)); /* parameters and gradients, widened */
     uint64_t operands = threads * most(128 * widest, rows * 192);
     return 4 * (floats + most(turned, embedding)) + 2 * (operands + rows * (s->inner + 2 * w));
 }
