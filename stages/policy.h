@@ -55,9 +55,12 @@ struct policy {
     uint64_t
         live_max; /* elements gathered at once, by gathers ahead and by what is kept between its uses; a use
                            gathers what it needs, whatever it takes. UINT64_MAX: no bound */
-    uint64_t ahead_max;       /* of them, ahead of the use at the cursor */
-    uint32_t stagings;        /* buffers that reductions take turns with; 0: none needed */
-    uint32_t gather_stagings; /* the same of gathers from shards, which are quantised then; 0: they are not */
+    uint64_t ahead_max; /* of them, ahead of the use at the cursor */
+    uint32_t stagings;  /* buffers that reductions take turns with; 0: none needed */
+    uint32_t
+        gather_stagings; /* the same of gathers from the shards at rest, which are quantised then; 0: they are not.
+                                 A second shard holds what was decoded: it is gathered as it is, or a backward's weights
+                                 would be coded twice, and other than their forward's */
     bool
         grad_widens; /* a reduced gradient is wider than what a backward writes: it needs a place of its own */
     const struct use *forward;
