@@ -36,15 +36,22 @@ const char *gpt_config_problem(const struct gpt_config *c) {
 
 const char *gpt_engine_problem(const zero_engine *engine) {
     zero_dtype dtype = zero_engine_dtype(engine);
-    if (dtype == ZERO_F16) return "the GPT computes in fp32 or bf16: set fp16.enabled to false";
     if (dtype == ZERO_BF16 && !matmul_has_bf16())
         return "this processor does not multiply bf16 itself: set bf16.enabled to false";
     return NULL;
 }
 
+static void choose_arithmetic(struct gpt *gpt) {
+    const struct kernels *k = gpt->kernels = kernels_best();
+    zero_dtype dtype = zero_engine_dtype(gpt->engine);
+    gpt->bf16 = dtype == ZERO_BF16;
+    gpt->widen = dtype == ZERO_F16 ? k->widen_fp16 : gpt->bf16 ? k->widen : NULL;
+    gpt->narrow = dtype == ZERO_F16 ? k->narrow_fp16 : gpt->bf16 ? k->narrow : NULL;
+}
+
 static zero_status build(struct gpt *gpt) {
-    zero_status status =
-        activations_create(&gpt->activations, &gpt->config, gpt->batch, gpt->threads, gpt->bf16);
+    zero_status status = activations_create(&gpt->activations, &gpt->config, gpt->batch, gpt->threads,
+                                            zero_engine_dtype(gpt->engine));
     if (status) return status;
     rotary_fill(&gpt->activations, &gpt->config);
     gpt->blocks = calloc(gpt->config.layers, sizeof *gpt->blocks);
@@ -70,8 +77,7 @@ zero_status gpt_create(zero_engine *engine, const struct gpt_config *config, uin
     gpt->architecture = architecture_of(config);
     gpt->batch = batch;
     gpt->threads = zero_engine_threads(engine);
-    gpt->bf16 = zero_engine_dtype(engine) == ZERO_BF16;
-    gpt->kernels = kernels_best();
+    choose_arithmetic(gpt);
     zero_status status = build(gpt);
     if (status) {
         gpt_destroy(gpt);

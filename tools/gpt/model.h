@@ -21,7 +21,7 @@ struct view {
     bool matrix;
     uint32_t sums_at; /* of vectors: in a tile's partial sums */
 
-    const void *param; /* fp32; bf16 compute: of matrices, bf16 */
+    const void *param; /* fp32; of matrices as the engine has them: those of bf16, and the embedding's */
     float *grad;       /* in backward; NULL: frozen */
     int add;           /* 0: grad is overwritten */
 };
@@ -45,8 +45,11 @@ struct gpt {
     struct gpt_config config;
     const struct architecture *architecture;
     uint32_t batch, threads;
-    bool bf16; /* compute: products of bf16 in fp32; all else is fp32 */
+    bool bf16; /* compute: products of bf16 in fp32; all else is fp32, of fp16 the products too */
     const struct kernels *kernels;
+    void (*widen)(float *y, const uint16_t *x,
+                  size_t count); /* what the engine has in 16 bits; NULL: it has fp32 */
+    void (*narrow)(uint16_t *y, const float *x, size_t count);
     struct unit embedding, head, *blocks;
     struct activations activations;
     struct pass pass;
