@@ -1,6 +1,5 @@
 /* What a unit's arithmetic sees between begin and end. In bf16 compute the engine's vectors are widened once per use,
  * its matrices are multiplied as they are, and gradients are made in fp32 and rounded once, at the end. */
-#include "engine/zero.h"
 #include "tools/gpt/model.h"
 #include "tools/gpt/parallel.h"
 
@@ -24,18 +23,9 @@ static void view_grads(struct gpt *gpt, struct unit *unit) {
         unit->view[i].grad = unit->slot[i].grad ? wide : NULL, unit->view[i].add = 0;
 }
 
-zero_status unit_forward_begin(struct gpt *gpt, struct unit *unit) {
-    zero_status status = zero_forward_begin(unit->handle);
-    if (!status) view_params(gpt, unit);
-    return status;
-}
-
-zero_status unit_backward_begin(struct gpt *gpt, struct unit *unit) {
-    zero_status status = zero_backward_begin(unit->handle);
-    if (status) return status;
+void view_begin(struct gpt *gpt, struct unit *unit, bool backward) {
     view_params(gpt, unit);
-    view_grads(gpt, unit);
-    return ZERO_OK;
+    if (backward) view_grads(gpt, unit);
 }
 
 struct rounding {
@@ -67,11 +57,10 @@ static void round_task(void *context, uint32_t index, uint32_t thread) {
         round_step(r, at, end - at < STEP_ELEMENTS ? end - at : STEP_ELEMENTS);
 }
 
-zero_status unit_backward_end(struct gpt *gpt, struct unit *unit) {
-    for (uint32_t i = 0; i < UNIT_PARAMS_MAX && gpt->bf16; i++) {
+void view_end(struct gpt *gpt, struct unit *unit, bool backward) {
+    for (uint32_t i = 0; i < UNIT_PARAMS_MAX && gpt->bf16 && backward; i++) {
         if (!unit->view[i].grad) continue;
         struct rounding r = {gpt->kernels, &unit->slot[i], unit->view[i].grad, unit->view[i].count};
         parallel_run(gpt->threads, (uint32_t)((r.count + TASK_ELEMENTS - 1) / TASK_ELEMENTS), round_task, &r);
     }
-    return zero_backward_end(unit->handle);
 }
