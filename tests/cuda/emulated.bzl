@@ -1,8 +1,8 @@
 """Kernels on the CPU, and tests that use them.
 
-    cuda_emulated(name = "span_scale", src = "//kernels:span_scale.cu", deps = ["//kernels:span_scale"])
+    cuda_emulated(name = "emulated_cast", src = "//kernels:cast.cu", deps = ["//kernels:device_headers"])
 compiles a .cu file for the CPU (emulation.h); to be listed in EMULATED of this folder's BUILD, which the stand-in libcuda.so.1 is
-linked from. The .cu must be visible here: exports_files(["span_scale.cu"], visibility = ["//tests/cuda:__pkg__"]).
+linked from. The .cu must be visible here: exports_files(["cast.cu"], visibility = ["//tests/cuda:__pkg__"]).
 
     cuda_test(name = "launch_test", srcs = ["launch_test.c"], deps = [...])
 is a cc_test that finds the stand-ins: its dlopen("libcuda.so.1") gets the one of this folder. seeds = 8 runs it with FAKE_CUDA_SEED 1
@@ -25,7 +25,7 @@ def cuda_emulated(name, src, deps = []):
         name = name,
         testonly = True,
         srcs = [name + ".emulated.cc"],
-        copts = ["-std=c++17", "-Wno-unused-function"],
+        copts = ["-std=c++17", "-Wno-unknown-pragmas", "-Wno-unused-function"],
         target_compatible_with = CUDA_HERE,
         textual_hdrs = [src],
         visibility = ["//tests:__subpackages__"],

@@ -3,7 +3,7 @@
 
 #include "engine/device/cuda/driver.h"
 #include "engine/device/kernel.h"
-#include "kernels/span_scale.h"
+#include "kernels/work.h"
 #include "tests/check.h"
 #include "tests/kernels/random.h"
 
@@ -41,15 +41,17 @@ static void scale_on_three_streams(CUfunction function, uint64_t misaligned) {
     for (int i = 0; i < COUNT; i++) host[i] = random_uniform(&seed);
     memcpy(expected, host, sizeof expected);
     CUdeviceptr at = memory + misaligned * sizeof(float);
-    struct span_scale_argument on_device = {(float *)(uintptr_t)at, COUNT, 3.0f},
-                               on_host = {expected, COUNT, 3.0f};
+    float *x = (float *)(uintptr_t)at;
+    struct cast_scaled_argument on_device = {.target = x, .source = x, .count = COUNT, .factor = 3.0f},
+                                on_host = {
+                                    .target = expected, .source = expected, .count = COUNT, .factor = 3.0f};
     driver.cuMemcpyAsync(at, (CUdeviceptr)(uintptr_t)host, sizeof expected, in);
     order(in, compute);
-    launch(function, &kernel_span_scale, &on_device, compute);
+    launch(function, &kernel_cast_scaled, &on_device, compute);
     order(compute, out);
     driver.cuMemcpyAsync((CUdeviceptr)(uintptr_t)host, at, sizeof expected, out);
     CHECK_INT(driver.cuStreamSynchronize(out), CUDA_SUCCESS);
-    kernel_span_scale.run(&on_host);
+    kernel_cast_scaled.run(&on_host);
     CHECK_BYTES(host, expected, sizeof expected);
     driver.cuMemFree(memory), driver.cuMemFreeHost(host);
     driver.cuStreamDestroy(in), driver.cuStreamDestroy(compute), driver.cuStreamDestroy(out);
@@ -69,9 +71,9 @@ int main(void) {
     CHECK_INT(driver.cuDeviceGet(&device, 0), CUDA_SUCCESS);
     CHECK_INT(driver.cuDevicePrimaryCtxRetain(&context, device), CUDA_SUCCESS);
     CHECK_INT(driver.cuCtxSetCurrent(context), CUDA_SUCCESS);
-    CHECK_INT(driver.cuModuleLoadData(&module, kernel_span_scale.fatbin), CUDA_SUCCESS);
+    CHECK_INT(driver.cuModuleLoadData(&module, kernel_cast_scaled.fatbin), CUDA_SUCCESS);
     CHECK_INT(driver.cuModuleGetFunction(&function, module, "no_such_kernel"), CUDA_ERROR_NOT_FOUND);
-    CHECK_INT(driver.cuModuleGetFunction(&function, module, kernel_span_scale.name), CUDA_SUCCESS);
+    CHECK_INT(driver.cuModuleGetFunction(&function, module, kernel_cast_scaled.name), CUDA_SUCCESS);
     for (uint64_t misaligned = 0; misaligned < 4; misaligned++) scale_on_three_streams(function, misaligned);
     CHECK_INT(driver.cuModuleUnload(module), CUDA_SUCCESS);
     CHECK_INT(driver.cuDevicePrimaryCtxRelease(device), CUDA_SUCCESS);

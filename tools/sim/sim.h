@@ -19,9 +19,10 @@
 #include "engine/executor.h"
 #include "engine/zero.h"
 #include "stages/stage.h"
+#include "tools/plan/pass.h"
+#include "tools/plan/speeds.h"
 #include "tools/sim/faults.h"
 #include "tools/sim/model.h"
-#include "tools/sim/speeds.h"
 
 /* Who computes, with data. Arrays are indexed like the model's parameters; those of other units are NULL. */
 struct sim_arrays {
@@ -67,7 +68,10 @@ struct sim_setup {
     uint64_t message_bytes, checkpoint_bytes;
     bool native_reduction, staging; /* staging: reductions need scratch, as over MPI */
     bool evaluate;                  /* an evaluation pass after every micro-step and every step */
-    int32_t skip_unit;              /* left out of every step's first micro-step; -1: none */
+    int32_t skip_unit;             /* left out of every step's first micro-step, without segments; -1: none */
+    struct pass_segments segments; /* computed again in the backward */
+    const struct pass_work
+        *work; /* per unit; NULL: the model's operations at `speeds`, twice in a backward */
 
     uint64_t seed;
     struct speeds speeds;

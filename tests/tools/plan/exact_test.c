@@ -79,8 +79,10 @@ static void measure(zero_engine *engine, uint32_t rank, void *user) {
         fprintf(stderr, "%s\n", zero_last_error());
         return;
     }
+    zero_slot unused;
     bool trains = !gpt_engine_problem(engine);
-    zero_status status = trains ? gpt_create(engine, &model, 2, &gpt) : shapes_declare(&shapes, engine);
+    zero_status status =
+        trains ? gpt_create(engine, &model, 2, &gpt) : shapes_declare(&shapes, 0, engine, &unused);
     if (!status) status = zero_engine_commit(engine, &plan);
     if (!CHECK_INT(status, ZERO_OK)) {
         fprintf(stderr, "%s\n", zero_last_error());
