@@ -45,7 +45,7 @@ bool gathers_codes(const struct item *item) {
 /* In place of a call that gathers elements: one that gathers their codes. */
 void code_gather(struct executor *e, const struct item *item, struct comm_call *call) {
     uint8_t *staging = buffer_address(e, item->task->write[1]);
-    quantize(staging, call->source, call->dtype, call->count, e->o.param_bits);
+    if (!e->o.without_data) quantize(staging, call->source, call->dtype, call->count, e->o.param_bits);
     *call = coded_call(&e->o, &item->task->op, *call);
     call->source = staging, call->target = staging + call->count;
 }
@@ -54,6 +54,7 @@ void decode_gather(struct executor *e, const struct item *item) {
     const struct operation *op = &item->task->op;
     const struct comm_group *group = e->o.group[op->axes][op->stream];
     enum dtype dtype = e->o.precision.compute;
+    if (e->o.without_data) return;
     uint32_t members = comm_group_size(group);
     uint64_t share = e->o.model->region[op->region].padded / members,
              bytes = quantize_bytes(share, e->o.param_bits);
@@ -80,7 +81,7 @@ void code_reduce(struct executor *e, const struct item *item, struct comm_call *
     uint32_t members = comm_group_size(e->o.group[op->axes][op->stream]), bits = e->o.gradient_bits;
     uint64_t bytes = quantize_bytes(call->count, bits), step = call->count * dtype_bytes(call->dtype);
     uint8_t *staging = buffer_address(e, item->task->write[1]);
-    for (uint32_t m = 0; m < members; m++)
+    for (uint32_t m = 0; m < members && !e->o.without_data; m++)
         quantize(staging + m * bytes, (const uint8_t *)call->source + m * step, call->dtype, call->count,
                  bits);
     *call = coded_call(&e->o, op, *call);
@@ -96,6 +97,7 @@ void decode_reduce(struct executor *e, const struct item *item, void *target, ui
     uint64_t bytes = quantize_bytes(share, bits);
     const uint8_t *codes = (const uint8_t *)buffer_address(e, item->task->write[1]) + members * bytes;
     float sum[STEP_ELEMENTS];
+    if (e->o.without_data) return;
     for (uint64_t first = 0; first < share; first += STEP_ELEMENTS) {
         uint64_t n = share - first < STEP_ELEMENTS ? share - first : STEP_ELEMENTS;
         uint8_t *out = (uint8_t *)target + first * dtype_bytes(reduced);
