@@ -208,23 +208,24 @@ static zero_status step_with_nan(struct plain *p, zero_step_info *info) {
 }
 
 /* b's backward came before a's, which is in another shard: its name, and the shard's owner tells the element. */
-static void the_unit_of_a_skip_is_named(void) {
-    char lines[2][256] = {"", ""};
+static void the_unit_of_a_skip_is_named(const char *keys, const char *where) {
+    char lines[2][256] = {"", ""}, json[256], expected[256];
     zero_local *local = zero_local_create(1);
     zero_runtime runtime = {
         .struct_size = sizeof runtime, .local = local, .log = keep_line, .log_user = lines[0]};
-    zero_engine *engine =
-        zero_engine_init_with("{\"train_micro_batch_size_per_gpu\": 1, \"threads\": 1}", &runtime);
+    snprintf(json, sizeof json, "{\"train_micro_batch_size_per_gpu\": 1, \"threads\": 1%s}", keys);
+    zero_engine *engine = zero_engine_init_with(json, &runtime);
     struct plain p;
     zero_step_info info = {.struct_size = sizeof info};
     CHECK_INT(plain_open(&p, engine, model, PARAMS, NULL), ZERO_OK);
     CHECK_INT(step_with_nan(&p, &info), ZERO_OK);
     CHECK_INT(info.skipped, 1);
     CHECK_STRING(info.overflow_unit, "b");
-    CHECK_STRING(
-        lines[0],
-        "step 1 skipped on all ranks: gradients of unit \"b\" are inf or NaN, the first in parameter "
-        "\"b.w\" at element 7");
+    snprintf(expected, sizeof expected,
+             "step 1 skipped on all ranks: gradients of unit \"b\" are inf or NaN, the first in parameter "
+             "\"b.w\" %s",
+             where);
+    CHECK_STRING(lines[0], expected);
     CHECK_INT(plain_step(&p, 1, &info), ZERO_OK);
     CHECK(info.overflow_unit == NULL);
     zero_engine_destroy(engine);
@@ -243,7 +244,10 @@ int main(void) {
     flipped_bits_are_named();
     flipped_bits_of_replicas_are_named();
     comparing_changes_nothing();
-    the_unit_of_a_skip_is_named();
+    the_unit_of_a_skip_is_named("", "at element 7");
+    the_unit_of_a_skip_is_named(
+        ", \"zero_optimization\": {\"stage\": 1, \"zero_quantized_gradients\": true}",
+        "among the 256 elements from 0 on, which zero_quantized_gradients codes together");
     ranks_run(
         RANKS,
         "{\"train_micro_batch_size_per_gpu\": 1, \"threads\": 1, \"zero_optimization\": {\"stage\": 3}}",
