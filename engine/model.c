@@ -18,8 +18,7 @@ static uint64_t hash_name(const char *name) {
     return h ^ h >> 33;
 }
 
-/* What all ranks must have declared alike. */
-uint64_t model_hash(const struct model *m) {
+uint64_t model_layout_hash(const struct model *m) {
     uint64_t h = HASH_START;
     for (uint32_t i = 0; i < m->params; i++) {
         const struct model_param *p = &m->param[i];
@@ -27,6 +26,11 @@ uint64_t model_hash(const struct model *m) {
         h = hash_bytes(hash_bytes(h, &p->count, sizeof p->count), &p->flags, sizeof p->flags);
         h = hash_bytes(h, &p->owner, sizeof p->owner);
     }
+    return h;
+}
+
+uint64_t model_hash(const struct model *m) {
+    uint64_t h = model_layout_hash(m);
     for (uint32_t i = 0; i < m->units; i++)
         if (m->unit[i]->segment_first != i)
             h = hash_bytes(h, &m->unit[i]->segment_first, sizeof m->unit[i]->segment_first);
