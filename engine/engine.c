@@ -8,6 +8,7 @@
 #include "engine/saver.h"
 #include "engine/groups.h"
 #include "engine/settings.h"
+#include "engine/trace.h"
 
 const char *zero_version(void) { return "0.1.0"; }
 
@@ -143,11 +144,14 @@ zero_engine *zero_engine_init_with(const char *json, const zero_runtime *runtime
     zero_runtime given = {0};
     if (runtime)
         memcpy(&given, runtime, runtime->struct_size < sizeof given ? runtime->struct_size : sizeof given);
-    if (!json) return refuse(ZERO_E_ARGUMENT, "zero_engine_init: json is NULL; give a text or a path"), NULL;
     zero_engine *e = calloc(1, sizeof *e);
     if (e) e->kept = kept_create();
-    if (!e || !e->kept) {
+    if (!json || !e || !e->kept) {
+        if (given.device) given.device->ops->close(given.device);
+        if (e) free(e->kept);
         free(e);
+        if (!json)
+            return refuse(ZERO_E_ARGUMENT, "zero_engine_init: json is NULL; give a text or a path"), NULL;
         return refuse(ZERO_E_MEMORY, "zero_engine_init: no memory for the engine"), NULL;
     }
     e->local = given.local;
@@ -178,6 +182,7 @@ void zero_engine_destroy(zero_engine *e) {
     comm_close(e->comm);
     kept_release(e, peers_use_it);
     executor_close(e->executor);
+    trace_close(e);
     plan_free(&e->plan);
     free(e->regions);
     free(e->refresh);

@@ -78,6 +78,8 @@ struct zero_engine {
     uint8_t *sum_message, *piece;  /* in the plan's messages */
     uint8_t
         *bounce[2]; /* the same: what passes between a separate device and the host's calls, its saver's */
+    uint64_t trace_first, trace_steps; /* steps to trace, as the host asked for them; 0 steps: none */
+    struct trace *trace;               /* or NULL */
 
     struct turn lock; /* guards the executor and its mechanisms */
     struct progress *progress;

@@ -102,11 +102,92 @@ static void ways(void) {
     run("recomputation", s);
 }
 
+/* ---- what calls between steps read and write ---- */
+
+enum { ELEMENTS = TOY_VOCAB * TOY_WIDTH };
+
+struct seen {
+    float state[TOY_PARAMS][2][ELEMENTS];
+    char put[33], saved[33], loaded[33];
+    char dir[64];
+};
+
+/* Moments; weights and moments that are put; a checkpoint, saved before the put and loaded after it. */
+static void look(zero_engine *engine, void *user) {
+    struct seen *seen = user, mine = *seen;
+    for (uint32_t i = 0; i < TOY_PARAMS; i++) {
+        uint64_t count = (uint64_t)toy_params[i].rows * toy_params[i].columns;
+        for (int k = 0; k < 2 && !(toy_params[i].flags & ZERO_FROZEN); k++)
+            CHECK_INT(zero_engine_get(engine, toy_params[i].name, (zero_kind)(ZERO_STATE0 + k),
+                                      mine.state[i][k], 0, count),
+                      ZERO_OK);
+    }
+    CHECK_INT(zero_engine_hash(engine, mine.saved), ZERO_OK);
+    CHECK_INT(zero_engine_save(engine, mine.dir), ZERO_OK);
+    CHECK_INT(zero_engine_put(engine, "a.w", ZERO_PARAM, mine.state[0][0] + 1, 3, 40), ZERO_OK);
+    CHECK_INT(zero_engine_put(engine, "a.w", ZERO_STATE0, mine.state[0][1], 5, 7), ZERO_OK);
+    CHECK_INT(zero_engine_hash(engine, mine.put), ZERO_OK);
+    CHECK_INT(zero_engine_load(engine, mine.dir), ZERO_OK);
+    CHECK_INT(zero_engine_hash(engine, mine.loaded), ZERO_OK);
+    CHECK_STRING(mine.loaded, mine.saved);
+    if (zero_engine_rank(engine) == 0) *seen = mine;
+}
+
+static void held(void) {
+    static const char *const all[] = {NULL, CPU, NVME};
+    static struct seen expected, got;
+    static struct toy_result result;
+    for (uint32_t i = 0; i < 12; i++) {
+        struct toy_setup s = setup(i % 4, 2);
+        s.tiers = all[i / 4], s.compute = i % 2 ? ZERO_BF16 : ZERO_F32, s.steps = 2, s.after = look;
+        s.extra = ", \"debug\": {\"compare_every\": 1}";
+        snprintf(expected.dir, sizeof expected.dir, "/tmp/zero-devices-XXXXXX");
+        if (!CHECK(mkdtemp(expected.dir))) return;
+        got = (struct seen){0};
+        strcpy(got.dir, expected.dir);
+        strcat(got.dir, "/device");
+        s.user = &expected;
+        toy_train(&s, &result);
+        CHECK_STRING(result.error, "");
+        s.user = &got, s.device = device;
+        toy_train(&s, &result);
+        int same = CHECK_STRING(result.error, "") & CHECK_BYTES(got.state, expected.state, sizeof got.state) &
+                   CHECK_STRING(got.put, expected.put) & CHECK_STRING(got.saved, expected.saved);
+        if (!same) fprintf(stderr, "in stage %u, tier %u\n", i % 4, i / 4);
+        char command[128];
+        snprintf(command, sizeof command, "rm -r %s", expected.dir);
+        CHECK_INT(system(command), 0);
+    }
+}
+
+/* Budgets are of the device's memory and of the host's, each alone. */
+static void budgets(void) {
+    static struct toy_result got;
+    static const char *const names[] = {"device", "cpu"};
+    struct toy_setup s = setup(3, 2);
+    char extra[64];
+    s.steps = 1, s.device = device, s.tiers = CPU;
+    toy_train(&s, &got);
+    CHECK_STRING(got.error, "");
+    uint64_t need[] = {got.plan.bytes[ZERO_DEVICE], got.plan.bytes[ZERO_CPU]};
+    CHECK(need[0] && need[1]);
+    for (int t = 0; t < 2; t++)
+        for (int less = 0; less < 2; less++) {
+            snprintf(extra, sizeof extra, ", \"memory\": {\"%s\": %u}", names[t],
+                     (unsigned)need[t] - (unsigned)less);
+            s.extra = extra;
+            toy_train(&s, &got);
+            CHECK_INT(got.status, less ? ZERO_E_BUDGET : ZERO_OK);
+            if (less) CHECK_CONTAINS(got.error, names[t]);
+        }
+}
+
 int main(int argc, char **argv) {
     static const struct {
         const char *name;
         void (*run)(void);
-    } parts[] = {{"plain", plain}, {"types", types}, {"tiers", tiers}, {"ways", ways}};
+    } parts[] = {{"plain", plain}, {"types", types}, {"tiers", tiers},
+                 {"ways", ways},   {"held", held},   {"budgets", budgets}};
     int found = 0;
     if (argc != 3) return 2;
     device = argv[1];

@@ -350,6 +350,7 @@ zero_status toy_train_rank(zero_engine *engine, const struct toy_setup *setup, s
                                  (uint64_t)toy_params[i].rows * toy_params[i].columns);
     if (status) snprintf(out->error, sizeof out->error, "%s", zero_last_error());
     out->status = status;
+    if (!status && setup->after) setup->after(engine, setup->user);
     if (!status) add_memory(engine, out);
     free(r);
     return status;

@@ -53,6 +53,9 @@ struct toy_setup {
     uint32_t frozen;    /* bit i: parameter i, too */
     const char *device; /* whose memory the engine has: "sim" or "cuda"; NULL: the host's */
     uint64_t seed;      /* of sim */
+    /* On every rank after the training; or NULL. */
+    void (*after)(zero_engine *engine, void *user);
+    void *user;
 };
 
 struct toy_result {
