@@ -13,14 +13,14 @@ static const char *problem(zero_dtype dtype) {
     return NULL;
 }
 
-static zero_status open(struct gpt *gpt, uint64_t out_bytes[ZERO_TIERS]) {
+static zero_status open(struct gpt *gpt, uint64_t out_bytes[ZERO_TIERS], struct zero_error *error) {
     gpt->threads = zero_engine_threads(gpt->engine);
     gpt->bf16 = zero_engine_dtype(gpt->engine) == ZERO_BF16;
     gpt->kernels = kernels_best();
     zero_status status =
         activations_create(&gpt->activations, &gpt->config, gpt->batch, gpt->threads, gpt->bf16);
     if (status) return status;
-    rotary_fill(&gpt->activations, &gpt->config);
+    rotary_fill(gpt->activations.cosine, gpt->activations.sine, &gpt->config);
     out_bytes[ZERO_DEVICE] = gpt->activations.device.bytes;
     out_bytes[ZERO_CPU] = gpt->activations.cpu.bytes;
     return ZERO_OK;
@@ -42,7 +42,7 @@ static double mean_loss(const struct gpt *gpt) {
     return total / gpt->pass.rows;
 }
 
-static zero_status pass_end(struct gpt *gpt, double *out_loss) {
+static zero_status pass_end(struct gpt *gpt, double *out_loss, struct zero_error *error) {
     parallel_limit(gpt->thread_limit);
     if (gpt->pass.targets) *out_loss = mean_loss(gpt);
     return atomic_load(&gpt->failed) ? ZERO_E_MEMORY : ZERO_OK;

@@ -56,6 +56,8 @@ struct gpt {
     const struct kernels *kernels;
     struct activations activations;
     atomic_int failed; /* a matrix product had no memory */
+
+    struct cuda_gpt *cuda; /* the GPU's */
 };
 
 /* Adds the units and their parameters to the engine. */
