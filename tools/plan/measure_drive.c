@@ -11,7 +11,7 @@
 #include "offload/io_probe.h"
 #include "tools/plan/measure.h"
 
-enum { UNITS = 16, UNIT_ELEMENTS = 1 << 20, STEPS = 9, PROBE_BYTES = 256 << 20 };
+enum { UNITS = 16, UNIT_ELEMENTS = 1 << 20, STEPS = 5, PROBE_BYTES = 256 << 20 };
 
 struct drive_rank {
     double read_per_s, write_per_s, mixed_per_s;
