@@ -10,6 +10,7 @@
 #include "engine/overflow.h"
 #include "engine/settings.h"
 #include "engine/shadow.h"
+#include "engine/trace.h"
 
 /* What a rank emitted and posted must be what rank 0 did. */
 static zero_status check_agreements(zero_engine *e, const struct agreement *all) {
@@ -125,6 +126,7 @@ zero_status zero_engine_step(zero_engine *e, zero_step_info *out) {
     e->micro = 0;
     e->phase = PHASE_READY;
     if (compare_is_due(e, &info)) status = compare_ranks(e);
+    if (!status) status = trace_step(e);
     if (status) return status;
     if (out) {
         info.struct_size = out->struct_size;
