@@ -400,6 +400,7 @@ struct blueprint engine_blueprint(zero_engine *e) {
                               .policy = &e->policy,
                               .plan = &e->plan,
                               .optimizer = e->optimizer,
+                              .params = &e->params[0],
                               .group = (struct comm_group *const(*)[STREAMS])e->group,
                               .ranks = e->size,
                               .state_count = e->state_count,
