@@ -11,6 +11,10 @@ static const uint8_t in_flight[STREAMS] = {
     [STREAM_COMPUTE] = 1, [STREAM_GATHER] = 3, [STREAM_REDUCE] = 3, [STREAM_UPDATE] = 1,
     [STREAM_FETCH] = 0,   [STREAM_STORE] = 0,  [STREAM_PARAM] = 8,  [STREAM_CONTROL] = 1};
 
+/* What a separate device has queued needs no host: it may begin the next use while the last is at work there, and the
+ * next update while the last one's weights are on their way. */
+static const uint8_t in_flight_separate[STREAMS] = {[STREAM_COMPUTE] = 16, [STREAM_UPDATE] = UPDATE_STAGINGS};
+
 uint32_t executor_requests_max(const struct plan *plan) {
     uint32_t access = 1;
     return TRANSFERS_MAX * (plan->swap.slots + in_flight[STREAM_PARAM] + access);
@@ -39,6 +43,7 @@ static bool open_timeline(struct executor *e, enum stream stream) {
     struct timeline *line = &e->stream[stream];
     uint64_t tasks = power_of_two(2 * event_most(e->o.policy, stream));
     line->capacity = in_flight[stream] ? in_flight[stream] : e->o.plan->swap.slots;
+    if (e->o.separate && in_flight_separate[stream]) line->capacity = in_flight_separate[stream];
     uint64_t items = power_of_two(line->capacity);
     line->task_mask = tasks - 1;
     line->item_mask = items - 1;
@@ -73,11 +78,12 @@ static zero_status open_tables(struct executor *e, struct zero_error *error) {
     e->hazards.overlaps = plan_overlaps(e->o.plan);
     e->bound = malloc(2 * p->regions * sizeof *e->bound);
     e->live = calloc(e->o.plan->buffers, sizeof *e->live);
-    e->norm = calloc(p->regions, sizeof *e->norm);
+    e->norm = e->o.norms ? e->o.norms : calloc(p->regions, sizeof *e->norm);
     e->normed = calloc(p->regions, sizeof *e->normed);
+    e->left = calloc(p->regions, sizeof *e->left);
     e->mine = e->o.agreements;
     e->all = e->o.agreements + 1;
-    whole &= e->stored && e->hazards.record && e->bound && e->live && e->norm && e->normed;
+    whole &= e->stored && e->hazards.record && e->bound && e->live && e->norm && e->normed && e->left;
     if (!whole) return error_set(error, ZERO_E_MEMORY, "no memory for the executor's tables");
     memset(e->bound, 0xff, 2 * p->regions * sizeof *e->bound);
     return ZERO_OK;
@@ -110,8 +116,9 @@ void executor_close(struct executor *e) {
     free(e->hazards.record);
     free(e->bound);
     free(e->live);
-    free(e->norm);
+    if (!e->o.norms) free(e->norm);
     free(e->normed);
+    free(e->left);
     free(e);
 }
 
@@ -263,19 +270,28 @@ zero_status executor_begin(struct executor *e, uint32_t position) {
     return emit_list(e);
 }
 
-/* The oldest operation in flight. */
-static const struct operation *head(const struct executor *e, enum stream stream) {
-    const struct timeline *line = &e->stream[stream];
-    return line->retired < line->started ? &line->item[line->retired & line->item_mask].task->op : NULL;
+/* The last item that started on the host's stream, if that is in flight. */
+static struct item *newest(const struct executor *e) {
+    const struct timeline *line = &e->stream[STREAM_COMPUTE];
+    return line->retired < line->started ? &line->item[(line->started - 1) & line->item_mask] : NULL;
 }
 
 bool executor_computing(const struct executor *e) {
-    const struct operation *op = head(e, STREAM_COMPUTE);
-    return op && op->kind == OP_COMPUTE && e->computed < op->end;
+    const struct item *item = newest(e);
+    return item && item->task->op.kind == OP_COMPUTE && e->computed < item->task->op.end;
+}
+
+/* The use is over when the device has done what the host enqueued there. */
+static zero_status end_computing(struct executor *e) {
+    struct item *item = newest(e);
+    e->computed = item->task->op.end;
+    if (!e->o.device) return ZERO_OK;
+    return e->o.device->ops->record(e->o.device, DEVICE_COMPUTE, &item->ticket, &e->error);
 }
 
 zero_status executor_end(struct executor *e) {
-    e->computed = head(e, STREAM_COMPUTE)->end;
+    zero_status status = end_computing(e);
+    if (status) return status;
     policy_end(e->o.policy, &e->list);
     return emit_list(e);
 }
@@ -286,7 +302,8 @@ zero_status executor_recompute(struct executor *e, uint32_t use, uint32_t next) 
 }
 
 zero_status executor_recomputed(struct executor *e, uint32_t use) {
-    e->computed = head(e, STREAM_COMPUTE)->end;
+    zero_status status = end_computing(e);
+    if (status) return status;
     policy_recomputed(e->o.policy, use, &e->list);
     return emit_list(e);
 }
@@ -332,9 +349,15 @@ zero_status executor_flush(struct executor *e) {
 
 /* ---- progress ---- */
 
+/* What runs on the host's stream of a separate device need not wait for what is queued there before it. */
+static uint64_t passed(const struct executor *e, const struct operation *op, int stream) {
+    bool queued = e->o.separate && stream == STREAM_COMPUTE && op->stream == STREAM_COMPUTE;
+    return queued ? e->stream[stream].started : e->stream[stream].retired;
+}
+
 static bool can_start(const struct executor *e, const struct operation *op, uint32_t item) {
     for (int s = 0; s < STREAMS; s++)
-        if (op->after[s] > e->stream[s].retired) return false;
+        if (op->after[s] > passed(e, op, s)) return false;
     return !op->pipe.used || (int64_t)e->stream[op->pipe.stream].retired >= op->pipe.value + item;
 }
 

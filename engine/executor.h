@@ -74,6 +74,8 @@ struct executor_options {
     struct comm_group *group[AXES_BOTH + 1][STREAMS]; /* by axes and stream; those in use */
     struct comm_group *world;                         /* for agreements */
     struct device *device;
+    bool separate; /* its memory is not the host's to touch: plan_options.separate */
+    double *norms; /* per region, in memory that host and device reach; NULL: the executor's own */
     const struct optimizer *optimizer;
     uint32_t state_count; /* of the optimizer's states, those in use */
     uint32_t rank, threads;

@@ -12,10 +12,21 @@ struct task { /* an operation that was emitted */
     uint8_t scalars;                                                    /* UPDATE: which set */
 };
 
+enum awaits {
+    AWAITS_NOTHING,
+    AWAITS_HOST,   /* that it ends its use */
+    AWAITS_DEVICE, /* `ticket` */
+    AWAITS_COMM,   /* `work` */
+    AWAITS_TURN,   /* those before it on its stream have posted */
+    AWAITS_DRIVE,  /* `transfer` */
+    AWAITS
+};
+
 struct item { /* one of its points, from its start to its retirement */
     struct task *task;
     uint32_t index; /* in the operation */
-    bool done;
+    bool done, posted;
+    uint8_t step, awaits; /* the next step (perform.c), and what must be done before */
     struct comm_work *work;
     uint64_t ticket;
     uint8_t transfers;
@@ -66,10 +77,11 @@ struct executor {
     struct access access;
     const atomic_uchar *go;               /* executor_hold */
     struct operation_list list, expanded; /* scratch of one event, and of one of its operations */
-    uint32_t *bound;   /* [2][regions]: the interval that holds full parameters, full gradient */
-    bool *live;        /* per buffer: an interval that is open */
-    double *norm;      /* per region: sum of squares of this rank's shard */
-    bool *normed;      /* per region: `norm` is of the gradient as it is */
+    uint32_t *bound; /* [2][regions]: the interval that holds full parameters, full gradient */
+    bool *live;      /* per buffer: an interval that is open */
+    double *norm;    /* per region: sum of squares of this rank's shard; the options', where they bring it */
+    bool *normed;    /* per region: `norm` is of the gradient as it is, or will be */
+    bool *left;      /* per region: BUFFER_GRAD_HOST is the gradient as it is */
     uint64_t computed; /* COMPUTE operations that the host has ended: the last one's point */
     struct agreement *mine, *all;
     struct scalar_set scalars[SCALAR_SETS];
@@ -89,27 +101,40 @@ zero_status perform_test(struct executor *e, struct item *item, bool *out_done);
 void *own_part_address(const struct executor *e, struct buffer_ref ref, uint32_t buffer,
                        struct placement placement, enum dtype dtype);
 
-zero_status submit(struct executor *e, struct item *item, const struct device_work *work);
+/* What the steps of items start, and await: work of the device ... */
+zero_status submit(struct executor *e, struct item *item, const struct kernel *kernel,
+                   enum device_stream stream, const void *argument, struct device_work *work);
+zero_status copy(struct executor *e, struct item *item, enum device_stream stream, void *target,
+                 const void *source, uint64_t bytes);
+/* The device is separate, and this is the host's memory. */
+bool crosses(const struct executor *e, const void *address);
 
-/* update.c */
-zero_status start_update(struct executor *e, struct item *item);
+/* update.c: in memory that the host reaches, or by the device. */
+zero_status leave_gradient(struct executor *e, struct item *item); /* to where the host updates */
+zero_status bring_for_update(struct executor *e, struct item *item);
+zero_status update(struct executor *e, struct item *item);
+zero_status take_updated(struct executor *e, struct item *item);
 
 /* quantized.c: a gather or a scatter of codes: what is posted in its place, and what is made of what came. */
 /* The shape of what is posted in place of a call of elements; as it is, where nothing is coded. */
 struct comm_call coded_call(const struct executor_options *o, const struct operation *op,
                             struct comm_call call);
 bool gathers_codes(const struct item *item);
-void code_gather(struct executor *e, const struct item *item, struct comm_call *call);
-void decode_gather(struct executor *e, const struct item *item);
+zero_status code_gather(struct executor *e, struct item *item, const void *source,
+                        const struct comm_call *call);
+void coded_gather_call(const struct executor *e, const struct item *item, struct comm_call *call);
+zero_status decode_gather(struct executor *e, struct item *item);
 uint64_t reduce_code_bytes(const struct executor_options *o, uint64_t share, uint32_t members);
 bool reduces_codes(const struct executor *e, const struct item *item);
-void code_reduce(struct executor *e, const struct item *item, struct comm_call *call);
-void decode_reduce(struct executor *e, const struct item *item, void *target, uint64_t share);
+zero_status code_reduce(struct executor *e, struct item *item, const void *source,
+                        const struct comm_call *call);
+void coded_reduce_call(const struct executor *e, const struct item *item, struct comm_call *call);
+zero_status decode_reduce(struct executor *e, struct item *item, void *target, uint64_t share);
 
 /* transfer.c: chunks to and from the drive. */
-zero_status start_fetch(struct executor *e, struct item *item);
-zero_status start_store(struct executor *e, struct item *item);
-zero_status test_transfer(struct executor *e, struct item *item, bool *out_done);
+zero_status fetch_chunk(struct executor *e, struct item *item);
+zero_status check_fetched(struct executor *e, struct item *item);
+zero_status store_chunk(struct executor *e, struct item *item);
 uint8_t *slot_address(const struct executor *e, uint64_t slot);
 uint8_t *access_slot(const struct executor *e); /* the one that the ring does not use */
 /* A chunk between its place on the drive and a slot, and what else the drive holds: each starts transfers of the item. */

@@ -32,7 +32,8 @@ static uint64_t record_bytes(const struct plan *p, uint32_t region, uint32_t reg
 
 static void add_region(const zero_engine *e, struct sums *s, uint32_t region) {
     static const enum buffer_kind kinds[] = {BUFFER_PARAM_FULL, BUFFER_PARAM_SHARD, BUFFER_PARAM_SECOND,
-                                             BUFFER_GRAD_FULL,  BUFFER_GRAD_SHARD,  BUFFER_MASTER};
+                                             BUFFER_GRAD_FULL,  BUFFER_GRAD_SHARD,  BUFFER_MASTER,
+                                             BUFFER_GRAD_HOST};
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) add_buffer(e, s, kinds[k], region, region);
     for (uint32_t k = 0; k == 0 || k < e->state_count; k++)
         add_buffer(e, s, BUFFER_STATE, k * e->policy.regions + region, region);

@@ -1,12 +1,12 @@
-/* How each kind of operation is performed: one row per kind, through the mechanisms' tables. */
+/* How each kind of operation is performed: one row per kind, through the mechanisms' tables. An item goes from step to
+ * step: a step starts something on one mechanism, which the item then awaits, or nothing. On a device that is separate
+ * from the host, all arithmetic and all copies are its work; nothing here looks at what is in its memory. */
 #include <math.h>
 #include <string.h>
 
-#include "engine/base/clock.h"
 #include "engine/executor_internal.h"
-#include "kernels/cast.h"
 #include "kernels/norm.h"
-#include "kernels/span.h"
+#include "kernels/work.h"
 
 static const struct region *policy_region(const struct executor *e, uint32_t region) {
     return &e->o.policy->region[region];
@@ -34,19 +34,33 @@ static struct placement grad_shard_placement(const struct region *r) {
     return placement_equal(r->grad_step, whole) ? (struct placement){{SHARD, REPLICATE}} : r->grad_step;
 }
 
-zero_status submit(struct executor *e, struct item *item, const struct device_work *work) {
-    return e->o.device->ops->submit(e->o.device, work, &item->ticket);
+/* ---- what an item awaits ---- */
+
+zero_status submit(struct executor *e, struct item *item, const struct kernel *kernel,
+                   enum device_stream stream, const void *argument, struct device_work *work) {
+    work->kernel = kernel;
+    work->stream = (uint8_t)stream;
+    memcpy(work->argument, argument, kernel->argument_bytes);
+    item->awaits = AWAITS_DEVICE;
+    return e->o.device->ops->submit(e->o.device, work, &item->ticket, &e->error);
 }
 
-static zero_status test_device(struct executor *e, struct item *item, bool *out_done) {
-    return e->o.device->ops->test(e->o.device, item->ticket, out_done, &e->error);
+zero_status copy(struct executor *e, struct item *item, enum device_stream stream, void *target,
+                 const void *source, uint64_t bytes) {
+    item->awaits = AWAITS_DEVICE;
+    return e->o.device->ops->copy(e->o.device, stream, target, source, bytes, &item->ticket, &e->error);
 }
 
 static zero_status post(struct executor *e, struct item *item, struct comm_group *group,
                         const struct comm_call *call) {
     zero_status status = comm_post(group, call, &item->work);
+    item->awaits = AWAITS_COMM;
     if (status) error_pass(&e->error, comm_error(e->o.comm));
     return status;
+}
+
+static zero_status test_device(struct executor *e, struct item *item, bool *out_done) {
+    return e->o.device->ops->test(e->o.device, item->ticket, out_done, &e->error);
 }
 
 static zero_status test_comm(struct executor *e, struct item *item, bool *out_done) {
@@ -55,18 +69,44 @@ static zero_status test_comm(struct executor *e, struct item *item, bool *out_do
     return status;
 }
 
-/* ---- compute: the host does it, between begin and end ---- */
-
-static zero_status start_nothing(struct executor *e, struct item *item) { return ZERO_OK; }
-
-static zero_status test_compute(struct executor *e, struct item *item, bool *out_done) {
-    *out_done = e->computed >= item->task->op.end;
+static zero_status test_nothing(struct executor *e, struct item *item, bool *out_done) {
+    *out_done = true;
     return ZERO_OK;
 }
 
-static zero_status test_done(struct executor *e, struct item *item, bool *out_done) {
+static bool has_posted(const struct item *item) {
+    bool posts = item->task->op.kind == OP_GATHER || item->task->op.kind == OP_REDUCE;
+    return !posts || item->posted || item->done;
+}
+
+/* All ranks post in the order of emission, whatever an item did before. */
+static zero_status test_turn(struct executor *e, struct item *item, bool *out_done) {
+    const struct timeline *line = &e->stream[item->task->op.stream];
     *out_done = true;
+    for (uint64_t i = line->retired; *out_done; i++) {
+        const struct item *before = &line->item[i & line->item_mask];
+        if (before == item) break;
+        *out_done = has_posted(before);
+    }
     return ZERO_OK;
+}
+
+static zero_status await_turn(struct executor *e, struct item *item) {
+    item->awaits = AWAITS_TURN;
+    return ZERO_OK;
+}
+
+/* ---- compute: the host does it, between begin and end ---- */
+
+static zero_status compute(struct executor *e, struct item *item) {
+    item->awaits = AWAITS_HOST;
+    return ZERO_OK;
+}
+
+/* What it enqueued on its stream of the device, too. */
+static zero_status test_host(struct executor *e, struct item *item, bool *out_done) {
+    *out_done = false;
+    return e->computed >= item->task->op.end ? test_device(e, item, out_done) : ZERO_OK;
 }
 
 /* ---- collectives ---- */
@@ -80,6 +120,7 @@ static zero_status post_counted(struct executor *e, struct item *item, struct co
     struct comm_counters before, after;
     comm_counters_read(e->o.comm, &before);
     zero_status status = post(e, item, group, call);
+    item->posted = true;
     comm_counters_read(e->o.comm, &after);
     *(gathers ? &t->gather_calls : &t->reduce_calls) += after.calls[call->kind] - before.calls[call->kind];
     *(gathers ? &t->gather_elements : &t->reduce_elements) +=
@@ -122,24 +163,46 @@ struct comm_call executor_call(const struct executor_options *o, const struct op
     return coded_call(o, op, element_call(o, op));
 }
 
-static zero_status start_gather(struct executor *e, struct item *item) {
+static uint64_t share_bytes(const struct comm_call *call) { return call->count * dtype_bytes(call->dtype); }
+
+/* Where this rank's share lies before it is sent: in its own part of the target, or where it rests. */
+static uint8_t *gather_source(const struct executor *e, const struct item *item,
+                              const struct comm_call *call) {
+    const struct operation *op = &item->task->op;
+    uint32_t me = comm_group_index(e->o.group[op->axes][op->stream]);
+    bool in_place = op->read[0].kind == BUFFER_PARAM_FULL || op->read[0].kind == BUFFER_GRAD_FULL;
+    uint8_t *source = buffer_address(e, item->task->read[0]);
+    if (in_place || crosses(e, source))
+        return (uint8_t *)buffer_address(e, item->task->write[0]) + me * share_bytes(call);
+    return source;
+}
+
+/* A share that rests in the host's memory comes to the device. */
+static zero_status bring_share(struct executor *e, struct item *item) {
+    struct comm_call call = element_call(&e->o, &item->task->op);
+    uint8_t *rests = buffer_address(e, item->task->read[0]);
+    if (!crosses(e, rests)) return ZERO_OK;
+    return copy(e, item, DEVICE_IN, gather_source(e, item, &call), rests, share_bytes(&call));
+}
+
+static zero_status encode_share(struct executor *e, struct item *item) {
+    struct comm_call call = element_call(&e->o, &item->task->op);
+    return gathers_codes(item) ? code_gather(e, item, gather_source(e, item, &call), &call) : ZERO_OK;
+}
+
+static zero_status post_gather(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
     struct comm_group *group = e->o.group[op->axes][op->stream];
     struct comm_call call = element_call(&e->o, op);
-    uint8_t *source = buffer_address(e, item->task->read[0]);
-    bool in_place = op->read[0].kind == BUFFER_PARAM_FULL || op->read[0].kind == BUFFER_GRAD_FULL;
-    if (in_place) source += comm_group_index(group) * call.count * dtype_bytes(call.dtype);
-    call.source = source;
+    call.source = gather_source(e, item, &call);
     call.target = buffer_address(e, item->task->write[0]);
     uint64_t codes = gathers_codes(item) ? call.count : 0;
-    if (codes) code_gather(e, item, &call);
+    if (codes) coded_gather_call(e, item, &call);
     return post_counted(e, item, group, &call, codes);
 }
 
-static zero_status test_gather(struct executor *e, struct item *item, bool *out_done) {
-    zero_status status = test_comm(e, item, out_done);
-    if (!status && *out_done && gathers_codes(item)) decode_gather(e, item);
-    return status;
+static zero_status decode_shares(struct executor *e, struct item *item) {
+    return gathers_codes(item) ? decode_gather(e, item) : ZERO_OK;
 }
 
 static void add_norm_f32(void *user, const void *block, uint64_t first, uint64_t count) {
@@ -157,6 +220,13 @@ static void add_norm_f16(void *user, const void *block, uint64_t first, uint64_t
 static const comm_written_fn add_norm[DTYPES] = {
     [DTYPE_F32] = add_norm_f32, [DTYPE_BF16] = add_norm_bf16, [DTYPE_F16] = add_norm_f16};
 
+/* A device's threads narrow nothing in place: the message has a place of its own, at the end of the staging. */
+static bool message_is_staged(const struct executor_options *o) {
+    return o->separate && dtype_bytes(o->precision.message) < dtype_bytes(o->precision.compute);
+}
+
+static uint64_t aligned(uint64_t bytes) { return (bytes + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES; }
+
 /* Scatters cut the whole region; sums over the replicate axis are of what one scatter leaves. */
 uint64_t executor_staging_bytes(const struct executor_options *o) {
     uint64_t most = 0;
@@ -173,42 +243,43 @@ uint64_t executor_staging_bytes(const struct executor_options *o) {
             call.count = o->model->region[i].padded / parts;
             uint64_t bytes = scatter && o->gradient_bits ? reduce_code_bytes(o, call.count, parts)
                                                          : comm_staging_bytes(group, &call);
+            if (scatter && message_is_staged(o))
+                bytes = aligned(bytes) + o->model->region[i].padded * dtype_bytes(o->precision.message);
             if (bytes > most) most = bytes;
         }
     return most;
 }
 
-enum { STEP_ELEMENTS = 1024 };
-
-static void cast_step(void *target, enum dtype to, const void *source, enum dtype from, float factor,
-                      uint64_t count) {
-    float wide[STEP_ELEMENTS];
-    if (factor == 0) {
-        cast(target, to, source, from, count);
-        return;
-    }
-    cast(wide, DTYPE_F32, source, from, count);
-    span_scale(wide, factor, count);
-    cast(target, to, wide, DTYPE_F32, count);
+/* A message of another type than the gradient, or multiplied, takes the gradient's place, or a place of its own: after
+ * its reduction nobody reads the gradient. */
+static bool message_differs(const struct executor_options *o) {
+    return o->precision.compute != o->precision.message || o->gradient_factor != 0;
 }
 
-/* A message narrower than the gradient, of another narrow type or multiplied, takes the gradient's place: after its
- * reduction nobody reads it. Element i lands at or below where it was, so that going upwards loses nothing. */
-static void *cast_in_place(void *data, enum dtype from, enum dtype to, float factor, uint64_t count) {
-    float step[STEP_ELEMENTS];
-    for (uint64_t i = 0; i < count && (from != to || factor != 0); i += STEP_ELEMENTS) {
-        uint64_t n = count - i < STEP_ELEMENTS ? count - i : STEP_ELEMENTS;
-        cast_step(step, to, (uint8_t *)data + i * dtype_bytes(from), from, factor, n);
-        memcpy((uint8_t *)data + i * dtype_bytes(to), step, n * dtype_bytes(to));
-    }
-    return data;
+static uint8_t *message_address(const struct executor *e, const struct task *task) {
+    if (!message_is_staged(&e->o)) return buffer_address(e, task->read[0]);
+    uint64_t bytes = e->o.model->region[task->op.region].padded * dtype_bytes(e->o.precision.message);
+    const struct plan_buffer *staging = &e->o.plan->buffer[task->write[1]];
+    return (uint8_t *)buffer_address(e, task->write[1]) +
+           (staging->bytes - bytes) / ALIGN_BYTES * ALIGN_BYTES;
 }
 
-static void *message_of(struct executor *e, const struct task *task) {
-    void *gradient = buffer_address(e, task->read[0]);
-    if (e->o.without_data) return gradient;
-    return cast_in_place(gradient, e->o.precision.compute, e->o.precision.message, e->o.gradient_factor,
-                         e->o.model->region[task->op.region].padded);
+static zero_status make_message(struct executor *e, struct item *item) {
+    const struct precision *p = &e->o.precision;
+    uint64_t count = e->o.model->region[item->task->op.region].padded;
+    if (!scatters(&item->task->op) || !message_differs(&e->o)) return ZERO_OK;
+    struct cast_scaled_argument a = {.target = message_address(e, item->task),
+                                     .source = buffer_address(e, item->task->read[0]),
+                                     .count = count,
+                                     .factor = e->o.gradient_factor,
+                                     .target_dtype = p->message,
+                                     .source_dtype = p->compute};
+    struct device_work work = {.reads = 1,
+                               .writes = 1,
+                               .read = {{(void *)a.source, count * dtype_bytes(p->compute)}},
+                               .write = {{a.target, count * dtype_bytes(p->message)}}};
+    if (a.target == a.source) work.write[0] = work.read[0];
+    return submit(e, item, &kernel_cast_scaled, DEVICE_REDUCE, &a, &work);
 }
 
 static void *reduce_target(const struct executor *e, const struct item *item) {
@@ -217,42 +288,81 @@ static void *reduce_target(const struct executor *e, const struct item *item) {
                             grad_shard_placement(policy_region(e, op->region)), e->o.precision.reduced);
 }
 
-static zero_status start_reduce(struct executor *e, struct item *item) {
+static zero_status encode_message(struct executor *e, struct item *item) {
+    struct comm_call call = element_call(&e->o, &item->task->op);
+    return reduces_codes(e, item) ? code_reduce(e, item, message_address(e, item->task), &call) : ZERO_OK;
+}
+
+static zero_status post_reduce(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
     struct comm_call call = element_call(&e->o, op);
     call.target = reduce_target(e, item);
-    call.source = scatters(op) ? message_of(e, item->task) : call.target;
+    call.source = scatters(op) ? message_address(e, item->task) : call.target;
     call.staging = op->writes > 1 ? buffer_address(e, item->task->write[1]) : NULL;
-    call.written = scatters(op) && op->final ? add_norm[call.target_dtype] : NULL;
+    call.written = scatters(op) && op->final && !e->o.separate ? add_norm[call.target_dtype] : NULL;
     call.written_user = &e->norm[op->region];
     uint64_t codes = reduces_codes(e, item) ? call.count : 0;
-    if (codes) code_reduce(e, item, &call);
+    if (codes) coded_reduce_call(e, item, &call);
     e->norm[op->region] = 0;
     e->normed[op->region] = call.written != NULL;
+    e->left[op->region] = false;
     return post_counted(e, item, e->o.group[op->axes][op->stream], &call, codes);
 }
 
-static zero_status test_reduce(struct executor *e, struct item *item, bool *out_done) {
+static zero_status decode_sum(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
     struct placement cut = grad_shard_placement(policy_region(e, op->region));
-    zero_status status = test_comm(e, item, out_done);
-    if (!status && *out_done && reduces_codes(e, item))
-        decode_reduce(e, item, reduce_target(e, item), shard_elements(e, op->region, cut));
-    return status;
+    if (!reduces_codes(e, item)) return ZERO_OK;
+    return decode_reduce(e, item, reduce_target(e, item), shard_elements(e, op->region, cut));
+}
+
+/* ---- norms ---- */
+
+/* On a device: of the blocks into its scratch, which the stream's works take turns with, and of those into what the host
+ * reads. */
+static zero_status norm_on_device(struct executor *e, struct item *item, uint32_t region) {
+    uint64_t count = shard_elements(e, region, grad_shard_placement(policy_region(e, region)));
+    uint64_t blocks = (count + NORM_BLOCK_ELEMENTS - 1) / NORM_BLOCK_ELEMENTS;
+    double *sums =
+        (double *)(void *)((uint8_t *)e->o.memory[TIER_DEVICE] + e->o.plan->row_offset[MEMORY_NORMS]);
+    struct norm_blocks_argument each = {executor_grad_shard(e, region), sums, count, e->o.precision.reduced};
+    struct norm_total_argument all = {sums, &e->norm[region], blocks};
+    struct device_work work = {.reads = 1,
+                               .writes = 1,
+                               .read = {{(void *)each.elements, count * dtype_bytes(e->o.precision.reduced)}},
+                               .write = {{sums, blocks * sizeof *sums}}};
+    struct device_work total = {.reads = 1,
+                                .writes = 1,
+                                .read = {{sums, blocks * sizeof *sums}},
+                                .write = {{all.total, sizeof *all.total}}};
+    e->normed[region] = true;
+    zero_status status = submit(e, item, &kernel_norm_blocks, DEVICE_REDUCE, &each, &work);
+    return status ? status : submit(e, item, &kernel_norm_total, DEVICE_REDUCE, &all, &total);
+}
+
+static zero_status norm_shard(struct executor *e, struct item *item) {
+    const struct operation *op = &item->task->op;
+    bool takes = e->o.separate && op->final && !e->normed[op->region];
+    return takes ? norm_on_device(e, item, op->region) : ZERO_OK;
 }
 
 /* ---- the agreement ---- */
 
 /* Gradients whose last write took no norm: reduced in an earlier micro-step, or over the replicate axis. */
-static void complete_norms(struct executor *e) {
-    for (uint32_t k = 0; k < e->o.policy->refreshes; k++) {
+static zero_status complete_norms(struct executor *e, struct item *item) {
+    zero_status status = ZERO_OK;
+    for (uint32_t k = 0; k < e->o.policy->refreshes && !status && !e->o.without_data; k++) {
         uint32_t region = e->o.policy->refresh[k];
         if (e->normed[region]) continue;
-        e->norm[region] =
-            norm_span(executor_grad_shard(e, region), e->o.precision.reduced,
-                      shard_elements(e, region, grad_shard_placement(policy_region(e, region))));
         e->normed[region] = true;
+        if (e->o.separate)
+            status = norm_on_device(e, item, region);
+        else
+            e->norm[region] =
+                norm_span(executor_grad_shard(e, region), e->o.precision.reduced,
+                          shard_elements(e, region, grad_shard_placement(policy_region(e, region))));
     }
+    return status;
 }
 
 /* 1 + the last unit, which is the first in backward. */
@@ -265,8 +375,7 @@ static uint64_t overflow_unit(const struct executor *e) {
     return last;
 }
 
-static zero_status start_agree(struct executor *e, struct item *item) {
-    if (!e->o.without_data) complete_norms(e);
+static zero_status post_agreement(struct executor *e, struct item *item) {
     e->mine->norm_squared = executor_norm_squared(e);
     e->mine->overflow_unit = overflow_unit(e);
     e->mine->trace = e->trace;
@@ -283,79 +392,87 @@ static zero_status start_agree(struct executor *e, struct item *item) {
 
 /* ---- work of the device ---- */
 
-struct clear_argument {
-    void *data;
-    uint64_t bytes;
-};
-
-static void run_clear(void *argument) {
-    const struct clear_argument *a = argument;
-    memset(a->data, 0, a->bytes);
-}
-
-static zero_status start_clear(struct executor *e, struct item *item) {
+static zero_status clear_shard(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
     struct placement cut = grad_shard_placement(policy_region(e, op->region));
     enum dtype reduced = e->o.precision.reduced;
-    struct clear_argument a = {own_part_address(e, op->write[0], item->task->write[0], cut, reduced),
-                               shard_elements(e, op->region, cut) * dtype_bytes(reduced)};
-    struct device_work work = {.run = run_clear, .writes = 1, .write = {{a.data, a.bytes}}};
-    memcpy(work.argument, &a, sizeof a);
+    void *shard = own_part_address(e, op->write[0], item->task->write[0], cut, reduced);
+    uint64_t bytes = shard_elements(e, op->region, cut) * dtype_bytes(reduced);
     e->norm[op->region] = 0;
     e->normed[op->region] = true;
-    return submit(e, item, &work);
+    e->left[op->region] = false;
+    item->awaits = AWAITS_DEVICE;
+    return e->o.device->ops->clear(e->o.device, DEVICE_REDUCE, shard, bytes, &item->ticket, &e->error);
 }
 
-struct copy_argument {
-    void *target;
-    const void *source;
-    uint64_t bytes;
-};
-
-static void run_copy(void *argument) {
-    const struct copy_argument *a = argument;
-    memcpy(a->target, a->source, a->bytes);
-}
-
-static zero_status start_copy(struct executor *e, struct item *item) {
+static zero_status copy_second(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
     struct placement cut = policy_region(e, op->region)->between;
     enum dtype compute = e->o.precision.compute;
     void *source = own_part_address(e, op->read[0], item->task->read[0], cut, compute);
-    struct copy_argument a = {buffer_address(e, item->task->write[0]), source,
-                              shard_elements(e, op->region, cut) * dtype_bytes(compute)};
-    struct device_work work = {.run = run_copy,
-                               .reads = 1,
-                               .writes = 1,
-                               .read = {{source, a.bytes}},
-                               .write = {{a.target, a.bytes}}};
-    memcpy(work.argument, &a, sizeof a);
-    return submit(e, item, &work);
+    return copy(e, item, DEVICE_COMPUTE, buffer_address(e, item->task->write[0]), source,
+                shard_elements(e, op->region, cut) * dtype_bytes(compute));
 }
 
 /* ---- the table ---- */
 
-static const struct {
-    zero_status (*start)(struct executor *e, struct item *item);
-    zero_status (*test)(struct executor *e, struct item *item, bool *out_done);
-} performers[OP_KINDS] = {
-    [OP_COMPUTE] = {start_nothing, test_compute}, [OP_GATHER] = {start_gather, test_gather},
-    [OP_REDUCE] = {start_reduce, test_reduce},    [OP_RELEASE] = {start_nothing, test_done},
-    [OP_UPDATE] = {start_update, test_device},    [OP_COPY] = {start_copy, test_device},
-    [OP_CLEAR] = {start_clear, test_device},      [OP_AGREE] = {start_agree, test_comm},
-    [OP_FETCH] = {start_fetch, test_transfer},    [OP_STORE] = {start_store, test_transfer},
+enum { STEPS_OF_ITEM = 7 };
+typedef zero_status (*step_fn)(struct executor *e, struct item *item);
+
+static const step_fn steps[OP_KINDS][STEPS_OF_ITEM] = {
+    [OP_COMPUTE] = {compute},
+    [OP_GATHER] = {bring_share, encode_share, await_turn, post_gather, decode_shares, leave_gradient},
+    [OP_REDUCE] = {make_message, encode_message, await_turn, post_reduce, decode_sum, norm_shard,
+                   leave_gradient},
+    [OP_RELEASE] = {NULL},
+    [OP_UPDATE] = {bring_for_update, update, take_updated},
+    [OP_COPY] = {copy_second},
+    [OP_CLEAR] = {clear_shard, leave_gradient},
+    [OP_AGREE] = {complete_norms, post_agreement},
+    [OP_FETCH] = {fetch_chunk, check_fetched},
+    [OP_STORE] = {store_chunk},
 };
 
-_Static_assert(sizeof(struct copy_argument) <= DEVICE_ARGUMENT_BYTES, "arguments are copied into the work");
+static zero_status (*const tests[AWAITS])(struct executor *e, struct item *item, bool *out_done) = {
+    [AWAITS_NOTHING] = test_nothing, [AWAITS_HOST] = test_host, [AWAITS_DEVICE] = test_device,
+    [AWAITS_COMM] = test_comm,       [AWAITS_TURN] = test_turn, [AWAITS_DRIVE] = transfer_done};
 
+/* As far as it goes without waiting. */
+static zero_status advance(struct executor *e, struct item *item, bool *out_done) {
+    const step_fn *all = steps[item->task->op.kind];
+    for (;;) {
+        bool reached;
+        zero_status status = tests[item->awaits](e, item, &reached);
+        if (status || !reached) return status;
+        item->awaits = AWAITS_NOTHING;
+        *out_done = item->step == STEPS_OF_ITEM || !all[item->step];
+        if (*out_done) return ZERO_OK;
+        status = all[item->step++](e, item);
+        if (status) return status;
+    }
+}
+
+/* The steps that start at once; what is done at once is found so by the next test. */
 zero_status perform_start(struct executor *e, struct item *item) {
     const struct performer *p = e->o.performer;
     if (p) return p->start(p->user, &item->task->op, item->index, &item->ticket), ZERO_OK;
-    return performers[item->task->op.kind].start(e, item);
+    const step_fn *all = steps[item->task->op.kind];
+    zero_status status = ZERO_OK;
+    bool reached = true;
+    while (!status && reached && item->step < STEPS_OF_ITEM && all[item->step]) {
+        if (item->awaits == AWAITS_COMM || item->awaits == AWAITS_HOST) break;
+        status = tests[item->awaits](e, item, &reached);
+        if (status || !reached) break;
+        item->awaits = AWAITS_NOTHING;
+        status = all[item->step++](e, item);
+    }
+    return status;
 }
 
 zero_status perform_test(struct executor *e, struct item *item, bool *out_done) {
     const struct performer *p = e->o.performer;
-    if (p && item->task->op.kind != OP_COMPUTE) return *out_done = p->done(p->user, item->ticket), ZERO_OK;
-    return performers[item->task->op.kind].test(e, item, out_done);
+    *out_done = false;
+    if (p && item->task->op.kind == OP_COMPUTE) return *out_done = e->computed >= item->task->op.end, ZERO_OK;
+    if (p) return *out_done = p->done(p->user, item->ticket), ZERO_OK;
+    return advance(e, item, out_done);
 }

@@ -21,7 +21,10 @@ const char *memory_row_name(enum memory_row row) {
                                                    [MEMORY_COMMITS] = "commit records",
                                                    [MEMORY_SLOTS] = "chunk staging",
                                                    [MEMORY_PARAM_STAGING] = "parameter staging",
-                                                   [MEMORY_CHECKPOINT] = "checkpoint staging"};
+                                                   [MEMORY_CHECKPOINT] = "checkpoint staging",
+                                                   [MEMORY_HOST_GRADIENTS] = "gradients on the host",
+                                                   [MEMORY_UPDATE_STAGING] = "update staging",
+                                                   [MEMORY_NORMS] = "norms"};
     return names[row];
 }
 
@@ -76,6 +79,37 @@ static void fix_region(struct plan *plan, uint32_t i, uint32_t state_count) {
     if (!r->grad_in_place)
         fix(plan, BUFFER_GRAD_SHARD, i, MEMORY_GRADIENTS, part_bytes(plan, i, shard, p->reduced));
     fix_state(plan, i, state_count);
+    if (plan_host_updates(plan))
+        fix(plan, BUFFER_GRAD_HOST, i, MEMORY_HOST_GRADIENTS, part_bytes(plan, i, r->state, p->reduced));
+}
+
+bool plan_host_updates(const struct plan *plan) {
+    return plan->separate && plan->row_tier[MEMORY_STATE0] != TIER_DEVICE;
+}
+
+/* The most elements of a region that one update makes: a chunk, or what is in memory of a shard. */
+static uint64_t update_elements(const struct plan *plan, uint32_t region) {
+    const struct swap *swap = &plan->swap;
+    uint64_t resident = swap_resident_elements(swap, region);
+    bool staged = swap->region[region].chunks > offload_staged_first(&swap->region[region]);
+    return staged && swap->chunk_elements > resident ? swap->chunk_elements : resident;
+}
+
+/* What a separate device and its host need beside. */
+static void fix_separate(struct plan *plan) {
+    uint64_t updated = 0, blocks = 0;
+    for (uint32_t i = 0; i < plan->policy->regions && plan->separate; i++) {
+        const struct region *r = &plan->policy->region[i];
+        if (r->frozen) continue;
+        uint64_t elements = update_elements(plan, i),
+                 all = (plan->model->region[i].padded + NORM_BLOCK_ELEMENTS - 1) / NORM_BLOCK_ELEMENTS;
+        if (elements > updated) updated = elements;
+        if (all > blocks) blocks = all;
+    }
+    plan->row_bytes[MEMORY_NORMS] = blocks * sizeof(double);
+    for (uint32_t k = 0; k < UPDATE_STAGINGS && plan_host_updates(plan); k++)
+        fix(plan, BUFFER_UPDATE_STAGING, k, MEMORY_UPDATE_STAGING,
+            updated * dtype_bytes(plan->precision.compute));
 }
 
 /* What chunks pass through. */
@@ -265,7 +299,8 @@ static zero_status allocate_tables(struct plan *plan, const struct plan_options 
                                    struct zero_error *error) {
     const struct policy *p = o->policy;
     uint32_t slots = 4 * p->uses * USE_REGIONS_MAX * 2;
-    plan->fixed_width = p->regions * OPTIMIZER_STATES_MAX + p->stagings + p->gather_stagings + PARAM_STAGINGS;
+    plan->fixed_width = p->regions * OPTIMIZER_STATES_MAX + p->stagings + p->gather_stagings +
+                        PARAM_STAGINGS + UPDATE_STAGINGS;
     plan->capacity = BUFFER_KINDS * plan->fixed_width + slots;
     plan->buffer = calloc(plan->capacity, sizeof *plan->buffer);
     plan->fixed = malloc(BUFFER_KINDS * plan->fixed_width * sizeof *plan->fixed);
@@ -296,6 +331,8 @@ static void place_tiers(struct plan *plan, const struct plan_options *o) {
     plan->row_tier[MEMORY_RECORDS] = plan->row_tier[MEMORY_COMMITS] = TIER_NVME;
     plan->row_tier[MEMORY_SLOTS] = plan->row_tier[MEMORY_PARAM_STAGING] = TIER_CPU;
     plan->row_tier[MEMORY_CHECKPOINT] = TIER_CPU;
+    plan->row_tier[MEMORY_HOST_GRADIENTS] = plan->row_tier[MEMORY_UPDATE_STAGING] = TIER_CPU;
+    plan->row_tier[MEMORY_MESSAGES] = o->separate ? TIER_CPU : TIER_DEVICE;
 }
 
 zero_status plan_make(struct plan *plan, const struct plan_options *o, struct zero_error *error) {
@@ -303,7 +340,8 @@ zero_status plan_make(struct plan *plan, const struct plan_options *o, struct ze
                           .policy = o->policy,
                           .precision = o->precision,
                           .param_tier = o->param_tier,
-                          .shadow = o->shadow};
+                          .shadow = o->shadow,
+                          .separate = o->separate};
     struct intervals intervals = {0};
     zero_status status = allocate_tables(plan, o, error);
     if (!status) status = cut_chunks(plan, o, error);
@@ -315,6 +353,7 @@ zero_status plan_make(struct plan *plan, const struct plan_options *o, struct ze
     for (uint32_t k = 0; k < o->policy->gather_stagings; k++)
         fix(plan, BUFFER_GATHER_STAGING, k, MEMORY_STAGING, o->gather_staging_bytes);
     fix_staging(plan);
+    fix_separate(plan);
     plan->row_bytes[MEMORY_MESSAGES] = o->message_bytes;
     plan->row_bytes[MEMORY_CHECKPOINT] = o->checkpoint_bytes;
     status = intervals_open(&intervals, 4 * o->policy->uses * USE_REGIONS_MAX * 2, error);

@@ -31,10 +31,13 @@ enum memory_row {
     MEMORY_SLOTS,                /* of the staging ring, and one more for access between steps */
     MEMORY_PARAM_STAGING,        /* shards of parameters on their way from the drive */
     MEMORY_CHECKPOINT,           /* of a save in the background: what waits for the drive */
+    MEMORY_HOST_GRADIENTS,       /* of a separate device, where the host updates: what has left it */
+    MEMORY_UPDATE_STAGING,       /* parameters on their way back */
+    MEMORY_NORMS,                /* of a separate device: sums of blocks */
     MEMORY_ROWS
 };
 
-enum { NO_BUFFER = UINT32_MAX };
+enum { NO_BUFFER = UINT32_MAX, UPDATE_STAGINGS = 2 /* one on its way while the next is made */ };
 
 struct plan_buffer {
     uint64_t offset, bytes; /* in its row */
@@ -51,6 +54,8 @@ struct plan_options {
     uint32_t slots;
     uint64_t resident_bytes;
     bool shadow;
+    bool
+        separate; /* the device's memory is not the host's: what the host reads and writes is in the cpu tier */
     uint64_t staging_bytes;        /* of one staging buffer; policy->stagings of them */
     uint64_t gather_staging_bytes; /* the same of quantised gathers */
     uint64_t message_bytes;
@@ -76,10 +81,14 @@ struct plan {
     enum tier_kind row_tier[MEMORY_ROWS];
     uint64_t tier_bytes[TIERS];
     enum tier_kind param_tier;
-    bool shadow;
+    bool shadow, separate;
     uint64_t live, live_most;   /* elements gathered at once: in the dry run at present, and at most */
     uint64_t param_fetch_bytes; /* that the gathers of one step's passes read from the drive */
 };
+
+/* A step returns with everything up to date: there is nothing to overlap a refresh in memory with. One from a drive goes
+ * on under the next forward. */
+static inline bool plan_settles(const struct plan *plan) { return !plan->tier_bytes[TIER_NVME]; }
 
 zero_status plan_make(struct plan *plan, const struct plan_options *options, struct zero_error *error);
 void plan_free(struct plan *plan);
@@ -92,6 +101,9 @@ uint32_t plan_slot(const struct plan *plan, bool evaluating, uint32_t position, 
 
 /* Where in its tier's extent a buffer begins. */
 uint64_t plan_place(const struct plan *plan, uint32_t buffer);
+
+/* The state is in the host's memory, or on a drive, and the parameters are not: the host updates for a separate device. */
+bool plan_host_updates(const struct plan *plan);
 
 struct hazard_overlaps plan_overlaps(const struct plan *plan);
 const char *memory_row_name(enum memory_row row);

@@ -1,12 +1,21 @@
 /* Collectives of fewer bits: the shards at rest are gathered, and gradients scattered, in blockwise codes (kernels/quantize.h). A
  * staging buffer holds what is sent, and behind it what came. Inexact, by request alone; the same bits on all ranks, at
  * every stage and on every transport, for each sum is of the same codes in rank order. */
-#include <string.h>
-
 #include "engine/executor_internal.h"
-#include "kernels/cast.h"
 #include "kernels/quantize.h"
-#include "kernels/span.h"
+#include "kernels/work.h"
+
+static struct device_work work_of(const void *read, uint64_t read_bytes, void *write, uint64_t write_bytes) {
+    return (struct device_work){
+        .reads = 1, .writes = 1, .read = {{(void *)read, read_bytes}}, .write = {{write, write_bytes}}};
+}
+
+static zero_status code(struct executor *e, struct item *item, enum device_stream stream,
+                        const struct quantize_codes_argument *a) {
+    struct device_work work = work_of(a->source, a->count * dtype_bytes((enum dtype)a->dtype), a->code,
+                                      quantize_bytes(a->count, a->bits));
+    return submit(e, item, &kernel_quantize_codes, stream, a, &work);
+}
 
 /* An all-gather of codes in place of one of elements, an all-to-all of the shares' codes in place of a scatter. */
 struct comm_call coded_call(const struct executor_options *o, const struct operation *op,
@@ -44,25 +53,37 @@ bool gathers_codes(const struct item *item) {
     return op->kind == OP_GATHER && op->writes > 1;
 }
 
+zero_status code_gather(struct executor *e, struct item *item, const void *source,
+                        const struct comm_call *call) {
+    struct quantize_codes_argument a = {buffer_address(e, item->task->write[1]), source, call->count,
+                                        call->dtype, e->o.param_bits};
+    return code(e, item, DEVICE_GATHER, &a);
+}
+
 /* In place of a call that gathers elements: one that gathers their codes. */
-void code_gather(struct executor *e, const struct item *item, struct comm_call *call) {
+void coded_gather_call(const struct executor *e, const struct item *item, struct comm_call *call) {
     uint8_t *staging = buffer_address(e, item->task->write[1]);
-    quantize(staging, call->source, call->dtype, call->count, e->o.param_bits);
     *call = coded_call(&e->o, &item->task->op, *call);
     call->source = staging, call->target = staging + call->count;
 }
 
-void decode_gather(struct executor *e, const struct item *item) {
+zero_status decode_gather(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
     const struct comm_group *group = e->o.group[op->axes][op->stream];
     enum dtype dtype = e->o.precision.compute;
     uint32_t members = comm_group_size(group);
     uint64_t share = e->o.model->region[op->region].padded / members,
-             bytes = quantize_bytes(share, e->o.param_bits);
+             bytes = quantize_bytes(share, e->o.param_bits), step = share * dtype_bytes(dtype);
     uint8_t *target = buffer_address(e, item->task->write[0]);
     const uint8_t *codes = (const uint8_t *)buffer_address(e, item->task->write[1]) + bytes;
-    for (uint32_t m = 0; m < members; m++)
-        dequantize(target + m * share * dtype_bytes(dtype), dtype, codes + m * bytes, share, e->o.param_bits);
+    zero_status status = ZERO_OK;
+    for (uint32_t m = 0; m < members && !status; m++) {
+        struct dequantize_codes_argument a = {target + m * step, codes + m * bytes, share, dtype,
+                                              e->o.param_bits};
+        struct device_work work = work_of(a.code, bytes, a.target, step);
+        status = submit(e, item, &kernel_dequantize_codes, DEVICE_GATHER, &a, &work);
+    }
+    return status;
 }
 
 /* ---- reductions ---- */
@@ -76,34 +97,44 @@ bool reduces_codes(const struct executor *e, const struct item *item) {
     return op->kind == OP_REDUCE && op->reads > 0 && e->o.gradient_bits;
 }
 
-/* In place of a reduce-scatter: an all-to-all of the shares' codes. */
-void code_reduce(struct executor *e, const struct item *item, struct comm_call *call) {
+zero_status code_reduce(struct executor *e, struct item *item, const void *source,
+                        const struct comm_call *call) {
     const struct operation *op = &item->task->op;
     uint32_t members = comm_group_size(e->o.group[op->axes][op->stream]), bits = e->o.gradient_bits;
     uint64_t bytes = quantize_bytes(call->count, bits), step = call->count * dtype_bytes(call->dtype);
     uint8_t *staging = buffer_address(e, item->task->write[1]);
-    for (uint32_t m = 0; m < members; m++)
-        quantize(staging + m * bytes, (const uint8_t *)call->source + m * step, call->dtype, call->count,
-                 bits);
+    zero_status status = ZERO_OK;
+    for (uint32_t m = 0; m < members && !status; m++) {
+        struct quantize_codes_argument a = {staging + m * bytes, (const uint8_t *)source + m * step,
+                                            call->count, call->dtype, bits};
+        status = code(e, item, DEVICE_REDUCE, &a);
+    }
+    return status;
+}
+
+/* In place of a reduce-scatter: an all-to-all of the shares' codes. */
+void coded_reduce_call(const struct executor *e, const struct item *item, struct comm_call *call) {
+    const struct operation *op = &item->task->op;
+    uint32_t members = comm_group_size(e->o.group[op->axes][op->stream]);
+    uint8_t *staging = buffer_address(e, item->task->write[1]);
     *call = coded_call(&e->o, op, *call);
-    call->source = staging, call->target = staging + members * bytes;
+    call->source = staging, call->target = staging + members * call->count;
 }
 
 /* The members' codes, in rank order, in fp32, rounded once. */
-void decode_reduce(struct executor *e, const struct item *item, void *target, uint64_t share) {
-    enum { STEP_ELEMENTS = 4 * QUANTIZE_BLOCK };
+zero_status decode_reduce(struct executor *e, struct item *item, void *target, uint64_t share) {
     const struct operation *op = &item->task->op;
     uint32_t members = comm_group_size(e->o.group[op->axes][op->stream]), bits = e->o.gradient_bits;
-    enum dtype reduced = e->o.precision.reduced;
-    uint64_t bytes = quantize_bytes(share, bits);
-    const uint8_t *codes = (const uint8_t *)buffer_address(e, item->task->write[1]) + members * bytes;
-    float sum[STEP_ELEMENTS];
-    for (uint64_t first = 0; first < share; first += STEP_ELEMENTS) {
-        uint64_t n = share - first < STEP_ELEMENTS ? share - first : STEP_ELEMENTS;
-        uint8_t *out = (uint8_t *)target + first * dtype_bytes(reduced);
-        for (uint32_t m = 0; m < members; m++)
-            dequantize_part(sum, codes + m * bytes, share, bits, first, n, m > 0);
-        if (op->add) span_add(sum, (const float *)(const void *)out, n); /* shards that accumulate are fp32 */
-        cast(out, reduced, sum, DTYPE_F32, n);
-    }
+    uint64_t bytes = members * quantize_bytes(share, bits);
+    struct dequantize_sum_argument a = {.target = target,
+                                        .codes =
+                                            (const uint8_t *)buffer_address(e, item->task->write[1]) + bytes,
+                                        .count = share,
+                                        .members = members,
+                                        .dtype = e->o.precision.reduced,
+                                        .bits = bits,
+                                        .add = op->add};
+    struct device_work work = work_of(a.codes, bytes, target, share * dtype_bytes(e->o.precision.reduced));
+    if (op->add) work.read[work.reads++] = work.write[0];
+    return submit(e, item, &kernel_dequantize_sum, DEVICE_REDUCE, &a, &work);
 }

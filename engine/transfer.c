@@ -162,16 +162,18 @@ static uint8_t *item_memory(const struct executor *e, const struct item *item, c
     return slot_address(e, op->sequence + item->index);
 }
 
-zero_status start_fetch(struct executor *e, struct item *item) {
+zero_status fetch_chunk(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
     struct chunk c = item_chunk(e, item);
+    item->awaits = AWAITS_DRIVE;
     uint8_t *memory = item_memory(e, item, &c);
     return op->object == OBJECT_PARAM ? read_params(e, item, op->region, &c, memory)
                                       : transfer_read(e, item, op->region, &c, memory);
 }
 
-zero_status start_store(struct executor *e, struct item *item) {
+zero_status store_chunk(struct executor *e, struct item *item) {
     struct chunk c = item_chunk(e, item);
+    item->awaits = AWAITS_DRIVE;
     return transfer_write(e, item, item->task->op.region, &c, item_memory(e, item, &c));
 }
 
@@ -187,10 +189,8 @@ zero_status transfer_done(struct executor *e, struct item *item, bool *out_done)
     return ZERO_OK;
 }
 
-zero_status test_transfer(struct executor *e, struct item *item, bool *out_done) {
+zero_status check_fetched(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
-    zero_status status = transfer_done(e, item, out_done);
-    if (status || !*out_done || op->kind == OP_STORE) return status;
     struct chunk c = item_chunk(e, item);
     const uint8_t *memory = item_memory(e, item, &c);
     if (op->object == OBJECT_PARAM) return check_params(e, op->region, &c, memory);

@@ -1,8 +1,12 @@
-/* The update: the optimizer on one part of a shard, in memory or in a slot of the staging ring. */
+/* The update: the optimizer on one part of a shard, in memory or in a slot of the staging ring. By the host, over memory
+ * that it reaches; or, where device and state are out of its reach, by the device. Where the state is the host's and the
+ * parameters are a separate device's, the gradient leaves the device when it is complete (leave_gradient), and the host
+ * updates into staging, from which the weights go back. */
 #include <string.h>
 
 #include "engine/base/clock.h"
 #include "engine/executor_internal.h"
+#include "kernels/work.h"
 
 struct update_argument {
     struct executor *executor;
@@ -32,9 +36,9 @@ static uint32_t master_bytes(const struct precision *p) {
     return precision_keeps_masters(p) ? precision_master_bytes(p) : sizeof(float);
 }
 
-/* One call of the optimizer per run of parameters with the same scalars: elements [begin, end) of the shard. Random bits
- * are an element's own, wherever it is and whoever holds it. */
-static void update_run(const struct update_argument *a, uint64_t begin, uint64_t end, uint32_t scalars) {
+/* Elements [begin, end) of the shard. Random bits are an element's own, wherever it is and whoever holds it. */
+static struct optimizer_args args_of(const struct update_argument *a, uint64_t begin, uint64_t end,
+                                     uint32_t scalars) {
     struct executor *e = a->executor;
     const struct precision *p = &e->o.precision;
     struct scalar_set *set = &e->scalars[a->scalars];
@@ -55,43 +59,60 @@ static void update_run(const struct update_argument *a, uint64_t begin, uint64_t
                                   .threads = e->o.threads};
     for (uint32_t k = 0; k < e->o.state_count; k++)
         args.state[k] = at(a->state[k], skip * dtype_bytes(p->state));
-    if (begin < end) optimizer_update(e->o.optimizer, &args);
+    return args;
 }
 
 static uint64_t clamp(uint64_t value, uint64_t low, uint64_t high) {
     return value < low ? low : value > high ? high : value;
 }
 
-/* The gaps between parameters are zero and stay zero. */
-static void run_update(void *argument) {
-    const struct update_argument *a = argument;
+typedef zero_status (*run_fn)(const struct update_argument *a, const struct optimizer_args *args, void *user);
+
+/* One call per run of parameters with the same scalars. The gaps between parameters are zero and stay zero. */
+static zero_status each_run(const struct update_argument *a, run_fn run, void *user) {
     struct executor *e = a->executor;
-    uint64_t started = clock_now_ns(), begin = a->begin;
     const struct model_region *region = &e->o.model->region[a->region];
-    uint64_t shard = shard_first(e, a->region);
+    uint64_t shard = shard_first(e, a->region), begin = a->begin;
     uint32_t scalars = e->o.model->param[region->param[0]].scalars;
-    for (uint32_t i = 1; i < region->params && begin < a->end; i++) {
-        const struct model_param *p = &e->o.model->param[region->param[i]];
-        if (p->scalars == scalars) continue;
-        uint64_t until = clamp(p->offset > shard ? p->offset - shard : 0, begin, a->end);
-        update_run(a, begin, until, scalars);
+    zero_status status = ZERO_OK;
+    for (uint32_t i = 1; i <= region->params && begin < a->end && !status; i++) {
+        const struct model_param *p = i < region->params ? &e->o.model->param[region->param[i]] : NULL;
+        if (p && p->scalars == scalars) continue;
+        uint64_t until = p ? clamp(p->offset > shard ? p->offset - shard : 0, begin, a->end) : a->end;
+        struct optimizer_args args = args_of(a, begin, until, scalars);
+        if (begin < until) status = run(a, &args, user);
         begin = until;
-        scalars = p->scalars;
+        if (p) scalars = p->scalars;
     }
-    update_run(a, begin, a->end, scalars);
-    if (a->copy) memcpy(a->copy, a->master, (a->end - a->begin) * sizeof(float));
-    e->update_s += (double)(clock_now_ns() - started) * 1e-9;
+    return status;
 }
 
+static zero_status run_now(const struct update_argument *a, const struct optimizer_args *args, void *user) {
+    optimizer_update(a->executor->o.optimizer, args);
+    return ZERO_OK;
+}
+
+static void run_update(void *argument) {
+    const struct update_argument *a = argument;
+    uint64_t started = clock_now_ns();
+    each_run(a, run_now, NULL);
+    if (a->copy) memcpy(a->copy, a->master, (a->end - a->begin) * sizeof(float));
+    a->executor->update_s += (double)(clock_now_ns() - started) * 1e-9;
+}
+
+/* The host's. */
+static const struct kernel update_kernel = {
+    .name = "update", .run = run_update, .argument_bytes = sizeof(struct update_argument)};
+
 /* What is in memory of the shard: the operation's chunks at once. */
-static void whole_run(struct executor *e, struct item *item, struct update_argument *a) {
+static void whole_run(struct executor *e, const struct item *item, struct update_argument *a) {
     a->end = swap_resident_elements(&e->o.plan->swap, a->region);
     if (precision_keeps_masters(&e->o.precision)) a->master = executor_master(e, a->region);
     for (uint32_t k = 0; k < e->o.state_count; k++) a->state[k] = executor_state(e, a->region, k);
 }
 
 /* One chunk; what of it is on the drive is in a slot now. */
-static void one_chunk(struct executor *e, struct item *item, struct update_argument *a) {
+static void one_chunk(struct executor *e, const struct item *item, struct update_argument *a) {
     const struct operation *op = &item->task->op;
     const struct precision *p = &e->o.precision;
     struct chunk c = swap_chunk(&e->o.plan->swap, a->region, op->first + item->index);
@@ -109,28 +130,126 @@ static void one_chunk(struct executor *e, struct item *item, struct update_argum
                               : at(executor_state(e, a->region, k), c.first * dtype_bytes(p->state));
 }
 
-zero_status start_update(struct executor *e, struct item *item) {
+static struct update_argument argument_of(struct executor *e, const struct item *item) {
     const struct operation *op = &item->task->op;
     struct placement cut = e->o.policy->region[op->region].state;
     const struct precision *p = &e->o.precision;
-    struct update_argument a = {.executor = e,
-                                .gradient =
-                                    own_part_address(e, op->read[0], item->task->read[0], cut, p->reduced),
-                                .region = op->region,
-                                .scalars = item->task->scalars};
+    struct buffer_ref left = {BUFFER_GRAD_HOST, op->region};
+    struct update_argument a = {
+        .executor = e,
+        .gradient = plan_host_updates(e->o.plan)
+                        ? executor_address(e, left)
+                        : own_part_address(e, op->read[0], item->task->read[0], cut, p->reduced),
+        .region = op->region,
+        .scalars = item->task->scalars};
     if (op->write[0].kind != BUFFER_STATE)
         a.out = own_part_address(e, op->write[0], item->task->write[0], cut, p->compute);
     (op->pipe.used ? one_chunk : whole_run)(e, item, &a);
-    if (!precision_keeps_masters(p)) a.master = a.out, a.out = NULL;
-    uint64_t count = a.end - a.begin;
-    struct device_work work = {.run = run_update, .reads = 1, .writes = 1};
-    work.read[0] = (struct device_span){(void *)a.gradient, count * dtype_bytes(p->reduced)};
-    work.write[0] = (struct device_span){a.master, count * master_bytes(p)};
-    if (a.copy) work.write[work.writes++] = (struct device_span){a.copy, count * sizeof(float)};
-    if (a.out) work.write[work.writes++] = (struct device_span){a.out, count * dtype_bytes(p->compute)};
+    return a;
+}
+
+/* ---- between a separate device and the host that updates for it ---- */
+
+bool crosses(const struct executor *e, const void *address) {
+    const uint8_t *extent = e->o.memory[TIER_CPU], *at = address;
+    return e->o.separate && extent && at >= extent && at < extent + e->o.plan->tier_bytes[TIER_CPU];
+}
+
+static bool updates_through_staging(const struct executor *e, const struct update_argument *a) {
+    return plan_host_updates(e->o.plan) && a->out && !crosses(e, a->out);
+}
+
+/* Two updates are in flight at most, and neighbours in the ring. */
+static void *staging_of(const struct executor *e, const struct item *item) {
+    uint64_t index = (uint64_t)(item - e->stream[STREAM_UPDATE].item);
+    return executor_address(e,
+                            (struct buffer_ref){BUFFER_UPDATE_STAGING, (uint16_t)(index % UPDATE_STAGINGS)});
+}
+
+/* What the update of a region reads of its gradient, from the buffer that an operation has written. */
+static zero_status send_gradient(struct executor *e, struct item *item, struct buffer_ref ref,
+                                 uint32_t buffer) {
+    struct placement cut = e->o.policy->region[ref.region].state;
+    enum dtype reduced = e->o.precision.reduced;
+    uint64_t elements = e->o.model->region[ref.region].padded / placement_parts(cut, e->o.policy->mesh);
+    e->left[ref.region] = true;
+    return copy(e, item, DEVICE_OUT, executor_address(e, (struct buffer_ref){BUFFER_GRAD_HOST, ref.region}),
+                own_part_address(e, ref, buffer, cut, reduced), elements * dtype_bytes(reduced));
+}
+
+/* When the last write before the step has made the part that the update reads. */
+zero_status leave_gradient(struct executor *e, struct item *item) {
+    const struct operation *op = &item->task->op;
+    if (!plan_host_updates(e->o.plan) || op->object != OBJECT_GRAD) return ZERO_OK;
+    const struct placement whole = {{REPLICATE, REPLICATE}};
+    bool of_whole = placement_equal(e->o.policy->region[op->region].state, whole);
+    bool leaves = op->kind == OP_GATHER ? of_whole : op->final && !of_whole;
+    return leaves ? send_gradient(e, item, op->write[0], item->task->write[0]) : ZERO_OK;
+}
+
+/* What the update changes in place, and a gradient that has not left. */
+zero_status bring_for_update(struct executor *e, struct item *item) {
+    const struct operation *op = &item->task->op;
+    const struct precision *p = &e->o.precision;
+    struct update_argument a = argument_of(e, item);
+    zero_status status = ZERO_OK;
+    bool in_place = !precision_keeps_masters(p) || p->split;
+    if (plan_host_updates(e->o.plan) && !e->left[op->region])
+        status = send_gradient(e, item, op->read[0], item->task->read[0]);
+    if (!status && in_place && updates_through_staging(e, &a))
+        status = copy(e, item, DEVICE_OUT, staging_of(e, item), a.out,
+                      (a.end - a.begin) * dtype_bytes(p->compute));
+    return status;
+}
+
+zero_status take_updated(struct executor *e, struct item *item) {
+    struct update_argument a = argument_of(e, item);
+    if (!updates_through_staging(e, &a)) return ZERO_OK;
+    return copy(e, item, DEVICE_IN, a.out, staging_of(e, item),
+                (a.end - a.begin) * dtype_bytes(e->o.precision.compute));
+}
+
+/* ---- the update itself ---- */
+
+static struct device_work update_work(const struct update_argument *a) {
+    const struct executor *e = a->executor;
+    const struct precision *p = &e->o.precision;
+    uint64_t count = a->end - a->begin;
+    struct device_work work = {.reads = 1, .writes = 1};
+    work.read[0] = (struct device_span){(void *)a->gradient, count * dtype_bytes(p->reduced)};
+    work.write[0] = (struct device_span){a->master, count * master_bytes(p)};
+    if (a->copy) work.write[work.writes++] = (struct device_span){a->copy, count * sizeof(float)};
+    if (a->out) work.write[work.writes++] = (struct device_span){a->out, count * dtype_bytes(p->compute)};
     for (uint32_t k = 0; k < e->o.state_count; k++)
-        work.write[work.writes++] = (struct device_span){a.state[k], count * dtype_bytes(p->state)};
+        work.write[work.writes++] = (struct device_span){a->state[k], count * dtype_bytes(p->state)};
     for (uint8_t i = 0; i < work.writes; i++) work.read[work.reads++] = work.write[i]; /* updated in place */
-    memcpy(work.argument, &a, sizeof a);
-    return submit(e, item, &work);
+    return work;
+}
+
+/* Of the part that the call updates. */
+static zero_status run_on_device(const struct update_argument *a, const struct optimizer_args *args,
+                                 void *user) {
+    struct executor *e = a->executor;
+    const struct precision *p = &e->o.precision;
+    struct update_argument part = *a;
+    part.begin = a->begin + (uint64_t)((const uint8_t *)args->gradient - (const uint8_t *)a->gradient) /
+                                dtype_bytes(p->reduced);
+    part.end = part.begin + args->count;
+    part.gradient = args->gradient;
+    part.master = p->split ? (void *)args->master_low : args->master;
+    part.out = args->out;
+    for (uint32_t k = 0; k < e->o.state_count; k++) part.state[k] = args->state[k];
+    struct device_work work = update_work(&part);
+    struct optimizer_step_argument step = {
+        .args = *args, .scalars = *args->scalars, .optimizer = e->o.optimizer};
+    return submit(e, user, kernel_optimizer_step(e->o.optimizer), DEVICE_UPDATE, &step, &work);
+}
+
+zero_status update(struct executor *e, struct item *item) {
+    struct update_argument a = argument_of(e, item);
+    if (updates_through_staging(e, &a)) a.out = staging_of(e, item);
+    if (!precision_keeps_masters(&e->o.precision)) a.master = a.out, a.out = NULL;
+    if (e->o.separate && !plan_host_updates(e->o.plan)) return each_run(&a, run_on_device, item);
+    struct device_work work = update_work(&a);
+    return submit(e, item, &update_kernel, DEVICE_UPDATE, &a, &work);
 }

@@ -9,7 +9,7 @@
 
 enum { ADAGRAD_LR, ADAGRAD_DECAY, ADAGRAD_EPS };
 
-static inline void adagrad_element(float *weight, float *sum, float *none, float gradient, const float *s) {
+KERNEL_INLINE void adagrad_element(float *weight, float *sum, float *none, float gradient, const float *s) {
     float g = fmaf(s[ADAGRAD_DECAY], *weight, gradient);
     *sum = canonical(fmaf(g, g, *sum));
     *weight = canonical(fmaf(-s[ADAGRAD_LR], g / (sqrtf(*sum) + s[ADAGRAD_EPS]), *weight));

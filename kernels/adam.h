@@ -5,7 +5,7 @@
 
 #include "kernels/adamw.h"
 
-static inline void adam_element(float *weight, float *m, float *v, float gradient, const float *s) {
+KERNEL_INLINE void adam_element(float *weight, float *m, float *v, float gradient, const float *s) {
     *weight = adam_moments(*weight, m, v, fmaf(s[ADAM_DECAY], *weight, gradient), s);
 }
 

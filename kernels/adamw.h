@@ -20,7 +20,7 @@ enum {
 };
 
 /* The moments and the step that adam and adamw share. */
-static inline float adam_moments(float weight, float *m, float *v, float gradient, const float *s) {
+KERNEL_INLINE float adam_moments(float weight, float *m, float *v, float gradient, const float *s) {
     *m = canonical(fmaf(s[ADAM_BETA1], *m, s[ADAM_ONE_MINUS_BETA1] * gradient));
     *v = canonical(fmaf(s[ADAM_BETA2], *v, s[ADAM_ONE_MINUS_BETA2] * gradient * gradient));
     float root = fmaf(sqrtf(*v), s[ADAM_ROOT_SCALE], s[ADAM_EPS]);
@@ -28,7 +28,7 @@ static inline float adam_moments(float weight, float *m, float *v, float gradien
 }
 
 /* The decay is subtracted by an fma: 1 - lr * wd as one fp32 factor would keep only some bits of lr * wd. */
-static inline void adamw_element(float *weight, float *m, float *v, float gradient, const float *s) {
+KERNEL_INLINE void adamw_element(float *weight, float *m, float *v, float gradient, const float *s) {
     *weight = adam_moments(fmaf(-s[ADAM_DECAY], *weight, *weight), m, v, gradient, s);
 }
 

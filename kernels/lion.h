@@ -17,7 +17,7 @@ enum {
     LION_ONE_MINUS_BETA2
 };
 
-static inline void lion_element(float *weight, float *m, float *none, float gradient, const float *s) {
+KERNEL_INLINE void lion_element(float *weight, float *m, float *none, float gradient, const float *s) {
     float mixed = fmaf(s[LION_BETA1], *m, s[LION_ONE_MINUS_BETA1] * gradient);
     float negative = mixed < 0 ? -1.0f : mixed, sign = mixed > 0 ? 1.0f : negative;
     float decayed = fmaf(-s[LION_DECAY], *weight, *weight);

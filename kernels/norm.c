@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "engine/base/convert.h"
 #include "engine/base/float_env.h"
 #include "engine/base/limits.h"
 #include "kernels/cast.h"
@@ -54,7 +55,7 @@ static norm_rounds *const rounds_by_isa[KERNEL_ISAS] = ISA_TABLE(rounds);
 static double add_tree(double lanes[LANES]) {
     for (int half = LANES / 2; half; half /= 2)
         for (int k = 0; k < half; k++) lanes[k] += lanes[k + half];
-    return lanes[0] == lanes[0] ? lanes[0] : __builtin_nan("");
+    return canonical_f64(lanes[0]);
 }
 
 static void add_fp32(enum kernel_isa isa, double lanes[LANES], const float *elements, uint64_t count) {
@@ -90,7 +91,7 @@ static double span(enum kernel_isa isa, const void *elements, enum dtype dtype, 
         uint64_t n = count - i < NORM_BLOCK_ELEMENTS ? count - i : NORM_BLOCK_ELEMENTS;
         sum += block(isa, bytes + i * dtype_bytes(dtype), dtype, n);
     }
-    return sum == sum ? sum : __builtin_nan("");
+    return canonical_f64(sum);
 }
 
 /* volatile: called through, so that no arithmetic leaves the environment (float_env.h). */

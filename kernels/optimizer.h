@@ -58,9 +58,9 @@ struct optimizer_args {
 };
 
 /* The pure loop: all fp32, no two arrays overlap, states that the optimizer has not may be NULL. */
-typedef void optimizer_loop(float *restrict master, float *restrict state0, float *restrict state1,
-                            const float *restrict gradient, float gradient_scale,
-                            const struct optimizer_scalars *scalars, uint64_t count);
+typedef void optimizer_loop(float *__restrict__ master, float *__restrict__ state0,
+                            float *__restrict__ state1, const float *__restrict__ gradient,
+                            float gradient_scale, const struct optimizer_scalars *scalars, uint64_t count);
 
 struct optimizer {
     const char *name;  /* "adamw" */

@@ -1,36 +1,22 @@
 #include "kernels/quantize.h"
 
 #include <assert.h>
-#include <math.h>
 #include <string.h>
 
 #include "engine/base/float_env.h"
 #include "engine/base/limits.h"
 #include "kernels/cast.h"
+#include "kernels/quantize_element.h"
 
-static const float least = 0x1p-120f;   /* below it, a scale's inverse could overflow */
-static const float rounder = 0x1.8p23f; /* adding it leaves a float no bits below 1 */
-enum { INFINITE_BITS = 0x7f800000, BYTES_OF_SCALE = sizeof(float) };
-
-static uint64_t blocks_of(uint64_t count) { return (count + QUANTIZE_BLOCK - 1) / QUANTIZE_BLOCK; }
-
-static uint64_t element_bytes(uint64_t count, uint32_t bits) { return (count * bits + 7) / 8; }
-
-uint64_t quantize_bytes(uint64_t count, uint32_t bits) {
-    uint64_t bytes = blocks_of(count) * BYTES_OF_SCALE + element_bytes(count, bits);
-    return (bytes + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES;
-}
+uint64_t quantize_bytes(uint64_t count, uint32_t bits) { return quantize_code_bytes(count, bits); }
 
 /* ---- loops, once per instruction set ---- */
 
-/* As integers, magnitudes are in order, and inf and NaN are above all others. */
 #define MOST_LOOP(name, attribute)                                                                           \
     attribute static uint32_t name(const float *restrict source, uint32_t count) {                           \
         uint32_t most = 0;                                                                                   \
         for (uint32_t i = 0; i < count; i++) {                                                               \
-            uint32_t bits;                                                                                   \
-            memcpy(&bits, &source[i], sizeof bits);                                                          \
-            bits &= 0x7fffffff;                                                                              \
+            uint32_t bits = magnitude_bits(source[i]);                                                       \
             most = bits > most ? bits : most;                                                                \
         }                                                                                                    \
         return most;                                                                                         \
@@ -39,19 +25,17 @@ uint64_t quantize_bytes(uint64_t count, uint32_t bits) {
 #define CODE_LOOP(name, attribute)                                                                           \
     attribute static void name(int8_t *restrict code, const float *restrict source, float inverse,           \
                                uint32_t count) {                                                             \
-        for (uint32_t i = 0; i < count; i++) {                                                               \
-            float whole = source[i] * inverse + rounder;                                                     \
-            code[i] = (int8_t)(int32_t)(whole - rounder);                                                    \
-        }                                                                                                    \
+        for (uint32_t i = 0; i < count; i++) code[i] = quantize_code_of(source[i], inverse);                 \
     }
 
 #define VALUE_LOOP(name, attribute)                                                                          \
     attribute static void name(float *restrict target, const int8_t *restrict code, float scale, bool add,   \
                                uint32_t count) {                                                             \
         if (add)                                                                                             \
-            for (uint32_t i = 0; i < count; i++) target[i] += (float)code[i] * scale;                        \
+            for (uint32_t i = 0; i < count; i++)                                                             \
+                target[i] = canonical(target[i] + quantize_value_of(code[i], scale));                        \
         else                                                                                                 \
-            for (uint32_t i = 0; i < count; i++) target[i] = (float)code[i] * scale;                         \
+            for (uint32_t i = 0; i < count; i++) target[i] = quantize_value_of(code[i], scale);              \
     }
 
 #define LOOPS(isa, attribute)                                                                                \
@@ -78,27 +62,19 @@ static void pack(uint8_t *out, const int8_t *code, uint32_t count) {
         out[i / 2] = (uint8_t)((code[i] & 15) | (i + 1 < count ? (code[i + 1] & 15) << 4 : 0));
 }
 
-static int8_t sign_extend(uint32_t half) { return (int8_t)((int32_t)(half ^ 8) - 8); }
-
 static void unpack(int8_t *code, const uint8_t *in, uint32_t count) {
-    for (uint32_t i = 0; i < count; i++) code[i] = sign_extend(in[i / 2] >> (i % 2 * 4) & 15);
+    for (uint32_t i = 0; i < count; i++) code[i] = quantize_extend(in[i / 2] >> (i % 2 * 4) & 15);
 }
 
 static void encode_block(enum kernel_isa isa, void *scale_out, uint8_t *out, const float *source,
                          uint32_t count, uint32_t bits) {
     int8_t code[QUANTIZE_BLOCK];
-    float largest = bits == 8 ? 127 : 7, most, scale = 0, inverse = 0;
-    uint32_t most_bits = find_most[isa](source, count);
-    memcpy(&most, &most_bits, sizeof most);
-    if (most_bits >= INFINITE_BITS)
-        scale = NAN;
-    else if (most >= least)
-        scale = most / largest, inverse = largest / most;
-    if (inverse != 0)
-        make_code[isa](code, source, inverse, count);
+    struct quantize_scale s = quantize_scale_of(find_most[isa](source, count), bits);
+    if (s.inverse != 0)
+        make_code[isa](code, source, s.inverse, count);
     else
         memset(code, 0, count);
-    memcpy(scale_out, &scale, sizeof scale);
+    memcpy(scale_out, &s.scale, sizeof s.scale);
     if (bits == 8)
         memcpy(out, code, count);
     else
@@ -123,11 +99,11 @@ static uint32_t count_at(uint64_t first, uint64_t end) {
 
 /* Where a block's scale and elements are in the code. */
 static uint8_t *scale_at(const void *code, uint64_t first) {
-    return (uint8_t *)code + first / QUANTIZE_BLOCK * BYTES_OF_SCALE;
+    return (uint8_t *)code + first / QUANTIZE_BLOCK * sizeof(float);
 }
 
 static uint8_t *elements_at(const void *code, uint64_t count, uint32_t bits, uint64_t first) {
-    return (uint8_t *)code + blocks_of(count) * BYTES_OF_SCALE + first * bits / 8;
+    return (uint8_t *)code + quantize_elements_at(count) + first * bits / 8;
 }
 
 static void encode(enum kernel_isa isa, void *code, const void *source, enum dtype dtype, uint64_t count,
@@ -140,7 +116,7 @@ static void encode(enum kernel_isa isa, void *code, const void *source, enum dty
         cast_isa(isa, block, DTYPE_F32, from, dtype, n);
         encode_block(isa, scale_at(code, first), elements_at(code, count, bits, first), block, n, bits);
     }
-    uint64_t used = blocks_of(count) * BYTES_OF_SCALE + element_bytes(count, bits);
+    uint64_t used = quantize_used_bytes(count, bits);
     memset((uint8_t *)code + used, 0, quantize_bytes(count, bits) - used);
 }
 

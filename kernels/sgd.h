@@ -10,17 +10,17 @@
 
 enum { SGD_LR, SGD_DECAY, SGD_MOMENTUM, SGD_GRADIENT /* 1 - dampening; 1 in the first step */, SGD_NESTEROV };
 
-static inline void sgd_plain(float *weight, float *none0, float *none1, float gradient, const float *s) {
+KERNEL_INLINE void sgd_plain(float *weight, float *none0, float *none1, float gradient, const float *s) {
     *weight = canonical(fmaf(-s[SGD_LR], fmaf(s[SGD_DECAY], *weight, gradient), *weight));
 }
 
-static inline void sgd_momentum(float *weight, float *buffer, float *none, float gradient, const float *s) {
+KERNEL_INLINE void sgd_momentum(float *weight, float *buffer, float *none, float gradient, const float *s) {
     float g = fmaf(s[SGD_DECAY], *weight, gradient);
     *buffer = canonical(fmaf(s[SGD_MOMENTUM], *buffer, s[SGD_GRADIENT] * g));
     *weight = canonical(fmaf(-s[SGD_LR], *buffer, *weight));
 }
 
-static inline void sgd_nesterov(float *weight, float *buffer, float *none, float gradient, const float *s) {
+KERNEL_INLINE void sgd_nesterov(float *weight, float *buffer, float *none, float gradient, const float *s) {
     float g = fmaf(s[SGD_DECAY], *weight, gradient);
     *buffer = canonical(fmaf(s[SGD_MOMENTUM], *buffer, s[SGD_GRADIENT] * g));
     *weight = canonical(fmaf(-s[SGD_LR], fmaf(s[SGD_MOMENTUM], *buffer, g), *weight));

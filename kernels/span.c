@@ -1,13 +1,14 @@
 #include "kernels/span.h"
 
+#include "engine/base/convert.h"
 #include "engine/base/float_env.h"
 
 static void scale(float *span, float factor, uint64_t count) {
-    for (uint64_t i = 0; i < count; i++) span[i] *= factor;
+    for (uint64_t i = 0; i < count; i++) span[i] = canonical(span[i] * factor);
 }
 
 static void add(float *span, const float *other, uint64_t count) {
-    for (uint64_t i = 0; i < count; i++) span[i] = other[i] + span[i];
+    for (uint64_t i = 0; i < count; i++) span[i] = canonical(other[i] + span[i]);
 }
 
 void span_scale(float *span, float factor, uint64_t count) {

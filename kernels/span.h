@@ -1,5 +1,5 @@
 /* Small arithmetic on fp32 spans, in the environment of float_env.h whatever the caller's: the same bits in every
- * thread. */
+ * thread. A NaN that comes out is the one NaN 0x7fc00000. */
 #ifndef ZERO_KERNELS_SPAN_H
 #define ZERO_KERNELS_SPAN_H
 

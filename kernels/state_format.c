@@ -1,33 +1,11 @@
 #include "kernels/state_format.h"
 
-#include "engine/base/convert.h"
-
-/* Signed, so that a weight that was rounded up is brought down again. */
-static inline float join(uint16_t weight, uint16_t low) {
-    return float_of(((uint32_t)weight << 16) + (uint32_t)(int32_t)(int16_t)low);
-}
-
-static inline uint16_t low_of(float master, uint16_t weight) {
-    return (uint16_t)(bits_of(master) - ((uint32_t)weight << 16));
-}
-
-/* Chris Wellons's lowbias32: 32 bits to 32 well-mixed bits in two multiplications, in every lane of a vector. */
-static inline uint32_t mix(uint32_t x) {
-    x = (x ^ x >> 16) * 0x7feb352du;
-    x = (x ^ x >> 15) * 0x846ca68bu;
-    return x ^ x >> 16;
-}
-
-static inline uint16_t stochastic(float x, uint32_t random) {
-    uint32_t u = bits_of(x), magnitude = u & 0x7fffffff;
-    uint32_t rounded = (u + (random & 0xffff)) >> 16, special = u >> 16 | (magnitude > 0x7f800000 ? 0x40 : 0);
-    return (uint16_t)(magnitude >= 0x7f800000 ? special : rounded);
-}
+#include "kernels/state_element.h"
 
 #define FORMAT_LOOPS(isa, attribute)                                                                         \
     attribute static void join_##isa(float *restrict master, const uint16_t *restrict weight,                \
                                      const uint16_t *restrict low, uint64_t count) {                         \
-        for (uint64_t i = 0; i < count; i++) master[i] = join(weight[i], low[i]);                            \
+        for (uint64_t i = 0; i < count; i++) master[i] = master_of(weight[i], low[i]);                       \
     }                                                                                                        \
     attribute static void split_##isa(uint16_t *restrict weight, uint16_t *restrict low,                     \
                                       const float *restrict master, uint64_t count) {                        \
@@ -39,7 +17,8 @@ static inline uint16_t stochastic(float x, uint32_t random) {
     }                                                                                                        \
     attribute static void stochastic_##isa(uint16_t *restrict target, const float *restrict source,          \
                                            uint32_t count, uint32_t key, uint32_t first) {                   \
-        for (uint32_t i = 0; i < count; i++) target[i] = stochastic(source[i], mix((first + i) ^ key));      \
+        for (uint32_t i = 0; i < count; i++)                                                                 \
+            target[i] = bf16_stochastic_of(source[i], mix_bits((first + i) ^ key));                          \
     }
 
 FORMAT_LOOPS(scalar, ISA_TARGET_SCALAR)
@@ -62,11 +41,6 @@ void master_join_isa(enum kernel_isa isa, float *master, const uint16_t *weight,
 void master_split_isa(enum kernel_isa isa, uint16_t *weight, uint16_t *low, const float *master,
                       uint64_t count) {
     splits[isa](weight, low, master, count);
-}
-
-/* 2^32 elements share a key's lower half; each next 2^32 have a key of their own. */
-static uint32_t block_key(uint64_t key, uint64_t block) {
-    return mix(mix(mix((uint32_t)key) ^ (uint32_t)(key >> 32)) + (uint32_t)block);
 }
 
 void bf16_stochastic_isa(enum kernel_isa isa, uint16_t *target, const float *source, uint64_t count,

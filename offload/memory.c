@@ -9,18 +9,20 @@
 struct memory {
     struct tier base;
     struct device *device;
+    enum device_memory kind;
     void *address;
 };
 
-static zero_status memory_open(const struct tier_ops *ops, const struct tier_options *options, bool pinned,
-                               struct tier **out_tier, struct zero_error *error) {
+static zero_status memory_open(const struct tier_ops *ops, const struct tier_options *options,
+                               enum device_memory kind, struct tier **out_tier, struct zero_error *error) {
     struct memory *memory = calloc(1, sizeof *memory);
     if (!memory) return error_set(error, ZERO_E_MEMORY, "tier %s: no memory for its handle", ops->name);
     *memory = (struct memory){.base = {.ops = ops, .bytes = options->bytes, .alignment = 1},
-                              .device = options->device};
+                              .device = options->device,
+                              .kind = kind};
     if (options->bytes) {
-        uint64_t before = options->device->allocated;
-        memory->address = options->device->ops->allocate(options->device, options->bytes, pinned);
+        uint64_t before = options->device->allocated[kind];
+        memory->address = options->device->ops->allocate(options->device, options->bytes, kind);
         if (!memory->address) {
             free(memory);
             return error_set(error, ZERO_E_MEMORY,
@@ -28,7 +30,7 @@ static zero_status memory_open(const struct tier_ops *ops, const struct tier_opt
                              " bytes; set a smaller memory budget or use more ranks",
                              ops->name, options->bytes);
         }
-        memory->base.allocated = options->device->allocated - before;
+        memory->base.allocated = options->device->allocated[kind] - before;
     }
     *out_tier = &memory->base;
     return ZERO_OK;
@@ -36,7 +38,8 @@ static zero_status memory_open(const struct tier_ops *ops, const struct tier_opt
 
 static void memory_close(struct tier *tier) {
     struct memory *memory = (struct memory *)tier;
-    if (memory->address) memory->device->ops->release(memory->device, memory->address, tier->bytes);
+    if (memory->address)
+        memory->device->ops->release(memory->device, memory->address, tier->bytes, memory->kind);
     free(memory);
 }
 
@@ -69,12 +72,12 @@ static void memory_where(const struct tier *tier, uint64_t offset, char *out, ui
 
 static zero_status device_open(const struct tier_options *options, struct tier **out_tier,
                                struct zero_error *error) {
-    return memory_open(&tier_device, options, false, out_tier, error);
+    return memory_open(&tier_device, options, DEVICE_MEMORY, out_tier, error);
 }
 
 static zero_status cpu_open(const struct tier_options *options, struct tier **out_tier,
                             struct zero_error *error) {
-    return memory_open(&tier_cpu, options, true, out_tier, error);
+    return memory_open(&tier_cpu, options, DEVICE_PINNED, out_tier, error);
 }
 
 const struct tier_ops tier_device = {.name = "device",

@@ -6,13 +6,15 @@
 #include <stdint.h>
 #include <string.h>
 
-static inline uint32_t bits_of(float x) {
+#include "engine/base/element.h"
+
+KERNEL_INLINE uint32_t bits_of(float x) {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
     return bits;
 }
 
-static inline float float_of(uint32_t bits) {
+KERNEL_INLINE float float_of(uint32_t bits) {
     float x;
     memcpy(&x, &bits, sizeof x);
     return x;
@@ -20,12 +22,19 @@ static inline float float_of(uint32_t bits) {
 
 /* Which NaN comes out of an operation on several depends on the order of the operands, which compilers
  * choose, and on the machine: results of arithmetic that are NaN become this one. */
-static inline float canonical(float x) { return x == x ? x : float_of(0x7fc00000); }
+KERNEL_INLINE float canonical(float x) { return x == x ? x : float_of(0x7fc00000); }
 
-static inline float f32_from_bf16(uint16_t bf16) { return float_of((uint32_t)bf16 << 16); }
+KERNEL_INLINE double canonical_f64(double x) {
+    const uint64_t nan = UINT64_C(0x7ff8000000000000);
+    double one;
+    memcpy(&one, &nan, sizeof one);
+    return x == x ? x : one;
+}
+
+KERNEL_INLINE float f32_from_bf16(uint16_t bf16) { return float_of((uint32_t)bf16 << 16); }
 
 /* Half away from zero; a NaN keeps its upper bits and becomes quiet. */
-static inline uint16_t bf16_from_f32(float x) {
+KERNEL_INLINE uint16_t bf16_from_f32(float x) {
     uint32_t u = bits_of(x);
     int32_t magnitude = (int32_t)(u & 0x7fffffff);
     uint32_t rounded = (u + 0x8000) >> 16, quiet = (u >> 16) | 0x40;
@@ -33,7 +42,7 @@ static inline uint16_t bf16_from_f32(float x) {
 }
 
 /* Exact; a signalling NaN becomes quiet. */
-static inline float f32_from_f16(uint16_t f16) {
+KERNEL_INLINE float f32_from_f16(uint16_t f16) {
     const uint32_t tiny = 113u << 23; /* 2^-14, the smallest normal fp16 */
     int32_t magnitude = f16 & 0x7fff;
     uint32_t shifted = (uint32_t)magnitude << 13;
@@ -48,7 +57,7 @@ static inline float f32_from_f16(uint16_t f16) {
 }
 
 /* Round to nearest even; overflow goes to infinity, a NaN keeps its upper bits and becomes quiet. */
-static inline uint16_t f16_from_f32(float x) {
+KERNEL_INLINE uint16_t f16_from_f32(float x) {
     uint32_t sign = bits_of(x) >> 16 & 0x8000;
     int32_t magnitude = (int32_t)(bits_of(x) & 0x7fffffff);
     uint32_t m = (uint32_t)magnitude;

@@ -2,6 +2,8 @@
 #ifndef ZERO_ENGINE_BASE_LIMITS_H
 #define ZERO_ENGINE_BASE_LIMITS_H
 
+#include <assert.h>
+
 enum {
     ALIGN_BYTES = 64, /* one cache line and one AVX-512 register: every parameter and buffer starts on it */
     CHUNK_ALIGN_BYTES = 4096,   /* a page: chunks of optimizer state start on it */
@@ -13,6 +15,6 @@ enum {
     SCALARS_MAX = 2 * GROUP_MAX, /* each group with its weight decay, and without (ZERO_NO_DECAY) */
 };
 
-_Static_assert(NORM_BLOCK_ELEMENTS % 16 == 0, "the norm's tree has 16 lanes");
+static_assert(NORM_BLOCK_ELEMENTS % 16 == 0, "the norm's tree has 16 lanes");
 
 #endif

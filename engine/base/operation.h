@@ -58,6 +58,8 @@ enum buffer_kind {
     BUFFER_STAGING,        /* scratch of a reduction; the region is its index */
     BUFFER_GATHER_STAGING, /* of a quantised gather; the region is its index */
     BUFFER_PARAM_STAGED,   /* a shard of parameters that came from a drive; the region is its index */
+    BUFFER_GRAD_HOST,      /* a copy of what the update reads of the gradient, where the host updates for a device */
+    BUFFER_UPDATE_STAGING, /* parameters on their way from that update to the device; the region is its index */
     BUFFER_KINDS
 };
 

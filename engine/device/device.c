@@ -1,8 +1,20 @@
 #include "engine/device/device.h"
 
+#include <sched.h>
+
 #include "engine/device/implementations.h"
 
 const struct device_ops *const device_table[DEVICE_KINDS] = {
     [DEVICE_HOST] = &device_host,
     [DEVICE_SIM] = &device_sim,
 };
+
+zero_status device_finish(struct device *device, uint64_t ticket, struct zero_error *error) {
+    bool done = false;
+    zero_status status = device->ops->test(device, ticket, &done, error);
+    while (!status && !done) {
+        sched_yield();
+        status = device->ops->test(device, ticket, &done, error);
+    }
+    return status;
+}

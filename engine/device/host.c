@@ -1,5 +1,6 @@
 /* The host as a device: memory from mmap, work performed at once. */
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -16,28 +17,50 @@ static zero_status host_open(const struct device_options *options, struct device
 
 static void host_close(struct device *device) { free(device); }
 
-static uint64_t page_bytes(uint64_t bytes) {
+uint64_t page_bytes(uint64_t bytes) {
     uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
     return (bytes + page - 1) / page * page;
 }
 
 /* Huge pages are asked for: the flat buffers are walked end to end, and every page is used. */
-void *host_allocate(struct device *device, uint64_t bytes, bool pinned) {
+void *host_allocate(struct device *device, uint64_t bytes, enum device_memory kind) {
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return NULL;
     madvise(memory, bytes, MADV_HUGEPAGE);
-    device->allocated += page_bytes(bytes);
+    device->allocated[kind] += page_bytes(bytes);
     return memory;
 }
 
-void host_release(struct device *device, void *memory, uint64_t bytes) {
+void host_release(struct device *device, void *memory, uint64_t bytes, enum device_memory kind) {
     munmap(memory, bytes);
-    device->allocated -= page_bytes(bytes);
+    device->allocated[kind] -= page_bytes(bytes);
 }
 
-static zero_status host_submit(struct device *device, const struct device_work *work, uint64_t *out_ticket) {
+static zero_status host_submit(struct device *device, const struct device_work *work, uint64_t *out_ticket,
+                               struct zero_error *error) {
     struct device_work copy = *work;
-    copy.run(copy.argument);
+    copy.kernel->run(copy.argument);
+    *out_ticket = 0;
+    return ZERO_OK;
+}
+
+static zero_status host_copy(struct device *device, enum device_stream stream, void *target,
+                             const void *source, uint64_t bytes, uint64_t *out_ticket,
+                             struct zero_error *error) {
+    if (bytes) memcpy(target, source, bytes);
+    *out_ticket = 0;
+    return ZERO_OK;
+}
+
+static zero_status host_clear(struct device *device, enum device_stream stream, void *memory, uint64_t bytes,
+                              uint64_t *out_ticket, struct zero_error *error) {
+    if (bytes) memset(memory, 0, bytes);
+    *out_ticket = 0;
+    return ZERO_OK;
+}
+
+static zero_status host_record(struct device *device, enum device_stream stream, uint64_t *out_ticket,
+                               struct zero_error *error) {
     *out_ticket = 0;
     return ZERO_OK;
 }
@@ -55,5 +78,8 @@ const struct device_ops device_host = {
     .allocate = host_allocate,
     .release = host_release,
     .submit = host_submit,
+    .copy = host_copy,
+    .clear = host_clear,
+    .record = host_record,
     .test = host_test,
 };

@@ -7,7 +7,8 @@
 extern const struct device_ops device_host, device_sim;
 
 /* Shared by implementations whose memory is the host's. */
-void *host_allocate(struct device *device, uint64_t bytes, bool pinned);
-void host_release(struct device *device, void *memory, uint64_t bytes);
+void *host_allocate(struct device *device, uint64_t bytes, enum device_memory kind);
+void host_release(struct device *device, void *memory, uint64_t bytes, enum device_memory kind);
+uint64_t page_bytes(uint64_t bytes); /* whole pages */
 
 #endif

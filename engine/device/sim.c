@@ -1,27 +1,38 @@
-/* A device whose work completes at a random later poll, from a seed: adversarial completion order for tests.
+/* A device whose work completes at a random later poll, from a seed: adversarial completion order for tests. Streams are
+ * queues, of which the oldest work alone is at work; streams know nothing of each other.
  * At the start of work its outputs are poisoned and all its memory is remembered; at its end, memory that
  * changed meanwhile means that somebody reused a buffer too early. May allocate: it is for tests. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/device/implementations.h"
+#include "engine/device/separate.h"
 
-enum { PENDING_MAX = 64 };
+enum { PENDING_MAX = 256, TICKET_STREAMS = 16 };
+_Static_assert((int)DEVICE_STREAMS <= (int)TICKET_STREAMS, "a ticket says its stream");
 
 struct pending {
-    struct device_work work;
-    uint64_t ticket; /* 0: free */
+    struct device_work work; /* no kernel: a record */
+    uint64_t ticket;         /* number * TICKET_STREAMS + stream */
     uint64_t done_at_ns;
     uint8_t *before; /* the bytes of all reads, then of all writes, at the start */
 };
 
+/* The oldest is at work. */
+struct queue {
+    struct pending item[PENDING_MAX];
+    uint64_t first, end; /* numbers: of the oldest, and of the next */
+    uint64_t
+        base; /* item[0] is of this one: a queue that was empty begins anew, so that few pages are touched */
+};
+
 struct sim {
     struct device base;
-    uint64_t random, tickets;
+    uint64_t random;
     double probability;
     const struct device_pace *pace;
     bool without_data;
-    struct pending pending[PENDING_MAX];
+    struct queue queue[DEVICE_STREAMS];
 };
 
 static double chance(struct sim *sim) {
@@ -34,6 +45,7 @@ static zero_status sim_open(const struct device_options *options, struct device 
     struct sim *sim = calloc(1, sizeof *sim);
     if (!sim) return error_set(error, ZERO_E_MEMORY, "device sim: no memory for its handle");
     sim->base.ops = &device_sim;
+    sim->base.separate = options->separate;
     sim->random = options->seed * 2 + 1;
     sim->probability = options->probability;
     sim->pace = options->pace;
@@ -42,11 +54,36 @@ static zero_status sim_open(const struct device_options *options, struct device 
     return ZERO_OK;
 }
 
+static struct pending *at(struct queue *queue, uint64_t number) {
+    return &queue->item[(number - queue->base) % PENDING_MAX];
+}
+
 static void sim_close(struct device *device) {
     struct sim *sim = (struct sim *)device;
-    for (int i = 0; i < PENDING_MAX; i++) free(sim->pending[i].before);
+    for (int s = 0; s < DEVICE_STREAMS; s++)
+        if (sim->queue[s].first < sim->queue[s].end) free(at(&sim->queue[s], sim->queue[s].first)->before);
     free(sim);
 }
+
+/* ---- memory ---- */
+
+static void *sim_allocate(struct device *device, uint64_t bytes, enum device_memory kind) {
+    bool hidden = device->separate && kind == DEVICE_MEMORY;
+    void *memory = hidden ? separate_allocate(bytes) : host_allocate(device, bytes, kind);
+    if (hidden && memory) device->allocated[kind] += page_bytes(bytes);
+    return memory;
+}
+
+static void sim_release(struct device *device, void *memory, uint64_t bytes, enum device_memory kind) {
+    if (!device->separate || kind != DEVICE_MEMORY) {
+        host_release(device, memory, bytes, kind);
+        return;
+    }
+    separate_release(memory, bytes);
+    device->allocated[kind] -= page_bytes(bytes);
+}
+
+/* ---- work ---- */
 
 static uint64_t span_bytes(const struct device_work *w) {
     uint64_t bytes = 0;
@@ -60,8 +97,8 @@ static uint64_t span_bytes(const struct device_work *w) {
 static void copy_spans(const struct device_work *w, uint8_t *array, bool restore_reads) {
     for (int i = 0; i < w->reads + w->writes; i++) {
         struct device_span s = i < w->reads ? w->read[i] : w->write[i - w->reads];
-        if (!restore_reads) memcpy(array, s.data, s.bytes);
-        if (restore_reads && i < w->reads) memcpy(s.data, array, s.bytes);
+        if (!restore_reads && s.bytes) memcpy(array, s.data, s.bytes);
+        if (restore_reads && i < w->reads && s.bytes) memcpy(s.data, array, s.bytes);
         array += s.bytes;
     }
 }
@@ -69,65 +106,160 @@ static void copy_spans(const struct device_work *w, uint8_t *array, bool restore
 static bool unchanged(const struct device_work *w, const uint8_t *array) {
     for (int i = 0; i < w->reads + w->writes; i++) {
         struct device_span s = i < w->reads ? w->read[i] : w->write[i - w->reads];
-        if (memcmp(array, s.data, s.bytes) != 0) return false;
+        if (s.bytes && memcmp(array, s.data, s.bytes) != 0) return false;
         array += s.bytes;
     }
     return true;
 }
 
 /* Remembers all memory, and poisons what is written alone. */
-static zero_status take_memory(struct pending *p, const struct device_work *work) {
+static zero_status take_memory(struct pending *p) {
+    const struct device_work *work = &p->work;
     p->before = malloc(span_bytes(work) + 1);
     if (!p->before) return ZERO_E_MEMORY;
+    separate_enter();
     copy_spans(work, p->before, false);
-    for (int i = 0; i < work->writes; i++) memset(work->write[i].data, 0xff, work->write[i].bytes);
+    for (int i = 0; i < work->writes; i++)
+        if (work->write[i].bytes) memset(work->write[i].data, 0xff, work->write[i].bytes);
     copy_spans(work, p->before, true);
     copy_spans(work, p->before, false);
+    separate_leave();
     return ZERO_OK;
 }
 
-static zero_status sim_submit(struct device *device, const struct device_work *work, uint64_t *out_ticket) {
-    struct sim *sim = (struct sim *)device;
-    struct pending *p = sim->pending;
-    while (p < sim->pending + PENDING_MAX && p->ticket) p++;
-    if (p == sim->pending + PENDING_MAX) return ZERO_E_INTERNAL;
-    p->work = *work;
-    zero_status status = sim->without_data ? ZERO_OK : take_memory(p, work);
-    if (status) return status;
-    p->done_at_ns = sim->pace ? sim->pace->done_at_ns(sim->pace->user, work) : 0;
-    *out_ticket = p->ticket = ++sim->tickets;
-    return ZERO_OK;
+/* It has become the oldest of its stream. */
+static zero_status start(struct sim *sim, struct pending *p) {
+    zero_status status = sim->without_data ? ZERO_OK : take_memory(p);
+    p->done_at_ns = sim->pace && p->work.kernel ? sim->pace->done_at_ns(sim->pace->user, &p->work) : 0;
+    return status;
 }
+
+static zero_status push(struct sim *sim, const struct device_work *work, uint64_t *out_ticket,
+                        struct zero_error *error) {
+    struct queue *queue = &sim->queue[work->stream];
+    if (queue->end - queue->first == PENDING_MAX)
+        return error_set(error, ZERO_E_INTERNAL, "device sim: more than %d pieces of work on a stream",
+                         (int)PENDING_MAX);
+    if (queue->end == queue->first) queue->base = queue->end;
+    struct pending *p = at(queue, queue->end);
+    *p = (struct pending){.work = *work, .ticket = (queue->end + 1) * TICKET_STREAMS + work->stream};
+    *out_ticket = p->ticket;
+    queue->end++;
+    zero_status status = queue->end - queue->first == 1 ? start(sim, p) : ZERO_OK;
+    return status ? error_set(error, status, "device sim: no memory to remember what work uses") : ZERO_OK;
+}
+
+static zero_status sim_submit(struct device *device, const struct device_work *work, uint64_t *out_ticket,
+                              struct zero_error *error) {
+    return push((struct sim *)device, work, out_ticket, error);
+}
+
+/* ---- copies, clears and records: work of the device's own ---- */
+
+struct move {
+    void *target;
+    const void *source;
+    uint64_t bytes;
+};
+
+static void run_copy(void *argument) {
+    const struct move *move = argument;
+    if (move->bytes) memcpy(move->target, move->source, move->bytes);
+}
+
+static void run_clear(void *argument) {
+    const struct move *move = argument;
+    if (move->bytes) memset(move->target, 0, move->bytes);
+}
+
+static struct kernel_grid whole(const void *argument) {
+    return (struct kernel_grid){.blocks = 1, .threads = 1};
+}
+
+static const struct kernel copy_kernel = {.name = "copy", .run = run_copy, .grid = whole},
+                           clear_kernel = {.name = "clear", .run = run_clear, .grid = whole};
+
+static zero_status push_move(struct device *device, const struct kernel *kernel, enum device_stream stream,
+                             struct move move, uint64_t *out_ticket, struct zero_error *error) {
+    struct device_work work = {.kernel = kernel,
+                               .stream = (uint8_t)stream,
+                               .reads = move.source != NULL,
+                               .writes = 1,
+                               .read = {{(void *)move.source, move.bytes}},
+                               .write = {{move.target, move.bytes}}};
+    memcpy(work.argument, &move, sizeof move);
+    return push((struct sim *)device, &work, out_ticket, error);
+}
+
+static zero_status sim_copy(struct device *device, enum device_stream stream, void *target,
+                            const void *source, uint64_t bytes, uint64_t *out_ticket,
+                            struct zero_error *error) {
+    return push_move(device, &copy_kernel, stream, (struct move){target, source, bytes}, out_ticket, error);
+}
+
+static zero_status sim_clear(struct device *device, enum device_stream stream, void *memory, uint64_t bytes,
+                             uint64_t *out_ticket, struct zero_error *error) {
+    return push_move(device, &clear_kernel, stream, (struct move){memory, NULL, bytes}, out_ticket, error);
+}
+
+static zero_status sim_record(struct device *device, enum device_stream stream, uint64_t *out_ticket,
+                              struct zero_error *error) {
+    return push((struct sim *)device, &(struct device_work){.stream = (uint8_t)stream}, out_ticket, error);
+}
+
+/* ---- completion ---- */
 
 static bool ready(struct sim *sim, const struct pending *p) {
     return sim->pace ? *sim->pace->now_ns >= p->done_at_ns : chance(sim) <= sim->probability;
 }
 
-static zero_status sim_test(struct device *device, uint64_t ticket, bool *out_done,
-                            struct zero_error *error) {
-    struct sim *sim = (struct sim *)device;
-    struct pending *p = sim->pending;
-    while (p < sim->pending + PENDING_MAX && p->ticket != ticket) p++;
-    *out_done = p == sim->pending + PENDING_MAX;
-    if (*out_done || !ready(sim, p)) return ZERO_OK;
-    bool clean = sim->without_data || unchanged(&p->work, p->before);
-    if (!sim->without_data) p->work.run(p->work.argument);
+/* Returns whether nobody touched its memory meanwhile. What is the host's runs as the host does. */
+static bool perform(struct pending *p) {
+    const struct kernel *kernel = p->work.kernel;
+    bool hosts = kernel && !kernel->grid;
+    separate_enter();
+    bool clean = unchanged(&p->work, p->before);
+    if (kernel && !hosts) kernel->run(p->work.argument);
+    separate_leave();
+    if (hosts) kernel->run(p->work.argument);
+    return clean;
+}
+
+/* Performs the oldest of a stream. */
+static zero_status complete(struct sim *sim, struct queue *queue, struct zero_error *error) {
+    struct pending *p = at(queue, queue->first);
+    bool clean = sim->without_data || perform(p);
     free(p->before);
     p->before = NULL;
-    p->ticket = 0;
-    *out_done = true;
+    if (++queue->first < queue->end && start(sim, at(queue, queue->first)))
+        return error_set(error, ZERO_E_MEMORY, "device sim: no memory to remember what work uses");
     if (clean) return ZERO_OK;
     return error_set(
         error, ZERO_E_INTERNAL,
         "device sim: a buffer was overwritten between the start and the end of work that uses it");
 }
 
+static zero_status sim_test(struct device *device, uint64_t ticket, bool *out_done,
+                            struct zero_error *error) {
+    struct sim *sim = (struct sim *)device;
+    struct queue *queue = &sim->queue[ticket % TICKET_STREAMS];
+    uint64_t number = ticket / TICKET_STREAMS; /* done when so many are */
+    zero_status status = ZERO_OK;
+    while (!status && queue->first < number && ready(sim, at(queue, queue->first)))
+        status = complete(sim, queue, error);
+    *out_done = queue->first >= number;
+    return status;
+}
+
 const struct device_ops device_sim = {
     .name = "sim",
     .open = sim_open,
     .close = sim_close,
-    .allocate = host_allocate,
-    .release = host_release,
+    .allocate = sim_allocate,
+    .release = sim_release,
     .submit = sim_submit,
+    .copy = sim_copy,
+    .clear = sim_clear,
+    .record = sim_record,
     .test = sim_test,
 };

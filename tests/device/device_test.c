@@ -1,5 +1,8 @@
-/* Every device, by its table: memory, and work that reads and writes it. Then what the simulated one is for:
- * completion in an order that the seed decides, and the detection of buffers that are reused too early. */
+/* Every device, by its table: memory of both kinds, work that reads and writes it, copies, clears and records, in the order
+ * of their stream. Then what the simulated one is for: completion in an order that the seed decides, the detection of
+ * buffers that are reused too early, and memory that the host cannot touch. */
+#include <setjmp.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,8 +20,13 @@ static void run_add(void *argument) {
     *a->to = *a->from + a->value;
 }
 
+static struct kernel_grid one_block(const void *argument) { return (struct kernel_grid){1, 1, 0}; }
+
+static const struct kernel add_kernel = {
+    .name = "add", .run = run_add, .grid = one_block, .argument_bytes = sizeof(struct add)};
+
 static struct device_work add_work(const uint32_t *from, uint32_t *to, uint32_t value) {
-    struct device_work work = {.run = run_add,
+    struct device_work work = {.kernel = &add_kernel,
                                .reads = 1,
                                .writes = 1,
                                .read = {{(void *)from, sizeof *from}},
@@ -28,13 +36,16 @@ static struct device_work add_work(const uint32_t *from, uint32_t *to, uint32_t 
     return work;
 }
 
-static struct device *open_device(enum device_kind kind, uint64_t seed, double probability) {
+static struct device *open_with(enum device_kind kind, struct device_options options) {
     struct device *device = NULL;
     struct zero_error error;
     error_clear(&error);
-    struct device_options options = {.seed = seed, .probability = probability};
     CHECK_INT(device_table[kind]->open(&options, &device, &error), ZERO_OK);
     return device;
+}
+
+static struct device *open_device(enum device_kind kind, uint64_t seed, double probability) {
+    return open_with(kind, (struct device_options){.seed = seed, .probability = probability});
 }
 
 static zero_status finish(struct device *device, uint64_t ticket, struct zero_error *error) {
@@ -48,47 +59,83 @@ static zero_status finish(struct device *device, uint64_t ticket, struct zero_er
 
 /* ---- all devices ---- */
 
-static void memory(struct device *device) {
-    static const uint64_t sizes[] = {1, 4096, 4097, 1 << 20};
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        for (int pinned = 0; pinned < 2; pinned++) {
-            uint64_t before = device->allocated, pages = (sizes[i] + 4095) / 4096 * 4096;
-            uint8_t *memory = device->ops->allocate(device, sizes[i], pinned);
-            if (!CHECK(memory)) continue;
-            CHECK_INT((uintptr_t)memory % 4096, 0);
-            CHECK_INT(device->allocated - before, pages);
-            for (uint64_t k = 0; k < sizes[i]; k++)
-                if (!CHECK_INT(memory[k], 0)) break;
-            memset(memory, 0xa5, sizes[i]);
-            device->ops->release(device, memory, sizes[i]);
-            CHECK_INT(device->allocated, before);
-        }
-    CHECK(!device->ops->allocate(device, UINT64_C(1) << 60, false)); /* refused, not fatal */
-    CHECK_INT(device->allocated, 0);
+/* As a host must do it that cannot reach the memory. */
+static void move(struct device *device, void *target, const void *source, uint64_t bytes) {
+    uint64_t ticket;
+    struct zero_error error;
+    error_clear(&error);
+    CHECK_INT(device->ops->copy(device, DEVICE_OUT, target, source, bytes, &ticket, &error), ZERO_OK);
+    CHECK_INT(finish(device, ticket, &error), ZERO_OK);
 }
 
-/* A chain of work, each waiting for the one before; the argument is copied. */
-static void work(struct device *device) {
-    uint32_t cell[5] = {7};
+static void memory(struct device *device) {
+    static const uint64_t sizes[] = {1, 4096, 4097, 1 << 20};
+    static uint8_t seen[1 << 20], given[1 << 20];
+    memset(given, 0xa5, sizeof given);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (int kind = 0; kind < 2; kind++) {
+            uint64_t before = device->allocated[kind], pages = (sizes[i] + 4095) / 4096 * 4096;
+            uint8_t *memory = device->ops->allocate(device, sizes[i], (enum device_memory)kind);
+            if (!CHECK(memory)) continue;
+            CHECK_INT((uintptr_t)memory % 4096, 0);
+            CHECK_INT(device->allocated[kind] - before, pages);
+            memset(seen, 1, sizeof seen);
+            move(device, seen, memory, sizes[i]);
+            for (uint64_t k = 0; k < sizes[i]; k++)
+                if (!CHECK_INT(seen[k], 0)) break;
+            move(device, memory, given, sizes[i]);
+            move(device, seen, memory, sizes[i]);
+            CHECK_BYTES(seen, given, sizes[i]);
+            device->ops->release(device, memory, sizes[i], (enum device_memory)kind);
+            CHECK_INT(device->allocated[kind], before);
+        }
+    CHECK(!device->ops->allocate(device, UINT64_C(1) << 60, DEVICE_MEMORY)); /* refused, not fatal */
+    CHECK_INT(device->allocated[DEVICE_MEMORY], 0);
+    CHECK_INT(device->allocated[DEVICE_PINNED], 0);
+}
+
+enum { CELLS = 5 };
+
+/* A chain of work on one stream, of which each piece reads what the one before writes, and nobody waits but for the last;
+ * the argument is copied. */
+static void chain(struct device *device, enum device_stream stream, bool wait_for_each) {
+    uint32_t *cell = device->ops->allocate(device, CELLS * sizeof *cell, DEVICE_MEMORY), first = 7, last = 0;
+    uint64_t ticket = 0;
     struct zero_error error;
-    for (uint32_t i = 0; i < 4; i++) {
-        uint64_t ticket;
+    error_clear(&error);
+    CHECK_INT(device->ops->copy(device, stream, cell, &first, sizeof first, &ticket, &error), ZERO_OK);
+    for (uint32_t i = 0; i + 1 < CELLS; i++) {
         struct device_work w = add_work(&cell[i], &cell[i + 1], i + 1);
-        CHECK_INT(device->ops->submit(device, &w, &ticket), ZERO_OK);
+        w.stream = (uint8_t)stream;
+        CHECK_INT(device->ops->submit(device, &w, &ticket, &error), ZERO_OK);
         memset(&w, 0xee, sizeof w);
-        CHECK_INT(finish(device, ticket, &error), ZERO_OK);
-        bool done = false; /* asking again is allowed */
-        CHECK_INT(device->ops->test(device, ticket, &done, &error), ZERO_OK);
-        CHECK(done);
+        if (wait_for_each) CHECK_INT(finish(device, ticket, &error), ZERO_OK);
     }
-    CHECK_INT(cell[4], 7 + 1 + 2 + 3 + 4);
+    CHECK_INT(device->ops->copy(device, stream, &last, &cell[CELLS - 1], sizeof last, &ticket, &error),
+              ZERO_OK);
+    CHECK_INT(device->ops->clear(device, stream, &cell[1], 2 * sizeof *cell, &ticket, &error), ZERO_OK);
+    CHECK_INT(device->ops->record(device, stream, &ticket, &error), ZERO_OK);
+    CHECK_INT(finish(device, ticket, &error), ZERO_OK);
+    bool done = false; /* asking again is allowed */
+    CHECK_INT(device->ops->test(device, ticket, &done, &error), ZERO_OK);
+    CHECK(done);
+    CHECK_INT(last, 7 + 1 + 2 + 3 + 4);
+    uint32_t seen[CELLS] = {0}, expected[CELLS] = {7, 0, 0, 7 + 1 + 2 + 3, 7 + 1 + 2 + 3 + 4};
+    move(device, seen, cell, sizeof seen);
+    CHECK_BYTES(seen, expected, sizeof seen);
+    device->ops->release(device, cell, CELLS * sizeof *cell, DEVICE_MEMORY);
+}
+
+static void work(struct device *device) {
+    for (int s = 0; s < DEVICE_STREAMS; s++)
+        chain(device, (enum device_stream)s, true), chain(device, (enum device_stream)s, false);
 }
 
 /* ---- sim ---- */
 
 /* The order in which `count` pieces of work complete, as one number. */
 static uint64_t completion_order(uint64_t seed) {
-    enum { COUNT = 6 };
+    enum { COUNT = DEVICE_STREAMS };
     struct device *device = open_device(DEVICE_SIM, seed, 0.3);
     uint32_t from = 1, to[COUNT];
     uint64_t ticket[COUNT], order = 0;
@@ -96,7 +143,8 @@ static uint64_t completion_order(uint64_t seed) {
     struct zero_error error;
     for (uint32_t i = 0; i < COUNT; i++) {
         struct device_work w = add_work(&from, &to[i], i);
-        CHECK_INT(device->ops->submit(device, &w, &ticket[i]), ZERO_OK);
+        w.stream = (uint8_t)i; /* of one stream they complete in order */
+        CHECK_INT(device->ops->submit(device, &w, &ticket[i], &error), ZERO_OK);
     }
     for (int left = COUNT; left > 0;)
         for (uint32_t i = 0; i < COUNT; i++) {
@@ -128,14 +176,14 @@ static void outputs_are_poisoned(void) {
     uint64_t ticket;
     struct zero_error error;
     struct device_work w = add_work(&from, &to, 1);
-    CHECK_INT(device->ops->submit(device, &w, &ticket), ZERO_OK);
+    CHECK_INT(device->ops->submit(device, &w, &ticket, &error), ZERO_OK);
     CHECK_INT(to, UINT32_MAX);
     CHECK_INT(from, 1);
     CHECK_INT(finish(device, ticket, &error), ZERO_OK);
     CHECK_INT(to, 2);
     /* What is updated in place is an input: it keeps its value. */
     w = add_work(&to, &to, 10);
-    CHECK_INT(device->ops->submit(device, &w, &ticket), ZERO_OK);
+    CHECK_INT(device->ops->submit(device, &w, &ticket, &error), ZERO_OK);
     CHECK_INT(to, 2);
     CHECK_INT(finish(device, ticket, &error), ZERO_OK);
     CHECK_INT(to, 12);
@@ -149,7 +197,7 @@ static void early_reuse_is_found(void) {
         uint64_t ticket;
         struct zero_error error;
         struct device_work w = add_work(&from, &to, 1);
-        CHECK_INT(device->ops->submit(device, &w, &ticket), ZERO_OK);
+        CHECK_INT(device->ops->submit(device, &w, &ticket, &error), ZERO_OK);
         if (output) to = 77;
         if (!output) from = 77;
         CHECK_INT(finish(device, ticket, &error), ZERO_E_INTERNAL);
@@ -163,19 +211,59 @@ static void closes_with_pending_work(void) {
     struct device *device = open_device(DEVICE_SIM, 5, 0);
     uint32_t from = 1, to = 5;
     uint64_t ticket;
+    struct zero_error error;
     struct device_work w = add_work(&from, &to, 1);
-    CHECK_INT(device->ops->submit(device, &w, &ticket), ZERO_OK);
+    CHECK_INT(device->ops->submit(device, &w, &ticket, &error), ZERO_OK);
+    device->ops->close(device);
+}
+
+static sigjmp_buf touched;
+static void on_touch(int signal) { siglongjmp(touched, signal); }
+
+/* Whether the host may read and write there. */
+static bool reaches(volatile uint8_t *memory) {
+    struct sigaction crash = {.sa_handler = on_touch}, before;
+    sigaction(SIGSEGV, &crash, &before);
+    bool reached = sigsetjmp(touched, 1) == 0;
+    if (reached) *memory = (uint8_t)(*memory + 1);
+    sigaction(SIGSEGV, &before, NULL);
+    return reached;
+}
+
+/* Also beside another device of the process that is at work. */
+static void separate_memory_is_out_of_reach(void) {
+    struct device *device =
+                      open_with(DEVICE_SIM, (struct device_options){.probability = 1, .separate = true}),
+                  *other = open_with(DEVICE_SIM, (struct device_options){.probability = 1, .separate = true});
+    uint8_t *own = device->ops->allocate(device, 100, DEVICE_MEMORY),
+            *pinned = device->ops->allocate(device, 100, DEVICE_PINNED),
+            *others = other->ops->allocate(other, 100, DEVICE_MEMORY), seen = 7;
+    CHECK(!reaches(own) && !reaches(others) && reaches(pinned));
+    move(device, &seen, others, 1); /* as ranks that share a GPU do */
+    CHECK_INT(seen, 0);
+    CHECK(!reaches(own) && !reaches(others));
+    device->ops->release(device, own, 100, DEVICE_MEMORY);
+    device->ops->release(device, pinned, 100, DEVICE_PINNED);
+    other->ops->release(other, others, 100, DEVICE_MEMORY);
+    device->ops->close(device);
+    other->ops->close(other);
+}
+
+static void conforms(struct device *device) {
+    memory(device);
+    work(device);
     device->ops->close(device);
 }
 
 int main(void) {
     for (int kind = 0; kind < DEVICE_KINDS; kind++) {
         CHECK(device_table[kind] && device_table[kind]->name);
-        struct device *device = open_device((enum device_kind)kind, 1, 0.5);
-        memory(device);
-        work(device);
-        device->ops->close(device);
+        conforms(open_device((enum device_kind)kind, 1, 0.5));
     }
+    for (uint64_t seed = 0; seed < 20; seed++)
+        conforms(open_with(DEVICE_SIM,
+                           (struct device_options){.seed = seed, .probability = 0.3, .separate = true}));
+    separate_memory_is_out_of_reach();
     order_is_the_seeds();
     outputs_are_poisoned();
     early_reuse_is_found();

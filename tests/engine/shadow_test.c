@@ -49,6 +49,10 @@ static void body(zero_engine *engine, uint32_t rank, void *user) {
         status = life->recovers ? zero_engine_recover(engine, toy_fill, NULL, &step)
                                 : zero_engine_fill(engine, toy_fill, NULL);
     if (rank == 0 && !status) life->began = step;
+    if (life->recovers && !status && step) { /* the note is of the step that is whole */
+        const char *note = zero_engine_note(engine, "at");
+        CHECK_INT(note ? strtoull(note, NULL, 10) : 0, step);
+    }
     if (rank == 0 && !status)
         status = zero_engine_hash(engine, life->hash[step]);
     else if (!status)
@@ -58,6 +62,9 @@ static void body(zero_engine *engine, uint32_t rank, void *user) {
         /* The host changes the learning rate once: who recovers later has not done so. */
         if (step == LR_STEP) status = zero_engine_set_lr(engine, 0, 0.004);
         if (!status) status = plain_step(&p, 1, &info);
+        char note[24];
+        snprintf(note, sizeof note, "%" PRIu64, step + 1);
+        if (!status) status = zero_engine_set_note(engine, "at", note);
         if (!status && life->flushes) {
             char hash[33];
             status = zero_engine_flush(engine);
@@ -195,6 +202,20 @@ static void meshes(void) {
 }
 
 /* What is not there, is not made up: no run, another model's, a run that began anew and committed nothing. */
+static void notes_too_long(zero_engine *engine, uint32_t rank, void *user) {
+    static const char spaces[] = "%1000s";
+    char text[1001];
+    snprintf(text, sizeof text, spaces, "");
+    CHECK_INT(zero_engine_set_note(engine, "a", text), ZERO_OK);
+    CHECK_INT(zero_engine_set_note(engine, "b", text), ZERO_OK);
+    CHECK_INT(zero_engine_set_note(engine, "c", text), ZERO_E_ARGUMENT);
+    CHECK_CONTAINS(zero_last_error(), "a shadow keeps 2048 bytes of notes");
+    CHECK_INT(zero_engine_set_note(engine, "b", (char[1100]){[0 ... 1098] = 'x'}), ZERO_E_ARGUMENT);
+    CHECK_STRING(zero_engine_note(engine, "b"), text); /* as it was */
+    CHECK_INT(zero_engine_set_note(engine, "b", "short"), ZERO_OK);
+    CHECK_INT(zero_engine_set_note(engine, "c", text), ZERO_OK);
+}
+
 static void nothing_to_recover(void) {
     struct setting s = {.stage = 1, .ranks = 2, .type = "", .path = "nothing"}, other = s;
     static struct life life;
@@ -324,6 +345,11 @@ int main(int argc, char **argv) {
     every_setting();
     meshes();
     nothing_to_recover();
+    ranks_run(
+        1,
+        "{\"train_micro_batch_size_per_gpu\": 1, \"zero_optimization\": {\"offload_optimizer\": {\"device\": "
+        "\"nvme\", \"nvme_path\": \"/tmp\"}}, \"nvme\": {\"shadow\": true}}",
+        notes_too_long, NULL);
     strangers_files();
     all_frozen();
     drives_that_fail(argc > 1 ? strtoull(argv[1], NULL, 10) : 60);

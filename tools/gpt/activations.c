@@ -146,6 +146,15 @@ static void plan(struct activations *a, const struct gpt_config *c, uint32_t bat
     if (compute == ZERO_BF16) plan_bf16(a, c, threads);
 }
 
+uint64_t gpt_activation_bytes(const struct gpt_config *config, uint32_t batch, uint32_t threads,
+                              zero_dtype dtype, uint64_t *out_cpu) {
+    struct gpt_config c = gpt_complete(config);
+    struct activations a = {0};
+    plan(&a, &c, batch, threads, dtype);
+    *out_cpu = a.cpu.bytes;
+    return a.device.bytes + a.cpu.bytes;
+}
+
 static zero_status allocate(struct arena *arena) {
     if (arena->bytes == 0) return ZERO_OK;
     if (posix_memalign(&arena->memory, HUGE_BYTES, arena->bytes)) {

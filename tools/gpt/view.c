@@ -1,7 +1,6 @@
 /* What a unit's arithmetic sees between begin and end. Where the engine has 16 bits, vectors are widened once per use, and
  * gradients are made in fp32 and rounded once, at the end. Matrices of bf16 are multiplied as they are; those of fp16 are
  * widened too, as oneDNN 2.6 multiplies no fp16 on any CPU: products then round nothing but their sums. */
-#include "engine/zero.h"
 #include "tools/gpt/model.h"
 #include "tools/gpt/parallel.h"
 
@@ -48,18 +47,9 @@ static void view_grads(struct gpt *gpt, struct unit *unit) {
         unit->view[i].grad = unit->slot[i].grad ? wide : NULL, unit->view[i].add = 0;
 }
 
-zero_status unit_forward_begin(struct gpt *gpt, struct unit *unit) {
-    zero_status status = zero_forward_begin(unit->handle);
-    if (!status) view_params(gpt, unit);
-    return status;
-}
-
-zero_status unit_backward_begin(struct gpt *gpt, struct unit *unit) {
-    zero_status status = zero_backward_begin(unit->handle);
-    if (status) return status;
+void view_begin(struct gpt *gpt, struct unit *unit, bool backward) {
     view_params(gpt, unit);
-    view_grads(gpt, unit);
-    return ZERO_OK;
+    if (backward) view_grads(gpt, unit);
 }
 
 struct rounding {
@@ -89,11 +79,10 @@ static void round_task(void *context, uint32_t index, uint32_t thread) {
         round_step(r, at, end - at < STEP_ELEMENTS ? end - at : STEP_ELEMENTS);
 }
 
-zero_status unit_backward_end(struct gpt *gpt, struct unit *unit) {
-    for (uint32_t i = 0; i < UNIT_PARAMS_MAX && gpt->narrow; i++) {
+void view_end(struct gpt *gpt, struct unit *unit, bool backward) {
+    for (uint32_t i = 0; i < UNIT_PARAMS_MAX && gpt->narrow && backward; i++) {
         if (!unit->view[i].grad) continue;
         struct rounding r = {gpt, &unit->slot[i], unit->view[i].grad, unit->view[i].count};
         parallel_run(gpt->threads, tasks_of(r.count), round_task, &r);
     }
-    return zero_backward_end(unit->handle);
 }

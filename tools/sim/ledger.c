@@ -4,17 +4,19 @@
 #include <string.h>
 
 const char *ledger_buffer_text(uint32_t kind) {
-    static const char *const texts[BUFFER_KINDS + 1] = {[BUFFER_PARAM_FULL] = "the whole parameters",
-                                                        [BUFFER_PARAM_SHARD] = "the shard of the parameters",
-                                                        [BUFFER_PARAM_SECOND] = "the secondary shard",
-                                                        [BUFFER_GRAD_FULL] = "the whole gradient",
-                                                        [BUFFER_GRAD_SHARD] = "the reduced gradient",
-                                                        [BUFFER_STATE] = "the optimizer state",
-                                                        [BUFFER_MASTER] = "the master weights",
-                                                        [BUFFER_STAGING] = "the scratch of reductions",
-                                                        [BUFFER_PARAM_STAGED] =
-                                                            "the parameters from the drive",
-                                                        [LEDGER_SLOT] = "a slot of the staging ring"};
+    static const char *const texts[BUFFER_KINDS + 1] = {
+        [BUFFER_PARAM_FULL] = "the whole parameters",
+        [BUFFER_PARAM_SHARD] = "the shard of the parameters",
+        [BUFFER_PARAM_SECOND] = "the secondary shard",
+        [BUFFER_GRAD_FULL] = "the whole gradient",
+        [BUFFER_GRAD_SHARD] = "the reduced gradient",
+        [BUFFER_STATE] = "the optimizer state",
+        [BUFFER_MASTER] = "the master weights",
+        [BUFFER_STAGING] = "the scratch of reductions",
+        [BUFFER_PARAM_STAGED] = "the parameters from the drive",
+        [BUFFER_GRAD_HOST] = "the gradient on the host",
+        [BUFFER_UPDATE_STAGING] = "the parameters from the update",
+        [LEDGER_SLOT] = "a slot of the staging ring"};
     return texts[kind];
 }
 

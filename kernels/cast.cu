@@ -1,0 +1,47 @@
+/* Casts, scaled or not, and the host program's gradients: four elements a thread. */
+#include "kernels/work.h"
+
+#include "engine/device/cuda/entry.h"
+#include "kernels/four.cuh"
+
+template <typename T>
+static __device__ void copy_elements(void *target, const void *source, uint64_t first, uint32_t count) {
+    for (uint32_t k = 0; k < count; k++)
+        static_cast<T *>(target)[first + k] = static_cast<const T *>(source)[first + k];
+}
+
+/* Every bit, of NaNs too. */
+static __device__ void copy_four(void *target, const void *source, uint32_t bytes, uint64_t first,
+                                 uint32_t count) {
+    if (bytes == 4)
+        copy_elements<uint32_t>(target, source, first, count);
+    else if (bytes == 2)
+        copy_elements<uint16_t>(target, source, first, count);
+    else
+        copy_elements<uint8_t>(target, source, first, count);
+}
+
+KERNEL(cast_scaled, 256, struct cast_scaled_argument, a) {
+    uint64_t first = (blockIdx.x * (uint64_t)blockDim.x + threadIdx.x) * 4;
+    uint32_t count = four_count(first, a.count);
+    if (!count) return;
+    if (a.factor == 0 && a.target_dtype == a.source_dtype) {
+        copy_four(a.target, a.source, dtype_bytes((enum dtype)a.target_dtype), first, count);
+        return;
+    }
+    four f = four_load(a.source, a.source_dtype, first, count);
+    for (uint32_t k = 0; k < 4 && a.factor != 0; k++) f.x[k] = canonical(f.x[k] * a.factor);
+    four_store(a.target, a.target_dtype, first, count, f);
+}
+
+KERNEL(gradient_take, 256, struct gradient_take_argument, a) {
+    uint64_t first = (blockIdx.x * (uint64_t)blockDim.x + threadIdx.x) * 4;
+    uint32_t count = four_count(first, a.count);
+    if (!count) return;
+    four f = four_load(a.gradient, a.dtype, first, count);
+    if (a.add) {
+        four sum = four_load(a.sum, a.dtype, first, count);
+        for (uint32_t k = 0; k < 4; k++) f.x[k] = canonical(sum.x[k] + f.x[k]);
+    }
+    four_store(a.sum, a.dtype, first, count, f);
+}

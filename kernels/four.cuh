@@ -1,0 +1,101 @@
+/* Four neighbouring elements of an array as fp32, by one load or store where the array is aligned to four. A thread of most
+ * kernels has four; types are the same for all threads, so that branches on them cost next to nothing beside memory. */
+#ifndef ZERO_KERNELS_FOUR_CUH
+#define ZERO_KERNELS_FOUR_CUH
+
+#include "engine/base/convert.h"
+#include "engine/base/dtype.h"
+
+struct four {
+    float x[4];
+};
+
+KERNEL_INLINE float element_load(const void *array, uint32_t dtype, uint64_t i) {
+    if (dtype == DTYPE_F32) return static_cast<const float *>(array)[i];
+    uint16_t x = static_cast<const uint16_t *>(array)[i];
+    return dtype == DTYPE_BF16 ? f32_from_bf16(x) : f32_from_f16(x);
+}
+
+/* The 16 bits of bf16 or fp16. */
+KERNEL_INLINE uint16_t narrow_of(float x, uint32_t dtype) {
+    return dtype == DTYPE_BF16 ? bf16_from_f32(x) : f16_from_f32(x);
+}
+
+KERNEL_INLINE void element_store(void *array, uint32_t dtype, uint64_t i, float x) {
+    if (dtype == DTYPE_F32)
+        static_cast<float *>(array)[i] = x;
+    else
+        static_cast<uint16_t *>(array)[i] = narrow_of(x, dtype);
+}
+
+/* What is left of x in the type. */
+KERNEL_INLINE float rounded_to(float x, uint32_t dtype) {
+    if (dtype == DTYPE_F32) return x;
+    uint16_t n = narrow_of(x, dtype);
+    return dtype == DTYPE_BF16 ? f32_from_bf16(n) : f32_from_f16(n);
+}
+
+/* Whether elements first .. first + 3, first being a multiple of four, can be moved at once. */
+KERNEL_INLINE bool four_whole(const void *array, uint32_t bytes, uint32_t count) {
+    return count == 4 && reinterpret_cast<uintptr_t>(array) % (4 * bytes) == 0;
+}
+
+KERNEL_INLINE uint2 four_load_halves(const uint16_t *array, uint64_t first, uint32_t count) {
+    if (four_whole(array, 2, count)) return *reinterpret_cast<const uint2 *>(array + first);
+    uint32_t x[4] = {};
+    for (uint32_t k = 0; k < count; k++) x[k] = array[first + k];
+    return make_uint2(x[0] | x[1] << 16, x[2] | x[3] << 16);
+}
+
+KERNEL_INLINE void four_store_halves(uint16_t *array, uint64_t first, uint32_t count, const uint16_t *x) {
+    if (four_whole(array, 2, count)) {
+        *reinterpret_cast<uint2 *>(array + first) =
+            make_uint2(x[0] | (uint32_t)x[1] << 16, x[2] | (uint32_t)x[3] << 16);
+    } else {
+        for (uint32_t k = 0; k < count; k++) array[first + k] = x[k];
+    }
+}
+
+KERNEL_INLINE uint16_t four_half(uint2 x, uint32_t k) {
+    return (uint16_t)((k < 2 ? x.x : x.y) >> (k % 2 * 16));
+}
+
+/* Elements first .. first + count - 1, first being a multiple of four, the others 0. */
+KERNEL_INLINE four four_load(const void *array, uint32_t dtype, uint64_t first, uint32_t count) {
+    four f = {};
+    if (dtype == DTYPE_F32) {
+        const float *in = static_cast<const float *>(array) + first;
+        if (four_whole(array, 4, count)) {
+            float4 x = *reinterpret_cast<const float4 *>(in);
+            return {{x.x, x.y, x.z, x.w}};
+        }
+        for (uint32_t k = 0; k < count; k++) f.x[k] = in[k];
+        return f;
+    }
+    uint2 x = four_load_halves(static_cast<const uint16_t *>(array), first, count);
+    for (uint32_t k = 0; k < 4; k++)
+        f.x[k] = dtype == DTYPE_BF16 ? f32_from_bf16(four_half(x, k)) : f32_from_f16(four_half(x, k));
+    return f;
+}
+
+KERNEL_INLINE void four_store(void *array, uint32_t dtype, uint64_t first, uint32_t count, const four &f) {
+    if (dtype == DTYPE_F32) {
+        float *out = static_cast<float *>(array) + first;
+        if (four_whole(array, 4, count)) {
+            *reinterpret_cast<float4 *>(out) = make_float4(f.x[0], f.x[1], f.x[2], f.x[3]);
+        } else {
+            for (uint32_t k = 0; k < count; k++) out[k] = f.x[k];
+        }
+        return;
+    }
+    uint16_t x[4];
+    for (uint32_t k = 0; k < 4; k++) x[k] = narrow_of(f.x[k], dtype);
+    four_store_halves(static_cast<uint16_t *>(array), first, count, x);
+}
+
+/* How many of four from `first` on there are; 0 beyond the end. */
+KERNEL_INLINE uint32_t four_count(uint64_t first, uint64_t count) {
+    return first >= count ? 0 : count - first < 4 ? (uint32_t)(count - first) : 4;
+}
+
+#endif

@@ -1,0 +1,41 @@
+/* A block of the grid for NORM_BLOCK_ELEMENTS, four at a time a thread; what is written stays in shared memory for the norm. */
+#include "kernels/ordered_sum.h"
+
+#include "engine/device/cuda/entry.h"
+#include "kernels/four.cuh"
+#include "kernels/norm.cuh"
+
+static __device__ const void *input_of(const struct ordered_sum_argument &a, uint32_t rank) {
+    return a.input_stride ? static_cast<const char *>(a.input[0]) + rank * a.input_stride : a.input[rank];
+}
+
+static __device__ four sum_of(const struct ordered_sum_argument &a, uint64_t first, uint32_t count) {
+    four sum = four_load(a.input[0], a.dtype, first, count);
+    for (uint32_t rank = 1; rank < a.input_count; rank++) {
+        four x = four_load(input_of(a, rank), a.dtype, first, count);
+        for (uint32_t k = 0; k < 4; k++) sum.x[k] += x.x[k];
+    }
+    if (a.add) {
+        four x = four_load(a.target, DTYPE_F32, first, count);
+        for (uint32_t k = 0; k < 4; k++) sum.x[k] = x.x[k] + sum.x[k];
+    }
+    for (uint32_t k = 0; k < 4; k++) sum.x[k] = canonical(sum.x[k]);
+    return sum;
+}
+
+KERNEL(ordered_sum, NORM_THREADS, struct ordered_sum_argument, a) {
+    __shared__ float tile[NORM_BLOCK_ELEMENTS];
+    uint64_t base = blockIdx.x * (uint64_t)NORM_BLOCK_ELEMENTS;
+    for (uint32_t i = threadIdx.x * 4; i < NORM_BLOCK_ELEMENTS; i += blockDim.x * 4) {
+        uint64_t first = base + i;
+        uint32_t count = four_count(first, a.count);
+        four sum = {};
+        if (count) {
+            sum = sum_of(a, first, count);
+            four_store(a.target, a.target_dtype, first, count, sum);
+        }
+        for (uint32_t k = 0; k < 4; k++)
+            tile[i + k] = k < count ? rounded_to(sum.x[k], a.target_dtype) : 0.0f;
+    }
+    if (a.sums) norm_of_tile(tile, &a.sums[blockIdx.x]);
+}

@@ -1,0 +1,131 @@
+/* A warp for a block of codes, eight elements a lane. */
+#include "kernels/work.h"
+
+#include "engine/device/cuda/entry.h"
+#include "kernels/four.cuh"
+#include "kernels/quantize.h"
+#include "kernels/quantize_element.h"
+
+static constexpr uint32_t EACH = QUANTIZE_BLOCK / 32;
+
+struct eight {
+    four half[2];
+};
+
+static __device__ eight load_eight(const void *array, uint32_t dtype, uint64_t first, uint64_t count) {
+    return {{four_load(array, dtype, first, four_count(first, count)),
+             four_load(array, dtype, first + 4, four_count(first + 4, count))}};
+}
+
+static __device__ void store_eight(void *array, uint32_t dtype, uint64_t first, uint64_t count,
+                                   const eight &e) {
+    for (uint32_t h = 0; h < 2; h++) {
+        uint32_t n = four_count(first + 4 * h, count);
+        if (n) four_store(array, dtype, first + 4 * h, n, e.half[h]);
+    }
+}
+
+/* Bytes of a code, which need not be aligned: at once where they are. */
+template <typename T> static __device__ T load_bytes(const uint8_t *in, uint32_t count) {
+    if (count == sizeof(T) && reinterpret_cast<uintptr_t>(in) % sizeof(T) == 0)
+        return *reinterpret_cast<const T *>(in);
+    T x = 0;
+    for (uint32_t k = 0; k < count; k++) x |= (T)in[k] << (8 * k);
+    return x;
+}
+
+template <typename T> static __device__ void store_bytes(uint8_t *out, uint32_t count, T x) {
+    if (count == sizeof(T) && reinterpret_cast<uintptr_t>(out) % sizeof(T) == 0) {
+        *reinterpret_cast<T *>(out) = x;
+        return;
+    }
+    for (uint32_t k = 0; k < count; k++) out[k] = (uint8_t)(x >> (8 * k));
+}
+
+/* Of eight elements from `first` on, how many bytes their codes have in the code of `count`. */
+static __device__ uint32_t bytes_of_eight(uint64_t first, uint64_t count, uint32_t bits) {
+    uint64_t n = first >= count ? 0 : count - first < EACH ? count - first : EACH;
+    return (uint32_t)quantize_element_bytes(n, bits);
+}
+
+/* ---- to codes ---- */
+
+static __device__ uint32_t most_of_warp(const eight &e) {
+    uint32_t most = 0;
+    for (uint32_t k = 0; k < EACH; k++) most = max(most, magnitude_bits(e.half[k / 4].x[k % 4]));
+    for (uint32_t by = 16; by; by /= 2) most = max(most, __shfl_xor_sync(0xffffffffu, most, by));
+    return most;
+}
+
+static __device__ uint64_t codes_of(const eight &e, float inverse, uint32_t bits) {
+    uint64_t codes = 0;
+    for (uint32_t k = 0; k < EACH && inverse != 0; k++) {
+        uint64_t code = (uint8_t)quantize_code_of(e.half[k / 4].x[k % 4], inverse);
+        codes |= (code & ((1u << bits) - 1)) << (bits * k);
+    }
+    return codes;
+}
+
+static __device__ void clear_end(const struct quantize_codes_argument &a) {
+    uint8_t *code = static_cast<uint8_t *>(a.code);
+    uint64_t end = quantize_code_bytes(a.count, a.bits);
+    for (uint64_t at = quantize_used_bytes(a.count, a.bits) + threadIdx.x % 32; at < end; at += 32)
+        code[at] = 0;
+}
+
+KERNEL(quantize_codes, QUANTIZE_BLOCK, struct quantize_codes_argument, a) {
+    uint64_t first = (blockIdx.x * (uint64_t)blockDim.x + threadIdx.x) * EACH, block = first / QUANTIZE_BLOCK;
+    if (block >= quantize_blocks_of(a.count)) return; /* the whole warp */
+    uint8_t *code = static_cast<uint8_t *>(a.code);
+    eight e = load_eight(a.source, a.dtype, first, a.count);
+    struct quantize_scale s = quantize_scale_of(most_of_warp(e), a.bits);
+    if (threadIdx.x % 32 == 0)
+        store_bytes<uint32_t>(code + block * sizeof s.scale, sizeof s.scale, bits_of(s.scale));
+    uint8_t *out = code + quantize_elements_at(a.count) + first * a.bits / 8;
+    uint32_t bytes = bytes_of_eight(first, a.count, a.bits);
+    if (a.bits == 8)
+        store_bytes<uint64_t>(out, bytes, codes_of(e, s.inverse, 8));
+    else
+        store_bytes<uint32_t>(out, bytes, (uint32_t)codes_of(e, s.inverse, 4));
+    if (block + 1 == quantize_blocks_of(a.count)) clear_end(a);
+}
+
+/* ---- from codes ---- */
+
+static __device__ eight values_of(const uint8_t *code, uint64_t count, uint32_t bits, uint64_t first) {
+    float scale = float_of(load_bytes<uint32_t>(code + first / QUANTIZE_BLOCK * sizeof scale, sizeof scale));
+    const uint8_t *in = code + quantize_elements_at(count) + first * bits / 8;
+    uint32_t bytes = bytes_of_eight(first, count, bits);
+    uint64_t codes = bits == 8 ? load_bytes<uint64_t>(in, bytes) : load_bytes<uint32_t>(in, bytes);
+    eight e;
+    for (uint32_t k = 0; k < EACH; k++) {
+        int8_t x =
+            bits == 8 ? (int8_t)(codes >> (8 * k)) : quantize_extend((uint32_t)(codes >> (4 * k)) & 15);
+        e.half[k / 4].x[k % 4] = quantize_value_of(x, scale);
+    }
+    return e;
+}
+
+KERNEL(dequantize_codes, QUANTIZE_BLOCK, struct dequantize_codes_argument, a) {
+    uint64_t first = (blockIdx.x * (uint64_t)blockDim.x + threadIdx.x) * EACH;
+    if (first >= a.count) return;
+    store_eight(a.target, a.dtype, first, a.count,
+                values_of(static_cast<const uint8_t *>(a.code), a.count, a.bits, first));
+}
+
+static __device__ void add_eight(eight &sum, const eight &e) {
+    for (uint32_t k = 0; k < EACH; k++)
+        sum.half[k / 4].x[k % 4] = canonical(sum.half[k / 4].x[k % 4] + e.half[k / 4].x[k % 4]);
+}
+
+KERNEL(dequantize_sum, QUANTIZE_BLOCK, struct dequantize_sum_argument, a) {
+    uint64_t first = (blockIdx.x * (uint64_t)blockDim.x + threadIdx.x) * EACH;
+    if (first >= a.count) return;
+    const uint8_t *codes = static_cast<const uint8_t *>(a.codes);
+    uint64_t bytes = quantize_code_bytes(a.count, a.bits);
+    eight sum = values_of(codes, a.count, a.bits, first);
+    for (uint32_t m = 1; m < a.members; m++)
+        add_eight(sum, values_of(codes + m * bytes, a.count, a.bits, first));
+    if (a.add) add_eight(sum, load_eight(a.target, DTYPE_F32, first, a.count));
+    store_eight(a.target, a.dtype, first, a.count, sum);
+}

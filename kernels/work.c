@@ -1,0 +1,200 @@
+#include "kernels/work.h"
+
+#include <stddef.h>
+#include <string.h>
+
+#include "engine/base/float_env.h"
+#include "engine/base/limits.h"
+#include "engine/device/kernel.h"
+#include "kernels/cast.h"
+#include "kernels/norm.h"
+#include "kernels/quantize.h"
+#include "kernels/span.h"
+
+KERNEL_FATBIN(cast_fatbin);
+KERNEL_FATBIN(norm_fatbin);
+KERNEL_FATBIN(optimizer_fatbin);
+KERNEL_FATBIN(quantize_fatbin);
+
+enum { THREADS = 256, NORM_THREADS = 128, STEP_ELEMENTS = 1024 };
+
+static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+#define ROW(row, file, function, blocks)                                                                     \
+    const struct kernel kernel_##row = {.name = #row,                                                        \
+                                        .fatbin = file##_fatbin,                                             \
+                                        .run = function,                                                     \
+                                        .grid = blocks,                                                      \
+                                        .argument_bytes = sizeof(struct row##_argument)}
+
+/* ---- casts ---- */
+
+static void cast_step(void *target, enum dtype to, const void *source, enum dtype from, float factor,
+                      uint64_t count) {
+    float wide[STEP_ELEMENTS];
+    if (factor == 0) {
+        cast(target, to, source, from, count);
+        return;
+    }
+    cast(wide, DTYPE_F32, source, from, count);
+    span_scale(wide, factor, count);
+    cast(target, to, wide, DTYPE_F32, count);
+}
+
+/* In place, element i lands at or below where it was, so that going upwards loses nothing. */
+static void run_cast(void *argument) {
+    const struct cast_scaled_argument *a = argument;
+    enum dtype to = (enum dtype)a->target_dtype, from = (enum dtype)a->source_dtype;
+    float step[STEP_ELEMENTS];
+    for (uint64_t i = 0; i < a->count; i += STEP_ELEMENTS) {
+        uint64_t n = least(a->count - i, STEP_ELEMENTS);
+        cast_step(step, to, (const uint8_t *)a->source + i * dtype_bytes(from), from, a->factor, n);
+        memcpy((uint8_t *)a->target + i * dtype_bytes(to), step, n * dtype_bytes(to));
+    }
+}
+
+static struct kernel_grid grid_cast(const void *argument) {
+    return kernel_grid_of(((const struct cast_scaled_argument *)argument)->count, THREADS, 4);
+}
+
+ROW(cast_scaled, cast, run_cast, grid_cast);
+
+/* ---- norms ---- */
+
+static void run_norm_blocks(void *argument) {
+    const struct norm_blocks_argument *a = argument;
+    enum dtype dtype = (enum dtype)a->dtype;
+    for (uint64_t i = 0; i < a->count; i += NORM_BLOCK_ELEMENTS)
+        a->sums[i / NORM_BLOCK_ELEMENTS] = norm_block((const uint8_t *)a->elements + i * dtype_bytes(dtype),
+                                                      dtype, least(a->count - i, NORM_BLOCK_ELEMENTS));
+}
+
+/* A block of the grid for a block of elements. */
+static struct kernel_grid grid_norm_blocks(const void *argument) {
+    uint64_t count = ((const struct norm_blocks_argument *)argument)->count;
+    return (struct kernel_grid){.blocks = (uint32_t)((count + NORM_BLOCK_ELEMENTS - 1) / NORM_BLOCK_ELEMENTS),
+                                .threads = NORM_THREADS};
+}
+
+static double add_in_order(const double *sums, uint64_t count) {
+    double sum = 0;
+    for (uint64_t i = 0; i < count; i++) sum += sums[i];
+    return sum == sum ? sum : __builtin_nan("");
+}
+
+static void run_norm_total(void *argument) {
+    const struct norm_total_argument *a = argument;
+    double (*volatile call)(const double *, uint64_t) =
+        add_in_order; /* volatile: called through, for float_env.h */
+    float_env saved = float_env_enter();
+    *a->total = call(a->sums, a->count);
+    float_env_leave(saved);
+}
+
+static struct kernel_grid grid_norm_total(const void *argument) {
+    return (struct kernel_grid){.blocks = 1, .threads = NORM_THREADS};
+}
+
+ROW(norm_blocks, norm, run_norm_blocks, grid_norm_blocks);
+ROW(norm_total, norm, run_norm_total, grid_norm_total);
+
+/* ---- codes ---- */
+
+static void run_quantize(void *argument) {
+    const struct quantize_codes_argument *a = argument;
+    quantize(a->code, a->source, (enum dtype)a->dtype, a->count, a->bits);
+}
+
+static void run_dequantize(void *argument) {
+    const struct dequantize_codes_argument *a = argument;
+    dequantize(a->target, (enum dtype)a->dtype, a->code, a->count, a->bits);
+}
+
+static void run_dequantize_sum(void *argument) {
+    enum { PART_ELEMENTS = 4 * QUANTIZE_BLOCK };
+    const struct dequantize_sum_argument *a = argument;
+    enum dtype dtype = (enum dtype)a->dtype;
+    uint64_t bytes = quantize_bytes(a->count, a->bits);
+    float sum[PART_ELEMENTS];
+    for (uint64_t first = 0; first < a->count; first += PART_ELEMENTS) {
+        uint64_t n = least(a->count - first, PART_ELEMENTS);
+        uint8_t *out = (uint8_t *)a->target + first * dtype_bytes(dtype);
+        for (uint32_t m = 0; m < a->members; m++)
+            dequantize_part(sum, (const uint8_t *)a->codes + m * bytes, a->count, a->bits, first, n, m > 0);
+        if (a->add) span_add(sum, (const float *)(const void *)out, n);
+        cast(out, dtype, sum, DTYPE_F32, n);
+    }
+}
+
+/* A warp for a block of codes. */
+static struct kernel_grid code_blocks(uint64_t count) { return kernel_grid_of(count, THREADS, 8); }
+
+static struct kernel_grid grid_quantize(const void *argument) {
+    return code_blocks(((const struct quantize_codes_argument *)argument)->count);
+}
+
+static struct kernel_grid grid_dequantize(const void *argument) {
+    return code_blocks(((const struct dequantize_codes_argument *)argument)->count);
+}
+
+static struct kernel_grid grid_dequantize_sum(const void *argument) {
+    return code_blocks(((const struct dequantize_sum_argument *)argument)->count);
+}
+
+ROW(quantize_codes, quantize, run_quantize, grid_quantize);
+ROW(dequantize_codes, quantize, run_dequantize, grid_dequantize);
+ROW(dequantize_sum, quantize, run_dequantize_sum, grid_dequantize_sum);
+
+/* ---- the host program's gradients ---- */
+
+static void run_gradient_take(void *argument) {
+    const struct gradient_take_argument *a = argument;
+    enum dtype dtype = (enum dtype)a->dtype;
+    float left[STEP_ELEMENTS], right[STEP_ELEMENTS];
+    for (uint64_t at = 0; at < a->count; at += STEP_ELEMENTS) {
+        uint64_t n = least(a->count - at, STEP_ELEMENTS), skip = at * dtype_bytes(dtype);
+        cast(right, DTYPE_F32, (const uint8_t *)a->gradient + skip, dtype, n);
+        if (a->add) cast(left, DTYPE_F32, (const uint8_t *)a->sum + skip, dtype, n);
+        if (a->add) span_add(right, left, n);
+        cast((uint8_t *)a->sum + skip, dtype, right, DTYPE_F32, n);
+    }
+}
+
+static struct kernel_grid grid_gradient_take(const void *argument) {
+    return kernel_grid_of(((const struct gradient_take_argument *)argument)->count, THREADS, 4);
+}
+
+ROW(gradient_take, cast, run_gradient_take, grid_gradient_take);
+
+/* ---- updates ---- */
+
+static void run_optimizer(void *argument) {
+    struct optimizer_step_argument *a = argument;
+    a->args.scalars = &a->scalars;
+    optimizer_update(a->optimizer, &a->args);
+}
+
+static struct kernel_grid grid_optimizer(const void *argument) {
+    return kernel_grid_of(((const struct optimizer_step_argument *)argument)->args.count, THREADS, 4);
+}
+
+#define OPTIMIZER_ROW(optimizer)                                                                             \
+    {                                                                                                        \
+        .name = #optimizer "_step", .fatbin = optimizer_fatbin, .run = run_optimizer,                        \
+        .grid = grid_optimizer, .argument_bytes = sizeof(struct optimizer_step_argument)                     \
+    }
+
+static const struct {
+    const char *optimizer;
+    struct kernel kernel;
+} steps[] = {{"adamw", OPTIMIZER_ROW(adamw)},
+             {"adam", OPTIMIZER_ROW(adam)},
+             {"sgd", OPTIMIZER_ROW(sgd)},
+             {"lion", OPTIMIZER_ROW(lion)},
+             {"adagrad", OPTIMIZER_ROW(adagrad)}};
+
+const struct kernel *kernel_optimizer_step(const struct optimizer *optimizer) {
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++)
+        if (strcmp(steps[i].optimizer, optimizer->name) == 0) return &steps[i].kernel;
+    return NULL;
+}

@@ -1,0 +1,54 @@
+"""Kernels on the CPU, and tests that use them.
+
+    cuda_emulated(name = "emulated_cast", src = "//kernels:cast.cu", deps = ["//kernels:device_headers"])
+compiles a .cu file for the CPU (emulation.h); to be listed in EMULATED of this folder's BUILD, which the stand-in libcuda.so.1 is
+linked from. The .cu must be visible here: exports_files(["cast.cu"], visibility = ["//tests/cuda:__pkg__"]).
+
+    cuda_test(name = "launch_test", srcs = ["launch_test.c"], deps = [...])
+is a cc_test that finds the stand-ins: its dlopen("libcuda.so.1") gets the one of this folder. seeds = 8 runs it with FAKE_CUDA_SEED 1
+to 8, one after another.
+"""
+
+load("@cuda//:defs.bzl", "CUDA_TOOLKIT")
+
+CUDA_HERE = CUDA_TOOLKIT + ["@platforms//cpu:x86_64"]  # the emulator changes stacks in assembly
+
+def cuda_emulated(name, src, deps = []):
+    native.genrule(
+        name = name + "_source",
+        srcs = [src],
+        outs = [name + ".emulated.cc"],
+        cmd = "echo '#include \"tests/cuda/emulation.h\"' > $@; echo '#include \"$<\"' >> $@",
+        target_compatible_with = CUDA_HERE,
+    )
+    native.cc_library(
+        name = name,
+        testonly = True,
+        srcs = [name + ".emulated.cc"],
+        copts = ["-std=c++17", "-Wno-unknown-pragmas", "-Wno-unused-function"],
+        target_compatible_with = CUDA_HERE,
+        textual_hdrs = [src],
+        visibility = ["//tests:__subpackages__"],
+        alwayslink = True,
+        deps = deps + [
+            "//tests/cuda:emulation",
+            "@cuda//:headers",
+        ],
+    )
+
+def cuda_test(name, srcs, deps = [], data = [], seeds = 1, **kwargs):
+    native.cc_binary(
+        name = name + "_main",
+        testonly = True,
+        srcs = srcs,
+        target_compatible_with = CUDA_HERE,
+        deps = deps,
+    )
+    native.sh_test(
+        name = name,
+        srcs = ["//tests/cuda:with_stand_ins.sh"],
+        args = [str(seeds), "$(rootpath :{}_main)".format(name)],
+        data = data + [":{}_main".format(name), "//tests/cuda:stand_ins"],
+        target_compatible_with = CUDA_HERE,
+        **kwargs
+    )

@@ -1,0 +1,51 @@
+/* The machinery below emulation.h: blocks of fibers. Not for tests; one launch at a time in a process. */
+#ifndef ZERO_TESTS_CUDA_EMULATOR_H
+#define ZERO_TESTS_CUDA_EMULATOR_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct emulated_kernel { /* static; registered before main */
+    const char *name;
+    void (*start)(const void *argument);
+    size_t argument_bytes;
+    uint32_t threads_max;
+    struct emulated_kernel *next;
+};
+
+void emulator_register(struct emulated_kernel *kernel);
+const struct emulated_kernel *emulator_find(const char *name); /* NULL: no such kernel is linked */
+
+struct emulator_shape {
+    uint32_t blocks[3], threads[3];
+    size_t shared_bytes;
+};
+
+/* Runs the whole grid; *random is the state of a generator, which decides the order. */
+void emulator_launch(const struct emulated_kernel *kernel, const struct emulator_shape *shape,
+                     const void *argument, uint64_t *random);
+
+uint64_t emulator_random(uint64_t *state);
+
+/* Of the thread that runs. */
+struct emulator_here {
+    uint32_t thread[3], block[3], threads[3], blocks[3];
+    uint32_t lane;
+    void *dynamic_shared;
+};
+extern struct emulator_here emulator_here;
+
+/* Waits for all threads of the block; returns how many of them gave 1. */
+uint32_t emulator_sync_block(int vote);
+void emulator_sync_warp(uint32_t mask);
+/* Waits for all lanes of the mask; returns what lane `lane` gave. */
+uint64_t emulator_exchange(uint32_t mask, uint64_t mine, uint32_t lane);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,32 @@
+/* What the stand-in libcuda.so.1 offers beyond cuda.h: to the other stand-ins (libnccl, libcublasLt), which find it with
+ * dlsym(dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD), ...), and to tests.
+ *
+ * The stand-in has no threads. What is enqueued runs later, inside some call of the driver, in a random order that respects only
+ * streams and events; a host that does not wait reads or overwrites memory too early. Copies from pageable memory, too, are late,
+ * which the real driver's are not. Device memory has no access rights except while the stand-in works on it: a host that touches it
+ * crashes. It holds 0xff when it is allocated, and what is written behind an allocation's end ends the test with a sentence.
+ * Contexts are per thread, as in the real driver; the default stream is refused.
+ *
+ * Read at cuInit, from the environment: FAKE_CUDA_SEED (default 1), FAKE_CUDA_MEMORY (bytes of a device, default 1 GiB),
+ * FAKE_CUDA_DEVICES (default 1; 0: none is there).
+ *
+ * To run a test on it: cuda_test in emulated.bzl. To let it run a kernel: a line in this folder's BUILD. */
+#ifndef ZERO_TESTS_CUDA_FAKE_CUDA_H
+#define ZERO_TESTS_CUDA_FAKE_CUDA_H
+
+#include <cuda.h>
+#include <stdbool.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Enqueues host code that works on device memory: `run` gets a copy of the argument when the stream has come to it and
+ * `ready` (or NULL), which is asked now and then, returns true. Both run with the driver locked: they call nothing of it. */
+CUresult fake_cuda_enqueue(CUstream stream, bool (*ready)(void *argument), void (*run)(void *argument),
+                           const void *argument, size_t bytes);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

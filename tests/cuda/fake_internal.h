@@ -1,0 +1,95 @@
+/* Between the files of the stand-in driver. Everything is called with its lock held. */
+#ifndef ZERO_TESTS_CUDA_FAKE_INTERNAL_H
+#define ZERO_TESTS_CUDA_FAKE_INTERNAL_H
+
+#include <stdint.h>
+
+#include "tests/cuda/fake_cuda.h"
+
+/* A misuse that the real driver would leave undefined: says what it is and ends the process. */
+void fake_fail(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
+
+/* fake_memory.c */
+void memory_open(uint64_t capacity);
+CUresult memory_allocate(uint64_t *out_address, size_t bytes);
+CUresult memory_free(uint64_t address);
+uint64_t memory_capacity(void);
+uint64_t memory_available(void);
+bool memory_has(uint64_t address, size_t bytes); /* inside one allocation */
+bool memory_is_device(uint64_t address);         /* in the device's range, allocated or not */
+void memory_unlock(void);
+void memory_lock(void);
+void memory_check(void); /* what lies behind each allocation is untouched */
+
+/* fake_stream.c */
+struct graph;
+
+struct mark { /* one recording of an event */
+    uint32_t holders;
+    bool done;
+    uint64_t time_ns;
+    const struct graph *graph; /* that it was captured in, or NULL */
+};
+
+struct operation {
+    struct operation *next;
+    struct mark *records, *awaits; /* one of them, or `run` */
+    bool (*ready)(void *argument);
+    void (*run)(void *argument);
+    size_t bytes;
+    _Alignas(16) unsigned char argument[];
+};
+
+struct queue {
+    struct operation *head, **tail;
+};
+
+struct stream {
+    struct stream *next;
+    uint64_t rank;
+    struct queue queue;
+    struct graph *capture; /* what is enqueued goes to `captured` in the place of `queue` */
+    struct queue *captured;
+    bool transient; /* of a graph's run: ends with its last operation */
+};
+
+struct event {
+    struct event *next;
+    struct mark *mark; /* NULL: never recorded */
+};
+
+void streams_open(uint64_t seed);
+struct stream *stream_create(void);
+void stream_destroy(struct stream *stream);
+bool stream_valid(const struct stream *stream);
+bool stream_idle(const struct stream *stream);
+void stream_enqueue(struct stream *stream, bool (*ready)(void *), void (*run)(void *), const void *argument,
+                    size_t bytes);
+struct event *event_create(void);
+void event_destroy(struct event *event);
+bool event_valid(const struct event *event);
+void event_record(struct event *event, struct stream *stream);
+CUresult stream_wait(struct stream *stream, const struct event *event);
+bool event_done(const struct event *event); /* or never recorded */
+bool streams_step(void);                    /* runs one operation; false: none is ready */
+void streams_advance(void);                 /* runs some, perhaps none */
+bool streams_idle(void);
+uint64_t *streams_random(void);
+
+struct mark *mark_create(void);
+struct mark *mark_hold(struct mark *mark);
+void mark_drop(struct mark *mark);
+void *fake_allocate(size_t bytes); /* zeroed */
+struct operation *queue_append(struct queue *queue, size_t bytes);
+void queue_clear(struct queue *queue);
+struct stream *streams_first(void);
+
+/* fake_graph.c */
+CUresult graph_begin(struct stream *stream);
+CUresult graph_end(struct stream *stream, struct graph **out_graph);
+struct queue *graph_queue(struct graph *graph); /* for one more stream that is captured */
+struct graph *graph_copy(const struct graph *graph);
+void graph_destroy(struct graph *graph);
+void graph_launch(const struct graph *graph, struct stream *stream);
+
+#endif

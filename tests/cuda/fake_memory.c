@@ -1,0 +1,121 @@
+/* Device memory: one range of addresses, reserved at the start, without access rights unless unlocked. Allocations are cut from it in
+ * order of address, first fit, each followed by a guard whose bytes are known. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "tests/cuda/fake_internal.h"
+
+enum { ALIGN = 512, GUARD_BYTES = 512, GUARD = 0xfd, FRESH = 0xff };
+
+struct allocation {
+    struct allocation *next;     /* by address */
+    uint64_t first, bytes, held; /* held: with the guard */
+};
+
+static struct {
+    uint64_t first, capacity, used, range;
+    uint64_t end; /* of the highest allocation ever: what has been touched */
+    struct allocation *allocations;
+    bool unlocked;
+} memory;
+
+void memory_open(uint64_t capacity) {
+    uint64_t range = capacity + capacity / 4 + (1 << 20); /* guards do not count */
+    void *at = mmap(NULL, range, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (at == MAP_FAILED) fake_fail("cannot reserve %llu bytes of addresses", (unsigned long long)range);
+    memory.first = memory.end = (uint64_t)(uintptr_t)at;
+    memory.capacity = capacity;
+    memory.range = range;
+}
+
+static void *pointer(uint64_t address) { return (void *)(uintptr_t)address; }
+
+static void protect(int rights) {
+    uint64_t bytes = (memory.end - memory.first + 4095) / 4096 * 4096;
+    if (bytes && mprotect(pointer(memory.first), bytes, rights)) fake_fail("mprotect is refused");
+}
+
+void memory_unlock(void) {
+    if (!memory.unlocked) protect(PROT_READ | PROT_WRITE);
+    memory.unlocked = true;
+}
+
+void memory_lock(void) {
+    if (memory.unlocked) protect(PROT_NONE);
+    memory.unlocked = false;
+}
+
+/* The first gap of `held` bytes; *out_link is where it goes. */
+static uint64_t find_gap(uint64_t held, struct allocation ***out_link) {
+    struct allocation **link = &memory.allocations;
+    uint64_t at = memory.first;
+    while (*link && (*link)->first - at < held) {
+        at = (*link)->first + (*link)->held;
+        link = &(*link)->next;
+    }
+    *out_link = link;
+    return at;
+}
+
+CUresult memory_allocate(uint64_t *out_address, size_t bytes) {
+    if (!bytes) return CUDA_ERROR_INVALID_VALUE;
+    uint64_t held = (bytes + GUARD_BYTES + ALIGN - 1) / ALIGN * ALIGN;
+    if (bytes > memory.capacity - memory.used) return CUDA_ERROR_OUT_OF_MEMORY;
+    struct allocation **link, *a = malloc(sizeof *a);
+    uint64_t at = find_gap(held, &link);
+    if (!a || at + held > memory.first + memory.range) {
+        free(a);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *a = (struct allocation){.next = *link, .first = at, .bytes = bytes, .held = held};
+    *link = a;
+    memory.used += bytes;
+    memory_lock();
+    if (at + held > memory.end) memory.end = at + held;
+    memory_unlock();
+    memset(pointer(at), FRESH, bytes);
+    memset(pointer(at + bytes), GUARD, held - bytes);
+    *out_address = at;
+    return CUDA_SUCCESS;
+}
+
+static void check_one(const struct allocation *a) {
+    const uint8_t *guard = pointer(a->first + a->bytes);
+    for (uint64_t i = 0; i < a->held - a->bytes; i++)
+        if (guard[i] != GUARD)
+            fake_fail("byte %llu behind the end of an allocation of %llu bytes was written",
+                      (unsigned long long)i, (unsigned long long)a->bytes);
+}
+
+CUresult memory_free(uint64_t address) {
+    struct allocation **link = &memory.allocations;
+    while (*link && (*link)->first != address) link = &(*link)->next;
+    struct allocation *a = *link;
+    if (!a) return CUDA_ERROR_INVALID_VALUE;
+    memory_unlock();
+    check_one(a);
+    memset(pointer(a->first), FRESH, a->held);
+    *link = a->next;
+    memory.used -= a->bytes;
+    free(a);
+    return CUDA_SUCCESS;
+}
+
+void memory_check(void) {
+    memory_unlock();
+    for (const struct allocation *a = memory.allocations; a; a = a->next) check_one(a);
+}
+
+uint64_t memory_capacity(void) { return memory.capacity; }
+uint64_t memory_available(void) { return memory.capacity - memory.used; }
+
+bool memory_is_device(uint64_t address) {
+    return address >= memory.first && address < memory.first + memory.range;
+}
+
+bool memory_has(uint64_t address, size_t bytes) {
+    for (const struct allocation *a = memory.allocations; a; a = a->next)
+        if (address >= a->first && address + bytes <= a->first + a->bytes) return true;
+    return false;
+}

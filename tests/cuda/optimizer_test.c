@@ -1,0 +1,114 @@
+/* Every optimizer's kernel gives the host's bits, in every format of weights and states, over numbers of every kind.
+ *   optimizer_test [ELEMENTS]    with a count, that many alone (on a real GPU: 16777216) */
+#include <stdlib.h>
+
+#include "tests/check.h"
+#include "tests/cuda/gpu.h"
+#include "tests/kernels/optimizer_run.h"
+
+#include "kernels/work.h"
+
+static const struct format {
+    const char *name;
+    enum dtype gradient, state, out;
+    bool split, casts_out;
+} formats[] = {
+    {"fp32", DTYPE_F32, DTYPE_F32, DTYPE_F32, false, false},
+    {"fp32, cast out to bf16", DTYPE_BF16, DTYPE_F32, DTYPE_BF16, false, true},
+    {"fp32, cast out to fp16", DTYPE_F16, DTYPE_F32, DTYPE_F16, false, true},
+    {"split masters", DTYPE_BF16, DTYPE_F32, DTYPE_BF16, true, true},
+    {"bf16 states", DTYPE_F32, DTYPE_BF16, DTYPE_BF16, false, true},
+    {"split masters, bf16 states", DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, true, true},
+};
+
+struct run {
+    const struct optimizer *optimizer;
+    const struct format *format;
+    struct pair master, state[OPTIMIZER_STATES_MAX], gradient, out;
+};
+
+static uint32_t master_bytes(const struct format *f) { return f->split ? 2 : 4; }
+
+static void run_open(struct run *r, uint64_t count, uint64_t skip, uint64_t seed) {
+    const struct format *f = r->format;
+    r->master = pair_new(count * master_bytes(f), skip * master_bytes(f));
+    r->gradient = pair_new(count * dtype_bytes(f->gradient), skip * dtype_bytes(f->gradient));
+    r->out = pair_new(count * dtype_bytes(f->out), skip * dtype_bytes(f->out));
+    pair_fill(&r->master, f->split ? DTYPE_BF16 : DTYPE_F32, &seed);
+    pair_fill(&r->gradient, f->gradient, &seed);
+    pair_fill(&r->out, f->out, &seed);
+    for (int s = 0; s < OPTIMIZER_STATES_MAX; s++) {
+        r->state[s] = pair_new(count * dtype_bytes(f->state), skip * dtype_bytes(f->state));
+        pair_fill(&r->state[s], f->state, &seed);
+    }
+}
+
+static void run_close(struct run *r) {
+    pair_free(&r->master), pair_free(&r->gradient), pair_free(&r->out);
+    for (int s = 0; s < OPTIMIZER_STATES_MAX; s++) pair_free(&r->state[s]);
+}
+
+static struct optimizer_step_argument argument_of(const struct run *r, uint64_t count, enum side side,
+                                                  const struct optimizer_scalars *scalars) {
+    const struct format *f = r->format;
+    struct optimizer_step_argument a = {
+        .args = {.count = count,
+                 .state_dtype = f->state,
+                 .rounding_key = 0x123456789abcdef0,
+                 .first = (UINT64_C(1) << 32) - 100, /* random bits change their key within the run */
+                 .gradient = at(&r->gradient, side),
+                 .gradient_dtype = f->gradient,
+                 .gradient_scale = 0.37f,
+                 .out = f->casts_out ? at(&r->out, side) : NULL,
+                 .out_dtype = f->out,
+                 .threads = 2},
+        .scalars = *scalars,
+        .optimizer = r->optimizer};
+    if (f->split)
+        a.args.master_low = at(&r->master, side);
+    else
+        a.args.master = at(&r->master, side);
+    for (uint32_t s = 0; s < r->optimizer->state_count; s++) a.args.state[s] = at(&r->state[s], side);
+    return a;
+}
+
+/* Two steps, so that what the first one wrote is read. */
+static void compare(const struct optimizer *optimizer, const struct format *format, int form, uint64_t count,
+                    uint64_t skip) {
+    struct run r = {.optimizer = optimizer, .format = format};
+    struct optimizer_params params = params_of(optimizer, form);
+    const struct kernel *kernel = kernel_optimizer_step(optimizer);
+    uint64_t seed = count * 31 + skip * 7 + (uint64_t)form;
+    check_seed(seed);
+    run_open(&r, count, skip, seed);
+    for (uint64_t step = 1; step <= 2; step++) {
+        struct optimizer_scalars scalars;
+        optimizer_prepare(optimizer, &params, step, &scalars);
+        struct optimizer_step_argument on_host = argument_of(&r, count, ON_HOST, &scalars),
+                                       on_gpu = argument_of(&r, count, ON_GPU, &scalars);
+        gpu_launch(kernel, &on_gpu);
+        kernel->run(&on_host);
+    }
+    bool same =
+        pair_same(&r.master, "master") & pair_same(&r.gradient, "gradient") & pair_same(&r.out, "out");
+    for (uint32_t s = 0; s < optimizer_states_used(optimizer, &params); s++)
+        same &= pair_same(&r.state[s], optimizer->state_names[s]);
+    if (!same)
+        fprintf(stderr, "  %s, form %d, %s, %" PRIu64 " elements at %" PRIu64 "\n", optimizer->name, form,
+                format->name, count, skip);
+    run_close(&r);
+}
+
+int main(int argc, char **argv) {
+    static const uint64_t counts[] = {1, 3, 4, 257, 3001};
+    const int sizes = argc > 1 ? 1 : (int)(sizeof counts / sizeof *counts);
+    gpu_open();
+    for (const struct optimizer *const *each = optimizers; *each; each++)
+        for (size_t f = 0; f < sizeof formats / sizeof *formats; f++)
+            for (int form = 0; form < PARAM_FORMS; form++)
+                for (int size = 0; size < sizes; size++)
+                    compare(*each, &formats[f], form, argc > 1 ? strtoull(argv[1], NULL, 10) : counts[size],
+                            (f + (uint64_t)form + (uint64_t)size) % 3);
+    gpu_close();
+    return check_end();
+}

@@ -1,0 +1,94 @@
+"""CUDA: the repository @cuda, and kernels as fatbins.
+
+@cuda is the toolkit at CUDA_HOME, else at /usr/local/cuda, else around the nvcc on PATH. It has
+  @cuda//:headers   cuda.h, nccl.h, cublasLt.h, cudnn.h for C and C++; nothing to link: their libraries are loaded at run time
+  CUDA_TOOLKIT      (of @cuda//:defs.bzl) for target_compatible_with: without a toolkit such targets are skipped
+  if_cuda(a, b)     a with a toolkit, else b: sources and deps that a target has only with CUDA, or only without
+Where one of the four headers is missing, there is no toolkit, and a line says which. --repo_env=CUDA_HOME=/none builds without.
+
+A kernel file kernels/NAME.cu, its arguments in kernels/NAME.h (C, for the host too):
+    cuda_fatbin(name = "NAME_fatbin", src = "NAME.cu", deps = [":NAME"])
+makes a cc_library that defines `const unsigned char NAME_fatbin[]`, machine code for each of CUDA_ARCHITECTURES and PTX for
+later ones. fmad = True lets the compiler fuse a * b + c: not for the engine's kernels, whose bits are the CPU's.
+"""
+
+load("@cuda//:defs.bzl", "CUDA_TOOLKIT", "NVCC")
+
+CUDA_ARCHITECTURES = ["80", "90", "100"]
+
+def _fatbin_impl(ctx):
+    headers = depset(transitive = [d[CcInfo].compilation_context.headers for d in ctx.attr.deps])
+    fatbin = ctx.actions.declare_file(ctx.attr.symbol + ".fatbin")
+    assembly = ctx.actions.declare_file(ctx.attr.symbol + ".S")
+    arguments = ctx.actions.args()
+    arguments.add_all(["-fatbin", "--no-compress", "-O3", "-std=c++17", "-I.", "-I" + ctx.bin_dir.path, "--Werror=all-warnings"])
+    arguments.add("--fmad=" + ("true" if ctx.attr.fmad else "false"))
+    for architecture in CUDA_ARCHITECTURES:
+        arguments.add("-gencode=arch=compute_{0},code=sm_{0}".format(architecture))
+    arguments.add("-gencode=arch=compute_{0},code=compute_{0}".format(CUDA_ARCHITECTURES[-1]))
+    arguments.add_all(ctx.attr.copts)
+    arguments.add("-o", fatbin)
+    arguments.add(ctx.file.src)
+    ctx.actions.run(
+        executable = NVCC,
+        arguments = [arguments],
+        inputs = depset([ctx.file.src], transitive = [headers]),
+        outputs = [fatbin],
+        mnemonic = "CudaFatbin",
+        use_default_shell_env = True,
+    )
+    ctx.actions.write(assembly, """\
+    .section .rodata
+    .balign 64
+    .global {symbol}
+    .type {symbol}, @object
+{symbol}:
+    .incbin "{path}"
+    .size {symbol}, . - {symbol}
+    .section .note.GNU-stack, "", @progbits
+""".format(symbol = ctx.attr.symbol, path = fatbin.path))
+    return [
+        DefaultInfo(files = depset([assembly])),
+        OutputGroupInfo(fatbin = depset([fatbin])),
+    ]
+
+_fatbin = rule(
+    implementation = _fatbin_impl,
+    attrs = {
+        "copts": attr.string_list(),
+        "deps": attr.label_list(providers = [CcInfo]),
+        "fmad": attr.bool(),
+        "src": attr.label(allow_single_file = [".cu"], mandatory = True),
+        "symbol": attr.string(mandatory = True),
+    },
+)
+
+def cuda_fatbin(name, src, deps = [], fmad = False, copts = [], visibility = None, tags = []):
+    """A cc_library with one symbol, `name`: see the head of this file."""
+    _fatbin(
+        name = name + "_assembly",
+        src = src,
+        copts = copts,
+        fmad = fmad,
+        symbol = name,
+        tags = tags,
+        target_compatible_with = CUDA_TOOLKIT,
+        deps = deps,
+    )
+    native.filegroup(
+        name = name + "_file",
+        srcs = [name + "_assembly"],
+        output_group = "fatbin",
+        tags = tags,
+        visibility = visibility,
+    )
+    native.cc_library(
+        name = name,
+        srcs = [name + "_assembly"],
+        alwayslink = True,  # rows refer to it weakly
+        linkstatic = True,
+        tags = tags,
+        target_compatible_with = CUDA_TOOLKIT,
+        textual_hdrs = [name + "_file"],  # what the assembly includes
+        visibility = visibility,
+    )
