@@ -21,6 +21,7 @@ struct pair {
 /* Opens GPU 0 and its stream; ends the process with a sentence where there is none. */
 void gpu_open(void);
 void gpu_close(void);
+void gpu_must(CUresult result, const char *what); /* ends the process with the driver's reason */
 const struct cuda_driver *gpu_driver(void);
 CUstream gpu_stream(void);
 const char *gpu_name(void);
