@@ -110,12 +110,16 @@ static CUfunction function_of(const struct kernel *kernel) {
     return gpu.function[k];
 }
 
-void gpu_launch(const struct kernel *kernel, const void *argument) {
+void gpu_launch_on(CUstream stream, const struct kernel *kernel, const void *argument) {
     struct kernel_grid grid = kernel->grid(argument);
     if (!grid.blocks) return;
     gpu_must(gpu.driver.cuLaunchKernel(function_of(kernel), grid.blocks, 1, 1, grid.threads, 1, 1,
-                                       grid.shared_bytes, gpu.stream, (void *[]){(void *)argument}, NULL),
+                                       grid.shared_bytes, stream, (void *[]){(void *)argument}, NULL),
              kernel->name);
+}
+
+void gpu_launch(const struct kernel *kernel, const void *argument) {
+    gpu_launch_on(gpu.stream, kernel, argument);
 }
 
 void gpu_wait(void) { gpu_must(gpu.driver.cuStreamSynchronize(gpu.stream), "work on the GPU"); }

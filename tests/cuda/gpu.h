@@ -38,6 +38,7 @@ bool pair_same(const struct pair *pair, const char *name);
 
 /* Enqueues the kernel; gpu_wait for its end. */
 void gpu_launch(const struct kernel *kernel, const void *argument);
+void gpu_launch_on(CUstream stream, const struct kernel *kernel, const void *argument);
 void gpu_wait(void);
 /* The host's function, or a launch. */
 void run_on(enum side side, const struct kernel *kernel, void *argument);
