@@ -10,6 +10,7 @@
 #include "engine/advice.h"
 #include "engine/groups.h"
 #include "engine/shadow.h"
+#include "engine/trace.h"
 
 _Static_assert((int)TIER_DEVICE == (int)ZERO_DEVICE && (int)TIER_CPU == (int)ZERO_CPU &&
                    (int)TIER_NVME == (int)ZERO_NVME,
@@ -284,7 +285,8 @@ static zero_status open_executor(zero_engine *e, struct zero_error *error) {
                                  .param_bits = param_bits(e),
                                  .gradient_bits = gradient_bits(e),
                                  .gradient_factor = engine_gradient_factor(e),
-                                 .native_reduction = e->config.comm.reduction == CONFIG_REDUCTION_NATIVE};
+                                 .native_reduction = e->config.comm.reduction == CONFIG_REDUCTION_NATIVE,
+                                 .watch = trace_watch(e)};
     memcpy(o.group, e->group, sizeof o.group);
     for (int t = 0; t < TIERS; t++) o.memory[t] = e->tier[t]->ops->address(e->tier[t]);
     if (e->plan.tier_bytes[TIER_NVME]) o.drive = e->tier[TIER_NVME];
@@ -298,7 +300,8 @@ static zero_status open_executor(zero_engine *e, struct zero_error *error) {
 /* A rank that fails goes on to where the others meet it. */
 static zero_status lay_plan(zero_engine *e, struct zero_error *error) {
     e->model.dtype = e->precision.compute;
-    zero_status status = groups_check(e, error);
+    zero_status status = trace_open(e, error);
+    if (!status) status = groups_check(e, error);
     if (!status) status = model_lay_out(&e->model, e->size, e->config.persistence_threshold, error);
     if (!status) status = open_policy(e, error);
     if (!status) status = borrowed_check(e, error);
@@ -435,5 +438,5 @@ zero_status zero_engine_commit(zero_engine *e, zero_plan *out) {
     log_live(e);
     log_drive(e);
     if (out) report_plan(e, out);
-    return ZERO_OK;
+    return trace_step(e);
 }

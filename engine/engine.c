@@ -8,6 +8,7 @@
 #include "engine/saver.h"
 #include "engine/groups.h"
 #include "engine/settings.h"
+#include "engine/trace.h"
 
 const char *zero_version(void) { return "0.1.0"; }
 
@@ -178,6 +179,7 @@ void zero_engine_destroy(zero_engine *e) {
     comm_close(e->comm);
     kept_release(e, peers_use_it);
     executor_close(e->executor);
+    trace_close(e);
     plan_free(&e->plan);
     free(e->regions);
     free(e->refresh);

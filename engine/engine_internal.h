@@ -75,6 +75,8 @@ struct zero_engine {
     struct zero_error saved;       /* how the last one ended */
     struct manifest_entries notes; /* the host's, for checkpoints */
     uint8_t *sum_message, *piece;  /* in the plan's messages */
+    uint64_t trace_first, trace_steps; /* steps to trace, as the host asked for them; 0 steps: none */
+    struct trace *trace;               /* or NULL */
 
     struct turn lock; /* guards the executor and its mechanisms */
     struct progress *progress;

@@ -6,6 +6,7 @@
 
 #include "engine/base/hash.h"
 #include "engine/held.h"
+#include "engine/note.h"
 #include "engine/settings.h"
 
 /* The page that commits an epoch. */
@@ -14,10 +15,11 @@ struct commit {
     struct loss_scale scale;
     double lr[GROUP_MAX];
     int64_t schedule_iteration;
+    char notes[NOTES_KEPT_BYTES];
     uint64_t checksum; /* of all before */
 };
 
-static const uint64_t commit_magic = 0x3174696d6d6f637aULL; /* "zcommit1" */
+static const uint64_t commit_magic = 0x3274696d6d6f637aULL; /* "zcommit2" */
 
 _Static_assert(sizeof(struct commit) <= CHUNK_ALIGN_BYTES, "a page holds it");
 
@@ -28,7 +30,7 @@ static uint64_t checksum_of(const struct commit *c) {
 /* What must be alike for the chunks to mean the same. */
 static uint64_t layout_of(const zero_engine *e) {
     const struct swap *swap = &e->plan.swap;
-    uint64_t parts[] = {model_hash(&e->model),
+    uint64_t parts[] = {model_layout_hash(&e->model),
                         e->size,
                         e->rank,
                         e->policy.mesh[AXIS_SHARD],
@@ -67,6 +69,7 @@ zero_status shadow_commit(zero_engine *e) {
     c.steps = e->steps, c.skipped = e->skipped, c.scale = e->loss_scale;
     for (uint32_t g = 0; g < e->groups; g++) c.lr[g] = e->params[g].lr;
     c.schedule_iteration = settings_iteration(e);
+    notes_pack(&e->notes, c.notes);
     c.checksum = checksum_of(&c);
     memcpy(page, &c, sizeof c);
     e->uncommitted = false;
@@ -142,6 +145,12 @@ static zero_status restore(zero_engine *e, const struct commit *c) {
     loss_scale_resume(&e->loss_scale, c->scale.value, c->scale.allowed, c->scale.stable);
     for (uint32_t g = 0; g < e->groups; g++) e->params[g].lr = c->lr[g];
     settings_resume(e, c->schedule_iteration);
+    if (!status && !notes_unpack(c->notes, &e->notes)) {
+        struct zero_error error;
+        error_clear(&error);
+        error_set(&error, ZERO_E_MEMORY, "no memory for the notes");
+        return engine_fail(e, &error);
+    }
     for (uint32_t k = 0; k < e->policy.refreshes && !status; k++)
         status = held_restore(e, e->policy.refresh[k]);
     return status;
@@ -171,7 +180,7 @@ zero_status zero_engine_recover(zero_engine *e, zero_fill_fn fill, void *user, u
         return refuse(
             ZERO_E_IO,
             "zero_engine_recover: no whole step of this model, optimizer, stage and number of ranks "
-            "is in nvme_path; call zero_engine_fill");
+            "is in nvme_path; begin anew (zero_engine_fill), or load a checkpoint");
     status = access_fill_frozen(e, fill, user);
     if (!status) status = restore(e, &last);
     if (status) return status;

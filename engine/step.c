@@ -10,6 +10,7 @@
 #include "engine/overflow.h"
 #include "engine/settings.h"
 #include "engine/shadow.h"
+#include "engine/trace.h"
 
 /* What a rank emitted and posted must be what rank 0 did. */
 static zero_status check_agreements(zero_engine *e, const struct agreement *all) {
@@ -119,14 +120,13 @@ zero_status zero_engine_step(zero_engine *e, zero_step_info *out) {
     if (!status) status = saver_hear(e, executor_agreements(e->executor));
     if (!status) status = apply(e, executor_agreements(e->executor), &info);
     e->uncommitted |= !info.skipped;
-    /* A host device has nothing to overlap a refresh in memory with; one from a drive goes on under the next
-     * forward. */
-    if (!status && !e->plan.tier_bytes[TIER_NVME]) status = engine_drive_idle(e);
+    if (!status && plan_settles(&e->plan)) status = engine_drive_idle(e);
     progress_wake(e->progress);
     if (status) return status;
     e->micro = 0;
     e->phase = PHASE_READY;
     if (compare_is_due(e, &info)) status = compare_ranks(e);
+    if (!status) status = trace_step(e);
     if (status) return status;
     if (out) {
         info.struct_size = out->struct_size;

@@ -211,6 +211,11 @@ zero_status zero_engine_add_segment(zero_unit *first, zero_unit *last);
  * rank. */
 zero_status zero_engine_reserve(zero_engine *engine, zero_tier tier, uint64_t bytes, const char *name);
 
+/* Keeps when each operation of `steps` steps from `first_step` (this engine's first is 1) started and was done: 1 MiB of cpu
+ * memory, for zero_engine_write_trace. The configuration's trace block goes before it. Before commit, the same on all
+ * ranks; 0 steps: none. Local. */
+zero_status zero_engine_trace(zero_engine *engine, uint64_t first_step, uint64_t steps);
+
 /* ---- commit: plans all memory, checks it against the budgets, allocates it once. Collective ---- */
 
 typedef struct zero_plan {
@@ -268,7 +273,8 @@ zero_status zero_engine_fill(zero_engine *engine, zero_fill_fn fill, void *user)
 
 /* In place of zero_engine_fill, with "nvme": {"shadow": true}: goes on from the last step that was whole on all ranks when
  * an earlier run with this configuration, model and number of ranks ended, however it ended. `fill` is called for frozen
- * parameters. *out_step (may be NULL): optimizer updates done. ZERO_E_IO: there is none; nothing has changed. Collective. */
+ * parameters. *out_step (may be NULL): optimizer updates done. Notes are those that were set when the step or the flush after
+ * that step began. ZERO_E_IO: there is none; nothing has changed. Collective. */
 zero_status zero_engine_recover(zero_engine *engine, zero_fill_fn fill, void *user, uint64_t *out_step);
 
 /* ---- training: collective, though ranks may be at different units; begin waits for what the unit needs ----
@@ -380,7 +386,8 @@ zero_status zero_engine_load_weights(zero_engine *engine, const char *dir);
 zero_status zero_engine_prune(zero_engine *engine, const char *dir, uint64_t keep);
 
 /* What the host program wants to find again: texts that the next saves keep, and that a load replaces: how many
- * samples were used, the state of its generators. At most 64, of at most 4,095 bytes; NULL removes one. The same
+ * samples were used, the state of its generators. At most 64, of at most 4,095 bytes (with a shadow, which keeps them with each
+ * step, 2,048 bytes of keys and texts together); NULL removes one. The same
  * on all ranks; rank 0's are saved. Local. The result of _note is valid until the next set or load. */
 zero_status zero_engine_set_note(zero_engine *engine, const char *key, const char *value);
 const char *zero_engine_note(const zero_engine *engine, const char *key); /* NULL: none */
@@ -401,6 +408,12 @@ typedef struct zero_counters {
     uint64_t drive_read_bytes, drive_write_bytes; /* of the nvme tier; without its first writing */
 } zero_counters;
 zero_status zero_engine_counters(const zero_engine *engine, zero_counters *out);
+
+/* What zero_engine_trace kept so far, as Chrome trace events (Trace Event Format, Google 2016), which ui.perfetto.dev
+ * reads: a process per rank, the first 16 of them, a thread per stream of the executor; microseconds since all ranks were
+ * together at the begin of the first step. One file, made anew, in a directory that all ranks share. Ends the tracing.
+ * ZERO_E_IO on all ranks where one cannot write; the training may go on. Collective, between steps. */
+zero_status zero_engine_write_trace(zero_engine *engine, const char *path);
 
 #ifdef __cplusplus
 }

@@ -215,6 +215,9 @@ static zero_status compare_records(const struct comm_work *work, const struct si
 static void meet(const struct sim_network *network, const struct comm_work *work, struct sim_call *call) {
     struct sim_meeting meeting = {.ranks = work->group->ranks,
                                   .members = call->count,
+                                  .poster = work->group->comm->rank,
+                                  .source = work->call.source,
+                                  .source_bytes = shape_source_bytes(&work->call, call->count),
                                   .bytes = comm_call_sent(&work->call, call->count).bytes,
                                   .reduces = shape_reduces(&work->call)};
     network->meet(network->user, &meeting, call->done_at_ns);

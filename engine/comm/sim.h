@@ -18,6 +18,9 @@ struct sim_world;
 struct sim_meeting {
     const uint32_t *ranks; /* of the members, ascending, in the world */
     uint32_t members;
+    uint32_t poster;    /* the last of them, in the world, */
+    const void *source; /* and what it sends of its own: source_bytes from there */
+    uint64_t source_bytes;
     uint64_t bytes; /* that each of them sends (struct comm_counters) */
     bool reduces;
 };

@@ -27,6 +27,7 @@ enum { PARAMS = sizeof model / sizeof *model };
 /* What one life of the ranks does: starts or recovers, trains, and stops without a word. */
 struct life {
     bool recovers, flushes, in_pass; /* in_pass: stops in the midst of the pass after `stop` */
+    bool segment;                    /* its first units are declared to be computed again together */
     uint64_t stop;                   /* steps done when it ends */
     struct faults *faults;           /* on the last rank's drive; NULL: none */
     zero_status status;
@@ -42,11 +43,16 @@ static void body(zero_engine *engine, uint32_t rank, void *user) {
     zero_status status = engine ? ZERO_OK : ZERO_E_CONFIG;
     if (!status && life->faults && rank == zero_engine_size(engine) - 1) engine->faults = life->faults;
     if (!status) status = plain_declare(&p, engine, model, PARAMS);
+    if (!status && life->segment) status = zero_engine_add_segment(p.unit[0], p.unit[1]);
     if (!status) status = zero_engine_commit(engine, NULL);
     if (!status)
         status = life->recovers ? zero_engine_recover(engine, toy_fill, NULL, &step)
                                 : zero_engine_fill(engine, toy_fill, NULL);
     if (rank == 0 && !status) life->began = step;
+    if (life->recovers && !status && step) { /* the note is of the step that is whole */
+        const char *note = zero_engine_note(engine, "at");
+        CHECK_INT(note ? strtoull(note, NULL, 10) : 0, step);
+    }
     if (rank == 0 && !status)
         status = zero_engine_hash(engine, life->hash[step]);
     else if (!status)
@@ -56,6 +62,9 @@ static void body(zero_engine *engine, uint32_t rank, void *user) {
         /* The host changes the learning rate once: who recovers later has not done so. */
         if (step == LR_STEP) status = zero_engine_set_lr(engine, 0, 0.004);
         if (!status) status = plain_step(&p, 1, &info);
+        char note[24];
+        snprintf(note, sizeof note, "%" PRIu64, step + 1);
+        if (!status) status = zero_engine_set_note(engine, "at", note);
         if (!status && life->flushes) {
             char hash[33];
             status = zero_engine_flush(engine);
@@ -79,6 +88,7 @@ struct setting {
     bool params; /* on the drive too */
     const char *type;
     const char *path;
+    const char *mesh; /* more keys of zero_optimization, each after a comma; or NULL */
 };
 
 static const char *directory(void) { return getenv("TEST_TMPDIR") ? getenv("TEST_TMPDIR") : "/tmp"; }
@@ -86,15 +96,16 @@ static const char *directory(void) { return getenv("TEST_TMPDIR") ? getenv("TEST
 static void live(const struct setting *s, bool shadow, struct life *life) {
     char json[3000], path[1000];
     snprintf(path, sizeof path, "[\"%s/%s.a\", \"%s/%s.b\"]", directory(), s->path, directory(), s->path);
-    snprintf(
-        json, sizeof json,
-        "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_clipping\": 1.0, \"threads\": 1, "
-        "\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}}, "
-        "\"zero_optimization\": {\"stage\": %u, \"stage3_param_persistence_threshold\": 100, "
-        "\"sub_group_size\": 2048, \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": %s}%s%s%s}, "
-        "\"aio\": {\"block_size\": 4096}, \"nvme\": {\"shadow\": %s}%s}",
-        s->stage, path, s->params ? ", \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": " : "",
-        s->params ? path : "", s->params ? "}" : "", shadow ? "true" : "false", s->type);
+    snprintf(json, sizeof json,
+             "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_clipping\": 1.0, \"threads\": 1, "
+             "\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}}, "
+             "\"zero_optimization\": {\"stage\": %u, \"stage3_param_persistence_threshold\": 100, "
+             "\"sub_group_size\": 2048, \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": "
+             "%s}%s%s%s%s}, "
+             "\"aio\": {\"block_size\": 4096}, \"nvme\": {\"shadow\": %s}%s}",
+             s->stage, path, s->params ? ", \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": " : "",
+             s->params ? path : "", s->params ? "}" : "", s->mesh ? s->mesh : "", shadow ? "true" : "false",
+             s->type);
     life->status = ZERO_OK;
     life->error[0] = 0;
     ranks_run(s->ranks, json, body, life);
@@ -158,7 +169,53 @@ static void every_setting(void) {
                 }
 }
 
+/* Groups of two of four ranks: each rank's file has its shard, a replica's like the other's. */
+static void meshes(void) {
+    struct setting s = {.ranks = 4, .type = ", \"bf16\": {\"enabled\": true}", .path = "mesh"};
+    for (s.stage = 0; s.stage <= 3; s.stage++) {
+        s.mesh = ", \"mics_shard_size\": 2", s.params = s.stage == 3;
+        begin_anew(s.path);
+        stops(&s);
+    }
+    s.stage = 3, s.mesh = ", \"zero_hpz_partition_size\": 2", s.params = true;
+    begin_anew(s.path);
+    stops(&s);
+    /* Another mesh cuts otherwise: it is not recovered. */
+    static struct life life;
+    s.mesh = NULL;
+    life = (struct life){.recovers = true, .stop = 1};
+    live(&s, true, &life);
+    CHECK_INT(life.status, ZERO_E_IO);
+    /* What is computed again together changes no layout. */
+    struct setting again = {.stage = 3, .ranks = 2, .type = "", .path = "again"};
+    static struct life expected;
+    begin_anew(again.path);
+    reference(&again, &expected);
+    life = (struct life){.flushes = true, .stop = 3};
+    live(&again, true, &life);
+    CHECK_STRING(life.error, "");
+    life = (struct life){.recovers = true, .flushes = true, .segment = true, .stop = STEPS};
+    live(&again, true, &life);
+    CHECK_STRING(life.error, "");
+    CHECK_INT(life.began, 3);
+    CHECK_STRING(life.hash[STEPS], expected.hash[STEPS]);
+}
+
 /* What is not there, is not made up: no run, another model's, a run that began anew and committed nothing. */
+static void notes_too_long(zero_engine *engine, uint32_t rank, void *user) {
+    static const char spaces[] = "%1000s";
+    char text[1001];
+    snprintf(text, sizeof text, spaces, "");
+    CHECK_INT(zero_engine_set_note(engine, "a", text), ZERO_OK);
+    CHECK_INT(zero_engine_set_note(engine, "b", text), ZERO_OK);
+    CHECK_INT(zero_engine_set_note(engine, "c", text), ZERO_E_ARGUMENT);
+    CHECK_CONTAINS(zero_last_error(), "a shadow keeps 2048 bytes of notes");
+    CHECK_INT(zero_engine_set_note(engine, "b", (char[1100]){[0 ... 1098] = 'x'}), ZERO_E_ARGUMENT);
+    CHECK_STRING(zero_engine_note(engine, "b"), text); /* as it was */
+    CHECK_INT(zero_engine_set_note(engine, "b", "short"), ZERO_OK);
+    CHECK_INT(zero_engine_set_note(engine, "c", text), ZERO_OK);
+}
+
 static void nothing_to_recover(void) {
     struct setting s = {.stage = 1, .ranks = 2, .type = "", .path = "nothing"}, other = s;
     static struct life life;
@@ -286,7 +343,13 @@ static void drives_that_fail(uint64_t seeds) {
 int main(int argc, char **argv) {
     alarm(900); /* a hang is a failure */
     every_setting();
+    meshes();
     nothing_to_recover();
+    ranks_run(
+        1,
+        "{\"train_micro_batch_size_per_gpu\": 1, \"zero_optimization\": {\"offload_optimizer\": {\"device\": "
+        "\"nvme\", \"nvme_path\": \"/tmp\"}}, \"nvme\": {\"shadow\": true}}",
+        notes_too_long, NULL);
     strangers_files();
     all_frozen();
     drives_that_fail(argc > 1 ? strtoull(argv[1], NULL, 10) : 60);

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "tools/plan/hardware.h"
+#include "tools/plan/machine.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -28,7 +28,10 @@ static void choose(const char *device) {
             &error);
     require(m.host.memory_bytes > 0 && m.inside.per_s > 0 && m.node_ranks > 0, "host and link", &error);
     require(!m.drive.name[0] || m.drive.mixed_per_s > 0, "the drive", &error);
-    require(machine_collective_s(&m, m.node_ranks + 1, 1, true, 1e6) >= 0, "a collective", &error);
+    struct speeds s = machine_speeds(&m, m.node_ranks, DTYPE_F32);
+    require(s.flops_per_s && s.inside.bytes_per_s && s.between.reduce_bytes_per_s && s.host_bytes_per_s &&
+                s.drive_mixed_bytes_per_s,
+            "speeds", &error);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

@@ -14,7 +14,7 @@ struct param {
     char name[128];
     uint64_t count;
     float *value, *grad;
-    uint16_t *narrow_value, *narrow_grad; /* bf16: what the slots show */
+    uint16_t *narrow_value, *narrow_grad; /* of 16 bits: what the slots show */
     bool written;                         /* in this step: later uses add */
     bool frozen;
 };
@@ -144,15 +144,17 @@ zero_status zero_micro_begin(zero_engine *engine, zero_mode mode) {
 static void show(zero_unit *unit, bool grads) {
     for (uint32_t i = 0; i < unit->uses; i++) {
         struct use *u = &unit->use[i];
-        bool narrow = unit->engine->dtype == ZERO_BF16;
+        zero_dtype dtype = unit->engine->dtype;
+        bool narrow = dtype != ZERO_F32;
         for (uint64_t e = 0; e < u->param->count && narrow; e++)
-            u->param->narrow_value[e] = bf16_from_f32(u->param->value[e]);
+            u->param->narrow_value[e] =
+                dtype == ZERO_F16 ? f16_from_f32(u->param->value[e]) : bf16_from_f32(u->param->value[e]);
         u->slot->param = narrow ? (void *)u->param->narrow_value : u->param->value;
         if (!grads || u->param->frozen) continue;
         u->slot->grad = narrow ? (void *)u->param->narrow_grad : u->param->grad;
         u->slot->add = u->param->written;
         for (uint64_t e = 0; e < u->param->count && !u->param->written; e++)
-            u->param->narrow_grad[e] = 0x7fc0;
+            u->param->narrow_grad[e] = 0x7fff; /* NaN in either type */
         for (uint64_t e = 0; e < u->param->count && !u->param->written; e++) u->param->grad[e] = NAN;
         u->param->written = true;
     }
@@ -164,7 +166,8 @@ static zero_status hide(zero_unit *unit) {
     for (uint32_t i = 0; i < unit->uses; i++) {
         struct use *u = &unit->use[i];
         for (uint64_t e = 0; e < u->param->count && u->slot->grad == u->param->narrow_grad; e++)
-            u->param->grad[e] = f32_from_bf16(u->param->narrow_grad[e]);
+            u->param->grad[e] = unit->engine->dtype == ZERO_F16 ? f32_from_f16(u->param->narrow_grad[e])
+                                                                : f32_from_bf16(u->param->narrow_grad[e]);
     }
     for (uint32_t i = 0; i < unit->uses; i++) unit->use[i].slot->param = unit->use[i].slot->grad = NULL;
     unit->engine->open = NULL;

@@ -6,7 +6,7 @@
 
 #include "engine/zero.h"
 
-zero_engine *fake_engine_create(zero_dtype dtype, uint32_t threads, float loss_scale); /* fp32 or bf16 */
+zero_engine *fake_engine_create(zero_dtype dtype, uint32_t threads, float loss_scale); /* any type */
 
 /* A distinct parameter, in order of declaration; NULL past the last. A tied one is its owner. */
 const char *fake_engine_name(const zero_engine *engine, uint32_t index);

@@ -25,7 +25,7 @@ struct job {
     const char *prompt;  /* NULL: none is given */
     uint64_t save_every; /* steps; 0: nothing is saved */
     uint64_t keep;       /* checkpoints; 0: all */
-    bool resume;
+    bool resume, recover; /* from a checkpoint; from what the drive keeps */
     uint64_t resume_step; /* 0: the latest */
     const char *run;      /* directory */
     bool run_is_new;      /* it is named by the date, and no other run may share it */

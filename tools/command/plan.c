@@ -182,6 +182,9 @@ static zero_status plan(const struct arguments *a, struct config *config, struct
     if (!status) status = read_config(a, &s.machine, config, &text, error);
     if (!status) status = choice_model(a->model, a->seq, config, &s.shapes, error);
     if (!status) status = place_ranks(a, &s, error);
+    uint32_t recompute = status ? 0 : choice_recompute(config, s.shapes.layers);
+    s.recompute = recompute ? recompute : 1;
+    s.recompute_on_cpu = config->recompute.on_cpu;
     s.config = text;
     if (!status) status = table_make(&s, table, error);
     if (!status && a->json) print_json(&s, table, stdout);

@@ -21,7 +21,7 @@ struct arguments {
     uint64_t ranks, steps, eval_every, sample, save_every, keep;
     struct option_maybe resume;
     struct option_list data;
-    bool quiet;
+    bool quiet, recover;
 };
 
 #define FIELD(name) offsetof(struct arguments, name)
@@ -44,6 +44,9 @@ static const struct option options[] = {
     {"--keep", "K", "deletes all but the K newest checkpoints after each save", OPTION_COUNT, FIELD(keep)},
     {"--resume", "[STEP]", "goes on with --run DIR from its latest checkpoint, or from that of STEP",
      OPTION_MAYBE, FIELD(resume)},
+    {"--recover", NULL,
+     "goes on with --run DIR, however it ended, from the last whole step on the drive (nvme.shadow)",
+     OPTION_FLAG, FIELD(recover)},
     {"--sample", "N", "generates N tokens at the end", OPTION_COUNT, FIELD(sample)},
     {"--prompt", "TEXT", "what the sample goes on from; for text only", OPTION_TEXT, FIELD(prompt)},
     {"--quiet", NULL, "prints the sample and the weights' hash only", OPTION_FLAG, FIELD(quiet)},
@@ -52,7 +55,7 @@ static const struct option options[] = {
 #undef FIELD
 
 /* Several processes, one rank each. */
-static bool started(const struct launch *launch) { return launch->transport == COMM_MPI; }
+static bool started(const struct launch *launch) { return launch->transport != COMM_SELF; }
 
 static zero_status read_config(const struct arguments *arguments, uint32_t ranks, struct config *config,
                                struct zero_error *error) {
@@ -174,6 +177,7 @@ static int train(const struct arguments *arguments, const struct launch *launch)
         .keep = arguments->keep,
         .resume = arguments->resume.given,
         .resume_step = arguments->resume.count,
+        .recover = arguments->recover,
         .sample = arguments->sample,
         .prompt = arguments->prompt,
         .run = arguments->run ? arguments->run : default_run(run, sizeof run),
@@ -225,9 +229,13 @@ static int run(int argc, char **argv) {
     if (arguments.ranks && started(&launch))
         return usage_error(
             &launch,
-            "--ranks makes threads, but mpirun or srun has started the ranks already; drop one of the two");
+            "--ranks makes threads, but mpirun, srun or torchrun has started the ranks already; drop one of the two");
     if (arguments.resume.given && !arguments.run)
         return usage_error(&launch, "--resume needs --run DIR: the run to go on with");
+    if (arguments.recover && (!arguments.run || arguments.resume.given))
+        return usage_error(
+            &launch, arguments.run ? "--resume goes on from a checkpoint, --recover from the drive; drop one"
+                                   : "--recover needs --run DIR: the run to go on with");
     if (arguments.keep && !arguments.save_every)
         return usage_error(&launch, "--keep says how many checkpoints stay; --save-every N makes them");
     if (arguments.ranks > LOCAL_RANKS_MAX)

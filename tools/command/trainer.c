@@ -15,7 +15,11 @@
 #include "tools/command/metrics.h"
 #include "tools/command/progress.h"
 #include "tools/command/report.h"
+#include "tools/command/run_file.h"
 #include "tools/command/saves.h"
+#include "tools/command/share.h"
+
+enum { TRACED_STEPS = 2 }; /* where the configuration does not say */
 
 struct trainer {
     const struct job *job;
@@ -24,6 +28,8 @@ struct trainer {
     bool speaks; /* rank 0 */
     uint64_t steps;
     struct position begin; /* of an interrupted run that this one goes on with */
+    char directory[4096];  /* of the run: rank 0's, on all ranks */
+    uint64_t traced;       /* the last step that is traced */
     struct saves saves;
     uint64_t saving;              /* the step whose save has begun; 0: none */
     struct zero_error save_error; /* of the last save, if it failed */
@@ -93,16 +99,34 @@ static zero_status open_engine(struct trainer *t) {
     return ZERO_OK;
 }
 
+/* Of the first step's time much goes into touching memory. */
+static zero_status ask_for_trace(struct trainer *t) {
+    const struct config *c = &t->job->config;
+    bool given = c->trace_steps >= 0;
+    uint64_t first = given          ? c->trace_first
+                     : t->steps > 1 ? 2
+                                    : 1,
+             steps = given ? (uint64_t)c->trace_steps : TRACED_STEPS;
+    t->traced = steps ? first + steps - 1 : 0;
+    return zero_engine_trace(t->engine, first, steps);
+}
+
+static zero_status begin_weights(struct trainer *t, struct gpt_init *init) {
+    const struct job *job = t->job;
+    if (job->resume) return saves_resume(t->engine, job->run, job->resume_step, &t->begin);
+    if (job->recover) return saves_recover(t->engine, gpt_fill, init, &t->begin);
+    return zero_engine_fill(t->engine, gpt_fill, init);
+}
+
 static zero_status open_model(struct trainer *t) {
     const char *problem = gpt_engine_problem(t->engine);
     if (problem) return error_set(t->error, ZERO_E_UNSUPPORTED, "%s", problem);
     struct gpt_init init = {.seed = t->job->config.seed, .config = t->job->model};
     t->plan.struct_size = sizeof t->plan;
     zero_status status = gpt_create(t->engine, &t->job->model, (uint32_t)t->job->config.micro_batch, &t->gpt);
+    if (status == ZERO_OK) status = ask_for_trace(t);
     if (status == ZERO_OK) status = zero_engine_commit(t->engine, &t->plan);
-    if (status == ZERO_OK)
-        status = t->job->resume ? saves_resume(t->engine, t->job->run, t->job->resume_step, &t->begin)
-                                : zero_engine_fill(t->engine, gpt_fill, &init);
+    if (status == ZERO_OK) status = begin_weights(t, &init);
     return status == ZERO_OK ? ZERO_OK : engine_failed(t, status);
 }
 
@@ -118,7 +142,11 @@ static void open_files(struct trainer *t) {
         t->feed.first_sample = t->begin.samples;
         feed_read_step(&t->feed, t->begin.steps, t->error);
     }
-    if (t->speaks) metrics_open(job->run, job->run_is_new, t->begin.steps, t->error, &t->metrics);
+    if (!t->speaks ||
+        metrics_open(job->run, job->run_is_new, t->begin.steps, t->error, &t->metrics) != ZERO_OK)
+        return;
+    strcpy(t->directory, t->metrics.directory);
+    run_file_write(job, t->engine, &t->plan, t->steps, t->directory, t->error);
 }
 
 /* Ranks on different hosts may see different files under the same paths: they would train on samples that nobody
@@ -143,10 +171,11 @@ static zero_status compare_data(struct trainer *t) {
     return agree(t);
 }
 
-static zero_status open_saves(struct trainer *t) {
-    if (!t->job->save_every) return ZERO_OK;
-    zero_status status = saves_open(t->engine, t->metrics.directory, &t->saves);
-    return status == ZERO_OK ? ZERO_OK : engine_failed(t, status);
+static zero_status share_directory(struct trainer *t) {
+    zero_status status = share_text(t->engine, t->directory, sizeof t->directory);
+    if (status != ZERO_OK) return engine_failed(t, status);
+    saves_open(t->directory, &t->saves);
+    return ZERO_OK;
 }
 
 /* What was counted so far, in opening or in measuring, belongs to no step. */
@@ -165,12 +194,12 @@ static zero_status open_all(struct trainer *t) {
     open_files(t);
     status = agree(t);
     if (status == ZERO_OK) status = compare_data(t);
-    if (status == ZERO_OK) status = open_saves(t);
+    if (status == ZERO_OK) status = share_directory(t);
     if (status == ZERO_OK) status = count_from_here(t);
     if (status != ZERO_OK) return status;
     progress_open(&t->progress, t->job->quiet, t->job->live, t->steps, t->job->config.steps_per_print);
     if (t->speaks && !t->job->quiet) report_start(t->job, t->engine, t->metrics.directory, t->steps);
-    if (t->speaks && !t->job->quiet && t->job->resume)
+    if (t->speaks && !t->job->quiet && (t->job->resume || t->job->recover))
         progress_line("resumed   after step %" PRIu64 ", at sample %" PRIu64, t->begin.steps,
                       t->begin.samples);
     return ZERO_OK;
@@ -278,6 +307,13 @@ static void fill_record(const struct trainer *t, const double sums[SUMS], const 
     report_tiers(t->engine, record->bytes);
 }
 
+static zero_status note_position(struct trainer *t, uint64_t step) {
+    uint64_t steps = step - t->begin.steps;
+    struct position position = {step, t->begin.samples + steps * t->job->config.train_batch};
+    zero_status status = saves_note(t->engine, position);
+    return status == ZERO_OK ? ZERO_OK : engine_failed(t, status);
+}
+
 /* Everything of one step; the next step's data are read before the ranks agree, so that a failure shows in
  * time. */
 static zero_status run_step(struct trainer *t, struct record *record) {
@@ -285,6 +321,8 @@ static zero_status run_step(struct trainer *t, struct record *record) {
     double sums[SUMS] = {0};
     zero_step_info info = {.struct_size = sizeof info};
     zero_status status = train_step(t, &sums[LOSS], &info);
+    if (status != ZERO_OK) return status;
+    status = note_position(t, record->step);
     if (status != ZERO_OK) return status;
     bool last = record->step == t->steps;
     count_step(t, sums);
@@ -331,11 +369,9 @@ static void end_save(struct trainer *t) {
 
 /* In the background, until the next one begins or the run ends; or now. */
 static zero_status save(struct trainer *t, uint64_t step) {
-    uint64_t steps = step - t->begin.steps;
-    struct position position = {step, t->begin.samples + steps * t->job->config.train_batch};
     end_save(t);
     t->saving = step;
-    note_save(t, saves_begin(t->engine, &t->saves, position));
+    note_save(t, saves_begin(t->engine, &t->saves));
     if (!t->job->config.checkpoint_async) end_save(t);
     return count_from_here(t);
 }
@@ -352,6 +388,15 @@ static zero_status save_if_due(struct trainer *t, uint64_t step, zero_status sta
     return status == ZERO_OK ? saved : status;
 }
 
+/* A timeline that cannot be written costs the run nothing else. */
+static void write_trace(struct trainer *t) {
+    char path[sizeof t->directory + sizeof "/trace.json"];
+    t->traced = 0;
+    snprintf(path, sizeof path, "%s/trace.json", t->directory);
+    if (zero_engine_write_trace(t->engine, path) != ZERO_OK && t->speaks)
+        fprintf(stderr, "zero train: %s\n", zero_last_error());
+}
+
 static zero_status run_steps(struct trainer *t) {
     struct record record = {0};
     zero_status status = ZERO_OK;
@@ -360,11 +405,13 @@ static zero_status run_steps(struct trainer *t) {
         status = run_step(t, &record);
         interrupted = status == ZERO_E_INTERRUPTED;
         status = save_if_due(t, record.step, status);
+        if (status == ZERO_OK && t->traced && record.step - t->begin.steps == t->traced) write_trace(t);
         if (!t->speaks || (status != ZERO_OK && status != ZERO_E_INTERRUPTED)) continue;
         status = write_step(t, &record, status);
     }
     record.step--;
     if (status == ZERO_OK || interrupted) end_save(t);
+    if (t->traced && (status == ZERO_OK || interrupted)) write_trace(t);
     if (t->speaks) progress_close(&t->progress);
     if (interrupted && t->speaks) progress_line("interrupted after step %" PRIu64, record.step);
     return status;

@@ -23,6 +23,8 @@ static inline struct block block_at(struct gpt *gpt, uint32_t index) {
                           .saved = &gpt->activations.saved[index],
                           .input = gpt->activations.residual[index],
                           .output = gpt->activations.residual[index + 1],
+                          .gradient = gpt->activations.gradient[0],
+                          .middle_gradient = gpt->activations.gradient[1],
                           .query = (uint32_t)extent_of(&gpt->config, QUERY),
                           .qkv = (uint32_t)extent_of(&gpt->config, QKV),
                           .inner = gpt->config.inner,

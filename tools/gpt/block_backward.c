@@ -1,7 +1,6 @@
 /* The block's forward, turned around, in four phases: the weights, transposed; tiles back to attention's
  * output; heads, along with the weights' gradients that are ready by then; tiles to the block's input, along
  * with the last weights' gradients. */
-#include "engine/zero.h"
 #include "tools/gpt/attention.h"
 #include "tools/gpt/block.h"
 #include "tools/gpt/phase.h"
@@ -96,17 +95,11 @@ static void run_last(struct block *b) {
     phase_run(&phase, gpt->threads);
 }
 
-zero_status block_backward(struct gpt *gpt, uint32_t index, float *gradient, float **out_gradient) {
+void block_backward(struct gpt *gpt, uint32_t index) {
     struct block b = block_at(gpt, index);
-    b.gradient = gradient;
-    b.middle_gradient = gpt->activations.gradient[gradient == gpt->activations.gradient[0]];
-    zero_status status = unit_backward_begin(gpt, b.unit);
-    if (status) return status;
     projection_turn(&b, true);
     parallel_run(gpt->threads, gpt->pass.tiles, to_attention, &b);
     run_middle(&b);
     run_last(&b);
     partial_finish(gpt, b.unit);
-    *out_gradient = gradient;
-    return unit_backward_end(gpt, b.unit);
 }

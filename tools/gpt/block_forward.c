@@ -2,7 +2,6 @@
  * queries, keys and values; heads; tiles to the end. */
 #include <string.h>
 
-#include "engine/zero.h"
 #include "tools/gpt/attention.h"
 #include "tools/gpt/block.h"
 #include "tools/gpt/parallel.h"
@@ -55,16 +54,11 @@ static void after_attention(void *context, uint32_t index, uint32_t thread) {
     projection_forward(b, PROJECT_NARROW, thread, rows, inner, 1, b->output + at);
 }
 
-zero_status block_recompute(struct gpt *gpt, uint32_t index, bool output) {
+void block_forward(struct gpt *gpt, uint32_t index, bool output) {
     struct block b = block_at(gpt, index);
     if (!output) b.output = NULL;
-    zero_status status = unit_forward_begin(gpt, b.unit);
-    if (status) return status;
     projection_turn(&b, false);
     parallel_run(gpt->threads, gpt->pass.tiles, before_attention, &b);
     parallel_run(gpt->threads, gpt->pass.batch * gpt->config.heads, attention, &b);
     parallel_run(gpt->threads, gpt->pass.tiles, after_attention, &b);
-    return zero_forward_end(b.unit->handle);
 }
-
-zero_status block_forward(struct gpt *gpt, uint32_t index) { return block_recompute(gpt, index, true); }

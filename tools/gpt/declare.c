@@ -1,69 +1,12 @@
 /* The units and parameters, from the architecture's declarations. */
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "engine/zero.h"
 #include "tools/gpt/model.h"
 
-static zero_status declare_param(struct gpt *gpt, struct unit *unit, uint32_t index, const char *prefix,
-                                 const struct declaration *d, const char *tied_to) {
-    struct view *view = &unit->view[index];
-    char name[128];
-    snprintf(name, sizeof name, "%s%s", prefix, d->name);
-    *view = (struct view){.rows = (uint32_t)extent_of(&gpt->config, d->rows),
-                          .columns = (uint32_t)extent_of(&gpt->config, d->columns),
-                          .matrix = d->columns != NONE};
-    view->count = (uint64_t)view->rows * view->columns;
-    if (!view->matrix) {
-        view->sums_at = unit->sums;
-        unit->sums += (uint32_t)view->count;
-    }
-    zero_param param = {
-        .struct_size = sizeof param,
-        .name = name,
-        .dims = view->matrix ? 2 : 1,
-        .shape = {view->rows, view->columns},
-        .tied_to = tied_to,
-        .slot = &unit->slot[index],
-    };
-    return zero_unit_add_param(unit->handle, &param);
-}
-
-/* tied_to: what the unit's last parameter is the same as, or NULL. */
-static zero_status declare_unit(struct gpt *gpt, struct unit *unit, const char *name, const char *prefix,
-                                const struct declaration *params, uint32_t count, const char *tied_to) {
-    zero_status status = zero_engine_add_unit(gpt->engine, name, &unit->handle);
-    for (uint32_t i = 0; i < count && !status; i++)
-        if (params[i].name)
-            status = declare_param(gpt, unit, i, prefix, &params[i], i + 1 == count ? tied_to : NULL);
-    return status;
-}
-
-/* Of what is computed again together: all but the last blocks, whose activations are still there. */
-static zero_status declare_segments(struct gpt *gpt) {
-    uint32_t segment = gpt->config.recompute;
-    zero_status status = ZERO_OK;
-    for (uint32_t i = 0; segment > 1 && i + segment < gpt->config.layers && !status; i += segment)
-        status = zero_engine_add_segment(gpt->blocks[i].handle, gpt->blocks[i + segment - 1].handle);
-    return status;
-}
-
-zero_status declare_units(struct gpt *gpt) {
-    const struct architecture *a = gpt->architecture;
-    zero_status status =
-        declare_unit(gpt, &gpt->embedding, "embedding", "", a->embedding, EMBEDDING_PARAMS, NULL);
-    for (uint32_t i = 0; i < gpt->config.layers && !status; i++) {
-        char name[32], prefix[32];
-        snprintf(name, sizeof name, "h.%u", i);
-        snprintf(prefix, sizeof prefix, a->block_prefix, i);
-        status = declare_unit(gpt, &gpt->blocks[i], name, prefix, a->block, BLOCK_PARAMS, NULL);
-    }
-    if (!status) status = declare_segments(gpt);
-    return status ? status
-                  : declare_unit(gpt, &gpt->head, "head", "", a->head, HEAD_PARAMS,
-                                 gpt->config.tied ? a->embedding[TOKEN_WEIGHT].name : NULL);
-}
-
-/* ---- without an engine ---- */
+/* ---- what a unit has ---- */
 
 struct list { /* the parameters of one unit */
     const struct declaration *item;
@@ -74,15 +17,121 @@ static struct list list_of(const struct gpt_config *c, uint32_t unit) {
     const struct architecture *a = architecture_of(c);
     if (unit == 0) return (struct list){a->embedding, EMBEDDING_PARAMS};
     if (unit <= c->layers) return (struct list){a->block, BLOCK_PARAMS};
-    return (struct list){a->head, c->tied ? HEAD_WEIGHT : HEAD_PARAMS};
+    return (struct list){a->head, HEAD_PARAMS};
 }
+
+struct name {
+    char chars[32];
+};
+
+static struct name unit_name(const struct gpt_config *c, uint32_t unit) {
+    struct name name = {"head"};
+    if (unit <= c->layers) snprintf(name.chars, sizeof name.chars, "h.%u", unit - 1);
+    if (unit == 0) strcpy(name.chars, "embedding");
+    return name;
+}
+
+static struct name prefix_of(const struct gpt_config *c, uint32_t unit) {
+    struct name prefix = {""};
+    if (unit > 0 && unit <= c->layers)
+        snprintf(prefix.chars, sizeof prefix.chars, architecture_of(c)->block_prefix, unit - 1);
+    return prefix;
+}
+
+/* ---- to an engine ---- */
+
+static zero_status declare_param(const struct gpt_config *c, zero_unit *handle, uint32_t unit,
+                                 const struct declaration *d, zero_slot *slot) {
+    bool tied = c->tied && d == &architecture_of(c)->head[HEAD_WEIGHT];
+    char name[128];
+    snprintf(name, sizeof name, "%s%s", prefix_of(c, unit).chars, d->name);
+    zero_param param = {
+        .struct_size = sizeof param,
+        .name = name,
+        .dims = d->columns == NONE ? 1 : 2,
+        .shape = {extent_of(c, d->rows), extent_of(c, d->columns)},
+        .tied_to = tied ? architecture_of(c)->embedding[TOKEN_WEIGHT].name : NULL,
+        .slot = slot,
+    };
+    return zero_unit_add_param(handle, &param);
+}
+
+/* `stride`: from the slot of one parameter to the next one's; 0: they share it. */
+static zero_status declare_unit(const struct gpt_config *c, zero_engine *engine, uint32_t unit,
+                                zero_slot *slots, uint32_t stride, zero_unit **out) {
+    struct list list = list_of(c, unit);
+    zero_status status = zero_engine_add_unit(engine, unit_name(c, unit).chars, out);
+    for (uint32_t i = 0; i < list.count && !status; i++)
+        if (list.item[i].name) status = declare_param(c, *out, unit, &list.item[i], slots + i * stride);
+    return status;
+}
+
+static void lay_out_views(const struct gpt_config *c, uint32_t index, struct unit *unit) {
+    struct list list = list_of(c, index);
+    for (uint32_t i = 0; i < list.count; i++) {
+        const struct declaration *d = &list.item[i];
+        if (!d->name) continue;
+        struct view *view = &unit->view[i];
+        *view = (struct view){.rows = (uint32_t)extent_of(c, d->rows),
+                              .columns = (uint32_t)extent_of(c, d->columns),
+                              .matrix = d->columns != NONE};
+        view->count = (uint64_t)view->rows * view->columns;
+        if (view->matrix) continue;
+        view->sums_at = unit->sums;
+        unit->sums += (uint32_t)view->count;
+    }
+}
+
+/* What is computed again together ends with block `last`: all but the last blocks, whose activations are still there. */
+static bool ends_segment(const struct gpt_config *c, uint32_t last) {
+    return c->recompute > 1 && (last + 1) % c->recompute == 0 && last + 1 < c->layers;
+}
+
+static struct unit *unit_of(struct gpt *gpt, uint32_t unit) {
+    return unit == 0 ? &gpt->embedding : unit <= gpt->config.layers ? &gpt->blocks[unit - 1] : &gpt->head;
+}
+
+zero_status declare_units(struct gpt *gpt) {
+    const struct gpt_config *c = &gpt->config;
+    zero_status status = ZERO_OK;
+    for (uint32_t u = 0; u <= c->layers + 1 && !status; u++) {
+        struct unit *unit = unit_of(gpt, u);
+        lay_out_views(c, u, unit);
+        status = declare_unit(c, gpt->engine, u, unit->slot, 1, &unit->handle);
+    }
+    for (uint32_t i = 0; i < c->layers && !status; i++)
+        if (ends_segment(c, i))
+            status = zero_engine_add_segment(gpt->blocks[i + 1 - c->recompute].handle, gpt->blocks[i].handle);
+    return status;
+}
+
+zero_status gpt_declare(zero_engine *engine, const struct gpt_config *config, zero_slot *slot) {
+    struct gpt_config c = gpt_complete(config);
+    zero_unit **units = calloc(c.layers + 2, sizeof *units);
+    zero_status status = units ? ZERO_OK : ZERO_E_MEMORY;
+    for (uint32_t u = 0; u <= c.layers + 1 && !status; u++)
+        status = declare_unit(&c, engine, u, slot, 0, &units[u]);
+    for (uint32_t i = 0; i < c.layers && !status; i++)
+        if (ends_segment(&c, i)) status = zero_engine_add_segment(units[i + 2 - c.recompute], units[i + 1]);
+    free(units);
+    return status;
+}
+
+/* ---- without an engine ---- */
 
 static uint64_t elements_of(const struct gpt_config *c, const struct declaration *d) {
     return d->name ? extent_of(c, d->rows) * extent_of(c, d->columns) : 0;
 }
 
-uint64_t declared_elements(const struct gpt_config *c, uint32_t unit, bool vectors_alone) {
+/* Without what is tied. */
+static struct list distinct(const struct gpt_config *c, uint32_t unit) {
     struct list list = list_of(c, unit);
+    if (unit > c->layers && c->tied) list.count = HEAD_WEIGHT;
+    return list;
+}
+
+uint64_t declared_elements(const struct gpt_config *c, uint32_t unit, bool vectors_alone) {
+    struct list list = distinct(c, unit);
     uint64_t total = 0;
     for (uint32_t i = 0; i < list.count; i++)
         if (!vectors_alone || list.item[i].columns == NONE) total += elements_of(c, &list.item[i]);
@@ -103,7 +152,7 @@ static uint32_t params_of(struct list list) {
 
 /* Which unit has parameter `index`; that becomes its index there. */
 static uint32_t unit_at(const struct gpt_config *c, uint32_t *index) {
-    uint32_t before = params_of(list_of(c, 0)), in_block = params_of(list_of(c, 1));
+    uint32_t before = params_of(distinct(c, 0)), in_block = params_of(distinct(c, 1));
     if (*index < before) return 0;
     *index -= before;
     uint32_t block = *index / in_block;
@@ -115,17 +164,21 @@ static uint32_t unit_at(const struct gpt_config *c, uint32_t *index) {
 bool gpt_param_at(const struct gpt_config *config, uint32_t index, struct gpt_param *out) {
     struct gpt_config c = gpt_complete(config);
     uint32_t unit = unit_at(&c, &index), i = 0;
-    struct list list = list_of(&c, unit);
+    struct list list = distinct(&c, unit);
     for (; i < list.count; i++)
         if (list.item[i].name && index-- == 0) break;
     if (i == list.count) return false;
     const struct declaration *d = &list.item[i];
-    char prefix[32] = "";
-    if (unit > 0 && unit <= c.layers)
-        snprintf(prefix, sizeof prefix, architecture_of(&c)->block_prefix, unit - 1);
     *out = (struct gpt_param){.dims = d->columns == NONE ? 1 : 2,
                               .shape = {extent_of(&c, d->rows), extent_of(&c, d->columns)},
                               .count = elements_of(&c, d)};
-    snprintf(out->name, sizeof out->name, "%s%s", prefix, d->name);
+    snprintf(out->name, sizeof out->name, "%s%s", prefix_of(&c, unit).chars, d->name);
     return true;
+}
+
+double gpt_unit_flops(const struct gpt_config *config, uint32_t unit) {
+    struct gpt_config c = gpt_complete(config);
+    if (unit == 0) return 0; /* it is read */
+    c.tied = false;          /* a tied head multiplies all the same */
+    return 2 * (double)(declared_elements(&c, unit, false) - declared_elements(&c, unit, true));
 }

@@ -1,17 +1,16 @@
 /* The embeddings of tokens, and of positions where the architecture has a table of them. */
 #include <string.h>
 
-#include "engine/zero.h"
 #include "tools/gpt/model.h"
 #include "tools/gpt/parallel.h"
 
 enum { COLUMNS_PER_TASK = 64 };
 
-/* A row of a table, in `wide` where the table is bf16. */
+/* A row of a table, in `wide` where the table has 16 bits. */
 static const float *table_row(const struct gpt *gpt, const struct view *table, uint64_t row, float *wide) {
     uint64_t width = gpt->config.width;
-    if (!gpt->bf16) return (const float *)table->param + row * width;
-    gpt->kernels->widen(wide, (const uint16_t *)table->param + row * width, width);
+    if (!gpt->widen) return (const float *)table->param + row * width;
+    gpt->widen(wide, (const uint16_t *)table->param + row * width, width);
     return wide;
 }
 
@@ -33,22 +32,11 @@ static void forward_tile(void *context, uint32_t index, uint32_t thread) {
     }
 }
 
-zero_status embedding_forward(struct gpt *gpt) {
-    zero_status status = unit_forward_begin(gpt, &gpt->embedding);
-    if (status) return status;
-    parallel_run(gpt->threads, gpt->pass.tiles, forward_tile, gpt);
-    return zero_forward_end(gpt->embedding.handle);
-}
-
-struct backward {
-    struct gpt *gpt;
-    const float *gradient;
-};
+void embedding_forward(struct gpt *gpt) { parallel_run(gpt->threads, gpt->pass.tiles, forward_tile, gpt); }
 
 /* Adds each row's gradient to the row of the table that it came from; the positions' is the row's place. */
-static void add_rows(const struct backward *b, const struct view *table, const int32_t *tokens,
-                     uint64_t first, uint64_t count) {
-    const struct gpt *gpt = b->gpt;
+static void add_rows(const struct gpt *gpt, const struct view *table, const int32_t *tokens, uint64_t first,
+                     uint64_t count) {
     uint64_t width = gpt->config.width;
     if (!table->grad) return; /* frozen */
     if (!table->add)
@@ -56,25 +44,21 @@ static void add_rows(const struct backward *b, const struct view *table, const i
     for (uint32_t row = 0; row < gpt->pass.rows; row++) {
         uint64_t at = tokens ? (uint64_t)tokens[row] : row % gpt->pass.length;
         float *to = table->grad + at * width + first;
-        gpt->kernels->add(to, to, b->gradient + row * width + first, count);
+        gpt->kernels->add(to, to, gpt->activations.gradient[0] + row * width + first, count);
     }
 }
 
 /* A task owns some columns of the tables and adds up all rows in order: the same bits on any schedule. */
 static void backward_columns(void *context, uint32_t index, uint32_t thread) {
-    const struct backward *b = context;
-    const struct unit *unit = &b->gpt->embedding;
-    uint64_t width = b->gpt->config.width, first = (uint64_t)index * COLUMNS_PER_TASK;
+    const struct gpt *gpt = context;
+    const struct unit *unit = &gpt->embedding;
+    uint64_t width = gpt->config.width, first = (uint64_t)index * COLUMNS_PER_TASK;
     uint64_t count = width - first < COLUMNS_PER_TASK ? width - first : COLUMNS_PER_TASK;
-    add_rows(b, &unit->view[TOKEN_WEIGHT], b->gpt->pass.tokens, first, count);
-    if (unit->view[POSITION_WEIGHT].count) add_rows(b, &unit->view[POSITION_WEIGHT], NULL, first, count);
+    add_rows(gpt, &unit->view[TOKEN_WEIGHT], gpt->pass.tokens, first, count);
+    if (unit->view[POSITION_WEIGHT].count) add_rows(gpt, &unit->view[POSITION_WEIGHT], NULL, first, count);
 }
 
-zero_status embedding_backward(struct gpt *gpt, const float *gradient) {
-    zero_status status = unit_backward_begin(gpt, &gpt->embedding);
-    if (status) return status;
-    struct backward b = {gpt, gradient};
+void embedding_backward(struct gpt *gpt) {
     parallel_run(gpt->threads, (gpt->config.width + COLUMNS_PER_TASK - 1) / COLUMNS_PER_TASK,
-                 backward_columns, &b);
-    return unit_backward_end(gpt, &gpt->embedding);
+                 backward_columns, gpt);
 }

@@ -1,12 +1,10 @@
-/* The order of calls: create, and the passes over the units. */
+/* What is refused, creation, and the micro-steps. */
 #include "tools/gpt/gpt.h"
 
 #include <math.h>
 #include <stdlib.h>
 
 #include "tools/gpt/model.h"
-#include "tools/gpt/parallel.h"
-#include "tools/gpt/rotary.h"
 
 static const char *rotary_problem(const struct gpt_config *config) {
     struct gpt_config c = gpt_complete(config);
@@ -34,28 +32,29 @@ const char *gpt_config_problem(const struct gpt_config *c) {
     return architecture_of(c)->rotary ? rotary_problem(c) : NULL;
 }
 
+static const struct backend *backend_of(const zero_engine *engine) { return &host_backend; }
+
 const char *gpt_engine_problem(const zero_engine *engine) {
-    zero_dtype dtype = zero_engine_dtype(engine);
-    if (dtype == ZERO_F16) return "the GPT computes in fp32 or bf16: set fp16.enabled to false";
-    if (dtype == ZERO_BF16 && !matmul_has_bf16())
-        return "this processor does not multiply bf16 itself: set bf16.enabled to false";
-    return NULL;
+    return backend_of(engine)->problem(zero_engine_dtype(engine));
+}
+
+static zero_status reserve(struct gpt *gpt, const uint64_t bytes[ZERO_TIERS]) {
+    static const char *const names[ZERO_TIERS] = {
+        [ZERO_DEVICE] = "activations", [ZERO_CPU] = "activation checkpoints"};
+    zero_status status = ZERO_OK;
+    for (int tier = 0; tier < ZERO_TIERS && !status; tier++)
+        if (bytes[tier]) status = zero_engine_reserve(gpt->engine, (zero_tier)tier, bytes[tier], names[tier]);
+    return status;
 }
 
 static zero_status build(struct gpt *gpt) {
-    zero_status status =
-        activations_create(&gpt->activations, &gpt->config, gpt->batch, gpt->threads, gpt->bf16);
+    uint64_t bytes[ZERO_TIERS] = {0};
+    zero_status status = gpt->backend->open(gpt, bytes);
     if (status) return status;
-    rotary_fill(&gpt->activations, &gpt->config);
     gpt->blocks = calloc(gpt->config.layers, sizeof *gpt->blocks);
     if (!gpt->blocks) return ZERO_E_MEMORY;
     status = declare_units(gpt);
-    if (!status)
-        status = zero_engine_reserve(gpt->engine, ZERO_DEVICE, gpt->activations.device.bytes, "activations");
-    if (!status && gpt->activations.cpu.bytes)
-        status =
-            zero_engine_reserve(gpt->engine, ZERO_CPU, gpt->activations.cpu.bytes, "activation checkpoints");
-    return status;
+    return status ? status : reserve(gpt, bytes);
 }
 
 zero_status gpt_create(zero_engine *engine, const struct gpt_config *config, uint32_t batch,
@@ -69,9 +68,7 @@ zero_status gpt_create(zero_engine *engine, const struct gpt_config *config, uin
     gpt->config = gpt_complete(config);
     gpt->architecture = architecture_of(config);
     gpt->batch = batch;
-    gpt->threads = zero_engine_threads(engine);
-    gpt->bf16 = zero_engine_dtype(engine) == ZERO_BF16;
-    gpt->kernels = kernels_best();
+    gpt->backend = backend_of(engine);
     zero_status status = build(gpt);
     if (status) {
         gpt_destroy(gpt);
@@ -83,7 +80,7 @@ zero_status gpt_create(zero_engine *engine, const struct gpt_config *config, uin
 
 void gpt_destroy(struct gpt *gpt) {
     if (!gpt) return;
-    activations_destroy(&gpt->activations);
+    gpt->backend->close(gpt);
     free(gpt->blocks);
     free(gpt);
 }
@@ -101,16 +98,23 @@ static int in_vocabulary(const struct gpt *gpt, const int32_t *tokens) {
     return 1;
 }
 
-/* Checks the batch before any collective call, then begins the micro-step. */
-static zero_status begin(struct gpt *gpt, zero_mode mode, struct pass pass) {
+/* Checks the batch before any collective call; then one micro-step, whose last part is `rest`. */
+static zero_status run(struct gpt *gpt, zero_mode mode, struct pass pass, zero_status (*rest)(struct gpt *),
+                       double *out_loss) {
     pass.rows = pass.batch * pass.length;
-    pass.tiles = (pass.rows + gpt->activations.tile_rows - 1) / gpt->activations.tile_rows;
     pass.loss_scale = mode == ZERO_TRAIN ? zero_engine_loss_scale(gpt->engine) : 1;
     gpt->pass = pass;
     if (!in_vocabulary(gpt, pass.tokens) || (pass.targets && !in_vocabulary(gpt, pass.targets)))
         return ZERO_E_ARGUMENT;
-    atomic_store(&gpt->failed, 0);
-    return zero_micro_begin(gpt->engine, mode);
+    zero_status status = gpt->backend->pass_begin(gpt);
+    if (!status) status = zero_micro_begin(gpt->engine, mode);
+    if (!status) status = pass_forward(gpt);
+    if (!status) status = rest(gpt);
+    double loss = 0;
+    zero_status ended = gpt->backend->pass_end(gpt, &loss);
+    if (!status) status = ended;
+    if (!status && out_loss) *out_loss = loss;
+    return status;
 }
 
 static struct pass sequences_of(const struct gpt *gpt, uint32_t sequences, const int32_t *tokens,
@@ -118,53 +122,8 @@ static struct pass sequences_of(const struct gpt *gpt, uint32_t sequences, const
     return (struct pass){sequences, gpt->config.context, .tokens = tokens, .targets = targets};
 }
 
-static zero_status forward(struct gpt *gpt) {
-    zero_status status = embedding_forward(gpt);
-    for (uint32_t i = 0; i < gpt->config.layers && !status; i++) status = block_forward(gpt, i);
-    return status;
-}
-
-/* How many blocks the backward goes through: below the lowest that trains nobody needs a gradient. */
-static uint32_t trained_blocks(const struct gpt *gpt) {
-    uint32_t first = 0;
-    if (zero_unit_trains(gpt->embedding.handle)) return gpt->config.layers;
-    while (first < gpt->config.layers && !zero_unit_trains(gpt->blocks[first].handle)) first++;
-    return gpt->config.layers - first;
-}
-
-/* Before the backward of block `last`: the blocks of the segment that it ends. */
-static zero_status recompute(struct gpt *gpt, uint32_t last) {
-    uint32_t segment = gpt->config.recompute;
-    bool ends = segment && (last + 1) % segment == 0 && last + 1 < gpt->config.layers;
-    zero_status status = ZERO_OK;
-    for (uint32_t i = last + 1 - segment; ends && i <= last && !status; i++)
-        status = block_recompute(gpt, i, i < last);
-    return status;
-}
-
-static zero_status backward(struct gpt *gpt, double *out_loss) {
-    float *gradient = NULL;
-    uint32_t blocks = trained_blocks(gpt);
-    zero_status status = head_backward(gpt, out_loss, &gradient);
-    for (uint32_t i = gpt->config.layers; i-- > gpt->config.layers - blocks && !status;) {
-        status = recompute(gpt, i);
-        if (!status) status = block_backward(gpt, i, gradient, &gradient);
-    }
-    if (status || !zero_unit_trains(gpt->embedding.handle)) return status;
-    return embedding_backward(gpt, gradient);
-}
-
-static zero_status end(struct gpt *gpt, zero_status status, uint32_t limit) {
-    parallel_limit(limit);
-    return status == ZERO_OK && atomic_load(&gpt->failed) ? ZERO_E_MEMORY : status;
-}
-
 zero_status gpt_train(struct gpt *gpt, const int32_t *tokens, const int32_t *targets, double *out_loss) {
-    uint32_t limit = parallel_limit(gpt->threads);
-    zero_status status = begin(gpt, ZERO_TRAIN, sequences_of(gpt, gpt->batch, tokens, targets));
-    if (!status) status = forward(gpt);
-    if (!status) status = backward(gpt, out_loss);
-    return end(gpt, status, limit);
+    return run(gpt, ZERO_TRAIN, sequences_of(gpt, gpt->batch, tokens, targets), pass_backward, out_loss);
 }
 
 zero_status gpt_evaluate(struct gpt *gpt, const int32_t *tokens, const int32_t *targets, double *out_loss) {
@@ -174,18 +133,11 @@ zero_status gpt_evaluate(struct gpt *gpt, const int32_t *tokens, const int32_t *
 zero_status gpt_evaluate_some(struct gpt *gpt, const int32_t *tokens, const int32_t *targets,
                               uint32_t sequences, double *out_loss) {
     if (sequences < 1 || sequences > gpt->batch) return ZERO_E_ARGUMENT;
-    uint32_t limit = parallel_limit(gpt->threads);
-    zero_status status = begin(gpt, ZERO_EVAL, sequences_of(gpt, sequences, tokens, targets));
-    if (!status) status = forward(gpt);
-    if (!status) status = head_evaluate(gpt, out_loss);
-    return end(gpt, status, limit);
+    return run(gpt, ZERO_EVAL, sequences_of(gpt, sequences, tokens, targets), pass_evaluate, out_loss);
 }
 
 zero_status gpt_logits(struct gpt *gpt, const int32_t *tokens, uint32_t length, float *out_logits) {
     if (length < 1 || length > gpt->config.context) return ZERO_E_ARGUMENT;
-    uint32_t limit = parallel_limit(gpt->threads);
-    zero_status status = begin(gpt, ZERO_EVAL, (struct pass){1, length, .tokens = tokens});
-    if (!status) status = forward(gpt);
-    if (!status) status = head_logits(gpt, out_logits);
-    return end(gpt, status, limit);
+    struct pass pass = {1, length, .tokens = tokens, .logits = out_logits};
+    return run(gpt, ZERO_EVAL, pass, pass_logits, NULL);
 }

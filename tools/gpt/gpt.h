@@ -57,6 +57,12 @@ zero_status gpt_create(zero_engine *engine, const struct gpt_config *config, uin
                        struct gpt **out);
 void gpt_destroy(struct gpt *gpt);
 
+/* For those who only plan: the same units and parameters, which share a slot; and the bytes that gpt_create would
+ * reserve, *out_cpu of them on the cpu tier. The configuration has no problem. */
+zero_status gpt_declare(zero_engine *engine, const struct gpt_config *config, zero_slot *slot);
+uint64_t gpt_activation_bytes(const struct gpt_config *config, uint32_t batch, uint32_t threads,
+                              zero_dtype dtype, uint64_t *out_cpu);
+
 const char *gpt_title(const struct gpt_config *config); /* of the architecture */
 
 /* No parameter depends on config->context: it only bounds a sequence, and sizes activations. */
@@ -71,6 +77,9 @@ struct gpt_param {
 bool gpt_param_at(const struct gpt_config *config, uint32_t index, struct gpt_param *out);
 
 uint64_t gpt_parameters(const struct gpt_config *config); /* distinct elements */
+
+/* Of a token in the products with the weights of unit 0 (the embedding), 1 ... layers, or layers + 1 (the head). */
+double gpt_unit_flops(const struct gpt_config *config, uint32_t unit);
 
 /* Of the matrix products, forward and backward: 6 per weight of the linear layers and the head (tied or not;
  * not the embeddings, which are read, not multiplied), and 12 * width per layer and key that a token sees,

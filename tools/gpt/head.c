@@ -1,6 +1,5 @@
 /* The final norm, the logits and the loss. Logits exist for a group of tiles at a time, in one buffer that their
  * gradient then takes over; a weight's gradient is added up over groups. */
-#include "engine/zero.h"
 #include "tools/gpt/matmul.h"
 #include "tools/gpt/model.h"
 #include "tools/gpt/phase.h"
@@ -59,12 +58,6 @@ static void loss_tile(void *context, uint32_t index, uint32_t thread) {
                       a->norm2 + (uint64_t)tile_first(gpt, thread) * gpt->config.width, g->gradient);
 }
 
-static double mean_loss(const struct gpt *gpt) {
-    double total = 0;
-    for (uint32_t row = 0; row < gpt->pass.rows; row++) total += gpt->activations.row_loss[row];
-    return total / gpt->pass.rows;
-}
-
 static void weight_of_group(struct group *g, uint32_t tiles) {
     struct gpt *gpt = g->gpt;
     const struct view *view = &gpt->head.view[HEAD_WEIGHT];
@@ -93,29 +86,13 @@ static void run_groups(struct gpt *gpt, float *gradient) {
     }
 }
 
-zero_status head_evaluate(struct gpt *gpt, double *out_loss) {
-    zero_status status = unit_forward_begin(gpt, &gpt->head);
-    if (status) return status;
-    run_groups(gpt, NULL);
-    *out_loss = mean_loss(gpt);
-    return zero_forward_end(gpt->head.handle);
-}
+void head_evaluate(struct gpt *gpt) { run_groups(gpt, NULL); }
 
-zero_status head_backward(struct gpt *gpt, double *out_loss, float **out_gradient) {
-    zero_status status = zero_forward_begin(gpt->head.handle);
-    if (!status) status = zero_forward_end(gpt->head.handle);
-    if (!status) status = unit_backward_begin(gpt, &gpt->head);
-    if (status) return status;
-    *out_gradient = gpt->activations.gradient[0];
-    run_groups(gpt, *out_gradient);
+void head_backward(struct gpt *gpt) {
+    run_groups(gpt, gpt->activations.gradient[0]);
     partial_finish(gpt, &gpt->head);
-    *out_loss = mean_loss(gpt);
-    return unit_backward_end(gpt, &gpt->head);
 }
 
-zero_status head_logits(struct gpt *gpt, float *out_logits) {
-    zero_status status = unit_forward_begin(gpt, &gpt->head);
-    if (status) return status;
-    project(gpt, 0, gpt->pass.rows - 1, 1, gpt->activations.norm1, out_logits);
-    return zero_forward_end(gpt->head.handle);
+void head_logits(struct gpt *gpt) {
+    project(gpt, 0, gpt->pass.rows - 1, 1, gpt->activations.norm1, gpt->pass.logits);
 }

@@ -1,5 +1,4 @@
-/* The inside of the GPT: its units, and what their forward and backward passes share. A unit's functions call
- * zero_*_begin and _end around themselves; between those the slots' pointers are valid. */
+/* The inside of the GPT: its units, and what the host's forward and backward passes share. */
 #ifndef ZERO_TOOLS_GPT_MODEL_H
 #define ZERO_TOOLS_GPT_MODEL_H
 
@@ -9,6 +8,7 @@
 
 #include "tools/gpt/activations.h"
 #include "tools/gpt/architecture.h"
+#include "tools/gpt/backend.h"
 #include "tools/gpt/gpt.h"
 #include "tools/gpt/kernels.h"
 #include "tools/gpt/matmul.h"
@@ -37,6 +37,7 @@ struct unit {
 struct pass {
     uint32_t batch, length, rows, tiles;
     const int32_t *tokens, *targets; /* targets: NULL when only logits are wanted */
+    float *logits;                   /* [vocab]: those of the last row */
     float loss_scale;                /* of the gradient of the mean loss */
 };
 
@@ -44,22 +45,37 @@ struct gpt {
     zero_engine *engine;
     struct gpt_config config;
     const struct architecture *architecture;
-    uint32_t batch, threads;
-    bool bf16; /* compute: products of bf16 in fp32; all else is fp32 */
-    const struct kernels *kernels;
+    const struct backend *backend;
+    uint32_t batch;
     struct unit embedding, head, *blocks;
-    struct activations activations;
     struct pass pass;
+
+    /* the host's */
+    uint32_t threads, thread_limit; /* thread_limit: that held before the pass */
+    bool bf16; /* compute: products of bf16 in fp32; all else is fp32, of fp16 the products too */
+    const struct kernels *kernels;
+    /* What the engine has in 16 bits; NULL: it has fp32. */
+    void (*widen)(float *y, const uint16_t *x, size_t count);
+    void (*narrow)(uint16_t *y, const float *x, size_t count);
+    struct activations activations;
     atomic_int failed; /* a matrix product had no memory */
 };
 
 /* Adds the units and their parameters to the engine. */
 zero_status declare_units(struct gpt *gpt);
 
-/* view.c: the engine's begin and end, and the views in between. */
-zero_status unit_forward_begin(struct gpt *gpt, struct unit *unit);
-zero_status unit_backward_begin(struct gpt *gpt, struct unit *unit);
-zero_status unit_backward_end(struct gpt *gpt, struct unit *unit);
+/* passes.c: the units in their order, and the engine's begin and end around each. */
+zero_status
+pass_forward(struct gpt *gpt); /* up to the head, which is evaluated, asked for logits, or goes back */
+zero_status pass_backward(struct gpt *gpt);
+zero_status pass_evaluate(struct gpt *gpt);
+zero_status pass_logits(struct gpt *gpt);
+
+/* ---- what follows is the host's: backend.h says what its functions do ---- */
+
+/* view.c */
+void view_begin(struct gpt *gpt, struct unit *unit, bool backward);
+void view_end(struct gpt *gpt, struct unit *unit, bool backward);
 
 /* product.c: c[rows][n] = beta c + a[rows][k] weight, in the type of compute; rows of a are lda apart. */
 struct matrix weight_of(const struct gpt *gpt, const struct view *view, enum transpose form);
@@ -79,22 +95,19 @@ void norm_again(const struct gpt *gpt, struct norm norm, uint32_t first, uint32_
 void norm_backward(const struct gpt *gpt, struct norm norm, uint32_t first, uint32_t rows, float *sums,
                    const float *skip, const float *dy, const float *x, float *dx);
 
-/* embedding.c: residual[0] from tokens; the gradients from the residual stream's gradient. */
-zero_status embedding_forward(struct gpt *gpt);
-zero_status embedding_backward(struct gpt *gpt, const float *gradient);
+/* embedding.c: the stream is residual[0] ... residual[layers], its gradient gradient[0] */
+void embedding_forward(struct gpt *gpt);
+void embedding_backward(struct gpt *gpt);
 
-/* block.c: residual[index] -> residual[index + 1]; `gradient` of the latter -> *out_gradient of the former, in the
- * other of activations.gradient. Backward consumes saved[index]. */
-zero_status block_forward(struct gpt *gpt, uint32_t index);
-zero_status block_recompute(struct gpt *gpt, uint32_t index,
-                            bool output); /* false: leaves saved[index] alone */
-zero_status block_backward(struct gpt *gpt, uint32_t index, float *gradient, float **out_gradient);
+/* block_forward.c: residual[index] -> residual[index + 1]; block_backward.c: consumes saved[index] */
+void block_forward(struct gpt *gpt, uint32_t index, bool output);
+void block_backward(struct gpt *gpt, uint32_t index);
 
 /* head.c: the loss is computed tile group by tile group, so logits of all rows never exist. In training that
- * happens in the backward, where the gradients can be written at once; the forward then is empty. */
-zero_status head_evaluate(struct gpt *gpt, double *out_loss);
-zero_status head_backward(struct gpt *gpt, double *out_loss, float **out_gradient);
-zero_status head_logits(struct gpt *gpt, float *out_logits); /* of the last row */
+ * happens in the backward, where the gradients can be written at once. */
+void head_evaluate(struct gpt *gpt);
+void head_backward(struct gpt *gpt);
+void head_logits(struct gpt *gpt);
 
 /* Where tile `index` lies: its first row, and how many rows of the pass it has. */
 static inline uint32_t tile_first(const struct gpt *gpt, uint32_t index) {

@@ -14,6 +14,13 @@ char *choice_text(const char *path) {
     return NULL;
 }
 
+/* As config_resolve has it, but for the model that was chosen. */
+uint32_t choice_recompute(const struct config *c, uint64_t layers) {
+    const struct config_recompute *r = &c->recompute;
+    if (r->checkpoints) return (uint32_t)((layers + r->checkpoints - 1) / r->checkpoints);
+    return r->blocks ? (uint32_t)r->blocks : r->on_cpu || r->every;
+}
+
 zero_status choice_model(const char *model, uint64_t sequence, struct config *config, struct shapes *out,
                          struct zero_error *error) {
     const struct shapes *named = model ? shapes_find(model) : NULL;

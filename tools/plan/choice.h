@@ -13,4 +13,7 @@ char *choice_text(const char *path);
 zero_status choice_model(const char *model, uint64_t sequence, struct config *config, struct shapes *out,
                          struct zero_error *error);
 
+/* Blocks of so many layers that are computed again together, by activation_checkpointing and the model block. 0: none. */
+uint32_t choice_recompute(const struct config *config, uint64_t layers);
+
 #endif

@@ -19,7 +19,7 @@ char *edit_batch(const char *text, uint64_t micro_batch, uint64_t accumulation_s
 struct cell {
     uint32_t stage;
     zero_tier optimizer, params; /* where the state and, at stage 3, the parameters live */
-    bool recompute;
+    uint32_t recompute;          /* blocks that are computed again together; 0: none */
 };
 
 /* The stage and the tiers are a cell's, the width is the model's; what has no use there goes. */

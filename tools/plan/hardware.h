@@ -1,4 +1,4 @@
-/* What a step runs on: devices, hosts, links and drives, by name. Descriptions are data: configs/hardware.json is
+/* Devices, hosts, links and drives, by name. Descriptions are data: configs/hardware.json is
  * built in, a user's file of the same form adds entries, or replaces single values of those that are there. Vendors'
  * figures are peaks; `achieved` fractions say which part of them training reaches. Rates are bytes or FLOP per second.
  * Owns nothing; a struct hardware belongs to one owner. Pure but for hardware_read. */
@@ -66,32 +66,5 @@ zero_status hardware_open(struct hardware *out, struct zero_error *error);
 zero_status hardware_read(struct hardware *hardware, const char *path, struct zero_error *error);
 zero_status hardware_read_text(struct hardware *hardware, const char *text, size_t length, const char *name,
                                struct zero_error *error);
-
-/* What a step runs on, complete: fractions are in the rates, defaults are filled in. */
-struct machine {
-    struct hardware_device device;
-    struct hardware_host host;
-    struct hardware_link inside, between; /* of a node; between nodes */
-    struct hardware_drive drive;          /* of a node, shared by its ranks; name "": there is none */
-    uint32_t node_ranks;                  /* at most so many ranks share a node */
-};
-
-/* Names, or NULL for what the device usually has. A link or a drive may also be a speed: "400Gb" (bits) or "50GB/s"
- * of one rank, "3200Gb/node" of all ranks of a node; for a drive "7GB/s", or "7GB/s,5GB/s" to read and write. */
-struct hardware_choice {
-    const char *device, *inside, *between, *drive;
-};
-zero_status hardware_choose(const struct hardware *hardware, const struct hardware_choice *choice,
-                            struct machine *out, struct zero_error *error);
-
-/* "400Gb", "50 GB/s", "7GiB/s", "3.5e9": bytes per second; *out_rest: what stands behind it. */
-bool hardware_parse_speed(const char *text, double *out_per_s, const char **out_rest);
-
-/* One call of a group whose ranks fill `nodes` nodes evenly, `ranks` in all; `bytes`: what each rank sends, as
- * zero_counters counts it: (ranks - 1) shares. A ring sends so much over each of its links, and crosses from node to
- * node on all of a node's adapters at once; latencies add up as in recursive doubling (Thakur, Rabenseifner and Gropp
- * 2005, "Optimization of collective communication operations in MPICH", section 4). */
-double machine_collective_s(const struct machine *machine, uint32_t ranks, uint32_t nodes, bool reduces,
-                            double bytes);
 
 #endif

@@ -9,7 +9,7 @@
 #define ZERO_FORMULA "ZeRO, section 5"
 #define INFINITY_TABLE "ZeRO-Infinity, figure 2a"
 
-#define NONE ZERO_DEVICE, ZERO_DEVICE, false
+#define NONE ZERO_DEVICE, ZERO_DEVICE, 0
 #define SAME "the same 2 + 2 + 12 bytes"
 #define SMALL "the same; vectors stay whole (stage3_param_persistence_threshold)"
 #define WHOLE "the same, and beside the whole gradient the reduced shard"
@@ -26,7 +26,7 @@ static const struct literature_row rows[] = {
     {"70B", 8, {3, NONE}, 1, LITERATURE_RANK, 140e9, 70e9, ZERO_FORMULA, SMALL},
     {"70B",
      8,
-     {3, ZERO_CPU, ZERO_DEVICE, false},
+     {3, ZERO_CPU, ZERO_DEVICE, 0},
      1,
      LITERATURE_DEVICE,
      35e9,
@@ -39,7 +39,7 @@ static const struct literature_row rows[] = {
     {"1T", 1024, {3, NONE}, 1, LITERATURE_RANK, 15.6e9, 1e12, ZERO_TABLE, SMALL},
     {"1T",
      512,
-     {3, ZERO_NVME, ZERO_NVME, false},
+     {3, ZERO_NVME, ZERO_NVME, 0},
      1,
      LITERATURE_ALL,
      18.31 * 1099511627776.,
@@ -66,7 +66,8 @@ static uint64_t counted(const struct literature_row *row, const zero_plan *plan,
 static zero_status plan(const struct literature_row *row, const struct shapes *shapes, zero_engine *engine,
                         double *out_bytes, double *out_parameters) {
     zero_plan planned = {.struct_size = sizeof planned};
-    zero_status status = shapes_declare(shapes, engine);
+    zero_slot unused; /* nothing is gathered */
+    zero_status status = shapes_declare(shapes, row->cell.recompute, engine, &unused);
     if (!status) status = zero_engine_plan(engine, &planned);
     if (status) return status;
     *out_bytes = (double)counted(row, &planned, engine_blueprint(engine).plan);

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/plan/work.h"
+
 /* ---- memory ---- */
 
 /* A tier's bytes for one rank. A device that is a GPU keeps a part for its context, libraries and fragments. */
@@ -40,42 +42,17 @@ static void take_bytes(const struct scenario *s, const struct blueprint *b, cons
     p->state_bytes = plan->state_bytes + plan->master_bytes;
     p->gathered_bytes = plan->gathered_bytes;
     p->staging_bytes = plan->staging_bytes;
+    struct shapes_recompute recompute = {p->cell.recompute, s->recompute_on_cpu};
+    uint64_t host;
     p->activation_bytes = shapes_activation_bytes(&s->shapes, s->machine.device.is_host, b->precision.compute,
-                                                  b->config->micro_batch, s->threads, p->cell.recompute);
+                                                  b->config->micro_batch, s->threads, recompute, &host);
     for (int t = 0; t < ZERO_TIERS; t++) p->tier_bytes[t] = plan->bytes[t];
-    p->tier_bytes[ZERO_DEVICE] += p->activation_bytes;
+    p->tier_bytes[ZERO_DEVICE] += p->activation_bytes - host;
+    p->tier_bytes[ZERO_CPU] += host;
     check_room(s, b->config, p);
 }
 
 /* ---- time ---- */
-
-/* How often a pass goes over a unit's weights, whatever the batch: a forward reads them; a backward reads them and
- * writes their gradient; on a host it writes transposed ones first, and memory is read before it is written. */
-enum { FORWARD_PASSES = 1, BACKWARD_PASSES = 2, HOST_BACKWARD_PASSES = 6 };
-
-static double weights_s(const struct scenario *s, const struct blueprint *b, uint32_t unit) {
-    const struct use *use = &b->policy->forward[unit];
-    double elements = 0;
-    for (uint8_t i = 0; i < use->count && unit > 0; i++)
-        elements += (double)b->model->region[use->region[i]].elements;
-    return elements * dtype_bytes(b->precision.compute) /
-           s->machine.device.memory_per_s; /* the embedding reads rows */
-}
-
-/* A recomputed block is one more forward, within its backward. */
-static void compute_times(const struct scenario *s, const struct blueprint *b, const struct price *p,
-                          double tokens, double *out) {
-    uint32_t units = shapes_units(&s->shapes);
-    double rate = s->machine.device.flops[b->precision.compute];
-    double rows_s = tokens * (double)s->shapes.width * sizeof(float) / s->machine.device.memory_per_s;
-    double passes = s->machine.device.is_host ? HOST_BACKWARD_PASSES : BACKWARD_PASSES;
-    for (uint32_t u = 0; u < units; u++) {
-        bool again = p->cell.recompute && u > 0 && u + 1 < units;
-        double forward = shapes_forward_flops(&s->shapes, u) * tokens / rate, weights = weights_s(s, b, u);
-        out[u] = forward + rows_s + FORWARD_PASSES * weights;
-        out[2 * units - 1 - u] = (2 + again) * forward + rows_s + (passes + again) * weights;
-    }
-}
 
 static double step_flops(const struct scenario *s, double tokens) {
     double forward = 0;
@@ -100,14 +77,13 @@ static void conclude(const struct scenario *s, const struct blueprint *b, struct
 
 static zero_status price_step(const struct scenario *s, const struct blueprint *b, struct price *p,
                               struct zero_error *error) {
-    double tokens = (double)b->config->micro_batch * (double)s->shapes.context; /* of a micro-step */
-    double *compute_s = calloc(2 * shapes_units(&s->shapes), sizeof *compute_s);
-    if (!compute_s) return error_set(error, ZERO_E_MEMORY, "no memory for the times of a step");
-    compute_times(s, b, p, tokens, compute_s);
-    struct timeline_options o = {
-        .machine = &s->machine, .blueprint = *b, .nodes = s->nodes, .compute_s = compute_s};
-    zero_status status = timeline_step(&o, &p->step, error);
-    free(compute_s);
+    struct pass pass;
+    struct work_options work = {&s->shapes, &s->machine, b, b->config->micro_batch, p->cell.recompute};
+    zero_status status = work_pass(&work, &pass, error);
+    if (status) return status;
+    struct timeline_options o = {.machine = &s->machine, .blueprint = *b, .nodes = s->nodes, .pass = &pass};
+    status = timeline_step(&o, &p->step, error);
+    pass_free(&pass);
     if (!status) conclude(s, b, p);
     return status;
 }
@@ -128,7 +104,8 @@ static zero_status check_type(const struct scenario *s, const struct blueprint *
 static zero_status price_engine(const struct scenario *s, zero_engine *engine, struct price *p,
                                 struct zero_error *error) {
     zero_plan plan = {.struct_size = sizeof plan};
-    zero_status status = shapes_declare(&s->shapes, engine);
+    zero_slot unused; /* nothing is gathered */
+    zero_status status = shapes_declare(&s->shapes, p->cell.recompute, engine, &unused);
     if (!status) status = zero_engine_plan(engine, &plan);
     if (status) return refused(error);
     struct blueprint b = engine_blueprint(engine);

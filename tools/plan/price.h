@@ -5,7 +5,7 @@
 
 #include "engine/zero.h"
 #include "tools/plan/edit.h"
-#include "tools/plan/hardware.h"
+#include "tools/plan/machine.h"
 #include "tools/plan/shapes.h"
 #include "tools/plan/timeline.h"
 
@@ -16,6 +16,8 @@ struct scenario {
     const char *config;    /* JSON text of a configuration that was read; cells replace its stage and tiers */
     uint32_t ranks, nodes; /* ranks = nodes * ranks on a node */
     uint32_t threads;      /* of a rank that computes on the host */
+    uint32_t recompute;    /* blocks together, in rows with recomputation */
+    bool recompute_on_cpu; /* struct shapes_recompute */
     bool processes;        /* ranks are processes: on a host their reductions take staging */
 };
 

@@ -1,9 +1,8 @@
 #include "tools/plan/shapes.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <strings.h>
+
+#include "tools/gpt/gpt.h"
 
 #define GPT2 "Radford et al. 2019, table 2"
 #define MEGATRON "Narayanan et al. 2021, Efficient large-scale language model training, table 1"
@@ -57,174 +56,82 @@ struct shapes shapes_of(const struct config_model *m) {
                            .tied = m->tied};
 }
 
+/* tools/gpt's: what it trains is what is planned, on every device. */
+static struct gpt_config gpt_of(const struct shapes *s, uint32_t blocks, bool on_cpu) {
+    return (struct gpt_config){.architecture = s->family == FAMILY_LLAMA ? GPT_LLAMA : GPT_GPT2,
+                               .layers = (uint32_t)s->layers,
+                               .width = (uint32_t)s->width,
+                               .heads = (uint32_t)s->heads,
+                               .kv_heads = (uint32_t)s->kv_heads,
+                               .head_width = (uint32_t)s->head_width,
+                               .context = (uint32_t)s->context,
+                               .vocab = (uint32_t)s->vocab,
+                               .inner = (uint32_t)s->inner,
+                               .tied = s->tied,
+                               .recompute = blocks,
+                               .recompute_on_cpu = on_cpu};
+}
+
 /* ---- parameters ---- */
 
-enum extent { NONE, WIDTH, QUERY, QKV, KV, INNER, VOCAB, CONTEXT };
-
-static uint64_t extent_of(const struct shapes *s, enum extent extent) {
-    switch (extent) {
-    case WIDTH:
-        return s->width;
-    case QUERY:
-        return s->heads * s->head_width;
-    case QKV:
-        return (s->heads + 2 * s->kv_heads) * s->head_width;
-    case KV:
-        return s->kv_heads * s->head_width;
-    case INNER:
-        return s->inner;
-    case VOCAB:
-        return s->vocab;
-    case CONTEXT:
-        return s->context;
-    case NONE:
-        break;
-    }
-    return 1;
+struct pass_segments shapes_segments(const struct shapes *shapes, uint32_t blocks) {
+    return (struct pass_segments){1, (uint32_t)shapes->layers + 1, blocks};
 }
 
-struct declaration {
-    const char *name;
-    enum extent rows, columns; /* columns NONE: a vector */
-};
-
-enum { UNIT_EMBEDDING, UNIT_BLOCK, UNIT_HEAD, UNIT_KINDS, PARAMS_MAX = 13 };
-
-/* The order is that of tools/gpt, so that the layout is, too. A tied head's matrix is last. */
-static const struct declaration declarations[FAMILIES][UNIT_KINDS][PARAMS_MAX] = {
-    [FAMILY_GPT2] = {[UNIT_EMBEDDING] = {{"wte.weight", VOCAB, WIDTH}, {"wpe.weight", CONTEXT, WIDTH}},
-                     [UNIT_BLOCK] = {{"ln_1.weight", WIDTH, NONE},
-                                     {"ln_1.bias", WIDTH, NONE},
-                                     {"attn.c_attn.weight", WIDTH, QKV},
-                                     {"attn.c_attn.bias", QKV, NONE},
-                                     {"attn.c_proj.weight", WIDTH, WIDTH},
-                                     {"attn.c_proj.bias", WIDTH, NONE},
-                                     {"ln_2.weight", WIDTH, NONE},
-                                     {"ln_2.bias", WIDTH, NONE},
-                                     {"mlp.c_fc.weight", WIDTH, INNER},
-                                     {"mlp.c_fc.bias", INNER, NONE},
-                                     {"mlp.c_proj.weight", INNER, WIDTH},
-                                     {"mlp.c_proj.bias", WIDTH, NONE}},
-                     [UNIT_HEAD] = {{"ln_f.weight", WIDTH, NONE},
-                                    {"ln_f.bias", WIDTH, NONE},
-                                    {"lm_head.weight", VOCAB, WIDTH}}},
-    [FAMILY_LLAMA] = {[UNIT_EMBEDDING] = {{"model.embed_tokens.weight", VOCAB, WIDTH}},
-                      [UNIT_BLOCK] = {{"input_layernorm.weight", WIDTH, NONE},
-                                      {"self_attn.q_proj.weight", QUERY, WIDTH},
-                                      {"self_attn.k_proj.weight", KV, WIDTH},
-                                      {"self_attn.v_proj.weight", KV, WIDTH},
-                                      {"self_attn.o_proj.weight", WIDTH, QUERY},
-                                      {"post_attention_layernorm.weight", WIDTH, NONE},
-                                      {"mlp.gate_proj.weight", INNER, WIDTH},
-                                      {"mlp.up_proj.weight", INNER, WIDTH},
-                                      {"mlp.down_proj.weight", WIDTH, INNER}},
-                      [UNIT_HEAD] = {{"model.norm.weight", WIDTH, NONE}, {"lm_head.weight", VOCAB, WIDTH}}},
-};
-
-static uint64_t count_of(const struct shapes *s, const struct declaration *d) {
-    return extent_of(s, d->rows) * extent_of(s, d->columns);
-}
-
-static bool is_head_matrix(const struct declaration *d) {
-    return d->rows == VOCAB && strncmp(d->name, "lm_", 3) == 0;
-}
-
-static zero_status declare_unit(const struct shapes *s, zero_engine *engine, int kind, const char *name,
-                                const char *prefix) {
-    static zero_slot unused; /* nothing is ever gathered */
-    zero_unit *unit;
-    zero_status status = zero_engine_add_unit(engine, name, &unit);
-    for (const struct declaration *d = declarations[s->family][kind]; !status && d->name; d++) {
-        char full[96];
-        snprintf(full, sizeof full, "%s%s", prefix, d->name);
-        zero_param param = {.struct_size = sizeof param,
-                            .name = full,
-                            .dims = d->columns == NONE ? 1 : 2,
-                            .shape = {extent_of(s, d->rows), extent_of(s, d->columns)},
-                            .slot = &unused};
-        if (s->tied && is_head_matrix(d)) param.tied_to = declarations[s->family][UNIT_EMBEDDING][0].name;
-        status = zero_unit_add_param(unit, &param);
-    }
-    return status;
-}
-
-zero_status shapes_declare(const struct shapes *shapes, zero_engine *engine) {
-    struct shapes s = complete(*shapes);
-    zero_status status = declare_unit(&s, engine, UNIT_EMBEDDING, "embedding", "");
-    for (uint64_t i = 0; i < s.layers && !status; i++) {
-        char name[32], prefix[32];
-        snprintf(name, sizeof name, "h.%u", (unsigned)i);
-        snprintf(prefix, sizeof prefix, s.family == FAMILY_LLAMA ? "model.layers.%u." : "h.%u.", (unsigned)i);
-        status = declare_unit(&s, engine, UNIT_BLOCK, name, prefix);
-    }
-    return status ? status : declare_unit(&s, engine, UNIT_HEAD, "head", "");
+zero_status shapes_declare(const struct shapes *shapes, uint32_t blocks, zero_engine *engine,
+                           zero_slot *slot) {
+    struct gpt_config config = gpt_of(shapes, blocks, false);
+    return gpt_declare(engine, &config, slot);
 }
 
 uint32_t shapes_units(const struct shapes *shapes) { return (uint32_t)shapes->layers + 2; }
 
-static uint64_t unit_parameters(const struct shapes *s, int kind) {
-    uint64_t count = 0;
-    for (const struct declaration *d = declarations[s->family][kind]; d->name; d++)
-        if (!s->tied || !is_head_matrix(d)) count += count_of(s, d);
-    return count;
-}
-
 uint64_t shapes_parameters(const struct shapes *shapes) {
-    struct shapes s = complete(*shapes);
-    return unit_parameters(&s, UNIT_EMBEDDING) + s.layers * unit_parameters(&s, UNIT_BLOCK) +
-           unit_parameters(&s, UNIT_HEAD);
+    struct gpt_config config = gpt_of(shapes, 0, false);
+    return gpt_parameters(&config);
 }
 
 /* ---- arithmetic ---- */
 
-static int kind_of(const struct shapes *s, uint32_t unit) {
-    return unit == 0 ? UNIT_EMBEDDING : unit <= s->layers ? UNIT_BLOCK : UNIT_HEAD;
+double shapes_weight_flops(const struct shapes *shapes, uint32_t unit) {
+    struct gpt_config config = gpt_of(shapes, 0, false);
+    return gpt_unit_flops(&config, unit);
 }
 
 double shapes_forward_flops(const struct shapes *shapes, uint32_t unit) {
     struct shapes s = complete(*shapes);
-    int kind = kind_of(&s, unit);
-    double weights = 0, seen = ((double)s.context + 1) / 2;
-    if (kind == UNIT_EMBEDDING) return 0; /* it is read */
-    for (const struct declaration *d = declarations[s.family][kind]; d->name; d++)
-        if (d->columns != NONE) weights += (double)count_of(&s, d);
-    return 2 * weights + (kind == UNIT_BLOCK ? 4 * (double)(s.heads * s.head_width) * seen : 0);
+    double seen = ((double)s.context + 1) / 2;
+    bool attends = unit > 0 && unit <= s.layers;
+    return shapes_weight_flops(shapes, unit) + (attends ? 4 * (double)(s.heads * s.head_width) * seen : 0);
+}
+
+double shapes_output_flops(const struct shapes *shapes) {
+    struct shapes s = complete(*shapes);
+    return 2 * (double)s.inner * (double)s.width;
 }
 
 /* ---- activations ---- */
 
-static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
-static uint64_t most(uint64_t a, uint64_t b) { return a > b ? a : b; }
-
-/* Floats of a token, as tools/gpt/activations.c has them; what is small beside these is left out. */
-static uint64_t host_bytes(const struct shapes *s, enum dtype dtype, uint64_t batch, uint32_t threads,
-                           bool recompute) {
-    uint64_t rows = batch * s->context, w = s->width, kv = extent_of(s, KV);
-    uint64_t saved = 3 * w + 2 * kv + s->inner * (s->family == FAMILY_LLAMA ? 2 : 1) + s->heads +
-                     4; /* middle, q k v, mixed, inner */
-    uint64_t scratch = 5 * w + s->inner;
-    uint64_t turned = w * (2 * w + 2 * kv) + (s->family == FAMILY_LLAMA ? 3 : 2) * w * s->inner;
-    uint64_t head = least(rows, 128 * most(8, threads)) * s->vocab;
-    uint64_t floats =
-        rows * (w * (s->layers + 1) + saved * (recompute ? 1 : s->layers) + scratch + 4) + turned + head;
-    if (dtype == DTYPE_F32) return 4 * floats;
-    uint64_t embedding = w * (s->vocab + s->context), widest = most(most(s->inner, 3 * w), s->vocab);
-    uint64_t operands = threads * most(128 * widest, rows * 192);
-    return 4 * (floats + most(turned, embedding)) + 2 * (operands + rows * (s->inner + 2 * w));
-}
-
-static uint64_t device_bytes(const struct shapes *s, enum dtype dtype, uint64_t batch, bool recompute) {
-    uint64_t rows = batch * s->context, w = s->width, kv = extent_of(s, KV), e = dtype_bytes(dtype);
+/* Of blocks that are computed again what enters their segments is kept, and what one segment has. */
+static uint64_t device_bytes(const struct shapes *s, enum dtype dtype, uint64_t batch,
+                             struct shapes_recompute recompute, uint64_t *out_host) {
+    uint64_t rows = batch * s->context, w = s->width, kv = s->kv_heads * s->head_width,
+             e = dtype_bytes(dtype), blocks = recompute.blocks ? recompute.blocks : s->layers,
+             inputs = recompute.blocks ? (s->layers + blocks - 1) / blocks * w : 0,
+             saved = blocks < s->layers ? blocks : s->layers;
     /* The norms' inputs and outputs, q k v, attention's output; the middle of the MLP, twice or three times. */
     uint64_t block =
         s->family == FAMILY_LLAMA ? 6 * w + 2 * kv + 3 * s->inner : 6 * w + 2 * kv + 2 * s->inner;
-    uint64_t blocks = recompute ? s->layers * w + block : s->layers * block;
-    return rows * (e * (blocks + 2 * w) + 2 * sizeof(float) * s->vocab);
+    *out_host = recompute.on_cpu ? rows * e * inputs : 0;
+    return rows * (e * (inputs + saved * block + 2 * w) + 2 * sizeof(float) * s->vocab);
 }
 
 uint64_t shapes_activation_bytes(const struct shapes *shapes, bool host, enum dtype dtype, uint64_t batch,
-                                 uint32_t threads, bool recompute) {
+                                 uint32_t threads, struct shapes_recompute recompute, uint64_t *out_host) {
     struct shapes s = complete(*shapes);
-    return host ? host_bytes(&s, dtype, batch, threads, recompute)
-                : device_bytes(&s, dtype, batch, recompute);
+    struct gpt_config config = gpt_of(shapes, recompute.blocks, recompute.on_cpu);
+    static const zero_dtype types[DTYPES] = {
+        [DTYPE_F32] = ZERO_F32, [DTYPE_BF16] = ZERO_BF16, [DTYPE_F16] = ZERO_F16};
+    return host ? gpt_activation_bytes(&config, (uint32_t)batch, threads, types[dtype], out_host)
+                : device_bytes(&s, dtype, batch, recompute, out_host);
 }

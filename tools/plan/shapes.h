@@ -10,6 +10,7 @@
 #include "engine/base/dtype.h"
 #include "engine/config/config.h"
 #include "engine/zero.h"
+#include "tools/plan/pass.h"
 
 enum family { FAMILY_GPT2, FAMILY_LLAMA, FAMILIES };
 
@@ -26,23 +27,36 @@ const struct shapes *shapes_find(const char *name);
 const struct shapes *shapes_at(uint32_t index); /* NULL past the last */
 struct shapes shapes_of(const struct config_model *model);
 
-/* Adds units and parameters to an engine: "embedding", "h.0" ..., "head". */
-zero_status shapes_declare(const struct shapes *shapes, zero_engine *engine);
+/* Blocks whose activations are computed again, so many together, from what enters the first; tools/gpt's
+ * struct gpt_config says the same. */
+struct shapes_recompute {
+    uint32_t blocks; /* 0: none are */
+    bool on_cpu;     /* what enters them waits in host memory */
+};
+struct pass_segments shapes_segments(const struct shapes *shapes, uint32_t blocks);
+
+/* Adds units and parameters to an engine: "embedding", "h.0" ..., "head"; and what is computed again together. The
+ * parameters share `slot`: for engines that only plan, or are not used. */
+zero_status shapes_declare(const struct shapes *shapes, uint32_t blocks, zero_engine *engine,
+                           zero_slot *slot);
 
 uint64_t shapes_parameters(const struct shapes *shapes); /* tied ones once */
 
 /* Of one token in a unit's forward: 2 per weight that it is multiplied with, and of attention 4 * width per key that
  * the token sees, (context + 1) / 2 on average. A backward has twice as many. */
 double shapes_forward_flops(const struct shapes *shapes, uint32_t unit);
+double shapes_weight_flops(const struct shapes *shapes, uint32_t unit); /* of that with weights */
+double shapes_output_flops(const struct shapes *shapes);                /* of a block's last product */
 uint32_t shapes_units(const struct shapes *shapes);
 
 /* Bytes of activations and scratch on a rank, for batches of `batch` sequences.
  *
- * A host trains with tools/gpt: fp32 between products, scores by strips, in bf16 copies besides. Another device is
+ * A host trains with tools/gpt, which says so. Another device is
  * assumed to train in `dtype` with fused attention and without dropout: Korthikanti et al. 2022, "Reducing activation
- * recomputation", table 2, less the masks; logits in fp32, with their gradient. With `recompute` a block keeps its input
- * alone, and one block at a time has the rest (Chen et al. 2016, "Training deep nets with sublinear memory cost"). */
+ * recomputation", table 2, less the masks; logits in fp32, with their gradient. Of blocks that are computed again their
+ * segments' inputs are kept, and one segment at a time has the rest (Chen et al. 2016, "Training deep nets with
+ * sublinear memory cost"). *out_host: of these, bytes in host memory. */
 uint64_t shapes_activation_bytes(const struct shapes *shapes, bool host, enum dtype dtype, uint64_t batch,
-                                 uint32_t threads, bool recompute);
+                                 uint32_t threads, struct shapes_recompute recompute, uint64_t *out_host);
 
 #endif

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "stages/stage.h"
 #include "tools/plan/figure.h"
 
 static const struct {
@@ -15,7 +16,7 @@ enum { TIER_PAIRS = sizeof tiers / sizeof *tiers };
 static bool possible(const struct scenario *s, const struct cell *cell) {
     bool drives = cell->optimizer == ZERO_NVME || cell->params == ZERO_NVME;
     if (drives && !s->machine.drive.name[0]) return false;
-    return cell->params == ZERO_DEVICE || cell->stage == 3;
+    return cell->params == ZERO_DEVICE || stages[cell->stage]->param_rest.axis[AXIS_SHARD] == SHARD;
 }
 
 /* ---- which row to take ---- */
@@ -98,10 +99,10 @@ static void advise(const struct scenario *s, struct table *t) {
 
 zero_status table_make(const struct scenario *s, struct table *out, struct zero_error *error) {
     out->rows = out->best = 0;
-    for (uint32_t stage = 0; stage <= 3; stage++)
+    for (uint32_t stage = STAGE_ZERO0; stage <= STAGE_ZERO3; stage++)
         for (int k = 0; k < TIER_PAIRS; k++)
-            for (int recompute = 0; recompute < 2; recompute++) {
-                struct cell cell = {stage, tiers[k].optimizer, tiers[k].params, recompute};
+            for (uint32_t again = 0; again < 2; again++) {
+                struct cell cell = {stage, tiers[k].optimizer, tiers[k].params, again * s->recompute};
                 if (!possible(s, &cell)) continue;
                 struct price *row = &out->row[out->rows];
                 zero_status status = price_cell(s, &cell, row, error);

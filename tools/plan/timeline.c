@@ -1,32 +1,36 @@
 #include "tools/plan/timeline.h"
 
-#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/executor.h"
 
-enum { PENDING_MAX = 8192, STEPS = 4 /* the last one is priced */ };
+enum { STEPS = 4 /* the last one is priced */ };
 
 struct pending { /* what was started */
-    uint64_t ticket;
-    double finish;
+    uint64_t ticket, finish_ns;
     bool core; /* it takes its time on a core that the host may want, too */
 };
 
 struct timeline {
     const struct timeline_options *o;
+    struct speeds speeds;
     struct executor_options e;
     struct executor *executor;
     struct zero_error *error;
-    double now, computing_until; /* computing_until: 0: the host waits */
-    double free_at[RESOURCES]; /* when what was started on it is over; of compute: of what shares its core */
-    double read_free_at, write_free_at; /* a drive's two ways */
-    struct pending pending[PENDING_MAX];
-    uint32_t pendings;
+    uint64_t now, computing_until;                              /* computing_until: 0: the host waits */
+    uint64_t inside_free, between_free, update_free, core_free; /* when what was started is over */
+    struct speeds_turns drive;
+    struct pending *pending;
+    uint32_t pendings, pendings_max;
     uint64_t tickets;
-    double node_ranks;
+    bool failed; /* no memory for what is pending */
+    uint64_t busy[RESOURCES];
     struct step_price price;
 };
+
+static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
+static uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 const char *resource_name(enum resource resource) {
     static const char *const names[RESOURCES] = {"compute", "link", "update", "drive"};
@@ -45,29 +49,32 @@ static bool crosses(const struct timeline *t, enum tier_kind tier) {
     return !t->o->machine->device.is_host && tier != TIER_DEVICE;
 }
 
-/* How many nodes a group fills: ranks of the shard axis are adjacent, those of the replicate axis a shard group apart. */
-static uint32_t group_nodes(const struct timeline *t, uint8_t axes) {
-    uint32_t shards = t->e.policy->mesh[AXIS_SHARD], copies = t->e.policy->mesh[AXIS_REPLICATE];
-    uint32_t reach = axes == AXES_SHARD ? shards : shards * copies; /* from the first to the last, about */
-    uint32_t members = (axes & AXES_SHARD ? shards : 1) * (axes & AXES_REPLICATE ? copies : 1);
-    double nodes = ceil(reach / t->node_ranks);
-    return nodes < members ? (uint32_t)nodes : members;
+/* Of rank 0's group: ranks of the shard axis are adjacent, those of the replicate axis a shard group apart. */
+static uint32_t group_nodes(const struct timeline *t, uint8_t axes, uint32_t members) {
+    uint32_t stride = axes & AXES_SHARD ? 1 : t->e.policy->mesh[AXIS_SHARD], nodes = 1;
+    for (uint32_t i = 1; i < members; i++)
+        nodes += i * stride / t->speeds.node_ranks != (i - 1) * stride / t->speeds.node_ranks;
+    return nodes;
 }
 
-static double call_s(struct timeline *t, const struct operation *op) {
-    struct comm_group *group = t->e.group[op->axes][op->stream];
-    uint32_t ranks = comm_group_size(group);
+static struct speeds_call call_ns(struct timeline *t, const struct operation *op) {
+    uint32_t ranks = comm_group_size(t->e.group[op->axes][op->stream]);
     struct comm_call call = executor_call(&t->e, op);
     struct comm_sent sent = comm_call_sent(&call, ranks);
     bool gathers = op->kind == OP_GATHER;
-    t->price.wire_bytes += sent.bytes;
-    *(gathers ? &t->price.gather_calls : &t->price.reduce_calls) += 1;
-    double seconds =
-        machine_collective_s(t->o->machine, ranks, group_nodes(t, op->axes), !gathers, (double)sent.bytes);
     bool from_host = gathers && op->object == OBJECT_PARAM && op->read[0].kind != BUFFER_PARAM_FULL &&
                      crosses(t, t->e.plan->param_tier);
-    if (from_host) seconds += (double)part_bytes(t, op, call.dtype) / t->o->machine->host.device_per_s;
-    return seconds;
+    t->price.wire_bytes += sent.bytes;
+    *(gathers ? &t->price.gather_calls : &t->price.reduce_calls) += 1;
+    return speeds_collective(&t->speeds, ranks, group_nodes(t, op->axes, ranks), sent.bytes,
+                             from_host ? part_bytes(t, op, call.dtype) : 0, !gathers);
+}
+
+/* Every rank's contribution to a step, from every other one. */
+static struct speeds_call agreement_ns(const struct timeline *t) {
+    uint32_t ranks = t->o->blueprint.ranks;
+    return speeds_collective(&t->speeds, ranks, t->o->nodes, (ranks - 1) * sizeof(struct agreement), 0,
+                             false);
 }
 
 /* Elements of the shard that one item of an update is about: a chunk, or all that is in memory. */
@@ -78,18 +85,23 @@ static uint64_t updated_elements(const struct timeline *t, const struct operatio
 }
 
 /* The gradient is read; states and masters are read and written, or the parameters where they are the masters; else
- * these are written. Where state is not on the device, the host updates, and gradients and parameters cross. */
-static double update_s(const struct timeline *t, const struct operation *op, uint32_t item) {
+ * these are written. Where state is not on the device, the host updates, and what is on the device crosses. */
+static uint64_t update_ns(const struct timeline *t, const struct operation *op, uint32_t item) {
     const struct precision *p = &t->e.precision;
-    const struct machine *m = t->o->machine;
-    uint32_t array[PRECISION_ARRAYS_MAX], arrays = precision_arrays(p, t->e.state_count, array), bytes = 0;
-    for (uint32_t k = 0; k < arrays; k++) bytes += 2 * array[k];
+    const struct plan *plan = t->e.plan;
+    uint32_t array[PRECISION_ARRAYS_MAX] = {0}, arrays = precision_arrays(p, t->e.state_count, array),
+             state = 0;
+    for (uint32_t k = 0; k < arrays; k++) state += 2 * array[k];
     uint32_t gradient = dtype_bytes(p->reduced), param = dtype_bytes(p->compute);
-    bytes += gradient + (precision_keeps_masters(p) ? param : 2 * param);
-    double elements = (double)updated_elements(t, op, item);
-    if (!crosses(t, t->e.plan->row_tier[MEMORY_STATE0])) return elements * bytes / m->device.memory_per_s;
-    double host = elements * bytes / (m->host.memory_per_s / t->node_ranks);
-    return fmax(host, elements * fmax(gradient, param) / m->host.device_per_s);
+    uint64_t elements = updated_elements(t, op, item);
+    if (!precision_keeps_masters(p)) param *= 2;
+    if (!crosses(t, plan->row_tier[MEMORY_STATE0]))
+        return speeds_ns(elements * (state + gradient + param), t->speeds.device_bytes_per_s);
+    uint32_t crossing = (crosses(t, plan->row_tier[MEMORY_GRADIENTS]) ? 0 : gradient) +
+                        (crosses(t, plan->param_tier) ? 0 : param);
+    uint64_t host = elements * (state + gradient + param - crossing);
+    return later(speeds_ns(host, t->speeds.host_bytes_per_s),
+                 speeds_ns(elements * crossing, t->speeds.bus_bytes_per_s));
 }
 
 /* What transfer.c moves for one chunk. */
@@ -101,84 +113,95 @@ static uint64_t chunk_bytes(const struct timeline *t, const struct operation *op
 
 /* ---- turns ---- */
 
-static double take_turn(struct timeline *t, enum resource resource, double seconds) {
-    t->price.busy_s[resource] += seconds;
-    t->free_at[resource] = fmax(t->now, t->free_at[resource]) + seconds;
-    return t->free_at[resource];
-}
-
 /* On shared cores the host and what works beside it have half of a core each while both want it. */
-static double take_core(struct timeline *t, enum resource resource, double seconds) {
-    double begin = fmax(t->now, t->free_at[RESOURCE_COMPUTE]), left = t->computing_until - begin;
-    double shared = left > 0 ? fmin(seconds, left) : 0;
-    t->price.busy_s[resource] += seconds;
-    if (left > 0) t->computing_until += shared;
-    t->free_at[RESOURCE_COMPUTE] = begin + seconds + shared;
-    return t->free_at[RESOURCE_COMPUTE];
+static uint64_t take_core(struct timeline *t, enum resource resource, uint64_t ns) {
+    uint64_t begin = later(t->now, t->core_free),
+             shared = t->computing_until > begin ? earlier(ns, t->computing_until - begin) : 0;
+    t->busy[resource] += ns;
+    if (shared) t->computing_until += shared;
+    t->core_free = begin + ns + shared;
+    return t->core_free;
 }
 
 /* The host begins to compute: what is at work on its core already is as much in its way as the other way round. */
-static double share_core(struct timeline *t, double seconds) {
-    double left = t->free_at[RESOURCE_COMPUTE] - t->now;
-    if (!t->o->machine->device.shares_cores || !(left > 0)) return seconds;
-    double shared = fmin(seconds, left);
+static uint64_t share_core(struct timeline *t, uint64_t ns) {
+    if (!t->o->machine->device.shares_cores || t->core_free <= t->now) return ns;
+    uint64_t shared = earlier(ns, t->core_free - t->now);
     for (uint32_t i = 0; i < t->pendings; i++)
-        if (t->pending[i].core) t->pending[i].finish += shared;
-    t->free_at[RESOURCE_COMPUTE] += shared;
-    return seconds + shared;
+        if (t->pending[i].core) t->pending[i].finish_ns += shared;
+    t->core_free += shared;
+    return ns + shared;
 }
 
-static double work(struct timeline *t, enum resource resource, double seconds) {
-    return t->o->machine->device.shares_cores ? take_core(t, resource, seconds)
-                                              : take_turn(t, resource, seconds);
+static uint64_t take(struct timeline *t, uint64_t *free_at, uint64_t ns) {
+    *free_at = later(t->now, *free_at) + ns;
+    return *free_at;
 }
 
-/* One way at its own rate, both together at theirs. */
-static double transfer(struct timeline *t, bool write, double bytes) {
-    const struct hardware_drive *d = &t->o->machine->drive;
-    double *way = write ? &t->write_free_at : &t->read_free_at;
-    double share = t->node_ranks, both = fmax(d->mixed_per_s, write ? d->write_per_s : d->read_per_s);
-    *way = fmax(t->now, *way) + bytes * share / (write ? d->write_per_s : d->read_per_s);
-    bool other_idle = t->now >= (write ? t->read_free_at : t->write_free_at);
-    double together = take_turn(t, RESOURCE_DRIVE, bytes * share / (other_idle ? both : d->mixed_per_s));
-    return fmax(*way, together);
+/* Links inside and between nodes work at the same time. */
+static uint64_t communicate(struct timeline *t, struct speeds_call call) {
+    uint64_t longer = later(call.inside_ns, call.between_ns), finish = t->now;
+    if (t->o->machine->device.shares_cores) return take_core(t, RESOURCE_LINK, longer);
+    t->busy[RESOURCE_LINK] += longer;
+    if (call.inside_ns) finish = take(t, &t->inside_free, call.inside_ns);
+    return call.between_ns ? later(finish, take(t, &t->between_free, call.between_ns)) : finish;
 }
 
-static double chunk_s(struct timeline *t, const struct operation *op, uint32_t item) {
+static uint64_t update(struct timeline *t, uint64_t ns) {
+    if (t->o->machine->device.shares_cores) return take_core(t, RESOURCE_UPDATE, ns);
+    t->busy[RESOURCE_UPDATE] += ns;
+    return take(t, &t->update_free, ns);
+}
+
+static uint64_t transfer(struct timeline *t, const struct operation *op, uint32_t item) {
     bool write = op->kind == OP_STORE;
-    uint64_t bytes = chunk_bytes(t, op, item);
+    uint64_t bytes = chunk_bytes(t, op, item), began = later(t->now, t->drive.free_ns);
     *(write ? &t->price.drive_write_bytes : &t->price.drive_read_bytes) += bytes;
-    double finish = transfer(t, write, (double)bytes);
+    uint64_t finish = speeds_transfer(&t->speeds, &t->drive, t->now, write, bytes);
+    t->busy[RESOURCE_DRIVE] += t->drive.free_ns - began;
     if (!t->o->machine->device.shares_cores) return finish;
-    double checksum = (double)bytes / t->o->machine->device.memory_per_s;
-    return fmax(finish, take_core(t, RESOURCE_UPDATE, checksum));
+    return later(finish, take_core(t, RESOURCE_UPDATE, speeds_ns(bytes, t->speeds.device_bytes_per_s)));
+}
+
+static void note(struct timeline *t, uint64_t finish_ns, bool core) {
+    if (t->pendings == t->pendings_max) {
+        uint32_t max = t->pendings_max ? 2 * t->pendings_max : 256;
+        struct pending *more = realloc(t->pending, max * sizeof *more);
+        if (!more) {
+            t->failed = true;
+            return;
+        }
+        t->pending = more;
+        t->pendings_max = max;
+    }
+    t->pending[t->pendings++] = (struct pending){t->tickets, finish_ns, core};
 }
 
 static void start(void *user, const struct operation *op, uint32_t item, uint64_t *out_ticket) {
     struct timeline *t = user;
-    double finish = t->now;
-    bool core = false;
+    uint64_t finish = t->now;
+    bool core = t->o->machine->device.shares_cores;
     switch ((enum operation_kind)op->kind) {
     case OP_GATHER:
     case OP_REDUCE:
-        finish = work(t, RESOURCE_LINK, call_s(t, op)), core = t->o->machine->device.shares_cores;
+        finish = communicate(t, call_ns(t, op));
         break;
     case OP_UPDATE:
-        finish = work(t, RESOURCE_UPDATE, update_s(t, op, item)), core = t->o->machine->device.shares_cores;
+        finish = update(t, update_ns(t, op, item));
         break;
     case OP_FETCH:
     case OP_STORE:
-        finish = chunk_s(t, op, item);
+        finish = transfer(t, op, item);
+        core = false;
         break;
     case OP_AGREE:
-        finish += machine_collective_s(t->o->machine, t->o->blueprint.ranks, t->o->nodes, false, 0);
+        finish = communicate(t, agreement_ns(t));
         break;
     default: /* releases take no time; copies and clears little */
         break;
     }
     *out_ticket = ++t->tickets;
-    if (finish > t->now && t->pendings < PENDING_MAX)
-        t->pending[t->pendings++] = (struct pending){*out_ticket, finish, core};
+    if (finish > t->now) note(t, finish, core);
 }
 
 static bool done(void *user, uint64_t ticket) {
@@ -196,17 +219,18 @@ static zero_status settle(struct timeline *t) {
     bool moved = true;
     while (moved)
         if (executor_poll(t->executor, &moved)) return fail(t);
-    return ZERO_OK;
+    return t->failed ? error_set(t->error, ZERO_E_MEMORY, "no memory for the operations of a priced step")
+                     : ZERO_OK;
 }
 
 /* The clock goes to the next thing that ends, or to `limit`. False: nothing does. */
-static bool advance(struct timeline *t, double limit) {
-    double next = limit;
-    for (uint32_t i = 0; i < t->pendings; i++) next = fmin(next, t->pending[i].finish);
-    if (isinf(next)) return false;
-    t->now = fmax(t->now, next);
+static bool advance(struct timeline *t, uint64_t limit) {
+    uint64_t next = limit;
+    for (uint32_t i = 0; i < t->pendings; i++) next = earlier(next, t->pending[i].finish_ns);
+    if (next == UINT64_MAX) return false;
+    t->now = later(t->now, next);
     for (uint32_t i = 0; i < t->pendings;)
-        if (t->pending[i].finish <= t->now)
+        if (t->pending[i].finish_ns <= t->now)
             t->pending[i] = t->pending[--t->pendings];
         else
             i++;
@@ -217,7 +241,7 @@ static zero_status wait_for(struct timeline *t, bool (*holds)(const struct execu
                             struct point point) {
     zero_status status = settle(t);
     while (!status && !holds(t->executor, point)) {
-        if (!advance(t, INFINITY))
+        if (!advance(t, UINT64_MAX))
             return error_set(t->error, ZERO_E_INTERNAL, "the priced step waits for nothing");
         status = settle(t);
     }
@@ -227,12 +251,13 @@ static zero_status wait_for(struct timeline *t, bool (*holds)(const struct execu
 static bool computing(const struct executor *e, struct point point) { return executor_computing(e); }
 static bool has_room(const struct executor *e, struct point point) { return executor_has_room(e); }
 static bool idle(const struct executor *e, struct point point) { return executor_idle(e); }
+static bool stored(const struct executor *e, struct point point) { return executor_stored(e); }
 
 /* What starts meanwhile may take its part of the cores, and so put the end off. */
-static zero_status compute(struct timeline *t, double seconds) {
+static zero_status compute(struct timeline *t, uint64_t ns) {
     zero_status status = ZERO_OK;
-    t->computing_until = t->now + share_core(t, seconds);
-    t->price.busy_s[RESOURCE_COMPUTE] += seconds;
+    t->computing_until = t->now + share_core(t, ns);
+    t->busy[RESOURCE_COMPUTE] += ns;
     while (!status && t->now < t->computing_until) {
         advance(t, t->computing_until);
         status = settle(t);
@@ -243,13 +268,28 @@ static zero_status compute(struct timeline *t, double seconds) {
 
 #define EVENT(t, call) ((call) ? fail(t) : ZERO_OK)
 
-static zero_status use(struct timeline *t, uint32_t position) {
+static zero_status begin(struct timeline *t, const struct pass_use *use) {
+    return EVENT(t, use->again ? executor_recompute(t->executor, use->unit, use->position)
+                               : executor_begin(t->executor, use->position));
+}
+
+static zero_status end(struct timeline *t, const struct pass_use *use) {
+    return EVENT(t, use->again ? executor_recomputed(t->executor, use->unit) : executor_end(t->executor));
+}
+
+static zero_status run_use(struct timeline *t, const struct pass_use *use) {
     zero_status status = wait_for(t, has_room, (struct point){0});
-    if (!status) status = EVENT(t, executor_begin(t->executor, position));
+    if (!status) status = begin(t, use);
     if (!status) status = wait_for(t, computing, (struct point){0});
-    if (!status) status = compute(t, t->o->compute_s[position]);
+    if (!status) status = compute(t, use->compute_ns);
     if (!status) status = wait_for(t, has_room, (struct point){0});
-    return status ? status : EVENT(t, executor_end(t->executor));
+    return status ? status : end(t, use);
+}
+
+/* With a shadow: the page that says which step is whole on all ranks. */
+static void commit(struct timeline *t) {
+    t->price.drive_write_bytes += CHUNK_ALIGN_BYTES;
+    t->now = speeds_transfer(&t->speeds, &t->drive, t->now, true, CHUNK_ALIGN_BYTES);
 }
 
 /* As zero_micro_begin, the uses and zero_engine_step call the executor. */
@@ -262,14 +302,16 @@ static zero_status step(struct timeline *t) {
     for (uint32_t micro = 1; micro <= p->micro_steps && !status; micro++) {
         status = wait_for(t, has_room, (struct point){0});
         if (!status) status = EVENT(t, executor_pass(t->executor, false, micro == p->micro_steps));
-        for (uint32_t q = 0; q < 2 * p->uses && !status; q++) status = use(t, q);
+        for (uint32_t i = 0; i < t->o->pass->uses && !status; i++) status = run_use(t, &t->o->pass->use[i]);
     }
     if (!status) status = wait_for(t, has_room, (struct point){0});
+    if (!status && t->e.plan->shadow) status = wait_for(t, stored, (struct point){0});
     if (!status) status = EVENT(t, executor_agree(t->executor, &mine, &agreed));
     if (!status) status = wait_for(t, executor_reached, agreed);
+    if (!status && t->e.plan->shadow) commit(t);
     if (!status) status = wait_for(t, has_room, (struct point){0});
     if (!status) status = EVENT(t, executor_apply(t->executor, false, 1, scalars, 2, 0));
-    return status || t->e.plan->tier_bytes[TIER_NVME] ? status : wait_for(t, idle, (struct point){0});
+    return status || !plan_settles(t->e.plan) ? status : wait_for(t, idle, (struct point){0});
 }
 
 zero_status timeline_step(const struct timeline_options *o, struct step_price *out,
@@ -278,7 +320,7 @@ zero_status timeline_step(const struct timeline_options *o, struct step_price *o
     const struct blueprint *b = &o->blueprint;
     struct agreement agreements[2]; /* a rank's own, and room that nobody fills */
     struct performer performer = {start, done, &t};
-    t.node_ranks = (double)b->ranks / o->nodes;
+    t.speeds = machine_speeds(o->machine, (double)b->ranks / o->nodes, b->precision.compute);
     t.e = (struct executor_options){.policy = b->policy,
                                     .model = b->model,
                                     .plan = b->plan,
@@ -293,12 +335,15 @@ zero_status timeline_step(const struct timeline_options *o, struct step_price *o
     zero_status status = executor_open(&t.e, &t.executor, error);
     if (status) return status;
     for (int k = 0; k < STEPS && !status; k++) {
-        double began = t.now;
+        uint64_t began = t.now;
         t.price = (struct step_price){0};
+        memset(t.busy, 0, sizeof t.busy);
         status = step(&t);
-        t.price.seconds = t.now - began;
+        t.price.seconds = (double)(t.now - began) * 1e-9;
     }
+    for (int r = 0; r < RESOURCES; r++) t.price.busy_s[r] = (double)t.busy[r] * 1e-9;
     executor_close(t.executor);
+    free(t.pending);
     if (!status) *out = t.price;
     return status;
 }

@@ -2,14 +2,15 @@
  * doing them takes the time that a machine needs: so waits, places in flight and prefetching are the executor's, and
  * what overlaps is what would. All ranks are alike.
  *
- * What takes turns: collectives on the link; updates on the memory where state lives; fetches and stores on the drive,
+ * What takes turns: collectives on the links; updates on the memory where state lives; fetches and stores on the drive,
  * of which a node's ranks have equal parts; on a machine that shares cores, all of these with the host's computing, as
  * they are copies and additions there. */
 #ifndef ZERO_TOOLS_PLAN_TIMELINE_H
 #define ZERO_TOOLS_PLAN_TIMELINE_H
 
 #include "engine/blueprint.h"
-#include "tools/plan/hardware.h"
+#include "tools/plan/machine.h"
+#include "tools/plan/pass.h"
 
 enum resource { RESOURCE_COMPUTE, RESOURCE_LINK, RESOURCE_UPDATE, RESOURCE_DRIVE, RESOURCES };
 const char *resource_name(enum resource resource); /* "compute" */
@@ -18,7 +19,7 @@ struct timeline_options {
     const struct machine *machine;
     struct blueprint blueprint;
     uint32_t nodes;
-    const double *compute_s; /* [2 * uses]: of a position of the pass */
+    const struct pass *pass; /* of a micro-step */
 };
 
 struct step_price {

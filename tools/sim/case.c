@@ -57,6 +57,7 @@ static struct speeds make_speeds(struct dice *d) {
                            .between = between,
                            .drive_read_bytes_per_s = 100000 * (1 + pick(d, 9)),
                            .drive_write_bytes_per_s = 100000 * (1 + pick(d, 9)),
+                           .drive_mixed_bytes_per_s = 100000 * (1 + pick(d, 9)),
                            .drive_latency_ns = pick(d, 10000),
                            .node_ranks = 1 + pick(d, 4)};
 }
@@ -113,6 +114,7 @@ void case_make(uint64_t seed, struct sim_case *c) {
     s->params[0].weight_decay = 0.1;
     choose_mesh(s, &d);
     choose_tiers(s, &d);
+    if (s->skip_unit < 0) s->segments = (struct pass_segments){pick(&d, 2), c->model.units, pick(&d, 4)};
     choose_faults(s, &d);
     c->with_data = pick(&d, 2);
 }
@@ -132,6 +134,7 @@ static bool still_fails(struct sim_shortest *s, struct sim_setup try, struct sim
     struct zero_error error;
     error_clear(&error);
     try.model = &model;
+    if (try.segments.end > model.units) try.segments.end = model.units;
     if (s->tried++ >= TRIES_MAX || case_run(&try, with_data, &result, &error) || !result.status) return false;
     s->model = model;
     s->setup = try;
@@ -186,14 +189,18 @@ static bool skip_nothing(struct sim_setup *s, struct sim_model *m) {
 static bool drop_evaluation(struct sim_setup *s, struct sim_model *m) {
     return s->evaluate && (s->evaluate = false, true);
 }
+static bool drop_segments(struct sim_setup *s, struct sim_model *m) {
+    return s->segments.blocks && (s->segments.blocks = 0, true);
+}
 static bool drop_depth(struct sim_setup *s, struct sim_model *m) { return s->depth && (s->depth = 0, true); }
 static bool drop_chaos(struct sim_setup *s, struct sim_model *m) {
     return s->chaos_ns && (s->chaos_ns = 0, true);
 }
 
 static bool (*const takes_away[])(struct sim_setup *setup, struct sim_model *model) = {
-    halve_shards,    drop_shard, halve_copies,    halve_units,  drop_unit,       halve_steps, drop_step,
-    drop_micro_step, drop_fault, drop_last_fault, skip_nothing, drop_evaluation, drop_depth,  drop_chaos};
+    halve_shards, drop_shard,      halve_copies,    halve_units, drop_unit,
+    halve_steps,  drop_step,       drop_micro_step, drop_fault,  drop_last_fault,
+    skip_nothing, drop_evaluation, drop_segments,   drop_depth,  drop_chaos};
 
 /* As little chance as is needed: from the event on from which all may be even. */
 static void shorten_chaos(struct sim_shortest *s, bool with_data) {
@@ -233,6 +240,7 @@ void case_print(const struct sim_setup *s, bool with_data, FILE *out) {
             s->micro_steps, s->accumulation == ACCUMULATE_LAST ? "last" : "every", s->depth,
             tiers[s->state_tier], tiers[s->param_tier], s->slots);
     if (s->skip_unit >= 0) fprintf(out, ", unit %" PRId32 " left out", s->skip_unit);
+    if (s->segments.blocks) fprintf(out, ", %" PRIu32 " units recomputed together", s->segments.blocks);
     fprintf(out, "%s%s", s->evaluate ? ", evaluations" : "", with_data ? ", with data" : "");
     for (uint32_t f = 0; f < SIM_FAULT_KINDS; f++)
         if (s->faults >> f & 1) fprintf(out, ", %s", sim_fault_word((enum sim_fault)f));

@@ -89,7 +89,7 @@ void data_fill(struct rank *r) {
 
 /* The parameters of the use, one after another: at its start kept, at its end compared. */
 static bool look(struct rank *r, bool keep) {
-    const struct use *use = policy_use(&r->policy, r->position);
+    const struct use *use = &r->policy.forward[rank_use(r)->unit];
     uint8_t *at = r->before;
     bool same = true;
     for (uint8_t i = 0; i < use->count; i++) {
@@ -103,7 +103,7 @@ static bool look(struct rank *r, bool keep) {
 }
 
 void data_begin(struct rank *r) {
-    const struct use *use = policy_use(&r->policy, r->position);
+    const struct use *use = &r->policy.forward[rank_use(r)->unit];
     look(r, true);
     for (uint8_t i = 0; i < use->count; i++)
         if (r->fresh[i])
@@ -114,8 +114,8 @@ void data_begin(struct rank *r) {
 void data_compute(struct rank *r) {
     const struct sim_host *host = r->run->setup->host;
     const struct model *m = &r->run->model;
-    uint32_t unit = rank_unit_at(r, r->position);
-    bool backward = policy_backward(&r->policy, r->position);
+    uint32_t unit = rank_use(r)->unit;
+    bool backward = rank_backward(r);
     if (!look(r, false))
         run_violated(r->run, r->index, ZERO_E_INTERNAL,
                      "parameters of \"%s\" changed while the host computed with them", m->unit[unit]->name);

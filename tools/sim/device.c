@@ -1,7 +1,7 @@
 /* The virtual device: work takes as long as its bytes take in the memories that they are in. */
 #include "tools/sim/run.h"
 
-static bool on_host(const struct rank *rank, const void *data) {
+bool rank_on_host(const struct rank *rank, const void *data) {
     const uint8_t *extent = rank->executor->o.memory[TIER_CPU], *at = data;
     return extent && at >= extent && at < extent + rank->run->plan.tier_bytes[TIER_CPU];
 }
@@ -11,9 +11,9 @@ static uint64_t work_ns(const struct rank *rank, const struct device_work *w) {
     const struct speeds *s = &rank->run->setup->speeds;
     uint64_t host = 0, device = 0;
     for (int i = 0; i < w->reads; i++)
-        *(on_host(rank, w->read[i].data) ? &host : &device) += w->read[i].bytes;
+        *(rank_on_host(rank, w->read[i].data) ? &host : &device) += w->read[i].bytes;
     for (int i = 0; i < w->writes; i++)
-        *(on_host(rank, w->write[i].data) ? &host : &device) += w->write[i].bytes;
+        *(rank_on_host(rank, w->write[i].data) ? &host : &device) += w->write[i].bytes;
     if (!host) return speeds_ns(device, s->device_bytes_per_s);
     uint64_t memory_ns = speeds_ns(s->bus_bytes_per_s ? host : host + device, s->host_bytes_per_s);
     uint64_t bus_ns = s->bus_bytes_per_s ? speeds_ns(device, s->bus_bytes_per_s) : 0;

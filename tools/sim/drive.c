@@ -20,7 +20,8 @@ struct drive {
     struct rank *rank;
     uint8_t *bytes; /* NULL: without data */
     struct tier_work *works, *free_works;
-    uint64_t free_at_ns, posted;
+    struct speeds_turns turns;
+    uint64_t posted;
     bool immediate;
 };
 
@@ -32,22 +33,17 @@ void drive_set_immediate(struct tier *tier, bool immediate) {
 
 static void *no_address(struct tier *tier) { return NULL; }
 
-static uint64_t request_ns(const struct drive *d, const struct tier_request *r) {
-    const struct speeds *s = &d->rank->run->setup->speeds;
-    return speeds_ns(r->bytes, r->write ? s->drive_write_bytes_per_s : s->drive_read_bytes_per_s);
-}
-
-/* One after another, unless reordered: then each by itself. */
+/* In turn, unless a fault will it otherwise. */
 static uint64_t done_at(struct drive *d, const struct tier_request *r, uint64_t which) {
     struct run *run = d->rank->run;
     uint64_t now = run->clock.now_ns,
              draw = random_draw(run->setup->seed, RANDOM_DRIVE, d->rank->index, which);
     if (run->setup->chaos_ns) return now + run_chaos_ns(run, RANDOM_DRIVE, d->rank->index, which);
-    uint64_t ns = request_ns(d, r), begin = now > d->free_at_ns ? now : d->free_at_ns, late = 0;
-    d->free_at_ns = begin + ns;
+    uint64_t done_ns = speeds_transfer(&run->setup->speeds, &d->turns, now, r->write, r->bytes), late = 0;
     bool delayed = sim_fault_on(&run->faults, SIM_DELAY) && draw % 8 == 0;
-    if (delayed || sim_fault_on(&run->faults, SIM_REORDER)) late = random_below(draw, 2 * ns + 1);
-    return begin + ns + late + run->setup->speeds.drive_latency_ns;
+    if (delayed || sim_fault_on(&run->faults, SIM_REORDER))
+        late = random_below(draw, 2 * (done_ns - now) + 1);
+    return done_ns + late;
 }
 
 static void move(struct drive *d, struct tier_work *work) {

@@ -35,8 +35,8 @@ zero_status sim_faults_parse(const char *words, uint32_t *out_mask, struct zero_
 }
 
 struct sim_faults sim_faults_draw(uint32_t mask, uint64_t seed, uint32_t ranks, uint32_t steps,
-                                  uint32_t positions) {
-    enum { STRAGGLER, LOST, SLOW, DRIVE, HOW_SLOW, HOW_LATE, WHICH_STEP, WHICH_POSITION, WHICH_REQUEST };
+                                  uint32_t uses) {
+    enum { STRAGGLER, LOST, SLOW, DRIVE, HOW_SLOW, HOW_LATE, WHICH_STEP, WHICH_USE, WHICH_REQUEST };
 #define DRAW(what, end) (uint32_t) random_below(random_draw(seed, RANDOM_FAULTS, what, 0), end)
     return (struct sim_faults){.mask = mask,
                                .straggler = DRAW(STRAGGLER, ranks),
@@ -46,7 +46,7 @@ struct sim_faults sim_faults_draw(uint32_t mask, uint64_t seed, uint32_t ranks, 
                                .straggler_percent = 200 + DRAW(HOW_LATE, 301),
                                .slow_percent = 200 + DRAW(HOW_SLOW, 801),
                                .lost_step = DRAW(WHICH_STEP, steps),
-                               .lost_position = DRAW(WHICH_POSITION, positions),
+                               .lost_use = DRAW(WHICH_USE, uses),
                                .drive_request = DRAW(WHICH_REQUEST, 2 * steps)};
 #undef DRAW
 }

@@ -26,7 +26,7 @@ struct sim_faults {
     uint32_t mask;                            /* bit f: enum sim_fault f happens */
     uint32_t straggler, lost, slow, drive;    /* ranks */
     uint32_t straggler_percent, slow_percent; /* of the time that others take */
-    uint32_t lost_step, lost_position;        /* where the lost rank's host is */
+    uint32_t lost_step, lost_use;             /* where the lost rank's host is */
     uint32_t drive_request;                   /* this one of the rank's fails */
 };
 
@@ -45,8 +45,8 @@ const char *sim_fault_text(enum sim_fault fault);
 /* "straggler,lost" -> a mask. */
 zero_status sim_faults_parse(const char *words, uint32_t *out_mask, struct zero_error *error);
 
-/* `positions`: of a pass. */
+/* `uses`: of a pass. */
 struct sim_faults sim_faults_draw(uint32_t mask, uint64_t seed, uint32_t ranks, uint32_t steps,
-                                  uint32_t positions);
+                                  uint32_t uses);
 
 #endif

@@ -6,15 +6,17 @@
 
 #include "tools/sim/run.h"
 
-static const struct use *current_use(const struct rank *r) { return policy_use(&r->policy, r->position); }
+const struct pass_use *rank_use(const struct rank *r) { return &r->run->pass.use[r->use]; }
 
-uint32_t rank_unit_at(const struct rank *r, uint32_t position) {
-    return position < r->policy.uses ? position : 2 * r->policy.uses - 1 - position;
+bool rank_backward(const struct rank *r) {
+    return !rank_use(r)->again && policy_backward(&r->policy, rank_use(r)->position);
 }
 
+/* What the unit uses is the same in every direction. */
+static const struct use *current_use(const struct rank *r) { return &r->policy.forward[rank_use(r)->unit]; }
+
 static bool skips(const struct rank *r) {
-    return !r->evaluating && r->micro == 0 &&
-           (int32_t)rank_unit_at(r, r->position) == r->run->setup->skip_unit;
+    return !r->evaluating && r->micro == 0 && (int32_t)rank_use(r)->unit == r->run->setup->skip_unit;
 }
 
 /* ---- the host is busy ---- */
@@ -27,9 +29,7 @@ static void be_busy(struct rank *r, uint64_t ns) {
 static uint64_t compute_ns(const struct rank *r) {
     const struct run *run = r->run;
     if (run->setup->chaos_ns) return run_chaos_ns(run, RANDOM_HOST, r->index, r->turns);
-    uint64_t flops = run->setup->model->unit[rank_unit_at(r, r->position)].flops
-                     << policy_backward(&r->policy, r->position);
-    uint64_t ns = speeds_ns(flops, run->setup->speeds.flops_per_s);
+    uint64_t ns = rank_use(r)->compute_ns;
     bool late = sim_fault_on(&run->faults, SIM_STRAGGLER) && r->index == run->faults.straggler;
     return late ? ns * run->faults.straggler_percent / 100 : ns;
 }
@@ -59,12 +59,17 @@ static void end_pass(struct rank *r) {
         r->next = r->micro < s->micro_steps ? NEXT_PASS : NEXT_AGREE;
 }
 
-/* To the first position from `position` on that is not left out. */
-static void go_to(struct rank *r, uint32_t position) {
-    r->position = position;
-    while (r->position < r->policy.positions && skips(r)) r->position++;
+/* An evaluation has forwards alone, which come first. */
+static uint32_t uses_of_pass(const struct rank *r) {
+    return r->evaluating ? r->policy.uses : r->run->pass.uses;
+}
+
+/* To the first use from `use` on that is not left out. */
+static void go_to(struct rank *r, uint32_t use) {
+    r->use = use;
+    while (r->use < uses_of_pass(r) && skips(r)) r->use++;
     r->next = NEXT_BEGIN;
-    if (r->position == r->policy.positions) end_pass(r);
+    if (r->use == uses_of_pass(r)) end_pass(r);
 }
 
 static void begin_pass(struct rank *r) {
@@ -78,7 +83,7 @@ static void begin_pass(struct rank *r) {
 static bool gets_lost(struct rank *r) {
     struct run *run = r->run;
     const struct sim_faults *f = &run->faults;
-    bool here = r->index == f->lost && r->step == f->lost_step && r->position >= f->lost_position;
+    bool here = r->index == f->lost && r->step == f->lost_step && r->use >= f->lost_use;
     if (!sim_fault_on(f, SIM_LOST) || !here) return false;
     r->lost = true;
     run->live--;
@@ -91,9 +96,13 @@ static bool gets_lost(struct rank *r) {
 static void begin_use(struct rank *r) {
     for (uint8_t i = 0; i < current_use(r)->count; i++) {
         const struct region *region = &r->region[current_use(r)->region[i]];
-        r->fresh[i] = r->position >= r->policy.uses && !region->frozen && !region->partial;
+        r->fresh[i] = rank_backward(r) && !region->frozen && !region->partial;
     }
-    executor_begin(r->executor, r->position);
+    const struct pass_use *use = rank_use(r);
+    if (use->again)
+        executor_recompute(r->executor, use->unit, use->position);
+    else
+        executor_begin(r->executor, use->position);
     r->next = NEXT_COMPUTE;
 }
 
@@ -104,9 +113,8 @@ static bool has_parameters(const struct rank *r) {
         if (executor_address(r->executor, ref)) continue;
         run_violated(r->run, r->index, ZERO_E_INTERNAL,
                      "%s of \"%s\" computes, and the parameters of \"%s\" were released",
-                     r->position < r->policy.uses ? "the forward" : "the backward",
-                     r->run->setup->model->unit[rank_unit_at(r, r->position)].name,
-                     run_unit_name(r->run, ref.region));
+                     rank_backward(r) ? "the backward" : "the forward",
+                     r->run->setup->model->unit[rank_use(r)->unit].name, run_unit_name(r->run, ref.region));
         return false;
     }
     return true;
@@ -124,8 +132,11 @@ static void start_compute(struct rank *r) {
 static void end_use(struct rank *r) {
     if (!has_parameters(r)) return;
     if (r->run->setup->host) data_compute(r);
-    executor_end(r->executor);
-    go_to(r, r->position + 1);
+    if (rank_use(r)->again)
+        executor_recomputed(r->executor, rank_use(r)->unit);
+    else
+        executor_end(r->executor);
+    go_to(r, r->use + 1);
 }
 
 /* ---- the step ---- */
@@ -144,6 +155,21 @@ static double gradient_scale(const struct rank *r) {
     return clips ? mean * (s->clip / (norm + 1e-6)) : mean;
 }
 
+static bool commits(const struct rank *r) { return r->run->setup->shadow && r->uncommitted; }
+
+/* As shadow_commit, which waits for its page. */
+static void commit(struct rank *r) {
+    static const uint8_t page[CHUNK_ALIGN_BYTES];
+    const struct run *run = r->run;
+    drive_set_immediate(r->drive, true);
+    executor_commit(r->executor, page);
+    drive_set_immediate(r->drive, false);
+    r->uncommitted = false;
+    uint64_t ns = speeds_ns(CHUNK_ALIGN_BYTES, run->setup->speeds.drive_write_bytes_per_s) +
+                  run->setup->speeds.drive_latency_ns;
+    be_busy(r, run->setup->chaos_ns ? run_chaos_ns(run, RANDOM_HOST, r->index, r->turns) : ns);
+}
+
 static void apply(struct rank *r) {
     const struct sim_setup *s = r->run->setup;
     struct optimizer_scalars scalars[2];
@@ -153,8 +179,9 @@ static void apply(struct rank *r) {
     executor_apply(r->executor, false, (float)gradient_scale(r), scalars, 2, r->applied);
     r->micro = 0;
     r->step++;
+    r->uncommitted = true;
     r->evaluating = s->evaluate;
-    r->next = r->step < s->steps || r->evaluating ? NEXT_PASS : NEXT_FLUSH;
+    r->next = NEXT_SETTLE;
 }
 
 /* What is written at rest is brought up to date, as after zero_engine_fill. */
@@ -191,13 +218,22 @@ static bool advance(struct rank *r) {
         end_use(r);
         return true;
     case NEXT_AGREE:
+        if (commits(r) && !executor_stored(e)) return false;
         if (dawdles(r)) return false;
         executor_agree(e, &(struct agreement){0}, &r->agreed);
         r->next = NEXT_APPLY;
         return true;
     case NEXT_APPLY:
         if (!executor_reached(e, r->agreed)) return false;
+        if (commits(r)) {
+            commit(r);
+            return false;
+        }
         apply(r);
+        return true;
+    case NEXT_SETTLE:
+        if (plan_settles(&r->run->plan) && !executor_idle(e)) return false;
+        r->next = r->step < r->run->setup->steps || r->evaluating ? NEXT_PASS : NEXT_FLUSH;
         return true;
     case NEXT_FLUSH:
         executor_flush(e);

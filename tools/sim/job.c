@@ -9,6 +9,7 @@
 #include "engine/config/config.h"
 #include "tools/plan/choice.h"
 #include "tools/plan/edit.h"
+#include "tools/plan/work.h"
 #include "tools/sim/blueprint.h"
 
 /* ---- what is asked for ---- */
@@ -57,6 +58,7 @@ zero_status job_open(const struct job_choice *c, struct job *out, struct zero_er
     zero_status status = find_machine(c, &out->machine, error);
     if (!status) status = take_config(c, &config, out, error);
     if (!status) status = find_model(c, &config, out, error);
+    if (!status) out->recompute = choice_recompute(&config, out->units ? out->units : out->shapes.layers);
     config_free(&config);
     if (status) job_close(out);
     return status;
@@ -69,28 +71,10 @@ void job_close(struct job *job) {
 
 /* ---- on so many ranks ---- */
 
-static uint64_t whole(double value) { return value >= 1 ? (uint64_t)llround(value) : 1; }
-
-static struct speeds_link link_of(const struct hardware_link *link) {
-    return (struct speeds_link){whole(link->per_s), whole(link->reduce_per_s),
-                                (uint64_t)llround(link->latency_s * 1e9)};
-}
-
-/* Of one rank, where `node_ranks` share a node. */
-static struct speeds speeds_of(const struct machine *m, uint32_t node_ranks, enum dtype compute) {
-    enum { DRIVE_LATENCY_NS = 100000 };
-    bool drive = m->drive.name[0];
-    return (struct speeds){.flops_per_s = whole(m->device.flops[compute]),
-                           .device_bytes_per_s = whole(m->device.memory_per_s),
-                           .host_bytes_per_s = whole(m->device.is_host ? m->device.memory_per_s
-                                                                       : m->host.memory_per_s / node_ranks),
-                           .bus_bytes_per_s = m->device.is_host ? 0 : whole(m->host.device_per_s),
-                           .inside = link_of(&m->inside),
-                           .between = link_of(m->between.name[0] ? &m->between : &m->inside),
-                           .drive_read_bytes_per_s = drive ? whole(m->drive.read_per_s / node_ranks) : 1,
-                           .drive_write_bytes_per_s = drive ? whole(m->drive.write_per_s / node_ranks) : 1,
-                           .drive_latency_ns = DRIVE_LATENCY_NS,
-                           .node_ranks = m->node_ranks};
+/* Blocks that are computed again, as the configuration says of the model's; or of all units alike. */
+static struct pass_segments segments_of(const struct job *job) {
+    if (job->units) return (struct pass_segments){0, job->units, job->recompute};
+    return shapes_segments(&job->shapes, job->recompute);
 }
 
 static zero_status declare_uniform(const struct job *job, zero_engine *engine, struct zero_error *error) {
@@ -98,18 +82,23 @@ static zero_status declare_uniform(const struct job *job, zero_engine *engine, s
     struct sim_model m;
     zero_status status = sim_model_uniform(job->units, job->params, job->tokens, &m, error);
     if (status) return status;
+    struct pass_segments segments = segments_of(job);
+    zero_unit **units = calloc(m.units, sizeof *units);
+    if (!units) status = ZERO_E_MEMORY;
     for (uint32_t u = 0; u < m.units && !status; u++) {
-        zero_unit *unit;
-        status = zero_engine_add_unit(engine, m.unit[u].name, &unit);
+        status = zero_engine_add_unit(engine, m.unit[u].name, &units[u]);
         for (uint32_t i = 2 * u; i < 2 * u + 2 && !status; i++) {
             zero_param param = {.struct_size = sizeof param,
                                 .name = m.param[i].name,
                                 .dims = 1,
                                 .shape = {m.param[i].count},
                                 .slot = &slot};
-            status = zero_unit_add_param(unit, &param);
+            status = zero_unit_add_param(units[u], &param);
         }
     }
+    for (uint32_t u = 0, first; u < m.units && !status && job->recompute > 1; u++)
+        if (pass_segment(&segments, u, &first)) status = zero_engine_add_segment(units[first], units[u]);
+    free(units);
     sim_model_free(&m);
     return status ? error_set(error, status, "%s", zero_last_error()) : ZERO_OK;
 }
@@ -131,7 +120,8 @@ static char *config_text(const struct job *job, uint32_t ranks, struct zero_erro
 
 static zero_status declare(const struct job *job, zero_engine *engine, struct zero_error *error) {
     if (job->units) return declare_uniform(job, engine, error);
-    zero_status status = shapes_declare(&job->shapes, engine);
+    static zero_slot unused; /* nothing is ever gathered */
+    zero_status status = shapes_declare(&job->shapes, job->recompute, engine, &unused);
     return status ? error_set(error, status, "%s", zero_last_error()) : ZERO_OK;
 }
 
@@ -153,12 +143,22 @@ static zero_status plan_engine(const struct job *job, uint32_t ranks, zero_engin
     return status;
 }
 
-static uint64_t *unit_flops(const struct job *job, uint32_t units) {
-    uint64_t *flops = calloc(units, sizeof *flops), tokens = job->micro_batch * job->shapes.context;
-    for (uint32_t u = 0; u < units && flops; u++)
-        flops[u] = job->units ? 2 * (job->params / job->units) * job->tokens
-                              : (uint64_t)(shapes_forward_flops(&job->shapes, u) * (double)tokens);
-    return flops;
+/* Of units alike: 2 operations per parameter and token, twice as many in a backward. */
+static zero_status uniform_work(const struct job *job, const struct blueprint *b, struct pass_work *work) {
+    double flops = 2 * (double)(job->params / job->units) * (double)job->tokens;
+    uint64_t ns = (uint64_t)llround(flops / job->machine.device.flops[b->precision.compute] * 1e9);
+    for (uint32_t u = 0; u < job->units; u++) work[u] = (struct pass_work){ns, 2 * ns, ns, true};
+    return ZERO_OK;
+}
+
+static zero_status find_work(const struct job *job, const struct blueprint *b, struct pass_work **out,
+                             struct zero_error *error) {
+    struct work_options o = {&job->shapes, &job->machine, b, job->micro_batch, 0};
+    *out = calloc(b->model->units, sizeof **out);
+    if (!*out) return error_set(error, ZERO_E_MEMORY, "no memory for the work of units");
+    if (job->units) return uniform_work(job, b, *out);
+    for (uint32_t u = 0; u < b->model->units; u++) (*out)[u] = work_of_unit(&o, u);
+    return ZERO_OK;
 }
 
 static zero_status check_place(const struct job *job, const struct blueprint *b, uint32_t ranks,
@@ -189,22 +189,22 @@ static zero_status check_place(const struct job *job, const struct blueprint *b,
 zero_status job_place(const struct job *job, uint32_t ranks, uint32_t shards, struct job_ranks *out,
                       struct zero_error *error) {
     struct job_ranks r = {0};
-    uint64_t *flops = NULL;
     zero_status status = plan_engine(job, ranks, &r.engine, error);
     struct blueprint b = {0};
     if (!status) b = engine_blueprint(r.engine), status = check_place(job, &b, ranks, shards, error);
     if (!status) status = sim_setup_of(&b, &r.setup, error);
-    if (!status && !(flops = unit_flops(job, b.model->units)))
-        status = error_set(error, ZERO_E_MEMORY, "no memory for the work of units");
-    if (!status) status = sim_model_of(&b, flops, &r.model, error);
-    free(flops);
+    if (!status) status = sim_model_of(&b, NULL, &r.model, error);
+    if (!status) status = find_work(job, &b, &r.work, error);
     if (status) {
         job_release(&r);
         return status;
     }
     uint32_t node_ranks = ranks < job->machine.node_ranks ? ranks : job->machine.node_ranks;
     if (shards) r.setup.mesh[AXIS_SHARD] = shards, r.setup.mesh[AXIS_REPLICATE] = ranks / shards;
-    r.setup.speeds = speeds_of(&job->machine, node_ranks, b.precision.compute);
+    r.setup.speeds = machine_speeds(&job->machine, node_ranks, b.precision.compute);
+    r.setup.speeds.node_ranks = job->machine.node_ranks;
+    r.setup.segments = segments_of(job);
+    r.setup.work = r.work;
     uint64_t sequence = job->units ? job->tokens / job->micro_batch : job->shapes.context;
     r.tokens = (double)b.config->train_batch * (double)sequence;
     r.parameters = b.model->param_elements;
@@ -215,6 +215,7 @@ zero_status job_place(const struct job *job, uint32_t ranks, uint32_t shards, st
 
 void job_release(struct job_ranks *r) {
     sim_model_free(&r->model);
+    free(r->work);
     zero_engine_destroy(r->engine);
     r->engine = NULL;
 }

@@ -3,7 +3,7 @@
 #ifndef ZERO_TOOLS_SIM_JOB_H
 #define ZERO_TOOLS_SIM_JOB_H
 
-#include "tools/plan/hardware.h"
+#include "tools/plan/machine.h"
 #include "tools/plan/shapes.h"
 #include "tools/sim/sim.h"
 
@@ -15,6 +15,7 @@ struct job {
     uint64_t params;      /* of so many parameters in all, */
     uint64_t tokens;      /* and so many tokens in a micro-step of a rank */
     uint64_t micro_batch; /* sequences; not 0 */
+    uint32_t recompute;   /* blocks that are computed again together; 0: none */
 };
 
 struct job_choice {
@@ -31,6 +32,7 @@ void job_close(struct job *job);
 struct job_ranks {
     zero_engine *engine;
     struct sim_model model;
+    struct pass_work *work;
     struct sim_setup setup;
     double tokens; /* of a step, all ranks */
     uint64_t parameters;

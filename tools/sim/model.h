@@ -16,7 +16,7 @@ struct sim_param { /* in the order of units */
 
 struct sim_unit {
     char name[NAME_BYTES_MAX];
-    uint64_t flops; /* of one micro-step's forward on one rank; a backward takes twice as many */
+    uint64_t flops; /* of one micro-step's forward on one rank; without struct sim_setup.work */
 };
 
 struct sim_model {

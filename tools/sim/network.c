@@ -9,12 +9,14 @@ static bool has_member(const struct sim_meeting *m, uint32_t rank) {
 }
 
 static struct speeds_call call_of(const struct run *run, const struct sim_meeting *m) {
-    struct speeds_call c = speeds_collective(&run->setup->speeds, m->ranks, m->members, m->bytes, m->reduces);
+    const struct speeds *s = &run->setup->speeds;
+    bool host = rank_on_host(&run->rank[m->poster], m->source);
+    struct speeds_call c = speeds_collective(s, m->members, speeds_nodes(s, m->ranks, m->members), m->bytes,
+                                             host && !m->reduces ? m->source_bytes : 0, m->reduces);
     uint32_t percent = run->faults.slow_percent;
     if (!sim_fault_on(&run->faults, SIM_SLOW) || m->members == 1 || !has_member(m, run->faults.slow))
         return c;
-    return (struct speeds_call){c.inside_ns * percent / 100, c.between_ns * percent / 100,
-                                c.latency_ns * percent / 100};
+    return (struct speeds_call){c.inside_ns * percent / 100, c.between_ns * percent / 100};
 }
 
 /* When one of the members' links has sent what it has to: it begins when all of them are free. */
@@ -32,7 +34,7 @@ static uint64_t take_links(struct run *run, const struct sim_meeting *m, enum li
 static uint64_t transfer(struct run *run, const struct sim_meeting *m, const struct speeds_call *c) {
     uint64_t inside = take_links(run, m, LINK_INSIDE, c->inside_ns);
     uint64_t between = take_links(run, m, LINK_BETWEEN, c->between_ns);
-    return c->latency_ns + (inside > between ? inside : between);
+    return inside > between ? inside : between;
 }
 
 /* What a fault adds for one member of the `which`th call. */
@@ -50,7 +52,7 @@ static void meet(void *user, const struct sim_meeting *m, uint64_t *out_done_at_
     if (!run->setup->chaos_ns) {
         struct speeds_call call = call_of(run, m);
         done_ns = transfer(run, m, &call);
-        ns = call.inside_ns + call.between_ns + call.latency_ns;
+        ns = call.inside_ns + call.between_ns;
     }
     for (uint32_t i = 0; i < m->members; i++) {
         out_done_at_ns[i] = done_ns + (run->setup->chaos_ns ? run_chaos_ns(run, RANDOM_NETWORK, which, i)

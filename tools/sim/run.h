@@ -20,6 +20,7 @@ enum next {
     NEXT_END,
     NEXT_AGREE,
     NEXT_APPLY,
+    NEXT_SETTLE,
     NEXT_FLUSH,
     NEXT_DONE
 };
@@ -46,10 +47,11 @@ struct rank {
     uint64_t *updated; /* per region: elements, over all steps */
 
     enum next next;
-    uint64_t emitted; /* operations so far */
-    uint32_t step, micro, position;
-    uint64_t turns; /* of the host, so far */
+    uint64_t emitted;          /* operations so far */
+    uint32_t step, micro, use; /* of the pass: run->pass */
+    uint64_t turns;            /* of the host, so far */
     bool evaluating, busy, lost, ended;
+    bool uncommitted;            /* with a shadow: a step was applied since the last commit */
     bool fresh[USE_REGIONS_MAX]; /* of the use that is being computed: its gradients begin anew */
     struct point agreed;
     uint64_t applied;
@@ -74,7 +76,8 @@ struct run {
     struct sim_world *world;
     uint64_t meetings;
     struct model model;
-    zero_slot slot;       /* nobody's */
+    zero_slot slot; /* nobody's */
+    struct pass pass;
     struct policy policy; /* as every rank's is at first */
     struct region *region;
     uint16_t *refresh;
@@ -109,6 +112,7 @@ const char *run_unit_name(const struct run *run, uint32_t region);
 
 void network_open(struct run *run);
 zero_status device_attach(struct rank *rank, struct zero_error *error);
+bool rank_on_host(const struct rank *rank, const void *data); /* in the host's part of its memory */
 zero_status drive_open(struct rank *rank, struct zero_error *error);
 /* What is posted is done at once: the host's own access, before time begins and after it ends. */
 void drive_set_immediate(struct tier *drive, bool immediate);
@@ -124,7 +128,9 @@ void rank_close(struct rank *rank);
 
 /* Goes on as far as it can now. */
 void rank_go(struct rank *rank);
-uint32_t rank_unit_at(const struct rank *rank, uint32_t position);
+/* What it does now, of a pass. */
+const struct pass_use *rank_use(const struct rank *rank);
+bool rank_backward(const struct rank *rank);
 
 /* ---- same.c: all ranks do the same ---- */
 

@@ -9,7 +9,7 @@
 uint64_t same_operations(const struct run *run) {
     const struct sim_setup *s = run->setup;
     uint64_t passes = 2 * (uint64_t)s->micro_steps + 1;
-    return 64 + passes * (4 * run->model.units + 8 * run->model.regions);
+    return 64 + passes * (2 * run->pass.uses + 8 * run->model.units + 16 * run->model.regions);
 }
 
 static uint64_t pack(const struct operation *op) {

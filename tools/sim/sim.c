@@ -54,6 +54,30 @@ static zero_status check_setup(const struct sim_setup *s, struct zero_error *err
     return ZERO_OK;
 }
 
+/* As a trainer's zero_engine_add_segment; a unit by itself is declared as nothing. */
+static void declare_segments(struct run *run) {
+    const struct pass_segments *s = &run->setup->segments;
+    for (uint32_t u = 0, first; u < run->model.units; u++)
+        for (uint32_t i = pass_segment(s, u, &first) && s->blocks > 1 ? first : u + 1; i <= u; i++)
+            run->model.unit[i]->segment_first = first, run->model.unit[i]->segment_last = u;
+}
+
+/* Who sets no times has the model's operations. */
+static zero_status make_pass(struct run *run, struct zero_error *error) {
+    const struct sim_setup *s = run->setup;
+    uint32_t units = s->model->units;
+    struct pass_work *work = calloc(units, sizeof *work);
+    if (!work) return error_set(error, ZERO_E_MEMORY, "no memory for the times of %" PRIu32 " units", units);
+    for (uint32_t u = 0; u < units; u++) {
+        uint64_t flops = s->model->unit[u].flops, rate = s->speeds.flops_per_s;
+        uint64_t forward = speeds_ns(flops, rate), backward = speeds_ns(2 * flops, rate);
+        work[u] = s->work ? s->work[u] : (struct pass_work){forward, backward, forward, true};
+    }
+    zero_status status = pass_make(work, units, &s->segments, &run->pass, error);
+    free(work);
+    return status;
+}
+
 static zero_status declare(struct run *run, struct zero_error *error) {
     const struct sim_model *m = run->setup->model;
     zero_status status = ZERO_OK;
@@ -73,6 +97,7 @@ static zero_status declare(struct run *run, struct zero_error *error) {
             status = model_add_param(&run->model, unit, &param, error);
         }
     }
+    if (!status) declare_segments(run);
     return status ? status : model_lay_out(&run->model, run->ranks, run->setup->persistence_threshold, error);
 }
 
@@ -135,7 +160,8 @@ static zero_status make_plan(struct run *run, struct zero_error *error) {
                                    .gather_staging_bytes = staging_bytes(run, executor_gather_staging_bytes),
                                    .message_bytes = s->message_bytes,
                                    .checkpoint_bytes = s->checkpoint_bytes,
-                                   .precision = s->precision};
+                                   .precision = s->precision,
+                                   .shadow = s->shadow};
     zero_status status = plan_make(&run->plan, &options, error);
     if (!status && s->sabotage && s->sabotage->planned) s->sabotage->planned(s->sabotage->user, &run->plan);
     return status ? status : ledger_plan_make(&run->ledger, &run->plan, error);
@@ -185,9 +211,11 @@ static zero_status open_run(struct run *run, const struct sim_setup *s, struct z
                         .state_count = optimizer_states_used(s->optimizer, &s->params[0]),
                         .clock = {.seed = s->seed, .chaos_events = s->chaos_events}};
     run->live = run->ranks;
-    run->faults = sim_faults_draw(s->faults, s->seed, run->ranks, s->steps, 2 * s->model->units);
     error_clear(&run->violation);
     network_open(run);
+    status = make_pass(run, error);
+    if (status) return status;
+    run->faults = sim_faults_draw(s->faults, s->seed, run->ranks, s->steps, run->pass.uses);
     status = declare(run, error);
     if (!status) status = open_policy(run, error);
     return status ? status : open_ranks(run, error);
@@ -203,6 +231,7 @@ static void close_run(struct run *run) {
     plan_free(&run->plan);
     model_free(&run->model);
     clock_close(&run->clock);
+    pass_free(&run->pass);
     free(run->rank);
     free(run->agreed);
     free(run->agreed_ns);
@@ -270,12 +299,13 @@ static uint64_t grace_ns(const struct run *run) {
     enum { SLOWEST = 5, MOMENT_NS = 1000000 };
     const struct sim_setup *s = run->setup;
     const struct swap *swap = &run->plan.swap;
-    uint64_t flops = 0, drive = swap->step_bytes + run->plan.param_fetch_bytes,
+    uint64_t compute = 0, drive = swap->step_bytes + run->plan.param_fetch_bytes,
              least = s->speeds.drive_read_bytes_per_s;
     if (s->speeds.drive_write_bytes_per_s < least) least = s->speeds.drive_write_bytes_per_s;
-    for (uint32_t u = 0; u < s->model->units; u++)
-        flops += 4 * s->model->unit[u].flops; /* with an evaluation */
-    uint64_t ns = SLOWEST * speeds_ns(s->micro_steps * flops, s->speeds.flops_per_s) + MOMENT_NS;
+    if (s->speeds.drive_mixed_bytes_per_s < least) least = s->speeds.drive_mixed_bytes_per_s;
+    for (uint32_t i = 0; i < run->pass.uses; i++)
+        compute += 2 * run->pass.use[i].compute_ns; /* with an evaluation */
+    uint64_t ns = SLOWEST * s->micro_steps * compute + MOMENT_NS;
     if (drive) ns += SLOWEST * speeds_ns(2 * drive, least) + 4 * swap->chunks * s->speeds.drive_latency_ns;
     return ns + s->chaos_ns * same_operations(run);
 }

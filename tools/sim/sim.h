@@ -19,9 +19,10 @@
 #include "engine/executor.h"
 #include "engine/zero.h"
 #include "stages/stage.h"
+#include "tools/plan/pass.h"
+#include "tools/plan/speeds.h"
 #include "tools/sim/faults.h"
 #include "tools/sim/model.h"
-#include "tools/sim/speeds.h"
 
 /* Who computes, with data. Arrays are indexed like the model's parameters; those of other units are NULL. */
 struct sim_arrays {
@@ -55,7 +56,7 @@ struct sim_setup {
     uint32_t micro_steps, depth, steps;
     uint32_t backward_depth;            /* 1 + the depth in backward; 0: the same */
     uint64_t live_max, ahead_max;       /* struct policy; 0: no bound */
-    uint32_t param_bits, gradient_bits; /* struct executor_options; with data */
+    uint32_t param_bits, gradient_bits; /* struct executor_options */
     uint64_t persistence_threshold;
     struct precision precision; /* with data: fp32 */
     const struct optimizer *optimizer;
@@ -65,9 +66,13 @@ struct sim_setup {
     uint64_t chunk_elements_max, resident_bytes; /* struct plan_options */
     uint32_t chunk_align_bytes, slots;
     uint64_t message_bytes, checkpoint_bytes;
+    bool shadow;                    /* the drive keeps the last step that is whole */
     bool native_reduction, staging; /* staging: reductions need scratch, as over MPI */
     bool evaluate;                  /* an evaluation pass after every micro-step and every step */
-    int32_t skip_unit;              /* left out of every step's first micro-step; -1: none */
+    int32_t skip_unit;             /* left out of every step's first micro-step, without segments; -1: none */
+    struct pass_segments segments; /* computed again in the backward */
+    const struct pass_work
+        *work; /* per unit; NULL: the model's operations at `speeds`, twice in a backward */
 
     uint64_t seed;
     struct speeds speeds;

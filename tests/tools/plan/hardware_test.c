@@ -1,5 +1,5 @@
 /* Hardware descriptions: the built-in ones are complete, a user's file adds and overrides, what is wrong is named. */
-#include "tools/plan/hardware.h"
+#include "tools/plan/machine.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -146,15 +146,27 @@ static void a_section_has_an_end(void) {
     CHECK_CONTAINS(error.message, "more than 64 entries of hosts");
 }
 
-static void collectives_take_what_their_slowest_part_takes(void) {
-    struct machine m = {.inside = {.per_s = 100, .reduce_per_s = 50, .latency_s = 1},
-                        .between = {.per_s = 10, .reduce_per_s = 10, .latency_s = 2}};
-    CHECK_DOUBLE(machine_collective_s(&m, 1, 1, false, 0), 0, 0);
-    CHECK_DOUBLE(machine_collective_s(&m, 8, 1, false, 1000), 3 + 10, 1e-12);
-    CHECK_DOUBLE(machine_collective_s(&m, 8, 1, true, 1000), 3 + 20, 1e-12);
-    CHECK_DOUBLE(machine_collective_s(&m, 8, 2, false, 1000), 2 * 1 + 2 + 1000. / 40, 1e-12);
-    CHECK_DOUBLE(machine_collective_s(&m, 64, 4, false, 1000), 4 * 1 + 2 * 2 + 1000. / 100, 1e-12);
-    CHECK_DOUBLE(machine_collective_s(&m, 4, 4, false, 1000), 2 * 2 + 1000. / 10, 1e-12);
+/* What a node's ranks share is divided; what a machine has not is as slow as can be, and asked of nobody. */
+static void machines_become_speeds(void) {
+    struct machine m = {.device = {.memory_per_s = 1000, .flops = {7, 8, NAN}},
+                        .host = {.memory_per_s = 800, .device_per_s = 30},
+                        .inside = {.per_s = 100, .reduce_per_s = 50, .latency_s = 1},
+                        .between = {.name = "net", .per_s = 10, .reduce_per_s = 5, .latency_s = 2}};
+    struct speeds s = machine_speeds(&m, 4, DTYPE_BF16);
+    CHECK_INT(s.flops_per_s, 8);
+    CHECK_INT(s.host_bytes_per_s, 200);
+    CHECK_INT(s.bus_bytes_per_s, 30);
+    CHECK_INT(s.between.reduce_bytes_per_s, 5);
+    CHECK_INT(s.between.latency_ns, 2000000000);
+    CHECK_INT(s.drive_read_bytes_per_s, 1);
+    m.device.is_host = true, m.between.name[0] = 0;
+    strcpy(m.drive.name, "d");
+    m.drive.read_per_s = 40, m.drive.write_per_s = 80, m.drive.mixed_per_s = 60;
+    s = machine_speeds(&m, 4, DTYPE_F32);
+    CHECK_INT(s.host_bytes_per_s, 1000);
+    CHECK_INT(s.bus_bytes_per_s, 0);
+    CHECK_INT(s.between.bytes_per_s, 100);
+    CHECK_INT(s.drive_mixed_bytes_per_s, 15);
 }
 
 int main(void) {
@@ -165,6 +177,6 @@ int main(void) {
     what_is_wrong_is_named();
     choices_that_cannot_be_are_named();
     a_section_has_an_end();
-    collectives_take_what_their_slowest_part_takes();
+    machines_become_speeds();
     return check_end();
 }

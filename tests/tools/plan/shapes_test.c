@@ -53,35 +53,52 @@ static void arithmetic_is_the_gpt_s(void) {
     }
 }
 
+static void check_memory(const struct shapes *s, uint32_t batch, uint32_t threads, zero_dtype dtype,
+                         struct shapes_recompute recompute) {
+    struct gpt_config config = as_gpt(s);
+    config.recompute = recompute.blocks, config.recompute_on_cpu = recompute.on_cpu;
+    zero_engine *engine = fake_engine_create(dtype, threads, 1);
+    struct gpt *gpt = NULL;
+    bool refused = gpt_engine_problem(engine);
+    if (!refused && CHECK_INT(gpt_create(engine, &config, batch, &gpt), ZERO_OK)) {
+        enum dtype type = dtype == ZERO_BF16 ? DTYPE_BF16 : DTYPE_F32;
+        uint64_t host, all = shapes_activation_bytes(s, true, type, batch, threads, recompute, &host);
+        CHECK_INT(all - host, fake_engine_reserved(engine, ZERO_DEVICE));
+        CHECK_INT(host, fake_engine_reserved(engine, ZERO_CPU));
+    }
+    gpt_destroy(gpt);
+    zero_engine_destroy(engine);
+}
+
 static void memory_is_the_gpt_s(void) {
     for (size_t i = 0; i < sizeof small / sizeof *small; i++)
         for (uint32_t threads = 1; threads <= 2; threads++)
-            for (uint32_t batch = 4; batch <= 16; batch *= 2) {
-                struct gpt_config config = as_gpt(&small[i]);
-                zero_engine *engine = fake_engine_create(ZERO_F32, threads, 1);
-                struct gpt *gpt = NULL;
-                if (!CHECK_INT(gpt_create(engine, &config, batch, &gpt), ZERO_OK)) return;
-                double actual = (double)fake_engine_reserved(engine, ZERO_DEVICE);
-                double ours =
-                    (double)shapes_activation_bytes(&small[i], true, DTYPE_F32, batch, threads, false);
-                if (!CHECK(fabs(ours / actual - 1) < 0.02))
-                    fprintf(stderr, "%s, batch %u, %u threads: %.0f, actually %.0f\n", small[i].name, batch,
-                            threads, ours, actual);
-                gpt_destroy(gpt);
-                zero_engine_destroy(engine);
-            }
+            for (uint32_t batch = 4; batch <= 16; batch *= 2)
+                for (uint32_t blocks = 0; blocks <= 3; blocks++)
+                    check_memory(&small[i], batch, threads, blocks % 2 ? ZERO_F32 : ZERO_BF16,
+                                 (struct shapes_recompute){blocks, blocks == 2});
 }
 
 /* Korthikanti et al. 2022, equation 1 without scores and masks: 32 bytes per token, layer and width; the recomputed one
  * keeps 2. */
 static void devices_are_as_korthikanti_has_them(void) {
     struct shapes s = {"x", "", FAMILY_GPT2, 10, 1024, 16, 0, 1000, 0, 0, true, 0};
-    uint64_t plain = shapes_activation_bytes(&s, false, DTYPE_BF16, 3, 1, false);
+    const struct shapes_recompute none = {0}, every = {1, false};
+    uint64_t host, plain = shapes_activation_bytes(&s, false, DTYPE_BF16, 3, 1, none, &host);
     s.layers = 11;
-    CHECK_INT(shapes_activation_bytes(&s, false, DTYPE_BF16, 3, 1, false) - plain, 32ull * 3000 * 1024);
-    uint64_t recomputed = shapes_activation_bytes(&s, false, DTYPE_BF16, 3, 1, true);
+    CHECK_INT(shapes_activation_bytes(&s, false, DTYPE_BF16, 3, 1, none, &host) - plain, 32ull * 3000 * 1024);
+    uint64_t recomputed = shapes_activation_bytes(&s, false, DTYPE_BF16, 3, 1, every, &host);
     s.layers = 12;
-    CHECK_INT(shapes_activation_bytes(&s, false, DTYPE_BF16, 3, 1, true) - recomputed, 2ull * 3000 * 1024);
+    CHECK_INT(shapes_activation_bytes(&s, false, DTYPE_BF16, 3, 1, every, &host) - recomputed,
+              2ull * 3000 * 1024);
+    /* Three inputs in place of twelve, and four blocks' activations in place of one's. */
+    uint64_t four =
+        shapes_activation_bytes(&s, false, DTYPE_BF16, 3, 1, (struct shapes_recompute){4, true}, &host);
+    uint64_t one = shapes_activation_bytes(&s, false, DTYPE_BF16, 3, 1, every, &host);
+    CHECK_INT(host, 0);
+    CHECK_INT(four - one, (3 * 32 - 9 * 2) * 3000ull * 1024);
+    shapes_activation_bytes(&s, false, DTYPE_BF16, 3, 1, (struct shapes_recompute){4, true}, &host);
+    CHECK_INT(host, 3 * 2 * 3000ull * 1024);
 }
 
 int main(void) {

@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# What a run leaves for `zero report`, and the page that becomes of it.
+source "$(dirname "$0")/lib.sh" "$1"
+text >text
+config 3 ', "steps_per_print": 1' >c.json
+
+# Both ranks' timelines, of the second and the third step, in one file; by default and where the run is its own name.
+expect 0 "$zero" train c.json --data text --steps 4 --ranks 2 --run run
+[[ -s run/trace.json && -s run/run.json ]] || fail "the run left no trace.json or no run.json"
+says run/trace.json '"name":"rank 1"'
+says run/trace.json '"name":"backward h.0"'
+traced=$(weights)
+expect 0 "$zero" report run
+says out run/report.html
+says run/report.html 'ZeRO stage 3'
+says run/report.html 'rank 1'
+says run/report.html '4</b><span>of 4 steps'
+expect 0 "$zero" report run --out page.html
+cmp -s page.html run/report.html || fail "--out made another page"
+
+# The configuration says which steps; tracing changes no bit; one step alone is traced as well.
+config 3 ', "trace": {"first_step": 1, "steps": 4}' >all.json
+expect 0 "$zero" train all.json --data text --steps 4 --ranks 2 --run all
+[[ $(weights) == "$traced" ]] || fail "another trace, other weights"
+(($(grep -c AGREE all/trace.json) == 8)) || fail "two ranks agree in four steps, the trace says $(grep -c AGREE all/trace.json)"
+expect 0 "$zero" train c.json --data text --steps 1 --run one
+(($(grep -c AGREE one/trace.json) == 1)) || fail "one step of one rank, the trace says $(grep -c AGREE one/trace.json)"
+expect 0 "$zero" report one
+
+config 3 ', "trace": {"steps": 0}' >none.json
+expect 0 "$zero" train none.json --data text --steps 4 --ranks 2 --run none
+[[ ! -e none/trace.json ]] || fail "a trace that the configuration does not want"
+expect 0 "$zero" report none
+says none/report.html 'no trace.json'
+
+# A trace that cannot be written costs the run nothing else.
+mkdir -p blocked/trace.json
+expect 0 "$zero" train c.json --data text --steps 4 --ranks 2 --run blocked
+says err 'trace.json: Is a directory'
+[[ $(weights) == "$traced" ]] || fail "a trace that was not written, other weights"
+
+expect 1 "$zero" report nowhere
+says err 'nowhere holds no run'
+expect 2 "$zero" report
+says err 'RUN is missing'
+finish

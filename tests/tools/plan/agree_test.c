@@ -1,0 +1,126 @@
+/* A plan's step and the simulator's: one prices a rank's operations (timeline.c), the other runs all ranks' on virtual
+ * transport, devices and drives, both by speeds.h and work.h. Seconds within 3 %, bytes of the drive and memory equal.
+ * What remains: the simulator's device clears and copies, which the plan takes for nothing; it reads and writes what an
+ * update has in memory buffer by buffer. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "tests/check.h"
+#include "tools/plan/price.h"
+#include "tools/sim/job.h"
+
+enum { WITHIN_PERCENT = 3 };
+
+#define BF16 "\"bf16\": {\"enabled\": true}"
+
+static const struct {
+    const char *model, *device, *drive, *config;
+    uint32_t ranks, nodes;
+    struct cell cell;
+} rows[] = {
+    {"gpt2-xl", "h100-80g", NULL, "", 8, 1, {0, ZERO_DEVICE, ZERO_DEVICE, 0}},
+    {"gpt2-xl", "h100-80g", NULL, "", 8, 1, {1, ZERO_DEVICE, ZERO_DEVICE, 0}},
+    {"gpt2-xl",
+     "h100-80g",
+     NULL,
+     ", \"gradient_accumulation_steps\": 3",
+     8,
+     1,
+     {2, ZERO_DEVICE, ZERO_DEVICE, 0}},
+    {"llama-3-8b", "h100-80g", NULL, "", 16, 2, {3, ZERO_DEVICE, ZERO_DEVICE, 0}},
+    {"llama-3-8b", "h100-80g", NULL, "", 16, 2, {3, ZERO_DEVICE, ZERO_DEVICE, 1}},
+    {"llama-3-8b",
+     "a100-80g",
+     NULL,
+     ", \"comm\": {\"prefetch_depth\": 3}",
+     16,
+     2,
+     {3, ZERO_DEVICE, ZERO_DEVICE, 4}},
+    {"llama-3-8b", "h100-80g", NULL, "", 8, 1, {3, ZERO_CPU, ZERO_DEVICE, 1}},
+    {"llama-3-8b", "h100-80g", "7GB/s,5GB/s", "", 8, 1, {2, ZERO_NVME, ZERO_DEVICE, 1}},
+    {"llama-3-8b", "h100-80g", "7GB/s", "", 8, 1, {3, ZERO_NVME, ZERO_DEVICE, 1}},
+    {"llama-3-8b", "h100-80g", NULL, "", 8, 1, {3, ZERO_CPU, ZERO_CPU, 1}},
+    {"llama-3-8b", "h100-80g", "14GB/s,7GB/s", "", 8, 1, {3, ZERO_NVME, ZERO_NVME, 1}},
+    {"llama-3-8b",
+     "h100-80g",
+     NULL,
+     ", \"zero_optimization\": {\"mics_shard_size\": 8}",
+     16,
+     2,
+     {3, ZERO_DEVICE, ZERO_DEVICE, 1}},
+    {"llama-3-8b",
+     "h100-80g",
+     NULL,
+     ", \"zero_optimization\": {\"zero_hpz_partition_size\": 8}",
+     16,
+     2,
+     {3, ZERO_DEVICE, ZERO_DEVICE, 1}},
+    {"llama-3-8b",
+     "h100-80g",
+     NULL,
+     ", \"param_groups\": [{\"match\": \"model.layers.?.*\", \"frozen\": true}, {\"match\": "
+     "\"model.embed*\", \"frozen\": true}]",
+     8,
+     1,
+     {3, ZERO_DEVICE, ZERO_DEVICE, 2}},
+};
+
+static void simulate(struct job *job, uint32_t ranks, struct sim_result *out) {
+    struct job_ranks r;
+    struct zero_error error;
+    error_clear(&error);
+    if (CHECK_INT(job_place(job, ranks, 0, &r, &error), ZERO_OK)) {
+        r.setup.steps = 6;
+        r.setup.seed = 3;
+        CHECK_INT(sim_run(&r.setup, out, &error), ZERO_OK);
+        CHECK_STRING(out->error.message, "");
+        job_release(&r);
+    }
+    CHECK_STRING(error.message, "");
+}
+
+static void compare(struct hardware *hardware, size_t i) {
+    struct zero_error error;
+    error_clear(&error);
+    char config[600];
+    snprintf(config, sizeof config, "{\"train_micro_batch_size_per_gpu\": 1, " BF16 "%s}", rows[i].config);
+    struct scenario s = {.shapes = *shapes_find(rows[i].model),
+                         .config = config,
+                         .ranks = rows[i].ranks,
+                         .nodes = rows[i].nodes,
+                         .threads = 1};
+    struct hardware_choice choice = {.device = rows[i].device, .drive = rows[i].drive};
+    CHECK_INT(hardware_choose(hardware, &choice, &s.machine, &error), ZERO_OK);
+    s.machine.device.memory_bytes *= 100; /* time is asked for, not room */
+    struct price p = {0};
+    if (!CHECK_INT(price_cell(&s, &rows[i].cell, &p, &error), ZERO_OK) || !CHECK(p.fits)) {
+        fprintf(stderr, "%s\n", error.message);
+        return;
+    }
+    struct job job = {.config = edit_cell(config, &rows[i].cell, &s.shapes),
+                      .machine = s.machine,
+                      .shapes = s.shapes,
+                      .micro_batch = 1,
+                      .recompute = rows[i].cell.recompute};
+    struct sim_result r = {0};
+    simulate(&job, s.ranks, &r);
+    double simulated = (double)r.step_ns * 1e-9, off = 100 * fabs(p.step.seconds / simulated - 1);
+    int same = CHECK(off < WITHIN_PERCENT);
+    same &= CHECK_INT(r.planned_bytes[TIER_DEVICE], p.tier_bytes[ZERO_DEVICE] - p.activation_bytes);
+    same &= CHECK_INT(r.planned_bytes[TIER_CPU], p.tier_bytes[ZERO_CPU]);
+    same &= CHECK_INT(r.planned_bytes[TIER_NVME], p.tier_bytes[ZERO_NVME]);
+    same &= CHECK_DOUBLE((double)r.compute_ns * 1e-9, p.step.busy_s[RESOURCE_COMPUTE], 1e-6);
+    printf("row %zu: planned %.6f s, simulated %.6f s, computing %.6f s: %.2f %%\n", i, p.step.seconds,
+           simulated, p.step.busy_s[RESOURCE_COMPUTE], off);
+    if (!same) fprintf(stderr, "in row %zu\n", i);
+    free(job.config);
+}
+
+int main(void) {
+    static struct hardware hardware;
+    struct zero_error error;
+    error_clear(&error);
+    CHECK_INT(hardware_open(&hardware, &error), ZERO_OK);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) compare(&hardware, i);
+    return check_end();
+}

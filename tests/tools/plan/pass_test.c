@@ -1,0 +1,54 @@
+/* What a host does in a pass, spelt: f0 is unit 0's forward, b0 its backward, r0@3 its forward again for the backward at
+ * position 3. */
+#include "tools/plan/pass.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/check.h"
+
+enum { UNITS = 6 };
+
+static const char *spell(struct pass_segments segments, uint32_t frozen, uint64_t *out_ns) {
+    static char text[512];
+    struct pass_work work[UNITS];
+    struct pass pass;
+    struct zero_error error;
+    error_clear(&error);
+    for (uint32_t u = 0; u < UNITS; u++) work[u] = (struct pass_work){100, 200, 10, u >= frozen};
+    CHECK_INT(pass_make(work, UNITS, &segments, &pass, &error), ZERO_OK);
+    *text = 0, *out_ns = 0;
+    for (uint32_t i = 0; i < pass.uses; i++) {
+        const struct pass_use *u = &pass.use[i];
+        bool backward = u->position >= UNITS;
+        size_t length = strlen(text);
+        if (u->again)
+            snprintf(text + length, sizeof text - length, " r%u@%u", u->unit, u->position);
+        else
+            snprintf(text + length, sizeof text - length, " %c%u", backward ? 'b' : 'f', u->unit);
+        CHECK_INT(u->again || u->position == (backward ? 2 * UNITS - 1 - u->unit : u->unit), 1);
+        *out_ns += u->compute_ns;
+    }
+    pass_free(&pass);
+    return text + 1;
+}
+
+int main(void) {
+    uint64_t ns;
+    CHECK_STRING(spell((struct pass_segments){0}, 0, &ns), "f0 f1 f2 f3 f4 f5 b5 b4 b3 b2 b1 b0");
+    CHECK_INT(ns, 6 * 300);
+    /* Blocks 1 to 4; the last one's activations are still there. */
+    CHECK_STRING(spell((struct pass_segments){1, 5, 1}, 0, &ns),
+                 "f0 f1 f2 f3 f4 f5 b5 b4 r3@8 b3 r2@9 b2 r1@10 b1 b0");
+    CHECK_INT(ns, 6 * 300 + 3 * 10);
+    CHECK_STRING(spell((struct pass_segments){1, 5, 2}, 0, &ns),
+                 "f0 f1 f2 f3 f4 f5 b5 b4 b3 r1@9 r2@9 b2 b1 b0");
+    CHECK_INT(ns, 6 * 300 + 100 + 10);
+    CHECK_STRING(spell((struct pass_segments){1, 5, 3}, 0, &ns),
+                 "f0 f1 f2 f3 f4 f5 b5 b4 r1@8 r2@8 r3@8 b3 b2 b1 b0");
+    CHECK_STRING(spell((struct pass_segments){1, 5, 9}, 0, &ns), "f0 f1 f2 f3 f4 f5 b5 b4 b3 b2 b1 b0");
+    /* Below the lowest unit that trains nothing goes backward, nor is computed again. */
+    CHECK_STRING(spell((struct pass_segments){1, 5, 1}, 3, &ns), "f0 f1 f2 f3 f4 f5 b5 b4 r3@8 b3");
+    CHECK_STRING(spell((struct pass_segments){0}, UNITS, &ns), "f0 f1 f2 f3 f4 f5 b5");
+    return check_end();
+}

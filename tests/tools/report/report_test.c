@@ -1,0 +1,149 @@
+/* A run's directory as it is read for the page: what is there, what may be missing, and what is refused by name. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "tests/check.h"
+#include "tools/report/page.h"
+#include "tools/report/plot.h"
+
+static char directory[900];
+
+static void write_file(const char *name, const char *text) {
+    char path[1000];
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    FILE *file = fopen(path, "w");
+    if (!CHECK(file)) return;
+    fputs(text, file);
+    fclose(file);
+}
+
+static void begin(const char *name) {
+    snprintf(directory, sizeof directory, "%s/%s", getenv("TEST_TMPDIR") ? getenv("TEST_TMPDIR") : "/tmp",
+             name);
+    mkdir(directory, 0777);
+}
+
+static const char run[] =
+    "{\"model\": \"<a & b>\", \"settings\": [\"ZeRO stage 3\", 7], \"steps\": 9, \"drive_read_bytes\": 2048,"
+    " \"memory\": [{\"tier\": \"cpu\", \"name\": \"state\", \"planned\": 4096, \"measured\": 2048}]}";
+static const char metrics[] = "{\"step\": 1, \"loss\": 3.5, \"seconds\": 2}\n"
+                              "{\"step\": 2, \"loss\": null, \"eval_loss\": 3.25, \"seconds\": 1}\n"
+                              "{\"step\": 3, \"loss\": 2.5, \"sec";
+static const char trace[] =
+    "{\"traceEvents\": [{\"ph\": \"M\", \"name\": \"thread_name\", \"pid\": 0, \"tid\": 1, \"args\": "
+    "{\"name\": \"gather\"}},"
+    "{\"ph\": \"X\", \"name\": \"GATHER <h>\", \"pid\": 1, \"tid\": 1, \"ts\": 1000, \"dur\": 500},"
+    "{\"ph\": \"X\", \"name\": \"of no stream\", \"pid\": 1, \"tid\": 99, \"ts\": 1, \"dur\": 5},"
+    "{\"ph\": \"X\", \"name\": \"without a time\", \"pid\": 1, \"tid\": 1}]}";
+
+static zero_status read_run(struct run_record *record, struct zero_error *error) {
+    error_clear(error);
+    return run_record_read(directory, record, error);
+}
+
+/* The page of a record, to look into. */
+static char *page_of(const struct run_record *record) {
+    char *text = NULL;
+    size_t size;
+    FILE *file = open_memstream(&text, &size);
+    page_write(record, file);
+    fclose(file);
+    return text;
+}
+
+static void whole(void) {
+    struct run_record r;
+    struct zero_error error;
+    begin("whole");
+    write_file("run.json", run), write_file("metrics.jsonl", metrics), write_file("trace.json", trace);
+    CHECK_INT(read_run(&r, &error), ZERO_OK);
+    CHECK_STRING(r.title, "<a & b>");
+    CHECK_INT(r.setting_count, 2);
+    CHECK_INT(r.steps, 2); /* the third was cut short */
+    CHECK(r.value[LOSS][0] == 3.5 && isnan(r.value[LOSS][1]) && r.value[EVAL_LOSS][1] == 3.25);
+    CHECK_INT(r.memory[0].planned, 4096);
+    CHECK_INT(r.drive_read_planned, 2048);
+    CHECK_INT(r.span_count, 1);
+    CHECK_INT(r.ranks, 2);
+    char *page = page_of(&r);
+    CHECK_CONTAINS(page, "<h1>&lt;a &amp; b></h1>");
+    CHECK_CONTAINS(page, "GATHER &lt;h>, 0.500 ms from 1.000 ms");
+    CHECK_CONTAINS(page, "<td>4.0 KiB</td><td>2.0 KiB</td>");
+    CHECK_CONTAINS(page, "held-out loss");
+    CHECK(!strstr(page, "<script") && !strstr(page, "http"));
+    free(page);
+    run_record_free(&r);
+}
+
+static void without_trace(void) {
+    struct run_record r;
+    struct zero_error error;
+    begin("untraced");
+    write_file("run.json", run), write_file("metrics.jsonl", "");
+    CHECK_INT(read_run(&r, &error), ZERO_OK);
+    char *page = page_of(&r);
+    CHECK_CONTAINS(page, "no trace.json");
+    CHECK(!strstr(page, "nan") && !strstr(page, "inf"));
+    free(page);
+    run_record_free(&r);
+}
+
+static void refused(const char *name, const char *text, zero_status status, const char *says) {
+    struct run_record r;
+    struct zero_error error;
+    begin("refused");
+    write_file("run.json", run), write_file("metrics.jsonl", metrics), write_file("trace.json", trace);
+    write_file(name, text);
+    CHECK_INT(read_run(&r, &error), status);
+    CHECK_CONTAINS(error.message, says);
+    run_record_free(&r);
+}
+
+static void elsewhere(void) {
+    struct run_record r;
+    struct zero_error error;
+    begin("elsewhere");
+    CHECK_INT(read_run(&r, &error), ZERO_E_IO);
+    CHECK_CONTAINS(error.message, "holds no run");
+    run_record_free(&r);
+}
+
+/* Many steps share points, and one step alone is seen. */
+static void curves(void) {
+    enum { STEPS = 2000 };
+    static double step[STEPS], value[STEPS];
+    for (int i = 0; i < STEPS; i++) step[i] = i + 1, value[i] = 5;
+    for (uint32_t steps = 1; steps <= STEPS; steps += STEPS - 1) {
+        struct plot plot = {
+            .title = "t", .unit = "", .step = step, .steps = steps, .curve = {{"c", value}}, .curves = 1};
+        char *text = NULL;
+        size_t size, points = 0;
+        FILE *file = open_memstream(&text, &size);
+        CHECK(plot_write(&plot, file));
+        fclose(file);
+        const char *at = strstr(text, "points=\"");
+        for (const char *c = at; c && *c && *c != '>'; c++) points += *c == ',';
+        CHECK_INT(points, steps == 1 ? 1 : 500);
+        CHECK(strstr(text, "<circle") && !strstr(text, "nan"));
+        free(text);
+        plot.curve[0].value = (double[]){NAN}, plot.steps = 1;
+        file = fopen("/dev/null", "w");
+        CHECK(!plot_write(&plot, file));
+        fclose(file);
+    }
+}
+
+int main(void) {
+    whole();
+    without_trace();
+    elsewhere();
+    refused("run.json", "[1]", ZERO_E_CONFIG, "run.json is not a JSON object");
+    refused("metrics.jsonl", "{\"step\": 1}\nrubbish\n", ZERO_E_CONFIG, "metrics.jsonl, line 2");
+    refused("metrics.jsonl", "{\"step\": \"x\"}\n", ZERO_E_CONFIG, "line 1");
+    refused("trace.json", "{", ZERO_E_CONFIG, "trace.json is not a JSON object");
+    curves();
+    return check_end();
+}

@@ -1,0 +1,76 @@
+#include "tools/command/run_file.h"
+
+#include <inttypes.h>
+#include <json-c/json.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tools/command/format.h"
+#include "tools/command/record.h"
+
+static void add_text(struct json_object *list, const char *format, ...) {
+    char text[256];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    json_object_array_add(list, json_object_new_string(text));
+}
+
+static struct json_object *settings_of(const struct job *job, const zero_engine *engine) {
+    static const char *const tiers[] = {
+        [CONFIG_TIER_DEVICE] = NULL, [CONFIG_TIER_CPU] = "cpu", [CONFIG_TIER_NVME] = "nvme"};
+    static const char *const dtypes[] = {
+        [CONFIG_FP32] = "fp32", [CONFIG_BF16] = "bf16", [CONFIG_FP16] = "fp16"};
+    const struct config *c = &job->config;
+    struct json_object *list = json_object_new_array();
+    add_text(list, "ZeRO stage %" PRIu64, c->stage);
+    if (tiers[c->optimizer_tier]) add_text(list, "optimizer state on %s", tiers[c->optimizer_tier]);
+    if (tiers[c->param_tier]) add_text(list, "parameters on %s", tiers[c->param_tier]);
+    uint32_t ranks = zero_engine_size(engine), threads = zero_engine_threads(engine);
+    add_text(list, "%" PRIu32 " rank%s, %" PRIu32 " CPU thread%s each", ranks, ranks == 1 ? "" : "s", threads,
+             threads == 1 ? "" : "s");
+    add_text(list, "%s, %s", dtypes[c->compute_dtype], c->optimizer.name);
+    add_text(list, "%" PRIu64 " samples of %" PRIu32 " tokens per step", c->train_batch, job->model.context);
+    return list;
+}
+
+static void add_count(struct json_object *object, const char *key, uint64_t count) {
+    json_object_object_add(object, key, json_object_new_uint64(count));
+}
+
+static struct json_object *memory_of(const zero_engine *engine) {
+    struct json_object *list = json_object_new_array();
+    zero_memory_row row;
+    for (uint32_t i = 0; zero_engine_memory(engine, i, &row) == ZERO_OK; i++) {
+        struct json_object *line = json_object_new_object();
+        json_object_object_add(line, "tier", json_object_new_string(record_tier_names[row.tier]));
+        json_object_object_add(line, "name", json_object_new_string(row.name));
+        add_count(line, "planned", row.planned);
+        add_count(line, "measured", row.measured);
+        json_object_array_add(list, line);
+    }
+    return list;
+}
+
+zero_status run_file_write(const struct job *job, const zero_engine *engine, const zero_plan *plan,
+                           uint64_t steps, const char *directory, struct zero_error *error) {
+    char path[4096 + 32], title[256];
+    snprintf(path, sizeof path, "%s/run.json", directory);
+    snprintf(title, sizeof title, "%s, %s parameters: %u layers, %u wide", gpt_title(&job->model),
+             format_count((double)gpt_parameters(&job->model)).chars, job->model.layers, job->model.width);
+    struct json_object *root = json_object_new_object();
+    json_object_object_add(root, "version", json_object_new_string(zero_version()));
+    json_object_object_add(root, "model", json_object_new_string(title));
+    json_object_object_add(root, "config", json_object_new_string(job->config_path));
+    json_object_object_add(root, "settings", settings_of(job, engine));
+    add_count(root, "steps", steps);
+    add_count(root, "drive_read_bytes", plan->drive_read_bytes * job->ranks);
+    add_count(root, "drive_write_bytes", plan->drive_write_bytes * job->ranks);
+    json_object_object_add(root, "memory", memory_of(engine));
+    int failed = json_object_to_file_ext(path, root, JSON_C_TO_STRING_PRETTY);
+    json_object_put(root);
+    return failed ? error_set(error, ZERO_E_IO, "cannot write %s: %s", path, json_util_get_last_err())
+                  : ZERO_OK;
+}

@@ -1,0 +1,71 @@
+/* The host as a backend: oneDNN's products, OpenMP, tiles of rows that stay in the caches. */
+#include <stdatomic.h>
+
+#include "engine/zero.h"
+#include "tools/gpt/model.h"
+#include "tools/gpt/parallel.h"
+#include "tools/gpt/rotary.h"
+
+static const char *problem(zero_dtype dtype) {
+    if (dtype == ZERO_BF16 && !matmul_has_bf16())
+        return "this processor does not multiply bf16 itself: set bf16.enabled to false";
+    return NULL;
+}
+
+static void choose_arithmetic(struct gpt *gpt, zero_dtype dtype) {
+    const struct kernels *k = gpt->kernels = kernels_best();
+    gpt->bf16 = dtype == ZERO_BF16;
+    gpt->widen = dtype == ZERO_F16 ? k->widen_fp16 : gpt->bf16 ? k->widen : NULL;
+    gpt->narrow = dtype == ZERO_F16 ? k->narrow_fp16 : gpt->bf16 ? k->narrow : NULL;
+}
+
+static zero_status open(struct gpt *gpt, uint64_t out_bytes[ZERO_TIERS]) {
+    zero_dtype dtype = zero_engine_dtype(gpt->engine);
+    gpt->threads = zero_engine_threads(gpt->engine);
+    choose_arithmetic(gpt, dtype);
+    zero_status status = activations_create(&gpt->activations, &gpt->config, gpt->batch, gpt->threads, dtype);
+    if (status) return status;
+    rotary_fill(&gpt->activations, &gpt->config);
+    out_bytes[ZERO_DEVICE] = gpt->activations.device.bytes;
+    out_bytes[ZERO_CPU] = gpt->activations.cpu.bytes;
+    return ZERO_OK;
+}
+
+static void close(struct gpt *gpt) { activations_destroy(&gpt->activations); }
+
+static zero_status pass_begin(struct gpt *gpt) {
+    struct pass *pass = &gpt->pass;
+    gpt->thread_limit = parallel_limit(gpt->threads);
+    pass->tiles = (pass->rows + gpt->activations.tile_rows - 1) / gpt->activations.tile_rows;
+    atomic_store(&gpt->failed, 0);
+    return ZERO_OK;
+}
+
+static double mean_loss(const struct gpt *gpt) {
+    double total = 0;
+    for (uint32_t row = 0; row < gpt->pass.rows; row++) total += gpt->activations.row_loss[row];
+    return total / gpt->pass.rows;
+}
+
+static zero_status pass_end(struct gpt *gpt, double *out_loss) {
+    parallel_limit(gpt->thread_limit);
+    if (gpt->pass.targets) *out_loss = mean_loss(gpt);
+    return atomic_load(&gpt->failed) ? ZERO_E_MEMORY : ZERO_OK;
+}
+
+const struct backend host_backend = {
+    .problem = problem,
+    .open = open,
+    .close = close,
+    .pass_begin = pass_begin,
+    .pass_end = pass_end,
+    .unit_begin = view_begin,
+    .unit_end = view_end,
+    .embedding_forward = embedding_forward,
+    .embedding_backward = embedding_backward,
+    .block_forward = block_forward,
+    .block_backward = block_backward,
+    .head_evaluate = head_evaluate,
+    .head_backward = head_backward,
+    .head_logits = head_logits,
+};

@@ -1,0 +1,42 @@
+#include "tools/plan/pass.h"
+
+#include <stdlib.h>
+
+bool pass_segment(const struct pass_segments *s, uint32_t last, uint32_t *out_first) {
+    if (!s->blocks || last < s->first || last + 1 >= s->end || (last + 1 - s->first) % s->blocks)
+        return false;
+    *out_first = last + 1 - s->blocks;
+    return true;
+}
+
+/* The lowest unit that trains; the last one where none does: its backward has the loss. */
+static uint32_t lowest(const struct pass_work *work, uint32_t units) {
+    uint32_t unit = 0;
+    while (unit + 1 < units && !work[unit].trains) unit++;
+    return unit;
+}
+
+static void add(struct pass *p, uint32_t unit, uint32_t position, bool again, uint64_t compute_ns) {
+    p->use[p->uses++] = (struct pass_use){unit, position, again, compute_ns};
+}
+
+zero_status pass_make(const struct pass_work *work, uint32_t units, const struct pass_segments *segments,
+                      struct pass *out, struct zero_error *error) {
+    struct pass p = {.use = calloc(3 * (size_t)units, sizeof *p.use)};
+    if (!p.use) return error_set(error, ZERO_E_MEMORY, "no memory for a pass of %u units", units);
+    for (uint32_t u = 0; u < units; u++) add(&p, u, u, false, work[u].forward_ns);
+    for (uint32_t u = units, end = lowest(work, units), first = 0; u-- > end;) {
+        uint32_t position = 2 * units - 1 - u;
+        bool ends = pass_segment(segments, u, &first);
+        for (uint32_t i = first; ends && i <= u; i++)
+            add(&p, i, position, true, i < u ? work[i].forward_ns : work[i].again_ns);
+        add(&p, u, position, false, work[u].backward_ns);
+    }
+    *out = p;
+    return ZERO_OK;
+}
+
+void pass_free(struct pass *pass) {
+    free(pass->use);
+    *pass = (struct pass){0};
+}

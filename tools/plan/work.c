@@ -1,0 +1,63 @@
+#include "tools/plan/work.h"
+
+#include <stdlib.h>
+
+/* How often a pass goes over a unit's weights, whatever the batch: a forward reads them; a backward reads them and
+ * writes the gradients of those that train; on a host it writes transposed ones first, and memory is read before it is
+ * written. */
+enum { FORWARD_PASSES = 1, BACKWARD_PASSES = 1, GRADIENT_PASSES = 1 };
+enum { HOST_BACKWARD_PASSES = 4, HOST_GRADIENT_PASSES = 2 };
+
+/* The embedding reads rows. */
+static double weights_s(const struct work_options *o, uint32_t unit) {
+    const struct blueprint *b = o->blueprint;
+    const struct use *use = &b->policy->forward[unit];
+    double elements = 0;
+    for (uint8_t i = 0; i < use->count && unit > 0; i++)
+        elements += (double)b->model->region[use->region[i]].elements;
+    return elements * dtype_bytes(b->precision.compute) / o->machine->device.memory_per_s;
+}
+
+/* Of a unit's parameters, those with gradients. */
+static double trained_share(const struct model *m, uint32_t unit) {
+    double all = 0, trained = 0;
+    for (uint32_t i = 0; i < m->params; i++) {
+        const struct model_param *p = &m->param[i];
+        if (p->unit != unit) continue;
+        all += (double)p->count;
+        if (!(m->param[p->owner].flags & ZERO_FROZEN)) trained += (double)p->count;
+    }
+    return all > 0 ? trained / all : 0;
+}
+
+static uint64_t nanoseconds(double seconds) { return (uint64_t)(seconds * 1e9 + 0.5); }
+
+/* A backward multiplies once for the gradient of what entered, and once for those of the weights that train. */
+struct pass_work work_of_unit(const struct work_options *o, uint32_t unit) {
+    const struct machine *m = o->machine;
+    bool host = m->device.is_host;
+    double tokens = (double)o->batch * (double)o->shapes->context,
+           rate = m->device.flops[o->blueprint->precision.compute] / tokens,
+           share = trained_share(o->blueprint->model, unit), weights = weights_s(o, unit),
+           rows_s = tokens * (double)o->shapes->width * sizeof(float) / m->device.memory_per_s,
+           forward = shapes_forward_flops(o->shapes, unit) / rate,
+           untrained = (1 - share) * shapes_weight_flops(o->shapes, unit) / rate,
+           passes = host ? HOST_BACKWARD_PASSES + share * HOST_GRADIENT_PASSES
+                         : BACKWARD_PASSES + share * GRADIENT_PASSES;
+    double again = forward - shapes_output_flops(o->shapes) / rate + FORWARD_PASSES * weights;
+    return (struct pass_work){.forward_ns = nanoseconds(forward + rows_s + FORWARD_PASSES * weights),
+                              .backward_ns = nanoseconds(2 * forward - untrained + rows_s + passes * weights),
+                              .again_ns = again > 0 ? nanoseconds(again) : 0,
+                              .trains = share > 0};
+}
+
+zero_status work_pass(const struct work_options *o, struct pass *out, struct zero_error *error) {
+    uint32_t units = shapes_units(o->shapes);
+    struct pass_segments segments = shapes_segments(o->shapes, o->recompute);
+    struct pass_work *work = calloc(units, sizeof *work);
+    if (!work) return error_set(error, ZERO_E_MEMORY, "no memory for the times of %u units", units);
+    for (uint32_t u = 0; u < units; u++) work[u] = work_of_unit(o, u);
+    zero_status status = pass_make(work, units, &segments, out, error);
+    free(work);
+    return status;
+}

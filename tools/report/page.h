@@ -1,0 +1,11 @@
+/* A run as one HTML page that needs nothing else: no script, no font, no picture from elsewhere. */
+#ifndef ZERO_TOOLS_REPORT_PAGE_H
+#define ZERO_TOOLS_REPORT_PAGE_H
+
+#include <stdio.h>
+
+#include "tools/report/record.h"
+
+void page_write(const struct run_record *record, FILE *file);
+
+#endif
