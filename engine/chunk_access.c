@@ -98,7 +98,7 @@ static zero_status move_page(struct executor *e, bool write, uint32_t which) {
 zero_status executor_commit(struct executor *e, const void *page) {
     zero_status status = access_flush(e);
     e->access.valid = false;
-    memcpy(access_slot(e), page, CHUNK_ALIGN_BYTES);
+    if (!e->o.without_data) memcpy(access_slot(e), page, CHUNK_ALIGN_BYTES);
     if (!status) status = move_page(e, true, e->epoch % 2);
     if (!status) status = e->o.drive->ops->sync(e->o.drive, &e->error);
     if (!status) e->epoch++;

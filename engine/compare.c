@@ -130,7 +130,9 @@ static bool find_other(const zero_engine *e, const struct said *all, uint32_t wo
     return false;
 }
 
-static zero_status diverged(zero_engine *e, const struct item *item, uint32_t rank, uint32_t right) {
+/* `most`: more than one rank has what `right` has; else nobody can tell which of two is wrong. */
+static zero_status diverged(zero_engine *e, const struct item *item, uint32_t rank, uint32_t right,
+                            bool most) {
     const char *names[OBJECT_KINDS] = {[REDUCED_GRADIENT] = "reduced gradient",
                                        [FIRST_STATE] = e->optimizer->state_names[0],
                                        [SECOND_STATE] = e->optimizer->state_names[1],
@@ -143,7 +145,7 @@ static zero_status diverged(zero_engine *e, const struct item *item, uint32_t ra
               "%s: look at that rank's memory and machine, and go on from a "
               "checkpoint",
               e->steps, names[item->kind], item->param->name, e->model.unit[item->param->unit]->name, rank,
-              right, e->size > 2 ? ", which most ranks have" : "");
+              right, most ? ", which most ranks have" : "");
     e->error.rank = (int32_t)rank;
     return engine_check(e); /* all ranks come to this by themselves: nobody need be told */
 }
@@ -166,7 +168,8 @@ static zero_status find_item(zero_engine *e) {
             zero_status status = hash_item(e, &item, &word[word_of(e, &item)]);
             if (!status) status = say(e, word, &all);
             if (status) return status;
-            if (find_other(e, all, word_of(e, &item), &rank, &right)) return diverged(e, &item, rank, right);
+            if (find_other(e, all, word_of(e, &item), &rank, &right))
+                return diverged(e, &item, rank, right, agreeing(e, all, word_of(e, &item), right) > 1);
         }
     return ZERO_OK;
 }

@@ -45,6 +45,8 @@ static zero_status find_seat(const zero_runtime *runtime, struct seat *out, stru
     out->transport = launch.transport;
     out->options.rank = launch.rank;
     out->options.size = launch.size;
+    out->options.master = launch.master;
+    out->options.master_port = launch.master_port;
     return ZERO_OK;
 }
 

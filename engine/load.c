@@ -141,6 +141,41 @@ static zero_status take_notes(struct load *l, struct zero_error *error) {
                : error_set(error, ZERO_E_MEMORY, "no memory for the checkpoint's notes");
 }
 
+/* The lr of the checkpoint's group that has what `group` has here: groups have no names, but their parameters do, and they may
+ * stand in another order. False: these parameters had several, or none. */
+static bool saved_lr(const struct load *l, uint32_t group, double *out) {
+    const struct manifest *m = &l->checkpoint.manifest;
+    bool grouped = false, found = false;
+    for (uint32_t i = 0; i < m->params; i++) {
+        const struct model_param *own = model_find(&l->e->model, m->param[i].name);
+        uint32_t saved = m->param[i].group;
+        grouped |= saved > 0;
+        if (!saved || !own || own->scalars / 2 != group) continue;
+        if (found && *out != m->lr[saved - 1]) return false;
+        *out = m->lr[saved - 1], found = true;
+    }
+    if (grouped || group >= m->groups) return found;
+    *out = m->lr[group]; /* one group, or a file that does not say who is in which */
+    return true;
+}
+
+static void take_lr(struct load *l, uint32_t group) {
+    zero_engine *e = l->e;
+    double saved, own = e->params[group].lr;
+    bool found = saved_lr(l, group, &saved);
+    if (found) e->params[group].lr = saved;
+    if (e->rank) return;
+    if (!found)
+        log_line(&e->log, ZERO_LOG_WARN,
+                 "the learning rate of group %" PRIu32
+                 " is %g, as configured: in the checkpoint its parameters have several, or no group",
+                 group, own);
+    else if (saved != own)
+        log_line(&e->log, ZERO_LOG_INFO,
+                 "the learning rate of group %" PRIu32 " goes on at the checkpoint's %g, not at %g", group,
+                 saved, own);
+}
+
 static void take_counters(struct load *l) {
     const struct manifest *m = &l->checkpoint.manifest;
     zero_engine *e = l->e;
@@ -155,13 +190,7 @@ static void take_counters(struct load *l) {
         settings_restart(e);
     else if (m->schedule_steps)
         settings_resume(e, (int64_t)m->schedule_steps - 1);
-    for (uint32_t g = 0; g < e->groups && g < m->groups && !l->weights_only; g++) {
-        if (e->params[g].lr != m->lr[g] && !e->rank)
-            log_line(&e->log, ZERO_LOG_INFO,
-                     "the learning rate of group %" PRIu32 " goes on at the checkpoint's %g, not at %g", g,
-                     m->lr[g], e->params[g].lr);
-        e->params[g].lr = m->lr[g];
-    }
+    for (uint32_t g = 0; g < e->groups && !l->weights_only; g++) take_lr(l, g);
 }
 
 /* ---- the call ---- */

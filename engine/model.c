@@ -18,8 +18,7 @@ static uint64_t hash_name(const char *name) {
     return h ^ h >> 33;
 }
 
-/* What all ranks must have declared alike. */
-uint64_t model_hash(const struct model *m) {
+uint64_t model_layout_hash(const struct model *m) {
     uint64_t h = HASH_START;
     for (uint32_t i = 0; i < m->params; i++) {
         const struct model_param *p = &m->param[i];
@@ -27,6 +26,11 @@ uint64_t model_hash(const struct model *m) {
         h = hash_bytes(hash_bytes(h, &p->count, sizeof p->count), &p->flags, sizeof p->flags);
         h = hash_bytes(h, &p->owner, sizeof p->owner);
     }
+    return h;
+}
+
+uint64_t model_hash(const struct model *m) {
+    uint64_t h = model_layout_hash(m);
     for (uint32_t i = 0; i < m->units; i++)
         if (m->unit[i]->segment_first != i)
             h = hash_bytes(h, &m->unit[i]->segment_first, sizeof m->unit[i]->segment_first);
@@ -214,6 +218,7 @@ static void place_param(struct model_region *r, struct model_param *p, uint32_t 
 static void lay_out_unit(struct model *m, struct zero_unit *unit, uint32_t shards,
                          uint64_t persistent_elements, uint32_t **storage) {
     struct use *use = &m->use[unit->index];
+    use->behind = (uint16_t)(unit->index - unit->segment_first);
     for (uint8_t c = 0; c < REGION_CLASSES; c++) {
         struct model_region *r = &m->region[m->regions];
         *r = (struct model_region){.unit = unit->index, .class_index = c, .param = *storage};

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "engine/held.h"
+#include "kernels/quantize.h"
 
 struct spot {
     const struct model_param *param;
@@ -33,17 +34,26 @@ static bool find(zero_engine *e, uint32_t unit, struct spot *out) {
     return false;
 }
 
+/* In codes, one element that is not finite makes its whole block so. */
+static void describe(const zero_engine *e, const struct spot *spot, size_t capacity, char *out) {
+    int n = snprintf(out, capacity, ", the first in parameter \"%s\" ", spot->param->name);
+    if (e->config.quantized_gradients)
+        snprintf(out + n, capacity - (size_t)n,
+                 "among the %d elements from %" PRIu64 " on, which zero_quantized_gradients codes together",
+                 (int)QUANTIZE_BLOCK, spot->element);
+    else
+        snprintf(out + n, capacity - (size_t)n, "at element %" PRIu64, spot->element);
+}
+
 const char *overflow_report(zero_engine *e, const struct agreement *all) {
     uint64_t last = 0;
-    char detail[NAME_BYTES_MAX + 80] = "";
+    char detail[NAME_BYTES_MAX + 160] = "";
     struct spot spot;
     for (uint32_t r = 0; r < e->size; r++)
         if (all[r].overflow_unit > last) last = all[r].overflow_unit;
     if (!last) return NULL;
     uint32_t unit = (uint32_t)last - 1;
-    if (find(e, unit, &spot))
-        snprintf(detail, sizeof detail, ", the first in parameter \"%s\" at element %" PRIu64,
-                 spot.param->name, spot.element);
+    if (find(e, unit, &spot)) describe(e, &spot, sizeof detail, detail);
     log_line(&e->log, ZERO_LOG_WARN,
              "step %" PRIu64 " skipped on all ranks: gradients of unit \"%s\" are inf or NaN%s", e->steps + 1,
              e->model.unit[unit]->name, detail);

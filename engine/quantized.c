@@ -1,4 +1,4 @@
-/* Collectives of fewer bits: shards are gathered, and gradients scattered, in blockwise codes (kernels/quantize.h). A
+/* Collectives of fewer bits: the shards at rest are gathered, and gradients scattered, in blockwise codes (kernels/quantize.h). A
  * staging buffer holds what is sent, and behind it what came. Inexact, by request alone; the same bits on all ranks, at
  * every stage and on every transport, for each sum is of the same codes in rank order. */
 #include "engine/executor_internal.h"
@@ -34,15 +34,17 @@ struct comm_call coded_call(const struct executor_options *o, const struct opera
 /* ---- gathers ---- */
 
 uint64_t executor_gather_staging_bytes(const struct executor_options *o) {
+    const struct placement whole = {{REPLICATE, REPLICATE}};
+    struct placement_step steps[4];
     uint64_t most = 0;
-    for (uint32_t i = 0; i < o->model->regions && o->param_bits; i++)
-        for (int axes = AXES_SHARD; axes <= AXES_BOTH; axes++) {
-            const struct comm_group *group = o->group[axes][STREAM_GATHER];
-            if (!group) continue;
-            uint64_t members = comm_group_size(group), share = o->model->region[i].padded / members;
-            uint64_t bytes = (members + 1) * quantize_bytes(share, o->param_bits);
-            if (bytes > most) most = bytes;
-        }
+    if (!o->param_bits || !placement_change(o->policy->stage->param_rest, whole, o->policy->mesh, steps))
+        return 0;
+    uint64_t members = comm_group_size(o->group[steps[0].axes][STREAM_GATHER]);
+    for (uint32_t i = 0; i < o->model->regions; i++) {
+        uint64_t share = o->model->region[i].padded / members;
+        uint64_t bytes = (members + 1) * quantize_bytes(share, o->param_bits);
+        if (bytes > most) most = bytes;
+    }
     return most;
 }
 

@@ -38,7 +38,8 @@ static zero_status list_params(struct save *s, struct zero_error *error) {
         struct manifest_param param = {.name = (char *)(uintptr_t)p->name,
                                        .dims = p->dims,
                                        .count = p->count,
-                                       .frozen = p->flags & ZERO_FROZEN};
+                                       .frozen = p->flags & ZERO_FROZEN,
+                                       .group = s->e->groups > 1 ? 1 + p->scalars / 2 : 0};
         memcpy(param.shape, p->shape, sizeof param.shape);
         s->model_param[s->manifest.params] = i;
         good = manifest_add_param(&s->manifest, &param);

@@ -30,7 +30,7 @@ static uint64_t checksum_of(const struct commit *c) {
 /* What must be alike for the chunks to mean the same. */
 static uint64_t layout_of(const zero_engine *e) {
     const struct swap *swap = &e->plan.swap;
-    uint64_t parts[] = {model_hash(&e->model),
+    uint64_t parts[] = {model_layout_hash(&e->model),
                         e->size,
                         e->rank,
                         e->policy.mesh[AXIS_SHARD],

@@ -68,7 +68,7 @@ static void done(void *user, const struct operation *op, uint32_t item, const ui
 
 zero_status trace_open(zero_engine *e, struct zero_error *error) {
     const struct config *c = &e->config;
-    if (c->trace_steps) e->trace_first = c->trace_first, e->trace_steps = c->trace_steps;
+    if (c->trace_steps >= 0) e->trace_first = c->trace_first, e->trace_steps = (uint64_t)c->trace_steps;
     if (!e->trace_steps) return ZERO_OK;
     e->trace = calloc(1, sizeof *e->trace);
     if (!e->trace) return error_set(error, ZERO_E_MEMORY, "no memory for the trace");

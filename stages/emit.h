@@ -13,6 +13,14 @@ void emit_writes(struct operation *op, enum buffer_kind kind, uint32_t region);
 void policy_skip_to(struct policy *policy, uint32_t position, struct operation_list *out);
 bool policy_gathers(const struct policy *policy, const struct use *use);
 
+/* Whether two runs of forward uses (empty: first > last) may be gathered at once while one of them is in use; how far the
+ * use at `cursor` looks ahead. */
+struct run {
+    uint32_t first, last;
+};
+bool policy_fits(struct policy *policy, struct run a, struct run b, const struct use *in_use);
+uint32_t policy_reach(struct policy *policy, uint32_t cursor);
+
 /* Parameters (param.c). */
 void param_want(struct policy *policy, uint16_t region, uint32_t position, struct operation_list *out);
 void param_settle(struct policy *policy, uint16_t region, uint32_t position, struct operation_list *out);

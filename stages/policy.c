@@ -70,13 +70,21 @@ static uint64_t add_use(struct policy *p, const struct use *use, uint32_t sum) {
     return elements;
 }
 
-/* Of the forward uses first .. last: each region once, and none of `but` (NULL: no such use). */
-static uint64_t elements_of(struct policy *p, uint32_t first, uint32_t last, const struct use *but) {
+/* Of the forward uses of two runs: each region once, and none of `but` (NULL: no such use). */
+static uint64_t elements_of(struct policy *p, struct run a, struct run b, const struct use *but) {
     uint64_t elements = 0;
     uint32_t sum = ++p->sums;
     if (but) add_use(p, but, sum);
-    for (uint32_t q = first; q <= last; q++) elements += add_use(p, &p->forward[q], sum);
+    for (uint32_t q = a.first; q <= a.last; q++) elements += add_use(p, &p->forward[q], sum);
+    for (uint32_t q = b.first; q <= b.last; q++) elements += add_use(p, &p->forward[q], sum);
     return elements;
+}
+
+static const struct run nothing = {1, 0};
+
+bool policy_fits(struct policy *p, struct run a, struct run b, const struct use *in_use) {
+    if (p->ahead_max == UINT64_MAX && p->live_max == UINT64_MAX) return true;
+    return elements_of(p, a, b, in_use) <= p->ahead_max && elements_of(p, a, b, NULL) <= p->live_max;
 }
 
 static uint32_t forward_of(const struct policy *p, uint32_t position) {
@@ -88,7 +96,27 @@ static bool keeps(const struct policy *p) {
            !placement_is(p->stage->param_rest, REPLICATE, REPLICATE);
 }
 
-/* The last units stay, which are needed first in backward: as many as have room together. */
+/* Whether the run up to `last`, which ends a segment, leaves room for each of the segment's forwards before it. */
+static bool leaves_room(struct policy *p, struct run gathered) {
+    uint32_t first = gathered.last - p->forward[gathered.last].behind;
+    for (uint32_t u = first; u < gathered.first; u++)
+        if (!policy_fits(p, gathered, (struct run){u, u}, &p->forward[u])) return false;
+    return true;
+}
+
+static bool ends_segment(const struct policy *p, uint32_t use) {
+    return use + 1 == p->uses || p->forward[use + 1].behind == 0;
+}
+
+/* The same of whatever of the run is still there when the segments that end in it are run again. */
+static bool leaves_room_again(struct policy *p, struct run gathered) {
+    for (uint32_t u = gathered.first; u <= gathered.last; u++)
+        if (ends_segment(p, u) && !leaves_room(p, (struct run){gathered.first, u})) return false;
+    return true;
+}
+
+/* The last units stay, which are needed first in backward: as many as have room together, and beside those of their own
+ * segment that do not stay. */
 static void find_kept(struct policy *p) {
     p->kept_from = p->uses;
     uint64_t elements = 0;
@@ -98,17 +126,26 @@ static void find_kept(struct policy *p) {
         if (elements > p->live_max) break;
         p->kept_from--;
     }
+    while (p->kept_from < p->uses && !leaves_room_again(p, (struct run){p->kept_from, p->uses - 1}))
+        p->kept_from++;
 }
 
-/* Whether the use at `position` may be gathered while the cursor's use is in use. What is live then is a run of
+/* Whether the use at `position` may be gathered while that at `cursor` is in use. What is live then is a run of
  * forward uses, from the cursor to `position`, there and back again at the turn. (What is kept has room together; past
- * it, in backward, it is part of the run.) */
-static bool has_room(struct policy *p, uint32_t position) {
-    uint32_t here = forward_of(p, p->cursor), there = forward_of(p, position);
+ * it, in backward, it is part of the run.) What comes for a backward leaves room for forwards that are run again before. */
+static bool has_room(struct policy *p, uint32_t cursor, uint32_t position) {
+    uint32_t here = forward_of(p, cursor), there = forward_of(p, position);
     uint32_t first = here < there ? here : there;
-    uint32_t last = policy_backward(p, p->cursor) ? here : policy_backward(p, position) ? p->uses - 1 : there;
-    if (elements_of(p, first, last, policy_use(p, p->cursor)) > p->ahead_max) return false;
-    return elements_of(p, first, last, NULL) <= p->live_max;
+    uint32_t last = policy_backward(p, cursor) ? here : policy_backward(p, position) ? p->uses - 1 : there;
+    if (!policy_fits(p, (struct run){first, last}, nothing, policy_use(p, cursor))) return false;
+    return !policy_backward(p, position) || last == 0 || leaves_room_again(p, (struct run){there, last - 1});
+}
+
+uint32_t policy_reach(struct policy *p, uint32_t cursor) {
+    uint32_t left = policy_backward(p, cursor) ? p->backward_depth : p->depth, q = cursor;
+    for (; q + 1 < p->positions; q++)
+        if (policy_gathers(p, policy_use(p, q + 1)) && (left-- == 0 || !has_room(p, cursor, q + 1))) break;
+    return q;
 }
 
 void policy_open(struct policy *p) {
@@ -177,13 +214,9 @@ bool policy_gathers(const struct policy *p, const struct use *use) {
 }
 
 static void look_ahead(struct policy *p, struct operation_list *out) {
-    uint32_t left = policy_backward(p, p->cursor) ? p->backward_depth : p->depth;
-    for (uint32_t q = p->cursor; q < p->positions; q++) {
+    uint32_t end = policy_reach(p, p->cursor);
+    for (uint32_t q = p->cursor; q <= end; q++) {
         const struct use *use = policy_use(p, q);
-        if (q > p->cursor && policy_gathers(p, use)) {
-            if (left == 0 || !has_room(p, q)) break;
-            left--;
-        }
         for (uint8_t i = 0; i < use->count; i++) param_want(p, use->region[i], q, out);
     }
 }

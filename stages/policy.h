@@ -25,6 +25,9 @@
 struct use {
     uint16_t region[USE_REGIONS_MAX];
     uint8_t count;
+    uint16_t
+        behind; /* uses before it in its segment, which is run again as one before its last one's backward; of
+                        the first, and of one by itself: 0 */
 };
 
 struct region {
@@ -55,9 +58,12 @@ struct policy {
     uint64_t
         live_max; /* elements gathered at once, by gathers ahead and by what is kept between its uses; a use
                            gathers what it needs, whatever it takes. UINT64_MAX: no bound */
-    uint64_t ahead_max;       /* of them, ahead of the use at the cursor */
-    uint32_t stagings;        /* buffers that reductions take turns with; 0: none needed */
-    uint32_t gather_stagings; /* the same of gathers from shards, which are quantised then; 0: they are not */
+    uint64_t ahead_max; /* of them, ahead of the use at the cursor */
+    uint32_t stagings;  /* buffers that reductions take turns with; 0: none needed */
+    uint32_t
+        gather_stagings; /* the same of gathers from the shards at rest, which are quantised then; 0: they are not.
+                                 A second shard holds what was decoded: it is gathered as it is, or a backward's weights
+                                 would be coded twice, and other than their forward's */
     bool
         grad_widens; /* a reduced gradient is wider than what a backward writes: it needs a place of its own */
     const struct use *forward;
@@ -104,9 +110,10 @@ void policy_begin(struct policy *policy, uint32_t position, struct operation_lis
 void policy_end(struct policy *policy, struct operation_list *out);
 
 /* Inside the backward the forward of `use` begins again, or ends; `next` is the position of the backward that comes
- * next, which is that of `use` or of a later one. The forwards up to that one are looked ahead to as a pass of their own;
- * a unit whose backward is next, or as near as gathers are looked ahead to, stays gathered for it. COMPUTE is the last
- * operation. */
+ * next, which is that of `use` or of a later one of its segment. The forwards up to that one are looked ahead to as a pass
+ * of their own; a unit whose backward is next, or as near as gathers are looked ahead to, stays gathered for it. Both within
+ * the bounds on elements, of which what came ahead of the backward at `next` has its part; that came only if it leaves each
+ * forward of the segment its room. COMPUTE is the last operation. */
 void policy_recompute(struct policy *policy, uint32_t use, uint32_t next, struct operation_list *out);
 void policy_recomputed(struct policy *policy, uint32_t use, struct operation_list *out);
 /* The position of a recomputation's gather: that of the backward it stays for, or one of its own. */

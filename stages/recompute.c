@@ -6,12 +6,63 @@ uint32_t policy_recompute_position(const struct policy *p, uint32_t use, uint32_
     return 2 * p->uses - 1 - use == next ? next : 2 * p->uses + use;
 }
 
+/* Forward uses that are gathered already when the segment of the backward at `next` is run again: looked ahead to by the
+ * backward before, or at the turn, or kept since their forward. */
+static struct run held(struct policy *p, uint32_t next) {
+    uint32_t last = 2 * p->uses - 1 - next, end = policy_reach(p, next - 1),
+             turn = policy_reach(p, p->uses - 1);
+    if (turn > end) end = turn;
+    uint32_t first = end < next ? last + 1 : 2 * p->uses - 1 - end;
+    bool keeps = placement_is(p->stage->param_between, REPLICATE, REPLICATE);
+    return (struct run){keeps && p->kept_from < first ? p->kept_from : first, last};
+}
+
+/* The next backward will look ahead as far as `position`, and what is there has room beside the forwards after `use`: it
+ * stays. */
+static bool stays(struct policy *p, uint32_t use, uint32_t position, uint32_t next) {
+    struct run there = held(p, next);
+    if (position > policy_reach(p, next)) return false;
+    for (uint32_t u = use + 1; u <= there.last; u++)
+        if (!policy_fits(p, (struct run){use, u}, there, &p->forward[u])) return false;
+    return true;
+}
+
+/* The first forward use that is still gathered, for its backward, when `use` is run again. */
+static uint32_t first_staying(struct policy *p, uint32_t use, uint32_t next) {
+    uint32_t first = use, begin = use - p->forward[use].behind;
+    while (first > begin && stays(p, first - 1, 2 * p->uses - first, next)) first--;
+    return first;
+}
+
+/* Whether `ahead` may be gathered while `use` is run again: until its own turn it is there beside those in between, each with
+ * what stays by then. */
+static bool has_room(struct policy *p, uint32_t use, uint32_t ahead, uint32_t next) {
+    for (uint32_t u = use; u < ahead; u++)
+        if (!policy_fits(p, (struct run){first_staying(p, u, next), ahead}, held(p, next), &p->forward[u]))
+            return false;
+    return true;
+}
+
+static void settle(struct policy *p, uint32_t use, struct operation_list *out) {
+    bool keeps = placement_is(p->stage->param_between, REPLICATE, REPLICATE);
+    for (uint8_t i = 0; i < p->forward[use].count; i++) {
+        uint16_t region = p->forward[use].region[i];
+        uint32_t next;
+        bool later = policy_used_later(p, region, p->cursor - 1, false, &next);
+        bool kept = keeps && use >= p->kept_from && next == 2 * p->uses - 1 - use;
+        if (later && (kept || stays(p, use, next, p->cursor))) continue;
+        param_settle(p, region, p->cursor - 1, out);
+    }
+}
+
 void policy_recompute(struct policy *p, uint32_t use, uint32_t next, struct operation_list *out) {
     uint32_t last = 2 * p->uses - 1 - next, left = p->depth;
     policy_skip_to(p, next, out);
+    for (uint32_t u = use - p->forward[use].behind; u < use; u++)
+        settle(p, u, out); /* what this pass skips */
     for (uint32_t u = use; u <= last; u++) {
         const struct use *ahead = &p->forward[u];
-        if (u > use && policy_gathers(p, ahead) && left-- == 0) break;
+        if (u > use && policy_gathers(p, ahead) && (left-- == 0 || !has_room(p, use, u, next))) break;
         for (uint8_t i = 0; i < ahead->count; i++)
             param_want(p, ahead->region[i], policy_recompute_position(p, u, next), out);
     }
@@ -21,18 +72,4 @@ void policy_recompute(struct policy *p, uint32_t use, uint32_t next, struct oper
         emit_reads(op, BUFFER_PARAM_FULL, p->forward[use].region[i]);
 }
 
-/* The next backward will look ahead as far as `position`: what is there stays. */
-static bool looked_ahead_to(const struct policy *p, uint32_t position) {
-    uint32_t gathers = 0;
-    for (uint32_t q = p->cursor + 1; q <= position; q++) gathers += policy_gathers(p, policy_use(p, q));
-    return gathers <= p->depth;
-}
-
-void policy_recomputed(struct policy *p, uint32_t use, struct operation_list *out) {
-    for (uint8_t i = 0; i < p->forward[use].count; i++) {
-        uint16_t region = p->forward[use].region[i];
-        uint32_t next;
-        if (policy_used_later(p, region, p->cursor - 1, false, &next) && looked_ahead_to(p, next)) continue;
-        param_settle(p, region, p->cursor - 1, out);
-    }
-}
+void policy_recomputed(struct policy *p, uint32_t use, struct operation_list *out) { settle(p, use, out); }

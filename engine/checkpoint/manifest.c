@@ -126,7 +126,9 @@ static void print_params(FILE *f, const struct manifest *m) {
         json_write_string(f, p->name);
         fputs(", \"shape\": [", f);
         for (uint32_t d = 0; d < p->dims; d++) fprintf(f, "%s%" PRIu64, d ? ", " : "", p->shape[d]);
-        fprintf(f, "], \"frozen\": %s}", p->frozen ? "true" : "false");
+        fprintf(f, "], \"frozen\": %s", p->frozen ? "true" : "false");
+        if (p->group) fprintf(f, ", \"group\": %" PRIu32, p->group - 1);
+        fputs("}", f);
     }
     fputs("],\n", f);
 }
@@ -237,6 +239,9 @@ static bool read_param(const struct json *j, struct manifest *m) {
     char name[MANIFEST_NAME_BYTES];
     if (!copy_string(json_get(j, "name"), name, sizeof name) || !*name) return false;
     if (!json_flag(json_get(j, "frozen"), &p.frozen)) return false;
+    const struct json *group = json_get(j, "group");
+    if (group && (!m->groups || !read_small(group, m->groups - 1, &p.group))) return false;
+    p.group += group != NULL;
     if (!json_is_list(shape) || json_count(shape) > MANIFEST_DIMS_MAX) return false;
     for (uint32_t d = 0; d < p.dims; d++)
         if (!json_integer(json_at(shape, d), &p.shape[d]) ||

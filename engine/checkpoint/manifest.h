@@ -21,7 +21,8 @@ struct manifest_param {
     char *name;
     uint32_t dims;
     uint64_t shape[MANIFEST_DIMS_MAX], count;
-    bool frozen; /* no optimizer state */
+    bool frozen;    /* no optimizer state */
+    uint32_t group; /* 1 + the index of the group whose lr it has; 0: the file does not say */
 };
 
 struct manifest_file {

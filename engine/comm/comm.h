@@ -9,8 +9,8 @@
  * once: the same bits on every transport and the wire bytes of a ring. `native` is the transport's own
  * reduce-scatter.
  *
- * Threads: one thread at a time per comm (the executor's lock). Transport mpi has one thread more per rank,
- * from open to close: it beats, and keeps MPI moving. Failures are sticky: the first one is kept in
+ * Threads: one thread at a time per comm (the executor's lock). Transports mpi and tcp have one thread more per
+ * rank, from open to close: it beats, and keeps MPI moving. Failures are sticky: the first one is kept in
  * comm_error() and every later call returns it. Every wait has a deadline; silence of a rank ends in
  * ZERO_E_PEER, a different call on some rank in ZERO_E_DIVERGED, each naming rank and call. A transport frees
  * nothing of calls that never finished, and neither may their caller: after a failure a peer may still read
@@ -82,7 +82,7 @@ struct comm_counters { /* since open, per rank; control messages apart */
     uint64_t control_messages, control_bytes;
 };
 
-enum comm_transport { COMM_SELF, COMM_LOCAL, COMM_MPI, COMM_SIM, COMM_MIRROR, COMM_TRANSPORTS };
+enum comm_transport { COMM_SELF, COMM_LOCAL, COMM_MPI, COMM_TCP, COMM_SIM, COMM_MIRROR, COMM_TRANSPORTS };
 
 struct comm_options {
     uint32_t rank, size;
@@ -90,8 +90,10 @@ struct comm_options {
                        * 0: COMM_TIMEOUT_S */
     struct local_world *local;   /* transport local: the ranks' common world */
     struct sim_world *sim;       /* transport sim: see sim.h */
-    enum comm_transport mirrors; /* transport mirror: whose staging it plans; self, local or mpi */
+    enum comm_transport mirrors; /* transport mirror: whose staging it plans; self, local, mpi or tcp */
     void *mpi_comm;              /* transport mpi: points to an MPI_Comm to use, or NULL for MPI_COMM_WORLD */
+    const char *master;          /* transport tcp: where rank 0 listens, a name or an address */
+    uint32_t master_port;
     struct log log;
 };
 
@@ -103,7 +105,7 @@ zero_status comm_open(enum comm_transport transport, const struct comm_options *
                       struct comm **out_comm, struct zero_error *error);
 
 /* After the groups are closed. Ranks that still wait for a call that this rank never posted get ZERO_E_PEER.
- * Transport mpi waits until all ranks close, or half a second after a failure, so that they hear of it. NULL
+ * Transports mpi and tcp wait until all ranks close, or half a second after a failure, so that they hear of it. NULL
  * is allowed. */
 void comm_close(struct comm *comm);
 const char *comm_name(const struct comm *comm);

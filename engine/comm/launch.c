@@ -2,6 +2,7 @@
 
 #include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "engine/base/limits.h"
 
@@ -94,18 +95,29 @@ static zero_status read_step(const struct reader *reader, uint32_t *out_tasks) {
     return ZERO_OK;
 }
 
+/* torchrun's agent serves its store on MASTER_PORT, unless it leaves that to rank 0. */
+static bool port_taken(const struct reader *reader) {
+    const char *text = reader->get(reader->user, "TORCHELASTIC_USE_AGENT_STORE");
+    return text && (strcmp(text, "True") == 0 || strcmp(text, "1") == 0);
+}
+
 static zero_status read_torchrun(const struct reader *reader, struct launch *out_launch) {
     static const char *const torchrun[4] = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"};
-    struct launch launch = {.transport = COMM_SELF};
+    struct launch launch = {.transport = COMM_TCP};
     zero_status status = read_ranks(reader, torchrun, &launch);
+    if (status == ZERO_OK) status = read_number(reader, "MASTER_PORT", 0, &launch.master_port);
     if (status != ZERO_OK) return status;
-    if (launch.size > 1)
-        return error_set(
-            reader->error, ZERO_E_UNSUPPORTED,
-            "launch: WORLD_SIZE is %u as torchrun sets it, but there is no TCP transport between such ranks: "
-            "start the program with mpirun -n %u",
-            launch.size, launch.size);
     *out_launch = (struct launch){.transport = COMM_SELF, .size = 1, .local_size = 1};
+    if (launch.size <= 1) return ZERO_OK;
+    launch.master = reader->get(reader->user, "MASTER_ADDR");
+    if (!has(reader, "RANK") || !launch.master || !*launch.master || !launch.master_port)
+        return error_set(
+            reader->error, ZERO_E_ARGUMENT,
+            "launch: WORLD_SIZE is %u, but RANK, MASTER_ADDR or MASTER_PORT is missing: start the "
+            "program with torchrun, which sets them all, or with mpirun -n %u",
+            launch.size, launch.size);
+    launch.master_port += port_taken(reader);
+    *out_launch = launch;
     return ZERO_OK;
 }
 

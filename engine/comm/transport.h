@@ -15,6 +15,8 @@
 #include "engine/comm/failure.h"
 #include "engine/comm/record.h"
 
+struct control;
+
 struct comm {
     const struct comm_ops *ops;
     uint32_t rank, size;
@@ -29,6 +31,7 @@ struct comm {
         *opened; /* hashes of the members of every group opened so far: numbers groups of the same members */
     uint32_t opened_count, opened_capacity;
     struct comm_group *groups; /* open ones */
+    struct control *control;   /* set by watch_start; NULL: there is none */
     bool without_data;         /* calls have no buffers (simulations of many ranks) */
 };
 
@@ -72,7 +75,7 @@ struct comm_ops {
         struct comm *comm); /* comm->failure was raised here: let the others see it soon; or NULL */
 };
 
-extern const struct comm_ops comm_self_ops, comm_local_ops, comm_mpi_ops, comm_sim_ops, comm_mirror_ops;
+extern const struct comm_ops comm_self_ops, comm_local_ops, comm_mpi_ops, comm_tcp_ops, comm_sim_ops, comm_mirror_ops;
 
 /* The index of a work in its group, for the transport's own arrays. */
 static inline uint32_t work_slot(const struct comm_work *work) {

@@ -177,7 +177,8 @@ struct config {
     uint64_t threads; /* of the CPU per rank; 0: its CPUs / the ranks that share them */
     uint64_t steps_per_print;
     uint64_t compare_every;              /* debug.compare_every: steps; 0: never */
-    uint64_t trace_first, trace_steps;   /* of this many steps; 0: what the host asks for */
+    uint64_t trace_first;
+    int64_t trace_steps; /* -1: what the host asks for */
     uint64_t budget_bytes[CONFIG_TIERS]; /* per rank; CONFIG_BYTES_UNLIMITED */
     struct config_comm comm;
     struct config_model model;

@@ -1,19 +1,25 @@
 /* conformance_test TRANSPORT RANKS [FAULT]: runs the conformance suite on every rank; of transport mpi this
- * process is one rank, started by mpirun. Prints a hash of all results per rank, to be compared between
+ * process is one rank, started by mpirun, of transport tcp it starts the ranks and compares their hashes with those
+ * of threads. Prints a hash of all results per rank, to be compared between
  * transports. */
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "engine/comm/comm.h"
 #include "engine/comm/sim.h"
+#include "engine/comm/socket.h"
 #include "tests/check.h"
 #include "tests/comm/conformance.h"
 
 enum { RANKS_AT_MOST = 16, WHOLE_SUITE = -1 };
 
 static const char *const transport_names[COMM_TRANSPORTS] = {
-    [COMM_SELF] = "self", [COMM_LOCAL] = "local", [COMM_MPI] = "mpi", [COMM_SIM] = "sim"};
+    [COMM_SELF] = "self", [COMM_LOCAL] = "local", [COMM_MPI] = "mpi", [COMM_TCP] = "tcp", [COMM_SIM] = "sim"};
 
 /* Virtual ranks of one sim_world are threads that take turns: one runs at a time. */
 struct turns {
@@ -94,7 +100,68 @@ static void *run_thread(void *user) {
     return NULL;
 }
 
-static void run_threads(enum comm_transport transport, uint32_t count, int fault, double timeout_s) {
+/* Of ranks that are processes: written by them, read by the one that started them. */
+struct shared {
+    uint64_t hash[RANKS_AT_MOST];
+    bool told[RANKS_AT_MOST]; /* while closing: who does not */
+};
+
+struct line_writer {
+    struct shared *shared;
+    uint32_t rank;
+};
+
+static void note_line(void *user, zero_log_level level, const char *line) {
+    const struct line_writer *writer = user;
+    print_line(NULL, level, line);
+    if (strstr(line, "while closing: rank 2 is alive but did not close"))
+        writer->shared->told[writer->rank] = true;
+}
+
+static int run_process(struct shared *shared, const struct rank *of_all, uint32_t r) {
+    struct line_writer writer = {shared, r};
+    struct rank rank = *of_all;
+    rank.options.rank = r;
+    rank.options.log = (struct log){.write = note_line, .user = &writer};
+    run_rank(&rank);
+    shared->hash[r] = rank.conformance.hash;
+    return check_end();
+}
+
+/* A port that was free a moment ago. */
+static uint32_t free_port(void) {
+    int listener = socket_listen(0);
+    uint32_t port = socket_port(listener);
+    close(listener);
+    return port;
+}
+
+/* The last one may be killed, or stopped, as its fault has it; the others end well. */
+static void await_processes(const pid_t *pids, uint32_t count, int fault) {
+    for (uint32_t r = 0; r < count; r++) {
+        int status;
+        if (r == count - 1 && fault == FAULT_STOPPED) kill(pids[r], SIGKILL);
+        CHECK_INT(waitpid(pids[r], &status, 0), pids[r]);
+        if (r == count - 1 && (fault == FAULT_KILLED || fault == FAULT_STOPPED))
+            CHECK(WIFSIGNALED(status));
+        else
+            CHECK_INT(WIFEXITED(status) ? WEXITSTATUS(status) : -1, 0);
+    }
+}
+
+static void run_processes(const struct rank *rank, uint32_t count, int fault, struct shared *shared) {
+    pid_t pids[RANKS_AT_MOST];
+    for (uint32_t r = 0; r < count; r++) {
+        pids[r] = fork();
+        if (pids[r] == 0) exit(run_process(shared, rank, r));
+    }
+    await_processes(pids, count, fault);
+    for (uint32_t r = 0; r + 1 < count && fault == FAULT_UNCLOSED; r++) CHECK(shared->told[r]);
+}
+
+/* out_hash[count], or NULL */
+static void run_threads(enum comm_transport transport, uint32_t count, int fault, double timeout_s,
+                        uint64_t *out_hash) {
     struct rank ranks[RANKS_AT_MOST] = {0};
     struct turns turns = {
         .mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER, .ranks = count};
@@ -113,6 +180,7 @@ static void run_threads(enum comm_transport transport, uint32_t count, int fault
         pthread_create(&ranks[r].thread, NULL, run_thread, &ranks[r]);
     }
     for (uint32_t r = 0; r < count; r++) pthread_join(ranks[r].thread, NULL);
+    for (uint32_t r = 0; r < count && out_hash; r++) out_hash[r] = ranks[r].conformance.hash;
     for (uint32_t r = 0; r < count; r++)
         free(ranks[r].conformance.kept[0]), free(ranks[r].conformance.kept[1]);
     local_world_destroy(local);
@@ -126,6 +194,20 @@ static int find(const char *const *names, int count, const char *name) {
     exit(2);
 }
 
+static void run_tcp(struct rank *rank, uint32_t count, int fault) {
+    struct shared *shared =
+        mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    uint64_t hash[RANKS_AT_MOST];
+    rank->options.master = "127.0.0.1";
+    rank->options.master_port = free_port();
+    run_processes(rank, count, fault, shared);
+    if (fault == WHOLE_SUITE) {
+        run_threads(COMM_LOCAL, count, WHOLE_SUITE, 30, hash);
+        for (uint32_t r = 0; r < count; r++) CHECK_INT(shared->hash[r], hash[r]);
+    }
+    munmap(shared, sizeof *shared);
+}
+
 int main(int argc, char **argv) {
     if (argc < 3) return fprintf(stderr, "usage: conformance_test TRANSPORT RANKS [FAULT]\n"), 2;
     enum comm_transport transport = (enum comm_transport)find(transport_names, COMM_TRANSPORTS, argv[1]);
@@ -133,15 +215,18 @@ int main(int argc, char **argv) {
     int fault = argc > 3 ? find(conformance_fault_names, FAULTS, argv[3]) : WHOLE_SUITE;
     if (ranks < 1 || ranks > RANKS_AT_MOST) return 2;
     if (transport == COMM_LOCAL || transport == COMM_SIM) {
-        run_threads(transport, ranks, fault, fault == FAULT_STUCK ? 0.1 : 30);
-    } else {
-        struct rank rank = {.transport = transport, .fault = fault, .conformance = {.seed = 11}};
-        rank.options.size = transport == COMM_MPI ? 0 : ranks;
-        rank.options.timeout_s = fault == FAULT_STUCK || fault == FAULT_UNCLOSED ? 0.5
-                                 : fault >= FAULT_KILLED                         ? 1
-                                                                                 : 30;
-        rank.options.log = (struct log){.write = print_line};
-        run_rank(&rank);
+        run_threads(transport, ranks, fault, fault == FAULT_STUCK ? 0.1 : 30, NULL);
+        return check_end();
     }
+    struct rank rank = {.transport = transport, .fault = fault, .conformance = {.seed = 11}};
+    rank.options.size = transport == COMM_MPI ? 0 : ranks;
+    rank.options.timeout_s = fault == FAULT_STUCK || fault == FAULT_UNCLOSED ? 0.5
+                             : fault >= FAULT_KILLED                         ? 1
+                                                                             : 30;
+    rank.options.log = (struct log){.write = print_line};
+    if (transport == COMM_TCP)
+        run_tcp(&rank, ranks, fault);
+    else
+        run_rank(&rank);
     return check_end();
 }

@@ -46,6 +46,16 @@ static void started(void) {
     CHECK_INT(READ("RANK=0", "WORLD_SIZE=1", "LOCAL_RANK=0", "MASTER_ADDR=h", "MASTER_PORT=29500", ),
               ZERO_OK);
     check_launch(COMM_SELF, 0, 1, 0, 1);
+    CHECK_INT(READ("RANK=3", "WORLD_SIZE=8", "LOCAL_RANK=1", "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=h",
+                   "MASTER_PORT=29500", ),
+              ZERO_OK);
+    check_launch(COMM_TCP, 3, 8, 1, 2);
+    CHECK_STRING(launch.master, "h");
+    CHECK_INT(launch.master_port, 29500);
+    CHECK_INT(READ("RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=h", "MASTER_PORT=29500",
+                   "TORCHELASTIC_USE_AGENT_STORE=True", ),
+              ZERO_OK);
+    CHECK_INT(launch.master_port, 29501);
     CHECK_INT(READ("SLURM_NTASKS=1", "SLURM_PROCID=0", ), ZERO_OK);
     check_launch(COMM_SELF, 0, 1, 0, 1);
     /* a batch script, and salloc's shell without and with a step of its own */
@@ -66,8 +76,12 @@ static void started(void) {
 }
 
 static void refused(void) {
-    CHECK_INT(READ("RANK=0", "WORLD_SIZE=2", "LOCAL_RANK=0", "MASTER_ADDR=h", ), ZERO_E_UNSUPPORTED);
+    CHECK_INT(READ("RANK=0", "WORLD_SIZE=2", "LOCAL_RANK=0", "MASTER_ADDR=h", ), ZERO_E_ARGUMENT);
+    CHECK_CONTAINS(error.message, "MASTER_PORT is missing");
     CHECK_CONTAINS(error.message, "mpirun -n 2");
+    CHECK_INT(READ("WORLD_SIZE=2", "MASTER_ADDR=h", "MASTER_PORT=29500", ), ZERO_E_ARGUMENT);
+    CHECK_INT(READ("RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=h", "MASTER_PORT=http", ), ZERO_E_ARGUMENT);
+    CHECK_INT(READ("RANK=2", "WORLD_SIZE=2", "MASTER_ADDR=h", "MASTER_PORT=29500", ), ZERO_E_ARGUMENT);
     CHECK_INT(READ("SLURM_NTASKS=9", "SLURM_STEP_NUM_TASKS=4", "SLURM_PROCID=1", ), ZERO_E_UNSUPPORTED);
     CHECK_CONTAINS(error.message, "srun --mpi=pmix, or with mpirun -n 4");
     CHECK_INT(READ("SLURM_NTASKS=4", "SLURM_STEP_ID=0", "SLURM_PROCID=1", ), ZERO_E_UNSUPPORTED);

@@ -233,6 +233,8 @@ static const struct effect {
     {"model.rope_parameters.high_freq_factor", "6", "stretched in transformers 5", FIELD(model.rope.high)},
     {"model.rope_parameters.original_max_position_embeddings", "99", "stretched in transformers 5",
      FIELD(model.rope.original_context)},
+    {"trace.steps", "3", "", FIELD(trace_steps)},
+    {"trace.first_step", "3", "", FIELD(trace_first)},
     {"model.n_layer", "3", "", FIELD(model.layers)},
     {"model.n_embd", "24", "", FIELD(model.width)},
     {"model.n_head", "3", "", FIELD(model.heads)},

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "tests/check.h"
+#include "tests/kernels/random.h"
 
 enum { KERNELS_MAX = 64 };
 
@@ -74,6 +75,16 @@ void pair_upload(const struct pair *pair) {
     gpu_wait();
 }
 
+void pair_fill(const struct pair *pair, enum dtype dtype, uint64_t *seed) {
+    uint32_t bytes = dtype_bytes(dtype);
+    for (uint64_t i = 0; i + bytes <= pair->bytes; i += bytes) {
+        uint32_t bits = random_f32_bits(seed) >> (32 - 8 * bytes);
+        if (dtype == DTYPE_U8) bits = (uint32_t)random_u64(seed);
+        memcpy(pair->host + i, &bits, bytes);
+    }
+    pair_upload(pair);
+}
+
 bool pair_same(const struct pair *pair, const char *name) {
     unsigned char *copy = malloc(pair->bytes);
     if (!copy) abort();
@@ -105,3 +116,10 @@ void gpu_launch(const struct kernel *kernel, const void *argument) {
 }
 
 void gpu_wait(void) { must(gpu.driver.cuStreamSynchronize(gpu.stream), "work on the GPU"); }
+
+void run_on(enum side side, const struct kernel *kernel, void *argument) {
+    if (side == ON_HOST)
+        kernel->run(argument);
+    else
+        gpu_launch(kernel, argument);
+}

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/base/dtype.h"
 #include "engine/device/cuda/driver.h"
 #include "engine/device/kernel.h"
 
@@ -29,11 +30,15 @@ struct pair pair_new(uint64_t bytes, uint64_t skip);
 void pair_free(struct pair *pair);
 void *at(const struct pair *pair, enum side side);
 void pair_upload(const struct pair *pair);
+/* Numbers of every kind, denormals, inf and NaN included, on both sides; any bytes for DTYPE_U8. */
+void pair_fill(const struct pair *pair, enum dtype dtype, uint64_t *seed);
 /* Whether both sides hold the same bytes, those skipped included; says where not. */
 bool pair_same(const struct pair *pair, const char *name);
 
 /* Enqueues the kernel; gpu_wait for its end. */
 void gpu_launch(const struct kernel *kernel, const void *argument);
 void gpu_wait(void);
+/* The host's function, or a launch. */
+void run_on(enum side side, const struct kernel *kernel, void *argument);
 
 #endif

@@ -29,27 +29,17 @@ struct run {
 
 static uint32_t master_bytes(const struct format *f) { return f->split ? 2 : 4; }
 
-static void random_fill(struct pair *p, enum dtype dtype, uint64_t *seed) {
-    if (dtype == DTYPE_F32)
-        for (uint64_t i = 0; i + 4 <= p->bytes; i += 4)
-            memcpy(p->host + i, &(uint32_t){random_f32_bits(seed)}, 4);
-    else
-        for (uint64_t i = 0; i + 2 <= p->bytes; i += 2)
-            memcpy(p->host + i, &(uint16_t){(uint16_t)(random_f32_bits(seed) >> 16)}, 2);
-    pair_upload(p);
-}
-
 static void run_open(struct run *r, uint64_t count, uint64_t skip, uint64_t seed) {
     const struct format *f = r->format;
     r->master = pair_new(count * master_bytes(f), skip * master_bytes(f));
     r->gradient = pair_new(count * dtype_bytes(f->gradient), skip * dtype_bytes(f->gradient));
     r->out = pair_new(count * dtype_bytes(f->out), skip * dtype_bytes(f->out));
-    random_fill(&r->master, f->split ? DTYPE_BF16 : DTYPE_F32, &seed);
-    random_fill(&r->gradient, f->gradient, &seed);
-    random_fill(&r->out, f->out, &seed);
+    pair_fill(&r->master, f->split ? DTYPE_BF16 : DTYPE_F32, &seed);
+    pair_fill(&r->gradient, f->gradient, &seed);
+    pair_fill(&r->out, f->out, &seed);
     for (int s = 0; s < OPTIMIZER_STATES_MAX; s++) {
         r->state[s] = pair_new(count * dtype_bytes(f->state), skip * dtype_bytes(f->state));
-        random_fill(&r->state[s], f->state, &seed);
+        pair_fill(&r->state[s], f->state, &seed);
     }
 }
 

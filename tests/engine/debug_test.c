@@ -9,14 +9,14 @@
 #include "tests/engine/ranks.h"
 #include "tests/engine/toy_model.h"
 
-enum { RANKS = 3, STEPS = 4 }; /* comparisons after the second and the fourth */
+enum { RANKS = 3, MESH_RANKS = 4, STEPS = 4 }; /* comparisons after the second and the fourth */
 
 static const struct plain_param model[] = {
     {"a", "a.w", 5000, 0, NULL},          {"b", "b.w", 4000, 0, NULL},         {"b", "b.b", 30, 0, NULL},
     {"c", "c.f", 900, ZERO_FROZEN, NULL}, {"c", "c.s", 20, ZERO_FROZEN, NULL}, {"d", "d.w", 3000, 0, NULL}};
 enum { PARAMS = sizeof model / sizeof *model };
 
-enum flipped { NOTHING, WEIGHTS, STATE0, STATE1, MASTERS, GRADIENT };
+enum flipped { NOTHING, WEIGHTS, STATE0, STATE1, MASTERS, GRADIENT, SHARD_WEIGHTS };
 
 static const struct plant {
     uint32_t stage;
@@ -43,6 +43,25 @@ static const struct plant {
      "the weights of parameter \"c.s\" in unit \"c\" are other bits on rank 0 than on rank 1"},
 };
 
+/* Four ranks as 2 x 2: ranks 0 and 2 hold the same shards, and 1 and 3. Of two nobody can tell which is wrong: the lower one is
+ * taken for right. What every rank has, most have. */
+static const struct plant replicas[] = {
+    {0, "", WEIGHTS, "b.b", 3,
+     "the weights of parameter \"b.b\" in unit \"b\" are other bits on rank 3 than on rank 0, which most "
+     "ranks"},
+    {1, "", STATE0, "a.w", 2,
+     "the exp_avg of parameter \"a.w\" in unit \"a\" are other bits on rank 2 than on rank 0: look"},
+    {2, ", \"bf16\": {\"enabled\": true}", MASTERS, "d.w", 1,
+     "the master weights of parameter \"d.w\" in unit \"d\" are other bits on rank 3 than on rank 1: look"},
+    {3, "", STATE1, "d.w", 3,
+     "the exp_avg_sq of parameter \"d.w\" in unit \"d\" are other bits on rank 3 than on rank 1: look"},
+    {3, "", SHARD_WEIGHTS, "a.w", 3,
+     "the weights of parameter \"a.w\" in unit \"a\" are other bits on rank 3 than on rank 1: look"},
+    {3, "", WEIGHTS, "c.s", 2,
+     "the weights of parameter \"c.s\" in unit \"c\" are other bits on rank 2 than on rank 0, which most "
+     "ranks"},
+};
+
 static void flip(zero_engine *e, const struct plant *plant) {
     const struct model_param *p = model_find(&e->model, plant->param);
     uint16_t region = (uint16_t)p->region;
@@ -51,16 +70,20 @@ static void flip(zero_engine *e, const struct plant *plant) {
         [STATE0] = executor_state(e->executor, region, 0),
         [STATE1] = executor_state(e->executor, region, 1),
         [MASTERS] = executor_master(e->executor, region),
-        [GRADIENT] = executor_address(e->executor, (struct buffer_ref){BUFFER_GRAD_FULL, region})};
+        [GRADIENT] = executor_address(e->executor, (struct buffer_ref){BUFFER_GRAD_FULL, region}),
+        [SHARD_WEIGHTS] = executor_address(e->executor, (struct buffer_ref){BUFFER_PARAM_SHARD, region})};
+    bool whole = plant->flipped == WEIGHTS ||
+                 !e->policy.stage->state.axis[AXIS_SHARD]; /* else a shard's first element */
     uint32_t width = plant->flipped == WEIGHTS && e->precision.compute != DTYPE_F32 ? 2 : 4;
-    if (CHECK(at[plant->flipped] != NULL)) at[plant->flipped][(p->offset + p->count - 1) * width] ^= 0x80;
+    if (CHECK(at[plant->flipped] != NULL))
+        at[plant->flipped][whole ? (p->offset + p->count - 1) * width : 0] ^= 0x80;
 }
 
 struct run {
     const struct plant *plant;
     char hash[33];
-    zero_status status[RANKS];
-    char error[RANKS][600];
+    zero_status status[MESH_RANKS];
+    char error[MESH_RANKS][600];
 };
 
 static void train(zero_engine *engine, uint32_t rank, void *user) {
@@ -89,15 +112,19 @@ static void train(zero_engine *engine, uint32_t rank, void *user) {
 }
 
 /* `zero`: more keys of zero_optimization. */
-static struct run run_in(const char *zero, const struct plant *plant, const char *every) {
+static struct run run_on(uint32_t ranks, const char *zero, const struct plant *plant, const char *every) {
     struct run run = {.plant = plant};
     char json[4096];
     snprintf(json, sizeof json,
              "{\"train_micro_batch_size_per_gpu\": 1, \"threads\": 1, \"zero_optimization\": {\"stage\": %u, "
              "\"stage3_param_persistence_threshold\": 100%s}%s%s}",
              plant->stage, zero, plant->more, every);
-    ranks_run(RANKS, json, train, &run);
+    ranks_run(ranks, json, train, &run);
     return run;
+}
+
+static struct run run_in(const char *zero, const struct plant *plant, const char *every) {
+    return run_on(RANKS, zero, plant, every);
 }
 
 static struct run run_with(const struct plant *plant, const char *every) { return run_in("", plant, every); }
@@ -111,6 +138,25 @@ static void flipped_bits_are_named(void) {
             CHECK_CONTAINS(run.error[r], "after step 4");
             CHECK_CONTAINS(run.error[r], "which most ranks have");
         }
+    }
+}
+
+static void flipped_bits_of_replicas_are_named(void) {
+    static const char *const mesh = ", \"mics_shard_size\": 2", *const every =
+                                                                    ", \"debug\": {\"compare_every\": 2}";
+    for (size_t i = 0; i < sizeof replicas / sizeof *replicas; i++) {
+        struct run run = run_on(MESH_RANKS, mesh, &replicas[i], every);
+        for (int r = 0; r < MESH_RANKS; r++) {
+            CHECK_INT(run.status[r], ZERO_E_DIVERGED);
+            CHECK_CONTAINS(run.error[r], replicas[i].found);
+        }
+    }
+    for (uint32_t stage = 0; stage <= 3; stage++) {
+        struct plant none = {.stage = stage, .more = ""};
+        struct run without = run_on(MESH_RANKS, mesh, &none, ""),
+                   with = run_on(MESH_RANKS, mesh, &none, every);
+        CHECK_STRING(with.error[0], "");
+        CHECK_STRING(with.hash, without.hash);
     }
 }
 
@@ -162,23 +208,24 @@ static zero_status step_with_nan(struct plain *p, zero_step_info *info) {
 }
 
 /* b's backward came before a's, which is in another shard: its name, and the shard's owner tells the element. */
-static void the_unit_of_a_skip_is_named(void) {
-    char lines[2][256] = {"", ""};
+static void the_unit_of_a_skip_is_named(const char *keys, const char *where) {
+    char lines[2][256] = {"", ""}, json[256], expected[256];
     zero_local *local = zero_local_create(1);
     zero_runtime runtime = {
         .struct_size = sizeof runtime, .local = local, .log = keep_line, .log_user = lines[0]};
-    zero_engine *engine =
-        zero_engine_init_with("{\"train_micro_batch_size_per_gpu\": 1, \"threads\": 1}", &runtime);
+    snprintf(json, sizeof json, "{\"train_micro_batch_size_per_gpu\": 1, \"threads\": 1%s}", keys);
+    zero_engine *engine = zero_engine_init_with(json, &runtime);
     struct plain p;
     zero_step_info info = {.struct_size = sizeof info};
     CHECK_INT(plain_open(&p, engine, model, PARAMS, NULL), ZERO_OK);
     CHECK_INT(step_with_nan(&p, &info), ZERO_OK);
     CHECK_INT(info.skipped, 1);
     CHECK_STRING(info.overflow_unit, "b");
-    CHECK_STRING(
-        lines[0],
-        "step 1 skipped on all ranks: gradients of unit \"b\" are inf or NaN, the first in parameter "
-        "\"b.w\" at element 7");
+    snprintf(expected, sizeof expected,
+             "step 1 skipped on all ranks: gradients of unit \"b\" are inf or NaN, the first in parameter "
+             "\"b.w\" %s",
+             where);
+    CHECK_STRING(lines[0], expected);
     CHECK_INT(plain_step(&p, 1, &info), ZERO_OK);
     CHECK(info.overflow_unit == NULL);
     zero_engine_destroy(engine);
@@ -195,8 +242,12 @@ static void skip_on_ranks(zero_engine *engine, uint32_t rank, void *user) {
 
 int main(void) {
     flipped_bits_are_named();
+    flipped_bits_of_replicas_are_named();
     comparing_changes_nothing();
-    the_unit_of_a_skip_is_named();
+    the_unit_of_a_skip_is_named("", "at element 7");
+    the_unit_of_a_skip_is_named(
+        ", \"zero_optimization\": {\"stage\": 1, \"zero_quantized_gradients\": true}",
+        "among the 256 elements from 0 on, which zero_quantized_gradients codes together");
     ranks_run(
         RANKS,
         "{\"train_micro_batch_size_per_gpu\": 1, \"threads\": 1, \"zero_optimization\": {\"stage\": 3}}",

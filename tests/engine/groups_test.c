@@ -238,8 +238,84 @@ static void mistakes_are_named(void) {
     }
 }
 
+/* ---- checkpoints ---- */
+
+enum { GROUPS = 3 };
+
+struct reload {
+    const char *directory;
+    double set[GROUPS], got[GROUPS]; /* set, and saved; or loaded */
+    char log[512];
+};
+
+static void keep_lines(void *user, zero_log_level level, const char *line) {
+    struct reload *r = user;
+    size_t at = strlen(r->log);
+    if (strstr(line, "learning rate of group")) snprintf(r->log + at, sizeof r->log - at, "%s\n", line);
+}
+
+static void run_groups(const char *groups, struct reload *r) {
+    static const struct plain_param model[] = {
+        {"a", "a.w", 40, 0, NULL}, {"b", "b.w", 40, 0, NULL}, {"c", "c.w", 40, 0, NULL}};
+    char json[512];
+    struct plain p;
+    zero_local *local = zero_local_create(1);
+    zero_runtime runtime = {.struct_size = sizeof runtime, .local = local, .log = keep_lines, .log_user = r};
+    zero_step_info info = {.struct_size = sizeof info};
+    snprintf(json, sizeof json,
+             "{\"train_micro_batch_size_per_gpu\": 1, \"threads\": 1, \"param_groups\": %s}", groups);
+    zero_engine *engine = zero_engine_init_with(json, &runtime);
+    CHECK_INT(plain_open(&p, engine, model, 3, NULL), ZERO_OK);
+    for (int g = 0; g < GROUPS && r->set[0] > 0; g++)
+        if (r->set[g] > 0) CHECK_INT(zero_engine_set_lr(engine, g, r->set[g]), ZERO_OK);
+    if (r->set[0] > 0) {
+        CHECK_INT(plain_step(&p, 1, NULL), ZERO_OK);
+        CHECK_INT(zero_engine_save(engine, r->directory), ZERO_OK);
+    } else {
+        CHECK_INT(zero_engine_load(engine, r->directory), ZERO_OK);
+        CHECK_INT(plain_step(&p, 1, &info), ZERO_OK);
+        memcpy(r->got, info.group_lr, sizeof r->got);
+    }
+    zero_engine_destroy(engine);
+    zero_local_destroy(local);
+}
+
+/* A group is known by its parameters: it may stand elsewhere in the list, or be one of two that are one now. */
+static void reordered_groups_keep_their_lr(void) {
+    char directory[1024];
+    snprintf(directory, sizeof directory, "%s/groups",
+             getenv("TEST_TMPDIR") ? getenv("TEST_TMPDIR") : "/tmp");
+    static const struct {
+        const char *groups;
+        double lr[GROUPS];
+        const char *says;
+    } loads[] = {
+        {"[{\"match\": \"a.*\", \"lr\": 0.5}, {\"match\": \"b.*\", \"lr\": 0.25}]",
+         {0.01, 0.02, 0.03},
+         "of group 2 goes on at the checkpoint's 0.03, not at 0.25"},
+        {"[{\"match\": \"b.*\", \"lr\": 0.25}, {\"match\": \"a.*\", \"lr\": 0.5}]",
+         {0.01, 0.03, 0.02},
+         "of group 2 goes on at the checkpoint's 0.02, not at 0.5"},
+        {"[{\"match\": \"c.*\"}, {\"match\": \"a.*\", \"lr\": 0.5}]",
+         {0.03, 0.01, 0.02},
+         "of group 0 goes on at the checkpoint's 0.03, not at 0.001"},
+        {"[{\"match\": [\"a.*\", \"b.*\"], \"lr\": 0.5}]",
+         {0.01, 0.5},
+         "of group 1 is 0.5, as configured: in the checkpoint its parameters have several, or no group"},
+    };
+    struct reload saved = {.directory = directory, .set = {0.01, 0.02, 0.03}};
+    run_groups("[{\"match\": \"a.*\", \"lr\": 0.5}, {\"match\": \"b.*\", \"lr\": 0.25}]", &saved);
+    for (size_t i = 0; i < sizeof loads / sizeof *loads; i++) {
+        struct reload loaded = {.directory = directory};
+        run_groups(loads[i].groups, &loaded);
+        for (int g = 0; g < GROUPS && loads[i].lr[g] > 0; g++) CHECK_DOUBLE(loaded.got[g], loads[i].lr[g], 0);
+        CHECK_CONTAINS(loaded.log, loads[i].says);
+    }
+}
+
 int main(void) {
     patterns_choose();
+    reordered_groups_keep_their_lr();
     the_head_alone();
     the_host_chooses();
     frozen_ones_cost_their_bytes("", 4);

@@ -1,7 +1,7 @@
-/* Every way to train the same model, cell by cell: stages x types x meshes x accumulation x tiers x scaling, on
- * four ranks.
+/* Every way to train the same model, cell by cell: stages x types x meshes x accumulation x tiers x scaling x recomputation
+ * x what is frozen, on four ranks; the head is tied to the embedding, frozen with it or not.
  * Weights equal the serial oracle's byte for byte, so that all cells of one class (type, order of additions over the
- * mesh, accumulation and its mode, scaling before the sum) are the same; what is planned is what is allocated; what cannot be is refused with
+ * mesh, accumulation and its mode, scaling before the sum, what is frozen) are the same; what is planned is what is allocated; what cannot be is refused with
  * the reason. Then, class by class, the loss after 200 steps beside that of fp32 on the plain mesh.
  *
  * matrix_test: cells that hold every pair of values of any two axes, and the whole of what is refused.
@@ -13,7 +13,7 @@
 #include "tests/check.h"
 #include "tests/engine/toy_trainer.h"
 
-enum { RANKS = 4, STEPS = 5, LONG_STEPS = 200, VALUES_MAX = 4, CELLS_MAX = 4096 };
+enum { RANKS = 4, STEPS = 5, LONG_STEPS = 200, VALUES_MAX = 4, CELLS_MAX = 32768 };
 
 struct value {
     const char *name;
@@ -32,7 +32,7 @@ struct value {
 #define WHOLE_PARAMETERS "parameters are whole on every rank"
 #define NVME "{\"device\": \"nvme\", \"nvme_path\": \"/tmp\"}"
 
-enum { STAGE, TYPE, MESH, ACCUMULATION, TIER, SCALING, AXES_COUNT };
+enum { STAGE, TYPE, MESH, ACCUMULATION, TIER, SCALING, AGAIN, FROZEN, AXES_COUNT };
 
 static const struct axis {
     const char *name;
@@ -73,6 +73,18 @@ static const struct axis {
                   {.name = "prescaled", .extra = ", \"prescale_gradients\": true", .factor = 1.0f / RANKS},
                   {.name = "predivided", .extra = ", \"gradient_predivide_factor\": 3", .factor = 1.0f / 3},
                   {.name = "sum", .extra = ", \"gradient_allreduce_op\": \"sum\"", .sum = 1}}},
+    [AGAIN] = {"recomputation",
+               {{.name = "all kept"},
+                {.name = "every block", .number = 1},
+                {.name = "every 2nd", .number = 2}}},
+    [FROZEN] = {"frozen",
+                {{.name = "fix"},
+                 {.name = "embedding too",
+                  .number = 1 << 0 | 1 << 1,
+                  .extra = ", \"param_groups\": [{\"match\": \"in.*\", \"frozen\": true}]"},
+                 {.name = "parts of b too",
+                  .number = 1 << 5 | 1 << 7,
+                  .extra = ", \"param_groups\": [{\"match\": [\"b.w\", \"b.g\"], \"frozen\": true}]"}}},
 };
 
 struct cell {
@@ -96,7 +108,11 @@ static const char *refusal(const struct cell *c) {
     return NULL;
 }
 
-static void set_up(const struct cell *c, struct toy_setup *s, char zero[512], char comm[128]) {
+struct keys {
+    char zero[512], comm[128], extra[256];
+};
+
+static void set_up(const struct cell *c, struct toy_setup *s, struct keys *keys) {
     *s = toy_setup_default();
     s->ranks = RANKS;
     s->steps = STEPS;
@@ -106,14 +122,17 @@ static void set_up(const struct cell *c, struct toy_setup *s, char zero[512], ch
     s->micro_steps = value_of(c, ACCUMULATION)->number;
     s->mode = value_of(c, ACCUMULATION)->mode;
     s->shard_ranks = value_of(c, MESH)->shard_ranks;
-    *zero = *comm = 0;
+    s->recompute = value_of(c, AGAIN)->number;
+    s->frozen = value_of(c, FROZEN)->number;
+    memset(keys, 0, sizeof *keys);
     for (int a = 0; a < AXES_COUNT; a++) {
-        strcat(zero, value_of(c, a)->zero ? value_of(c, a)->zero : "");
-        strcat(comm, value_of(c, a)->comm ? value_of(c, a)->comm : "");
+        strcat(keys->zero, value_of(c, a)->zero ? value_of(c, a)->zero : "");
+        strcat(keys->comm, value_of(c, a)->comm ? value_of(c, a)->comm : "");
+        strcat(keys->extra, value_of(c, a)->extra ? value_of(c, a)->extra : "");
     }
-    s->tiers = *zero ? zero + 2 : NULL; /* without the first comma */
-    s->comm = comm;
-    s->extra = value_of(c, SCALING)->extra;
+    s->tiers = *keys->zero ? keys->zero + 2 : NULL; /* without the first comma */
+    s->comm = keys->comm;
+    s->extra = keys->extra;
     s->factor = value_of(c, SCALING)->factor;
     s->sum = value_of(c, SCALING)->sum;
 }
@@ -126,9 +145,9 @@ static void print_cell(const struct cell *c, const char *outcome) {
 /* ---- classes: what the oracle made of the like ---- */
 
 static const struct toy_result *expected(const struct cell *c, const struct toy_setup *s) {
-    static struct toy_result *known[VALUES_MAX][VALUES_MAX][VALUES_MAX][2];
-    struct toy_result **k =
-        &known[c->value[TYPE]][c->value[ACCUMULATION]][c->value[SCALING]][s->shard_ranks > 0];
+    static struct toy_result *known[VALUES_MAX][VALUES_MAX][VALUES_MAX][VALUES_MAX][2];
+    struct toy_result **k = &known[c->value[TYPE]][c->value[ACCUMULATION]][c->value[SCALING]]
+                                  [c->value[FROZEN]][s->shard_ranks > 0];
     if (!*k) toy_oracle(s, *k = calloc(1, sizeof **k));
     return *k;
 }
@@ -136,9 +155,10 @@ static const struct toy_result *expected(const struct cell *c, const struct toy_
 static int run(const struct cell *c) {
     static struct toy_result got;
     struct toy_setup s;
-    char zero[512], comm[128], outcome[640];
+    struct keys keys;
+    char outcome[640];
     const char *why = refusal(c);
-    set_up(c, &s, zero, comm);
+    set_up(c, &s, &keys);
     toy_train(&s, &got);
     if (why) {
         int same = CHECK_INT(got.status, ZERO_E_CONFIG) & CHECK_CONTAINS(got.error, why);
@@ -228,8 +248,9 @@ static void losses(void) {
                     .value = {
                         [STAGE] = mesh || type ? 3 : 0, [TYPE] = type, [MESH] = mesh, [ACCUMULATION] = n}};
                 struct toy_setup s;
-                char zero[512], comm[128], outcome[128];
-                set_up(&c, &s, zero, comm);
+                struct keys keys;
+                char outcome[128];
+                set_up(&c, &s, &keys);
                 s.steps = LONG_STEPS;
                 toy_train(&s, &got);
                 if (!type && !mesh) reference = got;

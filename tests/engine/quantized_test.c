@@ -144,6 +144,33 @@ static void bytes(void) {
     }
 }
 
+/* hpZ in groups of two, and two units, of which the last one's backward follows its forward: each forward gathers codes from
+ * all, 3 of 640 bytes a rank; the first unit's backward gathers half of it from one other rank, in fp32. */
+static const struct plain_param two_regions[] = {{"a", "a.w", COUNT, 0, NULL}, {"b", "b.w", COUNT, 0, NULL}};
+
+static void measure_second(zero_engine *engine, uint32_t rank, void *user) {
+    struct plain p;
+    zero_counters before = {.struct_size = sizeof before}, after = before;
+    if (!CHECK(engine) || !CHECK_INT(plain_open(&p, engine, two_regions, 2, NULL), ZERO_OK)) return;
+    CHECK_INT(plain_step(&p, 1, NULL), ZERO_OK);
+    zero_engine_counters(engine, &before);
+    CHECK_INT(plain_step(&p, 1, NULL), ZERO_OK);
+    zero_engine_counters(engine, &after);
+    CHECK_INT(after.wire_bytes - before.wire_bytes, 2 * 3 * 320 + 2 * 3 * 640 + COUNT / 2 * 4);
+    CHECK_INT(after.gather_calls - before.gather_calls, 3);
+    CHECK_INT(after.gather_elements - before.gather_elements, 2 * 3 * SHARE + COUNT / 2);
+    CHECK_INT(after.reduce_calls - before.reduce_calls, 2);
+}
+
+static void bytes_of_second_shards(void) {
+    struct toy_setup s = toy_setup_default();
+    char json[2048];
+    s.ranks = RANKS, s.threshold = 0, s.stage = 3;
+    s.tiers = "\"zero_quantized_weights\": true" GRADIENTS ", \"zero_hpz_partition_size\": 2";
+    toy_config(&s, json, sizeof json);
+    ranks_run(RANKS, json, measure_second, NULL);
+}
+
 /* ---- trainings ---- */
 
 static struct toy_result got, exact;
@@ -190,6 +217,9 @@ static void one_class(struct toy_setup *s) {
         train(s, s->depth ? WEIGHTS PARAMS_NVME : WEIGHTS, weights);
         train(s, WEIGHTS GRADIENTS, both);
     }
+    /* Its second shards hold what a forward decoded, and are gathered as they are. */
+    train(s, WEIGHTS ", \"zero_hpz_partition_size\": 2", weights);
+    train(s, WEIGHTS GRADIENTS PARAMS_NVME ", \"zero_hpz_partition_size\": 2", both);
     s->comm = ", \"reshard_after_forward\": false";
     train(s, WEIGHTS, weights);
     s->comm = NULL;
@@ -221,6 +251,7 @@ static void skips_are_agreed(void) {
 int main(void) {
     by_definition();
     bytes();
+    bytes_of_second_shards();
     trainings();
     skips_are_agreed();
     return check_end();

@@ -62,6 +62,34 @@ static void whereabouts(void) {
     for (s.depth = 0; s.depth <= 2; s.depth++) same_bytes(s);
 }
 
+/* Bounds on elements hold for what is run again, and change no bit; what is gathered at once takes no more memory, and less
+ * where nothing may be ahead. */
+static void bounds(void) {
+    static const char *const keys[] = {"stage3_max_live_parameters", "stage3_prefetch_bucket_size"};
+    struct toy_setup s = toy_setup_default();
+    char tiers[128];
+    s.steps = 3, s.threshold = 0, s.stage = 3, s.micro_steps = 2;
+    for (int kept = 0; kept < 2; kept++)
+        for (uint32_t bound = 0; bound <= 300; bound += 60) {
+            uint64_t most[1 + TOY_BLOCKS];
+            s.comm = kept ? ", \"reshard_after_forward\": false" : NULL;
+            for (s.depth = 2, s.recompute = 1; s.recompute <= TOY_BLOCKS; s.recompute++)
+                toy_train(&s, &again), most[s.recompute] = again.plan.gathered_bytes;
+            s.tiers = tiers;
+            snprintf(tiers, sizeof tiers, "\"%s\": %u", keys[!kept && bound % 120], bound);
+            s.skip_unit = bound ? (int)(bound / 60) % (1 + TOY_BLOCKS) - 1 : -1;
+            if (s.skip_unit == 0) s.skip_unit = -1;
+            same_bytes(s);
+            for (s.recompute = 1; s.recompute <= TOY_BLOCKS; s.recompute++) {
+                toy_train(&s, &again);
+                CHECK(again.plan.gathered_bytes <= most[s.recompute]);
+                CHECK(bound || again.plan.gathered_bytes < most[s.recompute]);
+                for (int t = 0; t < ZERO_TIERS; t++) CHECK_INT(again.measured[t], again.planned[t]);
+            }
+            s.tiers = NULL;
+        }
+}
+
 /* Per step and rank: of a segment of n units the last stays for its backward, and so do as many before it as gathers are
  * looked ahead to; the others are gathered once more. And as many bytes are read from the drive as planned. */
 static void traffic(void) {
@@ -146,6 +174,7 @@ int main(void) {
     stages();
     skips();
     whereabouts();
+    bounds();
     traffic();
     for (int stage = 0; stage <= 3; stage++) {
         snprintf(json, sizeof json,

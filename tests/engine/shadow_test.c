@@ -27,6 +27,7 @@ enum { PARAMS = sizeof model / sizeof *model };
 /* What one life of the ranks does: starts or recovers, trains, and stops without a word. */
 struct life {
     bool recovers, flushes, in_pass; /* in_pass: stops in the midst of the pass after `stop` */
+    bool segment;                    /* its first units are declared to be computed again together */
     uint64_t stop;                   /* steps done when it ends */
     struct faults *faults;           /* on the last rank's drive; NULL: none */
     zero_status status;
@@ -42,6 +43,7 @@ static void body(zero_engine *engine, uint32_t rank, void *user) {
     zero_status status = engine ? ZERO_OK : ZERO_E_CONFIG;
     if (!status && life->faults && rank == zero_engine_size(engine) - 1) engine->faults = life->faults;
     if (!status) status = plain_declare(&p, engine, model, PARAMS);
+    if (!status && life->segment) status = zero_engine_add_segment(p.unit[0], p.unit[1]);
     if (!status) status = zero_engine_commit(engine, NULL);
     if (!status)
         status = life->recovers ? zero_engine_recover(engine, toy_fill, NULL, &step)
@@ -86,6 +88,7 @@ struct setting {
     bool params; /* on the drive too */
     const char *type;
     const char *path;
+    const char *mesh; /* more keys of zero_optimization, each after a comma; or NULL */
 };
 
 static const char *directory(void) { return getenv("TEST_TMPDIR") ? getenv("TEST_TMPDIR") : "/tmp"; }
@@ -93,15 +96,16 @@ static const char *directory(void) { return getenv("TEST_TMPDIR") ? getenv("TEST
 static void live(const struct setting *s, bool shadow, struct life *life) {
     char json[3000], path[1000];
     snprintf(path, sizeof path, "[\"%s/%s.a\", \"%s/%s.b\"]", directory(), s->path, directory(), s->path);
-    snprintf(
-        json, sizeof json,
-        "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_clipping\": 1.0, \"threads\": 1, "
-        "\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}}, "
-        "\"zero_optimization\": {\"stage\": %u, \"stage3_param_persistence_threshold\": 100, "
-        "\"sub_group_size\": 2048, \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": %s}%s%s%s}, "
-        "\"aio\": {\"block_size\": 4096}, \"nvme\": {\"shadow\": %s}%s}",
-        s->stage, path, s->params ? ", \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": " : "",
-        s->params ? path : "", s->params ? "}" : "", shadow ? "true" : "false", s->type);
+    snprintf(json, sizeof json,
+             "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_clipping\": 1.0, \"threads\": 1, "
+             "\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}}, "
+             "\"zero_optimization\": {\"stage\": %u, \"stage3_param_persistence_threshold\": 100, "
+             "\"sub_group_size\": 2048, \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": "
+             "%s}%s%s%s%s}, "
+             "\"aio\": {\"block_size\": 4096}, \"nvme\": {\"shadow\": %s}%s}",
+             s->stage, path, s->params ? ", \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": " : "",
+             s->params ? path : "", s->params ? "}" : "", s->mesh ? s->mesh : "", shadow ? "true" : "false",
+             s->type);
     life->status = ZERO_OK;
     life->error[0] = 0;
     ranks_run(s->ranks, json, body, life);
@@ -163,6 +167,38 @@ static void every_setting(void) {
                     begin_anew(s.path);
                     stops(&s);
                 }
+}
+
+/* Groups of two of four ranks: each rank's file has its shard, a replica's like the other's. */
+static void meshes(void) {
+    struct setting s = {.ranks = 4, .type = ", \"bf16\": {\"enabled\": true}", .path = "mesh"};
+    for (s.stage = 0; s.stage <= 3; s.stage++) {
+        s.mesh = ", \"mics_shard_size\": 2", s.params = s.stage == 3;
+        begin_anew(s.path);
+        stops(&s);
+    }
+    s.stage = 3, s.mesh = ", \"zero_hpz_partition_size\": 2", s.params = true;
+    begin_anew(s.path);
+    stops(&s);
+    /* Another mesh cuts otherwise: it is not recovered. */
+    static struct life life;
+    s.mesh = NULL;
+    life = (struct life){.recovers = true, .stop = 1};
+    live(&s, true, &life);
+    CHECK_INT(life.status, ZERO_E_IO);
+    /* What is computed again together changes no layout. */
+    struct setting again = {.stage = 3, .ranks = 2, .type = "", .path = "again"};
+    static struct life expected;
+    begin_anew(again.path);
+    reference(&again, &expected);
+    life = (struct life){.flushes = true, .stop = 3};
+    live(&again, true, &life);
+    CHECK_STRING(life.error, "");
+    life = (struct life){.recovers = true, .flushes = true, .segment = true, .stop = STEPS};
+    live(&again, true, &life);
+    CHECK_STRING(life.error, "");
+    CHECK_INT(life.began, 3);
+    CHECK_STRING(life.hash[STEPS], expected.hash[STEPS]);
 }
 
 /* What is not there, is not made up: no run, another model's, a run that began anew and committed nothing. */
@@ -307,6 +343,7 @@ static void drives_that_fail(uint64_t seeds) {
 int main(int argc, char **argv) {
     alarm(900); /* a hang is a failure */
     every_setting();
+    meshes();
     nothing_to_recover();
     ranks_run(
         1,

@@ -37,8 +37,8 @@ float *check_train(zero_dtype dtype, struct gpt_config config, uint32_t batch, u
 /* The same bits on every run, and on another number of threads. */
 void check_bits(zero_dtype dtype, struct gpt_config config, uint32_t batch, uint32_t threads,
                 uint32_t other_threads);
-/* bf16 differs from fp32 by rounding. */
-void check_bf16(struct gpt_config config, uint32_t batch, uint32_t threads);
+/* bf16 or fp16 differs from fp32 by rounding. */
+void check_narrow(zero_dtype dtype, struct gpt_config config, uint32_t batch, uint32_t threads);
 /* Some parameters are frozen: the others' gradients are the same bits, and theirs are not written. `top`: how many there are
  * in the last block and the head. */
 void check_frozen(zero_dtype dtype, struct gpt_config config, uint32_t batch, uint32_t top);

@@ -78,6 +78,30 @@ static void check_bf16(const struct kernels *k, uint32_t width) {
     for (uint32_t i = 4; i < width; i++) CHECK(fabsf(back[i] - x[i]) <= fabsf(x[i]) * 0x1p-8f);
 }
 
+/* Half to even; 65,520 and more are infinite; what fp16 has is exact, its denormals too. */
+static void check_fp16(const struct kernels *k, uint32_t width) {
+    static const float given[] = {1.00048828125f, 1.00146484375f, -65519, 65520, NAN,
+                                  -INFINITY,      0x1.8p-24f,     -0.f};
+    static const float expected[] = {1, 1.001953125f, -65504, INFINITY, NAN, -INFINITY, 0x1p-23f, -0.f};
+    enum { GIVEN = sizeof given / sizeof *given };
+    float x[WIDE], back[WIDE + 1];
+    uint16_t narrow[WIDE + 1];
+    for (uint32_t i = 0; i < width; i++) x[i] = i < GIVEN ? given[i] : uniform(-3, 3);
+    narrow[width] = 0x1234, back[width] = 777;
+    k->narrow_fp16(narrow, x, width);
+    k->widen_fp16(back, narrow, width);
+    CHECK_INT(narrow[width], 0x1234);
+    CHECK_DOUBLE(back[width], 777, 0);
+    for (uint32_t i = 0; i < width; i++) {
+        if (i >= GIVEN)
+            CHECK(fabsf(back[i] - x[i]) <= fabsf(x[i]) * 0x1p-11f + 0x1p-25f);
+        else if (isnan(expected[i]))
+            CHECK(isnan(back[i]));
+        else
+            CHECK(memcmp(&back[i], &expected[i], sizeof back[i]) == 0);
+    }
+}
+
 static void check_softmax(const struct kernels *k, uint32_t columns) {
     float scores[ALL + ROWS], raw[ALL + ROWS], dp[ALL + ROWS], dp0[ALL + ROWS], lse[ROWS], dots[ROWS];
     uint32_t rows = columns < ROWS ? columns : ROWS, first = columns - rows, stride = columns + 1;
@@ -270,8 +294,8 @@ int main(void) {
     for (const struct kernels *k; (k = kernels_at(tables)); tables++) {
         state = 3;
         for (uint32_t i = 0; i < sizeof widths / sizeof *widths; i++) {
-            check_bf16(k, widths[i]), check_gelu(k, widths[i]), check_softmax(k, widths[i]),
-                check_norm(k, widths[i]);
+            check_bf16(k, widths[i]), check_fp16(k, widths[i]), check_gelu(k, widths[i]),
+                check_softmax(k, widths[i]), check_norm(k, widths[i]);
             check_rms_norm(k, widths[i]), check_swiglu(k, widths[i]), check_rotate(k, widths[i]);
             check_cross_entropy(k, widths[i]), check_sums(k, widths[i]), check_transpose(k, widths[i]);
         }

@@ -85,13 +85,17 @@ int main(void) {
     check_bits(ZERO_F32, wide, 9, 2, 5);
     zero_engine *engine = fake_engine_create(ZERO_BF16, 1, 1);
     if (!gpt_engine_problem(engine)) { /* a processor that has bf16 */
-        check_bf16(odd, 2, 1);
+        check_narrow(ZERO_BF16, odd, 2, 1);
         check_frozen(ZERO_BF16, odd, 2, 11);
-        check_bf16(own, 1, 5);
-        check_bf16(strips, 9, 2);
+        check_narrow(ZERO_BF16, own, 1, 5);
+        check_narrow(ZERO_BF16, strips, 9, 2);
         check_bits(ZERO_BF16, wide, 9, 2, 5);
     }
     zero_engine_destroy(engine);
+    check_narrow(ZERO_F16, odd, 2, 1);
+    check_frozen(ZERO_F16, odd, 2, 11);
+    check_narrow(ZERO_F16, strips, 9, 2);
+    check_bits(ZERO_F16, wide, 9, 2, 5);
     mistakes_are_refused();
     sizes();
     return check_end();

@@ -92,6 +92,8 @@ static void bytes(struct gpt_config config) {
 int main(void) {
     same_bits(ZERO_F32, gpt2);
     same_bits(ZERO_F32, llama_of(gpt2));
+    same_bits(ZERO_F16, gpt2);
+    same_bits(ZERO_F16, llama_of(gpt2));
     zero_engine *engine = fake_engine_create(ZERO_BF16, 1, 1);
     if (!gpt_engine_problem(engine)) { /* a processor that has bf16 */
         same_bits(ZERO_BF16, gpt2);

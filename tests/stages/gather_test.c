@@ -49,6 +49,49 @@ static const struct {
      "ga fa ya la gb fb yb lb gc fc yc lc gd fd bd ld gc bc lc gb bb lb ga ba la"},
 };
 
+/* Units a, b, c are run again together (r) before c's backward, d is not; of 10, 20, 30, 40 elements or, where `falling`, of 40,
+ * 30, 20, 10. */
+static const struct {
+    enum stage_index stage;
+    uint32_t depth, backward_depth;
+    uint64_t live_max, ahead_max;
+    bool falling;
+    const char *events;
+} again[] = {
+    /* c came ahead of its backward; b stays for the one after that, a is gathered once more. */
+    {STAGE_ZERO3, 1, 1, NONE, NONE, false,
+     "ga gb fa la gc fb lb gd fc lc fd gc bd ld ga gb ra la rb rc bc lc ga bb lb ba la"},
+    /* Only the backward looks ahead: of what is run again nothing comes early, but a and b stay. */
+    {STAGE_ZERO3, 0, 2, NONE, NONE, false,
+     "ga fa la gb fb lb gc fc lc gd fd gc gb bd ld ga ra rb rc bc lc bb lb ba la"},
+    {STAGE_ZERO3, 2, 0, NONE, NONE, false,
+     "ga gb gc fa la gd fb lb fc lc gc fd bd ld ga gb ra la rb lb rc bc lc gb bb lb ga ba la"},
+    /* 60 live: c + d do not fit; a + b and b + c do, so that b is there before a's end, and c before b's. */
+    {STAGE_ZERO3, 1, 1, 60, NONE, false,
+     "ga gb fa la gc fb lb fc lc gd fd bd ld ga gb ra la gc rb rc bc lc ga bb lb ba la"},
+    /* b + c do not fit: c waits for b's end, and b does not stay. */
+    {STAGE_ZERO3, 1, 1, 49, NONE, false,
+     "ga gb fa la fb lb gc fc lc gd fd bd ld ga gb ra la rb lb gc rc bc lc gb ga bb lb ba la"},
+    /* c + d fit, but c would be there when a is run again, and a + c do not. */
+    {STAGE_ZERO3, 1, 1, 50, NONE, true,
+     "ga fa la gb gc fb lb gd fc lc fd bd ld ga ra la gb gc rb rc bc lc bb lb ga ba la"},
+    /* 30 ahead: c at d's forward, and then nothing besides it; a + c are too much beside b: a does not stay. */
+    {STAGE_ZERO3, 2, 2, NONE, 30, false,
+     "ga gb fa la gc fb lb fc lc gd gc fd bd ld ga ra la gb rb rc ga bc lc bb lb ba la"},
+    /* No room for anything ahead. */
+    {STAGE_ZERO3, 2, 2, 0, NONE, false,
+     "ga fa la gb fb lb gc fc lc gd fd bd ld ga ra la gb rb lb gc rc bc lc gb bb lb ga ba la"},
+    /* Kept: all of it; c and d, which leave room for a and for b; d alone, for c beside a is too much. */
+    {STAGE_ZERO3_KEEP, 0, 0, NONE, NONE, false, "ga fa gb fb gc fc gd fd bd ld ra rb rc bc lc bb lb ba la"},
+    {STAGE_ZERO3_KEEP, 0, 0, 70, NONE, false,
+     "ga fa la gb fb lb gc fc gd fd bd ld ga ra la gb rb lb rc bc lc gb bb lb ga ba la"},
+    {STAGE_ZERO3_KEEP, 0, 0, 50, NONE, true,
+     "ga fa la gb fb lb gc fc lc gd fd bd ld ga ra la gb rb lb gc rc bc lc gb bb lb ga ba la"},
+    /* Second shards are there from the first release on. */
+    {STAGE_HPZ, 1, 1, 60, NONE, false,
+     "ga gb fa ya la gc fb yb lb fc yc lc gd fd bd ld ga gb ra la gc rb rc bc lc ga bb lb ba la"},
+};
+
 static void set(struct toy *t, uint32_t depth, uint32_t backward_depth, uint64_t live_max,
                 uint64_t ahead_max) {
     t->policy.depth = depth, t->policy.backward_depth = backward_depth;
@@ -64,6 +107,7 @@ static void render(const struct toy *t, char *out) {
         char letter = letters[op->kind];
         if (op->object != OBJECT_PARAM || !letter) continue;
         if (op->kind == OP_COMPUTE && policy_backward(&t->policy, op->use)) letter = 'b';
+        if (op->kind == OP_COMPUTE && op->use >= 2 * t->policy.uses) letter = 'r';
         out += sprintf(out, "%s%c%s", i ? " " : "", letter, t->name[op->region]);
     }
 }
@@ -81,6 +125,20 @@ static void written_out(void) {
         toy_pass(&t, false, "");
         render(&t, got);
         if (!CHECK_STRING(got, lists[i].events)) fprintf(stderr, "in list %zu\n", i);
+    }
+}
+
+static void written_out_again(void) {
+    static struct toy t;
+    static char got[4096];
+    for (size_t i = 0; i < sizeof again / sizeof *again; i++) {
+        toy_plain(&t, again[i].stage, 4, 1, ACCUMULATE_EVERY, 0);
+        for (uint32_t u = 0; u < 4; u++) t.region[u].elements = 10 * (again[i].falling ? 4 - u : u + 1);
+        set(&t, again[i].depth, again[i].backward_depth, again[i].live_max, again[i].ahead_max);
+        toy_segments(&t, 3);
+        toy_pass_again(&t, "");
+        render(&t, got);
+        if (!CHECK_STRING(got, again[i].events)) fprintf(stderr, "in list %zu of what is run again\n", i);
     }
 }
 
@@ -131,7 +189,10 @@ static void from_seeds(uint64_t first, uint64_t count) {
         toy_tied(&t, rows[pick(3)], (const uint32_t[]){2, 2}, 1 + pick(2), ACCUMULATE_EVERY, 0);
         for (uint32_t i = 0; i < t.policy.regions; i++) t.region[i].elements = 1 + pick(50);
         set(&t, pick(4), pick(4), pick(2) ? pick(200) : NONE, pick(2) ? pick(100) : NONE);
-        for (uint32_t micro = 0; micro < t.policy.micro_steps; micro++) toy_pass(&t, false, skips[pick(6)]);
+        uint32_t segment = pick(5);
+        if (segment) toy_segments(&t, segment);
+        for (uint32_t micro = 0; micro < t.policy.micro_steps; micro++)
+            segment ? toy_pass_again(&t, skips[pick(6)]) : toy_pass(&t, false, skips[pick(6)]);
         toy_step(&t, false);
         toy_pass(&t, true, skips[pick(6)]);
         toy_flush(&t);
@@ -141,6 +202,7 @@ static void from_seeds(uint64_t first, uint64_t count) {
 
 int main(int argc, char **argv) {
     written_out();
+    written_out_again();
     from_seeds(argc > 1 ? strtoull(argv[1], NULL, 10) : 1, argc > 2 ? strtoull(argv[2], NULL, 10) : 2000);
     return check_end();
 }

@@ -72,9 +72,10 @@ int main(void) {
     static char text[1 << 16];
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
         toy_plain(&t, lists[i].stage, lists[i].units, 1, ACCUMULATE_EVERY, lists[i].depth);
+        toy_segments(&t, lists[i].segment);
         toy_fill(&t);
         t.out.count = 0;
-        toy_pass_again(&t, lists[i].segment);
+        toy_pass_again(&t, "");
         toy_render(&t, text, sizeof text);
         strip(text);
         if (!CHECK_STRING(text, lists[i].operations)) fprintf(stderr, "in list %zu\n", i);

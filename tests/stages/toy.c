@@ -97,16 +97,30 @@ void toy_pass(struct toy *t, bool evaluating, const char *skip) {
     hazards(t, from);
 }
 
-void toy_pass_again(struct toy *t, uint32_t segment) {
+void toy_segments(struct toy *t, uint32_t segment) {
+    for (uint32_t i = 0; i < t->policy.uses; i++) {
+        bool whole = (i / segment + 1) * segment < t->policy.uses;
+        t->use[i].behind = (uint16_t)(whole ? i % segment : 0);
+        t->again[i] = whole && (i + 1) % segment == 0;
+    }
+    policy_open(&t->policy);
+}
+
+static bool skips(const struct toy *t, const char *skip, uint32_t use) {
+    return strstr(skip, t->name[t->use[use].region[0]]);
+}
+
+void toy_pass_again(struct toy *t, const char *skip) {
     uint32_t from = t->out.count, uses = t->policy.uses;
     policy_pass(&t->policy, false, ++t->micro == t->policy.micro_steps, &t->out);
     for (uint32_t q = 0; q < 2 * uses; q++) {
-        uint32_t last = 2 * uses - 1 - q;
-        bool ends = q > uses && (last + 1) % segment == 0;
-        for (uint32_t use = last + 1 - segment; ends && use <= last; use++) {
+        uint32_t last = q < uses ? q : 2 * uses - 1 - q;
+        for (uint32_t use = last - t->use[last].behind; q > uses && t->again[last] && use <= last; use++) {
+            if (skips(t, skip, use)) continue;
             policy_recompute(&t->policy, use, q, &t->out);
             policy_recomputed(&t->policy, use, &t->out);
         }
+        if (skips(t, skip, last)) continue;
         policy_begin(&t->policy, q, &t->out);
         policy_end(&t->policy, &t->out);
     }

@@ -16,6 +16,7 @@ struct toy {
     struct use use[TOY_USES_MAX];
     uint16_t refresh[TOY_REGIONS_MAX];
     const char *name[TOY_REGIONS_MAX]; /* of regions */
+    bool again[TOY_USES_MAX];          /* the last of what is run again together */
     struct hazards hazards;
     struct hazard_record record[BUFFER_KINDS * TOY_REGIONS_MAX];
     struct operation list[TOY_OPERATIONS_MAX];
@@ -33,9 +34,10 @@ void toy_tied(struct toy *toy, enum stage_index stage, const uint32_t mesh[AXES]
 void toy_fill(struct toy *toy);
 /* One pass over all uses whose first region's name is not in `skip` ("ac"). */
 void toy_pass(struct toy *toy, bool evaluating, const char *skip);
-/* One training pass that recomputes: before the backward of every `segment`-th unit but the last unit, counted from the
- * first, the forwards of the `segment` units up to it. */
-void toy_pass_again(struct toy *toy, uint32_t segment);
+/* Units are run again `segment` at a time, counted from the first, all but the segment that the last unit is in. */
+void toy_segments(struct toy *toy, uint32_t segment);
+/* One training pass that does so, of all uses whose first region's name is not in `skip`. */
+void toy_pass_again(struct toy *toy, const char *skip);
 void toy_step(struct toy *toy, bool skipped);
 void toy_flush(struct toy *toy);
 

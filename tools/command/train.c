@@ -55,7 +55,7 @@ static const struct option options[] = {
 #undef FIELD
 
 /* Several processes, one rank each. */
-static bool started(const struct launch *launch) { return launch->transport == COMM_MPI; }
+static bool started(const struct launch *launch) { return launch->transport != COMM_SELF; }
 
 static zero_status read_config(const struct arguments *arguments, uint32_t ranks, struct config *config,
                                struct zero_error *error) {
@@ -229,7 +229,7 @@ static int run(int argc, char **argv) {
     if (arguments.ranks && started(&launch))
         return usage_error(
             &launch,
-            "--ranks makes threads, but mpirun or srun has started the ranks already; drop one of the two");
+            "--ranks makes threads, but mpirun, srun or torchrun has started the ranks already; drop one of the two");
     if (arguments.resume.given && !arguments.run)
         return usage_error(&launch, "--resume needs --run DIR: the run to go on with");
     if (arguments.recover && (!arguments.run || arguments.resume.given))

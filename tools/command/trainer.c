@@ -102,11 +102,12 @@ static zero_status open_engine(struct trainer *t) {
 /* Of the first step's time much goes into touching memory. */
 static zero_status ask_for_trace(struct trainer *t) {
     const struct config *c = &t->job->config;
-    uint64_t first = c->trace_steps ? c->trace_first
+    bool given = c->trace_steps >= 0;
+    uint64_t first = given          ? c->trace_first
                      : t->steps > 1 ? 2
                                     : 1,
-             steps = c->trace_steps ? c->trace_steps : TRACED_STEPS;
-    t->traced = first + steps - 1;
+             steps = given ? (uint64_t)c->trace_steps : TRACED_STEPS;
+    t->traced = steps ? first + steps - 1 : 0;
     return zero_engine_trace(t->engine, first, steps);
 }
 

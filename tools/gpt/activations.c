@@ -93,14 +93,17 @@ static uint64_t rounded_columns(const struct gpt_config *c) {
     return larger(larger(last, middle), c->width);
 }
 
+static void plan_wide(struct activations *a, const struct gpt_config *c, bool vectors_alone) {
+    a->wide_params = take_floats(a, widest_unit(c, vectors_alone));
+    a->wide_grads = take_floats(a, widest_unit(c, false));
+}
+
 static void plan_bf16(struct activations *a, const struct gpt_config *c, uint32_t threads) {
     uint64_t widest = larger(c->width, c->vocab);
     for (uint32_t i = 0; i < PROJECTIONS; i++)
         widest = larger(
             widest, larger(extent_of(c, architecture_of(c)->projection[i].inputs), projection_outputs(c, i)));
     a->operand_elements = larger(a->tile_rows * widest, (uint64_t)a->rows * PANEL_ROWS);
-    a->wide_params = take_floats(a, widest_unit(c, true));
-    a->wide_grads = take_floats(a, widest_unit(c, false));
     a->operands = take(a, threads * a->operand_elements, sizeof *a->operands);
     a->rounded = take(a, a->rows * rounded_columns(c), sizeof *a->rounded);
 }
@@ -128,7 +131,7 @@ static void plan_blocks(struct activations *a, const struct gpt_config *c, uint3
 }
 
 static void plan(struct activations *a, const struct gpt_config *c, uint32_t batch, uint32_t threads,
-                 bool bf16) {
+                 zero_dtype compute) {
     plan_sizes(a, c, batch, threads);
     a->device.bytes = a->cpu.bytes = 0;
     plan_blocks(a, c, batch);
@@ -138,15 +141,16 @@ static void plan(struct activations *a, const struct gpt_config *c, uint32_t bat
     }
     a->norm = plan_statistics(a, c);
     a->row_loss = take(a, a->rows, sizeof *a->row_loss);
-    plan_scratch(a, c, threads, bf16);
-    if (bf16) plan_bf16(a, c, threads);
+    plan_scratch(a, c, threads, compute == ZERO_BF16);
+    if (compute != ZERO_F32) plan_wide(a, c, compute == ZERO_BF16);
+    if (compute == ZERO_BF16) plan_bf16(a, c, threads);
 }
 
 uint64_t gpt_activation_bytes(const struct gpt_config *config, uint32_t batch, uint32_t threads,
                               zero_dtype dtype, uint64_t *out_cpu) {
     struct gpt_config c = gpt_complete(config);
     struct activations a = {0};
-    plan(&a, &c, batch, threads, dtype == ZERO_BF16);
+    plan(&a, &c, batch, threads, dtype);
     *out_cpu = a.cpu.bytes;
     return a.device.bytes + a.cpu.bytes;
 }
@@ -162,12 +166,12 @@ static zero_status allocate(struct arena *arena) {
 }
 
 zero_status activations_create(struct activations *a, const struct gpt_config *config, uint32_t batch,
-                               uint32_t threads, bool bf16) {
+                               uint32_t threads, zero_dtype compute) {
     memset(a, 0, sizeof *a);
-    plan(a, config, batch, threads, bf16);
+    plan(a, config, batch, threads, compute);
     zero_status status = allocate(&a->device);
     if (!status) status = allocate(&a->cpu);
-    if (!status) plan(a, config, batch, threads, bf16);
+    if (!status) plan(a, config, batch, threads, compute);
     return status;
 }
 

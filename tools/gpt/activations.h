@@ -52,14 +52,16 @@ struct activations {
     float *mixed_gradient;      /* [rows][query] */
     float *norm1, *norm2;       /* [rows][width] */
     float *inner;               /* [rows][inner]: after the MLP's activation */
-    float *turned[PROJECTIONS]; /* fp32: a block's weights, transposed */
+    float *turned[PROJECTIONS]; /* fp32, fp16: a block's weights, transposed */
     float *logits;              /* [head rows][vocab]; then their gradient */
     float *partial; /* [tiles][partial_stride]: a tile's sums for biases and norms, added in order of tiles */
     float *strips;  /* per thread: strip_elements */
 
-    /* bf16 alone; else NULL */
-    float *wide_params; /* of one unit at a time: its vectors */
+    /* bf16 and fp16; else NULL */
+    float *wide_params; /* of one unit at a time: its vectors; fp16: all of it */
     float *wide_grads;  /* and all its gradients */
+
+    /* bf16 alone; else NULL */
     uint16_t *operands; /* per thread: operand_elements, a product's left factor */
     uint16_t *rounded;  /* right factors of weights' gradients: all rows of as many as one phase has */
 
@@ -70,7 +72,7 @@ struct activations {
 
 /* ZERO_E_MEMORY; `config` is complete and valid. */
 zero_status activations_create(struct activations *out, const struct gpt_config *config, uint32_t batch,
-                               uint32_t threads, bool bf16);
+                               uint32_t threads, zero_dtype compute);
 void activations_destroy(struct activations *activations);
 
 #endif

@@ -6,11 +6,11 @@
 
 enum { COLUMNS_PER_TASK = 64 };
 
-/* A row of a table, in `wide` where the table is bf16. */
+/* A row of a table, in `wide` where the table has 16 bits. */
 static const float *table_row(const struct gpt *gpt, const struct view *table, uint64_t row, float *wide) {
     uint64_t width = gpt->config.width;
-    if (!gpt->bf16) return (const float *)table->param + row * width;
-    gpt->kernels->widen(wide, (const uint16_t *)table->param + row * width, width);
+    if (!gpt->widen) return (const float *)table->param + row * width;
+    gpt->widen(wide, (const uint16_t *)table->param + row * width, width);
     return wide;
 }
 

@@ -7,18 +7,23 @@
 #include "tools/gpt/rotary.h"
 
 static const char *problem(zero_dtype dtype) {
-    if (dtype == ZERO_F16) return "the GPT computes in fp32 or bf16: set fp16.enabled to false";
     if (dtype == ZERO_BF16 && !matmul_has_bf16())
         return "this processor does not multiply bf16 itself: set bf16.enabled to false";
     return NULL;
 }
 
+static void choose_arithmetic(struct gpt *gpt, zero_dtype dtype) {
+    const struct kernels *k = gpt->kernels = kernels_best();
+    gpt->bf16 = dtype == ZERO_BF16;
+    gpt->widen = dtype == ZERO_F16 ? k->widen_fp16 : gpt->bf16 ? k->widen : NULL;
+    gpt->narrow = dtype == ZERO_F16 ? k->narrow_fp16 : gpt->bf16 ? k->narrow : NULL;
+}
+
 static zero_status open(struct gpt *gpt, uint64_t out_bytes[ZERO_TIERS], struct zero_error *error) {
+    zero_dtype dtype = zero_engine_dtype(gpt->engine);
     gpt->threads = zero_engine_threads(gpt->engine);
-    gpt->bf16 = zero_engine_dtype(gpt->engine) == ZERO_BF16;
-    gpt->kernels = kernels_best();
-    zero_status status =
-        activations_create(&gpt->activations, &gpt->config, gpt->batch, gpt->threads, gpt->bf16);
+    choose_arithmetic(gpt, dtype);
+    zero_status status = activations_create(&gpt->activations, &gpt->config, gpt->batch, gpt->threads, dtype);
     if (status) return status;
     rotary_fill(gpt->activations.cosine, gpt->activations.sine, &gpt->config);
     out_bytes[ZERO_DEVICE] = gpt->activations.device.bytes;

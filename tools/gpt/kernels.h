@@ -46,8 +46,10 @@ struct kernels {
     void (*scale_add)(float *y, const float *x, float beta,
                       size_t count); /* y = beta y + x; beta 0 reads no y */
 
-    void (*widen)(float *y, const uint16_t *x, size_t count);  /* from bf16, exact */
-    void (*narrow)(uint16_t *y, const float *x, size_t count); /* to bf16, half away from zero */
+    void (*widen)(float *y, const uint16_t *x, size_t count);       /* from bf16, exact */
+    void (*narrow)(uint16_t *y, const float *x, size_t count);      /* to bf16, half away from zero */
+    void (*widen_fp16)(float *y, const uint16_t *x, size_t count);  /* exact */
+    void (*narrow_fp16)(uint16_t *y, const float *x, size_t count); /* half to even; too large: infinity */
 
     /* y = x + bias in every row; y may be x */
     void (*bias_add)(float *y, const float *x, const float *bias, uint32_t rows, uint32_t columns);

@@ -52,8 +52,11 @@ struct gpt {
 
     /* the host's */
     uint32_t threads, thread_limit; /* thread_limit: that held before the pass */
-    bool bf16;                      /* compute: products of bf16 in fp32; all else is fp32 */
+    bool bf16; /* compute: products of bf16 in fp32; all else is fp32, of fp16 the products too */
     const struct kernels *kernels;
+    /* What the engine has in 16 bits; NULL: it has fp32. */
+    void (*widen)(float *y, const uint16_t *x, size_t count);
+    void (*narrow)(uint16_t *y, const float *x, size_t count);
     struct activations activations;
     atomic_int failed; /* a matrix product had no memory */
 

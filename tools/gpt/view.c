@@ -1,7 +1,30 @@
-/* What a unit's arithmetic sees between begin and end. In bf16 compute the engine's vectors are widened once per use,
- * its matrices are multiplied as they are, and gradients are made in fp32 and rounded once, at the end. */
+/* What a unit's arithmetic sees between begin and end. Where the engine has 16 bits, vectors are widened once per use, and
+ * gradients are made in fp32 and rounded once, at the end. Matrices of bf16 are multiplied as they are; those of fp16 are
+ * widened too, as oneDNN 2.6 multiplies no fp16 on any CPU: products then round nothing but their sums. */
 #include "tools/gpt/model.h"
 #include "tools/gpt/parallel.h"
+
+enum { STEP_ELEMENTS = 1024, TASK_ELEMENTS = 64 * STEP_ELEMENTS };
+
+static uint32_t tasks_of(uint64_t count) { return (uint32_t)((count + TASK_ELEMENTS - 1) / TASK_ELEMENTS); }
+
+struct widening {
+    const struct gpt *gpt;
+    float *to;
+    const uint16_t *from;
+    uint64_t count;
+};
+
+static void widen_task(void *context, uint32_t index, uint32_t thread) {
+    const struct widening *w = context;
+    uint64_t at = (uint64_t)index * TASK_ELEMENTS, left = w->count - at;
+    w->gpt->widen(w->to + at, w->from + at, left < TASK_ELEMENTS ? left : TASK_ELEMENTS);
+}
+
+/* Of the embedding only some rows are read. */
+static bool multiplies_wide(const struct gpt *gpt, const struct unit *unit) {
+    return !gpt->bf16 && unit != &gpt->embedding;
+}
 
 static void view_params(struct gpt *gpt, struct unit *unit) {
     float *wide = gpt->activations.wide_params;
@@ -10,8 +33,9 @@ static void view_params(struct gpt *gpt, struct unit *unit) {
         view->param = unit->slot[i].param;
         view->grad = unit->slot[i].grad;
         view->add = unit->slot[i].add;
-        if (!gpt->bf16 || view->matrix || !view->count) continue;
-        gpt->kernels->widen(wide, unit->slot[i].param, view->count);
+        if (!gpt->widen || !view->count || (view->matrix && !multiplies_wide(gpt, unit))) continue;
+        struct widening w = {gpt, wide, unit->slot[i].param, view->count};
+        parallel_run(gpt->threads, tasks_of(view->count), widen_task, &w);
         view->param = wide;
         wide += view->count;
     }
@@ -19,7 +43,7 @@ static void view_params(struct gpt *gpt, struct unit *unit) {
 
 static void view_grads(struct gpt *gpt, struct unit *unit) {
     float *wide = gpt->activations.wide_grads;
-    for (uint32_t i = 0; i < UNIT_PARAMS_MAX && gpt->bf16; wide += unit->view[i++].count)
+    for (uint32_t i = 0; i < UNIT_PARAMS_MAX && gpt->narrow; wide += unit->view[i++].count)
         unit->view[i].grad = unit->slot[i].grad ? wide : NULL, unit->view[i].add = 0;
 }
 
@@ -29,24 +53,22 @@ void view_begin(struct gpt *gpt, struct unit *unit, bool backward) {
 }
 
 struct rounding {
-    const struct kernels *kernels;
+    const struct gpt *gpt;
     const zero_slot *slot;
     const float *grad;
     uint64_t count;
 };
-
-enum { STEP_ELEMENTS = 1024, TASK_ELEMENTS = 64 * STEP_ELEMENTS };
 
 static void round_step(const struct rounding *r, uint64_t first, uint64_t count) {
     float sum[STEP_ELEMENTS];
     const float *from = r->grad + first;
     uint16_t *to = (uint16_t *)r->slot->grad + first;
     if (r->slot->add) {
-        r->kernels->widen(sum, to, count);
-        r->kernels->add(sum, sum, from, count);
+        r->gpt->widen(sum, to, count);
+        r->gpt->kernels->add(sum, sum, from, count);
         from = sum;
     }
-    r->kernels->narrow(to, from, count);
+    r->gpt->narrow(to, from, count);
 }
 
 static void round_task(void *context, uint32_t index, uint32_t thread) {
@@ -58,9 +80,9 @@ static void round_task(void *context, uint32_t index, uint32_t thread) {
 }
 
 void view_end(struct gpt *gpt, struct unit *unit, bool backward) {
-    for (uint32_t i = 0; i < UNIT_PARAMS_MAX && gpt->bf16 && backward; i++) {
+    for (uint32_t i = 0; i < UNIT_PARAMS_MAX && gpt->narrow && backward; i++) {
         if (!unit->view[i].grad) continue;
-        struct rounding r = {gpt->kernels, &unit->slot[i], unit->view[i].grad, unit->view[i].count};
-        parallel_run(gpt->threads, (uint32_t)((r.count + TASK_ELEMENTS - 1) / TASK_ELEMENTS), round_task, &r);
+        struct rounding r = {gpt, &unit->slot[i], unit->view[i].grad, unit->view[i].count};
+        parallel_run(gpt->threads, tasks_of(r.count), round_task, &r);
     }
 }

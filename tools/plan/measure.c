@@ -29,10 +29,11 @@ zero_status measure(const struct measure_options *o, struct measured *out, struc
     static const struct {
         zero_dtype dtype;
         const char *name;
-    } types[] = {{ZERO_F32, "computing in fp32"}, {ZERO_BF16, "computing in bf16"}};
+    } types[] = {
+        {ZERO_F32, "computing in fp32"}, {ZERO_BF16, "computing in bf16"}, {ZERO_F16, "computing in fp16"}};
     struct measured m = {.memory_bytes = host_bytes() / o->ranks};
     zero_status status = ZERO_OK;
-    for (int i = 0; i < 2 && !status; i++) {
+    for (int i = 0; i < (int)(sizeof types / sizeof *types) && !status; i++) {
         say(types[i].name);
         status = measure_compute(o, types[i].dtype, &m.flops[types[i].dtype], error);
     }
@@ -66,6 +67,7 @@ void measure_print(const struct measure_options *o, const struct measured *m, FI
     fprintf(out, "    \"memory\": %.4g, \"memory_per_s\": %.4g, \"fp32_flops\": %.4g,", m->memory_bytes,
             m->memory_per_s, m->flops[ZERO_F32]);
     if (m->flops[ZERO_BF16] > 0) fprintf(out, " \"bf16_flops\": %.4g,", m->flops[ZERO_BF16]);
+    fprintf(out, " \"fp16_flops\": %.4g,", m->flops[ZERO_F16]);
     fprintf(out,
             "\n    \"is_host\": true, \"shares_cores\": %s, \"host\": \"here\", \"inside\": \"local\", "
             "\"between\": \"%s\"%s\n  }},\n",

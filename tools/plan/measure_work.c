@@ -132,9 +132,11 @@ static void compute_failed(struct compute_task *t, const char *why) {
 }
 
 static zero_engine *open_engine(const struct compute_task *t, zero_local *alone) {
+    static const char *const types[] = {[ZERO_F32] = "",
+                                        [ZERO_BF16] = ", \"bf16\": {\"enabled\": true}",
+                                        [ZERO_F16] = ", \"fp16\": {\"enabled\": true}"};
     char json[160];
-    snprintf(json, sizeof json, "{\"train_micro_batch_size_per_gpu\": %u%s}", t->o->batch,
-             t->dtype == ZERO_BF16 ? ", \"bf16\": {\"enabled\": true}" : "");
+    snprintf(json, sizeof json, "{\"train_micro_batch_size_per_gpu\": %u%s}", t->o->batch, types[t->dtype]);
     zero_runtime runtime = {.struct_size = sizeof runtime, .threads = t->o->threads, .local = alone};
     return zero_engine_init_with(json, &runtime);
 }

@@ -130,7 +130,8 @@ uint64_t shapes_activation_bytes(const struct shapes *shapes, bool host, enum dt
                                  uint32_t threads, struct shapes_recompute recompute, uint64_t *out_host) {
     struct shapes s = complete(*shapes);
     struct gpt_config config = gpt_of(shapes, recompute.blocks, recompute.on_cpu);
-    zero_dtype type = dtype == DTYPE_BF16 ? ZERO_BF16 : ZERO_F32;
-    return host ? gpt_activation_bytes(&config, (uint32_t)batch, threads, type, out_host)
+    static const zero_dtype types[DTYPES] = {
+        [DTYPE_F32] = ZERO_F32, [DTYPE_BF16] = ZERO_BF16, [DTYPE_F16] = ZERO_F16};
+    return host ? gpt_activation_bytes(&config, (uint32_t)batch, threads, types[dtype], out_host)
                 : device_bytes(&s, dtype, batch, recompute, out_host);
 }

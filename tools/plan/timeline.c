@@ -251,6 +251,7 @@ static zero_status wait_for(struct timeline *t, bool (*holds)(const struct execu
 static bool computing(const struct executor *e, struct point point) { return executor_computing(e); }
 static bool has_room(const struct executor *e, struct point point) { return executor_has_room(e); }
 static bool idle(const struct executor *e, struct point point) { return executor_idle(e); }
+static bool stored(const struct executor *e, struct point point) { return executor_stored(e); }
 
 /* What starts meanwhile may take its part of the cores, and so put the end off. */
 static zero_status compute(struct timeline *t, uint64_t ns) {
@@ -285,6 +286,12 @@ static zero_status run_use(struct timeline *t, const struct pass_use *use) {
     return status ? status : end(t, use);
 }
 
+/* With a shadow: the page that says which step is whole on all ranks. */
+static void commit(struct timeline *t) {
+    t->price.drive_write_bytes += CHUNK_ALIGN_BYTES;
+    t->now = speeds_transfer(&t->speeds, &t->drive, t->now, true, CHUNK_ALIGN_BYTES);
+}
+
 /* As zero_micro_begin, the uses and zero_engine_step call the executor. */
 static zero_status step(struct timeline *t) {
     const struct policy *p = t->e.policy;
@@ -298,8 +305,10 @@ static zero_status step(struct timeline *t) {
         for (uint32_t i = 0; i < t->o->pass->uses && !status; i++) status = run_use(t, &t->o->pass->use[i]);
     }
     if (!status) status = wait_for(t, has_room, (struct point){0});
+    if (!status && t->e.plan->shadow) status = wait_for(t, stored, (struct point){0});
     if (!status) status = EVENT(t, executor_agree(t->executor, &mine, &agreed));
     if (!status) status = wait_for(t, executor_reached, agreed);
+    if (!status && t->e.plan->shadow) commit(t);
     if (!status) status = wait_for(t, has_room, (struct point){0});
     if (!status) status = EVENT(t, executor_apply(t->executor, false, 1, scalars, 2, 0));
     return status || !plan_settles(t->e.plan) ? status : wait_for(t, idle, (struct point){0});

@@ -52,12 +52,6 @@ static struct optimizer_params params_of(const struct config_optimizer *c, doubl
 zero_status sim_setup_of(const struct blueprint *b, struct sim_setup *out, struct zero_error *error) {
     const struct config *c = b->config;
     const struct policy *p = b->policy;
-    if (b->plan->shadow)
-        return error_set(error, ZERO_E_UNSUPPORTED, "nvme.shadow is not simulated: set it to false");
-    if (c->quantized_weights || c->quantized_gradients)
-        return error_set(
-            error, ZERO_E_UNSUPPORTED,
-            "zero_quantized_weights and zero_quantized_gradients are not simulated: set them to false");
     *out = (struct sim_setup){
         .stage = stage_of(p->stage),
         .mesh = {p->mesh[AXIS_SHARD], p->mesh[AXIS_REPLICATE]},
@@ -67,6 +61,9 @@ zero_status sim_setup_of(const struct blueprint *b, struct sim_setup *out, struc
         .backward_depth = 1 + p->backward_depth,
         .live_max = p->live_max,
         .ahead_max = p->ahead_max,
+        .param_bits = b->param_bits,
+        .gradient_bits = b->gradient_bits,
+        .shadow = b->plan->shadow,
         .persistence_threshold = c->persistence_threshold,
         .precision = b->precision,
         .optimizer = b->optimizer,

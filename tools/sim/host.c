@@ -155,6 +155,21 @@ static double gradient_scale(const struct rank *r) {
     return clips ? mean * (s->clip / (norm + 1e-6)) : mean;
 }
 
+static bool commits(const struct rank *r) { return r->run->setup->shadow && r->uncommitted; }
+
+/* As shadow_commit, which waits for its page. */
+static void commit(struct rank *r) {
+    static const uint8_t page[CHUNK_ALIGN_BYTES];
+    const struct run *run = r->run;
+    drive_set_immediate(r->drive, true);
+    executor_commit(r->executor, page);
+    drive_set_immediate(r->drive, false);
+    r->uncommitted = false;
+    uint64_t ns = speeds_ns(CHUNK_ALIGN_BYTES, run->setup->speeds.drive_write_bytes_per_s) +
+                  run->setup->speeds.drive_latency_ns;
+    be_busy(r, run->setup->chaos_ns ? run_chaos_ns(run, RANDOM_HOST, r->index, r->turns) : ns);
+}
+
 static void apply(struct rank *r) {
     const struct sim_setup *s = r->run->setup;
     struct optimizer_scalars scalars[2];
@@ -164,6 +179,7 @@ static void apply(struct rank *r) {
     executor_apply(r->executor, false, (float)gradient_scale(r), scalars, 2, r->applied);
     r->micro = 0;
     r->step++;
+    r->uncommitted = true;
     r->evaluating = s->evaluate;
     r->next = NEXT_SETTLE;
 }
@@ -202,12 +218,17 @@ static bool advance(struct rank *r) {
         end_use(r);
         return true;
     case NEXT_AGREE:
+        if (commits(r) && !executor_stored(e)) return false;
         if (dawdles(r)) return false;
         executor_agree(e, &(struct agreement){0}, &r->agreed);
         r->next = NEXT_APPLY;
         return true;
     case NEXT_APPLY:
         if (!executor_reached(e, r->agreed)) return false;
+        if (commits(r)) {
+            commit(r);
+            return false;
+        }
         apply(r);
         return true;
     case NEXT_SETTLE:

@@ -51,6 +51,7 @@ struct rank {
     uint32_t step, micro, use; /* of the pass: run->pass */
     uint64_t turns;            /* of the host, so far */
     bool evaluating, busy, lost, ended;
+    bool uncommitted;            /* with a shadow: a step was applied since the last commit */
     bool fresh[USE_REGIONS_MAX]; /* of the use that is being computed: its gradients begin anew */
     struct point agreed;
     uint64_t applied;

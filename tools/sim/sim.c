@@ -160,7 +160,8 @@ static zero_status make_plan(struct run *run, struct zero_error *error) {
                                    .gather_staging_bytes = staging_bytes(run, executor_gather_staging_bytes),
                                    .message_bytes = s->message_bytes,
                                    .checkpoint_bytes = s->checkpoint_bytes,
-                                   .precision = s->precision};
+                                   .precision = s->precision,
+                                   .shadow = s->shadow};
     zero_status status = plan_make(&run->plan, &options, error);
     if (!status && s->sabotage && s->sabotage->planned) s->sabotage->planned(s->sabotage->user, &run->plan);
     return status ? status : ledger_plan_make(&run->ledger, &run->plan, error);

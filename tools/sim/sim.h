@@ -56,7 +56,7 @@ struct sim_setup {
     uint32_t micro_steps, depth, steps;
     uint32_t backward_depth;            /* 1 + the depth in backward; 0: the same */
     uint64_t live_max, ahead_max;       /* struct policy; 0: no bound */
-    uint32_t param_bits, gradient_bits; /* struct executor_options; with data */
+    uint32_t param_bits, gradient_bits; /* struct executor_options */
     uint64_t persistence_threshold;
     struct precision precision; /* with data: fp32 */
     const struct optimizer *optimizer;
@@ -66,6 +66,7 @@ struct sim_setup {
     uint64_t chunk_elements_max, resident_bytes; /* struct plan_options */
     uint32_t chunk_align_bytes, slots;
     uint64_t message_bytes, checkpoint_bytes;
+    bool shadow;                    /* the drive keeps the last step that is whole */
     bool native_reduction, staging; /* staging: reductions need scratch, as over MPI */
     bool evaluate;                  /* an evaluation pass after every micro-step and every step */
     int32_t skip_unit;             /* left out of every step's first micro-step, without segments; -1: none */

@@ -40,10 +40,10 @@ for row in "$short" "$long"; do
 done
 
 # 5 checkpoints of 64 rows of 32 floats, 8 KiB each.
-deeper config 3 ', "memory": {"cpu": 40960}, "activation_checkpointing": {"cpu_checkpointing": true}' >c.json
+deeper config 3 ', "trace": {"steps": 0}, "memory": {"cpu": 40960}, "activation_checkpointing": {"cpu_checkpointing": true}' >c.json
 expect 1 "$zero" train c.json --data text --steps 1 --run run
 says err "memory.cpu: the plan needs 42560 bytes per rank, 1600 more than the budget"
-deeper config 3 ', "memory": {"cpu": 42560}, "activation_checkpointing": {"cpu_checkpointing": true}' >c.json
+deeper config 3 ', "trace": {"steps": 0}, "memory": {"cpu": 42560}, "activation_checkpointing": {"cpu_checkpointing": true}' >c.json
 expect 0 "$zero" train c.json --data text --steps 1 --run run
 says out "cpu    activation checkpoints"
 finish

@@ -27,6 +27,12 @@ expect 0 "$zero" train c.json --data text --steps 1 --run one
 (($(grep -c AGREE one/trace.json) == 1)) || fail "one step of one rank, the trace says $(grep -c AGREE one/trace.json)"
 expect 0 "$zero" report one
 
+config 3 ', "trace": {"steps": 0}' >none.json
+expect 0 "$zero" train none.json --data text --steps 4 --ranks 2 --run none
+[[ ! -e none/trace.json ]] || fail "a trace that the configuration does not want"
+expect 0 "$zero" report none
+says none/report.html 'no trace.json'
+
 # A trace that cannot be written costs the run nothing else.
 mkdir -p blocked/trace.json
 expect 0 "$zero" train c.json --data text --steps 4 --ranks 2 --run blocked

@@ -2,6 +2,7 @@
  * threads, against that of virtual ranks without data, over stages, tiers, types and accumulation; and plans of the same
  * bytes. The simulation is made from what a plan-only engine plans, as `zero sim` makes it. */
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "engine/engine_internal.h"
@@ -18,27 +19,46 @@ struct variant {
     uint32_t stage, micro_steps, depth, threshold;
     const char *mode;
     int evaluate, skip_unit;
+    uint32_t ranks; /* 0: three */
+    const char *comm, *extra;
+    uint32_t recompute; /* blocks together */
 };
 
 #define NVME_STATE "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}"
 #define NVME_PARAMS "\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}"
 
 static const struct variant variants[] = {
-    {"stage 0", NULL, ZERO_F32, 0, 1, 1, 0, "auto", 0, -1},
-    {"stage 0, narrow, accumulating", NULL, ZERO_BF16, 0, 3, 2, 10, "every", 0, -1},
-    {"stage 1", NULL, ZERO_F32, 1, 2, 1, 0, "last", 1, -1},
-    {"stage 1 on a drive", NVME_STATE, ZERO_F32, 1, 2, 1, 10, "auto", 0, -1},
-    {"stage 2", NULL, ZERO_F16, 2, 2, 0, 0, "auto", 0, 2},
+    {"stage 0", NULL, ZERO_F32, 0, 1, 1, 0, "auto", 0, -1, 0, NULL, NULL, 0},
+    {"stage 0, narrow, accumulating", NULL, ZERO_BF16, 0, 3, 2, 10, "every", 0, -1, 0, NULL, NULL, 0},
+    {"stage 1", NULL, ZERO_F32, 1, 2, 1, 0, "last", 1, -1, 0, NULL, NULL, 0},
+    {"stage 1 on a drive", NVME_STATE, ZERO_F32, 1, 2, 1, 10, "auto", 0, -1, 0, NULL, NULL, 0},
+    {"stage 2", NULL, ZERO_F16, 2, 2, 0, 0, "auto", 0, 2, 0, NULL, NULL, 0},
     {"stage 2 on the host", "\"offload_optimizer\": {\"device\": \"cpu\"}", ZERO_F32, 2, 1, 1, 60, "auto", 1,
-     -1},
-    {"stage 3", NULL, ZERO_F32, 3, 1, 1, 0, "auto", 0, -1},
-    {"stage 3, accumulating", NULL, ZERO_F32, 3, 3, 3, 10, "last", 1, 1},
-    {"stage 3, narrow", NULL, ZERO_BF16, 3, 2, 2, 0, "auto", 0, 3},
-    {"stage 3, state on a drive", NVME_STATE, ZERO_F32, 3, 1, 1, 0, "auto", 0, -1},
-    {"stage 3, state on a drive, narrow", NVME_STATE, ZERO_BF16, 3, 2, 2, 0, "auto", 1, 2},
+     -1, 0, NULL, NULL, 0},
+    {"stage 3", NULL, ZERO_F32, 3, 1, 1, 0, "auto", 0, -1, 0, NULL, NULL, 0},
+    {"stage 3, accumulating", NULL, ZERO_F32, 3, 3, 3, 10, "last", 1, 1, 0, NULL, NULL, 0},
+    {"stage 3, narrow", NULL, ZERO_BF16, 3, 2, 2, 0, "auto", 0, 3, 0, NULL, NULL, 0},
+    {"stage 3, state on a drive", NVME_STATE, ZERO_F32, 3, 1, 1, 0, "auto", 0, -1, 0, NULL, NULL, 0},
+    {"stage 3, state on a drive, narrow", NVME_STATE, ZERO_BF16, 3, 2, 2, 0, "auto", 1, 2, 0, NULL, NULL, 0},
     {"stage 3, parameters on the host", "\"offload_param\": {\"device\": \"cpu\"}", ZERO_F32, 3, 1, 1, 0,
-     "auto", 0, -1},
-    {"stage 3, all on a drive", NVME_STATE ", " NVME_PARAMS, ZERO_F32, 3, 2, 1, 0, "auto", 1, -1},
+     "auto", 0, -1, 0, NULL, NULL, 0},
+    {"stage 3, all on a drive", NVME_STATE ", " NVME_PARAMS, ZERO_F32, 3, 2, 1, 0, "auto", 1, -1, 0, NULL,
+     NULL, 0},
+    {"HSDP", "\"mics_shard_size\": 2", ZERO_F32, 3, 2, 1, 0, "auto", 1, -1, 4, NULL, NULL, 0},
+    {"stage 1, HSDP", "\"mics_shard_size\": 2", ZERO_BF16, 1, 1, 1, 0, "auto", 0, 2, 4, NULL, NULL, 0},
+    {"hpZ", "\"zero_hpz_partition_size\": 2", ZERO_F32, 3, 2, 2, 10, "auto", 0, -1, 4, NULL, NULL, 0},
+    {"kept", NULL, ZERO_F32, 3, 1, 1, 0, "auto", 0, -1, 4, ", \"reshard_after_forward\": false", NULL, 0},
+    {"coded", "\"zero_quantized_weights\": true, \"zero_quantized_gradients\": true", ZERO_F32, 3, 2, 1, 0,
+     "auto", 0, -1, 0, NULL, NULL, 0},
+    {"coded gradients, HSDP", "\"mics_shard_size\": 2, \"zero_quantized_gradients\": true", ZERO_BF16, 2, 1,
+     1, 0, "auto", 0, -1, 4, ", \"quantized_gradient_bits\": 8", NULL, 0},
+    {"recomputed", NULL, ZERO_F32, 3, 1, 1, 0, "auto", 0, -1, 0, NULL, NULL, 1},
+    {"recomputed together", NULL, ZERO_BF16, 3, 2, 0, 0, "auto", 0, -1, 0, NULL, NULL, 3},
+    {"recomputed together, all on a drive", NVME_STATE ", " NVME_PARAMS, ZERO_F32, 3, 1, 2, 0, "auto", 0, -1,
+     0, NULL, NULL, 3},
+    {"shadow", NVME_STATE, ZERO_F32, 1, 2, 1, 0, "auto", 0, -1, 0, NULL, ", \"nvme\": {\"shadow\": true}", 0},
+    {"shadow, parameters on a drive", NVME_STATE ", " NVME_PARAMS, ZERO_BF16, 3, 1, 1, 0, "auto", 1, -1, 0,
+     NULL, ", \"nvme\": {\"shadow\": true}", 0},
 };
 
 static struct {
@@ -57,14 +77,15 @@ static void train(zero_engine *engine, uint32_t rank, void *user) {
     free(out);
 }
 
-static zero_status declare(zero_engine *engine) {
+static zero_status declare(zero_engine *engine, uint32_t recompute) {
     static zero_slot slot;
     zero_status status = ZERO_OK;
-    zero_unit *unit = NULL;
+    zero_unit *unit = NULL, *units[TOY_UNITS];
+    uint32_t count = 0;
     for (uint32_t i = 0; i < TOY_PARAMS && !status; i++) {
         const struct toy_param *p = &toy_params[i];
         if (!i || strcmp(p->unit, toy_params[i - 1].unit))
-            status = zero_engine_add_unit(engine, p->unit, &unit);
+            status = zero_engine_add_unit(engine, p->unit, &unit), units[count++] = unit;
         zero_param param = {.struct_size = sizeof param,
                             .name = p->name,
                             .dims = 2,
@@ -74,6 +95,7 @@ static zero_status declare(zero_engine *engine) {
                             .slot = &slot};
         if (!status) status = zero_unit_add_param(unit, &param);
     }
+    if (!status && recompute > 1) status = zero_engine_add_segment(units[1], units[TOY_BLOCKS]);
     return status;
 }
 
@@ -95,6 +117,7 @@ static void simulate(const struct blueprint *b, const struct variant *v, struct 
     setup.steps = real.toy.steps;
     setup.evaluate = v->evaluate;
     setup.skip_unit = v->skip_unit;
+    setup.segments = (struct pass_segments){1, TOY_BLOCKS + 2, v->recompute}; /* the toy's last block, too */
     setup.seed = 7;
     setup.speeds = speeds();
     if (!CHECK_INT(sim_run(&setup, out, &error), ZERO_OK)) fprintf(stderr, "%s\n", error.message);
@@ -102,10 +125,10 @@ static void simulate(const struct blueprint *b, const struct variant *v, struct 
 }
 
 static void compare(const struct variant *v, const char *json) {
-    zero_runtime runtime = {.struct_size = sizeof runtime, .threads = 1, .plan_ranks = RANKS};
+    zero_runtime runtime = {.struct_size = sizeof runtime, .threads = 1, .plan_ranks = real.toy.ranks};
     zero_engine *engine = zero_engine_init_with(json, &runtime);
     struct sim_result result = {0};
-    if (!CHECK(engine) || !CHECK_INT(declare(engine), ZERO_OK) ||
+    if (!CHECK(engine) || !CHECK_INT(declare(engine, v->recompute), ZERO_OK) ||
         !CHECK_INT(zero_engine_plan(engine, NULL), ZERO_OK)) {
         fprintf(stderr, "%s: %s\n", v->name, zero_last_error());
         return;
@@ -122,18 +145,21 @@ static void compare(const struct variant *v, const char *json) {
 
 int main(void) {
     char directory[512], tiers[1200], json[4096];
-    snprintf(directory, sizeof directory, "%s/same", getenv("TEST_TMPDIR") ? getenv("TEST_TMPDIR") : "/tmp");
     for (uint32_t i = 0; i < sizeof variants / sizeof *variants; i++) {
         const struct variant *v = &variants[i];
         real.toy = toy_setup_default();
-        real.toy.ranks = RANKS, real.toy.stage = v->stage, real.toy.steps = 3;
+        real.toy.ranks = v->ranks ? v->ranks : RANKS, real.toy.stage = v->stage, real.toy.steps = 3;
         real.toy.micro_steps = v->micro_steps, real.toy.depth = v->depth, real.toy.threshold = v->threshold;
         real.toy.mode = v->mode, real.toy.compute = v->compute;
         real.toy.evaluate = v->evaluate, real.toy.skip_unit = v->skip_unit;
+        real.toy.recompute = v->recompute, real.toy.comm = v->comm, real.toy.extra = v->extra;
+        real.toy.shard_ranks = v->tiers && strstr(v->tiers, "mics") ? 2 : 0;
+        snprintf(directory, sizeof directory, "%s/same.%u",
+                 getenv("TEST_TMPDIR") ? getenv("TEST_TMPDIR") : "/tmp", i);
         snprintf(tiers, sizeof tiers, v->tiers ? v->tiers : "", directory, directory);
         if (v->tiers) real.toy.tiers = tiers;
         toy_config(&real.toy, json, sizeof json);
-        ranks_run(RANKS, json, train, NULL);
+        ranks_run(real.toy.ranks, json, train, NULL);
         compare(v, json);
     }
     return check_end();

@@ -1,0 +1,180 @@
+/* The MPI process, and one comm's communicators in it: see mpi_link.h. */
+#include "engine/comm/mpi_link.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/clock.h"
+
+enum { CONTROL_TAG = 1 };
+
+/* ---- the process ---- */
+
+/* MPI belongs to the process: so do these. */
+static atomic_bool process_ours;
+static atomic_uint process_comms;         /* opened, and not closed without a failure */
+static _Atomic uint64_t process_openings; /* the last comm's number */
+
+static void finalise_at_exit(void) {
+    int finalised = 0;
+    MPI_Finalized(&finalised);
+    if (!finalised && !atomic_load(&process_comms)) MPI_Finalize();
+}
+
+static zero_status init_mpi(struct zero_error *error) {
+    int initialised = 0, finalised = 0, level = 0;
+    MPI_Initialized(&initialised);
+    MPI_Finalized(&finalised);
+    if (finalised)
+        return error_set(error, ZERO_E_ORDER,
+                         "comm mpi: MPI was finalised before: open the communicator earlier");
+    if (!initialised) {
+        if (MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level) != MPI_SUCCESS)
+            return error_set(error, ZERO_E_PEER,
+                             "comm mpi: MPI_Init_thread failed: start the program with mpirun");
+        if (!atomic_exchange(&process_ours, true)) atexit(finalise_at_exit);
+    }
+    MPI_Query_thread(&level);
+    if (level < MPI_THREAD_MULTIPLE)
+        return error_set(
+            error, ZERO_E_UNSUPPORTED,
+            "comm mpi: MPI runs with thread level %d, and the control thread needs MPI_THREAD_MULTIPLE (%d): "
+            "initialise MPI with MPI_Init_thread",
+            level, MPI_THREAD_MULTIPLE);
+    return ZERO_OK;
+}
+
+const char *mpi_text(int code, char text[MPI_MAX_ERROR_STRING]) {
+    int length = 0;
+    if (MPI_Error_string(code, text, &length) != MPI_SUCCESS)
+        snprintf(text, MPI_MAX_ERROR_STRING, "error %d", code);
+    return text;
+}
+
+/* ---- the control channel's port ---- */
+
+static bool port_send(void *user, uint32_t to, const void *message, uint32_t bytes) {
+    struct mpi_link *link = user;
+    for (uint32_t i = 0; i < PORT_MESSAGES; i++) {
+        struct port_message *slot = &link->messages[i];
+        int sent = 1;
+        if (slot->request != MPI_REQUEST_NULL) MPI_Test(&slot->request, &sent, MPI_STATUS_IGNORE);
+        if (!sent) continue;
+        memcpy(slot->bytes, message, bytes);
+        MPI_Isend(slot->bytes, (int)bytes, MPI_BYTE, (int)to, CONTROL_TAG, link->channel, &slot->request);
+        return true;
+    }
+    return false;
+}
+
+static bool port_receive(void *user, void *message, uint32_t bytes_max, uint32_t *out_bytes) {
+    struct mpi_link *link = user;
+    MPI_Status status;
+    int there = 0, bytes = 0;
+    if (MPI_Iprobe(MPI_ANY_SOURCE, CONTROL_TAG, link->channel, &there, &status) != MPI_SUCCESS || !there)
+        return false;
+    MPI_Get_count(&status, MPI_BYTE, &bytes);
+    if (MPI_Recv(message, (int)bytes_max, MPI_BYTE, status.MPI_SOURCE, CONTROL_TAG, link->channel,
+                 MPI_STATUS_IGNORE) != MPI_SUCCESS)
+        return false;
+    *out_bytes = (uint32_t)bytes;
+    return true;
+}
+
+static bool link_meet(void *user, bool *out_all) {
+    struct mpi_link *link = user;
+    int all = 0;
+    if (link->meeting == MPI_REQUEST_NULL && MPI_Ibarrier(link->world, &link->meeting) != MPI_SUCCESS)
+        return false;
+    if (MPI_Test(&link->meeting, &all, MPI_STATUS_IGNORE) != MPI_SUCCESS) return false;
+    *out_all = all != 0;
+    return true;
+}
+
+/* ---- opening and closing ---- */
+
+static zero_status open_communicators(struct mpi_link *link, const struct comm_options *options,
+                                      struct zero_error *error) {
+    MPI_Comm from = options->mpi_comm ? *(MPI_Comm *)options->mpi_comm : MPI_COMM_WORLD;
+    int rank, size, code;
+    char text[MPI_MAX_ERROR_STRING];
+    MPI_Comm_rank(from, &rank);
+    MPI_Comm_size(from, &size);
+    if (options->size && (options->size != (uint32_t)size || options->rank != (uint32_t)rank))
+        return error_set(error, ZERO_E_ARGUMENT,
+                         "comm mpi: rank %u of %u was expected, but MPI says rank %d of %d", options->rank,
+                         options->size, rank, size);
+    link->rank = (uint32_t)rank, link->size = (uint32_t)size;
+    code = MPI_Comm_dup(from, &link->world);
+    if (code == MPI_SUCCESS) code = MPI_Comm_dup(from, &link->channel);
+    if (code != MPI_SUCCESS)
+        return error_set(error, ZERO_E_PEER, "comm mpi: rank %d: MPI_Comm_dup failed: %s", rank,
+                         mpi_text(code, text));
+    MPI_Comm_set_errhandler(link->world, MPI_ERRORS_RETURN);
+    MPI_Comm_set_errhandler(link->channel, MPI_ERRORS_RETURN);
+    return ZERO_OK;
+}
+
+/* A number that no rank of this comm has seen before: MPI may use the context of an earlier one again, to
+ * which late messages are still on their way. */
+static zero_status agree_opening(struct mpi_link *link, struct zero_error *error) {
+    uint64_t opening = atomic_load(&process_openings) + 1;
+    char text[MPI_MAX_ERROR_STRING];
+    int code = MPI_Allreduce(MPI_IN_PLACE, &opening, 1, MPI_UINT64_T, MPI_MAX, link->world);
+    if (code != MPI_SUCCESS)
+        return error_set(error, ZERO_E_PEER, "comm mpi: rank %u: MPI_Allreduce failed: %s", link->rank,
+                         mpi_text(code, text));
+    uint64_t seen = atomic_load(&process_openings); /* it only grows, also where two threads open comms */
+    while (seen < opening && !atomic_compare_exchange_weak(&process_openings, &seen, opening)) {
+    }
+    link->opening = opening;
+    return ZERO_OK;
+}
+
+/* MPI reads a message until its send has ended. False: one has not, within WATCH_GRACE_NS, and all stay MPI's. */
+static bool complete_sends(struct mpi_link *link) {
+    uint64_t end_ns = clock_now_ns() + WATCH_GRACE_NS;
+    for (uint32_t i = 0; i < PORT_MESSAGES;) {
+        int sent = 1;
+        if (link->messages[i].request != MPI_REQUEST_NULL &&
+            MPI_Test(&link->messages[i].request, &sent, MPI_STATUS_IGNORE) != MPI_SUCCESS)
+            return false;
+        if (sent)
+            i++;
+        else if (clock_now_ns() > end_ns)
+            return false;
+        else
+            sleep_ns(1000000);
+    }
+    return true;
+}
+
+zero_status mpi_link_open(struct mpi_link *link, const struct comm_options *options,
+                          struct zero_error *error) {
+    zero_status status = init_mpi(error);
+    if (status == ZERO_OK) status = open_communicators(link, options, error);
+    if (status == ZERO_OK) status = agree_opening(link, error);
+    if (status != ZERO_OK) return status;
+    link->messages = calloc(PORT_MESSAGES, sizeof *link->messages);
+    if (!link->messages)
+        return error_set(error, ZERO_E_MEMORY, "comm mpi: rank %u: no memory for control messages",
+                         link->rank);
+    for (uint32_t i = 0; i < PORT_MESSAGES; i++) link->messages[i].request = MPI_REQUEST_NULL;
+    link->meeting = MPI_REQUEST_NULL;
+    atomic_fetch_add(&process_comms, 1);
+    return ZERO_OK;
+}
+
+struct watch_link mpi_link_watched(struct mpi_link *link) {
+    return (struct watch_link){
+        .port = {.user = link, .opening = link->opening, .send = port_send, .receive = port_receive},
+        .meet = link_meet};
+}
+
+void mpi_link_close(struct mpi_link *link) {
+    if (complete_sends(link)) free(link->messages);
+    MPI_Comm_free(&link->channel);
+    MPI_Comm_free(&link->world);
+    atomic_fetch_sub(&process_comms, 1);
+}

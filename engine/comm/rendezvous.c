@@ -1,0 +1,349 @@
+#include "engine/comm/rendezvous.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "engine/base/clock.h"
+#include "engine/comm/socket.h"
+
+enum {
+    CALLERS_MAX = 64,   /* that have not yet said who they are */
+    ADDRESSES_MAX = 16, /* of one name */
+    NAMED_MAX = 8,      /* missing ranks in one sentence */
+    GRACE_NS = 2000000000,
+    PATIENCE_NS = 200000000, /* with a caller who says nothing while others wait */
+};
+
+static const uint64_t magic = 0x3176646e7a6f7265u; /* and the version of all that follows */
+
+struct hello {
+    uint64_t magic, key; /* key 0: the first call, to rank 0 */
+    uint32_t rank, size, lane, port;
+};
+
+/* From rank 0 to all that came; `places` of all ranks follow where all is well. */
+struct verdict {
+    uint64_t magic, key;
+    uint32_t code;
+    char message[1000];
+};
+
+struct caller {
+    int socket;
+    uint32_t got; /* bytes of hello */
+    uint64_t since_ns;
+    struct hello hello;
+};
+
+struct meeting {
+    const struct rendezvous *r;
+    struct lanes *peers;
+    struct place *places; /* where the ranks listen */
+    int listener;
+    uint64_t key, deadline_ns;
+    uint32_t strangers, caller_count;
+    struct caller callers[CALLERS_MAX];
+    struct zero_error *error;
+};
+
+/* ---- being called ---- */
+
+static void hang_up(struct meeting *m, uint32_t caller) {
+    close(m->callers[caller].socket);
+    m->callers[caller] = m->callers[--m->caller_count];
+}
+
+static void keep(struct meeting *m, uint32_t caller, uint32_t lane) {
+    const struct hello *hello = &m->callers[caller].hello;
+    m->peers[hello->rank].socket[lane] = m->callers[caller].socket;
+    m->callers[caller] = m->callers[--m->caller_count];
+}
+
+/* Rank 0's first call of each rank: two that claim one number, or another size, end it for all. */
+static zero_status take_first(struct meeting *m, uint32_t caller) {
+    const struct hello *hello = &m->callers[caller].hello;
+    if (hello->size != m->r->size || hello->rank >= m->r->size)
+        return error_set(
+            m->error, ZERO_E_ARGUMENT,
+            "rendezvous: rank %u says that there are %u ranks, where rank 0 says %u: start all with the "
+            "same WORLD_SIZE",
+            hello->rank, hello->size, m->r->size);
+    if (hello->rank == 0 || m->peers[hello->rank].socket[0] >= 0)
+        return error_set(
+            m->error, ZERO_E_ARGUMENT,
+            "rendezvous: two processes are rank %u of %u at %s:%u: give each another RANK, and each job "
+            "another MASTER_PORT",
+            hello->rank, m->r->size, m->r->host, m->r->port);
+    m->places[hello->rank] = socket_peer(m->callers[caller].socket);
+    m->places[hello->rank].port = (uint16_t)hello->port;
+    keep(m, caller, 0);
+    return ZERO_OK;
+}
+
+static zero_status take(struct meeting *m, uint32_t caller, bool first) {
+    const struct hello *hello = &m->callers[caller].hello;
+    bool known =
+        hello->magic == magic && hello->key == (first ? 0 : m->key) && hello->lane < RENDEZVOUS_LANES;
+    if (known && first) return take_first(m, caller);
+    if (known && hello->rank > m->r->rank && hello->rank < m->r->size &&
+        m->peers[hello->rank].socket[hello->lane] < 0) {
+        keep(m, caller, hello->lane);
+        return ZERO_OK;
+    }
+    m->strangers++;
+    hang_up(m, caller);
+    return ZERO_OK;
+}
+
+/* What this caller has to say by now. */
+static zero_status hear(struct meeting *m, uint32_t caller, bool first) {
+    struct caller *c = &m->callers[caller];
+    ssize_t got = read(c->socket, (char *)&c->hello + c->got, sizeof c->hello - c->got);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return ZERO_OK;
+    if (got > 0) c->got += (uint32_t)got;
+    /* Who does not begin as a rank does need not say more. */
+    bool stranger = got <= 0 || (c->got >= sizeof c->hello.magic && c->hello.magic != magic);
+    if (stranger) {
+        m->strangers++;
+        hang_up(m, caller);
+        return ZERO_OK;
+    }
+    return c->got == sizeof c->hello ? take(m, caller, first) : ZERO_OK;
+}
+
+static uint32_t missing(const struct meeting *m, uint32_t lanes) {
+    uint32_t count = 0;
+    for (uint32_t q = m->r->rank + 1; q < m->r->size; q++)
+        for (uint32_t lane = 0; lane < lanes; lane++) count += m->peers[q].socket[lane] < 0;
+    return count;
+}
+
+static zero_status report_missing(struct meeting *m, uint32_t lanes) {
+    char names[128] = "", strangers[96] = "";
+    uint32_t absent = 0;
+    size_t used = 0;
+    for (uint32_t q = m->r->rank + 1; q < m->r->size; q++) {
+        if (m->peers[q].socket[lanes - 1] >= 0) continue;
+        if (absent++ < NAMED_MAX)
+            used += (size_t)snprintf(names + used, sizeof names - used, "%s%u", absent > 1 ? ", " : "", q);
+    }
+    if (absent > NAMED_MAX) snprintf(names + used, sizeof names - used, " and %u more", absent - NAMED_MAX);
+    if (m->strangers)
+        snprintf(strangers, sizeof strangers, ", where %u callers were none of the ranks", m->strangers);
+    error_set(
+        m->error, ZERO_E_PEER,
+        "rendezvous: %s %s of %u did not come to rank %u (%s:%u) within %g s%s: see their logs, and whether "
+        "their hosts can reach this one",
+        absent > 1 ? "ranks" : "rank", names, m->r->size, m->r->rank, m->r->host, m->r->port, m->r->timeout_s,
+        strangers);
+    for (uint32_t q = m->r->size; q-- > m->r->rank + 1;)
+        if (m->peers[q].socket[lanes - 1] < 0) m->error->rank = (int32_t)q;
+    return ZERO_E_PEER;
+}
+
+/* As many as can be listened to; the others wait. */
+static zero_status admit(struct meeting *m) {
+    while (m->caller_count < CALLERS_MAX) {
+        int fd = socket_accept(m->listener);
+        if (fd < 0 && (errno == EMFILE || errno == ENFILE))
+            return error_set(
+                m->error, ZERO_E_IO,
+                "rendezvous: rank %u: no more sockets: %s: %u ranks need %u each: raise ulimit -n",
+                m->r->rank, strerror(errno), m->r->size, RENDEZVOUS_LANES * m->r->size);
+        if (fd < 0) return ZERO_OK;
+        m->callers[m->caller_count++] = (struct caller){.socket = fd, .since_ns = clock_now_ns()};
+    }
+    return ZERO_OK;
+}
+
+/* Ranks speak at once. */
+static void dismiss_silent(struct meeting *m) {
+    uint64_t now_ns = clock_now_ns();
+    for (uint32_t i = m->caller_count; i-- > 0;) {
+        if (now_ns - m->callers[i].since_ns < PATIENCE_NS) continue;
+        m->strangers++;
+        hang_up(m, i);
+    }
+}
+
+/* Until all ranks above this one have called, on `lanes` lanes. */
+static zero_status await_callers(struct meeting *m, uint32_t lanes, bool first) {
+    enum { LOOK_MS = 100 };
+    zero_status status = ZERO_OK;
+    while (status == ZERO_OK && missing(m, lanes)) {
+        struct pollfd polls[CALLERS_MAX + 1];
+        uint64_t now_ns = clock_now_ns();
+        if (now_ns >= m->deadline_ns) return report_missing(m, lanes);
+        uint64_t left_ms = (m->deadline_ns - now_ns) / 1000000 + 1;
+        bool full = m->caller_count == CALLERS_MAX;
+        for (uint32_t i = 0; i < m->caller_count; i++)
+            polls[i] = (struct pollfd){.fd = m->callers[i].socket, .events = POLLIN};
+        polls[m->caller_count] = (struct pollfd){.fd = full ? -1 : m->listener, .events = POLLIN};
+        poll(polls, m->caller_count + 1, left_ms > LOOK_MS ? LOOK_MS : (int)left_ms);
+        for (uint32_t i = m->caller_count; i-- > 0 && status == ZERO_OK;) status = hear(m, i, first);
+        if (m->caller_count == CALLERS_MAX) dismiss_silent(m);
+        if (status == ZERO_OK) status = admit(m);
+    }
+    return status;
+}
+
+/* ---- rank 0 ---- */
+
+static void tell(const struct meeting *m, int socket, const struct verdict *verdict) {
+    uint64_t deadline_ns = clock_now_ns() + GRACE_NS;
+    if (socket_send(socket, verdict, sizeof *verdict, deadline_ns) && verdict->code == ZERO_OK)
+        socket_send(socket, m->places, m->r->size * sizeof *m->places, deadline_ns);
+}
+
+/* Whoever came hears it, also those with whom something is wrong; who died meanwhile is missed later. */
+static void tell_all(struct meeting *m, zero_status status) {
+    struct verdict verdict = {.magic = magic, .key = m->key, .code = (uint32_t)status};
+    if (status) snprintf(verdict.message, sizeof verdict.message, "%.990s", m->error->message);
+    for (uint32_t q = 1; q < m->r->size; q++)
+        if (m->peers[q].socket[0] >= 0) tell(m, m->peers[q].socket[0], &verdict);
+    for (uint32_t i = 0; i < m->caller_count && status; i++)
+        if (m->callers[i].got == sizeof m->callers[i].hello) tell(m, m->callers[i].socket, &verdict);
+}
+
+static zero_status lead(struct meeting *m) {
+    m->listener = socket_listen((uint16_t)m->r->port);
+    if (m->listener < 0)
+        return error_set(
+            m->error, ZERO_E_IO,
+            "rendezvous: rank 0 cannot listen on port %u: %s: set MASTER_PORT to a port that is free on "
+            "this host",
+            m->r->port, strerror(errno));
+    if (getrandom(&m->key, sizeof m->key, 0) != sizeof m->key) m->key = clock_now_ns();
+    m->key |= 1; /* never 0 */
+    zero_status status = await_callers(m, 1, true);
+    tell_all(m, status);
+    return status ? status : await_callers(m, RENDEZVOUS_LANES, false);
+}
+
+/* ---- the other ranks ---- */
+
+/* Tells rank `to` over `fd`, or says why there is no connection. */
+static zero_status say(struct meeting *m, uint32_t to, uint32_t lane, int fd) {
+    struct hello hello = {magic, m->key, m->r->rank, m->r->size, lane, socket_port(m->listener)};
+    m->peers[to].socket[lane] = fd;
+    if (fd >= 0 && socket_send(fd, &hello, sizeof hello, m->deadline_ns)) return ZERO_OK;
+    error_set(
+        m->error, ZERO_E_PEER,
+        "rendezvous: rank %u of %u cannot reach rank %u (%s:%u) within %g s: %s: see whether that rank runs, "
+        "whether MASTER_ADDR and MASTER_PORT say where rank 0 listens, and whether a firewall is between "
+        "them",
+        m->r->rank, m->r->size, to, m->r->host, m->r->port, m->r->timeout_s, strerror(errno));
+    m->error->rank = (int32_t)to;
+    return ZERO_E_PEER;
+}
+
+/* The first of the addresses of rank 0's host that answers: others may be of interfaces that are down. */
+static zero_status call_leader(struct meeting *m, int *out_socket) {
+    enum { TRY_NS = 200000000 };
+    struct place found[ADDRESSES_MAX];
+    const char *why;
+    uint32_t count = socket_resolve(m->r->host, (uint16_t)m->r->port, found, ADDRESSES_MAX, &why);
+    if (!count)
+        return error_set(m->error, ZERO_E_ARGUMENT,
+                         "rendezvous: MASTER_ADDR is \"%s\", which has no address: %s", m->r->host, why);
+    *out_socket = -1;
+    for (uint32_t i = 0; *out_socket < 0; i = (i + 1) % count) {
+        uint64_t now_ns = clock_now_ns(), try_ns = m->deadline_ns;
+        if (count > 1 && now_ns + TRY_NS < try_ns) try_ns = now_ns + TRY_NS;
+        m->places[0] = found[i];
+        *out_socket = socket_call(&found[i], try_ns);
+        if (now_ns >= m->deadline_ns || (*out_socket < 0 && count == 1)) return ZERO_OK;
+    }
+    return ZERO_OK;
+}
+
+/* A rank on rank 0's own host may have called over the loopback: others reach it where they reached rank 0. */
+static void place_neighbours(struct meeting *m, struct place leader) {
+    for (uint32_t q = 1; q < m->r->size; q++) {
+        uint16_t port = m->places[q].port;
+        if (socket_loops_back(&m->places[q])) m->places[q] = leader, m->places[q].port = port;
+    }
+    m->places[0] = leader;
+}
+
+static zero_status hear_verdict(struct meeting *m) {
+    struct verdict verdict;
+    uint64_t deadline_ns = m->deadline_ns + GRACE_NS; /* rank 0's own comes first, and says more */
+    int fd = m->peers[0].socket[0];
+    bool heard = socket_receive(fd, &verdict, sizeof verdict, deadline_ns);
+    if (heard && verdict.magic == magic && verdict.code) {
+        verdict.message[sizeof verdict.message - 1] = 0;
+        return error_set(m->error, (zero_status)verdict.code, "%s", verdict.message);
+    }
+    if (heard) errno = EPROTO;
+    if (heard && verdict.magic == magic) {
+        struct place leader = m->places[0];
+        m->key = verdict.key;
+        heard = socket_receive(fd, m->places, m->r->size * sizeof *m->places, deadline_ns);
+        place_neighbours(m, leader);
+        if (heard) return ZERO_OK;
+    }
+    error_set(
+        m->error, ZERO_E_PEER,
+        "rendezvous: rank %u: what listens at %s:%u does not answer as rank 0 does: %s: it ended, or another "
+        "program has that port: then set MASTER_PORT to a free one",
+        m->r->rank, m->r->host, m->r->port, strerror(errno));
+    m->error->rank = 0;
+    return ZERO_E_PEER;
+}
+
+static zero_status follow(struct meeting *m) {
+    m->listener = socket_listen(0);
+    if (m->listener < 0)
+        return error_set(m->error, ZERO_E_IO, "rendezvous: rank %u cannot listen on any port: %s", m->r->rank,
+                         strerror(errno));
+    int leader;
+    zero_status status = call_leader(m, &leader);
+    if (status == ZERO_OK) status = say(m, 0, 0, leader);
+    if (status == ZERO_OK) status = hear_verdict(m);
+    for (uint32_t q = 0; q < m->r->rank; q++)
+        for (uint32_t lane = q == 0; lane < RENDEZVOUS_LANES && status == ZERO_OK; lane++)
+            status = say(m, q, lane, socket_call(&m->places[q], m->deadline_ns));
+    return status ? status : await_callers(m, RENDEZVOUS_LANES, false);
+}
+
+/* ---- both ---- */
+
+void rendezvous_close(struct lanes *peers, uint32_t size) {
+    for (uint32_t q = 0; q < size; q++)
+        for (uint32_t lane = 0; lane < RENDEZVOUS_LANES; lane++) {
+            if (peers[q].socket[lane] >= 0) close(peers[q].socket[lane]);
+            peers[q].socket[lane] = -1;
+        }
+}
+
+zero_status rendezvous(const struct rendezvous *r, struct lanes *out_peers, uint64_t *out_key,
+                       struct zero_error *error) {
+    struct meeting *m = calloc(1, sizeof *m);
+    struct place *places = calloc(r->size, sizeof *places);
+    zero_status status = ZERO_OK;
+    if (!m || !places) {
+        status = error_set(error, ZERO_E_MEMORY, "rendezvous: no memory for %u ranks", r->size);
+        goto release;
+    }
+    *m = (struct meeting){.r = r, .peers = out_peers, .places = places, .listener = -1, .error = error};
+    m->deadline_ns = clock_now_ns() + (uint64_t)(r->timeout_s * 1e9);
+    for (uint32_t q = 0; q < r->size; q++)
+        for (uint32_t lane = 0; lane < RENDEZVOUS_LANES; lane++) out_peers[q].socket[lane] = -1;
+    status = r->rank == 0 ? lead(m) : follow(m);
+    if (m->listener >= 0) close(m->listener);
+    while (m->caller_count) hang_up(m, 0);
+    if (status)
+        rendezvous_close(out_peers, r->size);
+    else
+        *out_key = m->key;
+release:
+    free(m);
+    free(places);
+    return status;
+}

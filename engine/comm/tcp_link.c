@@ -1,0 +1,138 @@
+#include "engine/comm/tcp_link.h"
+
+#include <errno.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "engine/base/clock.h"
+#include "engine/comm/socket.h"
+
+enum { LENGTH_BYTES = offsetof(struct tcp_letter, message) };
+
+static bool in_use(const struct tcp_lane *lane) { return lane->out_done < LENGTH_BYTES + lane->out.bytes; }
+
+static void break_off(struct tcp_link *link, uint32_t peer) { link->polls[peer].fd = -1; }
+
+static void flush(struct tcp_link *link, uint32_t peer) {
+    struct tcp_lane *lane = &link->lanes[peer];
+    while (in_use(lane) && link->polls[peer].fd >= 0) {
+        ssize_t sent = send(link->polls[peer].fd, (const char *)&lane->out + lane->out_done,
+                            LENGTH_BYTES + lane->out.bytes - lane->out_done, MSG_NOSIGNAL);
+        if (sent < 0 && (errno == EAGAIN || errno == EINTR)) return;
+        if (sent < 0)
+            break_off(link, peer);
+        else
+            lane->out_done += (uint32_t)sent;
+    }
+}
+
+static bool port_send(void *user, uint32_t to, const void *message, uint32_t bytes) {
+    struct tcp_link *link = user;
+    struct tcp_lane *lane = &link->lanes[to];
+    flush(link, to);
+    if (link->polls[to].fd < 0) return true; /* lost */
+    if (in_use(lane)) return false;
+    lane->out.bytes = bytes;
+    memcpy(lane->out.message, message, bytes);
+    lane->out_done = 0;
+    flush(link, to);
+    return true;
+}
+
+/* Says to rank 0 that this one closes; rank 0, to all, that all do. */
+static void say_closing(struct tcp_link *link) {
+    bool all = true;
+    if (!atomic_load(&link->leaving) || (link->rank == 0 && link->closing_heard < link->size - 1)) return;
+    for (uint32_t peer = link->rank == 0; peer < (link->rank == 0 ? link->size : 1); peer++) {
+        struct tcp_lane *lane = &link->lanes[peer];
+        if (!lane->closing_sent) lane->closing_sent = port_send(link, peer, "", 0);
+        all = all && lane->closing_sent;
+    }
+    if (link->rank == 0 && all) atomic_store(&link->all_left, true);
+}
+
+static void hear_closing(struct tcp_link *link) {
+    if (link->rank == 0)
+        link->closing_heard++;
+    else
+        atomic_store(&link->all_left, true);
+}
+
+/* True: a whole letter has come. */
+static bool read_lane(struct tcp_link *link, uint32_t peer) {
+    struct tcp_lane *lane = &link->lanes[peer];
+    for (;;) {
+        uint32_t end = lane->in_done < LENGTH_BYTES ? LENGTH_BYTES : LENGTH_BYTES + lane->in.bytes;
+        if (lane->in_done == end) return true;
+        ssize_t got = recv(link->polls[peer].fd, (char *)&lane->in + lane->in_done, end - lane->in_done, 0);
+        if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+        if (got > 0) lane->in_done += (uint32_t)got;
+        bool torn = lane->in_done >= LENGTH_BYTES && lane->in.bytes > CONTROL_MESSAGE_BYTES;
+        if (got > 0 && !torn) continue;
+        break_off(link, peer);
+        return false;
+    }
+}
+
+static bool port_receive(void *user, void *message, uint32_t bytes_max, uint32_t *out_bytes) {
+    struct tcp_link *link = user;
+    say_closing(link);
+    if (poll(link->polls, link->size, 0) <= 0) return false;
+    for (uint32_t peer = 0; peer < link->size; peer++) {
+        struct tcp_lane *lane = &link->lanes[peer];
+        if (link->polls[peer].fd < 0 || !link->polls[peer].revents || !read_lane(link, peer)) continue;
+        lane->in_done = 0;
+        if (lane->in.bytes == 0) {
+            hear_closing(link);
+            continue;
+        }
+        *out_bytes = lane->in.bytes < bytes_max ? lane->in.bytes : bytes_max;
+        memcpy(message, lane->in.message, *out_bytes);
+        return true;
+    }
+    return false;
+}
+
+static bool link_meet(void *user, bool *out_all) {
+    struct tcp_link *link = user;
+    atomic_store(&link->leaving, true);
+    *out_all = atomic_load(&link->all_left);
+    return true;
+}
+
+zero_status tcp_link_open(struct tcp_link *link, uint32_t rank, uint32_t size, uint64_t key,
+                          const int *sockets) {
+    *link = (struct tcp_link){.rank = rank, .size = size, .key = key};
+    link->lanes = calloc(size, sizeof *link->lanes);
+    link->polls = calloc(size, sizeof *link->polls);
+    if (!link->lanes || !link->polls) {
+        free(link->lanes);
+        free(link->polls);
+        return ZERO_E_MEMORY;
+    }
+    for (uint32_t q = 0; q < size; q++) {
+        link->polls[q] = (struct pollfd){.fd = sockets[q], .events = POLLIN};
+        link->lanes[q].out_done = LENGTH_BYTES;
+    }
+    return ZERO_OK;
+}
+
+struct watch_link tcp_link_watched(struct tcp_link *link) {
+    return (struct watch_link){
+        .port = {.user = link, .opening = link->key, .send = port_send, .receive = port_receive},
+        .meet = link_meet};
+}
+
+void tcp_link_close(struct tcp_link *link) {
+    uint64_t deadline_ns = clock_now_ns() + WATCH_GRACE_NS;
+    for (uint32_t q = 0; q < link->size; q++) {
+        struct tcp_lane *lane = &link->lanes[q];
+        if (in_use(lane) && link->polls[q].fd >= 0)
+            socket_send(link->polls[q].fd, (const char *)&lane->out + lane->out_done,
+                        LENGTH_BYTES + lane->out.bytes - lane->out_done, deadline_ns);
+    }
+    free(link->lanes);
+    free(link->polls);
+}

@@ -1,0 +1,84 @@
+#include "engine/comm/watch.h"
+
+#include <stdio.h>
+#include <time.h>
+
+#include "engine/base/clock.h"
+
+void sleep_ns(uint64_t ns) {
+    struct timespec t = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
+    nanosleep(&t, NULL);
+}
+
+static void *run_control(void *user) {
+    struct watch *watch = user;
+    while (!atomic_load(&watch->stop)) {
+        control_tick(watch->control, clock_now_ns());
+        sleep_ns(control_period_ns(watch->control));
+    }
+    return NULL;
+}
+
+zero_status watch_start(struct watch *watch, struct comm *comm, const struct watch_link *link) {
+    watch->comm = comm;
+    watch->link = *link;
+    watch->runs = false;
+    atomic_init(&watch->stop, false);
+    watch->control = control_create(comm, &link->port);
+    if (!watch->control) return ZERO_E_MEMORY;
+    comm->control = watch->control;
+    if (comm->size == 1) return ZERO_OK;
+    watch->runs = pthread_create(&watch->thread, NULL, run_control, watch) == 0;
+    if (watch->runs) return ZERO_OK;
+    control_destroy(watch->control);
+    comm->control = NULL;
+    return ZERO_E_MEMORY;
+}
+
+/* The ring tells of the rank before alone. Another one that stays away is named by the rank after it; where
+ * that, too, does not come, nobody can be named. */
+static void check_deadline(struct watch *watch, uint64_t begin_ns) {
+    struct comm *comm = watch->comm;
+    uint64_t now_ns = clock_now_ns(), grace_ns = (uint64_t)(comm->timeout_s * 2e9);
+    int32_t rank = control_staying(watch->control);
+    if (!deadline_passed(comm->timeout_s, begin_ns, rank < 0 ? now_ns - grace_ns : now_ns)) return;
+    char who[32] = "a rank";
+    if (rank >= 0) snprintf(who, sizeof who, "rank %d", (int)rank);
+    comm_raise(
+        comm, ZERO_E_PEER, rank, false,
+        "%s is alive but did not close its communicator, for which rank %u waited %.1f s: it is stuck, "
+        "or its loop goes on for longer than that of the others",
+        who, comm->rank, (double)(now_ns - begin_ns) * 1e-9);
+}
+
+static void meet(struct watch *watch) {
+    bool all = false;
+    uint64_t begin_ns = clock_now_ns();
+    control_leave(watch->control);
+    while (!failure_raised(watch->comm->failure) && !(all && control_left(watch->control))) {
+        if (!all && !watch->link.meet(watch->link.port.user, &all)) return;
+        check_deadline(watch, begin_ns);
+        sleep_ns(1000000);
+    }
+}
+
+static void linger(struct watch *watch) {
+    uint64_t now_ns = clock_now_ns(), end_ns = now_ns + WATCH_GRACE_NS;
+    for (; now_ns < end_ns && !control_quiet(watch->control, now_ns); now_ns = clock_now_ns())
+        sleep_ns(10000000);
+}
+
+bool watch_stop(struct watch *watch) {
+    struct comm *comm = watch->comm;
+    if (watch->runs && !failure_raised(comm->failure)) meet(watch);
+    bool failed = failure_raised(comm->failure);
+    if (failed && watch->runs) linger(watch);
+    if (failed && comm->error.code == ZERO_OK)
+        log_line(&comm->log, ZERO_LOG_ERROR, "comm %s: rank %u, while closing: %s", comm->ops->name,
+                 comm->rank, comm->failure->error.message);
+    atomic_store(&watch->stop, true);
+    if (watch->runs) pthread_join(watch->thread, NULL);
+    control_destroy(watch->control);
+    comm->control = NULL;
+    return !failed;
+}

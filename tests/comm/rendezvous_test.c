@@ -1,0 +1,238 @@
+/* Ranks as threads that meet, or do not, with strangers between them. */
+#include "engine/comm/rendezvous.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "engine/base/clock.h"
+#include "engine/comm/socket.h"
+#include "tests/check.h"
+
+enum { RANKS = 5, LONG_S = 30, SHORT_S = 3 };
+
+struct rank {
+    pthread_t thread;
+    struct rendezvous options;
+    struct lanes peers[RANKS];
+    uint64_t key;
+    zero_status status;
+    struct zero_error error;
+};
+
+static struct place here(uint32_t port) {
+    return (struct place){.address = {127, 0, 0, 1}, .family = 4, .port = (uint16_t)port};
+}
+
+static uint64_t soon(void) { return clock_now_ns() + LONG_S * 1000000000ull; }
+
+static uint32_t free_port(void) {
+    int listener = socket_listen(0);
+    uint32_t port = socket_port(listener);
+    close(listener);
+    return port;
+}
+
+static void *run(void *user) {
+    struct rank *rank = user;
+    error_clear(&rank->error);
+    rank->status = rendezvous(&rank->options, rank->peers, &rank->key, &rank->error);
+    return NULL;
+}
+
+/* `numbers`: what the processes say that they are. */
+static void start(struct rank *ranks, const uint32_t *numbers, uint32_t count, uint32_t size,
+                  double timeout_s, uint32_t port) {
+    for (uint32_t i = 0; i < count; i++) {
+        ranks[i] = (struct rank){.options = {"localhost", port, numbers[i], size, timeout_s}};
+        pthread_create(&ranks[i].thread, NULL, run, &ranks[i]);
+    }
+}
+
+static void finish(struct rank *ranks, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++) pthread_join(ranks[i].thread, NULL);
+}
+
+static const uint32_t in_order[RANKS] = {0, 1, 2, 3, 4};
+
+/* Every lane leads to the rank that it should, and to the same lane there. */
+static void check_lanes(struct rank *ranks, uint32_t count) {
+    for (uint32_t r = 0; r < count; r++)
+        for (uint32_t q = 0; q < count; q++)
+            for (uint32_t lane = 0; lane < RENDEZVOUS_LANES && q != r; lane++) {
+                uint32_t word = r * 1000 + q * 10 + lane;
+                CHECK(socket_send(ranks[r].peers[q].socket[lane], &word, sizeof word, soon()));
+            }
+    for (uint32_t r = 0; r < count; r++)
+        for (uint32_t q = 0; q < count; q++)
+            for (uint32_t lane = 0; lane < RENDEZVOUS_LANES && q != r; lane++) {
+                uint32_t word = 0;
+                CHECK(socket_receive(ranks[r].peers[q].socket[lane], &word, sizeof word, soon()));
+                CHECK_INT(word, q * 1000 + r * 10 + lane);
+            }
+}
+
+static void check_met(struct rank *ranks, uint32_t count) {
+    finish(ranks, count);
+    for (uint32_t r = 0; r < count; r++) {
+        if (!CHECK_INT(ranks[r].status, ZERO_OK)) fprintf(stderr, "%s\n", ranks[r].error.message);
+        CHECK_INT(ranks[r].key, ranks[0].key);
+        CHECK(ranks[r].key != 0);
+        for (uint32_t lane = 0; lane < RENDEZVOUS_LANES; lane++)
+            CHECK_INT(ranks[r].peers[r].socket[lane], -1);
+    }
+    check_lanes(ranks, count);
+    for (uint32_t r = 0; r < count; r++) rendezvous_close(ranks[r].peers, count);
+}
+
+static void all_meet(uint32_t count) {
+    struct rank ranks[RANKS];
+    uint32_t port = free_port();
+    start(ranks, in_order, count, count, LONG_S, port);
+    check_met(ranks, count);
+}
+
+/* One speaks another language, one tears its first words, one says nothing, one hangs up at once; one knows the first
+ * words and lies about the rest. */
+static void call_as_strangers(uint32_t port, int sockets[5]) {
+    static const char web[] = "GET / HTTP/1.1\r\nHost: h\r\n\r\n                       ";
+    uint64_t liar[4] = {0x3176646e7a6f7265u, 12345, (uint64_t)RANKS << 32 | 1, 0};
+    struct place rank0 = here(port);
+    for (int i = 0; i < 5; i++) sockets[i] = socket_call(&rank0, soon());
+    CHECK(socket_send(sockets[0], web, sizeof web, soon()));
+    CHECK(socket_send(sockets[1], liar, 11, soon()));
+    CHECK(socket_send(sockets[4], liar, sizeof liar, soon()));
+    shutdown(sockets[1], SHUT_WR);
+    close(sockets[3]);
+    sockets[3] = -1;
+}
+
+static void strangers_are_hung_up_on(void) {
+    struct rank ranks[RANKS];
+    int sockets[5];
+    char byte;
+    uint32_t port = free_port();
+    start(ranks, in_order, 1, RANKS, LONG_S, port);
+    call_as_strangers(port, sockets);
+    CHECK(!socket_receive(sockets[0], &byte, 1, soon()));
+    CHECK(!socket_receive(sockets[1], &byte, 1, soon()));
+    CHECK(!socket_receive(sockets[4], &byte, 1, soon()));
+    for (uint32_t r = 1; r < RANKS; r++) start(ranks + r, in_order + r, 1, RANKS, LONG_S, port);
+    check_met(ranks, RANKS);
+    for (int i = 0; i < 5; i++)
+        if (sockets[i] >= 0) close(sockets[i]);
+}
+
+/* More strangers than rank 0 listens to at once. */
+static void a_crowd_keeps_nobody_out(void) {
+    enum { CROWD = 200 };
+    struct rank ranks[RANKS];
+    int sockets[CROWD];
+    uint32_t port = free_port();
+    struct place rank0 = here(port);
+    start(ranks, in_order, 1, RANKS, LONG_S, port);
+    for (int i = 0; i < CROWD; i++) sockets[i] = socket_call(&rank0, soon());
+    for (uint32_t r = 1; r < RANKS; r++) start(ranks + r, in_order + r, 1, RANKS, LONG_S, port);
+    check_met(ranks, RANKS);
+    for (int i = 0; i < CROWD; i++) close(sockets[i]);
+}
+
+static void a_rank_never_comes(void) {
+    static const uint32_t numbers[] = {0, 1, 3};
+    struct rank ranks[3];
+    int sockets[5];
+    uint32_t port = free_port();
+    start(ranks, numbers, 3, RANKS, SHORT_S, port);
+    call_as_strangers(port, sockets);
+    finish(ranks, 3);
+    for (uint32_t i = 0; i < 3; i++) {
+        CHECK_INT(ranks[i].status, ZERO_E_PEER);
+        CHECK_CONTAINS(ranks[i].error.message, "ranks 2, 4 of 5 did not come to rank 0 (localhost:");
+        CHECK_CONTAINS(ranks[i].error.message, "within 3 s, where 4 callers were none of the ranks");
+    }
+    CHECK_INT(ranks[0].error.rank, 2);
+    for (int i = 0; i < 5; i++)
+        if (sockets[i] >= 0) close(sockets[i]);
+}
+
+static void wrong_ones(const uint32_t *numbers, uint32_t last_size, const char *part) {
+    struct rank ranks[3];
+    uint32_t port = free_port();
+    start(ranks, numbers, 2, 3, SHORT_S, port);
+    start(ranks + 2, numbers + 2, 1, last_size, SHORT_S, port);
+    finish(ranks, 3);
+    for (uint32_t i = 0; i < 3; i++) {
+        CHECK_INT(ranks[i].status, i == 0 ? ZERO_E_ARGUMENT : ranks[i].status);
+        CHECK(ranks[i].status != ZERO_OK);
+    }
+    CHECK_CONTAINS(ranks[0].error.message, part);
+    /* who came is told; who comes later finds nobody, and hears that */
+    bool told = strstr(ranks[1].error.message, part) || strstr(ranks[2].error.message, part);
+    if (!CHECK(told)) fprintf(stderr, "%s\n%s\n", ranks[1].error.message, ranks[2].error.message);
+}
+
+static void two_have_one_number(void) {
+    wrong_ones((const uint32_t[]){0, 1, 1}, 3, "two processes are rank 1 of 3");
+}
+
+static void one_has_another_size(void) {
+    wrong_ones((const uint32_t[]){0, 2, 1}, 4, "rank 1 says that there are 4 ranks, where rank 0 says 3");
+}
+
+static void alone(uint32_t number, const char *host, uint32_t port, double timeout_s, zero_status status,
+                  const char *part) {
+    struct rank rank = {.options = {host, port, number, 3, timeout_s}};
+    run(&rank);
+    CHECK_INT(rank.status, status);
+    CHECK_CONTAINS(rank.error.message, part);
+}
+
+static void nobody_to_meet(void) {
+    int listener = socket_listen(0);
+    uint32_t port = socket_port(listener);
+    alone(0, "localhost", port, LONG_S, ZERO_E_IO, "rank 0 cannot listen on port");
+    close(listener);
+    alone(1, "localhost", port, 0.1, ZERO_E_PEER, "rank 1 of 3 cannot reach rank 0 (localhost:");
+    alone(1, "no such host", port, 1, ZERO_E_ARGUMENT,
+          "MASTER_ADDR is \"no such host\", which has no address");
+}
+
+/* What has the port answers in its own way, or hangs up. */
+static void *serve_another(void *user) {
+    static const char page[4096] = "HTTP/1.1 400 Bad Request\r\n";
+    int listener = *(int *)user;
+    for (int i = 0; i < 2; i++) {
+        int fd;
+        while ((fd = socket_accept(listener)) < 0) usleep(1000);
+        char hello[32];
+        socket_receive(fd, hello, sizeof hello, soon());
+        if (i == 0) socket_send(fd, page, sizeof page, soon());
+        close(fd);
+    }
+    return NULL;
+}
+
+static void another_program_has_the_port(void) {
+    pthread_t thread;
+    int listener = socket_listen(0);
+    pthread_create(&thread, NULL, serve_another, &listener);
+    for (int i = 0; i < 2; i++)
+        alone(1, "127.0.0.1", socket_port(listener), LONG_S, ZERO_E_PEER, "does not answer as rank 0 does");
+    pthread_join(thread, NULL);
+    close(listener);
+}
+
+int main(void) {
+    for (uint32_t count = 2; count <= RANKS; count++) all_meet(count);
+    strangers_are_hung_up_on();
+    a_crowd_keeps_nobody_out();
+    a_rank_never_comes();
+    two_have_one_number();
+    one_has_another_size();
+    nobody_to_meet();
+    another_program_has_the_port();
+    return check_end();
+}
