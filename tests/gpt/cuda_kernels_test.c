@@ -315,7 +315,20 @@ static void query_on_host(const struct attention *s, uint32_t sequence, uint32_t
     }
 }
 
-static void attention(uint32_t length, uint32_t heads, uint32_t kv_heads, uint32_t width) {
+/* The kernels of one family, and the queries and keys of a block of theirs. */
+struct family {
+    enum gpt_kernel forward, query_backward, key_backward;
+    uint32_t queries, keys;
+};
+static const struct family any_width = {KERNEL_attention_forward, KERNEL_attention_query_backward,
+                                        KERNEL_attention_key_backward, QUERIES_PER_BLOCK, KEYS_PER_BLOCK},
+                           flash64 = {KERNEL_flash_forward_64, KERNEL_flash_query_backward_64,
+                                      KERNEL_flash_key_backward_64, FLASH_ROWS, FLASH_ROWS},
+                           flash128 = {KERNEL_flash_forward_128, KERNEL_flash_query_backward_128,
+                                       KERNEL_flash_key_backward_128, FLASH_ROWS, FLASH_ROWS};
+
+static void attention(const struct family *f, uint32_t length, uint32_t heads, uint32_t kv_heads,
+                      uint32_t width) {
     enum { BATCH = 2 };
     struct attention s = {
         .batch = BATCH, .length = length, .heads = heads, .kv_heads = kv_heads, .width = width};
@@ -337,13 +350,12 @@ static void attention(uint32_t length, uint32_t heads, uint32_t kv_heads, uint32
                                    kv_heads,
                                    width,
                                    1 / sqrtf((float)width)};
-    struct grid queries = {(length + QUERIES_PER_BLOCK - 1) / QUERIES_PER_BLOCK, heads, BATCH};
-    struct grid keys = {(length + KEYS_PER_BLOCK - 1) / KEYS_PER_BLOCK, kv_heads, BATCH},
-                threads = {128, 1, 1};
-    cuda_launch(&c, KERNEL_attention_forward, queries, threads, &a);
+    struct grid queries = {(length + f->queries - 1) / f->queries, heads, BATCH};
+    struct grid keys = {(length + f->keys - 1) / f->keys, kv_heads, BATCH}, threads = {128, 1, 1};
+    cuda_launch(&c, f->forward, queries, threads, &a);
     cuda_launch_rows(&c, KERNEL_attention_dots, rows * heads, &a);
-    cuda_launch(&c, KERNEL_attention_query_backward, queries, threads, &a);
-    cuda_launch(&c, KERNEL_attention_key_backward, keys, threads, &a);
+    cuda_launch(&c, f->query_backward, queries, threads, &a);
+    cuda_launch(&c, f->key_backward, keys, threads, &a);
     memset(s.qkv_gradient.host, 0, s.qkv_gradient.count * sizeof(float));
     for (uint32_t sequence = 0; sequence < BATCH; sequence++)
         for (uint32_t query = 0; query < length; query++)
@@ -356,7 +368,8 @@ static void run(zero_dtype type) {
     memset(&c, 0, sizeof c);
     c.driver = cuda.driver, c.stream = cuda.stream, c.type = type;
     c.number_bytes = type == ZERO_F32 ? 4 : 2, c.widest = 16 / c.number_bytes;
-    CHECK_INT(cuda_kernels_open(&c), ZERO_OK);
+    cuda_kernels_open(&c);
+    if (!CHECK_STRING(c.error.message, "")) return;
     static const uint32_t columns[] = {72, 33}; /* whole groups of 16 bytes, and not */
     for (int i = 0; i < 2; i++) {
         norms(LAYER_NORM, columns[i]);
@@ -371,9 +384,14 @@ static void run(zero_dtype type) {
     cross_entropy(301, 304, 0.25f);
     cross_entropy(301, 301, 2);
     cross_entropy(301, 304, 0);
-    attention(1, 1, 1, 8);
-    attention(50, 4, 2, 10);
-    attention(70, 2, 2, 40);
+    attention(&any_width, 1, 1, 1, 8);
+    attention(&any_width, 50, 4, 2, 10);
+    attention(&any_width, 70, 2, 2, 40);
+    if (type != ZERO_F32) {
+        attention(&flash64, 1, 1, 1, 64);
+        attention(&flash64, 150, 2, 1, 64); /* three tiles */
+        attention(&flash128, 77, 2, 2, 128);
+    }
     CHECK_STRING(c.error.message, "");
     cuda_kernels_close(&c);
 }

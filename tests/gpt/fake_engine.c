@@ -176,7 +176,7 @@ static void show(zero_unit *unit, bool grads) {
                   u->param->device_value);
         if (!grads || u->param->frozen) continue;
         for (uint64_t e = 0; e < u->param->count && !u->param->written; e++)
-            u->param->narrow_grad[e] = bf16 ? 0x7fc0 : 0x7e00;
+            u->param->narrow_grad[e] = 0x7fff; /* NaN in either type */
         for (uint64_t e = 0; e < u->param->count && !u->param->written; e++) u->param->grad[e] = NAN;
         u->slot->grad = shown(unit->engine, u->param, narrow ? (void *)u->param->narrow_grad : u->param->grad,
                               u->param->device_grad);

@@ -6,7 +6,7 @@
 
 #include "engine/zero.h"
 
-zero_engine *fake_engine_create(zero_dtype dtype, uint32_t threads, float loss_scale);
+zero_engine *fake_engine_create(zero_dtype dtype, uint32_t threads, float loss_scale); /* any type */
 
 /* A device with memory of its own, where the slots then point to; lent, before units are declared. */
 struct fake_device {

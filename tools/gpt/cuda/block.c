@@ -231,6 +231,27 @@ static struct attention_argument attention_of(const struct block *b) {
 
 enum { ATTENTION_BLOCK = 4 * WARP };
 
+/* Kernels by the width of heads, and how many queries or keys a block of theirs has. */
+struct attention_kernels {
+    uint32_t width; /* 0: any */
+    enum gpt_kernel forward, query_backward, key_backward;
+    uint32_t queries, keys;
+};
+static const struct attention_kernels attention_kernels[] = {
+    {64, KERNEL_flash_forward_64, KERNEL_flash_query_backward_64, KERNEL_flash_key_backward_64, FLASH_ROWS,
+     FLASH_ROWS},
+    {128, KERNEL_flash_forward_128, KERNEL_flash_query_backward_128, KERNEL_flash_key_backward_128,
+     FLASH_ROWS, FLASH_ROWS},
+    {0, KERNEL_attention_forward, KERNEL_attention_query_backward, KERNEL_attention_key_backward,
+     QUERIES_PER_BLOCK, KEYS_PER_BLOCK},
+};
+
+static const struct attention_kernels *kernels_of(const struct block *b) {
+    const struct attention_kernels *k = attention_kernels;
+    while (k->width && (k->width != b->gpt->config.head_width || b->c->type == ZERO_F32)) k++;
+    return k;
+}
+
 static void launch_heads(const struct block *b, enum gpt_kernel kernel, uint32_t each, uint32_t heads,
                          struct attention_argument *a) {
     struct grid blocks = {(a->length + each - 1) / each, heads, a->batch};
@@ -239,14 +260,14 @@ static void launch_heads(const struct block *b, enum gpt_kernel kernel, uint32_t
 
 static void attend(const struct block *b) {
     struct attention_argument a = attention_of(b);
-    launch_heads(b, KERNEL_attention_forward, QUERIES_PER_BLOCK, a.heads, &a);
+    launch_heads(b, kernels_of(b)->forward, kernels_of(b)->queries, a.heads, &a);
 }
 
 static void attend_backward(const struct block *b) {
     struct attention_argument a = attention_of(b);
     cuda_launch_rows(b->c, KERNEL_attention_dots, (uint64_t)b->rows * a.heads, &a);
-    launch_heads(b, KERNEL_attention_query_backward, QUERIES_PER_BLOCK, a.heads, &a);
-    launch_heads(b, KERNEL_attention_key_backward, KEYS_PER_BLOCK, a.kv_heads, &a);
+    launch_heads(b, kernels_of(b)->query_backward, kernels_of(b)->queries, a.heads, &a);
+    launch_heads(b, kernels_of(b)->key_backward, kernels_of(b)->keys, a.kv_heads, &a);
 }
 
 /* ---- the block ---- */

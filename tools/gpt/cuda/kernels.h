@@ -28,6 +28,15 @@
     X(attention_query_backward)                                                                              \
     X(attention_key_backward)
 
+/* Attention on the tensor cores, of bf16 and fp16 and of heads that are 64 or 128 wide. */
+#define GPT_CUDA_FLASH_KERNELS(X)                                                                            \
+    X(flash_forward_64)                                                                                      \
+    X(flash_forward_128)                                                                                     \
+    X(flash_query_backward_64)                                                                               \
+    X(flash_query_backward_128)                                                                              \
+    X(flash_key_backward_64)                                                                                 \
+    X(flash_key_backward_128)
+
 enum {
     WARP = 32,
     ROWS_PER_BLOCK = 4,     /* kernels with a warp per row: norms, attention_dots */
@@ -37,6 +46,7 @@ enum {
     SUM_ROWS = 256,         /* of a part of so many rows */
     QUERIES_PER_BLOCK = 16, /* attention: a warp has a quarter of them */
     KEYS_PER_BLOCK = 8,     /* of attention_key_backward, likewise */
+    FLASH_ROWS = 64,        /* queries or keys of a block of the flash kernels */
     HEAD_WIDTH_MAX = 128    /* shared memory of attention */
 };
 
@@ -155,7 +165,8 @@ struct cross_entropy_argument {
 /* Causal attention (Dao et al. 2022, FlashAttention, algorithms 1 and 4): no matrix of scores is stored. A row of qkv is
  * all heads' queries, then the keys, then the values, and there may be fewer heads of those. forward: mixed, lse; grid:
  * queries / QUERIES_PER_BLOCK, heads, batch. dots: mixed times its gradient, by head; a warp per row and head.
- * query_backward: like forward. key_backward: keys / KEYS_PER_BLOCK, kv_heads, batch. */
+ * query_backward: like forward. key_backward: keys / KEYS_PER_BLOCK, kv_heads, batch. The flash kernels: the same, with
+ * FLASH_ROWS of either. */
 struct attention_argument {
     const void *qkv;
     void *mixed;                /* [rows][heads][width] */

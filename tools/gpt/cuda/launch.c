@@ -4,17 +4,19 @@
 #include "tools/gpt/cuda/state.h"
 
 extern const unsigned char layer_norm_fatbin[], vector_sums_fatbin[], activation_fatbin[], embedding_fatbin[],
-    cross_entropy_fatbin[], attention_forward_fatbin[], attention_backward_fatbin[];
+    cross_entropy_fatbin[], attention_forward_fatbin[], attention_backward_fatbin[], flash_forward_fatbin[],
+    flash_backward_fatbin[];
 
 static const unsigned char *const images[] = {
-    layer_norm_fatbin,    vector_sums_fatbin,       activation_fatbin,        embedding_fatbin,
-    cross_entropy_fatbin, attention_forward_fatbin, attention_backward_fatbin};
+    layer_norm_fatbin,         vector_sums_fatbin,   activation_fatbin,
+    embedding_fatbin,          cross_entropy_fatbin, attention_forward_fatbin,
+    attention_backward_fatbin, flash_forward_fatbin, flash_backward_fatbin};
 enum { IMAGES = sizeof images / sizeof *images };
 _Static_assert((int)IMAGES <= (int)MODULES_MAX, "a module per image");
 
 static const char *const kernel_names[] = {
 #define KERNEL_NAME(name) #name,
-    GPT_CUDA_KERNELS(KERNEL_NAME)
+    GPT_CUDA_KERNELS(KERNEL_NAME) GPT_CUDA_FLASH_KERNELS(KERNEL_NAME)
 #undef KERNEL_NAME
 };
 
@@ -36,7 +38,8 @@ static bool find(struct cuda_gpt *c, const char *name, CUfunction *out) {
 zero_status cuda_kernels_open(struct cuda_gpt *c) {
     for (int i = 0; i < IMAGES && !c->error.code; i++)
         check(c, c->driver.cuModuleLoadData(&c->module[i], images[i]), "loading kernels");
-    for (int i = 0; i < GPT_KERNELS && !c->error.code; i++) {
+    int kernels = c->type == ZERO_F32 ? GPT_KERNELS_OF_ALL : GPT_KERNELS;
+    for (int i = 0; i < kernels && !c->error.code; i++) {
         char name[64];
         snprintf(name, sizeof name, "%s_%s", kernel_names[i], suffix_of(c->type));
         if (!find(c, name, &c->function[i])) check(c, CUDA_ERROR_NOT_FOUND, name);

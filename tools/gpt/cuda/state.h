@@ -12,10 +12,13 @@
 enum gpt_kernel {
 #define KERNEL_INDEX(name) KERNEL_##name,
     GPT_CUDA_KERNELS(KERNEL_INDEX)
+        GPT_KERNELS_OF_ALL, /* of all types of numbers; the others are not of fp32 */
+    KERNEL_before_flash = GPT_KERNELS_OF_ALL - 1,
+    GPT_CUDA_FLASH_KERNELS(KERNEL_INDEX)
 #undef KERNEL_INDEX
         GPT_KERNELS
 };
-enum { MODULES_MAX = 8 };
+enum { MODULES_MAX = 9 };
 
 /* Of each row; mean: where the kind of norm has one. */
 struct cuda_statistics {
