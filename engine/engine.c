@@ -16,7 +16,6 @@ uint32_t zero_engine_rank(const zero_engine *e) { return e->rank; }
 uint32_t zero_engine_size(const zero_engine *e) { return e->size; }
 uint64_t zero_engine_steps(const zero_engine *e) { return e->steps; }
 uint32_t zero_engine_threads(const zero_engine *e) { return e->threads; }
-int zero_engine_cuda(const zero_engine *e, void **out_stream) { return -1; }
 
 _Static_assert((int)ZERO_F32 == (int)DTYPE_F32 && (int)ZERO_BF16 == (int)DTYPE_BF16 &&
                    (int)ZERO_F16 == (int)DTYPE_F16,
