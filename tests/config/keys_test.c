@@ -197,6 +197,8 @@ static const struct effect {
     {"threads", "3", "", FIELD(threads)},
     {"comm.timeout_s", "3", "", FIELD(comm.timeout_s)},
     {"comm.reduction", "\"native\"", "", FIELD(comm.reduction)},
+    {"device.type", "\"cuda\"", "", FIELD(device_type)},
+    {"device.index", "3", "", FIELD(device_index)},
     {"comm.prefetch_depth", "3", "", FIELD(comm.prefetch_depth)},
     {"comm.backward_prefetch_depth", "3", "", FIELD(comm.backward_depth)},
     {"zero_optimization.stage3_max_live_parameters", "3", "", FIELD(live_max)},

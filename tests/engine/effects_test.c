@@ -433,6 +433,9 @@ static const char *const in_the_offload_tests[] = {"zero_optimization.sub_group_
                                                    "bf16.bf16_optimizer_states",
                                                    "nvme.endurance_tbw"};
 
+/* Where the memory is: tests/engine/devices_test.c. */
+static const char *const in_the_device_tests[] = {"device.type", "device.index"};
+
 /* What the command alone reads, and what shows only between processes. */
 static const char *const in_the_command[] = {"train_batch_size",
                                              "train_micro_batch_size_per_gpu",
@@ -497,6 +500,8 @@ static void every_used_key_has_a_row(void) {
             found += strcmp(in_the_command[i], key->path) == 0;
         for (size_t i = 0; i < sizeof in_the_offload_tests / sizeof *in_the_offload_tests; i++)
             found += strcmp(in_the_offload_tests[i], key->path) == 0;
+        for (size_t i = 0; i < sizeof in_the_device_tests / sizeof *in_the_device_tests; i++)
+            found += strcmp(in_the_device_tests[i], key->path) == 0;
         if (!CHECK_INT(found, key->use == KEY_USED)) fprintf(stderr, "%s\n", key->path);
     }
 }
