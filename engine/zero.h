@@ -109,6 +109,11 @@ zero_engine_threads(const zero_engine *engine); /* CPU threads of this rank: for
 typedef enum zero_dtype { ZERO_F32, ZERO_BF16, ZERO_F16 } zero_dtype;
 zero_dtype zero_engine_dtype(const zero_engine *engine);
 
+/* The GPU's index, and the stream on which the host enqueues all that uses slots and spans, between begin and end: a
+ * begin returns when what it gathered is there, an end when it has noted what was enqueued. -1: the CPU, where the host
+ * computes between begin and end. `out_stream` (a CUstream) may be NULL. Local. */
+int zero_engine_cuda(const zero_engine *engine, void **out_stream);
+
 /* ---- declaring the model: local, the same on all ranks, before commit ---- */
 
 /* Where the engine leaves a parameter's addresses, of elements of type zero_engine_dtype. The host owns the

@@ -45,7 +45,7 @@ struct trainer {
 /* ---- agreement ---- */
 
 static zero_status engine_failed(struct trainer *t, zero_status status) {
-    const char *message = zero_last_error();
+    const char *message = *gpt_last_error() ? gpt_last_error() : zero_last_error();
     return error_set(t->error, status, "%s", *message ? message : zero_status_meaning(status));
 }
 
