@@ -1,7 +1,5 @@
 /* Parameters that live in the host program's memory: copies of the flat buffer's, in the same virtual layout.
  */
-#include <string.h>
-
 #include "engine/engine_internal.h"
 
 /* A stage that shards parameters at rest keeps no whole copy: borrowed memory would be one. */
@@ -24,15 +22,15 @@ void borrowed_take_weights(zero_engine *e, struct model_param *p, const void *fl
     const uint8_t *from = flat;
     for (uint32_t i = 0; i < p->span_count; i++) {
         uint64_t bytes = p->spans[i].count * dtype_bytes(e->precision.compute);
-        memcpy(p->spans[i].param, from, bytes);
+        slots_copy(e, p->spans[i].param, from, bytes);
         from += bytes;
     }
 }
 
-void borrowed_give_gradients(const zero_engine *e, struct model_param *p, void *flat, bool add) {
+void borrowed_give_gradients(zero_engine *e, struct model_param *p, void *flat, bool add) {
     uint8_t *to = flat;
     for (uint32_t i = 0; i < p->span_count; i++) {
-        gradient_take(e->precision.compute, to, p->spans[i].grad, p->spans[i].count, add);
+        gradient_take(e, to, p->spans[i].grad, p->spans[i].count, add);
         to += p->spans[i].count * dtype_bytes(e->precision.compute);
     }
 }

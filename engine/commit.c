@@ -11,6 +11,7 @@
 #include "engine/groups.h"
 #include "engine/shadow.h"
 #include "engine/trace.h"
+#include "kernels/work.h"
 
 _Static_assert((int)TIER_DEVICE == (int)ZERO_DEVICE && (int)TIER_CPU == (int)ZERO_CPU &&
                    (int)TIER_NVME == (int)ZERO_NVME,
@@ -95,6 +96,8 @@ static uint64_t staging_bytes(const zero_engine *e, uint64_t (*bytes)(const stru
                                  .precision = e->precision,
                                  .param_bits = param_bits(e),
                                  .gradient_bits = gradient_bits(e),
+                                 .gradient_factor = engine_gradient_factor(e),
+                                 .separate = e->separate,
                                  .native_reduction = e->config.comm.reduction == CONFIG_REDUCTION_NATIVE};
     memcpy(o.group, e->group, sizeof o.group);
     return bytes(&o);
@@ -102,6 +105,11 @@ static uint64_t staging_bytes(const zero_engine *e, uint64_t (*bytes)(const stru
 
 static uint64_t agreement_bytes(const zero_engine *e) { return (e->size + 1) * sizeof(struct agreement); }
 static uint64_t sum_bytes(const zero_engine *e) { return (e->size + 1) * SUM_VALUES_MAX * sizeof(double); }
+
+/* Beside a separate device: what passes through for the host's calls and its saver, and norms. */
+static uint64_t separate_bytes(const zero_engine *e) {
+    return e->separate ? 2 * PIECE_BYTES + e->model.regions * sizeof(double) : 0;
+}
 
 static uint64_t add_saturated(uint64_t a, uint64_t b) { return a + b < a ? UINT64_MAX : a + b; }
 
@@ -148,9 +156,11 @@ static struct plan_options plan_options(const zero_engine *e) {
                                  .chunk_elements_max = e->config.chunk_elements_max,
                                  .slots = (uint32_t)e->config.slots,
                                  .shadow = e->config.nvme_shadow,
+                                 .separate = e->separate,
                                  .staging_bytes = staging_bytes(e, executor_staging_bytes),
                                  .gather_staging_bytes = staging_bytes(e, executor_gather_staging_bytes),
-                                 .message_bytes = agreement_bytes(e) + sum_bytes(e) + PIECE_BYTES,
+                                 .message_bytes =
+                                     agreement_bytes(e) + sum_bytes(e) + PIECE_BYTES + separate_bytes(e),
                                  .checkpoint_bytes = saver_bytes(e),
                                  .precision = e->precision};
 }
@@ -277,6 +287,7 @@ static zero_status open_executor(zero_engine *e, struct zero_error *error) {
                                  .comm = e->comm,
                                  .world = e->world,
                                  .device = e->device,
+                                 .separate = e->separate,
                                  .optimizer = e->optimizer,
                                  .state_count = e->state_count,
                                  .rank = e->rank,
@@ -294,6 +305,8 @@ static zero_status open_executor(zero_engine *e, struct zero_error *error) {
     o.agreements = (struct agreement *)(void *)messages;
     e->sum_message = messages + agreement_bytes(e);
     e->piece = e->sum_message + sum_bytes(e);
+    for (int i = 0; i < 2; i++) e->bounce[i] = e->piece + (i + 1) * PIECE_BYTES;
+    if (e->separate) o.norms = (double *)(void *)(e->piece + 3 * PIECE_BYTES);
     return executor_open(&o, &e->executor, error);
 }
 
@@ -309,8 +322,19 @@ static zero_status lay_plan(zero_engine *e, struct zero_error *error) {
     return fit_plan(e, status, error);
 }
 
+/* The host's own optimizer is the host's code. */
+static zero_status check_optimizer(const zero_engine *e, struct zero_error *error) {
+    bool on_device = e->separate && e->config.optimizer_tier == CONFIG_TIER_DEVICE;
+    if (!on_device || kernel_optimizer_step(e->optimizer)) return ZERO_OK;
+    return error_set(error, ZERO_E_UNSUPPORTED,
+                     "optimizer \"%s\" is the host program's and runs on the CPU: keep its state there, with "
+                     "zero_optimization.offload_optimizer.device \"cpu\" or \"nvme\"",
+                     e->optimizer->name);
+}
+
 static zero_status prepare(zero_engine *e, struct zero_error *error) {
     zero_status status = lay_plan(e, error);
+    if (!status) status = check_optimizer(e, error);
     if (!status) status = check_budgets(e, error);
     if (!status) status = allocate(e, error);
     if (!status) status = open_executor(e, error);
@@ -329,12 +353,13 @@ static void report_plan(const zero_engine *e, zero_plan *out) {
                       .params_padded = e->model.padded_elements,
                       .param_bytes =
                           p->row_bytes[MEMORY_PARAMETERS] + p->row_bytes[MEMORY_OFFLOADED_PARAMETERS],
-                      .grad_bytes = p->row_bytes[MEMORY_GRADIENTS],
+                      .grad_bytes = p->row_bytes[MEMORY_GRADIENTS] + p->row_bytes[MEMORY_HOST_GRADIENTS],
                       .resident_state_bytes = p->row_bytes[MEMORY_STATE0] + p->row_bytes[MEMORY_STATE1],
                       .gathered_bytes = p->row_bytes[MEMORY_GATHERED],
                       .staging_bytes = p->row_bytes[MEMORY_STAGING] + p->row_bytes[MEMORY_MESSAGES] +
                                        p->row_bytes[MEMORY_SLOTS] + p->row_bytes[MEMORY_PARAM_STAGING] +
-                                       p->row_bytes[MEMORY_CHECKPOINT],
+                                       p->row_bytes[MEMORY_CHECKPOINT] + p->row_bytes[MEMORY_UPDATE_STAGING] +
+                                       p->row_bytes[MEMORY_NORMS],
                       .drive_read_bytes = p->swap.step_bytes + p->param_fetch_bytes,
                       .drive_write_bytes = p->swap.step_bytes,
                       .drive_life_steps = drive_life_steps(e),
@@ -433,7 +458,7 @@ zero_status zero_engine_commit(zero_engine *e, zero_plan *out) {
     /* Ranks that declare different models would add unlike gradients. */
     if (engine_compare(e, groups_hash(e, model_hash(&e->model)), ZERO_E_DIVERGED, "model", &error))
         return engine_fail(e, &error);
-    bool moves = e->size > 1 || e->plan.tier_bytes[TIER_NVME];
+    bool moves = e->size > 1 || e->separate || e->plan.tier_bytes[TIER_NVME];
     if (moves) e->progress = progress_start(&e->lock, e->executor, e->comm);
     if (moves && !e->progress)
         log_line(&e->log, ZERO_LOG_WARN,

@@ -48,10 +48,24 @@ static bool replicated(const zero_engine *e, const struct item *item) {
 
 /* ---- hashing ---- */
 
-static uint64_t hash_memory(uint64_t hash, const void *data, enum dtype dtype, uint64_t first,
-                            uint64_t count) {
-    uint64_t sum = checksum((const uint8_t *)data + first * dtype_bytes(dtype), count * dtype_bytes(dtype));
-    return hash_bytes(hash, &sum, sizeof sum);
+static void hash_bytes_of(uint64_t *hash, const void *data, uint64_t bytes) {
+    uint64_t sum = checksum(data, bytes);
+    *hash = hash_bytes(*hash, &sum, sizeof sum);
+}
+
+/* A device's piece by piece. */
+static zero_status hash_memory(zero_engine *e, uint64_t *hash, const void *data, enum dtype dtype,
+                               uint64_t first, uint64_t count) {
+    const uint8_t *at = (const uint8_t *)data + first * dtype_bytes(dtype);
+    uint64_t left = count * dtype_bytes(dtype);
+    zero_status status = ZERO_OK;
+    if (!reach_is_device(e, at)) return hash_bytes_of(hash, at, left), ZERO_OK;
+    for (uint64_t bytes; left && !status; at += bytes, left -= bytes) {
+        bytes = min64(left, PIECE_BYTES);
+        status = reach_copy(e, e->bounce[0], at, bytes);
+        hash_bytes_of(hash, e->bounce[0], bytes);
+    }
+    return status;
 }
 
 /* Wherever it lives. */
@@ -64,7 +78,7 @@ static zero_status hash_held(zero_engine *e, const struct item *item, uint64_t b
         count = min64(end - begin, PIECE_BYTES / sizeof(float));
         status =
             held_read(e, item->param->region, kinds[item->kind], begin, count, (float *)(void *)e->piece);
-        *hash = hash_memory(*hash, e->piece, DTYPE_F32, 0, count);
+        hash_bytes_of(hash, e->piece, count * sizeof(float));
     }
     return status;
 }
@@ -75,14 +89,12 @@ static zero_status hash_item(zero_engine *e, const struct item *item, uint64_t *
     uint64_t begin = max64(p->offset, part.first), end = min64(p->offset + p->count, part.first + part.count);
     if (begin >= end) return ZERO_OK;
     if (item->kind == WEIGHTS)
-        *hash = hash_memory(*hash, param_part(e, p->region, &part), e->precision.compute, begin - part.first,
-                            end - begin);
-    else if (item->kind == REDUCED_GRADIENT)
-        *hash = hash_memory(*hash, executor_address(e->executor, gradient_ref(e, p->region)),
-                            e->precision.reduced, begin - part.first, end - begin);
-    else
-        return hash_held(e, item, begin, end, hash);
-    return ZERO_OK;
+        return hash_memory(e, hash, param_part(e, p->region, &part), e->precision.compute, begin - part.first,
+                           end - begin);
+    if (item->kind == REDUCED_GRADIENT)
+        return hash_memory(e, hash, executor_address(e->executor, gradient_ref(e, p->region)),
+                           e->precision.reduced, begin - part.first, end - begin);
+    return hash_held(e, item, begin, end, hash);
 }
 
 /* ---- comparing ---- */

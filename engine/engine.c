@@ -16,7 +16,6 @@ uint32_t zero_engine_rank(const zero_engine *e) { return e->rank; }
 uint32_t zero_engine_size(const zero_engine *e) { return e->size; }
 uint64_t zero_engine_steps(const zero_engine *e) { return e->steps; }
 uint32_t zero_engine_threads(const zero_engine *e) { return e->threads; }
-int zero_engine_cuda(const zero_engine *e, void **out_stream) { return -1; }
 
 _Static_assert((int)ZERO_F32 == (int)DTYPE_F32 && (int)ZERO_BF16 == (int)DTYPE_BF16 &&
                    (int)ZERO_F16 == (int)DTYPE_F16,
@@ -146,7 +145,6 @@ static zero_status open_parts(zero_engine *e, struct zero_error *error) {
     engine_open_precision(e);
     zero_status status = open_optimizer(e, error);
     if (!status) status = settings_open(e, error);
-    if (!status) status = device_table[DEVICE_HOST]->open(&(struct device_options){0}, &e->device, error);
     if (status) return engine_fail(e, error);
     log_choices(e);
     return ZERO_OK;
@@ -156,14 +154,18 @@ zero_engine *zero_engine_init_with(const char *json, const zero_runtime *runtime
     zero_runtime given = {0};
     if (runtime)
         memcpy(&given, runtime, runtime->struct_size < sizeof given ? runtime->struct_size : sizeof given);
-    if (!json) return refuse(ZERO_E_ARGUMENT, "zero_engine_init: json is NULL; give a text or a path"), NULL;
     zero_engine *e = calloc(1, sizeof *e);
     if (e) e->kept = kept_create();
-    if (!e || !e->kept) {
+    if (!json || !e || !e->kept) {
+        if (given.device) given.device->ops->close(given.device);
+        if (e) free(e->kept);
         free(e);
+        if (!json)
+            return refuse(ZERO_E_ARGUMENT, "zero_engine_init: json is NULL; give a text or a path"), NULL;
         return refuse(ZERO_E_MEMORY, "zero_engine_init: no memory for the engine"), NULL;
     }
     e->local = given.local;
+    e->device = given.device;
     turn_open(&e->lock);
     error_clear(&e->error);
     e->log = (struct log){given.log, given.log_user};

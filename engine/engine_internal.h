@@ -47,6 +47,7 @@ struct zero_engine {
     struct comm_group *world;
     struct comm_group *group[AXES_BOTH + 1][STREAMS];
     struct device *device;
+    bool separate; /* the device's memory is not the host's to touch; of a plan: would not be */
     struct tier *tier[TIERS];
     struct faults *faults; /* tests set it before commit: of the drive; NULL: none */
     zero_local *local;     /* NULL: ranks are processes */
@@ -75,6 +76,8 @@ struct zero_engine {
     struct zero_error saved;       /* how the last one ended */
     struct manifest_entries notes; /* the host's, for checkpoints */
     uint8_t *sum_message, *piece;  /* in the plan's messages */
+    uint8_t
+        *bounce[2]; /* the same: what passes between a separate device and the host's calls, its saver's */
     uint64_t trace_first, trace_steps; /* steps to trace, as the host asked for them; 0 steps: none */
     struct trace *trace;               /* or NULL */
 
@@ -117,6 +120,9 @@ zero_status last_error_set(zero_status status, const char *format, ...) __attrib
 zero_status engine_join(zero_engine *engine, const char *json, const zero_runtime *runtime,
                         struct zero_error *error);
 
+/* As the configuration and the runtime say; a device that the runtime brings is the engine's in any case. */
+zero_status engine_open_device(zero_engine *engine, const zero_runtime *runtime, struct zero_error *error);
+
 uint32_t local_ranks(const zero_local *local);
 struct local_world *local_world_of(const zero_local *local);
 
@@ -134,8 +140,21 @@ void slots_start_gradient(zero_engine *engine, const struct zero_unit *unit, uin
 void slots_set(zero_engine *engine, const struct zero_unit *unit, bool backward);
 void slots_clear(zero_engine *engine, const struct zero_unit *unit, bool backward);
 
-/* Overwrites or adds, in the compute type: narrow ones are added in fp32 and rounded. */
-void gradient_take(enum dtype dtype, void *sum, const void *gradient, uint64_t count, bool add);
+/* Overwrites or adds, in the compute type: narrow ones are added in fp32 and rounded. Like all that uses slots, queued
+ * on the host's stream of the device. */
+void gradient_take(zero_engine *engine, void *sum, const void *gradient, uint64_t count, bool add);
+
+/* Work on that stream; a failure is the device's, whose next test tells it. */
+void slots_copy(zero_engine *engine, void *target, const void *source, uint64_t bytes);
+void slots_clear_memory(zero_engine *engine, void *memory, uint64_t bytes);
+
+/* ---- memory that may be the device's (reach.c) ---- */
+
+/* Copies between memories, of which one may be a separate device's, and waits for it. The device's failure is sticky. */
+zero_status reach_copy(zero_engine *engine, void *target, const void *source, uint64_t bytes);
+zero_status reach_clear(zero_engine *engine, void *memory, uint64_t bytes);
+/* The address is a separate device's. */
+bool reach_is_device(const zero_engine *engine, const void *address);
 
 /* ---- calls between steps ---- */
 
@@ -171,7 +190,7 @@ zero_status engine_written(zero_engine *engine);
  * an end. `from`: the flat buffers' addresses of the parameter. */
 zero_status borrowed_check(const zero_engine *engine, struct zero_error *error);
 void borrowed_take_weights(zero_engine *engine, struct model_param *param, const void *flat);
-void borrowed_give_gradients(const zero_engine *engine, struct model_param *param, void *flat, bool add);
+void borrowed_give_gradients(zero_engine *engine, struct model_param *param, void *flat, bool add);
 
 /* What gradients are multiplied with before they are sent; 0: nothing. */
 float engine_gradient_factor(const zero_engine *engine);

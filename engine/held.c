@@ -100,23 +100,82 @@ static zero_status find(zero_engine *e, uint32_t region, uint32_t array, uint64_
     return ZERO_OK;
 }
 
-/* Masters and their parameters, in one chunk at a time, so that both pieces stay where they were found. */
+/* ---- what is the device's passes through memory of the plan, step by step ---- */
+
+enum { STEP_ELEMENTS = PIECE_BYTES / (2 * sizeof(float)) }; /* of two pieces at once */
+
+/* `half`: of the bounce. */
+static void *bounce(const zero_engine *e, int half) {
+    return e->bounce[saver_is_me(e)] + half * (PIECE_BYTES / 2);
+}
+
+static struct piece part_of(const struct piece *p, uint64_t first, uint64_t count) {
+    return piece_at(p->at, p->dtype, first, count, p->chunk);
+}
+
+/* Where the host finds a step's elements: in place, or in the bounce. */
+static void *host_place(const zero_engine *e, const struct piece *step, int half) {
+    return reach_is_device(e, step->at) ? bounce(e, half) : step->at;
+}
+
+static zero_status bring(zero_engine *e, const struct piece *step, void *place) {
+    if (place == step->at) return ZERO_OK;
+    return reach_copy(e, place, step->at, step->count * dtype_bytes(step->dtype));
+}
+
+static zero_status take_back(zero_engine *e, const struct piece *step, const void *place) {
+    if (place == step->at) return ZERO_OK;
+    return reach_copy(e, step->at, place, step->count * dtype_bytes(step->dtype));
+}
+
+static zero_status read_piece(zero_engine *e, const struct piece *p, float *out) {
+    zero_status status = ZERO_OK;
+    for (uint64_t i = 0, n; i < p->count && !status; i += n) {
+        n = reach_is_device(e, p->at) ? min64(p->count - i, STEP_ELEMENTS) : p->count;
+        struct piece step = part_of(p, i, n);
+        void *place = host_place(e, &step, 0);
+        status = bring(e, &step, place);
+        if (!status) cast(out + i, DTYPE_F32, place, p->dtype, n);
+    }
+    return status;
+}
+
+static zero_status write_piece(zero_engine *e, const struct piece *p, const float *in) {
+    zero_status status = ZERO_OK;
+    for (uint64_t i = 0, n; i < p->count && !status; i += n) {
+        n = reach_is_device(e, p->at) ? min64(p->count - i, STEP_ELEMENTS) : p->count;
+        struct piece step = part_of(p, i, n);
+        void *place = host_place(e, &step, 0);
+        cast(place, p->dtype, in + i, DTYPE_F32, n);
+        status = take_back(e, &step, place);
+    }
+    return status;
+}
+
+/* Masters and their parameters, a step of one chunk at a time, so that both pieces stay where they were found. */
 struct pair {
     struct piece master, param;
+    void *master_place, *param_place;
 };
 
 static zero_status find_pair(zero_engine *e, uint32_t region, uint64_t at, uint64_t count, struct pair *out) {
     count = min64(count, e->plan.swap.chunk_elements - at % e->plan.swap.chunk_elements);
+    if (e->separate) count = min64(count, STEP_ELEMENTS);
     zero_status status = find(e, region, e->state_count, at, count, &out->master);
     if (!status) status = find(e, region, HELD_PARAMS, at, out->master.count, &out->param);
-    return status;
+    if (status) return status;
+    out->master_place = host_place(e, &out->master, 0);
+    out->param_place = host_place(e, &out->param, 1);
+    return ZERO_OK;
 }
 
 static zero_status read_masters(zero_engine *e, uint32_t region, uint64_t at, uint64_t count, float *out) {
     for (struct pair pair = {0}; count; at += pair.master.count, count -= pair.master.count) {
         zero_status status = find_pair(e, region, at, count, &pair);
+        if (!status) status = bring(e, &pair.master, pair.master_place);
+        if (!status) status = bring(e, &pair.param, pair.param_place);
         if (status) return status;
-        master_join(out, pair.param.at, pair.master.at, pair.master.count);
+        master_join(out, pair.param_place, pair.master_place, pair.master.count);
         out += pair.master.count;
     }
     return ZERO_OK;
@@ -129,11 +188,14 @@ static zero_status write_masters(zero_engine *e, uint32_t region, uint64_t at, u
         if (status) return status;
         uint64_t n = pair.master.count;
         if (e->precision.split) {
-            master_split(pair.param.at, pair.master.at, in, n);
+            master_split(pair.param_place, pair.master_place, in, n);
         } else {
-            memcpy(pair.master.at, in, n * sizeof *in);
-            cast(pair.param.at, pair.param.dtype, in, DTYPE_F32, n);
+            memcpy(pair.master_place, in, n * sizeof *in);
+            cast(pair.param_place, pair.param.dtype, in, DTYPE_F32, n);
         }
+        status = take_back(e, &pair.master, pair.master_place);
+        if (!status) status = take_back(e, &pair.param, pair.param_place);
+        if (status) return status;
         if (pair.master.chunk || pair.param.chunk) executor_chunk_written(e->executor);
         in += n;
     }
@@ -144,8 +206,8 @@ static zero_status write_array(zero_engine *e, uint32_t region, uint32_t array, 
                                const float *in) {
     for (struct piece piece = {0}; count; at += piece.count, in += piece.count, count -= piece.count) {
         zero_status status = find(e, region, array, at, count, &piece);
+        if (!status) status = write_piece(e, &piece, in);
         if (status) return status;
-        cast(piece.at, piece.dtype, in, DTYPE_F32, piece.count);
         if (piece.chunk) executor_chunk_written(e->executor);
     }
     return ZERO_OK;
@@ -158,8 +220,8 @@ zero_status held_read(zero_engine *e, uint32_t region, zero_kind kind, uint64_t 
     if (array == e->state_count && e->precision.split) return read_masters(e, region, at, count, out);
     for (struct piece piece = {0}; count; at += piece.count, out += piece.count, count -= piece.count) {
         zero_status status = find(e, region, array, at, count, &piece);
+        if (!status) status = read_piece(e, &piece, out);
         if (status) return status;
-        cast(out, DTYPE_F32, piece.at, piece.dtype, piece.count);
     }
     return ZERO_OK;
 }
@@ -196,12 +258,14 @@ zero_status held_restore(zero_engine *e, uint32_t region) {
 }
 
 zero_status held_clear_state(zero_engine *e) {
+    zero_status status = ZERO_OK;
     for (uint32_t i = 0; i < e->model.regions; i++)
-        for (uint32_t k = 0; k < e->state_count && !e->regions[i].frozen; k++)
-            memset(executor_state(e->executor, i, k), 0,
-                   swap_resident_elements(&e->plan.swap, i) * dtype_bytes(e->precision.state));
+        for (uint32_t k = 0; k < e->state_count && !e->regions[i].frozen && !status; k++)
+            status = reach_clear(e, executor_state(e->executor, i, k),
+                                 swap_resident_elements(&e->plan.swap, i) * dtype_bytes(e->precision.state));
+    if (status) return status;
     turn_take(&e->lock);
-    zero_status status = executor_clear_state(e->executor);
+    status = executor_clear_state(e->executor);
     turn_give(&e->lock);
     return status ? engine_fail(e, executor_error(e->executor)) : ZERO_OK;
 }

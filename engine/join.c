@@ -91,6 +91,7 @@ static zero_status open_comm(zero_engine *e, const zero_runtime *runtime, struct
     if (status) return status;
     seat.options.timeout_s = e->config.comm.timeout_s;
     seat.options.log = e->log;
+    seat.options.device = e->device;
     e->plans_only = seat.transport == COMM_MIRROR;
     status = comm_open(seat.transport, &seat.options, &e->comm, error);
     if (status) return status;
@@ -199,7 +200,9 @@ zero_status engine_join(zero_engine *e, const char *json, const zero_runtime *ru
     error_clear(&mine);
     if (!config_read(json, &e->config, &mine) && runtime->model)
         config_read_model(&e->config, runtime->model, &mine);
-    zero_status status = open_comm(e, runtime, error);
+    zero_status status = engine_open_device(e, runtime, &mine);
+    if (status) status = device_table[DEVICE_HOST]->open(&(struct device_options){0}, &e->device, error);
+    if (!status) status = open_comm(e, runtime, error);
     if (status && mine.code) *error = mine; /* more to the point */
     if (!status) status = find_nodes(e, error);
     if (runtime->plan_ranks && runtime->plan_node_ranks)

@@ -88,7 +88,9 @@ struct plan {
 
 /* A step returns with everything up to date: there is nothing to overlap a refresh in memory with. One from a drive goes
  * on under the next forward. */
-static inline bool plan_settles(const struct plan *plan) { return !plan->tier_bytes[TIER_NVME]; }
+static inline bool plan_settles(const struct plan *plan) {
+    return !plan->separate && !plan->tier_bytes[TIER_NVME];
+}
 
 zero_status plan_make(struct plan *plan, const struct plan_options *options, struct zero_error *error);
 void plan_free(struct plan *plan);

@@ -2,7 +2,49 @@
 #include <string.h>
 
 #include "engine/engine_internal.h"
-#include "kernels/cast.h"
+#include "kernels/work.h"
+
+/* ---- work on the host's stream ---- */
+
+/* Nothing is queued where the host computes: it goes on at once. The calls that begin and end uses find a failure by
+ * themselves. */
+void slots_copy(zero_engine *e, void *target, const void *source, uint64_t bytes) {
+    uint64_t ticket;
+    if (!e->separate) memcpy(target, source, bytes);
+    if (!e->separate) return;
+    turn_take(&e->lock);
+    e->device->ops->copy(e->device, DEVICE_COMPUTE, target, source, bytes, &ticket,
+                         executor_error(e->executor));
+    turn_give(&e->lock);
+}
+
+void slots_clear_memory(zero_engine *e, void *memory, uint64_t bytes) {
+    uint64_t ticket;
+    if (!e->separate) memset(memory, 0, bytes);
+    if (!e->separate || !bytes) return;
+    turn_take(&e->lock);
+    e->device->ops->clear(e->device, DEVICE_COMPUTE, memory, bytes, &ticket, executor_error(e->executor));
+    turn_give(&e->lock);
+}
+
+void gradient_take(zero_engine *e, void *sum, const void *gradient, uint64_t count, bool add) {
+    uint64_t ticket, bytes = count * dtype_bytes(e->precision.compute);
+    struct gradient_take_argument a = {sum, gradient, count, e->precision.compute, add};
+    if (!e->separate) kernel_gradient_take.run(&a);
+    if (!e->separate) return;
+    struct device_work work = {.kernel = &kernel_gradient_take,
+                               .stream = DEVICE_COMPUTE,
+                               .reads = (uint8_t)(1 + add),
+                               .writes = 1,
+                               .read = {{(void *)gradient, bytes}, {sum, bytes}},
+                               .write = {{sum, bytes}}};
+    memcpy(work.argument, &a, sizeof a);
+    turn_take(&e->lock);
+    e->device->ops->submit(e->device, &work, &ticket, executor_error(e->executor));
+    turn_give(&e->lock);
+}
+
+/* ---- a use's slots ---- */
 
 static bool belongs(const struct model *m, const struct zero_unit *unit, uint32_t owner) {
     for (uint32_t i = unit->first_param; i < unit->first_param + unit->params; i++)
@@ -15,15 +57,15 @@ static bool belongs(const struct model *m, const struct zero_unit *unit, uint32_
 void slots_start_gradient(zero_engine *e, const struct zero_unit *unit, uint16_t region) {
     const struct model_region *r = &e->model.region[region];
     uint8_t *grad = executor_address(e->executor, (struct buffer_ref){BUFFER_GRAD_FULL, region});
-    uint64_t end = 0, bytes = dtype_bytes(e->precision.compute);
+    uint64_t begin = 0, bytes = dtype_bytes(e->precision.compute); /* begin: of what is cleared next */
     for (uint32_t i = 0; i < r->params; i++) {
         struct model_param *p = &e->model.param[r->param[i]];
         p->written = !belongs(&e->model, unit, r->param[i]);
-        memset(grad + end * bytes, 0, (p->offset - end) * bytes);
-        if (p->written) memset(grad + p->offset * bytes, 0, p->count * bytes);
-        end = p->offset + p->count;
+        if (p->written) continue;
+        slots_clear_memory(e, grad + begin * bytes, (p->offset - begin) * bytes);
+        begin = p->offset + p->count;
     }
-    memset(grad + end * bytes, 0, (r->padded - end) * bytes);
+    slots_clear_memory(e, grad + begin * bytes, (r->padded - begin) * bytes);
 }
 
 static void *param_address(const zero_engine *e, const struct model_param *p, enum buffer_kind kind) {
@@ -56,18 +98,6 @@ void slots_clear(zero_engine *e, const struct zero_unit *unit, bool backward) {
     }
 }
 
-void gradient_take(enum dtype dtype, void *sum, const void *gradient, uint64_t count, bool add) {
-    enum { STEP_ELEMENTS = 1024 };
-    float left[STEP_ELEMENTS], right[STEP_ELEMENTS];
-    for (uint64_t at = 0; at < count; at += STEP_ELEMENTS) {
-        uint64_t n = count - at < STEP_ELEMENTS ? count - at : STEP_ELEMENTS, skip = at * dtype_bytes(dtype);
-        cast(right, DTYPE_F32, (const uint8_t *)gradient + skip, dtype, n);
-        if (add) cast(left, DTYPE_F32, (uint8_t *)sum + skip, dtype, n);
-        for (uint64_t i = 0; i < n && add; i++) right[i] += left[i];
-        cast((uint8_t *)sum + skip, dtype, right, DTYPE_F32, n);
-    }
-}
-
 zero_status zero_param_give_grad(zero_unit *unit, const char *param, const void *grad) {
     zero_engine *e = unit->engine;
     zero_status status = engine_check(e);
@@ -82,7 +112,6 @@ zero_status zero_param_give_grad(zero_unit *unit, const char *param, const void 
             ZERO_E_ORDER,
             "zero_param_give_grad of \"%s\": call it between zero_backward_begin and _end of \"%s\"", param,
             unit->name);
-    gradient_take(e->precision.compute, param_address(e, p, BUFFER_GRAD_FULL), grad, p->count,
-                  e->model.param[p->owner].written);
+    gradient_take(e, param_address(e, p, BUFFER_GRAD_FULL), grad, p->count, e->model.param[p->owner].written);
     return ZERO_OK;
 }

@@ -43,6 +43,7 @@ typedef struct zero_engine zero_engine;
 /* Parameters gathered, released and reduced together: a transformer's block. */
 typedef struct zero_unit zero_unit;
 typedef struct zero_local zero_local;
+struct device; /* engine/device/device.h */
 
 typedef enum zero_mode { ZERO_TRAIN, ZERO_EVAL } zero_mode;
 typedef enum zero_tier { ZERO_DEVICE, ZERO_CPU, ZERO_NVME, ZERO_TIERS } zero_tier;
@@ -80,6 +81,12 @@ typedef struct zero_runtime {
                                  zero_engine_plan and nothing else */
     uint32_t plan_node_ranks; /* of those, on one node; 0: all */
     int plan_processes;       /* those ranks are processes, whose reductions take staging; 0: threads */
+    int cuda; /* 1: the host computes on the GPU, if there is one (device.type "auto"); slots may point there */
+    void
+        *cuda_stream; /* its CUstream, of the GPU's primary context, on which it enqueues all that uses slots;
+                              NULL: zero_engine_cuda gives one */
+    struct device *device; /* an opened row of engine/device/device.h, taken over, on failure too; NULL: by
+                              device.type */
 } zero_runtime;
 
 /* `json`: the text of a DeepSpeed configuration, or the path of a .json file. Collective. Ranks come from
@@ -152,7 +159,8 @@ typedef struct zero_param {
         spans; /* NULL: the parameter lives in the engine's memory. Else `span_count` pieces, in order, of the
                   host's memory, borrowed until destroy: begin copies the weights there, backward_end takes
                   the gradients from there (the host overwrites them; the engine adds). Stages 0 to 2; the
-                  slot may be NULL. Their memory is not in the plan: declare it with zero_engine_reserve */
+                  slot may be NULL. Their memory, on a GPU its own, is not in the plan: declare it with
+                  zero_engine_reserve */
     uint32_t span_count;
     uint32_t
         group; /* 0, or one of zero_engine_add_group; a pattern of the configuration's param_groups that matches the

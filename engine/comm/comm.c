@@ -10,6 +10,7 @@
 #include "engine/base/limits.h"
 #include "engine/comm/shape.h"
 #include "engine/comm/transport.h"
+#include "engine/device/device.h"
 
 static const struct comm_ops *const transports[COMM_TRANSPORTS] = {
     [COMM_SELF] = &comm_self_ops, [COMM_LOCAL] = &comm_local_ops, [COMM_MPI] = &comm_mpi_ops,
@@ -67,6 +68,7 @@ zero_status comm_open(enum comm_transport transport, const struct comm_options *
     comm->rank = options->rank, comm->size = options->size;
     comm->timeout_s = options->timeout_s > 0 ? options->timeout_s : COMM_TIMEOUT_S;
     comm->log = options->log;
+    comm->device = options->device && options->device->separate ? options->device : NULL;
     error_clear(&comm->error);
     zero_status status = ZERO_OK;
     if (transport != COMM_MPI && (comm->size == 0 || comm->size > RANKS_MAX || comm->rank >= comm->size))

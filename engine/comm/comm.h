@@ -61,6 +61,7 @@ struct comm_call {
 };
 
 struct comm;
+struct device;
 struct comm_group;
 struct comm_work;
 struct local_world;
@@ -92,6 +93,7 @@ struct comm_options {
     struct sim_world *sim;       /* transport sim: see sim.h */
     enum comm_transport mirrors; /* transport mirror: whose staging it plans; self, local, mpi or tcp */
     void *mpi_comm;              /* transport mpi: points to an MPI_Comm to use, or NULL for MPI_COMM_WORLD */
+    struct device *device; /* self and local: calls' buffers are its memory, or pinned; NULL: the host's */
     const char *master;          /* transport tcp: where rank 0 listens, a name or an address */
     uint32_t master_port;
     struct log log;

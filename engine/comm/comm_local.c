@@ -280,24 +280,27 @@ static zero_status compare_records(const struct comm_work *work) {
 
 /* All-reduce, the first half: this member's share of the sum, into its own target. In place this overwrites a
  * share of its own source that nobody else reads. */
-static void sum_share(const struct comm_work *work, const void *const *sources, const void **pointers) {
+static zero_status sum_share(const struct comm_work *work, const void *const *sources,
+                             const void **pointers) {
     const struct comm_call *call = &work->call;
     uint32_t members = work->group->count, me = work->group->index;
     uint64_t first = shape_first(call, members, me);
-    part_sum(call, members, sources, first, shape_count(call, members, me), first, pointers);
+    return part_sum(work, members, sources, first, shape_count(call, members, me), first, pointers);
 }
 
 /* The second half: the others' shares, from their targets. */
-static void gather_shares(const struct comm_work *work) {
+static zero_status gather_shares(const struct comm_work *work) {
     const struct comm_call *call = &work->call;
     const struct entry *entries = entries_of(work);
     uint32_t members = work->group->count, bytes = dtype_bytes(call->target_dtype);
-    for (uint32_t m = 0; m < members; m++) {
+    zero_status status = ZERO_OK;
+    for (uint32_t m = 0; m < members && !status; m++) {
         uint64_t first = shape_first(call, members, m), count = shape_count(call, members, m);
-        if (m == work->group->index || count == 0) continue;
-        memcpy((char *)call->target + first * bytes, (const char *)entries[m].target + first * bytes,
-               count * bytes);
+        if (m == work->group->index) continue;
+        status = part_copy(work, (char *)call->target + first * bytes,
+                           (const char *)entries[m].target + first * bytes, count * bytes);
     }
+    return status;
 }
 
 static void advance(struct comm_work *work, enum phase phase, _Atomic uint64_t *stamp) {
@@ -316,14 +319,11 @@ static zero_status take_part(struct comm_work *work) {
     zero_status status = compare_records(work);
     if (status != ZERO_OK) return status;
     for (uint32_t m = 0; m < work->group->count; m++) local->sources[m] = entries[m].source;
-    if (in_halves(&work->call)) {
-        sum_share(work, local->sources, local->pointers);
-        advance(work, SUMMED, &mine->summed);
-    } else {
-        part_complete(&work->call, work->group->index, work->group->count, local->sources, local->pointers);
-        advance(work, FINISHED, &mine->finished);
-    }
-    return ZERO_OK;
+    bool halves = in_halves(&work->call);
+    status = halves ? sum_share(work, local->sources, local->pointers)
+                    : part_complete(work, work->group->count, local->sources, local->pointers);
+    if (!status) advance(work, halves ? SUMMED : FINISHED, halves ? &mine->summed : &mine->finished);
+    return status;
 }
 
 /* As far as this member's own part of a call can go. */
@@ -342,7 +342,8 @@ static zero_status drive(struct comm_work *work) {
         all = false;
         status = reached(work, offsetof(struct entry, summed), &all);
         if (!all) return status;
-        gather_shares(work);
+        status = gather_shares(work);
+        if (status != ZERO_OK) return status;
         advance(work, FINISHED, &mine->finished);
     }
     return ZERO_OK;

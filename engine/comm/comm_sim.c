@@ -299,8 +299,7 @@ static zero_status complete(struct comm_work *work, struct sim_call *call) {
     zero_status status = check_untouched(work, &call->entries[work->group->index]);
     if (status != ZERO_OK) return status;
     for (uint32_t m = 0; m < call->count; m++) call->sources[m] = source_of(&call->entries[m], &work->call);
-    part_complete(&work->call, work->group->index, call->count, call->sources, call->pointers);
-    return ZERO_OK;
+    return part_complete(work, call->count, call->sources, call->pointers);
 }
 
 static bool ready(struct sim_world *world, const struct sim_call *call, uint32_t member) {

@@ -3,21 +3,77 @@
 #include <string.h>
 
 #include "engine/comm/ordered.h"
+#include "engine/device/device.h"
+#include "kernels/ordered_sum.h"
 
 const void *part_source(const struct comm_call *call) {
     return call->kind == COMM_BROADCAST ? call->target : call->source;
 }
 
-/* In place, source and target are the same bytes; memcpy of nothing may have NULL for them. */
-static void copy(void *target, const void *source, uint64_t bytes) {
-    if (bytes && target != source) memcpy(target, source, bytes);
+/* ---- on a device: its work, waited for ---- */
+
+static zero_status finish(const struct comm_work *work, zero_status status, uint64_t ticket,
+                          struct zero_error *error) {
+    struct comm *comm = work->group->comm;
+    if (!status) status = device_finish(comm->device, ticket, error);
+    return status ? comm_raise_error(comm, error, false) : ZERO_OK;
 }
 
-void part_sum(const struct comm_call *call, uint32_t members, const void *const *sources, uint64_t first,
-              uint64_t count, uint64_t into, const void **pointers) {
-    if (count == 0) return;
+static zero_status copy_on_device(const struct comm_work *work, void *target, const void *source,
+                                  uint64_t bytes) {
+    struct device *device = work->group->comm->device;
+    struct zero_error error;
+    uint64_t ticket = 0;
+    error_clear(&error);
+    zero_status status = device->ops->copy(device, DEVICE_GATHER, target, source, bytes, &ticket, &error);
+    return finish(work, status, ticket, &error);
+}
+
+static zero_status sum_on_device(const struct comm_work *w, uint32_t members, const void *const *pointers,
+                                 uint64_t count, uint64_t into) {
+    struct device *device = w->group->comm->device;
+    const struct comm_call *call = &w->call;
+    struct ordered_sum_argument a = {.count = count,
+                                     .target = (char *)call->target + into * dtype_bytes(call->target_dtype),
+                                     .input_count = members,
+                                     .dtype = call->dtype,
+                                     .target_dtype = call->target_dtype,
+                                     .add = call->add};
+    struct device_work work = {.kernel = &kernel_ordered_sum, .stream = DEVICE_REDUCE, .writes = 1};
+    struct zero_error error;
+    uint64_t ticket = 0;
+    error_clear(&error);
+    if (members > ORDERED_INPUTS_MAX)
+        return comm_raise(w->group->comm, ZERO_E_UNSUPPORTED, -1, false,
+                          "comm %s: sums of %u ranks on one device; at most %d are possible",
+                          w->group->comm->ops->name, members, (int)ORDERED_INPUTS_MAX);
+    for (uint32_t m = 0; m < members; m++) a.input[m] = pointers[m];
+    work.write[0] = (struct device_span){a.target, count * dtype_bytes(call->target_dtype)};
+    if (call->add) work.read[work.reads++] = work.write[0];
+    for (uint32_t m = 0; m < members && work.reads < DEVICE_SPANS_MAX; m++)
+        work.read[work.reads++] = (struct device_span){(void *)pointers[m], count * dtype_bytes(call->dtype)};
+    memcpy(work.argument, &a, sizeof a);
+    zero_status status = device->ops->submit(device, &work, &ticket, &error);
+    return finish(w, status, ticket, &error);
+}
+
+/* ---- anywhere ---- */
+
+/* memcpy of nothing may have NULL for them. */
+zero_status part_copy(const struct comm_work *work, void *target, const void *source, uint64_t bytes) {
+    if (!bytes || target == source) return ZERO_OK;
+    if (work->group->comm->device) return copy_on_device(work, target, source, bytes);
+    memcpy(target, source, bytes);
+    return ZERO_OK;
+}
+
+zero_status part_sum(const struct comm_work *work, uint32_t members, const void *const *sources,
+                     uint64_t first, uint64_t count, uint64_t into, const void **pointers) {
+    const struct comm_call *call = &work->call;
+    if (count == 0) return ZERO_OK;
     for (uint32_t m = 0; m < members; m++)
         pointers[m] = (const char *)sources[m] + first * dtype_bytes(call->dtype);
+    if (work->group->comm->device) return sum_on_device(work, members, pointers, count, into);
     ordered_sum(&(struct ordered){
         .inputs = pointers,
         .input_count = members,
@@ -29,31 +85,34 @@ void part_sum(const struct comm_call *call, uint32_t members, const void *const 
         .written = call->written,
         .written_user = call->written_user,
     });
+    return ZERO_OK;
 }
 
-void part_complete(const struct comm_call *call, uint32_t me, uint32_t members, const void *const *sources,
-                   const void **pointers) {
+zero_status part_complete(const struct comm_work *work, uint32_t members, const void *const *sources,
+                          const void **pointers) {
+    const struct comm_call *call = &work->call;
+    uint32_t me = work->group->index;
     uint64_t bytes = call->count * dtype_bytes(call->dtype);
+    zero_status status = ZERO_OK;
     switch (call->kind) {
     case COMM_ALL_GATHER: /* each member begins with its own share: they do not all read the same one at once
                            */
-        for (uint32_t i = 0, m = me; i < members; i++, m = m + 1 == members ? 0 : m + 1)
-            copy((char *)call->target + m * bytes, sources[m], bytes);
+        for (uint32_t i = 0, m = me; i < members && !status; i++, m = m + 1 == members ? 0 : m + 1)
+            status = part_copy(work, (char *)call->target + m * bytes, sources[m], bytes);
         break;
     case COMM_ALL_TO_ALL:
-        for (uint32_t i = 0, m = me; i < members; i++, m = m + 1 == members ? 0 : m + 1)
-            copy((char *)call->target + m * bytes, (const char *)sources[m] + me * bytes, bytes);
+        for (uint32_t i = 0, m = me; i < members && !status; i++, m = m + 1 == members ? 0 : m + 1)
+            status = part_copy(work, (char *)call->target + m * bytes, (const char *)sources[m] + me * bytes,
+                               bytes);
         break;
     case COMM_REDUCE_SCATTER:
-        part_sum(call, members, sources, me * call->count, call->count, 0, pointers);
-        break;
+        return part_sum(work, members, sources, me * call->count, call->count, 0, pointers);
     case COMM_ALL_REDUCE:
-        part_sum(call, members, sources, 0, call->count, 0, pointers);
-        break;
+        return part_sum(work, members, sources, 0, call->count, 0, pointers);
     case COMM_BROADCAST:
-        copy(call->target, sources[call->root], bytes);
-        break;
+        return part_copy(work, call->target, sources[call->root], bytes);
     default:
         break;
     }
+    return status;
 }

@@ -2,18 +2,21 @@
 #ifndef ZERO_ENGINE_COMM_PART_H
 #define ZERO_ENGINE_COMM_PART_H
 
-#include "engine/comm/comm.h"
+#include "engine/comm/transport.h"
 
 /* Where `call`'s contribution lies: its source, or a broadcast's target. */
 const void *part_source(const struct comm_call *call);
 
-/* Completes the target of member `me` from all members' sources. `pointers`: scratch for `members` pointers.
+/* Completes this member's target from all members' sources. `pointers`: scratch for `members` pointers.
  */
-void part_complete(const struct comm_call *call, uint32_t me, uint32_t members, const void *const *sources,
-                   const void **pointers);
+zero_status part_complete(const struct comm_work *work, uint32_t members, const void *const *sources,
+                          const void **pointers);
 
 /* The sum of elements [first, first + count) of all sources into the target's element `into`. */
-void part_sum(const struct comm_call *call, uint32_t members, const void *const *sources, uint64_t first,
-              uint64_t count, uint64_t into, const void **pointers);
+zero_status part_sum(const struct comm_work *work, uint32_t members, const void *const *sources,
+                     uint64_t first, uint64_t count, uint64_t into, const void **pointers);
+
+/* In place, source and target are the same bytes. */
+zero_status part_copy(const struct comm_work *work, void *target, const void *source, uint64_t bytes);
 
 #endif

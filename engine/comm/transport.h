@@ -22,6 +22,7 @@ struct comm {
     uint32_t rank, size;
     double timeout_s;
     struct log log;
+    struct device *device;   /* NULL: the host's memory */
     struct failure *failure; /* set by the transport's open; shared where ranks share memory */
     struct zero_error error; /* this rank's sticky one */
     struct comm_counters counters;

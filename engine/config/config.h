@@ -20,6 +20,7 @@ enum config_optimizer_type { CONFIG_ADAMW, CONFIG_ADAM, CONFIG_SGD, CONFIG_LION,
 enum config_accumulation { CONFIG_ACCUMULATE_LAST, CONFIG_ACCUMULATE_EVERY };
 enum config_reduction { CONFIG_REDUCTION_AUTO, CONFIG_REDUCTION_ORDERED, CONFIG_REDUCTION_NATIVE };
 enum config_tier { CONFIG_TIER_DEVICE, CONFIG_TIER_CPU, CONFIG_TIER_NVME, CONFIG_TIERS }; /* as zero_tier */
+enum config_device { CONFIG_DEVICE_AUTO, CONFIG_DEVICE_CPU, CONFIG_DEVICE_CUDA };
 enum config_uring { CONFIG_URING_AUTO, CONFIG_URING_NEVER };
 enum config_dtype { CONFIG_FP32, CONFIG_BF16, CONFIG_FP16 }; /* as enum dtype */
 enum config_masters { CONFIG_MASTERS_AUTO, CONFIG_MASTERS_FP32, CONFIG_MASTERS_SPLIT };
@@ -156,6 +157,8 @@ struct config {
     bool checkpoint_async;
     uint64_t checkpoint_async_bytes;
     int nvme_uring;                 /* enum config_uring */
+    int device_type;                /* enum config_device */
+    int64_t device_index;           /* -1: by the local rank */
     double nvme_endurance_tbw;      /* 0: unknown */
     uint64_t persistence_threshold; /* elements: smaller parameters stay gathered at stage 3 */
     bool quantized_weights, quantized_gradients;

@@ -7,6 +7,7 @@
 const struct device_ops *const device_table[DEVICE_KINDS] = {
     [DEVICE_HOST] = &device_host,
     [DEVICE_SIM] = &device_sim,
+    [DEVICE_CUDA] = &device_cuda,
 };
 
 zero_status device_finish(struct device *device, uint64_t ticket, struct zero_error *error) {

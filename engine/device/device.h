@@ -56,8 +56,10 @@ struct device_pace {
 };
 
 struct device_options {
-    uint32_t index;    /* cuda: which GPU */
-    void *host_stream; /* cuda: the host program's CUstream, borrowed; NULL: the device makes one */
+    /* cuda */
+    int64_t index;       /* which GPU; below 0: local_rank modulo their number */
+    uint32_t local_rank; /* on this rank's node */
+    void *host_stream;   /* the host program's CUstream, borrowed; NULL: the device makes one */
     /* sim */
     uint64_t seed;
     double probability;             /* that a poll finds a piece of work done */
@@ -91,12 +93,14 @@ struct device_ops {
 
 struct device { /* the head of every implementation's own struct */
     const struct device_ops *ops;
-    bool separate; /* DEVICE_MEMORY is not the host's to touch */
+    bool separate;                /* DEVICE_MEMORY is not the host's to touch */
+    int64_t index;                /* cuda: which GPU; else -1 */
+    void *stream[DEVICE_STREAMS]; /* cuda: CUstream; else NULL */
     uint64_t
         allocated[2]; /* by kind: bytes now held through `allocate`, whole pages: what the report measures */
 };
 
-enum device_kind { DEVICE_HOST, DEVICE_SIM, DEVICE_KINDS };
+enum device_kind { DEVICE_HOST, DEVICE_SIM, DEVICE_CUDA, DEVICE_KINDS };
 
 extern const struct device_ops *const device_table[DEVICE_KINDS];
 

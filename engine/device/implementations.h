@@ -4,7 +4,7 @@
 
 #include "engine/device/device.h"
 
-extern const struct device_ops device_host, device_sim;
+extern const struct device_ops device_host, device_sim, device_cuda;
 
 /* Shared by implementations whose memory is the host's. */
 void *host_allocate(struct device *device, uint64_t bytes, enum device_memory kind);

@@ -36,7 +36,7 @@ def cuda_emulated(name, src, deps = []):
         ],
     )
 
-def cuda_test(name, srcs, deps = [], data = [], seeds = 1, **kwargs):
+def cuda_test(name, srcs, deps = [], data = [], seeds = 1, arguments = [], **kwargs):
     native.cc_binary(
         name = name + "_main",
         testonly = True,
@@ -47,7 +47,7 @@ def cuda_test(name, srcs, deps = [], data = [], seeds = 1, **kwargs):
     native.sh_test(
         name = name,
         srcs = ["//tests/cuda:with_stand_ins.sh"],
-        args = [str(seeds), "$(rootpath :{}_main)".format(name)],
+        args = [str(seeds), "$(rootpath :{}_main)".format(name)] + arguments,
         data = data + [":{}_main".format(name), "//tests/cuda:stand_ins"],
         target_compatible_with = CUDA_HERE,
         **kwargs

@@ -1,12 +1,14 @@
 /* Every device, by its table: memory of both kinds, work that reads and writes it, copies, clears and records, in the order
  * of their stream. Then what the simulated one is for: completion in an order that the seed decides, the detection of
- * buffers that are reused too early, and memory that the host cannot touch. */
+ * buffers that are reused too early, and memory that the host cannot touch. device_test cuda: a GPU alone. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/dtype.h"
 #include "engine/device/device.h"
+#include "kernels/work.h"
 #include "tests/check.h"
 
 struct add {
@@ -41,6 +43,7 @@ static struct device *open_with(enum device_kind kind, struct device_options opt
     struct zero_error error;
     error_clear(&error);
     CHECK_INT(device_table[kind]->open(&options, &device, &error), ZERO_OK);
+    CHECK_STRING(error.message, "");
     return device;
 }
 
@@ -96,16 +99,28 @@ static void memory(struct device *device) {
 
 enum { CELLS = 5 };
 
+/* A kernel that every device has: *to = *from * factor. */
+static struct device_work scale_work(const float *from, float *to, float factor) {
+    struct cast_scaled_argument a = {to, from, 1, factor, DTYPE_F32, DTYPE_F32};
+    struct device_work work = {.kernel = &kernel_cast_scaled,
+                               .reads = 1,
+                               .writes = 1,
+                               .read = {{(void *)from, sizeof *from}},
+                               .write = {{to, sizeof *to}}};
+    memcpy(work.argument, &a, sizeof a);
+    return work;
+}
+
 /* A chain of work on one stream, of which each piece reads what the one before writes, and nobody waits but for the last;
  * the argument is copied. */
 static void chain(struct device *device, enum device_stream stream, bool wait_for_each) {
-    uint32_t *cell = device->ops->allocate(device, CELLS * sizeof *cell, DEVICE_MEMORY), first = 7, last = 0;
+    float *cell = device->ops->allocate(device, CELLS * sizeof *cell, DEVICE_MEMORY), first = 7, last = 0;
     uint64_t ticket = 0;
     struct zero_error error;
     error_clear(&error);
     CHECK_INT(device->ops->copy(device, stream, cell, &first, sizeof first, &ticket, &error), ZERO_OK);
     for (uint32_t i = 0; i + 1 < CELLS; i++) {
-        struct device_work w = add_work(&cell[i], &cell[i + 1], i + 1);
+        struct device_work w = scale_work(&cell[i], &cell[i + 1], (float)i + 2);
         w.stream = (uint8_t)stream;
         CHECK_INT(device->ops->submit(device, &w, &ticket, &error), ZERO_OK);
         memset(&w, 0xee, sizeof w);
@@ -119,8 +134,8 @@ static void chain(struct device *device, enum device_stream stream, bool wait_fo
     bool done = false; /* asking again is allowed */
     CHECK_INT(device->ops->test(device, ticket, &done, &error), ZERO_OK);
     CHECK(done);
-    CHECK_INT(last, 7 + 1 + 2 + 3 + 4);
-    uint32_t seen[CELLS] = {0}, expected[CELLS] = {7, 0, 0, 7 + 1 + 2 + 3, 7 + 1 + 2 + 3 + 4};
+    CHECK_INT(last, 7 * 2 * 3 * 4 * 5);
+    float seen[CELLS] = {0}, expected[CELLS] = {7, 0, 0, 7 * 2 * 3 * 4, 7 * 2 * 3 * 4 * 5};
     move(device, seen, cell, sizeof seen);
     CHECK_BYTES(seen, expected, sizeof seen);
     device->ops->release(device, cell, CELLS * sizeof *cell, DEVICE_MEMORY);
@@ -255,8 +270,13 @@ static void conforms(struct device *device) {
     device->ops->close(device);
 }
 
-int main(void) {
-    for (int kind = 0; kind < DEVICE_KINDS; kind++) {
+int main(int argc, char **argv) {
+    if (argc > 1 && !strcmp(argv[1], "cuda")) {
+        struct device *device = open_with(DEVICE_CUDA, (struct device_options){.index = -1});
+        if (device) conforms(device);
+        return check_end();
+    }
+    for (int kind = 0; kind <= DEVICE_SIM; kind++) {
         CHECK(device_table[kind] && device_table[kind]->name);
         conforms(open_device((enum device_kind)kind, 1, 0.5));
     }

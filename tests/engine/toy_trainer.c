@@ -2,11 +2,14 @@
 
 #include <math.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/engine_internal.h"
+#include "tests/check.h"
 #include "tests/engine/toy_number.h"
 
 /* After a failure an engine keeps the handles of memory that a peer may still read (zero_engine_destroy). */
@@ -72,7 +75,70 @@ struct rank {
     struct toy_pass pass;
     float own[TOY_PARAMS][TOY_VOCAB * TOY_WIDTH], own_grad[TOY_PARAMS][TOY_VOCAB * TOY_WIDTH];
     float wide[TOY_PARAMS][TOY_VOCAB * TOY_WIDTH], wide_grad[TOY_PARAMS][TOY_VOCAB * TOY_WIDTH];
+    float near[TOY_PARAMS][TOY_VOCAB * TOY_WIDTH],
+        near_grad[TOY_PARAMS][TOY_VOCAB * TOY_WIDTH]; /* of a device's */
 };
+
+/* ---- on a device ---- */
+
+static uint64_t param_bytes(const struct rank *r, uint32_t i) {
+    return (uint64_t)toy_params[i].rows * toy_params[i].columns *
+           (zero_engine_dtype(r->engine) == ZERO_F32 ? 4 : 2);
+}
+
+/* Queued on the host's stream, as kernels are; `wait`: also done. */
+static void queue_copy(struct rank *r, void *target, const void *source, uint64_t bytes, int wait) {
+    struct device *device = r->engine->device;
+    struct zero_error error;
+    uint64_t ticket;
+    bool done = false;
+    error_clear(&error);
+    turn_take(&r->engine->lock);
+    device->ops->copy(device, DEVICE_COMPUTE, target, source, bytes, &ticket, &error);
+    turn_give(&r->engine->lock);
+    while (wait && !done && !error.code) {
+        turn_take(&r->engine->lock);
+        device->ops->test(device, ticket, &done, &error);
+        turn_give(&r->engine->lock);
+        if (!done) sched_yield();
+    }
+    CHECK_STRING(error.message, "");
+}
+
+/* What was queued before has been done: the host's own arrays are as they should be, and may be written. */
+static void catch_up(struct rank *r) { queue_copy(r, NULL, NULL, 0, 1); }
+
+static struct toy_arrays brought(struct rank *r, const struct toy_arrays *there) {
+    struct toy_arrays a = *there;
+    catch_up(r);
+    for (uint32_t i = 0; i < TOY_PARAMS && r->setup->memory != TOY_SPANS; i++) {
+        if (there->param[i]) queue_copy(r, a.param[i] = r->near[i], there->param[i], param_bytes(r, i), 1);
+        if (!there->grad[i] || there->grad[i] == r->own_grad[i]) continue;
+        a.grad[i] = r->near_grad[i];
+        if (a.add[i]) queue_copy(r, a.grad[i], there->grad[i], param_bytes(r, i), 1);
+    }
+    return a;
+}
+
+/* Nobody waits: end notes what is queued. */
+static void sent(struct rank *r, uint32_t unit, const struct toy_arrays *there) {
+    for (uint32_t i = 0; i < TOY_PARAMS; i++)
+        if (!strcmp(toy_params[i].unit, toy_units[unit]) && there->grad[i] &&
+            there->grad[i] != r->own_grad[i])
+            queue_copy(r, there->grad[i], r->near_grad[i], param_bytes(r, i), 0);
+}
+
+static void spoil_gradient(struct rank *r) {
+    if (!r->engine->separate) {
+        toy_store(zero_engine_dtype(r->engine), r->slot[1].grad, 0, NAN);
+        return;
+    }
+    catch_up(r);
+    toy_store(zero_engine_dtype(r->engine), r->near_grad[1], 0, NAN);
+    queue_copy(r, r->slot[1].grad, r->near_grad[1], param_bytes(r, 1), 0);
+}
+
+/* ---- the model ---- */
 
 /* The first unit of the segment that ends with `unit`; 0: none does. Units 1 ... TOY_BLOCKS are blocks. */
 static uint32_t segment_of(const struct toy_setup *s, uint32_t unit) {
@@ -149,16 +215,18 @@ static void narrow_gradients(struct rank *r, uint32_t unit, const struct toy_arr
 
 static double forward(struct rank *r, uint32_t unit) {
     struct toy_arrays a = arrays(r);
+    if (r->engine->separate) a = brought(r, &a);
     if (zero_engine_dtype(r->engine) != ZERO_F32) a = widened(r, &a);
     return toy_forward(&r->pass, unit, &a);
 }
 
 static void backward(struct rank *r, uint32_t unit) {
-    struct toy_arrays a = arrays(r), wide = a;
+    struct toy_arrays there = arrays(r), a = r->engine->separate ? brought(r, &there) : there, wide = a;
     bool narrow = zero_engine_dtype(r->engine) != ZERO_F32;
     if (narrow) wide = widened(r, &a);
     toy_backward(&r->pass, unit, &wide);
     if (narrow) narrow_gradients(r, unit, &a);
+    if (r->engine->separate) sent(r, unit, &there);
 }
 
 /* Gradients that were computed elsewhere reach the engine. */
@@ -221,8 +289,7 @@ static zero_status one_pass(struct rank *r, uint32_t micro, zero_mode mode, doub
         status = zero_backward_begin(r->unit[u]);
         if (!status) backward(r, u);
         if (!status) status = give(r, u);
-        if (!status && r->out->skipped && u == 0)
-            toy_store(zero_engine_dtype(r->engine), r->slot[1].grad, 0, NAN); /* asked for by one_step */
+        if (!status && r->out->skipped && u == 0) spoil_gradient(r); /* asked for by one_step */
         if (!status) status = zero_backward_end(r->unit[u]);
     }
     return status;
@@ -283,6 +350,7 @@ zero_status toy_train_rank(zero_engine *engine, const struct toy_setup *setup, s
                                  (uint64_t)toy_params[i].rows * toy_params[i].columns);
     if (status) snprintf(out->error, sizeof out->error, "%s", zero_last_error());
     out->status = status;
+    if (!status && setup->after) setup->after(engine, setup->user);
     if (!status) add_memory(engine, out);
     free(r);
     return status;
@@ -296,11 +364,28 @@ struct thread {
     struct toy_result result;
 };
 
+/* NULL: the engine opens one by itself. */
+static struct device *open_device(const struct toy_setup *setup, uint32_t rank) {
+    struct device_options options = {
+        .seed = setup->seed * 64 + rank, .index = -1, .probability = 0.5, .separate = true};
+    struct device *device = NULL;
+    struct zero_error error;
+    if (!setup->device) return NULL;
+    enum device_kind kind = strcmp(setup->device, "cuda") ? DEVICE_SIM : DEVICE_CUDA;
+    error_clear(&error);
+    CHECK_INT(device_table[kind]->open(&options, &device, &error), ZERO_OK);
+    CHECK_STRING(error.message, "");
+    return device;
+}
+
 static void *run_rank(void *argument) {
     struct thread *t = argument;
     char json[2048];
     toy_config(t->setup, json, sizeof json);
-    zero_runtime runtime = {.struct_size = sizeof runtime, .local = t->local, .local_rank = t->rank};
+    zero_runtime runtime = {.struct_size = sizeof runtime,
+                            .local = t->local,
+                            .local_rank = t->rank,
+                            .device = open_device(t->setup, t->rank)};
     zero_engine *engine = zero_engine_init_with(json, &runtime);
     if (engine) {
         toy_train_rank(engine, t->setup, &t->result);

@@ -1,5 +1,7 @@
 /* Trains the toy model through zero.h on ranks that are threads; and serially, as an oracle that knows
- * nothing of stages, shards or streams. */
+ * nothing of stages, shards or streams.
+ *
+ * On a device whose memory the host cannot touch it computes on copies. */
 #ifndef ZERO_TESTS_ENGINE_TOY_TRAINER_H
 #define ZERO_TESTS_ENGINE_TOY_TRAINER_H
 
@@ -48,7 +50,12 @@ struct toy_setup {
     void (*begin)(zero_engine *engine); /* before commit; or NULL */
     /* For the oracle: what the configuration or these make of a parameter, at the update after `applied` others; or NULL. */
     toy_update_fn update;
-    uint32_t frozen; /* bit i: parameter i, too */
+    uint32_t frozen;    /* bit i: parameter i, too */
+    const char *device; /* whose memory the engine has: "sim" or "cuda"; NULL: the host's */
+    uint64_t seed;      /* of sim */
+    /* On every rank after the training; or NULL. */
+    void (*after)(zero_engine *engine, void *user);
+    void *user;
 };
 
 struct toy_result {

@@ -87,7 +87,8 @@ static zero_status open_engine(struct trainer *t) {
                             .log = print_log,
                             .log_user = t,
                             .model = t->job->model_path,
-                            .total_steps = t->steps};
+                            .total_steps = t->steps,
+                            .cuda = 1};
     t->engine = zero_engine_init_with(t->job->config_path, &runtime);
     if (!t->engine) return engine_failed(t, ZERO_E_INTERNAL);
     t->rank = zero_engine_rank(t->engine);

@@ -1,0 +1,338 @@
+/* A GPU, through the driver's table. A stream per purpose; a ticket is an event that was recorded behind its work; modules
+ * are loaded and kernels found at their first launch. The host's pinned memory is the system's own pages, registered with
+ * the driver, so that drives may have them registered too.
+ *
+ * Threads: one at a time, any: each call makes the GPU's primary context the thread's current one. A failure is kept, and
+ * every later call returns it. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/device/cuda/driver.h"
+#include "engine/device/implementations.h"
+
+enum {
+    EVENTS = 1024, /* tickets that may be asked for; an older one is done */
+    KERNELS_MAX = 128,
+    FILES_MAX = 32,
+    EXTENTS_MAX = 64,
+    PAGE = 4096,
+};
+
+struct function {
+    const struct kernel *kernel;
+    CUfunction function;
+};
+
+struct file { /* of kernels */
+    const unsigned char *fatbin;
+    CUmodule module;
+};
+
+struct extent { /* of device memory */
+    CUdeviceptr whole;
+    void *page; /* the first page in it */
+};
+
+struct cuda {
+    struct device base;
+    struct cuda_driver driver;
+    CUdevice device;
+    CUcontext context;
+    CUstream stream[DEVICE_STREAMS];
+    bool hosts_stream; /* DEVICE_COMPUTE is borrowed */
+    CUevent event[EVENTS];
+    uint64_t tickets;
+    struct function function[KERNELS_MAX];
+    struct file file[FILES_MAX];
+    struct extent extent[EXTENTS_MAX];
+    uint32_t functions, files;
+    struct zero_error error;
+};
+
+/* ---- failures ---- */
+
+/* The first is kept, and told to whoever asks for anything later. */
+static zero_status told(struct cuda *c, struct zero_error *error) {
+    return c->error.code ? error_pass(error, &c->error) : ZERO_OK;
+}
+
+static zero_status enter(struct cuda *c, struct zero_error *error) {
+    if (!c->error.code)
+        cuda_check(&c->driver, c->driver.cuCtxSetCurrent(c->context), &c->error,
+                   "device cuda: making the context of GPU %" PRId64 " current", c->base.index);
+    return told(c, error);
+}
+
+/* ---- opening ---- */
+
+static void close_cuda(struct device *device);
+
+static zero_status find_device(struct cuda *c, const struct device_options *o, struct zero_error *error) {
+    int count = 0, reachable = 0;
+    zero_status status =
+        cuda_check(&c->driver, c->driver.cuDeviceGetCount(&count), error, "device cuda: counting the GPUs");
+    if (status) return status;
+    if (count == 0)
+        return error_set(
+            error, ZERO_E_UNSUPPORTED,
+            "device cuda: the driver shows no GPU; look at CUDA_VISIBLE_DEVICES, or set device.type "
+            "\"cpu\"");
+    if (o->index >= count)
+        return error_set(error, ZERO_E_CONFIG,
+                         "device.index: there is no GPU %" PRId64 "; there are %d, from 0 on", o->index,
+                         count);
+    c->base.index = o->index < 0 ? (int64_t)(o->local_rank % (uint32_t)count) : o->index;
+    status = cuda_check(&c->driver, c->driver.cuDeviceGet(&c->device, (int)c->base.index), error,
+                        "device cuda: opening GPU %" PRId64, c->base.index);
+    if (!status)
+        status = cuda_check(
+            &c->driver,
+            c->driver.cuDeviceGetAttribute(
+                &reachable, CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, c->device),
+            error, "device cuda: asking what GPU %" PRId64 " can reach", c->base.index);
+    if (status || reachable) return status;
+    return error_set(error, ZERO_E_UNSUPPORTED,
+                     "device cuda: GPU %" PRId64
+                     " cannot reach the host's memory under the host's addresses; set "
+                     "device.type \"cpu\"",
+                     c->base.index);
+}
+
+static zero_status open_streams(struct cuda *c, CUstream hosts, struct zero_error *error) {
+    zero_status status = ZERO_OK;
+    for (int s = 0; s < DEVICE_STREAMS && !status; s++) {
+        c->hosts_stream = hosts != NULL;
+        if (s == DEVICE_COMPUTE && hosts)
+            c->stream[s] = hosts;
+        else
+            status = cuda_check(&c->driver, c->driver.cuStreamCreate(&c->stream[s], CU_STREAM_NON_BLOCKING),
+                                error, "device cuda: making a stream");
+        c->base.stream[s] = c->stream[s];
+    }
+    for (int i = 0; i < EVENTS && !status; i++)
+        status = cuda_check(&c->driver, c->driver.cuEventCreate(&c->event[i], CU_EVENT_DISABLE_TIMING), error,
+                            "device cuda: making an event");
+    return status;
+}
+
+static zero_status open_context(struct cuda *c, struct zero_error *error) {
+    zero_status status = cuda_check(&c->driver, c->driver.cuDevicePrimaryCtxRetain(&c->context, c->device),
+                                    error, "device cuda: the context of GPU %" PRId64, c->base.index);
+    return status ? status : enter(c, error);
+}
+
+static zero_status open_cuda(const struct device_options *options, struct device **out_device,
+                             struct zero_error *error) {
+    struct cuda *c = calloc(1, sizeof *c);
+    if (!c) return error_set(error, ZERO_E_MEMORY, "device cuda: no memory for its handle");
+    c->base.ops = &device_cuda;
+    c->base.separate = true;
+    error_clear(&c->error);
+    zero_status status = cuda_driver_open(&c->driver, error);
+    if (status) {
+        free(c);
+        return status;
+    }
+    status = find_device(c, options, error);
+    if (!status) status = open_context(c, error);
+    if (!status) status = open_streams(c, options->host_stream, error);
+    if (status)
+        close_cuda(&c->base);
+    else
+        *out_device = &c->base;
+    return status;
+}
+
+/* Waits for what is queued: it may work on memory that goes next. */
+static void close_cuda(struct device *device) {
+    struct cuda *c = (struct cuda *)device;
+    if (c->context) {
+        c->driver.cuCtxSetCurrent(c->context);
+        for (int s = 0; s < DEVICE_STREAMS; s++) {
+            bool borrowed = s == DEVICE_COMPUTE && c->hosts_stream;
+            if (c->stream[s]) c->driver.cuStreamSynchronize(c->stream[s]);
+            if (c->stream[s] && !borrowed) c->driver.cuStreamDestroy(c->stream[s]);
+        }
+        for (int i = 0; i < EVENTS; i++)
+            if (c->event[i]) c->driver.cuEventDestroy(c->event[i]);
+        for (uint32_t i = 0; i < c->files; i++) c->driver.cuModuleUnload(c->file[i].module);
+        c->driver.cuDevicePrimaryCtxRelease(c->device);
+    }
+    cuda_driver_close(&c->driver);
+    free(c);
+}
+
+/* ---- memory ---- */
+
+/* The driver aligns to less than a page where little is asked for. */
+static void *allocate_device(struct cuda *c, uint64_t bytes) {
+    struct extent *e = c->extent;
+    while (e < c->extent + EXTENTS_MAX && e->page) e++;
+    if (e == c->extent + EXTENTS_MAX || bytes > UINT64_MAX - PAGE) return NULL;
+    if (c->driver.cuMemAlloc(&e->whole, bytes + PAGE) != CUDA_SUCCESS) return NULL;
+    CUdeviceptr page = (e->whole + PAGE - 1) / PAGE * PAGE;
+    bool zeroed = c->driver.cuMemsetD8Async(page, 0, bytes, c->stream[DEVICE_IN]) == CUDA_SUCCESS &&
+                  c->driver.cuStreamSynchronize(c->stream[DEVICE_IN]) == CUDA_SUCCESS;
+    if (zeroed) return e->page = (void *)(uintptr_t)page;
+    c->driver.cuMemFree(e->whole);
+    return NULL;
+}
+
+static void *allocate(struct device *device, uint64_t bytes, enum device_memory kind) {
+    struct cuda *c = (struct cuda *)device;
+    if (enter(c, NULL)) return NULL;
+    if (kind == DEVICE_PINNED) {
+        void *memory = host_allocate(device, bytes, kind);
+        unsigned flags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
+        if (!memory || c->driver.cuMemHostRegister(memory, bytes, flags) == CUDA_SUCCESS) return memory;
+        host_release(device, memory, bytes, kind);
+        return NULL;
+    }
+    void *memory = allocate_device(c, bytes);
+    if (memory) device->allocated[kind] += page_bytes(bytes);
+    return memory;
+}
+
+static void release(struct device *device, void *memory, uint64_t bytes, enum device_memory kind) {
+    struct cuda *c = (struct cuda *)device;
+    enter(c, NULL);
+    for (int s = 0; s < DEVICE_STREAMS; s++) c->driver.cuStreamSynchronize(c->stream[s]);
+    if (kind == DEVICE_PINNED) {
+        c->driver.cuMemHostUnregister(memory);
+        host_release(device, memory, bytes, kind);
+        return;
+    }
+    for (struct extent *e = c->extent; e < c->extent + EXTENTS_MAX; e++)
+        if (e->page == memory) {
+            c->driver.cuMemFree(e->whole);
+            *e = (struct extent){0};
+        }
+    device->allocated[kind] -= page_bytes(bytes);
+}
+
+/* ---- tickets ---- */
+
+/* Behind what is on the stream. The event's last ticket is done: there are more events than pieces of work in flight,
+ * or it is waited for. */
+static zero_status ticket(struct cuda *c, enum device_stream stream, uint64_t *out_ticket,
+                          struct zero_error *error) {
+    CUevent event = c->event[(c->tickets + 1) % EVENTS];
+    if (c->tickets >= EVENTS)
+        cuda_check(&c->driver, c->driver.cuEventSynchronize(event), &c->error,
+                   "device cuda: waiting for work");
+    if (!c->error.code)
+        cuda_check(&c->driver, c->driver.cuEventRecord(event, c->stream[stream]), &c->error,
+                   "device cuda: recording an event");
+    *out_ticket = ++c->tickets;
+    return told(c, error);
+}
+
+static zero_status test(struct device *device, uint64_t ticket, bool *out_done, struct zero_error *error) {
+    struct cuda *c = (struct cuda *)device;
+    *out_done = false;
+    if (enter(c, error)) return error_pass(error, &c->error);
+    bool known = ticket == 0 || c->tickets - ticket >= EVENTS;
+    CUresult result = known ? CUDA_SUCCESS : c->driver.cuEventQuery(c->event[ticket % EVENTS]);
+    *out_done = result == CUDA_SUCCESS;
+    if (result != CUDA_ERROR_NOT_READY)
+        cuda_check(&c->driver, result, &c->error, "device cuda: work on GPU %" PRId64, c->base.index);
+    return told(c, error);
+}
+
+/* ---- kernels ---- */
+
+static zero_status load(struct cuda *c, const struct kernel *kernel, CUmodule *out_module) {
+    for (uint32_t i = 0; i < c->files; i++)
+        if (c->file[i].fatbin == kernel->fatbin) return *out_module = c->file[i].module, ZERO_OK;
+    if (!kernel->fatbin || c->files == FILES_MAX)
+        return error_set(&c->error, ZERO_E_INTERNAL, "device cuda: kernel %s is in no file of this build",
+                         kernel->name);
+    zero_status status = cuda_check(&c->driver, c->driver.cuModuleLoadData(out_module, kernel->fatbin),
+                                    &c->error, "device cuda: loading the file of kernel %s", kernel->name);
+    if (!status) c->file[c->files++] = (struct file){kernel->fatbin, *out_module};
+    return status;
+}
+
+static zero_status find(struct cuda *c, const struct kernel *kernel, CUfunction *out_function) {
+    CUmodule module;
+    for (uint32_t i = 0; i < c->functions; i++)
+        if (c->function[i].kernel == kernel) return *out_function = c->function[i].function, ZERO_OK;
+    if (c->functions == KERNELS_MAX)
+        return error_set(&c->error, ZERO_E_INTERNAL, "device cuda: more than %d kernels", (int)KERNELS_MAX);
+    zero_status status = load(c, kernel, &module);
+    if (!status)
+        status = cuda_check(&c->driver, c->driver.cuModuleGetFunction(out_function, module, kernel->name),
+                            &c->error, "device cuda: finding kernel %s", kernel->name);
+    if (!status) c->function[c->functions++] = (struct function){kernel, *out_function};
+    return status;
+}
+
+static zero_status launch(struct cuda *c, const struct device_work *work) {
+    _Alignas(16) uint8_t argument[DEVICE_ARGUMENT_BYTES];
+    struct kernel_grid grid = work->kernel->grid(work->argument);
+    CUfunction function;
+    if (!grid.blocks) return ZERO_OK;
+    zero_status status = find(c, work->kernel, &function);
+    if (status) return status;
+    memcpy(argument, work->argument, sizeof argument);
+    return cuda_check(
+        &c->driver,
+        c->driver.cuLaunchKernel(function, grid.blocks, 1, 1, grid.threads, 1, 1, grid.shared_bytes,
+                                 c->stream[work->stream], (void *[]){argument}, NULL),
+        &c->error, "device cuda: launching kernel %s in %" PRIu32 " blocks", work->kernel->name, grid.blocks);
+}
+
+static zero_status submit(struct device *device, const struct device_work *work, uint64_t *out_ticket,
+                          struct zero_error *error) {
+    struct cuda *c = (struct cuda *)device;
+    struct device_work copy = *work;
+    if (enter(c, error)) return error_pass(error, &c->error);
+    *out_ticket = 0;
+    if (!work->kernel->grid) return work->kernel->run(copy.argument), ZERO_OK;
+    return launch(c, work) ? told(c, error) : ticket(c, (enum device_stream)work->stream, out_ticket, error);
+}
+
+/* ---- copies ---- */
+
+static zero_status copy(struct device *device, enum device_stream stream, void *target, const void *source,
+                        uint64_t bytes, uint64_t *out_ticket, struct zero_error *error) {
+    struct cuda *c = (struct cuda *)device;
+    if (enter(c, error)) return error_pass(error, &c->error);
+    if (bytes)
+        cuda_check(&c->driver,
+                   c->driver.cuMemcpyAsync((CUdeviceptr)(uintptr_t)target, (CUdeviceptr)(uintptr_t)source,
+                                           bytes, c->stream[stream]),
+                   &c->error, "device cuda: copy of %" PRIu64 " bytes", bytes);
+    return c->error.code ? told(c, error) : ticket(c, stream, out_ticket, error);
+}
+
+static zero_status clear(struct device *device, enum device_stream stream, void *memory, uint64_t bytes,
+                         uint64_t *out_ticket, struct zero_error *error) {
+    struct cuda *c = (struct cuda *)device;
+    if (enter(c, error)) return error_pass(error, &c->error);
+    if (bytes)
+        cuda_check(&c->driver,
+                   c->driver.cuMemsetD8Async((CUdeviceptr)(uintptr_t)memory, 0, bytes, c->stream[stream]),
+                   &c->error, "device cuda: clearing %" PRIu64 " bytes", bytes);
+    return c->error.code ? told(c, error) : ticket(c, stream, out_ticket, error);
+}
+
+static zero_status record(struct device *device, enum device_stream stream, uint64_t *out_ticket,
+                          struct zero_error *error) {
+    struct cuda *c = (struct cuda *)device;
+    return enter(c, error) ? error_pass(error, &c->error) : ticket(c, stream, out_ticket, error);
+}
+
+const struct device_ops device_cuda = {
+    .name = "cuda",
+    .open = open_cuda,
+    .close = close_cuda,
+    .allocate = allocate,
+    .release = release,
+    .submit = submit,
+    .copy = copy,
+    .clear = clear,
+    .record = record,
+    .test = test,
+};

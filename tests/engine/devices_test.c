@@ -1,0 +1,235 @@
+/* The toy on a device whose memory the host cannot touch: weights, norms and losses are the host's byte for byte, at every
+ * stage, number of ranks, tier and type, and what is planned is what is allocated. devices_test sim|cuda PART */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/check.h"
+#include "tests/engine/toy_trainer.h"
+
+#define CPU "\"offload_optimizer\": {\"device\": \"cpu\"}"
+#define NVME                                                                                                 \
+    "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"/tmp\"}, \"sub_group_size\": 1024"
+#define PARAM_CPU ", \"offload_param\": {\"device\": \"cpu\"}"
+#define PARAM_NVME ", \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"/tmp\"}"
+#define SGD "{\"type\": \"SGD\", \"params\": {\"lr\": 0.05, \"momentum\": 0.9}}"
+#define LION "{\"type\": \"Lion\", \"params\": {\"lr\": 0.001}}"
+
+static const char *device;
+
+static void run(const char *name, struct toy_setup s) {
+    static struct toy_result expected, got;
+    s.steps = 3;
+    toy_train(&s, &expected);
+    s.device = device;
+    for (s.seed = 1; s.seed <= (strcmp(device, "cuda") ? 2 : 1); s.seed++) {
+        toy_train(&s, &got);
+        int same = CHECK_STRING(expected.error, "") && CHECK_STRING(got.error, "") &&
+                   CHECK_BYTES(got.weights, expected.weights, sizeof got.weights) &&
+                   CHECK_STRING(got.hash, expected.hash) && CHECK_INT(got.skipped, expected.skipped);
+        for (uint32_t i = 0; i < s.steps && same; i++)
+            same = CHECK_DOUBLE(got.norm[i], expected.norm[i], 0) &
+                   CHECK_DOUBLE(got.loss[i], expected.loss[i], 0);
+        for (int t = 0; t < ZERO_TIERS && same; t++)
+            same = CHECK_INT(got.measured[t], got.planned[t]) & CHECK_INT(got.planned[t], got.plan.bytes[t]);
+        if (!same)
+            fprintf(stderr, "in %s: stage %u, %u ranks, seed %u\n", name, s.stage, s.ranks, (unsigned)s.seed);
+    }
+}
+
+static struct toy_setup setup(uint32_t stage, uint32_t ranks) {
+    struct toy_setup s = toy_setup_default();
+    s.stage = stage, s.ranks = ranks;
+    return s;
+}
+
+static void plain(void) {
+    for (uint32_t stage = 0; stage < 4; stage++)
+        for (uint32_t ranks = 1; ranks <= 4; ranks *= 2) run("plain", setup(stage, ranks));
+}
+
+static void types(void) {
+    for (uint32_t stage = 0; stage < 4; stage++) {
+        struct toy_setup s = setup(stage, 2);
+        s.compute = ZERO_BF16;
+        run("bf16", s);
+        s.tiers = CPU;
+        run("bf16, cpu", s);
+        s.tiers = NVME;
+        run("bf16, split masters on nvme", s);
+        s = setup(stage, 2);
+        s.compute = ZERO_F16, s.scale_power = 6, s.nan_step = 1;
+        run("fp16, a step skipped", s);
+        s = setup(stage, 2);
+        s.communication = "bf16";
+        run("fp32, sent as bf16", s);
+    }
+}
+
+static void tiers(void) {
+    static const char *const all[] = {CPU, NVME, CPU PARAM_CPU, NVME PARAM_CPU, NVME PARAM_NVME};
+    for (uint32_t stage = 0; stage < 4; stage++)
+        for (int t = 0; t < (stage == 3 ? 5 : 2); t++) {
+            struct toy_setup s = setup(stage, 2);
+            s.tiers = all[t];
+            run(all[t], s);
+        }
+}
+
+static void ways(void) {
+    for (uint32_t stage = 0; stage < 4; stage++) {
+        struct toy_setup s = setup(stage, 2);
+        s.micro_steps = 2, s.mode = "every", s.evaluate = 1, s.tiers = CPU;
+        run("every micro-step reduces", s);
+        s.mode = "last", s.tiers = NULL, s.extra = ", \"prescale_gradients\": true", s.skip_unit = 2;
+        run("the last micro-step reduces", s);
+        s = setup(stage, 2);
+        s.memory = stage == 3 ? TOY_GIVEN : TOY_SPANS;
+        run("memory of the host program's", s);
+        s = setup(stage, 2);
+        s.tiers = CPU ", \"zero_quantized_gradients\": true", s.optimizer = stage % 2 ? SGD : LION;
+        run("codes for gradients", s);
+    }
+    struct toy_setup s = setup(3, 4);
+    s.tiers = CPU ", \"mics_shard_size\": 2";
+    run("two copies", s);
+    s.tiers = CPU ", \"zero_hpz_partition_size\": 2";
+    run("a second shard", s);
+    s.tiers = CPU PARAM_CPU ", \"zero_quantized_weights\": true";
+    run("codes for parameters", s);
+    s = setup(3, 2);
+    s.recompute = 2;
+    run("recomputation", s);
+}
+
+/* ---- what calls between steps read and write ---- */
+
+enum { ELEMENTS = TOY_VOCAB * TOY_WIDTH };
+
+struct seen {
+    float state[TOY_PARAMS][2][ELEMENTS];
+    char put[33], saved[33], loaded[33];
+    char dir[64];
+};
+
+/* Moments; weights and moments that are put; a checkpoint, saved before the put and loaded after it. */
+static void look(zero_engine *engine, void *user) {
+    struct seen *seen = user, mine = *seen;
+    for (uint32_t i = 0; i < TOY_PARAMS; i++) {
+        uint64_t count = (uint64_t)toy_params[i].rows * toy_params[i].columns;
+        for (int k = 0; k < 2 && !(toy_params[i].flags & ZERO_FROZEN); k++)
+            CHECK_INT(zero_engine_get(engine, toy_params[i].name, (zero_kind)(ZERO_STATE0 + k),
+                                      mine.state[i][k], 0, count),
+                      ZERO_OK);
+    }
+    CHECK_INT(zero_engine_hash(engine, mine.saved), ZERO_OK);
+    CHECK_INT(zero_engine_save(engine, mine.dir), ZERO_OK);
+    CHECK_INT(zero_engine_put(engine, "a.w", ZERO_PARAM, mine.state[0][0] + 1, 3, 40), ZERO_OK);
+    CHECK_INT(zero_engine_put(engine, "a.w", ZERO_STATE0, mine.state[0][1], 5, 7), ZERO_OK);
+    CHECK_INT(zero_engine_hash(engine, mine.put), ZERO_OK);
+    CHECK_INT(zero_engine_load(engine, mine.dir), ZERO_OK);
+    CHECK_INT(zero_engine_hash(engine, mine.loaded), ZERO_OK);
+    CHECK_STRING(mine.loaded, mine.saved);
+    if (zero_engine_rank(engine) == 0) *seen = mine;
+}
+
+static void held(void) {
+    static const char *const all[] = {NULL, CPU, NVME};
+    static struct seen expected, got;
+    static struct toy_result result;
+    for (uint32_t i = 0; i < 12; i++) {
+        struct toy_setup s = setup(i % 4, 2);
+        s.tiers = all[i / 4], s.compute = i % 2 ? ZERO_BF16 : ZERO_F32, s.steps = 2, s.after = look;
+        s.extra = ", \"debug\": {\"compare_every\": 1}";
+        snprintf(expected.dir, sizeof expected.dir, "/tmp/zero-devices-XXXXXX");
+        if (!CHECK(mkdtemp(expected.dir))) return;
+        got = (struct seen){0};
+        strcpy(got.dir, expected.dir);
+        strcat(got.dir, "/device");
+        s.user = &expected;
+        toy_train(&s, &result);
+        CHECK_STRING(result.error, "");
+        s.user = &got, s.device = device;
+        toy_train(&s, &result);
+        int same = CHECK_STRING(result.error, "") & CHECK_BYTES(got.state, expected.state, sizeof got.state) &
+                   CHECK_STRING(got.put, expected.put) & CHECK_STRING(got.saved, expected.saved);
+        if (!same) fprintf(stderr, "in stage %u, tier %u\n", i % 4, i / 4);
+        char command[128];
+        snprintf(command, sizeof command, "rm -r %s", expected.dir);
+        CHECK_INT(system(command), 0);
+    }
+}
+
+/* Budgets are of the device's memory and of the host's, each alone. */
+static void budgets(void) {
+    static struct toy_result got;
+    static const char *const names[] = {"device", "cpu"};
+    struct toy_setup s = setup(3, 2);
+    char extra[64];
+    s.steps = 1, s.device = device, s.tiers = CPU;
+    toy_train(&s, &got);
+    CHECK_STRING(got.error, "");
+    uint64_t need[] = {got.plan.bytes[ZERO_DEVICE], got.plan.bytes[ZERO_CPU]};
+    CHECK(need[0] && need[1]);
+    for (int t = 0; t < 2; t++)
+        for (int less = 0; less < 2; less++) {
+            snprintf(extra, sizeof extra, ", \"memory\": {\"%s\": %u}", names[t],
+                     (unsigned)need[t] - (unsigned)less);
+            s.extra = extra;
+            toy_train(&s, &got);
+            CHECK_INT(got.status, less ? ZERO_E_BUDGET : ZERO_OK);
+            if (less) CHECK_CONTAINS(got.error, names[t]);
+        }
+}
+
+/* ---- what is chosen, and refused ---- */
+
+static void prepare(void *user, const zero_optimizer_params *params, uint64_t step,
+                    float scalars[ZERO_SCALARS_MAX]) {
+    scalars[0] = (float)params->lr;
+}
+
+static void descend(void *user, float *weight, float *state0, float *state1, const float *gradient,
+                    float gradient_scale, const float *scalars, uint64_t count) {
+    for (uint64_t i = 0; i < count; i++) weight[i] -= scalars[0] * (gradient[i] * gradient_scale);
+}
+
+static void bring_optimizer(zero_engine *engine) {
+    zero_optimizer own = {
+        .struct_size = sizeof own, .name = "descent", .prepare = prepare, .update = descend};
+    CHECK_INT(zero_engine_set_optimizer(engine, &own), ZERO_OK);
+}
+
+static void choice(void) {
+    static struct toy_result got;
+    struct toy_setup s = setup(2, 2);
+    s.begin = bring_optimizer, s.tiers = CPU;
+    run("the host program's optimizer", s);
+    s.tiers = NULL, s.device = device, s.steps = 1;
+    toy_train(&s, &got);
+    CHECK_INT(got.status, ZERO_E_UNSUPPORTED);
+    CHECK_CONTAINS(got.error, "offload_optimizer.device");
+    if (strcmp(device, "cuda")) return;
+    s = setup(3, 1), s.steps = 1;
+    s.extra = ", \"device\": {\"type\": \"cuda\", \"index\": 0}";
+    toy_train(&s, &got);
+    CHECK_STRING(got.error, "");
+    s.extra = ", \"device\": {\"type\": \"cuda\", \"index\": 7}";
+    toy_train(&s, &got);
+    CHECK_CONTAINS(got.error, "there is no GPU 7");
+}
+
+int main(int argc, char **argv) {
+    static const struct {
+        const char *name;
+        void (*run)(void);
+    } parts[] = {{"plain", plain}, {"types", types},     {"tiers", tiers},  {"ways", ways},
+                 {"held", held},   {"budgets", budgets}, {"choice", choice}};
+    int found = 0;
+    if (argc != 3) return 2;
+    device = argv[1];
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (!strcmp(parts[i].name, argv[2])) parts[i].run(), found = 1;
+    CHECK(found);
+    return check_end();
+}
