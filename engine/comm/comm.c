@@ -14,7 +14,8 @@
 
 static const struct comm_ops *const transports[COMM_TRANSPORTS] = {
     [COMM_SELF] = &comm_self_ops, [COMM_LOCAL] = &comm_local_ops, [COMM_MPI] = &comm_mpi_ops,
-    [COMM_TCP] = &comm_tcp_ops,   [COMM_SIM] = &comm_sim_ops,     [COMM_MIRROR] = &comm_mirror_ops,
+    [COMM_TCP] = &comm_tcp_ops,   [COMM_NCCL] = &comm_nccl_ops,   [COMM_SIM] = &comm_sim_ops,
+    [COMM_MIRROR] = &comm_mirror_ops,
 };
 
 /* ---- failures ---- */

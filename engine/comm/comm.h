@@ -83,7 +83,16 @@ struct comm_counters { /* since open, per rank; control messages apart */
     uint64_t control_messages, control_bytes;
 };
 
-enum comm_transport { COMM_SELF, COMM_LOCAL, COMM_MPI, COMM_TCP, COMM_SIM, COMM_MIRROR, COMM_TRANSPORTS };
+enum comm_transport {
+    COMM_SELF,
+    COMM_LOCAL,
+    COMM_MPI,
+    COMM_TCP,
+    COMM_NCCL,
+    COMM_SIM,
+    COMM_MIRROR,
+    COMM_TRANSPORTS
+};
 
 struct comm_options {
     uint32_t rank, size;
@@ -93,9 +102,10 @@ struct comm_options {
     struct sim_world *sim;       /* transport sim: see sim.h */
     enum comm_transport mirrors; /* transport mirror: whose staging it plans; self, local, mpi or tcp */
     void *mpi_comm;              /* transport mpi: points to an MPI_Comm to use, or NULL for MPI_COMM_WORLD */
-    struct device *device; /* self and local: calls' buffers are its memory, or pinned; NULL: the host's */
+    struct device *device; /* self, local, nccl: calls' buffers are its memory, or pinned; NULL: the host's */
     const char *master;          /* transport tcp: where rank 0 listens, a name or an address */
     uint32_t master_port;
+    struct comm *beside; /* transport nccl: a comm of the same ranks on the host, closed later */
     struct log log;
 };
 

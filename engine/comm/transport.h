@@ -76,7 +76,8 @@ struct comm_ops {
         struct comm *comm); /* comm->failure was raised here: let the others see it soon; or NULL */
 };
 
-extern const struct comm_ops comm_self_ops, comm_local_ops, comm_mpi_ops, comm_tcp_ops, comm_sim_ops, comm_mirror_ops;
+extern const struct comm_ops comm_self_ops, comm_local_ops, comm_mpi_ops, comm_tcp_ops, comm_nccl_ops,
+    comm_sim_ops, comm_mirror_ops;
 
 /* The index of a work in its group, for the transport's own arrays. */
 static inline uint32_t work_slot(const struct comm_work *work) {

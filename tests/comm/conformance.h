@@ -6,6 +6,8 @@
 
 #include "engine/comm/comm.h"
 
+enum { CONFORMANCE_DEVICE_BYTES = 1 << 20 };
+
 struct conformance {
     struct comm *comm;
     /* Lets time pass between tests: comm_idle, or the turn of another virtual rank. */
@@ -13,6 +15,13 @@ struct conformance {
     void *user;
     uint64_t seed; /* of this rank's own order of testing */
     double timeout_s;
+    bool light; /* smaller calls, for devices that are slow stand-ins */
+    struct device *device; /* the calls' buffers are its memory; NULL: the host's */
+    /* That memory, one piece of CONFORMANCE_DEVICE_BYTES: to free some between calls would wait for the whole GPU,
+     * other ranks' collectives included. Begun anew when nothing of it is in use. */
+    char *memory;
+    uint64_t memory_used;
+    uint32_t memory_users;
     void *kept[2]; /* out of a fault's run: buffers to be freed when every rank has ended */
     uint64_t hash; /* out: of all results: the same on every transport */
 };

@@ -1,0 +1,44 @@
+#include "engine/comm/nccl_library.h"
+
+#include <dlfcn.h>
+#include <stddef.h>
+
+static const char library_name[] = "libnccl.so.2";
+
+enum { VERSION_MIN = NCCL_VERSION(2, 14, 3) }; /* the first with ncclConfig_t.blocking */
+
+static zero_status look_up(struct nccl_library *library, void *handle, struct zero_error *error) {
+    const char *missing = NULL;
+    void *function;
+#define LOOK_UP(name)                                                                                        \
+    function = dlsym(handle, #name);                                                                         \
+    if (!function && !missing) missing = #name;                                                              \
+    library->name = (__typeof__(library->name))function;
+    NCCL_FUNCTIONS(LOOK_UP)
+#undef LOOK_UP
+    if (!missing) return ZERO_OK;
+    return error_set(error, ZERO_E_UNSUPPORTED, "comm nccl: %s lacks %s: install NCCL %d.%d or later",
+                     library_name, missing, NCCL_MAJOR, NCCL_MINOR);
+}
+
+zero_status nccl_library_open(struct nccl_library *out_library, struct zero_error *error) {
+    struct nccl_library library;
+    int version = 0;
+    void *handle = dlopen(library_name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    if (!handle)
+        return error_set(
+            error, ZERO_E_UNSUPPORTED,
+            "comm nccl: %s cannot be loaded (%s): several processes with GPUs need it: install NCCL "
+            "(libnccl2), or run all ranks on one GPU as threads (zero train --ranks N)",
+            library_name, dlerror());
+    zero_status status = look_up(&library, handle, error);
+    if (!status && (library.ncclGetVersion(&version) != ncclSuccess || version < VERSION_MIN))
+        status = error_set(
+            error, ZERO_E_UNSUPPORTED,
+            "comm nccl: %s says that its version is %d; from %d on communicators need not block: install "
+            "NCCL %d.%d or later",
+            library_name, version, (int)VERSION_MIN, NCCL_MAJOR, NCCL_MINOR);
+    dlclose(handle);
+    if (!status) *out_library = library;
+    return status;
+}

@@ -1,0 +1,38 @@
+/* NCCL as a table of functions, loaded at run time like the CUDA driver (engine/device/cuda/driver.h). To use another
+ * function, add it to the list. Threads: a loaded table is constant. */
+#ifndef ZERO_ENGINE_COMM_NCCL_LIBRARY_H
+#define ZERO_ENGINE_COMM_NCCL_LIBRARY_H
+
+#include <nccl.h>
+
+#include "engine/base/error.h"
+
+#define NCCL_FUNCTIONS(X)                                                                                    \
+    X(ncclGetVersion)                                                                                        \
+    X(ncclGetErrorString)                                                                                    \
+    X(ncclGetLastError)                                                                                      \
+    X(ncclGetUniqueId)                                                                                       \
+    X(ncclCommInitRankConfig)                                                                                \
+    X(ncclCommGetAsyncError)                                                                                 \
+    X(ncclCommFinalize)                                                                                      \
+    X(ncclCommDestroy)                                                                                       \
+    X(ncclCommAbort)                                                                                         \
+    X(ncclAllGather)                                                                                         \
+    X(ncclReduceScatter)                                                                                     \
+    X(ncclBroadcast)                                                                                         \
+    X(ncclSend)                                                                                              \
+    X(ncclRecv)                                                                                              \
+    X(ncclGroupStart)                                                                                        \
+    X(ncclGroupEnd)
+
+struct nccl_library {
+#define NCCL_FIELD(name) __typeof__(name) *name;
+    NCCL_FUNCTIONS(NCCL_FIELD)
+#undef NCCL_FIELD
+};
+
+/* Loads libnccl.so.2, for the rest of the process: it has threads of its own. ZERO_E_UNSUPPORTED: there is none, or it
+ * is too old for communicators that do not block. */
+zero_status nccl_library_open(struct nccl_library *out_library, struct zero_error *error);
+
+#endif
