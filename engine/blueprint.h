@@ -13,6 +13,7 @@ struct blueprint {
     struct policy *policy; /* opened; nothing was emitted */
     const struct plan *plan;
     const struct optimizer *optimizer;
+    const struct optimizer_params *params; /* of the first group */
     struct comm_group *const (*group)[STREAMS]; /* [AXES_BOTH + 1]: by axes and stream; those in use */
     uint32_t ranks, state_count;
     uint32_t param_bits, gradient_bits; /* struct executor_options */

@@ -21,14 +21,13 @@ static zero_status open_row(zero_engine *e, enum device_kind kind, const zero_ru
     return device_table[kind]->open(&options, &e->device, error);
 }
 
+/* A GPU that is not there is no failure. */
 static zero_status open_auto(zero_engine *e, const zero_runtime *runtime, struct zero_error *error) {
     struct zero_error why;
     error_clear(&why);
-    if (!runtime->cuda || !open_row(e, DEVICE_CUDA, runtime, &why))
-        return runtime->cuda ? ZERO_OK : open_row(e, DEVICE_HOST, runtime, error);
-    if (why.code != ZERO_E_UNSUPPORTED) return error_pass(error, &why);
-    log_line(&e->log, ZERO_LOG_INFO, "device.type \"auto\" is the CPU: %s", why.message);
-    return open_row(e, DEVICE_HOST, runtime, error);
+    zero_status status = runtime->cuda ? open_row(e, DEVICE_CUDA, runtime, &why) : ZERO_E_UNSUPPORTED;
+    if (status == ZERO_E_UNSUPPORTED) return open_row(e, DEVICE_HOST, runtime, error);
+    return status ? error_pass(error, &why) : ZERO_OK;
 }
 
 zero_status engine_open_device(zero_engine *e, const zero_runtime *runtime, struct zero_error *error) {

@@ -383,6 +383,11 @@ static void log_live(const zero_engine *e) {
                  : "");
 }
 
+static void log_frozen(const zero_engine *e) {
+    if (!e->rank && !e->policy.refreshes)
+        log_line(&e->log, ZERO_LOG_WARN, "no parameter is trained: all are frozen");
+}
+
 /* What is on the drive, what that costs per step, and what the part in memory saves. */
 static void log_drive(const zero_engine *e) {
     const struct plan *p = &e->plan;
@@ -425,6 +430,7 @@ struct blueprint engine_blueprint(zero_engine *e) {
                               .policy = &e->policy,
                               .plan = &e->plan,
                               .optimizer = e->optimizer,
+                              .params = &e->params[0],
                               .group = (struct comm_group *const(*)[STREAMS])e->group,
                               .ranks = e->size,
                               .state_count = e->state_count,
@@ -461,6 +467,7 @@ zero_status zero_engine_commit(zero_engine *e, zero_plan *out) {
     if (status) return status;
     e->phase = PHASE_READY;
     log_live(e);
+    log_frozen(e);
     log_drive(e);
     if (out) report_plan(e, out);
     return trace_step(e);

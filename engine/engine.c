@@ -103,6 +103,9 @@ static void log_choices(const zero_engine *e) {
     if (e->rank) return;
     for (uint64_t i = 0; i < e->config.line_count; i++)
         log_line(&e->log, ZERO_LOG_INFO, "%s", e->config.lines[i]);
+    char idle[512];
+    for (uint32_t i = 0; config_idle(&e->config, i, idle, sizeof idle); i++)
+        if (*idle) log_line(&e->log, ZERO_LOG_INFO, "%s", idle);
     static const char *const modes[] = {[CONFIG_ACCUMULATE_LAST] = "in the last micro-step",
                                         [CONFIG_ACCUMULATE_EVERY] = "in every micro-step"};
     log_line(&e->log, ZERO_LOG_INFO,
@@ -116,6 +119,13 @@ static void log_choices(const zero_engine *e) {
                  "gradient_predivide_factor = %g: has no effect beside prescale_gradients, which divides by "
                  "all ranks",
                  e->config.predivide);
+    bool decays = e->config.schedule_kind == LR_WARMUP_DECAY || e->config.schedule_kind == LR_WARMUP_COSINE;
+    if (decays && e->schedule.warmup_num_steps > e->schedule.total_num_steps)
+        log_line(&e->log, ZERO_LOG_WARN,
+                 "scheduler.params.total_num_steps: %s ends after %" PRId64 " steps, before its %" PRId64
+                 " steps of warmup do",
+                 lr_schedules[e->config.schedule_kind]->name, (int64_t)e->schedule.total_num_steps,
+                 (int64_t)e->schedule.warmup_num_steps);
     if (e->config.quantized_weights)
         log_line(&e->log, ZERO_LOG_WARN,
                  "inexact by request (zero_quantized_weights): parameters are gathered in blockwise int8");

@@ -41,16 +41,16 @@ INLINE void put(const float *restrict accumulator, void *target, enum dtype dtyp
     if (dtype == DTYPE_F32) {
         float *y = (float *)target + first;
         if (!add)
-            memcpy(y, accumulator, count * sizeof *y);
+            for (uint64_t i = 0; i < count; i++) y[i] = canonical(accumulator[i]);
         else
-            for (uint64_t i = 0; i < count; i++) y[i] += accumulator[i];
+            for (uint64_t i = 0; i < count; i++) y[i] = canonical(y[i] + accumulator[i]);
         return;
     }
     uint16_t *restrict y = (uint16_t *)target + first;
     if (dtype == DTYPE_BF16)
-        for (uint64_t i = 0; i < count; i++) y[i] = bf16_from_f32(accumulator[i]);
+        for (uint64_t i = 0; i < count; i++) y[i] = bf16_from_f32(canonical(accumulator[i]));
     else
-        for (uint64_t i = 0; i < count; i++) y[i] = f16_from_f32(accumulator[i]);
+        for (uint64_t i = 0; i < count; i++) y[i] = f16_from_f32(canonical(accumulator[i]));
 }
 
 INLINE void sum_block(const struct ordered *sum, uint64_t first, uint64_t count) {

@@ -1,7 +1,7 @@
 /* The sum of the ranks' contributions in rank order, in fp32, rounded once: ((r0 + r1) + r2) + ... The same
  * bits on every transport, since floating-point addition does not associate. fp32 -> bf16 rounds half away
- * from zero (w = (u + 0x8000) >> 16), fp32 -> fp16 half to even; NaN stays quiet. In the
- * environment of float_env.h, `written` included, whatever the caller's; that is as before on return. */
+ * from zero (w = (u + 0x8000) >> 16), fp32 -> fp16 half to even; a NaN is the one
+ * NaN. The kernel ordered_sum (kernels/ordered_sum.h) gives the same bits on a GPU. In the environment of float_env.h, `written` included, whatever the caller's; that is as before on return. */
 #ifndef ZERO_ENGINE_COMM_ORDERED_H
 #define ZERO_ENGINE_COMM_ORDERED_H
 

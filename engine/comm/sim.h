@@ -51,5 +51,8 @@ void sim_world_destroy(struct sim_world *world); /* after every rank has closed 
 
 /* What the control channel of other transports finds: `rank` has been silent for so long. All ranks fail. */
 void sim_raise_silent(struct comm *finder, uint32_t rank, double silent_s);
+/* Or that it beats and does not take its part in a call that the finder waits for, for so long. False: it waits for none
+ * of them; nothing is raised. */
+bool sim_raise_stuck(struct comm *finder, uint32_t rank, double waited_s);
 
 #endif

@@ -222,4 +222,8 @@ void config_free(struct config *config);
 char *config_print(const struct config *config);
 char *config_help(void);
 
+/* After config_resolve, for the log: keys that were written and have no effect beside the rest, and why, a line for each reason.
+ * Line `index`, empty where there is none; false past the last. */
+bool config_idle(const struct config *config, uint32_t index, char *out, size_t capacity);
+
 #endif

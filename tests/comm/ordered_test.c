@@ -12,7 +12,10 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/limits.h"
+#include "engine/device/kernel.h"
+#include "kernels/ordered_sum.h"
 #include "tests/check.h"
+#include "tests/kernels/random.h"
 
 static float run_one(enum dtype from, uint32_t bits) {
     float out;
@@ -202,7 +205,40 @@ static void speed(enum dtype dtype, enum dtype target_dtype) {
     free(block);
 }
 
+/* The kernel's host function, over numbers of every kind. */
+static void kernel_agrees(enum dtype dtype, enum dtype target_dtype, bool add) {
+    enum { RANKS = 3, COUNT = NORM_BLOCK_ELEMENTS + 77 };
+    static float in[RANKS][COUNT], out[2][COUNT];
+    const void *inputs[RANKS];
+    uint64_t seed = 5;
+    for (int r = 0; r < RANKS; r++) {
+        for (int i = 0; i < COUNT; i++) in[r][i] = random_f32(&seed);
+        inputs[r] = in[r];
+    }
+    for (int i = 0; i < COUNT; i++) out[0][i] = out[1][i] = random_f32(&seed);
+    ordered_sum(&(struct ordered){.inputs = inputs,
+                                  .input_count = RANKS,
+                                  .dtype = dtype,
+                                  .target_dtype = target_dtype,
+                                  .target = out[0],
+                                  .count = COUNT,
+                                  .add = add});
+    kernel_ordered_sum.run(&(struct ordered_sum_argument){.input = {in[0], in[1], in[2]},
+                                                          .count = COUNT,
+                                                          .target = out[1],
+                                                          .input_count = RANKS,
+                                                          .dtype = dtype,
+                                                          .target_dtype = target_dtype,
+                                                          .add = add});
+    CHECK_BYTES(out[0], out[1], sizeof out[0]);
+}
+
 int main(void) {
+    kernel_agrees(DTYPE_F32, DTYPE_F32, false);
+    kernel_agrees(DTYPE_F32, DTYPE_F32, true);
+    kernel_agrees(DTYPE_BF16, DTYPE_BF16, false);
+    kernel_agrees(DTYPE_F16, DTYPE_F16, false);
+    kernel_agrees(DTYPE_BF16, DTYPE_F32, true);
     every_number();
     f16_rounds_half_to_even();
     bf16_rounds_half_away();

@@ -18,7 +18,7 @@ def cuda_emulated(name, src, deps = []):
         name = name + "_source",
         srcs = [src],
         outs = [name + ".emulated.cc"],
-        cmd = "echo '#include \"tests/cuda/emulation.h\"' > $@; echo '#include \"$<\"' >> $@",
+        cmd = "echo '#include \"tests/cuda/emulated_mma.h\"' > $@; echo '#include \"$<\"' >> $@",
         target_compatible_with = CUDA_HERE,
     )
     native.cc_library(

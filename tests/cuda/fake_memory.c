@@ -15,7 +15,7 @@ struct allocation {
 
 static struct {
     uint64_t first, capacity, used, range;
-    uint64_t end; /* of the highest allocation ever: what has been touched */
+    uint64_t end; /* of the highest allocation: what is unlocked */
     struct allocation *allocations;
     bool unlocked;
 } memory;
@@ -88,6 +88,12 @@ static void check_one(const struct allocation *a) {
                       (unsigned long long)i, (unsigned long long)a->bytes);
 }
 
+static void lower_end(void) {
+    memory_lock();
+    memory.end = memory.first;
+    for (const struct allocation *a = memory.allocations; a; a = a->next) memory.end = a->first + a->held;
+}
+
 CUresult memory_free(uint64_t address) {
     struct allocation **link = &memory.allocations;
     while (*link && (*link)->first != address) link = &(*link)->next;
@@ -99,6 +105,7 @@ CUresult memory_free(uint64_t address) {
     *link = a->next;
     memory.used -= a->bytes;
     free(a);
+    lower_end();
     return CUDA_SUCCESS;
 }
 

@@ -21,6 +21,7 @@ struct pair {
 /* Opens GPU 0 and its stream; ends the process with a sentence where there is none. */
 void gpu_open(void);
 void gpu_close(void);
+void gpu_must(CUresult result, const char *what); /* ends the process with the driver's reason */
 const struct cuda_driver *gpu_driver(void);
 CUstream gpu_stream(void);
 const char *gpu_name(void);
@@ -37,6 +38,7 @@ bool pair_same(const struct pair *pair, const char *name);
 
 /* Enqueues the kernel; gpu_wait for its end. */
 void gpu_launch(const struct kernel *kernel, const void *argument);
+void gpu_launch_on(CUstream stream, const struct kernel *kernel, const void *argument);
 void gpu_wait(void);
 /* The host's function, or a launch. */
 void run_on(enum side side, const struct kernel *kernel, void *argument);

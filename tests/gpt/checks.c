@@ -36,12 +36,13 @@ static void set_params(struct fixture *f, uint64_t *random) {
     }
 }
 
-void fixture_open(zero_dtype dtype, struct fixture *f, struct gpt_config config, uint32_t batch,
-                  uint32_t threads, float loss_scale) {
+void fixture_open_on(const struct fake_device *device, zero_dtype dtype, struct fixture *f,
+                     struct gpt_config config, uint32_t batch, uint32_t threads, float loss_scale) {
     uint64_t random = 7;
     uint32_t rows = batch * config.context;
     f->config = config, f->batch = batch;
     f->engine = fake_engine_create(dtype, threads, loss_scale);
+    fake_engine_on(f->engine, device);
     CHECK_INT(gpt_create(f->engine, &config, batch, &f->gpt), ZERO_OK);
     CHECK_INT(zero_engine_commit(f->engine, NULL), ZERO_OK);
     struct gpt_init init = {1, config};
@@ -51,6 +52,11 @@ void fixture_open(zero_dtype dtype, struct fixture *f, struct gpt_config config,
     for (uint32_t i = 0; i < rows; i++)
         f->tokens[i] = (int32_t)random_below(&random, config.vocab),
         f->targets[i] = (int32_t)random_below(&random, config.vocab);
+}
+
+void fixture_open(zero_dtype dtype, struct fixture *f, struct gpt_config config, uint32_t batch,
+                  uint32_t threads, float loss_scale) {
+    fixture_open_on(NULL, dtype, f, config, batch, threads, loss_scale);
 }
 
 static void open(struct fixture *f, struct gpt_config config, uint32_t batch, uint32_t threads,
@@ -189,8 +195,7 @@ void check_bits(zero_dtype dtype, struct gpt_config config, uint32_t batch, uint
     free(once);
 }
 
-/* |x - scale y| / |scale y| */
-static double distance(const float *x, const float *y, double scale, uint64_t count) {
+double check_distance(const float *x, const float *y, double scale, uint64_t count) {
     double off = 0, size = 0;
     for (uint64_t e = 0; e < count; e++) {
         off += (x[e] - scale * y[e]) * (x[e] - scale * y[e]);
@@ -203,8 +208,8 @@ static double distance(const float *x, const float *y, double scale, uint64_t co
  * engine has. */
 static void check_rounded(struct fixture *f, struct fixture *wide, uint32_t index, double most) {
     const char *name = fake_engine_name(f->engine, index);
-    double off = distance(fake_engine_grad(f->engine, name), fake_engine_grad(wide->engine, name), 1,
-                          fake_engine_count(f->engine, name));
+    double off = check_distance(fake_engine_grad(f->engine, name), fake_engine_grad(wide->engine, name), 1,
+                                fake_engine_count(f->engine, name));
     if (off > 0 && off <= most) return;
     check_fail(__FILE__, __LINE__);
     fprintf(stderr, "gradient of %s is off by %.3g\n", name, off);
@@ -226,7 +231,7 @@ void check_narrow(zero_dtype dtype, struct gpt_config config, uint32_t batch, ui
     float *once = copy_gradients(&narrow, &count);
     CHECK_INT(gpt_train(narrow.gpt, narrow.tokens, narrow.targets, &again), ZERO_OK);
     float *twice = copy_gradients(&narrow, &count);
-    CHECK(distance(twice, once, 2, count) < bits);
+    CHECK(check_distance(twice, once, 2, count) < bits);
     free(once), free(twice);
     CHECK_INT(gpt_evaluate(narrow.gpt, narrow.tokens, narrow.targets, &again), ZERO_OK);
     CHECK_DOUBLE(again, loss, 0);

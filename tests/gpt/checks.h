@@ -3,6 +3,7 @@
 #define ZERO_TESTS_GPT_CHECKS_H
 
 #include "engine/zero.h"
+#include "tests/gpt/fake_engine.h"
 #include "tools/gpt/gpt.h"
 
 enum { PARAMS_MAX = 64 };
@@ -18,7 +19,12 @@ struct fixture {
 };
 void fixture_open(zero_dtype dtype, struct fixture *out, struct gpt_config config, uint32_t batch,
                   uint32_t threads, float loss_scale);
+void fixture_open_on(const struct fake_device *device, zero_dtype dtype, struct fixture *out,
+                     struct gpt_config config, uint32_t batch, uint32_t threads, float loss_scale);
 void fixture_close(struct fixture *fixture);
+
+/* |x - scale y| / |scale y| */
+double check_distance(const float *x, const float *y, double scale, uint64_t count);
 
 /* The loss, and the gradient of every tensor against central finite differences of the reference; a second micro-step
  * adds. */

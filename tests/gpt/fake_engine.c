@@ -14,7 +14,8 @@ struct param {
     char name[128];
     uint64_t count;
     float *value, *grad;
-    uint16_t *narrow_value, *narrow_grad; /* of 16 bits: what the slots show */
+    uint16_t *narrow_value, *narrow_grad; /* bf16, fp16: what the slots show */
+    void *device_value, *device_grad;     /* on a device: copies, which the slots show */
     bool written;                         /* in this step: later uses add */
     bool frozen;
 };
@@ -38,6 +39,7 @@ struct zero_engine {
     zero_dtype dtype;
     float loss_scale;
     uint64_t reserved[ZERO_TIERS], recomputed;
+    const struct fake_device *device;
     uint32_t again; /* the unit that a recomputation goes on with; 0: none has begun */
     bool committed, training;
     zero_unit *open;
@@ -56,8 +58,17 @@ void zero_engine_destroy(zero_engine *engine) {
     for (uint32_t i = 0; i < engine->params; i++) {
         free(engine->param[i].value), free(engine->param[i].grad);
         free(engine->param[i].narrow_value), free(engine->param[i].narrow_grad);
+        if (!engine->device) continue;
+        engine->device->release(engine->device->user, engine->param[i].device_value);
+        engine->device->release(engine->device->user, engine->param[i].device_grad);
     }
     free(engine);
+}
+
+void fake_engine_on(zero_engine *engine, const struct fake_device *device) { engine->device = device; }
+int zero_engine_cuda(const zero_engine *engine, void **out_stream) {
+    if (engine->device && out_stream) *out_stream = engine->device->stream;
+    return engine->device ? 0 : -1;
 }
 
 static struct param *find(const zero_engine *engine, const char *name) {
@@ -117,6 +128,10 @@ zero_status zero_unit_add_param(zero_unit *unit, const zero_param *param) {
         p->value = (float *)calloc(1, count * 4 + skew), p->grad = (float *)calloc(1, count * 4 + skew);
         p->narrow_value = (uint16_t *)calloc(count, 2), p->narrow_grad = (uint16_t *)calloc(count, 2);
     }
+    if (!param->tied_to && engine->device) {
+        p->device_value = engine->device->allocate(engine->device->user, count * 4);
+        p->device_grad = engine->device->allocate(engine->device->user, count * 4);
+    }
     if (p->count != count) return ZERO_E_ARGUMENT;
     unit->use[unit->uses++] = (struct use){param->slot, p};
     return ZERO_OK;
@@ -141,34 +156,50 @@ zero_status zero_micro_begin(zero_engine *engine, zero_mode mode) {
     return ZERO_OK;
 }
 
+/* To the device: what the slot shows from now on. */
+static void *shown(const zero_engine *engine, const struct param *p, void *host, void *device) {
+    uint64_t bytes = p->count * (engine->dtype == ZERO_F32 ? 4 : 2);
+    if (!engine->device) return host;
+    engine->device->copy(engine->device->user, device, host, bytes);
+    return device;
+}
+
 static void show(zero_unit *unit, bool grads) {
     for (uint32_t i = 0; i < unit->uses; i++) {
         struct use *u = &unit->use[i];
-        zero_dtype dtype = unit->engine->dtype;
-        bool narrow = dtype != ZERO_F32;
+        bool narrow = unit->engine->dtype != ZERO_F32, bf16 = unit->engine->dtype == ZERO_BF16;
         for (uint64_t e = 0; e < u->param->count && narrow; e++)
             u->param->narrow_value[e] =
-                dtype == ZERO_F16 ? f16_from_f32(u->param->value[e]) : bf16_from_f32(u->param->value[e]);
-        u->slot->param = narrow ? (void *)u->param->narrow_value : u->param->value;
+                bf16 ? bf16_from_f32(u->param->value[e]) : f16_from_f32(u->param->value[e]);
+        u->slot->param =
+            shown(unit->engine, u->param, narrow ? (void *)u->param->narrow_value : u->param->value,
+                  u->param->device_value);
         if (!grads || u->param->frozen) continue;
-        u->slot->grad = narrow ? (void *)u->param->narrow_grad : u->param->grad;
-        u->slot->add = u->param->written;
         for (uint64_t e = 0; e < u->param->count && !u->param->written; e++)
             u->param->narrow_grad[e] = 0x7fff; /* NaN in either type */
         for (uint64_t e = 0; e < u->param->count && !u->param->written; e++) u->param->grad[e] = NAN;
+        u->slot->grad = shown(unit->engine, u->param, narrow ? (void *)u->param->narrow_grad : u->param->grad,
+                              u->param->device_grad);
+        u->slot->add = u->param->written;
         u->param->written = true;
     }
     unit->engine->open = unit;
 }
 
+/* A gradient as the host sees it: from the device, and widened. */
+static void take_back(const zero_engine *engine, struct param *p) {
+    bool narrow = engine->dtype != ZERO_F32, bf16 = engine->dtype == ZERO_BF16;
+    if (engine->device)
+        engine->device->copy(engine->device->user, narrow ? (void *)p->narrow_grad : p->grad, p->device_grad,
+                             p->count * (narrow ? 2 : 4));
+    for (uint64_t e = 0; e < p->count && narrow; e++)
+        p->grad[e] = bf16 ? f32_from_bf16(p->narrow_grad[e]) : f32_from_f16(p->narrow_grad[e]);
+}
+
 static zero_status hide(zero_unit *unit) {
     if (unit->engine->open != unit) return ZERO_E_ORDER;
-    for (uint32_t i = 0; i < unit->uses; i++) {
-        struct use *u = &unit->use[i];
-        for (uint64_t e = 0; e < u->param->count && u->slot->grad == u->param->narrow_grad; e++)
-            u->param->grad[e] = unit->engine->dtype == ZERO_F16 ? f32_from_f16(u->param->narrow_grad[e])
-                                                                : f32_from_bf16(u->param->narrow_grad[e]);
-    }
+    for (uint32_t i = 0; i < unit->uses; i++)
+        if (unit->use[i].slot->grad) take_back(unit->engine, unit->use[i].param);
     for (uint32_t i = 0; i < unit->uses; i++) unit->use[i].slot->param = unit->use[i].slot->grad = NULL;
     unit->engine->open = NULL;
     return ZERO_OK;

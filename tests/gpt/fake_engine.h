@@ -8,6 +8,17 @@
 
 zero_engine *fake_engine_create(zero_dtype dtype, uint32_t threads, float loss_scale); /* any type */
 
+/* A device with memory of its own, where the slots then point to; lent, before units are declared. */
+struct fake_device {
+    void *stream; /* zero_engine_cuda's */
+    void *user;
+    void *(*allocate)(void *user, uint64_t bytes);
+    void (*release)(void *user, void *memory);
+    /* Either way, after all that was enqueued on the stream; returns when it is done. */
+    void (*copy)(void *user, void *target, const void *source, uint64_t bytes);
+};
+void fake_engine_on(zero_engine *engine, const struct fake_device *device);
+
 /* A distinct parameter, in order of declaration; NULL past the last. A tied one is its owner. */
 const char *fake_engine_name(const zero_engine *engine, uint32_t index);
 uint64_t fake_engine_count(const zero_engine *engine, const char *name);

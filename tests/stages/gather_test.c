@@ -85,6 +85,8 @@ static const struct {
     {STAGE_ZERO3_KEEP, 0, 0, NONE, NONE, false, "ga fa gb fb gc fc gd fd bd ld ra rb rc bc lc bb lb ba la"},
     {STAGE_ZERO3_KEEP, 0, 0, 70, NONE, false,
      "ga fa la gb fb lb gc fc gd fd bd ld ga ra la gb rb lb rc bc lc gb bb lb ga ba la"},
+    {STAGE_ZERO3_KEEP, 0, 0, 90, NONE, false,
+     "ga fa la gb fb gc fc gd fd bd ld ga ra la rb rc bc lc bb lb ga ba la"},
     {STAGE_ZERO3_KEEP, 0, 0, 50, NONE, true,
      "ga fa la gb fb lb gc fc lc gd fd bd ld ga ra la gb rb lb gc rc bc lc gb bb lb ga ba la"},
     /* Second shards are there from the first release on. */
@@ -203,6 +205,6 @@ static void from_seeds(uint64_t first, uint64_t count) {
 int main(int argc, char **argv) {
     written_out();
     written_out_again();
-    from_seeds(argc > 1 ? strtoull(argv[1], NULL, 10) : 1, argc > 2 ? strtoull(argv[2], NULL, 10) : 2000);
+    from_seeds(argc > 1 ? strtoull(argv[1], NULL, 10) : 1, argc > 2 ? strtoull(argv[2], NULL, 10) : 20000);
     return check_end();
 }

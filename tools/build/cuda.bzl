@@ -29,9 +29,11 @@ def _fatbin_impl(ctx):
     arguments.add_all(ctx.attr.copts)
     arguments.add("-o", fatbin)
     arguments.add(ctx.file.src)
-    ctx.actions.run(
-        executable = NVCC,
-        arguments = [arguments],
+
+    # Temporary files are named after nvcc's process, and every sandbox counts its processes from 1 in the same /tmp.
+    ctx.actions.run_shell(
+        command = 'TMPDIR=$(mktemp -d) && export TMPDIR && trap \'rm -rf "$TMPDIR"\' EXIT && "$@"',
+        arguments = [NVCC, arguments],
         inputs = depset([ctx.file.src], transitive = [headers]),
         outputs = [fatbin],
         mnemonic = "CudaFatbin",

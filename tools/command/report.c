@@ -14,6 +14,17 @@ static void report_model(const struct gpt_config *model) {
                   model->width, model->heads, model->context, model->vocab, model->tied ? ", tied head" : "");
 }
 
+/* The last blocks' activations are still there when their backward comes. */
+static void report_recomputation(const struct gpt_config *model) {
+    uint32_t segment = model->recompute, again = segment ? (model->layers - 1) / segment * segment : 0;
+    if (again)
+        progress_line("again     %u of %u blocks are computed again in the backward, %u at a time", again,
+                      model->layers, segment);
+    else if (segment)
+        progress_line("again     no block is computed again: %u at a time are all of %u", segment,
+                      model->layers);
+}
+
 static void report_training(const struct job *job, const zero_engine *engine, uint64_t steps) {
     const struct config *config = &job->config;
     uint32_t ranks = zero_engine_size(engine), threads = zero_engine_threads(engine);
@@ -68,6 +79,7 @@ static void report_owners(const zero_engine *engine) {
 
 void report_start(const struct job *job, const zero_engine *engine, const char *run, uint64_t steps) {
     report_model(&job->model);
+    report_recomputation(&job->model);
     report_training(job, engine, steps);
     report_data(&job->dataset);
     progress_line("run       %s", run);

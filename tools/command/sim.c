@@ -34,7 +34,7 @@ static const struct option options[] = {
     {"--seed", "S",
      "decides the order of what happens at once, and faults: the same seed, the same events (1)",
      OPTION_COUNT, FIELD(seed)},
-    {"--faults", "LIST", "of straggler, lost, slow, delay, reorder, drive: with commas between them",
+    {"--faults", "LIST", "of straggler, lost, slow, delay, reorder, drive, stuck: with commas between them",
      OPTION_TEXT, FIELD(faults)},
     {"--model", "NAME",
      "a model by name (zero plan --models), or a config.json; by default the model block's", OPTION_TEXT,
@@ -139,7 +139,13 @@ static int tell(const struct arguments *a, const struct sim_setup *setup, const 
 }
 
 static int check(const struct arguments *a) {
-    uint64_t failed = case_check(a->seed, a->check, NULL, stdout);
+    struct sim_tally tally = {0};
+    uint64_t failed = case_check(a->seed, a->check, NULL, stdout, &tally);
+    printf("%" PRIu64 " with data, %" PRIu64 " with recomputation, %" PRIu64 " in times by chance; faults:",
+           tally.with_data, tally.recomputed, tally.chaotic);
+    for (uint32_t f = 0; f < SIM_FAULT_KINDS; f++)
+        printf(" %s %" PRIu64 "%s", sim_fault_word((enum sim_fault)f), tally.fault[f],
+               f + 1 < SIM_FAULT_KINDS ? "," : "\n");
     printf("%" PRIu64 " simulations, %" PRIu64 " failed\n", a->check, failed);
     return failed ? EXIT_FAILED : EXIT_OK;
 }

@@ -45,7 +45,7 @@ struct trainer {
 /* ---- agreement ---- */
 
 static zero_status engine_failed(struct trainer *t, zero_status status) {
-    const char *message = zero_last_error();
+    const char *message = *gpt_last_error() ? gpt_last_error() : zero_last_error();
     return error_set(t->error, status, "%s", *message ? message : zero_status_meaning(status));
 }
 
@@ -87,7 +87,8 @@ static zero_status open_engine(struct trainer *t) {
                             .log = print_log,
                             .log_user = t,
                             .model = t->job->model_path,
-                            .total_steps = t->steps};
+                            .total_steps = t->steps,
+                            .cuda = 1};
     t->engine = zero_engine_init_with(t->job->config_path, &runtime);
     if (!t->engine) return engine_failed(t, ZERO_E_INTERNAL);
     t->rank = zero_engine_rank(t->engine);

@@ -1,4 +1,4 @@
-/* Who does a unit's arithmetic: the host (host.c). One table per implementation. What stands here runs between the
+/* Who does a unit's arithmetic: the host (host.c), or the GPU that the engine is on (cuda/). One table each. What stands here runs between the
  * engine's begin and end of the unit (passes.c), where its slots are valid; the order of units, recomputation and what
  * is frozen are the passes' affair. A backend may only enqueue: what it was asked for is done after pass_end.
  * Activations, the residual stream and its gradient are the backend's own: each function reads what the one before left.
@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/base/error.h"
 #include "engine/zero.h"
 
 struct gpt;
@@ -19,12 +20,12 @@ struct backend {
     const char *(*problem)(zero_dtype dtype);
 
     /* Before the units are declared: takes the memory of all activations; *out_bytes: by tier. */
-    zero_status (*open)(struct gpt *gpt, uint64_t out_bytes[ZERO_TIERS]);
+    zero_status (*open)(struct gpt *gpt, uint64_t out_bytes[ZERO_TIERS], struct zero_error *error);
     void (*close)(struct gpt *gpt); /* also after a failed open */
 
     /* A micro-step of gpt->pass. out_loss: the mean cross-entropy; NULL where there are no targets. */
     zero_status (*pass_begin)(struct gpt *gpt);
-    zero_status (*pass_end)(struct gpt *gpt, double *out_loss);
+    zero_status (*pass_end)(struct gpt *gpt, double *out_loss, struct zero_error *error);
 
     /* A unit's slots became valid, or are about to end; `backward`: with gradients. */
     void (*unit_begin)(struct gpt *gpt, struct unit *unit, bool backward);
@@ -42,6 +43,6 @@ struct backend {
     void (*head_logits)(struct gpt *gpt); /* of the last row; pass.logits holds them after pass_end */
 };
 
-extern const struct backend host_backend;
+extern const struct backend host_backend, cuda_backend;
 
 #endif

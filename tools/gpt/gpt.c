@@ -32,7 +32,13 @@ const char *gpt_config_problem(const struct gpt_config *c) {
     return architecture_of(c)->rotary ? rotary_problem(c) : NULL;
 }
 
-static const struct backend *backend_of(const zero_engine *engine) { return &host_backend; }
+static _Thread_local struct zero_error last;
+
+const char *gpt_last_error(void) { return last.code ? last.message : ""; }
+
+static const struct backend *backend_of(const zero_engine *engine) {
+    return zero_engine_cuda(engine, NULL) >= 0 ? &cuda_backend : &host_backend;
+}
 
 const char *gpt_engine_problem(const zero_engine *engine) {
     return backend_of(engine)->problem(zero_engine_dtype(engine));
@@ -49,7 +55,7 @@ static zero_status reserve(struct gpt *gpt, const uint64_t bytes[ZERO_TIERS]) {
 
 static zero_status build(struct gpt *gpt) {
     uint64_t bytes[ZERO_TIERS] = {0};
-    zero_status status = gpt->backend->open(gpt, bytes);
+    zero_status status = gpt->backend->open(gpt, bytes, &last);
     if (status) return status;
     gpt->blocks = calloc(gpt->config.layers, sizeof *gpt->blocks);
     if (!gpt->blocks) return ZERO_E_MEMORY;
@@ -59,6 +65,7 @@ static zero_status build(struct gpt *gpt) {
 
 zero_status gpt_create(zero_engine *engine, const struct gpt_config *config, uint32_t batch,
                        struct gpt **out) {
+    error_clear(&last);
     if (gpt_config_problem(config) || !batch || (uint64_t)batch * config->context > INT32_MAX)
         return ZERO_E_ARGUMENT;
     if (gpt_engine_problem(engine)) return ZERO_E_UNSUPPORTED;
@@ -106,12 +113,13 @@ static zero_status run(struct gpt *gpt, zero_mode mode, struct pass pass, zero_s
     gpt->pass = pass;
     if (!in_vocabulary(gpt, pass.tokens) || (pass.targets && !in_vocabulary(gpt, pass.targets)))
         return ZERO_E_ARGUMENT;
+    error_clear(&last);
     zero_status status = gpt->backend->pass_begin(gpt);
     if (!status) status = zero_micro_begin(gpt->engine, mode);
     if (!status) status = pass_forward(gpt);
     if (!status) status = rest(gpt);
     double loss = 0;
-    zero_status ended = gpt->backend->pass_end(gpt, &loss);
+    zero_status ended = gpt->backend->pass_end(gpt, &loss, &last);
     if (!status) status = ended;
     if (!status && out_loss) *out_loss = loss;
     return status;

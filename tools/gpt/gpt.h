@@ -4,7 +4,8 @@
  *   grouped queries, no biases.
  * Units: "embedding", "h.0" ... "h.N-1" (one per block), "head" (the last norm, and the head or the tied embedding). Owns
  * activations (one allocation per tier, declared with zero_engine_reserve); borrows the engine. Threads: the rank's
- * own thread; OpenMP inside, zero_engine_threads() wide. The bits of losses and gradients depend on the
+ * own thread; OpenMP inside, zero_engine_threads() wide. Where the engine is on a GPU (zero_engine_cuda), all compute is
+ * there, enqueued on that stream, in fp32, bf16 or fp16. The bits of losses and gradients depend on the
  * model, the batch, the machine and the library versions, not on the schedule; nor on the number of threads
  * while there are at most 8 of them and at least 128 rows (batch * context) for each. */
 #ifndef ZERO_TOOLS_GPT_GPT_H
@@ -62,6 +63,10 @@ void gpt_destroy(struct gpt *gpt);
 zero_status gpt_declare(zero_engine *engine, const struct gpt_config *config, zero_slot *slot);
 uint64_t gpt_activation_bytes(const struct gpt_config *config, uint32_t batch, uint32_t threads,
                               zero_dtype dtype, uint64_t *out_cpu);
+
+/* What the last call in this thread failed of, in a sentence, where the engine (zero_last_error) does not know: a missing
+ * library, an error of the GPU. Else "". */
+const char *gpt_last_error(void);
 
 const char *gpt_title(const struct gpt_config *config); /* of the architecture */
 

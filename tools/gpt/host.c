@@ -19,13 +19,13 @@ static void choose_arithmetic(struct gpt *gpt, zero_dtype dtype) {
     gpt->narrow = dtype == ZERO_F16 ? k->narrow_fp16 : gpt->bf16 ? k->narrow : NULL;
 }
 
-static zero_status open(struct gpt *gpt, uint64_t out_bytes[ZERO_TIERS]) {
+static zero_status open(struct gpt *gpt, uint64_t out_bytes[ZERO_TIERS], struct zero_error *error) {
     zero_dtype dtype = zero_engine_dtype(gpt->engine);
     gpt->threads = zero_engine_threads(gpt->engine);
     choose_arithmetic(gpt, dtype);
     zero_status status = activations_create(&gpt->activations, &gpt->config, gpt->batch, gpt->threads, dtype);
     if (status) return status;
-    rotary_fill(&gpt->activations, &gpt->config);
+    rotary_fill(gpt->activations.cosine, gpt->activations.sine, &gpt->config);
     out_bytes[ZERO_DEVICE] = gpt->activations.device.bytes;
     out_bytes[ZERO_CPU] = gpt->activations.cpu.bytes;
     return ZERO_OK;
@@ -47,7 +47,7 @@ static double mean_loss(const struct gpt *gpt) {
     return total / gpt->pass.rows;
 }
 
-static zero_status pass_end(struct gpt *gpt, double *out_loss) {
+static zero_status pass_end(struct gpt *gpt, double *out_loss, struct zero_error *error) {
     parallel_limit(gpt->thread_limit);
     if (gpt->pass.targets) *out_loss = mean_loss(gpt);
     return atomic_load(&gpt->failed) ? ZERO_E_MEMORY : ZERO_OK;

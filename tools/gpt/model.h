@@ -59,6 +59,8 @@ struct gpt {
     void (*narrow)(uint16_t *y, const float *x, size_t count);
     struct activations activations;
     atomic_int failed; /* a matrix product had no memory */
+
+    struct cuda_gpt *cuda; /* the GPU's */
 };
 
 /* Adds the units and their parameters to the engine. */

@@ -14,13 +14,13 @@ static double frequency(const struct gpt_config *c, uint32_t i) {
     return (1 - smooth) * plain / r->factor + smooth * plain;
 }
 
-void rotary_fill(struct activations *a, const struct gpt_config *c) {
+void rotary_fill(float *cosine, float *sine, const struct gpt_config *c) {
     uint32_t half = c->head_width / 2;
-    for (uint32_t i = 0; i < half && a->cosine; i++) {
+    for (uint32_t i = 0; i < half && cosine; i++) {
         double each = frequency(c, i);
         for (uint32_t position = 0; position < c->context; position++) {
-            a->cosine[(uint64_t)position * half + i] = (float)cos(position * each);
-            a->sine[(uint64_t)position * half + i] = (float)sin(position * each);
+            cosine[(uint64_t)position * half + i] = (float)cos(position * each);
+            sine[(uint64_t)position * half + i] = (float)sin(position * each);
         }
     }
 }

@@ -5,8 +5,8 @@
 
 #include "tools/gpt/model.h"
 
-/* Angles of every position of the context. */
-void rotary_fill(struct activations *activations, const struct gpt_config *config);
+/* Of every position of the context and every pair, [context][head_width / 2]; without arrays, nothing. */
+void rotary_fill(float *cosine, float *sine, const struct gpt_config *config);
 
 /* Turns `heads` heads that stand side by side, of `rows` rows from row `first` of the pass on, `ld` apart: on, or back.
  * Without angles, nothing. */

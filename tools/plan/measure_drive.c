@@ -1,5 +1,6 @@
 /* What a drive gives to ranks that offload to it: one way alone by the nvme tier's probe, both ways by the engine's own
- * refresh, which moves chunks in another pattern than any probe, and on some drives faster. */
+ * refresh, which moves chunks in another pattern than any probe, and on some drives faster; under a forward that computes,
+ * as it goes on in a training, where whoever posts requests must wait for its core. */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -10,7 +11,7 @@
 #include "offload/io_probe.h"
 #include "tools/plan/measure.h"
 
-enum { UNITS = 16, UNIT_ELEMENTS = 1 << 20, STEPS = 9, PROBE_BYTES = 256 << 20 };
+enum { UNITS = 16, UNIT_ELEMENTS = 1 << 20, STEPS = 5, PROBE_BYTES = 256 << 20 };
 
 struct drive_rank {
     double read_per_s, write_per_s, mixed_per_s;
@@ -43,7 +44,7 @@ static void probe_rank(struct measure_team *team, uint32_t rank, void *user) {
     r->write_per_s = find_cell(&probe, t->o)->write;
 }
 
-/* ---- the engine's refresh: a model without a forward, whose gradients stay zero ---- */
+/* ---- the engine's refresh: a model whose forward only takes time, and whose gradients stay zero ---- */
 
 /* `slot`: nobody reads it, and all parameters share it; a rank's own, for ranks are threads. */
 static zero_status declare(zero_engine *engine, zero_unit *unit[UNITS], zero_slot *slot) {
@@ -63,18 +64,25 @@ static void fill(void *user, const char *param, uint64_t first, uint64_t count, 
     memset(out, 0, count * sizeof *out);
 }
 
-static zero_status step(zero_engine *engine, zero_unit *const unit[UNITS]) {
+/* Has a core to itself for so long, as far as others let it. */
+static void be_busy(uint64_t ns) {
+    volatile double x = 1;
+    for (uint64_t began = clock_now_ns(); clock_now_ns() - began < ns;)
+        for (int i = 0; i < 1000; i++) x = x * 1.0000001 + 1e-9;
+}
+
+static zero_status step(zero_engine *engine, zero_unit *const unit[UNITS], uint64_t forward_ns) {
     zero_status status = zero_micro_begin(engine, ZERO_TRAIN);
     for (int u = 0; u < UNITS && !status; u++) {
         status = zero_forward_begin(unit[u]);
+        be_busy(forward_ns);
         if (!status) status = zero_forward_end(unit[u]);
     }
     for (int u = UNITS; u-- > 0 && !status;) {
         status = zero_backward_begin(unit[u]);
         if (!status) status = zero_backward_end(unit[u]);
     }
-    if (!status) status = zero_engine_step(engine, NULL);
-    return status ? status : zero_engine_flush(engine);
+    return status ? status : zero_engine_step(engine, NULL);
 }
 
 static uint64_t moved(const zero_engine *engine) {
@@ -88,19 +96,36 @@ static int ascending(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* The median of several steps: drives are uneven by themselves. */
-static zero_status time_steps(zero_engine *engine, zero_unit *const unit[UNITS], double *out_per_s) {
-    zero_status status = step(engine, unit); /* what was never stored is not read */
-    double per_s[STEPS];
+/* Seconds of a step, the median of several: drives are uneven by themselves. */
+static zero_status time_steps(zero_engine *engine, zero_unit *const unit[UNITS], uint64_t forward_ns,
+                              double *out_s) {
+    zero_status status = step(engine, unit, forward_ns);
+    double seconds[STEPS];
     for (int i = 0; i < STEPS && !status; i++) {
-        uint64_t began = clock_now_ns(), before = moved(engine);
-        status = step(engine, unit);
-        per_s[i] = (double)(moved(engine) - before) * 1e9 / (double)(clock_now_ns() - began);
+        uint64_t began = clock_now_ns();
+        status = step(engine, unit, forward_ns);
+        seconds[i] = (double)(clock_now_ns() - began) * 1e-9;
     }
-    if (status) return status;
-    qsort(per_s, STEPS, sizeof *per_s, ascending);
-    *out_per_s = per_s[STEPS / 2];
-    return ZERO_OK;
+    qsort(seconds, STEPS, sizeof *seconds, ascending);
+    *out_s = seconds[STEPS / 2];
+    return status;
+}
+
+/* First with cores that have nothing else to do; then they compute for half of that time, and the drive still bounds a
+ * step. */
+static zero_status measure_refresh(zero_engine *engine, zero_unit *const unit[UNITS], double *out_per_s) {
+    double idle_s, busy_s;
+    zero_status status = step(engine, unit, 0); /* what was never stored is not read */
+    if (!status) status = zero_engine_flush(engine);
+    uint64_t before = moved(engine);
+    if (!status) status = step(engine, unit, 0);
+    if (!status) status = zero_engine_flush(engine);
+    uint64_t bytes = moved(engine) - before;
+    if (!status) status = time_steps(engine, unit, 0, &idle_s);
+    if (!status) status = time_steps(engine, unit, (uint64_t)(idle_s * 1e9 / (2 * UNITS)), &busy_s);
+    if (!status) status = zero_engine_flush(engine);
+    if (!status) *out_per_s = (double)bytes / busy_s;
+    return status;
 }
 
 static void refresh_rank(struct measure_team *team, uint32_t rank, void *user) {
@@ -120,7 +145,7 @@ static void refresh_rank(struct measure_team *team, uint32_t rank, void *user) {
     zero_status status = engine ? declare(engine, unit, &slot) : ZERO_E_INTERNAL;
     if (!status) status = zero_engine_fill(engine, fill, NULL);
     measure_together(team);
-    if (!status) status = time_steps(engine, unit, &r->mixed_per_s);
+    if (!status) status = measure_refresh(engine, unit, &r->mixed_per_s);
     if (status) r->status = error_set(&r->error, status, "%s", zero_last_error());
     zero_engine_destroy(engine);
     if (alone) zero_local_destroy(alone);

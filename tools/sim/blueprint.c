@@ -36,50 +36,37 @@ static enum stage_index stage_of(const struct stage *stage) {
     return (enum stage_index)index;
 }
 
-static struct optimizer_params params_of(const struct config_optimizer *c, double weight_decay) {
-    return (struct optimizer_params){.lr = c->lr,
-                                     .beta1 = c->betas[0],
-                                     .beta2 = c->betas[1],
-                                     .eps = c->eps,
-                                     .weight_decay = weight_decay,
-                                     .momentum = c->momentum,
-                                     .dampening = c->dampening,
-                                     .lr_decay = c->lr_decay,
-                                     .nesterov = c->nesterov,
-                                     .bias_correction = c->bias_correction};
-}
-
 zero_status sim_setup_of(const struct blueprint *b, struct sim_setup *out, struct zero_error *error) {
     const struct config *c = b->config;
     const struct policy *p = b->policy;
-    *out = (struct sim_setup){
-        .stage = stage_of(p->stage),
-        .mesh = {p->mesh[AXIS_SHARD], p->mesh[AXIS_REPLICATE]},
-        .accumulation = p->accumulation,
-        .micro_steps = p->micro_steps,
-        .depth = p->depth,
-        .backward_depth = 1 + p->backward_depth,
-        .live_max = p->live_max,
-        .ahead_max = p->ahead_max,
-        .param_bits = b->param_bits,
-        .gradient_bits = b->gradient_bits,
-        .shadow = b->plan->shadow,
-        .persistence_threshold = c->persistence_threshold,
-        .precision = b->precision,
-        .optimizer = b->optimizer,
-        .params = {params_of(&c->optimizer, c->optimizer.weight_decay), params_of(&c->optimizer, 0)},
-        .clip = c->gradient_clipping,
-        .state_tier = (enum tier_kind)c->optimizer_tier,
-        .param_tier = b->plan->param_tier,
-        .chunk_elements_max = b->plan->swap.chunk_elements,
-        .resident_bytes = b->plan->swap.resident_bytes,
-        .slots = b->plan->swap.slots,
-        .message_bytes = b->plan->row_bytes[MEMORY_MESSAGES],
-        .checkpoint_bytes = b->plan->row_bytes[MEMORY_CHECKPOINT],
-        .native_reduction = c->comm.reduction == CONFIG_REDUCTION_NATIVE,
-        .staging = b->plan->row_bytes[MEMORY_STAGING] > 0,
-        .skip_unit = -1,
-        .chaos_events = UINT64_MAX,
-        .timeout_ns = (uint64_t)(c->comm.timeout_s * 1e9)};
+    *out = (struct sim_setup){.stage = stage_of(p->stage),
+                              .mesh = {p->mesh[AXIS_SHARD], p->mesh[AXIS_REPLICATE]},
+                              .accumulation = p->accumulation,
+                              .micro_steps = p->micro_steps,
+                              .depth = p->depth,
+                              .backward_depth = 1 + p->backward_depth,
+                              .live_max = p->live_max,
+                              .ahead_max = p->ahead_max,
+                              .param_bits = b->param_bits,
+                              .gradient_bits = b->gradient_bits,
+                              .shadow = b->plan->shadow,
+                              .persistence_threshold = c->persistence_threshold,
+                              .precision = b->precision,
+                              .optimizer = b->optimizer,
+                              .params = {*b->params, *b->params},
+                              .clip = c->gradient_clipping,
+                              .state_tier = (enum tier_kind)c->optimizer_tier,
+                              .param_tier = b->plan->param_tier,
+                              .chunk_elements_max = b->plan->swap.chunk_elements,
+                              .resident_bytes = b->plan->swap.resident_bytes,
+                              .slots = b->plan->swap.slots,
+                              .message_bytes = b->plan->row_bytes[MEMORY_MESSAGES],
+                              .checkpoint_bytes = b->plan->row_bytes[MEMORY_CHECKPOINT],
+                              .native_reduction = c->comm.reduction == CONFIG_REDUCTION_NATIVE,
+                              .staging = b->plan->row_bytes[MEMORY_STAGING] > 0,
+                              .skip_unit = -1,
+                              .chaos_events = UINT64_MAX,
+                              .timeout_ns = (uint64_t)(c->comm.timeout_s * 1e9)};
+    out->params[1].weight_decay = 0;
     return ZERO_OK;
 }

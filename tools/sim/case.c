@@ -84,7 +84,8 @@ static void choose_faults(struct sim_setup *s, struct dice *d) {
     s->faults = pick(d, 2) ? pick(d, 1u << SIM_FAULT_KINDS) : 0;
     if (!drive) s->faults &= ~(1u << SIM_DRIVE);
     if (pick(d, 2))
-        s->faults &= ~(1u << SIM_DRIVE | 1u << SIM_LOST); /* so that as many runs reach their end */
+        s->faults &=
+            ~(1u << SIM_DRIVE | 1u << SIM_LOST | 1u << SIM_STUCK); /* so that as many runs reach their end */
 }
 
 void case_make(uint64_t seed, struct sim_case *c) {
@@ -261,7 +262,20 @@ static void tell(const struct sim_case *c, const struct zero_error *error, FILE 
             shortest.result.error.message, c->setup.seed);
 }
 
-uint64_t case_check(uint64_t first, uint64_t count, const struct sim_sabotage *sabotage, FILE *out) {
+static void add(struct sim_tally *t, const struct sim_case *c, const struct sim_result *r) {
+    const bool came[SIM_FAULT_KINDS] = {
+        [SIM_LOST] = r->lost, [SIM_DRIVE] = r->refused, [SIM_STUCK] = r->stuck};
+    const uint32_t ends = 1u << SIM_LOST | 1u << SIM_DRIVE | 1u << SIM_STUCK;
+    t->runs++;
+    t->with_data += c->with_data;
+    t->recomputed += c->setup.segments.blocks > 0;
+    t->chaotic += c->setup.chaos_ns > 0;
+    for (uint32_t f = 0; f < SIM_FAULT_KINDS; f++)
+        t->fault[f] += ends >> f & 1 ? came[f] : c->setup.faults >> f & 1;
+}
+
+uint64_t case_check(uint64_t first, uint64_t count, const struct sim_sabotage *sabotage, FILE *out,
+                    struct sim_tally *tally) {
     uint64_t failed = 0;
     for (uint64_t seed = first; seed < first + count; seed++) {
         struct sim_case c;
@@ -271,6 +285,7 @@ uint64_t case_check(uint64_t first, uint64_t count, const struct sim_sabotage *s
         case_make(seed, &c);
         c.setup.sabotage = sabotage;
         if (!case_run(&c.setup, c.with_data, &result, &error)) error = result.error;
+        if (tally) add(tally, &c, &result);
         if (!error.code) continue;
         failed++;
         tell(&c, &error, out);

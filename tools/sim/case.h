@@ -32,8 +32,15 @@ void case_shorten(const struct sim_setup *failing, bool with_data, struct sim_sh
 /* One line. */
 void case_print(const struct sim_setup *setup, bool with_data, FILE *out);
 
+/* What happened in them. */
+struct sim_tally {
+    uint64_t runs, with_data, recomputed, chaotic;
+    uint64_t fault[SIM_FAULT_KINDS]; /* of those that end ranks: that came */
+};
+
 /* `count` cases from seed `first` on; `sabotage`: NULL, or for tests. What fails is told on `out`, with its seed and the
- * shortest schedule found. Returns how many failed. */
-uint64_t case_check(uint64_t first, uint64_t count, const struct sim_sabotage *sabotage, FILE *out);
+ * shortest schedule found. Returns how many failed; `tally`: or NULL. */
+uint64_t case_check(uint64_t first, uint64_t count, const struct sim_sabotage *sabotage, FILE *out,
+                    struct sim_tally *tally);
 
 #endif

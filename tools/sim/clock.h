@@ -8,9 +8,10 @@
 #include <stdint.h>
 
 enum event_kind {
-    EVENT_WAKE,    /* something of the rank may be done */
-    EVENT_HOST,    /* the rank's host is done computing */
-    EVENT_DEADLINE /* the rank has been silent for too long */
+    EVENT_WAKE,     /* something of the rank may be done */
+    EVENT_HOST,     /* the rank's host is done computing */
+    EVENT_DEADLINE, /* the rank has been silent for too long, */
+    EVENT_STUCK     /* or has not gone on */
 };
 
 struct event {

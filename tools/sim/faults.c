@@ -24,10 +24,10 @@ zero_status sim_faults_parse(const char *words, uint32_t *out_mask, struct zero_
                (strlen(kinds[fault].word) != length || strncmp(kinds[fault].word, at, length)))
             fault++;
         if (fault == SIM_FAULT_KINDS)
-            return error_set(
-                error, ZERO_E_ARGUMENT,
-                "there is no fault \"%.*s\"; there are straggler, lost, slow, delay, reorder and drive",
-                (int)length, at);
+            return error_set(error, ZERO_E_ARGUMENT,
+                             "there is no fault \"%.*s\"; there are straggler, lost, slow, delay, reorder, "
+                             "drive and stuck",
+                             (int)length, at);
         *out_mask |= 1u << fault;
         at += length;
     }
@@ -36,7 +36,20 @@ zero_status sim_faults_parse(const char *words, uint32_t *out_mask, struct zero_
 
 struct sim_faults sim_faults_draw(uint32_t mask, uint64_t seed, uint32_t ranks, uint32_t steps,
                                   uint32_t uses) {
-    enum { STRAGGLER, LOST, SLOW, DRIVE, HOW_SLOW, HOW_LATE, WHICH_STEP, WHICH_USE, WHICH_REQUEST };
+    enum {
+        STRAGGLER,
+        LOST,
+        SLOW,
+        DRIVE,
+        HOW_SLOW,
+        HOW_LATE,
+        WHICH_STEP,
+        WHICH_USE,
+        WHICH_REQUEST,
+        STUCK,
+        STUCK_STEP,
+        STUCK_USE
+    };
 #define DRAW(what, end) (uint32_t) random_below(random_draw(seed, RANDOM_FAULTS, what, 0), end)
     return (struct sim_faults){.mask = mask,
                                .straggler = DRAW(STRAGGLER, ranks),
@@ -47,6 +60,9 @@ struct sim_faults sim_faults_draw(uint32_t mask, uint64_t seed, uint32_t ranks, 
                                .slow_percent = 200 + DRAW(HOW_SLOW, 801),
                                .lost_step = DRAW(WHICH_STEP, steps),
                                .lost_use = DRAW(WHICH_USE, uses),
+                               .stuck = DRAW(STUCK, ranks),
+                               .stuck_step = DRAW(STUCK_STEP, steps),
+                               .stuck_use = DRAW(STUCK_USE, uses),
                                .drive_request = DRAW(WHICH_REQUEST, 2 * steps)};
 #undef DRAW
 }

@@ -13,7 +13,8 @@
     X(SLOW, "slow", "a rank's link has a half to a tenth of the others' speed")                              \
     X(DELAY, "delay", "one in eight completions comes up to twice as late")                                  \
     X(REORDER, "reorder", "completions come in another order on each rank")                                  \
-    X(DRIVE, "drive", "a drive refuses a request")
+    X(DRIVE, "drive", "a drive refuses a request")                                                           \
+    X(STUCK, "stuck", "a rank beats, but does not go on, from the middle of a step")
 
 enum sim_fault {
 #define FAULT_ENUM(name, word, text) SIM_##name,
@@ -23,11 +24,12 @@ enum sim_fault {
 };
 
 struct sim_faults {
-    uint32_t mask;                            /* bit f: enum sim_fault f happens */
-    uint32_t straggler, lost, slow, drive;    /* ranks */
-    uint32_t straggler_percent, slow_percent; /* of the time that others take */
-    uint32_t lost_step, lost_use;             /* where the lost rank's host is */
-    uint32_t drive_request;                   /* this one of the rank's fails */
+    uint32_t mask;                                /* bit f: enum sim_fault f happens */
+    uint32_t straggler, lost, slow, drive, stuck; /* ranks */
+    uint32_t straggler_percent, slow_percent;     /* of the time that others take */
+    uint32_t lost_step, lost_use;                 /* where the lost rank's host is */
+    uint32_t stuck_step, stuck_use;
+    uint32_t drive_request; /* this one of the rank's fails */
 };
 
 static inline bool sim_fault_on(const struct sim_faults *faults, enum sim_fault fault) {
@@ -36,7 +38,8 @@ static inline bool sim_fault_on(const struct sim_faults *faults, enum sim_fault 
 
 /* After it, ranks end with errors. */
 static inline bool sim_faults_end(const struct sim_faults *faults) {
-    return sim_fault_on(faults, SIM_LOST) || sim_fault_on(faults, SIM_DRIVE);
+    return sim_fault_on(faults, SIM_LOST) || sim_fault_on(faults, SIM_DRIVE) ||
+           sim_fault_on(faults, SIM_STUCK);
 }
 
 const char *sim_fault_word(enum sim_fault fault); /* "straggler" */

@@ -79,18 +79,25 @@ static void begin_pass(struct rank *r) {
     go_to(r, 0);
 }
 
-/* The lost rank's host does nothing any more, and neither does its executor. */
-static bool gets_lost(struct rank *r) {
+/* A rank is lost or stuck: its host does nothing any more, and neither does its executor. */
+static bool stop(struct rank *r, enum sim_fault fault, enum event_kind found, uint64_t after_ns) {
     struct run *run = r->run;
-    const struct sim_faults *f = &run->faults;
-    bool here = r->index == f->lost && r->step == f->lost_step && r->use >= f->lost_use;
-    if (!sim_fault_on(f, SIM_LOST) || !here) return false;
     r->lost = true;
     run->live--;
-    run->faulted[SIM_LOST] = true;
+    run->faulted[fault] = true;
     run->fault_ns = run->clock.now_ns;
-    clock_add(&run->clock, run->clock.now_ns + run->setup->timeout_ns, EVENT_DEADLINE, r->index);
+    clock_add(&run->clock, run->clock.now_ns + after_ns, found, r->index);
     return true;
+}
+
+static bool gets_lost(struct rank *r) {
+    const struct sim_faults *f = &r->run->faults;
+    uint64_t timeout_ns = r->run->setup->timeout_ns;
+    bool lost = r->index == f->lost && r->step == f->lost_step && r->use >= f->lost_use;
+    bool stuck = r->index == f->stuck && r->step == f->stuck_step && r->use >= f->stuck_use;
+    if (sim_fault_on(f, SIM_LOST) && lost) return stop(r, SIM_LOST, EVENT_DEADLINE, timeout_ns);
+    return sim_fault_on(f, SIM_STUCK) && stuck &&
+           stop(r, SIM_STUCK, EVENT_STUCK, SIM_STUCK_TIMEOUTS * timeout_ns);
 }
 
 static void begin_use(struct rank *r) {

@@ -208,7 +208,7 @@ zero_status numbers_run(const struct sim_setup *setup, struct sim_result *out, s
     if (status) return status;
     with.host = &numbers.host;
     status = sim_run(&with, out, error);
-    if (!status && !out->status && !out->lost && !out->refused) {
+    if (!status && !out->status && !out->lost && !out->refused && !out->stuck) {
         error_clear(&out->error);
         out->status = numbers_check(&numbers, &out->error);
     }

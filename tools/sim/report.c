@@ -63,10 +63,13 @@ static void print_faults(const struct sim_result *r, FILE *out) {
                 f->slow, f->slow_percent);
     if (sim_fault_on(f, SIM_DELAY)) fprintf(out, "fault: %s\n", sim_fault_text(SIM_DELAY));
     if (sim_fault_on(f, SIM_REORDER)) fprintf(out, "fault: %s\n", sim_fault_text(SIM_REORDER));
-    if (!r->lost && !r->refused) return;
+    if (!r->lost && !r->refused && !r->stuck) return;
     if (r->lost)
         fprintf(out, "fault: rank %" PRIu32 " was lost in step %" PRIu32 ", at %s\n", f->lost,
                 f->lost_step + 1, seconds(r->fault_ns).chars);
+    if (r->stuck)
+        fprintf(out, "fault: rank %" PRIu32 " did not go on from step %" PRIu32 ", at %s\n", f->stuck,
+                f->stuck_step + 1, seconds(r->fault_ns).chars);
     if (r->refused)
         fprintf(out, "fault: the drive of rank %" PRIu32 " refused request %" PRIu32 "\n", f->drive,
                 f->drive_request + 1);
@@ -77,7 +80,7 @@ static void print_faults(const struct sim_result *r, FILE *out) {
 void report_print(const struct job *job, const struct job_ranks *ranks, const struct sim_result *r,
                   FILE *out) {
     print_job(job, ranks, out);
-    bool whole = !r->status && !r->lost && !r->refused;
+    bool whole = !r->status && !r->lost && !r->refused && !r->stuck;
     if (whole) print_steps(ranks, r, out);
     if (whole) print_bytes(r, out);
     print_faults(r, out);

@@ -9,7 +9,10 @@
 #include "tools/sim/random.h"
 #include "tools/sim/sim.h"
 
-enum { STEPS_MAX = 100000 };
+enum {
+    STEPS_MAX = 100000,
+    SIM_STUCK_TIMEOUTS = 10 /* as engine/comm/control.c waits for a rank that beats */
+};
 
 /* What a rank's host does next. */
 enum next {

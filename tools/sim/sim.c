@@ -320,15 +320,19 @@ static bool names_rank(const char *message, uint32_t rank) {
 
 static bool names_cause(const struct run *run, const char *message) {
     return (run->faulted[SIM_LOST] && names_rank(message, run->faults.lost)) ||
-           (run->faulted[SIM_DRIVE] && names_rank(message, run->faults.drive));
+           (run->faulted[SIM_DRIVE] && names_rank(message, run->faults.drive)) ||
+           (run->faulted[SIM_STUCK] && names_rank(message, run->faults.stuck));
 }
 
-static bool faulted(const struct run *run) { return run->faulted[SIM_LOST] || run->faulted[SIM_DRIVE]; }
+static bool faulted(const struct run *run) {
+    return run->faulted[SIM_LOST] || run->faulted[SIM_DRIVE] || run->faulted[SIM_STUCK];
+}
 
 /* After a fault that ends ranks every live one ended in time, with its work done or an error that says whose fault it
  * was. */
 static void check_ending(struct run *run) {
-    uint64_t deadline = run->fault_ns + (run->faulted[SIM_LOST] ? run->setup->timeout_ns : 0) + grace_ns(run);
+    uint64_t timeouts = run->faulted[SIM_STUCK] ? SIM_STUCK_TIMEOUTS : run->faulted[SIM_LOST];
+    uint64_t deadline = run->fault_ns + timeouts * run->setup->timeout_ns + grace_ns(run);
     for (uint32_t k = 0; k < run->ranks && faulted(run); k++) {
         const struct rank *r = &run->rank[k];
         if (r->lost) continue;
@@ -344,12 +348,19 @@ static void check_ending(struct run *run) {
 
 /* ---- the loop ---- */
 
-/* Whoever lives finds the silence. */
-static void deadline(struct run *run, uint32_t silent) {
+/* Whoever lives finds the silence; who waits for a rank that is stuck, that. */
+static bool finds(struct run *run, const struct rank *r, const struct event *event) {
+    double timeout_s = (double)run->setup->timeout_ns * 1e-9;
+    if (r->lost || r->ended) return false;
+    if (event->kind == EVENT_STUCK)
+        return sim_raise_stuck(r->comm, event->rank, SIM_STUCK_TIMEOUTS * timeout_s);
+    sim_raise_silent(r->comm, event->rank, timeout_s);
+    return true;
+}
+
+static void deadline(struct run *run, const struct event *event) {
     uint32_t finder = 0;
-    while (finder < run->ranks && (run->rank[finder].lost || run->rank[finder].ended)) finder++;
-    if (finder == run->ranks) return;
-    sim_raise_silent(run->rank[finder].comm, silent, (double)run->setup->timeout_ns * 1e-9);
+    while (finder < run->ranks && !finds(run, &run->rank[finder], event)) finder++;
     for (uint32_t k = 0; k < run->ranks; k++) clock_add(&run->clock, run->clock.now_ns, EVENT_WAKE, k);
 }
 
@@ -358,8 +369,8 @@ static void loop(struct run *run) {
     for (uint32_t k = 0; k < run->ranks; k++) clock_add(&run->clock, 0, EVENT_WAKE, k);
     while (run->live && !run->violation.code && clock_take(&run->clock, &event)) {
         struct rank *r = &run->rank[event.rank];
-        if (event.kind == EVENT_DEADLINE) {
-            deadline(run, event.rank);
+        if (event.kind == EVENT_DEADLINE || event.kind == EVENT_STUCK) {
+            deadline(run, &event);
             continue;
         }
         if (event.kind == EVENT_HOST) r->busy = false;
@@ -413,6 +424,7 @@ static void measure_ranks(const struct run *run, struct sim_result *out) {
 
 static void measure_ending(const struct run *run, struct sim_result *out) {
     out->lost = run->faulted[SIM_LOST], out->refused = run->faulted[SIM_DRIVE];
+    out->stuck = run->faulted[SIM_STUCK];
     out->fault_ns = run->fault_ns;
     for (uint32_t k = 0; k < run->ranks; k++) {
         const struct rank *r = &run->rank[k];

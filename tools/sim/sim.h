@@ -108,11 +108,12 @@ struct sim_result {
     uint64_t planned_bytes[TIERS];                            /* per rank */
 
     struct sim_faults faults;
-    bool lost, refused; /* a rank was lost, a drive refused a request: that ended ranks */
-    uint64_t fault_ns;  /* when it came, */
-    uint64_t ended_ns;  /* and when the last live rank ended */
-    uint32_t ended;     /* ranks that ended with an error */
-    char ending[1024];  /* what one of them said */
+    bool lost, refused,
+        stuck;         /* a rank was lost, a drive refused a request, a rank got stuck: that ended ranks */
+    uint64_t fault_ns; /* when it came, */
+    uint64_t ended_ns; /* and when the last live rank ended */
+    uint32_t ended;    /* ranks that ended with an error */
+    char ending[1024]; /* what one of them said */
 };
 
 /* ZERO_E_ARGUMENT, ZERO_E_MEMORY: it could not begin; `error` says why. Else ZERO_OK, and out->status. */

@@ -36,7 +36,7 @@ static char *told(void (*listed)(void *, uint32_t, struct operation_list *), uin
     char *text = NULL;
     size_t length;
     FILE *file = open_memstream(&text, &length);
-    uint64_t failed = case_check(first, count, &sabotage, file);
+    uint64_t failed = case_check(first, count, &sabotage, file, NULL);
     fclose(file);
     CHECK(failed > 0);
     CHECK(failed < count); /* not what every seed has */
@@ -56,7 +56,7 @@ static void planted_bugs_are_told(void) {
     struct sim_sabotage sabotage = {.listed = skip_reduction};
     size_t length;
     FILE *file = open_memstream(&other, &length);
-    CHECK_INT(case_check(seed, 1, &sabotage, file), 1);
+    CHECK_INT(case_check(seed, 1, &sabotage, file, NULL), 1);
     fclose(file);
     CHECK(strncmp(text, other, strlen(other)) == 0);
     free(text), free(other);
@@ -68,7 +68,10 @@ static void planted_bugs_are_told(void) {
 int main(int argc, char **argv) {
     uint64_t first = argc > 1 ? strtoull(argv[1], NULL, 10) : 1,
              count = argc > 2 ? strtoull(argv[2], NULL, 10) : 200;
-    CHECK_INT(case_check(first, count, NULL, stderr), 0);
+    struct sim_tally tally = {0};
+    CHECK_INT(case_check(first, count, NULL, stderr, &tally), 0);
+    CHECK_INT(tally.runs, count);
+    for (uint32_t f = 0; f < SIM_FAULT_KINDS && count >= 200; f++) CHECK(tally.fault[f] > 0);
     planted_bugs_are_told();
     return check_end();
 }

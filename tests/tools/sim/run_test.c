@@ -103,6 +103,16 @@ static void faults_end_ranks(void) {
         CHECK_CONTAINS(r.ending, " of h.");
         CHECK(r.ended_ns - r.fault_ns < 61 * (uint64_t)1000000000);
     }
+    s.faults = 1u << SIM_STUCK;
+    for (s.seed = 1; s.seed <= 10; s.seed++) {
+        struct sim_result r = run(&s);
+        char name[64];
+        snprintf(name, sizeof name, "rank %u is alive but did not take its part in ", r.faults.stuck);
+        CHECK(r.stuck && !r.lost);
+        CHECK_INT(r.ended, 15);
+        CHECK_CONTAINS(r.ending, name);
+        CHECK(r.ended_ns - r.fault_ns < 601 * (uint64_t)1000000000);
+    }
     s.faults = 1u << SIM_DRIVE;
     s.state_tier = TIER_NVME;
     s.seed = 3;

@@ -1,0 +1,66 @@
+/* What was written and has no effect beside the rest. */
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/config/config.h"
+#include "engine/config/key.h"
+#include "engine/config/resolve.h"
+
+static bool not_fp16(const struct config *c) { return c->compute_dtype != CONFIG_FP16; }
+static bool not_stage_3(const struct config *c) { return c->stage != 3; }
+static bool exact_gradients(const struct config *c) { return !c->quantized_gradients; }
+static bool saves_at_once(const struct config *c) { return !c->checkpoint_async; }
+static bool no_drive(const struct config *c) {
+    return c->optimizer_tier != CONFIG_TIER_NVME && c->param_tier != CONFIG_TIER_NVME;
+}
+static bool state_on_device(const struct config *c) { return c->optimizer_tier == CONFIG_TIER_DEVICE; }
+static bool params_on_device(const struct config *c) { return c->param_tier == CONFIG_TIER_DEVICE; }
+
+static const struct idle {
+    const char *keys[4]; /* or the beginnings of them; but the one that chooses */
+    const char *but;
+    bool (*idle)(const struct config *config);
+    const char *why;
+} idles[] = {
+    {{"fp16."}, "fp16.enabled", not_fp16, "while fp16.enabled is false"},
+    {{"zero_optimization.stage3_prefetch_bucket_size", "zero_optimization.stage3_max_live_parameters"},
+     NULL,
+     not_stage_3,
+     "below stage 3, where parameters are whole on every rank"},
+    {{"comm.quantized_gradient_bits"},
+     NULL,
+     exact_gradients,
+     "while zero_optimization.zero_quantized_gradients is false"},
+    {{"checkpoint.async_bytes"}, NULL, saves_at_once, "while checkpoint.async is false"},
+    {{"aio.", "nvme."}, NULL, no_drive, "while nothing is on NVMe"},
+    {{"zero_optimization.offload_optimizer."},
+     "zero_optimization.offload_optimizer.device",
+     state_on_device,
+     "while its device is \"none\""},
+    {{"zero_optimization.offload_param."},
+     "zero_optimization.offload_param.device",
+     params_on_device,
+     "while its device is \"none\""},
+};
+
+static bool names(const struct idle *row, const char *path) {
+    if (row->but && !strcmp(path, row->but)) return false;
+    for (int k = 0; row->keys[k]; k++)
+        if (!strncmp(path, row->keys[k], strlen(row->keys[k]))) return true;
+    return false;
+}
+
+bool config_idle(const struct config *config, uint32_t index, char *out, size_t capacity) {
+    size_t at = 0;
+    *out = 0;
+    if (index == sizeof idles / sizeof *idles) return false;
+    const struct idle *row = &idles[index];
+    for (uint32_t i = 0; i < config_key_count() && row->idle(config); i++) {
+        const struct config_key *key = config_key_at(i);
+        if (key->use != KEY_USED || !names(row, key->path) || !config_written(config, key->path)) continue;
+        int n = snprintf(out + at, capacity - at, "%s%s", at ? ", " : "", key->path);
+        at = at + (size_t)n < capacity ? at + (size_t)n : capacity - 1;
+    }
+    if (at) snprintf(out + at, capacity - at, ": no effect %s", row->why);
+    return true;
+}

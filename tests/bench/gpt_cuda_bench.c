@@ -1,0 +1,135 @@
+/* Tokens per second of whole training steps (forward, backward, clipping, AdamW) through the engine, and the share of the
+ * GPU's peak, counting 6 N + 6 layers context width operations a token, N all parameters. One JSON object on stdout.
+ * gpt_cuda_peers.py is the same in PyTorch.
+ *
+ *   gpt_cuda_bench [--device cuda|cpu] [--type bf16|fp16|fp32] [--stage 0..3] [--batch 8] [--steps 20] [--peak 989]
+ *                  [--layers 12] [--width 768] [--heads 12] [--context 1024] [--vocab 50257] [--recompute 0]
+ * --peak: TFLOP/s, dense, of the type; 989 is an H100's and an H200's of bf16. --recompute: of every so many blocks one
+ * stream is kept. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/clock.h"
+#include "engine/zero.h"
+#include "tools/gpt/gpt.h"
+
+enum { STEPS_MAX = 10000, WARM_UP = 5 };
+
+struct bench {
+    const char *device, *type;
+    double stage, batch, steps, peak, layers, width, heads, context, vocab, recompute;
+};
+
+struct option {
+    const char *name;
+    const char **text;
+    double *number;
+};
+
+static void read_options(struct bench *b, int argc, char **argv) {
+    const struct option options[] = {
+        {"--device", &b->device, NULL},   {"--type", &b->type, NULL},   {"--stage", NULL, &b->stage},
+        {"--batch", NULL, &b->batch},     {"--steps", NULL, &b->steps}, {"--peak", NULL, &b->peak},
+        {"--layers", NULL, &b->layers},   {"--width", NULL, &b->width}, {"--heads", NULL, &b->heads},
+        {"--context", NULL, &b->context}, {"--vocab", NULL, &b->vocab}, {"--recompute", NULL, &b->recompute}};
+    for (int i = 1; i < argc; i += 2) {
+        size_t o = 0, count = sizeof options / sizeof *options;
+        while (o < count && strcmp(options[o].name, argv[i]) != 0) o++;
+        if (o == count || i + 1 == argc) {
+            fprintf(stderr, "gpt_cuda_bench: %s: no such option, or no value: see the head of the source\n",
+                    argv[i]);
+            exit(2);
+        }
+        if (options[o].text) *options[o].text = argv[i + 1];
+        if (options[o].number) *options[o].number = strtod(argv[i + 1], NULL);
+    }
+}
+
+static void must(zero_status status, const char *what) {
+    if (status == ZERO_OK) return;
+    fprintf(stderr, "gpt_cuda_bench: %s: %s%s\n", what, gpt_last_error(), zero_last_error());
+    exit(1);
+}
+
+static zero_engine *open_engine(const struct bench *b) {
+    char json[1024];
+    snprintf(
+        json, sizeof json,
+        "{\"train_micro_batch_size_per_gpu\": %.0f, \"gradient_accumulation_steps\": 1, "
+        "\"gradient_clipping\": 1.0, \"device\": {\"type\": \"%s\"}, "
+        "\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 1e-4, \"weight_decay\": 0.1}}, "
+        "\"bf16\": {\"enabled\": %s}, \"fp16\": {\"enabled\": %s}, \"zero_optimization\": {\"stage\": %.0f}}",
+        b->batch, b->device, strcmp(b->type, "bf16") == 0 ? "true" : "false",
+        strcmp(b->type, "fp16") == 0 ? "true" : "false", b->stage);
+    zero_engine *engine = zero_engine_init(json);
+    if (!engine) must(ZERO_E_ARGUMENT, "opening the engine");
+    return engine;
+}
+
+static struct gpt *open_model(zero_engine *engine, const struct gpt_config *config, uint32_t batch) {
+    struct gpt *gpt = NULL;
+    struct gpt_init init = {.seed = 1, .config = *config};
+    must(gpt_create(engine, config, batch, &gpt), "the model");
+    must(zero_engine_commit(engine, NULL), "commit");
+    must(zero_engine_fill(engine, gpt_fill, &init), "initial weights");
+    return gpt;
+}
+
+/* Seconds of the step; the loss is read, so the GPU has finished all but the update. */
+static double step(zero_engine *engine, struct gpt *gpt, const int32_t *tokens, double *out_loss) {
+    uint64_t start = clock_now_ns();
+    must(gpt_train(gpt, tokens, tokens + 1, out_loss), "a micro-step");
+    must(zero_engine_step(engine, NULL), "a step");
+    return (double)(clock_now_ns() - start) * 1e-9;
+}
+
+static int compare(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+static void report(const struct bench *b, const struct gpt_config *config, double seconds, double loss) {
+    double parameters = (double)gpt_parameters(config), tokens = b->batch * b->context / seconds;
+    double flops = (6 * parameters + 6 * b->layers * b->context * b->width) * tokens;
+    printf(
+        "{\"bench\": \"gpt\", \"device\": \"%s\", \"type\": \"%s\", \"stage\": %.0f, \"parameters\": %.0f, "
+        "\"batch\": %.0f, \"context\": %.0f, \"step_ms\": %.3f, \"tokens_per_s\": %.1f, \"tflops\": %.2f, "
+        "\"of_peak\": %.4f, \"loss\": %.4f}\n",
+        b->device, b->type, b->stage, parameters, b->batch, b->context, seconds * 1e3, tokens, flops * 1e-12,
+        flops * 1e-12 / b->peak, loss);
+}
+
+int main(int argc, char **argv) {
+    static double seconds[STEPS_MAX];
+    struct bench b = {"cuda", "bf16", 0, 8, 20, 989, 12, 768, 12, 1024, 50257, 0};
+    read_options(&b, argc, argv);
+    if (b.steps < 1 || b.steps > STEPS_MAX) b.steps = STEPS_MAX;
+    struct gpt_config config = {.layers = (uint32_t)b.layers,
+                                .width = (uint32_t)b.width,
+                                .heads = (uint32_t)b.heads,
+                                .context = (uint32_t)b.context,
+                                .vocab = (uint32_t)b.vocab,
+                                .tied = true,
+                                .layer_norm_epsilon = 1e-5,
+                                .initializer_range = 0.02,
+                                .recompute = (uint32_t)b.recompute};
+    if (gpt_config_problem(&config)) {
+        fprintf(stderr, "gpt_cuda_bench: %s\n", gpt_config_problem(&config));
+        return 2;
+    }
+    zero_engine *engine = open_engine(&b);
+    struct gpt *gpt = open_model(engine, &config, (uint32_t)b.batch);
+    size_t count = (size_t)(b.batch * b.context);
+    int32_t *tokens = malloc((count + 1) * sizeof *tokens);
+    double loss = 0;
+    for (size_t i = 0; i <= count; i++) tokens[i] = (int32_t)(i * 2654435761u % config.vocab);
+    for (int i = 0; i < WARM_UP; i++) step(engine, gpt, tokens, &loss);
+    for (int i = 0; i < (int)b.steps; i++) seconds[i] = step(engine, gpt, tokens, &loss);
+    qsort(seconds, (size_t)b.steps, sizeof *seconds, compare);
+    report(&b, &config, seconds[(int)b.steps / 2], loss);
+    gpt_destroy(gpt);
+    zero_engine_destroy(engine);
+    free(tokens);
+    return 0;
+}

@@ -1,0 +1,276 @@
+/* A stand-in libcublasLt.so.13: the calls that tools/gpt/cuda/cublaslt.c makes, with plain loops in double over the fake
+ * driver's memory, in the order of its streams. It refuses what the real one would or might: TF32, an end without its
+ * pointer, GELU's ends on fp32 or on rows that are no multiple of 8, pointers that are less aligned than was said, a
+ * plan for other shapes. */
+#include <cublasLt.h>
+#include <dlfcn.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/convert.h"
+#include "tests/cuda/fake_cuda.h"
+
+struct layout {
+    cudaDataType type;
+    uint64_t rows, columns;
+    int64_t ld;
+};
+
+struct operation {
+    cublasComputeType_t compute;
+    cublasOperation_t a, b;
+    cublasLtEpilogue_t end;
+    const void *bias;
+    void *aux;
+    int64_t aux_ld;
+};
+
+struct preference {
+    uint64_t workspace;
+    uint32_t schemes, alignment;
+};
+
+/* ---- objects ---- */
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t *out) {
+    *out = (cublasLtHandle_t)calloc(1, 1);
+    return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
+    free(handle);
+    return CUBLAS_STATUS_SUCCESS;
+}
+const char *cublasLtGetStatusString(cublasStatus_t status) {
+    return status == CUBLAS_STATUS_SUCCESS ? "CUBLAS_STATUS_SUCCESS" : "refused by the stand-in";
+}
+
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataType type, uint64_t rows,
+                                          uint64_t columns, int64_t ld) {
+    struct layout *layout = calloc(1, sizeof *layout);
+    *layout = (struct layout){type, rows, columns, ld};
+    *out = (cublasLtMatrixLayout_t)layout;
+    return (uint64_t)ld >= rows ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
+}
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
+    free(layout);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out, cublasComputeType_t compute,
+                                        cudaDataType_t scale) {
+    struct operation *operation = calloc(1, sizeof *operation);
+    *operation = (struct operation){.compute = compute, .end = CUBLASLT_EPILOGUE_DEFAULT};
+    *out = (cublasLtMatmulDesc_t)operation;
+    return scale == CUDA_R_32F ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
+}
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t operation) {
+    free(operation);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static cublasStatus_t take(void *to, size_t wanted, const void *from, size_t bytes) {
+    if (bytes != wanted) return CUBLAS_STATUS_INVALID_VALUE;
+    memcpy(to, from, bytes);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t handle,
+                                              cublasLtMatmulDescAttributes_t attribute, const void *value,
+                                              size_t bytes) {
+    struct operation *o = (struct operation *)handle;
+    switch (attribute) {
+    case CUBLASLT_MATMUL_DESC_TRANSA:
+        return take(&o->a, sizeof o->a, value, bytes);
+    case CUBLASLT_MATMUL_DESC_TRANSB:
+        return take(&o->b, sizeof o->b, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE:
+        return take(&o->end, sizeof o->end, value, bytes);
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
+        return take(&o->bias, sizeof o->bias, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:
+        return take(&o->aux, sizeof o->aux, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
+        return take(&o->aux_ld, sizeof o->aux_ld, value, bytes);
+    default:
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    }
+}
+
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *out) {
+    struct preference *p = calloc(1, sizeof *p);
+    *p = (struct preference){0, CUBLASLT_REDUCTION_SCHEME_MASK, 256};
+    *out = (cublasLtMatmulPreference_t)p;
+    return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
+    free(preference);
+    return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t handle,
+                                                    cublasLtMatmulPreferenceAttributes_t attribute,
+                                                    const void *value, size_t bytes) {
+    struct preference *p = (struct preference *)handle;
+    uint32_t alignment;
+    switch (attribute) {
+    case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES:
+        return take(&p->workspace, sizeof p->workspace, value, bytes);
+    case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK:
+        return take(&p->schemes, sizeof p->schemes, value, bytes);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES:
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES:
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES:
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES:
+        if (take(&alignment, sizeof alignment, value, bytes)) return CUBLAS_STATUS_INVALID_VALUE;
+        if (alignment < p->alignment) p->alignment = alignment;
+        return CUBLAS_STATUS_SUCCESS;
+    default:
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    }
+}
+
+/* ---- products ---- */
+
+struct product { /* column-major, as cuBLASLt has it */
+    struct operation operation;
+    struct layout a_layout, b_layout, c_layout;
+    float alpha, beta;
+    const void *a, *b, *c;
+    void *d;
+};
+
+static uint64_t rows_of(struct layout l, cublasOperation_t op) {
+    return op == CUBLAS_OP_N ? l.rows : l.columns;
+}
+static uint64_t columns_of(struct layout l, cublasOperation_t op) {
+    return op == CUBLAS_OP_N ? l.columns : l.rows;
+}
+
+static bool has_gelu(const struct operation *o) {
+    return o->end == CUBLASLT_EPILOGUE_GELU_AUX_BIAS || o->end == CUBLASLT_EPILOGUE_DGELU;
+}
+
+static bool fits(const struct operation *o, struct layout a, struct layout b, struct layout c) {
+    return rows_of(a, o->a) == c.rows && columns_of(a, o->a) == rows_of(b, o->b) &&
+           columns_of(b, o->b) == c.columns && a.type == b.type && b.type == c.type;
+}
+
+static bool allowed(const struct operation *o, struct layout c) {
+    bool bias = o->end == CUBLASLT_EPILOGUE_BIAS || o->end == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+    if (o->compute != CUBLAS_COMPUTE_32F) return false;
+    if (bias && !o->bias) return false;
+    if (!has_gelu(o)) return bias || o->end == CUBLASLT_EPILOGUE_DEFAULT;
+    return o->aux && c.type != CUDA_R_32F && o->aux_ld % 8 == 0 && c.rows % 8 == 0;
+}
+
+struct choice { /* in a cublasLtMatmulAlgo_t */
+    uint64_t rows, columns, inner, alignment;
+};
+
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t operation,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t preference, int wanted,
+                                              cublasLtMatmulHeuristicResult_t result[], int *out_found) {
+    const struct operation *o = (const struct operation *)operation;
+    const struct preference *p = (const struct preference *)preference;
+    struct layout la = *(struct layout *)a, lb = *(struct layout *)b, lc = *(struct layout *)c;
+    *out_found = 0;
+    if (!fits(o, la, lb, lc) || d != c || wanted < 1) return CUBLAS_STATUS_INVALID_VALUE;
+    if (!allowed(o, lc)) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (p->schemes & (CUBLASLT_REDUCTION_SCHEME_INPLACE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    struct choice choice = {lc.rows, lc.columns, columns_of(la, o->a), p->alignment};
+    memset(result, 0, sizeof *result);
+    memcpy(&result->algo, &choice, sizeof choice);
+    *out_found = 1;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static double read(const void *from, cudaDataType type, uint64_t at) {
+    if (type == CUDA_R_32F) return ((const float *)from)[at];
+    uint16_t bits = ((const uint16_t *)from)[at];
+    return type == CUDA_R_16BF ? f32_from_bf16(bits) : f32_from_f16(bits);
+}
+
+static void write(void *to, cudaDataType type, uint64_t at, double x) {
+    if (type == CUDA_R_32F)
+        ((float *)to)[at] = (float)x;
+    else
+        ((uint16_t *)to)[at] = type == CUDA_R_16BF ? bf16_from_f32((float)x) : f16_from_f32((float)x);
+}
+
+static double factor(const void *from, struct layout l, cublasOperation_t op, uint64_t row, uint64_t column) {
+    return read(from, l.type,
+                op == CUBLAS_OP_N ? column * (uint64_t)l.ld + row : row * (uint64_t)l.ld + column);
+}
+
+static double gelu(double x) { return x / 2 * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
+
+static double gelu_slope(double x) {
+    double t = tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x));
+    return (1 + t) / 2 + x / 2 * (1 - t * t) * sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
+}
+
+static double end_of(const struct product *p, uint64_t row, uint64_t column, double sum) {
+    const struct operation *o = &p->operation;
+    uint64_t aux = column * (uint64_t)o->aux_ld + row;
+    if (o->end == CUBLASLT_EPILOGUE_DGELU) return sum * gelu_slope(read(o->aux, p->c_layout.type, aux));
+    if (o->end != CUBLASLT_EPILOGUE_DEFAULT) sum += read(o->bias, p->c_layout.type, row);
+    if (o->end != CUBLASLT_EPILOGUE_GELU_AUX_BIAS) return sum;
+    write(o->aux, p->c_layout.type, aux, sum);
+    return gelu(sum);
+}
+
+static void run(void *argument) {
+    const struct product *p = argument;
+    const struct operation *o = &p->operation;
+    uint64_t inner = columns_of(p->a_layout, o->a);
+    for (uint64_t column = 0; column < p->c_layout.columns; column++)
+        for (uint64_t row = 0; row < p->c_layout.rows; row++) {
+            uint64_t at = column * (uint64_t)p->c_layout.ld + row;
+            double sum = 0;
+            for (uint64_t i = 0; i < inner; i++)
+                sum += factor(p->a, p->a_layout, o->a, row, i) * factor(p->b, p->b_layout, o->b, i, column);
+            sum = p->alpha * sum + (p->beta != 0 ? p->beta * read(p->c, p->c_layout.type, at) : 0);
+            write(p->d, p->c_layout.type, at, end_of(p, row, column, sum));
+        }
+}
+
+static __typeof__(fake_cuda_enqueue) *enqueue_of_driver(void) {
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+    void *function = driver ? dlsym(driver, "fake_cuda_enqueue") : NULL;
+    if (!function) abort(); /* the real driver, or none: this stand-in goes with the other alone */
+    return (__typeof__(fake_cuda_enqueue) *)function;
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t operation, const void *alpha,
+                              const void *a, cublasLtMatrixLayout_t a_layout, const void *b,
+                              cublasLtMatrixLayout_t b_layout, const void *beta, const void *c,
+                              cublasLtMatrixLayout_t c_layout, void *d, cublasLtMatrixLayout_t d_layout,
+                              const cublasLtMatmulAlgo_t *algorithm, void *workspace, size_t workspace_bytes,
+                              cudaStream_t stream) {
+    struct product p = {.operation = *(struct operation *)operation,
+                        .a_layout = *(struct layout *)a_layout,
+                        .b_layout = *(struct layout *)b_layout,
+                        .c_layout = *(struct layout *)c_layout,
+                        .alpha = *(const float *)alpha,
+                        .beta = *(const float *)beta,
+                        .a = a,
+                        .b = b,
+                        .c = c,
+                        .d = d};
+    struct choice choice;
+    memcpy(&choice, algorithm, sizeof choice);
+    uintptr_t all = (uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d;
+    bool same = choice.rows == p.c_layout.rows && choice.columns == p.c_layout.columns &&
+                choice.inner == columns_of(p.a_layout, p.operation.a);
+    if (!same || all % choice.alignment || d_layout != c_layout || !workspace)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    if (!fits(&p.operation, p.a_layout, p.b_layout, p.c_layout) || !allowed(&p.operation, p.c_layout))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    CUresult result = enqueue_of_driver()((CUstream)stream, NULL, run, &p, sizeof p);
+    return result == CUDA_SUCCESS ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
+}

@@ -1,0 +1,406 @@
+/* Each kernel of tools/gpt/cuda, of each type of numbers, against the host's kernels or plain loops in fp32 over the same
+ * rounded inputs; of widths that fill 16 bytes and of others. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "engine/base/convert.h"
+#include "tests/check.h"
+#include "tests/gpt/cuda_device.h"
+#include "tools/gpt/cuda/state.h"
+#include "tools/gpt/kernels.h"
+
+enum { ROWS = 300, PAIRS_MAX = 64 }; /* two parts of sums */
+
+static struct cuda_device cuda;
+static struct cuda_gpt c;
+static uint64_t random_state = 5;
+
+/* ---- arrays: a host's fp32, and its rounded twin on the device ---- */
+
+struct array {
+    float *host;
+    void *device;
+    uint64_t count;
+};
+static struct array arrays[PAIRS_MAX];
+static uint32_t arrays_made;
+
+static float random_float(void) {
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return (float)(random_state >> 40) * 0x1p-23f - 1;
+}
+
+static float rounded(float x) {
+    return c.type == ZERO_F32    ? x
+           : c.type == ZERO_BF16 ? f32_from_bf16(bf16_from_f32(x))
+                                 : f32_from_f16(f16_from_f32(x));
+}
+
+static void *device_copy(const void *host, uint64_t bytes) {
+    struct fake_device d = cuda_device_of(&cuda);
+    void *device = d.allocate(d.user, bytes);
+    d.copy(d.user, device, host, bytes);
+    return device;
+}
+
+static struct array keep(float *host, void *device, uint64_t count) {
+    return arrays[arrays_made++] = (struct array){host, device, count};
+}
+
+/* Numbers of the type, between -1 and 1 times `size`. */
+static struct array numbers(uint64_t count, float size) {
+    float *host = malloc(count * sizeof *host);
+    uint16_t *narrow = malloc(count * sizeof *narrow);
+    for (uint64_t i = 0; i < count; i++) {
+        host[i] = rounded(random_float() * size);
+        narrow[i] = c.type == ZERO_BF16 ? bf16_from_f32(host[i]) : f16_from_f32(host[i]);
+    }
+    void *device = c.type == ZERO_F32 ? device_copy(host, count * 4) : device_copy(narrow, count * 2);
+    free(narrow);
+    return keep(host, device, count);
+}
+
+static struct array floats(uint64_t count) {
+    float *host = malloc(count * sizeof *host);
+    for (uint64_t i = 0; i < count; i++) host[i] = random_float();
+    return keep(host, device_copy(host, count * 4), count);
+}
+
+static void forget_all(void) {
+    struct fake_device d = cuda_device_of(&cuda);
+    for (uint32_t i = 0; i < arrays_made; i++) free(arrays[i].host), d.release(d.user, arrays[i].device);
+    arrays_made = 0;
+}
+
+/* The device's numbers against `expected`: off by at most so many roundings of the largest. */
+static void compare(const char *what, void *device, bool is_float, const float *expected, uint64_t count) {
+    struct fake_device d = cuda_device_of(&cuda);
+    bool wide = is_float || c.type == ZERO_F32;
+    void *host = malloc(count * 4);
+    double most = 0, off = 0, step = wide ? 1e-5 : c.type == ZERO_BF16 ? 0x1p-7 : 0x1p-10;
+    d.copy(d.user, host, device, count * (wide ? 4 : 2));
+    for (uint64_t i = 0; i < count; i++) {
+        float x = wide                  ? ((float *)host)[i]
+                  : c.type == ZERO_BF16 ? f32_from_bf16(((uint16_t *)host)[i])
+                                        : f32_from_f16(((uint16_t *)host)[i]);
+        most = fmax(most, fabs((double)expected[i]));
+        off = fabs((double)x - expected[i]) <= off ? off : fabs((double)x - expected[i]);
+    }
+    free(host);
+    if (off <= step * most) return;
+    check_fail(__FILE__, __LINE__);
+    fprintf(stderr, "%s, type %d: off by %.3g of %.3g\n", what, (int)c.type, off, most);
+}
+
+#define COMPARE(array) compare(#array, (array).device, false, (array).host, (array).count)
+#define COMPARE_FLOATS(array) compare(#array, (array).device, true, (array).host, (array).count)
+
+static uint32_t groups(uint64_t count, uint64_t whole) {
+    return (uint32_t)(whole % c.widest ? count : count / c.widest);
+}
+
+/* ---- norms and sums ---- */
+
+static void sums_finish(float *parts, struct array to, uint32_t add) {
+    struct finish_sums_argument a = {to.device, parts, (ROWS + SUM_ROWS - 1) / SUM_ROWS, (uint32_t)to.count,
+                                     add};
+    cuda_launch_flat(&c, KERNEL_finish_sums, to.count, &a);
+}
+
+static void norms(enum norm_kind kind, uint32_t columns) {
+    const struct norm_kernels *k = &kernels_at(0)->norm[kind];
+    uint64_t count = (uint64_t)ROWS * columns;
+    struct array x = numbers(count, 2), y = numbers(count, 1), gain = numbers(columns, 1),
+                 bias = numbers(columns, 1);
+    struct array mean = floats(ROWS), rstd = floats(ROWS), dy = numbers(count, 1), skip = numbers(count, 1);
+    struct array dx = numbers(count, 1), dgain = numbers(columns, 1), dbias = numbers(columns, 1);
+    struct array parts = floats(4 * columns);
+    bool centred = k->centred;
+    struct grid blocks = {(columns + SUM_COLUMNS - 1) / SUM_COLUMNS, (ROWS + SUM_ROWS - 1) / SUM_ROWS, 1};
+    struct grid threads = {SUM_COLUMNS, SUM_LANES, 1};
+    float *bias_parts = (float *)parts.device + 2 * columns, *of_mean = centred ? mean.device : NULL;
+    struct norm_forward_argument forward = {y.device, x.device,    gain.device, centred ? bias.device : NULL,
+                                            of_mean,  rstd.device, ROWS,        columns,
+                                            1e-5f};
+    struct norm_backward_argument backward = {dx.device, skip.device, dy.device, x.device, gain.device,
+                                              of_mean,   rstd.device, ROWS,      columns};
+    struct norm_sums_argument sums = {
+        parts.device, centred ? bias_parts : NULL, dy.device, x.device, of_mean, rstd.device, ROWS, columns};
+    cuda_launch_rows(&c, KERNEL_norm_forward, ROWS, &forward);
+    cuda_launch_rows(&c, KERNEL_norm_backward, ROWS, &backward);
+    cuda_launch(&c, KERNEL_norm_sums, blocks, threads, &sums);
+    sums_finish(parts.device, dgain, 1);
+    k->forward(y.host, centred ? mean.host : NULL, rstd.host, x.host, gain.host, centred ? bias.host : NULL,
+               ROWS, columns, 1e-5f);
+    k->backward(dx.host, dgain.host, centred ? dbias.host : NULL, skip.host, dy.host, x.host,
+                centred ? mean.host : NULL, rstd.host, gain.host, ROWS, columns);
+    COMPARE(y), COMPARE(dx), COMPARE(dgain), COMPARE_FLOATS(rstd);
+    if (centred) {
+        sums_finish(bias_parts, dbias, 1);
+        COMPARE(dbias), COMPARE_FLOATS(mean);
+    }
+    backward.skip = NULL;
+    cuda_launch_rows(&c, KERNEL_norm_backward, ROWS, &backward);
+    for (uint64_t i = 0; i < count; i++) dx.host[i] -= skip.host[i];
+    COMPARE(dx);
+    forget_all();
+}
+
+static void biases(uint32_t columns) {
+    struct array x = numbers((uint64_t)ROWS * columns, 1), sums = numbers(columns, 1),
+                 parts = floats(2 * columns);
+    struct grid blocks = {(columns + SUM_COLUMNS - 1) / SUM_COLUMNS, (ROWS + SUM_ROWS - 1) / SUM_ROWS, 1};
+    struct bias_sums_argument a = {parts.device, x.device, ROWS, columns};
+    memset(sums.host, 0, columns * sizeof *sums.host);
+    kernels_at(0)->column_sums(sums.host, x.host, ROWS, columns);
+    cuda_launch(&c, KERNEL_bias_sums, blocks, (struct grid){SUM_COLUMNS, SUM_LANES, 1}, &a);
+    sums_finish(parts.device, sums, 0);
+    COMPARE(sums);
+    forget_all();
+}
+
+/* ---- element by element ---- */
+
+static void gelu(uint32_t columns) {
+    uint64_t count = (uint64_t)ROWS * columns;
+    struct array x = numbers(count, 4), y = numbers(count, 1), dy = numbers(count, 1), dx = numbers(count, 1);
+    float *none = calloc(columns, sizeof *none);
+    struct gelu_forward_argument forward = {y.device, x.device, count};
+    struct gelu_backward_argument backward = {dx.device, dy.device, x.device, count};
+    cuda_launch_flat(&c, KERNEL_gelu_forward, groups(count, count), &forward);
+    cuda_launch_flat(&c, KERNEL_gelu_backward, groups(count, count), &backward);
+    kernels_at(0)->mlp[GELU].forward(y.host, x.host, none, ROWS, columns);
+    memcpy(dx.host, x.host, count * sizeof *dx.host);
+    kernels_at(0)->mlp[GELU].backward(dx.host, dy.host, none, ROWS, columns);
+    COMPARE(y), COMPARE(dx);
+    free(none);
+    forget_all();
+}
+
+static void swiglu(uint32_t columns) {
+    uint64_t count = (uint64_t)ROWS * columns;
+    struct array x = numbers(2 * count, 4), y = numbers(count, 1), dy = numbers(count, 1);
+    struct swiglu_forward_argument forward = {y.device, x.device, count, columns};
+    struct swiglu_backward_argument backward = {x.device, dy.device, x.device, count, columns}; /* in place */
+    cuda_launch_flat(&c, KERNEL_swiglu_forward, groups(count, columns), &forward);
+    cuda_launch_flat(&c, KERNEL_swiglu_backward, groups(count, columns), &backward);
+    kernels_at(0)->mlp[SWIGLU].forward(y.host, x.host, NULL, ROWS, columns);
+    COMPARE(y);
+    kernels_at(0)->mlp[SWIGLU].backward(x.host, dy.host, NULL, ROWS, columns);
+    COMPARE(x);
+    forget_all();
+}
+
+static void rotary(bool back) {
+    enum { HEADS = 3, HALF = 5, LENGTH = 50, STRIDE = HEADS * 2 * HALF + 4 };
+    struct array x = numbers((uint64_t)ROWS * STRIDE, 1), cosine = floats(LENGTH * HALF),
+                 sine = floats(LENGTH * HALF);
+    struct rotary_argument a = {x.device,     cosine.device, sine.device, (uint64_t)ROWS * HEADS * HALF,
+                                STRIDE,       HEADS,         HALF,        LENGTH,
+                                back ? -1 : 1};
+    cuda_launch_flat(&c, KERNEL_rotary, a.count, &a);
+    for (uint32_t row = 0; row < ROWS; row++)
+        kernels_at(0)->rotate(x.host + (uint64_t)row * STRIDE, cosine.host + row % LENGTH * HALF,
+                              sine.host + row % LENGTH * HALF, HEADS, HALF, back);
+    COMPARE(x);
+    forget_all();
+}
+
+/* ---- embedding ---- */
+
+static void embedding(uint32_t width, bool add) {
+    enum { VOCAB = 7, LENGTH = 60, BATCH = ROWS / LENGTH, POSITIONS = LENGTH + 3, USED = 5 };
+    int32_t tokens[ROWS], group_token[USED];
+    uint32_t order[ROWS], first[USED + 1] = {0}, groups = USED, at = 0;
+    struct array y = numbers((uint64_t)ROWS * width, 1), table = numbers(VOCAB * width, 1);
+    struct array positions = numbers(POSITIONS * width, 1), dy = numbers((uint64_t)ROWS * width, 1);
+    for (uint32_t row = 0; row < ROWS; row++) tokens[row] = (int32_t)(row * row % 11 % USED);
+    for (int32_t token = 0; token < USED; token++) {
+        group_token[token] = token;
+        for (uint32_t row = 0; row < ROWS; row++)
+            if (tokens[row] == token) order[at++] = row;
+        first[token + 1] = at;
+    }
+    void *device[] = {device_copy(tokens, sizeof tokens), device_copy(order, sizeof order),
+                      device_copy(first, sizeof first), device_copy(group_token, sizeof group_token),
+                      device_copy(&groups, sizeof groups)};
+    struct embedding_forward_argument forward = {y.device, table.device, positions.device, device[0], width,
+                                                 LENGTH,   ROWS};
+    cuda_launch_blocks(&c, KERNEL_embedding_forward, ROWS, &forward);
+    for (uint64_t i = 0; i < y.count; i++)
+        y.host[i] = table.host[(uint64_t)tokens[i / width] * width + i % width] +
+                    positions.host[i / width % LENGTH * width + i % width];
+    COMPARE(y);
+    struct embedding_backward_argument backward = {table.device, dy.device, device[1], device[2],
+                                                   device[3],    device[4], width,     add};
+    struct position_backward_argument by_position = {positions.device, dy.device, width, LENGTH, BATCH,
+                                                     POSITIONS,        add};
+    cuda_launch_blocks(&c, KERNEL_embedding_backward, ROWS, &backward);
+    cuda_launch_blocks(&c, KERNEL_position_backward, POSITIONS, &by_position);
+    if (!add)
+        memset(table.host, 0, (uint64_t)USED * width * 4), memset(positions.host, 0, positions.count * 4);
+    for (uint64_t i = 0; i < dy.count; i++) {
+        table.host[(uint64_t)tokens[i / width] * width + i % width] += dy.host[i];
+        positions.host[i / width % LENGTH * width + i % width] += dy.host[i];
+    }
+    COMPARE(table), COMPARE(positions);
+    struct fake_device d = cuda_device_of(&cuda);
+    for (int i = 0; i < 5; i++) d.release(d.user, device[i]);
+    forget_all();
+}
+
+/* ---- loss ---- */
+
+static void cross_entropy(uint32_t vocab, uint32_t stride, float scale) {
+    enum { SOME = 20 };
+    int32_t targets[SOME];
+    struct array logits = numbers((uint64_t)SOME * stride, 20), loss = floats(SOME);
+    for (uint32_t row = 0; row < SOME; row++) targets[row] = (int32_t)((row * 7919) % vocab);
+    void *device = device_copy(targets, sizeof targets);
+    struct cross_entropy_argument a = {logits.device, loss.device, device, SOME, vocab, stride, scale};
+    cuda_launch_blocks(&c, KERNEL_cross_entropy, SOME, &a);
+    for (uint32_t row = 0; row < SOME; row++) {
+        float *x = logits.host + (uint64_t)row * stride, *copy = malloc(stride * sizeof *copy);
+        memcpy(copy, x, stride * sizeof *copy);
+        loss.host[row] = (float)kernels_at(0)->cross_entropy(copy, vocab, (uint32_t)targets[row], scale);
+        for (uint32_t i = vocab; i < stride; i++) copy[i] = 0;
+        if (scale != 0) memcpy(x, copy, stride * sizeof *copy);
+        free(copy);
+    }
+    COMPARE(logits), COMPARE_FLOATS(loss);
+    struct fake_device d = cuda_device_of(&cuda);
+    d.release(d.user, device);
+    forget_all();
+}
+
+/* ---- attention ---- */
+
+struct attention {
+    uint32_t batch, length, heads, kv_heads, width, ld;
+    struct array qkv, mixed, lse, gradient, qkv_gradient;
+};
+
+static float *part(const struct attention *s, float *qkv, uint32_t row, uint32_t first_head, uint32_t head) {
+    return qkv + (uint64_t)row * s->ld + (uint64_t)(first_head + head) * s->width;
+}
+
+static float dot(const float *a, const float *b, uint32_t width) {
+    float sum = 0;
+    for (uint32_t i = 0; i < width; i++) sum += a[i] * b[i];
+    return sum;
+}
+
+static void query_on_host(const struct attention *s, uint32_t sequence, uint32_t query, uint32_t head) {
+    uint32_t row = sequence * s->length + query, kv = head / (s->heads / s->kv_heads), width = s->width;
+    float scale = 1 / sqrtf((float)width), total = 0, dots = 0, p[s->length];
+    float *q = part(s, s->qkv.host, row, 0, head), *dq = part(s, s->qkv_gradient.host, row, 0, head);
+    float *o = s->mixed.host + ((uint64_t)row * s->heads + head) * width;
+    float *d = s->gradient.host + ((uint64_t)row * s->heads + head) * width;
+    memset(o, 0, width * sizeof *o);
+    for (uint32_t i = 0; i <= query; i++)
+        total += p[i] = expf(scale * dot(q, part(s, s->qkv.host, row - query + i, s->heads, kv), width));
+    s->lse.host[((uint64_t)sequence * s->heads + head) * s->length + query] = logf(total);
+    for (uint32_t i = 0; i <= query; i++)
+        for (uint32_t k = 0; k < width; k++)
+            o[k] += p[i] / total * part(s, s->qkv.host, row - query + i, s->heads + s->kv_heads, kv)[k];
+    dots = dot(o, d, width);
+    for (uint32_t i = 0; i <= query; i++) {
+        uint32_t other = row - query + i, values = s->heads + s->kv_heads;
+        float slope = p[i] / total * (dot(d, part(s, s->qkv.host, other, values, kv), width) - dots) * scale;
+        for (uint32_t k = 0; k < width; k++) {
+            dq[k] += slope * part(s, s->qkv.host, other, s->heads, kv)[k];
+            part(s, s->qkv_gradient.host, other, s->heads, kv)[k] += slope * q[k];
+            part(s, s->qkv_gradient.host, other, values, kv)[k] += p[i] / total * d[k];
+        }
+    }
+}
+
+/* The kernels of one family, and the queries and keys of a block of theirs. */
+struct family {
+    enum gpt_kernel forward, query_backward, key_backward;
+    uint32_t queries, keys;
+};
+static const struct family any_width = {KERNEL_attention_forward, KERNEL_attention_query_backward,
+                                        KERNEL_attention_key_backward, QUERIES_PER_BLOCK, KEYS_PER_BLOCK},
+                           flash64 = {KERNEL_flash_forward_64, KERNEL_flash_query_backward_64,
+                                      KERNEL_flash_key_backward_64, FLASH_ROWS, FLASH_ROWS},
+                           flash128 = {KERNEL_flash_forward_128, KERNEL_flash_query_backward_128,
+                                       KERNEL_flash_key_backward_128, FLASH_ROWS, FLASH_ROWS};
+
+static void attention(const struct family *f, uint32_t length, uint32_t heads, uint32_t kv_heads,
+                      uint32_t width) {
+    enum { BATCH = 2 };
+    struct attention s = {
+        .batch = BATCH, .length = length, .heads = heads, .kv_heads = kv_heads, .width = width};
+    s.ld = (heads + 2 * kv_heads) * width;
+    uint64_t rows = (uint64_t)BATCH * length;
+    s.qkv = numbers(rows * s.ld, 1.5f), s.mixed = numbers(rows * heads * width, 1),
+    s.lse = floats(rows * heads);
+    s.gradient = numbers(rows * heads * width, 1), s.qkv_gradient = numbers(rows * s.ld, 1);
+    struct array dots = floats(rows * heads);
+    struct attention_argument a = {s.qkv.device,
+                                   s.mixed.device,
+                                   s.lse.device,
+                                   dots.device,
+                                   s.gradient.device,
+                                   s.qkv_gradient.device,
+                                   BATCH,
+                                   length,
+                                   heads,
+                                   kv_heads,
+                                   width,
+                                   1 / sqrtf((float)width)};
+    struct grid queries = {(length + f->queries - 1) / f->queries, heads, BATCH};
+    struct grid keys = {(length + f->keys - 1) / f->keys, kv_heads, BATCH}, threads = {128, 1, 1};
+    cuda_launch(&c, f->forward, queries, threads, &a);
+    cuda_launch_rows(&c, KERNEL_attention_dots, rows * heads, &a);
+    cuda_launch(&c, f->query_backward, queries, threads, &a);
+    cuda_launch(&c, f->key_backward, keys, threads, &a);
+    memset(s.qkv_gradient.host, 0, s.qkv_gradient.count * sizeof(float));
+    for (uint32_t sequence = 0; sequence < BATCH; sequence++)
+        for (uint32_t query = 0; query < length; query++)
+            for (uint32_t head = 0; head < heads; head++) query_on_host(&s, sequence, query, head);
+    COMPARE(s.mixed), COMPARE_FLOATS(s.lse), COMPARE(s.qkv_gradient);
+    forget_all();
+}
+
+static void run(zero_dtype type) {
+    memset(&c, 0, sizeof c);
+    c.driver = cuda.driver, c.stream = cuda.stream, c.type = type;
+    c.number_bytes = type == ZERO_F32 ? 4 : 2, c.widest = 16 / c.number_bytes;
+    cuda_kernels_open(&c);
+    if (!CHECK_STRING(c.error.message, "")) return;
+    static const uint32_t columns[] = {72, 33}; /* whole groups of 16 bytes, and not */
+    for (int i = 0; i < 2; i++) {
+        norms(LAYER_NORM, columns[i]);
+        norms(RMS_NORM, columns[i]);
+        biases(columns[i]);
+        gelu(columns[i]);
+        swiglu(columns[i]);
+        embedding(columns[i], i);
+    }
+    rotary(false);
+    rotary(true);
+    cross_entropy(301, 304, 0.25f);
+    cross_entropy(301, 301, 2);
+    cross_entropy(301, 304, 0);
+    attention(&any_width, 1, 1, 1, 8);
+    attention(&any_width, 50, 4, 2, 10);
+    attention(&any_width, 70, 2, 2, 40);
+    if (type != ZERO_F32) {
+        attention(&flash64, 1, 1, 1, 64);
+        attention(&flash64, 150, 2, 1, 64); /* three tiles */
+        attention(&flash128, 77, 2, 2, 128);
+    }
+    CHECK_STRING(c.error.message, "");
+    cuda_kernels_close(&c);
+}
+
+int main(void) {
+    cuda_device_open(&cuda);
+    run(ZERO_F32);
+    run(ZERO_BF16);
+    run(ZERO_F16);
+    cuda_device_close(&cuda);
+    return check_end();
+}

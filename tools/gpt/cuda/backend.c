@@ -1,0 +1,147 @@
+/* The table, and a micro-step's beginning and end: the only places where the host waits for the GPU. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/convert.h"
+#include "tools/gpt/cuda/state.h"
+
+static const char *problem(zero_dtype dtype) { return NULL; }
+
+static zero_status refuse(const struct gpt_config *config, struct zero_error *error) {
+    if (config->head_width > HEAD_WIDTH_MAX)
+        return error_set(error, ZERO_E_UNSUPPORTED, "the GPT on the GPU: heads are at most %d wide, not %u",
+                         HEAD_WIDTH_MAX, config->head_width);
+    if (config->recompute && config->recompute_on_cpu)
+        return error_set(error, ZERO_E_UNSUPPORTED,
+                         "the GPT on the GPU keeps activation checkpoints there: set "
+                         "activation_checkpointing.cpu_checkpointing to false");
+    return ZERO_OK;
+}
+
+static zero_status open_context(struct gpt *gpt, struct cuda_gpt *c) {
+    void *stream = NULL;
+    CUcontext context = NULL;
+    int index = zero_engine_cuda(gpt->engine, &stream);
+    c->stream = stream;
+    CUresult result = c->driver.cuDeviceGet(&c->device, index);
+    if (!result) result = c->driver.cuDevicePrimaryCtxRetain(&context, c->device);
+    c->retained = context != NULL;
+    if (!result) result = c->driver.cuCtxSetCurrent(context);
+    return cuda_check(&c->driver, result, &c->error, "the GPT on the GPU: opening GPU %d", index);
+}
+
+static zero_status open_all(struct gpt *gpt, struct cuda_gpt *c) {
+    zero_status status = refuse(&gpt->config, &c->error);
+    if (!status) status = cuda_driver_open(&c->driver, &c->error);
+    if (!status) status = open_context(gpt, c);
+    if (!status) status = cuda_kernels_open(c);
+    if (!status) status = cuda_memory_open(gpt);
+    if (!status) status = cublaslt_open((CUdeviceptr)(uintptr_t)c->memory.workspace, &c->products, &c->error);
+    return status;
+}
+
+static zero_status open(struct gpt *gpt, uint64_t out_bytes[ZERO_TIERS], struct zero_error *error) {
+    struct cuda_gpt *c = gpt->cuda = calloc(1, sizeof *c);
+    if (!c) return ZERO_E_MEMORY;
+    c->type = zero_engine_dtype(gpt->engine);
+    c->number_bytes = c->type == ZERO_F32 ? 4 : 2;
+    c->widest = 16 / c->number_bytes;
+    zero_status status = open_all(gpt, c);
+    if (status) error_pass(error, &c->error);
+    out_bytes[ZERO_DEVICE] = c->memory.bytes;
+    out_bytes[ZERO_CPU] = c->memory.pinned_bytes;
+    return status;
+}
+
+static void close(struct gpt *gpt) {
+    struct cuda_gpt *c = gpt->cuda;
+    if (!c) return;
+    if (c->retained) c->driver.cuStreamSynchronize(c->stream);
+    cublaslt_close(c->products);
+    cuda_memory_close(gpt);
+    cuda_kernels_close(c);
+    if (c->retained) c->driver.cuDevicePrimaryCtxRelease(c->device);
+    if (c->driver.library) cuda_driver_close(&c->driver);
+    free(c);
+}
+
+/* ---- a micro-step ---- */
+
+/* Rows by token, rows of one token in their order: a counting sort. */
+static void sort_rows(struct cuda_batch *batch, uint32_t rows, uint32_t vocab, uint32_t *count) {
+    uint32_t groups = 0, at = 0;
+    memset(count, 0, (size_t)vocab * sizeof *count);
+    for (uint32_t row = 0; row < rows; row++) count[batch->tokens[row]]++;
+    for (uint32_t token = 0; token < vocab; token++) {
+        uint32_t of_token = count[token];
+        count[token] = at;
+        if (!of_token) continue;
+        batch->group_token[groups] = (int32_t)token;
+        batch->group_first[groups++] = at;
+        at += of_token;
+    }
+    batch->group_first[groups] = at;
+    *batch->groups = groups;
+    for (uint32_t row = 0; row < rows; row++) batch->order[count[batch->tokens[row]]++] = row;
+}
+
+static zero_status pass_begin(struct gpt *gpt) {
+    struct cuda_gpt *c = gpt->cuda;
+    struct cuda_batch *batch = &c->memory.pinned_batch;
+    uint32_t rows = gpt->pass.rows;
+    memcpy(batch->tokens, gpt->pass.tokens, rows * sizeof *batch->tokens);
+    if (gpt->pass.targets) memcpy(batch->targets, gpt->pass.targets, rows * sizeof *batch->targets);
+    sort_rows(batch, rows, gpt->config.vocab, c->token_count);
+    cuda_copy(c, c->memory.batch.tokens, batch->tokens, c->memory.batch_bytes);
+    return c->error.code;
+}
+
+static double mean_loss(const struct cuda_memory *m, uint32_t rows) {
+    double total = 0;
+    for (uint32_t row = 0; row < rows; row++) total += (double)m->pinned_loss[row];
+    return total / rows;
+}
+
+static void give_logits(const struct gpt *gpt) {
+    const struct cuda_gpt *c = gpt->cuda;
+    const uint16_t *narrow = c->memory.pinned_logits;
+    const float *plain = c->memory.pinned_logits;
+    for (uint32_t i = 0; i < gpt->config.vocab; i++)
+        gpt->pass.logits[i] = c->type == ZERO_F32    ? plain[i]
+                              : c->type == ZERO_BF16 ? f32_from_bf16(narrow[i])
+                                                     : f32_from_f16(narrow[i]);
+}
+
+static zero_status pass_end(struct gpt *gpt, double *out_loss, struct zero_error *error) {
+    struct cuda_gpt *c = gpt->cuda;
+    struct cuda_memory *m = &c->memory;
+    if (gpt->pass.targets) cuda_copy(c, m->pinned_loss, m->loss, gpt->pass.rows * sizeof *m->loss);
+    CUresult result = c->driver.cuStreamSynchronize(c->stream);
+    if (!c->error.code) cuda_check(&c->driver, result, &c->error, "the GPT on the GPU: a micro-step");
+    if (c->error.code) {
+        error_pass(error, &c->error);
+        return c->error.code;
+    }
+    if (gpt->pass.targets) *out_loss = mean_loss(m, gpt->pass.rows);
+    if (gpt->pass.logits) give_logits(gpt);
+    return ZERO_OK;
+}
+
+static void nothing(struct gpt *gpt, struct unit *unit, bool backward) {} /* kernels read the slots */
+
+const struct backend cuda_backend = {
+    .problem = problem,
+    .open = open,
+    .close = close,
+    .pass_begin = pass_begin,
+    .pass_end = pass_end,
+    .unit_begin = nothing,
+    .unit_end = nothing,
+    .embedding_forward = cuda_embedding_forward,
+    .embedding_backward = cuda_embedding_backward,
+    .block_forward = cuda_block_forward,
+    .block_backward = cuda_block_backward,
+    .head_evaluate = cuda_head_evaluate,
+    .head_backward = cuda_head_backward,
+    .head_logits = cuda_head_logits,
+};

@@ -1,0 +1,321 @@
+/* x -> m = x + project(attention(norm1(x))) -> m + narrow(mlp(widen(norm2(m)))), and back. Residual sums and biases are
+ * the products' own, and so is GELU, where cuBLASLt has it. */
+#include <math.h>
+
+#include "tools/gpt/cuda/state.h"
+
+struct block {
+    struct gpt *gpt;
+    struct cuda_gpt *c;
+    const struct cuda_saved *saved;
+    const zero_slot *slot;
+    const struct view *view;
+    void *input, *output;
+    uint32_t rows, width, query, qkv, inner, wide;
+};
+
+static struct block block_at(struct gpt *gpt, uint32_t index) {
+    const struct cuda_memory *m = &gpt->cuda->memory;
+    return (struct block){.gpt = gpt,
+                          .c = gpt->cuda,
+                          .saved = &m->saved[index],
+                          .slot = gpt->blocks[index].slot,
+                          .view = gpt->blocks[index].view,
+                          .input = m->residual[index],
+                          .output = m->residual[index + 1],
+                          .rows = gpt->pass.rows,
+                          .width = gpt->config.width,
+                          .query = (uint32_t)extent_of(&gpt->config, QUERY),
+                          .qkv = (uint32_t)extent_of(&gpt->config, QKV),
+                          .inner = gpt->config.inner,
+                          .wide = (uint32_t)projection_outputs(&gpt->config, PROJECT_WIDEN)};
+}
+
+static struct cuda_norm first_norm(const struct block *b) {
+    return (struct cuda_norm){&b->slot[NORM1_WEIGHT], &b->slot[NORM1_BIAS], b->saved->norm1};
+}
+static struct cuda_norm second_norm(const struct block *b) {
+    return (struct cuda_norm){&b->slot[NORM2_WEIGHT], &b->slot[NORM2_BIAS], b->saved->norm2};
+}
+
+/* ---- linear layers: those of a projection stand side by side in its output ---- */
+
+struct layer {
+    const zero_slot *slot;
+    uint32_t inputs, outputs, at; /* at: its first column of the projection's output */
+};
+
+static struct layer layer_of(const struct block *b, enum projection_index index, uint32_t i) {
+    const struct architecture *a = b->gpt->architecture;
+    struct layer layer = {.at = 0};
+    for (uint32_t k = 0; k <= i; k++) {
+        uint32_t param = a->projection[index].weight[k];
+        layer.at += layer.outputs;
+        layer.slot = &b->slot[param];
+        layer.inputs = a->outputs_first ? b->view[param].columns : b->view[param].rows;
+        layer.outputs = a->outputs_first ? b->view[param].rows : b->view[param].columns;
+    }
+    return layer;
+}
+
+static uint32_t layers_of(const struct block *b, enum projection_index index) {
+    return b->gpt->architecture->projection[index].layers;
+}
+
+static struct factor weight_factor(const struct block *b, const struct layer *layer, bool backward) {
+    bool outputs_first = b->gpt->architecture->outputs_first;
+    return (struct factor){layer->slot->param, outputs_first ? layer->inputs : layer->outputs,
+                           outputs_first != backward};
+}
+
+/* y[rows][outputs] = x weight + bias + add */
+static struct product forward_product(const struct block *b, enum projection_index index, uint32_t i,
+                                      const void *x, const void *add, void *y) {
+    struct layer layer = layer_of(b, index, i);
+    return (struct product){.type = b->c->type,
+                            .m = b->rows,
+                            .n = layer.outputs,
+                            .k = layer.inputs,
+                            .alpha = 1,
+                            .a = {x, layer.inputs, false},
+                            .b = weight_factor(b, &layer, false),
+                            .add = add,
+                            .c = number_at(b->c, y, layer.at),
+                            .ldc = (uint32_t)projection_outputs(&b->gpt->config, index)};
+}
+
+/* A projection that has a bias is of one layer. */
+static void forward(const struct block *b, enum projection_index index, const zero_slot *bias, const void *x,
+                    const void *add, void *y) {
+    for (uint32_t i = 0; i < layers_of(b, index); i++) {
+        struct product p = forward_product(b, index, i, x, add, y);
+        if (bias->param) p.end = PRODUCT_BIAS, p.bias = bias->param;
+        cuda_multiply(b->c, &p);
+    }
+}
+
+/* dx[rows][inputs] = dy weights^T */
+static struct product backward_product(const struct block *b, enum projection_index index, uint32_t i,
+                                       const void *dy, void *dx) {
+    struct layer layer = layer_of(b, index, i);
+    return (struct product){
+        .type = b->c->type,
+        .m = b->rows,
+        .n = layer.inputs,
+        .k = layer.outputs,
+        .alpha = 1,
+        .a = {number_at(b->c, dy, layer.at), (uint32_t)projection_outputs(&b->gpt->config, index), false},
+        .b = weight_factor(b, &layer, true),
+        .add = i ? dx : NULL,
+        .c = dx,
+        .ldc = layer.inputs};
+}
+
+static void backward(const struct block *b, enum projection_index index, const void *dy, void *dx) {
+    for (uint32_t i = 0; i < layers_of(b, index); i++) {
+        struct product p = backward_product(b, index, i, dy, dx);
+        cuda_multiply(b->c, &p);
+    }
+}
+
+static void weight_gradients(const struct block *b, enum projection_index index, const void *x,
+                             const void *dy) {
+    uint64_t ld = projection_outputs(&b->gpt->config, index);
+    for (uint32_t i = 0; i < layers_of(b, index); i++) {
+        struct layer layer = layer_of(b, index, i);
+        struct factor in = {x, layer.inputs, false}, out = {number_at(b->c, dy, layer.at), ld, false};
+        if (b->gpt->architecture->outputs_first)
+            cuda_weight_gradient(b->gpt, layer.slot, layer.slot->add, b->rows, layer.outputs, layer.inputs,
+                                 out, in);
+        else
+            cuda_weight_gradient(b->gpt, layer.slot, layer.slot->add, b->rows, layer.inputs, layer.outputs,
+                                 in, out);
+    }
+}
+
+/* ---- the MLP's activation ---- */
+
+struct activation {
+    enum gpt_kernel forward, backward;
+    bool gate; /* the kernels' arguments have columns */
+};
+static const struct activation activations[MLP_KINDS] = {
+    [GELU] = {KERNEL_gelu_forward, KERNEL_gelu_backward, false},
+    [SWIGLU] = {KERNEL_swiglu_forward, KERNEL_swiglu_backward, true},
+};
+
+/* Threads of an elementwise kernel: activation.cu takes neighbours together where they fill 16 bytes. */
+static uint64_t groups_of(const struct block *b, bool gate) {
+    uint64_t count = (uint64_t)b->rows * b->inner, whole = gate ? b->inner : count;
+    return whole % b->c->widest ? count : count / b->c->widest;
+}
+
+static void activate(const struct block *b) {
+    const struct activation *a = &activations[b->gpt->architecture->mlp];
+    struct swiglu_forward_argument argument = {b->c->memory.inner, b->saved->wide,
+                                               (uint64_t)b->rows * b->inner, b->inner};
+    cuda_launch_flat(b->c, a->forward, groups_of(b, a->gate), &argument);
+}
+
+/* Inner's gradient -> wide's, which is returned. */
+static void *activate_backward(const struct block *b) {
+    const struct activation *a = &activations[b->gpt->architecture->mlp];
+    void *to = a->gate ? b->saved->wide : b->c->memory.inner_gradient;
+    struct swiglu_backward_argument argument = {to, b->c->memory.inner_gradient, b->saved->wide,
+                                                (uint64_t)b->rows * b->inner, b->inner};
+    cuda_launch_flat(b->c, a->backward, groups_of(b, a->gate), &argument);
+    return to;
+}
+
+/* fp32 keeps to kernels whose GELU is known to the last digits. */
+static bool has_gelu_end(const struct block *b, const struct product *p) {
+    return b->gpt->architecture->mlp == GELU && b->c->type != ZERO_F32 && cublaslt_can(b->c->products, p);
+}
+
+static void widen(const struct block *b) {
+    struct product p = forward_product(b, PROJECT_WIDEN, 0, b->c->memory.normed, NULL, b->c->memory.inner);
+    p.end = PRODUCT_BIAS_GELU, p.bias = b->slot[WIDEN_BIAS].param, p.aux = b->saved->wide;
+    if (has_gelu_end(b, &p)) {
+        cuda_multiply(b->c, &p);
+        return;
+    }
+    forward(b, PROJECT_WIDEN, &b->slot[WIDEN_BIAS], b->c->memory.normed, NULL, b->saved->wide);
+    activate(b);
+}
+
+/* The output's gradient -> wide's; inner is there again. */
+static void *narrow_backward(const struct block *b, const void *gradient) {
+    struct product p = backward_product(b, PROJECT_NARROW, 0, gradient, b->c->memory.inner_gradient);
+    p.end = PRODUCT_GELU_BACKWARD, p.aux = b->saved->wide;
+    activate(b);
+    if (has_gelu_end(b, &p)) {
+        cuda_multiply(b->c, &p);
+        return b->c->memory.inner_gradient;
+    }
+    backward(b, PROJECT_NARROW, gradient, b->c->memory.inner_gradient);
+    return activate_backward(b);
+}
+
+/* ---- attention ---- */
+
+static void turn(const struct block *b, void *qkv, bool back) {
+    const struct gpt_config *config = &b->gpt->config;
+    struct rotary_argument a = {.x = qkv,
+                                .cosine = b->c->memory.cosine,
+                                .sine = b->c->memory.sine,
+                                .stride = b->qkv,
+                                .heads = config->heads + config->kv_heads,
+                                .half = config->head_width / 2,
+                                .length = b->gpt->pass.length,
+                                .sign = back ? -1 : 1};
+    a.count = (uint64_t)b->rows * a.heads * a.half;
+    if (b->gpt->architecture->rotary) cuda_launch_flat(b->c, KERNEL_rotary, a.count, &a);
+}
+
+static struct attention_argument attention_of(const struct block *b) {
+    const struct gpt_config *config = &b->gpt->config;
+    const struct cuda_memory *m = &b->c->memory;
+    return (struct attention_argument){.qkv = b->saved->qkv,
+                                       .mixed = b->saved->mixed,
+                                       .lse = b->saved->lse,
+                                       .dots = m->dots,
+                                       .mixed_gradient = m->mixed_gradient,
+                                       .qkv_gradient = m->qkv_gradient,
+                                       .batch = b->gpt->pass.batch,
+                                       .length = b->gpt->pass.length,
+                                       .heads = config->heads,
+                                       .kv_heads = config->kv_heads,
+                                       .width = config->head_width,
+                                       .scale = 1 / sqrtf((float)config->head_width)};
+}
+
+enum { ATTENTION_BLOCK = 4 * WARP };
+
+/* Kernels by the width of heads, and how many queries or keys a block of theirs has. */
+struct attention_kernels {
+    uint32_t width; /* 0: any */
+    enum gpt_kernel forward, query_backward, key_backward;
+    uint32_t queries, keys;
+};
+static const struct attention_kernels attention_kernels[] = {
+    {64, KERNEL_flash_forward_64, KERNEL_flash_query_backward_64, KERNEL_flash_key_backward_64, FLASH_ROWS,
+     FLASH_ROWS},
+    {128, KERNEL_flash_forward_128, KERNEL_flash_query_backward_128, KERNEL_flash_key_backward_128,
+     FLASH_ROWS, FLASH_ROWS},
+    {0, KERNEL_attention_forward, KERNEL_attention_query_backward, KERNEL_attention_key_backward,
+     QUERIES_PER_BLOCK, KEYS_PER_BLOCK},
+};
+
+static const struct attention_kernels *kernels_of(const struct block *b) {
+    const struct attention_kernels *k = attention_kernels;
+    while (k->width && (k->width != b->gpt->config.head_width || b->c->type == ZERO_F32)) k++;
+    return k;
+}
+
+static void launch_heads(const struct block *b, enum gpt_kernel kernel, uint32_t each, uint32_t heads,
+                         struct attention_argument *a) {
+    struct grid blocks = {(a->length + each - 1) / each, heads, a->batch};
+    cuda_launch(b->c, kernel, blocks, (struct grid){ATTENTION_BLOCK, 1, 1}, a);
+}
+
+static void attend(const struct block *b) {
+    struct attention_argument a = attention_of(b);
+    launch_heads(b, kernels_of(b)->forward, kernels_of(b)->queries, a.heads, &a);
+}
+
+static void attend_backward(const struct block *b) {
+    struct attention_argument a = attention_of(b);
+    cuda_launch_rows(b->c, KERNEL_attention_dots, (uint64_t)b->rows * a.heads, &a);
+    launch_heads(b, kernels_of(b)->query_backward, kernels_of(b)->queries, a.heads, &a);
+    launch_heads(b, kernels_of(b)->key_backward, kernels_of(b)->keys, a.kv_heads, &a);
+}
+
+/* ---- the block ---- */
+
+void cuda_block_forward(struct gpt *gpt, uint32_t index, bool output) {
+    struct block b = block_at(gpt, index);
+    const struct cuda_memory *m = &gpt->cuda->memory;
+    cuda_norm_forward(gpt, first_norm(&b), b.input, m->normed);
+    forward(&b, PROJECT_QKV, &b.slot[QKV_BIAS], m->normed, NULL, b.saved->qkv);
+    turn(&b, b.saved->qkv, false);
+    attend(&b);
+    forward(&b, PROJECT_MIXED, &b.slot[PROJECT_BIAS], b.saved->mixed, b.input, b.saved->middle);
+    cuda_norm_forward(gpt, second_norm(&b), b.saved->middle, m->normed);
+    widen(&b);
+    if (output) forward(&b, PROJECT_NARROW, &b.slot[NARROW_BIAS], m->inner, b.saved->middle, b.output);
+}
+
+static void mlp_backward(const struct block *b) {
+    struct gpt *gpt = b->gpt;
+    const struct cuda_memory *m = &b->c->memory;
+    void *gradient = m->gradient[0], *wide_gradient = narrow_backward(b, gradient);
+    cuda_bias_gradient(gpt, &b->slot[NARROW_BIAS], gradient, b->width);
+    weight_gradients(b, PROJECT_NARROW, m->inner, gradient);
+    cuda_bias_gradient(gpt, &b->slot[WIDEN_BIAS], wide_gradient, b->wide);
+    cuda_norm_forward(gpt, second_norm(b), b->saved->middle, m->normed);
+    weight_gradients(b, PROJECT_WIDEN, m->normed, wide_gradient);
+    backward(b, PROJECT_WIDEN, wide_gradient, m->normed_gradient);
+    cuda_norm_backward(gpt, second_norm(b), gradient, m->normed_gradient, b->saved->middle, m->gradient[1]);
+}
+
+static void mix_backward(const struct block *b) {
+    struct gpt *gpt = b->gpt;
+    const struct cuda_memory *m = &b->c->memory;
+    void *gradient = m->gradient[1];
+    cuda_bias_gradient(gpt, &b->slot[PROJECT_BIAS], gradient, b->width);
+    weight_gradients(b, PROJECT_MIXED, b->saved->mixed, gradient);
+    backward(b, PROJECT_MIXED, gradient, m->mixed_gradient);
+    attend_backward(b);
+    turn(b, m->qkv_gradient, true);
+    cuda_bias_gradient(gpt, &b->slot[QKV_BIAS], m->qkv_gradient, b->qkv);
+    cuda_norm_forward(gpt, first_norm(b), b->input, m->normed);
+    weight_gradients(b, PROJECT_QKV, m->normed, m->qkv_gradient);
+    backward(b, PROJECT_QKV, m->qkv_gradient, m->normed_gradient);
+    cuda_norm_backward(gpt, first_norm(b), gradient, m->normed_gradient, b->input, m->gradient[0]);
+}
+
+void cuda_block_backward(struct gpt *gpt, uint32_t index) {
+    struct block b = block_at(gpt, index);
+    mlp_backward(&b);
+    mix_backward(&b);
+}

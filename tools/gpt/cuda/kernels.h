@@ -1,0 +1,184 @@
+/* The GPU's kernels of the GPT: names, arguments, and the shapes of their grids. Each exists for three types of numbers,
+ * NAME_f32, NAME_bf16 and NAME_f16; arithmetic is fp32 in all of them, and results are rounded once. Arrays are
+ * row-major without gaps unless a stride is given, and start at multiples of 16 bytes; `void` is the type of numbers.
+ * No float atomics, no sums whose order depends on the schedule: the same bits on every run. */
+#ifndef ZERO_TOOLS_GPT_CUDA_KERNELS_H
+#define ZERO_TOOLS_GPT_CUDA_KERNELS_H
+
+#include <stdint.h>
+
+#define GPT_CUDA_KERNELS(X)                                                                                  \
+    X(norm_forward)                                                                                          \
+    X(norm_backward)                                                                                         \
+    X(norm_sums)                                                                                             \
+    X(bias_sums)                                                                                             \
+    X(finish_sums)                                                                                           \
+    X(bias_add)                                                                                              \
+    X(gelu_forward)                                                                                          \
+    X(gelu_backward)                                                                                         \
+    X(swiglu_forward)                                                                                        \
+    X(swiglu_backward)                                                                                       \
+    X(rotary)                                                                                                \
+    X(embedding_forward)                                                                                     \
+    X(embedding_backward)                                                                                    \
+    X(position_backward)                                                                                     \
+    X(cross_entropy)                                                                                         \
+    X(attention_forward)                                                                                     \
+    X(attention_dots)                                                                                        \
+    X(attention_query_backward)                                                                              \
+    X(attention_key_backward)
+
+/* Attention on the tensor cores, of bf16 and fp16 and of heads that are 64 or 128 wide. */
+#define GPT_CUDA_FLASH_KERNELS(X)                                                                            \
+    X(flash_forward_64)                                                                                      \
+    X(flash_forward_128)                                                                                     \
+    X(flash_query_backward_64)                                                                               \
+    X(flash_query_backward_128)                                                                              \
+    X(flash_key_backward_64)                                                                                 \
+    X(flash_key_backward_128)
+
+enum {
+    WARP = 32,
+    ROWS_PER_BLOCK = 4,     /* kernels with a warp per row: norms, attention_dots */
+    FLAT_THREADS = 256,     /* kernels with a thread per group of elements, or a block per row */
+    SUM_COLUMNS = 32,       /* a block of sums: so many columns, one thread each, */
+    SUM_LANES = 8,          /* by so many threads, each with every so-manyth row */
+    SUM_ROWS = 256,         /* of a part of so many rows */
+    QUERIES_PER_BLOCK = 16, /* attention: a warp has a quarter of them */
+    KEYS_PER_BLOCK = 8,     /* of attention_key_backward, likewise */
+    FLASH_ROWS = 64,        /* queries or keys of a block of the flash kernels */
+    HEAD_WIDTH_MAX = 128    /* shared memory of attention */
+};
+
+/* LayerNorm where there is a mean, else RMSNorm, as tools/gpt/kernels.h has them. A warp per row. */
+struct norm_forward_argument {
+    void *y;
+    const void *x, *gain, *bias; /* bias: NULL without a mean */
+    float *mean, *rstd;          /* [rows] */
+    uint32_t rows, columns;
+    float epsilon;
+};
+/* dx = skip + the gradient through the norm; dx may be skip. A warp per row. */
+struct norm_backward_argument {
+    void *dx;
+    const void *skip, *dy, *x, *gain; /* skip: or NULL */
+    const float *mean, *rstd;         /* mean: or NULL */
+    uint32_t rows, columns;
+};
+
+/* Sums over rows, in two steps: of parts of SUM_ROWS rows (grid: columns / SUM_COLUMNS, parts), then of the parts in
+ * their order (a thread per column). */
+struct norm_sums_argument { /* of dy n and of dy, where n is the normalised x */
+    float *gain, *bias;     /* [parts][columns]; bias: or NULL */
+    const void *dy, *x;
+    const float *mean, *rstd;
+    uint32_t rows, columns;
+};
+struct bias_sums_argument {
+    float *sums; /* [parts][columns] */
+    const void *x;
+    uint32_t rows, columns;
+};
+struct finish_sums_argument {
+    void *to; /* [columns] */
+    const float *sums;
+    uint32_t parts, columns;
+    uint32_t add; /* 0: overwrites */
+};
+
+/* x += bias in every row. A thread per element. */
+struct bias_add_argument {
+    void *x;
+    const void *bias;
+    uint64_t count;
+    uint32_t columns;
+};
+
+/* y = gelu(x) in tanh's form, [count]; dx = dy gelu'(x), dx may be dy. A thread per element, as in the next. */
+struct gelu_forward_argument {
+    void *y;
+    const void *x;
+    uint64_t count;
+};
+struct gelu_backward_argument {
+    void *dx;
+    const void *dy, *x;
+    uint64_t count;
+};
+/* x: [rows][2 columns], gate and value side by side; dx likewise, may be x. y: [rows][columns]; count = rows columns. */
+struct swiglu_forward_argument {
+    void *y;
+    const void *x;
+    uint64_t count;
+    uint32_t columns;
+};
+struct swiglu_backward_argument {
+    void *dx;
+    const void *dy, *x;
+    uint64_t count;
+    uint32_t columns;
+};
+
+/* Turns `heads` heads of 2 * half columns, of rows `stride` apart, in place. A thread per pair; count of pairs. */
+struct rotary_argument {
+    void *x;
+    const float *cosine, *sine; /* [length][half] */
+    uint64_t count;
+    uint32_t stride, heads, half, length;
+    float sign; /* -1: back */
+};
+
+/* y[row] = table[token[row]] + positions[row % length]. A block per row. */
+struct embedding_forward_argument {
+    void *y;
+    const void *table, *positions; /* positions: or NULL */
+    const int32_t *tokens;
+    uint32_t width, length, rows;
+};
+/* The host has sorted rows by token: group i is rows order[first[i]] ... order[first[i + 1] - 1], all of token
+ * token[i]. A block per group; more blocks than groups do nothing. Other rows of the table are left alone. */
+struct embedding_backward_argument {
+    void *table; /* the gradient */
+    const void *dy;
+    const uint32_t *order, *first;
+    const int32_t *token;
+    const uint32_t *groups; /* how many */
+    uint32_t width, add;
+};
+/* A block per position. */
+struct position_backward_argument {
+    void *table;
+    const void *dy;
+    uint32_t width, length, batch, positions, add; /* rows `length` ... positions - 1 of the table get 0 */
+};
+
+/* logits [rows][stride], of which `columns` are used: loss[row] = -log softmax(logits[row])[target[row]]. With a scale,
+ * logits become their gradient times it, and 0 behind `columns`; scale 0 leaves them alone. A block per row. */
+struct cross_entropy_argument {
+    void *logits;
+    float *loss;
+    const int32_t *target;
+    uint32_t rows, columns, stride;
+    float scale;
+};
+
+/* Causal attention (Dao et al. 2022, FlashAttention, algorithms 1 and 4): no matrix of scores is stored. A row of qkv is
+ * all heads' queries, then the keys, then the values, and there may be fewer heads of those. forward: mixed, lse; grid:
+ * queries / QUERIES_PER_BLOCK, heads, batch. dots: mixed times its gradient, by head; a warp per row and head.
+ * query_backward: like forward. key_backward: keys / KEYS_PER_BLOCK, kv_heads, batch. The flash kernels: the same, with
+ * FLASH_ROWS of either. */
+struct attention_argument {
+    const void *qkv;
+    void *mixed;                /* [rows][heads][width] */
+    float *lse, *dots;          /* [batch][heads][length] */
+    const void *mixed_gradient; /* like mixed */
+    void *qkv_gradient;         /* like qkv */
+    uint32_t batch, length, heads, kv_heads, width;
+    float scale;
+};
+#define attention_forward_argument attention_argument
+#define attention_dots_argument attention_argument
+#define attention_query_backward_argument attention_argument
+#define attention_key_backward_argument attention_argument
+
+#endif

@@ -1,0 +1,53 @@
+/* What all kernels of this folder share: the three types of numbers, groups of 16 bytes, sums over a warp. */
+#ifndef ZERO_TOOLS_GPT_CUDA_NUMBER_H
+#define ZERO_TOOLS_GPT_CUDA_NUMBER_H
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <stdint.h>
+
+#include "engine/device/cuda/entry.h"
+#include "tools/gpt/cuda/kernels.h"
+
+__device__ inline float wide(float x) { return x; }
+__device__ inline float wide(__nv_bfloat16 x) { return __bfloat162float(x); }
+__device__ inline float wide(__half x) { return __half2float(x); }
+
+__device__ inline void narrow(float *to, float x) { *to = x; }
+__device__ inline void narrow(__nv_bfloat16 *to, float x) { *to = __float2bfloat16_rn(x); }
+__device__ inline void narrow(__half *to, float x) { *to = __float2half_rn(x); }
+
+/* N numbers that are read or written at once. */
+template <typename T, int N> struct alignas(sizeof(T) * N) group { T number[N]; };
+
+template <int N, typename T> __device__ inline void load(float (&to)[N], const T *from) {
+    group<T, N> g = *(const group<T, N> *)from;
+    for (int i = 0; i < N; i++) to[i] = wide(g.number[i]);
+}
+
+template <int N, typename T> __device__ inline void store(T *to, const float (&from)[N]) {
+    group<T, N> g;
+    for (int i = 0; i < N; i++) narrow(&g.number[i], from[i]);
+    *(group<T, N> *)to = g;
+}
+
+/* Numbers in 16 bytes. */
+template <typename T> constexpr int WIDEST = 16 / sizeof(T);
+
+__device__ inline float warp_sum(float x) {
+    for (int other = WARP / 2; other; other /= 2) x += __shfl_xor_sync(0xffffffffu, x, other);
+    return x;
+}
+
+__device__ inline float warp_maximum(float x) {
+    for (int other = WARP / 2; other; other /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, other));
+    return x;
+}
+
+/* Defines NAME_f32, NAME_bf16 and NAME_f16 as FUNCTION<type>(argument). */
+#define KERNELS_OF(name, threads, function)                                                                  \
+    KERNEL(name##_f32, threads, name##_argument, a) { function<float>(a); }                                  \
+    KERNEL(name##_bf16, threads, name##_argument, a) { function<__nv_bfloat16>(a); }                         \
+    KERNEL(name##_f16, threads, name##_argument, a) { function<__half>(a); }
+
+#endif

@@ -1,0 +1,136 @@
+/* The inside of the CUDA backend: everything is enqueued on the engine's stream, in the order of the calls, so no kernel
+ * waits for another by itself. The first failure is kept; what comes after it does nothing. Compute is in one type, the
+ * engine's: activations, the residual stream and gradients are of it; statistics, sums and losses are fp32. */
+#ifndef ZERO_TOOLS_GPT_CUDA_STATE_H
+#define ZERO_TOOLS_GPT_CUDA_STATE_H
+
+#include "engine/device/cuda/driver.h"
+#include "tools/gpt/cuda/cublaslt.h"
+#include "tools/gpt/cuda/kernels.h"
+#include "tools/gpt/model.h"
+
+enum gpt_kernel {
+#define KERNEL_INDEX(name) KERNEL_##name,
+    GPT_CUDA_KERNELS(KERNEL_INDEX)
+        GPT_KERNELS_OF_ALL, /* of all types of numbers; the others are not of fp32 */
+    KERNEL_before_flash = GPT_KERNELS_OF_ALL - 1,
+    GPT_CUDA_FLASH_KERNELS(KERNEL_INDEX)
+#undef KERNEL_INDEX
+        GPT_KERNELS
+};
+enum { MODULES_MAX = 9 };
+
+/* Of each row; mean: where the kind of norm has one. */
+struct cuda_statistics {
+    float *mean, *rstd;
+};
+
+/* What a block's forward leaves for its backward. */
+struct cuda_saved {
+    void *middle; /* [rows][width]: the residual stream between attention and MLP */
+    void *qkv;    /* [rows][qkv]: turned, bias included */
+    void *mixed;  /* [rows][query] */
+    void *wide;   /* [rows][wide]: before the MLP's activation; SwiGLU's backward puts its gradient here */
+    float *lse;   /* [batch][heads][context] */
+    struct cuda_statistics norm1, norm2;
+};
+
+/* A micro-step's batch: filled in pinned memory, copied as a whole. The rows, sorted by token: kernels.h,
+ * embedding_backward. */
+struct cuda_batch {
+    int32_t *tokens, *targets, *group_token;
+    uint32_t *order, *group_first, *groups;
+};
+
+/* On the device, but for the two arrays of arrays and what is called pinned. */
+struct cuda_memory {
+    uint64_t bytes, pinned_bytes, batch_bytes;
+    char *device, *pinned;
+    uint32_t rows, head_rows; /* head_rows: logits exist for so many rows at a time */
+    uint64_t logits_stride;
+
+    void **residual; /* [layers + 1] of [rows][width] */
+    struct cuda_saved *saved;
+    struct cuda_statistics norm;
+    float *cosine, *sine; /* [context][head_width / 2], or NULL */
+
+    /* scratch */
+    void *gradient[2]; /* [rows][width]: of the residual stream; of it between attention and MLP */
+    void *normed, *normed_gradient;        /* [rows][width] */
+    void *inner, *inner_gradient;          /* [rows][inner] */
+    void *mixed_gradient, *qkv_gradient;   /* [rows][query], [rows][qkv] */
+    void *logits;                          /* [head_rows][logits_stride] */
+    float *sums, *dots, *loss, *workspace; /* sums: [2][parts][widest vector]; loss: [rows] */
+    struct cuda_batch batch;
+
+    struct cuda_batch pinned_batch;
+    float *pinned_loss;
+    void *pinned_logits; /* [vocab] */
+};
+
+struct cuda_gpt {
+    struct zero_error error; /* the first */
+    struct cuda_driver driver;
+    CUdevice device; /* its primary context is retained, and current in the rank's thread */
+    bool retained;
+    CUstream stream; /* the engine's, borrowed */
+    CUmodule module[MODULES_MAX];
+    CUfunction function[GPT_KERNELS];
+    struct cublaslt *products;
+    zero_dtype type;
+    uint32_t number_bytes, widest; /* widest: how many numbers 16 bytes hold */
+    uint32_t *token_count;         /* [vocab + 1]: for sorting */
+    struct cuda_memory memory;
+};
+
+/* memory.c: one allocation of each kind, cut up by one function, which also gives its size. */
+zero_status cuda_memory_open(struct gpt *gpt);
+void cuda_memory_close(struct gpt *gpt);
+
+/* launch.c */
+zero_status cuda_kernels_open(struct cuda_gpt *c);
+void cuda_kernels_close(struct cuda_gpt *c);
+
+struct grid {
+    uint32_t x, y, z; /* 0 blocks: nothing is launched */
+};
+void cuda_launch(struct cuda_gpt *c, enum gpt_kernel kernel, struct grid blocks, struct grid threads,
+                 void *argument);
+/* A thread for each of `count`; a warp for each of `rows`; a block of FLAT_THREADS for each of `rows`. */
+void cuda_launch_flat(struct cuda_gpt *c, enum gpt_kernel kernel, uint64_t count, void *argument);
+void cuda_launch_rows(struct cuda_gpt *c, enum gpt_kernel kernel, uint64_t rows, void *argument);
+void cuda_launch_blocks(struct cuda_gpt *c, enum gpt_kernel kernel, uint32_t rows, void *argument);
+void cuda_multiply(struct cuda_gpt *c, const struct product *product);
+void cuda_clear(struct cuda_gpt *c, void *memory, uint64_t bytes);
+void cuda_copy(struct cuda_gpt *c, void *target, const void *source, uint64_t bytes);
+
+/* The number at index `at`. */
+static inline void *number_at(const struct cuda_gpt *c, const void *array, uint64_t at) {
+    return (char *)(uintptr_t)array + at * c->number_bytes;
+}
+
+/* parts.c: what blocks and head have in common. x and y are [rows][width]; a vector's or a weight's gradient goes to its
+ * slot, if it is trained. */
+struct cuda_norm {
+    const struct zero_slot *weight, *bias; /* bias: a slot that shows nothing, where there is none */
+    struct cuda_statistics statistics;
+};
+void cuda_norm_forward(struct gpt *gpt, struct cuda_norm norm, const void *x, void *y);
+void cuda_norm_backward(struct gpt *gpt, struct cuda_norm norm, const void *skip, const void *dy,
+                        const void *x, void *dx);
+void cuda_bias_gradient(struct gpt *gpt, const struct zero_slot *bias, const void *gradient,
+                        uint32_t columns);
+/* slot's grad [outer][inner] = or += left^T right */
+void cuda_weight_gradient(struct gpt *gpt, const struct zero_slot *slot, bool add, uint32_t rows,
+                          uint32_t outer, uint32_t inner, struct factor left, struct factor right);
+
+/* block.c, ends.c: backend.h says what they do. */
+void cuda_block_forward(struct gpt *gpt, uint32_t index, bool output);
+void cuda_block_backward(struct gpt *gpt, uint32_t index);
+void cuda_embedding_forward(struct gpt *gpt);
+void cuda_embedding_backward(struct gpt *gpt);
+void cuda_head_evaluate(struct gpt *gpt);
+void cuda_head_backward(struct gpt *gpt);
+void cuda_head_logits(struct gpt *gpt);
+
+#endif
