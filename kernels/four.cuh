@@ -1,5 +1,6 @@
 /* Four neighbouring elements of an array as fp32, by one load or store where the array is aligned to four. A thread of most
- * kernels has four; types are the same for all threads, so that branches on them cost next to nothing beside memory. */
+ * kernels has four; types are the same for all threads, so that branches on them cost next to nothing beside memory. Loops have
+ * constant bounds: what is indexed otherwise would lie in memory. */
 #ifndef ZERO_KERNELS_FOUR_CUH
 #define ZERO_KERNELS_FOUR_CUH
 
@@ -43,7 +44,8 @@ KERNEL_INLINE bool four_whole(const void *array, uint32_t bytes, uint32_t count)
 KERNEL_INLINE uint2 four_load_halves(const uint16_t *array, uint64_t first, uint32_t count) {
     if (four_whole(array, 2, count)) return *reinterpret_cast<const uint2 *>(array + first);
     uint32_t x[4] = {};
-    for (uint32_t k = 0; k < count; k++) x[k] = array[first + k];
+    for (uint32_t k = 0; k < 4; k++)
+        if (k < count) x[k] = array[first + k];
     return make_uint2(x[0] | x[1] << 16, x[2] | x[3] << 16);
 }
 
@@ -52,7 +54,8 @@ KERNEL_INLINE void four_store_halves(uint16_t *array, uint64_t first, uint32_t c
         *reinterpret_cast<uint2 *>(array + first) =
             make_uint2(x[0] | (uint32_t)x[1] << 16, x[2] | (uint32_t)x[3] << 16);
     } else {
-        for (uint32_t k = 0; k < count; k++) array[first + k] = x[k];
+        for (uint32_t k = 0; k < 4; k++)
+            if (k < count) array[first + k] = x[k];
     }
 }
 
@@ -69,7 +72,8 @@ KERNEL_INLINE four four_load(const void *array, uint32_t dtype, uint64_t first, 
             float4 x = *reinterpret_cast<const float4 *>(in);
             return {{x.x, x.y, x.z, x.w}};
         }
-        for (uint32_t k = 0; k < count; k++) f.x[k] = in[k];
+        for (uint32_t k = 0; k < 4; k++)
+            if (k < count) f.x[k] = in[k];
         return f;
     }
     uint2 x = four_load_halves(static_cast<const uint16_t *>(array), first, count);
@@ -84,7 +88,8 @@ KERNEL_INLINE void four_store(void *array, uint32_t dtype, uint64_t first, uint3
         if (four_whole(array, 4, count)) {
             *reinterpret_cast<float4 *>(out) = make_float4(f.x[0], f.x[1], f.x[2], f.x[3]);
         } else {
-            for (uint32_t k = 0; k < count; k++) out[k] = f.x[k];
+            for (uint32_t k = 0; k < 4; k++)
+                if (k < count) out[k] = f.x[k];
         }
         return;
     }

@@ -3,8 +3,8 @@
  * gpt_cuda_peers.py is the same in PyTorch.
  *
  *   gpt_cuda_bench [--device cuda|cpu] [--type bf16|fp16|fp32] [--stage 0..3] [--batch 8] [--steps 20] [--peak 989]
- *                  [--layers 12] [--width 768] [--heads 12] [--context 1024] [--vocab 50257] [--recompute 0]
- * --peak: TFLOP/s, dense, of the type; 989 is an H100's and an H200's of bf16. --recompute: of every so many blocks one
+ *                  [--layers 12] [--width 768] [--heads 12] [--context 1024] [--vocab 50257] [--recompute 0] [--json FILE]
+ * --json: appends the object to a file as well. --peak: TFLOP/s, dense, of the type; 989 is an H100's and an H200's of bf16. --recompute: of every so many blocks one
  * stream is kept. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@
 enum { STEPS_MAX = 10000, WARM_UP = 5 };
 
 struct bench {
-    const char *device, *type;
+    const char *device, *type, *json;
     double stage, batch, steps, peak, layers, width, heads, context, vocab, recompute;
 };
 
@@ -29,10 +29,11 @@ struct option {
 
 static void read_options(struct bench *b, int argc, char **argv) {
     const struct option options[] = {
-        {"--device", &b->device, NULL},   {"--type", &b->type, NULL},   {"--stage", NULL, &b->stage},
-        {"--batch", NULL, &b->batch},     {"--steps", NULL, &b->steps}, {"--peak", NULL, &b->peak},
-        {"--layers", NULL, &b->layers},   {"--width", NULL, &b->width}, {"--heads", NULL, &b->heads},
-        {"--context", NULL, &b->context}, {"--vocab", NULL, &b->vocab}, {"--recompute", NULL, &b->recompute}};
+        {"--device", &b->device, NULL},      {"--type", &b->type, NULL},       {"--json", &b->json, NULL},
+        {"--stage", NULL, &b->stage},        {"--batch", NULL, &b->batch},     {"--steps", NULL, &b->steps},
+        {"--peak", NULL, &b->peak},          {"--layers", NULL, &b->layers},   {"--width", NULL, &b->width},
+        {"--heads", NULL, &b->heads},        {"--context", NULL, &b->context}, {"--vocab", NULL, &b->vocab},
+        {"--recompute", NULL, &b->recompute}};
     for (int i = 1; i < argc; i += 2) {
         size_t o = 0, count = sizeof options / sizeof *options;
         while (o < count && strcmp(options[o].name, argv[i]) != 0) o++;
@@ -89,7 +90,8 @@ static int compare(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-static void report(const struct bench *b, const struct gpt_config *config, double seconds, double loss) {
+static void report(FILE *to, const struct bench *b, const struct gpt_config *config, double seconds,
+                   double loss) {
     double parameters = (double)gpt_parameters(config), tokens = b->batch * b->context / seconds;
     double flops = (6 * parameters + 6 * b->layers * b->context * b->width) * tokens;
     printf(
@@ -102,7 +104,7 @@ static void report(const struct bench *b, const struct gpt_config *config, doubl
 
 int main(int argc, char **argv) {
     static double seconds[STEPS_MAX];
-    struct bench b = {"cuda", "bf16", 0, 8, 20, 989, 12, 768, 12, 1024, 50257, 0};
+    struct bench b = {"cuda", "bf16", NULL, 0, 8, 20, 989, 12, 768, 12, 1024, 50257, 0};
     read_options(&b, argc, argv);
     if (b.steps < 1 || b.steps > STEPS_MAX) b.steps = STEPS_MAX;
     struct gpt_config config = {.layers = (uint32_t)b.layers,
@@ -127,7 +129,10 @@ int main(int argc, char **argv) {
     for (int i = 0; i < WARM_UP; i++) step(engine, gpt, tokens, &loss);
     for (int i = 0; i < (int)b.steps; i++) seconds[i] = step(engine, gpt, tokens, &loss);
     qsort(seconds, (size_t)b.steps, sizeof *seconds, compare);
-    report(&b, &config, seconds[(int)b.steps / 2], loss);
+    report(stdout, &b, &config, seconds[(int)b.steps / 2], loss);
+    FILE *json = b.json ? fopen(b.json, "a") : NULL;
+    if (json) report(json, &b, &config, seconds[(int)b.steps / 2], loss), fclose(json);
+    if (b.json && !json) perror(b.json);
     gpt_destroy(gpt);
     zero_engine_destroy(engine);
     free(tokens);

@@ -87,14 +87,14 @@ void pair_fill(const struct pair *pair, enum dtype dtype, uint64_t *seed) {
     pair_upload(pair);
 }
 
-bool pair_same(const struct pair *pair, const char *name) {
+int pair_same(const struct pair *pair, const char *name) {
     unsigned char *copy = malloc(pair->bytes);
     if (!copy) abort();
     gpu_must(gpu.driver.cuMemcpyAsync((CUdeviceptr)(uintptr_t)copy, pair->device, pair->bytes, gpu.stream),
              "a copy from the GPU");
     gpu_wait();
-    bool same = memcmp(copy, pair->host, pair->bytes) == 0 ||
-                check_bytes(copy, pair->host, pair->bytes, name, __FILE__, __LINE__);
+    int same = memcmp(copy, pair->host, pair->bytes) == 0 ||
+               check_bytes(copy, pair->host, pair->bytes, name, __FILE__, __LINE__);
     free(copy);
     return same;
 }

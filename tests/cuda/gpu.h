@@ -34,7 +34,7 @@ void pair_upload(const struct pair *pair);
 /* Numbers of every kind, denormals, inf and NaN included, on both sides; any bytes for DTYPE_U8. */
 void pair_fill(const struct pair *pair, enum dtype dtype, uint64_t *seed);
 /* Whether both sides hold the same bytes, those skipped included; says where not. */
-bool pair_same(const struct pair *pair, const char *name);
+int pair_same(const struct pair *pair, const char *name);
 
 /* Enqueues the kernel; gpu_wait for its end. */
 void gpu_launch(const struct kernel *kernel, const void *argument);

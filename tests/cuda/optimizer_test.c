@@ -89,8 +89,7 @@ static void compare(const struct optimizer *optimizer, const struct format *form
         gpu_launch(kernel, &on_gpu);
         kernel->run(&on_host);
     }
-    bool same =
-        pair_same(&r.master, "master") & pair_same(&r.gradient, "gradient") & pair_same(&r.out, "out");
+    int same = pair_same(&r.master, "master") & pair_same(&r.gradient, "gradient") & pair_same(&r.out, "out");
     for (uint32_t s = 0; s < optimizer_states_used(optimizer, &params); s++)
         same &= pair_same(&r.state[s], optimizer->state_names[s]);
     if (!same)

@@ -74,7 +74,7 @@ static void compare(enum dtype dtype, uint32_t bits, uint64_t count, uint64_t sk
             fill_blocks(&x, dtype, &seed);
         quantize_both(&code, m * each, &x, dtype, count, bits);
     }
-    bool same = pair_same(&code, "code");
+    int same = pair_same(&code, "code");
     dequantize_both(&code, &y, dtype, count, bits);
     same &= pair_same(&y, "values");
     sum_both(&code, &y, dtype, count, bits, false);

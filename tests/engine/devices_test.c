@@ -182,12 +182,49 @@ static void budgets(void) {
         }
 }
 
+/* ---- what is chosen, and refused ---- */
+
+static void prepare(void *user, const zero_optimizer_params *params, uint64_t step,
+                    float scalars[ZERO_SCALARS_MAX]) {
+    scalars[0] = (float)params->lr;
+}
+
+static void descend(void *user, float *weight, float *state0, float *state1, const float *gradient,
+                    float gradient_scale, const float *scalars, uint64_t count) {
+    for (uint64_t i = 0; i < count; i++) weight[i] -= scalars[0] * (gradient[i] * gradient_scale);
+}
+
+static void bring_optimizer(zero_engine *engine) {
+    zero_optimizer own = {
+        .struct_size = sizeof own, .name = "descent", .prepare = prepare, .update = descend};
+    CHECK_INT(zero_engine_set_optimizer(engine, &own), ZERO_OK);
+}
+
+static void choice(void) {
+    static struct toy_result got;
+    struct toy_setup s = setup(2, 2);
+    s.begin = bring_optimizer, s.tiers = CPU;
+    run("the host program's optimizer", s);
+    s.tiers = NULL, s.device = device, s.steps = 1;
+    toy_train(&s, &got);
+    CHECK_INT(got.status, ZERO_E_UNSUPPORTED);
+    CHECK_CONTAINS(got.error, "offload_optimizer.device");
+    if (strcmp(device, "cuda")) return;
+    s = setup(3, 1), s.steps = 1;
+    s.extra = ", \"device\": {\"type\": \"cuda\", \"index\": 0}";
+    toy_train(&s, &got);
+    CHECK_STRING(got.error, "");
+    s.extra = ", \"device\": {\"type\": \"cuda\", \"index\": 7}";
+    toy_train(&s, &got);
+    CHECK_CONTAINS(got.error, "there is no GPU 7");
+}
+
 int main(int argc, char **argv) {
     static const struct {
         const char *name;
         void (*run)(void);
-    } parts[] = {{"plain", plain}, {"types", types}, {"tiers", tiers},
-                 {"ways", ways},   {"held", held},   {"budgets", budgets}};
+    } parts[] = {{"plain", plain}, {"types", types},     {"tiers", tiers},  {"ways", ways},
+                 {"held", held},   {"budgets", budgets}, {"choice", choice}};
     int found = 0;
     if (argc != 3) return 2;
     device = argv[1];

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/config/suggest.h"
+
 static const struct option *find(const struct option *options, const char *name) {
     for (const struct option *o = options; o && o->name; o++)
         if (strcmp(o->name, name) == 0) return o;
@@ -63,6 +65,18 @@ static zero_status parse_option(const struct option *option, int argc, char **ar
     return status;
 }
 
+/* The option that is spelt almost alike; or NULL. */
+static const char *nearest(const struct option *options, const char *argument) {
+    enum { FAR = 3 };
+    const char *best = NULL;
+    size_t least = FAR;
+    for (const struct option *o = options; o && o->name; o++) {
+        size_t distance = suggest_distance(argument, o->name, FAR);
+        if (distance < least) least = distance, best = o->name;
+    }
+    return best;
+}
+
 /* "--steps=5" is how other programs write it. */
 static zero_status unknown(const struct option *options, const char *argument, struct zero_error *error) {
     size_t length = strcspn(argument, "=");
@@ -70,7 +84,9 @@ static zero_status unknown(const struct option *options, const char *argument, s
         if (strlen(o->name) == length && strncmp(o->name, argument, length) == 0)
             return error_set(error, ZERO_E_ARGUMENT, "write %s %s in place of %s", o->name,
                              argument + length + 1, argument);
-    return error_set(error, ZERO_E_ARGUMENT, "unknown option %s", argument);
+    const char *near = nearest(options, argument);
+    return error_set(error, ZERO_E_ARGUMENT, "unknown option %s%s%s%s", argument,
+                     near ? ": did you mean " : "", near ? near : "", near ? "?" : "");
 }
 
 zero_status options_parse(const struct option *options, int argc, char **argv, void *values,

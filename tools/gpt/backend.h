@@ -16,6 +16,8 @@ struct gpt;
 struct unit;
 
 struct backend {
+    const char *reserved[ZERO_TIERS]; /* what its memory is, for the engine's report */
+
     /* NULL, or a sentence that says why it cannot compute in this type here. */
     const char *(*problem)(zero_dtype dtype);
 

@@ -45,11 +45,11 @@ const char *gpt_engine_problem(const zero_engine *engine) {
 }
 
 static zero_status reserve(struct gpt *gpt, const uint64_t bytes[ZERO_TIERS]) {
-    static const char *const names[ZERO_TIERS] = {
-        [ZERO_DEVICE] = "activations", [ZERO_CPU] = "activation checkpoints"};
     zero_status status = ZERO_OK;
     for (int tier = 0; tier < ZERO_TIERS && !status; tier++)
-        if (bytes[tier]) status = zero_engine_reserve(gpt->engine, (zero_tier)tier, bytes[tier], names[tier]);
+        if (bytes[tier])
+            status =
+                zero_engine_reserve(gpt->engine, (zero_tier)tier, bytes[tier], gpt->backend->reserved[tier]);
     return status;
 }
 

@@ -119,7 +119,9 @@ struct entry_shown entry_show(const char *text) {
 const char *entry_nearest(const char *word, const char *const *names, uint32_t count) {
     enum { FAR = 3 };
     const char *best = NULL;
-    size_t least = FAR;
+    size_t least = FAR, length = strlen(word);
+    for (uint32_t i = 0; i < count && length >= FAR; i++) /* "h100" for "h100-80g" */
+        if (strncmp(names[i], word, length) == 0) return names[i];
     for (uint32_t i = 0; i < count; i++) {
         size_t distance = suggest_distance(word, names[i], FAR);
         if (distance < least) least = distance, best = names[i];

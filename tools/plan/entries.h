@@ -37,7 +37,7 @@ struct entry_shown {
 };
 struct entry_shown entry_show(const char *text);
 
-/* The one of `names` that is spelt almost like `word`; or NULL. */
+/* The one of `names` that begins with `word`, or is spelt almost like it; or NULL. */
 const char *entry_nearest(const char *word, const char *const *names, uint32_t count);
 
 #endif

@@ -51,8 +51,11 @@ static void print_shortage(const struct price *p, FILE *out) {
 }
 
 static void print_row(const struct price *p, bool best, FILE *out) {
+    char again[16] = "no"; /* every block by itself, or so many together */
+    if (p->cell.recompute)
+        snprintf(again, sizeof again, p->cell.recompute > 1 ? "by %u" : "yes", p->cell.recompute);
     fprintf(out, "%s %5u %-6s %-6s %-9s", best ? "->" : "  ", p->cell.stage, tier_names[p->cell.optimizer],
-            tier_names[p->cell.params], p->cell.recompute ? "yes" : "no");
+            tier_names[p->cell.params], again);
     fprintf(out, " %8s%8s%8s%8s%8s%8s  %8s%8s%8s", tight(p->param_bytes).chars, tight(p->grad_bytes).chars,
             tight(p->state_bytes).chars, tight(p->gathered_bytes).chars, tight(p->activation_bytes).chars,
             tight(p->staging_bytes).chars, tight(p->tier_bytes[ZERO_DEVICE]).chars,
@@ -127,6 +130,7 @@ static void json_row(const struct price *p, FILE *out) {
             p->cell.stage, p->cell.optimizer ? tier_names[p->cell.optimizer] : "none",
             p->cell.params ? tier_names[p->cell.params] : "none", p->cell.recompute ? "true" : "false",
             p->fits ? "true" : "false");
+    json_bytes(out, "recompute_blocks", p->cell.recompute);
     json_bytes(out, "param_bytes", p->param_bytes);
     json_bytes(out, "grad_bytes", p->grad_bytes);
     json_bytes(out, "state_bytes", p->state_bytes);

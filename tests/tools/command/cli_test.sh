@@ -15,7 +15,7 @@ expect 2 "$zero" && says err "usage: zero COMMAND"
 expect 2 "$zero" nope && says err '"nope" is not a command'
 expect 2 "$zero" help nope && says err '"nope" is not a command'
 expect 2 "$zero" train && says err "CONFIG.json is missing"
-expect 2 "$zero" train good.json --stepz 3 && says err "unknown option --stepz"
+expect 2 "$zero" train good.json --stepz 3 && says err "unknown option --stepz: did you mean --steps?"
 expect 2 "$zero" train good.json --steps 0 && says err "--steps needs a whole number of at least 1"
 expect 2 "$zero" train good.json --ranks 5000 && says err "at most 1024"
 expect 2 "$zero" train good.json --steps=5 && says err "write --steps 5 in place of --steps=5"

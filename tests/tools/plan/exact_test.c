@@ -83,7 +83,9 @@ static void compare_bytes(const struct price *p, const zero_plan *plan) {
 /* The planner does not know how many threads this machine gives a rank. */
 static void compare_reserved(const zero_engine *engine, const struct task *t, const zero_plan *plan) {
     struct shapes_recompute recompute = {t->variant->recompute, t->variant->on_cpu};
-    enum dtype dtype = zero_engine_dtype(engine) == ZERO_BF16 ? DTYPE_BF16 : DTYPE_F32;
+    static const enum dtype types_of[] = {
+        [ZERO_F32] = DTYPE_F32, [ZERO_BF16] = DTYPE_BF16, [ZERO_F16] = DTYPE_F16};
+    enum dtype dtype = types_of[zero_engine_dtype(engine)];
     uint64_t host, all = shapes_activation_bytes(&shapes, true, dtype, 2,
                                                  (uint32_t)zero_engine_threads(engine), recompute, &host);
     CHECK_INT(all, plan->reserved_bytes);

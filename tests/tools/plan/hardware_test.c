@@ -122,7 +122,7 @@ static void choices_that_cannot_be_are_named(void) {
     open_builtin();
     add("{\"devices\": {\"half\": {\"memory\": 1e9}}}");
     CHECK_INT(choose((struct hardware_choice){.device = "h100"}, &m), ZERO_E_ARGUMENT);
-    CHECK_CONTAINS(error.message, "\"h100\" is none of the devices: ");
+    CHECK_CONTAINS(error.message, "\"h100\" is none of the devices: did you mean h100-80g?");
     CHECK_INT(choose((struct hardware_choice){.device = "a100-80gb"}, &m), ZERO_E_ARGUMENT);
     CHECK_CONTAINS(error.message, "did you mean a100-80g?");
     CHECK_INT(choose((struct hardware_choice){.device = "half"}, &m), ZERO_E_CONFIG);

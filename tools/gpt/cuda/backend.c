@@ -130,6 +130,7 @@ static zero_status pass_end(struct gpt *gpt, double *out_loss, struct zero_error
 static void nothing(struct gpt *gpt, struct unit *unit, bool backward) {} /* kernels read the slots */
 
 const struct backend cuda_backend = {
+    .reserved = {[ZERO_DEVICE] = "activations", [ZERO_CPU] = "batches and losses"},
     .problem = problem,
     .open = open,
     .close = close,

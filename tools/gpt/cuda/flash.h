@@ -101,7 +101,8 @@ static __device__ void write_rows(rows<T> to, uint32_t first, uint32_t end, cons
             uint32_t row = first + lane_row() + i * 8;
             float scale = i ? lower : upper;
             uint32_t bits = pair_of<T>(sums[n][i * 2] * scale, sums[n][i * 2 + 1] * scale);
-            if (row < end) memcpy(to.at(row) + n * 8 + lane_column(), &bits, sizeof bits);
+            if (row < end)
+                memcpy(static_cast<void *>(to.at(row) + n * 8 + lane_column()), &bits, sizeof bits);
         }
 }
 

@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Training on a GPU as a user sees it, over the stand-ins of tests/cuda: one hash at all stages, the CPU's losses, fp16, and the
+# CPU where there is no GPU.
+stand_ins=$PWD/tests/cuda
+source "$(dirname "$0")/lib.sh" "$1"
+text 20 >text
+
+# train DEVICE STAGE EXTRA OPTION...
+train() {
+    config "$2" ", \"device\": {\"type\": \"$1\"}$3" | sed 's/"n_layer": 2/"n_layer": 1/; s/"n_positions": 32/"n_positions": 12/' >c.json
+    expect 0 "$zero" train c.json --data text --steps 2 --run run "${@:4}"
+}
+on_gpu() { LD_LIBRARY_PATH=$stand_ins train "$@"; }
+losses() { sed -E 's/.*"loss": ([^,}]*).*/\1/' run/metrics.jsonl; }
+near() { # EXPECTED TOLERANCE
+    paste <(echo "$1") <(losses) | awk -v most="$2" '{d = $1 - $2; if (d * d > most * most) exit 1}' ||
+        fail "losses $(losses | tr '\n' ' ')are not $(echo "$1" | tr '\n' ' ')within $2"
+}
+
+train cpu 0 "" --ranks 2
+expected=$(losses) hash=""
+for stage in 0 1 2 3; do
+    on_gpu cuda "$stage" "" --ranks 2
+    hash=${hash:-$(weights)}
+    [[ -n $hash && $(weights) == "$hash" ]] || fail "stage $stage: $(weights), at stage 0 $hash"
+    near "$expected" 1e-4
+done
+train cpu 0 ""
+expected=$(losses)
+on_gpu auto 1 ', "bf16": {"enabled": true}'
+near "$expected" 0.03
+on_gpu auto 1 ', "fp16": {"enabled": true, "initial_scale_power": 4}'
+near "$expected" 0.01
+train auto 1 ""
+near "$expected" 1e-6
+finish
