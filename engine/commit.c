@@ -29,9 +29,9 @@ static zero_status open_group(zero_engine *e, uint8_t axes, enum stream stream, 
         bool same_row = r / shards == e->rank / shards, same_column = r % shards == e->rank % shards;
         if ((axes & AXES_SHARD || same_column) && (axes & AXES_REPLICATE || same_row)) ranks[count++] = r;
     }
-    zero_status status = comm_group_open(e->comm, ranks, count, &e->group[axes][stream]);
+    zero_status status = comm_group_open(e->data, ranks, count, &e->group[axes][stream]);
     free(ranks);
-    return status ? error_pass(error, comm_error(e->comm)) : ZERO_OK;
+    return status ? error_pass(error, comm_error(e->data)) : ZERO_OK;
 }
 
 /* Gathers and reductions have groups of their own, so that neither waits for the other. */
@@ -284,7 +284,7 @@ static zero_status open_executor(zero_engine *e, struct zero_error *error) {
     struct executor_options o = {.policy = &e->policy,
                                  .model = &e->model,
                                  .plan = &e->plan,
-                                 .comm = e->comm,
+                                 .comm = e->data,
                                  .world = e->world,
                                  .device = e->device,
                                  .separate = e->separate,
@@ -459,7 +459,7 @@ zero_status zero_engine_commit(zero_engine *e, zero_plan *out) {
     if (engine_compare(e, groups_hash(e, model_hash(&e->model)), ZERO_E_DIVERGED, "model", &error))
         return engine_fail(e, &error);
     bool moves = e->size > 1 || e->separate || e->plan.tier_bytes[TIER_NVME];
-    if (moves) e->progress = progress_start(&e->lock, e->executor, e->comm);
+    if (moves) e->progress = progress_start(&e->lock, e->executor, e->data);
     if (moves && !e->progress)
         log_line(&e->log, ZERO_LOG_WARN,
                  "no progress thread: collectives and chunks move only inside the engine's calls");

@@ -9,12 +9,12 @@ enum { IDLE_NS = 200 * 1000, DEVICE_IDLE_NS = 10 * 1000 };
 /* Nothing moved: sleeps a little, on what is awaited. A device wakes nobody: it is asked again soon. */
 static void idle(zero_engine *e) {
     struct tier *drive = e->tier[TIER_NVME];
-    if (e->separate) comm_idle(e->comm, DEVICE_IDLE_NS);
+    if (e->separate) comm_idle(e->data, DEVICE_IDLE_NS);
     if (e->separate) return;
     if (executor_transferring(e->executor))
         drive->ops->wait(drive, IDLE_NS);
     else
-        comm_idle(e->comm, IDLE_NS);
+        comm_idle(e->data, IDLE_NS);
 }
 
 zero_status engine_drive(zero_engine *e, bool (*holds)(const struct executor *, struct point),

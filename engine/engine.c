@@ -111,7 +111,7 @@ static void log_choices(const zero_engine *e) {
     log_line(&e->log, ZERO_LOG_INFO,
              "%s, %" PRIu32 " ranks over %s, %" PRIu32
              " threads each, compute in %s, gradients reduced %s in %s",
-             engine_stage(e)->name, e->size, comm_name(e->comm), e->threads, dtype_name(e->precision.compute),
+             engine_stage(e)->name, e->size, comm_name(e->data), e->threads, dtype_name(e->precision.compute),
              modes[e->config.accumulation_mode], dtype_name(e->precision.reduced));
     log_mesh(e);
     if (e->config.prescale && e->config.predivide != 1)
@@ -188,6 +188,7 @@ void zero_engine_destroy(zero_engine *e) {
     for (int axes = 0; axes <= AXES_BOTH; axes++)
         for (int s = 0; s < STREAMS; s++)
             if (e->group[axes][s]) comm_group_close(e->group[axes][s]);
+    if (e->data != e->comm) comm_close(e->data);
     if (e->world) comm_group_close(e->world);
     comm_close(e->comm);
     kept_release(e, peers_use_it);

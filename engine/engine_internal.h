@@ -44,7 +44,8 @@ struct zero_engine {
     uint32_t rank, size, threads, node_ranks; /* node_ranks: on this rank's node */
 
     struct comm *comm;
-    struct comm_group *world;
+    struct comm *data;        /* of `group`: NCCL beside comm where processes have GPUs, else comm itself */
+    struct comm_group *world; /* of comm */
     struct comm_group *group[AXES_BOTH + 1][STREAMS];
     struct device *device;
     bool separate; /* the device's memory is not the host's to touch; of a plan: would not be */

@@ -85,6 +85,43 @@ static uint32_t choose_threads(const zero_engine *e, uint32_t asked, uint32_t cp
     return cpus > sharers ? cpus / sharers : 1;
 }
 
+/* Ranks that are threads may have a GPU each, or share one. */
+static zero_status find_gpus(zero_engine *e, bool *out_several, struct zero_error *error) {
+    uint64_t index[2] = {e->device->index, UINT64_MAX - e->device->index};
+    zero_status status = engine_least(e, index, 2, "the ranks' GPUs", error);
+    *out_several = index[0] != UINT64_MAX - index[1];
+    return status;
+}
+
+/* Between GPUs NCCL moves what the executor gathers and reduces; comm stays beside it for what the hosts tell each other. */
+static zero_status open_data(zero_engine *e, const struct seat *seat, struct zero_error *error) {
+    int asked = e->config.comm.transport;
+    bool several = seat->transport == COMM_MPI || seat->transport == COMM_TCP;
+    zero_status status = ZERO_OK;
+    e->data = e->comm;
+    if (e->plans_only) return ZERO_OK;
+    if (!e->separate && asked == CONFIG_TRANSPORT_NCCL)
+        return error_set(
+            error, ZERO_E_CONFIG,
+            "comm.transport: \"nccl\" moves the memory of GPUs, and this rank computes on the CPU: set "
+            "device.type to \"cuda\", or comm.transport to \"auto\"");
+    if (!e->separate || e->size == 1) return ZERO_OK;
+    if (!several) status = find_gpus(e, &several, error);
+    if (status) return status;
+    if (several && asked == CONFIG_TRANSPORT_COPIES)
+        return error_set(error, ZERO_E_CONFIG,
+                         "comm.transport: \"copies\" are for ranks that are threads on one GPU, and these "
+                         "have several: set "
+                         "it to \"auto\", or device.index to one GPU");
+    if (!several && asked != CONFIG_TRANSPORT_NCCL) return ZERO_OK;
+    struct comm_options options = seat->options;
+    options.rank = e->rank, options.size = e->size, options.beside = e->comm;
+    if (comm_open(COMM_NCCL, &options, &e->data, error) == ZERO_OK) return ZERO_OK;
+    e->data = e->comm;
+    comm_fail(e->comm, error);
+    return error->code;
+}
+
 static zero_status open_comm(zero_engine *e, const zero_runtime *runtime, struct zero_error *error) {
     struct seat seat;
     zero_status status = find_seat(runtime, &seat, error);
@@ -102,7 +139,7 @@ static zero_status open_comm(zero_engine *e, const zero_runtime *runtime, struct
     for (uint32_t r = 0; r < e->size; r++) all[r] = r;
     status = comm_group_open(e->comm, all, e->size, &e->world);
     free(all);
-    return status ? error_pass(error, comm_error(e->comm)) : ZERO_OK;
+    return status ? error_pass(error, comm_error(e->comm)) : open_data(e, &seat, error);
 }
 
 /* Which ranks share a node, by the hosts' names. */

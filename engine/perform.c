@@ -55,7 +55,7 @@ static zero_status post(struct executor *e, struct item *item, struct comm_group
                         const struct comm_call *call) {
     zero_status status = comm_post(group, call, &item->work);
     item->awaits = AWAITS_COMM;
-    if (status) error_pass(&e->error, comm_error(e->o.comm));
+    if (status) error_pass(&e->error, comm_group_error(group));
     return status;
 }
 
@@ -65,7 +65,7 @@ static zero_status test_device(struct executor *e, struct item *item, bool *out_
 
 static zero_status test_comm(struct executor *e, struct item *item, bool *out_done) {
     zero_status status = comm_test(item->work, out_done);
-    if (status) error_pass(&e->error, comm_error(e->o.comm));
+    if (status) error_pass(&e->error, comm_work_error(item->work));
     return status;
 }
 

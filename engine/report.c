@@ -50,11 +50,19 @@ zero_status zero_engine_memory(const zero_engine *e, uint32_t index, zero_memory
     return ZERO_OK;
 }
 
+static void add_counters(struct comm_counters *sum, const struct comm_counters *other) {
+    for (int k = 0; k < COMM_KINDS; k++) sum->calls[k] += other->calls[k];
+    sum->bytes += other->bytes;
+    sum->control_messages += other->control_messages, sum->control_bytes += other->control_bytes;
+}
+
 zero_status zero_engine_counters(const zero_engine *e, zero_counters *out) {
-    struct comm_counters c;
+    struct comm_counters c, data;
     struct turn *lock = (struct turn *)&e->lock; /* the progress thread posts too */
     turn_take(lock);
     comm_counters_read(e->comm, &c);
+    comm_counters_read(e->data, &data);
+    if (e->data != e->comm) add_counters(&c, &data);
     struct traffic t = e->executor ? executor_traffic(e->executor) : (struct traffic){0};
     double update_s = e->executor ? executor_update_seconds(e->executor) : 0;
     const struct tier *drive = e->tier[TIER_NVME];

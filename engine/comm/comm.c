@@ -54,6 +54,8 @@ void comm_fail(struct comm *comm, const struct zero_error *error) {
 }
 
 const struct zero_error *comm_error(const struct comm *comm) { return &comm->error; }
+const struct zero_error *comm_group_error(const struct comm_group *group) { return &group->comm->error; }
+const struct zero_error *comm_work_error(const struct comm_work *work) { return &work->group->comm->error; }
 
 /* ---- opening ---- */
 

@@ -168,6 +168,8 @@ void comm_idle(struct comm *comm, uint64_t at_most_ns);
 /* Makes this rank's failure known to all others: their next call returns ZERO_E_PEER with this message. */
 void comm_fail(struct comm *comm, const struct zero_error *error);
 const struct zero_error *comm_error(const struct comm *comm); /* code ZERO_OK while nothing failed */
+const struct zero_error *comm_group_error(const struct comm_group *group); /* of its comm */
+const struct zero_error *comm_work_error(const struct comm_work *work);
 
 /* A number that is equal on all ranks while all have posted the same calls: compared at each step's
  * agreement. */

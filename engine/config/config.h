@@ -20,6 +20,7 @@ enum config_optimizer_type { CONFIG_ADAMW, CONFIG_ADAM, CONFIG_SGD, CONFIG_LION,
 enum config_accumulation { CONFIG_ACCUMULATE_LAST, CONFIG_ACCUMULATE_EVERY };
 enum config_reduction { CONFIG_REDUCTION_AUTO, CONFIG_REDUCTION_ORDERED, CONFIG_REDUCTION_NATIVE };
 enum config_tier { CONFIG_TIER_DEVICE, CONFIG_TIER_CPU, CONFIG_TIER_NVME, CONFIG_TIERS }; /* as zero_tier */
+enum config_transport { CONFIG_TRANSPORT_AUTO, CONFIG_TRANSPORT_COPIES, CONFIG_TRANSPORT_NCCL };
 enum config_device { CONFIG_DEVICE_AUTO, CONFIG_DEVICE_CPU, CONFIG_DEVICE_CUDA };
 enum config_uring { CONFIG_URING_AUTO, CONFIG_URING_NEVER };
 enum config_dtype { CONFIG_FP32, CONFIG_BF16, CONFIG_FP16 }; /* as enum dtype */
@@ -69,6 +70,7 @@ struct config_fp16 {
 
 struct config_comm {
     double timeout_s;
+    int transport;                    /* enum config_transport */
     int reduction;                    /* enum config_reduction; AUTO: the transport decides */
     uint64_t prefetch_depth;          /* gathers ahead of use */
     uint64_t backward_depth;          /* in backward; the same where nothing is written */

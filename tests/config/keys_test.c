@@ -235,6 +235,7 @@ static const struct effect {
     {"model.rope_parameters.high_freq_factor", "6", "stretched in transformers 5", FIELD(model.rope.high)},
     {"model.rope_parameters.original_max_position_embeddings", "99", "stretched in transformers 5",
      FIELD(model.rope.original_context)},
+    {"comm.transport", "\"nccl\"", "", FIELD(comm.transport)},
     {"trace.steps", "3", "", FIELD(trace_steps)},
     {"trace.first_step", "3", "", FIELD(trace_first)},
     {"model.n_layer", "3", "", FIELD(model.layers)},

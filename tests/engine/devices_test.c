@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/engine_internal.h"
 #include "tests/check.h"
 #include "tests/engine/toy_trainer.h"
 
@@ -22,6 +23,7 @@ static void run(const char *name, struct toy_setup s) {
     s.steps = 3;
     toy_train(&s, &expected);
     s.device = device;
+    if (s.device_comm) s.comm = s.device_comm;
     for (s.seed = 1; s.seed <= (strcmp(device, "cuda") ? 2 : 1); s.seed++) {
         toy_train(&s, &got);
         int same = CHECK_STRING(expected.error, "") && CHECK_STRING(got.error, "") &&
@@ -219,12 +221,38 @@ static void choice(void) {
     CHECK_CONTAINS(got.error, "there is no GPU 7");
 }
 
+static void is_nccl(zero_engine *engine, void *user) {
+    if (engine->separate) CHECK_STRING(comm_name(engine->data), "nccl");
+}
+
+/* NCCL beside the ranks' threads: shards are exchanged, and added in the order of ranks. */
+static void nccl(void) {
+    static const char transport[] = ", \"transport\": \"nccl\"";
+    static struct toy_result got;
+    for (uint32_t stage = 0; stage < 4; stage++) {
+        struct toy_setup s = setup(stage, 2);
+        s.device_comm = transport, s.after = is_nccl;
+        run("nccl", s);
+        s.compute = ZERO_BF16, s.tiers = CPU;
+        run("nccl, bf16, cpu", s);
+    }
+    struct toy_setup s = setup(3, 4);
+    s.device_comm = transport, s.after = is_nccl, s.tiers = CPU ", \"mics_shard_size\": 2";
+    run("nccl, two copies", s);
+    s.tiers = CPU ", \"zero_hpz_partition_size\": 2, \"zero_quantized_weights\": true";
+    run("nccl, a second shard, codes", s);
+    s = setup(3, 2), s.comm = transport, s.steps = 1;
+    toy_train(&s, &got);
+    CHECK_INT(got.status, ZERO_E_CONFIG);
+    CHECK_CONTAINS(got.error, "comm.transport");
+}
+
 int main(int argc, char **argv) {
     static const struct {
         const char *name;
         void (*run)(void);
-    } parts[] = {{"plain", plain}, {"types", types},     {"tiers", tiers},  {"ways", ways},
-                 {"held", held},   {"budgets", budgets}, {"choice", choice}};
+    } parts[] = {{"plain", plain}, {"types", types},     {"tiers", tiers},   {"ways", ways},
+                 {"held", held},   {"budgets", budgets}, {"choice", choice}, {"nccl", nccl}};
     int found = 0;
     if (argc != 3) return 2;
     device = argv[1];

@@ -396,6 +396,7 @@ static const struct row rows[] = {
      "'comm': {'reshard_after_forward': false}"},
     {"debug.compare_every", control_messages, NULL, "'debug': {'compare_every': 0}",
      "'debug': {'compare_every': 2}"},
+    {"comm.transport", one_value, NULL, "'comm': {'transport': 'auto'}", "'comm': {'transport': 'nccl'}"},
     {"trace.steps", cpu_bytes, NULL, "'trace': {'steps': 0}", "'trace': {'steps': 1}"},
     {"trace.first_step", control_messages, "'seed': 1", "'trace': {'steps': 1, 'first_step': 2}",
      "'trace': {'steps': 1, 'first_step': 100}"},

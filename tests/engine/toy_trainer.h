@@ -50,9 +50,10 @@ struct toy_setup {
     void (*begin)(zero_engine *engine); /* before commit; or NULL */
     /* For the oracle: what the configuration or these make of a parameter, at the update after `applied` others; or NULL. */
     toy_update_fn update;
-    uint32_t frozen;    /* bit i: parameter i, too */
-    const char *device; /* whose memory the engine has: "sim" or "cuda"; NULL: the host's */
-    uint64_t seed;      /* of sim */
+    uint32_t frozen;         /* bit i: parameter i, too */
+    const char *device;      /* whose memory the engine has: "sim" or "cuda"; NULL: the host's */
+    uint64_t seed;           /* of sim */
+    const char *device_comm; /* of the same test's run on a device, in the place of `comm`; or NULL */
     /* On every rank after the training; or NULL. */
     void (*after)(zero_engine *engine, void *user);
     void *user;
