@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "tools/report/markup.h"
+#include "tools/report/tick.h"
 
 enum {
     WIDTH = 560,
@@ -25,12 +26,10 @@ static void extend(struct axis *a, double value) {
     a->most = fmax(a->most, value);
 }
 
-/* Ticks at 1, 2 or 5 times a power of ten. */
 static void choose_ticks(struct axis *a) {
     double span = a->most - a->least;
     if (span <= 0) span = fabs(a->most) > 0 ? fabs(a->most) : 1;
-    double power = pow(10, floor(log10(span / TICKS_ABOUT))), ratio = span / TICKS_ABOUT / power;
-    a->tick = power * (ratio <= 1 ? 1 : ratio <= 2 ? 2 : ratio <= 5 ? 5 : 10);
+    a->tick = tick_of(span, TICKS_ABOUT);
     a->least = floor(a->least / a->tick) * a->tick;
     a->most = ceil(a->most / a->tick) * a->tick;
     if (a->most <= a->least) a->most = a->least + a->tick;

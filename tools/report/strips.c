@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "tools/report/markup.h"
+#include "tools/report/tick.h"
 
 enum {
     WIDTH = 1160,
@@ -15,6 +16,7 @@ enum {
     GAP = 3,
     HEAD = 22,
     RANKS_MAX = 4,
+    TICKS_ABOUT = 8,
     BOXES_MAX = 8000
 };
 
@@ -41,13 +43,8 @@ static int lay_rows(const struct run_record *r, int rows[16]) {
     return count;
 }
 
-static double nice_tick(double span) {
-    double power = pow(10, floor(log10(span / 8))), ratio = span / 8 / power;
-    return power * (ratio <= 1 ? 1 : ratio <= 2 ? 2 : ratio <= 5 ? 5 : 10);
-}
-
 static void write_axis(double end_us, double height, FILE *file) {
-    double tick = nice_tick(end_us);
+    double tick = tick_of(end_us, TICKS_ABOUT);
     for (double at = 0; at <= end_us; at += tick) {
         double x = LEFT + (WIDTH - LEFT - RIGHT) * at / end_us;
         fprintf(file,
