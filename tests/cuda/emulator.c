@@ -116,7 +116,14 @@ uint64_t emulator_exchange(uint32_t mask, uint64_t mine, uint32_t lane) {
     return theirs;
 }
 
-static void thread_main(void) {
+/* Of a function that never returns the thread sanitizer would remember the call, until it has no room for more. */
+#if defined(__has_attribute) && __has_attribute(disable_sanitizer_instrumentation)
+#define UNINSTRUMENTED __attribute__((disable_sanitizer_instrumentation))
+#else
+#define UNINSTRUMENTED
+#endif
+
+UNINSTRUMENTED static void thread_main(void) {
     block.kernel->start(block.argument);
     block.done++;
     release_block_if_all();
