@@ -76,7 +76,8 @@ zero_status trace_open(zero_engine *e, struct zero_error *error) {
                                .engine = e,
                                .first = e->trace_first,
                                .steps = e->trace_steps};
-    return zero_engine_reserve(e, ZERO_CPU, sizeof *e->trace, "trace");
+    zero_status status = zero_engine_reserve(e, ZERO_CPU, sizeof *e->trace, "trace");
+    return status ? error_set(error, status, "%s", zero_last_error()) : ZERO_OK;
 }
 
 const struct executor_watch *trace_watch(const zero_engine *e) { return e->trace ? &e->trace->watch : NULL; }
