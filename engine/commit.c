@@ -98,6 +98,8 @@ static uint64_t staging_bytes(const zero_engine *e, uint64_t (*bytes)(const stru
                                  .gradient_bits = gradient_bits(e),
                                  .gradient_factor = engine_gradient_factor(e),
                                  .separate = e->separate,
+                                 .host_updates =
+                                     e->separate && e->config.optimizer_tier != CONFIG_TIER_DEVICE,
                                  .native_reduction = e->config.comm.reduction == CONFIG_REDUCTION_NATIVE};
     memcpy(o.group, e->group, sizeof o.group);
     return bytes(&o);

@@ -80,10 +80,9 @@ static zero_status open_tables(struct executor *e, struct zero_error *error) {
     e->live = calloc(e->o.plan->buffers, sizeof *e->live);
     e->norm = e->o.norms ? e->o.norms : calloc(p->regions, sizeof *e->norm);
     e->normed = calloc(p->regions, sizeof *e->normed);
-    e->left = calloc(p->regions, sizeof *e->left);
     e->mine = e->o.agreements;
     e->all = e->o.agreements + 1;
-    whole &= e->stored && e->hazards.record && e->bound && e->live && e->norm && e->normed && e->left;
+    whole &= e->stored && e->hazards.record && e->bound && e->live && e->norm && e->normed;
     if (!whole) return error_set(error, ZERO_E_MEMORY, "no memory for the executor's tables");
     memset(e->bound, 0xff, 2 * p->regions * sizeof *e->bound);
     return ZERO_OK;
@@ -118,7 +117,6 @@ void executor_close(struct executor *e) {
     free(e->live);
     if (!e->o.norms) free(e->norm);
     free(e->normed);
-    free(e->left);
     free(e);
 }
 

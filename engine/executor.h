@@ -80,6 +80,7 @@ struct executor_options {
     uint32_t state_count; /* of the optimizer's states, those in use */
     uint32_t rank, threads;
     bool native_reduction;
+    bool host_updates; /* plan_host_updates, for those who have no plan yet */
     struct precision precision;
     float gradient_factor; /* of gradients, rounded to the message's type, before they are sent; 0: none */
     /* Bits of what is sent in place of them: 8 or 4 (kernels/quantize.h); 0: they are sent as they are. */
@@ -97,8 +98,8 @@ struct executor;
 /* Requests that may be in flight to the drive. */
 uint32_t executor_requests_max(const struct plan *plan);
 
-/* The scratch that one reduction needs at most: for the plan, before opening. Reads policy, model, group,
- * native_reduction, gradient_bits and precision. */
+/* The scratch that one reduction needs at most: for the plan, before opening. Reads policy, model, group, separate,
+ * host_updates, native_reduction, gradient_bits and precision. */
 uint64_t executor_staging_bytes(const struct executor_options *options);
 
 /* The same of a quantised gather; reads param_bits, too. */

@@ -81,7 +81,6 @@ struct executor {
     bool *live;      /* per buffer: an interval that is open */
     double *norm;    /* per region: sum of squares of this rank's shard; the options', where they bring it */
     bool *normed;    /* per region: `norm` is of the gradient as it is, or will be */
-    bool *left;      /* per region: BUFFER_GRAD_HOST is the gradient as it is */
     uint64_t computed; /* COMPUTE operations that the host has ended: the last one's point */
     struct agreement *mine, *all;
     struct scalar_set scalars[SCALAR_SETS];
@@ -110,7 +109,8 @@ zero_status copy(struct executor *e, struct item *item, enum device_stream strea
 bool crosses(const struct executor *e, const void *address);
 
 /* update.c: in memory that the host reaches, or by the device. */
-zero_status leave_gradient(struct executor *e, struct item *item); /* to where the host updates */
+zero_status leave_whole(struct executor *e,
+                        struct item *item); /* a whole gradient, to where the host updates */
 zero_status bring_for_update(struct executor *e, struct item *item);
 zero_status update(struct executor *e, struct item *item);
 zero_status take_updated(struct executor *e, struct item *item);

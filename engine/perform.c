@@ -220,12 +220,28 @@ static void add_norm_f16(void *user, const void *block, uint64_t first, uint64_t
 static const comm_written_fn add_norm[DTYPES] = {
     [DTYPE_F32] = add_norm_f32, [DTYPE_BF16] = add_norm_bf16, [DTYPE_F16] = add_norm_f16};
 
-/* A device's threads narrow nothing in place: the message has a place of its own, at the end of the staging. */
-static bool message_is_staged(const struct executor_options *o) {
-    return o->separate && dtype_bytes(o->precision.message) < dtype_bytes(o->precision.compute);
+static uint64_t aligned(uint64_t bytes) { return (bytes + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES; }
+
+/* A device's threads narrow nothing in place: the message has a place of its own, in the staging. 0: it has not. */
+static uint64_t staged_message_bytes(const struct executor_options *o, uint32_t region) {
+    bool narrows = dtype_bytes(o->precision.message) < dtype_bytes(o->precision.compute);
+    return o->separate && narrows
+               ? aligned(o->model->region[region].padded * dtype_bytes(o->precision.message))
+               : 0;
 }
 
-static uint64_t aligned(uint64_t bytes) { return (bytes + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES; }
+/* A shard that rests in the host's memory is made on the device in the gradient, which nobody reads any more; or, where
+ * that is gone or too narrow, or where it is added to what was there, in the staging's end. 0: not there. */
+static uint64_t staged_shard_bytes(const struct executor_options *o, uint32_t region, bool scatter,
+                                   bool add) {
+    struct placement cut = grad_shard_placement(&o->policy->region[region]);
+    if (scatter && !add && !precision_widens(&o->precision)) return 0;
+    return aligned(part_elements(o, region, cut) * dtype_bytes(o->precision.reduced));
+}
+
+static bool shard_leaves(const struct executor_options *o, uint32_t region) {
+    return o->host_updates && !placement_is(o->policy->region[region].grad_step, REPLICATE, REPLICATE);
+}
 
 /* Scatters cut the whole region; sums over the replicate axis are of what one scatter leaves. */
 uint64_t executor_staging_bytes(const struct executor_options *o) {
@@ -243,8 +259,10 @@ uint64_t executor_staging_bytes(const struct executor_options *o) {
             call.count = o->model->region[i].padded / parts;
             uint64_t bytes = scatter && o->gradient_bits ? reduce_code_bytes(o, call.count, parts)
                                                          : comm_staging_bytes(group, &call);
-            if (scatter && message_is_staged(o))
-                bytes = aligned(bytes) + o->model->region[i].padded * dtype_bytes(o->precision.message);
+            bool adds = o->policy->accumulation == ACCUMULATE_EVERY && o->policy->micro_steps > 1;
+            bytes = aligned(bytes);
+            if (scatter) bytes += staged_message_bytes(o, i);
+            if (shard_leaves(o, i)) bytes += staged_shard_bytes(o, i, scatter, adds);
             if (bytes > most) most = bytes;
         }
     return most;
@@ -256,12 +274,28 @@ static bool message_differs(const struct executor_options *o) {
     return o->precision.compute != o->precision.message || o->gradient_factor != 0;
 }
 
-static uint8_t *message_address(const struct executor *e, const struct task *task) {
-    if (!message_is_staged(&e->o)) return buffer_address(e, task->read[0]);
-    uint64_t bytes = e->o.model->region[task->op.region].padded * dtype_bytes(e->o.precision.message);
+/* So many bytes before the staging's end. */
+static uint8_t *staging_end(const struct executor *e, const struct task *task, uint64_t bytes) {
     const struct plan_buffer *staging = &e->o.plan->buffer[task->write[1]];
     return (uint8_t *)buffer_address(e, task->write[1]) +
            (staging->bytes - bytes) / ALIGN_BYTES * ALIGN_BYTES;
+}
+
+/* Where the reduced shard rests, if that is the host's memory and the device is another; else NULL. */
+static void *rest_of_shard(const struct executor *e, const struct task *task) {
+    void *rests = buffer_address(e, task->write[0]);
+    return crosses(e, rests) ? rests : NULL;
+}
+
+static uint64_t shard_on_staging(const struct executor *e, const struct task *task) {
+    const struct operation *op = &task->op;
+    return rest_of_shard(e, task) ? staged_shard_bytes(&e->o, op->region, scatters(op), op->add) : 0;
+}
+
+static uint8_t *message_address(const struct executor *e, const struct task *task) {
+    uint64_t bytes = staged_message_bytes(&e->o, task->op.region);
+    return bytes ? staging_end(e, task, bytes + shard_on_staging(e, task))
+                 : (uint8_t *)buffer_address(e, task->read[0]);
 }
 
 static zero_status make_message(struct executor *e, struct item *item) {
@@ -282,10 +316,36 @@ static zero_status make_message(struct executor *e, struct item *item) {
     return submit(e, item, &kernel_cast_scaled, DEVICE_REDUCE, &a, &work);
 }
 
-static void *reduce_target(const struct executor *e, const struct item *item) {
+/* The reduced shard on the device, or on the host's. */
+static void *reduce_target(const struct executor *e, const struct task *task) {
+    const struct operation *op = &task->op;
+    struct placement cut = grad_shard_placement(policy_region(e, op->region));
+    uint64_t staged = shard_on_staging(e, task);
+    if (staged) return staging_end(e, task, staged);
+    bool there = rest_of_shard(e, task);
+    return own_part_address(e, there ? op->read[0] : op->write[0], there ? task->read[0] : task->write[0],
+                            cut, e->o.precision.reduced);
+}
+
+static uint64_t shard_bytes(const struct executor *e, uint32_t region) {
+    return shard_elements(e, region, grad_shard_placement(policy_region(e, region))) *
+           dtype_bytes(e->o.precision.reduced);
+}
+
+/* What a reduction adds to, or sums over the replicate axis, comes to the device from where it rests ... */
+static zero_status bring_shard(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
-    return own_part_address(e, op->write[0], item->task->write[0],
-                            grad_shard_placement(policy_region(e, op->region)), e->o.precision.reduced);
+    const void *rests = rest_of_shard(e, item->task);
+    if (!rests || (scatters(op) && !op->add)) return ZERO_OK;
+    return copy(e, item, DEVICE_IN, reduce_target(e, item->task), rests, shard_bytes(e, op->region));
+}
+
+/* ... and what it made goes there, while later units are computed. */
+static zero_status leave_shard(struct executor *e, struct item *item) {
+    void *rests = rest_of_shard(e, item->task);
+    if (!rests) return ZERO_OK;
+    return copy(e, item, DEVICE_OUT, rests, reduce_target(e, item->task),
+                shard_bytes(e, item->task->op.region));
 }
 
 static zero_status encode_message(struct executor *e, struct item *item) {
@@ -296,7 +356,7 @@ static zero_status encode_message(struct executor *e, struct item *item) {
 static zero_status post_reduce(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
     struct comm_call call = element_call(&e->o, op);
-    call.target = reduce_target(e, item);
+    call.target = reduce_target(e, item->task);
     call.source = scatters(op) ? message_address(e, item->task) : call.target;
     call.staging = op->writes > 1 ? buffer_address(e, item->task->write[1]) : NULL;
     call.written = scatters(op) && op->final && !e->o.separate ? add_norm[call.target_dtype] : NULL;
@@ -305,7 +365,6 @@ static zero_status post_reduce(struct executor *e, struct item *item) {
     if (codes) coded_reduce_call(e, item, &call);
     e->norm[op->region] = 0;
     e->normed[op->region] = call.written != NULL;
-    e->left[op->region] = false;
     return post_counted(e, item, e->o.group[op->axes][op->stream], &call, codes);
 }
 
@@ -313,19 +372,19 @@ static zero_status decode_sum(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
     struct placement cut = grad_shard_placement(policy_region(e, op->region));
     if (!reduces_codes(e, item)) return ZERO_OK;
-    return decode_reduce(e, item, reduce_target(e, item), shard_elements(e, op->region, cut));
+    return decode_reduce(e, item, reduce_target(e, item->task), shard_elements(e, op->region, cut));
 }
 
 /* ---- norms ---- */
 
 /* On a device: of the blocks into its scratch, which the stream's works take turns with, and of those into what the host
  * reads. */
-static zero_status norm_on_device(struct executor *e, struct item *item, uint32_t region) {
+static zero_status norm_on_device(struct executor *e, struct item *item, uint32_t region, const void *shard) {
     uint64_t count = shard_elements(e, region, grad_shard_placement(policy_region(e, region)));
     uint64_t blocks = (count + NORM_BLOCK_ELEMENTS - 1) / NORM_BLOCK_ELEMENTS;
     double *sums =
         (double *)(void *)((uint8_t *)e->o.memory[TIER_DEVICE] + e->o.plan->row_offset[MEMORY_NORMS]);
-    struct norm_blocks_argument each = {executor_grad_shard(e, region), sums, count, e->o.precision.reduced};
+    struct norm_blocks_argument each = {shard, sums, count, e->o.precision.reduced};
     struct norm_total_argument all = {sums, &e->norm[region], blocks};
     struct device_work work = {.reads = 1,
                                .writes = 1,
@@ -343,7 +402,7 @@ static zero_status norm_on_device(struct executor *e, struct item *item, uint32_
 static zero_status norm_shard(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
     bool takes = e->o.separate && op->final && !e->normed[op->region];
-    return takes ? norm_on_device(e, item, op->region) : ZERO_OK;
+    return takes ? norm_on_device(e, item, op->region, reduce_target(e, item->task)) : ZERO_OK;
 }
 
 /* ---- the agreement ---- */
@@ -354,12 +413,13 @@ static zero_status complete_norms(struct executor *e, struct item *item) {
     for (uint32_t k = 0; k < e->o.policy->refreshes && !status && !e->o.without_data; k++) {
         uint32_t region = e->o.policy->refresh[k];
         if (e->normed[region]) continue;
+        const void *shard = executor_grad_shard(e, region);
         e->normed[region] = true;
-        if (e->o.separate)
-            status = norm_on_device(e, item, region);
+        if (e->o.separate && !crosses(e, shard))
+            status = norm_on_device(e, item, region, shard);
         else
             e->norm[region] =
-                norm_span(executor_grad_shard(e, region), e->o.precision.reduced,
+                norm_span(shard, e->o.precision.reduced,
                           shard_elements(e, region, grad_shard_placement(policy_region(e, region))));
     }
     return status;
@@ -397,12 +457,11 @@ static zero_status clear_shard(struct executor *e, struct item *item) {
     struct placement cut = grad_shard_placement(policy_region(e, op->region));
     enum dtype reduced = e->o.precision.reduced;
     void *shard = own_part_address(e, op->write[0], item->task->write[0], cut, reduced);
-    uint64_t bytes = shard_elements(e, op->region, cut) * dtype_bytes(reduced);
     e->norm[op->region] = 0;
     e->normed[op->region] = true;
-    e->left[op->region] = false;
     item->awaits = AWAITS_DEVICE;
-    return e->o.device->ops->clear(e->o.device, DEVICE_REDUCE, shard, bytes, &item->ticket, &e->error);
+    return e->o.device->ops->clear(e->o.device, DEVICE_REDUCE, shard, shard_bytes(e, op->region),
+                                   &item->ticket, &e->error);
 }
 
 static zero_status copy_second(struct executor *e, struct item *item) {
@@ -416,18 +475,18 @@ static zero_status copy_second(struct executor *e, struct item *item) {
 
 /* ---- the table ---- */
 
-enum { STEPS_OF_ITEM = 7 };
+enum { STEPS_OF_ITEM = 8 };
 typedef zero_status (*step_fn)(struct executor *e, struct item *item);
 
 static const step_fn steps[OP_KINDS][STEPS_OF_ITEM] = {
     [OP_COMPUTE] = {compute},
-    [OP_GATHER] = {bring_share, encode_share, await_turn, post_gather, decode_shares, leave_gradient},
-    [OP_REDUCE] = {make_message, encode_message, await_turn, post_reduce, decode_sum, norm_shard,
-                   leave_gradient},
+    [OP_GATHER] = {bring_share, encode_share, await_turn, post_gather, decode_shares, leave_whole},
+    [OP_REDUCE] = {make_message, encode_message, bring_shard, await_turn, post_reduce, decode_sum, norm_shard,
+                   leave_shard},
     [OP_RELEASE] = {NULL},
     [OP_UPDATE] = {bring_for_update, update, take_updated},
     [OP_COPY] = {copy_second},
-    [OP_CLEAR] = {clear_shard, leave_gradient},
+    [OP_CLEAR] = {clear_shard},
     [OP_AGREE] = {complete_norms, post_agreement},
     [OP_FETCH] = {fetch_chunk, check_fetched},
     [OP_STORE] = {store_chunk},

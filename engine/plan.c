@@ -76,10 +76,12 @@ static void fix_region(struct plan *plan, uint32_t i, uint32_t state_count) {
         fix(plan, BUFFER_GRAD_FULL, i, MEMORY_GRADIENTS,
             part_bytes(plan, i, whole, gathered && precision_widens(p) ? p->reduced : p->compute));
     struct placement shard = gathered ? (struct placement){{SHARD, REPLICATE}} : r->grad_step;
+    bool leaves = plan_host_updates(plan) && !gathered;
     if (!r->grad_in_place)
-        fix(plan, BUFFER_GRAD_SHARD, i, MEMORY_GRADIENTS, part_bytes(plan, i, shard, p->reduced));
+        fix(plan, BUFFER_GRAD_SHARD, i, leaves ? MEMORY_HOST_GRADIENTS : MEMORY_GRADIENTS,
+            part_bytes(plan, i, shard, p->reduced));
     fix_state(plan, i, state_count);
-    if (plan_host_updates(plan))
+    if (plan_host_updates(plan) && gathered)
         fix(plan, BUFFER_GRAD_HOST, i, MEMORY_HOST_GRADIENTS, part_bytes(plan, i, r->state, p->reduced));
 }
 

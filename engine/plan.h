@@ -31,7 +31,7 @@ enum memory_row {
     MEMORY_SLOTS,                /* of the staging ring, and one more for access between steps */
     MEMORY_PARAM_STAGING,        /* shards of parameters on their way from the drive */
     MEMORY_CHECKPOINT,           /* of a save in the background: what waits for the drive */
-    MEMORY_HOST_GRADIENTS,       /* of a separate device, where the host updates: what has left it */
+    MEMORY_HOST_GRADIENTS,       /* of a separate device, where the host updates: reduced shards rest here */
     MEMORY_UPDATE_STAGING,       /* parameters on their way back */
     MEMORY_NORMS,                /* of a separate device: sums of blocks */
     MEMORY_ROWS

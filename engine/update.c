@@ -1,7 +1,7 @@
 /* The update: the optimizer on one part of a shard, in memory or in a slot of the staging ring. By the host, over memory
  * that it reaches; or, where device and state are out of its reach, by the device. Where the state is the host's and the
- * parameters are a separate device's, the gradient leaves the device when it is complete (leave_gradient), and the host
- * updates into staging, from which the weights go back. */
+ * parameters are a separate device's, reduced shards are in the host's memory (perform.c), and the host updates into
+ * staging, from which the weights go back. */
 #include <string.h>
 
 #include "engine/base/clock.h"
@@ -134,12 +134,10 @@ static struct update_argument argument_of(struct executor *e, const struct item 
     const struct operation *op = &item->task->op;
     struct placement cut = e->o.policy->region[op->region].state;
     const struct precision *p = &e->o.precision;
-    struct buffer_ref left = {BUFFER_GRAD_HOST, op->region};
+    const void *left = executor_address(e, (struct buffer_ref){BUFFER_GRAD_HOST, op->region});
     struct update_argument a = {
         .executor = e,
-        .gradient = plan_host_updates(e->o.plan)
-                        ? executor_address(e, left)
-                        : own_part_address(e, op->read[0], item->task->read[0], cut, p->reduced),
+        .gradient = left ? left : own_part_address(e, op->read[0], item->task->read[0], cut, p->reduced),
         .region = op->region,
         .scalars = item->task->scalars};
     if (op->write[0].kind != BUFFER_STATE)
@@ -166,40 +164,21 @@ static void *staging_of(const struct executor *e, const struct item *item) {
                             (struct buffer_ref){BUFFER_UPDATE_STAGING, (uint16_t)(index % UPDATE_STAGINGS)});
 }
 
-/* What the update of a region reads of its gradient, from the buffer that an operation has written. */
-static zero_status send_gradient(struct executor *e, struct item *item, struct buffer_ref ref,
-                                 uint32_t buffer) {
-    struct placement cut = e->o.policy->region[ref.region].state;
-    enum dtype reduced = e->o.precision.reduced;
-    uint64_t elements = e->o.model->region[ref.region].padded / placement_parts(cut, e->o.policy->mesh);
-    e->left[ref.region] = true;
-    return copy(e, item, DEVICE_OUT, executor_address(e, (struct buffer_ref){BUFFER_GRAD_HOST, ref.region}),
-                own_part_address(e, ref, buffer, cut, reduced), elements * dtype_bytes(reduced));
-}
-
-/* When the last write before the step has made the part that the update reads. */
-zero_status leave_gradient(struct executor *e, struct item *item) {
+zero_status leave_whole(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
-    if (!plan_host_updates(e->o.plan) || op->object != OBJECT_GRAD) return ZERO_OK;
-    const struct placement whole = {{REPLICATE, REPLICATE}};
-    bool of_whole = placement_equal(e->o.policy->region[op->region].state, whole);
-    bool leaves = op->kind == OP_GATHER ? of_whole : op->final && !of_whole;
-    return leaves ? send_gradient(e, item, op->write[0], item->task->write[0]) : ZERO_OK;
+    void *left = executor_address(e, (struct buffer_ref){BUFFER_GRAD_HOST, op->region});
+    if (op->object != OBJECT_GRAD || !left) return ZERO_OK;
+    return copy(e, item, DEVICE_OUT, left, buffer_address(e, item->task->write[0]),
+                e->o.model->region[op->region].padded * dtype_bytes(e->o.precision.reduced));
 }
 
-/* What the update changes in place, and a gradient that has not left. */
+/* What the update changes in place. */
 zero_status bring_for_update(struct executor *e, struct item *item) {
-    const struct operation *op = &item->task->op;
     const struct precision *p = &e->o.precision;
     struct update_argument a = argument_of(e, item);
-    zero_status status = ZERO_OK;
     bool in_place = !precision_keeps_masters(p) || p->split;
-    if (plan_host_updates(e->o.plan) && !e->left[op->region])
-        status = send_gradient(e, item, op->read[0], item->task->read[0]);
-    if (!status && in_place && updates_through_staging(e, &a))
-        status = copy(e, item, DEVICE_OUT, staging_of(e, item), a.out,
-                      (a.end - a.begin) * dtype_bytes(p->compute));
-    return status;
+    if (!in_place || !updates_through_staging(e, &a)) return ZERO_OK;
+    return copy(e, item, DEVICE_OUT, staging_of(e, item), a.out, (a.end - a.begin) * dtype_bytes(p->compute));
 }
 
 zero_status take_updated(struct executor *e, struct item *item) {

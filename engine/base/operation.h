@@ -48,17 +48,18 @@ enum stream {
 };
 
 enum buffer_kind {
-    BUFFER_PARAM_FULL,     /* a region's whole flat buffer of parameters */
-    BUFFER_PARAM_SHARD,    /* this rank's shard, where parameters rest sharded */
-    BUFFER_PARAM_SECOND,   /* hpZ's secondary shard */
-    BUFFER_GRAD_FULL,      /* this rank's whole gradient: a summand, or gathered back */
-    BUFFER_GRAD_SHARD,     /* the reduced shard, accumulated over micro-steps */
-    BUFFER_STATE,          /* optimizer state of the shard */
-    BUFFER_MASTER,         /* its fp32 master weights, where parameters are narrower; with the state */
+    BUFFER_PARAM_FULL,   /* a region's whole flat buffer of parameters */
+    BUFFER_PARAM_SHARD,  /* this rank's shard, where parameters rest sharded */
+    BUFFER_PARAM_SECOND, /* hpZ's secondary shard */
+    BUFFER_GRAD_FULL,    /* this rank's whole gradient: a summand, or gathered back */
+    BUFFER_GRAD_SHARD, /* the reduced shard, accumulated over micro-steps; where the host updates for a device, in
+                              the host's memory */
+    BUFFER_STATE,      /* optimizer state of the shard */
+    BUFFER_MASTER,     /* its fp32 master weights, where parameters are narrower; with the state */
     BUFFER_STAGING,        /* scratch of a reduction; the region is its index */
     BUFFER_GATHER_STAGING, /* of a quantised gather; the region is its index */
     BUFFER_PARAM_STAGED,   /* a shard of parameters that came from a drive; the region is its index */
-    BUFFER_GRAD_HOST,      /* a copy of what the update reads of the gradient, where the host updates for a device */
+    BUFFER_GRAD_HOST,      /* there, where the update reads the whole gradient: a copy of that */
     BUFFER_UPDATE_STAGING, /* parameters on their way from that update to the device; the region is its index */
     BUFFER_KINDS
 };
