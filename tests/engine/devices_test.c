@@ -104,9 +104,100 @@ static void ways(void) {
     run("recomputation", s);
 }
 
-/* ---- what calls between steps read and write ---- */
+/* ---- gradients that rest in the host's memory ---- */
 
 enum { ELEMENTS = TOY_VOCAB * TOY_WIDTH };
+
+static float gradient[2][TOY_PARAMS]
+                     [ELEMENTS]; /* of the host's run and of the device's, before the last step */
+
+static zero_status take_gradients(zero_engine *engine, uint32_t step, void *user) {
+    static __thread float mine[TOY_PARAMS][ELEMENTS];
+    zero_status status = ZERO_OK;
+    for (uint32_t i = 0; i < TOY_PARAMS && step == 2 && !status; i++)
+        if (!(toy_params[i].flags & ZERO_FROZEN))
+            status = zero_engine_get(engine, toy_params[i].name, ZERO_GRAD, mine[i], 0,
+                                     (uint64_t)toy_params[i].rows * toy_params[i].columns);
+    if (zero_engine_rank(engine) == 0) memcpy(gradient[engine->separate], mine, sizeof mine);
+    return status;
+}
+
+static uint64_t row_bytes(zero_engine *engine, zero_tier tier, const char *name) {
+    zero_memory_row row;
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; zero_engine_memory(engine, i, &row) == ZERO_OK; i++)
+        if (row.tier == tier && !strcmp(row.name, name)) bytes += row.measured;
+    return bytes;
+}
+
+/* The device has whole gradients alone: those that add up there until the last micro-step, and for others their intervals. In the host's
+ * memory there is each shard once; on the device two at most, and none where it is made in the gradient's own memory. */
+static void shards_are_the_hosts(zero_engine *engine, void *user) {
+    const struct toy_setup *s = user;
+    const struct policy *p = &engine->policy;
+    uint64_t shards = 0, whole = 0, most = 0;
+    if (!engine->separate) return;
+    for (uint32_t i = 0; i < engine->model.regions; i++) {
+        uint64_t padded = engine->model.region[i].padded,
+                 parts = placement_parts(p->region[i].state, p->mesh),
+                 shard = (padded / parts * dtype_bytes(engine->precision.reduced) + 63) / 64 * 64;
+        if (p->region[i].frozen) continue;
+        shards += shard;
+        if (shard > most) most = shard;
+        whole += (padded * dtype_bytes(engine->precision.compute) + 63) / 64 * 64;
+    }
+    bool adds = s->micro_steps > 1 && strcmp(s->mode, "every") == 0,
+         widens = precision_widens(&engine->precision);
+    bool last = s->micro_steps > 1 && !adds,
+         copies = s->ranks > p->mesh[AXIS_SHARD] && p->stage != stages[STAGE_HPZ];
+    CHECK_INT(row_bytes(engine, ZERO_CPU, "gradients on the host"), shards);
+    CHECK_INT(row_bytes(engine, ZERO_DEVICE, "gradients"), last ? whole : 0);
+    CHECK_INT(row_bytes(engine, ZERO_CPU, "gradients"), 0);
+    if (s->ranks == 1)
+        CHECK_INT(row_bytes(engine, ZERO_DEVICE, "reduction staging"), adds || widens ? 2 * most : 0);
+    if (copies) CHECK(row_bytes(engine, ZERO_DEVICE, "reduction staging") >= 2 * most);
+}
+
+static void leave(const char *name, struct toy_setup s) {
+    s.before = take_gradients, s.after = shards_are_the_hosts, s.user = &s;
+    memset(gradient, 0xff, sizeof gradient);
+    run(name, s);
+    if (!CHECK_BYTES(gradient[1], gradient[0], sizeof gradient[0])) fprintf(stderr, "in %s\n", name);
+}
+
+static void gradients(void) {
+    static const char *const modes[] = {"auto", "every", "last"};
+    for (uint32_t stage = 1; stage < 4; stage++)
+        for (uint32_t ranks = 1; ranks < 1 + stage; ranks++)
+            for (int m = 0; m < 3; m++) {
+                struct toy_setup s = setup(stage, ranks);
+                s.tiers = m == 1 ? NVME : CPU, s.mode = modes[m], s.micro_steps = 1 + (m > 0);
+                leave("fp32", s);
+                s.compute = ZERO_BF16, s.skip_unit = 2;
+                leave("bf16, a unit left out", s);
+                s.skip_micro = 1, s.communication = stage == 3 ? "fp32" : NULL;
+                leave("bf16, a unit left out of the last micro-step", s);
+            }
+    for (int m = 0; m < 3; m++) {
+        struct toy_setup s = setup(3, 4);
+        s.mode = modes[m], s.micro_steps = 1 + (m > 0), s.compute = m ? ZERO_BF16 : ZERO_F32;
+        s.skip_unit = 2, s.skip_micro = 1;
+        s.tiers = CPU ", \"mics_shard_size\": 2";
+        leave("two copies", s);
+        s.tiers = CPU ", \"zero_hpz_partition_size\": 2";
+        leave("a second shard", s);
+        s.tiers = CPU ", \"zero_quantized_gradients\": true, \"mics_shard_size\": 2";
+        leave("two copies, codes for gradients", s);
+        s.tiers = CPU, s.compute = ZERO_F32, s.communication = "bf16";
+        leave("sent as bf16", s);
+        s.compute = ZERO_F16, s.communication = NULL, s.scale_power = 6, s.nan_step = 1;
+        leave("fp16, a step skipped", s);
+        s.recompute = 2, s.nan_step = -1, s.skip_unit = -1;
+        leave("recomputation", s);
+    }
+}
+
+/* ---- what calls between steps read and write ---- */
 
 struct seen {
     float state[TOY_PARAMS][2][ELEMENTS];
@@ -251,8 +342,9 @@ int main(int argc, char **argv) {
     static const struct {
         const char *name;
         void (*run)(void);
-    } parts[] = {{"plain", plain}, {"types", types},     {"tiers", tiers},   {"ways", ways},
-                 {"held", held},   {"budgets", budgets}, {"choice", choice}, {"nccl", nccl}};
+    } parts[] = {{"plain", plain},     {"types", types},   {"tiers", tiers},
+                 {"ways", ways},       {"held", held},     {"gradients", gradients},
+                 {"budgets", budgets}, {"choice", choice}, {"nccl", nccl}};
     int found = 0;
     if (argc != 3) return 2;
     device = argv[1];

@@ -239,7 +239,7 @@ static zero_status give(struct rank *r, uint32_t unit) {
 }
 
 static int skipped(const struct toy_setup *s, uint32_t micro, uint32_t unit) {
-    return micro == 0 && (int)unit == s->skip_unit;
+    return micro == s->skip_micro && (int)unit == s->skip_unit;
 }
 
 static void skip(struct rank *r, uint32_t unit) {
@@ -311,6 +311,7 @@ static zero_status one_step(struct rank *r, uint32_t step) {
     }
     zero_step_info info = {.struct_size = sizeof info};
     if (!status) status = zero_engine_sum(r->engine, &sum, 1);
+    if (!status && s->before) status = s->before(r->engine, step, s->user);
     if (!status) status = zero_engine_step(r->engine, &info);
     r->out->loss[step] = sum / s->micro_steps / s->ranks;
     r->out->norm[step] = info.grad_norm;

@@ -45,6 +45,7 @@ struct toy_setup {
     uint32_t
         recompute; /* blocks whose activations are dropped and computed again together: 1, 2 or 3; 0: none */
     int skip_unit; /* this unit is left out of every step's first micro-step; -1: none */
+    uint32_t skip_micro; /* or of this one; not for the oracle */
     /* Before a parameter is declared; or NULL. */
     zero_status (*declare)(zero_engine *engine, uint32_t param, zero_param *out);
     void (*begin)(zero_engine *engine); /* before commit; or NULL */
@@ -54,6 +55,8 @@ struct toy_setup {
     const char *device;      /* whose memory the engine has: "sim" or "cuda"; NULL: the host's */
     uint64_t seed;           /* of sim */
     const char *device_comm; /* of the same test's run on a device, in the place of `comm`; or NULL */
+    /* On every rank before a step, whose gradients are there; or NULL. */
+    zero_status (*before)(zero_engine *engine, uint32_t step, void *user);
     /* On every rank after the training; or NULL. */
     void (*after)(zero_engine *engine, void *user);
     void *user;
