@@ -30,6 +30,12 @@ static zero_status open_auto(zero_engine *e, const zero_runtime *runtime, struct
     return status ? error_pass(error, &why) : ZERO_OK;
 }
 
+/* Of ranks that are not there. */
+static bool plans_for_gpu(const zero_engine *e, const zero_runtime *runtime) {
+    return e->config.device_type == CONFIG_DEVICE_CUDA ||
+           (e->config.device_type == CONFIG_DEVICE_AUTO && runtime->cuda);
+}
+
 zero_status engine_open_device(zero_engine *e, const zero_runtime *runtime, struct zero_error *error) {
     bool plans = runtime->plan_ranks;
     int type = plans ? CONFIG_DEVICE_CPU : e->config.device_type;
@@ -38,7 +44,7 @@ zero_status engine_open_device(zero_engine *e, const zero_runtime *runtime, stru
         status = open_auto(e, runtime, error);
     else if (!e->device)
         status = open_row(e, type == CONFIG_DEVICE_CPU ? DEVICE_HOST : DEVICE_CUDA, runtime, error);
-    if (!status) e->separate = plans ? e->config.device_type == CONFIG_DEVICE_CUDA : e->device->separate;
+    if (!status) e->separate = plans ? plans_for_gpu(e, runtime) : e->device->separate;
     return status;
 }
 

@@ -197,11 +197,13 @@ static struct device_work update_work(const struct update_argument *a) {
     struct device_work work = {.reads = 1, .writes = 1};
     work.read[0] = (struct device_span){(void *)a->gradient, count * dtype_bytes(p->reduced)};
     work.write[0] = (struct device_span){a->master, count * master_bytes(p)};
-    if (a->copy) work.write[work.writes++] = (struct device_span){a->copy, count * sizeof(float)};
-    if (a->out) work.write[work.writes++] = (struct device_span){a->out, count * dtype_bytes(p->compute)};
+    struct device_span out = {a->out, count * dtype_bytes(p->compute)};
     for (uint32_t k = 0; k < e->o.state_count; k++)
         work.write[work.writes++] = (struct device_span){a->state[k], count * dtype_bytes(p->state)};
+    if (a->out && p->split) work.write[work.writes++] = out; /* the master's upper half */
     for (uint8_t i = 0; i < work.writes; i++) work.read[work.reads++] = work.write[i]; /* updated in place */
+    if (a->out && !p->split) work.write[work.writes++] = out;
+    if (a->copy) work.write[work.writes++] = (struct device_span){a->copy, count * sizeof(float)};
     return work;
 }
 

@@ -81,7 +81,8 @@ typedef struct zero_runtime {
                                  zero_engine_plan and nothing else */
     uint32_t plan_node_ranks; /* of those, on one node; 0: all */
     int plan_processes;       /* those ranks are processes, whose reductions take staging; 0: threads */
-    int cuda; /* 1: the host computes on the GPU, if there is one (device.type "auto"); slots may point there */
+    int cuda; /* 1: the host computes on the GPU, if there is one (device.type "auto"); slots may point there. With
+                 plan_ranks: there is one */
     void
         *cuda_stream; /* its CUstream, of the GPU's primary context, on which it enqueues all that uses slots;
                               NULL: zero_engine_cuda gives one */

@@ -16,16 +16,19 @@ static zero_engine *open_planner(uint32_t ranks, uint32_t node_ranks, int proces
     return zero_engine_init_with(json, &runtime);
 }
 
-static zero_plan plan(uint32_t ranks, int processes) {
+static zero_plan plan_by(zero_engine *engine, uint32_t ranks) {
     zero_plan out = {.struct_size = sizeof out};
     struct plain p;
-    zero_engine *engine = open_planner(ranks, 0, processes);
     if (CHECK(engine) && CHECK_INT(plain_declare(&p, engine, params, 3), ZERO_OK)) {
         CHECK_INT(zero_engine_size(engine), ranks);
         CHECK_INT(zero_engine_plan(engine, &out), ZERO_OK);
     }
     zero_engine_destroy(engine);
     return out;
+}
+
+static zero_plan plan(uint32_t ranks, int processes) {
+    return plan_by(open_planner(ranks, 0, processes), ranks);
 }
 
 static void commit(zero_engine *engine, uint32_t rank, void *user) {
@@ -39,6 +42,26 @@ static void planned_is_committed(void) {
     for (uint32_t ranks = 1; ranks <= 5; ranks++) {
         zero_plan planned = plan(ranks, 0);
         ranks_run(ranks, json, commit, &planned);
+    }
+}
+
+/* On a GPU, whose memory is not the host's. */
+static void planned_for_a_gpu_is_committed(void) {
+    static const char *const tiers[] = {"none", "cpu", "nvme"};
+    char text[512];
+    for (int i = 0; i < 3 * 4 * 2 * 2; i++) {
+        uint32_t stage = (uint32_t)i / 3 % 4, ranks = 1 + (uint32_t)i / 12 % 2,
+                 micro_steps = 1 + (uint32_t)i / 24;
+        snprintf(text, sizeof text,
+                 "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_accumulation_steps\": %u, \"bf16\": "
+                 "{\"enabled\": "
+                 "%s}, \"zero_optimization\": {\"stage\": %u, \"offload_optimizer\": {\"device\": \"%s\", "
+                 "\"nvme_path\": \"/tmp\"}}}",
+                 micro_steps, i % 5 ? "true" : "false", stage, tiers[i % 3]);
+        zero_runtime runtime = {.struct_size = sizeof runtime, .plan_ranks = ranks, .cuda = 1};
+        zero_plan planned = plan_by(zero_engine_init_with(text, &runtime), ranks);
+        CHECK(planned.bytes[ZERO_DEVICE] > 0 && planned.bytes[ZERO_CPU] > 0); /* messages are the host's */
+        ranks_run_separate(ranks, text, commit, &planned);
     }
 }
 
@@ -83,6 +106,7 @@ static void plan_without_plan_ranks(zero_engine *engine, uint32_t rank, void *us
 
 int main(void) {
     planned_is_committed();
+    planned_for_a_gpu_is_committed();
     processes_need_staging();
     many_ranks_are_no_more_work();
     calls_that_make_no_sense_are_refused();

@@ -32,7 +32,8 @@ static const struct literature_row rows[] = {
      35e9,
      70e9,
      ZERO_FORMULA,
-     "states are in host memory"},
+     "it keeps gradients on the device; here they leave, as ZeRO-Offload's (Ren et al. 2021): 2 bytes, not "
+     "4"},
     {"175B", 128, {3, NONE}, 1, LITERATURE_RANK, 21.9e9, 175e9, ZERO_FORMULA, SMALL},
     {"175B", 256, {3, NONE}, 1, LITERATURE_RANK, 10.9e9, 175e9, ZERO_FORMULA, SMALL},
     {"175B", 512, {3, NONE}, 1, LITERATURE_RANK, 5.47e9, 175e9, ZERO_FORMULA, SMALL},
@@ -81,7 +82,10 @@ zero_status literature_bytes(const struct literature_row *row, double *out_bytes
     char *general = edit_default(DTYPE_BF16),
          *batched = general ? edit_batch(general, 1, row->micro_steps) : NULL;
     char *text = batched ? edit_cell(batched, &row->cell, shapes) : NULL;
-    zero_runtime runtime = {.struct_size = sizeof runtime, .threads = 1, .plan_ranks = row->ranks};
+    zero_runtime runtime = {.struct_size = sizeof runtime,
+                            .threads = 1,
+                            .plan_ranks = row->ranks,
+                            .cuda = row->of == LITERATURE_DEVICE};
     zero_engine *engine = text ? zero_engine_init_with(text, &runtime) : NULL;
     free(general), free(batched), free(text);
     zero_status status = engine ? plan(row, shapes, engine, out_bytes, out_parameters) : ZERO_E_INTERNAL;

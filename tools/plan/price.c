@@ -124,7 +124,8 @@ zero_status price_cell(const struct scenario *s, const struct cell *cell, struct
                             .threads = 1,
                             .plan_ranks = s->ranks,
                             .plan_node_ranks = s->ranks / s->nodes,
-                            .plan_processes = s->processes};
+                            .plan_processes = s->processes,
+                            .cuda = !s->machine.device.is_host};
     zero_engine *engine = zero_engine_init_with(config, &runtime);
     free(config);
     if (!engine) return refused(error);

@@ -12,6 +12,12 @@ struct pending { /* what was started */
     bool core; /* it takes its time on a core that the host may want, too */
 };
 
+struct way { /* between the device and its host */
+    uint64_t free_ns, busy_ns;
+};
+
+enum { OUT, IN };
+
 struct timeline {
     const struct timeline_options *o;
     struct speeds speeds;
@@ -26,6 +32,7 @@ struct timeline {
     uint64_t tickets;
     bool failed; /* no memory for what is pending */
     uint64_t busy[RESOURCES];
+    struct way bus[2]; /* out of the device, and in */
     struct step_price price;
 };
 
@@ -33,7 +40,7 @@ static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
 static uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 const char *resource_name(enum resource resource) {
-    static const char *const names[RESOURCES] = {"compute", "link", "update", "drive"};
+    static const char *const names[RESOURCES] = {"compute", "link", "update", "drive", "bus"};
     return names[resource];
 }
 
@@ -45,8 +52,15 @@ static uint64_t part_bytes(const struct timeline *t, const struct operation *op,
            dtype_bytes(dtype);
 }
 
+/* What is there is not the device's. */
 static bool crosses(const struct timeline *t, enum tier_kind tier) {
-    return !t->o->machine->device.is_host && tier != TIER_DEVICE;
+    return t->e.plan->separate && tier != TIER_DEVICE;
+}
+
+/* Where a buffer rests, if it is planned. */
+static bool rests_on_host(const struct timeline *t, enum buffer_kind kind, uint16_t region) {
+    uint32_t buffer = plan_fixed(t->e.plan, (struct buffer_ref){kind, region});
+    return buffer != NO_BUFFER && crosses(t, t->e.plan->row_tier[t->e.plan->buffer[buffer].row]);
 }
 
 /* Of rank 0's group: ranks of the shard axis are adjacent, those of the replicate axis a shard group apart. */
@@ -62,12 +76,9 @@ static struct speeds_call call_ns(struct timeline *t, const struct operation *op
     struct comm_call call = executor_call(&t->e, op);
     struct comm_sent sent = comm_call_sent(&call, ranks);
     bool gathers = op->kind == OP_GATHER;
-    bool from_host = gathers && op->object == OBJECT_PARAM && op->read[0].kind != BUFFER_PARAM_FULL &&
-                     crosses(t, t->e.plan->param_tier);
     t->price.wire_bytes += sent.bytes;
     *(gathers ? &t->price.gather_calls : &t->price.reduce_calls) += 1;
-    return speeds_collective(&t->speeds, ranks, group_nodes(t, op->axes, ranks), sent.bytes,
-                             from_host ? part_bytes(t, op, call.dtype) : 0, !gathers);
+    return speeds_collective(&t->speeds, ranks, group_nodes(t, op->axes, ranks), sent.bytes, 0, !gathers);
 }
 
 /* Every rank's contribution to a step, from every other one. */
@@ -84,24 +95,19 @@ static uint64_t updated_elements(const struct timeline *t, const struct operatio
                          : swap_resident_elements(swap, op->region);
 }
 
-/* The gradient is read; states and masters are read and written, or the parameters where they are the masters; else
- * these are written. Where state is not on the device, the host updates, and what is on the device crosses. */
+/* The gradient is read; states and masters are read and written, and the parameters where they are the masters or halves
+ * of them; else these are written. Where state is not on the device, the host updates. */
 static uint64_t update_ns(const struct timeline *t, const struct operation *op, uint32_t item) {
     const struct precision *p = &t->e.precision;
-    const struct plan *plan = t->e.plan;
     uint32_t array[PRECISION_ARRAYS_MAX] = {0}, arrays = precision_arrays(p, t->e.state_count, array),
              state = 0;
     for (uint32_t k = 0; k < arrays; k++) state += 2 * array[k];
     uint32_t gradient = dtype_bytes(p->reduced), param = dtype_bytes(p->compute);
     uint64_t elements = updated_elements(t, op, item);
-    if (!precision_keeps_masters(p)) param *= 2;
-    if (!crosses(t, plan->row_tier[MEMORY_STATE0]))
-        return speeds_ns(elements * (state + gradient + param), t->speeds.device_bytes_per_s);
-    uint32_t crossing = (crosses(t, plan->row_tier[MEMORY_GRADIENTS]) ? 0 : gradient) +
-                        (crosses(t, plan->param_tier) ? 0 : param);
-    uint64_t host = elements * (state + gradient + param - crossing);
-    return later(speeds_ns(host, t->speeds.host_bytes_per_s),
-                 speeds_ns(elements * crossing, t->speeds.bus_bytes_per_s));
+    if (!precision_keeps_masters(p) || p->split) param *= 2;
+    return speeds_ns(elements * (state + gradient + param), plan_host_updates(t->e.plan)
+                                                                ? t->speeds.host_bytes_per_s
+                                                                : t->speeds.device_bytes_per_s);
 }
 
 /* What transfer.c moves for one chunk. */
@@ -133,24 +139,58 @@ static uint64_t share_core(struct timeline *t, uint64_t ns) {
     return ns + shared;
 }
 
-static uint64_t take(struct timeline *t, uint64_t *free_at, uint64_t ns) {
-    *free_at = later(t->now, *free_at) + ns;
+static uint64_t take(uint64_t from, uint64_t *free_at, uint64_t ns) {
+    *free_at = later(from, *free_at) + ns;
     return *free_at;
 }
 
-/* Links inside and between nodes work at the same time. */
-static uint64_t communicate(struct timeline *t, struct speeds_call call) {
-    uint64_t longer = later(call.inside_ns, call.between_ns), finish = t->now;
-    if (t->o->machine->device.shares_cores) return take_core(t, RESOURCE_LINK, longer);
-    t->busy[RESOURCE_LINK] += longer;
-    if (call.inside_ns) finish = take(t, &t->inside_free, call.inside_ns);
-    return call.between_ns ? later(finish, take(t, &t->between_free, call.between_ns)) : finish;
+static uint64_t cross(struct timeline *t, int way, uint64_t from, uint64_t bytes) {
+    uint64_t ns = speeds_ns(bytes, t->speeds.bus_bytes_per_s);
+    t->bus[way].busy_ns += ns;
+    return take(from, &t->bus[way].free_ns, ns);
 }
 
-static uint64_t update(struct timeline *t, uint64_t ns) {
+/* Links inside and between nodes work at the same time. */
+static uint64_t communicate(struct timeline *t, uint64_t from, struct speeds_call call) {
+    uint64_t longer = later(call.inside_ns, call.between_ns), finish = from;
+    if (t->o->machine->device.shares_cores) return take_core(t, RESOURCE_LINK, longer);
+    t->busy[RESOURCE_LINK] += longer;
+    if (call.inside_ns) finish = take(from, &t->inside_free, call.inside_ns);
+    return call.between_ns ? later(finish, take(from, &t->between_free, call.between_ns)) : finish;
+}
+
+/* A shard that rests in the host's memory comes first; a whole gradient that the host updates from goes there. */
+static uint64_t gather(struct timeline *t, const struct operation *op) {
+    enum dtype dtype = op->object == OBJECT_GRAD ? t->e.precision.reduced : t->e.precision.compute;
+    bool brings = op->object == OBJECT_PARAM && op->read[0].kind != BUFFER_PARAM_FULL &&
+                  op->read[0].kind != BUFFER_PARAM_SECOND && crosses(t, t->e.plan->param_tier);
+    bool leaves = op->object == OBJECT_GRAD && rests_on_host(t, BUFFER_GRAD_HOST, op->region);
+    uint64_t from = brings ? cross(t, IN, t->now, part_bytes(t, op, dtype)) : t->now;
+    from = communicate(t, from, call_ns(t, op));
+    return leaves ? cross(t, OUT, from, t->e.model->region[op->region].padded * dtype_bytes(dtype)) : from;
+}
+
+/* So does what a reduction adds to, or sums over the replicate axis; and what it makes leaves. */
+static uint64_t reduce(struct timeline *t, const struct operation *op) {
+    bool host = rests_on_host(t, BUFFER_GRAD_SHARD, op->region);
+    uint64_t bytes = part_bytes(t, op, t->e.precision.reduced), from = t->now;
+    if (host && (op->add || !op->reads)) from = cross(t, IN, from, bytes);
+    from = communicate(t, from, call_ns(t, op));
+    return host ? cross(t, OUT, from, bytes) : from;
+}
+
+/* Parameters on a device whose host updates go there when they are made, and come first where they are masters. */
+static uint64_t update(struct timeline *t, const struct operation *op, uint32_t item) {
+    const struct precision *p = &t->e.precision;
+    uint64_t ns = update_ns(t, op, item), from = t->now,
+             bytes = updated_elements(t, op, item) * dtype_bytes(p->compute);
+    bool staged = t->e.plan->separate && plan_host_updates(t->e.plan) && op->write[0].kind != BUFFER_STATE &&
+                  !rests_on_host(t, (enum buffer_kind)op->write[0].kind, op->region);
     if (t->o->machine->device.shares_cores) return take_core(t, RESOURCE_UPDATE, ns);
+    if (staged && (!precision_keeps_masters(p) || p->split)) from = cross(t, OUT, from, bytes);
     t->busy[RESOURCE_UPDATE] += ns;
-    return take(t, &t->update_free, ns);
+    from = take(from, &t->update_free, ns);
+    return staged ? cross(t, IN, from, bytes) : from;
 }
 
 static uint64_t transfer(struct timeline *t, const struct operation *op, uint32_t item) {
@@ -183,11 +223,13 @@ static void start(void *user, const struct operation *op, uint32_t item, uint64_
     bool core = t->o->machine->device.shares_cores;
     switch ((enum operation_kind)op->kind) {
     case OP_GATHER:
+        finish = gather(t, op);
+        break;
     case OP_REDUCE:
-        finish = communicate(t, call_ns(t, op));
+        finish = reduce(t, op);
         break;
     case OP_UPDATE:
-        finish = update(t, update_ns(t, op, item));
+        finish = update(t, op, item);
         break;
     case OP_FETCH:
     case OP_STORE:
@@ -195,7 +237,7 @@ static void start(void *user, const struct operation *op, uint32_t item, uint64_
         core = false;
         break;
     case OP_AGREE:
-        finish = communicate(t, agreement_ns(t));
+        finish = communicate(t, t->now, agreement_ns(t));
         break;
     default: /* releases take no time; copies and clears little */
         break;
@@ -324,6 +366,7 @@ zero_status timeline_step(const struct timeline_options *o, struct step_price *o
     t.e = (struct executor_options){.policy = b->policy,
                                     .model = b->model,
                                     .plan = b->plan,
+                                    .separate = b->plan->separate,
                                     .optimizer = b->optimizer,
                                     .state_count = b->state_count,
                                     .precision = b->precision,
@@ -338,9 +381,11 @@ zero_status timeline_step(const struct timeline_options *o, struct step_price *o
         uint64_t began = t.now;
         t.price = (struct step_price){0};
         memset(t.busy, 0, sizeof t.busy);
+        t.bus[OUT].busy_ns = t.bus[IN].busy_ns = 0;
         status = step(&t);
         t.price.seconds = (double)(t.now - began) * 1e-9;
     }
+    t.busy[RESOURCE_BUS] = later(t.bus[OUT].busy_ns, t.bus[IN].busy_ns);
     for (int r = 0; r < RESOURCES; r++) t.price.busy_s[r] = (double)t.busy[r] * 1e-9;
     executor_close(t.executor);
     free(t.pending);

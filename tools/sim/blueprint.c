@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/executor.h"
+
 zero_status sim_model_of(const struct blueprint *b, const uint64_t *unit_flops, struct sim_model *out,
                          struct zero_error *error) {
     const struct model *from = b->model;
@@ -36,6 +38,17 @@ static enum stage_index stage_of(const struct stage *stage) {
     return (enum stage_index)index;
 }
 
+/* Whether the transport's reductions need scratch: what a separate device needs beside is planned for it. */
+static bool stages_reductions(const struct blueprint *b) {
+    struct executor_options o = {.policy = b->policy,
+                                 .model = b->model,
+                                 .precision = b->precision,
+                                 .gradient_bits = b->gradient_bits,
+                                 .native_reduction = b->config->comm.reduction == CONFIG_REDUCTION_NATIVE};
+    memcpy(o.group, b->group, sizeof o.group);
+    return executor_staging_bytes(&o) > 0;
+}
+
 zero_status sim_setup_of(const struct blueprint *b, struct sim_setup *out, struct zero_error *error) {
     const struct config *c = b->config;
     const struct policy *p = b->policy;
@@ -50,6 +63,7 @@ zero_status sim_setup_of(const struct blueprint *b, struct sim_setup *out, struc
                               .param_bits = b->param_bits,
                               .gradient_bits = b->gradient_bits,
                               .shadow = b->plan->shadow,
+                              .separate = b->plan->separate,
                               .persistence_threshold = c->persistence_threshold,
                               .precision = b->precision,
                               .optimizer = b->optimizer,
@@ -63,7 +77,7 @@ zero_status sim_setup_of(const struct blueprint *b, struct sim_setup *out, struc
                               .message_bytes = b->plan->row_bytes[MEMORY_MESSAGES],
                               .checkpoint_bytes = b->plan->row_bytes[MEMORY_CHECKPOINT],
                               .native_reduction = c->comm.reduction == CONFIG_REDUCTION_NATIVE,
-                              .staging = b->plan->row_bytes[MEMORY_STAGING] > 0,
+                              .staging = stages_reductions(b),
                               .skip_unit = -1,
                               .chaos_events = UINT64_MAX,
                               .timeout_ns = (uint64_t)(c->comm.timeout_s * 1e9)};

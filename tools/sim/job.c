@@ -131,8 +131,11 @@ static zero_status plan_engine(const struct job *job, uint32_t ranks, zero_engin
     if (!text)
         return error->code ? error->code : error_set(error, ZERO_E_MEMORY, "no memory for the configuration");
     uint32_t node_ranks = ranks < job->machine.node_ranks ? ranks : job->machine.node_ranks;
-    zero_runtime runtime = {
-        .struct_size = sizeof runtime, .threads = 1, .plan_ranks = ranks, .plan_node_ranks = node_ranks};
+    zero_runtime runtime = {.struct_size = sizeof runtime,
+                            .threads = 1,
+                            .plan_ranks = ranks,
+                            .plan_node_ranks = node_ranks,
+                            .cuda = !job->machine.device.is_host};
     zero_engine *engine = zero_engine_init_with(text, &runtime);
     free(text);
     if (!engine) return error_set(error, ZERO_E_CONFIG, "%s", zero_last_error());

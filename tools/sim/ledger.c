@@ -106,12 +106,17 @@ static int64_t slot_of(const struct ledger *l, const struct ledger_item *item) {
     return staged ? (int64_t)((op->sequence + item->index) % l->plan->plan->swap.slots) : -1;
 }
 
+/* What is queued on the stream of a separate device that the host computes on is done in its order. */
+static bool queued(const struct ledger *l, const struct operation *a, const struct operation *b) {
+    return l->plan->plan->separate && a->stream == STREAM_COMPUTE && b->stream == STREAM_COMPUTE;
+}
+
 static bool conflict(const struct ledger *l, const struct ledger_item *a, const struct ledger_item *b,
                      struct ledger_fault *out) {
     const struct operation *x = a->op, *y = b->op;
     int64_t slot = slot_of(l, a);
     const struct buffer_ref *ref = NULL;
-    if (x != y) {
+    if (x != y && !queued(l, x, y)) {
         ref = meets(l, x->write, a->write, x->writes, b->write, y->writes);
         if (!ref) ref = meets(l, x->write, a->write, x->writes, b->read, y->reads);
         if (!ref) ref = meets(l, x->read, a->read, x->reads, b->write, y->writes);

@@ -140,6 +140,7 @@ static zero_status open_executor(struct rank *r, struct zero_error *error) {
                                  .comm = r->comm,
                                  .world = r->world,
                                  .device = r->device,
+                                 .separate = s->separate,
                                  .optimizer = s->optimizer,
                                  .state_count = run->state_count,
                                  .rank = r->index,

@@ -46,6 +46,8 @@ static zero_status check_setup(const struct sim_setup *s, struct zero_error *err
                          s->steps, s->micro_steps, STEPS_MAX);
     if (s->host && s->precision.compute != DTYPE_F32)
         return error_set(error, ZERO_E_UNSUPPORTED, "data are simulated in fp32 alone");
+    if (s->host && s->separate)
+        return error_set(error, ZERO_E_UNSUPPORTED, "data are simulated in the host's memory alone");
     bool drive = s->state_tier == TIER_NVME || s->param_tier == TIER_NVME;
     if (s->faults >> SIM_DRIVE & 1 && !drive)
         return error_set(error, ZERO_E_ARGUMENT,
@@ -137,6 +139,9 @@ static uint64_t staging_bytes(const struct run *run, uint64_t (*bytes)(const str
                                  .precision = run->setup->precision,
                                  .param_bits = run->setup->param_bits,
                                  .gradient_bits = run->setup->gradient_bits,
+                                 .separate = run->setup->separate,
+                                 .host_updates =
+                                     run->setup->separate && run->setup->state_tier != TIER_DEVICE,
                                  .native_reduction = run->setup->native_reduction};
     memcpy(o.group, run->rank[0].group, sizeof o.group);
     return bytes(&o);
@@ -161,7 +166,8 @@ static zero_status make_plan(struct run *run, struct zero_error *error) {
                                    .message_bytes = s->message_bytes,
                                    .checkpoint_bytes = s->checkpoint_bytes,
                                    .precision = s->precision,
-                                   .shadow = s->shadow};
+                                   .shadow = s->shadow,
+                                   .separate = s->separate};
     zero_status status = plan_make(&run->plan, &options, error);
     if (!status && s->sabotage && s->sabotage->planned) s->sabotage->planned(s->sabotage->user, &run->plan);
     return status ? status : ledger_plan_make(&run->ledger, &run->plan, error);

@@ -8,9 +8,10 @@
 #include "tools/plan/shapes.h"
 
 /* Known differences, in bytes per parameter: the reduced shard beside a whole gradient at stage 1; ZeRO-Infinity's fp32
- * gradients (4) and the halves of the masters that the parameters hold (2). */
+ * gradients (4) and the halves of the masters that the parameters hold (2); gradients that left the device (2). */
 static double known(const struct literature_row *row) {
     if (row->cell.stage == 1) return 2. / row->ranks;
+    if (row->of == LITERATURE_DEVICE) return -2. / row->ranks;
     return row->of == LITERATURE_ALL ? -6 : 0;
 }
 

@@ -92,10 +92,40 @@ static void updates_are_not_hidden_in_memory(void) {
     struct scenario s = ideal(fp32);
     s.machine.host.memory_per_s = 4e9; /* 1e9 of a rank */
     struct price p = price(&s, 2, ZERO_CPU);
-    /* 20 bytes of an element: two states of 4, read and written, and its gradient; its parameter crosses. */
-    CHECK_DOUBLE(p.step.seconds, (double)p.state_bytes / 8 * 20 / 1e9, 1e-2);
+    /* 28 bytes of an element: two states of 4 and its parameter, read and written, and its gradient. */
+    CHECK(fabs(p.step.seconds / ((double)p.state_bytes / 8 * 28 / 1e9) - 1) < 1e-3);
     CHECK_INT(p.bound, RESOURCE_UPDATE);
     CHECK(price(&s, 2, ZERO_DEVICE).step.seconds < 1e-3);
+}
+
+/* Out go reduced gradients and then the parameters that the update changes, in come these. */
+static void gradients_leave_by_the_bus(void) {
+    struct scenario s = ideal(fp32);
+    s.machine.host.device_per_s = 1e9;
+    struct price p = price(&s, 2, ZERO_CPU), device = price(&s, 2, ZERO_DEVICE);
+    double shard = (double)p.state_bytes / 2;
+    CHECK(fabs(p.step.busy_s[RESOURCE_BUS] / (2 * shard / 1e9) - 1) < 1e-3);
+    CHECK(p.step.seconds > 0.99 * p.step.busy_s[RESOURCE_BUS]);
+    CHECK_INT(p.bound, RESOURCE_BUS);
+    CHECK_INT(device.step.busy_s[RESOURCE_BUS], 0);
+    s.machine.device.flops[DTYPE_F32] = flops(&s, false) / p.step.seconds; /* they leave while it computes */
+    CHECK(price(&s, 2, ZERO_CPU).step.seconds < 1.6 * p.step.seconds);
+    s.config = "{\"train_micro_batch_size_per_gpu\": 2, \"gradient_accumulation_steps\": 3}";
+    struct price adds = price(&s, 2, ZERO_CPU); /* they come again, twice, to be added to */
+    CHECK(fabs(adds.step.busy_s[RESOURCE_BUS] / (4 * shard / 1e9) - 1) < 1e-3);
+}
+
+/* Of a GPU's memory offloading frees the shards of states and of gradients; what is reduced in place takes no other. */
+static void gradients_rest_with_the_host(void) {
+    struct scenario s = ideal("{\"train_micro_batch_size_per_gpu\": 2, \"bf16\": {\"enabled\": true}}");
+    for (uint32_t stage = 1; stage <= 3; stage++) {
+        struct price device = price(&s, stage, ZERO_DEVICE), cpu = price(&s, stage, ZERO_CPU);
+        uint64_t freed = device.tier_bytes[ZERO_DEVICE] - cpu.tier_bytes[ZERO_DEVICE];
+        uint64_t shards = device.state_bytes + device.grad_bytes;
+        CHECK_INT(device.grad_bytes, cpu.grad_bytes);
+        CHECK(fabs((double)freed / (double)shards - 1) < 1e-2); /* rows begin on pages */
+        CHECK(cpu.tier_bytes[ZERO_CPU] - device.tier_bytes[ZERO_CPU] > shards);
+    }
 }
 
 /* Prefetching hides gathers under computing: with one gather ahead the longer of the two is left, and without both. */
@@ -270,6 +300,8 @@ int main(void) {
     compute_alone();
     latencies_add_up();
     updates_are_not_hidden_in_memory();
+    gradients_leave_by_the_bus();
+    gradients_rest_with_the_host();
     gathers_hide_where_they_are_early();
     a_drive_is_shared_and_hidden();
     shared_cores_share();
