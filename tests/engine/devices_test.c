@@ -182,18 +182,24 @@ static void gradients(void) {
         struct toy_setup s = setup(3, 4);
         s.mode = modes[m], s.micro_steps = 1 + (m > 0), s.compute = m ? ZERO_BF16 : ZERO_F32;
         s.skip_unit = 2, s.skip_micro = 1;
-        s.tiers = CPU ", \"mics_shard_size\": 2";
+        s.tiers = CPU ", \"mics_shard_size\": 2", s.extra = ", \"debug\": {\"compare_every\": 1}";
         leave("two copies", s);
+        s.extra = NULL;
         s.tiers = CPU ", \"zero_hpz_partition_size\": 2";
         leave("a second shard", s);
         s.tiers = CPU ", \"zero_quantized_gradients\": true, \"mics_shard_size\": 2";
         leave("two copies, codes for gradients", s);
+        s.tiers = CPU ", \"zero_quantized_gradients\": true";
+        leave("codes for gradients", s);
         s.tiers = CPU, s.compute = ZERO_F32, s.communication = "bf16";
         leave("sent as bf16", s);
         s.compute = ZERO_F16, s.communication = NULL, s.scale_power = 6, s.nan_step = 1;
         leave("fp16, a step skipped", s);
         s.recompute = 2, s.nan_step = -1, s.skip_unit = -1;
         leave("recomputation", s);
+        s = setup(2, 2);
+        s.tiers = CPU, s.mode = modes[m], s.micro_steps = 1 + (m > 0), s.memory = TOY_SPANS;
+        leave("gradients of the host program's", s);
     }
 }
 
@@ -273,6 +279,11 @@ static void budgets(void) {
             CHECK_INT(got.status, less ? ZERO_E_BUDGET : ZERO_OK);
             if (less) CHECK_CONTAINS(got.error, names[t]);
         }
+    snprintf(extra, sizeof extra, ", \"memory\": {\"device\": %u}", (unsigned)need[0]);
+    s.extra = extra, s.tiers = NULL; /* states and gradients would be there */
+    toy_train(&s, &got);
+    CHECK_INT(got.status, ZERO_E_BUDGET);
+    CHECK_CONTAINS(got.error, "it fits with zero_optimization.offload_optimizer.device \"cpu\"");
 }
 
 /* ---- what is chosen, and refused ---- */
