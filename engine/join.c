@@ -121,6 +121,17 @@ static zero_status open_data(zero_engine *e, const struct seat *seat, struct zer
     return error->code;
 }
 
+/* MPI has no sum of bf16, and hosts none of fp16. */
+static zero_status check_native(const zero_engine *e, const struct seat *seat, struct zero_error *error) {
+    bool mpi = (seat->transport == COMM_MIRROR ? seat->options.mirrors : seat->transport) == COMM_MPI;
+    bool fp32 = e->config.compute_dtype == CONFIG_FP32 && e->config.communication_dtype == CONFIG_FP32;
+    if (e->config.comm.reduction != CONFIG_REDUCTION_NATIVE || !mpi || e->separate || fp32) return ZERO_OK;
+    return error_set(
+        error, ZERO_E_UNSUPPORTED,
+        "comm.reduction: MPI's native reductions are of fp32 alone: set it to \"ordered\", or compute and "
+        "communicate in fp32");
+}
+
 static zero_status open_comm(zero_engine *e, const zero_runtime *runtime, struct seat *seat,
                              struct zero_error *error) {
     zero_status status = find_seat(runtime, seat, error);
@@ -249,6 +260,7 @@ zero_status engine_join(zero_engine *e, const char *json, const zero_runtime *ru
     struct cpus cpus = find_cpus();
     uint32_t sharers = 1;
     status = agree_config(e, cpus.hash, &mine, &sharers, error);
+    if (!status) status = check_native(e, &seat, error);
     if (!status) status = open_data(e, &seat, error);
     if (!status) e->threads = choose_threads(e, runtime->threads, cpus.count, sharers);
     return status;

@@ -271,6 +271,20 @@ static void is_nccl(zero_engine *engine, void *user) {
     if (engine->separate) CHECK_STRING(comm_name(engine->data), "nccl");
 }
 
+/* NCCL's own sums, in bf16: every stage makes the same calls, and ends in the same bits. */
+static void nccl_native(void) {
+    static struct toy_result first, got;
+    for (uint32_t stage = 0; stage < 4; stage++) {
+        struct toy_setup s = setup(stage, 2);
+        s.comm = ", \"transport\": \"nccl\", \"reduction\": \"native\"";
+        s.device = device, s.after = is_nccl, s.compute = ZERO_BF16, s.steps = 3;
+        toy_train(&s, &got);
+        CHECK_STRING(got.error, "");
+        if (!stage) first = got;
+        CHECK_BYTES(got.weights, first.weights, sizeof got.weights);
+    }
+}
+
 /* NCCL beside the ranks' threads: shards are exchanged, and added in the order of ranks. */
 static void nccl(void) {
     static const char transport[] = ", \"transport\": \"nccl\"";
@@ -291,6 +305,7 @@ static void nccl(void) {
     toy_train(&s, &got);
     CHECK_INT(got.status, ZERO_E_CONFIG);
     CHECK_CONTAINS(got.error, "comm.transport");
+    nccl_native();
 }
 
 int main(int argc, char **argv) {
