@@ -38,10 +38,30 @@ uint64_t quantize_bytes(uint64_t count, uint32_t bits) { return quantize_code_by
             for (uint32_t i = 0; i < count; i++) target[i] = quantize_value_of(code[i], scale);              \
     }
 
+/* Two codes of 4 bits share a byte, the earlier one in its lower half. One simple loop after the other: compilers
+ * vectorise those. */
+#define PACK_LOOP(name, attribute)                                                                           \
+    attribute static void name(uint8_t *restrict out, const int8_t *restrict code, uint32_t bytes) {         \
+        uint8_t low[QUANTIZE_BLOCK / 2], high[QUANTIZE_BLOCK / 2];                                           \
+        for (uint32_t i = 0; i < bytes; i++)                                                                 \
+            low[i] = (uint8_t)code[2 * i], high[i] = (uint8_t)code[2 * i + 1];                               \
+        for (uint32_t i = 0; i < bytes; i++) out[i] = (uint8_t)((low[i] & 15) | high[i] << 4);               \
+    }
+
+#define UNPACK_LOOP(name, attribute)                                                                         \
+    attribute static void name(int8_t *restrict code, const uint8_t *restrict in, uint32_t bytes) {          \
+        int8_t low[QUANTIZE_BLOCK / 2], high[QUANTIZE_BLOCK / 2];                                            \
+        for (uint32_t i = 0; i < bytes; i++) low[i] = quantize_extend(in[i] & 15);                           \
+        for (uint32_t i = 0; i < bytes; i++) high[i] = quantize_extend(in[i] >> 4);                          \
+        for (uint32_t i = 0; i < bytes; i++) code[2 * i] = low[i], code[2 * i + 1] = high[i];                \
+    }
+
 #define LOOPS(isa, attribute)                                                                                \
     MOST_LOOP(most_##isa, attribute)                                                                         \
     CODE_LOOP(code_##isa, attribute)                                                                         \
-    VALUE_LOOP(value_##isa, attribute)
+    VALUE_LOOP(value_##isa, attribute)                                                                       \
+    PACK_LOOP(pack_##isa, attribute)                                                                         \
+    UNPACK_LOOP(unpack_##isa, attribute)
 
 LOOPS(scalar, ISA_TARGET_SCALAR)
 #if defined(__x86_64__)
@@ -54,21 +74,15 @@ static void (*const make_code[KERNEL_ISAS])(int8_t *restrict, const float *restr
                                             uint32_t) = ISA_TABLE(code);
 static void (*const make_value[KERNEL_ISAS])(float *restrict, const int8_t *restrict, float, bool,
                                              uint32_t) = ISA_TABLE(value);
+static void (*const pack[KERNEL_ISAS])(uint8_t *restrict, const int8_t *restrict, uint32_t) = ISA_TABLE(pack);
+static void (*const unpack[KERNEL_ISAS])(int8_t *restrict, const uint8_t *restrict,
+                                         uint32_t) = ISA_TABLE(unpack);
 
 /* ---- blocks ---- */
 
-static void pack(uint8_t *out, const int8_t *code, uint32_t count) {
-    for (uint32_t i = 0; i < count; i += 2)
-        out[i / 2] = (uint8_t)((code[i] & 15) | (i + 1 < count ? (code[i + 1] & 15) << 4 : 0));
-}
-
-static void unpack(int8_t *code, const uint8_t *in, uint32_t count) {
-    for (uint32_t i = 0; i < count; i++) code[i] = quantize_extend(in[i / 2] >> (i % 2 * 4) & 15);
-}
-
 static void encode_block(enum kernel_isa isa, void *scale_out, uint8_t *out, const float *source,
                          uint32_t count, uint32_t bits) {
-    int8_t code[QUANTIZE_BLOCK];
+    int8_t code[QUANTIZE_BLOCK + 1]; /* an odd code's byte has 0 in its upper half */
     struct quantize_scale s = quantize_scale_of(find_most[isa](source, count), bits);
     if (s.inverse != 0)
         make_code[isa](code, source, s.inverse, count);
@@ -78,18 +92,19 @@ static void encode_block(enum kernel_isa isa, void *scale_out, uint8_t *out, con
     if (bits == 8)
         memcpy(out, code, count);
     else
-        pack(out, code, count);
+        code[count] = 0, pack[isa](out, code, (count + 1) / 2);
 }
 
 static void decode_block(enum kernel_isa isa, float *target, const void *scale_in, const uint8_t *in,
                          uint32_t count, uint32_t bits, bool add) {
     int8_t code[QUANTIZE_BLOCK];
+    _Static_assert(QUANTIZE_BLOCK % 2 == 0, "codes come in pairs");
     float scale;
     memcpy(&scale, scale_in, sizeof scale);
     if (bits == 8)
         memcpy(code, in, count);
     else
-        unpack(code, in, count);
+        unpack[isa](code, in, (count + 1) / 2);
     make_value[isa](target, code, scale, add, count);
 }
 
@@ -112,9 +127,9 @@ static void encode(enum kernel_isa isa, void *code, const void *source, enum dty
     assert(bits == 8 || bits == 4);
     for (uint64_t first = 0; first < count; first += QUANTIZE_BLOCK) {
         uint32_t n = count_at(first, count);
-        const uint8_t *from = (const uint8_t *)source + first * dtype_bytes(dtype);
-        cast_isa(isa, block, DTYPE_F32, from, dtype, n);
-        encode_block(isa, scale_at(code, first), elements_at(code, count, bits, first), block, n, bits);
+        const void *from = (const uint8_t *)source + first * dtype_bytes(dtype);
+        if (dtype != DTYPE_F32) cast_isa(isa, block, DTYPE_F32, from, dtype, n), from = block;
+        encode_block(isa, scale_at(code, first), elements_at(code, count, bits, first), from, n, bits);
     }
     uint64_t used = quantize_used_bytes(count, bits);
     memset((uint8_t *)code + used, 0, quantize_bytes(count, bits) - used);
@@ -147,7 +162,8 @@ void quantize(void *code, const void *source, enum dtype dtype, uint64_t count, 
 void dequantize(void *target, enum dtype dtype, const void *code, uint64_t count, uint32_t bits) {
     float block[QUANTIZE_BLOCK];
     float_env saved = float_env_enter();
-    for (uint64_t first = 0; first < count; first += QUANTIZE_BLOCK) {
+    if (dtype == DTYPE_F32) decode(kernel_isa(), target, code, count, bits, 0, count, false);
+    for (uint64_t first = 0; dtype != DTYPE_F32 && first < count; first += QUANTIZE_BLOCK) {
         uint32_t n = count_at(first, count);
         decode(kernel_isa(), block, code, count, bits, first, n, false);
         cast_isa(kernel_isa(), (uint8_t *)target + first * dtype_bytes(dtype), dtype, block, DTYPE_F32, n);
