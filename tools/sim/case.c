@@ -118,6 +118,7 @@ void case_make(uint64_t seed, struct sim_case *c) {
     if (s->skip_unit < 0) s->segments = (struct pass_segments){pick(&d, 2), c->model.units, pick(&d, 4)};
     choose_faults(s, &d);
     c->with_data = pick(&d, 2);
+    s->separate = !c->with_data && pick(&d, 2);
 }
 
 zero_status case_run(const struct sim_setup *setup, bool with_data, struct sim_result *out,
@@ -194,14 +195,17 @@ static bool drop_segments(struct sim_setup *s, struct sim_model *m) {
     return s->segments.blocks && (s->segments.blocks = 0, true);
 }
 static bool drop_depth(struct sim_setup *s, struct sim_model *m) { return s->depth && (s->depth = 0, true); }
+static bool drop_device(struct sim_setup *s, struct sim_model *m) {
+    return s->separate && (s->separate = false, true);
+}
 static bool drop_chaos(struct sim_setup *s, struct sim_model *m) {
     return s->chaos_ns && (s->chaos_ns = 0, true);
 }
 
 static bool (*const takes_away[])(struct sim_setup *setup, struct sim_model *model) = {
-    halve_shards, drop_shard,      halve_copies,    halve_units, drop_unit,
-    halve_steps,  drop_step,       drop_micro_step, drop_fault,  drop_last_fault,
-    skip_nothing, drop_evaluation, drop_segments,   drop_depth,  drop_chaos};
+    halve_shards,  drop_shard,      halve_copies, halve_units,     drop_unit,    halve_steps,
+    drop_step,     drop_micro_step, drop_fault,   drop_last_fault, skip_nothing, drop_evaluation,
+    drop_segments, drop_depth,      drop_device,  drop_chaos};
 
 /* As little chance as is needed: from the event on from which all may be even. */
 static void shorten_chaos(struct sim_shortest *s, bool with_data) {
@@ -242,6 +246,7 @@ void case_print(const struct sim_setup *s, bool with_data, FILE *out) {
             tiers[s->state_tier], tiers[s->param_tier], s->slots);
     if (s->skip_unit >= 0) fprintf(out, ", unit %" PRId32 " left out", s->skip_unit);
     if (s->segments.blocks) fprintf(out, ", %" PRIu32 " units recomputed together", s->segments.blocks);
+    if (s->separate) fprintf(out, ", on a device of its own");
     fprintf(out, "%s%s", s->evaluate ? ", evaluations" : "", with_data ? ", with data" : "");
     for (uint32_t f = 0; f < SIM_FAULT_KINDS; f++)
         if (s->faults >> f & 1) fprintf(out, ", %s", sim_fault_word((enum sim_fault)f));
