@@ -91,6 +91,23 @@ static void same_bits(struct gpt_config config, uint32_t batch) {
     fixture_close(&whole);
 }
 
+/* Addresses of parameters and gradients that change, when graphs of the first are recorded. */
+static void moved(struct gpt_config config) {
+    struct fixture f, still;
+    double loss, expected;
+    fixture_open_on(&device, ZERO_F32, &f, config, 1, 1, 1);
+    fixture_open_on(&device, ZERO_F32, &still, config, 1, 1, 1);
+    CHECK_INT(gpt_train(still.gpt, still.tokens, still.targets, &expected), ZERO_OK);
+    for (int step = 0; step < 7; step++) {
+        if (step >= 3) fake_engine_move(f.engine, step % 2);
+        fake_engine_next_step(f.engine);
+        CHECK_INT(gpt_train(f.gpt, f.tokens, f.targets, &loss), ZERO_OK);
+        CHECK_DOUBLE(loss, expected, 0);
+        same_gradients(&f, &still, false);
+    }
+    fixture_close(&f), fixture_close(&still);
+}
+
 static void refused(struct gpt_config config, const char *part) {
     struct gpt *gpt = NULL;
     zero_engine *engine = fake_engine_create(ZERO_F32, 1, 1);
@@ -140,6 +157,7 @@ int main(void) {
     against_host(flash, 1, ZERO_F16, 0.02);
     same_bits(deep, 1);
     same_bits(llama, 1);
+    moved(gpt2);
     refused(wide, "at most 128 wide");
     refused(far, "cpu_checkpointing");
     cuda_device_close(&cuda);

@@ -39,6 +39,8 @@ struct gpt_config {
      * blocks are not computed again, as theirs are still there. on_cpu: what is kept counts as the cpu tier's. */
     uint32_t recompute;
     bool recompute_on_cpu;
+
+    bool no_graphs; /* on a GPU: all work is enqueued anew each time, not replayed as CUDA graphs; the same bits */
 };
 
 struct gpt;

@@ -81,6 +81,7 @@ struct cuda_gpt {
     uint32_t number_bytes, widest; /* widest: how many numbers 16 bytes hold */
     uint32_t *token_count;         /* [vocab + 1]: for sorting */
     struct cuda_memory memory;
+    struct cuda_graphs *graphs; /* NULL: config.no_graphs */
 };
 
 /* memory.c: one allocation of each kind, cut up by one function, which also gives its size. */
@@ -123,6 +124,13 @@ void cuda_bias_gradient(struct gpt *gpt, const struct zero_slot *bias, const voi
 /* slot's grad [outer][inner] = or += left^T right */
 void cuda_weight_gradient(struct gpt *gpt, const struct zero_slot *slot, bool add, uint32_t rows,
                           uint32_t outer, uint32_t inner, struct factor left, struct factor right);
+
+/* graph.c: enqueues what a phase of a unit is, or replays it. Unit 0 is the embedding, 1 ... layers are the blocks, layers + 1
+ * is the head, whose forward is the evaluation. `output`: of blocks. */
+enum cuda_phase { CUDA_FORWARD, CUDA_BACKWARD, CUDA_LOGITS, CUDA_PHASES };
+zero_status cuda_graphs_open(struct gpt *gpt);
+void cuda_graphs_close(struct gpt *gpt);
+void cuda_run_phase(struct gpt *gpt, uint32_t unit, enum cuda_phase phase, bool output);
 
 /* block.c, ends.c: backend.h says what they do. */
 void cuda_block_forward(struct gpt *gpt, uint32_t index, bool output);
