@@ -14,6 +14,7 @@ void count_kernel(bool recorded) {
 }
 
 void count_graph(void) { counts.graphs++; }
+void count_copy(void) { counts.copies++; }
 
 __attribute__((visibility("default"))) void fake_cuda_counts(struct fake_cuda_counts *out) { *out = counts; }
 
@@ -21,6 +22,7 @@ __attribute__((destructor)) static void write_counts(void) {
     const char *path = getenv("FAKE_CUDA_COUNTS");
     FILE *file = path ? fopen(path, "w") : NULL;
     if (!file) return;
-    fprintf(file, "kernels %llu recorded %llu graphs %llu\n", counts.kernels, counts.recorded, counts.graphs);
+    fprintf(file, "kernels %llu recorded %llu copies %llu graphs %llu\n", counts.kernels, counts.recorded,
+            counts.copies, counts.graphs);
     fclose(file);
 }

@@ -320,6 +320,7 @@ EXPORT CUresult cuMemcpyAsync(CUdeviceptr target, CUdeviceptr source, size_t byt
     ENTER(true);
     if (!bytes) return leave(CUDA_SUCCESS);
     if (!reachable(target, bytes) || !reachable(source, bytes)) return leave(CUDA_ERROR_INVALID_VALUE);
+    count_copy();
     return enqueue(stream, NULL, run_copy, &(struct copy){target, source, bytes}, sizeof(struct copy));
 }
 

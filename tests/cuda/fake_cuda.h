@@ -27,9 +27,9 @@ extern "C" {
 CUresult fake_cuda_enqueue(CUstream stream, bool (*ready)(void *argument), void (*run)(void *argument),
                            const void *argument, size_t bytes);
 
-/* Of the whole process: kernels launched, by themselves and while a stream was captured; graphs launched. */
+/* Of the whole process: kernels launched, by themselves and while a stream was captured; copies; graphs launched. */
 struct fake_cuda_counts {
-    unsigned long long kernels, recorded, graphs;
+    unsigned long long kernels, recorded, copies, graphs;
 };
 void fake_cuda_counts(struct fake_cuda_counts *out);
 

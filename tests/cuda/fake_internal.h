@@ -87,6 +87,7 @@ struct stream *streams_first(void);
 /* fake_counts.c */
 void count_kernel(bool recorded);
 void count_graph(void);
+void count_copy(void);
 
 /* fake_graph.c */
 CUresult graph_begin(struct stream *stream);
