@@ -11,10 +11,6 @@ static zero_status refuse(const struct gpt_config *config, struct zero_error *er
     if (config->head_width > HEAD_WIDTH_MAX)
         return error_set(error, ZERO_E_UNSUPPORTED, "the GPT on the GPU: heads are at most %d wide, not %u",
                          HEAD_WIDTH_MAX, config->head_width);
-    if (config->recompute && config->recompute_on_cpu)
-        return error_set(error, ZERO_E_UNSUPPORTED,
-                         "the GPT on the GPU keeps activation checkpoints there: set "
-                         "activation_checkpointing.cpu_checkpointing to false");
     return ZERO_OK;
 }
 
@@ -37,7 +33,8 @@ static zero_status open_all(struct gpt *gpt, struct cuda_gpt *c) {
     if (!status) status = cuda_kernels_open(c);
     if (!status) status = cuda_memory_open(gpt);
     if (!status) status = cublaslt_open((CUdeviceptr)(uintptr_t)c->memory.workspace, &c->products, &c->error);
-    return status ? status : cuda_graphs_open(gpt);
+    if (!status) status = cuda_graphs_open(gpt);
+    return status ? status : cuda_checkpoints_open(gpt);
 }
 
 static zero_status open(struct gpt *gpt, uint64_t out_bytes[ZERO_TIERS], struct zero_error *error) {
@@ -57,6 +54,7 @@ static void close(struct gpt *gpt) {
     struct cuda_gpt *c = gpt->cuda;
     if (!c) return;
     if (c->retained) c->driver.cuStreamSynchronize(c->stream);
+    cuda_checkpoints_close(gpt);
     cuda_graphs_close(gpt);
     cublaslt_close(c->products);
     cuda_memory_close(gpt);
@@ -130,13 +128,20 @@ static zero_status pass_end(struct gpt *gpt, double *out_loss, struct zero_error
 
 /* ---- units ---- */
 
-static void enqueue_embedding_forward(struct gpt *gpt) { cuda_run_phase(gpt, 0, CUDA_FORWARD, true); }
+static void enqueue_embedding_forward(struct gpt *gpt) {
+    cuda_checkpoints_room(gpt, 0);
+    cuda_run_phase(gpt, 0, CUDA_FORWARD, true);
+    cuda_checkpoints_written(gpt, 0);
+}
 static void enqueue_embedding_backward(struct gpt *gpt) { cuda_run_phase(gpt, 0, CUDA_BACKWARD, true); }
 static void enqueue_block_forward(struct gpt *gpt, uint32_t index, bool output) {
+    if (output) cuda_checkpoints_room(gpt, index + 1);
     cuda_run_phase(gpt, 1 + index, CUDA_FORWARD, output);
+    if (output) cuda_checkpoints_written(gpt, index + 1);
 }
 static void enqueue_block_backward(struct gpt *gpt, uint32_t index) {
     cuda_run_phase(gpt, 1 + index, CUDA_BACKWARD, true);
+    cuda_checkpoints_back(gpt, index);
 }
 static void enqueue_head_evaluate(struct gpt *gpt) {
     cuda_run_phase(gpt, 1 + gpt->config.layers, CUDA_FORWARD, true);
@@ -151,7 +156,7 @@ static void enqueue_head_logits(struct gpt *gpt) {
 static void nothing(struct gpt *gpt, struct unit *unit, bool backward) {} /* kernels read the slots */
 
 const struct backend cuda_backend = {
-    .reserved = {[ZERO_DEVICE] = "activations", [ZERO_CPU] = "batches and losses"},
+    .reserved = {[ZERO_DEVICE] = "activations", [ZERO_CPU] = "batches, losses, checkpoints"},
     .problem = problem,
     .open = open,
     .close = close,
