@@ -16,7 +16,7 @@ static uint64_t random_state, draw_every, least_rank; /* least_rank: of a stream
 
 void streams_open(uint64_t seed) {
     random_state = seed;
-    draw_every = seed % 2 ? 16 : 1024;
+    draw_every = seed % 2 ? 16 : 128;
     least_rank = seed % 2 ? 0 : UINT64_C(1) << 63;
 }
 uint64_t *streams_random(void) { return &random_state; }
