@@ -10,13 +10,7 @@ zero_status engine_compare(zero_engine *e, uint64_t hash, zero_status otherwise,
     uint64_t *hashes = kept_message(e->kept, (e->size + 1) * sizeof *hashes);
     if (!hashes) return error_set(error, ZERO_E_MEMORY, "no memory to compare %s", what);
     hashes[0] = hash;
-    struct comm_call call = {.kind = COMM_ALL_GATHER,
-                             .dtype = DTYPE_U8,
-                             .target_dtype = DTYPE_U8,
-                             .count = sizeof *hashes,
-                             .what = what,
-                             .source = hashes,
-                             .target = hashes + 1};
+    struct comm_call call = comm_rows(hashes, sizeof *hashes, what);
     zero_status status = comm_run(e->world, &call);
     if (status) return error_pass(error, comm_error(e->comm));
     for (uint32_t r = 0; r < e->size && !status; r++)
@@ -34,13 +28,7 @@ zero_status engine_least(zero_engine *e, uint64_t *values, uint32_t count, const
     uint64_t *all = kept_message(e->kept, (e->size + 1) * count * sizeof *all);
     if (!all) return error_set(error, ZERO_E_MEMORY, "no memory to compare %s", what);
     memcpy(all, values, count * sizeof *all);
-    struct comm_call call = {.kind = COMM_ALL_GATHER,
-                             .dtype = DTYPE_U8,
-                             .target_dtype = DTYPE_U8,
-                             .count = count * sizeof *all,
-                             .what = what,
-                             .source = all,
-                             .target = all + count};
+    struct comm_call call = comm_rows(all, count * sizeof *all, what);
     zero_status status = comm_run(e->world, &call);
     if (status) return error_pass(error, comm_error(e->comm));
     for (uint32_t i = 0; i < e->size * count; i++)
@@ -57,13 +45,7 @@ zero_status zero_engine_sum(zero_engine *e, double *values, uint32_t count) {
     if (count && !values) return refuse(ZERO_E_ARGUMENT, "zero_engine_sum: values is NULL");
     double *message = (double *)(void *)e->sum_message;
     memcpy(message, values, count * sizeof *values);
-    struct comm_call call = {.kind = COMM_ALL_GATHER,
-                             .dtype = DTYPE_U8,
-                             .target_dtype = DTYPE_U8,
-                             .count = count * sizeof *values,
-                             .what = "a sum of the host's",
-                             .source = message,
-                             .target = message + count};
+    struct comm_call call = comm_rows(message, count * sizeof *values, "a sum of the host's");
     status = engine_call(e, &call);
     if (status) return status;
     memset(values, 0, count * sizeof *values);
@@ -99,13 +81,7 @@ zero_status engine_agree_said(zero_engine *e, const struct zero_error *mine, con
                               const char *what, const struct said **out_all) {
     struct said *row = (struct said *)(void *)e->sum_message;
     *row = (struct said){mine->code, {word[0], word[1]}};
-    struct comm_call call = {.kind = COMM_ALL_GATHER,
-                             .dtype = DTYPE_U8,
-                             .target_dtype = DTYPE_U8,
-                             .count = sizeof *row,
-                             .what = what,
-                             .source = row,
-                             .target = row + 1};
+    struct comm_call call = comm_rows(row, sizeof *row, what);
     zero_status status = engine_call(e, &call);
     for (uint32_t r = 0; r < e->size && !status; r++)
         if (row[1 + r].code) return pass_on(e, r, row[1 + r].code, mine);

@@ -55,13 +55,7 @@ zero_status zero_engine_hash(zero_engine *e, char out[33]) {
         e->rank < e->policy.mesh[AXIS_SHARD] || e->policy.stage->state.axis[AXIS_REPLICATE] == SHARD;
     for (uint32_t i = 0; i < e->model.regions && counts && !status; i++) status = hash_part(e, i, sums);
     if (status) return status;
-    struct comm_call call = {.kind = COMM_ALL_GATHER,
-                             .dtype = DTYPE_U8,
-                             .target_dtype = DTYPE_U8,
-                             .count = sizeof total,
-                             .what = "the weights' hash",
-                             .source = sums,
-                             .target = sums + 2};
+    struct comm_call call = comm_rows(sums, sizeof total, "the weights' hash");
     status = engine_call(e, &call);
     if (status) return status;
     for (uint32_t r = 0; r < e->size; r++) total[0] += sums[2 + 2 * r], total[1] += sums[3 + 2 * r];

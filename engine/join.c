@@ -98,7 +98,6 @@ static zero_status open_data(zero_engine *e, const struct seat *seat, struct zer
     int asked = e->config.comm.transport;
     bool several = seat->transport == COMM_MPI || seat->transport == COMM_TCP;
     zero_status status = ZERO_OK;
-    e->data = e->comm;
     if (e->plans_only) return ZERO_OK;
     if (!e->separate && asked == CONFIG_TRANSPORT_NCCL)
         return error_set(
@@ -122,16 +121,28 @@ static zero_status open_data(zero_engine *e, const struct seat *seat, struct zer
     return error->code;
 }
 
-static zero_status open_comm(zero_engine *e, const zero_runtime *runtime, struct zero_error *error) {
-    struct seat seat;
-    zero_status status = find_seat(runtime, &seat, error);
+/* MPI has no sum of bf16, and hosts none of fp16. */
+static zero_status check_native(const zero_engine *e, const struct seat *seat, struct zero_error *error) {
+    bool mpi = (seat->transport == COMM_MIRROR ? seat->options.mirrors : seat->transport) == COMM_MPI;
+    bool fp32 = e->config.compute_dtype == CONFIG_FP32 && e->config.communication_dtype == CONFIG_FP32;
+    if (e->config.comm.reduction != CONFIG_REDUCTION_NATIVE || !mpi || e->separate || fp32) return ZERO_OK;
+    return error_set(
+        error, ZERO_E_UNSUPPORTED,
+        "comm.reduction: MPI's native reductions are of fp32 alone: set it to \"ordered\", or compute and "
+        "communicate in fp32");
+}
+
+static zero_status open_comm(zero_engine *e, const zero_runtime *runtime, struct seat *seat,
+                             struct zero_error *error) {
+    zero_status status = find_seat(runtime, seat, error);
     if (status) return status;
-    seat.options.timeout_s = e->config.comm.timeout_s;
-    seat.options.log = e->log;
-    seat.options.device = e->device;
-    e->plans_only = seat.transport == COMM_MIRROR;
-    status = comm_open(seat.transport, &seat.options, &e->comm, error);
+    seat->options.timeout_s = e->config.comm.timeout_s;
+    seat->options.log = e->log;
+    seat->options.device = e->device;
+    e->plans_only = seat->transport == COMM_MIRROR;
+    status = comm_open(seat->transport, &seat->options, &e->comm, error);
     if (status) return status;
+    e->data = e->comm;
     e->rank = comm_rank(e->comm);
     e->size = comm_size(e->comm);
     uint32_t *all = malloc(e->size * sizeof *all);
@@ -139,7 +150,7 @@ static zero_status open_comm(zero_engine *e, const zero_runtime *runtime, struct
     for (uint32_t r = 0; r < e->size; r++) all[r] = r;
     status = comm_group_open(e->comm, all, e->size, &e->world);
     free(all);
-    return status ? error_pass(error, comm_error(e->comm)) : open_data(e, &seat, error);
+    return status ? error_pass(error, comm_error(e->comm)) : ZERO_OK;
 }
 
 /* Which ranks share a node, by the hosts' names. */
@@ -153,13 +164,7 @@ static zero_status find_nodes(zero_engine *e, struct zero_error *error) {
     char name[256] = "";
     gethostname(name, sizeof name - 1);
     host[0] = hash_string(HASH_START, name);
-    struct comm_call call = {.kind = COMM_ALL_GATHER,
-                             .dtype = DTYPE_U8,
-                             .target_dtype = DTYPE_U8,
-                             .count = sizeof *host,
-                             .what = "the ranks' nodes",
-                             .source = host,
-                             .target = host + 1};
+    struct comm_call call = comm_rows(host, sizeof *host, "the ranks' nodes");
     if (comm_run(e->world, &call)) return error_pass(error, comm_error(e->comm));
     e->node_ranks = 0;
     for (uint32_t r = 0; r < e->size; r++) e->node_ranks += host[r + 1] == host[0];
@@ -171,6 +176,7 @@ static zero_status find_nodes(zero_engine *e, struct zero_error *error) {
 struct reading {
     uint64_t code, hash; /* zero_status; of the resolved text */
     uint64_t cpus;       /* their hash */
+    uint64_t separate;   /* its memory is a GPU's */
 };
 
 static zero_status tell(zero_engine *e, const struct comm_call *call, struct zero_error *error) {
@@ -195,6 +201,8 @@ static zero_status tell_failure(zero_engine *e, uint32_t rank, zero_status code,
     return error_set(error, code, "rank %" PRIu32 ": %.900s", rank, message);
 }
 
+static const char *device_word(bool separate) { return separate ? "a GPU" : "the CPU"; }
+
 /* All ranks must have read a configuration, and the same: another stage on one rank, or none, would end in a
  * hang. `mine`: this rank's failure to read it. `out_sharers`: ranks with these CPUs, this one included. */
 static zero_status agree_config(zero_engine *e, uint64_t cpus, struct zero_error *mine, uint32_t *out_sharers,
@@ -208,14 +216,8 @@ static zero_status agree_config(zero_engine *e, uint64_t cpus, struct zero_error
         return error->code;
     }
     if (!text && !mine->code) error_set(mine, ZERO_E_MEMORY, "no memory to compare configurations");
-    all[0] = (struct reading){mine->code, text ? hash_string(HASH_START, text) : 0, cpus};
-    struct comm_call call = {.kind = COMM_ALL_GATHER,
-                             .dtype = DTYPE_U8,
-                             .target_dtype = DTYPE_U8,
-                             .count = sizeof *all,
-                             .what = "the configuration's hash",
-                             .source = all,
-                             .target = all + 1};
+    all[0] = (struct reading){mine->code, text ? hash_string(HASH_START, text) : 0, cpus, e->separate};
+    struct comm_call call = comm_rows(all, sizeof *all, "the configuration's hash");
     zero_status status = tell(e, &call, error);
     for (uint32_t r = 0; r < e->size && !status; r++)
         if (all[r + 1].code) status = tell_failure(e, r, (zero_status)all[r + 1].code, mine, error);
@@ -224,6 +226,13 @@ static zero_status agree_config(zero_engine *e, uint64_t cpus, struct zero_error
             status = error_set(
                 error, ZERO_E_CONFIG,
                 "rank %" PRIu32 " has another configuration than rank 0; give all ranks the same file", r);
+    for (uint32_t r = 0; r < e->size && !status; r++)
+        if (all[r + 1].separate != all[1].separate)
+            status = error_set(error, ZERO_E_CONFIG,
+                               "rank %" PRIu32
+                               " computes on %s and rank 0 on %s: set device.type to \"cpu\", or give "
+                               "every rank a GPU",
+                               r, device_word(all[r + 1].separate), device_word(all[1].separate));
     *out_sharers = 0;
     for (uint32_t r = 0; r < e->size && !status; r++) *out_sharers += all[r + 1].cpus == cpus;
     free(text);
@@ -239,7 +248,8 @@ zero_status engine_join(zero_engine *e, const char *json, const zero_runtime *ru
         config_read_model(&e->config, runtime->model, &mine);
     zero_status status = engine_open_device(e, runtime, &mine);
     if (status) status = device_table[DEVICE_HOST]->open(&(struct device_options){0}, &e->device, error);
-    if (!status) status = open_comm(e, runtime, error);
+    struct seat seat;
+    if (!status) status = open_comm(e, runtime, &seat, error);
     if (status && mine.code) *error = mine; /* more to the point */
     if (!status) status = find_nodes(e, error);
     if (runtime->plan_ranks && runtime->plan_node_ranks)
@@ -250,6 +260,8 @@ zero_status engine_join(zero_engine *e, const char *json, const zero_runtime *ru
     struct cpus cpus = find_cpus();
     uint32_t sharers = 1;
     status = agree_config(e, cpus.hash, &mine, &sharers, error);
+    if (!status) status = check_native(e, &seat, error);
+    if (!status) status = open_data(e, &seat, error);
     if (!status) e->threads = choose_threads(e, runtime->threads, cpus.count, sharers);
     return status;
 }

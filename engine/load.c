@@ -7,6 +7,7 @@
 
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/held.h"
+#include "engine/note.h"
 #include "engine/saved.h"
 #include "engine/settings.h"
 #include "engine/shadow.h"
@@ -135,10 +136,16 @@ static zero_status read_all(struct load *l, struct zero_error *error) {
 }
 
 static zero_status take_notes(struct load *l, struct zero_error *error) {
-    manifest_free_entries(&l->e->notes);
-    return manifest_copy_entries(&l->checkpoint.manifest.notes, &l->e->notes)
-               ? ZERO_OK
-               : error_set(error, ZERO_E_MEMORY, "no memory for the checkpoint's notes");
+    zero_engine *e = l->e;
+    manifest_free_entries(&e->notes);
+    if (!manifest_copy_entries(&l->checkpoint.manifest.notes, &e->notes))
+        return error_set(error, ZERO_E_MEMORY, "no memory for the checkpoint's notes");
+    if (e->config.nvme_shadow && notes_bytes(&e->notes) > NOTES_KEPT_BYTES)
+        log_line(
+            &e->log, ZERO_LOG_WARN,
+            "the checkpoint's notes take %llu bytes, and a shadow keeps %d: a recovery will come without any",
+            (unsigned long long)notes_bytes(&e->notes), NOTES_KEPT_BYTES);
+    return ZERO_OK;
 }
 
 /* The lr of the checkpoint's group that has what `group` has here: groups have no names, but their parameters do, and they may

@@ -20,7 +20,7 @@ static uint64_t bytes_of(const char *key, const char *value) {
     return strlen(key) + (value ? strlen(value) : 0) + 2;
 }
 
-static uint64_t packed_bytes(const struct manifest_entries *notes) {
+uint64_t notes_bytes(const struct manifest_entries *notes) {
     uint64_t bytes = 1; /* an empty key ends them */
     for (uint32_t i = 0; i < notes->count; i++) bytes += bytes_of(notes->entry[i].key, notes->entry[i].value);
     return bytes;
@@ -29,8 +29,8 @@ static uint64_t packed_bytes(const struct manifest_entries *notes) {
 void notes_pack(const struct manifest_entries *notes, char out[NOTES_KEPT_BYTES]) {
     char *at = out;
     memset(out, 0, NOTES_KEPT_BYTES);
-    if (packed_bytes(notes) > NOTES_KEPT_BYTES)
-        return; /* zero_engine_set_note refuses what makes them that */
+    if (notes_bytes(notes) > NOTES_KEPT_BYTES)
+        return; /* zero_engine_set_note refuses what makes them that, a load warns */
     for (uint32_t i = 0; i < notes->count; i++) {
         at = stpcpy(at, notes->entry[i].key) + 1;
         at = stpcpy(at, notes->entry[i].value) + 1;
@@ -59,7 +59,7 @@ zero_status zero_engine_set_note(zero_engine *e, const char *key, const char *va
             "zero_engine_set_note: a key has 1 to %d bytes, a text at most %d; keep more in a file of "
             "your own",
             NAME_BYTES_MAX - 1, NOTE_BYTES_MAX - 1);
-    uint64_t packed = packed_bytes(&e->notes) + bytes_of(key, value);
+    uint64_t packed = notes_bytes(&e->notes) + bytes_of(key, value);
     if (zero_engine_note(e, key)) packed -= bytes_of(key, zero_engine_note(e, key));
     if (value && e->config.nvme_shadow && packed > NOTES_KEPT_BYTES)
         return refuse(

@@ -114,13 +114,7 @@ static zero_status agree_last(zero_engine *e, struct commit *commit, int *out_mi
         return engine_fail(e, &error);
     }
     all[0] = (struct finding){*commit, e->tier[TIER_NVME]->found};
-    struct comm_call call = {.kind = COMM_ALL_GATHER,
-                             .dtype = DTYPE_U8,
-                             .target_dtype = DTYPE_U8,
-                             .count = sizeof *all,
-                             .what = "the last step that is whole",
-                             .source = all,
-                             .target = all + 1};
+    struct comm_call call = comm_rows(all, sizeof *all, "the last step that is whole");
     zero_status status = engine_call(e, &call);
     for (uint32_t r = 1; r <= e->size && !status; r++)
         if (all[r].last.epoch > commit->epoch) *commit = all[r].last;

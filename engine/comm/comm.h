@@ -60,6 +60,17 @@ struct comm_call {
     void *written_user;
 };
 
+/* Rows of bytes that ranks show each other: row 0 is this rank's, row 1 + r becomes member r's. */
+static inline struct comm_call comm_rows(void *rows, uint64_t row_bytes, const char *what) {
+    return (struct comm_call){.kind = COMM_ALL_GATHER,
+                              .dtype = DTYPE_U8,
+                              .target_dtype = DTYPE_U8,
+                              .count = row_bytes,
+                              .what = what,
+                              .source = rows,
+                              .target = (unsigned char *)rows + row_bytes};
+}
+
 struct comm;
 struct device;
 struct comm_group;
@@ -103,7 +114,7 @@ struct comm_options {
     enum comm_transport mirrors; /* transport mirror: whose staging it plans; self, local, mpi or tcp */
     void *mpi_comm;              /* transport mpi: points to an MPI_Comm to use, or NULL for MPI_COMM_WORLD */
     struct device *device; /* self, local, nccl: calls' buffers are its memory, or pinned; NULL: the host's */
-    const char *master;          /* transport tcp: where rank 0 listens, a name or an address */
+    const char *master;    /* transport tcp: where rank 0 listens, a name or an address */
     uint32_t master_port;
     struct comm *beside; /* transport nccl: a comm of the same ranks on the host, closed later */
     struct log log;

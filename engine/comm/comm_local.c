@@ -63,7 +63,9 @@ struct local_comm {
     uint32_t seen; /* events, when idle last returned */
 };
 
-enum phase { POSTED, SUMMED, FINISHED };
+enum { DEVICE_POLL_NS = 20000 };
+
+enum phase { POSTED, SUMMING, SUMMED, FINISHING, FINISHED }; /* -ING: the device is busy with it */
 
 struct local_group {
     struct comm_group base;
@@ -153,6 +155,7 @@ static void announce(struct comm *comm) {
 /* Returns at once if anything happened since it last returned: what happens between a test and the sleep is
  * not lost. The kernel compares the futex with `seen` before it lets the thread sleep. */
 static void idle(struct comm *comm, uint64_t at_most_ns) {
+    if (comm->queued && at_most_ns > DEVICE_POLL_NS) at_most_ns = DEVICE_POLL_NS;
     struct local_comm *local = (struct local_comm *)comm;
     struct seat *seat = &local->world->seats[comm->rank];
     struct timespec at_most = {(time_t)(at_most_ns / 1000000000), (long)(at_most_ns % 1000000000)};
@@ -280,8 +283,7 @@ static zero_status compare_records(const struct comm_work *work) {
 
 /* All-reduce, the first half: this member's share of the sum, into its own target. In place this overwrites a
  * share of its own source that nobody else reads. */
-static zero_status sum_share(const struct comm_work *work, const void *const *sources,
-                             const void **pointers) {
+static zero_status sum_share(struct comm_work *work, const void *const *sources, const void **pointers) {
     const struct comm_call *call = &work->call;
     uint32_t members = work->group->count, me = work->group->index;
     uint64_t first = shape_first(call, members, me);
@@ -289,7 +291,7 @@ static zero_status sum_share(const struct comm_work *work, const void *const *so
 }
 
 /* The second half: the others' shares, from their targets. */
-static zero_status gather_shares(const struct comm_work *work) {
+static zero_status gather_shares(struct comm_work *work) {
     const struct comm_call *call = &work->call;
     const struct entry *entries = entries_of(work);
     uint32_t members = work->group->count, bytes = dtype_bytes(call->target_dtype);
@@ -303,50 +305,74 @@ static zero_status gather_shares(const struct comm_work *work) {
     return status;
 }
 
-static void advance(struct comm_work *work, enum phase phase, _Atomic uint64_t *stamp) {
-    ((struct local_group *)work->group)->phases[work_slot(work)] = phase;
-    atomic_store(stamp, work->record.sequence + 1);
-    wake_members(work->group);
-}
-
 /* An all-reduce that adds needs the bare sum of all shares, which no target holds: every member adds up all
  * of it. */
 static bool in_halves(const struct comm_call *call) { return call->kind == COMM_ALL_REDUCE && !call->add; }
 
+/* ---- a call's phases: each waits for the members, or for this rank's device, and goes on to the next ---- */
+
 static zero_status take_part(struct comm_work *work) {
     struct local_group *local = (struct local_group *)work->group;
-    struct entry *entries = entries_of(work), *mine = &entries[work->group->index];
+    struct entry *entries = entries_of(work);
     zero_status status = compare_records(work);
     if (status != ZERO_OK) return status;
     for (uint32_t m = 0; m < work->group->count; m++) local->sources[m] = entries[m].source;
     bool halves = in_halves(&work->call);
-    status = halves ? sum_share(work, local->sources, local->pointers)
-                    : part_complete(work, work->group->count, local->sources, local->pointers);
-    if (!status) advance(work, halves ? SUMMED : FINISHED, halves ? &mine->summed : &mine->finished);
-    return status;
+    local->phases[work_slot(work)] = halves ? SUMMING : FINISHING;
+    return halves ? sum_share(work, local->sources, local->pointers)
+                  : part_complete(work, work->group->count, local->sources, local->pointers);
+}
+
+static zero_status take_shares(struct comm_work *work) {
+    ((struct local_group *)work->group)->phases[work_slot(work)] = FINISHING;
+    return gather_shares(work);
+}
+
+static zero_status say(struct comm_work *work, enum phase phase, _Atomic uint64_t *stamp) {
+    ((struct local_group *)work->group)->phases[work_slot(work)] = phase;
+    atomic_store(stamp, work->record.sequence + 1);
+    wake_members(work->group);
+    return ZERO_OK;
+}
+
+static zero_status ends(struct comm_work *work, enum phase phase, bool *out_ends) {
+    switch (phase) {
+    case POSTED:
+        return reached(work, offsetof(struct entry, posted), out_ends);
+    case SUMMED:
+        return reached(work, offsetof(struct entry, summed), out_ends);
+    case SUMMING:
+    case FINISHING:
+        return part_done(work, out_ends);
+    default:
+        return ZERO_OK;
+    }
+}
+
+static zero_status go_on(struct comm_work *work, enum phase phase) {
+    struct entry *mine = entries_of(work) + work->group->index;
+    switch (phase) {
+    case POSTED:
+        return take_part(work);
+    case SUMMING:
+        return say(work, SUMMED, &mine->summed);
+    case SUMMED:
+        return take_shares(work);
+    default:
+        return say(work, FINISHED, &mine->finished);
+    }
 }
 
 /* As far as this member's own part of a call can go. */
 static zero_status drive(struct comm_work *work) {
-    enum phase *phase = &((struct local_group *)work->group)->phases[work_slot(work)];
-    struct entry *mine = entries_of(work) + work->group->index;
-    bool all = false;
+    const enum phase *phase = &((struct local_group *)work->group)->phases[work_slot(work)];
     zero_status status = ZERO_OK;
-    if (*phase == POSTED) {
-        status = reached(work, offsetof(struct entry, posted), &all);
-        if (!all) return status;
-        status = take_part(work);
-        if (status != ZERO_OK) return status;
+    for (bool moved = true; moved && status == ZERO_OK;) {
+        moved = false;
+        status = ends(work, *phase, &moved);
+        if (moved && status == ZERO_OK) status = go_on(work, *phase);
     }
-    if (*phase == SUMMED) {
-        all = false;
-        status = reached(work, offsetof(struct entry, summed), &all);
-        if (!all) return status;
-        status = gather_shares(work);
-        if (status != ZERO_OK) return status;
-        advance(work, FINISHED, &mine->finished);
-    }
-    return ZERO_OK;
+    return status;
 }
 
 static zero_status test(struct comm_work *work, bool *out_done) {

@@ -26,77 +26,15 @@
 #include <string.h>
 
 #include "engine/base/clock.h"
-#include "engine/comm/nccl_library.h"
-#include "engine/comm/shape.h"
+#include "engine/comm/nccl.h"
 #include "engine/comm/staged.h"
 #include "engine/comm/watch.h"
-#include "engine/device/device.h"
-#include "kernels/ordered_sum.h"
-
-struct nccl_comm {
-    struct comm base;
-    struct comm *beside;
-    struct nccl_library library;
-    /* Per stream of the device: calls posted, and calls whose steps are all issued. */
-    uint64_t posted[DEVICE_STREAMS], issued[DEVICE_STREAMS];
-    uint32_t idles; /* in a row without a completed call */
-};
-
-enum { STEPS_MAX = 5 };
-
-typedef zero_status (*step_fn)(struct comm_work *work);
-
-struct nccl_work {
-    const step_fn *steps; /* ended by NULL */
-    uint32_t step;        /* the next to be issued */
-    bool issued;          /* all are, and the stream is recorded */
-    uint64_t ticket;
-    bool in_turn; /* its steps are on a stream, as the turn-th call of it */
-    uint64_t turn;
-    struct comm_work *barrier; /* of the companion */
-};
-
-struct nccl_group {
-    struct comm_group base;
-    struct comm_group *companion; /* the same ranks, of `beside` */
-    struct control_group *ring;   /* NULL: `beside` has none */
-    ncclComm_t data;
-    uint64_t next; /* the call whose steps are issued now */
-    ncclResult_t failed;
-    uint64_t failed_ns; /* kept back while the control channel may know better */
-    struct nccl_work works[COMM_CALLS_MAX];
-};
-
-static struct nccl_comm *comm_of(const struct comm_group *group) { return (struct nccl_comm *)group->comm; }
-
-static struct nccl_work *mine_of(const struct comm_work *work) {
-    return &((struct nccl_group *)work->group)->works[work_slot(work)];
-}
-
-static const struct nccl_library *library_of(const struct comm_work *work) {
-    return &comm_of(work->group)->library;
-}
-
-static const ncclDataType_t types[DTYPES] = {[DTYPE_F32] = ncclFloat32,
-                                             [DTYPE_BF16] = ncclBfloat16,
-                                             [DTYPE_F16] = ncclFloat16,
-                                             [DTYPE_U8] = ncclUint8};
-
-static enum device_stream stream_of(const struct comm_call *call) {
-    return shape_reduces(call) || call->kind == COMM_ALL_TO_ALL ? DEVICE_REDUCE : DEVICE_GATHER;
-}
-
-static cudaStream_t nccl_stream(const struct comm_work *work) {
-    return (cudaStream_t)work->group->comm->device->stream[stream_of(&work->call)];
-}
 
 /* NCCL works on the GPU that is current in the calling thread: every function of the device makes its own so. */
 static zero_status make_current(struct device *device, struct zero_error *error) {
     bool done;
     return device->ops->test(device, 0, &done, error);
 }
-
-static bool good(ncclResult_t result) { return result == ncclSuccess || result == ncclInProgress; }
 
 /* ---- failures ---- */
 
@@ -106,12 +44,8 @@ static const char *reason(const struct nccl_group *group, ncclResult_t result, c
     return text;
 }
 
-static zero_status raise_device(struct comm *comm, const struct zero_error *error) {
-    return comm_raise_error(comm, error, false);
-}
-
 /* A rank that died or diverged is named by the control channel, if a little later than NCCL finds its connection lost. */
-static zero_status hold_back(struct comm_work *work, ncclResult_t result) {
+zero_status nccl_failed(struct comm_work *work, ncclResult_t result) {
     struct nccl_group *group = (struct nccl_group *)work->group;
     char text[RECORD_TEXT_BYTES], why[512];
     if (group->failed == ncclSuccess) group->failed = result, group->failed_ns = clock_now_ns();
@@ -136,162 +70,6 @@ static zero_status check_deadline(const struct comm_work *work) {
         record_text(&work->record, work->group->ordinal, text));
 }
 
-/* ---- steps ---- */
-
-/* Of NCCL's calls, in a group or not, the first result that is not good. */
-static zero_status judge(struct comm_work *work, ncclResult_t result) {
-    return good(result) ? ZERO_OK : hold_back(work, result);
-}
-
-static zero_status gather_shares(struct comm_work *work, const void *source, void *target, uint64_t count,
-                                 enum dtype dtype) {
-    struct nccl_group *group = (struct nccl_group *)work->group;
-    return judge(work, library_of(work)->ncclAllGather(source, target, count, types[dtype], group->data,
-                                                       nccl_stream(work)));
-}
-
-static zero_status gather(struct comm_work *work) {
-    const struct comm_call *call = &work->call;
-    return gather_shares(work, call->source, call->target, call->count, call->dtype);
-}
-
-static zero_status broadcast(struct comm_work *work) {
-    struct nccl_group *group = (struct nccl_group *)work->group;
-    const struct comm_call *call = &work->call;
-    return judge(work,
-                 library_of(work)->ncclBroadcast(call->target, call->target, call->count, types[call->dtype],
-                                                 (int)call->root, group->data, nccl_stream(work)));
-}
-
-static zero_status exchange_shares(struct comm_work *work, const char *source, char *target, uint64_t count) {
-    const struct nccl_library *nccl = library_of(work);
-    struct nccl_group *group = (struct nccl_group *)work->group;
-    ncclDataType_t type = types[work->call.dtype];
-    uint64_t bytes = count * dtype_bytes(work->call.dtype);
-    ncclResult_t result = nccl->ncclGroupStart();
-    for (uint32_t m = 0; m < group->base.count && good(result); m++) {
-        result = nccl->ncclSend(source + m * bytes, count, type, (int)m, group->data, nccl_stream(work));
-        if (good(result))
-            result = nccl->ncclRecv(target + m * bytes, count, type, (int)m, group->data, nccl_stream(work));
-    }
-    ncclResult_t ended = nccl->ncclGroupEnd();
-    return judge(work, good(result) ? ended : result);
-}
-
-static zero_status all_to_all(struct comm_work *work) {
-    return exchange_shares(work, work->call.source, work->call.target, work->call.count);
-}
-
-/* What is exchanged: the source, or its copy with shares of equal size. */
-static const char *shares(const struct comm_work *work) {
-    return staged_layout(work->group, &work->call).padded ? work->call.staging : work->call.source;
-}
-
-static zero_status pad(struct comm_work *work) {
-    const struct comm_call *call = &work->call;
-    struct device *device = work->group->comm->device;
-    uint64_t bytes = shape_source_bytes(call, work->group->count),
-             padded = staged_layout(work->group, call).padded, ticket;
-    struct zero_error error;
-    error_clear(&error);
-    if (!padded) return ZERO_OK;
-    zero_status status =
-        device->ops->copy(device, stream_of(call), call->staging, call->source, bytes, &ticket, &error);
-    if (!status)
-        status = device->ops->clear(device, stream_of(call), (char *)call->staging + bytes, padded - bytes,
-                                    &ticket, &error);
-    return status ? raise_device(work->group->comm, &error) : ZERO_OK;
-}
-
-static zero_status exchange(struct comm_work *work) {
-    return exchange_shares(work, shares(work), staged_received(work),
-                           shape_share(&work->call, work->group->count));
-}
-
-static zero_status reduce_native(struct comm_work *work) {
-    struct nccl_group *group = (struct nccl_group *)work->group;
-    uint64_t share = shape_share(&work->call, group->base.count);
-    return judge(work, library_of(work)->ncclReduceScatter(shares(work), staged_received(work), share,
-                                                           types[work->call.dtype], ncclSum, group->data,
-                                                           nccl_stream(work)));
-}
-
-/* `inputs` arrays of `count` elements, one after another. */
-static zero_status add_up(struct comm_work *work, const void *input, uint32_t inputs, enum dtype dtype,
-                          void *target, uint64_t count, bool add) {
-    const struct comm_call *call = &work->call;
-    struct device *device = work->group->comm->device;
-    uint64_t bytes = count * dtype_bytes(dtype), target_bytes = count * dtype_bytes(call->target_dtype),
-             ticket;
-    struct ordered_sum_argument sum = {.input = {input},
-                                       .input_stride = bytes,
-                                       .count = count,
-                                       .target = target,
-                                       .input_count = inputs,
-                                       .dtype = dtype,
-                                       .target_dtype = call->target_dtype,
-                                       .add = add};
-    struct device_work device_work = {
-        .kernel = &kernel_ordered_sum,
-        .stream = (uint8_t)stream_of(call),
-        .reads = add ? 2 : 1,
-        .writes = 1,
-        .read = {{(void *)(uintptr_t)input, inputs * bytes}, {target, target_bytes}},
-        .write = {{target, target_bytes}}};
-    struct zero_error error;
-    error_clear(&error);
-    memcpy(device_work.argument, &sum, sizeof sum);
-    return device->ops->submit(device, &device_work, &ticket, &error)
-               ? raise_device(work->group->comm, &error)
-               : ZERO_OK;
-}
-
-static zero_status sum_into(struct comm_work *work, void *target, bool add) {
-    const struct comm_call *call = &work->call;
-    return add_up(work, staged_received(work), call->native ? 1 : work->group->count, call->dtype, target,
-                  shape_share(call, work->group->count), add);
-}
-
-static zero_status sum_target(struct comm_work *work) {
-    return sum_into(work, work->call.target, work->call.add);
-}
-
-static char *own_sum(const struct comm_work *work) {
-    uint64_t bytes = shape_share(&work->call, work->group->count) * dtype_bytes(work->call.target_dtype);
-    return staged_sums(work) + work->group->index * bytes;
-}
-
-static zero_status sum_share(struct comm_work *work) { return sum_into(work, own_sum(work), false); }
-
-static zero_status gather_sums(struct comm_work *work) {
-    return gather_shares(work, own_sum(work), staged_sums(work), shape_share(&work->call, work->group->count),
-                         work->call.target_dtype);
-}
-
-static zero_status finish_sums(struct comm_work *work) {
-    const struct comm_call *call = &work->call;
-    char *sums = staged_sums(work);
-    if (sums == call->target) return ZERO_OK;
-    return add_up(work, sums, 1, call->target_dtype, call->target, call->count, call->add);
-}
-
-static zero_status start_barrier(struct comm_work *work) {
-    struct comm_call barrier = {.kind = COMM_BARRIER, .tag = work->call.tag, .what = work->record.what};
-    return comm_post(((struct nccl_group *)work->group)->companion, &barrier, &mine_of(work)->barrier);
-}
-
-static const step_fn nothing[] = {NULL};
-static const step_fn steps[COMM_KINDS][2][STEPS_MAX + 1] = {
-    /* ordered, native */
-    [COMM_ALL_GATHER] = {{gather}, {gather}},
-    [COMM_REDUCE_SCATTER] = {{exchange, sum_target}, {reduce_native, sum_target}},
-    [COMM_ALL_REDUCE] = {{pad, exchange, sum_share, gather_sums, finish_sums},
-                         {pad, reduce_native, sum_share, gather_sums, finish_sums}},
-    [COMM_ALL_TO_ALL] = {{all_to_all}, {all_to_all}},
-    [COMM_BROADCAST] = {{broadcast}, {broadcast}},
-    [COMM_BARRIER] = {{start_barrier}, {start_barrier}},
-};
-
 /* ---- driving ---- */
 
 /* NCCL has taken what was issued so far. */
@@ -305,7 +83,7 @@ static zero_status taken(struct comm_work *work, bool *out_taken) {
     }
     if (state == ncclInProgress) return ZERO_OK;
     *out_taken = state == ncclSuccess;
-    return state == ncclSuccess ? ZERO_OK : hold_back(work, state);
+    return state == ncclSuccess ? ZERO_OK : nccl_failed(work, state);
 }
 
 static zero_status end_issue(struct comm_work *work) {
@@ -314,7 +92,7 @@ static zero_status end_issue(struct comm_work *work) {
     struct zero_error error;
     error_clear(&error);
     if (device->ops->record(device, stream_of(&work->call), &mine->ticket, &error))
-        return raise_device(work->group->comm, &error);
+        return comm_raise_error(work->group->comm, &error, false);
     mine->issued = true;
     if (mine->in_turn) comm_of(work->group)->issued[stream_of(&work->call)]++;
     return ZERO_OK;
@@ -357,7 +135,7 @@ static zero_status issue(struct comm *comm) {
     for (const struct comm_group *g = comm->groups; g; g = g->next)
         waits = waits || ((const struct nccl_group *)g)->next < g->sequence;
     if (!waits) return ZERO_OK;
-    if (make_current(comm->device, &error)) return raise_device(comm, &error);
+    if (make_current(comm->device, &error)) return comm_raise_error(comm, &error, false);
     for (bool moved = true; moved && status == ZERO_OK;) {
         moved = false;
         for (struct comm_group *g = comm->groups; g && status == ZERO_OK; g = g->next)
@@ -388,7 +166,7 @@ static zero_status test(struct comm_work *work, bool *out_done) {
     if (status == ZERO_OK) status = test_barrier(work, &done);
     if (status != ZERO_OK) return status;
     if (done && comm->device->ops->test(comm->device, mine->ticket, &done, &error))
-        return raise_device(comm, &error);
+        return comm_raise_error(comm, &error, false);
     if (!done) {
         bool takes;
         status = taken(work, &takes); /* a peer that died shows here */
@@ -407,10 +185,9 @@ static zero_status post(struct comm_work *work) {
         return comm_raise(
             group->base.comm, ZERO_E_UNSUPPORTED, (int32_t)group->base.comm->rank, false,
             "comm nccl: a call's `written` is for the host's memory: take norms as work of the device");
-    bool barrier = call->kind == COMM_BARRIER, empty = call->count == 0 && !barrier;
     struct nccl_work *mine = mine_of(work);
-    *mine = (struct nccl_work){.steps = empty ? nothing : steps[call->kind][call->native]};
-    mine->in_turn = !empty && !barrier;
+    *mine = (struct nccl_work){.steps = nccl_steps(work)};
+    mine->in_turn = mine->steps[0] && call->kind != COMM_BARRIER;
     if (mine->in_turn) mine->turn = comm_of(work->group)->posted[stream_of(call)]++;
     if (group->ring) control_posted(group->ring, &work->record, work->posted_ns);
     return issue(group->base.comm);
@@ -481,13 +258,13 @@ static zero_status connect_members(struct nccl_group *group) {
     config.blocking = 0;
     error_clear(&error);
     zero_status status = make_current(comm->device, &error);
-    if (status) return raise_device(comm, &error);
+    if (status) return comm_raise_error(comm, &error, false);
     status = share_id(group, &id);
     if (status) return status;
     ncclResult_t result = comm_of(&group->base)
                               ->library.ncclCommInitRankConfig(&group->data, (int)group->base.count, id,
                                                                (int)group->base.index, &config);
-    if (!good(result)) return raise_opening(group, result);
+    if (!nccl_good(result)) return raise_opening(group, result);
     return await_members(group);
 }
 
@@ -498,7 +275,7 @@ static void disconnect(struct nccl_group *group, bool in_order) {
     error_clear(&error);
     if (!group->data || make_current(group->base.comm->device, &error)) return;
     uint64_t end_ns = clock_now_ns() + (uint64_t)(group->base.comm->timeout_s * 1e9);
-    in_order = in_order && group->failed == ncclSuccess && good(nccl->ncclCommFinalize(group->data));
+    in_order = in_order && group->failed == ncclSuccess && nccl_good(nccl->ncclCommFinalize(group->data));
     while (in_order && state == ncclInProgress && clock_now_ns() < end_ns) {
         if (nccl->ncclCommGetAsyncError(group->data, &state) != ncclSuccess) state = ncclSystemError;
         if (state == ncclInProgress) sleep_ns(100000);

@@ -10,26 +10,41 @@ const void *part_source(const struct comm_call *call) {
     return call->kind == COMM_BROADCAST ? call->target : call->source;
 }
 
-/* ---- on a device: its work, waited for ---- */
+/* ---- on a device: its work, queued ---- */
 
-static zero_status finish(const struct comm_work *work, zero_status status, uint64_t ticket,
+static zero_status queued(struct comm_work *work, zero_status status, uint64_t ticket,
                           struct zero_error *error) {
     struct comm *comm = work->group->comm;
-    if (!status) status = device_finish(comm->device, ticket, error);
-    return status ? comm_raise_error(comm, error, false) : ZERO_OK;
+    if (status) return comm_raise_error(comm, error, false);
+    comm->queued += !work->queued;
+    work->queued = true,
+    work->ticket = ticket; /* a call's work is on one stream: the last of it is done last */
+    return ZERO_OK;
 }
 
-static zero_status copy_on_device(const struct comm_work *work, void *target, const void *source,
-                                  uint64_t bytes) {
+zero_status part_done(struct comm_work *work, bool *out_done) {
+    struct comm *comm = work->group->comm;
+    struct zero_error error;
+    error_clear(&error);
+    *out_done = !work->queued;
+    if (!work->queued) return ZERO_OK;
+    if (comm->device->ops->test(comm->device, work->ticket, out_done, &error))
+        return comm_raise_error(comm, &error, false);
+    comm->queued -= *out_done;
+    work->queued = !*out_done;
+    return ZERO_OK;
+}
+
+static zero_status copy_on_device(struct comm_work *work, void *target, const void *source, uint64_t bytes) {
     struct device *device = work->group->comm->device;
     struct zero_error error;
     uint64_t ticket = 0;
     error_clear(&error);
     zero_status status = device->ops->copy(device, DEVICE_GATHER, target, source, bytes, &ticket, &error);
-    return finish(work, status, ticket, &error);
+    return queued(work, status, ticket, &error);
 }
 
-static zero_status sum_on_device(const struct comm_work *w, uint32_t members, const void *const *pointers,
+static zero_status sum_on_device(struct comm_work *w, uint32_t members, const void *const *pointers,
                                  uint64_t count, uint64_t into) {
     struct device *device = w->group->comm->device;
     const struct comm_call *call = &w->call;
@@ -54,21 +69,21 @@ static zero_status sum_on_device(const struct comm_work *w, uint32_t members, co
         work.read[work.reads++] = (struct device_span){(void *)pointers[m], count * dtype_bytes(call->dtype)};
     memcpy(work.argument, &a, sizeof a);
     zero_status status = device->ops->submit(device, &work, &ticket, &error);
-    return finish(w, status, ticket, &error);
+    return queued(w, status, ticket, &error);
 }
 
 /* ---- anywhere ---- */
 
 /* memcpy of nothing may have NULL for them. */
-zero_status part_copy(const struct comm_work *work, void *target, const void *source, uint64_t bytes) {
+zero_status part_copy(struct comm_work *work, void *target, const void *source, uint64_t bytes) {
     if (!bytes || target == source) return ZERO_OK;
     if (work->group->comm->device) return copy_on_device(work, target, source, bytes);
     memcpy(target, source, bytes);
     return ZERO_OK;
 }
 
-zero_status part_sum(const struct comm_work *work, uint32_t members, const void *const *sources,
-                     uint64_t first, uint64_t count, uint64_t into, const void **pointers) {
+zero_status part_sum(struct comm_work *work, uint32_t members, const void *const *sources, uint64_t first,
+                     uint64_t count, uint64_t into, const void **pointers) {
     const struct comm_call *call = &work->call;
     if (count == 0) return ZERO_OK;
     for (uint32_t m = 0; m < members; m++)
@@ -88,7 +103,7 @@ zero_status part_sum(const struct comm_work *work, uint32_t members, const void 
     return ZERO_OK;
 }
 
-zero_status part_complete(const struct comm_work *work, uint32_t members, const void *const *sources,
+zero_status part_complete(struct comm_work *work, uint32_t members, const void *const *sources,
                           const void **pointers) {
     const struct comm_call *call = &work->call;
     uint32_t me = work->group->index;

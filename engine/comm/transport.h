@@ -33,6 +33,7 @@ struct comm {
     uint32_t opened_count, opened_capacity;
     struct comm_group *groups; /* open ones */
     struct control *control;   /* set by watch_start; NULL: there is none */
+    uint32_t queued;           /* works that the device is busy with: nobody wakes who waits for them */
     bool without_data;         /* calls have no buffers (simulations of many ranks) */
 };
 
@@ -41,7 +42,8 @@ struct comm_work {
     struct comm_call call;
     struct comm_record record;
     uint64_t posted_ns;
-    bool busy;
+    uint64_t ticket;          /* of the device's work for it, while `queued` */
+    bool busy, begun, queued; /* begun: transport self's own */
 };
 
 struct comm_group {

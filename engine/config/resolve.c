@@ -339,12 +339,7 @@ static zero_status resolve_division(struct config *config, uint32_t ranks, struc
 
 static zero_status resolve_precision(struct config *config, struct zero_error *error) {
     zero_status status = resolve_compute(config, error);
-    if (!status) status = resolve_gradients(config, error);
-    if (status || config->comm.reduction != CONFIG_REDUCTION_NATIVE) return status;
-    if (config->compute_dtype == CONFIG_FP32 && config->communication_dtype == CONFIG_FP32) return ZERO_OK;
-    return error_set(error, ZERO_E_UNSUPPORTED,
-                     "comm.reduction: native reductions are of fp32 alone: set it to \"ordered\", or compute "
-                     "and communicate in fp32");
+    return status ? status : resolve_gradients(config, error);
 }
 
 /* ---- optimizer ---- */

@@ -45,6 +45,10 @@ static void put(void *buffer, enum dtype dtype, uint64_t i, uint32_t bits) {
         ((uint16_t *)buffer)[i] = (uint16_t)bits;
 }
 
+static uint32_t get(const void *buffer, enum dtype dtype, uint64_t i) {
+    return dtype == DTYPE_F32 ? ((const uint32_t *)buffer)[i] : ((const uint16_t *)buffer)[i];
+}
+
 static void fill(void *buffer, enum dtype dtype, uint32_t rank, uint64_t first, uint64_t count) {
     for (uint64_t i = 0; i < count; i++) put(buffer, dtype, i, element(dtype, rank, first + i));
 }
@@ -123,6 +127,19 @@ static void ring_open(struct conformance *c, struct ring *ring, uint32_t first, 
     ring->me = comm_group_index(ring->group);
     CHECK_INT(comm_group_size(ring->group), ring->members);
     CHECK_INT(ring->ranks[ring->me], comm_rank(c->comm));
+}
+
+/* A transport's own order of additions rounds elsewhere, and in narrow types at each of them: by half of a last place of a
+ * partial sum. */
+static void check_near(const struct ring *ring, const void *target, const void *expected,
+                       const struct comm_call *call, uint64_t count) {
+    static const double most[] = {[DTYPE_F32] = 512, [DTYPE_BF16] = 512, [DTYPE_F16] = 2}; /* of an element */
+    static const int places[] = {[DTYPE_F32] = 24, [DTYPE_BF16] = 8, [DTYPE_F16] = 11};
+    double tolerance = ring->members * ldexp(ring->members * most[call->dtype], -places[call->dtype]);
+    for (uint64_t i = 0; i < count; i++)
+        if (!CHECK_DOUBLE(widen(call->target_dtype, get(target, call->target_dtype, i)),
+                          widen(call->target_dtype, get(expected, call->target_dtype, i)), tolerance))
+            return;
 }
 
 /* A host buffer of a call, and its place in the device's memory meanwhile. */
@@ -322,8 +339,7 @@ static void reduce_scatter(struct conformance *c, struct ring *ring, enum dtype 
     run(c, ring->group, call);
     if (!c->device) CHECK_INT(seen.end, count);
     if (!native) take(c, target, expected, count * bytes, "reduce-scatter");
-    for (uint64_t i = 0; native && i < count; i++)
-        CHECK_DOUBLE(((float *)target)[i], ((float *)expected)[i], 1e-3);
+    if (native) check_near(ring, target, expected, &call, count);
     free(source), free(separate), free(expected);
 }
 
@@ -347,8 +363,7 @@ static void all_reduce(struct conformance *c, struct ring *ring, enum dtype dtyp
     expect_sum(expected, &call, ring->ranks, ring->members, 0, count, ring->me);
     run(c, ring->group, call);
     if (!native) take(c, target, expected, count * bytes, "all-reduce");
-    for (uint64_t i = 0; native && i < count; i++)
-        CHECK_DOUBLE(((float *)target)[i], ((float *)expected)[i], 1e-3);
+    if (native) check_near(ring, target, expected, &call, count);
     free(source), free(separate), free(expected);
 }
 
@@ -360,7 +375,7 @@ static void reductions(struct conformance *c, struct ring *ring, uint64_t count)
                 if ((form == IN_PLACE && target != source) || (form == ADD && target != DTYPE_F32)) continue;
                 reduce_scatter(c, ring, source, target, count, (enum form)form, false);
                 all_reduce(c, ring, source, target, count, (enum form)form, false);
-                if (source != DTYPE_F32) continue;
+                if (source != DTYPE_F32 && !strcmp(comm_name(c->comm), "mpi")) continue; /* refused */
                 reduce_scatter(c, ring, source, target, count, (enum form)form, true);
                 all_reduce(c, ring, source, target, count, (enum form)form, true);
             }

@@ -1,4 +1,6 @@
-/* Stands in for tools/gpt/cuda/mma.h: the same product, its factors fetched from the lanes that hold them. */
+/* Stands in for tools/gpt/cuda/mma.h: the same product and loads, fetched from the lanes that hold factors and addresses.
+ * Copies happen at once or when they are waited for, by chance: a missing wait reads what was there before, a missing
+ * __syncthreads overwrites what others still read. */
 #ifndef ZERO_TOOLS_GPT_CUDA_MMA_H
 #define ZERO_TOOLS_GPT_CUDA_MMA_H
 
@@ -6,6 +8,25 @@
 #include "tests/cuda/emulation.h"
 
 namespace emulation {
+
+enum { THREADS_MAX = 1024, COPIES_MAX = 64 };
+
+/* What each lane of a warp shows the others, between two waits for them. */
+struct shown {
+    uint32_t a[4], b[2];
+    const void *row;
+};
+inline shown board[THREADS_MAX];
+
+static inline uint32_t thread_index() {
+    return (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
+}
+
+static inline const shown *show(const shown &mine) {
+    board[thread_index()] = mine;
+    __syncwarp();
+    return &board[thread_index() - lane()];
+}
 
 /* Of two neighbours in 32 bits, the first or the second. */
 template <float (*Widen)(uint16_t)> float half_of(uint32_t bits, uint32_t index) {
@@ -15,23 +36,77 @@ template <float (*Widen)(uint16_t)> float half_of(uint32_t bits, uint32_t index)
 template <float (*Widen)(uint16_t)>
 void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     uint32_t g = lane() / 4, t = lane() % 4;
-    float left[2][16], right[2][16]; /* rows g and g + 8; columns 2t and 2t + 1 */
-    for (uint32_t from = 0; from < 4; from++)
-        for (uint32_t i = 0; i < 4; i++) {
-            uint32_t bits = exchange(~0u, a[i], g * 4 + from), k = i / 2 * 8 + from * 2;
-            for (uint32_t half = 0; half < 2; half++) left[i % 2][k + half] = half_of<Widen>(bits, half);
-        }
-    for (uint32_t from = 0; from < 4; from++)
-        for (uint32_t i = 0; i < 4; i++) {
-            uint32_t bits = exchange(~0u, i / 2 ? b1 : b0, (2 * t + i % 2) * 4 + from);
-            for (uint32_t half = 0; half < 2; half++)
-                right[i % 2][i / 2 * 8 + from * 2 + half] = half_of<Widen>(bits, half);
-        }
+    const shown *warp = show({{a[0], a[1], a[2], a[3]}, {b0, b1}, NULL});
     for (uint32_t i = 0; i < 4; i++)
-        for (uint32_t k = 0; k < 16; k++) d[i] += left[i / 2][k] * right[i % 2][k];
+        for (uint32_t k = 0; k < 16; k++) {
+            uint32_t left = warp[g * 4 + k % 8 / 2].a[k / 8 * 2 + i / 2],
+                     right = warp[(2 * t + i % 2) * 4 + k % 8 / 2].b[k / 8];
+            d[i] += half_of<Widen>(left, k % 2) * half_of<Widen>(right, k % 2);
+        }
+    __syncwarp();
+}
+
+template <bool Turned> void load(uint32_t (&to)[4], const void *row) {
+    const shown *warp = show({{}, {}, row});
+    for (uint32_t i = 0; i < 4; i++) {
+        uint32_t bits[2];
+        for (uint32_t k = 0; k < 2; k++) {
+            uint32_t line = Turned ? lane() % 4 * 2 + k : lane() / 4,
+                     at = Turned ? lane() / 4 : lane() % 4 * 2 + k;
+            bits[k] = static_cast<const uint16_t *>(warp[8 * i + line].row)[at];
+        }
+        to[i] = bits[0] | bits[1] << 16;
+    }
+    __syncwarp();
+}
+
+struct copy {
+    void *to;
+    const void *from; /* NULL: zeros */
+    uint32_t bytes;
+};
+
+struct copies {
+    uint32_t count;
+    copy each[COPIES_MAX];
+};
+inline copies pending[THREADS_MAX]; /* by thread of the block that runs */
+
+static inline void perform(const copy &c) {
+    if (c.from)
+        memcpy(c.to, c.from, c.bytes);
+    else
+        memset(c.to, 0, c.bytes);
+}
+
+static inline void begin_copy(void *to, const void *from, bool there, uint32_t bytes) {
+    static uint64_t random = 1;
+    copies &mine = pending[thread_index()];
+    copy c = {to, there ? from : NULL, bytes};
+    if (mine.count == COPIES_MAX || emulator_random(&random) % 2)
+        perform(c);
+    else
+        mine.each[mine.count++] = c;
+}
+
+static inline void end_copies() {
+    copies &mine = pending[thread_index()];
+    for (uint32_t i = 0; i < mine.count; i++) perform(mine.each[i]);
+    mine.count = 0;
 }
 
 } // namespace emulation
+
+static inline void load_matrices(uint32_t (&to)[4], const void *row) { emulation::load<false>(to, row); }
+static inline void load_turned(uint32_t (&to)[4], const void *row) { emulation::load<true>(to, row); }
+static inline void copy_16(void *to, const void *from, bool there) {
+    emulation::begin_copy(to, from, there, 16);
+}
+static inline void copy_4(void *to, const void *from, bool there) {
+    emulation::begin_copy(to, from, there, 4);
+}
+static inline void copies_done() { emulation::end_copies(); }
+static inline float power_of_two(float x) { return exp2f(x); }
 
 static inline void mma_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     emulation::mma<f32_from_bf16>(d, a, b0, b1);

@@ -1,11 +1,13 @@
 /* The toy on a device whose memory the host cannot touch: weights, norms and losses are the host's byte for byte, at every
  * stage, number of ranks, tier and type, and what is planned is what is allocated. devices_test sim|cuda PART */
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/engine_internal.h"
 #include "tests/check.h"
+#include "tests/engine/ranks.h"
 #include "tests/engine/toy_trainer.h"
 
 #define CPU "\"offload_optimizer\": {\"device\": \"cpu\"}"
@@ -202,6 +204,48 @@ static void bring_optimizer(zero_engine *engine) {
     CHECK_INT(zero_engine_set_optimizer(engine, &own), ZERO_OK);
 }
 
+static void refused(zero_engine *engine, uint32_t rank, void *user) {
+    CHECK(!engine);
+    if (rank != 1) CHECK_CONTAINS(zero_last_error(), "rank 1: ");
+    if (!CHECK_CONTAINS(zero_last_error(), user)) fprintf(stderr, "rank %u\n", rank);
+}
+
+/* One rank without a GPU ends all of them, by its own reason. */
+static void one_rank_without(void) {
+    static const char
+        first[] = "{\"train_micro_batch_size_per_gpu\": 1, \"device\": {\"type\": \"cuda\", \"index\": 0}}",
+        none[] = "{\"train_micro_batch_size_per_gpu\": 1, \"device\": {\"type\": \"cuda\", \"index\": 7}}";
+    ranks_run_each(3, (const char *const[]){first, none, first}, refused, (char[]){"there is no GPU 7"});
+}
+
+struct half {
+    zero_local *local;
+    uint32_t rank;
+};
+
+/* Only rank 1 says that it computes on a GPU. */
+static void *open_half(void *argument) {
+    const struct half *h = argument;
+    zero_runtime runtime = {
+        .struct_size = sizeof runtime, .local = h->local, .local_rank = h->rank, .cuda = h->rank == 1};
+    zero_engine *engine = zero_engine_init_with("{\"train_micro_batch_size_per_gpu\": 1}", &runtime);
+    CHECK(!engine);
+    CHECK_CONTAINS(zero_last_error(), "rank 1 computes on a GPU and rank 0 on the CPU: set device.type");
+    return NULL;
+}
+
+static void ranks_of_two_kinds(void) {
+    pthread_t thread[2];
+    struct half half[2];
+    zero_local *local = zero_local_create(2);
+    for (uint32_t r = 0; r < 2; r++) {
+        half[r] = (struct half){local, r};
+        pthread_create(&thread[r], NULL, open_half, &half[r]);
+    }
+    for (uint32_t r = 0; r < 2; r++) pthread_join(thread[r], NULL);
+    zero_local_destroy(local);
+}
+
 static void choice(void) {
     static struct toy_result got;
     struct toy_setup s = setup(2, 2);
@@ -219,10 +263,26 @@ static void choice(void) {
     s.extra = ", \"device\": {\"type\": \"cuda\", \"index\": 7}";
     toy_train(&s, &got);
     CHECK_CONTAINS(got.error, "there is no GPU 7");
+    one_rank_without();
+    ranks_of_two_kinds();
 }
 
 static void is_nccl(zero_engine *engine, void *user) {
     if (engine->separate) CHECK_STRING(comm_name(engine->data), "nccl");
+}
+
+/* NCCL's own sums, in bf16: every stage makes the same calls, and ends in the same bits. */
+static void nccl_native(void) {
+    static struct toy_result first, got;
+    for (uint32_t stage = 0; stage < 4; stage++) {
+        struct toy_setup s = setup(stage, 2);
+        s.comm = ", \"transport\": \"nccl\", \"reduction\": \"native\"";
+        s.device = device, s.after = is_nccl, s.compute = ZERO_BF16, s.steps = 3;
+        toy_train(&s, &got);
+        CHECK_STRING(got.error, "");
+        if (!stage) first = got;
+        CHECK_BYTES(got.weights, first.weights, sizeof got.weights);
+    }
 }
 
 /* NCCL beside the ranks' threads: shards are exchanged, and added in the order of ranks. */
@@ -245,6 +305,7 @@ static void nccl(void) {
     toy_train(&s, &got);
     CHECK_INT(got.status, ZERO_E_CONFIG);
     CHECK_CONTAINS(got.error, "comm.transport");
+    nccl_native();
 }
 
 int main(int argc, char **argv) {

@@ -49,6 +49,28 @@ static void processes_need_staging(void) {
     CHECK_INT(alone.staging_bytes, plan(1, 0).staging_bytes);
 }
 
+/* MPI adds fp32 alone; threads add in the order of ranks, whatever they are asked for. */
+static void native_sums(void) {
+    static const struct {
+        const char *type;
+        int processes, refused;
+    } cases[] = {
+        {"", 1, 0}, {", \"bf16\": {\"enabled\": true}", 0, 0}, {", \"bf16\": {\"enabled\": true}", 1, 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[200];
+        zero_runtime runtime = {
+            .struct_size = sizeof runtime, .plan_ranks = 2, .plan_processes = cases[i].processes};
+        snprintf(text, sizeof text,
+                 "{\"train_micro_batch_size_per_gpu\": 1, \"comm\": {\"reduction\": \"native\"}%s}",
+                 cases[i].type);
+        zero_engine *engine = zero_engine_init_with(text, &runtime);
+        CHECK_INT(engine == NULL, cases[i].refused);
+        if (!engine)
+            CHECK_CONTAINS(zero_last_error(), "comm.reduction: MPI's native reductions are of fp32 alone");
+        zero_engine_destroy(engine);
+    }
+}
+
 static void many_ranks_are_no_more_work(void) {
     zero_plan few = plan(64, 0), many = plan(65536, 0);
     CHECK_INT(few.params, 4778);
@@ -84,6 +106,7 @@ static void plan_without_plan_ranks(zero_engine *engine, uint32_t rank, void *us
 int main(void) {
     planned_is_committed();
     processes_need_staging();
+    native_sums();
     many_ranks_are_no_more_work();
     calls_that_make_no_sense_are_refused();
     ranks_run(1, json, plan_without_plan_ranks, NULL);

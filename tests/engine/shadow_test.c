@@ -201,7 +201,6 @@ static void meshes(void) {
     CHECK_STRING(life.hash[STEPS], expected.hash[STEPS]);
 }
 
-/* What is not there, is not made up: no run, another model's, a run that began anew and committed nothing. */
 static void notes_too_long(zero_engine *engine, uint32_t rank, void *user) {
     static const char spaces[] = "%1000s";
     char text[1001];
@@ -216,6 +215,58 @@ static void notes_too_long(zero_engine *engine, uint32_t rank, void *user) {
     CHECK_INT(zero_engine_set_note(engine, "c", text), ZERO_OK);
 }
 
+struct loaded {
+    const char *dir;
+    uint32_t notes, warnings;
+};
+
+static void count_warning(void *user, zero_log_level level, const char *line) {
+    struct loaded *l = user;
+    if (level == ZERO_LOG_WARN && strstr(line, "notes take ") && strstr(line, "a shadow keeps 2048"))
+        l->warnings++;
+}
+
+static void save_notes(zero_engine *engine, uint32_t rank, void *user) {
+    struct loaded *l = user;
+    struct plain p;
+    char text[1001], key[2] = "a";
+    snprintf(text, sizeof text, "%1000s", "");
+    CHECK_INT(plain_open(&p, engine, model, PARAMS, NULL), ZERO_OK);
+    for (uint32_t i = 0; i < l->notes; i++, key[0]++)
+        CHECK_INT(zero_engine_set_note(engine, key, text), ZERO_OK);
+    if (!CHECK_INT(zero_engine_save(engine, l->dir), ZERO_OK)) fprintf(stderr, "%s\n", zero_last_error());
+}
+
+static void load_notes(zero_engine *engine, uint32_t rank, void *user) {
+    struct loaded *l = user;
+    struct plain p;
+    if (!CHECK(engine)) return;
+    engine->log = (struct log){count_warning, l};
+    CHECK_INT(plain_declare(&p, engine, model, PARAMS), ZERO_OK);
+    CHECK_INT(zero_engine_commit(engine, NULL), ZERO_OK);
+    if (!CHECK_INT(zero_engine_load(engine, l->dir), ZERO_OK)) fprintf(stderr, "%s\n", zero_last_error());
+    CHECK((zero_engine_note(engine, "c") != NULL) == (l->notes > 2));
+}
+
+/* A checkpoint may bring more than a shadow keeps: the run has it, and says that a recovery will not. */
+static void notes_of_a_checkpoint(void) {
+    for (uint32_t notes = 2; notes <= 3; notes++) {
+        char dir[1000], json[1300];
+        snprintf(dir, sizeof dir, "%s/notes_%u", directory(), notes);
+        struct loaded l = {dir, notes, 0};
+        begin_anew("notes");
+        snprintf(json, sizeof json,
+                 "{\"train_micro_batch_size_per_gpu\": 1, \"zero_optimization\": {\"offload_optimizer\": "
+                 "{\"device\": "
+                 "\"nvme\", \"nvme_path\": \"%s/notes.a\"}}, \"nvme\": {\"shadow\": true}}",
+                 directory());
+        ranks_run(1, "{\"train_micro_batch_size_per_gpu\": 1}", save_notes, &l);
+        ranks_run(1, json, load_notes, &l);
+        CHECK_INT(l.warnings, notes > 2);
+    }
+}
+
+/* What is not there, is not made up: no run, another model's, a run that began anew and committed nothing. */
 static void nothing_to_recover(void) {
     struct setting s = {.stage = 1, .ranks = 2, .type = "", .path = "nothing"}, other = s;
     static struct life life;
@@ -350,6 +401,7 @@ int main(int argc, char **argv) {
         "{\"train_micro_batch_size_per_gpu\": 1, \"zero_optimization\": {\"offload_optimizer\": {\"device\": "
         "\"nvme\", \"nvme_path\": \"/tmp\"}}, \"nvme\": {\"shadow\": true}}",
         notes_too_long, NULL);
+    notes_of_a_checkpoint();
     strangers_files();
     all_frozen();
     drives_that_fail(argc > 1 ? strtoull(argv[1], NULL, 10) : 60);

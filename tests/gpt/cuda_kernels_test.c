@@ -318,14 +318,26 @@ static void query_on_host(const struct attention *s, uint32_t sequence, uint32_t
 /* The kernels of one family, and the queries and keys of a block of theirs. */
 struct family {
     enum gpt_kernel forward, query_backward, key_backward;
-    uint32_t queries, keys;
+    uint32_t forward_queries, queries, keys;
 };
-static const struct family any_width = {KERNEL_attention_forward, KERNEL_attention_query_backward,
-                                        KERNEL_attention_key_backward, QUERIES_PER_BLOCK, KEYS_PER_BLOCK},
-                           flash64 = {KERNEL_flash_forward_64, KERNEL_flash_query_backward_64,
-                                      KERNEL_flash_key_backward_64, FLASH_ROWS, FLASH_ROWS},
-                           flash128 = {KERNEL_flash_forward_128, KERNEL_flash_query_backward_128,
-                                       KERNEL_flash_key_backward_128, FLASH_ROWS, FLASH_ROWS};
+static const struct family any_width = {KERNEL_attention_forward,
+                                        KERNEL_attention_query_backward,
+                                        KERNEL_attention_key_backward,
+                                        QUERIES_PER_BLOCK,
+                                        QUERIES_PER_BLOCK,
+                                        KEYS_PER_BLOCK},
+                           flash64 = {KERNEL_flash_forward_64,
+                                      KERNEL_flash_query_backward_64,
+                                      KERNEL_flash_key_backward_64,
+                                      FLASH_FORWARD_64,
+                                      FLASH_ROWS,
+                                      FLASH_ROWS},
+                           flash128 = {KERNEL_flash_forward_128,
+                                       KERNEL_flash_query_backward_128,
+                                       KERNEL_flash_key_backward_128,
+                                       FLASH_ROWS,
+                                       FLASH_ROWS,
+                                       FLASH_ROWS};
 
 static void attention(const struct family *f, uint32_t length, uint32_t heads, uint32_t kv_heads,
                       uint32_t width) {
@@ -350,9 +362,10 @@ static void attention(const struct family *f, uint32_t length, uint32_t heads, u
                                    kv_heads,
                                    width,
                                    1 / sqrtf((float)width)};
+    struct grid forward = {(length + f->forward_queries - 1) / f->forward_queries, heads, BATCH};
     struct grid queries = {(length + f->queries - 1) / f->queries, heads, BATCH};
     struct grid keys = {(length + f->keys - 1) / f->keys, kv_heads, BATCH}, threads = {128, 1, 1};
-    cuda_launch(&c, f->forward, queries, threads, &a);
+    cuda_launch(&c, f->forward, forward, threads, &a);
     cuda_launch_rows(&c, KERNEL_attention_dots, rows * heads, &a);
     cuda_launch(&c, f->query_backward, queries, threads, &a);
     cuda_launch(&c, f->key_backward, keys, threads, &a);

@@ -44,6 +44,15 @@ char *edit_batch(const char *text, uint64_t micro_batch, uint64_t accumulation_s
     return print(root);
 }
 
+char *edit_no_prefetch(const char *text) {
+    json_object *root = json_tokener_parse(text);
+    if (!root) return NULL;
+    json_object *comm = child(root, "comm");
+    json_object_object_add(comm, "prefetch_depth", json_object_new_int(0));
+    json_object_object_del(comm, "backward_prefetch_depth");
+    return print(root);
+}
+
 static void set_tier(json_object *zero, const char *name, zero_tier tier) {
     static const char *const names[ZERO_TIERS] = {"none", "cpu", "nvme"};
     json_object *block = child(zero, name);

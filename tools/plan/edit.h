@@ -15,6 +15,9 @@ char *edit_default(enum dtype dtype);
 /* 0: as it is. With a micro-batch, train_batch_size follows. Without a schedule, which is of a run. */
 char *edit_batch(const char *text, uint64_t micro_batch, uint64_t accumulation_steps);
 
+/* Units are gathered when they are used, not ahead of it. */
+char *edit_no_prefetch(const char *text);
+
 /* What the rows of a table differ in. */
 struct cell {
     uint32_t stage;

@@ -109,6 +109,7 @@ static zero_status price_engine(const struct scenario *s, zero_engine *engine, s
     if (!status) status = zero_engine_plan(engine, &plan);
     if (status) return refused(error);
     struct blueprint b = engine_blueprint(engine);
+    p->compute = b.precision.compute;
     status = check_type(s, &b, error);
     if (status) return status;
     take_bytes(s, &b, &plan, p);

@@ -26,6 +26,7 @@ enum shortage { SHORT_DEVICE, SHORT_CPU, SHORT_NVME, SHORTAGES }; /* as zero_tie
 struct price {
     struct cell cell;
     uint64_t parameters; /* of the model */
+    enum dtype compute;
     uint64_t param_bytes, grad_bytes, state_bytes, gathered_bytes, staging_bytes,
         activation_bytes;            /* of a rank */
     uint64_t tier_bytes[ZERO_TIERS]; /* of a rank, activations included */

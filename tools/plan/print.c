@@ -73,12 +73,30 @@ static void print_row(const struct price *p, bool best, FILE *out) {
     fputs("\n", out);
 }
 
+/* What times and memory rest on; the sources are in the hardware file. */
+static void print_assumptions(const struct scenario *s, const struct price *p, FILE *out) {
+    const struct machine *m = &s->machine;
+    fprintf(out,
+            "Assumes products in %s at %sFLOP/s of a peak of %sFLOP/s, device memory at %s/s, %s/s to the "
+            "host and back",
+            dtype_name(p->compute), figure_count(m->device.flops[p->compute]).chars,
+            figure_count(m->device.flops[p->compute] / m->device.flops_achieved[p->compute]).chars,
+            figure_bytes(m->device.memory_per_s).chars, figure_bytes(m->host.device_per_s).chars);
+    fprintf(out, "; a rank sends %s/s inside its node", figure_bytes(m->inside.per_s).chars);
+    if (s->nodes > 1) fprintf(out, ", %s/s out of it", figure_bytes(m->between.per_s).chars);
+    if (m->drive.name[0])
+        fprintf(out, "; a node's drives read %s/s and write %s/s", figure_bytes(m->drive.read_per_s).chars,
+                figure_bytes(m->drive.write_per_s).chars);
+    fputs("; the rest: zero help plan.\n", out);
+}
+
 void print_table(const struct scenario *s, const struct table *t, bool all, FILE *out) {
     print_head(s, &t->row[0], out);
     print_columns(!isnan(s->machine.device.price_per_hour), out);
     for (uint32_t i = 0; i < t->rows; i++)
         if (all || table_shown(t, i) || i == t->best) print_row(&t->row[i], i == t->best, out);
     fprintf(out, "\n%s\n", t->advice);
+    print_assumptions(s, &t->row[0], out);
 }
 
 /* ---- for programs ---- */

@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "stages/stage.h"
 #include "tools/plan/figure.h"
@@ -21,7 +22,7 @@ static bool possible(const struct scenario *s, const struct cell *cell) {
 
 /* ---- which row to take ---- */
 
-enum { STEADY = 2 /* percent: less is no difference */ };
+enum { STEADY = 2 /* percent: less is no difference */, ROW_NAME_BYTES = 120 };
 
 static double missing(const struct price *p) {
     double bytes = 0;
@@ -51,27 +52,49 @@ static uint32_t count_fitting(const struct table *t) {
     return count;
 }
 
+/* Percent of the step in which compute does nothing. */
+static double waiting(const struct price *p) {
+    return 100 * fmax(0, 1 - p->step.busy_s[RESOURCE_COMPUTE] / p->step.seconds);
+}
+
 static const char *tier_name(int tier) {
     static const char *const names[SHORTAGES] = {"the device", "host memory", "the drive"};
     return names[tier];
 }
 
+/* In words: "stage 3 with its state in host memory and recomputation". */
+static void name_row(const struct price *p, char *out, size_t size) {
+    snprintf(out, size, "stage %u %s%s", p->cell.stage, tier_word(p),
+             p->cell.recompute ? " and recomputation" : "");
+}
+
 static void advise_less(const struct table *t, char *out, size_t size) {
     const struct price *p = &t->row[t->best];
+    char name[ROW_NAME_BYTES];
     int worst = 0;
     for (int k = 0; k < SHORTAGES; k++)
         if (p->short_bytes[k] > p->short_bytes[worst]) worst = k;
     uint64_t shortage = p->short_bytes[worst];
-    const char *first = worst != SHORT_DEVICE ? "more nodes"
-                        : p->gathered_bytes > shortage
-                            ? "a smaller comm.prefetch_depth, more and smaller units"
+    const char *first = worst != SHORT_DEVICE            ? "more nodes"
+                        : p->gathered_bytes > shortage   ? "more and smaller units"
                         : p->activation_bytes > shortage ? "a smaller micro-batch, shorter sequences"
                                                          : "more ranks";
-    snprintf(
-        out, size,
-        "Nothing fits: nearest is stage %u %s%s, short of %s on %s; take %s, or a device with more memory.",
-        p->cell.stage, tier_word(p), p->cell.recompute ? " and recomputation" : "",
-        figure_bytes((double)shortage).chars, tier_name(worst), first);
+    name_row(p, name, sizeof name);
+    snprintf(out, size,
+             "Nothing fits: nearest is %s, short of %s on %s; take %s, or a device with more memory.", name,
+             figure_bytes((double)shortage).chars, tier_name(worst), first);
+}
+
+/* Where no row fits, but one does with units gathered no earlier than they are used: `other` has it. */
+static void advise_no_prefetch(const struct table *other, char *out, size_t size) {
+    const struct price *p = &other->row[other->best];
+    char name[ROW_NAME_BYTES];
+    name_row(p, name, sizeof name);
+    snprintf(out, size,
+             "Nothing fits as it is; with \"comm\": {\"prefetch_depth\": 0}, which gathers no unit ahead of "
+             "its use, "
+             "%s does: %s per step, compute waits %.0f %% of it.",
+             name, figure_seconds(p->step.seconds).chars, waiting(p));
 }
 
 static void advise(const struct scenario *s, struct table *t) {
@@ -80,14 +103,14 @@ static void advise(const struct scenario *s, struct table *t) {
         advise_less(t, t->advice, sizeof t->advice);
         return;
     }
-    double exposed = 1 - p->step.busy_s[RESOURCE_COMPUTE] / p->step.seconds;
-    int length = snprintf(
-        t->advice, sizeof t->advice,
-        "Take stage %u %s%s: of %u rows that fit none is faster by more than %d %%; %s per step, %s is "
-        "busy longest (%.0f %%), compute waits %.0f %% of the step.",
-        p->cell.stage, tier_word(p), p->cell.recompute ? " and recomputation" : "", count_fitting(t), STEADY,
-        figure_seconds(p->step.seconds).chars, resource_name(p->bound),
-        100 * p->step.busy_s[p->bound] / p->step.seconds, 100 * fmax(0, exposed));
+    char name[ROW_NAME_BYTES];
+    name_row(p, name, sizeof name);
+    int length =
+        snprintf(t->advice, sizeof t->advice,
+                 "Take %s: of %u rows that fit none is faster by more than %d %%; %s per step, %s is "
+                 "busy longest (%.0f %%), compute waits %.0f %% of the step.",
+                 name, count_fitting(t), STEADY, figure_seconds(p->step.seconds).chars,
+                 resource_name(p->bound), 100 * p->step.busy_s[p->bound] / p->step.seconds, waiting(p));
     double device = (double)p->tier_bytes[ZERO_DEVICE], all = s->machine.device.memory_bytes;
     if (device < all / 2 && length > 0)
         snprintf(t->advice + length, sizeof t->advice - (size_t)length,
@@ -97,7 +120,7 @@ static void advise(const struct scenario *s, struct table *t) {
 
 /* ---- all of them ---- */
 
-zero_status table_make(const struct scenario *s, struct table *out, struct zero_error *error) {
+static zero_status price_all(const struct scenario *s, struct table *out, struct zero_error *error) {
     out->rows = out->best = 0;
     for (uint32_t stage = STAGE_ZERO0; stage <= STAGE_ZERO3; stage++)
         for (int k = 0; k < TIER_PAIRS; k++)
@@ -110,8 +133,29 @@ zero_status table_make(const struct scenario *s, struct table *out, struct zero_
                 if (better(row, &out->row[out->best])) out->best = out->rows;
                 out->rows++;
             }
-    advise(s, out);
     return ZERO_OK;
+}
+
+/* Changes the advice where it helps. */
+static zero_status try_no_prefetch(const struct scenario *s, struct table *t, struct zero_error *error) {
+    struct scenario changed = *s;
+    struct table other;
+    char *config = edit_no_prefetch(s->config);
+    if (!config) return ZERO_E_MEMORY;
+    changed.config = config;
+    zero_status status = price_all(&changed, &other, error);
+    if (!status && other.row[other.best].fits) advise_no_prefetch(&other, t->advice, sizeof t->advice);
+    free(config);
+    return status;
+}
+
+zero_status table_make(const struct scenario *s, struct table *out, struct zero_error *error) {
+    zero_status status = price_all(s, out, error);
+    if (status) return status;
+    advise(s, out);
+    const struct price *nearest = &out->row[out->best];
+    bool gathers = nearest->short_bytes[SHORT_DEVICE] && nearest->gathered_bytes;
+    return !nearest->fits && gathers ? try_no_prefetch(s, out, error) : ZERO_OK;
 }
 
 bool table_shown(const struct table *t, uint32_t row) {

@@ -245,6 +245,22 @@ static void the_first_that_fits_is_taken(void) {
         CHECK(t.row[i].short_bytes[SHORT_DEVICE] >= t.row[t.best].short_bytes[SHORT_DEVICE]);
 }
 
+/* The least that there is with gathers ahead of use is too much; without them it is not. */
+static void gathering_later_is_advised_where_it_fits(void) {
+    static const char later[] = "{\"train_micro_batch_size_per_gpu\": 2, \"comm\": {\"prefetch_depth\": 0}}";
+    struct scenario s = ideal(later);
+    s.machine.device.memory_bytes = 1;
+    struct table t = table(&s);
+    uint64_t least = t.row[t.best].tier_bytes[ZERO_DEVICE];
+    CHECK_CONTAINS(t.advice, "Nothing fits: nearest is stage 3");
+    s.config = fp32;
+    s.machine.device.memory_bytes = ((double)least + 100) / 0.95;
+    t = table(&s);
+    CHECK(!t.row[t.best].fits && t.row[t.best].tier_bytes[ZERO_DEVICE] > least);
+    CHECK_CONTAINS(t.advice, "Nothing fits as it is; with \"comm\": {\"prefetch_depth\": 0}");
+    CHECK_CONTAINS(t.advice, "stage 3 with state and parameters in host memory and recomputation does: ");
+}
+
 static void json_is_json(void) {
     struct scenario s = ideal(fp32);
     snprintf(s.machine.device.name, sizeof s.machine.device.name, "a \"b\" \\");
@@ -279,6 +295,7 @@ int main(void) {
     refusals_say_why();
     the_plainest_of_equals_is_taken();
     the_first_that_fits_is_taken();
+    gathering_later_is_advised_where_it_fits();
     json_is_json();
     return check_end();
 }

@@ -231,19 +231,29 @@ static struct attention_argument attention_of(const struct block *b) {
 
 enum { ATTENTION_BLOCK = 4 * WARP };
 
-/* Kernels by the width of heads, and how many queries or keys a block of theirs has. */
+/* A kernel, and how many queries or keys a block of it has. */
+struct attention_kernel {
+    enum gpt_kernel kernel;
+    uint32_t rows;
+};
+
 struct attention_kernels {
-    uint32_t width; /* 0: any */
-    enum gpt_kernel forward, query_backward, key_backward;
-    uint32_t queries, keys;
+    uint32_t width; /* of heads; 0: any */
+    struct attention_kernel forward, query_backward, key_backward;
 };
 static const struct attention_kernels attention_kernels[] = {
-    {64, KERNEL_flash_forward_64, KERNEL_flash_query_backward_64, KERNEL_flash_key_backward_64, FLASH_ROWS,
-     FLASH_ROWS},
-    {128, KERNEL_flash_forward_128, KERNEL_flash_query_backward_128, KERNEL_flash_key_backward_128,
-     FLASH_ROWS, FLASH_ROWS},
-    {0, KERNEL_attention_forward, KERNEL_attention_query_backward, KERNEL_attention_key_backward,
-     QUERIES_PER_BLOCK, KEYS_PER_BLOCK},
+    {64,
+     {KERNEL_flash_forward_64, FLASH_FORWARD_64},
+     {KERNEL_flash_query_backward_64, FLASH_ROWS},
+     {KERNEL_flash_key_backward_64, FLASH_ROWS}},
+    {128,
+     {KERNEL_flash_forward_128, FLASH_ROWS},
+     {KERNEL_flash_query_backward_128, FLASH_ROWS},
+     {KERNEL_flash_key_backward_128, FLASH_ROWS}},
+    {0,
+     {KERNEL_attention_forward, QUERIES_PER_BLOCK},
+     {KERNEL_attention_query_backward, QUERIES_PER_BLOCK},
+     {KERNEL_attention_key_backward, KEYS_PER_BLOCK}},
 };
 
 static const struct attention_kernels *kernels_of(const struct block *b) {
@@ -252,22 +262,22 @@ static const struct attention_kernels *kernels_of(const struct block *b) {
     return k;
 }
 
-static void launch_heads(const struct block *b, enum gpt_kernel kernel, uint32_t each, uint32_t heads,
+static void launch_heads(const struct block *b, const struct attention_kernel *k, uint32_t heads,
                          struct attention_argument *a) {
-    struct grid blocks = {(a->length + each - 1) / each, heads, a->batch};
-    cuda_launch(b->c, kernel, blocks, (struct grid){ATTENTION_BLOCK, 1, 1}, a);
+    struct grid blocks = {(a->length + k->rows - 1) / k->rows, heads, a->batch};
+    cuda_launch(b->c, k->kernel, blocks, (struct grid){ATTENTION_BLOCK, 1, 1}, a);
 }
 
 static void attend(const struct block *b) {
     struct attention_argument a = attention_of(b);
-    launch_heads(b, kernels_of(b)->forward, kernels_of(b)->queries, a.heads, &a);
+    launch_heads(b, &kernels_of(b)->forward, a.heads, &a);
 }
 
 static void attend_backward(const struct block *b) {
     struct attention_argument a = attention_of(b);
     cuda_launch_rows(b->c, KERNEL_attention_dots, (uint64_t)b->rows * a.heads, &a);
-    launch_heads(b, kernels_of(b)->query_backward, kernels_of(b)->queries, a.heads, &a);
-    launch_heads(b, kernels_of(b)->key_backward, kernels_of(b)->keys, a.kv_heads, &a);
+    launch_heads(b, &kernels_of(b)->query_backward, a.heads, &a);
+    launch_heads(b, &kernels_of(b)->key_backward, a.kv_heads, &a);
 }
 
 /* ---- the block ---- */

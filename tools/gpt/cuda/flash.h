@@ -1,19 +1,25 @@
-/* Attention on the tensor cores, of heads that are D = 64 or 128 wide: tiles in shared memory, and products of a warp's
- * 16 rows with them. Inner dimensions are multiples of 16, others of 8. */
+/* Attention on the tensor cores, of heads that are D = 64 or 128 wide. A warp has R times 16 rows of its own, queries or keys,
+ * in registers; tiles of N rows of the others stand in shared memory, two of each kind: one is filled while the warps
+ * multiply by the other. Inner dimensions of products are multiples of 16, and so are N and D. */
 #ifndef ZERO_TOOLS_GPT_CUDA_FLASH_H
 #define ZERO_TOOLS_GPT_CUDA_FLASH_H
 
 #include "tools/gpt/cuda/attention.h"
 #include "tools/gpt/cuda/mma.h"
 
-constexpr int ROWS_PER_WARP = FLASH_ROWS / ATTENTION_WARPS; /* 16: of a block's own queries or keys */
 constexpr int TILE_PAD = 8; /* rows of a tile then begin in different banks, at multiples of 16 bytes */
 constexpr float LOG2_E = 1.4426950408889634f;
 
-template <typename T> using eight = group<T, 8>; /* 16 bytes */
+template <typename T, int N, int D> using tile = T[N][D + TILE_PAD];
+template <int R, int N> using sums_of = float[R][N / 8][4];       /* d of mma.h, for 16 R rows of N columns */
+template <int R, int K> using factor_of = uint32_t[R][K / 16][4]; /* a of mma.h, for 16 R rows of K columns */
+
+template <int R> constexpr int WARP_ROWS = 16 * R;
+template <int R> constexpr int BLOCK_ROWS = ATTENTION_WARPS *WARP_ROWS<R>;
 
 static __device__ uint32_t lane_row(void) { return threadIdx.x % WARP / 4; }        /* g of mma.h */
 static __device__ uint32_t lane_column(void) { return threadIdx.x % WARP % 4 * 2; } /* 2t */
+static __device__ uint32_t warp_index(void) { return threadIdx.x / WARP; }
 
 template <typename T> static __device__ uint32_t pair_at(const T *from) {
     uint32_t bits;
@@ -34,85 +40,127 @@ static __device__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, u
     mma_f16(d, a, b0, b1);
 }
 
-/* Rows first ... first + ROWS - 1, those from `end` on as zeros: as they are, or turned. By all threads of the block. */
-template <int ROWS, int D, typename T>
-static __device__ void fill_tile(T (&tile)[ROWS][D + TILE_PAD], rows<T> from, uint32_t first, uint32_t end) {
-    for (uint32_t i = threadIdx.x; i < ROWS * D / 8; i += ATTENTION_THREADS) {
-        uint32_t row = i / (D / 8), column = i % (D / 8) * 8;
-        eight<T> x = {};
-        if (first + row < end) x = *(const eight<T> *)(from.at(first + row) + column);
-        *(eight<T> *)&tile[row][column] = x;
+/* ---- tiles ---- */
+
+/* Rows first ... first + N - 1, those from `end` on as zeros. By all threads of the block; there after copies_done by all. */
+template <int N, int D, typename T>
+static __device__ void fill_tile(tile<T, N, D> &to, rows<T> from, uint32_t first, uint32_t end) {
+#pragma unroll
+    for (int each = 0; each < N * D / 8; each += ATTENTION_THREADS) {
+        uint32_t i = each + threadIdx.x, row = i / (D / 8), column = i % (D / 8) * 8;
+        bool there = first + row < end;
+        copy_16(&to[row][column], from.at(there ? first + row : 0) + column, there);
     }
 }
 
-template <int ROWS, int D, typename T>
-static __device__ void fill_turned(T (&tile)[D][ROWS + TILE_PAD], rows<T> from, uint32_t first,
-                                   uint32_t end) {
-    for (uint32_t i = threadIdx.x; i < ROWS * D / 8; i += ATTENTION_THREADS) {
-        uint32_t row = i % ROWS, column = i / ROWS * 8; /* neighbours write side by side */
-        eight<T> x = {};
-        if (first + row < end) x = *(const eight<T> *)(from.at(first + row) + column);
-        for (int k = 0; k < 8; k++) tile[column + k][row] = x.number[k];
-    }
+/* One number for each of the rows; N threads do it. */
+template <int N>
+static __device__ void fill_each(float (&to)[N], const float *from, uint32_t first, uint32_t end) {
+    uint32_t row = first + threadIdx.x;
+    if (threadIdx.x < N) copy_4(&to[threadIdx.x], from + (row < end ? row : 0), row < end);
 }
 
-/* 16 rows from `first` on as a left factor, those from `end` on as zeros. */
-template <int D, typename T>
-static __device__ void take_rows(uint32_t (&to)[D / 16][4], rows<T> from, uint32_t first, uint32_t end) {
-    uint32_t row = first + lane_row();
-    for (int k = 0; k < D / 16; k++)
-        for (int i = 0; i < 4; i++) {
-            uint32_t at = row + i % 2 * 8;
-            to[k][i] = at < end ? pair_at(from.at(at) + k * 16 + i / 2 * 8 + lane_column()) : 0;
+/* ---- a warp's own rows, those from `end` on as zeros ---- */
+
+template <int R, int D, typename T>
+static __device__ void take_rows(factor_of<R, D> &to, rows<T> from, uint32_t first, uint32_t end) {
+    for (int r = 0; r < R; r++)
+        for (int k = 0; k < D / 16; k++)
+            for (int i = 0; i < 4; i++) {
+                uint32_t at = first + r * 16 + lane_row() + i % 2 * 8;
+                to[r][k][i] = at < end ? pair_at(from.at(at) + k * 16 + i / 2 * 8 + lane_column()) : 0;
+            }
+}
+
+/* Of the lane's rows. */
+template <int R>
+static __device__ void take_each(float (&to)[R][2], const float *from, uint32_t first, uint32_t end,
+                                 float scale) {
+    for (int r = 0; r < R; r++)
+        for (int i = 0; i < 2; i++) {
+            uint32_t row = first + r * 16 + lane_row() + i * 8;
+            to[r][i] = row < end ? from[row] * scale : 0.f;
         }
 }
 
-/* sums[16][N] += left[16][K] tile[N][K]^T */
-template <int K, int N, int STRIDE, typename T>
-static __device__ void multiply(float (&sums)[N / 8][4], const uint32_t (&left)[K / 16][4],
-                                const T (&tile)[N][STRIDE]) {
+/* Sums, times a scale for each of the lane's rows. */
+template <int R, int D, typename T>
+static __device__ void write_rows(rows<T> to, uint32_t first, uint32_t end, const sums_of<R, D> &sums,
+                                  const float (&scale)[R][2]) {
+    for (int r = 0; r < R; r++)
+        for (int i = 0; i < 2; i++) {
+            uint32_t row = first + r * 16 + lane_row() + i * 8;
+            for (int n = 0; n < D / 8 && row < end; n++) {
+                uint32_t bits =
+                    pair_of<T>(sums[r][n][i * 2] * scale[r][i], sums[r][n][i * 2 + 1] * scale[r][i]);
+                memcpy(static_cast<void *>(to.at(row) + n * 8 + lane_column()), &bits, sizeof bits);
+            }
+        }
+}
+
+/* ---- products ---- */
+
+/* sums[16 R][N] += left[16 R][K] right[N][K]^T */
+template <int R, int K, int N, typename T>
+static __device__ void multiply(sums_of<R, N> &sums, const factor_of<R, K> &left,
+                                const tile<T, N, K> &right) {
+    uint32_t lane = threadIdx.x % WARP, row = lane / 16 * 8 + lane % 8, column = lane / 8 % 2 * 8;
 #pragma unroll
-    for (int n = 0; n < N / 8; n++)
+    for (int n = 0; n < N / 16; n++)
 #pragma unroll
         for (int k = 0; k < K / 16; k++) {
-            const T *row = &tile[n * 8 + lane_row()][k * 16 + lane_column()];
-            mma(sums[n], left[k], pair_at(row), pair_at(row + 8), T());
+            uint32_t b[4];
+            load_matrices(b, &right[n * 16 + row][k * 16 + column]);
+#pragma unroll
+            for (int r = 0; r < R; r++) {
+                mma(sums[r][2 * n], left[r][k], b[0], b[1], T());
+                mma(sums[r][2 * n + 1], left[r][k], b[2], b[3], T());
+            }
+        }
+}
+
+/* sums[16 R][N] += left[16 R][K] right[K][N] */
+template <int R, int K, int N, typename T>
+static __device__ void multiply_straight(sums_of<R, N> &sums, const factor_of<R, K> &left,
+                                         const tile<T, K, N> &right) {
+    uint32_t lane = threadIdx.x % WARP, row = lane % 16, column = lane / 16 * 8;
+#pragma unroll
+    for (int k = 0; k < K / 16; k++)
+#pragma unroll
+        for (int n = 0; n < N / 16; n++) {
+            uint32_t b[4];
+            load_turned(b, &right[k * 16 + row][n * 16 + column]);
+#pragma unroll
+            for (int r = 0; r < R; r++) {
+                mma(sums[r][2 * n], left[r][k], b[0], b[1], T());
+                mma(sums[r][2 * n + 1], left[r][k], b[2], b[3], T());
+            }
         }
 }
 
 /* Sums as the left factor of the next product, rounded. */
-template <typename T, int N>
-static __device__ void to_factor(uint32_t (&to)[N / 16][4], const float (&sums)[N / 8][4]) {
+template <typename T, int R, int N>
+static __device__ void to_factor(factor_of<R, N> &to, const sums_of<R, N> &sums) {
 #pragma unroll
-    for (int k = 0; k < N / 16; k++)
+    for (int r = 0; r < R; r++)
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const float *from = &sums[2 * k + i / 2][i % 2 * 2];
-            to[k][i] = pair_of<T>(from[0], from[1]);
-        }
+        for (int k = 0; k < N / 16; k++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const float *from = &sums[r][2 * k + i / 2][i % 2 * 2];
+                to[r][k][i] = pair_of<T>(from[0], from[1]);
+            }
 }
 
-/* 16 rows of sums, times a scale for the lane's rows g and g + 8. */
-template <int D, typename T>
-static __device__ void write_rows(rows<T> to, uint32_t first, uint32_t end, const float (&sums)[D / 8][4],
-                                  float upper, float lower) {
-    for (int n = 0; n < D / 8; n++)
-        for (int i = 0; i < 2; i++) {
-            uint32_t row = first + lane_row() + i * 8;
-            float scale = i ? lower : upper;
-            uint32_t bits = pair_of<T>(sums[n][i * 2] * scale, sums[n][i * 2 + 1] * scale);
-            if (row < end)
-                memcpy(static_cast<void *>(to.at(row) + n * 8 + lane_column()), &bits, sizeof bits);
-        }
-}
-
-/* Defines NAME_64 and NAME_128 of bf16 and fp16 as FUNCTION<type, width, rows of a tile>. */
-#define FLASH_KERNELS_OF(name, function)                                                                     \
-    KERNEL(name##_64_bf16, ATTENTION_THREADS, attention_argument, a) { function<__nv_bfloat16, 64, 64>(a); } \
-    KERNEL(name##_64_f16, ATTENTION_THREADS, attention_argument, a) { function<__half, 64, 64>(a); }         \
-    KERNEL(name##_128_bf16, ATTENTION_THREADS, attention_argument, a) {                                      \
-        function<__nv_bfloat16, 128, 32>(a);                                                                 \
-    }                                                                                                        \
-    KERNEL(name##_128_f16, ATTENTION_THREADS, attention_argument, a) { function<__half, 128, 32>(a); }
+/* Defines NAME_64 and NAME_128 of bf16 and fp16 as FUNCTION<type, width, rows of a tile, R>. */
+#define FLASH_KERNEL_OF(name, type, suffix, function, width, tile_rows, r)                                   \
+    KERNEL(name##_##width##_##suffix, ATTENTION_THREADS, attention_argument, a) {                            \
+        function<type, width, tile_rows, r>(a);                                                              \
+    }
+#define FLASH_KERNELS_OF(name, function, r64, r128)                                                          \
+    FLASH_KERNEL_OF(name, __nv_bfloat16, bf16, function, 64, 64, r64)                                        \
+    FLASH_KERNEL_OF(name, __half, f16, function, 64, 64, r64)                                                \
+    FLASH_KERNEL_OF(name, __nv_bfloat16, bf16, function, 128, 32, r128)                                      \
+    FLASH_KERNEL_OF(name, __half, f16, function, 128, 32, r128)
 
 #endif

@@ -3,96 +3,131 @@
  * atomics). */
 #include "tools/gpt/cuda/flash.h"
 
-/* The lane's rows g and g + 8 of queries, or 0. */
-static __device__ void take_each(float (&to)[2], const float *from, uint32_t first, uint32_t end,
-                                 float scale) {
-    for (int i = 0; i < 2; i++) {
-        uint32_t row = first + lane_row() + i * 8;
-        to[i] = row < end ? from[row] * scale : 0.f;
-    }
+template <int R> static __device__ void all(float (&to)[R][2], float x) {
+    for (int r = 0; r < R; r++) to[r][0] = to[r][1] = x;
 }
 
-template <typename T, int D, int N> static __device__ void by_query(const attention_argument &a) {
-    alignas(16) __shared__ T keys[N][D + TILE_PAD];
-    alignas(16) __shared__ T turned_keys[D][N + TILE_PAD];
-    alignas(16) __shared__ T values[N][D + TILE_PAD];
-    head<T> h = find<T>(a, blockIdx.z, blockIdx.y);
-    uint32_t begin = blockIdx.x * FLASH_ROWS, first = begin + threadIdx.x / WARP * ROWS_PER_WARP;
-    uint32_t end = begin + FLASH_ROWS < a.length ? begin + FLASH_ROWS : a.length;
-    uint32_t queries[D / 16][4], gradients[D / 16][4];
-    float sums[D / 8][4] = {}, lse[2], dots[2];
-    take_rows<D>(queries, h.query, first, a.length);
-    take_rows<D>(gradients, h.mixed_gradient, first, a.length);
-    take_each(lse, h.lse, first, a.length, LOG2_E);
-    take_each(dots, h.dots, first, a.length, 1);
-    for (uint32_t key = 0; key < end; key += N) {
-        __syncthreads();
-        fill_tile<N, D>(keys, h.key, key, a.length);
-        fill_turned<N, D>(turned_keys, h.key, key, a.length);
-        fill_tile<N, D>(values, h.value, key, a.length);
-        __syncthreads();
-        if (key >= first + ROWS_PER_WARP) continue; /* the warp's queries come before */
-        float scores[N / 8][4] = {}, slopes[N / 8][4] = {};
-        uint32_t factor[N / 16][4];
-        multiply<D, N>(scores, queries, keys);
-        multiply<D, N>(slopes, gradients, values);
+/* Slopes become the gradients of scores; keys, from `key` on, that come later than a query give none. */
+template <int R, int N>
+static __device__ void query_slopes(sums_of<R, N> &slopes, const sums_of<R, N> &scores,
+                                    const float (&lse)[R][2], const float (&dots)[R][2], uint32_t first,
+                                    uint32_t key, float scale) {
+    bool hides = key + N > first + 1;
+    for (int r = 0; r < R; r++)
         for (int n = 0; n < N / 8; n++)
             for (int i = 0; i < 4; i++) {
-                uint32_t row = first + lane_row() + i / 2 * 8, column = key + n * 8 + lane_column() + i % 2;
-                float p = exp2f(scores[n][i] * (a.scale * LOG2_E) - lse[i / 2]);
-                scores[n][i] = column <= row && row < a.length ? p * (slopes[n][i] - dots[i / 2]) : 0.f;
+                uint32_t row = first + r * 16 + lane_row() + i / 2 * 8,
+                         column = key + n * 8 + lane_column() + i % 2;
+                float p = power_of_two(fmaf(scores[r][n][i], scale, -lse[r][i / 2]));
+                slopes[r][n][i] = hides && column > row ? 0.f : p * (slopes[r][n][i] - dots[r][i / 2]);
             }
-        to_factor<T, N>(factor, scores);
-        multiply<N, D>(sums, factor, turned_keys);
-    }
-    write_rows<D>(h.query_gradient, first, a.length, sums, a.scale, a.scale);
 }
 
-/* A warp has 16 keys; scores are turned: rows are keys, columns queries. */
-template <typename T, int D, int N> static __device__ void by_key(const attention_argument &a) {
-    alignas(16) __shared__ T queries[N][D + TILE_PAD];
-    alignas(16) __shared__ T turned_queries[D][N + TILE_PAD];
-    alignas(16) __shared__ T gradients[N][D + TILE_PAD];
-    alignas(16) __shared__ T turned_gradients[D][N + TILE_PAD];
-    uint32_t begin = blockIdx.x * FLASH_ROWS, first = begin + threadIdx.x / WARP * ROWS_PER_WARP;
-    uint32_t group = a.heads / a.kv_heads, keys[D / 16][4], values[D / 16][4];
-    float key_sums[D / 8][4] = {}, value_sums[D / 8][4] = {};
-    head<T> h = find<T>(a, blockIdx.z, blockIdx.y * group);
-    take_rows<D>(keys, h.key, first, a.length);
-    take_rows<D>(values, h.value, first, a.length);
-    for (uint32_t member = 0; member < group; member++) {
-        h = find<T>(a, blockIdx.z, blockIdx.y * group + member);
-        for (uint32_t query = begin; query < a.length; query += N) {
-            __syncthreads();
-            fill_tile<N, D>(queries, h.query, query, a.length);
-            fill_turned<N, D>(turned_queries, h.query, query, a.length);
-            fill_tile<N, D>(gradients, h.mixed_gradient, query, a.length);
-            fill_turned<N, D>(turned_gradients, h.mixed_gradient, query, a.length);
-            __syncthreads();
-            if (query + N <= first) continue; /* all of them come before the warp's keys */
-            float scores[N / 8][4] = {}, slopes[N / 8][4] = {};
-            uint32_t factor[N / 16][4];
-            multiply<D, N>(scores, keys, queries);
-            multiply<D, N>(slopes, values, gradients);
-            for (int n = 0; n < N / 8; n++)
-                for (int i = 0; i < 4; i++) {
-                    uint32_t row = first + lane_row() + i / 2 * 8,
-                             column = query + n * 8 + lane_column() + i % 2;
-                    bool sees = row <= column && column < a.length;
-                    float lse = sees ? h.lse[column] * LOG2_E : 0.f, dots = sees ? h.dots[column] : 0.f;
-                    float p = sees ? exp2f(scores[n][i] * (a.scale * LOG2_E) - lse) : 0.f;
-                    slopes[n][i] = p * (slopes[n][i] - dots);
-                    scores[n][i] = p;
-                }
-            to_factor<T, N>(factor, scores);
-            multiply<N, D>(value_sums, factor, turned_gradients);
-            to_factor<T, N>(factor, slopes);
-            multiply<N, D>(key_sums, factor, turned_queries);
+template <typename T, int D, int N, int R> static __device__ void by_query(const attention_argument &a) {
+    alignas(16) __shared__ tile<T, N, D> keys[2], values[2];
+    head<T> h = find<T>(a, blockIdx.z, blockIdx.y);
+    uint32_t begin = (gridDim.x - 1 - blockIdx.x) * BLOCK_ROWS<R>; /* the longest first */
+    uint32_t first = begin + warp_index() * WARP_ROWS<R>;
+    uint32_t end = begin + BLOCK_ROWS<R> < a.length ? begin + BLOCK_ROWS<R> : a.length, now = 0;
+    factor_of<R, D> queries, gradients;
+    sums_of<R, D> sums = {};
+    float lse[R][2], dots[R][2], scales[R][2];
+    fill_tile<N, D>(keys[0], h.key, 0, a.length);
+    fill_tile<N, D>(values[0], h.value, 0, a.length);
+    take_rows<R, D>(queries, h.query, first, a.length);
+    take_rows<R, D>(gradients, h.mixed_gradient, first, a.length);
+    take_each<R>(lse, h.lse, first, a.length, LOG2_E);
+    take_each<R>(dots, h.dots, first, a.length, 1);
+    for (uint32_t key = 0; key < end; key += N, now ^= 1) {
+        copies_done();
+        __syncthreads();
+        if (key + N < end) {
+            fill_tile<N, D>(keys[now ^ 1], h.key, key + N, a.length);
+            fill_tile<N, D>(values[now ^ 1], h.value, key + N, a.length);
         }
+        if (key >= first + WARP_ROWS<R>) continue; /* the warp's queries come before */
+        sums_of<R, N> scores = {}, slopes = {};
+        factor_of<R, N> factor;
+        multiply<R, D, N>(scores, queries, keys[now]);
+        multiply<R, D, N>(slopes, gradients, values[now]);
+        query_slopes<R, N>(slopes, scores, lse, dots, first, key, a.scale * LOG2_E);
+        to_factor<T, R, N>(factor, slopes);
+        multiply_straight<R, N, D>(sums, factor, keys[now]);
     }
-    write_rows<D>(h.key_gradient, first, a.length, key_sums, a.scale, a.scale);
-    write_rows<D>(h.value_gradient, first, a.length, value_sums, 1, 1);
+    all<R>(scales, a.scale);
+    write_rows<R, D>(h.query_gradient, first, a.length, sums, scales);
 }
 
-FLASH_KERNELS_OF(flash_query_backward, by_query)
-FLASH_KERNELS_OF(flash_key_backward, by_key)
+/* Scores become weights, slopes the gradients of scores; both are turned: rows are keys, columns queries, from `query` on.
+ * Queries behind the last one are zeros, with zeros for lse and dots, and add nothing. */
+template <int R, int N>
+static __device__ void key_slopes(sums_of<R, N> &slopes, sums_of<R, N> &scores, const float (&lse)[N],
+                                  const float (&dots)[N], uint32_t first, uint32_t query, float scale) {
+    bool hides = query < first + WARP_ROWS<R>;
+    for (int n = 0; n < N / 8; n++)
+        for (int k = 0; k < 2; k++) {
+            uint32_t at = n * 8 + lane_column() + k;
+            float base = lse[at] * LOG2_E, dot = dots[at];
+            for (int r = 0; r < R; r++)
+                for (int i = k; i < 4; i += 2) {
+                    uint32_t row = first + r * 16 + lane_row() + i / 2 * 8;
+                    bool hidden = hides && row > query + at;
+                    float p = hidden ? 0.f : power_of_two(fmaf(scores[r][n][i], scale, -base));
+                    slopes[r][n][i] = p * (slopes[r][n][i] - dot);
+                    scores[r][n][i] = p;
+                }
+        }
+}
+
+/* What a block of keys is multiplied by: the queries from its own on, of each head that shares the keys. */
+template <typename T, int D, int N> struct query_tile {
+    tile<T, N, D> queries, gradients;
+    float lse[N], dots[N];
+};
+
+template <int N, int D, typename T>
+static __device__ void fill_queries(query_tile<T, D, N> &to, const attention_argument &a, uint32_t member,
+                                    uint32_t query) {
+    head<T> h = find<T>(a, blockIdx.z, blockIdx.y * (a.heads / a.kv_heads) + member);
+    fill_tile<N, D>(to.queries, h.query, query, a.length);
+    fill_tile<N, D>(to.gradients, h.mixed_gradient, query, a.length);
+    fill_each<N>(to.lse, h.lse, query, a.length);
+    fill_each<N>(to.dots, h.dots, query, a.length);
+}
+
+template <typename T, int D, int N, int R> static __device__ void by_key(const attention_argument &a) {
+    alignas(16) __shared__ query_tile<T, D, N> tiles[2];
+    uint32_t begin = blockIdx.x * BLOCK_ROWS<R>, first = begin + warp_index() * WARP_ROWS<R>, now = 0;
+    uint32_t each = (a.length - begin + N - 1) / N, count = each * (a.heads / a.kv_heads);
+    head<T> h = find<T>(a, blockIdx.z, blockIdx.y * (a.heads / a.kv_heads));
+    factor_of<R, D> keys, values;
+    sums_of<R, D> key_sums = {}, value_sums = {};
+    float scales[R][2];
+    fill_queries<N, D>(tiles[0], a, 0, begin);
+    take_rows<R, D>(keys, h.key, first, a.length);
+    take_rows<R, D>(values, h.value, first, a.length);
+    for (uint32_t i = 0; i < count; i++, now ^= 1) {
+        uint32_t query = begin + i % each * N;
+        copies_done();
+        __syncthreads();
+        if (i + 1 < count) fill_queries<N, D>(tiles[now ^ 1], a, (i + 1) / each, begin + (i + 1) % each * N);
+        if (query + N <= first) continue; /* all of them come before the warp's keys */
+        const query_tile<T, D, N> &t = tiles[now];
+        sums_of<R, N> scores = {}, slopes = {};
+        factor_of<R, N> factor;
+        multiply<R, D, N>(scores, keys, t.queries);
+        multiply<R, D, N>(slopes, values, t.gradients);
+        key_slopes<R, N>(slopes, scores, t.lse, t.dots, first, query, a.scale * LOG2_E);
+        to_factor<T, R, N>(factor, scores);
+        multiply_straight<R, N, D>(value_sums, factor, t.gradients);
+        to_factor<T, R, N>(factor, slopes);
+        multiply_straight<R, N, D>(key_sums, factor, t.queries);
+    }
+    all<R>(scales, a.scale);
+    write_rows<R, D>(h.key_gradient, first, a.length, key_sums, scales);
+    all<R>(scales, 1);
+    write_rows<R, D>(h.value_gradient, first, a.length, value_sums, scales);
+}
+
+FLASH_KERNELS_OF(flash_query_backward, by_query, 1, 1)
+FLASH_KERNELS_OF(flash_key_backward, by_key, 1, 1)

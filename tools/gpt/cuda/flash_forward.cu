@@ -1,11 +1,9 @@
-/* A block has 64 queries of a head, a warp 16 of them with their output in registers; keys and values come in tiles
+/* A block has 64 R queries of a head, a warp 16 R of them with their output in registers; keys and values come in tiles
  * (Dao 2023, FlashAttention-2, algorithm 1). Scores are in powers of 2. */
 #include "tools/gpt/cuda/flash.h"
 
-/* Of the lane's rows g and g + 8. */
-struct softmax_state {
-    float most[2], total[2];
-};
+/* Of the lane's rows; `most` of scores before they are scaled. */
+template <int R> struct softmax_state { float most[R][2], total[R][2]; };
 
 static __device__ float row_maximum(float x) {
     x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
@@ -16,60 +14,86 @@ static __device__ float row_sum(float x) {
     return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
-/* Scores of queries from `query` on against keys from `key` on: scaled, and hidden where the key comes later. */
-template <int N>
-static __device__ void hide(float (&scores)[N / 8][4], uint32_t query, uint32_t key, float scale) {
-    for (int n = 0; n < N / 8; n++)
-        for (int i = 0; i < 4; i++) {
-            uint32_t row = query + lane_row() + i / 2 * 8, column = key + n * 8 + lane_column() + i % 2;
-            scores[n][i] = column <= row ? scores[n][i] * scale : -INFINITY;
-        }
+/* Hides from queries, from `query` on, the keys, from `key` on, that come later. */
+template <int R, int N> static __device__ void hide(sums_of<R, N> &scores, uint32_t query, uint32_t key) {
+    for (int r = 0; r < R; r++)
+        for (int n = 0; n < N / 8; n++)
+            for (int i = 0; i < 4; i++) {
+                uint32_t row = query + r * 16 + lane_row() + i / 2 * 8,
+                         column = key + n * 8 + lane_column() + i % 2;
+                if (column > row) scores[r][n][i] = -INFINITY;
+            }
 }
 
 /* Scores become weights; what was summed up before is scaled to the new maximum. The first tile shows every row a key. */
-template <int N, int D>
-static __device__ void renew(softmax_state &s, float (&scores)[N / 8][4], float (&sums)[D / 8][4]) {
-    for (int i = 0; i < 2; i++) {
-        float most = s.most[i], total = 0;
-        for (int n = 0; n < N / 8; n++) most = fmaxf(most, fmaxf(scores[n][2 * i], scores[n][2 * i + 1]));
-        most = row_maximum(most);
-        float correction = exp2f(s.most[i] - most);
-        for (int n = 0; n < N / 8; n++)
-            for (int k = 2 * i; k < 2 * i + 2; k++) total += scores[n][k] = exp2f(scores[n][k] - most);
-        for (int n = 0; n < D / 8; n++) sums[n][2 * i] *= correction, sums[n][2 * i + 1] *= correction;
-        s.total[i] = s.total[i] * correction + row_sum(total);
-        s.most[i] = most;
-    }
+template <int R, int N, int D>
+static __device__ void renew(softmax_state<R> &s, sums_of<R, N> &scores, sums_of<R, D> &sums, float scale) {
+    for (int r = 0; r < R; r++)
+        for (int i = 0; i < 2; i++) {
+            float most = s.most[r][i], total = 0;
+            for (int n = 0; n < N / 8; n++)
+                most = fmaxf(most, fmaxf(scores[r][n][2 * i], scores[r][n][2 * i + 1]));
+            most = row_maximum(most);
+            float correction = power_of_two((s.most[r][i] - most) * scale), base = most * scale;
+            for (int n = 0; n < N / 8; n++)
+                for (int k = 2 * i; k < 2 * i + 2; k++)
+                    total += scores[r][n][k] = power_of_two(fmaf(scores[r][n][k], scale, -base));
+            for (int n = 0; n < D / 8; n++)
+                sums[r][n][2 * i] *= correction, sums[r][n][2 * i + 1] *= correction;
+            s.total[r][i] = s.total[r][i] * correction + total; /* the lane's columns */
+            s.most[r][i] = most;
+        }
 }
 
-template <typename T, int D, int N> static __device__ void forward(const attention_argument &a) {
-    alignas(16) __shared__ T keys[N][D + TILE_PAD];
-    alignas(16) __shared__ T values[D][N + TILE_PAD];
+template <int R> static __device__ void finish(softmax_state<R> &s, float (&inverse)[R][2]) {
+    for (int r = 0; r < R; r++)
+        for (int i = 0; i < 2; i++) s.total[r][i] = row_sum(s.total[r][i]), inverse[r][i] = 1 / s.total[r][i];
+}
+
+template <int R>
+static __device__ void write_lse(const softmax_state<R> &s, float *lse, uint32_t first, uint32_t end,
+                                 float scale) {
+    for (int r = 0; r < R; r++)
+        for (int i = 0; i < 2 && lane_column() == 0; i++) {
+            uint32_t row = first + r * 16 + lane_row() + i * 8;
+            if (row < end) lse[row] = (s.most[r][i] * scale + log2f(s.total[r][i])) / LOG2_E;
+        }
+}
+
+template <typename T, int D, int N, int R> static __device__ void forward(const attention_argument &a) {
+    alignas(16) __shared__ tile<T, N, D> keys[2], values[2];
     head<T> h = find<T>(a, blockIdx.z, blockIdx.y);
-    uint32_t begin = blockIdx.x * FLASH_ROWS, first = begin + threadIdx.x / WARP * ROWS_PER_WARP;
-    uint32_t end = begin + FLASH_ROWS < a.length ? begin + FLASH_ROWS : a.length, queries[D / 16][4];
-    softmax_state state = {{-INFINITY, -INFINITY}, {0, 0}};
-    float sums[D / 8][4] = {};
-    take_rows<D>(queries, h.query, first, a.length);
-    for (uint32_t key = 0; key < end; key += N) {
+    uint32_t begin = (gridDim.x - 1 - blockIdx.x) * BLOCK_ROWS<R>; /* the longest first */
+    uint32_t first = begin + warp_index() * WARP_ROWS<R>;
+    uint32_t end = begin + BLOCK_ROWS<R> < a.length ? begin + BLOCK_ROWS<R> : a.length, now = 0;
+    factor_of<R, D> queries;
+    softmax_state<R> state;
+    sums_of<R, D> sums = {};
+    float scale = a.scale * LOG2_E, inverse[R][2];
+    for (int r = 0; r < R; r++)
+        for (int i = 0; i < 2; i++) state.most[r][i] = -INFINITY, state.total[r][i] = 0;
+    take_rows<R, D>(queries, h.query, first, a.length);
+    fill_tile<N, D>(keys[0], h.key, 0, a.length);
+    fill_tile<N, D>(values[0], h.value, 0, a.length);
+    for (uint32_t key = 0; key < end; key += N, now ^= 1) {
+        copies_done();
         __syncthreads();
-        fill_tile<N, D>(keys, h.key, key, a.length);
-        fill_turned<N, D>(values, h.value, key, a.length);
-        __syncthreads();
-        if (key >= first + ROWS_PER_WARP) continue; /* the warp's queries come before */
-        float scores[N / 8][4] = {};
-        uint32_t weights[N / 16][4];
-        multiply<D, N>(scores, queries, keys);
-        hide<N>(scores, first, key, a.scale * LOG2_E);
-        renew<N, D>(state, scores, sums);
-        to_factor<T, N>(weights, scores);
-        multiply<N, D>(sums, weights, values);
+        if (key + N < end) {
+            fill_tile<N, D>(keys[now ^ 1], h.key, key + N, a.length);
+            fill_tile<N, D>(values[now ^ 1], h.value, key + N, a.length);
+        }
+        if (key >= first + WARP_ROWS<R>) continue; /* the warp's queries come before */
+        sums_of<R, N> scores = {};
+        factor_of<R, N> weights;
+        multiply<R, D, N>(scores, queries, keys[now]);
+        if (key + N > first + 1) hide<R, N>(scores, first, key);
+        renew<R, N, D>(state, scores, sums, scale);
+        to_factor<T, R, N>(weights, scores);
+        multiply_straight<R, N, D>(sums, weights, values[now]);
     }
-    write_rows<D>(h.mixed, first, a.length, sums, 1 / state.total[0], 1 / state.total[1]);
-    for (int i = 0; i < 2 && lane_column() == 0; i++) {
-        uint32_t row = first + lane_row() + i * 8;
-        if (row < a.length) ((float *)h.lse)[row] = (state.most[i] + log2f(state.total[i])) / LOG2_E;
-    }
+    finish<R>(state, inverse);
+    write_rows<R, D>(h.mixed, first, a.length, sums, inverse);
+    write_lse<R>(state, (float *)h.lse, first, a.length, scale);
 }
 
-FLASH_KERNELS_OF(flash_forward, forward)
+FLASH_KERNELS_OF(flash_forward, forward, 2, 1)

@@ -46,7 +46,8 @@ enum {
     SUM_ROWS = 256,         /* of a part of so many rows */
     QUERIES_PER_BLOCK = 16, /* attention: a warp has a quarter of them */
     KEYS_PER_BLOCK = 8,     /* of attention_key_backward, likewise */
-    FLASH_ROWS = 64,        /* queries or keys of a block of the flash kernels */
+    FLASH_ROWS = 64,        /* queries or keys of a block of the flash kernels, but for */
+    FLASH_FORWARD_64 = 128, /* flash_forward_64 */
     HEAD_WIDTH_MAX = 128    /* shared memory of attention */
 };
 
@@ -166,7 +167,7 @@ struct cross_entropy_argument {
  * all heads' queries, then the keys, then the values, and there may be fewer heads of those. forward: mixed, lse; grid:
  * queries / QUERIES_PER_BLOCK, heads, batch. dots: mixed times its gradient, by head; a warp per row and head.
  * query_backward: like forward. key_backward: keys / KEYS_PER_BLOCK, kv_heads, batch. The flash kernels: the same, with
- * FLASH_ROWS of either. */
+ * FLASH_ROWS or FLASH_FORWARD_64 of either. */
 struct attention_argument {
     const void *qkv;
     void *mixed;                /* [rows][heads][width] */

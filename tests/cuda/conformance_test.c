@@ -1,6 +1,6 @@
-/* nccl_conformance_test BESIDE RANKS [FAULT]: the conformance suite on transport nccl, over the stand-ins: ranks are
- * threads that share a GPU, beside a comm of transport BESIDE (local or tcp). Its results are those of the host's
- * transport local, by their hashes. */
+/* conformance_test WAY RANKS [FAULT]: the conformance suite in a GPU's memory, by the ways that there are: transport nccl
+ * beside ranks that are threads or tcp's, and transport local by copies and sums on the device. Ranks are threads that
+ * share a GPU. Results are those of the host's transport local, by their hashes. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,9 +14,16 @@
 
 enum { RANKS_AT_MOST = 8, WHOLE_SUITE = -1 };
 
+static const struct way {
+    const char *name;
+    enum comm_transport host; /* nccl: what it is beside */
+    bool nccl;
+} ways[] = {{"nccl-local", COMM_LOCAL, true}, {"nccl-tcp", COMM_TCP, true}, {"copies", COMM_LOCAL, false}};
+static const struct way on_host = {"host", COMM_LOCAL, false};
+
 struct rank {
     pthread_t thread;
-    enum comm_transport beside;
+    const struct way *way;
     struct comm_options options;
     int fault;
     bool on_gpu;
@@ -31,31 +38,36 @@ static void require(zero_status status, const struct zero_error *error) {
     exit(1);
 }
 
+static void open_rank(struct rank *rank, struct comm **out_beside) {
+    struct conformance *conformance = &rank->conformance;
+    struct comm_options options = rank->options;
+    struct zero_error error;
+    error_clear(&error);
+    if (rank->way != &on_host)
+        require(device_table[DEVICE_CUDA]->open(&(struct device_options){0}, &conformance->device, &error),
+                &error);
+    if (!rank->way->nccl) options.device = conformance->device;
+    require(comm_open(rank->way->host, &options, &conformance->comm, &error), &error);
+    if (!rank->way->nccl) return;
+    *out_beside = conformance->comm;
+    options.beside = *out_beside, options.device = conformance->device;
+    require(comm_open(COMM_NCCL, &options, &conformance->comm, &error), &error);
+    CHECK_STRING(comm_name(conformance->comm), "nccl");
+}
+
 static void *run_rank(void *user) {
     struct rank *rank = user;
     struct conformance *conformance = &rank->conformance;
-    struct comm *beside;
-    struct zero_error error;
-    error_clear(&error);
-    require(comm_open(rank->beside, &rank->options, &beside, &error), &error);
-    conformance->comm = beside;
-    if (rank->on_gpu) {
-        struct comm_options options = rank->options;
-        require(device_table[DEVICE_CUDA]->open(&(struct device_options){0}, &conformance->device, &error),
-                &error);
-        options.beside = beside, options.device = conformance->device;
-        require(comm_open(COMM_NCCL, &options, &conformance->comm, &error), &error);
-        CHECK_STRING(comm_name(conformance->comm), "nccl");
-    }
+    struct comm *beside = NULL;
+    open_rank(rank, &beside);
     if (rank->fault == WHOLE_SUITE) {
         conformance_run(conformance);
         comm_close(conformance->comm);
     } else {
         conformance_run_fault(conformance, (enum conformance_fault)rank->fault);
     }
-    if (!rank->on_gpu) return NULL;
     comm_close(beside);
-    conformance->device->ops->close(conformance->device);
+    if (conformance->device) conformance->device->ops->close(conformance->device);
     return NULL;
 }
 
@@ -66,12 +78,12 @@ static uint32_t free_port(void) {
     return port;
 }
 
-static void run(enum comm_transport beside, uint32_t count, int fault, bool on_gpu, uint64_t *out_hash) {
+static void run(const struct way *way, uint32_t count, int fault, uint64_t *out_hash) {
     struct rank ranks[RANKS_AT_MOST];
     struct local_world *local = local_world_create(count);
     uint32_t port = free_port();
     for (uint32_t r = 0; r < count; r++) {
-        ranks[r] = (struct rank){.beside = beside, .fault = fault, .on_gpu = on_gpu};
+        ranks[r] = (struct rank){.way = way, .fault = fault};
         ranks[r].options = (struct comm_options){.rank = r,
                                                  .size = count,
                                                  .timeout_s = fault == FAULT_STUCK ? 0.5 : 30,
@@ -90,16 +102,18 @@ static void run(enum comm_transport beside, uint32_t count, int fault, bool on_g
 
 int main(int argc, char **argv) {
     uint64_t here[RANKS_AT_MOST], there[RANKS_AT_MOST];
-    if (argc < 3) return fprintf(stderr, "usage: nccl_conformance_test local|tcp RANKS [FAULT]\n"), 2;
-    enum comm_transport beside = strcmp(argv[1], "tcp") == 0 ? COMM_TCP : COMM_LOCAL;
+    const struct way *way = NULL;
+    for (size_t w = 0; w < sizeof ways / sizeof *ways && argc > 2; w++)
+        if (strcmp(argv[1], ways[w].name) == 0) way = &ways[w];
+    if (!way) return fprintf(stderr, "usage: conformance_test nccl-local|nccl-tcp|copies RANKS [FAULT]\n"), 2;
     uint32_t count = (uint32_t)atoi(argv[2]);
     int fault = WHOLE_SUITE;
     for (int f = 0; f < FAULTS && argc > 3; f++)
         if (strcmp(argv[3], conformance_fault_names[f]) == 0) fault = f;
     if (count < 1 || count > RANKS_AT_MOST || (argc > 3 && fault == WHOLE_SUITE)) return 2;
-    run(beside, count, fault, true, there);
+    run(way, count, fault, there);
     if (fault != WHOLE_SUITE) return check_end();
-    run(COMM_LOCAL, count, WHOLE_SUITE, false, here);
+    run(&on_host, count, WHOLE_SUITE, here);
     for (uint32_t r = 0; r < count; r++) CHECK_INT(there[r], here[r]);
     return check_end();
 }

@@ -1,0 +1,170 @@
+/* What a call of transport nccl is made of: NCCL's own calls, and the device's work, all enqueued on the call's stream. */
+#include <string.h>
+
+#include "engine/comm/nccl.h"
+#include "engine/comm/staged.h"
+#include "kernels/ordered_sum.h"
+
+static const ncclDataType_t types[DTYPES] = {[DTYPE_F32] = ncclFloat32,
+                                             [DTYPE_BF16] = ncclBfloat16,
+                                             [DTYPE_F16] = ncclFloat16,
+                                             [DTYPE_U8] = ncclUint8};
+
+/* Of NCCL's calls, in a group or not, the first result that is not good. */
+static zero_status judge(struct comm_work *work, ncclResult_t result) {
+    return nccl_good(result) ? ZERO_OK : nccl_failed(work, result);
+}
+
+static zero_status gather_shares(struct comm_work *work, const void *source, void *target, uint64_t count,
+                                 enum dtype dtype) {
+    struct nccl_group *group = (struct nccl_group *)work->group;
+    return judge(work, library_of(work)->ncclAllGather(source, target, count, types[dtype], group->data,
+                                                       nccl_stream(work)));
+}
+
+static zero_status gather(struct comm_work *work) {
+    const struct comm_call *call = &work->call;
+    return gather_shares(work, call->source, call->target, call->count, call->dtype);
+}
+
+static zero_status broadcast(struct comm_work *work) {
+    struct nccl_group *group = (struct nccl_group *)work->group;
+    const struct comm_call *call = &work->call;
+    return judge(work,
+                 library_of(work)->ncclBroadcast(call->target, call->target, call->count, types[call->dtype],
+                                                 (int)call->root, group->data, nccl_stream(work)));
+}
+
+static zero_status exchange_shares(struct comm_work *work, const char *source, char *target, uint64_t count) {
+    const struct nccl_library *nccl = library_of(work);
+    struct nccl_group *group = (struct nccl_group *)work->group;
+    ncclDataType_t type = types[work->call.dtype];
+    uint64_t bytes = count * dtype_bytes(work->call.dtype);
+    ncclResult_t result = nccl->ncclGroupStart();
+    for (uint32_t m = 0; m < group->base.count && nccl_good(result); m++) {
+        result = nccl->ncclSend(source + m * bytes, count, type, (int)m, group->data, nccl_stream(work));
+        if (nccl_good(result))
+            result = nccl->ncclRecv(target + m * bytes, count, type, (int)m, group->data, nccl_stream(work));
+    }
+    ncclResult_t ended = nccl->ncclGroupEnd();
+    return judge(work, nccl_good(result) ? ended : result);
+}
+
+static zero_status all_to_all(struct comm_work *work) {
+    return exchange_shares(work, work->call.source, work->call.target, work->call.count);
+}
+
+/* What is exchanged: the source, or its copy with shares of equal size. */
+static const char *shares(const struct comm_work *work) {
+    return staged_layout(work->group, &work->call).padded ? work->call.staging : work->call.source;
+}
+
+static zero_status pad(struct comm_work *work) {
+    const struct comm_call *call = &work->call;
+    struct device *device = work->group->comm->device;
+    uint64_t bytes = shape_source_bytes(call, work->group->count),
+             padded = staged_layout(work->group, call).padded, ticket;
+    struct zero_error error;
+    error_clear(&error);
+    if (!padded) return ZERO_OK;
+    zero_status status =
+        device->ops->copy(device, stream_of(call), call->staging, call->source, bytes, &ticket, &error);
+    if (!status)
+        status = device->ops->clear(device, stream_of(call), (char *)call->staging + bytes, padded - bytes,
+                                    &ticket, &error);
+    return status ? comm_raise_error(work->group->comm, &error, false) : ZERO_OK;
+}
+
+static zero_status exchange(struct comm_work *work) {
+    return exchange_shares(work, shares(work), staged_received(work),
+                           shape_share(&work->call, work->group->count));
+}
+
+static zero_status reduce_native(struct comm_work *work) {
+    struct nccl_group *group = (struct nccl_group *)work->group;
+    uint64_t share = shape_share(&work->call, group->base.count);
+    return judge(work, library_of(work)->ncclReduceScatter(shares(work), staged_received(work), share,
+                                                           types[work->call.dtype], ncclSum, group->data,
+                                                           nccl_stream(work)));
+}
+
+/* `inputs` arrays of `count` elements, one after another. */
+static zero_status add_up(struct comm_work *work, const void *input, uint32_t inputs, enum dtype dtype,
+                          void *target, uint64_t count, bool add) {
+    const struct comm_call *call = &work->call;
+    struct device *device = work->group->comm->device;
+    uint64_t bytes = count * dtype_bytes(dtype), target_bytes = count * dtype_bytes(call->target_dtype),
+             ticket;
+    struct ordered_sum_argument sum = {.input = {input},
+                                       .input_stride = bytes,
+                                       .count = count,
+                                       .target = target,
+                                       .input_count = inputs,
+                                       .dtype = dtype,
+                                       .target_dtype = call->target_dtype,
+                                       .add = add};
+    struct device_work device_work = {
+        .kernel = &kernel_ordered_sum,
+        .stream = (uint8_t)stream_of(call),
+        .reads = add ? 2 : 1,
+        .writes = 1,
+        .read = {{(void *)(uintptr_t)input, inputs * bytes}, {target, target_bytes}},
+        .write = {{target, target_bytes}}};
+    struct zero_error error;
+    error_clear(&error);
+    memcpy(device_work.argument, &sum, sizeof sum);
+    return device->ops->submit(device, &device_work, &ticket, &error)
+               ? comm_raise_error(work->group->comm, &error, false)
+               : ZERO_OK;
+}
+
+static zero_status sum_into(struct comm_work *work, void *target, bool add) {
+    const struct comm_call *call = &work->call;
+    return add_up(work, staged_received(work), call->native ? 1 : work->group->count, call->dtype, target,
+                  shape_share(call, work->group->count), add);
+}
+
+static zero_status sum_target(struct comm_work *work) {
+    return sum_into(work, work->call.target, work->call.add);
+}
+
+static char *own_sum(const struct comm_work *work) {
+    uint64_t bytes = shape_share(&work->call, work->group->count) * dtype_bytes(work->call.target_dtype);
+    return staged_sums(work) + work->group->index * bytes;
+}
+
+static zero_status sum_share(struct comm_work *work) { return sum_into(work, own_sum(work), false); }
+
+static zero_status gather_sums(struct comm_work *work) {
+    return gather_shares(work, own_sum(work), staged_sums(work), shape_share(&work->call, work->group->count),
+                         work->call.target_dtype);
+}
+
+static zero_status finish_sums(struct comm_work *work) {
+    const struct comm_call *call = &work->call;
+    char *sums = staged_sums(work);
+    if (sums == call->target) return ZERO_OK;
+    return add_up(work, sums, 1, call->target_dtype, call->target, call->count, call->add);
+}
+
+static zero_status start_barrier(struct comm_work *work) {
+    struct comm_call barrier = {.kind = COMM_BARRIER, .tag = work->call.tag, .what = work->record.what};
+    return comm_post(((struct nccl_group *)work->group)->companion, &barrier, &mine_of(work)->barrier);
+}
+
+static const step_fn nothing[] = {NULL};
+static const step_fn steps[COMM_KINDS][2][STEPS_MAX + 1] = {
+    /* ordered, native */
+    [COMM_ALL_GATHER] = {{gather}, {gather}},
+    [COMM_REDUCE_SCATTER] = {{exchange, sum_target}, {reduce_native, sum_target}},
+    [COMM_ALL_REDUCE] = {{pad, exchange, sum_share, gather_sums, finish_sums},
+                         {pad, reduce_native, sum_share, gather_sums, finish_sums}},
+    [COMM_ALL_TO_ALL] = {{all_to_all}, {all_to_all}},
+    [COMM_BROADCAST] = {{broadcast}, {broadcast}},
+    [COMM_BARRIER] = {{start_barrier}, {start_barrier}},
+};
+
+const step_fn *nccl_steps(const struct comm_work *work) {
+    const struct comm_call *call = &work->call;
+    return call->count == 0 && call->kind != COMM_BARRIER ? nothing : steps[call->kind][call->native];
+}

@@ -1,0 +1,106 @@
+/* Transport tcp's own structs, and what its files share: comm_tcp.c opens and closes, tcp_calls.c takes a call through its
+ * phases, tcp_wires.c moves bytes. */
+#ifndef ZERO_ENGINE_COMM_TCP_H
+#define ZERO_ENGINE_COMM_TCP_H
+
+#include <poll.h>
+
+#include "engine/comm/rendezvous.h"
+#include "engine/comm/tcp_link.h"
+#include "engine/comm/watch.h"
+
+enum frame_kind { FRAME_READY, FRAME_DATA };
+enum phase { EXCHANGING, GATHERING, PHASES };
+
+struct frame {
+    uint32_t kind, phase;
+    uint64_t key, sequence, bytes; /* of the group; of the call; that follow */
+};
+
+struct tcp_work {
+    uint32_t phase; /* PHASES: the call is done */
+    uint32_t arrived, unsent;
+    const void *source; /* of the slices of EXCHANGING */
+};
+
+struct outgoing {
+    struct frame frame;
+    const void *data;
+    struct comm_work *work;
+};
+
+/* The data connection to one rank. */
+struct wire {
+    struct outgoing *queue; /* a ring of queue_capacity */
+    uint32_t first, count;
+    uint64_t out_done; /* bytes of the first one that are sent, its frame included */
+    struct frame in;
+    uint64_t in_done;
+    char *in_target;
+    struct comm_work *in_work;
+    struct comm_record in_record;
+};
+
+/* Heard before this rank has opened the group. */
+struct early {
+    struct early *next;
+    uint32_t from;
+    struct frame frame;
+    struct comm_record record;
+};
+
+struct tcp_comm {
+    struct comm base;
+    struct failure failure;
+    struct lanes *peers;
+    struct tcp_link link;
+    struct watch watch;
+    struct wire *wires;
+    struct pollfd *polls;
+    uint32_t queue_capacity;
+    struct early *early;
+};
+
+struct heard { /* of one member's call */
+    struct comm_record record;
+    uint32_t ready, answered; /* phases; the record's sequence says of which call */
+};
+
+struct tcp_group {
+    struct comm_group base;
+    struct control_group *ring;
+    const void **inputs;
+    struct heard *heard; /* [COMM_CALLS_MAX][count] */
+    struct tcp_work works[COMM_CALLS_MAX];
+};
+
+static inline struct tcp_comm *tcp_of(const struct comm_group *group) {
+    return (struct tcp_comm *)group->comm;
+}
+
+static inline struct tcp_work *mine_of(const struct comm_work *work) {
+    return &((struct tcp_group *)work->group)->works[work_slot(work)];
+}
+
+static inline struct heard *heard_of(const struct comm_group *group, uint64_t sequence, uint32_t member) {
+    return &((const struct tcp_group *)group)->heard[sequence % COMM_CALLS_MAX * group->count + member];
+}
+
+/* tcp_calls.c. The bytes that `from` sends to every other member in a phase, and where member's come to. */
+uint64_t tcp_slice_bytes(const struct comm_work *work, uint32_t phase, uint32_t from);
+char *tcp_slice_from(const struct comm_work *work, uint32_t phase, uint32_t member);
+void tcp_keep_own_slice(const struct comm_work *work);
+void tcp_say_ready(struct comm_work *work);
+zero_status tcp_answer(struct comm_work *work,
+                       uint32_t member); /* with what it is ready for and this rank has */
+zero_status tcp_answer_all(struct comm_work *work);
+zero_status tcp_advance(struct comm_work *work); /* to the next phase, where this one is over */
+
+/* tcp_wires.c */
+uint32_t tcp_member_of(const struct comm_group *group, uint32_t rank); /* group->count: it is none */
+zero_status tcp_hear_ready(struct comm_group *group, uint32_t from, const struct frame *frame,
+                           const struct comm_record *record);
+/* Moves what can be moved, after at most `at_most_ms` of waiting for that. */
+zero_status tcp_pump(struct tcp_comm *tcp, int at_most_ms);
+
+#endif

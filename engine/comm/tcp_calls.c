@@ -1,0 +1,116 @@
+/* A call of transport tcp: its slices, what is told to whom, and its phases. */
+#include <string.h>
+
+#include "engine/comm/shape.h"
+#include "engine/comm/staged.h"
+#include "engine/comm/tcp.h"
+
+/* ---- slices ---- */
+
+static bool has_phase(const struct comm_work *work, uint32_t phase) {
+    return phase == EXCHANGING || (phase == GATHERING && work->call.kind == COMM_ALL_REDUCE);
+}
+
+uint64_t tcp_slice_bytes(const struct comm_work *work, uint32_t phase, uint32_t from) {
+    const struct comm_call *call = &work->call;
+    if (call->kind == COMM_BARRIER || (call->kind == COMM_BROADCAST && from != call->root)) return 0;
+    return shape_share(call, work->group->count) *
+           dtype_bytes(phase == GATHERING ? call->target_dtype : call->dtype);
+}
+
+static const char *slice_to(const struct comm_work *work, uint32_t phase, uint32_t member) {
+    uint32_t me = work->group->index;
+    uint64_t bytes = tcp_slice_bytes(work, phase, me);
+    if (phase == GATHERING) return staged_sums(work) + me * bytes;
+    bool one = work->call.kind == COMM_ALL_GATHER || work->call.kind == COMM_BROADCAST;
+    return (const char *)mine_of(work)->source + (one ? 0 : member * bytes);
+}
+
+char *tcp_slice_from(const struct comm_work *work, uint32_t phase, uint32_t member) {
+    uint64_t bytes = tcp_slice_bytes(work, phase, member);
+    if (phase == GATHERING) return staged_sums(work) + member * bytes;
+    if (shape_reduces(&work->call)) return staged_received(work) + member * bytes;
+    return (char *)work->call.target + (work->call.kind == COMM_BROADCAST ? 0 : member * bytes);
+}
+
+void tcp_keep_own_slice(const struct comm_work *work) {
+    uint32_t me = work->group->index;
+    uint64_t bytes = tcp_slice_bytes(work, EXCHANGING, me);
+    const char *from = slice_to(work, EXCHANGING, me);
+    char *to = tcp_slice_from(work, EXCHANGING, me);
+    if (bytes && from != to) memcpy(to, from, bytes);
+}
+
+/* ---- sending ---- */
+
+static void enqueue(struct comm_work *work, uint32_t member, enum frame_kind kind, uint32_t phase,
+                    const void *data, uint64_t bytes) {
+    struct tcp_comm *tcp = tcp_of(work->group);
+    struct wire *wire = &tcp->wires[work->group->ranks[member]];
+    wire->queue[(wire->first + wire->count++) % tcp->queue_capacity] = (struct outgoing){
+        .frame = {kind, phase, work->group->key, work->record.sequence, bytes}, .data = data, .work = work};
+    mine_of(work)->unsent++;
+}
+
+void tcp_say_ready(struct comm_work *work) {
+    uint32_t phase = mine_of(work)->phase;
+    for (uint32_t m = 0; m < work->group->count; m++)
+        if (m != work->group->index)
+            enqueue(work, m, FRAME_READY, phase, &work->record,
+                    phase == EXCHANGING ? sizeof work->record : 0);
+}
+
+/* What a member is ready for and this rank has. */
+zero_status tcp_answer(struct comm_work *work, uint32_t member) {
+    struct heard *heard = heard_of(work->group, work->record.sequence, member);
+    if (!heard->ready || heard->record.sequence != work->record.sequence) return ZERO_OK;
+    if (heard->record.hash != work->record.hash)
+        return comm_raise_diverged(work->group->comm, work->group->ordinal, &work->record,
+                                   work->group->ranks[member], &heard->record);
+    for (; heard->answered < heard->ready && heard->answered <= mine_of(work)->phase; heard->answered++) {
+        uint32_t phase = heard->answered;
+        enqueue(work, member, FRAME_DATA, phase, slice_to(work, phase, member),
+                tcp_slice_bytes(work, phase, work->group->index));
+    }
+    return ZERO_OK;
+}
+
+zero_status tcp_answer_all(struct comm_work *work) {
+    zero_status status = ZERO_OK;
+    for (uint32_t m = 0; m < work->group->count && status == ZERO_OK; m++)
+        if (m != work->group->index) status = tcp_answer(work, m);
+    return status;
+}
+
+/* ---- phases ---- */
+
+static zero_status end_phase(struct comm_work *work) {
+    struct tcp_group *group = (struct tcp_group *)work->group;
+    struct tcp_work *mine = mine_of(work);
+    const struct comm_call *call = &work->call;
+    uint64_t share = shape_share(call, group->base.count);
+    if (mine->phase == EXCHANGING && call->kind == COMM_REDUCE_SCATTER)
+        staged_sum(work, group->inputs, call->target, share, call->add);
+    if (mine->phase == EXCHANGING && call->kind == COMM_ALL_REDUCE)
+        staged_sum(work, group->inputs,
+                   staged_sums(work) + group->base.index * share * dtype_bytes(call->target_dtype), share,
+                   false);
+    if (mine->phase == GATHERING) staged_finish(work);
+    mine->phase = has_phase(work, mine->phase + 1) ? mine->phase + 1 : PHASES;
+    mine->arrived = 0;
+    if (mine->phase == PHASES) {
+        control_done(group->ring, work->record.sequence);
+        return ZERO_OK;
+    }
+    tcp_say_ready(work);
+    return tcp_answer_all(work);
+}
+
+zero_status tcp_advance(struct comm_work *work) {
+    struct tcp_work *mine = mine_of(work);
+    zero_status status = ZERO_OK;
+    while (status == ZERO_OK && mine->phase < PHASES && mine->arrived == work->group->count - 1 &&
+           mine->unsent == 0)
+        status = end_phase(work);
+    return status;
+}
