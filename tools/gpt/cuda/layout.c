@@ -77,7 +77,7 @@ static void plan_blocks(struct planning *p) {
     struct cuda_memory *m = p->memory;
     uint32_t places = c->recompute && c->recompute < c->layers ? c->recompute : c->layers;
     for (uint32_t i = 0; i <= c->layers; i++) {
-        struct cuda_saved own = {NULL};
+        struct cuda_saved own = {0};
         plan_residual(p, i);
         if (i < places) own = plan_saved(p);
         if (m->saved && i < c->layers) m->saved[i] = i < places ? own : m->saved[i % places];
