@@ -161,6 +161,7 @@ struct config {
     int nvme_uring;                 /* enum config_uring */
     int device_type;                /* enum config_device */
     int64_t device_index;           /* -1: by the local rank */
+    bool device_graphs;
     double nvme_endurance_tbw;      /* 0: unknown */
     uint64_t persistence_threshold; /* elements: smaller parameters stay gathered at stage 3 */
     bool quantized_weights, quantized_gradients;

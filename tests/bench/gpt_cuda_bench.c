@@ -3,9 +3,10 @@
  * gpt_cuda_peers.py is the same in PyTorch.
  *
  *   gpt_cuda_bench [--device cuda|cpu] [--type bf16|fp16|fp32] [--stage 0..3] [--batch 8] [--steps 20] [--peak 989]
- *                  [--layers 12] [--width 768] [--heads 12] [--context 1024] [--vocab 50257] [--recompute 0] [--json FILE]
+ *                  [--layers 12] [--width 768] [--heads 12] [--context 1024] [--vocab 50257] [--recompute 0]
+ *                  [--graphs 1] [--json FILE]
  * --json: appends the object to a file as well. --peak: TFLOP/s, dense, of the type; 989 is an H100's and an H200's of bf16. --recompute: of every so many blocks one
- * stream is kept. */
+ * stream is kept. --graphs 0: without CUDA graphs. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +19,7 @@ enum { STEPS_MAX = 10000, WARM_UP = 5 };
 
 struct bench {
     const char *device, *type, *json;
-    double stage, batch, steps, peak, layers, width, heads, context, vocab, recompute;
+    double stage, batch, steps, peak, layers, width, heads, context, vocab, recompute, graphs;
 };
 
 struct option {
@@ -29,11 +30,11 @@ struct option {
 
 static void read_options(struct bench *b, int argc, char **argv) {
     const struct option options[] = {
-        {"--device", &b->device, NULL},      {"--type", &b->type, NULL},       {"--json", &b->json, NULL},
-        {"--stage", NULL, &b->stage},        {"--batch", NULL, &b->batch},     {"--steps", NULL, &b->steps},
-        {"--peak", NULL, &b->peak},          {"--layers", NULL, &b->layers},   {"--width", NULL, &b->width},
-        {"--heads", NULL, &b->heads},        {"--context", NULL, &b->context}, {"--vocab", NULL, &b->vocab},
-        {"--recompute", NULL, &b->recompute}};
+        {"--device", &b->device, NULL},       {"--type", &b->type, NULL},       {"--json", &b->json, NULL},
+        {"--stage", NULL, &b->stage},         {"--batch", NULL, &b->batch},     {"--steps", NULL, &b->steps},
+        {"--peak", NULL, &b->peak},           {"--layers", NULL, &b->layers},   {"--width", NULL, &b->width},
+        {"--heads", NULL, &b->heads},         {"--context", NULL, &b->context}, {"--vocab", NULL, &b->vocab},
+        {"--recompute", NULL, &b->recompute}, {"--graphs", NULL, &b->graphs}};
     for (int i = 1; i < argc; i += 2) {
         size_t o = 0, count = sizeof options / sizeof *options;
         while (o < count && strcmp(options[o].name, argv[i]) != 0) o++;
@@ -94,17 +95,19 @@ static void report(FILE *to, const struct bench *b, const struct gpt_config *con
                    double loss) {
     double parameters = (double)gpt_parameters(config), tokens = b->batch * b->context / seconds;
     double flops = (6 * parameters + 6 * b->layers * b->context * b->width) * tokens;
-    printf(
-        "{\"bench\": \"gpt\", \"device\": \"%s\", \"type\": \"%s\", \"stage\": %.0f, \"parameters\": %.0f, "
+    fprintf(
+        to,
+        "{\"bench\": \"gpt\", \"device\": \"%s\", \"type\": \"%s\", \"stage\": %.0f, \"graphs\": %.0f, "
+        "\"parameters\": %.0f, "
         "\"batch\": %.0f, \"context\": %.0f, \"step_ms\": %.3f, \"tokens_per_s\": %.1f, \"tflops\": %.2f, "
         "\"of_peak\": %.4f, \"loss\": %.4f}\n",
-        b->device, b->type, b->stage, parameters, b->batch, b->context, seconds * 1e3, tokens, flops * 1e-12,
-        flops * 1e-12 / b->peak, loss);
+        b->device, b->type, b->stage, b->graphs, parameters, b->batch, b->context, seconds * 1e3, tokens,
+        flops * 1e-12, flops * 1e-12 / b->peak, loss);
 }
 
 int main(int argc, char **argv) {
     static double seconds[STEPS_MAX];
-    struct bench b = {"cuda", "bf16", NULL, 0, 8, 20, 989, 12, 768, 12, 1024, 50257, 0};
+    struct bench b = {"cuda", "bf16", NULL, 0, 8, 20, 989, 12, 768, 12, 1024, 50257, 0, 1};
     read_options(&b, argc, argv);
     if (b.steps < 1 || b.steps > STEPS_MAX) b.steps = STEPS_MAX;
     struct gpt_config config = {.layers = (uint32_t)b.layers,
@@ -115,7 +118,8 @@ int main(int argc, char **argv) {
                                 .tied = true,
                                 .layer_norm_epsilon = 1e-5,
                                 .initializer_range = 0.02,
-                                .recompute = (uint32_t)b.recompute};
+                                .recompute = (uint32_t)b.recompute,
+                                .no_graphs = b.graphs == 0};
     if (gpt_config_problem(&config)) {
         fprintf(stderr, "gpt_cuda_bench: %s\n", gpt_config_problem(&config));
         return 2;

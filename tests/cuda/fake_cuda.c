@@ -33,7 +33,7 @@ struct CUmod_st {
 };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static bool initialised;
+static bool initialised, captures;
 static int device_count;
 static struct CUctx_st contexts[DEVICES_MAX];
 static _Thread_local struct CUctx_st *current;
@@ -107,6 +107,7 @@ EXPORT CUresult cuInit(unsigned flags) {
     pthread_mutex_lock(&mutex);
     if (!initialised) {
         device_count = (int)number_from("FAKE_CUDA_DEVICES", 1);
+        captures = number_from("FAKE_CUDA_CAPTURES", 1);
         memory_open(number_from("FAKE_CUDA_MEMORY", UINT64_C(1) << 30));
         streams_open(number_from("FAKE_CUDA_SEED", 1));
         for (int k = 0; k < DEVICES_MAX; k++) contexts[k].device = k;
@@ -319,6 +320,7 @@ EXPORT CUresult cuMemcpyAsync(CUdeviceptr target, CUdeviceptr source, size_t byt
     ENTER(true);
     if (!bytes) return leave(CUDA_SUCCESS);
     if (!reachable(target, bytes) || !reachable(source, bytes)) return leave(CUDA_ERROR_INVALID_VALUE);
+    count_copy();
     return enqueue(stream, NULL, run_copy, &(struct copy){target, source, bytes}, sizeof(struct copy));
 }
 
@@ -561,6 +563,8 @@ EXPORT CUresult cuLaunchKernel(CUfunction f, unsigned blocks_x, unsigned blocks_
                                    .threads = {threads_x, threads_y, threads_z},
                                    .shared_bytes = shared_bytes}};
     memcpy(l->argument, arguments[0], f->kernel->argument_bytes);
+    struct stream *s = stream_of(stream);
+    if (s) count_kernel(s->capture);
     CUresult result = shape_fits(f, &l->shape) ? enqueue(stream, NULL, run_launch, l, bytes)
                                                : leave(CUDA_ERROR_INVALID_VALUE);
     free(l);
@@ -572,6 +576,7 @@ EXPORT CUresult cuLaunchKernel(CUfunction f, unsigned blocks_x, unsigned blocks_
 EXPORT CUresult cuStreamBeginCapture(CUstream handle, CUstreamCaptureMode mode) {
     ENTER(true);
     struct stream *s = stream_of(handle);
+    if (!captures) return leave(CUDA_ERROR_NOT_SUPPORTED);
     return leave(s ? graph_begin(s) : CUDA_ERROR_INVALID_HANDLE);
 }
 
@@ -595,6 +600,7 @@ EXPORT CUresult cuGraphLaunch(CUgraphExec graph, CUstream handle) {
     struct stream *s = stream_of(handle);
     if (!s) return leave(CUDA_ERROR_INVALID_HANDLE);
     if (s->capture) return leave(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    count_graph();
     graph_launch((struct graph *)graph, s);
     streams_advance();
     return leave(CUDA_SUCCESS);

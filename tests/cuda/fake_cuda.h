@@ -8,7 +8,8 @@
  * Contexts are per thread, as in the real driver; the default stream is refused.
  *
  * Read at cuInit, from the environment: FAKE_CUDA_SEED (default 1), FAKE_CUDA_MEMORY (bytes of a device, default 1 GiB),
- * FAKE_CUDA_DEVICES (default 1; 0: none is there).
+ * FAKE_CUDA_DEVICES (default 1; 0: none is there), FAKE_CUDA_CAPTURES (default 1; 0: captures are refused). At the process's end the
+ * counts below are written into the file FAKE_CUDA_COUNTS, if it is set.
  *
  * To run a test on it: cuda_test in emulated.bzl. To let it run a kernel: a line in this folder's BUILD. */
 #ifndef ZERO_TESTS_CUDA_FAKE_CUDA_H
@@ -25,6 +26,12 @@ extern "C" {
  * `ready` (or NULL), which is asked now and then, returns true. Both run with the driver locked: they call nothing of it. */
 CUresult fake_cuda_enqueue(CUstream stream, bool (*ready)(void *argument), void (*run)(void *argument),
                            const void *argument, size_t bytes);
+
+/* Of the whole process: kernels launched, by themselves and while a stream was captured; copies; graphs launched. */
+struct fake_cuda_counts {
+    unsigned long long kernels, recorded, copies, graphs;
+};
+void fake_cuda_counts(struct fake_cuda_counts *out);
 
 #ifdef __cplusplus
 }

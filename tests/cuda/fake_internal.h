@@ -84,6 +84,11 @@ struct operation *queue_append(struct queue *queue, size_t bytes);
 void queue_clear(struct queue *queue);
 struct stream *streams_first(void);
 
+/* fake_counts.c */
+void count_kernel(bool recorded);
+void count_graph(void);
+void count_copy(void);
+
 /* fake_graph.c */
 CUresult graph_begin(struct stream *stream);
 CUresult graph_end(struct stream *stream, struct graph **out_graph);

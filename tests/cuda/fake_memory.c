@@ -8,6 +8,11 @@
 
 enum { ALIGN = 512, GUARD_BYTES = 512, GUARD = 0xfd, FRESH = 0xff };
 
+/* Rights change with every call of the driver: of large pages, where the kernel has them, in no time. */
+enum { PAGE_BYTES = 2 << 20 };
+
+static uint64_t whole_pages(uint64_t bytes) { return (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES; }
+
 struct allocation {
     struct allocation *next;     /* by address */
     uint64_t first, bytes, held; /* held: with the guard */
@@ -21,10 +26,11 @@ static struct {
 } memory;
 
 void memory_open(uint64_t capacity) {
-    uint64_t range = capacity + capacity / 4 + (1 << 20); /* guards do not count */
-    void *at = mmap(NULL, range, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    uint64_t range = whole_pages(capacity + capacity / 4 + (1 << 20)); /* guards do not count */
+    void *at = mmap(NULL, range + PAGE_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED) fake_fail("cannot reserve %llu bytes of addresses", (unsigned long long)range);
-    memory.first = memory.end = (uint64_t)(uintptr_t)at;
+    memory.first = memory.end = whole_pages((uint64_t)(uintptr_t)at);
+    madvise((void *)(uintptr_t)memory.first, range, MADV_HUGEPAGE);
     memory.capacity = capacity;
     memory.range = range;
 }
@@ -32,7 +38,7 @@ void memory_open(uint64_t capacity) {
 static void *pointer(uint64_t address) { return (void *)(uintptr_t)address; }
 
 static void protect(int rights) {
-    uint64_t bytes = (memory.end - memory.first + 4095) / 4096 * 4096;
+    uint64_t bytes = whole_pages(memory.end - memory.first);
     if (bytes && mprotect(pointer(memory.first), bytes, rights)) fake_fail("mprotect is refused");
 }
 

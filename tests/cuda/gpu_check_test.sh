@@ -31,6 +31,7 @@ expect "too slow" "$dir/found.md" '^\| too slow \| FAILED \(over 1 s\) \| [0-9]+
 expect "the commit" "$dir/found.json" '"commit": "0123456789ab"'
 expect "a benchmark's numbers" "$dir/found.json" '"numbers": \[\{"name": "copy", "elements": 5000'
 expect "a quoted name" "$dir/found.json" '"name": "bad \\"usage\\""'
+tar -C "$dir" -czf "$dir/carried.tar.gz" bin lib && rm -r "$dir/bin" "$dir/lib" # as it is packed
 sed -i '/^bad/d; /^too slow/d' "$dir/gpu-check.runs"
 tests/cuda/with_stand_ins.sh 1 "$dir/gpu-check" >"$dir/log" 2>&1 || { echo "exit status not 0 where all passed:" && cat "$dir/log" && failures=1; }
 [[ -s $dir/results.json ]] || { echo "no results where no name was given" && failures=1; }

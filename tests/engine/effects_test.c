@@ -434,8 +434,8 @@ static const char *const in_the_offload_tests[] = {"zero_optimization.sub_group_
                                                    "bf16.bf16_optimizer_states",
                                                    "nvme.endurance_tbw"};
 
-/* Where the memory is: tests/engine/devices_test.c. */
-static const char *const in_the_device_tests[] = {"device.type", "device.index"};
+/* Where the memory is: tests/engine/devices_test.c. What the command does there: tests/tools/command/cuda_test.sh. */
+static const char *const in_the_device_tests[] = {"device.type", "device.index", "device.graphs"};
 
 /* What the command alone reads, and what shows only between processes. */
 static const char *const in_the_command[] = {"train_batch_size",

@@ -2,9 +2,12 @@
  * second micro-step adds; recomputation and what is frozen change no bit. In fp32 within 1e-4; in bf16 and fp16, where
  * GELU is the products' own, within rounding. Runs on the stand-ins of tests/cuda, or on a GPU. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "tests/check.h"
+#include "tests/cuda/counts.h"
 #include "tests/gpt/checks.h"
 #include "tests/gpt/cuda_device.h"
 
@@ -59,36 +62,93 @@ static void all_types(struct gpt_config config, uint32_t batch) {
     against_host(config, batch, ZERO_F16, 0.02);
 }
 
-static void same_gradients(struct fixture *f, struct fixture *expected, bool frozen) {
+/* Which parameters do not train: none, every other, or all below the last two blocks, so that the backward ends there. */
+enum frozen { NONE, ODD, LOWER };
+
+static bool is_frozen(const struct fixture *f, enum frozen which, uint32_t i) {
+    const char *name = fake_engine_name(f->engine, i);
+    uint32_t block = f->config.layers;
+    sscanf(name, f->config.architecture == GPT_GPT2 ? "h.%u." : "model.layers.%u.", &block);
+    bool embedding = strstr(name, "wte") || strstr(name, "wpe") || strstr(name, "embed_tokens");
+    return which == ODD ? i % 2 : which == LOWER && (embedding || block + 2 < f->config.layers);
+}
+
+static void same_gradients(struct fixture *f, struct fixture *expected, enum frozen which) {
     for (uint32_t i = 0; fake_engine_name(f->engine, i); i++) {
         const char *name = fake_engine_name(f->engine, i);
         uint64_t count = fake_engine_count(f->engine, name);
         const float *grad = fake_engine_grad(f->engine, name);
-        if (frozen && i % 2)
+        if (is_frozen(f, which, i))
             for (uint64_t e = 0; e < count && CHECK_DOUBLE(grad[e], 0, 0);) e++;
         else
             CHECK_BYTES(grad, fake_engine_grad(expected->engine, name), count * sizeof *grad);
     }
 }
 
-/* With segments of blocks computed again, and with every other parameter frozen. */
+/* Three steps, so that graphs are recorded and replayed; evaluations in between, which keep nothing. */
+static void same_training(struct gpt_config config, uint32_t batch, struct fixture *expected, double loss,
+                          enum frozen which) {
+    struct fixture f;
+    double got, evaluated;
+    fixture_open_on(&device, ZERO_BF16, &f, config, batch, 1, 1);
+    for (uint32_t i = 0; fake_engine_name(f.engine, i); i++)
+        if (is_frozen(&f, which, i)) fake_engine_freeze(f.engine, fake_engine_name(f.engine, i));
+    for (int step = 0; step < 3; step++) {
+        fake_engine_next_step(f.engine);
+        CHECK_INT(gpt_train(f.gpt, f.tokens, f.targets, &got), ZERO_OK);
+        CHECK_DOUBLE(got, loss, 0);
+        same_gradients(&f, expected, which);
+        CHECK_INT(gpt_evaluate(f.gpt, f.tokens, f.targets, &evaluated), ZERO_OK);
+        CHECK_DOUBLE(evaluated, loss, 0);
+    }
+    fixture_close(&f);
+}
+
+/* With segments of blocks computed again, from checkpoints there or on the host, and with every other parameter frozen. */
 static void same_bits(struct gpt_config config, uint32_t batch) {
     struct fixture whole;
-    double loss, expected;
+    double loss;
     fixture_open_on(&device, ZERO_BF16, &whole, config, batch, 1, 1);
-    CHECK_INT(gpt_train(whole.gpt, whole.tokens, whole.targets, &expected), ZERO_OK);
-    for (uint32_t kind = 0; kind <= config.layers; kind++) { /* kind 0: frozen */
-        struct fixture f;
-        config.recompute = kind;
-        fixture_open_on(&device, ZERO_BF16, &f, config, batch, 1, 1);
-        for (uint32_t i = 1; kind == 0 && fake_engine_name(f.engine, i); i += 2)
-            fake_engine_freeze(f.engine, fake_engine_name(f.engine, i));
+    CHECK_INT(gpt_train(whole.gpt, whole.tokens, whole.targets, &loss), ZERO_OK);
+    same_training(config, batch, &whole, loss, ODD);
+    for (config.recompute = 1; config.recompute <= config.layers; config.recompute++)
+        for (int on_cpu = 0; on_cpu < 2; on_cpu++) {
+            config.recompute_on_cpu = on_cpu;
+            same_training(config, batch, &whole, loss, NONE);
+        }
+    config.recompute = 1;
+    same_training(config, batch, &whole, loss, LOWER);
+    fixture_close(&whole);
+}
+
+static uint64_t copies_of_evaluation(struct gpt_config config, bool on_cpu) {
+    struct fixture f;
+    struct fake_cuda_counts before, after;
+    double loss;
+    config.recompute = 1, config.recompute_on_cpu = on_cpu;
+    fixture_open_on(&device, ZERO_BF16, &f, config, 1, 1, 1);
+    counts_read(&before);
+    CHECK_INT(gpt_evaluate(f.gpt, f.tokens, f.targets, &loss), ZERO_OK);
+    counts_read(&after);
+    fixture_close(&f);
+    return after.copies - before.copies;
+}
+
+/* Addresses of parameters and gradients that change, when graphs of the first are recorded. */
+static void moved(struct gpt_config config) {
+    struct fixture f, still;
+    double loss, expected;
+    fixture_open_on(&device, ZERO_F32, &f, config, 1, 1, 1);
+    fixture_open_on(&device, ZERO_F32, &still, config, 1, 1, 1);
+    CHECK_INT(gpt_train(still.gpt, still.tokens, still.targets, &expected), ZERO_OK);
+    for (int step = 0; step < 7; step++) {
+        if (step >= 3) fake_engine_move(f.engine, step % 2);
+        fake_engine_next_step(f.engine);
         CHECK_INT(gpt_train(f.gpt, f.tokens, f.targets, &loss), ZERO_OK);
         CHECK_DOUBLE(loss, expected, 0);
-        same_gradients(&f, &whole, kind == 0);
-        fixture_close(&f);
+        same_gradients(&f, &still, NONE);
     }
-    fixture_close(&whole);
+    fixture_close(&f), fixture_close(&still);
 }
 
 static void refused(struct gpt_config config, const char *part) {
@@ -125,13 +185,12 @@ int main(void) {
     struct cuda_device cuda;
     cuda_device_open(&cuda);
     device = cuda_device_of(&cuda);
-    struct gpt_config odd = gpt2, own = llama, flash = gpt2, deep = gpt2, wide = gpt2, far = gpt2;
+    struct gpt_config odd = gpt2, own = llama, flash = gpt2, deep = gpt2, wide = gpt2;
     odd.width = 21, odd.inner = 35, odd.tied = false; /* no multiple of anything */
     own.tied = true, own.kv_heads = 1, own.head_width = 10;
     flash.layers = 1, flash.width = 64, flash.heads = 1, flash.context = 70; /* on the tensor cores */
-    deep.layers = 4, deep.context = 9; /* segments of two blocks share two places */
+    deep.layers = 5, deep.context = 9; /* five segments, of which three leave the device; or three, and one */
     wide.head_width = 129;
-    far.recompute = 1, far.recompute_on_cpu = true;
     all_types(gpt2, 2);
     all_types(odd, 1);
     all_types(llama, 1);
@@ -140,8 +199,9 @@ int main(void) {
     against_host(flash, 1, ZERO_F16, 0.02);
     same_bits(deep, 1);
     same_bits(llama, 1);
+    CHECK_INT(copies_of_evaluation(deep, true), copies_of_evaluation(deep, false));
+    moved(gpt2);
     refused(wide, "at most 128 wide");
-    refused(far, "cpu_checkpointing");
     cuda_device_close(&cuda);
     return check_end();
 }

@@ -114,6 +114,19 @@ zero_status zero_engine_add_unit(zero_engine *engine, const char *name, zero_uni
     return ZERO_OK;
 }
 
+static void *allocate(const zero_engine *engine, const struct param *p) {
+    return engine->device->allocate(engine->device->user, p->count * 4);
+}
+
+void fake_engine_move(zero_engine *engine, int grads) {
+    for (uint32_t i = 0; i < engine->params; i++) {
+        struct param *p = &engine->param[i];
+        void **at = grads ? &p->device_grad : &p->device_value, *before = *at;
+        *at = allocate(engine, p);
+        engine->device->release(engine->device->user, before);
+    }
+}
+
 zero_status zero_unit_add_param(zero_unit *unit, const zero_param *param) {
     zero_engine *engine = unit->engine;
     uint64_t count = 1;
@@ -128,10 +141,8 @@ zero_status zero_unit_add_param(zero_unit *unit, const zero_param *param) {
         p->value = (float *)calloc(1, count * 4 + skew), p->grad = (float *)calloc(1, count * 4 + skew);
         p->narrow_value = (uint16_t *)calloc(count, 2), p->narrow_grad = (uint16_t *)calloc(count, 2);
     }
-    if (!param->tied_to && engine->device) {
-        p->device_value = engine->device->allocate(engine->device->user, count * 4);
-        p->device_grad = engine->device->allocate(engine->device->user, count * 4);
-    }
+    if (!param->tied_to && engine->device)
+        p->device_value = allocate(engine, p), p->device_grad = allocate(engine, p);
     if (p->count != count) return ZERO_E_ARGUMENT;
     unit->use[unit->uses++] = (struct use){param->slot, p};
     return ZERO_OK;

@@ -29,6 +29,9 @@ uint64_t fake_engine_recomputed(const zero_engine *engine); /* forwards inside b
 
 void fake_engine_freeze(zero_engine *engine, const char *name); /* its slots show no gradient */
 
+/* On a device: slots show other addresses of parameters or of gradients from now on. */
+void fake_engine_move(zero_engine *engine, int grads);
+
 /* As after a step: gradients are written anew. */
 void fake_engine_next_step(zero_engine *engine);
 

@@ -296,7 +296,7 @@ const struct command command_plan = {
         "units that\n"
         "are gathered, with their gradients; `busy` shares may add up to more than the step, as work "
         "overlaps.\n"
-        "Takes a GPU's trainer to have fused attention and no dropout, 5 % of its memory for libraries, and "
+        "Takes a GPU's activations to be those of `zero train` there, 5 % of its memory for libraries, and "
         "updates of\n"
         "offloaded state on the host, whose memory the ranks of a node share; collectives to be rings. MFU "
         "leaves\n"

@@ -110,6 +110,7 @@ static zero_status run(struct gpt *gpt, zero_mode mode, struct pass pass, zero_s
                        double *out_loss) {
     pass.rows = pass.batch * pass.length;
     pass.loss_scale = mode == ZERO_TRAIN ? zero_engine_loss_scale(gpt->engine) : 1;
+    pass.trains = mode == ZERO_TRAIN;
     gpt->pass = pass;
     if (!in_vocabulary(gpt, pass.tokens) || (pass.targets && !in_vocabulary(gpt, pass.targets)))
         return ZERO_E_ARGUMENT;

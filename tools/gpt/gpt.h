@@ -39,6 +39,8 @@ struct gpt_config {
      * blocks are not computed again, as theirs are still there. on_cpu: what is kept counts as the cpu tier's. */
     uint32_t recompute;
     bool recompute_on_cpu;
+
+    bool no_graphs; /* on a GPU: all work is enqueued anew each time, not replayed as CUDA graphs; the same bits */
 };
 
 struct gpt;
@@ -63,6 +65,9 @@ void gpt_destroy(struct gpt *gpt);
 zero_status gpt_declare(zero_engine *engine, const struct gpt_config *config, zero_slot *slot);
 uint64_t gpt_activation_bytes(const struct gpt_config *config, uint32_t batch, uint32_t threads,
                               zero_dtype dtype, uint64_t *out_cpu);
+/* The same of an engine on a GPU. */
+uint64_t gpt_cuda_activation_bytes(const struct gpt_config *config, uint32_t batch, zero_dtype dtype,
+                                   uint64_t *out_cpu);
 
 /* What the last call in this thread failed of, in a sentence, where the engine (zero_last_error) does not know: a missing
  * library, an error of the GPU. Else "". */

@@ -39,6 +39,7 @@ struct pass {
     const int32_t *tokens, *targets; /* targets: NULL when only logits are wanted */
     float *logits;                   /* [vocab]: those of the last row */
     float loss_scale;                /* of the gradient of the mean loss */
+    bool trains;                     /* a backward follows the forward */
 };
 
 struct gpt {

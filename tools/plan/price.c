@@ -43,12 +43,12 @@ static void take_bytes(const struct scenario *s, const struct blueprint *b, cons
     p->gathered_bytes = plan->gathered_bytes;
     p->staging_bytes = plan->staging_bytes;
     struct shapes_recompute recompute = {p->cell.recompute, s->recompute_on_cpu};
-    uint64_t host;
-    p->activation_bytes = shapes_activation_bytes(&s->shapes, s->machine.device.is_host, b->precision.compute,
-                                                  b->config->micro_batch, s->threads, recompute, &host);
+    p->activation_bytes =
+        shapes_activation_bytes(&s->shapes, s->machine.device.is_host, b->precision.compute,
+                                b->config->micro_batch, s->threads, recompute, &p->activation_host_bytes);
     for (int t = 0; t < ZERO_TIERS; t++) p->tier_bytes[t] = plan->bytes[t];
-    p->tier_bytes[ZERO_DEVICE] += p->activation_bytes - host;
-    p->tier_bytes[ZERO_CPU] += host;
+    p->tier_bytes[ZERO_DEVICE] += p->activation_bytes - p->activation_host_bytes;
+    p->tier_bytes[ZERO_CPU] += p->activation_host_bytes;
     check_room(s, b->config, p);
 }
 

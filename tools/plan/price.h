@@ -27,8 +27,8 @@ struct price {
     struct cell cell;
     uint64_t parameters; /* of the model */
     enum dtype compute;
-    uint64_t param_bytes, grad_bytes, state_bytes, gathered_bytes, staging_bytes,
-        activation_bytes;            /* of a rank */
+    uint64_t param_bytes, grad_bytes, state_bytes, gathered_bytes, staging_bytes, activation_bytes,
+        activation_host_bytes;       /* of a rank; the last: of the activations, in host memory */
     uint64_t tier_bytes[ZERO_TIERS]; /* of a rank, activations included */
     uint64_t short_bytes[SHORTAGES]; /* by how much it does not fit */
     bool fits;

@@ -112,26 +112,11 @@ double shapes_output_flops(const struct shapes *shapes) {
 
 /* ---- activations ---- */
 
-/* Of blocks that are computed again what enters their segments is kept, and what one segment has. */
-static uint64_t device_bytes(const struct shapes *s, enum dtype dtype, uint64_t batch,
-                             struct shapes_recompute recompute, uint64_t *out_host) {
-    uint64_t rows = batch * s->context, w = s->width, kv = s->kv_heads * s->head_width,
-             e = dtype_bytes(dtype), blocks = recompute.blocks ? recompute.blocks : s->layers,
-             inputs = recompute.blocks ? (s->layers + blocks - 1) / blocks * w : 0,
-             saved = blocks < s->layers ? blocks : s->layers;
-    /* The norms' inputs and outputs, q k v, attention's output; the middle of the MLP, twice or three times. */
-    uint64_t block =
-        s->family == FAMILY_LLAMA ? 6 * w + 2 * kv + 3 * s->inner : 6 * w + 2 * kv + 2 * s->inner;
-    *out_host = recompute.on_cpu ? rows * e * inputs : 0;
-    return rows * (e * (inputs + saved * block + 2 * w) + 2 * sizeof(float) * s->vocab);
-}
-
 uint64_t shapes_activation_bytes(const struct shapes *shapes, bool host, enum dtype dtype, uint64_t batch,
                                  uint32_t threads, struct shapes_recompute recompute, uint64_t *out_host) {
-    struct shapes s = complete(*shapes);
     struct gpt_config config = gpt_of(shapes, recompute.blocks, recompute.on_cpu);
     static const zero_dtype types[DTYPES] = {
         [DTYPE_F32] = ZERO_F32, [DTYPE_BF16] = ZERO_BF16, [DTYPE_F16] = ZERO_F16};
     return host ? gpt_activation_bytes(&config, (uint32_t)batch, threads, types[dtype], out_host)
-                : device_bytes(&s, dtype, batch, recompute, out_host);
+                : gpt_cuda_activation_bytes(&config, (uint32_t)batch, types[dtype], out_host);
 }

@@ -49,13 +49,8 @@ double shapes_weight_flops(const struct shapes *shapes, uint32_t unit); /* of th
 double shapes_output_flops(const struct shapes *shapes);                /* of a block's last product */
 uint32_t shapes_units(const struct shapes *shapes);
 
-/* Bytes of activations and scratch on a rank, for batches of `batch` sequences.
- *
- * A host trains with tools/gpt, which says so. Another device is
- * assumed to train in `dtype` with fused attention and without dropout: Korthikanti et al. 2022, "Reducing activation
- * recomputation", table 2, less the masks; logits in fp32, with their gradient. Of blocks that are computed again their
- * segments' inputs are kept, and one segment at a time has the rest (Chen et al. 2016, "Training deep nets with
- * sublinear memory cost"). *out_host: of these, bytes in host memory. */
+/* Bytes of activations and scratch on a rank, for batches of `batch` sequences: what tools/gpt reserves on a host with
+ * `threads`, or on a GPU. *out_host: of these, bytes in host memory; a GPU's are pinned. */
 uint64_t shapes_activation_bytes(const struct shapes *shapes, bool host, enum dtype dtype, uint64_t batch,
                                  uint32_t threads, struct shapes_recompute recompute, uint64_t *out_host);
 

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Training on a GPU as a user sees it, over the stand-ins of tests/cuda: one hash at all stages, the CPU's losses, fp16, and the
-# CPU where there is no GPU.
+# Training on a GPU as a user sees it, over the stand-ins of tests/cuda: one hash at all stages, with CUDA graphs and without, the
+# CPU's losses, fp16, and the CPU where there is no GPU.
 stand_ins=$PWD/tests/cuda
 source "$(dirname "$0")/lib.sh" "$1"
 text 20 >text
 
 # train DEVICE STAGE EXTRA OPTION...
+graphs=true
 train() {
-    config "$2" ", \"device\": {\"type\": \"$1\"}$3" | sed 's/"n_layer": 2/"n_layer": 1/; s/"n_positions": 32/"n_positions": 12/' >c.json
-    expect 0 "$zero" train c.json --data text --steps 2 --run run "${@:4}"
+    config "$2" ", \"device\": {\"type\": \"$1\", \"graphs\": $graphs}$3" | sed 's/"n_layer": 2/"n_layer": 1/; s/"n_positions": 32/"n_positions": 12/' >c.json
+    expect "${status:-0}" "$zero" train c.json --data text --steps 2 --run run "${@:4}"
 }
 on_gpu() { LD_LIBRARY_PATH=$stand_ins train "$@"; }
 losses() { sed -E 's/.*"loss": ([^,}]*).*/\1/' run/metrics.jsonl; }
@@ -25,6 +26,21 @@ for stage in 0 1 2 3; do
     [[ -n $hash && $(weights) == "$hash" ]] || fail "stage $stage: $(weights), at stage 0 $hash"
     near "$expected" 1e-4
 done
+
+# The work of a unit is a CUDA graph where it recurs, in the second step, unless it is not wanted.
+launched() { sed -E 's/.* graphs //' counts; }
+export FAKE_CUDA_COUNTS=counts
+on_gpu cuda 0 "" --ranks 2
+(($(launched) > 0)) || fail "no graph was launched: $(cat counts)"
+graphs=false
+on_gpu cuda 0 "" --ranks 2
+[[ $(launched) == 0 && $(weights) == "$hash" ]] || fail "device.graphs false: $(cat counts), $(weights), with graphs $hash"
+unset FAKE_CUDA_COUNTS
+graphs=true status=1
+FAKE_CUDA_CAPTURES=0 on_gpu cuda 0 ""
+says err "recording a CUDA graph: operation not supported (CUDA error 801): set device.graphs to false"
+status=0
+
 train cpu 0 ""
 expected=$(losses)
 on_gpu auto 1 ', "bf16": {"enabled": true}'

@@ -121,8 +121,9 @@ static void compare(struct hardware *hardware, size_t i) {
     simulate(&job, s.ranks, &r);
     double simulated = (double)r.step_ns * 1e-9, off = 100 * fabs(p.step.seconds / simulated - 1);
     int same = CHECK(off < WITHIN_PERCENT);
-    same &= CHECK_INT(r.planned_bytes[TIER_DEVICE], p.tier_bytes[ZERO_DEVICE] - p.activation_bytes);
-    same &= CHECK_INT(r.planned_bytes[TIER_CPU], p.tier_bytes[ZERO_CPU]);
+    same &= CHECK_INT(r.planned_bytes[TIER_DEVICE],
+                      p.tier_bytes[ZERO_DEVICE] - (p.activation_bytes - p.activation_host_bytes));
+    same &= CHECK_INT(r.planned_bytes[TIER_CPU], p.tier_bytes[ZERO_CPU] - p.activation_host_bytes);
     same &= CHECK_INT(r.planned_bytes[TIER_NVME], p.tier_bytes[ZERO_NVME]);
     same &= CHECK_DOUBLE((double)r.compute_ns * 1e-9, p.step.busy_s[RESOURCE_COMPUTE], 1e-6);
     printf("row %zu: planned %.6f s, simulated %.6f s, computing %.6f s: %.2f %%\n", i, p.step.seconds,

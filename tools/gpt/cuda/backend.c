@@ -11,10 +11,6 @@ static zero_status refuse(const struct gpt_config *config, struct zero_error *er
     if (config->head_width > HEAD_WIDTH_MAX)
         return error_set(error, ZERO_E_UNSUPPORTED, "the GPT on the GPU: heads are at most %d wide, not %u",
                          HEAD_WIDTH_MAX, config->head_width);
-    if (config->recompute && config->recompute_on_cpu)
-        return error_set(error, ZERO_E_UNSUPPORTED,
-                         "the GPT on the GPU keeps activation checkpoints there: set "
-                         "activation_checkpointing.cpu_checkpointing to false");
     return ZERO_OK;
 }
 
@@ -37,7 +33,8 @@ static zero_status open_all(struct gpt *gpt, struct cuda_gpt *c) {
     if (!status) status = cuda_kernels_open(c);
     if (!status) status = cuda_memory_open(gpt);
     if (!status) status = cublaslt_open((CUdeviceptr)(uintptr_t)c->memory.workspace, &c->products, &c->error);
-    return status;
+    if (!status) status = cuda_graphs_open(gpt);
+    return status ? status : cuda_checkpoints_open(gpt);
 }
 
 static zero_status open(struct gpt *gpt, uint64_t out_bytes[ZERO_TIERS], struct zero_error *error) {
@@ -57,6 +54,8 @@ static void close(struct gpt *gpt) {
     struct cuda_gpt *c = gpt->cuda;
     if (!c) return;
     if (c->retained) c->driver.cuStreamSynchronize(c->stream);
+    cuda_checkpoints_close(gpt);
+    cuda_graphs_close(gpt);
     cublaslt_close(c->products);
     cuda_memory_close(gpt);
     cuda_kernels_close(c);
@@ -127,10 +126,37 @@ static zero_status pass_end(struct gpt *gpt, double *out_loss, struct zero_error
     return ZERO_OK;
 }
 
+/* ---- units ---- */
+
+static void enqueue_embedding_forward(struct gpt *gpt) {
+    cuda_checkpoints_room(gpt, 0);
+    cuda_run_phase(gpt, 0, CUDA_FORWARD, true);
+    cuda_checkpoints_written(gpt, 0);
+}
+static void enqueue_embedding_backward(struct gpt *gpt) { cuda_run_phase(gpt, 0, CUDA_BACKWARD, true); }
+static void enqueue_block_forward(struct gpt *gpt, uint32_t index, bool output) {
+    if (output) cuda_checkpoints_room(gpt, index + 1);
+    cuda_run_phase(gpt, 1 + index, CUDA_FORWARD, output);
+    if (output) cuda_checkpoints_written(gpt, index + 1);
+}
+static void enqueue_block_backward(struct gpt *gpt, uint32_t index) {
+    cuda_run_phase(gpt, 1 + index, CUDA_BACKWARD, true);
+    cuda_checkpoints_back(gpt, index);
+}
+static void enqueue_head_evaluate(struct gpt *gpt) {
+    cuda_run_phase(gpt, 1 + gpt->config.layers, CUDA_FORWARD, true);
+}
+static void enqueue_head_backward(struct gpt *gpt) {
+    cuda_run_phase(gpt, 1 + gpt->config.layers, CUDA_BACKWARD, true);
+}
+static void enqueue_head_logits(struct gpt *gpt) {
+    cuda_run_phase(gpt, 1 + gpt->config.layers, CUDA_LOGITS, true);
+}
+
 static void nothing(struct gpt *gpt, struct unit *unit, bool backward) {} /* kernels read the slots */
 
 const struct backend cuda_backend = {
-    .reserved = {[ZERO_DEVICE] = "activations", [ZERO_CPU] = "batches and losses"},
+    .reserved = {[ZERO_DEVICE] = "activations", [ZERO_CPU] = "batches, losses, checkpoints"},
     .problem = problem,
     .open = open,
     .close = close,
@@ -138,11 +164,11 @@ const struct backend cuda_backend = {
     .pass_end = pass_end,
     .unit_begin = nothing,
     .unit_end = nothing,
-    .embedding_forward = cuda_embedding_forward,
-    .embedding_backward = cuda_embedding_backward,
-    .block_forward = cuda_block_forward,
-    .block_backward = cuda_block_backward,
-    .head_evaluate = cuda_head_evaluate,
-    .head_backward = cuda_head_backward,
-    .head_logits = cuda_head_logits,
+    .embedding_forward = enqueue_embedding_forward,
+    .embedding_backward = enqueue_embedding_backward,
+    .block_forward = enqueue_block_forward,
+    .block_backward = enqueue_block_backward,
+    .head_evaluate = enqueue_head_evaluate,
+    .head_backward = enqueue_head_backward,
+    .head_logits = enqueue_head_logits,
 };

@@ -11,8 +11,7 @@
 
 #include "engine/base/error.h"
 #include "engine/zero.h"
-
-enum { CUBLASLT_WORKSPACE_BYTES = 32 << 20 }; /* what NVIDIA advises for Hopper */
+#include "tools/gpt/cuda/workspace.h"
 
 /* What is done to the sums before they are rounded. */
 enum product_end {

@@ -7,6 +7,7 @@
 #include "engine/device/cuda/driver.h"
 #include "tools/gpt/cuda/cublaslt.h"
 #include "tools/gpt/cuda/kernels.h"
+#include "tools/gpt/cuda/layout.h"
 #include "tools/gpt/model.h"
 
 enum gpt_kernel {
@@ -20,52 +21,10 @@ enum gpt_kernel {
 };
 enum { MODULES_MAX = 9 };
 
-/* Of each row; mean: where the kind of norm has one. */
-struct cuda_statistics {
-    float *mean, *rstd;
-};
-
-/* What a block's forward leaves for its backward. */
-struct cuda_saved {
-    void *middle; /* [rows][width]: the residual stream between attention and MLP */
-    void *qkv;    /* [rows][qkv]: turned, bias included */
-    void *mixed;  /* [rows][query] */
-    void *wide;   /* [rows][wide]: before the MLP's activation; SwiGLU's backward puts its gradient here */
-    float *lse;   /* [batch][heads][context] */
-    struct cuda_statistics norm1, norm2;
-};
-
-/* A micro-step's batch: filled in pinned memory, copied as a whole. The rows, sorted by token: kernels.h,
- * embedding_backward. */
-struct cuda_batch {
-    int32_t *tokens, *targets, *group_token;
-    uint32_t *order, *group_first, *groups;
-};
-
-/* On the device, but for the two arrays of arrays and what is called pinned. */
-struct cuda_memory {
-    uint64_t bytes, pinned_bytes, batch_bytes;
-    char *device, *pinned;
-    uint32_t rows, head_rows; /* head_rows: logits exist for so many rows at a time */
-    uint64_t logits_stride;
-
-    void **residual; /* [layers + 1] of [rows][width] */
-    struct cuda_saved *saved;
-    struct cuda_statistics norm;
-    float *cosine, *sine; /* [context][head_width / 2], or NULL */
-
-    /* scratch */
-    void *gradient[2]; /* [rows][width]: of the residual stream; of it between attention and MLP */
-    void *normed, *normed_gradient;        /* [rows][width] */
-    void *inner, *inner_gradient;          /* [rows][inner] */
-    void *mixed_gradient, *qkv_gradient;   /* [rows][query], [rows][qkv] */
-    void *logits;                          /* [head_rows][logits_stride] */
-    float *sums, *dots, *loss, *workspace; /* sums: [2][parts][widest vector]; loss: [rows] */
-    struct cuda_batch batch;
-
-    struct cuda_batch pinned_batch;
-    float *pinned_loss;
-    void *pinned_logits; /* [vocab] */
+/* Where checkpoints go to host memory; else without a stream. */
+struct cuda_checkpoints {
+    CUstream stream;
+    CUevent used[2], moved[2]; /* by slot: on the engine's stream, its last use; on this one, its last copy */
 };
 
 struct cuda_gpt {
@@ -81,9 +40,11 @@ struct cuda_gpt {
     uint32_t number_bytes, widest; /* widest: how many numbers 16 bytes hold */
     uint32_t *token_count;         /* [vocab + 1]: for sorting */
     struct cuda_memory memory;
+    struct cuda_graphs *graphs; /* NULL: config.no_graphs */
+    struct cuda_checkpoints checkpoints;
 };
 
-/* memory.c: one allocation of each kind, cut up by one function, which also gives its size. */
+/* memory.c: one allocation of each kind, which layout.h cuts up. */
 zero_status cuda_memory_open(struct gpt *gpt);
 void cuda_memory_close(struct gpt *gpt);
 
@@ -123,6 +84,21 @@ void cuda_bias_gradient(struct gpt *gpt, const struct zero_slot *bias, const voi
 /* slot's grad [outer][inner] = or += left^T right */
 void cuda_weight_gradient(struct gpt *gpt, const struct zero_slot *slot, bool add, uint32_t rows,
                           uint32_t outer, uint32_t inner, struct factor left, struct factor right);
+
+/* graph.c: enqueues what a phase of a unit is, or replays it. Unit 0 is the embedding, 1 ... layers are the blocks, layers + 1
+ * is the head, whose forward is the evaluation. `output`: of blocks. */
+enum cuda_phase { CUDA_FORWARD, CUDA_BACKWARD, CUDA_LOGITS, CUDA_PHASES };
+zero_status cuda_graphs_open(struct gpt *gpt);
+void cuda_graphs_close(struct gpt *gpt);
+void cuda_run_phase(struct gpt *gpt, uint32_t unit, enum cuda_phase phase, bool output);
+
+/* checkpoints.c: around the phases, for what enters block `index`, which `written` a forward has written or `room` will;
+ * and behind the backward of block `index`. */
+zero_status cuda_checkpoints_open(struct gpt *gpt);
+void cuda_checkpoints_close(struct gpt *gpt);
+void cuda_checkpoints_room(struct gpt *gpt, uint32_t index);
+void cuda_checkpoints_written(struct gpt *gpt, uint32_t index);
+void cuda_checkpoints_back(struct gpt *gpt, uint32_t index);
 
 /* block.c, ends.c: backend.h says what they do. */
 void cuda_block_forward(struct gpt *gpt, uint32_t index, bool output);

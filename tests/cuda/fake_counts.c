@@ -1,0 +1,28 @@
+/* What was asked of the driver, for tests that want to see it. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "tests/cuda/fake_internal.h"
+
+static struct fake_cuda_counts counts;
+
+void count_kernel(bool recorded) {
+    if (recorded)
+        counts.recorded++;
+    else
+        counts.kernels++;
+}
+
+void count_graph(void) { counts.graphs++; }
+void count_copy(void) { counts.copies++; }
+
+__attribute__((visibility("default"))) void fake_cuda_counts(struct fake_cuda_counts *out) { *out = counts; }
+
+__attribute__((destructor)) static void write_counts(void) {
+    const char *path = getenv("FAKE_CUDA_COUNTS");
+    FILE *file = path ? fopen(path, "w") : NULL;
+    if (!file) return;
+    fprintf(file, "kernels %llu recorded %llu copies %llu graphs %llu\n", counts.kernels, counts.recorded,
+            counts.copies, counts.graphs);
+    fclose(file);
+}

@@ -1,0 +1,75 @@
+/* What `zero plan` says of a GPU's activations is what the GPT reserves and takes there, on each tier, in every type, with and
+ * without recomputation and checkpoints in host memory. Runs on the stand-ins of tests/cuda, or on a GPU. */
+#include <stdlib.h>
+
+#include "tests/check.h"
+#include "tests/cuda/counts.h"
+#include "tests/gpt/cuda_device.h"
+#include "tools/gpt/gpt.h"
+#include "tools/plan/shapes.h"
+
+static struct cuda_device cuda;
+static struct fake_device device;
+
+static const struct shapes all[] = {
+    {"demo", "", FAMILY_GPT2, 5, 96, 6, 0, 64, 256, 0, true, 0},
+    {"odd", "", FAMILY_GPT2, 3, 35, 5, 0, 19, 1001, 71, false, 0},
+    {"llama", "", FAMILY_LLAMA, 6, 64, 4, 2, 48, 512, 176, false, 20},
+};
+
+static const struct {
+    enum dtype dtype;
+    zero_dtype type;
+} types[] = {{DTYPE_F32, ZERO_F32}, {DTYPE_BF16, ZERO_BF16}, {DTYPE_F16, ZERO_F16}};
+
+static uint64_t free_bytes(void) {
+    size_t available, total;
+    CHECK_INT(cuda.driver.cuMemGetInfo(&available, &total), CUDA_SUCCESS);
+    return available;
+}
+
+static void check(const struct shapes *s, int t, uint32_t batch, struct shapes_recompute recompute) {
+    struct gpt_config config = {.architecture = (enum gpt_architecture)s->family,
+                                .kv_heads = (uint32_t)s->kv_heads,
+                                .head_width = (uint32_t)s->head_width,
+                                .rope = {.theta = 10000},
+                                .inner = (uint32_t)s->inner,
+                                .layers = (uint32_t)s->layers,
+                                .width = (uint32_t)s->width,
+                                .heads = (uint32_t)s->heads,
+                                .context = (uint32_t)s->context,
+                                .vocab = (uint32_t)s->vocab,
+                                .tied = s->tied,
+                                .layer_norm_epsilon = 1e-5,
+                                .recompute = recompute.blocks,
+                                .recompute_on_cpu = recompute.on_cpu};
+    zero_engine *engine = fake_engine_create(types[t].type, 1, 1);
+    struct fake_cuda_counts counts;
+    struct gpt *gpt = NULL;
+    fake_engine_on(engine, &device);
+    uint64_t before = free_bytes(), host,
+             bytes = shapes_activation_bytes(s, false, types[t].dtype, batch, 1, recompute, &host);
+    CHECK_INT(gpt_create(engine, &config, batch, &gpt), ZERO_OK);
+    uint64_t engines = 2 * 4 * gpt_parameters(&config), taken = before - free_bytes() - engines;
+    bool same = CHECK_INT(fake_engine_reserved(engine, ZERO_DEVICE), bytes - host) &
+                CHECK_INT(fake_engine_reserved(engine, ZERO_CPU), host);
+    if (counts_read(&counts)) same &= CHECK_INT(taken, bytes - host); /* a real driver has pages */
+    if (!same)
+        fprintf(stderr, "in %s, type %d, batch %u, %u blocks again, %d\n", s->name, t, batch,
+                recompute.blocks, recompute.on_cpu);
+    gpt_destroy(gpt);
+    zero_engine_destroy(engine);
+}
+
+int main(void) {
+    cuda_device_open(&cuda);
+    device = cuda_device_of(&cuda);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        for (int t = 0; t < 3; t++)
+            for (uint32_t blocks = 0; blocks <= all[i].layers; blocks++)
+                for (int on_cpu = 0; on_cpu < 2; on_cpu++)
+                    check(&all[i], t, 1 + (blocks + (uint32_t)t) % 3,
+                          (struct shapes_recompute){blocks, on_cpu});
+    cuda_device_close(&cuda);
+    return check_end();
+}

@@ -1,0 +1,162 @@
+/* What a phase of a unit enqueues is recorded as a CUDA graph and replayed while all that its arguments depend on is the
+ * same: its stamp. The engine shows a unit's parameters and gradients at the same addresses in every step, so training's
+ * stamps recur; a new one is enqueued as it is, the next time recorded. So what the driver and cuBLASLt load or choose at
+ * a first use is outside of the recording, and what never comes again (a generated text's lengths) is never recorded.
+ * The graphs' own memory is the driver's: it is in no plan. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/gpt/cuda/state.h"
+
+enum { RECORDINGS = 4 }; /* of a phase: first and later micro-steps, forward and again, and evaluation */
+
+/* Compared byte by byte. All else that arguments depend on never changes. */
+struct stamp {
+    struct {
+        const void *param, *grad;
+        uint64_t add;
+    } slot[UNIT_PARAMS_MAX];
+    uint32_t batch, length, output;
+    float loss_scale;
+};
+
+struct recording {
+    struct stamp stamp;
+    uint64_t used;    /* by the clock; 0: never */
+    CUgraphExec exec; /* NULL: met once */
+};
+
+struct cuda_graphs {
+    uint64_t clock;
+    uint32_t count;
+    struct recording recording[];
+};
+
+struct work {
+    uint32_t unit;
+    enum cuda_phase phase;
+    bool output;
+};
+
+static void enqueue(struct gpt *gpt, const struct work *w) {
+    static void (*const of_head[CUDA_PHASES])(struct gpt *) = {
+        [CUDA_FORWARD] = cuda_head_evaluate,
+        [CUDA_BACKWARD] = cuda_head_backward,
+        [CUDA_LOGITS] = cuda_head_logits,
+    };
+    bool back = w->phase == CUDA_BACKWARD;
+    if (w->unit > gpt->config.layers)
+        of_head[w->phase](gpt);
+    else if (w->unit == 0)
+        (back ? cuda_embedding_backward : cuda_embedding_forward)(gpt);
+    else if (back)
+        cuda_block_backward(gpt, w->unit - 1);
+    else
+        cuda_block_forward(gpt, w->unit - 1, w->output);
+}
+
+/* ---- stamps ---- */
+
+static const zero_slot *slots_of(const struct gpt *gpt, uint32_t unit) {
+    if (unit == 0) return gpt->embedding.slot;
+    return unit > gpt->config.layers ? gpt->head.slot : gpt->blocks[unit - 1].slot;
+}
+
+static struct stamp stamp_of(const struct gpt *gpt, const struct work *w) {
+    const zero_slot *slot = slots_of(gpt, w->unit);
+    struct stamp s;
+    memset(&s, 0, sizeof s);
+    for (uint32_t i = 0; i < UNIT_PARAMS_MAX; i++) {
+        s.slot[i].param = slot[i].param;
+        s.slot[i].grad = slot[i].grad;
+        s.slot[i].add = slot[i].add != 0;
+    }
+    s.batch = gpt->pass.batch;
+    s.length = gpt->pass.length;
+    s.output = w->output;
+    if (w->unit > gpt->config.layers) s.loss_scale = gpt->pass.loss_scale; /* the head's alone */
+    return s;
+}
+
+/* ---- recordings ---- */
+
+static void forget(struct cuda_gpt *c, struct recording *r) {
+    if (r->exec) c->driver.cuGraphExecDestroy(r->exec); /* one that still runs is freed when it has */
+    memset(r, 0, sizeof *r);
+}
+
+/* The one with the stamp; else the one unused for longest, which then has it. */
+static struct recording *recording_of(struct gpt *gpt, const struct work *w, bool *out_met) {
+    struct stamp stamp = stamp_of(gpt, w);
+    struct recording *first = gpt->cuda->graphs->recording + (w->unit * CUDA_PHASES + w->phase) * RECORDINGS;
+    struct recording *oldest = first;
+    *out_met = true;
+    for (struct recording *r = first; r < first + RECORDINGS; r++) {
+        if (r->used && memcmp(&r->stamp, &stamp, sizeof stamp) == 0) return r;
+        if (r->used < oldest->used) oldest = r;
+    }
+    forget(gpt->cuda, oldest);
+    oldest->stamp = stamp;
+    *out_met = false;
+    return oldest;
+}
+
+/* A failure of what was recorded is the recording's: outside of one, the same work was enqueued before. */
+static void check(struct cuda_gpt *c, CUresult result, const char *what) {
+    struct zero_error first = c->error;
+    if (!first.code) cuda_check(&c->driver, result, &first, "the GPT on the GPU: %s", what);
+    if (!first.code) return;
+    error_clear(&c->error);
+    error_set(&c->error, first.code,
+              "%s: set device.graphs to false, and work is enqueued without CUDA graphs", first.message);
+}
+
+static void record(struct gpt *gpt, const struct work *w, struct recording *r) {
+    struct cuda_gpt *c = gpt->cuda;
+    CUgraph graph = NULL;
+    CUresult result = c->driver.cuStreamBeginCapture(c->stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+    if (!result) {
+        enqueue(gpt, w);
+        result = c->driver.cuStreamEndCapture(c->stream, &graph);
+    }
+    if (!result) result = c->driver.cuGraphInstantiate(&r->exec, graph, 0);
+    if (graph) c->driver.cuGraphDestroy(graph);
+    check(c, result, "recording a CUDA graph");
+}
+
+static void replay(struct gpt *gpt, const struct work *w, struct recording *r) {
+    struct cuda_gpt *c = gpt->cuda;
+    if (!r->exec) record(gpt, w, r);
+    if (!c->error.code) check(c, c->driver.cuGraphLaunch(r->exec, c->stream), "launching a CUDA graph");
+}
+
+void cuda_run_phase(struct gpt *gpt, uint32_t unit, enum cuda_phase phase, bool output) {
+    struct cuda_graphs *graphs = gpt->cuda->graphs;
+    struct work w = {unit, phase, output};
+    bool met = false;
+    if (gpt->cuda->error.code) return;
+    if (graphs) {
+        struct recording *r = recording_of(gpt, &w, &met);
+        r->used = ++graphs->clock;
+        if (met) replay(gpt, &w, r);
+    }
+    if (!met) enqueue(gpt, &w);
+}
+
+/* ---- */
+
+zero_status cuda_graphs_open(struct gpt *gpt) {
+    uint32_t count = (gpt->config.layers + 2) * CUDA_PHASES * RECORDINGS;
+    struct cuda_graphs *graphs = gpt->cuda->graphs;
+    if (gpt->config.no_graphs) return ZERO_OK;
+    graphs = gpt->cuda->graphs = calloc(1, sizeof *graphs + count * sizeof *graphs->recording);
+    if (!graphs) return ZERO_E_MEMORY;
+    graphs->count = count;
+    return ZERO_OK;
+}
+
+void cuda_graphs_close(struct gpt *gpt) {
+    struct cuda_graphs *graphs = gpt->cuda->graphs;
+    for (uint32_t i = 0; graphs && i < graphs->count; i++) forget(gpt->cuda, &graphs->recording[i]);
+    free(graphs);
+}

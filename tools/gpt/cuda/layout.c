@@ -1,0 +1,160 @@
+/* A plan is made twice by the same code: without memory for the sizes, then with it for the pointers. */
+#include "tools/gpt/cuda/layout.h"
+
+#include "tools/gpt/activations.h"
+#include "tools/gpt/cuda/kernels.h"
+#include "tools/gpt/cuda/workspace.h"
+
+enum {
+    LINE_BYTES = 256,    /* arrays begin at multiples of it */
+    STRIDE_BYTES = 128,  /* rows of logits do */
+    HEAD_BYTES = 1 << 30 /* of logits at a time: enough rows for products at full rate */
+};
+
+static void *take(struct arena *arena, uint64_t count, uint64_t element_bytes) {
+    uint64_t start = arena->bytes;
+    arena->bytes += (count * element_bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
+    return arena->memory ? (char *)arena->memory + start : NULL;
+}
+
+/* What the plan is made from. */
+struct planning {
+    const struct gpt_config *config;
+    struct cuda_memory *memory;
+    uint64_t rows, number_bytes;
+    struct arena device, pinned;
+};
+
+static void *take_numbers(struct planning *p, uint64_t count) {
+    return take(&p->device, count, p->number_bytes);
+}
+static float *take_floats(struct planning *p, uint64_t count) {
+    return take(&p->device, count, sizeof(float));
+}
+
+static struct cuda_statistics plan_statistics(struct planning *p) {
+    struct cuda_statistics s = {NULL, NULL};
+    if (architecture_of(p->config)->norm == LAYER_NORM) s.mean = take_floats(p, p->rows);
+    s.rstd = take_floats(p, p->rows);
+    return s;
+}
+
+static struct cuda_saved plan_saved(struct planning *p) {
+    const struct gpt_config *c = p->config;
+    return (struct cuda_saved){
+        .middle = take_numbers(p, p->rows * c->width),
+        .qkv = take_numbers(p, p->rows * extent_of(c, QKV)),
+        .mixed = take_numbers(p, p->rows * extent_of(c, QUERY)),
+        .wide = take_numbers(p, p->rows * projection_outputs(c, PROJECT_WIDEN)),
+        .lse = take_floats(p, p->rows * c->heads),
+        .norm1 = plan_statistics(p),
+        .norm2 = plan_statistics(p),
+    };
+}
+
+/* What enters the first block of a segment is kept, or passes through two slots in turn; what enters the others has places
+ * that all segments share. */
+static void plan_residual(struct planning *p, uint32_t i) {
+    const struct gpt_config *c = p->config;
+    struct cuda_memory *m = p->memory;
+    uint32_t segment = c->recompute ? c->recompute : 1, slots = 2 * segment;
+    bool far = c->recompute && c->recompute_on_cpu, kept = i == c->layers || i % segment == 0;
+    bool shared = kept ? far && i < c->layers && i >= slots : i >= segment;
+    void *own = shared ? NULL : take_numbers(p, p->rows * c->width);
+    if (m->residual) m->residual[i] = shared ? m->residual[i % (kept ? slots : segment)] : own;
+}
+
+/* The last two segments' are still in their slots when they are needed. */
+static void plan_checkpoints(struct planning *p) {
+    const struct gpt_config *c = p->config;
+    uint32_t segments = cuda_segments(c), away = c->recompute_on_cpu && segments > 2 ? segments - 2 : 0;
+    p->memory->checkpoint_bytes = p->rows * c->width * p->number_bytes;
+    p->memory->checkpoints = take(&p->pinned, away, p->memory->checkpoint_bytes);
+}
+
+static void plan_blocks(struct planning *p) {
+    const struct gpt_config *c = p->config;
+    struct cuda_memory *m = p->memory;
+    uint32_t places = c->recompute && c->recompute < c->layers ? c->recompute : c->layers;
+    for (uint32_t i = 0; i <= c->layers; i++) {
+        struct cuda_saved own = {0};
+        plan_residual(p, i);
+        if (i < places) own = plan_saved(p);
+        if (m->saved && i < c->layers) m->saved[i] = i < places ? own : m->saved[i % places];
+    }
+}
+
+static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+static void plan_head(struct planning *p) {
+    struct cuda_memory *m = p->memory;
+    uint64_t unit = STRIDE_BYTES / p->number_bytes;
+    m->logits_stride = (p->config->vocab + unit - 1) / unit * unit;
+    uint64_t rows = HEAD_BYTES / (m->logits_stride * p->number_bytes);
+    m->head_rows = (uint32_t)(rows < 1 ? 1 : rows < p->rows ? rows : p->rows);
+    m->logits = take_numbers(p, m->head_rows * m->logits_stride);
+    m->norm = plan_statistics(p);
+    m->loss = take_floats(p, p->rows);
+    m->pinned_loss = take(&p->pinned, p->rows, sizeof(float));
+    m->pinned_logits = take(&p->pinned, p->config->vocab, p->number_bytes);
+}
+
+static void plan_scratch(struct planning *p) {
+    const struct gpt_config *c = p->config;
+    struct cuda_memory *m = p->memory;
+    uint64_t parts = (p->rows + SUM_ROWS - 1) / SUM_ROWS, query = extent_of(c, QUERY),
+             qkv = extent_of(c, QKV);
+    uint64_t widest = larger(larger(2 * c->width, qkv), projection_outputs(c, PROJECT_WIDEN));
+    for (int i = 0; i < 2; i++) m->gradient[i] = take_numbers(p, p->rows * c->width);
+    m->normed = take_numbers(p, p->rows * c->width);
+    m->normed_gradient = take_numbers(p, p->rows * c->width);
+    m->inner = take_numbers(p, p->rows * c->inner);
+    m->inner_gradient = take_numbers(p, p->rows * c->inner);
+    m->mixed_gradient = take_numbers(p, p->rows * query);
+    m->qkv_gradient = take_numbers(p, p->rows * qkv);
+    m->sums = take_floats(p, parts * widest);
+    m->dots = take_floats(p, p->rows * c->heads);
+    m->workspace = take(&p->device, CUBLASLT_WORKSPACE_BYTES, 1);
+    if (!architecture_of(c)->rotary) return;
+    m->cosine = take_floats(p, (uint64_t)c->context * (c->head_width / 2));
+    m->sine = take_floats(p, (uint64_t)c->context * (c->head_width / 2));
+}
+
+/* The same in both memories, side by side. */
+static struct cuda_batch plan_batch(struct arena *arena, uint64_t rows) {
+    return (struct cuda_batch){
+        .tokens = take(arena, rows, 4),
+        .targets = take(arena, rows, 4),
+        .group_token = take(arena, rows, 4),
+        .order = take(arena, rows, 4),
+        .group_first = take(arena, rows + 1, 4),
+        .groups = take(arena, 1, 4),
+    };
+}
+
+void cuda_layout(struct cuda_memory *m, const struct gpt_config *config, uint32_t batch, zero_dtype type) {
+    struct planning p = {.config = config,
+                         .memory = m,
+                         .rows = (uint64_t)batch * config->context,
+                         .number_bytes = type == ZERO_F32 ? 4 : 2,
+                         .device = {0, m->device},
+                         .pinned = {0, m->pinned}};
+    m->rows = (uint32_t)p.rows;
+    m->pinned_batch = plan_batch(&p.pinned, p.rows);
+    m->batch_bytes = p.pinned.bytes;
+    m->batch = plan_batch(&p.device, p.rows);
+    plan_blocks(&p);
+    plan_checkpoints(&p);
+    plan_head(&p);
+    plan_scratch(&p);
+    m->bytes = p.device.bytes, m->pinned_bytes = p.pinned.bytes;
+}
+
+uint64_t gpt_cuda_activation_bytes(const struct gpt_config *config, uint32_t batch, zero_dtype dtype,
+                                   uint64_t *out_cpu) {
+    struct gpt_config complete = gpt_complete(config);
+    struct cuda_memory sizes = {.device = NULL};
+    cuda_layout(&sizes, &complete, batch, dtype);
+    *out_cpu = sizes.pinned_bytes;
+    return sizes.bytes + sizes.pinned_bytes;
+}
