@@ -1,81 +1,90 @@
-/* A stand-in for libnccl.so.2 on the stand-in driver: ranks are threads of one process, whose streams share one memory.
+/* A stand-in for libnccl.so.2 on the stand-in driver: ranks are threads or processes of one machine. What members of a
+ * communicator show each other stands in a file that all of them map, named after the unique id.
  *
- * A collective is a meeting. Each rank's part is a piece of work on its stream; when all members' streams have come to
- * it, it is performed for all of them. As of the real one: what has begun on one rank and not on another waits, for ever
- * if need be, until the communicator is aborted; an aborted one's work ends without a result.
+ * A collective is two pieces of work on a rank's stream: the first shows the rank's data, when nobody reads what stood in their
+ * place any more; the second takes what it needs, when all members have shown theirs. As of the real one: what has
+ * begun on one rank and not on another waits, for ever if need be, until the communicator is aborted; an aborted one's work
+ * ends without a result. Members that make different calls wait for ever, too.
  *
  * Communicators do not block. Each call may return ncclInProgress; then nothing is on the stream until
  * ncclCommGetAsyncError has said ncclSuccess, and a caller who goes on without asking is told ncclInvalidUsage.
  * Sums are made in descending order of ranks: not the order of `ordered`. From FAKE_CUDA_SEED. */
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <nccl.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "engine/base/convert.h"
 #include "tests/cuda/fake_cuda.h"
 
-enum { RANKS_MAX = 16 };
+enum { RANKS_MAX = 16, PLACES = 4, PLACE_BYTES = 16 << 20 };
 
 enum kind { GATHER, SCATTER, BROADCAST, EXCHANGE };
 
-struct part {
+struct record { /* of a call; alike on all members, but for what is sent to whom */
+    enum kind kind;
+    ncclDataType_t type;
+    size_t count;
+    int root;
+    size_t send_count[RANKS_MAX];
+};
+
+struct shown { /* by one rank */
+    _Atomic bool joined;
+    /* By place, of the last call there: its number, from 1 on. Calls of two streams may overtake each other. */
+    _Atomic uint64_t posted[PLACES], taken[PLACES];
+    struct record record[PLACES];
+};
+
+struct table {         /* the file's beginning; places of data follow, PLACES for each rank */
+    _Atomic int count; /* 0: nobody has joined */
+    struct shown rank[RANKS_MAX];
+};
+
+struct part { /* where a rank's data are */
     const void *source, *send[RANKS_MAX];
     void *target, *receive[RANKS_MAX];
-    size_t send_count[RANKS_MAX], receive_count[RANKS_MAX];
-    bool here; /* its stream has come to it */
 };
 
-struct meeting {
-    struct meeting *next;
+struct call { /* a piece of work on a stream */
+    struct ncclComm *comm;
     uint64_t sequence;
-    enum kind kind;
-    size_t count;
-    ncclDataType_t type;
-    int root, left;
-    bool done, broken, mixed; /* mixed: members made different calls, which never ends */
-    struct part part[RANKS_MAX];
-};
-
-struct world {
-    struct world *next;
-    uint64_t id;
-    int count;
-    struct ncclComm *member[RANKS_MAX];
-    struct meeting *meetings;
+    struct record record;
+    struct part part;
 };
 
 struct ncclComm {
-    struct world *world;
-    int rank;
+    struct table *table;
+    int rank, count;
     uint64_t sequence; /* of the next collective */
     uint32_t delay;    /* so many questions until it is taken */
-    bool finalised, aborted;
-    struct meeting *held; /* taken, but not yet on the stream */
+    bool finalised;
+    _Atomic bool aborted;
+    bool holds; /* `held` is taken, but not yet on the stream */
+    struct call held;
     cudaStream_t stream;
 };
 
-struct piece { /* of work on a stream */
-    struct ncclComm *comm;
-    struct meeting *meeting;
-};
-
-static pthread_mutex_t mutex =
-    PTHREAD_MUTEX_INITIALIZER; /* of all below; the driver's lock is taken before it */
-static struct world *worlds;
-static uint64_t ids, random_state;
-static char last_error[256];
+/* Of what follows, and of this process's communicators; the driver's lock is taken before it. */
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static uint32_t ids;
+static uint64_t random_state;
+static _Thread_local char last_error[256];
 static CUresult (*enqueue)(CUstream, bool (*)(void *), void (*)(void *), const void *, size_t);
 
 static _Thread_local uint32_t depth;
 static _Thread_local struct ncclComm *grouped;
 static _Thread_local cudaStream_t grouped_stream;
 static _Thread_local struct part grouped_part;
-static _Thread_local ncclDataType_t grouped_type;
+static _Thread_local struct record grouped_record;
 
 static ncclResult_t fail(ncclResult_t result, const char *why) {
     snprintf(last_error, sizeof last_error, "%s", why);
@@ -119,112 +128,157 @@ static void store(void *at, ncclDataType_t type, size_t i, float value) {
         ((uint16_t *)at)[i] = type == ncclBfloat16 ? bf16_from_f32(value) : f16_from_f32(value);
 }
 
-/* Sources may be targets: all is read before anything is written. */
-static void scatter(struct meeting *m, int count) {
-    size_t share = m->count * bytes_of[m->type];
-    char *sums = malloc((size_t)count * share + 1);
-    for (int r = 0; r < count; r++)
-        for (size_t i = 0; i < m->count; i++) {
-            float sum = 0;
-            for (int q = count; q-- > 0;) sum += load(m->part[q].source, m->type, (size_t)r * m->count + i);
-            store(sums + (size_t)r * share, m->type, i, sum);
-        }
-    for (int r = 0; r < count; r++) memcpy(m->part[r].target, sums + (size_t)r * share, share);
-    free(sums);
+/* ---- the file ---- */
+
+static size_t table_bytes(void) { return (sizeof(struct table) + 4095) / 4096 * 4096; }
+
+static size_t file_bytes(int count) { return table_bytes() + (size_t)count * PLACES * PLACE_BYTES; }
+
+static char *place(const struct ncclComm *comm, int rank, uint64_t sequence) {
+    return (char *)comm->table + table_bytes() + ((size_t)rank * PLACES + sequence % PLACES) * PLACE_BYTES;
 }
 
-static void gather(struct meeting *m, int count) {
-    size_t share = m->count * bytes_of[m->type];
-    for (int r = 0; r < count; r++)
-        for (int q = 0; q < count; q++)
-            memmove((char *)m->part[r].target + (size_t)q * share, m->part[q].source, share);
+/* Sparse; it goes with the last who maps it, once all members do. */
+static struct table *map_table(uint64_t id, int count, char path[256]) {
+    const char *folder = getenv("TEST_TMPDIR");
+    snprintf(path, 256, "%.200s/fake_nccl_%016llx", folder ? folder : "/tmp", (unsigned long long)id);
+    int file = open(path, O_RDWR | O_CREAT, 0600);
+    void *map = MAP_FAILED;
+    if (file >= 0 && ftruncate(file, (off_t)file_bytes(count)) == 0)
+        map = mmap(NULL, file_bytes(count), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (file >= 0) close(file);
+    return map == MAP_FAILED ? NULL : map;
 }
 
-static void exchange(struct meeting *m, int count) {
-    for (int r = 0; r < count; r++)
-        for (int q = 0; q < count; q++)
-            memcpy(m->part[r].receive[q], m->part[q].send[r], m->part[q].send_count[r] * bytes_of[m->type]);
+static bool all_joined(const struct ncclComm *comm) {
+    for (int r = 0; r < comm->count; r++)
+        if (!comm->table->rank[r].joined) return false;
+    return true;
 }
 
-static void perform(struct meeting *m, int count) {
-    if (m->kind == GATHER) gather(m, count);
-    if (m->kind == SCATTER) scatter(m, count);
-    if (m->kind == EXCHANGE) exchange(m, count);
-    for (int r = 0; r < count && m->kind == BROADCAST; r++)
-        memmove(m->part[r].target, m->part[m->root].source, m->count * bytes_of[m->type]);
+/* ---- what a rank shows ---- */
+
+static void show(const struct call *call, char *to) {
+    const struct record *r = &call->record;
+    size_t bytes = r->count * bytes_of[r->type];
+    if (r->kind == GATHER || (r->kind == BROADCAST && call->comm->rank == r->root))
+        memcpy(to, call->part.source, bytes);
+    if (r->kind == SCATTER) memcpy(to, call->part.source, (size_t)call->comm->count * bytes);
+    for (int q = 0; q < call->comm->count && r->kind == EXCHANGE; q++) {
+        memcpy(to, call->part.send[q], r->send_count[q] * bytes_of[r->type]);
+        to += r->send_count[q] * bytes_of[r->type];
+    }
 }
 
-/* ---- on streams, with the driver's lock held ---- */
+static size_t shown_bytes(const struct call *call) {
+    const struct record *r = &call->record;
+    size_t count = r->kind == SCATTER ? (size_t)call->comm->count * r->count : r->count;
+    if (r->kind == EXCHANGE) count = 0;
+    for (int q = 0; q < call->comm->count && r->kind == EXCHANGE; q++) count += r->send_count[q];
+    return count * bytes_of[r->type];
+}
 
-static bool is_ready(void *argument) {
-    struct piece *p = argument;
-    pthread_mutex_lock(&mutex);
-    struct meeting *m = p->meeting;
+/* The place's last call, PLACES before this one, has been taken by all. */
+static bool may_show(void *argument) {
+    const struct call *call = argument;
+    uint64_t at = call->sequence % PLACES;
     bool all = true;
-    m->part[p->comm->rank].here = true;
-    for (int r = 0; r < p->comm->world->count; r++) all = all && m->part[r].here;
-    bool ready = p->comm->aborted || (all && !m->broken && !m->mixed);
-    pthread_mutex_unlock(&mutex);
-    return ready;
+    for (int r = 0; r < call->comm->count; r++)
+        all = all && atomic_load(&call->comm->table->rank[r].taken[at]) + PLACES > call->sequence;
+    return all || call->comm->aborted;
 }
 
-static void run_piece(void *argument) {
-    struct piece *p = argument;
-    pthread_mutex_lock(&mutex);
-    struct meeting *m = p->meeting;
-    if (!p->comm->aborted && !m->done) perform(m, p->comm->world->count), m->done = true;
-    m->left++;
-    pthread_mutex_unlock(&mutex);
+static void run_show(void *argument) {
+    const struct call *call = argument;
+    struct shown *mine = &call->comm->table->rank[call->comm->rank];
+    if (call->comm->aborted) return;
+    mine->record[call->sequence % PLACES] = call->record;
+    show(call, place(call->comm, call->comm->rank, call->sequence));
+    atomic_store(&mine->posted[call->sequence % PLACES], call->sequence + 1);
 }
 
-/* ---- meetings ---- */
+/* ---- what it takes ---- */
 
-static struct meeting *find_meeting(struct world *world, uint64_t sequence, enum kind kind, size_t count,
-                                    ncclDataType_t type, int root) {
-    struct meeting *m = world->meetings;
-    while (m && m->sequence != sequence) m = m->next;
-    if (m) {
-        m->mixed = m->mixed || m->kind != kind || m->count != count || m->type != type || m->root != root;
-        return m;
+static const struct record *record_of(const struct call *call, int rank) {
+    return &call->comm->table->rank[rank].record[call->sequence % PLACES];
+}
+
+static bool alike(const struct record *a, const struct record *b) {
+    return a->kind == b->kind && a->type == b->type && a->count == b->count && a->root == b->root;
+}
+
+static bool may_take(void *argument) {
+    const struct call *call = argument;
+    if (call->comm->aborted) return true;
+    for (int r = 0; r < call->comm->count; r++)
+        if (atomic_load(&call->comm->table->rank[r].posted[call->sequence % PLACES]) <= call->sequence ||
+            !alike(record_of(call, r), &call->record))
+            return false;
+    return true;
+}
+
+static void take_sum(const struct call *call) {
+    const struct ncclComm *comm = call->comm;
+    const struct record *r = &call->record;
+    for (size_t i = 0; i < r->count; i++) {
+        float sum = 0;
+        for (int q = comm->count; q-- > 0;)
+            sum += load(place(comm, q, call->sequence), r->type, (size_t)comm->rank * r->count + i);
+        store(call->part.target, r->type, i, sum);
     }
-    for (struct meeting **link = &world->meetings; *link;) { /* those that all have left */
-        struct meeting *old = *link;
-        if (old->left < world->count) {
-            link = &old->next;
-            continue;
-        }
-        *link = old->next;
-        free(old);
-    }
-    m = calloc(1, sizeof *m);
-    *m = (struct meeting){.next = world->meetings,
-                          .sequence = sequence,
-                          .kind = kind,
-                          .count = count,
-                          .type = type,
-                          .root = root};
-    return world->meetings = m;
 }
+
+/* Member q's for this rank stands behind what it sends to those before. */
+static void take_exchanged(const struct call *call, int q) {
+    const struct record *theirs = record_of(call, q);
+    size_t each = bytes_of[call->record.type], before = 0;
+    for (int r = 0; r < call->comm->rank; r++) before += theirs->send_count[r];
+    memcpy(call->part.receive[q], place(call->comm, q, call->sequence) + before * each,
+           theirs->send_count[call->comm->rank] * each);
+}
+
+static void run_take(void *argument) {
+    const struct call *call = argument;
+    const struct record *r = &call->record;
+    size_t bytes = r->count * bytes_of[r->type];
+    if (call->comm->aborted) return;
+    if (r->kind == SCATTER) take_sum(call);
+    if (r->kind == BROADCAST) memcpy(call->part.target, place(call->comm, r->root, call->sequence), bytes);
+    for (int q = 0; q < call->comm->count; q++) {
+        if (r->kind == GATHER)
+            memcpy((char *)call->part.target + (size_t)q * bytes, place(call->comm, q, call->sequence),
+                   bytes);
+        if (r->kind == EXCHANGE) take_exchanged(call, q);
+    }
+    atomic_store(&call->comm->table->rank[call->comm->rank].taken[call->sequence % PLACES],
+                 call->sequence + 1);
+}
+
+/* ---- calls ---- */
 
 /* The lock is given back: the driver takes its own. */
 static ncclResult_t put_on_stream(struct ncclComm *comm) {
-    struct piece piece = {comm, comm->held};
-    comm->held = NULL;
+    struct call call = comm->held;
+    comm->holds = false;
     pthread_mutex_unlock(&mutex);
-    CUresult result = enqueue((CUstream)comm->stream, is_ready, run_piece, &piece, sizeof piece);
+    CUresult result = enqueue((CUstream)comm->stream, may_show, run_show, &call, sizeof call);
+    if (!result) result = enqueue((CUstream)comm->stream, may_take, run_take, &call, sizeof call);
     return result == CUDA_SUCCESS ? ncclSuccess : fail(ncclUnhandledCudaError, "the stream is not valid");
 }
 
-static ncclResult_t attend(struct ncclComm *comm, enum kind kind, const struct part *part, size_t count,
-                           ncclDataType_t type, int root, cudaStream_t stream) {
+static ncclResult_t attend(struct ncclComm *comm, const struct record *record, const struct part *part,
+                           cudaStream_t stream) {
+    struct call call = {comm, comm->sequence, *record, *part};
+    if (shown_bytes(&call) > PLACE_BYTES)
+        return fail(ncclInvalidArgument, "this stand-in has no room for so much in one call");
     pthread_mutex_lock(&mutex);
-    if (comm->delay || comm->held) {
+    if (comm->delay || comm->holds) {
         pthread_mutex_unlock(&mutex);
         return fail(ncclInvalidUsage,
                     "the call before is still in progress: ask ncclCommGetAsyncError first");
     }
-    comm->held = find_meeting(comm->world, comm->sequence++, kind, count, type, root);
-    comm->held->part[comm->rank] = *part;
+    comm->held = call, comm->holds = true;
+    comm->sequence++;
     comm->stream = stream;
     comm->delay = draw() % 3;
     if (!comm->delay) return put_on_stream(comm);
@@ -250,57 +304,60 @@ const char *ncclGetLastError(ncclComm_t comm) { return last_error; }
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
     pthread_mutex_lock(&mutex);
-    uint64_t number = ++ids;
+    uint64_t number = (uint64_t)getpid() << 32 | ++ids;
     pthread_mutex_unlock(&mutex);
     memset(id, 0x5c, sizeof *id);
     memcpy(id, &number, sizeof number);
     return ncclSuccess;
 }
 
-static struct world *find_world(uint64_t id, int count) {
-    struct world *world = worlds;
-    while (world && world->id != id) world = world->next;
-    if (world) return world;
-    world = calloc(1, sizeof *world);
-    *world = (struct world){.next = worlds, .id = id, .count = count};
-    return worlds = world;
+static bool has_context(void) {
+    CUcontext current = NULL;
+    CUresult (*get_current)(CUcontext *);
+    void *function = dlsym(dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD), "cuCtxGetCurrent");
+    memcpy(&get_current, &function, sizeof get_current);
+    get_current(&current);
+    return current != NULL;
+}
+
+/* Never freed: its work may still be on a stream. */
+static ncclResult_t join(struct ncclComm **out, int count, uint64_t id, int rank) {
+    char path[256];
+    struct table *table = map_table(id, count, path);
+    if (!table) return fail(ncclSystemError, "a file for the ranks cannot be made in TEST_TMPDIR or /tmp");
+    int nobody = 0;
+    if (!atomic_compare_exchange_strong(&table->count, &nobody, count) && nobody != count)
+        return fail(ncclInvalidArgument, "the communicator has another size");
+    if (atomic_exchange(&table->rank[rank].joined, true))
+        return fail(ncclInvalidArgument, "the rank is taken");
+    struct ncclComm *comm = calloc(1, sizeof *comm);
+    *comm = (struct ncclComm){.table = table, .rank = rank, .count = count, .delay = draw() % 4};
+    if (all_joined(comm)) unlink(path);
+    *out = comm;
+    return ncclInProgress;
 }
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int count, ncclUniqueId id, int rank,
                                     ncclConfig_t *config) {
     uint64_t number;
-    CUcontext current = NULL;
     memcpy(&number, &id, sizeof number);
     if (config->blocking != 0) return fail(ncclInvalidArgument, "this stand-in does not block");
+    if (!number || rank < 0 || rank >= count || count > RANKS_MAX)
+        return fail(ncclInvalidArgument, "rank, size or id is wrong");
     pthread_mutex_lock(&mutex);
     if (!enqueue) open_driver();
-    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-    CUresult (*get_current)(CUcontext *);
-    void *function = dlsym(driver, "cuCtxGetCurrent");
-    memcpy(&get_current, &function, sizeof get_current);
-    struct world *world = find_world(number, count);
-    bool valid = number && number <= ids && count == world->count && rank >= 0 && rank < count &&
-                 count <= RANKS_MAX && !world->member[rank];
-    if (valid) {
-        struct ncclComm *comm = calloc(1, sizeof *comm); /* never freed: its work may still be on a stream */
-        *comm = (struct ncclComm){.world = world, .rank = rank, .delay = draw() % 4};
-        world->member[rank] = *out = comm;
-    }
+    ncclResult_t result = join(out, count, number, rank);
     pthread_mutex_unlock(&mutex);
-    get_current(&current);
-    if (!current) return fail(ncclUnhandledCudaError, "no GPU is current in this thread");
-    return valid ? ncclInProgress
-                 : fail(ncclInvalidArgument, "rank, size or id is wrong, or the rank is taken");
+    return has_context() ? result : fail(ncclUnhandledCudaError, "no GPU is current in this thread");
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state) {
     pthread_mutex_lock(&mutex);
     *state = ncclInProgress;
-    bool all = true;
-    for (int r = 0; r < comm->world->count; r++) all = all && comm->world->member[r];
+    bool all = all_joined(comm);
     if (all && comm->delay) comm->delay--;
     if (all && !comm->delay) *state = ncclSuccess;
-    if (*state == ncclSuccess && comm->held) return *state = put_on_stream(comm), ncclSuccess;
+    if (*state == ncclSuccess && comm->holds) return *state = put_on_stream(comm), ncclSuccess;
     pthread_mutex_unlock(&mutex);
     return ncclSuccess;
 }
@@ -318,58 +375,60 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 }
 
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
-    pthread_mutex_lock(&mutex);
     comm->aborted = true;
-    for (struct meeting *m = comm->world->meetings; m; m = m->next) m->broken = m->broken || !m->done;
-    pthread_mutex_unlock(&mutex);
     return ncclSuccess;
 }
 
 ncclResult_t ncclAllGather(const void *source, void *target, size_t count, ncclDataType_t type,
                            ncclComm_t comm, cudaStream_t stream) {
-    return attend(comm, GATHER, &(struct part){.source = source, .target = target}, count, type, 0, stream);
+    return attend(comm, &(struct record){.kind = GATHER, .type = type, .count = count},
+                  &(struct part){.source = source, .target = target}, stream);
 }
 
 ncclResult_t ncclReduceScatter(const void *source, void *target, size_t count, ncclDataType_t type,
                                ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
     if (op != ncclSum) return fail(ncclInvalidArgument, "this stand-in only adds");
-    return attend(comm, SCATTER, &(struct part){.source = source, .target = target}, count, type, 0, stream);
+    return attend(comm, &(struct record){.kind = SCATTER, .type = type, .count = count},
+                  &(struct part){.source = source, .target = target}, stream);
 }
 
 ncclResult_t ncclBroadcast(const void *source, void *target, size_t count, ncclDataType_t type, int root,
                            ncclComm_t comm, cudaStream_t stream) {
-    return attend(comm, BROADCAST, &(struct part){.source = source, .target = target}, count, type, root,
-                  stream);
+    return attend(comm, &(struct record){.kind = BROADCAST, .type = type, .count = count, .root = root},
+                  &(struct part){.source = source, .target = target}, stream);
 }
 
 ncclResult_t ncclGroupStart(void) {
-    if (depth++ == 0) grouped = NULL, grouped_part = (struct part){0};
+    if (depth++ == 0)
+        grouped = NULL, grouped_part = (struct part){0}, grouped_record = (struct record){.kind = EXCHANGE};
     return ncclSuccess;
 }
 
 static ncclResult_t join_group(ncclComm_t comm, ncclDataType_t type, int peer, cudaStream_t stream) {
-    if (!depth || peer < 0 || peer >= comm->world->count ||
-        (grouped && (grouped != comm || grouped_type != type)))
+    if (!depth || peer < 0 || peer >= comm->count ||
+        (grouped && (grouped != comm || grouped_record.type != type)))
         return fail(ncclInvalidUsage,
                     "this stand-in sends and receives in groups of one communicator and type");
-    grouped = comm, grouped_type = type, grouped_stream = stream;
+    grouped = comm, grouped_record.type = type, grouped_stream = stream;
     return ncclSuccess;
 }
 
 ncclResult_t ncclSend(const void *source, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream) {
-    grouped_part.send[peer] = source, grouped_part.send_count[peer] = count;
-    return join_group(comm, type, peer, stream);
+    ncclResult_t result = join_group(comm, type, peer, stream);
+    if (result == ncclSuccess) grouped_part.send[peer] = source, grouped_record.send_count[peer] = count;
+    return result;
 }
 
 ncclResult_t ncclRecv(void *target, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream) {
-    grouped_part.receive[peer] = target, grouped_part.receive_count[peer] = count;
-    return join_group(comm, type, peer, stream);
+    ncclResult_t result = join_group(comm, type, peer, stream);
+    if (result == ncclSuccess) grouped_part.receive[peer] = target;
+    return result;
 }
 
 ncclResult_t ncclGroupEnd(void) {
     if (--depth || !grouped) return ncclSuccess;
-    return attend(grouped, EXCHANGE, &grouped_part, grouped_part.send_count[0], grouped_type, 0,
-                  grouped_stream);
+    grouped_record.count = grouped_record.send_count[0];
+    return attend(grouped, &grouped_record, &grouped_part, grouped_stream);
 }

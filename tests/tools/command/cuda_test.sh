@@ -27,6 +27,29 @@ for stage in 0 1 2 3; do
     near "$expected" 1e-4
 done
 
+# Ranks that are processes with a GPU each: NCCL between them, whose ids go over TCP or MPI; the same hash.
+small() { # STAGE
+    config "$1" ', "device": {"type": "cuda"}' | sed 's/"n_layer": 2/"n_layer": 1/; s/"n_positions": 32/"n_positions": 12/' >c.json
+}
+over_tcp() {
+    local port=$((20000 + RANDOM % 10000)) rank
+    for rank in 0 1; do
+        RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port FAKE_CUDA_SEED=$((rank + 1)) "$@" >"out.$rank" 2>&1 &
+    done
+    wait -n && wait -n || fail "over TCP: $(cat out.0 out.1)"
+    cp out.0 out
+}
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+over_mpi() { ASAN_OPTIONS=detect_leaks=0 mpirun --bind-to none --oversubscribe -np 2 "$@" >out 2>&1 || fail "over MPI: $(cat out)"; }
+for way in over_tcp over_mpi; do
+    for stage in 0 3; do
+        small "$stage"
+        "$way" env LD_LIBRARY_PATH="$stand_ins" "$zero" train c.json --data text --steps 2 --run processes
+        grep -q "2 ranks.*nccl" out || fail "$way, stage $stage is not over NCCL: $(cat out)"
+        [[ $(weights) == "$hash" ]] || fail "$way, stage $stage: $(weights), threads $hash"
+    done
+done
+
 # The work of a unit is a CUDA graph where it recurs, in the second step, unless it is not wanted.
 launched() { sed -E 's/.* graphs //' counts; }
 export FAKE_CUDA_COUNTS=counts
