@@ -4,9 +4,12 @@
  *
  *   gpt_cuda_bench [--device cuda|cpu] [--type bf16|fp16|fp32] [--stage 0..3] [--batch 8] [--steps 20] [--peak 989]
  *                  [--layers 12] [--width 768] [--heads 12] [--context 1024] [--vocab 50257] [--recompute 0]
- *                  [--graphs 1] [--json FILE]
+ *                  [--graphs 1] [--accumulate 1] [--offload none|cpu|nvme] [--params none|cpu|nvme] [--swap /tmp]
+ *                  [--budget 0] [--json FILE]
  * --json: appends the object to a file as well. --peak: TFLOP/s, dense, of the type; 989 is an H100's and an H200's of bf16. --recompute: of every so many blocks one
- * stream is kept. --graphs 0: without CUDA graphs. */
+ * stream is kept. --graphs 0: without CUDA graphs. --accumulate: micro-steps of a step, the reduction in the last. --offload,
+ * --params: where the optimizer's state and the parameters (stage 3) live; --swap: a directory of the drive. --budget: GiB of the device
+ * for everything planned, activations included; 0: all. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,8 +21,9 @@
 enum { STEPS_MAX = 10000, WARM_UP = 5 };
 
 struct bench {
-    const char *device, *type, *json;
-    double stage, batch, steps, peak, layers, width, heads, context, vocab, recompute, graphs;
+    const char *device, *type, *json, *offload, *params, *swap;
+    double stage, batch, steps, peak, layers, width, heads, context, vocab, recompute, graphs, accumulate,
+        budget;
 };
 
 struct option {
@@ -30,11 +34,16 @@ struct option {
 
 static void read_options(struct bench *b, int argc, char **argv) {
     const struct option options[] = {
-        {"--device", &b->device, NULL},       {"--type", &b->type, NULL},       {"--json", &b->json, NULL},
-        {"--stage", NULL, &b->stage},         {"--batch", NULL, &b->batch},     {"--steps", NULL, &b->steps},
-        {"--peak", NULL, &b->peak},           {"--layers", NULL, &b->layers},   {"--width", NULL, &b->width},
-        {"--heads", NULL, &b->heads},         {"--context", NULL, &b->context}, {"--vocab", NULL, &b->vocab},
-        {"--recompute", NULL, &b->recompute}, {"--graphs", NULL, &b->graphs}};
+        {"--device", &b->device, NULL},       {"--type", &b->type, NULL},
+        {"--json", &b->json, NULL},           {"--stage", NULL, &b->stage},
+        {"--batch", NULL, &b->batch},         {"--steps", NULL, &b->steps},
+        {"--peak", NULL, &b->peak},           {"--layers", NULL, &b->layers},
+        {"--width", NULL, &b->width},         {"--heads", NULL, &b->heads},
+        {"--context", NULL, &b->context},     {"--vocab", NULL, &b->vocab},
+        {"--recompute", NULL, &b->recompute}, {"--graphs", NULL, &b->graphs},
+        {"--offload", &b->offload, NULL},     {"--params", &b->params, NULL},
+        {"--swap", &b->swap, NULL},           {"--accumulate", NULL, &b->accumulate},
+        {"--budget", NULL, &b->budget}};
     for (int i = 1; i < argc; i += 2) {
         size_t o = 0, count = sizeof options / sizeof *options;
         while (o < count && strcmp(options[o].name, argv[i]) != 0) o++;
@@ -54,34 +63,49 @@ static void must(zero_status status, const char *what) {
     exit(1);
 }
 
+/* Of zero_optimization, after the stage. */
+static void write_tiers(const struct bench *b, char *out, size_t size) {
+    int length = snprintf(out, size, ", \"offload_optimizer\": {\"device\": \"%s\", \"nvme_path\": \"%s\"}",
+                          b->offload, b->swap);
+    if (strcmp(b->params, "none") != 0)
+        snprintf(out + length, size - (size_t)length,
+                 ", \"offload_param\": {\"device\": \"%s\", \"nvme_path\": \"%s\"}", b->params, b->swap);
+}
+
 static zero_engine *open_engine(const struct bench *b) {
-    char json[1024];
-    snprintf(
-        json, sizeof json,
-        "{\"train_micro_batch_size_per_gpu\": %.0f, \"gradient_accumulation_steps\": 1, "
-        "\"gradient_clipping\": 1.0, \"device\": {\"type\": \"%s\"}, "
-        "\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 1e-4, \"weight_decay\": 0.1}}, "
-        "\"bf16\": {\"enabled\": %s}, \"fp16\": {\"enabled\": %s}, \"zero_optimization\": {\"stage\": %.0f}}",
-        b->batch, b->device, strcmp(b->type, "bf16") == 0 ? "true" : "false",
-        strcmp(b->type, "fp16") == 0 ? "true" : "false", b->stage);
+    char json[2048], tiers[512], budget[64] = "";
+    write_tiers(b, tiers, sizeof tiers);
+    if (b->budget > 0) snprintf(budget, sizeof budget, "\"memory\": {\"device\": \"%.0fGiB\"}, ", b->budget);
+    snprintf(json, sizeof json,
+             "{\"train_micro_batch_size_per_gpu\": %.0f, \"gradient_accumulation_steps\": %.0f, "
+             "\"gradient_accumulation_mode\": \"%s\", %s\"gradient_clipping\": 1.0, \"device\": {\"type\": "
+             "\"%s\"}, "
+             "\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 1e-4, \"weight_decay\": 0.1}}, "
+             "\"bf16\": {\"enabled\": %s}, \"fp16\": {\"enabled\": %s}, \"zero_optimization\": {\"stage\": "
+             "%.0f%s}}",
+             b->batch, b->accumulate, b->accumulate > 1 ? "last" : "auto", budget, b->device,
+             strcmp(b->type, "bf16") == 0 ? "true" : "false", strcmp(b->type, "fp16") == 0 ? "true" : "false",
+             b->stage, tiers);
     zero_engine *engine = zero_engine_init(json);
     if (!engine) must(ZERO_E_ARGUMENT, "opening the engine");
     return engine;
 }
 
-static struct gpt *open_model(zero_engine *engine, const struct gpt_config *config, uint32_t batch) {
+static struct gpt *open_model(zero_engine *engine, const struct gpt_config *config, uint32_t batch,
+                              zero_plan *plan) {
     struct gpt *gpt = NULL;
     struct gpt_init init = {.seed = 1, .config = *config};
     must(gpt_create(engine, config, batch, &gpt), "the model");
-    must(zero_engine_commit(engine, NULL), "commit");
+    must(zero_engine_commit(engine, plan), "commit");
     must(zero_engine_fill(engine, gpt_fill, &init), "initial weights");
     return gpt;
 }
 
 /* Seconds of the step; the loss is read, so the GPU has finished all but the update. */
-static double step(zero_engine *engine, struct gpt *gpt, const int32_t *tokens, double *out_loss) {
+static double step(zero_engine *engine, struct gpt *gpt, int micro_steps, const int32_t *tokens,
+                   double *out_loss) {
     uint64_t start = clock_now_ns();
-    must(gpt_train(gpt, tokens, tokens + 1, out_loss), "a micro-step");
+    for (int i = 0; i < micro_steps; i++) must(gpt_train(gpt, tokens, tokens + 1, out_loss), "a micro-step");
     must(zero_engine_step(engine, NULL), "a step");
     return (double)(clock_now_ns() - start) * 1e-9;
 }
@@ -91,23 +115,30 @@ static int compare(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-static void report(FILE *to, const struct bench *b, const struct gpt_config *config, double seconds,
-                   double loss) {
-    double parameters = (double)gpt_parameters(config), tokens = b->batch * b->context / seconds;
+static void report(FILE *to, const struct bench *b, const struct gpt_config *config, const zero_plan *plan,
+                   double seconds, double loss) {
+    double parameters = (double)gpt_parameters(config),
+           tokens = b->accumulate * b->batch * b->context / seconds;
     double flops = (6 * parameters + 6 * b->layers * b->context * b->width) * tokens;
     fprintf(
         to,
         "{\"bench\": \"gpt\", \"device\": \"%s\", \"type\": \"%s\", \"stage\": %.0f, \"graphs\": %.0f, "
-        "\"parameters\": %.0f, "
+        "\"accumulate\": %.0f, \"offload\": \"%s\", \"params\": \"%s\", \"device_bytes\": %llu, "
+        "\"cpu_bytes\": %llu, "
+        "\"nvme_bytes\": %llu, \"parameters\": %.0f, "
         "\"batch\": %.0f, \"context\": %.0f, \"step_ms\": %.3f, \"tokens_per_s\": %.1f, \"tflops\": %.2f, "
         "\"of_peak\": %.4f, \"loss\": %.4f}\n",
-        b->device, b->type, b->stage, b->graphs, parameters, b->batch, b->context, seconds * 1e3, tokens,
+        b->device, b->type, b->stage, b->graphs, b->accumulate, b->offload, b->params,
+        (unsigned long long)plan->bytes[ZERO_DEVICE], (unsigned long long)plan->bytes[ZERO_CPU],
+        (unsigned long long)plan->bytes[ZERO_NVME], parameters, b->batch, b->context, seconds * 1e3, tokens,
         flops * 1e-12, flops * 1e-12 / b->peak, loss);
 }
 
 int main(int argc, char **argv) {
     static double seconds[STEPS_MAX];
-    struct bench b = {"cuda", "bf16", NULL, 0, 8, 20, 989, 12, 768, 12, 1024, 50257, 0, 1};
+    struct bench b = {"cuda", "bf16", NULL, "none", "none", "/tmp", 0, 8, 20, 989,
+                      12,     768,    12,   1024,   50257,  0,      1, 1, 0};
+    zero_plan plan = {.struct_size = sizeof plan};
     read_options(&b, argc, argv);
     if (b.steps < 1 || b.steps > STEPS_MAX) b.steps = STEPS_MAX;
     struct gpt_config config = {.layers = (uint32_t)b.layers,
@@ -125,17 +156,17 @@ int main(int argc, char **argv) {
         return 2;
     }
     zero_engine *engine = open_engine(&b);
-    struct gpt *gpt = open_model(engine, &config, (uint32_t)b.batch);
+    struct gpt *gpt = open_model(engine, &config, (uint32_t)b.batch, &plan);
     size_t count = (size_t)(b.batch * b.context);
     int32_t *tokens = malloc((count + 1) * sizeof *tokens);
     double loss = 0;
     for (size_t i = 0; i <= count; i++) tokens[i] = (int32_t)(i * 2654435761u % config.vocab);
-    for (int i = 0; i < WARM_UP; i++) step(engine, gpt, tokens, &loss);
-    for (int i = 0; i < (int)b.steps; i++) seconds[i] = step(engine, gpt, tokens, &loss);
+    for (int i = 0; i < WARM_UP; i++) step(engine, gpt, (int)b.accumulate, tokens, &loss);
+    for (int i = 0; i < (int)b.steps; i++) seconds[i] = step(engine, gpt, (int)b.accumulate, tokens, &loss);
     qsort(seconds, (size_t)b.steps, sizeof *seconds, compare);
-    report(stdout, &b, &config, seconds[(int)b.steps / 2], loss);
+    report(stdout, &b, &config, &plan, seconds[(int)b.steps / 2], loss);
     FILE *json = b.json ? fopen(b.json, "a") : NULL;
-    if (json) report(json, &b, &config, seconds[(int)b.steps / 2], loss), fclose(json);
+    if (json) report(json, &b, &config, &plan, seconds[(int)b.steps / 2], loss), fclose(json);
     if (b.json && !json) perror(b.json);
     gpt_destroy(gpt);
     zero_engine_destroy(engine);

@@ -15,7 +15,12 @@ the norm    | 60 | //tests/cuda:norm_test_main       |
 a benchmark | 60 | //tests/bench:cuda_kernels_bench  | --elements 5000 --rounds 1 --json {json}
 bad "usage" | 60 | //tests/bench:cuda_kernels_bench  | --nonsense
 too slow    |  1 | //tests:slow                      |
+a peer      | 60 | python:peer.py                    | here
+no peer     | 60 | python:none.py                    |
 RUNS
+mkdir "$dir/python"
+printf 'import sys\nprint("the peer", sys.argv[1])\n' >"$dir/python/peer.py"
+echo 'print("skipped: no torch")' >"$dir/python/none.py"
 
 failures=0
 expect() { # WHAT FILE PATTERN
@@ -28,6 +33,8 @@ expect "a pass" "$dir/found.md" '^\| the norm \| passed \| [0-9]+ \|$'
 expect "a benchmark's table" "$dir/found.md" '^    adamw, fp32 .*of a copy$'
 expect "a failure" "$dir/found.md" '^\| bad "usage" \| FAILED \(2\) \| [0-9]+ \|$'
 expect "too slow" "$dir/found.md" '^\| too slow \| FAILED \(over 1 s\) \| [0-9]+ \|$'
+expect "a program of Python's" "$dir/found.json" '"name": "a peer".*"verdict": "passed".*"last_line": "the peer here"'
+expect "what is not there" "$dir/found.md" '^\| no peer \| skipped: no torch \| [0-9]+ \|$'
 expect "the commit" "$dir/found.json" '"commit": "0123456789ab"'
 expect "a benchmark's numbers" "$dir/found.json" '"numbers": \[\{"name": "copy", "elements": 5000'
 expect "a quoted name" "$dir/found.json" '"name": "bad \\"usage\\""'
