@@ -62,6 +62,7 @@ struct call { /* a piece of work on a stream */
 };
 
 struct ncclComm {
+    struct ncclComm *next;
     struct table *table;
     int rank, count;
     uint64_t sequence; /* of the next collective */
@@ -76,6 +77,7 @@ struct ncclComm {
 /* Of what follows, and of this process's communicators; the driver's lock is taken before it. */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static uint32_t ids;
+static struct ncclComm *comms; /* all there ever were: their work may still be on a stream */
 static uint64_t random_state;
 static _Thread_local char last_error[256];
 static CUresult (*enqueue)(CUstream, bool (*)(void *), void (*)(void *), const void *, size_t);
@@ -320,7 +322,6 @@ static bool has_context(void) {
     return current != NULL;
 }
 
-/* Never freed: its work may still be on a stream. */
 static ncclResult_t join(struct ncclComm **out, int count, uint64_t id, int rank) {
     char path[256];
     struct table *table = map_table(id, count, path);
@@ -331,7 +332,9 @@ static ncclResult_t join(struct ncclComm **out, int count, uint64_t id, int rank
     if (atomic_exchange(&table->rank[rank].joined, true))
         return fail(ncclInvalidArgument, "the rank is taken");
     struct ncclComm *comm = calloc(1, sizeof *comm);
-    *comm = (struct ncclComm){.table = table, .rank = rank, .count = count, .delay = draw() % 4};
+    *comm =
+        (struct ncclComm){.next = comms, .table = table, .rank = rank, .count = count, .delay = draw() % 4};
+    comms = comm;
     if (all_joined(comm)) unlink(path);
     *out = comm;
     return ncclInProgress;
