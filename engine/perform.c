@@ -440,13 +440,7 @@ static zero_status post_agreement(struct executor *e, struct item *item) {
     e->mine->overflow_unit = overflow_unit(e);
     e->mine->trace = e->trace;
     e->mine->fingerprint = comm_fingerprint(e->o.comm);
-    struct comm_call call = {.kind = COMM_ALL_GATHER,
-                             .dtype = DTYPE_U8,
-                             .target_dtype = DTYPE_U8,
-                             .count = sizeof *e->mine,
-                             .what = "the step's agreement",
-                             .source = e->mine,
-                             .target = e->all};
+    struct comm_call call = comm_rows(e->mine, sizeof *e->mine, "the step's agreement");
     return post(e, item, e->o.world, &call);
 }
 
