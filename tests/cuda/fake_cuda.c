@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 
 #include "tests/cuda/emulator.h"
@@ -15,10 +16,6 @@
 #define EXPORT __attribute__((visibility("default")))
 
 enum { DEVICES_MAX = 8, SHARED_DEFAULT = 48 * 1024, SHARED_MAX = 227 * 1024 };
-
-struct CUctx_st {
-    int device;
-};
 
 struct CUfunc_st {
     const struct emulated_kernel *kernel;
@@ -54,7 +51,9 @@ static CUresult enter(bool needs_context) {
     if (!initialised) return CUDA_ERROR_NOT_INITIALIZED;
     if (needs_context && !current) return CUDA_ERROR_INVALID_CONTEXT;
     pthread_mutex_lock(&mutex);
-    return CUDA_SUCCESS;
+    if (!needs_context || current->retained) return CUDA_SUCCESS;
+    pthread_mutex_unlock(&mutex);
+    return CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
 static CUresult leave(CUresult result) {
@@ -82,7 +81,7 @@ static void run_until(bool (*done)(const void *), const void *of) {
 
 static bool stream_done(const void *of) { return stream_idle(of); }
 static bool mark_done(const void *of) { return event_done(of); }
-static bool all_done(const void *of) { return streams_idle(); }
+static bool all_done(const void *of) { return streams_idle(of); }
 
 static struct stream *stream_of(CUstream handle) {
     struct stream *s = (struct stream *)handle;
@@ -107,6 +106,7 @@ EXPORT CUresult cuInit(unsigned flags) {
     pthread_mutex_lock(&mutex);
     if (!initialised) {
         device_count = (int)number_from("FAKE_CUDA_DEVICES", 1);
+        if (device_count > DEVICES_MAX) fake_fail("at most %d devices", DEVICES_MAX);
         captures = number_from("FAKE_CUDA_CAPTURES", 1);
         memory_open(number_from("FAKE_CUDA_MEMORY", UINT64_C(1) << 30));
         streams_open(number_from("FAKE_CUDA_SEED", 1));
@@ -118,7 +118,7 @@ EXPORT CUresult cuInit(unsigned flags) {
 }
 
 EXPORT CUresult cuDriverGetVersion(int *version) {
-    *version = CUDA_VERSION;
+    *version = (int)number_from("FAKE_CUDA_VERSION", CUDA_VERSION);
     return CUDA_SUCCESS;
 }
 
@@ -147,6 +147,15 @@ static const struct {
      "operation not permitted on an event last recorded in a capturing stream"},
     {CUDA_ERROR_ILLEGAL_STATE, "CUDA_ERROR_ILLEGAL_STATE",
      "the operation cannot be performed in the present state"},
+    {CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
+     "operation failed due to a previous error during capture"},
+    {CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, "CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD",
+     "attempt to terminate a thread-local capture sequence from another thread"},
+    {CUDA_ERROR_CONTEXT_IS_DESTROYED, "CUDA_ERROR_CONTEXT_IS_DESTROYED", "context is destroyed"},
+    {CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED",
+     "part or all of the requested memory range is already mapped"},
+    {CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED",
+     "pointer does not correspond to a registered memory region"},
     {CUDA_ERROR_NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
 };
 
@@ -198,17 +207,25 @@ EXPORT CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, C
     };
     if (attribute <= 0 || attribute >= CU_DEVICE_ATTRIBUTE_MAX) return CUDA_ERROR_INVALID_VALUE;
     *value = values[attribute];
+    if (attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)
+        *value = (int)number_from("FAKE_CUDA_CAPABILITY", (uint64_t)*value);
     return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
     if (device < 0 || device >= device_count) return CUDA_ERROR_INVALID_DEVICE;
+    ENTER(false);
     *context = &contexts[device];
-    return CUDA_SUCCESS;
+    contexts[device].retained++;
+    return leave(CUDA_SUCCESS);
 }
 
+/* After the last release the context is gone, and all that was made in it. */
 EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
+    if (device < 0 || device >= device_count) return CUDA_ERROR_INVALID_DEVICE;
     ENTER(false);
+    if (!contexts[device].retained) return leave(CUDA_ERROR_INVALID_CONTEXT);
+    contexts[device].retained--;
     memory_check();
     return leave(CUDA_SUCCESS);
 }
@@ -230,15 +247,23 @@ EXPORT CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest) {
 
 EXPORT CUresult cuCtxSynchronize(void) {
     ENTER(true);
-    run_until(all_done, NULL);
+    if (graphs_capture(current)) return leave(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    run_until(all_done, current);
     memory_check();
     return leave(CUDA_SUCCESS);
 }
 
 /* ---- memory ---- */
 
+/* The calls that wait or allocate: not while a stream is captured. */
+#define ENTER_UNCAPTURED()                                                                                   \
+    do {                                                                                                     \
+        ENTER(true);                                                                                         \
+        if (graphs_forbid()) return leave(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);                            \
+    } while (0)
+
 EXPORT CUresult cuMemAlloc(CUdeviceptr *out, size_t bytes) {
-    ENTER(true);
+    ENTER_UNCAPTURED();
     uint64_t address = 0;
     CUresult result = memory_allocate(&address, bytes);
     if (!result) *out = address;
@@ -247,9 +272,9 @@ EXPORT CUresult cuMemAlloc(CUdeviceptr *out, size_t bytes) {
 
 /* As in CUDA, after all that was enqueued. */
 EXPORT CUresult cuMemFree(CUdeviceptr address) {
-    ENTER(true);
+    ENTER_UNCAPTURED();
     if (!address) return leave(CUDA_SUCCESS);
-    run_until(all_done, NULL);
+    run_until(all_done, current);
     return leave(memory_free(address));
 }
 
@@ -261,28 +286,30 @@ EXPORT CUresult cuMemGetInfo(size_t *available, size_t *total) {
 }
 
 EXPORT CUresult cuMemHostAlloc(void **out, size_t bytes, unsigned flags) {
-    ENTER(true);
+    ENTER_UNCAPTURED();
     *out = bytes ? aligned_alloc(4096, (bytes + 4095) / 4096 * 4096) : NULL;
     if (*out) memset(*out, 0xff, bytes);
-    return leave(*out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
+    return leave(*out ? pinned_add(*out, bytes) : CUDA_ERROR_OUT_OF_MEMORY);
 }
 
 EXPORT CUresult cuMemFreeHost(void *memory) {
-    ENTER(true);
-    run_until(all_done, NULL);
+    ENTER_UNCAPTURED();
+    if (!memory) return leave(CUDA_SUCCESS);
+    run_until(all_done, current);
+    if (pinned_remove(memory)) return leave(CUDA_ERROR_INVALID_VALUE);
     free(memory);
     return leave(CUDA_SUCCESS);
 }
 
 EXPORT CUresult cuMemHostRegister(void *memory, size_t bytes, unsigned flags) {
-    ENTER(true);
-    return leave(memory && bytes ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+    ENTER_UNCAPTURED();
+    return leave(pinned_add(memory, bytes));
 }
 
 EXPORT CUresult cuMemHostUnregister(void *memory) {
-    ENTER(true);
-    run_until(all_done, NULL);
-    return leave(CUDA_SUCCESS);
+    ENTER_UNCAPTURED();
+    run_until(all_done, current);
+    return leave(pinned_remove(memory));
 }
 
 /* Every call that enqueues: checks the stream, lets something run before or after. */
@@ -355,7 +382,7 @@ EXPORT CUresult cuMemsetD32Async(CUdeviceptr target, unsigned value, size_t coun
 
 EXPORT CUresult cuStreamCreate(CUstream *out, unsigned flags) {
     ENTER(true);
-    *out = (CUstream)stream_create();
+    *out = (CUstream)stream_create(current);
     return leave(CUDA_SUCCESS);
 }
 
@@ -376,7 +403,7 @@ EXPORT CUresult cuStreamQuery(CUstream handle) {
     ENTER(true);
     struct stream *s = stream_of(handle);
     if (!s) return leave(CUDA_ERROR_INVALID_HANDLE);
-    if (s->capture) return leave(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    if (s->capture) return leave(graph_invalidate(s->capture, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED));
     streams_advance();
     return leave(stream_idle(s) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY);
 }
@@ -385,7 +412,7 @@ EXPORT CUresult cuStreamSynchronize(CUstream handle) {
     ENTER(true);
     struct stream *s = stream_of(handle);
     if (!s) return leave(CUDA_ERROR_INVALID_HANDLE);
-    if (s->capture) return leave(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    if (s->capture) return leave(graph_invalidate(s->capture, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED));
     run_until(stream_done, s);
     return leave(CUDA_SUCCESS);
 }
@@ -419,7 +446,7 @@ EXPORT CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void *user)
 
 EXPORT CUresult cuEventCreate(CUevent *out, unsigned flags) {
     ENTER(true);
-    *out = (CUevent)event_create();
+    *out = (CUevent)event_create(current);
     return leave(CUDA_SUCCESS);
 }
 
@@ -436,16 +463,17 @@ EXPORT CUresult cuEventRecord(CUevent event, CUstream stream) {
     struct event *e = event_of(event);
     struct stream *s = stream_of(stream);
     if (!e || !s) return leave(CUDA_ERROR_INVALID_HANDLE);
-    event_record(e, s);
+    CUresult result = event_record(e, s);
     streams_advance();
-    return leave(CUDA_SUCCESS);
+    return leave(result);
 }
 
 EXPORT CUresult cuEventQuery(CUevent event) {
     ENTER(true);
     struct event *e = event_of(event);
     if (!e) return leave(CUDA_ERROR_INVALID_HANDLE);
-    if (captured(e)) return leave(CUDA_ERROR_CAPTURED_EVENT);
+    if (captured(e)) return leave(graph_invalidate(e->mark->graph, CUDA_ERROR_CAPTURED_EVENT));
+    if (graphs_forbid()) return leave(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     streams_advance();
     return leave(event_done(e) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY);
 }
@@ -454,7 +482,8 @@ EXPORT CUresult cuEventSynchronize(CUevent event) {
     ENTER(true);
     struct event *e = event_of(event);
     if (!e) return leave(CUDA_ERROR_INVALID_HANDLE);
-    if (captured(e)) return leave(CUDA_ERROR_CAPTURED_EVENT);
+    if (captured(e)) return leave(graph_invalidate(e->mark->graph, CUDA_ERROR_CAPTURED_EVENT));
+    if (graphs_forbid()) return leave(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     run_until(mark_done, e);
     return leave(CUDA_SUCCESS);
 }
@@ -551,6 +580,37 @@ static bool shape_fits(const struct CUfunc_st *f, const struct emulator_shape *s
            s->blocks[1] <= UINT16_MAX && s->blocks[2] <= UINT16_MAX && s->shared_bytes <= f->shared_max;
 }
 
+/* Whether the address is of memory of the host that is there, though a GPU does not reach it. */
+static bool is_pageable(uint64_t address) {
+    uint64_t page = address & ~UINT64_C(4095);
+    if (address < UINT64_C(1) << 32 || address >= UINT64_C(1) << 47 || memory_is_device(address))
+        return false;
+    return !pinned_has(address, 0) && msync((void *)(uintptr_t)page, 1, MS_ASYNC) == 0;
+}
+
+/* What looks like a pointer in an argument is one. */
+static void check_pointers(const struct emulated_kernel *kernel, const void *argument) {
+    for (size_t at = 0; at + sizeof(uint64_t) <= kernel->argument_bytes; at += sizeof(uint64_t)) {
+        uint64_t word;
+        memcpy(&word, (const char *)argument + at, sizeof word);
+        if (is_pageable(word))
+            fake_fail(
+                "kernel %s is given an address of the host's pageable memory, at byte %zu of its argument",
+                kernel->name, at);
+        if (memory_is_device(word) && !memory_has(word, 0))
+            fake_fail("kernel %s is given an address in no allocation, at byte %zu of its argument",
+                      kernel->name, at);
+    }
+}
+
+EXPORT bool fake_cuda_reaches(const void *memory, size_t bytes) {
+    uint64_t address = (uint64_t)(uintptr_t)memory;
+    pthread_mutex_lock(&mutex);
+    bool reaches = memory_is_device(address) ? memory_has(address, bytes) : pinned_has(address, bytes);
+    pthread_mutex_unlock(&mutex);
+    return reaches;
+}
+
 EXPORT CUresult cuLaunchKernel(CUfunction f, unsigned blocks_x, unsigned blocks_y, unsigned blocks_z,
                                unsigned threads_x, unsigned threads_y, unsigned threads_z,
                                unsigned shared_bytes, CUstream stream, void **arguments, void **extra) {
@@ -563,10 +623,13 @@ EXPORT CUresult cuLaunchKernel(CUfunction f, unsigned blocks_x, unsigned blocks_
                                    .threads = {threads_x, threads_y, threads_z},
                                    .shared_bytes = shared_bytes}};
     memcpy(l->argument, arguments[0], f->kernel->argument_bytes);
+    check_pointers(f->kernel, l->argument);
     struct stream *s = stream_of(stream);
-    if (s) count_kernel(s->capture);
-    CUresult result = shape_fits(f, &l->shape) ? enqueue(stream, NULL, run_launch, l, bytes)
-                                               : leave(CUDA_ERROR_INVALID_VALUE);
+    bool here = s && s->context == current;
+    if (here) count_kernel(s->capture);
+    CUresult result = !here                      ? leave(CUDA_ERROR_INVALID_HANDLE)
+                      : shape_fits(f, &l->shape) ? enqueue(stream, NULL, run_launch, l, bytes)
+                                                 : leave(CUDA_ERROR_INVALID_VALUE);
     free(l);
     return result;
 }
@@ -577,7 +640,7 @@ EXPORT CUresult cuStreamBeginCapture(CUstream handle, CUstreamCaptureMode mode) 
     ENTER(true);
     struct stream *s = stream_of(handle);
     if (!captures) return leave(CUDA_ERROR_NOT_SUPPORTED);
-    return leave(s ? graph_begin(s) : CUDA_ERROR_INVALID_HANDLE);
+    return leave(s ? graph_begin(s, mode) : CUDA_ERROR_INVALID_HANDLE);
 }
 
 EXPORT CUresult cuStreamEndCapture(CUstream handle, CUgraph *out) {

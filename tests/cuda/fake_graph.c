@@ -1,5 +1,6 @@
 /* Graphs, captured from streams: a queue for each stream that took part. A run of a graph is one transient stream per queue, all after
  * what the launching stream held before, and before what it gets after; the marks of events are new in each run. */
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,6 +9,9 @@
 enum { QUEUES_MAX = 16 };
 
 struct graph {
+    pthread_t thread; /* that captures it */
+    CUstreamCaptureMode mode;
+    bool invalid;
     uint32_t count;
     struct queue queue[QUEUES_MAX]; /* the first: of the stream where the capture began */
 };
@@ -19,11 +23,40 @@ struct queue *graph_queue(struct graph *graph) {
     return q;
 }
 
-CUresult graph_begin(struct stream *stream) {
+CUresult graph_begin(struct stream *stream, CUstreamCaptureMode mode) {
     if (stream->capture) return CUDA_ERROR_ILLEGAL_STATE;
     stream->capture = fake_allocate(sizeof *stream->capture);
+    stream->capture->thread = pthread_self();
+    stream->capture->mode = mode;
     stream->captured = graph_queue(stream->capture);
     return CUDA_SUCCESS;
+}
+
+/* A capture that has ended is a graph already. */
+CUresult graph_invalidate(const struct graph *graph, CUresult result) {
+    for (struct stream *s = streams_first(); s; s = s->next)
+        if (s->capture == graph) s->capture->invalid = true;
+    return result;
+}
+
+static bool forbids(const struct graph *graph) {
+    bool own =
+        graph->mode == CU_STREAM_CAPTURE_MODE_THREAD_LOCAL && pthread_equal(graph->thread, pthread_self());
+    return own || graph->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
+}
+
+bool graphs_forbid(void) {
+    bool any = false;
+    for (struct stream *s = streams_first(); s; s = s->next)
+        if (s->capture && forbids(s->capture)) any = s->capture->invalid = true;
+    return any;
+}
+
+bool graphs_capture(const struct CUctx_st *context) {
+    bool any = false;
+    for (struct stream *s = streams_first(); s; s = s->next)
+        if (s->capture && s->context == context) any = s->capture->invalid = true;
+    return any;
 }
 
 static const struct operation *last_of(const struct queue *queue) {
@@ -51,11 +84,16 @@ static bool joined(const struct graph *graph) {
 CUresult graph_end(struct stream *stream, struct graph **out_graph) {
     struct graph *graph = stream->capture;
     if (!graph || stream->captured != &graph->queue[0]) return CUDA_ERROR_ILLEGAL_STATE;
+    if (graph->mode != CU_STREAM_CAPTURE_MODE_RELAXED && !pthread_equal(graph->thread, pthread_self()))
+        return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
     for (struct stream *s = streams_first(); s; s = s->next)
         if (s->capture == graph) s->capture = NULL, s->captured = NULL;
-    if (!joined(graph)) {
+    CUresult result = graph->invalid  ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+                      : joined(graph) ? CUDA_SUCCESS
+                                      : CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
+    if (result) {
         graph_destroy(graph);
-        return CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
+        return result;
     }
     *out_graph = graph;
     return CUDA_SUCCESS;
@@ -119,7 +157,7 @@ void graph_launch(const struct graph *graph, struct stream *stream) {
     struct mark *begin = mark_create();
     queue_append(&stream->queue, 0)->records = begin;
     for (uint32_t k = 0; k < graph->count; k++) {
-        struct stream *run = stream_create();
+        struct stream *run = stream_create(stream->context);
         struct mark *end = mark_create();
         run->transient = true;
         queue_append(&run->queue, 0)->awaits = mark_hold(begin);

@@ -9,6 +9,12 @@
 /* A misuse that the real driver would leave undefined: says what it is and ends the process. */
 void fake_fail(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
 
+/* fake_cuda.c */
+struct CUctx_st {
+    int device;
+    uint32_t retained;
+};
+
 /* fake_memory.c */
 void memory_open(uint64_t capacity);
 CUresult memory_allocate(uint64_t *out_address, size_t bytes);
@@ -20,6 +26,10 @@ bool memory_is_device(uint64_t address);         /* in the device's range, alloc
 void memory_unlock(void);
 void memory_lock(void);
 void memory_check(void); /* what lies behind each allocation is untouched */
+/* Host memory that is page-locked: what a GPU reaches of it. */
+CUresult pinned_add(const void *memory, size_t bytes);
+CUresult pinned_remove(const void *memory);
+bool pinned_has(uint64_t address, size_t bytes);
 
 /* fake_stream.c */
 struct graph;
@@ -46,6 +56,7 @@ struct queue {
 
 struct stream {
     struct stream *next;
+    const struct CUctx_st *context;
     uint64_t rank;
     struct queue queue;
     struct graph *capture; /* what is enqueued goes to `captured` in the place of `queue` */
@@ -55,25 +66,26 @@ struct stream {
 
 struct event {
     struct event *next;
+    const struct CUctx_st *context;
     struct mark *mark; /* NULL: never recorded */
 };
 
 void streams_open(uint64_t seed);
-struct stream *stream_create(void);
+struct stream *stream_create(const struct CUctx_st *context);
 void stream_destroy(struct stream *stream);
 bool stream_valid(const struct stream *stream);
 bool stream_idle(const struct stream *stream);
 void stream_enqueue(struct stream *stream, bool (*ready)(void *), void (*run)(void *), const void *argument,
                     size_t bytes);
-struct event *event_create(void);
+struct event *event_create(const struct CUctx_st *context);
 void event_destroy(struct event *event);
 bool event_valid(const struct event *event);
-void event_record(struct event *event, struct stream *stream);
+CUresult event_record(struct event *event, struct stream *stream);
 CUresult stream_wait(struct stream *stream, const struct event *event);
 bool event_done(const struct event *event); /* or never recorded */
 bool streams_step(void);                    /* runs one operation; false: none is ready */
 void streams_advance(void);                 /* runs some, perhaps none */
-bool streams_idle(void);
+bool streams_idle(const struct CUctx_st *context);
 uint64_t *streams_random(void);
 
 struct mark *mark_create(void);
@@ -90,7 +102,12 @@ void count_graph(void);
 void count_copy(void);
 
 /* fake_graph.c */
-CUresult graph_begin(struct stream *stream);
+CUresult graph_begin(struct stream *stream, CUstreamCaptureMode mode);
+/* A call that may not be made while this thread captures, or any does in the global mode, ends such captures; as does one
+ * that asks for the state of what is captured in `graph`. Whether there was one. */
+bool graphs_forbid(void);
+CUresult graph_invalidate(const struct graph *graph, CUresult result); /* the result */
+bool graphs_capture(const struct CUctx_st *context);                   /* invalidates them, too */
 CUresult graph_end(struct stream *stream, struct graph **out_graph);
 struct queue *graph_queue(struct graph *graph); /* for one more stream that is captured */
 struct graph *graph_copy(const struct graph *graph);

@@ -132,3 +132,39 @@ bool memory_has(uint64_t address, size_t bytes) {
         if (address >= a->first && address + bytes <= a->first + a->bytes) return true;
     return false;
 }
+
+/* ---- the host's ---- */
+
+static struct pinned {
+    struct pinned *next;
+    uint64_t first, bytes;
+} * pinned;
+
+CUresult pinned_add(const void *memory, size_t bytes) {
+    uint64_t first = (uint64_t)(uintptr_t)memory;
+    if (!memory || !bytes) return CUDA_ERROR_INVALID_VALUE;
+    for (const struct pinned *p = pinned; p; p = p->next)
+        if (first < p->first + p->bytes && p->first < first + bytes)
+            return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+    struct pinned *p = malloc(sizeof *p);
+    if (!p) fake_fail("the host has no memory");
+    *p = (struct pinned){pinned, first, bytes};
+    pinned = p;
+    return CUDA_SUCCESS;
+}
+
+CUresult pinned_remove(const void *memory) {
+    struct pinned **link = &pinned;
+    while (*link && (*link)->first != (uint64_t)(uintptr_t)memory) link = &(*link)->next;
+    struct pinned *p = *link;
+    if (!p) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+    *link = p->next;
+    free(p);
+    return CUDA_SUCCESS;
+}
+
+bool pinned_has(uint64_t address, size_t bytes) {
+    for (const struct pinned *p = pinned; p; p = p->next)
+        if (address >= p->first && address + bytes <= p->first + p->bytes) return true;
+    return false;
+}

@@ -46,8 +46,9 @@ void mark_drop(struct mark *mark) {
 
 /* ---- streams ---- */
 
-struct stream *stream_create(void) {
+struct stream *stream_create(const struct CUctx_st *context) {
     struct stream *s = fake_allocate(sizeof *s);
+    s->context = context;
     s->rank = emulator_random(&random_state);
     s->queue.tail = &s->queue.head;
     s->next = streams;
@@ -63,9 +64,9 @@ bool stream_valid(const struct stream *stream) {
 
 bool stream_idle(const struct stream *stream) { return !stream->queue.head; }
 
-bool streams_idle(void) {
+bool streams_idle(const struct CUctx_st *context) {
     for (const struct stream *s = streams; s; s = s->next)
-        if (s->queue.head) return false;
+        if (s->context == context && s->queue.head) return false;
     return true;
 }
 
@@ -111,8 +112,9 @@ void stream_enqueue(struct stream *stream, bool (*ready)(void *), void (*run)(vo
 
 /* ---- events ---- */
 
-struct event *event_create(void) {
+struct event *event_create(const struct CUctx_st *context) {
     struct event *e = fake_allocate(sizeof *e);
+    e->context = context;
     e->next = events;
     events = e;
     return e;
@@ -132,11 +134,13 @@ bool event_valid(const struct event *event) {
     return false;
 }
 
-void event_record(struct event *event, struct stream *stream) {
+CUresult event_record(struct event *event, struct stream *stream) {
+    if (event->context != stream->context) return CUDA_ERROR_INVALID_HANDLE;
     mark_drop(event->mark);
     event->mark = mark_create();
     event->mark->graph = stream->capture;
     append(stream, 0)->records = mark_hold(event->mark);
+    return CUDA_SUCCESS;
 }
 
 /* To wait for what a graph captures is to be captured by it. */

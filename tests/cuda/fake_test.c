@@ -45,6 +45,36 @@ static void write_behind(void) {
     d->cuCtxSynchronize();
 }
 
+/* A kernel that is told of memory that no GPU reaches. */
+static void give_pageable(void) {
+    float *x = calloc(100, sizeof *x);
+    struct cast_scaled_argument a = {.target = x, .source = x, .count = 100, .factor = 2};
+    gpu_launch(&kernel_cast_scaled, &a);
+}
+
+static void give_freed(void) {
+    CUdeviceptr freed = clear_memory(400);
+    d->cuMemFree(freed);
+    struct cast_scaled_argument a = {(void *)(uintptr_t)freed, (void *)(uintptr_t)freed, 100, 2, 0, 0};
+    gpu_launch(&kernel_cast_scaled, &a);
+}
+
+static void check_pinned(void) {
+    float *x = aligned_alloc(4096, 4096);
+    struct cast_scaled_argument a = {.target = x, .source = x, .count = 100, .factor = 2};
+    CHECK_INT(signal_of(give_pageable), SIGABRT);
+    CHECK_INT(signal_of(give_freed), SIGABRT);
+    CHECK_INT(d->cuMemHostUnregister(x), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+    CHECK_INT(d->cuMemHostRegister(x, 4096, 0), CUDA_SUCCESS);
+    CHECK_INT(d->cuMemHostRegister(x + 10, 4, 0), CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+    for (int i = 0; i < 100; i++) x[i] = (float)i;
+    gpu_launch(&kernel_cast_scaled, &a);
+    gpu_wait();
+    CHECK_DOUBLE(x[99], 198, 0);
+    CHECK_INT(d->cuMemHostUnregister(x), CUDA_SUCCESS);
+    free(x);
+}
+
 static void check_memory(void) {
     size_t available, total;
     CUdeviceptr first, second;
@@ -60,6 +90,32 @@ static void check_memory(void) {
     CHECK_INT(d->cuMemFree(second + 1), CUDA_ERROR_INVALID_VALUE);
     CHECK_INT(d->cuMemFree(first), CUDA_SUCCESS);
     CHECK_INT(d->cuMemFree(second), CUDA_SUCCESS);
+}
+
+/* Of two GPUs: work and events stay on their own; freeing waits for one alone; a context lives as long as it is retained. */
+static void check_contexts(void) {
+    CUcontext first, second;
+    CUstream there;
+    CUevent here;
+    CUdeviceptr memory;
+    d->cuCtxGetCurrent(&first);
+    d->cuEventCreate(&here, 0);
+    CHECK_INT(d->cuDevicePrimaryCtxRelease(1), CUDA_ERROR_INVALID_CONTEXT);
+    CHECK_INT(d->cuDevicePrimaryCtxRetain(&second, 1), CUDA_SUCCESS);
+    d->cuCtxSetCurrent(second);
+    d->cuStreamCreate(&there, CU_STREAM_NON_BLOCKING);
+    CHECK_INT(d->cuEventRecord(here, there), CUDA_ERROR_INVALID_HANDLE);
+    CHECK_INT(d->cuLaunchKernel(gpu_function(&kernel_cast_scaled), 1, 1, 1, 1, 1, 1, 0, left,
+                                (void *[]){&(struct cast_scaled_argument){.factor = 1}}, NULL),
+              CUDA_ERROR_INVALID_HANDLE);
+    CHECK_INT(d->cuMemAlloc(&memory, 100), CUDA_SUCCESS);
+    d->cuStreamWaitEvent(there, here, 0);
+    CHECK_INT(d->cuMemFree(memory), CUDA_SUCCESS);
+    CHECK_INT(d->cuStreamDestroy(there), CUDA_SUCCESS);
+    CHECK_INT(d->cuDevicePrimaryCtxRelease(1), CUDA_SUCCESS);
+    CHECK_INT(d->cuMemAlloc(&memory, 100), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    d->cuCtxSetCurrent(first);
+    d->cuEventDestroy(here);
 }
 
 static void check_misuse(void) {
@@ -135,15 +191,56 @@ static void capture(CUdeviceptr x, CUdeviceptr y, CUgraphExec *out) {
     CHECK_INT(d->cuEventRecord(fork_event, left), CUDA_SUCCESS);
     CHECK_INT(d->cuStreamWaitEvent(right, fork_event, 0), CUDA_SUCCESS);
     CHECK_INT(d->cuMemcpyAsync(y, x, 4, right), CUDA_SUCCESS);
-    CHECK_INT(d->cuStreamSynchronize(right), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     CHECK_INT(d->cuEventRecord(join_event, right), CUDA_SUCCESS);
-    CHECK_INT(d->cuEventQuery(join_event), CUDA_ERROR_CAPTURED_EVENT);
     CHECK_INT(d->cuStreamWaitEvent(left, join_event, 0), CUDA_SUCCESS);
     gpu_launch_on(left, &kernel_gradient_take, &take);
     CHECK_INT(d->cuStreamEndCapture(left, &graph), CUDA_SUCCESS);
     CHECK_INT(d->cuGraphInstantiate(out, graph, 0), CUDA_SUCCESS);
     d->cuGraphDestroy(graph);
     d->cuEventDestroy(fork_event), d->cuEventDestroy(join_event);
+}
+
+/* What may not be called while a stream is captured ends the capture. */
+enum forbidden { ALLOCATE, REGISTER, ASK_EVENT, ASK_STREAM, WAIT_FOR_ALL, ASK_CAPTURED, NOTHING, FORBIDDEN };
+
+static CUresult forbidden(enum forbidden call, CUevent before, CUevent inside) {
+    static char host[64];
+    CUdeviceptr memory;
+    switch (call) {
+    case ALLOCATE:
+        return d->cuMemAlloc(&memory, 100);
+    case REGISTER:
+        return d->cuMemHostRegister(host, sizeof host, 0);
+    case ASK_EVENT:
+        return d->cuEventQuery(before);
+    case ASK_STREAM:
+        return d->cuStreamQuery(left);
+    case WAIT_FOR_ALL:
+        return d->cuCtxSynchronize();
+    case ASK_CAPTURED:
+        return d->cuEventQuery(inside);
+    default:
+        return CUDA_SUCCESS;
+    }
+}
+
+static void check_captures(void) {
+    CUevent before, inside;
+    d->cuEventCreate(&before, 0), d->cuEventCreate(&inside, 0);
+    d->cuEventRecord(before, right);
+    for (int call = 0; call < FORBIDDEN; call++) {
+        CUgraph graph;
+        d->cuStreamBeginCapture(left, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+        d->cuEventRecord(inside, left);
+        CUresult result = forbidden((enum forbidden)call, before, inside);
+        CHECK_INT(result, call == NOTHING        ? CUDA_SUCCESS
+                          : call == ASK_CAPTURED ? CUDA_ERROR_CAPTURED_EVENT
+                                                 : CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+        result = d->cuStreamEndCapture(left, &graph);
+        CHECK_INT(result, call == NOTHING ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+        if (!result) d->cuGraphDestroy(graph);
+    }
+    d->cuEventDestroy(before), d->cuEventDestroy(inside);
 }
 
 static void check_graph(void) {
@@ -170,13 +267,16 @@ static void check_graph(void) {
 }
 
 int main(void) {
-    setenv("FAKE_CUDA_MEMORY", "1048576", 1);
+    setenv("FAKE_CUDA_MEMORY", "1048576", 1), setenv("FAKE_CUDA_DEVICES", "2", 1);
     gpu_open();
     d = gpu_driver();
     d->cuStreamCreate(&left, CU_STREAM_NON_BLOCKING), d->cuStreamCreate(&right, CU_STREAM_NON_BLOCKING);
     check_memory();
+    check_pinned();
+    check_contexts();
     check_misuse();
     check_order();
+    check_captures();
     check_graph();
     d->cuStreamDestroy(left), d->cuStreamDestroy(right);
     gpu_close();

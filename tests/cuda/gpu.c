@@ -99,7 +99,7 @@ int pair_same(const struct pair *pair, const char *name) {
     return same;
 }
 
-static CUfunction function_of(const struct kernel *kernel) {
+CUfunction gpu_function(const struct kernel *kernel) {
     for (int k = 0; k < gpu.count; k++)
         if (gpu.kernel[k] == kernel) return gpu.function[k];
     int k = gpu.count++;
@@ -113,7 +113,7 @@ static CUfunction function_of(const struct kernel *kernel) {
 void gpu_launch_on(CUstream stream, const struct kernel *kernel, const void *argument) {
     struct kernel_grid grid = kernel->grid(argument);
     if (!grid.blocks) return;
-    gpu_must(gpu.driver.cuLaunchKernel(function_of(kernel), grid.blocks, 1, 1, grid.threads, 1, 1,
+    gpu_must(gpu.driver.cuLaunchKernel(gpu_function(kernel), grid.blocks, 1, 1, grid.threads, 1, 1,
                                        grid.shared_bytes, stream, (void *[]){(void *)argument}, NULL),
              kernel->name);
 }

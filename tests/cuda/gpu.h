@@ -36,6 +36,7 @@ void pair_fill(const struct pair *pair, enum dtype dtype, uint64_t *seed);
 /* Whether both sides hold the same bytes, those skipped included; says where not. */
 int pair_same(const struct pair *pair, const char *name);
 
+CUfunction gpu_function(const struct kernel *kernel);
 /* Enqueues the kernel; gpu_wait for its end. */
 void gpu_launch(const struct kernel *kernel, const void *argument);
 void gpu_launch_on(CUstream stream, const struct kernel *kernel, const void *argument);
