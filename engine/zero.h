@@ -304,7 +304,7 @@ zero_status zero_backward_end(zero_unit *unit);
 
 /* Between backward_begin and backward_end of a unit that has `param`: its gradient, made elsewhere, in place
  * of writing to the slot's grad. `grad`: all elements, of type zero_engine_dtype; read before the call
- * returns. Local. */
+ * returns, or, on a GPU, whose memory or page-locked memory it then is, in the order of the host's stream. Local. */
 zero_status zero_param_give_grad(zero_unit *unit, const char *param, const void *grad);
 
 typedef struct zero_step_info {

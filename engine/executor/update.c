@@ -223,6 +223,7 @@ static zero_status run_on_device(const struct update_argument *a, const struct o
     struct device_work work = update_work(&part);
     struct optimizer_step_argument step = {
         .args = *args, .scalars = *args->scalars, .optimizer = e->o.optimizer};
+    step.args.scalars = NULL; /* the host's memory */
     return submit(e, user, kernel_optimizer_step(e->o.optimizer), DEVICE_UPDATE, &step, &work);
 }
 

@@ -2,6 +2,7 @@
  * does its own part. Misuse that CUDA reports is reported with its code. */
 #include "tests/cuda/fake_cuda.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -20,6 +21,7 @@ enum { DEVICES_MAX = 8, SHARED_DEFAULT = 48 * 1024, SHARED_MAX = 227 * 1024 };
 struct CUfunc_st {
     const struct emulated_kernel *kernel;
     uint32_t shared_max;
+    bool loaded;
     struct CUfunc_st *next;
 };
 
@@ -524,6 +526,18 @@ EXPORT CUresult cuModuleLoadData(CUmodule *out, const void *image) {
     return leave(CUDA_SUCCESS);
 }
 
+/* What is loaded while the context has work may wait for it. */
+static void note_loading(void) {
+    if (!streams_idle(current)) count_busy_load();
+}
+
+EXPORT CUresult cuFuncLoad(CUfunction f) {
+    ENTER(true);
+    if (!f->loaded) note_loading();
+    f->loaded = true;
+    return leave(CUDA_SUCCESS);
+}
+
 EXPORT CUresult cuModuleUnload(CUmodule module) {
     ENTER(true);
     while (module->functions) {
@@ -580,17 +594,20 @@ static bool shape_fits(const struct CUfunc_st *f, const struct emulator_shape *s
            s->blocks[1] <= UINT16_MAX && s->blocks[2] <= UINT16_MAX && s->shared_bytes <= f->shared_max;
 }
 
-/* Whether the address is of memory of the host that is there, though a GPU does not reach it. */
+/* Whether the address is of memory of the host that is there, though a GPU does not reach it. What a program is loaded with does not
+ * count: an argument may name a table of the host's functions. */
 static bool is_pageable(uint64_t address) {
-    uint64_t page = address & ~UINT64_C(4095);
+    void *page = (void *)(uintptr_t)(address & ~UINT64_C(4095));
+    Dl_info loaded;
     if (address < UINT64_C(1) << 32 || address >= UINT64_C(1) << 47 || memory_is_device(address))
         return false;
-    return !pinned_has(address, 0) && msync((void *)(uintptr_t)page, 1, MS_ASYNC) == 0;
+    return !pinned_has(address, 0) && msync(page, 1, MS_ASYNC) == 0 &&
+           !dladdr((void *)(uintptr_t)address, &loaded);
 }
 
-/* What looks like a pointer in an argument is one. */
+/* What looks like a pointer in an argument is one; but for its last word, half of which may be padding. */
 static void check_pointers(const struct emulated_kernel *kernel, const void *argument) {
-    for (size_t at = 0; at + sizeof(uint64_t) <= kernel->argument_bytes; at += sizeof(uint64_t)) {
+    for (size_t at = 0; at + 2 * sizeof(uint64_t) <= kernel->argument_bytes; at += sizeof(uint64_t)) {
         uint64_t word;
         memcpy(&word, (const char *)argument + at, sizeof word);
         if (is_pageable(word))
@@ -624,6 +641,8 @@ EXPORT CUresult cuLaunchKernel(CUfunction f, unsigned blocks_x, unsigned blocks_
                                    .shared_bytes = shared_bytes}};
     memcpy(l->argument, arguments[0], f->kernel->argument_bytes);
     check_pointers(f->kernel, l->argument);
+    if (!f->loaded) note_loading();
+    f->loaded = true;
     struct stream *s = stream_of(stream);
     bool here = s && s->context == current;
     if (here) count_kernel(s->capture);

@@ -329,9 +329,31 @@ static void add_memory(const zero_engine *engine, struct toy_result *out) {
     }
 }
 
+/* A GPU reads gradients of the host's own where they are: in page-locked memory, of a device that is not the engine's, whose
+ * memory is counted. */
+static struct rank *rank_create(zero_engine *engine, struct device **out_lender) {
+    struct zero_error error;
+    struct device_options options = {.index = engine->device->index, .probability = 1};
+    *out_lender = NULL;
+    if (!engine->separate) return calloc(1, sizeof(struct rank));
+    error_clear(&error);
+    CHECK_INT(engine->device->ops->open(&options, out_lender, &error), ZERO_OK);
+    return (*out_lender)->ops->allocate(*out_lender, sizeof(struct rank), DEVICE_PINNED);
+}
+
+static void rank_destroy(struct rank *r, struct device *lender) {
+    if (!lender) {
+        free(r);
+        return;
+    }
+    lender->ops->release(lender, r, sizeof *r, DEVICE_PINNED);
+    lender->ops->close(lender);
+}
+
 zero_status toy_train_rank(zero_engine *engine, const struct toy_setup *setup, struct toy_result *out) {
-    struct rank *r = calloc(1, sizeof *r);
-    *r = (struct rank){.engine = engine, .setup = setup, .out = out};
+    struct device *lender;
+    struct rank *r = rank_create(engine, &lender);
+    r->engine = engine, r->setup = setup, r->out = out;
     out->plan.struct_size = sizeof out->plan;
     out->first.struct_size = out->last.struct_size = sizeof out->first;
     zero_status status = declare(r);
@@ -353,7 +375,7 @@ zero_status toy_train_rank(zero_engine *engine, const struct toy_setup *setup, s
     out->status = status;
     if (!status && setup->after) setup->after(engine, setup->user);
     if (!status) add_memory(engine, out);
-    free(r);
+    rank_destroy(r, lender);
     return status;
 }
 
@@ -367,8 +389,11 @@ struct thread {
 
 /* NULL: the engine opens one by itself. */
 static struct device *open_device(const struct toy_setup *setup, uint32_t rank) {
-    struct device_options options = {
-        .seed = setup->seed * 64 + rank, .index = -1, .probability = 0.5, .separate = true};
+    struct device_options options = {.seed = setup->seed * 64 + rank,
+                                     .index = -1,
+                                     .local_rank = rank,
+                                     .probability = 0.5,
+                                     .separate = true};
     struct device *device = NULL;
     struct zero_error error;
     if (!setup->device) return NULL;
