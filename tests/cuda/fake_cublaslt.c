@@ -1,7 +1,7 @@
 /* A stand-in libcublasLt.so.13: the calls that tools/gpt/cuda/cublaslt.c makes, with plain loops in double over the fake
  * driver's memory, in the order of its streams. It refuses what the real one would or might: TF32, an end without its
- * pointer, GELU's ends on fp32 or on rows that are no multiple of 8, pointers that are less aligned than was said, a
- * plan for other shapes. */
+ * pointer, GELU's ends on fp32 or on rows that are no multiple of 8, pointers that are less aligned than was said or
+ * where no GPU reaches, a plan for other shapes, a small workspace, and to open without a context. */
 #include <cublasLt.h>
 #include <dlfcn.h>
 #include <math.h>
@@ -33,9 +33,19 @@ struct preference {
     uint32_t schemes, alignment;
 };
 
+static void *of_driver(const char *name) {
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+    void *function = driver ? dlsym(driver, name) : NULL;
+    if (!function) abort(); /* the real driver, or none: this stand-in goes with the other alone */
+    return function;
+}
+
 /* ---- objects ---- */
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *out) {
+    CUcontext current = NULL;
+    ((__typeof__(cuCtxGetCurrent) *)of_driver("cuCtxGetCurrent"))(&current);
+    if (!current) return CUBLAS_STATUS_NOT_INITIALIZED;
     *out = (cublasLtHandle_t)calloc(1, 1);
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -165,9 +175,26 @@ static bool allowed(const struct operation *o, struct layout c) {
     return o->aux && c.type != CUDA_R_32F && o->aux_ld % 8 == 0 && c.rows % 8 == 0;
 }
 
+static bool reaches(const void *memory, uint64_t count, cudaDataType type) {
+    __typeof__(fake_cuda_reaches) *ask = (__typeof__(fake_cuda_reaches) *)of_driver("fake_cuda_reaches");
+    return !count || ask(memory, count * (type == CUDA_R_32F ? 4 : 2));
+}
+
+static bool reaches_matrix(const void *matrix, struct layout l, int64_t ld) {
+    return reaches(matrix, l.columns ? (l.columns - 1) * (uint64_t)ld + l.rows : 0, l.type);
+}
+
 struct choice { /* in a cublasLtMatmulAlgo_t */
-    uint64_t rows, columns, inner, alignment;
+    uint32_t rows, columns, inner;
+    uint16_t alignment, bias_alignment, aux_alignment;
+    uint64_t workspace;
 };
+_Static_assert(sizeof(struct choice) <= sizeof(cublasLtMatmulAlgo_t), "a choice is an algorithm");
+
+static uint16_t alignment_of(const void *memory) {
+    uintptr_t bits = (uintptr_t)memory | 256;
+    return (uint16_t)(bits & -bits);
+}
 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t operation,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
@@ -182,7 +209,13 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     if (!allowed(o, lc)) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (p->schemes & (CUBLASLT_REDUCTION_SCHEME_INPLACE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE))
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    struct choice choice = {lc.rows, lc.columns, columns_of(la, o->a), p->alignment};
+    struct choice choice = {.rows = (uint32_t)lc.rows,
+                            .columns = (uint32_t)lc.columns,
+                            .inner = (uint32_t)columns_of(la, o->a),
+                            .alignment = (uint16_t)p->alignment,
+                            .bias_alignment = alignment_of(o->bias),
+                            .aux_alignment = alignment_of(o->aux),
+                            .workspace = p->workspace};
     memset(result, 0, sizeof *result);
     memcpy(&result->algo, &choice, sizeof choice);
     *out_found = 1;
@@ -239,11 +272,24 @@ static void run(void *argument) {
         }
 }
 
-static __typeof__(fake_cuda_enqueue) *enqueue_of_driver(void) {
-    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-    void *function = driver ? dlsym(driver, "fake_cuda_enqueue") : NULL;
-    if (!function) abort(); /* the real driver, or none: this stand-in goes with the other alone */
-    return (__typeof__(fake_cuda_enqueue) *)function;
+/* A GPU that were given other memory would end the process's context. */
+static bool reaches_all(const struct product *p) {
+    const struct operation *o = &p->operation;
+    bool bias = o->end == CUBLASLT_EPILOGUE_BIAS || o->end == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+    return reaches_matrix(p->a, p->a_layout, p->a_layout.ld) &&
+           reaches_matrix(p->b, p->b_layout, p->b_layout.ld) &&
+           reaches_matrix(p->d, p->c_layout, p->c_layout.ld) &&
+           (p->beta == 0 || reaches_matrix(p->c, p->c_layout, p->c_layout.ld)) &&
+           (!bias || reaches(o->bias, p->c_layout.rows, p->c_layout.type)) &&
+           (!has_gelu(o) || reaches_matrix(o->aux, p->c_layout, o->aux_ld));
+}
+
+/* As the algorithm was chosen: by what was said of the matrices, and by the addresses of an end's that were set then. */
+static bool aligned(const struct product *p, const struct choice *choice) {
+    const struct operation *o = &p->operation;
+    uintptr_t all = (uintptr_t)p->a | (uintptr_t)p->b | (uintptr_t)p->c | (uintptr_t)p->d;
+    return all % choice->alignment == 0 && alignment_of(o->bias) >= choice->bias_alignment &&
+           alignment_of(o->aux) >= choice->aux_alignment;
 }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t operation, const void *alpha,
@@ -264,13 +310,15 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
                         .d = d};
     struct choice choice;
     memcpy(&choice, algorithm, sizeof choice);
-    uintptr_t all = (uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d;
     bool same = choice.rows == p.c_layout.rows && choice.columns == p.c_layout.columns &&
                 choice.inner == columns_of(p.a_layout, p.operation.a);
-    if (!same || all % choice.alignment || d_layout != c_layout || !workspace)
-        return CUBLAS_STATUS_INVALID_VALUE;
+    bool room = workspace_bytes >= choice.workspace && (uintptr_t)workspace % 256 == 0 &&
+                reaches(workspace, workspace_bytes / 2, CUDA_R_16BF);
+    if (!same || !aligned(&p, &choice) || d_layout != c_layout || !room) return CUBLAS_STATUS_INVALID_VALUE;
+    if (!reaches_all(&p)) return CUBLAS_STATUS_EXECUTION_FAILED;
     if (!fits(&p.operation, p.a_layout, p.b_layout, p.c_layout) || !allowed(&p.operation, p.c_layout))
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    CUresult result = enqueue_of_driver()((CUstream)stream, NULL, run, &p, sizeof p);
+    __typeof__(fake_cuda_enqueue) *enqueue = (__typeof__(fake_cuda_enqueue) *)of_driver("fake_cuda_enqueue");
+    CUresult result = enqueue((CUstream)stream, NULL, run, &p, sizeof p);
     return result == CUDA_SUCCESS ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }

@@ -123,8 +123,10 @@ static cudaDataType_t type_of(zero_dtype type) {
     return type == ZERO_F32 ? CUDA_R_32F : type == ZERO_BF16 ? CUDA_R_16BF : CUDA_R_16F;
 }
 
+/* Of what the product reads and writes, its end's vectors included: kernels may load all of it as widely. */
 static uint32_t alignment_of(const struct product *p) {
-    uintptr_t all = (uintptr_t)p->a.data | (uintptr_t)p->b.data | (uintptr_t)p->c | (uintptr_t)p->add | 16;
+    uintptr_t all = (uintptr_t)p->a.data | (uintptr_t)p->b.data | (uintptr_t)p->c | (uintptr_t)p->add |
+                    (uintptr_t)p->bias | (uintptr_t)p->aux | 16;
     return (uint32_t)(all & -all);
 }
 
@@ -146,13 +148,20 @@ static cublasStatus_t set(const struct table *t, cublasLtMatmulDesc_t operation,
 
 /* What differs from one product of a shape to the next. */
 static cublasStatus_t set_pointers(const struct table *t, cublasLtMatmulDesc_t operation,
-                                   const struct product *p) {
+                                   enum product_end end, const void *bias, void *aux) {
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
-    if (p->end == PRODUCT_BIAS || p->end == PRODUCT_BIAS_GELU)
-        status = set(t, operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, sizeof p->bias);
-    if (status == CUBLAS_STATUS_SUCCESS && p->end >= PRODUCT_BIAS_GELU)
-        status = set(t, operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &p->aux, sizeof p->aux);
+    if (end == PRODUCT_BIAS || end == PRODUCT_BIAS_GELU)
+        status = set(t, operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias);
+    if (status == CUBLAS_STATUS_SUCCESS && end >= PRODUCT_BIAS_GELU)
+        status = set(t, operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &aux, sizeof aux);
     return status;
+}
+
+/* From these addresses the choice takes how they are aligned: just as the shape says, wherever this product's are. */
+static cublasStatus_t set_alignment(const struct table *t, cublasLtMatmulDesc_t operation,
+                                    const struct product *p) {
+    void *aligned = (void *)(uintptr_t)alignment_of(p);
+    return set_pointers(t, operation, p->end, aligned, aligned);
 }
 
 static cublasStatus_t make_operation(const struct table *t, const struct product *p,
@@ -170,7 +179,7 @@ static cublasStatus_t make_operation(const struct table *t, const struct product
     if (!status) status = set(t, *out, CUBLASLT_MATMUL_DESC_EPILOGUE, &ends[p->end], sizeof ends[p->end]);
     if (!status && p->end >= PRODUCT_BIAS_GELU)
         status = set(t, *out, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &ld, sizeof ld);
-    return status ? status : set_pointers(t, *out, p);
+    return status ? status : set_alignment(t, *out, p);
 }
 
 /* A factor as it is stored, of rows x columns in row-major. */
@@ -260,7 +269,8 @@ zero_status cublaslt_multiply(struct cublaslt *lib, const struct product *p, CUs
                          "cuBLASLt: no algorithm for a product of %u x %u x %u: make the model's sizes "
                          "multiples of 8",
                          p->m, p->n, p->k);
-    status = failed(lib, set_pointers(&lib->table, plan->operation, p), error, "a product's pointers");
+    status = failed(lib, set_pointers(&lib->table, plan->operation, p->end, p->bias, p->aux), error,
+                    "a product's pointers");
     if (status) return status;
     return failed(lib,
                   lib->table.cublasLtMatmul(lib->handle, plan->operation, &p->alpha, p->b.data, plan->a,
