@@ -23,11 +23,10 @@ zero_status engine_fail(zero_engine *e, const struct zero_error *error) {
     if (!e->error.code) {
         e->error = *error;
         e->error.step = e->steps;
-        if (e->comm && error->code != ZERO_E_PEER) {
-            turn_take(&e->lock); /* the progress thread may be at work with the comm */
-            comm_fail(e->comm, &e->error);
-            turn_give(&e->lock);
-        }
+        turn_take(&e->lock); /* the progress thread may be at work with the comm */
+        if (e->comm && error->code != ZERO_E_PEER) comm_fail(e->comm, &e->error);
+        comm_abandon(e->data); /* the host may free memory of the GPU next */
+        turn_give(&e->lock);
     }
     return engine_check(e);
 }

@@ -53,6 +53,10 @@ void comm_fail(struct comm *comm, const struct zero_error *error) {
     comm_raise_error(comm, &told, false);
 }
 
+void comm_abandon(struct comm *comm) {
+    if (comm && comm->ops->abandon) comm->ops->abandon(comm);
+}
+
 const struct zero_error *comm_error(const struct comm *comm) { return &comm->error; }
 const struct zero_error *comm_group_error(const struct comm_group *group) { return &group->comm->error; }
 const struct zero_error *comm_work_error(const struct comm_work *work) { return &work->group->comm->error; }

@@ -178,6 +178,9 @@ void comm_idle(struct comm *comm, uint64_t at_most_ns);
 
 /* Makes this rank's failure known to all others: their next call returns ZERO_E_PEER with this message. */
 void comm_fail(struct comm *comm, const struct zero_error *error);
+/* After a failure: ends what of this comm's calls waits on a GPU for peers that may never come, for until then the
+ * memory of that GPU cannot be freed, whoever's it is. Only closing may follow. NULL is allowed. */
+void comm_abandon(struct comm *comm);
 const struct zero_error *comm_error(const struct comm *comm); /* code ZERO_OK while nothing failed */
 const struct zero_error *comm_group_error(const struct comm_group *group); /* of its comm */
 const struct zero_error *comm_work_error(const struct comm_work *work);

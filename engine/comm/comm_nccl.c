@@ -17,7 +17,8 @@
  * whatever their group, and the ranks that two groups have in common must post the calls of one stream in the same order:
  * reductions and all-to-alls are on DEVICE_REDUCE, all-gathers and broadcasts on DEVICE_GATHER.
  *
- * After a failure NCCL's kernels may wait for ever: closing the group aborts them.
+ * After a failure NCCL's kernels may wait for ever, and with them whoever frees memory of the GPU: comm_abandon aborts
+ * them, or else closing a group does.
  *
  * Threads: as the device, one at a time; any. */
 #include <sched.h>
@@ -213,9 +214,13 @@ static void idle(struct comm *comm, uint64_t at_most_ns) {
 
 static zero_status raise_opening(struct nccl_group *group, ncclResult_t result) {
     char why[512];
+    const char *advice = result == ncclInvalidUsage
+                             ? "each rank needs a GPU of its own: start one for each GPU at most, or all as "
+                               "threads on one GPU (zero train --ranks N)"
+                             : "set NCCL_DEBUG=WARN";
     return comm_raise(group->base.comm, ZERO_E_PEER, -1, false,
-                      "comm nccl: rank %u: making a group of %u ranks failed: %s: set NCCL_DEBUG=WARN",
-                      group->base.comm->rank, group->base.count, reason(group, result, why));
+                      "comm nccl: rank %u: making a group of %u ranks failed: %s: %s", group->base.comm->rank,
+                      group->base.count, reason(group, result, why), advice);
 }
 
 static zero_status share_id(struct nccl_group *group, ncclUniqueId *id) {
@@ -268,22 +273,54 @@ static zero_status connect_members(struct nccl_group *group) {
     return await_members(group);
 }
 
-static void disconnect(struct nccl_group *group, bool in_order) {
+static void abort_one(struct nccl_group *group) {
+    if (group->data) comm_of(&group->base)->library.ncclCommAbort(group->data);
+    group->data = NULL;
+}
+
+/* `closing`, which is no longer in the comm's list, and after a failure all that are. What ends a communicator frees memory,
+ * for which it waits for the whole GPU: within a group of NCCL's all are told to end before any is waited for. */
+static void abort_all(struct comm *comm, struct nccl_group *closing) {
+    const struct nccl_library *nccl = &((struct nccl_comm *)comm)->library;
+    struct comm_group *others = failure_raised(comm->failure) ? comm->groups : NULL;
+    nccl->ncclGroupStart();
+    if (closing) abort_one(closing);
+    for (struct comm_group *g = others; g; g = g->next) abort_one((struct nccl_group *)g);
+    nccl->ncclGroupEnd();
+}
+
+static bool finalised(struct nccl_group *group) {
     const struct nccl_library *nccl = &comm_of(&group->base)->library;
-    struct zero_error error;
-    ncclResult_t state = ncclInProgress;
-    error_clear(&error);
-    if (!group->data || make_current(group->base.comm->device, &error)) return;
-    uint64_t end_ns = clock_now_ns() + (uint64_t)(group->base.comm->timeout_s * 1e9);
-    in_order = in_order && group->failed == ncclSuccess && nccl_good(nccl->ncclCommFinalize(group->data));
-    while (in_order && state == ncclInProgress && clock_now_ns() < end_ns) {
+    const struct comm *comm = group->base.comm;
+    uint64_t end_ns = clock_now_ns() + (uint64_t)(comm->timeout_s * 1e9);
+    ncclResult_t state = nccl->ncclCommFinalize(group->data);
+    if (nccl_good(state)) state = ncclInProgress;
+    while (state == ncclInProgress && clock_now_ns() < end_ns && !failure_raised(comm->failure)) {
         if (nccl->ncclCommGetAsyncError(group->data, &state) != ncclSuccess) state = ncclSystemError;
         if (state == ncclInProgress) sleep_ns(100000);
     }
-    if (in_order && state == ncclSuccess)
-        nccl->ncclCommDestroy(group->data);
+    return state == ncclSuccess;
+}
+
+/* A device that has failed is made current, too. */
+static void disconnect(struct nccl_group *group, bool in_order) {
+    struct zero_error error;
+    error_clear(&error);
+    if (!group->data) return;
+    make_current(group->base.comm->device, &error);
+    if (in_order && group->failed == ncclSuccess && finalised(group))
+        comm_of(&group->base)->library.ncclCommDestroy(group->data);
     else
-        nccl->ncclCommAbort(group->data);
+        abort_all(group->base.comm, group);
+    group->data = NULL;
+}
+
+static void abandon(struct comm *comm) {
+    struct zero_error error;
+    error_clear(&error);
+    if (!failure_raised(comm->failure)) return;
+    make_current(comm->device, &error);
+    abort_all(comm, NULL);
 }
 
 static zero_status group_open(struct comm_group *group) {
@@ -356,4 +393,5 @@ const struct comm_ops comm_nccl_ops = {
     .progress = progress,
     .idle = idle,
     .announce = announce,
+    .abandon = abandon,
 };

@@ -5,7 +5,8 @@
 
 static const char library_name[] = "libnccl.so.2";
 
-enum { VERSION_MIN = NCCL_VERSION(2, 14, 3) }; /* the first with ncclConfig_t.blocking */
+/* ncclConfig_t.blocking came with 2.14; but a thread then could not call a communicator while another was in progress. */
+enum { VERSION_MIN = NCCL_VERSION(2, 20, 3) };
 
 static zero_status look_up(struct nccl_library *library, void *handle, struct zero_error *error) {
     const char *missing = NULL;

@@ -76,6 +76,7 @@ struct comm_ops {
     void (*idle)(struct comm *comm, uint64_t at_most_ns);
     void (*announce)(
         struct comm *comm); /* comm->failure was raised here: let the others see it soon; or NULL */
+    void (*abandon)(struct comm *comm); /* or NULL, where nothing waits on a GPU */
 };
 
 extern const struct comm_ops comm_self_ops, comm_local_ops, comm_mpi_ops, comm_tcp_ops, comm_nccl_ops,

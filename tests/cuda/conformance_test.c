@@ -1,6 +1,6 @@
 /* conformance_test WAY RANKS [FAULT]: the conformance suite in a GPU's memory, by the ways that there are: transport nccl
- * beside ranks that are threads or tcp's, and transport local by copies and sums on the device. Ranks are threads that
- * share a GPU. Results are those of the host's transport local, by their hashes. */
+ * beside ranks that are threads or tcp's, and transport local by copies and sums on the device. Ranks are threads, with a
+ * GPU each where NCCL is between them, else on one. Results are those of the host's transport local, by their hashes. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,9 +43,9 @@ static void open_rank(struct rank *rank, struct comm **out_beside) {
     struct comm_options options = rank->options;
     struct zero_error error;
     error_clear(&error);
+    struct device_options gpu = {.index = rank->way->nccl ? (int64_t)options.rank : 0};
     if (rank->way != &on_host)
-        require(device_table[DEVICE_CUDA]->open(&(struct device_options){0}, &conformance->device, &error),
-                &error);
+        require(device_table[DEVICE_CUDA]->open(&gpu, &conformance->device, &error), &error);
     if (!rank->way->nccl) options.device = conformance->device;
     require(comm_open(rank->way->host, &options, &conformance->comm, &error), &error);
     if (!rank->way->nccl) return;
@@ -105,6 +105,7 @@ int main(int argc, char **argv) {
     const struct way *way = NULL;
     for (size_t w = 0; w < sizeof ways / sizeof *ways && argc > 2; w++)
         if (strcmp(argv[1], ways[w].name) == 0) way = &ways[w];
+    if (way && way->nccl) setenv("FAKE_CUDA_DEVICES", argv[2], 1);
     if (!way) return fprintf(stderr, "usage: conformance_test nccl-local|nccl-tcp|copies RANKS [FAULT]\n"), 2;
     uint32_t count = (uint32_t)atoi(argv[2]);
     int fault = WHOLE_SUITE;

@@ -4,7 +4,8 @@
  * A collective is two pieces of work on a rank's stream: the first shows the rank's data, when nobody reads what stood in their
  * place any more; the second takes what it needs, when all members have shown theirs. As of the real one: what has
  * begun on one rank and not on another waits, for ever if need be, until the communicator is aborted; an aborted one's work
- * ends without a result. Members that make different calls wait for ever, too.
+ * ends without a result, and what aborts waits for all that the GPU still has to do. Members that make different calls wait for ever,
+ * too. Two ranks of a process on one GPU are refused.
  *
  * Communicators do not block. Each call may return ncclInProgress; then nothing is on the stream until
  * ncclCommGetAsyncError has said ncclSuccess, and a caller who goes on without asking is told ncclInvalidUsage.
@@ -39,6 +40,7 @@ struct record { /* of a call; alike on all members, but for what is sent to whom
 
 struct shown { /* by one rank */
     _Atomic bool joined;
+    _Atomic uint64_t process, context; /* whose GPU it is on */
     /* By place, of the last call there: its number, from 1 on. Calls of two streams may overtake each other. */
     _Atomic uint64_t posted[PLACES], taken[PLACES];
     struct record record[PLACES];
@@ -69,6 +71,7 @@ struct ncclComm {
     uint32_t delay;    /* so many questions until it is taken */
     bool finalised;
     _Atomic bool aborted;
+    CUcontext context;
     bool holds; /* `held` is taken, but not yet on the stream */
     struct call held;
     cudaStream_t stream;
@@ -81,8 +84,15 @@ static struct ncclComm *comms; /* all there ever were: their work may still be o
 static uint64_t random_state;
 static _Thread_local char last_error[256];
 static CUresult (*enqueue)(CUstream, bool (*)(void *), void (*)(void *), const void *, size_t);
+static struct {
+    __typeof__(cuCtxGetCurrent) *current;
+    __typeof__(cuCtxSetCurrent) *set_current;
+    __typeof__(cuCtxSynchronize) *synchronise;
+    __typeof__(fake_cuda_reaches) *reaches;
+} driver;
 
 static _Thread_local uint32_t depth;
+static _Thread_local CUcontext aborted_in;
 static _Thread_local struct ncclComm *grouped;
 static _Thread_local cudaStream_t grouped_stream;
 static _Thread_local struct part grouped_part;
@@ -102,14 +112,20 @@ static uint32_t draw(void) {
     return (uint32_t)(random_state >> 33);
 }
 
+static void *of_driver(const char *name) {
+    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+    void *function = library ? dlsym(library, name) : NULL;
+    if (function) return function;
+    fprintf(stderr, "fake nccl: needs the stand-in libcuda.so.1 in this process\n");
+    abort();
+}
+
 static void open_driver(void) {
-    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-    void *function = driver ? dlsym(driver, "fake_cuda_enqueue") : NULL;
-    if (!function) {
-        fprintf(stderr, "fake nccl: needs the stand-in libcuda.so.1 in this process\n");
-        abort();
-    }
-    memcpy(&enqueue, &function, sizeof enqueue);
+    driver.current = (__typeof__(driver.current))of_driver("cuCtxGetCurrent");
+    driver.set_current = (__typeof__(driver.set_current))of_driver("cuCtxSetCurrent");
+    driver.synchronise = (__typeof__(driver.synchronise))of_driver("cuCtxSynchronize");
+    driver.reaches = (__typeof__(driver.reaches))of_driver("fake_cuda_reaches");
+    enqueue = (__typeof__(enqueue))of_driver("fake_cuda_enqueue");
 }
 
 /* ---- arithmetic ---- */
@@ -258,6 +274,19 @@ static void run_take(void *argument) {
 
 /* ---- calls ---- */
 
+/* A GPU that were given other memory would end the process's context. */
+static bool reaches(const struct call *call) {
+    const struct record *r = &call->record;
+    size_t each = bytes_of[r->type], bytes = r->count * each, members = (size_t)call->comm->count;
+    bool all = true;
+    for (int q = 0; q < call->comm->count && r->kind == EXCHANGE; q++)
+        all = all && (!r->send_count[q] || (driver.reaches(call->part.send[q], r->send_count[q] * each) &&
+                                            driver.reaches(call->part.receive[q], r->send_count[q] * each)));
+    if (r->kind == EXCHANGE || !bytes) return all;
+    return driver.reaches(call->part.source, r->kind == SCATTER ? members * bytes : bytes) &&
+           driver.reaches(call->part.target, r->kind == GATHER ? members * bytes : bytes);
+}
+
 /* The lock is given back: the driver takes its own. */
 static ncclResult_t put_on_stream(struct ncclComm *comm) {
     struct call call = comm->held;
@@ -273,6 +302,7 @@ static ncclResult_t attend(struct ncclComm *comm, const struct record *record, c
     struct call call = {comm, comm->sequence, *record, *part};
     if (shown_bytes(&call) > PLACE_BYTES)
         return fail(ncclInvalidArgument, "this stand-in has no room for so much in one call");
+    if (!reaches(&call)) return fail(ncclUnhandledCudaError, "an illegal memory access was encountered");
     pthread_mutex_lock(&mutex);
     if (comm->delay || comm->holds) {
         pthread_mutex_unlock(&mutex);
@@ -313,27 +343,20 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
     return ncclSuccess;
 }
 
-static bool has_context(void) {
-    CUcontext current = NULL;
-    CUresult (*get_current)(CUcontext *);
-    void *function = dlsym(dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD), "cuCtxGetCurrent");
-    memcpy(&get_current, &function, sizeof get_current);
-    get_current(&current);
-    return current != NULL;
-}
-
-static ncclResult_t join(struct ncclComm **out, int count, uint64_t id, int rank) {
+static ncclResult_t join(struct ncclComm **out, int count, uint64_t id, int rank, CUcontext context) {
     char path[256];
     struct table *table = map_table(id, count, path);
     if (!table) return fail(ncclSystemError, "a file for the ranks cannot be made in TEST_TMPDIR or /tmp");
     int nobody = 0;
     if (!atomic_compare_exchange_strong(&table->count, &nobody, count) && nobody != count)
         return fail(ncclInvalidArgument, "the communicator has another size");
+    table->rank[rank].process = (uint64_t)getpid();
+    table->rank[rank].context = (uint64_t)(uintptr_t)context;
     if (atomic_exchange(&table->rank[rank].joined, true))
         return fail(ncclInvalidArgument, "the rank is taken");
     struct ncclComm *comm = calloc(1, sizeof *comm);
-    *comm =
-        (struct ncclComm){.next = comms, .table = table, .rank = rank, .count = count, .delay = draw() % 4};
+    *comm = (struct ncclComm){
+        .next = comms, .table = table, .rank = rank, .count = count, .delay = draw() % 4, .context = context};
     comms = comm;
     if (all_joined(comm)) unlink(path);
     *out = comm;
@@ -349,15 +372,33 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int count, ncclUniqueId id,
         return fail(ncclInvalidArgument, "rank, size or id is wrong");
     pthread_mutex_lock(&mutex);
     if (!enqueue) open_driver();
-    ncclResult_t result = join(out, count, number, rank);
+    CUcontext context = NULL;
+    driver.current(&context);
+    ncclResult_t result = context ? join(out, count, number, rank, context)
+                                  : fail(ncclUnhandledCudaError, "no GPU is current in this thread");
     pthread_mutex_unlock(&mutex);
-    return has_context() ? result : fail(ncclUnhandledCudaError, "no GPU is current in this thread");
+    return result;
+}
+
+/* Two ranks of one process on one GPU. Of processes each counts as one of a node of its own. */
+static bool share_a_gpu(const struct ncclComm *comm) {
+    for (int a = 0; a < comm->count; a++)
+        for (int b = 0; b < a; b++) {
+            const struct shown *one = &comm->table->rank[a], *other = &comm->table->rank[b];
+            if (one->process == other->process && one->context == other->context) return true;
+        }
+    return false;
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state) {
     pthread_mutex_lock(&mutex);
     *state = ncclInProgress;
     bool all = all_joined(comm);
+    if (all && share_a_gpu(comm)) {
+        pthread_mutex_unlock(&mutex);
+        return *state = fail(ncclInvalidUsage, "Duplicate GPU detected : two ranks are on one CUDA device"),
+               ncclSuccess;
+    }
     if (all && comm->delay) comm->delay--;
     if (all && !comm->delay) *state = ncclSuccess;
     if (*state == ncclSuccess && comm->holds) return *state = put_on_stream(comm), ncclSuccess;
@@ -377,8 +418,21 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     return comm->finalised && !comm->delay ? ncclSuccess : fail(ncclInvalidUsage, "finalise it first");
 }
 
+/* What a communicator had is given back when its kernels have ended, and all others of the GPU: memory is freed. In a group
+ * that is at its end. */
+static ncclResult_t give_back(CUcontext context) {
+    CUcontext before = NULL;
+    driver.current(&before);
+    driver.set_current(context);
+    CUresult result = driver.synchronise();
+    driver.set_current(before);
+    return result == CUDA_SUCCESS ? ncclSuccess : fail(ncclUnhandledCudaError, "the GPU is not well");
+}
+
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
     comm->aborted = true;
+    if (!depth) return give_back(comm->context);
+    aborted_in = comm->context;
     return ncclSuccess;
 }
 
@@ -403,7 +457,8 @@ ncclResult_t ncclBroadcast(const void *source, void *target, size_t count, ncclD
 
 ncclResult_t ncclGroupStart(void) {
     if (depth++ == 0)
-        grouped = NULL, grouped_part = (struct part){0}, grouped_record = (struct record){.kind = EXCHANGE};
+        aborted_in = NULL, grouped = NULL, grouped_part = (struct part){0},
+        grouped_record = (struct record){.kind = EXCHANGE};
     return ncclSuccess;
 }
 
@@ -431,7 +486,9 @@ ncclResult_t ncclRecv(void *target, size_t count, ncclDataType_t type, int peer,
 }
 
 ncclResult_t ncclGroupEnd(void) {
-    if (--depth || !grouped) return ncclSuccess;
+    if (--depth) return ncclSuccess;
+    if (aborted_in) return give_back(aborted_in);
+    if (!grouped) return ncclSuccess;
     grouped_record.count = grouped_record.send_count[0];
     return attend(grouped, &grouped_record, &grouped_part, grouped_stream);
 }

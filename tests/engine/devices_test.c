@@ -336,13 +336,13 @@ static void *open_half(void *argument) {
     return NULL;
 }
 
-static void ranks_of_two_kinds(void) {
+static void two_threads(void *(*body)(void *argument)) {
     pthread_t thread[2];
     struct half half[2];
     zero_local *local = zero_local_create(2);
     for (uint32_t r = 0; r < 2; r++) {
         half[r] = (struct half){local, r};
-        pthread_create(&thread[r], NULL, open_half, &half[r]);
+        pthread_create(&thread[r], NULL, body, &half[r]);
     }
     for (uint32_t r = 0; r < 2; r++) pthread_join(thread[r], NULL);
     zero_local_destroy(local);
@@ -366,7 +366,7 @@ static void choice(void) {
     toy_train(&s, &got);
     CHECK_CONTAINS(got.error, "there is no GPU 7");
     one_rank_without();
-    ranks_of_two_kinds();
+    two_threads(open_half);
 }
 
 static void is_nccl(zero_engine *engine, void *user) {
@@ -387,10 +387,32 @@ static void nccl_native(void) {
     }
 }
 
+/* Rank 1 ends its training a step before rank 0, whose gathers then wait on its GPU. */
+static void *leave_early(void *argument) {
+    const struct half *h = argument;
+    static struct toy_result got[2];
+    struct toy_setup s = setup(3, 2);
+    char json[2048];
+    s.steps = h->rank ? 1 : 2, s.timeout_s = 0.2;
+    s.comm = ", \"transport\": \"nccl\"", s.extra = ", \"device\": {\"type\": \"cuda\"}";
+    toy_config(&s, json, sizeof json);
+    zero_runtime runtime = {.struct_size = sizeof runtime, .local = h->local, .local_rank = h->rank};
+    zero_engine *engine = zero_engine_init_with(json, &runtime);
+    if (!CHECK(engine)) return NULL;
+    CHECK_INT(toy_train_rank(engine, &s, &got[h->rank]), ZERO_E_PEER);
+    struct device *gpu = engine->device;
+    void *memory = gpu->ops->allocate(gpu, 1, DEVICE_MEMORY);
+    gpu->ops->release(gpu, memory, 1, DEVICE_MEMORY); /* waits for all that the GPU has to do */
+    zero_engine_destroy(engine);
+    return NULL;
+}
+
 /* NCCL beside the ranks' threads: shards are exchanged, and added in the order of ranks. */
 static void nccl(void) {
     static const char transport[] = ", \"transport\": \"nccl\"";
     static struct toy_result got;
+    setenv("FAKE_CUDA_DEVICES", "4", 1);
+    two_threads(leave_early);
     for (uint32_t stage = 0; stage < 4; stage++) {
         struct toy_setup s = setup(stage, 2);
         s.device_comm = transport, s.after = is_nccl;
