@@ -11,6 +11,7 @@
 #include "engine/groups.h"
 #include "engine/shadow.h"
 #include "engine/trace.h"
+#include "kernels/ordered_sum.h"
 #include "kernels/work.h"
 
 _Static_assert((int)TIER_DEVICE == (int)ZERO_DEVICE && (int)TIER_CPU == (int)ZERO_CPU &&
@@ -334,13 +335,26 @@ static zero_status check_optimizer(const zero_engine *e, struct zero_error *erro
                      e->optimizer->name);
 }
 
+/* All that the steps may want. */
+static zero_status load_kernels(zero_engine *e, struct zero_error *error) {
+    const struct kernel *others[] = {&kernel_ordered_sum, kernel_optimizer_step(e->optimizer)};
+    struct device *device = e->device;
+    zero_status status = ZERO_OK;
+    if (!device->ops->prepare) return ZERO_OK;
+    for (int i = 0; i < WORK_KERNELS && !status; i++)
+        status = device->ops->prepare(device, work_kernels[i], error);
+    for (int i = 0; i < 2 && !status; i++)
+        if (others[i]) status = device->ops->prepare(device, others[i], error);
+    return status;
+}
+
 static zero_status prepare(zero_engine *e, struct zero_error *error) {
     zero_status status = lay_plan(e, error);
     if (!status) status = check_optimizer(e, error);
     if (!status) status = check_budgets(e, error);
     if (!status) status = allocate(e, error);
     if (!status) status = open_executor(e, error);
-    return status;
+    return status ? status : load_kernels(e, error);
 }
 
 static double drive_life_steps(const zero_engine *e) {

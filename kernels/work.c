@@ -198,3 +198,10 @@ const struct kernel *kernel_optimizer_step(const struct optimizer *optimizer) {
         if (strcmp(steps[i].optimizer, optimizer->name) == 0) return &steps[i].kernel;
     return NULL;
 }
+
+/* ---- all ---- */
+
+const struct kernel *const work_kernels[WORK_KERNELS] = {
+    &kernel_cast_scaled,      &kernel_norm_blocks,    &kernel_norm_total,    &kernel_quantize_codes,
+    &kernel_dequantize_codes, &kernel_dequantize_sum, &kernel_gradient_take,
+};

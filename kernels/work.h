@@ -74,4 +74,8 @@ struct optimizer_step_argument {
 /* Of a row of `optimizers`. NULL: the host program's own, which no device has. */
 const struct kernel *kernel_optimizer_step(const struct optimizer *optimizer);
 
+/* All of this header but the optimizers'. */
+enum { WORK_KERNELS = 7 };
+extern const struct kernel *const work_kernels[WORK_KERNELS];
+
 #endif

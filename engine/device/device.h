@@ -77,6 +77,10 @@ struct device_ops {
     /* Page-aligned, zeroed memory; NULL when the system refuses. */
     void *(*allocate)(struct device *device, uint64_t bytes, enum device_memory kind);
     void (*release)(struct device *device, void *memory, uint64_t bytes, enum device_memory kind);
+    /* Ahead of the first work with it; NULL where nothing need be done. A GPU's code would else be loaded by that work, for
+     * which the driver may wait until the GPU is idle: for ever, where a peer's part is awaited there whose rank does the
+     * same. */
+    zero_status (*prepare)(struct device *device, const struct kernel *kernel, struct zero_error *error);
     /* Each queues work; *out_ticket is its number. Nothing is allocated on the host and GPU. */
     zero_status (*submit)(struct device *device, const struct device_work *work, uint64_t *out_ticket,
                           struct zero_error *error);

@@ -1,6 +1,6 @@
 /* A GPU, through the driver's table. A stream per purpose; a ticket is an event that was recorded behind its work; modules
- * are loaded and kernels found at their first launch. The host's pinned memory is the system's own pages, registered with
- * the driver, so that drives may have them registered too.
+ * are loaded and kernels found when they are prepared, or at their first launch. The host's pinned memory is the system's own
+ * pages, registered with the driver, so that drives may have them registered too.
  *
  * Threads: one at a time, any: each call makes the GPU's primary context the thread's current one. A failure is kept, and
  * every later call returns it. */
@@ -17,6 +17,7 @@ enum {
     FILES_MAX = 32,
     EXTENTS_MAX = 64,
     PAGE = 4096,
+    CAPABILITY_MIN = 8, /* the first of CUDA_ARCHITECTURES, tools/build/cuda.bzl */
 };
 
 struct function {
@@ -57,9 +58,11 @@ static zero_status told(struct cuda *c, struct zero_error *error) {
     return c->error.code ? error_pass(error, &c->error) : ZERO_OK;
 }
 
+/* After a failure, too: what is to end then is the context's. */
 static zero_status enter(struct cuda *c, struct zero_error *error) {
+    CUresult result = c->driver.cuCtxSetCurrent(c->context);
     if (!c->error.code)
-        cuda_check(&c->driver, c->driver.cuCtxSetCurrent(c->context), &c->error,
+        cuda_check(&c->driver, result, &c->error,
                    "device cuda: making the context of GPU %" PRId64 " current", c->base.index);
     return told(c, error);
 }
@@ -68,8 +71,36 @@ static zero_status enter(struct cuda *c, struct zero_error *error) {
 
 static void close_cuda(struct device *device);
 
+static zero_status ask(struct cuda *c, CUdevice_attribute attribute, int *out, struct zero_error *error) {
+    return cuda_check(&c->driver, c->driver.cuDeviceGetAttribute(out, attribute, c->device), error,
+                      "device cuda: asking what GPU %" PRId64 " can do", c->base.index);
+}
+
+/* Before any memory is planned for it: its kernels are loaded when they are needed. */
+static zero_status check_device(struct cuda *c, struct zero_error *error) {
+    int reachable = 0, major = 0, minor = 0;
+    zero_status status =
+        ask(c, CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, &reachable, error);
+    if (!status) status = ask(c, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, &major, error);
+    if (!status) status = ask(c, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, &minor, error);
+    if (status) return status;
+    if (major < CAPABILITY_MIN)
+        return error_set(
+            error, ZERO_E_CONFIG,
+            "device cuda: GPU %" PRId64
+            " is of compute capability %d.%d, and this build has kernels for %d.0 and later; set "
+            "device.type \"cpu\"",
+            c->base.index, major, minor, (int)CAPABILITY_MIN);
+    if (reachable) return ZERO_OK;
+    return error_set(error, ZERO_E_UNSUPPORTED,
+                     "device cuda: GPU %" PRId64
+                     " cannot reach the host's memory under the host's addresses; set "
+                     "device.type \"cpu\"",
+                     c->base.index);
+}
+
 static zero_status find_device(struct cuda *c, const struct device_options *o, struct zero_error *error) {
-    int count = 0, reachable = 0;
+    int count = 0;
     zero_status status =
         cuda_check(&c->driver, c->driver.cuDeviceGetCount(&count), error, "device cuda: counting the GPUs");
     if (status) return status;
@@ -85,28 +116,23 @@ static zero_status find_device(struct cuda *c, const struct device_options *o, s
     c->base.index = o->index < 0 ? (int64_t)(o->local_rank % (uint32_t)count) : o->index;
     status = cuda_check(&c->driver, c->driver.cuDeviceGet(&c->device, (int)c->base.index), error,
                         "device cuda: opening GPU %" PRId64, c->base.index);
-    if (!status)
-        status = cuda_check(
-            &c->driver,
-            c->driver.cuDeviceGetAttribute(
-                &reachable, CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, c->device),
-            error, "device cuda: asking what GPU %" PRId64 " can reach", c->base.index);
-    if (status || reachable) return status;
-    return error_set(error, ZERO_E_UNSUPPORTED,
-                     "device cuda: GPU %" PRId64
-                     " cannot reach the host's memory under the host's addresses; set "
-                     "device.type \"cpu\"",
-                     c->base.index);
+    return status ? status : check_device(c, error);
 }
 
+/* What the host program computes next waits for the other streams' work, which is short: it goes first where both have
+ * blocks to start. Else a gather would begin when the last block of the product before it has. */
 static zero_status open_streams(struct cuda *c, CUstream hosts, struct zero_error *error) {
-    zero_status status = ZERO_OK;
+    int least = 0, greatest = 0;
+    zero_status status = cuda_check(&c->driver, c->driver.cuCtxGetStreamPriorityRange(&least, &greatest),
+                                    error, "device cuda: asking for the streams' priorities");
     for (int s = 0; s < DEVICE_STREAMS && !status; s++) {
         c->hosts_stream = hosts != NULL;
         if (s == DEVICE_COMPUTE && hosts)
             c->stream[s] = hosts;
         else
-            status = cuda_check(&c->driver, c->driver.cuStreamCreate(&c->stream[s], CU_STREAM_NON_BLOCKING),
+            status = cuda_check(&c->driver,
+                                c->driver.cuStreamCreateWithPriority(&c->stream[s], CU_STREAM_NON_BLOCKING,
+                                                                     s == DEVICE_COMPUTE ? least : greatest),
                                 error, "device cuda: making a stream");
         c->base.stream[s] = c->stream[s];
     }
@@ -264,8 +290,19 @@ static zero_status find(struct cuda *c, const struct kernel *kernel, CUfunction 
     if (!status)
         status = cuda_check(&c->driver, c->driver.cuModuleGetFunction(out_function, module, kernel->name),
                             &c->error, "device cuda: finding kernel %s", kernel->name);
+    if (!status)
+        status = cuda_check(&c->driver, c->driver.cuFuncLoad(*out_function), &c->error,
+                            "device cuda: loading kernel %s", kernel->name);
     if (!status) c->function[c->functions++] = (struct function){kernel, *out_function};
     return status;
+}
+
+static zero_status prepare(struct device *device, const struct kernel *kernel, struct zero_error *error) {
+    struct cuda *c = (struct cuda *)device;
+    CUfunction function;
+    if (enter(c, error)) return error_pass(error, &c->error);
+    find(c, kernel, &function);
+    return told(c, error);
 }
 
 static zero_status launch(struct cuda *c, const struct device_work *work) {
@@ -330,6 +367,7 @@ const struct device_ops device_cuda = {
     .close = close_cuda,
     .allocate = allocate,
     .release = release,
+    .prepare = prepare,
     .submit = submit,
     .copy = copy,
     .clear = clear,

@@ -1,6 +1,7 @@
 #include "engine/device/cuda/driver.h"
 
 #include <dlfcn.h>
+#include <stdbool.h>
 #include <stdio.h>
 
 static const char library_name[] = "libcuda.so.1";
@@ -9,7 +10,8 @@ static const char library_name[] = "libcuda.so.1";
 #define NAME_OF(name) STRING_OF(name)
 #define STRING_OF(name) #name
 
-static zero_status look_up(struct cuda_driver *driver, struct zero_error *error) {
+/* The first name that is not there, or NULL. */
+static const char *look_up(struct cuda_driver *driver) {
     const char *missing = NULL;
     void *function;
 #define LOOK_UP(name)                                                                                        \
@@ -18,10 +20,13 @@ static zero_status look_up(struct cuda_driver *driver, struct zero_error *error)
     driver->name = (__typeof__(driver->name))function;
     CUDA_DRIVER_FUNCTIONS(LOOK_UP)
 #undef LOOK_UP
-    if (!missing) return ZERO_OK;
+    return missing;
+}
+
+static zero_status lacks(const char *missing, struct zero_error *error) {
     return error_set(error, ZERO_E_UNSUPPORTED,
-                     "device cuda: %s lacks %s: install an NVIDIA driver for CUDA %d.%d or later",
-                     library_name, missing, CUDA_VERSION / 1000, CUDA_VERSION % 1000 / 10);
+                     "device cuda: %s lacks %s: install an NVIDIA driver for CUDA %d.0 or later",
+                     library_name, missing, CUDA_VERSION / 1000);
 }
 
 static zero_status initialise(const struct cuda_driver *driver, struct zero_error *error) {
@@ -35,6 +40,19 @@ static zero_status initialise(const struct cuda_driver *driver, struct zero_erro
                      reason ? reason : "no reason given");
 }
 
+/* Kernels of a toolkit load into drivers of its own major version, and later ones; so it is with CUDA's libraries. */
+static zero_status check_version(const struct cuda_driver *driver, struct zero_error *error) {
+    int version = 0;
+    zero_status status = cuda_check(driver, driver->cuDriverGetVersion(&version), error,
+                                    "device cuda: asking for the driver's version");
+    if (status || version / 1000 >= CUDA_VERSION / 1000) return status;
+    return error_set(
+        error, ZERO_E_CONFIG,
+        "device cuda: the NVIDIA driver is one for CUDA %d.%d, and this build's kernels are of CUDA "
+        "%d: install a driver for CUDA %d.0 or later, or set device.type to \"cpu\"",
+        version / 1000, version % 1000 / 10, CUDA_VERSION / 1000, CUDA_VERSION / 1000);
+}
+
 /* Never unloaded: the driver has threads and exit handlers of its own. */
 zero_status cuda_driver_open(struct cuda_driver *out_driver, struct zero_error *error) {
     struct cuda_driver driver = {.library = dlopen(library_name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)};
@@ -43,8 +61,11 @@ zero_status cuda_driver_open(struct cuda_driver *out_driver, struct zero_error *
                          "device cuda: %s cannot be loaded (%s): install the NVIDIA driver, or set "
                          "device.type to \"cpu\"",
                          library_name, dlerror());
-    zero_status status = look_up(&driver, error);
-    if (!status) status = initialise(&driver, error);
+    const char *missing = look_up(&driver);
+    bool starts = driver.cuInit && driver.cuDriverGetVersion && driver.cuGetErrorString;
+    zero_status status = missing && !starts ? lacks(missing, error) : initialise(&driver, error);
+    if (!status) status = check_version(&driver, error);
+    if (!status && missing) status = lacks(missing, error);
     if (status)
         cuda_driver_close(&driver);
     else

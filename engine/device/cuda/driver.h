@@ -55,6 +55,7 @@
     X(cuModuleLoadData)                                                                                      \
     X(cuModuleUnload)                                                                                        \
     X(cuModuleGetFunction)                                                                                   \
+    X(cuFuncLoad)                                                                                            \
     X(cuFuncSetAttribute)                                                                                    \
     X(cuLaunchKernel)                                                                                        \
     X(cuGraphInstantiate)                                                                                    \
@@ -69,7 +70,8 @@ struct cuda_driver {
 #undef CUDA_DRIVER_FIELD
 };
 
-/* Loads libcuda.so.1 and initialises it. ZERO_E_UNSUPPORTED: there is none, it is too old, or no GPU. */
+/* Loads libcuda.so.1 and initialises it. ZERO_E_UNSUPPORTED: there is none, it lacks functions, or no GPU; ZERO_E_CONFIG: it
+ * is one for an earlier CUDA than the kernels'. */
 zero_status cuda_driver_open(struct cuda_driver *out_driver, struct zero_error *error);
 void cuda_driver_close(struct cuda_driver *driver);
 

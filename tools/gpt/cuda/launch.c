@@ -29,9 +29,11 @@ static void check(struct cuda_gpt *c, CUresult result, const char *what) {
         cuda_check(&c->driver, result, &c->error, "the GPT on the GPU: %s", what);
 }
 
+/* All of it now: device.h, prepare. */
 static bool find(struct cuda_gpt *c, const char *name, CUfunction *out) {
     for (int i = 0; i < IMAGES; i++)
-        if (c->driver.cuModuleGetFunction(out, c->module[i], name) == CUDA_SUCCESS) return true;
+        if (c->driver.cuModuleGetFunction(out, c->module[i], name) == CUDA_SUCCESS)
+            return check(c, c->driver.cuFuncLoad(*out), name), true;
     return false;
 }
 
