@@ -475,7 +475,7 @@ zero_status zero_engine_commit(zero_engine *e, zero_plan *out) {
     if (engine_compare(e, groups_hash(e, model_hash(&e->model)), ZERO_E_DIVERGED, "model", &error))
         return engine_fail(e, &error);
     bool moves = e->size > 1 || e->separate || e->plan.tier_bytes[TIER_NVME];
-    if (moves) e->progress = progress_start(&e->lock, e->executor, e->data);
+    if (moves) e->progress = progress_start(&e->lock, e->executor, e->data, e->separate);
     if (moves && !e->progress)
         log_line(&e->log, ZERO_LOG_WARN,
                  "no progress thread: collectives and chunks move only inside the engine's calls");

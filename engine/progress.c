@@ -3,14 +3,16 @@
 #include <stdlib.h>
 #include <time.h>
 
-/* Between two polls that found nothing to do: short against a unit's compute, long against a poll. */
-enum { POLL_NS = 300 * 1000 };
+/* Between two polls that found nothing to do: short against a unit's compute, long against a poll. On a GPU a unit takes a
+ * tenth of that, and each step of an operation there waits for a poll. */
+enum { POLL_NS = 300 * 1000, DEVICE_POLL_NS = 30 * 1000 };
 
 struct progress {
     pthread_t thread;
     struct turn *lock;
     struct executor *executor;
     struct comm *comm;
+    long poll_ns;
     pthread_cond_t changed;
     bool stop; /* under lock */
 };
@@ -18,7 +20,7 @@ struct progress {
 static void nap(struct progress *p) {
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += POLL_NS;
+    until.tv_nsec += p->poll_ns;
     if (until.tv_nsec >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
     pthread_cond_timedwait(&p->changed, &p->lock->mutex, &until);
 }
@@ -46,12 +48,14 @@ static void *run(void *argument) {
     return NULL;
 }
 
-struct progress *progress_start(struct turn *lock, struct executor *executor, struct comm *comm) {
+struct progress *progress_start(struct turn *lock, struct executor *executor, struct comm *comm,
+                                bool separate) {
     struct progress *p = calloc(1, sizeof *p);
     if (!p) return NULL;
     p->lock = lock;
     p->executor = executor;
     p->comm = comm;
+    p->poll_ns = separate ? DEVICE_POLL_NS : POLL_NS;
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);

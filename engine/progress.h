@@ -8,9 +8,10 @@
 
 struct progress;
 
-/* Starts the thread. `lock` guards the executor and the comm, which the other ranks hear of a failure through; all
- * are borrowed. NULL where the system refuses. */
-struct progress *progress_start(struct turn *lock, struct executor *executor, struct comm *comm);
+/* Starts the thread. `lock` guards the executor, which works on a `separate` device or not, and the comm, which the other
+ * ranks hear of a failure through; all are borrowed. NULL where the system refuses. */
+struct progress *progress_start(struct turn *lock, struct executor *executor, struct comm *comm,
+                                bool separate);
 void progress_stop(struct progress *progress); /* joins; NULL is allowed */
 
 /* There may be something to do. Called without the lock; NULL is allowed. */
