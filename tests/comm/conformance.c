@@ -207,8 +207,8 @@ static void lend_buffers(struct conformance *c, struct pending *pending, struct 
     uint64_t source_bytes = shape_source_bytes(call, members),
              target_bytes = shape_target_bytes(call, members);
     bool in_source = source_bytes && source <= target && target + target_bytes <= source + source_bytes,
-         in_target = source_bytes && !in_source && target <= source &&
-                     source + source_bytes <= target + target_bytes;
+         in_target =
+             source_bytes && !in_source && target <= source && source + source_bytes <= target + target_bytes;
     if (!in_target) lend(c, &pending->shadow[0], source, source_bytes);
     if (!in_source) lend(c, &pending->shadow[1], target, target_bytes);
     const struct shadow *of_source = &pending->shadow[in_target], *of_target = &pending->shadow[!in_source];

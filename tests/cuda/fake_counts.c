@@ -15,7 +15,7 @@ void count_kernel(bool recorded) {
 
 void count_graph(void) { counts.graphs++; }
 void count_copy(void) { counts.copies++; }
-void count_busy_load(void) { counts.busy_loads++; }
+void count_load(void) { counts.late_loads += counts.kernels + counts.recorded > 0; }
 
 __attribute__((visibility("default"))) void fake_cuda_counts(struct fake_cuda_counts *out) { *out = counts; }
 
@@ -23,7 +23,7 @@ __attribute__((destructor)) static void write_counts(void) {
     const char *path = getenv("FAKE_CUDA_COUNTS");
     FILE *file = path ? fopen(path, "w") : NULL;
     if (!file) return;
-    fprintf(file, "kernels %llu recorded %llu copies %llu busy loads %llu graphs %llu\n", counts.kernels,
-            counts.recorded, counts.copies, counts.busy_loads, counts.graphs);
+    fprintf(file, "kernels %llu recorded %llu copies %llu late loads %llu graphs %llu\n", counts.kernels,
+            counts.recorded, counts.copies, counts.late_loads, counts.graphs);
     fclose(file);
 }

@@ -526,14 +526,9 @@ EXPORT CUresult cuModuleLoadData(CUmodule *out, const void *image) {
     return leave(CUDA_SUCCESS);
 }
 
-/* What is loaded while the context has work may wait for it. */
-static void note_loading(void) {
-    if (!streams_idle(current)) count_busy_load();
-}
-
 EXPORT CUresult cuFuncLoad(CUfunction f) {
     ENTER(true);
-    if (!f->loaded) note_loading();
+    if (!f->loaded) count_load();
     f->loaded = true;
     return leave(CUDA_SUCCESS);
 }
@@ -641,7 +636,7 @@ EXPORT CUresult cuLaunchKernel(CUfunction f, unsigned blocks_x, unsigned blocks_
                                    .shared_bytes = shared_bytes}};
     memcpy(l->argument, arguments[0], f->kernel->argument_bytes);
     check_pointers(f->kernel, l->argument);
-    if (!f->loaded) note_loading();
+    if (!f->loaded) count_load();
     f->loaded = true;
     struct stream *s = stream_of(stream);
     bool here = s && s->context == current;

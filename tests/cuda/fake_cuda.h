@@ -34,10 +34,10 @@ CUresult fake_cuda_enqueue(CUstream stream, bool (*ready)(void *argument), void 
  * enqueued. */
 bool fake_cuda_reaches(const void *memory, size_t bytes);
 
-/* Of the whole process: kernels launched, by themselves and while a stream was captured; copies; kernels loaded while their context had
- * work, for which the real driver may wait; graphs launched. */
+/* Of the whole process: kernels launched, by themselves and while a stream was captured; copies; kernels loaded after the first was
+ * launched, for which the real driver may wait until the GPU is idle; graphs launched. */
 struct fake_cuda_counts {
-    unsigned long long kernels, recorded, copies, busy_loads, graphs;
+    unsigned long long kernels, recorded, copies, late_loads, graphs;
 };
 void fake_cuda_counts(struct fake_cuda_counts *out);
 

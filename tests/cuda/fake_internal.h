@@ -100,7 +100,7 @@ struct stream *streams_first(void);
 void count_kernel(bool recorded);
 void count_graph(void);
 void count_copy(void);
-void count_busy_load(void);
+void count_load(void);
 
 /* fake_graph.c */
 CUresult graph_begin(struct stream *stream, CUstreamCaptureMode mode);

@@ -57,7 +57,7 @@ on_gpu cuda 0 "" --ranks 2
 (($(launched) > 0)) || fail "no graph was launched: $(cat counts)"
 graphs=false
 on_gpu cuda 3 ""
-grep -q "busy loads 0 " counts || fail "kernels are loaded while others may be waited for: $(cat counts)"
+grep -q "late loads 0 " counts || fail "kernels are loaded late: $(cat counts)"
 on_gpu cuda 0 "" --ranks 2
 [[ $(launched) == 0 && $(weights) == "$hash" ]] || fail "device.graphs false: $(cat counts), $(weights), with graphs $hash"
 unset FAKE_CUDA_COUNTS
