@@ -7,8 +7,10 @@
  *
  * Offered: threadIdx, blockIdx, blockDim, gridDim, warpSize; __shared__ and DYNAMIC_SHARED; __syncthreads (and _or, _and,
  * _count), __syncwarp, __shfl*_sync, __ballot_sync, __any_sync, __all_sync, __reduce_*_sync; atomics; bit casts, IEEE
- * intrinsics, cached loads and stores. Not offered: blocks that wait for other blocks, textures, tensor cores, asynchronous
- * copies. Functions of <math.h> are the host's: exp and its like may differ from a GPU's in the last places. */
+ * intrinsics, cached loads and stores. Not offered: blocks that wait for other blocks, textures, tensor cores and asynchronous
+ * copies (emulated_mma.h has those). Functions of <math.h> are the host's: exp and its like may differ from a GPU's in the last
+ * places. Loads and stores at addresses that are not multiples of their sizes end the test, as do indices outside of arrays
+ * (emulated_checks.c). */
 #ifndef ZERO_TESTS_CUDA_EMULATION_H
 #define ZERO_TESTS_CUDA_EMULATION_H
 

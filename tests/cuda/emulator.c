@@ -2,6 +2,7 @@
  * the scheduler, which picks another that is ready, at random. */
 #include "tests/cuda/emulator.h"
 
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,9 +63,14 @@ __attribute__((naked, noinline)) static void change_stack(void **save, void *loa
             "popq %r15\n popq %r14\n popq %r13\n popq %r12\n popq %rbx\n popq %rbp\n ret\n");
 }
 
-static void fail(const char *why) {
-    fprintf(stderr, "emulated kernel %s, block %u, thread %u: %s\n", block.kernel->name,
-            emulator_here.block[0], block.running, why);
+void emulator_fail(const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    fprintf(stderr, "emulated kernel %s, block %u %u %u, thread %u: ", block.kernel->name,
+            emulator_here.block[0], emulator_here.block[1], emulator_here.block[2], block.running);
+    vfprintf(stderr, format, args);
+    fputc('\n', stderr);
+    va_end(args);
     abort();
 }
 
@@ -95,8 +101,8 @@ void emulator_sync_warp(uint32_t mask) {
     struct warp *w = &block.warp[block.running / WARP];
     uint32_t lanes = block.threads - first, present = lanes >= WARP ? ~0u : (1u << lanes) - 1;
     uint32_t wanted = mask & present;
-    if (!(wanted >> emulator_here.lane & 1)) fail("a lane is not in the mask that it waits with");
-    if (w->waiting && w->mask != wanted) fail("lanes of a warp wait with different masks");
+    if (!(wanted >> emulator_here.lane & 1)) emulator_fail("a lane is not in the mask that it waits with");
+    if (w->waiting && w->mask != wanted) emulator_fail("lanes of a warp wait with different masks");
     w->mask = wanted;
     w->waiting |= 1u << emulator_here.lane;
     if (w->waiting == wanted) {
@@ -161,7 +167,7 @@ static void run_block(uint64_t *random) {
         block.ready[pick] = block.ready[--block.ready_count];
         enter(thread);
     }
-    if (block.done != block.threads) fail("threads wait for others that never come");
+    if (block.done != block.threads) emulator_fail("threads wait for others that never come");
 }
 
 /* ---- the grid ---- */

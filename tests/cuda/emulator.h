@@ -31,6 +31,9 @@ void emulator_launch(const struct emulated_kernel *kernel, const struct emulator
 
 uint64_t emulator_random(uint64_t *state);
 
+/* Ends the process with a sentence about the thread that runs. */
+void emulator_fail(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
+
 /* Of the thread that runs. */
 struct emulator_here {
     uint32_t thread[3], block[3], threads[3], blocks[3];
