@@ -147,8 +147,6 @@ static void attend(enum gpt_kernel kernel, uint32_t rows) {
 }
 static void run_attention_forward(void) { attend(KERNEL_flash_forward_64, FLASH_FORWARD_64); }
 static void run_attention_backward(void) {
-    struct attention_argument a = attention();
-    cuda_launch_rows(&c, KERNEL_attention_dots, b.rows * a.heads, &a);
     attend(KERNEL_flash_query_backward_64, FLASH_ROWS);
     attend(KERNEL_flash_key_backward_64, FLASH_ROWS);
 }

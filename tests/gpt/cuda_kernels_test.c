@@ -366,7 +366,7 @@ static void attention(const struct family *f, uint32_t length, uint32_t heads, u
     struct grid queries = {(length + f->queries - 1) / f->queries, heads, BATCH};
     struct grid keys = {(length + f->keys - 1) / f->keys, kv_heads, BATCH}, threads = {128, 1, 1};
     cuda_launch(&c, f->forward, forward, threads, &a);
-    cuda_launch_rows(&c, KERNEL_attention_dots, rows * heads, &a);
+    if (f == &any_width) cuda_launch_rows(&c, KERNEL_attention_dots, rows * heads, &a);
     cuda_launch(&c, f->query_backward, queries, threads, &a);
     cuda_launch(&c, f->key_backward, keys, threads, &a);
     memset(s.qkv_gradient.host, 0, s.qkv_gradient.count * sizeof(float));

@@ -274,10 +274,11 @@ static void attend(const struct block *b) {
 }
 
 static void attend_backward(const struct block *b) {
+    const struct attention_kernels *k = kernels_of(b);
     struct attention_argument a = attention_of(b);
-    cuda_launch_rows(b->c, KERNEL_attention_dots, (uint64_t)b->rows * a.heads, &a);
-    launch_heads(b, &kernels_of(b)->query_backward, a.heads, &a);
-    launch_heads(b, &kernels_of(b)->key_backward, a.kv_heads, &a);
+    if (!k->width) cuda_launch_rows(b->c, KERNEL_attention_dots, (uint64_t)b->rows * a.heads, &a);
+    launch_heads(b, &k->query_backward, a.heads, &a);
+    launch_heads(b, &k->key_backward, a.kv_heads, &a);
 }
 
 /* ---- the block ---- */

@@ -167,7 +167,7 @@ struct cross_entropy_argument {
  * all heads' queries, then the keys, then the values, and there may be fewer heads of those. forward: mixed, lse; grid:
  * queries / QUERIES_PER_BLOCK, heads, batch. dots: mixed times its gradient, by head; a warp per row and head.
  * query_backward: like forward. key_backward: keys / KEYS_PER_BLOCK, kv_heads, batch. The flash kernels: the same, with
- * FLASH_ROWS or FLASH_FORWARD_64 of either. */
+ * FLASH_ROWS or FLASH_FORWARD_64 of either; flash_query_backward makes the dots itself, for flash_key_backward too. */
 struct attention_argument {
     const void *qkv;
     void *mixed;                /* [rows][heads][width] */
