@@ -42,11 +42,17 @@ struct emulator_here {
 };
 extern struct emulator_here emulator_here;
 
+/* Where a thread waits. Those that wait for one another do so at the same place: what a GPU does else is undefined. */
+struct emulator_place {
+    const char *file;
+    int line;
+};
+
 /* Waits for all threads of the block; returns how many of them gave 1. */
-uint32_t emulator_sync_block(int vote);
-void emulator_sync_warp(uint32_t mask);
+uint32_t emulator_sync_block(struct emulator_place place, int vote);
+void emulator_sync_warp(struct emulator_place place, uint32_t mask);
 /* Waits for all lanes of the mask; returns what lane `lane` gave. */
-uint64_t emulator_exchange(uint32_t mask, uint64_t mine, uint32_t lane);
+uint64_t emulator_exchange(struct emulator_place place, uint32_t mask, uint64_t mine, uint32_t lane);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,71 @@
+/* The emulator ends a process whose kernel does what a GPU would not forgive, and says what and where. */
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/check.h"
+#include "tests/cuda/emulator.h"
+#include "tests/cuda/misuse.h"
+
+enum { THREADS = 64, SEEDS = 4, SAID_BYTES = 4096 };
+
+static _Alignas(16) uint32_t out[THREADS];
+
+static void launch(enum misuse misuse, uint64_t seed) {
+    struct emulator_shape shape = {.blocks = {1, 1, 1}, .threads = {THREADS, 1, 1}};
+    struct misuse_argument a = {.misuse = (uint32_t)misuse, .one = 1, .large = 0x1p40f, .out = out};
+    emulator_launch(emulator_find("misuse"), &shape, &a, &seed);
+}
+
+/* What a process of its own says before it ends; *signal_out: by which signal, 0: none. */
+static void run(enum misuse misuse, uint64_t seed, char said[SAID_BYTES], int *signal_out) {
+    int ends[2], status = 0;
+    size_t length = 0;
+    ssize_t got;
+    if (pipe(ends)) abort();
+    pid_t child = fork();
+    if (child == 0) {
+        dup2(ends[1], STDERR_FILENO);
+        signal(SIGABRT, SIG_DFL);
+        launch(misuse, seed);
+        _exit(0);
+    }
+    close(ends[1]);
+    while (length < SAID_BYTES - 1 && (got = read(ends[0], said + length, SAID_BYTES - 1 - length)) > 0)
+        length += (size_t)got;
+    said[length] = 0;
+    close(ends[0]);
+    waitpid(child, &status, 0);
+    *signal_out = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+}
+
+static void check_misuse(enum misuse misuse, const char *sentence) {
+    for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+        char said[SAID_BYTES];
+        int signal;
+        run(misuse, seed, said, &signal);
+        if (!(CHECK_INT(signal, SIGABRT) & CHECK(strstr(said, sentence) != NULL)))
+            fprintf(stderr, "  misuse %d, seed %d, said: %s\n", (int)misuse, (int)seed, said);
+    }
+}
+
+int main(void) {
+    static const char *const sentences[MISUSES] = {
+        [MISUSE_BARRIERS] = ", others at ",
+        [MISUSE_WARPS] = ", others at ",
+        [MISUSE_EXIT] = "wait for others that never come",
+        [MISUSE_ADDRESS] = "is no multiple of 8",
+        [MISUSE_INDEX] = "index 64 is outside of the array",
+        [MISUSE_SHIFT] = "a shift by 32 bits",
+        [MISUSE_CAST] = "a float becomes an integer that cannot hold it",
+        [MISUSE_COPY] = "is no multiple of 16",
+        [MISUSE_MATRIX] = "is no multiple of 16",
+    };
+    launch(MISUSE_NONE, 1);
+    for (uint32_t i = 0; i < THREADS; i++) CHECK_INT(out[i], i);
+    for (int misuse = MISUSE_NONE + 1; misuse < MISUSES; misuse++)
+        check_misuse((enum misuse)misuse, sentences[misuse]);
+    return check_end();
+}
