@@ -55,7 +55,7 @@ static struct optimizer_step_argument argument_of(const struct run *r, uint64_t 
         .args = {.count = count,
                  .state_dtype = f->state,
                  .rounding_key = 0x123456789abcdef0,
-                 .first = (UINT64_C(1) << 32) - 100, /* random bits change their key within the run */
+                 .first = UINT32_MAX - UINT64_C(98), /* the random bits' key changes within a thread's four */
                  .gradient = at(&r->gradient, side),
                  .gradient_dtype = f->gradient,
                  .gradient_scale = 0.37f,
