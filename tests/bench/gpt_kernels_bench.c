@@ -62,7 +62,7 @@ static struct grid sum_blocks(void) {
     return (struct grid){(uint32_t)(b.columns + SUM_COLUMNS - 1) / SUM_COLUMNS,
                          (uint32_t)(b.rows + SUM_ROWS - 1) / SUM_ROWS, 1};
 }
-static const struct grid sum_threads = {SUM_COLUMNS, SUM_LANES, 1};
+static const struct grid sum_threads = {WARP, SUM_LANES, 1};
 static void run_norm_sums(void) {
     float *sums = b.array[3];
     struct norm_sums_argument a = {sums,
@@ -106,8 +106,7 @@ static void run_rotary(void) {
                                 .half = HEAD / 2,
                                 .length = (uint32_t)b.length,
                                 .sign = 1};
-    a.count = b.rows * a.heads * a.half;
-    cuda_launch_flat(&c, KERNEL_rotary, a.count, &a);
+    cuda_launch_blocks(&c, KERNEL_rotary, (uint32_t)b.rows, &a);
 }
 static void run_embedding_forward(void) {
     struct embedding_forward_argument a = {b.array[1],          b.array[0],         b.array[2],      b.tokens,
@@ -145,9 +144,9 @@ static void attend(enum gpt_kernel kernel, uint32_t rows) {
     cuda_launch(&c, kernel, (struct grid){(a.length + rows - 1) / rows, a.heads, a.batch},
                 (struct grid){4 * WARP, 1, 1}, &a);
 }
-static void run_attention_forward(void) { attend(KERNEL_flash_forward_64, FLASH_FORWARD_64); }
+static void run_attention_forward(void) { attend(KERNEL_flash_forward_64, FLASH_QUERIES_64); }
 static void run_attention_backward(void) {
-    attend(KERNEL_flash_query_backward_64, FLASH_ROWS);
+    attend(KERNEL_flash_query_backward_64, FLASH_QUERIES_64);
     attend(KERNEL_flash_key_backward_64, FLASH_ROWS);
 }
 

@@ -208,8 +208,7 @@ static void turn(const struct block *b, void *qkv, bool back) {
                                 .half = config->head_width / 2,
                                 .length = b->gpt->pass.length,
                                 .sign = back ? -1 : 1};
-    a.count = (uint64_t)b->rows * a.heads * a.half;
-    if (b->gpt->architecture->rotary) cuda_launch_flat(b->c, KERNEL_rotary, a.count, &a);
+    if (b->gpt->architecture->rotary) cuda_launch_blocks(b->c, KERNEL_rotary, b->rows, &a);
 }
 
 static struct attention_argument attention_of(const struct block *b) {
@@ -243,8 +242,8 @@ struct attention_kernels {
 };
 static const struct attention_kernels attention_kernels[] = {
     {64,
-     {KERNEL_flash_forward_64, FLASH_FORWARD_64},
-     {KERNEL_flash_query_backward_64, FLASH_ROWS},
+     {KERNEL_flash_forward_64, FLASH_QUERIES_64},
+     {KERNEL_flash_query_backward_64, FLASH_QUERIES_64},
      {KERNEL_flash_key_backward_64, FLASH_ROWS}},
     {128,
      {KERNEL_flash_forward_128, FLASH_ROWS},

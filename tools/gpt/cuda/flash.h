@@ -23,7 +23,7 @@ static __device__ uint32_t warp_index(void) { return threadIdx.x / WARP; }
 
 /* Two neighbours, the first of them at a multiple of 4 bytes: bytewise they would be read one by one. */
 template <typename T> static __device__ uint32_t pair_at(const T *from) {
-    group<T, 2> pair = *(const group<T, 2> *)from;
+    group<T, 2> pair = group_at<2>(from);
     uint32_t bits;
     memcpy(&bits, &pair, sizeof bits);
     return bits;
@@ -168,15 +168,16 @@ static __device__ void to_factor(factor_of<R, N> &to, const sums_of<R, N> &sums)
             }
 }
 
-/* Defines NAME_64 and NAME_128 of bf16 and fp16 as FUNCTION<type, width, rows of a tile, R>. */
+/* Defines NAME_64 and NAME_128 of bf16 and fp16 as FUNCTION<type, width, rows of a tile, R>; rows and r are those of 64. What a
+ * warp has in registers meets each number it loads from a tile R times. */
 #define FLASH_KERNEL_OF(name, type, suffix, function, width, tile_rows, r)                                   \
     KERNEL(name##_##width##_##suffix, ATTENTION_THREADS, attention_argument, a) {                            \
         function<type, width, tile_rows, r>(a);                                                              \
     }
-#define FLASH_KERNELS_OF(name, function, r64, r128)                                                          \
-    FLASH_KERNEL_OF(name, __nv_bfloat16, bf16, function, 64, 64, r64)                                        \
-    FLASH_KERNEL_OF(name, __half, f16, function, 64, 64, r64)                                                \
-    FLASH_KERNEL_OF(name, __nv_bfloat16, bf16, function, 128, 32, r128)                                      \
-    FLASH_KERNEL_OF(name, __half, f16, function, 128, 32, r128)
+#define FLASH_KERNELS_OF(name, function, rows, r)                                                            \
+    FLASH_KERNEL_OF(name, __nv_bfloat16, bf16, function, 64, rows, r)                                        \
+    FLASH_KERNEL_OF(name, __half, f16, function, 64, rows, r)                                                \
+    FLASH_KERNEL_OF(name, __nv_bfloat16, bf16, function, 128, 32, 1)                                         \
+    FLASH_KERNEL_OF(name, __half, f16, function, 128, 32, 1)
 
 #endif

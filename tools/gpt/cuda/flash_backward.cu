@@ -153,5 +153,5 @@ template <typename T, int D, int N, int R> static __device__ void by_key(const a
     write_rows<R, D>(h.value_gradient, first, a.length, value_sums, scales);
 }
 
-FLASH_KERNELS_OF(flash_query_backward, by_query, 1, 1)
-FLASH_KERNELS_OF(flash_key_backward, by_key, 1, 1)
+FLASH_KERNELS_OF(flash_query_backward, by_query, 32, 2)
+FLASH_KERNELS_OF(flash_key_backward, by_key, 64, 1)

@@ -92,4 +92,4 @@ template <typename T, int D, int N, int R> static __device__ void forward(const 
     write_lse<R>(state, (float *)h.lse, first, a.length, scale);
 }
 
-FLASH_KERNELS_OF(flash_forward, forward, 2, 1)
+FLASH_KERNELS_OF(flash_forward, forward, 64, 2)
