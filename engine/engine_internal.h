@@ -11,7 +11,7 @@
 #include "engine/checkpoint/manifest.h"
 #include "engine/comm/comm.h"
 #include "engine/config/config.h"
-#include "engine/executor.h"
+#include "engine/executor/executor.h"
 #include "engine/loss_scale.h"
 #include "engine/progress.h"
 #include "engine/turn.h"

@@ -3,7 +3,7 @@
 #ifndef ZERO_ENGINE_PROGRESS_H
 #define ZERO_ENGINE_PROGRESS_H
 
-#include "engine/executor.h"
+#include "engine/executor/executor.h"
 #include "engine/turn.h"
 
 struct progress;

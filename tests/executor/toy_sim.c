@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/executor_internal.h"
+#include "engine/executor/executor_internal.h"
 
 struct toy_host {
     struct toy_pass pass[TOY_SIM_RANKS_MAX];

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/executor.h"
+#include "engine/executor/executor.h"
 
 enum { STEPS = 4 /* the last one is priced */ };
 

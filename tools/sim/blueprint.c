@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/executor.h"
+#include "engine/executor/executor.h"
 
 zero_status sim_model_of(const struct blueprint *b, const uint64_t *unit_flops, struct sim_model *out,
                          struct zero_error *error) {

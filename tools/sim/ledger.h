@@ -8,7 +8,7 @@
 #ifndef ZERO_TOOLS_SIM_LEDGER_H
 #define ZERO_TOOLS_SIM_LEDGER_H
 
-#include "engine/executor.h"
+#include "engine/executor/executor.h"
 
 enum { LEDGER_SLOT = BUFFER_KINDS }; /* beside the kinds of planned buffers: of the staging ring */
 

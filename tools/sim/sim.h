@@ -16,7 +16,7 @@
 
 #include <stdio.h>
 
-#include "engine/executor.h"
+#include "engine/executor/executor.h"
 #include "engine/zero.h"
 #include "stages/stage.h"
 #include "tools/plan/pass.h"

@@ -1,104 +1,24 @@
-/* What the executor's files share; not for others. */
-#ifndef ZERO_ENGINE_EXECUTOR_INTERNAL_H
-#define ZERO_ENGINE_EXECUTOR_INTERNAL_H
+/* What the executor's files do for each other. An item goes from step to step (perform.c has the table); each step returns at
+ * once, having started something that the item awaits, or nothing. */
+#ifndef ZERO_ENGINE_EXECUTOR_STEPS_H
+#define ZERO_ENGINE_EXECUTOR_STEPS_H
 
-#include "engine/executor.h"
-
-enum { SCALAR_SETS = 2, TRANSFERS_MAX = 2 };
-
-struct task { /* an operation that was emitted */
-    struct operation op;
-    uint32_t read[OPERATION_BUFFERS_MAX], write[OPERATION_BUFFERS_MAX]; /* planned buffers */
-    uint8_t scalars;                                                    /* UPDATE: which set */
-};
-
-enum awaits {
-    AWAITS_NOTHING,
-    AWAITS_HOST,   /* that it ends its use */
-    AWAITS_DEVICE, /* `ticket` */
-    AWAITS_COMM,   /* `work` */
-    AWAITS_TURN,   /* those before it on its stream have posted */
-    AWAITS_DRIVE,  /* `transfer` */
-    AWAITS
-};
-
-struct item { /* one of its points, from its start to its retirement */
-    struct task *task;
-    uint32_t index; /* in the operation */
-    bool done, posted;
-    uint8_t step, awaits; /* the next step (perform.c), and what must be done before */
-    struct comm_work *work;
-    uint64_t ticket;
-    uint8_t transfers;
-    struct tier_work *transfer[TRANSFERS_MAX];
-};
-
-/* Of one stream: a ring of operations, and a ring of the items that are in flight, by point. */
-struct timeline {
-    struct task *task;
-    uint64_t task_mask, tasks_retired, tasks_started, tasks_emitted;
-    uint32_t next;     /* item of the operation that is being started */
-    uint32_t capacity; /* items in flight */
-    struct item *item;
-    uint64_t item_mask, retired, started, emitted; /* points: retired <= started <= emitted */
-};
-
-/* What is known of a chunk on the drive. */
-struct stored {
-    uint64_t
-        generation; /* of its state: how often it was stored, or with a shadow in which epoch; 0: never, it is zero */
-    uint64_t checksum;    /* of that */
-    uint64_t param_check; /* of its parameters */
-    bool has_params;      /* they were stored; else they are zero */
-    bool resumed;         /* an earlier process stored the state: its tag alone says what it was */
-};
-
-struct
-    access { /* of the host, between steps, or of a save in the background: the chunk that is in the last slot */
-    bool valid, dirty;
-    uint32_t region, chunk;
-    bool coming; /* it is on its way: `item` */
-    struct item item;
-};
-
-struct scalar_set {
-    float scale;
-    uint64_t rounding_key;
-    struct optimizer_scalars group[SCALARS_MAX];
-};
-
-struct executor {
-    struct executor_options o;
-    struct timeline stream[STREAMS];
-    struct hazards hazards;
-    struct offload offload;
-    struct stored *stored; /* per chunk of all regions */
-    uint64_t epoch;        /* with a shadow: of what is stored now; 1 + the last one that was committed */
-    struct access access;
-    const atomic_uchar *go;               /* executor_hold */
-    struct operation_list list, expanded; /* scratch of one event, and of one of its operations */
-    uint32_t *bound; /* [2][regions]: the interval that holds full parameters, full gradient */
-    bool *live;      /* per buffer: an interval that is open */
-    double *norm;    /* per region: sum of squares of this rank's shard; the options', where they bring it */
-    bool *normed;    /* per region: `norm` is of the gradient as it is, or will be */
-    uint64_t computed; /* COMPUTE operations that the host has ended: the last one's point */
-    struct agreement *mine, *all;
-    struct scalar_set scalars[SCALAR_SETS];
-    uint32_t set;
-    uint64_t trace;
-    struct traffic traffic;
-    double update_s;
-    struct zero_error error;
-};
+#include "engine/executor/executor_internal.h"
 
 /* perform.c: how each kind of operation is started, and whether it is done. */
 zero_status perform_start(struct executor *e, struct item *item);
 zero_status perform_test(struct executor *e, struct item *item, bool *out_done);
 
-/* The part that this rank holds under `placement`, in a buffer that holds either only that part or the whole.
- */
+/* shards.c. Of a region under a placement: elements of one part; and of the part that this rank holds. */
+const struct region *policy_region(const struct executor *e, uint32_t region);
+uint64_t part_elements(const struct executor_options *o, uint32_t region, struct placement placement);
+uint64_t shard_elements(const struct executor *e, uint32_t region, struct placement placement);
+/* The part that this rank holds under `placement`, in a buffer that holds either only that part or the whole. */
 void *own_part_address(const struct executor *e, struct buffer_ref ref, uint32_t buffer,
                        struct placement placement, enum dtype dtype);
+/* What a reduction leaves: how it is cut, where the step needs the whole too, and its size. */
+struct placement grad_shard_placement(const struct region *r);
+uint64_t grad_shard_bytes(const struct executor *e, uint32_t region);
 
 /* What the steps of items start, and await: work of the device ... */
 zero_status submit(struct executor *e, struct item *item, const struct kernel *kernel,
@@ -107,6 +27,36 @@ zero_status copy(struct executor *e, struct item *item, enum device_stream strea
                  const void *source, uint64_t bytes);
 /* The device is separate, and this is the host's memory. */
 bool crosses(const struct executor *e, const void *address);
+
+/* collective.c. */
+zero_status post_call(struct executor *e, struct item *item, struct comm_group *group,
+                      const struct comm_call *call);
+/* A gather or a reduction; what comm counts for the one call is this operation's. `codes`: it sends the codes of
+ * shares of so many elements; 0: it sends elements. */
+zero_status post_counted(struct executor *e, struct item *item, struct comm_group *group,
+                         const struct comm_call *call, uint64_t codes);
+struct comm_call element_call(const struct executor_options *o, const struct operation *op);
+bool scatters(const struct operation *op);
+enum dtype reduced_from(const struct precision *p, bool scatter);
+
+/* gather.c, reduce.c, norms.c: steps. */
+zero_status bring_share(struct executor *e, struct item *item);
+zero_status encode_share(struct executor *e, struct item *item);
+zero_status post_gather(struct executor *e, struct item *item);
+zero_status decode_shares(struct executor *e, struct item *item);
+zero_status make_message(struct executor *e, struct item *item);
+zero_status encode_message(struct executor *e, struct item *item);
+zero_status bring_shard(struct executor *e, struct item *item);
+zero_status post_reduce(struct executor *e, struct item *item);
+zero_status decode_sum(struct executor *e, struct item *item);
+zero_status norm_shard(struct executor *e, struct item *item);
+zero_status leave_shard(struct executor *e, struct item *item);
+zero_status complete_norms(struct executor *e, struct item *item);
+zero_status post_agreement(struct executor *e, struct item *item);
+/* The reduced shard, on the device or on the host's. */
+void *reduce_target(const struct executor *e, const struct task *task);
+/* What takes the norm of a shard while it is written. */
+comm_written_fn norm_of_written(enum dtype dtype);
 
 /* update.c: in memory that the host reaches, or by the device. */
 zero_status leave_whole(struct executor *e,

@@ -1,9 +1,9 @@
-#include "engine/executor.h"
+#include "engine/executor/executor.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/executor_internal.h"
+#include "engine/executor/steps.h"
 
 /* Items of a stream that may be in flight at once. One on compute (the host), on update (it uses all threads)
  * and on control; a few where latency is to be hidden. 0: as many as there are slots. */

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-#include "engine/executor_internal.h"
+#include "engine/executor/steps.h"
 
 struct chunk_tag {
     uint64_t magic, chunk, generation, checksum; /* checksum: of all that is before the tag */

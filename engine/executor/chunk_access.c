@@ -4,7 +4,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "engine/executor_internal.h"
+#include "engine/executor/steps.h"
 
 enum { WAIT_NS = 20 * 1000 };
 

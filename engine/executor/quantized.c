@@ -1,7 +1,7 @@
 /* Collectives of fewer bits: the shards at rest are gathered, and gradients scattered, in blockwise codes (kernels/quantize.h). A
  * staging buffer holds what is sent, and behind it what came. Inexact, by request alone; the same bits on all ranks, at
  * every stage and on every transport, for each sum is of the same codes in rank order. */
-#include "engine/executor_internal.h"
+#include "engine/executor/steps.h"
 #include "kernels/quantize.h"
 #include "kernels/work.h"
 

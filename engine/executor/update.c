@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "engine/base/clock.h"
-#include "engine/executor_internal.h"
+#include "engine/executor/steps.h"
 #include "kernels/work.h"
 
 struct update_argument {

@@ -1,0 +1,60 @@
+/* What a gather and a reduction have in common: the call that is posted, and what is counted of it. */
+#include "engine/executor/steps.h"
+
+zero_status post_call(struct executor *e, struct item *item, struct comm_group *group,
+                      const struct comm_call *call) {
+    zero_status status = comm_post(group, call, &item->work);
+    item->awaits = AWAITS_COMM;
+    if (status) error_pass(&e->error, comm_group_error(group));
+    return status;
+}
+
+/* A gather or a reduction; what comm counts for the one call is this operation's. `codes`: it sends the codes of
+ * shares of so many elements; 0: it sends elements. */
+zero_status post_counted(struct executor *e, struct item *item, struct comm_group *group,
+                         const struct comm_call *call, uint64_t codes) {
+    struct traffic *t = &e->traffic;
+    bool gathers = item->task->op.kind == OP_GATHER;
+    struct comm_counters before, after;
+    comm_counters_read(e->o.comm, &before);
+    zero_status status = post_call(e, item, group, call);
+    item->posted = true;
+    comm_counters_read(e->o.comm, &after);
+    *(gathers ? &t->gather_calls : &t->reduce_calls) += after.calls[call->kind] - before.calls[call->kind];
+    *(gathers ? &t->gather_elements : &t->reduce_elements) +=
+        codes ? (comm_group_size(group) - 1) * codes
+              : after.elements[call->kind] - before.elements[call->kind];
+    t->bytes += after.bytes - before.bytes;
+    return status;
+}
+
+/* What is sent: a scatter's summands, or the shard of a sum over the replicate axis. */
+enum dtype reduced_from(const struct precision *p, bool scatter) { return scatter ? p->message : p->reduced; }
+
+bool scatters(const struct operation *op) {
+    return op->reads > 0; /* else it is the shard's sum over the replicate axis */
+}
+
+/* Of elements, before any are coded. */
+struct comm_call element_call(const struct executor_options *o, const struct operation *op) {
+    const struct model_region *region = &o->model->region[op->region];
+    struct comm_call call = {.tag = op->region, .what = o->model->unit[region->unit]->name};
+    if (op->kind == OP_GATHER) {
+        call.kind = COMM_ALL_GATHER;
+        call.dtype = call.target_dtype =
+            op->object == OBJECT_GRAD ? o->precision.reduced : o->precision.compute;
+        call.count = region->padded / comm_group_size(o->group[op->axes][op->stream]);
+        return call;
+    }
+    call.kind = scatters(op) ? COMM_REDUCE_SCATTER : COMM_ALL_REDUCE;
+    call.dtype = reduced_from(&o->precision, scatters(op));
+    call.target_dtype = o->precision.reduced;
+    call.count = part_elements(o, op->region, grad_shard_placement(&o->policy->region[op->region]));
+    call.native = o->native_reduction;
+    call.add = op->add;
+    return call;
+}
+
+struct comm_call executor_call(const struct executor_options *o, const struct operation *op) {
+    return coded_call(o, op, element_call(o, op));
+}

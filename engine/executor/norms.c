@@ -1,0 +1,88 @@
+/* The gradients' norms: each shard's sum of squares, taken where it is written last, and what the ranks agree on. */
+#include <math.h>
+
+#include "engine/executor/steps.h"
+#include "kernels/norm.h"
+#include "kernels/work.h"
+
+static void add_norm_f32(void *user, const void *block, uint64_t first, uint64_t count) {
+    *(double *)user += norm_block(block, DTYPE_F32, count);
+}
+
+static void add_norm_bf16(void *user, const void *block, uint64_t first, uint64_t count) {
+    *(double *)user += norm_block(block, DTYPE_BF16, count);
+}
+
+static void add_norm_f16(void *user, const void *block, uint64_t first, uint64_t count) {
+    *(double *)user += norm_block(block, DTYPE_F16, count);
+}
+
+static const comm_written_fn add_norm[DTYPES] = {
+    [DTYPE_F32] = add_norm_f32, [DTYPE_BF16] = add_norm_bf16, [DTYPE_F16] = add_norm_f16};
+
+comm_written_fn norm_of_written(enum dtype dtype) { return add_norm[dtype]; }
+
+/* On a device: of the blocks into its scratch, which the stream's works take turns with, and of those into what the host
+ * reads. */
+static zero_status norm_on_device(struct executor *e, struct item *item, uint32_t region, const void *shard) {
+    uint64_t count = shard_elements(e, region, grad_shard_placement(policy_region(e, region)));
+    uint64_t blocks = (count + NORM_BLOCK_ELEMENTS - 1) / NORM_BLOCK_ELEMENTS;
+    double *sums =
+        (double *)(void *)((uint8_t *)e->o.memory[TIER_DEVICE] + e->o.plan->row_offset[MEMORY_NORMS]);
+    struct norm_blocks_argument each = {shard, sums, count, e->o.precision.reduced};
+    struct norm_total_argument all = {sums, &e->norm[region], blocks};
+    struct device_work work = {.reads = 1,
+                               .writes = 1,
+                               .read = {{(void *)each.elements, count * dtype_bytes(e->o.precision.reduced)}},
+                               .write = {{sums, blocks * sizeof *sums}}};
+    struct device_work total = {.reads = 1,
+                                .writes = 1,
+                                .read = {{sums, blocks * sizeof *sums}},
+                                .write = {{all.total, sizeof *all.total}}};
+    e->normed[region] = true;
+    zero_status status = submit(e, item, &kernel_norm_blocks, DEVICE_REDUCE, &each, &work);
+    return status ? status : submit(e, item, &kernel_norm_total, DEVICE_REDUCE, &all, &total);
+}
+
+zero_status norm_shard(struct executor *e, struct item *item) {
+    const struct operation *op = &item->task->op;
+    bool takes = e->o.separate && op->final && !e->normed[op->region];
+    return takes ? norm_on_device(e, item, op->region, reduce_target(e, item->task)) : ZERO_OK;
+}
+
+/* Gradients whose last write took no norm: reduced in an earlier micro-step, or over the replicate axis. */
+zero_status complete_norms(struct executor *e, struct item *item) {
+    zero_status status = ZERO_OK;
+    for (uint32_t k = 0; k < e->o.policy->refreshes && !status && !e->o.without_data; k++) {
+        uint32_t region = e->o.policy->refresh[k];
+        if (e->normed[region]) continue;
+        const void *shard = executor_grad_shard(e, region);
+        e->normed[region] = true;
+        if (e->o.separate && !crosses(e, shard))
+            status = norm_on_device(e, item, region, shard);
+        else
+            e->norm[region] =
+                norm_span(shard, e->o.precision.reduced,
+                          shard_elements(e, region, grad_shard_placement(policy_region(e, region))));
+    }
+    return status;
+}
+
+/* 1 + the last unit, which is the first in backward. */
+static uint64_t overflow_unit(const struct executor *e) {
+    uint64_t last = 0;
+    for (uint32_t k = 0; k < e->o.policy->refreshes; k++) {
+        uint32_t region = e->o.policy->refresh[k], unit = e->o.model->region[region].unit;
+        if (!isfinite(e->norm[region]) && unit + 1 > last) last = unit + 1;
+    }
+    return last;
+}
+
+zero_status post_agreement(struct executor *e, struct item *item) {
+    e->mine->norm_squared = executor_norm_squared(e);
+    e->mine->overflow_unit = overflow_unit(e);
+    e->mine->trace = e->trace;
+    e->mine->fingerprint = comm_fingerprint(e->o.comm);
+    struct comm_call call = comm_rows(e->mine, sizeof *e->mine, "the step's agreement");
+    return post_call(e, item, e->o.world, &call);
+}

@@ -1,0 +1,159 @@
+/* How each kind of operation is performed: one row per kind, through the mechanisms' tables. An item goes from step to
+ * step: a step starts something on one mechanism, which the item then awaits, or nothing. On a device that is separate
+ * from the host, all arithmetic and all copies are its work; nothing here looks at what is in its memory. */
+#include <string.h>
+
+#include "engine/executor/steps.h"
+
+/* ---- what an item awaits ---- */
+
+zero_status submit(struct executor *e, struct item *item, const struct kernel *kernel,
+                   enum device_stream stream, const void *argument, struct device_work *work) {
+    work->kernel = kernel;
+    work->stream = (uint8_t)stream;
+    memcpy(work->argument, argument, kernel->argument_bytes);
+    item->awaits = AWAITS_DEVICE;
+    return e->o.device->ops->submit(e->o.device, work, &item->ticket, &e->error);
+}
+
+zero_status copy(struct executor *e, struct item *item, enum device_stream stream, void *target,
+                 const void *source, uint64_t bytes) {
+    item->awaits = AWAITS_DEVICE;
+    return e->o.device->ops->copy(e->o.device, stream, target, source, bytes, &item->ticket, &e->error);
+}
+
+static zero_status test_device(struct executor *e, struct item *item, bool *out_done) {
+    return e->o.device->ops->test(e->o.device, item->ticket, out_done, &e->error);
+}
+
+static zero_status test_comm(struct executor *e, struct item *item, bool *out_done) {
+    zero_status status = comm_test(item->work, out_done);
+    if (status) error_pass(&e->error, comm_work_error(item->work));
+    return status;
+}
+
+static zero_status test_nothing(struct executor *e, struct item *item, bool *out_done) {
+    *out_done = true;
+    return ZERO_OK;
+}
+
+static bool has_posted(const struct item *item) {
+    bool posts = item->task->op.kind == OP_GATHER || item->task->op.kind == OP_REDUCE;
+    return !posts || item->posted || item->done;
+}
+
+/* All ranks post in the order of emission, whatever an item did before. */
+static zero_status test_turn(struct executor *e, struct item *item, bool *out_done) {
+    const struct timeline *line = &e->stream[item->task->op.stream];
+    *out_done = true;
+    for (uint64_t i = line->retired; *out_done; i++) {
+        const struct item *before = &line->item[i & line->item_mask];
+        if (before == item) break;
+        *out_done = has_posted(before);
+    }
+    return ZERO_OK;
+}
+
+static zero_status await_turn(struct executor *e, struct item *item) {
+    item->awaits = AWAITS_TURN;
+    return ZERO_OK;
+}
+
+/* ---- compute: the host does it, between begin and end ---- */
+
+static zero_status compute(struct executor *e, struct item *item) {
+    item->awaits = AWAITS_HOST;
+    return ZERO_OK;
+}
+
+/* What it enqueued on its stream of the device, too. */
+static zero_status test_host(struct executor *e, struct item *item, bool *out_done) {
+    *out_done = false;
+    return e->computed >= item->task->op.end ? test_device(e, item, out_done) : ZERO_OK;
+}
+
+/* ---- work of the device ---- */
+
+static zero_status clear_shard(struct executor *e, struct item *item) {
+    const struct operation *op = &item->task->op;
+    struct placement cut = grad_shard_placement(policy_region(e, op->region));
+    enum dtype reduced = e->o.precision.reduced;
+    void *shard = own_part_address(e, op->write[0], item->task->write[0], cut, reduced);
+    e->norm[op->region] = 0;
+    e->normed[op->region] = true;
+    item->awaits = AWAITS_DEVICE;
+    return e->o.device->ops->clear(e->o.device, DEVICE_REDUCE, shard, grad_shard_bytes(e, op->region),
+                                   &item->ticket, &e->error);
+}
+
+static zero_status copy_second(struct executor *e, struct item *item) {
+    const struct operation *op = &item->task->op;
+    struct placement cut = policy_region(e, op->region)->between;
+    enum dtype compute = e->o.precision.compute;
+    void *source = own_part_address(e, op->read[0], item->task->read[0], cut, compute);
+    return copy(e, item, DEVICE_COMPUTE, buffer_address(e, item->task->write[0]), source,
+                shard_elements(e, op->region, cut) * dtype_bytes(compute));
+}
+
+/* ---- the table ---- */
+
+enum { STEPS_OF_ITEM = 8 };
+typedef zero_status (*step_fn)(struct executor *e, struct item *item);
+
+static const step_fn steps[OP_KINDS][STEPS_OF_ITEM] = {
+    [OP_COMPUTE] = {compute},
+    [OP_GATHER] = {bring_share, encode_share, await_turn, post_gather, decode_shares, leave_whole},
+    [OP_REDUCE] = {make_message, encode_message, bring_shard, await_turn, post_reduce, decode_sum, norm_shard,
+                   leave_shard},
+    [OP_RELEASE] = {NULL},
+    [OP_UPDATE] = {bring_for_update, update, take_updated},
+    [OP_COPY] = {copy_second},
+    [OP_CLEAR] = {clear_shard},
+    [OP_AGREE] = {complete_norms, post_agreement},
+    [OP_FETCH] = {fetch_chunk, check_fetched},
+    [OP_STORE] = {store_chunk},
+};
+
+static zero_status (*const tests[AWAITS])(struct executor *e, struct item *item, bool *out_done) = {
+    [AWAITS_NOTHING] = test_nothing, [AWAITS_HOST] = test_host, [AWAITS_DEVICE] = test_device,
+    [AWAITS_COMM] = test_comm,       [AWAITS_TURN] = test_turn, [AWAITS_DRIVE] = transfer_done};
+
+/* As far as it goes without waiting. */
+static zero_status advance(struct executor *e, struct item *item, bool *out_done) {
+    const step_fn *all = steps[item->task->op.kind];
+    for (;;) {
+        bool reached;
+        zero_status status = tests[item->awaits](e, item, &reached);
+        if (status || !reached) return status;
+        item->awaits = AWAITS_NOTHING;
+        *out_done = item->step == STEPS_OF_ITEM || !all[item->step];
+        if (*out_done) return ZERO_OK;
+        status = all[item->step++](e, item);
+        if (status) return status;
+    }
+}
+
+/* The steps that start at once; what is done at once is found so by the next test. */
+zero_status perform_start(struct executor *e, struct item *item) {
+    const struct performer *p = e->o.performer;
+    if (p) return p->start(p->user, &item->task->op, item->index, &item->ticket), ZERO_OK;
+    const step_fn *all = steps[item->task->op.kind];
+    zero_status status = ZERO_OK;
+    bool reached = true;
+    while (!status && reached && item->step < STEPS_OF_ITEM && all[item->step]) {
+        if (item->awaits == AWAITS_COMM || item->awaits == AWAITS_HOST) break;
+        status = tests[item->awaits](e, item, &reached);
+        if (status || !reached) break;
+        item->awaits = AWAITS_NOTHING;
+        status = all[item->step++](e, item);
+    }
+    return status;
+}
+
+zero_status perform_test(struct executor *e, struct item *item, bool *out_done) {
+    const struct performer *p = e->o.performer;
+    *out_done = false;
+    if (p && item->task->op.kind == OP_COMPUTE) return *out_done = e->computed >= item->task->op.end, ZERO_OK;
+    if (p) return *out_done = p->done(p->user, item->ticket), ZERO_OK;
+    return advance(e, item, out_done);
+}
