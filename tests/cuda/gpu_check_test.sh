@@ -5,6 +5,7 @@ export PATH="/usr/bin:/bin:$PATH"
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 failures=0
+stand_ins="$PWD/tests/cuda"
 
 expect() { # WHAT FILE PATTERN
     grep -qE -- "$3" "$2" && return
@@ -15,7 +16,7 @@ expect() { # WHAT FILE PATTERN
 check() { # STATUS ARGUMENT...: of gpu-check in the folder; its output is in the log
     local expected=$1 status
     shift
-    LD_LIBRARY_PATH="$PWD/tests/cuda" FAKE_CUDA_SEED=1 "$dir/gpu-check" "$@" >"$dir/log" 2>&1
+    LD_LIBRARY_PATH=$stand_ins FAKE_CUDA_SEED=1 "$dir/gpu-check" "$@" >"$dir/log" 2>&1
     status=$?
     ((status == expected)) && return
     echo "gpu-check $*: exit status $status, expected $expected:" && cat "$dir/log"
@@ -117,6 +118,11 @@ PATH="$dir/tools:$PATH" check 1 --out "$dir/sanitized"
 expect "clean" "$dir/sanitized.md" '^\| clean \| passed '
 expect "dirty" "$dir/sanitized.md" '^\| dirty \| FAILED \(99\) '
 expect "refused" "$dir/sanitized.md" '^\| refused \| skipped: compute-sanitizer does not support'
+
+# Libraries that the loader does not know, in packages for Python.
+echo 'tests | the norm | 60 | //tests/cuda:norm_test_main |' >"$dir/gpu-check.runs"
+mkdir -p "$dir/modules/nvidia/driver/lib" && cp tests/cuda/libcuda.so.1 "$dir/modules/nvidia/driver/lib/"
+stand_ins='' PYTHONPATH="$dir/modules" check 0 --out "$dir/packages"
 
 # Out of time: what was running and what follows are told from what failed; and there are results while it runs.
 cat >"$dir/gpu-check.runs" <<'RUNS'
