@@ -15,17 +15,27 @@ KERNEL(norm_blocks, NORM_THREADS, struct norm_blocks_argument, a) {
     norm_of_tile(tile, &a.sums[blockIdx.x]);
 }
 
-/* One block; its threads fetch, its first one adds. */
+static constexpr uint32_t TOTAL_STEP = 1024, WARP = 32;
+
+/* By all warps but the first. */
+static __device__ void fetch(double *tile, const struct norm_total_argument &a, uint64_t first) {
+    for (uint32_t i = threadIdx.x - WARP; i < TOTAL_STEP && first + i < a.count; i += NORM_THREADS - WARP)
+        tile[i] = a.sums[first + i];
+}
+
+/* One block: its first thread adds, which is one long chain of additions, while the others fetch what comes next. */
 KERNEL(norm_total, NORM_THREADS, struct norm_total_argument, a) {
-    __shared__ double tile[2048];
-    const uint64_t step = sizeof tile / sizeof *tile;
+    __shared__ double tile[2][TOTAL_STEP];
     double sum = 0;
-    for (uint64_t first = 0; first < a.count; first += step) {
-        uint32_t n = a.count - first < step ? (uint32_t)(a.count - first) : (uint32_t)step;
-        for (uint32_t i = threadIdx.x; i < n; i += blockDim.x) tile[i] = a.sums[first + i];
+    uint32_t now = 0;
+    if (threadIdx.x >= WARP) fetch(tile[0], a, 0);
+    for (uint64_t first = 0; first < a.count; first += TOTAL_STEP, now ^= 1) {
+        uint32_t n = a.count - first < TOTAL_STEP ? (uint32_t)(a.count - first) : TOTAL_STEP;
         __syncthreads();
-        for (uint32_t i = 0; threadIdx.x == 0 && i < n; i++) sum += tile[i];
-        __syncthreads();
+        if (threadIdx.x >= WARP) fetch(tile[now ^ 1], a, first + TOTAL_STEP);
+        if (threadIdx.x) continue;
+#pragma unroll 16
+        for (uint32_t i = 0; i < n; i++) sum += tile[now][i];
     }
     if (threadIdx.x == 0) *a.total = canonical_f64(sum);
 }

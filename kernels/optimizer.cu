@@ -40,10 +40,11 @@ static __device__ void store_state(const struct optimizer_args &a, int state, ui
         four_store(a.state[state], DTYPE_F32, first, count, f);
         return;
     }
-    uint16_t x[4];
-    for (uint32_t k = 0; k < 4; k++) {
-        uint64_t at = a.first + first + k;
-        uint32_t key = block_key(a.rounding_key + (uint64_t)state, at >> 32);
+    uint16_t x[4]; /* which share a key, but where 2^32 elements end: a key costs as much as three elements */
+    uint64_t at = a.first + first, key_of = a.rounding_key + (uint64_t)state;
+    uint32_t key = block_key(key_of, at >> 32);
+    for (uint32_t k = 0; k < 4; k++, at++) {
+        if (k && (uint32_t)at == 0) key = block_key(key_of, at >> 32);
         x[k] = bf16_stochastic_of(f.x[k], mix_bits((uint32_t)at ^ key));
     }
     four_store_halves(static_cast<uint16_t *>(a.state[state]), first, count, x);

@@ -1,4 +1,5 @@
-/* A block of the grid for NORM_BLOCK_ELEMENTS, four at a time a thread; what is written stays in shared memory for the norm. */
+/* A block of the grid for NORM_BLOCK_ELEMENTS, four at a time a thread; what is written stays in shared memory for
+ * the norm, if there is to be one. */
 #include "kernels/ordered_sum.h"
 
 #include "engine/device/cuda/entry.h"
@@ -34,7 +35,7 @@ KERNEL(ordered_sum, NORM_THREADS, struct ordered_sum_argument, a) {
             sum = sum_of(a, first, count);
             four_store(a.target, a.target_dtype, first, count, sum);
         }
-        for (uint32_t k = 0; k < 4; k++)
+        for (uint32_t k = 0; k < 4 && a.sums; k++)
             tile[i + k] = k < count ? rounded_to(sum.x[k], a.target_dtype) : 0.0f;
     }
     if (a.sums) norm_of_tile(tile, &a.sums[blockIdx.x]);

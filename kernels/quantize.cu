@@ -25,21 +25,31 @@ static __device__ void store_eight(void *array, uint32_t dtype, uint64_t first, 
     }
 }
 
-/* Bytes of a code, which need not be aligned: at once where they are. */
+template <typename T> static __device__ bool aligned(const uint8_t *at) {
+    return reinterpret_cast<uintptr_t>(at) % sizeof(T) == 0;
+}
+
+/* Bytes of a code, which need not be aligned: at once or by words where they are. */
 template <typename T> static __device__ T load_bytes(const uint8_t *in, uint32_t count) {
-    if (count == sizeof(T) && reinterpret_cast<uintptr_t>(in) % sizeof(T) == 0)
-        return *reinterpret_cast<const T *>(in);
+    if (count == sizeof(T) && aligned<T>(in)) return *reinterpret_cast<const T *>(in);
+    if (count == 8 && aligned<uint32_t>(in)) {
+        const uint32_t *word = reinterpret_cast<const uint32_t *>(in);
+        return (T)(word[0] | (uint64_t)word[1] << 32);
+    }
     T x = 0;
     for (uint32_t k = 0; k < count; k++) x |= (T)in[k] << (8 * k);
     return x;
 }
 
 template <typename T> static __device__ void store_bytes(uint8_t *out, uint32_t count, T x) {
-    if (count == sizeof(T) && reinterpret_cast<uintptr_t>(out) % sizeof(T) == 0) {
+    if (count == sizeof(T) && aligned<T>(out)) {
         *reinterpret_cast<T *>(out) = x;
-        return;
+    } else if (count == 8 && aligned<uint32_t>(out)) {
+        uint32_t *word = reinterpret_cast<uint32_t *>(out);
+        word[0] = (uint32_t)x, word[1] = (uint32_t)((uint64_t)x >> 32);
+    } else {
+        for (uint32_t k = 0; k < count; k++) out[k] = (uint8_t)(x >> (8 * k));
     }
-    for (uint32_t k = 0; k < count; k++) out[k] = (uint8_t)(x >> (8 * k));
 }
 
 /* Of eight elements from `first` on, how many bytes their codes have in the code of `count`. */

@@ -198,7 +198,7 @@ int main(int argc, char **argv) {
     struct gpt *gpt = NULL;
     if (gpt_create(engine, &x.config, x.batch, &gpt)) return 1;
     zero_engine_commit(engine, NULL);
-    struct gpt_init init = {1, x.config};
+    struct gpt_init init = {.seed = 1, .config = x.config};
     zero_engine_fill(engine, gpt_fill, &init);
     uint64_t rows = (uint64_t)x.batch * x.config.context;
     uint32_t widest = x.config.inner > x.config.vocab ? x.config.inner : x.config.vocab;

@@ -5,7 +5,7 @@
  *   gpt_cuda_bench [--device cuda|cpu] [--type bf16|fp16|fp32] [--stage 0..3] [--batch 8] [--steps 20] [--peak 989]
  *                  [--layers 12] [--width 768] [--heads 12] [--context 1024] [--vocab 50257] [--recompute 0]
  *                  [--graphs 1] [--accumulate 1] [--offload none|cpu|nvme] [--params none|cpu|nvme] [--swap /tmp]
- *                  [--budget 0] [--json FILE]
+ *                  [--budget 0] [--warm-up 5] [--json FILE]
  * --json: appends the object to a file as well. --peak: TFLOP/s, dense, of the type; 989 is an H100's and an H200's of bf16. --recompute: of every so many blocks one
  * stream is kept. --graphs 0: without CUDA graphs. --accumulate: micro-steps of a step, the reduction in the last. --offload,
  * --params: where the optimizer's state and the parameters (stage 3) live; --swap: a directory of the drive. --budget: GiB of the device
@@ -18,12 +18,12 @@
 #include "engine/zero.h"
 #include "tools/gpt/gpt.h"
 
-enum { STEPS_MAX = 10000, WARM_UP = 5 };
+enum { STEPS_MAX = 10000 };
 
 struct bench {
     const char *device, *type, *json, *offload, *params, *swap;
     double stage, batch, steps, peak, layers, width, heads, context, vocab, recompute, graphs, accumulate,
-        budget;
+        budget, warm_up;
 };
 
 struct option {
@@ -43,7 +43,7 @@ static void read_options(struct bench *b, int argc, char **argv) {
         {"--recompute", NULL, &b->recompute}, {"--graphs", NULL, &b->graphs},
         {"--offload", &b->offload, NULL},     {"--params", &b->params, NULL},
         {"--swap", &b->swap, NULL},           {"--accumulate", NULL, &b->accumulate},
-        {"--budget", NULL, &b->budget}};
+        {"--budget", NULL, &b->budget},       {"--warm-up", NULL, &b->warm_up}};
     for (int i = 1; i < argc; i += 2) {
         size_t o = 0, count = sizeof options / sizeof *options;
         while (o < count && strcmp(options[o].name, argv[i]) != 0) o++;
@@ -94,7 +94,7 @@ static zero_engine *open_engine(const struct bench *b) {
 static struct gpt *open_model(zero_engine *engine, const struct gpt_config *config, uint32_t batch,
                               zero_plan *plan) {
     struct gpt *gpt = NULL;
-    struct gpt_init init = {.seed = 1, .config = *config};
+    struct gpt_init init = {.seed = 1, .config = *config, .threads = zero_engine_threads(engine)};
     must(gpt_create(engine, config, batch, &gpt), "the model");
     must(zero_engine_commit(engine, plan), "commit");
     must(zero_engine_fill(engine, gpt_fill, &init), "initial weights");
@@ -125,19 +125,19 @@ static void report(FILE *to, const struct bench *b, const struct gpt_config *con
         "{\"bench\": \"gpt\", \"device\": \"%s\", \"type\": \"%s\", \"stage\": %.0f, \"graphs\": %.0f, "
         "\"accumulate\": %.0f, \"offload\": \"%s\", \"params\": \"%s\", \"device_bytes\": %llu, "
         "\"cpu_bytes\": %llu, "
-        "\"nvme_bytes\": %llu, \"parameters\": %.0f, "
+        "\"nvme_bytes\": %llu, \"layers\": %.0f, \"width\": %.0f, \"parameters\": %.0f, "
         "\"batch\": %.0f, \"context\": %.0f, \"step_ms\": %.3f, \"tokens_per_s\": %.1f, \"tflops\": %.2f, "
         "\"of_peak\": %.4f, \"loss\": %.4f}\n",
         b->device, b->type, b->stage, b->graphs, b->accumulate, b->offload, b->params,
         (unsigned long long)plan->bytes[ZERO_DEVICE], (unsigned long long)plan->bytes[ZERO_CPU],
-        (unsigned long long)plan->bytes[ZERO_NVME], parameters, b->batch, b->context, seconds * 1e3, tokens,
-        flops * 1e-12, flops * 1e-12 / b->peak, loss);
+        (unsigned long long)plan->bytes[ZERO_NVME], b->layers, b->width, parameters, b->batch, b->context,
+        seconds * 1e3, tokens, flops * 1e-12, flops * 1e-12 / b->peak, loss);
 }
 
 int main(int argc, char **argv) {
     static double seconds[STEPS_MAX];
     struct bench b = {"cuda", "bf16", NULL, "none", "none", "/tmp", 0, 8, 20, 989,
-                      12,     768,    12,   1024,   50257,  0,      1, 1, 0};
+                      12,     768,    12,   1024,   50257,  0,      1, 1, 0,  5};
     zero_plan plan = {.struct_size = sizeof plan};
     read_options(&b, argc, argv);
     if (b.steps < 1 || b.steps > STEPS_MAX) b.steps = STEPS_MAX;
@@ -161,7 +161,7 @@ int main(int argc, char **argv) {
     int32_t *tokens = malloc((count + 1) * sizeof *tokens);
     double loss = 0;
     for (size_t i = 0; i <= count; i++) tokens[i] = (int32_t)(i * 2654435761u % config.vocab);
-    for (int i = 0; i < WARM_UP; i++) step(engine, gpt, (int)b.accumulate, tokens, &loss);
+    for (int i = 0; i < (int)b.warm_up; i++) step(engine, gpt, (int)b.accumulate, tokens, &loss);
     for (int i = 0; i < (int)b.steps; i++) seconds[i] = step(engine, gpt, (int)b.accumulate, tokens, &loss);
     qsort(seconds, (size_t)b.steps, sizeof *seconds, compare);
     report(stdout, &b, &config, &plan, seconds[(int)b.steps / 2], loss);

@@ -52,6 +52,9 @@ class GPT(nn.Module):
         x = self.token(tokens) + self.position.weight
         for block in self.blocks:
             x = block(x)
+        return self.loss(x, targets)
+
+    def loss(self, x, targets):
         return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1), targets.flatten())
 
 

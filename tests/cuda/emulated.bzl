@@ -13,6 +13,9 @@ load("@cuda//:defs.bzl", "CUDA_TOOLKIT")
 
 CUDA_HERE = CUDA_TOOLKIT + ["@platforms//cpu:x86_64"]  # the emulator changes stacks in assembly
 
+# What GPUs punish and CPUs do not: emulated_checks.c.
+CHECKS = ["-fsanitize=alignment,bounds,shift,float-cast-overflow", "-fno-sanitize-recover=all"]
+
 def cuda_emulated(name, src, deps = []):
     native.genrule(
         name = name + "_source",
@@ -25,7 +28,7 @@ def cuda_emulated(name, src, deps = []):
         name = name,
         testonly = True,
         srcs = [name + ".emulated.cc"],
-        copts = ["-std=c++17", "-Wno-unknown-pragmas", "-Wno-unused-function"],
+        copts = ["-std=c++17", "-Wno-unknown-pragmas", "-Wno-unused-function"] + CHECKS,
         target_compatible_with = CUDA_HERE,
         textual_hdrs = [src],
         visibility = ["//tests:__subpackages__"],

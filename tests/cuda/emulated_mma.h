@@ -1,6 +1,6 @@
 /* Stands in for tools/gpt/cuda/mma.h: the same product and loads, fetched from the lanes that hold factors and addresses.
  * Copies happen at once or when they are waited for, by chance: a missing wait reads what was there before, a missing
- * __syncthreads overwrites what others still read. */
+ * __syncthreads overwrites what others still read. Addresses are aligned as the instructions need them. */
 #ifndef ZERO_TOOLS_GPT_CUDA_MMA_H
 #define ZERO_TOOLS_GPT_CUDA_MMA_H
 
@@ -46,7 +46,12 @@ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     __syncwarp();
 }
 
+static inline void need_aligned(const void *at, uint32_t bytes) {
+    if (reinterpret_cast<uintptr_t>(at) % bytes) emulator_fail("address %p is no multiple of %u", at, bytes);
+}
+
 template <bool Turned> void load(uint32_t (&to)[4], const void *row) {
+    need_aligned(row, 16);
     const shown *warp = show({{}, {}, row});
     for (uint32_t i = 0; i < 4; i++) {
         uint32_t bits[2];
@@ -81,6 +86,7 @@ static inline void perform(const copy &c) {
 
 static inline void begin_copy(void *to, const void *from, bool there, uint32_t bytes) {
     static uint64_t random = 1;
+    need_aligned(to, bytes), need_aligned(from, bytes);
     copies &mine = pending[thread_index()];
     copy c = {to, there ? from : NULL, bytes};
     if (mine.count == COPIES_MAX || emulator_random(&random) % 2)

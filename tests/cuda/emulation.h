@@ -3,12 +3,15 @@
  *
  * One block at a time, in a random order; within it every thread is a fiber that runs until it waits for others, and which one
  * runs next is random too: a missing __syncthreads gives wrong bits with some seed. Threads that wait for one another
- * for ever end the test with a sentence. The fake driver (fake_cuda.h) launches, one kernel at a time; hence plain globals.
+ * for ever, or at different places, end the test with a sentence. The fake driver (fake_cuda.h) launches, one kernel at a time;
+ * hence plain globals.
  *
  * Offered: threadIdx, blockIdx, blockDim, gridDim, warpSize; __shared__ and DYNAMIC_SHARED; __syncthreads (and _or, _and,
  * _count), __syncwarp, __shfl*_sync, __ballot_sync, __any_sync, __all_sync, __reduce_*_sync; atomics; bit casts, IEEE
- * intrinsics, cached loads and stores. Not offered: blocks that wait for other blocks, textures, tensor cores, asynchronous
- * copies. Functions of <math.h> are the host's: exp and its like may differ from a GPU's in the last places. */
+ * intrinsics, cached loads and stores. Not offered: blocks that wait for other blocks, textures, tensor cores and asynchronous
+ * copies (emulated_mma.h has those). Functions of <math.h> are the host's: exp and its like may differ from a GPU's in the last
+ * places. Loads and stores at addresses that are not multiples of their sizes end the test, as do indices outside of arrays
+ * (emulated_checks.c). */
 #ifndef ZERO_TESTS_CUDA_EMULATION_H
 #define ZERO_TESTS_CUDA_EMULATION_H
 
@@ -51,22 +54,29 @@
 
 /* ---- waiting for others ---- */
 
-static inline void __syncthreads() { emulator_sync_block(0); }
-static inline int __syncthreads_count(int x) { return (int)emulator_sync_block(x != 0); }
-static inline int __syncthreads_or(int x) { return emulator_sync_block(x != 0) != 0; }
-static inline int __syncthreads_and(int x) { return emulator_sync_block(x == 0) == 0; }
-static inline void __syncwarp(uint32_t mask = 0xffffffffu) { emulator_sync_warp(mask); }
+#define EMULATION_HERE (emulator_place{__FILE__, __LINE__})
+
+#define __syncthreads() ((void)emulator_sync_block(EMULATION_HERE, 0))
+#define __syncthreads_count(x) ((int)emulator_sync_block(EMULATION_HERE, (x) != 0))
+#define __syncthreads_or(x) (emulator_sync_block(EMULATION_HERE, (x) != 0) != 0)
+#define __syncthreads_and(x) (emulator_sync_block(EMULATION_HERE, (x) == 0) == 0)
+#define __syncwarp (emulation::warp_sync{EMULATION_HERE})
 static inline void __threadfence() {}
 static inline void __threadfence_block() {}
 
 namespace emulation {
 
+struct warp_sync {
+    emulator_place place;
+    void operator()(uint32_t mask = 0xffffffffu) const { emulator_sync_warp(place, mask); }
+};
+
 /* What lane `lane` of this warp holds in `mine`. Every lane of the mask calls it; a lane outside gives its own. */
-template <typename T> T exchange(uint32_t mask, T mine, uint32_t lane) {
+template <typename T> T exchange(emulator_place place, uint32_t mask, T mine, uint32_t lane) {
     static_assert(sizeof(T) <= sizeof(uint64_t), "a warp exchanges 8 bytes at most");
     uint64_t bits = 0;
     memcpy(&bits, &mine, sizeof mine);
-    bits = emulator_exchange(mask, bits, lane);
+    bits = emulator_exchange(place, mask, bits, lane);
     memcpy(&mine, &bits, sizeof mine);
     return mine;
 }
@@ -74,12 +84,12 @@ template <typename T> T exchange(uint32_t mask, T mine, uint32_t lane) {
 static inline uint32_t lane() { return emulator_here.lane; }
 
 /* The lanes' values, added up or otherwise joined in the order of lanes. */
-template <typename T, typename Join> T join(uint32_t mask, T mine, Join with) {
+template <typename T, typename Join> T join(emulator_place place, uint32_t mask, T mine, Join with) {
     bool first = true;
     T sum = mine;
     for (uint32_t k = 0; k < 32; k++) {
         if (!(mask >> k & 1)) continue;
-        T other = exchange(mask, mine, k);
+        T other = exchange(place, mask, mine, k);
         sum = first ? other : with(sum, other);
         first = false;
     }
@@ -93,49 +103,55 @@ template <typename To, typename From> To cast_bits(From x) {
     return y;
 }
 
+template <typename T> T shfl(emulator_place place, uint32_t mask, T x, int from, int width = 32) {
+    return exchange(place, mask, x, (lane() & ~(width - 1u)) | ((uint32_t)from & (width - 1u)));
+}
+
+template <typename T> T shfl_xor(emulator_place place, uint32_t mask, T x, int by, int width = 32) {
+    uint32_t from = lane() ^ (uint32_t)by, segment = ~((uint32_t)width - 1);
+    return exchange(place, mask, x, (from & segment) <= (lane() & segment) ? from : lane());
+}
+
+template <typename T> T shfl_down(emulator_place place, uint32_t mask, T x, uint32_t by, int width = 32) {
+    uint32_t within = lane() & ((uint32_t)width - 1);
+    return exchange(place, mask, x, within + by < (uint32_t)width ? lane() + by : lane());
+}
+
+template <typename T> T shfl_up(emulator_place place, uint32_t mask, T x, uint32_t by, int width = 32) {
+    uint32_t within = lane() & ((uint32_t)width - 1);
+    return exchange(place, mask, x, within >= by ? lane() - by : lane());
+}
+
+static inline uint32_t ballot(emulator_place place, uint32_t mask, int x) {
+    return join(place, mask, x ? 1u << lane() : 0u, [](uint32_t a, uint32_t b) { return a | b; });
+}
+
+template <typename T> T reduce_add(emulator_place place, uint32_t mask, T x) {
+    return join(place, mask, x, [](T a, T b) { return a + b; });
+}
+template <typename T> T reduce_max(emulator_place place, uint32_t mask, T x) {
+    return join(place, mask, x, [](T a, T b) { return a > b ? a : b; });
+}
+template <typename T> T reduce_min(emulator_place place, uint32_t mask, T x) {
+    return join(place, mask, x, [](T a, T b) { return a < b ? a : b; });
+}
+template <typename T> T reduce_or(emulator_place place, uint32_t mask, T x) {
+    return join(place, mask, x, [](T a, T b) { return a | b; });
+}
+
 } // namespace emulation
 
-template <typename T> T __shfl_sync(uint32_t mask, T x, int from, int width = 32) {
-    return emulation::exchange(mask, x,
-                               (emulation::lane() & ~(width - 1u)) | ((uint32_t)from & (width - 1u)));
-}
-
-template <typename T> T __shfl_xor_sync(uint32_t mask, T x, int by, int width = 32) {
-    uint32_t from = emulation::lane() ^ (uint32_t)by, segment = ~((uint32_t)width - 1);
-    return emulation::exchange(mask, x,
-                               (from & segment) <= (emulation::lane() & segment) ? from : emulation::lane());
-}
-
-template <typename T> T __shfl_down_sync(uint32_t mask, T x, uint32_t by, int width = 32) {
-    uint32_t within = emulation::lane() & ((uint32_t)width - 1);
-    return emulation::exchange(mask, x,
-                               within + by < (uint32_t)width ? emulation::lane() + by : emulation::lane());
-}
-
-template <typename T> T __shfl_up_sync(uint32_t mask, T x, uint32_t by, int width = 32) {
-    uint32_t within = emulation::lane() & ((uint32_t)width - 1);
-    return emulation::exchange(mask, x, within >= by ? emulation::lane() - by : emulation::lane());
-}
-
-static inline uint32_t __ballot_sync(uint32_t mask, int x) {
-    return emulation::join(mask, x ? 1u << emulation::lane() : 0u,
-                           [](uint32_t a, uint32_t b) { return a | b; });
-}
-static inline int __any_sync(uint32_t mask, int x) { return __ballot_sync(mask, x) != 0; }
-static inline int __all_sync(uint32_t mask, int x) { return __ballot_sync(mask, x) == mask; }
-
-template <typename T> T __reduce_add_sync(uint32_t mask, T x) {
-    return emulation::join(mask, x, [](T a, T b) { return a + b; });
-}
-template <typename T> T __reduce_max_sync(uint32_t mask, T x) {
-    return emulation::join(mask, x, [](T a, T b) { return a > b ? a : b; });
-}
-template <typename T> T __reduce_min_sync(uint32_t mask, T x) {
-    return emulation::join(mask, x, [](T a, T b) { return a < b ? a : b; });
-}
-template <typename T> T __reduce_or_sync(uint32_t mask, T x) {
-    return emulation::join(mask, x, [](T a, T b) { return a | b; });
-}
+#define __shfl_sync(...) emulation::shfl(EMULATION_HERE, __VA_ARGS__)
+#define __shfl_xor_sync(...) emulation::shfl_xor(EMULATION_HERE, __VA_ARGS__)
+#define __shfl_down_sync(...) emulation::shfl_down(EMULATION_HERE, __VA_ARGS__)
+#define __shfl_up_sync(...) emulation::shfl_up(EMULATION_HERE, __VA_ARGS__)
+#define __ballot_sync(...) emulation::ballot(EMULATION_HERE, __VA_ARGS__)
+#define __any_sync(mask, x) (__ballot_sync(mask, x) != 0)
+#define __all_sync(mask, x) (__ballot_sync(mask, x) == (mask))
+#define __reduce_add_sync(...) emulation::reduce_add(EMULATION_HERE, __VA_ARGS__)
+#define __reduce_max_sync(...) emulation::reduce_max(EMULATION_HERE, __VA_ARGS__)
+#define __reduce_min_sync(...) emulation::reduce_min(EMULATION_HERE, __VA_ARGS__)
+#define __reduce_or_sync(...) emulation::reduce_or(EMULATION_HERE, __VA_ARGS__)
 
 /* ---- atomics: one fiber runs at a time ---- */
 

@@ -2,6 +2,7 @@
  * the scheduler, which picks another that is ready, at random. */
 #include "tests/cuda/emulator.h"
 
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,6 +37,7 @@ uint64_t emulator_random(uint64_t *state) { /* splitmix64 */
 
 struct warp {
     uint32_t waiting, mask; /* lanes that have arrived, and for whom they wait */
+    struct emulator_place place;
     uint64_t slot[WARP];
 };
 
@@ -45,6 +47,7 @@ static struct {
     const struct emulator_shape *shape;
     uint32_t threads, done;
     uint32_t at_barrier, votes, votes_of_last;
+    struct emulator_place barrier;
     uint16_t ready[THREADS_MAX], waits_for_block[THREADS_MAX];
     uint32_t ready_count;
     struct warp warp[WARPS_MAX];
@@ -62,9 +65,15 @@ __attribute__((naked, noinline)) static void change_stack(void **save, void *loa
             "popq %r15\n popq %r14\n popq %r13\n popq %r12\n popq %rbx\n popq %rbp\n ret\n");
 }
 
-static void fail(const char *why) {
-    fprintf(stderr, "emulated kernel %s, block %u, thread %u: %s\n", block.kernel->name,
-            emulator_here.block[0], block.running, why);
+void emulator_fail(const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    fprintf(stderr, "emulated kernel %s, block %u %u %u, thread %u: ",
+            block.kernel ? block.kernel->name : "(none yet)", emulator_here.block[0], emulator_here.block[1],
+            emulator_here.block[2], block.running);
+    vfprintf(stderr, format, args);
+    fputc('\n', stderr);
+    va_end(args);
     abort();
 }
 
@@ -82,7 +91,14 @@ static void release_block_if_all(void) {
     if (block.at_barrier && block.at_barrier + block.done == block.threads) release_block();
 }
 
-uint32_t emulator_sync_block(int vote) {
+static void need_same(struct emulator_place mine, struct emulator_place theirs) {
+    if (mine.line != theirs.line || strcmp(mine.file, theirs.file) != 0)
+        emulator_fail("waits at %s:%d, others at %s:%d", mine.file, mine.line, theirs.file, theirs.line);
+}
+
+uint32_t emulator_sync_block(struct emulator_place place, int vote) {
+    if (block.at_barrier) need_same(place, block.barrier);
+    block.barrier = place;
     block.votes += (uint32_t)vote;
     block.waits_for_block[block.at_barrier++] = (uint16_t)block.running;
     release_block_if_all();
@@ -90,14 +106,15 @@ uint32_t emulator_sync_block(int vote) {
     return block.votes_of_last;
 }
 
-void emulator_sync_warp(uint32_t mask) {
+void emulator_sync_warp(struct emulator_place place, uint32_t mask) {
     uint32_t first = block.running / WARP * WARP;
     struct warp *w = &block.warp[block.running / WARP];
     uint32_t lanes = block.threads - first, present = lanes >= WARP ? ~0u : (1u << lanes) - 1;
     uint32_t wanted = mask & present;
-    if (!(wanted >> emulator_here.lane & 1)) fail("a lane is not in the mask that it waits with");
-    if (w->waiting && w->mask != wanted) fail("lanes of a warp wait with different masks");
-    w->mask = wanted;
+    if (!(wanted >> emulator_here.lane & 1)) emulator_fail("a lane is not in the mask that it waits with");
+    if (w->waiting && w->mask != wanted) emulator_fail("lanes of a warp wait with different masks");
+    if (w->waiting) need_same(place, w->place);
+    w->mask = wanted, w->place = place;
     w->waiting |= 1u << emulator_here.lane;
     if (w->waiting == wanted) {
         for (uint32_t k = 0; k < WARP; k++)
@@ -107,12 +124,12 @@ void emulator_sync_warp(uint32_t mask) {
     give_back();
 }
 
-uint64_t emulator_exchange(uint32_t mask, uint64_t mine, uint32_t lane) {
+uint64_t emulator_exchange(struct emulator_place place, uint32_t mask, uint64_t mine, uint32_t lane) {
     struct warp *w = &block.warp[block.running / WARP];
     w->slot[emulator_here.lane] = mine;
-    emulator_sync_warp(mask);
+    emulator_sync_warp(place, mask);
     uint64_t theirs = lane < WARP ? w->slot[lane] : mine;
-    emulator_sync_warp(mask); /* nobody gives the next one before all have read */
+    emulator_sync_warp(place, mask); /* nobody gives the next one before all have read */
     return theirs;
 }
 
@@ -161,7 +178,7 @@ static void run_block(uint64_t *random) {
         block.ready[pick] = block.ready[--block.ready_count];
         enter(thread);
     }
-    if (block.done != block.threads) fail("threads wait for others that never come");
+    if (block.done != block.threads) emulator_fail("threads wait for others that never come");
 }
 
 /* ---- the grid ---- */

@@ -31,6 +31,9 @@ void emulator_launch(const struct emulated_kernel *kernel, const struct emulator
 
 uint64_t emulator_random(uint64_t *state);
 
+/* Ends the process with a sentence about the thread that runs. */
+void emulator_fail(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
+
 /* Of the thread that runs. */
 struct emulator_here {
     uint32_t thread[3], block[3], threads[3], blocks[3];
@@ -39,11 +42,17 @@ struct emulator_here {
 };
 extern struct emulator_here emulator_here;
 
+/* Where a thread waits. Those that wait for one another do so at the same place: what a GPU does else is undefined. */
+struct emulator_place {
+    const char *file;
+    int line;
+};
+
 /* Waits for all threads of the block; returns how many of them gave 1. */
-uint32_t emulator_sync_block(int vote);
-void emulator_sync_warp(uint32_t mask);
+uint32_t emulator_sync_block(struct emulator_place place, int vote);
+void emulator_sync_warp(struct emulator_place place, uint32_t mask);
 /* Waits for all lanes of the mask; returns what lane `lane` gave. */
-uint64_t emulator_exchange(uint32_t mask, uint64_t mine, uint32_t lane);
+uint64_t emulator_exchange(struct emulator_place place, uint32_t mask, uint64_t mine, uint32_t lane);
 
 #ifdef __cplusplus
 }

@@ -75,11 +75,20 @@ static void check_pinned(void) {
     free(x);
 }
 
+/* A float that begins at an odd address: a GPU would end the context. */
+static void load_misaligned(void) {
+    float *x = (float *)(uintptr_t)(clear_memory(400) + 1);
+    struct cast_scaled_argument a = {.target = x, .source = x, .count = 10, .factor = 2};
+    gpu_launch(&kernel_cast_scaled, &a);
+    d->cuCtxSynchronize();
+}
+
 static void check_memory(void) {
     size_t available, total;
     CUdeviceptr first, second;
     CHECK_INT(signal_of(touch), SIGSEGV);
     CHECK_INT(signal_of(write_behind), SIGABRT);
+    CHECK_INT(signal_of(load_misaligned), SIGABRT);
     CHECK_INT(d->cuMemGetInfo(&available, &total), CUDA_SUCCESS);
     CHECK_INT(d->cuMemAlloc(&first, available + 1), CUDA_ERROR_OUT_OF_MEMORY);
     CHECK_INT(d->cuMemAlloc(&first, available - 1000), CUDA_SUCCESS);

@@ -1,7 +1,11 @@
 /* Every fatbin holds machine code for each GPU that is built for, and PTX for later ones:
  *   fatbin_test FILE...
  * The format is nvcc's own and undocumented: a head (magic, version, its bytes, bytes of the rest), then images, each with a head (kind,
- * version, its bytes, bytes of the image; the architecture at 28). */
+ * version, its bytes, bytes of the image; the architecture at 28).
+ *
+ * No kernel keeps arrays in a thread's stack, which is in slow memory: section .nv.info of an image is records of a format, an
+ * attribute, and 16 bits that with FORMAT_BYTES are how many bytes follow; FRAME_SIZE's are a symbol and the stack's bytes. */
+#include <elf.h>
 #include <stdlib.h>
 
 #include "tests/check.h"
@@ -26,10 +30,59 @@ struct image_head {
     uint32_t unknown[3], architecture;
 };
 
+enum {
+    FORMAT_BYTES = 4,
+    FRAME_SIZE = 0x11,
+    FRAME_BYTES_MAX = 96 /* some registers of attention's; arrays have more */
+};
+
+struct record {
+    uint8_t format, attribute;
+    uint16_t bytes;
+};
+
+/* The largest stack; *frames: of how many kernels. */
+static uint32_t largest_frame(const unsigned char *info, uint64_t bytes, uint32_t *frames) {
+    uint32_t most = 0;
+    for (uint64_t at = 0; at + sizeof(struct record) <= bytes;) {
+        struct record r;
+        uint32_t frame[2];
+        memcpy(&r, info + at, sizeof r);
+        at += sizeof r;
+        if (r.format != FORMAT_BYTES) continue;
+        if (r.attribute == FRAME_SIZE && r.bytes == sizeof frame && at + sizeof frame <= bytes) {
+            memcpy(frame, info + at, sizeof frame);
+            most = frame[1] > most ? frame[1] : most, ++*frames;
+        }
+        at += r.bytes;
+    }
+    return most;
+}
+
+static void check_frames(const char *path, const struct image_head *head, const unsigned char *image) {
+    Elf64_Ehdr elf;
+    uint32_t most = 0, frames = 0;
+    memcpy(&elf, image, sizeof elf);
+    if (!CHECK(elf.e_shentsize == sizeof(Elf64_Shdr) && elf.e_shstrndx < elf.e_shnum &&
+               elf.e_shoff + elf.e_shnum * sizeof(Elf64_Shdr) <= head->bytes))
+        return;
+    const Elf64_Shdr *section = (const Elf64_Shdr *)(const void *)(image + elf.e_shoff);
+    const char *names = (const char *)image + section[elf.e_shstrndx].sh_offset;
+    for (uint32_t i = 0; i < elf.e_shnum; i++)
+        if (strcmp(names + section[i].sh_name, ".nv.info") == 0)
+            most = largest_frame(image + section[i].sh_offset, section[i].sh_size, &frames);
+    if (!(CHECK(frames > 0) & CHECK(most <= FRAME_BYTES_MAX)))
+        fprintf(stderr, "  a kernel of sm_%u has a stack of %u bytes in %s\n", head->architecture, most,
+                path);
+}
+
 static void check_image(const char *path, const struct image_head *head, const unsigned char *image) {
     static const unsigned char elf_magic[] = {0x7f, 'E', 'L', 'F'};
     if (head->kind != KIND_ELF) return;
-    if (!CHECK_BYTES(image, elf_magic, sizeof elf_magic)) fprintf(stderr, "  in %s\n", path);
+    if (CHECK_BYTES(image, elf_magic, sizeof elf_magic))
+        check_frames(path, head, image);
+    else
+        fprintf(stderr, "  in %s\n", path);
 }
 
 static void check_file(const char *path, const unsigned char *bytes, uint64_t size) {

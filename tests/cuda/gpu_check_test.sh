@@ -1,45 +1,149 @@
 #!/usr/bin/env bash
-# tools/gpu-check on the stand-in: what passes, fails, takes too long and measures is told apart, in both files.
+# tools/gpu-check on the stand-in: what passes, fails, takes too long and measures is told apart, in all files, and held against the goals.
 set -uo pipefail
+export PATH="/usr/bin:/bin:$PATH"
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
-mkdir "$dir/bin" "$dir/lib"
-cp tools/gpu-check "$dir/"
-cp tests/cuda/norm_test_main "$dir/bin/norm_test"
-cp tests/bench/cuda_kernels_bench "$dir/bin/"
-echo 'sleep 60' >"$dir/bin/slow" && chmod +x "$dir/bin/slow"
-echo 0123456789ab >"$dir/commit"
-cat >"$dir/gpu-check.runs" <<RUNS
-# a comment
-the norm    | 60 | //tests/cuda:norm_test_main       |
-a benchmark | 60 | //tests/bench:cuda_kernels_bench  | --elements 5000 --rounds 1 --json {json}
-bad "usage" | 60 | //tests/bench:cuda_kernels_bench  | --nonsense
-too slow    |  1 | //tests:slow                      |
-a peer      | 60 | python:peer.py                    | here
-no peer     | 60 | python:none.py                    |
-RUNS
-mkdir "$dir/python"
-printf 'import sys\nprint("the peer", sys.argv[1])\n' >"$dir/python/peer.py"
-echo 'print("skipped: no torch")' >"$dir/python/none.py"
-
 failures=0
+stand_ins="$PWD/tests/cuda"
+
 expect() { # WHAT FILE PATTERN
     grep -qE -- "$3" "$2" && return
     echo "$1: $2 has no line like $3:" && cat "$2"
     failures=1
 }
-tests/cuda/with_stand_ins.sh 1 "$dir/gpu-check" --out "$dir/found" >"$dir/log" 2>&1 && { echo "exit status 0 with failures" && failures=1; }
+
+check() { # STATUS ARGUMENT...: of gpu-check in the folder; its output is in the log
+    local expected=$1 status
+    shift
+    LD_LIBRARY_PATH=$stand_ins FAKE_CUDA_SEED=1 "$dir/gpu-check" "$@" >"$dir/log" 2>&1
+    status=$?
+    ((status == expected)) && return
+    echo "gpu-check $*: exit status $status, expected $expected:" && cat "$dir/log"
+    failures=1
+}
+
+program() { # NAME TEXT
+    printf '#!/bin/sh\n%s\n' "$2" >"$dir/bin/$1" && chmod +x "$dir/bin/$1"
+}
+
+mkdir "$dir/bin" "$dir/lib" "$dir/tools" "$dir/python" "$dir/modules"
+cp tools/gpu-check "$dir/"
+cp tests/cuda/norm_test_main "$dir/bin/norm_test"
+cp tests/bench/cuda_kernels_bench "$dir/bin/"
+echo 0123456789ab >"$dir/commit"
+
+# What passes, fails, takes too long, measures, and cannot run here.
+program slow 'sleep 60'
+program prints "printf 'a tab\\there, \"quotes\", a back\\\\slash, \\001, \\303\\244'"
+cat >"$dir/gpu-check.runs" <<RUNS
+# a comment
+tests | the norm    | 60 | //tests/cuda:norm_test_main       |
+tests | what prints | 60 | //tests:prints                    |
+tests | memcheck, the norm | 60 | memcheck+//tests/cuda:norm_test_main |
+speed | a benchmark | 60 | //tests/bench:cuda_kernels_bench  | --elements 5000 --rounds 1 --json {json}
+speed | bad "usage" | 60 | //tests/bench:cuda_kernels_bench  | --nonsense
+speed | too slow    |  1 | //tests:slow                      |
+speed | a peer      | 60 | python:peer.py                    | here
+speed | no peer     | 60 | python:none.py                    |
+RUNS
+cat >"$dir/gpu-check.goals" <<'GOALS'
+# a comment
+the norm passes       | passed | | ^the norm;^what prints |
+all of it passes      | passed | | ^the norm;^bad |
+nothing is wrong      | passed | | ^memcheck |
+as fast as a copy     | >= 0 | fraction_of_copy | a benchmark | | "copy"
+faster than a copy    | >= 1.5 | fraction_of_copy | a benchmark | | "copy"
+of what failed        | >= 1 | fraction_of_copy | too slow | a benchmark |
+GOALS
+printf 'import sys\nprint("the peer", sys.argv[1])\n' >"$dir/python/peer.py"
+echo 'print("skipped: no GPU")' >"$dir/python/none.py"
+mkdir "$dir/modules/torch" && touch "$dir/modules/torch/__init__.py" # enough to be found
+PYTHONPATH="$dir/modules" check 1 --out "$dir/found"
 expect "a pass" "$dir/found.md" '^\| the norm \| passed \| [0-9]+ \|$'
 expect "a benchmark's table" "$dir/found.md" '^    adamw, fp32 .*of a copy$'
 expect "a failure" "$dir/found.md" '^\| bad "usage" \| FAILED \(2\) \| [0-9]+ \|$'
 expect "too slow" "$dir/found.md" '^\| too slow \| FAILED \(over 1 s\) \| [0-9]+ \|$'
 expect "a program of Python's" "$dir/found.json" '"name": "a peer".*"verdict": "passed".*"last_line": "the peer here"'
-expect "what is not there" "$dir/found.md" '^\| no peer \| skipped: no torch \| [0-9]+ \|$'
+expect "what is not there" "$dir/found.md" '^\| no peer \| skipped: no GPU \| [0-9]+ \|$'
+expect "no sanitizer" "$dir/found.md" '^\| memcheck, the norm \| skipped: there is no compute-sanitizer \| 0 \|$'
 expect "the commit" "$dir/found.json" '"commit": "0123456789ab"'
 expect "a benchmark's numbers" "$dir/found.json" '"numbers": \[\{"name": "copy", "elements": 5000'
 expect "a quoted name" "$dir/found.json" '"name": "bad \\"usage\\""'
-tar -C "$dir" -czf "$dir/carried.tar.gz" bin lib && rm -r "$dir/bin" "$dir/lib" # as it is packed
-sed -i '/^bad/d; /^too slow/d' "$dir/gpu-check.runs"
-tests/cuda/with_stand_ins.sh 1 "$dir/gpu-check" >"$dir/log" 2>&1 || { echo "exit status not 0 where all passed:" && cat "$dir/log" && failures=1; }
+expect "a quoted line" "$dir/found.json" '"last_line": "a tab here, \\"quotes\\", a back\\\\slash, ,"'
+expect "the log" "$dir/found.log" '^usage: cuda_kernels_bench'
+expect "a goal of tests" "$dir/found.md" '^\| the norm passes \| passed \| 2 of 2 \| yes \|$'
+expect "a goal that failed" "$dir/found.md" '^\| all of it passes \| passed \| 1 of 2 \| no \|$'
+expect "a goal whose test was skipped" "$dir/found.md" '^\| nothing is wrong \| passed \| 0 of 1 \| not measured \|$'
+expect "a goal of numbers" "$dir/found.md" '^\| as fast as a copy \| >= 0 \| 1\.000 \| yes \|$'
+expect "a goal that is missed" "$dir/found.md" '^\| faster than a copy \| >= 1\.5 \| 1\.000 \| no \|$'
+expect "a goal without numbers" "$dir/found.md" '^\| of what failed \| >= 1 \| - \| not measured \|$'
+expect "a goal, for programs" "$dir/found.json" '"goal": "faster than a copy", "bound": ">= 1.5", "measured": "1.000", "held": "no"'
+
+# The goals of the project, on canned numbers: just reached, and just missed.
+cp tools/gpu-check.goals "$dir/"
+canned() { # TOKENS OF_PEAK ADAMW STAGE3 OFFLOAD PARAMETERS: of ours; PyTorch's and what they are divided by are 100
+    cat >"$dir/gpu-check.runs" <<RUNS
+speed | GPT-2 124M                | 9 | //:say | {json} '{"step_ms": 100, "tokens_per_s": $1}'
+speed | GPT-2 124M, PyTorch       | 9 | //:say | {json} '{"tokens_per_s": 100.0, "of_peak": 0.9}'
+speed | GPT of 1.5B               | 9 | //:say | {json} '{"tokens_per_s": $1, "of_peak": $2, "loss": 1}'
+speed | GPT of 1.5B, PyTorch      | 9 | //:say | {json} '{"tokens_per_s": 100, "of_peak": 0.9}'
+speed | kernels, bytes per second | 9 | //:say | {json} '[{"name": "adamw, a", "fraction_of_copy": 0.95},' ' {"name": "adamw, b", "fraction_of_copy": $3},' ' {"name": "adam", "fraction_of_copy": 0.1}]'
+speed | GPT-2 124M at stage 3     | 9 | //:say | {json} '{"step_ms": $4}'
+speed | 1.5B, 32 micro-steps      | 9 | //:say | {json} '{"step_ms": 100}'
+speed | 1.5B, the same, state on the cpu | 9 | //:say | {json} '{"step_ms": $5}'
+size  | 2.6B in 16 GiB, the rest on the cpu | 9 | //:say | {json} '{"parameters": $6}'
+size  | the largest in 16 GiB, PyTorch | 9 | //:say | {json} '{"parameters": 100}'
+RUNS
+}
+# shellcheck disable=SC2016
+program say 'file=$1; shift; printf "%s\n" "$@" >>"$file"'
+canned 110 0.5 0.9 103 110 100
+check 0 --out "$dir/reached"
+canned 109.9 0.499 0.899 103.1 110.1 99.9
+check 0 --out "$dir/missed"
+[[ $(grep -cE '^\| .* \| (>=|<=) .* \| yes \|$' "$dir/reached.md") == 7 ]] || { echo "goals that are reached:" && cat "$dir/reached.md" && failures=1; }
+[[ $(grep -cE '^\| .* \| (>=|<=) .* \| no \|$' "$dir/missed.md") == 7 ]] || { echo "goals that are missed:" && cat "$dir/missed.md" && failures=1; }
+
+# compute-sanitizer, where it is: what it finds fails, and a machine that it refuses skips.
+cat >"$dir/gpu-check.runs" <<'RUNS'
+tests | clean   | 60 | memcheck+//:clean   |
+tests | dirty   | 60 | racecheck+//:dirty  |
+tests | refused | 60 | memcheck+//:refused |
+RUNS
+program clean 'echo fine' && program dirty 'exit 99' && program refused 'echo Device not supported; exit 1'
+# shellcheck disable=SC2016
+printf '#!/bin/sh\n[ "$1 $3" = "--tool --error-exitcode" ] && exec "$5"\n' >"$dir/tools/compute-sanitizer" && chmod +x "$dir/tools/compute-sanitizer"
+PATH="$dir/tools:$PATH" check 1 --out "$dir/sanitized"
+expect "clean" "$dir/sanitized.md" '^\| clean \| passed '
+expect "dirty" "$dir/sanitized.md" '^\| dirty \| FAILED \(99\) '
+expect "refused" "$dir/sanitized.md" '^\| refused \| skipped: compute-sanitizer does not support'
+
+# Libraries that the loader does not know, in packages for Python.
+echo 'tests | the norm | 60 | //tests/cuda:norm_test_main |' >"$dir/gpu-check.runs"
+mkdir -p "$dir/modules/nvidia/driver/lib" && cp tests/cuda/libcuda.so.1 "$dir/modules/nvidia/driver/lib/"
+stand_ins='' PYTHONPATH="$dir/modules" check 0 --out "$dir/packages"
+
+# Out of time: what was running and what follows are told from what failed; and there are results while it runs.
+cat >"$dir/gpu-check.runs" <<'RUNS'
+speed | first  | 60 | //:clean |
+speed | looks  | 60 | //:looks |
+speed | second | 60 | //:slow  |
+speed | third  | 60 | //:slow  |
+RUNS
+program looks "grep -q '\"name\": \"first\"' '$dir/timed.json' && grep -q '^  \\]' '$dir/timed.json' && grep -q first '$dir/timed.md'"
+check 1 --out "$dir/timed" --seconds 10
+expect "what was there while it ran" "$dir/timed.md" '^\| looks \| passed '
+expect "what was running" "$dir/timed.md" '^\| second \| not finished: out of time '
+expect "what follows" "$dir/timed.md" '^\| third \| not run: out of time \| 0 '
+check 0 --only 'speed \| (first|looks)' --out "$dir/timed"
+[[ $(grep -c passed "$dir/timed.md") == 2 && $(grep -c time "$dir/timed.md") == 0 ]] || { echo "--only:" && cat "$dir/timed.md" && failures=1; }
+
+# As it is packed.
+tar -C "$dir" -czf "$dir/carried.tar.gz" bin lib && rm -r "${dir:?}/bin" "${dir:?}/lib"
+check 0 --only first
 [[ -s $dir/results.json ]] || { echo "no results where no name was given" && failures=1; }
+check 2 --only nothing
+check 2 --seconds many
+check 2 --nonsense 1
 exit "$failures"

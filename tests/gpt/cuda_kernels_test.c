@@ -117,7 +117,7 @@ static void norms(enum norm_kind kind, uint32_t columns) {
     struct array parts = floats(4 * columns);
     bool centred = k->centred;
     struct grid blocks = {(columns + SUM_COLUMNS - 1) / SUM_COLUMNS, (ROWS + SUM_ROWS - 1) / SUM_ROWS, 1};
-    struct grid threads = {SUM_COLUMNS, SUM_LANES, 1};
+    struct grid threads = {WARP, SUM_LANES, 1};
     float *bias_parts = (float *)parts.device + 2 * columns, *of_mean = centred ? mean.device : NULL;
     struct norm_forward_argument forward = {y.device, x.device,    gain.device, centred ? bias.device : NULL,
                                             of_mean,  rstd.device, ROWS,        columns,
@@ -153,7 +153,7 @@ static void biases(uint32_t columns) {
     struct bias_sums_argument a = {parts.device, x.device, ROWS, columns};
     memset(sums.host, 0, columns * sizeof *sums.host);
     kernels_at(0)->column_sums(sums.host, x.host, ROWS, columns);
-    cuda_launch(&c, KERNEL_bias_sums, blocks, (struct grid){SUM_COLUMNS, SUM_LANES, 1}, &a);
+    cuda_launch(&c, KERNEL_bias_sums, blocks, (struct grid){WARP, SUM_LANES, 1}, &a);
     sums_finish(parts.device, sums, 0);
     COMPARE(sums);
     forget_all();
@@ -191,17 +191,17 @@ static void swiglu(uint32_t columns) {
     forget_all();
 }
 
-static void rotary(bool back) {
-    enum { HEADS = 3, HALF = 5, LENGTH = 50, STRIDE = HEADS * 2 * HALF + 4 };
-    struct array x = numbers((uint64_t)ROWS * STRIDE, 1), cosine = floats(LENGTH * HALF),
-                 sine = floats(LENGTH * HALF);
-    struct rotary_argument a = {x.device,     cosine.device, sine.device, (uint64_t)ROWS * HEADS * HALF,
-                                STRIDE,       HEADS,         HALF,        LENGTH,
-                                back ? -1 : 1};
-    cuda_launch_flat(&c, KERNEL_rotary, a.count, &a);
+static void rotary(uint32_t half, bool back) {
+    enum { HEADS = 3, LENGTH = 50 };
+    uint32_t stride = HEADS * 2 * half + 8;
+    struct array x = numbers((uint64_t)ROWS * stride, 1), cosine = floats((uint64_t)LENGTH * half),
+                 sine = floats((uint64_t)LENGTH * half);
+    struct rotary_argument a = {x.device, cosine.device, sine.device, stride,
+                                HEADS,    half,          LENGTH,      back ? -1 : 1};
+    cuda_launch_blocks(&c, KERNEL_rotary, ROWS, &a);
     for (uint32_t row = 0; row < ROWS; row++)
-        kernels_at(0)->rotate(x.host + (uint64_t)row * STRIDE, cosine.host + row % LENGTH * HALF,
-                              sine.host + row % LENGTH * HALF, HEADS, HALF, back);
+        kernels_at(0)->rotate(x.host + (uint64_t)row * stride, cosine.host + (uint64_t)(row % LENGTH) * half,
+                              sine.host + (uint64_t)(row % LENGTH) * half, HEADS, half, back);
     COMPARE(x);
     forget_all();
 }
@@ -329,8 +329,8 @@ static const struct family any_width = {KERNEL_attention_forward,
                            flash64 = {KERNEL_flash_forward_64,
                                       KERNEL_flash_query_backward_64,
                                       KERNEL_flash_key_backward_64,
-                                      FLASH_FORWARD_64,
-                                      FLASH_ROWS,
+                                      FLASH_QUERIES_64,
+                                      FLASH_QUERIES_64,
                                       FLASH_ROWS},
                            flash128 = {KERNEL_flash_forward_128,
                                        KERNEL_flash_query_backward_128,
@@ -366,7 +366,7 @@ static void attention(const struct family *f, uint32_t length, uint32_t heads, u
     struct grid queries = {(length + f->queries - 1) / f->queries, heads, BATCH};
     struct grid keys = {(length + f->keys - 1) / f->keys, kv_heads, BATCH}, threads = {128, 1, 1};
     cuda_launch(&c, f->forward, forward, threads, &a);
-    cuda_launch_rows(&c, KERNEL_attention_dots, rows * heads, &a);
+    if (f == &any_width) cuda_launch_rows(&c, KERNEL_attention_dots, rows * heads, &a);
     cuda_launch(&c, f->query_backward, queries, threads, &a);
     cuda_launch(&c, f->key_backward, keys, threads, &a);
     memset(s.qkv_gradient.host, 0, s.qkv_gradient.count * sizeof(float));
@@ -383,7 +383,8 @@ static void run(zero_dtype type) {
     c.number_bytes = type == ZERO_F32 ? 4 : 2, c.widest = 16 / c.number_bytes;
     cuda_kernels_open(&c);
     if (!CHECK_STRING(c.error.message, "")) return;
-    static const uint32_t columns[] = {72, 33}; /* whole groups of 16 bytes, and not */
+    /* Whole groups of 16 bytes, in two blocks of sums; and not. */
+    static const uint32_t columns[] = {136, 33};
     for (int i = 0; i < 2; i++) {
         norms(LAYER_NORM, columns[i]);
         norms(RMS_NORM, columns[i]);
@@ -392,8 +393,8 @@ static void run(zero_dtype type) {
         swiglu(columns[i]);
         embedding(columns[i], i);
     }
-    rotary(false);
-    rotary(true);
+    rotary(5, false);
+    rotary(16, true);
     cross_entropy(301, 304, 0.25f);
     cross_entropy(301, 301, 2);
     cross_entropy(301, 304, 0);

@@ -19,6 +19,15 @@ static void ranges_agree(void) {
     }
 }
 
+/* From an odd element on, whose pair begins before it. */
+static void threads_agree(void) {
+    struct gpt_init three = init;
+    three.threads = 3;
+    gpt_fill(&init, "h.3.mlp.c_fc.weight", 0, COUNT, whole);
+    gpt_fill(&three, "h.3.mlp.c_fc.weight", 1, COUNT - 1, part);
+    CHECK_BYTES(part, whole + 1, (COUNT - 1) * sizeof(float));
+}
+
 static void check_moments(const char *name, double deviation) {
     double m1 = 0, m2 = 0, m4 = 0, lag = 0;
     gpt_fill(&init, name, 0, COUNT, whole);
@@ -50,6 +59,7 @@ static void check_constant(const char *name, float expected) {
 
 int main(void) {
     ranges_agree();
+    threads_agree();
     check_moments("wte.weight", 0.02);
     check_moments("h.0.attn.c_attn.weight", 0.02);
     check_moments("h.0.attn.c_proj.weight", 0.02 / 4); /* by sqrt(2 * 8 layers) */

@@ -122,7 +122,8 @@ static zero_status begin_weights(struct trainer *t, struct gpt_init *init) {
 static zero_status open_model(struct trainer *t) {
     const char *problem = gpt_engine_problem(t->engine);
     if (problem) return error_set(t->error, ZERO_E_UNSUPPORTED, "%s", problem);
-    struct gpt_init init = {.seed = t->job->config.seed, .config = t->job->model};
+    struct gpt_init init = {
+        .seed = t->job->config.seed, .config = t->job->model, .threads = zero_engine_threads(t->engine)};
     t->plan.struct_size = sizeof t->plan;
     zero_status status = gpt_create(t->engine, &t->job->model, (uint32_t)t->job->config.micro_batch, &t->gpt);
     if (status == ZERO_OK) status = ask_for_trace(t);

@@ -4,6 +4,9 @@
 #include <string.h>
 
 #include "tools/gpt/gpt.h"
+#include "tools/gpt/parallel.h"
+
+enum { TASK_ELEMENTS = 4096 };
 
 static uint64_t mix(uint64_t x) {
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -39,6 +42,19 @@ static void fill_normal(uint64_t key, double deviation, uint64_t first, uint64_t
     }
 }
 
+struct filling {
+    uint64_t key, first, count;
+    double deviation;
+    float *out;
+};
+
+static void fill_task(void *context, uint32_t index, uint32_t thread) {
+    const struct filling *f = context;
+    uint64_t begin = (uint64_t)index * TASK_ELEMENTS, left = f->count - begin;
+    fill_normal(f->key, f->deviation, f->first + begin, left < TASK_ELEMENTS ? left : TASK_ELEMENTS,
+                f->out + begin);
+}
+
 static int ends_with(const char *text, const char *end) {
     size_t length = strlen(text), tail = strlen(end);
     return length >= tail && strcmp(text + length - tail, end) == 0;
@@ -60,5 +76,7 @@ void gpt_fill(void *user, const char *param, uint64_t first, uint64_t count, flo
     }
     double deviation = init->config.initializer_range;
     if (ends_with(param, "c_proj.weight")) deviation /= sqrt(2.0 * init->config.layers);
-    fill_normal(key_of(init->seed, param), deviation, first, count, out);
+    struct filling f = {key_of(init->seed, param), first, count, deviation, out};
+    parallel_run(init->threads ? init->threads : 1, (uint32_t)((count + TASK_ELEMENTS - 1) / TASK_ELEMENTS),
+                 fill_task, &f);
 }

@@ -104,6 +104,7 @@ double gpt_flops_per_token(const struct gpt_config *config);
 struct gpt_init {
     uint64_t seed;
     struct gpt_config config;
+    uint32_t threads; /* 0: one; values do not depend on it */
 };
 void gpt_fill(void *user, const char *param, uint64_t first, uint64_t count, float *out);
 

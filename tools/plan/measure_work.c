@@ -171,7 +171,7 @@ static void compute_rank(struct measure_team *team, uint32_t rank, void *user) {
     zero_local *alone = zero_local_create(1); /* whatever mpirun may have set */
     zero_engine *engine = tokens && alone ? open_engine(t, alone) : NULL;
     struct gpt *gpt = NULL;
-    struct gpt_init init = {1, model};
+    struct gpt_init init = {.seed = 1, .config = model};
     for (uint64_t i = 0; i < count && tokens; i++)
         tokens[i] = (int32_t)((i * 2654435761u >> 7) % model.vocab);
     bool refused = engine && gpt_engine_problem(engine);

@@ -144,7 +144,7 @@ static void measure(zero_engine *engine, uint32_t rank, void *user) {
     int failures = check_failures;
     compare_bytes(t->planned, &plan);
     if (trains) compare_reserved(engine, t, &plan);
-    struct gpt_init init = {1, model};
+    struct gpt_init init = {.seed = 1, .config = model};
     if (trains && CHECK_INT(zero_engine_fill(engine, gpt_fill, &init), ZERO_OK))
         compare_traffic(engine, gpt, t);
     if (check_failures != failures && rank == 0)

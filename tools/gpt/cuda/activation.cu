@@ -50,10 +50,16 @@ template <typename T> static __device__ void gelu_backward_of(const gelu_backwar
         gelu_backward_group<T, 1>(a);
 }
 
+/* Where the gate of element `at` is; divisions of 64 bits take longer than all else. */
+static __device__ uint64_t gate_at(uint64_t at, uint32_t columns) {
+    uint64_t row = at >> 32 ? at / columns : (uint32_t)at / columns;
+    return row * columns + at;
+}
+
 template <typename T, int N> static __device__ void swiglu_group(const swiglu_forward_argument &a) {
     uint64_t at = thread_index() * N;
     if (at >= a.count) return;
-    const T *x = (const T *)a.x + at / a.columns * 2 * a.columns + at % a.columns;
+    const T *x = (const T *)a.x + gate_at(at, a.columns);
     float gate[N], value[N];
     load(gate, x), load(value, x + a.columns);
     for (int i = 0; i < N; i++) value[i] *= gate[i] * sigmoid(gate[i]);
@@ -70,7 +76,7 @@ template <typename T> static __device__ void swiglu_forward_of(const swiglu_forw
 template <typename T, int N> static __device__ void swiglu_backward_group(const swiglu_backward_argument &a) {
     uint64_t at = thread_index() * N;
     if (at >= a.count) return;
-    uint64_t from = at / a.columns * 2 * a.columns + at % a.columns;
+    uint64_t from = gate_at(at, a.columns);
     float gate[N], value[N], d[N];
     load(gate, (const T *)a.x + from), load(value, (const T *)a.x + from + a.columns);
     load(d, (const T *)a.dy + at);
@@ -89,15 +95,29 @@ template <typename T> static __device__ void swiglu_backward_of(const swiglu_bac
         swiglu_backward_group<T, 1>(a);
 }
 
+/* Of a row's pairs N neighbours at once: those of a head have its first and its second half's numbers side by side. */
+template <typename T, int N> static __device__ void turn_row(const rotary_argument &a) {
+    uint32_t row = blockIdx.x, groups = a.half / N;
+    uint64_t angles = (uint64_t)(row % a.length) * a.half;
+    for (uint32_t i = threadIdx.x; i < a.heads * groups; i += FLAT_THREADS) {
+        uint32_t head = i / groups, pair = i % groups * N;
+        T *p = (T *)a.x + (uint64_t)row * a.stride + head * 2 * a.half + pair, *q = p + a.half;
+        float x[N], y[N], cosine[N], sine[N];
+        load(x, p), load(y, q), load(cosine, a.cosine + angles + pair), load(sine, a.sine + angles + pair);
+        for (int k = 0; k < N; k++) {
+            float s = sine[k] * a.sign, turned = x[k] * cosine[k] - y[k] * s;
+            y[k] = y[k] * cosine[k] + x[k] * s;
+            x[k] = turned;
+        }
+        store(p, x), store(q, y);
+    }
+}
+
 template <typename T> static __device__ void turn(const rotary_argument &a) {
-    uint64_t index = thread_index();
-    if (index >= a.count) return;
-    uint32_t pair = (uint32_t)(index % a.half), head = (uint32_t)(index / a.half % a.heads);
-    uint64_t row = index / a.half / a.heads, angle = row % a.length * a.half + pair;
-    T *p = (T *)a.x + row * a.stride + (uint64_t)head * 2 * a.half + pair, *q = p + a.half;
-    float x = wide(*p), y = wide(*q), c = a.cosine[angle], s = a.sine[angle] * a.sign;
-    narrow(p, x * c - y * s);
-    narrow(q, y * c + x * s);
+    if (a.half % WIDEST<T> == 0 && a.stride % WIDEST<T> == 0)
+        turn_row<T, WIDEST<T>>(a);
+    else
+        turn_row<T, 1>(a);
 }
 
 KERNELS_OF(gelu_forward, FLAT_THREADS, gelu_forward_of)

@@ -208,8 +208,7 @@ static void turn(const struct block *b, void *qkv, bool back) {
                                 .half = config->head_width / 2,
                                 .length = b->gpt->pass.length,
                                 .sign = back ? -1 : 1};
-    a.count = (uint64_t)b->rows * a.heads * a.half;
-    if (b->gpt->architecture->rotary) cuda_launch_flat(b->c, KERNEL_rotary, a.count, &a);
+    if (b->gpt->architecture->rotary) cuda_launch_blocks(b->c, KERNEL_rotary, b->rows, &a);
 }
 
 static struct attention_argument attention_of(const struct block *b) {
@@ -243,8 +242,8 @@ struct attention_kernels {
 };
 static const struct attention_kernels attention_kernels[] = {
     {64,
-     {KERNEL_flash_forward_64, FLASH_FORWARD_64},
-     {KERNEL_flash_query_backward_64, FLASH_ROWS},
+     {KERNEL_flash_forward_64, FLASH_QUERIES_64},
+     {KERNEL_flash_query_backward_64, FLASH_QUERIES_64},
      {KERNEL_flash_key_backward_64, FLASH_ROWS}},
     {128,
      {KERNEL_flash_forward_128, FLASH_ROWS},
@@ -274,10 +273,11 @@ static void attend(const struct block *b) {
 }
 
 static void attend_backward(const struct block *b) {
+    const struct attention_kernels *k = kernels_of(b);
     struct attention_argument a = attention_of(b);
-    cuda_launch_rows(b->c, KERNEL_attention_dots, (uint64_t)b->rows * a.heads, &a);
-    launch_heads(b, &kernels_of(b)->query_backward, a.heads, &a);
-    launch_heads(b, &kernels_of(b)->key_backward, a.kv_heads, &a);
+    if (!k->width) cuda_launch_rows(b->c, KERNEL_attention_dots, (uint64_t)b->rows * a.heads, &a);
+    launch_heads(b, &k->query_backward, a.heads, &a);
+    launch_heads(b, &k->key_backward, a.kv_heads, &a);
 }
 
 /* ---- the block ---- */

@@ -12,6 +12,16 @@ static __device__ running join(running a, running b) {
     return {most, a.total * expf(a.most - most) + b.total * expf(b.most - most)};
 }
 
+/* One correction for all of them. */
+template <int N> static __device__ running take(running r, const float (&x)[N]) {
+    float most = r.most;
+    for (int i = 0; i < N; i++) most = fmaxf(most, x[i]);
+    if (most == -INFINITY) return r;
+    float total = r.total * expf(r.most - most);
+    for (int i = 0; i < N; i++) total += expf(x[i] - most);
+    return {most, total};
+}
+
 static __device__ running join_warp(running r) {
     for (int other = WARP / 2; other; other /= 2) {
         running b = {__shfl_xor_sync(0xffffffffu, r.most, other),
@@ -36,24 +46,23 @@ template <typename T, int N> static __device__ void row_of(const cross_entropy_a
     T *x = (T *)a.logits + (uint64_t)blockIdx.x * a.stride;
     uint32_t target = (uint32_t)a.target[blockIdx.x], end = a.columns / N * N;
     running r = {-INFINITY, 0};
-    float v[N];
-    for (uint32_t c = threadIdx.x * N; c < end; c += FLAT_THREADS * N) {
-        load(v, x + c);
-        for (int i = 0; i < N; i++) r = join(r, {v[i], 1});
-    }
-    for (uint32_t c = end + threadIdx.x; c < a.columns; c += FLAT_THREADS) r = join(r, {wide(x[c]), 1});
+    float v[N], last[1];
+    for (uint32_t c = threadIdx.x * N; c < end; c += FLAT_THREADS * N) load(v, x + c), r = take(r, v);
+    for (uint32_t c = end + threadIdx.x; c < a.columns; c += FLAT_THREADS)
+        load(last, x + c), r = take(r, last);
     r = join_block(r);
     if (threadIdx.x == 0) a.loss[blockIdx.x] = logf(r.total) - (wide(x[target]) - r.most);
     if (a.scale == 0) return;
+    float inverse = 1 / r.total;
     __syncthreads(); /* x[target] has been read */
     for (uint32_t c = threadIdx.x * N; c < end; c += FLAT_THREADS * N) {
         load(v, x + c);
         for (int i = 0; i < N; i++)
-            v[i] = (expf(v[i] - r.most) / r.total - (c + i == target ? 1.f : 0.f)) * a.scale;
+            v[i] = (expf(v[i] - r.most) * inverse - (c + i == target ? 1.f : 0.f)) * a.scale;
         store(x + c, v);
     }
     for (uint32_t c = end + threadIdx.x; c < a.stride; c += FLAT_THREADS) {
-        float p = c < a.columns ? expf(wide(x[c]) - r.most) / r.total - (c == target ? 1.f : 0.f) : 0.f;
+        float p = c < a.columns ? expf(wide(x[c]) - r.most) * inverse - (c == target ? 1.f : 0.f) : 0.f;
         narrow(x + c, p * a.scale);
     }
 }

@@ -1,35 +1,91 @@
-/* The embeddings of tokens and of positions: a block per row, or per row of a table; threads go along the columns. */
+/* The embeddings of tokens and of positions: a block per row, or per row of a table; threads go along the columns, with
+ * as many neighbours each as 16 bytes hold where rows are whole groups of them. Of the rows that a sum is over, some are
+ * loaded before the first is added. */
 #include "tools/gpt/cuda/number.h"
 
-template <typename T> static __device__ void forward(const embedding_forward_argument &a) {
+static constexpr uint32_t AHEAD = 4;
+
+template <typename T, int N> static __device__ void forward_row(const embedding_forward_argument &a) {
     uint64_t row = blockIdx.x, width = a.width;
     const T *token = (const T *)a.table + (uint64_t)a.tokens[row] * width;
     const T *position = a.positions ? (const T *)a.positions + row % a.length * width : NULL;
-    for (uint32_t c = threadIdx.x; c < width; c += FLAT_THREADS)
-        narrow((T *)a.y + row * width + c, wide(token[c]) + (position ? wide(position[c]) : 0.f));
+    float x[N], y[N] = {};
+    for (uint32_t c = threadIdx.x * N; c < width; c += FLAT_THREADS * N) {
+        load(x, token + c);
+        if (position) load(y, position + c);
+        for (int i = 0; i < N; i++) x[i] += y[i];
+        store((T *)a.y + row * width + c, x);
+    }
+}
+
+template <typename T> static __device__ void forward(const embedding_forward_argument &a) {
+    if (a.width % WIDEST<T> == 0)
+        forward_row<T, WIDEST<T>>(a);
+    else
+        forward_row<T, 1>(a);
+}
+
+static __device__ uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
+
+/* The first `count` of them, in their order. */
+template <typename T, int N>
+static __device__ void add_groups(float (&sum)[N], const group<T, N> (&x)[AHEAD], uint32_t count) {
+    for (uint32_t k = 0; k < AHEAD; k++)
+        for (int i = 0; i < N && k < count; i++) sum[i] += wide(x[k].number[i]);
+}
+
+/* to = or += the sum. */
+template <typename T, int N> static __device__ void put(T *to, const float (&sum)[N], bool add) {
+    float x[N] = {};
+    if (add) load(x, to);
+    for (int i = 0; i < N; i++) x[i] += sum[i];
+    store(to, x);
+}
+
+template <typename T, int N> static __device__ void sum_group(const embedding_backward_argument &a) {
+    uint32_t index = blockIdx.x;
+    if (index >= *a.groups) return;
+    uint32_t first = a.first[index], end = a.first[index + 1];
+    T *to = (T *)a.table + (uint64_t)a.token[index] * a.width;
+    for (uint32_t c = threadIdx.x * N; c < a.width; c += FLAT_THREADS * N) {
+        float sum[N] = {};
+        for (uint32_t at = first; at < end; at += AHEAD) {
+            group<T, N> x[AHEAD];
+            for (uint32_t k = 0; k < AHEAD; k++)
+                x[k] = group_at<N>((const T *)a.dy + (uint64_t)a.order[least(at + k, end - 1)] * a.width + c);
+            add_groups(sum, x, end - at);
+        }
+        put(to + c, sum, a.add);
+    }
 }
 
 template <typename T> static __device__ void backward(const embedding_backward_argument &a) {
-    uint32_t index = blockIdx.x;
-    if (index >= *a.groups) return;
-    T *to = (T *)a.table + (uint64_t)a.token[index] * a.width;
-    for (uint32_t c = threadIdx.x; c < a.width; c += FLAT_THREADS) {
-        float sum = 0;
-        for (uint32_t i = a.first[index]; i < a.first[index + 1]; i++)
-            sum += wide(((const T *)a.dy)[(uint64_t)a.order[i] * a.width + c]);
-        narrow(to + c, a.add ? wide(to[c]) + sum : sum);
+    if (a.width % WIDEST<T> == 0)
+        sum_group<T, WIDEST<T>>(a);
+    else
+        sum_group<T, 1>(a);
+}
+
+template <typename T, int N> static __device__ void sum_position(const position_backward_argument &a) {
+    uint32_t position = blockIdx.x, end = position < a.length ? a.batch : 0;
+    for (uint32_t c = threadIdx.x * N; c < a.width; c += FLAT_THREADS * N) {
+        float sum[N] = {};
+        for (uint32_t at = 0; at < end; at += AHEAD) {
+            group<T, N> x[AHEAD];
+            for (uint32_t k = 0; k < AHEAD; k++)
+                x[k] = group_at<N>((const T *)a.dy +
+                                   ((uint64_t)least(at + k, end - 1) * a.length + position) * a.width + c);
+            add_groups(sum, x, end - at);
+        }
+        put((T *)a.table + (uint64_t)position * a.width + c, sum, a.add);
     }
 }
 
 template <typename T> static __device__ void positions_backward(const position_backward_argument &a) {
-    uint32_t position = blockIdx.x;
-    T *to = (T *)a.table + (uint64_t)position * a.width;
-    for (uint32_t c = threadIdx.x; c < a.width; c += FLAT_THREADS) {
-        float sum = 0;
-        for (uint32_t i = 0; i < a.batch && position < a.length; i++)
-            sum += wide(((const T *)a.dy)[((uint64_t)i * a.length + position) * a.width + c]);
-        narrow(to + c, a.add ? wide(to[c]) + sum : sum);
-    }
+    if (a.width % WIDEST<T> == 0)
+        sum_position<T, WIDEST<T>>(a);
+    else
+        sum_position<T, 1>(a);
 }
 
 KERNELS_OF(embedding_forward, FLAT_THREADS, forward)

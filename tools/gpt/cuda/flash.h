@@ -21,16 +21,26 @@ static __device__ uint32_t lane_row(void) { return threadIdx.x % WARP / 4; }    
 static __device__ uint32_t lane_column(void) { return threadIdx.x % WARP % 4 * 2; } /* 2t */
 static __device__ uint32_t warp_index(void) { return threadIdx.x / WARP; }
 
+/* Two neighbours, the first of them at a multiple of 4 bytes: bytewise they would be read one by one. */
 template <typename T> static __device__ uint32_t pair_at(const T *from) {
+    group<T, 2> pair = group_at<2>(from);
     uint32_t bits;
-    memcpy(&bits, from, sizeof bits);
+    memcpy(&bits, &pair, sizeof bits);
     return bits;
 }
 
+template <typename T> static __device__ void put_pair(T *to, uint32_t bits) {
+    group<T, 2> pair;
+    memcpy(&pair, &bits, sizeof bits);
+    *(group<T, 2> *)to = pair;
+}
+
 template <typename T> static __device__ uint32_t pair_of(float x, float y) {
-    T pair[2];
-    narrow(&pair[0], x), narrow(&pair[1], y);
-    return pair_at(pair);
+    group<T, 2> pair;
+    uint32_t bits;
+    narrow(&pair.number[0], x), narrow(&pair.number[1], y);
+    memcpy(&bits, &pair, sizeof bits);
+    return bits;
 }
 
 static __device__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, __nv_bfloat16) {
@@ -38,6 +48,12 @@ static __device__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, u
 }
 static __device__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, __half) {
     mma_f16(d, a, b0, b1);
+}
+
+/* Over the lanes that share a row. */
+static __device__ float row_sum(float x) {
+    x += __shfl_xor_sync(0xffffffffu, x, 1);
+    return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
 /* ---- tiles ---- */
@@ -91,9 +107,9 @@ static __device__ void write_rows(rows<T> to, uint32_t first, uint32_t end, cons
         for (int i = 0; i < 2; i++) {
             uint32_t row = first + r * 16 + lane_row() + i * 8;
             for (int n = 0; n < D / 8 && row < end; n++) {
-                uint32_t bits =
-                    pair_of<T>(sums[r][n][i * 2] * scale[r][i], sums[r][n][i * 2 + 1] * scale[r][i]);
-                memcpy(static_cast<void *>(to.at(row) + n * 8 + lane_column()), &bits, sizeof bits);
+                const float *from = &sums[r][n][i * 2];
+                put_pair(to.at(row) + n * 8 + lane_column(),
+                         pair_of<T>(from[0] * scale[r][i], from[1] * scale[r][i]));
             }
         }
 }
@@ -152,15 +168,16 @@ static __device__ void to_factor(factor_of<R, N> &to, const sums_of<R, N> &sums)
             }
 }
 
-/* Defines NAME_64 and NAME_128 of bf16 and fp16 as FUNCTION<type, width, rows of a tile, R>. */
+/* Defines NAME_64 and NAME_128 of bf16 and fp16 as FUNCTION<type, width, rows of a tile, R>; rows and r are those of 64. What a
+ * warp has in registers meets each number it loads from a tile R times. */
 #define FLASH_KERNEL_OF(name, type, suffix, function, width, tile_rows, r)                                   \
     KERNEL(name##_##width##_##suffix, ATTENTION_THREADS, attention_argument, a) {                            \
         function<type, width, tile_rows, r>(a);                                                              \
     }
-#define FLASH_KERNELS_OF(name, function, r64, r128)                                                          \
-    FLASH_KERNEL_OF(name, __nv_bfloat16, bf16, function, 64, 64, r64)                                        \
-    FLASH_KERNEL_OF(name, __half, f16, function, 64, 64, r64)                                                \
-    FLASH_KERNEL_OF(name, __nv_bfloat16, bf16, function, 128, 32, r128)                                      \
-    FLASH_KERNEL_OF(name, __half, f16, function, 128, 32, r128)
+#define FLASH_KERNELS_OF(name, function, rows, r)                                                            \
+    FLASH_KERNEL_OF(name, __nv_bfloat16, bf16, function, 64, rows, r)                                        \
+    FLASH_KERNEL_OF(name, __half, f16, function, 64, rows, r)                                                \
+    FLASH_KERNEL_OF(name, __nv_bfloat16, bf16, function, 128, 32, 1)                                         \
+    FLASH_KERNEL_OF(name, __half, f16, function, 128, 32, 1)
 
 #endif

@@ -7,6 +7,30 @@ template <int R> static __device__ void all(float (&to)[R][2], float x) {
     for (int r = 0; r < R; r++) to[r][0] = to[r][1] = x;
 }
 
+template <typename T> static __device__ float dot_of_pairs(uint32_t x, uint32_t y) {
+    group<T, 2> a, b;
+    memcpy(&a, &x, sizeof a), memcpy(&b, &y, sizeof b);
+    return wide(a.number[0]) * wide(b.number[0]) + wide(a.number[1]) * wide(b.number[1]);
+}
+
+/* Of the lane's rows, the output times its gradient; also to `out`, for the blocks of keys. */
+template <int R, int D, typename T>
+static __device__ void take_dots(float (&dots)[R][2], const factor_of<R, D> &gradients, rows<T> mixed,
+                                 float *out, uint32_t first, uint32_t end) {
+    factor_of<R, D> outputs;
+    take_rows<R, D>(outputs, mixed, first, end);
+    for (int r = 0; r < R; r++)
+        for (int half = 0; half < 2; half++) {
+            uint32_t row = first + r * 16 + lane_row() + half * 8;
+            float sum = 0;
+            for (int k = 0; k < D / 16; k++)
+                for (int i = half; i < 4; i += 2)
+                    sum += dot_of_pairs<T>(gradients[r][k][i], outputs[r][k][i]);
+            dots[r][half] = row_sum(sum);
+            if (lane_column() == 0 && row < end) out[row] = dots[r][half];
+        }
+}
+
 /* Slopes become the gradients of scores; keys, from `key` on, that come later than a query give none. */
 template <int R, int N>
 static __device__ void query_slopes(sums_of<R, N> &slopes, const sums_of<R, N> &scores,
@@ -37,7 +61,7 @@ template <typename T, int D, int N, int R> static __device__ void by_query(const
     take_rows<R, D>(queries, h.query, first, a.length);
     take_rows<R, D>(gradients, h.mixed_gradient, first, a.length);
     take_each<R>(lse, h.lse, first, a.length, LOG2_E);
-    take_each<R>(dots, h.dots, first, a.length, 1);
+    take_dots<R, D>(dots, gradients, h.mixed, (float *)h.dots, first, a.length);
     for (uint32_t key = 0; key < end; key += N, now ^= 1) {
         copies_done();
         __syncthreads();
@@ -129,5 +153,5 @@ template <typename T, int D, int N, int R> static __device__ void by_key(const a
     write_rows<R, D>(h.value_gradient, first, a.length, value_sums, scales);
 }
 
-FLASH_KERNELS_OF(flash_query_backward, by_query, 1, 1)
-FLASH_KERNELS_OF(flash_key_backward, by_key, 1, 1)
+FLASH_KERNELS_OF(flash_query_backward, by_query, 32, 2)
+FLASH_KERNELS_OF(flash_key_backward, by_key, 64, 1)

@@ -9,10 +9,6 @@ static __device__ float row_maximum(float x) {
     x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
     return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
 }
-static __device__ float row_sum(float x) {
-    x += __shfl_xor_sync(0xffffffffu, x, 1);
-    return x + __shfl_xor_sync(0xffffffffu, x, 2);
-}
 
 /* Hides from queries, from `query` on, the keys, from `key` on, that come later. */
 template <int R, int N> static __device__ void hide(sums_of<R, N> &scores, uint32_t query, uint32_t key) {
@@ -96,4 +92,4 @@ template <typename T, int D, int N, int R> static __device__ void forward(const 
     write_lse<R>(state, (float *)h.lse, first, a.length, scale);
 }
 
-FLASH_KERNELS_OF(flash_forward, forward, 2, 1)
+FLASH_KERNELS_OF(flash_forward, forward, 64, 2)

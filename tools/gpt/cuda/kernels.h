@@ -39,16 +39,17 @@
 
 enum {
     WARP = 32,
-    ROWS_PER_BLOCK = 4,     /* kernels with a warp per row: norms, attention_dots */
-    FLAT_THREADS = 256,     /* kernels with a thread per group of elements, or a block per row */
-    SUM_COLUMNS = 32,       /* a block of sums: so many columns, one thread each, */
-    SUM_LANES = 8,          /* by so many threads, each with every so-manyth row */
-    SUM_ROWS = 256,         /* of a part of so many rows */
-    QUERIES_PER_BLOCK = 16, /* attention: a warp has a quarter of them */
-    KEYS_PER_BLOCK = 8,     /* of attention_key_backward, likewise */
-    FLASH_ROWS = 64,        /* queries or keys of a block of the flash kernels, but for */
-    FLASH_FORWARD_64 = 128, /* flash_forward_64 */
-    HEAD_WIDTH_MAX = 128    /* shared memory of attention */
+    ROWS_PER_BLOCK = 4,            /* kernels with a warp per row: norms, attention_dots */
+    FLAT_THREADS = 256,            /* kernels with a thread per group of elements, or a block per row */
+    SUM_EACH = 4,                  /* a block of sums: a thread has so many columns, */
+    SUM_COLUMNS = SUM_EACH * WARP, /* the block these, */
+    SUM_LANES = 8,                 /* and so many threads have every so-manyth row of one */
+    SUM_ROWS = 256,                /* of a part of so many rows */
+    QUERIES_PER_BLOCK = 16,        /* attention: a warp has a quarter of them */
+    KEYS_PER_BLOCK = 8,            /* of attention_key_backward, likewise */
+    FLASH_ROWS = 64,               /* queries or keys of a block of the flash kernels, but for */
+    FLASH_QUERIES_64 = 128,        /* queries of heads that are 64 wide */
+    HEAD_WIDTH_MAX = 128           /* shared memory of attention */
 };
 
 /* LayerNorm where there is a mean, else RMSNorm, as tools/gpt/kernels.h has them. A warp per row. */
@@ -67,8 +68,8 @@ struct norm_backward_argument {
     uint32_t rows, columns;
 };
 
-/* Sums over rows, in two steps: of parts of SUM_ROWS rows (grid: columns / SUM_COLUMNS, parts), then of the parts in
- * their order (a thread per column). */
+/* Sums over rows, in two steps: of parts of SUM_ROWS rows (grid: columns / SUM_COLUMNS, parts; blocks: WARP, SUM_LANES),
+ * then of the parts in their order (a thread per column). */
 struct norm_sums_argument { /* of dy n and of dy, where n is the normalised x */
     float *gain, *bias;     /* [parts][columns]; bias: or NULL */
     const void *dy, *x;
@@ -120,11 +121,10 @@ struct swiglu_backward_argument {
     uint32_t columns;
 };
 
-/* Turns `heads` heads of 2 * half columns, of rows `stride` apart, in place. A thread per pair; count of pairs. */
+/* Turns `heads` heads of 2 * half columns, of rows `stride` apart, in place. A block per row. */
 struct rotary_argument {
     void *x;
     const float *cosine, *sine; /* [length][half] */
-    uint64_t count;
     uint32_t stride, heads, half, length;
     float sign; /* -1: back */
 };
@@ -167,7 +167,7 @@ struct cross_entropy_argument {
  * all heads' queries, then the keys, then the values, and there may be fewer heads of those. forward: mixed, lse; grid:
  * queries / QUERIES_PER_BLOCK, heads, batch. dots: mixed times its gradient, by head; a warp per row and head.
  * query_backward: like forward. key_backward: keys / KEYS_PER_BLOCK, kv_heads, batch. The flash kernels: the same, with
- * FLASH_ROWS or FLASH_FORWARD_64 of either. */
+ * FLASH_ROWS or FLASH_QUERIES_64 of either; flash_query_backward makes the dots itself, for flash_key_backward too. */
 struct attention_argument {
     const void *qkv;
     void *mixed;                /* [rows][heads][width] */

@@ -20,8 +20,12 @@ __device__ inline void narrow(__half *to, float x) { *to = __float2half_rn(x); }
 /* N numbers that are read or written at once. */
 template <typename T, int N> struct alignas(sizeof(T) * N) group { T number[N]; };
 
+template <int N, typename T> __device__ inline group<T, N> group_at(const T *from) {
+    return *(const group<T, N> *)from;
+}
+
 template <int N, typename T> __device__ inline void load(float (&to)[N], const T *from) {
-    group<T, N> g = *(const group<T, N> *)from;
+    group<T, N> g = group_at<N>(from);
     for (int i = 0; i < N; i++) to[i] = wide(g.number[i]);
 }
 

@@ -6,7 +6,7 @@ static uint32_t parts_of(uint32_t rows) { return (rows + SUM_ROWS - 1) / SUM_ROW
 static struct grid sum_blocks(uint32_t rows, uint32_t columns) {
     return (struct grid){(columns + SUM_COLUMNS - 1) / SUM_COLUMNS, parts_of(rows), 1};
 }
-static const struct grid sum_threads = {SUM_COLUMNS, SUM_LANES, 1};
+static const struct grid sum_threads = {WARP, SUM_LANES, 1};
 
 static void finish(struct gpt *gpt, const struct zero_slot *slot, const float *sums, uint32_t columns) {
     if (!slot->grad) return; /* frozen, or there is none */

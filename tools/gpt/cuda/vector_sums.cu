@@ -1,5 +1,6 @@
 /* Gradients of vectors: sums over all rows, always in the same order. A block has SUM_COLUMNS columns of a part of
- * SUM_ROWS rows; SUM_LANES threads share a column's rows. */
+ * SUM_ROWS rows; SUM_LANES threads share a column's rows, and a thread has SUM_EACH neighbouring columns, which it loads at
+ * once where rows are whole groups of them. It loads some rows before it adds the first. */
 #include "tools/gpt/cuda/number.h"
 
 struct place {
@@ -7,41 +8,83 @@ struct place {
 };
 
 static __device__ place find(uint32_t rows) {
-    place p = {blockIdx.x * SUM_COLUMNS + threadIdx.x, threadIdx.y, blockIdx.y * SUM_ROWS, 0};
+    place p = {blockIdx.x * SUM_COLUMNS + threadIdx.x * SUM_EACH, threadIdx.y, blockIdx.y * SUM_ROWS, 0};
     p.end = p.first + SUM_ROWS < rows ? p.first + SUM_ROWS : rows;
     return p;
 }
 
-/* The lanes' sums, in the order of lanes, to sums[part][column]. All threads of the block come here. */
-static __device__ void finish_part(float *sums, const place &p, uint32_t columns, float sum) {
-    __shared__ float of_lane[SUM_LANES][SUM_COLUMNS];
-    __syncthreads();
-    of_lane[p.lane][threadIdx.x] = sum;
-    __syncthreads();
-    if (p.lane || p.column >= columns) return;
-    for (uint32_t i = 1; i < SUM_LANES; i++) sum += of_lane[i][threadIdx.x];
-    sums[(uint64_t)blockIdx.y * columns + p.column] = sum;
+/* The thread's columns of a row; zeros from `end` on, and from column `columns` on, where rows are not Whole. */
+template <bool Whole, typename T>
+static __device__ void take(float (&to)[SUM_EACH], const void *x, uint32_t row, uint32_t end, uint32_t column,
+                            uint32_t columns) {
+    const T *from = (const T *)x + (uint64_t)row * columns + column;
+    for (uint32_t i = 0; i < SUM_EACH; i++) to[i] = 0;
+    if (Whole && row < end) load(to, from);
+    for (uint32_t i = 0; !Whole && i < SUM_EACH; i++)
+        if (row < end && column + i < columns) to[i] = wide(from[i]);
 }
 
-template <typename T> static __device__ void of_norm(const norm_sums_argument &a) {
+/* The lanes' sums, in the order of lanes, to sums[part][column]. All threads of the block come here. */
+static __device__ void finish_part(float *sums, const place &p, uint32_t columns,
+                                   const float (&mine)[SUM_EACH]) {
+    __shared__ float of_lane[SUM_LANES][SUM_COLUMNS];
+    uint32_t index = threadIdx.y * WARP + threadIdx.x, column = blockIdx.x * SUM_COLUMNS + index;
+    __syncthreads();
+    for (uint32_t i = 0; i < SUM_EACH; i++) of_lane[p.lane][threadIdx.x * SUM_EACH + i] = mine[i];
+    __syncthreads();
+    if (index >= SUM_COLUMNS || column >= columns) return;
+    float sum = 0;
+    for (uint32_t i = 0; i < SUM_LANES; i++) sum += of_lane[i][index];
+    sums[(uint64_t)blockIdx.y * columns + column] = sum;
+}
+
+template <typename T, bool Whole> static __device__ void norm_part(const norm_sums_argument &a) {
+    constexpr uint32_t AHEAD = 4;
     place p = find(a.rows);
-    float gain = 0, bias = 0;
-    for (uint32_t row = p.first + p.lane; row < p.end && p.column < a.columns; row += SUM_LANES) {
-        uint64_t at = (uint64_t)row * a.columns + p.column;
-        float d = wide(((const T *)a.dy)[at]), mean = a.mean ? a.mean[row] : 0;
-        gain += d * ((wide(((const T *)a.x)[at]) - mean) * a.rstd[row]);
-        bias += d;
+    float gain[SUM_EACH] = {}, bias[SUM_EACH] = {};
+    for (uint32_t at = p.first + p.lane; at < p.end && p.column < a.columns; at += AHEAD * SUM_LANES) {
+        float x[AHEAD][SUM_EACH], d[AHEAD][SUM_EACH], mean[AHEAD], rstd[AHEAD];
+        for (uint32_t k = 0; k < AHEAD; k++) {
+            uint32_t row = at + k * SUM_LANES;
+            mean[k] = a.mean && row < p.end ? a.mean[row] : 0;
+            rstd[k] = row < p.end ? a.rstd[row] : 0;
+            take<Whole, T>(d[k], a.dy, row, p.end, p.column, a.columns);
+            take<Whole, T>(x[k], a.x, row, p.end, p.column, a.columns);
+        }
+        for (uint32_t k = 0; k < AHEAD; k++)
+            for (uint32_t i = 0; i < SUM_EACH; i++)
+                gain[i] += d[k][i] * ((x[k][i] - mean[k]) * rstd[k]), bias[i] += d[k][i];
     }
     finish_part(a.gain, p, a.columns, gain);
     if (a.bias) finish_part(a.bias, p, a.columns, bias);
 }
 
-template <typename T> static __device__ void of_bias(const bias_sums_argument &a) {
+template <typename T> static __device__ void of_norm(const norm_sums_argument &a) {
+    if (a.columns % SUM_EACH == 0)
+        norm_part<T, true>(a);
+    else
+        norm_part<T, false>(a);
+}
+
+template <typename T, bool Whole> static __device__ void bias_part(const bias_sums_argument &a) {
+    constexpr uint32_t AHEAD = 8;
     place p = find(a.rows);
-    float sum = 0;
-    for (uint32_t row = p.first + p.lane; row < p.end && p.column < a.columns; row += SUM_LANES)
-        sum += wide(((const T *)a.x)[(uint64_t)row * a.columns + p.column]);
+    float sum[SUM_EACH] = {};
+    for (uint32_t at = p.first + p.lane; at < p.end && p.column < a.columns; at += AHEAD * SUM_LANES) {
+        float x[AHEAD][SUM_EACH];
+        for (uint32_t k = 0; k < AHEAD; k++)
+            take<Whole, T>(x[k], a.x, at + k * SUM_LANES, p.end, p.column, a.columns);
+        for (uint32_t k = 0; k < AHEAD; k++)
+            for (uint32_t i = 0; i < SUM_EACH; i++) sum[i] += x[k][i];
+    }
     finish_part(a.sums, p, a.columns, sum);
+}
+
+template <typename T> static __device__ void of_bias(const bias_sums_argument &a) {
+    if (a.columns % SUM_EACH == 0)
+        bias_part<T, true>(a);
+    else
+        bias_part<T, false>(a);
 }
 
 template <typename T> static __device__ void finish(const finish_sums_argument &a) {
@@ -49,6 +92,7 @@ template <typename T> static __device__ void finish(const finish_sums_argument &
     if (column >= a.columns) return;
     T *to = (T *)a.to + column;
     float sum = 0;
+#pragma unroll 16
     for (uint32_t part = 0; part < a.parts; part++) sum += a.sums[(uint64_t)part * a.columns + column];
     narrow(to, a.add ? wide(*to) + sum : sum);
 }
@@ -60,7 +104,7 @@ template <typename T> static __device__ void add_bias(const bias_add_argument &a
     narrow(x, wide(*x) + wide(((const T *)a.bias)[i % a.columns]));
 }
 
-KERNELS_OF(norm_sums, SUM_COLUMNS *SUM_LANES, of_norm)
-KERNELS_OF(bias_sums, SUM_COLUMNS *SUM_LANES, of_bias)
+KERNELS_OF(norm_sums, WARP *SUM_LANES, of_norm)
+KERNELS_OF(bias_sums, WARP *SUM_LANES, of_bias)
 KERNELS_OF(finish_sums, FLAT_THREADS, finish)
 KERNELS_OF(bias_add, FLAT_THREADS, add_bias)

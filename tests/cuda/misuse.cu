@@ -1,0 +1,47 @@
+#include "tests/cuda/misuse.h"
+
+#include "engine/device/cuda/entry.h"
+#include "tools/gpt/cuda/mma.h"
+
+static __device__ void wait_apart(void) {
+    if (threadIdx.x < 32)
+        __syncthreads();
+    else
+        __syncthreads();
+}
+
+static __device__ void wait_apart_in_warps(void) {
+    if (threadIdx.x % 32 < 16)
+        __syncwarp();
+    else
+        __syncwarp();
+}
+
+static __device__ uint32_t address(const uint32_t *words) {
+    uint2 two = *reinterpret_cast<const uint2 *>(words);
+    return two.x + two.y;
+}
+
+static __device__ uint32_t matrix(const uint32_t *words) {
+    uint32_t to[4];
+    load_matrices(to, words);
+    return to[0];
+}
+
+KERNEL(misuse, 64, struct misuse_argument, a) {
+    alignas(16) __shared__ uint32_t words[64];
+    uint32_t x = threadIdx.x;
+    words[x] = x;
+    __syncthreads();
+    if (a.misuse == MISUSE_BARRIERS) wait_apart();
+    if (a.misuse == MISUSE_WARPS) wait_apart_in_warps();
+    if (a.misuse == MISUSE_EXIT && x == 40) return;
+    __syncwarp();
+    if (a.misuse == MISUSE_ADDRESS) x = address(words + a.one);
+    if (a.misuse == MISUSE_INDEX) x = words[x + a.one];
+    if (a.misuse == MISUSE_SHIFT) x = x << (31 + a.one);
+    if (a.misuse == MISUSE_CAST) x = (uint32_t)a.large;
+    if (a.misuse == MISUSE_COPY) copy_16(words + a.one, a.out, true);
+    if (a.misuse == MISUSE_MATRIX) x = matrix(words + a.one);
+    a.out[threadIdx.x] = x;
+}

@@ -1,0 +1,27 @@
+/* A kernel that does what a GPU would not forgive: of emulator_test.c. */
+#ifndef ZERO_TESTS_CUDA_MISUSE_H
+#define ZERO_TESTS_CUDA_MISUSE_H
+
+#include <stdint.h>
+
+enum misuse {
+    MISUSE_NONE,
+    MISUSE_BARRIERS, /* half of the block waits elsewhere than the other half */
+    MISUSE_WARPS,    /* half of a warp does */
+    MISUSE_EXIT,     /* a lane is gone that its warp waits for */
+    MISUSE_ADDRESS,  /* two words are loaded at once, from an odd one */
+    MISUSE_INDEX,    /* behind the end of a shared array */
+    MISUSE_SHIFT,    /* by 32 */
+    MISUSE_CAST,     /* of a float that is too large */
+    MISUSE_COPY,     /* asynchronous, of 16 bytes, to the second word */
+    MISUSE_MATRIX,   /* of which a row begins there */
+    MISUSES,
+};
+
+struct misuse_argument {
+    uint32_t misuse, one; /* one: 1, which the compiler must not know */
+    float large;          /* 2^40 */
+    uint32_t *out;        /* [64] */
+};
+
+#endif
