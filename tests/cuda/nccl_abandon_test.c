@@ -44,6 +44,7 @@ static void abandon(struct rank *rank) {
     uint64_t bytes = 4 * RANKS * COUNT * sizeof(float);
     float *memory = device->ops->allocate(device, bytes, DEVICE_MEMORY);
     for (int g = 0; g < GROUPS; g++) all_ranks(rank, &group[g]);
+    pthread_barrier_wait(rank->barrier); /* a failure would end the opening of a slower one */
     if (rank->rank == 0) {
         struct zero_error error = {.code = ZERO_E_IO};
         strcpy(error.message, "the drive is gone");
