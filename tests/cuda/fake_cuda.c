@@ -589,22 +589,27 @@ static bool shape_fits(const struct CUfunc_st *f, const struct emulator_shape *s
            s->blocks[1] <= UINT16_MAX && s->blocks[2] <= UINT16_MAX && s->shared_bytes <= f->shared_max;
 }
 
+/* Below are programs linked to fixed addresses, and what sanitizers keep of all memory: any two numbers, side by side, are an
+ * address there. */
+#define SHADOWS_END UINT64_C(0x340000000000)
+
 /* Whether the address is of memory of the host that is there, though a GPU does not reach it. What a program is loaded with does not
  * count: an argument may name a table of the host's functions. */
 static bool is_pageable(uint64_t address) {
     void *page = (void *)(uintptr_t)(address & ~UINT64_C(4095));
     Dl_info loaded;
-    if (address < UINT64_C(1) << 32 || address >= UINT64_C(1) << 47 || memory_is_device(address))
-        return false;
+    if (address < SHADOWS_END || address >= UINT64_C(1) << 47 || memory_is_device(address)) return false;
     return !pinned_has(address, 0) && msync(page, 1, MS_ASYNC) == 0 &&
            !dladdr((void *)(uintptr_t)address, &loaded);
 }
 
-/* What looks like a pointer in an argument is one; but for its last word, half of which may be padding. */
+/* What looks like a pointer in an argument is one; but not a small number, behind which there may be padding, and not the last
+ * word, half of which may be. */
 static void check_pointers(const struct emulated_kernel *kernel, const void *argument) {
     for (size_t at = 0; at + 2 * sizeof(uint64_t) <= kernel->argument_bytes; at += sizeof(uint64_t)) {
         uint64_t word;
         memcpy(&word, (const char *)argument + at, sizeof word);
+        if ((uint32_t)word <= UINT16_MAX) continue;
         if (is_pageable(word))
             fake_fail(
                 "kernel %s is given an address of the host's pageable memory, at byte %zu of its argument",
