@@ -603,13 +603,13 @@ static bool is_pageable(uint64_t address) {
            !dladdr((void *)(uintptr_t)address, &loaded);
 }
 
-/* What looks like a pointer in an argument is one; but not a small number, behind which there may be padding, and not the last
+/* What looks like a pointer in an argument is one; but not an enumerator, behind which there may be padding, and not the last
  * word, half of which may be. */
 static void check_pointers(const struct emulated_kernel *kernel, const void *argument) {
     for (size_t at = 0; at + 2 * sizeof(uint64_t) <= kernel->argument_bytes; at += sizeof(uint64_t)) {
         uint64_t word;
         memcpy(&word, (const char *)argument + at, sizeof word);
-        if ((uint32_t)word <= UINT16_MAX) continue;
+        if ((uint32_t)word < 16) continue;
         if (is_pageable(word))
             fake_fail(
                 "kernel %s is given an address of the host's pageable memory, at byte %zu of its argument",
