@@ -6,7 +6,7 @@
 
 /* The process's exit status. EXIT_USAGE: the command line or the configuration is wrong, and nothing was
  * started. */
-enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
+enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_SIGNAL = 128 /* + its number */ };
 
 struct command {
     const char *name, *arguments, *summary;

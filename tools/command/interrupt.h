@@ -1,12 +1,45 @@
-/* Ctrl-C and SIGTERM: the first asks all ranks to stop after the step they are in, the second ends the
- * process at once. State of the process, set by the signal handler. */
+/* Signals that end a run: Ctrl-C, SIGTERM, SIGHUP, SIGUSR1, SIGXCPU.
+ *
+ * Threads that compute take no signal. Some kernels of oneDNN run with their stack pointer inside the heap, where the
+ * frame of a signal handler overwrites what lies below it (oneDNN's issue 4845, mended in its version 3.11.2). So
+ * interrupt_open blocks all signals in the calling thread, before it starts any other; new threads inherit that. One
+ * thread, which computes nothing, takes the signals of the run by sigwait; any other signal runs its handler, or its
+ * default action, on that thread.
+ *
+ * The first signal of a run:
+ *
+ *   OPENING   ends the process at once: nothing was trained yet
+ *   RUNNING   asks all ranks to stop after the step, or the token of a sample, that they are in
+ *   SAVING    gives the save half a second to end; then it ends the process: earlier checkpoints are whole
+ *   CLOSING   ends the process at once: all that was to be kept is on the drive
+ *
+ * A second signal ends the process at once. The exit status is 128 + the signal's number.
+ *
+ * State of the process. */
 #ifndef ZERO_TOOLS_COMMAND_INTERRUPT_H
 #define ZERO_TOOLS_COMMAND_INTERRUPT_H
 
 #include <stdbool.h>
 
-/* `speaks`: this process says what is going on; of several that mpirun started, one does. */
-void interrupt_install(bool speaks);
-bool interrupt_asked(void);
+#include "engine/base/error.h"
+
+enum interrupt_phase { INTERRUPT_OPENING, INTERRUPT_RUNNING, INTERRUPT_SAVING, INTERRUPT_CLOSING };
+
+/* Called once, by the thread that starts all others. `command` ("train") begins the sentences; `speaks`: this process
+ * prints them; of several that mpirun started, one does. Also ignores SIGPIPE and SIGXFSZ: a write then fails. */
+zero_status interrupt_open(const char *command, bool speaks, struct zero_error *error);
+
+/* `doing` ("saving step 10", ...) is for the sentence; a static text. Any thread. */
+void interrupt_enter(enum interrupt_phase phase, const char *doing);
+
+/* The number of the first signal; 0: there was none. Any thread. */
+int interrupt_asked(void);
+
+/* The signal of other ranks counts as this process's own, if it has none. `sum`: of interrupt_asked over all ranks;
+ * `count`: of the ranks that have one. */
+void interrupt_take_over(double sum, double count);
+
+/* 128 + the number of the first signal, as a shell says it. */
+int interrupt_exit_status(void);
 
 #endif

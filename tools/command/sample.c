@@ -52,7 +52,10 @@ static zero_status sample(const char *json, const char *path, struct job *job, s
     if (!status) status = zero_engine_commit(engine, NULL);
     if (!status) status = zero_engine_load_weights(engine, path);
     if (status) engine_failed(status, error);
-    if (!status) status = generate(engine, gpt, job, error);
+    if (!status) {
+        interrupt_enter(INTERRUPT_RUNNING, "sampling");
+        status = generate(engine, gpt, job, error);
+    }
     gpt_destroy(gpt);
     zero_engine_destroy(engine);
     return status;
@@ -106,9 +109,12 @@ static int run(int argc, char **argv) {
     if (options_parse(options, argc, argv, &arguments, &path, &error) != ZERO_OK)
         return command_usage_error("sample", "%s", error.message);
     if (!path) return command_usage_error("sample", "DIR is missing; name a checkpoint");
-    interrupt_install(true);
+    if (interrupt_open("sample", true, &error) != ZERO_OK) {
+        fprintf(stderr, "zero sample: %s\n", error.message);
+        return EXIT_FAILED;
+    }
     zero_status status = run_sample(path, &arguments, &error);
-    if (status == ZERO_E_INTERRUPTED) return EXIT_INTERRUPTED;
+    if (status == ZERO_E_INTERRUPTED) return interrupt_exit_status();
     if (status != ZERO_OK) fprintf(stderr, "zero sample: %s\n", error.message);
     return status == ZERO_OK ? EXIT_OK : EXIT_FAILED;
 }

@@ -39,7 +39,7 @@ static const struct option options[] = {
     {"--eval-every", "K",
      "measures the loss of the held-out samples, of at most 256 spread evenly, every K steps and at the end",
      OPTION_COUNT, FIELD(eval_every)},
-    {"--save-every", "N", "saves a checkpoint in RUN/checkpoints every N steps, at the end and at Ctrl-C",
+    {"--save-every", "N", "saves a checkpoint in RUN/checkpoints every N steps, at the end and at Ctrl-C or SIGTERM",
      OPTION_COUNT, FIELD(save_every)},
     {"--keep", "K", "deletes all but the K newest checkpoints after each save", OPTION_COUNT, FIELD(keep)},
     {"--resume", "[STEP]", "goes on with --run DIR from its latest checkpoint, or from that of STEP",
@@ -101,7 +101,7 @@ static int exit_status(zero_status status) {
     case ZERO_OK:
         return EXIT_OK;
     case ZERO_E_INTERRUPTED:
-        return EXIT_INTERRUPTED;
+        return interrupt_exit_status();
     default:
         return EXIT_FAILED;
     }
@@ -126,7 +126,6 @@ static int run_job(struct job *job, const struct launch *launch) {
         return usage_error(launch, "--prompt is text, but the data are token files (.bin), and there is no "
                                    "tokenizer here: leave --prompt out");
     }
-    interrupt_install(launch->rank == 0);
     bool as_threads = !started(launch) && job->ranks > 1;
     job->local = as_threads ? zero_local_create(job->ranks) : NULL;
     if (as_threads && !job->local) {
@@ -242,6 +241,10 @@ static int run(int argc, char **argv) {
     if (arguments.ranks > LOCAL_RANKS_MAX)
         return usage_error(&launch, "--ranks makes at most 1024 threads; use mpirun for more");
     if (!arguments.ranks) arguments.ranks = 1;
+    if (interrupt_open("train", launch.rank == 0, &error) != ZERO_OK) {
+        fprintf(stderr, "zero train: %s\n", error.message);
+        return EXIT_FAILED;
+    }
     return train(&arguments, &launch);
 }
 
@@ -254,9 +257,12 @@ const struct command command_train = {
         "Files are read in sorted order of their paths, directories whose names begin with a dot left out;\n"
         "README.md says which rank takes which sample.\n"
         "Writes one JSON object per step to metrics.jsonl and ends with a hash of the weights, which is\n"
-        "the same for every ZeRO stage. Ctrl-C stops all ranks after the step they are in,\n"
-        "or the token that they sample.\n"
-        "Exit status: 0 trained, 1 failed, 2 wrong command line or configuration, 130 interrupted.",
+        "the same for every ZeRO stage.\n"
+        "Ctrl-C, SIGTERM, SIGHUP, SIGUSR1 and SIGXCPU stop all ranks after the step they are in, or the token\n"
+        "that they sample; with --save-every they save before. While ranks wait for each other, fill, load or\n"
+        "save, the first of them ends the run within a second, with the checkpoints that are complete.\n"
+        "Exit status: 0 trained, 1 failed, 2 wrong command line or configuration, 128 + the number of the\n"
+        "signal that ended it (Ctrl-C: 130).",
     .options = options,
     .run = run,
 };

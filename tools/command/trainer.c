@@ -26,6 +26,7 @@ struct trainer {
     struct zero_error *error; /* the rank's first failure */
     uint32_t rank, ranks;
     bool speaks; /* rank 0 */
+    bool stops;  /* the ranks agreed to stop after a whole step: its state can be saved */
     uint64_t steps;
     struct position begin; /* of an interrupted run that this one goes on with */
     char directory[4096];  /* of the run: rank 0's, on all ranks */
@@ -49,14 +50,23 @@ static zero_status engine_failed(struct trainer *t, zero_status status) {
     return error_set(t->error, status, "%s", *message ? message : zero_status_meaning(status));
 }
 
-enum { FAILED, INTERRUPTED, AGREED }; /* the first two sums */
+enum { FAILED, INTERRUPTED, SIGNALS, AGREED }; /* the first sums */
+
+/* Ranks of one process share its signals: the first tells how far they are. */
+static void enter(const struct trainer *t, enum interrupt_phase phase, const char *doing) {
+    if (!t->job->local || t->rank == 0) interrupt_enter(phase, doing);
+}
 
 static zero_status sum(struct trainer *t, double *values, uint32_t count) {
     values[FAILED] = t->error->code != ZERO_OK;
-    values[INTERRUPTED] = interrupt_asked();
+    values[SIGNALS] = interrupt_asked();
+    values[INTERRUPTED] = values[SIGNALS] != 0;
+    t->stops = false;
     zero_status status = zero_engine_sum(t->engine, values, count);
     if (status != ZERO_OK) return engine_failed(t, status);
     if (values[FAILED] == t->ranks && !t->speaks) error_clear(t->error); /* the same on all: rank 0 says it */
+    t->stops = values[FAILED] > 0 || values[INTERRUPTED] > 0;
+    if (values[INTERRUPTED] > 0) interrupt_take_over(values[SIGNALS], values[INTERRUPTED]);
     if (values[FAILED] > 0) return error_set(t->error, ZERO_E_PEER, "%s", "");
     if (values[INTERRUPTED] > 0) return error_set(t->error, ZERO_E_INTERRUPTED, "%s", "");
     return ZERO_OK;
@@ -89,6 +99,7 @@ static zero_status open_engine(struct trainer *t) {
                             .model = t->job->model_path,
                             .total_steps = t->steps,
                             .cuda = 1};
+    enter(t, INTERRUPT_OPENING, "waiting for the other ranks");
     t->engine = zero_engine_init_with(t->job->config_path, &runtime);
     if (!t->engine) return engine_failed(t, ZERO_E_INTERNAL);
     t->rank = zero_engine_rank(t->engine);
@@ -126,8 +137,10 @@ static zero_status open_model(struct trainer *t) {
         .seed = t->job->config.seed, .config = t->job->model, .threads = zero_engine_threads(t->engine)};
     t->plan.struct_size = sizeof t->plan;
     zero_status status = gpt_create(t->engine, &t->job->model, (uint32_t)t->job->config.micro_batch, &t->gpt);
+    enter(t, INTERRUPT_OPENING, "taking memory");
     if (status == ZERO_OK) status = ask_for_trace(t);
     if (status == ZERO_OK) status = zero_engine_commit(t->engine, &t->plan);
+    enter(t, INTERRUPT_OPENING, t->job->resume ? "loading the checkpoint" : "filling the weights");
     if (status == ZERO_OK) status = begin_weights(t, &init);
     return status == ZERO_OK ? ZERO_OK : engine_failed(t, status);
 }
@@ -208,6 +221,7 @@ static zero_status open_all(struct trainer *t) {
 }
 
 static void close_all(struct trainer *t) {
+    enter(t, INTERRUPT_CLOSING, "closing");
     metrics_close(&t->metrics);
     feed_close(&t->feed);
     gpt_destroy(t->gpt);
@@ -337,7 +351,7 @@ static zero_status run_step(struct trainer *t, struct record *record) {
     }
     if (!last) feed_read_step(&t->feed, record->step, t->error);
     status = sum(t, sums, SUMS);
-    if (status != ZERO_OK && status != ZERO_E_INTERRUPTED) return status;
+    if (status != ZERO_OK && !t->stops) return status;
     fill_record(t, sums, &info, (double)(clock_now_ns() - began_ns - held_out_ns) * 1e-9, record);
     return status;
 }
@@ -365,27 +379,30 @@ static void note_save(struct trainer *t, zero_status status) {
 }
 
 static void end_save(struct trainer *t) {
+    enter(t, INTERRUPT_SAVING, "saving a checkpoint");
     if (t->saving) note_save(t, saves_end(t->engine, &t->saves, t->job->keep));
     t->saving = 0;
+    enter(t, INTERRUPT_RUNNING, "training");
 }
 
 /* In the background, until the next one begins or the run ends; or now. */
 static zero_status save(struct trainer *t, uint64_t step) {
     end_save(t);
     t->saving = step;
+    enter(t, INTERRUPT_SAVING, "saving a checkpoint");
     note_save(t, saves_begin(t->engine, &t->saves));
+    enter(t, INTERRUPT_RUNNING, "training");
     if (!t->job->config.checkpoint_async) end_save(t);
     return count_from_here(t);
 }
 
-static bool save_is_due(const struct trainer *t, uint64_t step, bool interrupted) {
+static bool save_is_due(const struct trainer *t, uint64_t step) {
     uint64_t every = t->job->save_every;
-    return every && (step % every == 0 || step == t->steps || interrupted);
+    return every && (step % every == 0 || step == t->steps || t->stops);
 }
 
 static zero_status save_if_due(struct trainer *t, uint64_t step, zero_status status) {
-    bool interrupted = status == ZERO_E_INTERRUPTED;
-    if ((status != ZERO_OK && !interrupted) || !save_is_due(t, step, interrupted)) return status;
+    if ((status != ZERO_OK && !t->stops) || !save_is_due(t, step)) return status;
     zero_status saved = save(t, step);
     return status == ZERO_OK ? saved : status;
 }
@@ -403,17 +420,20 @@ static zero_status run_steps(struct trainer *t) {
     struct record record = {0};
     zero_status status = ZERO_OK;
     bool interrupted = false;
+    enter(t, INTERRUPT_RUNNING, "training");
     for (record.step = t->begin.steps + 1; status == ZERO_OK && record.step <= t->steps; record.step++) {
         status = run_step(t, &record);
         interrupted = status == ZERO_E_INTERRUPTED;
+        bool whole = status == ZERO_OK || t->stops;
         status = save_if_due(t, record.step, status);
         if (status == ZERO_OK && t->traced && record.step - t->begin.steps == t->traced) write_trace(t);
-        if (!t->speaks || (status != ZERO_OK && status != ZERO_E_INTERRUPTED)) continue;
+        if (!t->speaks || !whole) continue;
         status = write_step(t, &record, status);
     }
     record.step--;
-    if (status == ZERO_OK || interrupted) end_save(t);
-    if (t->traced && (status == ZERO_OK || interrupted)) write_trace(t);
+    bool whole = status == ZERO_OK || t->stops;
+    if (whole) end_save(t);
+    if (t->traced && whole) write_trace(t);
     if (t->speaks) progress_close(&t->progress);
     if (interrupted && t->speaks) progress_line("interrupted after step %" PRIu64, record.step);
     return status;
@@ -426,6 +446,7 @@ static zero_status finish(struct trainer *t) {
     if (status == ZERO_E_INTERRUPTED && t->speaks) progress_line("interrupted while sampling");
     if (status != ZERO_OK) return status;
     char hash[33];
+    enter(t, INTERRUPT_CLOSING, "computing the weights' hash");
     status = zero_engine_hash(t->engine, hash);
     if (status != ZERO_OK) return engine_failed(t, status);
     if (t->speaks) progress_line("weights %s", hash);

@@ -5,14 +5,12 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-struct window {
+struct handle {
     const struct corpus_file *file; /* NULL: unused */
-    uint64_t offset, bytes;         /* of the file */
-    const uint8_t *data;
+    int fd;
     uint64_t used; /* the reader's clock when it was last used */
 };
 
@@ -20,7 +18,8 @@ struct reader {
     const struct corpus *corpus;
     uint32_t vocab;
     uint64_t clock;
-    struct window windows[READER_WINDOWS];
+    struct handle handles[READER_FILES];
+    uint8_t bytes[READER_BYTES]; /* what was read last */
 };
 
 zero_status reader_open(const struct corpus *corpus, uint32_t vocab, struct zero_error *error,
@@ -33,63 +32,67 @@ zero_status reader_open(const struct corpus *corpus, uint32_t vocab, struct zero
     return ZERO_OK;
 }
 
-static void unmap(struct window *window) {
-    if (window->file) munmap((void *)window->data, window->bytes);
-    window->file = NULL;
+static void close_handle(struct handle *handle) {
+    if (handle->file) close(handle->fd);
+    handle->file = NULL;
 }
 
 void reader_close(struct reader *reader) {
     if (!reader) return;
-    for (int i = 0; i < READER_WINDOWS; i++) unmap(&reader->windows[i]);
+    for (int i = 0; i < READER_FILES; i++) close_handle(&reader->handles[i]);
     free(reader);
 }
 
-/* A file that changed since it was indexed would shift every later token, or end the process with SIGBUS. */
-static zero_status map(struct window *window, const struct corpus_file *file, uint64_t offset,
-                       struct zero_error *error) {
-    int fd = open(file->path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return error_set(error, ZERO_E_IO, "data: cannot read %s: %s", file->path, strerror(errno));
-    struct stat now;
-    zero_status status = ZERO_OK;
-    if (fstat(fd, &now) != 0) {
-        status = error_set(error, ZERO_E_IO, "data: cannot read %s: %s", file->path, strerror(errno));
-    } else if ((uint64_t)now.st_size != file->bytes) {
-        status = error_set(error, ZERO_E_IO,
-                           "data: %s had %" PRIu64 " bytes at the start and has %" PRIu64
-                           " now: it must not change during a run",
-                           file->path, file->bytes, (uint64_t)now.st_size);
-    } else {
-        uint64_t left = file->bytes - offset, bytes = left < READER_WINDOW_BYTES ? left : READER_WINDOW_BYTES;
-        void *data = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, (off_t)offset);
-        if (data == MAP_FAILED)
-            status = error_set(error, ZERO_E_IO, "data: cannot map %s: %s", file->path, strerror(errno));
-        else
-            *window = (struct window){.file = file, .offset = offset, .bytes = bytes, .data = data};
-    }
-    close(fd);
-    return status;
+static zero_status cannot_read(const struct corpus_file *file, struct zero_error *error) {
+    return error_set(error, ZERO_E_IO, "data: cannot read %s: %s", file->path, strerror(errno));
 }
 
-/* The window around `offset` of `file`, in place of the one unused for longest. */
-static zero_status find_window(struct reader *reader, const struct corpus_file *file, uint64_t offset,
-                               struct zero_error *error, struct window **out) {
-    uint64_t start = offset / READER_WINDOW_BYTES * READER_WINDOW_BYTES;
-    struct window *oldest = &reader->windows[0];
-    for (int i = 0; i < READER_WINDOWS; i++) {
-        struct window *window = &reader->windows[i];
-        if (window->file == file && window->offset == start) {
-            window->used = ++reader->clock;
-            *out = window;
-            return ZERO_OK;
-        }
-        if (window->used < oldest->used) oldest = window;
+static zero_status changed(const struct corpus_file *file, uint64_t bytes, struct zero_error *error) {
+    return error_set(error, ZERO_E_IO,
+                     "data: %s had %" PRIu64 " bytes at the start and has %" PRIu64
+                     " now: it must not change during a run",
+                     file->path, file->bytes, bytes);
+}
+
+/* A file that changed since it was indexed would shift every later token. */
+static zero_status check_size(const struct handle *handle, struct zero_error *error) {
+    struct stat now;
+    if (fstat(handle->fd, &now) != 0) return cannot_read(handle->file, error);
+    if ((uint64_t)now.st_size == handle->file->bytes) return ZERO_OK;
+    return changed(handle->file, (uint64_t)now.st_size, error);
+}
+
+/* The open file, in place of the one unused for longest. */
+static zero_status find_handle(struct reader *reader, const struct corpus_file *file,
+                               struct zero_error *error, struct handle **out) {
+    struct handle *handle = &reader->handles[0];
+    for (int i = 0; i < READER_FILES && handle->file != file; i++) {
+        struct handle *other = &reader->handles[i];
+        if (other->file == file || other->used < handle->used) handle = other;
     }
-    unmap(oldest);
-    zero_status status = map(oldest, file, start, error);
-    if (status != ZERO_OK) return status;
-    oldest->used = ++reader->clock;
-    *out = oldest;
-    return ZERO_OK;
+    if (handle->file != file) {
+        close_handle(handle);
+        int fd = open(file->path, O_RDONLY | O_CLOEXEC);
+        if (fd < 0) return cannot_read(file, error);
+        *handle = (struct handle){.file = file, .fd = fd};
+    }
+    handle->used = ++reader->clock;
+    *out = handle;
+    return check_size(handle, error);
+}
+
+static zero_status read_bytes(struct reader *reader, const struct corpus_file *file, uint64_t offset,
+                              uint64_t bytes, struct zero_error *error) {
+    struct handle *handle = NULL;
+    zero_status status = find_handle(reader, file, error, &handle);
+    for (uint64_t done = 0; done < bytes && status == ZERO_OK;) {
+        ssize_t got = pread(handle->fd, reader->bytes + done, bytes - done, (off_t)(offset + done));
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) status = cannot_read(file, error);
+        if (got == 0) status = changed(file, offset + done, error);
+        if (got > 0) done += (uint64_t)got;
+    }
+    return status;
 }
 
 /* Widens `count` tokens; returns the index of the first at or above `vocab`, or `count`. Token files are
@@ -103,20 +106,18 @@ static uint64_t widen(const uint8_t *in, uint32_t token_bytes, uint64_t count, u
     return count;
 }
 
-/* The tokens from `position` that lie in one window, at most `count`. */
+/* The tokens from `position` that lie in one file and in one read, at most `count`. */
 static zero_status read_run(struct reader *reader, uint64_t position, uint64_t count, int32_t *out,
                             uint64_t *out_count, struct zero_error *error) {
     const struct corpus *corpus = reader->corpus;
     const struct corpus_file *file = corpus_find(corpus, position);
-    uint64_t index = position - file->first;
-    uint64_t offset = corpus_header_bytes(corpus) + index * corpus->token_bytes;
-    struct window *window;
-    zero_status status = find_window(reader, file, offset, error, &window);
-    if (status != ZERO_OK) return status;
-    uint64_t run = (window->offset + window->bytes - offset) / corpus->token_bytes;
+    uint64_t index = position - file->first, run = READER_BYTES / corpus->token_bytes;
     if (run > file->tokens - index) run = file->tokens - index;
     if (run > count) run = count;
-    const uint8_t *in = window->data + (offset - window->offset);
+    zero_status status = read_bytes(reader, file, corpus_header_bytes(corpus) + index * corpus->token_bytes,
+                                    run * corpus->token_bytes, error);
+    if (status != ZERO_OK) return status;
+    const uint8_t *in = reader->bytes;
     uint64_t good = widen(in, corpus->token_bytes, run, reader->vocab, out);
     if (good < run)
         return error_set(

@@ -1,6 +1,6 @@
-/* Reads tokens of a corpus through a bounded number of mapped windows, so that neither one huge file nor
- * thousands of small ones are ever in memory together. Owns its windows; borrows the corpus. Threads: one per
- * reader. */
+/* Reads tokens of a corpus through a bounded buffer and a bounded number of open files. Nothing is mapped into
+ * memory: a file that shrinks during a run is an error of a read, where a mapping would end the process by SIGBUS.
+ * Owns its files; borrows the corpus. Threads: one per reader. */
 #ifndef ZERO_TOOLS_DATA_READER_H
 #define ZERO_TOOLS_DATA_READER_H
 
@@ -9,8 +9,8 @@
 #include "tools/data/corpus.h"
 
 enum {
-    READER_WINDOW_BYTES = 1 << 20, /* a multiple of any page size */
-    READER_WINDOWS = 16            /* at most 16 MiB mapped */
+    READER_BYTES = 64 * 1024, /* in one read; a multiple of any token's size */
+    READER_FILES = 16         /* open at once */
 };
 
 struct reader;

@@ -1,33 +1,114 @@
 #!/usr/bin/env bash
-# Ctrl-C and SIGTERM: all ranks stop after the same step, the process says so and exits 130.
+# What ends a run from outside: all ranks stop after the same step, save where saving is on, say why, and end with a
+# status of their own.
 source "$(dirname "$0")/lib.sh" "$1"
+library=$OLDPWD/$2
 text >text
 config >c.json
-for signal in INT TERM; do
-    # A shell without job control starts children in the background with SIGINT ignored; the command sets its own.
-    "$zero" train c.json --ranks 3 --data text --steps 1000000 --run "$signal" >out 2>err &
-    pid=$!
-    for ((i = 0; i < 300; i++)); do
-        [[ $(wc -l 2>/dev/null <"$signal/metrics.jsonl") -ge 3 ]] && break
-        sleep 0.1
+signals=(INT TERM HUP USR1 XCPU)
+status_of() { echo $((128 + $(kill -l "$1"))); }
+await() { # COMMAND...: until it succeeds
+    local i
+    for ((i = 0; i < 3000; i++)); do
+        "$@" 2>/dev/null && return
+        sleep 0.01
     done
-    kill -s "$signal" "$pid"
-    wait "$pid"
+    fail "it never came to this: $*"
+}
+trains() { [[ $(wc -l <"$1/metrics.jsonl") -ge 3 ]]; }
+# ends STATUS: the last background process, within a second and what a busy machine takes on top.
+ends() {
+    local since=$SECONDS status
+    wait "$!"
     status=$?
-    ((status == 130)) || fail "SIG$signal: exit status $status, expected 130"
+    ((status == $1)) || fail "exit status $status, expected $1"
+    ((SECONDS - since <= 6)) || fail "it took $((SECONDS - since)) s to end"
+}
+
+# A shell without job control starts children in the background with SIGINT ignored; the command takes it all the same.
+for signal in "${signals[@]}"; do
+    "$zero" train c.json --ranks 3 --data text --steps 1000000 --save-every 1000000 --run "$signal" >out 2>err &
+    await trains "$signal"
+    kill -s "$signal" $!
+    ends "$(status_of "$signal")"
+    says err "SIG$signal while training: stops after this step"
     says out "interrupted after step $(wc -l <"$signal/metrics.jsonl")"
+    expect 0 "$zero" ckpt verify "$signal/checkpoints"
 done
+
+# nohup's SIGHUP stays ignored.
+nohup "$zero" train c.json --data text --steps 1000000 --run nohup >out 2>err &
+await trains nohup
+kill -s HUP $!
+sleep 0.2
+kill -s TERM $!
+ends 143
+says err "SIGTERM while training"
 
 # While it samples: after a token.
 "$zero" train c.json --ranks 2 --data text --steps 1 --sample 1000000000 --run sample >out 2>err &
-pid=$!
-for ((i = 0; i < 300; i++)); do
-    [[ $(sed -n '/^sample:/,$p' out | wc -c) -ge 20 ]] && break
-    sleep 0.1
-done
-kill -s INT "$pid"
-wait "$pid"
-status=$?
-((status == 130)) || fail "while sampling: exit status $status, expected 130"
+samples() { [[ $(sed -n '/^sample:/,$p' out | wc -c) -ge 20 ]]; }
+await samples
+kill -s INT $!
+ends 130
 says out "interrupted while sampling"
+
+# While it waits for a rank that never comes, and while it fills: nothing is there to be kept.
+for signal in INT TERM; do
+    WORLD_SIZE=2 RANK=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + RANDOM % 10000)) \
+        "$zero" train c.json --data text --steps 2 --run wait >out 2>err &
+    sleep 0.3
+    kill -s "$signal" $!
+    ends "$(status_of "$signal")"
+done
+config 3 | sed 's/"n_layer": 2, "n_embd": 32, "n_head": 2/"n_layer": 60, "n_embd": 512, "n_head": 2/' >large.json
+"$zero" train large.json --data text --steps 2 --run large >out 2>err &
+sleep 0.5
+kill -s TERM $!
+ends 143
+says err "ends before the first step; nothing is lost"
+
+# While it saves to a drive that takes long: the checkpoint before stays whole.
+"$zero" train c.json --data text --steps 4 --save-every 2 --run slow --quiet >out 2>err
+before=$(cat slow/checkpoints/latest)
+SLOW_DRIVE_MS=3000 LD_PRELOAD=$library ASAN_OPTIONS=verify_asan_link_order=0 \
+    "$zero" train c.json --data text --steps 1000000 --save-every 3 --run slow --resume >out 2>err &
+saves() { compgen -G "slow/checkpoints/*.tmp*" || compgen -G "slow/checkpoints/.*step*"; }
+await saves >/dev/null
+kill -s TERM $!
+ends 143
+says err "SIGTERM while saving a checkpoint: ends without this checkpoint; those before it are whole"
+[[ $(cat slow/checkpoints/latest) == "$before" ]] || fail "latest is $(cat slow/checkpoints/latest), was $before"
+expect 0 "$zero" ckpt verify slow/checkpoints
+expect 0 "$zero" train c.json --data text --steps 6 --save-every 3 --run slow --resume
+
+# A second signal does not wait for the step.
+config 3 | sed 's/"n_layer": 2, "n_embd": 32/"n_layer": 24, "n_embd": 256/; s/"n_positions": 32/"n_positions": 512/' >steps.json
+"$zero" train steps.json --data text --steps 1000 --run second >out 2>err &
+await [ -e second/metrics.jsonl ]
+sleep 0.5
+kill -s INT $!
+sleep 0.1
+kill -s INT $!
+ends 130
+
+# A pipe that nobody reads, and a limit on the size of files: writing fails, the run says so.
+(ulimit -f 8 && exec "$zero" train c.json --data text --steps 20 --save-every 20 --run small >out 2>err) &
+ends 1
+says err "File too large"
+wait
+
+# Data that shrink under it: the state of the last whole step is saved.
+text 4000 >shrinks
+"$zero" train c.json --ranks 2 --data shrinks --steps 1000000 --save-every 1000000 --run shrink >out 2>err &
+await trains shrink
+: >shrinks
+ends 1
+says err "it must not change during a run"
+expect 0 "$zero" ckpt verify shrink/checkpoints
+
+# Memory that is not to be had.
+(ulimit -v 300000 && exec "$zero" train large.json --data text --steps 2 --run memory >out 2>err) &
+ends 1
+[[ -s err ]] || fail "it ends without a word"
 finish

@@ -1,4 +1,4 @@
-/* Files become one stream in the order of their paths, through a bounded number of windows; what is wrong
+/* Files become one stream in the order of their paths, through a bounded number of open files; what is wrong
  * with a file is said in one sentence that names it. */
 #include "tools/data/corpus.h"
 #include "tools/data/reader.h"
@@ -106,10 +106,10 @@ static void any_range_can_be_read(void) {
     corpus_close(corpus);
 }
 
-static void windows_join(void) {
+static void reads_join(void) {
     enum {
-        TOKENS = READER_WINDOW_BYTES
-    }; /* of two bytes: the file spans three windows, the header shifts them */
+        TOKENS = 2 * READER_BYTES
+    }; /* of two bytes: four reads */
     uint16_t *tokens = malloc(2 * TOKENS);
     int32_t *read = malloc(4 * TOKENS);
     for (int i = 0; i < TOKENS; i++) tokens[i] = (uint16_t)(i * 2654435761u >> 16);
@@ -181,15 +181,37 @@ static void a_file_that_changed_is_refused(void) {
     corpus_close(corpus);
 }
 
+/* Between two reads; a mapping would end the process by SIGBUS. */
+static void a_file_that_shrinks_is_refused(void) {
+    enum { BYTES = 3 * READER_BYTES };
+    char *text = malloc(BYTES + 1);
+    int32_t *out = malloc(BYTES * sizeof *out);
+    memset(text, 'x', BYTES), text[BYTES] = 0;
+    files_text("shrinks", text);
+    struct zero_error error;
+    error_clear(&error);
+    struct corpus *corpus = open_paths((const char *[]){"shrinks"}, 1);
+    struct reader *reader = NULL;
+    CHECK_INT(reader_open(corpus, 256, &error, &reader), ZERO_OK);
+    CHECK_INT(reader_read(reader, 0, 1, out, &error), ZERO_OK);
+    CHECK_INT(truncate("shrinks", 10), 0);
+    CHECK_INT(reader_read(reader, 1, BYTES - 1, out, &error), ZERO_E_IO);
+    CHECK_CONTAINS(error.message, "has 10 now: it must not change during a run");
+    reader_close(reader);
+    corpus_close(corpus);
+    free(text), free(out);
+}
+
 int main(void) {
     files_enter();
     files_are_sorted_by_path();
     hidden_directories_are_left_out();
     the_hash_covers_paths_and_sizes();
     any_range_can_be_read();
-    windows_join();
+    reads_join();
     bad_files_are_named();
     tokens_outside_the_vocabulary_are_refused();
     a_file_that_changed_is_refused();
+    a_file_that_shrinks_is_refused();
     return check_end();
 }
