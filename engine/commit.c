@@ -348,10 +348,17 @@ static zero_status load_kernels(zero_engine *e, struct zero_error *error) {
     return status;
 }
 
+/* A GPU's tier is not the host's. */
+static uint64_t host_bytes(const zero_engine *e) {
+    uint64_t device = e->separate ? 0 : planned_bytes(e, TIER_DEVICE);
+    return add_saturated(planned_bytes(e, TIER_CPU), device);
+}
+
 static zero_status prepare(zero_engine *e, struct zero_error *error) {
     zero_status status = lay_plan(e, error);
     if (!status) status = check_optimizer(e, error);
     if (!status) status = check_budgets(e, error);
+    if (!status) status = host_memory_check(&e->host_memory, host_bytes(e), e->memory_ranks, error);
     if (!status) status = allocate(e, error);
     if (!status) status = open_executor(e, error);
     return status ? status : load_kernels(e, error);

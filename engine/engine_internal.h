@@ -12,6 +12,7 @@
 #include "engine/comm/comm.h"
 #include "engine/config/config.h"
 #include "engine/executor/executor.h"
+#include "engine/host_memory.h"
 #include "engine/loss_scale.h"
 #include "engine/progress.h"
 #include "engine/turn.h"
@@ -42,6 +43,8 @@ struct zero_engine {
     struct log log;
     struct zero_error error;                  /* sticky */
     uint32_t rank, size, threads, node_ranks; /* node_ranks: on this rank's node */
+    struct host_memory host_memory;           /* what its processes may take, and ... */
+    uint32_t memory_ranks;                    /* ... the ranks that share it */
 
     struct comm *comm;
     struct comm *data;        /* of `group`: NCCL beside comm where processes have GPUs, else comm itself */

@@ -177,6 +177,7 @@ struct reading {
     uint64_t code, hash; /* zero_status; of the resolved text */
     uint64_t cpus;       /* their hash */
     uint64_t separate;   /* its memory is a GPU's */
+    uint64_t memory;     /* struct host_memory.group */
 };
 
 static zero_status tell(zero_engine *e, const struct comm_call *call, struct zero_error *error) {
@@ -216,7 +217,8 @@ static zero_status agree_config(zero_engine *e, uint64_t cpus, struct zero_error
         return error->code;
     }
     if (!text && !mine->code) error_set(mine, ZERO_E_MEMORY, "no memory to compare configurations");
-    all[0] = (struct reading){mine->code, text ? hash_string(HASH_START, text) : 0, cpus, e->separate};
+    all[0] = (struct reading){mine->code, text ? hash_string(HASH_START, text) : 0, cpus, e->separate,
+                              e->host_memory.group};
     struct comm_call call = comm_rows(all, sizeof *all, "the configuration's hash");
     zero_status status = tell(e, &call, error);
     for (uint32_t r = 0; r < e->size && !status; r++)
@@ -235,6 +237,8 @@ static zero_status agree_config(zero_engine *e, uint64_t cpus, struct zero_error
                                r, device_word(all[r + 1].separate), device_word(all[1].separate));
     *out_sharers = 0;
     for (uint32_t r = 0; r < e->size && !status; r++) *out_sharers += all[r + 1].cpus == cpus;
+    for (uint32_t r = 0; r < e->size && !status; r++)
+        e->memory_ranks += all[r + 1].memory == e->host_memory.group;
     free(text);
     return status;
 }
@@ -259,6 +263,7 @@ zero_status engine_join(zero_engine *e, const char *json, const zero_runtime *ru
     if (!mine.code) config_resolve(&e->config, e->size, &mine);
     struct cpus cpus = find_cpus();
     uint32_t sharers = 1;
+    host_memory_read("", &e->host_memory);
     status = agree_config(e, cpus.hash, &mine, &sharers, error);
     if (!status) status = check_native(e, &seat, error);
     if (!status) status = open_data(e, &seat, error);
