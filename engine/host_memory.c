@@ -50,7 +50,8 @@ static void read_membership(const char *root, char *line, struct host_memory *me
     if (!unified && (!controllers || !strstr(controllers, "memory"))) return;
     if (strcmp(group, "/") == 0) *group = 0;
     int length = snprintf(folder, sizeof folder, "%s/sys/fs/cgroup%s", root, unified ? "" : "/memory");
-    if (length < PATH_BYTES) read_group(folder, group, unified ? "memory.max" : "memory.limit_in_bytes", memory);
+    if (length < PATH_BYTES)
+        read_group(folder, group, unified ? "memory.max" : "memory.limit_in_bytes", memory);
 }
 
 static void read_groups(const char *root, struct host_memory *memory) {
@@ -88,9 +89,10 @@ zero_status host_memory_check(const struct host_memory *memory, uint64_t bytes, 
     const double gib = 1 << 30;
     double needed = (double)bytes * ranks;
     if (memory->bytes == UINT64_MAX || needed <= (double)memory->bytes) return ZERO_OK;
-    return error_set(error, ZERO_E_BUDGET,
-                     "host memory: %" PRIu32 " ranks here need %.2f GiB, %.2f GiB each, and %s allows %.2f GiB: "
-                     "the kernel would end the run; raise that limit, set memory.cpu and offload to \"nvme\", or put "
-                     "fewer ranks on this machine",
-                     ranks, needed / gib, (double)bytes / gib, memory->source, (double)memory->bytes / gib);
+    return error_set(
+        error, ZERO_E_BUDGET,
+        "host memory: %" PRIu32 " ranks here need %.2f GiB, %.2f GiB each, and %s allows %.2f GiB: "
+        "the kernel would end the run; raise that limit, set memory.cpu and offload to \"nvme\", or put "
+        "fewer ranks on this machine",
+        ranks, needed / gib, (double)bytes / gib, memory->source, (double)memory->bytes / gib);
 }

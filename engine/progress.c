@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "engine/base/thread.h"
+
 /* Between two polls that found nothing to do: short against a unit's compute, long against a poll. On a GPU a unit takes a
  * tenth of that, and each step of an operation there waits for a poll. */
 enum { POLL_NS = 300 * 1000, DEVICE_POLL_NS = 30 * 1000 };
@@ -61,7 +63,7 @@ struct progress *progress_start(struct turn *lock, struct executor *executor, st
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&p->changed, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    if (pthread_create(&p->thread, NULL, run, p) == 0) return p;
+    if (thread_start(&p->thread, run, p) == 0) return p;
     pthread_cond_destroy(&p->changed);
     free(p);
     return NULL;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/thread.h"
 #include "engine/save.h"
 
 enum state { NOTHING, WRITING, WRITTEN, FAILED }; /* of this rank's file */
@@ -82,7 +83,7 @@ static void *publish(void *argument) {
 
 /* Without a thread the host does it now. */
 static void start(struct saver *s, void *(*work)(void *)) {
-    s->running = pthread_create(&s->thread, NULL, work, s) == 0;
+    s->running = thread_start(&s->thread, work, s) == 0;
     if (!s->running) work(s);
 }
 

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "offload/thread.h"
+#include "engine/base/thread.h"
 
 enum {
     TRIES_MAX = 100,        /* in a row that move nothing: interrupted, refused for now, or 0 bytes */

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "offload/io.h"
-#include "offload/thread.h"
+#include "engine/base/thread.h"
 
 enum { POOL_THREADS_MAX = 16 };
 

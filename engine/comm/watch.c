@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/thread.h"
 
 void sleep_ns(uint64_t ns) {
     struct timespec t = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
@@ -28,7 +29,7 @@ zero_status watch_start(struct watch *watch, struct comm *comm, const struct wat
     if (!watch->control) return ZERO_E_MEMORY;
     comm->control = watch->control;
     if (comm->size == 1) return ZERO_OK;
-    watch->runs = pthread_create(&watch->thread, NULL, run_control, watch) == 0;
+    watch->runs = thread_start(&watch->thread, run_control, watch) == 0;
     if (watch->runs) return ZERO_OK;
     control_destroy(watch->control);
     comm->control = NULL;

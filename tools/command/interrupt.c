@@ -101,13 +101,15 @@ static zero_status start_thread(struct zero_error *error) {
     int failed = pthread_create(&thread, &attributes, take_signals, NULL);
     pthread_attr_destroy(&attributes);
     if (!failed) return ZERO_OK;
-    return error_set(error, ZERO_E_MEMORY, "cannot start the thread that takes signals: %s", strerror(failed));
+    return error_set(error, ZERO_E_MEMORY, "cannot start the thread that takes signals: %s",
+                     strerror(failed));
 }
 
 /* A page of a mapped file or of shared memory that cannot be had. The handler stands on a stack of its own where the
  * thread has one; the process ends in any case. */
 static void on_bus_error(int number) {
-    say("\nzero: SIGBUS: memory backed by a file could not be read or written: a file shrank, a drive failed, or "
+    say("\nzero: SIGBUS: memory backed by a file could not be read or written: a file shrank, a drive "
+        "failed, or "
         "/dev/shm is full (Open MPI keeps its messages there); checkpoints that are complete stay so\n");
     _exit(EXIT_SIGNAL + number);
 }

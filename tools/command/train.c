@@ -39,8 +39,9 @@ static const struct option options[] = {
     {"--eval-every", "K",
      "measures the loss of the held-out samples, of at most 256 spread evenly, every K steps and at the end",
      OPTION_COUNT, FIELD(eval_every)},
-    {"--save-every", "N", "saves a checkpoint in RUN/checkpoints every N steps, at the end and at Ctrl-C or SIGTERM",
-     OPTION_COUNT, FIELD(save_every)},
+    {"--save-every", "N",
+     "saves a checkpoint in RUN/checkpoints every N steps, at the end and at Ctrl-C or SIGTERM", OPTION_COUNT,
+     FIELD(save_every)},
     {"--keep", "K", "deletes all but the K newest checkpoints after each save", OPTION_COUNT, FIELD(keep)},
     {"--resume", "[STEP]", "goes on with --run DIR from its latest checkpoint, or from that of STEP",
      OPTION_MAYBE, FIELD(resume)},
@@ -227,9 +228,8 @@ static int run(int argc, char **argv) {
         return usage_error(&launch, error.message);
     if (!arguments.config) return usage_error(&launch, "CONFIG.json is missing; name it first");
     if (arguments.ranks && started(&launch))
-        return usage_error(
-            &launch,
-            "--ranks makes threads, but mpirun, srun or torchrun has started the ranks already; drop one of the two");
+        return usage_error(&launch, "--ranks makes threads, but mpirun, srun or torchrun has started the "
+                                    "ranks already; drop one of the two");
     if (arguments.resume.given && !arguments.run)
         return usage_error(&launch, "--resume needs --run DIR: the run to go on with");
     if (arguments.recover && (!arguments.run || arguments.resume.given))
@@ -258,8 +258,10 @@ const struct command command_train = {
         "README.md says which rank takes which sample.\n"
         "Writes one JSON object per step to metrics.jsonl and ends with a hash of the weights, which is\n"
         "the same for every ZeRO stage.\n"
-        "Ctrl-C, SIGTERM, SIGHUP, SIGUSR1 and SIGXCPU stop all ranks after the step they are in, or the token\n"
-        "that they sample; with --save-every they save before. While ranks wait for each other, fill, load or\n"
+        "Ctrl-C, SIGTERM, SIGHUP, SIGUSR1 and SIGXCPU stop all ranks after the step they are in, or the "
+        "token\n"
+        "that they sample; with --save-every they save before. While ranks wait for each other, fill, load "
+        "or\n"
         "save, the first of them ends the run within a second, with the checkpoints that are complete.\n"
         "Exit status: 0 trained, 1 failed, 2 wrong command line or configuration, 128 + the number of the\n"
         "signal that ended it (Ctrl-C: 130).",

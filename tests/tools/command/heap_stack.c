@@ -20,8 +20,8 @@
 
 enum { BLOCK_BYTES = 64 * 1024, RED_ZONE_BYTES = 128, SPINS = 100000, PATTERN = 0xa5 };
 
-typedef int sgemm_fn(char, char, int64_t, int64_t, int64_t, float, const float *, int64_t, const float *, int64_t, float,
-                     float *, int64_t);
+typedef int sgemm_fn(char, char, int64_t, int64_t, int64_t, float, const float *, int64_t, const float *,
+                     int64_t, float, float *, int64_t);
 
 static void count(int signal) {}
 
@@ -47,8 +47,8 @@ __attribute__((noinline)) static void compute_on(void *stack) {
                      : "r15", "memory", "cc");
 }
 
-int dnnl_sgemm(char transa, char transb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
-               const float *b, int64_t ldb, float beta, float *c, int64_t ldc) {
+int dnnl_sgemm(char transa, char transb, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
+               int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc) {
     static sgemm_fn *real;
     if (!real) real = (sgemm_fn *)(uintptr_t)dlsym(RTLD_NEXT, "dnnl_sgemm");
     static _Thread_local unsigned char *block;
@@ -57,7 +57,8 @@ int dnnl_sgemm(char transa, char transb, int64_t m, int64_t n, int64_t k, float 
     compute_on((void *)((uintptr_t)(block + BLOCK_BYTES - 1024) & ~(uintptr_t)63));
     for (unsigned i = 0; i < BLOCK_BYTES - 1024 - RED_ZONE_BYTES; i++)
         if (block[i] != PATTERN) {
-            static const char line[] = "heap_stack: a signal's frame overwrote the heap of a thread that computes\n";
+            static const char line[] =
+                "heap_stack: a signal's frame overwrote the heap of a thread that computes\n";
             if (write(STDERR_FILENO, line, sizeof line - 1) < 0) _exit(1);
             abort();
         }

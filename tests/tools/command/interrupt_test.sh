@@ -36,6 +36,24 @@ for signal in "${signals[@]}"; do
     expect 0 "$zero" ckpt verify "$signal/checkpoints"
 done
 
+# One thread takes signals, both those that it waits for, such as SIGINT, and others, such as SIGALRM; it computes nothing.
+# No signal has a handler.
+"$zero" train c.json --ranks 2 --data text --steps 1000000 --run masks >out 2>err &
+await trains masks
+row() { sed -n "s/^$2:[[:space:]]*//p" "$1"; }
+for signal in INT ALRM; do
+    takers=0
+    for task in /proc/$!/task/*/status; do
+        ((0x$(row "$task" SigBlk) >> $(kill -l $signal) - 1 & 1)) || ((++takers))
+    done
+    ((takers == 1)) || fail "$takers threads take SIG$signal, expected 1"
+done
+# Bits of SIGILL, SIGTRAP, SIGABRT, SIGBUS, SIGFPE, SIGSEGV and SIGSYS aside: faults of the thread itself.
+handled=$((0x$(row "/proc/$!/status" SigCgt) & 0x7fffffff & ~0x400004f8))
+((handled == 0)) || fail "signals with a handler: $handled"
+kill -s INT $!
+ends 130
+
 # nohup's SIGHUP stays ignored.
 nohup "$zero" train c.json --data text --steps 1000000 --run nohup >out 2>err &
 await trains nohup

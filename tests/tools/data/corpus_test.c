@@ -107,9 +107,7 @@ static void any_range_can_be_read(void) {
 }
 
 static void reads_join(void) {
-    enum {
-        TOKENS = 2 * READER_BYTES
-    }; /* of two bytes: four reads */
+    enum { TOKENS = 2 * READER_BYTES }; /* of two bytes: four reads */
     uint16_t *tokens = malloc(2 * TOKENS);
     int32_t *read = malloc(4 * TOKENS);
     for (int i = 0; i < TOKENS; i++) tokens[i] = (uint16_t)(i * 2654435761u >> 16);

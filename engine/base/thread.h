@@ -1,6 +1,6 @@
-/* Threads of this folder: signals are the host program's, and go to its own threads. */
-#ifndef ZERO_OFFLOAD_THREAD_H
-#define ZERO_OFFLOAD_THREAD_H
+/* The engine's own threads take no signals: these are the host program's, and go to its threads. */
+#ifndef ZERO_ENGINE_BASE_THREAD_H
+#define ZERO_ENGINE_BASE_THREAD_H
 
 #include <pthread.h>
 #include <signal.h>

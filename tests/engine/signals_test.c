@@ -1,0 +1,72 @@
+/* Signals are the host program's: the engine installs no handler, and its own threads take none. */
+#include <dirent.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/check.h"
+#include "tests/engine/plain.h"
+#include "tests/engine/ranks.h"
+
+enum { RANKS = 2 };
+
+/* The signals of one row of /proc/self/.../status: bit s - 1 is signal s. */
+static uint64_t status_row(const char *path, const char *row) {
+    char line[256];
+    uint64_t bits = UINT64_MAX;
+    FILE *file = fopen(path, "r");
+    while (file && fgets(line, sizeof line, file))
+        if (strncmp(line, row, strlen(row)) == 0) sscanf(line + strlen(row), "%" SCNx64, &bits);
+    if (file) fclose(file);
+    return bits;
+}
+
+/* 1 to 31: those above are also the C library's own. */
+static uint64_t handled(void) { return status_row("/proc/self/status", "SigCgt:") & INT32_MAX; }
+
+/* Threads that take SIGINT. */
+static int takers(void) {
+    DIR *tasks = opendir("/proc/self/task");
+    int count = 0;
+    for (struct dirent *entry; tasks && (entry = readdir(tasks));) {
+        char path[300];
+        if (entry->d_name[0] == '.') continue;
+        snprintf(path, sizeof path, "/proc/self/task/%s/status", entry->d_name);
+        count += !(status_row(path, "SigBlk:") >> (SIGINT - 1) & 1);
+    }
+    if (tasks) closedir(tasks);
+    return count;
+}
+
+static const struct plain_param params[] = {{"a", "a.w", 5000, 0, NULL}, {"b", "b.w", 7000, 0, NULL}};
+
+static atomic_int seen;
+
+static void train(zero_engine *engine, uint32_t rank, void *user) {
+    struct plain p;
+    zero_status status = engine ? plain_open(&p, engine, params, 2, NULL) : ZERO_E_CONFIG;
+    if (!status) status = plain_step(&p, 1, NULL);
+    if (!status && rank == 0) atomic_store(&seen, takers());
+    double none = 0; /* the other rank's threads are there until then */
+    if (!status) status = zero_engine_sum(engine, &none, 1);
+    if (!CHECK_INT(status, ZERO_OK)) fprintf(stderr, "%s\n", zero_last_error());
+}
+
+int main(void) {
+    char json[1200];
+    const char *folder = getenv("TEST_TMPDIR") ? getenv("TEST_TMPDIR") : "/tmp";
+    snprintf(json, sizeof json,
+             "{\"train_micro_batch_size_per_gpu\": 1, \"threads\": 1, \"optimizer\": {\"type\": \"AdamW\"}, "
+             "\"zero_optimization\": {\"stage\": 3, \"stage3_param_persistence_threshold\": 0, "
+             "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s/swap\"}}}",
+             folder);
+    uint64_t before = handled();
+    int others = takers() - 1; /* a sanitizer's */
+    ranks_run(RANKS, json, train, NULL);
+    CHECK_INT(handled(), before);
+    CHECK_INT(atomic_load(&seen), 1 + RANKS + others); /* main's thread, and the test's ranks */
+    return check_end();
+}
