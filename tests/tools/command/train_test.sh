@@ -103,7 +103,7 @@ expect 1 "$zero" train small.json --ranks 3 --data a-good z-bad --steps 50 --run
 says err "of z-bad is 255, but the model's vocab_size is 128"
 [[ $(wc -l <err) == 1 ]] || fail "the failure was said $(wc -l <err) times"
 head -c 800 text >a-good # and in its fifth
-expect 1 "$zero" train small.json --ranks 3 --data a-good z-bad --steps 50 --run bad && says out "trained 3 steps"
+expect 1 "$zero" train small.json --ranks 3 --data a-good z-bad --steps 50 --run bad && says out "trained 4 steps"
 [[ $(sed -n 's/^trained \([0-9]*\) steps.*loss \([0-9.]*\),.*/\1 \2/p' out) == "$(wc -l <bad/metrics.jsonl) $(losses bad/metrics.jsonl | tail -n 1 | xargs printf %.4f)" ]] ||
     fail "the summary is not the last step's: $(losses bad/metrics.jsonl | tr '\n' ' ')"
 finish
