@@ -25,7 +25,10 @@ typedef int sgemm_fn(char, char, int64_t, int64_t, int64_t, float, const float *
 
 static void count(int signal) {}
 
+static sgemm_fn *real;
+
 __attribute__((constructor)) static void install(void) {
+    real = (sgemm_fn *)(uintptr_t)dlsym(RTLD_NEXT, "dnnl_sgemm");
     const char *text = getenv("HEAP_STACK_ALARM_US");
     if (!text) return;
     struct sigaction action = {.sa_handler = count, .sa_flags = SA_RESTART};
@@ -49,8 +52,6 @@ __attribute__((noinline)) static void compute_on(void *stack) {
 
 int dnnl_sgemm(char transa, char transb, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
                int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc) {
-    static sgemm_fn *real;
-    if (!real) real = (sgemm_fn *)(uintptr_t)dlsym(RTLD_NEXT, "dnnl_sgemm");
     static _Thread_local unsigned char *block;
     if (!block) block = malloc(BLOCK_BYTES);
     memset(block, PATTERN, BLOCK_BYTES);

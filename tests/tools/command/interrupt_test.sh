@@ -110,12 +110,6 @@ sleep 0.1
 kill -s INT $!
 ends 130
 
-# A pipe that nobody reads, and a limit on the size of files: writing fails, the run says so.
-(ulimit -f 8 && exec "$zero" train c.json --data text --steps 20 --save-every 20 --run small >out 2>err) &
-ends 1
-says err "File too large"
-wait
-
 # Data that shrink under it: the state of the last whole step is saved.
 text 4000 >shrinks
 "$zero" train c.json --ranks 2 --data shrinks --steps 1000000 --save-every 1000000 --run shrink >out 2>err &
@@ -125,8 +119,14 @@ ends 1
 says err "it must not change during a run"
 expect 0 "$zero" ckpt verify shrink/checkpoints
 
-# Memory that is not to be had.
-(ulimit -v 300000 && exec "$zero" train large.json --data text --steps 2 --run memory >out 2>err) &
-ends 1
-[[ -s err ]] || fail "it ends without a word"
+# Limits on the size of files and on memory: writing fails, memory is not to be had, and the run says so. A sanitizer's own
+# memory and files break such limits.
+if ((!sanitized)); then
+    (ulimit -f 8 && exec "$zero" train c.json --data text --steps 20 --save-every 20 --run small >out 2>err) &
+    ends 1
+    says err "File too large"
+    (ulimit -v 300000 && exec "$zero" train large.json --data text --steps 2 --run memory >out 2>err) &
+    ends 1
+    [[ -s err ]] || fail "it ends without a word"
+fi
 finish

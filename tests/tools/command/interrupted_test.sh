@@ -5,7 +5,8 @@
 # would abort the run. Every other run also has a handler of a host's, every millisecond.
 #   interrupted_test.sh ZERO LIBRARY [RUNS [SEED]]     RUNS: 20, in about 40 s; tools/soak makes 200
 source "$(dirname "$0")/lib.sh" "$1"
-library=$OLDPWD/$2 runs=${3:-20} seed=${4:-1}
+library=$OLDPWD/$2 seed=${4:-1}
+runs=${3:-$((sanitized ? 8 : 20))}
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 TMPDIR=$work
 text >text
 config 3 ', "comm": {"timeout_s": 30}, "trace": {"steps": 0}' >c.json
