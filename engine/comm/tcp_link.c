@@ -126,12 +126,12 @@ struct watch_link tcp_link_watched(struct tcp_link *link) {
 }
 
 void tcp_link_close(struct tcp_link *link) {
-    uint64_t deadline_ns = clock_now_ns() + WATCH_GRACE_NS;
+    struct patience patience = {.deadline_ns = clock_now_ns() + WATCH_GRACE_NS};
     for (uint32_t q = 0; q < link->size; q++) {
         struct tcp_lane *lane = &link->lanes[q];
         if (in_use(lane) && link->polls[q].fd >= 0)
             socket_send(link->polls[q].fd, (const char *)&lane->out + lane->out_done,
-                        LENGTH_BYTES + lane->out.bytes - lane->out_done, deadline_ns);
+                        LENGTH_BYTES + lane->out.bytes - lane->out_done, patience);
     }
     free(link->lanes);
     free(link->polls);
