@@ -293,12 +293,36 @@ zero_status comm_post(struct comm_group *group, const struct comm_call *call, st
     return status;
 }
 
+/* Every wait ends: also that for a call which all have posted, and whose data never comes. What passes between two tests
+ * counts in part: a host that computes meanwhile does not wait. A rank that did not post is named before. */
+static zero_status judge_wait(struct comm_work *work) {
+    const uint64_t AT_MOST_NS = 100000000;
+    struct comm *comm = work->group->comm;
+    const struct comm_ops *ops = comm->ops;
+    uint64_t now_ns = clock_now_ns(), passed_ns = work->tested_ns ? now_ns - work->tested_ns : 0;
+    work->tested_ns = now_ns;
+    work->waited_ns += passed_ns < AT_MOST_NS ? passed_ns : AT_MOST_NS;
+    uint64_t grace_ns = (uint64_t)(comm->timeout_s * 2e9);
+    if (ops->virtual_time || !deadline_passed(comm->timeout_s, grace_ns, work->waited_ns)) return ZERO_OK;
+    char text[RECORD_TEXT_BYTES], who[32] = "a rank";
+    int32_t rank = ops->late ? ops->late(work) : -1;
+    if (rank >= 0) snprintf(who, sizeof who, "rank %d", (int)rank);
+    return comm_raise(
+        comm, ZERO_E_PEER, rank, false,
+        "rank %u waited %.1f s for %s, and the part of %s never came: a connection loses data, or "
+        "that rank no longer looks after its calls (the limit is 12 x timeout_s, %g s)",
+        comm->rank, (double)work->waited_ns * 1e-9, record_text(&work->record, work->group->ordinal, text),
+        who, comm->timeout_s);
+}
+
 zero_status comm_test(struct comm_work *work, bool *out_done) {
     *out_done = false;
     zero_status status = settle(work->group, "waited in", &work->record);
     if (status) return status;
     bool done = false;
-    status = settle_status(work, work->group->comm->ops->test(work, &done));
+    status = work->group->comm->ops->test(work, &done);
+    if (status == ZERO_OK && !done) status = judge_wait(work);
+    status = settle_status(work, status);
     if (status) return status;
     if (done) work->busy = false;
     *out_done = done;

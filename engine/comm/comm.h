@@ -11,8 +11,8 @@
  *
  * Threads: one thread at a time per comm (the executor's lock). Transports mpi and tcp have one thread more per
  * rank, from open to close: it beats, and keeps MPI moving. Failures are sticky: the first one is kept in
- * comm_error() and every later call returns it. Every wait has a deadline; silence of a rank ends in
- * ZERO_E_PEER, a different call on some rank in ZERO_E_DIVERGED, each naming rank and call. A transport frees
+ * comm_error() and every later call returns it. Every wait has a deadline; silence of a rank, a
+ * connection that breaks, or data that never comes ends in ZERO_E_PEER, a different call on some rank in ZERO_E_DIVERGED, each naming rank and call. A transport frees
  * nothing of calls that never finished, and neither may their caller: after a failure a peer may still read
  * or write their buffers (local: until every rank has closed; mpi: until the process ends). */
 #ifndef ZERO_ENGINE_COMM_COMM_H

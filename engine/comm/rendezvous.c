@@ -20,7 +20,7 @@ enum {
     PATIENCE_NS = 200000000, /* with a caller who says nothing while others wait */
 };
 
-static const uint64_t magic = 0x3176646e7a6f7265u; /* and the version of all that follows */
+static const uint64_t magic = 0x3276646e7a6f7265u; /* and the version of all that follows */
 
 struct hello {
     uint64_t magic, key; /* key 0: the first call, to rank 0 */

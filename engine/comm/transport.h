@@ -42,8 +42,9 @@ struct comm_work {
     struct comm_call call;
     struct comm_record record;
     uint64_t posted_ns;
-    uint64_t ticket;          /* of the device's work for it, while `queued` */
-    bool busy, begun, queued; /* begun: transport self's own */
+    uint64_t tested_ns, waited_ns; /* the last test; what passed between tests, the host's own pauses apart */
+    uint64_t ticket;               /* of the device's work for it, while `queued` */
+    bool busy, begun, queued;      /* begun: transport self's own */
 };
 
 struct comm_group {
@@ -61,6 +62,7 @@ struct comm_group {
 struct comm_ops {
     const char *name;
     size_t comm_bytes, group_bytes;
+    bool virtual_time; /* no limits in seconds: the clock says nothing about its ranks */
 
     /* Sets comm->failure; may correct rank and size. On failure it has undone itself. */
     zero_status (*open)(struct comm *comm, const struct comm_options *options, struct zero_error *error);
@@ -71,6 +73,8 @@ struct comm_ops {
                               const struct comm_call *call); /* NULL: none, ever */
     zero_status (*post)(struct comm_work *work);             /* never waits */
     zero_status (*test)(struct comm_work *work, bool *out_done);
+    /* A member whose part of the call has not come, as a world rank; -1: it cannot be known. Or NULL. */
+    int32_t (*late)(const struct comm_work *work);
     void (*progress)(
         struct comm_group *group); /* what others may wait for while this rank tests another call; or NULL */
     void (*idle)(struct comm *comm, uint64_t at_most_ns);

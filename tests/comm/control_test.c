@@ -59,8 +59,9 @@ static void open_all(uint64_t opening) {
         rank->comm.failure = &rank->failure;
         rank->world.ranks = members;
         rank->world.count = RANKS, rank->world.index = i, rank->world.key = 77;
-        rank->control =
-            control_create(&rank->comm, &(struct control_port){rank, opening, box_send, box_receive});
+        rank->control = control_create(
+            &rank->comm, &(struct control_port){
+                             .user = rank, .opening = opening, .send = box_send, .receive = box_receive});
         rank->group = control_group_open(rank->control, &rank->world);
     }
 }

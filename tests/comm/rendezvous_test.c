@@ -107,7 +107,7 @@ static void all_meet(uint32_t count) {
  * words and lies about the rest. */
 static void call_as_strangers(uint32_t port, int sockets[5]) {
     static const char web[] = "GET / HTTP/1.1\r\nHost: h\r\n\r\n                       ";
-    uint64_t liar[4] = {0x3176646e7a6f7265u, 12345, (uint64_t)RANKS << 32 | 1, 0};
+    uint64_t liar[4] = {0x3276646e7a6f7265u, 12345, (uint64_t)RANKS << 32 | 1, 0};
     struct place rank0 = here(port);
     for (int i = 0; i < 5; i++) sockets[i] = socket_call(&rank0, soon());
     CHECK(socket_send(sockets[0], web, sizeof web, soon()));
