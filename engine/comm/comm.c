@@ -166,8 +166,32 @@ zero_status comm_group_open(struct comm *comm, const uint32_t *ranks, uint32_t c
     return ZERO_OK;
 }
 
+/* A rank that leaves takes its part in the calls that it has posted, for others may wait in them; past the limit they
+ * hear that it left. Then nothing of them moves any more. */
+static void finish_call(struct comm_work *work) {
+    enum { AT_MOST_NS = 1000000, LEAVE_NS = 1000000000 };
+    struct comm *comm = work->group->comm;
+    bool done = false;
+    while (comm_test(work, &done) == ZERO_OK && !done) {
+        uint64_t now_ns = clock_now_ns();
+        uint64_t limit_ns = comm->timeout_s < LEAVE_NS * 1e-9 ? (uint64_t)(comm->timeout_s * 1e9) : LEAVE_NS;
+        if (!comm->leave_by_ns) comm->leave_by_ns = now_ns + limit_ns;
+        if (now_ns > comm->leave_by_ns) {
+            char text[RECORD_TEXT_BYTES];
+            comm_raise(comm, ZERO_E_PEER, (int32_t)comm->rank, true,
+                       "rank %u closed its communicator before %s was done: its loop ended earlier than that "
+                       "of the others",
+                       comm->rank, record_text(&work->record, work->group->ordinal, text));
+            return;
+        }
+        comm_idle(comm, AT_MOST_NS);
+    }
+}
+
 void comm_group_close(struct comm_group *group) {
     if (!group) return;
+    for (uint32_t slot = 0; slot < COMM_CALLS_MAX && !group->comm->ops->virtual_time; slot++)
+        if (group->works[slot].busy) finish_call(&group->works[slot]);
     struct comm_group **link = &group->comm->groups;
     while (*link != group) link = &(*link)->next;
     *link = group->next;

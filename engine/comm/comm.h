@@ -139,6 +139,8 @@ uint32_t comm_size(const struct comm *comm);
  * order. */
 zero_status comm_group_open(struct comm *comm, const uint32_t *ranks, uint32_t count,
                             struct comm_group **out_group);
+/* Calls in flight are brought to their end for a second at most, or timeout_s where that is less: their buffers must
+ * live until then. Past that the other ranks fail with ZERO_E_PEER. */
 void comm_group_close(struct comm_group *group);
 uint32_t comm_group_size(const struct comm_group *group);
 uint32_t comm_group_index(const struct comm_group *group); /* this rank's index among the members */

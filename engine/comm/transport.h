@@ -21,6 +21,7 @@ struct comm {
     const struct comm_ops *ops;
     uint32_t rank, size;
     double timeout_s;
+    uint64_t leave_by_ns; /* 0, or since calls in flight are left: until when they may still end */
     struct log log;
     struct device *device;   /* NULL: the host's memory */
     struct failure *failure; /* set by the transport's open; shared where ranks share memory */
