@@ -86,7 +86,10 @@ static zero_status open_comm(struct comm *comm, const struct comm_options *optio
         release(tcp);
         return status;
     }
-    for (uint32_t q = 0; q < comm->size; q++) tcp->polls[q].fd = tcp->peers[q].socket[LANE_DATA];
+    for (uint32_t q = 0; q < comm->size; q++) {
+        tcp->polls[q].fd = tcp->peers[q].socket[LANE_DATA];
+        if (tcp->polls[q].fd >= 0) tcp_endure(comm, tcp->polls[q].fd);
+    }
     failure_init(&tcp->failure);
     comm->failure = &tcp->failure;
     status = start_watch(tcp, key);

@@ -199,11 +199,17 @@ static bool send(struct control *control, uint32_t to, const void *message, uint
     return true;
 }
 
+/* In an outage nothing is piled up: TCP tries a stream of few packets more often. */
+static bool under_way(const struct control *control, uint32_t to) {
+    return control->port.under_way && control->port.under_way(control->port.user, to);
+}
+
 static void send_beat(struct control *control, uint64_t now_ns) {
     const struct comm *comm = control->comm;
     struct head beat = head_make(control, MESSAGE_BEAT);
+    uint32_t to = (comm->rank + 1) % comm->size;
     if (control->beat_ns && now_ns - control->beat_ns < control->interval_ns) return;
-    if (send(control, (comm->rank + 1) % comm->size, &beat, sizeof beat)) control->beat_ns = now_ns;
+    if (!under_way(control, to) && send(control, to, &beat, sizeof beat)) control->beat_ns = now_ns;
 }
 
 static uint64_t oldest(const struct control_group *group) {
@@ -233,7 +239,9 @@ static void send_calls(struct control *control, struct control_group *group, uin
         if (send_window(control, group, first)) group->asked = NONE;
         return;
     }
-    if (group->told_ns && now_ns - group->told_ns < interval && !(group->left && !group->told)) return;
+    bool last = group->left && !group->told;
+    if (!last && ((group->told_ns && now_ns - group->told_ns < interval) || under_way(control, group->to)))
+        return;
     if (!send_window(control, group, group->posted > WINDOW_RECORDS ? group->posted - WINDOW_RECORDS : 0))
         return;
     group->told = true;
@@ -333,7 +341,8 @@ static void judge_silence(struct control *control, uint64_t now_ns) {
     uint64_t elapsed_ns = now_ns - control->tick_ns;
     if (elapsed_ns > 2 * control->interval_ns) elapsed_ns = 2 * control->interval_ns;
     control->silence_s += (double)elapsed_ns * 1e-9;
-    if (control->silence_s <= comm->timeout_s) return;
+    double outage_s = CONTROL_OUTAGE * comm->timeout_s + control->port.resume_s;
+    if (control->silence_s <= (comm->timeout_s > outage_s ? comm->timeout_s : outage_s)) return;
     uint32_t before = (comm->rank + comm->size - 1) % comm->size;
     comm_raise_silent(control->comm, before, control->silence_s);
 }

@@ -5,12 +5,18 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <linux/sockios.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "engine/base/clock.h"
+
+#ifndef TCP_RTO_MAX_MS
+#define TCP_RTO_MAX_MS 44
+#endif
 
 union address {
     struct sockaddr any;
@@ -61,6 +67,26 @@ int socket_accept(int listener) {
     int one = 1, fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd >= 0) setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     return fd;
+}
+
+/* Without limits TCP waits after each try for twice as long as before it: an outage of 30 s lasts up to 60 s. The user
+ * timeout takes the place of the count of tries, which at one a second would be over in 15 s. A stream of few packets
+ * is tried six times without waiting longer. */
+double socket_endure(int socket, double outage_s, double give_up_s) {
+    enum { TRY_MS = 1000 };
+    const double first_try_s = 0.25, linear_s = 1.2;
+    unsigned give_up_ms = give_up_s < 1e6 ? (unsigned)(give_up_s * 1e3) : 1000000000u;
+    int one = 1, try_ms = TRY_MS;
+    setsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &give_up_ms, sizeof give_up_ms);
+    setsockopt(socket, IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, &one, sizeof one);
+    if (outage_s <= linear_s) return first_try_s;
+    bool limited = setsockopt(socket, IPPROTO_TCP, TCP_RTO_MAX_MS, &try_ms, sizeof try_ms) == 0;
+    return limited ? TRY_MS * 1e-3 + 0.1 : outage_s + first_try_s;
+}
+
+uint32_t socket_unacknowledged(int socket) {
+    int bytes = 0;
+    return ioctl(socket, SIOCOUTQ, &bytes) ? 0 : (uint32_t)bytes;
 }
 
 static struct place place_of(const union address *address) {

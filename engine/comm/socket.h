@@ -36,6 +36,12 @@ int socket_accept(int listener); /* -1 with EAGAIN: nobody calls */
  * nobody listens on a port that the kernel may choose for callers, TCP can connect a socket to itself. */
 int socket_call(const struct place *place, struct patience patience);
 
+/* For a connection that carries messages for long, where outages of up to `outage_s` may happen. The kernel
+ * gives a dead connection up after `give_up_s`. Returns how long after such an outage the kernel may take
+ * until it sends again, in seconds: it tries ever more seldom, where it cannot be told otherwise (before Linux 6.15). */
+double socket_endure(int socket, double outage_s, double give_up_s);
+uint32_t socket_unacknowledged(int socket); /* bytes that were sent, and may be lost */
+
 struct place socket_peer(int socket);
 bool socket_loops_back(const struct place *place);
 

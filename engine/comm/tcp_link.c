@@ -123,11 +123,22 @@ static bool port_receive(void *user, void *message, uint32_t bytes_max, uint32_t
     return false;
 }
 
+static bool port_under_way(void *user, uint32_t to) {
+    const struct tcp_link *link = user;
+    return link->polls[to].fd >= 0 && socket_unacknowledged(link->polls[to].fd) > 0;
+}
+
 static bool link_meet(void *user, bool *out_all) {
     struct tcp_link *link = user;
     atomic_store(&link->leaving, true);
     *out_all = atomic_load(&link->all_left);
     return true;
+}
+
+/* The kernel gives up later than any limit here: also on a peer that computes for long, and does not read. */
+double tcp_endure(const struct comm *comm, int socket) {
+    const double linux_s = 900; /* its own limit, as it comes */
+    return socket_endure(socket, CONTROL_OUTAGE * comm->timeout_s, linux_s + 12 * comm->timeout_s);
 }
 
 zero_status tcp_link_open(struct tcp_link *link, struct comm *comm, uint64_t key, const int *sockets) {
@@ -143,14 +154,19 @@ zero_status tcp_link_open(struct tcp_link *link, struct comm *comm, uint64_t key
     for (uint32_t q = 0; q < size; q++) {
         link->polls[q] = (struct pollfd){.fd = sockets[q], .events = POLLIN};
         link->lanes[q].out_done = LENGTH_BYTES;
+        if (sockets[q] >= 0) link->resume_s = tcp_endure(comm, sockets[q]);
     }
     return ZERO_OK;
 }
 
 struct watch_link tcp_link_watched(struct tcp_link *link) {
-    return (struct watch_link){
-        .port = {.user = link, .opening = link->key, .send = port_send, .receive = port_receive},
-        .meet = link_meet};
+    return (struct watch_link){.port = {.user = link,
+                                        .opening = link->key,
+                                        .send = port_send,
+                                        .receive = port_receive,
+                                        .under_way = port_under_way,
+                                        .resume_s = link->resume_s},
+                               .meet = link_meet};
 }
 
 void tcp_link_close(struct tcp_link *link, bool in_order) {

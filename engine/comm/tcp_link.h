@@ -33,6 +33,7 @@ struct tcp_link {
     uint32_t rank, size, closing_heard;
     uint64_t key;
     struct tcp_lane *lanes;
+    double resume_s;      /* see control_port */
     struct pollfd *polls; /* fd -1: this rank, and broken ones */
     atomic_bool leaving, all_left;
 };
@@ -42,6 +43,7 @@ enum { TCP_PATIENCE_NS = 250000000 };
 
 /* `comm` has its failure; `sockets`: a rank's own is -1; borrowed. ZERO_E_MEMORY. */
 zero_status tcp_link_open(struct tcp_link *link, struct comm *comm, uint64_t key, const int *sockets);
+double tcp_endure(const struct comm *comm, int socket); /* socket_endure, with the comm's limits */
 struct watch_link tcp_link_watched(struct tcp_link *link);
 /* What was begun is sent to its end; then, if the comm closes `in_order`, the goodbye. */
 void tcp_link_close(struct tcp_link *link, bool in_order);
