@@ -74,6 +74,7 @@ zero_status comm_open(enum comm_transport transport, const struct comm_options *
     comm->ops = ops;
     comm->rank = options->rank, comm->size = options->size;
     comm->timeout_s = options->timeout_s > 0 ? options->timeout_s : COMM_TIMEOUT_S;
+    comm->interrupted = options->interrupted, comm->interrupted_user = options->interrupted_user;
     comm->log = options->log;
     comm->device = options->device && options->device->separate ? options->device : NULL;
     error_clear(&comm->error);
@@ -376,6 +377,7 @@ void comm_idle(struct comm *comm, uint64_t at_most_ns) {
     if (comm->ops->progress)
         for (struct comm_group *group = comm->groups; group; group = group->next) comm->ops->progress(group);
     comm->ops->idle(comm, at_most_ns);
+    comm_ask_interrupted(comm);
 }
 
 uint64_t comm_fingerprint(const struct comm *comm) { return comm->fingerprint; }

@@ -117,6 +117,11 @@ struct comm_options {
     const char *master;    /* transport tcp: where rank 0 listens, a name or an address */
     uint32_t master_port;
     struct comm *beside; /* transport nccl: a comm of the same ranks on the host, closed later */
+    /* Whether the user wants this rank to end, or NULL. Asked by the thread that opens, waits (comm_run, comm_idle)
+     * and closes, at least every 100 ms: true fails all ranks with ZERO_E_INTERRUPTED. MPI's own blocking calls
+     * cannot ask. */
+    bool (*interrupted)(void *user);
+    void *interrupted_user;
     struct log log;
 };
 

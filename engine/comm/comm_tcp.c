@@ -30,7 +30,9 @@ static zero_status connect_ranks(struct tcp_comm *tcp, const struct comm_options
                            .port = options->master_port,
                            .rank = tcp->base.rank,
                            .size = tcp->base.size,
-                           .timeout_s = 10 * tcp->base.timeout_s};
+                           .timeout_s = 10 * tcp->base.timeout_s,
+                           .interrupted = options->interrupted,
+                           .interrupted_user = options->interrupted_user};
     if (r.size == 1) {
         *out_key = 1;
         tcp->peers[0] = (struct lanes){.socket = {-1, -1}};

@@ -21,6 +21,9 @@ struct comm {
     const struct comm_ops *ops;
     uint32_t rank, size;
     double timeout_s;
+    bool (*interrupted)(void *user); /* or NULL: see comm_options */
+    void *interrupted_user;
+    uint64_t asked_ns;    /* when `interrupted` was asked last */
     uint64_t leave_by_ns; /* 0, or since calls in flight are left: until when they may still end */
     struct log log;
     struct device *device;   /* NULL: the host's memory */
@@ -108,6 +111,9 @@ zero_status comm_raise_left(struct comm *comm, uint32_t ordinal, const struct co
 zero_status comm_raise_silent(struct comm *comm, uint32_t peer, double silent_s);
 zero_status comm_raise_stuck(struct comm *comm, uint32_t ordinal, const struct comm_record *record,
                              uint32_t peer, double waited_s);
+
+/* Asks comm->interrupted, where it was not asked just now, and raises ZERO_E_INTERRUPTED. From the thread that waits. */
+void comm_ask_interrupted(struct comm *comm);
 
 /* Whether the limit for a rank that beats but does not advance has passed for a call posted at `posted_ns`.
  */
