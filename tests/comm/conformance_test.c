@@ -125,6 +125,7 @@ static int run_process(struct shared *shared, const struct rank *of_all, uint32_
     rank.options.log = (struct log){.write = note_line, .user = &writer};
     run_rank(&rank);
     shared->hash[r] = rank.conformance.hash;
+    free(rank.conformance.kept[0]), free(rank.conformance.kept[1]);
     return check_end();
 }
 
