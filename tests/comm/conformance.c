@@ -543,9 +543,9 @@ void conformance_run(struct conformance *c) {
 /* ---- faults ---- */
 
 const char *const conformance_fault_names[FAULTS] = {
-    [FAULT_DIVERGED] = "diverged", [FAULT_FAILED] = "failed",    [FAULT_CLOSED] = "closed",
-    [FAULT_STUCK] = "stuck",       [FAULT_KILLED] = "killed",    [FAULT_STOPPED] = "stopped",
-    [FAULT_EXITED] = "exited",     [FAULT_UNCLOSED] = "unclosed"};
+    [FAULT_DIVERGED] = "diverged", [FAULT_FAILED] = "failed", [FAULT_CLOSED] = "closed",
+    [FAULT_STUCK] = "stuck",       [FAULT_KILLED] = "killed", [FAULT_STOPPED] = "stopped",
+    [FAULT_UNOPENED] = "unopened", [FAULT_EXITED] = "exited", [FAULT_UNCLOSED] = "unclosed"};
 
 enum { FAULT_COUNT = 100 };
 
@@ -617,6 +617,8 @@ static void check_message(struct conformance *c, enum conformance_fault fault, b
     CHECK_CONTAINS(error->message, name);
     if (fault == FAULT_FAILED)
         CHECK_CONTAINS(error->message, "the drive is gone");
+    else if (fault == FAULT_UNOPENED)
+        CHECK_CONTAINS(error->message, "did not open a group of 3 ranks");
     else
         CHECK_CONTAINS(error->message, "all-gather of h.3 (100 x fp32, tag 3), call 1 of group 0");
     if (fault == FAULT_DIVERGED) CHECK_CONTAINS(error->message, "reduce-scatter of h.2 (100 x fp32, tag 3)");
@@ -647,6 +649,11 @@ void conformance_run_fault(struct conformance *c, enum conformance_fault fault) 
         raise(fault == FAULT_KILLED ? SIGKILL : SIGSTOP);
     } else if (culprit && fault == FAULT_EXITED) {
         exit(0);
+    } else if (fault == FAULT_UNOPENED) {
+        struct comm_group *second;
+        if (culprit) nap(14 * c->timeout_s + 1);
+        CHECK_INT(comm_group_open(c->comm, world.ranks, size, &second), ZERO_E_PEER);
+        check_message(c, fault, culprit);
     } else if (fault == FAULT_UNCLOSED) {
         if (culprit) nap(12 * c->timeout_s + 1);
     } else if (culprit && fault == FAULT_FAILED) {
