@@ -2,6 +2,16 @@
 
 #include <stdio.h>
 
+int error_code_known(uint32_t code) {
+    switch ((zero_status)code) {
+#define ERROR_CASE(name, number, meaning) case name:
+        ZERO_STATUS_LIST(ERROR_CASE)
+#undef ERROR_CASE
+        return 1;
+    }
+    return 0;
+}
+
 void error_clear(struct zero_error *error) { *error = (struct zero_error){.rank = -1}; }
 
 zero_status error_set_v(struct zero_error *error, zero_status code, const char *format, va_list args) {

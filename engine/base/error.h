@@ -17,6 +17,7 @@ struct zero_error {
 };
 
 void error_clear(struct zero_error *error);
+int error_code_known(uint32_t code); /* a code of the list in status.h, ZERO_OK included */
 
 /* Records a failure and returns `code`. The first one is kept: later calls return their code and change
  * nothing. `error` may be NULL. */

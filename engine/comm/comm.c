@@ -74,6 +74,7 @@ zero_status comm_open(enum comm_transport transport, const struct comm_options *
     comm->ops = ops;
     comm->rank = options->rank, comm->size = options->size;
     comm->timeout_s = options->timeout_s > 0 ? options->timeout_s : COMM_TIMEOUT_S;
+    comm->interrupted = options->interrupted, comm->interrupted_user = options->interrupted_user;
     comm->log = options->log;
     comm->device = options->device && options->device->separate ? options->device : NULL;
     error_clear(&comm->error);
@@ -166,8 +167,32 @@ zero_status comm_group_open(struct comm *comm, const uint32_t *ranks, uint32_t c
     return ZERO_OK;
 }
 
+/* A rank that leaves takes its part in the calls that it has posted, for others may wait in them; past the limit they
+ * hear that it left. Then nothing of them moves any more. */
+static void finish_call(struct comm_work *work) {
+    enum { AT_MOST_NS = 1000000, LEAVE_NS = 1000000000 };
+    struct comm *comm = work->group->comm;
+    bool done = false;
+    while (comm_test(work, &done) == ZERO_OK && !done) {
+        uint64_t now_ns = clock_now_ns();
+        uint64_t limit_ns = comm->timeout_s < LEAVE_NS * 1e-9 ? (uint64_t)(comm->timeout_s * 1e9) : LEAVE_NS;
+        if (!comm->leave_by_ns) comm->leave_by_ns = now_ns + limit_ns;
+        if (now_ns > comm->leave_by_ns) {
+            char text[RECORD_TEXT_BYTES];
+            comm_raise(comm, ZERO_E_PEER, (int32_t)comm->rank, true,
+                       "rank %u closed its communicator before %s was done: its loop ended earlier than that "
+                       "of the others",
+                       comm->rank, record_text(&work->record, work->group->ordinal, text));
+            return;
+        }
+        comm_idle(comm, AT_MOST_NS);
+    }
+}
+
 void comm_group_close(struct comm_group *group) {
     if (!group) return;
+    for (uint32_t slot = 0; slot < COMM_CALLS_MAX && !group->comm->ops->virtual_time; slot++)
+        if (group->works[slot].busy) finish_call(&group->works[slot]);
     struct comm_group **link = &group->comm->groups;
     while (*link != group) link = &(*link)->next;
     *link = group->next;
@@ -293,12 +318,36 @@ zero_status comm_post(struct comm_group *group, const struct comm_call *call, st
     return status;
 }
 
+/* Every wait ends: also that for a call which all have posted, and whose data never comes. What passes between two tests
+ * counts in part: a host that computes meanwhile does not wait. A rank that did not post is named before. */
+static zero_status judge_wait(struct comm_work *work) {
+    const uint64_t AT_MOST_NS = 100000000;
+    struct comm *comm = work->group->comm;
+    const struct comm_ops *ops = comm->ops;
+    uint64_t now_ns = clock_now_ns(), passed_ns = work->tested_ns ? now_ns - work->tested_ns : 0;
+    work->tested_ns = now_ns;
+    work->waited_ns += passed_ns < AT_MOST_NS ? passed_ns : AT_MOST_NS;
+    uint64_t grace_ns = (uint64_t)(comm->timeout_s * 2e9);
+    if (ops->virtual_time || !deadline_passed(comm->timeout_s, grace_ns, work->waited_ns)) return ZERO_OK;
+    char text[RECORD_TEXT_BYTES], who[32] = "a rank";
+    int32_t rank = ops->late ? ops->late(work) : -1;
+    if (rank >= 0) snprintf(who, sizeof who, "rank %d", (int)rank);
+    return comm_raise(
+        comm, ZERO_E_PEER, rank, false,
+        "rank %u waited %.1f s for %s, and the part of %s never came: a connection loses data, or "
+        "that rank no longer looks after its calls (the limit is 12 x timeout_s, %g s)",
+        comm->rank, (double)work->waited_ns * 1e-9, record_text(&work->record, work->group->ordinal, text),
+        who, comm->timeout_s);
+}
+
 zero_status comm_test(struct comm_work *work, bool *out_done) {
     *out_done = false;
     zero_status status = settle(work->group, "waited in", &work->record);
     if (status) return status;
     bool done = false;
-    status = settle_status(work, work->group->comm->ops->test(work, &done));
+    status = work->group->comm->ops->test(work, &done);
+    if (status == ZERO_OK && !done) status = judge_wait(work);
+    status = settle_status(work, status);
     if (status) return status;
     if (done) work->busy = false;
     *out_done = done;
@@ -328,6 +377,7 @@ void comm_idle(struct comm *comm, uint64_t at_most_ns) {
     if (comm->ops->progress)
         for (struct comm_group *group = comm->groups; group; group = group->next) comm->ops->progress(group);
     comm->ops->idle(comm, at_most_ns);
+    comm_ask_interrupted(comm);
 }
 
 uint64_t comm_fingerprint(const struct comm *comm) { return comm->fingerprint; }

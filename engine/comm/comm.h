@@ -11,8 +11,8 @@
  *
  * Threads: one thread at a time per comm (the executor's lock). Transports mpi and tcp have one thread more per
  * rank, from open to close: it beats, and keeps MPI moving. Failures are sticky: the first one is kept in
- * comm_error() and every later call returns it. Every wait has a deadline; silence of a rank ends in
- * ZERO_E_PEER, a different call on some rank in ZERO_E_DIVERGED, each naming rank and call. A transport frees
+ * comm_error() and every later call returns it. Every wait has a deadline; silence of a rank, a
+ * connection that breaks, or data that never comes ends in ZERO_E_PEER, a different call on some rank in ZERO_E_DIVERGED, each naming rank and call. A transport frees
  * nothing of calls that never finished, and neither may their caller: after a failure a peer may still read
  * or write their buffers (local: until every rank has closed; mpi: until the process ends). */
 #ifndef ZERO_ENGINE_COMM_COMM_H
@@ -107,8 +107,8 @@ enum comm_transport {
 
 struct comm_options {
     uint32_t rank, size;
-    double timeout_s; /* silence of a rank's heartbeat; 10 x that for a rank that beats but does not advance;
-                       * 0: COMM_TIMEOUT_S */
+    double timeout_s; /* silence of a rank's heartbeat; 10 x that for a rank that beats but does not advance, 12 x
+                       * for data that never comes; 0: COMM_TIMEOUT_S. Outages of up to 0.8 x timeout_s pass. */
     struct local_world *local;   /* transport local: the ranks' common world */
     struct sim_world *sim;       /* transport sim: see sim.h */
     enum comm_transport mirrors; /* transport mirror: whose staging it plans; self, local, mpi or tcp */
@@ -117,6 +117,11 @@ struct comm_options {
     const char *master;    /* transport tcp: where rank 0 listens, a name or an address */
     uint32_t master_port;
     struct comm *beside; /* transport nccl: a comm of the same ranks on the host, closed later */
+    /* Whether the user wants this rank to end, or NULL. Asked by the thread that opens, waits (comm_run, comm_idle)
+     * and closes, at least every 100 ms: true fails all ranks with ZERO_E_INTERRUPTED. MPI's own blocking calls
+     * cannot ask. */
+    bool (*interrupted)(void *user);
+    void *interrupted_user;
     struct log log;
 };
 
@@ -139,6 +144,8 @@ uint32_t comm_size(const struct comm *comm);
  * order. */
 zero_status comm_group_open(struct comm *comm, const uint32_t *ranks, uint32_t count,
                             struct comm_group **out_group);
+/* Calls in flight are brought to their end for a second at most, or timeout_s where that is less: their buffers must
+ * live until then. Past that the other ranks fail with ZERO_E_PEER. */
 void comm_group_close(struct comm_group *group);
 uint32_t comm_group_size(const struct comm_group *group);
 uint32_t comm_group_index(const struct comm_group *group); /* this rank's index among the members */

@@ -8,7 +8,8 @@
  * The control thread of each rank runs from open to close; it beats, hears (control.c), and thereby moves MPI
  * along while the rank computes. MPI must allow MPI_THREAD_MULTIPLE.
  *
- * Opening a comm or a group is MPI's own blocking call, without a deadline. After a failure nothing of MPI is
+ * Opening a comm or a group is MPI's own blocking call, without a deadline: so all ranks meet first, in a wait that has
+ * one. After a failure nothing of MPI is
  * waited for, freed or finalised: requests to dead ranks never end. */
 #include <limits.h>
 #include <mpi.h>
@@ -80,6 +81,41 @@ static void close_comm(struct comm *comm) {
 
 /* ---- groups ---- */
 
+/* The later rounds wait for a rank that may itself wait: the first round names the one that is absent, before. */
+static zero_status await_member(struct comm_group *group, MPI_Request requests[2], uint32_t member,
+                                bool first) {
+    struct comm *comm = group->comm;
+    uint64_t begin_ns = clock_now_ns(), grace_ns = first ? 0 : (uint64_t)(comm->timeout_s * 2e9);
+    for (int both = 0;; sleep_ns(50000)) {
+        int code = MPI_Testall(2, requests, &both, MPI_STATUSES_IGNORE);
+        if (code == MPI_SUCCESS && both) return ZERO_OK;
+        comm_ask_interrupted(comm);
+        if (failure_raised(comm->failure)) return comm->failure->error.code;
+        uint64_t now_ns = clock_now_ns();
+        if (!deadline_passed(comm->timeout_s, begin_ns + grace_ns, now_ns)) continue;
+        return comm_raise(comm, ZERO_E_PEER, (int32_t)group->ranks[member], false,
+                          "rank %u did not open a group of %u ranks, for which rank %u waited %.1f s: it is "
+                          "stuck, or does something else than the others",
+                          group->ranks[member], group->count, comm->rank, (double)(now_ns - begin_ns) * 1e-9);
+    }
+}
+
+/* In round k with the members 2^k after and before this one: then all have come. */
+static zero_status meet_members(struct comm_group *group) {
+    enum { MEETING_TAG = 2 };
+    MPI_Comm world = ((struct mpi_comm *)group->comm)->link.world;
+    zero_status status = ZERO_OK;
+    for (uint32_t step = 1; step < group->count && status == ZERO_OK; step *= 2) {
+        MPI_Request requests[2] = {MPI_REQUEST_NULL, MPI_REQUEST_NULL};
+        uint32_t to = (group->index + step) % group->count,
+                 from = (group->index + group->count - step) % group->count;
+        MPI_Irecv(NULL, 0, MPI_BYTE, (int)group->ranks[from], MEETING_TAG, world, &requests[0]);
+        MPI_Isend(NULL, 0, MPI_BYTE, (int)group->ranks[to], MEETING_TAG, world, &requests[1]);
+        status = await_member(group, requests, from, step == 1);
+    }
+    return status;
+}
+
 static int open_group_communicators(struct mpi_group *group) {
     struct mpi_comm *mpi = (struct mpi_comm *)group->base.comm;
     MPI_Group all, members;
@@ -105,9 +141,12 @@ static zero_status group_open(struct comm_group *group) {
     char text[MPI_MAX_ERROR_STRING];
     mpi->inputs = malloc(group->count * sizeof *mpi->inputs);
     mpi->ring = control_group_open(comm->control, group);
-    int code = mpi->inputs && mpi->ring ? open_group_communicators(mpi) : MPI_ERR_NO_MEM;
+    zero_status status = mpi->inputs && mpi->ring ? meet_members(group) : ZERO_OK;
+    int code = MPI_ERR_NO_MEM;
+    if (mpi->inputs && mpi->ring && status == ZERO_OK) code = open_group_communicators(mpi);
     if (code == MPI_SUCCESS) return ZERO_OK;
     free(mpi->inputs);
+    if (status) return status;
     return comm_raise(comm, ZERO_E_PEER, -1, false,
                       "comm mpi: rank %u: making a group of %u ranks failed: %s", comm->rank, group->count,
                       mpi_text(code, text));

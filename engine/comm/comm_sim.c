@@ -328,6 +328,7 @@ static zero_status test(struct comm_work *work, bool *out_done) {
 
 const struct comm_ops comm_sim_ops = {
     .name = "sim",
+    .virtual_time = true,
     .comm_bytes = sizeof(struct sim_comm),
     .group_bytes = sizeof(struct sim_group),
     .open = open_comm,

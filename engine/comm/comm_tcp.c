@@ -13,7 +13,7 @@
  * There is no own order of additions: `native` reductions are `ordered` ones.
  *
  * Threads: data moves in the owner's comm_test and comm_idle; the control channel has a thread and connections of
- * its own. A data connection that breaks is not reported here: the ring finds the silent rank, and names it. */
+ * its own. A data connection that breaks ends the run, a moment later: the control channel may know why it broke. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,7 +30,9 @@ static zero_status connect_ranks(struct tcp_comm *tcp, const struct comm_options
                            .port = options->master_port,
                            .rank = tcp->base.rank,
                            .size = tcp->base.size,
-                           .timeout_s = 10 * tcp->base.timeout_s};
+                           .timeout_s = 10 * tcp->base.timeout_s,
+                           .interrupted = options->interrupted,
+                           .interrupted_user = options->interrupted_user};
     if (r.size == 1) {
         *out_key = 1;
         tcp->peers[0] = (struct lanes){.socket = {-1, -1}};
@@ -62,12 +64,12 @@ static zero_status start_watch(struct tcp_comm *tcp, uint64_t key) {
     int *sockets = malloc(size * sizeof *sockets);
     if (!sockets) return ZERO_E_MEMORY;
     for (uint32_t q = 0; q < size; q++) sockets[q] = tcp->peers[q].socket[LANE_CONTROL];
-    zero_status status = tcp_link_open(&tcp->link, tcp->base.rank, size, key, sockets);
+    zero_status status = tcp_link_open(&tcp->link, &tcp->base, key, sockets);
     free(sockets);
     if (status) return status;
     struct watch_link watched = tcp_link_watched(&tcp->link);
     status = watch_start(&tcp->watch, &tcp->base, &watched);
-    if (status) tcp_link_close(&tcp->link);
+    if (status) tcp_link_close(&tcp->link, false);
     return status;
 }
 
@@ -86,7 +88,10 @@ static zero_status open_comm(struct comm *comm, const struct comm_options *optio
         release(tcp);
         return status;
     }
-    for (uint32_t q = 0; q < comm->size; q++) tcp->polls[q].fd = tcp->peers[q].socket[LANE_DATA];
+    for (uint32_t q = 0; q < comm->size; q++) {
+        tcp->polls[q].fd = tcp->peers[q].socket[LANE_DATA];
+        if (tcp->polls[q].fd >= 0) tcp_endure(comm, tcp->polls[q].fd);
+    }
     failure_init(&tcp->failure);
     comm->failure = &tcp->failure;
     status = start_watch(tcp, key);
@@ -100,8 +105,8 @@ static zero_status open_comm(struct comm *comm, const struct comm_options *optio
 
 static void close_comm(struct comm *comm) {
     struct tcp_comm *tcp = (struct tcp_comm *)comm;
-    watch_stop(&tcp->watch);
-    tcp_link_close(&tcp->link);
+    bool in_order = watch_stop(&tcp->watch);
+    tcp_link_close(&tcp->link, in_order);
     rendezvous_close(tcp->peers, comm->size);
     release(tcp);
     failure_destroy(&tcp->failure);
@@ -192,6 +197,21 @@ static zero_status test(struct comm_work *work, bool *out_done) {
     return status;
 }
 
+/* The first member whose slice has not come, or that has not taken this rank's. */
+static int32_t late(const struct comm_work *work) {
+    const struct comm_group *group = work->group;
+    const struct tcp_comm *tcp = tcp_of(group);
+    for (uint32_t m = 0; m < group->count; m++) {
+        const struct heard *heard = heard_of(group, work->record.sequence, m);
+        bool spoke = heard->ready && heard->record.sequence == work->record.sequence;
+        if (m != group->index && !(spoke && heard->taken > mine_of(work)->phase))
+            return (int32_t)group->ranks[m];
+    }
+    for (uint32_t m = 0; m < group->count; m++)
+        if (m != group->index && tcp->wires[group->ranks[m]].count) return (int32_t)group->ranks[m];
+    return -1;
+}
+
 static void progress(struct comm_group *group) {
     for (uint32_t slot = 0; slot < COMM_CALLS_MAX; slot++)
         if (group->works[slot].busy && tcp_advance(&group->works[slot]) != ZERO_OK) return;
@@ -214,6 +234,7 @@ const struct comm_ops comm_tcp_ops = {
     .staging_bytes = staging_bytes,
     .post = post,
     .test = test,
+    .late = late,
     .progress = progress,
     .idle = idle,
 };

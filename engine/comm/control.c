@@ -77,7 +77,7 @@ struct control {
     bool started;
     uint64_t tick_ns, beat_ns;
     double silence_s;             /* of the rank before this one */
-    uint32_t told_failure;        /* how many of r + 1, r + 2, r + 4, ... were told */
+    uint32_t told_failure;        /* bit k: rank r + 2^k was told */
     _Atomic uint64_t told_all_ns; /* 0: not yet */
 };
 
@@ -199,11 +199,17 @@ static bool send(struct control *control, uint32_t to, const void *message, uint
     return true;
 }
 
+/* In an outage nothing is piled up: TCP tries a stream of few packets more often. */
+static bool under_way(const struct control *control, uint32_t to) {
+    return control->port.under_way && control->port.under_way(control->port.user, to);
+}
+
 static void send_beat(struct control *control, uint64_t now_ns) {
     const struct comm *comm = control->comm;
     struct head beat = head_make(control, MESSAGE_BEAT);
+    uint32_t to = (comm->rank + 1) % comm->size;
     if (control->beat_ns && now_ns - control->beat_ns < control->interval_ns) return;
-    if (send(control, (comm->rank + 1) % comm->size, &beat, sizeof beat)) control->beat_ns = now_ns;
+    if (!under_way(control, to) && send(control, to, &beat, sizeof beat)) control->beat_ns = now_ns;
 }
 
 static uint64_t oldest(const struct control_group *group) {
@@ -233,7 +239,9 @@ static void send_calls(struct control *control, struct control_group *group, uin
         if (send_window(control, group, first)) group->asked = NONE;
         return;
     }
-    if (group->told_ns && now_ns - group->told_ns < interval && !(group->left && !group->told)) return;
+    bool last = group->left && !group->told;
+    if (!last && ((group->told_ns && now_ns - group->told_ns < interval) || under_way(control, group->to)))
+        return;
     if (!send_window(control, group, group->posted > WINDOW_RECORDS ? group->posted - WINDOW_RECORDS : 0))
         return;
     group->told = true;
@@ -252,9 +260,16 @@ static void send_failure(struct control *control, uint64_t now_ns) {
         .step = error->step,
     };
     memcpy(told.message, error->message, sizeof told.message);
-    for (uint64_t step = 1ull << control->told_failure; step < comm->size; step *= 2, control->told_failure++)
-        if (!send(control, (uint32_t)((comm->rank + step) % comm->size), &told, sizeof told)) return;
-    if (!atomic_load(&control->told_all_ns)) atomic_store(&control->told_all_ns, now_ns);
+    bool all = true;
+    for (uint32_t k = 0; 1ull << k < comm->size; k++) {
+        uint32_t to = (uint32_t)((comm->rank + (1ull << k)) % comm->size);
+        if (control->told_failure >> k & 1) continue;
+        if (send(control, to, &told, sizeof told))
+            control->told_failure |= 1u << k;
+        else
+            all = false; /* this rank takes no messages now: the next ones must not wait for it */
+    }
+    if (all && !atomic_load(&control->told_all_ns)) atomic_store(&control->told_all_ns, now_ns);
 }
 
 /* ---- hearing ---- */
@@ -280,25 +295,41 @@ static void hear_ask(struct control *control, const struct ask_message *message)
     pthread_mutex_unlock(&control->mutex);
 }
 
-static void hear_failure(struct control *control, const struct failure_message *message) {
-    struct zero_error error = {
-        .code = (zero_status)message->code, .rank = (int32_t)message->rank, .step = message->step};
+static bool is_failure(const struct failure_message *message, uint32_t bytes) {
+    return bytes == sizeof *message && message->code != ZERO_OK && error_code_known(message->code);
+}
+
+/* A record that no rank can read is a failure, too: its sender has failed, or is not of this build. */
+static void hear_failure(struct control *control, const struct failure_message *message, uint32_t bytes) {
+    const struct comm *comm = control->comm;
+    if (!is_failure(message, bytes)) {
+        comm_raise(control->comm, ZERO_E_INTERNAL, (int32_t)message->head.from, false,
+                   "rank %u sent rank %u a failure that no rank can read (%u bytes): all ranks must run the "
+                   "same build; see the log of rank %u",
+                   message->head.from, comm->rank, bytes, message->head.from);
+        return;
+    }
+    bool named = message->rank >= 0 && message->rank < comm->size;
+    struct zero_error error = {.code = (zero_status)message->code,
+                               .rank = named ? (int32_t)message->rank : -1,
+                               .step = message->step};
     memcpy(error.message, message->message, sizeof error.message);
     error.message[sizeof error.message - 1] = 0;
-    failure_raise(control->comm->failure, &error, message->waits);
+    failure_raise(comm->failure, &error, message->waits);
 }
 
 static void hear(struct control *control) {
     union message message;
     uint32_t bytes, before = (control->comm->rank + control->comm->size - 1) % control->comm->size;
     while (control->port.receive(control->port.user, &message, sizeof message, &bytes)) {
-        if (bytes < sizeof message.head || message.head.opening != control->port.opening) continue;
+        if (bytes < sizeof message.head || message.head.opening != control->port.opening ||
+            message.head.from >= control->comm->size)
+            continue;
         if (message.head.from == before) control->silence_s = 0;
         if (message.head.type == MESSAGE_CALLS && bytes == sizeof message.calls)
             hear_calls(control, &message.calls);
         if (message.head.type == MESSAGE_ASK && bytes == sizeof message.ask) hear_ask(control, &message.ask);
-        if (message.head.type == MESSAGE_FAILURE && bytes == sizeof message.failure)
-            hear_failure(control, &message.failure);
+        if (message.head.type == MESSAGE_FAILURE) hear_failure(control, &message.failure, bytes);
     }
 }
 
@@ -310,7 +341,8 @@ static void judge_silence(struct control *control, uint64_t now_ns) {
     uint64_t elapsed_ns = now_ns - control->tick_ns;
     if (elapsed_ns > 2 * control->interval_ns) elapsed_ns = 2 * control->interval_ns;
     control->silence_s += (double)elapsed_ns * 1e-9;
-    if (control->silence_s <= comm->timeout_s) return;
+    double outage_s = CONTROL_OUTAGE * comm->timeout_s + control->port.resume_s;
+    if (control->silence_s <= (comm->timeout_s > outage_s ? comm->timeout_s : outage_s)) return;
     uint32_t before = (comm->rank + comm->size - 1) % comm->size;
     comm_raise_silent(control->comm, before, control->silence_s);
 }

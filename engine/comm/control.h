@@ -3,7 +3,7 @@
  * virtual time.
  *
  *   life        a ring over all ranks: each beats to the next one and watches the one before; silence for
- * timeout_s is a failure. Two messages per rank and interval, whatever the number of ranks. calls       a
+ * timeout_s is a failure, or for what the port needs after an outage where that is longer. Two messages per rank and interval, whatever the number of ranks. calls       a
  * ring over the members of each group: each tells the next one how many calls it posted and the records of
  * the last few. Where two records of one call differ the ranks diverged, and the next one asks for older
  *               records until it has found the first that differs; where this rank
@@ -20,12 +20,18 @@
 
 enum { CONTROL_MESSAGE_BYTES = 1536 };
 
+/* An outage of the network of up to that part of timeout_s ends no run. */
+#define CONTROL_OUTAGE 0.8
+
 struct control_port {
     void *user;
     uint64_t opening; /* the same on all ranks, another one each time: what an earlier comm sent is dropped */
     bool (*send)(void *user, uint32_t to, const void *message, uint32_t bytes); /* false: no room now */
     bool (*receive)(void *user, void *message, uint32_t bytes_max,
                     uint32_t *out_bytes); /* false: nothing there */
+    /* What was sent has not arrived yet: another beat would say nothing more. Or NULL: it cannot be known. */
+    bool (*under_way)(void *user, uint32_t to);
+    double resume_s; /* how long after an outage of CONTROL_OUTAGE x timeout_s messages may take to pass again */
 };
 
 struct control;

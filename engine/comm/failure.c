@@ -14,6 +14,7 @@ bool failure_raise(struct failure *failure, const struct zero_error *error, bool
     bool first = !failure_raised(failure);
     if (first) {
         failure->error = *error;
+        if (error->code == ZERO_OK) failure->error.code = ZERO_E_INTERNAL; /* every reader ends on a code */
         failure->waits = waits;
         atomic_store_explicit(&failure->raised, true, memory_order_release);
     }

@@ -94,6 +94,33 @@ static bool link_meet(void *user, bool *out_all) {
 
 /* ---- opening and closing ---- */
 
+/* MPI's own blocking calls have no deadline: all ranks meet first, in a wait that has one. What is left of it after a
+ * failure never ends: then MPI is not finalised. */
+static zero_status await_all(MPI_Comm from, int rank, const struct comm_options *options,
+                             struct zero_error *error) {
+    MPI_Request request;
+    double timeout_s = options->timeout_s > 0 ? options->timeout_s : COMM_TIMEOUT_S;
+    uint64_t begin_ns = clock_now_ns();
+    int all = 0, code = MPI_Ibarrier(from, &request);
+    for (; code == MPI_SUCCESS; sleep_ns(100000)) {
+        code = MPI_Test(&request, &all, MPI_STATUS_IGNORE);
+        if (code == MPI_SUCCESS && all) return ZERO_OK;
+        bool interrupted = options->interrupted && options->interrupted(options->interrupted_user);
+        if (!interrupted && !deadline_passed(timeout_s, begin_ns, clock_now_ns())) continue;
+        atomic_fetch_add(&process_comms, 1);
+        if (interrupted)
+            return error_set(error, ZERO_E_INTERRUPTED,
+                             "comm mpi: interrupted while rank %d waited for the other ranks to open", rank);
+        return error_set(error, ZERO_E_PEER,
+                         "comm mpi: rank %d waited %g s for the other ranks to open their communicators: see "
+                         "their logs",
+                         rank, 10 * timeout_s);
+    }
+    char text[MPI_MAX_ERROR_STRING];
+    return error_set(error, ZERO_E_PEER, "comm mpi: rank %d: MPI_Ibarrier failed: %s", rank,
+                     mpi_text(code, text));
+}
+
 static zero_status open_communicators(struct mpi_link *link, const struct comm_options *options,
                                       struct zero_error *error) {
     MPI_Comm from = options->mpi_comm ? *(MPI_Comm *)options->mpi_comm : MPI_COMM_WORLD;
@@ -106,6 +133,8 @@ static zero_status open_communicators(struct mpi_link *link, const struct comm_o
                          "comm mpi: rank %u of %u was expected, but MPI says rank %d of %d", options->rank,
                          options->size, rank, size);
     link->rank = (uint32_t)rank, link->size = (uint32_t)size;
+    zero_status status = await_all(from, rank, options, error);
+    if (status) return status;
     code = MPI_Comm_dup(from, &link->world);
     if (code == MPI_SUCCESS) code = MPI_Comm_dup(from, &link->channel);
     if (code != MPI_SUCCESS)

@@ -15,11 +15,12 @@ enum {
     CALLERS_MAX = 64,   /* that have not yet said who they are */
     ADDRESSES_MAX = 16, /* of one name */
     NAMED_MAX = 8,      /* missing ranks in one sentence */
+    NAMES_BYTES = 128,
     GRACE_NS = 2000000000,
     PATIENCE_NS = 200000000, /* with a caller who says nothing while others wait */
 };
 
-static const uint64_t magic = 0x3176646e7a6f7265u; /* and the version of all that follows */
+static const uint64_t magic = 0x3276646e7a6f7265u; /* and the version of all that follows */
 
 struct hello {
     uint64_t magic, key; /* key 0: the first call, to rank 0 */
@@ -45,7 +46,8 @@ struct meeting {
     struct lanes *peers;
     struct place *places; /* where the ranks listen */
     int listener;
-    uint64_t key, deadline_ns;
+    uint64_t key;
+    struct patience patience;
     uint32_t strangers, caller_count;
     struct caller callers[CALLERS_MAX];
     struct zero_error *error;
@@ -123,27 +125,38 @@ static uint32_t missing(const struct meeting *m, uint32_t lanes) {
     return count;
 }
 
-static zero_status report_missing(struct meeting *m, uint32_t lanes) {
-    char names[128] = "", strangers[96] = "";
-    uint32_t absent = 0;
-    size_t used = 0;
+/* "ranks 2, 4" */
+static void name_missing(const struct meeting *m, uint32_t lanes, char names[NAMES_BYTES]) {
+    uint32_t absent = 0, count = 0;
+    for (uint32_t q = m->r->rank + 1; q < m->r->size; q++) count += m->peers[q].socket[lanes - 1] < 0;
+    size_t used = (size_t)snprintf(names, NAMES_BYTES, count > 1 ? "ranks " : "rank ");
     for (uint32_t q = m->r->rank + 1; q < m->r->size; q++) {
         if (m->peers[q].socket[lanes - 1] >= 0) continue;
         if (absent++ < NAMED_MAX)
-            used += (size_t)snprintf(names + used, sizeof names - used, "%s%u", absent > 1 ? ", " : "", q);
+            used += (size_t)snprintf(names + used, NAMES_BYTES - used, "%s%u", absent > 1 ? ", " : "", q);
     }
-    if (absent > NAMED_MAX) snprintf(names + used, sizeof names - used, " and %u more", absent - NAMED_MAX);
+    if (absent > NAMED_MAX) snprintf(names + used, NAMES_BYTES - used, " and %u more", absent - NAMED_MAX);
+}
+
+static zero_status report_missing(struct meeting *m, uint32_t lanes) {
+    char names[NAMES_BYTES], strangers[96] = "";
+    name_missing(m, lanes, names);
     if (m->strangers)
         snprintf(strangers, sizeof strangers, ", where %u callers were none of the ranks", m->strangers);
     error_set(
         m->error, ZERO_E_PEER,
-        "rendezvous: %s %s of %u did not come to rank %u (%s:%u) within %g s%s: see their logs, and whether "
+        "rendezvous: %s of %u did not come to rank %u (%s:%u) within %g s%s: see their logs, and whether "
         "their hosts can reach this one",
-        absent > 1 ? "ranks" : "rank", names, m->r->size, m->r->rank, m->r->host, m->r->port, m->r->timeout_s,
-        strangers);
+        names, m->r->size, m->r->rank, m->r->host, m->r->port, m->r->timeout_s, strangers);
     for (uint32_t q = m->r->size; q-- > m->r->rank + 1;)
         if (m->peers[q].socket[lanes - 1] < 0) m->error->rank = (int32_t)q;
     return ZERO_E_PEER;
+}
+
+static zero_status report_interrupted(struct meeting *m, const char *awaited) {
+    return error_set(m->error, ZERO_E_INTERRUPTED,
+                     "rendezvous: interrupted while rank %u waited for %s of %u (%s:%u)", m->r->rank, awaited,
+                     m->r->size, m->r->host, m->r->port);
 }
 
 /* As many as can be listened to; the others wait. */
@@ -173,18 +186,23 @@ static void dismiss_silent(struct meeting *m) {
 
 /* Until all ranks above this one have called, on `lanes` lanes. */
 static zero_status await_callers(struct meeting *m, uint32_t lanes, bool first) {
-    enum { LOOK_MS = 100 };
+    const uint64_t deadline_ns = m->patience.deadline_ns;
     zero_status status = ZERO_OK;
     while (status == ZERO_OK && missing(m, lanes)) {
         struct pollfd polls[CALLERS_MAX + 1];
         uint64_t now_ns = clock_now_ns();
-        if (now_ns >= m->deadline_ns) return report_missing(m, lanes);
-        uint64_t left_ms = (m->deadline_ns - now_ns) / 1000000 + 1;
+        if (now_ns >= deadline_ns) return report_missing(m, lanes);
+        if (patience_ends(&m->patience)) {
+            char names[NAMES_BYTES];
+            name_missing(m, lanes, names);
+            return report_interrupted(m, names);
+        }
+        uint64_t left_ms = (deadline_ns - now_ns) / 1000000 + 1;
         bool full = m->caller_count == CALLERS_MAX;
         for (uint32_t i = 0; i < m->caller_count; i++)
             polls[i] = (struct pollfd){.fd = m->callers[i].socket, .events = POLLIN};
         polls[m->caller_count] = (struct pollfd){.fd = full ? -1 : m->listener, .events = POLLIN};
-        poll(polls, m->caller_count + 1, left_ms > LOOK_MS ? LOOK_MS : (int)left_ms);
+        poll(polls, m->caller_count + 1, left_ms > SOCKET_LOOK_MS ? SOCKET_LOOK_MS : (int)left_ms);
         for (uint32_t i = m->caller_count; i-- > 0 && status == ZERO_OK;) status = hear(m, i, first);
         if (m->caller_count == CALLERS_MAX) dismiss_silent(m);
         if (status == ZERO_OK) status = admit(m);
@@ -195,9 +213,9 @@ static zero_status await_callers(struct meeting *m, uint32_t lanes, bool first) 
 /* ---- rank 0 ---- */
 
 static void tell(const struct meeting *m, int socket, const struct verdict *verdict) {
-    uint64_t deadline_ns = clock_now_ns() + GRACE_NS;
-    if (socket_send(socket, verdict, sizeof *verdict, deadline_ns) && verdict->code == ZERO_OK)
-        socket_send(socket, m->places, m->r->size * sizeof *m->places, deadline_ns);
+    struct patience brief = {.deadline_ns = clock_now_ns() + GRACE_NS};
+    if (socket_send(socket, verdict, sizeof *verdict, brief) && verdict->code == ZERO_OK)
+        socket_send(socket, m->places, m->r->size * sizeof *m->places, brief);
 }
 
 /* Whoever came hears it, also those with whom something is wrong; who died meanwhile is missed later. */
@@ -231,7 +249,12 @@ static zero_status lead(struct meeting *m) {
 static zero_status say(struct meeting *m, uint32_t to, uint32_t lane, int fd) {
     struct hello hello = {magic, m->key, m->r->rank, m->r->size, lane, socket_port(m->listener)};
     m->peers[to].socket[lane] = fd;
-    if (fd >= 0 && socket_send(fd, &hello, sizeof hello, m->deadline_ns)) return ZERO_OK;
+    if (fd >= 0 && socket_send(fd, &hello, sizeof hello, m->patience)) return ZERO_OK;
+    if (errno == ECANCELED) {
+        char awaited[32];
+        snprintf(awaited, sizeof awaited, "rank %u", to);
+        return report_interrupted(m, awaited);
+    }
     error_set(
         m->error, ZERO_E_PEER,
         "rendezvous: rank %u of %u cannot reach rank %u (%s:%u) within %g s: %s: see whether that rank runs, "
@@ -253,11 +276,13 @@ static zero_status call_leader(struct meeting *m, int *out_socket) {
                          "rendezvous: MASTER_ADDR is \"%s\", which has no address: %s", m->r->host, why);
     *out_socket = -1;
     for (uint32_t i = 0; *out_socket < 0; i = (i + 1) % count) {
-        uint64_t now_ns = clock_now_ns(), try_ns = m->deadline_ns;
-        if (count > 1 && now_ns + TRY_NS < try_ns) try_ns = now_ns + TRY_NS;
+        uint64_t now_ns = clock_now_ns();
+        struct patience brief = m->patience;
+        if (count > 1 && now_ns + TRY_NS < brief.deadline_ns) brief.deadline_ns = now_ns + TRY_NS;
         m->places[0] = found[i];
-        *out_socket = socket_call(&found[i], try_ns);
-        if (now_ns >= m->deadline_ns || (*out_socket < 0 && count == 1)) return ZERO_OK;
+        *out_socket = socket_call(&found[i], brief);
+        if (*out_socket < 0 && (count == 1 || errno == ECANCELED)) return ZERO_OK;
+        if (now_ns >= m->patience.deadline_ns) return ZERO_OK;
     }
     return ZERO_OK;
 }
@@ -273,21 +298,23 @@ static void place_neighbours(struct meeting *m, struct place leader) {
 
 static zero_status hear_verdict(struct meeting *m) {
     struct verdict verdict;
-    uint64_t deadline_ns = m->deadline_ns + GRACE_NS; /* rank 0's own comes first, and says more */
+    struct patience patience = m->patience;
+    patience.deadline_ns += GRACE_NS; /* rank 0's own comes first, and says more */
     int fd = m->peers[0].socket[0];
-    bool heard = socket_receive(fd, &verdict, sizeof verdict, deadline_ns);
-    if (heard && verdict.magic == magic && verdict.code) {
+    bool heard = socket_receive(fd, &verdict, sizeof verdict, patience);
+    if (heard && verdict.magic == magic && verdict.code && error_code_known(verdict.code)) {
         verdict.message[sizeof verdict.message - 1] = 0;
         return error_set(m->error, (zero_status)verdict.code, "%s", verdict.message);
     }
     if (heard) errno = EPROTO;
-    if (heard && verdict.magic == magic) {
+    if (heard && verdict.magic == magic && verdict.code == ZERO_OK) {
         struct place leader = m->places[0];
         m->key = verdict.key;
-        heard = socket_receive(fd, m->places, m->r->size * sizeof *m->places, deadline_ns);
+        heard = socket_receive(fd, m->places, m->r->size * sizeof *m->places, patience);
         place_neighbours(m, leader);
         if (heard) return ZERO_OK;
     }
+    if (errno == ECANCELED) return report_interrupted(m, "rank 0");
     error_set(
         m->error, ZERO_E_PEER,
         "rendezvous: rank %u: what listens at %s:%u does not answer as rank 0 does: %s: it ended, or another "
@@ -297,8 +324,17 @@ static zero_status hear_verdict(struct meeting *m) {
     return ZERO_E_PEER;
 }
 
+/* On any port but rank 0's, which may not listen yet and may be on this host. */
+static int listen_elsewhere(uint32_t leader_port) {
+    int first = socket_listen(0);
+    if (first < 0 || socket_port(first) != leader_port) return first;
+    int second = socket_listen(0);
+    close(first);
+    return second;
+}
+
 static zero_status follow(struct meeting *m) {
-    m->listener = socket_listen(0);
+    m->listener = listen_elsewhere(m->r->port);
     if (m->listener < 0)
         return error_set(m->error, ZERO_E_IO, "rendezvous: rank %u cannot listen on any port: %s", m->r->rank,
                          strerror(errno));
@@ -308,7 +344,7 @@ static zero_status follow(struct meeting *m) {
     if (status == ZERO_OK) status = hear_verdict(m);
     for (uint32_t q = 0; q < m->r->rank; q++)
         for (uint32_t lane = q == 0; lane < RENDEZVOUS_LANES && status == ZERO_OK; lane++)
-            status = say(m, q, lane, socket_call(&m->places[q], m->deadline_ns));
+            status = say(m, q, lane, socket_call(&m->places[q], m->patience));
     return status ? status : await_callers(m, RENDEZVOUS_LANES, false);
 }
 
@@ -332,7 +368,9 @@ zero_status rendezvous(const struct rendezvous *r, struct lanes *out_peers, uint
         goto release;
     }
     *m = (struct meeting){.r = r, .peers = out_peers, .places = places, .listener = -1, .error = error};
-    m->deadline_ns = clock_now_ns() + (uint64_t)(r->timeout_s * 1e9);
+    m->patience = (struct patience){.deadline_ns = clock_now_ns() + (uint64_t)(r->timeout_s * 1e9),
+                                    .interrupted = r->interrupted,
+                                    .user = r->interrupted_user};
     for (uint32_t q = 0; q < r->size; q++)
         for (uint32_t lane = 0; lane < RENDEZVOUS_LANES; lane++) out_peers[q].socket[lane] = -1;
     status = r->rank == 0 ? lead(m) : follow(m);

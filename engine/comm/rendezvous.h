@@ -23,6 +23,9 @@ struct rendezvous {
     uint32_t port;
     uint32_t rank, size;
     double timeout_s;
+    bool (*interrupted)(
+        void *user); /* asked in every wait, ten times a second at least: true ends it; or NULL */
+    void *interrupted_user;
 };
 
 struct lanes {
@@ -31,7 +34,7 @@ struct lanes {
 
 /* out_peers[size]; *out_key: equal on all ranks, another one each time, never 0. ZERO_E_PEER: a rank never came, or a
  * rank said something that does not fit; ZERO_E_ARGUMENT: two ranks have one number, or another size; ZERO_E_IO: the
- * port is in use, or the network is down. On failure nothing stays open. */
+ * port is in use, or the network is down; ZERO_E_INTERRUPTED: on this rank, or on rank 0. On failure nothing stays open. */
 zero_status rendezvous(const struct rendezvous *rendezvous, struct lanes *out_peers, uint64_t *out_key,
                        struct zero_error *error);
 

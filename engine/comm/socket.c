@@ -5,12 +5,18 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <linux/sockios.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "engine/base/clock.h"
+
+#ifndef TCP_RTO_MAX_MS
+#define TCP_RTO_MAX_MS 44
+#endif
 
 union address {
     struct sockaddr any;
@@ -63,6 +69,26 @@ int socket_accept(int listener) {
     return fd;
 }
 
+/* Without limits TCP waits after each try for twice as long as before it: an outage of 30 s lasts up to 60 s. The user
+ * timeout takes the place of the count of tries, which at one a second would be over in 15 s. A stream of few packets
+ * is tried six times without waiting longer. */
+double socket_endure(int socket, double outage_s, double give_up_s) {
+    enum { TRY_MS = 1000 };
+    const double first_try_s = 0.25, linear_s = 1.2;
+    unsigned give_up_ms = give_up_s < 1e6 ? (unsigned)(give_up_s * 1e3) : 1000000000u;
+    int one = 1, try_ms = TRY_MS;
+    setsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &give_up_ms, sizeof give_up_ms);
+    setsockopt(socket, IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, &one, sizeof one);
+    if (outage_s <= linear_s) return first_try_s;
+    bool limited = setsockopt(socket, IPPROTO_TCP, TCP_RTO_MAX_MS, &try_ms, sizeof try_ms) == 0;
+    return limited ? TRY_MS * 1e-3 + 0.1 : outage_s + first_try_s;
+}
+
+uint32_t socket_unacknowledged(int socket) {
+    int bytes = 0;
+    return ioctl(socket, SIOCOUTQ, &bytes) ? 0 : (uint32_t)bytes;
+}
+
 static struct place place_of(const union address *address) {
     struct place place = {.family = 6};
     if (address->any.sa_family == AF_INET) {
@@ -110,58 +136,89 @@ uint32_t socket_resolve(const char *host, uint16_t port, struct place *out, uint
 }
 
 /* Whether the socket is ready for `events` by then. */
-static bool await(int socket, short events, uint64_t deadline_ns) {
+static bool await(int socket, short events, const struct patience *patience) {
+    const uint64_t look_ms = patience->interrupted ? SOCKET_LOOK_MS : 60000;
     for (;;) {
-        uint64_t now_ns = clock_now_ns(),
+        uint64_t now_ns = clock_now_ns(), deadline_ns = patience->deadline_ns,
                  left_ms = deadline_ns > now_ns ? (deadline_ns - now_ns) / 1000000 + 1 : 0;
         struct pollfd poll_fd = {.fd = socket, .events = events};
-        int ready = poll(&poll_fd, 1, left_ms > 60000 ? 60000 : (int)left_ms);
+        int ready = poll(&poll_fd, 1, (int)(left_ms > look_ms ? look_ms : left_ms));
         if (ready > 0) return true;
         if (ready < 0 && errno != EINTR) return false;
+        if (patience_ends(patience)) return errno = ECANCELED, false;
         if (left_ms == 0) return errno = ETIMEDOUT, false;
     }
 }
 
-static int call_once(const struct place *place, uint64_t deadline_ns) {
-    union address address = {0};
-    bool v4 = place->family == 4;
-    if (v4) {
-        address.v4 = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(place->port)};
-        memcpy(&address.v4.sin_addr, place->address, sizeof address.v4.sin_addr);
-    } else {
-        address.v6 = (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_port = htons(place->port)};
-        memcpy(&address.v6.sin6_addr, place->address, sizeof place->address);
-    }
-    int code = 0, fd = open_socket(v4 ? AF_INET : AF_INET6);
-    socklen_t bytes = sizeof code;
-    if (fd < 0) return -1;
-    if (connect(fd, &address.any, v4 ? sizeof address.v4 : sizeof address.v6) == 0) return fd;
-    if (errno != EINPROGRESS || !await(fd, POLLOUT, deadline_ns)) return fail(fd);
-    getsockopt(fd, SOL_SOCKET, SO_ERROR, &code, &bytes);
-    errno = code;
-    return code ? fail(fd) : fd;
+/* It called its own port, and answered itself. Without the linger its end would hold that port for a minute. */
+static bool is_its_own_peer(int socket) {
+    struct linger at_once = {.l_onoff = 1};
+    union address mine = {0};
+    socklen_t bytes = sizeof mine;
+    struct place peer = socket_peer(socket);
+    if (getsockname(socket, &mine.any, &bytes)) return false;
+    struct place own = place_of(&mine);
+    if (own.port != peer.port || memcmp(own.address, peer.address, sizeof own.address)) return false;
+    setsockopt(socket, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+    return true;
 }
 
-int socket_call(const struct place *place, uint64_t deadline_ns) {
+static socklen_t address_of(const struct place *place, union address *out) {
+    if (place->family == 4) {
+        out->v4 = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(place->port)};
+        memcpy(&out->v4.sin_addr, place->address, sizeof out->v4.sin_addr);
+        return sizeof out->v4;
+    }
+    out->v6 = (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_port = htons(place->port)};
+    memcpy(&out->v6.sin6_addr, place->address, sizeof place->address);
+    return sizeof out->v6;
+}
+
+static int call_once(const struct place *place, const struct patience *patience) {
+    union address address = {0};
+    socklen_t address_bytes = address_of(place, &address), bytes = sizeof(int);
+    int one = 1, code = 0, fd = open_socket(address.any.sa_family);
+    if (fd < 0) return -1;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one); /* its port stays free for a listener */
+    if (connect(fd, &address.any, address_bytes)) {
+        if (errno != EINPROGRESS || !await(fd, POLLOUT, patience)) return fail(fd);
+        getsockopt(fd, SOL_SOCKET, SO_ERROR, &code, &bytes);
+        errno = code;
+        if (code) return fail(fd);
+    }
+    if (is_its_own_peer(fd)) return errno = ECONNREFUSED, fail(fd);
+    return fd;
+}
+
+/* That nobody listens yet, or that no answer came. */
+static bool may_change(int why) {
+    return why == ECONNREFUSED || why == EHOSTUNREACH || why == ENETUNREACH || why == ECONNRESET ||
+           why == ETIMEDOUT || why == EADDRNOTAVAIL;
+}
+
+/* The kernel waits ever longer between its tries of one call, so calls anew. */
+int socket_call(const struct place *place, struct patience patience) {
     enum { PAUSE_MS = 20 };
+    const uint64_t TRY_NS = 3000000000;
     for (;;) {
-        int fd = call_once(place, deadline_ns);
-        if (fd >= 0 || clock_now_ns() >= deadline_ns) return fd;
-        if (errno != ECONNREFUSED && errno != EHOSTUNREACH && errno != ENETUNREACH && errno != ECONNRESET)
-            return -1;
+        struct patience once = patience;
+        if (clock_now_ns() + TRY_NS < patience.deadline_ns) once.deadline_ns = clock_now_ns() + TRY_NS;
+        int fd = call_once(place, &once);
+        if (fd >= 0 || clock_now_ns() >= patience.deadline_ns || !may_change(errno)) return fd;
+        if (patience_ends(&patience)) return errno = ECANCELED, -1;
         int why = errno;
         poll(NULL, 0, PAUSE_MS);
         errno = why;
     }
 }
 
-bool socket_send(int socket, const void *data, uint64_t bytes, uint64_t deadline_ns) {
+bool socket_send(int socket, const void *data, uint64_t bytes, struct patience patience) {
     for (const char *at = data; bytes;) {
         ssize_t sent = send(socket, at, bytes, MSG_NOSIGNAL);
         if (sent > 0) {
             at += sent, bytes -= (uint64_t)sent;
         } else if (errno == EAGAIN) {
-            if (!await(socket, POLLOUT, deadline_ns)) return false;
+            if (!await(socket, POLLOUT, &patience)) return false;
         } else if (errno != EINTR) {
             return false;
         }
@@ -169,7 +226,7 @@ bool socket_send(int socket, const void *data, uint64_t bytes, uint64_t deadline
     return true;
 }
 
-bool socket_receive(int socket, void *data, uint64_t bytes, uint64_t deadline_ns) {
+bool socket_receive(int socket, void *data, uint64_t bytes, struct patience patience) {
     for (char *at = data; bytes;) {
         ssize_t got = recv(socket, at, bytes, 0);
         if (got > 0) {
@@ -177,7 +234,7 @@ bool socket_receive(int socket, void *data, uint64_t bytes, uint64_t deadline_ns
         } else if (got == 0) {
             return errno = ECONNRESET, false;
         } else if (errno == EAGAIN) {
-            if (!await(socket, POLLIN, deadline_ns)) return false;
+            if (!await(socket, POLLIN, &patience)) return false;
         } else if (errno != EINTR) {
             return false;
         }

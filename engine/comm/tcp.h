@@ -39,6 +39,8 @@ struct wire {
     char *in_target;
     struct comm_work *in_work;
     struct comm_record in_record;
+    uint64_t broken_ns; /* since when the connection is broken; 0: it is not */
+    int why;            /* errno, or 0: the peer closed it */
 };
 
 /* Heard before this rank has opened the group. */
@@ -63,7 +65,7 @@ struct tcp_comm {
 
 struct heard { /* of one member's call */
     struct comm_record record;
-    uint32_t ready, answered; /* phases; the record's sequence says of which call */
+    uint32_t ready, answered, taken; /* phases; the record's sequence says of which call */
 };
 
 struct tcp_group {

@@ -11,18 +11,26 @@
 
 enum { LENGTH_BYTES = offsetof(struct tcp_letter, message) };
 
+static const uint32_t GOODBYE = UINT32_MAX;
+
 static bool in_use(const struct tcp_lane *lane) { return lane->out_done < LENGTH_BYTES + lane->out.bytes; }
 
-static void break_off(struct tcp_link *link, uint32_t peer) { link->polls[peer].fd = -1; }
+/* `why`: errno, or 0 where the peer closed. */
+static void lose(struct tcp_link *link, uint32_t peer, int why) {
+    struct tcp_lane *lane = &link->lanes[peer];
+    link->polls[peer].fd = -1;
+    lane->lost_ns = clock_now_ns();
+    lane->why = why;
+}
 
 static void flush(struct tcp_link *link, uint32_t peer) {
     struct tcp_lane *lane = &link->lanes[peer];
-    while (in_use(lane) && link->polls[peer].fd >= 0) {
+    while (in_use(lane) && link->polls[peer].fd >= 0 && !lane->deaf) {
         ssize_t sent = send(link->polls[peer].fd, (const char *)&lane->out + lane->out_done,
                             LENGTH_BYTES + lane->out.bytes - lane->out_done, MSG_NOSIGNAL);
         if (sent < 0 && (errno == EAGAIN || errno == EINTR)) return;
         if (sent < 0)
-            break_off(link, peer);
+            lane->deaf = true; /* its last words may still be there to read */
         else
             lane->out_done += (uint32_t)sent;
     }
@@ -32,7 +40,7 @@ static bool port_send(void *user, uint32_t to, const void *message, uint32_t byt
     struct tcp_link *link = user;
     struct tcp_lane *lane = &link->lanes[to];
     flush(link, to);
-    if (link->polls[to].fd < 0) return true; /* lost */
+    if (link->polls[to].fd < 0 || lane->deaf) return true; /* lost */
     if (in_use(lane)) return false;
     lane->out.bytes = bytes;
     memcpy(lane->out.message, message, bytes);
@@ -68,17 +76,37 @@ static bool read_lane(struct tcp_link *link, uint32_t peer) {
         if (lane->in_done == end) return true;
         ssize_t got = recv(link->polls[peer].fd, (char *)&lane->in + lane->in_done, end - lane->in_done, 0);
         if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
-        if (got > 0) lane->in_done += (uint32_t)got;
-        bool torn = lane->in_done >= LENGTH_BYTES && lane->in.bytes > CONTROL_MESSAGE_BYTES;
-        if (got > 0 && !torn) continue;
-        break_off(link, peer);
+        if (got <= 0) return lose(link, peer, got < 0 ? errno : 0), false;
+        lane->in_done += (uint32_t)got;
+        if (lane->in_done < LENGTH_BYTES || lane->in.bytes <= CONTROL_MESSAGE_BYTES) continue;
+        if (lane->in.bytes == GOODBYE)
+            link->polls[peer].fd = -1;
+        else
+            lose(link, peer, EPROTO);
         return false;
+    }
+}
+
+/* The first word of a failure is the best: who broke off may have said why to another rank. */
+static void report_lost(struct tcp_link *link) {
+    uint64_t now_ns = clock_now_ns();
+    if (atomic_load(&link->all_left) || failure_raised(link->comm->failure)) return;
+    for (uint32_t peer = 0; peer < link->size; peer++) {
+        const struct tcp_lane *lane = &link->lanes[peer];
+        if (!lane->lost_ns || now_ns - lane->lost_ns < TCP_PATIENCE_NS) continue;
+        comm_raise(
+            link->comm, ZERO_E_PEER, (int32_t)peer, true,
+            "rank %u is gone: its connection to rank %u ended, and it had not closed its communicator: "
+            "%s (its process ended or was killed, or the network cut the connection)",
+            peer, link->rank, lane->why ? strerror(lane->why) : "end of file");
+        return;
     }
 }
 
 static bool port_receive(void *user, void *message, uint32_t bytes_max, uint32_t *out_bytes) {
     struct tcp_link *link = user;
     say_closing(link);
+    report_lost(link);
     if (poll(link->polls, link->size, 0) <= 0) return false;
     for (uint32_t peer = 0; peer < link->size; peer++) {
         struct tcp_lane *lane = &link->lanes[peer];
@@ -95,6 +123,11 @@ static bool port_receive(void *user, void *message, uint32_t bytes_max, uint32_t
     return false;
 }
 
+static bool port_under_way(void *user, uint32_t to) {
+    const struct tcp_link *link = user;
+    return link->polls[to].fd >= 0 && socket_unacknowledged(link->polls[to].fd) > 0;
+}
+
 static bool link_meet(void *user, bool *out_all) {
     struct tcp_link *link = user;
     atomic_store(&link->leaving, true);
@@ -102,9 +135,15 @@ static bool link_meet(void *user, bool *out_all) {
     return true;
 }
 
-zero_status tcp_link_open(struct tcp_link *link, uint32_t rank, uint32_t size, uint64_t key,
-                          const int *sockets) {
-    *link = (struct tcp_link){.rank = rank, .size = size, .key = key};
+/* The kernel gives up later than any limit here: also on a peer that computes for long, and does not read. */
+double tcp_endure(const struct comm *comm, int socket) {
+    const double linux_s = 900; /* its own limit, as it comes */
+    return socket_endure(socket, CONTROL_OUTAGE * comm->timeout_s, linux_s + 12 * comm->timeout_s);
+}
+
+zero_status tcp_link_open(struct tcp_link *link, struct comm *comm, uint64_t key, const int *sockets) {
+    uint32_t size = comm->size;
+    *link = (struct tcp_link){.comm = comm, .rank = comm->rank, .size = size, .key = key};
     link->lanes = calloc(size, sizeof *link->lanes);
     link->polls = calloc(size, sizeof *link->polls);
     if (!link->lanes || !link->polls) {
@@ -115,23 +154,31 @@ zero_status tcp_link_open(struct tcp_link *link, uint32_t rank, uint32_t size, u
     for (uint32_t q = 0; q < size; q++) {
         link->polls[q] = (struct pollfd){.fd = sockets[q], .events = POLLIN};
         link->lanes[q].out_done = LENGTH_BYTES;
+        if (sockets[q] >= 0) link->resume_s = tcp_endure(comm, sockets[q]);
     }
     return ZERO_OK;
 }
 
 struct watch_link tcp_link_watched(struct tcp_link *link) {
-    return (struct watch_link){
-        .port = {.user = link, .opening = link->key, .send = port_send, .receive = port_receive},
-        .meet = link_meet};
+    return (struct watch_link){.port = {.user = link,
+                                        .opening = link->key,
+                                        .send = port_send,
+                                        .receive = port_receive,
+                                        .under_way = port_under_way,
+                                        .resume_s = link->resume_s},
+                               .meet = link_meet};
 }
 
-void tcp_link_close(struct tcp_link *link) {
-    uint64_t deadline_ns = clock_now_ns() + WATCH_GRACE_NS;
+void tcp_link_close(struct tcp_link *link, bool in_order) {
+    struct patience patience = {.deadline_ns = clock_now_ns() + WATCH_GRACE_NS};
     for (uint32_t q = 0; q < link->size; q++) {
         struct tcp_lane *lane = &link->lanes[q];
-        if (in_use(lane) && link->polls[q].fd >= 0)
-            socket_send(link->polls[q].fd, (const char *)&lane->out + lane->out_done,
-                        LENGTH_BYTES + lane->out.bytes - lane->out_done, deadline_ns);
+        int fd = link->polls[q].fd;
+        bool hears = fd >= 0 && !lane->deaf;
+        if (hears && in_use(lane))
+            hears = socket_send(fd, (const char *)&lane->out + lane->out_done,
+                                LENGTH_BYTES + lane->out.bytes - lane->out_done, patience);
+        if (hears && in_order) socket_send(fd, &GOODBYE, sizeof GOODBYE, patience);
     }
     free(link->lanes);
     free(link->polls);

@@ -1,11 +1,31 @@
 /* The data connections of transport tcp: frames out, frames in, and where the bytes of each go. */
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 
+#include "engine/base/clock.h"
 #include "engine/comm/tcp.h"
 
-static void break_off(struct tcp_comm *tcp, uint32_t peer) { tcp->polls[peer].fd = -1; }
+/* `why`: errno, or 0 where the peer closed. */
+static void break_off(struct tcp_comm *tcp, uint32_t peer, int why) {
+    struct wire *wire = &tcp->wires[peer];
+    tcp->polls[peer].fd = -1;
+    wire->broken_ns = clock_now_ns(), wire->why = why;
+}
+
+/* Not at once: the control channel may be about to say that the peer failed, and why, or that all of it is gone. */
+static zero_status report_broken(struct tcp_comm *tcp) {
+    for (uint32_t peer = 0; peer < tcp->base.size; peer++) {
+        const struct wire *wire = &tcp->wires[peer];
+        if (!wire->broken_ns || clock_now_ns() - wire->broken_ns < 2 * (uint64_t)TCP_PATIENCE_NS) continue;
+        return comm_raise(&tcp->base, ZERO_E_PEER, (int32_t)peer, true,
+                          "the data connection between rank %u and rank %u broke: %s (the process of rank %u "
+                          "ended, or the network cut the connection)",
+                          tcp->base.rank, peer, wire->why ? strerror(wire->why) : "end of file", peer);
+    }
+    return ZERO_OK;
+}
 
 static zero_status write_wire(struct tcp_comm *tcp, uint32_t peer) {
     struct wire *wire = &tcp->wires[peer];
@@ -21,7 +41,7 @@ static zero_status write_wire(struct tcp_comm *tcp, uint32_t peer) {
         }
         ssize_t sent = sendmsg(tcp->polls[peer].fd, &message, MSG_NOSIGNAL);
         if (sent < 0 && (errno == EAGAIN || errno == EINTR)) return ZERO_OK;
-        if (sent < 0) return break_off(tcp, peer), ZERO_OK;
+        if (sent < 0) return break_off(tcp, peer, errno), ZERO_OK;
         wire->out_done += (uint64_t)sent;
         if (wire->out_done < end) continue;
         struct comm_work *work = out->work;
@@ -106,6 +126,7 @@ static zero_status take_frame(struct tcp_comm *tcp, uint32_t from) {
     if (wire->in.kind == FRAME_READY)
         return group ? tcp_hear_ready(group, from, &wire->in, &wire->in_record) : keep_early(tcp, from, wire);
     mine_of(wire->in_work)->arrived++;
+    heard_of(group, wire->in.sequence, tcp_member_of(group, from))->taken = wire->in.phase + 1;
     return tcp_advance(wire->in_work);
 }
 
@@ -119,7 +140,7 @@ static zero_status read_wire(struct tcp_comm *tcp, uint32_t peer) {
             head ? (char *)&wire->in + wire->in_done : wire->in_target + (wire->in_done - sizeof wire->in);
         ssize_t got = recv(tcp->polls[peer].fd, at, end - wire->in_done, 0);
         if (got < 0 && (errno == EAGAIN || errno == EINTR)) return ZERO_OK;
-        if (got <= 0) return break_off(tcp, peer), ZERO_OK;
+        if (got <= 0) return break_off(tcp, peer, got < 0 ? errno : 0), ZERO_OK;
         wire->in_done += (uint64_t)got;
         if (wire->in_done < end) continue;
         if (head) status = place_frame(tcp, peer);
@@ -131,10 +152,10 @@ static zero_status read_wire(struct tcp_comm *tcp, uint32_t peer) {
 }
 
 zero_status tcp_pump(struct tcp_comm *tcp, int at_most_ms) {
-    zero_status status = ZERO_OK;
+    zero_status status = report_broken(tcp);
     for (uint32_t q = 0; q < tcp->base.size; q++)
         tcp->polls[q].events = (short)(POLLIN | (tcp->wires[q].count ? POLLOUT : 0));
-    if (poll(tcp->polls, tcp->base.size, at_most_ms) <= 0) return ZERO_OK;
+    if (status != ZERO_OK || poll(tcp->polls, tcp->base.size, at_most_ms) <= 0) return status;
     for (uint32_t q = 0; q < tcp->base.size && status == ZERO_OK; q++) {
         if (tcp->polls[q].fd >= 0 && tcp->polls[q].revents & ~POLLOUT) status = read_wire(tcp, q);
         if (status == ZERO_OK && tcp->polls[q].fd >= 0) status = write_wire(tcp, q);

@@ -3,6 +3,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "engine/base/clock.h"
+
 zero_status comm_raise_error(struct comm *comm, const struct zero_error *error, bool waits) {
     if (failure_raise(comm->failure, error, waits) && comm->ops->announce) comm->ops->announce(comm);
     return error->code;
@@ -52,4 +54,15 @@ zero_status comm_raise_stuck(struct comm *comm, uint32_t ordinal, const struct c
         "rank %u is alive but did not take its part in %s, for which rank %u waited %.1f s: it is stuck, or "
         "computes for longer than 10 x timeout_s (%g s)",
         peer, record_text(record, ordinal, text), comm->rank, waited_s, comm->timeout_s);
+}
+
+void comm_ask_interrupted(struct comm *comm) {
+    enum { ASK_NS = 10000000 };
+    if (!comm->interrupted || failure_raised(comm->failure)) return;
+    uint64_t now_ns = clock_now_ns();
+    if (now_ns - comm->asked_ns < ASK_NS) return;
+    comm->asked_ns = now_ns;
+    if (comm->interrupted(comm->interrupted_user))
+        comm_raise(comm, ZERO_E_INTERRUPTED, (int32_t)comm->rank, true, "rank %u was interrupted",
+                   comm->rank);
 }

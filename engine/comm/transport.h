@@ -21,6 +21,10 @@ struct comm {
     const struct comm_ops *ops;
     uint32_t rank, size;
     double timeout_s;
+    bool (*interrupted)(void *user); /* or NULL: see comm_options */
+    void *interrupted_user;
+    uint64_t asked_ns;    /* when `interrupted` was asked last */
+    uint64_t leave_by_ns; /* 0, or since calls in flight are left: until when they may still end */
     struct log log;
     struct device *device;   /* NULL: the host's memory */
     struct failure *failure; /* set by the transport's open; shared where ranks share memory */
@@ -42,8 +46,9 @@ struct comm_work {
     struct comm_call call;
     struct comm_record record;
     uint64_t posted_ns;
-    uint64_t ticket;          /* of the device's work for it, while `queued` */
-    bool busy, begun, queued; /* begun: transport self's own */
+    uint64_t tested_ns, waited_ns; /* the last test; what passed between tests, the host's own pauses apart */
+    uint64_t ticket;               /* of the device's work for it, while `queued` */
+    bool busy, begun, queued;      /* begun: transport self's own */
 };
 
 struct comm_group {
@@ -61,6 +66,7 @@ struct comm_group {
 struct comm_ops {
     const char *name;
     size_t comm_bytes, group_bytes;
+    bool virtual_time; /* no limits in seconds: the clock says nothing about its ranks */
 
     /* Sets comm->failure; may correct rank and size. On failure it has undone itself. */
     zero_status (*open)(struct comm *comm, const struct comm_options *options, struct zero_error *error);
@@ -71,6 +77,8 @@ struct comm_ops {
                               const struct comm_call *call); /* NULL: none, ever */
     zero_status (*post)(struct comm_work *work);             /* never waits */
     zero_status (*test)(struct comm_work *work, bool *out_done);
+    /* A member whose part of the call has not come, as a world rank; -1: it cannot be known. Or NULL. */
+    int32_t (*late)(const struct comm_work *work);
     void (*progress)(
         struct comm_group *group); /* what others may wait for while this rank tests another call; or NULL */
     void (*idle)(struct comm *comm, uint64_t at_most_ns);
@@ -103,6 +111,9 @@ zero_status comm_raise_left(struct comm *comm, uint32_t ordinal, const struct co
 zero_status comm_raise_silent(struct comm *comm, uint32_t peer, double silent_s);
 zero_status comm_raise_stuck(struct comm *comm, uint32_t ordinal, const struct comm_record *record,
                              uint32_t peer, double waited_s);
+
+/* Asks comm->interrupted, where it was not asked just now, and raises ZERO_E_INTERRUPTED. From the thread that waits. */
+void comm_ask_interrupted(struct comm *comm);
 
 /* Whether the limit for a rank that beats but does not advance has passed for a call posted at `posted_ns`.
  */

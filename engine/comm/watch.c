@@ -59,10 +59,12 @@ static void meet(struct watch *watch) {
     while (!failure_raised(watch->comm->failure) && !(all && control_left(watch->control))) {
         if (!all && !watch->link.meet(watch->link.port.user, &all)) return;
         check_deadline(watch, begin_ns);
+        comm_ask_interrupted(watch->comm);
         sleep_ns(1000000);
     }
 }
 
+/* Half a second, also for a rank that was interrupted: the others hear of it now, or not at all. */
 static void linger(struct watch *watch) {
     uint64_t now_ns = clock_now_ns(), end_ns = now_ns + WATCH_GRACE_NS;
     for (; now_ns < end_ns && !control_quiet(watch->control, now_ns); now_ns = clock_now_ns())

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "engine/base/clock.h"
 #include "engine/comm/shape.h"
 #include "engine/device/device.h"
 #include "tests/check.h"
@@ -542,9 +543,9 @@ void conformance_run(struct conformance *c) {
 /* ---- faults ---- */
 
 const char *const conformance_fault_names[FAULTS] = {
-    [FAULT_DIVERGED] = "diverged", [FAULT_FAILED] = "failed",    [FAULT_CLOSED] = "closed",
-    [FAULT_STUCK] = "stuck",       [FAULT_KILLED] = "killed",    [FAULT_STOPPED] = "stopped",
-    [FAULT_EXITED] = "exited",     [FAULT_UNCLOSED] = "unclosed"};
+    [FAULT_DIVERGED] = "diverged", [FAULT_FAILED] = "failed", [FAULT_CLOSED] = "closed",
+    [FAULT_STUCK] = "stuck",       [FAULT_KILLED] = "killed", [FAULT_STOPPED] = "stopped",
+    [FAULT_UNOPENED] = "unopened", [FAULT_EXITED] = "exited", [FAULT_UNCLOSED] = "unclosed"};
 
 enum { FAULT_COUNT = 100 };
 
@@ -598,6 +599,11 @@ static struct comm_call fault_call(enum conformance_fault fault, bool culprit, f
     return call;
 }
 
+/* Of a process that ends the sockets end, too. */
+static bool ends_connections(const struct conformance *c, enum conformance_fault fault) {
+    return (fault == FAULT_KILLED || fault == FAULT_EXITED) && strcmp(comm_name(c->comm), "tcp") == 0;
+}
+
 static void check_message(struct conformance *c, enum conformance_fault fault, bool culprit) {
     const struct zero_error *error = comm_error(c->comm);
     char name[32];
@@ -611,10 +617,15 @@ static void check_message(struct conformance *c, enum conformance_fault fault, b
     CHECK_CONTAINS(error->message, name);
     if (fault == FAULT_FAILED)
         CHECK_CONTAINS(error->message, "the drive is gone");
+    else if (fault == FAULT_UNOPENED)
+        CHECK_CONTAINS(error->message, "did not open a group of 3 ranks");
     else
         CHECK_CONTAINS(error->message, "all-gather of h.3 (100 x fp32, tag 3), call 1 of group 0");
     if (fault == FAULT_DIVERGED) CHECK_CONTAINS(error->message, "reduce-scatter of h.2 (100 x fp32, tag 3)");
-    if (fault >= FAULT_KILLED) CHECK_CONTAINS(error->message, "rank 2 has been silent for 1.");
+    if (ends_connections(c, fault))
+        CHECK_CONTAINS(error->message, "rank 2 is gone: its connection to rank ");
+    else if (fault >= FAULT_KILLED)
+        CHECK_CONTAINS(error->message, "rank 2 has been silent for 1.");
     if (fault != FAULT_DIVERGED) CHECK_INT(error->rank, comm_size(c->comm) - 1);
 }
 
@@ -638,6 +649,11 @@ void conformance_run_fault(struct conformance *c, enum conformance_fault fault) 
         raise(fault == FAULT_KILLED ? SIGKILL : SIGSTOP);
     } else if (culprit && fault == FAULT_EXITED) {
         exit(0);
+    } else if (fault == FAULT_UNOPENED) {
+        struct comm_group *second;
+        if (culprit) nap(14 * c->timeout_s + 1);
+        CHECK_INT(comm_group_open(c->comm, world.ranks, size, &second), ZERO_E_PEER);
+        check_message(c, fault, culprit);
     } else if (fault == FAULT_UNCLOSED) {
         if (culprit) nap(12 * c->timeout_s + 1);
     } else if (culprit && fault == FAULT_FAILED) {
@@ -653,8 +669,10 @@ void conformance_run_fault(struct conformance *c, enum conformance_fault fault) 
         CHECK_INT(status, ZERO_E_PEER);
         check_message(c, fault, culprit);
     } else if (!(culprit && fault == FAULT_CLOSED)) {
+        uint64_t begin_ns = clock_now_ns();
         zero_status status = comm_post(world.group, &call, &work);
         if (status == ZERO_OK) status = wait_for_failure(c, world.group, work);
+        if (ends_connections(c, fault)) CHECK(clock_now_ns() - begin_ns < 2000000000);
         CHECK_INT(status, fault == FAULT_DIVERGED ? ZERO_E_DIVERGED : ZERO_E_PEER);
         CHECK_INT(comm_post(world.group, &call, &work), status); /* sticky */
         check_message(c, fault, culprit);

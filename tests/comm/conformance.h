@@ -34,6 +34,7 @@ enum conformance_fault {
     FAULT_FAILED,   /* the last rank fails (comm_fail) while the others wait */
     FAULT_CLOSED,   /* the last rank closes its comm while the others wait */
     FAULT_STUCK,    /* the last rank posts nothing until the others gave up: set a short timeout */
+    FAULT_UNOPENED, /* the last rank does not open a group that the others open: short timeout, transport mpi only */
     FAULT_KILLED,   /* the last rank's process is killed, transports mpi and tcp only */
     FAULT_STOPPED,  /* the last rank's process is stopped, transports mpi and tcp only */
     FAULT_EXITED, /* the last rank's process calls exit() with its comm open, transports mpi (mpirun ends

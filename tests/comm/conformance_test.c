@@ -125,6 +125,7 @@ static int run_process(struct shared *shared, const struct rank *of_all, uint32_
     rank.options.log = (struct log){.write = note_line, .user = &writer};
     run_rank(&rank);
     shared->hash[r] = rank.conformance.hash;
+    free(rank.conformance.kept[0]), free(rank.conformance.kept[1]);
     return check_end();
 }
 
@@ -220,9 +221,12 @@ int main(int argc, char **argv) {
     }
     struct rank rank = {.transport = transport, .fault = fault, .conformance = {.seed = 11}};
     rank.options.size = transport == COMM_MPI ? 0 : ranks;
-    rank.options.timeout_s = fault == FAULT_STUCK || fault == FAULT_UNCLOSED ? 0.5
-                             : fault >= FAULT_KILLED                         ? 1
-                                                                             : 30;
+    bool ends_connections = transport == COMM_TCP && (fault == FAULT_KILLED || fault == FAULT_EXITED);
+    rank.options.timeout_s = ends_connections ? 30
+                             : fault == FAULT_STUCK || fault == FAULT_UNOPENED || fault == FAULT_UNCLOSED
+                                 ? 0.5
+                             : fault >= FAULT_KILLED ? 1
+                                                     : 30;
     rank.options.log = (struct log){.write = print_line};
     if (transport == COMM_TCP)
         run_tcp(&rank, ranks, fault);

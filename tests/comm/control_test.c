@@ -21,7 +21,7 @@ struct rank {
     struct letter box[BOX_MESSAGES];
     uint32_t head, tail;
     uint64_t hash;
-    bool dead;
+    bool dead, deaf; /* deaf: takes no messages */
 };
 
 static struct rank *ranks;
@@ -31,6 +31,7 @@ static const struct comm_ops no_ops = {.name = "test"};
 
 static bool box_send(void *user, uint32_t to, const void *message, uint32_t bytes) {
     struct rank *peer = &ranks[to];
+    if (peer->deaf) return false;
     if (peer->head - peer->tail == BOX_MESSAGES) return peer->dead; /* what is sent to the dead is lost */
     struct letter *letter = &peer->box[peer->head++ % BOX_MESSAGES];
     letter->bytes = bytes;
@@ -58,8 +59,9 @@ static void open_all(uint64_t opening) {
         rank->comm.failure = &rank->failure;
         rank->world.ranks = members;
         rank->world.count = RANKS, rank->world.index = i, rank->world.key = 77;
-        rank->control =
-            control_create(&rank->comm, &(struct control_port){rank, opening, box_send, box_receive});
+        rank->control = control_create(
+            &rank->comm, &(struct control_port){
+                             .user = rank, .opening = opening, .send = box_send, .receive = box_receive});
         rank->group = control_group_open(rank->control, &rank->world);
     }
 }
@@ -208,7 +210,61 @@ static void reports_who_does_not_post(bool leaves) {
     end();
 }
 
+/* A record of a failure as it travels: control.c has the struct. */
+struct failure_record {
+    uint32_t type, from;
+    uint64_t opening;
+    uint32_t code, waits;
+    int64_t rank;
+    uint64_t step;
+    char message[1024];
+};
+
+/* What is no failure record is a failure of its own: a code of 0 would leave a rank failed with nothing to report. */
+static void refuses_what_is_no_failure(uint32_t code, uint32_t bytes) {
+    struct failure_record record = {
+        .type = 3, .from = 4, .opening = 1, .code = code, .rank = 1 << 20, .message = "the drive is gone"};
+    start();
+    pass(0.1);
+    CHECK(box_send(NULL, 9, &record, bytes));
+    pass(1);
+    CHECK_INT(failed(ZERO_E_INTERNAL, "rank 4 sent rank 9 a failure that no rank can read"), RANKS);
+    CHECK_INT(ranks[9].failure.error.rank, 4);
+    end();
+}
+
+static void keeps_ranks_in_range(void) {
+    struct failure_record record = {.type = 3,
+                                    .from = 4,
+                                    .opening = 1,
+                                    .code = ZERO_E_IO,
+                                    .rank = 1 << 20,
+                                    .message = "the drive is gone"};
+    start();
+    CHECK(box_send(NULL, 9, &record, sizeof record));
+    pass(0.1);
+    CHECK_INT(ranks[9].failure.error.code, ZERO_E_IO);
+    CHECK_INT(ranks[9].failure.error.rank, -1);
+    end();
+}
+
+/* The rank next to the one that failed takes no messages: the others hear of the failure all the same. */
+static void tells_around_the_deaf(void) {
+    start();
+    pass(0.1);
+    ranks[4].deaf = ranks[5].deaf = true;
+    comm_raise(&ranks[3].comm, ZERO_E_DIVERGED, 3, false, "rank 3 posted another call");
+    pass(0.5);
+    CHECK_INT(failed(ZERO_E_DIVERGED, "rank 3 posted another call"), RANKS - 2);
+    end();
+}
+
 int main(void) {
+    refuses_what_is_no_failure(ZERO_OK, sizeof(struct failure_record));
+    refuses_what_is_no_failure(4711, sizeof(struct failure_record));
+    refuses_what_is_no_failure(ZERO_E_IO, sizeof(struct failure_record) - 8);
+    keeps_ranks_in_range();
+    tells_around_the_deaf();
     stays_quiet();
     names_who_stays();
     reports_the_dead();

@@ -23,7 +23,7 @@ if [ -n "$fault" ]; then
     told=$(grep -c "^rank [0-9]*: ZERO_E_" "$out.mpi")
     last=$((ranks - 1))
     [ "$fault" = unclosed ] && told=$(grep -c "while closing: rank $last is alive but did not close" "$out.mpi")
-    case $fault in closed | stuck | killed | stopped | unclosed) ranks=$((ranks - 1)) ;; esac # the last rank is at fault
+    case $fault in closed | stuck | unopened | killed | stopped | unclosed) ranks=$((ranks - 1)) ;; esac # the last rank is at fault
     [ "$told" -ge "$ranks" ] && [ $status -ne 0 ] && ! grep -q "checks failed" "$out.errors"
     exit
 fi

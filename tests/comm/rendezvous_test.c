@@ -2,10 +2,15 @@
 #include "engine/comm/rendezvous.h"
 
 #include <errno.h>
+#include <net/if.h>
 #include <netinet/in.h>
 #include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "engine/base/clock.h"
@@ -18,7 +23,7 @@ struct rank {
     pthread_t thread;
     struct rendezvous options;
     struct lanes peers[RANKS];
-    uint64_t key;
+    uint64_t key, ended_ns;
     zero_status status;
     struct zero_error error;
 };
@@ -27,7 +32,9 @@ static struct place here(uint32_t port) {
     return (struct place){.address = {127, 0, 0, 1}, .family = 4, .port = (uint16_t)port};
 }
 
-static uint64_t soon(void) { return clock_now_ns() + LONG_S * 1000000000ull; }
+static struct patience soon(void) {
+    return (struct patience){.deadline_ns = clock_now_ns() + LONG_S * 1000000000ull};
+}
 
 static uint32_t free_port(void) {
     int listener = socket_listen(0);
@@ -40,6 +47,7 @@ static void *run(void *user) {
     struct rank *rank = user;
     error_clear(&rank->error);
     rank->status = rendezvous(&rank->options, rank->peers, &rank->key, &rank->error);
+    rank->ended_ns = clock_now_ns();
     return NULL;
 }
 
@@ -47,7 +55,7 @@ static void *run(void *user) {
 static void start(struct rank *ranks, const uint32_t *numbers, uint32_t count, uint32_t size,
                   double timeout_s, uint32_t port) {
     for (uint32_t i = 0; i < count; i++) {
-        ranks[i] = (struct rank){.options = {"localhost", port, numbers[i], size, timeout_s}};
+        ranks[i] = (struct rank){.options = {"localhost", port, numbers[i], size, timeout_s, NULL, NULL}};
         pthread_create(&ranks[i].thread, NULL, run, &ranks[i]);
     }
 }
@@ -99,7 +107,7 @@ static void all_meet(uint32_t count) {
  * words and lies about the rest. */
 static void call_as_strangers(uint32_t port, int sockets[5]) {
     static const char web[] = "GET / HTTP/1.1\r\nHost: h\r\n\r\n                       ";
-    uint64_t liar[4] = {0x3176646e7a6f7265u, 12345, (uint64_t)RANKS << 32 | 1, 0};
+    uint64_t liar[4] = {0x3276646e7a6f7265u, 12345, (uint64_t)RANKS << 32 | 1, 0};
     struct place rank0 = here(port);
     for (int i = 0; i < 5; i++) sockets[i] = socket_call(&rank0, soon());
     CHECK(socket_send(sockets[0], web, sizeof web, soon()));
@@ -184,7 +192,7 @@ static void one_has_another_size(void) {
 
 static void alone(uint32_t number, const char *host, uint32_t port, double timeout_s, zero_status status,
                   const char *part) {
-    struct rank rank = {.options = {host, port, number, 3, timeout_s}};
+    struct rank rank = {.options = {host, port, number, 3, timeout_s, NULL, NULL}};
     run(&rank);
     CHECK_INT(rank.status, status);
     CHECK_CONTAINS(rank.error.message, part);
@@ -225,7 +233,101 @@ static void another_program_has_the_port(void) {
     close(listener);
 }
 
+static bool ask(void *user) { return atomic_load((atomic_bool *)user); }
+
+static void start_interruptible(struct rank *ranks, const uint32_t *numbers, uint32_t count, uint32_t size,
+                                uint32_t port, atomic_bool *stop) {
+    for (uint32_t i = 0; i < count; i++) {
+        ranks[i] = (struct rank){.options = {"localhost", port, numbers[i], size, LONG_S, ask, &stop[i]}};
+        pthread_create(&ranks[i].thread, NULL, run, &ranks[i]);
+    }
+}
+
+static void interrupt(struct rank *ranks, uint32_t count, uint32_t which, atomic_bool *stop,
+                      const char *part) {
+    usleep(300000);
+    uint64_t since_ns = clock_now_ns();
+    atomic_store(&stop[which], true);
+    finish(ranks, count);
+    for (uint32_t i = 0; i < count; i++) {
+        CHECK(ranks[i].ended_ns - since_ns < 1000000000);
+        CHECK_INT(ranks[i].status, ZERO_E_INTERRUPTED);
+        CHECK_CONTAINS(ranks[i].error.message, part);
+    }
+}
+
+/* A rank whose user ends it does not wait for one that is not there; ranks that wait for its word hear it. */
+static void interrupted_while_one_is_absent(void) {
+    static const uint32_t without_0[] = {1, 2}, without_1[] = {0, 2};
+    struct rank ranks[2];
+    atomic_bool stop[2] = {false, false};
+    start_interruptible(ranks, without_0, 1, 2, free_port(), stop);
+    interrupt(ranks, 1, 0, stop, "interrupted while rank 1 waited for rank 0 of 2 (localhost:");
+    stop[0] = false;
+    start_interruptible(ranks, without_1, 1, 2, free_port(), stop);
+    interrupt(ranks, 1, 0, stop, "interrupted while rank 0 waited for rank 1 of 2 (localhost:");
+    stop[0] = false;
+    start_interruptible(ranks, without_1, 2, 3, free_port(), stop);
+    interrupt(ranks, 2, 0, stop, "interrupted while rank 0 waited for rank 1 of 3 (localhost:");
+    stop[0] = false;
+    start_interruptible(ranks, without_1, 2, 3, free_port(), stop);
+    usleep(300000);
+    atomic_store(&stop[1],
+                 true); /* rank 2, which waits for rank 0's word; rank 0 goes on waiting for rank 1 */
+    pthread_join(ranks[1].thread, NULL);
+    CHECK_INT(ranks[1].status, ZERO_E_INTERRUPTED);
+    CHECK_CONTAINS(ranks[1].error.message, "interrupted while rank 2 waited for rank 0 of 3");
+    atomic_store(&stop[0], true);
+    pthread_join(ranks[0].thread, NULL);
+}
+
+/* ---- ports that the kernel gives to callers ---- */
+
+/* In a network of its own, whose callers have 32 ports: rank 1 soon calls from the port where rank 0 will listen. */
+static bool enter_narrow_network(void) {
+    struct ifreq lo = {.ifr_name = "lo", .ifr_flags = IFF_UP | IFF_RUNNING};
+    if (unshare(CLONE_NEWNET) && unshare(CLONE_NEWUSER | CLONE_NEWNET)) return false;
+    int any = socket(AF_INET, SOCK_DGRAM, 0);
+    bool good = ioctl(any, SIOCSIFFLAGS, &lo) == 0;
+    close(any);
+    FILE *range = fopen("/proc/sys/net/ipv4/ip_local_port_range", "w");
+    if (!range) return false;
+    good = good && fputs("40000 40031", range) >= 0;
+    return fclose(range) == 0 && good;
+}
+
+static int meet_in_narrow_network(void) {
+    if (!enter_narrow_network()) {
+        printf("left out: a network of its own is not permitted: %s\n", strerror(errno));
+        return 0;
+    }
+    for (uint32_t port = 40000; port < 40004; port++) {
+        struct rank ranks[3];
+        static const uint32_t numbers[] = {1, 2, 0};
+        start(ranks, numbers, 2, 3, SHORT_S, port);
+        usleep(1000000);
+        start(ranks + 2, numbers + 2, 1, 3, SHORT_S, port);
+        finish(ranks, 3);
+        for (uint32_t r = 0; r < 3; r++) {
+            if (!CHECK_INT(ranks[r].status, ZERO_OK)) fprintf(stderr, "%s\n", ranks[r].error.message);
+            rendezvous_close(ranks[r].peers, 3);
+        }
+    }
+    return check_end();
+}
+
+static void no_rank_calls_itself(void) {
+    int status;
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid == 0) exit(meet_in_narrow_network());
+    CHECK_INT(waitpid(pid, &status, 0), pid);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
 int main(void) {
+    no_rank_calls_itself();
+    interrupted_while_one_is_absent();
     for (uint32_t count = 2; count <= RANKS; count++) all_meet(count);
     strangers_are_hung_up_on();
     a_crowd_keeps_nobody_out();

@@ -1,0 +1,109 @@
+/* A rank whose user wants it to end while it waits for another one: all ranks end, soon. */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine/base/clock.h"
+#include "engine/comm/comm.h"
+#include "engine/comm/socket.h"
+#include "tests/check.h"
+
+enum { RANKS = 2, TIMEOUT_S = 30, SOON_NS = 1000000000 };
+
+struct world {
+    enum comm_transport transport;
+    struct local_world *local;
+    uint32_t port;
+    bool closing; /* rank 0 is interrupted while it closes, not in a call */
+    atomic_bool stop, heard;
+    pthread_barrier_t together;
+};
+
+struct rank {
+    pthread_t thread;
+    struct world *world;
+    uint32_t index;
+    zero_status status;
+    struct zero_error error;
+    uint64_t failed_ns, closed_ns;
+};
+
+static bool ask(void *user) { return atomic_load((atomic_bool *)user); }
+
+static struct comm *open_rank(struct rank *rank, struct comm_group **out_group) {
+    static const uint32_t all[RANKS] = {0, 1};
+    struct world *world = rank->world;
+    struct comm_options options = {.rank = rank->index,
+                                   .size = RANKS,
+                                   .timeout_s = TIMEOUT_S,
+                                   .local = world->local,
+                                   .master = "127.0.0.1",
+                                   .master_port = world->port,
+                                   .interrupted = rank->index == 0 ? ask : NULL,
+                                   .interrupted_user = &world->stop};
+    struct comm *comm;
+    error_clear(&rank->error);
+    if (!CHECK_INT(comm_open(world->transport, &options, &comm, &rank->error), ZERO_OK)) exit(1);
+    CHECK_INT(comm_group_open(comm, all, RANKS, out_group), ZERO_OK);
+    return comm;
+}
+
+static void *run(void *user) {
+    struct rank *rank = user;
+    struct world *world = rank->world;
+    struct comm_group *group;
+    struct comm *comm = open_rank(rank, &group);
+    struct comm_call call = {.kind = COMM_BARRIER, .what = "h.3"};
+    pthread_barrier_wait(&world->together);
+    /* rank 1 comes late: when rank 0 has given up */
+    while (rank->index == 1 && !atomic_load(&world->heard)) usleep(1000);
+    usleep(rank->index == 1 ? 100000 : 0);
+    if (!world->closing || rank->index == 1) rank->status = comm_run(group, &call);
+    rank->failed_ns = clock_now_ns();
+    rank->error = *comm_error(comm);
+    comm_group_close(group);
+    if (rank->index == 0 && !world->closing) atomic_store(&world->heard, true);
+    comm_close(comm);
+    rank->closed_ns = clock_now_ns();
+    return NULL;
+}
+
+static void interrupt(enum comm_transport transport, bool closing) {
+    struct rank ranks[RANKS] = {0};
+    struct world world = {.transport = transport, .closing = closing};
+    world.local = local_world_create(RANKS);
+    int listener = socket_listen(0);
+    world.port = socket_port(listener);
+    close(listener);
+    pthread_barrier_init(&world.together, NULL, RANKS + 1);
+    for (uint32_t r = 0; r < RANKS; r++) {
+        ranks[r].world = &world, ranks[r].index = r;
+        pthread_create(&ranks[r].thread, NULL, run, &ranks[r]);
+    }
+    pthread_barrier_wait(&world.together);
+    usleep(300000);
+    uint64_t since_ns = clock_now_ns();
+    atomic_store(&world.stop, true);
+    usleep(closing ? 300000 : 0);
+    if (closing) atomic_store(&world.heard, true);
+    for (uint32_t r = 0; r < RANKS; r++) pthread_join(ranks[r].thread, NULL);
+    CHECK((closing ? ranks[0].closed_ns : ranks[0].failed_ns) - since_ns < SOON_NS);
+    CHECK(ranks[0].closed_ns - since_ns < 2 * (uint64_t)SOON_NS);
+    CHECK_INT(ranks[0].status, closing ? ZERO_OK : ZERO_E_INTERRUPTED);
+    CHECK_INT(ranks[1].status, ZERO_E_INTERRUPTED);
+    CHECK_CONTAINS(ranks[1].error.message, "rank 0 was interrupted");
+    if (!closing)
+        CHECK_CONTAINS(ranks[0].error.message,
+                       "rank 0 was interrupted while rank 0 waited in barrier of h.3");
+    pthread_barrier_destroy(&world.together);
+    local_world_destroy(world.local);
+}
+
+int main(void) {
+    interrupt(COMM_LOCAL, false);
+    interrupt(COMM_TCP, false);
+    interrupt(COMM_TCP, true);
+    return check_end();
+}

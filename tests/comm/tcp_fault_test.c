@@ -1,0 +1,335 @@
+/* tcp_fault_test FAULT [TIMEOUT_S]: two or three ranks over TCP, as threads, while something happens to their
+ * connections. No wait may outlive its deadline, and an outage that is shorter than the limit may end no run.
+ *
+ * An outage is a filter on the ranks' own sockets: while it is attached the kernel drops every packet that comes in
+ * before TCP sees it, so that nothing is acknowledged, as where a cable is out. */
+#include <errno.h>
+#include <linux/filter.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine/base/clock.h"
+#include "engine/comm/socket.h"
+#include "engine/comm/tcp.h"
+#include "tests/check.h"
+
+enum { RANKS_AT_MOST = 3, COUNT = 3000, HANGS_AFTER_S = 60 };
+
+struct run;
+
+struct rank {
+    pthread_t thread;
+    struct run *run;
+    struct comm_options options;
+    struct comm *comm;
+    struct comm_group *group;
+    int data[RANKS_AT_MOST], control[RANKS_AT_MOST]; /* the sockets to each rank */
+    float buffers[(RANKS_AT_MOST + 1) * COUNT], staging[(RANKS_AT_MOST + 1) * COUNT];
+    zero_status status;
+    struct zero_error error;
+    uint64_t failed_ns, closed_ns;
+    atomic_uint calls;
+};
+
+struct run {
+    uint32_t ranks;
+    void (*body)(struct rank *rank);
+    pthread_barrier_t together;
+    atomic_bool over; /* the ranks may end well */
+    struct rank rank[RANKS_AT_MOST];
+};
+
+static void nap(double seconds) {
+    nanosleep(&(struct timespec){(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)}, NULL);
+}
+
+static double seconds_between(uint64_t from_ns, uint64_t to_ns) {
+    return (double)(int64_t)(to_ns - from_ns) * 1e-9;
+}
+
+static struct comm_call call_of(struct rank *rank, enum comm_kind kind) {
+    return (struct comm_call){.kind = kind,
+                              .target_dtype = DTYPE_F32,
+                              .count = COUNT,
+                              .what = "h.3",
+                              .source = kind == COMM_REDUCE_SCATTER ? rank->buffers + COUNT : rank->buffers,
+                              .target = kind == COMM_REDUCE_SCATTER ? rank->buffers : rank->buffers + COUNT,
+                              .staging = rank->staging};
+}
+
+/* ---- ranks ---- */
+
+static void note_failure(struct rank *rank) {
+    rank->failed_ns = clock_now_ns();
+    rank->error = *comm_error(rank->comm);
+}
+
+/* Gathers until something fails, or the test is over: whether it is, the ranks agree in the gathered numbers. */
+static void gathers(struct rank *rank) {
+    bool over = false;
+    while (!over && rank->status == ZERO_OK) {
+        struct comm_call call = call_of(rank, COMM_ALL_GATHER);
+        rank->buffers[0] = atomic_load(&rank->run->over);
+        rank->status = comm_run(rank->group, &call);
+        over = true;
+        for (uint32_t r = 0; r < rank->run->ranks; r++) over = over && rank->buffers[(1 + r) * COUNT] != 0;
+        atomic_fetch_add(&rank->calls, 1);
+        nap(0.001);
+    }
+    if (rank->status) note_failure(rank);
+}
+
+static void *run_rank(void *user) {
+    struct rank *rank = user;
+    static const uint32_t all[RANKS_AT_MOST] = {0, 1, 2};
+    error_clear(&rank->error);
+    if (CHECK_INT(comm_open(COMM_TCP, &rank->options, &rank->comm, &rank->error), ZERO_OK) &&
+        CHECK_INT(comm_group_open(rank->comm, all, rank->run->ranks, &rank->group), ZERO_OK)) {
+        const struct tcp_comm *tcp = (const struct tcp_comm *)rank->comm;
+        for (uint32_t q = 0; q < rank->run->ranks; q++)
+            rank->data[q] = tcp->peers[q].socket[1], rank->control[q] = tcp->peers[q].socket[0];
+        pthread_barrier_wait(&rank->run->together);
+        rank->run->body(rank);
+        comm_group_close(rank->group);
+    } else {
+        fprintf(stderr, "%s\n", rank->error.message);
+        exit(1);
+    }
+    comm_close(rank->comm);
+    rank->closed_ns = clock_now_ns();
+    return NULL;
+}
+
+static struct run *start(uint32_t ranks, double timeout_s, void (*body)(struct rank *)) {
+    static struct run run;
+    int listener = socket_listen(0);
+    uint32_t port = socket_port(listener);
+    close(listener);
+    memset(&run, 0, sizeof run);
+    run.ranks = ranks, run.body = body;
+    pthread_barrier_init(&run.together, NULL, ranks + 1);
+    for (uint32_t r = 0; r < ranks; r++) {
+        struct rank *rank = &run.rank[r];
+        rank->run = &run;
+        rank->options = (struct comm_options){
+            .rank = r, .size = ranks, .timeout_s = timeout_s, .master = "127.0.0.1", .master_port = port};
+        pthread_create(&rank->thread, NULL, run_rank, rank);
+    }
+    pthread_barrier_wait(&run.together);
+    return &run;
+}
+
+/* A rank that hangs would keep the test: it ends the process, and is a failure. */
+static void finish(struct run *run) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += HANGS_AFTER_S;
+    for (uint32_t r = 0; r < run->ranks; r++)
+        if (pthread_timedjoin_np(run->rank[r].thread, NULL, &until)) {
+            fprintf(stderr, "rank %u hangs\n", r);
+            exit(1);
+        }
+    for (uint32_t r = 0; r < run->ranks; r++)
+        printf("rank %u: %s: %s\n", r, zero_status_name(run->rank[r].error.code), run->rank[r].error.message);
+    pthread_barrier_destroy(&run->together);
+}
+
+/* Every rank has done so many calls more. */
+static void await_calls(struct run *run, uint32_t more) {
+    uint32_t before[RANKS_AT_MOST];
+    uint64_t begin_ns = clock_now_ns();
+    for (uint32_t r = 0; r < run->ranks; r++) before[r] = atomic_load(&run->rank[r].calls);
+    for (uint32_t r = 0; r < run->ranks; r++)
+        while (atomic_load(&run->rank[r].calls) < before[r] + more) {
+            if (seconds_between(begin_ns, clock_now_ns()) > HANGS_AFTER_S) {
+                fprintf(stderr, "rank %u does not go on\n", r);
+                exit(1);
+            }
+            nap(0.001);
+        }
+}
+
+static void check_failed(struct rank *rank, uint64_t since_ns, double within_s, const char *part) {
+    CHECK_INT(rank->status, ZERO_E_PEER);
+    CHECK_CONTAINS(rank->error.message, part);
+    CHECK_CONTAINS(rank->error.message, "all-gather of h.3");
+    double failed_s = seconds_between(since_ns, rank->failed_ns);
+    printf("rank %u heard of it after %.2f s\n", rank->options.rank, failed_s);
+    CHECK(failed_s < within_s);
+    CHECK(seconds_between(rank->failed_ns, rank->closed_ns) < 2);
+}
+
+/* ---- what happens to connections ---- */
+
+/* False: this kernel has no filters, or this process may have none. */
+static bool cut(int socket) {
+    static struct sock_filter none[] = {{BPF_RET | BPF_K, 0, 0, 0}};
+    struct sock_fprog program = {1, none};
+    return setsockopt(socket, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program) == 0;
+}
+
+static void mend(int socket) {
+    int none = 0;
+    CHECK_INT(setsockopt(socket, SOL_SOCKET, SO_DETACH_FILTER, &none, sizeof none), 0);
+}
+
+static void reset(int socket) {
+    struct sockaddr nowhere = {.sa_family = AF_UNSPEC};
+    CHECK_INT(connect(socket, &nowhere, sizeof nowhere), 0);
+}
+
+static bool cut_pair(struct run *run) {
+    struct rank *a = &run->rank[0], *b = &run->rank[1];
+    bool good = cut(a->data[1]) && cut(b->data[0]) && cut(a->control[1]) && cut(b->control[0]);
+    if (!good) printf("left out: socket filters are not permitted: %s\n", strerror(errno));
+    return good;
+}
+
+/* What is written to the socket is taken, and goes nowhere. Nothing closes: the connection lives on unseen. */
+static void swallow(int socket) {
+    int pair[2];
+    CHECK(dup(socket) >= 0);
+    CHECK_INT(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair), 0);
+    CHECK_INT(dup2(pair[0], socket), socket);
+}
+
+/* ---- the faults ---- */
+
+static void data_reset(void) {
+    struct run *run = start(2, 30, gathers);
+    await_calls(run, 20);
+    uint64_t since_ns = clock_now_ns();
+    reset(run->rank[0].data[1]);
+    finish(run);
+    check_failed(&run->rank[0], since_ns, 2, "the data connection between rank");
+    check_failed(&run->rank[1], since_ns, 2, "the data connection between rank");
+}
+
+static void control_reset(void) {
+    struct run *run = start(3, 30, gathers);
+    await_calls(run, 20);
+    uint64_t since_ns = clock_now_ns();
+    reset(run->rank[2].control[1]);
+    finish(run);
+    for (uint32_t r = 0; r < 3; r++) check_failed(&run->rank[r], since_ns, 2, "rank ");
+}
+
+/* A rank that got its data before is in the next call, which the other one has not posted: it says so. */
+static void data_swallowed(void) {
+    const double timeout_s = 0.3;
+    struct run *run = start(2, timeout_s, gathers);
+    await_calls(run, 20);
+    uint64_t since_ns = clock_now_ns();
+    swallow(run->rank[0].data[1]);
+    finish(run);
+    for (uint32_t r = 0; r < 2; r++) check_failed(&run->rank[r], since_ns, 12 * timeout_s + 2, "rank ");
+}
+
+/* One that is a little shorter than what a run survives, of both connections. TCP alone would go on after 12.6 s. */
+static double outage_timeout_s = 12;
+
+static void outage(void) {
+    struct run *run = start(2, outage_timeout_s, gathers);
+    await_calls(run, 20);
+    if (cut_pair(run)) {
+        nap(0.79 * outage_timeout_s);
+        for (uint32_t r = 0; r < 2; r++) mend(run->rank[r].data[1 - r]), mend(run->rank[r].control[1 - r]);
+        uint64_t mended_ns = clock_now_ns();
+        await_calls(run, 20);
+        printf("goes on %.2f s after the outage\n", seconds_between(mended_ns, clock_now_ns()));
+    }
+    atomic_store(&run->over, true);
+    finish(run);
+    for (uint32_t r = 0; r < 2; r++) CHECK_INT(run->rank[r].status, ZERO_OK);
+}
+
+/* The last rank posts a call and closes; the others, which are late, wait in it and go on. */
+static void leaves_in_a_call(struct rank *rank) {
+    struct comm_work *work;
+    struct comm_call call = call_of(rank, COMM_REDUCE_SCATTER);
+    if (rank->options.rank == rank->run->ranks - 1) {
+        rank->status = comm_post(rank->group, &call, &work);
+        rank->failed_ns = clock_now_ns();
+        return;
+    }
+    nap(rank->options.rank ? 0 : 0.3);
+    rank->status = comm_run(rank->group, &call);
+    if (rank->status)
+        note_failure(rank);
+    else
+        gathers(rank);
+}
+
+static void never_comes(struct rank *rank) {
+    struct comm_work *work;
+    struct comm_call call = call_of(rank, COMM_REDUCE_SCATTER);
+    if (rank->options.rank == rank->run->ranks - 1) {
+        rank->status = comm_post(rank->group, &call, &work);
+        rank->failed_ns = clock_now_ns();
+        return;
+    }
+    nap(3);
+    call = call_of(rank, COMM_ALL_GATHER);
+    rank->status = comm_run(rank->group, &call);
+    note_failure(rank);
+}
+
+static void leaves(void) {
+    for (uint32_t ranks = 2; ranks <= 3; ranks++) {
+        uint64_t since_ns = clock_now_ns();
+        struct run *run = start(ranks, 30, leaves_in_a_call);
+        finish(run);
+        for (uint32_t r = 0; r + 1 < ranks; r++) {
+            CHECK_INT(run->rank[r].status, ZERO_E_PEER);
+            CHECK_CONTAINS(run->rank[r].error.message, ranks == 2 ? "rank 1 closed" : "rank 2 closed");
+        }
+        for (uint32_t r = 0; r < ranks; r++) CHECK(seconds_between(since_ns, run->rank[r].closed_ns) < 4);
+    }
+    struct run *run = start(2, 30, never_comes);
+    finish(run);
+    CHECK_INT(run->rank[0].status, ZERO_E_PEER);
+    CHECK_CONTAINS(run->rank[0].error.message, "rank 1 closed");
+    for (uint32_t r = 0; r < 2; r++)
+        CHECK(seconds_between(run->rank[r].failed_ns, run->rank[r].closed_ns) < 2.5);
+}
+
+/* All leave with the same call behind them: nothing is wrong with that. */
+static void posts_and_leaves(struct rank *rank) {
+    struct comm_work *work;
+    struct comm_call call = call_of(rank, COMM_REDUCE_SCATTER);
+    nap(0.1 * rank->options.rank);
+    rank->status = comm_post(rank->group, &call, &work);
+}
+
+static void all_leave(void) {
+    uint64_t since_ns = clock_now_ns();
+    struct run *run = start(3, 30, posts_and_leaves);
+    finish(run);
+    for (uint32_t r = 0; r < 3; r++) {
+        CHECK_INT(run->rank[r].status, ZERO_OK);
+        CHECK(seconds_between(since_ns, run->rank[r].closed_ns) < 3);
+    }
+}
+
+static const struct fault {
+    const char *name;
+    void (*run)(void);
+} faults[] = {{"data_reset", data_reset},
+              {"control_reset", control_reset},
+              {"data_swallowed", data_swallowed},
+              {"outage", outage},
+              {"leaves", leaves},
+              {"all_leave", all_leave}};
+
+int main(int argc, char **argv) {
+    for (size_t i = 0; i < sizeof faults / sizeof *faults && argc > 1; i++) {
+        if (strcmp(faults[i].name, argv[1])) continue;
+        if (argc > 2) outage_timeout_s = atof(argv[2]);
+        faults[i].run();
+        return check_end();
+    }
+    return fprintf(stderr, "usage: tcp_fault_test FAULT [TIMEOUT_S]\n"), 2;
+}
