@@ -132,6 +132,16 @@ static zero_status open_model(struct trainer *t) {
     return status == ZERO_OK ? ZERO_OK : engine_failed(t, status);
 }
 
+/* Rank 0's. */
+static zero_status open_directory(struct trainer *t) {
+    const struct job *job = t->job;
+    zero_status status = metrics_make_directory(job->run, job->run_is_new, t->error, &t->metrics);
+    if (status == ZERO_OK) status = metrics_open(&t->metrics, t->begin.steps, t->error);
+    if (status != ZERO_OK) return status;
+    strcpy(t->directory, t->metrics.directory);
+    return run_file_write(job, t->engine, &t->plan, t->steps, t->directory, t->error);
+}
+
 /* What each rank opens for itself; the caller lets the ranks agree on failures. */
 static void open_files(struct trainer *t) {
     const struct job *job = t->job;
@@ -144,11 +154,7 @@ static void open_files(struct trainer *t) {
         t->feed.first_sample = t->begin.samples;
         feed_read_step(&t->feed, t->begin.steps, t->error);
     }
-    if (!t->speaks ||
-        metrics_open(job->run, job->run_is_new, t->begin.steps, t->error, &t->metrics) != ZERO_OK)
-        return;
-    strcpy(t->directory, t->metrics.directory);
-    run_file_write(job, t->engine, &t->plan, t->steps, t->directory, t->error);
+    if (t->speaks) open_directory(t);
 }
 
 /* Ranks on different hosts may see different files under the same paths: they would train on samples that nobody
@@ -342,16 +348,27 @@ static zero_status run_step(struct trainer *t, struct record *record) {
     return status;
 }
 
-/* A line that cannot be written is kept for the next agreement; of the last line before an interruption nobody
- * would hear any more, so it takes the interruption's place. */
-static zero_status write_step(struct trainer *t, const struct record *record, zero_status status) {
+/* A line that cannot be written costs the run nothing else: it goes on, says so once, and at the end again. */
+static void write_step(struct trainer *t, const struct record *record) {
+    uint64_t lost = t->metrics.lost;
+    metrics_write(&t->metrics, record);
+    progress_step(&t->progress, record);
+    if (!lost && t->metrics.lost)
+        fprintf(stderr,
+                "zero train: step %" PRIu64
+                ": cannot write %s: %s; training goes on, and the lines that are lost are counted\n",
+                record->step, t->metrics.path, strerror(t->metrics.failure));
+}
+
+static zero_status tell_lost_lines(struct trainer *t, zero_status status) {
+    const struct metrics *m = &t->metrics;
+    if (!m->lost) return status;
     struct zero_error error;
     error_clear(&error);
-    metrics_write(&t->metrics, record, &error);
-    progress_step(&t->progress, record);
-    if (error.code == ZERO_OK) return status;
-    if (status == ZERO_E_INTERRUPTED) error_clear(t->error), status = error.code;
-    error_pass(t->error, &error);
+    error_set(&error, ZERO_E_IO, "%s lacks %" PRIu64 " lines, which could not be written: %s", m->path,
+              m->lost, strerror(m->failure));
+    if (status == ZERO_OK) return error_pass(t->error, &error);
+    fprintf(stderr, "zero train: %s\n", error.message);
     return status;
 }
 
@@ -408,8 +425,7 @@ static zero_status run_steps(struct trainer *t) {
         interrupted = status == ZERO_E_INTERRUPTED;
         status = save_if_due(t, record.step, status);
         if (status == ZERO_OK && t->traced && record.step - t->begin.steps == t->traced) write_trace(t);
-        if (!t->speaks || (status != ZERO_OK && status != ZERO_E_INTERRUPTED)) continue;
-        status = write_step(t, &record, status);
+        if (t->speaks && (status == ZERO_OK || status == ZERO_E_INTERRUPTED)) write_step(t, &record);
     }
     record.step--;
     if (status == ZERO_OK || interrupted) end_save(t);
@@ -420,7 +436,7 @@ static zero_status run_steps(struct trainer *t) {
 }
 
 static zero_status finish(struct trainer *t) {
-    zero_status status = agree(t); /* the last step's line may have found the disk full */
+    zero_status status = agree(t); /* an interruption since the last step */
     if (status != ZERO_OK) return status;
     if (t->job->sample) status = generate(t->engine, t->gpt, t->job, t->error);
     if (status == ZERO_E_INTERRUPTED && t->speaks) progress_line("interrupted while sampling");
@@ -437,6 +453,7 @@ zero_status trainer_run(const struct job *job, uint32_t rank, struct zero_error 
     zero_status status = open_all(&t);
     if (status == ZERO_OK) status = run_steps(&t);
     if (status == ZERO_OK) status = finish(&t);
+    status = tell_lost_lines(&t, status);
     close_all(&t);
     return status;
 }
