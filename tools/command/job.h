@@ -8,6 +8,7 @@
 #include "engine/config/config.h"
 #include "tools/gpt/gpt.h"
 #include "tools/command/feed.h"
+#include "tools/command/run_lock.h"
 
 struct job {
     const char *config_path;
@@ -17,6 +18,8 @@ struct job {
     struct dataset dataset;
     struct zero_error
         data_error;    /* why the dataset could not be opened: the ranks agree on it before they train */
+    struct run_lock *lock;        /* this process's; rank 0 alone takes it */
+    struct zero_error lock_error; /* why it could not: the ranks agree on it too */
     zero_local *local; /* NULL: this process is one rank */
     uint32_t ranks;
     uint64_t steps;      /* 0: one pass over the training samples */

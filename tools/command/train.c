@@ -111,6 +111,15 @@ static int usage_error(const struct launch *launch, const char *message) {
     return launch->rank == 0 ? command_usage_error("train", "%s", message) : EXIT_USAGE;
 }
 
+/* Before anything in the directory is replaced. A directory named by the date is nobody else's. */
+static zero_status lock_run(struct job *job, const struct launch *launch) {
+    error_clear(&job->lock_error);
+    if (launch->rank || job->run_is_new) return ZERO_OK;
+    zero_status status = run_lock_take(job->lock, job->run, &job->lock_error);
+    if (status != ZERO_OK && !started(launch)) fprintf(stderr, "zero train: %s\n", job->lock_error.message);
+    return status;
+}
+
 /* Processes that mpirun started agree on a missing file through the engine: it may be missing on one host
  * only. */
 static int run_job(struct job *job, const struct launch *launch) {
@@ -167,7 +176,9 @@ static int train(const struct arguments *arguments, const struct launch *launch)
     struct zero_error error;
     error_clear(&error);
     char run[64];
+    struct run_lock lock = {0};
     struct job job = {
+        .lock = &lock,
         .config_path = arguments->config,
         .model_path = arguments->model,
         .ranks = started(launch) ? launch->size : (uint32_t)arguments->ranks,
@@ -201,7 +212,11 @@ static int train(const struct arguments *arguments, const struct launch *launch)
     }
     int result;
     if (status == ZERO_OK) {
-        result = run_job(&job, launch);
+        if (lock_run(&job, launch) == ZERO_OK || started(launch))
+            result = run_job(&job, launch);
+        else
+            result = EXIT_FAILED;
+        run_lock_release(&lock);
     } else {
         result = config_failed(arguments, launch, &error);
     }

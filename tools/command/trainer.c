@@ -119,6 +119,12 @@ static zero_status begin_weights(struct trainer *t, struct gpt_init *init) {
     return zero_engine_fill(t->engine, gpt_fill, init);
 }
 
+/* Before the ranks began, rank 0's process found that another run has the directory. */
+static zero_status check_lock(struct trainer *t) {
+    if (t->speaks && t->job->lock_error.code) error_pass(t->error, &t->job->lock_error);
+    return agree(t);
+}
+
 static zero_status open_model(struct trainer *t) {
     const char *problem = gpt_engine_problem(t->engine);
     if (problem) return error_set(t->error, ZERO_E_UNSUPPORTED, "%s", problem);
@@ -128,7 +134,10 @@ static zero_status open_model(struct trainer *t) {
     zero_status status = gpt_create(t->engine, &t->job->model, (uint32_t)t->job->config.micro_batch, &t->gpt);
     if (status == ZERO_OK) status = ask_for_trace(t);
     if (status == ZERO_OK) status = zero_engine_commit(t->engine, &t->plan);
-    if (status == ZERO_OK) status = begin_weights(t, &init);
+    if (status != ZERO_OK) return engine_failed(t, status);
+    status = check_lock(t);
+    if (status != ZERO_OK) return status;
+    status = begin_weights(t, &init);
     return status == ZERO_OK ? ZERO_OK : engine_failed(t, status);
 }
 
@@ -136,6 +145,7 @@ static zero_status open_model(struct trainer *t) {
 static zero_status open_directory(struct trainer *t) {
     const struct job *job = t->job;
     zero_status status = metrics_make_directory(job->run, job->run_is_new, t->error, &t->metrics);
+    if (status == ZERO_OK) status = run_lock_take(job->lock, t->metrics.directory, t->error);
     if (status == ZERO_OK) status = metrics_open(&t->metrics, t->begin.steps, t->error);
     if (status != ZERO_OK) return status;
     strcpy(t->directory, t->metrics.directory);
