@@ -34,10 +34,11 @@ static zero_status in_use(int handle, const char *directory, struct zero_error *
     ssize_t got = pread(handle, holder, sizeof holder - 1, 0);
     holder[got < 0 ? 0 : got] = 0;
     holder[strcspn(holder, "\n")] = 0;
-    return error_set(error, ZERO_E_IO,
-                     "another run is at work in %s (%s holds %s/lock): wait until it has ended, end it, or give "
-                     "this run another --run DIR",
-                     directory, *holder ? holder : "a process", directory);
+    return error_set(
+        error, ZERO_E_IO,
+        "another run is at work in %s (%s holds %s/lock): wait until it has ended, end it, or give "
+        "this run another --run DIR",
+        directory, *holder ? holder : "a process", directory);
 }
 
 static bool no_directory(int number) { return number == ENOENT || number == ENOTDIR; }

@@ -6,12 +6,14 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "engine/base/hash.h"
 #include "engine/comm/launch.h"
 #include "tools/command/command.h"
 #include "tools/command/interrupt.h"
 #include "tools/command/job.h"
 #include "tools/command/ranks.h"
 #include "tools/command/trainer.h"
+#include "tools/data/contents.h"
 #include "tools/weights/weights.h"
 
 enum { LOCAL_RANKS_MAX = 1024 }; /* threads of one process */
@@ -120,11 +122,21 @@ static zero_status lock_run(struct job *job, const struct launch *launch) {
     return status;
 }
 
+static zero_status open_data(struct job *job) {
+    struct dataset *data = &job->dataset;
+    zero_status status = dataset_open(&job->config, &job->data_error, data);
+    if (status != ZERO_OK) return status;
+    status = corpus_contents(data->train, HASH_START, &job->data_contents, &job->data_error);
+    if (status == ZERO_OK && data->held_out)
+        status = corpus_contents(data->held_out, job->data_contents, &job->data_contents, &job->data_error);
+    return status;
+}
+
 /* Processes that mpirun started agree on a missing file through the engine: it may be missing on one host
  * only. */
 static int run_job(struct job *job, const struct launch *launch) {
     error_clear(&job->data_error);
-    zero_status status = dataset_open(&job->config, &job->data_error, &job->dataset);
+    zero_status status = open_data(job);
     if (status != ZERO_OK && !started(launch)) {
         fprintf(stderr, "zero train: %s\n", job->data_error.message);
         return EXIT_FAILED;

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "engine/base/clock.h"
-#include "engine/base/hash.h"
+#include "tools/command/alike.h"
 #include "tools/command/generate.h"
 #include "tools/command/interrupt.h"
 #include "tools/command/metrics.h"
@@ -119,10 +119,16 @@ static zero_status begin_weights(struct trainer *t, struct gpt_init *init) {
     return zero_engine_fill(t->engine, gpt_fill, init);
 }
 
-/* Before the ranks began, rank 0's process found that another run has the directory. */
-static zero_status check_lock(struct trainer *t) {
-    if (t->speaks && t->job->lock_error.code) error_pass(t->error, &t->job->lock_error);
-    return agree(t);
+/* What a process found before its ranks began: another run in the directory, or no data. Then whether all ranks want
+ * the same: if not, they would wait for each other in different calls. */
+static zero_status check_start(struct trainer *t) {
+    const struct job *job = t->job;
+    if (t->speaks && job->lock_error.code) error_pass(t->error, &job->lock_error);
+    if (job->data_error.code) error_pass(t->error, &job->data_error);
+    zero_status status = agree(t);
+    if (status != ZERO_OK) return status;
+    status = alike_check(t->engine, job, t->error);
+    return status == ZERO_OK ? agree(t) : engine_failed(t, status);
 }
 
 static zero_status open_model(struct trainer *t) {
@@ -135,7 +141,7 @@ static zero_status open_model(struct trainer *t) {
     if (status == ZERO_OK) status = ask_for_trace(t);
     if (status == ZERO_OK) status = zero_engine_commit(t->engine, &t->plan);
     if (status != ZERO_OK) return engine_failed(t, status);
-    status = check_lock(t);
+    status = check_start(t);
     if (status != ZERO_OK) return status;
     status = begin_weights(t, &init);
     return status == ZERO_OK ? ZERO_OK : engine_failed(t, status);
@@ -155,38 +161,12 @@ static zero_status open_directory(struct trainer *t) {
 /* What each rank opens for itself; the caller lets the ranks agree on failures. */
 static void open_files(struct trainer *t) {
     const struct job *job = t->job;
-    if (job->data_error.code != ZERO_OK) {
-        error_pass(t->error, &job->data_error);
-        return;
-    }
     if (feed_open(&job->dataset, &job->config, t->rank, t->ranks, t->error, &t->feed) == ZERO_OK) {
         t->feed.first_step = t->begin.steps;
         t->feed.first_sample = t->begin.samples;
         feed_read_step(&t->feed, t->begin.steps, t->error);
     }
     if (t->speaks) open_directory(t);
-}
-
-/* Ranks on different hosts may see different files under the same paths: they would train on samples that nobody
- * chose, or wait for each other. Rank 0's numbers go to all; each is exact in a double. */
-static zero_status compare_data(struct trainer *t) {
-    const struct dataset *data = &t->job->dataset;
-    uint64_t hash = corpus_hash(data->train, HASH_START);
-    if (data->held_out) hash = corpus_hash(data->held_out, hash);
-    const double mine[] = {(double)(hash >> 32), (double)(hash & UINT32_MAX), (double)data->train->file_count,
-                           (double)data->train->tokens};
-    enum { NUMBERS = sizeof mine / sizeof *mine };
-    double first[NUMBERS] = {0};
-    if (t->rank == 0) memcpy(first, mine, sizeof first);
-    zero_status status = zero_engine_sum(t->engine, first, NUMBERS);
-    if (status != ZERO_OK) return engine_failed(t, status);
-    if (memcmp(first, mine, sizeof first) != 0)
-        error_set(
-            t->error, ZERO_E_DIVERGED,
-            "data: rank %u has other files than rank 0: %.0f files with %.0f tokens, rank 0 %.0f with %.0f; "
-            "all hosts must hold the same files, by paths and sizes",
-            t->rank, mine[2], mine[3], first[2], first[3]);
-    return agree(t);
 }
 
 static zero_status share_directory(struct trainer *t) {
@@ -211,7 +191,6 @@ static zero_status open_all(struct trainer *t) {
     if (status != ZERO_OK) return status;
     open_files(t);
     status = agree(t);
-    if (status == ZERO_OK) status = compare_data(t);
     if (status == ZERO_OK) status = share_directory(t);
     if (status == ZERO_OK) status = count_from_here(t);
     if (status != ZERO_OK) return status;
