@@ -207,7 +207,8 @@ static zero_status create_files(struct nvme *nvme, struct zero_error *error) {
         uint32_t i = nvme->files;
         struct swap_file *file = &nvme->file[i];
         zero_status status = nvme->o.nvme.keep ? swap_file_keep(&nvme->directory[i], share(nvme, i),
-                                                                nvme->o.nvme.keep, file, error)
+                                                                nvme->o.nvme.keep, nvme->o.nvme.discard, file,
+                                                                error)
                                                : swap_file_create(&nvme->directory[i], share(nvme, i),
                                                                   nvme->o.nvme.named_files, file, error);
         if (status) return status;

@@ -24,6 +24,8 @@ static uint32_t list_options(const struct job *job, struct value *out) {
                                    {"--resume", job->resume, FLAG},
                                    {"--resume", job->resume_step, COUNT},
                                    {"--recover", job->recover, FLAG},
+                                   {"--recover", hash_text(job->recover_id), HASH},
+                                   {"--discard-shadow", job->discard_shadow, FLAG},
                                    {"--sample", job->sample, COUNT},
                                    {"--prompt", hash_text(job->prompt), HASH}};
     memcpy(out, values, sizeof values);

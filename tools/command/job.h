@@ -30,6 +30,8 @@ struct job {
     uint64_t save_every; /* steps; 0: nothing is saved */
     uint64_t keep;       /* checkpoints; 0: all */
     bool resume, recover; /* from a checkpoint; from what the drive keeps */
+    bool discard_shadow;  /* another run's, on the drive */
+    const char *recover_id; /* of the run whose shadow it is; "any"; NULL: this directory's */
     uint64_t resume_step; /* 0: the latest */
     const char *run;      /* directory */
     bool run_is_new;      /* it is named by the date, and no other run may share it */

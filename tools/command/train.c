@@ -22,8 +22,9 @@ struct arguments {
     const char *config, *run, *model, *prompt;
     uint64_t ranks, steps, eval_every, sample, save_every, keep;
     struct option_maybe resume;
+    struct option_name recover;
     struct option_list data;
-    bool quiet, recover;
+    bool quiet, discard_shadow;
 };
 
 #define FIELD(name) offsetof(struct arguments, name)
@@ -46,9 +47,12 @@ static const struct option options[] = {
     {"--keep", "K", "deletes all but the K newest checkpoints after each save", OPTION_COUNT, FIELD(keep)},
     {"--resume", "[STEP]", "goes on with --run DIR from its latest checkpoint, or from that of STEP",
      OPTION_MAYBE, FIELD(resume)},
-    {"--recover", NULL,
-     "goes on with --run DIR, however it ended, from the last whole step on the drive (nvme.shadow)",
-     OPTION_FLAG, FIELD(recover)},
+    {"--recover", "[ID]",
+     "goes on with --run DIR, however it ended, from the last whole step on the drive (nvme.shadow); with the id that "
+     "a refusal names, or any, also from another run's, or with other settings",
+     OPTION_NAME, FIELD(recover)},
+    {"--discard-shadow", NULL, "writes over what another run, which has not ended, keeps on the drive (nvme.shadow)",
+     OPTION_FLAG, FIELD(discard_shadow)},
     {"--sample", "N", "generates N tokens at the end", OPTION_COUNT, FIELD(sample)},
     {"--prompt", "TEXT", "what the sample goes on from; for text only", OPTION_TEXT, FIELD(prompt)},
     {"--quiet", NULL, "prints the sample and the weights' hash only", OPTION_FLAG, FIELD(quiet)},
@@ -200,7 +204,9 @@ static int train(const struct arguments *arguments, const struct launch *launch)
         .keep = arguments->keep,
         .resume = arguments->resume.given,
         .resume_step = arguments->resume.count,
-        .recover = arguments->recover,
+        .recover = arguments->recover.given,
+        .recover_id = arguments->recover.text,
+        .discard_shadow = arguments->discard_shadow,
         .sample = arguments->sample,
         .prompt = arguments->prompt,
         .run = arguments->run ? arguments->run : default_run(run, sizeof run),
@@ -260,7 +266,9 @@ static int run(int argc, char **argv) {
             "--ranks makes threads, but mpirun, srun or torchrun has started the ranks already; drop one of the two");
     if (arguments.resume.given && !arguments.run)
         return usage_error(&launch, "--resume needs --run DIR: the run to go on with");
-    if (arguments.recover && (!arguments.run || arguments.resume.given))
+    if (arguments.recover.given && arguments.discard_shadow)
+        return usage_error(&launch, "--recover goes on with the shadow that --discard-shadow lets go; drop one");
+    if (arguments.recover.given && (!arguments.run || arguments.resume.given))
         return usage_error(
             &launch, arguments.run ? "--resume goes on from a checkpoint, --recover from the drive; drop one"
                                    : "--recover needs --run DIR: the run to go on with");

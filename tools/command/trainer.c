@@ -6,11 +6,14 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/clock.h"
 #include "tools/command/alike.h"
+#include "tools/command/claim.h"
 #include "tools/command/generate.h"
+#include "tools/command/identity.h"
 #include "tools/command/interrupt.h"
 #include "tools/command/metrics.h"
 #include "tools/command/progress.h"
@@ -27,6 +30,7 @@ struct trainer {
     uint32_t rank, ranks;
     bool speaks; /* rank 0 */
     uint64_t steps;
+    struct identity identity, previous; /* previous: of the run whose directory this was */
     struct position begin; /* of an interrupted run that this one goes on with */
     char directory[4096];  /* of the run: rank 0's, on all ranks */
     uint64_t traced;       /* the last step that is traced */
@@ -88,6 +92,7 @@ static zero_status open_engine(struct trainer *t) {
                             .log_user = t,
                             .model = t->job->model_path,
                             .total_steps = t->steps,
+                            .discard_shadow = t->job->discard_shadow,
                             .cuda = 1};
     t->engine = zero_engine_init_with(t->job->config_path, &runtime);
     if (!t->engine) return engine_failed(t, ZERO_E_INTERNAL);
@@ -131,6 +136,49 @@ static zero_status check_start(struct trainer *t) {
     return status == ZERO_OK ? agree(t) : engine_failed(t, status);
 }
 
+/* ---- the run's identity ---- */
+
+/* Rank 0's words on all ranks; what all know by themselves is described on each. */
+static zero_status share_identity(struct trainer *t, struct identity *identity) {
+    zero_status status = share_text(t->engine, identity->id, sizeof identity->id);
+    if (status == ZERO_OK) status = share_text(t->engine, identity->begun, sizeof identity->begun);
+    if (status == ZERO_OK) status = share_text(t->engine, identity->directory, sizeof identity->directory);
+    return status == ZERO_OK ? ZERO_OK : engine_failed(t, status);
+}
+
+/* Before anything on the drive is written over. */
+static zero_status check_shadow(struct trainer *t) {
+    const struct job *job = t->job;
+    identity_describe(&t->identity, &job->config, job->data_contents);
+    if (t->speaks && !job->run_is_new) identity_read(job->run, &t->previous);
+    zero_status status = share_identity(t, &t->previous);
+    if (status != ZERO_OK) return status;
+    const struct claim claim = {job, t->engine, &t->identity, &t->previous, t->speaks};
+    claim_shadow(&claim, t->error);
+    return agree(t);
+}
+
+/* A run that goes on keeps its id: the shadow's, the directory's, or the checkpoint's. Rank 0's. */
+static zero_status choose_identity(struct trainer *t) {
+    struct identity noted;
+    identity_noted(t->engine, zero_engine_note, &noted);
+    const struct identity *from = t->job->resume && *t->previous.id ? &t->previous : &noted;
+    bool goes_on = (t->job->resume || t->job->recover) && *from->id;
+    identity_begin(&t->identity);
+    if (goes_on) strcpy(t->identity.id, from->id), strcpy(t->identity.begun, from->begun);
+    char *path = realpath(t->directory, NULL);
+    if (path && strlen(path) < sizeof t->identity.directory) strcpy(t->identity.directory, path);
+    free(path);
+    return identity_write(t->directory, &t->identity, t->error);
+}
+
+static zero_status note_identity(struct trainer *t) {
+    zero_status status = share_identity(t, &t->identity);
+    if (status != ZERO_OK) return status;
+    status = identity_note(t->engine, &t->identity);
+    return status == ZERO_OK ? ZERO_OK : engine_failed(t, status);
+}
+
 static zero_status open_model(struct trainer *t) {
     const char *problem = gpt_engine_problem(t->engine);
     if (problem) return error_set(t->error, ZERO_E_UNSUPPORTED, "%s", problem);
@@ -142,6 +190,7 @@ static zero_status open_model(struct trainer *t) {
     if (status == ZERO_OK) status = zero_engine_commit(t->engine, &t->plan);
     if (status != ZERO_OK) return engine_failed(t, status);
     status = check_start(t);
+    if (status == ZERO_OK) status = check_shadow(t);
     if (status != ZERO_OK) return status;
     status = begin_weights(t, &init);
     return status == ZERO_OK ? ZERO_OK : engine_failed(t, status);
@@ -155,7 +204,8 @@ static zero_status open_directory(struct trainer *t) {
     if (status == ZERO_OK) status = metrics_open(&t->metrics, t->begin.steps, t->error);
     if (status != ZERO_OK) return status;
     strcpy(t->directory, t->metrics.directory);
-    return run_file_write(job, t->engine, &t->plan, t->steps, t->directory, t->error);
+    status = choose_identity(t);
+    return status ? status : run_file_write(job, t->engine, &t->plan, t->steps, t->directory, t->error);
 }
 
 /* What each rank opens for itself; the caller lets the ranks agree on failures. */
@@ -192,6 +242,7 @@ static zero_status open_all(struct trainer *t) {
     open_files(t);
     status = agree(t);
     if (status == ZERO_OK) status = share_directory(t);
+    if (status == ZERO_OK) status = note_identity(t);
     if (status == ZERO_OK) status = count_from_here(t);
     if (status != ZERO_OK) return status;
     progress_open(&t->progress, t->job->quiet, t->job->live, t->steps, t->job->config.steps_per_print);
@@ -308,6 +359,7 @@ static zero_status note_position(struct trainer *t, uint64_t step) {
     uint64_t steps = step - t->begin.steps;
     struct position position = {step, t->begin.samples + steps * t->job->config.train_batch};
     zero_status status = saves_note(t->engine, position);
+    if (status == ZERO_OK) status = identity_note_end(t->engine, step == t->steps);
     return status == ZERO_OK ? ZERO_OK : engine_failed(t, status);
 }
 
@@ -424,8 +476,17 @@ static zero_status run_steps(struct trainer *t) {
     return status;
 }
 
+/* From now on the next run may write over the shadow. A disk that is full costs the user a question then. */
+static void note_end(struct trainer *t) {
+    struct zero_error ignored;
+    error_clear(&ignored);
+    t->identity.ended = true;
+    if (t->speaks) identity_write(t->directory, &t->identity, &ignored);
+}
+
 static zero_status finish(struct trainer *t) {
     zero_status status = agree(t); /* an interruption since the last step */
+    if (status == ZERO_OK) status = count_from_here(t); /* commits the last step to a shadow */
     if (status != ZERO_OK) return status;
     if (t->job->sample) status = generate(t->engine, t->gpt, t->job, t->error);
     if (status == ZERO_E_INTERRUPTED && t->speaks) progress_line("interrupted while sampling");
@@ -434,7 +495,9 @@ static zero_status finish(struct trainer *t) {
     status = zero_engine_hash(t->engine, hash);
     if (status != ZERO_OK) return engine_failed(t, status);
     if (t->speaks) progress_line("weights %s", hash);
-    return t->save_error.code ? error_pass(t->error, &t->save_error) : ZERO_OK;
+    if (t->save_error.code) return error_pass(t->error, &t->save_error);
+    note_end(t);
+    return ZERO_OK;
 }
 
 zero_status trainer_run(const struct job *job, uint32_t rank, struct zero_error *error) {
