@@ -88,7 +88,7 @@ typedef struct zero_runtime {
                               NULL: zero_engine_cuda gives one */
     struct device *device; /* an opened row of engine/device/device.h, taken over, on failure too; NULL: by
                               device.type */
-    int discard_shadow;    /* 1: with nvme.shadow, files of another size that an earlier run has left in nvme_path are
+    int discard_shadow; /* 1: with nvme.shadow, files of another size that an earlier run has left in nvme_path are
                               made anew; 0: they are refused at commit */
 } zero_runtime;
 

@@ -197,8 +197,8 @@ static zero_status look_at_kept(struct swap_file *file, const char *name, bool d
         name, file->path, swap_size((uint64_t)found.st_size).chars, swap_size(file->bytes).chars);
 }
 
-zero_status swap_file_keep(const struct swap_directory *directory, uint64_t bytes, const char *name, bool discard,
-                           struct swap_file *out, struct zero_error *error) {
+zero_status swap_file_keep(const struct swap_directory *directory, uint64_t bytes, const char *name,
+                           bool discard, struct swap_file *out, struct zero_error *error) {
     struct swap_file file = {.path = directory->path, .bytes = bytes};
     file.handle = openat(directory->handle, name, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (file.handle < 0) return fail(error, "open the kept file in", directory->path, errno);

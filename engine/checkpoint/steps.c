@@ -268,7 +268,8 @@ static zero_status move(struct storage *s, const char *written, const char *path
     *out_exchanged = result == -EEXIST || result == -ENOTEMPTY; /* this step was saved before */
     if (result == -ENOTDIR)
         return error_set(error, ZERO_E_IO,
-                         "%s is there already, as a symbolic link or a file: remove it, or save elsewhere", path);
+                         "%s is there already, as a symbolic link or a file: remove it, or save elsewhere",
+                         path);
     if (*out_exchanged) result = s->ops->exchange(s, written, path);
     if (*out_exchanged && (result == -EINVAL || result == -ENOSYS))
         return error_set(

@@ -141,7 +141,8 @@ static bool goes_on(const struct setting *s, const struct life *expected, uint64
     static struct life life;
     life = (struct life){.recovers = true, .flushes = true, .stop = STEPS};
     live(s, true, &life);
-    return CHECK_STRING(life.error, "") && CHECK_INT(life.found, life.began) && CHECK(life.began >= least && life.began <= most) &&
+    return CHECK_STRING(life.error, "") && CHECK_INT(life.found, life.began) &&
+           CHECK(life.began >= least && life.began <= most) &&
            CHECK_STRING(life.hash[life.began], expected->hash[life.began]) &&
            CHECK_STRING(life.hash[STEPS], expected->hash[STEPS]);
 }

@@ -1,21 +1,19 @@
 #include "tools/command/identity.h"
 
 #include <ctype.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "engine/base/clock.h"
 #include "engine/base/hash.h"
 #include "engine/config/key.h"
+#include "tools/command/new_file.h"
 
 void identity_begin(struct identity *identity) {
     uint64_t word[2];
@@ -252,23 +250,12 @@ void identity_read(const char *run, struct identity *out) {
     if (file) fclose(file);
 }
 
-/* A new file takes the old one's place, so that a full disk leaves the old one. */
 zero_status identity_write(const char *run, const struct identity *identity, struct zero_error *error) {
-    char path[4096 + 32], fresh[4096 + 40];
+    char path[4096 + 32], text[160];
     snprintf(path, sizeof path, "%s/" FILE_NAME, run);
-    snprintf(fresh, sizeof fresh, "%s/." FILE_NAME ".new", run);
-    unlink(fresh);
-    int handle = open(fresh, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
-    FILE *file = handle < 0 ? NULL : fdopen(handle, "w");
-    bool bad = !file;
-    if (file) {
-        fprintf(file, "id %s\nbegun %s\nended %s\n", identity->id, identity->begun,
-                identity->ended ? "yes" : "no");
-        bad = ferror(file);
-        bad |= fclose(file) != 0;
-    }
-    if (!bad) bad = rename(fresh, path) != 0;
-    return bad ? error_set(error, ZERO_E_IO, "cannot write %s: %s", path, strerror(errno)) : ZERO_OK;
+    snprintf(text, sizeof text, "id %s\nbegun %s\nended %s\n", identity->id, identity->begun,
+             identity->ended ? "yes" : "no");
+    return new_file_write(path, text, error);
 }
 
 /* ---- notes ---- */

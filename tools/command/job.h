@@ -18,7 +18,7 @@ struct job {
     struct dataset dataset;
     struct zero_error
         data_error;    /* why the dataset could not be opened: the ranks agree on it before they train */
-    uint64_t data_contents; /* a hash: tools/data/contents.h */
+    uint64_t data_contents;       /* a hash: tools/data/contents.h */
     struct run_lock *lock;        /* this process's; rank 0 alone takes it */
     struct zero_error lock_error; /* why it could not: the ranks agree on it too */
     zero_local *local; /* NULL: this process is one rank */

@@ -36,8 +36,8 @@ static zero_status in_use(int handle, const char *directory, struct zero_error *
     holder[strcspn(holder, "\n")] = 0;
     return error_set(
         error, ZERO_E_IO,
-        "another run is at work in %s (%s holds %s/lock): wait until it has ended, end it, or give "
-        "this run another --run DIR",
+        "another run is at work in %s (%s holds %s/lock): wait until it has ended, end it, or name "
+        "another directory",
         directory, *holder ? holder : "a process", directory);
 }
 

@@ -48,11 +48,13 @@ static const struct option options[] = {
     {"--resume", "[STEP]", "goes on with --run DIR from its latest checkpoint, or from that of STEP",
      OPTION_MAYBE, FIELD(resume)},
     {"--recover", "[ID]",
-     "goes on with --run DIR, however it ended, from the last whole step on the drive (nvme.shadow); with the id that "
+     "goes on with --run DIR, however it ended, from the last whole step on the drive (nvme.shadow); with "
+     "the id that "
      "a refusal names, or any, also from another run's, or with other settings",
      OPTION_NAME, FIELD(recover)},
-    {"--discard-shadow", NULL, "writes over what another run, which has not ended, keeps on the drive (nvme.shadow)",
-     OPTION_FLAG, FIELD(discard_shadow)},
+    {"--discard-shadow", NULL,
+     "writes over what another run, which has not ended, keeps on the drive (nvme.shadow)", OPTION_FLAG,
+     FIELD(discard_shadow)},
     {"--sample", "N", "generates N tokens at the end", OPTION_COUNT, FIELD(sample)},
     {"--prompt", "TEXT", "what the sample goes on from; for text only", OPTION_TEXT, FIELD(prompt)},
     {"--quiet", NULL, "prints the sample and the weights' hash only", OPTION_FLAG, FIELD(quiet)},
@@ -267,7 +269,8 @@ static int run(int argc, char **argv) {
     if (arguments.resume.given && !arguments.run)
         return usage_error(&launch, "--resume needs --run DIR: the run to go on with");
     if (arguments.recover.given && arguments.discard_shadow)
-        return usage_error(&launch, "--recover goes on with the shadow that --discard-shadow lets go; drop one");
+        return usage_error(&launch,
+                           "--recover goes on with the shadow that --discard-shadow lets go; drop one");
     if (arguments.recover.given && (!arguments.run || arguments.resume.given))
         return usage_error(
             &launch, arguments.run ? "--resume goes on from a checkpoint, --recover from the drive; drop one"

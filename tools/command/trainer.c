@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "engine/base/clock.h"
 #include "tools/command/alike.h"
@@ -453,6 +454,7 @@ static void write_trace(struct trainer *t) {
     char path[sizeof t->directory + sizeof "/trace.json"];
     t->traced = 0;
     snprintf(path, sizeof path, "%s/trace.json", t->directory);
+    if (t->speaks) unlink(path); /* made anew: a link is replaced, not followed */
     if (zero_engine_write_trace(t->engine, path) != ZERO_OK && t->speaks)
         fprintf(stderr, "zero train: %s\n", zero_last_error());
 }
@@ -485,7 +487,7 @@ static void note_end(struct trainer *t) {
 }
 
 static zero_status finish(struct trainer *t) {
-    zero_status status = agree(t); /* an interruption since the last step */
+    zero_status status = agree(t);                      /* an interruption since the last step */
     if (status == ZERO_OK) status = count_from_here(t); /* commits the last step to a shadow */
     if (status != ZERO_OK) return status;
     if (t->job->sample) status = generate(t->engine, t->gpt, t->job, t->error);

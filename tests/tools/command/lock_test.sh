@@ -33,7 +33,10 @@ refused run $pid train --steps 3 --run run
 refused run $pid train --steps 3 --ranks 2 --run run
 refused run $pid train --steps 9 --run run --resume
 refused run $pid as_ranks "$zero" train c.json --data text --steps 3 --run run
-expect 0 train --steps 3 --run other # another directory is free
+expect 0 train --steps 3 --run other --save-every 3 # another directory is free
+expect 0 "$zero" ckpt export other/checkpoints exported
+refused run $pid "$zero" ckpt import exported run/checkpoints
+expect 0 "$zero" ckpt import exported other/checkpoints/
 kill -0 $pid || fail "the first run has ended"
 kill -KILL $pid
 wait $pid 2>/dev/null
