@@ -268,6 +268,7 @@ static zero_status open_drive(zero_engine *e, struct zero_error *error) {
                                             .block_bytes = (uint32_t)c->aio_block_bytes,
                                             .queue_depth = (uint32_t)c->aio_queue_depth,
                                             .keep = c->nvme_shadow ? keep : NULL,
+                                            .discard = e->discard_shadow,
                                             .buffers = buffers,
                                             .buffer_count = transfer_buffers(e, buffers),
                                             .no_uring = c->nvme_uring == CONFIG_URING_NEVER}};

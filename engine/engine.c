@@ -166,6 +166,7 @@ zero_engine *zero_engine_init_with(const char *json, const zero_runtime *runtime
     }
     e->local = given.local;
     e->device = given.device;
+    e->discard_shadow = given.discard_shadow;
     turn_open(&e->lock);
     error_clear(&e->error);
     e->log = (struct log){given.log, given.log_user};
@@ -199,6 +200,7 @@ void zero_engine_destroy(zero_engine *e) {
     free(e->refresh);
     model_free(&e->model);
     manifest_free_entries(&e->notes);
+    manifest_free_entries(&e->shadow_notes);
     config_free(&e->config);
     turn_close(&e->lock);
     free(e);

@@ -79,6 +79,10 @@ struct zero_engine {
     struct saver *saver;           /* a save in the background; NULL: none */
     struct zero_error saved;       /* how the last one ended */
     struct manifest_entries notes; /* the host's, for checkpoints */
+    bool discard_shadow;           /* zero_runtime.discard_shadow */
+    bool shadow_found;             /* at commit: a whole step of an earlier run, of any layout */
+    uint64_t shadow_steps;
+    struct manifest_entries shadow_notes;
     uint8_t *sum_message, *piece;  /* in the plan's messages */
     uint8_t
         *bounce[2]; /* the same: what passes between a separate device and the host's calls, its saver's */

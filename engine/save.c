@@ -205,7 +205,9 @@ zero_status save_publish(struct save *s, struct zero_error *error) {
     for (; m->files < s->e->size; m->files++)
         m->file[m->files] = (struct manifest_file){s->all[m->files].word[0], s->all[m->files].word[1]};
     zero_status status = storage_join(s->written, TOKEN_NAME, token, error);
-    if (!status) status = storage_check(s->storage->ops->remove(s->storage, token), "remove", token, error);
+    if (!status)
+        status = storage_check(s->storage->ops->remove_owned(s->storage, s->written, TOKEN_NAME), "remove",
+                               token, error);
     if (!status) status = manifest_write(s->storage, s->written, m, error);
     return status ? status : steps_publish(s->storage, s->root, m->step, s->written, error);
 }

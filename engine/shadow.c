@@ -84,17 +84,19 @@ zero_status shadow_forget(zero_engine *e) {
 
 /* ---- recovery ---- */
 
-/* This rank's last commit; epoch 0: none that fits. */
-static zero_status read_last(zero_engine *e, struct commit *out) {
+/* This rank's last commit; epoch 0: none that fits. `other`: the last one of another layout; NULL: nobody asks. */
+static zero_status read_last(zero_engine *e, struct commit *out, struct commit *other) {
     uint8_t page[CHUNK_ALIGN_BYTES];
     memset(out, 0, sizeof *out);
+    if (other) memset(other, 0, sizeof *other);
     for (uint32_t which = 0; which < 2 && e->tier[TIER_NVME]->found; which++) {
         struct commit c;
         zero_status status = ENGINE_EVENT(e, executor_read_commit(e->executor, which, page));
         if (status) return status;
         memcpy(&c, page, sizeof c);
-        bool valid = c.magic == commit_magic && c.checksum == checksum_of(&c) && c.layout == layout_of(e);
-        if (valid && c.epoch > out->epoch) *out = c;
+        if (c.magic != commit_magic || c.checksum != checksum_of(&c)) continue;
+        struct commit *last = c.layout == layout_of(e) ? out : other;
+        if (last && c.epoch > last->epoch) *last = c;
     }
     return ZERO_OK;
 }
@@ -123,14 +125,40 @@ static zero_status agree_last(zero_engine *e, struct commit *commit, int *out_mi
     return status;
 }
 
+static zero_status take_notes(zero_engine *e, const struct commit *c, struct manifest_entries *out) {
+    if (notes_unpack(c->notes, out)) return ZERO_OK;
+    struct zero_error error;
+    error_clear(&error);
+    error_set(&error, ZERO_E_MEMORY, "no memory for the notes");
+    return engine_fail(e, &error);
+}
+
+/* For the host, who decides what becomes of it. */
+static zero_status remember(zero_engine *e, const struct commit *c) {
+    e->shadow_found = c->epoch > 0;
+    e->shadow_steps = c->steps;
+    return c->epoch ? take_notes(e, c, &e->shadow_notes) : ZERO_OK;
+}
+
 zero_status shadow_open(zero_engine *e) {
-    struct commit last;
+    struct commit last, other;
     int missing = -1;
     if (!e->config.nvme_shadow) return ZERO_OK;
-    zero_status status = read_last(e, &last);
+    zero_status status = read_last(e, &last, &other);
     if (!status) status = agree_last(e, &last, &missing);
     if (!status) executor_begin_epoch(e->executor, last.epoch + 1);
-    return status;
+    return status ? status : remember(e, last.epoch ? &last : &other);
+}
+
+int zero_engine_shadow(const zero_engine *e, uint64_t *out_step) {
+    if (out_step) *out_step = e->shadow_steps;
+    return e->shadow_found;
+}
+
+const char *zero_engine_shadow_note(const zero_engine *e, const char *key) {
+    for (uint32_t i = 0; key && i < e->shadow_notes.count; i++)
+        if (strcmp(e->shadow_notes.entry[i].key, key) == 0) return e->shadow_notes.entry[i].value;
+    return NULL;
 }
 
 static zero_status restore(zero_engine *e, const struct commit *c) {
@@ -139,12 +167,7 @@ static zero_status restore(zero_engine *e, const struct commit *c) {
     loss_scale_resume(&e->loss_scale, c->scale.value, c->scale.allowed, c->scale.stable);
     for (uint32_t g = 0; g < e->groups; g++) e->params[g].lr = c->lr[g];
     settings_resume(e, c->schedule_iteration);
-    if (!status && !notes_unpack(c->notes, &e->notes)) {
-        struct zero_error error;
-        error_clear(&error);
-        error_set(&error, ZERO_E_MEMORY, "no memory for the notes");
-        return engine_fail(e, &error);
-    }
+    if (!status) status = take_notes(e, c, &e->notes);
     for (uint32_t k = 0; k < e->policy.refreshes && !status; k++)
         status = held_restore(e, e->policy.refresh[k]);
     return status;
@@ -161,7 +184,7 @@ zero_status zero_engine_recover(zero_engine *e, zero_fill_fn fill, void *user, u
                       "zero_engine_recover: call it in place of zero_engine_fill, with its function");
     struct commit last;
     int missing = -1;
-    status = read_last(e, &last);
+    status = read_last(e, &last, NULL);
     if (!status) status = agree_last(e, &last, &missing);
     if (status) return status;
     if (missing >= 0)

@@ -88,6 +88,8 @@ typedef struct zero_runtime {
                               NULL: zero_engine_cuda gives one */
     struct device *device; /* an opened row of engine/device/device.h, taken over, on failure too; NULL: by
                               device.type */
+    int discard_shadow; /* 1: with nvme.shadow, files of another size that an earlier run has left in nvme_path are
+                              made anew; 0: they are refused at commit */
 } zero_runtime;
 
 /* `json`: the text of a DeepSpeed configuration, or the path of a .json file. Collective. Ranks come from
@@ -284,6 +286,13 @@ zero_status zero_engine_memory_owner(const zero_engine *engine, uint32_t index, 
  * Collective. */
 typedef void (*zero_fill_fn)(void *user, const char *param, uint64_t first, uint64_t count, float *out);
 zero_status zero_engine_fill(zero_engine *engine, zero_fill_fn fill, void *user);
+
+/* With "nvme": {"shadow": true}, from commit on: 1 if nvme_path held, before this run, a whole step of an earlier one, of
+ * any model and configuration with files of this size; *out_step (may be NULL): updates that it had done. A fill or a load
+ * overwrites it: a host that must not lose another run's looks first. _note: what that run's host had set, NULL: nothing;
+ * it lives as long as the engine. Local. */
+int zero_engine_shadow(const zero_engine *engine, uint64_t *out_step);
+const char *zero_engine_shadow_note(const zero_engine *engine, const char *key);
 
 /* In place of zero_engine_fill, with "nvme": {"shadow": true}: goes on from the last step that was whole on all ranks when
  * an earlier run with this configuration, model and number of ranks ended, however it ended. `fill` is called for frozen

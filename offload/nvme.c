@@ -206,10 +206,11 @@ static zero_status create_files(struct nvme *nvme, struct zero_error *error) {
     for (; nvme->files < nvme->count; nvme->files++) {
         uint32_t i = nvme->files;
         struct swap_file *file = &nvme->file[i];
-        zero_status status = nvme->o.nvme.keep ? swap_file_keep(&nvme->directory[i], share(nvme, i),
-                                                                nvme->o.nvme.keep, file, error)
-                                               : swap_file_create(&nvme->directory[i], share(nvme, i),
-                                                                  nvme->o.nvme.named_files, file, error);
+        zero_status status = nvme->o.nvme.keep
+                                 ? swap_file_keep(&nvme->directory[i], share(nvme, i), nvme->o.nvme.keep,
+                                                  nvme->o.nvme.discard, file, error)
+                                 : swap_file_create(&nvme->directory[i], share(nvme, i),
+                                                    nvme->o.nvme.named_files, file, error);
         if (status) return status;
         if (file->alignment > nvme->base.alignment) nvme->base.alignment = file->alignment;
         if (!file->direct && !said)

@@ -177,8 +177,10 @@ static bool lock(int handle) {
     return false;
 }
 
-/* A kept file may hold the only copy of a training: it is never emptied, and one that others can reach is not used. */
-static zero_status look_at_kept(struct swap_file *file, const char *name, struct zero_error *error) {
+/* A kept file may hold the only copy of a training: it is emptied only where the user has asked for it (`discard`), and
+ * one that others can reach is not used. */
+static zero_status look_at_kept(struct swap_file *file, const char *name, bool discard,
+                                struct zero_error *error) {
     struct stat found;
     if (fstat(file->handle, &found) != 0) return fail(error, "look at the kept file in", file->path, errno);
     if (!S_ISREG(found.st_mode) || found.st_uid != geteuid() || found.st_nlink != 1 || found.st_mode & 077)
@@ -187,15 +189,16 @@ static zero_status look_at_kept(struct swap_file *file, const char *name, struct
                          name, file->path);
     file->found = (uint64_t)found.st_size == file->bytes;
     if (file->found || !found.st_size) return ZERO_OK;
+    if (discard && ftruncate(file->handle, 0) == 0) return ZERO_OK;
     return error_set(
         error, ZERO_E_IO,
         "tier nvme: %s in %s has %s, of a run with another model or configuration, where this one needs %s; "
-        "go on as that run was, or remove the file, or name another nvme_path",
+        "go on as that run was, or name another nvme_path, or remove the file (zero train --discard-shadow)",
         name, file->path, swap_size((uint64_t)found.st_size).chars, swap_size(file->bytes).chars);
 }
 
 zero_status swap_file_keep(const struct swap_directory *directory, uint64_t bytes, const char *name,
-                           struct swap_file *out, struct zero_error *error) {
+                           bool discard, struct swap_file *out, struct zero_error *error) {
     struct swap_file file = {.path = directory->path, .bytes = bytes};
     file.handle = openat(directory->handle, name, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (file.handle < 0) return fail(error, "open the kept file in", directory->path, errno);
@@ -204,7 +207,7 @@ zero_status swap_file_keep(const struct swap_directory *directory, uint64_t byte
         status = error_set(error, ZERO_E_IO,
                            "tier nvme: %s in %s is in use by another run; give this one another nvme_path",
                            name, directory->path);
-    if (!status) status = look_at_kept(&file, name, error);
+    if (!status) status = look_at_kept(&file, name, discard, error);
     make_direct(&file);
     if (!status && !file.found) status = take_space(&file, error);
     file.allocated |= file.found;

@@ -39,9 +39,9 @@ zero_status swap_file_create(const struct swap_directory *directory, uint64_t by
                              struct swap_file *out, struct zero_error *error);
 
 /* The file of this name, as it is, or made, full of zeros; it stays. ZERO_E_IO; also where another process has it open,
- * where it has another size, or is not the user's alone. */
+ * where it has another size (unless `discard`: then it is made anew), or is not the user's alone. */
 zero_status swap_file_keep(const struct swap_directory *directory, uint64_t bytes, const char *name,
-                           struct swap_file *out, struct zero_error *error);
+                           bool discard, struct swap_file *out, struct zero_error *error);
 /* `name` is there, and as large; NULL: it is not. */
 bool swap_file_there(const struct swap_directory *directory, const char *name, uint64_t bytes);
 

@@ -27,6 +27,7 @@ struct tier_nvme_options {
     const char
         *keep; /* NULL: nameless files, gone with the process; else their name in each path: they stay, and
                          one that is there is taken as it is. Only one tier at a time has it open */
+    bool discard;     /* of `keep`: a file of another size is made anew; else it is refused */
     bool no_uring;    /* the thread pool, as where the system refuses io_uring */
     bool named_files; /* create and unlink, as where the filesystem has no O_TMPFILE */
 };

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "engine/checkpoint/direct.h"
+#include "engine/checkpoint/owned.h"
 #include "engine/checkpoint/storage.h"
 
 static int result_of(int returned) { return returned < 0 ? -errno : returned; }
@@ -31,6 +32,14 @@ static int list(struct storage *s, const char *path, storage_name_fn fn, void *u
     int failed = errno;
     closedir(directory);
     return -failed;
+}
+
+static int list_owned(struct storage *s, const char *path, storage_name_fn fn, void *user) {
+    return owned_list(path, fn, user);
+}
+
+static int remove_owned(struct storage *s, const char *directory, const char *name) {
+    return owned_remove(directory, name);
 }
 
 static int sync_directory(struct storage *s, const char *path) {
@@ -163,6 +172,8 @@ static const struct storage_ops posix_ops = {
     .rename = rename_entry,
     .exchange = exchange,
     .remove = remove_file,
+    .list_owned = list_owned,
+    .remove_owned = remove_owned,
     .free_bytes = free_bytes,
     .create = create,
     .open = open_file,

@@ -61,10 +61,43 @@ static void add_name(void *user, const char *name) {
         n->failed = true;
 }
 
+static zero_status listed(const struct names *names, const char *path, struct zero_error *error) {
+    return names->failed ? error_set(error, ZERO_E_MEMORY, "no memory to list %s", path) : ZERO_OK;
+}
+
 static zero_status list(struct storage *s, const char *path, struct names *out, struct zero_error *error) {
     *out = (struct names){0};
     zero_status status = storage_check(s->ops->list(s, path, add_name, out), "list", path, error);
-    if (!status && out->failed) status = error_set(error, ZERO_E_MEMORY, "no memory to list %s", path);
+    return status ? status : listed(out, path, error);
+}
+
+/* ---- deleting: only what is ours ---- */
+
+static zero_status check_owned(int result, const char *what, const char *path, struct zero_error *error) {
+    if (result == -ELOOP)
+        return error_set(error, ZERO_E_IO,
+                         "cannot %s %s: it is a symbolic link, which no save makes; nothing behind it was "
+                         "touched: remove the link",
+                         what, path);
+    if (result == -EPERM)
+        return error_set(error, ZERO_E_IO,
+                         "cannot %s %s: the directory is another user's; nothing in it was touched: move it "
+                         "away, or save elsewhere",
+                         what, path);
+    return storage_check(result, what, path, error);
+}
+
+static zero_status list_owned(struct storage *s, const char *path, struct names *out,
+                              struct zero_error *error) {
+    *out = (struct names){0};
+    zero_status status = check_owned(s->ops->list_owned(s, path, add_name, out), "remove", path, error);
+    return status ? status : listed(out, path, error);
+}
+
+static zero_status check_deletable(struct storage *s, const char *path, struct zero_error *error) {
+    struct names names;
+    zero_status status = list_owned(s, path, &names, error);
+    free(names.name);
     return status;
 }
 
@@ -72,10 +105,11 @@ static zero_status list(struct storage *s, const char *path, struct names *out, 
 static zero_status remove_tree(struct storage *s, const char *path, struct zero_error *error) {
     struct names names;
     char file[STORAGE_PATH_BYTES];
-    zero_status status = list(s, path, &names, error);
+    zero_status status = list_owned(s, path, &names, error);
     for (uint32_t i = 0; i < names.count && !status; i++) {
         status = storage_join(path, names.name[i], file, error);
-        if (!status) status = storage_check(s->ops->remove(s, file), "remove", file, error);
+        if (!status)
+            status = check_owned(s->ops->remove_owned(s, path, names.name[i]), "remove", file, error);
     }
     free(names.name);
     if (!status) status = storage_check(s->ops->remove_directory(s, path), "remove", path, error);
@@ -232,6 +266,10 @@ static zero_status move(struct storage *s, const char *written, const char *path
                         struct zero_error *error) {
     int result = s->ops->rename(s, written, path);
     *out_exchanged = result == -EEXIST || result == -ENOTEMPTY; /* this step was saved before */
+    if (result == -ENOTDIR)
+        return error_set(error, ZERO_E_IO,
+                         "%s is there already, as a symbolic link or a file: remove it, or save elsewhere",
+                         path);
     if (*out_exchanged) result = s->ops->exchange(s, written, path);
     if (*out_exchanged && (result == -EINVAL || result == -ENOSYS))
         return error_set(
@@ -268,6 +306,7 @@ void steps_abandon(struct storage *s, const char *written) {
 static zero_status remove_step(struct storage *s, const char *root, uint64_t step, struct zero_error *error) {
     char path[STORAGE_PATH_BYTES], hidden[STORAGE_PATH_BYTES];
     zero_status status = step_path(root, step, path, error);
+    if (!status) status = check_deletable(s, path, error);
     if (!status) status = hidden_path(root, step, "removed", hidden, error);
     if (!status) status = storage_check(s->ops->rename(s, path, hidden), "rename", path, error);
     if (!status) status = storage_check(s->ops->sync_directory(s, root), "make durable (fsync)", root, error);

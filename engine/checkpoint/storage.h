@@ -40,6 +40,10 @@ struct storage_ops {
     int (*rename)(struct storage *storage, const char *from, const char *to);
     int (*exchange)(struct storage *storage, const char *a, const char *b); /* both are there; atomic */
     int (*remove)(struct storage *storage, const char *path);               /* a file */
+    /* For deleting a directory's files: -ELOOP where the directory or the file is a symbolic link, -EPERM where the
+     * directory is another user's. */
+    int (*list_owned)(struct storage *storage, const char *path, storage_name_fn fn, void *user);
+    int (*remove_owned)(struct storage *storage, const char *directory, const char *name);
     int64_t (*free_bytes)(struct storage *storage, const char *path);
 
     /* For writing. -EEXIST if it is there. `bytes`: what it will come to, where that is known, else 0: the space is

@@ -107,7 +107,8 @@ enum comm_transport {
 
 struct comm_options {
     uint32_t rank, size;
-    double timeout_s; /* silence of a rank's heartbeat; 10 x that for a rank that beats but does not advance, 12 x
+    double
+        timeout_s; /* silence of a rank's heartbeat; 10 x that for a rank that beats but does not advance, 12 x
                        * for data that never comes; 0: COMM_TIMEOUT_S. Outages of up to 0.8 x timeout_s pass. */
     struct local_world *local;   /* transport local: the ranks' common world */
     struct sim_world *sim;       /* transport sim: see sim.h */

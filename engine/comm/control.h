@@ -31,7 +31,8 @@ struct control_port {
                     uint32_t *out_bytes); /* false: nothing there */
     /* What was sent has not arrived yet: another beat would say nothing more. Or NULL: it cannot be known. */
     bool (*under_way)(void *user, uint32_t to);
-    double resume_s; /* how long after an outage of CONTROL_OUTAGE x timeout_s messages may take to pass again */
+    double
+        resume_s; /* how long after an outage of CONTROL_OUTAGE x timeout_s messages may take to pass again */
 };
 
 struct control;

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -225,6 +226,12 @@ static int list(struct storage *s, const char *path, storage_name_fn fn, void *u
     return UNLOCKED(d, inode < 0 ? inode : 0);
 }
 
+static int remove_owned(struct storage *s, const char *directory, const char *name) {
+    char path[STORAGE_PATH_BYTES];
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    return remove_file(s, path);
+}
+
 static int64_t free_bytes(struct storage *s, const char *path) { return disk_of(s)->free_bytes; }
 
 static storage_handle open_file(struct storage *s, const char *path) {
@@ -281,6 +288,8 @@ static const struct storage_ops ops = {
     .rename = rename_entry,
     .exchange = exchange,
     .remove = remove_file,
+    .list_owned = list,
+    .remove_owned = remove_owned,
     .free_bytes = free_bytes,
     .create = create,
     .open = open_file,

@@ -50,6 +50,9 @@ MORTAL(int, sync_directory, (struct storage * s, const char *path), s, path)
 MORTAL(int, rename, (struct storage * s, const char *from, const char *to), s, from, to)
 MORTAL(int, exchange, (struct storage * s, const char *a, const char *b), s, a, b)
 MORTAL(int, remove, (struct storage * s, const char *path), s, path)
+MORTAL(int, list_owned, (struct storage * s, const char *path, storage_name_fn fn, void *user), s, path, fn,
+       user)
+MORTAL(int, remove_owned, (struct storage * s, const char *directory, const char *name), s, directory, name)
 MORTAL(int64_t, free_bytes, (struct storage * s, const char *path), s, path)
 MORTAL(storage_handle, create,
        (struct storage * s, const char *path, uint64_t n, const struct storage_staging *staging), s, path, n,
@@ -71,6 +74,8 @@ static const struct storage_ops mortal_ops = {
     .rename = mortal_rename,
     .exchange = mortal_exchange,
     .remove = mortal_remove,
+    .list_owned = mortal_list_owned,
+    .remove_owned = mortal_remove_owned,
     .free_bytes = mortal_free_bytes,
     .create = mortal_create,
     .open = mortal_open,

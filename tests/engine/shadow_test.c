@@ -33,8 +33,19 @@ struct life {
     zero_status status;
     char error[600], hash[STEPS + 1][33];
     uint64_t began; /* the step that it went on from */
+    uint64_t found; /* the step that it found */
     double norm;
 };
+
+/* What an earlier life has left, before this one begins: its note is of the step that was whole. */
+static void look(const zero_engine *engine, struct life *life) {
+    uint64_t step = 0;
+    int found = zero_engine_shadow(engine, &step);
+    const char *note = zero_engine_shadow_note(engine, "at");
+    CHECK((note != NULL) == (found && step));
+    if (note) CHECK_INT(strtoull(note, NULL, 10), step);
+    if (zero_engine_rank(engine) == 0) life->found = found ? step : 0;
+}
 
 static void body(zero_engine *engine, uint32_t rank, void *user) {
     struct life *life = user;
@@ -45,6 +56,7 @@ static void body(zero_engine *engine, uint32_t rank, void *user) {
     if (!status) status = plain_declare(&p, engine, model, PARAMS);
     if (!status && life->segment) status = zero_engine_add_segment(p.unit[0], p.unit[1]);
     if (!status) status = zero_engine_commit(engine, NULL);
+    if (!status) look(engine, life);
     if (!status)
         status = life->recovers ? zero_engine_recover(engine, toy_fill, NULL, &step)
                                 : zero_engine_fill(engine, toy_fill, NULL);
@@ -129,7 +141,8 @@ static bool goes_on(const struct setting *s, const struct life *expected, uint64
     static struct life life;
     life = (struct life){.recovers = true, .flushes = true, .stop = STEPS};
     live(s, true, &life);
-    return CHECK_STRING(life.error, "") && CHECK(life.began >= least && life.began <= most) &&
+    return CHECK_STRING(life.error, "") && CHECK_INT(life.found, life.began) &&
+           CHECK(life.began >= least && life.began <= most) &&
            CHECK_STRING(life.hash[life.began], expected->hash[life.began]) &&
            CHECK_STRING(life.hash[STEPS], expected->hash[STEPS]);
 }
@@ -282,6 +295,7 @@ static void nothing_to_recover(void) {
     live(&other, true, &life);
     CHECK_INT(life.status, ZERO_E_IO);
     CHECK_CONTAINS(life.error, "no whole step");
+    CHECK_INT(life.found, 2); /* and yet it is told of: it is another's */
     other.type = ", \"bf16\": {\"enabled\": true}, \"wall_clock_breakdown\": false";
     other.stage = 0; /* another number of bytes: refused, and left as it is */
     life = (struct life){.stop = 1};

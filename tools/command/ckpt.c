@@ -8,6 +8,7 @@
 #include "tools/command/command.h"
 #include "tools/command/ckpt_diff.h"
 #include "tools/command/format.h"
+#include "tools/command/run_lock.h"
 #include "tools/weights/weights.h"
 
 struct arguments {
@@ -102,14 +103,31 @@ static int export_weights(const char *const *operand, const struct arguments *ar
     return report(weights_export(operand[0], operand[1], mib << 20, &error), &error);
 }
 
+/* RUN/checkpoints is the run's while that is at work: each save removes what another has left half done. */
+static zero_status lock_run_of(const char *checkpoints, struct run_lock *lock, struct zero_error *error) {
+    char run[STORAGE_PATH_BYTES];
+    size_t length = strlen(checkpoints);
+    while (length > 1 && checkpoints[length - 1] == '/') length--;
+    static const char folder[] = "/checkpoints";
+    size_t tail = sizeof folder - 1;
+    if (length <= tail || length - tail >= sizeof run ||
+        memcmp(checkpoints + length - tail, folder, tail) != 0)
+        return ZERO_OK;
+    snprintf(run, sizeof run, "%.*s", (int)(length - tail), checkpoints);
+    return run_lock_take(lock, run, error);
+}
+
 static int import_weights(const char *const *operand, const struct arguments *arguments) {
     struct weights *weights = NULL;
+    struct run_lock lock = {0};
     struct zero_error error;
     error_clear(&error);
-    zero_status status = weights_open(operand[0], &weights, &error);
+    zero_status status = lock_run_of(operand[1], &lock, &error);
+    if (!status) status = weights_open(operand[0], &weights, &error);
     if (!status) status = weights_import(weights, operand[1], &error);
     if (!status) printf("%s/step_00000000, from %s's format\n", operand[1], weights->format->name);
     weights_close(weights);
+    run_lock_release(&lock);
     return report(status, &error);
 }
 

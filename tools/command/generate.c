@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "tools/command/interrupt.h"
+#include "tools/command/streams.h"
 
 static const double temperature = 0.8;
 
@@ -35,7 +36,7 @@ static void print_token(int32_t token, bool is_text) {
         printf("%d ", token);
     else /* no control characters to a terminal, and nothing that is no UTF-8 */
         putchar(token == '\n' || token == '\t' || (token >= 32 && token <= 126) ? token : '.');
-    fflush(stdout);
+    streams_flush();
 }
 
 enum { GPT2_END_OF_TEXT = 50256 }; /* which stands between GPT-2's documents */

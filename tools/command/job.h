@@ -8,6 +8,7 @@
 #include "engine/config/config.h"
 #include "tools/gpt/gpt.h"
 #include "tools/command/feed.h"
+#include "tools/command/run_lock.h"
 
 struct job {
     const char *config_path;
@@ -17,6 +18,9 @@ struct job {
     struct dataset dataset;
     struct zero_error
         data_error;    /* why the dataset could not be opened: the ranks agree on it before they train */
+    uint64_t data_contents;       /* a hash: tools/data/contents.h */
+    struct run_lock *lock;        /* this process's; rank 0 alone takes it */
+    struct zero_error lock_error; /* why it could not: the ranks agree on it too */
     zero_local *local; /* NULL: this process is one rank */
     uint32_t ranks;
     uint64_t steps;      /* 0: one pass over the training samples */
@@ -26,6 +30,8 @@ struct job {
     uint64_t save_every; /* steps; 0: nothing is saved */
     uint64_t keep;       /* checkpoints; 0: all */
     bool resume, recover; /* from a checkpoint; from what the drive keeps */
+    bool discard_shadow;  /* another run's, on the drive */
+    const char *recover_id; /* of the run whose shadow it is; "any"; NULL: this directory's */
     uint64_t resume_step; /* 0: the latest */
     const char *run;      /* directory */
     bool run_is_new;      /* it is named by the date, and no other run may share it */

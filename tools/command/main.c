@@ -6,6 +6,7 @@
 
 #include "engine/zero.h"
 #include "tools/command/command.h"
+#include "tools/command/streams.h"
 
 static int run_help(int argc, char **argv);
 
@@ -79,7 +80,7 @@ static bool asks_for_help(const struct command *command, int argc, char **argv) 
     return false;
 }
 
-int main(int argc, char **argv) {
+static int run_command(int argc, char **argv) {
     if (argc < 2) {
         print_overview(stderr);
         return EXIT_USAGE;
@@ -93,4 +94,11 @@ int main(int argc, char **argv) {
     if (!command) return unknown_command(argv[1]);
     if (asks_for_help(command, argc - 1, argv + 1)) return print_help(command);
     return command->run(argc - 1, argv + 1);
+}
+
+int main(int argc, char **argv) {
+    streams_open();
+    int status = run_command(argc, argv);
+    const struct command *command = argc > 1 ? find_command(argv[1]) : NULL;
+    return streams_close(command ? command->name : "help", status);
 }

@@ -1,10 +1,12 @@
 #include "tools/command/metrics.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -91,27 +93,35 @@ static long end_of_steps(FILE *file, uint64_t steps) {
     return end;
 }
 
-static FILE *open_behind(const char *path, uint64_t steps) {
-    FILE *file = fopen(path, steps ? "r+" : "w");
-    if (!file && steps && errno == ENOENT) file = fopen(path, "w");
-    if (!file || !steps) return file;
+/* Of the earlier run's lines those of the first `steps` steps stay. */
+static zero_status keep_steps(const struct metrics *metrics, uint64_t steps, struct zero_error *error) {
+    FILE *file = fopen(metrics->path, "r");
+    if (!file) return error_set(error, ZERO_E_IO, "cannot read %s: %s", metrics->path, strerror(errno));
     long end = end_of_steps(file, steps);
-    if (fseek(file, end, SEEK_SET) == 0 && ftruncate(fileno(file), end) == 0) return file;
     fclose(file);
-    return NULL;
+    if (ftruncate(metrics->file, end) == 0) return ZERO_OK;
+    return error_set(error, ZERO_E_IO, "cannot cut %s: %s", metrics->path, strerror(errno));
 }
 
-zero_status metrics_open(const char *directory, bool fresh, uint64_t steps_kept, struct zero_error *error,
-                         struct metrics *out) {
+zero_status metrics_make_directory(const char *directory, bool fresh, struct zero_error *error,
+                                   struct metrics *out) {
     if (strlen(directory) + sizeof "-2147483647" > sizeof out->directory || !*directory)
         return error_set(error, ZERO_E_ARGUMENT, "the run's directory has an empty or too long name");
     strcpy(out->directory, directory);
-    zero_status status = make_directory(directory, fresh, out->directory, error);
-    if (status != ZERO_OK) return status;
-    sprintf(out->path, "%s/metrics.jsonl", out->directory);
-    out->file = open_behind(out->path, steps_kept);
-    if (!out->file) return error_set(error, ZERO_E_IO, "cannot write %s: %s", out->path, strerror(errno));
-    return ZERO_OK;
+    return make_directory(directory, fresh, out->directory, error);
+}
+
+zero_status metrics_open(struct metrics *metrics, uint64_t steps_kept, struct zero_error *error) {
+    sprintf(metrics->path, "%s/metrics.jsonl", metrics->directory);
+    int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (steps_kept ? 0 : O_TRUNC);
+    metrics->file = open(metrics->path, flags, 0666);
+    if (metrics->file < 0)
+        return error_set(error, ZERO_E_IO, "cannot write %s: %s", metrics->path, strerror(errno));
+    metrics->is_open = true;
+    metrics->lost = 0;
+    zero_status status = steps_kept ? keep_steps(metrics, steps_kept, error) : ZERO_OK;
+    metrics->end = lseek(metrics->file, 0, SEEK_END);
+    return status;
 }
 
 /* JSON has no NaN and no infinity; what was not measured is left out. */
@@ -136,8 +146,7 @@ static void write_group_lrs(FILE *file, const struct record *record) {
     fputs("], ", file);
 }
 
-zero_status metrics_write(struct metrics *metrics, const struct record *record, struct zero_error *error) {
-    FILE *file = metrics->file;
+static void write_line(FILE *file, const struct record *record) {
     fputc('{', file);
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) write_field(file, &fields[i], record);
     write_group_lrs(file, record);
@@ -145,12 +154,39 @@ zero_status metrics_write(struct metrics *metrics, const struct record *record, 
     for (int tier = 0; tier < ZERO_TIERS; tier++)
         fprintf(file, "%s\"%s\": %" PRIu64, tier ? ", " : "", record_tier_names[tier], record->bytes[tier]);
     fputs("}}\n", file);
-    if (fflush(file) != 0 || ferror(file))
-        return error_set(error, ZERO_E_IO, "cannot write %s: %s", metrics->path, strerror(errno));
-    return ZERO_OK;
+}
+
+/* 0, or an errno: then the file ends as before. */
+static int append(struct metrics *metrics, const char *line, size_t length) {
+    for (size_t done = 0; done < length;) {
+        ssize_t put = write(metrics->file, line + done, length - done);
+        if (put < 0 && errno == EINTR) continue;
+        if (put <= 0) {
+            int number = put < 0 ? errno : ENOSPC;
+            if (done && metrics->end >= 0 && ftruncate(metrics->file, metrics->end) != 0) metrics->end = -1;
+            return number;
+        }
+        done += (size_t)put;
+    }
+    if (metrics->end >= 0) metrics->end += (int64_t)length;
+    return 0;
+}
+
+void metrics_write(struct metrics *metrics, const struct record *record) {
+    char *line = NULL;
+    size_t length = 0;
+    int failure = ENOMEM;
+    FILE *text = open_memstream(&line, &length);
+    if (text) {
+        write_line(text, record);
+        if (fclose(text) == 0) failure = append(metrics, line, length);
+    }
+    free(line);
+    if (!failure) return;
+    if (!metrics->lost++) metrics->failure = failure;
 }
 
 void metrics_close(struct metrics *metrics) {
-    if (metrics->file) fclose(metrics->file);
-    metrics->file = NULL;
+    if (metrics->is_open) close(metrics->file);
+    metrics->is_open = false;
 }

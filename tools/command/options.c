@@ -28,12 +28,19 @@ static zero_status parse_count(const struct option *option, const char *text, ui
     return ZERO_OK;
 }
 
+static bool is_name(const char *text) {
+    enum { DIGITS_MIN = 8 };
+    return strcmp(text, "any") == 0 ||
+           (strlen(text) >= DIGITS_MIN && text[strspn(text, "0123456789abcdef")] == 0);
+}
+
 /* Reads the option at argv[at]; *out_next is the first argument after it. */
 static zero_status parse_option(const struct option *option, int argc, char **argv, int at, void *field,
                                 int *out_next, struct zero_error *error) {
     int next = at + 1;
     bool has_value = next < argc && (!is_option(argv[next]) || option->kind == OPTION_TEXT);
-    bool needs_value = option->kind != OPTION_FLAG && option->kind != OPTION_MAYBE;
+    bool needs_value =
+        option->kind != OPTION_FLAG && option->kind != OPTION_MAYBE && option->kind != OPTION_NAME;
     if (needs_value && !has_value)
         return error_set(error, ZERO_E_ARGUMENT, "%s needs a value: %s %s", option->name, option->name,
                          option->value);
@@ -49,6 +56,10 @@ static zero_status parse_option(const struct option *option, int argc, char **ar
         ((struct option_maybe *)field)->given = true;
         if (has_value && argv[next][strspn(argv[next], "0123456789")] == 0)
             status = parse_count(option, argv[next++], &((struct option_maybe *)field)->count, error);
+        break;
+    case OPTION_NAME:
+        ((struct option_name *)field)->given = true;
+        if (has_value && is_name(argv[next])) ((struct option_name *)field)->text = argv[next++];
         break;
     case OPTION_TEXT:
         *(const char **)field = argv[next++];

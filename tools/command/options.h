@@ -14,7 +14,8 @@ enum option_kind {
     OPTION_COUNT, /* uint64_t, at least 1 */
     OPTION_TEXT,  /* const char * */
     OPTION_MAYBE, /* struct option_maybe: with or without a whole number behind it */
-    OPTION_LIST   /* struct option_list: every argument up to the next option */
+    OPTION_NAME, /* struct option_name: with or without a run's name behind it, "any" or 8 hexadecimal digits or more */
+    OPTION_LIST /* struct option_list: every argument up to the next option */
 };
 
 struct option_list {
@@ -25,6 +26,11 @@ struct option_list {
 struct option_maybe {
     bool given;
     uint64_t count; /* 0: without */
+};
+
+struct option_name {
+    bool given;
+    const char *text; /* NULL: without */
 };
 
 struct option {

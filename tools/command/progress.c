@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "tools/command/format.h"
+#include "tools/command/streams.h"
 
 static atomic_bool line_stands; /* a live line, on the terminal */
 
@@ -27,7 +28,7 @@ void progress_line(const char *format, ...) {
     end_live_line();
     vprintf(format, args);
     putchar('\n');
-    fflush(stdout);
+    streams_flush();
     funlockfile(stdout);
     va_end(args);
 }
@@ -77,7 +78,7 @@ void progress_step(struct progress *progress, const struct record *record) {
     } else if (progress->live) {
         flockfile(stdout);
         printf("\r\033[K%.*s", terminal_width() - 1, line);
-        fflush(stdout);
+        streams_flush();
         atomic_store(&line_stands, true);
         funlockfile(stdout);
     }

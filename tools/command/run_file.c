@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "tools/command/format.h"
+#include "tools/command/new_file.h"
 #include "tools/command/record.h"
 
 static void add_text(struct json_object *list, const char *format, ...) {
@@ -69,8 +70,8 @@ zero_status run_file_write(const struct job *job, const zero_engine *engine, con
     add_count(root, "drive_read_bytes", plan->drive_read_bytes * job->ranks);
     add_count(root, "drive_write_bytes", plan->drive_write_bytes * job->ranks);
     json_object_object_add(root, "memory", memory_of(engine));
-    int failed = json_object_to_file_ext(path, root, JSON_C_TO_STRING_PRETTY);
+    zero_status status =
+        new_file_write(path, json_object_to_json_string_ext(root, JSON_C_TO_STRING_PRETTY), error);
     json_object_put(root);
-    return failed ? error_set(error, ZERO_E_IO, "cannot write %s: %s", path, json_util_get_last_err())
-                  : ZERO_OK;
+    return status;
 }

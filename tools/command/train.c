@@ -6,12 +6,14 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "engine/base/hash.h"
 #include "engine/comm/launch.h"
 #include "tools/command/command.h"
 #include "tools/command/interrupt.h"
 #include "tools/command/job.h"
 #include "tools/command/ranks.h"
 #include "tools/command/trainer.h"
+#include "tools/data/contents.h"
 #include "tools/weights/weights.h"
 
 enum { LOCAL_RANKS_MAX = 1024 }; /* threads of one process */
@@ -20,8 +22,9 @@ struct arguments {
     const char *config, *run, *model, *prompt;
     uint64_t ranks, steps, eval_every, sample, save_every, keep;
     struct option_maybe resume;
+    struct option_name recover;
     struct option_list data;
-    bool quiet, recover;
+    bool quiet, discard_shadow;
 };
 
 #define FIELD(name) offsetof(struct arguments, name)
@@ -45,9 +48,14 @@ static const struct option options[] = {
     {"--keep", "K", "deletes all but the K newest checkpoints after each save", OPTION_COUNT, FIELD(keep)},
     {"--resume", "[STEP]", "goes on with --run DIR from its latest checkpoint, or from that of STEP",
      OPTION_MAYBE, FIELD(resume)},
-    {"--recover", NULL,
-     "goes on with --run DIR, however it ended, from the last whole step on the drive (nvme.shadow)",
-     OPTION_FLAG, FIELD(recover)},
+    {"--recover", "[ID]",
+     "goes on with --run DIR, however it ended, from the last whole step on the drive (nvme.shadow); with "
+     "the id that "
+     "a refusal names, or any, also from another run's, or with other settings",
+     OPTION_NAME, FIELD(recover)},
+    {"--discard-shadow", NULL,
+     "writes over what another run, which has not ended, keeps on the drive (nvme.shadow)", OPTION_FLAG,
+     FIELD(discard_shadow)},
     {"--sample", "N", "generates N tokens at the end", OPTION_COUNT, FIELD(sample)},
     {"--prompt", "TEXT", "what the sample goes on from; for text only", OPTION_TEXT, FIELD(prompt)},
     {"--quiet", NULL, "prints the sample and the weights' hash only", OPTION_FLAG, FIELD(quiet)},
@@ -112,11 +120,30 @@ static int usage_error(const struct launch *launch, const char *message) {
     return launch->rank == 0 ? command_usage_error("train", "%s", message) : EXIT_USAGE;
 }
 
+/* Before anything in the directory is replaced. A directory named by the date is nobody else's. */
+static zero_status lock_run(struct job *job, const struct launch *launch) {
+    error_clear(&job->lock_error);
+    if (launch->rank || job->run_is_new) return ZERO_OK;
+    zero_status status = run_lock_take(job->lock, job->run, &job->lock_error);
+    if (status != ZERO_OK && !started(launch)) fprintf(stderr, "zero train: %s\n", job->lock_error.message);
+    return status;
+}
+
+static zero_status open_data(struct job *job) {
+    struct dataset *data = &job->dataset;
+    zero_status status = dataset_open(&job->config, &job->data_error, data);
+    if (status != ZERO_OK) return status;
+    status = corpus_contents(data->train, HASH_START, &job->data_contents, &job->data_error);
+    if (status == ZERO_OK && data->held_out)
+        status = corpus_contents(data->held_out, job->data_contents, &job->data_contents, &job->data_error);
+    return status;
+}
+
 /* Processes that mpirun started agree on a missing file through the engine: it may be missing on one host
  * only. */
 static int run_job(struct job *job, const struct launch *launch) {
     error_clear(&job->data_error);
-    zero_status status = dataset_open(&job->config, &job->data_error, &job->dataset);
+    zero_status status = open_data(job);
     if (status != ZERO_OK && !started(launch)) {
         fprintf(stderr, "zero train: %s\n", job->data_error.message);
         return EXIT_FAILED;
@@ -167,7 +194,9 @@ static int train(const struct arguments *arguments, const struct launch *launch)
     struct zero_error error;
     error_clear(&error);
     char run[64];
+    struct run_lock lock = {0};
     struct job job = {
+        .lock = &lock,
         .config_path = arguments->config,
         .model_path = arguments->model,
         .ranks = started(launch) ? launch->size : (uint32_t)arguments->ranks,
@@ -177,7 +206,9 @@ static int train(const struct arguments *arguments, const struct launch *launch)
         .keep = arguments->keep,
         .resume = arguments->resume.given,
         .resume_step = arguments->resume.count,
-        .recover = arguments->recover,
+        .recover = arguments->recover.given,
+        .recover_id = arguments->recover.text,
+        .discard_shadow = arguments->discard_shadow,
         .sample = arguments->sample,
         .prompt = arguments->prompt,
         .run = arguments->run ? arguments->run : default_run(run, sizeof run),
@@ -201,7 +232,11 @@ static int train(const struct arguments *arguments, const struct launch *launch)
     }
     int result;
     if (status == ZERO_OK) {
-        result = run_job(&job, launch);
+        if (lock_run(&job, launch) == ZERO_OK || started(launch))
+            result = run_job(&job, launch);
+        else
+            result = EXIT_FAILED;
+        run_lock_release(&lock);
     } else {
         result = config_failed(arguments, launch, &error);
     }
@@ -232,7 +267,10 @@ static int run(int argc, char **argv) {
                                     "ranks already; drop one of the two");
     if (arguments.resume.given && !arguments.run)
         return usage_error(&launch, "--resume needs --run DIR: the run to go on with");
-    if (arguments.recover && (!arguments.run || arguments.resume.given))
+    if (arguments.recover.given && arguments.discard_shadow)
+        return usage_error(&launch,
+                           "--recover goes on with the shadow that --discard-shadow lets go; drop one");
+    if (arguments.recover.given && (!arguments.run || arguments.resume.given))
         return usage_error(
             &launch, arguments.run ? "--resume goes on from a checkpoint, --recover from the drive; drop one"
                                    : "--recover needs --run DIR: the run to go on with");

@@ -7,9 +7,11 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "engine/base/clock.h"
-#include "engine/base/hash.h"
+#include "tools/command/alike.h"
+#include "tools/command/claim.h"
 #include "tools/command/generate.h"
 #include "tools/command/interrupt.h"
 #include "tools/command/metrics.h"
@@ -28,6 +30,7 @@ struct trainer {
     bool speaks; /* rank 0 */
     bool stops;  /* the ranks agreed to stop after a whole step: its state can be saved */
     uint64_t steps;
+    struct claim claim;
     struct position begin; /* of an interrupted run that this one goes on with */
     char directory[4096];  /* of the run: rank 0's, on all ranks */
     uint64_t traced;       /* the last step that is traced */
@@ -98,6 +101,7 @@ static zero_status open_engine(struct trainer *t) {
                             .log_user = t,
                             .model = t->job->model_path,
                             .total_steps = t->steps,
+                            .discard_shadow = t->job->discard_shadow,
                             .cuda = 1};
     enter(t, INTERRUPT_OPENING, "waiting for the other ranks");
     t->engine = zero_engine_init_with(t->job->config_path, &runtime);
@@ -130,6 +134,25 @@ static zero_status begin_weights(struct trainer *t, struct gpt_init *init) {
     return zero_engine_fill(t->engine, gpt_fill, init);
 }
 
+/* What a process found before its ranks began: another run in the directory, or no data. Then whether all ranks want
+ * the same: if not, they would wait for each other in different calls. */
+static zero_status check_start(struct trainer *t) {
+    const struct job *job = t->job;
+    if (t->speaks && job->lock_error.code) error_pass(t->error, &job->lock_error);
+    if (job->data_error.code) error_pass(t->error, &job->data_error);
+    zero_status status = agree(t);
+    if (status != ZERO_OK) return status;
+    status = alike_check(t->engine, job, t->error);
+    return status == ZERO_OK ? agree(t) : engine_failed(t, status);
+}
+
+/* Before anything on the drive is written over. */
+static zero_status check_shadow(struct trainer *t) {
+    t->claim = (struct claim){.job = t->job, .engine = t->engine, .speaks = t->speaks};
+    claim_check(&t->claim, t->error);
+    return agree(t);
+}
+
 static zero_status open_model(struct trainer *t) {
     const char *problem = gpt_engine_problem(t->engine);
     if (problem) return error_set(t->error, ZERO_E_UNSUPPORTED, "%s", problem);
@@ -140,50 +163,36 @@ static zero_status open_model(struct trainer *t) {
     enter(t, INTERRUPT_OPENING, "taking memory");
     if (status == ZERO_OK) status = ask_for_trace(t);
     if (status == ZERO_OK) status = zero_engine_commit(t->engine, &t->plan);
+    if (status != ZERO_OK) return engine_failed(t, status);
+    status = check_start(t);
+    if (status == ZERO_OK) status = check_shadow(t);
+    if (status != ZERO_OK) return status;
     enter(t, INTERRUPT_OPENING, t->job->resume ? "loading the checkpoint" : "filling the weights");
-    if (status == ZERO_OK) status = begin_weights(t, &init);
+    status = begin_weights(t, &init);
     return status == ZERO_OK ? ZERO_OK : engine_failed(t, status);
+}
+
+/* Rank 0's. */
+static zero_status open_directory(struct trainer *t) {
+    const struct job *job = t->job;
+    zero_status status = metrics_make_directory(job->run, job->run_is_new, t->error, &t->metrics);
+    if (status == ZERO_OK) status = run_lock_take(job->lock, t->metrics.directory, t->error);
+    if (status == ZERO_OK) status = metrics_open(&t->metrics, t->begin.steps, t->error);
+    if (status != ZERO_OK) return status;
+    strcpy(t->directory, t->metrics.directory);
+    status = claim_begin(&t->claim, t->directory, t->error);
+    return status ? status : run_file_write(job, t->engine, &t->plan, t->steps, t->directory, t->error);
 }
 
 /* What each rank opens for itself; the caller lets the ranks agree on failures. */
 static void open_files(struct trainer *t) {
     const struct job *job = t->job;
-    if (job->data_error.code != ZERO_OK) {
-        error_pass(t->error, &job->data_error);
-        return;
-    }
     if (feed_open(&job->dataset, &job->config, t->rank, t->ranks, t->error, &t->feed) == ZERO_OK) {
         t->feed.first_step = t->begin.steps;
         t->feed.first_sample = t->begin.samples;
         feed_read_step(&t->feed, t->begin.steps, t->error);
     }
-    if (!t->speaks ||
-        metrics_open(job->run, job->run_is_new, t->begin.steps, t->error, &t->metrics) != ZERO_OK)
-        return;
-    strcpy(t->directory, t->metrics.directory);
-    run_file_write(job, t->engine, &t->plan, t->steps, t->directory, t->error);
-}
-
-/* Ranks on different hosts may see different files under the same paths: they would train on samples that nobody
- * chose, or wait for each other. Rank 0's numbers go to all; each is exact in a double. */
-static zero_status compare_data(struct trainer *t) {
-    const struct dataset *data = &t->job->dataset;
-    uint64_t hash = corpus_hash(data->train, HASH_START);
-    if (data->held_out) hash = corpus_hash(data->held_out, hash);
-    const double mine[] = {(double)(hash >> 32), (double)(hash & UINT32_MAX), (double)data->train->file_count,
-                           (double)data->train->tokens};
-    enum { NUMBERS = sizeof mine / sizeof *mine };
-    double first[NUMBERS] = {0};
-    if (t->rank == 0) memcpy(first, mine, sizeof first);
-    zero_status status = zero_engine_sum(t->engine, first, NUMBERS);
-    if (status != ZERO_OK) return engine_failed(t, status);
-    if (memcmp(first, mine, sizeof first) != 0)
-        error_set(
-            t->error, ZERO_E_DIVERGED,
-            "data: rank %u has other files than rank 0: %.0f files with %.0f tokens, rank 0 %.0f with %.0f; "
-            "all hosts must hold the same files, by paths and sizes",
-            t->rank, mine[2], mine[3], first[2], first[3]);
-    return agree(t);
+    if (t->speaks) open_directory(t);
 }
 
 static zero_status share_directory(struct trainer *t) {
@@ -208,8 +217,8 @@ static zero_status open_all(struct trainer *t) {
     if (status != ZERO_OK) return status;
     open_files(t);
     status = agree(t);
-    if (status == ZERO_OK) status = compare_data(t);
     if (status == ZERO_OK) status = share_directory(t);
+    if (status == ZERO_OK) status = claim_note(&t->claim, t->error);
     if (status == ZERO_OK) status = count_from_here(t);
     if (status != ZERO_OK) return status;
     progress_open(&t->progress, t->job->quiet, t->job->live, t->steps, t->job->config.steps_per_print);
@@ -327,6 +336,7 @@ static zero_status note_position(struct trainer *t, uint64_t step) {
     uint64_t steps = step - t->begin.steps;
     struct position position = {step, t->begin.samples + steps * t->job->config.train_batch};
     zero_status status = saves_note(t->engine, position);
+    if (status == ZERO_OK) status = identity_note_end(t->engine, step == t->steps);
     return status == ZERO_OK ? ZERO_OK : engine_failed(t, status);
 }
 
@@ -356,16 +366,27 @@ static zero_status run_step(struct trainer *t, struct record *record) {
     return status;
 }
 
-/* A line that cannot be written is kept for the next agreement; of the last line before an interruption nobody
- * would hear any more, so it takes the interruption's place. */
-static zero_status write_step(struct trainer *t, const struct record *record, zero_status status) {
+/* A line that cannot be written costs the run nothing else: it goes on, says so once, and at the end again. */
+static void write_step(struct trainer *t, const struct record *record) {
+    uint64_t lost = t->metrics.lost;
+    metrics_write(&t->metrics, record);
+    progress_step(&t->progress, record);
+    if (!lost && t->metrics.lost)
+        fprintf(stderr,
+                "zero train: step %" PRIu64
+                ": cannot write %s: %s; training goes on, and the lines that are lost are counted\n",
+                record->step, t->metrics.path, strerror(t->metrics.failure));
+}
+
+static zero_status tell_lost_lines(struct trainer *t, zero_status status) {
+    const struct metrics *m = &t->metrics;
+    if (!m->lost) return status;
     struct zero_error error;
     error_clear(&error);
-    metrics_write(&t->metrics, record, &error);
-    progress_step(&t->progress, record);
-    if (error.code == ZERO_OK) return status;
-    if (status == ZERO_E_INTERRUPTED) error_clear(t->error), status = error.code;
-    error_pass(t->error, &error);
+    error_set(&error, ZERO_E_IO, "%s lacks %" PRIu64 " lines, which could not be written: %s", m->path,
+              m->lost, strerror(m->failure));
+    if (status == ZERO_OK) return error_pass(t->error, &error);
+    fprintf(stderr, "zero train: %s\n", error.message);
     return status;
 }
 
@@ -412,6 +433,7 @@ static void write_trace(struct trainer *t) {
     char path[sizeof t->directory + sizeof "/trace.json"];
     t->traced = 0;
     snprintf(path, sizeof path, "%s/trace.json", t->directory);
+    if (t->speaks) unlink(path); /* made anew: a link is replaced, not followed */
     if (zero_engine_write_trace(t->engine, path) != ZERO_OK && t->speaks)
         fprintf(stderr, "zero train: %s\n", zero_last_error());
 }
@@ -427,8 +449,7 @@ static zero_status run_steps(struct trainer *t) {
         bool whole = status == ZERO_OK || t->stops;
         status = save_if_due(t, record.step, status);
         if (status == ZERO_OK && t->traced && record.step - t->begin.steps == t->traced) write_trace(t);
-        if (!t->speaks || !whole) continue;
-        status = write_step(t, &record, status);
+        if (t->speaks && whole) write_step(t, &record);
     }
     record.step--;
     bool whole = status == ZERO_OK || t->stops;
@@ -440,7 +461,8 @@ static zero_status run_steps(struct trainer *t) {
 }
 
 static zero_status finish(struct trainer *t) {
-    zero_status status = agree(t); /* the last step's line may have found the disk full */
+    zero_status status = agree(t);                      /* an interruption since the last step */
+    if (status == ZERO_OK) status = count_from_here(t); /* commits the last step to a shadow */
     if (status != ZERO_OK) return status;
     if (t->job->sample) status = generate(t->engine, t->gpt, t->job, t->error);
     if (status == ZERO_E_INTERRUPTED && t->speaks) progress_line("interrupted while sampling");
@@ -450,7 +472,9 @@ static zero_status finish(struct trainer *t) {
     status = zero_engine_hash(t->engine, hash);
     if (status != ZERO_OK) return engine_failed(t, status);
     if (t->speaks) progress_line("weights %s", hash);
-    return t->save_error.code ? error_pass(t->error, &t->save_error) : ZERO_OK;
+    if (t->save_error.code) return error_pass(t->error, &t->save_error);
+    claim_end(&t->claim, t->directory);
+    return ZERO_OK;
 }
 
 zero_status trainer_run(const struct job *job, uint32_t rank, struct zero_error *error) {
@@ -458,6 +482,7 @@ zero_status trainer_run(const struct job *job, uint32_t rank, struct zero_error 
     zero_status status = open_all(&t);
     if (status == ZERO_OK) status = run_steps(&t);
     if (status == ZERO_OK) status = finish(&t);
+    status = tell_lost_lines(&t, status);
     close_all(&t);
     return status;
 }

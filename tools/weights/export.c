@@ -192,11 +192,10 @@ static zero_status write_all(struct export *x, struct zero_error *error) {
 
 static void remove_partial(struct export *x) {
     static const char *const others[] = {"model.safetensors.index.json", "config.json"};
-    char name[64], path[STORAGE_PATH_BYTES];
+    char name[64];
     for (uint32_t i = 0; i < x->files + 2; i++) {
         if (i < x->files) file_name(x, i, name);
-        if (!storage_join(x->partial, i < x->files ? name : others[i - x->files], path, NULL))
-            x->storage->ops->remove(x->storage, path);
+        x->storage->ops->remove_owned(x->storage, x->partial, i < x->files ? name : others[i - x->files]);
     }
     x->storage->ops->remove_directory(x->storage, x->partial);
 }

@@ -1,7 +1,13 @@
 /* The command's small parts: options from a table, numbers for people, one JSON object per step. */
+#include <errno.h>
+#include <inttypes.h>
 #include <math.h>
+#include <signal.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "tests/check.h"
@@ -95,6 +101,12 @@ static void numbers_read_well(void) {
     CHECK_STRING(format_duration(7320).chars, "2h02m");
 }
 
+static zero_status open_in(const char *directory, bool fresh, uint64_t steps_kept, struct zero_error *error,
+                           struct metrics *out) {
+    zero_status status = metrics_make_directory(directory, fresh, error, out);
+    return status ? status : metrics_open(out, steps_kept, error);
+}
+
 static void metrics_are_one_object_per_line(void) {
     char path[512], line[4096];
     snprintf(path, sizeof path, "%s/runs-XXXXXX", getenv("TEST_TMPDIR") ? getenv("TEST_TMPDIR") : "/tmp");
@@ -103,7 +115,7 @@ static void metrics_are_one_object_per_line(void) {
     struct metrics metrics = {0};
     struct zero_error error;
     error_clear(&error);
-    CHECK_INT(metrics_open(path, false, 0, &error, &metrics), ZERO_OK);
+    CHECK_INT(open_in(path, false, 0, &error, &metrics), ZERO_OK);
     struct record record = {.step = 1,
                             .loss = NAN,
                             .eval_loss = NAN,
@@ -112,10 +124,12 @@ static void metrics_are_one_object_per_line(void) {
                             .beta1 = NAN,
                             .groups = 1};
     record.bytes[ZERO_CPU] = 3;
-    CHECK_INT(metrics_write(&metrics, &record, &error), ZERO_OK);
+    metrics_write(&metrics, &record);
+    CHECK_INT(metrics.lost, 0);
     record.step = 2, record.eval_loss = 1.25;
     record.beta1 = 0.875, record.groups = 2, record.group_lr[0] = 0.5, record.group_lr[1] = 0.25;
-    CHECK_INT(metrics_write(&metrics, &record, &error), ZERO_OK);
+    metrics_write(&metrics, &record);
+    CHECK_INT(metrics.lost, 0);
     FILE *file = fopen(metrics.path, "r");
     CHECK(file && fgets(line, sizeof line, file));
     CHECK_CONTAINS(line, "{\"step\": 1, \"loss\": null, \"grad_norm\": null, \"lr\": 0.5, ");
@@ -128,7 +142,7 @@ static void metrics_are_one_object_per_line(void) {
     CHECK(file && !fgets(line, sizeof line, file));
     if (file) fclose(file);
     metrics_close(&metrics);
-    CHECK_INT(metrics_open(path, true, 0, &error, &metrics), ZERO_OK); /* not the same directory again */
+    CHECK_INT(open_in(path, true, 0, &error, &metrics), ZERO_OK); /* not the same directory again */
     strcat(path, "-2");
     CHECK_STRING(metrics.directory, path);
     metrics_close(&metrics);
@@ -142,15 +156,16 @@ static void metrics_go_on(void) {
     struct metrics metrics = {0};
     struct zero_error error;
     error_clear(&error);
-    CHECK_INT(metrics_open(path, false, 3, &error, &metrics), ZERO_OK);
+    CHECK_INT(open_in(path, false, 3, &error, &metrics), ZERO_OK);
     struct record record = {0};
-    for (record.step = 1; record.step <= 5; record.step++) metrics_write(&metrics, &record, &error);
-    fputs("{\"step\": 6, \"lo", metrics.file);
+    for (record.step = 1; record.step <= 5; record.step++) metrics_write(&metrics, &record);
+    CHECK_INT(metrics.lost, 0); /* there was no file to go on with: one begins */
+    CHECK_INT(write(metrics.file, "{\"step\": 6, \"lo", 14), 14);
     metrics_close(&metrics);
     for (uint64_t kept = 7; kept > 0; kept = kept == 7 ? 3 : 0) {
-        CHECK_INT(metrics_open(path, false, kept, &error, &metrics), ZERO_OK);
+        CHECK_INT(open_in(path, false, kept, &error, &metrics), ZERO_OK);
         record.step = 77;
-        metrics_write(&metrics, &record, &error);
+        metrics_write(&metrics, &record);
         metrics_close(&metrics);
         uint64_t lines = 0, step = 0;
         FILE *file = fopen(metrics.path, "r");
@@ -165,16 +180,42 @@ static void a_run_that_cannot_be_written_is_named(void) {
     struct metrics metrics = {0};
     struct zero_error error;
     error_clear(&error);
-    CHECK_INT(metrics_open("/dev/null/run", false, 0, &error, &metrics), ZERO_E_IO);
+    CHECK_INT(open_in("/dev/null/run", false, 0, &error, &metrics), ZERO_E_IO);
     CHECK_CONTAINS(error.message, "/dev/null/run: Not a directory");
     error_clear(&error);
-    CHECK_INT(metrics_open("", false, 0, &error, &metrics), ZERO_E_ARGUMENT);
-    metrics.file = fopen("/dev/full", "w");
+    CHECK_INT(open_in("", false, 0, &error, &metrics), ZERO_E_ARGUMENT);
+}
+
+/* A line for which there is no room leaves no half of it, and the next one for which there is room is whole. */
+static void lost_lines_are_counted(void) {
+    char path[512], line[4096];
+    struct metrics metrics = {0};
+    struct record record = {0};
+    struct zero_error error;
+    struct rlimit limit, small;
     error_clear(&error);
-    strcpy(metrics.path, "/dev/full");
-    CHECK_INT(metrics_write(&metrics, &(struct record){0}, &error), ZERO_E_IO);
-    CHECK_CONTAINS(error.message, "No space left on device");
+    snprintf(path, sizeof path, "%s/runs-XXXXXX", getenv("TEST_TMPDIR") ? getenv("TEST_TMPDIR") : "/tmp");
+    CHECK(mkdtemp(path) != NULL);
+    CHECK_INT(open_in(path, false, 0, &error, &metrics), ZERO_OK);
+    signal(SIGXFSZ, SIG_IGN);
+    CHECK_INT(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    for (record.step = 1; record.step <= 5; record.step++) {
+        small = limit, small.rlim_cur = record.step == 1 ? 10 : (rlim_t)metrics.end + 10;
+        CHECK_INT(setrlimit(RLIMIT_FSIZE, record.step < 4 && record.step != 2 ? &small : &limit), 0);
+        metrics_write(&metrics, &record);
+    }
+    CHECK_INT(metrics.lost, 2); /* of steps 1 and 3 */
+    CHECK_INT(metrics.failure, EFBIG);
     metrics_close(&metrics);
+    FILE *file = fopen(metrics.path, "r");
+    for (uint64_t step = 2; step <= 5; step += step == 2 ? 2 : 1) {
+        uint64_t found = 0;
+        CHECK(file && fgets(line, sizeof line, file) && line[strlen(line) - 1] == '\n');
+        sscanf(line, "{\"step\": %" SCNu64, &found);
+        CHECK_INT(found, step);
+    }
+    CHECK(file && !fgets(line, sizeof line, file));
+    if (file) fclose(file);
 }
 
 int main(void) {
@@ -184,5 +225,6 @@ int main(void) {
     metrics_are_one_object_per_line();
     metrics_go_on();
     a_run_that_cannot_be_written_is_named();
+    lost_lines_are_counted();
     return check_end();
 }

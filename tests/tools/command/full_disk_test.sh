@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# A training goes on where metrics.jsonl takes no more lines; it says so twice, and its status is 1.
+source "$(dirname "$0")/lib.sh" "$1"
+text 60 >text
+config 3 ', "trace": {"steps": 0}' >c.json
+expect 0 "$zero" train c.json --data text --steps 6 --run whole
+whole=$(weights)
+
+# goes_on RUN FIRST LOST WORDS: of the run that has just ended; line FIRST was the first that was LOST.
+goes_on() {
+    [[ $(weights) == "$whole" ]] || fail "$1: other weights"
+    says err "zero train: step $2: cannot write $1/metrics.jsonl: $4; training goes on"
+    says err "zero train: $1/metrics.jsonl lacks $3 lines, which could not be written: $4"
+    [[ $(grep -c . err) == 2 ]] || fail "$1: said more than twice"
+}
+
+mkdir full && ln -s /dev/full full/metrics.jsonl
+expect 1 "$zero" train c.json --data text --steps 6 --run full
+goes_on full 1 6 "No space left on device"
+rm full/metrics.jsonl
+
+# A limit on the size of files: the lines before it stay whole. Where SIGXFSZ is not ignored, it ends the process.
+trap '' XFSZ
+bytes=$(wc -c <whole/metrics.jsonl)
+blocks=2
+((bytes > blocks * 1024)) || fail "$bytes bytes in 6 lines: nothing to see with $blocks KiB"
+(ulimit -f $blocks && exec "$zero" train c.json --data text --steps 6 --run limited --quiet) >out 2>err
+status=$?
+((status == 1)) || fail "limited: exit status $status, expected 1"
+had=$(wc -l <limited/metrics.jsonl)
+[[ $(grep -c '^{"step": .*}}$' limited/metrics.jsonl) == "$had" && $had -ge 1 ]] || fail "limited: half a line stays"
+goes_on limited $((had + 1)) $((6 - had)) "File too large"
+
+# In a save that fails too, both are said. Interrupted, the status is that of the interruption.
+mkdir both && ln -s /dev/full both/metrics.jsonl && touch both/checkpoints
+expect 1 "$zero" train c.json --data text --steps 2 --run both --save-every 2
+says err "both/metrics.jsonl lacks 2 lines"
+says err "saving at step 2: "
+
+# A run that goes on without its old metrics begins new ones.
+expect 0 "$zero" train c.json --data text --steps 3 --run resumed --save-every 3
+rm resumed/metrics.jsonl
+expect 0 "$zero" train c.json --data text --steps 6 --run resumed --resume
+[[ $(weights) == "$whole" ]] || fail "resumed: other weights"
+[[ $(sed 's/^{"step": \([0-9]*\),.*/\1/' resumed/metrics.jsonl | xargs) == "4 5 6" ]] || fail "resumed: steps $(sed 's/,.*//' resumed/metrics.jsonl | xargs)"
+finish

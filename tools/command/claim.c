@@ -1,0 +1,155 @@
+#include "tools/command/claim.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/command/progress.h"
+#include "tools/command/share.h"
+
+enum { ID_SHOWN = 12 };
+
+struct found {
+    const struct claim *claim;
+    struct identity of;
+    uint64_t step;
+    char path[300];  /* where it is */
+    char title[500]; /* "run 0123456789ab (begun ..., in ...)" */
+};
+
+static void describe(struct found *f) {
+    const struct config *config = &f->claim->job->config;
+    const struct config_paths *paths =
+        config->optimizer_tier == CONFIG_TIER_NVME ? &config->optimizer_paths : &config->param_paths;
+    snprintf(f->path, sizeof f->path, "%.250s%s", paths->count ? paths->items[0] : "nvme_path",
+             paths->count > 1 ? ", ..." : "");
+    if (!*f->of.id)
+        snprintf(f->title, sizeof f->title, "a run that left no id");
+    else
+        snprintf(f->title, sizeof f->title, "run %.*s (begun %s%s%s)", ID_SHOWN, f->of.id, f->of.begun,
+                 *f->of.directory ? ", in " : "", f->of.directory);
+}
+
+static bool is_of(const struct identity *a, const struct identity *b) {
+    return *a->id && strcmp(a->id, b->id) == 0;
+}
+
+/* ---- going on with it ---- */
+
+static zero_status check_name(const struct found *f, const char *name, struct zero_error *error) {
+    if (strcmp(name, "any") == 0 || (*f->of.id && strncmp(f->of.id, name, strlen(name)) == 0)) return ZERO_OK;
+    return error_set(error, ZERO_E_ARGUMENT,
+                     "the shadow under %s belongs to %s, not to run %s: name that one to go on "
+                     "with it, or another nvme_path",
+                     f->path, f->title, name);
+}
+
+static zero_status check_recovery(const struct found *f, struct zero_error *error) {
+    const struct claim *c = f->claim;
+    char differences[400];
+    if (c->job->recover_id) return check_name(f, c->job->recover_id, error);
+    if (!*f->of.id)
+        return error_set(error, ZERO_E_ARGUMENT,
+                         "the shadow under %s does not say which run it belongs to: if it is this one, "
+                         "recover it with --recover any",
+                         f->path);
+    bool differs = identity_differs(&f->of, &c->own, &c->job->config, differences, sizeof differences);
+    bool same = is_of(&f->of, &c->previous);
+    if (same && !differs) return ZERO_OK;
+    if (same)
+        return error_set(
+            error, ZERO_E_ARGUMENT,
+            "the shadow under %s was made otherwise than this configuration says: %s; give the run what "
+            "it had, or go on all the same with --recover %.*s",
+            f->path, differences, ID_SHOWN, f->of.id);
+    return error_set(
+        error, ZERO_E_ARGUMENT,
+        "the shadow under %s belongs to another run (id %.*s, begun %s%s%s)%s%s: give that run's --run "
+        "DIR, or name it with --recover %.*s",
+        f->path, ID_SHOWN, f->of.id, f->of.begun, *f->of.directory ? ", in " : "", f->of.directory,
+        differs ? ": " : "", differences, ID_SHOWN, f->of.id);
+}
+
+/* ---- writing over it ---- */
+
+/* The directory knows more than the drive, where it is still there: whether all was saved. */
+static bool has_ended(const struct found *f) {
+    struct identity there;
+    identity_read(f->of.directory, &there);
+    return *f->of.directory && is_of(&f->of, &there) ? there.ended : f->of.ended;
+}
+
+static void tell(const struct found *f, const char *why) {
+    if (!f->claim->speaks || f->claim->job->quiet) return;
+    progress_line("shadow    step %" PRIu64 " of %s is written over under %s: %s", f->step, f->title, f->path,
+                  why);
+}
+
+static zero_status check_overwriting(const struct found *f, struct zero_error *error) {
+    const struct claim *c = f->claim;
+    const char *why = c->job->discard_shadow        ? "--discard-shadow"
+                      : is_of(&f->of, &c->previous) ? "this directory's own run begins anew"
+                      : *f->of.id && has_ended(f)   ? "that run has ended"
+                                                    : NULL;
+    if (why && c->job->resume && is_of(&f->of, &c->previous)) why = "this run goes on from a checkpoint";
+    if (why) return tell(f, why), ZERO_OK;
+    return error_set(
+        error, ZERO_E_ARGUMENT,
+        "the shadow under %s holds step %" PRIu64
+        " of %s, which has not ended: go on with that run (--run DIR --recover), keep it and give this "
+        "run another nvme_path, or let it go with --discard-shadow",
+        f->path, f->step, f->title);
+}
+
+/* ---- the calls ---- */
+
+static zero_status engine_failed(zero_status status, struct zero_error *error) {
+    return status == ZERO_OK ? ZERO_OK : error_set(error, status, "%s", zero_last_error());
+}
+
+/* Rank 0's words on all ranks; what all know by themselves is described on each. */
+static zero_status share(zero_engine *engine, struct identity *identity, struct zero_error *error) {
+    zero_status status = share_text(engine, identity->id, sizeof identity->id);
+    if (status == ZERO_OK) status = share_text(engine, identity->begun, sizeof identity->begun);
+    if (status == ZERO_OK) status = share_text(engine, identity->directory, sizeof identity->directory);
+    return engine_failed(status, error);
+}
+
+zero_status claim_check(struct claim *claim, struct zero_error *error) {
+    const struct job *job = claim->job;
+    struct found f = {.claim = claim};
+    identity_describe(&claim->own, &job->config, job->data_contents);
+    if (claim->speaks && !job->run_is_new) identity_read(job->run, &claim->previous);
+    zero_status status = share(claim->engine, &claim->previous, error);
+    if (status != ZERO_OK || !zero_engine_shadow(claim->engine, &f.step)) return status;
+    identity_noted(claim->engine, zero_engine_shadow_note, &f.of);
+    describe(&f);
+    return job->recover ? check_recovery(&f, error) : check_overwriting(&f, error);
+}
+
+zero_status claim_begin(struct claim *claim, const char *directory, struct zero_error *error) {
+    const struct job *job = claim->job;
+    struct identity noted, *own = &claim->own;
+    identity_noted(claim->engine, zero_engine_note, &noted);
+    const struct identity *from = job->resume && *claim->previous.id ? &claim->previous : &noted;
+    identity_begin(own);
+    if ((job->resume || job->recover) && *from->id)
+        strcpy(own->id, from->id), strcpy(own->begun, from->begun);
+    char *path = realpath(directory, NULL);
+    if (path && strlen(path) < sizeof own->directory) strcpy(own->directory, path);
+    free(path);
+    return identity_write(directory, own, error);
+}
+
+zero_status claim_note(struct claim *claim, struct zero_error *error) {
+    zero_status status = share(claim->engine, &claim->own, error);
+    return status == ZERO_OK ? engine_failed(identity_note(claim->engine, &claim->own), error) : status;
+}
+
+void claim_end(struct claim *claim, const char *directory) {
+    struct zero_error ignored;
+    error_clear(&ignored);
+    claim->own.ended = true;
+    if (claim->speaks) identity_write(directory, &claim->own, &ignored);
+}

@@ -1,0 +1,32 @@
+#include "tools/command/new_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static int write_all(int handle, const char *text) {
+    for (size_t left = strlen(text); left;) {
+        ssize_t put = write(handle, text, left);
+        if (put < 0 && errno == EINTR) continue;
+        if (put <= 0) return put < 0 ? errno : ENOSPC;
+        text += put, left -= (size_t)put;
+    }
+    return 0;
+}
+
+zero_status new_file_write(const char *path, const char *text, struct zero_error *error) {
+    char fresh[4096 + 64];
+    int length = snprintf(fresh, sizeof fresh, "%s.new", path), number = 0;
+    if (length >= (int)sizeof fresh) return error_set(error, ZERO_E_ARGUMENT, "the path %.80s... is too long", path);
+    unlink(fresh); /* of a run that was killed here */
+    int handle = open(fresh, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    if (handle < 0) return error_set(error, ZERO_E_IO, "cannot write %s: %s", fresh, strerror(errno));
+    number = write_all(handle, text);
+    if (close(handle) != 0 && !number) number = errno;
+    if (!number && rename(fresh, path) != 0) number = errno;
+    if (!number) return ZERO_OK;
+    unlink(fresh);
+    return error_set(error, ZERO_E_IO, "cannot write %s: %s", path, strerror(number));
+}
