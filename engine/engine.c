@@ -167,6 +167,8 @@ zero_engine *zero_engine_init_with(const char *json, const zero_runtime *runtime
     e->local = given.local;
     e->device = given.device;
     e->discard_shadow = given.discard_shadow;
+    e->interrupted = given.interrupted;
+    e->interrupted_user = given.interrupted_user;
     turn_open(&e->lock);
     error_clear(&e->error);
     e->log = (struct log){given.log, given.log_user};

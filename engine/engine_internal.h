@@ -55,6 +55,8 @@ struct zero_engine {
     struct tier *tier[TIERS];
     struct faults *faults; /* tests set it before commit: of the drive; NULL: none */
     zero_local *local;     /* NULL: ranks are processes */
+    int (*interrupted)(void *user); /* zero_runtime's, with ... */
+    void *interrupted_user;
     struct kept *kept;     /* made at init, for zero_engine_destroy, which must not fail */
 
     struct precision precision;

@@ -132,6 +132,11 @@ static zero_status check_native(const zero_engine *e, const struct seat *seat, s
         "communicate in fp32");
 }
 
+static bool ask_host(void *user) {
+    const zero_engine *e = user;
+    return e->interrupted(e->interrupted_user) != 0;
+}
+
 static zero_status open_comm(zero_engine *e, const zero_runtime *runtime, struct seat *seat,
                              struct zero_error *error) {
     zero_status status = find_seat(runtime, seat, error);
@@ -139,6 +144,7 @@ static zero_status open_comm(zero_engine *e, const zero_runtime *runtime, struct
     seat->options.timeout_s = e->config.comm.timeout_s;
     seat->options.log = e->log;
     seat->options.device = e->device;
+    if (e->interrupted) seat->options.interrupted = ask_host, seat->options.interrupted_user = e;
     e->plans_only = seat->transport == COMM_MIRROR;
     status = comm_open(seat->transport, &seat->options, &e->comm, error);
     if (status) return status;

@@ -90,6 +90,11 @@ typedef struct zero_runtime {
                               device.type */
     int discard_shadow; /* 1: with nvme.shadow, files of another size that an earlier run has left in nvme_path are
                               made anew; 0: they are refused at commit */
+    int (*interrupted)(
+        void *user); /* or NULL: asked about every 100 ms while this rank waits for others, from init to
+                                       destroy, on any thread of the engine. Not 0: all ranks fail with
+                                       ZERO_E_INTERRUPTED */
+    void *interrupted_user;
 } zero_runtime;
 
 /* `json`: the text of a DeepSpeed configuration, or the path of a .json file. Collective. Ranks come from
