@@ -4,6 +4,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine/base/hash.h"
@@ -77,11 +78,15 @@ static void read_machine(const char *root, struct host_memory *memory) {
 
 void host_memory_read(const char *root, struct host_memory *out) {
     char host[256] = "";
+    struct stat file;
     *out = (struct host_memory){.bytes = UINT64_MAX};
     read_groups(root, out);
     read_machine(root, out);
     gethostname(host, sizeof host - 1);
     out->group = hash_string(hash_string(HASH_START, host), out->source);
+    if (stat(out->source, &file) == 0) /* containers see groups of their own under one path */
+        out->group = hash_bytes(hash_bytes(out->group, &file.st_dev, sizeof file.st_dev), &file.st_ino,
+                                sizeof file.st_ino);
 }
 
 zero_status host_memory_check(const struct host_memory *memory, uint64_t bytes, uint32_t ranks,
@@ -89,10 +94,11 @@ zero_status host_memory_check(const struct host_memory *memory, uint64_t bytes, 
     const double gib = 1 << 30;
     double needed = (double)bytes * ranks;
     if (memory->bytes == UINT64_MAX || needed <= (double)memory->bytes) return ZERO_OK;
-    return error_set(
-        error, ZERO_E_BUDGET,
-        "host memory: %" PRIu32 " ranks here need %.2f GiB, %.2f GiB each, and %s allows %.2f GiB: "
-        "the kernel would end the run; raise that limit, set memory.cpu and offload to \"nvme\", or put "
-        "fewer ranks on this machine",
-        ranks, needed / gib, (double)bytes / gib, memory->source, (double)memory->bytes / gib);
+    return error_set(error, ZERO_E_BUDGET,
+                     "host memory: %" PRIu32
+                     " ranks here need %.2f GiB, %.2f GiB each, and %s allows %.2f GiB: "
+                     "the run would swap, or the kernel would end it; raise that limit, set memory.cpu and "
+                     "offload to \"nvme\", or put "
+                     "fewer ranks on this machine",
+                     ranks, needed / gib, (double)bytes / gib, memory->source, (double)memory->bytes / gib);
 }

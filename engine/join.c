@@ -223,8 +223,8 @@ static zero_status agree_config(zero_engine *e, uint64_t cpus, struct zero_error
         return error->code;
     }
     if (!text && !mine->code) error_set(mine, ZERO_E_MEMORY, "no memory to compare configurations");
-    all[0] = (struct reading){mine->code, text ? hash_string(HASH_START, text) : 0, cpus, e->separate,
-                              e->host_memory.group};
+    uint64_t hash = text ? hash_string(HASH_START + (uint64_t)e->discard_shadow, text) : 0;
+    all[0] = (struct reading){mine->code, hash, cpus, e->separate, e->host_memory.group};
     struct comm_call call = comm_rows(all, sizeof *all, "the configuration's hash");
     zero_status status = tell(e, &call, error);
     for (uint32_t r = 0; r < e->size && !status; r++)

@@ -6,6 +6,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "engine/base/utf8.h"
+
 enum { DEPTH_MAX = 32 };
 
 static json_object *object_of(const struct json *value) { return (json_object *)(uintptr_t)value; }
@@ -100,13 +102,17 @@ zero_status json_each(const struct json *object, json_member_fn fn, void *user, 
 
 void json_write_string(FILE *file, const char *text) {
     fputc('"', file);
-    for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
-        if (*c == '"' || *c == '\\')
+    for (const char *c = text, *end = text + strlen(text); c < end;) {
+        size_t bytes = utf8_length(c, end);
+        if (!bytes)
+            fputs("\\ufffd", file);
+        else if (*c == '"' || *c == '\\')
             fprintf(file, "\\%c", *c);
-        else if (*c < 0x20)
-            fprintf(file, "\\u%04x", *c);
+        else if (bytes == 1 && *c < 0x20)
+            fprintf(file, "\\u%04x", (unsigned)*c);
         else
-            fputc(*c, file);
+            fwrite(c, 1, bytes, file);
+        c += bytes ? bytes : 1;
     }
     fputc('"', file);
 }

@@ -35,6 +35,9 @@ typedef zero_status (*json_member_fn)(void *user, const char *key, const struct 
                                       struct zero_error *error);
 zero_status json_each(const struct json *object, json_member_fn fn, void *user, struct zero_error *error);
 
-void json_write_string(FILE *file, const char *text); /* quoted and escaped */
+void json_write_string(
+    FILE *file,
+    const char *
+        text); /* quoted and escaped; a byte that is no UTF-8 becomes U+FFFD, so that any text can be read again */
 
 #endif

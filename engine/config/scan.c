@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/utf8.h"
+
 struct scan {
     const char *name;
     const char *text, *at, *end;
@@ -57,25 +59,6 @@ static zero_status keep_code(struct scan *s, uint32_t code) {
     for (size_t i = count - 1; i > 0; i--, code >>= 6) out[i] = (char)(0x80 | (code & 0x3F));
     out[0] = (char)(lead[count] | code);
     return keep(s, out, count);
-}
-
-/* The bytes of the UTF-8 sequence at `at`, or 0: overlong forms, surrogates and codes past U+10FFFF are not
- * UTF-8. */
-static size_t utf8_length(const char *at, const char *end) {
-    const uint8_t *b = (const uint8_t *)at;
-    size_t left = (size_t)(end - at), count;
-    if (b[0] < 0x80) return 1;
-    if (b[0] < 0xC2 || b[0] > 0xF4) return 0;
-    count = b[0] < 0xE0 ? 2 : b[0] < 0xF0 ? 3 : 4;
-    if (left < count) return 0;
-    for (size_t i = 1; i < count; i++) {
-        if ((b[i] & 0xC0) != 0x80) return 0;
-    }
-    if (b[0] == 0xE0 && b[1] < 0xA0) return 0;
-    if (b[0] == 0xED && b[1] > 0x9F) return 0;
-    if (b[0] == 0xF0 && b[1] < 0x90) return 0;
-    if (b[0] == 0xF4 && b[1] > 0x8F) return 0;
-    return count;
 }
 
 static bool hex4(struct scan *s, uint32_t *out) {

@@ -1,4 +1,4 @@
-/* Signals are the host program's: the engine installs no handler, and its own threads take none. */
+/* Signals are the host program's: the engine installs no handler, and its own threads take none but faults of their own. */
 #include <dirent.h>
 #include <inttypes.h>
 #include <signal.h>
@@ -27,15 +27,15 @@ static uint64_t status_row(const char *path, const char *row) {
 /* 1 to 31: those above are also the C library's own. */
 static uint64_t handled(void) { return status_row("/proc/self/status", "SigCgt:") & INT32_MAX; }
 
-/* Threads that take SIGINT. */
-static int takers(void) {
+/* Threads that take the signal. */
+static int takers(int number) {
     DIR *tasks = opendir("/proc/self/task");
     int count = 0;
     for (struct dirent *entry; tasks && (entry = readdir(tasks));) {
         char path[300];
         if (entry->d_name[0] == '.') continue;
         snprintf(path, sizeof path, "/proc/self/task/%s/status", entry->d_name);
-        count += !(status_row(path, "SigBlk:") >> (SIGINT - 1) & 1);
+        count += !(status_row(path, "SigBlk:") >> (number - 1) & 1);
     }
     if (tasks) closedir(tasks);
     return count;
@@ -43,13 +43,17 @@ static int takers(void) {
 
 static const struct plain_param params[] = {{"a", "a.w", 5000, 0, NULL}, {"b", "b.w", 7000, 0, NULL}};
 
-static atomic_int seen;
+static atomic_int seen, reached, threads;
 
 static void train(zero_engine *engine, uint32_t rank, void *user) {
     struct plain p;
     zero_status status = engine ? plain_open(&p, engine, params, 2, NULL) : ZERO_E_CONFIG;
     if (!status) status = plain_step(&p, 1, NULL);
-    if (!status && rank == 0) atomic_store(&seen, takers());
+    if (!status && rank == 0) {
+        atomic_store(&seen, takers(SIGINT));
+        atomic_store(&reached, takers(SIGBUS));
+        atomic_store(&threads, takers(SIGKILL)); /* which nobody can block */
+    }
     double none = 0; /* the other rank's threads are there until then */
     if (!status) status = zero_engine_sum(engine, &none, 1);
     if (!CHECK_INT(status, ZERO_OK)) fprintf(stderr, "%s\n", zero_last_error());
@@ -64,9 +68,11 @@ int main(void) {
              "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s/swap\"}}}",
              folder);
     uint64_t before = handled();
-    int others = takers() - 1; /* a sanitizer's */
+    int others = takers(SIGINT) - 1; /* a sanitizer's */
     ranks_run(RANKS, json, train, NULL);
     CHECK_INT(handled(), before);
     CHECK_INT(atomic_load(&seen), 1 + RANKS + others); /* main's thread, and the test's ranks */
+    CHECK_INT(atomic_load(&reached), atomic_load(&threads));
+    CHECK(atomic_load(&threads) > RANKS + 1);
     return check_end();
 }

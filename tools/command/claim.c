@@ -35,6 +35,18 @@ static bool is_of(const struct identity *a, const struct identity *b) {
     return *a->id && strcmp(a->id, b->id) == 0;
 }
 
+/* This directory's own run left it. A copy of a run's directory has its id, too: then the one that is named there counts. */
+static bool is_own(const struct found *f) {
+    struct identity there;
+    char *own = NULL;
+    if (!is_of(&f->of, &f->claim->previous)) return false;
+    identity_read(f->of.directory, &there);
+    bool copied = *f->of.directory && is_of(&f->of, &there) && (own = realpath(f->claim->job->run, NULL)) &&
+                  strcmp(own, f->of.directory) != 0;
+    free(own);
+    return !copied;
+}
+
 /* ---- going on with it ---- */
 
 static zero_status check_name(const struct found *f, const char *name, struct zero_error *error) {
@@ -55,7 +67,7 @@ static zero_status check_recovery(const struct found *f, struct zero_error *erro
                          "recover it with --recover any",
                          f->path);
     bool differs = identity_differs(&f->of, &c->own, &c->job->config, differences, sizeof differences);
-    bool same = is_of(&f->of, &c->previous);
+    bool same = is_own(f);
     if (same && !differs) return ZERO_OK;
     if (same)
         return error_set(
@@ -88,11 +100,11 @@ static void tell(const struct found *f, const char *why) {
 
 static zero_status check_overwriting(const struct found *f, struct zero_error *error) {
     const struct claim *c = f->claim;
-    const char *why = c->job->discard_shadow        ? "--discard-shadow"
-                      : is_of(&f->of, &c->previous) ? "this directory's own run begins anew"
-                      : *f->of.id && has_ended(f)   ? "that run has ended"
-                                                    : NULL;
-    if (why && c->job->resume && is_of(&f->of, &c->previous)) why = "this run goes on from a checkpoint";
+    const char *why = c->job->discard_shadow      ? "--discard-shadow"
+                      : is_own(f)                 ? "this directory's own run begins anew"
+                      : *f->of.id && has_ended(f) ? "that run has ended"
+                                                  : NULL;
+    if (why && c->job->resume && is_own(f)) why = "this run goes on from a checkpoint";
     if (why) return tell(f, why), ZERO_OK;
     return error_set(
         error, ZERO_E_ARGUMENT,

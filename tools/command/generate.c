@@ -71,8 +71,8 @@ static zero_status engine_failed(struct sampler *s, zero_status status) {
 
 /* Rank 0's `next` on all ranks, unless one has failed or been asked to stop. */
 static zero_status agree(struct sampler *s, double *next) {
-    double sums[] = {s->speaks ? *next : 0, s->error->code != ZERO_OK, interrupt_asked() != 0,
-                     interrupt_asked()};
+    int asked = interrupt_asked();
+    double sums[] = {s->speaks ? *next : 0, s->error->code != ZERO_OK, asked != 0, asked};
     zero_status status = zero_engine_sum(s->engine, sums, 4);
     if (status != ZERO_OK) return engine_failed(s, status);
     if (sums[1] > 0) return error_set(s->error, ZERO_E_PEER, "%s", "");

@@ -1,6 +1,7 @@
 #include "tools/command/interrupt.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -9,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "engine/base/thread.h"
 #include "tools/command/command.h"
 
 enum { SAVING_GRACE_MS = 500 };
@@ -17,14 +19,12 @@ static const struct ending {
     int number;
     const char *name;
     bool may_be_ignored; /* as nohup asks for */
+    bool lets_save; /* a warning that comes early, from a scheduler or a limit: a save may take its time */
 } endings[] = {
-    {SIGINT, "SIGINT", false},   {SIGTERM, "SIGTERM", false}, {SIGHUP, "SIGHUP", true},
-    {SIGUSR1, "SIGUSR1", false}, {SIGXCPU, "SIGXCPU", false},
+    {SIGINT, "SIGINT", false, false},  {SIGTERM, "SIGTERM", false, false}, {SIGHUP, "SIGHUP", true, true},
+    {SIGUSR1, "SIGUSR1", false, true}, {SIGXCPU, "SIGXCPU", false, true},
 };
 enum { ENDINGS = sizeof endings / sizeof *endings };
-
-/* A fault of the thread's own; it cannot wait for another thread. */
-static const int synchronous[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT};
 
 static struct {
     const char *command;
@@ -35,21 +35,24 @@ static struct {
     _Atomic(const char *) doing;
 } state = {.command = "", .doing = "starting"};
 
-static const char *name_of(int number) {
-    for (int i = 0; i < ENDINGS; i++)
-        if (endings[i].number == number) return endings[i].name;
-    return "a signal";
+static const struct ending *find_ending(int number) {
+    int i = 0;
+    while (i < ENDINGS - 1 && endings[i].number != number) i++;
+    return &endings[i];
 }
 
+/* A pipe that is full, and that nobody reads, must not keep the process from ending. */
 static void say(const char *text) {
-    if (state.speaks && write(STDERR_FILENO, text, strlen(text)) < 0) {
+    struct pollfd ready = {.fd = STDERR_FILENO, .events = POLLOUT};
+    if (!state.speaks || poll(&ready, 1, 0) != 1 || !(ready.revents & POLLOUT)) return;
+    if (write(STDERR_FILENO, text, strlen(text)) < 0) {
         /* Nobody listens: the run ends all the same. */
     }
 }
 
 static void say_signal(int number, const char *what) {
     char line[300];
-    snprintf(line, sizeof line, "\nzero %s: %s while %s: %s\n", state.command, name_of(number),
+    snprintf(line, sizeof line, "\nzero %s: %s while %s: %s\n", state.command, find_ending(number)->name,
              atomic_load(&state.doing), what);
     say(line);
 }
@@ -59,34 +62,44 @@ _Noreturn static void end_now(int number, const char *what) {
     _exit(EXIT_SIGNAL + number);
 }
 
-/* Whether the save ended in time. */
-static bool await_save(void) {
-    for (int ms = 0; ms < SAVING_GRACE_MS; ms += 10) {
-        if (atomic_load(&state.phase) != INTERRUPT_SAVING) return true;
-        nanosleep(&(struct timespec){.tv_nsec = 10 * 1000 * 1000}, NULL);
+/* Until the save has ended, at most for the grace that the signal gives it, or until another signal comes. */
+static void await_save(int number) {
+    const struct timespec period = {.tv_nsec = 10 * 1000 * 1000};
+    bool patient = find_ending(number)->lets_save;
+    for (int ms = 0; (patient || ms < SAVING_GRACE_MS) && atomic_load(&state.phase) == INTERRUPT_SAVING;
+         ms += 10) {
+        int next = sigtimedwait(&state.ends, NULL, &period);
+        if (next > 0 && next != SIGXCPU) end_now(next, "ends at once");
     }
-    return false;
 }
 
+/* `asked` is set before the phase is read: a run that enters another phase after that sees it. */
 static void take_first(int number) {
-    int phase = atomic_load(&state.phase);
     atomic_store(&state.asked, number);
-    if (phase == INTERRUPT_OPENING) end_now(number, "ends before the first step; nothing is lost");
-    if (phase == INTERRUPT_CLOSING) end_now(number, "ends now; all that was to be kept is kept");
-    if (phase == INTERRUPT_SAVING && !await_save())
+    if (atomic_load(&state.phase) == INTERRUPT_SAVING) await_save(number);
+    switch (atomic_load(&state.phase)) {
+    case INTERRUPT_OPENING:
+        end_now(number, "ends before the first step; nothing is lost");
+    case INTERRUPT_SAVING:
         end_now(number, "ends without this checkpoint; those before it are whole");
-    say_signal(number, "stops after this step, or token of the sample; one more signal ends it at once");
+    case INTERRUPT_CLOSING:
+        end_now(number, "ends now");
+    default:
+        say_signal(number, "stops after this step, or token of the sample; one more signal ends it at once");
+    }
 }
 
+/* Another rank's signal, which this process has taken over, is none of its own: the first that comes itself is the first. Then
+ * the run stops already. */
 static void *take_signals(void *unused) {
+    bool received = false;
     for (;;) {
         int number;
         if (sigwait(&state.ends, &number) != 0) continue;
-        int first = atomic_load(&state.asked);
-        if (!first)
-            take_first(number);
-        else if (number != SIGXCPU) /* which comes again every second */
+        if (received && number != SIGXCPU) /* which comes again every second */
             end_now(number, "ends at once");
+        if (!received && !atomic_load(&state.asked)) take_first(number);
+        received = true;
     }
     return NULL;
 }
@@ -138,8 +151,7 @@ zero_status interrupt_open(const char *command, bool speaks, struct zero_error *
         set_action(endings[i].number, SIG_DFL, 0); /* an ignored signal never reaches sigwait */
         sigaddset(&state.ends, endings[i].number);
     }
-    sigfillset(&blocked);
-    for (size_t i = 0; i < sizeof synchronous / sizeof *synchronous; i++) sigdelset(&blocked, synchronous[i]);
+    thread_blocked(&blocked);
     pthread_sigmask(SIG_SETMASK, &blocked, NULL);
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);

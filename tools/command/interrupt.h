@@ -10,8 +10,9 @@
  *
  *   OPENING   ends the process at once: nothing was trained yet
  *   RUNNING   asks all ranks to stop after the step, or the token of a sample, that they are in
- *   SAVING    gives the save half a second to end; then it ends the process: earlier checkpoints are whole
- *   CLOSING   ends the process at once: all that was to be kept is on the drive
+ *   SAVING    SIGINT, SIGTERM: gives the save half a second to end; then it ends the process: earlier checkpoints are
+ *             whole. SIGHUP, SIGUSR1, SIGXCPU, which come early: lets the save end
+ *   CLOSING   ends the process at once: what was to be kept is on the drive
  *
  * A second signal ends the process at once. The exit status is 128 + the signal's number.
  *
@@ -35,7 +36,7 @@ void interrupt_enter(enum interrupt_phase phase, const char *doing);
 /* The number of the first signal; 0: there was none. Any thread. */
 int interrupt_asked(void);
 
-/* The signal of other ranks counts as this process's own, if it has none. `sum`: of interrupt_asked over all ranks;
+/* A process without a signal stops for that of the other ranks. Its own first signal then changes nothing. `sum`: of interrupt_asked over all ranks;
  * `count`: of the ranks that have one. */
 void interrupt_take_over(double sum, double count);
 

@@ -92,6 +92,11 @@ static uint64_t one_pass(const struct job *job) {
     return steps ? steps : 1;
 }
 
+/* What a process found before its ranks began: another run in the directory, or no data. */
+static const struct zero_error *found_wrong(const struct job *job) {
+    return job->lock_error.code ? &job->lock_error : &job->data_error;
+}
+
 static zero_status open_engine(struct trainer *t) {
     t->steps = t->job->steps ? t->job->steps : one_pass(t->job);
     zero_runtime runtime = {.struct_size = sizeof runtime,
@@ -101,10 +106,11 @@ static zero_status open_engine(struct trainer *t) {
                             .log_user = t,
                             .model = t->job->model_path,
                             .total_steps = t->steps,
-                            .discard_shadow = t->job->discard_shadow,
+                            .discard_shadow = t->job->discard_shadow && !found_wrong(t->job)->code,
                             .cuda = 1};
     enter(t, INTERRUPT_OPENING, "waiting for the other ranks");
     t->engine = zero_engine_init_with(t->job->config_path, &runtime);
+    if (!t->engine && found_wrong(t->job)->code) return error_pass(t->error, found_wrong(t->job));
     if (!t->engine) return engine_failed(t, ZERO_E_INTERNAL);
     t->rank = zero_engine_rank(t->engine);
     t->ranks = zero_engine_size(t->engine);
@@ -127,6 +133,9 @@ static zero_status ask_for_trace(struct trainer *t) {
     return zero_engine_trace(t->engine, first, steps);
 }
 
+/* Then its directory is opened before anything on the drive is written over; else after what it goes on from was found. */
+static bool begins_anew(const struct job *job) { return !job->resume && !job->recover; }
+
 static zero_status begin_weights(struct trainer *t, struct gpt_init *init) {
     const struct job *job = t->job;
     if (job->resume) return saves_resume(t->engine, job->run, job->resume_step, &t->begin);
@@ -134,12 +143,12 @@ static zero_status begin_weights(struct trainer *t, struct gpt_init *init) {
     return zero_engine_fill(t->engine, gpt_fill, init);
 }
 
-/* What a process found before its ranks began: another run in the directory, or no data. Then whether all ranks want
- * the same: if not, they would wait for each other in different calls. */
+/* Errors that a process found before its ranks began; then the options of all ranks: ranks that want different things would wait
+ * for each other in different calls. */
 static zero_status check_start(struct trainer *t) {
     const struct job *job = t->job;
-    if (t->speaks && job->lock_error.code) error_pass(t->error, &job->lock_error);
-    if (job->data_error.code) error_pass(t->error, &job->data_error);
+    const struct zero_error *wrong = found_wrong(job);
+    if (wrong->code && (t->speaks || wrong == &job->data_error)) error_pass(t->error, wrong);
     zero_status status = agree(t);
     if (status != ZERO_OK) return status;
     status = alike_check(t->engine, job, t->error);
@@ -151,6 +160,18 @@ static zero_status check_shadow(struct trainer *t) {
     t->claim = (struct claim){.job = t->job, .engine = t->engine, .speaks = t->speaks};
     claim_check(&t->claim, t->error);
     return agree(t);
+}
+
+/* Rank 0's. */
+static zero_status open_directory(struct trainer *t) {
+    const struct job *job = t->job;
+    zero_status status = metrics_make_directory(job->run, job->run_is_new, t->error, &t->metrics);
+    if (status == ZERO_OK) status = run_lock_take(job->lock, t->metrics.directory, t->error);
+    if (status == ZERO_OK) status = metrics_open(&t->metrics, t->begin.steps, t->error);
+    if (status != ZERO_OK) return status;
+    strcpy(t->directory, t->metrics.directory);
+    status = claim_begin(&t->claim, t->directory, t->error);
+    return status ? status : run_file_write(job, t->engine, &t->plan, t->steps, t->directory, t->error);
 }
 
 static zero_status open_model(struct trainer *t) {
@@ -167,21 +188,12 @@ static zero_status open_model(struct trainer *t) {
     status = check_start(t);
     if (status == ZERO_OK) status = check_shadow(t);
     if (status != ZERO_OK) return status;
+    if (begins_anew(t->job) && t->speaks) open_directory(t);
+    status = agree(t);
+    if (status != ZERO_OK) return status;
     enter(t, INTERRUPT_OPENING, t->job->resume ? "loading the checkpoint" : "filling the weights");
     status = begin_weights(t, &init);
     return status == ZERO_OK ? ZERO_OK : engine_failed(t, status);
-}
-
-/* Rank 0's. */
-static zero_status open_directory(struct trainer *t) {
-    const struct job *job = t->job;
-    zero_status status = metrics_make_directory(job->run, job->run_is_new, t->error, &t->metrics);
-    if (status == ZERO_OK) status = run_lock_take(job->lock, t->metrics.directory, t->error);
-    if (status == ZERO_OK) status = metrics_open(&t->metrics, t->begin.steps, t->error);
-    if (status != ZERO_OK) return status;
-    strcpy(t->directory, t->metrics.directory);
-    status = claim_begin(&t->claim, t->directory, t->error);
-    return status ? status : run_file_write(job, t->engine, &t->plan, t->steps, t->directory, t->error);
 }
 
 /* What each rank opens for itself; the caller lets the ranks agree on failures. */
@@ -192,7 +204,7 @@ static void open_files(struct trainer *t) {
         t->feed.first_sample = t->begin.samples;
         feed_read_step(&t->feed, t->begin.steps, t->error);
     }
-    if (t->speaks) open_directory(t);
+    if (t->speaks && !begins_anew(job)) open_directory(t);
 }
 
 static zero_status share_directory(struct trainer *t) {
@@ -457,13 +469,18 @@ static zero_status run_steps(struct trainer *t) {
     if (t->traced && whole) write_trace(t);
     if (t->speaks) progress_close(&t->progress);
     if (interrupted && t->speaks) progress_line("interrupted after step %" PRIu64, record.step);
-    return status;
+    if (!interrupted || !t->save_error.code) return status;
+    error_clear(t->error); /* that what was asked for could not be saved counts for more */
+    return error_pass(t->error, &t->save_error);
 }
 
 static zero_status finish(struct trainer *t) {
-    zero_status status = agree(t);                      /* an interruption since the last step */
-    if (status == ZERO_OK) status = count_from_here(t); /* commits the last step to a shadow */
+    zero_status status = agree(t); /* an interruption since the last step */
     if (status != ZERO_OK) return status;
+    enter(t, INTERRUPT_SAVING, "bringing the last step to the drive");
+    status = count_from_here(t);
+    if (status != ZERO_OK) return status;
+    enter(t, INTERRUPT_RUNNING, "sampling");
     if (t->job->sample) status = generate(t->engine, t->gpt, t->job, t->error);
     if (status == ZERO_E_INTERRUPTED && t->speaks) progress_line("interrupted while sampling");
     if (status != ZERO_OK) return status;

@@ -123,4 +123,15 @@ expect 0 train --steps 6 --run saved --ranks 2 --resume 1 --discard-shadow
 # An earlier version's shadow, or that of another program, says of no run.
 expect 2 train --steps 2 --run first --ranks 2 --recover --discard-shadow
 says err "drop one"
+# A copy of a run's directory has its id: what the original left on the drive is not the copy's.
+again
+shadow drive >c.json
+cp -r first copy
+expect 1 train --steps 3 --run copy --ranks 2
+says err "which has not ended"
+
+# What cannot begin lets nothing go.
+expect 1 train --steps 3 --run /proc/x --ranks 2 --discard-shadow
+says err "cannot make the run's directory /proc/x"
+expect 0 train --steps $((had + 3)) --run first --ranks 2 --recover
 finish

@@ -100,6 +100,58 @@ says err "SIGTERM while saving a checkpoint: ends without this checkpoint; those
 expect 0 "$zero" ckpt verify slow/checkpoints
 expect 0 "$zero" train c.json --data text --steps 6 --save-every 3 --run slow --resume
 
+# A signal that comes early lets the save end.
+preload=(env SLOW_DRIVE_MS=300 LD_PRELOAD="$library" ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0)
+"${preload[@]}" "$zero" train c.json --data text --steps 1000000 --save-every 3 --run early >out 2>err &
+saves_early() { compgen -G "early/checkpoints/.*step_00000003*"; }
+await saves_early >/dev/null
+kill -s USR1 $!
+wait $!
+status=$?
+((status == 138)) || fail "SIGUSR1 while saving: exit status $status, expected 138"
+expect 0 "$zero" ckpt verify early/checkpoints/step_00000003
+
+# One rank's signal stops all; another rank's own comes while they save for it, and is no second one.
+port=$((20000 + RANDOM % 10000))
+for rank in 1 0; do
+    RANK=$rank WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port "${preload[@]}" \
+        "$zero" train c.json --data text --steps 1000000 --save-every 1000000 --run skew >out.$rank 2>err.$rank &
+    pids[rank]=$!
+done
+await trains skew
+kill -s TERM "${pids[0]}"
+saves_skew() { compgen -G "skew/checkpoints/.*step*"; }
+await saves_skew >/dev/null
+kill -s TERM "${pids[1]}"
+for rank in 0 1; do
+    wait "${pids[rank]}"
+    status=$?
+    ((status == 143)) || fail "skewed signals: rank $rank has exit status $status, expected 143: $(cat err.$rank)"
+done
+expect 0 "$zero" ckpt verify skew/checkpoints
+
+# What was asked for cannot be saved: that is a failure.
+"$zero" train c.json --data text --steps 1000000 --save-every 1000000 --run unsaved >out 2>err &
+await trains unsaved
+: >unsaved/checkpoints
+kill -s INT $!
+ends 1
+says err "saving at step"
+
+# Nobody reads what it says.
+config 3 ', "steps_per_print": 1' >talks.json
+mkfifo pipe
+sleep 30 <pipe &
+reader=$!
+"$zero" train talks.json --data text --steps 1000000 --run blocked >pipe 2>&1 &
+await trains blocked
+sleep 1
+kill -s INT $!
+sleep 0.2
+kill -s INT $!
+ends 130
+kill "$reader"
+
 # A second signal does not wait for the step.
 config 3 | sed 's/"n_layer": 2, "n_embd": 32/"n_layer": 24, "n_embd": 256/; s/"n_positions": 32/"n_positions": 512/' >steps.json
 "$zero" train steps.json --data text --steps 1000 --run second >out 2>err &

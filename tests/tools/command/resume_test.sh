@@ -81,4 +81,8 @@ expect 1 train --steps 3 --run blocked --save-every 2
 says err "saving at step 2: "
 says err "blocked/checkpoints"
 [[ $(wc -l <blocked/metrics.jsonl) == 3 ]] || fail "stopped after $(wc -l <blocked/metrics.jsonl) steps"
+# A name that is no UTF-8 costs nothing.
+expect 0 "$zero" train c.json --data text --steps 2 --save-every 2 --run $'r\xff' --quiet
+expect 0 "$zero" ckpt verify $'r\xff/checkpoints'
+expect 0 "$zero" train c.json --data text --steps 4 --run $'r\xff' --resume --quiet
 finish

@@ -1,0 +1,27 @@
+/* UTF-8, as RFC 3629 has it. */
+#ifndef ZERO_ENGINE_BASE_UTF8_H
+#define ZERO_ENGINE_BASE_UTF8_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* The bytes of the UTF-8 sequence at `at`, or 0: overlong forms, surrogates and codes past U+10FFFF are not
+ * UTF-8. */
+static inline size_t utf8_length(const char *at, const char *end) {
+    const uint8_t *b = (const uint8_t *)at;
+    size_t left = (size_t)(end - at), count;
+    if (b[0] < 0x80) return 1;
+    if (b[0] < 0xC2 || b[0] > 0xF4) return 0;
+    count = b[0] < 0xE0 ? 2 : b[0] < 0xF0 ? 3 : 4;
+    if (left < count) return 0;
+    for (size_t i = 1; i < count; i++) {
+        if ((b[i] & 0xC0) != 0x80) return 0;
+    }
+    if (b[0] == 0xE0 && b[1] < 0xA0) return 0;
+    if (b[0] == 0xED && b[1] > 0x9F) return 0;
+    if (b[0] == 0xF0 && b[1] < 0x90) return 0;
+    if (b[0] == 0xF4 && b[1] > 0x8F) return 0;
+    return count;
+}
+
+#endif
