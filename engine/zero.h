@@ -294,8 +294,8 @@ zero_status zero_engine_fill(zero_engine *engine, zero_fill_fn fill, void *user)
 
 /* With "nvme": {"shadow": true}, from commit on: 1 if nvme_path held, before this run, a whole step of an earlier one, of
  * any model and configuration with files of this size; *out_step (may be NULL): updates that it had done. A fill or a load
- * overwrites it: a host that must not lose another run's looks first. _note: what that run's host had set, NULL: nothing;
- * it lives as long as the engine. Local. */
+ * overwrites it. A host that must keep another run's shadow checks first. zero_engine_shadow_note: the note that the
+ * earlier host set, or NULL; it lives as long as the engine. Local. */
 int zero_engine_shadow(const zero_engine *engine, uint64_t *out_step);
 const char *zero_engine_shadow_note(const zero_engine *engine, const char *key);
 

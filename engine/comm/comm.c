@@ -13,8 +13,8 @@
 #include "engine/device/device.h"
 
 static const struct comm_ops *const transports[COMM_TRANSPORTS] = {
-    [COMM_SELF] = &comm_self_ops, [COMM_LOCAL] = &comm_local_ops, [COMM_MPI] = &comm_mpi_ops,
-    [COMM_TCP] = &comm_tcp_ops,   [COMM_NCCL] = &comm_nccl_ops,   [COMM_SIM] = &comm_sim_ops,
+    [COMM_SELF] = &comm_self_ops,     [COMM_LOCAL] = &comm_local_ops, [COMM_MPI] = &comm_mpi_ops,
+    [COMM_TCP] = &comm_tcp_ops,       [COMM_NCCL] = &comm_nccl_ops,   [COMM_SIM] = &comm_sim_ops,
     [COMM_MIRROR] = &comm_mirror_ops,
 };
 
@@ -167,8 +167,8 @@ zero_status comm_group_open(struct comm *comm, const uint32_t *ranks, uint32_t c
     return ZERO_OK;
 }
 
-/* A rank that leaves takes its part in the calls that it has posted, for others may wait in them; past the limit they
- * hear that it left. Then nothing of them moves any more. */
+/* A rank that closes first finishes the calls that it has posted, because other ranks may wait in them. After the limit
+ * it fails them. Then no call makes progress. */
 static void finish_call(struct comm_work *work) {
     enum { AT_MOST_NS = 1000000, LEAVE_NS = 1000000000 };
     struct comm *comm = work->group->comm;
@@ -318,8 +318,9 @@ zero_status comm_post(struct comm_group *group, const struct comm_call *call, st
     return status;
 }
 
-/* Every wait ends: also that for a call which all have posted, and whose data never comes. What passes between two tests
- * counts in part: a host that computes meanwhile does not wait. A rank that did not post is named before. */
+/* Limits the wait for a call that all ranks have posted and whose data never arrives. Of the time between two tests at
+ * most 100 ms count, so that a host which computes in between is not blamed. A rank that did not post is reported
+ * earlier, after 10 x timeout_s. */
 static zero_status judge_wait(struct comm_work *work) {
     const uint64_t AT_MOST_NS = 100000000;
     struct comm *comm = work->group->comm;

@@ -11,9 +11,10 @@
  *
  * Threads: one thread at a time per comm (the executor's lock). Transports mpi and tcp have one thread more per
  * rank, from open to close: it beats, and keeps MPI moving. Failures are sticky: the first one is kept in
- * comm_error() and every later call returns it. Every wait has a deadline; silence of a rank, a
- * connection that breaks, or data that never comes ends in ZERO_E_PEER, a different call on some rank in ZERO_E_DIVERGED, each naming rank and call. A transport frees
- * nothing of calls that never finished, and neither may their caller: after a failure a peer may still read
+ * comm_error() and every later call returns it. Every wait has a deadline. A silent rank, a broken connection, or
+ * data that never comes ends in ZERO_E_PEER, a different call on some rank in ZERO_E_DIVERGED; each names rank and
+ * call. Only MPI's own blocking calls have none: they follow a meeting of all ranks that has. A transport frees nothing
+ * of calls that never finished, and neither may their caller: after a failure a peer may still read
  * or write their buffers (local: until every rank has closed; mpi: until the process ends). */
 #ifndef ZERO_ENGINE_COMM_COMM_H
 #define ZERO_ENGINE_COMM_COMM_H
@@ -119,7 +120,7 @@ struct comm_options {
     uint32_t master_port;
     struct comm *beside; /* transport nccl: a comm of the same ranks on the host, closed later */
     /* Whether the user wants this rank to end, or NULL. Asked by the thread that opens, waits (comm_run, comm_idle)
-     * and closes, at least every 100 ms: true fails all ranks with ZERO_E_INTERRUPTED. MPI's own blocking calls
+     * and closes, about every 100 ms: true fails all ranks with ZERO_E_INTERRUPTED. MPI's own blocking calls
      * cannot ask. */
     bool (*interrupted)(void *user);
     void *interrupted_user;

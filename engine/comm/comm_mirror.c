@@ -11,9 +11,11 @@ struct mirror_comm {
     const struct comm_ops *mirrored;
 };
 
-static const struct comm_ops *const mirrored[COMM_TRANSPORTS] = {
-    [COMM_SELF] = &comm_self_ops, [COMM_LOCAL] = &comm_local_ops, [COMM_MPI] = &comm_mpi_ops,
-    [COMM_TCP] = &comm_tcp_ops,   [COMM_NCCL] = &comm_nccl_ops};
+static const struct comm_ops *const mirrored[COMM_TRANSPORTS] = {[COMM_SELF] = &comm_self_ops,
+                                                                 [COMM_LOCAL] = &comm_local_ops,
+                                                                 [COMM_MPI] = &comm_mpi_ops,
+                                                                 [COMM_TCP] = &comm_tcp_ops,
+                                                                 [COMM_NCCL] = &comm_nccl_ops};
 
 static zero_status open_comm(struct comm *comm, const struct comm_options *options,
                              struct zero_error *error) {

@@ -81,7 +81,8 @@ static void close_comm(struct comm *comm) {
 
 /* ---- groups ---- */
 
-/* The later rounds wait for a rank that may itself wait: the first round names the one that is absent, before. */
+/* In later rounds the awaited rank may itself wait for the absent one. They get more time, so that the first round names
+ * the absent rank. */
 static zero_status await_member(struct comm_group *group, MPI_Request requests[2], uint32_t member,
                                 bool first) {
     struct comm *comm = group->comm;

@@ -244,6 +244,7 @@ static zero_status await_members(struct nccl_group *group) {
     for (uint64_t begin_ns = clock_now_ns(); state == ncclInProgress; sleep_ns(100000)) {
         ncclResult_t asked = nccl->ncclCommGetAsyncError(group->data, &state);
         if (asked != ncclSuccess) state = asked;
+        comm_ask_interrupted(comm);
         if (failure_raised(comm->failure)) return comm->failure->error.code;
         if (!deadline_passed(comm->timeout_s, begin_ns, clock_now_ns())) continue;
         return comm_raise(

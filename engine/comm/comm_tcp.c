@@ -197,7 +197,7 @@ static zero_status test(struct comm_work *work, bool *out_done) {
     return status;
 }
 
-/* The first member whose slice has not come, or that has not taken this rank's. */
+/* The first member whose data has not come, else the first that has not accepted this rank's frames. */
 static int32_t late(const struct comm_work *work) {
     const struct comm_group *group = work->group;
     const struct tcp_comm *tcp = tcp_of(group);

@@ -199,7 +199,7 @@ static bool send(struct control *control, uint32_t to, const void *message, uint
     return true;
 }
 
-/* In an outage nothing is piled up: TCP tries a stream of few packets more often. */
+/* Sends nothing while earlier messages are unacknowledged: TCP retries a stream of few packets more often. */
 static bool under_way(const struct control *control, uint32_t to) {
     return control->port.under_way && control->port.under_way(control->port.user, to);
 }

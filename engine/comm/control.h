@@ -2,15 +2,17 @@
  * carries small messages between ranks, and a clock; transport mpi drives it from a thread, tests from
  * virtual time.
  *
- *   life        a ring over all ranks: each beats to the next one and watches the one before; silence for
- * timeout_s is a failure, or for what the port needs after an outage where that is longer. Two messages per rank and interval, whatever the number of ranks. calls       a
- * ring over the members of each group: each tells the next one how many calls it posted and the records of
- * the last few. Where two records of one call differ the ranks diverged, and the next one asks for older
- *               records until it has found the first that differs; where this rank
- *               waits for a call that the one before has not posted, and that one left or the limit of 10 x
- * timeout_s has passed, that one is at fault. Ranks that differ at all differ somewhere along the ring.
- *   failures    who learns of a failure first tells ranks r + 1, r + 2, r + 4, ..., once: it reaches all in
- * log2(N) hops, also around dead ranks.
+ * Life: a ring over all ranks. Each rank beats to the next one and watches the one before. Silence for timeout_s is a
+ * failure. Where the port needs longer to resume after an outage, that time counts. It takes two messages per rank and
+ * interval, whatever the number of ranks.
+ *
+ * Calls: a ring over the members of each group. Each member tells the next one how many calls it posted, and the records of
+ * the last few. Where two records of one call differ, the ranks diverged; the next one then asks for older records until it
+ * has found the first that differs. Where this rank waits for a call that the one before has not posted, and that rank left
+ * or the limit of 10 x timeout_s has passed, that rank is at fault. Ranks that differ at all differ somewhere along the ring.
+ *
+ * Failures: a rank that learns of a failure first tells ranks r + 1, r + 2, r + 4, ..., once. The failure reaches all ranks
+ * in log2(N) hops, also around dead ones.
  *
  * Threads: control_tick from one thread at a time; the others from any. */
 #ifndef ZERO_ENGINE_COMM_CONTROL_H

@@ -94,19 +94,22 @@ static bool link_meet(void *user, bool *out_all) {
 
 /* ---- opening and closing ---- */
 
-/* MPI's own blocking calls have no deadline: all ranks meet first, in a wait that has one. What is left of it after a
- * failure never ends: then MPI is not finalised. */
+/* MPI's own blocking calls have no deadline: all ranks meet first, in a wait that has one. After a failure the barrier's
+ * request never completes, so MPI is not finalised. */
 static zero_status await_all(MPI_Comm from, int rank, const struct comm_options *options,
                              struct zero_error *error) {
     MPI_Request request;
     double timeout_s = options->timeout_s > 0 ? options->timeout_s : COMM_TIMEOUT_S;
-    uint64_t begin_ns = clock_now_ns();
+    uint64_t begin_ns = clock_now_ns(), asked_ns = begin_ns;
     int all = 0, code = MPI_Ibarrier(from, &request);
     for (; code == MPI_SUCCESS; sleep_ns(100000)) {
         code = MPI_Test(&request, &all, MPI_STATUS_IGNORE);
         if (code == MPI_SUCCESS && all) return ZERO_OK;
-        bool interrupted = options->interrupted && options->interrupted(options->interrupted_user);
-        if (!interrupted && !deadline_passed(timeout_s, begin_ns, clock_now_ns())) continue;
+        uint64_t now_ns = clock_now_ns();
+        bool interrupted = false;
+        if (options->interrupted && now_ns - asked_ns >= COMM_ASK_NS)
+            asked_ns = now_ns, interrupted = options->interrupted(options->interrupted_user);
+        if (!interrupted && !deadline_passed(timeout_s, begin_ns, now_ns)) continue;
         atomic_fetch_add(&process_comms, 1);
         if (interrupted)
             return error_set(error, ZERO_E_INTERRUPTED,

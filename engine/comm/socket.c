@@ -69,9 +69,9 @@ int socket_accept(int listener) {
     return fd;
 }
 
-/* Without limits TCP waits after each try for twice as long as before it: an outage of 30 s lasts up to 60 s. The user
- * timeout takes the place of the count of tries, which at one a second would be over in 15 s. A stream of few packets
- * is tried six times without waiting longer. */
+/* By default TCP doubles its wait after each retry: after an outage of 30 s it may wait 30 s more. TCP_USER_TIMEOUT
+ * replaces the limit on the number of retries, which at one per second is reached after 15 s. The first six retries of a
+ * stream of few packets come without a longer wait. */
 double socket_endure(int socket, double outage_s, double give_up_s) {
     enum { TRY_MS = 1000 };
     const double first_try_s = 0.25, linear_s = 1.2;

@@ -87,7 +87,7 @@ static bool read_lane(struct tcp_link *link, uint32_t peer) {
     }
 }
 
-/* The first word of a failure is the best: who broke off may have said why to another rank. */
+/* Waits a moment: the peer may have told another rank why it failed, and that message says more. */
 static void report_lost(struct tcp_link *link) {
     uint64_t now_ns = clock_now_ns();
     if (atomic_load(&link->all_left) || failure_raised(link->comm->failure)) return;

@@ -57,10 +57,9 @@ zero_status comm_raise_stuck(struct comm *comm, uint32_t ordinal, const struct c
 }
 
 void comm_ask_interrupted(struct comm *comm) {
-    enum { ASK_NS = 10000000 };
     if (!comm->interrupted || failure_raised(comm->failure)) return;
     uint64_t now_ns = clock_now_ns();
-    if (now_ns - comm->asked_ns < ASK_NS) return;
+    if (now_ns - comm->asked_ns < COMM_ASK_NS) return;
     comm->asked_ns = now_ns;
     if (comm->interrupted(comm->interrupted_user))
         comm_raise(comm, ZERO_E_INTERRUPTED, (int32_t)comm->rank, true, "rank %u was interrupted",

@@ -112,6 +112,8 @@ zero_status comm_raise_silent(struct comm *comm, uint32_t peer, double silent_s)
 zero_status comm_raise_stuck(struct comm *comm, uint32_t ordinal, const struct comm_record *record,
                              uint32_t peer, double waited_s);
 
+enum { COMM_ASK_NS = 50000000 };
+
 /* Asks comm->interrupted, where it was not asked just now, and raises ZERO_E_INTERRUPTED. From the thread that waits. */
 void comm_ask_interrupted(struct comm *comm);
 

@@ -85,7 +85,7 @@ static zero_status check_recovery(const struct found *f, struct zero_error *erro
 
 /* ---- writing over it ---- */
 
-/* The directory knows more than the drive, where it is still there: whether all was saved. */
+/* The run's directory, where it still exists, is the better source: it also says whether the last checkpoint was saved. */
 static bool has_ended(const struct found *f) {
     struct identity there;
     identity_read(f->of.directory, &there);

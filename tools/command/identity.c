@@ -111,7 +111,7 @@ static bool is_default(const struct config *config, uint32_t index, const char *
     return strcmp(usual, value) == 0;
 }
 
-/* What finds no room is one hash, under the name "others". */
+/* Settings that do not fit are kept as one hash, named "others". */
 void identity_describe(struct identity *identity, const struct config *config, uint64_t data_contents) {
     enum { ROOM_FOR_OTHERS = 32 };
     uint64_t others = HASH_START;
@@ -175,7 +175,7 @@ static void tell(struct list *list, const char *path, int path_length, const cha
         add(list, "its %.*s is %s, this configuration has %s", path_length, path, earlier, own);
 }
 
-/* A value that `earlier` lists was given; one that it does not was the default. */
+/* A setting in the list was given. A setting not in the list had its default. */
 static void compare_earlier(const struct identity *earlier, const struct identity *own,
                             const struct config *config, struct list *list) {
     char then[VALUE_BYTES], now[VALUE_BYTES];

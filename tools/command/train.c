@@ -296,11 +296,10 @@ const struct command command_train = {
         "README.md says which rank takes which sample.\n"
         "Writes one JSON object per step to metrics.jsonl and ends with a hash of the weights, which is\n"
         "the same for every ZeRO stage.\n"
-        "Ctrl-C, SIGTERM, SIGHUP, SIGUSR1 and SIGXCPU stop all ranks after the step they are in, or the "
-        "token\n"
-        "that they sample; with --save-every they save before. While ranks wait for each other, fill, load "
-        "or\n"
-        "save, the first of them ends the run within a second, with the checkpoints that are complete.\n"
+        "Ctrl-C, SIGTERM, SIGHUP, SIGUSR1 and SIGXCPU stop all ranks after the step they are in, or the token\n"
+        "that they sample; with --save-every they save before. While a run opens, the first one ends it within\n"
+        "a second; Ctrl-C and SIGTERM leave a save under way half a second, the others let it end. A second one\n"
+        "ends the run at once, with the checkpoints that are complete.\n"
         "Exit status: 0 trained, 1 failed, 2 wrong command line or configuration, 128 + the number of the\n"
         "signal that ended it (Ctrl-C: 130).",
     .options = options,
