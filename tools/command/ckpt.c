@@ -120,11 +120,13 @@ static zero_status lock_run_of(const char *checkpoints, struct run_lock *lock, s
 static int import_weights(const char *const *operand, const struct arguments *arguments) {
     struct weights *weights = NULL;
     struct run_lock lock = {0};
-    struct zero_error error;
+    struct zero_error error, left;
     error_clear(&error);
+    error_clear(&left);
     zero_status status = lock_run_of(operand[1], &lock, &error);
     if (!status) status = weights_open(operand[0], &weights, &error);
-    if (!status) status = weights_import(weights, operand[1], &error);
+    if (!status) status = weights_import(weights, operand[1], &left, &error);
+    if (left.code) fprintf(stderr, "zero ckpt: %s\n", left.message);
     if (!status) printf("%s/step_00000000, from %s's format\n", operand[1], weights->format->name);
     weights_close(weights);
     run_lock_release(&lock);
