@@ -116,8 +116,11 @@ static int exit_status(zero_status status) {
     }
 }
 
+/* Ranks over TCP have a command line each; mpirun gives all ranks the same. */
 static int usage_error(const struct launch *launch, const char *message) {
-    return launch->rank == 0 ? command_usage_error("train", "%s", message) : EXIT_USAGE;
+    if (launch->rank == 0) return command_usage_error("train", "%s", message);
+    if (launch->transport != COMM_TCP) return EXIT_USAGE;
+    return command_usage_error("train", "rank %u: %s", launch->rank, message);
 }
 
 /* Before anything in the directory is replaced. A directory named by the date is nobody else's. */
