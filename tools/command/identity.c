@@ -1,12 +1,14 @@
 #include "tools/command/identity.h"
 
 #include <ctype.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -233,11 +235,21 @@ bool identity_differs(const struct identity *earlier, const struct identity *own
 
 static void put(char *out, size_t size, const char *text) { snprintf(out, size, "%s", text ? text : ""); }
 
+/* NULL for anything else, too: a pipe may have no writer, and a device no end. */
+static FILE *open_regular(const char *path) {
+    struct stat found;
+    int handle = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (handle < 0) return NULL;
+    FILE *file = fstat(handle, &found) == 0 && S_ISREG(found.st_mode) ? fdopen(handle, "r") : NULL;
+    if (!file) close(handle);
+    return file;
+}
+
 void identity_read(const char *run, struct identity *out) {
     char path[4096 + 32], line[512];
     memset(out, 0, sizeof *out);
     if (snprintf(path, sizeof path, "%s/" FILE_NAME, run) >= (int)sizeof path) return;
-    FILE *file = fopen(path, "r");
+    FILE *file = open_regular(path);
     while (file && fgets(line, sizeof line, file)) {
         line[strcspn(line, "\n")] = 0;
         char *value = strchr(line, ' ');
