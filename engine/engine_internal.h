@@ -53,11 +53,11 @@ struct zero_engine {
     struct device *device;
     bool separate; /* the device's memory is not the host's to touch; of a plan: would not be */
     struct tier *tier[TIERS];
-    struct faults *faults; /* tests set it before commit: of the drive; NULL: none */
-    zero_local *local;     /* NULL: ranks are processes */
+    struct faults *faults;          /* tests set it before commit: of the drive; NULL: none */
+    zero_local *local;              /* NULL: ranks are processes */
     int (*interrupted)(void *user); /* zero_runtime's, with ... */
     void *interrupted_user;
-    struct kept *kept;     /* made at init, for zero_engine_destroy, which must not fail */
+    struct kept *kept; /* made at init, for zero_engine_destroy, which must not fail */
 
     struct precision precision;
     struct model model;
@@ -80,12 +80,13 @@ struct zero_engine {
     uint32_t reservations;
     struct saver *saver;           /* a save in the background; NULL: none */
     struct zero_error saved;       /* how the last one ended */
+    bool left_told;                /* a save has warned of what it could not remove */
     struct manifest_entries notes; /* the host's, for checkpoints */
     bool discard_shadow;           /* zero_runtime.discard_shadow */
     bool shadow_found;             /* at commit: a whole step of an earlier run, of any layout */
     uint64_t shadow_steps;
     struct manifest_entries shadow_notes;
-    uint8_t *sum_message, *piece;  /* in the plan's messages */
+    uint8_t *sum_message, *piece; /* in the plan's messages */
     uint8_t
         *bounce[2]; /* the same: what passes between a separate device and the host's calls, its saver's */
     uint64_t trace_first, trace_steps; /* steps to trace, as the host asked for them; 0 steps: none */

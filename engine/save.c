@@ -123,6 +123,12 @@ static zero_status print_token(struct save *s, uint64_t nonce, struct zero_error
     return status ? status : storage_write_text(s->storage, path, text, CHECKSUM_DIGITS, error);
 }
 
+/* Once: a left-over that stays meets every save. */
+static void warn_of_left(struct save *s) {
+    if (s->left.code && !s->e->left_told) log_line(&s->e->log, ZERO_LOG_WARN, "%s", s->left.message);
+    s->e->left_told |= s->left.code != ZERO_OK;
+}
+
 /* Says: rank 0 a number that it left in the directory; every rank how many bytes it will write. */
 zero_status save_prepare(struct save *s, struct zero_error *error) {
     zero_engine *e = s->e;
@@ -134,7 +140,9 @@ zero_status save_prepare(struct save *s, struct zero_error *error) {
     if (!status) status = steps_written(s->root, e->steps, s->written, error);
     if (status || e->rank) return status;
     s->word[0] = clock_now_ns() ^ (uint64_t)getpid() << 40;
-    status = steps_begin(s->storage, s->root, e->steps, s->written, error);
+    error_clear(&s->left);
+    status = steps_begin(s->storage, s->root, e->steps, s->written, &s->left, error);
+    warn_of_left(s);
     return status ? status : print_token(s, s->word[0], error);
 }
 
@@ -209,7 +217,9 @@ zero_status save_publish(struct save *s, struct zero_error *error) {
         status = storage_check(s->storage->ops->remove_owned(s->storage, s->written, TOKEN_NAME), "remove",
                                token, error);
     if (!status) status = manifest_write(s->storage, s->written, m, error);
-    return status ? status : steps_publish(s->storage, s->root, m->step, s->written, error);
+    if (!status) status = steps_publish(s->storage, s->root, m->step, s->written, &s->left, error);
+    warn_of_left(s);
+    return status;
 }
 
 /* ---- the call ---- */

@@ -8,6 +8,7 @@
 struct save {
     zero_engine *e;
     struct storage *storage;
+    struct zero_error left; /* a left-over that could not be removed: a warning, not a failure */
     char root[STORAGE_PATH_BYTES], written[STORAGE_PATH_BYTES];
     struct manifest manifest;
     uint32_t *model_param; /* by the manifest's parameter */

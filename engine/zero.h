@@ -390,7 +390,8 @@ zero_status zero_engine_sum(zero_engine *engine, double *values, uint32_t count)
  * updates done, and moves `dir`/latest to it. `dir` is one directory that all ranks share; its parent is there.
  * A crash at any moment leaves the checkpoints that were complete before, and this one is complete or not seen.
  * A checkpoint of the same step is replaced. Writes from where the state lives through 256 KiB of the plan.
- * A save that fails changes nothing in the engine: training can go on. ZERO_E_IO names file and reason. */
+ * A save that fails changes nothing in the engine: training can go on. ZERO_E_IO names file and reason. A left-over of
+ * an earlier save that cannot be removed is logged, once. */
 zero_status zero_engine_save(zero_engine *engine, const char *dir);
 
 /* With "checkpoint": {"async": true} _save returns when the save has begun, and training goes on while it is written; a
@@ -410,7 +411,8 @@ zero_status zero_engine_save_wait(zero_engine *engine);
 zero_status zero_engine_load(zero_engine *engine, const char *dir);
 zero_status zero_engine_load_weights(zero_engine *engine, const char *dir);
 
-/* Deletes all checkpoints in `dir` but the `keep` newest (at least 1) up to the latest. */
+/* Deletes all checkpoints in `dir` but the `keep` newest (at least 1) up to the latest. One that cannot be deleted whole
+ * (there is a directory in it, or a link, or another user's file) stays whole: ZERO_E_IO, once the others are deleted. */
 zero_status zero_engine_prune(zero_engine *engine, const char *dir, uint64_t keep);
 
 /* What the host program wants to find again: texts that the next saves keep, and that a load replaces: how many

@@ -74,6 +74,27 @@ int owned_list(const char *path, storage_name_fn fn, void *user) {
     return -failed;
 }
 
+static int check_entry(int directory, const char *name) {
+    struct stat outer, found;
+    if (fstat(directory, &outer) != 0 || fstatat(directory, name, &found, AT_SYMLINK_NOFOLLOW) != 0)
+        return -errno;
+    if (S_ISLNK(found.st_mode)) return -ELOOP;
+    if (S_ISDIR(found.st_mode)) return -EISDIR;
+    if (!S_ISREG(found.st_mode)) return -EINVAL;
+    if (found.st_uid != geteuid() && found.st_uid != outer.st_uid) return -EPERM;
+    if (strncmp(name, ".nfs", 4) == 0) return -EBUSY;
+    return faccessat(directory, ".", W_OK | X_OK, AT_EACCESS) == 0 ? 0 : -errno;
+}
+
+int owned_check(const char *path, const char *name) {
+    if (strchr(name, '/')) return -EINVAL;
+    int directory = open_owned(path);
+    if (directory < 0) return directory;
+    int result = check_entry(directory, name);
+    close(directory);
+    return result;
+}
+
 int owned_remove(const char *path, const char *name) {
     if (strchr(name, '/')) return -EINVAL;
     int directory = open_owned(path);

@@ -9,6 +9,11 @@
 
 int owned_list(const char *directory, storage_name_fn fn, void *user);
 
+/* Whether owned_remove is likely to remove this entry, so that a directory is emptied whole or not at all. Only a
+ * regular file of this user or of the directory's owner is. Else: -ELOOP a link, -EISDIR a directory, -EINVAL neither,
+ * -EPERM another user's, -EBUSY a file that NFS keeps for a process that has it open, -EACCES no permission. */
+int owned_check(const char *directory, const char *name);
+
 /* A file of the directory. A link is refused, although removing it would leave its target alone: no checkpoint has
  * one, so somebody else has put it there. */
 int owned_remove(const char *directory, const char *name);

@@ -38,6 +38,10 @@ static int list_owned(struct storage *s, const char *path, storage_name_fn fn, v
     return owned_list(path, fn, user);
 }
 
+static int check_owned(struct storage *s, const char *directory, const char *name) {
+    return owned_check(directory, name);
+}
+
 static int remove_owned(struct storage *s, const char *directory, const char *name) {
     return owned_remove(directory, name);
 }
@@ -173,6 +177,7 @@ static const struct storage_ops posix_ops = {
     .exchange = exchange,
     .remove = remove_file,
     .list_owned = list_owned,
+    .check_owned = check_owned,
     .remove_owned = remove_owned,
     .free_bytes = free_bytes,
     .create = create,

@@ -74,17 +74,28 @@ static zero_status list(struct storage *s, const char *path, struct names *out, 
 /* ---- deleting: only what is ours ---- */
 
 static zero_status check_owned(int result, const char *what, const char *path, struct zero_error *error) {
-    if (result == -ELOOP)
-        return error_set(error, ZERO_E_IO,
-                         "cannot %s %s: it is a symbolic link, which no save makes; nothing behind it was "
-                         "touched: remove the link",
-                         what, path);
-    if (result == -EPERM)
-        return error_set(error, ZERO_E_IO,
-                         "cannot %s %s: the directory is another user's; nothing in it was touched: move it "
-                         "away, or save elsewhere",
-                         what, path);
-    return storage_check(result, what, path, error);
+    const char *why = NULL;
+    switch (result) {
+    case -ELOOP:
+        why = "it is a symbolic link, which no save makes; nothing behind it was touched: remove the link";
+        break;
+    case -EPERM:
+        why =
+            "it is another user's, or protected; nothing in it was touched: move it away, or save elsewhere";
+        break;
+    case -EISDIR:
+        why = "it is a directory, which no save makes: move it away";
+        break;
+    case -EINVAL:
+        why = "it is no regular file, and no save makes others: move it away";
+        break;
+    case -EBUSY:
+        why = "a process has it open";
+        break;
+    default:
+        return storage_check(result, what, path, error);
+    }
+    return error_set(error, ZERO_E_IO, "cannot %s %s: %s", what, path, why);
 }
 
 static zero_status list_owned(struct storage *s, const char *path, struct names *out,
@@ -94,23 +105,38 @@ static zero_status list_owned(struct storage *s, const char *path, struct names 
     return status ? status : listed(out, path, error);
 }
 
+/* Calls `fn` for each of the directory's files, until it fails. */
+static zero_status each_owned(struct storage *s, const char *path, const struct names *names,
+                              int (*fn)(struct storage *s, const char *directory, const char *name),
+                              struct zero_error *error) {
+    char file[STORAGE_PATH_BYTES];
+    zero_status status = ZERO_OK;
+    for (uint32_t i = 0; i < names->count && !status; i++) {
+        status = storage_join(path, names->name[i], file, error);
+        if (!status) status = check_owned(fn(s, path, names->name[i]), "remove", file, error);
+    }
+    return status;
+}
+
+/* The directory's names, all of which can be deleted; the caller frees them, in any case. */
+static zero_status list_deletable(struct storage *s, const char *path, struct names *out,
+                                  struct zero_error *error) {
+    zero_status status = list_owned(s, path, out, error);
+    return status ? status : each_owned(s, path, out, s->ops->check_owned, error);
+}
+
 static zero_status check_deletable(struct storage *s, const char *path, struct zero_error *error) {
     struct names names;
-    zero_status status = list_owned(s, path, &names, error);
+    zero_status status = list_deletable(s, path, &names, error);
     free(names.name);
     return status;
 }
 
-/* A directory of files. */
+/* A directory of files: all of it, or nothing where one of them cannot be deleted. */
 static zero_status remove_tree(struct storage *s, const char *path, struct zero_error *error) {
     struct names names;
-    char file[STORAGE_PATH_BYTES];
-    zero_status status = list_owned(s, path, &names, error);
-    for (uint32_t i = 0; i < names.count && !status; i++) {
-        status = storage_join(path, names.name[i], file, error);
-        if (!status)
-            status = check_owned(s->ops->remove_owned(s, path, names.name[i]), "remove", file, error);
-    }
+    zero_status status = list_deletable(s, path, &names, error);
+    if (!status) status = each_owned(s, path, &names, s->ops->remove_owned, error);
     free(names.name);
     if (!status) status = storage_check(s->ops->remove_directory(s, path), "remove", path, error);
     return status;
@@ -124,6 +150,29 @@ static zero_status remove_leftover(struct storage *s, const char *root, const ch
     if (status) return status;
     if (*name == '.' && name[1] == 's') return remove_tree(s, path, error);
     return storage_check(s->ops->remove(s, path), "remove", path, error);
+}
+
+static void note_left(struct zero_error *left, const struct zero_error *failed) {
+    error_set(left, failed->code, "a left-over stays: %s; saves go on: remove it by hand", failed->message);
+}
+
+/* One that cannot be removed costs a save nothing, unless this save needs its name. */
+static zero_status remove_leftovers(struct storage *s, const char *root, const char *saving,
+                                    struct zero_error *left, struct zero_error *error) {
+    struct names names;
+    zero_status status = list(s, root, &names, error);
+    for (uint32_t i = 0; i < names.count && !status; i++) {
+        struct zero_error failed;
+        error_clear(&failed);
+        if (remove_leftover(s, root, names.name[i], &failed) == ZERO_OK) continue;
+        bool needed = strcmp(names.name[i], saving) == 0 || strcmp(names.name[i], LATEST_NEW) == 0;
+        if (needed)
+            status = error_pass(error, &failed);
+        else
+            note_left(left, &failed);
+    }
+    free(names.name);
+    return status;
 }
 
 static int ascending(const void *a, const void *b) {
@@ -250,14 +299,10 @@ zero_status steps_written(const char *root, uint64_t step, char out[STORAGE_PATH
 }
 
 zero_status steps_begin(struct storage *s, const char *root, uint64_t step, char out[STORAGE_PATH_BYTES],
-                        struct zero_error *error) {
-    struct names names = {0};
+                        struct zero_error *left, struct zero_error *error) {
     zero_status status = make_root(s, root, error);
-    if (!status) status = list(s, root, &names, error);
-    for (uint32_t i = 0; i < names.count && !status; i++)
-        status = remove_leftover(s, root, names.name[i], error);
-    free(names.name);
     if (!status) status = steps_written(root, step, out, error);
+    if (!status) status = remove_leftovers(s, root, strrchr(out, '/') + 1, left, error);
     if (!status) status = storage_check(s->ops->make_directory(s, out), "make the directory", out, error);
     return status;
 }
@@ -280,8 +325,15 @@ static zero_status move(struct storage *s, const char *written, const char *path
     return storage_check(result, "rename to", path, error);
 }
 
+/* What a save has replaced lies under the name that the new one had. */
+static void remove_replaced(struct storage *s, const char *written, struct zero_error *left) {
+    struct zero_error failed;
+    error_clear(&failed);
+    if (remove_tree(s, written, &failed)) note_left(left, &failed);
+}
+
 zero_status steps_publish(struct storage *s, const char *root, uint64_t step, const char *written,
-                          struct zero_error *error) {
+                          struct zero_error *left, struct zero_error *error) {
     char path[STORAGE_PATH_BYTES];
     bool exchanged = false;
     zero_status status = step_path(root, step, path, error);
@@ -290,7 +342,7 @@ zero_status steps_publish(struct storage *s, const char *root, uint64_t step, co
     if (!status) status = move(s, written, path, &exchanged, error);
     if (!status) status = storage_check(s->ops->sync_directory(s, root), "make durable (fsync)", root, error);
     if (!status) status = write_latest(s, root, step, error);
-    if (!status && exchanged) status = remove_tree(s, written, error);
+    if (!status && exchanged) remove_replaced(s, written, left);
     return status;
 }
 
@@ -308,19 +360,22 @@ static zero_status remove_step(struct storage *s, const char *root, uint64_t ste
     zero_status status = step_path(root, step, path, error);
     if (!status) status = check_deletable(s, path, error);
     if (!status) status = hidden_path(root, step, "removed", hidden, error);
-    if (!status) status = storage_check(s->ops->rename(s, path, hidden), "rename", path, error);
+    if (!status) status = storage_check(s->ops->rename(s, path, hidden), "rename to", hidden, error);
     if (!status) status = storage_check(s->ops->sync_directory(s, root), "make durable (fsync)", root, error);
     return status ? status : remove_tree(s, hidden, error);
 }
 
+/* One that cannot be deleted keeps no other from it. */
 zero_status steps_prune(struct storage *s, const char *root, uint64_t keep, struct zero_error *error) {
     uint64_t *steps = NULL, latest = 0;
     uint32_t count = 0;
     zero_status status = read_latest(s, root, &latest, error);
     if (!status) status = steps_list(s, root, &steps, &count, error);
     while (count && steps[count - 1] > latest) count--;
-    for (uint32_t i = 0; !status && i + (keep ? keep : 1) < count; i++)
-        status = remove_step(s, root, steps[i], error);
+    for (uint32_t i = 0; i + (keep ? keep : 1) < count; i++) {
+        zero_status removed = remove_step(s, root, steps[i], error);
+        if (!status) status = removed;
+    }
     free(steps);
     return status;
 }

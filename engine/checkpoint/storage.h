@@ -41,8 +41,9 @@ struct storage_ops {
     int (*exchange)(struct storage *storage, const char *a, const char *b); /* both are there; atomic */
     int (*remove)(struct storage *storage, const char *path);               /* a file */
     /* For deleting a directory's files: -ELOOP where the directory or the file is a symbolic link, -EPERM where the
-     * directory is another user's. */
+     * directory is another user's. check_owned: whether remove_owned may work; for what it is not, owned.h. */
     int (*list_owned)(struct storage *storage, const char *path, storage_name_fn fn, void *user);
+    int (*check_owned)(struct storage *storage, const char *directory, const char *name);
     int (*remove_owned)(struct storage *storage, const char *directory, const char *name);
     int64_t (*free_bytes)(struct storage *storage, const char *path);
 

@@ -340,6 +340,62 @@ static void doomed_saves(void) {
     disk_free(two);
 }
 
+/* ---- what cannot be deleted: it stays whole, and no later save fails of it ---- */
+
+static void count_warnings(void *user, zero_log_level level, const char *line) {
+    if (level >= ZERO_LOG_WARN && strstr(line, "/run/")) ++*(int *)user;
+}
+
+static bool has(struct storage *s, const char *path) { return s->ops->open(s, path) != -2; }
+
+static void put_directory(struct storage *s, const char *path) {
+    CHECK_INT(s->ops->make_directory(s, path), 0);
+}
+
+static void deletes_whole_or_not(void) {
+    char json[2048];
+    int warnings = 0;
+    struct toy_setup setup = toy_setup_default();
+    struct plain p;
+    struct disk *disk = disk_create();
+    struct storage *s = disk_storage(disk);
+    toy_config(&setup, json, sizeof json);
+    zero_runtime runtime = {.struct_size = sizeof runtime, .log = count_warnings, .log_user = &warnings};
+    zero_engine *engine = zero_engine_init_with(json, &runtime);
+    if (!CHECK(engine) || !CHECK_INT(plain_open(&p, engine, params, PARAMS, NULL), ZERO_OK)) return;
+    for (int step = 1; step <= 3; step++) {
+        plain_step(&p, 1, NULL);
+        CHECK_INT(engine_save(engine, s, "/run"), ZERO_OK);
+    }
+    put_directory(s, "/run/step_00000001/zz"); /* after the checkpoint's own files */
+    put_directory(s, "/run/.step_00000009.removed");
+    put_directory(s, "/run/.step_00000009.removed/hf");
+    put_directory(s, "/run/.step_00000005.saving");
+    put_directory(s, "/run/.step_00000005.saving/hf");
+    CHECK_INT(engine_prune(engine, s, "/run", 1), ZERO_E_IO);
+    CHECK_CONTAINS(zero_last_error(), "cannot remove /run/step_00000001/zz: it is a directory");
+    CHECK(has(s, "/run/step_00000001/manifest.json"));
+    CHECK(has(s, "/run/step_00000001/rank_00000.safetensors"));
+    CHECK(!has(s, "/run/step_00000002"));
+    plain_step(&p, 1, NULL);
+    CHECK_INT(engine_save(engine, s, "/run"), ZERO_OK);
+    CHECK_INT(warnings, 1);
+    plain_step(&p, 1, NULL);
+    CHECK_INT(engine_save(engine, s, "/run"), ZERO_E_IO);
+    CHECK_CONTAINS(zero_last_error(), "cannot remove /run/.step_00000005.saving/hf: it is a directory");
+    CHECK(has(s, "/run/.step_00000005.saving/hf"));
+    plain_step(&p, 1, NULL);
+    CHECK_INT(engine_save(engine, s, "/run"), ZERO_OK);
+    put_directory(s, "/run/step_00000006/zz");
+    CHECK_INT(engine_save(engine, s, "/run"), ZERO_OK); /* in place of it */
+    CHECK_INT(warnings, 1);
+    CHECK(has(s, "/run/.step_00000006.saving/manifest.json") && !has(s, "/run/step_00000006/zz"));
+    CHECK_INT(engine_load(engine, s, "/run", 0), ZERO_OK);
+    CHECK_INT(zero_engine_steps(engine), 6);
+    zero_engine_destroy(engine);
+    disk_free(disk);
+}
+
 static void calls_out_of_order(void) {
     char json[2048], dir[512], longest[5000];
     struct toy_setup setup = toy_setup_default();
@@ -384,6 +440,7 @@ int main(void) {
     wrong_pieces();
     wrong_manifests();
     doomed_saves();
+    deletes_whole_or_not();
     calls_out_of_order();
     return check_end();
 }

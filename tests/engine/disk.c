@@ -226,6 +226,15 @@ static int list(struct storage *s, const char *path, storage_name_fn fn, void *u
     return UNLOCKED(d, inode < 0 ? inode : 0);
 }
 
+static int check_owned(struct storage *s, const char *directory, const char *name) {
+    struct disk *d = disk_of(s);
+    char path[STORAGE_PATH_BYTES];
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    LOCKED(d);
+    int inode = inode_at(d, path);
+    return UNLOCKED(d, inode < 0 ? inode : d->inode[inode].directory ? -EISDIR : 0);
+}
+
 static int remove_owned(struct storage *s, const char *directory, const char *name) {
     char path[STORAGE_PATH_BYTES];
     snprintf(path, sizeof path, "%s/%s", directory, name);
@@ -289,6 +298,7 @@ static const struct storage_ops ops = {
     .exchange = exchange,
     .remove = remove_file,
     .list_owned = list,
+    .check_owned = check_owned,
     .remove_owned = remove_owned,
     .free_bytes = free_bytes,
     .create = create,

@@ -52,6 +52,7 @@ MORTAL(int, exchange, (struct storage * s, const char *a, const char *b), s, a, 
 MORTAL(int, remove, (struct storage * s, const char *path), s, path)
 MORTAL(int, list_owned, (struct storage * s, const char *path, storage_name_fn fn, void *user), s, path, fn,
        user)
+MORTAL(int, check_owned, (struct storage * s, const char *directory, const char *name), s, directory, name)
 MORTAL(int, remove_owned, (struct storage * s, const char *directory, const char *name), s, directory, name)
 MORTAL(int64_t, free_bytes, (struct storage * s, const char *path), s, path)
 MORTAL(storage_handle, create,
@@ -75,6 +76,7 @@ static const struct storage_ops mortal_ops = {
     .exchange = mortal_exchange,
     .remove = mortal_remove,
     .list_owned = mortal_list_owned,
+    .check_owned = mortal_check_owned,
     .remove_owned = mortal_remove_owned,
     .free_bytes = mortal_free_bytes,
     .create = mortal_create,

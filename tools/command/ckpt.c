@@ -106,25 +106,28 @@ static int export_weights(const char *const *operand, const struct arguments *ar
 /* RUN/checkpoints is the run's while that is at work: each save removes what another has left half done. */
 static zero_status lock_run_of(const char *checkpoints, struct run_lock *lock, struct zero_error *error) {
     char run[STORAGE_PATH_BYTES];
-    size_t length = strlen(checkpoints);
+    static const char folder[] = "checkpoints";
+    size_t length = strlen(checkpoints), tail = sizeof folder - 1;
     while (length > 1 && checkpoints[length - 1] == '/') length--;
-    static const char folder[] = "/checkpoints";
-    size_t tail = sizeof folder - 1;
-    if (length <= tail || length - tail >= sizeof run ||
-        memcmp(checkpoints + length - tail, folder, tail) != 0)
-        return ZERO_OK;
-    snprintf(run, sizeof run, "%.*s", (int)(length - tail), checkpoints);
+    if (length < tail || length - tail >= sizeof run) return ZERO_OK;
+    size_t above = length - tail;
+    bool is_name = !above || checkpoints[above - 1] == '/';
+    if (!is_name || memcmp(checkpoints + above, folder, tail) != 0) return ZERO_OK;
+    while (above > 1 && checkpoints[above - 1] == '/') above--;
+    snprintf(run, sizeof run, "%.*s", above ? (int)above : 1, above ? checkpoints : ".");
     return run_lock_take(lock, run, error);
 }
 
 static int import_weights(const char *const *operand, const struct arguments *arguments) {
     struct weights *weights = NULL;
-    struct run_lock lock = {0};
-    struct zero_error error;
+    struct run_lock lock = {.command = "ckpt"};
+    struct zero_error error, left;
     error_clear(&error);
+    error_clear(&left);
     zero_status status = lock_run_of(operand[1], &lock, &error);
     if (!status) status = weights_open(operand[0], &weights, &error);
-    if (!status) status = weights_import(weights, operand[1], &error);
+    if (!status) status = weights_import(weights, operand[1], &left, &error);
+    if (left.code) fprintf(stderr, "zero ckpt: %s\n", left.message);
     if (!status) printf("%s/step_00000000, from %s's format\n", operand[1], weights->format->name);
     weights_close(weights);
     run_lock_release(&lock);

@@ -1,12 +1,14 @@
 #include "tools/command/identity.h"
 
 #include <ctype.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -14,6 +16,7 @@
 #include "engine/base/hash.h"
 #include "engine/config/key.h"
 #include "tools/command/new_file.h"
+#include "tools/command/own_file.h"
 
 void identity_begin(struct identity *identity) {
     uint64_t word[2];
@@ -230,14 +233,25 @@ bool identity_differs(const struct identity *earlier, const struct identity *own
 /* ---- the file ---- */
 
 #define FILE_NAME "identity"
+enum { FILE_BYTES = 160 };
 
 static void put(char *out, size_t size, const char *text) { snprintf(out, size, "%s", text ? text : ""); }
+
+/* NULL for anything else, too: a pipe may have no writer, and a device no end. */
+static FILE *open_regular(const char *path) {
+    struct stat found;
+    int handle = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (handle < 0) return NULL;
+    FILE *file = fstat(handle, &found) == 0 && S_ISREG(found.st_mode) ? fdopen(handle, "r") : NULL;
+    if (!file) close(handle);
+    return file;
+}
 
 void identity_read(const char *run, struct identity *out) {
     char path[4096 + 32], line[512];
     memset(out, 0, sizeof *out);
     if (snprintf(path, sizeof path, "%s/" FILE_NAME, run) >= (int)sizeof path) return;
-    FILE *file = fopen(path, "r");
+    FILE *file = open_regular(path);
     while (file && fgets(line, sizeof line, file)) {
         line[strcspn(line, "\n")] = 0;
         char *value = strchr(line, ' ');
@@ -250,8 +264,17 @@ void identity_read(const char *run, struct identity *out) {
     if (file) fclose(file);
 }
 
+zero_status identity_check(const char *run, struct zero_error *error) {
+    char path[4096 + 32];
+    if (snprintf(path, sizeof path, "%s/" FILE_NAME, run) >= (int)sizeof path) return ZERO_OK;
+    const char *problem = own_file_problem(path, "id ", FILE_BYTES);
+    return problem ? error_set(error, ZERO_E_IO, "%s %s or name another --run DIR", path, problem) : ZERO_OK;
+}
+
 zero_status identity_write(const char *run, const struct identity *identity, struct zero_error *error) {
-    char path[4096 + 32], text[160];
+    char path[4096 + 32], text[FILE_BYTES];
+    zero_status status = identity_check(run, error);
+    if (status != ZERO_OK) return status;
     snprintf(path, sizeof path, "%s/" FILE_NAME, run);
     snprintf(text, sizeof text, "id %s\nbegun %s\nended %s\n", identity->id, identity->begun,
              identity->ended ? "yes" : "no");

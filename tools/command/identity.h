@@ -31,8 +31,10 @@ void identity_describe(struct identity *identity, const struct config *config, u
 bool identity_differs(const struct identity *earlier, const struct identity *own, const struct config *config,
                       char *out, size_t size);
 
-/* RUN/identity. Reading: an empty id where there is none. */
+/* RUN/identity. Reading: an empty id where there is none. Checking: whether it may be replaced, or is none that a run
+ * made; writing checks that, too. */
 void identity_read(const char *run, struct identity *out);
+zero_status identity_check(const char *run, struct zero_error *error);
 zero_status identity_write(const char *run, const struct identity *identity, struct zero_error *error);
 
 /* The notes of the next step and the next checkpoint. Local. */

@@ -111,14 +111,22 @@ zero_status metrics_make_directory(const char *directory, bool fresh, struct zer
     return make_directory(directory, fresh, out->directory, error);
 }
 
+static bool is_regular(int file) {
+    struct stat found;
+    return file >= 0 && fstat(file, &found) == 0 && S_ISREG(found.st_mode);
+}
+
 zero_status metrics_open(struct metrics *metrics, uint64_t steps_kept, struct zero_error *error) {
     sprintf(metrics->path, "%s/metrics.jsonl", metrics->directory);
-    int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (steps_kept ? 0 : O_TRUNC);
+    int flags = O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_CLOEXEC | (steps_kept ? 0 : O_TRUNC);
     metrics->file = open(metrics->path, flags, 0666);
-    if (metrics->file < 0)
+    bool has_no_reader = metrics->file < 0 && errno == ENXIO; /* a pipe: its lines are lost */
+    if (metrics->file < 0 && !has_no_reader)
         return error_set(error, ZERO_E_IO, "cannot write %s: %s", metrics->path, strerror(errno));
     metrics->is_open = true;
     metrics->lost = 0;
+    metrics->end = -1;
+    if (!is_regular(metrics->file)) return ZERO_OK;
     zero_status status = steps_kept ? keep_steps(metrics, steps_kept, error) : ZERO_OK;
     metrics->end = lseek(metrics->file, 0, SEEK_END);
     return status;
@@ -158,6 +166,7 @@ static void write_line(FILE *file, const struct record *record) {
 
 /* 0, or an errno: then the file ends as before. */
 static int append(struct metrics *metrics, const char *line, size_t length) {
+    if (metrics->file < 0) return ENXIO;
     for (size_t done = 0; done < length;) {
         ssize_t put = write(metrics->file, line + done, length - done);
         if (put < 0 && errno == EINTR) continue;
@@ -187,6 +196,6 @@ void metrics_write(struct metrics *metrics, const struct record *record) {
 }
 
 void metrics_close(struct metrics *metrics) {
-    if (metrics->is_open) close(metrics->file);
+    if (metrics->is_open && metrics->file >= 0) close(metrics->file);
     metrics->is_open = false;
 }

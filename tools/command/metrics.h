@@ -9,7 +9,7 @@
 #include "tools/command/record.h"
 
 struct metrics {
-    int file; /* its descriptor, while `is_open` */
+    int file; /* its descriptor, while `is_open`; below 0: of a pipe that nobody reads */
     bool is_open;
     int64_t end;   /* behind the last whole line; below 0: unknown, as of a pipe */
     uint64_t lost; /* lines that could not be written */
@@ -22,7 +22,8 @@ struct metrics {
 zero_status metrics_make_directory(const char *directory, bool fresh, struct zero_error *error,
                                    struct metrics *out);
 
-/* In that directory. Of a file of an earlier run there the lines of the first `steps_kept` steps stay. */
+/* In that directory. Of a file of an earlier run there the lines of the first `steps_kept` steps stay. What is no regular
+ * file, a device or a pipe, is neither read nor cut, and waits for nobody. */
 zero_status metrics_open(struct metrics *metrics, uint64_t steps_kept, struct zero_error *error);
 
 /* Each line is written at once, so that a run can be watched, and a killed one loses nothing. A line that cannot be

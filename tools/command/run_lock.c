@@ -5,10 +5,14 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "tools/command/own_file.h"
+
 enum { TRIES_MAX = 30, TRY_NS = 10 * 1000 * 1000, HOLDER_BYTES = 320 };
+#define HOLDER "process "
 
 /* The kernel takes a moment to end a process that was killed. */
 static int take(int handle) {
@@ -23,7 +27,7 @@ static int take(int handle) {
 static void write_holder(int handle) {
     char host[256] = "", text[HOLDER_BYTES];
     gethostname(host, sizeof host - 1);
-    int bytes = snprintf(text, sizeof text, "process %ld on host %s\n", (long)getpid(), host);
+    int bytes = snprintf(text, sizeof text, HOLDER "%ld on host %s\n", (long)getpid(), host);
     if (ftruncate(handle, 0) != 0 || pwrite(handle, text, (size_t)bytes, 0) != bytes) {
         /* a full disk: the lock holds all the same */
     }
@@ -43,26 +47,87 @@ static zero_status in_use(int handle, const char *directory, struct zero_error *
 
 static bool no_directory(int number) { return number == ENOENT || number == ENOTDIR; }
 
-zero_status run_lock_take(struct run_lock *lock, const char *directory, struct zero_error *error) {
-    char path[4096 + 32];
-    if (lock->held) return ZERO_OK;
-    int length = snprintf(path, sizeof path, "%s/lock", directory);
-    if (!*directory || length >= (int)sizeof path) return ZERO_OK; /* whoever makes the directory says so */
-    int handle = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644);
-    if (handle < 0 && no_directory(errno)) return ZERO_OK;
-    if (handle < 0) return error_set(error, ZERO_E_IO, "cannot lock the run: %s: %s", path, strerror(errno));
-    int number = take(handle);
-    if (number == EWOULDBLOCK) {
-        zero_status status = in_use(handle, directory, error);
-        close(handle);
-        return status;
+/* *out is below 0 where the directory is not there. */
+static zero_status open_file(const char *path, int *out, struct zero_error *error) {
+    const char *problem = own_file_problem(path, HOLDER, HOLDER_BYTES);
+    if (problem)
+        return error_set(error, ZERO_E_IO, "cannot lock the run: %s %s or name another --run DIR", path,
+                         problem);
+    *out = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644);
+    if (*out >= 0 || no_directory(errno)) return ZERO_OK;
+    return error_set(error, ZERO_E_IO,
+                     "cannot lock the run: cannot write %s: %s: change that or name another --run DIR", path,
+                     strerror(errno));
+}
+
+static bool is_at(int handle, const char *path) {
+    struct stat own, named;
+    return handle >= 0 && fstat(handle, &own) == 0 && stat(path, &named) == 0 && own.st_dev == named.st_dev &&
+           own.st_ino == named.st_ino;
+}
+
+/* A file that another process replaces between open and flock is locked for nobody: then again. */
+static zero_status open_and_take(const char *path, const char *directory, int *out, int *out_number,
+                                 struct zero_error *error) {
+    for (int tries = 0; tries < TRIES_MAX; tries++) {
+        zero_status status = open_file(path, out, error);
+        if (status != ZERO_OK || *out < 0) return status;
+        *out_number = take(*out);
+        if (*out_number == EWOULDBLOCK) status = in_use(*out, directory, error);
+        if (status == ZERO_OK && is_at(*out, path)) return ZERO_OK;
+        close(*out);
+        if (status != ZERO_OK) return status;
     }
+    return error_set(error, ZERO_E_IO,
+                     "cannot lock the run: %s is replaced again and again: find out by whom, or name another "
+                     "--run DIR",
+                     path);
+}
+
+zero_status run_lock_take(struct run_lock *lock, const char *directory, struct zero_error *error) {
+    int handle = -1, number = 0;
+    if (lock->held) return ZERO_OK;
+    int length = snprintf(lock->path, sizeof lock->path, "%s/lock", directory);
+    if (!*directory || length >= (int)sizeof lock->path)
+        return ZERO_OK; /* whoever makes the directory says so */
+    zero_status status = open_and_take(lock->path, directory, &handle, &number, error);
+    if (status != ZERO_OK || handle < 0) return status;
     if (number)
-        fprintf(stderr, "zero train: cannot lock %s: %s; let no other run use %s meanwhile\n", path,
-                strerror(number), directory);
+        fprintf(stderr, "zero %s: cannot lock %s: %s; let no other run use %s meanwhile\n", lock->command,
+                lock->path, strerror(number), directory);
     write_holder(handle);
-    *lock = (struct run_lock){.held = true, .handle = handle};
+    lock->held = true;
+    lock->handle = handle;
+    lock->directory = open(directory, O_PATH | O_DIRECTORY | O_CLOEXEC);
     return ZERO_OK;
+}
+
+/* ---- while it is held ---- */
+
+static bool is_in_place(const struct run_lock *lock) {
+    char directory[sizeof lock->path];
+    strcpy(directory, lock->path);
+    *strrchr(directory, '/') = 0;
+    return is_at(lock->directory, directory);
+}
+
+/* The file is gone, and the directory is still the same. */
+static bool take_again(struct run_lock *lock) {
+    if (access(lock->path, F_OK) == 0 || !is_in_place(lock)) return false;
+    int handle = openat(lock->directory, "lock", O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+    if (handle < 0) return false;
+    if (take(handle) == EWOULDBLOCK || !is_at(handle, lock->path)) {
+        close(handle);
+        return false;
+    }
+    write_holder(handle);
+    close(lock->handle);
+    lock->handle = handle;
+    return true;
+}
+
+bool run_lock_held(struct run_lock *lock) {
+    return lock->held && (is_at(lock->handle, lock->path) || take_again(lock));
 }
 
 void run_lock_release(struct run_lock *lock) {
@@ -70,5 +135,6 @@ void run_lock_release(struct run_lock *lock) {
     if (ftruncate(lock->handle, 0) != 0) { /* an old holder stays there, and holds nothing */
     }
     close(lock->handle);
+    if (lock->directory >= 0) close(lock->directory);
     lock->held = false;
 }

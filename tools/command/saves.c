@@ -38,9 +38,18 @@ zero_status saves_begin(zero_engine *engine, const struct saves *saves) {
     return zero_engine_save(engine, saves->directory);
 }
 
-zero_status saves_end(zero_engine *engine, const struct saves *saves, uint64_t keep) {
+static void prune(zero_engine *engine, struct saves *saves, uint64_t keep) {
+    if (zero_engine_prune(engine, saves->directory, keep) == ZERO_OK || saves->told) return;
+    saves->told = true;
+    if (zero_engine_rank(engine) == 0)
+        fprintf(stderr, "zero train: an old checkpoint stays: %s; new ones are saved all the same\n",
+                zero_last_error());
+}
+
+zero_status saves_end(zero_engine *engine, struct saves *saves, uint64_t keep) {
     zero_status status = zero_engine_save_wait(engine);
-    return status == ZERO_OK && keep ? zero_engine_prune(engine, saves->directory, keep) : status;
+    if (status == ZERO_OK && keep) prune(engine, saves, keep);
+    return status;
 }
 
 zero_status saves_resume(zero_engine *engine, const char *run, uint64_t step, struct position *out) {

@@ -7,6 +7,7 @@
 
 struct saves {
     char directory[4096 + 16]; /* RUN/checkpoints, the same text on all ranks */
+    bool told;                 /* that an old checkpoint could not be deleted */
 };
 
 /* How far a run is: both count from its beginning, resumed runs included. */
@@ -29,8 +30,8 @@ zero_status saves_recover(zero_engine *engine, zero_fill_fn fill, void *user, st
 zero_status saves_note(zero_engine *engine, struct position position);
 
 /* The save may go on in the background ("checkpoint": {"async": true}) until _end, which also deletes all but the `keep`
- * newest; 0: keeps all. */
+ * newest; 0: keeps all. One that cannot be deleted fails no save: rank 0 says it on stderr, once. */
 zero_status saves_begin(zero_engine *engine, const struct saves *saves);
-zero_status saves_end(zero_engine *engine, const struct saves *saves, uint64_t keep);
+zero_status saves_end(zero_engine *engine, struct saves *saves, uint64_t keep);
 
 #endif

@@ -9,6 +9,7 @@
 #include "engine/base/hash.h"
 #include "engine/comm/launch.h"
 #include "tools/command/command.h"
+#include "tools/command/identity.h"
 #include "tools/command/interrupt.h"
 #include "tools/command/job.h"
 #include "tools/command/ranks.h"
@@ -116,8 +117,11 @@ static int exit_status(zero_status status) {
     }
 }
 
+/* Ranks over TCP have a command line each; mpirun gives all ranks the same. */
 static int usage_error(const struct launch *launch, const char *message) {
-    return launch->rank == 0 ? command_usage_error("train", "%s", message) : EXIT_USAGE;
+    if (launch->rank == 0) return command_usage_error("train", "%s", message);
+    if (launch->transport != COMM_TCP) return EXIT_USAGE;
+    return command_usage_error("train", "rank %u: %s", launch->rank, message);
 }
 
 /* Before anything in the directory is replaced. A directory named by the date is nobody else's. */
@@ -125,6 +129,7 @@ static zero_status lock_run(struct job *job, const struct launch *launch) {
     error_clear(&job->lock_error);
     if (launch->rank || job->run_is_new) return ZERO_OK;
     zero_status status = run_lock_take(job->lock, job->run, &job->lock_error);
+    if (status == ZERO_OK) status = identity_check(job->run, &job->lock_error);
     if (status != ZERO_OK && !started(launch)) fprintf(stderr, "zero train: %s\n", job->lock_error.message);
     return status;
 }
@@ -194,7 +199,7 @@ static int train(const struct arguments *arguments, const struct launch *launch)
     struct zero_error error;
     error_clear(&error);
     char run[64];
-    struct run_lock lock = {0};
+    struct run_lock lock = {.command = "train"};
     struct job job = {
         .lock = &lock,
         .config_path = arguments->config,

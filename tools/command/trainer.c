@@ -403,27 +403,42 @@ static zero_status tell_lost_lines(struct trainer *t, zero_status status) {
 }
 
 /* A save that fails costs the run nothing but the checkpoint: it goes on, and says so at the end again. */
-static void note_save(struct trainer *t, zero_status status) {
+static void note_save(struct trainer *t, zero_status status, const char *message) {
     error_clear(&t->save_error);
     if (status == ZERO_OK) return;
-    error_set(&t->save_error, status, "saving at step %" PRIu64 ": %s", t->saving, zero_last_error());
+    error_set(&t->save_error, status, "saving at step %" PRIu64 ": %s", t->saving, message);
     if (t->speaks) fprintf(stderr, "zero train: %s\n", t->save_error.message);
     t->saving = 0;
 }
 
 static void end_save(struct trainer *t) {
     enter(t, INTERRUPT_SAVING, "saving a checkpoint");
-    if (t->saving) note_save(t, saves_end(t->engine, &t->saves, t->job->keep));
+    if (t->saving) note_save(t, saves_end(t->engine, &t->saves, t->job->keep), zero_last_error());
     t->saving = 0;
     enter(t, INTERRUPT_RUNNING, "training");
 }
 
+/* Not into a directory that another run may have made anew; all ranks hear it of rank 0, which has the lock. */
+static zero_status begin_save(struct trainer *t, struct zero_error *error) {
+    double lost = t->speaks && !run_lock_held(t->job->lock);
+    zero_status status = zero_engine_sum(t->engine, &lost, 1);
+    if (status == ZERO_OK && lost > 0)
+        return error_set(error, ZERO_E_IO,
+                         "the run's directory was replaced while it ran: %s/lock is not this run's any more; "
+                         "move the directory back, or begin again with another --run DIR",
+                         t->directory);
+    if (status == ZERO_OK) status = saves_begin(t->engine, &t->saves);
+    return status == ZERO_OK ? ZERO_OK : error_set(error, status, "%s", zero_last_error());
+}
+
 /* In the background, until the next one begins or the run ends; or now. */
 static zero_status save(struct trainer *t, uint64_t step) {
+    struct zero_error error;
+    error_clear(&error);
     end_save(t);
     t->saving = step;
     enter(t, INTERRUPT_SAVING, "saving a checkpoint");
-    note_save(t, saves_begin(t->engine, &t->saves));
+    note_save(t, begin_save(t, &error), error.message);
     enter(t, INTERRUPT_RUNNING, "training");
     if (!t->job->config.checkpoint_async) end_save(t);
     return count_from_here(t);

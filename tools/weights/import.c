@@ -56,15 +56,16 @@ static zero_status write_shard(struct weights *w, const char *directory, struct 
     return status;
 }
 
-zero_status weights_import(struct weights *w, const char *out, struct zero_error *error) {
+zero_status weights_import(struct weights *w, const char *out, struct zero_error *left,
+                           struct zero_error *error) {
     struct storage *storage = storage_posix();
     char written[STORAGE_PATH_BYTES] = "";
     struct manifest m = {0};
     zero_status status = describe(w, &m, error);
-    if (!status) status = steps_begin(storage, out, 0, written, error);
+    if (!status) status = steps_begin(storage, out, 0, written, left, error);
     if (!status) status = write_shard(w, written, &m, error);
     if (!status) status = manifest_write(storage, written, &m, error);
-    if (!status) status = steps_publish(storage, out, 0, written, error);
+    if (!status) status = steps_publish(storage, out, 0, written, left, error);
     if (status && *written) steps_abandon(storage, written);
     manifest_free(&m);
     return status;

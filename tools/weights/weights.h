@@ -45,8 +45,10 @@ struct gpt_config weights_model(const struct config_model *model);
 void weights_print_model(FILE *out, const struct manifest *manifest, bool first, const char *indent,
                          bool (*keeps)(const struct manifest *manifest, const char *key));
 
-/* Makes OUT/step_00000000 of them, a checkpoint without optimizer state, and the latest. */
-zero_status weights_import(struct weights *weights, const char *out, struct zero_error *error);
+/* Makes OUT/step_00000000 of them, a checkpoint without optimizer state, and the latest. `left`: of a left-over
+ * there that could not be removed, a warning; cleared by the caller. */
+zero_status weights_import(struct weights *weights, const char *out, struct zero_error *left,
+                           struct zero_error *error);
 
 /* The fp32 weights of a checkpoint as a new directory `out`: model.safetensors, or several with an index if that
  * is over `file_bytes`, and config.json where the checkpoint is a GPT's. The model is never in memory. */

@@ -34,6 +34,16 @@ config | sed 's/_per_gpu": 2/_per_gpu": 128/; s/"n_positions": 32/"n_positions":
 expect 2 "$zero" train big.json --data text && says err "128 samples of 16777216 tokens is more than 2147483647 tokens"
 [[ ! -e runs ]] || fail "a refused command left runs/ behind"
 
+# Ranks that torchrun starts have a command line each: the one that is wrong says so. mpirun's have the same: rank 0 says it.
+over_tcp() { WORLD_SIZE=3 RANK=$1 MASTER_ADDR=127.0.0.1 MASTER_PORT=29511 "$zero" train good.json "${@:2}"; }
+expect 2 over_tcp 2 --stepz 3 && says err "zero train: rank 2: unknown option --stepz: did you mean --steps?"
+expect 2 over_tcp 1 --ranks 2 && says err "zero train: rank 1: --ranks makes threads"
+expect 2 over_tcp 0 --ranks 2 && says err "zero train: --ranks makes threads"
+under_mpi() { OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=$1 OMPI_COMM_WORLD_LOCAL_RANK=$1 OMPI_COMM_WORLD_LOCAL_SIZE=2 "$zero" train good.json "${@:2}"; }
+expect 2 under_mpi 0 --stepz 3 && says err "zero train: unknown option --stepz"
+expect 2 under_mpi 1 --stepz 3
+[[ ! -s err ]] || fail "under MPI rank 1 speaks, too"
+
 expect 1 "$zero" train good.json && says err "nothing to train on"
 expect 1 "$zero" train good.json --data missing && says err "cannot read missing: No such file"
 head -c 20 text >short

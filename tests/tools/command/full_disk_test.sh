@@ -17,7 +17,7 @@ goes_on() {
 mkdir full && ln -s /dev/full full/metrics.jsonl
 expect 1 "$zero" train c.json --data text --steps 6 --run full
 goes_on full 1 6 "No space left on device"
-rm full/metrics.jsonl
+rm -r full
 
 # A limit on the size of files: the lines before it stay whole. Where SIGXFSZ is not ignored, it ends the process.
 trap '' XFSZ
@@ -36,6 +36,36 @@ mkdir both && ln -s /dev/full both/metrics.jsonl && touch both/checkpoints
 expect 1 "$zero" train c.json --data text --steps 2 --run both --save-every 2
 says err "both/metrics.jsonl lacks 2 lines"
 says err "saving at step 2: "
+
+# What is no regular file is neither read nor cut: lines go to a device, and are lost where nobody takes them.
+expect 0 "$zero" train c.json --data text --steps 3 --run base --save-every 3
+goes_on_with() { # STATUS RUN; the caller has put a metrics.jsonl there
+    local status=$1 run=$2
+    cp -r base/checkpoints base/identity "$run"
+    (ulimit -v 8000000 && exec timeout 60 "$zero" train c.json --data text --steps 6 --run "$run" --resume) >out 2>err
+    (($? == status)) || fail "$run: not $status"
+    [[ $(weights) == "$whole" ]] || fail "$run: other weights"
+}
+[[ $sanitized == 0 ]] || ulimit() { :; } # shadow memory is larger
+for device in null zero full; do
+    status=0 && [[ $device != full ]] || status=1
+    mkdir $device && ln -s /dev/$device $device/metrics.jsonl
+    goes_on_with $status $device
+    [[ -c $device/metrics.jsonl ]] || fail "$device: is no device any more"
+    [[ $device == full || ! -s err ]] || fail "$device: warned of nothing"
+    expect $status timeout 60 "$zero" train c.json --data text --steps 6 --run $device
+done
+goes_on full 1 6 "No space left on device"
+mkdir nobody && mkfifo nobody/metrics.jsonl
+goes_on_with 1 nobody
+goes_on nobody 4 3 "No such device or address"
+expect 1 timeout 60 "$zero" train c.json --data text --steps 6 --run nobody
+goes_on nobody 1 6 "No such device or address"
+mkdir read && mkfifo read/metrics.jsonl
+timeout 60 cat read/metrics.jsonl >seen &
+goes_on_with 0 read
+wait $!
+[[ $(sed 's/^{"step": \([0-9]*\),.*/\1/' seen | xargs) == "4 5 6" ]] || fail "read: $(cat seen)"
 
 # A run that goes on without its old metrics begins new ones.
 expect 0 "$zero" train c.json --data text --steps 3 --run resumed --save-every 3

@@ -1,6 +1,7 @@
 /* Which values of a configuration belong to a run's identity: those that change its result, in any spelling. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine/config/key.h"
@@ -156,6 +157,16 @@ static void files(void) {
     }
     identity_begin(&found);
     CHECK(strcmp(found.id, written.id) != 0);
+    char path[600];
+    snprintf(path, sizeof path, "%s/identity", run);
+    CHECK_INT(unlink(path), 0);
+    CHECK_INT(mkfifo(path, 0666), 0);
+    identity_read(run, &found); /* does not wait for a writer */
+    CHECK_STRING(found.id, "");
+    CHECK_INT(unlink(path), 0);
+    CHECK_INT(symlink("/dev/zero", path), 0);
+    identity_read(run, &found); /* has no end */
+    CHECK_STRING(found.id, "");
 }
 
 int main(void) {

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # One run at a time in a run's directory: a second one is refused, and changes nothing. A killed one locks nothing.
+library=$PWD/$2
 source "$(dirname "$0")/lib.sh" "$1"
 text >text
 config >c.json
@@ -36,6 +37,11 @@ refused run $pid as_ranks "$zero" train c.json --data text --steps 3 --run run
 expect 0 train --steps 3 --run other --save-every 3 # another directory is free
 expect 0 "$zero" ckpt export other/checkpoints exported
 refused run $pid "$zero" ckpt import exported run/checkpoints
+inside() { (cd run && "$zero" ckpt import ../exported "$1"); }
+for name in checkpoints checkpoints/ ./checkpoints; do
+    expect 1 inside $name
+    says err "zero ckpt: another run is at work in . (process $pid on host"
+done
 expect 0 "$zero" ckpt import exported other/checkpoints/
 kill -0 $pid || fail "the first run has ended"
 kill -KILL $pid
@@ -53,9 +59,93 @@ cat both.?.err >err
 ((first + second == 0)) || says err "another run is at work in both"
 [[ $(wc -l <both/metrics.jsonl) == 200 ]] || fail "both: $(wc -l <both/metrics.jsonl) lines"
 
-# A link in the lock's place is not written through.
-mkdir linked && echo precious >treasure && ln -s ../treasure linked/lock
-expect 1 train --steps 2 --run linked
-says err "linked/lock"
-[[ $(cat treasure) == precious && ! -e linked/metrics.jsonl ]] || fail "a link in the lock's place was followed"
+await() { # COMMAND...
+    local end=$((SECONDS + 60))
+    until "$@" >/dev/null 2>&1; do
+        ((SECONDS < end)) || fail "not within 60 s: $*" || return
+        sleep 0.05
+    done
+}
+ends_at_sigterm() {
+    kill -TERM "$1"
+    wait "$1"
+    local status=$?
+    ((status == 143)) || fail "exit status $status, expected 143"
+}
+
+# The directory is moved away, and another run begins under its name: the first goes on, and saves nothing there.
+"$zero" train c.json --data text --steps 1000000 --ranks 2 --run moved --save-every 10 >first.out 2>first.err &
+pid=$!
+await_steps moved 25
+mv moved away
+expect 0 train --steps 40 --run moved --save-every 20
+await grep -qE "saving at step [0-9]+: the run's directory was replaced while it ran: moved/lock" first.err
+lines=$(wc -l <away/metrics.jsonl)
+await_steps away $((lines + 10))
+# Moved back it is the run's own again.
+mv moved second && mv away moved
+latest=$(cat moved/checkpoints/latest)
+await eval '[[ $(cat moved/checkpoints/latest) != "$latest" ]]'
+ends_at_sigterm $pid
+[[ $(ls second/checkpoints) == $'latest\nstep_00000020\nstep_00000040' ]] || fail "mixed: $(ls second/checkpoints)"
+expect 0 "$zero" ckpt verify moved/checkpoints
+
+# The lock's file alone is deleted, and no other run has come: the next save makes it again.
+"$zero" train c.json --data text --steps 1000000 --run healed --save-every 5 >first.out 2>first.err &
+pid=$!
+await_steps healed 4
+rm healed/lock
+await test -s healed/lock
+refused healed $pid train --steps 3 --run healed
+grep -F replaced first.err && fail "no save is to fail"
+# Another run has come.
+echo "process 1 on host elsewhere" >healed/another
+mv healed/another healed/lock
+await grep -qF "the run's directory was replaced while it ran: healed/lock" first.err
+ends_at_sigterm $pid
+
+# Replaced between opening and locking.
+mkdir late && touch late/lock
+strange() { STRANGE_LOCKS=$1 LD_PRELOAD=$library ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0 exec "${@:2}"; }
+strange late/lock "$zero" train c.json --data text --steps 1000000 --run late >first.out 2>first.err &
+pid=$!
+await_steps late 4
+refused late $pid train --steps 3 --run late
+ends_at_sigterm $pid
+
+# A file system without locks: a warning by the command that it is.
+without_locks() { (strange none "$zero" "$@"); }
+expect 0 without_locks train c.json --data text --steps 2 --run without --save-every 2
+says err "zero train: cannot lock without/lock: No locks available"
+expect 0 without_locks ckpt import exported without/checkpoints
+says err "zero ckpt: cannot lock without/lock: No locks available"
+
+# A file in the place of the lock or the identity that no run made is neither written nor replaced.
+echo precious >treasure
+foreign() { # NAME WORDS COMMAND...: the command makes the file $at
+    local name=$1 words=$2 before
+    shift 2
+    rm -rf foreign && mkdir foreign
+    at=foreign/$name
+    "$@"
+    before=$(ls -li "$at")
+    expect 1 timeout 60 "$zero" train c.json --data text --steps 2 --run foreign
+    says err "$at $words"
+    says err "or name another --run DIR"
+    [[ $(grep -c . err) == 1 ]] || fail "said more than once"
+    [[ $(cat treasure) == precious && ! -e foreign/metrics.jsonl ]] || fail "$name: written through"
+    [[ $(ls -li "$at") == "$before" ]] || fail "$name: $before became $(ls -li "$at")"
+    [[ ! -f $at || $(cat $at) == precious* ]] || fail "$name: holds $(cat $at)"
+}
+long() { for ((i = 0; i < 50; i++)); do echo "precious"; done >$at; }
+for name in lock identity; do
+    foreign $name "is a symbolic link: remove it" eval 'ln -s ../treasure $at'
+    foreign $name "has a second name (a hard link): remove it" eval 'ln treasure $at'
+    foreign $name "holds what no run writes there: move it away" eval 'echo precious >$at'
+    foreign $name "holds what no run writes there: move it away" long
+    foreign $name "is a directory: move it away" eval 'mkdir $at'
+    foreign $name "is no regular file: remove it" eval 'mkfifo $at'
+done
+foreign lock "is a symbolic link" eval 'ln -s ../treasure $at'
+says err "zero train: cannot lock the run: foreign/lock is a symbolic link: remove it or name another --run DIR"
 finish

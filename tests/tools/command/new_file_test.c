@@ -1,0 +1,67 @@
+/* A new file is durable before it takes its name: this test's own fsync and rename say in which order they are called. */
+#include "tools/command/new_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/check.h"
+
+static struct {
+    char calls[64];
+    long synced_bytes; /* of the file, at the last fsync */
+    int failure;       /* what fsync fails with; 0: it does not */
+} seen;
+
+static void note(const char *call) {
+    size_t length = strlen(seen.calls);
+    snprintf(seen.calls + length, sizeof seen.calls - length, "%s ", call);
+}
+
+int fsync(int handle) {
+    struct stat found;
+    note("fsync");
+    seen.synced_bytes = fstat(handle, &found) == 0 ? (long)found.st_size : -1;
+    errno = seen.failure;
+    return seen.failure ? -1 : 0;
+}
+
+int rename(const char *from, const char *to) {
+    note("rename");
+    return renameat(AT_FDCWD, from, AT_FDCWD, to);
+}
+
+static void read_file(const char *path, char out[64]) {
+    FILE *file = fopen(path, "r");
+    size_t got = file ? fread(out, 1, 63, file) : 0;
+    out[got] = 0;
+    if (file) fclose(file);
+}
+
+/* With an fsync that fails in this way. */
+static zero_status write_with(int failure, const char *path, const char *text) {
+    struct zero_error error;
+    error_clear(&error);
+    memset(&seen, 0, sizeof seen);
+    seen.failure = failure;
+    return new_file_write(path, text, &error);
+}
+
+int main(void) {
+    char path[512], text[64];
+    snprintf(path, sizeof path, "%s/file", getenv("TEST_TMPDIR"));
+    CHECK_INT(write_with(0, path, "old"), ZERO_OK);
+    CHECK_STRING(seen.calls, "fsync rename ");
+    CHECK_INT(seen.synced_bytes, 3);
+    CHECK_INT(write_with(EIO, path, "new"), ZERO_E_IO);
+    CHECK_STRING(seen.calls, "fsync ");
+    read_file(path, text);
+    CHECK_STRING(text, "old");
+    CHECK_INT(write_with(EINVAL, path, "new"), ZERO_OK); /* a file system that has no such call */
+    read_file(path, text);
+    CHECK_STRING(text, "new");
+    return check_end();
+}
