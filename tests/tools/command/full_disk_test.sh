@@ -24,12 +24,14 @@ trap '' XFSZ
 bytes=$(wc -c <whole/metrics.jsonl)
 blocks=2
 ((bytes > blocks * 1024)) || fail "$bytes bytes in 6 lines: nothing to see with $blocks KiB"
-(ulimit -f $blocks && exec "$zero" train c.json --data text --steps 6 --run limited --quiet) >out 2>err
-status=$?
-((status == 1)) || fail "limited: exit status $status, expected 1"
-had=$(wc -l <limited/metrics.jsonl)
-[[ $(grep -c '^{"step": .*}}$' limited/metrics.jsonl) == "$had" && $had -ge 1 ]] || fail "limited: half a line stays"
-goes_on limited $((had + 1)) $((6 - had)) "File too large"
+if ((!sanitized)); then # whose own files break the limit
+    (ulimit -f $blocks && exec "$zero" train c.json --data text --steps 6 --run limited --quiet) >out 2>err
+    status=$?
+    ((status == 1)) || fail "limited: exit status $status, expected 1"
+    had=$(wc -l <limited/metrics.jsonl)
+    [[ $(grep -c '^{"step": .*}}$' limited/metrics.jsonl) == "$had" && $had -ge 1 ]] || fail "limited: half a line stays"
+    goes_on limited $((had + 1)) $((6 - had)) "File too large"
+fi
 
 # In a save that fails too, both are said. Interrupted, the status is that of the interruption.
 mkdir both && ln -s /dev/full both/metrics.jsonl && touch both/checkpoints
