@@ -1,5 +1,6 @@
 /* What ranks get of cores and memory while all of them work. */
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -121,7 +122,8 @@ struct compute_task {
     double *seconds; /* per rank */
     struct zero_error *error;
     pthread_mutex_t mutex;
-    bool failed, refused;
+    bool failed;
+    atomic_bool refused; /* by any rank */
 };
 
 static void compute_failed(struct compute_task *t, const char *why) {
@@ -179,7 +181,7 @@ static void compute_rank(struct measure_team *team, uint32_t rank, void *user) {
     if (!status) status = zero_engine_commit(engine, NULL);
     if (!status) status = zero_engine_fill(engine, gpt_fill, &init);
     if (refused)
-        t->refused = true;
+        atomic_store(&t->refused, true);
     else if (status)
         compute_failed(t, zero_last_error());
     if (status)
@@ -204,7 +206,7 @@ zero_status measure_compute(const struct measure_options *o, zero_dtype dtype, d
     double flops = gpt_flops_per_token(&model) * o->batch * model.context, slowest = 0;
     for (uint32_t r = 0; r < o->ranks; r++)
         if (task.seconds[r] > slowest) slowest = task.seconds[r]; /* the others wait for it */
-    *out_flops = task.refused || !(slowest > 0) ? 0 : flops / slowest;
+    *out_flops = atomic_load(&task.refused) || !(slowest > 0) ? 0 : flops / slowest;
     if (!status && task.failed) status = error->code;
     pthread_mutex_destroy(&task.mutex);
     free(task.seconds);
