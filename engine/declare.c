@@ -1,18 +1,15 @@
-/* Declaring the model and the host's memory, before commit. */
+/* Declaring the model, its groups and the host's memory, before plan or commit. */
 #include <inttypes.h>
 #include <string.h>
 
-#include "engine/groups.h"
+#include "engine/engine.h"
+#include "engine/given.h"
 
 zero_status engine_check_declaring(zero_engine *e, const char *what) {
-    zero_status status = engine_check(e);
-    if (status || (e->phase == PHASE_DECLARING && !e->planned)) return status;
+    zero_status status = ranks_check(&e->ranks);
+    if (status || (e->pass.phase == PHASE_DECLARING && !e->planned)) return status;
     return refuse(ZERO_E_ORDER, "%s: the engine is %s; declare everything before zero_engine_%s", what,
                   e->planned ? "planned" : "committed", e->planned ? "plan" : "commit");
-}
-
-static zero_status refuse_error(const struct zero_error *error) {
-    return refuse(error->code, "%s", error->message);
 }
 
 zero_status zero_engine_add_unit(zero_engine *e, const char *name, zero_unit **out) {
@@ -27,16 +24,18 @@ zero_status zero_engine_add_unit(zero_engine *e, const char *name, zero_unit **o
 }
 
 zero_status zero_unit_add_param(zero_unit *unit, const zero_param *param) {
-    zero_status status = engine_check_declaring(unit->engine, "zero_unit_add_param");
+    zero_engine *e = unit->engine;
+    zero_param given = {0};
+    struct zero_error error;
+    zero_status status = engine_check_declaring(e, "zero_unit_add_param");
     if (status) return status;
     if (!param) return refuse(ZERO_E_ARGUMENT, "zero_unit_add_param of \"%s\": param is NULL", unit->name);
-    zero_param given = {0};
-    memcpy(&given, param, param->struct_size < sizeof given ? param->struct_size : sizeof given);
-    status = groups_assign(unit->engine, &given);
+    status = given_take(&given, sizeof given, param, param->struct_size, "zero_param");
     if (status) return status;
-    struct zero_error error;
     error_clear(&error);
-    return model_add_param(&unit->engine->model, unit, &given, &error) ? refuse_error(&error) : ZERO_OK;
+    if (!groups_assign(&e->training.groups, &e->model, &given, &error))
+        model_add_param(&e->model, unit, &given, &error);
+    return error.code ? refuse_error(&error) : ZERO_OK;
 }
 
 zero_status zero_engine_add_segment(zero_unit *first, zero_unit *last) {
@@ -61,18 +60,47 @@ zero_status zero_engine_add_segment(zero_unit *first, zero_unit *last) {
     return ZERO_OK;
 }
 
+zero_status zero_engine_add_group(zero_engine *e, const zero_group *group, int *out) {
+    zero_group given = {0};
+    struct zero_error error;
+    zero_status status = engine_check_declaring(e, "zero_engine_add_group");
+    if (status) return status;
+    if (!group || !out) return refuse(ZERO_E_ARGUMENT, "zero_engine_add_group: group or out is NULL");
+    status = given_take(&given, sizeof given, group, group->struct_size, "zero_group");
+    if (status) return status;
+    error_clear(&error);
+    return groups_add(&e->training.groups, &given, out, &error) ? refuse_error(&error) : ZERO_OK;
+}
+
 zero_status zero_engine_reserve(zero_engine *e, zero_tier tier, uint64_t bytes, const char *name) {
+    struct zero_error error;
     zero_status status = engine_check_declaring(e, "zero_engine_reserve");
     if (status) return status;
     if ((unsigned)tier >= ZERO_TIERS || !name)
         return refuse(ZERO_E_ARGUMENT, "zero_engine_reserve: tier %d, name %s", (int)tier,
                       name ? name : "NULL");
-    if (e->reservations == RESERVATIONS_MAX)
-        return refuse(ZERO_E_ARGUMENT, "zero_engine_reserve: more than %d reservations; add them up",
-                      RESERVATIONS_MAX);
-    struct reservation *r = &e->reservation[e->reservations++];
-    *r = (struct reservation){.tier = tier, .bytes = bytes};
-    strncpy(r->name, name, sizeof r->name - 1);
+    error_clear(&error);
+    if (!reservations_add(&e->reservations, tier, bytes, name, &error)) return ZERO_OK;
+    return refuse(error.code, "zero_engine_reserve: %s", error.message);
+}
+
+zero_status zero_engine_set_optimizer(zero_engine *e, const zero_optimizer *optimizer) {
+    zero_optimizer given = {0};
+    struct zero_error error;
+    zero_status status = engine_check_declaring(e, "zero_engine_set_optimizer");
+    if (status) return status;
+    if (!optimizer) return refuse(ZERO_E_ARGUMENT, "zero_engine_set_optimizer: optimizer is NULL");
+    status = given_take(&given, sizeof given, optimizer, optimizer->struct_size, "zero_optimizer");
+    if (status) return status;
+    error_clear(&error);
+    return training_set_optimizer(&e->training, &given, &error) ? refuse_error(&error) : ZERO_OK;
+}
+
+zero_status zero_engine_trace(zero_engine *e, uint64_t first_step, uint64_t steps) {
+    zero_status status = engine_check_declaring(e, "zero_engine_trace");
+    if (status) return status;
+    if (!first_step) return refuse(ZERO_E_ARGUMENT, "zero_engine_trace: steps count from 1: first_step is 0");
+    e->trace_steps = (struct trace_steps){first_step, steps};
     return ZERO_OK;
 }
 

@@ -1,12 +1,15 @@
 /* What the engine uses: memory by row, and counters. */
+#include <stdlib.h>
 #include <string.h>
 
-#include "engine/engine_internal.h"
+#include "engine/blueprint/memory_owners.h"
+#include "engine/engine.h"
+#include "engine/given.h"
 
 /* A row of the plan. Measured: those of its bytes that its tier's extent, as allocated, has. */
 static zero_memory_row plan_row(const zero_engine *e, uint32_t row) {
-    const struct plan *p = &e->plan;
-    uint64_t allocated = e->tier[p->row_tier[row]]->allocated, begin = p->row_offset[row],
+    const struct plan *p = &e->blueprint.plan;
+    uint64_t allocated = e->run.tier[p->row_tier[row]]->allocated, begin = p->row_offset[row],
              end = begin + p->row_bytes[row];
     if (end > allocated) end = allocated > begin ? allocated : begin;
     return (zero_memory_row){.tier = (zero_tier)p->row_tier[row],
@@ -19,10 +22,10 @@ static zero_memory_row plan_row(const zero_engine *e, uint32_t row) {
 static zero_memory_row alignment_row(const zero_engine *e, int tier) {
     zero_memory_row out = {.tier = (zero_tier)tier,
                            .name = "alignment",
-                           .planned = e->plan.tier_bytes[tier],
-                           .measured = e->tier[tier]->allocated};
+                           .planned = e->blueprint.plan.tier_bytes[tier],
+                           .measured = e->run.tier[tier]->allocated};
     for (uint32_t row = 0; row < MEMORY_ROWS; row++) {
-        if ((int)e->plan.row_tier[row] != tier) continue;
+        if ((int)e->blueprint.plan.row_tier[row] != tier) continue;
         zero_memory_row used = plan_row(e, row);
         out.planned -= used.planned;
         out.measured -= used.measured;
@@ -33,19 +36,21 @@ static zero_memory_row alignment_row(const zero_engine *e, int tier) {
 /* The rows of the plan that are in use, then each tier's alignment, then the host program's reservations: a
  * tier's rows add up to what is planned, and what is allocated. */
 zero_status zero_engine_memory(const zero_engine *e, uint32_t index, zero_memory_row *out) {
-    if (e->phase == PHASE_DECLARING) return refuse(ZERO_E_ORDER, "zero_engine_memory: call it after commit");
+    if (e->pass.phase == PHASE_DECLARING)
+        return refuse(ZERO_E_ORDER, "zero_engine_memory: call it after commit");
     for (uint32_t row = 0; row < MEMORY_ROWS; row++) {
-        if (!e->plan.row_bytes[row] || index-- > 0) continue;
+        if (!e->blueprint.plan.row_bytes[row] || index-- > 0) continue;
         *out = plan_row(e, row);
         return ZERO_OK;
     }
     for (int t = 0; t < TIERS; t++) {
-        if (!e->tier[t]->allocated || index-- > 0) continue;
+        if (!e->run.tier[t]->allocated || index-- > 0) continue;
         *out = alignment_row(e, t);
         return ZERO_OK;
     }
-    if (index >= e->reservations) return refuse(ZERO_E_ARGUMENT, "zero_engine_memory: no row past the last");
-    const struct reservation *r = &e->reservation[index];
+    if (index >= e->reservations.count)
+        return refuse(ZERO_E_ARGUMENT, "zero_engine_memory: no row past the last");
+    const struct reservation *r = &e->reservations.item[index];
     *out = (zero_memory_row){.tier = r->tier, .name = r->name, .planned = r->bytes, .measured = r->bytes};
     return ZERO_OK;
 }
@@ -57,15 +62,16 @@ static void add_counters(struct comm_counters *sum, const struct comm_counters *
 }
 
 zero_status zero_engine_counters(const zero_engine *e, zero_counters *out) {
+    if (given_check(out->struct_size, "zero_counters")) return ZERO_E_ARGUMENT;
     struct comm_counters c, data;
-    struct turn *lock = (struct turn *)&e->lock; /* the progress thread posts too */
+    struct turn *lock = (struct turn *)&e->ranks.lock; /* the progress thread posts too */
     turn_take(lock);
-    comm_counters_read(e->comm, &c);
-    comm_counters_read(e->data, &data);
-    if (e->data != e->comm) add_counters(&c, &data);
-    struct traffic t = e->executor ? executor_traffic(e->executor) : (struct traffic){0};
-    double update_s = e->executor ? executor_update_seconds(e->executor) : 0;
-    const struct tier *drive = e->tier[TIER_NVME];
+    comm_counters_read(e->ranks.comm, &c);
+    comm_counters_read(e->ranks.data, &data);
+    if (e->ranks.data != e->ranks.comm) add_counters(&c, &data);
+    struct traffic t = e->run.executor ? executor_traffic(e->run.executor) : (struct traffic){0};
+    double update_s = e->run.executor ? executor_update_seconds(e->run.executor) : 0;
+    const struct tier *drive = e->run.tier[TIER_NVME];
     uint64_t read = drive ? drive->read_bytes : 0, written = drive ? drive->written_bytes : 0;
     turn_give(lock);
     uint64_t calls = 0; /* of all kinds, agreements and the host's sums included */
@@ -79,11 +85,23 @@ zero_status zero_engine_counters(const zero_engine *e, zero_counters *out) {
                               .control_messages =
                                   c.control_messages + calls - t.gather_calls - t.reduce_calls,
                               .control_bytes = c.control_bytes + c.bytes - t.bytes,
-                              .compute_s = e->compute_s,
-                              .wait_s = e->wait_s,
+                              .compute_s = e->pass.compute_s,
+                              .wait_s = e->run.wait_s,
                               .update_s = update_s,
                               .drive_read_bytes = read,
                               .drive_write_bytes = written};
-    memcpy(out, &counters, out->struct_size < sizeof counters ? out->struct_size : sizeof counters);
+    given_fill(out, out->struct_size, &counters, sizeof counters);
     return ZERO_OK;
+}
+
+zero_status zero_engine_memory_owner(const zero_engine *e, uint32_t index, zero_memory_owner *out) {
+    zero_memory_owner *list;
+    if (e->pass.phase == PHASE_DECLARING)
+        return refuse(ZERO_E_ORDER, "zero_engine_memory_owner: call it after commit");
+    uint32_t count = memory_owners(&e->blueprint, &list);
+    if (!list) return refuse(ZERO_E_MEMORY, "zero_engine_memory_owner: no memory for the list");
+    if (index < count) *out = list[index];
+    free(list);
+    return index < count ? ZERO_OK
+                         : refuse(ZERO_E_ARGUMENT, "zero_engine_memory_owner: no owner past the last");
 }

@@ -28,13 +28,15 @@ bool manifest_add_param(struct manifest *m, const struct manifest_param *param) 
 }
 
 bool manifest_add_entry(struct manifest_entries *entries, const char *key, const char *value) {
+    struct manifest_entry added = {.key = strdup(key), .value = strdup(value)};
     struct manifest_entry *list = grow(entries->entry, entries->count, sizeof *list);
-    if (!list) return false;
-    entries->entry = list;
-    struct manifest_entry *entry = &list[entries->count++];
-    entry->key = strdup(key);
-    entry->value = strdup(value);
-    return entry->key && entry->value;
+    if (list) entries->entry = list;
+    bool good = list && added.key && added.value;
+    if (good)
+        list[entries->count++] = added;
+    else
+        free(added.key), free(added.value);
+    return good;
 }
 
 bool manifest_copy_entries(const struct manifest_entries *from, struct manifest_entries *to) {

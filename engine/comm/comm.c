@@ -76,7 +76,7 @@ zero_status comm_open(enum comm_transport transport, const struct comm_options *
     comm->timeout_s = options->timeout_s > 0 ? options->timeout_s : COMM_TIMEOUT_S;
     comm->interrupted = options->interrupted, comm->interrupted_user = options->interrupted_user;
     comm->log = options->log;
-    comm->device = options->device && options->device->separate ? options->device : NULL;
+    comm->device = options->device && options->device->discrete ? options->device : NULL;
     error_clear(&comm->error);
     zero_status status = ZERO_OK;
     if (transport != COMM_MPI && (comm->size == 0 || comm->size > RANKS_MAX || comm->rank >= comm->size))

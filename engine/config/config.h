@@ -158,9 +158,9 @@ struct config {
     bool nvme_shadow;
     bool checkpoint_async;
     uint64_t checkpoint_async_bytes;
-    int nvme_uring;                 /* enum config_uring */
-    int device_type;                /* enum config_device */
-    int64_t device_index;           /* -1: by the local rank */
+    int nvme_uring;       /* enum config_uring */
+    int device_type;      /* enum config_device */
+    int64_t device_index; /* -1: by the local rank */
     bool device_graphs;
     double nvme_endurance_tbw;      /* 0: unknown */
     uint64_t persistence_threshold; /* elements: smaller parameters stay gathered at stage 3 */
@@ -182,9 +182,9 @@ struct config {
     uint64_t seed;
     uint64_t threads; /* of the CPU per rank; 0: its CPUs / the ranks that share them */
     uint64_t steps_per_print;
-    uint64_t compare_every;              /* debug.compare_every: steps; 0: never */
+    uint64_t compare_every; /* debug.compare_every: steps; 0: never */
     uint64_t trace_first;
-    int64_t trace_steps; /* -1: what the host asks for */
+    int64_t trace_steps;                 /* -1: what the host asks for */
     uint64_t budget_bytes[CONFIG_TIERS]; /* per rank; CONFIG_BYTES_UNLIMITED */
     struct config_comm comm;
     struct config_model model;

@@ -1,6 +1,6 @@
 /* Where compute happens: memory, and work that completes later. One table, one file per implementation.
  *
- * Memory is the device's own (DEVICE_MEMORY), which on a `separate` device the host must not touch, or the host's
+ * Memory is the device's own (DEVICE_MEMORY), which on a `discrete` device the host must not touch, or the host's
  * (DEVICE_PINNED), which both reach. What is to be done in it is work: a kernel with its argument and the memory that
  * it reads and writes, a copy, or a clear. The host performs it at once; a GPU enqueues it; the simulator performs it at
  * a random later time and checks that nobody touched its memory in between.
@@ -65,7 +65,7 @@ struct device_options {
     double probability;             /* that a poll finds a piece of work done */
     const struct device_pace *pace; /* decides when work is done, in the place of `probability`; or NULL */
     bool without_data;              /* work is never run, its memory never touched */
-    bool separate; /* the host crashes where it touches the device's memory outside of work */
+    bool discrete; /* the host crashes where it touches the device's memory outside of work */
 };
 
 struct device_ops {
@@ -97,7 +97,7 @@ struct device_ops {
 
 struct device { /* the head of every implementation's own struct */
     const struct device_ops *ops;
-    bool separate;                /* DEVICE_MEMORY is not the host's to touch */
+    bool discrete;                /* DEVICE_MEMORY is not the host's to touch */
     int64_t index;                /* cuda: which GPU; else -1 */
     void *stream[DEVICE_STREAMS]; /* cuda: CUstream; else NULL */
     uint64_t

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "engine/device/implementations.h"
-#include "engine/device/separate.h"
+#include "engine/device/discrete.h"
 
 enum { PENDING_MAX = 256, TICKET_STREAMS = 16 };
 _Static_assert((int)DEVICE_STREAMS <= (int)TICKET_STREAMS, "a ticket says its stream");
@@ -45,7 +45,7 @@ static zero_status sim_open(const struct device_options *options, struct device 
     struct sim *sim = calloc(1, sizeof *sim);
     if (!sim) return error_set(error, ZERO_E_MEMORY, "device sim: no memory for its handle");
     sim->base.ops = &device_sim;
-    sim->base.separate = options->separate;
+    sim->base.discrete = options->discrete;
     sim->base.index = -1;
     sim->random = options->seed * 2 + 1;
     sim->probability = options->probability;
@@ -69,18 +69,18 @@ static void sim_close(struct device *device) {
 /* ---- memory ---- */
 
 static void *sim_allocate(struct device *device, uint64_t bytes, enum device_memory kind) {
-    bool hidden = device->separate && kind == DEVICE_MEMORY;
-    void *memory = hidden ? separate_allocate(bytes) : host_allocate(device, bytes, kind);
+    bool hidden = device->discrete && kind == DEVICE_MEMORY;
+    void *memory = hidden ? discrete_allocate(bytes) : host_allocate(device, bytes, kind);
     if (hidden && memory) device->allocated[kind] += page_bytes(bytes);
     return memory;
 }
 
 static void sim_release(struct device *device, void *memory, uint64_t bytes, enum device_memory kind) {
-    if (!device->separate || kind != DEVICE_MEMORY) {
+    if (!device->discrete || kind != DEVICE_MEMORY) {
         host_release(device, memory, bytes, kind);
         return;
     }
-    separate_release(memory, bytes);
+    discrete_release(memory, bytes);
     device->allocated[kind] -= page_bytes(bytes);
 }
 
@@ -118,13 +118,13 @@ static zero_status take_memory(struct pending *p) {
     const struct device_work *work = &p->work;
     p->before = malloc(span_bytes(work) + 1);
     if (!p->before) return ZERO_E_MEMORY;
-    separate_enter();
+    discrete_enter();
     copy_spans(work, p->before, false);
     for (int i = 0; i < work->writes; i++)
         if (work->write[i].bytes) memset(work->write[i].data, 0xff, work->write[i].bytes);
     copy_spans(work, p->before, true);
     copy_spans(work, p->before, false);
-    separate_leave();
+    discrete_leave();
     return ZERO_OK;
 }
 
@@ -218,10 +218,10 @@ static bool ready(struct sim *sim, const struct pending *p) {
 static bool perform(struct pending *p) {
     const struct kernel *kernel = p->work.kernel;
     bool hosts = kernel && !kernel->grid;
-    separate_enter();
+    discrete_enter();
     bool clean = unchanged(&p->work, p->before);
     if (kernel && !hosts) kernel->run(p->work.argument);
-    separate_leave();
+    discrete_leave();
     if (hosts) kernel->run(p->work.argument);
     return clean;
 }

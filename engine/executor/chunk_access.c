@@ -21,7 +21,7 @@ static zero_status wait_for(struct executor *e, struct item *item) {
 zero_status access_flush(struct executor *e) {
     struct access *a = &e->access;
     if (!a->valid || !a->dirty) return e->error.code;
-    struct chunk c = swap_chunk(&e->o.plan->swap, a->region, a->chunk);
+    struct chunk c = chunk_layout_at(&e->o.plan->layout, a->region, a->chunk);
     struct item item = {0};
     a->dirty = false;
     zero_status status = transfer_write(e, &item, a->region, &c, access_slot(e));
@@ -34,7 +34,7 @@ static zero_status arrive(struct executor *e) {
     bool done;
     zero_status status = transfer_done(e, &a->item, &done);
     if (!status && !done) return ZERO_OK;
-    struct chunk c = swap_chunk(&e->o.plan->swap, a->region, a->chunk);
+    struct chunk c = chunk_layout_at(&e->o.plan->layout, a->region, a->chunk);
     a->coming = false;
     if (!status) status = transfer_check(e, a->region, &c, access_slot(e));
     a->valid = !status;
@@ -54,7 +54,7 @@ zero_status executor_chunk_poll(struct executor *e, uint32_t region, uint32_t ch
     if (*out_there) return ZERO_OK;
     zero_status status = access_flush(e);
     if (status) return status;
-    struct chunk c = swap_chunk(&e->o.plan->swap, region, chunk);
+    struct chunk c = chunk_layout_at(&e->o.plan->layout, region, chunk);
     *a = (struct access){.region = region, .chunk = chunk, .coming = true};
     status = transfer_read(e, &a->item, region, &c, *out);
     a->coming = !status;
@@ -77,7 +77,7 @@ void executor_refetch(struct executor *e) { offload_drop(&e->offload); }
 
 zero_status executor_clear_state(struct executor *e) {
     zero_status status = access_flush(e);
-    for (uint64_t i = 0; i < e->o.plan->swap.chunks; i++) e->stored[i].generation = 0;
+    for (uint64_t i = 0; i < e->o.plan->layout.chunks; i++) e->stored[i].generation = 0;
     e->access.valid = false;
     offload_drop(&e->offload);
     return status;
@@ -123,7 +123,7 @@ zero_status executor_forget_commits(struct executor *e) {
 
 zero_status executor_resume(struct executor *e, uint64_t epoch) {
     zero_status status = access_flush(e);
-    for (uint64_t i = 0; i < e->o.plan->swap.chunks; i++) {
+    for (uint64_t i = 0; i < e->o.plan->layout.chunks; i++) {
         e->stored[i].generation = epoch;
         e->stored[i].resumed = true;
     }

@@ -11,13 +11,13 @@ static const uint8_t in_flight[STREAMS] = {
     [STREAM_COMPUTE] = 1, [STREAM_GATHER] = 3, [STREAM_REDUCE] = 3, [STREAM_UPDATE] = 1,
     [STREAM_FETCH] = 0,   [STREAM_STORE] = 0,  [STREAM_PARAM] = 8,  [STREAM_CONTROL] = 1};
 
-/* What a separate device has queued needs no host: it may begin the next use while the last is at work there, and the
+/* What a discrete device has queued needs no host: it may begin the next use while the last is at work there, and the
  * next update while the last one's weights are on their way. */
-static const uint8_t in_flight_separate[STREAMS] = {[STREAM_COMPUTE] = 16, [STREAM_UPDATE] = UPDATE_STAGINGS};
+static const uint8_t in_flight_discrete[STREAMS] = {[STREAM_COMPUTE] = 16, [STREAM_UPDATE] = UPDATE_STAGINGS};
 
 uint32_t executor_requests_max(const struct plan *plan) {
     uint32_t access = 1;
-    return TRANSFERS_MAX * (plan->swap.slots + in_flight[STREAM_PARAM] + access);
+    return TRANSFERS_MAX * (plan->layout.slots + in_flight[STREAM_PARAM] + access);
 }
 
 /* ---- opening ---- */
@@ -42,8 +42,8 @@ static uint64_t power_of_two(uint64_t least) {
 static bool open_timeline(struct executor *e, enum stream stream) {
     struct timeline *line = &e->stream[stream];
     uint64_t tasks = power_of_two(2 * event_most(e->o.policy, stream));
-    line->capacity = in_flight[stream] ? in_flight[stream] : e->o.plan->swap.slots;
-    if (e->o.separate && in_flight_separate[stream]) line->capacity = in_flight_separate[stream];
+    line->capacity = in_flight[stream] ? in_flight[stream] : e->o.plan->layout.slots;
+    if (e->o.discrete && in_flight_discrete[stream]) line->capacity = in_flight_discrete[stream];
     uint64_t items = power_of_two(line->capacity);
     line->task_mask = tasks - 1;
     line->item_mask = items - 1;
@@ -53,8 +53,8 @@ static bool open_timeline(struct executor *e, enum stream stream) {
 }
 
 static void open_offload(struct executor *e) {
-    e->offload = (struct offload){.slots = e->o.plan->swap.slots,
-                                  .region = e->o.plan->swap.region,
+    e->offload = (struct offload){.slots = e->o.plan->layout.slots,
+                                  .region = e->o.plan->layout.region,
                                   .refresh = e->o.policy->refresh,
                                   .refreshes = e->o.policy->refreshes};
     offload_open(&e->offload);
@@ -73,7 +73,7 @@ static zero_status open_tables(struct executor *e, struct zero_error *error) {
     open_offload(e);
     whole &= open_list(&e->list, policy_operations_max(p));
     whole &= open_list(&e->expanded, offload_operations_max(&e->offload));
-    e->stored = calloc(e->o.plan->swap.chunks, sizeof *e->stored);
+    e->stored = calloc(e->o.plan->layout.chunks, sizeof *e->stored);
     e->hazards.record = calloc(e->o.plan->buffers, sizeof *e->hazards.record);
     e->hazards.overlaps = plan_overlaps(e->o.plan);
     e->bound = malloc(2 * p->regions * sizeof *e->bound);
@@ -347,9 +347,9 @@ zero_status executor_flush(struct executor *e) {
 
 /* ---- progress ---- */
 
-/* What runs on the host's stream of a separate device need not wait for what is queued there before it. */
+/* What runs on the host's stream of a discrete device need not wait for what is queued there before it. */
 static uint64_t passed(const struct executor *e, const struct operation *op, int stream) {
-    bool queued = e->o.separate && stream == STREAM_COMPUTE && op->stream == STREAM_COMPUTE;
+    bool queued = e->o.discrete && stream == STREAM_COMPUTE && op->stream == STREAM_COMPUTE;
     return queued ? e->stream[stream].started : e->stream[stream].retired;
 }
 

@@ -17,7 +17,7 @@
 
 #include "engine/comm/comm.h"
 #include "engine/device/device.h"
-#include "engine/plan.h"
+#include "engine/plan/plan.h"
 #include "engine/schedule/lr_schedule.h"
 
 struct point {
@@ -74,7 +74,7 @@ struct executor_options {
     struct comm_group *group[AXES_BOTH + 1][STREAMS]; /* by axes and stream; those in use */
     struct comm_group *world;                         /* for agreements */
     struct device *device;
-    bool separate; /* its memory is not the host's to touch: plan_options.separate */
+    bool discrete; /* its memory is not the host's to touch: plan_options.discrete */
     double *norms; /* per region, in memory that host and device reach; NULL: the executor's own */
     const struct optimizer *optimizer;
     uint32_t state_count; /* of the optimizer's states, those in use */
@@ -98,7 +98,7 @@ struct executor;
 /* Requests that may be in flight to the drive. */
 uint32_t executor_requests_max(const struct plan *plan);
 
-/* The scratch that one reduction needs at most: for the plan, before opening. Reads policy, model, group, separate,
+/* The scratch that one reduction needs at most: for the plan, before opening. Reads policy, model, group, discrete,
  * host_updates, native_reduction, gradient_bits and precision. */
 uint64_t executor_staging_bytes(const struct executor_options *options);
 

@@ -46,7 +46,7 @@ static zero_status norm_on_device(struct executor *e, struct item *item, uint32_
 
 zero_status norm_shard(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
-    bool takes = e->o.separate && op->final && !e->normed[op->region];
+    bool takes = e->o.discrete && op->final && !e->normed[op->region];
     return takes ? norm_on_device(e, item, op->region, reduce_target(e, item->task)) : ZERO_OK;
 }
 
@@ -58,7 +58,7 @@ zero_status complete_norms(struct executor *e, struct item *item) {
         if (e->normed[region]) continue;
         const void *shard = executor_grad_shard(e, region);
         e->normed[region] = true;
-        if (e->o.separate && !crosses(e, shard))
+        if (e->o.discrete && !crosses(e, shard))
             status = norm_on_device(e, item, region, shard);
         else
             e->norm[region] =

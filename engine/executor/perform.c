@@ -1,5 +1,5 @@
 /* How each kind of operation is performed: one row per kind, through the mechanisms' tables. An item goes from step to
- * step: a step starts something on one mechanism, which the item then awaits, or nothing. On a device that is separate
+ * step: a step starts something on one mechanism, which the item then awaits, or nothing. On a device that is discrete
  * from the host, all arithmetic and all copies are its work; nothing here looks at what is in its memory. */
 #include <string.h>
 

@@ -8,7 +8,7 @@ static uint64_t aligned(uint64_t bytes) { return (bytes + ALIGN_BYTES - 1) / ALI
 /* A device's threads narrow nothing in place: the message has a place of its own, in the staging. 0: it has not. */
 static uint64_t staged_message_bytes(const struct executor_options *o, uint32_t region) {
     bool narrows = dtype_bytes(o->precision.message) < dtype_bytes(o->precision.compute);
-    return o->separate && narrows
+    return o->discrete && narrows
                ? aligned(o->model->region[region].padded * dtype_bytes(o->precision.message))
                : 0;
 }
@@ -137,7 +137,7 @@ zero_status post_reduce(struct executor *e, struct item *item) {
     call.target = reduce_target(e, item->task);
     call.source = scatters(op) ? message_address(e, item->task) : call.target;
     call.staging = op->writes > 1 ? buffer_address(e, item->task->write[1]) : NULL;
-    call.written = scatters(op) && op->final && !e->o.separate ? norm_of_written(call.target_dtype) : NULL;
+    call.written = scatters(op) && op->final && !e->o.discrete ? norm_of_written(call.target_dtype) : NULL;
     call.written_user = &e->norm[op->region];
     uint64_t codes = reduces_codes(e, item) ? call.count : 0;
     if (codes) coded_reduce_call(e, item, &call);

@@ -25,7 +25,7 @@ zero_status submit(struct executor *e, struct item *item, const struct kernel *k
                    enum device_stream stream, const void *argument, struct device_work *work);
 zero_status copy(struct executor *e, struct item *item, enum device_stream stream, void *target,
                  const void *source, uint64_t bytes);
-/* The device is separate, and this is the host's memory. */
+/* The device is discrete, and this is the host's memory. */
 bool crosses(const struct executor *e, const void *address);
 
 /* collective.c. */

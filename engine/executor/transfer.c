@@ -18,13 +18,13 @@ _Static_assert(sizeof(struct chunk_tag) <= CHUNK_TAG_BYTES, "a record has room f
 uint8_t *slot_address(const struct executor *e, uint64_t slot) {
     const struct plan *plan = e->o.plan;
     uint8_t *slots = (uint8_t *)e->o.memory[TIER_CPU] + plan->row_offset[MEMORY_SLOTS];
-    return slots + slot % plan->swap.slots * plan->swap.slot_bytes;
+    return slots + slot % plan->layout.slots * plan->layout.slot_bytes;
 }
 
 uint8_t *access_slot(const struct executor *e) {
     const struct plan *plan = e->o.plan;
     return (uint8_t *)e->o.memory[TIER_CPU] + plan->row_offset[MEMORY_SLOTS] +
-           plan->swap.slots * plan->swap.slot_bytes;
+           plan->layout.slots * plan->layout.slot_bytes;
 }
 
 /* ---- places ---- */
@@ -33,7 +33,7 @@ uint8_t *access_slot(const struct executor *e) {
 static uint64_t record_place(const struct executor *e, const struct chunk *c) {
     uint64_t row = e->o.plan->row_offset[MEMORY_RECORDS] + c->record;
     bool second = e->o.plan->shadow && e->stored[c->index].generation % 2;
-    return row + second * e->o.plan->swap.record_row_bytes;
+    return row + second * e->o.plan->layout.record_row_bytes;
 }
 
 static uint64_t param_place(const struct executor *e, uint32_t region, const struct chunk *c) {
@@ -92,7 +92,7 @@ static zero_status check_params(struct executor *e, uint32_t region, const struc
 
 zero_status transfer_check(struct executor *e, uint32_t region, const struct chunk *c, const uint8_t *slot) {
     zero_status status = c->state ? check_record(e, region, c, slot) : ZERO_OK;
-    return c->params && !status ? check_params(e, region, c, slot + e->o.plan->swap.slot_param) : status;
+    return c->params && !status ? check_params(e, region, c, slot + e->o.plan->layout.slot_param) : status;
 }
 
 /* ---- a chunk and its slot ---- */
@@ -121,14 +121,14 @@ zero_status transfer_read(struct executor *e, struct item *item, uint32_t region
         clear(e, slot, c->tag);
     else if (c->state)
         status = transfer_post(e, item, false, record_place(e, c), c->record_bytes, slot);
-    if (!status && c->params) status = read_params(e, item, region, c, slot + e->o.plan->swap.slot_param);
+    if (!status && c->params) status = read_params(e, item, region, c, slot + e->o.plan->layout.slot_param);
     return status;
 }
 
 zero_status transfer_write(struct executor *e, struct item *item, uint32_t region, const struct chunk *c,
                            uint8_t *slot) {
     struct stored *stored = &e->stored[c->index];
-    uint8_t *params = slot + e->o.plan->swap.slot_param;
+    uint8_t *params = slot + e->o.plan->layout.slot_param;
     zero_status status = ZERO_OK;
     if (c->state) {
         stored->generation = e->o.plan->shadow ? e->epoch : stored->generation + 1;
@@ -151,7 +151,7 @@ zero_status transfer_write(struct executor *e, struct item *item, uint32_t regio
 
 static struct chunk item_chunk(const struct executor *e, const struct item *item) {
     const struct operation *op = &item->task->op;
-    return swap_chunk(&e->o.plan->swap, op->region, op->first + item->index);
+    return chunk_layout_at(&e->o.plan->layout, op->region, op->first + item->index);
 }
 
 /* Where an operation's chunk is in memory: parameters in the staged shard, else in its slot. */

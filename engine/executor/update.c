@@ -1,6 +1,6 @@
 /* The update: the optimizer on one part of a shard, in memory or in a slot of the staging ring. By the host, over memory
  * that it reaches; or, where device and state are out of its reach, by the device. Where the state is the host's and the
- * parameters are a separate device's, reduced shards are in the host's memory (perform.c), and the host updates into
+ * parameters are a discrete device's, reduced shards are in the host's memory (perform.c), and the host updates into
  * staging, from which the weights go back. */
 #include <string.h>
 
@@ -106,7 +106,7 @@ static const struct kernel update_kernel = {
 
 /* What is in memory of the shard: the operation's chunks at once. */
 static void whole_run(struct executor *e, const struct item *item, struct update_argument *a) {
-    a->end = swap_resident_elements(&e->o.plan->swap, a->region);
+    a->end = chunk_layout_resident(&e->o.plan->layout, a->region);
     if (precision_keeps_masters(&e->o.precision)) a->master = executor_master(e, a->region);
     for (uint32_t k = 0; k < e->o.state_count; k++) a->state[k] = executor_state(e, a->region, k);
 }
@@ -115,12 +115,12 @@ static void whole_run(struct executor *e, const struct item *item, struct update
 static void one_chunk(struct executor *e, const struct item *item, struct update_argument *a) {
     const struct operation *op = &item->task->op;
     const struct precision *p = &e->o.precision;
-    struct chunk c = swap_chunk(&e->o.plan->swap, a->region, op->first + item->index);
+    struct chunk c = chunk_layout_at(&e->o.plan->layout, a->region, op->first + item->index);
     uint8_t *slot = slot_address(e, op->sequence + item->index);
     a->begin = c.first;
     a->end = c.first + c.count;
     a->gradient = at(a->gradient, c.first * dtype_bytes(p->reduced));
-    a->out = c.params ? slot + e->o.plan->swap.slot_param : at(a->out, c.first * dtype_bytes(p->compute));
+    a->out = c.params ? slot + e->o.plan->layout.slot_param : at(a->out, c.first * dtype_bytes(p->compute));
     if (precision_keeps_masters(p))
         a->master = c.state ? slot + c.array[e->o.state_count]
                             : at(executor_master(e, a->region), c.first * master_bytes(p));
@@ -146,11 +146,11 @@ static struct update_argument argument_of(struct executor *e, const struct item 
     return a;
 }
 
-/* ---- between a separate device and the host that updates for it ---- */
+/* ---- between a discrete device and the host that updates for it ---- */
 
 bool crosses(const struct executor *e, const void *address) {
     const uint8_t *extent = e->o.memory[TIER_CPU], *at = address;
-    return e->o.separate && extent && at >= extent && at < extent + e->o.plan->tier_bytes[TIER_CPU];
+    return e->o.discrete && extent && at >= extent && at < extent + e->o.plan->tier_bytes[TIER_CPU];
 }
 
 static bool updates_through_staging(const struct executor *e, const struct update_argument *a) {
@@ -231,7 +231,7 @@ zero_status update(struct executor *e, struct item *item) {
     struct update_argument a = argument_of(e, item);
     if (updates_through_staging(e, &a)) a.out = staging_of(e, item);
     if (!precision_keeps_masters(&e->o.precision)) a.master = a.out, a.out = NULL;
-    if (e->o.separate && !plan_host_updates(e->o.plan)) return each_run(&a, run_on_device, item);
+    if (e->o.discrete && !plan_host_updates(e->o.plan)) return each_run(&a, run_on_device, item);
     struct device_work work = update_work(&a);
     return submit(e, item, &update_kernel, DEVICE_UPDATE, &a, &work);
 }

@@ -250,8 +250,8 @@ static bool reaches(volatile uint8_t *memory) {
 /* Also beside another device of the process that is at work. */
 static void separate_memory_is_out_of_reach(void) {
     struct device *device =
-                      open_with(DEVICE_SIM, (struct device_options){.probability = 1, .separate = true}),
-                  *other = open_with(DEVICE_SIM, (struct device_options){.probability = 1, .separate = true});
+                      open_with(DEVICE_SIM, (struct device_options){.probability = 1, .discrete = true}),
+                  *other = open_with(DEVICE_SIM, (struct device_options){.probability = 1, .discrete = true});
     uint8_t *own = device->ops->allocate(device, 100, DEVICE_MEMORY),
             *pinned = device->ops->allocate(device, 100, DEVICE_PINNED),
             *others = other->ops->allocate(other, 100, DEVICE_MEMORY), seen = 7;
@@ -284,7 +284,7 @@ int main(int argc, char **argv) {
     }
     for (uint64_t seed = 0; seed < 20; seed++)
         conforms(open_with(DEVICE_SIM,
-                           (struct device_options){.seed = seed, .probability = 0.3, .separate = true}));
+                           (struct device_options){.seed = seed, .probability = 0.3, .discrete = true}));
     separate_memory_is_out_of_reach();
     order_is_the_seeds();
     outputs_are_poisoned();

@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "engine/saved.h"
+#include "engine/inside.h"
 #include "tests/check.h"
 #include "tests/engine/plain.h"
 #include "tests/engine/ranks.h"

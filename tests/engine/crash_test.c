@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/saved.h"
+#include "engine/inside.h"
 #include "tests/check.h"
 #include "tests/engine/disk.h"
 #include "tests/engine/plain.h"

@@ -6,7 +6,7 @@
 
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/checksum.h"
-#include "engine/saved.h"
+#include "engine/inside.h"
 #include "tests/check.h"
 #include "tests/engine/disk.h"
 #include "tests/engine/plain.h"

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "engine/engine_internal.h"
+#include "engine/inside.h"
 #include "tests/check.h"
 #include "tests/engine/plain.h"
 #include "tests/engine/ranks.h"
@@ -63,18 +63,21 @@ static const struct plant replicas[] = {
 };
 
 static void flip(zero_engine *e, const struct plant *plant) {
-    const struct model_param *p = model_find(&e->model, plant->param);
+    const struct model_param *p = model_find(engine_blueprint(e)->o.model, plant->param);
     uint16_t region = (uint16_t)p->region;
-    uint8_t *at[] = {
-        [WEIGHTS] = executor_address(e->executor, (struct buffer_ref){BUFFER_PARAM_FULL, region}),
-        [STATE0] = executor_state(e->executor, region, 0),
-        [STATE1] = executor_state(e->executor, region, 1),
-        [MASTERS] = executor_master(e->executor, region),
-        [GRADIENT] = executor_address(e->executor, (struct buffer_ref){BUFFER_GRAD_FULL, region}),
-        [SHARD_WEIGHTS] = executor_address(e->executor, (struct buffer_ref){BUFFER_PARAM_SHARD, region})};
-    bool whole = plant->flipped == WEIGHTS ||
-                 !e->policy.stage->state.axis[AXIS_SHARD]; /* else a shard's first element */
-    uint32_t width = plant->flipped == WEIGHTS && e->precision.compute != DTYPE_F32 ? 2 : 4;
+    uint8_t *at[] = {[WEIGHTS] = executor_address(engine_running(e)->executor,
+                                                  (struct buffer_ref){BUFFER_PARAM_FULL, region}),
+                     [STATE0] = executor_state(engine_running(e)->executor, region, 0),
+                     [STATE1] = executor_state(engine_running(e)->executor, region, 1),
+                     [MASTERS] = executor_master(engine_running(e)->executor, region),
+                     [GRADIENT] = executor_address(engine_running(e)->executor,
+                                                   (struct buffer_ref){BUFFER_GRAD_FULL, region}),
+                     [SHARD_WEIGHTS] = executor_address(engine_running(e)->executor,
+                                                        (struct buffer_ref){BUFFER_PARAM_SHARD, region})};
+    bool whole =
+        plant->flipped == WEIGHTS ||
+        !engine_blueprint(e)->policy.stage->state.axis[AXIS_SHARD]; /* else a shard's first element */
+    uint32_t width = plant->flipped == WEIGHTS && engine_blueprint(e)->precision.compute != DTYPE_F32 ? 2 : 4;
     if (CHECK(at[plant->flipped] != NULL))
         at[plant->flipped][whole ? (p->offset + p->count - 1) * width : 0] ^= 0x80;
 }

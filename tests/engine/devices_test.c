@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/engine_internal.h"
+#include "engine/inside.h"
 #include "tests/check.h"
 #include "tests/engine/ranks.h"
 #include "tests/engine/toy_trainer.h"
@@ -120,7 +120,7 @@ static zero_status take_gradients(zero_engine *engine, uint32_t step, void *user
         if (!(toy_params[i].flags & ZERO_FROZEN))
             status = zero_engine_get(engine, toy_params[i].name, ZERO_GRAD, mine[i], 0,
                                      (uint64_t)toy_params[i].rows * toy_params[i].columns);
-    if (zero_engine_rank(engine) == 0) memcpy(gradient[engine->separate], mine, sizeof mine);
+    if (zero_engine_rank(engine) == 0) memcpy(gradient[engine_running(engine)->discrete], mine, sizeof mine);
     return status;
 }
 
@@ -136,20 +136,21 @@ static uint64_t row_bytes(zero_engine *engine, zero_tier tier, const char *name)
  * memory there is each shard once; on the device two at most, and none where it is made in the gradient's own memory. */
 static void shards_are_the_hosts(zero_engine *engine, void *user) {
     const struct toy_setup *s = user;
-    const struct policy *p = &engine->policy;
+    const struct policy *p = &engine_blueprint(engine)->policy;
     uint64_t shards = 0, whole = 0, most = 0;
-    if (!engine->separate) return;
-    for (uint32_t i = 0; i < engine->model.regions; i++) {
-        uint64_t padded = engine->model.region[i].padded,
+    if (!engine_running(engine)->discrete) return;
+    for (uint32_t i = 0; i < engine_blueprint(engine)->o.model->regions; i++) {
+        uint64_t padded = engine_blueprint(engine)->o.model->region[i].padded,
                  parts = placement_parts(p->region[i].state, p->mesh),
-                 shard = (padded / parts * dtype_bytes(engine->precision.reduced) + 63) / 64 * 64;
+                 shard = (padded / parts * dtype_bytes(engine_blueprint(engine)->precision.reduced) + 63) /
+                         64 * 64;
         if (p->region[i].frozen) continue;
         shards += shard;
         if (shard > most) most = shard;
-        whole += (padded * dtype_bytes(engine->precision.compute) + 63) / 64 * 64;
+        whole += (padded * dtype_bytes(engine_blueprint(engine)->precision.compute) + 63) / 64 * 64;
     }
     bool adds = s->micro_steps > 1 && strcmp(s->mode, "every") == 0,
-         widens = precision_widens(&engine->precision);
+         widens = precision_widens(&engine_blueprint(engine)->precision);
     bool last = s->micro_steps > 1 && !adds,
          copies = s->ranks > p->mesh[AXIS_SHARD] && p->stage != stages[STAGE_HPZ];
     CHECK_INT(row_bytes(engine, ZERO_CPU, "gradients on the host"), shards);
@@ -370,7 +371,8 @@ static void choice(void) {
 }
 
 static void is_nccl(zero_engine *engine, void *user) {
-    if (engine->separate) CHECK_STRING(comm_name(engine->data), "nccl");
+    if (engine_running(engine)->discrete)
+        CHECK_STRING(comm_name(engine_running(engine)->ranks->data), "nccl");
 }
 
 /* NCCL's own sums, in bf16: every stage makes the same calls, and ends in the same bits. */
@@ -400,7 +402,7 @@ static void *leave_early(void *argument) {
     zero_engine *engine = zero_engine_init_with(json, &runtime);
     if (!CHECK(engine)) return NULL;
     CHECK_INT(toy_train_rank(engine, &s, &got[h->rank]), ZERO_E_PEER);
-    struct device *gpu = engine->device;
+    struct device *gpu = engine_running(engine)->device;
     void *memory = gpu->ops->allocate(gpu, 1, DEVICE_MEMORY);
     gpu->ops->release(gpu, memory, 1, DEVICE_MEMORY); /* waits for all that the GPU has to do */
     zero_engine_destroy(engine);

@@ -1,5 +1,5 @@
 /* Limits are read from trees of files as Linux has them, and the least one counts. */
-#include "engine/host_memory.h"
+#include "engine/open/host_memory.h"
 
 #include <stdio.h>
 #include <stdlib.h>

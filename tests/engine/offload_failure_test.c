@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "engine/engine_internal.h"
+#include "engine/inside.h"
 #include "offload/faults.h"
 #include "tests/check.h"
 #include "tests/engine/plain.h"
@@ -27,7 +27,7 @@ static void pause_ms(int ms) { nanosleep(&(struct timespec){.tv_nsec = ms * 1000
 /* Both ranks have stepped, and the odd rank's drive is slow: most of its refresh is still to come. */
 static bool step_slowly(struct plain *p, zero_engine *engine, uint32_t rank, struct run *run) {
     if (!CHECK(engine)) return false;
-    if (rank == ODD) engine->faults = &run->faults;
+    if (rank == ODD) engine_plant_faults(engine, &run->faults);
     bool good = CHECK_INT(plain_open(p, engine, model, PARAMS, NULL), ZERO_OK);
     if (rank == ODD) run->faults.probability[FAULT_TRANSFER_DELAYED] = 1;
     return good && CHECK_INT(plain_step(p, 1, NULL), ZERO_OK);

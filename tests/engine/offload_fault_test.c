@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "engine/engine_internal.h"
+#include "engine/inside.h"
 #include "offload/faults.h"
 #include "tests/check.h"
 #include "tests/engine/plain.h"
@@ -216,15 +216,16 @@ static void body(zero_engine *engine, uint32_t rank, void *user) {
     struct result *r = &run->result[rank];
     struct plain p;
     check_seed(s->seed);
-    if (engine && rank == s->rank) engine->faults = &s->faults;
+    if (engine && rank == s->rank) engine_plant_faults(engine, &s->faults);
     if (rank == s->rank && !s->harmed_from) begin_harm(s);
     r->status = engine ? plain_open(&p, engine, model, PARAMS, NULL) : ZERO_E_CONFIG;
     /* A page holds twice as many of the narrower elements. */
     if (engine && s->state && !s->resident)
-        CHECK(engine->plan.swap.chunks >= (s->format ? CHUNKS_MIN / 2 : CHUNKS_MIN));
+        CHECK(engine_blueprint(engine)->plan.layout.chunks >= (s->format ? CHUNKS_MIN / 2 : CHUNKS_MIN));
     if (engine && s->resident && !rank)
-        resident += engine->plan.swap.resident_bytes > 0 &&
-                    engine->plan.swap.resident_bytes < engine->plan.swap.state_bytes;
+        resident += engine_blueprint(engine)->plan.layout.resident_bytes > 0 &&
+                    engine_blueprint(engine)->plan.layout.resident_bytes <
+                        engine_blueprint(engine)->plan.layout.state_bytes;
     if (!r->status) r->status = train(&p, s, r);
     snprintf(r->error, sizeof r->error, "%s", r->status ? zero_last_error() : "");
     if (engine && r->status) check_poisoned(&p, r->status);

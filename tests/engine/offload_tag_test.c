@@ -2,7 +2,7 @@
  * of state, stored by two steps, and with parameters on the drive by the fill too; the drive does wrong once. */
 #include <stdlib.h>
 
-#include "engine/engine_internal.h"
+#include "engine/inside.h"
 #include "offload/faults.h"
 #include "tests/check.h"
 #include "tests/engine/plain.h"
@@ -31,7 +31,7 @@ static void body(zero_engine *engine, uint32_t rank, void *user) {
     struct plain p;
     float first;
     if (!CHECK(engine)) return;
-    engine->faults = &run->faults;
+    engine_plant_faults(engine, &run->faults);
     CHECK_INT(plain_open(&p, engine, model, 1, NULL), ZERO_OK);
     if (!run->params) CHECK_INT(step(&p), ZERO_OK);
     CHECK_INT(plain_pass(&p, ZERO_EVAL, 0),

@@ -2,7 +2,7 @@
  * memory, for they must do the same operations; and train to the weights of a run in memory. */
 #include <stdlib.h>
 
-#include "engine/engine_internal.h"
+#include "engine/inside.h"
 #include "tests/check.h"
 #include "tests/engine/plain.h"
 #include "tests/engine/ranks.h"
@@ -26,8 +26,8 @@ static void body(zero_engine *engine, uint32_t rank, void *user) {
     if (!status) status = zero_engine_reserve(engine, ZERO_CPU, run->reserved[rank], "the host's");
     if (!status) status = zero_engine_commit(engine, NULL);
     if (!status) {
-        run->chunk_elements[rank] = engine->plan.swap.chunk_elements;
-        run->resident_bytes[rank] = engine->plan.swap.resident_bytes;
+        run->chunk_elements[rank] = engine_blueprint(engine)->plan.layout.chunk_elements;
+        run->resident_bytes[rank] = engine_blueprint(engine)->plan.layout.resident_bytes;
         status = zero_engine_fill(engine, toy_fill, NULL);
     }
     for (int step = 0; step < STEPS && !status; step++) status = plain_step(&p, 1, NULL);

@@ -12,11 +12,11 @@ struct thread {
     const char *json;
     ranks_fn body;
     void *user;
-    bool separate;
+    bool discrete;
 };
 
 static struct device *open_device(uint32_t rank) {
-    struct device_options options = {.seed = rank, .index = -1, .probability = 0.5, .separate = true};
+    struct device_options options = {.seed = rank, .index = -1, .probability = 0.5, .discrete = true};
     struct device *device;
     struct zero_error error;
     error_clear(&error);
@@ -28,19 +28,19 @@ static void *run(void *argument) {
     zero_runtime runtime = {.struct_size = sizeof runtime,
                             .local = t->local,
                             .local_rank = t->rank,
-                            .device = t->separate ? open_device(t->rank) : NULL};
+                            .device = t->discrete ? open_device(t->rank) : NULL};
     zero_engine *engine = zero_engine_init_with(t->json, &runtime);
     t->body(engine, t->rank, t->user);
     zero_engine_destroy(engine);
     return NULL;
 }
 
-static void run_all(uint32_t ranks, const char *const *json, bool separate, ranks_fn body, void *user) {
+static void run_all(uint32_t ranks, const char *const *json, bool discrete, ranks_fn body, void *user) {
     struct thread *threads = calloc(ranks, sizeof *threads);
     zero_local *local = zero_local_create(ranks);
     for (uint32_t r = 0; r < ranks; r++) {
         threads[r] = (struct thread){
-            .local = local, .rank = r, .json = json[r], .body = body, .user = user, .separate = separate};
+            .local = local, .rank = r, .json = json[r], .body = body, .user = user, .discrete = discrete};
         pthread_create(&threads[r].thread, NULL, run, &threads[r]);
     }
     for (uint32_t r = 0; r < ranks; r++) pthread_join(threads[r].thread, NULL);
@@ -48,10 +48,10 @@ static void run_all(uint32_t ranks, const char *const *json, bool separate, rank
     free(threads);
 }
 
-static void run_alike(uint32_t ranks, const char *json, bool separate, ranks_fn body, void *user) {
+static void run_alike(uint32_t ranks, const char *json, bool discrete, ranks_fn body, void *user) {
     const char **each = calloc(ranks, sizeof *each);
     for (uint32_t r = 0; r < ranks; r++) each[r] = json;
-    run_all(ranks, each, separate, body, user);
+    run_all(ranks, each, discrete, body, user);
     free(each);
 }
 

@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "engine/engine_internal.h"
+#include "engine/inside.h"
 #include "offload/faults.h"
 #include "tests/check.h"
 #include "tests/engine/plain.h"
@@ -52,7 +52,8 @@ static void body(zero_engine *engine, uint32_t rank, void *user) {
     struct plain p;
     uint64_t step = 0;
     zero_status status = engine ? ZERO_OK : ZERO_E_CONFIG;
-    if (!status && life->faults && rank == zero_engine_size(engine) - 1) engine->faults = life->faults;
+    if (!status && life->faults && rank == zero_engine_size(engine) - 1)
+        engine_plant_faults(engine, life->faults);
     if (!status) status = plain_declare(&p, engine, model, PARAMS);
     if (!status && life->segment) status = zero_engine_add_segment(p.unit[0], p.unit[1]);
     if (!status) status = zero_engine_commit(engine, NULL);
@@ -254,7 +255,7 @@ static void load_notes(zero_engine *engine, uint32_t rank, void *user) {
     struct loaded *l = user;
     struct plain p;
     if (!CHECK(engine)) return;
-    engine->log = (struct log){count_warning, l};
+    engine_running(engine)->ranks->log = (struct log){count_warning, l};
     CHECK_INT(plain_declare(&p, engine, model, PARAMS), ZERO_OK);
     CHECK_INT(zero_engine_commit(engine, NULL), ZERO_OK);
     if (!CHECK_INT(zero_engine_load(engine, l->dir), ZERO_OK)) fprintf(stderr, "%s\n", zero_last_error());

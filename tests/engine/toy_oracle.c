@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/loss_scale.h"
+#include "engine/training/loss_scale.h"
 #include "kernels/optimizer.h"
 #include "tests/engine/toy_number.h"
 #include "tests/engine/toy_trainer.h"

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/engine_internal.h"
+#include "engine/inside.h"
 #include "tests/check.h"
 #include "tests/engine/toy_number.h"
 
@@ -88,18 +88,18 @@ static uint64_t param_bytes(const struct rank *r, uint32_t i) {
 
 /* Queued on the host's stream, as kernels are; `wait`: also done. */
 static void queue_copy(struct rank *r, void *target, const void *source, uint64_t bytes, int wait) {
-    struct device *device = r->engine->device;
+    struct device *device = engine_running(r->engine)->device;
     struct zero_error error;
     uint64_t ticket;
     bool done = false;
     error_clear(&error);
-    turn_take(&r->engine->lock);
+    turn_take(&engine_running(r->engine)->ranks->lock);
     device->ops->copy(device, DEVICE_COMPUTE, target, source, bytes, &ticket, &error);
-    turn_give(&r->engine->lock);
+    turn_give(&engine_running(r->engine)->ranks->lock);
     while (wait && !done && !error.code) {
-        turn_take(&r->engine->lock);
+        turn_take(&engine_running(r->engine)->ranks->lock);
         device->ops->test(device, ticket, &done, &error);
-        turn_give(&r->engine->lock);
+        turn_give(&engine_running(r->engine)->ranks->lock);
         if (!done) sched_yield();
     }
     CHECK_STRING(error.message, "");
@@ -129,7 +129,7 @@ static void sent(struct rank *r, uint32_t unit, const struct toy_arrays *there) 
 }
 
 static void spoil_gradient(struct rank *r) {
-    if (!r->engine->separate) {
+    if (!engine_running(r->engine)->discrete) {
         toy_store(zero_engine_dtype(r->engine), r->slot[1].grad, 0, NAN);
         return;
     }
@@ -215,18 +215,19 @@ static void narrow_gradients(struct rank *r, uint32_t unit, const struct toy_arr
 
 static double forward(struct rank *r, uint32_t unit) {
     struct toy_arrays a = arrays(r);
-    if (r->engine->separate) a = brought(r, &a);
+    if (engine_running(r->engine)->discrete) a = brought(r, &a);
     if (zero_engine_dtype(r->engine) != ZERO_F32) a = widened(r, &a);
     return toy_forward(&r->pass, unit, &a);
 }
 
 static void backward(struct rank *r, uint32_t unit) {
-    struct toy_arrays there = arrays(r), a = r->engine->separate ? brought(r, &there) : there, wide = a;
+    struct toy_arrays there = arrays(r), a = engine_running(r->engine)->discrete ? brought(r, &there) : there,
+                      wide = a;
     bool narrow = zero_engine_dtype(r->engine) != ZERO_F32;
     if (narrow) wide = widened(r, &a);
     toy_backward(&r->pass, unit, &wide);
     if (narrow) narrow_gradients(r, unit, &a);
-    if (r->engine->separate) sent(r, unit, &there);
+    if (engine_running(r->engine)->discrete) sent(r, unit, &there);
 }
 
 /* Gradients that were computed elsewhere reach the engine. */
@@ -333,11 +334,11 @@ static void add_memory(const zero_engine *engine, struct toy_result *out) {
  * memory is counted. */
 static struct rank *rank_create(zero_engine *engine, struct device **out_lender) {
     struct zero_error error;
-    struct device_options options = {.index = engine->device->index, .probability = 1};
+    struct device_options options = {.index = engine_running(engine)->device->index, .probability = 1};
     *out_lender = NULL;
-    if (!engine->separate) return calloc(1, sizeof(struct rank));
+    if (!engine_running(engine)->discrete) return calloc(1, sizeof(struct rank));
     error_clear(&error);
-    CHECK_INT(engine->device->ops->open(&options, out_lender, &error), ZERO_OK);
+    CHECK_INT(engine_running(engine)->device->ops->open(&options, out_lender, &error), ZERO_OK);
     return (*out_lender)->ops->allocate(*out_lender, sizeof(struct rank), DEVICE_PINNED);
 }
 
@@ -393,7 +394,7 @@ static struct device *open_device(const struct toy_setup *setup, uint32_t rank) 
                                      .index = -1,
                                      .local_rank = rank,
                                      .probability = 0.5,
-                                     .separate = true};
+                                     .discrete = true};
     struct device *device = NULL;
     struct zero_error error;
     if (!setup->device) return NULL;

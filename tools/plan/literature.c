@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-#include "engine/blueprint.h"
+#include "engine/inside.h"
 #include "tools/plan/figure.h"
 
 #define ZERO_TABLE "ZeRO, table 1"
@@ -71,7 +71,7 @@ static zero_status plan(const struct literature_row *row, const struct shapes *s
     zero_status status = shapes_declare(shapes, row->cell.recompute, engine, &unused);
     if (!status) status = zero_engine_plan(engine, &planned);
     if (status) return status;
-    *out_bytes = (double)counted(row, &planned, engine_blueprint(engine).plan);
+    *out_bytes = (double)counted(row, &planned, &engine_blueprint(engine)->plan);
     *out_parameters = (double)planned.params;
     return ZERO_OK;
 }

@@ -45,11 +45,11 @@ static void take_bytes(const struct scenario *s, const struct blueprint *b, cons
     struct shapes_recompute recompute = {p->cell.recompute, s->recompute_on_cpu};
     p->activation_bytes =
         shapes_activation_bytes(&s->shapes, s->machine.device.is_host, b->precision.compute,
-                                b->config->micro_batch, s->threads, recompute, &p->activation_host_bytes);
+                                b->o.config->micro_batch, s->threads, recompute, &p->activation_host_bytes);
     for (int t = 0; t < ZERO_TIERS; t++) p->tier_bytes[t] = plan->bytes[t];
     p->tier_bytes[ZERO_DEVICE] += p->activation_bytes - p->activation_host_bytes;
     p->tier_bytes[ZERO_CPU] += p->activation_host_bytes;
-    check_room(s, b->config, p);
+    check_room(s, b->o.config, p);
 }
 
 /* ---- time ---- */
@@ -67,7 +67,7 @@ static void conclude(const struct scenario *s, const struct blueprint *b, struct
     p->bound = RESOURCE_COMPUTE;
     for (int r = 0; r < RESOURCES; r++)
         if (p->step.busy_s[r] > p->step.busy_s[p->bound]) p->bound = (enum resource)r;
-    p->tokens = (double)b->config->train_batch * (double)s->shapes.context;
+    p->tokens = (double)b->o.config->train_batch * (double)s->shapes.context;
     p->tokens_per_s = p->tokens / p->step.seconds;
     p->flops_share = step_flops(s, p->tokens / s->ranks) / p->step.seconds /
                      (m->device.flops[dtype] / m->device.flops_achieved[dtype]);
@@ -75,13 +75,13 @@ static void conclude(const struct scenario *s, const struct blueprint *b, struct
     p->cost_per_giga = m->device.price_per_hour * s->ranks * 1e9 / p->tokens_per_s / 3600;
 }
 
-static zero_status price_step(const struct scenario *s, const struct blueprint *b, struct price *p,
+static zero_status price_step(const struct scenario *s, struct blueprint *b, struct price *p,
                               struct zero_error *error) {
     struct pass pass;
-    struct work_options work = {&s->shapes, &s->machine, b, b->config->micro_batch, p->cell.recompute};
+    struct work_options work = {&s->shapes, &s->machine, b, b->o.config->micro_batch, p->cell.recompute};
     zero_status status = work_pass(&work, &pass, error);
     if (status) return status;
-    struct timeline_options o = {.machine = &s->machine, .blueprint = *b, .nodes = s->nodes, .pass = &pass};
+    struct timeline_options o = {.machine = &s->machine, .blueprint = b, .nodes = s->nodes, .pass = &pass};
     status = timeline_step(&o, &p->step, error);
     pass_free(&pass);
     if (!status) conclude(s, b, p);
@@ -108,12 +108,12 @@ static zero_status price_engine(const struct scenario *s, zero_engine *engine, s
     zero_status status = shapes_declare(&s->shapes, p->cell.recompute, engine, &unused);
     if (!status) status = zero_engine_plan(engine, &plan);
     if (status) return refused(error);
-    struct blueprint b = engine_blueprint(engine);
-    p->compute = b.precision.compute;
-    status = check_type(s, &b, error);
+    struct blueprint *b = engine_blueprint(engine);
+    p->compute = b->precision.compute;
+    status = check_type(s, b, error);
     if (status) return status;
-    take_bytes(s, &b, &plan, p);
-    return p->fits ? price_step(s, &b, p, error) : ZERO_OK;
+    take_bytes(s, b, &plan, p);
+    return p->fits ? price_step(s, b, p, error) : ZERO_OK;
 }
 
 zero_status price_cell(const struct scenario *s, const struct cell *cell, struct price *out,

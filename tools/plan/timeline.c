@@ -54,7 +54,7 @@ static uint64_t part_bytes(const struct timeline *t, const struct operation *op,
 
 /* What is there is not the device's. */
 static bool crosses(const struct timeline *t, enum tier_kind tier) {
-    return t->e.plan->separate && tier != TIER_DEVICE;
+    return t->e.plan->discrete && tier != TIER_DEVICE;
 }
 
 /* Where a buffer rests, if it is planned. */
@@ -83,16 +83,16 @@ static struct speeds_call call_ns(struct timeline *t, const struct operation *op
 
 /* Every rank's contribution to a step, from every other one. */
 static struct speeds_call agreement_ns(const struct timeline *t) {
-    uint32_t ranks = t->o->blueprint.ranks;
+    uint32_t ranks = t->o->blueprint->o.ranks;
     return speeds_collective(&t->speeds, ranks, t->o->nodes, (ranks - 1) * sizeof(struct agreement), 0,
                              false);
 }
 
 /* Elements of the shard that one item of an update is about: a chunk, or all that is in memory. */
 static uint64_t updated_elements(const struct timeline *t, const struct operation *op, uint32_t item) {
-    const struct swap *swap = &t->e.plan->swap;
-    return op->pipe.used ? swap_chunk(swap, op->region, op->first + item).count
-                         : swap_resident_elements(swap, op->region);
+    const struct chunk_layout *layout = &t->e.plan->layout;
+    return op->pipe.used ? chunk_layout_at(layout, op->region, op->first + item).count
+                         : chunk_layout_resident(layout, op->region);
 }
 
 /* The gradient is read; states and masters are read and written, and the parameters where they are the masters or halves
@@ -112,7 +112,7 @@ static uint64_t update_ns(const struct timeline *t, const struct operation *op, 
 
 /* What transfer.c moves for one chunk. */
 static uint64_t chunk_bytes(const struct timeline *t, const struct operation *op, uint32_t item) {
-    struct chunk c = swap_chunk(&t->e.plan->swap, op->region, op->first + item);
+    struct chunk c = chunk_layout_at(&t->e.plan->layout, op->region, op->first + item);
     if (op->object == OBJECT_PARAM) return c.param_bytes;
     return c.state * c.record_bytes + c.params * c.param_bytes;
 }
@@ -184,7 +184,7 @@ static uint64_t update(struct timeline *t, const struct operation *op, uint32_t 
     const struct precision *p = &t->e.precision;
     uint64_t ns = update_ns(t, op, item), from = t->now,
              bytes = updated_elements(t, op, item) * dtype_bytes(p->compute);
-    bool staged = t->e.plan->separate && plan_host_updates(t->e.plan) && op->write[0].kind != BUFFER_STATE &&
+    bool staged = t->e.plan->discrete && plan_host_updates(t->e.plan) && op->write[0].kind != BUFFER_STATE &&
                   !rests_on_host(t, (enum buffer_kind)op->write[0].kind, op->region);
     if (t->o->machine->device.shares_cores) return take_core(t, RESOURCE_UPDATE, ns);
     if (staged && (!precision_keeps_masters(p) || p->split)) from = cross(t, OUT, from, bytes);
@@ -359,22 +359,22 @@ static zero_status step(struct timeline *t) {
 zero_status timeline_step(const struct timeline_options *o, struct step_price *out,
                           struct zero_error *error) {
     struct timeline t = {.o = o, .error = error};
-    const struct blueprint *b = &o->blueprint;
+    struct blueprint *b = o->blueprint;
     struct agreement agreements[2]; /* a rank's own, and room that nobody fills */
     struct performer performer = {start, done, &t};
-    t.speeds = machine_speeds(o->machine, (double)b->ranks / o->nodes, b->precision.compute);
-    t.e = (struct executor_options){.policy = b->policy,
-                                    .model = b->model,
-                                    .plan = b->plan,
-                                    .separate = b->plan->separate,
-                                    .optimizer = b->optimizer,
-                                    .state_count = b->state_count,
+    t.speeds = machine_speeds(o->machine, (double)b->o.ranks / o->nodes, b->precision.compute);
+    t.e = (struct executor_options){.policy = &b->policy,
+                                    .model = b->o.model,
+                                    .plan = &b->plan,
+                                    .discrete = b->plan.discrete,
+                                    .optimizer = b->o.optimizer,
+                                    .state_count = b->o.state_count,
                                     .precision = b->precision,
                                     .param_bits = b->param_bits,
                                     .gradient_bits = b->gradient_bits,
                                     .performer = &performer,
                                     .agreements = agreements};
-    memcpy(t.e.group, b->group, sizeof t.e.group);
+    memcpy(t.e.group, b->o.group, sizeof t.e.group);
     zero_status status = executor_open(&t.e, &t.executor, error);
     if (status) return status;
     for (int k = 0; k < STEPS && !status; k++) {

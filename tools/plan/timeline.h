@@ -8,7 +8,7 @@
 #ifndef ZERO_TOOLS_PLAN_TIMELINE_H
 #define ZERO_TOOLS_PLAN_TIMELINE_H
 
-#include "engine/blueprint.h"
+#include "engine/inside.h"
 #include "tools/plan/machine.h"
 #include "tools/plan/pass.h"
 
@@ -17,7 +17,7 @@ const char *resource_name(enum resource resource); /* "compute" */
 
 struct timeline_options {
     const struct machine *machine;
-    struct blueprint blueprint;
+    struct blueprint *blueprint; /* its policy runs here */
     uint32_t nodes;
     const struct pass *pass; /* of a micro-step */
 };

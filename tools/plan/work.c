@@ -11,10 +11,10 @@ enum { HOST_BACKWARD_PASSES = 4, HOST_GRADIENT_PASSES = 2 };
 /* The embedding reads rows. */
 static double weights_s(const struct work_options *o, uint32_t unit) {
     const struct blueprint *b = o->blueprint;
-    const struct use *use = &b->policy->forward[unit];
+    const struct use *use = &b->policy.forward[unit];
     double elements = 0;
     for (uint8_t i = 0; i < use->count && unit > 0; i++)
-        elements += (double)b->model->region[use->region[i]].elements;
+        elements += (double)b->o.model->region[use->region[i]].elements;
     return elements * dtype_bytes(b->precision.compute) / o->machine->device.memory_per_s;
 }
 
@@ -38,7 +38,7 @@ struct pass_work work_of_unit(const struct work_options *o, uint32_t unit) {
     bool host = m->device.is_host;
     double tokens = (double)o->batch * (double)o->shapes->context,
            rate = m->device.flops[o->blueprint->precision.compute] / tokens,
-           share = trained_share(o->blueprint->model, unit), weights = weights_s(o, unit),
+           share = trained_share(o->blueprint->o.model, unit), weights = weights_s(o, unit),
            rows_s = tokens * (double)o->shapes->width * sizeof(float) / m->device.memory_per_s,
            forward = shapes_forward_flops(o->shapes, unit) / rate,
            untrained = (1 - share) * shapes_weight_flops(o->shapes, unit) / rate,

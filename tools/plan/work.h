@@ -3,7 +3,7 @@
 #ifndef ZERO_TOOLS_PLAN_WORK_H
 #define ZERO_TOOLS_PLAN_WORK_H
 
-#include "engine/blueprint.h"
+#include "engine/inside.h"
 #include "tools/plan/machine.h"
 #include "tools/plan/pass.h"
 #include "tools/plan/shapes.h"

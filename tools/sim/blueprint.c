@@ -7,7 +7,7 @@
 
 zero_status sim_model_of(const struct blueprint *b, const uint64_t *unit_flops, struct sim_model *out,
                          struct zero_error *error) {
-    const struct model *from = b->model;
+    const struct model *from = b->o.model;
     struct sim_model m = {.units = from->units, .params = from->params};
     m.unit = calloc(m.units, sizeof *m.unit);
     m.param = calloc(m.params, sizeof *m.param);
@@ -38,20 +38,20 @@ static enum stage_index stage_of(const struct stage *stage) {
     return (enum stage_index)index;
 }
 
-/* Whether the transport's reductions need scratch: what a separate device needs beside is planned for it. */
+/* Whether the transport's reductions need scratch: what a discrete device needs beside is planned for it. */
 static bool stages_reductions(const struct blueprint *b) {
-    struct executor_options o = {.policy = b->policy,
-                                 .model = b->model,
+    struct executor_options o = {.policy = (struct policy *)&b->policy,
+                                 .model = b->o.model,
                                  .precision = b->precision,
                                  .gradient_bits = b->gradient_bits,
-                                 .native_reduction = b->config->comm.reduction == CONFIG_REDUCTION_NATIVE};
-    memcpy(o.group, b->group, sizeof o.group);
+                                 .native_reduction = b->o.config->comm.reduction == CONFIG_REDUCTION_NATIVE};
+    memcpy(o.group, b->o.group, sizeof o.group);
     return executor_staging_bytes(&o) > 0;
 }
 
 zero_status sim_setup_of(const struct blueprint *b, struct sim_setup *out, struct zero_error *error) {
-    const struct config *c = b->config;
-    const struct policy *p = b->policy;
+    const struct config *c = b->o.config;
+    const struct policy *p = &b->policy;
     *out = (struct sim_setup){.stage = stage_of(p->stage),
                               .mesh = {p->mesh[AXIS_SHARD], p->mesh[AXIS_REPLICATE]},
                               .accumulation = p->accumulation,
@@ -62,20 +62,20 @@ zero_status sim_setup_of(const struct blueprint *b, struct sim_setup *out, struc
                               .ahead_max = p->ahead_max,
                               .param_bits = b->param_bits,
                               .gradient_bits = b->gradient_bits,
-                              .shadow = b->plan->shadow,
-                              .separate = b->plan->separate,
+                              .shadow = b->plan.shadow,
+                              .discrete = b->plan.discrete,
                               .persistence_threshold = c->persistence_threshold,
                               .precision = b->precision,
-                              .optimizer = b->optimizer,
-                              .params = {*b->params, *b->params},
+                              .optimizer = b->o.optimizer,
+                              .params = {*b->o.params, *b->o.params},
                               .clip = c->gradient_clipping,
                               .state_tier = (enum tier_kind)c->optimizer_tier,
-                              .param_tier = b->plan->param_tier,
-                              .chunk_elements_max = b->plan->swap.chunk_elements,
-                              .resident_bytes = b->plan->swap.resident_bytes,
-                              .slots = b->plan->swap.slots,
-                              .message_bytes = b->plan->row_bytes[MEMORY_MESSAGES],
-                              .checkpoint_bytes = b->plan->row_bytes[MEMORY_CHECKPOINT],
+                              .param_tier = b->plan.param_tier,
+                              .chunk_elements_max = b->plan.layout.chunk_elements,
+                              .resident_bytes = b->plan.layout.resident_bytes,
+                              .slots = b->plan.layout.slots,
+                              .message_bytes = b->plan.row_bytes[MEMORY_MESSAGES],
+                              .checkpoint_bytes = b->plan.row_bytes[MEMORY_CHECKPOINT],
                               .native_reduction = c->comm.reduction == CONFIG_REDUCTION_NATIVE,
                               .staging = stages_reductions(b),
                               .skip_unit = -1,

@@ -2,7 +2,7 @@
 #ifndef ZERO_TOOLS_SIM_BLUEPRINT_H
 #define ZERO_TOOLS_SIM_BLUEPRINT_H
 
-#include "engine/blueprint.h"
+#include "engine/inside.h"
 #include "tools/sim/sim.h"
 
 /* The engine's model; `unit_flops`: of each unit's forward in a micro-step, or NULL. It points into the blueprint's.

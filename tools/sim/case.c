@@ -118,7 +118,7 @@ void case_make(uint64_t seed, struct sim_case *c) {
     if (s->skip_unit < 0) s->segments = (struct pass_segments){pick(&d, 2), c->model.units, pick(&d, 4)};
     choose_faults(s, &d);
     c->with_data = pick(&d, 2);
-    s->separate = !c->with_data && pick(&d, 2);
+    s->discrete = !c->with_data && pick(&d, 2);
 }
 
 zero_status case_run(const struct sim_setup *setup, bool with_data, struct sim_result *out,
@@ -196,7 +196,7 @@ static bool drop_segments(struct sim_setup *s, struct sim_model *m) {
 }
 static bool drop_depth(struct sim_setup *s, struct sim_model *m) { return s->depth && (s->depth = 0, true); }
 static bool drop_device(struct sim_setup *s, struct sim_model *m) {
-    return s->separate && (s->separate = false, true);
+    return s->discrete && (s->discrete = false, true);
 }
 static bool drop_chaos(struct sim_setup *s, struct sim_model *m) {
     return s->chaos_ns && (s->chaos_ns = 0, true);
@@ -246,7 +246,7 @@ void case_print(const struct sim_setup *s, bool with_data, FILE *out) {
             tiers[s->state_tier], tiers[s->param_tier], s->slots);
     if (s->skip_unit >= 0) fprintf(out, ", unit %" PRId32 " left out", s->skip_unit);
     if (s->segments.blocks) fprintf(out, ", %" PRIu32 " units recomputed together", s->segments.blocks);
-    if (s->separate) fprintf(out, ", on a device of its own");
+    if (s->discrete) fprintf(out, ", on a device of its own");
     fprintf(out, "%s%s", s->evaluate ? ", evaluations" : "", with_data ? ", with data" : "");
     for (uint32_t f = 0; f < SIM_FAULT_KINDS; f++)
         if (s->faults >> f & 1) fprintf(out, ", %s", sim_fault_word((enum sim_fault)f));

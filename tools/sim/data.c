@@ -21,14 +21,14 @@ static uint64_t shard_first(const struct rank *r, uint32_t region) {
 
 /* A run of this rank's shard of the parameters, from element `first` of the shard: where it is now, and how far. */
 static float *shard_run(struct rank *r, uint32_t region, uint64_t first, uint64_t *count) {
-    const struct swap *swap = &r->run->plan.swap;
+    const struct chunk_layout *layout = &r->run->plan.layout;
     float *full = executor_address(r->executor, ref_of(BUFFER_PARAM_FULL, region)), *shard;
     *count = shard_elements(r, region) - first;
     if (full) return full + shard_first(r, region) + first;
     shard = executor_address(r->executor, ref_of(BUFFER_PARAM_SHARD, region));
     if (shard) return shard + first;
-    uint32_t index = (uint32_t)(first / swap->chunk_elements);
-    struct chunk c = swap_chunk(swap, region, index);
+    uint32_t index = (uint32_t)(first / layout->chunk_elements);
+    struct chunk c = chunk_layout_at(layout, region, index);
     uint8_t *slot;
     *count = c.count;
     if (executor_chunk(r->executor, region, index, &slot)) {
@@ -36,7 +36,7 @@ static float *shard_run(struct rank *r, uint32_t region, uint64_t first, uint64_
                      executor_error(r->executor)->message);
         return NULL;
     }
-    return (float *)(void *)(slot + swap->slot_param);
+    return (float *)(void *)(slot + layout->slot_param);
 }
 
 /* ---- fill ---- */
@@ -60,19 +60,19 @@ static void fill_region(struct rank *r, uint32_t region) {
         float *out = shard_run(r, region, at, &count);
         if (!out) return;
         fill_run(r, region, shard_first(r, region) + at, count, out);
-        if (r->run->plan.swap.region[region].params) executor_chunk_written(r->executor);
+        if (r->run->plan.layout.region[region].params) executor_chunk_written(r->executor);
     }
-    uint64_t resident = swap_resident_elements(&r->run->plan.swap, region);
+    uint64_t resident = chunk_layout_resident(&r->run->plan.layout, region);
     for (uint32_t k = 0; k < r->run->state_count && !r->region[region].frozen; k++)
         memset(executor_state(r->executor, region, k), 0, resident * sizeof(float));
 }
 
 /* Parameters on the drive are there, and so are masters; moments that were never stored are zero, and not read. */
 static void store_chunks(struct rank *r, uint32_t region) {
-    const struct swap *swap = &r->run->plan.swap;
+    const struct chunk_layout *layout = &r->run->plan.layout;
     bool masters = precision_keeps_masters(&r->run->setup->precision) && !r->region[region].frozen;
-    for (uint32_t i = 0; i < swap->region[region].chunks; i++) {
-        struct chunk c = swap_chunk(swap, region, i);
+    for (uint32_t i = 0; i < layout->region[region].chunks; i++) {
+        struct chunk c = chunk_layout_at(layout, region, i);
         uint8_t *slot;
         if (!c.params && !(c.state && masters)) continue;
         if (executor_chunk(r->executor, region, i, &slot)) return; /* the next poll says so */

@@ -157,21 +157,22 @@ static zero_status uniform_work(const struct job *job, const struct blueprint *b
 static zero_status find_work(const struct job *job, const struct blueprint *b, struct pass_work **out,
                              struct zero_error *error) {
     struct work_options o = {&job->shapes, &job->machine, b, job->micro_batch, 0};
-    *out = calloc(b->model->units, sizeof **out);
+    *out = calloc(b->o.model->units, sizeof **out);
     if (!*out) return error_set(error, ZERO_E_MEMORY, "no memory for the work of units");
     if (job->units) return uniform_work(job, b, *out);
-    for (uint32_t u = 0; u < b->model->units; u++) (*out)[u] = work_of_unit(&o, u);
+    for (uint32_t u = 0; u < b->o.model->units; u++) (*out)[u] = work_of_unit(&o, u);
     return ZERO_OK;
 }
 
 static zero_status check_place(const struct job *job, const struct blueprint *b, uint32_t ranks,
                                uint32_t shards, struct zero_error *error) {
     const struct machine *m = &job->machine;
-    bool drive = b->config->optimizer_tier == CONFIG_TIER_NVME || b->config->param_tier == CONFIG_TIER_NVME;
+    bool drive =
+        b->o.config->optimizer_tier == CONFIG_TIER_NVME || b->o.config->param_tier == CONFIG_TIER_NVME;
     if (shards && ranks % shards)
         return error_set(error, ZERO_E_ARGUMENT, "--shard %" PRIu32 " does not divide %" PRIu32 " ranks",
                          shards, ranks);
-    if (shards && b->policy->stage == stages[STAGE_HPZ])
+    if (shards && b->policy.stage == stages[STAGE_HPZ])
         return error_set(error, ZERO_E_ARGUMENT,
                          "--shard %" PRIu32
                          " is another mesh than the configuration's second shards: remove one of them",
@@ -193,24 +194,24 @@ zero_status job_place(const struct job *job, uint32_t ranks, uint32_t shards, st
                       struct zero_error *error) {
     struct job_ranks r = {0};
     zero_status status = plan_engine(job, ranks, &r.engine, error);
-    struct blueprint b = {0};
-    if (!status) b = engine_blueprint(r.engine), status = check_place(job, &b, ranks, shards, error);
-    if (!status) status = sim_setup_of(&b, &r.setup, error);
-    if (!status) status = sim_model_of(&b, NULL, &r.model, error);
-    if (!status) status = find_work(job, &b, &r.work, error);
+    struct blueprint *b = NULL;
+    if (!status) b = engine_blueprint(r.engine), status = check_place(job, b, ranks, shards, error);
+    if (!status) status = sim_setup_of(b, &r.setup, error);
+    if (!status) status = sim_model_of(b, NULL, &r.model, error);
+    if (!status) status = find_work(job, b, &r.work, error);
     if (status) {
         job_release(&r);
         return status;
     }
     uint32_t node_ranks = ranks < job->machine.node_ranks ? ranks : job->machine.node_ranks;
     if (shards) r.setup.mesh[AXIS_SHARD] = shards, r.setup.mesh[AXIS_REPLICATE] = ranks / shards;
-    r.setup.speeds = machine_speeds(&job->machine, node_ranks, b.precision.compute);
+    r.setup.speeds = machine_speeds(&job->machine, node_ranks, b->precision.compute);
     r.setup.speeds.node_ranks = job->machine.node_ranks;
     r.setup.segments = segments_of(job);
     r.setup.work = r.work;
     uint64_t sequence = job->units ? job->tokens / job->micro_batch : job->shapes.context;
-    r.tokens = (double)b.config->train_batch * (double)sequence;
-    r.parameters = b.model->param_elements;
+    r.tokens = (double)b->o.config->train_batch * (double)sequence;
+    r.parameters = b->o.model->param_elements;
     *out = r;
     out->setup.model = &out->model;
     return ZERO_OK;

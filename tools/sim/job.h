@@ -1,5 +1,5 @@
 /* What `zero sim` simulates: a configuration, a model and a machine, for any number of ranks. The engine itself plans
- * it (engine/blueprint.h); the simulation does what is planned. */
+ * it (engine/inside.h); the simulation does what is planned. */
 #ifndef ZERO_TOOLS_SIM_JOB_H
 #define ZERO_TOOLS_SIM_JOB_H
 

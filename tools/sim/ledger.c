@@ -64,7 +64,7 @@ void ledger_plan_free(struct ledger_plan *p) {
 
 zero_status ledger_open(struct ledger *l, const struct ledger_plan *plan, struct zero_error *error) {
     const struct plan *p = plan->plan;
-    *l = (struct ledger){.plan = plan, .capacity = 20 + 3 * p->swap.slots};
+    *l = (struct ledger){.plan = plan, .capacity = 20 + 3 * p->layout.slots};
     l->item = calloc(l->capacity, sizeof *l->item);
     l->held = malloc((p->buffers + 1) * sizeof *l->held);
     if (!l->item || !l->held) {
@@ -103,12 +103,12 @@ static const struct buffer_ref *meets(const struct ledger *l, const struct buffe
 static int64_t slot_of(const struct ledger *l, const struct ledger_item *item) {
     const struct operation *op = item->op;
     bool staged = op->object == OBJECT_STATE && op->pipe.used;
-    return staged ? (int64_t)((op->sequence + item->index) % l->plan->plan->swap.slots) : -1;
+    return staged ? (int64_t)((op->sequence + item->index) % l->plan->plan->layout.slots) : -1;
 }
 
-/* What is queued on the stream of a separate device that the host computes on is done in its order. */
+/* What is queued on the stream of a discrete device that the host computes on is done in its order. */
 static bool queued(const struct ledger *l, const struct operation *a, const struct operation *b) {
-    return l->plan->plan->separate && a->stream == STREAM_COMPUTE && b->stream == STREAM_COMPUTE;
+    return l->plan->plan->discrete && a->stream == STREAM_COMPUTE && b->stream == STREAM_COMPUTE;
 }
 
 static bool conflict(const struct ledger *l, const struct ledger_item *a, const struct ledger_item *b,

@@ -207,7 +207,7 @@ zero_status numbers_run(const struct sim_setup *setup, struct sim_result *out, s
     zero_status status = numbers_open(setup, &numbers, error);
     if (status) return status;
     with.host = &numbers.host;
-    with.separate = false; /* who computes them queues nothing on a device */
+    with.discrete = false; /* who computes them queues nothing on a device */
     status = sim_run(&with, out, error);
     if (!status && !out->status && !out->lost && !out->refused && !out->stuck) {
         error_clear(&out->error);

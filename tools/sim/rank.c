@@ -46,9 +46,9 @@ static uint64_t mix_event(uint64_t hash, const struct rank *r, const struct oper
 }
 
 static uint64_t updated_elements(const struct run *run, const struct operation *op, uint32_t item) {
-    const struct swap *swap = &run->plan.swap;
-    if (!op->pipe.used) return swap_resident_elements(swap, op->region);
-    return swap_chunk(swap, op->region, op->first + item).count;
+    const struct chunk_layout *layout = &run->plan.layout;
+    if (!op->pipe.used) return chunk_layout_resident(layout, op->region);
+    return chunk_layout_at(layout, op->region, op->first + item).count;
 }
 
 static void done(void *user, const struct operation *op, uint32_t item, const uint32_t *read,
@@ -140,7 +140,7 @@ static zero_status open_executor(struct rank *r, struct zero_error *error) {
                                  .comm = r->comm,
                                  .world = r->world,
                                  .device = r->device,
-                                 .separate = s->separate,
+                                 .discrete = s->discrete,
                                  .optimizer = s->optimizer,
                                  .state_count = run->state_count,
                                  .rank = r->index,

@@ -46,7 +46,7 @@ static zero_status check_setup(const struct sim_setup *s, struct zero_error *err
                          s->steps, s->micro_steps, STEPS_MAX);
     if (s->host && s->precision.compute != DTYPE_F32)
         return error_set(error, ZERO_E_UNSUPPORTED, "data are simulated in fp32 alone");
-    if (s->host && s->separate)
+    if (s->host && s->discrete)
         return error_set(error, ZERO_E_UNSUPPORTED, "data are simulated in the host's memory alone");
     bool drive = s->state_tier == TIER_NVME || s->param_tier == TIER_NVME;
     if (s->faults >> SIM_DRIVE & 1 && !drive)
@@ -139,9 +139,9 @@ static uint64_t staging_bytes(const struct run *run, uint64_t (*bytes)(const str
                                  .precision = run->setup->precision,
                                  .param_bits = run->setup->param_bits,
                                  .gradient_bits = run->setup->gradient_bits,
-                                 .separate = run->setup->separate,
+                                 .discrete = run->setup->discrete,
                                  .host_updates =
-                                     run->setup->separate && run->setup->state_tier != TIER_DEVICE,
+                                     run->setup->discrete && run->setup->state_tier != TIER_DEVICE,
                                  .native_reduction = run->setup->native_reduction};
     memcpy(o.group, run->rank[0].group, sizeof o.group);
     return bytes(&o);
@@ -167,7 +167,7 @@ static zero_status make_plan(struct run *run, struct zero_error *error) {
                                    .checkpoint_bytes = s->checkpoint_bytes,
                                    .precision = s->precision,
                                    .shadow = s->shadow,
-                                   .separate = s->separate};
+                                   .discrete = s->discrete};
     zero_status status = plan_make(&run->plan, &options, error);
     if (!status && s->sabotage && s->sabotage->planned) s->sabotage->planned(s->sabotage->user, &run->plan);
     return status ? status : ledger_plan_make(&run->ledger, &run->plan, error);
@@ -255,7 +255,7 @@ static void check_shards(struct run *run) {
     for (uint32_t i = 0; i < run->model.regions && owned; i++) {
         struct placement cut = run->region[i].state;
         uint32_t parts = placement_parts(cut, run->policy.mesh);
-        uint64_t shard = run->plan.swap.elements[i];
+        uint64_t shard = run->plan.layout.elements[i];
         memset(owned, 0, run->ranks);
         bool exact = run->region[i].frozen || shard * parts == run->model.region[i].padded;
         for (uint32_t k = 0; k < run->ranks; k++) owned[placement_part(cut, run->policy.mesh, k)]++;
@@ -271,7 +271,7 @@ static void check_shards(struct run *run) {
 static void check_updates(struct run *run) {
     for (uint32_t k = 0; k < run->ranks; k++)
         for (uint32_t i = 0; i < run->model.regions; i++) {
-            uint64_t expected = run->region[i].frozen ? 0 : run->plan.swap.elements[i] * run->setup->steps;
+            uint64_t expected = run->region[i].frozen ? 0 : run->plan.layout.elements[i] * run->setup->steps;
             if (run->rank[k].updated[i] == expected) continue;
             run_violated(run, k, ZERO_E_INTERNAL,
                          "%" PRIu64 " elements of \"%s\" were updated in %" PRIu32 " steps, not %" PRIu64,
@@ -304,15 +304,15 @@ static void check_deadlock(struct run *run) {
 static uint64_t grace_ns(const struct run *run) {
     enum { SLOWEST = 5, MOMENT_NS = 1000000 };
     const struct sim_setup *s = run->setup;
-    const struct swap *swap = &run->plan.swap;
-    uint64_t compute = 0, drive = swap->step_bytes + run->plan.param_fetch_bytes,
+    const struct chunk_layout *layout = &run->plan.layout;
+    uint64_t compute = 0, drive = layout->step_bytes + run->plan.param_fetch_bytes,
              least = s->speeds.drive_read_bytes_per_s;
     if (s->speeds.drive_write_bytes_per_s < least) least = s->speeds.drive_write_bytes_per_s;
     if (s->speeds.drive_mixed_bytes_per_s < least) least = s->speeds.drive_mixed_bytes_per_s;
     for (uint32_t i = 0; i < run->pass.uses; i++)
         compute += 2 * run->pass.use[i].compute_ns; /* with an evaluation */
     uint64_t ns = SLOWEST * s->micro_steps * compute + MOMENT_NS;
-    if (drive) ns += SLOWEST * speeds_ns(2 * drive, least) + 4 * swap->chunks * s->speeds.drive_latency_ns;
+    if (drive) ns += SLOWEST * speeds_ns(2 * drive, least) + 4 * layout->chunks * s->speeds.drive_latency_ns;
     return ns + s->chaos_ns * same_operations(run);
 }
 

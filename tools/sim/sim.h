@@ -67,7 +67,7 @@ struct sim_setup {
     uint32_t chunk_align_bytes, slots;
     uint64_t message_bytes, checkpoint_bytes;
     bool shadow;                    /* the drive keeps the last step that is whole */
-    bool separate;                  /* struct executor_options; without data */
+    bool discrete;                  /* struct executor_options; without data */
     bool native_reduction, staging; /* staging: reductions need scratch, as over MPI */
     bool evaluate;                  /* an evaluation pass after every micro-step and every step */
     int32_t skip_unit;             /* left out of every step's first micro-step, without segments; -1: none */

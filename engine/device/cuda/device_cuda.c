@@ -153,7 +153,7 @@ static zero_status open_cuda(const struct device_options *options, struct device
     struct cuda *c = calloc(1, sizeof *c);
     if (!c) return error_set(error, ZERO_E_MEMORY, "device cuda: no memory for its handle");
     c->base.ops = &device_cuda;
-    c->base.separate = true;
+    c->base.discrete = true;
     error_clear(&c->error);
     zero_status status = cuda_driver_open(&c->driver, error);
     if (status) {

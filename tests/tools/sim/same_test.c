@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/engine_internal.h"
+#include "engine/inside.h"
 #include "tests/check.h"
 #include "tests/engine/ranks.h"
 #include "tests/engine/toy_trainer.h"
@@ -69,7 +69,7 @@ static struct {
 static void train(zero_engine *engine, uint32_t rank, void *user) {
     struct toy_result *out = calloc(1, sizeof *out);
     if (CHECK(engine) && CHECK_INT(toy_train_rank(engine, &real.toy, out), ZERO_OK) && rank == 0) {
-        real.trace = executor_trace(engine->executor);
+        real.trace = executor_trace(engine_running(engine)->executor);
         for (int t = 0; t < ZERO_TIERS; t++) real.planned[t] = out->plan.bytes[t];
     } else if (rank == 0) {
         fprintf(stderr, "%s\n", out->error);
@@ -133,8 +133,8 @@ static void compare(const struct variant *v, const char *json) {
         fprintf(stderr, "%s: %s\n", v->name, zero_last_error());
         return;
     }
-    struct blueprint b = engine_blueprint(engine);
-    simulate(&b, v, &result);
+    struct blueprint *b = engine_blueprint(engine);
+    simulate(b, v, &result);
     int same = CHECK_STRING(result.error.message, "") && CHECK(result.operations == real.trace);
     for (int t = 0; t < ZERO_TIERS; t++) same &= CHECK_INT(result.planned_bytes[t], real.planned[t]);
     if (!same)

@@ -1,0 +1,250 @@
+/* The calls between steps: flush, fill, get, put, hash, sum, recover, checkpoints, notes, learning rates, traces. Each checks what
+ * the host may do now, ends an open pass, and calls a room. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "engine/engine.h"
+#include "engine/inside.h"
+#include "engine/state/background_save.h"
+#include "engine/state/get_put.h"
+#include "engine/state/notes.h"
+#include "engine/state/saved.h"
+#include "engine/state/shadow.h"
+#include "engine/state/weights_hash.h"
+#include "engine/training/step_settings.h"
+
+zero_status engine_check_between(zero_engine *e, const char *what) {
+    zero_status status = pass_check_between(&e->pass, what);
+    return status ? status : background_save_finish(&e->state);
+}
+
+zero_status engine_check_steps(zero_engine *e, const char *what) {
+    zero_status status = engine_check_between(e, what);
+    if (status || !e->pass.micro) return status;
+    return refuse(ZERO_E_ORDER, "%s: call it between steps, not between micro-steps", what);
+}
+
+/* ---- weights and states ---- */
+
+zero_status zero_engine_flush(zero_engine *e) {
+    struct state *state = &e->state;
+    zero_status status = ranks_check(&e->ranks);
+    if (status) return status;
+    if (e->pass.phase == PHASE_DECLARING || e->pass.phase == PHASE_USE)
+        return refuse(ZERO_E_ORDER,
+                      "zero_engine_flush: call it after commit, and not between a unit's begin and end");
+    status = pass_check_between(&e->pass, "zero_engine_flush");
+    if (!status) status = pass_settle(&e->pass);
+    if (status || !e->config.nvme_shadow) return status;
+    status = shadow_sync(state);
+    if (!status)
+        status = ranks_call(&e->ranks, &(struct comm_call){.kind = COMM_BARRIER, .what = "the flush"});
+    return status ? status : shadow_commit(state);
+}
+
+static zero_status weights_are_there(zero_engine *e) {
+    e->state.filled = true;
+    return run_weights_written(&e->run);
+}
+
+zero_status zero_engine_fill(zero_engine *e, zero_fill_fn fill, void *user) {
+    zero_status status = engine_check_steps(e, "zero_engine_fill");
+    if (status) return status;
+    if (!fill) return refuse(ZERO_E_ARGUMENT, "zero_engine_fill: fill is NULL");
+    status = pass_settle(&e->pass);
+    if (!status) status = shadow_forget(&e->state);
+    if (!status) status = fill_all(&e->state, fill, user);
+    if (status) return status;
+    training_restart(&e->training);
+    return weights_are_there(e);
+}
+
+zero_status zero_engine_recover(zero_engine *e, zero_fill_fn fill, void *user, uint64_t *out_step) {
+    zero_status status = engine_check_between(e, "zero_engine_recover");
+    if (status) return status;
+    if (!e->config.nvme_shadow)
+        return refuse(ZERO_E_ARGUMENT,
+                      "zero_engine_recover: only \"nvme\": {\"shadow\": true} keeps what it needs");
+    if (e->state.filled || !fill)
+        return refuse(e->state.filled ? ZERO_E_ORDER : ZERO_E_ARGUMENT,
+                      "zero_engine_recover: call it in place of zero_engine_fill, with its function");
+    status = shadow_recover(&e->state, fill, user);
+    if (status) return status;
+    if (out_step) *out_step = e->training.steps;
+    return weights_are_there(e);
+}
+
+static zero_status check_gradient(const zero_engine *e, const char *what, const char *param) {
+    if (e->pass.micro == e->blueprint.policy.micro_steps) return ZERO_OK;
+    return refuse(ZERO_E_ORDER,
+                  "%s: the gradient of \"%s\" is complete only between the last backward of a step "
+                  "and zero_engine_step",
+                  what, param);
+}
+
+static zero_status between_steps(const zero_engine *e, const char *what) {
+    if (!e->pass.micro) return ZERO_OK;
+    return refuse(ZERO_E_ORDER, "%s: call it between steps, not between micro-steps", what);
+}
+
+/* Gradients are there before a step, everything else between steps. */
+static zero_status check_range(zero_engine *e, const char *what, const char *param, zero_kind kind,
+                               const float *memory, uint64_t first, uint64_t count, struct range *out) {
+    zero_status status = engine_check_between(e, what);
+    if (!status) status = range_check(&e->state, what, param, kind, memory, first, count, out);
+    if (status) return status;
+    return kind == ZERO_GRAD ? check_gradient(e, what, param) : ZERO_OK;
+}
+
+zero_status zero_engine_get(zero_engine *e, const char *param, zero_kind kind, float *out, uint64_t first,
+                            uint64_t count) {
+    struct range range = {0};
+    bool gradient = kind == ZERO_GRAD;
+    zero_status status = check_range(e, "zero_engine_get", param, kind, out, first, count, &range);
+    if (!status && !gradient) status = between_steps(e, "zero_engine_get");
+    if (!status) status = pass_settle(&e->pass);
+    if (!status && gradient) status = RUN_EVENT(&e->run, executor_complete(e->run.executor));
+    if (!status) status = run_wait_idle(&e->run);
+    if (!status) status = range_get(&e->state, &range, out);
+    if (status || !gradient) return status;
+    float mean = (float)training_mean(&e->training, e->blueprint.gradient_factor);
+    for (uint64_t i = 0; i < count; i++) out[i] *= mean;
+    return ZERO_OK;
+}
+
+zero_status zero_engine_put(zero_engine *e, const char *param, zero_kind kind, const float *in,
+                            uint64_t first, uint64_t count) {
+    struct range range = {0};
+    zero_status status = check_range(e, "zero_engine_put", param, kind, in, first, count, &range);
+    if (status) return status;
+    if (kind == ZERO_GRAD)
+        return refuse(ZERO_E_ARGUMENT, "zero_engine_put: gradients are written in backward");
+    status = between_steps(e, "zero_engine_put");
+    if (!status) status = pass_settle(&e->pass);
+    if (!status) status = range_put(&e->state, &range, in);
+    return kind == ZERO_PARAM && !status ? run_weights_written(&e->run) : status;
+}
+
+zero_status zero_engine_hash(zero_engine *e, char out[33]) {
+    zero_status status = engine_check_steps(e, "zero_engine_hash");
+    if (status) return status;
+    if (!out) return refuse(ZERO_E_ARGUMENT, "zero_engine_hash: out is NULL");
+    status = pass_settle(&e->pass);
+    return status ? status : weights_hash(&e->state, out);
+}
+
+zero_status zero_engine_sum(zero_engine *e, double *values, uint32_t count) {
+    zero_status status = pass_check_outside(&e->pass, "zero_engine_sum");
+    if (status) return status;
+    if (count > SUM_VALUES_MAX)
+        return refuse(ZERO_E_ARGUMENT, "zero_engine_sum: %" PRIu32 " values; at most %d are possible", count,
+                      SUM_VALUES_MAX);
+    if (count && !values) return refuse(ZERO_E_ARGUMENT, "zero_engine_sum: values is NULL");
+    return ranks_sum(&e->ranks, values, count, "a sum of the host's");
+}
+
+/* ---- checkpoints ---- */
+
+zero_status engine_save(zero_engine *e, struct storage *storage, const char *dir) {
+    zero_status status = engine_check_between(e, "zero_engine_save");
+    if (status) return status;
+    if (e->pass.micro || !e->state.filled)
+        return refuse(ZERO_E_ORDER, "zero_engine_save: call it between steps, after zero_engine_fill");
+    if (!dir || !*dir) return refuse(ZERO_E_ARGUMENT, "zero_engine_save: dir is %s", dir ? "empty" : "NULL");
+    if (strlen(dir) >= STORAGE_PATH_BYTES)
+        return refuse(ZERO_E_ARGUMENT, "zero_engine_save: dir is longer than %d bytes; use a shorter path",
+                      STORAGE_PATH_BYTES - 1);
+    status = pass_settle(&e->pass);
+    return status ? status : state_save(&e->state, storage, dir);
+}
+
+zero_status zero_engine_save(zero_engine *e, const char *dir) { return engine_save(e, storage_posix(), dir); }
+
+zero_status zero_engine_save_wait(zero_engine *e) {
+    const struct zero_error *saved = &e->state.saved;
+    zero_status status = pass_check_outside(&e->pass, "zero_engine_save_wait");
+    if (!status) status = background_save_finish(&e->state);
+    return status || !saved->code ? status : refuse_error(saved);
+}
+
+zero_status engine_load(zero_engine *e, struct storage *storage, const char *dir, int weights_only) {
+    zero_status status = engine_check_steps(e, "zero_engine_load");
+    if (status) return status;
+    if (!dir || !*dir) return refuse(ZERO_E_ARGUMENT, "zero_engine_load: dir is %s", dir ? "empty" : "NULL");
+    status = pass_settle(&e->pass);
+    return status ? status : state_load(&e->state, storage, dir, weights_only);
+}
+
+zero_status zero_engine_load(zero_engine *e, const char *dir) {
+    return engine_load(e, storage_posix(), dir, 0);
+}
+
+zero_status zero_engine_load_weights(zero_engine *e, const char *dir) {
+    return engine_load(e, storage_posix(), dir, 1);
+}
+
+zero_status engine_prune(zero_engine *e, struct storage *storage, const char *dir, uint64_t keep) {
+    zero_status status = engine_check_between(e, "zero_engine_prune");
+    if (status) return status;
+    if (!dir || !keep) return refuse(ZERO_E_ARGUMENT, "zero_engine_prune: dir is NULL, or keep is 0");
+    return state_prune(&e->state, storage, dir, keep);
+}
+
+zero_status zero_engine_prune(zero_engine *e, const char *dir, uint64_t keep) {
+    return engine_prune(e, storage_posix(), dir, keep);
+}
+
+/* ---- notes, and an earlier run's shadow ---- */
+
+zero_status zero_engine_set_note(zero_engine *e, const char *key, const char *value) {
+    struct zero_error error;
+    zero_status status = ranks_check(&e->ranks);
+    if (status) return status;
+    error_clear(&error);
+    status = notes_set(&e->state.notes, key, value, e->config.nvme_shadow, &error);
+    return status ? refuse_error(&error) : ZERO_OK;
+}
+
+const char *zero_engine_note(const zero_engine *e, const char *key) {
+    return notes_find(&e->state.notes, key);
+}
+
+int zero_engine_shadow(const zero_engine *e, uint64_t *out_step) {
+    if (out_step) *out_step = e->state.shadow.steps;
+    return e->state.shadow.found;
+}
+
+const char *zero_engine_shadow_note(const zero_engine *e, const char *key) {
+    return notes_find(&e->state.shadow.notes, key);
+}
+
+/* ---- learning rates ---- */
+
+zero_status zero_engine_set_lr(zero_engine *e, int group, double lr) {
+    struct zero_error error;
+    zero_status status = ranks_check(&e->ranks);
+    if (status) return status;
+    error_clear(&error);
+    return settings_set_lr(&e->training, group, lr, &error) ? refuse_error(&error) : ZERO_OK;
+}
+
+zero_status zero_engine_set_schedule(zero_engine *e, zero_schedule_fn schedule, void *user) {
+    zero_status status = ranks_check(&e->ranks);
+    if (status) return status;
+    e->training.schedule_fn = schedule;
+    e->training.schedule_user = user;
+    return ZERO_OK;
+}
+
+/* ---- the trace ---- */
+
+zero_status zero_engine_write_trace(zero_engine *e, const char *path) {
+    zero_status status = engine_check_between(e, "zero_engine_write_trace");
+    if (status) return status;
+    if (!e->trace || !path)
+        return refuse(ZERO_E_ARGUMENT, "zero_engine_write_trace: %s",
+                      path ? "nothing is traced: call zero_engine_trace before commit, or give trace.steps"
+                           : "the path is NULL");
+    status = pass_settle(&e->pass);
+    return status ? status : trace_write(e->trace, path);
+}

@@ -1,0 +1,180 @@
+#include "engine/blueprint/budget_advice.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/config/key.h"
+#include "engine/blueprint/memory_owners.h"
+
+#define STAGE "zero_optimization.stage"
+#define OPTIMIZER_DEVICE "zero_optimization.offload_optimizer.device"
+#define PARAM_DEVICE "zero_optimization.offload_param.device"
+#define SLOTS "zero_optimization.offload_optimizer.buffer_count"
+#define CHUNK "zero_optimization.sub_group_size"
+#define DEPTH "comm.prefetch_depth"
+
+static const char *const tier_names[TIERS] = {
+    [TIER_DEVICE] = "device", [TIER_CPU] = "cpu", [TIER_NVME] = "nvme"};
+
+enum { KEYS_MAX = 3, ADVICE_MAX = 3 };
+
+/* Keys with the values that are tried. The first of a `kind` that fits is the advice; one kind after another, those that
+ * change least first. */
+static const struct change {
+    int kind;
+    const char *key[KEYS_MAX], *value[KEYS_MAX];
+} changes[] = {
+    {0, {STAGE}, {"1"}},
+    {0, {STAGE}, {"2"}},
+    {0, {STAGE}, {"3"}},
+    {1, {OPTIMIZER_DEVICE}, {"\"cpu\""}},
+    {1, {OPTIMIZER_DEVICE}, {"\"nvme\""}},
+    {1, {OPTIMIZER_DEVICE}, {"\"none\""}},
+    {2, {DEPTH}, {"0"}},
+    {3, {SLOTS}, {"3"}},
+    {3, {SLOTS}, {"2"}},
+    {3, {SLOTS}, {"1"}},
+    {4, {CHUNK}, {"1048576"}},
+    {4, {CHUNK}, {"262144"}},
+    {4, {CHUNK}, {"65536"}},
+    {4, {CHUNK}, {"16384"}},
+    {4, {CHUNK}, {"1024"}},
+    {5, {PARAM_DEVICE}, {"\"cpu\""}},
+    {5, {PARAM_DEVICE}, {"\"nvme\""}},
+    {5, {PARAM_DEVICE}, {"\"none\""}},
+    {6, {STAGE, OPTIMIZER_DEVICE}, {"1", "\"cpu\""}},
+    {6, {STAGE, OPTIMIZER_DEVICE}, {"2", "\"cpu\""}},
+    {6, {STAGE, OPTIMIZER_DEVICE}, {"3", "\"cpu\""}},
+    {6, {STAGE, OPTIMIZER_DEVICE}, {"3", "\"nvme\""}},
+    {6, {STAGE, OPTIMIZER_DEVICE, PARAM_DEVICE}, {"3", "\"cpu\"", "\"cpu\""}},
+    {6, {STAGE, OPTIMIZER_DEVICE, PARAM_DEVICE}, {"3", "\"nvme\"", "\"cpu\""}},
+    {6, {STAGE, OPTIMIZER_DEVICE, PARAM_DEVICE}, {"3", "\"nvme\"", "\"nvme\""}},
+};
+
+/* One budget check: the blueprint that exceeds a budget, and its configuration. */
+struct check {
+    const struct blueprint *blueprint;
+    struct config *config;
+    uint64_t need[TIERS]; /* planned and reserved, per tier */
+};
+
+static const char *entry_text(const struct config *config, const char *path) {
+    return config->entries[config_key_index(config_key_find(path))].text;
+}
+
+static bool set_all(struct check *c, const char *const *keys, const char *const *values) {
+    struct zero_error error;
+    error_clear(&error);
+    for (int k = 0; k < KEYS_MAX && keys[k]; k++)
+        if (config_set(c->config, keys[k], values[k], &error)) return false;
+    return config_resolve(c->config, c->blueprint->o.ranks, &error) == ZERO_OK;
+}
+
+/* Every key is a change: what the configuration has already is no advice. */
+static bool changes_all(const struct config *config, const struct change *change) {
+    for (int k = 0; k < KEYS_MAX && change->key[k]; k++)
+        if (strcmp(entry_text(config, change->key[k]), change->value[k]) == 0) return false;
+    return true;
+}
+
+/* Plans with the configuration as it is now. */
+static bool plan_fits(const struct check *c) {
+    struct blueprint trial;
+    struct zero_error error;
+    error_clear(&error);
+    bool fits = !blueprint_make(&trial, &c->blueprint->o, &error) &&
+                !blueprint_replan(&trial, blueprint_room(&trial), &error);
+    for (int t = 0; t < TIERS && fits; t++) fits = blueprint_bytes(&trial, t) <= c->config->budget_bytes[t];
+    blueprint_free(&trial);
+    return fits;
+}
+
+static bool would_fit(struct check *c, const struct change *change) {
+    char *before[KEYS_MAX] = {0};
+    bool good = changes_all(c->config, change);
+    for (int k = 0; k < KEYS_MAX && change->key[k] && good; k++) {
+        before[k] = strdup(entry_text(c->config, change->key[k]));
+        good = before[k] != NULL;
+    }
+    /* Another mesh would need other groups of ranks than those that are open. */
+    bool fits = good && set_all(c, change->key, change->value) &&
+                c->config->shard_ranks == c->blueprint->policy.mesh[AXIS_SHARD] && plan_fits(c);
+    if (good) set_all(c, change->key, (const char *const *)before);
+    for (int k = 0; k < KEYS_MAX; k++) free(before[k]);
+    return fits;
+}
+
+static void append(char *out, size_t capacity, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static void append(char *out, size_t capacity, const char *format, ...) {
+    size_t length = strlen(out);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(out + length, capacity - length, format, args);
+    va_end(args);
+}
+
+static void write_change(const struct change *c, char *out, size_t capacity) {
+    for (int k = 0; k < KEYS_MAX && c->key[k]; k++)
+        append(out, capacity, "%s%s %s",
+               k      ? " and "
+               : *out ? "; or with "
+                      : "it fits with ",
+               c->key[k], c->value[k]);
+}
+
+static void write_budgets(const struct check *c, char *out, size_t capacity) {
+    const char *before = *out ? "; or with " : "it fits with ";
+    for (int t = 0; t < TIERS; t++)
+        if (c->need[t] > c->config->budget_bytes[t]) {
+            append(out, capacity, "%smemory.%s %" PRIu64, before, tier_names[t], c->need[t]);
+            before = " and ";
+        }
+}
+
+static void write_advice(struct check *c, char *out, size_t capacity) {
+    int found = -1, count = 0;
+    *out = 0;
+    for (size_t i = 0; i < sizeof changes / sizeof *changes && count < ADVICE_MAX; i++) {
+        if (changes[i].kind == found || (changes[i].kind == 6 && count) || !would_fit(c, &changes[i]))
+            continue;
+        found = changes[i].kind;
+        count++;
+        write_change(&changes[i], out, capacity);
+    }
+    write_budgets(c, out, capacity);
+}
+
+static void write_owners(const struct blueprint *b, int tier, char *out, size_t capacity) {
+    enum { SHOWN = 3 };
+    zero_memory_owner *list;
+    uint32_t count = memory_owners(b, &list);
+    *out = 0;
+    for (uint32_t i = 0, shown = 0; i < count && shown < SHOWN; i++) {
+        if ((int)list[i].tier != tier) continue;
+        append(out, capacity, "%s%s%s%s%s, %" PRIu64, shown ? "; " : "", list[i].what,
+               list[i].unit ? " of unit \"" : "", list[i].unit ? list[i].unit : "", list[i].unit ? "\"" : "",
+               list[i].bytes);
+        shown++;
+    }
+    free(list);
+}
+
+zero_status budget_check(const struct blueprint *blueprint, struct config *config, struct zero_error *error) {
+    struct check c = {.blueprint = blueprint, .config = config};
+    char owners[320], advice[420];
+    for (int t = 0; t < TIERS; t++) c.need[t] = blueprint_bytes(blueprint, t);
+    for (int t = 0; t < TIERS; t++) {
+        uint64_t budget = config->budget_bytes[t];
+        if (c.need[t] <= budget) continue;
+        write_owners(blueprint, t, owners, sizeof owners);
+        write_advice(&c, advice, sizeof advice);
+        return error_set(error, ZERO_E_BUDGET,
+                         "memory.%s: the plan needs %" PRIu64 " bytes per rank, %" PRIu64
+                         " more than the budget of %" PRIu64 "; %s. The largest: %s",
+                         tier_names[t], c.need[t], c.need[t] - budget, budget, advice, owners);
+    }
+    return ZERO_OK;
+}

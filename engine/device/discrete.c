@@ -1,0 +1,58 @@
+#include "engine/device/discrete.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+struct extent {
+    struct extent *next;
+    void *memory;
+    uint64_t bytes;
+};
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* of all below */
+static struct extent *extents;
+static uint32_t inside; /* threads between enter and leave */
+
+static void protect_all(int protection) {
+    for (const struct extent *e = extents; e; e = e->next) mprotect(e->memory, e->bytes, protection);
+}
+
+void *discrete_allocate(uint64_t bytes) {
+    struct extent *e = malloc(sizeof *e);
+    void *memory =
+        e ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) : MAP_FAILED;
+    if (memory == MAP_FAILED) {
+        free(e);
+        return NULL;
+    }
+    pthread_mutex_lock(&mutex);
+    *e = (struct extent){extents, memory, bytes};
+    extents = e;
+    if (!inside) mprotect(memory, bytes, PROT_NONE);
+    pthread_mutex_unlock(&mutex);
+    return memory;
+}
+
+void discrete_release(void *memory, uint64_t bytes) {
+    pthread_mutex_lock(&mutex);
+    struct extent **link = &extents, *e;
+    while ((*link)->memory != memory) link = &(*link)->next;
+    e = *link;
+    *link = e->next;
+    pthread_mutex_unlock(&mutex);
+    munmap(memory, bytes);
+    free(e);
+}
+
+void discrete_enter(void) {
+    pthread_mutex_lock(&mutex);
+    if (inside++ == 0) protect_all(PROT_READ | PROT_WRITE);
+    pthread_mutex_unlock(&mutex);
+}
+
+void discrete_leave(void) {
+    pthread_mutex_lock(&mutex);
+    if (--inside == 0) protect_all(PROT_NONE);
+    pthread_mutex_unlock(&mutex);
+}

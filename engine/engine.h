@@ -1,0 +1,41 @@
+/* The engine: its rooms, and nothing else. For the files of this folder, which are the public interface: they check what the
+ * host may do now, then call a room. */
+#ifndef ZERO_ENGINE_ENGINE_H
+#define ZERO_ENGINE_ENGINE_H
+
+#include "engine/blueprint/blueprint.h"
+#include "engine/open/host.h"
+#include "engine/pass/pass.h"
+#include "engine/state/state.h"
+#include "engine/trace/trace.h"
+#include "engine/zero.h"
+
+struct faults;
+
+struct zero_engine {
+    struct config config;
+    struct host host;   /* the host program, and the machine */
+    struct ranks ranks; /* which rank this is, and how it reaches the others */
+    struct model model; /* as declared */
+    struct reservations reservations;
+    struct blueprint blueprint; /* mesh, policy and plan; made by plan or commit */
+    struct training training;   /* steps, loss scale, optimizer, learning rates */
+    struct running run;             /* device, tiers and executor */
+    struct pass pass;           /* where the host is between begin and end */
+    struct state state;         /* what rests: weights, states, notes, saves */
+    struct trace_steps trace_steps;
+    struct trace_source trace_source;
+    struct trace *trace;                              /* NULL: nothing is traced */
+    struct comm_group *group[AXES_BOTH + 1][STREAMS]; /* of ranks.data: by axes and stream; those in use */
+    bool planned;                                     /* zero_engine_plan was called */
+    struct faults *faults;                            /* of the drive: tests plant them before commit */
+};
+
+/* Refuse with ZERO_E_ORDER in the name of the call `what`: once the engine is planned or committed; before commit and inside a
+ * use; and also where the open pass would lose a forward (a save in the background is finished first), or between
+ * micro-steps. */
+zero_status engine_check_declaring(zero_engine *engine, const char *what);
+zero_status engine_check_between(zero_engine *engine, const char *what);
+zero_status engine_check_steps(zero_engine *engine, const char *what);
+
+#endif

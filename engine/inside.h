@@ -1,0 +1,25 @@
+/* The inside of an engine: for the planner and the simulator, which run what was planned, and for tests that look at what is
+ * planned, plant faults, or use another file system. Hosts need none of it. */
+#ifndef ZERO_ENGINE_INSIDE_H
+#define ZERO_ENGINE_INSIDE_H
+
+#include "engine/blueprint/blueprint.h"
+#include "engine/checkpoint/storage.h"
+#include "engine/run/run.h"
+#include "offload/faults.h"
+
+/* After zero_engine_plan or zero_engine_commit: what was planned. The borrower may run the policy; of an engine that only plans. */
+struct blueprint *engine_blueprint(zero_engine *engine);
+
+/* Device, executor, ranks and their log. */
+struct running *engine_running(zero_engine *engine);
+
+/* Before commit: the drive fails as `faults` says. Borrowed. */
+void engine_plant_faults(zero_engine *engine, struct faults *faults);
+
+/* zero_engine_save, _load and _prune on another file system. */
+zero_status engine_save(zero_engine *engine, struct storage *storage, const char *dir);
+zero_status engine_load(zero_engine *engine, struct storage *storage, const char *dir, int weights_only);
+zero_status engine_prune(zero_engine *engine, struct storage *storage, const char *dir, uint64_t keep);
+
+#endif

@@ -1,0 +1,290 @@
+#include "engine/model/model.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/hash.h"
+
+enum { CLASS_FROZEN = 1, CLASS_PERSISTENT = 2 };
+
+bool region_frozen(const struct model_region *region) { return region->class_index & CLASS_FROZEN; }
+bool region_persistent(const struct model_region *region) { return region->class_index & CLASS_PERSISTENT; }
+
+/* The identity of a parameter in the weights' hash; the finalizer is that of MurmurHash3 (Appleby). */
+static uint64_t hash_name(const char *name) {
+    uint64_t h = hash_string(HASH_START, name);
+    h = (h ^ h >> 33) * 0xff51afd7ed558ccdu;
+    return h ^ h >> 33;
+}
+
+uint64_t model_layout_hash(const struct model *m) {
+    uint64_t h = HASH_START;
+    for (uint32_t i = 0; i < m->params; i++) {
+        const struct model_param *p = &m->param[i];
+        h = hash_string(hash_string(h, m->unit[p->unit]->name), p->name);
+        h = hash_bytes(hash_bytes(h, &p->count, sizeof p->count), &p->flags, sizeof p->flags);
+        h = hash_bytes(h, &p->owner, sizeof p->owner);
+    }
+    return h;
+}
+
+uint64_t model_hash(const struct model *m) {
+    uint64_t h = model_layout_hash(m);
+    for (uint32_t i = 0; i < m->units; i++)
+        if (m->unit[i]->segment_first != i)
+            h = hash_bytes(h, &m->unit[i]->segment_first, sizeof m->unit[i]->segment_first);
+    return h;
+}
+
+static zero_status check_name(const char *what, const char *name, struct zero_error *error) {
+    if (!name || !*name) return error_set(error, ZERO_E_ARGUMENT, "%s needs a name", what);
+    if (strlen(name) >= NAME_BYTES_MAX)
+        return error_set(error, ZERO_E_ARGUMENT, "%s name \"%.40s...\" is longer than %d bytes; shorten it",
+                         what, name, NAME_BYTES_MAX - 1);
+    return ZERO_OK;
+}
+
+const struct model_param *model_find(const struct model *model, const char *name) {
+    for (uint32_t i = 0; i < model->params; i++)
+        if (strcmp(model->param[i].name, name) == 0) return &model->param[i];
+    return NULL;
+}
+
+zero_status model_add_unit(struct model *model, zero_engine *engine, const char *name, struct zero_unit **out,
+                           struct zero_error *error) {
+    zero_status status = check_name("a unit", name, error);
+    if (status) return status;
+    for (uint32_t i = 0; i < model->units; i++)
+        if (strcmp(model->unit[i]->name, name) == 0)
+            return error_set(error, ZERO_E_ARGUMENT,
+                             "unit \"%s\" was added before; give each unit its own name", name);
+    struct zero_unit **list = realloc(model->unit, (model->units + 1) * sizeof *list);
+    struct zero_unit *unit = calloc(1, sizeof *unit);
+    if (list) model->unit = list;
+    if (!list || !unit) {
+        free(unit);
+        return error_set(error, ZERO_E_MEMORY, "unit \"%s\": no memory for its record", name);
+    }
+    unit->engine = engine;
+    unit->index = unit->segment_first = unit->segment_last = model->units;
+    unit->first_param = model->params;
+    strcpy(unit->name, name);
+    model->unit[model->units++] = unit;
+    *out = unit;
+    return ZERO_OK;
+}
+
+static zero_status count_elements(const zero_param *param, uint64_t *out_count, struct zero_error *error) {
+    if (param->dims < 1 || param->dims > ZERO_DIMS_MAX)
+        return error_set(error, ZERO_E_ARGUMENT,
+                         "parameter \"%s\" has %" PRIu32 " dimensions; 1 to %d are possible", param->name,
+                         param->dims, ZERO_DIMS_MAX);
+    uint64_t count = 1;
+    for (uint32_t d = 0; d < param->dims; d++)
+        if (param->shape[d] == 0 || __builtin_mul_overflow(count, param->shape[d], &count) || count >> 56)
+            return error_set(error, ZERO_E_ARGUMENT,
+                             "parameter \"%s\": dimension %" PRIu32 " is %" PRIu64
+                             ", which makes the parameter empty or too large",
+                             param->name, d, param->shape[d]);
+    *out_count = count;
+    return ZERO_OK;
+}
+
+static zero_status find_owner(const struct model *model, const struct zero_unit *unit,
+                              const zero_param *param, uint64_t count, uint32_t *out_owner,
+                              struct zero_error *error) {
+    *out_owner = model->params;
+    if (!param->tied_to) return ZERO_OK;
+    const struct model_param *owner = model_find(model, param->tied_to);
+    if (!owner || owner->unit == unit->index)
+        return error_set(error, ZERO_E_ARGUMENT,
+                         "parameter \"%s\" is tied to \"%s\", which no earlier unit has", param->name,
+                         param->tied_to);
+    if (owner->count != count)
+        return error_set(error, ZERO_E_ARGUMENT,
+                         "parameter \"%s\" of %" PRIu64 " elements is tied to \"%s\" of %" PRIu64
+                         "; tied shapes have equal counts",
+                         param->name, count, param->tied_to, owner->count);
+    if (param->flags && param->flags != owner->flags)
+        return error_set(
+            error, ZERO_E_ARGUMENT,
+            "parameter \"%s\" is tied to \"%s\" and has other flags; leave its flags at 0, the owner's hold",
+            param->name, param->tied_to);
+    for (uint32_t i = unit->first_param; i < model->params; i++)
+        if (model->param[i].owner == owner->owner)
+            return error_set(
+                error, ZERO_E_ARGUMENT,
+                "parameters \"%s\" and \"%s\" of unit \"%s\" are tied to the same one; use one of them",
+                model->param[i].name, param->name, unit->name);
+    *out_owner = owner->owner;
+    return ZERO_OK;
+}
+
+static zero_status grow_params(struct model *model, struct zero_error *error) {
+    if (model->params < model->param_capacity) return ZERO_OK;
+    uint32_t capacity = model->param_capacity ? 2 * model->param_capacity : 64;
+    struct model_param *list = realloc(model->param, capacity * sizeof *list);
+    if (!list)
+        return error_set(error, ZERO_E_MEMORY, "no memory for the records of %" PRIu32 " parameters",
+                         capacity);
+    model->param = list;
+    model->param_capacity = capacity;
+    return ZERO_OK;
+}
+
+/* The spans must cover the parameter exactly. */
+static zero_status copy_spans(const zero_param *param, struct model_param *p, struct zero_error *error) {
+    uint64_t covered = 0;
+    if (!param->spans) return ZERO_OK;
+    for (uint32_t i = 0; i < param->span_count; i++) {
+        covered += param->spans[i].count;
+        if (!param->spans[i].param || (!param->spans[i].grad && !(p->flags & ZERO_FROZEN)))
+            return error_set(error, ZERO_E_ARGUMENT, "parameter \"%s\": span %" PRIu32 " has no address",
+                             p->name, i);
+    }
+    if (covered != p->count)
+        return error_set(error, ZERO_E_ARGUMENT,
+                         "parameter \"%s\" of %" PRIu64 " elements has spans of %" PRIu64
+                         "; they must cover it exactly",
+                         p->name, p->count, covered);
+    p->spans = malloc(param->span_count * sizeof *p->spans);
+    if (!p->spans)
+        return error_set(error, ZERO_E_MEMORY, "parameter \"%s\": no memory for its spans", p->name);
+    memcpy(p->spans, param->spans, param->span_count * sizeof *p->spans);
+    p->span_count = param->span_count;
+    return ZERO_OK;
+}
+
+zero_status model_add_param(struct model *model, struct zero_unit *unit, const zero_param *param,
+                            struct zero_error *error) {
+    uint64_t count = 0;
+    uint32_t owner = 0;
+    zero_status status = check_name("a parameter", param->name, error);
+    if (!status) status = count_elements(param, &count, error);
+    if (!status) status = find_owner(model, unit, param, count, &owner, error);
+    if (!status) status = grow_params(model, error);
+    if (status) return status;
+    if (unit->index + 1 != model->units)
+        return error_set(error, ZERO_E_ORDER,
+                         "parameter \"%s\": unit \"%s\" is complete since \"%s\" was added", param->name,
+                         unit->name, model->unit[model->units - 1]->name);
+    if (model_find(model, param->name))
+        return error_set(error, ZERO_E_ARGUMENT, "parameter \"%s\" was added before; give each its own name",
+                         param->name);
+    if (param->flags & ~(uint32_t)(ZERO_FROZEN | ZERO_NO_DECAY))
+        return error_set(error, ZERO_E_ARGUMENT, "parameter \"%s\" has unknown flags in %" PRIu32,
+                         param->name, param->flags);
+    if (!param->slot && !param->spans)
+        return error_set(error, ZERO_E_ARGUMENT,
+                         "parameter \"%s\" needs a slot to leave its addresses in, or spans", param->name);
+    struct model_param *p = &model->param[model->params];
+    *p = (struct model_param){
+        .unit = unit->index, .owner = owner, .flags = param->flags, .dims = param->dims, .count = count};
+    memcpy(p->shape, param->shape, sizeof p->shape);
+    strcpy(p->name, param->name);
+    if (owner != model->params) p->flags = model->param[owner].flags; /* the owner decides */
+    p->scalars = model_scalars(param->group, p->flags & ZERO_NO_DECAY);
+    p->slot = param->slot;
+    p->name_hash = hash_name(p->name);
+    status = copy_spans(param, p, error);
+    if (status) return status;
+    if (p->slot) *p->slot = (zero_slot){0};
+    model->params++;
+    unit->params++;
+    return ZERO_OK;
+}
+
+/* ---- layout ---- */
+
+static uint64_t round_up(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
+
+static uint8_t class_of(const struct model_param *p, uint64_t persistent_elements) {
+    return (uint8_t)((p->flags & ZERO_FROZEN ? CLASS_FROZEN : 0) |
+                     (p->count <= persistent_elements ? CLASS_PERSISTENT : 0));
+}
+
+static uint64_t line_elements(const struct model *m) { return ALIGN_BYTES / dtype_bytes(m->dtype); }
+
+static void place_param(struct model_region *r, struct model_param *p, uint32_t index, uint32_t region,
+                        uint64_t line) {
+    p->region = region;
+    p->offset = r->elements;
+    r->param[r->params++] = index;
+    r->elements = round_up(r->elements + p->count, line);
+}
+
+/* The regions of one unit, in the order of classes; they are the first of the unit's use. */
+static void lay_out_unit(struct model *m, struct zero_unit *unit, uint32_t shards,
+                         uint64_t persistent_elements, uint32_t **storage) {
+    struct use *use = &m->use[unit->index];
+    use->behind = (uint16_t)(unit->index - unit->segment_first);
+    for (uint8_t c = 0; c < REGION_CLASSES; c++) {
+        struct model_region *r = &m->region[m->regions];
+        *r = (struct model_region){.unit = unit->index, .class_index = c, .param = *storage};
+        for (uint32_t i = unit->first_param; i < unit->first_param + unit->params; i++)
+            if (m->param[i].owner == i && class_of(&m->param[i], persistent_elements) == c)
+                place_param(r, &m->param[i], i, m->regions, line_elements(m));
+        if (!r->params) continue;
+        r->padded = round_up(r->elements, shards * line_elements(m));
+        *storage += r->params;
+        m->padded_elements += r->padded;
+        use->region[use->count++] = (uint16_t)m->regions++;
+    }
+}
+
+/* A unit with tied parameters uses their owners' regions too. */
+static zero_status add_tied(struct model *m, const struct zero_unit *unit, struct zero_error *error) {
+    struct use *use = &m->use[unit->index];
+    for (uint32_t i = unit->first_param; i < unit->first_param + unit->params; i++) {
+        struct model_param *p = &m->param[i];
+        p->region = m->param[p->owner].region;
+        p->offset = m->param[p->owner].offset;
+        bool there = false;
+        for (uint8_t k = 0; k < use->count; k++) there |= use->region[k] == p->region;
+        if (there) continue;
+        if (use->count == USE_REGIONS_MAX)
+            return error_set(error, ZERO_E_UNSUPPORTED,
+                             "unit \"%s\" is tied to parameters of too many units; %d regions are possible",
+                             unit->name, USE_REGIONS_MAX);
+        use->region[use->count++] = (uint16_t)p->region;
+    }
+    if (use->count) return ZERO_OK;
+    return error_set(error, ZERO_E_ARGUMENT, "unit \"%s\" has no parameters; add some or leave the unit out",
+                     unit->name);
+}
+
+zero_status model_lay_out(struct model *m, uint32_t shards, uint64_t persistent_elements,
+                          struct zero_error *error) {
+    if (!m->units) return error_set(error, ZERO_E_ARGUMENT, "the model has no units: add them before commit");
+    if (m->units > UINT16_MAX / (2 * REGION_CLASSES))
+        return error_set(error, ZERO_E_UNSUPPORTED, "%" PRIu32 " units are more than %d", m->units,
+                         UINT16_MAX / (2 * REGION_CLASSES));
+    m->region = calloc((size_t)m->units * REGION_CLASSES, sizeof *m->region);
+    m->region_params = calloc(m->params + 1, sizeof *m->region_params);
+    m->use = calloc(m->units, sizeof *m->use);
+    if (!m->region || !m->region_params || !m->use)
+        return error_set(error, ZERO_E_MEMORY, "no memory for the layout of %" PRIu32 " units", m->units);
+    uint32_t *storage = m->region_params;
+    for (uint32_t i = 0; i < m->units; i++)
+        lay_out_unit(m, m->unit[i], shards, persistent_elements, &storage);
+    for (uint32_t i = 0; i < m->params; i++)
+        if (m->param[i].owner == i) m->param_elements += m->param[i].count;
+    if (m->padded_elements >> 56)
+        return error_set(error, ZERO_E_ARGUMENT, "the model has more than 2^56 elements");
+    for (uint32_t i = 0; i < m->units; i++) {
+        zero_status status = add_tied(m, m->unit[i], error);
+        if (status) return status;
+    }
+    return ZERO_OK;
+}
+
+void model_free(struct model *m) {
+    for (uint32_t i = 0; i < m->units; i++) free(m->unit[i]);
+    free(m->unit);
+    for (uint32_t i = 0; i < m->params; i++) free(m->param[i].spans);
+    free(m->param);
+    free(m->region);
+    free(m->region_params);
+    free(m->use);
+}

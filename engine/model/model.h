@@ -1,0 +1,88 @@
+/* The declared model: units and their parameters, and how they are laid out in regions.
+ *
+ * A region is a flat buffer: the parameters of one unit that are of one class (trainable or frozen, sharded
+ * or persistent), one after another, each on a cache line, padded so that it cuts into equal shards. The
+ * layout depends on the model, the number of ranks that cut it and the persistence threshold alone, so it is
+ * the same in every stage and tier. Owns all it points to except slots. Local; one thread. */
+#ifndef ZERO_ENGINE_MODEL_MODEL_H
+#define ZERO_ENGINE_MODEL_MODEL_H
+
+#include "engine/base/dtype.h"
+#include "engine/base/error.h"
+#include "engine/base/limits.h"
+#include "engine/zero.h"
+#include "stages/policy.h"
+
+enum { REGION_CLASSES = 4, NO_REGION = UINT32_MAX };
+
+struct model_param {
+    char name[NAME_BYTES_MAX];
+    uint32_t unit, owner;    /* owner: index of the parameter that it is tied to, or its own */
+    uint32_t flags, scalars; /* scalars: which of a step's, see model_scalars */
+    uint32_t dims;
+    uint64_t shape[ZERO_DIMS_MAX], count;
+    uint32_t region;
+    uint64_t offset;  /* elements, in the region */
+    zero_slot *slot;  /* NULL: borrowed memory alone */
+    zero_span *spans; /* borrowed memory; owned copy of the list */
+    uint32_t span_count;
+    uint64_t copied; /* the version of the weights that the borrowed memory holds */
+    bool written;    /* its gradient holds this accumulation's sum so far (of the owner) */
+    uint64_t name_hash;
+};
+
+struct model_region {
+    uint32_t unit;
+    uint8_t class_index;
+    uint64_t elements; /* used, alignment gaps included */
+    uint64_t padded;   /* cuts into equal shards */
+    uint32_t *param;   /* indices of its parameters, ascending by offset */
+    uint32_t params;
+};
+
+struct zero_unit {
+    zero_engine *engine;
+    char name[NAME_BYTES_MAX];
+    uint32_t index, first_param, params;
+    uint32_t segment_first, segment_last; /* units recomputed together; its own index, both: itself alone */
+    bool forwarded;                       /* in the open pass */
+};
+
+struct model {
+    struct zero_unit **unit;
+    uint32_t units;
+    struct model_param *param;
+    uint32_t params, param_capacity;
+    enum dtype
+        dtype; /* of parameters: set by the owner, fp32 by default; decides how many are a cache line */
+
+    /* By model_lay_out. */
+    struct model_region *region;
+    uint32_t regions;
+    uint32_t *region_params; /* storage of every region's list */
+    struct use *use;         /* one per unit */
+    uint64_t param_elements, padded_elements;
+};
+
+zero_status model_add_unit(struct model *model, zero_engine *engine, const char *name, struct zero_unit **out,
+                           struct zero_error *error);
+zero_status model_add_param(struct model *model, struct zero_unit *unit, const zero_param *param,
+                            struct zero_error *error);
+
+/* Cuts into regions for `shards` ranks; parameters of at most `persistent_elements` elements are persistent.
+ */
+zero_status model_lay_out(struct model *model, uint32_t shards, uint64_t persistent_elements,
+                          struct zero_error *error);
+
+/* Of parameters of `group`, with weight decay or without. */
+static inline uint32_t model_scalars(uint32_t group, bool no_decay) { return 2 * group + no_decay; }
+
+uint64_t model_layout_hash(const struct model *model); /* of units and parameters as declared */
+uint64_t
+model_hash(const struct model *model); /* of all that is declared, segments too: equal on all ranks */
+const struct model_param *model_find(const struct model *model, const char *name); /* NULL: none */
+bool region_frozen(const struct model_region *region);
+bool region_persistent(const struct model_region *region);
+void model_free(struct model *model);
+
+#endif

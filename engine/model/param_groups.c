@@ -1,0 +1,168 @@
+#include "engine/model/param_groups.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "engine/base/hash.h"
+#include "engine/model/glob.h"
+
+_Static_assert((int)CONFIG_GROUPS_MAX + 1 == (int)GROUP_MAX, "the configuration's groups fit");
+_Static_assert((int)CONFIG_MATCH_MAX <= 64, "a word has a bit for each pattern");
+
+static void add_group(struct param_groups *groups, double lr, double weight_decay) {
+    struct optimizer_params *p = &groups->params[groups->count++];
+    *p = groups->params[0];
+    if (lr >= 0) p->lr = lr;
+    if (weight_decay >= 0) p->weight_decay = weight_decay;
+}
+
+void groups_open(struct param_groups *groups, const struct config_groups *config,
+                 const struct optimizer_params *first) {
+    *groups = (struct param_groups){.config = config, .params = {*first}, .count = 1};
+    for (uint32_t g = 0; g < config->count; g++)
+        add_group(groups, config->item[g].lr, config->item[g].weight_decay);
+}
+
+zero_status groups_add(struct param_groups *groups, const zero_group *group, int *out,
+                       struct zero_error *error) {
+    if (isnan(group->lr) || isinf(group->lr) || isnan(group->weight_decay) || isinf(group->weight_decay))
+        return error_set(error, ZERO_E_ARGUMENT,
+                         "zero_engine_add_group: lr %g and weight_decay %g must be finite", group->lr,
+                         group->weight_decay);
+    if (groups->count == GROUP_MAX)
+        return error_set(error, ZERO_E_ARGUMENT,
+                         "zero_engine_add_group: there are %d already, group 0 and param_groups included",
+                         GROUP_MAX);
+    *out = (int)groups->count;
+    add_group(groups, group->lr, group->weight_decay);
+    return ZERO_OK;
+}
+
+/* The bits of the group's patterns that match. */
+static uint64_t matching(const struct config_group *group, const char *name) {
+    uint64_t bits = 0;
+    for (uint32_t i = 0; i < group->match_count; i++)
+        bits |= (uint64_t)glob_matches(group->match[i], name) << i;
+    return bits;
+}
+
+/* A tied parameter has its owner's group and flags, whatever its own name says. */
+static void assign_tied(const struct model *model, zero_param *param) {
+    const struct model_param *owner = model_find(model, param->tied_to);
+    param->group = 0;
+    if (owner && param->flags) param->flags |= owner->flags & ZERO_FROZEN;
+}
+
+zero_status groups_assign(struct param_groups *groups, const struct model *model, zero_param *param,
+                          struct zero_error *error) {
+    const struct config_groups *config = groups->config;
+    bool taken = false;
+    if (param->group >= groups->count)
+        return error_set(error, ZERO_E_ARGUMENT,
+                         "parameter \"%s\": there is no group %" PRIu32 "; there are %" PRIu32 ", from 0",
+                         param->name ? param->name : "", param->group, groups->count);
+    if (param->tied_to) return assign_tied(model, param), ZERO_OK;
+    for (uint32_t g = 0; g < config->count && param->name; g++) {
+        uint64_t bits = matching(&config->item[g], param->name);
+        groups->matched[g] |= bits;
+        if (!bits || taken) continue;
+        taken = true;
+        param->group = g + 1;
+        if (config->item[g].frozen) param->flags |= ZERO_FROZEN;
+    }
+    return ZERO_OK;
+}
+
+/* ---- what must hold at commit ---- */
+
+static zero_status unmatched(const struct param_groups *groups, const struct model *model, uint32_t g,
+                             uint32_t index, struct zero_error *error) {
+    const char *pattern = groups->config->item[g].match[index], *nearest = "";
+    uint32_t best = UINT32_MAX;
+    for (uint32_t i = 0; i < model->params; i++) {
+        const struct model_param *p = &model->param[i];
+        uint32_t distance = glob_distance(pattern, p->name);
+        if (!distance) /* it would have matched, were the name not another's */
+            return error_set(error, ZERO_E_CONFIG,
+                             "param_groups[%" PRIu32 "].match: \"%s\" is tied to \"%s\": write that name", g,
+                             p->name, model->param[p->owner].name);
+        if (p->owner == i && distance < best) best = distance, nearest = p->name;
+    }
+    return error_set(error, ZERO_E_CONFIG,
+                     "param_groups[%" PRIu32
+                     "].match: no parameter's name matches \"%.200s\"; the nearest is \"%s\"",
+                     g, pattern, nearest);
+}
+
+static zero_status check_patterns(const struct param_groups *groups, const struct model *model, uint32_t g,
+                                  struct zero_error *error) {
+    const struct config_group *group = &groups->config->item[g];
+    for (uint32_t i = 0; i < group->match_count; i++)
+        if (!(groups->matched[g] >> i & 1)) return unmatched(groups, model, g, i, error);
+    for (uint32_t i = 0; i < model->params; i++)
+        if (model->param[i].scalars / 2 == g + 1) return ZERO_OK;
+    return error_set(error, ZERO_E_CONFIG,
+                     "param_groups[%" PRIu32
+                     "]: earlier groups have all parameters that it matches: move it up, or remove it",
+                     g);
+}
+
+/* A number for all groups would take the place of what this group was given. */
+static zero_status check_own_lr(const struct param_groups *groups, const char *path,
+                                struct zero_error *error) {
+    for (uint32_t g = 0; g < groups->config->count; g++)
+        if (groups->config->item[g].lr >= 0)
+            return error_set(error, ZERO_E_CONFIG,
+                             "param_groups[%" PRIu32
+                             "].lr: scheduler.params.%s sets the lr of all groups: give it a "
+                             "list of %" PRIu32 " numbers, group 0's first, or remove lr",
+                             g, path, groups->count);
+    return ZERO_OK;
+}
+
+static zero_status check_numbers(const struct param_groups *groups, const char *path,
+                                 const struct lr_numbers *numbers, struct zero_error *error) {
+    if (!numbers->each || numbers->count == groups->count) return ZERO_OK;
+    return error_set(error, ZERO_E_CONFIG,
+                     "scheduler.params.%s: %" PRIu32 " numbers for %" PRIu32
+                     " parameter groups: give one for each, group 0's first, or one number",
+                     path, numbers->count, groups->count);
+}
+
+static zero_status check_schedule(const struct param_groups *groups, const struct config *config,
+                                  struct zero_error *error) {
+    const struct lr_schedule_params *p = &config->schedule;
+    const struct {
+        const char *path;
+        const struct lr_numbers *numbers;
+        bool sets_lr;
+    } lists[] = {
+        {"warmup_min_lr", &p->warmup_min_lr, false},      {"warmup_max_lr", &p->warmup_max_lr, true},
+        {"lr_range_test_min_lr", &p->range_min_lr, true}, {"cycle_min_lr", &p->cycle_min_lr, false},
+        {"cycle_max_lr", &p->cycle_max_lr, true},         {"cycle_min_mom", &p->cycle_min_mom, false},
+        {"cycle_max_mom", &p->cycle_max_mom, false}};
+    zero_status status = ZERO_OK;
+    for (size_t i = 0; i < sizeof lists / sizeof *lists && !status && config->schedule_kind != LR_NONE; i++) {
+        status = check_numbers(groups, lists[i].path, lists[i].numbers, error);
+        if (!status && lists[i].sets_lr && lists[i].numbers->count && !lists[i].numbers->each)
+            status = check_own_lr(groups, lists[i].path, error);
+    }
+    return status;
+}
+
+zero_status groups_check(const struct param_groups *groups, const struct model *model,
+                         const struct config *config, struct zero_error *error) {
+    zero_status status = ZERO_OK;
+    for (uint32_t g = 0; g < groups->config->count && !status; g++)
+        status = check_patterns(groups, model, g, error);
+    return status ? status : check_schedule(groups, config, error);
+}
+
+uint64_t groups_hash(const struct param_groups *groups, const struct model *model, uint64_t hash) {
+    for (uint32_t g = 0; g < groups->count; g++)
+        hash = hash_bytes(hash, &groups->params[g].weight_decay, sizeof groups->params[g].weight_decay);
+    for (uint32_t i = 0; i < model->params; i++)
+        hash = hash_bytes(hash, &model->param[i].scalars, sizeof model->param[i].scalars);
+    return hash;
+}

@@ -1,0 +1,37 @@
+/* Parameter groups: which parameters are in which group, and what each group's update is given. Group 0 has every parameter
+ * that no other group takes; the configuration's groups follow, then the host program's. */
+#ifndef ZERO_ENGINE_MODEL_PARAM_GROUPS_H
+#define ZERO_ENGINE_MODEL_PARAM_GROUPS_H
+
+#include "engine/config/config.h"
+#include "engine/model/model.h"
+#include "kernels/optimizer.h"
+
+struct param_groups {
+    const struct config_groups *config;
+    struct optimizer_params params[GROUP_MAX]; /* lr and betas as given, before any schedule */
+    uint32_t count;
+    uint64_t matched[GROUP_MAX]; /* by group of the configuration: the patterns that a parameter matched */
+};
+
+/* `first`: what group 0 is given; the other groups are given it too, unless the configuration says otherwise. */
+void groups_open(struct param_groups *groups, const struct config_groups *config,
+                 const struct optimizer_params *first);
+
+/* A group of the host program's. */
+zero_status groups_add(struct param_groups *groups, const zero_group *group, int *out,
+                       struct zero_error *error);
+
+/* Sets the group and the flags of a parameter that the host declares, by the configuration's patterns. */
+zero_status groups_assign(struct param_groups *groups, const struct model *model, zero_param *param,
+                          struct zero_error *error);
+
+/* Once all parameters are declared: every pattern found a parameter, every group has one, and every list of the scheduler has a
+ * number for each group. */
+zero_status groups_check(const struct param_groups *groups, const struct model *model,
+                         const struct config *config, struct zero_error *error);
+
+/* Of what all ranks must give alike beside the model. Not lr and betas: rank 0's are used on all ranks. */
+uint64_t groups_hash(const struct param_groups *groups, const struct model *model, uint64_t hash);
+
+#endif

@@ -1,0 +1,64 @@
+#include "engine/open/choices.h"
+
+#include <inttypes.h>
+
+#include "engine/blueprint/blueprint.h"
+
+static void log_mesh(const struct choices *c) {
+    uint64_t group = c->config->shard_ranks;
+    if (group == c->ranks->size) return;
+    log_line(&c->ranks->log, ZERO_LOG_INFO, "ranks share in %" PRIu64 " groups of %" PRIu64 ": %s",
+             c->ranks->size / group, group,
+             c->config->reshard == CONFIG_RESHARD_GROUP
+                 ? "each keeps a second shard of the parameters between forward and backward"
+                 : "each cuts one copy, and gradients are added over the copies after that");
+    if (c->config->node_group % group)
+        log_line(&c->ranks->log, ZERO_LOG_WARN,
+                 "groups of %" PRIu64
+                 " adjacent ranks reach over the bounds of nodes, which are whole for groups of "
+                 "%" PRIu64 ": number ranks node by node (mpirun --map-by slot), or choose a divisor of that",
+                 group, c->config->node_group);
+}
+
+void choices_log(const struct choices *c) {
+    if (c->ranks->rank) return;
+    for (uint64_t i = 0; i < c->config->line_count; i++)
+        log_line(&c->ranks->log, ZERO_LOG_INFO, "%s", c->config->lines[i]);
+    char idle[512];
+    for (uint32_t i = 0; config_idle(c->config, i, idle, sizeof idle); i++)
+        if (*idle) log_line(&c->ranks->log, ZERO_LOG_INFO, "%s", idle);
+    static const char *const modes[] = {[CONFIG_ACCUMULATE_LAST] = "in the last micro-step",
+                                        [CONFIG_ACCUMULATE_EVERY] = "in every micro-step"};
+    log_line(&c->ranks->log, ZERO_LOG_INFO,
+             "%s, %" PRIu32 " ranks over %s, %" PRIu32
+             " threads each, compute in %s, gradients reduced %s in %s",
+             blueprint_stage(c->config)->name, c->ranks->size, comm_name(c->ranks->data), c->threads,
+             dtype_name(c->precision.compute), modes[c->config->accumulation_mode],
+             dtype_name(c->precision.reduced));
+    log_mesh(c);
+    if (c->config->prescale && c->config->predivide != 1)
+        log_line(&c->ranks->log, ZERO_LOG_WARN,
+                 "gradient_predivide_factor = %g: has no effect beside prescale_gradients, which divides by "
+                 "all ranks",
+                 c->config->predivide);
+    bool decays = c->config->schedule_kind == LR_WARMUP_DECAY || c->config->schedule_kind == LR_WARMUP_COSINE;
+    if (decays && c->schedule->warmup_num_steps > c->schedule->total_num_steps)
+        log_line(&c->ranks->log, ZERO_LOG_WARN,
+                 "scheduler.params.total_num_steps: %s ends after %" PRId64 " steps, before its %" PRId64
+                 " steps of warmup do",
+                 lr_schedules[c->config->schedule_kind]->name, (int64_t)c->schedule->total_num_steps,
+                 (int64_t)c->schedule->warmup_num_steps);
+    if (c->config->quantized_weights)
+        log_line(&c->ranks->log, ZERO_LOG_WARN,
+                 "inexact by request (zero_quantized_weights): parameters are gathered in blockwise int8");
+    if (c->config->quantized_gradients)
+        log_line(
+            &c->ranks->log, ZERO_LOG_WARN,
+            "inexact by request (zero_quantized_gradients): gradients are reduced in blockwise int%" PRIu64,
+            c->config->comm.quantized_gradient_bits);
+    if (c->precision.state != DTYPE_F32)
+        log_line(&c->ranks->log, ZERO_LOG_WARN,
+                 "inexact by request (bf16.bf16_optimizer_states): optimizer states are bf16, rounded "
+                 "stochastically from seed %" PRIu64,
+                 c->config->seed);
+}

@@ -1,0 +1,19 @@
+/* What surrounds an engine: what the host program gave it, and the machine that its rank runs on. */
+#ifndef ZERO_ENGINE_OPEN_HOST_H
+#define ZERO_ENGINE_OPEN_HOST_H
+
+#include "engine/open/host_memory.h"
+#include "engine/zero.h"
+
+struct host {
+    zero_local *local;              /* NULL: ranks are processes */
+    int (*interrupted)(void *user); /* zero_runtime's, or NULL */
+    void *interrupted_user;
+    uint32_t threads;          /* CPU threads of this rank */
+    struct host_memory memory; /* what the processes may take that share it, */
+    uint32_t memory_ranks;     /* and the ranks among them */
+    bool plans_only;           /* zero_runtime.plan_ranks: the other ranks are not there */
+    bool discard_shadow;       /* zero_runtime's */
+};
+
+#endif

@@ -1,0 +1,283 @@
+#include "engine/open/join.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/base/hash.h"
+#include "engine/comm/launch.h"
+#include "engine/ranks/local_ranks.h"
+#include "engine/ranks/rank_agreement.h"
+
+struct seat {
+    enum comm_transport transport;
+    struct comm_options options;
+};
+
+/* Who the ranks are: the host program says, or the launcher does. */
+static zero_status find_seat(const zero_runtime *runtime, struct seat *out, struct zero_error *error) {
+    *out = (struct seat){.transport = COMM_SELF, .options = {.size = 1}};
+    if (runtime->plan_ranks) {
+        out->transport = COMM_MIRROR;
+        out->options.size = runtime->plan_ranks;
+        out->options.mirrors = runtime->plan_ranks == 1  ? COMM_SELF
+                               : runtime->plan_processes ? COMM_MPI
+                                                         : COMM_LOCAL;
+        return ZERO_OK;
+    }
+    if (runtime->local) {
+        out->transport = COMM_LOCAL;
+        out->options.local = local_world_of(runtime->local);
+        out->options.rank = runtime->local_rank;
+        out->options.size = local_ranks(runtime->local);
+        if (runtime->local_rank < local_ranks(runtime->local)) return ZERO_OK;
+        return error_set(error, ZERO_E_ARGUMENT, "local_rank %" PRIu32 " of a world of %" PRIu32 " ranks",
+                         runtime->local_rank, local_ranks(runtime->local));
+    }
+    if (runtime->mpi_comm) { /* it knows its rank and size; the launcher's are those of its own world */
+        *out = (struct seat){.transport = COMM_MPI, .options = {.mpi_comm = runtime->mpi_comm}};
+        return ZERO_OK;
+    }
+    struct launch launch;
+    zero_status status = launch_read_environment(&launch, error);
+    if (status) return status;
+    out->transport = launch.transport;
+    out->options.rank = launch.rank;
+    out->options.size = launch.size;
+    out->options.master = launch.master;
+    out->options.master_port = launch.master_port;
+    return ZERO_OK;
+}
+
+/* The CPUs that this thread may run on: how many, and which, of which machine. */
+struct cpus {
+    uint32_t count;
+    uint64_t hash; /* equal for ranks that share them all */
+};
+
+enum { CPUS_MIN = 1024, CPUS_MAX = 1 << 20 }; /* what a set has room for; Linux builds end at 8192 */
+
+/* Linux refuses sets smaller than its own with EINVAL. One CPU where it does not tell. */
+static struct cpus find_cpus(void) {
+    char host[256] = "";
+    gethostname(host, sizeof host - 1);
+    struct cpus cpus = {1, hash_string(HASH_START, host)};
+    bool found = false;
+    for (int most = CPUS_MIN; most <= CPUS_MAX && !found; most *= 2) {
+        size_t bytes = CPU_ALLOC_SIZE(most);
+        cpu_set_t *set = CPU_ALLOC(most);
+        if (!set) break;
+        found = sched_getaffinity(0, bytes, set) == 0;
+        bool small = errno == EINVAL;
+        if (found) cpus = (struct cpus){(uint32_t)CPU_COUNT_S(bytes, set), hash_bytes(cpus.hash, set, bytes)};
+        CPU_FREE(set);
+        if (!found && !small) break;
+    }
+    return cpus;
+}
+
+/* mpirun may have bound each rank to CPUs of its own, or to a socket that some share, or to none: those whose
+ * sets are equal divide them. */
+static uint32_t choose_threads(const struct joining *j, uint32_t asked, uint32_t cpus, uint32_t sharers) {
+    if (asked) return asked;
+    if (j->config->threads) return (uint32_t)j->config->threads;
+    return cpus > sharers ? cpus / sharers : 1;
+}
+
+/* Ranks that are threads may have a GPU each, or share one. */
+static zero_status find_gpus(struct joining *j, bool *out_several, struct zero_error *error) {
+    uint64_t index[2] = {j->run->device->index, UINT64_MAX - j->run->device->index};
+    zero_status status = ranks_least(j->ranks, index, 2, "the ranks' GPUs", error);
+    *out_several = index[0] != UINT64_MAX - index[1];
+    return status;
+}
+
+/* Between GPUs NCCL moves what the executor gathers and reduces; comm stays beside it for what the hosts tell each other. */
+static zero_status open_data(struct joining *j, const struct seat *seat, struct zero_error *error) {
+    int asked = j->config->comm.transport;
+    bool several = seat->transport == COMM_MPI || seat->transport == COMM_TCP;
+    zero_status status = ZERO_OK;
+    if (j->host->plans_only) return ZERO_OK;
+    if (!j->run->discrete && asked == CONFIG_TRANSPORT_NCCL)
+        return error_set(
+            error, ZERO_E_CONFIG,
+            "comm.transport: \"nccl\" moves the memory of GPUs, and this rank computes on the CPU: set "
+            "device.type to \"cuda\", or comm.transport to \"auto\"");
+    if (!j->run->discrete || j->ranks->size == 1) return ZERO_OK;
+    if (!several) status = find_gpus(j, &several, error);
+    if (status) return status;
+    if (several && asked == CONFIG_TRANSPORT_COPIES)
+        return error_set(error, ZERO_E_CONFIG,
+                         "comm.transport: \"copies\" are for ranks that are threads on one GPU, and these "
+                         "have several: set "
+                         "it to \"auto\", or device.index to one GPU");
+    if (!several && asked != CONFIG_TRANSPORT_NCCL) return ZERO_OK;
+    struct comm_options options = seat->options;
+    options.rank = j->ranks->rank, options.size = j->ranks->size, options.beside = j->ranks->comm;
+    if (comm_open(COMM_NCCL, &options, &j->ranks->data, error) == ZERO_OK) return ZERO_OK;
+    j->ranks->data = j->ranks->comm;
+    comm_fail(j->ranks->comm, error);
+    return error->code;
+}
+
+/* MPI has no sum of bf16, and hosts none of fp16. */
+static zero_status check_native(const struct joining *j, const struct seat *seat, struct zero_error *error) {
+    bool mpi = (seat->transport == COMM_MIRROR ? seat->options.mirrors : seat->transport) == COMM_MPI;
+    bool fp32 = j->config->compute_dtype == CONFIG_FP32 && j->config->communication_dtype == CONFIG_FP32;
+    if (j->config->comm.reduction != CONFIG_REDUCTION_NATIVE || !mpi || j->run->discrete || fp32)
+        return ZERO_OK;
+    return error_set(
+        error, ZERO_E_UNSUPPORTED,
+        "comm.reduction: MPI's native reductions are of fp32 alone: set it to \"ordered\", or compute and "
+        "communicate in fp32");
+}
+
+static bool ask_host(void *user) {
+    const struct host *host = user;
+    return host->interrupted(host->interrupted_user) != 0;
+}
+
+static zero_status open_comm(struct joining *j, const zero_runtime *runtime, struct seat *seat,
+                             struct zero_error *error) {
+    zero_status status = find_seat(runtime, seat, error);
+    if (status) return status;
+    seat->options.timeout_s = j->config->comm.timeout_s;
+    seat->options.log = j->ranks->log;
+    seat->options.device = j->run->device;
+    if (j->host->interrupted) seat->options.interrupted = ask_host, seat->options.interrupted_user = j->host;
+    j->host->plans_only = seat->transport == COMM_MIRROR;
+    status = comm_open(seat->transport, &seat->options, &j->ranks->comm, error);
+    if (status) return status;
+    j->ranks->data = j->ranks->comm;
+    j->ranks->rank = comm_rank(j->ranks->comm);
+    j->ranks->size = comm_size(j->ranks->comm);
+    uint32_t *all = malloc(j->ranks->size * sizeof *all);
+    if (!all)
+        return error_set(error, ZERO_E_MEMORY, "no memory for a list of %" PRIu32 " ranks", j->ranks->size);
+    for (uint32_t r = 0; r < j->ranks->size; r++) all[r] = r;
+    status = comm_group_open(j->ranks->comm, all, j->ranks->size, &j->ranks->world);
+    free(all);
+    return status ? error_pass(error, comm_error(j->ranks->comm)) : ZERO_OK;
+}
+
+/* Which ranks share a node, by the hosts' names. */
+static zero_status find_nodes(struct joining *j, struct zero_error *error) {
+    uint64_t *host = outliving_message(j->ranks->outliving, (j->ranks->size + 1) * sizeof *host);
+    if (!host) {
+        error_set(error, ZERO_E_MEMORY, "no memory to compare nodes");
+        comm_fail(j->ranks->comm, error);
+        return error->code;
+    }
+    char name[256] = "";
+    gethostname(name, sizeof name - 1);
+    host[0] = hash_string(HASH_START, name);
+    struct comm_call call = comm_rows(host, sizeof *host, "the ranks' nodes");
+    if (comm_run(j->ranks->world, &call)) return error_pass(error, comm_error(j->ranks->comm));
+    j->ranks->node_ranks = 0;
+    for (uint32_t r = 0; r < j->ranks->size; r++) j->ranks->node_ranks += host[r + 1] == host[0];
+    j->config->found_node_ranks = launch_node_group(host + 1, j->ranks->size);
+    return ZERO_OK;
+}
+
+/* What a rank tells of its configuration and its CPUs. */
+struct reading {
+    uint64_t code, hash; /* zero_status; of the resolved text */
+    uint64_t cpus;       /* their hash */
+    uint64_t discrete;   /* its memory is a GPU's */
+    uint64_t memory;     /* struct host_memory.group */
+};
+
+static zero_status tell(struct joining *j, const struct comm_call *call, struct zero_error *error) {
+    return comm_run(j->ranks->world, call) ? error_pass(error, comm_error(j->ranks->comm)) : ZERO_OK;
+}
+
+/* The sentence of the first rank that failed, on all ranks. */
+static zero_status tell_failure(struct joining *j, uint32_t rank, zero_status code, struct zero_error *mine,
+                                struct zero_error *error) {
+    char message[sizeof mine->message];
+    memcpy(message, mine->message, sizeof message);
+    struct comm_call call = {.kind = COMM_BROADCAST,
+                             .dtype = DTYPE_U8,
+                             .target_dtype = DTYPE_U8,
+                             .count = sizeof message,
+                             .root = rank,
+                             .what = "why the configuration is wrong",
+                             .target = message};
+    zero_status status = tell(j, &call, error);
+    if (status) return status;
+    if (rank == j->ranks->rank) return error_pass(error, mine);
+    message[sizeof message - 1] = 0; /* it came from another rank */
+    return error_set(error, code, "rank %" PRIu32 ": %.900s", rank, message);
+}
+
+static const char *device_word(bool discrete) { return discrete ? "a GPU" : "the CPU"; }
+
+/* All ranks must have read a configuration, and the same: another stage on one rank, or none, would end in a
+ * hang. `mine`: this rank's failure to read it. `out_sharers`: ranks with these CPUs, this one included. */
+static zero_status agree_config(struct joining *j, uint64_t cpus, struct zero_error *mine,
+                                uint32_t *out_sharers, struct zero_error *error) {
+    char *text = mine->code ? NULL : config_print(j->config);
+    struct reading *all = outliving_message(j->ranks->outliving, (j->ranks->size + 1) * sizeof *all);
+    if (!all) {
+        error_set(error, ZERO_E_MEMORY, "no memory to compare configurations");
+        comm_fail(j->ranks->comm, error);
+        free(text);
+        return error->code;
+    }
+    if (!text && !mine->code) error_set(mine, ZERO_E_MEMORY, "no memory to compare configurations");
+    uint64_t hash = text ? hash_string(HASH_START + (uint64_t)j->host->discard_shadow, text) : 0;
+    all[0] = (struct reading){mine->code, hash, cpus, j->run->discrete, j->host->memory.group};
+    struct comm_call call = comm_rows(all, sizeof *all, "the configuration's hash");
+    zero_status status = tell(j, &call, error);
+    for (uint32_t r = 0; r < j->ranks->size && !status; r++)
+        if (all[r + 1].code) status = tell_failure(j, r, (zero_status)all[r + 1].code, mine, error);
+    for (uint32_t r = 0; r < j->ranks->size && !status; r++)
+        if (all[r + 1].hash != all[1].hash)
+            status = error_set(
+                error, ZERO_E_CONFIG,
+                "rank %" PRIu32 " has another configuration than rank 0; give all ranks the same file", r);
+    for (uint32_t r = 0; r < j->ranks->size && !status; r++)
+        if (all[r + 1].discrete != all[1].discrete)
+            status = error_set(error, ZERO_E_CONFIG,
+                               "rank %" PRIu32
+                               " computes on %s and rank 0 on %s: set device.type to \"cpu\", or give "
+                               "every rank a GPU",
+                               r, device_word(all[r + 1].discrete), device_word(all[1].discrete));
+    *out_sharers = 0;
+    for (uint32_t r = 0; r < j->ranks->size && !status; r++) *out_sharers += all[r + 1].cpus == cpus;
+    for (uint32_t r = 0; r < j->ranks->size && !status; r++)
+        j->host->memory_ranks += all[r + 1].memory == j->host->memory.group;
+    free(text);
+    return status;
+}
+
+zero_status join_ranks(struct joining *j, const char *json, const zero_runtime *runtime,
+                       struct zero_error *error) {
+    struct zero_error mine;
+    error_clear(&mine);
+    if (!config_read(json, j->config, &mine) && runtime->model)
+        config_read_model(j->config, runtime->model, &mine);
+    zero_status status = join_device(j, runtime, &mine);
+    if (status) status = device_table[DEVICE_HOST]->open(&(struct device_options){0}, &j->run->device, error);
+    struct seat seat;
+    if (!status) status = open_comm(j, runtime, &seat, error);
+    if (status && mine.code) *error = mine; /* more to the point */
+    if (!status) status = find_nodes(j, error);
+    if (runtime->plan_ranks && runtime->plan_node_ranks)
+        j->ranks->node_ranks = runtime->plan_node_ranks,
+        j->config->found_node_ranks = runtime->plan_node_ranks;
+    if (status) return error->code;
+    j->config->planned_steps = runtime->total_steps;
+    if (!mine.code) config_resolve(j->config, j->ranks->size, &mine);
+    struct cpus cpus = find_cpus();
+    uint32_t sharers = 1;
+    host_memory_read("", &j->host->memory);
+    status = agree_config(j, cpus.hash, &mine, &sharers, error);
+    if (!status) status = check_native(j, &seat, error);
+    if (!status) status = open_data(j, &seat, error);
+    if (!status) j->host->threads = choose_threads(j, runtime->threads, cpus.count, sharers);
+    return status;
+}

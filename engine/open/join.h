@@ -1,0 +1,25 @@
+/* Opening: from the configuration's text to a rank that knows the others and agrees with them on the configuration. */
+#ifndef ZERO_ENGINE_OPEN_JOIN_H
+#define ZERO_ENGINE_OPEN_JOIN_H
+
+#include "engine/config/config.h"
+#include "engine/open/host.h"
+#include "engine/run/run.h"
+
+/* What is opened; all of it belongs to the engine. */
+struct joining {
+    struct config *config;
+    struct ranks *ranks;
+    struct running *run;
+    struct host *host;
+};
+
+/* Reads the configuration, opens the device, finds the other ranks and agrees with them. Ends alike on all ranks: nobody need be
+ * told of a failure. Collective. */
+zero_status join_ranks(struct joining *joining, const char *json, const zero_runtime *runtime,
+                       struct zero_error *error);
+
+/* As the configuration and the runtime say; a device that the runtime brings is the engine's in any case. */
+zero_status join_device(struct joining *joining, const zero_runtime *runtime, struct zero_error *error);
+
+#endif

@@ -1,0 +1,132 @@
+#include "engine/open/start.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/ordered_sum.h"
+#include "kernels/work.h"
+
+/* ---- groups of ranks ---- */
+
+static zero_status open_group(struct ranks *ranks, uint32_t shards, uint8_t axes, struct comm_group **out,
+                              struct zero_error *error) {
+    uint32_t *list = malloc(ranks->size * sizeof *list), count = 0, rank = ranks->rank;
+    if (!list)
+        return error_set(error, ZERO_E_MEMORY, "no memory for a list of %" PRIu32 " ranks", ranks->size);
+    for (uint32_t r = 0; r < ranks->size; r++) {
+        bool same_row = r / shards == rank / shards, same_column = r % shards == rank % shards;
+        if ((axes & AXES_SHARD || same_column) && (axes & AXES_REPLICATE || same_row)) list[count++] = r;
+    }
+    zero_status status = comm_group_open(ranks->data, list, count, out);
+    free(list);
+    return status ? error_pass(error, comm_error(ranks->data)) : ZERO_OK;
+}
+
+zero_status start_groups(struct ranks *ranks, const uint32_t mesh[AXES],
+                         struct comm_group *group[AXES_BOTH + 1][STREAMS], struct zero_error *error) {
+    static const enum stream streams[] = {STREAM_GATHER, STREAM_REDUCE};
+    uint8_t most = mesh[AXIS_REPLICATE] > 1 ? AXES_BOTH : AXES_SHARD;
+    for (uint8_t axes = AXES_SHARD; axes <= most; axes++)
+        for (int s = 0; s < 2; s++) {
+            zero_status status = open_group(ranks, mesh[AXIS_SHARD], axes, &group[axes][streams[s]], error);
+            if (status) return status;
+        }
+    return ZERO_OK;
+}
+
+/* ---- memory ---- */
+
+uint8_t *start_row(const struct running *run, const struct plan *plan, enum memory_row row) {
+    struct tier *tier = run->tier[plan->row_tier[row]];
+    return (uint8_t *)tier->ops->address(tier) + plan->row_offset[row];
+}
+
+/* Chunks and parameters go to and come from these rows, which are pinned for the drive's requests. */
+static uint32_t transfer_buffers(const struct running *run, const struct plan *plan,
+                                 struct device_span out[2]) {
+    static const enum memory_row rows[] = {MEMORY_SLOTS, MEMORY_PARAM_STAGING};
+    uint32_t count = 0;
+    for (int i = 0; i < 2; i++)
+        if (plan->row_bytes[rows[i]])
+            out[count++] = (struct device_span){start_row(run, plan, rows[i]), plan->row_bytes[rows[i]]};
+    return count;
+}
+
+static zero_status open_drive(struct running *run, const struct start_options *o, struct zero_error *error) {
+    const struct plan *plan = &o->blueprint->plan;
+    const struct config *c = o->blueprint->o.config;
+    const struct config_paths *paths =
+        c->optimizer_tier == CONFIG_TIER_NVME ? &c->optimizer_paths : &c->param_paths;
+    struct device_span buffers[2];
+    char keep[64];
+    snprintf(keep, sizeof keep, "zero-shadow-%05" PRIu32 "-of-%05" PRIu32, run->ranks->rank,
+             run->ranks->size);
+    struct tier_options options = {.bytes = plan->tier_bytes[TIER_NVME],
+                                   .device = run->device,
+                                   .requests_max = executor_requests_max(plan),
+                                   .log = &run->ranks->log,
+                                   .faults = o->faults,
+                                   .nvme = {.paths = (const char *const *)paths->items,
+                                            .path_count = (uint32_t)paths->count,
+                                            .block_bytes = (uint32_t)c->aio_block_bytes,
+                                            .queue_depth = (uint32_t)c->aio_queue_depth,
+                                            .keep = c->nvme_shadow ? keep : NULL,
+                                            .discard = o->host->discard_shadow,
+                                            .buffers = buffers,
+                                            .buffer_count = transfer_buffers(run, plan, buffers),
+                                            .no_uring = c->nvme_uring == CONFIG_URING_NEVER}};
+    return tier_open(TIER_NVME, &options, &run->tier[TIER_NVME], error);
+}
+
+static zero_status allocate(struct running *run, const struct start_options *o, struct zero_error *error) {
+    for (int t = 0; t < TIER_NVME; t++) {
+        struct tier_options options = {.bytes = o->blueprint->plan.tier_bytes[t], .device = run->device};
+        zero_status status = tier_open((enum tier_kind)t, &options, &run->tier[t], error);
+        if (status) return status;
+    }
+    return open_drive(run, o, error);
+}
+
+/* ---- the executor ---- */
+
+static zero_status open_executor(struct running *run, const struct start_options *o,
+                                 struct zero_error *error) {
+    const struct blueprint *b = o->blueprint;
+    struct blueprint_messages m = blueprint_messages(b);
+    uint8_t *messages = start_row(run, &b->plan, MEMORY_MESSAGES);
+    struct executor_options e = blueprint_executor_options(b);
+    e.comm = run->ranks->data;
+    e.world = run->ranks->world;
+    e.device = run->device;
+    e.rank = run->ranks->rank;
+    e.threads = o->host->threads;
+    e.watch = o->watch;
+    for (int t = 0; t < TIERS; t++) e.memory[t] = run->tier[t]->ops->address(run->tier[t]);
+    if (b->plan.tier_bytes[TIER_NVME]) e.drive = run->tier[TIER_NVME];
+    e.agreements = (struct agreement *)(void *)(messages + m.agreements);
+    if (run->discrete) e.norms = (double *)(void *)(messages + m.norms);
+    run->ranks->message = messages + m.message;
+    run->ranks->text = messages + m.piece;
+    return executor_open(&e, &run->executor, error);
+}
+
+/* All kernels that the steps may need. */
+static zero_status load_kernels(struct device *device, const struct optimizer *optimizer,
+                                struct zero_error *error) {
+    const struct kernel *others[] = {&kernel_ordered_sum, kernel_optimizer_step(optimizer)};
+    zero_status status = ZERO_OK;
+    if (!device->ops->prepare) return ZERO_OK;
+    for (int i = 0; i < WORK_KERNELS && !status; i++)
+        status = device->ops->prepare(device, work_kernels[i], error);
+    for (int i = 0; i < 2 && !status; i++)
+        if (others[i]) status = device->ops->prepare(device, others[i], error);
+    return status;
+}
+
+zero_status start_run(struct running *run, const struct start_options *options, struct zero_error *error) {
+    zero_status status = allocate(run, options, error);
+    if (!status) status = open_executor(run, options, error);
+    return status ? status : load_kernels(run->device, options->blueprint->o.optimizer, error);
+}

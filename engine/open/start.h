@@ -1,0 +1,28 @@
+/* From a blueprint to memory and an executor over it. */
+#ifndef ZERO_ENGINE_OPEN_START_H
+#define ZERO_ENGINE_OPEN_START_H
+
+#include "engine/blueprint/blueprint.h"
+#include "engine/open/host.h"
+#include "engine/run/run.h"
+
+struct faults;
+
+struct start_options {
+    const struct host *host;
+    const struct blueprint *blueprint;
+    const struct executor_watch *watch; /* or NULL */
+    struct faults *faults;              /* of the drive; or NULL */
+};
+
+/* The groups that the mesh needs: gathers and reductions have groups of their own, so that neither waits for the other. */
+zero_status start_groups(struct ranks *ranks, const uint32_t mesh[AXES],
+                         struct comm_group *group[AXES_BOTH + 1][STREAMS], struct zero_error *error);
+
+/* Opens the tiers, the drive and the executor, loads a GPU's kernels, and gives ranks and run their memory. */
+zero_status start_run(struct running *run, const struct start_options *options, struct zero_error *error);
+
+/* The address of a row of the plan. */
+uint8_t *start_row(const struct running *run, const struct plan *plan, enum memory_row row);
+
+#endif

@@ -1,0 +1,15 @@
+/* Work on the host's stream of the device: copies and sums between the flat buffers and the host's memory. Where the host
+ * computes there is no stream: the work is done at once. A failure is the device's; the calls that begin and end uses find it. */
+#ifndef ZERO_ENGINE_PASS_HOST_STREAM_H
+#define ZERO_ENGINE_PASS_HOST_STREAM_H
+
+#include "engine/run/run.h"
+
+void host_stream_copy(struct running *run, void *target, const void *source, uint64_t bytes);
+void host_stream_clear(struct running *run, void *memory, uint64_t bytes);
+
+/* Overwrites `sum`, or adds to it, `count` elements of the compute type: narrow types are added in fp32 and rounded. */
+void host_stream_take_gradient(struct running *run, enum dtype compute, void *sum, const void *gradient,
+                               uint64_t count, bool add);
+
+#endif

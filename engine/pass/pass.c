@@ -1,0 +1,257 @@
+#include "engine/pass/pass.h"
+
+#include <inttypes.h>
+
+#include "engine/base/clock.h"
+#include "engine/pass/host_stream.h"
+#include "engine/pass/slots.h"
+#include "engine/run/progress.h"
+
+/* ---- what the host may do when ---- */
+
+/* A training pass whose forward has begun and whose backward has not would be lost. */
+static zero_status check_pass(const struct pass *pass, const char *what) {
+    const struct policy *policy = &pass->blueprint->policy;
+    bool before_backward = pass->phase == PHASE_PASS && pass->mode == ZERO_TRAIN && policy->cursor > 0 &&
+                           policy->cursor <= policy->uses;
+    if (!before_backward) return ZERO_OK;
+    return refuse(ZERO_E_ORDER,
+                  "%s: a training pass is between its forward and its backward; do the backward first, or "
+                  "open the pass as ZERO_EVAL",
+                  what);
+}
+
+zero_status pass_check_outside(const struct pass *pass, const char *what) {
+    zero_status status = ranks_check(pass->run->ranks);
+    if (status) return status;
+    if (pass->phase == PHASE_DECLARING)
+        return refuse(ZERO_E_ORDER, "%s: call zero_engine_commit first", what);
+    if (pass->phase == PHASE_USE)
+        return refuse(ZERO_E_ORDER, "%s: unit \"%s\" is still in use; end it first", what, pass->unit->name);
+    return ZERO_OK;
+}
+
+zero_status pass_check_between(const struct pass *pass, const char *what) {
+    zero_status status = pass_check_outside(pass, what);
+    return status ? status : check_pass(pass, what);
+}
+
+zero_status pass_settle(struct pass *pass) {
+    zero_status status = run_settle(pass->run);
+    if (!status) pass->phase = PHASE_READY;
+    return status;
+}
+
+/* ---- passes ---- */
+
+zero_status pass_begin(struct pass *pass, zero_mode mode) {
+    zero_status status = ranks_check(pass->run->ranks);
+    if (status) return status;
+    if (pass->phase == PHASE_USE)
+        return refuse(ZERO_E_ORDER, "zero_micro_begin: unit \"%s\" is still in use; end it first",
+                      pass->unit->name);
+    if (mode != ZERO_TRAIN && mode != ZERO_EVAL)
+        return refuse(ZERO_E_ARGUMENT, "zero_micro_begin: mode %d is neither ZERO_TRAIN nor ZERO_EVAL",
+                      (int)mode);
+    if (mode == ZERO_TRAIN && pass->micro == pass->blueprint->policy.micro_steps)
+        return refuse(ZERO_E_ORDER,
+                      "zero_micro_begin: %" PRIu32 " micro-steps of this step are done "
+                      "(gradient_accumulation_steps); call zero_engine_step",
+                      pass->micro);
+    status = check_pass(pass, "zero_micro_begin");
+    if (status) return status;
+    for (uint32_t i = 0; i < pass->model->units; i++) pass->model->unit[i]->forwarded = false;
+    pass->recompute_next = NULL;
+    if (mode == ZERO_TRAIN) pass->micro++;
+    pass->mode = mode;
+    status = run_wait_room(pass->run);
+    if (!status)
+        status = RUN_EVENT(pass->run, executor_pass(pass->run->executor, mode == ZERO_EVAL,
+                                                    pass->micro == pass->blueprint->policy.micro_steps));
+    if (!status) pass->phase = PHASE_PASS;
+    return status;
+}
+
+/* ---- uses ---- */
+
+static bool computing(const struct executor *executor, struct point point) {
+    return executor_computing(executor);
+}
+
+static zero_status check_begin(const struct pass *pass, const zero_unit *unit, const char *what,
+                               bool backward, uint32_t position) {
+    zero_status status = ranks_check(pass->run->ranks);
+    if (status) return status;
+    if (pass->phase == PHASE_USE)
+        return refuse(ZERO_E_ORDER, "%s of \"%s\": unit \"%s\" is still in its %s; end it first", what,
+                      unit->name, pass->unit->name, pass->backward ? "backward" : "forward");
+    if (pass->phase != PHASE_PASS)
+        return refuse(ZERO_E_ORDER, "%s of \"%s\": no pass is open; call zero_micro_begin first", what,
+                      unit->name);
+    if (backward && pass->mode == ZERO_EVAL)
+        return refuse(ZERO_E_ORDER, "%s of \"%s\": this pass is ZERO_EVAL, which has no backward", what,
+                      unit->name);
+    if (backward && !unit->forwarded)
+        return refuse(ZERO_E_ORDER, "%s of \"%s\": its forward was skipped in this pass", what, unit->name);
+    if (position < pass->blueprint->policy.cursor)
+        return refuse(ZERO_E_ORDER,
+                      "%s of \"%s\": it is past in this pass; units are used in the order in which they "
+                      "were added, and backward in reverse",
+                      what, unit->name);
+    return ZERO_OK;
+}
+
+/* One use: `position` of the pass, or, inside the backward, the forward again before the backward at `next`. */
+struct begun {
+    bool backward, again;
+    uint32_t position, next;
+};
+
+static zero_status emit_begin(struct pass *pass, const zero_unit *unit, struct begun use) {
+    return use.again ? executor_recompute(pass->run->executor, unit->index, use.next)
+                     : executor_begin(pass->run->executor, use.position);
+}
+
+static zero_status begin(struct pass *pass, zero_unit *unit, struct begun begun) {
+    const struct use *use = &pass->model->use[unit->index];
+    bool starts[USE_REGIONS_MAX];
+    for (uint8_t i = 0; i < use->count; i++) {
+        const struct region *r = &pass->blueprint->regions[use->region[i]];
+        starts[i] = begun.backward && !r->frozen && !r->partial;
+    }
+    zero_status status = run_wait_room(pass->run);
+    if (!status) status = RUN_EVENT(pass->run, emit_begin(pass, unit, begun));
+    if (!status) status = run_wait(pass->run, computing, (struct point){0});
+    if (status) return status;
+    for (uint8_t i = 0; i < use->count; i++)
+        if (starts[i]) slots_start_gradient(pass, unit, use->region[i]);
+    slots_set(pass, unit, begun.backward);
+    pass->phase = PHASE_USE;
+    unit->forwarded = true;
+    pass->unit = unit;
+    pass->backward = begun.backward;
+    pass->recomputes = begun.again;
+    pass->compute_began = clock_now_ns();
+    progress_wake(pass->run->progress);
+    return ZERO_OK;
+}
+
+static zero_status end(struct pass *pass, zero_unit *unit, bool backward, const char *what) {
+    zero_status status = ranks_check(pass->run->ranks);
+    if (status) return status;
+    if (pass->phase != PHASE_USE || pass->unit != unit || pass->backward != backward)
+        return refuse(ZERO_E_ORDER, "%s of \"%s\": its begin has not been called, or it has ended", what,
+                      unit->name);
+    pass->compute_s += (double)(clock_now_ns() - pass->compute_began) * 1e-9;
+    slots_clear(pass, unit, backward);
+    pass->phase = PHASE_PASS;
+    status = run_wait_room(pass->run);
+    if (!status)
+        status = RUN_EVENT(pass->run, pass->recomputes ? executor_recomputed(pass->run->executor, unit->index)
+                                                       : executor_end(pass->run->executor));
+    bool moved;
+    if (!status) status = RUN_EVENT(pass->run, executor_poll(pass->run->executor, &moved));
+    progress_wake(pass->run->progress); /* the host may do anything before its next call */
+    return status;
+}
+
+static uint32_t backward_position(const struct pass *pass, const zero_unit *unit) {
+    return 2 * pass->blueprint->policy.uses - 1 - unit->index;
+}
+
+/* ---- forwards inside the backward ---- */
+
+static bool in_backward(const struct pass *pass) {
+    return pass->phase == PHASE_PASS && pass->mode == ZERO_TRAIN &&
+           pass->blueprint->policy.cursor > pass->blueprint->policy.uses;
+}
+
+/* The next unit from `index` on, or before it, that this pass has used. */
+static zero_unit *forwarded_from(const struct pass *pass, uint32_t index, int step) {
+    while (!pass->model->unit[index]->forwarded) index += (uint32_t)step;
+    return pass->model->unit[index];
+}
+
+/* One segment has both, and no backward of it has begun: of those behind `last` this pass has used none. */
+static bool share_segment(const struct pass *pass, const zero_unit *unit, const zero_unit *last) {
+    bool share = unit->segment_last == last->segment_last && unit->index <= last->index;
+    for (uint32_t i = last->index + 1; i <= last->segment_last; i++)
+        share &= !pass->model->unit[i]->forwarded;
+    return share;
+}
+
+/* `last`: whose backward comes next. */
+static zero_status check_segment(const struct pass *pass, const zero_unit *unit, const zero_unit *last) {
+    if (unit != last && !share_segment(pass, unit, last))
+        return refuse(
+            ZERO_E_ORDER,
+            "zero_forward_begin of \"%s\": a forward before the backward of \"%s\" recomputes, but the two "
+            "were not declared as one segment: call zero_engine_add_segment before commit",
+            unit->name, last->name);
+    if (pass->recompute_next && pass->recompute_next != unit)
+        return refuse(ZERO_E_ORDER,
+                      "zero_forward_begin of \"%s\": the recomputation goes on with unit \"%s\"", unit->name,
+                      pass->recompute_next->name);
+    return ZERO_OK;
+}
+
+/* Stages that gather nothing ask for the same order, so that a trainer that runs at one runs at all. */
+static zero_status recompute_begin(struct pass *pass, zero_unit *unit) {
+    zero_status status = check_begin(pass, unit, "zero_forward_begin", false, backward_position(pass, unit));
+    if (status) return status;
+    if (!unit->forwarded)
+        return refuse(ZERO_E_ORDER, "zero_forward_begin of \"%s\": its forward was skipped in this pass",
+                      unit->name);
+    const zero_unit *last =
+        forwarded_from(pass, 2 * pass->blueprint->policy.uses - 1 - pass->blueprint->policy.cursor, -1);
+    status = check_segment(pass, unit, last);
+    /* As planned, also where this pass skips the segment's last units. */
+    uint32_t next = backward_position(pass, pass->model->unit[last->segment_last]);
+    if (next < pass->blueprint->policy.cursor) next = backward_position(pass, last);
+    if (!status) status = begin(pass, unit, (struct begun){.again = true, .next = next});
+    if (!status) pass->recompute_next = unit == last ? NULL : forwarded_from(pass, unit->index + 1, 1);
+    return status;
+}
+
+zero_status pass_forward_begin(struct pass *pass, zero_unit *unit) {
+    if (in_backward(pass)) return recompute_begin(pass, unit);
+    zero_status status = check_begin(pass, unit, "zero_forward_begin", false, unit->index);
+    return status ? status : begin(pass, unit, (struct begun){.position = unit->index});
+}
+
+zero_status pass_forward_end(struct pass *pass, zero_unit *unit) {
+    return end(pass, unit, false, "zero_forward_end");
+}
+
+zero_status pass_backward_begin(struct pass *pass, zero_unit *unit) {
+    uint32_t position = backward_position(pass, unit);
+    zero_status status = check_begin(pass, unit, "zero_backward_begin", true, position);
+    if (status) return status;
+    if (pass->recompute_next)
+        return refuse(ZERO_E_ORDER,
+                      "zero_backward_begin of \"%s\": the recomputation goes on with unit \"%s\"", unit->name,
+                      pass->recompute_next->name);
+    return begin(pass, unit, (struct begun){.backward = true, .position = position});
+}
+
+zero_status pass_backward_end(struct pass *pass, zero_unit *unit) {
+    return end(pass, unit, true, "zero_backward_end");
+}
+
+zero_status pass_give_gradient(struct pass *pass, zero_unit *unit, const char *param, const void *grad) {
+    zero_status status = ranks_check(pass->run->ranks);
+    if (status) return status;
+    const struct model_param *p = param ? model_find(pass->model, param) : NULL;
+    if (!p || p->unit != unit->index || pass->blueprint->regions[p->region].frozen || !grad)
+        return refuse(ZERO_E_ARGUMENT,
+                      "zero_param_give_grad: unit \"%s\" has no trainable parameter \"%s\", or grad is NULL",
+                      unit->name, param ? param : "NULL");
+    if (pass->phase != PHASE_USE || pass->unit != unit || !pass->backward)
+        return refuse(
+            ZERO_E_ORDER,
+            "zero_param_give_grad of \"%s\": call it between zero_backward_begin and _end of \"%s\"", param,
+            unit->name);
+    host_stream_take_gradient(pass->run, pass->blueprint->precision.compute, slots_gradient(pass, p), grad,
+                              p->count, pass->model->param[p->owner].written);
+    return ZERO_OK;
+}

@@ -1,0 +1,49 @@
+/* Passes and uses: what the host does between two steps, and what it must not do.
+ *
+ *   DECLARING --commit--> READY --pass_begin--> PASS --forward/backward begin--> USE --end--> PASS
+ *   PASS --step, settle--> READY
+ *
+ * A pass is a micro-step's forward and backward, or a forward to evaluate. A use is the host's time with one unit: its
+ * parameters are gathered, and their slots say where they are. */
+#ifndef ZERO_ENGINE_PASS_PASS_H
+#define ZERO_ENGINE_PASS_PASS_H
+
+#include "engine/blueprint/blueprint.h"
+#include "engine/run/run.h"
+
+enum phase { PHASE_DECLARING, PHASE_READY, PHASE_PASS, PHASE_USE };
+
+struct pass {
+    struct running *run;
+    const struct blueprint *blueprint;
+    struct model *model;
+    enum phase phase;
+    zero_mode mode;                   /* of the open pass, or the last one */
+    uint32_t micro;                   /* training passes since the last step */
+    struct zero_unit *unit;           /* PHASE_USE: whose */
+    bool backward;                    /* PHASE_USE: which */
+    bool recomputes;                  /* PHASE_USE: a forward inside the backward */
+    struct zero_unit *recompute_next; /* a recomputation has begun and goes on with this unit; else NULL */
+    uint64_t compute_began;
+    double compute_s; /* spent in uses */
+};
+
+/* Refuse with ZERO_E_ORDER in the name of the call `what`: before commit and inside a use; and _between also where the open
+ * pass would lose a forward. A sticky failure comes first. */
+zero_status pass_check_outside(const struct pass *pass, const char *what);
+zero_status pass_check_between(const struct pass *pass, const char *what);
+
+zero_status pass_begin(struct pass *pass, zero_mode mode);
+zero_status pass_forward_begin(struct pass *pass, struct zero_unit *unit);
+zero_status pass_forward_end(struct pass *pass, struct zero_unit *unit);
+zero_status pass_backward_begin(struct pass *pass, struct zero_unit *unit);
+zero_status pass_backward_end(struct pass *pass, struct zero_unit *unit);
+
+/* zero_param_give_grad. */
+zero_status pass_give_gradient(struct pass *pass, struct zero_unit *unit, const char *param,
+                               const void *gradient);
+
+/* Ends an open pass and brings everything up to date: what every call between steps begins with. */
+zero_status pass_settle(struct pass *pass);
+
+#endif

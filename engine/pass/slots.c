@@ -1,0 +1,63 @@
+#include "engine/pass/slots.h"
+
+#include "engine/pass/borrowed.h"
+#include "engine/pass/host_stream.h"
+
+static bool belongs(const struct model *m, const struct zero_unit *unit, uint32_t owner) {
+    for (uint32_t i = unit->first_param; i < unit->first_param + unit->params; i++)
+        if (m->param[i].owner == owner) return true;
+    return false;
+}
+
+/* A region's gradient starts anew: alignment gaps and parameters that this unit does not write are zero, so
+ * that what is reduced is defined. Parameters of this unit will be overwritten by the host. */
+void slots_start_gradient(struct pass *pass, const struct zero_unit *unit, uint16_t region) {
+    const struct model_region *r = &pass->model->region[region];
+    uint8_t *grad = executor_address(pass->run->executor, (struct buffer_ref){BUFFER_GRAD_FULL, region});
+    uint64_t begin = 0,
+             bytes = dtype_bytes(pass->blueprint->precision.compute); /* begin: of what is cleared next */
+    for (uint32_t i = 0; i < r->params; i++) {
+        struct model_param *p = &pass->model->param[r->param[i]];
+        p->written = !belongs(pass->model, unit, r->param[i]);
+        if (p->written) continue;
+        host_stream_clear(pass->run, grad + begin * bytes, (p->offset - begin) * bytes);
+        begin = p->offset + p->count;
+    }
+    host_stream_clear(pass->run, grad + begin * bytes, (r->padded - begin) * bytes);
+}
+
+static void *param_address(const struct pass *pass, const struct model_param *p, enum buffer_kind kind) {
+    uint8_t *flat =
+        executor_address(pass->run->executor, (struct buffer_ref){(uint16_t)kind, (uint16_t)p->region});
+    return flat ? flat + p->offset * dtype_bytes(pass->blueprint->precision.compute) : NULL;
+}
+
+void *slots_gradient(const struct pass *pass, const struct model_param *p) {
+    return param_address(pass, p, BUFFER_GRAD_FULL);
+}
+
+void slots_set(struct pass *pass, const struct zero_unit *unit, bool backward) {
+    for (uint32_t i = unit->first_param; i < unit->first_param + unit->params; i++) {
+        struct model_param *p = &pass->model->param[i];
+        zero_slot slot = {.param = param_address(pass, p, BUFFER_PARAM_FULL)};
+        if (p->spans) borrowed_take_weights(pass->run, pass->blueprint->precision.compute, p, slot.param);
+        if (backward && !pass->blueprint->regions[p->region].frozen) {
+            slot.grad = param_address(pass, p, BUFFER_GRAD_FULL);
+            slot.add = pass->model->param[p->owner].written;
+        }
+        if (p->slot) *p->slot = slot;
+    }
+}
+
+/* The use is over: addresses are no longer valid; what the host wrote to memory of its own is taken. */
+void slots_clear(struct pass *pass, const struct zero_unit *unit, bool backward) {
+    for (uint32_t i = unit->first_param; i < unit->first_param + unit->params; i++) {
+        struct model_param *p = &pass->model->param[i], *owner = &pass->model->param[p->owner];
+        bool trains = backward && !pass->blueprint->regions[p->region].frozen;
+        if (trains && p->spans)
+            borrowed_give_gradients(pass->run, pass->blueprint->precision.compute, p,
+                                    param_address(pass, p, BUFFER_GRAD_FULL), owner->written);
+        if (backward) owner->written = true;
+        if (p->slot) *p->slot = (zero_slot){0};
+    }
+}

@@ -1,0 +1,17 @@
+/* The slots of a use: where the host finds the unit's parameters and gradients between begin and end. */
+#ifndef ZERO_ENGINE_PASS_SLOTS_H
+#define ZERO_ENGINE_PASS_SLOTS_H
+
+#include "engine/pass/pass.h"
+
+/* A region's gradient starts anew: alignment gaps, and parameters that this unit does not write, become zero. */
+void slots_start_gradient(struct pass *pass, const struct zero_unit *unit, uint16_t region);
+
+/* The use begins: writes the addresses. It ends: clears them, and takes gradients from the host's own memory. */
+void slots_set(struct pass *pass, const struct zero_unit *unit, bool backward);
+void slots_clear(struct pass *pass, const struct zero_unit *unit, bool backward);
+
+/* The address of the parameter's gradient in the region's flat buffer. */
+void *slots_gradient(const struct pass *pass, const struct model_param *param);
+
+#endif

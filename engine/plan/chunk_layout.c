@@ -1,0 +1,150 @@
+#include "engine/plan/chunk_layout.h"
+
+#include <stdlib.h>
+
+static uint64_t round_up(uint64_t value, uint64_t to) { return (value + to - 1) / to * to; }
+
+static uint64_t min64(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+/* ---- one chunk ---- */
+
+/* Where the arrays of a record of so many elements begin; returns where they end. */
+static uint64_t place_arrays(const struct chunk_layout *layout, uint64_t elements,
+                             uint64_t out[PRECISION_ARRAYS_MAX]) {
+    uint64_t end = 0;
+    for (uint32_t k = 0; k < layout->arrays; k++) {
+        out[k] = end;
+        end += round_up(elements * layout->array_bytes[k], ALIGN_BYTES);
+    }
+    return end;
+}
+
+static uint64_t record_bytes(const struct chunk_layout *layout, uint64_t elements) {
+    uint64_t array[PRECISION_ARRAYS_MAX];
+    return round_up(place_arrays(layout, elements, array) + CHUNK_TAG_BYTES, layout->align_bytes);
+}
+
+struct chunk chunk_layout_at(const struct chunk_layout *layout, uint32_t region, uint32_t i) {
+    const struct offload_region *r = &layout->region[region];
+    struct chunk c = {.first = i * layout->chunk_elements, .index = layout->first_chunk[region] + i};
+    c.count = min64(layout->chunk_elements, layout->elements[region] - c.first);
+    c.state = i >= r->resident;
+    c.params = r->params;
+    c.tag = place_arrays(layout, c.count, c.array);
+    c.record_bytes = record_bytes(layout, c.count);
+    if (c.state)
+        c.record =
+            layout->first_record[region] + (i - r->resident) * record_bytes(layout, layout->chunk_elements);
+    c.param_place = c.first * dtype_bytes(layout->param_dtype);
+    c.param_used = c.count * dtype_bytes(layout->param_dtype);
+    c.param_bytes = round_up(c.param_used, layout->align_bytes);
+    return c;
+}
+
+uint64_t chunk_layout_resident(const struct chunk_layout *layout, uint32_t region) {
+    return min64(layout->region[region].resident * layout->chunk_elements, layout->elements[region]);
+}
+
+uint64_t chunk_layout_param_bytes(const struct chunk_layout *layout, uint32_t region) {
+    return round_up(layout->elements[region] * dtype_bytes(layout->param_dtype), layout->align_bytes);
+}
+
+/* ---- all of them ---- */
+
+static bool rests_sharded(const struct region *r) { return !placement_is(r->rest, REPLICATE, REPLICATE); }
+
+/* A chunk is not larger than the largest shard, so that small models plan small slots. */
+static void choose_chunk(struct chunk_layout *layout, const struct chunk_layout_options *o,
+                         uint32_t regions) {
+    uint64_t largest = 0, page = layout->align_bytes / dtype_bytes(o->param_dtype),
+             elements = CHUNK_BYTES_DEFAULT / (layout->element_bytes ? layout->element_bytes : 1);
+    for (uint32_t i = 0; i < regions; i++)
+        if (layout->elements[i] > largest) largest = layout->elements[i];
+    if (o->chunk_elements_max && o->chunk_elements_max < elements) elements = o->chunk_elements_max;
+    elements = min64(elements, round_up(largest, page)) / page * page;
+    layout->chunk_elements = elements ? elements : page;
+}
+
+/* Nothing of an optimizer without state is staged on its account. */
+static void cut_regions(struct chunk_layout *layout, const struct chunk_layout_options *o,
+                        const struct policy *policy) {
+    bool state = o->state && o->arrays;
+    for (uint32_t i = 0; i < policy->regions; i++) {
+        uint64_t chunks = round_up(layout->elements[i], layout->chunk_elements) / layout->chunk_elements;
+        layout->region[i] = (struct offload_region){.chunks = (uint32_t)chunks,
+                                                    .resident = (uint32_t)chunks,
+                                                    .params = o->params && rests_sharded(&policy->region[i])};
+        if (state && !policy->region[i].frozen) layout->region[i].resident = 0;
+        layout->first_chunk[i] = layout->chunks;
+        layout->chunks += chunks;
+    }
+}
+
+/* A fixed prefix of the order of use stays in memory. */
+static void choose_residents(struct chunk_layout *layout, const struct chunk_layout_options *o,
+                             const struct policy *policy) {
+    uint64_t left = o->resident_bytes, chunk_bytes = layout->chunk_elements * layout->element_bytes;
+    for (uint32_t k = 0; k < policy->refreshes; k++) {
+        uint32_t region = policy->refresh[k];
+        struct offload_region *r = &layout->region[region];
+        uint64_t all = layout->elements[region] * layout->element_bytes;
+        layout->state_bytes += all;
+        if (r->resident < r->chunks) r->resident = left >= all ? r->chunks : (uint32_t)(left / chunk_bytes);
+        uint64_t kept = chunk_layout_resident(layout, region) * layout->element_bytes;
+        layout->resident_bytes += kept;
+        left = r->resident < r->chunks ? 0 : left - min64(left, kept);
+    }
+}
+
+static void place_records(struct chunk_layout *layout, const struct policy *policy) {
+    uint64_t staged = 0;
+    for (uint32_t i = 0; i < policy->regions; i++) {
+        const struct offload_region *r = &layout->region[i];
+        layout->first_record[i] = layout->record_row_bytes;
+        for (uint32_t c = offload_staged_first(r); c < r->chunks && !policy->region[i].frozen; c++) {
+            struct chunk chunk = chunk_layout_at(layout, i, c);
+            if (chunk.state) layout->record_row_bytes += chunk.record_bytes;
+            layout->step_bytes += chunk.state * chunk.record_bytes + chunk.params * chunk.param_bytes;
+            staged++;
+        }
+    }
+    layout->slots = (uint32_t)min64(layout->slots, staged);
+}
+
+zero_status chunk_layout_make(struct chunk_layout *layout, const struct chunk_layout_options *o,
+                              const struct model *model, const struct policy *policy,
+                              struct zero_error *error) {
+    uint32_t regions = policy->regions;
+    *layout = (struct chunk_layout){.align_bytes = o->align_bytes ? o->align_bytes : CHUNK_ALIGN_BYTES,
+                                    .arrays = o->arrays,
+                                    .param_dtype = o->param_dtype,
+                                    .slots = o->slots ? o->slots : SLOTS_DEFAULT};
+    for (uint32_t k = 0; k < o->arrays; k++)
+        layout->element_bytes += layout->array_bytes[k] = o->array_bytes[k];
+    layout->region = calloc(regions, sizeof *layout->region);
+    layout->elements = calloc(regions, sizeof *layout->elements);
+    layout->first_record = calloc(regions, sizeof *layout->first_record);
+    layout->first_chunk = calloc(regions, sizeof *layout->first_chunk);
+    if (!layout->region || !layout->elements || !layout->first_record || !layout->first_chunk)
+        return error_set(error, ZERO_E_MEMORY, "no memory for the plan of chunks");
+    for (uint32_t i = 0; i < regions; i++) {
+        const struct region *r = &policy->region[i];
+        layout->elements[i] =
+            model->region[i].padded / placement_parts(r->frozen ? r->rest : r->state, policy->mesh);
+    }
+    choose_chunk(layout, o, regions);
+    cut_regions(layout, o, policy);
+    choose_residents(layout, o, policy);
+    place_records(layout, policy);
+    layout->slot_param = o->state && o->arrays ? record_bytes(layout, layout->chunk_elements) : 0;
+    layout->slot_bytes =
+        layout->slot_param + (o->params ? layout->chunk_elements * dtype_bytes(o->param_dtype) : 0);
+    return ZERO_OK;
+}
+
+void chunk_layout_free(struct chunk_layout *layout) {
+    free(layout->region);
+    free(layout->elements);
+    free(layout->first_record);
+    free(layout->first_chunk);
+}

@@ -1,0 +1,35 @@
+/* Intervals of time that need bytes, laid out in one arena: those that meet in time get distinct bytes. */
+#ifndef ZERO_ENGINE_PLAN_INTERVAL_H
+#define ZERO_ENGINE_PLAN_INTERVAL_H
+
+#include "engine/base/error.h"
+#include "engine/base/operation.h"
+
+struct interval {
+    struct buffer_ref ref;
+    uint64_t bytes, offset;
+    uint32_t begin, end; /* ticks; the end is exclusive */
+    bool open;
+};
+
+struct intervals {
+    struct interval *item;
+    uint32_t *order; /* scratch: items as they are laid out */
+    uint32_t count, capacity;
+};
+
+zero_status intervals_open(struct intervals *intervals, uint32_t capacity, struct zero_error *error);
+void intervals_close(struct intervals *intervals);
+
+/* An interval of `ref` begins; `known` is its index if this place in the program was seen before, else
+ * UINT32_MAX. A place that is seen again keeps its first interval. Returns the index. */
+uint32_t interval_begin(struct intervals *intervals, struct buffer_ref ref, uint32_t known, uint64_t bytes,
+                        uint32_t tick);
+void interval_end(struct intervals *intervals, struct buffer_ref ref, uint32_t tick);
+
+/* Sets every offset, each on a cache line: the largest first, each at the lowest place that fits. Returns the
+ * arena's bytes. */
+uint64_t intervals_lay_out(struct intervals *intervals);
+bool intervals_share(const struct intervals *intervals, uint32_t a, uint32_t b); /* bytes */
+
+#endif

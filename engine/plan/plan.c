@@ -1,0 +1,400 @@
+#include "engine/plan/plan.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/plan/interval.h"
+
+enum { ALIAS_BYTES = 4096, STAGGER_BYTES = 5 * ALIGN_BYTES };
+
+const char *memory_row_name(enum memory_row row) {
+    static const char *const names[MEMORY_ROWS] = {[MEMORY_PARAMETERS] = "parameters",
+                                                   [MEMORY_GRADIENTS] = "gradients",
+                                                   [MEMORY_STATE0] = "optimizer state 0",
+                                                   [MEMORY_STATE1] = "optimizer state 1",
+                                                   [MEMORY_GATHERED] = "gathered units",
+                                                   [MEMORY_STAGING] = "reduction staging",
+                                                   [MEMORY_MESSAGES] = "messages",
+                                                   [MEMORY_MASTERS] = "master weights",
+                                                   [MEMORY_OFFLOADED_PARAMETERS] = "offloaded parameters",
+                                                   [MEMORY_RECORDS] = "chunks of optimizer state",
+                                                   [MEMORY_COMMITS] = "commit records",
+                                                   [MEMORY_SLOTS] = "chunk staging",
+                                                   [MEMORY_PARAM_STAGING] = "parameter staging",
+                                                   [MEMORY_CHECKPOINT] = "checkpoint staging",
+                                                   [MEMORY_HOST_GRADIENTS] = "gradients on the host",
+                                                   [MEMORY_UPDATE_STAGING] = "update staging",
+                                                   [MEMORY_NORMS] = "norms"};
+    return names[row];
+}
+
+static uint32_t add_buffer(struct plan *plan, enum memory_row row, uint64_t bytes) {
+    plan->buffer[plan->buffers] = (struct plan_buffer){plan->row_bytes[row], bytes, (uint8_t)row};
+    plan->row_bytes[row] += (bytes + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES;
+    return plan->buffers++;
+}
+
+static void fix(struct plan *plan, enum buffer_kind kind, uint32_t index, enum memory_row row,
+                uint64_t bytes) {
+    plan->fixed[kind * plan->fixed_width + index] = add_buffer(plan, row, bytes);
+}
+
+static uint64_t part_bytes(const struct plan *plan, uint32_t region, struct placement placement,
+                           enum dtype dtype) {
+    uint64_t parts = placement_parts(placement, plan->policy->mesh);
+    return plan->model->region[region].padded / parts * dtype_bytes(dtype);
+}
+
+/* What the update keeps of the shard: that part of it which is in memory. */
+static void fix_state(struct plan *plan, uint32_t i, uint32_t state_count) {
+    uint64_t elements = chunk_layout_resident(&plan->layout, i);
+    if (precision_keeps_masters(&plan->precision))
+        fix(plan, BUFFER_MASTER, i, MEMORY_MASTERS, elements * precision_master_bytes(&plan->precision));
+    for (uint32_t k = 0; k == 0 || k < state_count;
+         k++) /* an optimizer without state has an empty one, to order by */
+        fix(plan, BUFFER_STATE, k * plan->policy->regions + i, k ? MEMORY_STATE1 : MEMORY_STATE0,
+            state_count ? elements * dtype_bytes(plan->precision.state) : 0);
+}
+
+/* What lives from step to step. */
+static void fix_region(struct plan *plan, uint32_t i, uint32_t state_count) {
+    const struct placement whole = {{REPLICATE, REPLICATE}};
+    const struct region *r = &plan->policy->region[i];
+    const struct precision *p = &plan->precision;
+    if (placement_equal(r->rest, whole))
+        fix(plan, BUFFER_PARAM_FULL, i, MEMORY_PARAMETERS, part_bytes(plan, i, whole, p->compute));
+    else if (plan->param_tier == TIER_DEVICE)
+        fix(plan, BUFFER_PARAM_SHARD, i, MEMORY_PARAMETERS, part_bytes(plan, i, r->rest, p->compute));
+    else
+        fix(plan, BUFFER_PARAM_SHARD, i, MEMORY_OFFLOADED_PARAMETERS,
+            chunk_layout_param_bytes(&plan->layout, i));
+    if (!placement_equal(r->between, r->rest) && !placement_equal(r->between, whole))
+        fix(plan, BUFFER_PARAM_SECOND, i, MEMORY_PARAMETERS, part_bytes(plan, i, r->between, p->compute));
+    if (r->frozen) return;
+    /* A whole gradient at the step is the reduced one, gathered where the backward wrote. */
+    bool gathered = placement_equal(r->grad_step, whole);
+    if (r->grad_kept)
+        fix(plan, BUFFER_GRAD_FULL, i, MEMORY_GRADIENTS,
+            part_bytes(plan, i, whole, gathered && precision_widens(p) ? p->reduced : p->compute));
+    struct placement shard = gathered ? (struct placement){{SHARD, REPLICATE}} : r->grad_step;
+    bool leaves = plan_host_updates(plan) && !gathered;
+    if (!r->grad_in_place)
+        fix(plan, BUFFER_GRAD_SHARD, i, leaves ? MEMORY_HOST_GRADIENTS : MEMORY_GRADIENTS,
+            part_bytes(plan, i, shard, p->reduced));
+    fix_state(plan, i, state_count);
+    if (plan_host_updates(plan) && gathered)
+        fix(plan, BUFFER_GRAD_HOST, i, MEMORY_HOST_GRADIENTS, part_bytes(plan, i, r->state, p->reduced));
+}
+
+bool plan_host_updates(const struct plan *plan) {
+    return plan->discrete && plan->row_tier[MEMORY_STATE0] != TIER_DEVICE;
+}
+
+/* The most elements of a region that one update makes: a chunk, or what is in memory of a shard. */
+static uint64_t update_elements(const struct plan *plan, uint32_t region) {
+    const struct chunk_layout *layout = &plan->layout;
+    uint64_t resident = chunk_layout_resident(layout, region);
+    bool staged = layout->region[region].chunks > offload_staged_first(&layout->region[region]);
+    return staged && layout->chunk_elements > resident ? layout->chunk_elements : resident;
+}
+
+/* What a discrete device and its host need beside. */
+static void fix_discrete(struct plan *plan) {
+    uint64_t updated = 0, blocks = 0;
+    for (uint32_t i = 0; i < plan->policy->regions && plan->discrete; i++) {
+        const struct region *r = &plan->policy->region[i];
+        if (r->frozen) continue;
+        uint64_t elements = update_elements(plan, i),
+                 all = (plan->model->region[i].padded + NORM_BLOCK_ELEMENTS - 1) / NORM_BLOCK_ELEMENTS;
+        if (elements > updated) updated = elements;
+        if (all > blocks) blocks = all;
+    }
+    plan->row_bytes[MEMORY_NORMS] = blocks * sizeof(double);
+    for (uint32_t k = 0; k < UPDATE_STAGINGS && plan_host_updates(plan); k++)
+        fix(plan, BUFFER_UPDATE_STAGING, k, MEMORY_UPDATE_STAGING,
+            updated * dtype_bytes(plan->precision.compute));
+}
+
+/* What chunks pass through. */
+static void fix_staging(struct plan *plan) {
+    const struct chunk_layout *layout = &plan->layout;
+    uint64_t most = 0;
+    plan->row_bytes[MEMORY_RECORDS] = layout->record_row_bytes * (1 + plan->shadow);
+    plan->row_bytes[MEMORY_COMMITS] = plan->shadow ? 2 * CHUNK_ALIGN_BYTES : 0;
+    if (!layout->record_row_bytes && plan->param_tier != TIER_NVME && !plan->shadow) return;
+    plan->row_bytes[MEMORY_SLOTS] = (layout->slots + 1) * layout->slot_bytes;
+    if (plan->param_tier != TIER_NVME) return;
+    for (uint32_t i = 0; i < plan->policy->regions; i++)
+        if (layout->region[i].params && chunk_layout_param_bytes(layout, i) > most)
+            most = chunk_layout_param_bytes(layout, i);
+    for (uint32_t k = 0; k < PARAM_STAGINGS; k++)
+        fix(plan, BUFFER_PARAM_STAGED, k, MEMORY_PARAM_STAGING, most);
+}
+
+/* ---- the dry run ---- */
+
+static uint32_t *slot_at(const struct plan *plan, bool evaluating, uint32_t position, struct buffer_ref ref) {
+    const struct use *use = policy_use(plan->policy, position);
+    uint32_t k = 0;
+    while (k < use->count && use->region[k] != ref.region) k++;
+    if (k == use->count) return NULL;
+    uint32_t index = ((evaluating ? 3 * plan->policy->uses : 0) + position) * USE_REGIONS_MAX + k;
+    return &plan->slot[2 * index + (ref.kind == BUFFER_GRAD_FULL)];
+}
+
+/* What a list of operations reads from the drive before it gathers. */
+static uint64_t fetched_bytes(const struct plan *plan, const struct operation_list *list) {
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < list->count; i++) {
+        const struct operation *op = &list->item[i];
+        bool fetches = op->kind == OP_GATHER && op->read[0].kind == BUFFER_PARAM_SHARD;
+        if (fetches && plan->layout.region[op->region].params)
+            bytes += chunk_layout_param_bytes(&plan->layout, op->region);
+    }
+    return bytes;
+}
+
+/* Notes the intervals that begin and end in a list of operations emitted at `tick`. */
+static void note(struct plan *plan, struct intervals *intervals, const struct policy *policy,
+                 const struct operation_list *list, uint32_t tick) {
+    for (uint32_t i = 0; i < list->count; i++) {
+        const struct operation *op = &list->item[i];
+        for (uint8_t k = 0; k < op->writes; k++) {
+            if (!(op->acquires & 1u << k)) continue;
+            uint32_t *slot = slot_at(plan, policy->evaluating, op->use, op->write[k]);
+            uint64_t bytes = part_bytes(plan, op->write[k].region, (struct placement){{REPLICATE, REPLICATE}},
+                                        plan->precision.compute);
+            *slot = interval_begin(intervals, op->write[k], *slot, bytes, tick);
+            if (op->kind == OP_GATHER) plan->live += policy->region[op->region].elements;
+        }
+        if (op->kind == OP_RELEASE && op->object == OBJECT_PARAM)
+            plan->live -= policy->region[op->region].elements;
+        if (plan->live > plan->live_most) plan->live_most = plan->live;
+        if (op->kind == OP_RELEASE) {
+            /* A gradient's reduction has only just begun when it is released: it keeps its place for one use
+             * more, so that the next backward need not wait for it. */
+            uint32_t lag = op->object == OBJECT_GRAD && policy->backward_depth ? 2 : 0;
+            interval_end(intervals, op->write[0], tick + lag);
+        }
+    }
+}
+
+/* Where a use's buffers are in the dry run, also those that an earlier use began: a run that skips the
+ * earlier one begins them here. */
+static void note_use(struct plan *plan, const struct intervals *intervals, const struct policy *policy,
+                     uint32_t position) {
+    const struct use *use = policy_use(policy, position);
+    for (uint32_t i = 0; i < intervals->count; i++) {
+        const struct interval *v = &intervals->item[i];
+        for (uint8_t k = 0; k < use->count && v->open; k++) {
+            if (v->ref.region != use->region[k]) continue;
+            uint32_t *slot = slot_at(plan, policy->evaluating, position, v->ref);
+            if (*slot == NO_BUFFER) *slot = i;
+        }
+    }
+}
+
+/* The segment that may be recomputed before the backward at `position`. A unit by itself needs nothing: it is gathered
+ * where its backward has it. Returns the bytes that are fetched. */
+static uint64_t dry_recompute(struct plan *plan, struct intervals *intervals, struct policy *policy,
+                              struct operation_list *list, uint32_t position, uint32_t *tick) {
+    uint32_t last = 2 * policy->uses - 1 - position;
+    const struct zero_unit *unit = plan->model->unit[last];
+    uint32_t first = unit->segment_last == last ? unit->segment_first : last;
+    uint64_t fetched = 0;
+    for (uint32_t use = first; use <= last && first < last; use++) {
+        list->count = 0, ++*tick;
+        policy_recompute(policy, use, position, list);
+        fetched += fetched_bytes(plan, list);
+        note(plan, intervals, policy, list, *tick);
+        note_use(plan, intervals, policy, policy_recompute_position(policy, use, position));
+        list->count = 0, ++*tick;
+        policy_recomputed(policy, use, list);
+        note(plan, intervals, policy, list, *tick);
+    }
+    return fetched;
+}
+
+/* Returns the bytes that the pass fetches. */
+static uint64_t dry_pass(struct plan *plan, struct intervals *intervals, struct policy *policy,
+                         struct operation_list *list, bool evaluating, bool last, uint32_t *tick) {
+    uint64_t fetched = 0;
+    list->count = 0;
+    policy_pass(policy, evaluating, last, list);
+    note(plan, intervals, policy, list, *tick);
+    for (uint32_t q = 0; q < policy->positions; q++) {
+        if (policy_backward(policy, q)) fetched += dry_recompute(plan, intervals, policy, list, q, tick);
+        list->count = 0, ++*tick;
+        policy_begin(policy, q, list);
+        fetched += fetched_bytes(plan, list);
+        note(plan, intervals, policy, list, *tick);
+        note_use(plan, intervals, policy, q);
+        list->count = 0, ++*tick;
+        policy_end(policy, list);
+        note(plan, intervals, policy, list, *tick);
+    }
+    list->count = 0;
+    policy_pass(policy, evaluating, last, list);
+    note(plan, intervals, policy, list, *tick);
+    return fetched;
+}
+
+/* Training in a first and in a last micro-step, then evaluation. */
+static zero_status dry_run(struct plan *plan, struct intervals *intervals, struct zero_error *error) {
+    struct policy policy = *plan->policy;
+    uint32_t capacity = policy_operations_max(&policy);
+    struct operation_list list = {malloc(capacity * sizeof *list.item), 0, capacity};
+    struct region *regions = malloc(policy.regions * sizeof *regions);
+    if (!list.item || !regions) {
+        free(list.item), free(regions);
+        return error_set(error, ZERO_E_MEMORY, "no memory for the plan's dry run");
+    }
+    memcpy(regions, plan->policy->region, policy.regions * sizeof *regions);
+    policy.region = regions;
+    uint32_t tick = 0;
+    uint64_t first = dry_pass(plan, intervals, &policy, &list, false, policy.micro_steps == 1, &tick);
+    uint64_t last = dry_pass(plan, intervals, &policy, &list, false, true, &tick);
+    plan->param_fetch_bytes = (policy.micro_steps - 1) * first + last;
+    dry_pass(plan, intervals, &policy, &list, true, false, &tick);
+    free(list.item), free(regions);
+    return ZERO_OK;
+}
+
+/* Every interval becomes a buffer of the gathered row; pairs that share bytes are listed as overlaps. */
+static zero_status place_slots(struct plan *plan, struct intervals *intervals, struct zero_error *error) {
+    uint32_t first = plan->buffers, count = intervals->count;
+    uint64_t pairs = 0;
+    plan->row_bytes[MEMORY_GATHERED] = intervals_lay_out(intervals);
+    for (uint32_t i = 0; i < count; i++)
+        plan->buffer[plan->buffers++] =
+            (struct plan_buffer){intervals->item[i].offset, intervals->item[i].bytes, MEMORY_GATHERED};
+    for (uint32_t i = 0; i < 4 * plan->policy->uses * USE_REGIONS_MAX * 2; i++)
+        if (plan->slot[i] != NO_BUFFER) plan->slot[i] += first;
+    for (uint32_t i = 0; i < count; i++)
+        for (uint32_t k = 0; k < count; k++) pairs += i != k && intervals_share(intervals, i, k);
+    plan->overlap = malloc((pairs + 1) * sizeof *plan->overlap);
+    plan->overlap_first = calloc(plan->buffers + 1, sizeof *plan->overlap_first);
+    if (!plan->overlap || !plan->overlap_first)
+        return error_set(error, ZERO_E_MEMORY, "no memory for the plan");
+    for (uint32_t i = 0, n = 0; i < count; i++) {
+        for (uint32_t k = 0; k < count; k++)
+            if (i != k && intervals_share(intervals, i, k)) plan->overlap[n++] = first + k;
+        plan->overlap_first[first + i + 1] = n;
+    }
+    return ZERO_OK;
+}
+
+/* Rows follow one another in their tier's extent. Their starts are staggered by distinct cache lines:
+ * parameters, moments and gradients are walked in step, and equal offsets modulo a page would alias in the
+ * cache. What a drive reads and writes starts on a page. An extent is whole pages, as it is allocated. */
+static void place_rows(struct plan *plan) {
+    for (int r = 0; r < MEMORY_ROWS; r++) {
+        if (!plan->row_bytes[r]) continue;
+        uint64_t *end = &plan->tier_bytes[plan->row_tier[r]];
+        uint64_t stagger = r < MEMORY_OFFLOADED_PARAMETERS ? (uint64_t)r * STAGGER_BYTES : 0;
+        plan->row_offset[r] = (*end + ALIAS_BYTES - 1) / ALIAS_BYTES * ALIAS_BYTES + stagger;
+        *end = plan->row_offset[r] + plan->row_bytes[r];
+    }
+    for (int t = 0; t < TIERS; t++)
+        plan->tier_bytes[t] = (plan->tier_bytes[t] + ALIAS_BYTES - 1) / ALIAS_BYTES * ALIAS_BYTES;
+}
+
+static zero_status allocate_tables(struct plan *plan, const struct plan_options *o,
+                                   struct zero_error *error) {
+    const struct policy *p = o->policy;
+    uint32_t slots = 4 * p->uses * USE_REGIONS_MAX * 2;
+    plan->fixed_width = p->regions * OPTIMIZER_STATES_MAX + p->stagings + p->gather_stagings +
+                        PARAM_STAGINGS + UPDATE_STAGINGS;
+    plan->capacity = BUFFER_KINDS * plan->fixed_width + slots;
+    plan->buffer = calloc(plan->capacity, sizeof *plan->buffer);
+    plan->fixed = malloc(BUFFER_KINDS * plan->fixed_width * sizeof *plan->fixed);
+    plan->slot = malloc(slots * sizeof *plan->slot);
+    if (!plan->buffer || !plan->fixed || !plan->slot)
+        return error_set(error, ZERO_E_MEMORY, "no memory for the plan");
+    memset(plan->fixed, 0xff, BUFFER_KINDS * plan->fixed_width * sizeof *plan->fixed);
+    memset(plan->slot, 0xff, slots * sizeof *plan->slot);
+    return ZERO_OK;
+}
+
+static zero_status cut_chunks(struct plan *plan, const struct plan_options *o, struct zero_error *error) {
+    struct chunk_layout_options options = {.state = o->state_tier == TIER_NVME,
+                                           .params = o->param_tier == TIER_NVME,
+                                           .param_dtype = o->precision.compute,
+                                           .chunk_elements_max = o->chunk_elements_max,
+                                           .align_bytes = o->chunk_align_bytes,
+                                           .slots = o->slots,
+                                           .resident_bytes = o->resident_bytes};
+    options.arrays = precision_arrays(&o->precision, o->state_count, options.array_bytes);
+    return chunk_layout_make(&plan->layout, &options, o->model, o->policy, error);
+}
+
+static void place_tiers(struct plan *plan, const struct plan_options *o) {
+    enum tier_kind resident = o->state_tier == TIER_NVME ? TIER_CPU : o->state_tier;
+    plan->row_tier[MEMORY_MASTERS] = plan->row_tier[MEMORY_STATE0] = plan->row_tier[MEMORY_STATE1] = resident;
+    plan->row_tier[MEMORY_OFFLOADED_PARAMETERS] = o->param_tier;
+    plan->row_tier[MEMORY_RECORDS] = plan->row_tier[MEMORY_COMMITS] = TIER_NVME;
+    plan->row_tier[MEMORY_SLOTS] = plan->row_tier[MEMORY_PARAM_STAGING] = TIER_CPU;
+    plan->row_tier[MEMORY_CHECKPOINT] = TIER_CPU;
+    plan->row_tier[MEMORY_HOST_GRADIENTS] = plan->row_tier[MEMORY_UPDATE_STAGING] = TIER_CPU;
+    plan->row_tier[MEMORY_MESSAGES] = o->discrete ? TIER_CPU : TIER_DEVICE;
+}
+
+zero_status plan_make(struct plan *plan, const struct plan_options *o, struct zero_error *error) {
+    *plan = (struct plan){.model = o->model,
+                          .policy = o->policy,
+                          .precision = o->precision,
+                          .param_tier = o->param_tier,
+                          .shadow = o->shadow,
+                          .discrete = o->discrete};
+    struct intervals intervals = {0};
+    zero_status status = allocate_tables(plan, o, error);
+    if (!status) status = cut_chunks(plan, o, error);
+    if (status) return status;
+    place_tiers(plan, o);
+    for (uint32_t i = 0; i < o->policy->regions; i++) fix_region(plan, i, o->state_count);
+    for (uint32_t k = 0; k < o->policy->stagings; k++)
+        fix(plan, BUFFER_STAGING, k, MEMORY_STAGING, o->staging_bytes);
+    for (uint32_t k = 0; k < o->policy->gather_stagings; k++)
+        fix(plan, BUFFER_GATHER_STAGING, k, MEMORY_STAGING, o->gather_staging_bytes);
+    fix_staging(plan);
+    fix_discrete(plan);
+    plan->row_bytes[MEMORY_MESSAGES] = o->message_bytes;
+    plan->row_bytes[MEMORY_CHECKPOINT] = o->checkpoint_bytes;
+    status = intervals_open(&intervals, 4 * o->policy->uses * USE_REGIONS_MAX * 2, error);
+    if (!status) status = dry_run(plan, &intervals, error);
+    for (uint32_t i = 0; i < intervals.count && !status; i++)
+        if (intervals.item[i].open)
+            status = error_set(error, ZERO_E_INTERNAL, "the plan's dry run never released region %d",
+                               intervals.item[i].ref.region);
+    if (!status) status = place_slots(plan, &intervals, error);
+    intervals_close(&intervals);
+    place_rows(plan);
+    return status;
+}
+
+void plan_free(struct plan *plan) {
+    free(plan->buffer);
+    free(plan->fixed);
+    free(plan->slot);
+    free(plan->overlap);
+    free(plan->overlap_first);
+    chunk_layout_free(&plan->layout);
+}
+
+uint32_t plan_fixed(const struct plan *plan, struct buffer_ref ref) {
+    return plan->fixed[ref.kind * plan->fixed_width + ref.region];
+}
+
+uint32_t plan_slot(const struct plan *plan, bool evaluating, uint32_t position, struct buffer_ref ref) {
+    const uint32_t *slot = slot_at(plan, evaluating, position, ref);
+    return slot ? *slot : NO_BUFFER;
+}
+
+uint64_t plan_place(const struct plan *plan, uint32_t buffer) {
+    const struct plan_buffer *b = &plan->buffer[buffer];
+    return plan->row_offset[b->row] + b->offset;
+}
+
+struct hazard_overlaps plan_overlaps(const struct plan *plan) {
+    return (struct hazard_overlaps){plan->overlap_first, plan->overlap};
+}

@@ -1,0 +1,30 @@
+/* Ranks that are threads of one process (zero_local), and memory that outlives a rank.
+ *
+ * After a failure, or in the middle of a collective, peers may still read and write the buffers of a rank that has left. Such
+ * memory is kept until the zero_local is destroyed, or, where ranks are processes, until the process ends. */
+#ifndef ZERO_ENGINE_RANKS_LOCAL_RANKS_H
+#define ZERO_ENGINE_RANKS_LOCAL_RANKS_H
+
+#include "engine/comm/comm.h"
+#include "engine/device/device.h"
+#include "engine/zero.h"
+#include "offload/tier.h"
+
+struct outliving;
+
+uint32_t local_ranks(const zero_local *local);
+struct local_world *local_world_of(const zero_local *local);
+
+/* Made when the engine opens, because its destruction must not fail. NULL: no memory. */
+struct outliving *outliving_create(void);
+void outliving_destroy(struct outliving *outliving); /* nothing is in it; NULL is allowed */
+
+/* Zeroed; replaces the message before it. NULL: no memory. */
+void *outliving_message(struct outliving *outliving, uint64_t bytes);
+
+/* The rank leaves: takes its tiers and its device over. Closes them at once unless peers use them. `local`: NULL where ranks
+ * are processes. */
+void outliving_release(struct outliving *outliving, zero_local *local, struct tier *tier[TIERS],
+                       struct device *device, bool peers_use_it);
+
+#endif

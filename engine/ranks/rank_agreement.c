@@ -1,0 +1,95 @@
+#include "engine/ranks/rank_agreement.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/ranks/local_ranks.h"
+
+/* ---- while the engine opens ---- */
+
+zero_status ranks_compare(struct ranks *ranks, uint64_t hash, zero_status otherwise, const char *what,
+                          struct zero_error *error) {
+    uint64_t *hashes = outliving_message(ranks->outliving, (ranks->size + 1) * sizeof *hashes);
+    if (!hashes) return error_set(error, ZERO_E_MEMORY, "no memory to compare %s", what);
+    hashes[0] = hash;
+    struct comm_call call = comm_rows(hashes, sizeof *hashes, what);
+    zero_status status = comm_run(ranks->world, &call);
+    if (status) return error_pass(error, comm_error(ranks->comm));
+    for (uint32_t r = 0; r < ranks->size && !status; r++)
+        if (hashes[r + 1] != hashes[1])
+            status =
+                error_set(error, otherwise,
+                          "rank %" PRIu32 " has another %s than rank 0; give all ranks the same", r, what);
+    call = (struct comm_call){.kind = COMM_BARRIER, .what = what};
+    if (status) comm_run(ranks->world, &call); /* all say so before any of them leaves */
+    return status;
+}
+
+zero_status ranks_least(struct ranks *ranks, uint64_t *values, uint32_t count, const char *what,
+                        struct zero_error *error) {
+    uint64_t *all = outliving_message(ranks->outliving, (ranks->size + 1) * count * sizeof *all);
+    if (!all) return error_set(error, ZERO_E_MEMORY, "no memory to compare %s", what);
+    memcpy(all, values, count * sizeof *all);
+    struct comm_call call = comm_rows(all, count * sizeof *all, what);
+    zero_status status = comm_run(ranks->world, &call);
+    if (status) return error_pass(error, comm_error(ranks->comm));
+    for (uint32_t i = 0; i < ranks->size * count; i++)
+        if (all[count + i] < values[i % count]) values[i % count] = all[count + i];
+    return ZERO_OK;
+}
+
+zero_status ranks_agree_error(struct ranks *ranks, const struct zero_error *mine, const char *what) {
+    struct comm_call call = {.kind = COMM_BARRIER, .what = what};
+    zero_status status = comm_run(ranks->world, &call);
+    if (mine->code) return ranks_fail(ranks, mine);
+    if (!status) status = comm_run(ranks->world, &call); /* those that failed do not come */
+    return status ? ranks_fail(ranks, comm_error(ranks->comm)) : ZERO_OK;
+}
+
+/* ---- from commit on ---- */
+
+uint64_t ranks_message_bytes(uint32_t size) { return ((uint64_t)size + 1) * SUM_VALUES_MAX * sizeof(double); }
+
+/* The failure's sentence goes from the rank that has it to all others. */
+static zero_status pass_on(struct ranks *ranks, uint32_t rank, zero_status code,
+                           const struct zero_error *mine) {
+    const char *text = (const char *)ranks->text;
+    if (rank == ranks->rank) memcpy(ranks->text, mine->message, sizeof mine->message);
+    struct comm_call call = {.kind = COMM_BROADCAST,
+                             .dtype = DTYPE_U8,
+                             .target_dtype = DTYPE_U8,
+                             .count = sizeof mine->message,
+                             .root = rank,
+                             .what = "a failure",
+                             .target = ranks->text};
+    zero_status status = ranks->size > 1 ? ranks_call(ranks, &call) : ZERO_OK;
+    if (status) return status;
+    if (ranks->size == 1) return refuse(code, "%s", text);
+    ranks->text[sizeof mine->message - 1] = 0; /* it came from another rank */
+    return refuse(code, "rank %" PRIu32 ": %s", rank, text);
+}
+
+zero_status ranks_agree(struct ranks *ranks, const struct zero_error *mine, const uint64_t word[2],
+                        const char *what, const struct rank_report **out_all) {
+    struct rank_report *row = (struct rank_report *)(void *)ranks->message;
+    *row = (struct rank_report){mine->code, {word[0], word[1]}};
+    struct comm_call call = comm_rows(row, sizeof *row, what);
+    zero_status status = ranks_call(ranks, &call);
+    for (uint32_t r = 0; r < ranks->size && !status; r++)
+        if (row[1 + r].code) return pass_on(ranks, r, (zero_status)row[1 + r].code, mine);
+    *out_all = row + 1;
+    return status;
+}
+
+zero_status ranks_sum(struct ranks *ranks, double *values, uint32_t count, const char *what) {
+    double *message = (double *)(void *)ranks->message;
+    memcpy(message, values, count * sizeof *values);
+    struct comm_call call = comm_rows(message, count * sizeof *values, what);
+    zero_status status = ranks_call(ranks, &call);
+    if (status) return status;
+    memset(values, 0, count * sizeof *values);
+    for (uint32_t r = 0; r < ranks->size; r++)
+        for (uint32_t i = 0; i < count; i++) values[i] += message[(r + 1) * count + i];
+    return ZERO_OK;
+}

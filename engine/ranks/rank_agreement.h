@@ -1,0 +1,42 @@
+/* What all ranks find out together: whether they have the same, the least value, a sum, who failed. Each function is
+ * collective, and returns the same on all ranks unless its comment says otherwise. */
+#ifndef ZERO_ENGINE_RANKS_RANK_AGREEMENT_H
+#define ZERO_ENGINE_RANKS_RANK_AGREEMENT_H
+
+#include "engine/ranks/ranks.h"
+
+enum { SUM_VALUES_MAX = 64 };
+
+/* ---- while the engine opens: without the plan's memory ---- */
+
+/* `otherwise` on all ranks if some rank's hash is not rank 0's; `what` is hashed: "configuration". */
+zero_status ranks_compare(struct ranks *ranks, uint64_t hash, zero_status otherwise, const char *what,
+                          struct zero_error *error);
+
+/* Each value becomes the least of all ranks' values. */
+zero_status ranks_least(struct ranks *ranks, uint64_t *values, uint32_t count, const char *what,
+                        struct zero_error *error);
+
+/* Each rank's own failure in `mine` (code ZERO_OK: none), else that another rank failed. The failure is sticky. It is told only
+ * when all ranks are here, so that no rank learns of it in an earlier call, in place of its own. */
+zero_status ranks_agree_error(struct ranks *ranks, const struct zero_error *mine, const char *what);
+
+/* ---- from commit on ---- */
+
+/* What one rank tells the others beside its status. */
+struct rank_report {
+    uint64_t code, word[2];
+};
+
+/* Bytes of struct ranks.message: for the plan. */
+uint64_t ranks_message_bytes(uint32_t size);
+
+/* ZERO_OK, or the failure of the lowest rank that has one, in its words. Unlike ranks_agree_error's, the failure is not the
+ * engine's: nothing is sticky. out_all[r], until the next collective call: what rank r reported. */
+zero_status ranks_agree(struct ranks *ranks, const struct zero_error *mine, const uint64_t word[2],
+                        const char *what, const struct rank_report **out_all);
+
+/* Sums in rank order, in double: the same bits on all ranks. count <= SUM_VALUES_MAX. */
+zero_status ranks_sum(struct ranks *ranks, double *values, uint32_t count, const char *what);
+
+#endif

@@ -1,0 +1,51 @@
+/* The ranks of a training: which one this is, how it reaches the others, and how all of them fail together.
+ *
+ * A failure is sticky: ranks_fail keeps the first one and tells the other ranks, and every later ranks_check returns it.
+ *
+ * Threads: the host's thread owns the struct. `lock` guards the comm, and the executor that uses it, against the progress
+ * thread and a save in the background. */
+#ifndef ZERO_ENGINE_RANKS_RANKS_H
+#define ZERO_ENGINE_RANKS_RANKS_H
+
+#include "engine/base/log.h"
+#include "engine/comm/comm.h"
+#include "engine/ranks/failure.h"
+#include "engine/ranks/turn.h"
+
+/* What goes on while this rank waits for a collective. Called under the lock. */
+struct background {
+    void *user;
+    /* Moves what can move. A failure: *out_error says which. */
+    zero_status (*poll)(void *user, bool *out_moved, const struct zero_error **out_error);
+    void (*idle)(void *user); /* nothing moved: sleeps for a moment */
+};
+
+struct ranks {
+    uint32_t rank, size;
+    uint32_t node_ranks; /* ranks on this rank's node */
+    struct comm *comm;   /* for what ranks tell each other */
+    struct comm *data; /* for parameters and gradients: NCCL where several GPUs take part, else comm itself */
+    struct comm_group *world; /* all ranks, of comm */
+    struct turn lock;
+    struct log log;
+    struct zero_error error;      /* sticky; code 0: none */
+    const uint64_t *step;         /* updates done: the step that a failure names */
+    struct outliving *outliving;  /* memory that peers may read after this rank has left */
+    struct background background; /* poll is NULL before commit */
+    uint8_t *message,
+        *text; /* of the plan, from commit on: ranks_message_bytes, and one failure's sentence */
+};
+
+/* A failure of the engine: sticky, and told to all ranks. Returns its code. */
+zero_status ranks_fail(struct ranks *ranks, const struct zero_error *error);
+
+/* A failure that every rank finds by itself from the same numbers: sticky, and nobody need be told. */
+zero_status ranks_fail_alike(struct ranks *ranks, const struct zero_error *error);
+
+/* ZERO_OK, or the sticky failure with its sentence. */
+zero_status ranks_check(struct ranks *ranks);
+
+/* Posts a collective on the world and waits for it, while everything else goes on. */
+zero_status ranks_call(struct ranks *ranks, const struct comm_call *call);
+
+#endif

@@ -1,0 +1,99 @@
+#include "engine/state/get_put.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* ---- fill ---- */
+
+static zero_status fill_param(struct state *state, const struct model_param *p, zero_fill_fn fill,
+                              void *user) {
+    struct part part = stored_part(state->blueprint, state->ranks->rank, p->region, ZERO_PARAM);
+    uint64_t begin = max64(p->offset, part.first), end = min64(p->offset + p->count, part.first + part.count);
+    float *piece = (float *)(void *)state->piece;
+    for (uint64_t at = begin; at < end;) {
+        uint64_t count = min64(end - at, PIECE_BYTES / sizeof(float));
+        fill(user, p->name, at - p->offset, count, piece);
+        zero_status status = state_write(state, p->region, ZERO_PARAM, at, count, piece);
+        if (status) return status;
+        at += count;
+    }
+    return ZERO_OK;
+}
+
+zero_status fill_frozen(struct state *state, zero_fill_fn fill, void *user) {
+    zero_status status = ZERO_OK;
+    for (uint32_t i = 0; i < state->model->regions; i++)
+        for (uint32_t k = 0;
+             k < state->model->region[i].params && state->blueprint->regions[i].frozen && !status; k++)
+            status = fill_param(state, &state->model->param[state->model->region[i].param[k]], fill, user);
+    return status;
+}
+
+zero_status fill_all(struct state *state, zero_fill_fn fill, void *user) {
+    struct zero_error error;
+    error_clear(&error);
+    zero_status status =
+        stored_clear(&state->host, &error); /* first: masters on the drive are in the same records */
+    if (status) return ranks_fail(state->ranks, &error);
+    for (uint32_t i = 0; i < state->model->regions; i++)
+        for (uint32_t k = 0; k < state->model->region[i].params && !status; k++)
+            status = fill_param(state, &state->model->param[state->model->region[i].param[k]], fill, user);
+    return status;
+}
+
+/* ---- get and put ---- */
+
+zero_status range_check(const struct state *state, const char *what, const char *name, zero_kind kind,
+                        const float *memory, uint64_t first, uint64_t count, struct range *out) {
+    const struct model_param *p = name ? model_find(state->model, name) : NULL;
+    if (!p) return refuse(ZERO_E_ARGUMENT, "%s: there is no parameter \"%s\"", what, name ? name : "NULL");
+    if (first > p->count || count > p->count - first)
+        return refuse(ZERO_E_ARGUMENT,
+                      "%s: elements %" PRIu64 " to %" PRIu64 " of \"%s\", which has %" PRIu64, what, first,
+                      first + count, name, p->count);
+    if (count && !memory)
+        return refuse(ZERO_E_ARGUMENT, "%s: the memory for %" PRIu64 " elements of \"%s\" is NULL", what,
+                      count, name);
+    bool frozen = state->blueprint->regions[p->region].frozen;
+    bool optimizer_state = kind == ZERO_STATE0 || kind == ZERO_STATE1;
+    if ((unsigned)kind > ZERO_STATE1 || (kind != ZERO_PARAM && frozen) ||
+        (optimizer_state && (uint32_t)(kind - ZERO_STATE0) >= state->training->state_count))
+        return refuse(ZERO_E_ARGUMENT, "%s: \"%s\" has no %s here", what, name,
+                      kind == ZERO_GRAD ? "gradient (it is frozen)" : "such optimizer state");
+    *out = (struct range){p, kind, p->offset + first, count};
+    return ZERO_OK;
+}
+
+zero_status range_get(struct state *state, const struct range *range, float *out) {
+    struct part part = stored_part(state->blueprint, state->ranks->rank, range->param->region, range->kind);
+    for (uint64_t at = range->first, end = at + range->count; at < end;) {
+        uint32_t owner = (uint32_t)(at / part.count);
+        uint64_t piece = min64(min64(end, (owner + 1) * part.count) - at, PIECE_BYTES / sizeof(float));
+        zero_status status = ZERO_OK;
+        if (owner == part.index)
+            status = state_read(state, range->param->region, range->kind, at, piece,
+                                (float *)(void *)state->piece);
+        struct comm_call call = {.kind = COMM_BROADCAST,
+                                 .dtype = DTYPE_F32,
+                                 .target_dtype = DTYPE_F32,
+                                 .count = piece,
+                                 .root = owner,
+                                 .what = range->param->name,
+                                 .target = state->piece};
+        if (!status && part.parts > 1) status = ranks_call(state->ranks, &call);
+        if (status) return status;
+        memcpy(out, state->piece, piece * sizeof(float));
+        at += piece;
+        out += piece;
+    }
+    return ZERO_OK;
+}
+
+zero_status range_put(struct state *state, const struct range *range, const float *in) {
+    struct part part = stored_part(state->blueprint, state->ranks->rank, range->param->region, range->kind);
+    uint64_t begin = max64(range->first, part.first),
+             end = min64(range->first + range->count, part.first + part.count);
+    if (begin >= end) begin = end = range->first; /* another rank stores it */
+    return state_write(state, range->param->region, range->kind, begin, end - begin,
+                       in + (begin - range->first));
+}

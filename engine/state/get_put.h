@@ -1,0 +1,28 @@
+/* Filling, reading and writing state by element range, in bounded memory. Collective; the caller has settled the engine. */
+#ifndef ZERO_ENGINE_STATE_GET_PUT_H
+#define ZERO_ENGINE_STATE_GET_PUT_H
+
+#include "engine/state/state.h"
+
+/* All parameters of this rank, and the optimizer's states become zero. Local: a drive may fail, and the other ranks learn it when
+ * they meet this rank next. */
+zero_status fill_all(struct state *state, zero_fill_fn fill, void *user);
+/* Those that have no optimizer state. */
+zero_status fill_frozen(struct state *state, zero_fill_fn fill, void *user);
+
+/* A request of the host's, checked. */
+struct range {
+    const struct model_param *param;
+    zero_kind kind;
+    uint64_t first, count; /* elements of the region */
+};
+
+/* ZERO_E_ARGUMENT names what is wrong; `what`: the call. */
+zero_status range_check(const struct state *state, const char *what, const char *param, zero_kind kind,
+                        const float *memory, uint64_t first, uint64_t count, struct range *out);
+
+/* Pieces travel from the rank that stores them to all others, one after another. */
+zero_status range_get(struct state *state, const struct range *range, float *out);
+zero_status range_put(struct state *state, const struct range *range, const float *in);
+
+#endif

@@ -1,0 +1,245 @@
+/* Loading: every rank reads the manifest and all headers, takes what it holds from the pieces that overlap it, and
+ * writes that where the state lives. Whatever can be checked without the data is checked before anything is
+ * changed. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/state/notes.h"
+#include "engine/state/saved.h"
+#include "engine/state/shadow.h"
+#include "engine/training/step_settings.h"
+
+struct load {
+    struct state *state;
+    struct checkpoint checkpoint;
+    const struct model_param **model_param; /* by the manifest's parameter */
+    bool weights_only;                      /* moments and counters begin anew */
+};
+
+/* ---- is it this model's ---- */
+
+static bool same_states(const struct state *state, const struct manifest *m) {
+    bool same = m->states == state->training->state_count &&
+                strcmp(m->optimizer, state->training->optimizer->name) == 0;
+    for (uint32_t k = 0; k < m->states && same; k++)
+        same = strcmp(m->state[k], state->training->optimizer->state_names[k]) == 0;
+    return same;
+}
+
+static zero_status check_optimizer(struct load *l, struct zero_error *error) {
+    const struct manifest *m = &l->checkpoint.manifest;
+    if (!*m->optimizer) l->weights_only = true;
+    if (l->weights_only || same_states(l->state, m)) return ZERO_OK;
+    return error_set(error, ZERO_E_ARGUMENT,
+                     "%s is of optimizer %s with %" PRIu32 " states, this run's is %s with %" PRIu32
+                     "; use the same, or load the weights alone",
+                     l->checkpoint.path, m->optimizer, m->states, l->state->training->optimizer->name,
+                     l->state->training->state_count);
+}
+
+static zero_status check_param(struct load *l, uint32_t index, struct zero_error *error) {
+    const struct manifest_param *saved = &l->checkpoint.manifest.param[index];
+    const struct model_param *own = model_find(l->state->model, saved->name);
+    if (!own || own->owner != own - l->state->model->param)
+        return error_set(error, ZERO_E_ARGUMENT, "%s has a parameter \"%s\", which this model has not",
+                         l->checkpoint.path, saved->name);
+    bool same = saved->dims == own->dims && saved->count == own->count &&
+                memcmp(saved->shape, own->shape, saved->dims * sizeof *saved->shape) == 0;
+    if (!same)
+        return error_set(error, ZERO_E_ARGUMENT,
+                         "%s: \"%s\" has %" PRIu64 " elements in %" PRIu32
+                         " dimensions, this model's has %" PRIu64 " in %" PRIu32 ", or the dimensions differ",
+                         l->checkpoint.path, saved->name, saved->count, saved->dims, own->count, own->dims);
+    if (!l->weights_only && saved->frozen != !!(own->flags & ZERO_FROZEN))
+        return error_set(error, ZERO_E_ARGUMENT,
+                         "%s: \"%s\" is %s, and this model %s it; load the weights alone", l->checkpoint.path,
+                         saved->name, saved->frozen ? "frozen" : "trained",
+                         saved->frozen ? "trains" : "freezes");
+    l->model_param[index] = own;
+    return ZERO_OK;
+}
+
+static zero_status check_model(struct load *l, struct zero_error *error) {
+    const struct manifest *m = &l->checkpoint.manifest;
+    const struct model *model = l->state->model;
+    l->model_param = calloc(m->params + 1, sizeof *l->model_param);
+    if (!l->model_param)
+        return error_set(error, ZERO_E_MEMORY, "no memory to load %" PRIu32 " parameters", m->params);
+    zero_status status = ZERO_OK;
+    for (uint32_t i = 0; i < m->params && !status; i++) status = check_param(l, i, error);
+    for (uint32_t i = 0; i < model->params && !status; i++) {
+        bool there = model->param[i].owner != i;
+        for (uint32_t k = 0; k < m->params && !there; k++) there = l->model_param[k] == &model->param[i];
+        if (!there)
+            status = error_set(error, ZERO_E_ARGUMENT, "%s lacks the parameter \"%s\" of this model",
+                               l->checkpoint.path, model->param[i].name);
+    }
+    return status;
+}
+
+static zero_status check(struct load *l, struct storage *storage, const char *dir, struct zero_error *error) {
+    zero_status status = checkpoint_open(storage, dir, &l->checkpoint, error);
+    if (!status) status = check_optimizer(l, error);
+    if (!status) status = check_model(l, error);
+    return status ? status : checkpoint_walk(&l->checkpoint, NULL, NULL, error);
+}
+
+/* Different ranks may have found different checkpoints under one path. */
+static zero_status check_alike(const struct load *l, const struct rank_report *all, const char *dir) {
+    for (uint32_t r = 1; r < l->state->ranks->size; r++)
+        if (all[r].word[0] != all[0].word[0])
+            return refuse(
+                ZERO_E_DIVERGED,
+                "zero_engine_load: rank %" PRIu32
+                " finds another checkpoint at %s than rank 0; load from a file system that all share",
+                r, dir);
+    return ZERO_OK;
+}
+
+/* ---- reading ---- */
+
+static const struct model_param *param_of(const struct load *l, const struct piece *piece) {
+    return l->model_param[piece->param - l->checkpoint.manifest.param];
+}
+
+static zero_status write_state(void *user, const struct piece *piece, uint64_t first, uint64_t count,
+                               const float *in, struct zero_error *error) {
+    struct load *l = user;
+    const struct model_param *p = param_of(l, piece);
+    zero_status status =
+        state_write(l->state, p->region, saved_kind(piece->kind), p->offset + first, count, in);
+    return status ? error_set(error, status, "%s", zero_last_error()) : ZERO_OK;
+}
+
+static zero_status take_piece(void *user, struct shard *shard, uint32_t index, struct zero_error *error) {
+    struct load *l = user;
+    const struct piece *piece = &shard->piece[index];
+    const struct model_param *p = param_of(l, piece);
+    if (piece->kind && l->weights_only) return ZERO_OK;
+    struct part part =
+        stored_part(l->state->blueprint, l->state->ranks->rank, p->region, saved_kind(piece->kind));
+    uint64_t begin = max64(p->offset + piece->first, part.first),
+             end = min64(p->offset + piece->first + piece->count, part.first + part.count);
+    if (begin >= end) return ZERO_OK;
+    return shard_read(shard, index, begin - p->offset, end - begin, (float *)(void *)l->state->piece,
+                      write_state, l, error);
+}
+
+static zero_status read_all(struct load *l, struct zero_error *error) {
+    struct state *state = l->state;
+    zero_status status = l->weights_only ? stored_clear(&state->host, error) : ZERO_OK;
+    if (status) return ranks_fail(state->ranks, error);
+    if (!status)
+        status = RUN_EVENT(
+            state->run, (executor_refetch(state->run->executor), ZERO_OK)); /* as the ranks do that write */
+    if (!status) status = checkpoint_walk(&l->checkpoint, take_piece, l, error);
+    if (error->code) return error->code;
+    if (!status) status = shadow_forget(state); /* what was committed is not of this training */
+    return status ? error_set(error, status, "%s", zero_last_error()) : ZERO_OK;
+}
+
+static zero_status take_notes(struct load *l, struct zero_error *error) {
+    struct state *state = l->state;
+    manifest_free_entries(&state->notes);
+    if (!manifest_copy_entries(&l->checkpoint.manifest.notes, &state->notes))
+        return error_set(error, ZERO_E_MEMORY, "no memory for the checkpoint's notes");
+    if (state->blueprint->o.config->nvme_shadow && notes_bytes(&state->notes) > NOTES_PACKED_BYTES)
+        log_line(
+            &state->ranks->log, ZERO_LOG_WARN,
+            "the checkpoint's notes take %llu bytes, and a shadow keeps %d: a recovery will come without any",
+            (unsigned long long)notes_bytes(&state->notes), NOTES_PACKED_BYTES);
+    return ZERO_OK;
+}
+
+/* The lr of the checkpoint's group that has what `group` has here: groups have no names, but their parameters do, and they may
+ * stand in another order. False: these parameters had several, or none. */
+static bool saved_lr(const struct load *l, uint32_t group, double *out) {
+    const struct manifest *m = &l->checkpoint.manifest;
+    bool grouped = false, found = false;
+    for (uint32_t i = 0; i < m->params; i++) {
+        const struct model_param *own = model_find(l->state->model, m->param[i].name);
+        uint32_t saved = m->param[i].group;
+        grouped |= saved > 0;
+        if (!saved || !own || own->scalars / 2 != group) continue;
+        if (found && *out != m->lr[saved - 1]) return false;
+        *out = m->lr[saved - 1], found = true;
+    }
+    if (grouped || group >= m->groups) return found;
+    *out = m->lr[group]; /* one group, or a file that does not say who is in which */
+    return true;
+}
+
+static void take_lr(struct load *l, uint32_t group) {
+    struct state *state = l->state;
+    double saved, own = state->training->groups.params[group].lr;
+    bool found = saved_lr(l, group, &saved);
+    if (found) state->training->groups.params[group].lr = saved;
+    if (state->ranks->rank) return;
+    if (!found)
+        log_line(&state->ranks->log, ZERO_LOG_WARN,
+                 "the learning rate of group %" PRIu32
+                 " is %g, as configured: in the checkpoint its parameters have several, or no group",
+                 group, own);
+    else if (saved != own)
+        log_line(&state->ranks->log, ZERO_LOG_INFO,
+                 "the learning rate of group %" PRIu32 " goes on at the checkpoint's %g, not at %g", group,
+                 saved, own);
+}
+
+static void take_counters(struct load *l) {
+    const struct manifest *m = &l->checkpoint.manifest;
+    struct state *state = l->state;
+    state->filled = true;
+    if (l->weights_only)
+        training_restart_loss_scale(state->training);
+    else
+        loss_scale_resume(&state->training->loss_scale, m->loss_scale, m->loss_scale_allowed,
+                          m->loss_scale_stable);
+    state->training->steps = l->weights_only ? 0 : m->step;
+    state->training->skipped = l->weights_only ? 0 : m->skipped;
+    if (l->weights_only)
+        settings_restart(state->training);
+    else if (m->schedule_steps)
+        settings_resume(state->training, (int64_t)m->schedule_steps - 1);
+    for (uint32_t g = 0; g < state->training->groups.count && !l->weights_only; g++) take_lr(l, g);
+}
+
+/* ---- the call ---- */
+
+/* Half of the state may be new by now: the engine is of no use any more. */
+static zero_status fail_for_good(struct state *state, zero_status status) {
+    struct zero_error error;
+    error_clear(&error);
+    error_set(&error, status, "%s", zero_last_error());
+    struct comm_call call = {.kind = COMM_BARRIER, .what = "a checkpoint"};
+    turn_take(&state->ranks->lock);
+    comm_run(state->ranks->world, &call); /* all have heard what failed before any of them stops */
+    turn_give(&state->ranks->lock);
+    return ranks_fail(state->ranks, &error);
+}
+
+static zero_status run(struct load *l, struct storage *storage, const char *dir) {
+    const struct rank_report *all;
+    struct zero_error error;
+    error_clear(&error);
+    check(l, storage, dir, &error);
+    uint64_t word[2] = {l->checkpoint.manifest.checksum};
+    zero_status status = ranks_agree(l->state->ranks, &error, word, "a checkpoint", &all);
+    if (!status) status = check_alike(l, all, dir);
+    if (status) return status;
+    if (!read_all(l, &error)) take_notes(l, &error);
+    status = ranks_agree(l->state->ranks, &error, word, "a checkpoint", &all);
+    if (status) return fail_for_good(l->state, status);
+    take_counters(l);
+    return run_weights_written(l->state->run);
+}
+
+zero_status state_load(struct state *state, struct storage *storage, const char *dir, bool weights_only) {
+    struct load load = {.state = state, .weights_only = weights_only};
+    zero_status status = run(&load, storage, dir);
+    checkpoint_close(&load.checkpoint);
+    free(load.model_param);
+    return status;
+}

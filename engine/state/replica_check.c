@@ -1,0 +1,219 @@
+#include "engine/state/replica_check.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/hash.h"
+#include "engine/checkpoint/checksum.h"
+#include "engine/run/device_copy.h"
+#include "engine/state/background_save.h"
+
+/* In the order in which one makes the next differ: the first that differs is the nearest to the cause. */
+enum object_kind { REDUCED_GRADIENT, FIRST_STATE, SECOND_STATE, MASTERS, WEIGHTS, OBJECT_KINDS };
+
+struct item {
+    const struct model_param *param;
+    enum object_kind kind;
+};
+
+static struct placement placement_of(const struct state *state, const struct item *item) {
+    const struct region *r = &state->blueprint->regions[item->param->region];
+    return item->kind == REDUCED_GRADIENT ? r->grad_step : item->kind == WEIGHTS ? r->rest : r->state;
+}
+
+/* Gradients stay where they were reduced until the next backward, if that is a place of their own. */
+static struct buffer_ref gradient_ref(const struct state *state, uint32_t region) {
+    bool whole = placement_is(state->blueprint->regions[region].grad_step, REPLICATE, REPLICATE);
+    return (struct buffer_ref){whole ? BUFFER_GRAD_FULL : BUFFER_GRAD_SHARD, (uint16_t)region};
+}
+
+static bool is_there(const struct state *state, const struct item *item) {
+    if (item->kind == WEIGHTS)
+        return !state->blueprint->plan.layout.region[item->param->region]
+                    .params; /* those are verified as read */
+    if (state->blueprint->regions[item->param->region].frozen) return false;
+    switch (item->kind) {
+    case REDUCED_GRADIENT:
+        return plan_fixed(&state->blueprint->plan, gradient_ref(state, item->param->region)) != NO_BUFFER;
+    case MASTERS:
+        return precision_keeps_masters(&state->blueprint->precision);
+    default:
+        return (uint32_t)(item->kind - FIRST_STATE) < state->training->state_count;
+    }
+}
+
+static bool replicated(const struct state *state, const struct item *item) {
+    return is_there(state, item) &&
+           placement_parts(placement_of(state, item), state->blueprint->policy.mesh) < state->ranks->size;
+}
+
+/* ---- hashing ---- */
+
+static void hash_bytes_of(uint64_t *hash, const void *data, uint64_t bytes) {
+    uint64_t sum = checksum(data, bytes);
+    *hash = hash_bytes(*hash, &sum, sizeof sum);
+}
+
+/* A device's piece by piece. */
+static zero_status hash_memory(struct state *state, uint64_t *hash, const void *data, enum dtype dtype,
+                               uint64_t first, uint64_t count) {
+    const uint8_t *at = (const uint8_t *)data + first * dtype_bytes(dtype);
+    uint64_t left = count * dtype_bytes(dtype);
+    zero_status status = ZERO_OK;
+    struct zero_error error;
+    error_clear(&error);
+    if (!device_has(state->run, at)) return hash_bytes_of(hash, at, left), ZERO_OK;
+    for (uint64_t bytes; left && !status; at += bytes, left -= bytes) {
+        bytes = min64(left, PIECE_BYTES);
+        status = device_copy(state->run, state->host.bounce, at, bytes, &error);
+        if (status) return ranks_fail(state->ranks, &error);
+        hash_bytes_of(hash, state->host.bounce, bytes);
+    }
+    return status;
+}
+
+/* Wherever it lives. */
+static zero_status hash_stored(struct state *state, const struct item *item, uint64_t begin, uint64_t end,
+                               uint64_t *hash) {
+    static const zero_kind kinds[] = {
+        [FIRST_STATE] = ZERO_STATE0, [SECOND_STATE] = ZERO_STATE1, [MASTERS] = ZERO_PARAM};
+    zero_status status = ZERO_OK;
+    for (uint64_t count; begin < end && !status; begin += count) {
+        count = min64(end - begin, PIECE_BYTES / sizeof(float));
+        status = state_read(state, item->param->region, kinds[item->kind], begin, count,
+                            (float *)(void *)state->piece);
+        hash_bytes_of(hash, state->piece, count * sizeof(float));
+    }
+    return status;
+}
+
+static zero_status hash_item(struct state *state, const struct item *item, uint64_t *hash) {
+    const struct model_param *p = item->param;
+    struct part part =
+        part_of_rank(state->blueprint, state->ranks->rank, p->region, placement_of(state, item));
+    uint64_t begin = max64(p->offset, part.first), end = min64(p->offset + p->count, part.first + part.count);
+    if (begin >= end) return ZERO_OK;
+    if (item->kind == WEIGHTS)
+        return hash_memory(state, hash, stored_params(&state->host, p->region, &part),
+                           state->blueprint->precision.compute, begin - part.first, end - begin);
+    if (item->kind == REDUCED_GRADIENT)
+        return hash_memory(state, hash,
+                           executor_address(state->run->executor, gradient_ref(state, p->region)),
+                           state->blueprint->precision.reduced, begin - part.first, end - begin);
+    return hash_stored(state, item, begin, end, hash);
+}
+
+/* ---- comparing ---- */
+
+/* Held whole by all ranks, or cut on the shard axis and held by the ranks of a column. */
+enum { WHOLE, COLUMN };
+
+static uint32_t word_of(const struct state *state, const struct item *item) {
+    return placement_of(state, item).axis[AXIS_SHARD] == SHARD ? COLUMN : WHOLE;
+}
+
+/* The first rank of those that hold the same part. */
+static uint32_t first_of(const struct state *state, uint32_t word, uint32_t rank) {
+    return word == WHOLE ? 0 : rank % state->blueprint->policy.mesh[AXIS_SHARD];
+}
+
+/* How many hold what `rank` holds, of those that should. */
+static uint32_t agreeing(const struct state *state, const struct rank_report *all, uint32_t word,
+                         uint32_t rank) {
+    uint32_t count = 0;
+    for (uint32_t r = 0; r < state->ranks->size; r++)
+        count += first_of(state, word, r) == first_of(state, word, rank) &&
+                 all[r].word[word] == all[rank].word[word];
+    return count;
+}
+
+/* Of ranks of which some differ: the first that has what most have, or of two the first; and the first that has not. */
+static void judge(const struct state *state, const struct rank_report *all, uint32_t word, uint32_t first,
+                  uint32_t *out_rank, uint32_t *out_right) {
+    uint32_t right = first, most = 0, rank = first;
+    for (uint32_t r = first; r < state->ranks->size; r++) {
+        uint32_t count = first_of(state, word, r) == first ? agreeing(state, all, word, r) : 0;
+        if (count > most) most = count, right = r;
+    }
+    while (first_of(state, word, rank) != first || all[rank].word[word] == all[right].word[word]) rank++;
+    *out_rank = rank, *out_right = right;
+}
+
+static bool find_other(const struct state *state, const struct rank_report *all, uint32_t word,
+                       uint32_t *out_rank, uint32_t *out_right) {
+    for (uint32_t r = 0; r < state->ranks->size; r++) {
+        uint32_t first = first_of(state, word, r);
+        if (all[r].word[word] == all[first].word[word]) continue;
+        judge(state, all, word, first, out_rank, out_right);
+        return true;
+    }
+    return false;
+}
+
+/* `most`: more than one rank has what `right` has; else nobody can tell which of two is wrong. */
+static zero_status diverged(struct state *state, const struct item *item, uint32_t rank, uint32_t right,
+                            bool most) {
+    const char *names[OBJECT_KINDS] = {[REDUCED_GRADIENT] = "reduced gradient",
+                                       [FIRST_STATE] = state->training->optimizer->state_names[0],
+                                       [SECOND_STATE] = state->training->optimizer->state_names[1],
+                                       [MASTERS] = "master weights",
+                                       [WEIGHTS] = "weights"};
+    struct zero_error error;
+    error_clear(&error);
+    error_set(&error, ZERO_E_DIVERGED,
+              "debug.compare_every: after step %" PRIu64
+              " the %s of parameter \"%s\" in unit \"%s\" are other bits on "
+              "rank %" PRIu32 " than on rank %" PRIu32
+              "%s: look at that rank's memory and machine, and go on from a "
+              "checkpoint",
+              state->training->steps, names[item->kind], item->param->name,
+              state->model->unit[item->param->unit]->name, rank, right,
+              most ? ", which most ranks have" : "");
+    error.rank = (int32_t)rank;
+    return ranks_fail_alike(state->ranks, &error);
+}
+
+static zero_status say(struct state *state, const uint64_t word[2], const struct rank_report **out_all) {
+    struct zero_error none;
+    error_clear(&none);
+    return ranks_agree(state->ranks, &none, word, "what is replicated", out_all);
+}
+
+/* One thing after another, all ranks together, until the one that differs. */
+static zero_status find_item(struct state *state) {
+    const struct rank_report *all;
+    uint32_t rank, right;
+    for (uint32_t i = 0; i < state->model->params; i++)
+        for (int kind = 0; kind < OBJECT_KINDS; kind++) {
+            struct item item = {&state->model->param[i], (enum object_kind)kind};
+            uint64_t word[2] = {HASH_START, HASH_START};
+            if (item.param->owner != i || !replicated(state, &item)) continue;
+            zero_status status = hash_item(state, &item, &word[word_of(state, &item)]);
+            if (!status) status = say(state, word, &all);
+            if (status) return status;
+            if (find_other(state, all, word_of(state, &item), &rank, &right))
+                return diverged(state, &item, rank, right,
+                                agreeing(state, all, word_of(state, &item), right) > 1);
+        }
+    return ZERO_OK;
+}
+
+zero_status replica_check(struct state *state) {
+    uint64_t word[2] = {HASH_START, HASH_START};
+    const struct rank_report *all;
+    uint32_t rank, right;
+    zero_status status = background_save_finish(state); /* it reads through the same slot */
+    if (!status) status = run_settle(state->run);
+    for (uint32_t i = 0; i < state->model->params && !status; i++)
+        for (int kind = 0; kind < OBJECT_KINDS && !status; kind++) {
+            struct item item = {&state->model->param[i], (enum object_kind)kind};
+            if (item.param->owner == i && replicated(state, &item))
+                status = hash_item(state, &item, &word[word_of(state, &item)]);
+        }
+    if (!status) status = say(state, word, &all);
+    if (status) return status;
+    bool differ =
+        find_other(state, all, WHOLE, &rank, &right) || find_other(state, all, COLUMN, &rank, &right);
+    return differ ? find_item(state) : ZERO_OK;
+}

@@ -1,0 +1,279 @@
+/* Saving: every rank writes its shard to one file, through the plan's piece of memory; rank 0 makes the directory
+ * before and publishes it after. The ranks agree between the phases, so that none goes on where one has failed,
+ * and the manifest appears only when all files are durable. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/base/clock.h"
+#include "engine/checkpoint/checksum.h"
+#include "engine/checkpoint/steps.h"
+#include "engine/config/key.h"
+#include "engine/state/background_save.h"
+#include "engine/state/save.h"
+#include "engine/state/saved.h"
+#include "engine/training/step_settings.h"
+
+_Static_assert((int)BLOCK_BYTES == (int)PIECE_BYTES, "a checkpoint's block passes through the plan's piece");
+_Static_assert((int)MANIFEST_NAME_BYTES == (int)NAME_BYTES_MAX, "names fit");
+
+#define TOKEN_NAME "token"
+
+/* ---- what there is to save ---- */
+
+static zero_status no_memory(struct zero_error *error) {
+    return error_set(error, ZERO_E_MEMORY, "no memory for the checkpoint's lists");
+}
+
+static zero_status list_params(struct save *s, struct zero_error *error) {
+    const struct model *m = s->state->model;
+    s->model_param = calloc(m->params + 1, sizeof *s->model_param);
+    bool good = s->model_param != NULL;
+    for (uint32_t i = 0; i < m->params && good; i++) {
+        const struct model_param *p = &m->param[i];
+        if (p->owner != i) continue;
+        struct manifest_param param = {.name = (char *)(uintptr_t)p->name,
+                                       .dims = p->dims,
+                                       .count = p->count,
+                                       .frozen = p->flags & ZERO_FROZEN,
+                                       .group =
+                                           s->state->training->groups.count > 1 ? 1 + p->scalars / 2 : 0};
+        memcpy(param.shape, p->shape, sizeof param.shape);
+        s->model_param[s->manifest.params] = i;
+        good = manifest_add_param(&s->manifest, &param);
+    }
+    return good ? ZERO_OK : no_memory(error);
+}
+
+static zero_status list_config(struct save *s, struct zero_error *error) {
+    bool good = manifest_copy_entries(&s->state->notes, &s->manifest.notes);
+    for (uint32_t i = 0; i < config_key_count() && good; i++) {
+        const struct config_key *key = config_key_at(i);
+        const char *text = s->state->blueprint->o.config->entries[i].text;
+        if (key->use == KEY_USED && text) good = manifest_add_entry(&s->manifest.config, key->path, text);
+    }
+    return good ? ZERO_OK : no_memory(error);
+}
+
+static void fill_counters(struct save *s) {
+    const struct state *state = s->state;
+    struct manifest *m = &s->manifest;
+    m->step = state->training->steps;
+    m->skipped = state->training->skipped;
+    m->loss_scale = state->training->loss_scale.value;
+    m->loss_scale_allowed = state->training->loss_scale.allowed;
+    m->loss_scale_stable = state->training->loss_scale.stable;
+    m->schedule_steps = (uint64_t)(settings_iteration(state->training) + 1);
+    m->groups = state->training->groups.count;
+    for (uint32_t g = 0; g < state->training->groups.count; g++)
+        m->lr[g] = state->training->groups.params[g].lr;
+    m->ranks = state->ranks->size;
+    m->stage = (uint32_t)state->blueprint->o.config->stage;
+    m->states = state->training->state_count;
+    snprintf(m->optimizer, sizeof m->optimizer, "%s", state->training->optimizer->name);
+    for (uint32_t k = 0; k < m->states; k++)
+        snprintf(m->state[k], sizeof m->state[k], "%s", state->training->optimizer->state_names[k]);
+}
+
+/* The part of a region that this rank saves: its shard, also where it holds more; of equal shards one. */
+static struct part saved_part(const struct state *state, uint32_t region) {
+    uint8_t replicate = state->blueprint->regions[region].state.axis[AXIS_REPLICATE];
+    struct part part =
+        part_of_rank(state->blueprint, state->ranks->rank, region, (struct placement){{SHARD, replicate}});
+    if (replicate != SHARD && state->ranks->rank >= state->blueprint->policy.mesh[AXIS_SHARD]) part.count = 0;
+    return part;
+}
+
+static void add_piece(struct save *s, const struct part *part, const struct manifest_param *param,
+                      uint32_t kind) {
+    const struct model_param *p = &s->state->model->param[s->model_param[param - s->manifest.param]];
+    uint64_t begin = max64(p->offset, part->first),
+             end = min64(p->offset + p->count, part->first + part->count);
+    if (begin < end && kind < manifest_kinds(&s->manifest, param))
+        s->piece[s->pieces++] = (struct piece){param, kind, begin - p->offset, end - begin};
+}
+
+static void add_region(struct save *s, uint32_t region) {
+    const struct manifest *m = &s->manifest;
+    struct part part = saved_part(s->state, region);
+    for (uint32_t kind = 0; kind <= m->states; kind++)
+        for (uint32_t i = 0; i < m->params; i++)
+            if (s->state->model->param[s->model_param[i]].region == region)
+                add_piece(s, &part, &m->param[i], kind);
+}
+
+/* Region by region in the order of the updates, then those that are never updated; kind by kind, as the state lies on its
+ * tier. */
+static zero_status list_pieces(struct save *s, struct zero_error *error) {
+    const struct policy *p = &s->state->blueprint->policy;
+    s->piece = calloc((size_t)s->manifest.params * (1 + s->manifest.states) + 1, sizeof *s->piece);
+    if (!s->piece) return no_memory(error);
+    for (uint32_t i = 0; i < p->refreshes; i++) add_region(s, p->refresh[i]);
+    for (uint32_t region = 0; region < p->regions; region++)
+        if (p->region[region].frozen) add_region(s, region);
+    return ZERO_OK;
+}
+
+/* ---- the phases ---- */
+
+static zero_status print_token(struct save *s, uint64_t nonce, struct zero_error *error) {
+    char path[STORAGE_PATH_BYTES], text[CHECKSUM_DIGITS + 1];
+    checksum_print(nonce, text);
+    zero_status status = storage_join(s->written, TOKEN_NAME, path, error);
+    return status ? status : storage_write_text(s->storage, path, text, CHECKSUM_DIGITS, error);
+}
+
+/* Once: a left-over that stays meets every save. */
+static void warn_of_left(struct save *s) {
+    if (s->left.code && !s->state->warned_of_left_over)
+        log_line(&s->state->ranks->log, ZERO_LOG_WARN, "%s", s->left.message);
+    s->state->warned_of_left_over |= s->left.code != ZERO_OK;
+}
+
+/* Says: rank 0 a number that it left in the directory; every rank how many bytes it will write. */
+zero_status save_prepare(struct save *s, struct zero_error *error) {
+    struct state *state = s->state;
+    fill_counters(s);
+    zero_status status = list_params(s, error);
+    if (!status) status = list_config(s, error);
+    if (!status) status = list_pieces(s, error);
+    if (!status) status = shard_bytes(&s->manifest, s->piece, s->pieces, &s->word[1], error);
+    if (!status) status = steps_written(s->root, state->training->steps, s->written, error);
+    if (status || state->ranks->rank) return status;
+    s->word[0] = clock_now_ns() ^ (uint64_t)getpid() << 40;
+    error_clear(&s->left);
+    status = steps_begin(s->storage, s->root, state->training->steps, s->written, &s->left, error);
+    warn_of_left(s);
+    return status ? status : print_token(s, s->word[0], error);
+}
+
+static zero_status find_token(struct save *s, uint64_t nonce, struct zero_error *error) {
+    char path[STORAGE_PATH_BYTES], *text = NULL;
+    size_t bytes = 0;
+    uint64_t found = 0;
+    struct zero_error ignored;
+    error_clear(&ignored);
+    zero_status status = storage_join(s->written, TOKEN_NAME, path, error);
+    if (status) return status;
+    bool same = !storage_read_text(s->storage, path, CHECKSUM_DIGITS, &text, &bytes, &ignored) &&
+                bytes == CHECKSUM_DIGITS && checksum_parse(text, &found) && found == nonce;
+    free(text);
+    if (same) return ZERO_OK;
+    return error_set(
+        error, ZERO_E_IO,
+        "%s is not the directory that rank 0 made there: save to a file system that all ranks share",
+        s->written);
+}
+
+static zero_status check_space(struct save *s, struct zero_error *error) {
+    uint64_t needed = 0;
+    for (uint32_t r = 0; r < s->state->ranks->size; r++) needed += s->all[r].word[1];
+    int64_t left = s->storage->ops->free_bytes(s->storage, s->written);
+    zero_status status = storage_check(left, "ask for the free space of", s->written, error);
+    if (status || (uint64_t)left >= needed) return status;
+    return error_set(error, ZERO_E_IO,
+                     "%s: a checkpoint needs %" PRIu64 " bytes, %" PRId64
+                     " are free; make room, keep fewer, or save elsewhere",
+                     s->root, needed, left);
+}
+
+zero_status save_look(struct save *s, struct zero_error *error) {
+    zero_status status = s->state->ranks->rank ? find_token(s, s->all[0].word[0], error) : ZERO_OK;
+    return status ? status : check_space(s, error);
+}
+
+static zero_status read_state(void *user, const struct piece *piece, uint64_t first, uint64_t count,
+                              float *out, struct zero_error *error) {
+    struct save *s = user;
+    const struct model_param *p = &s->state->model->param[s->model_param[piece->param - s->manifest.param]];
+    zero_status status =
+        stored_read(s->view, p->region, saved_kind(piece->kind), p->offset + first, count, out, error);
+    if (status && s->view == &s->state->host) ranks_fail(s->state->ranks, error);
+    if (status) return status;
+    return s->copied ? s->copied(s->user, piece, first + count, error) : ZERO_OK;
+}
+
+uint32_t save_region(const struct save *s, const struct piece *piece) {
+    return s->state->model->param[s->model_param[piece->param - s->manifest.param]].region;
+}
+
+/* Says: how large its file is, and the checksum of its header. */
+zero_status save_write(struct save *s, struct zero_error *error) {
+    struct manifest_file file = {0};
+    zero_status status = shard_write(s->storage, s->written, s->state->ranks->rank, &s->manifest, s->piece,
+                                     s->pieces, read_state, s, s->block, s->staging, &file, error);
+    s->word[0] = file.bytes;
+    s->word[1] = file.header_checksum;
+    return status;
+}
+
+zero_status save_publish(struct save *s, struct zero_error *error) {
+    struct manifest *m = &s->manifest;
+    char token[STORAGE_PATH_BYTES];
+    if (s->state->ranks->rank) return ZERO_OK;
+    m->file = calloc(s->state->ranks->size, sizeof *m->file);
+    if (!m->file) return no_memory(error);
+    for (; m->files < s->state->ranks->size; m->files++)
+        m->file[m->files] = (struct manifest_file){s->all[m->files].word[0], s->all[m->files].word[1]};
+    zero_status status = storage_join(s->written, TOKEN_NAME, token, error);
+    if (!status)
+        status = storage_check(s->storage->ops->remove_owned(s->storage, s->written, TOKEN_NAME), "remove",
+                               token, error);
+    if (!status) status = manifest_write(s->storage, s->written, m, error);
+    if (!status) status = steps_publish(s->storage, s->root, m->step, s->written, &s->left, error);
+    warn_of_left(s);
+    return status;
+}
+
+/* ---- the call ---- */
+
+zero_status save_together(struct save *s, save_phase phase) {
+    struct zero_error error;
+    error_clear(&error);
+    if (phase) phase(s, &error);
+    return ranks_agree(s->state->ranks, &error, s->word, "a checkpoint", &s->all);
+}
+
+void save_abandon(struct save *s) {
+    if (!s->state->ranks->rank && *s->written) steps_abandon(s->storage, s->written);
+}
+
+void save_free(struct save *s) {
+    manifest_free(&s->manifest);
+    free(s->model_param);
+    free(s->piece);
+}
+
+static zero_status finish(struct save *s) {
+    zero_status status = save_together(s, save_write);
+    return status ? status : save_together(s, save_publish);
+}
+
+static zero_status begin(struct save *s) {
+    zero_status status = save_together(s, save_prepare);
+    return status ? status : save_together(s, save_look);
+}
+
+zero_status state_save(struct state *state, struct storage *storage, const char *dir) {
+    error_clear(&state->saved);
+    struct save save = {
+        .state = state, .view = &state->host, .storage = storage, .block = (float *)(void *)state->piece};
+    snprintf(save.root, sizeof save.root, "%s", dir);
+    zero_status status = begin(&save);
+    bool async = state->blueprint->o.config->checkpoint_async;
+    if (!status) status = async ? background_save_begin(state, &save) : finish(&save);
+    if (!status && async) return ZERO_OK;
+    if (status) save_abandon(&save), error_set(&state->saved, status, "%s", zero_last_error());
+    save_free(&save);
+    return status;
+}
+
+zero_status state_prune(struct state *state, struct storage *storage, const char *dir, uint64_t keep) {
+    struct zero_error error;
+    const struct rank_report *all;
+    error_clear(&error);
+    if (!state->ranks->rank) steps_prune(storage, dir, keep, &error);
+    return ranks_agree(state->ranks, &error, (uint64_t[2]){0}, "deleting checkpoints", &all);
+}

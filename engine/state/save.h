@@ -1,0 +1,45 @@
+/* The phases of a save, and what one carries from phase to phase. The ranks agree between phases. */
+#ifndef ZERO_ENGINE_STATE_SAVE_H
+#define ZERO_ENGINE_STATE_SAVE_H
+
+#include "engine/checkpoint/shard.h"
+#include "engine/state/state.h"
+
+struct save {
+    struct state *state;
+    const struct stored_view *view; /* of the thread that writes */
+    struct storage *storage;
+    struct zero_error left; /* a left-over that could not be removed: a warning, not a failure */
+    char root[STORAGE_PATH_BYTES], written[STORAGE_PATH_BYTES];
+    struct manifest manifest;
+    uint32_t *model_param; /* by the manifest's parameter */
+    struct piece *piece;
+    uint32_t pieces;
+    uint64_t word[2];              /* what this rank says at the end of a phase */
+    const struct rank_report *all; /* what all said at the end of the one before */
+
+    float *block; /* BLOCK_BYTES, through which the shard passes */
+    const struct storage_staging *staging;
+    /* Elements of a piece, up to `end` of the parameter, have been copied; a failure ends the save. NULL: nobody asks. */
+    zero_status (*copied)(void *user, const struct piece *piece, uint64_t end, struct zero_error *error);
+    void *user;
+};
+
+/* Local; what they say is in `word`. */
+zero_status save_prepare(struct save *save, struct zero_error *error);
+zero_status save_look(struct save *save, struct zero_error *error);
+zero_status save_write(struct save *save, struct zero_error *error); /* this rank's file, durable */
+zero_status save_publish(struct save *save,
+                         struct zero_error *error); /* rank 0; `all`: what save_write said */
+
+/* All ranks perform the phase, and tell each other how it went. Collective. */
+typedef zero_status (*save_phase)(struct save *save, struct zero_error *error);
+zero_status save_together(struct save *save, save_phase phase);
+
+/* The region that a piece is of. */
+uint32_t save_region(const struct save *save, const struct piece *piece);
+
+void save_abandon(struct save *save); /* it failed: what rank 0 made is removed */
+void save_free(struct save *save);
+
+#endif

@@ -1,0 +1,21 @@
+/* Checkpoints: saving, loading and deleting them. Collective, between steps, after a settle. */
+#ifndef ZERO_ENGINE_STATE_SAVED_H
+#define ZERO_ENGINE_STATE_SAVED_H
+
+#include "engine/checkpoint/storage.h"
+#include "engine/state/state.h"
+
+/* `storage`: the file system; tests bring their own. dir is shorter than STORAGE_PATH_BYTES. */
+zero_status state_save(struct state *state, struct storage *storage, const char *dir);
+zero_status state_prune(struct state *state, struct storage *storage, const char *dir, uint64_t keep);
+
+/* A failure after which half of the state may be new is sticky. The caller then gathers what is replicated again. */
+zero_status state_load(struct state *state, struct storage *storage, const char *dir, bool weights_only);
+
+/* Kind of a checkpoint: 0 the weights, 1 + i state i. */
+static inline zero_kind saved_kind(uint32_t kind) {
+    static const zero_kind kinds[] = {ZERO_PARAM, ZERO_STATE0, ZERO_STATE1};
+    return kinds[kind];
+}
+
+#endif

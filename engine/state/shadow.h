@@ -1,0 +1,21 @@
+/* With "nvme": {"shadow": true}: the drive keeps the last step that is whole on all ranks. A step is committed when every rank
+ * has stored all of it and synced. Each function does nothing where there is no shadow. */
+#ifndef ZERO_ENGINE_STATE_SHADOW_H
+#define ZERO_ENGINE_STATE_SHADOW_H
+
+#include "engine/state/state.h"
+
+/* At commit, collective: what is stored from now on leaves the last whole step of an earlier run as it is. */
+zero_status shadow_open(struct state *state);
+
+/* Before the agreement of the next step, or of a flush: what this rank stored is safe. */
+zero_status shadow_sync(struct state *state);
+/* After it: the step is whole on all ranks. */
+zero_status shadow_commit(struct state *state);
+/* A training starts anew. */
+zero_status shadow_forget(struct state *state);
+
+/* Goes on from the last whole step; `fill` is called for frozen parameters. Collective, in place of a first fill. */
+zero_status shadow_recover(struct state *state, zero_fill_fn fill, void *user);
+
+#endif

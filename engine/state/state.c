@@ -1,0 +1,23 @@
+#include "engine/state/state.h"
+
+void state_open(struct state *state, uint8_t *piece, uint8_t *const bounce[2]) {
+    state->piece = piece;
+    state->host = (struct stored_view){state->run, state->blueprint, bounce[0], piece};
+    state->behind = (struct stored_view){state->run, state->blueprint, bounce[1], NULL};
+}
+
+zero_status state_read(struct state *state, uint32_t region, zero_kind kind, uint64_t first, uint64_t count,
+                       float *out) {
+    struct zero_error error;
+    error_clear(&error);
+    zero_status status = stored_read(&state->host, region, kind, first, count, out, &error);
+    return status ? ranks_fail(state->ranks, &error) : ZERO_OK;
+}
+
+zero_status state_write(struct state *state, uint32_t region, zero_kind kind, uint64_t first, uint64_t count,
+                        const float *in) {
+    struct zero_error error;
+    error_clear(&error);
+    zero_status status = stored_write(&state->host, region, kind, first, count, in, &error);
+    return status ? ranks_fail(state->ranks, &error) : ZERO_OK;
+}

@@ -1,0 +1,46 @@
+/* The state at rest: parameters, masters and optimizer states wherever they live, and what is done with them between steps: get,
+ * put, fill, hash, check, save, load, recover.
+ *
+ * Threads: the host's thread, with nothing in flight. A save in the background reads through a view of its own. */
+#ifndef ZERO_ENGINE_STATE_STATE_H
+#define ZERO_ENGINE_STATE_STATE_H
+
+#include "engine/blueprint/blueprint.h"
+#include "engine/checkpoint/manifest.h"
+#include "engine/ranks/rank_agreement.h"
+#include "engine/run/run.h"
+#include "engine/state/stored_state.h"
+#include "engine/training/training.h"
+
+struct state {
+    struct running *run;
+    struct ranks *ranks;
+    const struct blueprint *blueprint;
+    const struct model *model;
+    struct training *training;
+    uint8_t *piece;                 /* PIECE_BYTES of the plan, through which the host's calls move state */
+    struct stored_view host;        /* the host's thread reads and writes through it */
+    struct stored_view behind;      /* a save in the background reads through it */
+    bool filled;                    /* the weights have values */
+    struct manifest_entries notes;  /* the host's, for checkpoints */
+    struct background_save *saving; /* NULL: none */
+    struct zero_error saved;        /* how the last save ended */
+    bool warned_of_left_over;       /* a save has said what it could not remove */
+    struct shadow {                 /* with nvme.shadow */
+        bool found;                 /* at commit: a whole step of an earlier run, of any layout */
+        uint64_t steps;             /* of that */
+        struct manifest_entries notes;
+        bool uncommitted; /* steps were applied since the last commit */
+    } shadow;
+};
+
+/* After the executor is open. `piece`: PIECE_BYTES; `bounce[2]`: the same each, where the device is discrete. */
+void state_open(struct state *state, uint8_t *piece, uint8_t *const bounce[2]);
+
+/* Elements [first, first + count) of a region, as stored_state.h has them. A failure is the engine's: sticky. */
+zero_status state_read(struct state *state, uint32_t region, zero_kind kind, uint64_t first, uint64_t count,
+                       float *out);
+zero_status state_write(struct state *state, uint32_t region, zero_kind kind, uint64_t first, uint64_t count,
+                        const float *in);
+
+#endif

@@ -1,0 +1,295 @@
+#include "engine/state/stored_state.h"
+
+#include <string.h>
+#include <time.h>
+
+#include "engine/run/device_copy.h"
+#include "kernels/cast.h"
+#include "kernels/state_format.h"
+
+enum { CHUNK_WAIT_NS = 20 * 1000 };
+
+struct part stored_part(const struct blueprint *b, uint32_t rank, uint32_t region, zero_kind kind) {
+    const struct region *r = &b->regions[region];
+    struct placement shard = {{SHARD, r->grad_step.axis[AXIS_REPLICATE]}};
+    return part_of_rank(b, rank, region, kind == ZERO_GRAD ? shard : r->state);
+}
+
+static struct part own_part(const struct stored_view *v, uint32_t region, zero_kind kind) {
+    return stored_part(v->blueprint, v->run->ranks->rank, region, kind);
+}
+
+void *stored_params(const struct stored_view *v, uint32_t region, const struct part *part) {
+    struct buffer_ref full = {BUFFER_PARAM_FULL, (uint16_t)region},
+                      shard = {BUFFER_PARAM_SHARD, (uint16_t)region};
+    const struct executor *executor = v->run->executor;
+    if (plan_fixed(&v->blueprint->plan, full) == NO_BUFFER) return executor_address(executor, shard);
+    uint64_t begin = part->first * dtype_bytes(v->blueprint->precision.compute);
+    return (uint8_t *)executor_address(executor, full) + begin;
+}
+
+/* What there is of a region: the optimizer's arrays, by index, its states and then the masters, where they are not
+ * the parameters; parameters; the reduced gradient. */
+enum { STORED_PARAMS = OPTIMIZER_STATES_MAX + 1, STORED_GRADIENT };
+
+/* Frozen parameters have no masters. */
+static bool keeps_masters(const struct stored_view *v, uint32_t region) {
+    return precision_keeps_masters(&v->blueprint->precision) && !v->blueprint->regions[region].frozen;
+}
+
+static uint32_t array_of(const struct stored_view *v, uint32_t region, zero_kind kind) {
+    if (kind == ZERO_GRAD) return STORED_GRADIENT;
+    if (kind != ZERO_PARAM) return (uint32_t)(kind - ZERO_STATE0);
+    return keeps_masters(v, region) ? v->blueprint->o.state_count : STORED_PARAMS;
+}
+
+/* The lower halves of split masters are moved as bf16 would be, and never cast. */
+static enum dtype array_dtype(const struct stored_view *v, uint32_t array) {
+    if (array == STORED_PARAMS) return v->blueprint->precision.compute;
+    if (array == STORED_GRADIENT) return v->blueprint->precision.reduced;
+    if (array < v->blueprint->o.state_count) return v->blueprint->precision.state;
+    return v->blueprint->precision.split ? DTYPE_BF16 : DTYPE_F32;
+}
+
+/* Elements from one place: in memory, or in the slot that holds their chunk. */
+struct piece {
+    void *at;
+    enum dtype dtype;
+    uint64_t count;
+    bool chunk;
+};
+
+static struct piece piece_at(void *data, enum dtype dtype, uint64_t first, uint64_t count, bool chunk) {
+    return (struct piece){(uint8_t *)data + first * dtype_bytes(dtype), dtype, count, chunk};
+}
+
+static void *address(const struct stored_view *v, uint32_t region, uint32_t array) {
+    struct part part = own_part(v, region, ZERO_PARAM);
+    if (array == STORED_PARAMS) return stored_params(v, region, &part);
+    if (array == STORED_GRADIENT) return executor_grad_shard(v->run->executor, region);
+    if (array == v->blueprint->o.state_count) return executor_master(v->run->executor, region);
+    return executor_state(v->run->executor, region, array);
+}
+
+/* How many of the shard's elements of this array are in memory: a prefix. */
+static uint64_t in_memory(const struct stored_view *v, uint32_t region, uint32_t array) {
+    const struct chunk_layout *layout = &v->blueprint->plan.layout;
+    if (array == STORED_PARAMS) return layout->region[region].params ? 0 : UINT64_MAX;
+    return array == STORED_GRADIENT ? UINT64_MAX : chunk_layout_resident(layout, region);
+}
+
+/* Waits without the lock: a save in the background may wait while the host and its progress thread work. A failure is also
+ * the executor's: all others find it at their next call. */
+static zero_status load_chunk(const struct stored_view *v, uint32_t region, uint32_t index, uint8_t **out,
+                              struct zero_error *error) {
+    for (bool there = false;;) {
+        turn_take(&v->run->ranks->lock);
+        zero_status status = executor_chunk_poll(v->run->executor, region, index, out, &there);
+        if (status) *error = *executor_error(v->run->executor);
+        turn_give(&v->run->ranks->lock);
+        if (status || there) return status;
+        nanosleep(&(struct timespec){.tv_nsec = CHUNK_WAIT_NS}, NULL);
+    }
+}
+
+/* Finds the element `at` of the shard, and what follows it in the same place. */
+static zero_status find(const struct stored_view *v, uint32_t region, uint32_t array, uint64_t at,
+                        uint64_t count, struct piece *out, struct zero_error *error) {
+    const struct chunk_layout *layout = &v->blueprint->plan.layout;
+    enum dtype dtype = array_dtype(v, array);
+    uint64_t resident = in_memory(v, region, array);
+    if (at < resident) {
+        *out = piece_at(address(v, region, array), dtype, at, min64(count, resident - at), false);
+        return ZERO_OK;
+    }
+    uint32_t index = (uint32_t)(at / layout->chunk_elements);
+    struct chunk c = chunk_layout_at(layout, region, index);
+    uint8_t *slot;
+    zero_status status = load_chunk(v, region, index, &slot, error);
+    if (status) return status;
+    slot += array == STORED_PARAMS ? layout->slot_param : c.array[array];
+    *out = piece_at(slot, dtype, at - c.first, min64(count, c.first + c.count - at), true);
+    return ZERO_OK;
+}
+
+/* ---- what a discrete device holds passes through the bounce buffer, step by step ---- */
+
+enum { STEP_ELEMENTS = PIECE_BYTES / (2 * sizeof(float)) }; /* of two pieces at once */
+
+static void *bounce(const struct stored_view *v, int half) { return v->bounce + half * (PIECE_BYTES / 2); }
+
+static struct piece part_of(const struct piece *p, uint64_t first, uint64_t count) {
+    return piece_at(p->at, p->dtype, first, count, p->chunk);
+}
+
+/* Where the host finds a step's elements: in place, or in the bounce. */
+static void *host_place(const struct stored_view *v, const struct piece *step, int half) {
+    return device_has(v->run, step->at) ? bounce(v, half) : step->at;
+}
+
+static zero_status bring(const struct stored_view *v, const struct piece *step, void *place,
+                         struct zero_error *error) {
+    if (place == step->at) return ZERO_OK;
+    return device_copy(v->run, place, step->at, step->count * dtype_bytes(step->dtype), error);
+}
+
+static zero_status take_back(const struct stored_view *v, const struct piece *step, const void *place,
+                             struct zero_error *error) {
+    if (place == step->at) return ZERO_OK;
+    return device_copy(v->run, step->at, place, step->count * dtype_bytes(step->dtype), error);
+}
+
+static zero_status read_piece(const struct stored_view *v, const struct piece *p, float *out,
+                              struct zero_error *error) {
+    zero_status status = ZERO_OK;
+    for (uint64_t i = 0, n; i < p->count && !status; i += n) {
+        n = device_has(v->run, p->at) ? min64(p->count - i, STEP_ELEMENTS) : p->count;
+        struct piece step = part_of(p, i, n);
+        void *place = host_place(v, &step, 0);
+        status = bring(v, &step, place, error);
+        if (!status) cast(out + i, DTYPE_F32, place, p->dtype, n);
+    }
+    return status;
+}
+
+static zero_status write_piece(const struct stored_view *v, const struct piece *p, const float *in,
+                               struct zero_error *error) {
+    zero_status status = ZERO_OK;
+    for (uint64_t i = 0, n; i < p->count && !status; i += n) {
+        n = device_has(v->run, p->at) ? min64(p->count - i, STEP_ELEMENTS) : p->count;
+        struct piece step = part_of(p, i, n);
+        void *place = host_place(v, &step, 0);
+        cast(place, p->dtype, in + i, DTYPE_F32, n);
+        status = take_back(v, &step, place, error);
+    }
+    return status;
+}
+
+/* Masters and their parameters, a step of one chunk at a time, so that both pieces stay where they were found. */
+struct pair {
+    struct piece master, param;
+    void *master_place, *param_place;
+};
+
+static zero_status find_pair(const struct stored_view *v, uint32_t region, uint64_t at, uint64_t count,
+                             struct pair *out, struct zero_error *error) {
+    count = min64(count,
+                  v->blueprint->plan.layout.chunk_elements - at % v->blueprint->plan.layout.chunk_elements);
+    if (v->run->discrete) count = min64(count, STEP_ELEMENTS);
+    zero_status status = find(v, region, v->blueprint->o.state_count, at, count, &out->master, error);
+    if (!status) status = find(v, region, STORED_PARAMS, at, out->master.count, &out->param, error);
+    if (status) return status;
+    out->master_place = host_place(v, &out->master, 0);
+    out->param_place = host_place(v, &out->param, 1);
+    return ZERO_OK;
+}
+
+static zero_status read_masters(const struct stored_view *v, uint32_t region, uint64_t at, uint64_t count,
+                                float *out, struct zero_error *error) {
+    for (struct pair pair = {0}; count; at += pair.master.count, count -= pair.master.count) {
+        zero_status status = find_pair(v, region, at, count, &pair, error);
+        if (!status) status = bring(v, &pair.master, pair.master_place, error);
+        if (!status) status = bring(v, &pair.param, pair.param_place, error);
+        if (status) return status;
+        master_join(out, pair.param_place, pair.master_place, pair.master.count);
+        out += pair.master.count;
+    }
+    return ZERO_OK;
+}
+
+static zero_status write_masters(const struct stored_view *v, uint32_t region, uint64_t at, uint64_t count,
+                                 const float *in, struct zero_error *error) {
+    for (struct pair pair = {0}; count; at += pair.master.count, count -= pair.master.count) {
+        zero_status status = find_pair(v, region, at, count, &pair, error);
+        if (status) return status;
+        uint64_t n = pair.master.count;
+        if (v->blueprint->precision.split) {
+            master_split(pair.param_place, pair.master_place, in, n);
+        } else {
+            memcpy(pair.master_place, in, n * sizeof *in);
+            cast(pair.param_place, pair.param.dtype, in, DTYPE_F32, n);
+        }
+        status = take_back(v, &pair.master, pair.master_place, error);
+        if (!status) status = take_back(v, &pair.param, pair.param_place, error);
+        if (status) return status;
+        if (pair.master.chunk || pair.param.chunk) executor_chunk_written(v->run->executor);
+        in += n;
+    }
+    return ZERO_OK;
+}
+
+static zero_status write_array(const struct stored_view *v, uint32_t region, uint32_t array, uint64_t at,
+                               uint64_t count, const float *in, struct zero_error *error) {
+    for (struct piece piece = {0}; count; at += piece.count, in += piece.count, count -= piece.count) {
+        zero_status status = find(v, region, array, at, count, &piece, error);
+        if (!status) status = write_piece(v, &piece, in, error);
+        if (status) return status;
+        if (piece.chunk) executor_chunk_written(v->run->executor);
+    }
+    return ZERO_OK;
+}
+
+zero_status stored_read(const struct stored_view *v, uint32_t region, zero_kind kind, uint64_t first,
+                        uint64_t count, float *out, struct zero_error *error) {
+    uint64_t at = first - own_part(v, region, kind).first;
+    uint32_t array = array_of(v, region, kind);
+    if (array == v->blueprint->o.state_count && v->blueprint->precision.split)
+        return read_masters(v, region, at, count, out, error);
+    for (struct piece piece = {0}; count; at += piece.count, out += piece.count, count -= piece.count) {
+        zero_status status = find(v, region, array, at, count, &piece, error);
+        if (!status) status = read_piece(v, &piece, out, error);
+        if (status) return status;
+    }
+    return ZERO_OK;
+}
+
+zero_status stored_write(const struct stored_view *v, uint32_t region, zero_kind kind, uint64_t first,
+                         uint64_t count, const float *in, struct zero_error *error) {
+    turn_take(&v->run->ranks->lock);
+    executor_refetch(v->run->executor);
+    turn_give(&v->run->ranks->lock);
+    uint64_t at = first - own_part(v, region, kind).first;
+    uint32_t array = array_of(v, region, kind);
+    if (keeps_masters(v, region) && kind == ZERO_PARAM) return write_masters(v, region, at, count, in, error);
+    zero_status status = write_array(v, region, array, at, count, in, error);
+    bool copy = kind == ZERO_PARAM && precision_copies_masters(&v->blueprint->precision) &&
+                !v->blueprint->regions[region].frozen;
+    return copy && !status ? write_array(v, region, v->blueprint->o.state_count, at, count, in, error)
+                           : status;
+}
+
+/* Parameters from the masters in a record. */
+zero_status stored_restore(const struct stored_view *v, uint32_t region, struct zero_error *error) {
+    const struct chunk_layout *layout = &v->blueprint->plan.layout;
+    zero_status status = ZERO_OK;
+    for (uint32_t i = 0; i < layout->region[region].chunks && !status; i++) {
+        struct chunk c = chunk_layout_at(layout, region, i);
+        for (uint64_t at = c.first, count; at < c.first + c.count && !status; at += count) {
+            struct piece master;
+            count = min64(c.first + c.count - at, PIECE_BYTES / sizeof(float));
+            status = find(v, region, v->blueprint->o.state_count, at, count, &master, error);
+            if (status) break;
+            memcpy(v->piece, master.at, count * sizeof(float));
+            status = write_array(v, region, STORED_PARAMS, at, count, (const float *)(const void *)v->piece,
+                                 error);
+        }
+    }
+    return status;
+}
+
+zero_status stored_clear(const struct stored_view *v, struct zero_error *error) {
+    zero_status status = ZERO_OK;
+    for (uint32_t i = 0; i < v->blueprint->o.model->regions; i++)
+        for (uint32_t k = 0; k < v->blueprint->o.state_count && !v->blueprint->regions[i].frozen && !status;
+             k++)
+            status = device_clear(v->run, executor_state(v->run->executor, i, k),
+                                  chunk_layout_resident(&v->blueprint->plan.layout, i) *
+                                      dtype_bytes(v->blueprint->precision.state),
+                                  error);
+    if (status) return status;
+    turn_take(&v->run->ranks->lock);
+    status = executor_clear_state(v->run->executor);
+    turn_give(&v->run->ranks->lock);
+    if (status) *error = *executor_error(v->run->executor);
+    return status;
+}

@@ -1,0 +1,39 @@
+/* What this rank stores of a region, by element range, wherever it lives: in memory, on a discrete device, or in a chunk on
+ * the drive. Between steps, with nothing in flight. */
+#ifndef ZERO_ENGINE_STATE_STORED_STATE_H
+#define ZERO_ENGINE_STATE_STORED_STATE_H
+
+#include "engine/blueprint/blueprint.h"
+#include "engine/run/run.h"
+#include "engine/state/part.h"
+
+/* A thread's access. The bounce buffer carries what a discrete device holds. */
+struct stored_view {
+    struct running *run;
+    const struct blueprint *blueprint;
+    uint8_t *bounce; /* PIECE_BYTES; unused without a discrete device */
+    uint8_t *piece;  /* PIECE_BYTES, for stored_restore */
+};
+
+/* The part of `kind` that this rank stores: elements of the region. */
+struct part stored_part(const struct blueprint *blueprint, uint32_t rank, uint32_t region, zero_kind kind);
+
+/* The address of element `part->first` of the parameters, where they rest: never where they are gathered to, which a save in the
+ * background must not look at. NULL: on a drive. */
+void *stored_params(const struct stored_view *view, uint32_t region, const struct part *part);
+
+/* Elements [first, first + count) of the region, within stored_part. Masters, states and the reduced sum of the gradient are
+ * fp32 here, in whatever format they are kept. */
+zero_status stored_read(const struct stored_view *view, uint32_t region, zero_kind kind, uint64_t first,
+                        uint64_t count, float *out, struct zero_error *error);
+/* All ranks call it; a rank that stores nothing of the range gives a count of 0. */
+zero_status stored_write(const struct stored_view *view, uint32_t region, zero_kind kind, uint64_t first,
+                         uint64_t count, const float *in, struct zero_error *error);
+
+/* All optimizer state of this rank becomes zero. */
+zero_status stored_clear(const struct stored_view *view, struct zero_error *error);
+
+/* With a shadow, after executor_resume: the parameters of this rank's shard become the masters on the drive again. */
+zero_status stored_restore(const struct stored_view *view, uint32_t region, struct zero_error *error);
+
+#endif

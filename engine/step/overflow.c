@@ -1,0 +1,61 @@
+#include "engine/step/overflow.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+
+#include "kernels/quantize.h"
+
+struct spot {
+    const struct model_param *param;
+    uint64_t element;
+};
+
+static bool find_in(struct state *state, const struct model_param *p, struct spot *out) {
+    struct part part = stored_part(state->blueprint, state->ranks->rank, p->region, ZERO_GRAD);
+    uint64_t begin = max64(p->offset, part.first), end = min64(p->offset + p->count, part.first + part.count);
+    float *piece = (float *)(void *)state->piece;
+    for (uint64_t at = begin, count; at < end; at += count) {
+        count = min64(end - at, PIECE_BYTES / sizeof(float));
+        if (state_read(state, p->region, ZERO_GRAD, at, count, piece)) return false;
+        for (uint64_t i = 0; i < count; i++)
+            if (!isfinite(piece[i])) return *out = (struct spot){p, at + i - p->offset}, true;
+    }
+    return false;
+}
+
+/* In this rank's shard of the unit's gradients. */
+static bool find(struct state *state, uint32_t unit, struct spot *out) {
+    for (uint32_t i = 0; i < state->model->params; i++) {
+        const struct model_param *p = &state->model->param[i];
+        if (p->unit == unit && p->owner == i && !(p->flags & ZERO_FROZEN) && find_in(state, p, out))
+            return true;
+    }
+    return false;
+}
+
+/* In codes, one element that is not finite makes its whole block so. */
+static void describe(const struct state *state, const struct spot *spot, size_t capacity, char *out) {
+    int n = snprintf(out, capacity, ", the first in parameter \"%s\" ", spot->param->name);
+    if (state->blueprint->o.config->quantized_gradients)
+        snprintf(out + n, capacity - (size_t)n,
+                 "among the %d elements from %" PRIu64 " on, which zero_quantized_gradients codes together",
+                 (int)QUANTIZE_BLOCK, spot->element);
+    else
+        snprintf(out + n, capacity - (size_t)n, "at element %" PRIu64, spot->element);
+}
+
+const char *overflow_report(struct state *state, const struct agreement *all) {
+    uint64_t last = 0;
+    char detail[NAME_BYTES_MAX + 160] = "";
+    struct spot spot;
+    for (uint32_t r = 0; r < state->ranks->size; r++)
+        if (all[r].overflow_unit > last) last = all[r].overflow_unit;
+    if (!last) return NULL;
+    uint32_t unit = (uint32_t)last - 1;
+    if (find(state, unit, &spot)) describe(state, &spot, sizeof detail, detail);
+    log_line(&state->ranks->log, ZERO_LOG_WARN,
+             "step %" PRIu64 " skipped on all ranks: gradients of unit \"%s\" are inf or NaN%s",
+             state->training->steps + 1, state->model->unit[unit]->name, detail);
+    return state->model->unit[unit]->name;
+}

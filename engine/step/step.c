@@ -1,0 +1,136 @@
+#include "engine/step/step.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "engine/base/hash.h"
+#include "engine/run/progress.h"
+#include "engine/state/background_save.h"
+#include "engine/state/replica_check.h"
+#include "engine/state/shadow.h"
+#include "engine/step/overflow.h"
+#include "engine/training/step_settings.h"
+
+/* What a rank emitted and posted must be what rank 0 did. */
+static zero_status check_agreements(struct state *state, const struct agreement *all) {
+    for (uint32_t r = 1; r < state->ranks->size; r++) {
+        bool same_use = all[r].trace == all[0].trace;
+        if (same_use && all[r].fingerprint == all[0].fingerprint) continue;
+        struct zero_error error;
+        error_clear(&error);
+        error_set(&error, ZERO_E_DIVERGED, "step %" PRIu64 ": rank %" PRIu32 " %s than rank 0%s",
+                  state->training->steps + 1, r,
+                  same_use ? "posted other collectives" : "used the units in another order",
+                  same_use ? "" : "; all ranks must call begin and end alike");
+        error.rank = (int32_t)r;
+        return ranks_fail(state->ranks, &error);
+    }
+    return ZERO_OK;
+}
+
+/* Over the ranks that cut one copy between them, in rank order. */
+static double total_norm(const struct state *state, const struct agreement *all) {
+    bool both = state->blueprint->policy.stage->grad_step.axis[AXIS_REPLICATE] == SHARD;
+    uint32_t row = state->ranks->rank / state->blueprint->policy.mesh[AXIS_SHARD];
+    double sum = 0;
+    for (uint32_t r = 0; r < state->ranks->size; r++)
+        if (both || r / state->blueprint->policy.mesh[AXIS_SHARD] == row) sum += all[r].norm_squared;
+    return sqrt(sum);
+}
+
+/* The same on all ranks. */
+static zero_status update_loss_scale(struct state *state, bool overflow) {
+    double before = state->training->loss_scale.value;
+    bool lasts = loss_scale_update(&state->training->loss_scale, overflow);
+    if (lasts && before != state->training->loss_scale.value)
+        log_line(&state->ranks->log, ZERO_LOG_INFO, "loss scale %g, was %g",
+                 state->training->loss_scale.value, before);
+    if (lasts) return ZERO_OK;
+    struct zero_error error;
+    error_clear(&error);
+    error_set(&error, ZERO_E_OVERFLOW,
+              "step %" PRIu64 ": a gradient is inf or NaN at fp16.min_loss_scale %g, %" PRIu64
+              " steps were skipped: lower the learning rate, or compute in bf16",
+              state->training->steps + 1, state->training->loss_scale.min, state->training->skipped);
+    return ranks_fail_alike(state->ranks, &error);
+}
+
+static void fill_settings(const struct state *state, const struct lr_setting *setting, zero_step_info *info) {
+    info->lr = setting[0].lr;
+    info->beta1 = setting[0].beta1;
+    info->groups = state->training->groups.count;
+    for (uint32_t g = 0; g < state->training->groups.count; g++) info->group_lr[g] = setting[g].lr;
+}
+
+static zero_status apply(struct state *state, const struct agreement *all, zero_step_info *info) {
+    double mean = training_mean(state->training, state->blueprint->gradient_factor), scale = mean;
+    double clip = state->blueprint->o.config->gradient_clipping;
+    info->grad_norm = total_norm(state, all) * mean;
+    fill_settings(state, all[0].setting, info);
+    info->skipped = !isfinite(info->grad_norm);
+    if (clip > 0 && clip / (info->grad_norm + 1e-6) < 1) scale *= clip / (info->grad_norm + 1e-6);
+    if (info->skipped) {
+        state->training->skipped++;
+        info->overflow_unit = overflow_report(state, all);
+    } else {
+        state->training->steps++;
+    }
+    info->loss_scale = state->training->loss_scale.value;
+    zero_status status = update_loss_scale(state, info->skipped);
+    if (status) return status;
+    state->run->weights_version++;
+    info->step = state->training->steps;
+    info->skipped_total = state->training->skipped;
+    struct optimizer_scalars scalars[SCALARS_MAX];
+    settings_scalars(state->training, all[0].setting, scalars);
+    status = run_wait_room(state->run);
+    if (status) return status;
+    uint64_t key = hash_bytes(
+        hash_bytes(HASH_START, &state->blueprint->o.config->seed, sizeof state->blueprint->o.config->seed),
+        &state->training->steps, sizeof state->training->steps);
+    return RUN_EVENT(state->run, executor_apply(state->run->executor, info->skipped, (float)scale, scalars,
+                                                2 * state->training->groups.count, key));
+}
+
+static bool compare_is_due(const struct state *state, const zero_step_info *info) {
+    uint64_t every = state->blueprint->o.config->compare_every;
+    return every && state->ranks->size > 1 && !info->skipped && state->training->steps % every == 0;
+}
+
+/* Rank 0's settings, which all ranks use. */
+static zero_status check_settings(struct state *state, const struct lr_setting *setting) {
+    struct zero_error error;
+    error_clear(&error);
+    if (!settings_check(state->training, setting, &error)) return ZERO_OK;
+    return ranks_fail_alike(state->ranks, &error);
+}
+
+zero_status step_run(struct state *state, zero_step_info *out) {
+    struct running *run = state->run;
+    struct agreement mine = {0};
+    const struct agreement *all = executor_agreements(run->executor);
+    struct point agreed = {0};
+    zero_step_info info = {.struct_size = out->struct_size};
+    background_save_report(state, &mine.save);
+    settings_next(state->training, mine.setting);
+    zero_status status = run_wait_room(run);
+    if (!status) status = shadow_sync(state);
+    if (!status) status = RUN_EVENT(run, executor_agree(run->executor, &mine, &agreed));
+    if (!status) status = run_wait(run, executor_reached, agreed);
+    if (!status) status = check_agreements(state, all);
+    if (!status) status = check_settings(state, all->setting);
+    if (!status) status = shadow_commit(state);
+    if (!status) status = background_save_hear(state, all);
+    if (!status) status = apply(state, all, &info);
+    state->shadow.uncommitted |= !info.skipped;
+    if (!status && plan_settles(&state->blueprint->plan)) status = run_wait_idle(run);
+    progress_wake(run->progress);
+    *out = info;
+    return status;
+}
+
+/* The step's copies on several ranks, where they are due to be compared. */
+zero_status step_check_replicas(struct state *state, const zero_step_info *info) {
+    return compare_is_due(state, info) ? replica_check(state) : ZERO_OK;
+}

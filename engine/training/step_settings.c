@@ -1,0 +1,104 @@
+#include "engine/training/step_settings.h"
+
+#include <inttypes.h>
+#include <math.h>
+
+_Static_assert((int)LR_GROUPS_MAX == (int)GROUP_MAX && (int)ZERO_GROUPS_MAX == (int)GROUP_MAX,
+               "groups are numbered alike");
+
+static bool has_betas(const struct training *t) { return t->optimizer->defaults.beta1 > 0; }
+
+zero_status settings_open(struct training *t, struct zero_error *error) {
+    enum lr_schedule_kind kind = t->config->schedule_kind;
+    settings_restart(t);
+    if (kind == LR_NONE) return ZERO_OK;
+    if ((kind == LR_WARMUP_DECAY || kind == LR_WARMUP_COSINE) && !t->schedule.total_num_steps)
+        return error_set(
+            error, ZERO_E_CONFIG,
+            "scheduler.params.total_num_steps: \"auto\" is the number of steps that the program trains, "
+            "and it gave none (zero_runtime.total_steps): write a number");
+    if (kind == LR_ONE_CYCLE && t->config->schedule.cycle_momentum && !has_betas(t) && !t->rank)
+        log_line(t->log, ZERO_LOG_WARN,
+                 "scheduler.params.cycle_momentum: %s has no betas, so there is no momentum to cycle, as in "
+                 "DeepSpeed",
+                 t->optimizer->title);
+    if (!t->rank) log_line(t->log, ZERO_LOG_INFO, "learning rates by %s", lr_schedules[kind]->name);
+    return ZERO_OK;
+}
+
+static struct lr_setting given(const struct training *t, uint32_t group) {
+    const struct optimizer_params *p = &t->groups.params[group];
+    return (struct lr_setting){p->lr, p->beta1, p->beta2};
+}
+
+void settings_next(const struct training *t, struct lr_setting out[GROUP_MAX]) {
+    for (uint32_t g = 0; g < t->groups.count; g++) {
+        out[g] = given(t, g);
+        if (!t->schedule_fn) {
+            out[g] = lr_schedule_at(t->config->schedule_kind, &t->schedule, g, t->steps, out[g]);
+            continue;
+        }
+        zero_setting setting = {out[g].lr, out[g].beta1, out[g].beta2};
+        t->schedule_fn(t->schedule_user, t->steps, (int)g, &setting);
+        out[g] = (struct lr_setting){setting.lr, setting.beta1, setting.beta2};
+    }
+}
+
+static bool usable(const struct lr_setting *s, bool betas) {
+    bool lr = s->lr >= 0 && !isinf(s->lr);
+    return lr && (!betas || (s->beta1 >= 0 && s->beta1 < 1 && s->beta2 >= 0 && s->beta2 < 1));
+}
+
+zero_status settings_check(const struct training *t, const struct lr_setting *setting,
+                           struct zero_error *error) {
+    for (uint32_t g = 0; g < t->groups.count; g++) {
+        if (usable(&setting[g], has_betas(t))) continue;
+        return error_set(
+            error, ZERO_E_ARGUMENT,
+            "step %" PRIu64 ": the schedule gives group %" PRIu32
+            " lr %g and betas %g, %g: lr must be finite and at least 0, betas at least 0 and below 1",
+            t->steps + 1, g, setting[g].lr, setting[g].beta1, setting[g].beta2);
+    }
+    return ZERO_OK;
+}
+
+void settings_scalars(const struct training *t, const struct lr_setting *setting,
+                      struct optimizer_scalars out[SCALARS_MAX]) {
+    for (uint32_t g = 0; g < t->groups.count; g++) {
+        struct optimizer_params p = t->groups.params[g];
+        p.lr = setting[g].lr, p.beta1 = setting[g].beta1, p.beta2 = setting[g].beta2;
+        optimizer_prepare(t->optimizer, &p, t->steps, &out[model_scalars(g, false)]);
+        p.weight_decay = 0;
+        optimizer_prepare(t->optimizer, &p, t->steps, &out[model_scalars(g, true)]);
+    }
+}
+
+int64_t settings_iteration(const struct training *t) {
+    return t->schedule.last_batch_iteration + (int64_t)t->steps;
+}
+
+void settings_resume(struct training *t, int64_t iteration) {
+    t->schedule.last_batch_iteration = iteration - (int64_t)t->steps;
+}
+
+void settings_restart(struct training *t) {
+    t->schedule = t->config->schedule;
+    t->schedule.cycle_momentum &= has_betas(t);
+    if (t->config->schedule_kind == LR_NONE) t->schedule.last_batch_iteration = -1;
+}
+
+zero_status settings_set_lr(struct training *t, int group, double lr, struct zero_error *error) {
+    if (!(lr >= 0) || isinf(lr))
+        return error_set(error, ZERO_E_ARGUMENT, "zero_engine_set_lr: lr %g is not a finite number >= 0", lr);
+    if (group < 0 || (uint32_t)group >= t->groups.count)
+        return error_set(error, ZERO_E_ARGUMENT,
+                         "zero_engine_set_lr: there is no group %d; there are %" PRIu32 ", from 0", group,
+                         t->groups.count);
+    if (t->schedule_fn || t->config->schedule_kind != LR_NONE)
+        return error_set(error, ZERO_E_ORDER, "zero_engine_set_lr: %s sets it: %s",
+                         t->schedule_fn ? "the function of zero_engine_set_schedule"
+                                        : lr_schedules[t->config->schedule_kind]->name,
+                         t->schedule_fn ? "let it give the lr" : "remove the scheduler block");
+    t->groups.params[group].lr = lr;
+    return ZERO_OK;
+}

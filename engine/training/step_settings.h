@@ -1,0 +1,29 @@
+/* What each parameter group's update takes: as the configuration or zero_engine_set_lr gave it, then as a schedule sets it, the
+ * configuration's or the host's. */
+#ifndef ZERO_ENGINE_TRAINING_STEP_SETTINGS_H
+#define ZERO_ENGINE_TRAINING_STEP_SETTINGS_H
+
+#include "engine/training/training.h"
+
+zero_status settings_open(struct training *training, struct zero_error *error);
+
+/* Of the next step, as this rank sees them. */
+void settings_next(const struct training *training, struct lr_setting out[GROUP_MAX]);
+
+/* `setting`: rank 0's, so that all ranks return the same. ZERO_E_ARGUMENT where an update could not use it. */
+zero_status settings_check(const struct training *training, const struct lr_setting *setting,
+                           struct zero_error *error);
+
+/* Of the step that has just been counted: by model_scalars, for every group. */
+void settings_scalars(const struct training *training, const struct lr_setting *setting,
+                      struct optimizer_scalars out[SCALARS_MAX]);
+
+/* DeepSpeed's last_batch_iteration: where the schedule stands; goes on from there; begins again. */
+int64_t settings_iteration(const struct training *training);
+void settings_resume(struct training *training, int64_t iteration);
+void settings_restart(struct training *training);
+
+/* zero_engine_set_lr. */
+zero_status settings_set_lr(struct training *training, int group, double lr, struct zero_error *error);
+
+#endif

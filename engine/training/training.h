@@ -1,0 +1,42 @@
+/* A training between two steps: how far it has come, and what the next update takes. */
+#ifndef ZERO_ENGINE_TRAINING_TRAINING_H
+#define ZERO_ENGINE_TRAINING_TRAINING_H
+
+#include "engine/base/log.h"
+#include "engine/config/config.h"
+#include "engine/model/param_groups.h"
+#include "engine/training/loss_scale.h"
+#include "engine/training/user_optimizer.h"
+
+struct training {
+    const struct config *config;
+    const struct log *log;
+    uint32_t rank, size;
+    uint64_t steps, skipped;           /* updates done, and steps that an overflow skipped */
+    struct loss_scale loss_scale;      /* 1 unless compute is fp16 */
+    const struct optimizer *optimizer; /* a row of the table, or user_optimizer's */
+    uint32_t state_count;              /* states per element that the optimizer uses here */
+    struct user_optimizer user_optimizer;
+    struct param_groups groups;
+    struct lr_schedule_params schedule; /* the configuration's, begun where a loaded run's had come to */
+    zero_schedule_fn schedule_fn;       /* the host's, in its place; or NULL */
+    void *schedule_user;
+};
+
+/* After config_resolve. `log` and `config` are borrowed. */
+zero_status training_open(struct training *training, const struct config *config, const struct log *log,
+                          uint32_t rank, uint32_t size, struct zero_error *error);
+
+/* The training begins anew: no step done, loss scale and schedule as configured. */
+void training_restart(struct training *training);
+void training_restart_loss_scale(struct training *training);
+
+/* Replaces the configuration's optimizer. */
+zero_status training_set_optimizer(struct training *training, const zero_optimizer *optimizer,
+                                   struct zero_error *error);
+
+/* What makes of the sum of the messages the gradient that is asked for: the mean over micro-steps, and over ranks or not, with
+ * the loss scale divided out. `gradient_factor`: what gradients are multiplied with before they are sent; 0: nothing. */
+double training_mean(const struct training *training, float gradient_factor);
+
+#endif

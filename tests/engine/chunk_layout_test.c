@@ -1,0 +1,244 @@
+/* How shards are cut into chunks and where these lie: what engine/plan/chunk_layout.h states, of random models, stages and
+ * options. chunk_layout_test [FIRST SEED] [SEEDS] */
+#include <stdlib.h>
+
+#include "engine/plan/chunk_layout.h"
+#include "tests/check.h"
+
+enum { UNITS_MAX = 6, REGIONS_MAX = REGION_CLASSES * UNITS_MAX, CHUNKS_MAX = 1 << 16 };
+
+struct setting { /* what a seed draws */
+    struct model model;
+    struct region region[REGIONS_MAX];
+    uint16_t refresh[REGIONS_MAX];
+    struct policy policy;
+    struct chunk_layout_options options;
+};
+
+static uint64_t state, page; /* page: what chunks, records and slots are multiples of */
+
+static uint32_t pick(uint32_t n) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)((state >> 33) % n);
+}
+
+/* ---- a setting ---- */
+
+static void add_units(struct model *model, struct zero_error *error) {
+    for (uint32_t u = 0, units = 1 + pick(UNITS_MAX), params = 0; u < units; u++) {
+        struct zero_unit *unit;
+        char name[16];
+        snprintf(name, sizeof name, "u%u", u);
+        CHECK_INT(model_add_unit(model, NULL, name, &unit, error), ZERO_OK);
+        for (uint32_t n = 1 + pick(3); n > 0; n--) {
+            static zero_slot slot;
+            uint32_t most = pick(3) ? 60000 : 50;
+            snprintf(name, sizeof name, "p%u", params++);
+            zero_param param = {.struct_size = sizeof param,
+                                .name = name,
+                                .dims = 1,
+                                .shape = {1 + pick(most)},
+                                .flags = pick(5) ? 0 : ZERO_FROZEN,
+                                .slot = &slot};
+            CHECK_INT(model_add_param(model, unit, &param, error), ZERO_OK);
+        }
+    }
+}
+
+static void open_policy(struct setting *s, uint32_t shards, uint32_t replicas) {
+    static const enum stage_index rows[] = {STAGE_ZERO0, STAGE_ZERO1, STAGE_ZERO2, STAGE_ZERO3};
+    for (uint32_t i = 0; i < s->model.regions; i++)
+        s->region[i] = (struct region){.frozen = region_frozen(&s->model.region[i]),
+                                       .persistent = region_persistent(&s->model.region[i])};
+    s->policy = (struct policy){.stage = stages[rows[pick(4)]],
+                                .mesh = {shards, replicas},
+                                .micro_steps = 1,
+                                .forward = s->model.use,
+                                .uses = s->model.units,
+                                .region = s->region,
+                                .regions = s->model.regions,
+                                .refresh = s->refresh};
+    policy_open(&s->policy);
+}
+
+static void make(struct setting *s) {
+    static const uint64_t bounds[] = {0, 1, 1024, 1500, 3 * 1024, 9000, 1 << 20};
+    static const uint64_t budgets[] = {0, 5000, 50000, 300000, 1 << 20, 1 << 30};
+    struct zero_error error;
+    uint32_t shards = 1 + pick(4), replicas = 1 + pick(2);
+    *s = (struct setting){.options = {.state = pick(4),
+                                      .params = pick(2),
+                                      .arrays = pick(PRECISION_ARRAYS_MAX + 1),
+                                      .param_dtype = pick(2) ? DTYPE_F32 : DTYPE_BF16,
+                                      .chunk_elements_max = bounds[pick(7)],
+                                      .slots = pick(6),
+                                      .resident_bytes = budgets[pick(6)],
+                                      .align_bytes = pick(3) ? 0 : 64u << pick(7)}};
+    for (uint32_t k = 0; k < s->options.arrays; k++) s->options.array_bytes[k] = pick(2) ? 4 : 2;
+    page = s->options.align_bytes ? s->options.align_bytes : CHUNK_ALIGN_BYTES;
+    add_units(&s->model, &error);
+    CHECK_INT(model_lay_out(&s->model, shards * replicas, pick(2) ? 0 : 60, &error), ZERO_OK);
+    open_policy(s, shards, replicas);
+}
+
+static bool rests_sharded(const struct region *r) { return !placement_is(r->rest, REPLICATE, REPLICATE); }
+
+static uint64_t param_bytes(const struct setting *s) { return dtype_bytes(s->options.param_dtype); }
+
+static uint64_t element_bytes(const struct setting *s) {
+    uint64_t bytes = 0;
+    for (uint32_t k = 0; k < s->options.arrays; k++) bytes += s->options.array_bytes[k];
+    return bytes;
+}
+
+static bool has_state(const struct setting *s, uint32_t region) {
+    return s->options.arrays && !s->region[region].frozen;
+}
+
+static uint64_t shard_elements(const struct setting *s, uint32_t region) {
+    const struct region *r = &s->region[region];
+    return s->model.region[region].padded / placement_parts(r->frozen ? r->rest : r->state, s->policy.mesh);
+}
+
+/* ---- one chunk ---- */
+
+/* Its arrays one after another, each on a cache line, then the tag, in whole pages: no more than it takes. */
+static bool record_is_tight(const struct setting *s, const struct chunk *c) {
+    uint64_t line = ALIGN_BYTES, end = 0;
+    bool good = true;
+    for (uint32_t k = 0; k < s->options.arrays; k++) {
+        good &= CHECK_INT(c->array[k] % line, 0) && CHECK(c->array[k] >= end && c->array[k] < end + line);
+        end = c->array[k] + c->count * s->options.array_bytes[k];
+    }
+    good &= CHECK_INT(c->tag % line, 0) && CHECK(c->tag >= end && c->tag < end + line);
+    uint64_t needs = c->tag + CHUNK_TAG_BYTES;
+    return good && CHECK_INT(c->record_bytes % page, 0) &&
+           CHECK(c->record_bytes >= needs && c->record_bytes < needs + page);
+}
+
+static bool fits_slot(const struct chunk_layout *layout, const struct chunk *c) {
+    bool good = CHECK_INT(layout->slot_param % page, 0) && CHECK_INT(layout->slot_bytes % page, 0);
+    if (c->state) good &= CHECK(c->record_bytes <= layout->slot_param);
+    if (c->params) good &= CHECK(layout->slot_param + c->param_bytes <= layout->slot_bytes);
+    return good;
+}
+
+static bool chunk_is_right(const struct setting *s, const struct chunk_layout *layout, uint32_t region,
+                           const struct chunk *c) {
+    bool drive = s->options.state && has_state(s, region);
+    bool good = CHECK(c->count > 0 && c->count <= layout->chunk_elements) &&
+                CHECK_INT(c->params, s->options.params && rests_sharded(&s->region[region]));
+    good &= CHECK_INT(c->state, drive && c->first >= chunk_layout_resident(layout, region));
+    good &= CHECK_INT(c->param_bytes % page, 0) && CHECK(c->param_bytes >= c->param_used) &&
+            CHECK(c->param_bytes < c->param_used + page) &&
+            CHECK_INT(c->param_used, c->count * param_bytes(s)) &&
+            CHECK_INT(c->param_place, c->first * param_bytes(s)) && CHECK_INT(c->param_place % page, 0);
+    if (c->state) good &= record_is_tight(s, c) && CHECK_INT(c->record % page, 0);
+    return good && fits_slot(layout, c);
+}
+
+/* ---- all chunks ---- */
+
+struct seen {
+    struct chunk chunk[CHUNKS_MAX]; /* those with a record */
+    uint32_t chunks;
+    uint64_t all, staged, step_bytes;
+};
+
+/* They tile the shard: each element is of one chunk. */
+static bool region_is_tiled(const struct setting *s, const struct chunk_layout *layout, uint32_t region,
+                            struct seen *seen) {
+    uint64_t next = 0, shard = shard_elements(s, region);
+    for (uint32_t i = 0; next < shard; i++) {
+        if (!CHECK(i < layout->region[region].chunks)) return false;
+        struct chunk c = chunk_layout_at(layout, region, i);
+        if (!CHECK_INT(c.first, next) || !CHECK_INT(c.index, seen->all)) return false;
+        if (!chunk_is_right(s, layout, region, &c)) return false;
+        bool staged = !s->region[region].frozen && (c.state || c.params);
+        next += c.count;
+        seen->all++;
+        seen->staged += staged;
+        if (staged) seen->step_bytes += c.state * c.record_bytes + c.params * c.param_bytes;
+        if (c.state && CHECK(seen->chunks < CHUNKS_MAX)) seen->chunk[seen->chunks++] = c;
+    }
+    return CHECK_INT(next, shard) &&
+           CHECK(chunk_layout_param_bytes(layout, region) >= shard * param_bytes(s)) &&
+           CHECK_INT(chunk_layout_param_bytes(layout, region) % page, 0);
+}
+
+static int by_place(const void *a, const void *b) {
+    const struct chunk *x = a, *y = b;
+    return (x->record > y->record) - (x->record < y->record);
+}
+
+static bool records_are_apart(const struct chunk_layout *layout, struct seen *seen) {
+    uint64_t end = 0;
+    qsort(seen->chunk, seen->chunks, sizeof *seen->chunk, by_place);
+    for (uint32_t i = 0; i < seen->chunks; i++) {
+        if (!CHECK(seen->chunk[i].record >= end)) return false;
+        end = seen->chunk[i].record + seen->chunk[i].record_bytes;
+    }
+    return CHECK(end <= layout->record_row_bytes);
+}
+
+/* Where state is on the drive, what stays in memory is a prefix of the order of use, within the budget, and the
+ * next chunk would go past it. */
+static bool residents_are_a_prefix(const struct setting *s, const struct chunk_layout *layout) {
+    uint64_t kept = 0, all = 0, element = element_bytes(s), next = 0;
+    bool ended = false, good = true;
+    for (uint32_t k = 0; k < s->policy.refreshes; k++) {
+        uint32_t region = s->refresh[k];
+        uint64_t shard = shard_elements(s, region), resident = chunk_layout_resident(layout, region);
+        good &= CHECK(resident <= shard) && CHECK(!ended || resident == 0);
+        kept += resident * element;
+        all += shard * element;
+        uint64_t rest = shard - resident;
+        if (rest && !ended) next = (rest < layout->chunk_elements ? rest : layout->chunk_elements) * element;
+        ended |= rest > 0;
+    }
+    good &= CHECK_INT(layout->state_bytes, all) && CHECK_INT(layout->resident_bytes, kept);
+    if (!s->options.state || !s->options.arrays) return good && CHECK(!ended);
+    return good && CHECK(kept <= s->options.resident_bytes) &&
+           CHECK(!ended || kept + next > s->options.resident_bytes);
+}
+
+static bool holds(const struct setting *s, const struct chunk_layout *layout) {
+    static struct seen seen;
+    uint64_t bound = s->options.chunk_elements_max, least = page / param_bytes(s);
+    uint64_t asked = s->options.slots ? s->options.slots : SLOTS_DEFAULT;
+    seen.chunks = 0, seen.all = seen.staged = seen.step_bytes = 0;
+    bool good = CHECK(layout->chunk_elements > 0) && CHECK_INT(layout->chunk_elements % least, 0);
+    good &= CHECK(!bound || layout->chunk_elements <= (bound < least ? least : bound));
+    for (uint32_t i = 0; i < s->policy.regions && good; i++) good = region_is_tiled(s, layout, i, &seen);
+    good = good && CHECK_INT(layout->chunks, seen.all) && records_are_apart(layout, &seen);
+    good = good && CHECK_INT(layout->slots, asked < seen.staged ? asked : seen.staged);
+    good = good && CHECK_INT(layout->step_bytes, seen.step_bytes);
+    return good && residents_are_a_prefix(s, layout);
+}
+
+static void describe(const struct setting *s) {
+    fprintf(stderr,
+            "in %s, mesh %u x %u, %u regions; state %d, params %d, %u arrays, chunks of %" PRIu64
+            ", slots %u, resident %" PRIu64 "\n",
+            s->policy.stage->name, s->policy.mesh[0], s->policy.mesh[1], s->policy.regions, s->options.state,
+            s->options.params, s->options.arrays, s->options.chunk_elements_max, s->options.slots,
+            s->options.resident_bytes);
+}
+
+int main(int argc, char **argv) {
+    uint64_t first = argc > 1 ? strtoull(argv[1], NULL, 10) : 1,
+             count = argc > 2 ? strtoull(argv[2], NULL, 10) : 20000;
+    for (uint64_t seed = first; seed < first + count; seed++) {
+        static struct setting s;
+        struct chunk_layout layout;
+        struct zero_error error;
+        check_seed(seed);
+        state = seed * 0x9e3779b97f4a7c15u;
+        make(&s);
+        CHECK_INT(chunk_layout_make(&layout, &s.options, &s.model, &s.policy, &error), ZERO_OK);
+        if (!holds(&s, &layout)) describe(&s);
+        chunk_layout_free(&layout);
+        model_free(&s.model);
+    }
+    return check_end();
+}
