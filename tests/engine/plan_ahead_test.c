@@ -126,7 +126,17 @@ static void plan_without_plan_ranks(zero_engine *engine, uint32_t rank, void *us
     CHECK_CONTAINS(zero_last_error(), "opened without plan_ranks");
 }
 
+/* The trace's memory is reserved when the plan is made, after everything was declared. */
+static void planned_with_a_trace(void) {
+    static const char traced[] = "{\"train_micro_batch_size_per_gpu\": 1, \"trace\": {\"steps\": 2}}";
+    zero_runtime runtime = {.struct_size = sizeof runtime, .plan_ranks = 2};
+    zero_plan planned = plan_by(zero_engine_init_with(traced, &runtime), 2);
+    CHECK(planned.reserved_bytes > 0);
+    ranks_run(2, traced, commit, &planned);
+}
+
 int main(void) {
+    planned_with_a_trace();
     planned_is_committed();
     planned_for_a_gpu_is_committed();
     processes_need_staging();
