@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # kill -9 of one rank of two at random moments of their opening and training: no file is left in nvme_path, and the
-# other rank is gone within 5 s. offload_killed.sh PROGRAM [TIMES]
+# other rank is gone within 5 s. offload_killed.sh PROGRAM [TIMES]     TIMES: 50, or fewer under a sanitizer: tests/seeds.h
 # Every other time mpirun's recovery is on and training has begun: then it is the engine that ends the other rank.
 set -uo pipefail
-program=$PWD/$1 times=${2:-50} failures=0 seen=0 limit_s=5
+program=$PWD/$1 times=${2:-$((50 / ${ZERO_TEST_DIVISOR:-1}))} failures=0 seen=0 limit_s=5
 work=$(mktemp -d "${TEST_TMPDIR:-/tmp}/zero-XXXXXX")
 cd "$work" || exit 1
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 ASAN_OPTIONS=detect_leaks=0
