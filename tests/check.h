@@ -42,13 +42,14 @@ static inline int check_int(int64_t actual, int64_t expected, const char *text, 
     return 0;
 }
 
-/* Within tolerance, relative to the larger of 1 and |expected|; NaN equals NaN. */
+/* Within tolerance, relative to the larger of 1 and |expected|. An infinite number equals itself alone; NaN equals NaN. */
 static inline int check_double(double actual, double expected, double tolerance, const char *text,
                                const char *file, int line) {
     double scale = expected < 0 ? -expected : expected, off = actual - expected;
+    int finite = scale - scale == 0; /* an infinite scale would allow any distance */
     if (scale < 1) scale = 1;
-    if ((off < 0 ? -off : off) <= tolerance * scale || actual == expected) return 1;
-    if (actual != actual && expected != expected) return 1;
+    if (finite && (off < 0 ? -off : off) <= tolerance * scale) return 1;
+    if (actual == expected || (actual != actual && expected != expected)) return 1;
     check_fail(file, line);
     fprintf(stderr, "%s is %.17g, expected %.17g within %g\n", text, actual, expected, tolerance);
     return 0;

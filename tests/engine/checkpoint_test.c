@@ -9,6 +9,7 @@
 #include "tests/engine/plain.h"
 #include "tests/engine/ranks.h"
 #include "tests/engine/toy_trainer.h"
+#include "tests/seeds.h"
 
 /* "long" has several blocks on any rank up to 3; the odd sizes leave gaps and padding. */
 enum { LONG = 150001, STEPS_BEFORE = 3, STEPS_AFTER = 10, MICRO_STEPS = 1 };
@@ -159,14 +160,17 @@ static void save_all(struct run *run) {
         }
 }
 
+/* Under a sanitizer, a part of the pairs. */
 static void load_all(struct run *run) {
+    uint64_t pairs = 0;
     for (run->world = 0; run->world < WORLDS; run->world++)
         for (run->stage = 0; run->stage <= 3; run->stage++)
             for (run->saved_by = 0; run->saved_by < WORLDS; run->saved_by++)
                 for (uint32_t stage = 0; stage <= 3; stage++) {
                     run->tier = run->stage + stage + run->saved_by;
                     place(run->dir, run->saved_by, stage);
-                    if (is_there(run, run->world, run->stage) && is_there(run, run->saved_by, stage))
+                    if (is_there(run, run->world, run->stage) && is_there(run, run->saved_by, stage) &&
+                        seeds_take(pairs++))
                         run_on(run, load_rank);
                 }
 }

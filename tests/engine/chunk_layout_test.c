@@ -4,6 +4,7 @@
 
 #include "engine/plan/chunk_layout.h"
 #include "tests/check.h"
+#include "tests/seeds.h"
 
 enum { UNITS_MAX = 6, REGIONS_MAX = REGION_CLASSES * UNITS_MAX, CHUNKS_MAX = 1 << 16 };
 
@@ -227,7 +228,7 @@ static void describe(const struct setting *s) {
 
 int main(int argc, char **argv) {
     uint64_t first = argc > 1 ? strtoull(argv[1], NULL, 10) : 1,
-             count = argc > 2 ? strtoull(argv[2], NULL, 10) : 20000;
+             count = argc > 2 ? strtoull(argv[2], NULL, 10) : seeds_count(20000);
     for (uint64_t seed = first; seed < first + count; seed++) {
         static struct setting s;
         struct chunk_layout layout;

@@ -11,6 +11,7 @@
 #include "tests/engine/plain.h"
 #include "tests/engine/ranks.h"
 #include "tests/engine/toy_trainer.h"
+#include "tests/seeds.h"
 
 static const struct plain_param params[] = {{"a", "long", 20001, 0, NULL},
                                             {"a", "tiny", 5, ZERO_NO_DECAY, NULL},
@@ -178,12 +179,12 @@ int main(void) {
         toy_config(&setup, json, sizeof json);
         scenarios[i].disk = disk_create();
         ranks_run(RANKS, json, save_twice, &scenarios[i]);
-        explore(&scenarios[i], false, 650, &seen);
-        explore(&scenarios[i], true, 100, &seen);
+        explore(&scenarios[i], false, (uint32_t)seeds_count(650), &seen);
+        explore(&scenarios[i], true, (uint32_t)seeds_count(100), &seen);
         disk_free(scenarios[i].disk);
     }
     printf("%u different states\n", seen.count);
-    CHECK(seen.count >= STATES_MIN);
+    CHECK(seen.count >= seeds_count(STATES_MIN));
     free(seen.hash);
     return check_end();
 }

@@ -9,6 +9,7 @@
 #include "tests/check.h"
 #include "tests/engine/ranks.h"
 #include "tests/engine/toy_trainer.h"
+#include "tests/seeds.h"
 
 #define CPU "\"offload_optimizer\": {\"device\": \"cpu\"}"
 #define NVME                                                                                                 \
@@ -26,7 +27,7 @@ static void run(const char *name, struct toy_setup s) {
     toy_train(&s, &expected);
     s.device = device;
     if (s.device_comm) s.comm = s.device_comm;
-    for (s.seed = 1; s.seed <= (strcmp(device, "cuda") ? 2 : 1); s.seed++) {
+    for (s.seed = 1; s.seed <= (strcmp(device, "cuda") ? seeds_count(2) : 1); s.seed++) {
         toy_train(&s, &got);
         int same = CHECK_STRING(expected.error, "") && CHECK_STRING(got.error, "") &&
                    CHECK_BYTES(got.weights, expected.weights, sizeof got.weights) &&

@@ -413,8 +413,20 @@ struct disk *disk_crash(const struct disk *d, const struct crash *crash) {
     return to;
 }
 
+static uint64_t mix_word(uint64_t hash, uint64_t word) {
+    hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
+    return hash ^ (hash >> 29);
+}
+
+/* Word by word: crash_test hashes a quarter of a million disks. */
 static uint64_t mix(uint64_t hash, const void *bytes, uint64_t count) {
-    for (const uint8_t *b = bytes; count--; b++) hash = (hash ^ *b) * 0x100000001b3u;
+    const uint8_t *b = bytes;
+    uint64_t word;
+    for (; count >= sizeof word; b += sizeof word, count -= sizeof word) {
+        memcpy(&word, b, sizeof word);
+        hash = mix_word(hash, word);
+    }
+    for (; count--; b++) hash = mix_word(hash, *b);
     return hash;
 }
 

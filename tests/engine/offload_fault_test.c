@@ -14,6 +14,7 @@
 #include "tests/engine/plain.h"
 #include "tests/engine/ranks.h"
 #include "tests/engine/toy_trainer.h"
+#include "tests/seeds.h"
 
 enum { RANKS = 2, STEPS = 3, COUNT = 16500, CHUNKS_MIN = 64, SECONDS_MAX = 60, SCRIPTS = 2 };
 
@@ -315,7 +316,8 @@ int main(int argc, char **argv) {
     static struct result expected[SCRIPTS][FORMATS];
     static struct run run;
     uint64_t first = argc > 1 ? strtoull(argv[1], NULL, 10) : 1,
-             count = argc > 2 ? strtoull(argv[2], NULL, 10) : 200, failed = 0, total[FAULTS] = {0};
+             count = argc > 2 ? strtoull(argv[2], NULL, 10) : seeds_count(200), failed = 0,
+             total[FAULTS] = {0};
     for (int script = 0; script < SCRIPTS; script++)
         for (uint32_t f = 0; f < FORMATS; f++) run_expected(script, f, &run, &expected[script][f]);
     for (uint64_t seed = first; seed < first + count; seed++) {

@@ -12,6 +12,7 @@
 #include "tests/engine/ranks.h"
 #include "tests/engine/toy_model.h"
 #include "tests/engine/toy_number.h"
+#include "tests/seeds.h"
 
 enum { STEPS = 20, MIDDLE = 9000 };
 
@@ -228,7 +229,9 @@ int main(int argc, char **argv) {
             run_tier(&tiers[0], FORMAT_F32, stage, worlds[w], 1000000000, 0, &expected);
             CHECK_STRING(expected.error, "");
             CHECK_STRING(expected.hash, plain.hash);
-            for (int c = 0; c < 3; c++) compare(FORMAT_F32, stage, worlds[w], chunks[c], &expected);
+            for (int c = 0; c < 3; c++) /* a sanitizer: each once */
+                if (seeds_divisor() == 1 || c == w)
+                    compare(FORMAT_F32, stage, worlds[w], chunks[c], &expected);
         }
     for (uint32_t stage = first; stage <= last; stage++)
         for (enum format format = FORMAT_BF16; format < FORMATS; format++) {

@@ -5,6 +5,7 @@
 
 #include "tests/check.h"
 #include "tests/engine/toy_trainer.h"
+#include "tests/seeds.h"
 
 static const char *const names[] = {[ZERO_F32] = "fp32", [ZERO_BF16] = "bf16", [ZERO_F16] = "fp16"};
 
@@ -28,12 +29,14 @@ static void compare(const struct toy_setup *s) {
                 s->micro_steps, s->mode, s->depth, s->threshold, s->memory, s->skip_unit);
 }
 
+/* Under a sanitizer, a part of them. */
 static void both_modes(struct toy_setup *s) {
+    static uint64_t cases;
     for (s->stage = 0; s->stage <= 3; s->stage++)
         for (s->micro_steps = 1; s->micro_steps <= 3; s->micro_steps += 2)
             for (int every = 0; every < 2; every++) {
                 s->mode = every ? "every" : "last";
-                compare(s);
+                if (seeds_take(cases++)) compare(s);
             }
 }
 

@@ -13,6 +13,7 @@
 #include "tests/engine/plain.h"
 #include "tests/engine/ranks.h"
 #include "tests/engine/toy_model.h"
+#include "tests/seeds.h"
 
 enum { STEPS = 6, WORLD_MAX = 2, LR_STEP = 1 };
 
@@ -419,6 +420,6 @@ int main(int argc, char **argv) {
     notes_of_a_checkpoint();
     strangers_files();
     all_frozen();
-    drives_that_fail(argc > 1 ? strtoull(argv[1], NULL, 10) : 60);
+    drives_that_fail(argc > 1 ? strtoull(argv[1], NULL, 10) : seeds_count(60));
     return check_end();
 }

@@ -2,7 +2,7 @@
 # A program that Bazel does not build: engine/zero.h compiles as C and as C++, and libzero.so is all it needs.
 set -eu
 if nm -D libzero.so | grep -qE "__(asan|ubsan|tsan)_"; then
-    echo "not tried: the library is built for a sanitizer, whose runtime a plain program has not"
+    echo "SKIPPED: the library is built for a sanitizer, and a plain program lacks the sanitizer's runtime"
     exit 0
 fi
 cat > "$TEST_TMPDIR/app.c" <<'APP'

@@ -6,6 +6,7 @@
 
 #include "tests/check.h"
 #include "tests/executor/toy_sim.h"
+#include "tests/seeds.h"
 
 static uint64_t state;
 
@@ -135,7 +136,7 @@ static void planted_bugs_are_caught(uint64_t first, uint64_t count) {
 
 int main(int argc, char **argv) {
     uint64_t first = argc > 1 ? strtoull(argv[1], NULL, 10) : 1,
-             count = argc > 2 ? strtoull(argv[2], NULL, 10) : 600;
+             count = argc > 2 ? strtoull(argv[2], NULL, 10) : seeds_count(600);
     seeds(first, count);
     quantized(first, count / 3);
     planted_bugs_are_caught(first, count / 3);

@@ -7,6 +7,7 @@
 
 #include "offload/faults.h"
 #include "tests/check.h"
+#include "tests/seeds.h"
 
 enum {
     PAGE = 4096,
@@ -230,7 +231,8 @@ static bool end_one(struct bench *b, struct flight *flight, const uint8_t *image
 
 static void many_in_flight(struct bench *b, uint8_t *image) {
     struct flight flights[IN_FLIGHT] = {0};
-    for (int round = 0; round < ROUNDS; round++) {
+    uint64_t rounds = seeds_count(ROUNDS);
+    for (uint64_t round = 0; round < rounds; round++) {
         for (int i = 0; i < IN_FLIGHT; i++)
             if (!flights[i].active) post_random(b, flights, i, image);
         bool any = false;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "tests/check.h"
+#include "tests/seeds.h"
 #include "tests/stages/toy.h"
 
 #define NONE UINT64_MAX
@@ -205,6 +206,7 @@ static void from_seeds(uint64_t first, uint64_t count) {
 int main(int argc, char **argv) {
     written_out();
     written_out_again();
-    from_seeds(argc > 1 ? strtoull(argv[1], NULL, 10) : 1, argc > 2 ? strtoull(argv[2], NULL, 10) : 20000);
+    from_seeds(argc > 1 ? strtoull(argv[1], NULL, 10) : 1,
+               argc > 2 ? strtoull(argv[2], NULL, 10) : seeds_count(20000));
     return check_end();
 }

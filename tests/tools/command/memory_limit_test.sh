@@ -12,8 +12,8 @@ else
     folder=/sys/fs/cgroup$(sed -n 's/^0:://p' /proc/self/cgroup)/zero-test-$$ file=memory.max
 fi
 if ! mkdir "$folder" 2>why || ! echo 300000000 >"$folder/$file" 2>why; then
-    echo "skipped: no control group can be made here: $(cat why)"
     rmdir "$folder" 2>/dev/null
+    echo "SKIPPED: no control group can be made here: $(cat why)"
     finish
 fi
 inside() { # BYTES COMMAND...

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "tests/check.h"
+#include "tests/seeds.h"
 #include "tools/sim/case.h"
 
 enum { PLANTED = 60 };
@@ -67,7 +68,7 @@ static void planted_bugs_are_told(void) {
 
 int main(int argc, char **argv) {
     uint64_t first = argc > 1 ? strtoull(argv[1], NULL, 10) : 1,
-             count = argc > 2 ? strtoull(argv[2], NULL, 10) : 200;
+             count = argc > 2 ? strtoull(argv[2], NULL, 10) : seeds_count(200);
     struct sim_tally tally = {0};
     CHECK_INT(case_check(first, count, NULL, stderr, &tally), 0);
     CHECK_INT(tally.runs, count);

@@ -2,7 +2,7 @@
 # transformers_test.sh ZERO COMPARE_LOGITS PEER.PY: with Hugging Face's own packages, where Python ($PYTHON) has them.
 python=${PYTHON:-python3}
 if ! "$python" -c 'import torch, transformers, safetensors, numpy' 2>/dev/null; then
-    echo "not tried: $python has no transformers"
+    echo "SKIPPED: $python has no transformers"
     exit 0
 fi
 set -eux
