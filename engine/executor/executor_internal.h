@@ -1,4 +1,4 @@
-/* What an executor consists of: for its files, the simulator, and the tests that plant bugs. */
+/* What an executor consists of. For the files of this folder. */
 #ifndef ZERO_ENGINE_EXECUTOR_INTERNAL_H
 #define ZERO_ENGINE_EXECUTOR_INTERNAL_H
 

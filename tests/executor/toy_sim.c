@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/executor/executor_internal.h"
+#include "engine/executor/inspect.h"
 
 struct toy_host {
     struct toy_pass pass[TOY_SIM_RANKS_MAX];
@@ -70,20 +70,24 @@ static void compute(void *user, uint32_t rank, uint32_t unit, bool backward,
 
 /* ---- planted bugs: waits taken out of operations that have not started ---- */
 
+struct forgotten {
+    enum operation_kind kind;
+    enum stream on;
+};
+
+static void forget_wait(struct operation *op, void *user) {
+    const struct forgotten *f = user;
+    if (op->kind == f->kind) op->after[f->on] = 0;
+}
+
 static void forget(struct executor *e, enum stream of, enum operation_kind kind, enum stream on) {
-    struct timeline *line = &e->stream[of];
-    for (uint64_t i = line->tasks_started; i < line->tasks_emitted; i++) {
-        struct operation *op = &line->task[i & line->task_mask].op;
-        if (op->kind == kind) op->after[on] = 0;
-    }
+    stream_edit(e, of, forget_wait, &(struct forgotten){kind, on});
 }
 
 /* The same of runs of chunks, which wait item by item. */
-static void forget_pipe(struct executor *e, enum stream of) {
-    struct timeline *line = &e->stream[of];
-    for (uint64_t i = line->tasks_started; i < line->tasks_emitted; i++)
-        line->task[i & line->task_mask].op.pipe.value = INT32_MIN;
-}
+static void forget_item(struct operation *op, void *user) { op->pipe.value = INT32_MIN; }
+
+static void forget_pipe(struct executor *e, enum stream of) { stream_edit(e, of, forget_item, NULL); }
 
 static void plant(void *user, uint32_t rank, struct executor *e) {
     const struct toy_sim *toy = user;

@@ -2,7 +2,7 @@
 #include "tools/sim/run.h"
 
 bool rank_on_host(const struct rank *rank, const void *data) {
-    const uint8_t *extent = rank->executor->o.memory[TIER_CPU], *at = data;
+    const uint8_t *extent = executor_memory(rank->executor, TIER_CPU), *at = data;
     return extent && at >= extent && at < extent + rank->run->plan.tier_bytes[TIER_CPU];
 }
 

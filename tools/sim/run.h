@@ -3,7 +3,7 @@
 #define ZERO_TOOLS_SIM_RUN_H
 
 #include "engine/comm/sim.h"
-#include "engine/executor/executor_internal.h"
+#include "engine/executor/inspect.h"
 #include "tools/sim/clock.h"
 #include "tools/sim/ledger.h"
 #include "tools/sim/random.h"

@@ -286,9 +286,8 @@ static void check_deadlock(struct run *run) {
         if (r->ended || r->lost) continue;
         const char *what = sim_wait_name(rank_blame(r));
         for (int s = 0; s < STREAMS; s++) {
-            const struct timeline *line = &r->executor->stream[s];
-            if (line->retired == line->started) continue;
-            const struct operation *op = &line->item[line->retired & line->item_mask].task->op;
+            const struct operation *op = stream_in_flight(r->executor, (enum stream)s);
+            if (!op) continue;
             run_violated(run, k, ZERO_E_PEER,
                          "nothing can go on: in step %" PRIu32
                          " %s of \"%s\" is never done, and this rank waits for %s",

@@ -11,30 +11,18 @@ static const enum sim_wait waits[STREAMS] = {
     [STREAM_UPDATE] = WAIT_UPDATE,  [STREAM_FETCH] = WAIT_DRIVE,   [STREAM_STORE] = WAIT_DRIVE,
     [STREAM_PARAM] = WAIT_DRIVE,    [STREAM_CONTROL] = WAIT_AGREE};
 
-/* The stream that the oldest operation of `stream` waits for; `stream` itself where it is in flight. */
-static enum stream behind(const struct executor *e, enum stream stream) {
-    const struct timeline *line = &e->stream[stream];
-    if (line->retired < line->started || line->tasks_started == line->tasks_emitted) return stream;
-    const struct operation *op = &line->task[line->tasks_started & line->task_mask].op;
-    for (int s = 0; s < STREAMS; s++)
-        if (op->after[s] > e->stream[s].retired) return (enum stream)s;
-    if (op->pipe.used && (int64_t)e->stream[op->pipe.stream].retired < op->pipe.value + line->next)
-        return (enum stream)op->pipe.stream;
-    return stream;
-}
-
 static enum stream needed(const struct rank *rank) {
     if (rank->next == NEXT_COMPUTE) return STREAM_COMPUTE;
     if (rank->next == NEXT_APPLY) return STREAM_CONTROL;
-    for (int s = 0; s < STREAMS; s++) /* for room, or the end */
-        if (rank->executor->stream[s].retired < rank->executor->stream[s].emitted) return (enum stream)s;
+    for (int s = 0; s < STREAMS; s++) /* room for an event, or the end */
+        if (stream_busy(rank->executor, (enum stream)s)) return (enum stream)s;
     return STREAM_CONTROL;
 }
 
 enum sim_wait rank_blame(const struct rank *rank) {
     enum stream stream = needed(rank);
     for (int hops = 0; hops < STREAMS; hops++) {
-        enum stream next = behind(rank->executor, stream);
+        enum stream next = stream_waits_for(rank->executor, stream);
         if (next == stream) break;
         stream = next;
     }
