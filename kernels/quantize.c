@@ -1,6 +1,5 @@
 #include "kernels/quantize.h"
 
-#include <assert.h>
 #include <string.h>
 
 #include "engine/base/float_env.h"
@@ -124,7 +123,6 @@ static uint8_t *elements_at(const void *code, uint64_t count, uint32_t bits, uin
 static void encode(enum kernel_isa isa, void *code, const void *source, enum dtype dtype, uint64_t count,
                    uint32_t bits) {
     float block[QUANTIZE_BLOCK];
-    assert(bits == 8 || bits == 4);
     for (uint64_t first = 0; first < count; first += QUANTIZE_BLOCK) {
         uint32_t n = count_at(first, count);
         const void *from = (const uint8_t *)source + first * dtype_bytes(dtype);
@@ -137,7 +135,6 @@ static void encode(enum kernel_isa isa, void *code, const void *source, enum dty
 
 static void decode(enum kernel_isa isa, float *target, const void *code, uint64_t count, uint32_t bits,
                    uint64_t first, uint64_t n, bool add) {
-    assert(first % QUANTIZE_BLOCK == 0);
     for (uint64_t at = first; at < first + n; at += QUANTIZE_BLOCK)
         decode_block(isa, target + (at - first), scale_at(code, at), elements_at(code, count, bits, at),
                      count_at(at, first + n), bits, add);

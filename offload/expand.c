@@ -1,8 +1,5 @@
 #include "offload/expand.h"
 
-#include <assert.h>
-#include <string.h>
-
 void offload_open(struct offload *o) {
     o->total = 0;
     for (uint32_t k = 0; k < o->refreshes; k++) {
@@ -21,8 +18,7 @@ uint32_t offload_staged_first(const struct offload_region *r) { return r->params
 uint32_t offload_operations_max(const struct offload *o) { return o->refreshes + 4; }
 
 static struct operation *append(struct operation_list *out, const struct operation *op) {
-    assert(out->count < out->capacity);
-    struct operation *copy = &out->item[out->count++];
+    struct operation *copy = operation_append(out);
     *copy = *op;
     return copy;
 }

@@ -1,6 +1,7 @@
 /* Transfers between memory and one file: one table, and a file per implementation: ring (io_uring), pool
  * (threads that pread and pwrite), and faulty (a decorator that fails on purpose). Transfers complete in any
  * order, and may be short or fail: who submits them reads every result (offload/lane.h).
+ * Every transfer is told of once. Until then its tag and its memory may be the system's, also where the io broke.
  * Threads: submit and wait from one, the owner; wake from any. Nothing is allocated after open. */
 #ifndef ZERO_OFFLOAD_IO_H
 #define ZERO_OFFLOAD_IO_H
@@ -42,8 +43,9 @@ struct io_ops {
     void (*close)(struct io *io); /* nothing is in flight */
     void (*submit)(struct io *io, const struct io_transfer *transfer);
     void (*start)(struct io *io); /* what was submitted begins now, at the latest; wait begins with it */
-    /* Sleeps until a transfer is done or wake is called; the number of rows written, or -errno: broken. */
-    int (*wait)(struct io *io, struct io_done *out_done, uint32_t capacity);
+    /* Sleeps until a transfer is done or wake is called; the number of rows written. A transfer that the system
+     * refuses for good is told of with its error. */
+    uint32_t (*wait)(struct io *io, struct io_done *out_done, uint32_t capacity);
     void (*wake)(struct io *io); /* ends one wait, the running or the next */
 };
 

@@ -71,10 +71,9 @@ static void sleep_a_little(struct faulty *f) {
     nanosleep(&(struct timespec){.tv_nsec = (long)fault_below(&f->stream, DELAY_NS_MAX)}, NULL);
 }
 
-static int collect(struct faulty *f) {
+static void collect(struct faulty *f) {
     struct io_done done;
-    int count = f->inner->ops->wait(f->inner, &done, 1);
-    if (count <= 0) return count;
+    if (!f->inner->ops->wait(f->inner, &done, 1)) return;
     f->inside--;
     if (f->one_byte[done.tag] && done.result > 0) done.result = 1;
     if (fault_fires(&f->stream, FAULT_TRANSFER_DELAYED)) sleep_a_little(f);
@@ -82,18 +81,16 @@ static int collect(struct faulty *f) {
     bool reordered = f->inside && fault_fires(&f->stream, FAULT_TRANSFER_REORDERED);
     hold(f, done, !reordered);
     for (uint32_t i = 0; !reordered && i < before; i++) f->held[i].ready = true; /* passed by this one */
-    return count;
 }
 
-static int faulty_wait(struct io *io, struct io_done *out_done, uint32_t capacity) {
+static uint32_t faulty_wait(struct io *io, struct io_done *out_done, uint32_t capacity) {
     struct faulty *f = (struct faulty *)io;
     uint32_t count = 0;
     while (count < capacity && let_go(f, &out_done[count])) count++;
-    if (count) return (int)count;
-    int result = collect(f);
-    if (result < 0) return result;
+    if (count) return count;
+    collect(f);
     while (count < capacity && let_go(f, &out_done[count])) count++;
-    return (int)count;
+    return count;
 }
 
 static void faulty_start(struct io *io) {

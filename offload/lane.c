@@ -170,12 +170,6 @@ static void settle(struct lane *lane, const struct io_done *done) {
     }
 }
 
-/* The io itself broke: nothing in flight will be heard of, and nothing new can be. */
-static void fail_all(struct lane *lane, int number) {
-    for (uint32_t tag = 0; tag < lane->o.depth; tag++)
-        if (lane->slots[tag].work) fail_slot(lane, tag, number);
-}
-
 static void *own(void *argument) {
     struct lane *lane = argument;
     struct io *io = lane->o.io;
@@ -184,12 +178,8 @@ static void *own(void *argument) {
         bool idle = lane->free_count == lane->o.depth;
         /* In this order: what was posted before stopping is in the inbox by then. */
         if (idle && atomic_load(&lane->stopping) && !front(lane)) break;
-        int count = io->ops->wait(io, lane->done, lane->o.depth);
-        if (count < 0) {
-            fail_all(lane, -count);
-            nanosleep(&(struct timespec){.tv_nsec = RETRY_SLEEP_NS}, NULL);
-        }
-        for (int i = 0; i < count; i++) settle(lane, &lane->done[i]);
+        uint32_t count = io->ops->wait(io, lane->done, lane->o.depth);
+        for (uint32_t i = 0; i < count; i++) settle(lane, &lane->done[i]);
     }
     return NULL;
 }

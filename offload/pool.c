@@ -104,7 +104,7 @@ static void pool_submit(struct io *io, const struct io_transfer *transfer) {
 
 static void pool_start(struct io *io) {} /* a thread has it already */
 
-static int pool_wait(struct io *io, struct io_done *out_done, uint32_t capacity) {
+static uint32_t pool_wait(struct io *io, struct io_done *out_done, uint32_t capacity) {
     struct pool *pool = (struct pool *)io;
     pthread_mutex_lock(&pool->lock);
     while (!pool->done_count && !pool->woken) pthread_cond_wait(&pool->done_filled, &pool->lock);
@@ -112,7 +112,7 @@ static int pool_wait(struct io *io, struct io_done *out_done, uint32_t capacity)
     uint32_t count = 0;
     while (count < capacity && pool->done_count) out_done[count++] = pool->done[--pool->done_count];
     pthread_mutex_unlock(&pool->lock);
-    return (int)count;
+    return count;
 }
 
 static void pool_wake(struct io *io) {

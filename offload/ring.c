@@ -1,5 +1,12 @@
 /* Transfers by io_uring: the file and the buffers are registered where the system allows. A poll of an
- * eventfd waits among the transfers, so that one sleep ends for both a completion and a new request. */
+ * eventfd waits among the transfers, so that one sleep ends for both a completion and a new request.
+ *
+ *   submitted --enter--> taken by the kernel --completion--> told of
+ *        \--the ring breaks--> refused -----------------------^
+ *
+ * Where the kernel takes nothing for the moment, the ring sleeps and asks again. Where it refuses for good, the ring
+ * is broken: what the kernel has not taken is told of with the error, then and later; what it has taken is its own
+ * until it completes, and its completions are read from the memory that both share. */
 #include <errno.h>
 #include <inttypes.h>
 #include <liburing.h>
@@ -17,6 +24,11 @@
 #define REGISTERED_BYTES_MAX (UINT64_C(1) << 30) /* of one buffer: the kernel's limit */
 #define TAG_WAKE UINT64_MAX
 
+enum {
+    ASK_AGAIN_MS = 1,
+    REFUSALS_MAX = 2000, /* in a row, with nothing completed in between: then they are for good */
+};
+
 struct ring {
     struct io base;
     struct io_uring uring;
@@ -24,6 +36,10 @@ struct ring {
     bool fixed_file, armed;
     struct iovec *buffers;
     uint32_t buffer_count; /* registered; 0: none */
+    int broken;            /* errno; 0: it is not */
+    uint32_t refusals;     /* in a row */
+    uint32_t *refused;     /* tags, depth rows: of a broken ring, not yet told of */
+    uint32_t refused_count;
 };
 
 static zero_status check_operations(struct io_uring *uring, struct zero_error *error) {
@@ -94,7 +110,12 @@ static zero_status ring_open(const struct io_options *options, struct io **out_i
     if (!ring) return error_set(error, ZERO_E_MEMORY, "no memory for a ring");
     ring->base.ops = &io_ring;
     ring->file = options->file;
+    ring->refused = calloc(options->depth, sizeof *ring->refused);
     zero_status status;
+    if (!ring->refused) {
+        status = error_set(error, ZERO_E_MEMORY, "no memory for a ring");
+        goto free_ring;
+    }
     int result = io_uring_queue_init(options->depth + 1, &ring->uring, 0);
     if (result < 0) {
         status = error_set(error, ZERO_E_UNSUPPORTED, "the system refuses io_uring: %s%s", strerror(-result),
@@ -115,6 +136,7 @@ static zero_status ring_open(const struct io_options *options, struct io **out_i
 exit_queue:
     exit_queue(ring);
 free_ring:
+    free(ring->refused);
     free(ring);
     return status;
 }
@@ -124,6 +146,7 @@ static void ring_close(struct io *io) {
     exit_queue(ring);
     close(ring->wake_file);
     free(ring->buffers);
+    free(ring->refused);
     free(ring);
 }
 
@@ -139,6 +162,10 @@ static int buffer_of(const struct ring *ring, const struct io_transfer *t) {
 
 static void ring_submit(struct io *io, const struct io_transfer *t) {
     struct ring *ring = (struct ring *)io;
+    if (ring->broken) {
+        ring->refused[ring->refused_count++] = t->tag;
+        return;
+    }
     /* There is always one: the queue holds depth + 1. */
     struct io_uring_sqe *sqe = io_uring_get_sqe(&ring->uring);
     int file = ring->fixed_file ? 0 : ring->file, buffer = buffer_of(ring, t);
@@ -162,30 +189,74 @@ static void arm(struct ring *ring) {
     ring->armed = true;
 }
 
-static void disarm(struct ring *ring) {
+static void clear_wake(struct ring *ring) {
     uint64_t ignored;
     while (read(ring->wake_file, &ignored, sizeof ignored) < 0 && errno == EINTR) continue;
-    ring->armed = false;
 }
 
 /* What the system does not take now is taken by the next wait. */
-static void ring_start(struct io *io) { io_uring_submit(&((struct ring *)io)->uring); }
-
-static int ring_wait(struct io *io, struct io_done *out_done, uint32_t capacity) {
+static void ring_start(struct io *io) {
     struct ring *ring = (struct ring *)io;
+    if (!ring->broken) io_uring_submit(&ring->uring);
+}
+
+/* What the kernel has not taken stands in the last entries of the queue, and is never handed to it again. */
+static void break_off(struct ring *ring, int number) {
+    const struct io_uring_sq *queue = &ring->uring.sq;
+    ring->broken = number;
+    for (uint32_t left = io_uring_sq_ready(&ring->uring); left; left--) {
+        uint64_t tag = queue->sqes[(queue->sqe_tail - left) & *queue->kring_mask].user_data;
+        if (tag != TAG_WAKE) ring->refused[ring->refused_count++] = (uint32_t)tag;
+    }
+}
+
+/* Sleeps in the kernel until something completes. False: the kernel refuses. */
+static bool enter(struct ring *ring) {
     arm(ring);
     int result = io_uring_submit_and_wait(&ring->uring, 1);
-    if (result < 0 && result != -EINTR && result != -EAGAIN && result != -EBUSY) return result;
+    if (result >= 0 || result == -EINTR) {
+        ring->refusals = 0;
+        return true;
+    }
+    bool for_now = result == -EAGAIN || result == -EBUSY;
+    if (!for_now || ++ring->refusals > REFUSALS_MAX) break_off(ring, -result);
+    return false;
+}
+
+/* As `enter`, where the kernel takes nothing: until a completion or a wake, or until it is worth asking again. */
+static void doze(struct ring *ring) {
+    struct pollfd files[] = {{.fd = ring->uring.ring_fd, .events = POLLIN},
+                             {.fd = ring->wake_file, .events = POLLIN}};
+    if (poll(files, 2, ring->broken ? -1 : ASK_AGAIN_MS) > 0 && files[1].revents) clear_wake(ring);
+}
+
+static uint32_t collect(struct ring *ring, struct io_done *out_done, uint32_t capacity, bool *out_woken) {
     uint32_t count = 0;
     struct io_uring_cqe *cqe;
     while (count < capacity && io_uring_peek_cqe(&ring->uring, &cqe) == 0) {
-        if (cqe->user_data == TAG_WAKE)
-            disarm(ring);
-        else
+        if (cqe->user_data == TAG_WAKE) {
+            clear_wake(ring);
+            ring->armed = false;
+            *out_woken = true;
+        } else {
             out_done[count++] = (struct io_done){.tag = (uint32_t)cqe->user_data, .result = cqe->res};
+            ring->refusals = 0;
+        }
         io_uring_cqe_seen(&ring->uring, cqe);
     }
-    return (int)count;
+    while (count < capacity && ring->refused_count)
+        out_done[count++] =
+            (struct io_done){.tag = ring->refused[--ring->refused_count], .result = -ring->broken};
+    return count;
+}
+
+static uint32_t ring_wait(struct io *io, struct io_done *out_done, uint32_t capacity) {
+    struct ring *ring = (struct ring *)io;
+    bool entered = !ring->broken && enter(ring), woken = false;
+    uint32_t count = collect(ring, out_done, capacity, &woken);
+    if (entered || count || woken) return count;
+    doze(ring);
+    return collect(ring, out_done, capacity, &woken);
 }
 
 static void ring_wake(struct io *io) {

@@ -1,12 +1,15 @@
 #include "stages/emit.h"
 
-#include <assert.h>
 #include <string.h>
+
+/* Uses have at most USE_REGIONS_MAX regions, or the model is refused: a COMPUTE reads and writes one buffer of each. Other
+ * operations name three buffers at most. */
+_Static_assert((int)OPERATION_BUFFERS_MAX >= (int)USE_REGIONS_MAX && (int)OPERATION_BUFFERS_MAX >= 3,
+               "buffers fit an operation");
 
 struct operation *emit(struct operation_list *out, enum operation_kind kind, enum object object,
                        enum stream stream, uint32_t region) {
-    assert(out->count < out->capacity);
-    struct operation *op = &out->item[out->count++];
+    struct operation *op = operation_append(out);
     memset(op, 0, sizeof *op);
     op->kind = (uint8_t)kind;
     op->object = (uint8_t)object;
@@ -17,11 +20,9 @@ struct operation *emit(struct operation_list *out, enum operation_kind kind, enu
 }
 
 void emit_reads(struct operation *op, enum buffer_kind kind, uint32_t region) {
-    assert(op->reads < OPERATION_BUFFERS_MAX);
     op->read[op->reads++] = (struct buffer_ref){(uint16_t)kind, (uint16_t)region};
 }
 
 void emit_writes(struct operation *op, enum buffer_kind kind, uint32_t region) {
-    assert(op->writes < OPERATION_BUFFERS_MAX);
     op->write[op->writes++] = (struct buffer_ref){(uint16_t)kind, (uint16_t)region};
 }

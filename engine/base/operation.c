@@ -1,5 +1,11 @@
 #include "engine/base/operation.h"
 
+struct operation *operation_append(struct operation_list *list) {
+    if (list->count < list->capacity) return &list->item[list->count++];
+    list->capacity = 0;
+    return list->item;
+}
+
 const char *operation_kind_name(enum operation_kind kind) {
     static const char *const names[] = {
 #define OPERATION_NAME(name) [OP_##name] = #name,

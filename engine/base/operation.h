@@ -98,8 +98,16 @@ struct operation {
 
 struct operation_list {
     struct operation *item;
-    uint32_t count, capacity;
+    uint32_t count, capacity; /* capacity 0: it was asked for more rows than it has, and is no longer whole */
 };
+
+/* A new row at the list's end. A full list lends its first row again and overflows: nothing is written outside it. Who
+ * performs or plans what a list holds asks whether it overflowed. Capacities are above 0 at first. */
+struct operation *operation_append(struct operation_list *list);
+
+static inline bool operation_list_overflowed(const struct operation_list *list) {
+    return list->capacity == 0;
+}
 
 const char *operation_kind_name(enum operation_kind kind); /* "GATHER" */
 const char *object_name(enum object object);               /* "param" */

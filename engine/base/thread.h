@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <stdbool.h>
 
 /* All signals but those that a fault of the thread itself raises: none of these can wait for another thread. */
 static inline void thread_blocked(sigset_t *out) {
@@ -13,14 +14,10 @@ static inline void thread_blocked(sigset_t *out) {
     for (unsigned i = 0; i < sizeof own / sizeof *own; i++) sigdelset(out, own[i]);
 }
 
-/* As pthread_create; the new thread has these signals blocked. */
-static inline int thread_start(pthread_t *out_thread, void *(*run)(void *argument), void *argument) {
-    sigset_t blocked, before;
-    thread_blocked(&blocked);
-    pthread_sigmask(SIG_SETMASK, &blocked, &before);
-    int refused = pthread_create(out_thread, NULL, run, argument);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return refused;
-}
+/* As pthread_create, for a thread of the engine: it has these signals blocked. */
+int thread_start(pthread_t *out_thread, void *(*body)(void *argument), void *argument);
+
+/* Whether thread_start began the calling thread: the host's threads began otherwise. */
+bool thread_is_own(void);
 
 #endif

@@ -66,7 +66,6 @@ static void write_plainly(struct direct *d, const uint8_t *from, size_t bytes, u
 /* A transfer that was interrupted or refused for the moment moved nothing. */
 static void finish(struct direct *d, const struct io_done *done) {
     uint32_t slot = d->flight[done->tag];
-    if (slot == NO_SLOT) return; /* of before the transfers broke */
     struct slot *s = &d->slot[slot];
     int32_t moved = done->result == -EINTR || done->result == -EAGAIN ? 0 : done->result;
     s->state = FREE;
@@ -101,21 +100,11 @@ static void launch(struct direct *d) {
     if (launched) d->io->ops->start(d->io);
 }
 
-static void forget_flights(struct direct *d) {
-    for (uint32_t i = 0; i < DEPTH; i++) d->flight[i] = NO_SLOT;
-}
-
-/* An engine that is broken loses what flies: the failure says so. */
 static void await(struct direct *d, uint32_t slot) {
     struct io_done done[DEPTH];
     while (d->slot[slot].state != FREE) {
-        int count = d->io->ops->wait(d->io, done, DEPTH);
-        if (count < 0) {
-            fail(d, count);
-            for (uint32_t i = 0; i < d->slots; i++) d->slot[i].state = FREE;
-            forget_flights(d);
-        }
-        for (int i = 0; i < count; i++) finish(d, &done[i]);
+        uint32_t count = d->io->ops->wait(d->io, done, DEPTH);
+        for (uint32_t i = 0; i < count; i++) finish(d, &done[i]);
         launch(d);
     }
 }
@@ -203,7 +192,7 @@ struct direct *direct_open(const char *path, int file, const struct storage_stag
     struct direct *d = calloc(1, sizeof *d);
     if (!d) return NULL;
     d->file = file;
-    forget_flights(d);
+    for (uint32_t i = 0; i < DEPTH; i++) d->flight[i] = NO_SLOT;
     if (open_io(d, path, staging)) return d;
     direct_close(d);
     return NULL;

@@ -11,8 +11,8 @@
  * overwrites it with call s + COMM_CALLS_MAX, and nobody reads a source that its owner got back.
  *
  * Threads: each rank's comm belongs to one thread at a time. There is no heartbeat: threads of one process
- * live and die together, so a rank that takes no part is found by the limit of 10 x timeout_s, or when it
- * closes. */
+ * die together, or return. A rank that takes no part is found when it closes; within timeout_s where its thread has
+ * ended and no other goes on for it (presence.h); else by the limit of 10 x timeout_s. */
 #include <limits.h>
 #include <linux/futex.h>
 #include <stdlib.h>
@@ -23,6 +23,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/limits.h"
 #include "engine/comm/part.h"
+#include "engine/comm/presence.h"
 #include "engine/comm/shape.h"
 #include "engine/comm/transport.h"
 
@@ -47,6 +48,7 @@ struct seat {
     _Atomic uint32_t sleeping;
     _Atomic bool left;
     bool taken;
+    struct presence presence; /* while it is taken and has not left */
 };
 
 struct local_world {
@@ -102,6 +104,9 @@ void local_world_destroy(struct local_world *world) {
         next = shared->next;
         shared_destroy(shared);
     }
+    for (uint32_t rank = 0; rank < world->size; rank++)
+        if (world->seats[rank].taken && !world->seats[rank].left)
+            presence_close(&world->seats[rank].presence);
     pthread_mutex_destroy(&world->mutex);
     failure_destroy(&world->failure);
     free(world->seats);
@@ -111,6 +116,9 @@ void local_world_destroy(struct local_world *world) {
 static struct local_world *world_of(const struct comm *comm) {
     return ((const struct local_comm *)comm)->world;
 }
+
+/* The calling thread looks after this rank's calls. */
+static void attend(struct comm *comm) { presence_enter(&world_of(comm)->seats[comm->rank].presence); }
 
 static zero_status open_comm(struct comm *comm, const struct comm_options *options,
                              struct zero_error *error) {
@@ -130,6 +138,8 @@ static zero_status open_comm(struct comm *comm, const struct comm_options *optio
                          comm->rank);
     ((struct local_comm *)comm)->world = world;
     comm->failure = &world->failure;
+    presence_open(&world->seats[comm->rank].presence);
+    attend(comm);
     return ZERO_OK;
 }
 
@@ -159,6 +169,7 @@ static void idle(struct comm *comm, uint64_t at_most_ns) {
     struct local_comm *local = (struct local_comm *)comm;
     struct seat *seat = &local->world->seats[comm->rank];
     struct timespec at_most = {(time_t)(at_most_ns / 1000000000), (long)(at_most_ns % 1000000000)};
+    attend(comm);
     atomic_store(&seat->sleeping, 1);
     if (atomic_load(&seat->events) == local->seen)
         syscall(SYS_futex, &seat->events, FUTEX_WAIT_PRIVATE, local->seen, &at_most, NULL, 0);
@@ -167,6 +178,7 @@ static void idle(struct comm *comm, uint64_t at_most_ns) {
 }
 
 static void close_comm(struct comm *comm) {
+    presence_close(&world_of(comm)->seats[comm->rank].presence);
     atomic_store(&world_of(comm)->seats[comm->rank].left, true);
     announce(comm);
 }
@@ -238,6 +250,7 @@ static struct entry *entries_of(const struct comm_work *work) {
 static zero_status post(struct comm_work *work) {
     struct local_group *local = (struct local_group *)work->group;
     struct entry *mine = entries_of(work) + work->group->index;
+    attend(work->group->comm);
     local->phases[work_slot(work)] = POSTED;
     mine->source = part_source(&work->call);
     mine->target = work->call.target;
@@ -247,7 +260,23 @@ static zero_status post(struct comm_work *work) {
     return ZERO_OK;
 }
 
-/* A rank that left without its part, or that takes none for too long. */
+/* Counted from the call's post: while nobody waited for the rank, it could do without a thread. */
+static zero_status check_thread(const struct comm_work *work, uint32_t peer, uint64_t now_ns) {
+    struct comm *comm = work->group->comm;
+    uint64_t alone_ns = presence_alone_ns(&world_of(comm)->seats[peer].presence);
+    uint64_t since_ns = alone_ns > work->posted_ns ? alone_ns : work->posted_ns;
+    if (!alone_ns || now_ns < since_ns || (double)(now_ns - since_ns) <= comm->timeout_s * 1e9)
+        return ZERO_OK;
+    char text[RECORD_TEXT_BYTES];
+    return comm_raise(
+        comm, ZERO_E_PEER, (int32_t)peer, false,
+        "the thread of rank %u ended, and did not close its communicator, without its part of %s, for "
+        "which rank %u waited %.1f s",
+        peer, record_text(&work->record, work->group->ordinal, text), comm->rank,
+        (double)(now_ns - work->posted_ns) * 1e-9);
+}
+
+/* A rank that left without its part, whose thread ended, or that takes none for too long. */
 static zero_status check_peer(const struct comm_work *work, uint32_t member, const _Atomic uint64_t *stamp) {
     struct comm *comm = work->group->comm;
     uint32_t peer = work->group->ranks[member];
@@ -257,7 +286,7 @@ static zero_status check_peer(const struct comm_work *work, uint32_t member, con
     if (deadline_passed(comm->timeout_s, work->posted_ns, now))
         return comm_raise_stuck(comm, work->group->ordinal, &work->record, peer,
                                 (double)(now - work->posted_ns) * 1e-9);
-    return ZERO_OK;
+    return check_thread(work, peer, now);
 }
 
 /* Whether all members' stamp (posted, summed, finished: by its offset in the entry) has reached this call. */
@@ -377,6 +406,7 @@ static zero_status drive(struct comm_work *work) {
 
 static zero_status test(struct comm_work *work, bool *out_done) {
     const struct local_group *local = (const struct local_group *)work->group;
+    attend(work->group->comm);
     zero_status status = drive(work);
     if (status != ZERO_OK || local->phases[work_slot(work)] != FINISHED) return status;
     return reached(work, offsetof(struct entry, finished), out_done);

@@ -22,7 +22,6 @@
  *
  * Threads: as the device, one at a time; any. */
 #include <sched.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -38,24 +37,6 @@ static zero_status make_current(struct device *device, struct zero_error *error)
 }
 
 /* ---- failures ---- */
-
-static const char *reason(const struct nccl_group *group, ncclResult_t result, char text[512]) {
-    const struct nccl_library *nccl = &comm_of(&group->base)->library;
-    snprintf(text, 512, "%s (%.400s)", nccl->ncclGetErrorString(result), nccl->ncclGetLastError(group->data));
-    return text;
-}
-
-/* A rank that died or diverged is named by the control channel, if a little later than NCCL finds its connection lost. */
-zero_status nccl_failed(struct comm_work *work, ncclResult_t result) {
-    struct nccl_group *group = (struct nccl_group *)work->group;
-    char text[RECORD_TEXT_BYTES], why[512];
-    if (group->failed == ncclSuccess) group->failed = result, group->failed_ns = clock_now_ns();
-    if (clock_now_ns() - group->failed_ns < 2 * (uint64_t)WATCH_GRACE_NS) return ZERO_OK;
-    return comm_raise(group->base.comm, ZERO_E_PEER, -1, false,
-                      "comm nccl: rank %u: %s failed: %s: see the other ranks' logs, or set NCCL_DEBUG=WARN",
-                      group->base.comm->rank, record_text(&work->record, group->base.ordinal, text),
-                      reason(group, group->failed, why));
-}
 
 /* Where the ring does not say who is missing: all posted the call, or nobody watches. */
 static zero_status check_deadline(const struct comm_work *work) {
@@ -213,14 +194,14 @@ static void idle(struct comm *comm, uint64_t at_most_ns) {
 /* ---- groups ---- */
 
 static zero_status raise_opening(struct nccl_group *group, ncclResult_t result) {
-    char why[512];
+    char why[NCCL_REASON_BYTES];
     const char *advice = result == ncclInvalidUsage
                              ? "each rank needs a GPU of its own: start one for each GPU at most, or all as "
                                "threads on one GPU (zero train --ranks N)"
                              : "set NCCL_DEBUG=WARN";
     return comm_raise(group->base.comm, ZERO_E_PEER, -1, false,
                       "comm nccl: rank %u: making a group of %u ranks failed: %s: %s", group->base.comm->rank,
-                      group->base.count, reason(group, result, why), advice);
+                      group->base.count, nccl_reason(group, result, why), advice);
 }
 
 static zero_status share_id(struct nccl_group *group, ncclUniqueId *id) {

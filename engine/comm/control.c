@@ -280,7 +280,20 @@ static struct control_group *find_group(struct control *control, uint64_t key) {
     return group;
 }
 
+static bool readable(const struct calls_message *message) {
+    for (uint32_t i = 0; i < WINDOW_RECORDS; i++)
+        if (!record_readable(&message->records[i])) return false;
+    return true;
+}
+
 static void hear_calls(struct control *control, const struct calls_message *message) {
+    if (!readable(message)) {
+        comm_raise(control->comm, ZERO_E_INTERNAL, (int32_t)message->head.from, false,
+                   "rank %u sent rank %u a record of its calls that no rank can read: all ranks must run the "
+                   "same build",
+                   message->head.from, control->comm->rank);
+        return;
+    }
     pthread_mutex_lock(&control->mutex);
     struct control_group *group = find_group(control, message->key);
     if (group && message->head.from == group->from)

@@ -1,5 +1,5 @@
 /* Transport nccl's own structs, and what its files share: comm_nccl.c drives calls and groups, nccl_steps.c says what a call
- * is made of. */
+ * is made of, nccl_failure.c what failed. */
 #ifndef ZERO_ENGINE_COMM_NCCL_H
 #define ZERO_ENGINE_COMM_NCCL_H
 
@@ -66,10 +66,16 @@ static inline bool nccl_good(ncclResult_t result) {
     return result == ncclSuccess || result == ncclInProgress;
 }
 
-/* The steps of a call, in their order; none where it moves nothing. */
+/* nccl_steps.c. The steps of a call, in their order; none where it moves nothing. */
 const step_fn *nccl_steps(const struct comm_work *work);
 
-/* A result that is not good, found at this call. ZERO_OK: kept back, for the control channel may know better in a moment. */
+/* nccl_failure.c. A result that is not good, found at this call. ZERO_OK: kept back, for the control channel may know better
+ * in a moment. */
 zero_status nccl_failed(struct comm_work *work, ncclResult_t result);
+
+enum { NCCL_REASON_BYTES = 512 };
+
+/* What NCCL says of a result; returns `text`. */
+const char *nccl_reason(const struct nccl_group *group, ncclResult_t result, char text[NCCL_REASON_BYTES]);
 
 #endif

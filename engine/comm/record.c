@@ -50,6 +50,11 @@ void record_make(const struct comm_call *call, uint64_t sequence, uint64_t hash_
     *out_record = record;
 }
 
+bool record_readable(const struct comm_record *record) {
+    return record->kind < COMM_KINDS && record->dtype < DTYPES && record->target_dtype < DTYPES &&
+           memchr(record->what, 0, sizeof record->what);
+}
+
 const char *record_text(const struct comm_record *record, uint32_t group_ordinal,
                         char text[RECORD_TEXT_BYTES]) {
     char into[32] = "", tag[32] = "", root[32] = "", size[128] = "";

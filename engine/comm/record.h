@@ -3,6 +3,7 @@
 #ifndef ZERO_ENGINE_COMM_RECORD_H
 #define ZERO_ENGINE_COMM_RECORD_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -28,6 +29,9 @@ uint64_t hash_text(uint64_t hash, const char *text); /* NULL like "" */
 
 void record_make(const struct comm_call *call, uint64_t sequence, uint64_t hash_before,
                  struct comm_record *out_record);
+
+/* Whether what another rank sent is a record: its kind and its types have names, and its text ends inside it. */
+bool record_readable(const struct comm_record *record);
 
 /* "reduce-scatter of h.3 (4096 x bf16 into fp32, tag 7), call 17 of group 0"; returns `text`. */
 const char *record_text(const struct comm_record *record, uint32_t group_ordinal,

@@ -123,6 +123,8 @@ static zero_status place_frame(struct tcp_comm *tcp, uint32_t from) {
 static zero_status take_frame(struct tcp_comm *tcp, uint32_t from) {
     struct wire *wire = &tcp->wires[from];
     struct comm_group *group = find_group(tcp, wire->in.key);
+    bool carries = wire->in.kind == FRAME_READY && wire->in.phase == EXCHANGING;
+    if (carries && !record_readable(&wire->in_record)) return refuse(tcp, from);
     if (wire->in.kind == FRAME_READY)
         return group ? tcp_hear_ready(group, from, &wire->in, &wire->in_record) : keep_early(tcp, from, wire);
     mine_of(wire->in_work)->arrived++;

@@ -4,7 +4,7 @@
 
 #include "engine/config/config.h"
 #include "engine/config/key.h"
-#include "engine/config/resolve.h"
+#include "engine/config/given.h"
 
 static bool not_fp16(const struct config *c) { return c->compute_dtype != CONFIG_FP16; }
 static bool not_stage_3(const struct config *c) { return c->stage != 3; }

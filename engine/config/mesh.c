@@ -1,9 +1,11 @@
 /* Which ranks share: the keys that cut the world into groups, resolved to a mesh of shard axis x replicate axis and
  * to what becomes of gathered parameters after a forward. The same mesh may come from several keys: DeepSpeed's
  * (MiCS, ZeRO++'s hpZ) and FSDP's word, reshard_after_forward. */
+#include "engine/config/mesh.h"
+
 #include <string.h>
 
-#include "engine/config/resolve.h"
+#include "engine/config/given.h"
 
 #define MICS "zero_optimization.mics_shard_size"
 #define HPZ "zero_optimization.zero_hpz_partition_size"

@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "engine/config/config.h"
+#include "engine/config/given.h"
 #include "engine/config/key.h"
-#include "engine/config/resolve.h"
 #include "engine/config/value.h"
 
 enum { TYPES = CONFIG_LLAMA + 1, ALIASES_MAX = 2 };

@@ -1,23 +1,10 @@
-/* A JSON value between the parser and the fields. Borrowed from the parser during one call. */
+/* From JSON values to the fields of a configuration. */
 #ifndef ZERO_ENGINE_CONFIG_VALUE_H
 #define ZERO_ENGINE_CONFIG_VALUE_H
 
 #include "engine/config/config.h"
 #include "engine/config/key.h"
-
-enum value_kind { VALUE_NULL, VALUE_BOOL, VALUE_INT, VALUE_REAL, VALUE_STRING, VALUE_LIST, VALUE_OBJECT };
-
-struct config_value {
-    enum value_kind kind;
-    bool boolean; /* OBJECT: it holds "enabled": false */
-    double real;  /* INT and REAL */
-    int64_t integer;
-    const char *string;
-    const char *text;           /* as JSON */
-    const char *name;           /* of an object's member */
-    struct config_value *items; /* LIST, OBJECT: what is in it, to the last level */
-    uint64_t count;
-};
+#include "engine/config/tree.h"
 
 /* Checks type and range, then writes the field, the entry and, for an accepted key, the log line. */
 zero_status config_store(struct config *config, const struct config_key *key,
@@ -27,10 +14,6 @@ zero_status config_store(struct config *config, const struct config_key *key,
 /* The same from JSON text, for defaults and the command line. */
 zero_status config_store_text(struct config *config, const struct config_key *key, const char *json,
                               enum config_source source, struct zero_error *error);
-
-/* Parses `json` and hands the value to `visit`; the value dies with the call. */
-typedef zero_status (*config_visit_fn)(void *user, const struct config_value *value);
-zero_status config_value_parse(const char *json, config_visit_fn visit, void *user, struct zero_error *error);
 
 /* Replaces an entry's text by what was resolved. */
 zero_status config_entry_set(struct config *config, const struct config_key *key, enum config_source source,

@@ -1,5 +1,6 @@
 #include "engine/executor/executor.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -209,8 +210,17 @@ static bool bind(const struct executor *e, const struct buffer_ref *refs, uint8_
     return there;
 }
 
+static zero_status too_many(struct executor *e, const char *what, uint64_t room) {
+    return error_set(&e->error, ZERO_E_INTERNAL,
+                     "rank %u: %s more operations than the executor has room for, %" PRIu64
+                     ": a fault of the engine; report it with the configuration",
+                     e->o.rank, what, room);
+}
+
 static zero_status emit_task(struct executor *e, const struct operation *op) {
     struct timeline *line = &e->stream[op->stream];
+    if (line->tasks_emitted - line->tasks_retired > line->task_mask)
+        return too_many(e, "a stream was given", line->task_mask + 1);
     struct task *task = &line->task[line->tasks_emitted & line->task_mask];
     *task = (struct task){.op = *op, .scalars = (uint8_t)(e->set % SCALAR_SETS)};
     for (uint8_t i = 0; i < op->writes; i++)
@@ -235,10 +245,14 @@ static zero_status emit_task(struct executor *e, const struct operation *op) {
 
 /* What the stage's policy listed, as the second policy has it. */
 static zero_status emit_list(struct executor *e) {
+    if (operation_list_overflowed(&e->list))
+        return too_many(e, "an event listed", policy_operations_max(e->o.policy));
     if (e->o.watch && e->o.watch->listed) e->o.watch->listed(e->o.watch->user, &e->list);
     for (uint32_t i = 0; i < e->list.count && !e->error.code; i++) {
         e->expanded.count = 0;
         offload_expand(&e->offload, &e->list.item[i], &e->expanded);
+        if (operation_list_overflowed(&e->expanded))
+            too_many(e, "an operation became", offload_operations_max(&e->offload));
         for (uint32_t k = 0; k < e->expanded.count && !e->error.code; k++) emit_task(e, &e->expanded.item[k]);
     }
     e->list.count = 0;

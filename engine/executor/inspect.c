@@ -29,4 +29,9 @@ void stream_edit(struct executor *e, enum stream stream, void (*edit)(struct ope
         edit(&line->task[i & line->task_mask].op, user);
 }
 
+void executor_shorten_lists(struct executor *e, uint32_t event, uint32_t expansion) {
+    if (event < e->list.capacity) e->list.capacity = event;
+    if (expansion < e->expanded.capacity) e->expanded.capacity = expansion;
+}
+
 const void *executor_memory(const struct executor *e, enum tier_kind tier) { return e->o.memory[tier]; }

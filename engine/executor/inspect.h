@@ -18,6 +18,9 @@ enum stream stream_waits_for(const struct executor *executor, enum stream stream
 void stream_edit(struct executor *executor, enum stream stream,
                  void (*edit)(struct operation *op, void *user), void *user);
 
+/* The lists of one event, and of one of its operations expanded, get room for so few operations only. */
+void executor_shorten_lists(struct executor *executor, uint32_t event, uint32_t expansion);
+
 /* The extent of a tier, as executor_options gave it. */
 const void *executor_memory(const struct executor *executor, enum tier_kind tier);
 

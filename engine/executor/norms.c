@@ -24,7 +24,7 @@ comm_written_fn norm_of_written(enum dtype dtype) { return add_norm[dtype]; }
 
 /* On a device: of the blocks into its scratch, which the stream's works take turns with, and of those into what the host
  * reads. */
-static zero_status norm_on_device(struct executor *e, struct item *item, uint32_t region, const void *shard) {
+zero_status norm_on_device(struct executor *e, struct item *item, uint32_t region, const void *shard) {
     uint64_t count = shard_elements(e, region, grad_shard_placement(policy_region(e, region)));
     uint64_t blocks = (count + NORM_BLOCK_ELEMENTS - 1) / NORM_BLOCK_ELEMENTS;
     double *sums =
@@ -42,12 +42,6 @@ static zero_status norm_on_device(struct executor *e, struct item *item, uint32_
     e->normed[region] = true;
     zero_status status = submit(e, item, &kernel_norm_blocks, DEVICE_REDUCE, &each, &work);
     return status ? status : submit(e, item, &kernel_norm_total, DEVICE_REDUCE, &all, &total);
-}
-
-zero_status norm_shard(struct executor *e, struct item *item) {
-    const struct operation *op = &item->task->op;
-    bool takes = e->o.discrete && op->final && !e->normed[op->region];
-    return takes ? norm_on_device(e, item, op->region, reduce_target(e, item->task)) : ZERO_OK;
 }
 
 /* Gradients whose last write took no norm: reduced in an earlier micro-step, or over the replicate axis. */

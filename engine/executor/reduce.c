@@ -100,7 +100,7 @@ zero_status make_message(struct executor *e, struct item *item) {
 }
 
 /* The reduced shard on the device, or on the host's. */
-void *reduce_target(const struct executor *e, const struct task *task) {
+static void *reduce_target(const struct executor *e, const struct task *task) {
     const struct operation *op = &task->op;
     struct placement cut = grad_shard_placement(policy_region(e, op->region));
     uint64_t staged = shard_on_staging(e, task);
@@ -151,4 +151,10 @@ zero_status decode_sum(struct executor *e, struct item *item) {
     struct placement cut = grad_shard_placement(policy_region(e, op->region));
     if (!reduces_codes(e, item)) return ZERO_OK;
     return decode_reduce(e, item, reduce_target(e, item->task), shard_elements(e, op->region, cut));
+}
+
+zero_status norm_shard(struct executor *e, struct item *item) {
+    const struct operation *op = &item->task->op;
+    bool takes = e->o.discrete && op->final && !e->normed[op->region];
+    return takes ? norm_on_device(e, item, op->region, reduce_target(e, item->task)) : ZERO_OK;
 }

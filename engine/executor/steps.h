@@ -53,10 +53,9 @@ zero_status norm_shard(struct executor *e, struct item *item);
 zero_status leave_shard(struct executor *e, struct item *item);
 zero_status complete_norms(struct executor *e, struct item *item);
 zero_status post_agreement(struct executor *e, struct item *item);
-/* The reduced shard, on the device or on the host's. */
-void *reduce_target(const struct executor *e, const struct task *task);
-/* What takes the norm of a shard while it is written. */
+/* norms.c, for a reduction: what takes the norm of a shard while it is written, or of one on a device. */
 comm_written_fn norm_of_written(enum dtype dtype);
+zero_status norm_on_device(struct executor *e, struct item *item, uint32_t region, const void *shard);
 
 /* update.c: in memory that the host reaches, or by the device. */
 zero_status leave_whole(struct executor *e,

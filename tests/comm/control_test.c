@@ -248,6 +248,38 @@ static void keeps_ranks_in_range(void) {
     end();
 }
 
+/* A message of calls as it travels: control.c has the struct. */
+struct calls_record {
+    uint32_t type, from;
+    uint64_t opening, key, posted, left, first;
+    struct comm_record records[16];
+};
+
+/* Each is a record whose text or types no sentence can hold. */
+static void refuses_what_is_no_record(void (*damage)(struct comm_record *record)) {
+    struct comm_call call = {.kind = COMM_ALL_GATHER, .count = 64, .what = "h.2"};
+    struct calls_record message = {.type = 1, .from = 8, .opening = 1, .key = 77, .posted = 16};
+    start();
+    pass(0.1);
+    post(9, 0, "h.1");
+    for (uint32_t i = 0; i < 16; i++) {
+        record_make(&call, i, 0, &message.records[i]);
+        damage(&message.records[i]);
+    }
+    CHECK(box_send(NULL, 9, &message, sizeof message));
+    pass(1);
+    CHECK_INT(failed(ZERO_E_INTERNAL, "rank 8 sent rank 9 a record of its calls that no rank can read"),
+              RANKS);
+    if (ranks[9].failure.error.code != ZERO_E_INTERNAL)
+        fprintf(stderr, "%s\n", ranks[9].failure.error.message);
+    end();
+}
+
+static void endless_text(struct comm_record *record) { memset(record->what, 'x', sizeof record->what); }
+static void unknown_type(struct comm_record *record) { record->dtype = 200; }
+static void unknown_target(struct comm_record *record) { record->target_dtype = DTYPES; }
+static void unknown_kind(struct comm_record *record) { record->kind = COMM_KINDS; }
+
 /* The rank next to the one that failed takes no messages: the others hear of the failure all the same. */
 static void tells_around_the_deaf(void) {
     start();
@@ -264,6 +296,10 @@ int main(void) {
     refuses_what_is_no_failure(4711, sizeof(struct failure_record));
     refuses_what_is_no_failure(ZERO_E_IO, sizeof(struct failure_record) - 8);
     keeps_ranks_in_range();
+    refuses_what_is_no_record(endless_text);
+    refuses_what_is_no_record(unknown_kind);
+    refuses_what_is_no_record(unknown_target);
+    refuses_what_is_no_record(unknown_type);
     tells_around_the_deaf();
     stays_quiet();
     names_who_stays();

@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/thread.h"
 #include "engine/comm/comm.h"
 #include "tests/check.h"
 
@@ -24,13 +25,16 @@ struct rank {
 
 static struct rank ranks[RANKS];
 
-static void start(struct rank *rank) {
+static void start_within(struct rank *rank, double timeout_s) {
     struct zero_error error;
     error_clear(&error);
-    struct comm_options options = {.rank = rank->index, .size = RANKS, .local = world, .timeout_s = 20};
+    struct comm_options options = {
+        .rank = rank->index, .size = RANKS, .local = world, .timeout_s = timeout_s};
     CHECK_INT(comm_open(COMM_LOCAL, &options, &rank->comm, &error), ZERO_OK);
     CHECK_INT(comm_group_open(rank->comm, all, RANKS, &rank->group), ZERO_OK);
 }
+
+static void start(struct rank *rank) { start_within(rank, 20); }
 
 static void end(struct rank *rank) {
     comm_group_close(rank->group);
@@ -105,6 +109,87 @@ static void *run_bad_call(void *user) {
     return NULL;
 }
 
+/* ---- threads that end ---- */
+
+enum { GONE = RANKS - 1 };
+static const double gone_timeout_s = 0.4;
+
+static void *open_quickly(void *user) {
+    struct rank *rank = user;
+    start_within(rank, gone_timeout_s);
+    return NULL;
+}
+
+static void open_all_and_end(void) {
+    world = local_world_create(RANKS);
+    for (uint32_t r = 0; r < RANKS; r++) {
+        ranks[r] = (struct rank){.index = r};
+        pthread_create(&ranks[r].thread, NULL, open_quickly, &ranks[r]);
+    }
+    for (uint32_t r = 0; r < RANKS; r++) pthread_join(ranks[r].thread, NULL);
+}
+
+static void close_all(void) {
+    for (uint32_t r = 0; r < RANKS; r++) end(&ranks[r]);
+    local_world_destroy(world);
+}
+
+static void *wait_for_the_gone(void *user) {
+    struct rank *rank = user;
+    uint64_t begin_ns = clock_now_ns();
+    zero_status status = comm_run(rank->group, &(struct comm_call){.kind = COMM_BARRIER, .what = "the end"});
+    rank->wait_ns = clock_now_ns() - begin_ns;
+    CHECK_INT(status, ZERO_E_PEER);
+    CHECK_CONTAINS(comm_error(rank->comm)->message,
+                   "the thread of rank 2 ended, and did not close its communicator");
+    CHECK_CONTAINS(comm_error(rank->comm)->message, "barrier of the end, call 0 of group 0");
+    CHECK_INT(comm_error(rank->comm)->rank, GONE);
+    return NULL;
+}
+
+static atomic_bool helps;
+
+/* As the engine's own thread does, which outlives the rank's. */
+static void *help(void *user) {
+    struct rank *rank = user;
+    while (atomic_load(&helps)) comm_idle(rank->comm, 1000000);
+    return NULL;
+}
+
+/* A rank whose thread returned is silent: that is found within timeout_s, as where it is a process. */
+static void a_thread_that_ends_is_noticed(bool helped) {
+    pthread_t helper;
+    open_all_and_end();
+    atomic_store(&helps, helped);
+    if (helped) CHECK_INT(thread_start(&helper, help, &ranks[GONE]), 0);
+    for (uint32_t r = 0; r < GONE; r++) pthread_create(&ranks[r].thread, NULL, wait_for_the_gone, &ranks[r]);
+    for (uint32_t r = 0; r < GONE; r++) pthread_join(ranks[r].thread, NULL);
+    atomic_store(&helps, false);
+    if (helped) pthread_join(helper, NULL);
+    for (uint32_t r = 0; r < GONE; r++) CHECK(ranks[r].wait_ns < 2000000000);
+    close_all();
+}
+
+static void *take_over(void *user) {
+    struct rank *rank = user;
+    if (rank->index == GONE) nanosleep(&(struct timespec){0, 200000000}, NULL); /* the others wait by then */
+    for (int i = 0; i < 3; i++) {
+        CHECK_INT(comm_run(rank->group, &(struct comm_call){.kind = COMM_BARRIER}), ZERO_OK);
+        if (rank->index == GONE)
+            nanosleep(&(struct timespec){0, 600000000}, NULL); /* it lives: that may take long */
+    }
+    return NULL;
+}
+
+/* The thread that opened may end where another goes on, however long that was ago. */
+static void a_rank_may_change_its_thread(void) {
+    open_all_and_end();
+    nanosleep(&(struct timespec){0, 600000000}, NULL);
+    for (uint32_t r = 0; r < RANKS; r++) pthread_create(&ranks[r].thread, NULL, take_over, &ranks[r]);
+    for (uint32_t r = 0; r < RANKS; r++) pthread_join(ranks[r].thread, NULL);
+    close_all();
+}
+
 static void bad_options(void) {
     struct comm *comm;
     struct zero_error error;
@@ -135,6 +220,9 @@ int main(void) {
         CHECK(ranks[r].wait_ns < 1000000000);
     }
     spawn(run_bad_call);
+    a_thread_that_ends_is_noticed(false);
+    a_thread_that_ends_is_noticed(true);
+    a_rank_may_change_its_thread();
     bad_options();
     return check_end();
 }

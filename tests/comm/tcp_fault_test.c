@@ -314,12 +314,37 @@ static void all_leave(void) {
     }
 }
 
+/* A record without an end of its text: rank 0 must not read on, and says that it cannot be one. */
+static void forges(struct rank *rank) {
+    struct comm_call call = call_of(rank, COMM_ALL_GATHER);
+    struct {
+        struct frame frame;
+        struct comm_record record;
+    } forged = {.frame = {FRAME_READY, EXCHANGING, rank->group->key, 0, sizeof forged.record}};
+    record_make(&call, 0, 0, &forged.record);
+    forged.record.hash++;
+    memset(forged.record.what, 'x', sizeof forged.record.what);
+    if (rank->options.rank == 1)
+        CHECK_INT(send(rank->data[0], &forged, sizeof forged, MSG_NOSIGNAL), sizeof forged);
+    rank->status = comm_run(rank->group, &call);
+    note_failure(rank);
+}
+
+static void forged_record(void) {
+    struct run *run = start(2, 30, forges);
+    finish(run);
+    CHECK_INT(run->rank[0].status, ZERO_E_INTERNAL);
+    CHECK_CONTAINS(run->rank[0].error.message, "rank 1 sent rank 0 a message that fits no call");
+    CHECK(run->rank[1].status != ZERO_OK);
+}
+
 static const struct fault {
     const char *name;
     void (*run)(void);
 } faults[] = {{"data_reset", data_reset},
               {"control_reset", control_reset},
               {"data_swallowed", data_swallowed},
+              {"forged_record", forged_record},
               {"outage", outage},
               {"leaves", leaves},
               {"all_leave", all_leave}};

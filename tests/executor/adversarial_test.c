@@ -118,7 +118,10 @@ static void planted_bugs_are_caught(uint64_t first, uint64_t count) {
                                                 "update ignores fetch",
                                                 "fetch ignores store",
                                                 "gather ignores fetch",
-                                                "parameters ignore store"};
+                                                "parameters ignore store",
+                                                "short list",
+                                                "short expansion",
+                                                "too many agreements"};
     for (int bug = 1; bug < TOY_BUGS; bug++) {
         uint64_t caught = 0, caught_without = 0;
         for (uint64_t seed = first; seed < first + count; seed++) {
@@ -134,11 +137,31 @@ static void planted_bugs_are_caught(uint64_t first, uint64_t count) {
     }
 }
 
+/* What has no room is an error that says so. */
+static void overflows_are_said(uint64_t first, uint64_t count) {
+    static const enum toy_bug bugs[] = {BUG_SHORT_LIST, BUG_SHORT_EXPANSION, BUG_TOO_MANY_AGREEMENTS};
+    static struct toy_result got;
+    for (size_t i = 0; i < sizeof bugs / sizeof *bugs; i++) {
+        uint64_t said = 0;
+        for (uint64_t seed = first; seed < first + count; seed++) {
+            struct toy_sim s = make(seed);
+            s.bug = bugs[i];
+            s.with_data = false;
+            toy_simulate(&s, &got);
+            check_seed(seed);
+            if (got.status)
+                said += CHECK_INT(got.status, ZERO_E_INTERNAL) && CHECK_CONTAINS(got.error, "has room for");
+        }
+        CHECK(said > 0);
+    }
+}
+
 int main(int argc, char **argv) {
     uint64_t first = argc > 1 ? strtoull(argv[1], NULL, 10) : 1,
              count = argc > 2 ? strtoull(argv[2], NULL, 10) : seeds_count(600);
     seeds(first, count);
     quantized(first, count / 3);
     planted_bugs_are_caught(first, count / 3);
+    overflows_are_said(first, 10);
     return check_end();
 }

@@ -122,8 +122,24 @@ static void plant(void *user, uint32_t rank, struct executor *e) {
     case BUG_PARAMS_IGNORE_STORE:
         forget(e, STREAM_PARAM, OP_FETCH, STREAM_STORE);
         break;
+    case BUG_SHORT_LIST:
+        executor_shorten_lists(e, 2, UINT32_MAX);
+        break;
+    case BUG_SHORT_EXPANSION:
+        executor_shorten_lists(e, UINT32_MAX, 1);
+        break;
     default:
         break;
+    }
+}
+
+static void agree_again(void *user, uint32_t rank, struct operation_list *list) {
+    const struct toy_sim *toy = user;
+    if (toy->bug != BUG_TOO_MANY_AGREEMENTS || !list->count) return;
+    if (list->item[list->count - 1].kind != OP_AGREE) return;
+    while (list->count < list->capacity) {
+        list->item[list->count] = list->item[list->count - 1];
+        list->count++;
     }
 }
 
@@ -193,6 +209,7 @@ void toy_simulate(const struct toy_sim *t, struct toy_result *out) {
     struct sim_sabotage sabotage = {.user = (void *)t,
                                     .polled = plant,
                                     .planned = break_plan,
+                                    .listed = agree_again,
                                     .odd_depth = 2 * (t->bug == BUG_DEPTH_DIFFERS)};
     struct sim_model model;
     struct sim_setup setup = toy_sim_setup(t, &model);

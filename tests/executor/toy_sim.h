@@ -22,6 +22,9 @@ enum toy_bug {
     BUG_FETCH_IGNORES_STORE,     /* a slot is used again before its chunk went */
     BUG_GATHER_IGNORES_FETCH,    /* parameters are gathered before they came from the drive */
     BUG_PARAMS_IGNORE_STORE,     /* and come from there before the update's went */
+    BUG_SHORT_LIST,              /* the list of an event has too few rows */
+    BUG_SHORT_EXPANSION,         /* that of an operation's chunks */
+    BUG_TOO_MANY_AGREEMENTS,     /* an event emits more on a stream than that has room for */
     TOY_BUGS
 };
 

@@ -65,7 +65,23 @@ static int run_list(const struct list *l, const char *expected) {
     return CHECK_STRING(got, expected);
 }
 
+/* An update in chunks is a fetch, an update and a store. */
+static void short_lists_say_so(void) {
+    for (uint32_t capacity = 2; capacity <= 3; capacity++) {
+        struct operation rows[] = {{.region = 77}, {.region = 77}, {.region = 77}, {.region = 77}};
+        struct operation_list list = {rows, 0, capacity};
+        struct offload_region region = {.chunks = 4};
+        struct offload offload = {
+            .slots = 2, .region = &region, .refresh = (const uint16_t[]){0}, .refreshes = 1};
+        offload_open(&offload);
+        offload_expand(&offload, &(struct operation){.kind = OP_UPDATE, .items = 1}, &list);
+        CHECK_INT(operation_list_overflowed(&list), capacity < 3);
+        CHECK_INT(rows[capacity].region, 77);
+    }
+}
+
 int main(void) {
+    short_lists_say_so();
     static char line[1 << 16];
     FILE *file = fopen("tests/offload/lists.txt", "r");
     int lists = 0;

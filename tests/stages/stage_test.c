@@ -110,8 +110,24 @@ static const struct {
      "release b (compute 17, gather 8)"},
 };
 
+/* A list with too few rows is neither overrun nor taken for a whole one; a list with just enough is whole. */
+static void short_lists_say_so(void) {
+    static struct toy toy;
+    toy_plain(&toy, STAGE_ZERO3, 2, 1, ACCUMULATE_LAST, 0);
+    for (uint32_t capacity = 1; capacity <= 2; capacity++) {
+        struct operation rows[] = {{.region = 77}, {.region = 77}, {.region = 77}};
+        struct operation_list list = {rows, 0, capacity};
+        toy_plain(&toy, STAGE_ZERO3, 2, 1, ACCUMULATE_LAST, 0);
+        policy_pass(&toy.policy, false, true, &list);
+        policy_begin(&toy.policy, 0, &list); /* gather, compute */
+        CHECK_INT(operation_list_overflowed(&list), capacity < 2);
+        CHECK_INT(rows[capacity].region, 77);
+    }
+}
+
 int main(void) {
     static struct toy toy;
+    short_lists_say_so();
     static char got[65536];
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
         toy_plain(&toy, lists[i].stage, 2, lists[i].micro_steps, lists[i].accumulation, 0);

@@ -1,6 +1,6 @@
-/* Between the files that resolve: what was given, and showing what follows from it. */
-#ifndef ZERO_ENGINE_CONFIG_RESOLVE_H
-#define ZERO_ENGINE_CONFIG_RESOLVE_H
+/* For the files that resolve: what was given, and showing what follows from it. */
+#ifndef ZERO_ENGINE_CONFIG_GIVEN_H
+#define ZERO_ENGINE_CONFIG_GIVEN_H
 
 #include "engine/config/config.h"
 
@@ -12,8 +12,5 @@ zero_status config_derived(struct config *config, const char *path, const char *
                            struct zero_error *error);
 zero_status config_derived_int(struct config *config, const char *path, uint64_t number,
                                struct zero_error *error);
-
-/* Which ranks share: mesh.c; sets shard_ranks and reshard. */
-zero_status config_resolve_mesh(struct config *config, uint32_t ranks, struct zero_error *error);
 
 #endif

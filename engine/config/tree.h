@@ -1,0 +1,47 @@
+/* JSON as values, without json-c's header. A value is borrowed from the tree, during one call. */
+#ifndef ZERO_ENGINE_CONFIG_TREE_H
+#define ZERO_ENGINE_CONFIG_TREE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/base/error.h"
+
+struct json_object; /* json-c's; NULL is JSON's null */
+
+enum value_kind { VALUE_NULL, VALUE_BOOL, VALUE_INT, VALUE_REAL, VALUE_STRING, VALUE_LIST, VALUE_OBJECT };
+
+struct config_value {
+    enum value_kind kind;
+    bool boolean; /* OBJECT: it holds "enabled": false */
+    double real;  /* INT and REAL */
+    int64_t integer;
+    const char *string;
+    const char *text;           /* as JSON */
+    const char *name;           /* of an object's member */
+    struct config_value *items; /* LIST, OBJECT: what is in it, to the last level */
+    uint64_t count;
+};
+
+/* `refusal`: what a syntax error means. After the scanner has passed the text it is a bug of ours. */
+zero_status config_tree_parse(const char *text, size_t length, zero_status refusal, struct json_object **out,
+                              struct zero_error *error);
+void config_tree_free(struct json_object *tree); /* NULL is allowed */
+
+bool config_tree_is_object(const struct json_object *json);
+const char *config_tree_text(struct json_object *json); /* the tree's */
+
+/* In the order of the text, until one fails. */
+typedef zero_status (*config_member_fn)(void *user, const char *name, struct json_object *member);
+zero_status config_tree_members(struct json_object *object, config_member_fn fn, void *user);
+
+/* Hands the value to `visit`; the value dies with the call. */
+typedef zero_status (*config_visit_fn)(void *user, const struct config_value *value);
+zero_status config_tree_value(struct json_object *json, config_visit_fn visit, void *user,
+                              struct zero_error *error);
+
+/* The same of JSON text. */
+zero_status config_value_parse(const char *json, config_visit_fn visit, void *user, struct zero_error *error);
+
+#endif
