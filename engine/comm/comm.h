@@ -202,6 +202,9 @@ void comm_counters_read(const struct comm *comm, struct comm_counters *out_count
 
 /* ---- transport local: ranks are threads of one process ---- */
 
+/* Another thread may go on for a rank whose thread has ended. Until one does, ranks that wait for it get ZERO_E_PEER
+ * after timeout_s. */
+
 struct local_world *local_world_create(uint32_t ranks);
 void local_world_destroy(struct local_world *world); /* after every rank has closed its comm */
 
