@@ -256,8 +256,11 @@ static zero_status dry_run(struct plan *plan, struct intervals *intervals, struc
     uint64_t last = dry_pass(plan, intervals, &policy, &list, false, true, &tick);
     plan->param_fetch_bytes = (policy.micro_steps - 1) * first + last;
     dry_pass(plan, intervals, &policy, &list, true, false, &tick);
+    bool whole = !operation_list_overflowed(&list);
     free(list.item), free(regions);
-    return ZERO_OK;
+    return whole ? ZERO_OK
+                 : error_set(error, ZERO_E_INTERNAL,
+                             "the plan's dry run listed more operations than it has room for, %u", capacity);
 }
 
 /* Every interval becomes a buffer of the gathered row; pairs that share bytes are listed as overlaps. */

@@ -70,6 +70,11 @@ static zero_status pass_on(struct ranks *ranks, uint32_t rank, zero_status code,
     return refuse(code, "rank %" PRIu32 ": %s", rank, text);
 }
 
+/* It came from another rank. */
+static zero_status code_of(uint64_t word) {
+    return word <= UINT32_MAX && error_code_known((uint32_t)word) ? (zero_status)word : ZERO_E_INTERNAL;
+}
+
 zero_status ranks_agree(struct ranks *ranks, const struct zero_error *mine, const uint64_t word[2],
                         const char *what, const struct rank_report **out_all) {
     struct rank_report *row = (struct rank_report *)(void *)ranks->message;
@@ -77,7 +82,7 @@ zero_status ranks_agree(struct ranks *ranks, const struct zero_error *mine, cons
     struct comm_call call = comm_rows(row, sizeof *row, what);
     zero_status status = ranks_call(ranks, &call);
     for (uint32_t r = 0; r < ranks->size && !status; r++)
-        if (row[1 + r].code) return pass_on(ranks, r, (zero_status)row[1 + r].code, mine);
+        if (row[1 + r].code) return pass_on(ranks, r, code_of(row[1 + r].code), mine);
     *out_all = row + 1;
     return status;
 }
