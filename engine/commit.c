@@ -113,7 +113,7 @@ static void log_frozen(const zero_engine *e) {
         log_line(&e->ranks.log, ZERO_LOG_WARN, "no parameter is trained: all are frozen");
 }
 
-/* What is on the drive, what that costs per step, and what the part in memory saves. */
+/* The bytes that a step moves to and from the drive, and the bytes that state in memory saves. */
 static void log_drive(const zero_engine *e) {
     const struct plan *p = &e->blueprint.plan;
     const struct chunk_layout *layout = &p->layout;

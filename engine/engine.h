@@ -20,7 +20,7 @@ struct zero_engine {
     struct reservations reservations;
     struct blueprint blueprint; /* mesh, policy and plan; made by plan or commit */
     struct training training;   /* steps, loss scale, optimizer, learning rates */
-    struct running run;             /* device, tiers and executor */
+    struct running run;         /* device, tiers and executor */
     struct pass pass;           /* where the host is between begin and end */
     struct state state;         /* what rests: weights, states, notes, saves */
     struct trace_steps trace_steps;

@@ -1,7 +1,6 @@
-/* zero: ZeRO data parallelism for native trainers. Parameters, gradients and optimizer states are sharded
- * over ranks as far as the configuration says (Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward
- * Training Trillion Parameter Models"); the trainer's source is the same for every stage, tier and number of
- * ranks.
+/* zero: ZeRO data parallelism for native trainers. The engine shards parameters, gradients and optimizer states over the ranks, as
+ * far as the configuration says (Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter
+ * Models"). The trainer's source is the same for every stage, every tier and every number of ranks.
  *
  * The order of calls:
  *
@@ -18,14 +17,18 @@
  *   between steps: zero_engine_flush, _get, _put, _hash, _save, _load
  *   zero_engine_destroy
  *
- * Units may be skipped in a pass (a backward needs its forward), not reordered. A call out of order returns ZERO_E_ORDER, names the unit and
- * the state, and changes nothing.
+ * A pass may skip units (a backward needs its forward), but not reorder them. A call out of order returns ZERO_E_ORDER, names the
+ * unit and the state, and changes nothing.
  *
- * Collective functions are called by all ranks, in the same order, with the same arguments. Others are local.
- * Threads: any one thread at a time per engine. Several engines can live in one process. The library never
- * exits the process and prints nothing: lines go to the log callback. A failure is sticky: every later call
- * returns it. After any status but ZERO_OK, zero_last_error() is a sentence that says what, where and what to
- * do instead. */
+ * All ranks call a collective function in the same order, with the same arguments. The other functions are local.
+ * Threads: one thread at a time calls an engine. Several engines can live in one process.
+ * The library never exits the process and prints nothing: its lines go to the log callback.
+ * A failure of the engine is sticky: every later call that would change or move anything returns the same failure. Functions that
+ * only read what this rank knows (rank, size, steps, note, memory, counters, loss_scale) still answer. A refused call
+ * (ZERO_E_ARGUMENT, ZERO_E_ORDER) is no failure of the engine: nothing has changed.
+ * After any status but ZERO_OK, zero_last_error() is a sentence that says what went wrong, where, and what to do instead.
+ * Structs begin with struct_size, which the caller sets to sizeof the struct. 0 is refused. A larger struct, of a newer header, is
+ * accepted while the part that this library does not know is zero, as in openat2(2). */
 #ifndef ZERO_ENGINE_ZERO_H
 #define ZERO_ENGINE_ZERO_H
 
@@ -40,7 +43,7 @@ extern "C" {
 #endif
 
 typedef struct zero_engine zero_engine;
-/* Parameters gathered, released and reduced together: a transformer's block. */
+/* Parameters that are gathered, released and reduced together: a transformer's block. */
 typedef struct zero_unit zero_unit;
 typedef struct zero_local zero_local;
 struct device; /* engine/device/device.h */
@@ -48,109 +51,112 @@ struct device; /* engine/device/device.h */
 typedef enum zero_mode { ZERO_TRAIN, ZERO_EVAL } zero_mode;
 typedef enum zero_tier { ZERO_DEVICE, ZERO_CPU, ZERO_NVME, ZERO_TIERS } zero_tier;
 typedef enum zero_kind {
-    ZERO_PARAM, /* the fp32 master weights; of frozen parameters, which have none, the parameters */
-    ZERO_GRAD, /* the mean gradient over ranks and micro-steps, before clipping: between the last backward and
-                  step */
+    /* The fp32 master weights. A frozen parameter has no master: the parameter itself. */
+    ZERO_PARAM,
+    /* The mean gradient over ranks and micro-steps, before clipping: between the last backward and the step. */
+    ZERO_GRAD,
     ZERO_STATE0, /* the optimizer's first state: exp_avg, momentum_buffer, sum */
-    ZERO_STATE1  /* its second: exp_avg_sq */
+    ZERO_STATE1  /* its second state: exp_avg_sq */
 } zero_kind;
 
 enum { ZERO_DIMS_MAX = 8, ZERO_GROUPS_MAX = 8 };
 
 /* ---- opening ---- */
 
-/* What the host program lends. All borrowed until zero_engine_destroy. Zero-initialise, then set struct_size.
- */
+/* What the host program gives the engine. Zero-initialize it, then set struct_size. Pointers are borrowed until
+ * zero_engine_destroy. */
 typedef struct zero_runtime {
     size_t struct_size;
-    zero_local
-        *local; /* ranks are threads of this process: their common world, and this thread's rank in it */
+    /* Where ranks are threads of this process: their common world, and this thread's rank in it. */
+    zero_local *local;
     uint32_t local_rank;
-    void *mpi_comm;   /* points to an MPI_Comm whose ranks train together; NULL: MPI_COMM_WORLD where mpirun
-                         started us */
-    uint32_t threads; /* of the CPU per rank, in kernels; 0: the configuration's, else the CPUs that init's
-                         thread may run on, as mpirun's binding leaves them, / the ranks that share them all */
+    /* Points to an MPI_Comm whose ranks train together. NULL: MPI_COMM_WORLD, where mpirun started the process. */
+    void *mpi_comm;
+    /* CPU threads of a rank, in kernels. 0: the configuration's number; else the CPUs that the calling thread may run on (as
+     * mpirun's binding leaves them), divided by the ranks that share exactly these CPUs. */
+    uint32_t threads;
     zero_log_fn log;
     void *log_user;
-    const char *model; /* path of a Hugging Face config.json, or of its directory, in place of the
-                          configuration's model block; or NULL. Read by init alone. The same on all ranks */
-    uint64_t
-        total_steps; /* that the host will train, which is what "auto" means as scheduler.params.total_num_steps;
-                             0: unknown */
-    uint32_t plan_ranks;      /* 0, or: no rank is started. The engine stands for one of so many, for
-                                 zero_engine_plan and nothing else */
-    uint32_t plan_node_ranks; /* of those, on one node; 0: all */
-    int plan_processes;       /* those ranks are processes, whose reductions take staging; 0: threads */
-    int cuda; /* 1: the host computes on the GPU, if there is one (device.type "auto"); slots may point there. With
-                 plan_ranks: there is one */
-    void
-        *cuda_stream; /* its CUstream, of the GPU's primary context, on which it enqueues all that uses slots;
-                              NULL: zero_engine_cuda gives one */
-    struct device *device; /* an opened row of engine/device/device.h, taken over, on failure too; NULL: by
-                              device.type */
-    int discard_shadow; /* 1: with nvme.shadow, files of another size that an earlier run has left in nvme_path are
-                              made anew; 0: they are refused at commit */
-    int (*interrupted)(
-        void *user); /* or NULL: asked about every 100 ms while this rank waits for others, from init to
-                                       destroy, on any thread of the engine. Not 0: all ranks fail with
-                                       ZERO_E_INTERRUPTED */
+    /* Path of a Hugging Face config.json, or of its directory, in place of the configuration's model block; or NULL. Read by init
+     * alone. The same on all ranks. */
+    const char *model;
+    /* Steps that the host will train: the meaning of "auto" for scheduler.params.total_num_steps. 0: unknown. */
+    uint64_t total_steps;
+    /* Not 0: no rank is started. The engine stands for one of so many ranks, for zero_engine_plan alone. */
+    uint32_t plan_ranks;
+    uint32_t plan_node_ranks; /* of those ranks, how many share a node; 0: all */
+    int plan_processes; /* 1: those ranks are processes, whose reductions take staging memory; 0: threads */
+    /* 1: the host computes on the GPU, if there is one (device.type "auto"); slots may then point to its memory. With plan_ranks:
+     * there is a GPU. */
+    int cuda;
+    /* The host's CUstream, of the GPU's primary context, on which the host enqueues all work on slots. NULL: the engine makes one,
+     * which zero_engine_cuda returns. */
+    void *cuda_stream;
+    /* An opened device (engine/device/device.h). The engine owns it from now on, also after a failure. NULL: by device.type. */
+    struct device *device;
+    /* With nvme.shadow, where an earlier run has left files of another size in nvme_path: 1: makes them anew; 0: refuses at
+     * commit. */
+    int discard_shadow;
+    /* NULL, or a function that is called about every 100 ms while this rank waits for others, from init to destroy, on any thread
+     * of the engine. If it returns anything but 0, all ranks fail with ZERO_E_INTERRUPTED. */
+    int (*interrupted)(void *user);
     void *interrupted_user;
 } zero_runtime;
 
-/* `json`: the text of a DeepSpeed configuration, or the path of a .json file. Collective. Ranks come from
- * mpirun (or srun --mpi=pmix); without it there is one rank. NULL on failure: see zero_last_error(). */
+/* `json`: the text of a DeepSpeed configuration, or the path of a .json file. Ranks come from mpirun (or srun --mpi=pmix), or from
+ * torchrun's variables; without them there is one rank. NULL: it failed, see zero_last_error(). Collective. */
 zero_engine *zero_engine_init(const char *json);
 zero_engine *zero_engine_init_with(const char *json, const zero_runtime *runtime);
 
-/* Ends the rank's part; waits for nothing. NULL is allowed. Units and slots' pointers die with it. */
+/* Ends this rank's part, and waits for nothing. NULL is allowed. Units and the addresses in slots are no longer valid. */
 void zero_engine_destroy(zero_engine *engine);
 
-/* This thread's last failure: one sentence, "" if there was none. Valid until the thread's next call. */
+/* The sentence of this thread's last failure; "" if there was none. Valid until the thread's next call. */
 const char *zero_last_error(void);
 
-/* A world whose ranks are threads: create once, lend it to each rank's zero_engine_init_with, destroy after
- * all have destroyed their engines. */
+/* A world whose ranks are threads. Create it once, give it to each rank's zero_engine_init_with, and destroy it after all ranks
+ * have destroyed their engines. */
 zero_local *zero_local_create(uint32_t ranks);
 void zero_local_destroy(zero_local *local);
 
 const char *zero_version(void);
 uint32_t zero_engine_rank(const zero_engine *engine);
 uint32_t zero_engine_size(const zero_engine *engine); /* the number of ranks */
-uint32_t
-zero_engine_threads(const zero_engine *engine); /* CPU threads of this rank: for the host's own kernels */
+/* CPU threads of this rank: for the host's own kernels. */
+uint32_t zero_engine_threads(const zero_engine *engine);
 
-/* The type of what host and engine share in compute: parameters, gradients, slots, spans. By the
- * configuration: fp32, or bf16.enabled, or fp16.enabled. What zero_engine_get and _put move is fp32 always. */
+/* The type in which host and engine share parameters, gradients, slots and spans: fp32, or by the configuration's bf16.enabled or
+ * fp16.enabled. zero_engine_get and _put always move fp32. */
 typedef enum zero_dtype { ZERO_F32, ZERO_BF16, ZERO_F16 } zero_dtype;
 zero_dtype zero_engine_dtype(const zero_engine *engine);
 
-/* The GPU's index, and the stream on which the host enqueues all that uses slots and spans, between begin and end: a
- * begin returns when what it gathered is there, an end when it has noted what was enqueued. -1: the CPU, where the host
- * computes between begin and end. `out_stream` (a CUstream) may be NULL. Local. */
+/* The GPU's index, and the stream on which the host enqueues all work on slots and spans, between begin and end. On a GPU, begin
+ * returns when the gathered parameters are there, and end when the engine has recorded what was enqueued. -1: the CPU, where the
+ * host computes between begin and end. `out_stream` (a CUstream) may be NULL. Local. */
 int zero_engine_cuda(const zero_engine *engine, void **out_stream);
 
 /* ---- declaring the model: local, the same on all ranks, before commit ---- */
 
-/* Where the engine leaves a parameter's addresses, of elements of type zero_engine_dtype. The host owns the
- * slot; it lives as long as the engine. */
+/* Where the engine writes the addresses of a parameter, whose elements are of type zero_engine_dtype. The host owns the slot, which
+ * must live as long as the engine. */
 typedef struct zero_slot {
-    void *param; /* all elements; valid from forward_begin to forward_end and from backward_begin to
-                     backward_end */
-    void *grad;  /* from backward_begin to backward_end: the host writes or adds d loss / d param of its
-                     micro-batch's mean loss, times zero_engine_loss_scale; NULL for frozen parameters */
-    int add;     /* 0: grad holds garbage, overwrite all of it; 1: add to it */
+    /* All elements. Valid from forward_begin to forward_end and from backward_begin to backward_end. */
+    void *param;
+    /* Valid from backward_begin to backward_end; NULL for frozen parameters. The host writes or adds d loss / d param of its
+     * micro-batch's mean loss, times zero_engine_loss_scale. */
+    void *grad;
+    int add; /* 0: grad holds garbage: overwrite all of it; 1: add to it */
 } zero_slot;
 
 enum {
     ZERO_FROZEN = 1,  /* no gradient, no optimizer state */
-    ZERO_NO_DECAY = 2 /* weight decay 0, whatever its group has */
+    ZERO_NO_DECAY = 2 /* weight decay 0, also in a group that has one */
 };
 
-/* A piece of a parameter in the host program's own memory, for trainers that keep, say, all layers of a kind
- * in one array. `grad` may be NULL for frozen parameters. */
+/* A piece of a parameter in the host program's own memory: for trainers that keep, say, all layers of a kind in one array. */
 typedef struct zero_span {
-    void *param, *grad;
-    uint64_t count; /* elements, of type zero_engine_dtype */
+    void *param, *grad; /* grad may be NULL for frozen parameters */
+    uint64_t count;     /* elements, of type zero_engine_dtype */
 } zero_span;
 
 typedef struct zero_param {
@@ -158,117 +164,114 @@ typedef struct zero_param {
     const char *name; /* unique in the engine; copied */
     uint32_t dims;    /* 1 to ZERO_DIMS_MAX */
     uint64_t shape[ZERO_DIMS_MAX];
-    uint32_t flags;
-    const char
-        *tied_to; /* NULL, or a parameter of an earlier unit that this one is the same as: the owner's unit is
-                     gathered for this unit too, and their gradients add up; shapes have equal counts */
+    uint32_t flags; /* ZERO_FROZEN, ZERO_NO_DECAY */
+    /* NULL, or a parameter of an earlier unit that is the same as this one, with an equal count of elements. This unit then
+     * gathers the earlier unit too, and the gradients of both uses add up. */
+    const char *tied_to;
     zero_slot *slot;
-    const zero_span *
-        spans; /* NULL: the parameter lives in the engine's memory. Else `span_count` pieces, in order, of the
-                  host's memory, borrowed until destroy: begin copies the weights there, backward_end takes
-                  the gradients from there (the host overwrites them; the engine adds). Stages 0 to 2; the
-                  slot may be NULL. Their memory, on a GPU its own, is not in the plan: declare it with
-                  zero_engine_reserve */
+    /* NULL: the parameter lives in the engine's memory. Else `span_count` pieces, in order, of the host's memory, borrowed until
+     * destroy. begin copies the weights there; backward_end takes the gradients from there (the host overwrites them, the engine
+     * adds). Stages 0 to 2 only; the slot may then be NULL. The plan does not count the host's memory (on a GPU, GPU memory):
+     * declare it with zero_engine_reserve. */
+    const zero_span *spans;
     uint32_t span_count;
-    uint32_t
-        group; /* 0, or one of zero_engine_add_group; a pattern of the configuration's param_groups that matches the
-                       name decides instead, and may freeze it */
+    /* 0, or a number from zero_engine_add_group. A pattern of the configuration's param_groups that matches the name goes first,
+     * and may freeze the parameter. */
+    uint32_t group;
 } zero_param;
 
-/* Parameters with a lr and a weight decay of their own. */
+/* Parameters with a learning rate and a weight decay of their own. */
 typedef struct zero_group {
     size_t struct_size;
     double lr, weight_decay; /* below 0: the configuration's */
 } zero_group;
 
-/* *out: its number, as zero_param.group and zero_engine_set_lr take it. Group 0 has what no other one has; those of the
- * configuration's param_groups are 1, 2, ... in their order; the host's follow. ZERO_E_ARGUMENT: all together are more
- * than ZERO_GROUPS_MAX. Local, before commit, the same on all ranks. */
+/* *out: the group's number, for zero_param.group and zero_engine_set_lr. Group 0 has the parameters that no other group has; the
+ * groups of the configuration's param_groups are 1, 2, ... in their order; the host's groups follow. ZERO_E_ARGUMENT: there would
+ * be more than ZERO_GROUPS_MAX groups. Local, before commit, the same on all ranks. */
 zero_status zero_engine_add_group(zero_engine *engine, const zero_group *group, int *out);
 
 /* `name`: unique, copied. *out lives as long as the engine. ZERO_E_ORDER after commit. */
 zero_status zero_engine_add_unit(zero_engine *engine, const char *name, zero_unit **out);
 zero_status zero_unit_add_param(zero_unit *unit, const zero_param *param);
 
-/* 1: a parameter that the unit uses is trained; 0: all are frozen, by the host or by the configuration's param_groups,
- * and where no earlier unit is trained either, a host that leaves out their backward trains the same. Local. */
+/* 1: the unit uses a parameter that is trained. 0: all of them are frozen, by the host or by the configuration's param_groups; if no
+ * earlier unit is trained either, a host may leave out the backward of this unit and of the units before it. Local. */
 int zero_unit_trains(const zero_unit *unit);
 
-/* An optimizer of the host's own. `update` may be called from several threads at once, on any cut of a shard into ranges:
- * what it makes of an element must not depend on the range. Where state lives, in which type gradients are, and the cast of the
- * weights are the engine's affair: it sees fp32 alone. */
-typedef struct
-    zero_optimizer_params { /* of the configuration's optimizer.params, by group, after a schedule */
+/* What an update is given: of the configuration's optimizer.params, by group, after a schedule. */
+typedef struct zero_optimizer_params {
     double lr, beta1, beta2, eps, weight_decay, momentum, dampening;
 } zero_optimizer_params;
 
 enum { ZERO_STATES_MAX = 2, ZERO_SCALARS_MAX = 16 };
 
+/* An optimizer of the host's own. It sees fp32 alone: the engine decides where states live, in which type gradients are, and how
+ * weights are cast. */
 typedef struct zero_optimizer {
     size_t struct_size;
     const char *name;                         /* in checkpoints; at most 31 bytes, copied */
     uint32_t states;                          /* numbers per element beside the weight; 0 at first */
     const char *state_names[ZERO_STATES_MAX]; /* in checkpoints; at most 31 bytes, copied */
-    int rounds_states; /* 1: its states may be kept in bf16, rounded stochastically (bf16.bf16_optimizer_states);
-                          0: such a configuration is refused */
-    /* What is constant over an update of one group, from doubles: `step` is 1 for the first. */
+    /* 1: states may be kept in bf16, rounded stochastically (bf16.bf16_optimizer_states). 0: refuses such a configuration. */
+    int rounds_states;
+    /* Computes what is constant over one update of one group. `step` is 1 for the first. */
     void (*prepare)(void *user, const zero_optimizer_params *params, uint64_t step,
                     float scalars[ZERO_SCALARS_MAX]);
-    /* `count` elements; the mean, clipped gradient is gradient[i] * gradient_scale. States that it has not are NULL. */
+    /* Updates `count` elements; the mean, clipped gradient is gradient[i] * gradient_scale. Unused states are NULL. Several threads
+     * may call it at once, on any cut of a shard into ranges: the result of an element must not depend on the range. */
     void (*update)(void *user, float *weight, float *state0, float *state1, const float *gradient,
                    float gradient_scale, const float *scalars, uint64_t count);
     void *user;
 } zero_optimizer;
 
-/* In place of the configuration's, whose optimizer.params it is given. Before commit, the same on all ranks. Local. */
+/* Replaces the configuration's optimizer, and is given its optimizer.params. Before commit, the same on all ranks. Local. */
 zero_status zero_engine_set_optimizer(zero_engine *engine, const zero_optimizer *optimizer);
-/* Declares that the host keeps no activations of units first ... last (in the order of use) between their forward and
- * their backward, and may run their forwards again, in that order, right before the backward of `last` (Chen et al. 2016,
- * section 3): what is gathered for them is then in the plan. Segments do not overlap. One unit by itself needs no
- * declaration: its forward may always be run again right before its backward. */
+
+/* Declares that the host keeps no activations of the units first ... last (in the order of use) between their forward and their
+ * backward, and may run their forwards again, in that order, right before the backward of `last` (Chen et al. 2016, section 3). The
+ * plan then has room for what is gathered again. Segments do not overlap. One unit by itself needs no declaration: its forward may
+ * always be run again right before its backward. */
 zero_status zero_engine_add_segment(zero_unit *first, zero_unit *last);
 
-/* Declares memory of the host program (activations, workspaces), so that budgets and reports cover it. Per
- * rank. */
+/* Declares memory of the host program (activations, workspaces), per rank, so that budgets and reports count it. */
 zero_status zero_engine_reserve(zero_engine *engine, zero_tier tier, uint64_t bytes, const char *name);
 
-/* Keeps when each operation of `steps` steps from `first_step` (this engine's first is 1) started and was done: 1 MiB of cpu
- * memory, for zero_engine_write_trace. The configuration's trace block goes before it. Before commit, the same on all
- * ranks; 0 steps: none. Local. */
+/* Records when each operation of `steps` steps, from `first_step` on (this engine's first step is 1), started and was done, in 1 MiB
+ * of cpu memory, for zero_engine_write_trace. The configuration's trace block goes before this call. 0 steps: none. Before commit,
+ * the same on all ranks. Local. */
 zero_status zero_engine_trace(zero_engine *engine, uint64_t first_step, uint64_t steps);
 
 /* ---- commit: plans all memory, checks it against the budgets, allocates it once. Collective ---- */
 
 typedef struct zero_plan {
     size_t struct_size;
-    uint64_t params;            /* of the model, tied ones once, without padding */
+    uint64_t params;            /* of the model; tied ones count once; without padding */
     uint64_t params_padded;     /* as laid out: aligned, and padded so that units cut into equal shards */
     uint64_t bytes[ZERO_TIERS]; /* per rank and tier; equals what is allocated */
     uint64_t param_bytes, grad_bytes, state_bytes; /* at rest, per rank, on all tiers */
     uint64_t gathered_bytes; /* the planned intervals of gathered units and their gradients */
     uint64_t staging_bytes; /* reductions, messages, chunks and parameters on their way to and from a drive */
-    uint64_t reserved_bytes; /* zero_engine_reserve */
-    uint64_t
-        resident_state_bytes; /* of state_bytes, what is not on the drive: all, unless it is offloaded to nvme */
-    uint64_t drive_read_bytes,
-        drive_write_bytes; /* of one step, all its micro-steps, from the second step on */
-    double
-        drive_life_steps; /* that nvme.endurance_tbw lasts, all ranks of a node writing; 0: it is not given */
-    uint64_t
-        master_bytes; /* fp32 weights beside narrower parameters, in memory; those on nvme are in state_bytes */
+    uint64_t reserved_bytes;       /* zero_engine_reserve, and the trace */
+    uint64_t resident_state_bytes; /* the part of state_bytes that is not on a drive */
+    /* Of one step with all its micro-steps, from the second step on. */
+    uint64_t drive_read_bytes, drive_write_bytes;
+    /* Steps that nvme.endurance_tbw lasts while all ranks of a node write. 0: the key is not given. */
+    double drive_life_steps;
+    /* fp32 weights beside narrower parameters, in memory. Those on a drive are in state_bytes. */
+    uint64_t master_bytes;
 } zero_plan;
 
-/* `out` may be NULL. ZERO_E_DIVERGED: ranks declared different models. ZERO_E_BUDGET names the tier, by how
- * many bytes it is short, keys with values with which it would fit (each was planned), and the largest owners. */
+/* `out` may be NULL. ZERO_E_DIVERGED: ranks declared different models. ZERO_E_BUDGET names the tier, by how many bytes the budget is
+ * too small, keys with values with which the plan fits (each was planned), and the largest owners. */
 zero_status zero_engine_commit(zero_engine *engine, zero_plan *out);
 
-/* With zero_runtime.plan_ranks, after the model is declared: what commit would plan for one of so many ranks. Nothing
- * is allocated, nobody else is needed, and budgets refuse nothing. Once. Local. */
+/* With zero_runtime.plan_ranks, after the model is declared: what commit would plan for one of so many ranks. Allocates nothing,
+ * needs no other rank, and refuses nothing for a budget. Once. Local. */
 zero_status zero_engine_plan(zero_engine *engine, zero_plan *out);
 
-/* The rows of the memory report, index 0, 1, ...: ZERO_E_ARGUMENT past the last. A tier's planned bytes add
- * up to zero_plan.bytes; measured is what was allocated (a reservation is the host's: measured as declared).
- * Local. */
+/* The rows of the memory report, index 0, 1, ...: ZERO_E_ARGUMENT past the last. A tier's planned bytes add up to zero_plan.bytes;
+ * measured is what was allocated (a reservation counts as declared). Local. */
 typedef struct zero_memory_row {
     zero_tier tier;
     const char *name; /* "parameters", "gradients", "optimizer state", ... */
@@ -276,26 +279,26 @@ typedef struct zero_memory_row {
 } zero_memory_row;
 zero_status zero_engine_memory(const zero_engine *engine, uint32_t index, zero_memory_row *out);
 
-/* Who owns a tier's planned memory, index 0, 1, ..., the largest first of all tiers; together they are the rows but for their
- * alignment. ZERO_E_ARGUMENT past the last. Local. */
+/* The owners of all tiers' planned memory, index 0, 1, ..., the largest first: ZERO_E_ARGUMENT past the last. Together they are the
+ * rows without their alignment. Local. */
 typedef struct zero_memory_owner {
     zero_tier tier;
     const char *unit; /* NULL: of all units together, or of none */
-    const char *what; /* the row that it is a part of, or the reservation's name */
+    const char *what; /* the row, or the reservation's name */
     uint64_t bytes;
 } zero_memory_owner;
 zero_status zero_engine_memory_owner(const zero_engine *engine, uint32_t index, zero_memory_owner *out);
 
-/* Initialises the weights: called for ranges of elements that this rank owns, in any order; writes `count`
+/* Initializes the weights: called for ranges of elements that this rank owns, in any order; writes `count`
  * elements from element `first` of `param` to `out`. The value of an element must not depend on the range.
  * Collective. */
 typedef void (*zero_fill_fn)(void *user, const char *param, uint64_t first, uint64_t count, float *out);
 zero_status zero_engine_fill(zero_engine *engine, zero_fill_fn fill, void *user);
 
-/* With "nvme": {"shadow": true}, from commit on: 1 if nvme_path held, before this run, a whole step of an earlier one, of
- * any model and configuration with files of this size; *out_step (may be NULL): updates that it had done. A fill or a load
- * overwrites it. A host that must keep another run's shadow checks first. zero_engine_shadow_note: the note that the
- * earlier host set, or NULL; it lives as long as the engine. Local. */
+/* With "nvme": {"shadow": true}, from commit on: 1 if nvme_path held, before this run, a whole step of an earlier run, of any model
+ * and configuration with files of this size; *out_step (may be NULL): the updates that the earlier run had done. A fill or a load
+ * overwrites that step: a host that must keep another run's shadow checks first. zero_engine_shadow_note: the note that the earlier
+ * host set, or NULL; it lives as long as the engine. Local. */
 int zero_engine_shadow(const zero_engine *engine, uint64_t *out_step);
 const char *zero_engine_shadow_note(const zero_engine *engine, const char *key);
 
@@ -308,17 +311,17 @@ zero_status zero_engine_recover(zero_engine *engine, zero_fill_fn fill, void *us
 /* ---- training: collective, though ranks may be at different units; begin waits for what the unit needs ----
  */
 
-/* After a micro-step's first backward, forward_begin and _end recompute: of a unit whose backward comes next, or of the
- * units of its segment, one after another up to it. Such a unit stays gathered for its backward. */
+/* After a micro-step's first backward, forward_begin and _end recompute: a unit whose backward comes next, or the units of its
+ * segment, one after another up to that unit. A recomputed unit stays gathered for its backward. */
 zero_status zero_micro_begin(zero_engine *engine, zero_mode mode);
 zero_status zero_forward_begin(zero_unit *unit);
 zero_status zero_forward_end(zero_unit *unit);
 zero_status zero_backward_begin(zero_unit *unit);
 zero_status zero_backward_end(zero_unit *unit);
 
-/* Between backward_begin and backward_end of a unit that has `param`: its gradient, made elsewhere, in place
- * of writing to the slot's grad. `grad`: all elements, of type zero_engine_dtype; read before the call
- * returns, or, on a GPU, whose memory or page-locked memory it then is, in the order of the host's stream. Local. */
+/* Between backward_begin and backward_end of a unit that has `param`: gives a gradient that was computed elsewhere, instead of
+ * writing to the slot's grad. `grad`: all elements, of type zero_engine_dtype. The CPU reads it before the call returns; a GPU reads
+ * it in the order of the host's stream, from GPU memory or page-locked memory. Local. */
 zero_status zero_param_give_grad(zero_unit *unit, const char *param, const void *grad);
 
 typedef struct zero_step_info {
@@ -332,28 +335,28 @@ typedef struct zero_step_info {
     uint32_t groups;
     double group_lr[ZERO_GROUPS_MAX]; /* of each group, as used */
     double beta1;                     /* of group 0, as used: a schedule may cycle it */
-    const char
-        *overflow_unit; /* of a skipped step: of the units with inf or NaN gradients the one nearest to the
-                                         loss; else NULL. Lives as long as the engine */
+    /* Of a skipped step: among the units with inf or NaN gradients, the one nearest to the loss; else NULL. Lives as long as the
+     * engine. */
+    const char *overflow_unit;
 } zero_step_info;
 
 /* After gradient_accumulation_steps micro-steps: agrees norm and skip, clips, updates. `out` may be NULL.
  * ZERO_E_OVERFLOW: fp16's dynamic loss scale is at its minimum and gradients still overflow. */
 zero_status zero_engine_step(zero_engine *engine, zero_step_info *out);
 
-/* Waits until everything is up to date on its tier. With nvme.shadow it also commits the last step: what was filled, loaded
- * or put since is committed with the next one. Collective. */
+/* Waits until everything is up to date on its tier. With nvme.shadow it also commits the last step. What was filled, loaded or put
+ * since then is committed with the next step. Collective. */
 zero_status zero_engine_flush(zero_engine *engine);
 
-/* Multiply the loss by it before backward: the engine divides it out of all that it reports and applies. 1
- * unless compute is fp16; changed by zero_engine_step alone. Local. */
+/* Multiply the loss by this factor before backward. The engine divides it out of everything that it reports and applies. It is 1
+ * unless compute is fp16, and only zero_engine_step changes it. Local. */
 float zero_engine_loss_scale(const zero_engine *engine);
 
 /* The learning rate from the next step on; rank 0's is used on all ranks. `group`: 0 where there are no others.
  * ZERO_E_ORDER where a schedule sets it. Local. */
 zero_status zero_engine_set_lr(zero_engine *engine, int group, double lr);
 
-/* What an update takes of a parameter group; optimizers that have no betas ignore them. */
+/* What an update uses for a parameter group. Optimizers without betas ignore them. */
 typedef struct zero_setting {
     double lr, beta1, beta2;
 } zero_setting;

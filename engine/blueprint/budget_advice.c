@@ -21,8 +21,8 @@ static const char *const tier_names[TIERS] = {
 
 enum { KEYS_MAX = 3, ADVICE_MAX = 3 };
 
-/* Keys with the values that are tried. The first of a `kind` that fits is the advice; one kind after another, those that
- * change least first. */
+/* The changes that are tried: keys with values. The advice is the first change of a `kind` that fits. Kinds that change little come
+ * first. */
 static const struct change {
     int kind;
     const char *key[KEYS_MAX], *value[KEYS_MAX];
@@ -99,7 +99,7 @@ static bool would_fit(struct check *c, const struct change *change) {
         before[k] = strdup(entry_text(c->config, change->key[k]));
         good = before[k] != NULL;
     }
-    /* Another mesh would need other groups of ranks than those that are open. */
+    /* Another mesh needs other groups of ranks, which are not open. */
     bool fits = good && set_all(c, change->key, change->value) &&
                 c->config->shard_ranks == c->blueprint->policy.mesh[AXIS_SHARD] && plan_fits(c);
     if (good) set_all(c, change->key, (const char *const *)before);

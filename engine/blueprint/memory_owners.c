@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Bytes of each row by unit, and what of a row belongs to none. */
+/* Bytes of each row by unit; the last column is the part of the row that belongs to no unit. */
 struct sums {
     uint64_t *bytes; /* [MEMORY_ROWS][units + 1] */
     uint32_t units;
@@ -22,7 +22,7 @@ static void add_buffer(const struct blueprint *bp, struct sums *s, enum buffer_k
         (b->bytes + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES;
 }
 
-/* What of the drive's records is the region's. */
+/* Bytes of the region's records on the drive. */
 static uint64_t record_bytes(const struct plan *p, uint32_t region, uint32_t regions) {
     const struct chunk_layout *layout = &p->layout;
     if (!layout->first_record) return 0;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/name_index.h"
 #include "engine/checkpoint/checksum.h"
 
 enum { FIRST_DIGITS = 20, NAME_BYTES = MANIFEST_NAME_BYTES + 40 };
@@ -142,10 +143,14 @@ static zero_status damaged(const struct shard *s, const char *tensor, const char
                      tensor, what);
 }
 
-static const struct manifest_param *find_param(const struct manifest *m, const char *name) {
-    for (uint32_t i = 0; i < m->params; i++)
-        if (strcmp(m->param[i].name, name) == 0) return &m->param[i];
-    return NULL;
+static const char *param_name(const void *manifest, uint32_t i) {
+    return ((const struct manifest *)manifest)->param[i].name;
+}
+
+static const struct manifest_param *find_param(const struct manifest *m, const struct name_index *index,
+                                               const char *name) {
+    uint32_t i = name_index_find(index, name, param_name, m);
+    return i == UINT32_MAX ? NULL : &m->param[i];
 }
 
 static bool find_kind(const struct manifest *m, const char *tensor, uint32_t *out_kind,
@@ -171,11 +176,11 @@ static bool read_first(const struct tensor *t, uint64_t *out_first) {
 }
 
 static zero_status read_piece(const struct shard *s, const struct tensor *t, const struct manifest *m,
-                              struct piece *out, struct zero_error *error) {
+                              const struct name_index *index, struct piece *out, struct zero_error *error) {
     const char *name;
     if (t->dtype != DTYPE_F32 || !t->count) return damaged(s, t->name, "is not of fp32 elements", error);
     if (!find_kind(m, t->name, &out->kind, &name)) return damaged(s, t->name, "is of an unknown kind", error);
-    out->param = find_param(m, name);
+    out->param = find_param(m, index, name);
     if (!out->param) return damaged(s, t->name, "is of no parameter of the manifest", error);
     if (!read_first(t, &out->first)) return damaged(s, t->name, "has no checksums", error);
     out->count = t->count;
@@ -204,8 +209,13 @@ static zero_status read_pieces(struct shard *s, const struct manifest *m,
     if (!s->piece)
         return error_set(error, ZERO_E_MEMORY, "no memory for the %" PRIu32 " pieces of %s", s->count,
                          s->file.path);
+    struct name_index index = {0};
+    for (uint32_t i = 0; i < m->params && !status; i++)
+        if (!name_index_add(&index, i, param_name, m))
+            status = error_set(error, ZERO_E_MEMORY, "no memory for the pieces of %s", s->file.path);
     for (uint32_t i = 0; i < s->count && !status; i++)
-        status = read_piece(s, &s->table.tensor[i], m, &s->piece[i], error);
+        status = read_piece(s, &s->table.tensor[i], m, &index, &s->piece[i], error);
+    name_index_free(&index);
     return status;
 }
 

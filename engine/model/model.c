@@ -45,32 +45,41 @@ static zero_status check_name(const char *what, const char *name, struct zero_er
     return ZERO_OK;
 }
 
+static const char *param_name(const void *model, uint32_t i) {
+    return ((const struct model *)model)->param[i].name;
+}
+
+static const char *unit_name(const void *model, uint32_t i) {
+    return ((const struct model *)model)->unit[i]->name;
+}
+
 const struct model_param *model_find(const struct model *model, const char *name) {
-    for (uint32_t i = 0; i < model->params; i++)
-        if (strcmp(model->param[i].name, name) == 0) return &model->param[i];
-    return NULL;
+    uint32_t i = name_index_find(&model->param_index, name, param_name, model);
+    return i == UINT32_MAX ? NULL : &model->param[i];
 }
 
 zero_status model_add_unit(struct model *model, zero_engine *engine, const char *name, struct zero_unit **out,
                            struct zero_error *error) {
     zero_status status = check_name("a unit", name, error);
     if (status) return status;
-    for (uint32_t i = 0; i < model->units; i++)
-        if (strcmp(model->unit[i]->name, name) == 0)
-            return error_set(error, ZERO_E_ARGUMENT,
-                             "unit \"%s\" was added before; give each unit its own name", name);
+    if (name_index_find(&model->unit_index, name, unit_name, model) != UINT32_MAX)
+        return error_set(error, ZERO_E_ARGUMENT, "unit \"%s\" was added before; give each unit its own name",
+                         name);
     struct zero_unit **list = realloc(model->unit, (model->units + 1) * sizeof *list);
     struct zero_unit *unit = calloc(1, sizeof *unit);
     if (list) model->unit = list;
-    if (!list || !unit) {
+    if (list && unit) {
+        list[model->units] = unit;
+        strcpy(unit->name, name);
+    }
+    if (!list || !unit || !name_index_add(&model->unit_index, model->units, unit_name, model)) {
         free(unit);
         return error_set(error, ZERO_E_MEMORY, "unit \"%s\": no memory for its record", name);
     }
     unit->engine = engine;
     unit->index = unit->segment_first = unit->segment_last = model->units;
     unit->first_param = model->params;
-    strcpy(unit->name, name);
-    model->unit[model->units++] = unit;
+    model->units++;
     *out = unit;
     return ZERO_OK;
 }
@@ -188,6 +197,10 @@ zero_status model_add_param(struct model *model, struct zero_unit *unit, const z
     p->slot = param->slot;
     p->name_hash = hash_name(p->name);
     status = copy_spans(param, p, error);
+    if (!status && !name_index_add(&model->param_index, model->params, param_name, model)) {
+        free(p->spans);
+        status = error_set(error, ZERO_E_MEMORY, "parameter \"%s\": no memory for its record", p->name);
+    }
     if (status) return status;
     if (p->slot) *p->slot = (zero_slot){0};
     model->params++;
@@ -284,6 +297,8 @@ void model_free(struct model *m) {
     free(m->unit);
     for (uint32_t i = 0; i < m->params; i++) free(m->param[i].spans);
     free(m->param);
+    name_index_free(&m->unit_index);
+    name_index_free(&m->param_index);
     free(m->region);
     free(m->region_params);
     free(m->use);

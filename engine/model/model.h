@@ -10,6 +10,7 @@
 #include "engine/base/dtype.h"
 #include "engine/base/error.h"
 #include "engine/base/limits.h"
+#include "engine/base/name_index.h"
 #include "engine/zero.h"
 #include "stages/policy.h"
 
@@ -53,6 +54,7 @@ struct model {
     uint32_t units;
     struct model_param *param;
     uint32_t params, param_capacity;
+    struct name_index unit_index, param_index; /* by name */
     enum dtype
         dtype; /* of parameters: set by the owner, fp32 by default; decides how many are a cache line */
 

@@ -17,7 +17,7 @@ struct seat {
     struct comm_options options;
 };
 
-/* Who the ranks are: the host program says, or the launcher does. */
+/* Finds rank and size: from the host program, or from the launcher. */
 static zero_status find_seat(const zero_runtime *runtime, struct seat *out, struct zero_error *error) {
     *out = (struct seat){.transport = COMM_SELF, .options = {.size = 1}};
     if (runtime->plan_ranks) {
@@ -264,7 +264,7 @@ zero_status join_ranks(struct joining *j, const char *json, const zero_runtime *
     if (status) status = device_table[DEVICE_HOST]->open(&(struct device_options){0}, &j->run->device, error);
     struct seat seat;
     if (!status) status = open_comm(j, runtime, &seat, error);
-    if (status && mine.code) *error = mine; /* more to the point */
+    if (status && mine.code) *error = mine; /* it says more */
     if (!status) status = find_nodes(j, error);
     if (runtime->plan_ranks && runtime->plan_node_ranks)
         j->ranks->node_ranks = runtime->plan_node_ranks,

@@ -6,7 +6,7 @@
 #include "engine/open/host.h"
 #include "engine/run/run.h"
 
-/* What is opened; all of it belongs to the engine. */
+/* The parts of the engine that joining opens. */
 struct joining {
     struct config *config;
     struct ranks *ranks;
@@ -14,8 +14,8 @@ struct joining {
     struct host *host;
 };
 
-/* Reads the configuration, opens the device, finds the other ranks and agrees with them. Ends alike on all ranks: nobody need be
- * told of a failure. Collective. */
+/* Reads the configuration, opens the device, finds the other ranks and agrees with them. Ends alike on all ranks, so that no rank
+ * need tell the others of a failure. Collective. */
 zero_status join_ranks(struct joining *joining, const char *json, const zero_runtime *runtime,
                        struct zero_error *error);
 

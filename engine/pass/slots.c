@@ -15,7 +15,8 @@ void slots_start_gradient(struct pass *pass, const struct zero_unit *unit, uint1
     const struct model_region *r = &pass->model->region[region];
     uint8_t *grad = executor_address(pass->run->executor, (struct buffer_ref){BUFFER_GRAD_FULL, region});
     uint64_t begin = 0,
-             bytes = dtype_bytes(pass->blueprint->precision.compute); /* begin: of what is cleared next */
+             bytes = dtype_bytes(
+                 pass->blueprint->precision.compute); /* begin: the first element that is cleared next */
     for (uint32_t i = 0; i < r->params; i++) {
         struct model_param *p = &pass->model->param[r->param[i]];
         p->written = !belongs(pass->model, unit, r->param[i]);

@@ -22,7 +22,7 @@ zero_status ranks_compare(struct ranks *ranks, uint64_t hash, zero_status otherw
                 error_set(error, otherwise,
                           "rank %" PRIu32 " has another %s than rank 0; give all ranks the same", r, what);
     call = (struct comm_call){.kind = COMM_BARRIER, .what = what};
-    if (status) comm_run(ranks->world, &call); /* all say so before any of them leaves */
+    if (status) comm_run(ranks->world, &call); /* all ranks find the difference before one of them leaves */
     return status;
 }
 
@@ -43,7 +43,7 @@ zero_status ranks_agree_error(struct ranks *ranks, const struct zero_error *mine
     struct comm_call call = {.kind = COMM_BARRIER, .what = what};
     zero_status status = comm_run(ranks->world, &call);
     if (mine->code) return ranks_fail(ranks, mine);
-    if (!status) status = comm_run(ranks->world, &call); /* those that failed do not come */
+    if (!status) status = comm_run(ranks->world, &call); /* a rank that failed does not come */
     return status ? ranks_fail(ranks, comm_error(ranks->comm)) : ZERO_OK;
 }
 

@@ -39,7 +39,7 @@ struct ranks {
 /* A failure of the engine: sticky, and told to all ranks. Returns its code. */
 zero_status ranks_fail(struct ranks *ranks, const struct zero_error *error);
 
-/* A failure that every rank finds by itself from the same numbers: sticky, and nobody need be told. */
+/* A failure that every rank finds by itself, from the same numbers: sticky, and not told to the others. */
 zero_status ranks_fail_alike(struct ranks *ranks, const struct zero_error *error);
 
 /* ZERO_OK, or the sticky failure with its sentence. */

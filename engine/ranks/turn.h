@@ -9,7 +9,7 @@
 
 struct turn {
     pthread_mutex_t mutex;
-    atomic_uint wanted; /* hosts that wait for it */
+    atomic_uint wanted; /* threads that wait for it */
 };
 
 static inline void turn_open(struct turn *turn) {
@@ -27,7 +27,7 @@ static inline void turn_take(struct turn *turn) {
 
 static inline void turn_give(struct turn *turn) { pthread_mutex_unlock(&turn->mutex); }
 
-/* By the holder: lets those that wait go first. */
+/* The holder lets the waiting threads go first. */
 static inline void turn_yield(struct turn *turn) {
     while (atomic_load(&turn->wanted)) {
         pthread_mutex_unlock(&turn->mutex);

@@ -5,7 +5,7 @@
 
 enum { IDLE_NS = 200 * 1000, DEVICE_IDLE_NS = 10 * 1000 };
 
-/* Nothing moved: sleeps a little, until what is awaited may have come. A device wakes nobody: it is asked again soon. */
+/* Nothing moved: sleeps until a message or a transfer may have come. A device wakes no thread: the caller polls it again soon. */
 static void idle(void *user) {
     const struct running *run = user;
     struct tier *drive = run->tier[TIER_NVME];

@@ -30,7 +30,7 @@ static void let_go(struct background_save *s, uint32_t region) {
     atomic_store_explicit(&s->go[region], 1, memory_order_release);
 }
 
-/* What the slot holds is about to be updated. */
+/* The chunk in the slot is about to be updated. */
 static void forget_chunk(struct state *state) {
     turn_take(&state->ranks->lock);
     executor_chunk_forget(state->run->executor);
@@ -69,7 +69,7 @@ static void *publish(void *argument) {
     return NULL;
 }
 
-/* Without a thread the host does it now. */
+/* Where no thread starts, the host does the work now. */
 static void start(struct background_save *s, void *(*work)(void *)) {
     s->running = thread_start(&s->thread, work, s) == 0;
     if (!s->running) work(s);
@@ -149,7 +149,7 @@ zero_status background_save_begin(struct state *state, struct save *save) {
     return ZERO_OK;
 }
 
-/* What went wrong is in the thread's last error, on all ranks. */
+/* On all ranks, the thread's last error says what went wrong. */
 static zero_status conclude(struct state *state, zero_status status) {
     error_clear(&state->saved);
     if (status) {

@@ -61,22 +61,30 @@ static zero_status check_param(struct load *l, uint32_t index, struct zero_error
     return ZERO_OK;
 }
 
+/* The names of a manifest differ: what it has beside this model's parameters was refused before. */
+static zero_status check_whole(const struct load *l, struct zero_error *error) {
+    const struct model *model = l->state->model;
+    uint32_t left = l->checkpoint.manifest.params;
+    bool *there = calloc(model->params + 1, sizeof *there);
+    if (!there)
+        return error_set(error, ZERO_E_MEMORY, "no memory to load %" PRIu32 " parameters", model->params);
+    while (left > 0) there[l->model_param[--left] - model->param] = true;
+    uint32_t missing = 0;
+    while (missing < model->params && (there[missing] || model->param[missing].owner != missing)) missing++;
+    free(there);
+    if (missing == model->params) return ZERO_OK;
+    return error_set(error, ZERO_E_ARGUMENT, "%s lacks the parameter \"%s\" of this model",
+                     l->checkpoint.path, model->param[missing].name);
+}
+
 static zero_status check_model(struct load *l, struct zero_error *error) {
     const struct manifest *m = &l->checkpoint.manifest;
-    const struct model *model = l->state->model;
     l->model_param = calloc(m->params + 1, sizeof *l->model_param);
     if (!l->model_param)
         return error_set(error, ZERO_E_MEMORY, "no memory to load %" PRIu32 " parameters", m->params);
     zero_status status = ZERO_OK;
     for (uint32_t i = 0; i < m->params && !status; i++) status = check_param(l, i, error);
-    for (uint32_t i = 0; i < model->params && !status; i++) {
-        bool there = model->param[i].owner != i;
-        for (uint32_t k = 0; k < m->params && !there; k++) there = l->model_param[k] == &model->param[i];
-        if (!there)
-            status = error_set(error, ZERO_E_ARGUMENT, "%s lacks the parameter \"%s\" of this model",
-                               l->checkpoint.path, model->param[i].name);
-    }
-    return status;
+    return status ? status : check_whole(l, error);
 }
 
 static zero_status check(struct load *l, struct storage *storage, const char *dir, struct zero_error *error) {
@@ -132,11 +140,11 @@ static zero_status read_all(struct load *l, struct zero_error *error) {
     zero_status status = l->weights_only ? stored_clear(&state->host, error) : ZERO_OK;
     if (status) return ranks_fail(state->ranks, error);
     if (!status)
-        status = RUN_EVENT(
-            state->run, (executor_refetch(state->run->executor), ZERO_OK)); /* as the ranks do that write */
+        status = RUN_EVENT(state->run, (executor_refetch(state->run->executor),
+                                        ZERO_OK)); /* as the ranks do that write state */
     if (!status) status = checkpoint_walk(&l->checkpoint, take_piece, l, error);
     if (error->code) return error->code;
-    if (!status) status = shadow_forget(state); /* what was committed is not of this training */
+    if (!status) status = shadow_forget(state); /* the committed step belongs to another training */
     return status ? error_set(error, status, "%s", zero_last_error()) : ZERO_OK;
 }
 
@@ -167,7 +175,7 @@ static bool saved_lr(const struct load *l, uint32_t group, double *out) {
         *out = m->lr[saved - 1], found = true;
     }
     if (grouped || group >= m->groups) return found;
-    *out = m->lr[group]; /* one group, or a file that does not say who is in which */
+    *out = m->lr[group]; /* one group, or a file that does not say which parameter is in which group */
     return true;
 }
 
@@ -215,7 +223,7 @@ static zero_status fail_for_good(struct state *state, zero_status status) {
     error_set(&error, status, "%s", zero_last_error());
     struct comm_call call = {.kind = COMM_BARRIER, .what = "a checkpoint"};
     turn_take(&state->ranks->lock);
-    comm_run(state->ranks->world, &call); /* all have heard what failed before any of them stops */
+    comm_run(state->ranks->world, &call); /* all ranks know the failure before one of them stops */
     turn_give(&state->ranks->lock);
     return ranks_fail(state->ranks, &error);
 }

@@ -113,12 +113,12 @@ static uint32_t word_of(const struct state *state, const struct item *item) {
     return placement_of(state, item).axis[AXIS_SHARD] == SHARD ? COLUMN : WHOLE;
 }
 
-/* The first rank of those that hold the same part. */
+/* The first of the ranks that store the same part. */
 static uint32_t first_of(const struct state *state, uint32_t word, uint32_t rank) {
     return word == WHOLE ? 0 : rank % state->blueprint->policy.mesh[AXIS_SHARD];
 }
 
-/* How many hold what `rank` holds, of those that should. */
+/* How many of the ranks that should store the same as `rank` do. */
 static uint32_t agreeing(const struct state *state, const struct rank_report *all, uint32_t word,
                          uint32_t rank) {
     uint32_t count = 0;
@@ -128,7 +128,8 @@ static uint32_t agreeing(const struct state *state, const struct rank_report *al
     return count;
 }
 
-/* Of ranks of which some differ: the first that has what most have, or of two the first; and the first that has not. */
+/* Some ranks differ: *out_right is the first rank that agrees with most (of two ranks the first), *out_rank the first that does
+ * not. */
 static void judge(const struct state *state, const struct rank_report *all, uint32_t word, uint32_t first,
                   uint32_t *out_rank, uint32_t *out_right) {
     uint32_t right = first, most = 0, rank = first;
@@ -151,7 +152,7 @@ static bool find_other(const struct state *state, const struct rank_report *all,
     return false;
 }
 
-/* `most`: more than one rank has what `right` has; else nobody can tell which of two is wrong. */
+/* `most`: more than one rank agrees with `right`. Else there are two ranks, and either may be wrong. */
 static zero_status diverged(struct state *state, const struct item *item, uint32_t rank, uint32_t right,
                             bool most) {
     const char *names[OBJECT_KINDS] = {[REDUCED_GRADIENT] = "reduced gradient",
@@ -203,7 +204,8 @@ zero_status replica_check(struct state *state) {
     uint64_t word[2] = {HASH_START, HASH_START};
     const struct rank_report *all;
     uint32_t rank, right;
-    zero_status status = background_save_finish(state); /* it reads through the same slot */
+    zero_status status =
+        background_save_finish(state); /* a save in the background reads through the same slot */
     if (!status) status = run_settle(state->run);
     for (uint32_t i = 0; i < state->model->params && !status; i++)
         for (int kind = 0; kind < OBJECT_KINDS && !status; kind++) {

@@ -30,7 +30,8 @@ static zero_status no_memory(struct zero_error *error) {
 static zero_status list_params(struct save *s, struct zero_error *error) {
     const struct model *m = s->state->model;
     s->model_param = calloc(m->params + 1, sizeof *s->model_param);
-    bool good = s->model_param != NULL;
+    s->manifest_param = calloc(m->params + 1, sizeof *s->manifest_param);
+    bool good = s->model_param && s->manifest_param;
     for (uint32_t i = 0; i < m->params && good; i++) {
         const struct model_param *p = &m->param[i];
         if (p->owner != i) continue;
@@ -42,6 +43,7 @@ static zero_status list_params(struct save *s, struct zero_error *error) {
                                            s->state->training->groups.count > 1 ? 1 + p->scalars / 2 : 0};
         memcpy(param.shape, p->shape, sizeof param.shape);
         s->model_param[s->manifest.params] = i;
+        s->manifest_param[i] = s->manifest.params;
         good = manifest_add_param(&s->manifest, &param);
     }
     return good ? ZERO_OK : no_memory(error);
@@ -95,16 +97,16 @@ static void add_piece(struct save *s, const struct part *part, const struct mani
         s->piece[s->pieces++] = (struct piece){param, kind, begin - p->offset, end - begin};
 }
 
-static void add_region(struct save *s, uint32_t region) {
+static void add_region(struct save *s, uint32_t index) {
     const struct manifest *m = &s->manifest;
-    struct part part = saved_part(s->state, region);
+    const struct model_region *region = &s->state->model->region[index];
+    struct part part = saved_part(s->state, index);
     for (uint32_t kind = 0; kind <= m->states; kind++)
-        for (uint32_t i = 0; i < m->params; i++)
-            if (s->state->model->param[s->model_param[i]].region == region)
-                add_piece(s, &part, &m->param[i], kind);
+        for (uint32_t i = 0; i < region->params; i++)
+            add_piece(s, &part, &m->param[s->manifest_param[region->param[i]]], kind);
 }
 
-/* Region by region in the order of the updates, then those that are never updated; kind by kind, as the state lies on its
+/* Region by region: in the order of the updates, then the frozen regions. Within a region kind by kind, as the state lies on its
  * tier. */
 static zero_status list_pieces(struct save *s, struct zero_error *error) {
     const struct policy *p = &s->state->blueprint->policy;
@@ -243,6 +245,7 @@ void save_abandon(struct save *s) {
 void save_free(struct save *s) {
     manifest_free(&s->manifest);
     free(s->model_param);
+    free(s->manifest_param);
     free(s->piece);
 }
 

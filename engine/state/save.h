@@ -12,7 +12,8 @@ struct save {
     struct zero_error left; /* a left-over that could not be removed: a warning, not a failure */
     char root[STORAGE_PATH_BYTES], written[STORAGE_PATH_BYTES];
     struct manifest manifest;
-    uint32_t *model_param; /* by the manifest's parameter */
+    uint32_t *model_param;    /* by the manifest's parameter */
+    uint32_t *manifest_param; /* the other way, of owners */
     struct piece *piece;
     uint32_t pieces;
     uint64_t word[2];              /* what this rank says at the end of a phase */
@@ -20,7 +21,7 @@ struct save {
 
     float *block; /* BLOCK_BYTES, through which the shard passes */
     const struct storage_staging *staging;
-    /* Elements of a piece, up to `end` of the parameter, have been copied; a failure ends the save. NULL: nobody asks. */
+    /* Elements of a piece, up to `end` of the parameter, have been copied; a failure ends the save. NULL: not called. */
     zero_status (*copied)(void *user, const struct piece *piece, uint64_t end, struct zero_error *error);
     void *user;
 };

@@ -87,7 +87,7 @@ zero_status shadow_forget(struct state *state) {
 
 /* ---- recovery ---- */
 
-/* This rank's last commit; epoch 0: none that fits. `other`: the last one of another layout; NULL: nobody asks. */
+/* This rank's last commit; epoch 0: there is none of this layout. `other`, or NULL: the last commit of another layout. */
 static zero_status read_last(struct state *state, struct commit *out, struct commit *other) {
     uint8_t page[CHUNK_ALIGN_BYTES];
     memset(out, 0, sizeof *out);
@@ -137,7 +137,7 @@ static zero_status take_notes(struct state *state, const struct commit *c, struc
     return ranks_fail(state->ranks, &error);
 }
 
-/* For the host, who decides what becomes of it. */
+/* The host decides whether to go on from it. */
 static zero_status remember(struct state *state, const struct commit *c) {
     state->shadow.found = c->epoch > 0;
     state->shadow.steps = c->steps;

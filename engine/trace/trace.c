@@ -8,7 +8,7 @@
 
 #include "engine/base/clock.h"
 
-enum { EVENTS_MAX = 1 << 15, WRITERS_MAX = 16 }; /* more ranks than that nobody looks at */
+enum { EVENTS_MAX = 1 << 15, WRITERS_MAX = 16 }; /* a timeline of more ranks is unreadable */
 
 struct event {
     uint64_t began_ns, done_ns; /* done_ns 0: in flight */
@@ -25,7 +25,7 @@ struct trace {
     uint64_t origin_ns;          /* all ranks left a barrier then */
     bool on;
     uint32_t count;
-    uint64_t missed; /* operations that there was no room for */
+    uint64_t missed; /* operations without room in the trace */
     struct event event[EVENTS_MAX];
 };
 
@@ -34,7 +34,7 @@ struct trace {
 static void started(void *user, const struct operation *op, uint32_t item, const uint32_t *read,
                     const uint32_t *write) {
     struct trace *t = user;
-    if (!t->on || op->kind == OP_RELEASE) return; /* which takes no time */
+    if (!t->on || op->kind == OP_RELEASE) return; /* a release takes no time */
     if (t->count == EVENTS_MAX) {
         t->missed++;
         return;
@@ -109,7 +109,7 @@ zero_status trace_step(struct trace *t) {
 
 /* ---- the file ---- */
 
-/* Names are the host's: what JSON cannot hold as it is, is escaped. */
+/* The host chose the names: characters that JSON reserves are escaped. */
 static void put_text(FILE *file, const char *text) {
     for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
         if (*c == '"' || *c == '\\') fputc('\\', file);

@@ -14,7 +14,7 @@ struct trace_steps {
     uint64_t first, steps; /* counted from 1; 0 steps: none */
 };
 
-/* What is traced: of the engine. */
+/* The parts of the engine that are traced. */
 struct trace_source {
     struct ranks *ranks;
     const struct policy *policy;
