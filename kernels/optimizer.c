@@ -11,8 +11,7 @@
 #include "kernels/state_format.h"
 
 enum {
-    STEP_ELEMENTS =
-        512, /* elements that are widened, updated and cast out at once; they stay in the first-level cache */
+    STEP_ELEMENTS = 512,            /* elements per step; they stay in the first-level cache */
     THREAD_ELEMENTS_MIN = 64 * 1024 /* with fewer elements, a thread costs more to wake than it saves */
 };
 

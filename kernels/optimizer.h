@@ -27,8 +27,8 @@ struct optimizer_caller {
     void *user;
 };
 
-/* The parameters of one parameter group from the configuration. Only lr changes during a run. An optimizer ignores
- * the fields that it does not use. optimizer_prepare rounds the doubles to fp32, once. */
+/* The parameters of one parameter group from the configuration. Only lr and the betas change during a run. An
+ * optimizer ignores the fields that it does not use. optimizer_prepare rounds the doubles to fp32, once. */
 struct optimizer_params {
     double lr, beta1, beta2, eps, weight_decay, momentum, dampening, lr_decay;
     bool nesterov, bias_correction;

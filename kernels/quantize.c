@@ -150,7 +150,7 @@ void dequantize_isa(enum kernel_isa isa, float *target, const void *code, uint64
 
 void quantize(void *code, const void *source, enum dtype dtype, uint64_t count, uint32_t bits) {
     void (*volatile call)(enum kernel_isa, void *, const void *, enum dtype, uint64_t, uint32_t) =
-        encode; /* volatile: not inlined (float_env.h) */
+        encode; /* volatile: prevents inlining (float_env.h) */
     float_env saved = float_env_enter();
     call(kernel_isa(), code, source, dtype, count, bits);
     float_env_leave(saved);

@@ -85,7 +85,7 @@ static double add_in_order(const double *sums, uint64_t count) {
 static void run_norm_total(void *argument) {
     const struct norm_total_argument *a = argument;
     double (*volatile call)(const double *, uint64_t) =
-        add_in_order; /* volatile: not inlined (float_env.h) */
+        add_in_order; /* volatile: prevents inlining (float_env.h) */
     float_env saved = float_env_enter();
     *a->total = call(a->sums, a->count);
     float_env_leave(saved);

@@ -30,7 +30,7 @@ static zero_status fail(struct zero_error *error, const char *what, const char *
     return error_set(error, ZERO_E_IO, "tier nvme: cannot %s %s: %s", what, path, strerror(number));
 }
 
-/* True for a link of another user. Such a link may be in a directory that others can write to. */
+/* True for a symbolic link of another user (not root). A directory that others can write to may have such a link. */
 static bool link_of_stranger(const char *path) {
     struct stat link;
     return lstat(path, &link) == 0 && S_ISLNK(link.st_mode) && link.st_uid != geteuid() && link.st_uid != 0;

@@ -70,8 +70,7 @@ static uint64_t add_use(struct policy *p, const struct use *use, uint32_t sum) {
     return elements;
 }
 
-/* The elements of the forward uses in two runs. Counts each region once, and no region of `but` (NULL: no exception).
- */
+/* The elements of the forward uses in two runs. Counts each region once, and no region of `but` (may be NULL). */
 static uint64_t elements_of(struct policy *p, struct run a, struct run b, const struct use *but) {
     uint64_t elements = 0;
     uint32_t sum = ++p->sums;

@@ -204,7 +204,7 @@ void executor_begin_epoch(struct executor *executor, uint64_t epoch); /* before 
 zero_status executor_commit(struct executor *executor, const void *page);
 zero_status executor_read_commit(struct executor *executor, uint32_t which, void *page); /* which: 0 or 1 */
 zero_status executor_forget_commits(struct executor *executor);
-/* Continues from a committed epoch. executor_chunk then reads the chunks of that epoch. */
+/* Resumes from a committed epoch. executor_chunk then reads the chunks of that epoch. */
 zero_status executor_resume(struct executor *executor, uint64_t epoch);
 
 /* The sum of squares of this rank's shards of the gradient, regions in the order of refresh. */

@@ -71,8 +71,7 @@ static void fix_region(struct plan *plan, uint32_t i, uint32_t state_count) {
     if (!placement_equal(r->between, r->rest) && !placement_equal(r->between, whole))
         fix(plan, BUFFER_PARAM_SECOND, i, MEMORY_PARAMETERS, part_bytes(plan, i, r->between, p->compute));
     if (r->frozen) return;
-    /* If the step needs the whole gradient, the reduced gradient is gathered into the buffer that the backward wrote.
-     */
+    /* If the step needs the whole gradient, the reduced gradient is gathered into the backward's buffer. */
     bool gathered = placement_equal(r->grad_step, whole);
     if (r->grad_kept)
         fix(plan, BUFFER_GRAD_FULL, i, MEMORY_GRADIENTS,
@@ -117,8 +116,7 @@ static void fix_discrete(struct plan *plan) {
             updated * dtype_bytes(plan->precision.compute));
 }
 
-/* Plans the buffers of chunks: records and commit pages on the drive, staging slots, and staged shards of parameters.
- */
+/* Plans the buffers of chunks: records and commit pages on the drive, staging slots, and staged parameter shards. */
 static void fix_staging(struct plan *plan) {
     const struct chunk_layout *layout = &plan->layout;
     uint64_t most = 0;
@@ -243,7 +241,7 @@ static uint64_t dry_pass(struct plan *plan, struct intervals *intervals, struct 
     return fetched;
 }
 
-/* Training in a first and in a last micro-step, then evaluation. */
+/* Runs the policy for a first and a last micro-step of training, then for an evaluation. */
 static zero_status dry_run(struct plan *plan, struct intervals *intervals, struct zero_error *error) {
     struct policy policy = *plan->policy;
     uint32_t capacity = policy_operations_max(&policy);
