@@ -2,7 +2,7 @@
  *
  * Three cases. The host updates memory that it reaches. The device updates if it is discrete and holds the state. If
  * a discrete device holds the parameters and the host holds the state, the host updates: reduced shards are in the
- * host's memory (perform.c), the host writes new weights to staging, and a copy brings them back to the device. */
+ * host's memory (reduce.c), the host writes new weights to staging, and a copy brings them back to the device. */
 #include <string.h>
 
 #include "engine/base/clock.h"
