@@ -37,7 +37,7 @@ struct agreement {
     uint64_t trace;         /* hash of all operations emitted */
     uint64_t fingerprint;   /* of all collectives posted */
     struct save_report {
-        uint64_t state, bytes, checksum; /* of this rank's file; see saver.h */
+        uint64_t state, bytes, checksum; /* of this rank's file; see background_save.h */
     } save;
 };
 
