@@ -1,4 +1,4 @@
-/* Adagrad (Duchi, Hazan and Singer 2011) as in torch.optim.Adagrad, which DeepSpeed's equals at lr_decay 0:
+/* Adagrad (Duchi, Hazan and Singer 2011) as in torch.optim.Adagrad; DeepSpeed's is the same with lr_decay 0:
  *   g += wd p;  h += g^2;  p -= lr / (1 + (t - 1) lr_decay) * g / (sqrt(h) + eps). */
 #ifndef ZERO_KERNELS_ADAGRAD_H
 #define ZERO_KERNELS_ADAGRAD_H

@@ -1,6 +1,5 @@
-/* AdamW (Loshchilov and Hutter 2019, algorithm 2) as in torch.optim.AdamW: decay apart from the gradient,
- *   p -= lr wd p;  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  p -= lr / c1 * m / (sqrt(v) / sqrt(c2) +
- * eps). */
+/* AdamW (Loshchilov and Hutter 2019, algorithm 2) as in torch.optim.AdamW, with decay apart from the gradient:
+ *   p -= lr wd p;  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  p -= lr / c1 * m / (sqrt(v) / sqrt(c2) + eps). */
 #ifndef ZERO_KERNELS_ADAMW_H
 #define ZERO_KERNELS_ADAMW_H
 
@@ -10,7 +9,7 @@
 
 enum {
     ADAM_BETA1,
-    ADAM_ONE_MINUS_BETA1, /* from doubles: 1 - (float)beta would lose a third of the digits of 1 - 0.999 */
+    ADAM_ONE_MINUS_BETA1, /* computed in double: 1 - (float)beta would lose a third of the digits of 1 - 0.999 */
     ADAM_BETA2,
     ADAM_ONE_MINUS_BETA2,
     ADAM_EPS,
@@ -19,7 +18,7 @@ enum {
     ADAM_DECAY,      /* adamw: lr * weight_decay; adam: weight_decay */
 };
 
-/* The moments and the step that adam and adamw share. */
+/* Updates the moments and returns the new weight; adam and adamw share it. */
 KERNEL_INLINE float adam_moments(float weight, float *m, float *v, float gradient, const float *s) {
     *m = canonical(fmaf(s[ADAM_BETA1], *m, s[ADAM_ONE_MINUS_BETA1] * gradient));
     *v = canonical(fmaf(s[ADAM_BETA2], *v, s[ADAM_ONE_MINUS_BETA2] * gradient * gradient));
@@ -27,7 +26,7 @@ KERNEL_INLINE float adam_moments(float weight, float *m, float *v, float gradien
     return canonical(fmaf(-s[ADAM_STEP], *m / root, weight));
 }
 
-/* The decay is subtracted by an fma: 1 - lr * wd as one fp32 factor would keep only some bits of lr * wd. */
+/* An fma subtracts the decay: 1 - lr * wd as one fp32 factor would keep only some bits of lr * wd. */
 KERNEL_INLINE void adamw_element(float *weight, float *m, float *v, float gradient, const float *s) {
     *weight = adam_moments(fmaf(-s[ADAM_DECAY], *weight, *weight), m, v, gradient, s);
 }

@@ -1,4 +1,4 @@
-/* A host program's own optimizer: the row that calls it. */
+/* The row for an optimizer that the program brings: its functions call the program. */
 #include "engine/base/convert.h"
 #include "kernels/isa.h"
 #include "kernels/optimizer.h"
@@ -8,7 +8,8 @@ static void update(float *restrict master, float *restrict state0, float *restri
                    const struct optimizer_scalars *scalars, uint64_t count) {
     const struct optimizer_caller *c = scalars->caller;
     c->update(c->user, master, state0, state1, gradient, gradient_scale, scalars->value, count);
-    for (uint64_t i = 0; i < count; i++) master[i] = canonical(master[i]); /* split masters know one NaN */
+    /* split masters can represent only one NaN */
+    for (uint64_t i = 0; i < count; i++) master[i] = canonical(master[i]);
 }
 
 static void prepare(const struct optimizer_params *params, uint64_t step,

@@ -5,7 +5,9 @@
 #include "engine/base/float_env.h"
 #include "engine/base/convert.h"
 
-enum { STEP_ELEMENTS = 1024 }; /* of bf16 <-> fp16: its fp32 copy stays in the first-level cache */
+enum {
+    STEP_ELEMENTS = 1024
+}; /* of one step of bf16 <-> fp16: the fp32 copy stays in the first-level cache */
 
 #define CAST_LOOP(name, attribute, from, to, convert)                                                        \
     attribute static void name(void *restrict target, const void *restrict source, uint64_t count) {         \

@@ -1,4 +1,4 @@
-/* Casts, scaled or not, and the host program's gradients: four elements a thread. */
+/* Casts, scaled or not, and the program's gradients: four elements per thread. */
 #include "kernels/work.h"
 
 #include "engine/device/cuda/entry.h"
@@ -10,7 +10,7 @@ static __device__ void copy_elements(void *target, const void *source, uint64_t 
         static_cast<T *>(target)[first + k] = static_cast<const T *>(source)[first + k];
 }
 
-/* Every bit, of NaNs too. */
+/* Copies every bit, also of NaNs. */
 static __device__ void copy_four(void *target, const void *source, uint32_t bytes, uint64_t first,
                                  uint32_t count) {
     if (bytes == 4)

@@ -1,5 +1,5 @@
-/* The loop over one optimizer's element function, once per instruction set: the compiler inlines the function
- * and makes vector code of it, which restrict, -fno-math-errno and branchless elements allow. */
+/* The loop over the element function of an optimizer, once per instruction set. The compiler inlines the element
+ * function and vectorizes the loop; restrict, -fno-math-errno and branchless element functions make this possible. */
 #ifndef ZERO_KERNELS_ELEMENT_LOOP_H
 #define ZERO_KERNELS_ELEMENT_LOOP_H
 
@@ -9,7 +9,7 @@
     attribute static void name(float *restrict master, float *restrict state0, float *restrict state1,       \
                                const float *restrict gradient, float gradient_scale,                         \
                                const struct optimizer_scalars *scalars, uint64_t count) {                    \
-        const struct optimizer_scalars s = *scalars; /* a copy: no store through master can change it */     \
+        const struct optimizer_scalars s = *scalars; /* a copy, which no store through master can change */  \
         for (uint64_t i = 0; i < count; i++) {                                                               \
             float weight = master[i], first = (states) > 0 ? state0[i] : 0,                                  \
                   second = (states) > 1 ? state1[i] : 0;                                                     \

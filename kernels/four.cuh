@@ -1,6 +1,7 @@
-/* Four neighbouring elements of an array as fp32, by one load or store where the array is aligned to four. A thread of most
- * kernels has four; types are the same for all threads, so that branches on them cost next to nothing beside memory. Loops have
- * constant bounds: what is indexed otherwise would lie in memory. */
+/* Four neighboring elements of an array as fp32, in one load or store if the array is aligned to four elements. In
+ * most kernels, each thread has four elements. All threads have the same types, so branches on a type cost almost
+ * nothing compared with memory access. Loops have constant bounds: an array that is indexed in another way would go
+ * to memory. */
 #ifndef ZERO_KERNELS_FOUR_CUH
 #define ZERO_KERNELS_FOUR_CUH
 
@@ -29,14 +30,14 @@ KERNEL_INLINE void element_store(void *array, uint32_t dtype, uint64_t i, float 
         static_cast<uint16_t *>(array)[i] = narrow_of(x, dtype);
 }
 
-/* What is left of x in the type. */
+/* The value of x after rounding to the type. */
 KERNEL_INLINE float rounded_to(float x, uint32_t dtype) {
     if (dtype == DTYPE_F32) return x;
     uint16_t n = narrow_of(x, dtype);
     return dtype == DTYPE_BF16 ? f32_from_bf16(n) : f32_from_f16(n);
 }
 
-/* Whether elements first .. first + 3, first being a multiple of four, can be moved at once. */
+/* True if elements first .. first + 3 can be moved at once; `first` is a multiple of four. */
 KERNEL_INLINE bool four_whole(const void *array, uint32_t bytes, uint32_t count) {
     return count == 4 && reinterpret_cast<uintptr_t>(array) % (4 * bytes) == 0;
 }
@@ -63,7 +64,7 @@ KERNEL_INLINE uint16_t four_half(uint2 x, uint32_t k) {
     return (uint16_t)((k < 2 ? x.x : x.y) >> (k % 2 * 16));
 }
 
-/* Elements first .. first + count - 1, first being a multiple of four, the others 0. */
+/* Loads elements first .. first + count - 1 and zeros for the rest; `first` is a multiple of four. */
 KERNEL_INLINE four four_load(const void *array, uint32_t dtype, uint64_t first, uint32_t count) {
     four f = {};
     if (dtype == DTYPE_F32) {
@@ -98,7 +99,7 @@ KERNEL_INLINE void four_store(void *array, uint32_t dtype, uint64_t first, uint3
     four_store_halves(static_cast<uint16_t *>(array), first, count, x);
 }
 
-/* How many of four from `first` on there are; 0 beyond the end. */
+/* How many of the four elements from `first` on exist; 0 beyond the end. */
 KERNEL_INLINE uint32_t four_count(uint64_t first, uint64_t count) {
     return first >= count ? 0 : count - first < 4 ? (uint32_t)(count - first) : 4;
 }

@@ -29,7 +29,8 @@ static enum kernel_isa choose(void) {
     return (enum kernel_isa)best;
 }
 
-/* A constant of the process, found late; threads that race find the same. */
+/* Constant for the process, and computed at the first call. Threads that compute it at the same time get the same
+ * value. */
 enum kernel_isa kernel_isa(void) {
     static atomic_int known = -1;
     int isa = atomic_load_explicit(&known, memory_order_relaxed);

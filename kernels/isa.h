@@ -1,5 +1,4 @@
-/* The instruction sets that kernels are built for. Every one gives the same bits; they differ in speed only.
- */
+/* The instruction sets that kernels are built for. All give the same bits; only their speed differs. */
 #ifndef ZERO_KERNELS_ISA_H
 #define ZERO_KERNELS_ISA_H
 
@@ -7,8 +6,8 @@
 
 enum kernel_isa { KERNEL_SCALAR, KERNEL_AVX2, KERNEL_AVX512, KERNEL_ISAS };
 
-/* For function definitions: which instructions the compiler may use. Where a set is not built (not x86), its
- * column of the tables is NULL. No target_clones: gcc's avx2 clone lacks FMA. */
+/* Attributes of functions: the instructions that the compiler may use. If an instruction set is not built (not x86),
+ * its entry in the tables is NULL. target_clones is not used: gcc's avx2 clone lacks FMA. */
 #define ISA_TARGET_SCALAR
 #if defined(__x86_64__)
 #define ISA_TARGET_AVX2 __attribute__((target("avx2,fma,f16c")))
@@ -20,11 +19,11 @@ enum kernel_isa { KERNEL_SCALAR, KERNEL_AVX2, KERNEL_AVX512, KERNEL_ISAS };
     { [KERNEL_SCALAR] = name##_scalar }
 #endif
 
-/* The best instruction set of this CPU; the environment variable ZERO_ISA=scalar|avx2|avx512 lowers it.
- * Decided at the first call. Any thread. */
+/* The best instruction set of this CPU, or a lower one from the environment variable ZERO_ISA=scalar|avx2|avx512. The
+ * first call decides. Any thread may call it. */
 enum kernel_isa kernel_isa(void);
 
-bool kernel_isa_present(enum kernel_isa isa); /* on this CPU, in this build */
+bool kernel_isa_present(enum kernel_isa isa); /* true: this CPU and this build have it */
 const char *kernel_isa_name(enum kernel_isa isa);
 
 #endif

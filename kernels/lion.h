@@ -1,6 +1,6 @@
 /* Lion (Chen et al. 2023, algorithm 2; DeepSpeed's Lion):
- *   p -= lr wd p;  p -= lr sign(b1 m + (1 - b1) g);  m = b2 m + (1 - b2) g.  The sign of zero is zero, of NaN
- * is NaN. */
+ *   p -= lr wd p;  p -= lr sign(b1 m + (1 - b1) g);  m = b2 m + (1 - b2) g.
+ * The sign of zero is zero; the sign of NaN is NaN. */
 #ifndef ZERO_KERNELS_LION_H
 #define ZERO_KERNELS_LION_H
 

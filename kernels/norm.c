@@ -13,8 +13,8 @@
 enum { LANES = 16, WIDEN_ELEMENTS = 512 };
 _Static_assert(NORM_BLOCK_ELEMENTS % WIDEN_ELEMENTS == 0 && WIDEN_ELEMENTS % LANES == 0, "rounds stay whole");
 
-/* Adds the squares of `rounds` times 16 elements to the lanes. The vector forms may fuse: the square is
- * exact, so that one rounding or two are the same. */
+/* Adds the squares of `rounds` times 16 elements to the lanes. The vector forms may fuse multiply and add: the square
+ * is exact in double, so a fused operation rounds to the same sum. */
 typedef void norm_rounds(double lanes[LANES], const float *elements, uint64_t rounds);
 
 static void rounds_scalar(double lanes[LANES], const float *elements, uint64_t rounds) {
@@ -67,7 +67,7 @@ static void add_fp32(enum kernel_isa isa, double lanes[LANES], const float *elem
     rounds_by_isa[isa](lanes, last, 1);
 }
 
-/* In the kernels' floating-point environment. */
+/* Must run in the kernels' floating-point environment. */
 static double block(enum kernel_isa isa, const void *elements, enum dtype dtype, uint64_t count) {
     double lanes[LANES] = {0};
     if (dtype == DTYPE_F32) {
@@ -94,7 +94,7 @@ static double span(enum kernel_isa isa, const void *elements, enum dtype dtype, 
     return canonical_f64(sum);
 }
 
-/* volatile: called through, so that no arithmetic leaves the environment (float_env.h). */
+/* volatile: the compiler cannot inline these calls, so no arithmetic moves out of the environment (float_env.h). */
 typedef double norm_fn(enum kernel_isa, const void *, enum dtype, uint64_t);
 static norm_fn *const volatile block_in_env = block, *const volatile span_in_env = span;
 

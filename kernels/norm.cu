@@ -4,7 +4,7 @@
 #include "kernels/four.cuh"
 #include "kernels/norm.cuh"
 
-/* A block of the grid for a block of elements. Beyond the end are zeros, which add nothing. */
+/* One block of the grid per block of elements. Zeros fill the last block; they add nothing. */
 KERNEL(norm_blocks, NORM_THREADS, struct norm_blocks_argument, a) {
     __shared__ float tile[NORM_BLOCK_ELEMENTS];
     uint64_t first = blockIdx.x * (uint64_t)NORM_BLOCK_ELEMENTS;
@@ -17,13 +17,13 @@ KERNEL(norm_blocks, NORM_THREADS, struct norm_blocks_argument, a) {
 
 static constexpr uint32_t TOTAL_STEP = 1024, WARP = 32;
 
-/* By all warps but the first. */
+/* Called by all warps except the first. */
 static __device__ void fetch(double *tile, const struct norm_total_argument &a, uint64_t first) {
     for (uint32_t i = threadIdx.x - WARP; i < TOTAL_STEP && first + i < a.count; i += NORM_THREADS - WARP)
         tile[i] = a.sums[first + i];
 }
 
-/* One block: its first thread adds, which is one long chain of additions, while the others fetch what comes next. */
+/* One block. Its first thread adds, in one long chain of additions; the other warps fetch the next tile. */
 KERNEL(norm_total, NORM_THREADS, struct norm_total_argument, a) {
     __shared__ double tile[2][TOTAL_STEP];
     double sum = 0;

@@ -1,6 +1,6 @@
-/* The sum of squares of one block of NORM_BLOCK_ELEMENTS in norm.h's order, from shared memory: sixteen threads have a lane each. Their
- * chains of additions are long, so that several blocks must be under way on a multiprocessor: at 128 threads there are
- * as many as shared memory holds. */
+/* The sum of squares of one block of NORM_BLOCK_ELEMENTS in shared memory, in norm.h's order. Each of sixteen threads
+ * adds one lane. These chains of additions are long, so several blocks should run on a multiprocessor at once: with
+ * 128 threads per block, as many run as shared memory holds. */
 #ifndef ZERO_KERNELS_NORM_CUH
 #define ZERO_KERNELS_NORM_CUH
 
@@ -9,7 +9,7 @@
 
 enum { NORM_LANES = 16, NORM_THREADS = 128 };
 
-/* Called by all threads; *out_sum is written by one. */
+/* Called by all threads of the block; one thread writes *out_sum. */
 static __device__ void norm_of_tile(const float *tile, double *out_sum) {
     __syncthreads();
     if (threadIdx.x >= NORM_LANES) return;

@@ -11,8 +11,8 @@
 #include "kernels/state_format.h"
 
 enum {
-    STEP_ELEMENTS = 512, /* what is widened, updated and cast out at once: stays in the first-level cache */
-    THREAD_ELEMENTS_MIN = 64 * 1024 /* below this a thread costs more to wake than it saves */
+    STEP_ELEMENTS = 512,            /* elements per step; they stay in the first-level cache */
+    THREAD_ELEMENTS_MIN = 64 * 1024 /* with fewer elements, a thread costs more to wake than it saves */
 };
 
 extern const struct optimizer optimizer_adagrad, optimizer_adam, optimizer_adamw, optimizer_lion,
@@ -42,11 +42,11 @@ static void *at(void *base, enum dtype dtype, uint64_t first) {
     return base ? (char *)base + first * dtype_bytes(dtype) : NULL;
 }
 
-/* One step's arrays as fp32: in place, or copies on the stack of what is kept otherwise. */
+/* The arrays of one step as fp32: the arrays themselves, or copies on the stack of arrays of other types. */
 struct step {
     float *master, *state[OPTIMIZER_STATES_MAX];
     const float *gradient;
-    uint16_t *low; /* of split masters */
+    uint16_t *low; /* the lower halves of split masters */
     void *out;
     float copy[OPTIMIZER_STATES_MAX + 2][STEP_ELEMENTS] __attribute__((aligned(64)));
 };
@@ -86,7 +86,7 @@ static void close_step(struct step *s, enum kernel_isa isa, const struct optimiz
                                 args->rounding_key + (uint64_t)k, args->first + first);
 }
 
-/* Elements first .. first + count, on this thread, in the kernels' floating-point environment. */
+/* Updates elements first .. first + count - 1 on this thread. Must run in the kernels' floating-point environment. */
 static void update_range(const struct optimizer *optimizer, enum kernel_isa isa,
                          const struct optimizer_args *args, uint64_t first, uint64_t count) {
     struct step s;
@@ -105,7 +105,7 @@ static void update_steps(const struct optimizer *optimizer, enum kernel_isa isa,
 }
 
 #if defined(_OPENMP)
-/* Whole steps per thread; the runtime may grant fewer threads than asked. */
+/* Each thread updates whole steps. The OpenMP runtime may grant fewer threads than asked. */
 static void update_threads(const struct optimizer *optimizer, enum kernel_isa isa,
                            const struct optimizer_args *args, uint32_t threads) {
     uint64_t steps = (args->count + STEP_ELEMENTS - 1) / STEP_ELEMENTS;

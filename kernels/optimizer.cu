@@ -1,4 +1,5 @@
-/* One pass over memory: four elements a thread. The element functions are the CPU's; --fmad=false keeps their arithmetic. */
+/* Optimizer updates in one pass over memory: four elements per thread. The element functions are those of the CPU;
+ * --fmad=false keeps their arithmetic. */
 #include "kernels/work.h"
 
 #include "engine/device/cuda/entry.h"
@@ -40,7 +41,8 @@ static __device__ void store_state(const struct optimizer_args &a, int state, ui
         four_store(a.state[state], DTYPE_F32, first, count, f);
         return;
     }
-    uint16_t x[4]; /* which share a key, but where 2^32 elements end: a key costs as much as three elements */
+    /* the four share a key, except where a block of 2^32 elements ends: a key costs as much as three elements */
+    uint16_t x[4];
     uint64_t at = a.first + first, key_of = a.rounding_key + (uint64_t)state;
     uint32_t key = block_key(key_of, at >> 32);
     for (uint32_t k = 0; k < 4; k++, at++) {

@@ -22,7 +22,7 @@ static void sum_block(const struct ordered_sum_argument *a, uint64_t first, uint
         if (rank) span_add(sum, next, count);
     }
     if (a->add) span_add(sum, (const float *)(const void *)target, count);
-    span_scale(sum, 1, count); /* of a single rank, too, a NaN is the one NaN */
+    span_scale(sum, 1, count); /* makes every NaN the one NaN, also with a single rank */
     cast(target, target_dtype, sum, DTYPE_F32, count);
     if (a->sums) a->sums[first / NORM_BLOCK_ELEMENTS] = norm_block(target, target_dtype, count);
 }

@@ -1,5 +1,5 @@
-/* A block of the grid for NORM_BLOCK_ELEMENTS, four at a time a thread; what is written stays in shared memory for
- * the norm, if there is to be one. */
+/* One block of the grid per NORM_BLOCK_ELEMENTS elements; each thread takes four at a time. If a norm is wanted, the
+ * written values stay in shared memory for it. */
 #include "kernels/ordered_sum.h"
 
 #include "engine/device/cuda/entry.h"

@@ -1,5 +1,5 @@
-/* base^exponent by squaring: unlike pow() the same bits with every C library. Off by some units of the last
- * place. */
+/* base^exponent by squaring. Unlike pow(), it gives the same bits with every C library. The error is some units of
+ * the last place. */
 #ifndef ZERO_KERNELS_POWER_H
 #define ZERO_KERNELS_POWER_H
 

@@ -37,8 +37,8 @@ uint64_t quantize_bytes(uint64_t count, uint32_t bits) { return quantize_code_by
             for (uint32_t i = 0; i < count; i++) target[i] = quantize_value_of(code[i], scale);              \
     }
 
-/* Two codes of 4 bits share a byte, the earlier one in its lower half. One simple loop after the other: compilers
- * vectorise those. */
+/* Two codes of 4 bits share a byte; the earlier code is in the lower half. Each step is a simple loop of its own,
+ * because compilers vectorize simple loops. */
 #define PACK_LOOP(name, attribute)                                                                           \
     attribute static void name(uint8_t *restrict out, const int8_t *restrict code, uint32_t bytes) {         \
         uint8_t low[QUANTIZE_BLOCK / 2], high[QUANTIZE_BLOCK / 2];                                           \
@@ -81,7 +81,7 @@ static void (*const unpack[KERNEL_ISAS])(int8_t *restrict, const uint8_t *restri
 
 static void encode_block(enum kernel_isa isa, void *scale_out, uint8_t *out, const float *source,
                          uint32_t count, uint32_t bits) {
-    int8_t code[QUANTIZE_BLOCK + 1]; /* an odd code's byte has 0 in its upper half */
+    int8_t code[QUANTIZE_BLOCK + 1]; /* with an odd count, the upper half of the last byte is 0 */
     struct quantize_scale s = quantize_scale_of(find_most[isa](source, count), bits);
     if (s.inverse != 0)
         make_code[isa](code, source, s.inverse, count);
@@ -111,7 +111,7 @@ static uint32_t count_at(uint64_t first, uint64_t end) {
     return end - first < QUANTIZE_BLOCK ? (uint32_t)(end - first) : QUANTIZE_BLOCK;
 }
 
-/* Where a block's scale and elements are in the code. */
+/* The addresses of a block's scale and elements in the code. */
 static uint8_t *scale_at(const void *code, uint64_t first) {
     return (uint8_t *)code + first / QUANTIZE_BLOCK * sizeof(float);
 }
@@ -150,7 +150,7 @@ void dequantize_isa(enum kernel_isa isa, float *target, const void *code, uint64
 
 void quantize(void *code, const void *source, enum dtype dtype, uint64_t count, uint32_t bits) {
     void (*volatile call)(enum kernel_isa, void *, const void *, enum dtype, uint64_t, uint32_t) =
-        encode; /* volatile: called through, for float_env.h */
+        encode; /* volatile: prevents inlining (float_env.h) */
     float_env saved = float_env_enter();
     call(kernel_isa(), code, source, dtype, count, bits);
     float_env_leave(saved);

@@ -1,4 +1,4 @@
-/* A warp for a block of codes, eight elements a lane. */
+/* One warp per block of codes, eight elements per lane. */
 #include "kernels/work.h"
 
 #include "engine/device/cuda/entry.h"
@@ -29,7 +29,7 @@ template <typename T> static __device__ bool aligned(const uint8_t *at) {
     return reinterpret_cast<uintptr_t>(at) % sizeof(T) == 0;
 }
 
-/* Bytes of a code, which need not be aligned: at once or by words where they are. */
+/* Loads bytes of a code. Aligned bytes are loaded at once or by words; a code need not be aligned. */
 template <typename T> static __device__ T load_bytes(const uint8_t *in, uint32_t count) {
     if (count == sizeof(T) && aligned<T>(in)) return *reinterpret_cast<const T *>(in);
     if (count == 8 && aligned<uint32_t>(in)) {
@@ -52,7 +52,7 @@ template <typename T> static __device__ void store_bytes(uint8_t *out, uint32_t 
     }
 }
 
-/* Of eight elements from `first` on, how many bytes their codes have in the code of `count`. */
+/* The bytes of the codes of eight elements from `first` on, in the code of `count` elements. */
 static __device__ uint32_t bytes_of_eight(uint64_t first, uint64_t count, uint32_t bits) {
     uint64_t n = first >= count ? 0 : count - first < EACH ? count - first : EACH;
     return (uint32_t)quantize_element_bytes(n, bits);
@@ -85,7 +85,7 @@ static __device__ void clear_end(const struct quantize_codes_argument &a) {
 
 KERNEL(quantize_codes, QUANTIZE_BLOCK, struct quantize_codes_argument, a) {
     uint64_t first = (blockIdx.x * (uint64_t)blockDim.x + threadIdx.x) * EACH, block = first / QUANTIZE_BLOCK;
-    if (block >= quantize_blocks_of(a.count)) return; /* the whole warp */
+    if (block >= quantize_blocks_of(a.count)) return; /* the whole warp returns */
     uint8_t *code = static_cast<uint8_t *>(a.code);
     eight e = load_eight(a.source, a.dtype, first, a.count);
     struct quantize_scale s = quantize_scale_of(most_of_warp(e), a.bits);

@@ -1,4 +1,4 @@
-/* quantize.h's arithmetic on a block's scale and on one element; for CPUs and CUDA. */
+/* The arithmetic of quantize.h on the scale of a block and on one element; for CPUs and CUDA. */
 #ifndef ZERO_KERNELS_QUANTIZE_ELEMENT_H
 #define ZERO_KERNELS_QUANTIZE_ELEMENT_H
 
@@ -6,7 +6,7 @@
 #include "engine/base/limits.h"
 #include "kernels/quantize.h"
 
-/* ---- where things are in a code of `count` elements, in bytes ---- */
+/* ---- sizes and offsets in a code of `count` elements, in bytes ---- */
 
 KERNEL_INLINE uint64_t quantize_blocks_of(uint64_t count) {
     return (count + QUANTIZE_BLOCK - 1) / QUANTIZE_BLOCK;
@@ -31,13 +31,13 @@ KERNEL_INLINE uint64_t quantize_code_bytes(uint64_t count, uint32_t bits) {
 /* ---- arithmetic ---- */
 
 struct quantize_scale {
-    float scale, inverse; /* inverse 0: every code is 0 */
+    float scale, inverse; /* inverse is 0: every code is 0 */
 };
 
-/* As integers, magnitudes are in order, and inf and NaN are above all others. */
+/* As integers, the bits of magnitudes have the order of the magnitudes; inf and NaN are above all finite numbers. */
 KERNEL_INLINE uint32_t magnitude_bits(float x) { return bits_of(x) & 0x7fffffff; }
 
-/* most: the largest magnitude's bits. Below 2^-120 a scale's inverse could overflow. */
+/* `most`: the bits of the largest magnitude. Below 2^-120 the inverse of a scale could overflow. */
 KERNEL_INLINE struct quantize_scale quantize_scale_of(uint32_t most, uint32_t bits) {
     struct quantize_scale s = {0, 0};
     float largest = bits == 8 ? 127.0f : 7.0f;
@@ -48,7 +48,7 @@ KERNEL_INLINE struct quantize_scale quantize_scale_of(uint32_t most, uint32_t bi
     return s;
 }
 
-/* Adding 1.5 * 2^23 leaves a float no bits below 1. */
+/* Adding 1.5 * 2^23 rounds a float to an integer: no bits below 1 remain. */
 KERNEL_INLINE int8_t quantize_code_of(float x, float inverse) {
     float whole = x * inverse + 0x1.8p23f;
     return (int8_t)(int32_t)(whole - 0x1.8p23f);
@@ -56,7 +56,7 @@ KERNEL_INLINE int8_t quantize_code_of(float x, float inverse) {
 
 KERNEL_INLINE float quantize_value_of(int8_t code, float scale) { return canonical((float)code * scale); }
 
-/* Of a code of 4 bits. */
+/* The value of a 4-bit code, with its sign. */
 KERNEL_INLINE int8_t quantize_extend(uint32_t half) { return (int8_t)((int32_t)(half ^ 8) - 8); }
 
 #endif

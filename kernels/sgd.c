@@ -6,7 +6,7 @@ ELEMENT_LOOPS(sgd_plain, 0)
 ELEMENT_LOOPS(sgd_momentum, 1)
 ELEMENT_LOOPS(sgd_nesterov, 1)
 
-/* The three forms differ in what they read, so the choice is made per call and not per element. */
+/* The three forms read different data, so the form is chosen once per call, not per element. */
 #define SGD_UPDATE(isa)                                                                                      \
     static void update_##isa(float *restrict master, float *restrict state0, float *restrict state1,         \
                              const float *restrict gradient, float scale, const struct optimizer_scalars *s, \

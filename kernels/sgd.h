@@ -1,6 +1,7 @@
-/* Stochastic gradient descent as in torch.optim.SGD: L2 decay, heavy-ball or Nesterov momentum (Sutskever et
- * al. 2013), g += wd p;  b = momentum b + (1 - dampening) g (b = g in the first step);  p -= lr (nesterov ? g
- * + momentum b : b). */
+/* Stochastic gradient descent as in torch.optim.SGD, with L2 decay and heavy-ball or Nesterov momentum (Sutskever et
+ * al. 2013):
+ *   g += wd p;  b = momentum b + (1 - dampening) g (b = g in the first step);
+ *   p -= lr (nesterov ? g + momentum b : b). */
 #ifndef ZERO_KERNELS_SGD_H
 #define ZERO_KERNELS_SGD_H
 

@@ -12,7 +12,7 @@ static void add(float *span, const float *other, uint64_t count) {
 }
 
 void span_scale(float *span, float factor, uint64_t count) {
-    void (*volatile call)(float *, float, uint64_t) = scale; /* volatile: called through, for float_env.h */
+    void (*volatile call)(float *, float, uint64_t) = scale; /* volatile: prevents inlining (float_env.h) */
     float_env saved = float_env_enter();
     call(span, factor, count);
     float_env_leave(saved);

@@ -1,10 +1,10 @@
-/* state_format.h's formats, of one element; for CPUs and CUDA. */
+/* The formats of state_format.h for one element; for CPUs and CUDA. */
 #ifndef ZERO_KERNELS_STATE_ELEMENT_H
 #define ZERO_KERNELS_STATE_ELEMENT_H
 
 #include "engine/base/convert.h"
 
-/* Signed, so that a weight that was rounded up is brought down again. */
+/* `low` is signed, so that it can lower a weight that was rounded up. */
 KERNEL_INLINE float master_of(uint16_t weight, uint16_t low) {
     return float_of(((uint32_t)weight << 16) + (uint32_t)(int32_t)(int16_t)low);
 }
@@ -13,14 +13,14 @@ KERNEL_INLINE uint16_t low_of(float master, uint16_t weight) {
     return (uint16_t)(bits_of(master) - ((uint32_t)weight << 16));
 }
 
-/* Chris Wellons's lowbias32: 32 bits to 32 well-mixed bits in two multiplications, in every lane of a vector. */
+/* Chris Wellons's lowbias32: mixes 32 bits well with two multiplications; it works in every lane of a vector. */
 KERNEL_INLINE uint32_t mix_bits(uint32_t x) {
     x = (x ^ x >> 16) * 0x7feb352du;
     x = (x ^ x >> 15) * 0x846ca68bu;
     return x ^ x >> 16;
 }
 
-/* 2^32 elements share a key's lower half; each next 2^32 have a key of their own. */
+/* The key of a block of 2^32 elements. */
 KERNEL_INLINE uint32_t block_key(uint64_t key, uint64_t block) {
     return mix_bits(mix_bits(mix_bits((uint32_t)key) ^ (uint32_t)(key >> 32)) + (uint32_t)block);
 }

@@ -41,7 +41,7 @@ static void cast_step(void *target, enum dtype to, const void *source, enum dtyp
     cast(target, to, wide, DTYPE_F32, count);
 }
 
-/* In place, element i lands at or below where it was, so that going upwards loses nothing. */
+/* In place, element i is written at or below the address where it was read, so ascending order loses nothing. */
 static void run_cast(void *argument) {
     const struct cast_scaled_argument *a = argument;
     enum dtype to = (enum dtype)a->target_dtype, from = (enum dtype)a->source_dtype;
@@ -69,7 +69,7 @@ static void run_norm_blocks(void *argument) {
                                                       dtype, least(a->count - i, NORM_BLOCK_ELEMENTS));
 }
 
-/* A block of the grid for a block of elements. */
+/* One block of the grid per block of elements. */
 static struct kernel_grid grid_norm_blocks(const void *argument) {
     uint64_t count = ((const struct norm_blocks_argument *)argument)->count;
     return (struct kernel_grid){.blocks = (uint32_t)((count + NORM_BLOCK_ELEMENTS - 1) / NORM_BLOCK_ELEMENTS),
@@ -85,7 +85,7 @@ static double add_in_order(const double *sums, uint64_t count) {
 static void run_norm_total(void *argument) {
     const struct norm_total_argument *a = argument;
     double (*volatile call)(const double *, uint64_t) =
-        add_in_order; /* volatile: called through, for float_env.h */
+        add_in_order; /* volatile: prevents inlining (float_env.h) */
     float_env saved = float_env_enter();
     *a->total = call(a->sums, a->count);
     float_env_leave(saved);
@@ -126,7 +126,7 @@ static void run_dequantize_sum(void *argument) {
     }
 }
 
-/* A warp for a block of codes. */
+/* One warp per block of codes. */
 static struct kernel_grid code_blocks(uint64_t count) { return kernel_grid_of(count, THREADS, 8); }
 
 static struct kernel_grid grid_quantize(const void *argument) {
@@ -145,7 +145,7 @@ ROW(quantize_codes, quantize, run_quantize, grid_quantize);
 ROW(dequantize_codes, quantize, run_dequantize, grid_dequantize);
 ROW(dequantize_sum, quantize, run_dequantize_sum, grid_dequantize_sum);
 
-/* ---- the host program's gradients ---- */
+/* ---- gradients of the program ---- */
 
 static void run_gradient_take(void *argument) {
     const struct gradient_take_argument *a = argument;

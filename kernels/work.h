@@ -1,7 +1,7 @@
-/* What the engine has devices do with arrays, as kernels (engine/device/kernel.h): casts, norms, codes, sums, updates. The
- * host's functions are those of this folder; a GPU's (work.cu) give the same bits.
+/* The work that devices do on arrays, as kernels (engine/device/kernel.h): casts, norms, codes, sums, updates. The
+ * host runs the functions of this folder; the GPU's kernels (*.cu) give the same bits.
  *
- * Arguments are plain: pointers into memory that the device reaches, sizes in elements, types as enum dtype. */
+ * Arguments are plain data: pointers into memory that the device reaches, sizes in elements, types as enum dtype. */
 #ifndef ZERO_KERNELS_WORK_H
 #define ZERO_KERNELS_WORK_H
 
@@ -9,8 +9,8 @@
 
 struct kernel;
 
-/* target[i] = source[i] * factor, in fp32, rounded to the target's type; factor 0: the cast alone. The target may begin
- * where the source does, if the types are equally wide; on the host also if it is narrower. */
+/* target[i] = source[i] * factor, in fp32, rounded to the target's type. factor 0: only the cast. Target and source
+ * may begin at the same address if their types are equally wide; on the host also if the target is narrower. */
 struct cast_scaled_argument {
     void *target;
     const void *source;
@@ -20,7 +20,8 @@ struct cast_scaled_argument {
 };
 extern const struct kernel kernel_cast_scaled;
 
-/* The sums of squares of blocks of NORM_BLOCK_ELEMENTS (norm.h), and of those the sum, in order, by one thread. */
+/* norm_blocks: the sum of squares of each block of NORM_BLOCK_ELEMENTS (norm.h). norm_total: the sum of these sums,
+ * in order, by one thread. */
 struct norm_blocks_argument {
     const void *elements;
     double *sums;
@@ -30,11 +31,11 @@ struct norm_blocks_argument {
 struct norm_total_argument {
     const double *sums;
     double *total;
-    uint64_t count; /* of sums */
+    uint64_t count; /* number of sums */
 };
 extern const struct kernel kernel_norm_blocks, kernel_norm_total;
 
-/* quantize.h. */
+/* See quantize.h. */
 struct quantize_codes_argument {
     void *code;
     const void *source;
@@ -47,10 +48,11 @@ struct dequantize_codes_argument {
     uint64_t count;
     uint32_t dtype, bits;
 };
-/* The sum of the members' codes, each of `count` elements, in order, in fp32, rounded once; `add`: onto an fp32 target. */
+/* Adds the decoded elements of all members in order, in fp32, and rounds once. Each member's code has `count`
+ * elements. `add`: adds to an fp32 target. */
 struct dequantize_sum_argument {
     void *target;
-    const void *codes; /* one after another */
+    const void *codes; /* the members' codes, one after another */
     uint64_t count;
     uint32_t members, dtype, bits, add;
 };
@@ -65,16 +67,16 @@ struct gradient_take_argument {
 };
 extern const struct kernel kernel_gradient_take;
 
-/* optimizer_update; `scalars` are what args.scalars stands for. */
+/* Runs optimizer_update; `scalars` replaces args.scalars. */
 struct optimizer_step_argument {
     struct optimizer_args args;
     struct optimizer_scalars scalars;
-    const struct optimizer *optimizer; /* the host's alone */
+    const struct optimizer *optimizer; /* used only on the host */
 };
-/* Of a row of `optimizers`. NULL: the host program's own, which no device has. */
+/* The kernel for a row of `optimizers`. NULL: the program brings the optimizer, so no device has it. */
 const struct kernel *kernel_optimizer_step(const struct optimizer *optimizer);
 
-/* All of this header but the optimizers'. */
+/* All kernels of this header except those of the optimizers. */
 enum { WORK_KERNELS = 7 };
 extern const struct kernel *const work_kernels[WORK_KERNELS];
 

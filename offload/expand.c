@@ -14,7 +14,8 @@ void offload_open(struct offload *o) {
 
 uint32_t offload_staged_first(const struct offload_region *r) { return r->params ? 0 : r->resident; }
 
-/* A prefetch is a run per region; an update is at most a fetch per region, two updates and a store. */
+/* A prefetch emits at most one FETCH per region. An update emits at most one FETCH per region, two UPDATE and one
+ * STORE. */
 uint32_t offload_operations_max(const struct offload *o) { return o->refreshes + 4; }
 
 static struct operation *append(struct operation_list *out, const struct operation *op) {
@@ -44,7 +45,7 @@ static void set_pipe(struct operation *op, enum stream stream, int64_t value) {
 
 /* ---- state ---- */
 
-/* Fetches what is missing of the step's first `until` chunks, one run per region. */
+/* Fetches the first `until` chunks of the step, as far as they were not fetched yet: one run per region. */
 static void fetch(struct offload *o, uint64_t until, struct operation_list *out) {
     for (uint32_t k = 0; k < o->refreshes && o->ahead < until; k++) {
         const struct offload_region *r = &o->region[o->refresh[k]];
@@ -71,7 +72,7 @@ static void expand_update(struct offload *o, const struct operation *update, str
     const struct offload_region *r = &o->region[update->region];
     uint32_t first = offload_staged_first(r), staged = r->chunks - first;
     if (first || !staged) {
-        struct operation *op = append(out, update); /* what is in memory: one item */
+        struct operation *op = append(out, update); /* the part in memory: one item */
         op->chunks = first;
         o->updates++;
     }
@@ -81,7 +82,7 @@ static void expand_update(struct offload *o, const struct operation *update, str
     struct operation *op = append(out, update);
     set_run(op, first, staged, sequence);
     set_pipe(op, STREAM_FETCH, (int64_t)(fetched_before + r->base + 1));
-    if (r->params) drop_write(op, BUFFER_PARAM_SHARD); /* they go to the slot, and from there to the drive */
+    if (r->params) drop_write(op, BUFFER_PARAM_SHARD); /* new parameters go to the slot, then to the drive */
     o->updates += staged;
     op = append_new(out, OP_STORE, OBJECT_STATE, STREAM_STORE, update->region);
     set_run(op, first, staged, sequence);

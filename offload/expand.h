@@ -1,29 +1,30 @@
-/* The second policy: an operation on state or parameters that live on a drive -> runs of operations on chunks.
- * It is between the stage's policy and the executor, and knows nothing of either. Pure, like the first: it
- * owns nothing, reads its own context alone, and so emits the same on every rank of a shard group.
+/* The second policy. It turns an operation on state or parameters that are on a drive into operations on runs of
+ * chunks. It stands between the stage's policy and the executor, and knows neither. It is pure, like the first
+ * policy: it owns no memory and reads only its own context, so it emits the same operations on every rank of a shard
+ * group.
  *
- * A rank's shard of a region is cut into chunks. Every step, all staged chunks (those with anything on the
- * drive) flow through a ring of staging slots, in the order of refresh:
+ * A rank's shard of a region is cut into chunks. A chunk is staged if any part of it is on the drive. In every step,
+ * all staged chunks go through a ring of staging slots, in the order of refresh:
  *
  *   FETCH s   needs slot s % slots: STORE s - slots has retired
  *   UPDATE s  needs FETCH s
  *   STORE s   needs UPDATE s
  *
- * where s = applied steps * chunks per step + the chunk's place in the step. So reads, updates and writes
- * overlap as deep as there are slots. Reads need no gradient: the first ring-full is read during backward.
- * A skipped step leaves the chunks that were fetched ahead where they are. */
+ * where s = applied steps * chunks per step + the chunk's place in the step. So reads, updates and writes overlap, as
+ * far as there are slots. Reads need no gradient: the backward already reads the first chunks, one per slot. After a
+ * skipped step, the chunks that were fetched ahead stay in their slots. */
 #ifndef ZERO_OFFLOAD_EXPAND_H
 #define ZERO_OFFLOAD_EXPAND_H
 
 #include "engine/base/operation.h"
 
-enum { PARAM_STAGINGS = 2 }; /* shards of parameters on their way from a drive to a gather take turns */
+enum { PARAM_STAGINGS = 2 }; /* buffers for shards of parameters, between drive and gather; used in turn */
 
 struct offload_region {
-    uint32_t chunks;   /* of this rank's shard */
-    uint32_t resident; /* the first so many have their state in memory */
-    bool params;       /* the parameters' shard is on the drive */
-    uint64_t base;     /* of a step's staged chunks, those of regions before this one; by offload_open */
+    uint32_t chunks;   /* chunks of this rank's shard */
+    uint32_t resident; /* number of chunks, from the first on, whose state is in memory */
+    bool params;       /* the shard of parameters is on the drive */
+    uint64_t base;     /* staged chunks of a step in the regions before this one; set by offload_open */
 };
 
 struct offload {
@@ -35,31 +36,32 @@ struct offload {
 
     /* Set by offload_open. */
     uint64_t total; /* staged chunks per step */
-    uint64_t lag;   /* slots, or total if that is less */
+    uint64_t lag;   /* the smaller of slots and total */
 
     /* The state. */
-    uint64_t steps;         /* applied */
-    uint64_t ahead;         /* of the next step's chunks, those that were fetched */
-    uint64_t fetches;       /* chunks of state ever fetched: points of STREAM_FETCH */
-    uint64_t updates;       /* points of STREAM_UPDATE */
-    uint32_t param_staging; /* the next one to take */
+    uint64_t steps;         /* steps applied */
+    uint64_t ahead;         /* chunks of the next step that were fetched already */
+    uint64_t fetches;       /* all chunks of state fetched so far: points of STREAM_FETCH */
+    uint64_t updates;       /* points of STREAM_UPDATE so far */
+    uint32_t param_staging; /* the next staging buffer to use */
 };
 
 void offload_open(struct offload *offload);
 
-/* Chunks of a region that are staged: [first, chunks). */
+/* The first staged chunk of a region; all later chunks are staged too. */
 uint32_t offload_staged_first(const struct offload_region *region);
 
-/* The most operations that one operation becomes. */
+/* The most operations that offload_expand appends for one operation. */
 uint32_t offload_operations_max(const struct offload *offload);
 
-/* Appends what `op` becomes: most are themselves. */
+/* Appends the operations that replace `op`. Most operations are appended unchanged. */
 void offload_expand(struct offload *offload, const struct operation *op, struct operation_list *out);
 
-/* All updates of a step were expanded. */
+/* Call it when all updates of a step were expanded. */
 void offload_applied(struct offload *offload);
 
-/* State was written on the drive behind the pipeline, with nothing in flight: what was fetched ahead is old. */
+/* The host wrote state to the drive, outside the pipeline, with nothing in flight. The chunks that were fetched ahead
+ * are out of date. */
 void offload_drop(struct offload *offload);
 
 #endif

@@ -1,6 +1,8 @@
-/* Seeded faults for tests, one struct for both decorators: transfers that fail or fall short (io_faulty,
- * below the retries) and requests whose bytes go wrong (faulty, above them). Threads: any; counts are atomic.
- * The order of classes drawn is a function of the seed and of how many draws each stream has made. */
+/* Seeded faults for tests. One struct serves both decorators: io_faulty, below the retries, makes transfers fail or
+ * fall short; faulty, above the retries, corrupts the bytes of requests.
+ *
+ * Threads: any; counts are atomic. The order of the drawn faults is a function of the seed and of the number of draws
+ * that each stream has made. */
 #ifndef ZERO_OFFLOAD_FAULTS_H
 #define ZERO_OFFLOAD_FAULTS_H
 
@@ -19,11 +21,11 @@
     X(FAULT_TRANSFER_REORDERED, "transfer reordered")                                                        \
     X(FAULT_TRANSFER_DELAYED, "transfer delayed")                                                            \
     /* of a request, in every tier: */                                                                       \
-    X(FAULT_DELAYED, "request delayed")     /* started some tests later */                                   \
-    X(FAULT_REORDERED, "request reordered") /* told of after a later one */                                  \
+    X(FAULT_DELAYED, "request delayed")     /* started after some tests */                                   \
+    X(FAULT_REORDERED, "request reordered") /* reported after a later request */                             \
     X(FAULT_FLIPPED, "flipped bit")         /* of reads */                                                   \
-    X(FAULT_MISPLACED, "misplaced block")   /* of writes: somewhere else in the extent */                    \
-    X(FAULT_STALE, "stale block")           /* of writes: the end, or all, is not written */
+    X(FAULT_MISPLACED, "misplaced block")   /* of writes: at another place in the extent */                  \
+    X(FAULT_STALE, "stale block")           /* of writes: the end, or all of it, is not written */
 
 enum fault {
 #define FAULT_ENUM(name, text) name,
@@ -32,25 +34,26 @@ enum fault {
         FAULTS
 };
 
-struct faults { /* of the caller, for one tier; outlives it */
+struct faults { /* owned by the caller, for one tier; outlives the tier */
     uint64_t seed;
     _Atomic double probability[FAULTS]; /* 0: never; may change at any time */
     atomic_uint_least64_t fired[FAULTS];
-    atomic_bool
-        armed; /* false while tier_open runs, true after it; may be cleared and set between requests */
+    /* False while tier_open runs, true after it. Tests may clear and set it between requests. */
+    atomic_bool armed;
 };
 
 extern const char *const fault_names[FAULTS];
 
-/* One stream of draws, of one thread. */
+/* A stream of draws. One thread uses it. */
 struct fault_stream {
     struct faults *faults;
     uint64_t state;
 };
 
 struct fault_stream fault_stream_make(struct faults *faults, uint64_t index);
-bool fault_fires(struct fault_stream *stream, enum fault fault); /* counts */
-uint64_t fault_below(struct fault_stream *stream, uint64_t end); /* uniform; 0 for an end of 0 */
-void fault_undo(struct fault_stream *stream, enum fault fault);  /* it could not be applied */
+bool fault_fires(struct fault_stream *stream, enum fault fault); /* true: the fault happens, and is counted */
+uint64_t fault_below(struct fault_stream *stream, uint64_t end); /* uniform in [0, end); 0 if end is 0 */
+/* the fault could not be applied: uncounts it */
+void fault_undo(struct fault_stream *stream, enum fault fault);
 
 #endif

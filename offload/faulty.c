@@ -1,27 +1,26 @@
-/* A decorator of the tier table that does wrong what a drive can do wrong without saying so: a bit flips, a
- * block lands elsewhere, a write is lost; and that starts and tells of requests in another order. Nothing of
- * it is an error here: who keeps checksums must find it.
+/* A decorator of the tier table that makes the silent errors of a drive: a bit flips, a block goes to another place,
+ * a write is lost. It also starts and reports requests in another order. It reports none of this as an error: the
+ * checksums of the caller must find it.
  *
- *   post -> WAITING (started only after some tests) -> STARTED -> DONE (told of later than another) -> told
- *                                                               \-------------------------------------^
- */
+ *   post -> WAITING (started only after some tests) -> STARTED -> DONE (reported later than another) -> reported
+ *                                                               \-----------------------------------------^ */
 #include <inttypes.h>
 #include <stdlib.h>
 
 #include "offload/faults.h"
 #include "offload/implementations.h"
 
-enum { TESTS_MAX = 16 }; /* how long a request waits, at most */
+enum { TESTS_MAX = 16 }; /* the most tests that a request waits */
 
 enum state { WAITING, STARTED, DONE };
 
 struct tier_work {
     enum state state;
     struct tier_request request;
-    struct tier_work *inner; /* STARTED; NULL: it completed at once */
+    struct tier_work *inner; /* in STARTED; NULL: the request completed at once */
     bool flip, hold;
-    uint32_t tests_left; /* WAITING: until it is started; DONE: until it is told of */
-    zero_status status;  /* DONE: and `error` */
+    uint32_t tests_left; /* in WAITING: tests before the start; in DONE: before the report */
+    zero_status status;  /* in DONE, as is `error` */
     struct zero_error error;
     struct tier_work *next_free;
 };
@@ -31,7 +30,7 @@ struct faulty {
     struct tier *inner;
     struct fault_stream stream;
     struct tier_work *works, *free_works;
-    uint32_t posted, withheld; /* withheld: WAITING, or DONE and not told of */
+    uint32_t posted, withheld; /* withheld: requests in WAITING, or in DONE and not yet reported */
 };
 
 static void *faulty_address(struct tier *tier) { return NULL; }
@@ -49,7 +48,7 @@ static void misplace(struct faulty *f, struct tier_request *r) {
     r->offset = place <= f->inner->bytes - r->bytes ? place : place - (places + 1) * unit;
 }
 
-/* A part at the end keeps what it held, or as often all of it: only that is an old block that is whole. */
+/* Loses the end of a write, or, just as often, all of it. A wholly lost write leaves an old block that is intact. */
 static void lose_end(struct faulty *f, struct tier_request *r) {
     uint64_t unit = f->inner->alignment;
     bool part = fault_below(&f->stream, 2);
@@ -74,7 +73,7 @@ static void start(struct faulty *f, struct tier_work *work) {
     work->state = STARTED;
 }
 
-/* True when the inner request is done. */
+/* True if the inner request is done. */
 static bool end(struct faulty *f, struct tier_work *work) {
     bool done = true;
     if (work->inner) work->status = f->inner->ops->test(f->inner, work->inner, &done, &work->error);
@@ -114,7 +113,7 @@ static zero_status faulty_post(struct tier *tier, const struct tier_request *r, 
     return ZERO_OK;
 }
 
-/* Counts a test of a withheld request down; true when it may go on. */
+/* Counts a test of a withheld request. True if the request may go on. */
 static bool let_go(struct faulty *f, struct tier_work *work) {
     if (work->tests_left) {
         if (--work->tests_left) return false;
@@ -144,7 +143,7 @@ static zero_status faulty_test(struct tier *tier, struct tier_work *work, bool *
     return work->status;
 }
 
-/* A withheld request goes on when it is tested, not with time. */
+/* A withheld request goes on when it is tested, so wait must not sleep. */
 static void faulty_wait(struct tier *tier, uint64_t timeout_ns) {
     struct faulty *f = (struct faulty *)tier;
     if (!f->withheld) f->inner->ops->wait(f->inner, timeout_ns);

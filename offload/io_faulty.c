@@ -1,6 +1,7 @@
-/* A decorator of the io table that fails on purpose, below the retries of a lane: errors, short transfers,
- * completions that come late or in another order. Benign classes leave the bytes right.
- * A transfer is inside the inner io, or held here with its result, until wait tells of it. */
+/* A decorator of the io table that fails on purpose, below the retries of a lane: errors, short transfers, late
+ * completions, and completions in another order. Faults that a lane can repair leave the bytes right.
+ *
+ * A transfer is in the inner io, or its result is held here until wait reports it. */
 #include <errno.h>
 #include <stdlib.h>
 #include <time.h>
@@ -11,7 +12,7 @@ enum { DELAY_NS_MAX = 200000 };
 
 struct held {
     struct io_done done;
-    bool ready; /* need not let another one pass */
+    bool ready; /* may be reported now; false: another completion must come first */
 };
 
 struct faulty {
@@ -19,10 +20,10 @@ struct faulty {
     struct io *inner;
     struct fault_stream stream;
     uint32_t depth, alignment;
-    uint32_t inside; /* in the inner io */
+    uint32_t inside; /* number of transfers in the inner io */
     struct held *held;
     uint32_t held_count;
-    bool *one_byte; /* by tag: the inner result is told as 1 */
+    bool *one_byte; /* by tag: report 1 byte instead of the inner result */
 };
 
 static void hold(struct faulty *f, struct io_done done, bool ready) {
@@ -47,14 +48,14 @@ static void faulty_submit(struct io *io, const struct io_transfer *transfer) {
     }
     f->one_byte[t.tag] = fault_fires(&f->stream, FAULT_ONE_BYTE);
     if (f->one_byte[t.tag])
-        t.bytes = f->alignment; /* a direct transfer cannot move one byte, but can be told as if */
+        t.bytes = f->alignment; /* a direct transfer cannot move one byte, but can report one */
     else if (t.bytes > f->alignment && fault_fires(&f->stream, FAULT_SHORT))
         t.bytes = f->alignment * (uint32_t)(1 + fault_below(&f->stream, t.bytes / f->alignment - 1));
     f->inside++;
     f->inner->ops->submit(f->inner, &t);
 }
 
-/* One of those that may be told now; where nothing else can come, any. False: none. */
+/* Takes a held result that may be reported now; any held result if nothing else can come. False: there is none. */
 static bool let_go(struct faulty *f, struct io_done *out_done) {
     uint32_t start = (uint32_t)fault_below(&f->stream, f->held_count);
     for (uint32_t i = 0; i < f->held_count; i++) {
@@ -80,7 +81,7 @@ static void collect(struct faulty *f) {
     uint32_t before = f->held_count;
     bool reordered = f->inside && fault_fires(&f->stream, FAULT_TRANSFER_REORDERED);
     hold(f, done, !reordered);
-    for (uint32_t i = 0; !reordered && i < before; i++) f->held[i].ready = true; /* passed by this one */
+    for (uint32_t i = 0; !reordered && i < before; i++) f->held[i].ready = true; /* this one passes it */
 }
 
 static uint32_t faulty_wait(struct io *io, struct io_done *out_done, uint32_t capacity) {

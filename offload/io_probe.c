@@ -11,7 +11,7 @@
 
 enum {
     PAGE = 4096,
-    REQUESTS = 4, /* in flight: as many bytes as the queue holds, twice */
+    REQUESTS = 4, /* in flight: together twice the bytes that the queue holds */
     CELL_MS_DEFAULT = 50,
     ROUNDS = 2,
 };
@@ -29,10 +29,10 @@ struct probe {
     struct swap_file file;
     uint8_t *memory;
     uint64_t memory_bytes;
-    struct lane *lane; /* of one cell */
+    struct lane *lane; /* the lane of the present cell */
     sem_t finished;
     struct lane_work works[REQUESTS];
-    uint64_t cursor; /* in the file */
+    uint64_t cursor; /* offset in the file */
 };
 
 static void tell(void *user) { sem_post(user); }
@@ -75,15 +75,14 @@ static void wait_for_one(struct probe *p) {
     while (sem_wait(&p->finished) != 0 && errno == EINTR) continue;
 }
 
-/* Bytes of one request: half of what the queue holds, and little enough that all of them fit into the file.
- */
+/* The bytes of one request: half of what the queue holds, but small enough that all requests fit into the file. */
 static uint64_t request_bytes(const struct probe *p, const struct io_probe_cell *cell) {
     uint64_t bytes = (uint64_t)cell->block_bytes * cell->queue_depth / 2,
              most = p->file.bytes / (2 * REQUESTS);
     return bytes < most ? bytes : most / PAGE * PAGE;
 }
 
-/* Request i writes if bit i of `writes` is set. Ends when all that was posted is done. */
+/* Request i writes if bit i of `writes` is set. Returns when all requests are done. */
 static zero_status measure(struct probe *p, const struct io_probe_cell *cell, uint32_t writes,
                            double *out_speed, struct zero_error *error) {
     uint64_t bytes = request_bytes(p, cell), moved = 0, began = clock_now_ns();
@@ -114,7 +113,7 @@ static zero_status measure(struct probe *p, const struct io_probe_cell *cell, ui
     return status;
 }
 
-/* The drive and its neighbours vary: the better of all rounds stands. */
+/* The speed of a drive varies, also with other users of the drive: keeps the best of all rounds. */
 static zero_status measure_cell(struct probe *p, struct io_probe_cell *cell, struct zero_error *error) {
     double *const best[] = {&cell->read, &cell->write, &cell->mixed};
     static const uint32_t writes[] = {0, UINT32_MAX, 0x5};
@@ -127,7 +126,7 @@ static zero_status measure_cell(struct probe *p, struct io_probe_cell *cell, str
     return ZERO_OK;
 }
 
-/* As the tier does: so that no measured write has to allocate. */
+/* Writes the whole file once, like the tier, so that no measured write has to allocate blocks. */
 static zero_status write_once(struct probe *p, struct zero_error *error) {
     struct lane_work *work = &p->works[0];
     work->repeat = true;
@@ -193,7 +192,7 @@ static zero_status make_memory(struct probe *p, struct zero_error *error) {
         return error_set(error, ZERO_E_MEMORY, "no memory for %s of buffers",
                          swap_size(p->memory_bytes).chars);
     p->memory = memory;
-    memset(p->memory, 0, p->memory_bytes); /* resident before anything is timed */
+    memset(p->memory, 0, p->memory_bytes); /* makes the pages resident before the first measurement */
     return ZERO_OK;
 }
 

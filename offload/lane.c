@@ -10,12 +10,12 @@
 #include "engine/base/thread.h"
 
 enum {
-    TRIES_MAX = 100,        /* in a row that move nothing: interrupted, refused for now, or 0 bytes */
-    TRIES_BEFORE_SLEEP = 8, /* then the system gets a millisecond between them: a tenth of a second in all */
+    TRIES_MAX = 100,        /* tries in a row that move no bytes: interrupted, refused for now, or 0 bytes */
+    TRIES_BEFORE_SLEEP = 8, /* later tries sleep a millisecond first: a tenth of a second in all */
     RETRY_SLEEP_NS = 1000000,
 };
 
-struct slot { /* one transfer, until all its bytes are moved or it failed */
+struct slot { /* one transfer, until all its bytes are moved or it has failed */
     struct lane_work *work;
     struct io_transfer whole;
     uint32_t moved, tries;
@@ -25,13 +25,13 @@ struct lane {
     struct lane_options o;
     pthread_t thread;
     atomic_bool stopping;
-    struct lane_work **inbox; /* a circle: the poster adds at the end, the owner takes from the front */
+    struct lane_work **inbox; /* a ring: the poster adds at the end, the owner takes from the front */
     uint32_t inbox_rows;
     atomic_uint inbox_end;
-    uint32_t inbox_front; /* the owner's: of the request that is being cut */
-    uint64_t block;       /* the next block to cut from it; 0: none yet */
+    uint32_t inbox_front; /* used by the owner: index of the request that is being cut */
+    uint64_t block;       /* the next block of that request; valid while `cutting` */
     bool cutting;
-    struct slot *slots; /* depth rows; a transfer's tag is its row */
+    struct slot *slots; /* depth rows, indexed by a transfer's tag */
     uint32_t *free_slots;
     uint32_t free_count;
     struct io_done *done;
@@ -45,7 +45,7 @@ uint64_t lane_share(uint64_t bytes, uint32_t block_bytes, uint32_t index, uint32
     return whole * block_bytes + (blocks % count == index ? rest : 0);
 }
 
-/* The lane's first block at or after that of `offset`. */
+/* The first block of this lane at or after the block of `offset`. */
 static uint64_t first_block(const struct lane *lane, uint64_t offset) {
     uint64_t block = offset / lane->o.block_bytes;
     return block + (lane->o.index + lane->o.count - block % lane->o.count) % lane->o.count;
@@ -55,7 +55,7 @@ bool lane_holds(const struct lane *lane, uint64_t offset, uint64_t bytes) {
     return first_block(lane, offset) * lane->o.block_bytes < offset + bytes;
 }
 
-/* The part of a block that belongs to the work; false past its end. */
+/* The part of a block that belongs to the work. False: the block is past the end of the work. */
 static bool cut(const struct lane *lane, const struct lane_work *work, uint64_t block,
                 struct io_transfer *out) {
     uint64_t size = lane->o.block_bytes, begin = block * size, end = begin + size,
@@ -77,7 +77,7 @@ static void release_pending(struct lane *lane, struct lane_work *work) {
         lane->o.finished(lane->o.user);
 }
 
-/* The request at the front of the inbox, or NULL. */
+/* The request at the front of the inbox; NULL: the inbox is empty. */
 static struct lane_work *front(struct lane *lane) {
     if (lane->inbox_front == atomic_load_explicit(&lane->inbox_end, memory_order_acquire)) return NULL;
     struct lane_work *work = lane->inbox[lane->inbox_front % lane->inbox_rows];
@@ -94,7 +94,7 @@ static void leave_front(struct lane *lane, struct lane_work *work) {
     release_pending(lane, work);
 }
 
-/* The rest of a slot's transfer. */
+/* Submits the rest of a slot's transfer. */
 static void submit(struct lane *lane, uint32_t tag) {
     const struct slot *slot = &lane->slots[tag];
     struct io_transfer rest = slot->whole;
@@ -162,7 +162,7 @@ static void settle(struct lane *lane, const struct io_done *done) {
     } else if ((uint32_t)done->result >= left) {
         end_slot(lane, done->tag);
     } else {
-        /* Short: a direct transfer goes on from the last multiple of the alignment. */
+        /* A short transfer. A direct transfer must continue from a multiple of the alignment. */
         uint32_t moved = (slot->moved + (uint32_t)done->result) / alignment * alignment;
         if (moved > slot->moved) slot->tries = 0;
         slot->moved = moved;
@@ -176,7 +176,7 @@ static void *own(void *argument) {
     for (;;) {
         submit_all(lane);
         bool idle = lane->free_count == lane->o.depth;
-        /* In this order: what was posted before stopping is in the inbox by then. */
+        /* Read `stopping` first, then the inbox: everything that was posted before stopping is in the inbox by then. */
         if (idle && atomic_load(&lane->stopping) && !front(lane)) break;
         uint32_t count = io->ops->wait(io, lane->done, lane->o.depth);
         for (uint32_t i = 0; i < count; i++) settle(lane, &lane->done[i]);
@@ -184,7 +184,7 @@ static void *own(void *argument) {
     return NULL;
 }
 
-/* ---- for the poster ---- */
+/* ---- functions for the poster ---- */
 
 static void lane_free(struct lane *lane) {
     lane->o.io->ops->close(lane->o.io);
@@ -202,7 +202,7 @@ zero_status lane_open(const struct lane_options *options, struct lane **out_lane
         return error_set(error, ZERO_E_MEMORY, "tier nvme: no memory for a queue");
     }
     lane->o = *options;
-    lane->inbox_rows = 1; /* a power of two: positions wrap around at 2^32 */
+    lane->inbox_rows = 1; /* a power of two, because positions wrap around at 2^32 */
     while (lane->inbox_rows < options->requests_max + 1) lane->inbox_rows *= 2;
     lane->inbox = calloc(lane->inbox_rows, sizeof(struct lane_work *));
     lane->slots = calloc(options->depth, sizeof *lane->slots);

@@ -1,10 +1,13 @@
-/* The way of requests to one path: an owner thread that cuts them into transfers of at most one block, keeps
- * a bounded number in flight, reads every result, and finishes what was short. It alone touches its io.
+/* A lane brings requests to one path. Its owner thread cuts requests into transfers of at most one block, keeps a
+ * bounded number of transfers in flight, reads every result, and continues short transfers. Only the owner thread
+ * touches the lane's io.
  *
- * The extent is striped: block b is block b / count of lane b % count. A request is handed to every lane that
- * has a part of it; `pending` counts those lanes, until they have cut their part, and transfers in flight.
- * Who takes it to 0 tells `finished`. Threads: lane_post from one at a time, the poster; a request's fields
- * are the poster's again once pending is 0. */
+ * The extent is striped: block b is block b / count of lane b % count. A request is posted to every lane that holds a
+ * part of it. `pending` counts the lanes that have not yet cut all of their part, and the transfers in flight. The
+ * thread that lowers `pending` to 0 calls `finished`.
+ *
+ * Threads: one thread at a time, the poster, calls lane_post. The poster owns the fields of a request again once
+ * `pending` is 0. */
 #ifndef ZERO_OFFLOAD_LANE_H
 #define ZERO_OFFLOAD_LANE_H
 
@@ -19,36 +22,37 @@
 struct lane;
 
 struct lane_work {
-    bool write, repeat;     /* repeat: every transfer has the same memory, of one block */
-    uint64_t offset, bytes; /* in the extent */
+    bool write, repeat;     /* repeat: all transfers use the same memory, of one block */
+    uint64_t offset, bytes; /* offset in the extent */
     uint8_t *memory;
     atomic_uint pending;
-    atomic_bool failed; /* no more of it is cut; who set it fills the rest in */
+    /* the lanes cut no more of this request; the thread that sets it sets the fields below */
+    atomic_bool failed;
     const struct lane *lane;
-    uint64_t failed_offset; /* in the lane's file */
+    uint64_t failed_offset; /* offset in the lane's file */
     uint32_t failed_bytes, moved;
-    int number; /* errno; 0: the transfer moved nothing, again and again */
+    int number; /* errno; 0: the transfer moved nothing, even after retries */
 };
 
 struct lane_options {
-    struct io *io;                /* taken over, on failure too */
+    struct io *io;                /* the lane takes it over, and closes it if lane_open fails */
     const struct swap_file *file; /* borrowed */
-    uint32_t index, count;        /* of the stripe */
+    uint32_t index, count;        /* index of this lane; number of lanes */
     uint32_t block_bytes, depth, requests_max;
     void (*finished)(void *user); /* called on the owner thread */
     void *user;
 };
 
 zero_status lane_open(const struct lane_options *options, struct lane **out_lane, struct zero_error *error);
-void lane_close(struct lane *lane); /* after what is in flight is done */
+void lane_close(struct lane *lane); /* waits for everything in flight */
 
-/* Bytes of an extent that lie in lane `index` of `count`. */
+/* The bytes of an extent that are in lane `index` of `count`. */
 uint64_t lane_share(uint64_t bytes, uint32_t block_bytes, uint32_t index, uint32_t count);
 
-/* Whether a range has a part in this lane. */
+/* True if this lane holds a part of the range. */
 bool lane_holds(const struct lane *lane, uint64_t offset, uint64_t bytes);
 
-/* The work's pending counts this lane already. At most requests_max are in flight. */
+/* The caller has counted this lane in work->pending. At most requests_max works may be in flight. */
 void lane_post(struct lane *lane, struct lane_work *work);
 
 /* `tier nvme: write of 1048576 bytes at offset 0 of PATH got 4096: No space left on device; needs ..., ...

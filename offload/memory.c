@@ -1,4 +1,4 @@
-/* Tiers in memory: the device's own, and the host's (pinned where the device is not the host). */
+/* The tiers in memory: the device's memory, and the host's memory (pinned if the device is not the host). */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

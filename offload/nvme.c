@@ -1,6 +1,6 @@
-/* The nvme tier: an extent striped over one file per path, each behind a lane with its own owner thread. Owns
- * directories, files, lanes and the pool of requests. A request is posted to the lanes that hold a part of it
- * and is done when its count of pending parts is 0. */
+/* The nvme tier: an extent that is striped over one file per path. Each file has a lane with its own owner thread.
+ * The tier owns directories, files, lanes and the pool of requests. A request is posted to the lanes that hold a part
+ * of it, and is done when its count of pending parts is 0. */
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
@@ -26,15 +26,15 @@ struct tier_work {
 struct nvme {
     struct tier base;
     struct tier_options o;
-    uint32_t count; /* paths */
+    uint32_t count; /* number of paths */
     struct swap_directory directory[TIER_PATHS_MAX];
     struct swap_file file[TIER_PATHS_MAX];
     struct lane *lane[TIER_PATHS_MAX];
     uint32_t directories, files, lanes;          /* open so far */
-    char remark[sizeof((struct io *)0)->remark]; /* the last that was said */
+    char remark[sizeof((struct io *)0)->remark]; /* the last remark that was logged */
     struct tier_work *works, *free_works;
-    uint32_t posted;      /* and not told of */
-    pthread_mutex_t lock; /* guards what follows */
+    uint32_t posted;      /* requests that were posted and that test has not reported */
+    pthread_mutex_t lock; /* guards the fields below */
     pthread_cond_t some_finished;
     uint64_t finished, told;
 };
@@ -118,7 +118,7 @@ static void nvme_wait(struct tier *tier, uint64_t timeout_ns) {
     struct timespec deadline = {.tv_sec = (time_t)(end / 1000000000u), .tv_nsec = (long)(end % 1000000000u)};
     pthread_mutex_lock(&nvme->lock);
     int late = 0;
-    /* test may tell of a request before finished is counted: compare signed. */
+    /* nvme_test may report a request before `finished` counts it, so the difference may be negative. */
     while ((int64_t)(nvme->finished - nvme->told) <= 0 && !late)
         late = pthread_cond_timedwait(&nvme->some_finished, &nvme->lock, &deadline);
     pthread_mutex_unlock(&nvme->lock);
@@ -182,7 +182,7 @@ static zero_status open_directories(struct nvme *nvme, struct zero_error *error)
     return ZERO_OK;
 }
 
-/* Paths on one filesystem share what is free there. */
+/* Paths on one filesystem share its free space. */
 static zero_status check_space(const struct nvme *nvme, struct zero_error *error) {
     for (uint32_t i = 0; i < nvme->count; i++) {
         uint64_t needed = 0, free_bytes = swap_free_bytes(nvme->directory[i].handle);
@@ -236,7 +236,7 @@ static zero_status create_files(struct nvme *nvme, struct zero_error *error) {
     return ZERO_OK;
 }
 
-/* A remark is said once, however many paths it is true of. */
+/* Logs a remark once, even if it applies to several paths. */
 static zero_status open_io(struct nvme *nvme, const struct io_options *options, uint32_t index,
                            struct io **out_io, struct zero_error *error) {
     zero_status status = io_open(options, nvme->o.nvme.no_uring, out_io, error);
@@ -274,8 +274,8 @@ static zero_status open_lanes(struct nvme *nvme, struct zero_error *error) {
     return ZERO_OK;
 }
 
-/* Writes all of the extent once from one block of zeros, on all paths together, so that no later write has to
- * allocate or to mark blocks as written. */
+/* Writes the whole extent once, from one block of zeros and on all paths at the same time. So no later write has to
+ * allocate blocks or to mark them as written. */
 static zero_status overwrite(struct nvme *nvme, struct zero_error *error) {
     bool needed = false;
     for (uint32_t i = 0; i < nvme->count; i++) needed |= nvme->file[i].direct || !nvme->file[i].allocated;
@@ -350,8 +350,8 @@ static zero_status nvme_open(const struct tier_options *options, struct tier **o
         nvme_close(&nvme->base);
         return status;
     }
-    nvme->base.written_bytes = 0; /* by requests */
-    nvme->o.nvme.keep = NULL;     /* borrowed until here */
+    nvme->base.written_bytes = 0; /* counts only requests */
+    nvme->o.nvme.keep = NULL;     /* was borrowed only during open */
     nvme->o.nvme.buffers = NULL;
     *out_tier = &nvme->base;
     return ZERO_OK;

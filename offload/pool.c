@@ -1,5 +1,5 @@
-/* Transfers by threads that pread and pwrite, where the system refuses io_uring: one thread for each transfer
- * in flight, up to a limit. One lock guards all. */
+/* Transfers by threads that call pread and pwrite, for systems that refuse io_uring. One thread per transfer in
+ * flight, up to a limit. One lock guards the whole struct. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@ struct pool {
     uint32_t depth, thread_count;
     pthread_mutex_t lock;
     pthread_cond_t queue_filled, done_filled;
-    struct io_transfer *queue; /* a circle of depth rows */
+    struct io_transfer *queue; /* a ring of depth rows */
     uint32_t queue_first, queue_count;
     struct io_done *done; /* depth rows */
     uint32_t done_count;
@@ -102,7 +102,7 @@ static void pool_submit(struct io *io, const struct io_transfer *transfer) {
     pthread_mutex_unlock(&pool->lock);
 }
 
-static void pool_start(struct io *io) {} /* a thread has it already */
+static void pool_start(struct io *io) {} /* a thread has taken the transfer already */
 
 static uint32_t pool_wait(struct io *io, struct io_done *out_done, uint32_t capacity) {
     struct pool *pool = (struct pool *)io;

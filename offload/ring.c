@@ -1,12 +1,13 @@
-/* Transfers by io_uring: the file and the buffers are registered where the system allows. A poll of an
- * eventfd waits among the transfers, so that one sleep ends for both a completion and a new request.
+/* Transfers by io_uring. The file and the buffers are registered if the system allows it. The poll of an eventfd is
+ * one of the submitted entries, so that one sleep ends for a completion as well as for a new request.
  *
- *   submitted --enter--> taken by the kernel --completion--> told of
+ *   submitted --enter--> taken by the kernel --completion--> reported
  *        \--the ring breaks--> refused -----------------------^
  *
- * Where the kernel takes nothing for the moment, the ring sleeps and asks again. Where it refuses for good, the ring
- * is broken: what the kernel has not taken is told of with the error, then and later; what it has taken is its own
- * until it completes, and its completions are read from the memory that both share. */
+ * If the kernel refuses entries for the moment, the ring sleeps and tries again. If the kernel refuses for good, the
+ * ring is broken. Transfers that the kernel has not taken are reported with the error, now and later. The kernel
+ * still owns the transfers that it has taken, until they complete. Their completions are read from memory that both
+ * share. */
 #include <errno.h>
 #include <inttypes.h>
 #include <liburing.h>
@@ -21,12 +22,12 @@
 
 #include "offload/io.h"
 
-#define REGISTERED_BYTES_MAX (UINT64_C(1) << 30) /* of one buffer: the kernel's limit */
+#define REGISTERED_BYTES_MAX (UINT64_C(1) << 30) /* the kernel's limit for one buffer */
 #define TAG_WAKE UINT64_MAX
 
 enum {
     ASK_AGAIN_MS = 1,
-    REFUSALS_MAX = 2000, /* in a row, with nothing completed in between: then they are for good */
+    REFUSALS_MAX = 2000, /* refusals in a row, without a completion: the kernel then refuses for good */
 };
 
 struct ring {
@@ -35,10 +36,10 @@ struct ring {
     int file, wake_file;
     bool fixed_file, armed;
     struct iovec *buffers;
-    uint32_t buffer_count; /* registered; 0: none */
-    int broken;            /* errno; 0: it is not */
-    uint32_t refusals;     /* in a row */
-    uint32_t *refused;     /* tags, depth rows: of a broken ring, not yet told of */
+    uint32_t buffer_count; /* number of registered buffers */
+    int broken;            /* errno; 0: not broken */
+    uint32_t refusals;     /* refusals in a row */
+    uint32_t *refused;     /* depth rows: tags of a broken ring's transfers that are not reported yet */
     uint32_t refused_count;
 };
 
@@ -54,7 +55,7 @@ static zero_status check_operations(struct io_uring *uring, struct zero_error *e
                : error_set(error, ZERO_E_UNSUPPORTED, "io_uring of this kernel lacks plain reads and writes");
 }
 
-/* Buffers count against the limit, and so does the ring itself in some kernels. */
+/* Registered buffers count against the memlock limit; in some kernels the ring itself does too. */
 static const char *memlock_hint(int number) {
     return number == ENOMEM ? "; the memlock limit, ulimit -l, may be too low" : "";
 }
@@ -75,7 +76,8 @@ static void cut_buffers(const struct io_options *o, struct iovec *out) {
         }
 }
 
-/* Without registration the kernel pins pages at each transfer: slower by a little, otherwise the same. */
+/* Registers the file and the buffers. Without registration the kernel pins pages at each transfer; this is only a
+ * little slower. */
 static void register_all(struct ring *ring, const struct io_options *o) {
     ring->fixed_file = io_uring_register_files(&ring->uring, &ring->file, 1) == 0;
     uint32_t count = count_buffers(o);
@@ -95,9 +97,9 @@ static void register_all(struct ring *ring, const struct io_options *o) {
              strerror(-result), memlock_hint(-result));
 }
 
-/* A ring that is opened may lie where another thread's has just been. The kernel orders the two, which a thread
- * sanitizer cannot see (liburing's own system calls): the count, written before the one goes and read after the
- * other came, tells it. */
+/* A counter for thread sanitizers. A new ring may get the memory of a ring that another thread has just closed. The
+ * kernel orders the two, but a thread sanitizer does not see this order (liburing makes its own system calls). So a
+ * ring adds to the counter before it closes, and reads the counter after it opens. */
 static atomic_uint rings_closed;
 
 static void exit_queue(struct ring *ring) {
@@ -150,7 +152,7 @@ static void ring_close(struct io *io) {
     free(ring);
 }
 
-/* The registered buffer that holds all of a transfer's memory, or -1. */
+/* The index of the registered buffer that holds all memory of a transfer, or -1. */
 static int buffer_of(const struct ring *ring, const struct io_transfer *t) {
     for (uint32_t i = 0; i < ring->buffer_count; i++) {
         const struct iovec *b = &ring->buffers[i];
@@ -166,7 +168,7 @@ static void ring_submit(struct io *io, const struct io_transfer *t) {
         ring->refused[ring->refused_count++] = t->tag;
         return;
     }
-    /* There is always one: the queue holds depth + 1. */
+    /* Never NULL: the queue holds depth + 1 entries. */
     struct io_uring_sqe *sqe = io_uring_get_sqe(&ring->uring);
     int file = ring->fixed_file ? 0 : ring->file, buffer = buffer_of(ring, t);
     if (buffer >= 0 && t->write)
@@ -194,13 +196,14 @@ static void clear_wake(struct ring *ring) {
     while (read(ring->wake_file, &ignored, sizeof ignored) < 0 && errno == EINTR) continue;
 }
 
-/* What the system does not take now is taken by the next wait. */
+/* Entries that the system does not take now are submitted by the next wait. */
 static void ring_start(struct io *io) {
     struct ring *ring = (struct ring *)io;
     if (!ring->broken) io_uring_submit(&ring->uring);
 }
 
-/* What the kernel has not taken stands in the last entries of the queue, and is never handed to it again. */
+/* The ring breaks. The entries that the kernel has not taken are the last of the queue. They are refused, and are
+ * never submitted again. */
 static void break_off(struct ring *ring, int number) {
     const struct io_uring_sq *queue = &ring->uring.sq;
     ring->broken = number;
@@ -210,7 +213,7 @@ static void break_off(struct ring *ring, int number) {
     }
 }
 
-/* Sleeps in the kernel until something completes. False: the kernel refuses. */
+/* Submits, and sleeps in the kernel until something completes. False: the kernel refuses. */
 static bool enter(struct ring *ring) {
     arm(ring);
     int result = io_uring_submit_and_wait(&ring->uring, 1);
@@ -223,7 +226,7 @@ static bool enter(struct ring *ring) {
     return false;
 }
 
-/* As `enter`, where the kernel takes nothing: until a completion or a wake, or until it is worth asking again. */
+/* The sleep after the kernel refused: until a completion or a wake, or until the next try. */
 static void doze(struct ring *ring) {
     struct pollfd files[] = {{.fd = ring->uring.ring_fd, .events = POLLIN},
                              {.fd = ring->wake_file, .events = POLLIN}};

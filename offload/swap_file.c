@@ -30,7 +30,7 @@ static zero_status fail(struct zero_error *error, const char *what, const char *
     return error_set(error, ZERO_E_IO, "tier nvme: cannot %s %s: %s", what, path, strerror(number));
 }
 
-/* A link in a directory that others can write to may be a stranger's. */
+/* True for a symbolic link of another user (not root). A directory that others can write to may have such a link. */
 static bool link_of_stranger(const char *path) {
     struct stat link;
     return lstat(path, &link) == 0 && S_ISLNK(link.st_mode) && link.st_uid != geteuid() && link.st_uid != 0;
@@ -59,8 +59,8 @@ uint64_t swap_free_bytes(int handle) {
     return fstatvfs(handle, &found) == 0 ? (uint64_t)found.f_bavail * found.f_frsize : 0;
 }
 
-/* In a directory of its own, so that nobody else can reach the name while it has one. Only a kill between
- * these few calls leaves something: an empty directory, or one with an empty file. */
+/* Creates the file in a directory of its own, so that nobody else can reach the file while it has a name, and then
+ * removes both names. A kill between these few calls leaves an empty directory, or a directory with an empty file. */
 static int create_named(int directory) {
     char name[40];
     int handle = -1, tries = 0, made;
@@ -89,7 +89,7 @@ static bool lacks_nameless(int number) {
     return number == EOPNOTSUPP || number == EISDIR || number == EINVAL || number == ENOENT;
 }
 
-/* What the kernel says about direct transfers; false: it says nothing. */
+/* Asks the kernel for the alignment of direct transfers. False: no answer. */
 static bool ask_alignment(int handle, uint32_t *out_alignment) {
 #ifdef STATX_DIOALIGN
     struct statx found;
@@ -103,7 +103,7 @@ static bool ask_alignment(int handle, uint32_t *out_alignment) {
 #endif
 }
 
-/* tmpfs takes O_DIRECT in newer kernels, but is the page cache itself. */
+/* Newer kernels accept O_DIRECT on tmpfs, but tmpfs is the page cache itself. */
 static bool in_page_cache(int handle) {
     struct statfs found;
     return fstatfs(handle, &found) == 0 && (found.f_type == TMPFS_MAGIC || found.f_type == RAMFS_MAGIC);
@@ -115,13 +115,13 @@ static void make_direct(struct swap_file *file) {
     if (in_page_cache(file->handle)) return;
     bool asked = ask_alignment(file->handle, &alignment);
     if (asked && (!alignment || alignment > ALIGNMENT_DEFAULT))
-        return; /* chunks are aligned to that, no more */
+        return; /* chunks are aligned to ALIGNMENT_DEFAULT only */
     if (fcntl(file->handle, F_SETFL, O_DIRECT) != 0) return;
     file->direct = true;
     file->alignment = alignment;
 }
 
-/* Going past the limit would be a signal, which kills. */
+/* A write past the limit would raise a signal that kills the process. */
 static zero_status check_limit(const struct swap_file *file, struct zero_error *error) {
     struct rlimit limit;
     if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || file->bytes <= limit.rlim_cur) return ZERO_OK;
@@ -132,7 +132,7 @@ static zero_status check_limit(const struct swap_file *file, struct zero_error *
 
 static zero_status take_space(struct swap_file *file, struct zero_error *error) {
     file->allocated = true;
-    if (!file->bytes) return ZERO_OK; /* the extent has no block here */
+    if (!file->bytes) return ZERO_OK; /* no block of the extent is in this file */
     zero_status status = check_limit(file, error);
     if (status) return status;
     int result;
@@ -168,7 +168,7 @@ bool swap_file_there(const struct swap_directory *directory, const char *name, u
            S_ISREG(found.st_mode) && (uint64_t)found.st_size == bytes;
 }
 
-/* The kernel takes a moment to let go of a file that a killed process's ring had registered. */
+/* Retries, because the kernel may still hold a file that the ring of a killed process had registered. */
 static bool lock(int handle) {
     for (int tries = 0; tries < LOCK_TRIES_MAX; tries++) {
         if (flock(handle, LOCK_EX | LOCK_NB) == 0) return true;
@@ -177,8 +177,8 @@ static bool lock(int handle) {
     return false;
 }
 
-/* A kept file may hold the only copy of a training: it is emptied only where the user has asked for it (`discard`), and
- * one that others can reach is not used. */
+/* Checks a kept file, which may hold the only copy of a training. The file is emptied only if the user asked for it
+ * (`discard`). A file that others can reach is refused. */
 static zero_status look_at_kept(struct swap_file *file, const char *name, bool discard,
                                 struct zero_error *error) {
     struct stat found;
@@ -219,6 +219,6 @@ zero_status swap_file_keep(const struct swap_directory *directory, uint64_t byte
 }
 
 void swap_file_close(struct swap_file *file) {
-    flock(file->handle, LOCK_UN); /* a ring that registered it lets go of it later */
+    flock(file->handle, LOCK_UN); /* a ring that registered the file releases it later */
     close(file->handle);
 }

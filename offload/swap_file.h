@@ -1,6 +1,6 @@
-/* The file of one path: nameless, so that nothing is left of it however the process ends (unless it is kept); all of its
- * space taken at creation; direct where the filesystem can. Everything is opened relative to the directory's
- * handle. */
+/* The file of one path. It is nameless, so that nothing stays behind however the process ends (unless the file is
+ * kept). All of its space is reserved at creation. Transfers are direct if the filesystem supports it. Everything is
+ * opened relative to the directory's handle. */
 #ifndef ZERO_OFFLOAD_SWAP_FILE_H
 #define ZERO_OFFLOAD_SWAP_FILE_H
 
@@ -17,32 +17,33 @@ struct swap_directory {
 };
 
 struct swap_file {
-    const char *path; /* of its directory, borrowed */
+    const char *path; /* path of its directory, borrowed */
     int handle;
     uint64_t bytes;
-    uint32_t alignment; /* of a transfer's offset, size and memory; 1 through the page cache */
-    bool direct;        /* past the page cache */
-    bool allocated;     /* its blocks are reserved */
-    bool found;         /* kept by an earlier process, and as large */
+    uint32_t alignment; /* alignment of a transfer's offset, size and memory; 1 through the page cache */
+    bool direct;        /* transfers bypass the page cache */
+    bool allocated;     /* the filesystem has reserved its blocks */
+    bool found;         /* an earlier process kept the file, with the same size */
 };
 
-/* A made directory is 0700; its parent must exist. A symbolic link is followed only if it is the user's or
- * root's. */
+/* Makes the directory with mode 0700 if it is missing; its parent must exist. Follows a symbolic link only if the
+ * link belongs to this user or to root. */
 zero_status swap_directory_open(const char *path, struct swap_directory *out, struct zero_error *error);
 void swap_directory_close(struct swap_directory *directory);
 
-/* Bytes that this user may still write there. */
+/* The bytes that this user may still write there. */
 uint64_t swap_free_bytes(int handle);
 
-/* Mode 0600 and full of zeros as read. `named`: as if the filesystem had no O_TMPFILE. ZERO_E_IO. */
+/* Creates a file of mode 0600 that reads as zeros. `named`: behave as if the filesystem had no O_TMPFILE. ZERO_E_IO. */
 zero_status swap_file_create(const struct swap_directory *directory, uint64_t bytes, bool named,
                              struct swap_file *out, struct zero_error *error);
 
-/* The file of this name, as it is, or made, full of zeros; it stays. ZERO_E_IO; also where another process has it open,
- * where it has another size (unless `discard`: then it is made anew), or is not the user's alone. */
+/* Opens the kept file of this name, or makes it, full of zeros. The file stays after close. ZERO_E_IO, also if
+ * another process has the file open, if it does not belong to this user alone, or if it has another size (with
+ * `discard` it is then made anew). */
 zero_status swap_file_keep(const struct swap_directory *directory, uint64_t bytes, const char *name,
                            bool discard, struct swap_file *out, struct zero_error *error);
-/* `name` is there, and as large; NULL: it is not. */
+/* True if the file `name` exists with this size. `name` NULL: false. */
 bool swap_file_there(const struct swap_directory *directory, const char *name, uint64_t bytes);
 
 void swap_file_close(struct swap_file *file);

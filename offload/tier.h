@@ -1,9 +1,11 @@
-/* Where optimizer state can live: one table, one file per tier. A tier is an extent of bytes of fixed size.
+/* A tier stores bytes: optimizer state and parameters. One table, and one file per kind of tier. A tier is an extent
+ * of fixed size.
  *
- * Requests read or write a range of the extent; they complete later, in any order, and are polled. Memory
- * tiers can also be addressed directly, and then need no requests. Buffers of a posted request are borrowed
- * until it is done. Requests in flight together must not overlap, unless all of them read. Threads: one at a
- * time per tier (the executor's lock). Nothing is allocated after open. */
+ * A request reads or writes a range of the extent. Requests complete later and in any order; the caller polls them. A
+ * tier in memory also has an address and then needs no requests. The tier borrows the buffer of a request until the
+ * request is done. Requests that are in flight together must not overlap, unless all of them read.
+ *
+ * Threads: one at a time per tier (the executor's lock). Nothing is allocated after open. */
 #ifndef ZERO_OFFLOAD_TIER_H
 #define ZERO_OFFLOAD_TIER_H
 
@@ -16,37 +18,37 @@
 
 enum { TIER_PATHS_MAX = 16, TIER_REQUESTS_DEFAULT = 64 };
 
-/* Of the nvme tier. */
+/* Options of the nvme tier. */
 struct tier_nvme_options {
-    const char *const *paths; /* directories, made (0700) where missing; the extent is striped over them */
+    const char *const *paths; /* directories, made (0700) if missing; the extent is striped over them */
     uint32_t path_count;
     uint32_t block_bytes;              /* the largest transfer and the stripe, a multiple of 4096; 0: 1 MiB */
     uint32_t queue_depth;              /* transfers in flight per path; 0: 16 */
-    const struct device_span *buffers; /* where requests' memory lies, pinned at open if the system allows */
+    const struct device_span *buffers; /* the memory of requests; pinned at open if the system allows it */
     uint32_t buffer_count;
-    const char
-        *keep; /* NULL: nameless files, gone with the process; else their name in each path: they stay, and
-                         one that is there is taken as it is. Only one tier at a time has it open */
-    bool discard;     /* of `keep`: a file of another size is made anew; else it is refused */
-    bool no_uring;    /* the thread pool, as where the system refuses io_uring */
-    bool named_files; /* create and unlink, as where the filesystem has no O_TMPFILE */
+    /* NULL: the files are nameless and end with the process. Else the name of the file in each path: the files stay,
+     * and a file that exists is used with its content. Only one tier at a time may have it open. */
+    const char *keep;
+    bool discard;     /* for `keep`: makes a file of another size anew; false: refuses it */
+    bool no_uring;    /* use the thread pool, as if the system refused io_uring */
+    bool named_files; /* create and unlink files, as if the filesystem had no O_TMPFILE */
 };
 
 struct faults;
 
 struct tier_options {
-    uint64_t bytes;        /* the extent's size; 0: nothing is allocated, created or started */
-    struct device *device; /* whose memory it is, or near which */
-    uint32_t requests_max; /* posted and not yet done; 0: TIER_REQUESTS_DEFAULT */
-    const struct log *log; /* NULL: nothing is said */
-    struct faults *faults; /* tests: NULL: none; see offload/faults.h */
+    uint64_t bytes;        /* size of the extent; 0: nothing is allocated, created or started */
+    struct device *device; /* the device that owns the memory, or near which the memory is */
+    uint32_t requests_max; /* the most requests that are posted and not done; 0: TIER_REQUESTS_DEFAULT */
+    const struct log *log; /* NULL: no log */
+    struct faults *faults; /* for tests, see offload/faults.h; NULL: no faults */
     struct tier_nvme_options nvme;
 };
 
 struct tier_request {
     bool write;
-    uint64_t offset, bytes; /* within the extent */
-    void *memory;           /* all three are multiples of the tier's alignment */
+    uint64_t offset, bytes; /* offset in the extent */
+    void *memory;           /* offset, bytes and memory are multiples of the tier's alignment */
 };
 
 struct tier;
@@ -54,45 +56,46 @@ struct tier_work;
 
 struct tier_ops {
     const char *name;
-    /* Zeroed. ZERO_E_MEMORY or ZERO_E_IO with a sentence in `error`. Call tier_open instead. */
+    /* The extent is zero after open, unless `found`. ZERO_E_MEMORY or ZERO_E_IO, with a message in `error`. Call
+     * tier_open instead. */
     zero_status (*open)(const struct tier_options *options, struct tier **out_tier, struct zero_error *error);
-    /* Waits for what is in flight. */
+    /* Waits for the requests in flight. */
     void (*close)(struct tier *tier);
-    /* The extent's address; NULL where there is none (a drive). */
+    /* The address of the extent; NULL: it has none (a drive). */
     void *(*address)(struct tier *tier);
-    /* Starts a request; *out_work is NULL if it completed at once. ZERO_E_ARGUMENT past the extent or against
-     * the alignment; ZERO_E_ORDER with requests_max in flight. */
+    /* Starts a request. *out_work is NULL if the request completed at once. ZERO_E_ARGUMENT: the request is past the
+     * extent or not aligned. ZERO_E_ORDER: requests_max requests are in flight. */
     zero_status (*post)(struct tier *tier, const struct tier_request *request, struct tier_work **out_work,
                         struct zero_error *error);
-    /* Cheap. With *out_done, `work` is gone and the status is the request's own: a failure is told once, and
-     * says nothing about other requests. */
+    /* Cheap. If *out_done is true, `work` no longer exists, and the status is the request's own. A failure is
+     * reported once, and says nothing about other requests. */
     zero_status (*test)(struct tier *tier, struct tier_work *work, bool *out_done, struct zero_error *error);
-    /* Sleeps until some request is done that test has not told of, none is posted, or the time is over. */
+    /* Sleeps until a request is done that test has not reported, until no request is posted, or until the timeout. */
     void (*wait)(struct tier *tier, uint64_t timeout_ns);
-    /* What was written before survives a loss of power. Blocks. */
+    /* Makes all earlier writes survive a loss of power. Blocks. */
     zero_status (*sync)(struct tier *tier, struct zero_error *error);
-    /* For messages: "PATH at offset 4096". */
+    /* Writes the place of an offset for messages: "PATH at offset 4096". */
     void (*where)(const struct tier *tier, uint64_t offset, char *out, uint32_t capacity);
 };
 
 struct tier { /* the head of every implementation's own struct */
     const struct tier_ops *ops;
     uint64_t bytes;
-    uint64_t allocated; /* what the extent takes where it lives, as its allocator counted it */
-    uint32_t alignment; /* of a request's offset, bytes and memory */
-    bool found;         /* all of the extent was there, in files that were kept */
-    uint64_t read_bytes, written_bytes; /* of requests that were done and did not fail */
+    uint64_t allocated;                 /* bytes that the extent takes, as its allocator counted them */
+    uint32_t alignment;                 /* alignment of a request's offset, bytes and memory */
+    bool found;                         /* the whole extent existed already, in kept files */
+    uint64_t read_bytes, written_bytes; /* counts of requests that were done without failure */
 };
 
 enum tier_kind { TIER_DEVICE, TIER_CPU, TIER_NVME, TIERS };
 
 extern const struct tier_ops *const tier_table[TIERS];
 
-/* Opens the row's tier, behind the faulty decorator where faults are asked for. */
+/* Opens a tier of this kind, behind the faulty decorator if options->faults is set. */
 zero_status tier_open(enum tier_kind kind, const struct tier_options *options, struct tier **out_tier,
                       struct zero_error *error);
 
-/* For implementations: ZERO_E_ARGUMENT for a request past the extent or against the alignment. */
+/* For implementations: ZERO_E_ARGUMENT if a request is past the extent or not aligned. */
 zero_status tier_check(const struct tier *tier, const struct tier_request *request, struct zero_error *error);
 
 #endif

@@ -1,9 +1,9 @@
-/* Changes of placement: the one function that every stage's operations come from. */
+/* Changes of placement: the operations of every stage come from placement_change. */
 #include "stages/stage.h"
 
-/* Bits of the axes that change from `from` to one of `to` (a mask of 1 << place). An axis of one rank has
- * nothing to change, except that the shard axis always counts: a world of one rank runs the same operations.
- */
+/* The axes, as bits, that change from the place `from` to one of the places in `to` (a mask of 1 << place). An axis
+ * of one rank never changes, with one exception: the shard axis always counts, so that a world of one rank runs the
+ * same operations. */
 static uint8_t changing(struct placement a, struct placement b, const uint32_t mesh[AXES], enum place from,
                         unsigned to) {
     uint8_t axes = 0;

@@ -2,8 +2,8 @@
 
 #include <string.h>
 
-/* Uses have at most USE_REGIONS_MAX regions, or the model is refused: a COMPUTE reads and writes one buffer of each. Other
- * operations name three buffers at most. */
+/* A use has at most USE_REGIONS_MAX regions; a model with more is refused. COMPUTE reads and writes one buffer of
+ * each region. Other operations name at most three buffers. */
 _Static_assert((int)OPERATION_BUFFERS_MAX >= (int)USE_REGIONS_MAX && (int)OPERATION_BUFFERS_MAX >= 3,
                "buffers fit an operation");
 

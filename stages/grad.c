@@ -1,8 +1,8 @@
-/* Gradients of a region: where a backward writes them, when they are reduced, where they are at the step. */
+/* The gradients of a region: where a backward writes them, when they are reduced, and where they are at the step. */
 #include "stages/emit.h"
 
-/* zero0 without sharded accumulation reduces into its own part of the full gradient, if that is wide enough;
- * all others into a shard. */
+/* The buffer that a reduction writes. zero0 without sharded accumulation reduces into this rank's part of the full
+ * gradient, if its type is wide enough. Everything else reduces into a shard. */
 enum buffer_kind grad_shard_buffer(const struct region *r) {
     return r->grad_in_place ? BUFFER_GRAD_FULL : BUFFER_GRAD_SHARD;
 }
@@ -19,7 +19,7 @@ void grad_begin(struct policy *p, uint16_t region, uint32_t position, struct ope
     r->partial = true;
 }
 
-/* Reductions that need scratch take turns with what is planned. */
+/* Gives a reduction that needs scratch one of the planned staging buffers; reductions use them in turn. */
 static void stage_through(struct policy *p, struct operation *op) {
     if (p->stagings) emit_writes(op, BUFFER_STAGING, p->reductions++ % p->stagings);
 }
@@ -44,7 +44,7 @@ static void reduce(struct policy *p, uint16_t region, struct placement to, bool 
     emit_writes(op, BUFFER_GRAD_FULL, region);
 }
 
-/* From the reduced shard to the step's placement: added over the replicate axis, gathered back at zero0. */
+/* Brings the reduced shard to the placement of the step: adds over the replicate axis; at zero0 gathers it back. */
 static void finish(struct policy *p, uint16_t region, struct operation_list *out) {
     struct region *r = &p->region[region];
     struct placement from = placement_is(r->grad_step, SHARD, SHARD) ? (struct placement){{SHARD, SHARD}}
@@ -63,7 +63,7 @@ static void finish(struct policy *p, uint16_t region, struct operation_list *out
     r->final = true;
 }
 
-/* Reduces what is partial; `final`: also on to where the step needs it. */
+/* Reduces a partial gradient. `final`: also brings it to the placement of the step. */
 void grad_to(struct policy *p, uint16_t region, bool final, struct operation_list *out) {
     struct region *r = &p->region[region];
     bool stays_partial = placement_is(r->grad_between, PARTIAL, PARTIAL);

@@ -1,4 +1,4 @@
-/* Parameters of a region: when they are gathered, when released. */
+/* The parameters of a region: when they are gathered, and when they are released. */
 #include "stages/emit.h"
 
 static void gather(struct policy *p, uint16_t region, struct placement from, enum buffer_kind source,
@@ -18,8 +18,8 @@ static void release(struct policy *p, uint16_t region, struct operation_list *ou
     emit_writes(op, BUFFER_PARAM_FULL, region);
 }
 
-/* After an update every rank has refreshed its own part of a replicated region; the others' parts are
- * gathered in place. */
+/* After an update, every rank has refreshed only its own part of a replicated region. This gathers the parts of the
+ * other ranks in place. */
 void param_refresh(struct policy *p, uint16_t region, struct operation_list *out) {
     struct region *r = &p->region[region];
     r->stale = false;
@@ -46,7 +46,8 @@ void param_to_rest(struct policy *p, uint16_t region, struct operation_list *out
     p->region[region].second = false;
 }
 
-/* It stays whole between its uses. Where not everything has room, only from a forward to its own backward. */
+/* True if the region stays whole until its next use. If not all units fit, it stays only from a forward to the
+ * backward of the same use. */
 static bool stays(const struct policy *p, const struct region *r, uint32_t position, uint32_t next) {
     if (!placement_is(r->between, REPLICATE, REPLICATE)) return false;
     return p->kept_from == 0 || (position >= p->kept_from && next == 2 * p->uses - 1 - position);
@@ -56,8 +57,8 @@ static bool has_second(const struct region *r) {
     return !placement_equal(r->between, r->rest) && !placement_is(r->between, REPLICATE, REPLICATE);
 }
 
-/* Where a region goes after a use: it stays for the very next one, rests if there is none in this pass, and
- * takes its placement "between uses" otherwise. */
+/* Changes the placement of a region after a use. It stays gathered if the next position uses it; it returns to rest
+ * if this pass does not use it again; else it gets its placement "between uses". */
 void param_settle(struct policy *p, uint16_t region, uint32_t position, struct operation_list *out) {
     struct region *r = &p->region[region];
     uint32_t next;

@@ -70,7 +70,7 @@ static uint64_t add_use(struct policy *p, const struct use *use, uint32_t sum) {
     return elements;
 }
 
-/* Of the forward uses of two runs: each region once, and none of `but` (NULL: no such use). */
+/* The elements of the forward uses in two runs. Counts each region once, and no region of `but` (may be NULL). */
 static uint64_t elements_of(struct policy *p, struct run a, struct run b, const struct use *but) {
     uint64_t elements = 0;
     uint32_t sum = ++p->sums;
@@ -96,7 +96,7 @@ static bool keeps(const struct policy *p) {
            !placement_is(p->stage->param_rest, REPLICATE, REPLICATE);
 }
 
-/* Whether the run up to `last`, which ends a segment, leaves room for each of the segment's forwards before it. */
+/* `gathered` ends at the end of a segment. True if it leaves room for each forward of that segment before it. */
 static bool leaves_room(struct policy *p, struct run gathered) {
     uint32_t first = gathered.last - p->forward[gathered.last].behind;
     for (uint32_t u = first; u < gathered.first; u++)
@@ -108,15 +108,16 @@ static bool ends_segment(const struct policy *p, uint32_t use) {
     return use + 1 == p->uses || p->forward[use + 1].behind == 0;
 }
 
-/* The same of whatever of the run is still there when the segments that end in it are run again. */
+/* The same for every segment that ends inside the run: when that segment is recomputed, the part of the run up to its
+ * end is still gathered. */
 static bool leaves_room_again(struct policy *p, struct run gathered) {
     for (uint32_t u = gathered.first; u <= gathered.last; u++)
         if (ends_segment(p, u) && !leaves_room(p, (struct run){gathered.first, u})) return false;
     return true;
 }
 
-/* The last units stay, which are needed first in backward: as many as have room together, and beside those of their own
- * segment that do not stay. */
+/* Keeps the last units whole while their total size fits in live_max: backward needs these units first. Then keeps
+ * fewer, until each segment with kept units leaves room for those of its units that are not kept. */
 static void find_kept(struct policy *p) {
     p->kept_from = p->uses;
     uint64_t elements = 0;
@@ -130,9 +131,11 @@ static void find_kept(struct policy *p) {
         p->kept_from++;
 }
 
-/* Whether the use at `position` may be gathered while that at `cursor` is in use. What is live then is a run of
- * forward uses, from the cursor to `position`, there and back again at the turn. (What is kept has room together; past
- * it, in backward, it is part of the run.) What comes for a backward leaves room for forwards that are run again before. */
+/* True if the use at `position` may be gathered while the use at `cursor` is in use. The gathered units are then a
+ * run of forward uses between the two; if the cursor is in forward and `position` in backward, the run extends to the
+ * last forward. (Kept units fit in live_max by themselves; in backward, behind them, they are part of the run.) A
+ * unit that is gathered for its backward must also leave room for the forwards that are recomputed before that
+ * backward. */
 static bool has_room(struct policy *p, uint32_t cursor, uint32_t position) {
     uint32_t here = forward_of(p, cursor), there = forward_of(p, position);
     uint32_t first = here < there ? here : there;
@@ -162,15 +165,15 @@ void policy_open(struct policy *p) {
     p->cursor = p->positions = p->reductions = p->gathers = 0;
 }
 
-/* A region takes part in an event with at most: a release, a reduction, its release, two steps to the
- * gradient's placement, a clear, an update and a gather; and there is one COMPUTE or AGREE. */
+/* Per region, one event emits at most: a release, a reduction, its release, two steps to the gradient's placement, a
+ * clear, an update and a gather. Per event it emits one COMPUTE or AGREE. */
 uint32_t policy_operations_max(const struct policy *p) { return 8 * p->regions + 8; }
 
 /* ---- passes ---- */
 
-/* A use is over, or was skipped: a skipped one leaves exactly what an ended one leaves, so that no buffer
- * lives longer than in a pass that skips nothing. A skipped gradient that nothing holds back is reduced at
- * the pass's end. */
+/* Ends a use, or skips it. A skipped use leaves the same buffers as an ended use, so that no buffer lives longer than
+ * in a complete pass. A skipped use reduces its gradient only if the gradient has an open interval; else the end of
+ * the pass reduces it. */
 static void leave_use(struct policy *p, bool skipped, struct operation_list *out) {
     uint32_t position = p->cursor;
     const struct use *use = policy_use(p, position);
@@ -251,7 +254,8 @@ void policy_agree(struct policy *p, struct operation_list *out) {
     for (uint32_t k = 0; k < p->refreshes; k++) p->region[p->refresh[k]].final = false;
     struct operation *op = emit(out, OP_AGREE, OBJECT_NORM, STREAM_CONTROL, 0);
     op->axes = AXES_BOTH;
-    op->joins = 1u << STREAM_REDUCE | 1u << STREAM_GATHER; /* so that all ranks have posted the same calls */
+    /* so that all ranks have posted the same calls before AGREE */
+    op->joins = 1u << STREAM_REDUCE | 1u << STREAM_GATHER;
 }
 
 static void update(struct policy *p, uint16_t region, struct operation_list *out) {

@@ -1,22 +1,27 @@
-/* The policy: events of the training loop -> operations, for any stage. Pure: it owns no memory, stream or
- * socket, reads nothing but its own context, and so emits the same operations on every rank.
+/* The policy turns events of the training loop into operations, for any stage. It is pure: it owns no memory, stream
+ * or socket, and reads only its own context. So it emits the same operations on every rank.
  *
- * The context holds what was emitted, never what has finished: what has finished differs between ranks, and a
- * decision that read it would make collectives start in different orders.
+ * The context holds what was emitted, never what has finished. What has finished differs between ranks, and a
+ * decision from it would make collectives start in different orders.
  *
- * A pass is a sequence of positions: 0 .. uses-1 are the forward uses in the declared order, uses .. 2*uses-1
- * their backwards in reverse. A use is a list of regions (a unit's own, and those of the owners of its tied
- * parameters). Forwards that are run again inside the backward have positions of their own: 2*uses + the use.
+ * A pass is a sequence of positions. Positions 0 .. uses-1 are the forward uses in the declared order. Positions
+ * uses .. 2*uses-1 are their backwards in reverse order. A use is a list of regions: those of a unit, and those of
+ * the owners of its tied parameters. A forward that is recomputed inside the backward has a position of its own:
+ * 2*uses + the use.
  *
  *   region, parameters:   rest --want--> full --settle--> rest or between --want--> full --> rest
  *   region, gradient:     none --backward--> partial --grad_to--> shard --final--> the step's placement
  *   region, after a step: stale --refresh, before its first use--> fresh
  *
- * Invariants: a unit's parameters are gathered before its use is emitted; a unit stays gathered if its next
- * use is the next position; nothing is gathered further ahead than `depth` gathers, within the pass, nor
- * beyond `ahead_max` and `live_max` elements; every full gradient is reduced after its last use of the pass.
- * How far is ahead depends on the position alone, and not on which uses were skipped: what a pass that skips
- * has gathered at a position, one that skips nothing has too, and so has the plan (plan.c). */
+ * Invariants:
+ *   1. The parameters of a unit are gathered before its use is emitted.
+ *   2. A unit stays gathered if the next position uses it again.
+ *   3. Gathers ahead stay within the pass, within `depth` gathers (in backward: `backward_depth`), and within
+ *      `ahead_max` and `live_max` elements.
+ *   4. Every full gradient is reduced after its last use of the pass.
+ *   5. How far the policy gathers ahead depends only on the position, not on which uses were skipped. So what a pass
+ *      with skipped uses has gathered at a position, a complete pass has gathered there too, and the plan has a place
+ *      for it (plan.c). */
 #ifndef ZERO_STAGES_POLICY_H
 #define ZERO_STAGES_POLICY_H
 
@@ -25,68 +30,71 @@
 struct use {
     uint16_t region[USE_REGIONS_MAX];
     uint8_t count;
-    uint16_t
-        behind; /* uses before it in its segment, which is run again as one before its last one's backward; of
-                        the first, and of one by itself: 0 */
+    /* The number of uses before this one in its segment. A segment is recomputed as a whole, before the backward of
+     * its last use. 0: the first use of a segment, or a segment of one use. */
+    uint16_t behind;
 };
 
 struct region {
     bool frozen;       /* no gradient, no state */
-    bool persistent;   /* parameters are replicated at rest in every stage */
-    uint64_t elements; /* of its flat buffer */
+    bool persistent;   /* parameters rest replicated at every stage */
+    uint64_t elements; /* in its flat buffer */
 
-    /* From the stage's row, by policy_open. */
+    /* Set by policy_open from the stage's row. */
     struct placement state, grad_between, grad_step, rest, between;
-    bool grad_kept;     /* the full gradient's buffer lives from step to step */
-    bool grad_in_place; /* reduced into this rank's part of it */
+    bool grad_kept;     /* the buffer of the full gradient lives from step to step */
+    bool grad_in_place; /* the gradient is reduced into this rank's part of that buffer */
 
     /* What was emitted. */
     bool full, second, stale;     /* parameters */
     bool partial, reduced, final; /* gradient */
     bool grad_live;               /* an interval of the full gradient is open */
 
-    uint32_t counted; /* scratch: by which sum of elements */
+    uint32_t counted; /* scratch: number of the last sum that counted this region */
 };
 
 struct policy {
-    /* Set by the owner, constant. */
+    /* Set by the owner; constant. */
     const struct stage *stage;
     uint32_t mesh[AXES];
     enum accumulation accumulation;
     uint32_t micro_steps;           /* per step */
-    uint32_t depth, backward_depth; /* gathers ahead of a use of forward, of backward */
-    uint64_t
-        live_max; /* elements gathered at once, by gathers ahead and by what is kept between its uses; a use
-                           gathers what it needs, whatever it takes. UINT64_MAX: no bound */
-    uint64_t ahead_max; /* of them, ahead of the use at the cursor */
-    uint32_t stagings;  /* buffers that reductions take turns with; 0: none needed */
-    uint32_t
-        gather_stagings; /* the same of gathers from the shards at rest, which are quantised then; 0: they are not.
-                                 A second shard holds what was decoded: it is gathered as it is, or a backward's weights
-                                 would be coded twice, and other than their forward's */
-    bool
-        grad_widens; /* a reduced gradient is wider than what a backward writes: it needs a place of its own */
+    uint32_t depth, backward_depth; /* the most gathers ahead of a forward use, of a backward use */
+    /* The most elements that may be gathered at once. It bounds gathers ahead, and units that are kept between their
+     * uses. A use always gathers what it needs itself, even above the bound. UINT64_MAX: no bound. */
+    uint64_t live_max;
+    /* The most of these elements that may be gathered ahead of the use at the cursor. */
+    uint64_t ahead_max;
+    /* The number of staging buffers, which reductions use in turn. 0: reductions need none. */
+    uint32_t stagings;
+    /* The same for gathers from shards at rest; these gathers are then coded. 0: no gather is coded. A second shard
+     * (hpZ) holds decoded parameters, and its gathers are never coded: otherwise the parameters of a backward would
+     * be coded twice, and would differ from those of their forward. */
+    uint32_t gather_stagings;
+    /* A reduced gradient has a wider type than the gradient that a backward writes, so it needs a place of its own. */
+    bool grad_widens;
     const struct use *forward;
     uint32_t uses;
     struct region *region;
     uint32_t regions;
-    uint16_t *refresh; /* room for `regions`: the trainable ones in the order of first use, by policy_open */
+    /* Room for `regions` entries. policy_open fills it with the trainable regions in the order of first use. */
+    uint16_t *refresh;
 
     /* Set by policy_open. */
     uint32_t refreshes;
-    bool eager; /* nothing rests sharded: the refresh's gathers are emitted at once */
-    uint32_t
-        kept_from; /* the first forward position whose regions stay whole to their backward, where the stage
-                           has it so; 0: all */
+    bool eager; /* no region rests sharded, so the gathers of a refresh are emitted at once */
+    /* The first forward position whose regions stay whole until their backward, at a stage that keeps units. 0: all
+     * stay. */
+    uint32_t kept_from;
 
     /* The state. */
     bool evaluating, last;
     uint32_t cursor, positions;
-    uint32_t reductions, gathers; /* that took a staging */
-    uint32_t sums;                /* of elements, so far */
+    uint32_t reductions, gathers; /* that took a staging buffer */
+    uint32_t sums;                /* sums of elements so far */
 };
 
-/* Resolves the stage's row for every region and clears the state. */
+/* Resolves the stage's row for every region, and clears the state. */
 void policy_open(struct policy *policy);
 
 /* The most operations that one event can emit: the capacity that a list needs. */
@@ -97,41 +105,46 @@ bool policy_backward(const struct policy *policy, uint32_t position);
 bool policy_used_later(const struct policy *policy, uint16_t region, uint32_t after, bool backward_only,
                        uint32_t *out_position);
 
-/* ---- events: each appends to `out`; the caller has checked the order of calls ---- */
+/* ---- events: each appends to `out`; the caller must check the order of calls ---- */
 
-/* A pass begins: units return to rest. `last`: of the step's micro-steps. */
+/* A pass begins, and all units return to rest. `last`: it is the last micro-step of the step. */
 void policy_pass(struct policy *policy, bool evaluating, bool last, struct operation_list *out);
 
-/* The use at `position` >= cursor begins; positions in between are skipped. The COMPUTE operation is the last
- * one. */
+/* The use at `position` begins; `position` is not below the cursor, and positions between are skipped. COMPUTE is the
+ * last operation. */
 void policy_begin(struct policy *policy, uint32_t position, struct operation_list *out);
 
 /* The use at the cursor ends. */
 void policy_end(struct policy *policy, struct operation_list *out);
 
-/* Inside the backward the forward of `use` begins again, or ends; `next` is the position of the backward that comes
- * next, which is that of `use` or of a later one of its segment. The forwards up to that one are looked ahead to as a pass
- * of their own; a unit whose backward is next, or as near as gathers are looked ahead to, stays gathered for it. Both within
- * the bounds on elements, of which what came ahead of the backward at `next` has its part; that came only if it leaves each
- * forward of the segment its room. COMPUTE is the last operation. */
+/* Recomputation: inside the backward, the forward of `use` begins again (policy_recompute) or ends
+ * (policy_recomputed). `next` is the position of the next backward, which is that of `use` or of a later use in its
+ * segment. COMPUTE is the last operation.
+ *
+ * Gathers look ahead over the forwards up to that later use, as over a pass. A unit stays gathered for its backward
+ * if that backward is at `next`, or so near that the backward at `next` gathers it ahead. Both obey the bounds on
+ * elements. Units that were gathered ahead of the backward at `next` count too; they were gathered only if each
+ * forward of the segment still has room. */
 void policy_recompute(struct policy *policy, uint32_t use, uint32_t next, struct operation_list *out);
 void policy_recomputed(struct policy *policy, uint32_t use, struct operation_list *out);
-/* The position of a recomputation's gather: that of the backward it stays for, or one of its own. */
+/* The position of the gather for a recomputed use: the position of the backward that it stays for, or a position of
+ * its own. */
 uint32_t policy_recompute_position(const struct policy *policy, uint32_t use, uint32_t next);
 
-/* After the last micro-step: what is still partial is reduced, what nobody produced is zero. */
+/* After the last micro-step: reduces gradients that are still partial, and clears gradients that no backward
+ * produced. */
 void policy_complete(struct policy *policy, struct operation_list *out);
 
-/* The step's first half: all gradients are completed, then AGREE. */
+/* The first half of the step: completes all gradients, then emits AGREE. */
 void policy_agree(struct policy *policy, struct operation_list *out);
 
-/* Its second half, after the agreement; `skip`: gradients are dropped, nothing is updated. */
+/* The second half of the step, after the agreement. `skip`: drops the gradients and updates nothing. */
 void policy_apply(struct policy *policy, bool skip, struct operation_list *out);
 
-/* Parameters were written at rest (fill, put, load): what rests replicated becomes stale. */
+/* The program wrote parameters at rest (fill, put, load): regions that rest replicated become stale. */
 void policy_written(struct policy *policy, struct operation_list *out);
 
-/* Everything is brought up to date. */
+/* Ends the pass and refreshes every stale region. */
 void policy_flush(struct policy *policy, struct operation_list *out);
 
 #endif

@@ -1,13 +1,13 @@
-/* Forwards again, inside a backward: activation checkpointing (Chen et al. 2016, Training Deep Nets with Sublinear Memory
- * Cost). */
+/* Recomputation: forwards that run again inside a backward, for activation checkpointing (Chen et al. 2016, Training
+ * Deep Nets with Sublinear Memory Cost). */
 #include "stages/emit.h"
 
 uint32_t policy_recompute_position(const struct policy *p, uint32_t use, uint32_t next) {
     return 2 * p->uses - 1 - use == next ? next : 2 * p->uses + use;
 }
 
-/* Forward uses that are gathered already when the segment of the backward at `next` is run again: looked ahead to by the
- * backward before, or at the turn, or kept since their forward. */
+/* The run of forward uses that are already gathered when the segment of the backward at `next` is recomputed: the
+ * backward before `next` gathered them ahead, or the last forward did, or they were kept since their forward. */
 static struct run held(struct policy *p, uint32_t next) {
     uint32_t last = 2 * p->uses - 1 - next, end = policy_reach(p, next - 1),
              turn = policy_reach(p, p->uses - 1);
@@ -17,8 +17,8 @@ static struct run held(struct policy *p, uint32_t next) {
     return (struct run){keeps && p->kept_from < first ? p->kept_from : first, last};
 }
 
-/* The next backward will look ahead as far as `position`, and what is there has room beside the forwards after `use`: it
- * stays. */
+/* True if the unit whose backward is at `position` stays gathered after its forward `use`: the backward at `next`
+ * will gather ahead as far as `position`, and the unit has room beside each later forward of the segment. */
 static bool stays(struct policy *p, uint32_t use, uint32_t position, uint32_t next) {
     struct run there = held(p, next);
     if (position > policy_reach(p, next)) return false;
@@ -27,15 +27,15 @@ static bool stays(struct policy *p, uint32_t use, uint32_t position, uint32_t ne
     return true;
 }
 
-/* The first forward use that is still gathered, for its backward, when `use` is run again. */
+/* The first forward use of the segment that is still gathered, for its backward, when `use` is recomputed. */
 static uint32_t first_staying(struct policy *p, uint32_t use, uint32_t next) {
     uint32_t first = use, begin = use - p->forward[use].behind;
     while (first > begin && stays(p, first - 1, 2 * p->uses - first, next)) first--;
     return first;
 }
 
-/* Whether `ahead` may be gathered while `use` is run again: until its own turn it is there beside those in between, each with
- * what stays by then. */
+/* True if `ahead` may be gathered while `use` is recomputed. It is then in memory during all forwards from `use` up
+ * to its own, so it must have room beside each of them and beside the units that stay gathered by then. */
 static bool has_room(struct policy *p, uint32_t use, uint32_t ahead, uint32_t next) {
     for (uint32_t u = use; u < ahead; u++)
         if (!policy_fits(p, (struct run){first_staying(p, u, next), ahead}, held(p, next), &p->forward[u]))
@@ -59,7 +59,7 @@ void policy_recompute(struct policy *p, uint32_t use, uint32_t next, struct oper
     uint32_t last = 2 * p->uses - 1 - next, left = p->depth;
     policy_skip_to(p, next, out);
     for (uint32_t u = use - p->forward[use].behind; u < use; u++)
-        settle(p, u, out); /* what this pass skips */
+        settle(p, u, out); /* this recomputation skips these uses */
     for (uint32_t u = use; u <= last; u++) {
         const struct use *ahead = &p->forward[u];
         if (u > use && policy_gathers(p, ahead) && (left-- == 0 || !has_room(p, use, u, next))) break;

@@ -1,17 +1,16 @@
-/* A stage is a row of placements: where optimizer state, gradients and parameters are, at the moments that
- * matter. Everything else follows: stages/policy.c turns changes of placement at events into operations.
- * (Rajbhandari et al. 2020, section 5: P_os is zero1, P_os+g zero2, P_os+g+p zero3; zero0 is data
- * parallelism. Wang et al. 2023, "ZeRO++", section 3.2: hpZ.) */
+/* A stage is a row of placements: it says where optimizer state, gradients and parameters are at each moment of a
+ * step. stages/policy.c turns the changes of placement into operations. (Rajbhandari et al. 2020, section 5: P_os is
+ * zero1, P_os+g zero2, P_os+g+p zero3; zero0 is data parallelism. Wang et al. 2023, "ZeRO++", section 3.2: hpZ.) */
 #ifndef ZERO_STAGES_STAGE_H
 #define ZERO_STAGES_STAGE_H
 
 #include "engine/base/operation.h"
 #include "engine/base/placement.h"
 
-/* When gradients are reduced, where a step has several micro-steps. */
+/* When gradients are reduced, if a step has several micro-steps. */
 enum accumulation {
-    ACCUMULATE_LAST,  /* in the last one: gradients stay PARTIAL until then (FSDP's no_sync) */
-    ACCUMULATE_EVERY, /* in every one: reduced shards add up */
+    ACCUMULATE_LAST,  /* in the last micro-step: gradients stay PARTIAL until then (FSDP's no_sync) */
+    ACCUMULATE_EVERY, /* in every micro-step: reduced shards add up */
     ACCUMULATIONS
 };
 
@@ -19,9 +18,9 @@ struct stage {
     const char *name;
     struct placement state;
     struct placement grad_between[ACCUMULATIONS]; /* gradients between micro-steps */
-    struct placement grad_step;                   /* at the step */
+    struct placement grad_step;                   /* gradients at the step */
     struct placement param_rest;                  /* parameters between passes */
-    struct placement param_between;               /* between a unit's uses in one pass */
+    struct placement param_between;               /* parameters between the uses of a unit in one pass */
     enum accumulation accumulation;               /* the default */
 };
 
@@ -31,11 +30,11 @@ extern const struct stage *const stages[STAGES];
 
 extern const struct stage stage_zero0, stage_zero1, stage_zero2, stage_zero3, stage_zero3_keep, stage_hpz;
 
-/* The operations that take a buffer from one placement to another on a mesh of mesh[AXIS_SHARD] x
- * mesh[AXIS_REPLICATE] ranks, in order: reductions and gathers with their axes, or a release. Axes that
- * change alike are one operation on their product group, otherwise the shard axis is first. PARTIAL ->
- * REPLICATE on the shard axis goes through SHARD, so that every stage adds with the same call. Returns their
- * number, at most 4. */
+/* Computes the operations that bring a buffer from one placement to another, in order: reductions and gathers with
+ * their axes, or a release. The mesh has mesh[AXIS_SHARD] x mesh[AXIS_REPLICATE] ranks. Two axes that change in the
+ * same way become one operation on the group of both axes; otherwise the shard axis comes first. PARTIAL -> REPLICATE
+ * on the shard axis goes through SHARD, so that every stage adds with the same call. Returns the number of
+ * operations, at most 4. */
 struct placement_step {
     uint8_t kind, axes; /* OP_REDUCE, OP_GATHER or OP_RELEASE; AXES_* */
 };

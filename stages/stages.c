@@ -1,4 +1,4 @@
-/* All stages. A new one is one file and one row here. */
+/* All stages. A new stage is one file and one row here. */
 #include "stages/stage.h"
 
 const struct stage *const stages[STAGES] = {

@@ -20,10 +20,10 @@ void checkpoint_close(struct checkpoint *c) { manifest_free(&c->manifest); }
 
 enum { KINDS = 1 + MANIFEST_STATES_MAX };
 
-/* How far every tensor is covered: elements. */
+/* For every tensor, the first element that no piece has covered yet. */
 struct cover {
     const struct checkpoint *checkpoint;
-    uint64_t (*next)[KINDS]; /* by parameter */
+    uint64_t (*next)[KINDS]; /* indexed by parameter and kind */
 };
 
 static zero_status cover_piece(struct cover *c, const struct shard *s, const struct piece *p,

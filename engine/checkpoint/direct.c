@@ -29,13 +29,13 @@ enum { NO_SLOT = UINT32_MAX };
 struct direct {
     int file, direct_file;
     struct io *io;
-    uint8_t *memory, *own; /* own: freed here */
+    uint8_t *memory, *own; /* own: allocated and freed by this file; else NULL */
     struct slot *slot;
     uint32_t slots;
-    uint32_t flight[DEPTH]; /* by a transfer's tag: its slot, or NO_SLOT */
-    uint32_t filling;       /* the slot that takes bytes now */
-    uint32_t next;          /* the one that flies next; with `filling`, none is full */
-    uint64_t end;           /* behind the last byte that was taken */
+    uint32_t flight[DEPTH]; /* slot of each transfer, by the transfer's tag; or NO_SLOT */
+    uint32_t filling;       /* the slot that is being filled */
+    uint32_t next;          /* the next slot to submit; if it is `filling`, no slot is full */
+    uint64_t end;           /* file offset after the last byte that was taken */
     bool streaming;
     int failure; /* the first one, as -errno */
 };
@@ -50,7 +50,7 @@ static void fail(struct direct *d, int failure) {
     if (!d->failure) d->failure = failure;
 }
 
-/* Through the page cache: what is short of a page, and the rest of a transfer that was cut short. */
+/* Writes through the page cache: bytes that do not fill a page, and the rest of a short transfer. */
 static void write_plainly(struct direct *d, const uint8_t *from, size_t bytes, uint64_t offset) {
     while (bytes) {
         ssize_t put = pwrite(d->file, from, bytes, (off_t)offset);
@@ -63,7 +63,8 @@ static void write_plainly(struct direct *d, const uint8_t *from, size_t bytes, u
     }
 }
 
-/* A transfer that was interrupted or refused for the moment moved nothing. */
+/* Frees the slot of a transfer that is done. EINTR and EAGAIN mean that it moved nothing; the rest is then written
+ * through the page cache. */
 static void finish(struct direct *d, const struct io_done *done) {
     uint32_t slot = d->flight[done->tag];
     struct slot *s = &d->slot[slot];
@@ -82,7 +83,7 @@ static bool free_tag(const struct direct *d, uint32_t *out) {
     return false;
 }
 
-/* As many as may fly do. */
+/* Submits full slots in order, while transfers are free. */
 static void launch(struct direct *d) {
     bool launched = false;
     for (uint32_t tag; d->slot[d->next].state == FULL && free_tag(d, &tag);
@@ -115,7 +116,7 @@ static void submit(struct direct *d, uint32_t bytes) {
     launch(d);
 }
 
-/* The next slot, to be filled from `offset`. */
+/* Goes to the next slot, waits until it is free, and fills it from `offset`. */
 static void turn(struct direct *d, uint64_t offset) {
     d->filling = (d->filling + 1) % d->slots;
     await(d, d->filling);
@@ -128,7 +129,7 @@ bool direct_takes(const struct direct *d, uint64_t offset) {
     return d->streaming ? offset == d->end : offset % PAGE_BYTES == 0;
 }
 
-/* Between streams no slot is full, and the next one that is filled is the next to fly. */
+/* Begins a stream. No slot is full between streams, so the slot that is filled first is the next to submit. */
 static void begin(struct direct *d, uint64_t offset) {
     d->slot[d->filling] = (struct slot){.offset = offset};
     d->next = d->filling;

@@ -1,5 +1,6 @@
-/* Writes past the page cache (O_DIRECT), several in flight: a stream of bytes, each write beginning where the one
- * before ended, is gathered in slots, which go to the drive in order, a few at a time, while the next ones are filled.
+/* A stream of writes that bypass the page cache (O_DIRECT). Each write begins where the write before ended. The bytes
+ * are collected in slots. Full slots go to the drive in order, several at a time, while the next slots are filled.
+ *
  * Threads: one at a time per stream. */
 #ifndef ZERO_ENGINE_CHECKPOINT_DIRECT_H
 #define ZERO_ENGINE_CHECKPOINT_DIRECT_H
@@ -12,18 +13,18 @@
 
 struct direct;
 
-/* `file`: the open file, borrowed, for what is not a whole page. `staging`: the slots' memory, borrowed; NULL: 4 MiB of its
- * own. NULL: the file system, or memory, refuses. */
+/* `file`: the open file, borrowed, for bytes that do not fill a page. `staging`: memory for the slots, borrowed;
+ * NULL: the stream allocates 4 MiB. Returns NULL if the file system refuses O_DIRECT, or if there is no memory. */
 struct direct *direct_open(const char *path, int file, const struct storage_staging *staging);
-void direct_close(struct direct *direct); /* after what is in flight is done; NULL is allowed */
+void direct_close(struct direct *direct); /* waits for the transfers in flight; NULL is allowed */
 
-/* Whether a write there goes on with the stream, or may begin one. */
+/* True if a write at `offset` continues the stream, or may begin a stream. */
 bool direct_takes(const struct direct *direct, uint64_t offset);
 
-/* Takes all of it; a failure may be that of an earlier write. 0 or -errno. */
+/* Takes all bytes. The failure that it returns may be of an earlier write. 0 or -errno. */
 int direct_write(struct direct *direct, const void *from, size_t bytes, uint64_t offset);
 
-/* Ends the stream: all that was taken is written, though not durable. 0, or the first failure as -errno. */
+/* Ends the stream: all bytes are written, but they are not durable yet. 0, or the first failure as -errno. */
 int direct_flush(struct direct *direct);
 
 #endif

@@ -20,7 +20,8 @@ zero_status json_parse(const char *text, size_t bytes, const char *name, struct 
     json_tokener *tokener = json_tokener_new_ex(DEPTH_MAX);
     if (!tokener) return error_set(error, ZERO_E_MEMORY, "no memory to parse %s", name);
     json_tokener_set_flags(tokener, JSON_TOKENER_STRICT | JSON_TOKENER_VALIDATE_UTF8);
-    json_object *object = json_tokener_parse_ex(tokener, text, (int)bytes + 1); /* the zero ends a number */
+    /* includes the zero byte, which ends a number */
+    json_object *object = json_tokener_parse_ex(tokener, text, (int)bytes + 1);
     enum json_tokener_error code = json_tokener_get_error(tokener);
     json_tokener_free(tokener);
     if (code == json_tokener_success && object) {
@@ -60,7 +61,7 @@ const struct json *json_at(const struct json *list, uint64_t index) {
 bool json_integer(const struct json *value, uint64_t *out) {
     if (!json_object_is_type(object_of(value), json_type_int)) return false;
     int64_t integer = json_object_get_int64(object_of(value));
-    if (integer < 0 || integer == INT64_MAX) return false; /* json-c's answer to what is too large */
+    if (integer < 0 || integer == INT64_MAX) return false; /* json-c returns INT64_MAX for larger numbers */
     *out = (uint64_t)integer;
     return true;
 }

@@ -13,7 +13,7 @@ static const char checksum_key[] = "\"checksum\": \"";
 
 /* ---- building ---- */
 
-static void *grow(void *list, uint32_t count, size_t item) { /* doubles at powers of two */
+static void *grow(void *list, uint32_t count, size_t item) { /* doubles the capacity at powers of two */
     if (count & (count - 1)) return list;
     return realloc(list, (count ? 2 * (size_t)count : 1) * item);
 }
@@ -94,8 +94,8 @@ static void print_entries(FILE *f, const char *name, const struct manifest_entri
     fputs("},\n", f);
 }
 
-/* All its digits, with a point in every locale. */
-/* A negative zero would be read as the integer -0, which has no sign. */
+/* Prints all digits, with a decimal point in every locale. */
+/* Prints 0 for a negative zero: a reader would take "-0" for an integer, which has no sign. */
 static void print_real(FILE *f, double value) {
     char text[40];
     snprintf(text, sizeof text, "%.17g", value == 0 ? 0 : value);
@@ -271,7 +271,7 @@ static bool read_params(const struct json *list, struct manifest *m) {
     return good && names_differ(m);
 }
 
-/* A file's name is that of its rank: no other can be meant. */
+/* Files are listed by rank, and the name of a file must be that of its rank. */
 static bool read_files(const struct json *list, struct manifest *m) {
     if (!json_is_list(list) || json_count(list) != m->ranks || !m->ranks) return false;
     m->file = calloc(m->ranks, sizeof *m->file);

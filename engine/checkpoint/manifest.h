@@ -1,5 +1,5 @@
-/* manifest.json: what a checkpoint is and which files belong to it. It appears last: a directory with a
- * manifest is complete. FORMAT.md describes it byte by byte. Owns all it points to. */
+/* manifest.json: says what a checkpoint contains, and lists its files. It is written last, so a directory with a
+ * manifest is complete. FORMAT.md describes every byte. The struct owns all memory that it points to. */
 #ifndef ZERO_ENGINE_CHECKPOINT_MANIFEST_H
 #define ZERO_ENGINE_CHECKPOINT_MANIFEST_H
 
@@ -22,7 +22,7 @@ struct manifest_param {
     uint32_t dims;
     uint64_t shape[MANIFEST_DIMS_MAX], count;
     bool frozen;    /* no optimizer state */
-    uint32_t group; /* 1 + the index of the group whose lr it has; 0: the file does not say */
+    uint32_t group; /* 1 + index of the parameter group, which has the lr; 0: the file does not say */
 };
 
 struct manifest_file {
@@ -39,26 +39,27 @@ struct manifest_entries {
 };
 
 struct manifest {
-    uint64_t checksum;      /* of the text that it was read from */
-    uint64_t step, skipped; /* optimizer updates done, steps skipped */
+    uint64_t checksum;      /* of the text of the file */
+    uint64_t step, skipped; /* steps with an update; skipped steps */
     double loss_scale;
-    uint64_t loss_scale_allowed, loss_scale_stable; /* engine/loss_scale.h; 0 in files that lack them */
-    uint64_t schedule_steps; /* that the learning-rate schedule has made; 0 in files that lack it */
+    /* engine/training/loss_scale.h; 0 if the file lacks them */
+    uint64_t loss_scale_allowed, loss_scale_stable;
+    uint64_t schedule_steps; /* steps that the learning-rate schedule has made; 0 if the file lacks them */
     double lr[MANIFEST_GROUPS_MAX];
     uint32_t groups;
-    uint32_t ranks, stage; /* of the run that saved it */
-    char optimizer[32];    /* "": weights alone */
+    uint32_t ranks, stage; /* of the run that saved the checkpoint */
+    char optimizer[32];    /* "": the checkpoint has only weights */
     char state[MANIFEST_STATES_MAX][32];
     uint32_t states;
     struct manifest_param *param;
     uint32_t params;
     struct manifest_file *file; /* one per rank */
     uint32_t files;
-    struct manifest_entries notes;  /* the host program's: texts */
-    struct manifest_entries config; /* "optimizer.params.lr": JSON text */
+    struct manifest_entries notes;  /* texts of the host program */
+    struct manifest_entries config; /* keys like "optimizer.params.lr"; values are JSON text */
 };
 
-/* Appends; false: no memory. `name`, `key` and `value` are copied. */
+/* Appends a copy, also of `name`, `key` and `value`. false: no memory. */
 bool manifest_add_param(struct manifest *manifest, const struct manifest_param *param);
 bool manifest_add_entry(struct manifest_entries *entries, const char *key, const char *value);
 
@@ -68,7 +69,7 @@ void manifest_free_entries(struct manifest_entries *entries);
 const char *manifest_note(const struct manifest *manifest, const char *key);   /* NULL: none */
 const char *manifest_config(const struct manifest *manifest, const char *key); /* JSON text; NULL: none */
 
-/* Kinds are 0, the weights, and 1 + i, state i: "param", "exp_avg", "exp_avg_sq". */
+/* The name of a kind. Kind 0 is the weights, "param". Kind 1 + i is state i, such as "exp_avg" or "exp_avg_sq". */
 const char *manifest_kind(const struct manifest *manifest, uint32_t kind);
 static inline uint32_t manifest_kinds(const struct manifest *m, const struct manifest_param *p) {
     return p->frozen ? 1 : 1 + m->states;
@@ -76,14 +77,14 @@ static inline uint32_t manifest_kinds(const struct manifest *m, const struct man
 
 void manifest_file_name(uint32_t rank, char out[32]); /* "rank_00002.safetensors" */
 
-/* The text, its checksum included; allocated. NULL: no memory. */
+/* The text of the manifest with its checksum; the caller frees it. NULL: no memory. */
 char *manifest_print(const struct manifest *manifest, size_t *out_bytes);
 
-/* directory/manifest.json, durable but for its name. */
+/* Writes directory/manifest.json. The content is durable, the name is not yet. */
 zero_status manifest_write(struct storage *storage, const char *directory, const struct manifest *manifest,
                            struct zero_error *error);
 
-/* `text`: `bytes` of it, a zero behind them. ZERO_E_UNSUPPORTED: another version; ZERO_E_IO: damaged. */
+/* `text` has `bytes` bytes, followed by a zero byte. ZERO_E_UNSUPPORTED: another version; ZERO_E_IO: damaged. */
 zero_status manifest_parse(const char *text, size_t bytes, const char *path, struct manifest *out,
                            struct zero_error *error);
 zero_status manifest_read(struct storage *storage, const char *path, struct manifest *out,

@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Cuts the last name off: `path` becomes the parent's. NULL: there is none to cut. */
+/* Cuts the last name off `path`, which becomes the path of the parent. Returns the name; NULL: there is no name. */
 static const char *cut_name(char *path) {
     size_t length = strlen(path);
     while (length > 1 && path[length - 1] == '/') path[--length] = 0;
@@ -24,14 +24,15 @@ static bool is_link(int parent, const char *name) {
     return fstatat(parent, name, &found, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(found.st_mode);
 }
 
-/* On a file system that gives root's files to another user, the directory has its parent's owner. */
+/* True if this user owns the directory, or if the directory has the owner of its parent: some file systems give the
+ * files that root makes to another user. */
 static bool is_owned(int parent, int directory) {
     struct stat outer, inner;
     if (fstat(parent, &outer) != 0 || fstat(directory, &inner) != 0) return false;
     return inner.st_uid == geteuid() || inner.st_uid == outer.st_uid;
 }
 
-/* A handle. */
+/* Returns a handle or -errno. */
 static int open_below(int parent, const char *name) {
     int directory = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (directory < 0) {

@@ -1,6 +1,8 @@
-/* The real file system. Files are written past the page cache where that is possible, several writes in flight
- * (direct.h); else they are handed to the drive as they come (sync_file_range), so that it works while the next ones
- * are made. Reading asks for what comes next ahead of time. */
+/* The real file system.
+ *
+ * Writes bypass the page cache if the file system allows it, with several writes in flight (direct.h). Else each
+ * write starts its transfer to the drive at once (sync_file_range), so that the drive works while the next bytes are
+ * made. Reads ask the kernel to read ahead. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -74,7 +76,7 @@ enum { AHEAD_BYTES = 8 << 20, AHEAD_STEP_BYTES = 1 << 20, DIRECT_BYTES_MIN = 1 <
 
 struct posix_file {
     int handle;
-    struct direct *direct; /* NULL: read, or the file system has no such way */
+    struct direct *direct; /* NULL: the file is read, is small, or the file system refuses O_DIRECT */
 };
 
 static storage_handle wrap(int handle, struct direct *direct) {
@@ -91,7 +93,7 @@ static storage_handle wrap(int handle, struct direct *direct) {
 
 static struct posix_file *file_of(storage_handle handle) { return (struct posix_file *)handle; }
 
-/* With its space, a file grows no more while it is written: that would make each write wait for the one before. */
+/* Reserves the space of a file. A file that grows would make each write wait for the write before. */
 static int take_space(int handle, uint64_t bytes) {
     int result;
     do result = fallocate(handle, 0, 0, (off_t)bytes);
@@ -122,7 +124,7 @@ static int64_t size(struct storage *s, storage_handle handle) {
     return S_ISREG(found.st_mode) ? (int64_t)found.st_size : -EINVAL;
 }
 
-/* Once per step, so that a few MiB are always on their way. */
+/* Asks once per AHEAD_STEP_BYTES, so that the kernel always reads a few MiB ahead. */
 static void read_ahead(int handle, uint64_t offset, size_t bytes) {
     uint64_t next = (offset + bytes) / AHEAD_STEP_BYTES;
     if (offset / AHEAD_STEP_BYTES == next) return;
@@ -139,7 +141,7 @@ static int64_t read_file(struct storage *s, storage_handle handle, void *to, siz
 static int64_t write_through_cache(int handle, const void *from, size_t bytes, uint64_t offset) {
     ssize_t put = pwrite(handle, from, bytes, (off_t)offset);
     if (put < 0) return -errno;
-    sync_file_range(handle, (off_t)offset, put, SYNC_FILE_RANGE_WRITE); /* a hint: its failure is fsync's */
+    sync_file_range(handle, (off_t)offset, put, SYNC_FILE_RANGE_WRITE); /* a hint; fsync reports failures */
     return put;
 }
 
@@ -190,6 +192,6 @@ static const struct storage_ops posix_ops = {
 };
 
 struct storage *storage_posix(void) {
-    static struct storage posix = {&posix_ops}; /* has no state */
+    static struct storage posix = {&posix_ops}; /* it has no state */
     return &posix;
 }

@@ -78,7 +78,7 @@ static int by_offset(const void *a, const void *b) {
     return x->bytes < y->bytes ? -1 : x->bytes > y->bytes;
 }
 
-/* Without holes, overlaps or bytes at the end that belong to nobody. */
+/* Checks that the tensors cover the data exactly: no holes, no overlaps, no other bytes at the end. */
 static zero_status check_cover(struct reading *r, struct zero_error *error) {
     struct tensor_table *table = r->table;
     uint64_t at = table->header_bytes;
@@ -211,14 +211,14 @@ zero_status safetensors_print(struct tensor *tensor, uint32_t count, const char 
     size_t length = 0;
     FILE *file = open_memstream(&bytes, &length);
     if (!file) return error_set(error, ZERO_E_MEMORY, "no memory for a header of %" PRIu32 " tensors", count);
-    fputs("\1\1\1\1\1\1\1\1", file); /* the length, once it is known */
+    fputs("\1\1\1\1\1\1\1\1", file); /* place for N, which is not known yet */
     print_metadata(file, tensor, count, format);
     uint64_t at = 0;
     for (uint32_t i = 0; i < count; i++) {
         struct tensor *t = &tensor[i];
         const struct element_type *type = type_of(t->dtype);
         t->bytes = t->count * type->bytes;
-        t->offset = at; /* from the data's start, until finish */
+        t->offset = at; /* from the start of the data; finish() adds the header */
         print_tensor(file, t, type->name, at);
         at += t->bytes;
     }

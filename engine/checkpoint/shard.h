@@ -1,7 +1,8 @@
-/* One rank's file: the pieces of parameters and optimizer state that it held, in safetensors. A piece is the
- * tensor "KIND/PARAM", whole or a run of its elements; its metadata entry is its first element and a checksum
- * per block of BLOCK_BYTES, so that a reader verifies what it reads without reading the rest. Written and
- * read through one block of memory. */
+/* The file of one rank: its pieces of parameters and optimizer state, in safetensors.
+ *
+ * A piece is the tensor "KIND/PARAM": all elements of a parameter, or a run of them. The metadata entry of a piece
+ * has the first element, and a checksum per block of BLOCK_BYTES. So a reader can verify the blocks that it reads
+ * without reading the rest. Reading and writing need one block of memory. */
 #ifndef ZERO_ENGINE_CHECKPOINT_SHARD_H
 #define ZERO_ENGINE_CHECKPOINT_SHARD_H
 
@@ -16,20 +17,21 @@ struct piece {
     uint64_t first, count; /* elements of the parameter; at least one */
 };
 
-/* Fills `out` with elements [first, first + count) of the piece's parameter and kind. Called in file order. */
+/* A source fills `out` with elements [first, first + count) of the piece's parameter and kind. Calls come in file
+ * order. */
 typedef zero_status (*piece_source)(void *user, const struct piece *piece, uint64_t first, uint64_t count,
                                     float *out, struct zero_error *error);
 typedef zero_status (*piece_sink)(void *user, const struct piece *piece, uint64_t first, uint64_t count,
                                   const float *in, struct zero_error *error);
 
-/* Writes directory/rank_NNNNN.safetensors and makes it durable, but for its name. `block`: BLOCK_BYTES; `staging`: for what
- * waits for the drive; NULL: the storage's own. */
+/* Writes directory/rank_NNNNN.safetensors. Its content is durable, its name is not yet. `block`: scratch of
+ * BLOCK_BYTES. `staging`: memory for bytes that wait for the drive; NULL: the storage has its own. */
 zero_status shard_write(struct storage *storage, const char *directory, uint32_t rank,
                         const struct manifest *manifest, const struct piece *pieces, uint32_t count,
                         piece_source source, void *user, float *block, const struct storage_staging *staging,
                         struct manifest_file *out, struct zero_error *error);
 
-/* How large the file will be. */
+/* Computes the size of the file. */
 zero_status shard_bytes(const struct manifest *manifest, const struct piece *pieces, uint32_t count,
                         uint64_t *out_bytes, struct zero_error *error);
 
@@ -40,14 +42,13 @@ struct shard {
     uint32_t count;
 };
 
-/* Opens the file of `rank`; its header is what the manifest says, and its pieces are of the manifest's
- * parameters. */
+/* Opens the file of `rank`. Its header must match the manifest, and its pieces must be of the manifest's parameters. */
 zero_status shard_open(struct storage *storage, const char *directory, uint32_t rank,
                        const struct manifest *manifest, struct shard *out, struct zero_error *error);
-void shard_close(struct shard *shard); /* a zeroed one, too */
+void shard_close(struct shard *shard); /* a zeroed struct is allowed */
 
-/* Elements [first, first + count) of the parameter, within piece `index`: every block that holds some of them
- * is read whole and verified before the sink sees it. */
+/* Reads elements [first, first + count) of the parameter, within piece `index`. Every block that holds some of these
+ * elements is read whole and verified before the sink gets the elements. */
 zero_status shard_read(struct shard *shard, uint32_t index, uint64_t first, uint64_t count, float *block,
                        piece_sink sink, void *user, struct zero_error *error);
 

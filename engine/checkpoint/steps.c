@@ -23,7 +23,7 @@ bool steps_parse(const char *name, uint64_t *out_step) {
     if (strncmp(name, "step_", 5) != 0) return false;
     uint64_t step = strtoull(name + 5, &end, 10);
     steps_name(step, again);
-    if (*end || strcmp(again, name) != 0) return false; /* signs, blanks, too large */
+    if (*end || strcmp(again, name) != 0) return false; /* a sign, a blank, or too large */
     *out_step = step;
     return true;
 }
@@ -71,7 +71,7 @@ static zero_status list(struct storage *s, const char *path, struct names *out, 
     return status ? status : listed(out, path, error);
 }
 
-/* ---- deleting: only what is ours ---- */
+/* ---- deleting: only files that saves made ---- */
 
 static zero_status check_owned(int result, const char *what, const char *path, struct zero_error *error) {
     const char *why = NULL;
@@ -118,7 +118,8 @@ static zero_status each_owned(struct storage *s, const char *path, const struct 
     return status;
 }
 
-/* The directory's names, all of which can be deleted; the caller frees them, in any case. */
+/* Lists the entries of a directory, and checks that all of them can be deleted. The caller frees the list, also after
+ * a failure. */
 static zero_status list_deletable(struct storage *s, const char *path, struct names *out,
                                   struct zero_error *error) {
     zero_status status = list_owned(s, path, out, error);
@@ -132,7 +133,7 @@ static zero_status check_deletable(struct storage *s, const char *path, struct z
     return status;
 }
 
-/* A directory of files: all of it, or nothing where one of them cannot be deleted. */
+/* Removes a directory of files. Removes nothing if one of the files cannot be deleted. */
 static zero_status remove_tree(struct storage *s, const char *path, struct zero_error *error) {
     struct names names;
     zero_status status = list_deletable(s, path, &names, error);
@@ -156,7 +157,7 @@ static void note_left(struct zero_error *left, const struct zero_error *failed) 
     error_set(left, failed->code, "a left-over stays: %s; saves go on: remove it by hand", failed->message);
 }
 
-/* One that cannot be removed costs a save nothing, unless this save needs its name. */
+/* Removes leftovers. A leftover that cannot be removed fails the save only if the save needs the leftover's name. */
 static zero_status remove_leftovers(struct storage *s, const char *root, const char *saving,
                                     struct zero_error *left, struct zero_error *error) {
     struct names names;
@@ -325,7 +326,7 @@ static zero_status move(struct storage *s, const char *written, const char *path
     return storage_check(result, "rename to", path, error);
 }
 
-/* What a save has replaced lies under the name that the new one had. */
+/* After the exchange, the checkpoint that was replaced has the name `written`. */
 static void remove_replaced(struct storage *s, const char *written, struct zero_error *left) {
     struct zero_error failed;
     error_clear(&failed);
@@ -354,7 +355,7 @@ void steps_abandon(struct storage *s, const char *written) {
 
 /* ---- deleting ---- */
 
-/* Gone under its name before its first file is: half of a checkpoint is never seen. */
+/* Renames the checkpoint before it removes the first file, so that no reader sees half a checkpoint. */
 static zero_status remove_step(struct storage *s, const char *root, uint64_t step, struct zero_error *error) {
     char path[STORAGE_PATH_BYTES], hidden[STORAGE_PATH_BYTES];
     zero_status status = step_path(root, step, path, error);
@@ -365,7 +366,6 @@ static zero_status remove_step(struct storage *s, const char *root, uint64_t ste
     return status ? status : remove_tree(s, hidden, error);
 }
 
-/* One that cannot be deleted keeps no other from it. */
 zero_status steps_prune(struct storage *s, const char *root, uint64_t keep, struct zero_error *error) {
     uint64_t *steps = NULL, latest = 0;
     uint32_t count = 0;

@@ -1,6 +1,6 @@
-/* The host's own way to what is on the drive, through the slot that the ring does not use: one chunk at a time, and the
- * pages that commit a step. It waits for its transfers, and is called between steps (executor_commit: in one, beside
- * whatever else is in flight). */
+/* The host's access to chunks on the drive, and to the pages that commit a step. It uses the access slot, which the
+ * staging ring does not use, for one chunk at a time. Its functions are called between steps (executor_commit: in a
+ * step, while other transfers are in flight). They wait for their transfers, except executor_chunk_poll. */
 #include <string.h>
 #include <time.h>
 
@@ -28,7 +28,7 @@ zero_status access_flush(struct executor *e) {
     return status ? status : wait_for(e, &item);
 }
 
-/* The access's own chunk has come, or has not: a failure is the executor's. */
+/* Tests whether the chunk on its way has come, and checks it. A failure here is a failure of the executor. */
 static zero_status arrive(struct executor *e) {
     struct access *a = &e->access;
     bool done;
@@ -83,7 +83,7 @@ zero_status executor_clear_state(struct executor *e) {
     return status;
 }
 
-/* ---- with a shadow: commits ---- */
+/* ---- commits, with a shadow ---- */
 
 uint64_t executor_epoch(const struct executor *e) { return e->epoch; }
 void executor_begin_epoch(struct executor *e, uint64_t epoch) { e->epoch = epoch; }

@@ -1,4 +1,4 @@
-/* What a gather and a reduction have in common: the call that is posted, and what is counted of it. */
+/* Code that gathers and reductions share: the call that they post, and its traffic counters. */
 #include "engine/executor/steps.h"
 
 zero_status post_call(struct executor *e, struct item *item, struct comm_group *group,
@@ -9,8 +9,6 @@ zero_status post_call(struct executor *e, struct item *item, struct comm_group *
     return status;
 }
 
-/* A gather or a reduction; what comm counts for the one call is this operation's. `codes`: it sends the codes of
- * shares of so many elements; 0: it sends elements. */
 zero_status post_counted(struct executor *e, struct item *item, struct comm_group *group,
                          const struct comm_call *call, uint64_t codes) {
     struct traffic *t = &e->traffic;
@@ -28,14 +26,14 @@ zero_status post_counted(struct executor *e, struct item *item, struct comm_grou
     return status;
 }
 
-/* What is sent: a scatter's summands, or the shard of a sum over the replicate axis. */
+/* The type of the sent elements: a scatter sends summands; a sum over the replicate axis sends the shard. */
 enum dtype reduced_from(const struct precision *p, bool scatter) { return scatter ? p->message : p->reduced; }
 
 bool scatters(const struct operation *op) {
-    return op->reads > 0; /* else it is the shard's sum over the replicate axis */
+    return op->reads > 0; /* else it sums the shard over the replicate axis */
 }
 
-/* Of elements, before any are coded. */
+/* The call of elements, before coding. */
 struct comm_call element_call(const struct executor_options *o, const struct operation *op) {
     const struct model_region *region = &o->model->region[op->region];
     struct comm_call call = {.tag = op->region, .what = o->model->unit[region->unit]->name};

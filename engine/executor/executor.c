@@ -6,14 +6,14 @@
 
 #include "engine/executor/steps.h"
 
-/* Items of a stream that may be in flight at once. One on compute (the host), on update (it uses all threads)
- * and on control; a few where latency is to be hidden. 0: as many as there are slots. */
+/* The most items of a stream that may be in flight: one on compute (the host), on update (an update uses all threads)
+ * and on control; more where latency must be hidden. 0: the number of staging slots. */
 static const uint8_t in_flight[STREAMS] = {
     [STREAM_COMPUTE] = 1, [STREAM_GATHER] = 3, [STREAM_REDUCE] = 3, [STREAM_UPDATE] = 1,
     [STREAM_FETCH] = 0,   [STREAM_STORE] = 0,  [STREAM_PARAM] = 8,  [STREAM_CONTROL] = 1};
 
-/* What a discrete device has queued needs no host: it may begin the next use while the last is at work there, and the
- * next update while the last one's weights are on their way. */
+/* The same for a discrete device. Work that is queued on it needs no host. So the host may begin the next use while
+ * the device still works on the last use, and the next update while the last weights are being copied. 0: as above. */
 static const uint8_t in_flight_discrete[STREAMS] = {[STREAM_COMPUTE] = 16, [STREAM_UPDATE] = UPDATE_STAGINGS};
 
 uint32_t executor_requests_max(const struct plan *plan) {
@@ -23,9 +23,9 @@ uint32_t executor_requests_max(const struct plan *plan) {
 
 /* ---- opening ---- */
 
-/* The most operations that one event emits on a stream. A region has at most: on compute a copy and a release, on gather
- * one gather ahead and one refresh, on reduce a reduction, its release, a sum, a gather and a clear, two updates, two
- * fetches, one store, one fetch of parameters. */
+/* The most operations that one event emits on a stream. Per region these are at most: on compute a copy and a
+ * release; on gather one gather ahead and one refresh; on reduce a reduction, its release, a sum, a gather and a
+ * clear; two updates; two fetches; one store; one fetch of parameters. */
 static uint64_t event_most(const struct policy *policy, enum stream stream) {
     static const uint8_t per_region[STREAMS] = {
         [STREAM_COMPUTE] = 2, [STREAM_GATHER] = 2, [STREAM_REDUCE] = 5, [STREAM_UPDATE] = 2,
@@ -39,7 +39,7 @@ static uint64_t power_of_two(uint64_t least) {
     return power;
 }
 
-/* Room for one event while the one before it is still at work. */
+/* Each stream has room for the operations of one event while those of the event before it are still at work. */
 static bool open_timeline(struct executor *e, enum stream stream) {
     struct timeline *line = &e->stream[stream];
     uint64_t tasks = power_of_two(2 * event_most(e->o.policy, stream));
@@ -162,7 +162,7 @@ static zero_status acquire(struct executor *e, const struct operation *op, struc
 
 void *buffer_address(const struct executor *e, uint32_t buffer) {
     const struct plan_buffer *b = &e->o.plan->buffer[buffer];
-    uint8_t *extent = e->o.memory[e->o.plan->row_tier[b->row]]; /* NULL: of a drive */
+    uint8_t *extent = e->o.memory[e->o.plan->row_tier[b->row]]; /* NULL: the tier is a drive */
     return extent ? extent + plan_place(e->o.plan, buffer) : NULL;
 }
 
@@ -180,7 +180,7 @@ void *executor_master(const struct executor *e, uint32_t region) {
     return executor_address(e, (struct buffer_ref){BUFFER_MASTER, (uint16_t)region});
 }
 
-/* zero0 reduces into its own part of the whole gradient, where no shard is planned. */
+/* zero0 reduces into this rank's part of the whole gradient if no shard is planned. */
 void *executor_grad_shard(const struct executor *e, uint32_t region) {
     uint8_t *shard = executor_address(e, (struct buffer_ref){BUFFER_GRAD_SHARD, (uint16_t)region});
     if (shard) return shard;
@@ -243,7 +243,7 @@ static zero_status emit_task(struct executor *e, const struct operation *op) {
     return ZERO_OK;
 }
 
-/* What the stage's policy listed, as the second policy has it. */
+/* Emits the list of the stage's policy, expanded by the second policy. */
 static zero_status emit_list(struct executor *e) {
     if (operation_list_overflowed(&e->list))
         return too_many(e, "an event listed", policy_operations_max(e->o.policy));
@@ -282,7 +282,7 @@ zero_status executor_begin(struct executor *e, uint32_t position) {
     return emit_list(e);
 }
 
-/* The last item that started on the host's stream, if that is in flight. */
+/* The last item that started on the compute stream; NULL if it is not in flight. */
 static struct item *newest(const struct executor *e) {
     const struct timeline *line = &e->stream[STREAM_COMPUTE];
     return line->retired < line->started ? &line->item[(line->started - 1) & line->item_mask] : NULL;
@@ -293,7 +293,7 @@ bool executor_computing(const struct executor *e) {
     return item && item->task->op.kind == OP_COMPUTE && e->computed < item->task->op.end;
 }
 
-/* The use is over when the device has done what the host enqueued there. */
+/* The host has ended the use. COMPUTE is done when the device has done what the host enqueued. */
 static zero_status end_computing(struct executor *e) {
     struct item *item = newest(e);
     e->computed = item->task->op.end;
@@ -361,7 +361,8 @@ zero_status executor_flush(struct executor *e) {
 
 /* ---- progress ---- */
 
-/* What runs on the host's stream of a discrete device need not wait for what is queued there before it. */
+/* The points of `stream` that `op` may count on. On the compute stream of a discrete device an operation need not
+ * wait until earlier operations are done: the device runs them in order, so it is enough that they have started. */
 static uint64_t passed(const struct executor *e, const struct operation *op, int stream) {
     bool queued = e->o.discrete && stream == STREAM_COMPUTE && op->stream == STREAM_COMPUTE;
     return queued ? e->stream[stream].started : e->stream[stream].retired;

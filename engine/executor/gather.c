@@ -1,9 +1,9 @@
-/* A gather, step by step: the share comes to the device, is coded, is posted; what came is decoded. */
+/* The steps of a gather: copy the share to the device, encode it, post the call, decode what arrived. */
 #include "engine/executor/steps.h"
 
 static uint64_t share_bytes(const struct comm_call *call) { return call->count * dtype_bytes(call->dtype); }
 
-/* Where this rank's share lies before it is sent: in its own part of the target, or where it rests. */
+/* Where this rank's share is before it is sent: in its own part of the target, or in the buffer where it rests. */
 static uint8_t *gather_source(const struct executor *e, const struct item *item,
                               const struct comm_call *call) {
     const struct operation *op = &item->task->op;
@@ -15,7 +15,7 @@ static uint8_t *gather_source(const struct executor *e, const struct item *item,
     return source;
 }
 
-/* A share that rests in the host's memory comes to the device. */
+/* Copies a share that rests in the host's memory to the device. */
 zero_status bring_share(struct executor *e, struct item *item) {
     struct comm_call call = element_call(&e->o, &item->task->op);
     uint8_t *rests = buffer_address(e, item->task->read[0]);

@@ -1,4 +1,4 @@
-/* The gradients' norms: each shard's sum of squares, taken where it is written last, and what the ranks agree on. */
+/* Gradient norms: the sum of squares of each shard, taken at the shard's last write, and the step's agreement. */
 #include <math.h>
 
 #include "engine/executor/steps.h"
@@ -22,8 +22,8 @@ static const comm_written_fn add_norm[DTYPES] = {
 
 comm_written_fn norm_of_written(enum dtype dtype) { return add_norm[dtype]; }
 
-/* On a device: of the blocks into its scratch, which the stream's works take turns with, and of those into what the host
- * reads. */
+/* The norm on a device: the sums of blocks go to the device's scratch, which all such works of the reduce stream
+ * share; their total goes to memory that the host reads. */
 zero_status norm_on_device(struct executor *e, struct item *item, uint32_t region, const void *shard) {
     uint64_t count = shard_elements(e, region, grad_shard_placement(policy_region(e, region)));
     uint64_t blocks = (count + NORM_BLOCK_ELEMENTS - 1) / NORM_BLOCK_ELEMENTS;
@@ -44,7 +44,8 @@ zero_status norm_on_device(struct executor *e, struct item *item, uint32_t regio
     return status ? status : submit(e, item, &kernel_norm_total, DEVICE_REDUCE, &all, &total);
 }
 
-/* Gradients whose last write took no norm: reduced in an earlier micro-step, or over the replicate axis. */
+/* Takes the norms that no reduction took: the gradient was reduced in an earlier micro-step, or over the replicate
+ * axis. */
 zero_status complete_norms(struct executor *e, struct item *item) {
     zero_status status = ZERO_OK;
     for (uint32_t k = 0; k < e->o.policy->refreshes && !status && !e->o.without_data; k++) {
@@ -62,7 +63,7 @@ zero_status complete_norms(struct executor *e, struct item *item) {
     return status;
 }
 
-/* 1 + the last unit, which is the first in backward. */
+/* 1 + the last unit with an inf or NaN, because backward reaches that unit first; 0: none. */
 static uint64_t overflow_unit(const struct executor *e) {
     uint64_t last = 0;
     for (uint32_t k = 0; k < e->o.policy->refreshes; k++) {

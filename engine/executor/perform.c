@@ -1,11 +1,11 @@
-/* How each kind of operation is performed: one row per kind, through the mechanisms' tables. An item goes from step to
- * step: a step starts something on one mechanism, which the item then awaits, or nothing. On a device that is discrete
- * from the host, all arithmetic and all copies are its work; nothing here looks at what is in its memory. */
+/* How each kind of operation is performed: the table below has one row of steps per kind. A step may start work on
+ * one mechanism; the item awaits that work before the next step. On a discrete device, all arithmetic and all copies
+ * are work of the device: this code never reads the device's memory. */
 #include <string.h>
 
 #include "engine/executor/steps.h"
 
-/* ---- what an item awaits ---- */
+/* ---- starting work, and testing what an item awaits ---- */
 
 zero_status submit(struct executor *e, struct item *item, const struct kernel *kernel,
                    enum device_stream stream, const void *argument, struct device_work *work) {
@@ -42,7 +42,8 @@ static bool has_posted(const struct item *item) {
     return !posts || item->posted || item->done;
 }
 
-/* All ranks post in the order of emission, whatever an item did before. */
+/* An item may post when all earlier items of its stream have posted. So all ranks post in the order of emission,
+ * however long the earlier steps of an item take. */
 static zero_status test_turn(struct executor *e, struct item *item, bool *out_done) {
     const struct timeline *line = &e->stream[item->task->op.stream];
     *out_done = true;
@@ -59,14 +60,14 @@ static zero_status await_turn(struct executor *e, struct item *item) {
     return ZERO_OK;
 }
 
-/* ---- compute: the host does it, between begin and end ---- */
+/* ---- compute: the host computes, between begin and end ---- */
 
 static zero_status compute(struct executor *e, struct item *item) {
     item->awaits = AWAITS_HOST;
     return ZERO_OK;
 }
 
-/* What it enqueued on its stream of the device, too. */
+/* COMPUTE is done when the host has ended the use and the device has done what the host enqueued on its stream. */
 static zero_status test_host(struct executor *e, struct item *item, bool *out_done) {
     *out_done = false;
     return e->computed >= item->task->op.end ? test_device(e, item, out_done) : ZERO_OK;
@@ -118,7 +119,7 @@ static zero_status (*const tests[AWAITS])(struct executor *e, struct item *item,
     [AWAITS_NOTHING] = test_nothing, [AWAITS_HOST] = test_host, [AWAITS_DEVICE] = test_device,
     [AWAITS_COMM] = test_comm,       [AWAITS_TURN] = test_turn, [AWAITS_DRIVE] = transfer_done};
 
-/* As far as it goes without waiting. */
+/* Runs steps until one has to wait, or all are done. */
 static zero_status advance(struct executor *e, struct item *item, bool *out_done) {
     const step_fn *all = steps[item->task->op.kind];
     for (;;) {
@@ -133,7 +134,7 @@ static zero_status advance(struct executor *e, struct item *item, bool *out_done
     }
 }
 
-/* The steps that start at once; what is done at once is found so by the next test. */
+/* Runs the steps that can start at once, and never ends the item: the next test finds out that it is done. */
 zero_status perform_start(struct executor *e, struct item *item) {
     const struct performer *p = e->o.performer;
     if (p) return p->start(p->user, &item->task->op, item->index, &item->ticket), ZERO_OK;

@@ -1,6 +1,9 @@
-/* Collectives of fewer bits: the shards at rest are gathered, and gradients scattered, in blockwise codes (kernels/quantize.h). A
- * staging buffer holds what is sent, and behind it what came. Inexact, by request alone; the same bits on all ranks, at
- * every stage and on every transport, for each sum is of the same codes in rank order. */
+/* Coded collectives: shards at rest are gathered, and gradients are scattered, as blockwise codes
+ * (kernels/quantize.h). A staging buffer holds the codes that this rank sends, followed by the codes that it
+ * receives.
+ *
+ * Coding is inexact, so it works only on request. All ranks, stages and transports get the same bits, because each
+ * sum adds the same codes in rank order. */
 #include "engine/executor/steps.h"
 #include "kernels/quantize.h"
 #include "kernels/work.h"
@@ -17,7 +20,7 @@ static zero_status code(struct executor *e, struct item *item, enum device_strea
     return submit(e, item, &kernel_quantize_codes, stream, a, &work);
 }
 
-/* An all-gather of codes in place of one of elements, an all-to-all of the shares' codes in place of a scatter. */
+/* A gather becomes an all-gather of codes; a scatter becomes an all-to-all of the codes of the shares. */
 struct comm_call coded_call(const struct executor_options *o, const struct operation *op,
                             struct comm_call call) {
     bool gathers = op->kind == OP_GATHER;
@@ -60,7 +63,7 @@ zero_status code_gather(struct executor *e, struct item *item, const void *sourc
     return code(e, item, DEVICE_GATHER, &a);
 }
 
-/* In place of a call that gathers elements: one that gathers their codes. */
+/* Replaces the call that gathers elements. */
 void coded_gather_call(const struct executor *e, const struct item *item, struct comm_call *call) {
     uint8_t *staging = buffer_address(e, item->task->write[1]);
     *call = coded_call(&e->o, &item->task->op, *call);
@@ -112,7 +115,7 @@ zero_status code_reduce(struct executor *e, struct item *item, const void *sourc
     return status;
 }
 
-/* In place of a reduce-scatter: an all-to-all of the shares' codes. */
+/* Replaces the reduce-scatter of elements. */
 void coded_reduce_call(const struct executor *e, const struct item *item, struct comm_call *call) {
     const struct operation *op = &item->task->op;
     uint32_t members = comm_group_size(e->o.group[op->axes][op->stream]);
@@ -121,7 +124,7 @@ void coded_reduce_call(const struct executor *e, const struct item *item, struct
     call->source = staging, call->target = staging + members * call->count;
 }
 
-/* The members' codes, in rank order, in fp32, rounded once. */
+/* Adds the members' codes in rank order, in fp32, and rounds once. */
 zero_status decode_reduce(struct executor *e, struct item *item, void *target, uint64_t share) {
     const struct operation *op = &item->task->op;
     uint32_t members = comm_group_size(e->o.group[op->axes][op->stream]), bits = e->o.gradient_bits;

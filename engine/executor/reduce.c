@@ -1,11 +1,12 @@
-/* A reduction, step by step: the gradient becomes a message, is summed into the shard, which goes to where it rests.
- * What it needs besides the two lies in the staging. */
+/* The steps of a reduction: the gradient becomes a message; the messages are summed into the shard; the shard goes to
+ * the memory where it rests. All other memory that a reduction needs is in its staging buffer. */
 #include "engine/executor/steps.h"
 #include "kernels/work.h"
 
 static uint64_t aligned(uint64_t bytes) { return (bytes + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES; }
 
-/* A device's threads narrow nothing in place: the message has a place of its own, in the staging. 0: it has not. */
+/* Bytes of the message in the staging buffer. The threads of a device cannot narrow elements in place, so a narrower
+ * message needs its own memory. 0: the message takes the gradient's place. */
 static uint64_t staged_message_bytes(const struct executor_options *o, uint32_t region) {
     bool narrows = dtype_bytes(o->precision.message) < dtype_bytes(o->precision.compute);
     return o->discrete && narrows
@@ -13,8 +14,9 @@ static uint64_t staged_message_bytes(const struct executor_options *o, uint32_t 
                : 0;
 }
 
-/* A shard that rests in the host's memory is made on the device in the gradient, which nobody reads any more; or, where
- * that is gone or too narrow, or where it is added to what was there, in the staging's end. 0: not there. */
+/* Bytes of the reduced shard at the end of the staging buffer, for a shard that rests in the host's memory. The
+ * device makes that shard in the gradient, which nobody reads any more (0 bytes). It needs the staging buffer if the
+ * gradient is gone or too narrow, or if the reduction adds to the old shard. */
 static uint64_t staged_shard_bytes(const struct executor_options *o, uint32_t region, bool scatter,
                                    bool add) {
     struct placement cut = grad_shard_placement(&o->policy->region[region]);
@@ -26,7 +28,7 @@ static bool shard_leaves(const struct executor_options *o, uint32_t region) {
     return o->host_updates && !placement_is(o->policy->region[region].grad_step, REPLICATE, REPLICATE);
 }
 
-/* Scatters cut the whole region; sums over the replicate axis are of what one scatter leaves. */
+/* A scatter cuts the whole region. A sum over the replicate axis is of the shard that a scatter left. */
 uint64_t executor_staging_bytes(const struct executor_options *o) {
     uint64_t most = 0;
     for (uint32_t i = 0; i < o->model->regions; i++)
@@ -51,20 +53,20 @@ uint64_t executor_staging_bytes(const struct executor_options *o) {
     return most;
 }
 
-/* A message of another type than the gradient, or multiplied, takes the gradient's place, or a place of its own: after
- * its reduction nobody reads the gradient. */
+/* True if the message has another type than the gradient, or is multiplied by a factor. It then overwrites the
+ * gradient, which nobody reads after its reduction, or it has its own memory. */
 static bool message_differs(const struct executor_options *o) {
     return o->precision.compute != o->precision.message || o->gradient_factor != 0;
 }
 
-/* So many bytes before the staging's end. */
+/* The address that is `bytes` before the end of the staging buffer. */
 static uint8_t *staging_end(const struct executor *e, const struct task *task, uint64_t bytes) {
     const struct plan_buffer *staging = &e->o.plan->buffer[task->write[1]];
     return (uint8_t *)buffer_address(e, task->write[1]) +
            (staging->bytes - bytes) / ALIGN_BYTES * ALIGN_BYTES;
 }
 
-/* Where the reduced shard rests, if that is the host's memory and the device is another; else NULL. */
+/* The address where the reduced shard rests if that is the host's memory and the device is discrete; else NULL. */
 static void *rest_of_shard(const struct executor *e, const struct task *task) {
     void *rests = buffer_address(e, task->write[0]);
     return crosses(e, rests) ? rests : NULL;
@@ -99,7 +101,7 @@ zero_status make_message(struct executor *e, struct item *item) {
     return submit(e, item, &kernel_cast_scaled, DEVICE_REDUCE, &a, &work);
 }
 
-/* The reduced shard on the device, or on the host's. */
+/* The address where the reduction writes the shard. */
 static void *reduce_target(const struct executor *e, const struct task *task) {
     const struct operation *op = &task->op;
     struct placement cut = grad_shard_placement(policy_region(e, op->region));
@@ -110,7 +112,8 @@ static void *reduce_target(const struct executor *e, const struct task *task) {
                             cut, e->o.precision.reduced);
 }
 
-/* What a reduction adds to, or sums over the replicate axis, comes to the device from where it rests ... */
+/* Copies the shard from the host's memory to the device, if the reduction adds to it or sums it over the replicate
+ * axis. */
 zero_status bring_shard(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
     const void *rests = rest_of_shard(e, item->task);
@@ -118,7 +121,7 @@ zero_status bring_shard(struct executor *e, struct item *item) {
     return copy(e, item, DEVICE_IN, reduce_target(e, item->task), rests, grad_shard_bytes(e, op->region));
 }
 
-/* ... and what it made goes there, while later units are computed. */
+/* Copies the reduced shard to the host's memory, while the program computes later units. */
 zero_status leave_shard(struct executor *e, struct item *item) {
     void *rests = rest_of_shard(e, item->task);
     if (!rests) return ZERO_OK;

@@ -1,4 +1,4 @@
-/* Which part of a region a rank holds, and where it lies. */
+/* The part of a region that a rank holds, and its address. */
 #include "engine/executor/steps.h"
 
 const struct region *policy_region(const struct executor *e, uint32_t region) {

@@ -1,5 +1,7 @@
-/* What the executor's files do for each other. An item goes from step to step (perform.c has the table); each step returns at
- * once, having started something that the item awaits, or nothing. */
+/* Functions that the files of the executor share.
+ *
+ * An item goes from step to step (the table is in perform.c). Each step returns at once. A step may start work on one
+ * mechanism; the item then awaits that work. */
 #ifndef ZERO_ENGINE_EXECUTOR_STEPS_H
 #define ZERO_ENGINE_EXECUTOR_STEPS_H
 
@@ -9,30 +11,32 @@
 zero_status perform_start(struct executor *e, struct item *item);
 zero_status perform_test(struct executor *e, struct item *item, bool *out_done);
 
-/* shards.c. Of a region under a placement: elements of one part; and of the part that this rank holds. */
+/* shards.c: elements of one part of a region under a placement, and of the part that this rank holds. */
 const struct region *policy_region(const struct executor *e, uint32_t region);
 uint64_t part_elements(const struct executor_options *o, uint32_t region, struct placement placement);
 uint64_t shard_elements(const struct executor *e, uint32_t region, struct placement placement);
-/* The part that this rank holds under `placement`, in a buffer that holds either only that part or the whole. */
+/* The address of this rank's part under `placement`, in a buffer that holds either that part alone or the whole
+ * region. */
 void *own_part_address(const struct executor *e, struct buffer_ref ref, uint32_t buffer,
                        struct placement placement, enum dtype dtype);
-/* What a reduction leaves: how it is cut, where the step needs the whole too, and its size. */
+/* The gradient shard that a reduction writes: its placement, also where the step needs the whole gradient, and its
+ * size. */
 struct placement grad_shard_placement(const struct region *r);
 uint64_t grad_shard_bytes(const struct executor *e, uint32_t region);
 
-/* What the steps of items start, and await: work of the device ... */
+/* perform.c: starts work or a copy on the device; the item awaits it. */
 zero_status submit(struct executor *e, struct item *item, const struct kernel *kernel,
                    enum device_stream stream, const void *argument, struct device_work *work);
 zero_status copy(struct executor *e, struct item *item, enum device_stream stream, void *target,
                  const void *source, uint64_t bytes);
-/* The device is discrete, and this is the host's memory. */
+/* True if the device is discrete and the address is in the host's memory. */
 bool crosses(const struct executor *e, const void *address);
 
 /* collective.c. */
 zero_status post_call(struct executor *e, struct item *item, struct comm_group *group,
                       const struct comm_call *call);
-/* A gather or a reduction; what comm counts for the one call is this operation's. `codes`: it sends the codes of
- * shares of so many elements; 0: it sends elements. */
+/* Posts a gather or a reduction, and adds comm's counters of that call to executor_traffic. `codes`: elements per
+ * share whose codes are sent; 0: elements are sent. */
 zero_status post_counted(struct executor *e, struct item *item, struct comm_group *group,
                          const struct comm_call *call, uint64_t codes);
 struct comm_call element_call(const struct executor_options *o, const struct operation *op);
@@ -53,19 +57,20 @@ zero_status norm_shard(struct executor *e, struct item *item);
 zero_status leave_shard(struct executor *e, struct item *item);
 zero_status complete_norms(struct executor *e, struct item *item);
 zero_status post_agreement(struct executor *e, struct item *item);
-/* norms.c, for a reduction: what takes the norm of a shard while it is written, or of one on a device. */
+/* norms.c: the function that takes the norm of a shard while the reduction writes it, and the norm of a shard on a
+ * device. */
 comm_written_fn norm_of_written(enum dtype dtype);
 zero_status norm_on_device(struct executor *e, struct item *item, uint32_t region, const void *shard);
 
-/* update.c: in memory that the host reaches, or by the device. */
-zero_status leave_whole(struct executor *e,
-                        struct item *item); /* a whole gradient, to where the host updates */
+/* update.c: the update by the host, or by the device. */
+/* Copies a whole gradient to the host's memory, where the host updates. */
+zero_status leave_whole(struct executor *e, struct item *item);
 zero_status bring_for_update(struct executor *e, struct item *item);
 zero_status update(struct executor *e, struct item *item);
 zero_status take_updated(struct executor *e, struct item *item);
 
-/* quantized.c: a gather or a scatter of codes: what is posted in its place, and what is made of what came. */
-/* The shape of what is posted in place of a call of elements; as it is, where nothing is coded. */
+/* quantized.c: gathers and scatters of codes. */
+/* The shape of the call that replaces a call of elements; the same call where nothing is coded. */
 struct comm_call coded_call(const struct executor_options *o, const struct operation *op,
                             struct comm_call call);
 bool gathers_codes(const struct item *item);
@@ -85,8 +90,9 @@ zero_status fetch_chunk(struct executor *e, struct item *item);
 zero_status check_fetched(struct executor *e, struct item *item);
 zero_status store_chunk(struct executor *e, struct item *item);
 uint8_t *slot_address(const struct executor *e, uint64_t slot);
-uint8_t *access_slot(const struct executor *e); /* the one that the ring does not use */
-/* A chunk between its place on the drive and a slot, and what else the drive holds: each starts transfers of the item. */
+uint8_t *access_slot(const struct executor *e); /* the slot after the ring */
+/* Start transfers of the item: one request to the drive, or all of a chunk between its places on the drive and a
+ * slot. */
 zero_status transfer_post(struct executor *e, struct item *item, bool write, uint64_t place, uint64_t bytes,
                           void *memory);
 zero_status transfer_read(struct executor *e, struct item *item, uint32_t region, const struct chunk *c,
@@ -94,10 +100,10 @@ zero_status transfer_read(struct executor *e, struct item *item, uint32_t region
 zero_status transfer_write(struct executor *e, struct item *item, uint32_t region, const struct chunk *c,
                            uint8_t *slot);
 zero_status transfer_done(struct executor *e, struct item *item, bool *out_done);
-/* What was read is what was stored; else ZERO_E_IO. */
+/* Compares the chunk in the slot with the tag and checksum of the last store; ZERO_E_IO if they differ. */
 zero_status transfer_check(struct executor *e, uint32_t region, const struct chunk *c, const uint8_t *slot);
 
-/* chunk_access.c: a dirty chunk goes to the drive, now. */
+/* chunk_access.c: writes a changed chunk to the drive, and waits. */
 zero_status access_flush(struct executor *e);
 
 void *buffer_address(const struct executor *e, uint32_t buffer);

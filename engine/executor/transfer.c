@@ -1,6 +1,8 @@
-/* Chunks to and from the drive. Every record carries a tag, and nothing that comes back is used before its tag
- * and checksum are found to be what was stored: a flipped bit, a block that was written elsewhere, and an old
- * one that a drive kept are told apart. Parameters have no room for tags: their checksums stay in memory. */
+/* Transfers of chunks to and from the drive.
+ *
+ * Every record carries a tag. A record that was read is used only after its tag and checksum match the last store.
+ * The check finds a flipped bit, a block that the drive wrote to another place, and an old block that the drive kept.
+ * Parameters have no room for tags, so their checksums stay in memory. */
 #include <inttypes.h>
 #include <string.h>
 #include <xxhash.h>
@@ -8,7 +10,7 @@
 #include "engine/executor/steps.h"
 
 struct chunk_tag {
-    uint64_t magic, chunk, generation, checksum; /* checksum: of all that is before the tag */
+    uint64_t magic, chunk, generation, checksum; /* checksum: of all bytes before the tag */
 };
 
 static const uint64_t tag_magic = 0x31676174206f727aULL; /* "zro tag1" */
@@ -29,7 +31,7 @@ uint8_t *access_slot(const struct executor *e) {
 
 /* ---- places ---- */
 
-/* With a shadow epochs take turns with two places. */
+/* With a shadow, epochs alternate between two places. */
 static uint64_t record_place(const struct executor *e, const struct chunk *c) {
     uint64_t row = e->o.plan->row_offset[MEMORY_RECORDS] + c->record;
     bool second = e->o.plan->shadow && e->stored[c->index].generation % 2;
@@ -66,12 +68,12 @@ static zero_status damaged(struct executor *e, uint32_t region, const struct chu
                      found->chunk, found->generation, found->checksum);
 }
 
-/* After a resumption only the drive knows the checksum. */
+/* After a resume, only the drive has the checksum. */
 static zero_status check_record(struct executor *e, uint32_t region, const struct chunk *c,
                                 const uint8_t *slot) {
     struct stored *stored = &e->stored[c->index];
     struct chunk_tag expected = {tag_magic, c->index, stored->generation, stored->checksum}, found;
-    if (!expected.generation || e->o.without_data) return ZERO_OK; /* zeros, made here */
+    if (!expected.generation || e->o.without_data) return ZERO_OK; /* never stored: zeros, set here */
     memcpy(&found, slot + c->tag, sizeof found);
     if (stored->resumed) expected.checksum = found.checksum;
     bool whole = XXH3_64bits(slot, c->tag) == expected.checksum;
@@ -105,7 +107,7 @@ static uint64_t checksum(const struct executor *e, const uint8_t *memory, uint64
     return e->o.without_data ? 0 : XXH3_64bits(memory, bytes);
 }
 
-/* What was never stored is zero, and is not read. */
+/* Parameters that were never stored are zero, and are not read. */
 static zero_status read_params(struct executor *e, struct item *item, uint32_t region, const struct chunk *c,
                                uint8_t *params) {
     if (e->stored[c->index].has_params)
@@ -154,7 +156,7 @@ static struct chunk item_chunk(const struct executor *e, const struct item *item
     return chunk_layout_at(&e->o.plan->layout, op->region, op->first + item->index);
 }
 
-/* Where an operation's chunk is in memory: parameters in the staged shard, else in its slot. */
+/* The address of an operation's chunk: parameters are in the staged shard, all else in the chunk's slot. */
 static uint8_t *item_memory(const struct executor *e, const struct item *item, const struct chunk *c) {
     const struct operation *op = &item->task->op;
     if (op->object == OBJECT_PARAM)

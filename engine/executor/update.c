@@ -1,7 +1,8 @@
-/* The update: the optimizer on one part of a shard, in memory or in a slot of the staging ring. By the host, over memory
- * that it reaches; or, where device and state are out of its reach, by the device. Where the state is the host's and the
- * parameters are a discrete device's, reduced shards are in the host's memory (perform.c), and the host updates into
- * staging, from which the weights go back. */
+/* The update: the optimizer, on one part of a shard that is in memory or in a staging slot.
+ *
+ * Three cases. The host updates memory that it reaches. The device updates if it is discrete and holds the state. If
+ * a discrete device holds the parameters and the host holds the state, the host updates: reduced shards are in the
+ * host's memory (reduce.c), the host writes new weights to staging, and a copy brings them back to the device. */
 #include <string.h>
 
 #include "engine/base/clock.h"
@@ -10,11 +11,11 @@
 
 struct update_argument {
     struct executor *executor;
-    void *master, *state[OPTIMIZER_STATES_MAX]; /* of element `begin`, as are gradient and out */
-    void *out;                                  /* the parameters, where they are not the master; or NULL */
-    float *copy;                                /* of the masters, in the record; or NULL */
+    void *master, *state[OPTIMIZER_STATES_MAX]; /* address of element `begin`, as are gradient and out */
+    void *out;                                  /* the parameters; NULL where they are the master */
+    float *copy;                                /* where the record keeps the masters; or NULL */
     const void *gradient;
-    uint64_t begin, end; /* elements of the shard */
+    uint64_t begin, end; /* in elements of the shard */
     uint32_t region, scalars;
 };
 
@@ -36,7 +37,8 @@ static uint32_t master_bytes(const struct precision *p) {
     return precision_keeps_masters(p) ? precision_master_bytes(p) : sizeof(float);
 }
 
-/* Elements [begin, end) of the shard. Random bits are an element's own, wherever it is and whoever holds it. */
+/* The arguments for elements [begin, end) of the shard. The random bits depend on the element's place in the region,
+ * not on its buffer or its rank. */
 static struct optimizer_args args_of(const struct update_argument *a, uint64_t begin, uint64_t end,
                                      uint32_t scalars) {
     struct executor *e = a->executor;
@@ -68,7 +70,7 @@ static uint64_t clamp(uint64_t value, uint64_t low, uint64_t high) {
 
 typedef zero_status (*run_fn)(const struct update_argument *a, const struct optimizer_args *args, void *user);
 
-/* One call per run of parameters with the same scalars. The gaps between parameters are zero and stay zero. */
+/* Calls `run` once per run of parameters with the same scalars. The gaps between parameters are zero and stay zero. */
 static zero_status each_run(const struct update_argument *a, run_fn run, void *user) {
     struct executor *e = a->executor;
     const struct model_region *region = &e->o.model->region[a->region];
@@ -100,18 +102,18 @@ static void run_update(void *argument) {
     a->executor->update_s += (double)(clock_now_ns() - started) * 1e-9;
 }
 
-/* The host's. */
+/* The update by the host. */
 static const struct kernel update_kernel = {
     .name = "update", .run = run_update, .argument_bytes = sizeof(struct update_argument)};
 
-/* What is in memory of the shard: the operation's chunks at once. */
+/* The part of the shard whose state is in memory, in one operation. */
 static void whole_run(struct executor *e, const struct item *item, struct update_argument *a) {
     a->end = chunk_layout_resident(&e->o.plan->layout, a->region);
     if (precision_keeps_masters(&e->o.precision)) a->master = executor_master(e, a->region);
     for (uint32_t k = 0; k < e->o.state_count; k++) a->state[k] = executor_state(e, a->region, k);
 }
 
-/* One chunk; what of it is on the drive is in a slot now. */
+/* One chunk. Its data from the drive is in a slot now. */
 static void one_chunk(struct executor *e, const struct item *item, struct update_argument *a) {
     const struct operation *op = &item->task->op;
     const struct precision *p = &e->o.precision;
@@ -157,7 +159,7 @@ static bool updates_through_staging(const struct executor *e, const struct updat
     return plan_host_updates(e->o.plan) && a->out && !crosses(e, a->out);
 }
 
-/* Two updates are in flight at most, and neighbours in the ring. */
+/* The staging buffer of an item. At most two updates are in flight, and they are neighbors in the ring of items. */
 static void *staging_of(const struct executor *e, const struct item *item) {
     uint64_t index = (uint64_t)(item - e->stream[STREAM_UPDATE].item);
     return executor_address(e,
@@ -172,7 +174,7 @@ zero_status leave_whole(struct executor *e, struct item *item) {
                 e->o.model->region[op->region].padded * dtype_bytes(e->o.precision.reduced));
 }
 
-/* What the update changes in place. */
+/* Copies the parameters to staging if the update changes them in place. */
 zero_status bring_for_update(struct executor *e, struct item *item) {
     const struct precision *p = &e->o.precision;
     struct update_argument a = argument_of(e, item);
@@ -207,7 +209,7 @@ static struct device_work update_work(const struct update_argument *a) {
     return work;
 }
 
-/* Of the part that the call updates. */
+/* Updates one run of parameters on the device. */
 static zero_status run_on_device(const struct update_argument *a, const struct optimizer_args *args,
                                  void *user) {
     struct executor *e = a->executor;
@@ -223,7 +225,7 @@ static zero_status run_on_device(const struct update_argument *a, const struct o
     struct device_work work = update_work(&part);
     struct optimizer_step_argument step = {
         .args = *args, .scalars = *args->scalars, .optimizer = e->o.optimizer};
-    step.args.scalars = NULL; /* the host's memory */
+    step.args.scalars = NULL; /* a pointer into the host's memory */
     return submit(e, user, kernel_optimizer_step(e->o.optimizer), DEVICE_UPDATE, &step, &work);
 }
 

@@ -8,7 +8,7 @@ static uint64_t min64(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 /* ---- one chunk ---- */
 
-/* Where the arrays of a record of so many elements begin; returns where they end. */
+/* Sets the offsets of the arrays in a record of `elements`. Returns the offset of their end. */
 static uint64_t place_arrays(const struct chunk_layout *layout, uint64_t elements,
                              uint64_t out[PRECISION_ARRAYS_MAX]) {
     uint64_t end = 0;
@@ -49,11 +49,11 @@ uint64_t chunk_layout_param_bytes(const struct chunk_layout *layout, uint32_t re
     return round_up(layout->elements[region] * dtype_bytes(layout->param_dtype), layout->align_bytes);
 }
 
-/* ---- all of them ---- */
+/* ---- all chunks ---- */
 
 static bool rests_sharded(const struct region *r) { return !placement_is(r->rest, REPLICATE, REPLICATE); }
 
-/* A chunk is not larger than the largest shard, so that small models plan small slots. */
+/* A chunk is at most as large as the largest shard, so that small models plan small slots. */
 static void choose_chunk(struct chunk_layout *layout, const struct chunk_layout_options *o,
                          uint32_t regions) {
     uint64_t largest = 0, page = layout->align_bytes / dtype_bytes(o->param_dtype),
@@ -65,7 +65,7 @@ static void choose_chunk(struct chunk_layout *layout, const struct chunk_layout_
     layout->chunk_elements = elements ? elements : page;
 }
 
-/* Nothing of an optimizer without state is staged on its account. */
+/* An optimizer without state has no state to stage: its chunks count as resident. */
 static void cut_regions(struct chunk_layout *layout, const struct chunk_layout_options *o,
                         const struct policy *policy) {
     bool state = o->state && o->arrays;
@@ -80,7 +80,7 @@ static void cut_regions(struct chunk_layout *layout, const struct chunk_layout_o
     }
 }
 
-/* A fixed prefix of the order of use stays in memory. */
+/* Keeps state in memory, from the first region in the order of refresh on, while it fits in resident_bytes. */
 static void choose_residents(struct chunk_layout *layout, const struct chunk_layout_options *o,
                              const struct policy *policy) {
     uint64_t left = o->resident_bytes, chunk_bytes = layout->chunk_elements * layout->element_bytes;

@@ -43,8 +43,8 @@ static bool share_bytes(const struct interval *a, const struct interval *b) {
     return a->offset < b->offset + b->bytes && b->offset < a->offset + a->bytes;
 }
 
-/* The lowest offset that meets none of the intervals that are laid out already: those before `place` in the
- * order. */
+/* The lowest offset where the interval overlaps, in time and bytes, with no interval placed before it. The intervals
+ * before `place` in the order are placed. */
 static uint64_t first_fit(const struct intervals *s, uint32_t place) {
     struct interval v = s->item[s->order[place]];
     for (bool moved = true; moved;) {
@@ -59,8 +59,8 @@ static uint64_t first_fit(const struct intervals *s, uint32_t place) {
     return v.offset;
 }
 
-/* Largest first, equal ones in the order of begin: small ones fill what large ones leave, and never keep a
- * large one from a place. */
+/* Sorts the largest interval first, and equal sizes in the order in which they begin. Small intervals then fill the
+ * gaps between large ones, and never block a large one. */
 static void sort_by_size(struct intervals *s) {
     for (uint32_t i = 0; i < s->count; i++) {
         uint32_t place = i;

@@ -1,4 +1,5 @@
-/* Intervals of time that need bytes, laid out in one arena: those that meet in time get distinct bytes. */
+/* Intervals of time during which a buffer needs bytes. All intervals are placed in one arena; intervals that overlap
+ * in time get distinct bytes. */
 #ifndef ZERO_ENGINE_PLAN_INTERVAL_H
 #define ZERO_ENGINE_PLAN_INTERVAL_H
 
@@ -14,22 +15,23 @@ struct interval {
 
 struct intervals {
     struct interval *item;
-    uint32_t *order; /* scratch: items as they are laid out */
+    uint32_t *order; /* scratch: items in the order in which they are placed */
     uint32_t count, capacity;
 };
 
 zero_status intervals_open(struct intervals *intervals, uint32_t capacity, struct zero_error *error);
 void intervals_close(struct intervals *intervals);
 
-/* An interval of `ref` begins; `known` is its index if this place in the program was seen before, else
- * UINT32_MAX. A place that is seen again keeps its first interval. Returns the index. */
+/* An interval of `ref` begins at `tick`. `known` is the index of its interval if this place in the program was seen
+ * before, else UINT32_MAX. A place that is seen again keeps its first interval. Returns the index. */
 uint32_t interval_begin(struct intervals *intervals, struct buffer_ref ref, uint32_t known, uint64_t bytes,
                         uint32_t tick);
 void interval_end(struct intervals *intervals, struct buffer_ref ref, uint32_t tick);
 
-/* Sets every offset, each on a cache line: the largest first, each at the lowest place that fits. Returns the
- * arena's bytes. */
+/* Sets every offset, aligned to a cache line. Places the largest interval first, each at the lowest offset that fits.
+ * Returns the size of the arena in bytes. */
 uint64_t intervals_lay_out(struct intervals *intervals);
-bool intervals_share(const struct intervals *intervals, uint32_t a, uint32_t b); /* bytes */
+/* true if their bytes overlap */
+bool intervals_share(const struct intervals *intervals, uint32_t a, uint32_t b);
 
 #endif

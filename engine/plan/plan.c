@@ -45,18 +45,18 @@ static uint64_t part_bytes(const struct plan *plan, uint32_t region, struct plac
     return plan->model->region[region].padded / parts * dtype_bytes(dtype);
 }
 
-/* What the update keeps of the shard: that part of it which is in memory. */
+/* The master weights and states of a shard that stay in memory. */
 static void fix_state(struct plan *plan, uint32_t i, uint32_t state_count) {
     uint64_t elements = chunk_layout_resident(&plan->layout, i);
     if (precision_keeps_masters(&plan->precision))
         fix(plan, BUFFER_MASTER, i, MEMORY_MASTERS, elements * precision_master_bytes(&plan->precision));
     for (uint32_t k = 0; k == 0 || k < state_count;
-         k++) /* an optimizer without state has an empty one, to order by */
+         k++) /* an optimizer without state gets one empty state: hazards need a buffer */
         fix(plan, BUFFER_STATE, k * plan->policy->regions + i, k ? MEMORY_STATE1 : MEMORY_STATE0,
             state_count ? elements * dtype_bytes(plan->precision.state) : 0);
 }
 
-/* What lives from step to step. */
+/* Plans the buffers of a region that live from step to step. */
 static void fix_region(struct plan *plan, uint32_t i, uint32_t state_count) {
     const struct placement whole = {{REPLICATE, REPLICATE}};
     const struct region *r = &plan->policy->region[i];
@@ -71,7 +71,7 @@ static void fix_region(struct plan *plan, uint32_t i, uint32_t state_count) {
     if (!placement_equal(r->between, r->rest) && !placement_equal(r->between, whole))
         fix(plan, BUFFER_PARAM_SECOND, i, MEMORY_PARAMETERS, part_bytes(plan, i, r->between, p->compute));
     if (r->frozen) return;
-    /* A whole gradient at the step is the reduced one, gathered where the backward wrote. */
+    /* If the step needs the whole gradient, the reduced gradient is gathered into the backward's buffer. */
     bool gathered = placement_equal(r->grad_step, whole);
     if (r->grad_kept)
         fix(plan, BUFFER_GRAD_FULL, i, MEMORY_GRADIENTS,
@@ -90,7 +90,8 @@ bool plan_host_updates(const struct plan *plan) {
     return plan->discrete && plan->row_tier[MEMORY_STATE0] != TIER_DEVICE;
 }
 
-/* The most elements of a region that one update makes: a chunk, or what is in memory of a shard. */
+/* The most elements of a region that one update changes: one chunk, or the part of the shard whose state is in
+ * memory. */
 static uint64_t update_elements(const struct plan *plan, uint32_t region) {
     const struct chunk_layout *layout = &plan->layout;
     uint64_t resident = chunk_layout_resident(layout, region);
@@ -98,7 +99,7 @@ static uint64_t update_elements(const struct plan *plan, uint32_t region) {
     return staged && layout->chunk_elements > resident ? layout->chunk_elements : resident;
 }
 
-/* What a discrete device and its host need beside. */
+/* Plans the additional buffers of a discrete device and its host. */
 static void fix_discrete(struct plan *plan) {
     uint64_t updated = 0, blocks = 0;
     for (uint32_t i = 0; i < plan->policy->regions && plan->discrete; i++) {
@@ -115,7 +116,7 @@ static void fix_discrete(struct plan *plan) {
             updated * dtype_bytes(plan->precision.compute));
 }
 
-/* What chunks pass through. */
+/* Plans the buffers of chunks: records and commit pages on the drive, staging slots, and staged parameter shards. */
 static void fix_staging(struct plan *plan) {
     const struct chunk_layout *layout = &plan->layout;
     uint64_t most = 0;
@@ -142,7 +143,7 @@ static uint32_t *slot_at(const struct plan *plan, bool evaluating, uint32_t posi
     return &plan->slot[2 * index + (ref.kind == BUFFER_GRAD_FULL)];
 }
 
-/* What a list of operations reads from the drive before it gathers. */
+/* The bytes that the gathers in a list of operations read from the drive. */
 static uint64_t fetched_bytes(const struct plan *plan, const struct operation_list *list) {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < list->count; i++) {
@@ -154,7 +155,7 @@ static uint64_t fetched_bytes(const struct plan *plan, const struct operation_li
     return bytes;
 }
 
-/* Notes the intervals that begin and end in a list of operations emitted at `tick`. */
+/* Begins and ends the intervals of a list of operations that was emitted at `tick`. */
 static void note(struct plan *plan, struct intervals *intervals, const struct policy *policy,
                  const struct operation_list *list, uint32_t tick) {
     for (uint32_t i = 0; i < list->count; i++) {
@@ -171,16 +172,16 @@ static void note(struct plan *plan, struct intervals *intervals, const struct po
             plan->live -= policy->region[op->region].elements;
         if (plan->live > plan->live_most) plan->live_most = plan->live;
         if (op->kind == OP_RELEASE) {
-            /* A gradient's reduction has only just begun when it is released: it keeps its place for one use
-             * more, so that the next backward need not wait for it. */
+            /* When a gradient is released, its reduction has only just begun. So the gradient keeps its place for one
+             * more use, and the next backward need not wait for that reduction. */
             uint32_t lag = op->object == OBJECT_GRAD && policy->backward_depth ? 2 : 0;
             interval_end(intervals, op->write[0], tick + lag);
         }
     }
 }
 
-/* Where a use's buffers are in the dry run, also those that an earlier use began: a run that skips the
- * earlier one begins them here. */
+/* Notes where the buffers of a use are, also the buffers that an earlier use began. A pass that skips the earlier use
+ * begins these buffers at this use, and needs their place. */
 static void note_use(struct plan *plan, const struct intervals *intervals, const struct policy *policy,
                      uint32_t position) {
     const struct use *use = policy_use(policy, position);
@@ -194,8 +195,9 @@ static void note_use(struct plan *plan, const struct intervals *intervals, const
     }
 }
 
-/* The segment that may be recomputed before the backward at `position`. A unit by itself needs nothing: it is gathered
- * where its backward has it. Returns the bytes that are fetched. */
+/* Runs the policy for the segment that may be recomputed before the backward at `position`. A segment of one unit
+ * needs nothing here: its recomputation gathers the unit where its backward needs it. Returns the bytes that are
+ * fetched. */
 static uint64_t dry_recompute(struct plan *plan, struct intervals *intervals, struct policy *policy,
                               struct operation_list *list, uint32_t position, uint32_t *tick) {
     uint32_t last = 2 * policy->uses - 1 - position;
@@ -239,7 +241,7 @@ static uint64_t dry_pass(struct plan *plan, struct intervals *intervals, struct 
     return fetched;
 }
 
-/* Training in a first and in a last micro-step, then evaluation. */
+/* Runs the policy for a first and a last micro-step of training, then for an evaluation. */
 static zero_status dry_run(struct plan *plan, struct intervals *intervals, struct zero_error *error) {
     struct policy policy = *plan->policy;
     uint32_t capacity = policy_operations_max(&policy);
@@ -263,7 +265,7 @@ static zero_status dry_run(struct plan *plan, struct intervals *intervals, struc
                              "the plan's dry run listed more operations than it has room for, %u", capacity);
 }
 
-/* Every interval becomes a buffer of the gathered row; pairs that share bytes are listed as overlaps. */
+/* Makes each interval a buffer of the row of gathered units, and lists the pairs of buffers that share bytes. */
 static zero_status place_slots(struct plan *plan, struct intervals *intervals, struct zero_error *error) {
     uint32_t first = plan->buffers, count = intervals->count;
     uint64_t pairs = 0;
@@ -287,9 +289,9 @@ static zero_status place_slots(struct plan *plan, struct intervals *intervals, s
     return ZERO_OK;
 }
 
-/* Rows follow one another in their tier's extent. Their starts are staggered by distinct cache lines:
- * parameters, moments and gradients are walked in step, and equal offsets modulo a page would alias in the
- * cache. What a drive reads and writes starts on a page. An extent is whole pages, as it is allocated. */
+/* Places the rows of a tier one after another in its extent. The starts of the rows are staggered by distinct cache
+ * lines: an update walks parameters, moments and gradients at once, and equal offsets modulo a page would alias in
+ * the cache. Rows that a drive reads or writes start on a page. An extent has whole pages. */
 static void place_rows(struct plan *plan) {
     for (int r = 0; r < MEMORY_ROWS; r++) {
         if (!plan->row_bytes[r]) continue;

@@ -1,11 +1,11 @@
-/* The plan of all memory: which buffer is where, made before anything is allocated.
+/* The plan of all memory. It says where each buffer is. It is made before anything is allocated.
  *
- * What lives from step to step has a place of its own. Gathered parameters and their gradients share one
- * arena: a dry run of the policy itself finds from when to when each is live, and intervals that do not meet
- * may share bytes, so that one giant embedding does not make every slot giant. A buffer's place is a fixed
- * function of region, pass and position. Hazards between buffers that share bytes follow from hazard.h.
+ * Buffers that live from step to step have a place of their own. Gathered parameters and their gradients share one
+ * arena: a dry run of the policy finds the interval in which each buffer is live. Buffers whose intervals do not
+ * overlap may share bytes, so one giant embedding does not make every place giant. The place of a buffer is a fixed
+ * function of region, pass and position. hazard.h computes the hazards between buffers that share bytes.
  *
- * Pure: it allocates its own tables, nothing else. Owns them. */
+ * Pure: it allocates only its own tables, and owns them. */
 #ifndef ZERO_ENGINE_PLAN_PLAN_H
 #define ZERO_ENGINE_PLAN_PLAN_H
 
@@ -24,42 +24,45 @@ enum memory_row {
     MEMORY_GATHERED,
     MEMORY_STAGING,
     MEMORY_MESSAGES,
-    MEMORY_MASTERS,              /* where they are not the parameters */
-    MEMORY_OFFLOADED_PARAMETERS, /* on the drive, or in host memory */
-    MEMORY_RECORDS,              /* of chunks, on the drive; twice with a shadow */
-    MEMORY_COMMITS,              /* with a shadow: a page each for the last two steps that are whole */
-    MEMORY_SLOTS,                /* of the staging ring, and one more for access between steps */
-    MEMORY_PARAM_STAGING,        /* shards of parameters on their way from the drive */
-    MEMORY_CHECKPOINT,           /* of a save in the background: what waits for the drive */
-    MEMORY_HOST_GRADIENTS,       /* of a discrete device, where the host updates: reduced shards rest here */
-    MEMORY_UPDATE_STAGING,       /* parameters on their way back */
-    MEMORY_NORMS,                /* of a discrete device: sums of blocks */
+    MEMORY_MASTERS,              /* master weights, where the parameters are not the master weights */
+    MEMORY_OFFLOADED_PARAMETERS, /* parameter shards, on the drive or in host memory */
+    MEMORY_RECORDS,              /* records of chunks, on the drive; two of each with a shadow */
+    MEMORY_COMMITS,              /* with a shadow: one page for each of the last two committed steps */
+    MEMORY_SLOTS,                /* slots of the staging ring, and the slot for access between steps */
+    MEMORY_PARAM_STAGING,        /* shards of parameters, fetched from the drive for a gather */
+    MEMORY_CHECKPOINT,           /* for a save in the background: bytes that wait for the drive */
+    MEMORY_HOST_GRADIENTS,       /* reduced shards, if the host updates for a discrete device */
+    MEMORY_UPDATE_STAGING,       /* for the same: updated parameters, before the copy to the device */
+    MEMORY_NORMS,                /* for a discrete device: sums of squares of blocks */
     MEMORY_ROWS
 };
 
-enum { NO_BUFFER = UINT32_MAX, UPDATE_STAGINGS = 2 /* one on its way while the next is made */ };
+enum {
+    NO_BUFFER = UINT32_MAX,
+    UPDATE_STAGINGS = 2 /* a copy of one overlaps the update of the other */
+};
 
 struct plan_buffer {
-    uint64_t offset, bytes; /* in its row */
+    uint64_t offset, bytes; /* offset in its row */
     uint8_t row;            /* enum memory_row */
 };
 
 struct plan_options {
     const struct model *model;
-    const struct policy *policy;           /* opened; copied for the dry run */
-    uint32_t state_count;                  /* of the optimizer */
-    enum tier_kind state_tier, param_tier; /* param_tier: of parameters that rest sharded */
-    uint64_t chunk_elements_max;           /* struct chunk_layout_options: if one of them is on the drive */
+    const struct policy *policy;           /* must be open; the dry run works on a copy */
+    uint32_t state_count;                  /* states of the optimizer per element */
+    enum tier_kind state_tier, param_tier; /* param_tier: for parameters that rest sharded */
+    uint64_t chunk_elements_max;           /* see struct chunk_layout_options; used with a drive */
     uint32_t chunk_align_bytes;
     uint32_t slots;
     uint64_t resident_bytes;
     bool shadow;
-    bool
-        discrete; /* the device's memory is not the host's: what the host reads and writes is in the cpu tier */
-    uint64_t staging_bytes;        /* of one staging buffer; policy->stagings of them */
-    uint64_t gather_staging_bytes; /* the same of quantised gathers */
+    /* The host cannot touch the device's memory. All data that the host reads and writes is in the cpu tier. */
+    bool discrete;
+    uint64_t staging_bytes;        /* of one staging buffer; there are policy->stagings */
+    uint64_t gather_staging_bytes; /* the same for coded gathers: policy->gather_stagings */
     uint64_t message_bytes;
-    uint64_t checkpoint_bytes; /* 0: saves are not in the background */
+    uint64_t checkpoint_bytes; /* 0: no saves in the background */
     struct precision precision;
 };
 
@@ -70,24 +73,24 @@ struct plan {
     struct chunk_layout layout;
     struct plan_buffer *buffer;
     uint32_t buffers, capacity;
-    uint32_t *fixed; /* [BUFFER_KINDS][regions or stagings]: a buffer, or NO_BUFFER */
+    uint32_t *fixed; /* [BUFFER_KINDS][fixed_width]: index of a buffer, or NO_BUFFER */
     uint32_t fixed_width;
-    uint32_t *
-        slot; /* [position in training, recomputation or evaluation][index of the region in the use][parameters,
-                       gradient] */
+    /* Index of a buffer, or NO_BUFFER, by position (training, recomputation, evaluation), index of the region in the
+     * use, and kind: [position][region][parameters, gradient]. */
+    uint32_t *slot;
     uint32_t *overlap_first, *overlap; /* struct hazard_overlaps */
     uint64_t row_bytes[MEMORY_ROWS];
-    uint64_t row_offset[MEMORY_ROWS]; /* in its tier's extent */
+    uint64_t row_offset[MEMORY_ROWS]; /* offset in the extent of its tier */
     enum tier_kind row_tier[MEMORY_ROWS];
     uint64_t tier_bytes[TIERS];
     enum tier_kind param_tier;
     bool shadow, discrete;
-    uint64_t live, live_most;   /* elements gathered at once: in the dry run at present, and at most */
-    uint64_t param_fetch_bytes; /* that the gathers of one step's passes read from the drive */
+    uint64_t live, live_most;   /* elements gathered at once: now in the dry run, and the maximum */
+    uint64_t param_fetch_bytes; /* bytes that the gathers of one step's passes read from the drive */
 };
 
-/* A step returns with everything up to date: there is nothing to overlap a refresh in memory with. One from a drive goes
- * on under the next forward. */
+/* True if a step ends its refresh before it returns: a refresh in memory has nothing to overlap with. A refresh from
+ * a drive, or with a discrete device, continues under the next forward. */
 static inline bool plan_settles(const struct plan *plan) {
     return !plan->discrete && !plan->tier_bytes[TIER_NVME];
 }
@@ -95,16 +98,16 @@ static inline bool plan_settles(const struct plan *plan) {
 zero_status plan_make(struct plan *plan, const struct plan_options *options, struct zero_error *error);
 void plan_free(struct plan *plan);
 
-/* The buffer behind a symbolic reference that has a place of its own; NO_BUFFER for one that is planned by
- * position. */
+/* The buffer of a reference that has a place of its own. NO_BUFFER: the reference is planned by position. */
 uint32_t plan_fixed(const struct plan *plan, struct buffer_ref ref);
-/* The buffer of an interval that begins at `position` of a pass. */
+/* The buffer of the interval that begins at `position` of a pass; NO_BUFFER: none is planned. */
 uint32_t plan_slot(const struct plan *plan, bool evaluating, uint32_t position, struct buffer_ref ref);
 
-/* Where in its tier's extent a buffer begins. */
+/* The offset of a buffer in the extent of its tier. */
 uint64_t plan_place(const struct plan *plan, uint32_t buffer);
 
-/* The state is in the host's memory, or on a drive, and the parameters are not: the host updates for a discrete device. */
+/* True if the host updates for a discrete device: the state is in the host's memory or on a drive, and the parameters
+ * are on the device. */
 bool plan_host_updates(const struct plan *plan);
 
 struct hazard_overlaps plan_overlaps(const struct plan *plan);
