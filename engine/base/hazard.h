@@ -1,7 +1,7 @@
-/* The one function that computes waits: an operation waits for the last write of every buffer that it reads,
- * and for the last write and all reads of every buffer that it writes. Buffers that overlap in memory count
- * as one another. Waits are at most one point per stream. Borrows its records and overlap lists; one owner.
- */
+/* The only function that computes waits. An operation waits for the last write of every buffer that it reads, and for
+ * the last write and all later reads of every buffer that it writes. An access to a buffer counts for all buffers that
+ * overlap it in memory. An operation waits for at most one point per stream. Borrows its records and overlap lists.
+ * Threads: one owner. */
 #ifndef ZERO_ENGINE_BASE_HAZARD_H
 #define ZERO_ENGINE_BASE_HAZARD_H
 
