@@ -8,7 +8,7 @@
 #include "engine/base/operation.h"
 
 struct hazard_record {
-    uint64_t write[STREAMS]; /* the point of the last write; only its own stream's entry is set */
+    uint64_t write[STREAMS]; /* the point of the last write; only the entry of the writing stream is set */
     uint64_t read[STREAMS];  /* the last read since that write, per stream */
 };
 
