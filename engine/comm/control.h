@@ -36,7 +36,7 @@ struct control_port {
     /* Equal on all ranks, different for each comm: messages of an earlier comm are dropped. */
     uint64_t opening;
     bool (*send)(void *user, uint32_t to, const void *message, uint32_t bytes); /* false: no room now */
-    /* false: nothing there. */
+    /* False: there is no message. */
     bool (*receive)(void *user, void *message, uint32_t bytes_max, uint32_t *out_bytes);
     /* True while earlier messages have not arrived: another heartbeat would add no information. NULL: the port cannot
      * know. */

@@ -63,7 +63,8 @@ struct tcp_comm {
     struct early *early;
 };
 
-struct heard {                       /* the state of one member's part of a call */
+/* The state of one member's part of a call. */
+struct heard {
     struct comm_record record;       /* its sequence names the call */
     uint32_t ready, answered, taken; /* phases of the call: announced ready, answered with data, received */
 };

@@ -27,7 +27,7 @@ struct comm {
     uint64_t leave_by_ns; /* the deadline for calls in flight while groups close; 0: no group closes yet */
     struct log log;
     struct device *device;   /* NULL: the host's memory */
-    struct failure *failure; /* set by the transport's open; shared where ranks share memory */
+    struct failure *failure; /* set by the transport's open; ranks that share memory share it */
     struct zero_error error; /* this rank's sticky error */
     struct comm_counters counters;
     _Atomic uint64_t control_messages, control_bytes;

@@ -41,8 +41,8 @@ struct config_optimizer {
     /* After config_resolve: "adamw", "adam", "sgd", "lion" or "adagrad" (the names of kernels/optimizer.h). DeepSpeed's
      * "Adam" is "adamw", unless params.adam_w_mode is false. */
     const char *name;
-    double lr, betas[2], eps, weight_decay, momentum, dampening,
-        lr_decay; /* 0 if the optimizer does not use it */
+    /* 0 if the optimizer does not use it. */
+    double lr, betas[2], eps, weight_decay, momentum, dampening, lr_decay;
     bool nesterov, bias_correction, adam_w_mode, torch_adam;
 };
 
@@ -87,8 +87,8 @@ struct config_comm {
 
 /* The activations that the trainer computes again instead of keeping them. */
 struct config_recompute {
-    uint64_t
-        blocks; /* blocks computed again together, from the first block's input; 0 after config_resolve: none */
+    /* Blocks computed again together, from the first block's input; 0 after config_resolve: none. */
+    uint64_t blocks;
     uint64_t checkpoints;
     bool on_cpu, every;
 };
@@ -173,8 +173,8 @@ struct config {
     uint64_t persistence_threshold; /* elements: smaller parameters stay gathered at stage 3 */
     bool quantized_weights, quantized_gradients;
     uint64_t live_parameters, prefetch_bucket; /* as written */
-    uint64_t live_max,
-        ahead_max;       /* elements, after config_resolve; UINT64_MAX: only the budgets limit them */
+    /* Elements, after config_resolve; UINT64_MAX: only the budgets limit them. */
+    uint64_t live_max, ahead_max;
     bool bf16_states;    /* bf16.bf16_optimizer_states */
     bool bf16, bfloat16; /* as written; bfloat16 is the old key */
     struct config_fp16 fp16;

@@ -38,12 +38,12 @@ struct config_key {
     size_t offset;        /* of the field in struct config; USED only */
     const char *fallback; /* the default as JSON text; NULL: none, and null may be written */
     double min, max;      /* INT, REAL: inclusive */
-    const char
-        *choices; /* CHOICE: "none|cpu|!nvme"; ! marks a choice that DeepSpeed has and the engine refuses */
+    /* CHOICE: "none|cpu|!nvme"; ! marks a choice that DeepSpeed has and the engine refuses. */
+    const char *choices;
     const char *automatic; /* the value of "auto", as JSON text; NULL: "auto" is an error; "": config_resolve
                               decides, and until then an INT's field is 0 */
-    const char
-        *note; /* ACCEPTED: what the engine does instead. REFUSED and refused choices: why, and what to do */
+    /* ACCEPTED: what the engine does instead. REFUSED and refused choices: why, and what to do. */
+    const char *note;
     const char *help;
 };
 

@@ -41,8 +41,8 @@ struct device_span {
 };
 
 struct device_work {
-    const struct kernel
-        *kernel; /* a kernel without a grid runs on the host, on memory that the host reaches */
+    /* A kernel without a grid runs on the host, on memory that the host reaches. */
+    const struct kernel *kernel;
     _Alignas(16) uint8_t argument[DEVICE_ARGUMENT_BYTES]; /* copied */
     uint8_t stream, reads, writes;
     struct device_span read[DEVICE_SPANS_MAX],
