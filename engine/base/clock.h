@@ -1,5 +1,4 @@
-/* Monotonic time. The simulator has its own clock; nothing outside benchmarks and deadlines reads this one.
- */
+/* Monotonic time. The simulator has its own clock; only benchmarks and deadlines read this clock. */
 #ifndef ZERO_ENGINE_BASE_CLOCK_H
 #define ZERO_ENGINE_BASE_CLOCK_H
 

@@ -1,5 +1,5 @@
-/* One element from and to fp32, without branches, so that loops over it become vector code; for CPUs and
- * CUDA. */
+/* Converts one element from and to fp32, for CPUs and CUDA. There are no branches, so compilers turn loops over these
+ * functions into vector code. */
 #ifndef ZERO_ENGINE_BASE_CONVERT_H
 #define ZERO_ENGINE_BASE_CONVERT_H
 
@@ -20,8 +20,8 @@ KERNEL_INLINE float float_of(uint32_t bits) {
     return x;
 }
 
-/* Which NaN comes out of an operation on several depends on the order of the operands, which compilers
- * choose, and on the machine: results of arithmetic that are NaN become this one. */
+/* The canonical NaN. If several operands are NaN, the result's bits depend on the machine and on the order of the
+ * operands, which the compiler chooses. Therefore every result of arithmetic that is NaN becomes this NaN. */
 KERNEL_INLINE float canonical(float x) { return x == x ? x : float_of(0x7fc00000); }
 
 KERNEL_INLINE double canonical_f64(double x) {
@@ -33,7 +33,7 @@ KERNEL_INLINE double canonical_f64(double x) {
 
 KERNEL_INLINE float f32_from_bf16(uint16_t bf16) { return float_of((uint32_t)bf16 << 16); }
 
-/* Half away from zero; a NaN keeps its upper bits and becomes quiet. */
+/* Rounds half away from zero. A NaN keeps its upper bits and becomes quiet. */
 KERNEL_INLINE uint16_t bf16_from_f32(float x) {
     uint32_t u = bits_of(x);
     int32_t magnitude = (int32_t)(u & 0x7fffffff);
@@ -56,13 +56,13 @@ KERNEL_INLINE float f32_from_f16(uint16_t f16) {
     return float_of(u | (uint32_t)(f16 & 0x8000) << 16);
 }
 
-/* Round to nearest even; overflow goes to infinity, a NaN keeps its upper bits and becomes quiet. */
+/* Rounds to nearest, half to even. Overflow becomes infinity. A NaN keeps its upper bits and becomes quiet. */
 KERNEL_INLINE uint16_t f16_from_f32(float x) {
     uint32_t sign = bits_of(x) >> 16 & 0x8000;
     int32_t magnitude = (int32_t)(bits_of(x) & 0x7fffffff);
     uint32_t m = (uint32_t)magnitude;
     uint32_t normal = (m - (112u << 23) + 0xfff + (m >> 13 & 1)) >> 13;
-    /* The unit in the last place of 0.5 is that of fp16's denormals: the addition rounds. */
+    /* The unit in the last place of 0.5 equals the unit of fp16's denormals, so the addition rounds correctly. */
     uint32_t denormal = bits_of(float_of(m) + 0.5f) - (126u << 23);
     uint32_t quiet = 0x7e00 | (m >> 13 & 0x3ff);
     uint32_t f16 = magnitude < 113 << 23 ? denormal : normal;

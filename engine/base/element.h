@@ -1,4 +1,4 @@
-/* KERNEL_INLINE: the qualifiers of functions on one element, which CPUs and CUDA compile alike. */
+/* KERNEL_INLINE: the qualifiers of functions on one element, which are compiled for CPUs and for CUDA. */
 #ifndef ZERO_ENGINE_BASE_ELEMENT_H
 #define ZERO_ENGINE_BASE_ELEMENT_H
 

@@ -1,6 +1,6 @@
-/* The context of a failure: the first function that knows what went wrong writes the message, the others only
- * pass the status on. A message is one sentence: what failed, where, why, and what to do instead.
- * Threads: an error belongs to one owner; callers serialise. */
+/* The context of a failure. The first function that knows what went wrong writes the message; its callers only pass
+ * the status on. A message is one sentence: what failed, where, why, and what to do instead.
+ * Threads: an error belongs to one owner; callers serialize. */
 #ifndef ZERO_ENGINE_BASE_ERROR_H
 #define ZERO_ENGINE_BASE_ERROR_H
 
@@ -19,7 +19,7 @@ struct zero_error {
 void error_clear(struct zero_error *error);
 int error_code_known(uint32_t code); /* a code of the list in status.h, ZERO_OK included */
 
-/* Records a failure and returns `code`. The first one is kept: later calls return their code and change
+/* Records a failure and returns `code`. The first failure is kept: later calls return their code and change
  * nothing. `error` may be NULL. */
 zero_status error_set(struct zero_error *error, zero_status code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

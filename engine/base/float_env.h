@@ -1,8 +1,8 @@
-/* The floating-point environment of all arithmetic on elements, that of kernels and of collectives: round to
- * nearest, denormals kept, exceptions masked. Host programs change it (PyTorch's set_flush_denormal,
- * -ffast-math's start-up code), per thread, and work is done in whichever thread comes by. A kernel enters
- * before its arithmetic and leaves after; what lies between must be a call through a function pointer, or the
- * compiler moves arithmetic out. */
+/* The floating-point environment of all arithmetic on elements, in kernels and in collectives: round to nearest,
+ * keep denormals, mask exceptions. Host programs change the environment of their threads (PyTorch's
+ * set_flush_denormal, -ffast-math's start-up code), and any of these threads may perform the engine's work. A kernel
+ * enters the environment before its arithmetic and leaves it afterwards. The code in between must be a call through a
+ * function pointer; otherwise the compiler may move arithmetic out of it. */
 #ifndef ZERO_ENGINE_BASE_FLOAT_ENV_H
 #define ZERO_ENGINE_BASE_FLOAT_ENV_H
 
@@ -19,7 +19,7 @@ static inline float_env float_env_enter(void) {
     return saved;
 }
 
-/* Exception flags that the kernel raised are dropped. */
+/* Drops the exception flags that the kernel raised. */
 static inline void float_env_leave(float_env saved) { _mm_setcsr(saved); }
 
 #else

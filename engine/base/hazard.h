@@ -1,14 +1,14 @@
-/* The one function that computes waits: an operation waits for the last write of every buffer that it reads,
- * and for the last write and all reads of every buffer that it writes. Buffers that overlap in memory count
- * as one another. Waits are at most one point per stream. Borrows its records and overlap lists; one owner.
- */
+/* The only function that computes waits. An operation waits for the last write of every buffer that it reads, and for
+ * the last write and all later reads of every buffer that it writes. An access to a buffer counts for all buffers that
+ * overlap it in memory. An operation waits for at most one point per stream. Borrows its records and overlap lists.
+ * Threads: one owner. */
 #ifndef ZERO_ENGINE_BASE_HAZARD_H
 #define ZERO_ENGINE_BASE_HAZARD_H
 
 #include "engine/base/operation.h"
 
 struct hazard_record {
-    uint64_t write[STREAMS]; /* the point of the last write; only its own stream's entry is set */
+    uint64_t write[STREAMS]; /* the point of the last write; only the entry of the writing stream is set */
     uint64_t read[STREAMS];  /* the last read since that write, per stream */
 };
 

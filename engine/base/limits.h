@@ -12,7 +12,7 @@ enum {
     USE_REGIONS_MAX = 8, /* own regions (trainable/frozen x sharded/persistent) and tied owners' regions */
     RANKS_MAX = 65536,
     GROUP_MAX = 8,               /* parameter groups with their own lr and weight decay */
-    SCALARS_MAX = 2 * GROUP_MAX, /* each group with its weight decay, and without (ZERO_NO_DECAY) */
+    SCALARS_MAX = 2 * GROUP_MAX, /* each group once with weight decay, once without (ZERO_NO_DECAY) */
 };
 
 static_assert(NORM_BLOCK_ELEMENTS % 16 == 0, "the norm's tree has 16 lanes");

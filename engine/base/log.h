@@ -15,7 +15,7 @@ typedef void (*zero_log_fn)(void *user, zero_log_level level, const char *line);
 }
 #endif
 
-/* (inside the engine) where the lines of one engine go */
+/* Inside the engine: the callback that takes the lines of one engine. */
 struct log {
     zero_log_fn write; /* NULL: lines are dropped */
     void *user;

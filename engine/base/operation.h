@@ -1,11 +1,10 @@
-/* The closed set of operations that a policy emits and the executor performs. An operation is plain data.
+/* All operations that a policy emits and the executor performs. An operation is plain data.
  *
- * A stream is a timeline: its operations start and retire in the order in which they were emitted. A point of
- * a stream is a number: it is reached when that many operations of the stream have retired.
+ * A stream is a timeline: its operations start and retire in the order in which they were emitted. A point of a stream
+ * is a number n: the point is reached when n items of the stream have retired.
  *
- * A policy names buffers symbolically (what, of which region); the executor binds them to planned memory. The
- * waits of an operation follow from the whole buffers that it reads and writes (hazard.h); policies write
- * none. */
+ * A policy names a buffer by its kind and its region; the executor binds it to planned memory. hazard.h computes the
+ * waits of an operation from the buffers that it reads and writes; a policy sets no waits. */
 #ifndef ZERO_ENGINE_BASE_OPERATION_H
 #define ZERO_ENGINE_BASE_OPERATION_H
 
@@ -22,9 +21,9 @@
     X(UPDATE)  /* the optimizer, on one shard */                                                             \
     X(FETCH)   /* a run of chunks comes from a tier */                                                       \
     X(STORE)   /* a run of chunks goes to a tier */                                                          \
-    X(COPY)    /* this rank's secondary shard out of a gathered unit (hpZ) */                                \
-    X(CLEAR)   /* a gradient that nobody produced is zero */                                                 \
-    X(AGREE)   /* norm, skip, status and lr among all ranks */
+    X(COPY)    /* copies this rank's secondary shard out of a gathered unit (hpZ) */                         \
+    X(CLEAR)   /* sets a gradient that no backward produced to zero */                                       \
+    X(AGREE)   /* all ranks agree on norm, skip, status and lr */
 
 enum operation_kind {
 #define OPERATION_ENUM(name) OP_##name,
@@ -42,7 +41,7 @@ enum stream {
     STREAM_UPDATE,
     STREAM_FETCH,
     STREAM_STORE,
-    STREAM_PARAM, /* parameter fetches, apart from state fetches */
+    STREAM_PARAM, /* fetches of parameters; fetches of states use STREAM_FETCH */
     STREAM_CONTROL,
     STREAMS
 };
@@ -52,15 +51,16 @@ enum buffer_kind {
     BUFFER_PARAM_SHARD,  /* this rank's shard, where parameters rest sharded */
     BUFFER_PARAM_SECOND, /* hpZ's secondary shard */
     BUFFER_GRAD_FULL,    /* this rank's whole gradient: a summand, or gathered back */
-    BUFFER_GRAD_SHARD, /* the reduced shard, accumulated over micro-steps; where the host updates for a device, in
-                              the host's memory */
-    BUFFER_STATE,      /* optimizer state of the shard */
-    BUFFER_MASTER,     /* its fp32 master weights, where parameters are narrower; with the state */
-    BUFFER_STAGING,        /* scratch of a reduction; the region is its index */
-    BUFFER_GATHER_STAGING, /* of a quantised gather; the region is its index */
+    /* The reduced shard, accumulated over micro-steps. If the host updates for a device, it is in host memory. */
+    BUFFER_GRAD_SHARD,
+    BUFFER_STATE,   /* optimizer state of the shard */
+    BUFFER_MASTER,  /* fp32 master weights of the shard, if parameters are narrower; stored with the state */
+    BUFFER_STAGING, /* scratch of a reduction; the region is its index */
+    BUFFER_GATHER_STAGING, /* scratch of a quantised gather; the region is its index */
     BUFFER_PARAM_STAGED,   /* a shard of parameters that came from a drive; the region is its index */
-    BUFFER_GRAD_HOST,      /* there, where the update reads the whole gradient: a copy of that */
-    BUFFER_UPDATE_STAGING, /* parameters on their way from that update to the device; the region is its index */
+    /* If the host updates for a device and the update reads the whole gradient: a copy of it in host memory. */
+    BUFFER_GRAD_HOST,
+    BUFFER_UPDATE_STAGING, /* parameters on the way from the host's update to the device; the region is its index */
     BUFFER_KINDS
 };
 
@@ -70,39 +70,40 @@ struct buffer_ref {
 
 enum { OPERATION_BUFFERS_MAX = 2 * USE_REGIONS_MAX };
 
-/* The first item of a run starts when retired[stream] >= value, item i when >= value + i. */
+/* Item i of a run (from 0) starts when retired[stream] >= value + i. */
 struct pipe {
     bool used;
     uint8_t stream;
-    int64_t value; /* not above 0: no wait */
+    int64_t value; /* 0 or below: no wait */
 };
 
 struct operation {
     uint8_t kind, object, stream, axes;
-    bool add;      /* REDUCE: onto what the shard already holds */
+    bool add;      /* REDUCE: adds to the shard's content */
     bool final;    /* REDUCE, CLEAR: the gradient's last write before the step. COMPUTE: a backward of the
                       step's last micro-step */
-    uint8_t joins; /* streams (bits) of which everything emitted so far must have retired */
+    uint8_t joins; /* bit per stream: everything emitted on this stream so far must have retired */
     uint8_t reads, writes;
-    uint16_t acquires; /* writes (bits) whose planned interval begins here, for position `use` */
+    uint16_t acquires; /* bit per write: the buffer's planned interval begins here, for position `use` */
     uint16_t region;
-    uint16_t use; /* the position in the pass that this serves */
+    uint16_t use; /* the position in the pass that the operation serves */
     struct buffer_ref read[OPERATION_BUFFERS_MAX], write[OPERATION_BUFFERS_MAX];
-    uint32_t items;         /* points that it takes on its stream: 1, or one per chunk of a run */
+    uint32_t items;         /* the number of points on its stream: 1, or one per chunk of a run */
     uint32_t first, chunks; /* UPDATE, FETCH, STORE: the chunks of the region's shard (offload/expand.h) */
-    uint64_t sequence;      /* of its first chunk, among all that were ever staged */
+    uint64_t sequence;      /* the number of its first chunk among all chunks that were ever staged */
     struct pipe pipe;
-    uint64_t end;            /* its last point on its stream; set at emission, like the waits */
-    uint64_t after[STREAMS]; /* it starts when retired[s] >= after[s] for every stream s */
+    uint64_t end;            /* the operation's last point on its stream; set at emission, as `after` is */
+    uint64_t after[STREAMS]; /* the operation starts when retired[s] >= after[s] for every stream s */
 };
 
 struct operation_list {
     struct operation *item;
-    uint32_t count, capacity; /* capacity 0: it was asked for more rows than it has, and is no longer whole */
+    uint32_t count, capacity; /* capacity 0: the list overflowed, and rows are missing */
 };
 
-/* A new row at the list's end. A full list lends its first row again and overflows: nothing is written outside it. Who
- * performs or plans what a list holds asks whether it overflowed. Capacities are above 0 at first. */
+/* Returns a new row at the list's end. A full list overflows: it sets its capacity to 0 and returns its first row, so
+ * that no write goes outside the list. A caller that performs or plans the operations of a list first asks whether the
+ * list overflowed. A new list's capacity is above 0. */
 struct operation *operation_append(struct operation_list *list);
 
 static inline bool operation_list_overflowed(const struct operation_list *list) {

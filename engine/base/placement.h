@@ -1,5 +1,5 @@
-/* Where a unit's parameters, gradients or optimizer state are, on each axis of the rank mesh.
- * (The words are those of PyTorch's DTensor; the axes those of HSDP.) */
+/* The placement of a unit's parameters, gradients or optimizer state on each axis of the rank mesh.
+ * (The words come from PyTorch's DTensor, the axes from HSDP.) */
 #ifndef ZERO_ENGINE_BASE_PLACEMENT_H
 #define ZERO_ENGINE_BASE_PLACEMENT_H
 
@@ -30,8 +30,8 @@ static inline int placement_equal(struct placement a, struct placement b) {
     return placement_is(a, (enum place)b.axis[AXIS_SHARD], (enum place)b.axis[AXIS_REPLICATE]);
 }
 
-/* Into how many equal parts a buffer with this placement is cut, and which of them rank `rank` of the mesh
- * holds. Ranks are numbered along the shard axis first. */
+/* placement_parts: the number of equal parts into which a buffer with this placement is cut. placement_part: the part
+ * that rank `rank` of the mesh holds. Ranks are numbered along the shard axis first. */
 static inline uint32_t placement_parts(struct placement p, const uint32_t mesh[AXES]) {
     uint32_t parts = p.axis[AXIS_SHARD] == SHARD ? mesh[AXIS_SHARD] : 1;
     return p.axis[AXIS_REPLICATE] == SHARD ? parts * mesh[AXIS_REPLICATE] : parts;

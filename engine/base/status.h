@@ -1,4 +1,4 @@
-/* The codes that every function of the engine returns. One list; names and meanings are generated from it. */
+/* The codes that the functions of the engine return. Names and meanings are generated from this one list. */
 #ifndef ZERO_ENGINE_BASE_STATUS_H
 #define ZERO_ENGINE_BASE_STATUS_H
 

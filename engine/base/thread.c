@@ -2,7 +2,7 @@
 
 #include <semaphore.h>
 
-struct start { /* lives until the new thread has taken it */
+struct start { /* lives until the new thread has copied it */
     void *(*body)(void *argument);
     void *argument;
     sem_t taken;
@@ -21,7 +21,7 @@ static void *run(void *argument) {
     return body(of_body);
 }
 
-/* Waits with the signals blocked: none cuts the wait short. */
+/* Waits until the new thread has copied `start`. Signals are blocked meanwhile, so no signal interrupts the wait. */
 int thread_start(pthread_t *out_thread, void *(*body)(void *argument), void *argument) {
     struct start start = {.body = body, .argument = argument};
     sigset_t blocked, before;

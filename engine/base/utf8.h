@@ -1,12 +1,12 @@
-/* UTF-8, as RFC 3629 has it. */
+/* UTF-8, as RFC 3629 defines it. */
 #ifndef ZERO_ENGINE_BASE_UTF8_H
 #define ZERO_ENGINE_BASE_UTF8_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* The bytes of the UTF-8 sequence at `at`, or 0: overlong forms, surrogates and codes past U+10FFFF are not
- * UTF-8. */
+/* The number of bytes of the UTF-8 sequence at `at`; 0: not UTF-8. Overlong forms, surrogates and codes past U+10FFFF
+ * are not UTF-8. */
 static inline size_t utf8_length(const char *at, const char *end) {
     const uint8_t *b = (const uint8_t *)at;
     size_t left = (size_t)(end - at), count;

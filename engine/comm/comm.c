@@ -1,4 +1,4 @@
-/* The front: checks arguments, keeps fingerprints, counters and the sticky error, and passes on to the
+/* The front: checks arguments, keeps fingerprints, counters and the sticky error, and passes calls on to the
  * transport. */
 #include "engine/comm/comm.h"
 
@@ -20,7 +20,7 @@ static const struct comm_ops *const transports[COMM_TRANSPORTS] = {
 
 /* ---- failures ---- */
 
-/* Takes over what was raised anywhere; `verb` and `record` say what this rank was doing. */
+/* Takes over a failure that any rank raised. `verb` and `record` describe this rank's current call for the message. */
 static zero_status settle(struct comm_group *group, const char *verb, const struct comm_record *record) {
     struct comm *comm = group->comm;
     if (comm->error.code || !failure_raised(comm->failure)) return comm->error.code;
@@ -35,7 +35,7 @@ static zero_status settle(struct comm_group *group, const char *verb, const stru
     return comm->error.code;
 }
 
-/* A transport's failure that it did not raise itself would be an error of its own. */
+/* Takes over a raised failure. If a transport returns a failure and has not raised it, sets an error for that. */
 static zero_status settle_status(struct comm_work *work, zero_status status) {
     zero_status settled = settle(work->group, "waited in", &work->record);
     if (settled || status == ZERO_OK) return settled;
@@ -112,8 +112,8 @@ static bool members_valid(const struct comm *comm, const uint32_t *ranks, uint32
     return found;
 }
 
-/* The same on all members: a hash of who they are and of how many groups of just these members were opened
- * before. */
+/* The key is equal on all members: a hash of the members' ranks and of the number of earlier groups with the same
+ * members. */
 static bool group_key(struct comm *comm, const uint32_t *ranks, uint32_t count, uint64_t *out_key) {
     if (comm->opened_count == comm->opened_capacity) {
         uint32_t capacity = comm->opened_capacity ? 2 * comm->opened_capacity : 8;
@@ -167,8 +167,8 @@ zero_status comm_group_open(struct comm *comm, const uint32_t *ranks, uint32_t c
     return ZERO_OK;
 }
 
-/* A rank that closes first finishes the calls that it has posted, because other ranks may wait in them. After the limit
- * it fails them. Then no call makes progress. */
+/* A rank that closes first finishes its posted calls, because other ranks may wait in them. After the time limit it
+ * raises a failure for all ranks. */
 static void finish_call(struct comm_work *work) {
     enum { AT_MOST_NS = 1000000, LEAVE_NS = 1000000000 };
     struct comm *comm = work->group->comm;
@@ -236,7 +236,7 @@ static bool in_place(const struct comm_group *group, const struct comm_call *cal
     }
 }
 
-/* What is wrong with a call, or NULL. */
+/* Says what is wrong with a call; NULL: nothing. */
 static const char *find_fault(const struct comm_group *group, const struct comm_call *call) {
     if ((uint32_t)call->kind >= COMM_KINDS) return "there is no such kind of call";
     if (call->kind == COMM_BARRIER) return NULL;
@@ -262,7 +262,7 @@ static const char *find_fault(const struct comm_group *group, const struct comm_
     return NULL;
 }
 
-/* As the formulas in comm.h say. */
+/* The formulas are in comm.h (struct comm_counters). */
 struct comm_sent comm_call_sent(const struct comm_call *call, uint32_t members) {
     struct comm_sent sent = {0};
     if (call->kind == COMM_BARRIER) return sent;
@@ -307,10 +307,10 @@ zero_status comm_post(struct comm_group *group, const struct comm_call *call, st
     if (fault) return refuse(group, &record, ZERO_E_ARGUMENT, fault);
     *work = (struct comm_work){
         .group = group, .call = *call, .record = record, .posted_ns = clock_now_ns(), .busy = true};
-    work->call.what = work->record.what; /* the caller's text need not live on */
+    work->call.what = work->record.what; /* the caller may free its own text */
     group->sequence++;
     group->hash = record.hash;
-    /* Summed: ranks may post to different groups in different orders. */
+    /* A sum, because ranks may post to different groups in different orders. */
     comm->fingerprint += hash_add(group->ordinal, record.hash);
     count_call(group, call);
     status = settle_status(work, comm->ops->post(work));
@@ -318,8 +318,8 @@ zero_status comm_post(struct comm_group *group, const struct comm_call *call, st
     return status;
 }
 
-/* Limits the wait for a call that all ranks have posted and whose data never arrives. Of the time between two tests at
- * most 100 ms count, so that a host which computes in between is not blamed. A rank that did not post is reported
+/* Limits the wait for a call that all ranks have posted and whose data never arrives. At most 100 ms between two tests
+ * count, so that the host program's own computing does not count as waiting. A rank that did not post is reported
  * earlier, after 10 x timeout_s. */
 static zero_status judge_wait(struct comm_work *work) {
     const uint64_t AT_MOST_NS = 100000000;

@@ -1,21 +1,25 @@
 /* Collectives between ranks: one table, one file per transport.
  *
  * A rank opens one `comm`, makes groups of ranks from it, and posts calls on a group. All members of a group
- * post the same calls in the same order; a call completes later and is polled with comm_test. Buffers of a
- * posted call are borrowed until it is done. Calls of different groups (also with the same members) are
- * independent of each other.
+ * post the same calls in the same order. A call completes later; the rank polls it with comm_test. A posted
+ * call borrows its buffers until it is done. Calls of different groups are independent of each other, even
+ * where the groups have the same members.
  *
  * Reductions are `ordered` by default: an all-to-all of shares, then the sum in fp32 in rank order, rounded
- * once: the same bits on every transport and the wire bytes of a ring. `native` is the transport's own
- * reduce-scatter.
+ * once. An ordered reduction gives the same bits on every transport and sends as many bytes as a ring. A
+ * `native` reduction is the transport's own reduce-scatter.
  *
- * Threads: one thread at a time per comm (the executor's lock). Transports mpi and tcp have one thread more per
- * rank, from open to close: it beats, and keeps MPI moving. Failures are sticky: the first one is kept in
- * comm_error() and every later call returns it. Every wait has a deadline. A silent rank, a broken connection, or
- * data that never comes ends in ZERO_E_PEER, a different call on some rank in ZERO_E_DIVERGED; each names rank and
- * call. Only MPI's own blocking calls have none: they follow a meeting of all ranks that has. A transport frees nothing
- * of calls that never finished, and neither may their caller: after a failure a peer may still read
- * or write their buffers (local: until every rank has closed; mpi: until the process ends). */
+ * Threads: one thread at a time per comm (the executor's lock). Transports mpi and tcp run one additional
+ * thread per rank, from open to close. This thread sends the heartbeats; its calls also let MPI make progress.
+ *
+ * Failures are sticky: comm_error() keeps the first failure, and every later call returns it. Every wait has a
+ * deadline. A silent rank, a broken connection, or data that never arrives ends in ZERO_E_PEER. A different call
+ * on some rank ends in ZERO_E_DIVERGED. Each message names the rank and the call. MPI's own blocking calls have no
+ * deadline, but all ranks first meet in a wait that has one.
+ *
+ * After a failure, a peer may still read or write the buffers of calls that never finished (local: until every
+ * rank has closed; mpi: until the process ends). Neither the transport nor the caller may free these buffers
+ * before then. */
 #ifndef ZERO_ENGINE_COMM_COMM_H
 #define ZERO_ENGINE_COMM_COMM_H
 
@@ -27,20 +31,21 @@
 #include "engine/base/log.h"
 
 enum comm_kind {
-    COMM_ALL_GATHER,     /* count: elements of one share; target: members * count; source may be target + me *
-                            count */
-    COMM_REDUCE_SCATTER, /* count: elements of one share; source: members * count; target may be source + me *
-                            count */
-    COMM_ALL_REDUCE,     /* count: elements of the whole, any number; source may be target */
-    COMM_ALL_TO_ALL,     /* count: elements of one share; source and target: members * count, distinct */
-    COMM_BROADCAST,      /* count: elements; from `root` (index in the group); in place in target */
+    /* count: elements of one share; target: members * count; in place: source = target + me * count, where `me` is
+     * this rank's index in the group */
+    COMM_ALL_GATHER,
+    /* count: elements of one share; source: members * count; in place: target = source + me * count */
+    COMM_REDUCE_SCATTER,
+    COMM_ALL_REDUCE, /* count: elements of the whole, any number; in place: source = target */
+    COMM_ALL_TO_ALL, /* count: elements of one share; source and target: members * count, distinct */
+    COMM_BROADCAST,  /* count: elements; sent from `root` (index in the group); only target is used */
     COMM_BARRIER,
     COMM_KINDS
 };
 
-/* Called as parts of a reduction's target become final, in order, in blocks of NORM_BLOCK_ELEMENTS (the last
- * one shorter) counted from the target's start: lets the executor take norms while the block is still in the
- * cache. */
+/* The transport calls this function when a part of a reduction's target is final. The parts come in order, in
+ * blocks of NORM_BLOCK_ELEMENTS counted from the target's start; the last block may be shorter. The executor
+ * computes norms here while the block is still in the cache. */
 typedef void (*comm_written_fn)(void *user, const void *block, uint64_t first, uint64_t count);
 
 struct comm_call {
@@ -50,18 +55,20 @@ struct comm_call {
     uint64_t count;
     uint32_t root;
     uint32_t tag; /* part of the fingerprint: the region that the call serves */
-    const char
-        *what; /* part of the fingerprint and of messages: the unit, "h.3"; copied, 47 bytes of it; or NULL */
+    /* Part of the fingerprint and of messages: the unit's name, as "h.3"; the call copies up to 47 bytes; or NULL. */
+    const char *what;
     const void *source;
     void *target;
-    void *staging; /* comm_staging_bytes() bytes, or NULL where that is 0 */
-    bool native;   /* reductions: the transport's own order of additions; all members alike; mpi: fp32 only */
-    bool add;      /* reductions with an fp32 target: add the sum to what the target holds */
+    void *staging; /* comm_staging_bytes() bytes; NULL where comm_staging_bytes() is 0 */
+    /* Reductions: the transport's own order of additions; the same on all members; mpi: fp32 only. */
+    bool native;
+    bool add;                /* reductions with an fp32 target: add the sum to the target's content */
     comm_written_fn written; /* reduce-scatter, or NULL; called from comm_test or comm_idle */
     void *written_user;
 };
 
-/* Rows of bytes that ranks show each other: row 0 is this rank's, row 1 + r becomes member r's. */
+/* An all-gather of one row of bytes per member. Before the call, row 0 holds this rank's bytes; after it, row
+ * 1 + r holds the bytes of member r. */
 static inline struct comm_call comm_rows(void *rows, uint64_t row_bytes, const char *what) {
     return (struct comm_call){.kind = COMM_ALL_GATHER,
                               .dtype = DTYPE_U8,
@@ -80,12 +87,12 @@ struct local_world;
 struct sim_world;
 
 enum {
-    COMM_CALLS_MAX =
-        16, /* of one group in flight, counted from the oldest unfinished: slots are sequence mod 16 */
+    /* Calls of one group in flight, counted from the oldest unfinished one; slots are sequence mod 16. */
+    COMM_CALLS_MAX = 16,
     COMM_TIMEOUT_S = 60,
 };
 
-struct comm_counters { /* since open, per rank; control messages apart */
+struct comm_counters { /* since open, per rank; control messages are counted separately */
     uint64_t calls[COMM_KINDS];
     /* Sent by this rank: (members - 1) * count for all-gather, reduce-scatter and all-to-all, and for
      * broadcast at its root; 2 * (members - 1) * ceil(count / members) for all-reduce, half of it in
@@ -108,20 +115,24 @@ enum comm_transport {
 
 struct comm_options {
     uint32_t rank, size;
-    double
-        timeout_s; /* silence of a rank's heartbeat; 10 x that for a rank that beats but does not advance, 12 x
-                       * for data that never comes; 0: COMM_TIMEOUT_S. Outages of up to 0.8 x timeout_s pass. */
-    struct local_world *local;   /* transport local: the ranks' common world */
-    struct sim_world *sim;       /* transport sim: see sim.h */
-    enum comm_transport mirrors; /* transport mirror: whose staging it plans; self, local, mpi or tcp */
-    void *mpi_comm;              /* transport mpi: points to an MPI_Comm to use, or NULL for MPI_COMM_WORLD */
-    struct device *device; /* self, local, nccl: calls' buffers are its memory, or pinned; NULL: the host's */
-    const char *master;    /* transport tcp: where rank 0 listens, a name or an address */
+    /* The limit for the silence of a rank's heartbeat. The limit is 10 x timeout_s for a rank that sends heartbeats
+     * but does not take its part in a call, and 12 x timeout_s for data that never arrives. 0: COMM_TIMEOUT_S. A
+     * network outage of up to 0.8 x timeout_s does not end the run. */
+    double timeout_s;
+    struct local_world *local; /* transport local: the ranks' common world */
+    struct sim_world *sim;     /* transport sim: see sim.h */
+    /* Transport mirror: plans this one's staging; self, local, mpi, tcp or nccl. */
+    enum comm_transport mirrors;
+    void *mpi_comm; /* transport mpi: points to an MPI_Comm to use, or NULL for MPI_COMM_WORLD */
+    /* self, local, nccl: the buffers of calls are device memory or pinned memory of this device; NULL: host memory. */
+    struct device *device;
+    const char *master; /* transport tcp: the name or address at which rank 0 listens */
     uint32_t master_port;
-    struct comm *beside; /* transport nccl: a comm of the same ranks on the host, closed later */
-    /* Whether the user wants this rank to end, or NULL. Asked by the thread that opens, waits (comm_run, comm_idle)
-     * and closes, about every 100 ms: true fails all ranks with ZERO_E_INTERRUPTED. MPI's own blocking calls
-     * cannot ask. */
+    /* Transport nccl: a comm of the same ranks on the host; the caller closes it later. */
+    struct comm *beside;
+    /* Returns whether the user wants this rank to end; or NULL. The thread that opens, waits (comm_run, comm_idle)
+     * and closes calls it about every 100 ms. If it returns true, all ranks fail with ZERO_E_INTERRUPTED. MPI's own
+     * blocking calls cannot call it. */
     bool (*interrupted)(void *user);
     void *interrupted_user;
     struct log log;
@@ -129,81 +140,80 @@ struct comm_options {
 
 /* ---- opening ---- */
 
-/* Collective over all ranks. On failure *out_comm is NULL and `error` says why. Transport mpi initialises MPI
- * if nobody did, and then finalises it at exit, unless something failed. */
+/* Collective over all ranks. On failure *out_comm is NULL and `error` says why. Transport mpi initializes MPI
+ * if the host program did not; in this case MPI is finalized at exit, unless a comm failed. */
 zero_status comm_open(enum comm_transport transport, const struct comm_options *options,
                       struct comm **out_comm, struct zero_error *error);
 
-/* After the groups are closed. Ranks that still wait for a call that this rank never posted get ZERO_E_PEER.
- * Transports mpi and tcp wait until all ranks close, or half a second after a failure, so that they hear of it. NULL
- * is allowed. */
+/* Call it after the groups are closed. A rank that still waits for a call that this rank never posted gets
+ * ZERO_E_PEER. Transports mpi and tcp wait until all ranks close. After a failure they wait at most half a second,
+ * so that the other ranks receive the failure message. NULL is allowed. */
 void comm_close(struct comm *comm);
 const char *comm_name(const struct comm *comm);
 uint32_t comm_rank(const struct comm *comm);
 uint32_t comm_size(const struct comm *comm);
 
-/* Collective over `ranks` (ascending; the caller is one of them); all ranks open their groups in the same
- * order. */
+/* Collective over `ranks` (ascending; the caller is one of them). All ranks open their groups in the same order. */
 zero_status comm_group_open(struct comm *comm, const uint32_t *ranks, uint32_t count,
                             struct comm_group **out_group);
-/* Calls in flight are brought to their end for a second at most, or timeout_s where that is less: their buffers must
- * live until then. Past that the other ranks fail with ZERO_E_PEER. */
+/* Waits for the calls in flight, for at most one second, or timeout_s if it is less. The buffers of these calls must
+ * live until the group is closed. If a call is not done within this time, the other ranks fail with ZERO_E_PEER. */
 void comm_group_close(struct comm_group *group);
 uint32_t comm_group_size(const struct comm_group *group);
 uint32_t comm_group_index(const struct comm_group *group); /* this rank's index among the members */
 
 /* ---- calls ---- */
 
-/* Scratch that a call of this shape needs (count and dtype matter, pointers do not); planned by the caller.
- */
+/* The bytes of scratch memory that a call of this shape needs. They depend on count and dtype, not on the pointers. The
+ * caller plans this memory. */
 uint64_t comm_staging_bytes(const struct comm_group *group, const struct comm_call *call);
 
-/* What one of `members` sends for a call of this shape (a broadcast: its root): what the counters add. */
+/* The elements and bytes that one of `members` ranks sends for a call of this shape (for a broadcast: its root). The
+ * counters add these numbers. */
 struct comm_sent {
     uint64_t elements, bytes;
 };
 struct comm_sent comm_call_sent(const struct comm_call *call, uint32_t members);
 
-/* True while COMM_CALLS_MAX calls are in flight: the next post must wait for the oldest one. */
+/* True while COMM_CALLS_MAX calls are in flight: the next post must wait until the oldest call is done. */
 bool comm_group_full(const struct comm_group *group);
 
-/* Starts a call; nothing is allocated. A count of 0 is legal and still matches the other members' call. A
- * post that is refused (a bad argument, a full group) is a failure of this rank and reaches the others: they
- * would wait for it. */
+/* Starts a call; allocates nothing (transport sim does: see sim.h). A count of 0 is legal and still matches the other
+ * members' call. A refused post (an invalid argument, a full group) is a failure of this rank. All other ranks receive
+ * the failure, because they would wait for the call. */
 zero_status comm_post(struct comm_group *group, const struct comm_call *call, struct comm_work **out_work);
 
-/* Drives the call; when *out_done is set the work is gone. */
+/* Drives the call. After *out_done is true, `work` is no longer valid. */
 zero_status comm_test(struct comm_work *work, bool *out_done);
 
-/* Posts and tests until done: for set-up, checkpoints and tests. Not with transport sim, whose ranks share a
- * thread. */
+/* Posts the call and tests it until it is done: for set-up, checkpoints and tests. Not for transport sim, because its
+ * ranks share one thread. */
 zero_status comm_run(struct comm_group *group, const struct comm_call *call);
 
-/* Takes this rank's part in all its calls, then sleeps until something may have moved, `at_most_ns` at most.
- * A loop that tests one call alone must call it: a peer may wait for another call first. */
+/* Drives all calls of this rank, then sleeps until a call may have advanced, for at most `at_most_ns`. A loop that
+ * tests one call must call it, because a peer may wait for another call of this rank first. */
 void comm_idle(struct comm *comm, uint64_t at_most_ns);
 
 /* ---- failures ---- */
 
 /* Makes this rank's failure known to all others: their next call returns ZERO_E_PEER with this message. */
 void comm_fail(struct comm *comm, const struct zero_error *error);
-/* After a failure: ends what of this comm's calls waits on a GPU for peers that may never come, for until then the
- * memory of that GPU cannot be freed, whoever's it is. Only closing may follow. NULL is allowed. */
+/* After a failure: ends this comm's GPU work that waits for peers. Such peers may never come, and no one can free
+ * memory of the GPU while this work waits. After this call, the caller may only close. NULL is allowed. */
 void comm_abandon(struct comm *comm);
 const struct zero_error *comm_error(const struct comm *comm); /* code ZERO_OK while nothing failed */
 const struct zero_error *comm_group_error(const struct comm_group *group); /* of its comm */
 const struct zero_error *comm_work_error(const struct comm_work *work);
 
-/* A number that is equal on all ranks while all have posted the same calls: compared at each step's
- * agreement. */
+/* A number that is equal on all ranks if all have posted the same calls. Each step's agreement compares it. */
 uint64_t comm_fingerprint(const struct comm *comm);
 
 void comm_counters_read(const struct comm *comm, struct comm_counters *out_counters);
 
 /* ---- transport local: ranks are threads of one process ---- */
 
-/* Another thread may go on for a rank whose thread has ended. Until one does, ranks that wait for it get ZERO_E_PEER
- * after timeout_s. */
+/* If a rank's thread has ended, another thread may continue for this rank. Until another thread does, a rank that waits
+ * for this rank gets ZERO_E_PEER after timeout_s. */
 
 struct local_world *local_world_create(uint32_t ranks);
 void local_world_destroy(struct local_world *world); /* after every rank has closed its comm */

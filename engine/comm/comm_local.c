@@ -1,18 +1,21 @@
-/* Transport local: ranks are threads of one process. Nothing is copied through buffers of its own: a post
- * publishes the call's pointers, and every member completes its own target from the others' sources.
+/* clang-format off */
+/* Transport local: ranks are threads of one process. The transport has no data buffers of its own: a post publishes
+ * the call's pointers, and every member completes its own target from the other members' sources.
  *
  * Each group has one shared struct, with an entry per slot and member. The stamps of an entry only grow:
  *
- *     posted = s + 1      the member published its call s           (then all others may read its source)
- *     summed = s + 1      all-reduce: its share of the sum stands in its target
- *     finished = s + 1    it has read all that it needs of the others
+ *   posted   = s + 1   The member has published its call s; all other members may read its source.
+ *   summed   = s + 1   All-reduce: the member's share of the sum is in its target.
+ *   finished = s + 1   The member has read everything that it needs from the other members.
  *
- * A call is done when all members have finished it. Hence nobody reads an entry of call s when its owner
- * overwrites it with call s + COMM_CALLS_MAX, and nobody reads a source that its owner got back.
+ * A call is done when all members have finished it. Therefore no member reads an entry of call s while its owner
+ * overwrites the entry with call s + COMM_CALLS_MAX, and no member reads a source after its owner got it back.
  *
- * Threads: each rank's comm belongs to one thread at a time. There is no heartbeat: threads of one process
- * die together, or return. A rank that takes no part is found when it closes; within timeout_s where its thread has
- * ended and no other goes on for it (presence.h); else by the limit of 10 x timeout_s. */
+ * Threads: each rank's comm belongs to one thread at a time. There is no heartbeat, because threads of one process die
+ * together. The transport finds a rank that takes no part in a call when this rank closes. If the rank's thread has
+ * ended and no other thread continues for it (presence.h), the transport finds this after timeout_s; in all other cases
+ * after 10 x timeout_s. */
+/* clang-format on */
 #include <limits.h>
 #include <linux/futex.h>
 #include <stdlib.h>
@@ -41,20 +44,20 @@ struct shared_group {
     struct entry *entries; /* [COMM_CALLS_MAX][count] */
 };
 
-/* Where one rank sleeps. */
+/* The place where one rank sleeps. */
 struct seat {
-    _Alignas(
-        ALIGN_BYTES) _Atomic uint32_t events; /* counts what may have moved this rank's calls: the futex */
+    /* The futex: counts events that may have advanced this rank's calls. */
+    _Alignas(ALIGN_BYTES) _Atomic uint32_t events;
     _Atomic uint32_t sleeping;
     _Atomic bool left;
     bool taken;
-    struct presence presence; /* while it is taken and has not left */
+    struct presence presence; /* open while the seat is taken and the rank has not left */
 };
 
 struct local_world {
     uint32_t size;
     struct failure failure;
-    pthread_mutex_t mutex; /* of groups, and of seats' taken */
+    pthread_mutex_t mutex; /* protects `groups`, and `taken` of the seats */
     struct shared_group *groups;
     struct seat *seats;
 };
@@ -62,12 +65,12 @@ struct local_world {
 struct local_comm {
     struct comm base;
     struct local_world *world;
-    uint32_t seen; /* events, when idle last returned */
+    uint32_t seen; /* the value of `events` when idle last returned */
 };
 
 enum { DEVICE_POLL_NS = 20000 };
 
-enum phase { POSTED, SUMMING, SUMMED, FINISHING, FINISHED }; /* -ING: the device is busy with it */
+enum phase { POSTED, SUMMING, SUMMED, FINISHING, FINISHED }; /* -ING: the device may still perform the work */
 
 struct local_group {
     struct comm_group base;
@@ -117,7 +120,7 @@ static struct local_world *world_of(const struct comm *comm) {
     return ((const struct local_comm *)comm)->world;
 }
 
-/* The calling thread looks after this rank's calls. */
+/* Records that the calling thread attends this rank. */
 static void attend(struct comm *comm) { presence_enter(&world_of(comm)->seats[comm->rank].presence); }
 
 static zero_status open_comm(struct comm *comm, const struct comm_options *options,
@@ -162,7 +165,7 @@ static void announce(struct comm *comm) {
     for (uint32_t rank = 0; rank < world->size; rank++) wake(&world->seats[rank]);
 }
 
-/* Returns at once if anything happened since it last returned: what happens between a test and the sleep is
+/* Returns at once if an event happened since idle last returned. Therefore an event between a test and the sleep is
  * not lost. The kernel compares the futex with `seen` before it lets the thread sleep. */
 static void idle(struct comm *comm, uint64_t at_most_ns) {
     if (comm->queued && at_most_ns > DEVICE_POLL_NS) at_most_ns = DEVICE_POLL_NS;
@@ -198,7 +201,7 @@ static struct shared_group *shared_create(const struct comm_group *group) {
     return shared;
 }
 
-/* The first member creates what the others find. */
+/* The first member creates the shared struct; the other members find it. */
 static struct shared_group *shared_open(struct local_world *world, const struct comm_group *group) {
     pthread_mutex_lock(&world->mutex);
     struct shared_group *shared = world->groups;
@@ -224,7 +227,7 @@ static zero_status group_open(struct comm_group *group) {
                       "comm local: no memory for a group of %u ranks", group->count);
 }
 
-/* After a failure a peer may still look into the shared struct: then it stays until the world goes. */
+/* After a failure a peer may still read the shared struct, so the struct lives until the world is destroyed. */
 static void group_close(struct comm_group *group) {
     struct local_group *local = (struct local_group *)group;
     struct local_world *world = world_of(group->comm);
@@ -260,7 +263,7 @@ static zero_status post(struct comm_work *work) {
     return ZERO_OK;
 }
 
-/* Counted from the call's post: while nobody waited for the rank, it could do without a thread. */
+/* The time counts from the call's post at the earliest: while no rank waits for a rank, it needs no thread. */
 static zero_status check_thread(const struct comm_work *work, uint32_t peer, uint64_t now_ns) {
     struct comm *comm = work->group->comm;
     uint64_t alone_ns = presence_alone_ns(&world_of(comm)->seats[peer].presence);
@@ -276,7 +279,7 @@ static zero_status check_thread(const struct comm_work *work, uint32_t peer, uin
         (double)(now_ns - work->posted_ns) * 1e-9);
 }
 
-/* A rank that left without its part, whose thread ended, or that takes none for too long. */
+/* Finds a rank that left without taking its part, whose thread ended, or that has not taken its part for too long. */
 static zero_status check_peer(const struct comm_work *work, uint32_t member, const _Atomic uint64_t *stamp) {
     struct comm *comm = work->group->comm;
     uint32_t peer = work->group->ranks[member];
@@ -289,7 +292,8 @@ static zero_status check_peer(const struct comm_work *work, uint32_t member, con
     return check_thread(work, peer, now);
 }
 
-/* Whether all members' stamp (posted, summed, finished: by its offset in the entry) has reached this call. */
+/* Whether a stamp of all members has reached this call. stamp_offset: the offset of posted, summed or finished in the
+ * entry. */
 static zero_status reached(const struct comm_work *work, size_t stamp_offset, bool *out_reached) {
     struct entry *entries = entries_of(work);
     for (uint32_t m = 0; m < work->group->count; m++) {
@@ -310,8 +314,8 @@ static zero_status compare_records(const struct comm_work *work) {
     return ZERO_OK;
 }
 
-/* All-reduce, the first half: this member's share of the sum, into its own target. In place this overwrites a
- * share of its own source that nobody else reads. */
+/* The first half of an all-reduce: sums this member's share into its own target. In an in-place call this overwrites a
+ * share of the member's own source, which no other member reads. */
 static zero_status sum_share(struct comm_work *work, const void *const *sources, const void **pointers) {
     const struct comm_call *call = &work->call;
     uint32_t members = work->group->count, me = work->group->index;
@@ -319,7 +323,7 @@ static zero_status sum_share(struct comm_work *work, const void *const *sources,
     return part_sum(work, members, sources, first, shape_count(call, members, me), first, pointers);
 }
 
-/* The second half: the others' shares, from their targets. */
+/* The second half: copies the other members' shares from their targets. */
 static zero_status gather_shares(struct comm_work *work) {
     const struct comm_call *call = &work->call;
     const struct entry *entries = entries_of(work);
@@ -334,11 +338,11 @@ static zero_status gather_shares(struct comm_work *work) {
     return status;
 }
 
-/* An all-reduce that adds needs the bare sum of all shares, which no target holds: every member adds up all
- * of it. */
+/* An all-reduce with `add` needs the sum without the target's old content, and no target holds this sum. Therefore
+ * every member computes the whole sum. */
 static bool in_halves(const struct comm_call *call) { return call->kind == COMM_ALL_REDUCE && !call->add; }
 
-/* ---- a call's phases: each waits for the members, or for this rank's device, and goes on to the next ---- */
+/* ---- a call's phases: each phase waits for the members or for this rank's device, then starts the next ---- */
 
 static zero_status take_part(struct comm_work *work) {
     struct local_group *local = (struct local_group *)work->group;
@@ -392,7 +396,7 @@ static zero_status go_on(struct comm_work *work, enum phase phase) {
     }
 }
 
-/* As far as this member's own part of a call can go. */
+/* Advances this member's own part of a call as far as possible. */
 static zero_status drive(struct comm_work *work) {
     const enum phase *phase = &((struct local_group *)work->group)->phases[work_slot(work)];
     zero_status status = ZERO_OK;

@@ -1,6 +1,7 @@
-/* Transport mirror: one rank of a world whose other ranks are its reflections: whatever it says, all say. For those
- * who plan for ranks that are not there: agreements come to an end, groups have their sizes, and reductions need the
- * staging of the transport that is mirrored. It moves no gradients. Threads: the comm's owner. */
+/* Transport mirror: one real rank in a world whose other ranks do not exist. It treats every other rank as a copy of
+ * this rank: an all-gather returns this rank's share for every member. A planner uses it to plan for more ranks than
+ * there are: agreements complete, groups have their planned sizes, and reductions need the staging of the mirrored
+ * transport. It performs no reductions. Threads: the comm's owner. */
 #include <string.h>
 
 #include "engine/comm/transport.h"
@@ -59,7 +60,7 @@ static zero_status test(struct comm_work *work, bool *out_done) {
     return ZERO_OK;
 }
 
-static void idle(struct comm *comm, uint64_t at_most_ns) {} /* nobody else can move anything */
+static void idle(struct comm *comm, uint64_t at_most_ns) {} /* no other rank can advance a call */
 
 const struct comm_ops comm_mirror_ops = {
     .name = "mirror",

@@ -1,16 +1,16 @@
-/* Transport mpi: ranks are MPI processes, buffers are host memory. Non-blocking collectives on communicators
- * of our own, so that nothing meets the host program's messages.
+/* Transport mpi: ranks are MPI processes, buffers are host memory. Calls are non-blocking MPI collectives. The engine
+ * has its own communicators, which keep its messages apart from the host program's messages.
  *
- * Each group has two communicators: MPI wants the calls on one in the same order everywhere, but the second
- * half of an all-reduce (the gather of the sums) starts when the first one has ended, at another moment on
- * every rank. So it goes over `gathers`, in the order of the posts: see advance_all_reduces.
+ * Each group has two communicators. MPI requires the same order of calls on one communicator on all ranks. But the
+ * second half of an all-reduce (the gather of the sums) starts when the first half has ended, which each rank sees at a
+ * different time. Therefore the second half uses `gathers`, in the order of the posts: see advance_all_reduces.
  *
- * The control thread of each rank runs from open to close; it beats, hears (control.c), and thereby moves MPI
- * along while the rank computes. MPI must allow MPI_THREAD_MULTIPLE.
+ * The control thread of each rank runs from open to close. It sends and receives control messages (control.c); its MPI
+ * calls also let MPI make progress while the rank computes. MPI must allow MPI_THREAD_MULTIPLE.
  *
- * Opening a comm or a group is MPI's own blocking call, without a deadline: so all ranks meet first, in a wait that has
- * one. After a failure nothing of MPI is
- * waited for, freed or finalised: requests to dead ranks never end. */
+ * A comm or a group is opened by blocking MPI calls, which have no deadline; therefore all ranks first meet in a wait
+ * that has one. Requests to dead ranks never end: after a failure, this transport does not wait for MPI, and neither
+ * frees MPI objects nor finalizes MPI. */
 #include <limits.h>
 #include <mpi.h>
 #include <sched.h>
@@ -31,7 +31,7 @@ struct mpi_comm {
     struct failure failure;
     struct mpi_link link;
     struct watch watch;
-    uint32_t idles; /* in a row without a completed call */
+    uint32_t idles; /* calls of idle since the last completed call */
 };
 
 enum phase { EXCHANGING, GATHERING };
@@ -40,7 +40,7 @@ struct mpi_work {
     MPI_Request request;
     MPI_Datatype type; /* built for this call, or MPI_DATATYPE_NULL */
     enum phase phase;
-    int failed; /* MPI's error, kept back while the control channel may know better */
+    int failed; /* MPI's error; its report waits a short time, because the control channel may name the cause */
     uint64_t failed_ns;
 };
 
@@ -74,15 +74,15 @@ static zero_status open_comm(struct comm *comm, const struct comm_options *optio
 
 static void close_comm(struct comm *comm) {
     struct mpi_comm *mpi = (struct mpi_comm *)comm;
-    if (!watch_stop(&mpi->watch)) return; /* all stays MPI's */
+    if (!watch_stop(&mpi->watch)) return; /* MPI may still use the communicators and messages: they stay */
     mpi_link_close(&mpi->link);
     failure_destroy(&mpi->failure);
 }
 
 /* ---- groups ---- */
 
-/* In later rounds the awaited rank may itself wait for the absent one. They get more time, so that the first round names
- * the absent rank. */
+/* In later rounds, the awaited rank may itself wait for an absent rank. Later rounds have a longer limit, so that a
+ * first round names the absent rank. */
 static zero_status await_member(struct comm_group *group, MPI_Request requests[2], uint32_t member,
                                 bool first) {
     struct comm *comm = group->comm;
@@ -101,7 +101,7 @@ static zero_status await_member(struct comm_group *group, MPI_Request requests[2
     }
 }
 
-/* In round k with the members 2^k after and before this one: then all have come. */
+/* In round k this rank meets the members 2^k after it and 2^k before it. After the last round, all have come. */
 static zero_status meet_members(struct comm_group *group) {
     enum { MEETING_TAG = 2 };
     MPI_Comm world = ((struct mpi_comm *)group->comm)->link.world;
@@ -165,7 +165,8 @@ static void group_close(struct comm_group *group) {
 
 /* ---- shapes ---- */
 
-/* So many bytes as one MPI count: above COMM_MPI_COUNT_MAX as one element of a type of exactly that size. */
+/* A number of bytes as an MPI type and count. Above COMM_MPI_COUNT_MAX it is one element of a type of exactly this
+ * size. */
 struct span {
     MPI_Datatype type;
     int count;
@@ -191,7 +192,7 @@ static struct span span_make(uint64_t bytes, struct mpi_work *owner) {
 
 /* ---- posting ---- */
 
-/* The first half of every reduction: all shares to their owners. */
+/* The first half of every reduction: sends all shares to their owners. */
 static int post_exchange(struct comm_work *work, struct mpi_work *mine, MPI_Comm data) {
     const struct comm_call *call = &work->call;
     uint64_t share = shape_share(call, work->group->count);
@@ -260,8 +261,8 @@ static zero_status post(struct comm_work *work) {
 
 /* ---- testing ---- */
 
-/* When ranks diverge MPI may see a message of the wrong size first. The control channel will name the calls:
- * wait for it a little before MPI's own words are all there is. */
+/* If ranks diverge, MPI may find a message of the wrong size first. The control channel names the calls a little later,
+ * so MPI's own error is raised only after a short time. */
 static zero_status test_request(struct comm_work *work, struct mpi_work *mine, int *out_done) {
     *out_done = 0;
     if (mine->failed == MPI_SUCCESS) {
@@ -285,7 +286,7 @@ static int start_gather(struct comm_work *work, struct mpi_work *mine) {
                           group->gathers, &mine->request);
 }
 
-/* Starts second halves, in the order of the posts, as far as first halves have ended. */
+/* Starts second halves in the order of the posts, up to the first all-reduce whose first half has not ended. */
 static zero_status advance_all_reduces(struct mpi_group *group) {
     for (; group->next_gather < group->base.sequence; group->next_gather++) {
         uint32_t slot = group->next_gather % COMM_CALLS_MAX;
@@ -323,7 +324,7 @@ static zero_status test(struct comm_work *work, bool *out_done) {
 
 static void progress(struct comm_group *group) { advance_all_reduces((struct mpi_group *)group); }
 
-/* MPI cannot sleep until a message comes: yield at first, then sleep ever longer, up to 200 us. */
+/* MPI cannot sleep until a message comes: yield first, then sleep longer and longer, up to 200 us. */
 static void idle(struct comm *comm, uint64_t at_most_ns) {
     enum { YIELDS = 32, STEP_NS = 5000, LONGEST_NS = 200000 };
     uint32_t idles = ++((struct mpi_comm *)comm)->idles;

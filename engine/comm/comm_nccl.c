@@ -1,26 +1,29 @@
-/* Transport nccl: ranks are processes (or threads) with a GPU each, buffers are the memory of comm->device.
+/* clang-format off */
+/* Transport nccl: ranks are processes (or threads), each with its own GPU. Buffers are memory of comm->device.
  *
- * It stands beside a comm of another transport over the same ranks (comm_options.beside: mpi, tcp, local), whose failure
- * it shares: that one hears and tells who is alive, which calls each rank made, and what failed; it carries NCCL's
- * unique ids and the barriers. Each group is an NCCL communicator of its own, made without blocking, so that every wait
- * has a deadline and a failure elsewhere ends it.
+ * The transport works beside a comm of another transport over the same ranks (comm_options.beside: mpi, tcp, local),
+ * and shares its failure. The other comm finds dead ranks, compares the calls, and tells failures; it also carries
+ * NCCL's unique ids and the barriers. Each group has its own NCCL communicator, made in non-blocking mode. Therefore
+ * every wait has a deadline, and a failure on another rank ends the wait.
  *
- * A call is a list of steps on one stream of the device: NCCL's, and the device's own work. All members issue them in the
- * same order: a step is issued when NCCL has taken the one before (without blocking it may still be at it), and
- * the next call's when this call's are. After the last one the stream is recorded, and the call is done when that is.
- * `ordered` reductions are an exchange of shares and the kernel ordered_sum; `native` ones NCCL's reduce-scatter.
+ * A call is a list of steps on one stream of the device. A step is an NCCL call or work of the device. All members
+ * issue the steps in the same order. A step is issued when NCCL has accepted the step before it (in non-blocking mode,
+ * NCCL may still be busy with that step). The next call's steps follow after all steps of this call. After the last
+ * step the stream is recorded; the call is done when this record is. An `ordered` reduction is an exchange of shares
+ * and the kernel ordered_sum; a `native` reduction is NCCL's reduce-scatter.
  *
- *     QUEUED --issue--> step 0, 1, ... --record--> ISSUED --ticket--> DONE
+ *   QUEUED --issue--> step 0, 1, ... --record--> ISSUED --ticket--> DONE
  *
- * A stream performs one call after another, so that two ranks which issue calls of two groups on it in different orders
- * would wait for each other for ever. Calls therefore are issued on a stream in the order in which they were posted,
- * whatever their group, and the ranks that two groups have in common must post the calls of one stream in the same order:
- * reductions and all-to-alls are on DEVICE_REDUCE, all-gathers and broadcasts on DEVICE_GATHER.
+ * A stream performs one call after another. If two ranks issued calls of two groups on one stream in different orders,
+ * they would wait for each other forever. Therefore a rank issues the calls of a stream in the order of the posts, for
+ * all groups together; and ranks that are members of two groups must post the calls of one stream in the same order.
+ * Reductions and all-to-alls are on DEVICE_REDUCE, all-gathers and broadcasts on DEVICE_GATHER.
  *
- * After a failure NCCL's kernels may wait for ever, and with them whoever frees memory of the GPU: comm_abandon aborts
- * them, or else closing a group does.
+ * After a failure NCCL's kernels may wait forever. A thread that frees memory of the GPU then waits with them.
+ * comm_abandon aborts these kernels; without it, closing a group does.
  *
- * Threads: as the device, one at a time; any. */
+ * Threads: one at a time, as for the device; any thread. */
+/* clang-format on */
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +33,7 @@
 #include "engine/comm/staged.h"
 #include "engine/comm/watch.h"
 
-/* NCCL works on the GPU that is current in the calling thread: every function of the device makes its own so. */
+/* NCCL works on the GPU that is current in the calling thread. Every function of the device makes its GPU current. */
 static zero_status make_current(struct device *device, struct zero_error *error) {
     bool done;
     return device->ops->test(device, 0, &done, error);
@@ -38,7 +41,7 @@ static zero_status make_current(struct device *device, struct zero_error *error)
 
 /* ---- failures ---- */
 
-/* Where the ring does not say who is missing: all posted the call, or nobody watches. */
+/* The limit for waits that the ring does not judge: all ranks posted the call, or there is no control channel. */
 static zero_status check_deadline(const struct comm_work *work) {
     struct comm *comm = work->group->comm;
     char text[RECORD_TEXT_BYTES];
@@ -54,7 +57,7 @@ static zero_status check_deadline(const struct comm_work *work) {
 
 /* ---- driving ---- */
 
-/* NCCL has taken what was issued so far. */
+/* Whether NCCL has accepted everything that was issued so far. */
 static zero_status taken(struct comm_work *work, bool *out_taken) {
     struct nccl_group *group = (struct nccl_group *)work->group;
     ncclResult_t state = group->failed;
@@ -80,7 +83,7 @@ static zero_status end_issue(struct comm_work *work) {
     return ZERO_OK;
 }
 
-/* As many steps of one call as NCCL takes. */
+/* Issues as many steps of one call as NCCL accepts. */
 static zero_status issue_call(struct comm_work *work) {
     struct nccl_work *mine = mine_of(work);
     bool takes = false;
@@ -108,7 +111,7 @@ static zero_status issue_group(struct nccl_group *group, bool *moved) {
     return ZERO_OK;
 }
 
-/* Of all groups: one may wait for another's turn to end. */
+/* Issues calls of all groups: a call of one group may wait for the turn of another group's call to end. */
 static zero_status issue(struct comm *comm) {
     struct zero_error error;
     zero_status status = ZERO_OK;
@@ -126,7 +129,7 @@ static zero_status issue(struct comm *comm) {
     return status;
 }
 
-/* The companion's failure is this comm's, too. */
+/* A failure of the companion is also a failure of this comm. */
 static zero_status test_barrier(struct comm_work *work, bool *out_done) {
     struct nccl_work *mine = mine_of(work);
     *out_done = true;
@@ -177,7 +180,7 @@ static zero_status post(struct comm_work *work) {
 
 static void progress(struct comm_group *group) { issue(group->comm); }
 
-/* Nothing wakes a thread when a stream has come to its end: yield at first, then sleep ever longer, up to 50 us. */
+/* The end of a stream's work wakes no thread: yield first, then sleep longer and longer, up to 50 us. */
 static void idle(struct comm *comm, uint64_t at_most_ns) {
     enum { YIELDS = 32, STEP_NS = 1000, LONGEST_NS = 50000 };
     struct nccl_comm *mine = (struct nccl_comm *)comm;
@@ -217,7 +220,7 @@ static zero_status share_id(struct nccl_group *group, ncclUniqueId *id) {
     return comm_run(group->companion, &call);
 }
 
-/* Until NCCL has connected all members, one of them failed, or the time is over. */
+/* Waits until NCCL has connected all members, a member has failed, or the deadline has passed. */
 static zero_status await_members(struct nccl_group *group) {
     struct comm *comm = group->base.comm;
     const struct nccl_library *nccl = &comm_of(&group->base)->library;
@@ -260,8 +263,9 @@ static void abort_one(struct nccl_group *group) {
     group->data = NULL;
 }
 
-/* `closing`, which is no longer in the comm's list, and after a failure all that are. What ends a communicator frees memory,
- * for which it waits for the whole GPU: within a group of NCCL's all are told to end before any is waited for. */
+/* Aborts the communicator of `closing`, which is no longer in the comm's list; after a failure also those of all listed
+ * groups. The end of a communicator frees memory, and this waits for all work on the GPU. Inside an NCCL group, NCCL
+ * tells all communicators to end before it waits for any of them. */
 static void abort_all(struct comm *comm, struct nccl_group *closing) {
     const struct nccl_library *nccl = &((struct nccl_comm *)comm)->library;
     struct comm_group *others = failure_raised(comm->failure) ? comm->groups : NULL;
@@ -284,7 +288,7 @@ static bool finalised(struct nccl_group *group) {
     return state == ncclSuccess;
 }
 
-/* A device that has failed is made current, too. */
+/* make_current works even if the device has failed; its status is not needed here. */
 static void disconnect(struct nccl_group *group, bool in_order) {
     struct zero_error error;
     error_clear(&error);
@@ -308,7 +312,7 @@ static void abandon(struct comm *comm) {
 static zero_status group_open(struct comm_group *group) {
     struct nccl_group *mine = (struct nccl_group *)group;
     struct nccl_comm *comm = comm_of(group);
-    group->key = hash_text(group->key, "nccl"); /* the companion has the other one on the ring */
+    group->key = hash_text(group->key, "nccl"); /* the companion uses the other key on the ring */
     zero_status status = comm_group_open(comm->beside, group->ranks, group->count, &mine->companion);
     if (status == ZERO_OK) status = connect_members(mine);
     if (status == ZERO_OK && comm->beside->control) {
@@ -320,7 +324,7 @@ static zero_status group_open(struct comm_group *group) {
     if (status == ZERO_OK) return ZERO_OK;
     disconnect(mine, false);
     if (mine->companion) comm_group_close(mine->companion);
-    /* what the companion failed with may be known to it alone */
+    /* the companion's failure may be recorded only in its own comm */
     if (!failure_raised(group->comm->failure)) comm_raise_error(group->comm, comm_error(comm->beside), false);
     return status;
 }

@@ -1,5 +1,5 @@
-/* Transport self: a world of one rank. The shortest one, to be read first: a call is performed by its first
- * test. Threads: the comm's owner. */
+/* Transport self: a world of one rank. It is the shortest transport; read it first. A call's first test performs the
+ * call. Threads: the comm's owner. */
 #include "engine/comm/part.h"
 #include "engine/comm/transport.h"
 
@@ -37,7 +37,7 @@ static zero_status test(struct comm_work *work, bool *out_done) {
     return status ? status : part_done(work, out_done);
 }
 
-static void idle(struct comm *comm, uint64_t at_most_ns) {} /* nobody else can move anything */
+static void idle(struct comm *comm, uint64_t at_most_ns) {} /* no other rank can advance a call */
 
 const struct comm_ops comm_self_ops = {
     .name = "self",

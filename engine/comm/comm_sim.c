@@ -1,9 +1,9 @@
 /* Transport sim: see sim.h.
  *
- * A call lives in the world from its first member's post to its last member's completion. Each member's
- * completion takes effect by itself, from the snapshots of all sources: its peers may long have got theirs
- * back. Threads: all ranks of a world in one thread, or under one lock. No deadlines: time does not pass
- * here, but in the network, where there is one. */
+ * A call lives in the world from its first member's post to its last member's completion. Each member completes by
+ * itself, from copies of all sources, because its peers may have completed earlier and changed their buffers.
+ * Threads: all ranks of a world in one thread, or under one lock. There are no deadlines: only a network, if there is
+ * one, has (virtual) time. */
 #include "engine/comm/sim.h"
 
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 #include "engine/comm/shape.h"
 #include "engine/comm/transport.h"
 
-/* A posted buffer and what it held then. */
+/* A posted buffer and a copy of its content at the time of the post. */
 struct held {
     const void *live;
     void *copy;
@@ -33,8 +33,8 @@ struct sim_call {
     uint64_t group_key, sequence;
     uint32_t count, posted, done;
     uint32_t first;        /* the member that posted first */
-    uint32_t ordinal;      /* of the group, */
-    const uint32_t *ranks; /* and its members: the first one's */
+    uint32_t ordinal;      /* the group's number on the member that posted first */
+    const uint32_t *ranks; /* the group's members; borrowed from the member that posted first */
     uint64_t *done_at_ns;  /* per member; NULL without a network */
     const void **sources, **pointers;
     struct sim_entry entries[];
@@ -155,7 +155,7 @@ static void idle(struct comm *comm, uint64_t at_most_ns) {}
 
 /* ---- posting ---- */
 
-/* As much as transport mpi needs for an ordered reduction, so that plans for it are exercised. */
+/* As much as transport mpi needs for an ordered reduction, so that tests with sim also test the plan of the staging. */
 static uint64_t staging_bytes(const struct comm_group *group, const struct comm_call *call) {
     if (!shape_reduces(call) || world_of(group->comm)->without_staging) return 0;
     return group->count * shape_share(call, group->count) * dtype_bytes(call->dtype);
@@ -200,7 +200,7 @@ static bool hold(struct held *held, const void *live, uint64_t bytes) {
     return true;
 }
 
-/* All of the target but what is also source. */
+/* Poisons the target, except the part that is also the source. */
 static void poison(const struct comm_call *call, uint64_t target_bytes, uint64_t source_bytes) {
     char *target = call->target, *end = target + target_bytes;
     const char *source = call->source, *source_end = source + source_bytes;
@@ -217,15 +217,15 @@ static bool hold_buffers(const struct comm_work *work, struct sim_entry *entry) 
     uint32_t members = work->group->count;
     uint64_t staging = call->count ? staging_bytes(work->group, call) : 0;
     uint64_t source = shape_source_bytes(call, members), target = shape_target_bytes(call, members);
-    bool gives =
-        call->kind == COMM_BROADCAST && call->root == work->group->index; /* its target is its source */
+    /* Its target is its source. */
+    bool gives = call->kind == COMM_BROADCAST && call->root == work->group->index;
     if (target && !call->add && !gives) poison(call, target, source);
     if (staging) memset(call->staging, 0xff, staging);
     return hold(&entry->source, call->source, source) && hold(&entry->target, call->target, target) &&
            hold(&entry->staging, call->staging, staging);
 }
 
-/* All are equal if each equals the first. */
+/* Compares with the first posted record: if every record equals the first, all are equal. */
 static zero_status compare_records(const struct comm_work *work, const struct sim_call *call) {
     const struct comm_record *first = &call->entries[call->first].record;
     if (first->hash == work->record.hash) return ZERO_OK;

@@ -1,19 +1,21 @@
-/* Transport tcp: ranks are processes that only an address connects; buffers are host memory. For hosts without MPI,
- * started as torchrun starts programs: see rendezvous.h.
+/* clang-format off */
+/* Transport tcp: ranks are processes that know only the address of rank 0; buffers are host memory. It is for hosts
+ * without MPI, on which torchrun starts the program: see rendezvous.h.
  *
- * A call is one phase in which every member sends every other one a slice, all-reduce two:
+ * A call has one phase, an all-reduce two. In a phase every member sends every other member one slice, with two frames:
  *
- *     ready p     a member says that its targets of phase p may be written; with p = 0 goes its record of the call
- *     data p      the answer to a ready: this member's slice, be it 0 bytes long
+ *   ready p   "My targets of phase p may be written." In phase 0 the frame carries the member's record of the call.
+ *   data p    The answer to a ready frame: this member's slice. A slice may have 0 bytes.
  *
- * Hence data never comes before there is a place for it, calls of several groups do not wait for each other, and
- * ranks that diverge are found before a byte of data has moved. A phase is over when a slice has come from all and
- * all of this member's are sent: then its sources may change.
+ * Therefore data never arrives before there is a place for it, and calls of several groups do not wait for each other.
+ * Ranks that diverge are found before any data has moved. A phase is over when this member has received a slice from
+ * every other member and has sent all of its own slices; then its sources may change.
  *
- * There is no own order of additions: `native` reductions are `ordered` ones.
+ * The transport has no order of additions of its own: a `native` reduction is performed as an `ordered` one.
  *
- * Threads: data moves in the owner's comm_test and comm_idle; the control channel has a thread and connections of
- * its own. A data connection that breaks ends the run, a moment later: the control channel may know why it broke. */
+ * Threads: data moves in the owner's comm_test and comm_idle. The control channel has its own thread and connections.
+ * A broken data connection ends the run after a short time, in which the control channel may report the cause. */
+/* clang-format on */
 #include <stdlib.h>
 #include <string.h>
 
@@ -58,7 +60,7 @@ static void release(struct tcp_comm *tcp) {
     free(tcp->peers);
 }
 
-/* The watch and its link, over lane 0 of all peers. */
+/* Starts the watch and its link, over lane LANE_CONTROL of all peers. */
 static zero_status start_watch(struct tcp_comm *tcp, uint64_t key) {
     uint32_t size = tcp->base.size;
     int *sockets = malloc(size * sizeof *sockets);
@@ -114,7 +116,7 @@ static void close_comm(struct comm *comm) {
 
 /* ---- groups ---- */
 
-/* Every call of a group has two messages in each phase to each of its members. */
+/* Every call of a group queues two messages per phase for each member. */
 static bool grow_queues(struct tcp_comm *tcp, const struct comm_group *group) {
     uint32_t capacity = tcp->queue_capacity + 2 * PHASES * COMM_CALLS_MAX;
     if (group->count == 1) return true;
@@ -131,7 +133,8 @@ static bool grow_queues(struct tcp_comm *tcp, const struct comm_group *group) {
     return true;
 }
 
-/* The front lists the group once it is open: until then what was heard stays early. */
+/* The front lists a group only after it is open; frames that arrive earlier are kept as `early`. This takes them
+ * over. */
 static void replay_early(struct tcp_comm *tcp, struct comm_group *group) {
     for (struct early **link = &tcp->early, *early; (early = *link);) {
         uint32_t member = tcp_member_of(group, early->from);
@@ -197,7 +200,7 @@ static zero_status test(struct comm_work *work, bool *out_done) {
     return status;
 }
 
-/* The first member whose data has not come, else the first that has not accepted this rank's frames. */
+/* The first member whose data has not arrived; else the first member that has not accepted this rank's frames. */
 static int32_t late(const struct comm_work *work) {
     const struct comm_group *group = work->group;
     const struct tcp_comm *tcp = tcp_of(group);
@@ -218,7 +221,7 @@ static void progress(struct comm_group *group) {
 }
 
 static void idle(struct comm *comm, uint64_t at_most_ns) {
-    enum { LONGEST_MS = 5 }; /* a failure that the control channel hears of wakes nobody */
+    enum { LONGEST_MS = 5 }; /* a failure that the control channel receives does not wake this thread */
     uint64_t ms = (at_most_ns + 999999) / 1000000;
     tcp_pump((struct tcp_comm *)comm, ms > LONGEST_MS ? LONGEST_MS : (int)ms);
 }

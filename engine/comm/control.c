@@ -8,7 +8,7 @@ enum message_type { MESSAGE_BEAT, MESSAGE_CALLS, MESSAGE_ASK, MESSAGE_FAILURE };
 
 enum {
     WINDOW_RECORDS = 16,    /* in one message */
-    HISTORY_RECORDS = 1024, /* kept per group: ranks may diverge long before a beat tells */
+    HISTORY_RECORDS = 1024, /* kept per group: ranks may diverge long before a message shows it */
 };
 
 #define NONE UINT64_MAX
@@ -20,13 +20,13 @@ struct head {
 
 struct calls_message {
     struct head head;
-    uint64_t key, posted; /* of the group; calls posted so far */
+    uint64_t key, posted; /* the group's key; the number of calls posted so far */
     uint64_t left;        /* the rank posts nothing more */
     uint64_t first;       /* sequence of records[0]; they end at first + WINDOW_RECORDS or at posted */
     struct comm_record records[WINDOW_RECORDS];
 };
 
-/* From a rank to the one before it in a group: send records from `first` on. */
+/* A rank asks the rank before it in a group for the records from `first` on. */
 struct ask_message {
     struct head head;
     uint64_t key, first;
@@ -53,26 +53,27 @@ _Static_assert(sizeof(((struct zero_error *)0)->message) == sizeof(((struct fail
 struct control_group {
     struct control_group *next;
     struct control *control;
-    uint32_t ordinal, to, from; /* the ring's neighbours, as world ranks */
+    uint32_t ordinal, to, from; /* the ring's neighbors, as world ranks */
     bool alone;
     uint64_t key, posted;
     bool left;
     struct comm_record history[HISTORY_RECORDS];
     bool waiting[COMM_CALLS_MAX];
     uint64_t posted_ns[COMM_CALLS_MAX];
-    struct calls_message theirs; /* the last heard of the rank before */
+    struct calls_message theirs; /* the last message of the rank before this one */
     bool heard, told, compared;
-    bool frozen; /* ranks differ: history stays as it is, so that the first difference is not overwritten */
-    uint64_t told_ns, asked;  /* asked: by the rank after this one, or NONE */
-    uint64_t same, different; /* calls below `same` are equal with those of the rank before; `different` is
-                                 not, or NONE */
+    /* Ranks differ: the history no longer changes, so that the first difference is not overwritten. */
+    bool frozen;
+    uint64_t told_ns, asked; /* asked: the first record that the rank after this one asks for, or NONE */
+    /* Calls below `same` are equal to those of the rank before this one; call `different` is not, or NONE. */
+    uint64_t same, different;
 };
 
 struct control {
     struct comm *comm;
     struct control_port port;
     uint64_t interval_ns;
-    pthread_mutex_t mutex; /* of groups and all in them */
+    pthread_mutex_t mutex; /* protects the groups and their content */
     struct control_group *groups;
     bool started;
     uint64_t tick_ns, beat_ns;
@@ -81,7 +82,7 @@ struct control {
     _Atomic uint64_t told_all_ns; /* 0: not yet */
 };
 
-/* Often enough that a healthy rank is heard many times within the limit, seldom enough to cost nothing. */
+/* Short enough that many heartbeats of a healthy rank arrive within the limit, long enough to cost nothing. */
 static uint64_t beat_interval_ns(double timeout_s) {
     double interval = timeout_s * 1e9 / 20;
     return interval > 100e6 ? 100000000u : interval < 1e6 ? 1000000u : (uint64_t)interval;
@@ -112,7 +113,8 @@ uint64_t control_period_ns(const struct control *control) {
     return control->interval_ns < 10000000u ? control->interval_ns : 10000000u;
 }
 
-/* log2(size) hops until all know, with time for ranks that are starved, and for what they then say. */
+/* The failure reaches all ranks in log2(size) hops. Each hop has time for ranks that get little CPU time, and for the
+ * messages that they then send. */
 bool control_quiet(const struct control *control, uint64_t now_ns) {
     enum { TICKS_PER_HOP = 8 };
     uint64_t told_ns = atomic_load(&control->told_all_ns), hops = 1;
@@ -229,8 +231,8 @@ static bool send_window(struct control *control, const struct control_group *gro
     return send(control, group->to, &calls, sizeof calls);
 }
 
-/* What was asked for; what changed, once per interval; and seldom what did not, for a neighbour that opened
- * the group later. */
+/* Sends the records that the neighbor asked for at once, and changes once per interval. It also repeats the last
+ * message once per 20 intervals, for a neighbor that opened the group later. */
 static void send_calls(struct control *control, struct control_group *group, uint64_t now_ns) {
     uint64_t interval = group->told ? 20 * control->interval_ns : control->interval_ns;
     if (group->alone) return;
@@ -267,12 +269,12 @@ static void send_failure(struct control *control, uint64_t now_ns) {
         if (send(control, to, &told, sizeof told))
             control->told_failure |= 1u << k;
         else
-            all = false; /* this rank takes no messages now: the next ones must not wait for it */
+            all = false; /* the port has no room for this rank now; the next ranks must not wait for it */
     }
     if (all && !atomic_load(&control->told_all_ns)) atomic_store(&control->told_all_ns, now_ns);
 }
 
-/* ---- hearing ---- */
+/* ---- receiving ---- */
 
 static struct control_group *find_group(struct control *control, uint64_t key) {
     struct control_group *group = control->groups;
@@ -312,7 +314,7 @@ static bool is_failure(const struct failure_message *message, uint32_t bytes) {
     return bytes == sizeof *message && message->code != ZERO_OK && error_code_known(message->code);
 }
 
-/* A record that no rank can read is a failure, too: its sender has failed, or is not of this build. */
+/* A failure message that no rank can read is also a failure: its sender has failed, or runs another build. */
 static void hear_failure(struct control *control, const struct failure_message *message, uint32_t bytes) {
     const struct comm *comm = control->comm;
     if (!is_failure(message, bytes)) {
@@ -348,7 +350,8 @@ static void hear(struct control *control) {
 
 /* ---- judging ---- */
 
-/* A rank that was itself stopped for a while must not take that for another's silence: a tick adds little. */
+/* If this rank was itself stopped for a while, it must not count this time as another rank's silence. Therefore a tick
+ * adds at most two intervals. */
 static void judge_silence(struct control *control, uint64_t now_ns) {
     const struct comm *comm = control->comm;
     uint64_t elapsed_ns = now_ns - control->tick_ns;
@@ -375,7 +378,7 @@ static void compare_window(struct control_group *group) {
     }
 }
 
-/* Both remember call s, and their window of now holds it: name it. */
+/* Names the difference in call s, if this rank's history and the neighbor's last message both hold call s. */
 static bool name_difference(struct control *control, struct control_group *group, uint64_t s) {
     const struct calls_message *theirs = &group->theirs;
     if (s < oldest(group) || s < theirs->first || s >= theirs->first + WINDOW_RECORDS) return false;
@@ -384,8 +387,8 @@ static bool name_difference(struct control *control, struct control_group *group
     return true;
 }
 
-/* The hashes are of all calls so far, so where they differ now the first call that did lies somewhere before:
- * ask for windows by bisection until it is the one after the last that was equal. */
+/* A hash covers all calls so far. If two hashes differ, the first different call is this call or an earlier one. The
+ * rank asks for earlier windows by bisection, until the first different call follows the last equal one. */
 static void judge_calls(struct control *control, struct control_group *group) {
     const struct calls_message *theirs = &group->theirs;
     if (!group->heard) return;
@@ -416,7 +419,7 @@ static void judge_calls(struct control *control, struct control_group *group) {
     if (!send(control, group->from, &ask, sizeof ask)) group->compared = false;
 }
 
-/* The oldest call that this rank waits for and the one before it has not posted. */
+/* Judges the oldest call that this rank waits for and that the rank before it has not posted. */
 static void judge_waits(struct control *control, struct control_group *group, uint64_t now_ns) {
     uint64_t first = group->posted > COMM_CALLS_MAX ? group->posted - COMM_CALLS_MAX : 0;
     if (first < group->theirs.posted) first = group->theirs.posted;

@@ -1,20 +1,26 @@
-/* The control channel beside the data: who is alive, who posted what, who failed. Needs only a port that
- * carries small messages between ranks, and a clock; transport mpi drives it from a thread, tests from
- * virtual time.
+/* clang-format off */
+/* The control channel runs beside the data. It finds dead ranks, compares the calls that the ranks posted, and
+ * tells all ranks of a failure. It needs only a clock and a port that carries small messages between ranks.
+ * Transports mpi and tcp drive it from a thread; tests drive it with virtual time.
  *
- * Life: a ring over all ranks. Each rank beats to the next one and watches the one before. Silence for timeout_s is a
- * failure. Where the port needs longer to resume after an outage, that time counts. It takes two messages per rank and
- * interval, whatever the number of ranks.
+ *   subject    ring                  what the channel does
+ *   --------   -------------------   ----------------------------------------------------------------------------
+ *   life       all ranks             Each rank sends heartbeats to the next rank and watches the rank before it.
+ *                                    Silence for timeout_s is a failure. If the port needs longer to resume after
+ *                                    an outage, this longer time is the limit. The ring takes two messages per
+ *                                    rank and interval, for any number of ranks.
+ *   calls      members of a group    Each member sends the next member the number of calls that it posted and the
+ *                                    last few records. If two records of one call differ, the ranks diverged: the
+ *                                    next member asks for older records until it finds the first that differs. If
+ *                                    ranks differ at all, then two neighbors on the ring differ. If this rank
+ *                                    waits for a call that the member before it has not posted, that member is at
+ *                                    fault once it has left or once 10 x timeout_s have passed.
+ *   failures   none                  A rank r that learns of a failure sends it once to ranks r + 1, r + 2, r + 4,
+ *                                    and so on. The failure reaches all ranks in log2(N) hops, also around dead
+ *                                    ranks.
  *
- * Calls: a ring over the members of each group. Each member tells the next one how many calls it posted, and the records of
- * the last few. Where two records of one call differ, the ranks diverged; the next one then asks for older records until it
- * has found the first that differs. Where this rank waits for a call that the one before has not posted, and that rank left
- * or the limit of 10 x timeout_s has passed, that rank is at fault. Ranks that differ at all differ somewhere along the ring.
- *
- * Failures: a rank that learns of a failure first tells ranks r + 1, r + 2, r + 4, ..., once. The failure reaches all ranks
- * in log2(N) hops, also around dead ones.
- *
- * Threads: control_tick from one thread at a time; the others from any. */
+ * Threads: control_tick from one thread at a time; the other functions from any thread. */
+/* clang-format on */
 #ifndef ZERO_ENGINE_COMM_CONTROL_H
 #define ZERO_ENGINE_COMM_CONTROL_H
 
@@ -22,46 +28,48 @@
 
 enum { CONTROL_MESSAGE_BYTES = 1536 };
 
-/* An outage of the network of up to that part of timeout_s ends no run. */
+/* A network outage of up to this fraction of timeout_s does not end the run. */
 #define CONTROL_OUTAGE 0.8
 
 struct control_port {
     void *user;
-    uint64_t opening; /* the same on all ranks, another one each time: what an earlier comm sent is dropped */
+    /* Equal on all ranks, different for each comm: messages of an earlier comm are dropped. */
+    uint64_t opening;
     bool (*send)(void *user, uint32_t to, const void *message, uint32_t bytes); /* false: no room now */
-    bool (*receive)(void *user, void *message, uint32_t bytes_max,
-                    uint32_t *out_bytes); /* false: nothing there */
-    /* What was sent has not arrived yet: another beat would say nothing more. Or NULL: it cannot be known. */
+    /* False: there is no message. */
+    bool (*receive)(void *user, void *message, uint32_t bytes_max, uint32_t *out_bytes);
+    /* True while earlier messages have not arrived: another heartbeat would add no information. NULL: the port cannot
+     * know. */
     bool (*under_way)(void *user, uint32_t to);
-    double
-        resume_s; /* how long after an outage of CONTROL_OUTAGE x timeout_s messages may take to pass again */
+    /* The longest time after an outage of CONTROL_OUTAGE x timeout_s until messages pass again. */
+    double resume_s;
 };
 
 struct control;
 struct control_group;
 
-/* Raises on comm->failure, counts in comm->control_messages. NULL where memory is short. */
+/* Raises failures on comm->failure and counts messages in comm->control_messages. NULL: no memory. */
 struct control *control_create(struct comm *comm, const struct control_port *port);
 void control_destroy(struct control *control);
 
-/* How often to tick, at least. */
+/* The longest time between two calls of control_tick. */
 uint64_t control_period_ns(const struct control *control);
 void control_tick(struct control *control, uint64_t now_ns);
 
-/* Everything that was raised is told, and the others had the time to tell it on. */
+/* True once this rank has sent a raised failure, and the other ranks have had time to pass the failure on. */
 bool control_quiet(const struct control *control, uint64_t now_ns);
 
-/* Until control_destroy: after its close, too, the ring hears of a group's calls. */
+/* The control_group lives until control_destroy: the ring reports a group's calls also after the group's close. */
 struct control_group *control_group_open(struct control *control, const struct comm_group *group);
 void control_posted(struct control_group *group, const struct comm_record *record, uint64_t now_ns);
 void control_done(struct control_group *group, uint64_t sequence);
 
-/* This rank posts nothing more. control_left: this is told, and the neighbours' last words are heard and
- * agree. */
+/* control_leave: this rank posts no more calls. control_left: true once this rank has told its neighbors that it left,
+ * has received the last records of its neighbors, and these records agree. */
 void control_leave(struct control *control);
 bool control_left(struct control *control);
 
-/* A neighbour that was not heard to leave, as a world rank; -1 where there is none. */
+/* The world rank of a neighbor that has not said that it left; -1: all neighbors have. */
 int32_t control_staying(struct control *control);
 
 #endif

@@ -14,7 +14,8 @@ bool failure_raise(struct failure *failure, const struct zero_error *error, bool
     bool first = !failure_raised(failure);
     if (first) {
         failure->error = *error;
-        if (error->code == ZERO_OK) failure->error.code = ZERO_E_INTERNAL; /* every reader ends on a code */
+        /* Readers expect a code that is not ZERO_OK. */
+        if (error->code == ZERO_OK) failure->error.code = ZERO_E_INTERNAL;
         failure->waits = waits;
         atomic_store_explicit(&failure->raised, true, memory_order_release);
     }

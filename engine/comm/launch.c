@@ -28,7 +28,7 @@ static bool parse(const char *text, uint32_t *out_number) {
     return true;
 }
 
-/* Where the variable is not set, `missing`. */
+/* Reads a number; `missing` if the variable is not set. */
 static zero_status read_number(const struct reader *reader, const char *name, uint32_t missing,
                                uint32_t *out_number) {
     const char *text = reader->get(reader->user, name);
@@ -41,7 +41,7 @@ static zero_status read_number(const struct reader *reader, const char *name, ui
                      name, text, (int)RANKS_MAX);
 }
 
-/* The four numbers from four variables. */
+/* Reads rank, size, local rank and local size from the four variables. */
 static zero_status read_ranks(const struct reader *reader, const char *const names[4],
                               struct launch *launch) {
     zero_status status = read_number(reader, names[0], 0, &launch->rank);
@@ -57,7 +57,7 @@ static zero_status read_ranks(const struct reader *reader, const char *const nam
     return status;
 }
 
-/* Of srun's own step; of the job where the step does not say. */
+/* The variable with the number of tasks: of srun's step; if the step has none, of the job. */
 static const char *step_tasks(const struct reader *reader) {
     return has(reader, "SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
 }
@@ -72,8 +72,8 @@ static zero_status read_mpi(const struct reader *reader, struct launch *out_laun
     return status;
 }
 
-/* Hydra (MPICH, Intel MPI) and srun --mpi=pmi2 speak PMI, which Open MPI does not: each process would be the
- * only rank of a world of its own. */
+/* Hydra (MPICH, Intel MPI) and srun --mpi=pmi2 use PMI, which Open MPI does not support: each process would become the
+ * only rank of its own world. */
 static zero_status refuse_other_mpi(const struct reader *reader) {
     uint32_t size;
     zero_status status = read_number(reader, "PMI_SIZE", 1, &size);
@@ -86,8 +86,8 @@ static zero_status refuse_other_mpi(const struct reader *reader) {
         size, size, size);
 }
 
-/* Tasks of the srun step that this process belongs to. In a batch script and in salloc's shell there is no
- * step: the program runs once there, however many tasks the job may start. */
+/* The number of tasks of this process's srun step. In a batch script and in salloc's shell there is no step: the
+ * program runs once there, for any number of tasks of the job. */
 static zero_status read_step(const struct reader *reader, uint32_t *out_tasks) {
     if (has(reader, "SLURM_STEP_NUM_TASKS") || has(reader, "SLURM_STEP_ID"))
         return read_number(reader, step_tasks(reader), 1, out_tasks);
@@ -95,7 +95,7 @@ static zero_status read_step(const struct reader *reader, uint32_t *out_tasks) {
     return ZERO_OK;
 }
 
-/* torchrun's agent serves its store on MASTER_PORT, unless it leaves that to rank 0. */
+/* Whether torchrun's agent listens on MASTER_PORT for its own store. If not, it leaves this port to rank 0. */
 static bool port_taken(const struct reader *reader) {
     const char *text = reader->get(reader->user, "TORCHELASTIC_USE_AGENT_STORE");
     return text && (strcmp(text, "True") == 0 || strcmp(text, "1") == 0);

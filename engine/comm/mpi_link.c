@@ -11,9 +11,9 @@ enum { CONTROL_TAG = 1 };
 
 /* ---- the process ---- */
 
-/* MPI belongs to the process: so do these. */
-static atomic_bool process_ours;
-static atomic_uint process_comms;         /* opened, and not closed without a failure */
+/* MPI belongs to the whole process, and so do these variables. */
+static atomic_bool process_ours;          /* the engine initialized MPI */
+static atomic_uint process_comms;         /* comms that are open or have failed */
 static _Atomic uint64_t process_openings; /* the last comm's number */
 
 static void finalise_at_exit(void) {
@@ -94,8 +94,8 @@ static bool link_meet(void *user, bool *out_all) {
 
 /* ---- opening and closing ---- */
 
-/* MPI's own blocking calls have no deadline: all ranks meet first, in a wait that has one. After a failure the barrier's
- * request never completes, so MPI is not finalised. */
+/* MPI's own blocking calls have no deadline, so all ranks first meet in a wait that has one. After a failure the
+ * barrier's request never completes, so MPI is not finalized. */
 static zero_status await_all(MPI_Comm from, int rank, const struct comm_options *options,
                              struct zero_error *error) {
     MPI_Request request;
@@ -148,8 +148,8 @@ static zero_status open_communicators(struct mpi_link *link, const struct comm_o
     return ZERO_OK;
 }
 
-/* A number that no rank of this comm has seen before: MPI may use the context of an earlier one again, to
- * which late messages are still on their way. */
+/* Agrees on a number that no rank of this comm has seen before. MPI may reuse the context of an earlier comm, for which
+ * late messages may still arrive. */
 static zero_status agree_opening(struct mpi_link *link, struct zero_error *error) {
     uint64_t opening = atomic_load(&process_openings) + 1;
     char text[MPI_MAX_ERROR_STRING];
@@ -157,14 +157,16 @@ static zero_status agree_opening(struct mpi_link *link, struct zero_error *error
     if (code != MPI_SUCCESS)
         return error_set(error, ZERO_E_PEER, "comm mpi: rank %u: MPI_Allreduce failed: %s", link->rank,
                          mpi_text(code, text));
-    uint64_t seen = atomic_load(&process_openings); /* it only grows, also where two threads open comms */
+    /* It only grows, even if two threads open comms at once. */
+    uint64_t seen = atomic_load(&process_openings);
     while (seen < opening && !atomic_compare_exchange_weak(&process_openings, &seen, opening)) {
     }
     link->opening = opening;
     return ZERO_OK;
 }
 
-/* MPI reads a message until its send has ended. False: one has not, within WATCH_GRACE_NS, and all stay MPI's. */
+/* MPI reads a message's buffer until its send has ended. False: a send has not ended within WATCH_GRACE_NS, and no
+ * buffer may be freed. */
 static bool complete_sends(struct mpi_link *link) {
     uint64_t end_ns = clock_now_ns() + WATCH_GRACE_NS;
     for (uint32_t i = 0; i < PORT_MESSAGES;) {

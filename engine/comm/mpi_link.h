@@ -1,11 +1,12 @@
-/* What a comm over MPI has in its process: communicators of its own, so that nothing meets the host program's
- * messages, and the control channel's messages over one of them.
+/* The process's side of a comm over MPI: its own communicators, which keep its messages apart from the host
+ * program's messages. The control channel sends its messages over one of them.
  *
- * MPI itself can be initialised once per process: if we do it, it is finalised at exit, unless a comm is still
- * open then (the host program gave up) or failed: finalising would wait for all other ranks, while the control
- * thread goes on to beat for this one. mpirun then reports a process that did not finalise, which is true.
+ * A process can initialize MPI only once. If the engine initializes MPI, it finalizes MPI at exit, except while a
+ * comm is still open (the host program gave up) or has failed. In these cases finalizing would wait for all other
+ * ranks while the control thread still sends heartbeats for this rank. mpirun then correctly reports a process
+ * that did not finalize.
  *
- * Threads: opening and closing, the comm's owner; MPI must allow MPI_THREAD_MULTIPLE. */
+ * Threads: the comm's owner opens and closes. MPI must allow MPI_THREAD_MULTIPLE. */
 #ifndef ZERO_ENGINE_COMM_MPI_LINK_H
 #define ZERO_ENGINE_COMM_MPI_LINK_H
 
@@ -14,8 +15,8 @@
 #include "engine/comm/watch.h"
 
 enum {
-    PORT_MESSAGES =
-        64, /* on their way at once: a failure to all 16 neighbours, a beat, and some groups' calls */
+    /* Unfinished sends: a failure to at most 16 ranks, a heartbeat, and the calls of some groups. */
+    PORT_MESSAGES = 64,
 };
 
 struct port_message {
@@ -25,19 +26,19 @@ struct port_message {
 
 struct mpi_link {
     uint32_t rank, size;
-    MPI_Comm world;   /* groups are made from it; closing meets on it */
-    MPI_Comm channel; /* the control thread's */
+    MPI_Comm world;   /* groups are made from it; the ranks meet on it before they close */
+    MPI_Comm channel; /* of the control thread */
     uint64_t opening; /* the number of this comm */
     struct port_message *messages;
     MPI_Request meeting;
 };
 
-/* MPI's own blocking calls, without a deadline. */
+/* Makes blocking MPI calls, which have no deadline; all ranks first meet in a wait that has one. */
 zero_status mpi_link_open(struct mpi_link *link, const struct comm_options *options,
                           struct zero_error *error);
 struct watch_link mpi_link_watched(struct mpi_link *link);
 
-/* Not after a failure: then nothing of MPI is waited for or freed, messages included. */
+/* Do not call it after a failure: then the comm does not wait for MPI, and frees neither MPI objects nor messages. */
 void mpi_link_close(struct mpi_link *link);
 
 const char *mpi_text(int code, char text[MPI_MAX_ERROR_STRING]);

@@ -1,5 +1,5 @@
-/* Transport nccl's own structs, and what its files share: comm_nccl.c drives calls and groups, nccl_steps.c says what a call
- * is made of, nccl_failure.c what failed. */
+/* The structs and functions that the files of transport nccl share: comm_nccl.c drives calls and groups, nccl_steps.c
+ * lists the steps of each call, nccl_failure.c reports failures of NCCL. */
 #ifndef ZERO_ENGINE_COMM_NCCL_H
 #define ZERO_ENGINE_COMM_NCCL_H
 
@@ -14,7 +14,7 @@ struct nccl_comm {
     struct nccl_library library;
     /* Per stream of the device: calls posted, and calls whose steps are all issued. */
     uint64_t posted[DEVICE_STREAMS], issued[DEVICE_STREAMS];
-    uint32_t idles; /* in a row without a completed call */
+    uint32_t idles; /* calls of idle since the last completed call */
 };
 
 enum { STEPS_MAX = 5 };
@@ -22,23 +22,23 @@ enum { STEPS_MAX = 5 };
 typedef zero_status (*step_fn)(struct comm_work *work);
 
 struct nccl_work {
-    const step_fn *steps; /* ended by NULL */
-    uint32_t step;        /* the next to be issued */
-    bool issued;          /* all are, and the stream is recorded */
+    const step_fn *steps; /* the last entry is NULL */
+    uint32_t step;        /* the next step to issue */
+    bool issued;          /* all steps are issued, and the stream is recorded */
     uint64_t ticket;
-    bool in_turn; /* its steps are on a stream, as the turn-th call of it */
-    uint64_t turn;
-    struct comm_work *barrier; /* of the companion */
+    bool in_turn;              /* the steps are on a stream, and wait for their turn */
+    uint64_t turn;             /* the call's number on this stream */
+    struct comm_work *barrier; /* posted on the companion */
 };
 
 struct nccl_group {
     struct comm_group base;
-    struct comm_group *companion; /* the same ranks, of `beside` */
-    struct control_group *ring;   /* NULL: `beside` has none */
+    struct comm_group *companion; /* a group of `beside` with the same ranks */
+    struct control_group *ring;   /* NULL: `beside` has no control channel */
     ncclComm_t data;
     uint64_t next; /* the call whose steps are issued now */
     ncclResult_t failed;
-    uint64_t failed_ns; /* kept back while the control channel may know better */
+    uint64_t failed_ns; /* the report waits a short time, because the control channel may name the cause */
     struct nccl_work works[COMM_CALLS_MAX];
 };
 
@@ -66,16 +66,16 @@ static inline bool nccl_good(ncclResult_t result) {
     return result == ncclSuccess || result == ncclInProgress;
 }
 
-/* nccl_steps.c. The steps of a call, in their order; none where it moves nothing. */
+/* nccl_steps.c. The steps of a call, in order. A call that moves no data has no steps. */
 const step_fn *nccl_steps(const struct comm_work *work);
 
-/* nccl_failure.c. A result that is not good, found at this call. ZERO_OK: kept back, for the control channel may know better
- * in a moment. */
+/* nccl_failure.c. Handles a result that is not good, found in this call. ZERO_OK: not reported yet, because the control
+ * channel may name the cause within a short time. */
 zero_status nccl_failed(struct comm_work *work, ncclResult_t result);
 
 enum { NCCL_REASON_BYTES = 512 };
 
-/* What NCCL says of a result; returns `text`. */
+/* Writes NCCL's description of a result into `text`; returns `text`. */
 const char *nccl_reason(const struct nccl_group *group, ncclResult_t result, char text[NCCL_REASON_BYTES]);
 
 #endif

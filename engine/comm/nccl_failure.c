@@ -1,4 +1,4 @@
-/* NCCL's own failures: what it says of them, and when a call ends with one. */
+/* NCCL's own failures: their text, and when a call ends with one. */
 #include <stdio.h>
 
 #include "engine/base/clock.h"
@@ -12,7 +12,7 @@ const char *nccl_reason(const struct nccl_group *group, ncclResult_t result, cha
     return text;
 }
 
-/* A rank that died or diverged is named by the control channel, if a little later than NCCL finds its connection lost. */
+/* If a rank died or diverged, NCCL finds a lost connection first. The control channel names the rank a little later. */
 zero_status nccl_failed(struct comm_work *work, ncclResult_t result) {
     struct nccl_group *group = (struct nccl_group *)work->group;
     char text[RECORD_TEXT_BYTES], why[NCCL_REASON_BYTES];

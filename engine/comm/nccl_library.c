@@ -5,7 +5,8 @@
 
 static const char library_name[] = "libnccl.so.2";
 
-/* ncclConfig_t.blocking came with 2.14; but a thread then could not call a communicator while another was in progress. */
+/* NCCL has ncclConfig_t.blocking since 2.14. But before 2.20.3, a thread cannot call one communicator while another is
+ * in progress. */
 enum { VERSION_MIN = NCCL_VERSION(2, 20, 3) };
 
 static zero_status look_up(struct nccl_library *library, void *handle, struct zero_error *error) {

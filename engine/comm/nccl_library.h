@@ -31,8 +31,8 @@ struct nccl_library {
 #undef NCCL_FIELD
 };
 
-/* Loads libnccl.so.2, for the rest of the process: it has threads of its own. ZERO_E_UNSUPPORTED: there is none, or it
- * is too old for communicators that do not block. */
+/* Loads libnccl.so.2. The library stays loaded until the process ends, because it has its own threads.
+ * ZERO_E_UNSUPPORTED: no library, or too old for communicators that do not block. */
 zero_status nccl_library_open(struct nccl_library *out_library, struct zero_error *error);
 
 #endif

@@ -1,4 +1,4 @@
-/* What a call of transport nccl is made of: NCCL's own calls, and the device's work, all enqueued on the call's stream. */
+/* The steps of a call of transport nccl: NCCL calls and work of the device, all enqueued on the call's stream. */
 #include <string.h>
 
 #include "engine/comm/nccl.h"
@@ -10,7 +10,7 @@ static const ncclDataType_t types[DTYPES] = {[DTYPE_F32] = ncclFloat32,
                                              [DTYPE_F16] = ncclFloat16,
                                              [DTYPE_U8] = ncclUint8};
 
-/* Of NCCL's calls, in a group or not, the first result that is not good. */
+/* Turns the result of an NCCL call or NCCL group into a status. */
 static zero_status judge(struct comm_work *work, ncclResult_t result) {
     return nccl_good(result) ? ZERO_OK : nccl_failed(work, result);
 }
@@ -54,7 +54,7 @@ static zero_status all_to_all(struct comm_work *work) {
     return exchange_shares(work, work->call.source, work->call.target, work->call.count);
 }
 
-/* What is exchanged: the source, or its copy with shares of equal size. */
+/* The shares to exchange: the source, or its padded copy with shares of equal size. */
 static const char *shares(const struct comm_work *work) {
     return staged_layout(work->group, &work->call).padded ? work->call.staging : work->call.source;
 }
@@ -88,7 +88,7 @@ static zero_status reduce_native(struct comm_work *work) {
                                                            nccl_stream(work)));
 }
 
-/* `inputs` arrays of `count` elements, one after another. */
+/* Sums `inputs` arrays of `count` elements, which lie one after another from `input` on. */
 static zero_status add_up(struct comm_work *work, const void *input, uint32_t inputs, enum dtype dtype,
                           void *target, uint64_t count, bool add) {
     const struct comm_call *call = &work->call;

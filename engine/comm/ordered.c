@@ -1,6 +1,7 @@
-/* Block by block of NORM_BLOCK_ELEMENTS, so that the accumulator stays in the first-level cache and `written`
- * finds the block still there. One body, compiled for the base instruction set and for AVX2 and AVX-512: adds
- * and integer operations alone, in the environment of float_env.h, hence the same bits. */
+/* Sums one block of NORM_BLOCK_ELEMENTS after another, so that the accumulator stays in the first-level cache and
+ * `written` finds the block still in this cache. One function body is compiled for the base instruction set, for AVX2
+ * and for AVX-512. It uses only additions and integer operations, in the environment of float_env.h, so all three give
+ * the same bits. */
 #include "engine/comm/ordered.h"
 
 #include <string.h>
@@ -88,7 +89,8 @@ static block_fn best_block(void) { return block_base; }
 #endif
 
 void ordered_sum(const struct ordered *sum) {
-    block_fn volatile block = best_block(); /* volatile: called through, for float_env.h */
+    /* volatile: forces the call through a pointer that float_env.h needs. */
+    block_fn volatile block = best_block();
     float_env saved = float_env_enter();
     uint32_t target_bytes = dtype_bytes(sum->target_dtype);
     for (uint64_t first = 0; first < sum->count; first += NORM_BLOCK_ELEMENTS) {

@@ -10,7 +10,7 @@ const void *part_source(const struct comm_call *call) {
     return call->kind == COMM_BROADCAST ? call->target : call->source;
 }
 
-/* ---- on a device: its work, queued ---- */
+/* ---- work queued on a device ---- */
 
 static zero_status queued(struct comm_work *work, zero_status status, uint64_t ticket,
                           struct zero_error *error) {
@@ -18,7 +18,7 @@ static zero_status queued(struct comm_work *work, zero_status status, uint64_t t
     if (status) return comm_raise_error(comm, error, false);
     comm->queued += !work->queued;
     work->queued = true,
-    work->ticket = ticket; /* a call's work is on one stream: the last of it is done last */
+    work->ticket = ticket; /* a call's work is on one stream, so the last ticket is done last */
     return ZERO_OK;
 }
 
@@ -72,9 +72,9 @@ static zero_status sum_on_device(struct comm_work *w, uint32_t members, const vo
     return queued(w, status, ticket, &error);
 }
 
-/* ---- anywhere ---- */
+/* ---- on a device or on the host ---- */
 
-/* memcpy of nothing may have NULL for them. */
+/* Zero bytes may come with NULL pointers, which memcpy does not allow. */
 zero_status part_copy(struct comm_work *work, void *target, const void *source, uint64_t bytes) {
     if (!bytes || target == source) return ZERO_OK;
     if (work->group->comm->device) return copy_on_device(work, target, source, bytes);
@@ -110,8 +110,7 @@ zero_status part_complete(struct comm_work *work, uint32_t members, const void *
     uint64_t bytes = call->count * dtype_bytes(call->dtype);
     zero_status status = ZERO_OK;
     switch (call->kind) {
-    case COMM_ALL_GATHER: /* each member begins with its own share: they do not all read the same one at once
-                           */
+    case COMM_ALL_GATHER: /* each member begins with its own share, so that members read different shares at a time */
         for (uint32_t i = 0, m = me; i < members && !status; i++, m = m + 1 == members ? 0 : m + 1)
             status = part_copy(work, (char *)call->target + m * bytes, sources[m], bytes);
         break;

@@ -7,13 +7,14 @@
 #include "engine/base/clock.h"
 #include "engine/base/thread.h"
 
-/* The key exists while presences are open, so that no thread that ends later calls into a library that was unloaded. */
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* of all that follows, and of all lists */
+/* The key exists only while presences are open. Otherwise a thread that ends after the library was unloaded would call
+ * into the unloaded library. */
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* protects the variables below, and all lists */
 static uint32_t opened;
 static bool has_key;
 static pthread_key_t key;
 
-static _Thread_local struct presence *mine; /* that this thread stands behind */
+static _Thread_local struct presence *mine; /* the ranks that this thread attends */
 
 static void leave(struct presence *presence) {
     struct presence **link = atomic_load(&presence->list);
@@ -46,7 +47,7 @@ void presence_close(struct presence *presence) {
     pthread_mutex_unlock(&mutex);
 }
 
-/* Without a key, or memory for its value, the end of the thread would go unseen: then none is known. */
+/* Without a key, or without memory for its value, the end of the thread cannot be seen. Then no thread is recorded. */
 void presence_enter(struct presence *presence) {
     if (atomic_load(&presence->list) == &mine || thread_is_own()) return;
     pthread_mutex_lock(&mutex);

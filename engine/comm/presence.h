@@ -1,9 +1,12 @@
-/* Whether a thread stands behind a rank of this process: the one that called for it last, until that thread ends. Another
- * thread may go on where one ended. Threads that the library started stand behind no rank: they only move what one began.
+/* clang-format off */
+/* Records whether a thread of the host program attends a rank of this process. The thread that made the rank's last
+ * call attends the rank, until this thread ends. Another thread may then continue for the rank. Threads that the engine
+ * started do not attend a rank: they only continue work that a thread of the host program began.
  *
- *   opened --enter, by any of the host's threads--> attended --that thread ends--> alone --enter--> attended
+ *   opened --enter--> attended --its thread ends--> alone --enter--> attended
  *
- * Threads: presence_enter from one at a time per rank; presence_alone_ns from any. */
+ * Threads: presence_enter from one thread at a time per rank; presence_alone_ns from any thread. */
+/* clang-format on */
 #ifndef ZERO_ENGINE_COMM_PRESENCE_H
 #define ZERO_ENGINE_COMM_PRESENCE_H
 
@@ -11,15 +14,15 @@
 #include <stdint.h>
 
 struct presence {
-    struct presence *next;            /* of the same thread */
-    _Atomic(struct presence **) list; /* that thread's; NULL: no thread is known */
-    _Atomic uint64_t alone_ns;        /* since when; 0: it is attended */
+    struct presence *next;            /* the next rank that the same thread attends */
+    _Atomic(struct presence **) list; /* that thread's list; NULL: no thread is known */
+    _Atomic uint64_t alone_ns;        /* when the attending thread ended; 0: the rank is attended */
 };
 
 void presence_open(struct presence *presence);
 void presence_close(struct presence *presence);
 
-/* The calling thread stands behind the rank from now on. */
+/* The calling thread attends the rank from now on. */
 void presence_enter(struct presence *presence);
 
 static inline uint64_t presence_alone_ns(const struct presence *presence) {

@@ -12,22 +12,22 @@
 #include "engine/comm/socket.h"
 
 enum {
-    CALLERS_MAX = 64,   /* that have not yet said who they are */
-    ADDRESSES_MAX = 16, /* of one name */
-    NAMED_MAX = 8,      /* missing ranks in one sentence */
+    CALLERS_MAX = 64,   /* connections that have not yet sent their rank */
+    ADDRESSES_MAX = 16, /* of one host name */
+    NAMED_MAX = 8,      /* missing ranks that one message names */
     NAMES_BYTES = 128,
     GRACE_NS = 2000000000,
-    PATIENCE_NS = 200000000, /* with a caller who says nothing while others wait */
+    PATIENCE_NS = 200000000, /* for a silent caller while other callers wait */
 };
 
-static const uint64_t magic = 0x3276646e7a6f7265u; /* and the version of all that follows */
+static const uint64_t magic = 0x3276646e7a6f7265u; /* also the version of the messages below */
 
 struct hello {
     uint64_t magic, key; /* key 0: the first call, to rank 0 */
     uint32_t rank, size, lane, port;
 };
 
-/* From rank 0 to all that came; `places` of all ranks follow where all is well. */
+/* Rank 0 sends it to all ranks that came. On success, the `places` of all ranks follow. */
 struct verdict {
     uint64_t magic, key;
     uint32_t code;
@@ -53,7 +53,7 @@ struct meeting {
     struct zero_error *error;
 };
 
-/* ---- being called ---- */
+/* ---- receiving connections ---- */
 
 static void hang_up(struct meeting *m, uint32_t caller) {
     close(m->callers[caller].socket);
@@ -66,7 +66,8 @@ static void keep(struct meeting *m, uint32_t caller, uint32_t lane) {
     m->callers[caller] = m->callers[--m->caller_count];
 }
 
-/* Rank 0's first call of each rank: two that claim one number, or another size, end it for all. */
+/* Takes a rank's first connection to rank 0. Two processes with the same rank, or a different number of ranks, end the
+ * rendezvous for all ranks. */
 static zero_status take_first(struct meeting *m, uint32_t caller) {
     const struct hello *hello = &m->callers[caller].hello;
     if (hello->size != m->r->size || hello->rank >= m->r->size)
@@ -102,13 +103,13 @@ static zero_status take(struct meeting *m, uint32_t caller, bool first) {
     return ZERO_OK;
 }
 
-/* What this caller has to say by now. */
+/* Reads the bytes that this caller has sent so far. */
 static zero_status hear(struct meeting *m, uint32_t caller, bool first) {
     struct caller *c = &m->callers[caller];
     ssize_t got = read(c->socket, (char *)&c->hello + c->got, sizeof c->hello - c->got);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return ZERO_OK;
     if (got > 0) c->got += (uint32_t)got;
-    /* Who does not begin as a rank does need not say more. */
+    /* a caller whose first bytes are not `magic` is a stranger: the rest of its bytes is not needed */
     bool stranger = got <= 0 || (c->got >= sizeof c->hello.magic && c->hello.magic != magic);
     if (stranger) {
         m->strangers++;
@@ -159,7 +160,7 @@ static zero_status report_interrupted(struct meeting *m, const char *awaited) {
                      m->r->size, m->r->host, m->r->port);
 }
 
-/* As many as can be listened to; the others wait. */
+/* Accepts connections up to CALLERS_MAX; the other connections wait. */
 static zero_status admit(struct meeting *m) {
     while (m->caller_count < CALLERS_MAX) {
         int fd = socket_accept(m->listener);
@@ -174,7 +175,7 @@ static zero_status admit(struct meeting *m) {
     return ZERO_OK;
 }
 
-/* Ranks speak at once. */
+/* Closes connections that have been silent for PATIENCE_NS: a rank sends its first message at once. */
 static void dismiss_silent(struct meeting *m) {
     uint64_t now_ns = clock_now_ns();
     for (uint32_t i = m->caller_count; i-- > 0;) {
@@ -184,7 +185,7 @@ static void dismiss_silent(struct meeting *m) {
     }
 }
 
-/* Until all ranks above this one have called, on `lanes` lanes. */
+/* Waits until all ranks above this rank have connected, on `lanes` lanes. */
 static zero_status await_callers(struct meeting *m, uint32_t lanes, bool first) {
     const uint64_t deadline_ns = m->patience.deadline_ns;
     zero_status status = ZERO_OK;
@@ -218,7 +219,8 @@ static void tell(const struct meeting *m, int socket, const struct verdict *verd
         socket_send(socket, m->places, m->r->size * sizeof *m->places, brief);
 }
 
-/* Whoever came hears it, also those with whom something is wrong; who died meanwhile is missed later. */
+/* Tells every rank that came, also the ranks whose first message was wrong. A rank that died in the meantime is found
+ * later. */
 static void tell_all(struct meeting *m, zero_status status) {
     struct verdict verdict = {.magic = magic, .key = m->key, .code = (uint32_t)status};
     if (status) snprintf(verdict.message, sizeof verdict.message, "%.990s", m->error->message);
@@ -245,7 +247,7 @@ static zero_status lead(struct meeting *m) {
 
 /* ---- the other ranks ---- */
 
-/* Tells rank `to` over `fd`, or says why there is no connection. */
+/* Sends this rank's hello to rank `to` over `fd`; without a connection, reports why there is none. */
 static zero_status say(struct meeting *m, uint32_t to, uint32_t lane, int fd) {
     struct hello hello = {magic, m->key, m->r->rank, m->r->size, lane, socket_port(m->listener)};
     m->peers[to].socket[lane] = fd;
@@ -265,7 +267,8 @@ static zero_status say(struct meeting *m, uint32_t to, uint32_t lane, int fd) {
     return ZERO_E_PEER;
 }
 
-/* The first of the addresses of rank 0's host that answers: others may be of interfaces that are down. */
+/* Connects to the first address of rank 0's host that answers. Other addresses may belong to interfaces that are
+ * down. */
 static zero_status call_leader(struct meeting *m, int *out_socket) {
     enum { TRY_NS = 200000000 };
     struct place found[ADDRESSES_MAX];
@@ -287,7 +290,8 @@ static zero_status call_leader(struct meeting *m, int *out_socket) {
     return ZERO_OK;
 }
 
-/* A rank on rank 0's own host may have called over the loopback: others reach it where they reached rank 0. */
+/* A rank on rank 0's own host may have connected over the loopback address. Other ranks reach it at rank 0's
+ * address. */
 static void place_neighbours(struct meeting *m, struct place leader) {
     for (uint32_t q = 1; q < m->r->size; q++) {
         uint16_t port = m->places[q].port;
@@ -299,7 +303,7 @@ static void place_neighbours(struct meeting *m, struct place leader) {
 static zero_status hear_verdict(struct meeting *m) {
     struct verdict verdict;
     struct patience patience = m->patience;
-    patience.deadline_ns += GRACE_NS; /* rank 0's own comes first, and says more */
+    patience.deadline_ns += GRACE_NS; /* rank 0's own limit ends first, and its message says more */
     int fd = m->peers[0].socket[0];
     bool heard = socket_receive(fd, &verdict, sizeof verdict, patience);
     if (heard && verdict.magic == magic && verdict.code && error_code_known(verdict.code)) {
@@ -324,7 +328,7 @@ static zero_status hear_verdict(struct meeting *m) {
     return ZERO_E_PEER;
 }
 
-/* On any port but rank 0's, which may not listen yet and may be on this host. */
+/* Listens on any port except rank 0's: rank 0 may be on this host, and may not listen yet. */
 static int listen_elsewhere(uint32_t leader_port) {
     int first = socket_listen(0);
     if (first < 0 || socket_port(first) != leader_port) return first;

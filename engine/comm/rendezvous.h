@@ -1,13 +1,16 @@
-/* How ranks that nothing but an address connects find each other, as torchrun's variables describe it: rank 0
- * listens at MASTER_ADDR:MASTER_PORT, every other rank calls there and says who it is and where it listens itself;
- * when all have come, rank 0 tells all of them the whole list and a key, and each rank calls those below it. In the
- * end every two ranks have LANES connections, each for one purpose.
+/* Connects ranks that know only the address of rank 0 (torchrun's MASTER_ADDR and MASTER_PORT).
  *
- * Who calls and is none of the ranks (another program, a port scanner, another job) is hung up on, and counted in the
- * sentence with which a rank that never comes is reported. All ranks hear of a failure that rank 0 finds. The first
- * call carries no secret, as torchrun's own store has none: run this in a network that you trust.
+ *   1. Rank 0 listens at MASTER_ADDR:MASTER_PORT.
+ *   2. Every other rank connects to rank 0, and sends its rank and the port on which it listens itself.
+ *   3. When all ranks have connected, rank 0 sends every rank the list of all addresses and a key.
+ *   4. Each rank connects to the ranks below it. Every two ranks then have RENDEZVOUS_LANES connections, each for one
+ *      purpose.
  *
- * Threads: any; blocking, up to the deadline. */
+ * Strangers may connect, too: another program, a port scanner, another job. A rank closes their connections and counts
+ * them; the message about a rank that never came tells this count. All ranks receive a failure that rank 0 finds.
+ * The first message carries no secret, as in torchrun's own store: use it only in a network that you trust.
+ *
+ * Threads: any; the calls block, at most until the deadline. */
 #ifndef ZERO_ENGINE_COMM_RENDEZVOUS_H
 #define ZERO_ENGINE_COMM_RENDEZVOUS_H
 
@@ -23,18 +26,20 @@ struct rendezvous {
     uint32_t port;
     uint32_t rank, size;
     double timeout_s;
-    bool (*interrupted)(
-        void *user); /* asked in every wait, ten times a second at least: true ends it; or NULL */
+    /* Called in every wait, at least ten times per second: true ends the wait; or NULL. */
+    bool (*interrupted)(void *user);
     void *interrupted_user;
 };
 
 struct lanes {
-    int socket[RENDEZVOUS_LANES]; /* non-blocking; -1: this rank itself */
+    int socket[RENDEZVOUS_LANES]; /* non-blocking; -1: the entry of this rank itself */
 };
 
-/* out_peers[size]; *out_key: equal on all ranks, another one each time, never 0. ZERO_E_PEER: a rank never came, or a
- * rank said something that does not fit; ZERO_E_ARGUMENT: two ranks have one number, or another size; ZERO_E_IO: the
- * port is in use, or the network is down; ZERO_E_INTERRUPTED: on this rank, or on rank 0. On failure nothing stays open. */
+/* out_peers[size]; *out_key: equal on all ranks, different for each rendezvous, never 0. On failure no connection stays
+ * open. ZERO_E_PEER: a rank never came, cannot be reached, or sent a message that is not valid. ZERO_E_ARGUMENT: two
+ * processes have the same rank, the ranks disagree on the number of ranks, or the host's name has no address.
+ * ZERO_E_IO: the port is in use, the network is down, or there are no more sockets. ZERO_E_MEMORY: no memory.
+ * ZERO_E_INTERRUPTED: this rank or rank 0 was interrupted. */
 zero_status rendezvous(const struct rendezvous *rendezvous, struct lanes *out_peers, uint64_t *out_key,
                        struct zero_error *error);
 

@@ -36,7 +36,7 @@ static inline uint64_t shape_target_bytes(const struct comm_call *call, uint32_t
     }
 }
 
-/* An all-reduce is cut into shares like a reduce-scatter, of which the last ones may be short or empty. */
+/* An all-reduce is cut into shares as a reduce-scatter is; its last shares may be short or empty. */
 static inline uint64_t shape_share(const struct comm_call *call, uint32_t members) {
     return call->kind == COMM_ALL_REDUCE ? call->count / members + (call->count % members != 0) : call->count;
 }

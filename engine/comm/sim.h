@@ -1,10 +1,10 @@
-/* Transport sim: many virtual ranks in one thread, from a seed; hostile within what the contract of comm.h
- * allows.
+/* Transport sim: many virtual ranks in one thread, driven by a seed. It does anything that the contract of comm.h
+ * allows, in order to find ranks that break the contract.
  *
- * A call completes at a random test after all members have posted it, for each rank by itself. Until then its
- * outputs are poisoned with 0xff bytes (NaN; not the targets of `add`, not in-place sources) and staging too,
- * so that whoever reads early computes rubbish; whoever writes early is found at completion and named:
- * ZERO_E_INTERNAL. Allocates in post: a copy of every posted buffer. */
+ * After all members have posted a call, each rank's part completes at a random test of this rank. Until then, the
+ * outputs and the staging are filled with 0xff bytes (NaN), except targets of `add` and in-place sources. A rank that
+ * reads an output too early therefore computes wrong results. A rank that writes to a buffer too early gets
+ * ZERO_E_INTERNAL at completion, with a message that names it. A post allocates: it copies every posted buffer. */
 #ifndef ZERO_ENGINE_COMM_SIM_H
 #define ZERO_ENGINE_COMM_SIM_H
 
@@ -16,43 +16,42 @@ struct sim_world;
 
 /* A call that all of its members have posted. */
 struct sim_meeting {
-    const uint32_t *ranks; /* of the members, ascending, in the world */
+    const uint32_t *ranks; /* world ranks of the members, ascending */
     uint32_t members;
-    uint32_t poster;    /* the last of them, in the world, */
-    const void *source; /* and what it sends of its own: source_bytes from there */
+    uint32_t poster;    /* world rank of the member that posted last */
+    const void *source; /* the source of `poster`: source_bytes bytes */
     uint64_t source_bytes;
-    uint64_t bytes; /* that each of them sends (struct comm_counters) */
+    uint64_t bytes; /* that each member sends (struct comm_counters) */
     bool reduces;
 };
 
-/* Virtual time, in the place of chance. */
+/* Completes calls at virtual times instead of at random tests. */
 struct sim_network {
     void *user;
     const uint64_t *now_ns;
-    /* Called once for each call, by the last member's post: when each member's part of it is done. */
+    /* The last member's post calls it once per call. It sets the time at which each member's part is done. */
     void (*meet)(void *user, const struct sim_meeting *meeting, uint64_t *out_done_at_ns);
 };
 
 struct sim_options {
     uint32_t ranks;
     uint64_t seed;
-    double
-        completion; /* the chance that a test of a call that may complete completes it, above 0, at most 1 */
-    bool without_data;    /* calls have no buffers: sizes and order only */
-    bool without_staging; /* reductions need no scratch */
-    const struct sim_network
-        *network; /* decides when calls complete, in the place of `completion`; or NULL */
+    /* The probability that a test completes a call that may complete: above 0, at most 1. */
+    double completion;
+    bool without_data;                 /* calls have no buffers: sizes and order only */
+    bool without_staging;              /* reductions need no staging */
+    const struct sim_network *network; /* decides when calls complete, instead of `completion`; or NULL */
 };
 
-/* Each rank opens a comm with options.sim = world, options.rank and options.size. NULL where memory is short.
- */
+/* Each rank opens a comm with options.sim = world, options.rank and options.size. NULL: no memory. */
 struct sim_world *sim_world_create(const struct sim_options *options);
 void sim_world_destroy(struct sim_world *world); /* after every rank has closed its comm */
 
-/* What the control channel of other transports finds: `rank` has been silent for so long. All ranks fail. */
+/* Raises the failure that the control channel of other transports would find: `rank` has been silent for `silent_s`
+ * seconds. All ranks fail. */
 void sim_raise_silent(struct comm *finder, uint32_t rank, double silent_s);
-/* Or that it beats and does not take its part in a call that the finder waits for, for so long. False: it waits for none
- * of them; nothing is raised. */
+/* The same for a `rank` that sends heartbeats, but for `waited_s` seconds has not posted a call that `finder` waits
+ * for. False: `finder` waits for no call of `rank`, and nothing is raised. */
 bool sim_raise_stuck(struct comm *finder, uint32_t rank, double waited_s);
 
 #endif

@@ -46,7 +46,7 @@ static int listen_on(union address *address, socklen_t bytes) {
     return fd;
 }
 
-/* A kernel without IPv6 refuses the family or the address; a port in use is in use for both. */
+/* A kernel without IPv6 refuses the family or the address; then IPv4 is tried. Any other error is the same for both. */
 int socket_listen(uint16_t port) {
     union address address = {
         .v6 = {.sin6_family = AF_INET6, .sin6_port = htons(port), .sin6_addr = in6addr_any}};
@@ -70,8 +70,8 @@ int socket_accept(int listener) {
 }
 
 /* By default TCP doubles its wait after each retry: after an outage of 30 s it may wait 30 s more. TCP_USER_TIMEOUT
- * replaces the limit on the number of retries, which at one per second is reached after 15 s. The first six retries of a
- * stream of few packets come without a longer wait. */
+ * replaces the limit on the number of retries: with one retry per second, that limit ends a connection after 15 s. With
+ * TCP_THIN_LINEAR_TIMEOUTS, the first six retries of a stream of few packets come without a longer wait. */
 double socket_endure(int socket, double outage_s, double give_up_s) {
     enum { TRY_MS = 1000 };
     const double first_try_s = 0.25, linear_s = 1.2;
@@ -135,7 +135,7 @@ uint32_t socket_resolve(const char *host, uint16_t port, struct place *out, uint
     return count;
 }
 
-/* Whether the socket is ready for `events` by then. */
+/* Waits until the socket is ready for `events`. False: the deadline passed, or the wait was interrupted or failed. */
 static bool await(int socket, short events, const struct patience *patience) {
     const uint64_t look_ms = patience->interrupted ? SOCKET_LOOK_MS : 60000;
     for (;;) {
@@ -150,7 +150,8 @@ static bool await(int socket, short events, const struct patience *patience) {
     }
 }
 
-/* It called its own port, and answered itself. Without the linger its end would hold that port for a minute. */
+/* Whether the socket connected to its own port, and so to itself. Without the linger option, its close would hold the
+ * port for a minute. */
 static bool is_its_own_peer(int socket) {
     struct linger at_once = {.l_onoff = 1};
     union address mine = {0};
@@ -179,7 +180,7 @@ static int call_once(const struct place *place, const struct patience *patience)
     socklen_t address_bytes = address_of(place, &address), bytes = sizeof(int);
     int one = 1, code = 0, fd = open_socket(address.any.sa_family);
     if (fd < 0) return -1;
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one); /* its port stays free for a listener */
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one); /* lets a listener use the same port */
     if (connect(fd, &address.any, address_bytes)) {
         if (errno != EINPROGRESS || !await(fd, POLLOUT, patience)) return fail(fd);
         getsockopt(fd, SOL_SOCKET, SO_ERROR, &code, &bytes);
@@ -190,13 +191,14 @@ static int call_once(const struct place *place, const struct patience *patience)
     return fd;
 }
 
-/* That nobody listens yet, or that no answer came. */
+/* Whether a later try may succeed: no process listens yet, or no answer came. */
 static bool may_change(int why) {
     return why == ECONNREFUSED || why == EHOSTUNREACH || why == ENETUNREACH || why == ECONNRESET ||
            why == ETIMEDOUT || why == EADDRNOTAVAIL;
 }
 
-/* The kernel waits ever longer between its tries of one call, so calls anew. */
+/* The kernel waits longer and longer between the tries of one connect. Therefore this function starts a new connect
+ * every 3 s. */
 int socket_call(const struct place *place, struct patience patience) {
     enum { PAUSE_MS = 20 };
     const uint64_t TRY_NS = 3000000000;

@@ -1,6 +1,6 @@
-/* TCP sockets with deadlines: all of them non-blocking, closed on exec, without Nagle's delay. -1 or false: errno
- * says why, ETIMEDOUT where the deadline passed, ECANCELED where the wait was interrupted. Deadlines are times of
- * clock_now_ns. Threads: any. */
+/* TCP sockets with deadlines. All sockets are non-blocking, closed on exec, and without Nagle's delay. A function that
+ * returns -1 or false sets errno: ETIMEDOUT if the deadline passed, ECANCELED if the wait was interrupted. Deadlines
+ * are times of clock_now_ns. Threads: any. */
 #ifndef ZERO_ENGINE_COMM_SOCKET_H
 #define ZERO_ENGINE_COMM_SOCKET_H
 
@@ -10,7 +10,7 @@
 /* How long a call waits. */
 struct patience {
     uint64_t deadline_ns;
-    bool (*interrupted)(void *user); /* asked every SOCKET_LOOK_MS at least: true ends the wait; or NULL */
+    bool (*interrupted)(void *user); /* called at least every SOCKET_LOOK_MS: true ends the wait; or NULL */
     void *user;
 };
 enum { SOCKET_LOOK_MS = 50 };
@@ -19,38 +19,39 @@ static inline bool patience_ends(const struct patience *patience) {
     return patience->interrupted && patience->interrupted(patience->user);
 }
 
-/* Where a process listens, small enough to travel. */
+/* The address at which a process listens, in a form that ranks send to each other. */
 struct place {
     uint8_t address[16];
     uint16_t family; /* 4 or 6 */
     uint16_t port;
 };
 
-/* On all addresses of this host, IPv4 and IPv6; port 0: any free one. */
+/* Listens on all addresses of this host, IPv4 and IPv6. Port 0: any free port. */
 int socket_listen(uint16_t port);
 uint16_t socket_port(int socket);
 
-int socket_accept(int listener); /* -1 with EAGAIN: nobody calls */
+int socket_accept(int listener); /* -1 with EAGAIN: no connection waits */
 
-/* Until somebody listens there. The socket does not keep a listener from its own port, and is never its own peer: where
- * nobody listens on a port that the kernel may choose for callers, TCP can connect a socket to itself. */
+/* Connects to `place`; tries again until a process listens there. The socket does not prevent another process from
+ * listening on the socket's own port. The socket never connects to itself: without this check, TCP can connect a socket
+ * to itself if no process listens on a port that the kernel may choose for the caller. */
 int socket_call(const struct place *place, struct patience patience);
 
-/* For a connection that carries messages for long, where outages of up to `outage_s` may happen. The kernel
- * gives a dead connection up after `give_up_s`. Returns how long after such an outage the kernel may take
- * until it sends again, in seconds: it tries ever more seldom, where it cannot be told otherwise (before Linux 6.15). */
+/* Prepares a connection for a long life in which network outages of up to `outage_s` may happen. The kernel gives up
+ * a dead connection after `give_up_s`. Returns the longest time, in seconds, from the end of an outage until the kernel
+ * sends again. Before Linux 6.15 the kernel's tries become rarer and rarer, and this time is longer. */
 double socket_endure(int socket, double outage_s, double give_up_s);
-uint32_t socket_unacknowledged(int socket); /* bytes that were sent, and may be lost */
+uint32_t socket_unacknowledged(int socket); /* sent bytes that the peer has not acknowledged */
 
 struct place socket_peer(int socket);
 bool socket_loops_back(const struct place *place);
 
-/* The addresses of a host by its name, at most `most`; 0: *out_why says why there is none. */
+/* Looks up at most `most` addresses of a host by its name. Returns their number; 0: *out_why says why. */
 uint32_t socket_resolve(const char *host, uint16_t port, struct place *out, uint32_t most,
                         const char **out_why);
 
 bool socket_send(int socket, const void *data, uint64_t bytes, struct patience patience);
 bool socket_receive(int socket, void *data, uint64_t bytes,
-                    struct patience patience); /* ECONNRESET: hung up before */
+                    struct patience patience); /* ECONNRESET: the peer closed the connection first */
 
 #endif

@@ -1,10 +1,14 @@
-/* Reductions as the transports that send messages do them: an exchange of shares, the sum of what came, and for an
- * all-reduce a gather of the sums. Where these lie in a call's staging, and the sums on the host.
+/* clang-format off */
+/* Reductions of the transports that send messages: an exchange of shares, the sum of the received shares, and for an
+ * all-reduce a gather of the sums. This file lays out a call's staging and computes the sums on the host.
  *
- * One after another, each on ALIGN_BYTES:
- *   padded    all-reduce of a count that does not divide: the source with shares of equal size
- *   received  the members' contributions to this rank's share; native: their sum
- *   sums      all-reduce that cannot gather in its target (add, or a count that does not divide): all shares' sums */
+ * The parts of the staging lie one after another, each aligned to ALIGN_BYTES:
+ *
+ *   padded     for an all-reduce whose count the members do not divide: the source, padded to shares of equal size
+ *   received   the members' contributions to this rank's share; `native`: their sum
+ *   sums       for an all-reduce that cannot gather in its target (`add`, or a count that the members do not divide):
+ *              the sums of all shares */
+/* clang-format on */
 #ifndef ZERO_ENGINE_COMM_STAGED_H
 #define ZERO_ENGINE_COMM_STAGED_H
 
@@ -18,15 +22,15 @@ struct staged staged_layout(const struct comm_group *group, const struct comm_ca
 uint64_t staged_bytes(const struct comm_group *group, const struct comm_call *call);
 
 char *staged_received(const struct comm_work *work);
-char *staged_sums(const struct comm_work *work); /* the target, where they are gathered there */
+char *staged_sums(const struct comm_work *work); /* the target, if the call gathers the sums there */
 
-/* What is to be exchanged: the source, or its padded copy, which this makes. */
+/* The shares to exchange: the source, or a padded copy of the source, which this function makes. */
 const void *staged_source(const struct comm_work *work);
 
-/* `count` elements of this rank's share, from what it received, into `target`. `inputs`: scratch, one per member. */
+/* Sums `count` elements of the received contributions into `target`. `inputs`: scratch, one pointer per member. */
 void staged_sum(const struct comm_work *work, const void **inputs, void *target, uint64_t count, bool add);
 
-/* From the gathered sums to an all-reduce's target, where they were not gathered there. */
+/* Moves an all-reduce's gathered sums to its target, if they were not gathered there. */
 void staged_finish(const struct comm_work *work);
 
 #endif

@@ -1,5 +1,5 @@
-/* Transport tcp's own structs, and what its files share: comm_tcp.c opens and closes, tcp_calls.c takes a call through its
- * phases, tcp_wires.c moves bytes. */
+/* The structs and functions that the files of transport tcp share: comm_tcp.c opens and closes, tcp_calls.c drives a
+ * call through its phases, tcp_wires.c moves bytes. */
 #ifndef ZERO_ENGINE_COMM_TCP_H
 #define ZERO_ENGINE_COMM_TCP_H
 
@@ -14,13 +14,13 @@ enum phase { EXCHANGING, GATHERING, PHASES };
 
 struct frame {
     uint32_t kind, phase;
-    uint64_t key, sequence, bytes; /* of the group; of the call; that follow */
+    uint64_t key, sequence, bytes; /* the group's key; the call's sequence; the bytes after the frame */
 };
 
 struct tcp_work {
     uint32_t phase; /* PHASES: the call is done */
     uint32_t arrived, unsent;
-    const void *source; /* of the slices of EXCHANGING */
+    const void *source; /* holds the slices that phase EXCHANGING sends */
 };
 
 struct outgoing {
@@ -33,17 +33,17 @@ struct outgoing {
 struct wire {
     struct outgoing *queue; /* a ring of queue_capacity */
     uint32_t first, count;
-    uint64_t out_done; /* bytes of the first one that are sent, its frame included */
+    uint64_t out_done; /* sent bytes of the first entry, including its frame */
     struct frame in;
     uint64_t in_done;
     char *in_target;
     struct comm_work *in_work;
     struct comm_record in_record;
-    uint64_t broken_ns; /* since when the connection is broken; 0: it is not */
+    uint64_t broken_ns; /* when the connection broke; 0: it works */
     int why;            /* errno, or 0: the peer closed it */
 };
 
-/* Heard before this rank has opened the group. */
+/* A ready frame that arrived before this rank opened the group. */
 struct early {
     struct early *next;
     uint32_t from;
@@ -63,9 +63,10 @@ struct tcp_comm {
     struct early *early;
 };
 
-struct heard { /* of one member's call */
-    struct comm_record record;
-    uint32_t ready, answered, taken; /* phases; the record's sequence says of which call */
+/* The state of one member's part of a call. */
+struct heard {
+    struct comm_record record;       /* its sequence names the call */
+    uint32_t ready, answered, taken; /* phases of the call: announced ready, answered with data, received */
 };
 
 struct tcp_group {
@@ -88,21 +89,23 @@ static inline struct heard *heard_of(const struct comm_group *group, uint64_t se
     return &((const struct tcp_group *)group)->heard[sequence % COMM_CALLS_MAX * group->count + member];
 }
 
-/* tcp_calls.c. The bytes that `from` sends to every other member in a phase, and where member's come to. */
+/* tcp_calls.c. The bytes that member `from` sends to each other member in a phase; and the place for the slice that
+ * comes from `member`. */
 uint64_t tcp_slice_bytes(const struct comm_work *work, uint32_t phase, uint32_t from);
 char *tcp_slice_from(const struct comm_work *work, uint32_t phase, uint32_t member);
 void tcp_keep_own_slice(const struct comm_work *work);
 void tcp_say_ready(struct comm_work *work);
-zero_status tcp_answer(struct comm_work *work,
-                       uint32_t member); /* with what it is ready for and this rank has */
+zero_status
+tcp_answer(struct comm_work *work,
+           uint32_t member); /* sends the slices for which `member` is ready, if this rank has them */
 zero_status tcp_answer_all(struct comm_work *work);
-zero_status tcp_advance(struct comm_work *work); /* to the next phase, where this one is over */
+zero_status tcp_advance(struct comm_work *work); /* to the next phase, if the current phase is over */
 
 /* tcp_wires.c */
-uint32_t tcp_member_of(const struct comm_group *group, uint32_t rank); /* group->count: it is none */
+uint32_t tcp_member_of(const struct comm_group *group, uint32_t rank); /* group->count: not a member */
 zero_status tcp_hear_ready(struct comm_group *group, uint32_t from, const struct frame *frame,
                            const struct comm_record *record);
-/* Moves what can be moved, after at most `at_most_ms` of waiting for that. */
+/* Waits at most `at_most_ms` until a connection is ready, then sends and receives as much as possible. */
 zero_status tcp_pump(struct tcp_comm *tcp, int at_most_ms);
 
 #endif

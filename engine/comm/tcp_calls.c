@@ -1,4 +1,4 @@
-/* A call of transport tcp: its slices, what is told to whom, and its phases. */
+/* A call of transport tcp: its slices, the frames that it sends, and its phases. */
 #include <string.h>
 
 #include "engine/comm/shape.h"
@@ -60,7 +60,7 @@ void tcp_say_ready(struct comm_work *work) {
                     phase == EXCHANGING ? sizeof work->record : 0);
 }
 
-/* What a member is ready for and this rank has. */
+/* Sends the slices for which the member is ready, if this rank has them. */
 zero_status tcp_answer(struct comm_work *work, uint32_t member) {
     struct heard *heard = heard_of(work->group, work->record.sequence, member);
     if (!heard->ready || heard->record.sequence != work->record.sequence) return ZERO_OK;

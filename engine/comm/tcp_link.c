@@ -15,7 +15,7 @@ static const uint32_t GOODBYE = UINT32_MAX;
 
 static bool in_use(const struct tcp_lane *lane) { return lane->out_done < LENGTH_BYTES + lane->out.bytes; }
 
-/* `why`: errno, or 0 where the peer closed. */
+/* `why`: errno, or 0 if the peer closed the connection. */
 static void lose(struct tcp_link *link, uint32_t peer, int why) {
     struct tcp_lane *lane = &link->lanes[peer];
     link->polls[peer].fd = -1;
@@ -29,8 +29,8 @@ static void flush(struct tcp_link *link, uint32_t peer) {
         ssize_t sent = send(link->polls[peer].fd, (const char *)&lane->out + lane->out_done,
                             LENGTH_BYTES + lane->out.bytes - lane->out_done, MSG_NOSIGNAL);
         if (sent < 0 && (errno == EAGAIN || errno == EINTR)) return;
-        if (sent < 0)
-            lane->deaf = true; /* its last words may still be there to read */
+        if (sent < 0) /* The connection stays open, because the peer's last messages may still be unread. */
+            lane->deaf = true;
         else
             lane->out_done += (uint32_t)sent;
     }
@@ -49,7 +49,7 @@ static bool port_send(void *user, uint32_t to, const void *message, uint32_t byt
     return true;
 }
 
-/* Says to rank 0 that this one closes; rank 0, to all, that all do. */
+/* A rank tells rank 0 that it closes. When all ranks close, rank 0 tells every rank. */
 static void say_closing(struct tcp_link *link) {
     bool all = true;
     if (!atomic_load(&link->leaving) || (link->rank == 0 && link->closing_heard < link->size - 1)) return;
@@ -68,7 +68,7 @@ static void hear_closing(struct tcp_link *link) {
         atomic_store(&link->all_left, true);
 }
 
-/* True: a whole letter has come. */
+/* True: a whole message has arrived. */
 static bool read_lane(struct tcp_link *link, uint32_t peer) {
     struct tcp_lane *lane = &link->lanes[peer];
     for (;;) {
@@ -135,9 +135,10 @@ static bool link_meet(void *user, bool *out_all) {
     return true;
 }
 
-/* The kernel gives up later than any limit here: also on a peer that computes for long, and does not read. */
+/* The kernel gives up later than any limit of the engine, even for a peer that computes for a long time and does not
+ * read. */
 double tcp_endure(const struct comm *comm, int socket) {
-    const double linux_s = 900; /* its own limit, as it comes */
+    const double linux_s = 900; /* Linux's default limit */
     return socket_endure(socket, CONTROL_OUTAGE * comm->timeout_s, linux_s + 12 * comm->timeout_s);
 }
 

@@ -1,13 +1,16 @@
-/* The control channel's messages over the connections of a rendezvous: a length, then so many bytes. Two lengths are
- * words of their own:
+/* clang-format off */
+/* Sends the control channel's messages over the connections of a rendezvous. A message is a length and then this number
+ * of bytes. Two lengths have a special meaning:
  *
- *     0           a rank closes: all say so to rank 0, and when all have, it says so to all
- *     GOODBYE     this rank has closed in order, and its connections end now
+ *   0         The rank closes. Every rank sends it to rank 0. When all ranks close, rank 0 sends it to every rank.
+ *   GOODBYE   The rank has closed in order, and ends its connections now.
  *
- * A connection that ends without a goodbye means that its rank died, or that the network cut it: the run fails, a
- * moment later, in which a rank that failed may still say why. What is sent to a broken connection is lost.
+ * If a connection ends without GOODBYE, its rank died or the network cut the connection. The run then fails after a
+ * short time (TCP_PATIENCE_NS); within this time a failed rank may still send its failure message. Messages to a broken
+ * connection are lost.
  *
- * Threads: the watch's thread; opening and closing, the comm's owner. */
+ * Threads: the watch's thread sends and receives; the comm's owner opens and closes. */
+/* clang-format on */
 #ifndef ZERO_ENGINE_COMM_TCP_LINK_H
 #define ZERO_ENGINE_COMM_TCP_LINK_H
 
@@ -20,12 +23,12 @@ struct tcp_letter {
     char message[CONTROL_MESSAGE_BYTES];
 };
 
-struct tcp_lane { /* one letter out and one in, each as far as it got */
+struct tcp_lane { /* one outgoing and one incoming message, with the number of bytes that are done */
     struct tcp_letter out, in;
     uint32_t out_done, in_done;
-    bool closing_sent, deaf; /* deaf: it takes nothing more */
-    uint64_t lost_ns;        /* its connection ended, without a goodbye; 0: it has not */
-    int why;                 /* errno, or 0: closed */
+    bool closing_sent, deaf; /* deaf: the peer accepts no more bytes */
+    uint64_t lost_ns;        /* when the connection ended without GOODBYE; 0: it has not */
+    int why;                 /* errno, or 0: the peer closed it */
 };
 
 struct tcp_link {
@@ -34,18 +37,18 @@ struct tcp_link {
     uint64_t key;
     struct tcp_lane *lanes;
     double resume_s;      /* see control_port */
-    struct pollfd *polls; /* fd -1: this rank, and broken ones */
+    struct pollfd *polls; /* fd -1: this rank itself, and broken connections */
     atomic_bool leaving, all_left;
 };
 
-/* For others' words to arrive, before a connection that broke is reported. */
+/* The time between the end of a connection and its report: messages of other ranks may arrive first. */
 enum { TCP_PATIENCE_NS = 250000000 };
 
-/* `comm` has its failure; `sockets`: a rank's own is -1; borrowed. ZERO_E_MEMORY. */
+/* comm->failure must be set. `sockets`: one per rank, -1 for this rank; copied, but not owned. ZERO_E_MEMORY. */
 zero_status tcp_link_open(struct tcp_link *link, struct comm *comm, uint64_t key, const int *sockets);
 double tcp_endure(const struct comm *comm, int socket); /* socket_endure, with the comm's limits */
 struct watch_link tcp_link_watched(struct tcp_link *link);
-/* What was begun is sent to its end; then, if the comm closes `in_order`, the goodbye. */
+/* Sends the rest of each message whose sending has begun; then, if the comm closes `in_order`, GOODBYE. */
 void tcp_link_close(struct tcp_link *link, bool in_order);
 
 #endif

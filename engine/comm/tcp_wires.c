@@ -1,4 +1,4 @@
-/* The data connections of transport tcp: frames out, frames in, and where the bytes of each go. */
+/* The data connections of transport tcp: sends frames, receives frames, and places their bytes. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,14 +7,15 @@
 #include "engine/base/clock.h"
 #include "engine/comm/tcp.h"
 
-/* `why`: errno, or 0 where the peer closed. */
+/* `why`: errno, or 0 if the peer closed the connection. */
 static void break_off(struct tcp_comm *tcp, uint32_t peer, int why) {
     struct wire *wire = &tcp->wires[peer];
     tcp->polls[peer].fd = -1;
     wire->broken_ns = clock_now_ns(), wire->why = why;
 }
 
-/* Not at once: the control channel may be about to say that the peer failed, and why, or that all of it is gone. */
+/* Waits a short time before it reports a broken connection: the control channel may soon report the peer's failure and
+ * its cause, or the end of the peer's process. */
 static zero_status report_broken(struct tcp_comm *tcp) {
     for (uint32_t peer = 0; peer < tcp->base.size; peer++) {
         const struct wire *wire = &tcp->wires[peer];
@@ -65,7 +66,7 @@ uint32_t tcp_member_of(const struct comm_group *group, uint32_t rank) {
     return m;
 }
 
-/* The call, if it is posted and not done. */
+/* The work of a call that is posted and not done; else NULL. */
 static struct comm_work *find_work(struct comm_group *group, uint64_t sequence) {
     struct comm_work *work = &group->works[sequence % COMM_CALLS_MAX];
     return work->busy && work->record.sequence == sequence ? work : NULL;
@@ -100,7 +101,7 @@ static zero_status refuse(struct tcp_comm *tcp, uint32_t from) {
         (unsigned long long)in->bytes);
 }
 
-/* A frame is here: where do its bytes go? */
+/* Checks a received frame header, and finds the place for the bytes that follow it. */
 static zero_status place_frame(struct tcp_comm *tcp, uint32_t from) {
     struct wire *wire = &tcp->wires[from];
     const struct frame *in = &wire->in;

@@ -1,10 +1,10 @@
-/* What the front (comm.c) and the transports share; nobody else includes it.
+/* The interface between the front (comm.c) and the transports. No other file includes it.
  *
- * A transport's own comm and group structs begin with the base structs here; the front allocates them,
- * zeroed, fills the base in and owns it. A work is a slot of its group, sequence mod COMM_CALLS_MAX, so that
- * the members of a group find each other's calls without a search; a transport keeps what it needs per work
- * in an array with the same index. Transports are called only while nothing has failed, except close and
- * group_close. */
+ * A transport's own comm and group structs begin with the base structs here. The front allocates them, zeroed,
+ * fills in the base, and owns it. A work is a slot of its group: slot sequence mod COMM_CALLS_MAX. Therefore the
+ * members of a group find each other's calls without a search. A transport keeps its own data per work in an array
+ * with the same index. The front calls a transport only while nothing has failed, except close, group_close and
+ * abandon. */
 #ifndef ZERO_ENGINE_COMM_TRANSPORT_H
 #define ZERO_ENGINE_COMM_TRANSPORT_H
 
@@ -23,21 +23,21 @@ struct comm {
     double timeout_s;
     bool (*interrupted)(void *user); /* or NULL: see comm_options */
     void *interrupted_user;
-    uint64_t asked_ns;    /* when `interrupted` was asked last */
-    uint64_t leave_by_ns; /* 0, or since calls in flight are left: until when they may still end */
+    uint64_t asked_ns;    /* time of the last call of `interrupted` */
+    uint64_t leave_by_ns; /* the deadline for calls in flight while groups close; 0: no group closes yet */
     struct log log;
     struct device *device;   /* NULL: the host's memory */
-    struct failure *failure; /* set by the transport's open; shared where ranks share memory */
-    struct zero_error error; /* this rank's sticky one */
+    struct failure *failure; /* set by the transport's open; ranks that share memory share it */
+    struct zero_error error; /* this rank's sticky error */
     struct comm_counters counters;
     _Atomic uint64_t control_messages, control_bytes;
     uint64_t fingerprint;
-    uint64_t
-        *opened; /* hashes of the members of every group opened so far: numbers groups of the same members */
+    /* A hash of the members of every group opened so far: counts groups of the same members. */
+    uint64_t *opened;
     uint32_t opened_count, opened_capacity;
     struct comm_group *groups; /* open ones */
     struct control *control;   /* set by watch_start; NULL: there is none */
-    uint32_t queued;           /* works that the device is busy with: nobody wakes who waits for them */
+    uint32_t queued;           /* works on the device: their end wakes no thread, so waits must poll */
     bool without_data;         /* calls have no buffers (simulations of many ranks) */
 };
 
@@ -46,9 +46,9 @@ struct comm_work {
     struct comm_call call;
     struct comm_record record;
     uint64_t posted_ns;
-    uint64_t tested_ns, waited_ns; /* the last test; what passed between tests, the host's own pauses apart */
-    uint64_t ticket;               /* of the device's work for it, while `queued` */
-    bool busy, begun, queued;      /* begun: transport self's own */
+    uint64_t tested_ns, waited_ns; /* time of the last test; time waited, without the host's own pauses */
+    uint64_t ticket;               /* of the call's work on the device, while `queued` */
+    bool busy, begun, queued;      /* begun: only transport self uses it */
 };
 
 struct comm_group {
@@ -56,7 +56,7 @@ struct comm_group {
     struct comm_group *next;
     uint32_t *ranks; /* of the members, ascending */
     uint32_t count, index;
-    uint32_t ordinal;  /* this rank's groups are numbered as they are opened: for messages */
+    uint32_t ordinal;  /* this rank numbers its groups in the order of opening: for messages */
     uint64_t key;      /* equal on all members, different for every other group */
     uint64_t sequence; /* of the next call */
     uint64_t hash;     /* of all calls so far */
@@ -66,25 +66,26 @@ struct comm_group {
 struct comm_ops {
     const char *name;
     size_t comm_bytes, group_bytes;
-    bool virtual_time; /* no limits in seconds: the clock says nothing about its ranks */
+    bool virtual_time; /* no limits in seconds: the real clock does not apply to its ranks */
 
-    /* Sets comm->failure; may correct rank and size. On failure it has undone itself. */
+    /* Sets comm->failure; may correct rank and size. On failure it releases all that it has acquired. */
     zero_status (*open)(struct comm *comm, const struct comm_options *options, struct zero_error *error);
     void (*close)(struct comm *comm);
     zero_status (*group_open)(struct comm_group *group);
     void (*group_close)(struct comm_group *group);
-    uint64_t (*staging_bytes)(const struct comm_group *group,
-                              const struct comm_call *call); /* NULL: none, ever */
-    zero_status (*post)(struct comm_work *work);             /* never waits */
+    /* NULL: the transport needs no staging. */
+    uint64_t (*staging_bytes)(const struct comm_group *group, const struct comm_call *call);
+    zero_status (*post)(struct comm_work *work); /* never waits */
     zero_status (*test)(struct comm_work *work, bool *out_done);
-    /* A member whose part of the call has not come, as a world rank; -1: it cannot be known. Or NULL. */
+    /* The world rank of a member whose part of the call has not arrived; -1: unknown. Or NULL. */
     int32_t (*late)(const struct comm_work *work);
-    void (*progress)(
-        struct comm_group *group); /* what others may wait for while this rank tests another call; or NULL */
+    /* Drives all calls of the group, because peers may wait for them; or NULL. */
+    void (*progress)(struct comm_group *group);
     void (*idle)(struct comm *comm, uint64_t at_most_ns);
-    void (*announce)(
-        struct comm *comm); /* comm->failure was raised here: let the others see it soon; or NULL */
-    void (*abandon)(struct comm *comm); /* or NULL, where nothing waits on a GPU */
+    /* This rank raised comm->failure: wakes the other ranks to see it; or NULL. */
+    void (*announce)(struct comm *comm);
+    /* See comm_abandon; NULL: the transport has no work that waits on a GPU. */
+    void (*abandon)(struct comm *comm);
 };
 
 extern const struct comm_ops comm_self_ops, comm_local_ops, comm_mpi_ops, comm_tcp_ops, comm_nccl_ops,
@@ -95,15 +96,14 @@ static inline uint32_t work_slot(const struct comm_work *work) {
     return (uint32_t)(work->record.sequence % COMM_CALLS_MAX);
 }
 
-/* Raises a failure that all ranks will see; the front passes it on to comm_error. `rank` is the one at fault,
- * or -1. `waits`: each rank ends the sentence with the call in which it waited. Any thread. Returns the code.
- */
+/* Raises a failure that all ranks will see; the front passes it on to comm_error. `rank` is the rank at fault,
+ * or -1. `waits`: each rank ends the message with the call in which it waited. Any thread. Returns the code. */
 zero_status comm_raise_error(struct comm *comm, const struct zero_error *error, bool waits);
 zero_status comm_raise(struct comm *comm, zero_status code, int32_t rank, bool waits, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
 
-/* The failures that more than one transport finds, about a call of the group that this rank numbers
- * `ordinal`. `peer` is the world rank at fault. Any thread. */
+/* The failures that more than one transport finds, about a call of the group with the number `ordinal` on this
+ * rank. `peer` is the world rank at fault. Any thread. */
 zero_status comm_raise_diverged(struct comm *comm, uint32_t ordinal, const struct comm_record *mine,
                                 uint32_t peer, const struct comm_record *theirs);
 zero_status comm_raise_left(struct comm *comm, uint32_t ordinal, const struct comm_record *record,
@@ -114,11 +114,12 @@ zero_status comm_raise_stuck(struct comm *comm, uint32_t ordinal, const struct c
 
 enum { COMM_ASK_NS = 50000000 };
 
-/* Asks comm->interrupted, where it was not asked just now, and raises ZERO_E_INTERRUPTED. From the thread that waits. */
+/* Calls comm->interrupted, at most once per COMM_ASK_NS, and raises ZERO_E_INTERRUPTED if it returns true. Only the
+ * thread that waits may call it. */
 void comm_ask_interrupted(struct comm *comm);
 
-/* Whether the limit for a rank that beats but does not advance has passed for a call posted at `posted_ns`.
- */
+/* Whether a call posted at `posted_ns` has passed the limit for a rank that sends heartbeats but does not take its
+ * part (10 x timeout_s). */
 static inline bool deadline_passed(double timeout_s, uint64_t posted_ns, uint64_t now_ns) {
     return now_ns > posted_ns && (double)(now_ns - posted_ns) > timeout_s * 10e9;
 }

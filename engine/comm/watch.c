@@ -36,8 +36,8 @@ zero_status watch_start(struct watch *watch, struct comm *comm, const struct wat
     return ZERO_E_MEMORY;
 }
 
-/* The ring tells of the rank before alone. Another one that stays away is named by the rank after it; where
- * that, too, does not come, nobody can be named. */
+/* The ring tells this rank only about the rank before it. Any other absent rank is named by the rank after it. If that
+ * rank is absent, too, then after a longer limit the message names no rank. */
 static void check_deadline(struct watch *watch, uint64_t begin_ns) {
     struct comm *comm = watch->comm;
     uint64_t now_ns = clock_now_ns(), grace_ns = (uint64_t)(comm->timeout_s * 2e9);
@@ -64,7 +64,7 @@ static void meet(struct watch *watch) {
     }
 }
 
-/* Half a second, also for a rank that was interrupted: the others hear of it now, or not at all. */
+/* Waits at most WATCH_GRACE_NS, also for an interrupted rank: the other ranks receive the failure now or never. */
 static void linger(struct watch *watch) {
     uint64_t now_ns = clock_now_ns(), end_ns = now_ns + WATCH_GRACE_NS;
     for (; now_ns < end_ns && !control_quiet(watch->control, now_ns); now_ns = clock_now_ns())

@@ -1,16 +1,17 @@
-/* The control channel's thread: it beats and hears (control.c) from open to close, while the rank computes; and the
- * closing, in which nobody leaves while others may still need to hear of it. What carries the messages is the
- * transport's: MPI, or TCP. Threads: the comm's owner; the link is called from the watch's thread, but `meet`. */
+/* The control channel's thread, and the closing of a comm. From open to close the thread sends and receives control
+ * messages (control.c) while the rank computes. In the closing, no rank leaves while other ranks may still need its
+ * messages. The transport (MPI or TCP) carries the messages. Threads: the comm's owner calls these functions and
+ * `meet`; the watch's thread calls all other functions of the link. */
 #ifndef ZERO_ENGINE_COMM_WATCH_H
 #define ZERO_ENGINE_COMM_WATCH_H
 
 #include "engine/comm/control.h"
 
-enum { WATCH_GRACE_NS = 500000000 }; /* for others to hear of a failure before this process ends */
+enum { WATCH_GRACE_NS = 500000000 }; /* time for other ranks to receive a failure before this process ends */
 
 struct watch_link {
     struct control_port port;
-    /* Polled by the owner: *out_all once all ranks of the comm have begun to call it. False: it cannot be known. */
+    /* The owner polls it. *out_all: all ranks of the comm have begun to call it. False: the link cannot know. */
     bool (*meet)(void *user, bool *out_all);
 };
 
@@ -23,11 +24,11 @@ struct watch {
     atomic_bool stop;
 };
 
-/* comm->failure is set. A comm of one rank has no thread. Sets comm->control. */
+/* comm->failure must be set. Sets comm->control. A comm of one rank has no thread. */
 zero_status watch_start(struct watch *watch, struct comm *comm, const struct watch_link *link);
 
-/* Every rank stays, and beats, until all have come here with the same calls behind them, or something failed; then
- * the thread ends. False: something failed. */
+/* Waits, with the thread still sending heartbeats, until all ranks have called it after the same calls, or until a
+ * failure. Then ends the thread. False: there was a failure. */
 bool watch_stop(struct watch *watch);
 
 void sleep_ns(uint64_t ns);

@@ -1,8 +1,11 @@
-/* The configuration: DeepSpeed's JSON (0.19), a model block in Hugging Face's words, and our own keys, read
- * into one struct of typed, resolved fields. keys.def is the only list of keys: parsing, help, suggestions
- * and tests read it. Order of calls: config_read, config_read_model if there is one, config_set,
- * config_resolve, then the fields. config_resolve may be called again (the planner asks for several numbers
- * of ranks). config_free at the end, also after a failure: the struct is always in a state that can be freed.
+/* The configuration: DeepSpeed's JSON (0.19), a model block with Hugging Face's key names, and the engine's own keys,
+ * read into one struct of typed, resolved fields. keys.def is the only list of keys: parsing, help, suggestions and
+ * tests read it.
+ *
+ * Order of calls: config_read, config_read_model (if there is a model file), config_set, config_resolve. Then the
+ * fields may be read. config_resolve may be called again: the planner calls it for several numbers of ranks. Call
+ * config_free at the end, also after a failure: the struct can always be freed.
+ *
  * Threads: a struct config belongs to one owner; the tables are constant. Prints nothing. */
 #ifndef ZERO_ENGINE_CONFIG_CONFIG_H
 #define ZERO_ENGINE_CONFIG_CONFIG_H
@@ -35,10 +38,11 @@ enum config_order { CONFIG_ORDER_SEQUENTIAL, CONFIG_ORDER_SHUFFLED };
 
 struct config_optimizer {
     int type; /* enum config_optimizer_type, as written */
-    const char
-        *name; /* after config_resolve: "adamw", "adam", "sgd", "lion", "adagrad": kernels/optimizer.h's
-                  names. DeepSpeed's "Adam" is "adamw" unless params.adam_w_mode is false */
-    double lr, betas[2], eps, weight_decay, momentum, dampening, lr_decay; /* those it has no use for are 0 */
+    /* After config_resolve: "adamw", "adam", "sgd", "lion" or "adagrad" (the names of kernels/optimizer.h). DeepSpeed's
+     * "Adam" is "adamw", unless params.adam_w_mode is false. */
+    const char *name;
+    /* 0 if the optimizer does not use it. */
+    double lr, betas[2], eps, weight_decay, momentum, dampening, lr_decay;
     bool nesterov, bias_correction, adam_w_mode, torch_adam;
 };
 
@@ -46,7 +50,7 @@ struct config_optimizer {
 struct config_group {
     char **match;
     uint32_t match_count;    /* at most CONFIG_MATCH_MAX */
-    double lr, weight_decay; /* below 0: the optimizer's */
+    double lr, weight_decay; /* below 0: the optimizer's value */
     bool frozen;
 };
 
@@ -73,15 +77,18 @@ struct config_comm {
     int transport;                    /* enum config_transport */
     int reduction;                    /* enum config_reduction; AUTO: the transport decides */
     uint64_t prefetch_depth;          /* gathers ahead of use */
-    uint64_t backward_depth;          /* in backward; the same where nothing is written */
+    uint64_t backward_depth;          /* gathers ahead of use in the backward; default: prefetch_depth */
     uint64_t quantized_gradient_bits; /* 4 or 8 */
-    uint64_t node_ranks;              /* 0: as found */
-    uint64_t reshard_ranks; /* of the group that cuts parameters after a forward; 0: as at rest, 1: none */
+    uint64_t node_ranks;              /* 0: as the launcher reports */
+    /* The number of ranks among which parameters are cut between forward and backward. 0: as at rest; 1: parameters
+     * stay whole. */
+    uint64_t reshard_ranks;
 };
 
-/* Which activations the trainer computes again instead of keeping them. */
+/* The activations that the trainer computes again instead of keeping them. */
 struct config_recompute {
-    uint64_t blocks; /* together, from what enters the first; after config_resolve 0: none */
+    /* Blocks computed again together, from the first block's input; 0 after config_resolve: none. */
+    uint64_t blocks;
     uint64_t checkpoints;
     bool on_cpu, every;
 };
@@ -98,8 +105,8 @@ struct config_model {
     bool given;
     int type; /* enum config_model_type */
     uint64_t layers, width, heads, context, vocab;
-    uint64_t inner;                /* of the MLP; resolved: 4 * width where the file has none */
-    uint64_t n_ctx;                /* an alias of context in old files; 0: not given */
+    uint64_t inner; /* width of the MLP; after config_resolve: 4 * width if the file gives none */
+    uint64_t n_ctx; /* an alias of context in old files; 0: not given */
     uint64_t kv_heads, head_width; /* llama; 0 in gpt2 */
     int activation, hidden_act;
     struct config_rope rope; /* llama */
@@ -107,15 +114,15 @@ struct config_model {
     bool tied;
 };
 
-struct config_eval { /* one of the two, or neither */
-    double fraction; /* of the samples, from the end; 0: none */
+struct config_eval { /* at most one of the two is given */
+    double fraction; /* of the samples, counted from the end; 0: none */
     struct config_paths paths;
 };
 
 struct config_data {
     struct config_paths paths;
     int order;        /* enum config_order */
-    uint64_t context; /* 0: the model's; after config_resolve that is this one */
+    uint64_t context; /* 0: the model's context; else config_resolve sets the model's context to this one */
     struct config_eval eval;
 };
 
@@ -128,7 +135,7 @@ enum config_source {
     CONFIG_COMMAND
 };
 
-/* One key's value as JSON text, and where it came from; for `zero config`. Index: that of config_key_at. */
+/* One key's value as JSON text, and the source of the value; for `zero config`. The index is that of config_key_at. */
 struct config_entry {
     enum config_source source;
     char *text; /* NULL: no value */
@@ -137,22 +144,22 @@ struct config_entry {
 struct config {
     uint64_t train_batch, micro_batch, accumulation_steps; /* resolved: train = micro * steps * ranks */
     int accumulation_mode;                                 /* enum config_accumulation */
-    bool prescale;                                         /* as written, as are the next two */
+    bool prescale;                                         /* as written; so are predivide and gradient_op */
     double predivide;
     int gradient_op;          /* enum config_gradient */
-    double gradient_factor;   /* after config_resolve: of gradients, before they are sent */
+    double gradient_factor;   /* after config_resolve: multiplies gradients before they are sent */
     double gradient_clipping; /* 0: off */
     struct config_optimizer optimizer;
     struct config_groups groups;         /* param_groups; the engine numbers them from 1 */
     int scheduler;                       /* scheduler.type, as written */
     enum lr_schedule_kind schedule_kind; /* after config_resolve */
     struct lr_schedule_params schedule;
-    uint64_t
-        planned_steps; /* set by the caller: what "auto" is as total_num_steps; 0: unknown, and so is that */
+    /* Set by the caller: the value of "auto" for total_num_steps. 0: unknown; then total_num_steps is unknown, too. */
+    uint64_t planned_steps;
     uint64_t stage;
     int optimizer_tier, param_tier;                   /* enum config_tier */
-    bool cpu_offload, cpu_offload_param;              /* DeepSpeed's old spelling of them */
-    struct config_paths optimizer_paths, param_paths; /* of the drives; equal where both are on drives */
+    bool cpu_offload, cpu_offload_param;              /* DeepSpeed's old keys for the two tiers */
+    struct config_paths optimizer_paths, param_paths; /* on the drives; equal if both tiers are drives */
     uint64_t slots, chunk_elements_max, aio_block_bytes, aio_queue_depth;
     int nvme_masters; /* enum config_masters; AUTO until config_resolve */
     bool nvme_shadow;
@@ -166,25 +173,28 @@ struct config {
     uint64_t persistence_threshold; /* elements: smaller parameters stay gathered at stage 3 */
     bool quantized_weights, quantized_gradients;
     uint64_t live_parameters, prefetch_bucket; /* as written */
-    uint64_t live_max, ahead_max; /* elements, after config_resolve; UINT64_MAX: no bound but the budgets */
-    bool bf16_states;             /* bf16.bf16_optimizer_states */
-    bool bf16, bfloat16;          /* as written; bfloat16 is the old spelling */
+    /* Elements, after config_resolve; UINT64_MAX: only the budgets limit them. */
+    uint64_t live_max, ahead_max;
+    bool bf16_states;    /* bf16.bf16_optimizer_states */
+    bool bf16, bfloat16; /* as written; bfloat16 is the old key */
     struct config_fp16 fp16;
     int compute_dtype, communication_dtype, accumulation_dtype; /* enum config_dtype; after config_resolve */
     int64_t mics_shard_size;                                    /* -1: all ranks; 0: "auto" */
     uint64_t hpz_ranks;                                         /* 0: "auto" */
-    uint64_t found_node_ranks; /* before config_resolve: the largest groups of adjacent ranks that lie inside
-                                  nodes, as the launcher placed them; 0: unknown */
-    /* The mesh, after config_resolve: shard_ranks x ranks / shard_ranks. CONFIG_RESHARD_GROUP: parameters rest cut
-     * over both axes, and between forward and backward over the shard axis (hpZ). */
-    uint64_t shard_ranks, node_group; /* node_group: like found_node_ranks, or as comm.node_ranks has it */
-    int reshard;                      /* enum config_reshard; at stage 3 */
+    /* Before config_resolve: the size of the largest groups of adjacent ranks that lie inside nodes, as the launcher
+     * placed the ranks (launch_node_group). 0: unknown. */
+    uint64_t found_node_ranks;
+    /* The mesh, after config_resolve: shard_ranks x ranks / shard_ranks. CONFIG_RESHARD_GROUP: at rest, parameters are
+     * cut over both axes; between forward and backward, over the shard axis only (hpZ). node_group: found_node_ranks,
+     * or comm.node_ranks if it is given. */
+    uint64_t shard_ranks, node_group;
+    int reshard; /* enum config_reshard; at stage 3 */
     uint64_t seed;
-    uint64_t threads; /* of the CPU per rank; 0: its CPUs / the ranks that share them */
+    uint64_t threads; /* CPU threads per rank; 0: the number of CPUs / the ranks that share them */
     uint64_t steps_per_print;
     uint64_t compare_every; /* debug.compare_every: steps; 0: never */
     uint64_t trace_first;
-    int64_t trace_steps;                 /* -1: what the host asks for */
+    int64_t trace_steps;                 /* -1: the host program decides */
     uint64_t budget_bytes[CONFIG_TIERS]; /* per rank; CONFIG_BYTES_UNLIMITED */
     struct config_comm comm;
     struct config_model model;
@@ -193,30 +203,31 @@ struct config {
 
     char *name;                   /* of the file, or "configuration" */
     struct config_entry *entries; /* config_key_count() of them */
-    char **lines;                 /* one per accepted key: what became of it. For the log */
+    char **lines; /* for the log: one line per accepted key, which says how the engine treats it */
     uint64_t line_count;
 };
 
 /* `json_or_path`: text whose first character is '{', or the path of a file. `error` may not be NULL.
- * ZERO_E_CONFIG: wrong; ZERO_E_UNSUPPORTED: right in DeepSpeed, not here; ZERO_E_IO: unreadable. */
+ * ZERO_E_CONFIG: the configuration is wrong; ZERO_E_UNSUPPORTED: DeepSpeed supports it, this engine does not;
+ * ZERO_E_IO: the file cannot be read. */
 zero_status config_read(const char *json_or_path, struct config *out, struct zero_error *error);
 zero_status config_read_text(const char *text, size_t length, const char *name, struct config *out,
                              struct zero_error *error);
 
-/* Hugging Face's config.json, or the directory that holds it, in place of the model block: nothing of the
- * block stays, nor of a config_set below "model". */
+/* Replaces the model block by Hugging Face's config.json. `path`: this file, or its directory. All values of the old
+ * block are lost, also those that config_set stored below "model". */
 zero_status config_read_model(struct config *config, const char *path, struct zero_error *error);
 
-/* One key from the command line: `json` is its value's JSON text. _paths: a key that holds a list of paths.
- */
+/* Stores one key from the command line. `json`: the value as JSON text. config_set_paths: for a key that holds a list
+ * of paths. */
 zero_status config_set(struct config *config, const char *key, const char *json, struct zero_error *error);
 zero_status config_set_paths(struct config *config, const char *key, const char *const *paths, uint64_t count,
                              struct zero_error *error);
 
-/* "auto", the batch triple, the optimizer's defaults, rules between keys. */
+/* Resolves "auto", the three batch keys, the optimizer's defaults, and the rules between keys, for `ranks` ranks. */
 zero_status config_resolve(struct config *config, uint32_t ranks, struct zero_error *error);
 
-/* Of it the model block alone: each architecture's own words and defaults. */
+/* Resolves only the model block: each architecture has its own key names and defaults. */
 zero_status config_resolve_model(struct config *config, struct zero_error *error);
 
 void config_free(struct config *config);
@@ -225,8 +236,8 @@ void config_free(struct config *config);
 char *config_print(const struct config *config);
 char *config_help(void);
 
-/* After config_resolve, for the log: keys that were written and have no effect beside the rest, and why, a line for each reason.
- * Line `index`, empty where there is none; false past the last. */
+/* After config_resolve, for the log: written keys that have no effect because of other keys. Each line gives one reason
+ * and its keys. Writes line `index`, which may be empty; false: there are no more lines. */
 bool config_idle(const struct config *config, uint32_t index, char *out, size_t capacity);
 
 #endif

@@ -1,4 +1,4 @@
-/* For the files that resolve: what was given, and showing what follows from it. */
+/* For the files that resolve keys: whether a key was written, and how to record a resolved value. */
 #ifndef ZERO_ENGINE_CONFIG_GIVEN_H
 #define ZERO_ENGINE_CONFIG_GIVEN_H
 
@@ -7,7 +7,8 @@
 bool config_written(const struct config *config, const char *path); /* a value, not "auto" */
 bool config_automatic(const struct config *config, const char *path);
 
-/* Shows what was resolved; "auto" stays visible as the source. _int: unless it was written. */
+/* Records a resolved value in the key's entry; the entry's source still shows "auto". config_derived_int changes
+ * nothing if the key was written. */
 zero_status config_derived(struct config *config, const char *path, const char *text,
                            struct zero_error *error);
 zero_status config_derived_int(struct config *config, const char *path, uint64_t number,

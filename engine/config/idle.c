@@ -1,4 +1,4 @@
-/* What was written and has no effect beside the rest. */
+/* Finds keys that were written and have no effect because of other keys. */
 #include <stdio.h>
 #include <string.h>
 
@@ -17,7 +17,7 @@ static bool state_on_device(const struct config *c) { return c->optimizer_tier =
 static bool params_on_device(const struct config *c) { return c->param_tier == CONFIG_TIER_DEVICE; }
 
 static const struct idle {
-    const char *keys[4]; /* or the beginnings of them; but the one that chooses */
+    const char *keys[4]; /* keys, or the beginnings of keys; `but` is excluded, because it makes the choice */
     const char *but;
     bool (*idle)(const struct config *config);
     const char *why;

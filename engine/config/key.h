@@ -1,5 +1,5 @@
-/* One row per key that a configuration may hold: what it is, whether it is used here, and what to say about
- * it. */
+/* One row per key that a configuration may hold: its type, its use in this engine, and its texts for help and
+ * errors. */
 #ifndef ZERO_ENGINE_CONFIG_KEY_H
 #define ZERO_ENGINE_CONFIG_KEY_H
 
@@ -8,10 +8,9 @@
 #include <stdint.h>
 
 enum key_type {
-    KEY_BOOL, /* field: bool */
-    KEY_INT,  /* field: uint64_t (int64_t where min < 0); 5e8 is an integer too, as DeepSpeed's files write it
-               */
-    KEY_REAL, /* field: double */
+    KEY_BOOL,   /* field: bool */
+    KEY_INT,    /* field: uint64_t (int64_t if min < 0); 5e8 is an integer, too, as in DeepSpeed's files */
+    KEY_REAL,   /* field: double */
     KEY_CHOICE, /* field: int, the index in `choices`; upper or lower case */
     KEY_STRING, /* no field: accepted or refused only */
     KEY_SIZE,   /* field: uint64_t bytes: 8589934592, 8e9, "8GiB", "512MB", "unlimited" */
@@ -22,27 +21,29 @@ enum key_type {
     KEY_GROUPS, /* field: struct config_groups: a list of objects */
     KEY_EVAL,   /* field: struct config_eval: a fraction or paths */
     KEY_LIST,   /* no field: any list */
-    KEY_OPAQUE, /* no field: any value; nothing inside it is looked at */
+    KEY_OPAQUE, /* no field: any value; the reader does not look inside */
     KEY_TYPES
 };
 
 enum key_use {
     KEY_USED,
-    KEY_ACCEPTED, /* changes nothing here; one log line says so */
-    KEY_REFUSED   /* any value but the default is an error: it would change the result */
+    KEY_ACCEPTED, /* has no effect in this engine; one log line says so */
+    KEY_REFUSED   /* any value except the default is an error, because it would change the result */
 };
 
 struct config_key {
     const char *path; /* "zero_optimization.stage" */
     enum key_type type;
     enum key_use use;
-    size_t offset;         /* of the field in struct config; USED only */
-    const char *fallback;  /* the default as JSON text; NULL: none, and null may be written */
-    double min, max;       /* INT, REAL: inclusive */
-    const char *choices;   /* CHOICE: "none|cpu|!nvme"; ! marks what DeepSpeed has and we refuse */
-    const char *automatic; /* what "auto" stands for, as JSON text; NULL: "auto" is an error; "": resolved
-                              later, and until then an INT's field is 0 */
-    const char *note; /* ACCEPTED: what is done instead. REFUSED, and refused choices: why, and what to do */
+    size_t offset;        /* of the field in struct config; USED only */
+    const char *fallback; /* the default as JSON text; NULL: none, and null may be written */
+    double min, max;      /* INT, REAL: inclusive */
+    /* CHOICE: "none|cpu|!nvme"; ! marks a choice that DeepSpeed has and the engine refuses. */
+    const char *choices;
+    const char *automatic; /* the value of "auto", as JSON text; NULL: "auto" is an error; "": config_resolve
+                              decides, and until then an INT's field is 0 */
+    /* ACCEPTED: what the engine does instead. REFUSED and refused choices: why, and what to do. */
+    const char *note;
     const char *help;
 };
 
@@ -54,7 +55,7 @@ bool config_key_is_object(const char *path);                /* keys exist below 
 
 const char *config_key_type_name(enum key_type type); /* "an integer" */
 
-/* The index of `text` among the choices, upper or lower case; -1: not there. */
+/* The index of `text` among the choices, in upper or lower case; -1: not a choice. */
 int config_key_choice(const struct config_key *key, const char *text, bool *out_refused);
 
 #endif

@@ -1,4 +1,4 @@
-/* The table of keys, generated from keys.def, and looking things up in it. Constant; any thread. */
+/* The table of keys, generated from keys.def, and look-ups in it. Constant; any thread. */
 #include "engine/config/key.h"
 
 #include <string.h>

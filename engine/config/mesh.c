@@ -1,6 +1,6 @@
-/* Which ranks share: the keys that cut the world into groups, resolved to a mesh of shard axis x replicate axis and
- * to what becomes of gathered parameters after a forward. The same mesh may come from several keys: DeepSpeed's
- * (MiCS, ZeRO++'s hpZ) and FSDP's word, reshard_after_forward. */
+/* Resolves the keys that cut the world into groups to a mesh (shard axis x replicate axis), and to the treatment of
+ * gathered parameters after a forward. Several keys can give the same mesh: DeepSpeed's keys (MiCS, ZeRO++'s hpZ) and
+ * FSDP's reshard_after_forward. */
 #include "engine/config/mesh.h"
 
 #include <string.h>
@@ -39,7 +39,7 @@ static zero_status resolve_node(struct config *config, uint32_t ranks, struct ze
     return config_derived_int(config, NODE, of ? of : ranks, error);
 }
 
-/* Ranks per shard group; all where nothing is written. */
+/* The number of ranks per shard group; all ranks if no key is written. */
 static zero_status resolve_shards(struct config *config, uint32_t ranks, struct zero_error *error) {
     config->shard_ranks = ranks;
     if (config_automatic(config, MICS)) {
@@ -56,7 +56,8 @@ static zero_status resolve_shards(struct config *config, uint32_t ranks, struct 
     return check_group(MICS, config->shard_ranks, ranks, error);
 }
 
-/* Of the second shard, which a group of one would not have; 0: none. Parameters that rest whole have none. */
+/* *out_group: the number of ranks of hpZ's second shard; 0: there is no second shard. A group of one rank has no second
+ * shard. "auto" gives none below stage 3, where parameters are whole at rest. */
 static zero_status resolve_hpz(struct config *config, uint64_t *out_group, struct zero_error *error) {
     uint64_t ranks = config_written(config, HPZ) ? config->hpz_ranks : 1;
     if (config_automatic(config, HPZ)) ranks = config->stage == 3 ? config->node_group : 1;
@@ -64,7 +65,7 @@ static zero_status resolve_hpz(struct config *config, uint64_t *out_group, struc
     return config_automatic(config, HPZ) ? config_derived_int(config, HPZ, ranks, error) : ZERO_OK;
 }
 
-/* Ranks of the group in which parameters are cut between forward and backward: 0: as at rest; 1: not at all. */
+/* The number of ranks among which parameters are cut between forward and backward. 0: as at rest; 1: not cut. */
 static zero_status resolve_group(struct config *config, uint32_t ranks, struct zero_error *error) {
     uint64_t group;
     bool reshard = config_written(config, RESHARD);

@@ -1,4 +1,4 @@
-/* Which ranks share. Part of config_resolve. */
+/* The mesh: how the ranks share parameters, gradients and states. Part of config_resolve. */
 #ifndef ZERO_ENGINE_CONFIG_MESH_H
 #define ZERO_ENGINE_CONFIG_MESH_H
 

@@ -1,5 +1,5 @@
-/* The model block: each architecture has its own words for the same sizes, its own defaults, and keys that the others have
- * not. The defaults are those of Hugging Face's GPT2Config and LlamaConfig. */
+/* The model block. Each architecture has its own key names for the same sizes, its own defaults, and keys that other
+ * architectures do not have. The defaults are those of Hugging Face's GPT2Config and LlamaConfig. */
 #include <string.h>
 
 #include "engine/config/config.h"
@@ -11,11 +11,12 @@ enum { TYPES = CONFIG_LLAMA + 1, ALIASES_MAX = 2 };
 
 static const char *const titles[TYPES] = {[CONFIG_GPT2] = "gpt2", [CONFIG_LLAMA] = "llama"};
 
-/* fallback: by architecture, as JSON; NULL: it has no such key; "": the key has no default. */
+/* fallback: the default per architecture, as JSON; NULL: the architecture has no such key; "": the key has no
+ * default. */
 struct model_key {
     const char *path, *fallback[TYPES];
-    const char *instead;            /* what the other architecture calls it */
-    const char *alias[ALIASES_MAX]; /* the same in other files; all share one field */
+    const char *instead;            /* the other architecture's name for this key */
+    const char *alias[ALIASES_MAX]; /* names of the same key in other files; all share one field */
 };
 
 #define MODEL(key) "model." key
@@ -90,7 +91,7 @@ static zero_status store_default(struct config *config, const struct model_key *
     return config_entry_set(config, k, CONFIG_DEFAULT, NULL, error);
 }
 
-/* The key's value under any of its names; what an alias says is shown under the key's own name too. */
+/* Takes the key's value from any of its names. A value from an alias is also recorded under the key's own name. */
 static zero_status resolve_key(struct config *config, const struct model_key *key, struct zero_error *error) {
     const struct config_key *k = config_key_find(key->path);
     bool member = key->fallback[config->model.type] != NULL, given = config_written(config, key->path);
@@ -131,7 +132,7 @@ static zero_status check_rope(const struct config *config, struct zero_error *er
                      r->low, r->high);
 }
 
-/* No parameter depends on how long samples are where positions turn. */
+/* Sets a shorter context. This is possible with rotary positions, because no parameter depends on the context then. */
 static zero_status shorten(struct config *config, struct zero_error *error) {
     uint64_t *context = &config->model.context, wanted = config->data.context;
     if (wanted > *context)

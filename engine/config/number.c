@@ -18,7 +18,8 @@ const char *config_number_text(double number, char out[32]) {
     return out;
 }
 
-/* Digits, point, digits, exponent; moves *at behind them. By hand, since strtod follows the locale. */
+/* Parses digits, point, digits, exponent; moves *at behind them. It does not use strtod, which depends on the
+ * locale. */
 static bool decimal(const char **at, double *out) {
     const char *c = *at, *start = c;
     double number = 0, place = 1;

@@ -1,4 +1,4 @@
-/* From a document to the configuration: every member is a key, which is stored, or an object of keys. */
+/* Stores a document in the configuration: every member is either a key, which is stored, or an object of keys. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -61,8 +61,8 @@ static zero_status walk_member(struct walk *walk, const char *parent, const char
                      config_tree_text(json));
 }
 
-/* The member that selects what the others mean comes first, so that an unsupported choice is named, not its
- * consequences. */
+/* Members that decide the meaning of other members are stored first. Then the error names an unsupported choice, and
+ * not a consequence of it. */
 static bool selects(const char *leaf) {
     static const char *const names[] = {"type", "model_type", "rope_type", "enabled"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)

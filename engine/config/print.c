@@ -1,4 +1,4 @@
-/* The table for people: `zero config FILE` and `zero config --help`. */
+/* The tables that `zero config FILE` and `zero config --help` print. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,15 +17,15 @@ static const char *source_name(enum config_source source) {
     return names[source];
 }
 
-/* A key nobody wrote is shown where it is used: that it has a default matters. */
+/* A key that was not written is shown only if the engine uses it, because then its default matters. */
 static bool shown(const struct config_key *key, const struct config_entry *entry) {
     return key->use == KEY_USED || entry->source != CONFIG_DEFAULT;
 }
 
 enum { KEY_WIDTH = 56, VALUE_WIDTH = 22, SOURCE_AT = KEY_WIDTH + 1 + VALUE_WIDTH + 1 };
 
-/* Values are never cut: ranks compare this text, and a path of which an end is missing is of no use. The rest
- * of a long value's row stands below it. */
+/* Values are never cut: ranks compare this text, and an incomplete path is useless. After a long value, the rest of its
+ * row is printed on the next line. */
 static void print_entry(FILE *out, const struct config_key *key, const struct config_entry *entry) {
     static const char *const uses[] = {
         [KEY_USED] = "", [KEY_ACCEPTED] = "[accepted] ", [KEY_REFUSED] = "[off] "};
@@ -50,7 +50,7 @@ char *config_print(const struct config *config) {
     return fclose(out) == 0 ? text : (free(text), NULL);
 }
 
-/* The choices that are there, or those that are not. */
+/* Prints the supported choices, or, with `refused`, the refused choices. */
 static void help_choices(FILE *out, const char *choices, bool refused) {
     const char *comma = "";
     for (const char *c = choices; c;) {

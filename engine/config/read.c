@@ -1,4 +1,4 @@
-/* Where the text comes from: an argument, a file, the command line. */
+/* Reads the text of a configuration from an argument, a file or the command line. */
 #include "engine/config/read.h"
 
 #include <errno.h>
@@ -12,7 +12,7 @@
 #include "engine/config/scan.h"
 #include "engine/config/value.h"
 
-/* Reads one byte more than the scanner allows, so that it is the scanner who says the file is too large. */
+/* Reads up to one byte more than the scanner allows, so that the scanner reports a file that is too large. */
 static zero_status read_stream(FILE *file, const char *path, char **out_text, size_t *out_length,
                                struct zero_error *error) {
     size_t capacity = 1 << 16, length = 0;
@@ -66,7 +66,7 @@ static zero_status set_defaults(struct config *config, struct zero_error *error)
 
 static bool of_model(const char *path_or_line) { return strncmp(path_or_line, "model.", 6) == 0; }
 
-/* As if there had been no model block: neither its values nor its lines stay. */
+/* Removes the values and the log lines of the model block. */
 static zero_status forget_model(struct config *config, struct zero_error *error) {
     zero_status status = ZERO_OK;
     uint64_t kept = 0;
@@ -97,7 +97,7 @@ static zero_status begin(struct config *out, const char *name, struct zero_error
 zero_status config_read_text(const char *text, size_t length, const char *name, struct config *out,
                              struct zero_error *error) {
     zero_status status = begin(out, name, error);
-    char *copy = NULL; /* json-c wants a final zero */
+    char *copy = NULL; /* json-c needs a final zero */
     if (status == ZERO_OK && length <= SCAN_BYTES_MAX) copy = strndup(text, length);
     if (status == ZERO_OK && !copy && length <= SCAN_BYTES_MAX)
         status = error_set(error, ZERO_E_MEMORY, "%s: no memory to parse it", name);
@@ -109,7 +109,7 @@ zero_status config_read_text(const char *text, size_t length, const char *name, 
     return status;
 }
 
-/* Errors inside a file say which file; the scanner's already do. */
+/* Adds the file's name to an error message; the scanner's messages already have it. */
 static zero_status name_file(zero_status status, const char *path, struct zero_error *error) {
     char message[sizeof error->message];
     if (status == ZERO_OK || strncmp(error->message, path, strlen(path)) == 0) return status;
@@ -169,7 +169,7 @@ zero_status config_set(struct config *config, const char *path, const char *json
     return status;
 }
 
-/* The paths as shown to people: bytes of a path need not be UTF-8, so this is not parsed again. */
+/* The paths as text for people. This text is never parsed again, because the bytes of a path need not be UTF-8. */
 static char *join(const char *const *paths, uint64_t count) {
     char *text = NULL;
     size_t length;

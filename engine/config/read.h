@@ -1,4 +1,4 @@
-/* Between read.c, which has the text, and parse.c, which walks over it. */
+/* The interface between read.c, which gets the text, and parse.c, which parses it. */
 #ifndef ZERO_ENGINE_CONFIG_READ_H
 #define ZERO_ENGINE_CONFIG_READ_H
 

@@ -1,6 +1,6 @@
-/* What needs more than one key, or the number of ranks: the batch triple, "auto", an optimizer's defaults,
- * conflicts. Reads what was given, never what an earlier call derived: may run again with another number of
- * ranks. */
+/* Resolves values that need more than one key or the number of ranks: the three batch keys, "auto", an optimizer's
+ * defaults, conflicts. It reads only written values, never values that an earlier call derived. Therefore it may run
+ * again with another number of ranks. */
 #include <stdio.h>
 #include <string.h>
 
@@ -11,7 +11,7 @@
 #include "engine/config/scheduler.h"
 #include "engine/config/value.h"
 
-/* ---- the batch triple, by DeepSpeed's rules ---- */
+/* ---- the three batch keys, by DeepSpeed's rules ---- */
 
 #define TRAIN "train_batch_size"
 #define MICRO "train_micro_batch_size_per_gpu"
@@ -29,7 +29,7 @@ static zero_status not_multiple(uint64_t train, const char *of, uint64_t other, 
         (unsigned long long)part, (unsigned long long)part, (unsigned long long)(below ? below : part));
 }
 
-/* What is derived has the range of what may be written, which 32 bits hold where the engine counts. */
+/* A derived value must be in the range of the written values. The engine's 32-bit counters hold this range. */
 static zero_status check_derived(const char *path, uint64_t number, struct zero_error *error) {
     const struct config_key *key = config_key_find(path);
     if ((double)number <= key->max) return ZERO_OK;
@@ -99,8 +99,8 @@ static zero_status resolve_batch(struct config *config, uint32_t ranks, struct z
 
 /* ---- stage ---- */
 
-/* Reducing in the last micro-step alone needs a full gradient accumulator: stages that shard gradients cannot
- * want it. */
+/* To reduce only in the last micro-step, a rank must accumulate full gradients. Stages that shard gradients have no
+ * room for them. */
 static zero_status resolve_accumulation(struct config *config, struct zero_error *error) {
     static const struct {
         int mode;
@@ -120,7 +120,7 @@ static zero_status resolve_accumulation(struct config *config, struct zero_error
 #define OFFLOAD_OPTIMIZER "zero_optimization.offload_optimizer"
 #define OFFLOAD_PARAM "zero_optimization.offload_param"
 
-/* DeepSpeed's old spelling says cpu. */
+/* DeepSpeed's old keys mean device "cpu". */
 static zero_status resolve_old_spelling(struct config *config, bool given, const char *old, const char *path,
                                         int *tier, struct zero_error *error) {
     if (!given) return ZERO_OK;
@@ -183,7 +183,7 @@ static zero_status resolve_persistence(struct config *config, struct zero_error 
     return config_derived_int(config, path, config->persistence_threshold, error);
 }
 
-/* Messages of fewer bits are sent by our own reductions, and of shards alone. */
+/* Quantized messages need `ordered` reductions for gradients, and sharded parameters (stage 3) for weights. */
 static zero_status resolve_quantized(struct config *config, struct zero_error *error) {
     uint64_t bits = config->comm.quantized_gradient_bits;
     if (config->quantized_weights && config->stage != 3)
@@ -202,7 +202,7 @@ static zero_status resolve_quantized(struct config *config, struct zero_error *e
     return ZERO_OK;
 }
 
-/* How far gathers go ahead. */
+/* The limits for gathers ahead of their use. */
 static zero_status resolve_gathers(struct config *config, struct zero_error *error) {
     static const char live[] = "zero_optimization.stage3_max_live_parameters",
                       ahead[] = "zero_optimization.stage3_prefetch_bucket_size";
@@ -249,13 +249,14 @@ static zero_status check_checkpoint(struct config *config, struct zero_error *er
         "end; the default is \"64MiB\"");
 }
 
-/* A master can be undone from its parameter where that is the master rounded to bf16. */
+/* A master weight can be split into its bf16 parameter and a remainder, if the parameter is the master weight rounded
+ * to bf16. */
 static zero_status resolve_masters(struct config *config, struct zero_error *error) {
     static const char path[] = "nvme.masters";
     bool on_drive = config->optimizer_tier == CONFIG_TIER_NVME;
     bool can = config->compute_dtype == CONFIG_BF16 && on_drive && !config->nvme_shadow;
     if (!config_written(config, path))
-        config->nvme_masters = CONFIG_MASTERS_AUTO; /* not what was derived before */
+        config->nvme_masters = CONFIG_MASTERS_AUTO; /* drops an earlier derived value */
     if (config->nvme_shadow && !on_drive)
         return error_set(
             error, ZERO_E_CONFIG,
@@ -278,7 +279,7 @@ static zero_status resolve_masters(struct config *config, struct zero_error *err
     return config_derived(config, path, can ? "\"split\"" : "\"fp32\"", error);
 }
 
-/* Of a choice among the types: what was written, else what follows. */
+/* Resolves a key that names an element type: the written value, else `otherwise`. */
 static zero_status derive_dtype(struct config *config, const char *path, int *dtype, int otherwise,
                                 struct zero_error *error) {
     char text[16];
@@ -288,7 +289,7 @@ static zero_status derive_dtype(struct config *config, const char *path, int *dt
     return config_derived(config, path, text, error);
 }
 
-/* Where gradients add up, given when they are reduced; after resolve_accumulation. */
+/* Resolves the element types in which gradients are sent and added. Runs after resolve_accumulation. */
 static zero_status resolve_gradients(struct config *config, struct zero_error *error) {
     static const char path[] = "data_types.grad_accum_dtype";
     bool every = config->accumulation_mode == CONFIG_ACCUMULATE_EVERY;
@@ -304,8 +305,8 @@ static zero_status resolve_gradients(struct config *config, struct zero_error *e
         path, every ? "every" : "last", dtype_names[config->compute_dtype], dtype_names[sums]);
 }
 
-/* DeepSpeed's rules (runtime/engine.py, allreduce_bucket): prescaling divides by the ranks and leaves the factor out; a
- * sum is not divided at all. */
+/* DeepSpeed's rules (runtime/engine.py, allreduce_bucket): prescaling divides by the number of ranks and ignores
+ * predivide; a sum is not divided. */
 static zero_status resolve_division(struct config *config, uint32_t ranks, struct zero_error *error) {
     bool sum = config->gradient_op == CONFIG_GRADIENT_SUM;
     config->gradient_factor = config->prescale ? 1.0 / ranks : 1.0 / config->predivide;
@@ -339,7 +340,7 @@ static const char *const param_paths[PARAMS] = {
     [TORCH] = "optimizer.params.torch_adam",
 };
 
-/* DeepSpeed's defaults, and for SGD PyTorch's; NULL: the optimizer has no such parameter. */
+/* The defaults are DeepSpeed's, for SGD PyTorch's; NULL: the optimizer has no such parameter. */
 struct optimizer_row {
     const char *title, *name, *defaults[PARAMS];
 };
@@ -388,7 +389,7 @@ static zero_status resolve_param(struct config *config, const struct optimizer_r
     const struct config_key *key = config_key_find(param_paths[param]);
     const char *fallback = row->defaults[param];
     bool given = config_written(config, key->path);
-    /* "auto" in a template that serves several optimizers asks for nothing. */
+    /* A template for several optimizers may hold "auto" for a parameter that this optimizer does not have. */
     if (!fallback && given) return no_such_param(row, param, error);
     if (given || (config_automatic(config, key->path) && fallback)) return ZERO_OK;
     if (fallback) return config_store_text(config, key, fallback, CONFIG_DEFAULT, error);
@@ -417,7 +418,7 @@ static zero_status resolve_optimizer(struct config *config, struct zero_error *e
     bool adam = config->optimizer.type == CONFIG_ADAM || config->optimizer.type == CONFIG_ADAMW;
     bool decoupled = config->optimizer.type == CONFIG_ADAMW || config->optimizer.adam_w_mode;
     config->optimizer.name = adam && decoupled ? optimizer_rows[CONFIG_ADAMW].name : row->name;
-    /* torch.optim.AdamW decays by 0.01 unless told otherwise; DeepSpeed's own by nothing. */
+    /* The default weight decay of torch.optim.AdamW is 0.01, that of DeepSpeed's own Adam is 0. */
     if (config->optimizer.torch_adam && decoupled &&
         config_entry(config, param_paths[DECAY])->source == CONFIG_DEFAULT)
         status =
@@ -427,7 +428,8 @@ static zero_status resolve_optimizer(struct config *config, struct zero_error *e
 
 /* ---- recomputation ---- */
 
-/* Any of its keys asks for it: results do not depend on it, so that a file written for another system may. */
+/* Any of these keys turns recomputation on. Results do not depend on it, so a file for another system may ask for
+ * it. */
 static zero_status resolve_recompute(struct config *config, struct zero_error *error) {
     static const char path[] = "activation_checkpointing.interval";
     struct config_recompute *r = &config->recompute;

@@ -1,5 +1,5 @@
-/* Recursive descent over RFC 8259, with a stack of the open objects' keys for the duplicate check. The keys'
- * text is kept decoded ("a" and "\u0061" are one key), in one growing buffer that shrinks when an object
+/* A recursive-descent parser for RFC 8259, with a stack of the open objects' keys for the duplicate check. The stack
+ * holds decoded keys ("a" and "\u0061" are the same key), in one buffer that grows, and shrinks when an object
  * closes. */
 #include "engine/config/scan.h"
 
@@ -16,7 +16,7 @@ struct scan {
     const char *text, *at, *end;
     struct zero_error *error;
     uint32_t depth;
-    char *keys; /* of the open objects: each with its final zero */
+    char *keys; /* the keys of the open objects, each with a final zero */
     size_t keys_length, keys_capacity;
 };
 
@@ -79,7 +79,7 @@ static bool hex4(struct scan *s, uint32_t *out) {
     return true;
 }
 
-/* After the backslash and the 'u'. */
+/* Decodes a \u escape; s->at is behind the 'u'. */
 static zero_status unicode(struct scan *s, const char *start) {
     uint32_t code, low;
     if (!hex4(s, &code)) return fail(s, start, "\\u needs four hexadecimal digits");
@@ -107,7 +107,7 @@ static zero_status escape(struct scan *s) {
     return keep(s, &to[found - from], 1);
 }
 
-/* Leaves the decoded text, with its final zero, at the end of s->keys. */
+/* Appends the decoded text, with a final zero, to s->keys. */
 static zero_status string(struct scan *s) {
     const char *start = s->at++;
     while (s->at < s->end && *s->at != '"') {
@@ -185,7 +185,7 @@ static zero_status word(struct scan *s) {
     }
 }
 
-/* The key at s->keys + at against those of the same object, which begin at `first`. */
+/* Whether the key at s->keys + at equals an earlier key of the same object; these keys begin at `first`. */
 static bool duplicate(const struct scan *s, size_t first, size_t at) {
     for (size_t i = first; i < at; i += strlen(s->keys + i) + 1) {
         if (strcmp(s->keys + i, s->keys + at) == 0) return true;
@@ -213,7 +213,7 @@ static zero_status member(struct scan *s, size_t first) {
     return value(s);
 }
 
-/* Members or elements up to `close`; s->at stands behind the opening bracket. */
+/* Parses members or elements up to `close`; s->at is behind the opening bracket. */
 static zero_status sequence(struct scan *s, char close, bool object) {
     size_t first = s->keys_length;
     uint32_t count = 0;

@@ -63,7 +63,7 @@ static const char *const paths[PARAM_COUNT] = {
     [DECAY_MOM] = PARAMS "decay_mom_rate",
 };
 
-/* In place of a default. */
+/* Markers in the place of a default: the parameter is required, or has no default. */
 static const char required[] = "required", none[] = "none";
 
 /* DeepSpeed 0.19's defaults; NULL: the schedule has no such parameter. */
@@ -136,7 +136,7 @@ static zero_status resolve_param(struct config *config, enum lr_schedule_kind ki
     return ZERO_OK;
 }
 
-/* Shows what "auto" stands for. Of warmup_max_lr it is each group's own lr, which is what no number means. */
+/* Records the values of "auto". For warmup_max_lr, "auto" is each group's own lr, as without a number. */
 static zero_status resolve_auto(struct config *config, struct zero_error *error) {
     char text[32];
     struct config_entry *max = config_entry(config, paths[MAX_LR]),

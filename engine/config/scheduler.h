@@ -1,4 +1,5 @@
-/* The scheduler block: defaults, "auto", what belongs to which schedule. Part of config_resolve, after the optimizer. */
+/* The scheduler block: its defaults, "auto", and the parameters of each schedule. Part of config_resolve; runs after
+ * the optimizer is resolved. */
 #ifndef ZERO_ENGINE_CONFIG_SCHEDULER_H
 #define ZERO_ENGINE_CONFIG_SCHEDULER_H
 

@@ -32,8 +32,8 @@ size_t suggest_distance(const char *a, const char *b, size_t limit) {
     return least(rows[n % 3][m], limit + 1);
 }
 
-/* A third of the word may be wrong, two letters at least: "stge" and "zero_optimisation" are meant, "foo" is
- * not. */
+/* The number of letters that may be wrong: a third of the word, but at least two (one for very short words). "stge" and
+ * "zero_optimisation" get a suggestion, "foo" does not. */
 static size_t limit_of(const char *word) {
     size_t length = strlen(word);
     return length <= 2 ? 1 : length < 7 ? 2 : length / 3;
@@ -44,8 +44,7 @@ static const char *leaf_of(const char *path) {
     return dot ? dot + 1 : path;
 }
 
-/* The key's or object's name directly below `parent` on the way to `path`; false: path is not below parent.
- */
+/* The name of the key or object directly below `parent` on the way to `path`; false: `path` is not below `parent`. */
 static bool child_of(const char *parent, const char *path, char out[WORD_MAX + 1]) {
     size_t length = strlen(parent);
     if (length > 0 && (strncmp(path, parent, length) != 0 || path[length] != '.')) return false;
@@ -57,7 +56,8 @@ static bool child_of(const char *parent, const char *path, char out[WORD_MAX + 1
     return true;
 }
 
-/* DeepSpeed's classes know "prefetch_bucket_size" where its files say "stage3_prefetch_bucket_size". */
+/* Whether `word` ends with `end`. DeepSpeed's classes use "prefetch_bucket_size" for the key
+ * "stage3_prefetch_bucket_size" of its files. */
 static bool ends_with(const char *word, const char *end) {
     size_t length = strlen(word), bytes = strlen(end);
     return bytes >= 8 && bytes < length && strcmp(word + length - bytes, end) == 0;
@@ -74,7 +74,7 @@ static size_t nearest_sibling(const char *parent, const char *leaf, char out[WOR
     return best;
 }
 
-/* Keys that are used come first: "device" elsewhere is more likely the one that matters. */
+/* Prefers keys that the engine uses: if several objects have a key "device", a used one is more likely meant. */
 static const char *nearest_elsewhere(const char *leaf, size_t limit) {
     const char *found = NULL;
     size_t best = 2 * limit + 2;

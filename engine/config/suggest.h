@@ -1,18 +1,18 @@
-/* What a misspelt or misplaced key was probably meant to be. */
+/* Suggestions for a misspelled or misplaced key. */
 #ifndef ZERO_ENGINE_CONFIG_SUGGEST_H
 #define ZERO_ENGINE_CONFIG_SUGGEST_H
 
 #include <stddef.h>
 
-/* Insertions, deletions, substitutions and swaps of neighbours between two words, case aside; at most `limit`
- * + 1. */
+/* The number of insertions, deletions, substitutions and swaps of neighboring letters between two words, ignoring case;
+ * at most `limit` + 1. */
 size_t suggest_distance(const char *a, const char *b, size_t limit);
 
-/* A clause for the error about unknown key `leaf` in the object `parent` ("" for the top), without final
- * period. */
+/* Writes a clause for the error message about the unknown key `leaf` in the object `parent` ("" for the top), without
+ * a final period. */
 void suggest_key(const char *parent, const char *leaf, char *out, size_t out_bytes);
 
-/* The nearest of the choices "a|b|!c" to `text`, or "" where none is near. */
+/* Writes the choice of "a|b|!c" that is nearest to `text`; "" if none is near. */
 void suggest_choice(const char *choices, const char *text, char *out, size_t out_bytes);
 
 #endif

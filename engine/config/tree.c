@@ -1,4 +1,4 @@
-/* The only file that knows json-c. The scanner has checked what comes from a file before json-c sees it. */
+/* The only file that includes json-c. The scanner checks the text of a file before json-c parses it. */
 #include "engine/config/tree.h"
 
 #include <json-c/json.h>
@@ -27,7 +27,7 @@ static enum value_kind kind_of(json_object *json) {
     return VALUE_NULL;
 }
 
-/* Borrows from `json`; items are the caller's to add. */
+/* The value borrows from `json`. The caller adds the items. */
 static struct config_value value_of(json_object *json) {
     struct config_value value = {.kind = kind_of(json)};
     json_object *enabled;
@@ -67,7 +67,7 @@ static void free_items(struct config_value *value) {
     free(value->items);
 }
 
-/* As deep as the scanner lets a document be. */
+/* Adds the items of all levels. The scanner limits the depth of a document, and so the recursion. */
 static bool add_items(json_object *json, struct config_value *value) {
     if ((value->kind != VALUE_LIST && value->kind != VALUE_OBJECT) || !value->count) return true;
     value->items = calloc(value->count, sizeof *value->items);

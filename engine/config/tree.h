@@ -1,4 +1,4 @@
-/* JSON as values, without json-c's header. A value is borrowed from the tree, during one call. */
+/* JSON values, without json-c's header. A value borrows from the tree, for one call. */
 #ifndef ZERO_ENGINE_CONFIG_TREE_H
 #define ZERO_ENGINE_CONFIG_TREE_H
 
@@ -14,34 +14,35 @@ enum value_kind { VALUE_NULL, VALUE_BOOL, VALUE_INT, VALUE_REAL, VALUE_STRING, V
 
 struct config_value {
     enum value_kind kind;
-    bool boolean; /* OBJECT: it holds "enabled": false */
+    bool boolean; /* OBJECT: whether it holds "enabled": false */
     double real;  /* INT and REAL */
     int64_t integer;
     const char *string;
     const char *text;           /* as JSON */
     const char *name;           /* of an object's member */
-    struct config_value *items; /* LIST, OBJECT: what is in it, to the last level */
+    struct config_value *items; /* LIST, OBJECT: the elements or members, down to the last level */
     uint64_t count;
 };
 
-/* `refusal`: what a syntax error means. After the scanner has passed the text it is a bug of ours. */
+/* `refusal`: the status for a syntax error. If the scanner has accepted the text, a syntax error is a bug of the
+ * engine. */
 zero_status config_tree_parse(const char *text, size_t length, zero_status refusal, struct json_object **out,
                               struct zero_error *error);
 void config_tree_free(struct json_object *tree); /* NULL is allowed */
 
 bool config_tree_is_object(const struct json_object *json);
-const char *config_tree_text(struct json_object *json); /* the tree's */
+const char *config_tree_text(struct json_object *json); /* borrowed from the tree */
 
-/* In the order of the text, until one fails. */
+/* Calls `fn` for each member, in the order of the text, until a call fails. */
 typedef zero_status (*config_member_fn)(void *user, const char *name, struct json_object *member);
 zero_status config_tree_members(struct json_object *object, config_member_fn fn, void *user);
 
-/* Hands the value to `visit`; the value dies with the call. */
+/* Calls `visit` with the value; the value is valid only during this call. */
 typedef zero_status (*config_visit_fn)(void *user, const struct config_value *value);
 zero_status config_tree_value(struct json_object *json, config_visit_fn visit, void *user,
                               struct zero_error *error);
 
-/* The same of JSON text. */
+/* The same for JSON text. */
 zero_status config_value_parse(const char *json, config_visit_fn visit, void *user, struct zero_error *error);
 
 #endif

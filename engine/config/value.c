@@ -1,4 +1,4 @@
-/* From a JSON value to a typed field: one check per type, then what the key's use asks for. */
+/* Stores a JSON value in a typed field: one check per type, then the action for the key's use. */
 #include "engine/config/value.h"
 
 #include <math.h>
@@ -15,17 +15,17 @@ struct store {
     struct config *config;
     const struct config_key *key;
     const struct config_value *value;
-    void *field; /* NULL: the key has none, check only */
+    void *field; /* NULL: the key has no field, and the value is only checked */
     struct zero_error *error;
 };
 
-/* ---- saying what is wrong ---- */
+/* ---- error messages ---- */
 
 struct shown {
     char text[72];
 };
 
-/* The value as JSON, cut to a line's length between two UTF-8 characters. */
+/* The value as JSON text. A long text is cut between two UTF-8 characters. */
 static struct shown show(const struct config_value *value) {
     struct shown out;
     size_t length = strlen(value->text), most = sizeof out.text - 4;
@@ -42,7 +42,7 @@ static const char *kind_name(enum value_kind kind) {
     return names[kind];
 }
 
-/* "3" and "true" in quotes are the commonest slips. */
+/* Whether the string is a number, true or false in quotes, which is the most common mistake. */
 static bool quoted(const struct config_value *value) {
     if (value->kind != VALUE_STRING) return false;
     return strcmp(value->string, "true") == 0 || strcmp(value->string, "false") == 0 ||
@@ -90,7 +90,7 @@ static zero_status set_real(struct store *s) {
     return ZERO_OK;
 }
 
-/* "none, cpu": the choices that are there. */
+/* Lists the supported choices: "none, cpu". */
 static void list_choices(const char *choices, char *out, size_t out_bytes) {
     size_t length = 0;
     for (const char *c = choices; c;) {
@@ -239,7 +239,7 @@ static zero_status (*const setters[KEY_TYPES])(struct store *) = {
     [KEY_NUMBERS] = set_numbers, [KEY_GROUPS] = set_groups,
 };
 
-/* ---- what the key's use asks for ---- */
+/* ---- one action per use of a key ---- */
 
 static bool same(const struct config_value *a, const struct config_value *b) {
     bool numbers =
@@ -262,8 +262,7 @@ static zero_status compare(void *user, const struct config_value *fallback) {
     return ZERO_OK;
 }
 
-/* A refused key may hold what changes nothing: its default; a block also {}, or anything with "enabled":
- * false. */
+/* A refused key may hold a value that changes nothing: its default. A block may also be {} or hold "enabled": false. */
 static zero_status refuse(struct store *s) {
     const struct config_value *v = s->value;
     struct comparison c = {.value = v};
@@ -308,7 +307,7 @@ struct config_entry *config_entry(const struct config *config, const char *path)
     return &config->entries[config_key_index(config_key_find(path))];
 }
 
-/* "auto" stands for another value; for a key that is only accepted it is as good as any. */
+/* Stores the value of "auto". An accepted key accepts "auto" as any other value. */
 static zero_status store_auto(struct store *s, enum config_source source) {
     enum config_source as = source == CONFIG_DEFAULT ? CONFIG_DEFAULT : CONFIG_AUTO;
     if (s->key->use == KEY_ACCEPTED) {
@@ -324,7 +323,7 @@ static zero_status store_auto(struct store *s, enum config_source source) {
 static bool is_auto(const struct config_key *key, const struct config_value *value) {
     if (value->kind != VALUE_STRING || strcmp(value->string, "auto") != 0) return false;
     if (key->use == KEY_ACCEPTED) return true;
-    return key->automatic && strcmp(key->automatic, "\"auto\"") != 0; /* where auto is the value itself */
+    return key->automatic && strcmp(key->automatic, "\"auto\"") != 0; /* not if "auto" is itself a value */
 }
 
 zero_status config_store(struct config *config, const struct config_key *key,

@@ -1,4 +1,4 @@
-/* From JSON values to the fields of a configuration. */
+/* Stores JSON values in the fields of a configuration. */
 #ifndef ZERO_ENGINE_CONFIG_VALUE_H
 #define ZERO_ENGINE_CONFIG_VALUE_H
 
@@ -11,16 +11,16 @@ zero_status config_store(struct config *config, const struct config_key *key,
                          const struct config_value *value, enum config_source source,
                          struct zero_error *error);
 
-/* The same from JSON text, for defaults and the command line. */
+/* The same for JSON text: defaults and the command line. */
 zero_status config_store_text(struct config *config, const struct config_key *key, const char *json,
                               enum config_source source, struct zero_error *error);
 
-/* Replaces an entry's text by what was resolved. */
+/* Replaces an entry's text by the resolved value. */
 zero_status config_entry_set(struct config *config, const struct config_key *key, enum config_source source,
                              const char *text, struct zero_error *error);
 struct config_entry *config_entry(const struct config *config, const char *path);
 
-/* The shortest decimal text that reads back as `number`; a point whatever the locale. */
+/* The shortest decimal text that reads back as `number`; always with a decimal point, in every locale. */
 const char *config_number_text(double number, char out[32]);
 
 /* "8GiB", "512 MB", "1e9", "unlimited"; false: not a size. */

@@ -1,16 +1,17 @@
-/* Where compute happens: memory, and work that completes later. One table, one file per implementation.
+/* A device: memory, and work that completes later. One table, one file per implementation.
  *
- * Memory is the device's own (DEVICE_MEMORY), which on a `discrete` device the host must not touch, or the host's
- * (DEVICE_PINNED), which both reach. What is to be done in it is work: a kernel with its argument and the memory that
- * it reads and writes, a copy, or a clear. The host performs it at once; a GPU enqueues it; the simulator performs it at
- * a random later time and checks that nobody touched its memory in between.
+ * Memory is either device memory (DEVICE_MEMORY) or pinned host memory (DEVICE_PINNED). The host must not touch the
+ * DEVICE_MEMORY of a `discrete` device; host and device both reach DEVICE_PINNED. Work is a kernel (with its argument
+ * and the memory that it reads and writes), a copy, or a clear. The host performs work at once; a GPU enqueues it; the
+ * simulator performs it at a random later time, and checks that no one touched its memory in between.
  *
- * Work is queued on streams, one per purpose: a stream's work is performed in the order of submission, that of different
- * streams in any order. A ticket is done when its work is, and so is all that was queued on the stream before it. Whoever
- * needs one stream's results on another first waits until the ticket is done. DEVICE_COMPUTE is the host program's
- * stream: it enqueues work there by itself, and `record` gives a ticket for what it has enqueued so far.
+ * Work is queued on streams, one per purpose. A stream performs its work in the order of submission; work of different
+ * streams is performed in any order. When a ticket is done, its work is done, and so is all work that was queued on the
+ * stream before it. A caller that needs one stream's results on another stream first waits until the ticket is done.
+ * DEVICE_COMPUTE is the host program's stream: the host program enqueues its own work there, and `record` returns a
+ * ticket for the work that it has enqueued so far.
  *
- * Threads: one at a time per device (the executor's lock), any of them. A failure of a GPU is sticky. */
+ * Threads: one at a time per device (the executor's lock), any thread. A failure of a GPU is sticky. */
 #ifndef ZERO_ENGINE_DEVICE_DEVICE_H
 #define ZERO_ENGINE_DEVICE_DEVICE_H
 
@@ -40,75 +41,78 @@ struct device_span {
 };
 
 struct device_work {
-    const struct kernel *kernel; /* without a grid it is the host's, over memory that the host reaches */
+    /* A kernel without a grid runs on the host, on memory that the host reaches. */
+    const struct kernel *kernel;
     _Alignas(16) uint8_t argument[DEVICE_ARGUMENT_BYTES]; /* copied */
     uint8_t stream, reads, writes;
-    struct device_span read[DEVICE_SPANS_MAX], write[DEVICE_SPANS_MAX]; /* may overlap only if equal */
+    struct device_span read[DEVICE_SPANS_MAX],
+        write[DEVICE_SPANS_MAX]; /* two spans are equal or do not overlap */
 };
 
 struct device;
 
-/* Virtual time, in the place of chance. */
+/* Completes work at virtual times instead of at random polls. */
 struct device_pace {
     void *user;
     const uint64_t *now_ns;
-    uint64_t (*done_at_ns)(void *user, const struct device_work *work); /* of work that starts now */
+    uint64_t (*done_at_ns)(void *user, const struct device_work *work); /* the end of work that starts now */
 };
 
 struct device_options {
     /* cuda */
-    int64_t index;       /* which GPU; below 0: local_rank modulo their number */
+    int64_t index;       /* the GPU's number; below 0: local_rank modulo the number of GPUs */
     uint32_t local_rank; /* on this rank's node */
-    void *host_stream;   /* the host program's CUstream, borrowed; NULL: the device makes one */
+    void *host_stream;   /* the host program's CUstream, borrowed; NULL: the device makes a stream */
     /* sim */
     uint64_t seed;
-    double probability;             /* that a poll finds a piece of work done */
-    const struct device_pace *pace; /* decides when work is done, in the place of `probability`; or NULL */
-    bool without_data;              /* work is never run, its memory never touched */
-    bool discrete; /* the host crashes where it touches the device's memory outside of work */
+    double probability;             /* the probability that a poll finds a piece of work done */
+    const struct device_pace *pace; /* decides when work is done, instead of `probability`; or NULL */
+    bool without_data;              /* work does not run, and does not touch its memory */
+    bool discrete;                  /* the host crashes if it touches device memory outside of work */
 };
 
 struct device_ops {
     const char *name;
     zero_status (*open)(const struct device_options *options, struct device **out_device,
                         struct zero_error *error);
-    /* What is queued may be lost. */
+    /* Queued work may be lost. */
     void (*close)(struct device *device);
     /* Page-aligned, zeroed memory; NULL when the system refuses. */
     void *(*allocate)(struct device *device, uint64_t bytes, enum device_memory kind);
     void (*release)(struct device *device, void *memory, uint64_t bytes, enum device_memory kind);
-    /* Ahead of the first work with it; NULL where nothing need be done. A GPU's code would else be loaded by that work, for
-     * which the driver may wait until the GPU is idle: for ever, where a peer's part is awaited there whose rank does the
-     * same. */
+    /* Loads a kernel before its first work; NULL: the device need not load kernels. Without it, the first work would
+     * load the kernel's code, and the driver may then wait until the GPU is idle. This wait never ends if the GPU waits
+     * for a peer's part of a call while the peer's rank waits in the same way. */
     zero_status (*prepare)(struct device *device, const struct kernel *kernel, struct zero_error *error);
-    /* Each queues work; *out_ticket is its number. Nothing is allocated on the host and GPU. */
+    /* Each of these functions queues work; *out_ticket is its number. The host and GPU devices allocate nothing
+     * here. */
     zero_status (*submit)(struct device *device, const struct device_work *work, uint64_t *out_ticket,
                           struct zero_error *error);
-    /* Between any two memories; also the host's own, which a GPU copies while the caller waits. */
+    /* Copies between any two kinds of memory. A GPU also copies unpinned host memory, while the caller waits. */
     zero_status (*copy)(struct device *device, enum device_stream stream, void *target, const void *source,
                         uint64_t bytes, uint64_t *out_ticket, struct zero_error *error);
     zero_status (*clear)(struct device *device, enum device_stream stream, void *memory, uint64_t bytes,
                          uint64_t *out_ticket, struct zero_error *error);
     zero_status (*record)(struct device *device, enum device_stream stream, uint64_t *out_ticket,
                           struct zero_error *error);
-    /* *out_done: the ticket is. ZERO_E_INTERNAL: its memory was touched meanwhile (sim). */
+    /* *out_done: the ticket is done. ZERO_E_INTERNAL: the work's memory was touched before its end (sim). */
     zero_status (*test)(struct device *device, uint64_t ticket, bool *out_done, struct zero_error *error);
 };
 
 struct device { /* the head of every implementation's own struct */
     const struct device_ops *ops;
-    bool discrete;                /* DEVICE_MEMORY is not the host's to touch */
-    int64_t index;                /* cuda: which GPU; else -1 */
+    bool discrete;                /* the host must not touch DEVICE_MEMORY */
+    int64_t index;                /* cuda: the GPU's number; else -1 */
     void *stream[DEVICE_STREAMS]; /* cuda: CUstream; else NULL */
-    uint64_t
-        allocated[2]; /* by kind: bytes now held through `allocate`, whole pages: what the report measures */
+    /* By kind: bytes now held through `allocate`, whole pages: what the report measures. */
+    uint64_t allocated[2];
 };
 
 enum device_kind { DEVICE_HOST, DEVICE_SIM, DEVICE_CUDA, DEVICE_KINDS };
 
 extern const struct device_ops *const device_table[DEVICE_KINDS];
 
-/* For set-up and for calls that wait anyway: until the ticket is done. */
+/* Waits until the ticket is done: for set-up, and for calls that wait in any case. */
 zero_status device_finish(struct device *device, uint64_t ticket, struct zero_error *error);
 
 #endif

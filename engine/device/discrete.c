@@ -10,7 +10,7 @@ struct extent {
     uint64_t bytes;
 };
 
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* of all below */
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* protects the variables below */
 static struct extent *extents;
 static uint32_t inside; /* threads between enter and leave */
 

@@ -1,6 +1,6 @@
-/* Memory that the host crashes on when it touches it, except inside work: how `sim` stands for a device of its own. All
- * devices of the process share one memory, as ranks that are threads share a GPU: work of one may read another's. Any
- * thread. */
+/* Memory for device sim in discrete mode: the host crashes if it touches this memory outside of work. All devices of
+ * the process share this memory, as ranks that are threads share a GPU: work of one device may read another device's
+ * memory. Threads: any. */
 #ifndef ZERO_ENGINE_DEVICE_DISCRETE_H
 #define ZERO_ENGINE_DEVICE_DISCRETE_H
 
@@ -9,7 +9,7 @@
 void *discrete_allocate(uint64_t bytes); /* zeroed, whole pages; NULL when the system refuses */
 void discrete_release(void *memory, uint64_t bytes);
 
-/* Between the two, this and all other threads may touch it. */
+/* Between discrete_enter and discrete_leave, all threads may touch the memory. */
 void discrete_enter(void);
 void discrete_leave(void);
 

@@ -1,4 +1,4 @@
-/* The host as a device: memory from mmap, work performed at once. */
+/* The host as a device: its memory comes from mmap, and it performs work at once. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -22,7 +22,7 @@ uint64_t page_bytes(uint64_t bytes) {
     return (bytes + page - 1) / page * page;
 }
 
-/* Huge pages are asked for: the flat buffers are walked end to end, and every page is used. */
+/* Asks for huge pages: the engine walks over the flat buffers from end to end and uses every page. */
 void *host_allocate(struct device *device, uint64_t bytes, enum device_memory kind) {
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return NULL;

@@ -1,4 +1,4 @@
-/* The rows of the device table; not for others. */
+/* The rows of the device table. Only files in this folder include it. */
 #ifndef ZERO_ENGINE_DEVICE_IMPLEMENTATIONS_H
 #define ZERO_ENGINE_DEVICE_IMPLEMENTATIONS_H
 
@@ -6,9 +6,9 @@
 
 extern const struct device_ops device_host, device_sim, device_cuda;
 
-/* Shared by implementations whose memory is the host's. */
+/* Shared by implementations that allocate host memory. */
 void *host_allocate(struct device *device, uint64_t bytes, enum device_memory kind);
 void host_release(struct device *device, void *memory, uint64_t bytes, enum device_memory kind);
-uint64_t page_bytes(uint64_t bytes); /* whole pages */
+uint64_t page_bytes(uint64_t bytes); /* rounded up to whole pages */
 
 #endif

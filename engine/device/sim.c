@@ -1,7 +1,8 @@
-/* A device whose work completes at a random later poll, from a seed: adversarial completion order for tests. Streams are
- * queues, of which the oldest work alone is at work; streams know nothing of each other.
- * At the start of work its outputs are poisoned and all its memory is remembered; at its end, memory that
- * changed meanwhile means that somebody reused a buffer too early. May allocate: it is for tests. */
+/* A simulated device for tests: work completes at a random later poll, from a seed, so tests see hostile orders of
+ * completion. A stream is a queue in which only the oldest work is in progress. Streams are independent of each other.
+ *
+ * When work starts, the device poisons its outputs and copies all of its memory. If the memory has changed when the
+ * work ends, a caller reused a buffer too early. This device may allocate memory at any time. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,12 +19,12 @@ struct pending {
     uint8_t *before; /* the bytes of all reads, then of all writes, at the start */
 };
 
-/* The oldest is at work. */
+/* Only the oldest item is in progress. */
 struct queue {
     struct pending item[PENDING_MAX];
-    uint64_t first, end; /* numbers: of the oldest, and of the next */
-    uint64_t
-        base; /* item[0] is of this one: a queue that was empty begins anew, so that few pages are touched */
+    uint64_t first, end; /* the number of the oldest item, and of the next item */
+    /* The number of the item in item[0]. An empty queue begins again at item[0], so that it touches few pages. */
+    uint64_t base;
 };
 
 struct sim {
@@ -93,8 +94,8 @@ static uint64_t span_bytes(const struct device_work *w) {
     return bytes;
 }
 
-/* Copies all spans to or from one array; reads first, so that restoring leaves outputs that are also inputs
- * whole. */
+/* Copies all spans to one array, reads first. With restore_reads, it copies the reads back from the array: an output
+ * that is also an input then has its content again. */
 static void copy_spans(const struct device_work *w, uint8_t *array, bool restore_reads) {
     for (int i = 0; i < w->reads + w->writes; i++) {
         struct device_span s = i < w->reads ? w->read[i] : w->write[i - w->reads];
@@ -113,7 +114,7 @@ static bool unchanged(const struct device_work *w, const uint8_t *array) {
     return true;
 }
 
-/* Remembers all memory, and poisons what is written alone. */
+/* Copies all memory of the work, and poisons the outputs that are not also inputs. */
 static zero_status take_memory(struct pending *p) {
     const struct device_work *work = &p->work;
     p->before = malloc(span_bytes(work) + 1);
@@ -128,7 +129,7 @@ static zero_status take_memory(struct pending *p) {
     return ZERO_OK;
 }
 
-/* It has become the oldest of its stream. */
+/* Starts an item that has become the oldest of its stream. */
 static zero_status start(struct sim *sim, struct pending *p) {
     zero_status status = sim->without_data ? ZERO_OK : take_memory(p);
     p->done_at_ns = sim->pace && p->work.kernel ? sim->pace->done_at_ns(sim->pace->user, &p->work) : 0;
@@ -155,7 +156,7 @@ static zero_status sim_submit(struct device *device, const struct device_work *w
     return push((struct sim *)device, work, out_ticket, error);
 }
 
-/* ---- copies, clears and records: work of the device's own ---- */
+/* ---- copies, clears and records as work ---- */
 
 struct move {
     void *target;
@@ -214,7 +215,8 @@ static bool ready(struct sim *sim, const struct pending *p) {
     return sim->pace ? *sim->pace->now_ns >= p->done_at_ns : chance(sim) <= sim->probability;
 }
 
-/* Returns whether nobody touched its memory meanwhile. What is the host's runs as the host does. */
+/* Performs the work. Returns whether no one touched its memory since its start. A kernel without a grid runs as host
+ * code: outside of discrete_enter and discrete_leave. */
 static bool perform(struct pending *p) {
     const struct kernel *kernel = p->work.kernel;
     bool hosts = kernel && !kernel->grid;
@@ -226,7 +228,7 @@ static bool perform(struct pending *p) {
     return clean;
 }
 
-/* Performs the oldest of a stream. */
+/* Performs the oldest item of a stream. */
 static zero_status complete(struct sim *sim, struct queue *queue, struct zero_error *error) {
     struct pending *p = at(queue, queue->first);
     bool clean = sim->without_data || perform(p);
@@ -244,7 +246,7 @@ static zero_status sim_test(struct device *device, uint64_t ticket, bool *out_do
                             struct zero_error *error) {
     struct sim *sim = (struct sim *)device;
     struct queue *queue = &sim->queue[ticket % TICKET_STREAMS];
-    uint64_t number = ticket / TICKET_STREAMS; /* done when so many are */
+    uint64_t number = ticket / TICKET_STREAMS; /* the ticket is done when this number of items are done */
     zero_status status = ZERO_OK;
     while (!status && queue->first < number && ready(sim, at(queue, queue->first)))
         status = complete(sim, queue, error);

@@ -16,7 +16,7 @@ const struct lr_schedule *const lr_schedules[LR_SCHEDULES] = {
 
 struct lr_setting lr_schedule_at(enum lr_schedule_kind kind, const struct lr_schedule_params *params,
                                  uint32_t group, uint64_t applied, struct lr_setting given) {
-    bool constructed = applied == 0; /* DeepSpeed's constructor has run, its step() has not */
+    bool constructed = applied == 0; /* in DeepSpeed, the constructor has run and step() has not */
     if (kind == LR_NONE || (constructed && params->last_batch_iteration >= 0)) return given;
     float_env saved = float_env_enter();
     struct lr_setting setting =

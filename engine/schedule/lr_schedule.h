@@ -1,6 +1,6 @@
-/* Learning-rate schedules: what each update takes, as a pure function of how many came before it. Names, parameters,
- * defaults and sequences are those of DeepSpeed 0.19 (runtime/lr_schedules.py), to the last bit of the doubles.
- * One file and one row of the table each. Pure; any thread. */
+/* Learning-rate schedules: the learning rate and the betas of each update, as a pure function of the number of earlier
+ * updates. Names, parameters, defaults and values are those of DeepSpeed 0.19 (runtime/lr_schedules.py), equal to the
+ * last bit of the doubles. Each schedule has one file and one row of the table. Pure; any thread. */
 #ifndef ZERO_ENGINE_SCHEDULE_LR_SCHEDULE_H
 #define ZERO_ENGINE_SCHEDULE_LR_SCHEDULE_H
 
@@ -9,7 +9,7 @@
 
 enum { LR_GROUPS_MAX = 8 }; /* parameter groups */
 
-/* One number for all parameter groups, or one each. */
+/* One number for all parameter groups, or one number for each group. */
 struct lr_numbers {
     double value[LR_GROUPS_MAX];
     uint32_t count; /* 0: not given */
@@ -18,9 +18,9 @@ struct lr_numbers {
 
 enum lr_warmup { LR_WARMUP_LOG, LR_WARMUP_LINEAR };
 
-/* Of all schedules; each reads its own. */
+/* The parameters of all schedules; each schedule reads its own. */
 struct lr_schedule_params {
-    int64_t last_batch_iteration; /* where it begins; -1: at the beginning */
+    int64_t last_batch_iteration; /* the iteration at which the schedule begins; -1: at its beginning */
 
     struct lr_numbers warmup_min_lr, warmup_max_lr;
     uint64_t warmup_num_steps, total_num_steps;
@@ -39,16 +39,16 @@ struct lr_schedule_params {
     bool cycle_momentum;
 };
 
-/* What one group's update takes beside its constants; optimizers without betas ignore them. */
+/* The scheduled values of one group's update; optimizers without betas ignore the betas. */
 struct lr_setting {
     double lr, beta1, beta2;
 };
 
 struct lr_schedule {
-    const char *name; /* DeepSpeed's */
+    const char *name; /* DeepSpeed's name */
 
-    /* The setting of `group` at `iteration`: DeepSpeed's last_batch_iteration, which each update that is not skipped
-     * raises by one; -1: before any. `given`: the optimizer's own setting. */
+    /* The setting of `group` at `iteration`. `iteration` is DeepSpeed's last_batch_iteration: -1 before the first
+     * update; each update that is not skipped adds 1. `given`: the optimizer's own setting. */
     struct lr_setting (*at)(const struct lr_schedule_params *params, uint32_t group, int64_t iteration,
                             struct lr_setting given);
 };
@@ -65,8 +65,9 @@ enum lr_schedule_kind {
 };
 extern const struct lr_schedule *const lr_schedules[LR_SCHEDULES];
 
-/* What the update after `applied` others takes, in round-to-nearest whatever the host has set. A schedule that begins
- * later than at the beginning leaves the first update to the optimizer's own setting, as DeepSpeed does. */
+/* The setting of the update after `applied` earlier updates. It is computed in round-to-nearest, in any floating-point
+ * environment of the host program. If last_batch_iteration is 0 or more, the first update uses the optimizer's own
+ * setting, as in DeepSpeed. */
 struct lr_setting lr_schedule_at(enum lr_schedule_kind kind, const struct lr_schedule_params *params,
                                  uint32_t group, uint64_t applied, struct lr_setting given);
 

@@ -1,7 +1,7 @@
 /* OneCycle (Smith 2018, "A disciplined approach to neural network hyper-parameters"): lr goes up and down once,
- * between cycle_min_lr and cycle_max_lr, while the momentum (beta1) goes down and up; then both decay, if
- * decay_step_size says how fast. Where it cycles the momentum it sets beta2 to 0.99, and takes cycle_min_mom for
- * the very first update, as DeepSpeed does. */
+ * between cycle_min_lr and cycle_max_lr, while the momentum (beta1) goes down and up. Then both decay, if
+ * decay_step_size is not 0. If the schedule cycles the momentum, it sets beta2 to 0.99, and the first update uses
+ * cycle_min_mom, as in DeepSpeed. */
 #include <math.h>
 
 #include "engine/schedule/lr_schedule.h"
@@ -22,8 +22,8 @@ static struct cycle cycle_of(const struct lr_schedule_params *p) {
         first, second, first + second, {(double)p->cycle_first_stair_count, (double)second_stairs}};
 }
 
-/* Stairs are cut from the step's place in the cycle, not from the smooth factor, which rounding may leave below
- * the stair that it reaches. */
+/* The stair follows from the step's position in the cycle. The smooth factor is not used for it, because rounding may
+ * leave this factor just below the stair that it should reach. */
 static double stair(const struct cycle *c, double step, double stairs) {
     double at = fmod(step, c->total);
     double position = at <= c->first ? at * stairs / c->first : (c->total - at) * stairs / c->second;

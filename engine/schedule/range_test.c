@@ -1,5 +1,5 @@
-/* LRRangeTest (Smith 2018, "A disciplined approach to neural network hyper-parameters"): from the smallest lr up
- * without an end, in a line or in stairs, to see where training diverges. */
+/* LRRangeTest (Smith 2018, "A disciplined approach to neural network hyper-parameters"): lr grows from range_min_lr
+ * without limit, linearly or in stairs, to find the lr at which training diverges. */
 #include <math.h>
 
 #include "engine/schedule/lr_schedule.h"

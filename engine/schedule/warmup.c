@@ -1,4 +1,4 @@
-/* WarmupLR: up to warmup_max_lr (by default the optimizer's lr), and there it stays. */
+/* WarmupLR: lr goes up to warmup_max_lr (by default the optimizer's lr), and stays there. */
 #include "engine/schedule/warmup.h"
 
 static struct lr_setting at(const struct lr_schedule_params *p, uint32_t group, int64_t iteration,

@@ -1,4 +1,4 @@
-/* The ramp that the warm-up schedules share: from 0 to 1 over warmup_num_steps, which count as at least 2. */
+/* The ramp that the warm-up schedules share: from 0 to 1 over warmup_num_steps, but over at least 2 steps. */
 #ifndef ZERO_ENGINE_SCHEDULE_WARMUP_H
 #define ZERO_ENGINE_SCHEDULE_WARMUP_H
 
@@ -20,7 +20,7 @@ static inline double warmup_ramp(const struct lr_schedule_params *p, int64_t ite
                                               : 1.0 / log(steps) * log((double)(iteration + 1));
 }
 
-/* From min to max by `gamma`; min before the first step(). */
+/* Interpolates from min (`gamma` 0) to max (`gamma` 1); min before DeepSpeed's first step(). */
 static inline struct lr_setting warmup_setting(const struct lr_schedule_params *p, uint32_t group,
                                                int64_t iteration, double gamma, struct lr_setting given) {
     double min = lr_number(&p->warmup_min_lr, group);

@@ -1,5 +1,5 @@
-/* WarmupCosineLR: the optimizer's lr times a ratio that goes up from warmup_min_ratio to 1, then down along half a
- * cosine to cos_min_ratio, where it stays. The ratio of the first update is 0. */
+/* WarmupCosineLR: the optimizer's lr times a ratio. The ratio goes up from warmup_min_ratio to 1, then down along half
+ * a cosine to cos_min_ratio, and stays there. The first update has the ratio 0. */
 #include "engine/schedule/warmup.h"
 
 static const double pi = 3.14159265358979323846;

@@ -1,4 +1,4 @@
-/* WarmupDecayLR: up to warmup_max_lr, then down in a line, to warmup_min_lr at total_num_steps. */
+/* WarmupDecayLR: lr goes up to warmup_max_lr, then linearly down to warmup_min_lr at total_num_steps. */
 #include "engine/schedule/warmup.h"
 
 static double gamma_of(const struct lr_schedule_params *p, int64_t iteration) {

@@ -1,9 +1,9 @@
-/* A GPU, through the driver's table. A stream per purpose; a ticket is an event that was recorded behind its work; modules
- * are loaded and kernels found when they are prepared, or at their first launch. The host's pinned memory is the system's own
- * pages, registered with the driver, so that drives may have them registered too.
+/* A GPU, through the driver's table. There is one stream per purpose. A ticket is an event that is recorded behind its
+ * work. A kernel's module is loaded when the kernel is prepared, or at its first launch. Pinned memory consists of the
+ * system's own pages, registered with the driver, so that io_uring can also register them for the drives.
  *
- * Threads: one at a time, any: each call makes the GPU's primary context the thread's current one. A failure is kept, and
- * every later call returns it. */
+ * Threads: any thread, one at a time: each call makes the GPU's primary context current in the calling thread. A
+ * failure is kept, and every later call returns it. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,12 +12,12 @@
 #include "engine/device/implementations.h"
 
 enum {
-    EVENTS = 1024, /* tickets that may be asked for; an older one is done */
+    EVENTS = 1024, /* the number of tickets that may be in flight; an older ticket is done */
     KERNELS_MAX = 128,
     FILES_MAX = 32,
     EXTENTS_MAX = 64,
     PAGE = 4096,
-    CAPABILITY_MIN = 8, /* the first of CUDA_ARCHITECTURES, tools/build/cuda.bzl */
+    CAPABILITY_MIN = 8, /* the major version of the first of CUDA_ARCHITECTURES in tools/build/cuda.bzl */
 };
 
 struct function {
@@ -25,14 +25,14 @@ struct function {
     CUfunction function;
 };
 
-struct file { /* of kernels */
+struct file { /* a fatbin, which may hold several kernels */
     const unsigned char *fatbin;
     CUmodule module;
 };
 
-struct extent { /* of device memory */
+struct extent { /* one allocation of device memory */
     CUdeviceptr whole;
-    void *page; /* the first page in it */
+    void *page; /* the first page boundary in it */
 };
 
 struct cuda {
@@ -53,12 +53,12 @@ struct cuda {
 
 /* ---- failures ---- */
 
-/* The first is kept, and told to whoever asks for anything later. */
+/* The first failure is kept; every later call passes it on. */
 static zero_status told(struct cuda *c, struct zero_error *error) {
     return c->error.code ? error_pass(error, &c->error) : ZERO_OK;
 }
 
-/* After a failure, too: what is to end then is the context's. */
+/* Makes the context current also after a failure, because closing and freeing still need the context. */
 static zero_status enter(struct cuda *c, struct zero_error *error) {
     CUresult result = c->driver.cuCtxSetCurrent(c->context);
     if (!c->error.code)
@@ -76,7 +76,8 @@ static zero_status ask(struct cuda *c, CUdevice_attribute attribute, int *out, s
                       "device cuda: asking what GPU %" PRId64 " can do", c->base.index);
 }
 
-/* Before any memory is planned for it: its kernels are loaded when they are needed. */
+/* Checks the GPU's abilities before any memory is planned for it. Without this check an unsuitable GPU would fail only
+ * when its first kernel is loaded. */
 static zero_status check_device(struct cuda *c, struct zero_error *error) {
     int reachable = 0, major = 0, minor = 0;
     zero_status status =
@@ -119,8 +120,9 @@ static zero_status find_device(struct cuda *c, const struct device_options *o, s
     return status ? status : check_device(c, error);
 }
 
-/* What the host program computes next waits for the other streams' work, which is short: it goes first where both have
- * blocks to start. Else a gather would begin when the last block of the product before it has. */
+/* The host program's next computation waits for the short work of the other streams. Therefore the other streams have
+ * the higher priority: if two streams have blocks to start, their blocks start first. Without priorities, a gather
+ * would start only after all blocks of the matrix product before it have started. */
 static zero_status open_streams(struct cuda *c, CUstream hosts, struct zero_error *error) {
     int least = 0, greatest = 0;
     zero_status status = cuda_check(&c->driver, c->driver.cuCtxGetStreamPriorityRange(&least, &greatest),
@@ -170,7 +172,7 @@ static zero_status open_cuda(const struct device_options *options, struct device
     return status;
 }
 
-/* Waits for what is queued: it may work on memory that goes next. */
+/* Waits for queued work first: the work may use memory that the caller frees next. */
 static void close_cuda(struct device *device) {
     struct cuda *c = (struct cuda *)device;
     if (c->context) {
@@ -191,7 +193,7 @@ static void close_cuda(struct device *device) {
 
 /* ---- memory ---- */
 
-/* The driver aligns to less than a page where little is asked for. */
+/* For a small allocation, the driver's alignment is below a page. Therefore this function allocates one page more. */
 static void *allocate_device(struct cuda *c, uint64_t bytes) {
     struct extent *e = c->extent;
     while (e < c->extent + EXTENTS_MAX && e->page) e++;
@@ -239,8 +241,8 @@ static void release(struct device *device, void *memory, uint64_t bytes, enum de
 
 /* ---- tickets ---- */
 
-/* Behind what is on the stream. The event's last ticket is done: there are more events than pieces of work in flight,
- * or it is waited for. */
+/* Records an event behind the work on the stream. The event served an earlier ticket, which is normally done, because
+ * there are more events than pieces of work in flight; else this function waits until the earlier ticket is done. */
 static zero_status ticket(struct cuda *c, enum device_stream stream, uint64_t *out_ticket,
                           struct zero_error *error) {
     CUevent event = c->event[(c->tickets + 1) % EVENTS];

@@ -6,11 +6,11 @@
 
 static const char library_name[] = "libcuda.so.1";
 
-/* Stringified after cuda.h's macros have put the version in. */
+/* Makes a string of the name after cuda.h's macros have added the version. */
 #define NAME_OF(name) STRING_OF(name)
 #define STRING_OF(name) #name
 
-/* The first name that is not there, or NULL. */
+/* Looks up all functions. Returns the first missing name, or NULL. */
 static const char *look_up(struct cuda_driver *driver) {
     const char *missing = NULL;
     void *function;
@@ -40,7 +40,8 @@ static zero_status initialise(const struct cuda_driver *driver, struct zero_erro
                      reason ? reason : "no reason given");
 }
 
-/* Kernels of a toolkit load into drivers of its own major version, and later ones; so it is with CUDA's libraries. */
+/* A toolkit's kernels load only into drivers of the same or a later major version. The same holds for CUDA's
+ * libraries. */
 static zero_status check_version(const struct cuda_driver *driver, struct zero_error *error) {
     int version = 0;
     zero_status status = cuda_check(driver, driver->cuDriverGetVersion(&version), error,
@@ -53,7 +54,7 @@ static zero_status check_version(const struct cuda_driver *driver, struct zero_e
         version / 1000, version % 1000 / 10, CUDA_VERSION / 1000, CUDA_VERSION / 1000);
 }
 
-/* Never unloaded: the driver has threads and exit handlers of its own. */
+/* The library is never unloaded, because the driver has its own threads and exit handlers. */
 zero_status cuda_driver_open(struct cuda_driver *out_driver, struct zero_error *error) {
     struct cuda_driver driver = {.library = dlopen(library_name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)};
     if (!driver.library)

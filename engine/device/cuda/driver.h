@@ -1,9 +1,9 @@
 /* The CUDA driver as a table of functions, loaded at run time: one binary runs with and without a GPU.
  *
- * A function of cuda.h is called as driver->cuMemAlloc(...); cuda.h's macros turn both the field and the name that is
- * looked up into the version that the header declares (cuMemAlloc_v2). To use another function, add it to the list.
- * Threads: a loaded table is constant. Every call but cuInit and the cuDevice* and cuCtx* ones needs a context that is current in
- * the calling thread (cuCtxSetCurrent). Tests put a stand-in of their own in the library's place (tests/cuda/). */
+ * Call a function of cuda.h as driver->cuMemAlloc(...). Macros of cuda.h replace the field's name and the symbol's name
+ * by the version that the header declares (cuMemAlloc_v2). To use another function, add it to the list.
+ * Threads: a loaded table is constant. Every call except cuInit, cuDevice* and cuCtx* needs a context that is current
+ * in the calling thread (cuCtxSetCurrent). Tests replace the library by a stand-in of their own (tests/cuda/). */
 #ifndef ZERO_ENGINE_DEVICE_CUDA_DRIVER_H
 #define ZERO_ENGINE_DEVICE_CUDA_DRIVER_H
 
@@ -70,13 +70,13 @@ struct cuda_driver {
 #undef CUDA_DRIVER_FIELD
 };
 
-/* Loads libcuda.so.1 and initialises it. ZERO_E_UNSUPPORTED: there is none, it lacks functions, or no GPU; ZERO_E_CONFIG: it
- * is one for an earlier CUDA than the kernels'. */
+/* Loads libcuda.so.1 and initializes it. ZERO_E_UNSUPPORTED: there is no driver, it lacks functions, or it does not
+ * start (as without a GPU). ZERO_E_CONFIG: the driver is for an earlier major version of CUDA than the kernels. */
 zero_status cuda_driver_open(struct cuda_driver *out_driver, struct zero_error *error);
 void cuda_driver_close(struct cuda_driver *driver);
 
-/* ZERO_OK for CUDA_SUCCESS; else says what failed ("device cuda: copy of 4096 bytes") and the driver's reason. Running
- * out of memory is ZERO_E_MEMORY, all else ZERO_E_INTERNAL. */
+/* ZERO_OK for CUDA_SUCCESS. Else the message says what failed ("device cuda: copy of 4096 bytes") and the driver's
+ * reason; the status is ZERO_E_MEMORY if memory ran out, and ZERO_E_INTERNAL for all other failures. */
 zero_status cuda_check(const struct cuda_driver *driver, CUresult result, struct zero_error *error,
                        const char *format, ...) __attribute__((format(printf, 4, 5)));
 

@@ -1,5 +1,6 @@
-/* How a .cu file declares an entry, the same for nvcc and for the emulation in tests/cuda/ (which puts its own in this file's
- * place):
+/* clang-format off */
+/* How a .cu file declares an entry, the same for nvcc and for the emulation in tests/cuda/ (which replaces this file by
+ * its own):
  *
  *   KERNEL(span_scale, 256, struct span_scale_argument, a) {   // the name in the fatbin, the most threads of a block
  *       uint64_t i = blockIdx.x * (uint64_t)blockDim.x + threadIdx.x;
@@ -7,6 +8,7 @@
  *   }
  *
  * DYNAMIC_SHARED(float, tile) declares `float *tile`, the launch's dynamic shared memory, 16-byte aligned. */
+/* clang-format on */
 #ifndef ZERO_ENGINE_DEVICE_CUDA_ENTRY_H
 #define ZERO_ENGINE_DEVICE_CUDA_ENTRY_H
 
