@@ -3,6 +3,8 @@
 
 const struct stage stage_hpz = {
     .name = "hpz",
+    .number = 3,
+    .reshard = RESHARD_GROUP,
     .state = {{SHARD, SHARD}},
     .grad_between = {[ACCUMULATE_LAST] = {{PARTIAL, PARTIAL}}, [ACCUMULATE_EVERY] = {{SHARD, SHARD}}},
     .grad_step = {{SHARD, SHARD}},

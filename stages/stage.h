@@ -4,8 +4,11 @@
 #ifndef ZERO_STAGES_STAGE_H
 #define ZERO_STAGES_STAGE_H
 
+#include <stddef.h>
+
 #include "engine/base/operation.h"
 #include "engine/base/placement.h"
+#include "stages/reshard.h"
 
 /* When gradients are reduced, if a step has several micro-steps. */
 enum accumulation {
@@ -16,6 +19,8 @@ enum accumulation {
 
 struct stage {
     const char *name;
+    uint32_t number;      /* the configuration's zero_optimization.stage, which selects the row, */
+    enum reshard reshard; /* together with this */
     struct placement state;
     struct placement grad_between[ACCUMULATIONS]; /* gradients between micro-steps */
     struct placement grad_step;                   /* gradients at the step */
@@ -27,6 +32,14 @@ struct stage {
 enum stage_index { STAGE_ZERO0, STAGE_ZERO1, STAGE_ZERO2, STAGE_ZERO3, STAGE_ZERO3_KEEP, STAGE_HPZ, STAGES };
 
 extern const struct stage *const stages[STAGES];
+
+/* The row of a configuration; NULL: there is none. */
+const struct stage *stage_find(uint32_t number, enum reshard reshard);
+
+/* No rank keeps whole parameters between passes. */
+static inline bool stage_shards_params(const struct stage *stage) {
+    return !placement_is(stage->param_rest, REPLICATE, REPLICATE);
+}
 
 extern const struct stage stage_zero0, stage_zero1, stage_zero2, stage_zero3, stage_zero3_keep, stage_hpz;
 

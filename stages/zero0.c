@@ -3,6 +3,7 @@
 
 const struct stage stage_zero0 = {
     .name = "zero0",
+    .number = 0,
     .state = {{REPLICATE, REPLICATE}},
     .grad_between = {[ACCUMULATE_LAST] = {{PARTIAL, PARTIAL}}, [ACCUMULATE_EVERY] = {{SHARD, PARTIAL}}},
     .grad_step = {{REPLICATE, REPLICATE}},

@@ -3,6 +3,7 @@
 
 const struct stage stage_zero1 = {
     .name = "zero1",
+    .number = 1,
     .state = {{SHARD, REPLICATE}},
     .grad_between = {[ACCUMULATE_LAST] = {{PARTIAL, PARTIAL}}, [ACCUMULATE_EVERY] = {{SHARD, PARTIAL}}},
     .grad_step = {{SHARD, REPLICATE}},

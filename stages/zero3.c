@@ -3,6 +3,7 @@
 
 const struct stage stage_zero3 = {
     .name = "zero3",
+    .number = 3,
     .state = {{SHARD, REPLICATE}},
     .grad_between = {[ACCUMULATE_LAST] = {{PARTIAL, PARTIAL}}, [ACCUMULATE_EVERY] = {{SHARD, PARTIAL}}},
     .grad_step = {{SHARD, REPLICATE}},

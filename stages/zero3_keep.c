@@ -3,6 +3,8 @@
 
 const struct stage stage_zero3_keep = {
     .name = "zero3_keep",
+    .number = 3,
+    .reshard = RESHARD_NONE,
     .state = {{SHARD, REPLICATE}},
     .grad_between = {[ACCUMULATE_LAST] = {{PARTIAL, PARTIAL}}, [ACCUMULATE_EVERY] = {{SHARD, PARTIAL}}},
     .grad_step = {{SHARD, REPLICATE}},

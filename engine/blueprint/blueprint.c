@@ -16,15 +16,7 @@ enum { REDUCE_STAGINGS = 2, GATHER_STAGINGS = 2 }; /* one at work while the next
 /* ---- what the configuration says ---- */
 
 const struct stage *blueprint_stage(const struct config *c) {
-    static const enum stage_index rows[][3] = {
-        [0] = {STAGE_ZERO0},
-        [1] = {STAGE_ZERO1},
-        [2] = {STAGE_ZERO2},
-        [3] = {[CONFIG_RESHARD_ALL] = STAGE_ZERO3,
-               [CONFIG_RESHARD_NONE] = STAGE_ZERO3_KEEP,
-               [CONFIG_RESHARD_GROUP] = STAGE_HPZ},
-    };
-    return stages[rows[c->stage][c->reshard]];
+    return stage_find((uint32_t)c->stage, (enum reshard)c->reshard);
 }
 
 struct precision blueprint_precision(const struct config *c) {

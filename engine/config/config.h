@@ -17,6 +17,7 @@
 #include "engine/base/error.h"
 #include "engine/base/status.h"
 #include "engine/schedule/lr_schedule.h"
+#include "stages/reshard.h"
 
 /* Choices are numbered in the order in which keys.def lists them. */
 enum config_optimizer_type { CONFIG_ADAMW, CONFIG_ADAM, CONFIG_SGD, CONFIG_LION, CONFIG_ADAGRAD };
@@ -29,7 +30,6 @@ enum config_uring { CONFIG_URING_AUTO, CONFIG_URING_NEVER };
 enum config_dtype { CONFIG_FP32, CONFIG_BF16, CONFIG_FP16 }; /* as enum dtype */
 enum config_masters { CONFIG_MASTERS_AUTO, CONFIG_MASTERS_FP32, CONFIG_MASTERS_SPLIT };
 enum config_gradient { CONFIG_GRADIENT_MEAN, CONFIG_GRADIENT_SUM };
-enum config_reshard { CONFIG_RESHARD_ALL, CONFIG_RESHARD_NONE, CONFIG_RESHARD_GROUP };
 enum config_model_type { CONFIG_GPT2, CONFIG_LLAMA };
 enum config_rope_type { CONFIG_ROPE_DEFAULT, CONFIG_ROPE_LLAMA3 };
 enum config_order { CONFIG_ORDER_SEQUENTIAL, CONFIG_ORDER_SHUFFLED };
@@ -184,11 +184,11 @@ struct config {
     /* Before config_resolve: the size of the largest groups of adjacent ranks that lie inside nodes, as the launcher
      * placed the ranks (launch_node_group). 0: unknown. */
     uint64_t found_node_ranks;
-    /* The mesh, after config_resolve: shard_ranks x ranks / shard_ranks. CONFIG_RESHARD_GROUP: at rest, parameters are
+    /* The mesh, after config_resolve: shard_ranks x ranks / shard_ranks. RESHARD_GROUP: at rest, parameters are
      * cut over both axes; between forward and backward, over the shard axis only (hpZ). node_group: found_node_ranks,
      * or comm.node_ranks if it is given. */
     uint64_t shard_ranks, node_group;
-    int reshard; /* enum config_reshard; at stage 3 */
+    int reshard; /* enum reshard; at stage 3 */
     uint64_t seed;
     uint64_t threads; /* CPU threads per rank; 0: the number of CPUs / the ranks that share them */
     uint64_t steps_per_print;
@@ -206,6 +206,9 @@ struct config {
     char **lines; /* for the log: one line per accepted key, which says how the engine treats it */
     uint64_t line_count;
 };
+
+/* After config_read: the stage keeps no whole parameters between passes. */
+bool config_shards_params(const struct config *config);
 
 /* `json_or_path`: text whose first character is '{', or the path of a file. `error` may not be NULL.
  * ZERO_E_CONFIG: the configuration is wrong; ZERO_E_UNSUPPORTED: DeepSpeed supports it, this engine does not;

@@ -60,7 +60,7 @@ static zero_status resolve_shards(struct config *config, uint32_t ranks, struct 
  * shard. "auto" gives none below stage 3, where parameters are whole at rest. */
 static zero_status resolve_hpz(struct config *config, uint64_t *out_group, struct zero_error *error) {
     uint64_t ranks = config_written(config, HPZ) ? config->hpz_ranks : 1;
-    if (config_automatic(config, HPZ)) ranks = config->stage == 3 ? config->node_group : 1;
+    if (config_automatic(config, HPZ)) ranks = config_shards_params(config) ? config->node_group : 1;
     *out_group = ranks > 1 ? ranks : 0;
     return config_automatic(config, HPZ) ? config_derived_int(config, HPZ, ranks, error) : ZERO_OK;
 }
@@ -75,9 +75,9 @@ static zero_status resolve_group(struct config *config, uint32_t ranks, struct z
                            (unsigned long long)group);
     const char *path = reshard ? RESHARD : HPZ;
     if (reshard) group = config->comm.reshard_ranks;
-    config->reshard = CONFIG_RESHARD_ALL;
+    config->reshard = RESHARD_ALL;
     if (status || (!group && !reshard)) return status;
-    if (config->stage != 3)
+    if (!config_shards_params(config))
         return error_set(
             error, ZERO_E_CONFIG,
             "%s: parameters are whole on every rank at stage %llu: set zero_optimization.stage to 3, "
@@ -85,7 +85,7 @@ static zero_status resolve_group(struct config *config, uint32_t ranks, struct z
             path, (unsigned long long)config->stage);
     if (group) status = check_group(path, group, ranks, error);
     if (status || !group || (group == ranks && ranks > 1)) return status;
-    if (group == 1) return config->reshard = CONFIG_RESHARD_NONE, ZERO_OK;
+    if (group == 1) return config->reshard = RESHARD_NONE, ZERO_OK;
     if (config->shard_ranks != ranks)
         return error_set(
             error, ZERO_E_CONFIG,
@@ -93,7 +93,7 @@ static zero_status resolve_group(struct config *config, uint32_t ranks, struct z
             "it, or " MICS,
             path, (unsigned long long)group, (unsigned long)ranks);
     config->shard_ranks = group;
-    config->reshard = CONFIG_RESHARD_GROUP;
+    config->reshard = RESHARD_GROUP;
     return ZERO_OK;
 }
 

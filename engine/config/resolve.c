@@ -10,6 +10,7 @@
 #include "engine/config/mesh.h"
 #include "engine/config/scheduler.h"
 #include "engine/config/value.h"
+#include "stages/stage.h"
 
 /* ---- the three batch keys, by DeepSpeed's rules ---- */
 
@@ -99,22 +100,18 @@ static zero_status resolve_batch(struct config *config, uint32_t ranks, struct z
 
 /* ---- stage ---- */
 
+bool config_shards_params(const struct config *config) {
+    return stage_shards_params(stage_find((uint32_t)config->stage, RESHARD_ALL));
+}
+
 /* To reduce only in the last micro-step, a rank must accumulate full gradients. Stages that shard gradients have no
  * room for them. */
 static zero_status resolve_accumulation(struct config *config, struct zero_error *error) {
-    static const struct {
-        int mode;
-        const char *text;
-    } defaults[] = {
-        {CONFIG_ACCUMULATE_LAST, "\"last\""},
-        {CONFIG_ACCUMULATE_LAST, "\"last\""},
-        {CONFIG_ACCUMULATE_EVERY, "\"every\""},
-        {CONFIG_ACCUMULATE_EVERY, "\"every\""},
-    };
+    static const char *const texts[] = {[ACCUMULATE_LAST] = "\"last\"", [ACCUMULATE_EVERY] = "\"every\""};
     static const char path[] = "gradient_accumulation_mode";
     if (config_written(config, path)) return ZERO_OK;
-    config->accumulation_mode = defaults[config->stage].mode;
-    return config_derived(config, path, defaults[config->stage].text, error);
+    config->accumulation_mode = (int)stage_find((uint32_t)config->stage, RESHARD_ALL)->accumulation;
+    return config_derived(config, path, texts[config->accumulation_mode], error);
 }
 
 #define OFFLOAD_OPTIMIZER "zero_optimization.offload_optimizer"
@@ -153,7 +150,7 @@ static zero_status resolve_offload(struct config *c, struct zero_error *error) {
     if (!status) status = check_drive(OFFLOAD_OPTIMIZER, c->optimizer_tier, &c->optimizer_paths, error);
     if (!status) status = check_drive(OFFLOAD_PARAM, c->param_tier, &c->param_paths, error);
     if (status) return status;
-    if (c->param_tier != CONFIG_TIER_DEVICE && c->stage != 3)
+    if (c->param_tier != CONFIG_TIER_DEVICE && !config_shards_params(c))
         return error_set(error, ZERO_E_CONFIG,
                          OFFLOAD_PARAM ".device: parameters are whole on every rank at stage %llu: set "
                                        "zero_optimization.stage to 3, or remove the block",
@@ -186,7 +183,7 @@ static zero_status resolve_persistence(struct config *config, struct zero_error 
 /* Quantized messages need `ordered` reductions for gradients, and sharded parameters (stage 3) for weights. */
 static zero_status resolve_quantized(struct config *config, struct zero_error *error) {
     uint64_t bits = config->comm.quantized_gradient_bits;
-    if (config->quantized_weights && config->stage != 3)
+    if (config->quantized_weights && !config_shards_params(config))
         return error_set(
             error, ZERO_E_CONFIG,
             "zero_optimization.zero_quantized_weights: at stage %llu the weights that are gathered are the "

@@ -9,7 +9,7 @@ static void log_mesh(const struct choices *c) {
     if (group == c->ranks->size) return;
     log_line(&c->ranks->log, ZERO_LOG_INFO, "ranks share in %" PRIu64 " groups of %" PRIu64 ": %s",
              c->ranks->size / group, group,
-             c->config->reshard == CONFIG_RESHARD_GROUP
+             c->config->reshard == RESHARD_GROUP
                  ? "each keeps a second shard of the parameters between forward and backward"
                  : "each cuts one copy, and gradients are added over the copies after that");
     if (c->config->node_group % group)

@@ -71,15 +71,15 @@ static void files_of_groups(void) {
         const char *path;
         uint64_t stage, shard_ranks; /* of 4 ranks */
         int reshard, optimizer_tier;
-    } files[] = {{"configs/zero0-hsdp.json", 0, 2, CONFIG_RESHARD_ALL, CONFIG_TIER_DEVICE},
-                 {"configs/zero1-hsdp.json", 1, 2, CONFIG_RESHARD_ALL, CONFIG_TIER_DEVICE},
-                 {"configs/zero2-hsdp.json", 2, 2, CONFIG_RESHARD_ALL, CONFIG_TIER_DEVICE},
-                 {"configs/zero3-hsdp.json", 3, 2, CONFIG_RESHARD_ALL, CONFIG_TIER_DEVICE},
-                 {"configs/zero3-hsdp-nvme-offload.json", 3, 2, CONFIG_RESHARD_ALL, CONFIG_TIER_NVME},
-                 {"configs/zero3-hpz.json", 3, 2, CONFIG_RESHARD_GROUP, CONFIG_TIER_DEVICE},
-                 {"configs/zero3-hpz-nvme-offload.json", 3, 2, CONFIG_RESHARD_GROUP, CONFIG_TIER_NVME},
-                 {"configs/zero3-zeropp.json", 3, 2, CONFIG_RESHARD_GROUP, CONFIG_TIER_DEVICE},
-                 {"configs/zero3-keep.json", 3, 4, CONFIG_RESHARD_NONE, CONFIG_TIER_DEVICE}};
+    } files[] = {{"configs/zero0-hsdp.json", 0, 2, RESHARD_ALL, CONFIG_TIER_DEVICE},
+                 {"configs/zero1-hsdp.json", 1, 2, RESHARD_ALL, CONFIG_TIER_DEVICE},
+                 {"configs/zero2-hsdp.json", 2, 2, RESHARD_ALL, CONFIG_TIER_DEVICE},
+                 {"configs/zero3-hsdp.json", 3, 2, RESHARD_ALL, CONFIG_TIER_DEVICE},
+                 {"configs/zero3-hsdp-nvme-offload.json", 3, 2, RESHARD_ALL, CONFIG_TIER_NVME},
+                 {"configs/zero3-hpz.json", 3, 2, RESHARD_GROUP, CONFIG_TIER_DEVICE},
+                 {"configs/zero3-hpz-nvme-offload.json", 3, 2, RESHARD_GROUP, CONFIG_TIER_NVME},
+                 {"configs/zero3-zeropp.json", 3, 2, RESHARD_GROUP, CONFIG_TIER_DEVICE},
+                 {"configs/zero3-keep.json", 3, 4, RESHARD_NONE, CONFIG_TIER_DEVICE}};
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
         struct config config;
         read_ok(files[i].path, &config);

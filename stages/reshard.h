@@ -1,0 +1,12 @@
+/* What becomes of parameters between a forward and its backward: a choice of the configuration, and a part of a stage's row. */
+#ifndef ZERO_STAGES_RESHARD_H
+#define ZERO_STAGES_RESHARD_H
+
+/* Where parameters are between a forward and its backward (comm.reshard_after_forward, zero_hpz_partition_size). */
+enum reshard {
+    RESHARD_ALL,  /* cut again, as they rest */
+    RESHARD_NONE, /* whole */
+    RESHARD_GROUP /* cut over the shard axis only: a second shard inside a group of ranks */
+};
+
+#endif
