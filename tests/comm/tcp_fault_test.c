@@ -217,7 +217,7 @@ static void control_reset(void) {
     for (uint32_t r = 0; r < 3; r++) check_failed(&run->rank[r], since_ns, 2, "rank ");
 }
 
-/* A rank that got its data before is in the next call, which the other one has not posted: it says so. */
+/* A rank that already got its data is in the next call, which the other rank has not posted; it reports that. */
 static void data_swallowed(void) {
     const double timeout_s = 0.3;
     struct run *run = start(2, timeout_s, gathers);
@@ -296,7 +296,7 @@ static void leaves(void) {
         CHECK(seconds_between(run->rank[r].failed_ns, run->rank[r].closed_ns) < 2.5);
 }
 
-/* All leave with the same call behind them: nothing is wrong with that. */
+/* All ranks leave after the same call: that is no error. */
 static void posts_and_leaves(struct rank *rank) {
     struct comm_work *work;
     struct comm_call call = call_of(rank, COMM_REDUCE_SCATTER);

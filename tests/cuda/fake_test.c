@@ -1,4 +1,5 @@
-/* The stand-in driver itself: what it must refuse, and what a program that forgets to wait gets. Of the stand-in alone. */
+/* Tests of the stand-in driver itself: the calls that it must refuse, and the data that a program gets if it forgets to
+ * wait. Only with the stand-in. */
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -37,7 +38,7 @@ static CUdeviceptr clear_memory(size_t bytes) {
 
 static void touch(void) { *(volatile char *)(uintptr_t)clear_memory(100) = 1; }
 
-/* A kernel that is told of more elements than there are. */
+/* A kernel whose count is larger than its array. */
 static void write_behind(void) {
     float *x = (float *)(uintptr_t)clear_memory(400);
     struct cast_scaled_argument a = {.target = x, .source = x, .count = 101, .factor = 2};
@@ -45,7 +46,7 @@ static void write_behind(void) {
     d->cuCtxSynchronize();
 }
 
-/* A kernel that is told of memory that no GPU reaches. */
+/* A kernel that gets memory that no GPU reaches. */
 static void give_pageable(void) {
     float *x = calloc(100, sizeof *x);
     struct cast_scaled_argument a = {.target = x, .source = x, .count = 100, .factor = 2};

@@ -1,5 +1,5 @@
-/* What helps to debug: a bit that is flipped on one rank is named with its parameter, unit and rank; the unit whose
- * gradient made a step be skipped is named; comparing changes no bit. */
+/* Debugging aids: a bit that is flipped on one rank is reported with its parameter, unit and rank; the unit whose
+ * gradient caused a skipped step is reported; comparing changes no bit. */
 #include <math.h>
 #include <stdlib.h>
 

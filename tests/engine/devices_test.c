@@ -1,5 +1,6 @@
-/* The toy on a device whose memory the host cannot touch: weights, norms and losses are the host's byte for byte, at every
- * stage, number of ranks, tier and type, and what is planned is what is allocated. devices_test sim|cuda PART */
+/* The toy model on a device whose memory the host cannot touch. Weights, norms and losses equal the host's byte for
+ * byte, at every stage, number of ranks, tier and type, and the allocated memory equals the plan. devices_test sim|cuda
+ * PART */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* What goes wrong on one rank alone ends all ranks, and each names that rank and the reason: with ranks that
- * are threads of this process, or, with an argument, with this process as one rank of mpirun's. */
+/* A failure on one rank ends all ranks, and each names that rank and the reason. The ranks are threads of this process
+ * or, with an argument, this process is one rank of mpirun's. */
 #include <pthread.h>
 #include <sched.h>
 #include <stdbool.h>

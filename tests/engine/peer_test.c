@@ -1,5 +1,5 @@
-/* One rank does something else than the others, at every stage: each of the others must end in a failure that
- * names it, in time, and stay failed; nothing may hang or touch freed memory. */
+/* One rank does something different from the others, at every stage. Each other rank must end with a failure that names
+ * it, in time, and stay failed; no rank may hang or touch freed memory. */
 #include <pthread.h>
 #include <stdio.h>
 #include <time.h>

@@ -1,6 +1,6 @@
-/* With a shadow a run may end in any way: a new one goes on from the last step that was whole on all ranks, and ends
- * with the bits of a run that never stopped.
- * shadow_test [SEEDS]: of faults on one rank's drive */
+/* With a shadow a run may end at any moment: a new run continues from the last step that was complete on all ranks, and
+ * ends with the bits of a run that never stopped.
+ * shadow_test [SEEDS]: seeds of faults on one rank's drive */
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -281,7 +281,8 @@ static void notes_of_a_checkpoint(void) {
     }
 }
 
-/* What is not there, is not made up: no run, another model's, a run that began anew and committed nothing. */
+/* Recovery invents nothing: there is no run, or the shadow is another model's, or the run began anew and committed
+ * nothing. */
 static void nothing_to_recover(void) {
     struct setting s = {.stage = 1, .ranks = 2, .type = "", .path = "nothing"}, other = s;
     static struct life life;

@@ -1,7 +1,7 @@
-/* Trains the toy model through zero.h on ranks that are threads; and serially, as an oracle that knows
- * nothing of stages, shards or streams.
+/* Trains the toy model through zero.h on ranks that are threads; and serially, as an oracle without stages, shards or
+ * streams.
  *
- * On a device whose memory the host cannot touch it computes on copies. */
+ * On a device whose memory the host cannot touch, the trainer computes on copies. */
 #ifndef ZERO_TESTS_ENGINE_TOY_TRAINER_H
 #define ZERO_TESTS_ENGINE_TOY_TRAINER_H
 

@@ -1,6 +1,6 @@
-/* The executor under adversarial completion order: every seed is a configuration and a schedule. Weights
- * equal the serial oracle's byte for byte; no memory is touched while an operation uses it; bugs planted on
- * purpose are caught. adversarial_test [FIRST SEED] [SEEDS] */
+/* The executor with an adversarial order of completion: every seed is a configuration and a schedule. Weights equal the
+ * serial oracle's byte for byte; no code touches memory while an operation uses it; bugs planted on purpose are caught.
+ * adversarial_test [FIRST SEED] [SEEDS] */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* Time and room by hand: what is left when a machine is fast in all but one thing, what overlaps, what does not fit; and
- * the advice that follows. */
+/* Time and room by hand, for machines that are fast in all but one part: the step time, the overlaps, the
+ * configurations that do not fit, and the advice. */
 #include "tools/plan/price.h"
 
 #include <json-c/json.h>

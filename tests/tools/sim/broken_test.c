@@ -1,5 +1,5 @@
-/* Stages that are broken on purpose are caught by the simulator's invariants, without data, each with a sentence that
- * names rank, operation and unit; at every seed, and in an order drawn from it as in an even one. */
+/* The simulator's invariants catch stages that are broken on purpose, without data. Each message names rank, operation
+ * and unit; at every seed, with a random order of events and with an even one. */
 #include "tests/check.h"
 #include "tests/executor/toy_sim.h"
 
