@@ -19,7 +19,7 @@ static int signal_of(void (*function)(void)) {
     pid_t child = fork();
     if (child == 0) {
         freopen("/dev/null", "w", stderr);
-        signal(SIGSEGV, SIG_DFL); /* the address sanitizer would exit in its place */
+        signal(SIGSEGV, SIG_DFL); /* else the address sanitizer would exit instead */
         function();
         _exit(0);
     }
@@ -102,7 +102,8 @@ static void check_memory(void) {
     CHECK_INT(d->cuMemFree(second), CUDA_SUCCESS);
 }
 
-/* Of two GPUs: work and events stay on their own; freeing waits for one alone; a context lives as long as it is retained. */
+/* Two GPUs: work and events stay on their own GPU; a free waits only for its own GPU; a context lives until its last
+ * release. */
 static void check_contexts(void) {
     CUcontext first, second;
     CUstream there;
@@ -145,7 +146,7 @@ static void check_misuse(void) {
     d->cuCtxSetCurrent(context);
 }
 
-/* Whether a copy on another stream sees what `left` wrote; it must if it waits. */
+/* True if a copy on another stream sees the data of `left`; it must if it waits. */
 static bool copy_sees(bool waits) {
     CUdeviceptr memory = clear_memory(4);
     CUevent event;
@@ -210,7 +211,7 @@ static void capture(CUdeviceptr x, CUdeviceptr y, CUgraphExec *out) {
     d->cuEventDestroy(fork_event), d->cuEventDestroy(join_event);
 }
 
-/* What may not be called while a stream is captured ends the capture. */
+/* Calls that are forbidden during a capture end the capture. */
 enum forbidden { ALLOCATE, REGISTER, ASK_EVENT, ASK_STREAM, WAIT_FOR_ALL, ASK_CAPTURED, NOTHING, FORBIDDEN };
 
 static CUresult forbidden(enum forbidden call, CUevent before, CUevent inside) {

@@ -59,7 +59,7 @@ static void run_seed(enum fault fault, bool params, uint64_t seed, struct run *r
     ranks_run(1, json, body, run);
 }
 
-/* Of a fault's seeds, those in which the sentence says so; the others hit what nobody reads. */
+/* Counts the seeds of a fault whose message says so; the other seeds hit bytes that no code reads. */
 static int told(enum fault fault, bool params, const char *expected, const char *found) {
     int count = 0;
     for (uint64_t seed = 1; seed <= SEEDS; seed++) {
