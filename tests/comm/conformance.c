@@ -599,7 +599,7 @@ static struct comm_call fault_call(enum conformance_fault fault, bool culprit, f
     return call;
 }
 
-/* Of a process that ends the sockets end, too. */
+/* If a process ends, its sockets end, too. */
 static bool ends_connections(const struct conformance *c, enum conformance_fault fault) {
     return (fault == FAULT_KILLED || fault == FAULT_EXITED) && strcmp(comm_name(c->comm), "tcp") == 0;
 }

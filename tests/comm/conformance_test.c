@@ -100,7 +100,7 @@ static void *run_thread(void *user) {
     return NULL;
 }
 
-/* Of ranks that are processes: written by them, read by the one that started them. */
+/* Shared by ranks that are processes: they write it, and the process that started them reads it. */
 struct shared {
     uint64_t hash[RANKS_AT_MOST];
     bool told[RANKS_AT_MOST]; /* while closing: who does not */

@@ -177,7 +177,7 @@ static void wrong_ones(const uint32_t *numbers, uint32_t last_size, const char *
         CHECK(ranks[i].status != ZERO_OK);
     }
     CHECK_CONTAINS(ranks[0].error.message, part);
-    /* who came is told; who comes later finds nobody, and hears that */
+    /* a rank that came is told; a rank that comes later finds no other rank, and reports that */
     bool told = strstr(ranks[1].error.message, part) || strstr(ranks[2].error.message, part);
     if (!CHECK(told)) fprintf(stderr, "%s\n%s\n", ranks[1].error.message, ranks[2].error.message);
 }

@@ -137,7 +137,7 @@ static void finish(struct run *run) {
     pthread_barrier_destroy(&run->together);
 }
 
-/* Every rank has done so many calls more. */
+/* Waits until every rank has done `more` further calls. */
 static void await_calls(struct run *run, uint32_t more) {
     uint32_t before[RANKS_AT_MOST];
     uint64_t begin_ns = clock_now_ns();
@@ -188,7 +188,7 @@ static bool cut_pair(struct run *run) {
     return good;
 }
 
-/* What is written to the socket is taken, and goes nowhere. Nothing closes: the connection lives on unseen. */
+/* Data that is written to the socket is accepted and lost. Nothing closes: the connection stays open. */
 static void swallow(int socket) {
     int pair[2];
     CHECK(dup(socket) >= 0);

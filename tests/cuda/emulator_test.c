@@ -28,7 +28,7 @@ static void launch(enum misuse misuse, uint64_t seed) {
     emulator_launch(emulator_find("misuse"), &shape, &a, &seed);
 }
 
-/* What a process of its own says before it ends; its status. */
+/* Runs the kernel in a process of its own, and returns its last message and its status. */
 static int run(enum misuse misuse, uint64_t seed, char said[SAID_BYTES]) {
     int ends[2], status = 0;
     size_t length = 0;

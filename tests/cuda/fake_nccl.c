@@ -47,7 +47,7 @@ struct shown { /* by one rank */
 };
 
 struct table {         /* the file's beginning; places of data follow, PLACES for each rank */
-    _Atomic int count; /* 0: nobody has joined */
+    _Atomic int count; /* 0: no member has joined */
     struct shown rank[RANKS_MAX];
 };
 
@@ -68,7 +68,7 @@ struct ncclComm {
     struct table *table;
     int rank, count;
     uint64_t sequence; /* of the next collective */
-    uint32_t delay;    /* so many questions until it is taken */
+    uint32_t delay;    /* the number of questions until the call is taken */
     bool finalised;
     _Atomic bool aborted;
     CUcontext context;
@@ -77,7 +77,7 @@ struct ncclComm {
     cudaStream_t stream;
 };
 
-/* Of what follows, and of this process's communicators; the driver's lock is taken before it. */
+/* Protects the variables below and this process's communicators; the driver's lock is taken before it. */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static uint32_t ids;
 static struct ncclComm *comms; /* all there ever were: their work may still be on a stream */

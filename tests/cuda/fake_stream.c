@@ -13,7 +13,7 @@
 
 static struct stream *streams;
 static struct event *events;
-static uint64_t random_state, draw_every, least_rank; /* least_rank: of a stream that nobody waits for */
+static uint64_t random_state, draw_every, least_rank; /* least_rank: of a stream for which no call waits */
 
 void streams_open(uint64_t seed) {
     random_state = seed;

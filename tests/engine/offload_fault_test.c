@@ -19,7 +19,7 @@
 
 enum { RANKS = 2, STEPS = 3, COUNT = 16500, CHUNKS_MIN = 64, SECONDS_MAX = 60, SCRIPTS = 2 };
 
-/* Of each rank's half of a unit nine chunks; a frozen parameter, one without decay, one that is persistent. */
+/* Each rank's half of a unit has nine chunks. One parameter is frozen, one has no decay, one is persistent. */
 static const struct plain_param model[] = {
     {"a", "a.w", COUNT, 0, NULL},         {"b", "b.w", COUNT, 0, NULL},          {"c", "c.w", COUNT, 0, NULL},
     {"d", "d.w", COUNT, 0, NULL},         {"e", "e.w", COUNT, 0, NULL},          {"f", "f.w", COUNT, 0, NULL},
@@ -43,7 +43,7 @@ static const enum fault benign[] = {FAULT_EINTR,
 
 enum { HARMFUL = sizeof harmful / sizeof *harmful, BENIGN = sizeof benign / sizeof *benign };
 
-/* What a chunk holds. */
+/* The content of a chunk. */
 static const struct format {
     const char *name, *masters, *json;
 } formats[] = {

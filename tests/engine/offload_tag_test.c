@@ -77,11 +77,11 @@ static int told(enum fault fault, bool params, const char *expected, const char 
 }
 
 int main(void) {
-    /* What is lost of a record is at least its end, where the tag is. */
+    /* A lost record loses at least its end, which holds the tag. */
     CHECK_INT(told(FAULT_STALE, false, "expected chunk 0, generation 2, checksum ", ", found 0, 1, "), SEEDS);
     /* The fill stored the chunk, then made its state zero: that block is an old one too. */
     CHECK_INT(told(FAULT_STALE, true, "expected chunk 0, generation 2, checksum ", ", found 0, 1, "), SEEDS);
-    /* Most bits are the state's, the others nobody's. */
+    /* Most bits belong to the state; no code reads the others. */
     int flipped = told(FAULT_FLIPPED, false, "expected chunk 0, generation 2, checksum ", ", found 0, 2, ");
     CHECK(flipped >= SEEDS / 2);
     return check_end();

@@ -201,7 +201,7 @@ static void meshes(void) {
     life = (struct life){.recovers = true, .stop = 1};
     live(&s, true, &life);
     CHECK_INT(life.status, ZERO_E_IO);
-    /* What is computed again together changes no layout. */
+    /* Recomputed segments do not change the layout. */
     struct setting again = {.stage = 3, .ranks = 2, .type = "", .path = "again"};
     static struct life expected;
     begin_anew(again.path);

@@ -105,7 +105,7 @@ static void queue_copy(struct rank *r, void *target, const void *source, uint64_
     CHECK_STRING(error.message, "");
 }
 
-/* What was queued before has been done: the host's own arrays are as they should be, and may be written. */
+/* Waits until all queued work is done: the host's own arrays then have their values, and may be written. */
 static void catch_up(struct rank *r) { queue_copy(r, NULL, NULL, 0, 1); }
 
 static struct toy_arrays brought(struct rank *r, const struct toy_arrays *there) {
