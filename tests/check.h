@@ -1,6 +1,7 @@
-/* Assertions for tests: print both operands, count, go on; check_end() is main's result.
- * The count is one for all files of a test (weak: the linker keeps one).
- * Seeds: check_seed() names the seed that every later failure prints. */
+/* Assertions for tests. A failed check prints both operands and is counted, and the test goes on; main returns
+ * check_end().
+ * All files of a test share one count (weak: the linker keeps one).
+ * Seeds: check_seed() sets the seed that every later failure prints. */
 #ifndef ZERO_TESTS_CHECK_H
 #define ZERO_TESTS_CHECK_H
 
@@ -42,7 +43,8 @@ static inline int check_int(int64_t actual, int64_t expected, const char *text, 
     return 0;
 }
 
-/* Within tolerance, relative to the larger of 1 and |expected|. An infinite number equals itself alone; NaN equals NaN. */
+/* Within tolerance, relative to the larger of 1 and |expected|. An infinite number equals only itself; NaN equals
+ * NaN. */
 static inline int check_double(double actual, double expected, double tolerance, const char *text,
                                const char *file, int line) {
     double scale = expected < 0 ? -expected : expected, off = actual - expected;

@@ -1,4 +1,4 @@
-/* Whether a sanitizer's own memory and time are among what a test measures. */
+/* True if a sanitizer's own memory and time are part of a test's measurements. */
 #ifndef ZERO_TESTS_SANITIZED_H
 #define ZERO_TESTS_SANITIZED_H
 

@@ -1,7 +1,7 @@
-/* checkpoint_bench DIR [MPARAMS [RANKS]]: how fast zero_engine_save and zero_engine_load move a checkpoint of so many
- * million parameters with AdamW's state, at stage 3, in GB/s. Loading begins with nothing in the page cache. Beside it,
- * on the same drive: fio, in DIR: --rw=write --bs=1M --size=1G --end_fsync=1 --ioengine=io_uring --iodepth=8 --direct=1, and
- * --rw=read. */
+/* checkpoint_bench DIR [MPARAMS [RANKS]]: measures in GB/s how fast zero_engine_save and zero_engine_load move a
+ * checkpoint of MPARAMS million parameters with AdamW's state, at stage 3. Loading begins with an empty page cache. To
+ * compare, run fio in DIR on the same drive: --rw=write --bs=1M --size=1G --end_fsync=1 --ioengine=io_uring --iodepth=8
+ * --direct=1, and --rw=read. */
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -25,7 +25,7 @@ static void fill(void *user, const char *param, uint64_t first, uint64_t count, 
     for (uint64_t i = 0; i < count; i++) out[i] = (float)((first + i) * 2654435761u);
 }
 
-/* What is on the drive is no longer in memory. */
+/* Removes the checkpoint's files from the page cache. */
 static void forget(const struct bench *b) {
     for (uint32_t r = 0; r < b->ranks; r++) {
         char path[4096];

@@ -1,6 +1,6 @@
-/* The memory's speed for an optimizer's pattern: arrays updated in place beside one that is read and one that
- * is written, with x * keep + g * add per element; the same arrays, threads and instruction set as the update
- * it is compared with. */
+/* Measures the memory's speed for an optimizer's pattern: arrays updated in place, beside one array that is read and
+ * one that is written, with x * keep + g * add per element. It uses the same arrays, threads and instruction set as the
+ * update that it is compared with. */
 #ifndef ZERO_TESTS_BENCH_STREAM_H
 #define ZERO_TESTS_BENCH_STREAM_H
 

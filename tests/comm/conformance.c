@@ -130,8 +130,8 @@ static void ring_open(struct conformance *c, struct ring *ring, uint32_t first, 
     CHECK_INT(ring->ranks[ring->me], comm_rank(c->comm));
 }
 
-/* A transport's own order of additions rounds elsewhere, and in narrow types at each of them: by half of a last place of a
- * partial sum. */
+/* A transport's own order of additions rounds at other places; narrow types round at each addition, by half of the last
+ * place of a partial sum. */
 static void check_near(const struct ring *ring, const void *target, const void *expected,
                        const struct comm_call *call, uint64_t count) {
     static const double most[] = {[DTYPE_F32] = 512, [DTYPE_BF16] = 512, [DTYPE_F16] = 2}; /* of an element */
@@ -599,7 +599,7 @@ static struct comm_call fault_call(enum conformance_fault fault, bool culprit, f
     return call;
 }
 
-/* Of a process that ends the sockets end, too. */
+/* If a process ends, its sockets end, too. */
 static bool ends_connections(const struct conformance *c, enum conformance_fault fault) {
     return (fault == FAULT_KILLED || fault == FAULT_EXITED) && strcmp(comm_name(c->comm), "tcp") == 0;
 }
@@ -634,7 +634,7 @@ void conformance_run_fault(struct conformance *c, enum conformance_fault fault) 
     struct comm_work *work = NULL;
     uint32_t size = comm_size(c->comm);
     bool culprit = comm_rank(c->comm) == size - 1;
-    /* A call that never finished keeps its buffers: peers may read them until all have closed. */
+    /* A call that never finished keeps its buffers: peers may read them until all ranks have closed. */
     float *buffers = allocate(c, (size + 1) * FAULT_COUNT * sizeof *buffers);
     void *staging = allocate(c, (size + 1) * FAULT_COUNT * sizeof *buffers);
     c->kept[0] = buffers, c->kept[1] = staging;

@@ -1,5 +1,5 @@
-/* What every transport must do, run by each rank of a world on its own comm, in the same order on all of
- * them. Results are compared bit for bit with scalar code that is written here a second time, apart from
+/* The behavior that every transport must have. Each rank of a world runs the suite on its own comm, in the same order
+ * on all ranks. The results are compared bit for bit with scalar code that is written again here, independent of
  * engine/comm. */
 #ifndef ZERO_TESTS_COMM_CONFORMANCE_H
 #define ZERO_TESTS_COMM_CONFORMANCE_H
@@ -17,8 +17,8 @@ struct conformance {
     double timeout_s;
     bool light; /* smaller calls, for devices that are slow stand-ins */
     struct device *device; /* the calls' buffers are its memory; NULL: the host's */
-    /* That memory, one piece of CONFORMANCE_DEVICE_BYTES: to free some between calls would wait for the whole GPU,
-     * other ranks' collectives included. Begun anew when nothing of it is in use. */
+    /* The device's memory, one piece of CONFORMANCE_DEVICE_BYTES. Freeing pieces between calls would wait for the whole
+     * GPU, also for other ranks' collectives. The piece is used from its start again when no call uses it. */
     char *memory;
     uint64_t memory_used;
     uint32_t memory_users;
@@ -28,7 +28,8 @@ struct conformance {
 
 void conformance_run(struct conformance *conformance);
 
-/* Ranks of which one does something wrong on purpose; each checks what it is told. 2 ranks at least. */
+/* Runs in which one rank does something wrong on purpose; each other rank checks the failure that it receives. Needs 2
+ * ranks. */
 enum conformance_fault {
     FAULT_DIVERGED, /* the last rank posts another call */
     FAULT_FAILED,   /* the last rank fails (comm_fail) while the others wait */

@@ -56,7 +56,7 @@ static void pause_turn(struct conformance *conformance) {
     await_turn(turns, rank);
 }
 
-/* Failures while closing have no other way out. */
+/* A failure during closing can only be seen in the log. */
 static void print_line(void *user, zero_log_level level, const char *line) {
     printf("%s\n", line);
     fflush(stdout);
@@ -100,7 +100,7 @@ static void *run_thread(void *user) {
     return NULL;
 }
 
-/* Of ranks that are processes: written by them, read by the one that started them. */
+/* Shared by ranks that are processes: they write it, and the process that started them reads it. */
 struct shared {
     uint64_t hash[RANKS_AT_MOST];
     bool told[RANKS_AT_MOST]; /* while closing: who does not */
@@ -137,7 +137,7 @@ static uint32_t free_port(void) {
     return port;
 }
 
-/* The last one may be killed, or stopped, as its fault has it; the others end well. */
+/* The last process may be killed or stopped, as its fault demands; the others must end without an error. */
 static void await_processes(const pid_t *pids, uint32_t count, int fault) {
     for (uint32_t r = 0; r < count; r++) {
         int status;

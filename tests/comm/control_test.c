@@ -140,7 +140,7 @@ static void reports_the_dead(void) {
     end();
 }
 
-/* Of a failure all can have heard when a rank that told of it may go. */
+/* A rank that reported a failure may leave only after all ranks can have received the report. */
 static void lingers_until_told(void) {
     start();
     pass(0.1);
@@ -153,7 +153,8 @@ static void lingers_until_told(void) {
     end();
 }
 
-/* MPI gives a later communicator the context of an earlier one, and with it what was still on its way. */
+/* MPI may give a later communicator the context of an earlier one, together with messages that were still on their
+ * way. */
 static void drops_what_an_earlier_comm_sent(void) {
     start();
     comm_raise(&ranks[3].comm, ZERO_E_IO, 3, false, "the drive is gone");
@@ -167,7 +168,7 @@ static void drops_what_an_earlier_comm_sent(void) {
     end();
 }
 
-/* A rank that was stopped for long, and its peers' beats with it, finds their messages when it goes on. */
+/* A rank that was stopped for a long time misses its peers' beats, but finds their messages when it continues. */
 static void forgives_its_own_sleep(void) {
     start();
     pass(1);
@@ -220,7 +221,8 @@ struct failure_record {
     char message[1024];
 };
 
-/* What is no failure record is a failure of its own: a code of 0 would leave a rank failed with nothing to report. */
+/* A record that is not a valid failure record is a failure itself: a code of 0 would make a rank fail with nothing to
+ * report. */
 static void refuses_what_is_no_failure(uint32_t code, uint32_t bytes) {
     struct failure_record record = {
         .type = 3, .from = 4, .opening = 1, .code = code, .rank = 1 << 20, .message = "the drive is gone"};
@@ -280,7 +282,7 @@ static void unknown_type(struct comm_record *record) { record->dtype = 200; }
 static void unknown_target(struct comm_record *record) { record->target_dtype = DTYPES; }
 static void unknown_kind(struct comm_record *record) { record->kind = COMM_KINDS; }
 
-/* The rank next to the one that failed takes no messages: the others hear of the failure all the same. */
+/* The rank next to the failed one takes no messages; the other ranks still receive the failure. */
 static void tells_around_the_deaf(void) {
     start();
     pass(0.1);

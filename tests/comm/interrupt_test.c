@@ -1,4 +1,4 @@
-/* A rank whose user wants it to end while it waits for another one: all ranks end, soon. */
+/* The user interrupts a rank while it waits for another one: all ranks end soon. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* What is particular to threads: a barrier holds, a waiting rank sleeps and wakes soon, bad calls are
+/* Tests that are specific to threads: a barrier holds, a waiting rank sleeps and wakes soon, wrong calls are
  * refused. */
 #include <pthread.h>
 #include <stdlib.h>
@@ -156,7 +156,7 @@ static void *help(void *user) {
     return NULL;
 }
 
-/* A rank whose thread returned is silent: that is found within timeout_s, as where it is a process. */
+/* A rank whose thread returned is silent. The others detect that within timeout_s, as they do for a process. */
 static void a_thread_that_ends_is_noticed(bool helped) {
     pthread_t helper;
     open_all_and_end();
@@ -181,7 +181,7 @@ static void *take_over(void *user) {
     return NULL;
 }
 
-/* The thread that opened may end where another goes on, however long that was ago. */
+/* The thread that opened the comm may end if another thread continues, however long ago the first one ended. */
 static void a_rank_may_change_its_thread(void) {
     open_all_and_end();
     nanosleep(&(struct timespec){0, 600000000}, NULL);

@@ -1,4 +1,4 @@
-/* Ranks as threads that meet, or do not, with strangers between them. */
+/* Ranks as threads that meet or fail to meet, while strangers connect in between. */
 #include "engine/comm/rendezvous.h"
 
 #include <errno.h>
@@ -103,8 +103,8 @@ static void all_meet(uint32_t count) {
     check_met(ranks, count);
 }
 
-/* One speaks another language, one tears its first words, one says nothing, one hangs up at once; one knows the first
- * words and lies about the rest. */
+/* One stranger speaks another protocol, one breaks off its first words, one says nothing, one hangs up at once, and one
+ * sends the right first words and wrong values after them. */
 static void call_as_strangers(uint32_t port, int sockets[5]) {
     static const char web[] = "GET / HTTP/1.1\r\nHost: h\r\n\r\n                       ";
     uint64_t liar[4] = {0x3276646e7a6f7265u, 12345, (uint64_t)RANKS << 32 | 1, 0};
@@ -134,7 +134,7 @@ static void strangers_are_hung_up_on(void) {
         if (sockets[i] >= 0) close(sockets[i]);
 }
 
-/* More strangers than rank 0 listens to at once. */
+/* More strangers than rank 0 accepts at once do not keep the ranks out. */
 static void a_crowd_keeps_nobody_out(void) {
     enum { CROWD = 200 };
     struct rank ranks[RANKS];
@@ -177,7 +177,7 @@ static void wrong_ones(const uint32_t *numbers, uint32_t last_size, const char *
         CHECK(ranks[i].status != ZERO_OK);
     }
     CHECK_CONTAINS(ranks[0].error.message, part);
-    /* who came is told; who comes later finds nobody, and hears that */
+    /* a rank that came is told; a rank that comes later finds no other rank, and reports that */
     bool told = strstr(ranks[1].error.message, part) || strstr(ranks[2].error.message, part);
     if (!CHECK(told)) fprintf(stderr, "%s\n%s\n", ranks[1].error.message, ranks[2].error.message);
 }
@@ -208,7 +208,7 @@ static void nobody_to_meet(void) {
           "MASTER_ADDR is \"no such host\", which has no address");
 }
 
-/* What has the port answers in its own way, or hangs up. */
+/* Another program that owns the port answers in its own protocol, or hangs up. */
 static void *serve_another(void *user) {
     static const char page[4096] = "HTTP/1.1 400 Bad Request\r\n";
     int listener = *(int *)user;
@@ -256,7 +256,8 @@ static void interrupt(struct rank *ranks, uint32_t count, uint32_t which, atomic
     }
 }
 
-/* A rank whose user ends it does not wait for one that is not there; ranks that wait for its word hear it. */
+/* A rank that its user interrupts does not wait for an absent rank; ranks that wait for its message receive the
+ * interruption. */
 static void interrupted_while_one_is_absent(void) {
     static const uint32_t without_0[] = {1, 2}, without_1[] = {0, 2};
     struct rank ranks[2];

@@ -1,5 +1,5 @@
-/* What is particular to sim: poison, buffers touched too early, calls without data, many ranks in this one
- * thread. */
+/* Tests that are specific to transport sim: poison, buffers that are touched too early, calls without data, many ranks
+ * in this thread. */
 #include "engine/comm/sim.h"
 
 #include <math.h>

@@ -137,7 +137,7 @@ static void finish(struct run *run) {
     pthread_barrier_destroy(&run->together);
 }
 
-/* Every rank has done so many calls more. */
+/* Waits until every rank has done `more` further calls. */
 static void await_calls(struct run *run, uint32_t more) {
     uint32_t before[RANKS_AT_MOST];
     uint64_t begin_ns = clock_now_ns();
@@ -188,7 +188,7 @@ static bool cut_pair(struct run *run) {
     return good;
 }
 
-/* What is written to the socket is taken, and goes nowhere. Nothing closes: the connection lives on unseen. */
+/* Data that is written to the socket is accepted and lost. Nothing closes: the connection stays open. */
 static void swallow(int socket) {
     int pair[2];
     CHECK(dup(socket) >= 0);
@@ -217,7 +217,7 @@ static void control_reset(void) {
     for (uint32_t r = 0; r < 3; r++) check_failed(&run->rank[r], since_ns, 2, "rank ");
 }
 
-/* A rank that got its data before is in the next call, which the other one has not posted: it says so. */
+/* A rank that already got its data is in the next call, which the other rank has not posted; it reports that. */
 static void data_swallowed(void) {
     const double timeout_s = 0.3;
     struct run *run = start(2, timeout_s, gathers);
@@ -296,7 +296,7 @@ static void leaves(void) {
         CHECK(seconds_between(run->rank[r].failed_ns, run->rank[r].closed_ns) < 2.5);
 }
 
-/* All leave with the same call behind them: nothing is wrong with that. */
+/* All ranks leave after the same call: that is no error. */
 static void posts_and_leaves(struct rank *rank) {
     struct comm_work *work;
     struct comm_call call = call_of(rank, COMM_REDUCE_SCATTER);

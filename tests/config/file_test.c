@@ -142,7 +142,7 @@ static void a_model_of_its_own(void) {
     config_free(&config);
 }
 
-/* Of a block that config.json replaces nothing stays: no value that the file lacks, or has as null, and no
+/* If config.json replaces a block, nothing of the block stays: no value that the file lacks or has as null, and no
  * line. */
 /* In the manner of Llama 3.2 1B's. */
 static void a_llama(void) {

@@ -1,4 +1,4 @@
-/* What a user reads: exact messages, suggestions, sizes. */
+/* The messages that a user reads: exact texts, suggestions, sizes. */
 #include "engine/config/config.h"
 #include "engine/config/suggest.h"
 #include "engine/config/value.h"

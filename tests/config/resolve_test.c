@@ -1,4 +1,4 @@
-/* Rules between keys: the batch triple, optimizers, conflicts, what the command line sets. */
+/* Rules between keys: the batch triple, optimizers, conflicts, values from the command line. */
 #include "engine/config/config.h"
 #include "engine/config/value.h"
 #include "tests/check.h"
@@ -576,7 +576,8 @@ static void command_line(void) {
     config_free(&config);
 }
 
-/* What was written and has no effect is said, by reason; what has one, or was not written, is not. */
+/* A written key without effect is reported with the reason; keys with an effect, and keys that were not written, are
+ * not. */
 static void idle_keys(void) {
     static const struct {
         const char *json, *lines;

@@ -1,4 +1,4 @@
-/* The strict scanner: what is JSON passes, what is nearly JSON is refused with its place. */
+/* The strict scanner: valid JSON passes; text that is almost JSON is refused, and the message names the place. */
 #include "engine/config/scan.h"
 #include "tests/check.h"
 

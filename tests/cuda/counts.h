@@ -1,4 +1,4 @@
-/* What the stand-in driver counted (fake_cuda.h), where it is the driver. */
+/* The counts of the stand-in driver (fake_cuda.h), if that is the driver. */
 #ifndef ZERO_TESTS_CUDA_COUNTS_H
 #define ZERO_TESTS_CUDA_COUNTS_H
 
@@ -6,6 +6,6 @@
 
 #include "tests/cuda/fake_cuda.h"
 
-bool counts_read(struct fake_cuda_counts *out); /* false, and zeros: it is a real one */
+bool counts_read(struct fake_cuda_counts *out); /* false, and zeros, with a real driver */
 
 #endif

@@ -1,5 +1,6 @@
-/* What a GPU does not forgive and a CPU does: kernels are compiled with the compiler's checks (CHECKS of emulated.bzl), whose
- * failures come here, by the names that gcc and clang give them. Each gets a record that begins with a place in the source. */
+/* Errors that a GPU does not tolerate but a CPU does. Kernels are compiled with the compiler's checks (CHECKS of
+ * emulated.bzl); a failed check calls these functions, by the names that gcc and clang use. Each gets a record that
+ * begins with a place in the source. */
 #include <stdint.h>
 
 #include "tests/cuda/emulator.h"

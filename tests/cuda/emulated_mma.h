@@ -1,6 +1,7 @@
-/* Stands in for tools/gpt/cuda/mma.h: the same product and loads, fetched from the lanes that hold factors and addresses.
- * Copies happen at once or when they are waited for, by chance: a missing wait reads what was there before, a missing
- * __syncthreads overwrites what others still read. Addresses are aligned as the instructions need them. */
+/* Replaces tools/gpt/cuda/mma.h in the emulation: the same product and loads, from the lanes that hold factors and
+ * addresses. A copy happens at once or when the program waits for it, by chance: with a missing wait the program reads
+ * old data, and with a missing __syncthreads it overwrites data that other threads still read. Addresses must be
+ * aligned as the instructions require. */
 #ifndef ZERO_TOOLS_GPT_CUDA_MMA_H
 #define ZERO_TOOLS_GPT_CUDA_MMA_H
 
@@ -11,7 +12,7 @@ namespace emulation {
 
 enum { THREADS_MAX = 1024, COPIES_MAX = 64 };
 
-/* What each lane of a warp shows the others, between two waits for them. */
+/* The data that each lane of a warp shows to the others, between two synchronizations of the warp. */
 struct shown {
     uint32_t a[4], b[2];
     const void *row;

@@ -1,17 +1,17 @@
-/* Runs .cu files on the CPU: included before each (cuda_emulated in emulated.bzl), in the place of nvcc's built-ins and of
- * engine/device/cuda/entry.h.
+/* Runs .cu files on the CPU. The build includes this header before each file (cuda_emulated in emulated.bzl); it
+ * replaces nvcc's built-ins and engine/device/cuda/entry.h.
  *
- * One block at a time, in a random order; within it every thread is a fiber that runs until it waits for others, and which one
- * runs next is random too: a missing __syncthreads gives wrong bits with some seed. Threads that wait for one another
- * for ever, or at different places, end the test with a sentence. The fake driver (fake_cuda.h) launches, one kernel at a time;
- * hence plain globals.
+ * One block runs at a time, in a random order. In a block every thread is a fiber that runs until it waits for others;
+ * the next fiber is random, too. A missing __syncthreads therefore gives wrong bits with some seed. Threads that wait
+ * for each other forever, or at different places, end the test with a message. The fake driver (fake_cuda.h) launches
+ * one kernel at a time; the emulation therefore uses plain globals.
  *
- * Offered: threadIdx, blockIdx, blockDim, gridDim, warpSize; __shared__ and DYNAMIC_SHARED; __syncthreads (and _or, _and,
- * _count), __syncwarp, __shfl*_sync, __ballot_sync, __any_sync, __all_sync, __reduce_*_sync; atomics; bit casts, IEEE
- * intrinsics, cached loads and stores. Not offered: blocks that wait for other blocks, textures, tensor cores and asynchronous
- * copies (emulated_mma.h has those). Functions of <math.h> are the host's: exp and its like may differ from a GPU's in the last
- * places. Loads and stores at addresses that are not multiples of their sizes end the test, as do indices outside of arrays
- * (emulated_checks.c). */
+ * Available: threadIdx, blockIdx, blockDim, gridDim, warpSize; __shared__ and DYNAMIC_SHARED; __syncthreads (and _or,
+ * _and, _count), __syncwarp, __shfl*_sync, __ballot_sync, __any_sync, __all_sync, __reduce_*_sync; atomics; bit casts,
+ * IEEE intrinsics, cached loads and stores. Not available: blocks that wait for other blocks, textures, tensor cores
+ * and asynchronous copies (emulated_mma.h has the last two). Functions of <math.h> are the host's: exp and similar
+ * functions may differ from a GPU's in the last places. A load or store at an address that is not a multiple of its
+ * size ends the test, and so does an index outside an array (emulated_checks.c). */
 #ifndef ZERO_TESTS_CUDA_EMULATION_H
 #define ZERO_TESTS_CUDA_EMULATION_H
 
@@ -71,7 +71,8 @@ struct warp_sync {
     void operator()(uint32_t mask = 0xffffffffu) const { emulator_sync_warp(place, mask); }
 };
 
-/* What lane `lane` of this warp holds in `mine`. Every lane of the mask calls it; a lane outside gives its own. */
+/* Returns lane `lane`'s `mine`. Every lane of the mask calls it; for a lane outside the warp it returns the caller's
+ * own. */
 template <typename T> T exchange(emulator_place place, uint32_t mask, T mine, uint32_t lane) {
     static_assert(sizeof(T) <= sizeof(uint64_t), "a warp exchanges 8 bytes at most");
     uint64_t bits = 0;
@@ -83,7 +84,7 @@ template <typename T> T exchange(emulator_place place, uint32_t mask, T mine, ui
 
 static inline uint32_t lane() { return emulator_here.lane; }
 
-/* The lanes' values, added up or otherwise joined in the order of lanes. */
+/* Adds the lanes' values, or joins them in another way, in lane order. */
 template <typename T, typename Join> T join(emulator_place place, uint32_t mask, T mine, Join with) {
     bool first = true;
     T sum = mine;

@@ -1,5 +1,5 @@
-/* Fibers: each has a stack of its own; the scheduler is the caller's stack. A thread that waits gives the processor back to
- * the scheduler, which picks another that is ready, at random. */
+/* Fibers: each has its own stack; the scheduler uses the caller's stack. A thread that waits returns to the scheduler,
+ * which picks another ready thread at random. */
 #include "tests/cuda/emulator.h"
 
 #include <stdarg.h>
@@ -129,11 +129,11 @@ uint64_t emulator_exchange(struct emulator_place place, uint32_t mask, uint64_t 
     w->slot[emulator_here.lane] = mine;
     emulator_sync_warp(place, mask);
     uint64_t theirs = lane < WARP ? w->slot[lane] : mine;
-    emulator_sync_warp(place, mask); /* nobody gives the next one before all have read */
+    emulator_sync_warp(place, mask); /* no lane gives its next value before all have read this one */
     return theirs;
 }
 
-/* Of a function that never returns the thread sanitizer would remember the call, until it has no room for more. */
+/* The thread sanitizer would remember the call of a function that never returns, until its memory is full. */
 #if defined(__has_attribute) && __has_attribute(disable_sanitizer_instrumentation)
 #define UNINSTRUMENTED __attribute__((disable_sanitizer_instrumentation))
 #else

@@ -1,4 +1,4 @@
-/* The machinery below emulation.h: blocks of fibers. Not for tests; one launch at a time in a process. */
+/* The scheduler below emulation.h: blocks of fibers. Not for tests; one launch at a time in a process. */
 #ifndef ZERO_TESTS_CUDA_EMULATOR_H
 #define ZERO_TESTS_CUDA_EMULATOR_H
 
@@ -25,16 +25,16 @@ struct emulator_shape {
     size_t shared_bytes;
 };
 
-/* Runs the whole grid; *random is the state of a generator, which decides the order. */
+/* Runs the whole grid. *random is the state of a generator that determines the order. */
 void emulator_launch(const struct emulated_kernel *kernel, const struct emulator_shape *shape,
                      const void *argument, uint64_t *random);
 
 uint64_t emulator_random(uint64_t *state);
 
-/* Ends the process with a sentence about the thread that runs. */
+/* Ends the process with a message about the current thread. */
 void emulator_fail(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
 
-/* Of the thread that runs. */
+/* The place of the current thread. */
 struct emulator_here {
     uint32_t thread[3], block[3], threads[3], blocks[3];
     uint32_t lane;
@@ -42,16 +42,17 @@ struct emulator_here {
 };
 extern struct emulator_here emulator_here;
 
-/* Where a thread waits. Those that wait for one another do so at the same place: what a GPU does else is undefined. */
+/* The place where a thread waits. Threads that wait for each other must wait at the same place; on a GPU anything else
+ * is undefined. */
 struct emulator_place {
     const char *file;
     int line;
 };
 
-/* Waits for all threads of the block; returns how many of them gave 1. */
+/* Waits for all threads of the block; returns the number of threads that voted 1. */
 uint32_t emulator_sync_block(struct emulator_place place, int vote);
 void emulator_sync_warp(struct emulator_place place, uint32_t mask);
-/* Waits for all lanes of the mask; returns what lane `lane` gave. */
+/* Waits for all lanes of the mask; returns the value of lane `lane`. */
 uint64_t emulator_exchange(struct emulator_place place, uint32_t mask, uint64_t mine, uint32_t lane);
 
 #ifdef __cplusplus

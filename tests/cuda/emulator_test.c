@@ -1,4 +1,5 @@
-/* The emulator ends a process whose kernel does what a GPU would not forgive, and says what and where. */
+/* The emulator ends a process whose kernel makes an error that a GPU does not tolerate, and reports the error and its
+ * place. */
 #include <signal.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -27,7 +28,7 @@ static void launch(enum misuse misuse, uint64_t seed) {
     emulator_launch(emulator_find("misuse"), &shape, &a, &seed);
 }
 
-/* What a process of its own says before it ends; its status. */
+/* Runs the kernel in a process of its own, and returns its last message and its status. */
 static int run(enum misuse misuse, uint64_t seed, char said[SAID_BYTES]) {
     int ends[2], status = 0;
     size_t length = 0;
@@ -49,7 +50,7 @@ static int run(enum misuse misuse, uint64_t seed, char said[SAID_BYTES]) {
     return status;
 }
 
-/* The compiler's checks: a sanitizer's own functions may stand in the way of emulated_checks.c, and say it in their words. */
+/* The compiler's checks: a sanitizer's own functions may replace emulated_checks.c and use other words. */
 static bool may_differ(enum misuse misuse) {
     return SANITIZED && misuse >= MISUSE_ADDRESS && misuse <= MISUSE_CAST;
 }

@@ -1,4 +1,4 @@
-/* What was asked of the driver, for tests that want to see it. */
+/* Counts the calls of the driver, for tests that check them. */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
-/* The driver's functions: each takes the lock, checks its handles and the thread's context, lets some of the enqueued work run, and
- * does its own part. Misuse that CUDA reports is reported with its code. */
+/* The driver's functions: each takes the lock, checks its handles and the thread's context, lets some of the enqueued
+ * work run, and does its own part. Misuse that CUDA reports is reported with CUDA's code. */
 #include "tests/cuda/fake_cuda.h"
 
 #include <dlfcn.h>
@@ -589,12 +589,12 @@ static bool shape_fits(const struct CUfunc_st *f, const struct emulator_shape *s
            s->blocks[1] <= UINT16_MAX && s->blocks[2] <= UINT16_MAX && s->shared_bytes <= f->shared_max;
 }
 
-/* Below are programs linked to fixed addresses, and what sanitizers keep of all memory: any two numbers, side by side, are an
- * address there. */
+/* Below this address are programs linked to fixed addresses, and the sanitizers' records of all memory: there, any two
+ * numbers side by side form an address. */
 #define SHADOWS_END UINT64_C(0x340000000000)
 
-/* Whether the address is of memory of the host that is there, though a GPU does not reach it. What a program is loaded with does not
- * count: an argument may name a table of the host's functions. */
+/* True if the address is in host memory that exists but that a GPU does not reach. Memory that a program is loaded with
+ * does not count: an argument may name a table of the host's functions. */
 static bool is_pageable(uint64_t address) {
     void *page = (void *)(uintptr_t)(address & ~UINT64_C(4095));
     Dl_info loaded;
@@ -603,8 +603,8 @@ static bool is_pageable(uint64_t address) {
            !dladdr((void *)(uintptr_t)address, &loaded);
 }
 
-/* What looks like a pointer in an argument is one; but not an enumerator, behind which there may be padding, and not the last
- * word, half of which may be. */
+/* A value in an argument that looks like a pointer is checked as one; except an enumerator, which padding may follow,
+ * and the last word, of which one half may be padding. */
 static void check_pointers(const struct emulated_kernel *kernel, const void *argument) {
     for (size_t at = 0; at + 2 * sizeof(uint64_t) <= kernel->argument_bytes; at += sizeof(uint64_t)) {
         uint64_t word;

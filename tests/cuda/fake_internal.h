@@ -1,4 +1,4 @@
-/* Between the files of the stand-in driver. Everything is called with its lock held. */
+/* Declarations between the files of the stand-in driver. Every function is called with the driver's lock held. */
 #ifndef ZERO_TESTS_CUDA_FAKE_INTERNAL_H
 #define ZERO_TESTS_CUDA_FAKE_INTERNAL_H
 
@@ -6,7 +6,7 @@
 
 #include "tests/cuda/fake_cuda.h"
 
-/* A misuse that the real driver would leave undefined: says what it is and ends the process. */
+/* Reports a misuse that is undefined with the real driver, and ends the process. */
 void fake_fail(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
 
 /* fake_cuda.c */
@@ -25,8 +25,8 @@ bool memory_has(uint64_t address, size_t bytes); /* inside one allocation */
 bool memory_is_device(uint64_t address);         /* in the device's range, allocated or not */
 void memory_unlock(void);
 void memory_lock(void);
-void memory_check(void); /* what lies behind each allocation is untouched */
-/* Host memory that is page-locked: what a GPU reaches of it. */
+void memory_check(void); /* checks the bytes after each allocation */
+/* Page-locked host memory: the host memory that a GPU reaches. */
 CUresult pinned_add(const void *memory, size_t bytes);
 CUresult pinned_remove(const void *memory);
 bool pinned_has(uint64_t address, size_t bytes);
@@ -104,8 +104,8 @@ void count_load(void);
 
 /* fake_graph.c */
 CUresult graph_begin(struct stream *stream, CUstreamCaptureMode mode);
-/* A call that may not be made while this thread captures, or any does in the global mode, ends such captures; as does one
- * that asks for the state of what is captured in `graph`. Whether there was one. */
+/* Called for calls that are forbidden while this thread captures, or while any thread captures in the global mode, and
+ * for calls that ask for the state of captured work: ends these captures. True if there was one. */
 bool graphs_forbid(void);
 CUresult graph_invalidate(const struct graph *graph, CUresult result); /* the result */
 bool graphs_capture(const struct CUctx_st *context);                   /* invalidates them, too */

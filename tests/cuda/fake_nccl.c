@@ -1,15 +1,15 @@
-/* A stand-in for libnccl.so.2 on the stand-in driver: ranks are threads or processes of one machine. What members of a
- * communicator show each other stands in a file that all of them map, named after the unique id.
+/* A stand-in for libnccl.so.2 on the stand-in driver: ranks are threads or processes of one machine. The members of a
+ * communicator exchange data through a file that all of them map; it is named after the unique id.
  *
- * A collective is two pieces of work on a rank's stream: the first shows the rank's data, when nobody reads what stood in their
- * place any more; the second takes what it needs, when all members have shown theirs. As of the real one: what has
- * begun on one rank and not on another waits, for ever if need be, until the communicator is aborted; an aborted one's work
- * ends without a result, and what aborts waits for all that the GPU still has to do. Members that make different calls wait for ever,
- * too. Two ranks of a process on one GPU are refused.
+ * A collective is two pieces of work on a rank's stream. The first shows the rank's data, once no member reads the
+ * older data in that place. The second takes the data that the rank needs, once all members have shown theirs. As with
+ * the real library, work that has begun on one rank and not on another waits, forever if need be, until the
+ * communicator is aborted. The work of an aborted communicator ends without a result, and the abort waits for all work
+ * of the GPU. Members that make different calls wait forever, too. Two ranks of a process on one GPU are refused.
  *
  * Communicators do not block. Each call may return ncclInProgress; then nothing is on the stream until
- * ncclCommGetAsyncError has said ncclSuccess, and a caller who goes on without asking is told ncclInvalidUsage.
- * Sums are made in descending order of ranks: not the order of `ordered`. From FAKE_CUDA_SEED. */
+ * ncclCommGetAsyncError has returned ncclSuccess, and a caller that continues without asking gets ncclInvalidUsage.
+ * Sums are made in descending order of ranks, unlike `ordered`. Random choices follow FAKE_CUDA_SEED. */
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <nccl.h>
@@ -47,7 +47,7 @@ struct shown { /* by one rank */
 };
 
 struct table {         /* the file's beginning; places of data follow, PLACES for each rank */
-    _Atomic int count; /* 0: nobody has joined */
+    _Atomic int count; /* 0: no member has joined */
     struct shown rank[RANKS_MAX];
 };
 
@@ -68,7 +68,7 @@ struct ncclComm {
     struct table *table;
     int rank, count;
     uint64_t sequence; /* of the next collective */
-    uint32_t delay;    /* so many questions until it is taken */
+    uint32_t delay;    /* the number of questions until the call is taken */
     bool finalised;
     _Atomic bool aborted;
     CUcontext context;
@@ -77,7 +77,7 @@ struct ncclComm {
     cudaStream_t stream;
 };
 
-/* Of what follows, and of this process's communicators; the driver's lock is taken before it. */
+/* Protects the variables below and this process's communicators; the driver's lock is taken before it. */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static uint32_t ids;
 static struct ncclComm *comms; /* all there ever were: their work may still be on a stream */
@@ -418,8 +418,8 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     return comm->finalised && !comm->delay ? ncclSuccess : fail(ncclInvalidUsage, "finalise it first");
 }
 
-/* What a communicator had is given back when its kernels have ended, and all others of the GPU: memory is freed. In a group
- * that is at its end. */
+/* A communicator's memory is freed after its kernels, and all other kernels of the GPU, have ended. In a group this
+ * happens at the end of the group. */
 static ncclResult_t give_back(CUcontext context) {
     CUcontext before = NULL;
     driver.current(&before);

@@ -1,8 +1,9 @@
-/* Streams are queues of operations; a step takes the head of one whose head is ready. Which one: streams have random ranks, the
- * highest goes first, and ranks are drawn anew now and then, so that some streams run far ahead of others. With an even seed they are
- * seldom drawn, and a stream of a low rank runs only when somebody waits for it.
+/* Streams are queues of operations; a step runs the head of a queue whose head is ready. Streams have random ranks, and
+ * the ready stream of the highest rank goes first. Ranks are drawn again now and then, so that some streams run far
+ * ahead of others. With an even seed they are drawn seldom, and a stream of low rank runs only when a caller waits for
+ * it.
  *
- * Each recording of an event is a mark of its own: a wait is for the latest at the time of the call, as in CUDA. */
+ * Each recording of an event is its own mark: a wait is for the latest mark at the time of the call, as in CUDA. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -12,7 +13,7 @@
 
 static struct stream *streams;
 static struct event *events;
-static uint64_t random_state, draw_every, least_rank; /* least_rank: of a stream that nobody waits for */
+static uint64_t random_state, draw_every, least_rank; /* least_rank: of a stream for which no call waits */
 
 void streams_open(uint64_t seed) {
     random_state = seed;

@@ -1,4 +1,5 @@
-/* The stand-in driver itself: what it must refuse, and what a program that forgets to wait gets. Of the stand-in alone. */
+/* Tests of the stand-in driver itself: the calls that it must refuse, and the data that a program gets if it forgets to
+ * wait. Only with the stand-in. */
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -18,7 +19,7 @@ static int signal_of(void (*function)(void)) {
     pid_t child = fork();
     if (child == 0) {
         freopen("/dev/null", "w", stderr);
-        signal(SIGSEGV, SIG_DFL); /* the address sanitizer would exit in its place */
+        signal(SIGSEGV, SIG_DFL); /* else the address sanitizer would exit instead */
         function();
         _exit(0);
     }
@@ -37,7 +38,7 @@ static CUdeviceptr clear_memory(size_t bytes) {
 
 static void touch(void) { *(volatile char *)(uintptr_t)clear_memory(100) = 1; }
 
-/* A kernel that is told of more elements than there are. */
+/* A kernel whose count is larger than its array. */
 static void write_behind(void) {
     float *x = (float *)(uintptr_t)clear_memory(400);
     struct cast_scaled_argument a = {.target = x, .source = x, .count = 101, .factor = 2};
@@ -45,7 +46,7 @@ static void write_behind(void) {
     d->cuCtxSynchronize();
 }
 
-/* A kernel that is told of memory that no GPU reaches. */
+/* A kernel that gets memory that no GPU reaches. */
 static void give_pageable(void) {
     float *x = calloc(100, sizeof *x);
     struct cast_scaled_argument a = {.target = x, .source = x, .count = 100, .factor = 2};
@@ -101,7 +102,8 @@ static void check_memory(void) {
     CHECK_INT(d->cuMemFree(second), CUDA_SUCCESS);
 }
 
-/* Of two GPUs: work and events stay on their own; freeing waits for one alone; a context lives as long as it is retained. */
+/* Two GPUs: work and events stay on their own GPU; a free waits only for its own GPU; a context lives until its last
+ * release. */
 static void check_contexts(void) {
     CUcontext first, second;
     CUstream there;
@@ -144,7 +146,7 @@ static void check_misuse(void) {
     d->cuCtxSetCurrent(context);
 }
 
-/* Whether a copy on another stream sees what `left` wrote; it must if it waits. */
+/* True if a copy on another stream sees the data of `left`; it must if it waits. */
 static bool copy_sees(bool waits) {
     CUdeviceptr memory = clear_memory(4);
     CUevent event;
@@ -209,7 +211,7 @@ static void capture(CUdeviceptr x, CUdeviceptr y, CUgraphExec *out) {
     d->cuEventDestroy(fork_event), d->cuEventDestroy(join_event);
 }
 
-/* What may not be called while a stream is captured ends the capture. */
+/* Calls that are forbidden during a capture end the capture. */
 enum forbidden { ALLOCATE, REGISTER, ASK_EVENT, ASK_STREAM, WAIT_FOR_ALL, ASK_CAPTURED, NOTHING, FORBIDDEN };
 
 static CUresult forbidden(enum forbidden call, CUevent before, CUevent inside) {

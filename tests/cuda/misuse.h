@@ -1,4 +1,4 @@
-/* A kernel that does what a GPU would not forgive: of emulator_test.c. */
+/* A kernel with errors that a GPU does not tolerate, for emulator_test.c. */
 #ifndef ZERO_TESTS_CUDA_MISUSE_H
 #define ZERO_TESTS_CUDA_MISUSE_H
 

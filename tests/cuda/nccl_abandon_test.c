@@ -1,5 +1,5 @@
-/* What a rank whose peer stays away may do: give up its calls, and only then free memory of its GPU, for which the driver
- * waits for NCCL's kernels; two of them, of two groups, here. And ranks that share a GPU, which NCCL refuses. */
+/* A rank whose peer stays away may give up its calls, and only then free memory of its GPU, because the driver waits
+ * for NCCL's kernels; here two calls, of two groups. Also tests ranks that share a GPU, which NCCL refuses. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>

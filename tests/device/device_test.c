@@ -1,6 +1,7 @@
-/* Every device, by its table: memory of both kinds, work that reads and writes it, copies, clears and records, in the order
- * of their stream. Then what the simulated one is for: completion in an order that the seed decides, the detection of
- * buffers that are reused too early, and memory that the host cannot touch. device_test cuda: a GPU alone. */
+/* Every device, by its table: memory of both kinds, work that reads and writes it, copies, clears and records, in the
+ * order of their stream. Then the features of the simulated device: completion in an order that the seed determines,
+ * detection of buffers that are reused too early, and memory that the host cannot touch. device_test cuda: only a
+ * GPU. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -113,8 +114,8 @@ static struct device_work scale_work(const float *from, float *to, float factor)
     return work;
 }
 
-/* A chain of work on one stream, of which each piece reads what the one before writes, and nobody waits but for the last;
- * the argument is copied. */
+/* A chain of work on one stream: each piece reads the output of the previous piece, and the host waits only for the
+ * last piece. The argument is copied. */
 static void chain(struct device *device, enum device_stream stream, bool wait_for_each) {
     float *cell = device->ops->allocate(device, CELLS * sizeof *cell, DEVICE_MEMORY), first = 7, last = 0;
     uint64_t ticket = 0;
@@ -198,7 +199,7 @@ static void outputs_are_poisoned(void) {
     CHECK_INT(from, 1);
     CHECK_INT(finish(device, ticket, &error), ZERO_OK);
     CHECK_INT(to, 2);
-    /* What is updated in place is an input: it keeps its value. */
+    /* An array that is updated in place is an input: it keeps its value. */
     w = add_work(&to, &to, 10);
     CHECK_INT(device->ops->submit(device, &w, &ticket, &error), ZERO_OK);
     CHECK_INT(to, 2);
@@ -237,7 +238,7 @@ static void closes_with_pending_work(void) {
 static sigjmp_buf touched;
 static void on_touch(int signal) { siglongjmp(touched, signal); }
 
-/* Whether the host may read and write there. */
+/* True if the host may read and write there. */
 static bool reaches(volatile uint8_t *memory) {
     struct sigaction crash = {.sa_handler = on_touch}, before;
     sigaction(SIGSEGV, &crash, &before);

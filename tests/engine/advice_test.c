@@ -1,5 +1,5 @@
-/* A budget that is exceeded: the error's advice is applied, each of its alternatives on its own, and must fit and train. And
- * who owns the memory. */
+/* Budgets that are exceeded: each alternative that the error advises is applied on its own, and must fit and train.
+ * Also tests the owners of memory. */
 #include <stdlib.h>
 
 #include "tests/check.h"

@@ -1,5 +1,5 @@
-/* Saves in the background: training goes on to the same bits while the checkpoint holds those of its moment; a save that
- * fails, is slow or is left behind harms nothing. */
+/* Saves in the background: training continues to the same bits, and the checkpoint holds the bits of the moment of the
+ * save. A save that fails, is slow or is abandoned harms nothing. */
 #include <errno.h>
 #include <semaphore.h>
 #include <stdio.h>
@@ -228,7 +228,7 @@ static struct run plain_run(uint32_t ranks) {
     return (struct run){.swap = "", .type = "", .ranks = ranks, .stage = 3};
 }
 
-/* A whole pass while nothing is written. */
+/* Runs a whole pass while nothing is written. */
 static void pass_meanwhile(zero_engine *engine, uint32_t rank, void *user) {
     struct plain p;
     double sum = 1;
@@ -243,7 +243,7 @@ static void pass_meanwhile(zero_engine *engine, uint32_t rank, void *user) {
     CHECK_INT(zero_engine_save_wait(engine), ZERO_OK);
 }
 
-/* Whole steps once all was copied, though nothing is durable yet. */
+/* Runs whole steps once all data are copied, although nothing is durable yet. */
 static void steps_meanwhile(zero_engine *engine, uint32_t rank, void *user) {
     struct plain p;
     double sum = 1;
@@ -284,7 +284,7 @@ static bool is_saved(uint64_t step) {
     return is_there(name);
 }
 
-/* Nobody waits: the steps complete it. */
+/* No rank waits: later steps complete the save. */
 static void completes_by_steps(zero_engine *engine, uint32_t rank, void *user) {
     struct plain p;
     if (!CHECK(engine) || !CHECK_INT(plain_open(&p, engine, params, PARAMS, NULL), ZERO_OK)) return;

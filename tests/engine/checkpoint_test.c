@@ -41,7 +41,7 @@ struct state {
     char hash[33];
 };
 
-/* What a number of ranks comes to: the same at every stage. */
+/* The state for a number of ranks; it is the same at every stage. */
 static struct state at_save[WORLDS], at_end[WORLDS];
 
 static void take_state(zero_engine *engine, struct state *out) {

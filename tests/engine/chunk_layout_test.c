@@ -1,5 +1,5 @@
-/* How shards are cut into chunks and where these lie: what engine/plan/chunk_layout.h states, of random models, stages and
- * options. chunk_layout_test [FIRST SEED] [SEEDS] */
+/* The cut of shards into chunks and the chunks' places: checks the statements of engine/plan/chunk_layout.h for random
+ * models, stages and options. chunk_layout_test [FIRST SEED] [SEEDS] */
 #include <stdlib.h>
 
 #include "engine/plan/chunk_layout.h"

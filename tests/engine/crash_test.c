@@ -1,6 +1,6 @@
-/* Power failures while a checkpoint is saved: every prefix of the save's calls, with every kind of loss that fsync
- * does not rule out. What loads afterwards is the checkpoint before or the new one, complete. Where the drive
- * lies about fsync it may also be a sentence that names what is damaged, but never a mixture. */
+/* Power failures during the save of a checkpoint: every prefix of the save's calls, with every kind of loss that fsync
+ * allows. After the failure either the old checkpoint or the new one loads, complete. If the drive lies about fsync,
+ * the load may also fail with a message that names the damage, but it never gives a mixture. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

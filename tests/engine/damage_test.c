@@ -1,5 +1,5 @@
-/* Damage and wrong checkpoints: every flipped bit is found, and what is missing, twice there, cut short or of another
- * model is named. */
+/* Damaged and wrong checkpoints: every flipped bit is found. A message names a file or tensor that is missing,
+ * duplicated, cut short or of another model. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* What helps to debug: a bit that is flipped on one rank is named with its parameter, unit and rank; the unit whose
- * gradient made a step be skipped is named; comparing changes no bit. */
+/* Debugging aids: a bit that is flipped on one rank is reported with its parameter, unit and rank; the unit whose
+ * gradient caused a skipped step is reported; comparing changes no bit. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -38,13 +38,13 @@ static const struct plant {
      "the master weights of parameter \"b.w\" in unit \"b\" are other bits on rank 2"},
     {1, "", WEIGHTS, "c.f", 2, "the weights of parameter \"c.f\" in unit \"c\" are other bits on rank 2"},
     {2, ", \"bf16\": {\"enabled\": true}", WEIGHTS, "c.f", 1, "the weights of parameter \"c.f\""},
-    /* persistent, and frozen: what is trained is gathered anew in each step */
+    /* persistent and frozen: trained parameters are gathered anew in each step */
     {3, "", WEIGHTS, "c.s", 0,
      "the weights of parameter \"c.s\" in unit \"c\" are other bits on rank 0 than on rank 1"},
 };
 
-/* Four ranks as 2 x 2: ranks 0 and 2 hold the same shards, and 1 and 3. Of two nobody can tell which is wrong: the lower one is
- * taken for right. What every rank has, most have. */
+/* Four ranks as 2 x 2: ranks 0 and 2 hold the same shards, and so do 1 and 3. With two copies no rank can tell which
+ * one is wrong, so the lower rank counts as right. If all ranks have a parameter, the majority counts as right. */
 static const struct plant replicas[] = {
     {0, "", WEIGHTS, "b.b", 3,
      "the weights of parameter \"b.b\" in unit \"b\" are other bits on rank 3 than on rank 0, which most "
@@ -174,7 +174,7 @@ static void comparing_changes_nothing(void) {
             CHECK_STRING(with.error[0], "");
             CHECK_STRING(with.hash, without.hash);
         }
-    /* Each rank has a copy of its own, all of it on a drive. */
+    /* Each rank has its own whole copy on a drive. */
     char zero[2048];
     const char *directory = getenv("TEST_TMPDIR");
     snprintf(
@@ -210,7 +210,8 @@ static zero_status step_with_nan(struct plain *p, zero_step_info *info) {
     return status ? status : zero_engine_step(p->engine, info);
 }
 
-/* b's backward came before a's, which is in another shard: its name, and the shard's owner tells the element. */
+/* b's backward came before a's, and b is in another shard: the message has b's name, and the shard's owner finds the
+ * element. */
 static void the_unit_of_a_skip_is_named(const char *keys, const char *where) {
     char lines[2][256] = {"", ""}, json[256], expected[256];
     zero_local *local = zero_local_create(1);
@@ -240,7 +241,7 @@ static void skip_on_ranks(zero_engine *engine, uint32_t rank, void *user) {
     zero_step_info info = {.struct_size = sizeof info};
     CHECK_INT(plain_open(&p, engine, model, PARAMS, NULL), ZERO_OK);
     CHECK_INT(step_with_nan(&p, &info), ZERO_OK);
-    CHECK_STRING(info.overflow_unit, "b"); /* on all, whoever's shard it is in */
+    CHECK_STRING(info.overflow_unit, "b"); /* on all ranks, whichever rank owns the shard */
 }
 
 int main(void) {

@@ -1,5 +1,6 @@
-/* The toy on a device whose memory the host cannot touch: weights, norms and losses are the host's byte for byte, at every
- * stage, number of ranks, tier and type, and what is planned is what is allocated. devices_test sim|cuda PART */
+/* The toy model on a device whose memory the host cannot touch. Weights, norms and losses equal the host's byte for
+ * byte, at every stage, number of ranks, tier and type, and the allocated memory equals the plan. devices_test sim|cuda
+ * PART */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -133,8 +134,9 @@ static uint64_t row_bytes(zero_engine *engine, zero_tier tier, const char *name)
     return bytes;
 }
 
-/* The device has whole gradients alone: those that add up there until the last micro-step, and for others their intervals. In the host's
- * memory there is each shard once; on the device two at most, and none where it is made in the gradient's own memory. */
+/* The device holds only whole gradients: all of them if they add up until the last micro-step, else each during its
+ * interval. The host's memory holds each shard once; the device holds at most two shards, or none if the shard is made
+ * in the gradient's memory. */
 static void shards_are_the_hosts(zero_engine *engine, void *user) {
     const struct toy_setup *s = user;
     const struct policy *p = &engine_blueprint(engine)->policy;
@@ -207,7 +209,7 @@ static void gradients(void) {
     }
 }
 
-/* ---- what calls between steps read and write ---- */
+/* ---- memory that calls between steps read and write ---- */
 
 struct seen {
     float state[TOY_PARAMS][2][ELEMENTS];
@@ -263,7 +265,7 @@ static void held(void) {
     }
 }
 
-/* Budgets are of the device's memory and of the host's, each alone. */
+/* A budget limits the device's memory or the host's memory, each on its own. */
 static void budgets(void) {
     static struct toy_result got;
     static const char *const names[] = {"device", "cpu"};
@@ -314,7 +316,7 @@ static void refused(zero_engine *engine, uint32_t rank, void *user) {
     if (!CHECK_CONTAINS(zero_last_error(), user)) fprintf(stderr, "rank %u\n", rank);
 }
 
-/* One rank without a GPU ends all of them, by its own reason. */
+/* One rank without a GPU ends all ranks, with its own reason. */
 static void one_rank_without(void) {
     static const char
         first[] = "{\"train_micro_batch_size_per_gpu\": 1, \"device\": {\"type\": \"cuda\", \"index\": 0}}",
@@ -405,7 +407,7 @@ static void *leave_early(void *argument) {
     CHECK_INT(toy_train_rank(engine, &s, &got[h->rank]), ZERO_E_PEER);
     struct device *gpu = engine_running(engine)->device;
     void *memory = gpu->ops->allocate(gpu, 1, DEVICE_MEMORY);
-    gpu->ops->release(gpu, memory, 1, DEVICE_MEMORY); /* waits for all that the GPU has to do */
+    gpu->ops->release(gpu, memory, 1, DEVICE_MEMORY); /* waits for all work of the GPU */
     zero_engine_destroy(engine);
     return NULL;
 }
@@ -435,8 +437,8 @@ static void nccl(void) {
     nccl_native();
 }
 
-/* While one is open the next needs no context of its own, whose making takes a GPU longer than a trial does. Not before `nccl`,
- * which says how many GPUs there are. */
+/* While this device is open, the next one needs no new context, whose creation takes a GPU longer than a trial. Must
+ * run after `nccl`, which finds the number of GPUs. */
 static struct device *keep_awake(const char *part) {
     struct device *awake = NULL;
     struct zero_error error;

@@ -1,7 +1,7 @@
-/* A file system in memory that remembers every call, for tests that crash it. disk_crash gives what a drive may
- * hold if the power fails after the first `calls` of them: what no fsync has made durable may be there or not, each
- * entry of a directory and each 4 KiB of a file by itself, a block also in part, and a file's new size without its
- * bytes. Calls are the storage table's; threads: any, one call at a time. */
+/* A file system in memory that remembers every call, for tests that crash it. disk_crash makes a state that a drive may
+ * have if the power fails after the first `calls` calls. Data that no fsync made durable may be there or not: each
+ * directory entry and each 4 KiB block of a file on its own, a block also in part, and a file's new size also without
+ * its bytes. The calls are those of the storage table; threads: any, one call at a time. */
 #ifndef ZERO_TESTS_ENGINE_DISK_H
 #define ZERO_TESTS_ENGINE_DISK_H
 
@@ -16,9 +16,9 @@ struct disk *disk_create(void); /* an empty root: paths begin with "/" */
 void disk_free(struct disk *disk);
 struct storage *disk_storage(struct disk *disk);
 
-void disk_set_free(struct disk *disk, int64_t bytes); /* what it says is free; at first, no end of it */
+void disk_set_free(struct disk *disk, int64_t bytes); /* the free bytes that it reports; at first unlimited */
 
-/* What there is becomes the durable state from which calls are counted. */
+/* Makes the current state the durable state, and counts calls from here. */
 void disk_settle(struct disk *disk);
 uint32_t disk_calls(const struct disk *disk); /* that change something, since disk_settle */
 

@@ -424,7 +424,8 @@ static const struct row rows[] = {
     {"memory.nvme", over_budget, NULL, "'memory': {'nvme': 8192}", "'memory': {'nvme': 4096}"},
 };
 
-/* What needs larger shards, or shows only in the log or in time: tests/engine/offload_test.c and tests/offload. */
+/* Keys that need larger shards, or whose effect shows only in the log or in time: tests/engine/offload_test.c and
+ * tests/offload. */
 static const char *const in_the_offload_tests[] = {"zero_optimization.sub_group_size",
                                                    "aio.block_size",
                                                    "aio.queue_depth",
@@ -437,7 +438,7 @@ static const char *const in_the_offload_tests[] = {"zero_optimization.sub_group_
 /* Where the memory is: tests/engine/devices_test.c. What the command does there: tests/tools/command/cuda_test.sh. */
 static const char *const in_the_device_tests[] = {"device.type", "device.index", "device.graphs"};
 
-/* What the command alone reads, and what shows only between processes. */
+/* Keys that only the command reads, and keys whose effect shows only between processes. */
 static const char *const in_the_command[] = {"train_batch_size",
                                              "train_micro_batch_size_per_gpu",
                                              "steps_per_print",

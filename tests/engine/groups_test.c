@@ -40,7 +40,7 @@ static void check_bits(struct toy_setup s, const char *what) {
 
 /* ---- of the configuration ---- */
 
-/* The first group that matches has it; the decay of in.b is 0 by the host's flag. */
+/* The first matching group decides; the decay of in.b is 0 because of the host's flag. */
 static void by_patterns(uint32_t param, uint32_t applied, struct optimizer_params *p) {
     if (named(param, "a.w a.b a.g out.c")) p->lr = 0.01, p->weight_decay = 0.3;
     if (named(param, "in.b b.b c.b")) p->lr = 0.005, p->weight_decay = named(param, "in.b") ? 0 : 0.25;
@@ -57,7 +57,7 @@ static void patterns_choose(void) {
     s.update = by_patterns;
     s.frozen = 1 << 5 | 1 << 7; /* b.w and b.g; b.b is an earlier group's */
     s.ranks = 3;
-    s.mode = "every"; /* in one mode at all stages */
+    s.mode = "every"; /* the same mode at all stages */
     s.micro_steps = 2;
     check_bits(s, "patterns");
     s.threshold = 0;
@@ -165,7 +165,8 @@ static struct cost measure(uint32_t stage, const char *dtype, bool frozen) {
     return cost;
 }
 
-/* Compute bytes, cut where the stage cuts parameters: no gradient, no state, no master, no reduction. */
+/* A frozen parameter costs only its compute bytes, divided if the stage shards parameters: no gradient, state, master
+ * or reduction. */
 static void frozen_ones_cost_their_bytes(const char *dtype, uint64_t element_bytes) {
     for (uint32_t stage = 0; stage <= 3; stage++) {
         struct cost more = measure(stage, dtype, true), less = measure(stage, dtype, false);
@@ -280,7 +281,7 @@ static void run_groups(const char *groups, struct reload *r) {
     zero_local_destroy(local);
 }
 
-/* A group is known by its parameters: it may stand elsewhere in the list, or be one of two that are one now. */
+/* A group is known by its parameters: it may move in the list, or be one of two groups that are now merged. */
 static void reordered_groups_keep_their_lr(void) {
     char directory[1024];
     snprintf(directory, sizeof directory, "%s/groups",

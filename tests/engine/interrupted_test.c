@@ -1,4 +1,4 @@
-/* A host whose user wants to end, while a rank waits for another one: in opening, and in a call. */
+/* The user interrupts a host program while a rank waits for another one: during opening, and in a call. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>

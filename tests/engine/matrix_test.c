@@ -1,11 +1,12 @@
-/* Every way to train the same model, cell by cell: stages x types x meshes x accumulation x tiers x scaling x recomputation
- * x what is frozen, on four ranks; the head is tied to the embedding, frozen with it or not.
- * Weights equal the serial oracle's byte for byte, so that all cells of one class (type, order of additions over the
- * mesh, accumulation and its mode, scaling before the sum, what is frozen) are the same; what is planned is what is allocated; what cannot be is refused with
- * the reason. Then, class by class, the loss after 200 steps beside that of fp32 on the plain mesh.
+/* All ways to train the same model, cell by cell: stages x types x meshes x accumulation x tiers x scaling x
+ * recomputation x frozen parameters, on four ranks. The head is tied to the embedding, and frozen with it or not.
+ * Weights equal the serial oracle's byte for byte, so all cells of one class (type, order of additions over the mesh,
+ * accumulation and its mode, scaling before the sum, frozen parameters) are equal. The allocated memory equals the
+ * plan. A cell that is not possible is refused with the reason. Then, class by class, the test prints the loss after
+ * 200 steps beside that of fp32 on the plain mesh.
  *
- * matrix_test: cells that hold every pair of values of any two axes, and the whole of what is refused.
- * matrix_test --whole: all. A new axis is a row of `axes`. */
+ * matrix_test: cells that contain every pair of values of any two axes, and all refused cells.
+ * matrix_test --whole: all cells. A new axis is a row of `axes`. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -237,7 +238,7 @@ static int stands_for_refused(const struct cell *c) {
 
 /* ---- between classes ---- */
 
-/* What narrow types and other orders of additions cost, with one stream of data. */
+/* The loss that narrow types and other orders of additions cost, with one stream of data. */
 static void losses(void) {
     static struct toy_result reference, got;
     printf("loss after %d steps, beside fp32 on the plain mesh at stage 0\n", LONG_STEPS);

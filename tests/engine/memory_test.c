@@ -206,7 +206,8 @@ static void resident_rank(zero_engine *engine, uint32_t rank, void *user) {
         fprintf(stderr, "resident %" PRIu64 ", planned %" PRIu64 "\n", used, planned);
 }
 
-/* What the kernel says the process holds after a step has touched everything; sanitizers hold more. */
+/* Compares the plan with the memory that the kernel reports after a step has touched everything; sanitizers use
+ * more. */
 static void planned_is_resident(void) {
     char json[2048];
     struct toy_setup s = setup(3, 1);

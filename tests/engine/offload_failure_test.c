@@ -1,4 +1,4 @@
-/* How a drive's failure ends where the host takes no notice of it: it computes on, or leaves. */
+/* A drive fails while the host does not notice: the host computes on, or leaves. Tests how such runs end. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>

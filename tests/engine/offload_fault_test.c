@@ -1,7 +1,8 @@
-/* Training over a drive that does wrong: every seed is a schedule of faults on one of two ranks. A run ends
- * with the very weights and moments of a run without faults, or in a failure that both ranks tell of and that
- * stays; never with other bits, and never not at all.
- * offload_fault_test [FIRST SEED] [SEEDS]: of 200 schedules or more, each class of fault fires once in 20. */
+/* Training on a faulty drive: every seed is a schedule of faults on one of two ranks. A run ends either with the same
+ * weights and moments as a run without faults, or with a failure that both ranks report and that stays. It never ends
+ * with other bits, and it always ends.
+ * offload_fault_test [FIRST SEED] [SEEDS]: of 200 schedules or more, each class of fault occurs in at least one of
+ * 20. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -18,7 +19,7 @@
 
 enum { RANKS = 2, STEPS = 3, COUNT = 16500, CHUNKS_MIN = 64, SECONDS_MAX = 60, SCRIPTS = 2 };
 
-/* Of each rank's half of a unit nine chunks; a frozen parameter, one without decay, one that is persistent. */
+/* Each rank's half of a unit has nine chunks. One parameter is frozen, one has no decay, one is persistent. */
 static const struct plain_param model[] = {
     {"a", "a.w", COUNT, 0, NULL},         {"b", "b.w", COUNT, 0, NULL},          {"c", "c.w", COUNT, 0, NULL},
     {"d", "d.w", COUNT, 0, NULL},         {"e", "e.w", COUNT, 0, NULL},          {"f", "f.w", COUNT, 0, NULL},
@@ -42,7 +43,7 @@ static const enum fault benign[] = {FAULT_EINTR,
 
 enum { HARMFUL = sizeof harmful / sizeof *harmful, BENIGN = sizeof benign / sizeof *benign };
 
-/* What a chunk holds. */
+/* The content of a chunk. */
 static const struct format {
     const char *name, *masters, *json;
 } formats[] = {
@@ -245,7 +246,7 @@ static bool equal(const struct result *got, const struct result *expected) {
            CHECK_BYTES(got->value, expected->value, sizeof got->value);
 }
 
-/* Both ranks tell of it: one what went wrong and where, the other of that rank. */
+/* Both ranks report the failure: one rank says what failed and where, the other names that rank. */
 static bool told(const struct run *run) {
     const struct result *odd = &run->result[run->schedule->rank],
                         *other = &run->result[1 - run->schedule->rank];
@@ -257,7 +258,7 @@ static bool told(const struct run *run) {
     return good & CHECK_CONTAINS(other->error, blames) & CHECK_CONTAINS(other->error, odd->error);
 }
 
-/* A class without harm ends well; a transfer that failed is never passed over. */
+/* A class of harmless faults ends well; a failed transfer is always reported. */
 static bool right(const struct run *run, const struct result *expected) {
     bool failed = run->result[0].status || run->result[1].status;
     if (!fired(run->schedule, harmful, HARMFUL) && !CHECK(!failed)) return false;

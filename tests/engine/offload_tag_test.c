@@ -59,7 +59,7 @@ static void run_seed(enum fault fault, bool params, uint64_t seed, struct run *r
     ranks_run(1, json, body, run);
 }
 
-/* Of a fault's seeds, those in which the sentence says so; the others hit what nobody reads. */
+/* Counts the seeds of a fault whose message says so; the other seeds hit bytes that no code reads. */
 static int told(enum fault fault, bool params, const char *expected, const char *found) {
     int count = 0;
     for (uint64_t seed = 1; seed <= SEEDS; seed++) {
@@ -77,11 +77,11 @@ static int told(enum fault fault, bool params, const char *expected, const char 
 }
 
 int main(void) {
-    /* What is lost of a record is at least its end, where the tag is. */
+    /* A lost record loses at least its end, which holds the tag. */
     CHECK_INT(told(FAULT_STALE, false, "expected chunk 0, generation 2, checksum ", ", found 0, 1, "), SEEDS);
     /* The fill stored the chunk, then made its state zero: that block is an old one too. */
     CHECK_INT(told(FAULT_STALE, true, "expected chunk 0, generation 2, checksum ", ", found 0, 1, "), SEEDS);
-    /* Most bits are the state's, the others nobody's. */
+    /* Most bits belong to the state; no code reads the others. */
     int flipped = told(FAULT_FLIPPED, false, "expected chunk 0, generation 2, checksum ", ", found 0, 2, ");
     CHECK(flipped >= SEEDS / 2);
     return check_end();

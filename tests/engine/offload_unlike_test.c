@@ -1,5 +1,5 @@
-/* Ranks that leave unlike amounts of the cpu budget to the engine: they cut chunks alike and keep as many in
- * memory, for they must do the same operations; and train to the weights of a run in memory. */
+/* Ranks with different amounts of free cpu budget: they cut chunks in the same way and keep the same number in memory,
+ * because they must do the same operations. They train to the weights of a run in memory. */
 #include <stdlib.h>
 
 #include "engine/inside.h"

@@ -1,5 +1,5 @@
-/* What goes wrong on one rank alone ends all ranks, and each names that rank and the reason: with ranks that
- * are threads of this process, or, with an argument, with this process as one rank of mpirun's. */
+/* A failure on one rank ends all ranks, and each names that rank and the reason. The ranks are threads of this process
+ * or, with an argument, this process is one rank of mpirun's. */
 #include <pthread.h>
 #include <sched.h>
 #include <stdbool.h>
@@ -159,6 +159,6 @@ int main(int argc, char **argv) {
         cpus_and_model(false);
         cpus_and_model(true);
     }
-    CHECK((double)(clock_now_ns() - began) * 1e-9 < 30); /* nobody waited for comm.timeout_s, 60 s */
+    CHECK((double)(clock_now_ns() - began) * 1e-9 < 30); /* no rank waited for comm.timeout_s, 60 s */
     return check_end();
 }

@@ -118,7 +118,7 @@ static void a_unit_is_in_use(struct plain *p, const char *unit, const char *pass
 
 /* ---- a run, with and without them ---- */
 
-/* One pass with everything wrong tried in every state. */
+/* Runs one pass, and tries every wrong call in every state. */
 static zero_status disturbed_pass(struct plain *p, uint32_t micro) {
     no_pass_is_open(p);
     wrong_arguments(p);

@@ -1,5 +1,5 @@
-/* One rank does something else than the others, at every stage: each of the others must end in a failure that
- * names it, in time, and stay failed; nothing may hang or touch freed memory. */
+/* One rank does something different from the others, at every stage. Each other rank must end with a failure that names
+ * it, in time, and stay failed; no rank may hang or touch freed memory. */
 #include <pthread.h>
 #include <stdio.h>
 #include <time.h>
@@ -19,7 +19,7 @@ static const struct plain_param params[] = {{"a", "a.w", 5000, 0, NULL},
                                             {"d", "d.w", 5000, 0, "a.w"}};
 enum { PARAMS = sizeof params / sizeof *params };
 
-/* What the odd rank does in step 1; it returns when it has done, and then its engine is destroyed. */
+/* The action of the odd rank in step 1. When the function returns, the rank's engine is destroyed. */
 typedef void (*odd_fn)(struct plain *p);
 
 static void leaves_at_once(struct plain *p) {}

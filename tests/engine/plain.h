@@ -1,8 +1,8 @@
-/* A model that is a list of parameters, with a gradient that needs no forward: for tests of the engine's
- * calls, where the toy model's mathematics would be in the way. Allocates nothing after plain_declare.
+/* A model that is a list of parameters, with a gradient that needs no forward. For tests of the engine's calls, which
+ * do not need the toy model's mathematics. Allocates nothing after plain_declare.
  *
- * The gradient of element i of a parameter p on rank r in micro-step m is p[i] / 8 + ((i + 3 r + 5 m) % 7 -
- * 3): it depends on the weights, so that a wrong gather is noticed, and on rank and micro-step. */
+ * The gradient of element i of a parameter p on rank r in micro-step m is p[i] / 8 + ((i + 3 r + 5 m) % 7 - 3). It
+ * depends on the weights, so that a wrong gather is noticed, and on rank and micro-step. */
 #ifndef ZERO_TESTS_ENGINE_PLAIN_H
 #define ZERO_TESTS_ENGINE_PLAIN_H
 

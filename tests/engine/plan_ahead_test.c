@@ -1,4 +1,5 @@
-/* zero_engine_plan: of ranks that are not there, one process plans what each of them would; and what is refused. */
+/* zero_engine_plan: one process plans for ranks that do not exist; the plan equals the plan of each real rank. Also
+ * tests what is refused. */
 #include "tests/check.h"
 #include "tests/engine/plain.h"
 #include "tests/engine/ranks.h"

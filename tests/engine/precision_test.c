@@ -96,8 +96,8 @@ static void a_loss_scale_that_moves(void) {
     }
 }
 
-/* At this scale each rank's fp16 gradients are finite, and the sum of four ranks' in fp16 is not: dividing before the
- * sum is what prescaling and predivision are for. */
+/* At this scale each rank's fp16 gradients are finite, but the sum of four ranks' gradients in fp16 is not. Prescaling
+ * and predivision divide before the sum for this reason. */
 static void division_before_the_sum(void) {
     static const struct {
         const char *keys;

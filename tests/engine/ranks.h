@@ -1,10 +1,10 @@
-/* Runs one function on every rank of a world of threads, each with an engine of its own. */
+/* Runs one function on every rank of a world of threads; each rank has its own engine. */
 #ifndef ZERO_TESTS_ENGINE_RANKS_H
 #define ZERO_TESTS_ENGINE_RANKS_H
 
 #include "engine/zero.h"
 
-/* `engine` is NULL where opening failed: zero_last_error() says why. It is destroyed when the function
+/* `engine` is NULL if opening failed; zero_last_error() gives the reason. The engine is destroyed when the function
  * returns. */
 typedef void (*ranks_fn)(zero_engine *engine, uint32_t rank, void *user);
 

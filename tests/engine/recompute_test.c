@@ -62,8 +62,8 @@ static void whereabouts(void) {
     for (s.depth = 0; s.depth <= 2; s.depth++) same_bytes(s);
 }
 
-/* Bounds on elements hold for what is run again, and change no bit; what is gathered at once takes no more memory, and less
- * where nothing may be ahead. */
+/* Limits on elements also hold for recomputed units, and change no bit. Gathered units take no more memory at a time,
+ * and less if no unit may be gathered ahead. */
 static void bounds(void) {
     static const char *const keys[] = {"stage3_max_live_parameters", "stage3_prefetch_bucket_size"};
     struct toy_setup s = toy_setup_default();
@@ -90,8 +90,8 @@ static void bounds(void) {
         }
 }
 
-/* Per step and rank: of a segment of n units the last stays for its backward, and so do as many before it as gathers are
- * looked ahead to; the others are gathered once more. And as many bytes are read from the drive as planned. */
+/* Per step and rank: the last of a segment's n units stays for its backward, and as many units before it as gathers
+ * look ahead; the others are gathered once more. The bytes read from the drive equal the plan. */
 static void traffic(void) {
     struct toy_setup s = toy_setup_default();
     s.stage = 3, s.threshold = 0, s.steps = 4;

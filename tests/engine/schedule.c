@@ -3,7 +3,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* What a seed's trainings have at all: half of the seeds lack each, so that failures come with few. */
+/* The features of a seed's trainings. Half of the seeds lack each feature, so that a failure involves few features. */
 struct features {
     bool ties, unit_skips, backward_skips, evaluation, calls, nan;
 };

@@ -1,6 +1,5 @@
-/* Random trainings: a model, and the order in which it is used, both from one seed; and their run on ranks
- * that are threads. A schedule is plain data, the same on all ranks, at all stages and in all tiers: so are its
- * results. */
+/* Random trainings: a model and the order of its uses, both from one seed; and their run on ranks that are threads. A
+ * schedule is plain data. It is the same on all ranks, at all stages and in all tiers, and so are its results. */
 #ifndef ZERO_TESTS_ENGINE_SCHEDULE_H
 #define ZERO_TESTS_ENGINE_SCHEDULE_H
 

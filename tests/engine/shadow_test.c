@@ -1,6 +1,6 @@
-/* With a shadow a run may end in any way: a new one goes on from the last step that was whole on all ranks, and ends
- * with the bits of a run that never stopped.
- * shadow_test [SEEDS]: of faults on one rank's drive */
+/* With a shadow a run may end at any moment: a new run continues from the last step that was complete on all ranks, and
+ * ends with the bits of a run that never stopped.
+ * shadow_test [SEEDS]: seeds of faults on one rank's drive */
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -25,7 +25,7 @@ static const struct plain_param model[] = {{"a", "a.w", 13001, 0, NULL},
 
 enum { PARAMS = sizeof model / sizeof *model };
 
-/* What one life of the ranks does: starts or recovers, trains, and stops without a word. */
+/* One life of the ranks: it starts or recovers, trains, and stops without any notice. */
 struct life {
     bool recovers, flushes, in_pass; /* in_pass: stops in the midst of the pass after `stop` */
     bool segment;                    /* its first units are declared to be computed again together */
@@ -38,7 +38,7 @@ struct life {
     double norm;
 };
 
-/* What an earlier life has left, before this one begins: its note is of the step that was whole. */
+/* Looks at the shadow of an earlier life before this one begins: its note belongs to the last complete step. */
 static void look(const zero_engine *engine, struct life *life) {
     uint64_t step = 0;
     int found = zero_engine_shadow(engine, &step);
@@ -125,7 +125,7 @@ static void live(const struct setting *s, bool shadow, struct life *life) {
     ranks_run(s->ranks, json, body, life);
 }
 
-/* Another setting's files would be refused, and not emptied. */
+/* Removes the files: those of another setting would be refused, and not emptied. */
 static void begin_anew(const char *path) {
     char command[2200];
     snprintf(command, sizeof command, "rm -rf '%s/%s.a' '%s/%s.b'", directory(), path, directory(), path);
@@ -201,7 +201,7 @@ static void meshes(void) {
     life = (struct life){.recovers = true, .stop = 1};
     live(&s, true, &life);
     CHECK_INT(life.status, ZERO_E_IO);
-    /* What is computed again together changes no layout. */
+    /* Recomputed segments do not change the layout. */
     struct setting again = {.stage = 3, .ranks = 2, .type = "", .path = "again"};
     static struct life expected;
     begin_anew(again.path);
@@ -263,7 +263,7 @@ static void load_notes(zero_engine *engine, uint32_t rank, void *user) {
     CHECK((zero_engine_note(engine, "c") != NULL) == (l->notes > 2));
 }
 
-/* A checkpoint may bring more than a shadow keeps: the run has it, and says that a recovery will not. */
+/* A checkpoint may contain more than a shadow keeps: the run has it, and reports that a recovery will not. */
 static void notes_of_a_checkpoint(void) {
     for (uint32_t notes = 2; notes <= 3; notes++) {
         char dir[1000], json[1300];
@@ -281,7 +281,8 @@ static void notes_of_a_checkpoint(void) {
     }
 }
 
-/* What is not there, is not made up: no run, another model's, a run that began anew and committed nothing. */
+/* Recovery invents nothing: there is no run, or the shadow is another model's, or the run began anew and committed
+ * nothing. */
 static void nothing_to_recover(void) {
     struct setting s = {.stage = 1, .ranks = 2, .type = "", .path = "nothing"}, other = s;
     static struct life life;
@@ -297,7 +298,7 @@ static void nothing_to_recover(void) {
     live(&other, true, &life);
     CHECK_INT(life.status, ZERO_E_IO);
     CHECK_CONTAINS(life.error, "no whole step");
-    CHECK_INT(life.found, 2); /* and yet it is told of: it is another's */
+    CHECK_INT(life.found, 2); /* but its existence is reported, although it belongs to another model */
     other.type = ", \"bf16\": {\"enabled\": true}, \"wall_clock_breakdown\": false";
     other.stage = 0; /* another number of bytes: refused, and left as it is */
     life = (struct life){.stop = 1};
@@ -318,7 +319,7 @@ static void nothing_to_recover(void) {
     CHECK_INT(life.status, ZERO_E_ARGUMENT);
 }
 
-/* A file that others can read may be another's. */
+/* A file that other users can read may belong to another user. */
 static void strangers_files(void) {
     struct setting s = {.stage = 1, .ranks = 1, .type = "", .path = "stranger"};
     static struct life life;
@@ -339,7 +340,7 @@ static void strangers_files(void) {
     CHECK_INT(life.began, 2);
 }
 
-/* Nothing is stored, and there is nothing to commit: that is no reason to fail. */
+/* Nothing is stored and there is nothing to commit; that must not fail. */
 static void frozen_body(zero_engine *engine, uint32_t rank, void *user) {
     static const struct plain_param frozen[] = {{"a", "a.w", 3000, ZERO_FROZEN, NULL}};
     struct plain p;

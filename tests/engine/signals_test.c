@@ -1,4 +1,5 @@
-/* Signals are the host program's: the engine installs no handler, and its own threads take none but faults of their own. */
+/* Signals belong to the host program: the engine installs no handler, and its own threads take no signals except their
+ * own faults. */
 #include <dirent.h>
 #include <inttypes.h>
 #include <pthread.h>

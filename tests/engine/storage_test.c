@@ -1,4 +1,5 @@
-/* Files of storage_posix under faults of their transfers: what was written is there, or a call says that it is not. */
+/* Files of storage_posix with faulty transfers: the written data are in the file, or a call reports that they are
+ * not. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

@@ -31,7 +31,8 @@ static zero_dtype communication(const struct toy_setup *s) {
     return s->communication ? (zero_dtype)dtype : s->compute;
 }
 
-/* What a unit's backward made of parameter `i`, added as a host does that has the gradient in the type of compute. */
+/* Adds the gradient of parameter `i` from a unit's backward, as a host does that keeps the gradient in the compute
+ * type. */
 static void take(const struct toy_setup *s, gradients sum, const gradients made, uint32_t i, int fresh,
                  float scale) {
     for (uint32_t k = 0; k < SIZE; k++) {
@@ -40,7 +41,7 @@ static void take(const struct toy_setup *s, gradients sum, const gradients made,
     }
 }
 
-/* Adds one rank's gradient of one micro-step to `sum`, as its backward does: overwriting what is fresh. */
+/* Adds one rank's gradient of one micro-step to `sum` as its backward does: the first write overwrites. */
 static double micro_step(const struct toy_setup *s, gradients weights, gradients sum, int fresh[TOY_PARAMS],
                          uint32_t step, uint32_t micro, uint32_t rank, float scale) {
     static gradients made;
@@ -76,7 +77,7 @@ static zero_dtype message(const struct toy_setup *s) {
     return communication(s) == ZERO_F32 ? s->compute : communication(s);
 }
 
-/* x rounded to `dtype`, added in fp32. */
+/* Adds x, rounded to `dtype`, in fp32. */
 static void add(gradients into, gradients x, int first, zero_dtype dtype) {
     for (uint32_t i = 0; i < TOY_PARAMS; i++)
         for (uint32_t k = 0; k < SIZE; k++) {

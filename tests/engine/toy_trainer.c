@@ -105,7 +105,7 @@ static void queue_copy(struct rank *r, void *target, const void *source, uint64_
     CHECK_STRING(error.message, "");
 }
 
-/* What was queued before has been done: the host's own arrays are as they should be, and may be written. */
+/* Waits until all queued work is done: the host's own arrays then have their values, and may be written. */
 static void catch_up(struct rank *r) { queue_copy(r, NULL, NULL, 0, 1); }
 
 static struct toy_arrays brought(struct rank *r, const struct toy_arrays *there) {
@@ -182,7 +182,7 @@ static struct toy_arrays arrays(struct rank *r) {
     for (uint32_t i = 0; i < TOY_PARAMS; i++) {
         bool lent = r->setup->memory == TOY_SPANS, own = r->setup->memory != TOY_SLOTS;
         a.param[i] = lent ? r->own[i] : r->slot[i].param;
-        a.grad[i] = own || !r->slot[i].grad ? r->own_grad[i] : r->slot[i].grad; /* none: nobody takes it */
+        a.grad[i] = own || !r->slot[i].grad ? r->own_grad[i] : r->slot[i].grad; /* NULL: no code reads it */
         a.add[i] = own ? 0 : r->slot[i].add;
     }
     return a;
@@ -247,7 +247,7 @@ static void skip(struct rank *r, uint32_t unit) {
     memcpy(r->pass.h[unit], r->pass.h[unit - 1], sizeof r->pass.h[unit]);
 }
 
-/* After the forward: all that blocks leave, but what enters a segment and what the last block gives. */
+/* After the forward: drops all activations of blocks except the segments' inputs and the last block's output. */
 static void drop_activations(struct rank *r) {
     memset(r->pass.z, 0xff, sizeof r->pass.z);
     for (uint32_t unit = 1; unit < TOY_BLOCKS; unit++)
@@ -330,8 +330,8 @@ static void add_memory(const zero_engine *engine, struct toy_result *out) {
     }
 }
 
-/* A GPU reads gradients of the host's own where they are: in page-locked memory, of a device that is not the engine's, whose
- * memory is counted. */
+/* A GPU reads the host's own gradients where they are: in page-locked memory of a device that is not the engine's and
+ * whose memory is counted. */
 static struct rank *rank_create(zero_engine *engine, struct device **out_lender) {
     struct zero_error error;
     struct device_options options = {.index = engine_running(engine)->device->index, .probability = 1};

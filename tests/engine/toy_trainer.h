@@ -1,7 +1,7 @@
-/* Trains the toy model through zero.h on ranks that are threads; and serially, as an oracle that knows
- * nothing of stages, shards or streams.
+/* Trains the toy model through zero.h on ranks that are threads; and serially, as an oracle without stages, shards or
+ * streams.
  *
- * On a device whose memory the host cannot touch it computes on copies. */
+ * On a device whose memory the host cannot touch, the trainer computes on copies. */
 #ifndef ZERO_TESTS_ENGINE_TOY_TRAINER_H
 #define ZERO_TESTS_ENGINE_TOY_TRAINER_H
 
@@ -23,41 +23,43 @@ struct toy_setup {
     uint32_t ranks, stage, micro_steps, depth, steps, threshold;
     uint32_t
         shard_ranks; /* ranks of a shard group, as `tiers` or `extra` say; 0: all. For the oracle alone */
-    float factor;    /* of gradients before they are sent, as `extra` says; 0: none. For the oracle, as is: */
-    int sum;         /* over ranks, not the mean */
+    /* scales gradients before they are sent, as `extra` says; 0: no scaling. For the oracle, as `sum`. */
+    float factor;
+    int sum;               /* over ranks, not the mean */
     const char *mode;      /* "last", "every", "auto" */
     const char *optimizer; /* a JSON object, or NULL: AdamW with weight decay */
     const char *offload;   /* "none" or "cpu" */
-    const char *tiers;     /* in its place: keys of zero_optimization that say what lives where; or NULL */
+    const char *tiers;     /* replaces `offload`: keys of zero_optimization for tiers; or NULL */
     zero_dtype compute;
     const char *communication;          /* "fp32", "bf16", "fp16"; NULL: the type of compute */
     uint32_t scale_power, scale_window; /* of fp16 */
     const char *comm;                   /* more keys of comm, each after a comma; or NULL */
     const char *extra;                  /* more keys of the configuration, each after a comma; or NULL */
     double timeout_s;
-    const char *config;  /* the whole configuration, in place of what the fields above say; or NULL */
+    const char *config;  /* the whole configuration, instead of the fields above; or NULL */
     uint64_t nvme_bytes; /* reserved on the NVMe tier */
     double clip;
     int nan_step;       /* in this step a gradient of the last rank is NaN; -1: never */
-    uint32_t nan_every; /* and in every so-manyth; 0: none */
+    uint32_t nan_every; /* and in every nan_every-th step; 0: none */
     int evaluate;       /* an evaluation pass after every micro-step and every step */
     int memory;         /* where the host keeps parameters and gradients: enum toy_memory */
     uint32_t
         recompute; /* blocks whose activations are dropped and computed again together: 1, 2 or 3; 0: none */
     int skip_unit; /* this unit is left out of every step's first micro-step; -1: none */
     uint32_t skip_micro; /* or of this one; not for the oracle */
-    /* Before a parameter is declared; or NULL. */
+    /* Called before a parameter is declared; or NULL. */
     zero_status (*declare)(zero_engine *engine, uint32_t param, zero_param *out);
     void (*begin)(zero_engine *engine); /* before commit; or NULL */
-    /* For the oracle: what the configuration or these make of a parameter, at the update after `applied` others; or NULL. */
+    /* For the oracle: changes a parameter's settings as the configuration or these functions do, for the update after
+     * `applied` others; or NULL. */
     toy_update_fn update;
-    uint32_t frozen;         /* bit i: parameter i, too */
-    const char *device;      /* whose memory the engine has: "sim" or "cuda"; NULL: the host's */
+    uint32_t frozen;         /* bit i: parameter i is frozen, too */
+    const char *device;      /* the device whose memory the engine uses: "sim" or "cuda"; NULL: the host */
     uint64_t seed;           /* of sim */
-    const char *device_comm; /* of the same test's run on a device, in the place of `comm`; or NULL */
-    /* On every rank before a step, whose gradients are there; or NULL. */
+    const char *device_comm; /* replaces `comm` when the same test runs on a device; or NULL */
+    /* Called on every rank before a step, when the gradients are complete; or NULL. */
     zero_status (*before)(zero_engine *engine, uint32_t step, void *user);
-    /* On every rank after the training; or NULL. */
+    /* Called on every rank after the training; or NULL. */
     void (*after)(zero_engine *engine, void *user);
     void *user;
 };

@@ -1,25 +1,25 @@
-/* What a step sends, measured by the counters, against numbers that were derived by hand here, not by the
- * policy. With N ranks and f = (N - 1) / N, a ring or an all-to-all of a region of P padded elements sends f
- * P per rank. With n micro-steps, and T the trainable elements (Rajbhandari et al. 2020, section 7):
+/* The bytes that a step sends, measured by the counters, against numbers derived here by hand, not by the policy. With
+ * N ranks and f = (N - 1) / N, a ring or an all-to-all of a region of P padded elements sends f P per rank. With n
+ * micro-steps, and T the trainable elements (Rajbhandari et al. 2020, section 7):
  *
- *   stage 0  reductions f T, once ("last") or per micro-step ("every"); then the gradients are gathered, f T
- *   stage 1  reductions as stage 0; then the updated parameters are gathered, f T
- *   stage 2  the same
- *   stage 3  reductions as stage 0; gathers per micro-step: each unit for its forward and for its backward,
- *            but once for both where the backward follows at once (the last unit); and once per step what is
- *            persistent and trainable
+ *   stage 0 reductions f T, once ("last") or per micro-step ("every"); then the gradients are gathered, f T
+ *   stage 1 reductions as stage 0; then the updated parameters are gathered, f T
+ *   stage 2 the same
+ *   stage 3 reductions as stage 0; gathers per micro-step: each unit for its forward and for its backward,
+ *            but once for both if the backward follows at once (the last unit); and once per step the
+ *            persistent trainable parameters
  *
  * In groups of S ranks, R = N / S of them:
  *
- *   HSDP     any stage: what is above happens inside a group, with f = (S - 1) / S; and once per step each group's
+ *   HSDP any stage: the traffic above happens inside a group, with f = (S - 1) / S; and once per step each group's
  *            sums, P / S elements a rank, are added over the R groups by an all-reduce of 2 (R - 1) P / N
- *   hpZ      stage 3: reductions and the refresh of what is persistent go over all ranks, and of the gathers the
- *            first in a micro-step; every other one is from the second shard, (S - 1) / S P
- *   kept     stage 3 with reshard_after_forward false: one gather per micro-step
+ *   hpZ stage 3: reductions and the refresh of persistent parameters go over all ranks, and so does the first
+ *            gather in a micro-step; every other gather is from the second shard, (S - 1) / S P
+ *   kept stage 3 with reshard_after_forward false: one gather per micro-step
  *
- * Calls are one per region, whatever its size. Nothing depends on the depth of prefetching. An element is 4
- * bytes, or the 2 of bf16: gathers of parameters in the type of compute, reductions in the narrower one of
- * compute's and communication's, stage 0's gathers of gradients in the type of the reduced ones. */
+ * There is one call per region, whatever its size. The depth of prefetching changes nothing. An element is 4 bytes, or
+ * the 2 of bf16: gathers of parameters use the compute type, reductions the narrower of the compute and communication
+ * types, stage 0's gathers of gradients the type of the reduced gradients. */
 #include <stdio.h>
 
 #include "tests/check.h"

@@ -1,6 +1,6 @@
-/* The executor under adversarial completion order: every seed is a configuration and a schedule. Weights
- * equal the serial oracle's byte for byte; no memory is touched while an operation uses it; bugs planted on
- * purpose are caught. adversarial_test [FIRST SEED] [SEEDS] */
+/* The executor with an adversarial order of completion: every seed is a configuration and a schedule. Weights equal the
+ * serial oracle's byte for byte; no code touches memory while an operation uses it; bugs planted on purpose are caught.
+ * adversarial_test [FIRST SEED] [SEEDS] */
 #include <stdlib.h>
 #include <string.h>
 
@@ -137,7 +137,7 @@ static void planted_bugs_are_caught(uint64_t first, uint64_t count) {
     }
 }
 
-/* What has no room is an error that says so. */
+/* A list without room for an operation gives an error that says so. */
 static void overflows_are_said(uint64_t first, uint64_t count) {
     static const enum toy_bug bugs[] = {BUG_SHORT_LIST, BUG_SHORT_EXPANSION, BUG_TOO_MANY_AGREEMENTS};
     static struct toy_result got;

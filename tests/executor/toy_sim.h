@@ -46,7 +46,7 @@ struct toy_sim {
 /* The simulator's setup of it: `model` is filled in. */
 struct sim_setup toy_sim_setup(const struct toy_sim *toy, struct sim_model *model);
 
-/* Runs to the end; what went wrong is in out->error, else it is "" and the weights are the ranks'. */
+/* Runs to the end. out->error holds the failure; if it is "", the weights are the ranks'. */
 void toy_simulate(const struct toy_sim *toy, struct toy_result *out);
 
 #endif

@@ -87,7 +87,7 @@ static double slope(struct fixture *f, double *element) {
     return (loss[0] - 8 * loss[1] + 8 * loss[2] - loss[3]) / (12 * h);
 }
 
-/* The gradient of every parameter, one after another. */
+/* Copies the gradients of all parameters, one after another. */
 static float *copy_gradients(struct fixture *f, uint64_t *out_count) {
     float *all = malloc(gpt_parameters(&f->config) * sizeof(float));
     *out_count = 0;
@@ -204,8 +204,8 @@ double check_distance(const float *x, const float *y, double scale, uint64_t cou
     return sqrt(off / size);
 }
 
-/* A gradient is the fp32 one but for rounding: in bf16 of 8 bits in each factor of each product, in fp16 of 11 bits in what the
- * engine has. */
+/* A gradient differs from the fp32 one only by rounding: in bf16 to 8 bits in each factor of each product, in fp16 to
+ * 11 bits in the engine's numbers. */
 static void check_rounded(struct fixture *f, struct fixture *wide, uint32_t index, double most) {
     const char *name = fake_engine_name(f->engine, index);
     double off = check_distance(fake_engine_grad(f->engine, name), fake_engine_grad(wide->engine, name), 1,
@@ -238,7 +238,8 @@ void check_narrow(zero_dtype dtype, struct gpt_config config, uint32_t batch, ui
     fixture_close(&narrow), fixture_close(&wide);
 }
 
-/* Gradients of what is trained are the same bits whatever is frozen; of what is frozen nobody writes any. */
+/* Gradients of trained parameters have the same bits whatever is frozen; gradients of frozen parameters are not
+ * written. */
 static void compare_frozen(struct fixture *f, const struct fixture *whole, const bool *frozen) {
     double loss = 0, expected = 0;
     for (uint32_t i = 0; fake_engine_name(f->engine, i); i++)

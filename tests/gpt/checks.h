@@ -1,4 +1,4 @@
-/* What holds for a GPT of any architecture, against the double reference and itself. */
+/* Checks that hold for a GPT of any architecture: against the reference in double, and against itself. */
 #ifndef ZERO_TESTS_GPT_CHECKS_H
 #define ZERO_TESTS_GPT_CHECKS_H
 
@@ -31,7 +31,7 @@ double check_distance(const float *x, const float *y, double scale, uint64_t cou
 void check_gradients(struct gpt_config config, uint32_t batch, uint32_t threads);
 void check_logits(struct gpt_config config, uint32_t batch, uint32_t threads); /* of any length */
 
-/* All gradients of one micro-step over used memory, one after another; the caller frees them. */
+/* All gradients of one micro-step on memory that was used before, one after another; the caller frees them. */
 float *check_train(zero_dtype dtype, struct gpt_config config, uint32_t batch, uint32_t threads,
                    uint64_t *out_count);
 /* The same bits on every run, and on another number of threads. */
@@ -39,8 +39,8 @@ void check_bits(zero_dtype dtype, struct gpt_config config, uint32_t batch, uint
                 uint32_t other_threads);
 /* bf16 or fp16 differs from fp32 by rounding. */
 void check_narrow(zero_dtype dtype, struct gpt_config config, uint32_t batch, uint32_t threads);
-/* Some parameters are frozen: the others' gradients are the same bits, and theirs are not written. `top`: how many there are
- * in the last block and the head. */
+/* With some parameters frozen, the others' gradients have the same bits, and the frozen ones' gradients are not
+ * written. `top`: the number of frozen parameters in the last block and the head. */
 void check_frozen(zero_dtype dtype, struct gpt_config config, uint32_t batch, uint32_t top);
 
 #endif

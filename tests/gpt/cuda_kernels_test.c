@@ -1,5 +1,5 @@
-/* Each kernel of tools/gpt/cuda, of each type of numbers, against the host's kernels or plain loops in fp32 over the same
- * rounded inputs; of widths that fill 16 bytes and of others. */
+/* Each kernel of tools/gpt/cuda, with each number type, against the host's kernels or plain loops in fp32 on the same
+ * rounded inputs; with widths that are a multiple of 16 bytes and with others. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -72,7 +72,7 @@ static void forget_all(void) {
     arrays_made = 0;
 }
 
-/* The device's numbers against `expected`: off by at most so many roundings of the largest. */
+/* Compares the device's numbers with `expected`: a difference is at most a few roundings of the largest number. */
 static void compare(const char *what, void *device, bool is_float, const float *expected, uint64_t count) {
     struct fake_device d = cuda_device_of(&cuda);
     bool wide = is_float || c.type == ZERO_F32;

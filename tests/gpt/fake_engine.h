@@ -1,6 +1,6 @@
-/* A test double of engine/zero.h: one rank, stage 0, plain memory, no optimizer. It keeps tests of the GPT
- * apart from the engine. Stricter than the engine where that catches mistakes: outside of begin and end the
- * slots are NULL, a gradient to be overwritten starts as NaN, and calls out of order fail. */
+/* A test double of engine/zero.h: one rank, stage 0, plain memory, no optimizer. It makes tests of the GPT independent
+ * of the engine. It is stricter than the engine where that finds mistakes: outside of begin and end the slots are NULL,
+ * a gradient that must be overwritten starts as NaN, and calls out of order fail. */
 #ifndef ZERO_TESTS_GPT_FAKE_ENGINE_H
 #define ZERO_TESTS_GPT_FAKE_ENGINE_H
 
@@ -8,13 +8,13 @@
 
 zero_engine *fake_engine_create(zero_dtype dtype, uint32_t threads, float loss_scale); /* any type */
 
-/* A device with memory of its own, where the slots then point to; lent, before units are declared. */
+/* A device with its own memory, to which the slots then point. Borrowed; set before units are declared. */
 struct fake_device {
     void *stream; /* zero_engine_cuda's */
     void *user;
     void *(*allocate)(void *user, uint64_t bytes);
     void (*release)(void *user, void *memory);
-    /* Either way, after all that was enqueued on the stream; returns when it is done. */
+    /* Copies in either direction after all work that was enqueued on the stream; returns when the copy is done. */
     void (*copy)(void *user, void *target, const void *source, uint64_t bytes);
 };
 void fake_engine_on(zero_engine *engine, const struct fake_device *device);

@@ -1,5 +1,5 @@
-/* Recomputation of blocks: the same bits as without it, as many forwards as there are blocks before the last segment, and
- * the bytes that the formula says. */
+/* Recomputation of blocks: the same bits as without it, as many repeated forwards as there are blocks before the last
+ * segment, and the bytes that the formula gives. */
 #include <stdlib.h>
 
 #include "tests/check.h"
@@ -54,8 +54,8 @@ static void forwards(struct gpt_config config) {
 /* An array of fp32: on lines of its own, and five lines apart from the next. */
 static uint64_t array(uint64_t elements) { return (elements * 4 + 63) / 64 * 64 + 5 * 64; }
 
-/* What a block leaves beside the residual stream: the middle, attention's inputs and output, the MLP's, a number per
- * head and row, and each norm's statistics. */
+/* The arrays that a block keeps besides the residual stream: the middle, attention's inputs and output, the MLP's, a
+ * number per head and row, and each norm's statistics. */
 static uint64_t left_by_block(const struct gpt_config *c) {
     bool llama = c->architecture == GPT_LLAMA;
     uint64_t query = llama ? 3 * 6 : WIDTH, key = llama ? 6 : WIDTH, statistics = llama ? 1 : 2;

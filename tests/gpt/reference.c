@@ -94,7 +94,7 @@ static double row_loss(struct model *m, const double *x, const double *w, int ta
     return log(total) - wanted;
 }
 
-/* What enters the last norm. */
+/* Computes the input of the last norm. */
 static void gpt2_stream(struct model *m, uint32_t batch, uint32_t length, const int32_t *tokens, double *x) {
     int width = (int)m->c->width, rows = (int)(batch * length);
     const double *wte = tensor(m, "wte.weight"), *wpe = tensor(m, "wpe.weight");

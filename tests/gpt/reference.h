@@ -1,5 +1,5 @@
-/* The forward of GPT-2 and of Llama in double and in plain loops, written apart from tools/gpt: what its results are
- * checked against. */
+/* The forward of GPT-2 and of Llama in double, as plain loops, written independently of tools/gpt. Tests compare
+ * results with it. */
 #ifndef ZERO_TESTS_GPT_REFERENCE_H
 #define ZERO_TESTS_GPT_REFERENCE_H
 

@@ -104,7 +104,7 @@ static void ten_steps(const struct optimizer *optimizer, reference *step_by_pape
     shard_free(&s);
 }
 
-/* What is cast out is the new master, in each type. */
+/* The weights that are cast out are the new master, in each type. */
 static void out_is_the_master(const struct optimizer *optimizer, enum dtype out) {
     struct optimizer_scalars scalars;
     struct shard s = shard_new(COUNT, 0);

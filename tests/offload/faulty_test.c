@@ -1,5 +1,5 @@
-/* Every class of fault: it fires, and ends as it must: in right bytes, in a sentence, or in wrong bytes that
- * only a checksum could find. */
+/* Every class of fault: it occurs, and ends as it must: with right bytes, with a message, or with wrong bytes that only
+ * a checksum finds. */
 #include <stdlib.h>
 
 #include "offload/faults.h"
@@ -58,7 +58,7 @@ static zero_status transfer(struct bench *b, bool write, bool faults, uint64_t o
     return tier_perform(b->tier, write, offset, bytes, b->memory + offset, error);
 }
 
-/* The request fails with these words; the next one, without faults, is as if nothing had been. */
+/* The request fails with these words; the next request, without faults, works normally. */
 static void ends_in_words(enum fault fault, bool write, bool no_uring, const char *says,
                           const char *says_too) {
     struct bench b;

@@ -1,5 +1,5 @@
-/* What is particular to the tier on drives: what it says, what it refuses before it writes, what it leaves.
- */
+/* Tests that are specific to the nvme tier: its messages, the options that it refuses before it writes, and the files
+ * that it leaves. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>

@@ -113,7 +113,8 @@ static void fails_with(struct bench *b, int i, const char *text) {
     CHECK_CONTAINS(error.message, text);
 }
 
-/* The kernel writes to its memory until it says that it is done: so long it is not the poster's again. */
+/* The kernel writes to the transfer's memory until it reports the end; until then the poster may not use that memory
+ * again. */
 static void a_transfer_that_the_kernel_has_is_not_given_up(void) {
     struct bench b;
     if (!open_bench(&b, FAILS_TAKEN)) return;

@@ -1,4 +1,4 @@
-/* One suite for every tier: what offload/tier.h promises, whatever lies behind it. */
+/* One suite for every tier: it checks the promises of offload/tier.h, whatever implements the tier. */
 #ifndef ZERO_TESTS_OFFLOAD_TIER_CONFORMANCE_H
 #define ZERO_TESTS_OFFLOAD_TIER_CONFORMANCE_H
 

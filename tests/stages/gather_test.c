@@ -18,31 +18,34 @@ static const struct {
     int persistent; /* this unit is; -1: none */
     const char *events;
 } lists[] = {
-    /* Depth 0: a unit is gathered when it is used; d is kept at the turn, for its backward is the next use. */
+    /* Depth 0: a unit is gathered when it is used; d stays gathered at the turn, because its backward is the next
+     * use. */
     {STAGE_ZERO3, 0, 0, NONE, NONE, -1, "ga fa la gb fb lb gc fc lc gd fd bd ld gc bc lc gb bb lb ga ba la"},
-    /* Depth 1: with each use the next one's. At d's forward the next use is its backward: nothing to gather. */
+    /* Depth 1: with each use, the next use's unit is gathered. At d's forward the next use is d's backward: no gather
+     * is needed. */
     {STAGE_ZERO3, 1, 1, NONE, NONE, -1, "ga gb fa la gc fb lb gd fc lc fd gc bd ld gb bc lc ga bb lb ba la"},
     {STAGE_ZERO3, 2, 2, NONE, NONE, -1, "ga gb gc fa la gd fb lb fc lc gc fd gb bd ld ga bc lc bb lb ba la"},
-    /* Forward and backward apart. At d's forward the cursor is in forward still. */
+    /* Different depths in forward and backward. At d's forward the cursor is still in the forward. */
     {STAGE_ZERO3, 0, 2, NONE, NONE, -1, "ga fa la gb fb lb gc fc lc gd fd gc gb bd ld ga bc lc bb lb ba la"},
     {STAGE_ZERO3, 2, 0, NONE, NONE, -1, "ga gb gc fa la gd fb lb fc lc gc fd bd ld bc lc gb bb lb ga ba la"},
-    /* 60 live: a + b + c fit; b + c + d, c + d do not, so d waits until c is released, there and back. */
+    /* 60 live: a + b + c fit; b + c + d and c + d do not fit, so d waits until c is released, in both directions. */
     {STAGE_ZERO3, 2, 2, 60, NONE, -1, "ga gb gc fa la fb lb fc lc gd fd bd ld gc gb ga bc lc bb lb ba la"},
-    /* One less: c has no room beside a and b. */
+    /* 59 live: c does not fit beside a and b. */
     {STAGE_ZERO3, 2, 2, 59, NONE, -1, "ga gb fa la gc fb lb fc lc gd fd bd ld gc gb bc lc ga bb lb ba la"},
-    /* No room for anything ahead: as depth 0, whatever a use takes. */
+    /* No unit may be gathered ahead: the same as depth 0, however large the units are. */
     {STAGE_ZERO3, 2, 2, 0, NONE, -1, "ga fa la gb fb lb gc fc lc gd fd bd ld gc bc lc gb bb lb ga ba la"},
     {STAGE_ZERO3, 2, 2, NONE, 0, -1, "ga fa la gb fb lb gc fc lc gd fd bd ld gc bc lc gb bb lb ga ba la"},
-    /* 30 ahead: b; or c; or, in c's backward, b + a. d's backward is no gather: at d's forward c may be ahead. */
+    /* 30 ahead: b; or c; or, in c's backward, b + a. d's backward needs no gather, so at d's forward c may be gathered
+     * ahead. */
     {STAGE_ZERO3, 2, 2, NONE, 30, -1, "ga gb fa la gc fb lb fc lc gd gc fd bd ld gb ga bc lc bb lb ba la"},
-    /* b is persistent: there is nothing to gather or release, and it does not count as one gather ahead. */
+    /* b is persistent: it is neither gathered nor released, and does not count as a gather ahead. */
     {STAGE_ZERO3, 1, 1, NONE, NONE, 1, "ga gc fa la fb gd fc lc fd gc bd ld ga bc lc bb ba la"},
-    /* Its 20 elements do not count as live either: a + c fit in 40. */
+    /* b's 20 elements do not count as live either: a + c fit in 40. */
     {STAGE_ZERO3, 2, 2, 40, NONE, 1, "ga gc fa la fb fc lc gd fd bd ld gc ga bc lc bb ba la"},
-    /* Kept: all of it; then c and d, which are the last to be used in forward and fit together. */
+    /* Kept: all units; then c and d, the last ones of the forward that fit together. */
     {STAGE_ZERO3_KEEP, 0, 0, NONE, NONE, -1, "ga fa gb fb gc fc gd fd bd ld bc lc bb lb ba la"},
     {STAGE_ZERO3_KEEP, 0, 0, 70, NONE, -1, "ga fa la gb fb lb gc fc gd fd bd ld bc lc gb bb lb ga ba la"},
-    /* b in d's backward would make c + d + b. */
+    /* Gathering b in d's backward would make c + d + b live. */
     {STAGE_ZERO3_KEEP, 2, 2, 70, NONE, -1, "ga gb gc fa la fb lb gd fc fd bd ld gb ga bc lc bb lb ba la"},
     {STAGE_ZERO3_KEEP, 0, 0, 0, NONE, -1,
      "ga fa la gb fb lb gc fc lc gd fd bd ld gc bc lc gb bb lb ga ba la"},
@@ -50,8 +53,8 @@ static const struct {
      "ga fa ya la gb fb yb lb gc fc yc lc gd fd bd ld gc bc lc gb bb lb ga ba la"},
 };
 
-/* Units a, b, c are run again together (r) before c's backward, d is not; of 10, 20, 30, 40 elements or, where `falling`, of 40,
- * 30, 20, 10. */
+/* Units a, b, c form a segment and run again (r) before c's backward; d does not. They have 10, 20, 30, 40 elements or,
+ * if `falling`, 40, 30, 20, 10. */
 static const struct {
     enum stage_index stage;
     uint32_t depth, backward_depth;
@@ -59,30 +62,30 @@ static const struct {
     bool falling;
     const char *events;
 } again[] = {
-    /* c came ahead of its backward; b stays for the one after that, a is gathered once more. */
+    /* c is gathered ahead of its backward; b stays for its own backward, a is gathered once more. */
     {STAGE_ZERO3, 1, 1, NONE, NONE, false,
      "ga gb fa la gc fb lb gd fc lc fd gc bd ld ga gb ra la rb rc bc lc ga bb lb ba la"},
-    /* Only the backward looks ahead: of what is run again nothing comes early, but a and b stay. */
+    /* Only the backward looks ahead: the segment's units are not gathered early, but a and b stay. */
     {STAGE_ZERO3, 0, 2, NONE, NONE, false,
      "ga fa la gb fb lb gc fc lc gd fd gc gb bd ld ga ra rb rc bc lc bb lb ba la"},
     {STAGE_ZERO3, 2, 0, NONE, NONE, false,
      "ga gb gc fa la gd fb lb fc lc gc fd bd ld ga gb ra la rb lb rc bc lc gb bb lb ga ba la"},
-    /* 60 live: c + d do not fit; a + b and b + c do, so that b is there before a's end, and c before b's. */
+    /* 60 live: c + d do not fit; a + b and b + c do, so b is gathered before a's end, and c before b's end. */
     {STAGE_ZERO3, 1, 1, 60, NONE, false,
      "ga gb fa la gc fb lb fc lc gd fd bd ld ga gb ra la gc rb rc bc lc ga bb lb ba la"},
     /* b + c do not fit: c waits for b's end, and b does not stay. */
     {STAGE_ZERO3, 1, 1, 49, NONE, false,
      "ga gb fa la fb lb gc fc lc gd fd bd ld ga gb ra la rb lb gc rc bc lc gb ga bb lb ba la"},
-    /* c + d fit, but c would be there when a is run again, and a + c do not. */
+    /* c + d fit, but c would still be live when a runs again, and a + c do not fit. */
     {STAGE_ZERO3, 1, 1, 50, NONE, true,
      "ga fa la gb gc fb lb gd fc lc fd bd ld ga ra la gb gc rb rc bc lc bb lb ga ba la"},
-    /* 30 ahead: c at d's forward, and then nothing besides it; a + c are too much beside b: a does not stay. */
+    /* 30 ahead: c at d's forward, and nothing more; a + c beside b are too many: a does not stay. */
     {STAGE_ZERO3, 2, 2, NONE, 30, false,
      "ga gb fa la gc fb lb fc lc gd gc fd bd ld ga ra la gb rb rc ga bc lc bb lb ba la"},
-    /* No room for anything ahead. */
+    /* No unit may be gathered ahead. */
     {STAGE_ZERO3, 2, 2, 0, NONE, false,
      "ga fa la gb fb lb gc fc lc gd fd bd ld ga ra la gb rb lb gc rc bc lc gb bb lb ga ba la"},
-    /* Kept: all of it; c and d, which leave room for a and for b; d alone, for c beside a is too much. */
+    /* Kept: all units; c and d, which leave room for a and for b; only d, because c beside a does not fit. */
     {STAGE_ZERO3_KEEP, 0, 0, NONE, NONE, false, "ga fa gb fb gc fc gd fd bd ld ra rb rc bc lc bb lb ba la"},
     {STAGE_ZERO3_KEEP, 0, 0, 70, NONE, false,
      "ga fa la gb fb lb gc fc gd fd bd ld ga ra la gb rb lb rc bc lc gb bb lb ga ba la"},
@@ -90,7 +93,7 @@ static const struct {
      "ga fa la gb fb gc fc gd fd bd ld ga ra la rb rc bc lc bb lb ga ba la"},
     {STAGE_ZERO3_KEEP, 0, 0, 50, NONE, true,
      "ga fa la gb fb lb gc fc lc gd fd bd ld ga ra la gb rb lb gc rc bc lc gb bb lb ga ba la"},
-    /* Second shards are there from the first release on. */
+    /* Second shards exist from the first release on. */
     {STAGE_HPZ, 1, 1, 60, NONE, false,
      "ga gb fa ya la gc fb yb lb fc yc lc gd fd bd ld ga gb ra la gc rb rc bc lc ga bb lb ba la"},
 };
@@ -162,7 +165,7 @@ static uint64_t use_elements(const struct toy *t, uint32_t position) {
     return elements;
 }
 
-/* What is gathered while something computes. */
+/* Checks the gathered elements at each computation. */
 static void bounded(const struct toy *t) {
     uint64_t live = 0;
     for (uint32_t i = 0; i < t->out.count; i++) {
@@ -181,7 +184,8 @@ static void bounded(const struct toy *t) {
     CHECK_INT(live, 0);
 }
 
-/* With tied, persistent and frozen regions and skipped uses. What a use shares with the next one is not ahead of it. */
+/* With tied, persistent and frozen regions and skipped uses. Regions that a use shares with the next use do not count
+ * as ahead. */
 static void from_seeds(uint64_t first, uint64_t count) {
     static const enum stage_index rows[] = {STAGE_ZERO3, STAGE_ZERO3_KEEP, STAGE_HPZ};
     static const char *const skips[] = {"", "", "a", "cp", "b", "ah"};

@@ -1,5 +1,6 @@
-/* Recomputation: the exact operations, in order, of passes that run forwards again inside the backward; derived from what
- * the stages are, not from the policy's code. Waits are left out: they follow from the buffers (stage_test.c). */
+/* Recomputation: the exact operations, in order, of passes that run forwards again inside the backward. The lists are
+ * derived from the definition of the stages, not from the policy's code. Waits are left out: they follow from the
+ * buffers (stage_test.c). */
 #include "tests/check.h"
 #include "tests/stages/toy.h"
 
@@ -8,12 +9,12 @@ static const struct {
     uint32_t units, segment, depth;
     const char *operations;
 } lists[] = {
-    /* Nothing is gathered: a forward more. */
+    /* Nothing is gathered: only a forward is added. */
     {STAGE_ZERO2, 3, 1, 0,
      "forward a · forward b · forward c · backward c · reduce c · release-gradient c · again b · backward b "
      "· reduce b · "
      "release-gradient b · again a · backward a · reduce a · release-gradient a"},
-    /* Every unit by itself: it is gathered once, for both, as without recomputation. */
+    /* Every unit alone: one gather serves both, as without recomputation. */
     {STAGE_ZERO3, 3, 1, 0,
      "gather a · forward a · release a · gather b · forward b · release b · gather c · forward c · backward "
      "c · reduce c · "
@@ -27,14 +28,15 @@ static const struct {
      "reduce c · release-gradient c · release c · again b · gather a · backward b · reduce b · "
      "release-gradient b · "
      "release b · again a · backward a · reduce a · release-gradient a · release a"},
-    /* Two units to a segment: the last one of a segment stays, the first one is gathered once more. */
+    /* Segments of two units: the last unit of a segment stays, the first one is gathered once more. */
     {STAGE_ZERO3, 3, 2, 0,
      "gather a · forward a · release a · gather b · forward b · release b · gather c · forward c · backward "
      "c · reduce c · "
      "release-gradient c · release c · gather a · again a · release a · gather b · again b · backward b · "
      "reduce b · "
      "release-gradient b · release b · gather a · backward a · reduce a · release-gradient a · release a"},
-    /* Looking ahead: b came with c's backward; a stays for its own, for b's backward would look ahead to it. */
+    /* Depth 1: b is gathered with c's backward; a stays for its own backward, because b's backward would look ahead to
+     * it. */
     {STAGE_ZERO3, 3, 2, 1,
      "gather a · gather b · forward a · release a · gather c · forward b · release b · forward c · "
      "gather b · backward c · reduce c · release-gradient c · release c · gather a · again a · again b · "
@@ -46,7 +48,7 @@ static const struct {
      "release d · gather a · gather b · again a · release a · again b · again c · backward c · reduce c · "
      "release-gradient c · release c · gather a · backward b · reduce b · release-gradient b · "
      "release b · backward a · reduce a · release-gradient a · release a"},
-    /* What stays gathered between forward and backward is not gathered again. */
+    /* Units that stay gathered between forward and backward are not gathered again. */
     {STAGE_ZERO3_KEEP, 3, 2, 0,
      "gather a · forward a · gather b · forward b · gather c · forward c · backward c · reduce c · "
      "release-gradient c · "
@@ -55,7 +57,7 @@ static const struct {
      "release-gradient a · release a"},
 };
 
-/* The text without what stands in brackets. */
+/* Removes the parts of the text in brackets. */
 static void strip(char *text) {
     char *to = text;
     int depth = 0;

@@ -110,7 +110,8 @@ static const struct {
      "release b (compute 17, gather 8)"},
 };
 
-/* A list with too few rows is neither overrun nor taken for a whole one; a list with just enough is whole. */
+/* A list with too few rows is not overrun, and is not taken as complete; a list with exactly enough rows is
+ * complete. */
 static void short_lists_say_so(void) {
     static struct toy toy;
     toy_plain(&toy, STAGE_ZERO3, 2, 1, ACCUMULATE_LAST, 0);

@@ -55,7 +55,7 @@ void toy_tied(struct toy *t, enum stage_index stage, const uint32_t mesh[AXES], 
     policy_open(&t->policy);
 }
 
-/* What the stage's policy emitted since `from`, as the second policy has it. */
+/* Expands the operations that the stage's policy emitted since `from`, as the second policy does. */
 static void expand(struct toy *t, uint32_t from) {
     static struct operation plain[TOY_OPERATIONS_MAX];
     uint32_t count = t->out.count - from;

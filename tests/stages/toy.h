@@ -1,5 +1,5 @@
-/* A model for tests of the policy, no device: drives the policy as the engine does and renders its operations
- * as text. Buffers are symbolic and distinct, so the waits are those that data needs. */
+/* A model for tests of the policy, without a device: drives the policy as the engine does and renders its operations as
+ * text. Buffers are symbolic and distinct, so the waits are exactly those that data needs. */
 #ifndef ZERO_TESTS_STAGES_TOY_H
 #define ZERO_TESTS_STAGES_TOY_H
 
@@ -34,17 +34,17 @@ void toy_tied(struct toy *toy, enum stage_index stage, const uint32_t mesh[AXES]
 void toy_fill(struct toy *toy);
 /* One pass over all uses whose first region's name is not in `skip` ("ac"). */
 void toy_pass(struct toy *toy, bool evaluating, const char *skip);
-/* Units are run again `segment` at a time, counted from the first, all but the segment that the last unit is in. */
+/* Units are run again `segment` at a time, counted from the first; the last unit's segment is not run again. */
 void toy_segments(struct toy *toy, uint32_t segment);
-/* One training pass that does so, of all uses whose first region's name is not in `skip`. */
+/* One training pass with this recomputation, of all uses whose first region's name is not in `skip`. */
 void toy_pass_again(struct toy *toy, const char *skip);
 void toy_step(struct toy *toy, bool skipped);
 void toy_flush(struct toy *toy);
 
-/* "gather a · forward a (gather 1) · ...": waits are stream and point; those of an operation's own stream and
- * those implied by an earlier wait of the same stream are shown too, since they are part of the operation. */
+/* "gather a · forward a (gather 1) · ...": waits are stream and point. Waits for the operation's own stream, and waits
+ * that an earlier wait of the same stream implies, are part of the operation and are shown, too. */
 void toy_render(const struct toy *toy, char *out, uint32_t capacity);
-/* The letters of the lists.txt of tests/stages and tests/offload. */
+/* Renders the letters that the lists.txt of tests/stages and tests/offload use. */
 void toy_letters(const struct toy *toy, char *out, uint32_t capacity);
 
 #endif

@@ -91,6 +91,6 @@ def cuda_fatbin(name, src, deps = [], fmad = False, copts = [], visibility = Non
         linkstatic = True,
         tags = tags,
         target_compatible_with = CUDA_TOOLKIT,
-        textual_hdrs = [name + "_file"],  # what the assembly includes
+        textual_hdrs = [name + "_file"],  # the assembly includes this file
         visibility = visibility,
     )

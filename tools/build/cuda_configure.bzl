@@ -43,7 +43,7 @@ def if_cuda(there, otherwise = []):
         toolkit = repr([] if root else ["@cuda//:toolkit"]),
     ))
     ctx.file("BUILD", """
-# No platform has this: what needs it is skipped.
+# No platform has this constraint value, so targets that need it are skipped.
 constraint_setting(name = "presence")
 
 constraint_value(

@@ -41,7 +41,7 @@ static void list_data(const struct job *job, uint64_t out[DATA_VALUES]) {
     out[CONTENTS] = job->data_contents;
 }
 
-/* Rank 0's numbers on all ranks, in halves that a double holds exactly. */
+/* Copies rank 0's numbers to all ranks. Each number travels as two halves, because a double holds a half exactly. */
 static zero_status share_first(zero_engine *engine, const uint64_t *mine, uint32_t count, uint64_t *first) {
     double halves[2 * (VALUES_MAX + DATA_VALUES)] = {0};
     for (uint32_t i = 0; i < count && zero_engine_rank(engine) == 0; i++)
@@ -52,7 +52,7 @@ static zero_status share_first(zero_engine *engine, const uint64_t *mine, uint32
     return status;
 }
 
-/* "--steps 5", "without --steps". */
+/* Writes "--steps 5", or "without --steps". */
 static void describe(const struct value *value, uint64_t number, char *out, size_t size) {
     if (!number)
         snprintf(out, size, "without %s", value->option);
@@ -75,8 +75,8 @@ static void compare_options(const struct value *value, uint32_t count, const uin
     }
 }
 
-/* Ranks on different hosts may see different files under the same paths: they would train on samples that nobody
- * chose, or wait for each other. */
+/* Ranks on different hosts may find different files under the same paths. They would then train on samples that the
+ * user did not choose, or wait for each other forever. */
 static void compare_data(uint32_t rank, const uint64_t *mine, const uint64_t *first,
                          struct zero_error *error) {
     if (mine[FILES] != first[FILES] || mine[TOKENS] != first[TOKENS] || mine[PATHS] != first[PATHS])

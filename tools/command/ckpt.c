@@ -1,4 +1,4 @@
-/* `zero ckpt`: what is done with checkpoints as files, without an engine. */
+/* `zero ckpt`: prints, compares, imports and exports checkpoint files, without an engine. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -103,7 +103,8 @@ static int export_weights(const char *const *operand, const struct arguments *ar
     return report(weights_export(operand[0], operand[1], mib << 20, &error), &error);
 }
 
-/* RUN/checkpoints is the run's while that is at work: each save removes what another has left half done. */
+/* Locks the run that owns `checkpoints`, if the path ends in RUN/checkpoints. While a run works, each of its saves
+ * deletes unfinished files that another process left there. */
 static zero_status lock_run_of(const char *checkpoints, struct run_lock *lock, struct zero_error *error) {
     char run[STORAGE_PATH_BYTES];
     static const char folder[] = "checkpoints";
@@ -151,7 +152,7 @@ static const struct verb *find_verb(const char *name) {
     return NULL;
 }
 
-/* What stands before the first option; then the options. */
+/* Reads the operands before the first option, then the options. */
 static int run(int argc, char **argv) {
     struct zero_error error;
     struct arguments arguments = {0};

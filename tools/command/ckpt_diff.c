@@ -1,4 +1,4 @@
-/* Goes through the pieces of the one, and looks each range up in the other, whose files all stay open. */
+/* Reads checkpoint a piece by piece and looks each range up in checkpoint b. All files of b stay open. */
 #include "tools/command/ckpt_diff.h"
 
 #include <inttypes.h>
@@ -18,15 +18,16 @@ struct difference {
 
 struct comparison {
     struct checkpoint a, b;
-    struct shard *shard; /* of b */
+    struct shard *shard; /* b's files */
     uint32_t shards;
-    uint32_t *in_b;                         /* by a's parameter: b's, or UINT32_MAX */
-    struct difference (*difference)[KINDS]; /* by a's parameter */
-    float *block, *other_block, *other;     /* a's, b's as read, and the range of b that a's block covers */
-    uint64_t first;                         /* of `other` */
+    uint32_t *in_b;                         /* index: a's parameter; value: b's parameter, or UINT32_MAX */
+    struct difference (*difference)[KINDS]; /* index: a's parameter */
+    /* a's values; b's values as read; the range of b that a's block covers */
+    float *block, *other_block, *other;
+    uint64_t first; /* the first element in `other` */
 };
 
-/* ---- reading the other ---- */
+/* ---- reading checkpoint b ---- */
 
 static zero_status keep(void *user, const struct piece *piece, uint64_t first, uint64_t count,
                         const float *in, struct zero_error *error) {

@@ -1,4 +1,4 @@
-/* Compares two checkpoints, saved on whatever ranks, bit for bit; prints a line per tensor that differs. */
+/* Compares two checkpoints bit for bit, whatever ranks saved them. Prints a line per tensor that differs. */
 #ifndef ZERO_TOOLS_COMMAND_CKPT_DIFF_H
 #define ZERO_TOOLS_COMMAND_CKPT_DIFF_H
 

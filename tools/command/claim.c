@@ -14,7 +14,7 @@ struct found {
     const struct claim *claim;
     struct identity of;
     uint64_t step;
-    char path[300];  /* where it is */
+    char path[300];  /* where the shadow is */
     char title[500]; /* "run 0123456789ab (begun ..., in ...)" */
 };
 
@@ -35,7 +35,8 @@ static bool is_of(const struct identity *a, const struct identity *b) {
     return *a->id && strcmp(a->id, b->id) == 0;
 }
 
-/* This directory's own run left it. A copy of a run's directory has its id, too: then the one that is named there counts. */
+/* True if the shadow belongs to the run of this directory. A copy of a run's directory has the same id; then only the
+ * directory that the shadow names owns the shadow. */
 static bool is_own(const struct found *f) {
     struct identity there;
     char *own = NULL;
@@ -47,7 +48,7 @@ static bool is_own(const struct found *f) {
     return !copied;
 }
 
-/* ---- going on with it ---- */
+/* ---- continuing the earlier run ---- */
 
 static zero_status check_name(const struct found *f, const char *name, struct zero_error *error) {
     if (strcmp(name, "any") == 0 || (*f->of.id && strncmp(f->of.id, name, strlen(name)) == 0)) return ZERO_OK;
@@ -83,9 +84,10 @@ static zero_status check_recovery(const struct found *f, struct zero_error *erro
         differs ? ": " : "", differences, ID_SHOWN, f->of.id);
 }
 
-/* ---- writing over it ---- */
+/* ---- overwriting the shadow ---- */
 
-/* The run's directory, where it still exists, is the better source: it also says whether the last checkpoint was saved. */
+/* Prefers the run's directory, if it still exists, to the shadow: the directory also says whether the last checkpoint
+ * was saved. */
 static bool has_ended(const struct found *f) {
     struct identity there;
     identity_read(f->of.directory, &there);
@@ -114,13 +116,13 @@ static zero_status check_overwriting(const struct found *f, struct zero_error *e
         f->path, f->step, f->title);
 }
 
-/* ---- the calls ---- */
+/* ---- interface ---- */
 
 static zero_status engine_failed(zero_status status, struct zero_error *error) {
     return status == ZERO_OK ? ZERO_OK : error_set(error, status, "%s", zero_last_error());
 }
 
-/* Rank 0's words on all ranks; what all know by themselves is described on each. */
+/* Copies from rank 0 to all ranks the fields that only rank 0 knows. identity_describe sets the others on each rank. */
 static zero_status share(zero_engine *engine, struct identity *identity, struct zero_error *error) {
     zero_status status = share_text(engine, identity->id, sizeof identity->id);
     if (status == ZERO_OK) status = share_text(engine, identity->begun, sizeof identity->begun);

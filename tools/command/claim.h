@@ -1,5 +1,5 @@
-/* Whether this run may take what an earlier one has left on the drive ("nvme": {"shadow": true}): go on with it, or
- * write over it. Another run's is refused, unless the user has said so. */
+/* Decides whether this run may take the shadow that an earlier run left on the drive ("nvme": {"shadow": true}):
+ * continue from it, or overwrite it. A shadow of another run is refused unless the user named it or discarded it. */
 #ifndef ZERO_TOOLS_COMMAND_CLAIM_H
 #define ZERO_TOOLS_COMMAND_CLAIM_H
 
@@ -10,21 +10,23 @@ struct claim {
     const struct job *job;
     zero_engine *engine;
     bool speaks;              /* rank 0 */
-    struct identity own;      /* of this configuration and these data */
-    struct identity previous; /* of the run whose directory this is; an empty id: none */
+    struct identity own;      /* of this configuration and this data */
+    struct identity previous; /* of the run that used this directory before; an empty id: none */
 };
 
-/* After commit, before the weights are filled, loaded or recovered. All ranks call it, and then agree on their failures. */
+/* Called after commit and before the weights are filled, loaded or recovered. All ranks call it and then agree on their
+ * failures. */
 zero_status claim_check(struct claim *claim, struct zero_error *error);
 
-/* Gives the run its id and writes it to RUN/identity. A run that goes on keeps its id: the shadow's, the directory's, or the
- * checkpoint's. On rank 0, after the weights are there. */
+/* Gives the run its id and writes it to RUN/identity. A run that continues an earlier one keeps its id: the id of the
+ * shadow, of the directory, or of the checkpoint. Called on rank 0 once the weights are there. */
 zero_status claim_begin(struct claim *claim, const char *directory, struct zero_error *error);
 
-/* Rank 0's id, in the notes of what is saved from now on. Collective. */
+/* Copies rank 0's id to all ranks, and notes it in each checkpoint and shadow that is saved later. Collective. */
 zero_status claim_note(struct claim *claim, struct zero_error *error);
 
-/* All steps are done: the next run may write over the shadow. A disk that is full costs the user a question then. */
+/* Marks the run as ended: all steps are done, and the next run may overwrite the shadow. If the mark cannot be written
+ * (the disk is full), the next run refuses the shadow until the user decides. */
 void claim_end(struct claim *claim, const char *directory);
 
 #endif

@@ -3,10 +3,10 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-/* Enough samples that the mean is steady, few enough that measuring is a small part of the time. */
+/* Enough samples for a steady mean, and few enough that the evaluation takes a small part of the time. */
 enum { HELD_OUT_SAMPLES_MAX = 256 };
 
-/* ---- the process's files ---- */
+/* ---- the files of the process ---- */
 
 static zero_status open_paths(const struct config_paths *paths, struct zero_error *error,
                               struct corpus **out) {
@@ -80,14 +80,14 @@ void dataset_close(struct dataset *dataset) {
     *dataset = (struct dataset){0};
 }
 
-/* ---- a rank's share ---- */
+/* ---- the samples of a rank ---- */
 
 uint64_t dataset_measured(const struct dataset *dataset) {
     uint64_t samples = dataset->held_out ? dataset->held_out_order.samples : 0;
     return samples < HELD_OUT_SAMPLES_MAX ? samples : HELD_OUT_SAMPLES_MAX;
 }
 
-/* The `index`th of those that are measured. */
+/* The number of the `index`th sample that is measured. */
 static uint64_t measured_sample(const struct dataset *dataset, uint64_t index) {
     uint64_t samples = dataset->held_out_order.samples, measured = dataset_measured(dataset);
     return index * (samples / measured) + index * (samples % measured) / measured;

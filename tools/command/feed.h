@@ -1,7 +1,7 @@
-/* One rank's micro-batches: which samples it takes when, and which are held out.
- * Held-out data are the samples of other files (data.eval a path), or the last fraction of the training
- * files' samples (data.eval.fraction), or none: nothing is held back unless the configuration says so. struct
- * dataset is opened once per process and shared by its ranks; struct feed belongs to one rank. */
+/* The micro-batches of one rank: which samples it reads at which step, and which samples are held out.
+ * Held-out samples come from other files (data.eval is a path) or are the last fraction of the training files' samples
+ * (data.eval.fraction). By default there are none. A process opens struct dataset once, and its ranks share it; each
+ * rank has its own struct feed. */
 #ifndef ZERO_TOOLS_COMMAND_FEED_H
 #define ZERO_TOOLS_COMMAND_FEED_H
 
@@ -11,7 +11,7 @@
 #include "tools/data/order.h"
 
 struct dataset {
-    struct corpus *train, *held_out; /* held_out: the same corpus, another, or NULL */
+    struct corpus *train, *held_out; /* held_out: the same corpus, another one, or NULL */
     struct order train_order, held_out_order;
 };
 
@@ -19,15 +19,15 @@ struct dataset {
 zero_status dataset_open(const struct config *config, struct zero_error *error, struct dataset *out);
 void dataset_close(struct dataset *dataset);
 
-/* How many held-out samples are measured: all, or 256 spread evenly over them. Which ones does not depend on
- * ranks or batches. */
+/* The number of held-out samples that are measured: all, or 256 that are spread evenly. The choice of samples does not
+ * depend on ranks or batches. */
 uint64_t dataset_measured(const struct dataset *dataset);
 
 struct feed {
     const struct dataset *dataset;
     struct reader *train, *held_out;
     uint32_t rank, ranks, batch, micro_count, context;
-    uint64_t first_step, first_sample; /* where this run begins: zero unless it goes on from another */
+    uint64_t first_step, first_sample; /* where this run begins: zero unless it continues another run */
     uint64_t held_out_micros;          /* micro-batches that every rank evaluates, the same number on all */
     int32_t *tokens, *targets;         /* of one step: micro_count x batch x context */
 };
@@ -36,11 +36,11 @@ zero_status feed_open(const struct dataset *dataset, const struct config *config
                       uint32_t ranks, struct zero_error *error, struct feed *out);
 void feed_close(struct feed *feed); /* a zeroed feed is allowed */
 
-/* Reads all micro-batches of `step`: a failing read shows before any rank has begun the step. */
+/* Reads all micro-batches of `step`, so that a failure to read shows before any rank begins the step. */
 zero_status feed_read_step(struct feed *feed, uint64_t step, struct zero_error *error);
 
-/* Reads held-out micro-batch `micro` < held_out_micros into the first micro-batch's place. *out_count: how many
- * of its samples are this rank's to measure; the last ones may be fewer than the batch, or none. */
+/* Reads held-out micro-batch `micro` < held_out_micros into the buffer of the first micro-batch. *out_count: how many
+ * of its samples count for this rank; the last micro-batches may have fewer than the batch, or none. */
 zero_status feed_read_held_out(struct feed *feed, uint64_t micro, uint32_t *out_count,
                                struct zero_error *error);
 

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* At most three digits before the unit. */
+/* Prints at most three digits before the unit. */
 static struct text scaled(double value, double factor, const char *const *units) {
     struct text out;
     int unit = 0;

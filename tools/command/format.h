@@ -1,4 +1,4 @@
-/* Numbers for people. Each writes into a small buffer and returns it. */
+/* Formats numbers for people. Each function writes into a small buffer and returns it. */
 #ifndef ZERO_TOOLS_COMMAND_FORMAT_H
 #define ZERO_TOOLS_COMMAND_FORMAT_H
 
@@ -9,7 +9,7 @@ struct text {
 };
 
 struct text format_bytes(uint64_t bytes);    /* "12.3 MiB" */
-struct text format_count(double count);      /* "10.8 M"; below ten thousand as it is */
+struct text format_count(double count);      /* "10.8 M"; below ten thousand without a unit */
 struct text format_grouped(uint64_t count);  /* "12,345" */
 struct text format_duration(double seconds); /* "2m05s" */
 

@@ -34,14 +34,14 @@ static int32_t choose(const float *logits, uint32_t vocab, uint64_t *state) {
 static void print_token(int32_t token, bool is_text) {
     if (!is_text)
         printf("%d ", token);
-    else /* no control characters to a terminal, and nothing that is no UTF-8 */
+    else /* prints no control characters to a terminal, and no invalid UTF-8 */
         putchar(token == '\n' || token == '\t' || (token >= 32 && token <= 126) ? token : '.');
     streams_flush();
 }
 
-enum { GPT2_END_OF_TEXT = 50256 }; /* which stands between GPT-2's documents */
+enum { GPT2_END_OF_TEXT = 50256 }; /* the token between two documents of GPT-2's training data */
 
-/* The window's first tokens; at least one, for the model needs something to go on. */
+/* Writes the first tokens of the window: at least one, because the model needs a token to continue. */
 static uint32_t encode(const char *prompt, bool is_text, uint32_t vocab, uint32_t capacity, int32_t *tokens) {
     size_t length = strlen(prompt);
     if (length > capacity) prompt += length - capacity, length = capacity;
@@ -57,9 +57,9 @@ struct sampler {
     struct gpt *gpt;
     const struct job *job;
     struct zero_error *error;
-    int32_t *tokens; /* context of them, of which the first `length` are filled */
+    int32_t *tokens; /* `context` tokens, of which the first `length` are set */
     uint32_t length;
-    float *logits; /* vocab */
+    float *logits; /* `vocab` of them */
     uint64_t state;
     bool speaks, is_text;
 };
@@ -69,7 +69,7 @@ static zero_status engine_failed(struct sampler *s, zero_status status) {
     return error_set(s->error, status, "%s", *message ? message : zero_status_meaning(status));
 }
 
-/* Rank 0's `next` on all ranks, unless one has failed or been asked to stop. */
+/* Copies rank 0's `next` to all ranks, unless a rank has failed or was asked to stop. */
 static zero_status agree(struct sampler *s, double *next) {
     int asked = interrupt_asked();
     double sums[] = {s->speaks ? *next : 0, s->error->code != ZERO_OK, asked != 0, asked};

@@ -34,12 +34,13 @@ void identity_begin(struct identity *identity) {
 
 /* ---- the values ---- */
 
-/* How the work is done, not what comes out. A name that ends in a dot stands for all keys below it. */
+/* Keys that say how the work is done, and do not change the result. A name that ends in a dot stands for all keys below
+ * it. */
 static const char *const manners[] = {"activation_checkpointing.",
                                       "aio.",
                                       "checkpoint.",
                                       "comm.",
-                                      "data.path", /* the hash of the contents stands for it */
+                                      "data.path", /* the hash of the contents replaces the path */
                                       "data_types.grad_accum_dtype",
                                       "debug.",
                                       "device.",
@@ -55,7 +56,7 @@ static const char *const manners[] = {"activation_checkpointing.",
                                       "trace.",
                                       "train_micro_batch_size_per_gpu",
                                       "zero_optimization."};
-/* Below one of those, and yet. */
+/* Keys that change the result although `manners` covers them. */
 static const char *const exceptions[] = {"comm.quantized_gradient_bits",
                                          "zero_optimization.zero_quantized_gradients",
                                          "zero_optimization.zero_quantized_weights"};
@@ -76,7 +77,8 @@ static bool matters(const struct config_key *key) {
 enum { VALUE_BYTES = 64 };
 #define OTHERS "others"
 
-/* One spelling per value: 1e-2 is 0.01, "adamw" is "AdamW"; no blanks. A long one is its hash. */
+/* Writes each value in one spelling, without blanks: 1e-2 is 0.01, "adamw" is "AdamW". A long value becomes its
+ * hash. */
 static void spell(const char *text, char out[VALUE_BYTES]) {
     char *end, plain[4 * VALUE_BYTES];
     double number = strtod(text, &end);
@@ -94,7 +96,7 @@ static void spell(const char *text, char out[VALUE_BYTES]) {
         snprintf(out, VALUE_BYTES, "#%016" PRIx64, hash_string(HASH_START, text));
 }
 
-/* What the key has in this configuration; false: nothing, or nothing that changes the result. */
+/* The key's value in this configuration. False: the key has no value, or its value does not change the result. */
 static bool value_of(const struct config *config, uint32_t index, char out[VALUE_BYTES]) {
     const struct config_key *key = config_key_at(index);
     const char *text = config->entries[index].text;
@@ -114,7 +116,7 @@ static bool is_default(const struct config *config, uint32_t index, const char *
     return strcmp(usual, value) == 0;
 }
 
-/* Settings that do not fit are kept as one hash, named "others". */
+/* Settings for which there is no room are kept as one hash, named "others". */
 void identity_describe(struct identity *identity, const struct config *config, uint64_t data_contents) {
     enum { ROOM_FOR_OTHERS = 32 };
     uint64_t others = HASH_START;
@@ -134,7 +136,7 @@ void identity_describe(struct identity *identity, const struct config *config, u
     if (others != HASH_START) sprintf(identity->settings + at, " " OTHERS "=#%016" PRIx64, others);
 }
 
-/* The value of `path` in a description; false: it has none. */
+/* Finds the value of `path` in a description. False: the description has none. */
 static bool find_setting(const char *settings, const char *path, size_t path_length, char out[VALUE_BYTES]) {
     for (const char *at = settings; *at; at += strspn(at, " ")) {
         size_t length = strcspn(at, " ");
@@ -178,7 +180,7 @@ static void tell(struct list *list, const char *path, int path_length, const cha
         add(list, "its %.*s is %s, this configuration has %s", path_length, path, earlier, own);
 }
 
-/* A setting in the list was given. A setting not in the list had its default. */
+/* A setting in the earlier list was given then; a setting that is not in the list had its default. */
 static void compare_earlier(const struct identity *earlier, const struct identity *own,
                             const struct config *config, struct list *list) {
     char then[VALUE_BYTES], now[VALUE_BYTES];
@@ -237,7 +239,7 @@ enum { FILE_BYTES = 160 };
 
 static void put(char *out, size_t size, const char *text) { snprintf(out, size, "%s", text ? text : ""); }
 
-/* NULL for anything else, too: a pipe may have no writer, and a device no end. */
+/* Opens a regular file. Returns NULL for anything else: a pipe may have no writer, and a device may have no end. */
 static FILE *open_regular(const char *path) {
     struct stat found;
     int handle = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);

@@ -18,8 +18,8 @@ enum { SAVING_GRACE_MS = 500 };
 static const struct ending {
     int number;
     const char *name;
-    bool may_be_ignored; /* as nohup asks for */
-    bool lets_save; /* a warning that comes early, from a scheduler or a limit: a save may take its time */
+    bool may_be_ignored; /* nohup ignores it */
+    bool lets_save;      /* an early warning of a scheduler or a limit: a save may take all its time */
 } endings[] = {
     {SIGINT, "SIGINT", false, false},  {SIGTERM, "SIGTERM", false, false}, {SIGHUP, "SIGHUP", true, true},
     {SIGUSR1, "SIGUSR1", false, true}, {SIGXCPU, "SIGXCPU", false, true},
@@ -41,12 +41,12 @@ static const struct ending *find_ending(int number) {
     return &endings[i];
 }
 
-/* A pipe that is full, and that nobody reads, must not keep the process from ending. */
+/* Skips the message if the pipe is full: a reader that does not read must not keep the process from ending. */
 static void say(const char *text) {
     struct pollfd ready = {.fd = STDERR_FILENO, .events = POLLOUT};
     if (!state.speaks || poll(&ready, 1, 0) != 1 || !(ready.revents & POLLOUT)) return;
     if (write(STDERR_FILENO, text, strlen(text)) < 0) {
-        /* Nobody listens: the run ends all the same. */
+        /* No reader is left; the run ends all the same. */
     }
 }
 
@@ -62,7 +62,8 @@ _Noreturn static void end_now(int number, const char *what) {
     _exit(EXIT_SIGNAL + number);
 }
 
-/* Until the save has ended, at most for the grace that the signal gives it, or until another signal comes. */
+/* Waits until the save has ended, or until another signal comes. A signal without `lets_save` waits at most
+ * SAVING_GRACE_MS. */
 static void await_save(int number) {
     const struct timespec period = {.tv_nsec = 10 * 1000 * 1000};
     bool patient = find_ending(number)->lets_save;
@@ -73,7 +74,7 @@ static void await_save(int number) {
     }
 }
 
-/* `asked` is set before the phase is read: a run that enters another phase after that sees it. */
+/* Sets `asked` before it reads the phase: a run that enters another phase later then sees `asked`. */
 static void take_first(int number) {
     atomic_store(&state.asked, number);
     if (atomic_load(&state.phase) == INTERRUPT_SAVING) await_save(number);
@@ -89,14 +90,14 @@ static void take_first(int number) {
     }
 }
 
-/* Another rank's signal, which this process has taken over, is none of its own: the first that comes itself is the first. Then
- * the run stops already. */
+/* A signal that the process took over from another rank sets `asked` but not `received`. The process is then stopping
+ * already, so its own first signal does nothing; its second one ends the process. */
 static void *take_signals(void *unused) {
     bool received = false;
     for (;;) {
         int number;
         if (sigwait(&state.ends, &number) != 0) continue;
-        if (received && number != SIGXCPU) /* which comes again every second */
+        if (received && number != SIGXCPU) /* SIGXCPU comes again every second */
             end_now(number, "ends at once");
         if (!received && !atomic_load(&state.asked)) take_first(number);
         received = true;
@@ -104,7 +105,7 @@ static void *take_signals(void *unused) {
     return NULL;
 }
 
-/* Signals that are not waited for reach this thread, as its mask is that of `ends` alone. */
+/* The thread's mask blocks only the signals in `ends`, so every other signal is delivered to this thread. */
 static zero_status start_thread(struct zero_error *error) {
     pthread_t thread;
     pthread_attr_t attributes;
@@ -118,8 +119,8 @@ static zero_status start_thread(struct zero_error *error) {
                      strerror(failed));
 }
 
-/* A page of a mapped file or of shared memory that cannot be had. The handler stands on a stack of its own where the
- * thread has one; the process ends in any case. */
+/* Runs when a page of a mapped file or of shared memory is not available. The handler runs on its own stack if the
+ * thread has one. The process ends in any case. */
 static void on_bus_error(int number) {
     say("\nzero: SIGBUS: memory backed by a file could not be read or written: a file shrank, a drive "
         "failed, or "
@@ -167,7 +168,7 @@ void interrupt_enter(enum interrupt_phase phase, const char *doing) {
 
 int interrupt_asked(void) { return atomic_load(&state.asked); }
 
-/* Ranks that got different signals have no mean that is one of them: SIGTERM stands for all. */
+/* If the ranks got different signals, their mean is not one of these signals; SIGTERM then stands for all. */
 void interrupt_take_over(double sum, double count) {
     int own = 0, mean = (int)(sum / count), number = SIGTERM;
     for (int i = 0; i < ENDINGS; i++)

@@ -26,21 +26,23 @@
 
 enum interrupt_phase { INTERRUPT_OPENING, INTERRUPT_RUNNING, INTERRUPT_SAVING, INTERRUPT_CLOSING };
 
-/* Called once, by the thread that starts all others. `command` ("train") begins the sentences; `speaks`: this process
- * prints them; of several that mpirun started, one does. Also ignores SIGPIPE and SIGXFSZ: a write then fails. */
+/* Called once, by the thread that starts all others. `command` ("train") is the name in the messages. `speaks`: this
+ * process prints the messages; of several processes that mpirun started, one prints them. Also ignores SIGPIPE and
+ * SIGXFSZ: the write then fails instead. */
 zero_status interrupt_open(const char *command, bool speaks, struct zero_error *error);
 
-/* `doing` ("saving step 10", ...) is for the sentence; a static text. Any thread. */
+/* `doing` ("saving step 10", ...) is a static text for the messages. Any thread. */
 void interrupt_enter(enum interrupt_phase phase, const char *doing);
 
-/* The number of the first signal; 0: there was none. Any thread. */
+/* The number of the first signal; 0: none came. Any thread. */
 int interrupt_asked(void);
 
-/* A process without a signal stops for that of the other ranks. Its own first signal then changes nothing. `sum`: of interrupt_asked over all ranks;
- * `count`: of the ranks that have one. */
+/* A process that got no signal takes over the signal of the other ranks and stops, too. The first signal that it gets
+ * itself then changes nothing. `sum`: the sum of interrupt_asked over all ranks; `count`: the number of ranks that got
+ * a signal. */
 void interrupt_take_over(double sum, double count);
 
-/* 128 + the number of the first signal, as a shell says it. */
+/* 128 + the number of the first signal, as in a shell. */
 int interrupt_exit_status(void);
 
 #endif

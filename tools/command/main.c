@@ -70,8 +70,8 @@ int command_usage_error(const char *name, const char *format, ...) {
     return EXIT_USAGE;
 }
 
-/* A configuration may be named --help by nobody: the word anywhere asks for help, except where a command has
- * its own. */
+/* The word --help anywhere asks for help, except where a command has its own option --help. No configuration file can
+ * have that name. */
 static bool asks_for_help(const struct command *command, int argc, char **argv) {
     for (const struct option *o = command->options; o && o->name; o++)
         if (strcmp(o->name, "--help") == 0) return false;

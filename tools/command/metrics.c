@@ -58,7 +58,7 @@ static zero_status cannot_make(const char *path, struct zero_error *error) {
     return error_set(error, ZERO_E_IO, "cannot make the run's directory %s: %s", path, strerror(errno));
 }
 
-/* All that the path names but the last. */
+/* Makes every directory of the path except the last. */
 static zero_status make_parents(char *path, struct zero_error *error) {
     for (char *at = path + 1; (at = strchr(at, '/')) && at[1]; at++) {
         *at = 0;
@@ -79,7 +79,7 @@ static zero_status make_directory(const char *name, bool fresh, char *path, stru
     return status;
 }
 
-/* Behind the last whole line of a step up to `steps`. */
+/* The offset after the last whole line of a step up to `steps`. */
 static long end_of_steps(FILE *file, uint64_t steps) {
     char *line = NULL;
     size_t capacity = 0;
@@ -93,7 +93,7 @@ static long end_of_steps(FILE *file, uint64_t steps) {
     return end;
 }
 
-/* Of the earlier run's lines those of the first `steps` steps stay. */
+/* Keeps the lines of the first `steps` steps of the earlier run. */
 static zero_status keep_steps(const struct metrics *metrics, uint64_t steps, struct zero_error *error) {
     FILE *file = fopen(metrics->path, "r");
     if (!file) return error_set(error, ZERO_E_IO, "cannot read %s: %s", metrics->path, strerror(errno));
@@ -120,7 +120,7 @@ zero_status metrics_open(struct metrics *metrics, uint64_t steps_kept, struct ze
     sprintf(metrics->path, "%s/metrics.jsonl", metrics->directory);
     int flags = O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_CLOEXEC | (steps_kept ? 0 : O_TRUNC);
     metrics->file = open(metrics->path, flags, 0666);
-    bool has_no_reader = metrics->file < 0 && errno == ENXIO; /* a pipe: its lines are lost */
+    bool has_no_reader = metrics->file < 0 && errno == ENXIO; /* a pipe without a reader loses its lines */
     if (metrics->file < 0 && !has_no_reader)
         return error_set(error, ZERO_E_IO, "cannot write %s: %s", metrics->path, strerror(errno));
     metrics->is_open = true;
@@ -132,7 +132,7 @@ zero_status metrics_open(struct metrics *metrics, uint64_t steps_kept, struct ze
     return status;
 }
 
-/* JSON has no NaN and no infinity; what was not measured is left out. */
+/* JSON has no NaN and no infinity. A field that was not measured is left out. */
 static void write_field(FILE *file, const struct field *field, const struct record *record) {
     const char *at = (const char *)record + field->offset;
     if (field->kind == FIELD_COUNT) {
@@ -164,7 +164,7 @@ static void write_line(FILE *file, const struct record *record) {
     fputs("}}\n", file);
 }
 
-/* 0, or an errno: then the file ends as before. */
+/* Returns 0 or an errno. After a failure the file ends where it ended before. */
 static int append(struct metrics *metrics, const char *line, size_t length) {
     if (metrics->file < 0) return ENXIO;
     for (size_t done = 0; done < length;) {

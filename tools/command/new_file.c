@@ -17,7 +17,7 @@ static int write_all(int handle, const char *text) {
     return 0;
 }
 
-/* Before the new name: after a power loss the name would else stand for an empty file. */
+/* Runs before the rename: else after a power loss the name could stand for an empty file. */
 static int make_durable(int handle) {
     int number = fsync(handle) == 0 ? 0 : errno;
     bool has_no_such_call = number == EINVAL || number == ENOSYS || number == EOPNOTSUPP;
@@ -29,7 +29,7 @@ zero_status new_file_write(const char *path, const char *text, struct zero_error
     int length = snprintf(fresh, sizeof fresh, "%s.new", path), number = 0;
     if (length >= (int)sizeof fresh)
         return error_set(error, ZERO_E_ARGUMENT, "the path %.80s... is too long", path);
-    unlink(fresh); /* of a run that was killed here */
+    unlink(fresh); /* left by a run that was killed here */
     int handle = open(fresh, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (handle < 0) return error_set(error, ZERO_E_IO, "cannot write %s: %s", fresh, strerror(errno));
     number = write_all(handle, text);

@@ -4,8 +4,8 @@
 
 #include "engine/base/error.h"
 
-/* Writes `text` to a new file, `path` and ".new", which then takes the place of `path`: a symbolic link there is replaced,
- * not followed, and a full disk or a power loss leaves the old file as it is. */
+/* Writes `text` to a new file, `path` and ".new", and renames it to `path`. A symbolic link at `path` is replaced, not
+ * followed. After a full disk or a power loss the old file is unchanged. */
 zero_status new_file_write(const char *path, const char *text, struct zero_error *error);
 
 #endif

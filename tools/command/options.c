@@ -52,7 +52,7 @@ static zero_status parse_option(const struct option *option, int argc, char **ar
     case OPTION_COUNT:
         status = parse_count(option, argv[next++], field, error);
         break;
-    case OPTION_MAYBE: /* what is no number is the command's operand */
+    case OPTION_MAYBE: /* an argument that is not a number is the command's operand */
         ((struct option_maybe *)field)->given = true;
         if (has_value && argv[next][strspn(argv[next], "0123456789")] == 0)
             status = parse_count(option, argv[next++], &((struct option_maybe *)field)->count, error);
@@ -76,7 +76,7 @@ static zero_status parse_option(const struct option *option, int argc, char **ar
     return status;
 }
 
-/* The option that is spelt almost alike; or NULL. */
+/* The option whose spelling is nearest; NULL: none is near. */
 static const char *nearest(const struct option *options, const char *argument) {
     enum { FAR = 3 };
     const char *best = NULL;
@@ -88,7 +88,7 @@ static const char *nearest(const struct option *options, const char *argument) {
     return best;
 }
 
-/* "--steps=5" is how other programs write it. */
+/* Other programs write "--steps=5"; the message names the form that works here. */
 static zero_status unknown(const struct option *options, const char *argument, struct zero_error *error) {
     size_t length = strcspn(argument, "=");
     for (const struct option *o = options; argument[length] && o && o->name; o++)

@@ -1,4 +1,4 @@
-/* Command line options from one table per command, which also writes their help. */
+/* Command line options from one table per command; the same table writes the help. */
 #ifndef ZERO_TOOLS_COMMAND_OPTIONS_H
 #define ZERO_TOOLS_COMMAND_OPTIONS_H
 
@@ -13,8 +13,8 @@ enum option_kind {
     OPTION_FLAG,  /* bool */
     OPTION_COUNT, /* uint64_t, at least 1 */
     OPTION_TEXT,  /* const char * */
-    OPTION_MAYBE, /* struct option_maybe: with or without a whole number behind it */
-    OPTION_NAME, /* struct option_name: with or without a run's name behind it, "any" or 8 hexadecimal digits or more */
+    OPTION_MAYBE, /* struct option_maybe: may have a whole number after it */
+    OPTION_NAME, /* struct option_name: may have a run's name after it, "any" or 8 or more hexadecimal digits */
     OPTION_LIST /* struct option_list: every argument up to the next option */
 };
 
@@ -25,12 +25,12 @@ struct option_list {
 
 struct option_maybe {
     bool given;
-    uint64_t count; /* 0: without */
+    uint64_t count; /* 0: not given */
 };
 
 struct option_name {
     bool given;
-    const char *text; /* NULL: without */
+    const char *text; /* NULL: not given */
 };
 
 struct option {
@@ -39,8 +39,8 @@ struct option {
     size_t offset; /* of the field in `values` */
 };
 
-/* Fills `values` from argv[1..]; a field whose option is not given keeps what it has. `out_operand` gets the
- * only argument that belongs to no option. Errors say what is wrong with which argument. */
+/* Fills `values` from argv[1..]. The field of an option that is not given keeps its value. `out_operand` gets the one
+ * argument that belongs to no option. Errors name the wrong argument. */
 zero_status options_parse(const struct option *options, int argc, char **argv, void *values,
                           const char **out_operand, struct zero_error *error);
 

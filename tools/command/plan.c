@@ -1,4 +1,4 @@
-/* `zero plan`: what fits, how fast it is and what it costs, before anything is rented. */
+/* `zero plan`: which models fit, how fast they train, and the cost, before the user rents a machine. */
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -66,13 +66,13 @@ static const struct option options[] = {
 };
 #undef FIELD
 
-/* What --measure starts by mpirun: no option of a user's. */
+/* Options of the processes that --measure starts by mpirun; the help does not show them. */
 static const struct option link_options[] = {
     {"--measure-link", "BYTES", NULL, OPTION_COUNT, offsetof(struct arguments, measure_link)}, {0}};
 
 /* ---- the machine ---- */
 
-/* The device that is asked for, else the only one of the user's file. */
+/* The device that the user named, else the only device in the user's file. */
 static zero_status find_device(const struct arguments *a, const struct hardware *h, uint32_t builtin,
                                const char **out, struct zero_error *error) {
     *out = a->gpu;
@@ -139,7 +139,8 @@ static enum dtype default_type(const struct machine *m) {
                                             : DTYPE_F32;
 }
 
-/* Read strictly first, so that what is wrong is named as everywhere; cells then change the text. */
+/* Reads the file strictly first, so that errors name the file's keys as in other commands. Each cell of the table then
+ * changes the text. */
 static zero_status read_config(const struct arguments *a, const struct machine *m, struct config *config,
                                char **out_text, struct zero_error *error) {
     char *given = a->config ? choice_text(a->config) : edit_default(default_type(m));
@@ -206,7 +207,7 @@ static int measure_link(uint64_t bytes) {
     return EXIT_OK;
 }
 
-/* The demo's model where no other is given. */
+/* The configuration's model, else the demo's model. */
 static struct gpt_config measured_model(const struct config *config) {
     struct gpt_config model = {.layers = 1,
                                .width = 384,
@@ -225,7 +226,7 @@ static zero_status write_measured(const struct arguments *a, const struct measur
     FILE *out = a->out ? fopen(a->out, "w") : stdout;
     if (!out) return error_set(error, ZERO_E_IO, "--out %s cannot be written: %s", a->out, strerror(errno));
     measure_print(o, m, out);
-    if (!a->out) return ZERO_OK; /* main looks at stdout */
+    if (!a->out) return ZERO_OK; /* main checks stdout */
     bool failed = ferror(out);
     failed |= fclose(out) != 0;
     return failed ? error_set(error, ZERO_E_IO, "--out %s cannot be written", a->out) : ZERO_OK;

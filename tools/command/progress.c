@@ -11,7 +11,7 @@
 #include "tools/command/format.h"
 #include "tools/command/streams.h"
 
-static atomic_bool line_stands; /* a live line, on the terminal */
+static atomic_bool line_stands; /* a live line is on the terminal now */
 
 void progress_open(struct progress *progress, bool quiet, bool live, uint64_t steps, uint64_t every) {
     *progress = (struct progress){.quiet = quiet, .live = live, .steps = steps, .every = every};
@@ -33,7 +33,7 @@ void progress_line(const char *format, ...) {
     va_end(args);
 }
 
-/* "memory 12.3 MiB device, 1.2 GiB nvme": the tiers that are used. */
+/* Writes "memory 12.3 MiB device, 1.2 GiB nvme": the tiers that the run uses. */
 static int write_memory(char *out, size_t size, const struct record *record) {
     int at = snprintf(out, size, "memory");
     for (int tier = 0; tier < ZERO_TIERS && at < (int)size; tier++) {
@@ -55,7 +55,7 @@ static void write_step(const struct progress *progress, const struct record *rec
              memory, record->skipped ? "  skipped" : "");
 }
 
-/* A live line that wrapped could not be overwritten. */
+/* A live line that wraps cannot be overwritten. */
 static int terminal_width(void) {
     struct winsize size;
     return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col : 80;

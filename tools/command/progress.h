@@ -1,4 +1,4 @@
-/* How a run shows itself: on a terminal one live line, in a pipe a plain line every few steps. Rank 0's.
+/* Shows a run's progress: one live line on a terminal, a plain line every few steps in a pipe. Only rank 0 shows it.
  * Threads: progress_line may be called from any thread, at any time. */
 #ifndef ZERO_TOOLS_COMMAND_PROGRESS_H
 #define ZERO_TOOLS_COMMAND_PROGRESS_H
@@ -20,10 +20,10 @@ struct progress {
 void progress_open(struct progress *progress, bool quiet, bool live, uint64_t steps, uint64_t every);
 void progress_step(struct progress *progress, const struct record *record);
 
-/* A line of its own, which the live line does not overwrite. */
+/* Prints a line that the live line does not overwrite. */
 void progress_line(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* Ends the live line and sums the run up. */
+/* Ends the live line and prints a summary of the run. */
 void progress_close(struct progress *progress);
 
 #endif

@@ -22,7 +22,7 @@ static void *run_rank(void *argument) {
     return NULL;
 }
 
-/* A rank that only heard of a failure says less than the one that had it. */
+/* A rank that only received another rank's failure knows less than the rank that failed. */
 static bool knows_cause(const struct zero_error *error) {
     return error->code != ZERO_OK && error->code != ZERO_E_PEER && error->code != ZERO_E_INTERRUPTED;
 }
@@ -52,7 +52,7 @@ static zero_status report(const struct rank *ranks, uint32_t count) {
     return status;
 }
 
-/* Threads that cannot all be started leave ranks that wait for ever: then the process has to end. */
+/* If a thread cannot be started, the started ranks wait for it forever. The process then ends. */
 static void start_threads(struct rank *ranks, uint32_t count) {
     for (uint32_t i = 0; i < count; i++) {
         int failed = pthread_create(&ranks[i].thread, NULL, run_rank, &ranks[i]);

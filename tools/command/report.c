@@ -14,7 +14,7 @@ static void report_model(const struct gpt_config *model) {
                   model->width, model->heads, model->context, model->vocab, model->tied ? ", tied head" : "");
 }
 
-/* The last blocks' activations are still there when their backward comes. */
+/* The last blocks' activations are still in memory when their backward begins, so these blocks are not recomputed. */
 static void report_recomputation(const struct gpt_config *model) {
     uint32_t segment = model->recompute, again = segment ? (model->layers - 1) / segment * segment : 0;
     if (again)

@@ -1,16 +1,17 @@
-/* What a run says before its first step, and where it reads how much memory the process took. Rank 0's. */
+/* Prints the summary before a run's first step, and reads how much memory the process took. Only rank 0 prints. */
 #ifndef ZERO_TOOLS_COMMAND_REPORT_H
 #define ZERO_TOOLS_COMMAND_REPORT_H
 
 #include "tools/command/job.h"
 
-/* One block: the model, the ranks, how they train, the data, and memory per rank, planned beside measured. */
+/* Prints one block: the model, the ranks, the way they train, the data, and the memory per rank, planned and
+ * measured. */
 void report_start(const struct job *job, const zero_engine *engine, const char *run, uint64_t steps);
 
 /* Bytes allocated per tier, from the engine's memory rows. */
 void report_tiers(const zero_engine *engine, uint64_t bytes[ZERO_TIERS]);
 
-/* The process's peak of resident memory (VmHWM); 0 where the system does not say. */
+/* The process's peak of resident memory (VmHWM), in bytes; 0 where the system does not provide it. */
 uint64_t report_resident(void);
 
 #endif

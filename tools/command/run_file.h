@@ -1,4 +1,4 @@
-/* run.json in the run's directory: what was asked for and planned, for `zero report`. Rank 0's. */
+/* run.json in the run's directory, for `zero report`: the request and the plan. Only rank 0 writes it. */
 #ifndef ZERO_TOOLS_COMMAND_RUN_FILE_H
 #define ZERO_TOOLS_COMMAND_RUN_FILE_H
 

@@ -14,7 +14,7 @@
 enum { TRIES_MAX = 30, TRY_NS = 10 * 1000 * 1000, HOLDER_BYTES = 320 };
 #define HOLDER "process "
 
-/* The kernel takes a moment to end a process that was killed. */
+/* Tries again for a while, because the kernel takes a moment to end a process that was killed. */
 static int take(int handle) {
     int number = EWOULDBLOCK;
     for (int tries = 0; number == EWOULDBLOCK && tries < TRIES_MAX; tries++) {
@@ -29,7 +29,7 @@ static void write_holder(int handle) {
     gethostname(host, sizeof host - 1);
     int bytes = snprintf(text, sizeof text, HOLDER "%ld on host %s\n", (long)getpid(), host);
     if (ftruncate(handle, 0) != 0 || pwrite(handle, text, (size_t)bytes, 0) != bytes) {
-        /* a full disk: the lock holds all the same */
+        /* The disk is full; the lock still holds. */
     }
 }
 
@@ -47,7 +47,7 @@ static zero_status in_use(int handle, const char *directory, struct zero_error *
 
 static bool no_directory(int number) { return number == ENOENT || number == ENOTDIR; }
 
-/* *out is below 0 where the directory is not there. */
+/* Opens the lock file. *out is below 0 where the directory does not exist. */
 static zero_status open_file(const char *path, int *out, struct zero_error *error) {
     const char *problem = own_file_problem(path, HOLDER, HOLDER_BYTES);
     if (problem)
@@ -66,7 +66,7 @@ static bool is_at(int handle, const char *path) {
            own.st_ino == named.st_ino;
 }
 
-/* A file that another process replaces between open and flock is locked for nobody: then again. */
+/* If another process replaces the file between open and flock, the lock protects nothing; the loop then tries again. */
 static zero_status open_and_take(const char *path, const char *directory, int *out, int *out_number,
                                  struct zero_error *error) {
     for (int tries = 0; tries < TRIES_MAX; tries++) {
@@ -89,7 +89,7 @@ zero_status run_lock_take(struct run_lock *lock, const char *directory, struct z
     if (lock->held) return ZERO_OK;
     int length = snprintf(lock->path, sizeof lock->path, "%s/lock", directory);
     if (!*directory || length >= (int)sizeof lock->path)
-        return ZERO_OK; /* whoever makes the directory says so */
+        return ZERO_OK; /* the code that makes the directory reports the error */
     zero_status status = open_and_take(lock->path, directory, &handle, &number, error);
     if (status != ZERO_OK || handle < 0) return status;
     if (number)
@@ -102,7 +102,7 @@ zero_status run_lock_take(struct run_lock *lock, const char *directory, struct z
     return ZERO_OK;
 }
 
-/* ---- while it is held ---- */
+/* ---- while the lock is held ---- */
 
 static bool is_in_place(const struct run_lock *lock) {
     char directory[sizeof lock->path];
@@ -111,7 +111,7 @@ static bool is_in_place(const struct run_lock *lock) {
     return is_at(lock->directory, directory);
 }
 
-/* The file is gone, and the directory is still the same. */
+/* Locks a new file if the file is gone and the directory is still the same. */
 static bool take_again(struct run_lock *lock) {
     if (access(lock->path, F_OK) == 0 || !is_in_place(lock)) return false;
     int handle = openat(lock->directory, "lock", O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
@@ -132,7 +132,8 @@ bool run_lock_held(struct run_lock *lock) {
 
 void run_lock_release(struct run_lock *lock) {
     if (!lock->held) return;
-    if (ftruncate(lock->handle, 0) != 0) { /* an old holder stays there, and holds nothing */
+    if (ftruncate(lock->handle, 0) != 0) {
+        /* the old holder's name stays in the file; the lock is free all the same */
     }
     close(lock->handle);
     if (lock->directory >= 0) close(lock->directory);

@@ -1,7 +1,7 @@
-/* One run at a time in a run's directory: its process of rank 0 holds a lock on the file `lock` there, in which its
- * number and host stand. The kernel gives the lock back when the process ends, however it ends, so that a file that
- * is left behind locks nothing. A lock is on the file, not on its name: whoever deletes or replaces the directory takes
- * it away, so that the holder asks again before it writes there. */
+/* Allows one run at a time in a run's directory: the process of rank 0 holds a lock on the file `lock` there. The file
+ * names the process and its host. The kernel releases the lock however the process ends, so a file that stays behind
+ * locks nothing. The lock belongs to the file, not to its name: if a user deletes or replaces the directory, the lock
+ * is lost. The holder therefore checks again before it writes there. */
 #ifndef ZERO_TOOLS_COMMAND_RUN_LOCK_H
 #define ZERO_TOOLS_COMMAND_RUN_LOCK_H
 
@@ -10,20 +10,20 @@
 #include "engine/base/error.h"
 
 struct run_lock {
-    const char *command; /* "train": who warns */
+    const char *command; /* "train": the command that the warnings name */
     bool held;
-    int handle;    /* of the file */
-    int directory; /* a handle: the directory keeps its number, and no other gets it; below 0: there is none */
+    int handle;    /* of the lock file */
+    int directory; /* a handle: while it is open, no other directory gets the same inode number; below 0: none */
     char path[4096 + 32];
 };
 
-/* Nothing where it is held already, or where the directory is not there yet: take it again once that is made.
- * ZERO_E_IO: another process has it, and which; or the file is none that a run made, which is left as it is. A file
- * system without locks is warned of, on stderr. */
+/* Does nothing if the lock is held already, or if the directory does not exist yet; the caller then takes the lock
+ * again once the directory is made. ZERO_E_IO: another process holds the lock (the message names it), or no run made
+ * the file, which stays as it is. On a file system without locks it prints a warning to stderr. */
 zero_status run_lock_take(struct run_lock *lock, const char *directory, struct zero_error *error);
 
-/* Whether the file of that name is still the one that was locked. One that was deleted is made and locked again, in the
- * same directory and where no other run has made its own. */
+/* True if the file of that name is still the one that was locked. If the file was deleted, the call makes and locks it
+ * again, but only in the same directory and only if no other run made its own lock there. */
 bool run_lock_held(struct run_lock *lock);
 
 void run_lock_release(struct run_lock *lock);

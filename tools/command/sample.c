@@ -1,4 +1,4 @@
-/* `zero sample`: text from a checkpoint's model, on one rank, without optimizer state. */
+/* `zero sample`: generates text from a checkpoint's model, on one rank, without optimizer state. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@ static const struct option options[] = {
     {0},
 };
 
-/* The checkpoint's model block as a configuration, with an optimizer that has no state. */
+/* Writes the checkpoint's model block as a configuration, with an optimizer that has no state. */
 static char *configuration(const struct manifest *m, uint64_t seed) {
     char *text = NULL;
     size_t length;
@@ -61,7 +61,7 @@ static zero_status sample(const char *json, const char *path, struct job *job, s
     return status;
 }
 
-/* Activations for as many tokens as there will be, where the model's parameters do not depend on it. */
+/* Allocates activations only for the tokens that will exist, if the model's parameters do not depend on the context. */
 static void fit_context(struct job *job) {
     uint64_t tokens = job->sample + (job->prompt ? strlen(job->prompt) : 0) + 1;
     if (gpt_any_context(&job->model) && tokens < job->model.context) job->model.context = (uint32_t)tokens;

@@ -56,7 +56,7 @@ zero_status saves_resume(zero_engine *engine, const char *run, uint64_t step, st
     char path[4096 + 64];
     int length = step ? snprintf(path, sizeof path, "%s/" FOLDER "/step_%08" PRIu64, run, step)
                       : snprintf(path, sizeof path, "%s/" FOLDER, run);
-    if (length >= (int)sizeof path) path[0] = 0; /* which the engine refuses */
+    if (length >= (int)sizeof path) path[0] = 0; /* the engine refuses an empty path */
     zero_status status = zero_engine_load(engine, path);
     *out = noted(engine);
     return status;

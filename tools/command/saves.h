@@ -1,5 +1,5 @@
-/* A run's checkpoints: where they are, what the trainer notes in them, and how it goes on from one. Collective, but for the
- * opening. */
+/* A run's checkpoints: their directory, the trainer's notes in them, and how a run continues from one. All functions
+ * but saves_open are collective. */
 #ifndef ZERO_TOOLS_COMMAND_SAVES_H
 #define ZERO_TOOLS_COMMAND_SAVES_H
 
@@ -7,30 +7,31 @@
 
 struct saves {
     char directory[4096 + 16]; /* RUN/checkpoints, the same text on all ranks */
-    bool told;                 /* that an old checkpoint could not be deleted */
+    bool told;                 /* rank 0 reported that an old checkpoint could not be deleted */
 };
 
-/* How far a run is: both count from its beginning, resumed runs included. */
+/* How far a run is. Both numbers count from the beginning of the run and include resumed parts. */
 struct position {
-    uint64_t steps;   /* of the trainer, skipped ones included */
-    uint64_t samples; /* taken from the endless sequence (tools/data/order.h) */
+    uint64_t steps;   /* steps of the trainer, with skipped steps */
+    uint64_t samples; /* samples taken from the endless sequence (tools/data/order.h) */
 };
 
-/* `run`: the directory, the same text on all ranks. */
+/* `run`: the run's directory, the same text on all ranks. */
 void saves_open(const char *run, struct saves *out);
 
-/* From RUN/checkpoints: its latest, or `step` if that is not 0. One that no trainer wrote, an imported one, is a
- * beginning: position 0. */
+/* Loads from RUN/checkpoints the latest checkpoint, or that of `step` if `step` is not 0. A checkpoint that no trainer
+ * wrote, for example an imported one, has position 0. */
 zero_status saves_resume(zero_engine *engine, const char *run, uint64_t step, struct position *out);
 
-/* What the drive keeps with "nvme": {"shadow": true}: zero_engine_recover. */
+/* Recovers from the shadow on the drive ("nvme": {"shadow": true}): zero_engine_recover. */
 zero_status saves_recover(zero_engine *engine, zero_fill_fn fill, void *user, struct position *out);
 
-/* After each step: how far the run is, for saves and shadows. Local. */
+/* Called after each step: notes the position for saves and shadows. Local. */
 zero_status saves_note(zero_engine *engine, struct position position);
 
-/* The save may go on in the background ("checkpoint": {"async": true}) until _end, which also deletes all but the `keep`
- * newest; 0: keeps all. One that cannot be deleted fails no save: rank 0 says it on stderr, once. */
+/* Begins a save. It may continue in the background ("checkpoint": {"async": true}) until saves_end, which also deletes
+ * all checkpoints except the newest `keep`; 0 keeps all. If an old checkpoint cannot be deleted, the save does not
+ * fail; rank 0 reports it on stderr, once. */
 zero_status saves_begin(zero_engine *engine, const struct saves *saves);
 zero_status saves_end(zero_engine *engine, struct saves *saves, uint64_t keep);
 

@@ -3,7 +3,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-/* The only thing that all ranks can say to each other is a sum. */
+/* A sum is the only exchange that the engine offers to programs. */
 zero_status share_text(zero_engine *engine, char *text, size_t capacity) {
     enum { AT_ONCE = 64 };
     bool first = zero_engine_rank(engine) == 0;

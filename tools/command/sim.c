@@ -1,4 +1,4 @@
-/* `zero sim`: the engine's executor and stages on virtual ranks, in virtual time. */
+/* `zero sim`: runs the engine's executor and stages on virtual ranks, in virtual time. */
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -115,7 +115,7 @@ static zero_status close_file(FILE *file, const char *path, struct zero_error *e
 
 /* ---- one simulation ---- */
 
-/* Every rank has memory of its own. */
+/* Every virtual rank has its own memory, so the sum over all ranks is limited. */
 static zero_status check_data(const struct job_ranks *r, struct zero_error *error) {
     enum { ELEMENTS_MAX = 100000000 };
     uint64_t ranks = (uint64_t)r->setup.mesh[AXIS_SHARD] * r->setup.mesh[AXIS_REPLICATE];
@@ -126,7 +126,7 @@ static zero_status check_data(const struct job_ranks *r, struct zero_error *erro
                      ranks, r->parameters);
 }
 
-/* The seed replays it as it was; what is left of it when all is taken away that it fails without says more. */
+/* Prints the seed, which replays the failure, and then the shortest schedule that still fails. */
 static int tell(const struct arguments *a, const struct sim_setup *setup, const struct zero_error *failure) {
     struct sim_shortest shortest;
     fprintf(stderr, "zero sim: seed %" PRIu64 ": %s\n", a->seed, failure->message);

@@ -11,7 +11,7 @@
 
 #include "tools/command/command.h"
 
-/* open takes the lowest free number: in this order, that of the stream. */
+/* open() takes the lowest free number; in this order that is the number of the stream. */
 void streams_open(void) {
     for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; stream++) {
         if (fcntl(stream, F_GETFD) >= 0) continue;

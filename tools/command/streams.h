@@ -2,14 +2,16 @@
 #ifndef ZERO_TOOLS_COMMAND_STREAMS_H
 #define ZERO_TOOLS_COMMAND_STREAMS_H
 
-/* First of all: a stream that the caller has closed becomes /dev/null. Else the next file that is opened gets the
- * stream's number, and progress lines are written into that file. */
+/* Called first in the program: opens /dev/null for a stream that the caller has closed. Without this the next file that
+ * the program opens gets the stream's number, and progress lines are written into that file. */
 void streams_open(void);
 
-/* fflush(stdout), which keeps the reason of the first failure. A caller may go on: streams_close tells. */
+/* Flushes stdout and keeps the reason of the first failure. The caller may continue; streams_close reports the
+ * failure. */
 void streams_flush(void);
 
-/* Last of all: `status`, or EXIT_FAILED and a sentence on stderr if a line of stdout was lost. */
+/* Called last in the program: returns `status`, or EXIT_FAILED with a message on stderr if a line of stdout was
+ * lost. */
 int streams_close(const char *command, int status);
 
 #endif

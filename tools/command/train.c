@@ -1,5 +1,4 @@
-/* `zero train`: reads what is asked for, refuses what cannot work before anything is started, then runs the
- * ranks. */
+/* `zero train`: reads the request, refuses errors before anything starts, then runs the ranks. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -64,7 +63,7 @@ static const struct option options[] = {
 };
 #undef FIELD
 
-/* Several processes, one rank each. */
+/* True if a launcher started several processes with one rank each. */
 static bool started(const struct launch *launch) { return launch->transport != COMM_SELF; }
 
 static zero_status read_config(const struct arguments *arguments, uint32_t ranks, struct config *config,
@@ -80,7 +79,7 @@ static zero_status read_config(const struct arguments *arguments, uint32_t ranks
     return status;
 }
 
-/* What the GPT or its batch cannot be, before anything is started. */
+/* Refuses a GPT or a batch that cannot work, before anything starts. */
 static zero_status check_model(const struct config *config, const struct gpt_config *model, const char *path,
                                struct zero_error *error) {
     const char *problem = gpt_config_problem(model);
@@ -117,14 +116,15 @@ static int exit_status(zero_status status) {
     }
 }
 
-/* Ranks over TCP have a command line each; mpirun gives all ranks the same. */
+/* Over TCP each rank has its own command line; mpirun gives the same command line to all ranks. */
 static int usage_error(const struct launch *launch, const char *message) {
     if (launch->rank == 0) return command_usage_error("train", "%s", message);
     if (launch->transport != COMM_TCP) return EXIT_USAGE;
     return command_usage_error("train", "rank %u: %s", launch->rank, message);
 }
 
-/* Before anything in the directory is replaced. A directory named by the date is nobody else's. */
+/* Locks the run before any file in the directory is replaced. A directory named by the date belongs to this run
+ * only. */
 static zero_status lock_run(struct job *job, const struct launch *launch) {
     error_clear(&job->lock_error);
     if (launch->rank || job->run_is_new) return ZERO_OK;
@@ -144,7 +144,7 @@ static zero_status open_data(struct job *job) {
     return status;
 }
 
-/* Processes that mpirun started agree on a missing file through the engine: it may be missing on one host
+/* Processes that mpirun started agree on a missing file through the engine: the file may be missing on one host
  * only. */
 static int run_job(struct job *job, const struct launch *launch) {
     error_clear(&job->data_error);
@@ -171,8 +171,8 @@ static int run_job(struct job *job, const struct launch *launch) {
     return exit_status(status);
 }
 
-/* Ranks that mpirun started wait for each other in the engine, where they hear which rank failed first: false
- * if that was another one, which says so. */
+/* Ranks that mpirun started wait for each other in the engine, where they learn which rank failed first. False: another
+ * rank failed first and reports it. */
 static bool failed_first(const struct arguments *arguments, const struct launch *launch,
                          const struct zero_error *error) {
     if (!started(launch)) return true;
@@ -183,8 +183,8 @@ static bool failed_first(const struct arguments *arguments, const struct launch 
     return first;
 }
 
-/* All processes find the same fault in the same file: the first says it. That a file is not there may be one
- * host's. */
+/* All processes find the same error in the same file, so the first process reports it. A missing file may be missing on
+ * one host only, so every process reports it. */
 static int config_failed(const struct arguments *arguments, const struct launch *launch,
                          const struct zero_error *error) {
     bool speaks = failed_first(arguments, launch, error) || error->code == ZERO_E_IO;

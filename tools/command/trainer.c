@@ -1,6 +1,6 @@
-/* All ranks make the same collective calls whatever happens to one of them: a failure outside the engine, or
- * a signal, is kept in the rank and goes around with the sums at the end of the step, so that all stop at the
- * same place. */
+/* Trains on one rank. All ranks make the same collective calls whatever happens to one of them: a rank keeps a failure
+ * outside the engine, or a signal, and sends it with the sums at the end of the step. All ranks then stop at the same
+ * step. */
 #include "tools/command/trainer.h"
 
 #include <inttypes.h>
@@ -21,7 +21,7 @@
 #include "tools/command/saves.h"
 #include "tools/command/share.h"
 
-enum { TRACED_STEPS = 2 }; /* where the configuration does not say */
+enum { TRACED_STEPS = 2 }; /* if the configuration does not say */
 
 struct trainer {
     const struct job *job;
@@ -31,8 +31,8 @@ struct trainer {
     bool stops;  /* the ranks agreed to stop after a whole step: its state can be saved */
     uint64_t steps;
     struct claim claim;
-    struct position begin; /* of an interrupted run that this one goes on with */
-    char directory[4096];  /* of the run: rank 0's, on all ranks */
+    struct position begin; /* where the interrupted run stopped that this run continues */
+    char directory[4096];  /* of the run: rank 0's directory, on all ranks */
     uint64_t traced;       /* the last step that is traced */
     struct saves saves;
     uint64_t saving;              /* the step whose save has begun; 0: none */
@@ -53,9 +53,9 @@ static zero_status engine_failed(struct trainer *t, zero_status status) {
     return error_set(t->error, status, "%s", *message ? message : zero_status_meaning(status));
 }
 
-enum { FAILED, INTERRUPTED, SIGNALS, AGREED }; /* the first sums */
+enum { FAILED, INTERRUPTED, SIGNALS, AGREED }; /* indices of the first sums */
 
-/* Ranks of one process share its signals: the first tells how far they are. */
+/* Ranks of one process share its signals, so rank 0 reports their phase. */
 static void enter(const struct trainer *t, enum interrupt_phase phase, const char *doing) {
     if (!t->job->local || t->rank == 0) interrupt_enter(phase, doing);
 }
@@ -67,7 +67,8 @@ static zero_status sum(struct trainer *t, double *values, uint32_t count) {
     t->stops = false;
     zero_status status = zero_engine_sum(t->engine, values, count);
     if (status != ZERO_OK) return engine_failed(t, status);
-    if (values[FAILED] == t->ranks && !t->speaks) error_clear(t->error); /* the same on all: rank 0 says it */
+    if (values[FAILED] == t->ranks && !t->speaks)
+        error_clear(t->error); /* all ranks have the same failure: rank 0 reports it */
     t->stops = values[FAILED] > 0 || values[INTERRUPTED] > 0;
     if (values[INTERRUPTED] > 0) interrupt_take_over(values[SIGNALS], values[INTERRUPTED]);
     if (values[FAILED] > 0) return error_set(t->error, ZERO_E_PEER, "%s", "");
@@ -92,7 +93,7 @@ static uint64_t one_pass(const struct job *job) {
     return steps ? steps : 1;
 }
 
-/* What a process found before its ranks began: another run in the directory, or no data. */
+/* An error that the process found before its ranks began: another run in the directory, or missing data. */
 static const struct zero_error *found_wrong(const struct job *job) {
     return job->lock_error.code ? &job->lock_error : &job->data_error;
 }
@@ -121,7 +122,7 @@ static zero_status open_engine(struct trainer *t) {
     return ZERO_OK;
 }
 
-/* Of the first step's time much goes into touching memory. */
+/* By default skips the first step, which spends much of its time on first touches of memory. */
 static zero_status ask_for_trace(struct trainer *t) {
     const struct config *c = &t->job->config;
     bool given = c->trace_steps >= 0;
@@ -133,7 +134,8 @@ static zero_status ask_for_trace(struct trainer *t) {
     return zero_engine_trace(t->engine, first, steps);
 }
 
-/* Then its directory is opened before anything on the drive is written over; else after what it goes on from was found. */
+/* A run that begins anew opens its directory before it overwrites anything on the drive. A run that continues opens its
+ * directory after it has found its checkpoint or shadow. */
 static bool begins_anew(const struct job *job) { return !job->resume && !job->recover; }
 
 static zero_status begin_weights(struct trainer *t, struct gpt_init *init) {
@@ -143,8 +145,8 @@ static zero_status begin_weights(struct trainer *t, struct gpt_init *init) {
     return zero_engine_fill(t->engine, gpt_fill, init);
 }
 
-/* Errors that a process found before its ranks began; then the options of all ranks: ranks that want different things would wait
- * for each other in different calls. */
+/* Agrees on errors that a process found before its ranks began, then compares the options of all ranks: ranks with
+ * different options would wait for each other in different calls. */
 static zero_status check_start(struct trainer *t) {
     const struct job *job = t->job;
     const struct zero_error *wrong = found_wrong(job);
@@ -155,7 +157,7 @@ static zero_status check_start(struct trainer *t) {
     return status == ZERO_OK ? agree(t) : engine_failed(t, status);
 }
 
-/* Before anything on the drive is written over. */
+/* Runs before anything on the drive is overwritten. */
 static zero_status check_shadow(struct trainer *t) {
     t->claim = (struct claim){.job = t->job, .engine = t->engine, .speaks = t->speaks};
     claim_check(&t->claim, t->error);
@@ -196,7 +198,7 @@ static zero_status open_model(struct trainer *t) {
     return status == ZERO_OK ? ZERO_OK : engine_failed(t, status);
 }
 
-/* What each rank opens for itself; the caller lets the ranks agree on failures. */
+/* Opens the files of one rank; the caller lets the ranks agree on failures. */
 static void open_files(struct trainer *t) {
     const struct job *job = t->job;
     if (feed_open(&job->dataset, &job->config, t->rank, t->ranks, t->error, &t->feed) == ZERO_OK) {
@@ -214,7 +216,7 @@ static zero_status share_directory(struct trainer *t) {
     return ZERO_OK;
 }
 
-/* What was counted so far, in opening or in measuring, belongs to no step. */
+/* Sets the counters so that no step counts the traffic of opening or measuring. */
 static zero_status count_from_here(struct trainer *t) {
     zero_status status = zero_engine_flush(t->engine);
     if (status != ZERO_OK) return engine_failed(t, status);
@@ -265,8 +267,8 @@ static zero_status train_step(struct trainer *t, double *out_loss, zero_step_inf
     return status == ZERO_OK ? ZERO_OK : engine_failed(t, status);
 }
 
-/* A rank that cannot read goes on with the tokens that it has, and one that has nothing left to measure with one
- * sequence that does not count: the others wait for it. */
+/* The other ranks wait for every collective call. A rank that cannot read therefore continues with the tokens in its
+ * buffer, and a rank without samples left evaluates one sequence that does not count. */
 static zero_status measure_held_out(struct trainer *t, double *out_loss) {
     double total = 0;
     for (uint64_t micro = 0; micro < t->feed.held_out_micros; micro++) {
@@ -313,7 +315,7 @@ static void count_step(struct trainer *t, double sums[SUMS]) {
     sums[WAIT_S] = now.wait_s - before.wait_s;
     sums[UPDATE_S] = now.update_s - before.update_s;
     t->counters = now;
-    bool counts_process = !t->job->local || t->speaks; /* threads share one process: rank 0 counts it */
+    bool counts_process = !t->job->local || t->speaks; /* threads share one process, so rank 0 counts it */
     sums[RESIDENT] = counts_process ? (double)report_resident() : 0;
 }
 
@@ -352,8 +354,7 @@ static zero_status note_position(struct trainer *t, uint64_t step) {
     return status == ZERO_OK ? ZERO_OK : engine_failed(t, status);
 }
 
-/* Everything of one step; the next step's data are read before the ranks agree, so that a failure shows in
- * time. */
+/* Runs one whole step. Reads the next step's data before the ranks agree, so that a failure to read shows in time. */
 static zero_status run_step(struct trainer *t, struct record *record) {
     uint64_t began_ns = clock_now_ns(), held_out_ns = 0;
     double sums[SUMS] = {0};
@@ -378,7 +379,7 @@ static zero_status run_step(struct trainer *t, struct record *record) {
     return status;
 }
 
-/* A line that cannot be written costs the run nothing else: it goes on, says so once, and at the end again. */
+/* If a line cannot be written, the run continues. It reports the loss once now, and again at the end. */
 static void write_step(struct trainer *t, const struct record *record) {
     uint64_t lost = t->metrics.lost;
     metrics_write(&t->metrics, record);
@@ -402,7 +403,8 @@ static zero_status tell_lost_lines(struct trainer *t, zero_status status) {
     return status;
 }
 
-/* A save that fails costs the run nothing but the checkpoint: it goes on, and says so at the end again. */
+/* If a save fails, the run loses only this checkpoint and continues. It reports the failure now, and again at the
+ * end. */
 static void note_save(struct trainer *t, zero_status status, const char *message) {
     error_clear(&t->save_error);
     if (status == ZERO_OK) return;
@@ -418,7 +420,7 @@ static void end_save(struct trainer *t) {
     enter(t, INTERRUPT_RUNNING, "training");
 }
 
-/* Not into a directory that another run may have made anew; all ranks hear it of rank 0, which has the lock. */
+/* Refuses to save into a directory that another run may have replaced. Rank 0 holds the lock and tells all ranks. */
 static zero_status begin_save(struct trainer *t, struct zero_error *error) {
     double lost = t->speaks && !run_lock_held(t->job->lock);
     zero_status status = zero_engine_sum(t->engine, &lost, 1);
@@ -431,7 +433,7 @@ static zero_status begin_save(struct trainer *t, struct zero_error *error) {
     return status == ZERO_OK ? ZERO_OK : error_set(error, status, "%s", zero_last_error());
 }
 
-/* In the background, until the next one begins or the run ends; or now. */
+/* Saves in the background, until the next save begins or the run ends; or saves now. */
 static zero_status save(struct trainer *t, uint64_t step) {
     struct zero_error error;
     error_clear(&error);
@@ -455,12 +457,12 @@ static zero_status save_if_due(struct trainer *t, uint64_t step, zero_status sta
     return status == ZERO_OK ? saved : status;
 }
 
-/* A timeline that cannot be written costs the run nothing else. */
+/* If the timeline cannot be written, the run loses nothing else. */
 static void write_trace(struct trainer *t) {
     char path[sizeof t->directory + sizeof "/trace.json"];
     t->traced = 0;
     snprintf(path, sizeof path, "%s/trace.json", t->directory);
-    if (t->speaks) unlink(path); /* made anew: a link is replaced, not followed */
+    if (t->speaks) unlink(path); /* the file is made anew: a link is replaced, not followed */
     if (zero_engine_write_trace(t->engine, path) != ZERO_OK && t->speaks)
         fprintf(stderr, "zero train: %s\n", zero_last_error());
 }
@@ -485,12 +487,12 @@ static zero_status run_steps(struct trainer *t) {
     if (t->speaks) progress_close(&t->progress);
     if (interrupted && t->speaks) progress_line("interrupted after step %" PRIu64, record.step);
     if (!interrupted || !t->save_error.code) return status;
-    error_clear(t->error); /* that what was asked for could not be saved counts for more */
+    error_clear(t->error); /* the failed save matters more than the interruption */
     return error_pass(t->error, &t->save_error);
 }
 
 static zero_status finish(struct trainer *t) {
-    zero_status status = agree(t); /* an interruption since the last step */
+    zero_status status = agree(t); /* finds a signal that came after the last step */
     if (status != ZERO_OK) return status;
     enter(t, INTERRUPT_SAVING, "bringing the last step to the drive");
     status = count_from_here(t);

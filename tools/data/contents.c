@@ -17,7 +17,7 @@ _Static_assert(CONTENTS_FILES * 2 * CONTENTS_BLOCK_BYTES + CONTENTS_SPREAD * CON
 struct sampler {
     const struct corpus *corpus;
     uint64_t hash;
-    uint64_t opened; /* the index of the file that `handle` is of */
+    uint64_t opened; /* the index of the open file */
     int handle;      /* below 0: none */
     uint8_t *block;  /* CONTENTS_SPREAD_BYTES */
     struct zero_error *error;
@@ -33,7 +33,7 @@ static zero_status open_file(struct sampler *s, uint64_t index) {
     return error_set(s->error, ZERO_E_IO, "data: cannot read %s: %s", path, strerror(errno));
 }
 
-/* At most a block's bytes, of one file. */
+/* Hashes at most a block's bytes of one file. */
 static zero_status take_block(struct sampler *s, uint64_t index, uint64_t offset, uint64_t bytes) {
     const struct corpus_file *file = &s->corpus->files[index];
     zero_status status = open_file(s, index);
@@ -71,9 +71,9 @@ static zero_status take_ends(struct sampler *s, uint64_t index) {
     return status ? status : take_block(s, index, size - bytes, bytes);
 }
 
-/* Blocks at even distances over all files, one after another. */
+/* Hashes blocks at even distances over all files, in order. */
 static zero_status take_spread(struct sampler *s, uint64_t total) {
-    uint64_t index = 0, first = 0; /* where the file begins, among all bytes */
+    uint64_t index = 0, first = 0; /* the first byte of the file in the stream of all bytes */
     zero_status status = ZERO_OK;
     for (uint64_t k = 0; k < CONTENTS_SPREAD && !status; k++) {
         uint64_t at = total / CONTENTS_SPREAD * k;

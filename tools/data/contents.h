@@ -1,8 +1,8 @@
-/* Whether two corpora hold the same: a hash of their files' sizes and contents, in the order of the stream, whatever
- * their paths. Of up to CONTENTS_BYTES every byte is read. Of more a sample is: the first and the last block of each
- * file (of CONTENTS_FILES files, evenly spread, if there are more), and CONTENTS_SPREAD larger blocks, evenly spread
- * over all. At most 32 MiB are read in all, so a change of a few bytes in the midst of hundreds of GB may be missed;
- * a change of size is not. */
+/* Tells whether two corpora have the same contents: a hash of the files' sizes and contents, in the order of the
+ * stream, not of their paths. Up to CONTENTS_BYTES the hash covers every byte. Larger corpora are sampled: the first
+ * and the last block of each file (of CONTENTS_FILES files, evenly spread, if there are more), and CONTENTS_SPREAD
+ * larger blocks, evenly spread over all bytes. At most 32 MiB are read in total. A change of a few bytes inside
+ * hundreds of GB may therefore be missed; a change of size is always found. */
 #ifndef ZERO_TOOLS_DATA_CONTENTS_H
 #define ZERO_TOOLS_DATA_CONTENTS_H
 
@@ -16,7 +16,7 @@ enum {
     CONTENTS_SPREAD = 256
 };
 
-/* Goes on from `hash`. ZERO_E_IO names the file that cannot be read, or is shorter by now. */
+/* Continues from `hash`. ZERO_E_IO names the file that cannot be read or has become shorter. */
 zero_status corpus_contents(const struct corpus *corpus, uint64_t hash, uint64_t *out,
                             struct zero_error *error);
 

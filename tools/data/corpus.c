@@ -55,7 +55,7 @@ static zero_status visit(struct corpus *corpus, FTS *walk, FTSENT *entry, struct
         return error_set(error, ZERO_E_IO, "data: cannot read %s: %s", entry->fts_path,
                          strerror(entry->fts_errno ? entry->fts_errno : ENOENT));
     default:
-        return ZERO_OK; /* links, devices; a directory again, after its files */
+        return ZERO_OK; /* links and devices; a directory comes a second time, after its files */
     }
 }
 
@@ -180,7 +180,8 @@ uint64_t corpus_hash(const struct corpus *corpus, uint64_t hash) {
 }
 
 const struct corpus_file *corpus_find(const struct corpus *corpus, uint64_t position) {
-    uint64_t low = 0, high = corpus->file_count; /* files[low].first <= position < files[high].first */
+    /* invariant: files[low].first <= position < files[high].first */
+    uint64_t low = 0, high = corpus->file_count;
     while (high - low > 1) {
         uint64_t middle = low + (high - low) / 2;
         if (corpus->files[middle].first <= position)

@@ -1,11 +1,11 @@
-/* The files that a run trains on, as one stream of tokens: the index only, no contents.
- * Text is byte-level: each byte of a file is one token. A file whose name ends in ".bin" is an llm.c token
- * file: 256 int32 of header (magic 20240520, version 1, number of tokens), then uint16 tokens. The two are
- * not mixed.
+/* The files that a run trains on, as one stream of tokens: only the index, no contents.
+ * Text is byte-level: each byte of a file is one token. A file whose name ends in ".bin" is an llm.c token file: a
+ * header of 256 int32 (magic 20240520, version 1, number of tokens), then uint16 tokens. A corpus has files of one kind
+ * only.
  *
- * Order: all regular files under the given paths, sorted by path (strcmp), one after another, each once.
- * Inside a directory, symbolic links are not followed and directories whose names begin with a dot are left
- * out; so are empty files, which hold no tokens. Owns the paths. Threads: immutable once open; any number of readers may share it. */
+ * Order: all regular files under the given paths, each once, sorted by path (strcmp). Inside a directory, symbolic
+ * links are not followed, and directories whose names begin with a dot are left out. Empty files hold no tokens and are
+ * left out, too. Owns the paths. Threads: immutable once open; any number of readers may share it. */
 #ifndef ZERO_TOOLS_DATA_CORPUS_H
 #define ZERO_TOOLS_DATA_CORPUS_H
 
@@ -18,9 +18,9 @@ enum { TOKEN_FILE_HEADER_BYTES = 256 * 4, TOKEN_FILE_MAGIC = 20240520, TOKEN_FIL
 
 struct corpus_file {
     char *path;
-    uint64_t first; /* of its tokens, in the stream */
+    uint64_t first; /* the position of its first token in the stream */
     uint64_t tokens;
-    uint64_t bytes; /* of the file, header included */
+    uint64_t bytes; /* of the file, with the header */
 };
 
 struct corpus {
@@ -29,13 +29,13 @@ struct corpus {
     uint32_t token_bytes; /* 1: text; 2: token files */
 };
 
-/* Errors name the path: missing, unreadable, no tokens at all, a wrong header, fewer tokens than the header
- * says. */
+/* Errors name the path: missing, unreadable, no tokens, a wrong header, fewer tokens than the header says. */
 zero_status corpus_open(const char *const *paths, uint32_t count, struct zero_error *error,
                         struct corpus **out);
 void corpus_close(struct corpus *corpus);
 
-/* Of the paths and sizes of all files, going on from `hash`: equal if ranks on different hosts see the same. */
+/* A hash of the paths and sizes of all files, continued from `hash`. The hash is equal if ranks on different hosts find
+ * the same files. */
 uint64_t corpus_hash(const struct corpus *corpus, uint64_t hash);
 
 /* The file that holds token `position` < corpus->tokens. */

@@ -4,7 +4,7 @@
 
 enum {
     FEISTEL_ROUNDS = 6
-}; /* four make a pseudo-random permutation (Luby and Rackoff 1988); two more for small halves */
+}; /* four rounds make a pseudo-random permutation (Luby and Rackoff 1988); two more for small halves */
 
 /* splitmix64's finaliser. */
 static uint64_t mix(uint64_t x) {
@@ -30,8 +30,8 @@ static uint64_t feistel(uint64_t x, uint32_t bits, uint64_t key) {
     return left << bits | right;
 }
 
-/* The network permutes a power of four that is less than four times too large; values outside are walked on
- * from, which leaves a permutation of what is inside. */
+/* The network permutes a power of four that is less than four times the number of samples. A value outside the samples
+ * is permuted again until it is inside, which gives a permutation of the samples. */
 static uint64_t permute(uint64_t x, uint64_t samples, uint64_t key) {
     uint32_t bits = half_bits(samples);
     do x = feistel(x, bits, key);

@@ -1,10 +1,9 @@
-/* Which sample comes when: part of the contract, so that runs can be compared, with other systems' too.
- * A stream of n tokens has floor((n - 1) / T) samples; sample i is tokens [i*T, i*T + T], the last one being
- * a target only. Micro-step k of rank r of N in step s, with micro-batch B and A micro-steps, takes the B
- * positions from
- * ((s*A + k)*N + r)*B. Position p is the sample p mod n_samples ("sequential"), or ("shuffled") its image
- * under a permutation of the samples that the seed and the epoch p / n_samples choose: a Feistel network with
- * cycle walking, so that shuffling needs no memory. Pure functions. */
+/* The order of samples. It is part of the contract, so that runs can be compared, also with other systems.
+ * A stream of n tokens has floor((n - 1) / T) samples; sample i is tokens [i*T, i*T + T]; the last token is only a
+ * target. Micro-step k of rank r of N in step s, with micro-batch B and A micro-steps, takes the B positions from ((s*A
+ * + k)*N + r)*B. Position p is the sample p mod n_samples ("sequential"), or ("shuffled") its image under a permutation
+ * of the samples that the seed and the epoch p / n_samples choose: a Feistel network with cycle walking, so that
+ * shuffling needs no memory. Pure functions. */
 #ifndef ZERO_TOOLS_DATA_ORDER_H
 #define ZERO_TOOLS_DATA_ORDER_H
 
@@ -14,7 +13,7 @@
 #include "tools/data/reader.h"
 
 struct order {
-    uint64_t first; /* token of the stream that sample 0 begins with */
+    uint64_t first; /* the stream's token with which sample 0 begins */
     uint64_t samples;
     uint32_t context; /* T */
     bool shuffled;
@@ -36,7 +35,7 @@ static inline uint64_t order_position(struct place at) {
     return ((at.step * at.micro_count + at.micro) * at.ranks + at.rank) * at.batch;
 }
 
-/* `batch` samples from `position`: tokens and targets are batch x context. */
+/* Reads `batch` samples from `position` on; tokens and targets are batch x context. */
 zero_status order_read(const struct order *order, struct reader *reader, uint64_t position, uint32_t batch,
                        int32_t *tokens, int32_t *targets, struct zero_error *error);
 

@@ -19,7 +19,7 @@ struct reader {
     uint32_t vocab;
     uint64_t clock;
     struct handle handles[READER_FILES];
-    uint8_t bytes[READER_BYTES]; /* what was read last */
+    uint8_t bytes[READER_BYTES]; /* the bytes of the last read */
 };
 
 zero_status reader_open(const struct corpus *corpus, uint32_t vocab, struct zero_error *error,
@@ -54,7 +54,7 @@ static zero_status changed(const struct corpus_file *file, uint64_t bytes, struc
                      file->path, file->bytes, bytes);
 }
 
-/* A file that changed since it was indexed would shift every later token. */
+/* If a file changed since it was indexed, every later token would be shifted. */
 static zero_status check_size(const struct handle *handle, struct zero_error *error) {
     struct stat now;
     if (fstat(handle->fd, &now) != 0) return cannot_read(handle->file, error);
@@ -62,7 +62,7 @@ static zero_status check_size(const struct handle *handle, struct zero_error *er
     return changed(handle->file, (uint64_t)now.st_size, error);
 }
 
-/* The open file, in place of the one unused for longest. */
+/* The handle of the open file. Opens the file, in place of the file unused for the longest time, if it is not open. */
 static zero_status find_handle(struct reader *reader, const struct corpus_file *file,
                                struct zero_error *error, struct handle **out) {
     struct handle *handle = &reader->handles[0];
@@ -95,8 +95,8 @@ static zero_status read_bytes(struct reader *reader, const struct corpus_file *f
     return status;
 }
 
-/* Widens `count` tokens; returns the index of the first at or above `vocab`, or `count`. Token files are
- * little-endian, as the machines are that llm.c and this engine run on. */
+/* Widens `count` tokens; returns the index of the first token at or above `vocab`, or `count`. Token files are
+ * little-endian, like the machines on which llm.c and this engine run. */
 static uint64_t widen(const uint8_t *in, uint32_t token_bytes, uint64_t count, uint32_t vocab, int32_t *out) {
     for (uint64_t i = 0; i < count; i++) {
         uint32_t token = token_bytes == 1 ? in[i] : (uint32_t)(in[2 * i] | in[2 * i + 1] << 8);
@@ -106,7 +106,7 @@ static uint64_t widen(const uint8_t *in, uint32_t token_bytes, uint64_t count, u
     return count;
 }
 
-/* The tokens from `position` that lie in one file and in one read, at most `count`. */
+/* Reads the tokens from `position` on that lie in one file and in one read, at most `count`. */
 static zero_status read_run(struct reader *reader, uint64_t position, uint64_t count, int32_t *out,
                             uint64_t *out_count, struct zero_error *error) {
     const struct corpus *corpus = reader->corpus;

@@ -1,12 +1,10 @@
-/* How to train a model of one's own with ZeRO: the multi-layer perceptron of PyTorch's FSDP2 tutorial, 8
- * blocks of Linear 4096 -> 4096, ReLU, Linear 4096 -> 4096, then Linear 4096 -> 1, which learns by binary
- * cross-entropy whether the sum of a random vector is positive. Everything that concerns the engine stands in
- * declare() and train(); the rest is the model. The stage, 0 to 3, is a value in the configuration: nothing
- * else changes with it.
+/* How a program trains its own model with ZeRO: the multi-layer perceptron of PyTorch's FSDP2 tutorial, 8 blocks of
+ * Linear 4096 -> 4096, ReLU, Linear 4096 -> 4096, then Linear 4096 -> 1. It learns by binary cross-entropy whether the
+ * sum of a random vector is positive. declare() and train() hold all code for the engine; the rest is the model. The
+ * stage, 0 to 3, is a value in the configuration: nothing else changes with it.
  *
- *   bazel-bin/tools/examples/mlp --ranks 2 --width 256 --steps 100      ranks are threads
- *   mpirun -np 2 bazel-bin/tools/examples/mlp --width 256 --steps 100   ranks are processes
- */
+ *   bazel-bin/tools/examples/mlp --ranks 2 --width 256 --steps 100 ranks are threads
+ *   mpirun -np 2 bazel-bin/tools/examples/mlp --width 256 --steps 100 ranks are processes */
 #include <dnnl.h>
 #include <math.h>
 #include <omp.h>
@@ -23,8 +21,8 @@ static struct {
     uint64_t ranks, width, blocks, batch, steps, stage;
 } flags = {.ranks = 1, .width = 4096, .blocks = 8, .batch = 16, .steps = 20, .stage = 3};
 
-/* A unit of the engine: two linear layers. The engine leaves the weights' addresses in the slots, and those
- * where it wants their gradients. */
+/* A unit of the engine: two linear layers. The engine writes into the slots the addresses of the weights and of their
+ * gradients. */
 struct block {
     zero_unit *unit;
     zero_slot slots[BLOCK_PARAMS]; /* the head has only W1 and B1 */
@@ -66,7 +64,7 @@ static void linear_forward(const float *x, const zero_slot *slots, uint64_t ins,
     dnnl_sgemm('N', 'T', flags.batch, outs, ins, 1, x, ins, weight, ins, 1, y, outs);
 }
 
-/* dy -> dweight and dbias, overwritten or added to as the slots say, and dx. */
+/* Reads dy; writes dx, and writes dweight and dbias or adds to them, as the slots say. */
 static void linear_backward(const float *x, const float *dy, const zero_slot *slots, uint64_t ins,
                             uint64_t outs, float *dx) {
     float *bias = slots[1].grad;
@@ -88,7 +86,7 @@ static void relu_backward(const float *y, float *dy) {
     for (uint64_t i = 0; i < flags.batch * flags.width; i++) dy[i] = y[i] > 0 ? dy[i] : 0;
 }
 
-/* Mean binary cross-entropy of logits, which become its gradient. */
+/* The mean binary cross-entropy of the logits. Overwrites the logits with their gradient. */
 static double cross_entropy(float *logits, const float *labels) {
     double loss = 0;
     for (uint64_t i = 0; i < flags.batch; i++) {
@@ -108,8 +106,7 @@ static void read_batch(struct mlp *mlp) {
     }
 }
 
-/* He's initialisation. An element's value depends on its name and index alone, so any rank can make any
- * range. */
+/* He's initialisation. An element's value depends only on its name and index, so any rank can make any range. */
 static void fill(void *user, const char *param, uint64_t first, uint64_t count, float *out) {
     uint64_t name = 14695981039346656037u; /* FNV-1a */
     for (const char *c = param; *c; c++) name = (name ^ (unsigned char)*c) * 1099511628211u;

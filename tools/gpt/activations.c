@@ -1,4 +1,4 @@
-/* A plan is made twice by the same code: without memory for the size, then with it for the pointers. */
+/* The plan runs the same code twice: without memory to get the size, then with memory to get the pointers. */
 #include "tools/gpt/activations.h"
 
 #include <stdlib.h>
@@ -7,8 +7,8 @@
 
 enum { LINE_BYTES = 64, HUGE_BYTES = 2 << 20 };
 
-/* Arrays start on lines of their own, a few lines past a multiple of the page: arrays read side by side then do not
- * fall into the same sets of the cache. */
+/* Starts each array on its own cache line, a few lines past a multiple of the page. Arrays that are read side by side
+ * then use different sets of the cache. */
 static void *take_from(struct arena *arena, uint64_t count, uint64_t element_bytes) {
     uint64_t start = arena->bytes;
     uint64_t bytes = (count * element_bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
@@ -26,20 +26,20 @@ static uint32_t round_up(uint32_t x, uint32_t to) { return (x + to - 1) / to * t
 
 static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
-/* Elements of the unit that has most of them. */
+/* The elements of the largest unit. */
 static uint64_t widest_unit(const struct gpt_config *c, bool vectors_alone) {
-    struct gpt_config untied = *c; /* a tied head has its gradient all the same */
+    struct gpt_config untied = *c; /* a tied head has a gradient, too */
     untied.tied = false;
     uint64_t most = declared_elements(&untied, 0, vectors_alone);
-    for (uint32_t unit = 1; unit <= c->layers + 1; unit += c->layers) /* blocks are alike */
+    for (uint32_t unit = 1; unit <= c->layers + 1; unit += c->layers) /* all blocks have the same size */
         most = larger(most, declared_elements(&untied, unit, vectors_alone));
     return most;
 }
 
 static void plan_sizes(struct activations *a, const struct gpt_config *c, uint32_t batch, uint32_t threads) {
     a->rows = batch * c->context;
-    a->tile_rows =
-        round_up((a->rows + threads - 1) / threads, 16); /* every thread has a tile, if there are rows */
+    /* Every thread has a tile, if there are enough rows. */
+    a->tile_rows = round_up((a->rows + threads - 1) / threads, 16);
     if (a->tile_rows > TILE_ROWS_MAX) a->tile_rows = TILE_ROWS_MAX;
     a->tiles = (a->rows + a->tile_rows - 1) / a->tile_rows;
     uint32_t head_tiles = threads > HEAD_TILES ? threads : HEAD_TILES;
@@ -69,8 +69,8 @@ static void plan_saved(struct activations *a, struct saved *s, const struct gpt_
     s->norm2 = plan_statistics(a, c);
 }
 
-/* Used as all rows by tile, or as a tile by thread: so room for the last tile's missing rows, and for every
- * thread. */
+/* A buffer holds either all rows, by tile, or one tile per thread. It therefore has room for the missing rows of the
+ * last tile, and for a tile of every thread. */
 static void plan_scratch(struct activations *a, const struct gpt_config *c, uint32_t threads, bool bf16) {
     uint64_t whole = (uint64_t)(threads > a->tiles ? threads : a->tiles) * a->tile_rows;
     for (int i = 0; i < 2; i++) a->gradient[i] = take_floats(a, whole * c->width);
@@ -86,7 +86,7 @@ static void plan_scratch(struct activations *a, const struct gpt_config *c, uint
     a->strips = take_floats(a, threads * a->strip_elements);
 }
 
-/* Elements of what is rounded for gradients of weights, in each row: of a block's phases, and of the head. */
+/* Elements per row that are rounded to bf16 for gradients of weights: the largest of a block's phases and the head. */
 static uint64_t rounded_columns(const struct gpt_config *c) {
     uint64_t last = projection_right(c, PROJECT_QKV), middle = 0;
     for (uint32_t i = 0; i < PROJECTIONS; i++) middle += i == PROJECT_QKV ? 0 : projection_right(c, i);
@@ -108,7 +108,7 @@ static void plan_bf16(struct activations *a, const struct gpt_config *c, uint32_
     a->rounded = take(a, a->rows * rounded_columns(c), sizeof *a->rounded);
 }
 
-/* What enters block `i`: kept, or in a place that all segments share. */
+/* The input of block `i`: kept, or in a buffer that all segments share. */
 static float *plan_residual(struct activations *a, const struct gpt_config *c, uint32_t i) {
     uint32_t segment = c->recompute ? c->recompute : 1;
     bool last = i == c->layers, kept = i % segment == 0;
@@ -161,7 +161,8 @@ static zero_status allocate(struct arena *arena) {
         arena->memory = NULL;
         return ZERO_E_MEMORY;
     }
-    madvise(arena->memory, arena->bytes, MADV_HUGEPAGE); /* fewer misses of the TLB; only a wish */
+    /* Huge pages cause fewer TLB misses; the kernel may refuse them. */
+    madvise(arena->memory, arena->bytes, MADV_HUGEPAGE);
     return ZERO_OK;
 }
 

@@ -1,5 +1,5 @@
-/* The memory of one forward and backward: one allocation, cut up by one function, which also gives its size.
- * In sizes below: rows = batch * context; tile rows are handled by one task, so that they stay in its cache. */
+/* The memory of one forward and backward. One function lays it out in one allocation, and also computes its size.
+ * In the sizes below: rows = batch * context; one task handles tile_rows rows, so that they stay in its cache. */
 #ifndef ZERO_TOOLS_GPT_ACTIVATIONS_H
 #define ZERO_TOOLS_GPT_ACTIVATIONS_H
 
@@ -9,25 +9,26 @@
 #include "tools/gpt/gpt.h"
 
 enum {
-    TILE_ROWS_MAX =
-        128,         /* with inner = 4 * width = 1,536, a tile of the MLP's middle is 768 KiB: below the L2 */
-    QUERY_ROWS = 64, /* attention works on strips of scores of this many queries */
-    HEAD_TILES = 8,  /* at least: the head's logits live for this many tiles at a time */
-    PANEL_ROWS = 192 /* of a weight's gradient, per task: as fast as the whole product, and balances */
+    /* With inner = 4 * width = 1,536, a tile of the MLP's middle is 768 KiB: less than the L2. */
+    TILE_ROWS_MAX = 128,
+    QUERY_ROWS = 64, /* attention computes the scores of this many queries at a time */
+    HEAD_TILES = 8,  /* at least: the head's logits exist for this many tiles at a time */
+    /* Rows of a weight's gradient per task: as fast as the whole product, and balances the load. */
+    PANEL_ROWS = 192
 };
 
-/* Of each row, for the norm's backward; mean: where the kind of norm has one. */
+/* Statistics of each row, for the norm's backward. mean: NULL for a norm without a mean. */
 struct statistics {
     float *mean, *rstd; /* [rows] */
 };
 
-/* What a block's forward leaves for its backward. */
+/* The arrays that a block's forward keeps for its backward. */
 struct saved {
     float *middle; /* [rows][width]: the residual stream between attention and MLP */
-    float *qkv;    /* [rows][qkv]; the backward puts its gradient here */
+    float *qkv;    /* [rows][qkv]; the backward overwrites it with its gradient */
     float *mixed;  /* [rows][query]: attention's output, before its projection */
-    float *
-        wide; /* [rows][wide]: before the MLP's activation, bias included; the backward puts its gradient here */
+    /* [rows][wide]: input of the MLP's activation, bias included; the backward overwrites it with its gradient */
+    float *wide;
     float *lse; /* [batch][heads][context] */
     struct statistics norm1, norm2;
 };
@@ -37,40 +38,40 @@ struct arena {
     void *memory;
 };
 
-/* Where blocks are computed again, config.recompute at a time, what enters the first of those is a checkpoint; all else
- * that blocks leave has that many places, which such segments share. */
+/* With recomputation, every config.recompute blocks form a segment. The input of the segment's first block is kept as a
+ * checkpoint. All other arrays of blocks exist config.recompute times, and the segments share them. */
 struct activations {
-    struct arena device, cpu; /* cpu: checkpoints, where they are there */
-    float **residual;         /* [layers + 1][rows][width]: what enters block i; the last enters the head */
+    struct arena device, cpu; /* cpu: checkpoints, if they are kept there */
+    float **residual;         /* [layers + 1][rows][width]: input of block i; the last is the head's input */
     struct saved *saved;      /* [layers] */
-    float *cosine, *sine;     /* [context][head_width / 2]: of rotary positions; else NULL */
-    struct statistics norm;   /* the head's */
+    float *cosine, *sine;     /* [context][head_width / 2]: of rotary positions, or NULL */
+    struct statistics norm;   /* of the head */
     double *row_loss;         /* [rows] */
 
     /* scratch of one unit at a time */
-    float *gradient[2];         /* [rows][width]: of the residual stream, in turn */
+    float *gradient[2];         /* [rows][width]: of the residual stream; the two alternate */
     float *mixed_gradient;      /* [rows][query] */
     float *norm1, *norm2;       /* [rows][width] */
     float *inner;               /* [rows][inner]: after the MLP's activation */
     float *turned[PROJECTIONS]; /* fp32, fp16: a block's weights, transposed */
     float *logits;              /* [head rows][vocab]; then their gradient */
-    float *partial; /* [tiles][partial_stride]: a tile's sums for biases and norms, added in order of tiles */
+    float *partial; /* [tiles][partial_stride]: a tile's sums for biases and norms, added in tile order */
     float *strips;  /* per thread: strip_elements */
 
-    /* bf16 and fp16; else NULL */
-    float *wide_params; /* of one unit at a time: its vectors; fp16: all of it */
-    float *wide_grads;  /* and all its gradients */
+    /* only with bf16 and fp16, else NULL */
+    float *wide_params; /* of one unit at a time: its vectors; with fp16 all its parameters */
+    float *wide_grads;  /* all gradients of the unit */
 
-    /* bf16 alone; else NULL */
-    uint16_t *operands; /* per thread: operand_elements, a product's left factor */
-    uint16_t *rounded;  /* right factors of weights' gradients: all rows of as many as one phase has */
+    /* only with bf16, else NULL */
+    uint16_t *operands; /* per thread, operand_elements: the left factor of a product */
+    uint16_t *rounded;  /* right factors of weights' gradients, all rows; as many as one phase needs */
 
     uint32_t rows, tile_rows, tiles, head_rows;
     uint32_t strip_stride;
     uint64_t partial_stride, strip_elements, operand_elements;
 };
 
-/* ZERO_E_MEMORY; `config` is complete and valid. */
+/* Returns ZERO_E_MEMORY if there is no memory. `config` is complete and valid. */
 zero_status activations_create(struct activations *out, const struct gpt_config *config, uint32_t batch,
                                uint32_t threads, zero_dtype compute);
 void activations_destroy(struct activations *activations);

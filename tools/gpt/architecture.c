@@ -1,7 +1,7 @@
 #include "tools/gpt/architecture.h"
 
-/* Hugging Face's "gpt2": linear layers are [inputs][outputs] (Conv1D); the head alone is [outputs][inputs], as it may be
- * the token embedding. */
+/* Hugging Face's "gpt2": linear layers are [inputs][outputs] (Conv1D). Only the head is [outputs][inputs], because it
+ * may be the token embedding. */
 static const struct architecture gpt2 = {
     .title = "GPT-2",
     .block_prefix = "h.%u.",

@@ -1,6 +1,6 @@
-/* What each architecture is made of: its parameters by their role, and the kinds of its parts. The passes read these
- * tables and never ask for an architecture by name; a new one is a row here. A part that an architecture has not
- * (a bias, a table of positions) has a declaration without a name. */
+/* The parts of each architecture: its parameters by role, and the kinds of its norm, MLP and positions. The passes read
+ * these tables and never test for an architecture by name; a new architecture is a new row here. A part that an
+ * architecture lacks (a bias, a table of positions) has a declaration without a name. */
 #ifndef ZERO_TOOLS_GPT_ARCHITECTURE_H
 #define ZERO_TOOLS_GPT_ARCHITECTURE_H
 
@@ -32,15 +32,15 @@ enum block_param {
 enum head_param { FINAL_WEIGHT, FINAL_BIAS, HEAD_WEIGHT, HEAD_PARAMS };
 enum { UNIT_PARAMS_MAX = BLOCK_PARAMS, LAYERS_MAX = 3 };
 
-/* The widths of things, which follow from the configuration. */
+/* Widths, which follow from the configuration. */
 enum extent { NONE, WIDTH, QUERY, KEY, QKV, INNER, VOCAB, CONTEXT, EXTENTS };
 
 struct declaration {
-    const char *name;          /* behind the block's prefix; NULL: there is no such parameter */
+    const char *name;          /* after the block's prefix; NULL: no such parameter */
     enum extent rows, columns; /* columns NONE: a vector */
 };
 
-/* Linear layers with one input, whose outputs stand side by side in one array. */
+/* Linear layers with the same input, whose outputs stand side by side in one array. */
 enum projection_index { PROJECT_QKV, PROJECT_MIXED, PROJECT_WIDEN, PROJECT_NARROW, PROJECTIONS };
 struct projection {
     uint8_t layers, weight[LAYERS_MAX]; /* enum block_param */
@@ -49,33 +49,34 @@ struct projection {
 
 struct architecture {
     const char *title;
-    const char *block_prefix; /* of names, with the block's number */
+    const char *block_prefix; /* prefix of names, with the block's number */
     struct declaration embedding[EMBEDDING_PARAMS], block[BLOCK_PARAMS], head[HEAD_PARAMS];
     struct projection projection[PROJECTIONS];
     bool outputs_first; /* a block's weights are [outputs][inputs] */
     enum norm_kind norm;
     enum mlp_kind mlp;
-    bool rotary; /* positions turn queries and keys */
+    bool rotary; /* positions rotate queries and keys */
 };
 
-extern const struct architecture *const architectures[]; /* by enum gpt_architecture */
+extern const struct architecture *const architectures[]; /* index: enum gpt_architecture */
 
 static inline const struct architecture *architecture_of(const struct gpt_config *config) {
     return architectures[config->architecture];
 }
 
-/* Of a complete configuration. NONE is 1. */
+/* The width for a complete configuration. NONE is 1. */
 uint64_t extent_of(const struct gpt_config *config, enum extent extent);
 
-/* Columns of the array that a projection writes. */
+/* The columns of the array that a projection writes. */
 uint64_t projection_outputs(const struct gpt_config *config, enum projection_index index);
 
-/* Columns of its weights as stored: of the right factor of their gradients. */
+/* The columns of a projection's stored weights, which are the columns of the right factor of their gradients. */
 uint64_t projection_right(const struct gpt_config *config, enum projection_index index);
 
-/* Of unit 0 (the embedding), 1 ... layers (the blocks, all alike) or layers + 1 (the head, without what is tied). */
+/* The elements of unit 0 (the embedding), 1 ... layers (the blocks, all alike) or layers + 1 (the head, without tied
+ * parameters). */
 uint64_t declared_elements(const struct gpt_config *config, uint32_t unit, bool vectors_alone);
 
-struct gpt_config gpt_complete(const struct gpt_config *config); /* defaults filled in */
+struct gpt_config gpt_complete(const struct gpt_config *config); /* fills in the defaults */
 
 #endif

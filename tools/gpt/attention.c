@@ -5,7 +5,7 @@
 #include "tools/gpt/matmul.h"
 #include "tools/gpt/rotary.h"
 
-/* One head of one sequence: pointers to its first row; rows are qkv_ld and mixed_ld apart. */
+/* One head of one sequence. Pointers to its first row; rows are qkv_ld and mixed_ld apart. */
 struct head {
     float *query, *key, *value, *mixed, *lse;
     uint64_t qkv_ld, mixed_ld, offset; /* offset: of this head in arrays like mixed */
@@ -38,7 +38,7 @@ static uint32_t strip_rows(const struct head *h, uint32_t first) {
     return h->length - first < QUERY_ROWS ? h->length - first : QUERY_ROWS;
 }
 
-/* scores[rows][keys] of the queries from `first` on, against keys 0 ... first + rows - 1. */
+/* Computes scores[rows][keys] for the queries from `first` on and the keys 0 ... first + rows - 1. */
 static void score(struct gpt *gpt, const struct head *h, uint32_t first, float *scores, uint32_t stride) {
     uint32_t rows = strip_rows(h, first);
     matmul(&gpt->failed, rows, first + rows, h->width, h->scale,
@@ -58,7 +58,7 @@ void attention_forward(struct gpt *gpt, const struct saved *saved, uint32_t inde
     }
 }
 
-/* Scratch of a thread: two strips, the gradients of all keys and values, a dot product for each query. */
+/* A thread's scratch: two strips, the gradients of all keys and values, and a dot product for each query. */
 struct scratch {
     float *p, *dp, *dkey, *dvalue, *dots;
     uint32_t stride;
@@ -74,7 +74,8 @@ static struct scratch scratch_of(const struct gpt *gpt, uint32_t thread) {
     return s;
 }
 
-/* Adds a strip's part of dkey and dvalue (beta 0: overwrites); its queries give way to their gradient. */
+/* Adds a strip's part of dkey and dvalue (beta 0: overwrites), and overwrites the strip's queries with their
+ * gradient. */
 static void strip_backward(struct gpt *gpt, const struct head *h, const struct scratch *s,
                            const float *gradient, uint32_t first, float beta) {
     uint32_t rows = strip_rows(h, first), keys = first + rows;
@@ -94,8 +95,8 @@ static void strip_backward(struct gpt *gpt, const struct head *h, const struct s
            query, h->qkv_ld);
 }
 
-/* From the last strip to the first: the last one sees all keys, so that of the first head it overwrites what the
- * others add to. */
+/* Goes from the last strip to the first. The last strip uses all keys, so the last strip of the first head can
+ * overwrite dkey and dvalue; all other strips add to them. */
 void attention_backward(struct gpt *gpt, const struct saved *saved, const float *gradient, uint32_t index,
                         uint32_t thread) {
     uint32_t sequence = index / gpt->config.kv_heads, keys = index % gpt->config.kv_heads;
@@ -113,7 +114,7 @@ void attention_backward(struct gpt *gpt, const struct saved *saved, const float 
         gpt->kernels->scale_add(h.key + row * h.qkv_ld, s.dkey + (uint64_t)row * h.width, 0, h.width);
         gpt->kernels->scale_add(h.value + row * h.qkv_ld, s.dvalue + (uint64_t)row * h.width, 0, h.width);
     }
-    float *queries = h.query - (uint64_t)(group - 1) * h.width; /* h is the last of them */
+    float *queries = h.query - (uint64_t)(group - 1) * h.width; /* h is the last head of the group */
     rotary_turn(gpt, queries, h.qkv_ld, group, 0, h.length, true);
     rotary_turn(gpt, h.key, h.qkv_ld, 1, 0, h.length, true);
 }

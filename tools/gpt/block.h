@@ -1,4 +1,4 @@
-/* What the block's forward and backward share. */
+/* Declarations that the block's forward and backward share. */
 #ifndef ZERO_TOOLS_GPT_BLOCK_H
 #define ZERO_TOOLS_GPT_BLOCK_H
 
@@ -10,8 +10,8 @@ struct block {
     struct unit *unit;
     const struct saved *saved;
     const float *input; /* residual[index] */
-    float *output;      /* forward: residual[index + 1]; NULL: nobody reads it */
-    float *gradient;    /* backward: of the output; then of the input */
+    float *output;      /* forward: residual[index + 1]; NULL: no function reads it */
+    float *gradient;    /* backward: gradient of the output, later of the input */
     float *middle_gradient;
     uint32_t query, qkv, inner,
         wide; /* columns: of mixed, of qkv, of the MLP's middle, of what comes before it */
@@ -31,7 +31,7 @@ static inline struct block block_at(struct gpt *gpt, uint32_t index) {
                           .wide = (uint32_t)projection_outputs(&gpt->config, PROJECT_WIDEN)};
 }
 
-/* A vector; NULL: the architecture has no such one. */
+/* The values of a vector; NULL: the architecture has no such vector. */
 static inline const float *param(const struct block *b, enum block_param index) {
     return b->unit->view[index].param;
 }

@@ -1,12 +1,11 @@
-/* The block's forward, turned around, in four phases: the weights, transposed; tiles back to attention's
- * output; heads, along with the weights' gradients that are ready by then; tiles to the block's input, along
- * with the last weights' gradients. */
+/* The backward of a block, in four phases: transpose the weights; tiles back to attention's output; heads, together
+ * with the weights' gradients that are ready; tiles to the block's input, together with the last weights' gradients. */
 #include "tools/gpt/attention.h"
 #include "tools/gpt/block.h"
 #include "tools/gpt/phase.h"
 #include "tools/gpt/projection.h"
 
-/* A bias's gradient: the sums of the columns. */
+/* Computes a bias's gradient: the sums of the columns. */
 static void sum_bias(const struct block *b, enum block_param bias, float *sums, const float *gradient,
                      uint32_t rows, uint32_t columns) {
     float *to = sums_of(sums, &b->unit->view[bias]);
@@ -23,7 +22,7 @@ static void to_attention(void *context, uint32_t index, uint32_t thread) {
     float *wide = b->saved->wide + (uint64_t)first * b->wide, *inner = a->inner + (uint64_t)first * b->inner;
     const float *middle = b->saved->middle + at;
     float *norm_gradient =
-        a->norm1 + (uint64_t)tile_first(gpt, thread) * width; /* norm1 itself comes later */
+        a->norm1 + (uint64_t)tile_first(gpt, thread) * width; /* norm1 is free until later */
 
     partial_clear(gpt, b->unit, index);
     sum_bias(b, NARROW_BIAS, sums, gradient, rows, width);
@@ -59,7 +58,7 @@ static void to_input(void *context, uint32_t index, uint32_t thread) {
     uint64_t at = (uint64_t)first * width;
     float *sums = tile_partial(gpt, index), *qkv = b->saved->qkv + (uint64_t)first * b->qkv;
     float *norm_gradient =
-        gpt->activations.norm2 + (uint64_t)tile_first(gpt, thread) * width; /* norm2 is used up */
+        gpt->activations.norm2 + (uint64_t)tile_first(gpt, thread) * width; /* norm2 is no longer needed */
 
     sum_bias(b, QKV_BIAS, sums, qkv, rows, b->qkv);
     projection_backward(b, PROJECT_QKV, thread, rows, qkv, norm_gradient);

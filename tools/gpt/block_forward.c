@@ -8,7 +8,7 @@
 #include "tools/gpt/projection.h"
 #include "tools/gpt/rotary.h"
 
-/* y = x + bias in every row, of `width` columns; without a bias y = x. */
+/* y = x + bias in every row of `width` columns; without a bias y = x. */
 static void add_bias(const struct block *b, enum block_param bias, const float *x, uint32_t rows, float *y) {
     uint32_t width = b->gpt->config.width;
     if (param(b, bias))

@@ -1,4 +1,4 @@
-/* The units and parameters, from the architecture's declarations. */
+/* Declares the units and parameters of an architecture. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,9 +6,9 @@
 #include "engine/zero.h"
 #include "tools/gpt/model.h"
 
-/* ---- what a unit has ---- */
+/* ---- the parameters of a unit ---- */
 
-struct list { /* the parameters of one unit */
+struct list { /* of one unit */
     const struct declaration *item;
     uint32_t count;
 };
@@ -38,7 +38,7 @@ static struct name prefix_of(const struct gpt_config *c, uint32_t unit) {
     return prefix;
 }
 
-/* ---- to an engine ---- */
+/* ---- declaring them to an engine ---- */
 
 static zero_status declare_param(const struct gpt_config *c, zero_unit *handle, uint32_t unit,
                                  const struct declaration *d, zero_slot *slot) {
@@ -56,7 +56,7 @@ static zero_status declare_param(const struct gpt_config *c, zero_unit *handle, 
     return zero_unit_add_param(handle, &param);
 }
 
-/* `stride`: from the slot of one parameter to the next one's; 0: they share it. */
+/* `stride`: slots from one parameter to the next; 0: all parameters share one slot. */
 static zero_status declare_unit(const struct gpt_config *c, zero_engine *engine, uint32_t unit,
                                 zero_slot *slots, uint32_t stride, zero_unit **out) {
     struct list list = list_of(c, unit);
@@ -82,7 +82,8 @@ static void lay_out_views(const struct gpt_config *c, uint32_t index, struct uni
     }
 }
 
-/* What is computed again together ends with block `last`: all but the last blocks, whose activations are still there. */
+/* True if block `last` ends a segment. The last segment is not recomputed, because its activations are still in
+ * memory. */
 static bool ends_segment(const struct gpt_config *c, uint32_t last) {
     return c->recompute > 1 && (last + 1) % c->recompute == 0 && last + 1 < c->layers;
 }
@@ -123,7 +124,7 @@ static uint64_t elements_of(const struct gpt_config *c, const struct declaration
     return d->name ? extent_of(c, d->rows) * extent_of(c, d->columns) : 0;
 }
 
-/* Without what is tied. */
+/* The unit's parameters without tied ones. */
 static struct list distinct(const struct gpt_config *c, uint32_t unit) {
     struct list list = list_of(c, unit);
     if (unit > c->layers && c->tied) list.count = HEAD_WEIGHT;
@@ -150,7 +151,7 @@ static uint32_t params_of(struct list list) {
     return params;
 }
 
-/* Which unit has parameter `index`; that becomes its index there. */
+/* The unit that has parameter `index`. *index becomes the parameter's index in that unit. */
 static uint32_t unit_at(const struct gpt_config *c, uint32_t *index) {
     uint32_t before = params_of(distinct(c, 0)), in_block = params_of(distinct(c, 1));
     if (*index < before) return 0;
@@ -178,7 +179,7 @@ bool gpt_param_at(const struct gpt_config *config, uint32_t index, struct gpt_pa
 
 double gpt_unit_flops(const struct gpt_config *config, uint32_t unit) {
     struct gpt_config c = gpt_complete(config);
-    if (unit == 0) return 0; /* it is read */
-    c.tied = false;          /* a tied head multiplies all the same */
+    if (unit == 0) return 0; /* the embedding is read, not multiplied */
+    c.tied = false;          /* a tied head multiplies, too */
     return 2 * (double)(declared_elements(&c, unit, false) - declared_elements(&c, unit, true));
 }

@@ -1,4 +1,4 @@
-/* The embeddings of tokens, and of positions where the architecture has a table of them. */
+/* The embeddings of tokens, and of positions if the architecture has a table of positions. */
 #include <string.h>
 
 #include "tools/gpt/model.h"
@@ -6,7 +6,7 @@
 
 enum { COLUMNS_PER_TASK = 64 };
 
-/* A row of a table, in `wide` where the table has 16 bits. */
+/* Returns a row of a table, converted into `wide` if the table has 16 bits. */
 static const float *table_row(const struct gpt *gpt, const struct view *table, uint64_t row, float *wide) {
     uint64_t width = gpt->config.width;
     if (!gpt->widen) return (const float *)table->param + row * width;
@@ -34,7 +34,7 @@ static void forward_tile(void *context, uint32_t index, uint32_t thread) {
 
 void embedding_forward(struct gpt *gpt) { parallel_run(gpt->threads, gpt->pass.tiles, forward_tile, gpt); }
 
-/* Adds each row's gradient to the row of the table that it came from; the positions' is the row's place. */
+/* Adds each row's gradient to the table row that it came from. For the position table that is the row's position. */
 static void add_rows(const struct gpt *gpt, const struct view *table, const int32_t *tokens, uint64_t first,
                      uint64_t count) {
     uint64_t width = gpt->config.width;
@@ -48,7 +48,7 @@ static void add_rows(const struct gpt *gpt, const struct view *table, const int3
     }
 }
 
-/* A task owns some columns of the tables and adds up all rows in order: the same bits on any schedule. */
+/* A task owns some columns of the tables and adds all rows in order, so the bits do not depend on the schedule. */
 static void backward_columns(void *context, uint32_t index, uint32_t thread) {
     const struct gpt *gpt = context;
     const struct unit *unit = &gpt->embedding;

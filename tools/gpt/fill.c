@@ -1,5 +1,5 @@
-/* Initial weights: a counter-based generator, so that any range of elements gives the same values on any rank. Each
- * pair of elements has 64 bits of splitmix64 (Steele et al. 2014) of its own, made normal by Box and Muller. */
+/* Initial weights from a counter-based generator: any range of elements gets the same values on any rank. Each pair of
+ * elements has its own 64 bits of splitmix64 (Steele et al. 2014), which Box and Muller's method makes normal. */
 #include <math.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* What is refused, creation, and the micro-steps. */
+/* Checks, creation and micro-steps of the GPT. */
 #include "tools/gpt/gpt.h"
 
 #include <math.h>
@@ -105,7 +105,7 @@ static int in_vocabulary(const struct gpt *gpt, const int32_t *tokens) {
     return 1;
 }
 
-/* Checks the batch before any collective call; then one micro-step, whose last part is `rest`. */
+/* Checks the batch before any collective call, then runs one micro-step. `rest` is the last part of the micro-step. */
 static zero_status run(struct gpt *gpt, zero_mode mode, struct pass pass, zero_status (*rest)(struct gpt *),
                        double *out_loss) {
     pass.rows = pass.batch * pass.length;

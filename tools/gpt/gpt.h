@@ -1,13 +1,14 @@
-/* A GPT trained through engine/zero.h and nothing else, in one of two architectures, with a tied head or its own:
+/* A GPT that is trained only through engine/zero.h, in one of two architectures, with a tied or an own head:
  *   GPT-2 (Radford et al. 2019; Hugging Face's "gpt2"): learned positions, LayerNorm, tanh GELU, biases;
  *   Llama (Touvron et al. 2023; Hugging Face's "llama"): rotary positions (Su et al. 2021), RMSNorm, SwiGLU,
  *   grouped queries, no biases.
- * Units: "embedding", "h.0" ... "h.N-1" (one per block), "head" (the last norm, and the head or the tied embedding). Owns
- * activations (one allocation per tier, declared with zero_engine_reserve); borrows the engine. Threads: the rank's
- * own thread; OpenMP inside, zero_engine_threads() wide. Where the engine is on a GPU (zero_engine_cuda), all compute is
- * there, enqueued on that stream, in fp32, bf16 or fp16. The bits of losses and gradients depend on the
- * model, the batch, the machine and the library versions, not on the schedule; nor on the number of threads
- * while there are at most 8 of them and at least 128 rows (batch * context) for each. */
+ * Units: "embedding", "h.0" ... "h.N-1" (one per block), "head" (the last norm, and the head or the tied embedding).
+ * Owns activations (one allocation per tier, declared with zero_engine_reserve); borrows the engine. Threads: the
+ * rank's own thread; OpenMP inside, with zero_engine_threads() threads. If the engine is on a GPU (zero_engine_cuda),
+ * the GPU does all compute, enqueued on the engine's stream, in fp32, bf16 or fp16.
+ * The bits of losses and gradients depend on the model, the batch, the machine and the library versions, not on the
+ * schedule. They do not depend on the number of threads either, up to 8 threads with at least 128 rows (batch *
+ * context) each. */
 #ifndef ZERO_TOOLS_GPT_GPT_H
 #define ZERO_TOOLS_GPT_GPT_H
 
@@ -18,9 +19,9 @@
 
 enum gpt_architecture { GPT_GPT2, GPT_LLAMA };
 
-/* Rotary positions: pair i of a head's columns turns by position * theta^(-2 i / head_width). factor above 0: Llama 3's
- * scaling (Hugging Face's rope_type "llama3"), which slows what turns less than `low` times in `original_context`
- * down by `factor`, leaves what turns more than `high` times, and blends in between. */
+/* Rotary positions: position * theta^(-2 i / head_width) is the angle of pair i of a head's columns. factor above 0:
+ * Llama 3's scaling (Hugging Face's rope_type "llama3"). It slows down by `factor` the pairs that turn less than `low`
+ * times in `original_context`, does not change those that turn more than `high` times, and blends in between. */
 struct gpt_rope {
     double theta, factor, low, high;
     uint32_t original_context;
@@ -34,13 +35,15 @@ struct gpt_config {
     bool tied;                                            /* the head is the token embedding */
     double layer_norm_epsilon, initializer_range;         /* epsilon: of either kind of norm */
 
-    /* Recomputation (Chen et al. 2016): of every so many blocks only what enters the first is kept from forward to
-     * backward, and they are computed again; 0: all activations are kept. The same bits in every case. The last
-     * blocks are not computed again, as theirs are still there. on_cpu: what is kept counts as the cpu tier's. */
+    /* Recomputation (Chen et al. 2016): every `recompute` blocks form a segment. From forward to backward only the
+     * input of the segment's first block is kept; the backward computes the segment again. 0: all activations are kept.
+     * The bits are the same in every case. The last segment is not computed again, because its activations are still in
+     * memory. on_cpu: the kept inputs count as memory of the cpu tier. */
     uint32_t recompute;
     bool recompute_on_cpu;
 
-    bool no_graphs; /* on a GPU: all work is enqueued anew each time, not replayed as CUDA graphs; the same bits */
+    /* on a GPU: enqueue all work again each time instead of replaying CUDA graphs; the same bits */
+    bool no_graphs;
 };
 
 struct gpt;
@@ -48,7 +51,7 @@ struct gpt;
 /* NULL, or a sentence that says what is wrong with the configuration. */
 const char *gpt_config_problem(const struct gpt_config *config);
 
-/* NULL, or a sentence that says why it cannot compute in the engine's type here. */
+/* NULL, or a sentence that says why the GPT cannot compute in the engine's type on this machine. */
 const char *gpt_engine_problem(const zero_engine *engine);
 
 /* Declares the units and parameters (before commit) and reserves activations for batches of `batch` sequences
@@ -60,22 +63,24 @@ zero_status gpt_create(zero_engine *engine, const struct gpt_config *config, uin
                        struct gpt **out);
 void gpt_destroy(struct gpt *gpt);
 
-/* For those who only plan: the same units and parameters, which share a slot; and the bytes that gpt_create would
- * reserve, *out_cpu of them on the cpu tier. The configuration has no problem. */
+/* For programs that only plan: gpt_declare declares the same units and parameters, which share a slot.
+ * gpt_activation_bytes returns the bytes that gpt_create would reserve, *out_cpu of them on the cpu tier. The
+ * configuration must have no problem. */
 zero_status gpt_declare(zero_engine *engine, const struct gpt_config *config, zero_slot *slot);
 uint64_t gpt_activation_bytes(const struct gpt_config *config, uint32_t batch, uint32_t threads,
                               zero_dtype dtype, uint64_t *out_cpu);
-/* The same of an engine on a GPU. */
+/* The same for an engine on a GPU. */
 uint64_t gpt_cuda_activation_bytes(const struct gpt_config *config, uint32_t batch, zero_dtype dtype,
                                    uint64_t *out_cpu);
 
-/* What the last call in this thread failed of, in a sentence, where the engine (zero_last_error) does not know: a missing
- * library, an error of the GPU. Else "". */
+/* The reason why the last call in this thread failed, in a sentence, if the engine (zero_last_error) does not know it:
+ * a missing library, or an error of the GPU. Else "". */
 const char *gpt_last_error(void);
 
 const char *gpt_title(const struct gpt_config *config); /* of the architecture */
 
-/* No parameter depends on config->context: it only bounds a sequence, and sizes activations. */
+/* True if no parameter depends on config->context, which then only limits the length of a sequence and sizes
+ * activations. */
 bool gpt_any_context(const struct gpt_config *config);
 
 /* The distinct parameters, in the order in which gpt_create adds them; false past the last. */
@@ -88,19 +93,20 @@ bool gpt_param_at(const struct gpt_config *config, uint32_t index, struct gpt_pa
 
 uint64_t gpt_parameters(const struct gpt_config *config); /* distinct elements */
 
-/* Of a token in the products with the weights of unit 0 (the embedding), 1 ... layers, or layers + 1 (the head). */
+/* Flops per token in the products with the weights of unit 0 (the embedding), 1 ... layers, or layers + 1 (the
+ * head). */
 double gpt_unit_flops(const struct gpt_config *config, uint32_t unit);
 
-/* Of the matrix products, forward and backward: 6 per weight of the linear layers and the head (tied or not;
- * not the embeddings, which are read, not multiplied), and 12 * width per layer and key that a token sees,
- * (context + 1) / 2 on average: two products forward and four backward. Not counted: the scores that the
- * backward computes again. */
+/* Flops of the matrix products per token, forward and backward: 6 per weight of the linear layers and the head (tied or
+ * not; not the embeddings, which are read, not multiplied), and 12 * width per layer and per key that a token sees,
+ * (context + 1) / 2 on average: two products forward and four backward. The scores that the backward computes again do
+ * not count. */
 double gpt_flops_per_token(const struct gpt_config *config);
 
-/* A zero_fill_fn; `user` points to struct gpt_init. An element's value depends on the seed, the parameter's
- * name and the element's index alone: normal with deviation initializer_range, of GPT-2 less by sqrt(2 layers) for the
- * projections onto the residual stream (Radford et al. 2019, section 2.3; Hugging Face's Llama has them alike); 1 for
- * the norms' weights, 0 for biases. */
+/* A zero_fill_fn; `user` points to struct gpt_init. The value of an element depends only on the seed, the parameter's
+ * name and the element's index. Values are normal with deviation initializer_range. GPT-2 divides the deviation by
+ * sqrt(2 layers) for the projections onto the residual stream (Radford et al. 2019, section 2.3); Hugging Face's Llama
+ * does not. The norms' weights are 1, biases are 0. */
 struct gpt_init {
     uint64_t seed;
     struct gpt_config config;
@@ -108,18 +114,18 @@ struct gpt_init {
 };
 void gpt_fill(void *user, const char *param, uint64_t first, uint64_t count, float *out);
 
-/* One micro-step, zero_micro_begin included: tokens and targets are batch x context; *out_loss is the mean
- * cross-entropy in nats over them. Any failure of the engine's; ZERO_E_ARGUMENT, before any call to the
- * engine: a token outside of the vocabulary; ZERO_E_MEMORY: oneDNN had none for its scratch. */
+/* Runs one micro-step, zero_micro_begin included. tokens and targets are batch x context; *out_loss is their mean
+ * cross-entropy in nats. Returns any failure of the engine; ZERO_E_ARGUMENT, before any call to the engine: a token
+ * outside the vocabulary; ZERO_E_MEMORY: oneDNN had no memory for its scratch. */
 zero_status gpt_train(struct gpt *gpt, const int32_t *tokens, const int32_t *targets, double *out_loss);
 zero_status gpt_evaluate(struct gpt *gpt, const int32_t *tokens, const int32_t *targets, double *out_loss);
 
-/* gpt_evaluate of the first `sequences` <= batch alone. */
+/* gpt_evaluate of only the first `sequences` <= batch. */
 zero_status gpt_evaluate_some(struct gpt *gpt, const int32_t *tokens, const int32_t *targets,
                               uint32_t sequences, double *out_loss);
 
-/* Evaluation of one sequence of `length` <= context tokens; logits (vocab floats) of the position after the
- * last. */
+/* Evaluates one sequence of `length` <= context tokens. out_logits: vocab floats, the logits of the position after the
+ * last token. */
 zero_status gpt_logits(struct gpt *gpt, const int32_t *tokens, uint32_t length, float *out_logits);
 
 #endif

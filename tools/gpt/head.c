@@ -1,5 +1,5 @@
-/* The final norm, the logits and the loss. Logits exist for a group of tiles at a time, in one buffer that their
- * gradient then takes over; a weight's gradient is added up over groups. */
+/* The final norm, the logits and the loss. Logits exist for one group of tiles at a time, in one buffer; their gradient
+ * overwrites them. The gradient of a weight is added up over the groups. */
 #include "tools/gpt/matmul.h"
 #include "tools/gpt/model.h"
 #include "tools/gpt/phase.h"
@@ -22,7 +22,7 @@ static const float *stream_at(const struct gpt *gpt, uint32_t first) {
     return gpt->activations.residual[gpt->config.layers] + (uint64_t)first * gpt->config.width;
 }
 
-/* norm and logits of `rows` rows from row `first`. */
+/* Computes the norm and the logits of `rows` rows from row `first` on. */
 static void project(struct gpt *gpt, uint32_t thread, uint32_t first, uint32_t rows, float *norm,
                     float *logits) {
     uint32_t width = gpt->config.width, vocab = gpt->config.vocab;

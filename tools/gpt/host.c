@@ -1,4 +1,4 @@
-/* The host as a backend: oneDNN's products, OpenMP, tiles of rows that stay in the caches. */
+/* The host as a backend: oneDNN's products, OpenMP, and tiles of rows that stay in the caches. */
 #include <stdatomic.h>
 
 #include "engine/zero.h"

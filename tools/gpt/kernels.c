@@ -1,4 +1,4 @@
-/* Which compilations of the kernels this processor can run. */
+/* Lists the kernel tables that this processor can run. */
 #include "tools/gpt/kernels.h"
 
 extern const struct kernels kernels_generic, kernels_avx2, kernels_avx512;

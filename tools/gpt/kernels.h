@@ -1,7 +1,7 @@
 /* The element-wise and row-wise arithmetic of the GPT: everything that is not a matrix product. One source file,
- * kernels.inc, is compiled for several instruction sets; a table holds one compilation. Arrays are row-major,
- * [rows][columns], with no gaps unless a stride is given. Pure functions: any thread, nothing allocated.
- * Tables agree to rounding, not to bits; one table gives the same bits always. */
+ * kernels.inc, is compiled for several instruction sets; each compilation has a table. Arrays are row-major,
+ * [rows][columns], without gaps unless a stride is given. Pure functions: any thread, nothing allocated. Different
+ * tables agree to rounding, not to bits; one table always gives the same bits. */
 #ifndef ZERO_TOOLS_GPT_KERNELS_H
 #define ZERO_TOOLS_GPT_KERNELS_H
 
@@ -13,29 +13,29 @@ enum norm_kind { LAYER_NORM, RMS_NORM, NORM_KINDS };
 enum mlp_kind { GELU, SWIGLU, MLP_KINDS };
 
 /* LayerNorm, row by row: y = (x - mean) * rstd * gain + bias. RMSNorm (Zhang and Sennrich 2019) has neither mean nor
- * bias, and its rstd is of x itself. */
+ * bias, and computes rstd from x itself. */
 struct norm_kernels {
-    bool centred; /* it has a mean and a bias; else those arguments are NULL */
+    bool centred; /* the norm has a mean and a bias; else these arguments are NULL */
 
-    /* writes each row's mean and reciprocal standard deviation */
+    /* also writes each row's mean and reciprocal standard deviation */
     void (*forward)(float *y, float *mean, float *rstd, const float *x, const float *gain, const float *bias,
                     uint32_t rows, uint32_t columns, float epsilon);
-    /* the same y again, from statistics that forward wrote */
+    /* computes the same y again, from the statistics that forward wrote */
     void (*again)(float *y, const float *x, const float *mean, const float *rstd, const float *gain,
                   const float *bias, uint32_t rows, uint32_t columns);
-    /* dx = skip + the gradient through the norm, where skip is the gradient of the path around it (NULL: none);
-     * adds to dgain and dbias */
+    /* dx = skip + the gradient through the norm, where skip is the gradient of the path around the norm (NULL: none).
+     * Adds to dgain and dbias. */
     void (*backward)(float *dx, float *dgain, float *dbias, const float *skip, const float *dy,
                      const float *x, const float *mean, const float *rstd, const float *gain, uint32_t rows,
                      uint32_t columns);
 };
 
-/* What stands between an MLP's products. GELU, in tanh's form, of one x; SwiGLU (Shazeer 2020): x is [rows][2 columns],
- * gate and value side by side, y = gate / (1 + e^-gate) * value, and there is no bias (NULL). */
+/* The activation of an MLP, between its products. GELU, in tanh's form. SwiGLU (Shazeer 2020): x is [rows][2 columns],
+ * gate and value side by side, y = gate / (1 + e^-gate) * value; it has no bias (NULL). */
 struct mlp_kernels {
-    /* x += bias, then y = the activation of x, [rows][columns] */
+    /* x += bias, then y = activation(x), [rows][columns] */
     void (*forward)(float *y, float *x, const float *bias, uint32_t rows, uint32_t columns);
-    /* exchanges meanings in place: x: input -> its gradient; y: the output's gradient -> output. Adds to dbias */
+    /* Overwrites x, the input, with its gradient, and y, the output's gradient, with the output. Adds to dbias. */
     void (*backward)(float *x, float *y, float *dbias, uint32_t rows, uint32_t columns);
 };
 
@@ -58,24 +58,24 @@ struct kernels {
     struct norm_kernels norm[NORM_KINDS];
     struct mlp_kernels mlp[MLP_KINDS];
 
-    /* Each of `heads` heads, of 2 * half columns side by side, is turned: pairs (i, half + i) by an angle with this
-     * cosine[i] and sine[i]. `back`: by the negative angle. */
+    /* Rotates each of `heads` heads, of 2 * half columns side by side: pair (i, half + i) by the angle with cosine[i]
+     * and sine[i]. `back`: by the negative angle. */
     void (*rotate)(float *x, const float *cosine, const float *sine, uint32_t heads, uint32_t half,
                    bool back);
 
-    /* Row r of scores sees columns 0 ... first + r: they become probabilities, the others 0. lse: of each row, the
-     * logarithm of the sum of exponentials. */
+    /* Row r of scores sees the columns 0 ... first + r: these become probabilities, the others 0. lse: for each row,
+     * the logarithm of the sum of exponentials. */
     void (*softmax)(float *scores, float *lse, uint32_t stride, uint32_t first, uint32_t rows,
                     uint32_t columns);
-    /* p: scores -> probabilities, by lse; dp: gradient of probabilities -> gradient of scores. dots: of each
-     * row, the sum of output times its gradient */
+    /* p: scores become probabilities, by lse; dp: the gradient of the probabilities becomes the gradient of the scores.
+     * dots: for each row, the sum of the output times its gradient. */
     void (*softmax_backward)(float *p, float *dp, const float *lse, const float *dots, uint32_t stride,
                              uint32_t first, uint32_t rows, uint32_t columns);
     /* dots[r] = sum over columns of a[r] * b[r]; rows are `stride` apart */
     void (*row_dots)(float *dots, const float *a, const float *b, uint32_t stride, uint32_t rows,
                      uint32_t columns);
 
-    /* y[columns][rows] = x[rows][columns] transposed; ldx, ldy: from one row to the next */
+    /* y[columns][rows] = transpose of x[rows][columns]; ldx, ldy: elements from one row to the next */
     void (*transpose)(float *y, uint64_t ldy, const float *x, uint64_t ldx, uint32_t rows, uint32_t columns);
 
     /* One row of logits: returns -log softmax(x)[target]; x becomes its gradient times `scale` */

@@ -1,11 +1,11 @@
-/* dnnl_sgemm is row-major; a failure is remembered rather than returned, as products run inside parallel tasks. */
+/* dnnl_sgemm is row-major. A failure is remembered rather than returned, because products run inside parallel tasks. */
 #include "tools/gpt/matmul.h"
 
 #include <oneapi/dnnl/dnnl.h>
 #include <pthread.h>
 #include <stddef.h>
 
-/* A CPU engine and stream hold no state of a product: one of each serves all threads, to the process's end. */
+/* oneDNN's engine and stream hold no state of a product. All threads share one of each until the process ends. */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static dnnl_engine_t engine;
 static dnnl_stream_t stream;
@@ -20,7 +20,7 @@ bool matmul_has_bf16(void) {
     return (isa & dnnl_cpu_isa_avx512_core_bf16) == dnnl_cpu_isa_avx512_core_bf16;
 }
 
-/* Of rows x columns as the product sees it. */
+/* Describes a matrix of rows x columns as the product uses it. */
 static dnnl_status_t describe(dnnl_memory_desc_t *out, uint32_t rows, uint32_t columns, dnnl_data_type_t type,
                               uint64_t ld, enum transpose form) {
     dnnl_dims_t dims = {rows, columns}, strides = {(dnnl_dim_t)ld, 1};
@@ -39,7 +39,7 @@ static dnnl_status_t create_attributes(bool add, dnnl_primitive_attr_t *out) {
     return status;
 }
 
-/* oneDNN keeps primitives of shapes that it has seen: making one again takes 15 us. */
+/* oneDNN caches the primitives of shapes it has seen; making a cached one takes 15 us. */
 static dnnl_status_t create_primitive(const dnnl_memory_desc_t desc[3], bool add, dnnl_primitive_t *out) {
     dnnl_matmul_desc_t matmul;
     dnnl_primitive_attr_t attributes = NULL;

@@ -1,6 +1,6 @@
-/* Matrix products by oneDNN: fp32 ones by dnnl_sgemm (its matmul primitive rounds differently, so the two are not
- * mixed), bf16 ones, added up in fp32, by the matmul primitive. Row-major; ld: elements from one row to the next, as
- * stored. Any thread. */
+/* Matrix products by oneDNN. fp32 products use dnnl_sgemm; the matmul primitive rounds differently, so fp32 never uses
+ * it. bf16 products, which add in fp32, use the matmul primitive. Row-major; ld: elements from one stored row to the
+ * next. Any thread. */
 #ifndef ZERO_TOOLS_GPT_MATMUL_H
 #define ZERO_TOOLS_GPT_MATMUL_H
 
@@ -14,15 +14,15 @@ struct matrix {
     const void *data; /* float, or bf16 in 16 bits */
     uint64_t ld;
     enum transpose form; /* TRANSPOSED: the product uses data's transpose */
-    bool bf16;           /* of both factors or of none */
+    bool bf16;           /* both factors are bf16, or neither */
 };
 
-/* c[m][n] = beta c + alpha a b, inner dimension k; beta 0 reads no c. bf16: alpha is 1, beta 0 or 1. If oneDNN fails
- * (it has no memory for its own scratch), *failed becomes 1 and c is undefined. */
+/* c[m][n] = beta c + alpha a b, inner dimension k; beta 0 does not read c. bf16: alpha is 1, beta 0 or 1. If oneDNN
+ * fails (no memory for its scratch), *failed becomes 1 and c is undefined. */
 void matmul(atomic_int *failed, uint32_t m, uint32_t n, uint32_t k, float alpha, struct matrix a,
             struct matrix b, float beta, float *c, uint64_t ldc);
 
-bool matmul_has_bf16(void); /* this processor multiplies bf16 itself */
+bool matmul_has_bf16(void); /* this processor has bf16 products */
 
 static inline struct matrix plain(const float *data, uint64_t ld) {
     return (struct matrix){data, ld, PLAIN, false};

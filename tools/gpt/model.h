@@ -1,4 +1,4 @@
-/* The inside of the GPT: its units, and what the host's forward and backward passes share. */
+/* The inside of the GPT: its units, and the declarations that the host's passes share. */
 #ifndef ZERO_TOOLS_GPT_MODEL_H
 #define ZERO_TOOLS_GPT_MODEL_H
 
@@ -13,22 +13,22 @@
 #include "tools/gpt/kernels.h"
 #include "tools/gpt/matmul.h"
 
-/* A parameter: what it is, and between begin and end where the arithmetic sees it: where the engine has it, or an fp32
- * copy. One that the architecture has not has no elements. */
+/* A parameter. Between begin and end `param` and `grad` point to the engine's memory or to an fp32 copy. A parameter
+ * that the architecture lacks has no elements. */
 struct view {
     uint32_t rows, columns;
     uint64_t count;
     bool matrix;
-    uint32_t sums_at; /* of vectors: in a tile's partial sums */
+    uint32_t sums_at; /* vectors: the index in a tile's partial sums */
 
-    const void *param; /* fp32; bf16 compute: of matrices, bf16 */
+    const void *param; /* fp32; matrices with bf16 compute: bf16 */
     float *grad;       /* in backward; NULL: frozen */
     int add;           /* 0: grad is overwritten */
 };
 
 struct unit {
     zero_unit *handle;
-    zero_slot slot[UNIT_PARAMS_MAX]; /* indexed by architecture.h's enums */
+    zero_slot slot[UNIT_PARAMS_MAX]; /* index: architecture.h's enums */
     struct view view[UNIT_PARAMS_MAX];
     uint32_t sums; /* elements of all vectors */
 };
@@ -38,7 +38,7 @@ struct pass {
     uint32_t batch, length, rows, tiles;
     const int32_t *tokens, *targets; /* targets: NULL when only logits are wanted */
     float *logits;                   /* [vocab]: those of the last row */
-    float loss_scale;                /* of the gradient of the mean loss */
+    float loss_scale;                /* scales the gradient of the mean loss */
     bool trains;                     /* a backward follows the forward */
 };
 
@@ -51,42 +51,42 @@ struct gpt {
     struct unit embedding, head, *blocks;
     struct pass pass;
 
-    /* the host's */
-    uint32_t threads, thread_limit; /* thread_limit: that held before the pass */
-    bool bf16; /* compute: products of bf16 in fp32; all else is fp32, of fp16 the products too */
+    /* used by the host */
+    uint32_t threads, thread_limit; /* thread_limit: the limit before the pass */
+    bool bf16; /* compute: products of bf16 in fp32; all else, also fp16 products, is fp32 */
     const struct kernels *kernels;
-    /* What the engine has in 16 bits; NULL: it has fp32. */
+    /* Convert the engine's 16-bit numbers. NULL: the engine has fp32. */
     void (*widen)(float *y, const uint16_t *x, size_t count);
     void (*narrow)(uint16_t *y, const float *x, size_t count);
     struct activations activations;
     atomic_int failed; /* a matrix product had no memory */
 
-    struct cuda_gpt *cuda; /* the GPU's */
+    struct cuda_gpt *cuda; /* used by the GPU */
 };
 
 /* Adds the units and their parameters to the engine. */
 zero_status declare_units(struct gpt *gpt);
 
-/* passes.c: the units in their order, and the engine's begin and end around each. */
+/* passes.c: runs the units in order, with the engine's begin and end around each. */
 zero_status
-pass_forward(struct gpt *gpt); /* up to the head, which is evaluated, asked for logits, or goes back */
+pass_forward(struct gpt *gpt); /* up to the head, which then evaluates, gives logits, or goes back */
 zero_status pass_backward(struct gpt *gpt);
 zero_status pass_evaluate(struct gpt *gpt);
 zero_status pass_logits(struct gpt *gpt);
 
-/* ---- what follows is the host's: backend.h says what its functions do ---- */
+/* ---- the rest belongs to the host; backend.h says what its functions do ---- */
 
 /* view.c */
 void view_begin(struct gpt *gpt, struct unit *unit, bool backward);
 void view_end(struct gpt *gpt, struct unit *unit, bool backward);
 
-/* product.c: c[rows][n] = beta c + a[rows][k] weight, in the type of compute; rows of a are lda apart. */
+/* product.c: c[rows][n] = beta c + a[rows][k] weight, in the compute type; rows of a are lda apart. */
 struct matrix weight_of(const struct gpt *gpt, const struct view *view, enum transpose form);
 void product(struct gpt *gpt, uint32_t thread, uint32_t rows, uint32_t n, uint32_t k, const float *a,
              uint64_t lda, struct matrix weight, float beta, float *c, uint64_t ldc);
 
-/* norm.c: a norm's parameters, and the statistics that its forward leaves for the backward. Rows are those from `first`
- * on; the arrays begin there. `sums`: of the rows' tile. */
+/* norm.c: a norm's parameters, and the statistics that its forward keeps for its backward. The functions handle rows
+ * from `first` on; their arrays begin at that row. `sums`: of the rows' tile. */
 struct norm {
     const struct view *weight, *bias;
     const struct statistics *statistics;
@@ -98,21 +98,21 @@ void norm_again(const struct gpt *gpt, struct norm norm, uint32_t first, uint32_
 void norm_backward(const struct gpt *gpt, struct norm norm, uint32_t first, uint32_t rows, float *sums,
                    const float *skip, const float *dy, const float *x, float *dx);
 
-/* embedding.c: the stream is residual[0] ... residual[layers], its gradient gradient[0] */
+/* embedding.c: the residual stream is residual[0] ... residual[layers], its gradient is gradient[0] */
 void embedding_forward(struct gpt *gpt);
 void embedding_backward(struct gpt *gpt);
 
-/* block_forward.c: residual[index] -> residual[index + 1]; block_backward.c: consumes saved[index] */
+/* block_forward.c: residual[index] -> residual[index + 1]; block_backward.c: overwrites saved[index] */
 void block_forward(struct gpt *gpt, uint32_t index, bool output);
 void block_backward(struct gpt *gpt, uint32_t index);
 
-/* head.c: the loss is computed tile group by tile group, so logits of all rows never exist. In training that
- * happens in the backward, where the gradients can be written at once. */
+/* head.c: computes the loss by groups of tiles, so logits of all rows never exist together. In training this happens in
+ * the backward, which can write the gradients at once. */
 void head_evaluate(struct gpt *gpt);
 void head_backward(struct gpt *gpt);
 void head_logits(struct gpt *gpt);
 
-/* Where tile `index` lies: its first row, and how many rows of the pass it has. */
+/* The place of tile `index`: its first row, and its number of rows in the pass. */
 static inline uint32_t tile_first(const struct gpt *gpt, uint32_t index) {
     return index * gpt->activations.tile_rows;
 }
@@ -124,12 +124,12 @@ static inline float *tile_partial(const struct gpt *gpt, uint32_t index) {
     return gpt->activations.partial + index * gpt->activations.partial_stride;
 }
 
-/* partial.c: gradients of vectors, which are sums over all rows. A tile adds up its own rows from 0; then the tiles are
- * added in order, so that neither the schedule nor the number of threads matters. */
+/* partial.c: gradients of vectors, which are sums over all rows. Each tile adds its own rows from 0; then the tiles are
+ * added in order. The result depends neither on the schedule nor on the number of threads. */
 void partial_clear(const struct gpt *gpt, const struct unit *unit, uint32_t tile);
 void partial_finish(const struct gpt *gpt, const struct unit *unit);
 
-/* Where a vector's sums lie in its tile's; NULL: the architecture has no such vector. */
+/* A vector's place in its tile's sums; NULL: the architecture has no such vector. */
 static inline float *sums_of(float *sums, const struct view *view) {
     return view->count ? sums + view->sums_at : NULL;
 }

@@ -1,4 +1,4 @@
-/* The architecture's norm over some rows. A kind without mean or bias has NULL in their place. */
+/* The architecture's norm over some rows. A norm without mean or bias has NULL in their place. */
 #include "tools/gpt/model.h"
 
 static float *from(float *array, uint32_t first) { return array ? array + first : NULL; }

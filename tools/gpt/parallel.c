@@ -1,4 +1,4 @@
-/* The only OpenMP of the GPT. */
+/* All OpenMP code of the GPT. */
 #include "tools/gpt/parallel.h"
 
 #include <omp.h>

@@ -1,6 +1,6 @@
-/* Runs task(context, 0 ... count - 1, thread) on `threads` OpenMP threads. Which thread runs which index is
- * not fixed, so a task writes only what belongs to its index, or scratch that belongs to its thread: results
- * then do not depend on the schedule. Inside a task of more than one thread oneDNN uses that thread alone. */
+/* Runs task(context, 0 ... count - 1, thread) on `threads` OpenMP threads. Any thread may run any index. A task
+ * therefore writes only data that belongs to its index, or scratch that belongs to its thread, and the results do not
+ * depend on the schedule. Inside a task of several threads oneDNN uses only the calling thread. */
 #ifndef ZERO_TOOLS_GPT_PARALLEL_H
 #define ZERO_TOOLS_GPT_PARALLEL_H
 
@@ -10,8 +10,8 @@ typedef void (*parallel_fn)(void *context, uint32_t index, uint32_t thread);
 
 void parallel_run(uint32_t threads, uint32_t count, parallel_fn task, void *context);
 
-/* Sets how many threads oneDNN and OpenMP use when this thread calls them from outside of tasks; returns the value
- * before, to be put back. */
+/* Sets the number of threads that oneDNN and OpenMP use when this thread calls them outside of tasks. Returns the
+ * previous number, which the caller restores. */
 uint32_t parallel_limit(uint32_t threads);
 
 #endif

@@ -1,4 +1,4 @@
-/* Sums over tiles, in the order of tiles. */
+/* Adds the sums of tiles, in tile order. */
 #include <string.h>
 
 #include "tools/gpt/model.h"

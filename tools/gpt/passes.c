@@ -1,4 +1,4 @@
-/* The units in their order: begin, the backend's arithmetic, end. */
+/* Runs the units in order: begin, the backend's arithmetic, end. */
 #include "engine/zero.h"
 #include "tools/gpt/model.h"
 
@@ -62,7 +62,7 @@ zero_status pass_logits(struct gpt *gpt) {
 
 /* ---- backward ---- */
 
-/* How many blocks the backward goes through: below the lowest that trains nobody needs a gradient. */
+/* The number of blocks that the backward runs. Blocks below the lowest trained unit need no gradient. */
 static uint32_t trained_blocks(const struct gpt *gpt) {
     uint32_t first = 0;
     if (zero_unit_trains(gpt->embedding.handle)) return gpt->config.layers;
@@ -70,7 +70,7 @@ static uint32_t trained_blocks(const struct gpt *gpt) {
     return gpt->config.layers - first;
 }
 
-/* The head's forward is empty: its loss is computed in the backward. */
+/* The head's forward is empty, because the backward computes its loss. */
 static zero_status back_through_head(struct gpt *gpt) {
     zero_status status = zero_forward_begin(gpt->head.handle);
     if (!status) status = zero_forward_end(gpt->head.handle);
@@ -80,7 +80,7 @@ static zero_status back_through_head(struct gpt *gpt) {
     return backward_end(gpt, &gpt->head);
 }
 
-/* Before the backward of block `last`: the blocks of the segment that it ends. */
+/* Before the backward of block `last`: computes the segment again that ends with block `last`. */
 static zero_status recompute(struct gpt *gpt, uint32_t last) {
     uint32_t segment = gpt->config.recompute;
     bool ends = segment && (last + 1) % segment == 0 && last + 1 < gpt->config.layers;

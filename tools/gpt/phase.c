@@ -23,7 +23,7 @@ void phase_run(struct phase *phase, uint32_t threads) {
 }
 
 uint32_t weight_gradient_panels(const struct weight_gradient *w) {
-    return w->view->grad ? (w->outer + PANEL_ROWS - 1) / PANEL_ROWS : 0; /* none: frozen */
+    return w->view->grad ? (w->outer + PANEL_ROWS - 1) / PANEL_ROWS : 0; /* a frozen weight has no panels */
 }
 
 uint32_t weight_gradient_tiles(const struct weight_gradient *w) {
@@ -38,7 +38,8 @@ void weight_gradient_round(void *context, uint32_t index, uint32_t thread) {
     w->gpt->kernels->narrow(w->rounded + at, w->right + at, (size_t)rows * w->inner);
 }
 
-/* Columns first ... first + count - 1 of the left factor, rounded, one after another in each row. */
+/* Rounds the columns first ... first + count - 1 of the left factor into a panel; each row of the panel is
+ * contiguous. */
 static const uint16_t *rounded_panel(const struct weight_gradient *w, uint32_t first, uint32_t count,
                                      uint32_t thread) {
     uint16_t *panel = w->gpt->activations.operands + thread * w->gpt->activations.operand_elements;

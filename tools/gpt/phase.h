@@ -1,5 +1,5 @@
-/* A phase: groups of tasks that need nothing of each other, run in one parallel region, so that a group of few or
- * uneven tasks does not leave threads idle. */
+/* A phase: groups of independent tasks that run in one parallel region, so that a group with few or uneven tasks does
+ * not leave threads idle. */
 #ifndef ZERO_TOOLS_GPT_PHASE_H
 #define ZERO_TOOLS_GPT_PHASE_H
 
@@ -15,12 +15,12 @@ struct phase {
     struct {
         parallel_fn task;
         void *context;
-        uint32_t end; /* of the group's indices */
+        uint32_t end; /* after the group's last index */
     } group[PHASE_GROUPS_MAX];
     uint32_t groups;
 };
 
-/* Groups are started in the order in which they are added: long tasks first. */
+/* Groups start in the order in which they are added; add long tasks first. */
 void phase_add(struct phase *phase, uint32_t count, parallel_fn task, void *context);
 void phase_run(struct phase *phase, uint32_t threads);
 
@@ -32,7 +32,7 @@ struct weight_gradient {
     uint64_t left_ld;
     uint32_t rows, outer, inner;
     int add;
-    uint16_t *rounded; /* bf16: right, by weight_gradient_round, of which there is a task per tile */
+    uint16_t *rounded; /* bf16: the rounded right factor, by weight_gradient_round; one task per tile */
 };
 void weight_gradient_round(void *weight, uint32_t index, uint32_t thread);
 uint32_t weight_gradient_tiles(const struct weight_gradient *weight); /* 0: fp32 needs no rounding */

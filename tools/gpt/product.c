@@ -1,4 +1,4 @@
-/* A tile's product with a weight. */
+/* The product of a tile with a weight. */
 #include "tools/gpt/model.h"
 
 struct matrix weight_of(const struct gpt *gpt, const struct view *view, enum transpose form) {

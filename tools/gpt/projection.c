@@ -2,7 +2,7 @@
 
 #include "tools/gpt/matmul.h"
 
-/* One of a projection's layers: its columns of the projection's output begin at `at`. */
+/* One of a projection's layers. Its first column of the projection's output is `at`. */
 struct layer {
     const struct view *view;
     uint32_t inputs, outputs, at;
@@ -52,7 +52,7 @@ static void turn_rows(void *context, uint32_t index, uint32_t thread) {
                           t->columns);
 }
 
-/* Layers side by side become one matrix [inputs][outputs of all]. */
+/* Transposes layers that stand side by side into one matrix [inputs][outputs of all layers]. */
 static struct turn turn_of(const struct block *b, enum projection_index index, uint32_t i) {
     struct layer layer = layer_of(b, index, i);
     bool outputs_first = b->gpt->architecture->outputs_first;
@@ -133,14 +133,15 @@ struct projection_gradient projection_gradient(const struct block *b, enum proje
     return g;
 }
 
-/* The first that is trained rounds for all; the first, if none is, rounds nothing. */
+/* The layer that rounds the shared right factor for all layers: the first trained one. If none is trained: the first
+ * layer, which then rounds nothing. */
 static struct weight_gradient *rounding(struct projection_gradient *g) {
     for (uint32_t i = 0; i < g->layers; i++)
         if (g->layer[i].view->grad) return &g->layer[i];
     return &g->layer[0];
 }
 
-/* Layers side by side have one right factor: only those stored [outputs][inputs] stand side by side. */
+/* Layers side by side share one right factor, the input: only layers stored [outputs][inputs] stand side by side. */
 void projection_round(const struct block *b, struct projection_gradient *const *list, uint32_t count) {
     struct phase phase = {.groups = 0};
     uint16_t *rounded = b->gpt->activations.rounded;

@@ -1,16 +1,17 @@
-/* A block's linear layers: products of a tile with them, either way, and their gradients. */
+/* A block's linear layers: the products of a tile with them in both directions, and their gradients. */
 #ifndef ZERO_TOOLS_GPT_PROJECTION_H
 #define ZERO_TOOLS_GPT_PROJECTION_H
 
 #include "tools/gpt/block.h"
 #include "tools/gpt/phase.h"
 
-/* A product with a transposed weight runs at 70 to 90 % of the rate of a plain one, as oneDNN then packs the
- * weight in another order for every tile; so weights are transposed once, before the tiles: those stored [inputs]
- * [outputs] before the backward, the others before the forward. Products of bf16 take either form at the same rate. */
+/* A product with a transposed weight reaches 70 to 90 % of the rate of a plain one, because oneDNN packs the weight
+ * again for every tile. Weights are therefore transposed once, before the tiles: weights stored [inputs][outputs]
+ * before the backward, the others before the forward. bf16 products run at the same rate in both forms. */
 void projection_turn(struct block *block, bool backward);
 
-/* y[rows][outputs] = beta y + x[rows][inputs] weights. One layer alone may add: beta is 0 where there are several. */
+/* y[rows][outputs] = beta y + x[rows][inputs] weights. Only a projection of one layer may add: beta is 0 for several
+ * layers. */
 void projection_forward(const struct block *block, enum projection_index index, uint32_t thread,
                         uint32_t rows, const float *x, float beta, float *y);
 /* dx[rows][inputs] = dy[rows][outputs] weights^T */
@@ -24,7 +25,7 @@ struct projection_gradient {
 };
 struct projection_gradient projection_gradient(const struct block *block, enum projection_index index,
                                                const float *x, const float *dy);
-/* bf16: rounds right factors, once for all panels. fp32: nothing. */
+/* bf16: rounds the right factors, once for all panels. fp32: does nothing. */
 void projection_round(const struct block *block, struct projection_gradient *const *list, uint32_t count);
 void projection_add(struct projection_gradient *gradient, struct phase *phase);
 

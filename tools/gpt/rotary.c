@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-/* Radians per position of pair `i`. */
+/* The angle of pair `i` in radians per position. */
 static double frequency(const struct gpt_config *c, uint32_t i) {
     const struct gpt_rope *r = &c->rope;
     double plain = pow(r->theta, -2. * i / c->head_width);

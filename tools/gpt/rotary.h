@@ -1,15 +1,16 @@
-/* Rotary positions (Su et al. 2021, RoFormer, section 3.4), with Hugging Face's pairs: column i of a head and column i +
- * half. */
+/* Rotary positions (Su et al. 2021, RoFormer, section 3.4), with Hugging Face's pairs: column i of a head with column i
+ * + half. */
 #ifndef ZERO_TOOLS_GPT_ROTARY_H
 #define ZERO_TOOLS_GPT_ROTARY_H
 
 #include "tools/gpt/model.h"
 
-/* Of every position of the context and every pair, [context][head_width / 2]; without arrays, nothing. */
+/* Computes the angles of every position and every pair, [context][head_width / 2]. Does nothing if the arrays are
+ * NULL. */
 void rotary_fill(float *cosine, float *sine, const struct gpt_config *config);
 
-/* Turns `heads` heads that stand side by side, of `rows` rows from row `first` of the pass on, `ld` apart: on, or back.
- * Without angles, nothing. */
+/* Rotates `heads` heads that stand side by side, in `rows` rows from row `first` of the pass on, `ld` apart; `back`: by
+ * the negative angle. Does nothing if there are no angles. */
 void rotary_turn(const struct gpt *gpt, float *x, uint64_t ld, uint32_t heads, uint32_t first, uint32_t rows,
                  bool back);
 

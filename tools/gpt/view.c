@@ -1,6 +1,7 @@
-/* What a unit's arithmetic sees between begin and end. Where the engine has 16 bits, vectors are widened once per use, and
- * gradients are made in fp32 and rounded once, at the end. Matrices of bf16 are multiplied as they are; those of fp16 are
- * widened too, as oneDNN 2.6 multiplies no fp16 on any CPU: products then round nothing but their sums. */
+/* The parameters and gradients that a unit's arithmetic uses between begin and end. If the engine has 16 bits, vectors
+ * are converted to fp32 once per use, and gradients are computed in fp32 and rounded once, at the end. bf16 matrices
+ * are multiplied as they are. fp16 matrices are converted, too, because oneDNN 2.6 multiplies fp16 on no CPU; their
+ * products then round only the sums. */
 #include "tools/gpt/model.h"
 #include "tools/gpt/parallel.h"
 
@@ -21,7 +22,7 @@ static void widen_task(void *context, uint32_t index, uint32_t thread) {
     w->gpt->widen(w->to + at, w->from + at, left < TASK_ELEMENTS ? left : TASK_ELEMENTS);
 }
 
-/* Of the embedding only some rows are read. */
+/* The embedding's table is not converted, because only some of its rows are read. */
 static bool multiplies_wide(const struct gpt *gpt, const struct unit *unit) {
     return !gpt->bf16 && unit != &gpt->embedding;
 }

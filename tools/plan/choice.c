@@ -14,7 +14,7 @@ char *choice_text(const char *path) {
     return NULL;
 }
 
-/* As config_resolve has it, but for the model that was chosen. */
+/* The same rule as in config_resolve, for the model that the user chose. */
 uint32_t choice_recompute(const struct config *c, uint64_t layers) {
     const struct config_recompute *r = &c->recompute;
     if (r->checkpoints) return (uint32_t)((layers + r->checkpoints - 1) / r->checkpoints);

@@ -1,19 +1,19 @@
-/* What a user chooses in the words of `zero plan` and `zero sim`. */
+/* The choices that `zero plan` and `zero sim` have in common. */
 #ifndef ZERO_TOOLS_PLAN_CHOICE_H
 #define ZERO_TOOLS_PLAN_CHOICE_H
 
 #include "engine/config/config.h"
 #include "tools/plan/shapes.h"
 
-/* A file's text, for edits; the caller frees it. NULL: it cannot be read. */
+/* Returns the text of a file, for edits; the caller frees it. NULL: the file cannot be read. */
 char *choice_text(const char *path);
 
-/* `model`: a name of the table, or the path of a Hugging Face config.json, which is read into `config`; NULL: the configuration's
- * model block. `sequence`: tokens of a sequence; 0: the model's. */
+/* `model`: a name of the table, or the path of a Hugging Face config.json, which is read into `config`; NULL: the
+ * configuration's model block. `sequence`: tokens per sequence; 0: the model's. */
 zero_status choice_model(const char *model, uint64_t sequence, struct config *config, struct shapes *out,
                          struct zero_error *error);
 
-/* Blocks of so many layers that are computed again together, by activation_checkpointing and the model block. 0: none. */
+/* The blocks of a recomputed segment, from activation_checkpointing and the model block. 0: no recomputation. */
 uint32_t choice_recompute(const struct config *config, uint64_t layers);
 
 #endif

@@ -42,7 +42,7 @@ char *edit_batch(const char *text, uint64_t micro_batch, uint64_t accumulation_s
     set_number(root, "train_micro_batch_size_per_gpu", micro_batch);
     set_number(root, "gradient_accumulation_steps", accumulation_steps);
     if (micro_batch || accumulation_steps) json_object_object_del(root, "train_batch_size");
-    json_object_object_del(root, "scheduler"); /* of a run with so many steps: nothing here depends on it */
+    json_object_object_del(root, "scheduler"); /* depends on the steps of a run; the plan does not need it */
     return print(root);
 }
 
@@ -59,21 +59,21 @@ static void set_tier(json_object *zero, const char *name, zero_tier tier) {
     static const char *const names[ZERO_TIERS] = {"none", "cpu", "nvme"};
     json_object *block = child(zero, name);
     json_object_object_add(block, "device", json_object_new_string(names[tier]));
-    /* Nothing is opened: the drive's speed is the machine's. Both tiers must have the same paths. */
+    /* No file is opened; the machine says how fast the drive is. Both tiers must have the same paths. */
     json_object_object_add(block, "nvme_path", json_object_new_string("/nvme"));
 }
 
 static void set_model(json_object *root, const struct shapes *s) {
     json_object *data;
     json_object_object_del(root, "model");
-    /* A sequence's length is in the shapes. */
+    /* The shapes give the length of a sequence. */
     if (json_object_object_get_ex(root, "data", &data)) json_object_object_del(data, "context");
     json_object *model = child(root, "model");
     json_object_object_add(model, "n_embd", json_object_new_int64((int64_t)s->width));
     json_object_object_add(model, "n_head", json_object_new_int64((int64_t)s->heads));
 }
 
-/* What only stage 3 has. */
+/* Removes the keys that only stage 3 has. */
 static void drop_stage3(json_object *root, json_object *zero) {
     static const char *const keys[] = {"zero_hpz_partition_size", "zero_quantized_weights"};
     json_object *comm;
@@ -93,7 +93,7 @@ char *edit_cell(const char *text, const struct cell *cell, const struct shapes *
     set_tier(zero, "offload_optimizer", cell->optimizer);
     if (cell->params != ZERO_DEVICE) set_tier(zero, "offload_param", cell->params);
     if (cell->optimizer != ZERO_NVME)
-        json_object_object_del(root, "nvme"); /* masters and shadows on a drive */
+        json_object_object_del(root, "nvme"); /* keys for masters and shadows on a drive */
     set_model(root, shapes);
     return print(root);
 }

@@ -1,4 +1,4 @@
-/* Configurations as text: what the planner changes in one before an engine reads it. */
+/* Configurations as text: the planner's changes to one before an engine reads it. */
 #ifndef ZERO_TOOLS_PLAN_EDIT_H
 #define ZERO_TOOLS_PLAN_EDIT_H
 
@@ -6,26 +6,26 @@
 #include "engine/zero.h"
 #include "tools/plan/shapes.h"
 
-/* Each returns JSON text that the caller frees; NULL: no memory. `text`: of a configuration that was read without
+/* Each function returns JSON text that the caller frees; NULL: no memory. `text`: a configuration that was read without
  * error. */
 
-/* The planner's own configuration, where the user gives none: AdamW in a type. */
+/* The planner's own configuration, if the user gives none: AdamW with this dtype. */
 char *edit_default(enum dtype dtype);
 
-/* 0: as it is. With a micro-batch, train_batch_size follows. Without a schedule, which is of a run. */
+/* 0: not changed. A new micro-batch also changes train_batch_size. Removes the schedule, which belongs to a run. */
 char *edit_batch(const char *text, uint64_t micro_batch, uint64_t accumulation_steps);
 
-/* Units are gathered when they are used, not ahead of it. */
+/* Units are gathered when they are used, not ahead. */
 char *edit_no_prefetch(const char *text);
 
-/* What the rows of a table differ in. */
+/* The settings that differ between the rows of a table. */
 struct cell {
     uint32_t stage;
-    zero_tier optimizer, params; /* where the state and, at stage 3, the parameters live */
-    uint32_t recompute;          /* blocks that are computed again together; 0: none */
+    zero_tier optimizer, params; /* tiers of the state and, at stage 3, of the parameters */
+    uint32_t recompute;          /* blocks of a recomputed segment; 0: no recomputation */
 };
 
-/* The stage and the tiers are a cell's, the width is the model's; what has no use there goes. */
+/* Sets the stage and the tiers of a cell and the model's width, and removes keys that have no use there. */
 char *edit_cell(const char *text, const struct cell *cell, const struct shapes *shapes);
 
 #endif

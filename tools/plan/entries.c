@@ -6,7 +6,7 @@
 
 #include "engine/config/suggest.h"
 
-/* ---- what an entry may hold ---- */
+/* ---- the values of an entry ---- */
 
 #define DEVICE(field) offsetof(struct hardware_device, field)
 #define HOST(field) offsetof(struct hardware_host, field)
@@ -77,7 +77,7 @@ const struct entry_section entry_sections[SECTIONS] = {
     [SECTION_DRIVES] = SECTION("drives", drive_keys, drive, drives),
 };
 
-/* ---- in struct hardware ---- */
+/* ---- entries in struct hardware ---- */
 
 void *entry_at(const struct hardware *h, const struct entry_section *s, uint32_t i) {
     return (char *)h + s->list + i * s->entry_bytes;
@@ -106,7 +106,7 @@ void *entry_add(struct hardware *h, const struct entry_section *s, const char *n
     return entry;
 }
 
-/* ---- for sentences ---- */
+/* ---- names in messages ---- */
 
 struct entry_shown entry_show(const char *text) {
     struct entry_shown shown;

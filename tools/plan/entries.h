@@ -1,5 +1,5 @@
-/* The entries of struct hardware as tables: what each section may hold, and where. For hardware.c, which reads them from
- * files, and machine.c, which chooses among them. */
+/* The entries of struct hardware as tables: the values of each section, and their offsets. For hardware.c, which reads
+ * entries from files, and machine.c, which chooses among them. */
 #ifndef ZERO_TOOLS_PLAN_ENTRIES_H
 #define ZERO_TOOLS_PLAN_ENTRIES_H
 
@@ -12,7 +12,7 @@ struct entry_key {
     enum entry_type type;
     size_t offset;
     bool required;
-    const char *unit; /* for what to do */
+    const char *unit; /* for error messages */
 };
 
 struct entry_section {
@@ -24,20 +24,21 @@ struct entry_section {
 enum { SECTION_DEVICES, SECTION_HOSTS, SECTION_LINKS, SECTION_DRIVES, SECTIONS };
 extern const struct entry_section entry_sections[SECTIONS];
 
-/* Each entry begins with its name. entry_find: NULL, there is none; entry_add: numbers are NaN; there must be room. */
+/* Each entry begins with its name. entry_find: NULL if there is none. entry_add: sets all numbers to NaN; the section
+ * must have room. */
 void *entry_at(const struct hardware *hardware, const struct entry_section *section, uint32_t index);
 uint32_t *entry_count(const struct hardware *hardware, const struct entry_section *section);
 void *entry_find(const struct hardware *hardware, const struct entry_section *section, const char *name);
 void *entry_add(struct hardware *hardware, const struct entry_section *section, const char *name);
 double *entry_number(const struct entry_key *key, void *entry);
 
-/* A user's text, cut to what a sentence has room for. */
+/* A user's text, cut to the room that a message has. */
 struct entry_shown {
     char chars[64];
 };
 struct entry_shown entry_show(const char *text);
 
-/* The one of `names` that begins with `word`, or is spelt almost like it; or NULL. */
+/* The name that begins with `word`, or whose spelling is near; NULL: none. */
 const char *entry_nearest(const char *word, const char *const *names, uint32_t count);
 
 #endif

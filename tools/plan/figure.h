@@ -1,4 +1,4 @@
-/* Figures as the planner prints them: decimal units, as hardware is sold. Three digits. */
+/* Figures as the planner prints them: three digits, and decimal units as vendors of hardware use them. */
 #ifndef ZERO_TOOLS_PLAN_FIGURE_H
 #define ZERO_TOOLS_PLAN_FIGURE_H
 

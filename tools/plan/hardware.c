@@ -1,4 +1,4 @@
-/* From JSON to descriptions. */
+/* Reads hardware descriptions from JSON. */
 #include "tools/plan/hardware.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@
 #include "engine/config/scan.h"
 #include "tools/plan/entries.h"
 
-extern const char hardware_builtin[]; /* configs/hardware.json, by the build */
+extern const char hardware_builtin[]; /* configs/hardware.json, embedded by the build */
 
 struct reader {
     struct hardware *hardware;
@@ -118,7 +118,7 @@ static zero_status read_tree(struct reader *r, json_object *json) {
     return ZERO_OK;
 }
 
-/* The scanner has passed the text before json-c sees it, which takes more than JSON. */
+/* The scanner checks the text first, because json-c accepts more than JSON. */
 zero_status hardware_read_text(struct hardware *hardware, const char *text, size_t length, const char *name,
                                struct zero_error *error) {
     struct reader reader = {hardware, name, error};

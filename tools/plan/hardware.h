@@ -1,7 +1,7 @@
-/* Devices, hosts, links and drives, by name. Descriptions are data: configs/hardware.json is
- * built in, a user's file of the same form adds entries, or replaces single values of those that are there. Vendors'
- * figures are peaks; `achieved` fractions say which part of them training reaches. Rates are bytes or FLOP per second.
- * Owns nothing; a struct hardware belongs to one owner. Pure but for hardware_read. */
+/* Devices, hosts, links and drives, by name. Descriptions are data: configs/hardware.json is built in. A user's file of
+ * the same form adds entries, or replaces single values of existing ones. Vendors' figures are peaks; `achieved` gives
+ * the fraction that training reaches. Rates are bytes or FLOP per second. Owns nothing; a struct hardware belongs to
+ * one owner. Pure, except hardware_read. */
 #ifndef ZERO_TOOLS_PLAN_HARDWARE_H
 #define ZERO_TOOLS_PLAN_HARDWARE_H
 
@@ -16,16 +16,17 @@ enum { HARDWARE_NAME_BYTES = 48, HARDWARE_ENTRIES_MAX = 64, HARDWARE_TYPES = 3 /
 
 typedef char hardware_name[HARDWARE_NAME_BYTES]; /* "": none */
 
-/* Numbers that a file did not give are NaN here; hardware_choose refuses those without which nothing can be said. */
+/* A number that no file gives is NaN here; hardware_choose refuses a machine that lacks a necessary number. */
 struct hardware_device {
     hardware_name name;
     double memory_bytes, memory_per_s;
-    double flops[HARDWARE_TYPES]; /* dense, by enum dtype; NaN: it does not multiply this type */
+    double flops[HARDWARE_TYPES]; /* dense, by enum dtype; NaN: the device does not multiply this type */
     double memory_achieved, flops_achieved[HARDWARE_TYPES];
     double price_per_hour; /* of one device, in the user's currency; NaN: unknown */
-    bool is_host;          /* its memory is the host's: offloading to cpu frees nothing but budget */
-    bool shares_cores;     /* collectives and updates run on the cores that compute: they take turns */
-    hardware_name host, inside, between, drive; /* what it usually sits in: names of the other sections */
+    bool is_host;          /* its memory is the host's: offloading to cpu frees only budget */
+    bool shares_cores;     /* collectives and updates use the cores that compute: they take turns */
+    /* the usual host, links and drive: names of the other sections */
+    hardware_name host, inside, between, drive;
 };
 
 struct hardware_host {
@@ -37,8 +38,8 @@ struct hardware_host {
 
 struct hardware_link {
     hardware_name name;
-    double per_s;        /* one rank sends so much while it receives as much */
-    double reduce_per_s; /* the same in a reduce-scatter, its additions included; default: per_s */
+    double per_s;        /* bytes that one rank sends while it receives as many */
+    double reduce_per_s; /* the same in a reduce-scatter, with its additions; default: per_s */
     double latency_s;    /* of one message */
     double achieved;     /* fraction of per_s that collectives reach */
 };
@@ -46,7 +47,7 @@ struct hardware_link {
 struct hardware_drive {
     hardware_name name;
     double bytes, read_per_s, write_per_s;
-    double mixed_per_s; /* read and written together, half of each; default: the slower of the two */
+    double mixed_per_s; /* half read and half written at the same time; default: the slower of the two */
     double endurance_tbw;
 };
 
@@ -58,11 +59,11 @@ struct hardware {
     uint32_t devices, hosts, links, drives;
 };
 
-/* The built-in descriptions. ZERO_E_MEMORY alone. */
+/* Loads the built-in descriptions. ZERO_E_MEMORY is the only error. */
 zero_status hardware_open(struct hardware *out, struct zero_error *error);
 
-/* Adds a file's entries. ZERO_E_CONFIG: wrong, with the key's path; ZERO_E_IO: unreadable. After a failure `hardware`
- * may hold a part of the file. */
+/* Adds a file's entries. ZERO_E_CONFIG: an error in the file, with the key's path; ZERO_E_IO: the file cannot be read.
+ * After a failure `hardware` may hold a part of the file. */
 zero_status hardware_read(struct hardware *hardware, const char *path, struct zero_error *error);
 zero_status hardware_read_text(struct hardware *hardware, const char *text, size_t length, const char *name,
                                struct zero_error *error);

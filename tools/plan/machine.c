@@ -1,4 +1,4 @@
-/* From names to a machine. */
+/* Chooses a machine by names. */
 #include "tools/plan/machine.h"
 
 #include <math.h>
@@ -61,7 +61,7 @@ bool hardware_parse_speed(const char *text, double *out_per_s, const char **out_
     else if (*at == 'B')
         at++;
     else if (letter)
-        return false; /* bits or bytes? */
+        return false; /* unclear: bits or bytes? */
     if (strncmp(at, "it", 2) == 0) at += 2;
     if (strncmp(at, "ps", 2) == 0 || (at[0] == '/' && at[1] == 's')) at += 2;
     *out_per_s = value * factor;
@@ -79,7 +79,7 @@ static zero_status choose_link(const struct hardware *h, const char *text, doubl
     if (!speed || (*rest && !per_node)) return take(h, SECTION_LINKS, text, link, error);
     *link = (struct hardware_link){.per_s = per_node ? per_s / node_ranks : per_s,
                                    .reduce_per_s = NAN,
-                                   .latency_s = 15e-6, /* as the built-in networks */
+                                   .latency_s = 15e-6, /* as in the built-in networks */
                                    .achieved = 0.85};
     snprintf(link->name, sizeof link->name, "%.40s", text);
     return ZERO_OK;
@@ -94,7 +94,7 @@ static zero_status choose_drive(const struct hardware *h, const char *text, cons
     write = speed ? read : 0;
     if (speed && *rest == ',') speed = hardware_parse_speed(rest + 1, &write, &rest);
     if (!speed || *rest) return take(h, SECTION_DRIVES, text, drive, error);
-    zero_status status = ZERO_OK; /* how large, and how long it lasts, as usual */
+    zero_status status = ZERO_OK; /* size and endurance of the usual drive */
     *drive = (struct hardware_drive){.bytes = INFINITY, .endurance_tbw = NAN};
     if (*usual) status = take(h, SECTION_DRIVES, usual, drive, error);
     drive->read_per_s = read, drive->write_per_s = write, drive->mixed_per_s = NAN;

@@ -6,7 +6,7 @@
 
 /* ---- parts ---- */
 
-/* Processes are started by mpirun, as a training's are, and the first one prints what it measured. */
+/* Starts processes by mpirun, as a training does; the first one prints the result. */
 static bool measure_processes(const struct measure_options *o, struct measured_link *out) {
     char command[1024], line[256];
     snprintf(command, sizeof command,
@@ -57,7 +57,7 @@ static void print_link(const char *name, const struct measured_link *l, const ch
 }
 
 void measure_print(const struct measure_options *o, const struct measured *m, FILE *out) {
-    const struct measured_link alone = {1e12, 1e12, 1e-6}; /* of a rank that has nobody to talk to */
+    const struct measured_link alone = {1e12, 1e12, 1e-6}; /* of a rank without other ranks */
     bool spare = sysconf(_SC_NPROCESSORS_ONLN) > (long)(o->ranks * o->threads);
     fprintf(out, "{\n  \"devices\": {\"here\": {\n");
     fprintf(out,

@@ -1,5 +1,5 @@
-/* A hardware description of this machine: what its ranks, alike and at the same time, get of its cores, memory, links
- * and drive. Takes about half a minute. */
+/* Measures this machine and writes a hardware description: the share of cores, memory, links and drive that each rank
+ * gets while all ranks do the same. Takes about half a minute. */
 #ifndef ZERO_TOOLS_PLAN_MEASURE_H
 #define ZERO_TOOLS_PLAN_MEASURE_H
 
@@ -9,13 +9,13 @@
 #include "tools/plan/hardware.h"
 
 struct measure_options {
-    uint32_t ranks, threads; /* as a training would have them: threads of each rank */
-    struct gpt_config model; /* its blocks' shapes */
+    uint32_t ranks, threads; /* as in a training; threads: per rank */
+    struct gpt_config model; /* the shapes of its blocks are used */
     uint32_t batch;
-    const char *drive;                 /* a directory on it; NULL: none is measured */
-    uint64_t drive_block, drive_depth; /* as aio says */
-    const char *program;               /* this one, to be started by mpirun; NULL: ranks as threads alone */
-    uint64_t bytes;                    /* about that many does a collective move: a unit's parameters */
+    const char *drive;                 /* a directory on the drive; NULL: no drive is measured */
+    uint64_t drive_block, drive_depth; /* as in aio */
+    const char *program; /* this program, which mpirun starts; NULL: measure only ranks as threads */
+    uint64_t bytes;      /* the approximate size of a collective: a unit's parameters */
 };
 
 struct measured_link {
@@ -23,27 +23,28 @@ struct measured_link {
 };
 
 struct measured {
-    double memory_bytes, memory_per_s; /* of a rank, of all ranks' that work at once */
-    double flops[HARDWARE_TYPES];      /* of a rank; 0: this processor does not multiply the type */
+    /* memory_bytes: of a rank; memory_per_s: of a rank while all ranks work */
+    double memory_bytes, memory_per_s;
+    double flops[HARDWARE_TYPES]; /* of a rank; 0: this processor does not multiply the type */
     struct measured_link local, mpi;
     struct hardware_drive drive;
 };
 
 zero_status measure(const struct measure_options *options, struct measured *out, struct zero_error *error);
 
-/* A file for hardware_read: a device "here", whose links are "local" (ranks are threads) and "mpi". */
+/* Writes a file for hardware_read: a device "here" with the links "local" (ranks are threads) and "mpi". */
 void measure_print(const struct measure_options *options, const struct measured *measured, FILE *out);
 
-/* ---- its parts ---- */
+/* ---- the parts of a measurement ---- */
 
-/* Runs `work` on `ranks` threads at once; they begin together when each has called measure_together. */
+/* Runs `work` on `ranks` threads. The threads continue together once each has called measure_together. */
 struct measure_team;
 typedef void (*measure_fn)(struct measure_team *team, uint32_t rank, void *user);
 zero_status measure_run(uint32_t ranks, measure_fn work, void *user, struct zero_error *error);
 void measure_together(struct measure_team *team);
 
-/* FLOP per second of a rank in the forward and backward of a GPT of the model's blocks, by gpt_flops_per_token: what
- * surrounds the products is in it. 0: not in this type. */
+/* FLOP per second of a rank in the forward and backward of a GPT with the model's blocks, by gpt_flops_per_token. The
+ * time includes the work around the products. 0: the processor does not multiply this type. */
 zero_status measure_compute(const struct measure_options *options, zero_dtype dtype, double *out_flops,
                             struct zero_error *error);
 
@@ -51,7 +52,7 @@ zero_status measure_compute(const struct measure_options *options, zero_dtype dt
 zero_status measure_memory(const struct measure_options *options, double *out_per_s,
                            struct zero_error *error);
 
-/* Ranks are threads; or processes, of which this is one: then every rank calls it, and *out is rank 0's. */
+/* Measures ranks as threads, or as processes. With processes every rank calls it, and *out belongs to rank 0. */
 zero_status measure_local(const struct measure_options *options, struct measured_link *out,
                           struct zero_error *error);
 zero_status measure_drive(const struct measure_options *options, struct hardware_drive *out,

@@ -1,6 +1,7 @@
-/* What a drive gives to ranks that offload to it: one way alone by the nvme tier's probe, both ways by the engine's own
- * refresh, which moves chunks in another pattern than any probe, and on some drives faster; under a forward that computes,
- * as it goes on in a training, where whoever posts requests must wait for its core. */
+/* Measures the speed of a drive for ranks that offload to it. The nvme tier's probe measures reads or writes alone. The
+ * engine's own refresh measures both together, because it moves chunks in a different pattern than any probe, and on
+ * some drives faster. It runs under a forward that computes: as in a training, the thread that posts requests must wait
+ * for its core. */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -24,7 +25,7 @@ struct drive_task {
     struct drive_rank *rank;
 };
 
-/* The cell that aio's block and depth say, else the probe's own. */
+/* The probe's cell with aio's block size and depth, else the cell that the probe suggests. */
 static const struct io_probe_cell *find_cell(const struct io_probe *probe, const struct measure_options *o) {
     for (uint32_t i = 0; i < IO_PROBE_CELLS; i++)
         if (probe->cells[i].block_bytes == o->drive_block && probe->cells[i].queue_depth == o->drive_depth)
@@ -46,7 +47,7 @@ static void probe_rank(struct measure_team *team, uint32_t rank, void *user) {
 
 /* ---- the engine's refresh: a model whose forward only takes time, and whose gradients stay zero ---- */
 
-/* `slot`: nobody reads it, and all parameters share it; a rank's own, for ranks are threads. */
+/* `slot`: all parameters share it and no code reads it. Each rank has its own slot, because ranks are threads. */
 static zero_status declare(zero_engine *engine, zero_unit *unit[UNITS], zero_slot *slot) {
     zero_status status = ZERO_OK;
     for (int u = 0; u < UNITS && !status; u++) {
@@ -64,7 +65,7 @@ static void fill(void *user, const char *param, uint64_t first, uint64_t count, 
     memset(out, 0, count * sizeof *out);
 }
 
-/* Has a core to itself for so long, as far as others let it. */
+/* Keeps a core busy for this time. */
 static void be_busy(uint64_t ns) {
     volatile double x = 1;
     for (uint64_t began = clock_now_ns(); clock_now_ns() - began < ns;)
@@ -96,7 +97,7 @@ static int ascending(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Seconds of a step, the median of several: drives are uneven by themselves. */
+/* Seconds of a step: the median of several, because drives vary. */
 static zero_status time_steps(zero_engine *engine, zero_unit *const unit[UNITS], uint64_t forward_ns,
                               double *out_s) {
     zero_status status = step(engine, unit, forward_ns);
@@ -111,11 +112,11 @@ static zero_status time_steps(zero_engine *engine, zero_unit *const unit[UNITS],
     return status;
 }
 
-/* First with cores that have nothing else to do; then they compute for half of that time, and the drive still bounds a
- * step. */
+/* Measures a step with idle cores first. Then the cores compute for half of that time, so that the drive still limits
+ * the step. */
 static zero_status measure_refresh(zero_engine *engine, zero_unit *const unit[UNITS], double *out_per_s) {
     double idle_s, busy_s;
-    zero_status status = step(engine, unit, 0); /* what was never stored is not read */
+    zero_status status = step(engine, unit, 0); /* chunks that were never stored are not read */
     if (!status) status = zero_engine_flush(engine);
     uint64_t before = moved(engine);
     if (!status) status = step(engine, unit, 0);
@@ -151,7 +152,7 @@ static void refresh_rank(struct measure_team *team, uint32_t rank, void *user) {
     if (alone) zero_local_destroy(alone);
 }
 
-/* ---- both ---- */
+/* ---- alone and together ---- */
 
 static zero_status first_failure(const struct drive_task *t, struct zero_error *error) {
     for (uint32_t r = 0; r < t->o->ranks; r++)
@@ -159,7 +160,7 @@ static zero_status first_failure(const struct drive_task *t, struct zero_error *
     return ZERO_OK;
 }
 
-/* Every rank has files of its own, as in a training: together they may get more of a drive than one does. */
+/* Every rank has its own files, as in a training: together the ranks may get more of a drive than one rank does. */
 zero_status measure_drive(const struct measure_options *o, struct hardware_drive *out,
                           struct zero_error *error) {
     struct drive_task task = {o, calloc(o->ranks, sizeof(struct drive_rank))};

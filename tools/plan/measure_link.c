@@ -1,4 +1,4 @@
-/* What collectives between ranks take: by the engine's own transports. */
+/* Measures the time of collectives between ranks, on the engine's own transports. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -12,7 +12,7 @@ struct calls {
     struct comm_group *group;
     float *source, *target;
     void *staging;
-    uint64_t share; /* elements */
+    uint64_t share; /* in elements */
 };
 
 static int ascending(const void *a, const void *b) {
@@ -20,7 +20,7 @@ static int ascending(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Seconds of one call, the median of several; negative: it failed. */
+/* Seconds of one call: the median of several; negative: the call failed. */
 static double time_call(const struct calls *c, enum comm_kind kind, uint64_t share) {
     double seconds[ROUNDS];
     struct comm_call call = {.kind = kind, .count = share, .target = c->target, .staging = c->staging};
@@ -75,7 +75,7 @@ static bool measure_world(struct comm *comm, uint64_t bytes, struct measured_lin
 struct link_task {
     const struct measure_options *o;
     struct local_world *world;
-    struct measured_link *link; /* per rank */
+    struct measured_link *link; /* index: rank */
     bool failed;
 };
 

@@ -1,4 +1,4 @@
-/* What ranks get of cores and memory while all of them work. */
+/* Measures the cores and the memory of a rank while all ranks work. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -39,7 +39,7 @@ zero_status measure_run(uint32_t ranks, measure_fn work, void *user, struct zero
         member[started] = (struct member){.team = &team, .rank = started};
         if (pthread_create(&member[started].thread, NULL, run_member, &member[started])) break;
     }
-    if (started < ranks) { /* those that run wait for the others for ever */
+    if (started < ranks) { /* the started threads would wait for the others forever */
         fprintf(stderr, "zero plan: rank %u of %u cannot be started\n", started, ranks);
         exit(1);
     }
@@ -51,7 +51,7 @@ zero_status measure_run(uint32_t ranks, measure_fn work, void *user, struct zero
 
 static double since(uint64_t began) { return (double)(clock_now_ns() - began) * 1e-9; }
 
-/* Whoever else works on the machine makes it slower only. */
+/* Other work on the machine only makes a measurement slower, so the least value counts. */
 static double least(const double *values, uint32_t count) {
     double least = values[0];
     for (uint32_t i = 1; i < count; i++) least = values[i] < least ? values[i] : least;
@@ -63,11 +63,11 @@ static double least(const double *values, uint32_t count) {
 enum { MEMORY_ELEMENTS = 8 << 20, MEMORY_ROUNDS = 9, ARRAYS = 4 };
 
 struct memory_task {
-    double *seconds; /* per rank */
+    double *seconds; /* index: rank */
     bool failed;
 };
 
-/* The streams of AdamW in fp32: one is read, three are read and written. */
+/* The memory streams of AdamW in fp32: reads one array, reads and writes three. */
 static void update(float *restrict p, float *restrict m, float *restrict v, const float *restrict g) {
     for (size_t i = 0; i < MEMORY_ELEMENTS; i++) {
         m[i] = 0.9f * m[i] + g[i];
@@ -90,7 +90,8 @@ static void memory_rank(struct measure_team *team, uint32_t rank, void *user) {
     measure_together(team);
     for (int i = 0; i < MEMORY_ROUNDS && !t->failed; i++) {
         uint64_t began = clock_now_ns();
-        update(array[0], array[1] + 64, array[2] + 128, array[3] + 192); /* apart in the cache's sets */
+        /* offsets keep the arrays in different sets of the cache */
+        update(array[0], array[1] + 64, array[2] + 128, array[3] + 192);
         seconds[i] = since(began);
     }
     if (!t->failed) t->seconds[rank] = least(seconds, MEMORY_ROUNDS);
@@ -119,7 +120,7 @@ enum { COMPUTE_ROUNDS = 7, COMPUTE_LAYERS = 3 };
 struct compute_task {
     const struct measure_options *o;
     zero_dtype dtype;
-    double *seconds; /* per rank */
+    double *seconds; /* index: rank */
     struct zero_error *error;
     pthread_mutex_t mutex;
     bool failed;
@@ -146,7 +147,7 @@ static zero_engine *open_engine(const struct compute_task *t, zero_local *alone)
 static void time_steps(struct measure_team *team, struct compute_task *t, uint32_t rank, zero_engine *engine,
                        struct gpt *gpt, const int32_t *tokens) {
     double seconds[COMPUTE_ROUNDS], loss;
-    zero_status status = gpt_train(gpt, tokens, tokens + 1, &loss); /* warms up */
+    zero_status status = gpt_train(gpt, tokens, tokens + 1, &loss); /* warm-up */
     if (!status) status = zero_engine_step(engine, NULL);
     measure_together(team);
     for (int i = 0; i < COMPUTE_ROUNDS && !status; i++) {
@@ -163,14 +164,14 @@ static void time_steps(struct measure_team *team, struct compute_task *t, uint32
         t->seconds[rank] = least(seconds, COMPUTE_ROUNDS);
 }
 
-/* Each rank is a world of its own, so that nothing but computing is timed. */
+/* Each rank is a world of its own, so that only the computation is timed. */
 static void compute_rank(struct measure_team *team, uint32_t rank, void *user) {
     struct compute_task *t = user;
     struct gpt_config model = t->o->model;
     model.layers = COMPUTE_LAYERS;
     uint64_t count = (uint64_t)t->o->batch * model.context + 1;
     int32_t *tokens = malloc(count * sizeof *tokens);
-    zero_local *alone = zero_local_create(1); /* whatever mpirun may have set */
+    zero_local *alone = zero_local_create(1); /* independent of mpirun's environment */
     zero_engine *engine = tokens && alone ? open_engine(t, alone) : NULL;
     struct gpt *gpt = NULL;
     struct gpt_init init = {.seed = 1, .config = model};
@@ -205,7 +206,7 @@ zero_status measure_compute(const struct measure_options *o, zero_dtype dtype, d
     model.layers = COMPUTE_LAYERS;
     double flops = gpt_flops_per_token(&model) * o->batch * model.context, slowest = 0;
     for (uint32_t r = 0; r < o->ranks; r++)
-        if (task.seconds[r] > slowest) slowest = task.seconds[r]; /* the others wait for it */
+        if (task.seconds[r] > slowest) slowest = task.seconds[r]; /* the other ranks wait for the slowest */
     *out_flops = atomic_load(&task.refused) || !(slowest > 0) ? 0 : flops / slowest;
     if (!status && task.failed) status = error->code;
     pthread_mutex_destroy(&task.mutex);

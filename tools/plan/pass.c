@@ -9,7 +9,7 @@ bool pass_segment(const struct pass_segments *s, uint32_t last, uint32_t *out_fi
     return true;
 }
 
-/* The lowest unit that trains; the last one where none does: its backward has the loss. */
+/* The lowest trained unit. If no unit is trained: the last unit, whose backward computes the loss. */
 static uint32_t lowest(const struct pass_work *work, uint32_t units) {
     uint32_t unit = 0;
     while (unit + 1 < units && !work[unit].trains) unit++;

@@ -1,6 +1,6 @@
-/* What a rank's host does in a training micro-step, and for how long it computes: units forward, then backward; forwards
- * that are made again for activations that were not kept; and the backward's end, below which nobody needs a gradient.
- * The order is tools/gpt's (gpt.c), for plans and simulations. Pure but for memory. */
+/* The work of a rank's host in a training micro-step, and its times: the units' forwards, then their backwards;
+ * forwards that run again because their activations were not kept; and the last backward, below which no unit needs a
+ * gradient. The order is that of tools/gpt (gpt.c). For plans and simulations. Pure, except for memory. */
 #ifndef ZERO_TOOLS_PLAN_PASS_H
 #define ZERO_TOOLS_PLAN_PASS_H
 
@@ -11,22 +11,23 @@
 
 struct pass_work { /* of a unit, in a micro-step */
     uint64_t forward_ns, backward_ns;
-    uint64_t again_ns; /* of its forward again where its backward comes next, which needs no output */
+    /* of its forward when it runs again directly before its backward and needs no output */
+    uint64_t again_ns;
     bool trains;
 };
 
-/* Activation checkpointing: units [first, end) are computed again, `blocks` of them together; the last ones, whose
- * activations are still there, are not. blocks 0: none are. */
+/* Activation checkpointing: units [first, end) form segments of `blocks` units. The last segment is not computed again,
+ * because its activations are still in memory. blocks 0: no recomputation. */
 struct pass_segments {
     uint32_t first, end, blocks;
 };
 
-/* Unit `last` ends units that are computed again together; *out_first: where they begin. */
+/* True if unit `last` ends a recomputed segment; *out_first: the segment's first unit. */
 bool pass_segment(const struct pass_segments *segments, uint32_t last, uint32_t *out_first);
 
 struct pass_use {
     uint32_t unit;
-    uint32_t position; /* of the pass; again: of the backward for which it is */
+    uint32_t position; /* in the pass; for a repeated forward: the position of the backward that needs it */
     bool again;
     uint64_t compute_ns;
 };
@@ -36,7 +37,7 @@ struct pass {
     uint32_t uses;
 };
 
-/* `work`: per unit. A unit's backward is at position 2 * units - 1 - unit. pass_free frees it. */
+/* `work`: one per unit. The backward of a unit is at position 2 * units - 1 - unit. pass_free frees `out`. */
 zero_status pass_make(const struct pass_work *work, uint32_t units, const struct pass_segments *segments,
                       struct pass *out, struct zero_error *error);
 void pass_free(struct pass *pass);

@@ -8,7 +8,7 @@
 
 /* ---- memory ---- */
 
-/* A tier's bytes for one rank. A device that is a GPU keeps a part for its context, libraries and fragments. */
+/* The bytes of a tier that one rank may use. On a GPU the context, the libraries and fragmentation take a part. */
 static double room(const struct scenario *s, int tier) {
     const struct machine *m = &s->machine;
     double node_ranks = (double)s->ranks / s->nodes;
@@ -20,7 +20,7 @@ static double room(const struct scenario *s, int tier) {
 
 static uint64_t above(double need, double room) { return need > room ? (uint64_t)ceil(need - room) : 0; }
 
-/* On a host, device and cpu are one memory. */
+/* On a host, the tiers device and cpu share one memory. */
 static void check_room(const struct scenario *s, const struct config *config, struct price *p) {
     double host = s->machine.device.is_host ? (double)p->tier_bytes[ZERO_CPU] : 0;
     p->fits = true;

@@ -31,7 +31,7 @@ static void print_columns(bool price, FILE *out) {
             "read", "written", "step", "tokens/s", "MFU", "bound", price ? "    per G tokens" : "");
 }
 
-/* Without the blank before the unit. */
+/* Removes the blank before the unit. */
 static struct figure tight(uint64_t bytes) {
     struct figure f = figure_bytes((double)bytes);
     char *blank = strchr(f.chars, ' ');
@@ -51,7 +51,7 @@ static void print_shortage(const struct price *p, FILE *out) {
 }
 
 static void print_row(const struct price *p, bool best, FILE *out) {
-    char again[16] = "no"; /* every block by itself, or so many together */
+    char again[16] = "no"; /* recomputation: each block alone, or several together */
     if (p->cell.recompute)
         snprintf(again, sizeof again, p->cell.recompute > 1 ? "by %u" : "yes", p->cell.recompute);
     fprintf(out, "%s %5u %-6s %-6s %-9s", best ? "->" : "  ", p->cell.stage, tier_names[p->cell.optimizer],
@@ -73,7 +73,7 @@ static void print_row(const struct price *p, bool best, FILE *out) {
     fputs("\n", out);
 }
 
-/* What times and memory rest on; the sources are in the hardware file. */
+/* Prints the assumptions behind times and memory; the hardware file names the sources. */
 static void print_assumptions(const struct scenario *s, const struct price *p, FILE *out) {
     const struct machine *m = &s->machine;
     fprintf(out,
@@ -101,7 +101,7 @@ void print_table(const struct scenario *s, const struct table *t, bool all, FILE
 
 /* ---- for programs ---- */
 
-/* Names come from descriptions of users' own. */
+/* Escapes names, which come from users' descriptions. */
 static void json_text(FILE *out, const char *key, const char *text) {
     fprintf(out, "\"%s\": \"", key);
     for (; *text; text++) {

@@ -6,10 +6,11 @@
 
 #include "tools/plan/table.h"
 
-/* `all`: rows with and without recomputation, where each pair is otherwise one. */
+/* Prints a table for people. `all`: also prints the row of each pair (with and without recomputation) that is otherwise
+ * left out. */
 void print_table(const struct scenario *scenario, const struct table *table, bool all, FILE *out);
 
-/* One JSON object, with all rows. */
+/* Prints one JSON object with all rows. */
 void print_json(const struct scenario *scenario, const struct table *table, FILE *out);
 
 #endif

@@ -7,7 +7,7 @@
 #define GPT2 "Radford et al. 2019, table 2"
 #define MEGATRON "Narayanan et al. 2021, Efficient large-scale language model training, table 1"
 
-/* kv_heads, inner: 0 stands for heads, and for 4 * width. */
+/* kv_heads 0: heads; inner 0: 4 * width. */
 static const struct shapes table[] = {
     {"gpt2", GPT2, FAMILY_GPT2, 12, 768, 12, 0, 1024, 50257, 0, true, 0},
     {"gpt2-medium", GPT2, FAMILY_GPT2, 24, 1024, 16, 0, 1024, 50257, 0, true, 0},
@@ -44,7 +44,7 @@ const struct shapes *shapes_find(const char *name) {
 struct shapes shapes_of(const struct config_model *m) {
     return (struct shapes){.name = "the model block",
                            .source = "the configuration",
-                           .family = (enum family)m->type, /* numbered alike */
+                           .family = (enum family)m->type, /* both enums have the same numbers */
                            .layers = m->layers,
                            .width = m->width,
                            .heads = m->heads,
@@ -56,7 +56,7 @@ struct shapes shapes_of(const struct config_model *m) {
                            .tied = m->tied};
 }
 
-/* tools/gpt's: what it trains is what is planned, on every device. */
+/* The plan uses the configuration of tools/gpt on every device, because tools/gpt trains the model. */
 static struct gpt_config gpt_of(const struct shapes *s, uint32_t blocks, bool on_cpu) {
     return (struct gpt_config){.architecture = s->family == FAMILY_LLAMA ? GPT_LLAMA : GPT_GPT2,
                                .layers = (uint32_t)s->layers,

@@ -1,6 +1,6 @@
-/* What a model is to the planner: its units with their true shapes, the products of each, and what its forward leaves
- * for its backward. Two families: GPT-2's blocks (Radford et al. 2019) as tools/gpt has them, and Llama's (Touvron et
- * al. 2023). One row of a table per model. Pure. */
+/* The planner's view of a model: its units with their true shapes, the products of each unit, and the activations that
+ * a forward keeps for its backward. Two families: GPT-2's blocks (Radford et al. 2019) as in tools/gpt, and Llama's
+ * (Touvron et al. 2023). One row of a table per model. Pure. */
 #ifndef ZERO_TOOLS_PLAN_SHAPES_H
 #define ZERO_TOOLS_PLAN_SHAPES_H
 
@@ -22,35 +22,35 @@ struct shapes {
     uint64_t head_width; /* 0: width / heads */
 };
 
-/* By name, upper or lower case: "gpt2-xl", "llama-3-8b", "175B". NULL: there is none. */
+/* Finds a model by name, upper or lower case: "gpt2-xl", "llama-3-8b", "175B". NULL: none. */
 const struct shapes *shapes_find(const char *name);
 const struct shapes *shapes_at(uint32_t index); /* NULL past the last */
 struct shapes shapes_of(const struct config_model *model);
 
-/* Blocks whose activations are computed again, so many together, from what enters the first; tools/gpt's
- * struct gpt_config says the same. */
+/* Recomputation in segments of `blocks` blocks, from the input of a segment's first block; the same as in tools/gpt's
+ * struct gpt_config. */
 struct shapes_recompute {
-    uint32_t blocks; /* 0: none are */
-    bool on_cpu;     /* what enters them waits in host memory */
+    uint32_t blocks; /* 0: no recomputation */
+    bool on_cpu;     /* the inputs of segments are kept in host memory */
 };
 struct pass_segments shapes_segments(const struct shapes *shapes, uint32_t blocks);
 
-/* Adds units and parameters to an engine: "embedding", "h.0" ..., "head"; and what is computed again together. The
- * parameters share `slot`: for engines that only plan, or are not used. */
+/* Adds units and parameters to an engine: "embedding", "h.0" ..., "head"; and the recomputed segments. The parameters
+ * share `slot`: for engines that only plan, or that are not used. */
 zero_status shapes_declare(const struct shapes *shapes, uint32_t blocks, zero_engine *engine,
                            zero_slot *slot);
 
-uint64_t shapes_parameters(const struct shapes *shapes); /* tied ones once */
+uint64_t shapes_parameters(const struct shapes *shapes); /* counts a tied parameter once */
 
-/* Of one token in a unit's forward: 2 per weight that it is multiplied with, and of attention 4 * width per key that
- * the token sees, (context + 1) / 2 on average. A backward has twice as many. */
+/* FLOP of one token in a unit's forward: 2 per weight, and for attention 4 * width per key that the token sees,
+ * (context + 1) / 2 on average. A backward has twice as many. */
 double shapes_forward_flops(const struct shapes *shapes, uint32_t unit);
-double shapes_weight_flops(const struct shapes *shapes, uint32_t unit); /* of that with weights */
+double shapes_weight_flops(const struct shapes *shapes, uint32_t unit); /* only the products with weights */
 double shapes_output_flops(const struct shapes *shapes);                /* of a block's last product */
 uint32_t shapes_units(const struct shapes *shapes);
 
-/* Bytes of activations and scratch on a rank, for batches of `batch` sequences: what tools/gpt reserves on a host with
- * `threads`, or on a GPU. *out_host: of these, bytes in host memory; a GPU's are pinned. */
+/* Bytes of activations and scratch on a rank for batches of `batch` sequences: the bytes that tools/gpt reserves on a
+ * host with `threads` threads, or on a GPU. *out_host: the part in host memory; for a GPU it is pinned. */
 uint64_t shapes_activation_bytes(const struct shapes *shapes, bool host, enum dtype dtype, uint64_t batch,
                                  uint32_t threads, struct shapes_recompute recompute, uint64_t *out_host);
 

@@ -27,10 +27,10 @@ uint32_t speeds_nodes(const struct speeds *s, const uint32_t *ranks, uint32_t co
     return nodes;
 }
 
-/* A call begins when the one before it on its links is over: its latency is not hidden. */
+/* A call begins when the previous call on its links has ended, so its latency is not hidden. */
 struct speeds_call speeds_collective(const struct speeds *s, uint32_t ranks, uint32_t nodes, uint64_t bytes,
                                      uint64_t host_bytes, bool reduces) {
-    uint32_t sharers = (ranks + nodes - 1) / nodes; /* of the way out of a node */
+    uint32_t sharers = (ranks + nodes - 1) / nodes; /* ranks that share a node's way out */
     uint64_t fixed = rounds(sharers) * s->inside.latency_ns + rounds(nodes) * s->between.latency_ns;
     if (host_bytes && s->bus_bytes_per_s) fixed += speeds_ns(host_bytes, s->bus_bytes_per_s);
     return (struct speeds_call){

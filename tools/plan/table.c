@@ -20,9 +20,9 @@ static bool possible(const struct scenario *s, const struct cell *cell) {
     return cell->params == ZERO_DEVICE || stages[cell->stage]->param_rest.axis[AXIS_SHARD] == SHARD;
 }
 
-/* ---- which row to take ---- */
+/* ---- the best row ---- */
 
-enum { STEADY = 2 /* percent: less is no difference */, ROW_NAME_BYTES = 120 };
+enum { STEADY = 2 /* percent: a smaller difference does not count */, ROW_NAME_BYTES = 120 };
 
 static double missing(const struct price *p) {
     double bytes = 0;
@@ -30,7 +30,8 @@ static double missing(const struct price *p) {
     return bytes;
 }
 
-/* Rows come from the plainest to the most moved about: one that is later must be better by more than nothing. */
+/* Rows go from the simplest to the one that moves most data, so a later row must be faster by more than STEADY
+ * percent. */
 static bool better(const struct price *p, const struct price *than) {
     if (p->fits != than->fits) return p->fits;
     if (!p->fits) return missing(p) < missing(than);
@@ -52,7 +53,7 @@ static uint32_t count_fitting(const struct table *t) {
     return count;
 }
 
-/* Percent of the step in which compute does nothing. */
+/* Percent of the step in which the device does not compute. */
 static double waiting(const struct price *p) {
     return 100 * fmax(0, 1 - p->step.busy_s[RESOURCE_COMPUTE] / p->step.seconds);
 }
@@ -62,7 +63,7 @@ static const char *tier_name(int tier) {
     return names[tier];
 }
 
-/* In words: "stage 3 with its state in host memory and recomputation". */
+/* Names a row: "stage 3 with its state in host memory and recomputation". */
 static void name_row(const struct price *p, char *out, size_t size) {
     snprintf(out, size, "stage %u %s%s", p->cell.stage, tier_word(p),
              p->cell.recompute ? " and recomputation" : "");
@@ -85,7 +86,7 @@ static void advise_less(const struct table *t, char *out, size_t size) {
              figure_bytes((double)shortage).chars, tier_name(worst), first);
 }
 
-/* Where no row fits, but one does with units gathered no earlier than they are used: `other` has it. */
+/* No row fits, but a row of `other` fits, where units are gathered only when they are used. */
 static void advise_no_prefetch(const struct table *other, char *out, size_t size) {
     const struct price *p = &other->row[other->best];
     char name[ROW_NAME_BYTES];
@@ -118,7 +119,7 @@ static void advise(const struct scenario *s, struct table *t) {
                  figure_bytes(all - device).chars);
 }
 
-/* ---- all of them ---- */
+/* ---- all rows ---- */
 
 static zero_status price_all(const struct scenario *s, struct table *out, struct zero_error *error) {
     out->rows = out->best = 0;
@@ -136,7 +137,7 @@ static zero_status price_all(const struct scenario *s, struct table *out, struct
     return ZERO_OK;
 }
 
-/* Changes the advice where it helps. */
+/* Replaces the advice if a row fits without prefetching. */
 static zero_status try_no_prefetch(const struct scenario *s, struct table *t, struct zero_error *error) {
     struct scenario changed = *s;
     struct table other;
@@ -159,6 +160,6 @@ zero_status table_make(const struct scenario *s, struct table *out, struct zero_
 }
 
 bool table_shown(const struct table *t, uint32_t row) {
-    uint32_t other = row ^ 1; /* recomputation changes first */
+    uint32_t other = row ^ 1; /* neighbouring rows differ in recomputation */
     return better(&t->row[row], &t->row[other]) || (row < other && !better(&t->row[other], &t->row[row]));
 }

@@ -1,4 +1,4 @@
-/* All ways to run one model on one machine, priced, and which of them to take. */
+/* All ways to run one model on one machine, with their prices, and the best of them. */
 #ifndef ZERO_TOOLS_PLAN_TABLE_H
 #define ZERO_TOOLS_PLAN_TABLE_H
 
@@ -9,15 +9,15 @@ enum { TABLE_ROWS = 30, TABLE_ADVICE_BYTES = 640 };
 struct table {
     struct price row[TABLE_ROWS];
     uint32_t rows;
-    uint32_t best; /* index of the row to take; where nothing fits, of the one that is nearest */
+    uint32_t best; /* index of the best row; if none fits, of the row that lacks the least */
     char advice[TABLE_ADVICE_BYTES];
 };
 
-/* Stages 0 to 3 x where the state lives x, at stage 3, where the parameters do x recomputation. Tiers that the machine
- * has not are left out. */
+/* Rows: stages 0 to 3, times the tier of the state, times (at stage 3) the tier of the parameters, times recomputation.
+ * Tiers that the machine lacks are left out. */
 zero_status table_make(const struct scenario *scenario, struct table *out, struct zero_error *error);
 
-/* Of two rows that differ in recomputation alone, the one to show. */
+/* True if the row is the one to show of two rows that differ only in recomputation. */
 bool table_shown(const struct table *table, uint32_t row);
 
 #endif

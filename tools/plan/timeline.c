@@ -5,14 +5,14 @@
 
 #include "engine/executor/executor.h"
 
-enum { STEPS = 4 /* the last one is priced */ };
+enum { STEPS = 4 /* only the last one is priced */ };
 
-struct pending { /* what was started */
+struct pending { /* an operation that was started */
     uint64_t ticket, finish_ns;
-    bool core; /* it takes its time on a core that the host may want, too */
+    bool core; /* it runs on a core that the host may want, too */
 };
 
-struct way { /* between the device and its host */
+struct way { /* one direction between the device and its host */
     uint64_t free_ns, busy_ns;
 };
 
@@ -25,14 +25,14 @@ struct timeline {
     struct executor *executor;
     struct zero_error *error;
     uint64_t now, computing_until;                              /* computing_until: 0: the host waits */
-    uint64_t inside_free, between_free, update_free, core_free; /* when what was started is over */
+    uint64_t inside_free, between_free, update_free, core_free; /* when the started operations end */
     struct speeds_turns drive;
     struct pending *pending;
     uint32_t pendings, pendings_max;
     uint64_t tickets;
-    bool failed; /* no memory for what is pending */
+    bool failed; /* no memory for an entry of `pending` */
     uint64_t busy[RESOURCES];
-    struct way bus[2]; /* out of the device, and in */
+    struct way bus[2]; /* out of the device, and into it */
     struct step_price price;
 };
 
@@ -44,7 +44,7 @@ const char *resource_name(enum resource resource) {
     return names[resource];
 }
 
-/* ---- what operations take ---- */
+/* ---- times of operations ---- */
 
 static uint64_t part_bytes(const struct timeline *t, const struct operation *op, enum dtype dtype) {
     const struct policy *p = t->e.policy;
@@ -52,18 +52,19 @@ static uint64_t part_bytes(const struct timeline *t, const struct operation *op,
            dtype_bytes(dtype);
 }
 
-/* What is there is not the device's. */
+/* True if data in the tier must cross the bus to the device. */
 static bool crosses(const struct timeline *t, enum tier_kind tier) {
     return t->e.plan->discrete && tier != TIER_DEVICE;
 }
 
-/* Where a buffer rests, if it is planned. */
+/* True if the buffer is planned and its memory is on the host. */
 static bool rests_on_host(const struct timeline *t, enum buffer_kind kind, uint16_t region) {
     uint32_t buffer = plan_fixed(t->e.plan, (struct buffer_ref){kind, region});
     return buffer != NO_BUFFER && crosses(t, t->e.plan->row_tier[t->e.plan->buffer[buffer].row]);
 }
 
-/* Of rank 0's group: ranks of the shard axis are adjacent, those of the replicate axis a shard group apart. */
+/* The nodes of rank 0's group. Ranks of the shard axis are adjacent; ranks of the replicate axis are a shard group
+ * apart. */
 static uint32_t group_nodes(const struct timeline *t, uint8_t axes, uint32_t members) {
     uint32_t stride = axes & AXES_SHARD ? 1 : t->e.policy->mesh[AXIS_SHARD], nodes = 1;
     for (uint32_t i = 1; i < members; i++)
@@ -81,22 +82,22 @@ static struct speeds_call call_ns(struct timeline *t, const struct operation *op
     return speeds_collective(&t->speeds, ranks, group_nodes(t, op->axes, ranks), sent.bytes, 0, !gathers);
 }
 
-/* Every rank's contribution to a step, from every other one. */
+/* Each rank sends its contribution to a step to all other ranks. */
 static struct speeds_call agreement_ns(const struct timeline *t) {
     uint32_t ranks = t->o->blueprint->o.ranks;
     return speeds_collective(&t->speeds, ranks, t->o->nodes, (ranks - 1) * sizeof(struct agreement), 0,
                              false);
 }
 
-/* Elements of the shard that one item of an update is about: a chunk, or all that is in memory. */
+/* The elements of the shard that one item of an update handles: a chunk, or the whole part in memory. */
 static uint64_t updated_elements(const struct timeline *t, const struct operation *op, uint32_t item) {
     const struct chunk_layout *layout = &t->e.plan->layout;
     return op->pipe.used ? chunk_layout_at(layout, op->region, op->first + item).count
                          : chunk_layout_resident(layout, op->region);
 }
 
-/* The gradient is read; states and masters are read and written, and the parameters where they are the masters or halves
- * of them; else these are written. Where state is not on the device, the host updates. */
+/* An update reads the gradient, and reads and writes states and masters. It writes the parameters; it also reads them
+ * if they are the masters or halves of them. If the state is not on the device, the host updates. */
 static uint64_t update_ns(const struct timeline *t, const struct operation *op, uint32_t item) {
     const struct precision *p = &t->e.precision;
     uint32_t array[PRECISION_ARRAYS_MAX] = {0}, arrays = precision_arrays(p, t->e.state_count, array),
@@ -110,7 +111,7 @@ static uint64_t update_ns(const struct timeline *t, const struct operation *op, 
                                                                 : t->speeds.device_bytes_per_s);
 }
 
-/* What transfer.c moves for one chunk. */
+/* The bytes that transfer.c moves for one chunk. */
 static uint64_t chunk_bytes(const struct timeline *t, const struct operation *op, uint32_t item) {
     struct chunk c = chunk_layout_at(&t->e.plan->layout, op->region, op->first + item);
     if (op->object == OBJECT_PARAM) return c.param_bytes;
@@ -119,7 +120,7 @@ static uint64_t chunk_bytes(const struct timeline *t, const struct operation *op
 
 /* ---- turns ---- */
 
-/* On shared cores the host and what works beside it have half of a core each while both want it. */
+/* On shared cores, while the host and other work both want a core, each gets half of it. */
 static uint64_t take_core(struct timeline *t, enum resource resource, uint64_t ns) {
     uint64_t begin = later(t->now, t->core_free),
              shared = t->computing_until > begin ? earlier(ns, t->computing_until - begin) : 0;
@@ -129,7 +130,8 @@ static uint64_t take_core(struct timeline *t, enum resource resource, uint64_t n
     return t->core_free;
 }
 
-/* The host begins to compute: what is at work on its core already is as much in its way as the other way round. */
+/* The host begins to compute. Work that already runs on the host's core slows the host down, and the host slows that
+ * work down. */
 static uint64_t share_core(struct timeline *t, uint64_t ns) {
     if (!t->o->machine->device.shares_cores || t->core_free <= t->now) return ns;
     uint64_t shared = earlier(ns, t->core_free - t->now);
@@ -159,7 +161,8 @@ static uint64_t communicate(struct timeline *t, uint64_t from, struct speeds_cal
     return call.between_ns ? later(finish, take(from, &t->between_free, call.between_ns)) : finish;
 }
 
-/* A shard that rests in the host's memory comes first; a whole gradient that the host updates from goes there. */
+/* A shard in host memory crosses to the device first. A whole gradient that the host's update needs crosses to the host
+ * after the gather. */
 static uint64_t gather(struct timeline *t, const struct operation *op) {
     enum dtype dtype = op->object == OBJECT_GRAD ? t->e.precision.reduced : t->e.precision.compute;
     bool brings = op->object == OBJECT_PARAM && op->read[0].kind != BUFFER_PARAM_FULL &&
@@ -170,7 +173,8 @@ static uint64_t gather(struct timeline *t, const struct operation *op) {
     return leaves ? cross(t, OUT, from, t->e.model->region[op->region].padded * dtype_bytes(dtype)) : from;
 }
 
-/* So does what a reduction adds to, or sums over the replicate axis; and what it makes leaves. */
+/* A gradient shard in host memory crosses to the device first, if the reduction adds to it or sums over the replicate
+ * axis. The result crosses back to the host. */
 static uint64_t reduce(struct timeline *t, const struct operation *op) {
     bool host = rests_on_host(t, BUFFER_GRAD_SHARD, op->region);
     uint64_t bytes = part_bytes(t, op, t->e.precision.reduced), from = t->now;
@@ -179,7 +183,8 @@ static uint64_t reduce(struct timeline *t, const struct operation *op) {
     return host ? cross(t, OUT, from, bytes) : from;
 }
 
-/* Parameters on a device whose host updates go there when they are made, and come first where they are masters. */
+/* If the host updates parameters on a device, the new parameters cross to the device. If the parameters are the
+ * masters, or halves of them, they cross to the host first. */
 static uint64_t update(struct timeline *t, const struct operation *op, uint32_t item) {
     const struct precision *p = &t->e.precision;
     uint64_t ns = update_ns(t, op, item), from = t->now,
@@ -239,7 +244,7 @@ static void start(void *user, const struct operation *op, uint32_t item, uint64_
     case OP_AGREE:
         finish = communicate(t, t->now, agreement_ns(t));
         break;
-    default: /* releases take no time; copies and clears little */
+    default: /* releases take no time; copies and clears take little */
         break;
     }
     *out_ticket = ++t->tickets;
@@ -265,7 +270,7 @@ static zero_status settle(struct timeline *t) {
                      : ZERO_OK;
 }
 
-/* The clock goes to the next thing that ends, or to `limit`. False: nothing does. */
+/* Advances the clock to the next end of an operation, or to `limit`. False: nothing ends. */
 static bool advance(struct timeline *t, uint64_t limit) {
     uint64_t next = limit;
     for (uint32_t i = 0; i < t->pendings; i++) next = earlier(next, t->pending[i].finish_ns);
@@ -295,7 +300,7 @@ static bool has_room(const struct executor *e, struct point point) { return exec
 static bool idle(const struct executor *e, struct point point) { return executor_idle(e); }
 static bool stored(const struct executor *e, struct point point) { return executor_stored(e); }
 
-/* What starts meanwhile may take its part of the cores, and so put the end off. */
+/* Operations that start meanwhile may take a part of the cores, and so delay the end. */
 static zero_status compute(struct timeline *t, uint64_t ns) {
     zero_status status = ZERO_OK;
     t->computing_until = t->now + share_core(t, ns);
@@ -328,13 +333,13 @@ static zero_status run_use(struct timeline *t, const struct pass_use *use) {
     return status ? status : end(t, use);
 }
 
-/* With a shadow: the page that says which step is whole on all ranks. */
+/* With a shadow: writes the page that says which step is complete on all ranks. */
 static void commit(struct timeline *t) {
     t->price.drive_write_bytes += CHUNK_ALIGN_BYTES;
     t->now = speeds_transfer(&t->speeds, &t->drive, t->now, true, CHUNK_ALIGN_BYTES);
 }
 
-/* As zero_micro_begin, the uses and zero_engine_step call the executor. */
+/* Calls the executor in the same order as zero_micro_begin, the uses and zero_engine_step. */
 static zero_status step(struct timeline *t) {
     const struct policy *p = t->e.policy;
     const struct agreement mine = {0};
@@ -360,7 +365,7 @@ zero_status timeline_step(const struct timeline_options *o, struct step_price *o
                           struct zero_error *error) {
     struct timeline t = {.o = o, .error = error};
     struct blueprint *b = o->blueprint;
-    struct agreement agreements[2]; /* a rank's own, and room that nobody fills */
+    struct agreement agreements[2]; /* the rank's own, and unused room */
     struct performer performer = {start, done, &t};
     t.speeds = machine_speeds(o->machine, (double)b->o.ranks / o->nodes, b->precision.compute);
     t.e = (struct executor_options){.policy = &b->policy,

@@ -1,10 +1,11 @@
-/* One rank's step in virtual time: the engine's own executor runs the very operations of the policy, and in place of
- * doing them takes the time that a machine needs: so waits, places in flight and prefetching are the executor's, and
- * what overlaps is what would. All ranks are alike.
+/* One rank's step in virtual time. The engine's own executor runs the real operations of the policy; instead of their
+ * work each takes the time that the machine needs. Waits, slots and prefetching are therefore the executor's, and
+ * operations overlap as in a real step. All ranks are alike.
  *
- * What takes turns: collectives on the links; updates on the memory where state lives; copies between a device and its
- * host on each way of the bus; fetches and stores on the drive, of which a node's ranks have equal parts; on a machine that shares cores, all of these with the host's computing, as
- * they are copies and additions there. */
+ * These operations take turns: collectives on the links; updates on the memory that holds the state; copies between a
+ * device and its host on each direction of the bus; fetches and stores on the drive, of which a node's ranks have equal
+ * parts. On a machine that shares cores, all of these also take turns with the host's computing, because they are
+ * copies and additions on its cores. */
 #ifndef ZERO_TOOLS_PLAN_TIMELINE_H
 #define ZERO_TOOLS_PLAN_TIMELINE_H
 
@@ -23,8 +24,8 @@ struct timeline_options {
 };
 
 struct step_price {
-    double seconds;           /* from one step's end to the next one's, in a steady state */
-    double busy_s[RESOURCES]; /* of the step; of the bus, its longer way */
+    double seconds;           /* from the end of one step to the end of the next, in a steady state */
+    double busy_s[RESOURCES]; /* of the step; of the bus: its busier direction */
     uint64_t wire_bytes;      /* as zero_counters counts them, per rank and step, as are: */
     uint64_t gather_calls, reduce_calls;
     uint64_t drive_read_bytes, drive_write_bytes;

@@ -2,13 +2,13 @@
 
 #include <stdlib.h>
 
-/* How often a pass goes over a unit's weights, whatever the batch: a forward reads them; a backward reads them and
- * writes the gradients of those that train; on a host it writes transposed ones first, and memory is read before it is
- * written. */
+/* How often a pass goes over a unit's weights, whatever the batch. A forward reads them. A backward reads them and
+ * writes the gradients of the trained ones. On a host the backward also writes transposed weights first, and a write
+ * reads the memory before it. */
 enum { FORWARD_PASSES = 1, BACKWARD_PASSES = 1, GRADIENT_PASSES = 1 };
 enum { HOST_BACKWARD_PASSES = 4, HOST_GRADIENT_PASSES = 2 };
 
-/* The embedding reads rows. */
+/* The embedding reads only rows, so its weights do not count. */
 static double weights_s(const struct work_options *o, uint32_t unit) {
     const struct blueprint *b = o->blueprint;
     const struct use *use = &b->policy.forward[unit];
@@ -18,7 +18,7 @@ static double weights_s(const struct work_options *o, uint32_t unit) {
     return elements * dtype_bytes(b->precision.compute) / o->machine->device.memory_per_s;
 }
 
-/* Of a unit's parameters, those with gradients. */
+/* The fraction of a unit's parameters that have gradients. */
 static double trained_share(const struct model *m, uint32_t unit) {
     double all = 0, trained = 0;
     for (uint32_t i = 0; i < m->params; i++) {
@@ -32,7 +32,7 @@ static double trained_share(const struct model *m, uint32_t unit) {
 
 static uint64_t nanoseconds(double seconds) { return (uint64_t)(seconds * 1e9 + 0.5); }
 
-/* A backward multiplies once for the gradient of what entered, and once for those of the weights that train. */
+/* A backward multiplies once for the gradient of its input, and once for the gradients of the trained weights. */
 struct pass_work work_of_unit(const struct work_options *o, uint32_t unit) {
     const struct machine *m = o->machine;
     bool host = m->device.is_host;

@@ -1,5 +1,5 @@
-/* How long a rank's host computes: a model's operations, and what it moves through memory, on a machine. Pure but for
- * memory. */
+/* How long a rank's host computes on a machine: from a model's operations, and from the bytes that they move through
+ * memory. Pure, except for memory. */
 #ifndef ZERO_TOOLS_PLAN_WORK_H
 #define ZERO_TOOLS_PLAN_WORK_H
 
@@ -11,14 +11,14 @@
 struct work_options {
     const struct shapes *shapes;
     const struct machine *machine;
-    const struct blueprint *blueprint; /* with the shapes' units: which parameters train, in which type */
+    const struct blueprint *blueprint; /* contains the shapes' units: their trained parameters and types */
     uint64_t batch;                    /* sequences of a micro-step */
-    uint32_t recompute;                /* blocks that are computed again together; 0: none */
+    uint32_t recompute;                /* blocks of a recomputed segment; 0: no recomputation */
 };
 
 struct pass_work work_of_unit(const struct work_options *options, uint32_t unit);
 
-/* pass_free frees it. */
+/* pass_free frees `out`. */
 zero_status work_pass(const struct work_options *options, struct pass *out, struct zero_error *error);
 
 #endif

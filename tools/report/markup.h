@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-/* Escapes what markup would take for its own. */
+/* Writes text and escapes the characters that have a meaning in markup. */
 void markup_text(FILE *file, const char *text);
 
 #endif

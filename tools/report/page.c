@@ -51,7 +51,7 @@ static int ascending(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* NaN: none, or no memory. */
+/* NaN: no values, or no memory. */
 static double median_of(const struct run_record *r, enum quantity q) {
     double *sorted = malloc((r->steps + 1) * sizeof *sorted), median = NAN;
     uint32_t count = 0;
@@ -138,7 +138,7 @@ static void write_plots(const struct run_record *r, FILE *file) {
     fputs("</div>\n", file);
 }
 
-/* ---- planned beside measured ---- */
+/* ---- planned and measured memory ---- */
 
 static void write_memory(const struct run_record *r, FILE *file) {
     enum { BAR = 260 };

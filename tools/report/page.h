@@ -1,4 +1,4 @@
-/* A run as one HTML page that needs nothing else: no script, no font, no picture from elsewhere. */
+/* Writes a run as one HTML page that loads nothing: no script, font or picture from elsewhere. */
 #ifndef ZERO_TOOLS_REPORT_PAGE_H
 #define ZERO_TOOLS_REPORT_PAGE_H
 

@@ -59,7 +59,7 @@ static void write_frame(const struct plot *p, const struct axis *x, const struct
                 place_x(x, v), HEIGHT - 12, v);
 }
 
-/* Points are means of as many steps as share one. */
+/* Each point is the mean of `share` steps. */
 static void write_curve(const struct plot *p, uint32_t k, const struct axis *x, const struct axis *y,
                         FILE *file) {
     uint32_t share = (p->steps + POINTS_MAX - 1) / POINTS_MAX, points = 0, last = 0;
@@ -75,7 +75,7 @@ static void write_curve(const struct plot *p, uint32_t k, const struct axis *x, 
         points++;
     }
     fputs("\"/>\n", file);
-    if (points) /* one alone would not be seen */
+    if (points) /* a line with one point would be invisible */
         fprintf(file,
                 "<circle class=\"c%u\" cx=\"%.1f\" cy=\"%.1f\" r=\"3\"><title>step %.10g: "
                 "%.6g</title></circle>\n",
@@ -106,7 +106,7 @@ bool plot_write(const struct plot *p, FILE *file) {
     double first = x.least, final = x.most;
     choose_ticks(&x), choose_ticks(&y);
     x.least = first, x.most = final > first ? final : first + 1;
-    x.tick = fmax(1, x.tick); /* steps are whole */
+    x.tick = fmax(1, x.tick); /* steps are whole numbers */
     write_frame(p, &x, &y, file);
     for (uint32_t k = 0; k < p->curves; k++) write_curve(p, k, &x, &y, file);
     write_names(p, file);

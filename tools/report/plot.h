@@ -14,13 +14,14 @@ struct plot {
     uint32_t steps;
     struct {
         const char *name;
-        const double *value; /* NaN: none at this step */
+        const double *value; /* NaN: no value at this step */
     } curve[PLOT_CURVES_MAX];
     uint32_t curves;
-    bool from_zero; /* the axis begins there */
+    bool from_zero; /* the axis begins at zero */
 };
 
-/* False, and nothing is written: no curve has a value. More steps than points on the page are averaged. */
+/* Writes nothing and returns false if no curve has a value. If there are more steps than points on the page, each point
+ * is a mean. */
 bool plot_write(const struct plot *plot, FILE *file);
 
 #endif

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* By enum quantity: the words of metrics.jsonl. */
+/* The names in metrics.jsonl, by enum quantity. */
 static const char *const quantity_names[QUANTITIES] = {
     "loss",      "eval_loss", "grad_norm", "lr",         "seconds",          "tokens_per_s",
     "compute_s", "wait_s",    "update_s",  "wire_bytes", "drive_read_bytes", "drive_write_bytes",
@@ -72,7 +72,7 @@ static zero_status take_run(struct json_object *root, struct run_record *r, stru
     return ZERO_OK;
 }
 
-/* *out NULL: there is no such file. */
+/* *out is NULL if there is no such file. */
 static zero_status parse_file(const char *path, struct json_object **out, struct zero_error *error) {
     *out = NULL;
     FILE *file = fopen(path, "r");
@@ -104,7 +104,7 @@ static zero_status read_run(const char *directory, struct run_record *r, struct 
 /* ---- metrics.jsonl ---- */
 
 static bool grow(double **array, uint32_t count) {
-    if (count & (count - 1)) return true; /* doubles at powers of two */
+    if (count & (count - 1)) return true; /* the size doubles at powers of two */
     double *grown = realloc(*array, (count ? 2 * (size_t)count : 1) * sizeof **array);
     if (grown) *array = grown;
     return grown;
@@ -129,7 +129,7 @@ static zero_status read_metrics(const char *directory, struct run_record *r, str
     FILE *file = fopen(path, "r");
     if (!file) return error_set(error, ZERO_E_IO, "cannot read %s: %s", path, strerror(errno));
     for (uint64_t number = 1; !status && (length = getline(&text, &capacity, file)) > 0; number++) {
-        if (text[length - 1] != '\n') break; /* a run that is being written, or was killed */
+        if (text[length - 1] != '\n') break; /* the run is still writing, or was killed */
         struct json_object *line = json_tokener_parse(text);
         bool good = json_object_is_type(line, json_type_object) && isfinite(number_of(line, "step"));
         status = good ? take_step(line, r, error)

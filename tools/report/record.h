@@ -1,5 +1,5 @@
-/* A run as its directory tells it: what `zero train` wrote to run.json, metrics.jsonl and trace.json. Owns all that it
- * points to. */
+/* The files of a run's directory: run.json, metrics.jsonl and trace.json, which `zero train` wrote. Owns all memory
+ * that it points to. */
 #ifndef ZERO_TOOLS_REPORT_RECORD_H
 #define ZERO_TOOLS_REPORT_RECORD_H
 
@@ -8,7 +8,7 @@
 
 #include "engine/base/error.h"
 
-enum quantity { /* of a step; NaN: not measured in it */
+enum quantity { /* of a step; NaN: not measured in this step */
                 LOSS,
                 EVAL_LOSS,
                 GRAD_NORM,
@@ -30,7 +30,7 @@ struct memory_line { /* per rank */
     uint64_t planned, measured;
 };
 
-struct span { /* of the timeline: an operation */
+struct span { /* an operation of the timeline */
     uint32_t rank, stream;
     double began_us, took_us;
     char name[96]; /* "GATHER h.0" */
@@ -40,11 +40,12 @@ struct run_record {
     char title[256];      /* of the model */
     char settings[8][96]; /* "ZeRO stage 3", in the order to show them */
     uint32_t setting_count;
-    uint64_t steps_asked, drive_read_planned, drive_write_planned; /* of a step, all ranks together */
+    /* drive_*: of a step, sum over all ranks */
+    uint64_t steps_asked, drive_read_planned, drive_write_planned;
     struct memory_line *memory;
     uint32_t memory_count;
 
-    double *step, *value[QUANTITIES]; /* by line of metrics.jsonl */
+    double *step, *value[QUANTITIES]; /* index: line of metrics.jsonl */
     uint32_t steps;
 
     struct span *span;
@@ -54,8 +55,8 @@ struct run_record {
     bool has_trace;
 };
 
-/* ZERO_E_IO, ZERO_E_CONFIG: `directory` holds no run, or one of its files is not what a run writes; the error names file
- * and line. A run without a trace is one; a last line that was cut short is left out. */
+/* ZERO_E_IO, ZERO_E_CONFIG: `directory` holds no run, or a file that no run writes; the error names file and line. The
+ * trace may be missing. An incomplete last line is left out. */
 zero_status run_record_read(const char *directory, struct run_record *out, struct zero_error *error);
 void run_record_free(struct run_record *record);
 

@@ -20,7 +20,7 @@ enum {
     BOXES_MAX = 8000
 };
 
-/* What boxes are coloured by: the first word of an operation's name. */
+/* The color of a box: by the first word of the operation's name. */
 static const struct {
     const char *word, *class;
 } kinds[] = {{"forward", "k0"}, {"backward", "k1"}, {"GATHER", "k2"}, {"REDUCE", "k3"}, {"UPDATE", "k4"},
@@ -33,7 +33,7 @@ static const char *class_of(const char *name) {
     return "k8";
 }
 
-/* Streams on which nothing happened on any rank have no strip: *out_row[s] < 0. */
+/* A stream without an operation on any rank gets no strip: *out_row[s] < 0. */
 static int lay_rows(const struct run_record *r, int rows[16]) {
     int count = 0;
     for (uint32_t s = 0; s < 16; s++) rows[s] = -1;

@@ -38,7 +38,8 @@ static enum stage_index stage_of(const struct stage *stage) {
     return (enum stage_index)index;
 }
 
-/* Whether the transport's reductions need scratch: what a discrete device needs beside is planned for it. */
+/* True if the transport's reductions need scratch; a discrete device's additional scratch is planned for the same
+ * case. */
 static bool stages_reductions(const struct blueprint *b) {
     struct executor_options o = {.policy = (struct policy *)&b->policy,
                                  .model = b->o.model,

@@ -6,7 +6,7 @@
 #include "tools/sim/numbers.h"
 #include "tools/sim/random.h"
 
-/* ---- drawing ---- */
+/* ---- random choices ---- */
 
 struct dice {
     uint64_t seed, thrown;
@@ -16,7 +16,7 @@ static uint32_t pick(struct dice *d, uint32_t end) {
     return (uint32_t)random_below(random_draw(d->seed, RANDOM_CASE, d->thrown++, 0), end);
 }
 
-/* To a parameter of an earlier unit; a unit uses each once. */
+/* Ties the parameter to one of an earlier unit. A unit uses each parameter once. */
 static void maybe_tie(struct sim_case *c, struct dice *d, struct sim_param *p) {
     uint32_t to = pick(d, c->model.params + 1);
     struct sim_param *owner = &c->param[to];
@@ -83,9 +83,8 @@ static void choose_faults(struct sim_setup *s, struct dice *d) {
     bool drive = s->state_tier == TIER_NVME || s->param_tier == TIER_NVME;
     s->faults = pick(d, 2) ? pick(d, 1u << SIM_FAULT_KINDS) : 0;
     if (!drive) s->faults &= ~(1u << SIM_DRIVE);
-    if (pick(d, 2))
-        s->faults &=
-            ~(1u << SIM_DRIVE | 1u << SIM_LOST | 1u << SIM_STUCK); /* so that as many runs reach their end */
+    /* leaves these out in half of the cases, so that enough runs reach their end */
+    if (pick(d, 2)) s->faults &= ~(1u << SIM_DRIVE | 1u << SIM_LOST | 1u << SIM_STUCK);
 }
 
 void case_make(uint64_t seed, struct sim_case *c) {
@@ -152,7 +151,7 @@ static struct sim_model first_units(const struct sim_model *of, uint32_t units) 
     return m;
 }
 
-/* Each: false where there is nothing to take away. */
+/* Each makes the setup smaller; false: it is already minimal. */
 static bool halve_shards(struct sim_setup *s, struct sim_model *m) {
     return s->mesh[AXIS_SHARD] > 1 && (s->mesh[AXIS_SHARD] /= 2);
 }
@@ -207,7 +206,7 @@ static bool (*const takes_away[])(struct sim_setup *setup, struct sim_model *mod
     drop_step,     drop_micro_step, drop_fault,   drop_last_fault, skip_nothing, drop_evaluation,
     drop_segments, drop_depth,      drop_device,  drop_chaos};
 
-/* As little chance as is needed: from the event on from which all may be even. */
+/* Finds the least number of random events with which the run still fails. */
 static void shorten_chaos(struct sim_shortest *s, bool with_data) {
     uint64_t least = 0, most = s->result.events;
     while (least < most && s->tried < TRIES_MAX) {
@@ -234,7 +233,7 @@ void case_shorten(const struct sim_setup *failing, bool with_data, struct sim_sh
     shorten_chaos(out, with_data);
 }
 
-/* ---- telling ---- */
+/* ---- printing ---- */
 
 void case_print(const struct sim_setup *s, bool with_data, FILE *out) {
     static const char *const tiers[TIERS] = {"device", "cpu", "nvme"};

@@ -6,9 +6,9 @@ enum { WIDTH = 760, HEIGHT = 470, LEFT = 86, RIGHT = 24, TOP = 76, BOTTOM = 62, 
 
 static const char *const colours[CHART_SERIES_MAX] = {"#1f6fb2", "#d1602b", "#2f8f5b", "#8a5bb5"};
 
-struct scale { /* of what is shown */
+struct scale { /* of the values that are shown */
     double x_least, x_most, y_step;
-    int y_ticks; /* steps up to the top */
+    int y_ticks; /* steps up to the top of the axis */
 };
 
 static void extend(const struct chart *c, struct scale *s) {
@@ -20,7 +20,7 @@ static void extend(const struct chart *c, struct scale *s) {
             s->x_most = fmax(s->x_most, c->series[k].x[i]);
             y_most = fmax(y_most, c->series[k].y[i]);
         }
-    /* Ticks at 1, 2 or 5 times a power of ten. */
+    /* Ticks are at 1, 2 or 5 times a power of ten. */
     double about = fmax(y_most, 1e-300) / Y_TICKS_ABOUT, power = pow(10, floor(log10(about))),
            ratio = about / power;
     s->y_step = power * (ratio <= 1 ? 1 : ratio <= 2 ? 2 : ratio <= 5 ? 5 : 10);
@@ -86,7 +86,7 @@ static void write_series(const struct chart_series *line, const struct scale *s,
                 place_x(s, line->x[i]), place_y(s, line->y[i]), colour, line->x[i], line->y[i]);
 }
 
-/* At the upper right, where curves that fall do not come. */
+/* At the upper right, where falling curves do not reach. */
 static void write_legend(const struct chart *c, FILE *file) {
     for (uint32_t k = 0; k < c->count; k++) {
         double x = WIDTH - RIGHT - 130, y = TOP + 24 + 20.0 * k;

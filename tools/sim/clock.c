@@ -1,4 +1,4 @@
-/* A binary heap. */
+/* The queue of events: a binary heap. */
 #include "tools/sim/clock.h"
 
 #include <stdlib.h>

@@ -1,6 +1,6 @@
-/* Virtual time: what happens when, in whole nanoseconds. Events at the same time come in an order drawn from the seed,
- * so that nothing may rely on it; after `chaos_events` of them, in the order in which they were made. Owns its queue;
- * one thread. */
+/* Virtual time: a queue of events, in whole nanoseconds. Events at the same time come in an order drawn from the seed,
+ * so that no code can rely on their order; after the first `chaos_events` events they come in the order of their
+ * creation. Owns its queue; one thread. */
 #ifndef ZERO_TOOLS_SIM_CLOCK_H
 #define ZERO_TOOLS_SIM_CLOCK_H
 
@@ -8,10 +8,10 @@
 #include <stdint.h>
 
 enum event_kind {
-    EVENT_WAKE,     /* something of the rank may be done */
-    EVENT_HOST,     /* the rank's host is done computing */
+    EVENT_WAKE,     /* the rank may be able to continue */
+    EVENT_HOST,     /* the rank's host has finished computing */
     EVENT_DEADLINE, /* the rank has been silent for too long, */
-    EVENT_STUCK     /* or has not gone on */
+    EVENT_STUCK     /* or has made no progress for too long */
 };
 
 struct event {
@@ -21,12 +21,12 @@ struct event {
 
 struct clock {
     uint64_t now_ns;
-    uint64_t events;             /* taken so far: the number of the present one */
+    uint64_t events;             /* taken so far: the number of the current event */
     uint64_t seed, chaos_events; /* set by the owner */
     uint64_t made;
     struct event *heap;
     uint64_t count, capacity;
-    bool failed; /* there was no memory for an event: nothing is right any more */
+    bool failed; /* there was no memory for an event: the run is no longer valid */
 };
 
 void clock_close(struct clock *clock);
@@ -34,10 +34,10 @@ void clock_close(struct clock *clock);
 /* `at_ns`: not before now. */
 void clock_add(struct clock *clock, uint64_t at_ns, enum event_kind kind, uint32_t rank);
 
-/* The next event, which is then now; false: there is none. */
+/* Takes the next event and sets the time to it; false: there is none. */
 bool clock_take(struct clock *clock, struct event *out);
 
-/* Whether what happens now is still drawn from the seed. */
+/* True while the order of events is still drawn from the seed. */
 static inline bool clock_chaotic(const struct clock *clock) { return clock->events < clock->chaos_events; }
 
 #endif

@@ -1,5 +1,5 @@
-/* The numbers, where there is a host that computes: filling, computing, collecting. Without one, filling only says which
- * chunks the drive has. */
+/* The numbers of a simulation whose host computes: filling, computing, collecting. Without data, filling only marks the
+ * chunks that the drive has. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,7 +19,8 @@ static uint64_t shard_first(const struct rank *r, uint32_t region) {
     return placement_part(r->region[region].state, r->policy.mesh, r->index) * shard_elements(r, region);
 }
 
-/* A run of this rank's shard of the parameters, from element `first` of the shard: where it is now, and how far. */
+/* Returns the memory of this rank's shard of the parameters from element `first` of the shard on, and in *count the
+ * number of elements there. */
 static float *shard_run(struct rank *r, uint32_t region, uint64_t first, uint64_t *count) {
     const struct chunk_layout *layout = &r->run->plan.layout;
     float *full = executor_address(r->executor, ref_of(BUFFER_PARAM_FULL, region)), *shard;
@@ -41,7 +42,7 @@ static float *shard_run(struct rank *r, uint32_t region, uint64_t first, uint64_
 
 /* ---- fill ---- */
 
-/* Elements [first, first + count) of the region. */
+/* Fills elements [first, first + count) of the region. */
 static void fill_run(const struct rank *r, uint32_t region, uint64_t first, uint64_t count, float *out) {
     const struct sim_host *host = r->run->setup->host;
     memset(out, 0, count * sizeof *out);
@@ -67,7 +68,7 @@ static void fill_region(struct rank *r, uint32_t region) {
         memset(executor_state(r->executor, region, k), 0, resident * sizeof(float));
 }
 
-/* Parameters on the drive are there, and so are masters; moments that were never stored are zero, and not read. */
+/* Stores parameters and masters on the drive. Moments are zero until they are stored, and are not read before. */
 static void store_chunks(struct rank *r, uint32_t region) {
     const struct chunk_layout *layout = &r->run->plan.layout;
     bool masters = precision_keeps_masters(&r->run->setup->precision) && !r->region[region].frozen;
@@ -75,7 +76,7 @@ static void store_chunks(struct rank *r, uint32_t region) {
         struct chunk c = chunk_layout_at(layout, region, i);
         uint8_t *slot;
         if (!c.params && !(c.state && masters)) continue;
-        if (executor_chunk(r->executor, region, i, &slot)) return; /* the next poll says so */
+        if (executor_chunk(r->executor, region, i, &slot)) return; /* the next poll reports the failure */
         executor_chunk_written(r->executor);
     }
 }
@@ -87,7 +88,7 @@ void data_fill(struct rank *r) {
 
 /* ---- computing ---- */
 
-/* The parameters of the use, one after another: at its start kept, at its end compared. */
+/* Saves the parameters of the use one after another at its start (`keep`), and compares them at its end. */
 static bool look(struct rank *r, bool keep) {
     const struct use *use = &r->policy.forward[rank_use(r)->unit];
     uint8_t *at = r->before;
@@ -138,7 +139,7 @@ void data_compute(struct rank *r) {
 
 /* ---- collecting ---- */
 
-/* Of one parameter: what this rank holds of it, from element `first` of the region. All copies must be alike. */
+/* Collects this rank's elements of one parameter, from element `first` of the region on. All copies must be equal. */
 static void collect_run(struct rank *r, const struct model_param *p, uint64_t first, uint64_t count,
                         const float *at, bool *seen) {
     float *out = r->run->setup->host->weights[p - r->run->model.param];
@@ -154,7 +155,7 @@ static void collect_run(struct rank *r, const struct model_param *p, uint64_t fi
     }
 }
 
-/* Of a whole copy all of it is looked at. */
+/* If the rank has a whole copy, checks all of it. */
 static void collect_rank(struct rank *r, const struct model_param *p, bool *seen) {
     float *full = executor_address(r->executor, ref_of(BUFFER_PARAM_FULL, p->region));
     if (full) {

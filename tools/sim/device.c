@@ -1,4 +1,4 @@
-/* The virtual device: work takes as long as its bytes take in the memories that they are in. */
+/* The virtual device: the time of work follows from its bytes and from the memories that hold them. */
 #include "tools/sim/run.h"
 
 bool rank_on_host(const struct rank *rank, const void *data) {

@@ -1,5 +1,6 @@
-/* The virtual drive of a rank: a tier whose requests take turns at its speeds and are done out of order where chance or
- * a fault will it. With data it has bytes: a read's memory is poisoned until it is done, a write's must not change. */
+/* The virtual drive of a rank: a tier whose requests take turns at its speeds. Random times or a fault may change the
+ * order in which they end. With data the drive holds bytes: the memory of a read is poisoned until the read ends, and
+ * the memory of a write must not change. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +11,7 @@
 struct tier_work {
     struct tier_request request;
     uint64_t done_at_ns;
-    uint8_t *copy; /* with data: what was written */
+    uint8_t *copy; /* with data: a copy of the written bytes */
     bool fails;
     struct tier_work *next_free;
 };
@@ -33,7 +34,7 @@ void drive_set_immediate(struct tier *tier, bool immediate) {
 
 static void *no_address(struct tier *tier) { return NULL; }
 
-/* In turn, unless a fault will it otherwise. */
+/* Requests end in turn, unless random times or a fault change that. */
 static uint64_t done_at(struct drive *d, const struct tier_request *r, uint64_t which) {
     struct run *run = d->rank->run;
     uint64_t now = run->clock.now_ns,
@@ -60,7 +61,7 @@ static void move(struct drive *d, struct tier_work *work) {
     work->copy = NULL;
 }
 
-/* With data: what is to be read is not there yet, what is to be written must stay. */
+/* With data: poisons the memory of a read until the read ends, and copies the memory of a write, to see changes. */
 static zero_status hold(struct drive *d, struct tier_work *work, struct zero_error *error) {
     const struct tier_request *r = &work->request;
     if (!d->bytes || !r->bytes) return ZERO_OK;

@@ -1,4 +1,4 @@
-/* What goes wrong, and to whom: drawn from the seed. Plain data. */
+/* The faults of a run and the ranks that they hit, drawn from the seed. Plain data. */
 #ifndef ZERO_TOOLS_SIM_FAULTS_H
 #define ZERO_TOOLS_SIM_FAULTS_H
 
@@ -26,17 +26,17 @@ enum sim_fault {
 struct sim_faults {
     uint32_t mask;                                /* bit f: enum sim_fault f happens */
     uint32_t straggler, lost, slow, drive, stuck; /* ranks */
-    uint32_t straggler_percent, slow_percent;     /* of the time that others take */
-    uint32_t lost_step, lost_use;                 /* where the lost rank's host is */
+    uint32_t straggler_percent, slow_percent;     /* of the time that other ranks take */
+    uint32_t lost_step, lost_use;                 /* where the lost rank's host stops */
     uint32_t stuck_step, stuck_use;
-    uint32_t drive_request; /* this one of the rank's fails */
+    uint32_t drive_request; /* the number of the rank's request that fails */
 };
 
 static inline bool sim_fault_on(const struct sim_faults *faults, enum sim_fault fault) {
     return faults->mask >> fault & 1;
 }
 
-/* After it, ranks end with errors. */
+/* True if these faults end ranks with errors. */
 static inline bool sim_faults_end(const struct sim_faults *faults) {
     return sim_fault_on(faults, SIM_LOST) || sim_fault_on(faults, SIM_DRIVE) ||
            sim_fault_on(faults, SIM_STUCK);
@@ -45,10 +45,10 @@ static inline bool sim_faults_end(const struct sim_faults *faults) {
 const char *sim_fault_word(enum sim_fault fault); /* "straggler" */
 const char *sim_fault_text(enum sim_fault fault);
 
-/* "straggler,lost" -> a mask. */
+/* Turns "straggler,lost" into a mask. */
 zero_status sim_faults_parse(const char *words, uint32_t *out_mask, struct zero_error *error);
 
-/* `uses`: of a pass. */
+/* `uses`: the uses of a pass. */
 struct sim_faults sim_faults_draw(uint32_t mask, uint64_t seed, uint32_t ranks, uint32_t steps,
                                   uint32_t uses);
 

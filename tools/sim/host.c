@@ -1,5 +1,5 @@
-/* What a virtual rank's host does: the training loop of engine/train.c and engine/step.c, one thing at a time, each when
- * the executor lets it. */
+/* The host of a virtual rank: the training loop of engine/train.c and engine/step.c. It does one thing at a time, as
+ * soon as the executor allows it. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -12,7 +12,7 @@ bool rank_backward(const struct rank *r) {
     return !rank_use(r)->again && policy_backward(&r->policy, rank_use(r)->position);
 }
 
-/* What the unit uses is the same in every direction. */
+/* A unit uses the same regions in the forward and in the backward. */
 static const struct use *current_use(const struct rank *r) { return &r->policy.forward[rank_use(r)->unit]; }
 
 static bool skips(const struct rank *r) {
@@ -34,7 +34,7 @@ static uint64_t compute_ns(const struct rank *r) {
     return late ? ns * run->faults.straggler_percent / 100 : ns;
 }
 
-/* In chaos the host takes its time between any two things that it does. */
+/* With random times the host pauses between any two actions. */
 static bool dawdles(struct rank *r) {
     const struct run *run = r->run;
     uint64_t turn = r->turns++;
@@ -45,7 +45,7 @@ static bool dawdles(struct rank *r) {
 
 /* ---- passes and uses ---- */
 
-/* Training passes and, if asked for, an evaluation after each of them and after each step. */
+/* Training passes and, if the setup asks for it, an evaluation after each pass and after each step. */
 static void end_pass(struct rank *r) {
     const struct sim_setup *s = r->run->setup;
     bool evaluated = r->evaluating;
@@ -59,12 +59,12 @@ static void end_pass(struct rank *r) {
         r->next = r->micro < s->micro_steps ? NEXT_PASS : NEXT_AGREE;
 }
 
-/* An evaluation has forwards alone, which come first. */
+/* An evaluation has only the forwards, which come first. */
 static uint32_t uses_of_pass(const struct rank *r) {
     return r->evaluating ? r->policy.uses : r->run->pass.uses;
 }
 
-/* To the first use from `use` on that is not left out. */
+/* Goes to the first use, from `use` on, that is not skipped. */
 static void go_to(struct rank *r, uint32_t use) {
     r->use = use;
     while (r->use < uses_of_pass(r) && skips(r)) r->use++;
@@ -79,7 +79,7 @@ static void begin_pass(struct rank *r) {
     go_to(r, 0);
 }
 
-/* A rank is lost or stuck: its host does nothing any more, and neither does its executor. */
+/* The rank is lost or stuck: its host and its executor stop. */
 static bool stop(struct rank *r, enum sim_fault fault, enum event_kind found, uint64_t after_ns) {
     struct run *run = r->run;
     r->lost = true;
@@ -113,7 +113,7 @@ static void begin_use(struct rank *r) {
     r->next = NEXT_COMPUTE;
 }
 
-/* The unit's parameters must be there for as long as the host computes with them. */
+/* The unit's parameters must stay in memory while the host computes with them. */
 static bool has_parameters(const struct rank *r) {
     for (uint8_t i = 0; i < current_use(r)->count; i++) {
         struct buffer_ref ref = {BUFFER_PARAM_FULL, current_use(r)->region[i]};
@@ -148,7 +148,7 @@ static void end_use(struct rank *r) {
 
 /* ---- the step ---- */
 
-/* As engine/step.c makes it of the gradients' norm; without data nobody asks. */
+/* Computes the scale from the gradients' norm as engine/step.c does. Without data no code uses it. */
 static double gradient_scale(const struct rank *r) {
     const struct sim_setup *s = r->run->setup;
     double sum = 0, mean = 1.0 / ((double)r->run->ranks * s->micro_steps);
@@ -164,7 +164,7 @@ static double gradient_scale(const struct rank *r) {
 
 static bool commits(const struct rank *r) { return r->run->setup->shadow && r->uncommitted; }
 
-/* As shadow_commit, which waits for its page. */
+/* Commits as shadow_commit does, and waits for the page. */
 static void commit(struct rank *r) {
     static const uint8_t page[CHUNK_ALIGN_BYTES];
     const struct run *run = r->run;
@@ -191,7 +191,7 @@ static void apply(struct rank *r) {
     r->next = NEXT_SETTLE;
 }
 
-/* What is written at rest is brought up to date, as after zero_engine_fill. */
+/* Writes the weights at rest and refreshes them, as zero_engine_fill does. */
 static void fill(struct rank *r) {
     drive_set_immediate(r->drive, true);
     data_fill(r);
@@ -201,7 +201,7 @@ static void fill(struct rank *r) {
     r->next = NEXT_PASS;
 }
 
-/* One thing that the host can do now, if any. */
+/* Does one thing that the host can do now, if there is one. */
 static bool advance(struct rank *r) {
     struct executor *e = r->executor;
     if (!executor_has_room(e)) return false;
@@ -252,7 +252,7 @@ static bool advance(struct rank *r) {
     return false;
 }
 
-/* ---- going on ---- */
+/* ---- running and ending ---- */
 
 static void end_rank(struct rank *r) {
     r->ended = true;
@@ -260,7 +260,8 @@ static void end_rank(struct rank *r) {
     r->run->live--;
 }
 
-/* As engine_fail: what others did not tell of, they are told. They hear of it when they look next. */
+/* Reports a failure as engine_fail does: the rank tells the others of its failure, unless another rank caused it. The
+ * others find it when they look next. */
 static void fail(struct rank *r) {
     struct run *run = r->run;
     r->error = *executor_error(r->executor);
@@ -271,8 +272,8 @@ static void fail(struct rank *r) {
     run->failing = true;
     bool broke = r->error.code == ZERO_E_INTERNAL || r->error.code == ZERO_E_DIVERGED;
     char name[32];
-    size_t length =
-        (size_t)snprintf(name, sizeof name, "rank %" PRIu32 ": ", r->index); /* it is said anyway */
+    /* run_violated adds the name itself */
+    size_t length = (size_t)snprintf(name, sizeof name, "rank %" PRIu32 ": ", r->index);
     const char *said = r->error.message;
     if (strncmp(said, name, length) == 0) said += length;
     if (broke || !sim_faults_end(&run->faults)) run_violated(run, r->index, r->error.code, "%s", said);

@@ -12,7 +12,7 @@
 #include "tools/plan/work.h"
 #include "tools/sim/blueprint.h"
 
-/* ---- what is asked for ---- */
+/* ---- the request ---- */
 
 static zero_status find_machine(const struct job_choice *c, struct machine *out, struct zero_error *error) {
     struct hardware *h = malloc(sizeof *h);
@@ -40,7 +40,7 @@ static zero_status find_model(const struct job_choice *c, struct config *config,
     return choice_model(c->model, c->seq, config, &job->shapes, error);
 }
 
-/* Every rank has the configuration's micro-batch, or 1: so the work grows with the ranks. */
+/* Every rank has the configuration's micro-batch, or 1, so the work grows with the ranks. */
 static zero_status take_config(const struct job_choice *c, struct config *config, struct job *job,
                                struct zero_error *error) {
     zero_status status = config_read(c->config, config, error);
@@ -69,16 +69,16 @@ void job_close(struct job *job) {
     job->config = NULL;
 }
 
-/* ---- on so many ranks ---- */
+/* ---- placing a job on ranks ---- */
 
-/* Blocks that are computed again, as the configuration says of the model's; or of all units alike. */
+/* The recomputed segments: of the model, as the configuration says, or of all equal units. */
 static struct pass_segments segments_of(const struct job *job) {
     if (job->units) return (struct pass_segments){0, job->units, job->recompute};
     return shapes_segments(&job->shapes, job->recompute);
 }
 
 static zero_status declare_uniform(const struct job *job, zero_engine *engine, struct zero_error *error) {
-    static zero_slot slot; /* nobody reads it */
+    static zero_slot slot; /* no code reads it */
     struct sim_model m;
     zero_status status = sim_model_uniform(job->units, job->params, job->tokens, &m, error);
     if (status) return status;
@@ -103,7 +103,7 @@ static zero_status declare_uniform(const struct job *job, zero_engine *engine, s
     return status ? error_set(error, status, "%s", zero_last_error()) : ZERO_OK;
 }
 
-/* The model's width goes into the configuration, whose thresholds follow it. */
+/* Writes the model's width into the configuration, because thresholds depend on it. */
 static char *config_text(const struct job *job, uint32_t ranks, struct zero_error *error) {
     struct config config = {0};
     char *text = NULL;
@@ -120,7 +120,7 @@ static char *config_text(const struct job *job, uint32_t ranks, struct zero_erro
 
 static zero_status declare(const struct job *job, zero_engine *engine, struct zero_error *error) {
     if (job->units) return declare_uniform(job, engine, error);
-    static zero_slot unused; /* nothing is ever gathered */
+    static zero_slot unused; /* no parameter is ever gathered */
     zero_status status = shapes_declare(&job->shapes, job->recompute, engine, &unused);
     return status ? error_set(error, status, "%s", zero_last_error()) : ZERO_OK;
 }
@@ -146,7 +146,7 @@ static zero_status plan_engine(const struct job *job, uint32_t ranks, zero_engin
     return status;
 }
 
-/* Of units alike: 2 operations per parameter and token, twice as many in a backward. */
+/* The work of equal units: 2 operations per parameter and token, twice as many in a backward. */
 static zero_status uniform_work(const struct job *job, const struct blueprint *b, struct pass_work *work) {
     double flops = 2 * (double)(job->params / job->units) * (double)job->tokens;
     uint64_t ns = (uint64_t)llround(flops / job->machine.device.flops[b->precision.compute] * 1e9);

@@ -20,14 +20,14 @@ const char *ledger_buffer_text(uint32_t kind) {
     return texts[kind];
 }
 
-/* A state, and who did it. */
+/* Packs a state and the operation that caused it. */
 static uint64_t pack(enum ledger_held held, const struct operation *by) {
     return (uint64_t)held | (by ? (uint64_t)by->kind << 8 | (uint64_t)by->region << 16 : 0);
 }
 
 static enum ledger_held held_of(uint64_t packed) { return (enum ledger_held)(packed & 0xff); }
 
-/* What lives from step to step and is filled before the first. */
+/* Marks buffers that live from step to step and are filled before the first. */
 static void fill_at_first(struct ledger_plan *p, enum buffer_kind kind, uint32_t count) {
     for (uint32_t i = 0; i < count; i++) {
         uint32_t buffer = plan_fixed(p->plan, (struct buffer_ref){(uint16_t)kind, (uint16_t)i});
@@ -88,7 +88,7 @@ static bool share(const struct ledger_span *a, const struct ledger_span *b) {
            b->begin < b->end;
 }
 
-/* Of `count` buffers against another item's; the first that they share. */
+/* The first of `count` buffers that shares bytes with a buffer of the other item; NULL: none. */
 static const struct buffer_ref *meets(const struct ledger *l, const struct buffer_ref *ref,
                                       const uint32_t *mine, uint8_t count, const uint32_t *theirs,
                                       uint8_t their_count) {
@@ -99,14 +99,14 @@ static const struct buffer_ref *meets(const struct ledger *l, const struct buffe
     return NULL;
 }
 
-/* Which slot of the ring a chunk is in; -1: none. */
+/* The slot of the staging ring that holds the chunk; -1: none. */
 static int64_t slot_of(const struct ledger *l, const struct ledger_item *item) {
     const struct operation *op = item->op;
     bool staged = op->object == OBJECT_STATE && op->pipe.used;
     return staged ? (int64_t)((op->sequence + item->index) % l->plan->plan->layout.slots) : -1;
 }
 
-/* What is queued on the stream of a discrete device that the host computes on is done in its order. */
+/* True if both operations are queued on the compute stream of a discrete device, which runs them in order. */
 static bool queued(const struct ledger *l, const struct operation *a, const struct operation *b) {
     return l->plan->plan->discrete && a->stream == STREAM_COMPUTE && b->stream == STREAM_COMPUTE;
 }
@@ -141,7 +141,7 @@ static bool reads_rubbish(const struct ledger *l, const struct ledger_item *item
     return false;
 }
 
-/* What shares bytes with a buffer that is written no longer holds what it held. */
+/* Marks the buffers that share bytes with a written buffer: their old content is gone. */
 static void overwrite(struct ledger *l, uint32_t buffer, const struct operation *op) {
     struct hazard_overlaps o = plan_overlaps(l->plan->plan);
     for (uint32_t i = o.first[buffer]; i < o.first[buffer + 1]; i++)

@@ -1,16 +1,16 @@
-/* What one rank's memory holds, and who uses it: the invariants of buffers, without a byte of them. It watches the
- * executor's operations start and end, and knows nothing of what made it start them.
+/* The content of one rank's memory and its users: the invariants of buffers, without any bytes. The ledger sees the
+ * executor's operations start and end, and does not know why they start.
  *
  *   - two items in flight share no byte that one of them writes
- *   - a buffer that is read holds what was written to it: not nothing, not what another buffer's writer left there
+ *   - a buffer that is read holds data that was written to it; no other buffer's write has overwritten that data
  *
- * Chunks on their way share no slot of the staging ring. Borrows the plan; owns its tables; one per rank. */
+ * Chunks in flight share no slot of the staging ring. Borrows the plan; owns its tables; one per rank. */
 #ifndef ZERO_TOOLS_SIM_LEDGER_H
 #define ZERO_TOOLS_SIM_LEDGER_H
 
 #include "engine/executor/executor.h"
 
-enum { LEDGER_SLOT = BUFFER_KINDS }; /* beside the kinds of planned buffers: of the staging ring */
+enum { LEDGER_SLOT = BUFFER_KINDS }; /* one more kind than the planned buffers: a slot of the staging ring */
 
 struct ledger_span { /* of a planned buffer */
     uint64_t begin, end;
@@ -20,7 +20,7 @@ struct ledger_span { /* of a planned buffer */
 struct ledger_plan { /* shared by all ranks */
     const struct plan *plan;
     struct ledger_span *span; /* per buffer */
-    uint64_t *held;           /* per buffer: what it holds at first */
+    uint64_t *held;           /* per buffer: its content at first */
 };
 
 struct ledger_item { /* in flight; points into the executor's tables */
@@ -34,18 +34,18 @@ struct ledger {
     const struct ledger_plan *plan;
     struct ledger_item *item;
     uint32_t items, capacity;
-    uint64_t *held; /* per buffer: enum below, and by whom it was written over */
+    uint64_t *held; /* per buffer: a value of the enum below, and the operation that overwrote it */
 };
 
 enum ledger_held { HELD_NOTHING, HELD_BEING_WRITTEN, HELD_RELEASED, HELD_WRITTEN, HELD_OVERWRITTEN };
 
-/* What is wrong, for a sentence. */
+/* A broken invariant, for a message. */
 struct ledger_fault {
-    const struct operation *with; /* the one in flight; NULL: the buffer's state is */
-    struct buffer_ref ref;        /* the buffer that is read, or that both use */
+    const struct operation *with; /* the other item in flight; NULL: the buffer's state is wrong */
+    struct buffer_ref ref;        /* the buffer that is read, or that both items use */
     enum ledger_held held;
-    enum operation_kind by; /* HELD_OVERWRITTEN: what wrote there, */
-    uint32_t by_region;     /* and for which region */
+    enum operation_kind by; /* HELD_OVERWRITTEN: the operation that wrote there, */
+    uint32_t by_region;     /* and its region */
 };
 
 const char *ledger_buffer_text(uint32_t kind); /* "the gathered parameters" */
@@ -56,9 +56,9 @@ void ledger_plan_free(struct ledger_plan *plan);
 zero_status ledger_open(struct ledger *ledger, const struct ledger_plan *plan, struct zero_error *error);
 void ledger_close(struct ledger *ledger);
 
-/* False: it must not start; *out says why. */
+/* False: the item must not start; *out says why. */
 bool ledger_start(struct ledger *ledger, const struct ledger_item *item, struct ledger_fault *out);
-/* Returns since when it was in flight. */
+/* Returns the time when the item started. */
 uint64_t ledger_done(struct ledger *ledger, const struct operation *op, uint32_t index);
 
 #endif

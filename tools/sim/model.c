@@ -25,7 +25,8 @@ zero_status sim_model_uniform(uint32_t units, uint64_t params, uint64_t tokens, 
         return error_set(error, ZERO_E_MEMORY, "no memory for a model of %" PRIu32 " units", units);
     }
     uint64_t each = params / units, bias = 1;
-    while ((bias + 1) * (bias + 1) + bias + 1 <= each && bias < 65536) bias++; /* of a square matrix */
+    /* as many as a square matrix has rows */
+    while ((bias + 1) * (bias + 1) + bias + 1 <= each && bias < 65536) bias++;
     for (uint32_t u = 0; u < units; u++) {
         struct sim_param *matrix = &m.param[2 * u], *vector = matrix + 1;
         snprintf(m.unit[u].name, sizeof m.unit[u].name, "h.%" PRIu32, u);

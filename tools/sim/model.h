@@ -1,4 +1,4 @@
-/* What is simulated of a model: its units, their parameters, and what computing takes. Plain data, borrowed. */
+/* The simulated part of a model: its units, their parameters, and the time of computing. Plain data, borrowed. */
 #ifndef ZERO_TOOLS_SIM_MODEL_H
 #define ZERO_TOOLS_SIM_MODEL_H
 
@@ -9,14 +9,14 @@
 
 struct sim_param { /* in the order of units */
     char name[NAME_BYTES_MAX];
-    const char *tied_to;  /* a parameter of an earlier unit; or NULL */
+    const char *tied_to;  /* a parameter of an earlier unit, or NULL */
     uint32_t unit, flags; /* ZERO_FROZEN, ZERO_NO_DECAY */
     uint64_t count;
 };
 
 struct sim_unit {
     char name[NAME_BYTES_MAX];
-    uint64_t flops; /* of one micro-step's forward on one rank; without struct sim_setup.work */
+    uint64_t flops; /* of one micro-step's forward on one rank; used if sim_setup.work is NULL */
 };
 
 struct sim_model {
@@ -26,8 +26,8 @@ struct sim_model {
     uint32_t params;
 };
 
-/* `units` units alike, of `params` parameters in all, each a matrix and a bias; 2 operations per parameter and token.
- * sim_model_free frees it. */
+/* Makes `units` equal units with `params` parameters in total, each unit with a matrix and a bias; 2 operations per
+ * parameter and token. sim_model_free frees it. */
 zero_status sim_model_uniform(uint32_t units, uint64_t params, uint64_t tokens, struct sim_model *out,
                               struct zero_error *error);
 void sim_model_free(struct sim_model *model);

@@ -1,5 +1,5 @@
-/* The virtual network: when each member of a call has its part. A rank's calls take turns on its links, inside its
- * node and out of it; the members of a call are done together, unless faults or chance will it otherwise. */
+/* The virtual network: when each member of a call gets its part. A rank's calls take turns on its links inside and
+ * between nodes. The members of a call end together, unless random times or faults change that. */
 #include "tools/sim/run.h"
 
 static bool has_member(const struct sim_meeting *m, uint32_t rank) {
@@ -19,7 +19,7 @@ static struct speeds_call call_of(const struct run *run, const struct sim_meetin
     return (struct speeds_call){c.inside_ns * percent / 100, c.between_ns * percent / 100};
 }
 
-/* When one of the members' links has sent what it has to: it begins when all of them are free. */
+/* Returns when the members' links have sent their bytes. The call begins when all these links are free. */
 static uint64_t take_links(struct run *run, const struct sim_meeting *m, enum link link, uint64_t ns) {
     uint64_t begin = run->clock.now_ns;
     if (!ns) return begin;
@@ -30,14 +30,14 @@ static uint64_t take_links(struct run *run, const struct sim_meeting *m, enum li
     return begin + ns;
 }
 
-/* When a call is over. */
+/* Returns when a call ends. */
 static uint64_t transfer(struct run *run, const struct sim_meeting *m, const struct speeds_call *c) {
     uint64_t inside = take_links(run, m, LINK_INSIDE, c->inside_ns);
     uint64_t between = take_links(run, m, LINK_BETWEEN, c->between_ns);
     return inside > between ? inside : between;
 }
 
-/* What a fault adds for one member of the `which`th call. */
+/* The time that a fault adds for one member of the `which`th call. */
 static uint64_t extra_ns(const struct run *run, uint64_t ns, uint64_t which, uint32_t member) {
     uint64_t draw = random_draw(run->setup->seed, RANDOM_NETWORK, which, member), extra = 0;
     bool late = draw % 8 == 0;

@@ -52,7 +52,7 @@ static uint32_t owner_of(const struct sim_model *m, uint32_t param) {
     return owner_of(m, owner);
 }
 
-/* Adds one rank's gradient of one micro-step, in the order of backward. */
+/* Adds one rank's gradient of one micro-step, in the order of the backward. */
 static void add_micro(const struct sim_setup *s, uint32_t owner, uint32_t rank, struct numbers_place at,
                       const float *weights, float *sum) {
     const struct sim_model *m = s->model;
@@ -67,7 +67,7 @@ static void add(float *into, const float *x, uint64_t count) {
     for (uint64_t i = 0; i < count; i++) into[i] += x[i];
 }
 
-/* The ranks' sum of micro-steps [from, until), as one reduction over ranks [first, end) makes it. */
+/* Sums micro-steps [from, until) as one reduction over ranks [first, end) does. */
 static void add_ranks(const struct sim_setup *s, uint32_t owner, uint32_t step, uint32_t from, uint32_t until,
                       uint32_t first, uint32_t end, const float *weights, float *own, float *sum) {
     uint64_t count = s->model->param[owner].count;
@@ -79,8 +79,8 @@ static void add_ranks(const struct sim_setup *s, uint32_t owner, uint32_t step, 
     }
 }
 
-/* Rows of ranks that cut one copy between them are added up after their sums are whole. `scratch`: three times the
- * parameter. */
+/* If the gradient is not reduced over both axes at once, each group of ranks that shares one copy makes its sum first;
+ * then the groups' sums are added. `scratch`: three times the parameter. */
 static void sum_gradient(const struct sim_setup *s, uint32_t owner, uint32_t step, const float *weights,
                          float *scratch, float *total) {
     uint64_t count = s->model->param[owner].count;
@@ -102,7 +102,7 @@ static void sum_gradient(const struct sim_setup *s, uint32_t owner, uint32_t ste
     }
 }
 
-struct trained { /* of one parameter that is not tied */
+struct trained { /* of one parameter that is not tied to another */
     float *weights, *state[OPTIMIZER_STATES_MAX], *total, *scratch;
 };
 
@@ -207,7 +207,7 @@ zero_status numbers_run(const struct sim_setup *setup, struct sim_result *out, s
     zero_status status = numbers_open(setup, &numbers, error);
     if (status) return status;
     with.host = &numbers.host;
-    with.discrete = false; /* who computes them queues nothing on a device */
+    with.discrete = false; /* a computing host queues nothing on a device */
     status = sim_run(&with, out, error);
     if (!status && !out->status && !out->lost && !out->refused && !out->stuck) {
         error_clear(&out->error);

@@ -1,10 +1,10 @@
-/* Draws from a key alone: what is drawn for one thing does not depend on how many other things were drawn for. Pure. */
+/* Random numbers that depend only on a key: a draw does not depend on the number of other draws. Pure. */
 #ifndef ZERO_TOOLS_SIM_RANDOM_H
 #define ZERO_TOOLS_SIM_RANDOM_H
 
 #include <stdint.h>
 
-/* What a draw is for; keeps their streams apart. */
+/* The purpose of a draw; draws for different purposes are independent. */
 enum random_use {
     RANDOM_ORDER, /* of events at the same time */
     RANDOM_FAULTS,

@@ -1,11 +1,11 @@
-/* What a virtual rank owns: a communicator and its groups, a device, a drive, an executor. */
+/* The parts of a virtual rank: a communicator and its groups, a device, a drive, an executor. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "tools/sim/run.h"
 #include "tools/sim/trace.h"
 
-/* ---- watching ---- */
+/* ---- checking each operation ---- */
 
 static void say(struct rank *r, const struct operation *op, const struct ledger_fault *f) {
     static const char *const states[] = {[HELD_NOTHING] = "nothing was ever written to",
@@ -55,7 +55,7 @@ static void done(void *user, const struct operation *op, uint32_t item, const ui
                  const uint32_t *write) {
     struct rank *r = user;
     struct run *run = r->run;
-    if (run->violation.code) return; /* the ledger may not know it */
+    if (run->violation.code) return; /* the ledger may not know the operation */
     uint64_t since = ledger_done(&r->ledger, op, item);
     run->schedule = mix_event(run->schedule, r, op, item);
     if (op->kind == OP_UPDATE) r->updated[op->region] += updated_elements(run, op, item);
@@ -80,7 +80,7 @@ static zero_status open_group(struct rank *r, uint8_t axes, enum stream stream, 
     return comm_group_open(r->comm, ranks, count, &r->group[axes][stream]);
 }
 
-/* In the engine's order (engine/commit.c): messages name groups by it. */
+/* Opens groups in the engine's order (engine/commit.c), because messages name groups by that order. */
 static zero_status open_groups(struct rank *r, struct zero_error *error) {
     static const enum stream streams[] = {STREAM_GATHER, STREAM_REDUCE};
     uint32_t ranks = r->run->ranks, *list = malloc(ranks * sizeof *list);
@@ -104,7 +104,7 @@ static void open_policy(struct rank *r) {
         r->policy.depth += sabotage->odd_depth, r->policy.backward_depth += sabotage->odd_depth;
 }
 
-/* Without data all ranks' extents are at the same addresses, where nothing is. */
+/* Without data all ranks' memory is at the same reserved addresses, which have no memory. */
 static zero_status open_memory(struct rank *r, struct zero_error *error) {
     const struct run *run = r->run;
     for (int t = 0; t < TIER_NVME; t++) {

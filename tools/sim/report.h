@@ -1,4 +1,4 @@
-/* A simulation for people. */
+/* Prints the result of a simulation for people. */
 #ifndef ZERO_TOOLS_SIM_REPORT_H
 #define ZERO_TOOLS_SIM_REPORT_H
 

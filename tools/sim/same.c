@@ -1,11 +1,11 @@
-/* All ranks emit and post the same: the first rank that comes to an operation says what the others must emit there, so
- * that whoever differs is found at once. */
+/* Checks that all ranks emit the same operations. The first rank that reaches an operation number defines the operation
+ * that the others must emit there, so a rank that differs is found at once. */
 #include <inttypes.h>
 
 #include "tools/sim/run.h"
 
-/* In a pass every use gathers, computes, reduces and releases at most a few regions; a step does a few things with each
- * region besides. */
+/* An upper estimate. In a pass every use gathers, computes, reduces and releases a few regions; a step adds a few
+ * operations per region. */
 uint64_t same_operations(const struct run *run) {
     const struct sim_setup *s = run->setup;
     uint64_t passes = 2 * (uint64_t)s->micro_steps + 1;

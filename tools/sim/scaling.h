@@ -1,5 +1,5 @@
-/* Weak scaling: every rank has the same work, on 8 ranks, 16, and so on. Fully sharded, and as a hybrid: sharded inside a
- * node, copied between nodes (HSDP: Zhao et al. 2023, "PyTorch FSDP", section 3.2.2). */
+/* Weak scaling: every rank has the same work, on 8 ranks, 16, and so on. Two meshes: fully sharded, and hybrid (sharded
+ * inside a node, replicated between nodes; HSDP: Zhao et al. 2023, "PyTorch FSDP", section 3.2.2). */
 #ifndef ZERO_TOOLS_SIM_SCALING_H
 #define ZERO_TOOLS_SIM_SCALING_H
 
@@ -22,7 +22,8 @@ struct scaling {
     uint32_t points;
 };
 
-/* From 8 ranks to `most`; fewer points where that is less. Says on `progress` what it is at; NULL: nothing. */
+/* Simulates from 8 ranks up to `most`; fewer points if `most` is small. Reports progress on `progress`, which may be
+ * NULL. */
 zero_status scaling_run(const struct job *job, uint32_t most, uint32_t steps, uint64_t seed, FILE *progress,
                         struct scaling *out, struct zero_error *error);
 void scaling_csv(const struct scaling *scaling, FILE *file);

@@ -31,7 +31,7 @@ void run_violated(struct run *run, uint32_t rank, zero_status code, const char *
     run->violation.rank = (int32_t)rank;
 }
 
-/* ---- what all ranks share ---- */
+/* ---- state that all ranks share ---- */
 
 static zero_status check_setup(const struct sim_setup *s, struct zero_error *error) {
     uint64_t ranks = (uint64_t)s->mesh[AXIS_SHARD] * s->mesh[AXIS_REPLICATE];
@@ -56,7 +56,7 @@ static zero_status check_setup(const struct sim_setup *s, struct zero_error *err
     return ZERO_OK;
 }
 
-/* As a trainer's zero_engine_add_segment; a unit by itself is declared as nothing. */
+/* Declares segments as a trainer does with zero_engine_add_segment; a segment of one unit is not declared. */
 static void declare_segments(struct run *run) {
     const struct pass_segments *s = &run->setup->segments;
     for (uint32_t u = 0, first; u < run->model.units; u++)
@@ -64,7 +64,7 @@ static void declare_segments(struct run *run) {
             run->model.unit[i]->segment_first = first, run->model.unit[i]->segment_last = u;
 }
 
-/* Who sets no times has the model's operations. */
+/* If the setup gives no times, they follow from the model's operations. */
 static zero_status make_pass(struct run *run, struct zero_error *error) {
     const struct sim_setup *s = run->setup;
     uint32_t units = s->model->units;
@@ -132,7 +132,7 @@ static zero_status open_policy(struct run *run, struct zero_error *error) {
     return ZERO_OK;
 }
 
-/* Scratch of reductions: rank 0's groups are as large as everybody's. */
+/* Scratch of reductions. Rank 0's groups have the same sizes as those of all ranks. */
 static uint64_t staging_bytes(const struct run *run, uint64_t (*bytes)(const struct executor_options *)) {
     struct executor_options o = {.policy = (struct policy *)&run->policy,
                                  .model = &run->model,
@@ -173,7 +173,7 @@ static zero_status make_plan(struct run *run, struct zero_error *error) {
     return status ? status : ledger_plan_make(&run->ledger, &run->plan, error);
 }
 
-/* Addresses that nothing lies behind: whoever touches them ends the program. */
+/* Reserves addresses without memory: an access to them ends the program. */
 static zero_status reserve(struct run *run, struct zero_error *error) {
     for (int t = 0; t < TIER_NVME && !run->setup->host; t++) {
         uint64_t bytes = run->plan.tier_bytes[t];
@@ -246,9 +246,9 @@ static void close_run(struct run *run) {
     free(run->refresh);
 }
 
-/* ---- invariants of the whole ---- */
+/* ---- invariants of the whole run ---- */
 
-/* Every copy of a region is cut into shards that cover it exactly once. */
+/* The shards of every copy of a region must cover it exactly once. */
 static void check_shards(struct run *run) {
     uint8_t *owned = calloc(run->ranks, sizeof *owned);
     if (!owned) run_violated(run, 0, ZERO_E_MEMORY, "no memory to check shards");
@@ -267,7 +267,7 @@ static void check_shards(struct run *run) {
     free(owned);
 }
 
-/* Every rank updated its shard once in every step, all of it. */
+/* Every rank must have updated its whole shard exactly once in every step. */
 static void check_updates(struct run *run) {
     for (uint32_t k = 0; k < run->ranks; k++)
         for (uint32_t i = 0; i < run->model.regions; i++) {
@@ -279,7 +279,7 @@ static void check_updates(struct run *run) {
         }
 }
 
-/* The oldest call that a rank waits in, or what else it waits for. */
+/* Reports the oldest call that a rank waits in, or else the reason why it waits. */
 static void check_deadlock(struct run *run) {
     for (uint32_t k = 0; k < run->ranks; k++) {
         const struct rank *r = &run->rank[k];
@@ -299,7 +299,8 @@ static void check_deadlock(struct run *run) {
     }
 }
 
-/* Who needs nobody hears of nothing: a rank's own work of one step, at its slowest. */
+/* A rank that waits for no one receives no failure message and first finishes its own work of one step. This is the
+ * longest time of that work. */
 static uint64_t grace_ns(const struct run *run) {
     enum { SLOWEST = 5, MOMENT_NS = 1000000 };
     const struct sim_setup *s = run->setup;
@@ -309,7 +310,7 @@ static uint64_t grace_ns(const struct run *run) {
     if (s->speeds.drive_write_bytes_per_s < least) least = s->speeds.drive_write_bytes_per_s;
     if (s->speeds.drive_mixed_bytes_per_s < least) least = s->speeds.drive_mixed_bytes_per_s;
     for (uint32_t i = 0; i < run->pass.uses; i++)
-        compute += 2 * run->pass.use[i].compute_ns; /* with an evaluation */
+        compute += 2 * run->pass.use[i].compute_ns; /* twice, because of an evaluation */
     uint64_t ns = SLOWEST * s->micro_steps * compute + MOMENT_NS;
     if (drive) ns += SLOWEST * speeds_ns(2 * drive, least) + 4 * layout->chunks * s->speeds.drive_latency_ns;
     return ns + s->chaos_ns * same_operations(run);
@@ -333,8 +334,8 @@ static bool faulted(const struct run *run) {
     return run->faulted[SIM_LOST] || run->faulted[SIM_DRIVE] || run->faulted[SIM_STUCK];
 }
 
-/* After a fault that ends ranks every live one ended in time, with its work done or an error that says whose fault it
- * was. */
+/* After a fault that ends ranks, every live rank must have ended in time: with its work done, or with an error that
+ * names the cause. */
 static void check_ending(struct run *run) {
     uint64_t timeouts = run->faulted[SIM_STUCK] ? SIM_STUCK_TIMEOUTS : run->faulted[SIM_LOST];
     uint64_t deadline = run->fault_ns + timeouts * run->setup->timeout_ns + grace_ns(run);
@@ -353,7 +354,7 @@ static void check_ending(struct run *run) {
 
 /* ---- the loop ---- */
 
-/* Whoever lives finds the silence; who waits for a rank that is stuck, that. */
+/* Any live rank detects a silent rank. Only a rank that waits for a stuck rank detects that. */
 static bool finds(struct run *run, const struct rank *r, const struct event *event) {
     double timeout_s = (double)run->setup->timeout_ns * 1e-9;
     if (r->lost || r->ended) return false;
@@ -395,7 +396,7 @@ static int ascending(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-/* Of a run that reached its end. */
+/* Measures a run that reached its end. */
 static void measure_steps(struct run *run, struct sim_result *out) {
     uint64_t *at = run->agreed_ns;
     uint32_t steps = run->setup->steps;

@@ -1,14 +1,15 @@
-/* The simulator: the engine's own executor and stages on virtual ranks, in one thread and in virtual time. Transport,
- * device and drive are virtual; what is emitted, ordered, planned and waited for is not. Without data the ranks share the
- * model, the plan and their addresses, behind which there is nothing; with data (a host computes) every rank has memory.
+/* The simulator: runs the engine's own executor and stages on virtual ranks, in one thread and in virtual time. The
+ * transport, device and drive are virtual; the emitted operations, their order, the plan and the waits are real.
+ * Without data the ranks share the model, the plan and addresses that have no memory; with data (a host computes) every
+ * rank has memory.
  *
  * Checked at every event:
- *   - the k-th operation of a communicator has one fingerprint on all its ranks (engine/comm/comm_sim.c)
- *   - what an operation uses is not touched before it is done, and what it reads was written, and not written over since
- *     (ledger.h); with data also byte by byte
- *   - each rank updates every part of its shards once a step, and the shards of all partition every unit exactly once
- *   - all ranks emit the same operations (same.c); somebody can always go on
- *   - after a fault that ends ranks, every live one ends within the deadline, with an error that names the cause
+ *   - the k-th operation of a communicator has the same fingerprint on all its ranks (engine/comm/comm_sim.c)
+ *   - two operations in flight share no byte that one of them writes, and the data that an operation reads was written
+ *     and not overwritten since (ledger.h); with data also byte by byte
+ *   - each rank updates every part of its shards once a step, and the shards of all ranks cover every unit exactly once
+ *   - all ranks emit the same operations (same.c); at least one rank can always continue
+ *   - after a fault that ends ranks, every live rank ends within the deadline, with an error that names the cause
  *
  * A run is a function of its setup: the same seed gives the same events. Local; one thread; no mutable globals. */
 #ifndef ZERO_TOOLS_SIM_SIM_H
@@ -24,38 +25,39 @@
 #include "tools/sim/faults.h"
 #include "tools/sim/model.h"
 
-/* Who computes, with data. Arrays are indexed like the model's parameters; those of other units are NULL. */
+/* The host that computes, with data. Arrays have the indices of the model's parameters; those of other units are
+ * NULL. */
 struct sim_arrays {
-    float **param, **grad; /* grad: NULL in a forward, and of frozen parameters */
+    float **param, **grad; /* grad: NULL in a forward, and for frozen parameters */
 };
 
 struct sim_host {
     void *user;
-    zero_fill_fn fill; /* of parameters that are not tied */
+    zero_fill_fn fill; /* for parameters that are not tied to others */
     void (*pass)(void *user, uint32_t rank, uint32_t step, uint32_t micro);
-    /* Gradients are added: they are zero at first. */
+    /* Adds to the gradients, which are zero at first. */
     void (*compute)(void *user, uint32_t rank, uint32_t unit, bool backward, const struct sim_arrays *arrays);
-    float **weights; /* of parameters that are not tied: filled in at the end */
+    float **weights; /* for parameters that are not tied to others: set at the end */
 };
 
-/* Breaks things on purpose, in tests. */
+/* Breaks invariants on purpose, for tests. */
 struct sim_sabotage {
     void *user;
-    void (*listed)(void *user, uint32_t rank, struct operation_list *list); /* a broken stage; or NULL */
+    void (*listed)(void *user, uint32_t rank, struct operation_list *list); /* a broken stage, or NULL */
     void (*polled)(void *user, uint32_t rank, struct executor *executor);   /* after every poll; or NULL */
     void (*planned)(void *user, struct plan *plan);                         /* or NULL */
-    uint32_t odd_depth; /* odd ranks look ahead by so many gathers more */
-    bool unequal;       /* ranks may emit differently: what comes of it is to be found */
+    uint32_t odd_depth; /* odd ranks gather this many units further ahead */
+    bool unequal;       /* ranks may emit different operations; the simulation must find the consequences */
 };
 
 struct sim_setup {
     const struct sim_model *model;
     enum stage_index stage;
-    uint32_t mesh[AXES]; /* ranks: their product */
+    uint32_t mesh[AXES]; /* the number of ranks is their product */
     enum accumulation accumulation;
     uint32_t micro_steps, depth, steps;
     uint32_t backward_depth;            /* 1 + the depth in backward; 0: the same */
-    uint64_t live_max, ahead_max;       /* struct policy; 0: no bound */
+    uint64_t live_max, ahead_max;       /* struct policy; 0: no limit */
     uint32_t param_bits, gradient_bits; /* struct executor_options */
     uint64_t persistence_threshold;
     struct precision precision; /* with data: fp32 */
@@ -66,58 +68,60 @@ struct sim_setup {
     uint64_t chunk_elements_max, resident_bytes; /* struct plan_options */
     uint32_t chunk_align_bytes, slots;
     uint64_t message_bytes, checkpoint_bytes;
-    bool shadow;                    /* the drive keeps the last step that is whole */
+    bool shadow;                    /* the drive keeps the last complete step */
     bool discrete;                  /* struct executor_options; without data */
-    bool native_reduction, staging; /* staging: reductions need scratch, as over MPI */
+    bool native_reduction, staging; /* staging: reductions need scratch, as with MPI */
     bool evaluate;                  /* an evaluation pass after every micro-step and every step */
-    int32_t skip_unit;             /* left out of every step's first micro-step, without segments; -1: none */
-    struct pass_segments segments; /* computed again in the backward */
+    /* left out of every step's first micro-step, only without segments; -1: none */
+    int32_t skip_unit;
+    struct pass_segments segments; /* recomputed in the backward */
     const struct pass_work
-        *work; /* per unit; NULL: the model's operations at `speeds`, twice in a backward */
+        *work; /* per unit; NULL: from the model's operations and `speeds`, a backward twice a forward */
 
     uint64_t seed;
     struct speeds speeds;
-    uint64_t
-        chaos_ns; /* not 0: everything takes a random time of at most so many, in the place of `speeds` */
-    uint64_t chaos_events; /* chance rules so many events, then everything is even; UINT64_MAX: all */
-    uint32_t faults;       /* a mask of enum sim_fault */
-    uint64_t timeout_ns;   /* of a rank's silence */
+    uint64_t chaos_ns; /* not 0: everything takes a random time of at most chaos_ns, instead of `speeds` */
+    /* this many events take random times, later ones equal times; UINT64_MAX: all are random */
+    uint64_t chaos_events;
+    uint32_t faults;     /* a mask of enum sim_fault */
+    uint64_t timeout_ns; /* how long a rank may be silent */
 
     const struct sim_host *host;         /* NULL: without data */
     const struct sim_sabotage *sabotage; /* or NULL */
-    FILE *trace;                         /* Chrome trace events of the first `trace_ranks`; or NULL */
+    FILE *trace;                         /* Chrome trace events of the first `trace_ranks` ranks; or NULL */
     uint32_t trace_ranks;
 };
 
-/* What a host that does not compute waits for: the operation that holds up all that it needs. */
+/* The reason why a host does not compute: the kind of operation that blocks all others that it needs. */
 enum sim_wait { WAIT_GATHER, WAIT_REDUCE, WAIT_AGREE, WAIT_UPDATE, WAIT_DRIVE, WAITS };
 const char *sim_wait_name(enum sim_wait wait);
 
 struct sim_result {
-    /* ZERO_OK: everything held. Else what did not, and when; error.rank: where. */
+    /* ZERO_OK: every invariant held. Else the broken one, and when; error.rank: where. */
     zero_status status;
     struct zero_error error;
     uint64_t events, end_ns;
-    uint64_t operations; /* the executors' trace hash: of all that a rank emitted */
-    uint64_t schedule;   /* hash of what happened when, on all ranks */
+    uint64_t operations; /* the executors' trace hash: of all operations that a rank emitted */
+    uint64_t schedule;   /* hash of all events and their times, on all ranks */
 
-    uint64_t step_ns; /* from one agreement to the next: the median; of a single step, all of it */
+    uint64_t step_ns; /* from one agreement to the next: the median; with a single step: all of it */
     uint64_t first_step_ns;
     uint64_t compute_ns, wait_ns[WAITS];                      /* per step, the mean over ranks */
-    uint64_t most_wait_ns;                                    /* of the rank that waits most, per step */
+    uint64_t most_wait_ns;                                    /* of the rank that waits longest, per step */
     uint64_t wire_bytes, drive_read_bytes, drive_write_bytes; /* per step and rank, the mean */
     uint64_t planned_bytes[TIERS];                            /* per rank */
 
     struct sim_faults faults;
-    bool lost, refused,
-        stuck;         /* a rank was lost, a drive refused a request, a rank got stuck: that ended ranks */
-    uint64_t fault_ns; /* when it came, */
-    uint64_t ended_ns; /* and when the last live rank ended */
+    /* a rank was lost, a drive refused a request, a rank got stuck: the fault ended ranks */
+    bool lost, refused, stuck;
+    uint64_t fault_ns; /* the time of the fault, */
+    uint64_t ended_ns; /* and the time when the last live rank ended */
     uint32_t ended;    /* ranks that ended with an error */
-    char ending[1024]; /* what one of them said */
+    char ending[1024]; /* the error message of one of them */
 };
 
-/* ZERO_E_ARGUMENT, ZERO_E_MEMORY: it could not begin; `error` says why. Else ZERO_OK, and out->status. */
+/* ZERO_E_ARGUMENT, ZERO_E_MEMORY: the run could not begin; `error` says why. Else returns ZERO_OK and sets
+ * out->status. */
 zero_status sim_run(const struct sim_setup *setup, struct sim_result *out, struct zero_error *error);
 
 #endif

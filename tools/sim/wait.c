@@ -1,4 +1,5 @@
-/* What a waiting host waits for: from what it needs along unmet waits to an operation that is in flight. */
+/* Finds what a waiting host waits for: starts from the operation that it needs and follows unmet waits to one that is
+ * in flight. */
 #include "tools/sim/run.h"
 
 const char *sim_wait_name(enum sim_wait wait) {
@@ -14,7 +15,7 @@ static const enum sim_wait waits[STREAMS] = {
 static enum stream needed(const struct rank *rank) {
     if (rank->next == NEXT_COMPUTE) return STREAM_COMPUTE;
     if (rank->next == NEXT_APPLY) return STREAM_CONTROL;
-    for (int s = 0; s < STREAMS; s++) /* room for an event, or the end */
+    for (int s = 0; s < STREAMS; s++) /* waits for room for an event, or for the end */
         if (stream_busy(rank->executor, (enum stream)s)) return (enum stream)s;
     return STREAM_CONTROL;
 }

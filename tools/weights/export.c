@@ -1,5 +1,5 @@
-/* From a checkpoint to Hugging Face's layout. Every tensor's place is known before the first byte is written, so the
- * pieces go where they belong in the order in which they are found. Complete under its name, or not there. */
+/* Writes a checkpoint in Hugging Face's layout. The place of every tensor is known before the first byte is written, so
+ * pieces may come in any order. The directory gets its name only when it is complete. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,22 +13,23 @@ enum { FILES_MAX = 512, NAME_BYTES = MANIFEST_NAME_BYTES + 16 };
 struct export {
     struct storage *storage;
     struct checkpoint checkpoint;
-    char out[STORAGE_PATH_BYTES], partial[STORAGE_PATH_BYTES]; /* the directory, and while it is written */
-    struct tensor *tensor;                                     /* by the manifest's parameter */
+    /* the directory, and its name while it is written */
+    char out[STORAGE_PATH_BYTES], partial[STORAGE_PATH_BYTES];
+    struct tensor *tensor; /* index: the manifest's parameter */
     char(*name)[NAME_BYTES];
-    uint32_t *file_of; /* by the manifest's parameter, ascending */
+    uint32_t *file_of; /* index: the manifest's parameter; ascending */
     struct storage_file *file;
     uint32_t files;
     float *block;
-    const struct family *family; /* NULL: it is of no GPT */
+    const struct family *family; /* NULL: the checkpoint's model is no GPT */
 };
 
-/* What transformers has in a directory of each architecture. */
+/* The values that transformers expects in a directory of each architecture. */
 static const struct family {
-    const char *first;      /* parameter, by which a checkpoint's is known */
-    const char *class, *of; /* of all but the head: before its name here */
-    const char *vocabulary; /* its own; in another one there is no such end of text */
-    const char *more;       /* what config.json has beside the model block: no dropout was trained with */
+    const char *first;      /* the parameter that identifies a checkpoint of this architecture */
+    const char *class, *of; /* of: the prefix of all parameters except the head */
+    const char *vocabulary; /* set only for the architecture's own vocabulary, which has this end of text */
+    const char *more;       /* config.json's members beside the model block: the training used no dropout */
 } families[] = {{"wte.weight", "GPT2LMHeadModel", "transformer.", "50257",
                  ",\n  \"resid_pdrop\": 0.0,\n  \"embd_pdrop\": 0.0,\n  \"attn_pdrop\": 0.0"},
                 {"model.embed_tokens.weight", "LlamaForCausalLM", "", "32000", ""}};
@@ -155,7 +156,7 @@ static zero_status write_index(struct export *x, struct zero_error *error) {
     return write_text(x, "model.safetensors.index.json", text, length, error);
 }
 
-/* What belongs to the model: a key under its first name only, and no scaling where there is none. */
+/* True for keys that belong to the model: each under its first name only, and a scaling only if there is one. */
 static bool exported(const struct manifest *m, const char *key) {
     const char *rope = manifest_config(m, "model.rope_scaling.rope_type");
     if (!strcmp(key, "model.n_ctx") || !strcmp(key, "model.gradient_checkpointing")) return false;
@@ -188,7 +189,7 @@ static zero_status write_all(struct export *x, struct zero_error *error) {
     return status;
 }
 
-/* ---- the call ---- */
+/* ---- interface ---- */
 
 static void remove_partial(struct export *x) {
     static const char *const others[] = {"model.safetensors.index.json", "config.json"};

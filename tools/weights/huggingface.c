@@ -1,5 +1,5 @@
-/* Hugging Face's layout: config.json, and model.safetensors or the files that model.safetensors.index.json names.
- * Tensors are called as in tools/gpt, with the name of their class before it or without. */
+/* Reads Hugging Face's layout: config.json, and model.safetensors or the files that model.safetensors.index.json names.
+ * Tensors have the names of tools/gpt, with or without the prefix of their class. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@ struct part { /* one file */
     char name[128];
     struct storage_file file;
     struct tensor_table table;
-    bool *used; /* by tensor: it is a parameter */
+    bool *used; /* by tensor: true if the tensor is a parameter */
 };
 
 struct huggingface {
@@ -61,7 +61,7 @@ static zero_status open_config(struct huggingface *h, struct zero_error *error) 
     return problem ? error_set(error, ZERO_E_CONFIG, "%s/config.json: %s", h->path, problem) : ZERO_OK;
 }
 
-/* Once each; a name is a file of this directory and nothing else. */
+/* Opens each file once. A name must be a file of this directory. */
 static zero_status open_part(struct huggingface *h, const char *name, struct zero_error *error) {
     char path[STORAGE_PATH_BYTES];
     for (uint32_t i = 0; i < h->parts; i++)
@@ -114,8 +114,8 @@ static zero_status open_parts(struct huggingface *h, struct zero_error *error) {
 
 /* ---- tensors ---- */
 
-/* Under any name that files have for a parameter: GPT2LMHeadModel puts "transformer." before all but its head, and
- * LlamaModel leaves "model." away, which LlamaForCausalLM has. */
+/* Finds a parameter under any of its names: GPT2LMHeadModel puts "transformer." before all names except the head's, and
+ * LlamaModel leaves out "model.", which LlamaForCausalLM has. */
 static const struct tensor *find_in(const struct tensor_table *table, const char *name) {
     static const char own[] = "model.";
     char prefixed[128];
@@ -151,7 +151,7 @@ static zero_status check_tensor(struct huggingface *h, const struct gpt_param *p
     return ZERO_OK;
 }
 
-/* Not parameters: masks and angles of old files, and a tied head's copy of the embedding. */
+/* Tensors that are not parameters: masks and angles in old files, and a tied head's copy of the embedding. */
 static bool is_no_parameter(const struct huggingface *h, const char *name) {
     static const char *const ends[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"};
     size_t length = strlen(name);

@@ -1,4 +1,4 @@
-/* From foreign weights to a checkpoint, block by block. */
+/* Turns foreign weights into a checkpoint, block by block. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,6 +1,6 @@
-/* llm.c's model file: 256 int32 (magic 20240326; version 3: fp32, 5: bf16; context, vocabulary, layers, heads, width,
- * padded vocabulary), then sixteen arrays, each of all layers. Its matrices are [outputs][inputs], ours are
- * [inputs][outputs]: one matrix at a time is in memory. */
+/* Reads llm.c's model file: 256 int32 (magic 20240326; version 3: fp32, 5: bf16; context, vocabulary, layers, heads,
+ * width, padded vocabulary), then sixteen arrays, each with all layers. llm.c's matrices are [outputs][inputs], ours
+ * are [inputs][outputs]; the code transposes one matrix at a time in memory. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@ enum { MAGIC = 20240326, HEADER_INTS = 256 };
 enum header { AT_MAGIC, AT_VERSION, AT_CONTEXT, AT_VOCAB, AT_LAYERS, AT_HEADS, AT_WIDTH, AT_PADDED_VOCAB };
 
 static const struct array {
-    const char *name; /* behind "h.N." where it has one per layer */
+    const char *name; /* after "h.N.", if each layer has one */
     bool layered, transposed;
 } arrays[] = {
     {"wte.weight", false, false},       {"wpe.weight", false, false},       {"ln_1.weight", true, false},
@@ -46,7 +46,7 @@ static bool recognises(const char *path) {
     return read_header(path, header) && header[AT_MAGIC] == MAGIC;
 }
 
-/* ---- where a parameter is ---- */
+/* ---- the place of a parameter ---- */
 
 static uint64_t count_of(const struct llmc *l, uint32_t array) {
     char name[64];
@@ -70,7 +70,7 @@ static uint32_t array_of(const char *name, uint32_t *out_layer) {
     return array;
 }
 
-/* In bytes of the file. */
+/* The offset in bytes in the file. */
 static uint64_t offset_of(const struct llmc *l, uint32_t array, uint32_t layer) {
     uint64_t elements = layer * count_of(l, array);
     for (uint32_t i = 0; i < array; i++) elements += array_elements(l, i);

@@ -1,5 +1,5 @@
-/* The model block of a checkpoint's configuration, as it stood in a file: the manifest has "model.rope_scaling.factor", the
- * file has blocks. */
+/* Prints the model block of a checkpoint's configuration in the form that it had in the file: the manifest has
+ * "model.rope_scaling.factor", the file has nested blocks. */
 #include <string.h>
 
 #include "tools/weights/weights.h"
@@ -14,7 +14,7 @@ struct printing {
     bool (*keeps)(const struct manifest *manifest, const char *key);
 };
 
-/* The key below "model", or NULL: it is not of this block, or not kept. */
+/* The key below "model"; NULL: the key is not in this block, or `keeps` rejects it. */
 static const char *leaf_of(const struct printing *p, uint32_t i) {
     const char *key = p->manifest->config.entry[i].key;
     if (strncmp(key, model, MODEL_BYTES) != 0 || (p->keeps && !p->keeps(p->manifest, key))) return NULL;
@@ -25,7 +25,7 @@ static bool in_block(const char *leaf, const char *block, size_t bytes) {
     return leaf && strncmp(leaf, block, bytes) == 0 && leaf[bytes] == '.';
 }
 
-/* The first entry of a block prints all of it. */
+/* Called for the first entry of a block; prints the whole block. */
 static void print_block(const struct printing *p, uint32_t first, size_t bytes) {
     const char *block = leaf_of(p, first), *comma = "";
     fprintf(p->out, "\"%.*s\": {", (int)bytes, block);

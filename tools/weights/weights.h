@@ -1,5 +1,5 @@
-/* A GPT in somebody else's format, for reading: one table, and a file per format. Names, shapes and layouts are
- * those of tools/gpt, which are Hugging Face's; a format that has others translates. Nothing in a file is trusted. */
+/* A GPT in a foreign format, for reading: one table, and one file per format. Names, shapes and layouts are those of
+ * tools/gpt, which are Hugging Face's; a format with other ones translates them. The code trusts no value in a file. */
 #ifndef ZERO_TOOLS_WEIGHTS_WEIGHTS_H
 #define ZERO_TOOLS_WEIGHTS_WEIGHTS_H
 
@@ -16,42 +16,43 @@ struct weights_format {
     const char *name;
     bool (*recognises)(const char *path);
     zero_status (*open)(const char *path, struct weights **out, struct zero_error *error);
-    /* Elements [first, first + count) of a parameter of the model, as fp32; in any order. */
+    /* Reads elements [first, first + count) of a parameter of the model, as fp32; in any order. */
     zero_status (*read)(struct weights *weights, const struct gpt_param *param, uint64_t first,
                         uint64_t count, float *out, struct zero_error *error);
     void (*close)(struct weights *weights);
 };
 
-struct weights { /* the head of every format's own struct */
+struct weights { /* the first member of every format's own struct */
     const struct weights_format *format;
-    struct config config; /* resolved; its model block is the file's */
+    struct config config; /* resolved; with the model block of the file */
     struct gpt_config model;
 };
 
 extern const struct weights_format weights_huggingface; /* a directory: config.json, *.safetensors */
 extern const struct weights_format weights_llmc;        /* a .bin of llm.c: version 3 (fp32) or 5 (bf16) */
 
-/* Asks the formats in turn. ZERO_E_UNSUPPORTED: none knows it, and what to do. */
+/* Tries the formats in turn. ZERO_E_UNSUPPORTED: none knows the path; the message says what the user can do. */
 zero_status weights_open(const char *path, struct weights **out, struct zero_error *error);
 void weights_close(struct weights *weights); /* NULL is allowed */
 
-/* For the formats: `dtype` fp32, bf16 or fp16; `in` may be where `out` ends. */
+/* For the formats: converts `dtype` (fp32, bf16 or fp16) to fp32. `in` may be at the end of `out`. */
 void weights_widen(const void *in, int dtype, uint64_t count, float *out);
 
 struct gpt_config weights_model(const struct config_model *model);
 
-/* The members of a checkpoint's model block as JSON, `indent` before each, commas between and a comma before the first
- * unless `first`; keys of blocks inside it are written as blocks. `keeps` (NULL: all) says which. */
+/* Prints the members of a checkpoint's model block as JSON: `indent` before each, commas between them, and a comma
+ * before the first unless `first`. Keys of inner blocks are printed as blocks. `keeps` (NULL: all) chooses the keys. */
 void weights_print_model(FILE *out, const struct manifest *manifest, bool first, const char *indent,
                          bool (*keeps)(const struct manifest *manifest, const char *key));
 
-/* Makes OUT/step_00000000 of them, a checkpoint without optimizer state, and the latest. `left`: of a left-over
- * there that could not be removed, a warning; cleared by the caller. */
+/* Writes the weights as OUT/step_00000000, a checkpoint without optimizer state, and makes it the latest. `left`: a
+ * warning if an old leftover there could not be removed; the caller clears it. */
 zero_status weights_import(struct weights *weights, const char *out, struct zero_error *left,
                            struct zero_error *error);
 
-/* The fp32 weights of a checkpoint as a new directory `out`: model.safetensors, or several with an index if that
- * is over `file_bytes`, and config.json where the checkpoint is a GPT's. The model is never in memory. */
+/* Writes the fp32 weights of a checkpoint into a new directory `out`: model.safetensors, or several files with an index
+ * if that is larger than `file_bytes`, and config.json if the checkpoint is a GPT's. The model is never in memory as a
+ * whole. */
 zero_status weights_export(const char *checkpoint, const char *out, uint64_t file_bytes,
                            struct zero_error *error);
 

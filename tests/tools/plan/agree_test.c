@@ -1,6 +1,7 @@
-/* A plan's step and the simulator's: one prices a rank's operations (timeline.c), the other runs all ranks' on virtual
- * transport, devices and drives, both by speeds.h and work.h. Seconds within 1 %, bytes of the drive and memory equal.
- * What remains: the simulator's device takes norms, clears and copies, which the plan takes for nothing. */
+/* The step time of a plan and of the simulator. The plan prices one rank's operations (timeline.c); the simulator runs
+ * all ranks on virtual transport, devices and drives; both use speeds.h and work.h. Seconds agree within 1 %, bytes of
+ * the drive and memory are equal. One difference remains: the simulator's device takes time for norms, clears and
+ * copies, the plan does not. */
 #include <math.h>
 #include <stdlib.h>
 

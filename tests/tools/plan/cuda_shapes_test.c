@@ -1,5 +1,6 @@
-/* What `zero plan` says of a GPU's activations is what the GPT reserves and takes there, on each tier, in every type, with and
- * without recomputation and checkpoints in host memory. Runs on the stand-ins of tests/cuda, or on a GPU. */
+/* The GPU activations that `zero plan` computes are those that the GPT reserves and allocates, on each tier, in every
+ * type, with and without recomputation and checkpoints in host memory. Runs on the stand-ins of tests/cuda, or on a
+ * GPU. */
 #include <stdlib.h>
 
 #include "tests/check.h"

@@ -1,8 +1,8 @@
-/* A plan that one process makes for N ranks that are not there, against what N ranks then take: bytes of every kind on
- * every tier as zero_engine_commit reports them, bytes on the wire and on the drive as zero_counters count them over a
- * step in a steady state. Stage (the argument) x tiers x types x ranks x accumulation, and each variant of the table on
- * four ranks: meshes, codes on the wire, recomputation, frozen parameters, scaling, a shadow. On a GPT that the command
- * trains. Where the processor does not multiply a type, the model is declared and not trained. */
+/* The plan that one process makes for N ranks that do not exist, against the real use of N ranks: bytes of every kind
+ * on every tier as zero_engine_commit reports them, and bytes on the wire and on the drive as zero_counters count them
+ * over a step in a steady state. Stage (the argument) x tiers x types x ranks x accumulation, and each variant of the
+ * table on four ranks: meshes, codes on the wire, recomputation, frozen parameters, scaling, a shadow. The model is a
+ * GPT that the command trains. If the processor does not multiply a type, the model is declared and not trained. */
 #include <stdlib.h>
 #include <string.h>
 

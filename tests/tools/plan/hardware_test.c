@@ -146,7 +146,8 @@ static void a_section_has_an_end(void) {
     CHECK_CONTAINS(error.message, "more than 64 entries of hosts");
 }
 
-/* What a node's ranks share is divided; what a machine has not is as slow as can be, and asked of nobody. */
+/* Resources that a node's ranks share are divided among them. A part that the machine lacks gets the lowest speed, and
+ * no rank uses it. */
 static void machines_become_speeds(void) {
     struct machine m = {.device = {.memory_per_s = 1000, .flops = {7, 8, NAN}},
                         .host = {.memory_per_s = 800, .device_per_s = 30},

@@ -1,5 +1,5 @@
-/* What a host does in a pass, spelt: f0 is unit 0's forward, b0 its backward, r0@3 its forward again for the backward at
- * position 3. */
+/* The work of a host in a pass, as text: f0 is unit 0's forward, b0 its backward, r0@3 its repeated forward for the
+ * backward at position 3. */
 #include "tools/plan/pass.h"
 
 #include <stdio.h>

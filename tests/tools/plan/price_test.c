@@ -1,5 +1,5 @@
-/* Time and room by hand: what is left when a machine is fast in all but one thing, what overlaps, what does not fit; and
- * the advice that follows. */
+/* Time and room by hand, for machines that are fast in all but one part: the step time, the overlaps, the
+ * configurations that do not fit, and the advice. */
 #include "tools/plan/price.h"
 
 #include <json-c/json.h>
@@ -115,7 +115,8 @@ static void gradients_leave_by_the_bus(void) {
     CHECK(fabs(adds.step.busy_s[RESOURCE_BUS] / (4 * shard / 1e9) - 1) < 1e-3);
 }
 
-/* Of a GPU's memory offloading frees the shards of states and of gradients; what is reduced in place takes no other. */
+/* Offloading frees the shards of states and of gradients in a GPU's memory; a gradient that is reduced in place takes
+ * no other memory. */
 static void gradients_rest_with_the_host(void) {
     struct scenario s = ideal("{\"train_micro_batch_size_per_gpu\": 2, \"bf16\": {\"enabled\": true}}");
     for (uint32_t stage = 1; stage <= 3; stage++) {
@@ -161,7 +162,7 @@ static void a_drive_is_shared_and_hidden(void) {
     CHECK_DOUBLE(days, 1e12 / (4 * (double)p.step.drive_write_bytes) * hidden.step.seconds / 86400, 1e-6);
 }
 
-/* On shared cores nothing is hidden: whoever works takes the time from the others. */
+/* On shared cores nothing is hidden: all work takes time from the other work. */
 static void shared_cores_share(void) {
     struct scenario s = ideal(fp32);
     s.machine.device.is_host = s.machine.device.shares_cores = true;

@@ -1,4 +1,5 @@
-/* A run's directory as it is read for the page: what is there, what may be missing, and what is refused by name. */
+/* Reads a run's directory for the page: the files that exist, the files that may be missing, and refused files, which
+ * the error names. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,11 +1,11 @@
-/* Stages that are broken on purpose are caught by the simulator's invariants, without data, each with a sentence that
- * names rank, operation and unit; at every seed, and in an order drawn from it as in an even one. */
+/* The simulator's invariants catch stages that are broken on purpose, without data. Each message names rank, operation
+ * and unit; at every seed, with a random order of events and with an even one. */
 #include "tests/check.h"
 #include "tests/executor/toy_sim.h"
 
 enum { BROKEN_RANK = 2, BROKEN_REGION = 3 /* of "c" */ };
 
-/* A list's operation that is made something else of. */
+/* Finds the operation of a list that the broken stage changes. */
 static struct operation *find(struct operation_list *list, enum operation_kind kind, enum object object) {
     for (uint32_t i = 0; i < list->count; i++) {
         struct operation *op = &list->item[i];
@@ -20,7 +20,7 @@ static void drop(struct operation_list *list, struct operation *op) {
     list->count--;
 }
 
-/* The unit goes before it is computed with, and compute does not say that it reads it. */
+/* The unit is released before the computation, and compute does not list it as read. */
 static void release_early(void *user, uint32_t rank, struct operation_list *list) {
     struct operation *compute = find(list, OP_COMPUTE, OBJECT_PARAM);
     if (rank != BROKEN_RANK || !compute) return;
@@ -38,7 +38,7 @@ static void release_everywhere(void *user, uint32_t rank, struct operation_list 
     release_early(user, BROKEN_RANK, list);
 }
 
-/* The same, and compute says so. */
+/* The same, but compute lists the unit as read. */
 static void release_known(void *user, uint32_t rank, struct operation_list *list) {
     uint32_t before = list->count;
     release_early(user, rank, list);
@@ -52,7 +52,7 @@ static void skip_reduction(void *user, uint32_t rank, struct operation_list *lis
     if (rank == BROKEN_RANK && reduce) drop(list, reduce);
 }
 
-/* The step's last one: what follows on its communicator is the next step's. */
+/* Skips the step's last reduction: the next operation on its communicator belongs to the next step. */
 static void skip_last_reduction(void *user, uint32_t rank, struct operation_list *list) {
     for (uint32_t i = 0; i < list->count; i++)
         if (rank == BROKEN_RANK && list->item[i].kind == OP_REDUCE && list->item[i].region == 0) {
@@ -61,7 +61,7 @@ static void skip_last_reduction(void *user, uint32_t rank, struct operation_list
         }
 }
 
-/* On all ranks alike: none diverges. */
+/* Skips the reduction on all ranks, so no rank diverges. */
 static void skip_everywhere(void *user, uint32_t rank, struct operation_list *list) {
     struct operation *reduce = find(list, OP_REDUCE, OBJECT_GRAD);
     if (reduce) drop(list, reduce);
@@ -151,8 +151,8 @@ static bool holds(const char *message, const char *const parts[3]) {
     return strstr(message, parts[0]) && strstr(message, parts[1]) && strstr(message, parts[2]);
 }
 
-/* Unless ranks may emit differently, a rank that does is found when another comes to the same place, if nothing else was
- * found before. */
+/* Unless ranks may emit different operations, a rank that differs is found when another rank reaches the same place, if
+ * no other error was found before. */
 static bool expect(const struct toy_sim *t, uint32_t i, bool unequal) {
     struct sim_sabotage sabotage = {.listed = broken[i].listed, .unequal = unequal};
     struct zero_error error;

@@ -1,5 +1,5 @@
-/* Simulations drawn from seeds hold every invariant; with data their weights are the serial oracle's. And a bug that is
- * planted in a stage is told with its seed and a short schedule.
+/* Simulations drawn from seeds keep every invariant; with data their weights equal the serial oracle's. A bug planted
+ * in a stage is reported with its seed and a short schedule.
  * case_test [FIRST SEED] [SEEDS] */
 #include <stdlib.h>
 

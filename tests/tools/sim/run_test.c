@@ -1,4 +1,4 @@
-/* What a simulation is a function of, what faults do to it, and a thousand ranks. */
+/* A simulation is a function of its setup; the effects of faults; and a run of a thousand ranks. */
 #include <stdlib.h>
 
 #include "tests/check.h"

@@ -8,7 +8,7 @@
 
 enum { LOGITS_TOKENS_MAX = 64, LOGITS_VOCAB_MAX = 512 };
 
-/* What logits.txt holds: the tokens, then a row of `vocab` logits per token. */
+/* The content of logits.txt: the tokens, then a row of `vocab` logits per token. */
 struct logits {
     uint32_t tokens, vocab;
     int32_t token[LOGITS_TOKENS_MAX];
@@ -17,8 +17,8 @@ struct logits {
 
 int logits_read(const char *path, uint32_t vocab, struct logits *out); /* 0: no such file, or damaged */
 
-/* The largest difference of what `checkpoint` gives for the tokens, on `ranks` ranks at stage 3; negative: it cannot
- * be loaded. */
+/* The largest difference between `expected` and the logits of `checkpoint`, on `ranks` ranks at stage 3; negative: the
+ * checkpoint cannot be loaded. */
 double logits_compare(const char *checkpoint, const struct gpt_config *model, uint32_t ranks,
                       const struct logits *expected);
 

@@ -1,4 +1,4 @@
-/* In a build without CUDA: an engine on a GPU cannot be there, so nothing but `problem` is called. */
+/* Replaces the backend in a build without CUDA. No engine is on a GPU then, so only `problem` is called. */
 #include "tools/gpt/backend.h"
 
 static const char *problem(zero_dtype dtype) {

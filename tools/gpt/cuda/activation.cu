@@ -1,6 +1,6 @@
-/* What stands between an MLP's products, and rotary positions: element by element. gelu(x) = x s(2u), where
- * u = sqrt(2/pi) (x + 0.044715 x^3) and s(z) = 1 / (1 + e^-z). A thread has as many neighbours as 16 bytes hold, where
- * that divides the length of a row. */
+/* The MLP's activation and rotary positions: element by element. gelu(x) = x s(2u), where u = sqrt(2/pi) (x + 0.044715
+ * x^3) and s(z) = 1 / (1 + e^-z). A thread handles as many neighbouring elements as 16 bytes hold, if that number
+ * divides the length of a row. */
 #include "tools/gpt/cuda/number.h"
 
 static constexpr float GELU_A = 1.5957691216057308f; /* 2 sqrt(2/pi) */
@@ -50,7 +50,8 @@ template <typename T> static __device__ void gelu_backward_of(const gelu_backwar
         gelu_backward_group<T, 1>(a);
 }
 
-/* Where the gate of element `at` is; divisions of 64 bits take longer than all else. */
+/* The index of the gate of element `at`. Uses a 32-bit division where possible: a 64-bit one takes longer than the
+ * rest. */
 static __device__ uint64_t gate_at(uint64_t at, uint32_t columns) {
     uint64_t row = at >> 32 ? at / columns : (uint32_t)at / columns;
     return row * columns + at;
@@ -95,7 +96,7 @@ template <typename T> static __device__ void swiglu_backward_of(const swiglu_bac
         swiglu_backward_group<T, 1>(a);
 }
 
-/* Of a row's pairs N neighbours at once: those of a head have its first and its second half's numbers side by side. */
+/* Rotates the pairs of a row, N neighbouring pairs at once: in each half of a head their numbers are contiguous. */
 template <typename T, int N> static __device__ void turn_row(const rotary_argument &a) {
     uint32_t row = blockIdx.x, groups = a.half / N;
     uint64_t angles = (uint64_t)(row % a.length) * a.half;

@@ -1,4 +1,4 @@
-/* What attention's kernels share: where a head's rows are, and tiles of them in shared memory, as fp32. */
+/* Shared by attention's kernels: the places of a head's rows, and tiles of rows in shared memory, as fp32. */
 #ifndef ZERO_TOOLS_GPT_CUDA_ATTENTION_H
 #define ZERO_TOOLS_GPT_CUDA_ATTENTION_H
 
@@ -6,7 +6,7 @@
 
 constexpr int ATTENTION_WARPS = 4, ATTENTION_THREADS = ATTENTION_WARPS * WARP;
 constexpr int COLUMNS_PER_LANE = HEAD_WIDTH_MAX / WARP;
-constexpr int SKEWED = HEAD_WIDTH_MAX + 1; /* rows that lanes read side by side then are in different banks */
+constexpr int SKEWED = HEAD_WIDTH_MAX + 1; /* puts rows that lanes read side by side into different banks */
 
 template <typename T> struct rows { /* of one head of one sequence */
     T *first;
@@ -39,7 +39,8 @@ static __device__ head<T> find(const attention_argument &a, uint32_t sequence, u
             a.dots + each};
 }
 
-/* Rows first ... first + ROWS - 1, those from `end` on as zeros, times `scale`. By all threads of the block. */
+/* Reads rows first ... first + ROWS - 1 times `scale`; rows from `end` on are zeros. All threads of the block call
+ * it. */
 template <int ROWS, int STRIDE, typename T>
 static __device__ void fill(float (&tile)[ROWS][STRIDE], rows<T> from, uint32_t first, uint32_t end,
                             uint32_t width, float scale) {
@@ -55,7 +56,7 @@ static __device__ float dot(const float *a, const float *b, uint32_t width) {
     return sum;
 }
 
-/* sum += factor[j] * tile[j] over the tile's rows; the lane has every 32nd column. */
+/* sum += factor[j] * tile[j] over the tile's rows; each lane handles every 32nd column. */
 template <int ROWS, int STRIDE>
 static __device__ void add_rows(float (&sum)[COLUMNS_PER_LANE], const float *factor,
                                 const float (&tile)[ROWS][STRIDE], uint32_t width) {

@@ -1,5 +1,6 @@
-/* Probabilities are computed again from the scores and the logarithm of their sum: once by queries, for the queries'
- * gradients, and once by keys, for those of keys and values; so every sum has one owner and one order. */
+/* Computes the probabilities again from the scores and the logarithm of their sum: once by queries, for the queries'
+ * gradients, and once by keys, for the gradients of keys and values. Every sum therefore has one owner and one
+ * order. */
 #include "tools/gpt/cuda/attention.h"
 
 constexpr int QUERIES_PER_WARP = QUERIES_PER_BLOCK / ATTENTION_WARPS;
@@ -54,7 +55,8 @@ template <typename T> static __device__ void by_query(const attention_argument &
     }
 }
 
-/* What a key and its value take from the tile of queries that begins at `first`: a lane has one query. */
+/* Adds to a key's and a value's gradients the part of the tile of queries that begins at `first`. Each lane handles one
+ * query. */
 static __device__ void take_tile(float (&key_sum)[COLUMNS_PER_LANE], float (&value_sum)[COLUMNS_PER_LANE],
                                  const float *key, const float *value, uint32_t index, uint32_t first,
                                  const float (&queries)[WARP][SKEWED], const float (&gradients)[WARP][SKEWED],
@@ -72,7 +74,7 @@ static __device__ void take_tile(float (&key_sum)[COLUMNS_PER_LANE], float (&val
     __syncwarp();
 }
 
-/* Queries are scaled as they are read, so the keys' gradients are too. */
+/* The queries are scaled as they are read, so the keys' gradients are scaled, too. */
 template <typename T> static __device__ void by_key(const attention_argument &a) {
     __shared__ float queries[WARP][SKEWED], gradients[WARP][SKEWED];
     __shared__ float keys[KEYS_PER_BLOCK][HEAD_WIDTH_MAX], values[KEYS_PER_BLOCK][HEAD_WIDTH_MAX];

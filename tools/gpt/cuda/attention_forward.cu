@@ -1,6 +1,6 @@
-/* A block has QUERIES_PER_BLOCK queries of a head, a warp a quarter of them, and goes over the keys in tiles of 32. Of a
- * tile's scores a lane has one key's; of the output every 32nd column. The softmax is kept up as tiles come (Milakov and
- * Gimelshein 2018): what has been added up is scaled whenever the maximum grows. */
+/* A block handles QUERIES_PER_BLOCK queries of a head, a warp a quarter of them. The warp goes over the keys in tiles
+ * of 32. Each lane holds the scores of one key of the tile, and every 32nd column of the output. The softmax is updated
+ * tile by tile (Milakov and Gimelshein 2018): when the maximum grows, the sums so far are scaled. */
 #include "tools/gpt/cuda/attention.h"
 
 constexpr int QUERIES_PER_WARP = QUERIES_PER_BLOCK / ATTENTION_WARPS;
@@ -9,7 +9,8 @@ struct query_state {
     float most, total, sum[COLUMNS_PER_LANE];
 };
 
-/* The query's part of a tile of keys that begins at `first`; lanes whose key it does not see add nothing. */
+/* Adds the part of the tile of keys that begins at `first` to the query's output. Lanes whose key the query does not
+ * see add nothing. */
 static __device__ void see_tile(query_state &s, const float *query, uint32_t index, uint32_t first,
                                 const float (&keys)[WARP][SKEWED],
                                 const float (&values)[WARP][HEAD_WIDTH_MAX], float *weights, uint32_t width) {

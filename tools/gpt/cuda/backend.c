@@ -1,4 +1,4 @@
-/* The table, and a micro-step's beginning and end: the only places where the host waits for the GPU. */
+/* The GPU backend's table, and the begin and end of a micro-step: the only places where the host waits for the GPU. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -66,7 +66,7 @@ static void close(struct gpt *gpt) {
 
 /* ---- a micro-step ---- */
 
-/* Rows by token, rows of one token in their order: a counting sort. */
+/* Sorts the rows by token with a counting sort; rows of the same token keep their order. */
 static void sort_rows(struct cuda_batch *batch, uint32_t rows, uint32_t vocab, uint32_t *count) {
     uint32_t groups = 0, at = 0;
     memset(count, 0, (size_t)vocab * sizeof *count);
@@ -153,7 +153,8 @@ static void enqueue_head_logits(struct gpt *gpt) {
     cuda_run_phase(gpt, 1 + gpt->config.layers, CUDA_LOGITS, true);
 }
 
-static void nothing(struct gpt *gpt, struct unit *unit, bool backward) {} /* kernels read the slots */
+/* The kernels read the slots themselves. */
+static void nothing(struct gpt *gpt, struct unit *unit, bool backward) {}
 
 const struct backend cuda_backend = {
     .reserved = {[ZERO_DEVICE] = "activations", [ZERO_CPU] = "batches, losses, checkpoints"},

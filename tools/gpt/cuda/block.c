@@ -1,5 +1,5 @@
-/* x -> m = x + project(attention(norm1(x))) -> m + narrow(mlp(widen(norm2(m)))), and back. Residual sums and biases are
- * the products' own, and so is GELU, where cuBLASLt has it. */
+/* x -> m = x + project(attention(norm1(x))) -> m + narrow(mlp(widen(norm2(m)))), and its backward. The products add
+ * residuals and biases themselves. They also compute GELU, if cuBLASLt has it. */
 #include <math.h>
 
 #include "tools/gpt/cuda/state.h"
@@ -38,7 +38,7 @@ static struct cuda_norm second_norm(const struct block *b) {
     return (struct cuda_norm){&b->slot[NORM2_WEIGHT], &b->slot[NORM2_BIAS], b->saved->norm2};
 }
 
-/* ---- linear layers: those of a projection stand side by side in its output ---- */
+/* ---- linear layers: the layers of a projection stand side by side in its output ---- */
 
 struct layer {
     const zero_slot *slot;
@@ -84,7 +84,7 @@ static struct product forward_product(const struct block *b, enum projection_ind
                             .ldc = (uint32_t)projection_outputs(&b->gpt->config, index)};
 }
 
-/* A projection that has a bias is of one layer. */
+/* A projection with a bias has only one layer. */
 static void forward(const struct block *b, enum projection_index index, const zero_slot *bias, const void *x,
                     const void *add, void *y) {
     for (uint32_t i = 0; i < layers_of(b, index); i++) {
@@ -144,7 +144,7 @@ static const struct activation activations[MLP_KINDS] = {
     [SWIGLU] = {KERNEL_swiglu_forward, KERNEL_swiglu_backward, true},
 };
 
-/* Threads of an elementwise kernel: activation.cu takes neighbours together where they fill 16 bytes. */
+/* The threads of an elementwise kernel: activation.cu handles neighbours together if they fill 16 bytes. */
 static uint64_t groups_of(const struct block *b, bool gate) {
     uint64_t count = (uint64_t)b->rows * b->inner, whole = gate ? b->inner : count;
     return whole % b->c->widest ? count : count / b->c->widest;
@@ -157,7 +157,7 @@ static void activate(const struct block *b) {
     cuda_launch_flat(b->c, a->forward, groups_of(b, a->gate), &argument);
 }
 
-/* Inner's gradient -> wide's, which is returned. */
+/* Turns the gradient of `inner` into the gradient of `wide`, and returns it. */
 static void *activate_backward(const struct block *b) {
     const struct activation *a = &activations[b->gpt->architecture->mlp];
     void *to = a->gate ? b->saved->wide : b->c->memory.inner_gradient;
@@ -167,7 +167,7 @@ static void *activate_backward(const struct block *b) {
     return to;
 }
 
-/* fp32 keeps to kernels whose GELU is known to the last digits. */
+/* fp32 uses the separate kernels, whose GELU is known to be accurate to the last digits. */
 static bool has_gelu_end(const struct block *b, const struct product *p) {
     return b->gpt->architecture->mlp == GELU && b->c->type != ZERO_F32 && cublaslt_can(b->c->products, p);
 }
@@ -183,7 +183,7 @@ static void widen(const struct block *b) {
     activate(b);
 }
 
-/* The output's gradient -> wide's; inner is there again. */
+/* Turns the output's gradient into the gradient of `wide`; recomputes `inner`. */
 static void *narrow_backward(const struct block *b, const void *gradient) {
     struct product p = backward_product(b, PROJECT_NARROW, 0, gradient, b->c->memory.inner_gradient);
     p.end = PRODUCT_GELU_BACKWARD, p.aux = b->saved->wide;
@@ -230,7 +230,7 @@ static struct attention_argument attention_of(const struct block *b) {
 
 enum { ATTENTION_BLOCK = 4 * WARP };
 
-/* A kernel, and how many queries or keys a block of it has. */
+/* A kernel, and the number of queries or keys that one of its blocks handles. */
 struct attention_kernel {
     enum gpt_kernel kernel;
     uint32_t rows;

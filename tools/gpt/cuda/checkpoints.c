@@ -1,11 +1,15 @@
-/* What enters the segments of blocks that are computed again, kept in pinned host memory. On the device it passes through two
- * slots, segment s through slot s % 2:
+/* Keeps activation checkpoints in pinned host memory. A checkpoint is the input of a segment's first block. On the
+ * device, checkpoints use two slots: segment s uses slot s % 2.
  *
- *   forward   the slot is written; leaves on a stream of its own while blocks are computed; then segment s + 2's comes
- *   backward  behind segment s + 2's first block, the last to use the slot, it comes back while segment s + 1 is computed
+ *   forward The forward writes the slot. A separate stream copies the slot to the host while blocks compute. Then the
+ *             checkpoint of segment s + 2 uses the slot.
+ *   backward The first block of segment s + 2 is the last to use the slot. After its backward the checkpoint of segment
+ *   s
+ *             is copied back, while segment s + 1 computes.
  *
- * The last two segments' stay in their slots. Who uses a slot next on the engine's stream waits for its last copy, who
- * copies for its last use; copies and waits are between the phases, outside of graphs. */
+ * The last two segments' checkpoints stay in their slots. Before the engine's stream uses a slot, it waits for the
+ * slot's last copy; a copy waits for the slot's last use. Copies and waits are between the phases, outside of
+ * graphs. */
 #include "tools/gpt/cuda/state.h"
 
 static void check(struct cuda_gpt *c, CUresult result) {
@@ -38,14 +42,14 @@ void cuda_checkpoints_close(struct gpt *gpt) {
     d->cuStreamDestroy(k->stream);
 }
 
-/* Whether block `index` is a segment's first, and checkpoints move at all. */
+/* True if block `index` is the first of a segment, and checkpoints move at all. */
 static bool begins_segment(const struct gpt *gpt, uint32_t index, uint32_t *out_segment) {
     if (!gpt->cuda->checkpoints.stream || gpt->cuda->error.code) return false;
     *out_segment = index / gpt->config.recompute;
     return index < gpt->config.layers && index % gpt->config.recompute == 0;
 }
 
-/* `out`: to the host. */
+/* `out`: from the device to the host; else back. */
 static void move(struct gpt *gpt, uint32_t segment, bool out) {
     struct cuda_gpt *c = gpt->cuda;
     const struct cuda_driver *d = &c->driver;

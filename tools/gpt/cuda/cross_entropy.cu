@@ -1,5 +1,5 @@
-/* Softmax and cross-entropy of one row per block. The row is read once for its maximum and the sum of exponentials
- * together (Milakov and Gimelshein 2018), and once more to be replaced by its gradient. */
+/* Softmax and cross-entropy; each block handles one row. It reads the row once for its maximum and the sum of
+ * exponentials together (Milakov and Gimelshein 2018), and once more to replace it with its gradient. */
 #include "tools/gpt/cuda/number.h"
 
 struct running {
@@ -12,7 +12,7 @@ static __device__ running join(running a, running b) {
     return {most, a.total * expf(a.most - most) + b.total * expf(b.most - most)};
 }
 
-/* One correction for all of them. */
+/* Adds N numbers; corrects the sum for a new maximum once for all of them. */
 template <int N> static __device__ running take(running r, const float (&x)[N]) {
     float most = r.most;
     for (int i = 0; i < N; i++) most = fmaxf(most, x[i]);
@@ -31,7 +31,7 @@ static __device__ running join_warp(running r) {
     return r;
 }
 
-/* All threads get the same. */
+/* Joins the results of all threads of the block; every thread gets the same result. */
 static __device__ running join_block(running r) {
     __shared__ running of_warp[FLAT_THREADS / WARP];
     r = join_warp(r);
@@ -54,7 +54,7 @@ template <typename T, int N> static __device__ void row_of(const cross_entropy_a
     if (threadIdx.x == 0) a.loss[blockIdx.x] = logf(r.total) - (wide(x[target]) - r.most);
     if (a.scale == 0) return;
     float inverse = 1 / r.total;
-    __syncthreads(); /* x[target] has been read */
+    __syncthreads(); /* every thread has read x[target] */
     for (uint32_t c = threadIdx.x * N; c < end; c += FLAT_THREADS * N) {
         load(v, x + c);
         for (int i = 0; i < N; i++)

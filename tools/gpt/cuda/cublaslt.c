@@ -1,5 +1,5 @@
-/* cuBLASLt is column-major, in which a row-major matrix is its transpose: c^T = b^T a^T, so its A is our b, and its B
- * our a. */
+/* cuBLASLt is column-major: its matrix is the transpose of a row-major one. Since c^T = b^T a^T, its A is our b, and
+ * its B is our a. */
 #include "tools/gpt/cuda/cublaslt.h"
 
 #include <cublasLt.h>
@@ -30,9 +30,9 @@ struct table {
 #undef FIELD
 };
 
-enum { PLANS_MAX = 128 }; /* more shapes than a model has; those of shorter batches take turns */
+enum { PLANS_MAX = 128 }; /* more than the shapes of a model; shapes of shorter batches replace each other */
 
-/* All that the choice of an algorithm depends on. Compared byte by byte. */
+/* The properties on which the choice of an algorithm depends. Compared byte by byte. */
 struct shape {
     uint64_t lda, ldb, ldc;
     uint32_t m, n, k, type, end, transposed_a, transposed_b, adds, alignment;
@@ -123,7 +123,8 @@ static cudaDataType_t type_of(zero_dtype type) {
     return type == ZERO_F32 ? CUDA_R_32F : type == ZERO_BF16 ? CUDA_R_16BF : CUDA_R_16F;
 }
 
-/* Of what the product reads and writes, its end's vectors included: kernels may load all of it as widely. */
+/* The common alignment of all arrays that the product reads or writes, the vectors of its end included: kernels may
+ * load any of them at that width. */
 static uint32_t alignment_of(const struct product *p) {
     uintptr_t all = (uintptr_t)p->a.data | (uintptr_t)p->b.data | (uintptr_t)p->c | (uintptr_t)p->add |
                     (uintptr_t)p->bias | (uintptr_t)p->aux | 16;
@@ -146,7 +147,7 @@ static cublasStatus_t set(const struct table *t, cublasLtMatmulDesc_t operation,
     return t->cublasLtMatmulDescSetAttribute(operation, attribute, value, bytes);
 }
 
-/* What differs from one product of a shape to the next. */
+/* Sets the pointers that differ between products of the same shape. */
 static cublasStatus_t set_pointers(const struct table *t, cublasLtMatmulDesc_t operation,
                                    enum product_end end, const void *bias, void *aux) {
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
@@ -157,7 +158,8 @@ static cublasStatus_t set_pointers(const struct table *t, cublasLtMatmulDesc_t o
     return status;
 }
 
-/* From these addresses the choice takes how they are aligned: just as the shape says, wherever this product's are. */
+/* The library derives alignments from these addresses. The function sets addresses with exactly the shape's alignment,
+ * so that the choice does not depend on this product's addresses. */
 static cublasStatus_t set_alignment(const struct table *t, cublasLtMatmulDesc_t operation,
                                     const struct product *p) {
     void *aligned = (void *)(uintptr_t)alignment_of(p);
@@ -182,7 +184,7 @@ static cublasStatus_t make_operation(const struct table *t, const struct product
     return status ? status : set_alignment(t, *out, p);
 }
 
-/* A factor as it is stored, of rows x columns in row-major. */
+/* Describes a factor as it is stored: rows x columns, row-major. */
 static cublasStatus_t make_layout(const struct table *t, zero_dtype type, uint64_t rows, uint64_t columns,
                                   uint64_t ld, cublasLtMatrixLayout_t *out) {
     return t->cublasLtMatrixLayoutCreate(out, type_of(type), columns, rows, (int64_t)ld);
@@ -214,7 +216,7 @@ static cublasStatus_t prefer(const struct table *t, uint32_t alignment, cublasLt
     return status;
 }
 
-/* No algorithm is no failure: the plan then is not possible. */
+/* If the library finds no algorithm, that is not a failure: the plan is marked as not possible. */
 static cublasStatus_t choose(const struct cublaslt *lib, struct plan *plan) {
     const struct table *t = &lib->table;
     cublasLtMatmulPreference_t preference = NULL;

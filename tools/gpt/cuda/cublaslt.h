@@ -1,7 +1,7 @@
-/* Matrix products on a GPU by cuBLASLt, loaded at run time: libcublasLt.so.13. Row-major; products are added up in fp32,
- * of fp32 numbers without TF32, and rounded once. The library's choice of an algorithm for a shape is asked for once and
- * kept; one that adds up parts in anything but fp32 is not taken. The bits depend on the GPU, the library's version and
- * the shape alone. Threads: one at a time. */
+/* Matrix products on a GPU by cuBLASLt (libcublasLt.so.13), which is loaded at run time. Row-major. Products add in
+ * fp32 (fp32 numbers without TF32) and round once. The library chooses an algorithm for a shape once, and the choice is
+ * kept; an algorithm that adds parts in another type than fp32 is not used. The bits depend only on the GPU, the
+ * library's version and the shape. Threads: one at a time. */
 #ifndef ZERO_TOOLS_GPT_CUDA_CUBLASLT_H
 #define ZERO_TOOLS_GPT_CUDA_CUBLASLT_H
 
@@ -13,18 +13,18 @@
 #include "engine/zero.h"
 #include "tools/gpt/cuda/workspace.h"
 
-/* What is done to the sums before they are rounded. */
+/* The operation on the sums before they are rounded. */
 enum product_end {
     PRODUCT_PLAIN,
     PRODUCT_BIAS,         /* + bias[n] in every row */
-    PRODUCT_BIAS_GELU,    /* + bias, which goes to aux as well; c = gelu of it, in tanh's form */
+    PRODUCT_BIAS_GELU,    /* + bias, also written to aux; c = gelu of that, in tanh's form */
     PRODUCT_GELU_BACKWARD /* * gelu'(aux) */
 };
 
 struct factor {
     const void *data;
-    uint64_t ld;     /* numbers from one row to the next, as stored */
-    bool transposed; /* the product uses the transpose of what is stored */
+    uint64_t ld;     /* numbers from one stored row to the next */
+    bool transposed; /* the product uses the transpose of the stored matrix */
 };
 
 /* c[m][n] = end(alpha a[m][k] b[k][n] + add). */
@@ -33,24 +33,25 @@ struct product {
     uint32_t m, n, k;
     float alpha;
     struct factor a, b;
-    const void *add; /* NULL, or laid out like c; may be c */
+    const void *add; /* NULL, or an array with c's layout; may be c */
     void *c;
     uint64_t ldc;
     enum product_end end;
     const void *bias;
-    void *aux; /* rows as far apart as c's */
+    void *aux; /* rows have c's distance */
 };
 
 struct cublaslt;
 
-/* workspace: CUBLASLT_WORKSPACE_BYTES of the device, for products of one stream. ZERO_E_UNSUPPORTED: no such library. */
+/* workspace: CUBLASLT_WORKSPACE_BYTES on the device, for products of one stream. ZERO_E_UNSUPPORTED: the library is
+ * missing. */
 zero_status cublaslt_open(CUdeviceptr workspace, struct cublaslt **out, struct zero_error *error);
 void cublaslt_close(struct cublaslt *lib);
 
-/* Whether the library has an algorithm for the product: not every end goes with every type and shape. */
+/* True if the library has an algorithm for the product: not every end works with every type and shape. */
 bool cublaslt_can(struct cublaslt *lib, const struct product *product);
 
-/* Enqueues it. ZERO_E_UNSUPPORTED: there is no algorithm. */
+/* Enqueues the product. ZERO_E_UNSUPPORTED: there is no algorithm. */
 zero_status cublaslt_multiply(struct cublaslt *lib, const struct product *product, CUstream stream,
                               struct zero_error *error);
 

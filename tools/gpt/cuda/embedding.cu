@@ -1,6 +1,6 @@
-/* The embeddings of tokens and of positions: a block per row, or per row of a table; threads go along the columns, with
- * as many neighbours each as 16 bytes hold where rows are whole groups of them. Of the rows that a sum is over, some are
- * loaded before the first is added. */
+/* The embeddings of tokens and of positions. Each block handles a row, or a row of a table; its threads go along the
+ * columns. A thread handles as many neighbouring columns as 16 bytes hold, if a row is a multiple of that. To sum rows,
+ * a thread loads several rows before it adds the first. */
 #include "tools/gpt/cuda/number.h"
 
 static constexpr uint32_t AHEAD = 4;
@@ -27,14 +27,14 @@ template <typename T> static __device__ void forward(const embedding_forward_arg
 
 static __device__ uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
-/* The first `count` of them, in their order. */
+/* Adds the first `count` groups, in order. */
 template <typename T, int N>
 static __device__ void add_groups(float (&sum)[N], const group<T, N> (&x)[AHEAD], uint32_t count) {
     for (uint32_t k = 0; k < AHEAD; k++)
         for (int i = 0; i < N && k < count; i++) sum[i] += wide(x[k].number[i]);
 }
 
-/* to = or += the sum. */
+/* to = sum, or to += sum. */
 template <typename T, int N> static __device__ void put(T *to, const float (&sum)[N], bool add) {
     float x[N] = {};
     if (add) load(x, to);

@@ -70,7 +70,7 @@ static void project(struct gpt *gpt, uint32_t first, uint32_t rows) {
     cuda_multiply(c, &p);
 }
 
-/* scale 0: the loss alone. */
+/* Computes the loss; scale 0: only the loss, without gradients. */
 static void loss_of(struct gpt *gpt, uint32_t first, uint32_t rows, float scale) {
     struct cuda_gpt *c = gpt->cuda;
     struct cross_entropy_argument a = {.logits = c->memory.logits,
@@ -83,7 +83,7 @@ static void loss_of(struct gpt *gpt, uint32_t first, uint32_t rows, float scale)
     cuda_launch_blocks(c, KERNEL_cross_entropy, rows, &a);
 }
 
-/* From the gradient of some rows' logits. */
+/* Computes the gradients from the gradient of some rows' logits. */
 static void back_through_logits(struct gpt *gpt, uint32_t first, uint32_t rows) {
     struct cuda_gpt *c = gpt->cuda;
     const zero_slot *weight = &gpt->head.slot[HEAD_WEIGHT];

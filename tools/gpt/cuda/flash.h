@@ -1,13 +1,13 @@
-/* Attention on the tensor cores, of heads that are D = 64 or 128 wide. A warp has R times 16 rows of its own, queries or keys,
- * in registers; tiles of N rows of the others stand in shared memory, two of each kind: one is filled while the warps
- * multiply by the other. Inner dimensions of products are multiples of 16, and so are N and D. */
+/* Attention on the tensor cores, for heads of width D = 64 or 128. A warp holds 16 R rows of its own (queries or keys)
+ * in registers. The rows of the other kind stand in shared memory, in tiles of N rows, two tiles of each kind: one is
+ * filled while the warps multiply by the other. The inner dimensions of products, N and D are multiples of 16. */
 #ifndef ZERO_TOOLS_GPT_CUDA_FLASH_H
 #define ZERO_TOOLS_GPT_CUDA_FLASH_H
 
 #include "tools/gpt/cuda/attention.h"
 #include "tools/gpt/cuda/mma.h"
 
-constexpr int TILE_PAD = 8; /* rows of a tile then begin in different banks, at multiples of 16 bytes */
+constexpr int TILE_PAD = 8; /* puts the rows of a tile into different banks, at multiples of 16 bytes */
 constexpr float LOG2_E = 1.4426950408889634f;
 
 template <typename T, int N, int D> using tile = T[N][D + TILE_PAD];
@@ -21,7 +21,8 @@ static __device__ uint32_t lane_row(void) { return threadIdx.x % WARP / 4; }    
 static __device__ uint32_t lane_column(void) { return threadIdx.x % WARP % 4 * 2; } /* 2t */
 static __device__ uint32_t warp_index(void) { return threadIdx.x / WARP; }
 
-/* Two neighbours, the first of them at a multiple of 4 bytes: bytewise they would be read one by one. */
+/* Reads two neighbours in one access; the first is at a multiple of 4 bytes. Otherwise each would be read on its
+ * own. */
 template <typename T> static __device__ uint32_t pair_at(const T *from) {
     group<T, 2> pair = group_at<2>(from);
     uint32_t bits;
@@ -50,7 +51,7 @@ static __device__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, u
     mma_f16(d, a, b0, b1);
 }
 
-/* Over the lanes that share a row. */
+/* The sum over the lanes that share a row. */
 static __device__ float row_sum(float x) {
     x += __shfl_xor_sync(0xffffffffu, x, 1);
     return x + __shfl_xor_sync(0xffffffffu, x, 2);
@@ -58,7 +59,8 @@ static __device__ float row_sum(float x) {
 
 /* ---- tiles ---- */
 
-/* Rows first ... first + N - 1, those from `end` on as zeros. By all threads of the block; there after copies_done by all. */
+/* Reads rows first ... first + N - 1; rows from `end` on are zeros. All threads of the block call it. The data is there
+ * after all threads have called copies_done. */
 template <int N, int D, typename T>
 static __device__ void fill_tile(tile<T, N, D> &to, rows<T> from, uint32_t first, uint32_t end) {
 #pragma unroll
@@ -69,14 +71,14 @@ static __device__ void fill_tile(tile<T, N, D> &to, rows<T> from, uint32_t first
     }
 }
 
-/* One number for each of the rows; N threads do it. */
+/* Reads one number for each of the N rows; N threads do it. */
 template <int N>
 static __device__ void fill_each(float (&to)[N], const float *from, uint32_t first, uint32_t end) {
     uint32_t row = first + threadIdx.x;
     if (threadIdx.x < N) copy_4(&to[threadIdx.x], from + (row < end ? row : 0), row < end);
 }
 
-/* ---- a warp's own rows, those from `end` on as zeros ---- */
+/* ---- a warp's own rows; rows from `end` on are zeros ---- */
 
 template <int R, int D, typename T>
 static __device__ void take_rows(factor_of<R, D> &to, rows<T> from, uint32_t first, uint32_t end) {
@@ -88,7 +90,7 @@ static __device__ void take_rows(factor_of<R, D> &to, rows<T> from, uint32_t fir
             }
 }
 
-/* Of the lane's rows. */
+/* Reads one number for each of the lane's rows. */
 template <int R>
 static __device__ void take_each(float (&to)[R][2], const float *from, uint32_t first, uint32_t end,
                                  float scale) {
@@ -99,7 +101,7 @@ static __device__ void take_each(float (&to)[R][2], const float *from, uint32_t 
         }
 }
 
-/* Sums, times a scale for each of the lane's rows. */
+/* Writes the sums, times a scale for each of the lane's rows. */
 template <int R, int D, typename T>
 static __device__ void write_rows(rows<T> to, uint32_t first, uint32_t end, const sums_of<R, D> &sums,
                                   const float (&scale)[R][2]) {
@@ -154,7 +156,7 @@ static __device__ void multiply_straight(sums_of<R, N> &sums, const factor_of<R,
         }
 }
 
-/* Sums as the left factor of the next product, rounded. */
+/* Rounds sums into the left factor of the next product. */
 template <typename T, int R, int N>
 static __device__ void to_factor(factor_of<R, N> &to, const sums_of<R, N> &sums) {
 #pragma unroll
@@ -168,8 +170,8 @@ static __device__ void to_factor(factor_of<R, N> &to, const sums_of<R, N> &sums)
             }
 }
 
-/* Defines NAME_64 and NAME_128 of bf16 and fp16 as FUNCTION<type, width, rows of a tile, R>; rows and r are those of 64. What a
- * warp has in registers meets each number it loads from a tile R times. */
+/* Defines NAME_64 and NAME_128 for bf16 and fp16 as FUNCTION<type, width, rows of a tile, R>; rows and r are those of
+ * width 64. A warp uses each number that it loads from a tile R times. */
 #define FLASH_KERNEL_OF(name, type, suffix, function, width, tile_rows, r)                                   \
     KERNEL(name##_##width##_##suffix, ATTENTION_THREADS, attention_argument, a) {                            \
         function<type, width, tile_rows, r>(a);                                                              \

@@ -1,6 +1,6 @@
-/* Probabilities are computed again, once by blocks of queries, for the queries' gradients, and once by blocks of keys, for
- * those of keys and values: every sum has one owner and one order (Dao 2023, FlashAttention-2, algorithm 2, without its
- * atomics). */
+/* Computes the probabilities again: once by blocks of queries, for the queries' gradients, and once by blocks of keys,
+ * for the gradients of keys and values. Every sum has one owner and one order (Dao 2023, FlashAttention-2, algorithm 2,
+ * without its atomics). */
 #include "tools/gpt/cuda/flash.h"
 
 template <int R> static __device__ void all(float (&to)[R][2], float x) {
@@ -13,7 +13,7 @@ template <typename T> static __device__ float dot_of_pairs(uint32_t x, uint32_t 
     return wide(a.number[0]) * wide(b.number[0]) + wide(a.number[1]) * wide(b.number[1]);
 }
 
-/* Of the lane's rows, the output times its gradient; also to `out`, for the blocks of keys. */
+/* For the lane's rows: the output times its gradient. Also written to `out`, for the blocks of keys. */
 template <int R, int D, typename T>
 static __device__ void take_dots(float (&dots)[R][2], const factor_of<R, D> &gradients, rows<T> mixed,
                                  float *out, uint32_t first, uint32_t end) {
@@ -31,7 +31,7 @@ static __device__ void take_dots(float (&dots)[R][2], const factor_of<R, D> &gra
         }
 }
 
-/* Slopes become the gradients of scores; keys, from `key` on, that come later than a query give none. */
+/* Turns slopes into the gradients of scores. Keys (from `key` on) that come later than a query get zero. */
 template <int R, int N>
 static __device__ void query_slopes(sums_of<R, N> &slopes, const sums_of<R, N> &scores,
                                     const float (&lse)[R][2], const float (&dots)[R][2], uint32_t first,
@@ -50,7 +50,7 @@ static __device__ void query_slopes(sums_of<R, N> &slopes, const sums_of<R, N> &
 template <typename T, int D, int N, int R> static __device__ void by_query(const attention_argument &a) {
     alignas(16) __shared__ tile<T, N, D> keys[2], values[2];
     head<T> h = find<T>(a, blockIdx.z, blockIdx.y);
-    uint32_t begin = (gridDim.x - 1 - blockIdx.x) * BLOCK_ROWS<R>; /* the longest first */
+    uint32_t begin = (gridDim.x - 1 - blockIdx.x) * BLOCK_ROWS<R>; /* blocks with the most keys start first */
     uint32_t first = begin + warp_index() * WARP_ROWS<R>;
     uint32_t end = begin + BLOCK_ROWS<R> < a.length ? begin + BLOCK_ROWS<R> : a.length, now = 0;
     factor_of<R, D> queries, gradients;
@@ -69,7 +69,7 @@ template <typename T, int D, int N, int R> static __device__ void by_query(const
             fill_tile<N, D>(keys[now ^ 1], h.key, key + N, a.length);
             fill_tile<N, D>(values[now ^ 1], h.value, key + N, a.length);
         }
-        if (key >= first + WARP_ROWS<R>) continue; /* the warp's queries come before */
+        if (key >= first + WARP_ROWS<R>) continue; /* the warp's queries come before these keys */
         sums_of<R, N> scores = {}, slopes = {};
         factor_of<R, N> factor;
         multiply<R, D, N>(scores, queries, keys[now]);
@@ -82,8 +82,8 @@ template <typename T, int D, int N, int R> static __device__ void by_query(const
     write_rows<R, D>(h.query_gradient, first, a.length, sums, scales);
 }
 
-/* Scores become weights, slopes the gradients of scores; both are turned: rows are keys, columns queries, from `query` on.
- * Queries behind the last one are zeros, with zeros for lse and dots, and add nothing. */
+/* Turns scores into weights, and slopes into the gradients of scores. Both are transposed: rows are keys, columns are
+ * queries (from `query` on). Queries after the last one are zeros, with zeros for lse and dots, and add nothing. */
 template <int R, int N>
 static __device__ void key_slopes(sums_of<R, N> &slopes, sums_of<R, N> &scores, const float (&lse)[N],
                                   const float (&dots)[N], uint32_t first, uint32_t query, float scale) {
@@ -103,7 +103,8 @@ static __device__ void key_slopes(sums_of<R, N> &slopes, sums_of<R, N> &scores, 
         }
 }
 
-/* What a block of keys is multiplied by: the queries from its own on, of each head that shares the keys. */
+/* The queries that a block of keys is multiplied by: from the block's first key on, for each head that shares the
+ * keys. */
 template <typename T, int D, int N> struct query_tile {
     tile<T, N, D> queries, gradients;
     float lse[N], dots[N];
@@ -135,7 +136,7 @@ template <typename T, int D, int N, int R> static __device__ void by_key(const a
         copies_done();
         __syncthreads();
         if (i + 1 < count) fill_queries<N, D>(tiles[now ^ 1], a, (i + 1) / each, begin + (i + 1) % each * N);
-        if (query + N <= first) continue; /* all of them come before the warp's keys */
+        if (query + N <= first) continue; /* all these queries come before the warp's keys */
         const query_tile<T, D, N> &t = tiles[now];
         sums_of<R, N> scores = {}, slopes = {};
         factor_of<R, N> factor;

@@ -1,8 +1,8 @@
-/* A block has 64 R queries of a head, a warp 16 R of them with their output in registers; keys and values come in tiles
- * (Dao 2023, FlashAttention-2, algorithm 1). Scores are in powers of 2. */
+/* A block handles 64 R queries of a head; a warp handles 16 R of them, with their output in registers. Keys and values
+ * come in tiles (Dao 2023, FlashAttention-2, algorithm 1). Exponentials of scores use base 2. */
 #include "tools/gpt/cuda/flash.h"
 
-/* Of the lane's rows; `most` of scores before they are scaled. */
+/* The softmax of the lane's rows; `most` is the maximum of the unscaled scores. */
 template <int R> struct softmax_state { float most[R][2], total[R][2]; };
 
 static __device__ float row_maximum(float x) {
@@ -10,7 +10,7 @@ static __device__ float row_maximum(float x) {
     return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
 }
 
-/* Hides from queries, from `query` on, the keys, from `key` on, that come later. */
+/* Hides from the queries (from `query` on) the keys (from `key` on) that come later. */
 template <int R, int N> static __device__ void hide(sums_of<R, N> &scores, uint32_t query, uint32_t key) {
     for (int r = 0; r < R; r++)
         for (int n = 0; n < N / 8; n++)
@@ -21,7 +21,7 @@ template <int R, int N> static __device__ void hide(sums_of<R, N> &scores, uint3
             }
 }
 
-/* Scores become weights; what was summed up before is scaled to the new maximum. The first tile shows every row a key. */
+/* Turns scores into weights, and scales the sums so far to the new maximum. In the first tile every row sees a key. */
 template <int R, int N, int D>
 static __device__ void renew(softmax_state<R> &s, sums_of<R, N> &scores, sums_of<R, D> &sums, float scale) {
     for (int r = 0; r < R; r++)
@@ -36,7 +36,7 @@ static __device__ void renew(softmax_state<R> &s, sums_of<R, N> &scores, sums_of
                     total += scores[r][n][k] = power_of_two(fmaf(scores[r][n][k], scale, -base));
             for (int n = 0; n < D / 8; n++)
                 sums[r][n][2 * i] *= correction, sums[r][n][2 * i + 1] *= correction;
-            s.total[r][i] = s.total[r][i] * correction + total; /* the lane's columns */
+            s.total[r][i] = s.total[r][i] * correction + total; /* only the lane's columns */
             s.most[r][i] = most;
         }
 }
@@ -59,7 +59,7 @@ static __device__ void write_lse(const softmax_state<R> &s, float *lse, uint32_t
 template <typename T, int D, int N, int R> static __device__ void forward(const attention_argument &a) {
     alignas(16) __shared__ tile<T, N, D> keys[2], values[2];
     head<T> h = find<T>(a, blockIdx.z, blockIdx.y);
-    uint32_t begin = (gridDim.x - 1 - blockIdx.x) * BLOCK_ROWS<R>; /* the longest first */
+    uint32_t begin = (gridDim.x - 1 - blockIdx.x) * BLOCK_ROWS<R>; /* blocks with the most keys start first */
     uint32_t first = begin + warp_index() * WARP_ROWS<R>;
     uint32_t end = begin + BLOCK_ROWS<R> < a.length ? begin + BLOCK_ROWS<R> : a.length, now = 0;
     factor_of<R, D> queries;
@@ -78,7 +78,7 @@ template <typename T, int D, int N, int R> static __device__ void forward(const 
             fill_tile<N, D>(keys[now ^ 1], h.key, key + N, a.length);
             fill_tile<N, D>(values[now ^ 1], h.value, key + N, a.length);
         }
-        if (key >= first + WARP_ROWS<R>) continue; /* the warp's queries come before */
+        if (key >= first + WARP_ROWS<R>) continue; /* the warp's queries come before these keys */
         sums_of<R, N> scores = {};
         factor_of<R, N> weights;
         multiply<R, D, N>(scores, queries, keys[now]);

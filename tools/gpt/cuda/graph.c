@@ -1,16 +1,17 @@
-/* What a phase of a unit enqueues is recorded as a CUDA graph and replayed while all that its arguments depend on is the
- * same: its stamp. The engine shows a unit's parameters and gradients at the same addresses in every step, so training's
- * stamps recur; a new one is enqueued as it is, the next time recorded. So what the driver and cuBLASLt load or choose at
- * a first use is outside of the recording, and what never comes again (a generated text's lengths) is never recorded.
- * The graphs' own memory is the driver's: it is in no plan. */
+/* Records the work of a unit's phase as a CUDA graph, and replays the graph while its stamp is the same. The stamp
+ * holds everything that the work's arguments depend on. The engine gives a unit's parameters and gradients the same
+ * addresses in every step, so the stamps of training recur.
+ * The first time a stamp occurs, the work is enqueued without a recording; the second time it is recorded. The driver
+ * and cuBLASLt therefore load code and choose algorithms outside of a recording, and work that occurs only once (the
+ * lengths of a generated text) is never recorded. The driver owns the graphs' memory; no plan contains it. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "tools/gpt/cuda/state.h"
 
-enum { RECORDINGS = 4 }; /* of a phase: first and later micro-steps, forward and again, and evaluation */
+enum { RECORDINGS = 4 }; /* per phase: first and later micro-steps, forward and recomputation, evaluation */
 
-/* Compared byte by byte. All else that arguments depend on never changes. */
+/* Compared byte by byte. The arguments depend on nothing else that changes. */
 struct stamp {
     struct {
         const void *param, *grad;
@@ -22,8 +23,8 @@ struct stamp {
 
 struct recording {
     struct stamp stamp;
-    uint64_t used;    /* by the clock; 0: never */
-    CUgraphExec exec; /* NULL: met once */
+    uint64_t used;    /* the clock's value; 0: never */
+    CUgraphExec exec; /* NULL: the stamp occurred once */
 };
 
 struct cuda_graphs {
@@ -74,18 +75,19 @@ static struct stamp stamp_of(const struct gpt *gpt, const struct work *w) {
     s.batch = gpt->pass.batch;
     s.length = gpt->pass.length;
     s.output = w->output;
-    if (w->unit > gpt->config.layers) s.loss_scale = gpt->pass.loss_scale; /* the head's alone */
+    if (w->unit > gpt->config.layers) s.loss_scale = gpt->pass.loss_scale; /* only the head uses it */
     return s;
 }
 
 /* ---- recordings ---- */
 
 static void forget(struct cuda_gpt *c, struct recording *r) {
-    if (r->exec) c->driver.cuGraphExecDestroy(r->exec); /* one that still runs is freed when it has */
+    if (r->exec) c->driver.cuGraphExecDestroy(r->exec); /* a graph that still runs is freed when it ends */
     memset(r, 0, sizeof *r);
 }
 
-/* The one with the stamp; else the one unused for longest, which then has it. */
+/* Returns the recording with the stamp. If there is none, the recording that was unused for the longest time gets
+ * it. */
 static struct recording *recording_of(struct gpt *gpt, const struct work *w, bool *out_met) {
     struct stamp stamp = stamp_of(gpt, w);
     struct recording *first = gpt->cuda->graphs->recording + (w->unit * CUDA_PHASES + w->phase) * RECORDINGS;
@@ -101,7 +103,7 @@ static struct recording *recording_of(struct gpt *gpt, const struct work *w, boo
     return oldest;
 }
 
-/* A failure of what was recorded is the recording's: outside of one, the same work was enqueued before. */
+/* Blames the recording for the failure, because the same work has been enqueued without a recording before. */
 static void check(struct cuda_gpt *c, CUresult result, const char *what) {
     struct zero_error first = c->error;
     if (!first.code) cuda_check(&c->driver, result, &first, "the GPT on the GPU: %s", what);

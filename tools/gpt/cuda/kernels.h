@@ -1,7 +1,7 @@
-/* The GPU's kernels of the GPT: names, arguments, and the shapes of their grids. Each exists for three types of numbers,
- * NAME_f32, NAME_bf16 and NAME_f16; arithmetic is fp32 in all of them, and results are rounded once. Arrays are
- * row-major without gaps unless a stride is given, and start at multiples of 16 bytes; `void` is the type of numbers.
- * No float atomics, no sums whose order depends on the schedule: the same bits on every run. */
+/* The GPT's kernels on the GPU: names, arguments, and the shapes of their grids. Each exists for three number types,
+ * NAME_f32, NAME_bf16 and NAME_f16; all of them compute in fp32 and round results once. Arrays are row-major without
+ * gaps unless a stride is given, and start at multiples of 16 bytes; `void` stands for the number type. No float
+ * atomics, and no sums whose order depends on the schedule: every run gives the same bits. */
 #ifndef ZERO_TOOLS_GPT_CUDA_KERNELS_H
 #define ZERO_TOOLS_GPT_CUDA_KERNELS_H
 
@@ -28,7 +28,7 @@
     X(attention_query_backward)                                                                              \
     X(attention_key_backward)
 
-/* Attention on the tensor cores, of bf16 and fp16 and of heads that are 64 or 128 wide. */
+/* Attention on the tensor cores, for bf16 and fp16 and heads of width 64 or 128. */
 #define GPT_CUDA_FLASH_KERNELS(X)                                                                            \
     X(flash_forward_64)                                                                                      \
     X(flash_forward_128)                                                                                     \
@@ -41,18 +41,18 @@ enum {
     WARP = 32,
     ROWS_PER_BLOCK = 4,            /* kernels with a warp per row: norms, attention_dots */
     FLAT_THREADS = 256,            /* kernels with a thread per group of elements, or a block per row */
-    SUM_EACH = 4,                  /* a block of sums: a thread has so many columns, */
-    SUM_COLUMNS = SUM_EACH * WARP, /* the block these, */
-    SUM_LANES = 8,                 /* and so many threads have every so-manyth row of one */
-    SUM_ROWS = 256,                /* of a part of so many rows */
-    QUERIES_PER_BLOCK = 16,        /* attention: a warp has a quarter of them */
-    KEYS_PER_BLOCK = 8,            /* of attention_key_backward, likewise */
-    FLASH_ROWS = 64,               /* queries or keys of a block of the flash kernels, but for */
-    FLASH_QUERIES_64 = 128,        /* queries of heads that are 64 wide */
-    HEAD_WIDTH_MAX = 128           /* shared memory of attention */
+    SUM_EACH = 4,                  /* sums: columns per thread, */
+    SUM_COLUMNS = SUM_EACH * WARP, /* columns per block, */
+    SUM_LANES = 8,                 /* threads that share a column; each adds every SUM_LANES-th row, */
+    SUM_ROWS = 256,                /* and rows per part */
+    QUERIES_PER_BLOCK = 16,        /* attention: queries per block; a warp has a quarter of them */
+    KEYS_PER_BLOCK = 8,            /* attention_key_backward: keys per block; a warp has a quarter */
+    FLASH_ROWS = 64,               /* flash kernels: queries or keys per block, except */
+    FLASH_QUERIES_64 = 128,        /* queries per block for heads of width 64 */
+    HEAD_WIDTH_MAX = 128           /* limited by the shared memory of attention */
 };
 
-/* LayerNorm where there is a mean, else RMSNorm, as tools/gpt/kernels.h has them. A warp per row. */
+/* LayerNorm if there is a mean, else RMSNorm, as in tools/gpt/kernels.h. A warp per row. */
 struct norm_forward_argument {
     void *y;
     const void *x, *gain, *bias; /* bias: NULL without a mean */
@@ -63,15 +63,15 @@ struct norm_forward_argument {
 /* dx = skip + the gradient through the norm; dx may be skip. A warp per row. */
 struct norm_backward_argument {
     void *dx;
-    const void *skip, *dy, *x, *gain; /* skip: or NULL */
-    const float *mean, *rstd;         /* mean: or NULL */
+    const void *skip, *dy, *x, *gain; /* skip: may be NULL */
+    const float *mean, *rstd;         /* mean: NULL without a mean */
     uint32_t rows, columns;
 };
 
-/* Sums over rows, in two steps: of parts of SUM_ROWS rows (grid: columns / SUM_COLUMNS, parts; blocks: WARP, SUM_LANES),
- * then of the parts in their order (a thread per column). */
-struct norm_sums_argument { /* of dy n and of dy, where n is the normalised x */
-    float *gain, *bias;     /* [parts][columns]; bias: or NULL */
+/* Sums over rows, in two steps: sums of parts of SUM_ROWS rows (grid: columns / SUM_COLUMNS, parts; blocks: WARP,
+ * SUM_LANES), then the sum of the parts in order (a thread per column). */
+struct norm_sums_argument { /* the sums of dy n and of dy, where n is the normalised x */
+    float *gain, *bias;     /* [parts][columns]; bias: may be NULL */
     const void *dy, *x;
     const float *mean, *rstd;
     uint32_t rows, columns;
@@ -96,7 +96,7 @@ struct bias_add_argument {
     uint32_t columns;
 };
 
-/* y = gelu(x) in tanh's form, [count]; dx = dy gelu'(x), dx may be dy. A thread per element, as in the next. */
+/* y = gelu(x) in tanh's form, [count]; dx = dy gelu'(x), dx may be dy. A thread per element, as for SwiGLU. */
 struct gelu_forward_argument {
     void *y;
     const void *x;
@@ -107,7 +107,8 @@ struct gelu_backward_argument {
     const void *dy, *x;
     uint64_t count;
 };
-/* x: [rows][2 columns], gate and value side by side; dx likewise, may be x. y: [rows][columns]; count = rows columns. */
+/* x: [rows][2 columns], gate and value side by side; dx has the same layout and may be x. y: [rows][columns]; count =
+ * rows columns. */
 struct swiglu_forward_argument {
     void *y;
     const void *x;
@@ -121,29 +122,29 @@ struct swiglu_backward_argument {
     uint32_t columns;
 };
 
-/* Turns `heads` heads of 2 * half columns, of rows `stride` apart, in place. A block per row. */
+/* Rotates `heads` heads of 2 * half columns in place; rows are `stride` apart. A block per row. */
 struct rotary_argument {
     void *x;
     const float *cosine, *sine; /* [length][half] */
     uint32_t stride, heads, half, length;
-    float sign; /* -1: back */
+    float sign; /* -1: rotates back */
 };
 
 /* y[row] = table[token[row]] + positions[row % length]. A block per row. */
 struct embedding_forward_argument {
     void *y;
-    const void *table, *positions; /* positions: or NULL */
+    const void *table, *positions; /* positions: may be NULL */
     const int32_t *tokens;
     uint32_t width, length, rows;
 };
-/* The host has sorted rows by token: group i is rows order[first[i]] ... order[first[i + 1] - 1], all of token
- * token[i]. A block per group; more blocks than groups do nothing. Other rows of the table are left alone. */
+/* The host has sorted the rows by token: group i is rows order[first[i]] ... order[first[i + 1] - 1], all of token
+ * token[i]. A block per group; extra blocks do nothing. The table's other rows do not change. */
 struct embedding_backward_argument {
     void *table; /* the gradient */
     const void *dy;
     const uint32_t *order, *first;
     const int32_t *token;
-    const uint32_t *groups; /* how many */
+    const uint32_t *groups; /* the number of groups */
     uint32_t width, add;
 };
 /* A block per position. */
@@ -153,8 +154,9 @@ struct position_backward_argument {
     uint32_t width, length, batch, positions, add; /* rows `length` ... positions - 1 of the table get 0 */
 };
 
-/* logits [rows][stride], of which `columns` are used: loss[row] = -log softmax(logits[row])[target[row]]. With a scale,
- * logits become their gradient times it, and 0 behind `columns`; scale 0 leaves them alone. A block per row. */
+/* logits [rows][stride], of which `columns` are used: loss[row] = -log softmax(logits[row])[target[row]]. With a scale
+ * above 0, logits become their gradient times the scale, and 0 after `columns`; scale 0 does not change them. A block
+ * per row. */
 struct cross_entropy_argument {
     void *logits;
     float *loss;
@@ -163,17 +165,19 @@ struct cross_entropy_argument {
     float scale;
 };
 
-/* Causal attention (Dao et al. 2022, FlashAttention, algorithms 1 and 4): no matrix of scores is stored. A row of qkv is
- * all heads' queries, then the keys, then the values, and there may be fewer heads of those. forward: mixed, lse; grid:
- * queries / QUERIES_PER_BLOCK, heads, batch. dots: mixed times its gradient, by head; a warp per row and head.
- * query_backward: like forward. key_backward: keys / KEYS_PER_BLOCK, kv_heads, batch. The flash kernels: the same, with
- * FLASH_ROWS or FLASH_QUERIES_64 of either; flash_query_backward makes the dots itself, for flash_key_backward too. */
+/* Causal attention (Dao et al. 2022, FlashAttention, algorithms 1 and 4) without a stored matrix of scores. A row of
+ * qkv holds all heads' queries, then the keys, then the values; keys and values may have fewer heads than queries.
+ * forward: writes mixed and lse; grid: queries / QUERIES_PER_BLOCK, heads, batch.
+ * dots: mixed times its gradient, by head; a warp per row and head.
+ * query_backward: the grid of forward. key_backward: keys / KEYS_PER_BLOCK, kv_heads, batch.
+ * The flash kernels: the same grids with FLASH_ROWS or FLASH_QUERIES_64 queries or keys per block. flash_query_backward
+ * computes the dots itself, also for flash_key_backward. */
 struct attention_argument {
     const void *qkv;
     void *mixed;                /* [rows][heads][width] */
     float *lse, *dots;          /* [batch][heads][length] */
-    const void *mixed_gradient; /* like mixed */
-    void *qkv_gradient;         /* like qkv */
+    const void *mixed_gradient; /* layout of mixed */
+    void *qkv_gradient;         /* layout of qkv */
     uint32_t batch, length, heads, kv_heads, width;
     float scale;
 };

@@ -1,4 +1,4 @@
-/* Kernels by name, and all that is enqueued. */
+/* Finds kernels by name, and enqueues work. */
 #include <stdio.h>
 
 #include "tools/gpt/cuda/state.h"
@@ -29,7 +29,7 @@ static void check(struct cuda_gpt *c, CUresult result, const char *what) {
         cuda_check(&c->driver, result, &c->error, "the GPT on the GPU: %s", what);
 }
 
-/* All of it now: device.h, prepare. */
+/* Finds a kernel and loads all of it now, as prepare in device.h demands. */
 static bool find(struct cuda_gpt *c, const char *name, CUfunction *out) {
     for (int i = 0; i < IMAGES; i++)
         if (c->driver.cuModuleGetFunction(out, c->module[i], name) == CUDA_SUCCESS)

@@ -1,4 +1,4 @@
-/* LayerNorm and RMSNorm: a warp per row, which reads it two or three times, from the caches but for the first. */
+/* LayerNorm and RMSNorm. A warp handles a row and reads it two or three times; after the first time from the caches. */
 #include "tools/gpt/cuda/number.h"
 
 template <typename T, int N>
@@ -36,7 +36,7 @@ template <typename T> static __device__ void forward(const norm_forward_argument
         forward_row<T, 1>(a, row, lane);
 }
 
-/* g: the gradient of the normalised x, n. */
+/* g is the gradient of n, the normalised x. */
 template <typename T, int N>
 static __device__ void backward_row(const norm_backward_argument &a, uint32_t row, uint32_t lane) {
     uint64_t at = (uint64_t)row * a.columns;

@@ -1,4 +1,4 @@
-/* A plan is made twice by the same code: without memory for the sizes, then with it for the pointers. */
+/* The plan runs the same code twice: without memory to get the sizes, then with memory to get the pointers. */
 #include "tools/gpt/cuda/layout.h"
 
 #include "tools/gpt/activations.h"
@@ -6,9 +6,9 @@
 #include "tools/gpt/cuda/workspace.h"
 
 enum {
-    LINE_BYTES = 256,    /* arrays begin at multiples of it */
-    STRIDE_BYTES = 128,  /* rows of logits do */
-    HEAD_BYTES = 1 << 30 /* of logits at a time: enough rows for products at full rate */
+    LINE_BYTES = 256,    /* alignment of arrays */
+    STRIDE_BYTES = 128,  /* alignment of rows of logits */
+    HEAD_BYTES = 1 << 30 /* logits that exist at a time: enough rows for products at full rate */
 };
 
 static void *take(struct arena *arena, uint64_t count, uint64_t element_bytes) {
@@ -17,7 +17,7 @@ static void *take(struct arena *arena, uint64_t count, uint64_t element_bytes) {
     return arena->memory ? (char *)arena->memory + start : NULL;
 }
 
-/* What the plan is made from. */
+/* The inputs and the state of a plan. */
 struct planning {
     const struct gpt_config *config;
     struct cuda_memory *memory;
@@ -52,7 +52,7 @@ static struct cuda_saved plan_saved(struct planning *p) {
     };
 }
 
-/* What enters the first block of a segment is kept, or passes through two slots in turn; what enters the others has places
+/* The input of a segment's first block is kept, or uses two slots in turn. The inputs of the other blocks use buffers
  * that all segments share. */
 static void plan_residual(struct planning *p, uint32_t i) {
     const struct gpt_config *c = p->config;
@@ -64,7 +64,8 @@ static void plan_residual(struct planning *p, uint32_t i) {
     if (m->residual) m->residual[i] = shared ? m->residual[i % (kept ? slots : segment)] : own;
 }
 
-/* The last two segments' are still in their slots when they are needed. */
+/* The last two segments' checkpoints are still in their slots when the backward needs them, so they need no host
+ * memory. */
 static void plan_checkpoints(struct planning *p) {
     const struct gpt_config *c = p->config;
     uint32_t segments = cuda_segments(c), away = c->recompute_on_cpu && segments > 2 ? segments - 2 : 0;
@@ -120,7 +121,7 @@ static void plan_scratch(struct planning *p) {
     m->sine = take_floats(p, (uint64_t)c->context * (c->head_width / 2));
 }
 
-/* The same in both memories, side by side. */
+/* The same layout in device memory and in pinned memory. */
 static struct cuda_batch plan_batch(struct arena *arena, uint64_t rows) {
     return (struct cuda_batch){
         .tokens = take(arena, rows, 4),

@@ -1,5 +1,5 @@
-/* The GPU's memory of one forward and backward, and the pinned host memory beside it: what each has, cut from one allocation
- * each by one function, which also gives their sizes. It knows no CUDA: plans are made of it where there is none. */
+/* The GPU's memory of one forward and backward, and the pinned host memory. One function lays each of them out in one
+ * allocation, and computes the sizes. The file uses no CUDA, so machines without CUDA can plan with it. */
 #ifndef ZERO_TOOLS_GPT_CUDA_LAYOUT_H
 #define ZERO_TOOLS_GPT_CUDA_LAYOUT_H
 
@@ -8,44 +8,45 @@
 #include "engine/zero.h"
 #include "tools/gpt/gpt.h"
 
-/* Of each row; mean: where the kind of norm has one. */
+/* Statistics of each row. mean: NULL for a norm without a mean. */
 struct cuda_statistics {
     float *mean, *rstd;
 };
 
-/* What a block's forward leaves for its backward. */
+/* The arrays that a block's forward keeps for its backward. */
 struct cuda_saved {
     void *middle; /* [rows][width]: the residual stream between attention and MLP */
-    void *qkv;    /* [rows][qkv]: turned, bias included */
+    void *qkv;    /* [rows][qkv]: rotated, bias included */
     void *mixed;  /* [rows][query] */
-    void *wide;   /* [rows][wide]: before the MLP's activation; SwiGLU's backward puts its gradient here */
+    void *wide;   /* [rows][wide]: input of the MLP's activation; SwiGLU's backward overwrites it */
     float *lse;   /* [batch][heads][context] */
     struct cuda_statistics norm1, norm2;
 };
 
-/* A micro-step's batch: filled in pinned memory, copied as a whole. The rows, sorted by token: kernels.h,
- * embedding_backward. */
+/* A micro-step's batch: filled in pinned memory and copied as a whole. `order` and the groups: the rows sorted by token
+ * (kernels.h, embedding_backward). */
 struct cuda_batch {
     int32_t *tokens, *targets, *group_token;
     uint32_t *order, *group_first, *groups;
 };
 
-/* On the device, but for the two arrays of arrays and what is called pinned. */
+/* All in device memory, except the arrays `residual` and `saved` and the members named pinned or described as
+ * pinned. */
 struct cuda_memory {
     char *device, *pinned; /* NULL: nothing is allocated yet */
     uint64_t bytes, pinned_bytes, batch_bytes;
-    uint32_t rows, head_rows; /* head_rows: logits exist for so many rows at a time */
+    uint32_t rows, head_rows; /* head_rows: logits exist for this many rows at a time */
     uint64_t logits_stride;
 
-    void **residual;          /* [layers + 1] of [rows][width]; NULL: only sizes are wanted */
-    struct cuda_saved *saved; /* [layers], likewise */
+    void **residual;          /* [layers + 1] of [rows][width]; NULL: only compute sizes */
+    struct cuda_saved *saved; /* [layers]; NULL: only compute sizes */
     char *checkpoints;        /* pinned [segments - 2][checkpoint_bytes] */
     uint64_t checkpoint_bytes;
     struct cuda_statistics norm;
     float *cosine, *sine; /* [context][head_width / 2], or NULL */
 
     /* scratch */
-    void *gradient[2]; /* [rows][width]: of the residual stream; of it between attention and MLP */
+    void *gradient[2]; /* [rows][width]: of the residual stream; of its value between attention and MLP */
     void *normed, *normed_gradient;        /* [rows][width] */
     void *inner, *inner_gradient;          /* [rows][inner] */
     void *mixed_gradient, *qkv_gradient;   /* [rows][query], [rows][qkv] */
@@ -58,12 +59,12 @@ struct cuda_memory {
     void *pinned_logits; /* [vocab] */
 };
 
-/* Segments of blocks that are computed again; 0: none are. */
+/* The number of recomputed segments; 0: no recomputation. */
 static inline uint32_t cuda_segments(const struct gpt_config *config) {
     return config->recompute ? (config->layers - 1) / config->recompute + 1 : 0;
 }
 
-/* From memory->device and ->pinned, ->residual and ->saved: all else. `config` is complete. */
+/* Sets all members from memory->device, ->pinned, ->residual and ->saved. `config` is complete. */
 void cuda_layout(struct cuda_memory *memory, const struct gpt_config *config, uint32_t batch,
                  zero_dtype type);
 

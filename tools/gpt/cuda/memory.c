@@ -1,4 +1,4 @@
-/* Allocation, and the numbers that never change. */
+/* Allocates the memory, and fills the numbers that never change. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,7 +18,7 @@ static zero_status allocate(struct cuda_gpt *c) {
                       "the GPT on the GPU: %llu bytes of pinned memory", (unsigned long long)m->pinned_bytes);
 }
 
-/* Once, through pageable memory. */
+/* Runs once, so it copies through pageable memory. */
 static zero_status fill_angles(struct gpt *gpt) {
     struct cuda_gpt *c = gpt->cuda;
     uint64_t count = (uint64_t)gpt->config.context * (gpt->config.head_width / 2),

@@ -1,10 +1,11 @@
-/* What the tensor cores take and give, and how it comes there. tests/cuda/emulated_mma.h takes this file's place in the
- * emulation.
+/* The operands of the tensor cores, and how they get there. In the emulation, tests/cuda/emulated_mma.h replaces this
+ * file.
  *
- * One product of a warp: d[16][8] += a[16][16] b[16][8], of bf16 or fp16 in fp32. What a lane holds of
- * each is in NVIDIA's PTX ISA, "Matrix Fragments for mma.m16n8k16": with g = lane / 4 and t = lane % 4, two neighbours in 32
- * bits of a at (g, 2t), (g + 8, 2t), (g, 2t + 8), (g + 8, 2t + 8), of b at (2t, g), (2t + 8, g), and d at (g, 2t),
- * (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1). */
+ * One product of a warp: d[16][8] += a[16][16] b[16][8], of bf16 or fp16 in fp32. NVIDIA's PTX ISA, "Matrix Fragments
+ * for mma.m16n8k16", says which elements a lane holds. With g = lane / 4 and t = lane % 4, a lane holds:
+ *   a two neighbours in 32 bits, at (g, 2t), (g + 8, 2t), (g, 2t + 8), (g + 8, 2t + 8)
+ *   b two neighbours in 32 bits, at (2t, g), (2t + 8, g)
+ *   d single numbers, at (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1) */
 #ifndef ZERO_TOOLS_GPT_CUDA_MMA_H
 #define ZERO_TOOLS_GPT_CUDA_MMA_H
 
@@ -21,8 +22,8 @@
 MMA_OF(bf16, "bf16")
 MMA_OF(f16, "f16")
 
-/* Four matrices of 8 rows of 16 bytes from shared memory, 16-bit numbers: lane 8 i + k gives the address of row k of matrix i.
- * to[i]: row g of matrix i, at 2t and 2t + 1; turned: column g, at rows 2t and 2t + 1. */
+/* Loads four matrices of 8 rows of 16 bytes (16-bit numbers) from shared memory: lane 8 i + k gives the address of row
+ * k of matrix i. to[i]: row g of matrix i, at 2t and 2t + 1; turned: column g, at rows 2t and 2t + 1. */
 #define LOAD_OF(name, form)                                                                                  \
     static __device__ inline void name(uint32_t(&to)[4], const void *row) {                                  \
         asm volatile("ldmatrix.sync.aligned.m8n8.x4" form ".shared.b16 {%0, %1, %2, %3}, [%4];"              \
@@ -33,7 +34,8 @@ MMA_OF(f16, "f16")
 LOAD_OF(load_matrices, "")
 LOAD_OF(load_turned, ".trans")
 
-/* Global to shared memory, 16 or 4 aligned bytes, or zeros in their place: there when this thread has called copies_done. */
+/* Copies 16 or 4 aligned bytes from global to shared memory, or writes zeros. The data is there after this thread has
+ * called copies_done. */
 static __device__ inline void copy_16(void *to, const void *from, bool there) {
     asm volatile(
         "cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
@@ -47,7 +49,7 @@ static __device__ inline void copy_4(void *to, const void *from, bool there) {
 }
 static __device__ inline void copies_done(void) { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
-/* 2^x, to about 2^-22 of it; results below 2^-126 are 0. */
+/* 2^x, with a relative error of about 2^-22; results below 2^-126 are 0. */
 static __device__ inline float power_of_two(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

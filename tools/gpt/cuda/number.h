@@ -1,4 +1,4 @@
-/* What all kernels of this folder share: the three types of numbers, groups of 16 bytes, sums over a warp. */
+/* Shared by all kernels of this folder: the three number types, groups of 16 bytes, and sums over a warp. */
 #ifndef ZERO_TOOLS_GPT_CUDA_NUMBER_H
 #define ZERO_TOOLS_GPT_CUDA_NUMBER_H
 
@@ -17,7 +17,7 @@ __device__ inline void narrow(float *to, float x) { *to = x; }
 __device__ inline void narrow(__nv_bfloat16 *to, float x) { *to = __float2bfloat16_rn(x); }
 __device__ inline void narrow(__half *to, float x) { *to = __float2half_rn(x); }
 
-/* N numbers that are read or written at once. */
+/* N numbers that one access reads or writes. */
 template <typename T, int N> struct alignas(sizeof(T) * N) group { T number[N]; };
 
 template <int N, typename T> __device__ inline group<T, N> group_at(const T *from) {
@@ -35,7 +35,7 @@ template <int N, typename T> __device__ inline void store(T *to, const float (&f
     *(group<T, N> *)to = g;
 }
 
-/* Numbers in 16 bytes. */
+/* How many numbers fit in 16 bytes. */
 template <typename T> constexpr int WIDEST = 16 / sizeof(T);
 
 __device__ inline float warp_sum(float x) {

@@ -9,7 +9,7 @@ static struct grid sum_blocks(uint32_t rows, uint32_t columns) {
 static const struct grid sum_threads = {WARP, SUM_LANES, 1};
 
 static void finish(struct gpt *gpt, const struct zero_slot *slot, const float *sums, uint32_t columns) {
-    if (!slot->grad) return; /* frozen, or there is none */
+    if (!slot->grad) return; /* frozen, or no such parameter */
     struct finish_sums_argument a = {slot->grad, sums, parts_of(gpt->pass.rows), columns, slot->add != 0};
     cuda_launch_flat(gpt->cuda, KERNEL_finish_sums, columns, &a);
 }

@@ -1,6 +1,6 @@
-/* The inside of the CUDA backend: everything is enqueued on the engine's stream, in the order of the calls, so no kernel
- * waits for another by itself. The first failure is kept; what comes after it does nothing. Compute is in one type, the
- * engine's: activations, the residual stream and gradients are of it; statistics, sums and losses are fp32. */
+/* The inside of the CUDA backend. All work is enqueued on the engine's stream, in the order of the calls, so kernels
+ * need no other order. The backend keeps the first failure; later calls then do nothing. Compute is in one type, the
+ * engine's: activations, the residual stream and gradients have this type; statistics, sums and losses are fp32. */
 #ifndef ZERO_TOOLS_GPT_CUDA_STATE_H
 #define ZERO_TOOLS_GPT_CUDA_STATE_H
 
@@ -13,7 +13,7 @@
 enum gpt_kernel {
 #define KERNEL_INDEX(name) KERNEL_##name,
     GPT_CUDA_KERNELS(KERNEL_INDEX)
-        GPT_KERNELS_OF_ALL, /* of all types of numbers; the others are not of fp32 */
+        GPT_KERNELS_OF_ALL, /* the number of kernels for all types; the other kernels do not exist for fp32 */
     KERNEL_before_flash = GPT_KERNELS_OF_ALL - 1,
     GPT_CUDA_FLASH_KERNELS(KERNEL_INDEX)
 #undef KERNEL_INDEX
@@ -21,16 +21,17 @@ enum gpt_kernel {
 };
 enum { MODULES_MAX = 9 };
 
-/* Where checkpoints go to host memory; else without a stream. */
+/* The copies of checkpoints to host memory; without such copies `stream` is NULL. */
 struct cuda_checkpoints {
     CUstream stream;
-    CUevent used[2], moved[2]; /* by slot: on the engine's stream, its last use; on this one, its last copy */
+    /* by slot: its last use on the engine's stream; its last copy on this stream */
+    CUevent used[2], moved[2];
 };
 
 struct cuda_gpt {
-    struct zero_error error; /* the first */
+    struct zero_error error; /* the first failure */
     struct cuda_driver driver;
-    CUdevice device; /* its primary context is retained, and current in the rank's thread */
+    CUdevice device; /* its primary context is retained, and is current in the rank's thread */
     bool retained;
     CUstream stream; /* the engine's, borrowed */
     CUmodule module[MODULES_MAX];
@@ -38,13 +39,13 @@ struct cuda_gpt {
     struct cublaslt *products;
     zero_dtype type;
     uint32_t number_bytes, widest; /* widest: how many numbers 16 bytes hold */
-    uint32_t *token_count;         /* [vocab + 1]: for sorting */
+    uint32_t *token_count;         /* [vocab + 1]: for the sort by token */
     struct cuda_memory memory;
-    struct cuda_graphs *graphs; /* NULL: config.no_graphs */
+    struct cuda_graphs *graphs; /* NULL with config.no_graphs */
     struct cuda_checkpoints checkpoints;
 };
 
-/* memory.c: one allocation of each kind, which layout.h cuts up. */
+/* memory.c: one allocation of each kind; layout.h lays it out. */
 zero_status cuda_memory_open(struct gpt *gpt);
 void cuda_memory_close(struct gpt *gpt);
 
@@ -53,11 +54,11 @@ zero_status cuda_kernels_open(struct cuda_gpt *c);
 void cuda_kernels_close(struct cuda_gpt *c);
 
 struct grid {
-    uint32_t x, y, z; /* 0 blocks: nothing is launched */
+    uint32_t x, y, z; /* 0 blocks: the kernel is not launched */
 };
 void cuda_launch(struct cuda_gpt *c, enum gpt_kernel kernel, struct grid blocks, struct grid threads,
                  void *argument);
-/* A thread for each of `count`; a warp for each of `rows`; a block of FLAT_THREADS for each of `rows`. */
+/* Launch a thread for each of `count`; a warp for each of `rows`; a block of FLAT_THREADS for each of `rows`. */
 void cuda_launch_flat(struct cuda_gpt *c, enum gpt_kernel kernel, uint64_t count, void *argument);
 void cuda_launch_rows(struct cuda_gpt *c, enum gpt_kernel kernel, uint64_t rows, void *argument);
 void cuda_launch_blocks(struct cuda_gpt *c, enum gpt_kernel kernel, uint32_t rows, void *argument);
@@ -65,15 +66,15 @@ void cuda_multiply(struct cuda_gpt *c, const struct product *product);
 void cuda_clear(struct cuda_gpt *c, void *memory, uint64_t bytes);
 void cuda_copy(struct cuda_gpt *c, void *target, const void *source, uint64_t bytes);
 
-/* The number at index `at`. */
+/* The address of the number at index `at`. */
 static inline void *number_at(const struct cuda_gpt *c, const void *array, uint64_t at) {
     return (char *)(uintptr_t)array + at * c->number_bytes;
 }
 
-/* parts.c: what blocks and head have in common. x and y are [rows][width]; a vector's or a weight's gradient goes to its
- * slot, if it is trained. */
+/* parts.c: functions for blocks and for the head. x and y are [rows][width]. The gradient of a vector or a weight goes
+ * to its slot, if the parameter is trained. */
 struct cuda_norm {
-    const struct zero_slot *weight, *bias; /* bias: a slot that shows nothing, where there is none */
+    const struct zero_slot *weight, *bias; /* bias: without a bias, a slot with NULL addresses */
     struct cuda_statistics statistics;
 };
 void cuda_norm_forward(struct gpt *gpt, struct cuda_norm norm, const void *x, void *y);
@@ -85,15 +86,15 @@ void cuda_bias_gradient(struct gpt *gpt, const struct zero_slot *bias, const voi
 void cuda_weight_gradient(struct gpt *gpt, const struct zero_slot *slot, bool add, uint32_t rows,
                           uint32_t outer, uint32_t inner, struct factor left, struct factor right);
 
-/* graph.c: enqueues what a phase of a unit is, or replays it. Unit 0 is the embedding, 1 ... layers are the blocks, layers + 1
- * is the head, whose forward is the evaluation. `output`: of blocks. */
+/* graph.c: enqueues the work of a unit's phase, or replays it. Unit 0 is the embedding, 1 ... layers are the blocks,
+ * layers + 1 is the head, whose forward is the evaluation. `output`: for blocks, compute the output. */
 enum cuda_phase { CUDA_FORWARD, CUDA_BACKWARD, CUDA_LOGITS, CUDA_PHASES };
 zero_status cuda_graphs_open(struct gpt *gpt);
 void cuda_graphs_close(struct gpt *gpt);
 void cuda_run_phase(struct gpt *gpt, uint32_t unit, enum cuda_phase phase, bool output);
 
-/* checkpoints.c: around the phases, for what enters block `index`, which `written` a forward has written or `room` will;
- * and behind the backward of block `index`. */
+/* checkpoints.c: called between the phases, for the input of block `index`: `room` before a forward writes the input,
+ * `written` after it, `back` after the backward of block `index`. */
 zero_status cuda_checkpoints_open(struct gpt *gpt);
 void cuda_checkpoints_close(struct gpt *gpt);
 void cuda_checkpoints_room(struct gpt *gpt, uint32_t index);

@@ -1,10 +1,10 @@
-/* Gradients of vectors: sums over all rows, always in the same order. A block has SUM_COLUMNS columns of a part of
- * SUM_ROWS rows; SUM_LANES threads share a column's rows, and a thread has SUM_EACH neighbouring columns, which it loads at
- * once where rows are whole groups of them. It loads some rows before it adds the first. */
+/* Gradients of vectors: sums over all rows, always in the same order. A block handles SUM_COLUMNS columns of a part of
+ * SUM_ROWS rows. SUM_LANES threads share a column's rows; each thread handles SUM_EACH neighbouring columns, which it
+ * loads at once if a row is a multiple of SUM_EACH. A thread loads several rows before it adds the first. */
 #include "tools/gpt/cuda/number.h"
 
 struct place {
-    uint32_t column, lane, first, end; /* rows of the part */
+    uint32_t column, lane, first, end; /* rows of the part, `first` to `end` */
 };
 
 static __device__ place find(uint32_t rows) {
@@ -13,7 +13,7 @@ static __device__ place find(uint32_t rows) {
     return p;
 }
 
-/* The thread's columns of a row; zeros from `end` on, and from column `columns` on, where rows are not Whole. */
+/* Reads the thread's columns of a row. Zeros from row `end` on, and from column `columns` on if rows are not Whole. */
 template <bool Whole, typename T>
 static __device__ void take(float (&to)[SUM_EACH], const void *x, uint32_t row, uint32_t end, uint32_t column,
                             uint32_t columns) {
@@ -24,7 +24,7 @@ static __device__ void take(float (&to)[SUM_EACH], const void *x, uint32_t row, 
         if (row < end && column + i < columns) to[i] = wide(from[i]);
 }
 
-/* The lanes' sums, in the order of lanes, to sums[part][column]. All threads of the block come here. */
+/* Adds the lanes' sums in lane order and writes them to sums[part][column]. All threads of the block call it. */
 static __device__ void finish_part(float *sums, const place &p, uint32_t columns,
                                    const float (&mine)[SUM_EACH]) {
     __shared__ float of_lane[SUM_LANES][SUM_COLUMNS];
