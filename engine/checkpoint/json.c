@@ -13,13 +13,24 @@ enum { DEPTH_MAX = 32 };
 static json_object *object_of(const struct json *value) { return (json_object *)(uintptr_t)value; }
 static const struct json *value_of(const json_object *object) { return (const struct json *)object; }
 
+/* json-c's own check lets overlong forms through. */
+static bool is_utf8(const char *text, size_t bytes) {
+    for (const char *end = text + bytes; text < end;) {
+        size_t length = utf8_length(text, end);
+        if (!length) return false;
+        text += length;
+    }
+    return true;
+}
+
 zero_status json_parse(const char *text, size_t bytes, const char *name, struct json **out,
                        struct zero_error *error) {
     if (bytes >= INT_MAX || memchr(text, 0, bytes))
         return error_set(error, ZERO_E_IO, "%s is no JSON: it is too long, or holds a zero byte", name);
+    if (!is_utf8(text, bytes)) return error_set(error, ZERO_E_IO, "%s is no JSON: it is not UTF-8", name);
     json_tokener *tokener = json_tokener_new_ex(DEPTH_MAX);
     if (!tokener) return error_set(error, ZERO_E_MEMORY, "no memory to parse %s", name);
-    json_tokener_set_flags(tokener, JSON_TOKENER_STRICT | JSON_TOKENER_VALIDATE_UTF8);
+    json_tokener_set_flags(tokener, JSON_TOKENER_STRICT);
     /* includes the zero byte, which ends a number */
     json_object *object = json_tokener_parse_ex(tokener, text, (int)bytes + 1);
     enum json_tokener_error code = json_tokener_get_error(tokener);
