@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/executor/executor.h"
+#include "tools/plan/loop.h"
 
 enum { STEPS = 4 /* only the last one is priced */ };
 
@@ -23,6 +23,7 @@ struct timeline {
     struct speeds speeds;
     struct executor_options e;
     struct executor *executor;
+    struct loop loop;
     struct zero_error *error;
     uint64_t now, computing_until;                              /* computing_until: 0: the host waits */
     uint64_t inside_free, between_free, update_free, core_free; /* when the started operations end */
@@ -284,21 +285,16 @@ static bool advance(struct timeline *t, uint64_t limit) {
     return true;
 }
 
-static zero_status wait_for(struct timeline *t, bool (*holds)(const struct executor *, struct point),
-                            struct point point) {
+static zero_status wait_move(void *user, const struct host_moves *moves, enum host_move move) {
+    struct timeline *t = user;
     zero_status status = settle(t);
-    while (!status && !holds(t->executor, point)) {
+    while (!status && !host_move_ready(moves, move)) {
         if (!advance(t, UINT64_MAX))
             return error_set(t->error, ZERO_E_INTERNAL, "the priced step waits for nothing");
         status = settle(t);
     }
     return status;
 }
-
-static bool computing(const struct executor *e, struct point point) { return executor_computing(e); }
-static bool has_room(const struct executor *e, struct point point) { return executor_has_room(e); }
-static bool idle(const struct executor *e, struct point point) { return executor_idle(e); }
-static bool stored(const struct executor *e, struct point point) { return executor_stored(e); }
 
 /* Operations that start meanwhile may take a part of the cores, and so delay the end. */
 static zero_status compute(struct timeline *t, uint64_t ns) {
@@ -313,52 +309,32 @@ static zero_status compute(struct timeline *t, uint64_t ns) {
     return status;
 }
 
-#define EVENT(t, call) ((call) ? fail(t) : ZERO_OK)
-
-static zero_status begin(struct timeline *t, const struct pass_use *use) {
-    return EVENT(t, use->again ? executor_recompute(t->executor, use->unit, use->position)
-                               : executor_begin(t->executor, use->position));
-}
-
-static zero_status end(struct timeline *t, const struct pass_use *use) {
-    return EVENT(t, use->again ? executor_recomputed(t->executor, use->unit) : executor_end(t->executor));
-}
-
-static zero_status run_use(struct timeline *t, const struct pass_use *use) {
-    zero_status status = wait_for(t, has_room, (struct point){0});
-    if (!status) status = begin(t, use);
-    if (!status) status = wait_for(t, computing, (struct point){0});
-    if (!status) status = compute(t, use->compute_ns);
-    if (!status) status = wait_for(t, has_room, (struct point){0});
-    return status ? status : end(t, use);
-}
-
 /* With a shadow: writes the page that says which step is complete on all ranks. */
 static void commit(struct timeline *t) {
     t->price.drive_write_bytes += CHUNK_ALIGN_BYTES;
     t->now = speeds_transfer(&t->speeds, &t->drive, t->now, true, CHUNK_ALIGN_BYTES);
 }
 
-/* Calls the executor in the same order as zero_micro_begin, the uses and zero_engine_step. */
-static zero_status step(struct timeline *t) {
-    const struct policy *p = t->e.policy;
-    const struct agreement mine = {0};
-    const struct optimizer_scalars scalars[2] = {0};
-    struct point agreed;
+static zero_status work_move(void *user, struct host_moves *moves, enum host_move move) {
+    struct timeline *t = user;
+    if (move == MOVE_AGREED && moves->commits) commit(t);
+    return move == MOVE_COMPUTE ? compute(t, loop_use(&t->loop)->compute_ns) : ZERO_OK;
+}
+
+static zero_status make_event(void *user, struct host_moves *moves, enum host_move move) {
+    return host_move_event(moves, move) ? fail(user) : ZERO_OK;
+}
+
+/* Makes the moves of one step. */
+static zero_status step(struct timeline *t, struct host_moves *moves) {
+    const struct host_calls host = {wait_move, work_move, make_event, t};
+    uint32_t steps = t->loop.step + 1;
     zero_status status = ZERO_OK;
-    for (uint32_t micro = 1; micro <= p->micro_steps && !status; micro++) {
-        status = wait_for(t, has_room, (struct point){0});
-        if (!status) status = EVENT(t, executor_pass(t->executor, false, micro == p->micro_steps));
-        for (uint32_t i = 0; i < t->o->pass->uses && !status; i++) status = run_use(t, &t->o->pass->use[i]);
+    for (; !status && !loop_ended(&t->loop, steps); loop_advance(&t->loop)) {
+        loop_prepare(&t->loop, moves);
+        status = host_make_moves(&host, moves, t->loop.next, t->loop.next);
     }
-    if (!status) status = wait_for(t, has_room, (struct point){0});
-    if (!status && t->e.plan->shadow) status = wait_for(t, stored, (struct point){0});
-    if (!status) status = EVENT(t, executor_agree(t->executor, &mine, &agreed));
-    if (!status) status = wait_for(t, executor_reached, agreed);
-    if (!status && t->e.plan->shadow) commit(t);
-    if (!status) status = wait_for(t, has_room, (struct point){0});
-    if (!status) status = EVENT(t, executor_apply(t->executor, false, 1, scalars, 2, 0));
-    return status || !plan_settles(t->e.plan) ? status : wait_for(t, idle, (struct point){0});
+    return status;
 }
 
 zero_status timeline_step(const struct timeline_options *o, struct step_price *out,
@@ -382,12 +358,20 @@ zero_status timeline_step(const struct timeline_options *o, struct step_price *o
     memcpy(t.e.group, b->o.group, sizeof t.e.group);
     zero_status status = executor_open(&t.e, &t.executor, error);
     if (status) return status;
+    const struct optimizer_scalars scalars[2] = {0};
+    struct agreement mine = {0};
+    struct host_moves moves = {.executor = t.executor,
+                               .mine = &mine,
+                               .update = {.scale = 1, .scalars = scalars, .count = 2},
+                               .commits = b->plan.shadow,
+                               .settles = plan_settles(&b->plan)};
+    t.loop = loop_begin(o->pass, b->policy.uses, b->policy.micro_steps);
     for (int k = 0; k < STEPS && !status; k++) {
         uint64_t began = t.now;
         t.price = (struct step_price){0};
         memset(t.busy, 0, sizeof t.busy);
         t.bus[OUT].busy_ns = t.bus[IN].busy_ns = 0;
-        status = step(&t);
+        status = step(&t, &moves);
         t.price.seconds = (double)(t.now - began) * 1e-9;
     }
     t.busy[RESOURCE_BUS] = later(t.bus[OUT].busy_ns, t.bus[IN].busy_ns);

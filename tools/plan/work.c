@@ -47,7 +47,7 @@ struct pass_work work_of_unit(const struct work_options *o, uint32_t unit) {
     double again = forward - shapes_output_flops(o->shapes) / rate + FORWARD_PASSES * weights;
     return (struct pass_work){.forward_ns = nanoseconds(forward + rows_s + FORWARD_PASSES * weights),
                               .backward_ns = nanoseconds(2 * forward - untrained + rows_s + passes * weights),
-                              .again_ns = again > 0 ? nanoseconds(again) : 0,
+                              .recompute_ns = again > 0 ? nanoseconds(again) : 0,
                               .trains = share > 0};
 }
 

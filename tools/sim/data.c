@@ -90,7 +90,7 @@ void data_fill(struct rank *r) {
 
 /* Saves the parameters of the use one after another at its start (`keep`), and compares them at its end. */
 static bool look(struct rank *r, bool keep) {
-    const struct use *use = &r->policy.forward[rank_use(r)->unit];
+    const struct use *use = &r->policy.forward[loop_use(&r->loop)->unit];
     uint8_t *at = r->before;
     bool same = true;
     for (uint8_t i = 0; i < use->count; i++) {
@@ -104,7 +104,7 @@ static bool look(struct rank *r, bool keep) {
 }
 
 void data_begin(struct rank *r) {
-    const struct use *use = &r->policy.forward[rank_use(r)->unit];
+    const struct use *use = &r->policy.forward[loop_use(&r->loop)->unit];
     look(r, true);
     for (uint8_t i = 0; i < use->count; i++)
         if (r->fresh[i])
@@ -115,7 +115,7 @@ void data_begin(struct rank *r) {
 void data_compute(struct rank *r) {
     const struct sim_host *host = r->run->setup->host;
     const struct model *m = &r->run->model;
-    uint32_t unit = rank_use(r)->unit;
+    uint32_t unit = loop_use(&r->loop)->unit;
     bool backward = rank_backward(r);
     if (!look(r, false))
         run_violated(r->run, r->index, ZERO_E_INTERNAL,

@@ -130,6 +130,7 @@ static zero_status open_tables(struct rank *r, struct zero_error *error) {
 }
 
 static zero_status open_executor(struct rank *r, struct zero_error *error) {
+    static const struct agreement nothing;
     struct run *run = r->run;
     const struct sim_setup *s = run->setup;
     r->watch = (struct executor_watch){.user = r, .listed = listed, .started = started, .done = done};
@@ -154,7 +155,17 @@ static zero_status open_executor(struct rank *r, struct zero_error *error) {
                                  .watch = &r->watch};
     memcpy(o.group, r->group, sizeof o.group);
     memcpy(o.memory, r->memory, sizeof o.memory);
-    return executor_open(&o, &r->executor, error);
+    zero_status status = executor_open(&o, &r->executor, error);
+    r->moves =
+        (struct host_moves){.executor = r->executor, .mine = &nothing, .settles = plan_settles(&run->plan)};
+    return status;
+}
+
+static void begin_loop(struct rank *r) {
+    const struct sim_setup *s = r->run->setup;
+    r->loop = loop_begin(&r->run->pass, r->policy.uses, s->micro_steps);
+    r->loop.evaluates = s->evaluate;
+    r->loop.skip_unit = s->skip_unit;
 }
 
 zero_status rank_join(struct rank *r, struct run *run, uint32_t index, struct zero_error *error) {
@@ -171,6 +182,7 @@ zero_status rank_join(struct rank *r, struct run *run, uint32_t index, struct ze
 zero_status rank_open(struct rank *r, struct zero_error *error) {
     zero_status status = open_tables(r, error);
     if (!status) open_policy(r);
+    if (!status) begin_loop(r);
     if (!status) status = open_memory(r, error);
     if (!status) status = device_attach(r, error);
     if (!status) status = drive_open(r, error);

@@ -291,11 +291,11 @@ static void check_deadlock(struct run *run) {
             run_violated(run, k, ZERO_E_PEER,
                          "nothing can go on: in step %" PRIu32
                          " %s of \"%s\" is never done, and this rank waits for %s",
-                         r->step + 1, operation_kind_name((enum operation_kind)op->kind),
+                         r->loop.step + 1, operation_kind_name((enum operation_kind)op->kind),
                          op->kind == OP_AGREE ? "the step" : run_unit_name(run, op->region), what);
         }
         run_violated(run, k, ZERO_E_PEER, "nothing can go on: in step %" PRIu32 " this rank waits for %s",
-                     r->step + 1, what);
+                     r->loop.step + 1, what);
     }
 }
 
