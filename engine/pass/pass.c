@@ -237,7 +237,7 @@ zero_status pass_give_gradient(struct pass *pass, zero_unit *unit, const char *p
             ZERO_E_ORDER,
             "zero_param_give_grad of \"%s\": call it between zero_backward_begin and _end of \"%s\"", param,
             unit->name);
-    host_stream_take_gradient(pass->run, pass->blueprint->precision.compute, slots_gradient(pass, p), grad,
-                              p->count, pass->model->param[p->owner].written);
+    host_stream_take_gradient(pass->run, pass->blueprint->terms.precision.compute, slots_gradient(pass, p),
+                              grad, p->count, pass->model->param[p->owner].written);
     return ZERO_OK;
 }

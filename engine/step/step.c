@@ -84,7 +84,7 @@ static uint64_t rounding_key(const struct state *state) {
 static zero_status prepare_update(struct stepping *s, const struct agreement *all, struct host_moves *moves) {
     struct state *state = s->state;
     zero_step_info *info = s->info;
-    double mean = training_mean(state->training, state->blueprint->gradient_factor);
+    double mean = training_mean(state->training, state->blueprint->terms.gradient_factor);
     info->grad_norm = total_norm(state, all) * mean;
     fill_settings(state, all[0].setting, info);
     info->skipped = !isfinite(info->grad_norm);

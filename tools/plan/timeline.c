@@ -48,9 +48,9 @@ const char *resource_name(enum resource resource) {
 /* ---- times of operations ---- */
 
 static uint64_t part_bytes(const struct timeline *t, const struct operation *op, enum dtype dtype) {
-    const struct policy *p = t->e.policy;
-    return t->e.model->region[op->region].padded / placement_parts(p->region[op->region].state, p->mesh) *
-           dtype_bytes(dtype);
+    const struct policy *p = t->e.shape.policy;
+    return t->e.shape.model->region[op->region].padded /
+           placement_parts(p->region[op->region].state, p->mesh) * dtype_bytes(dtype);
 }
 
 /* True if data in the tier must cross the bus to the device. */
@@ -67,15 +67,15 @@ static bool rests_on_host(const struct timeline *t, enum buffer_kind kind, uint1
 /* The nodes of rank 0's group. Ranks of the shard axis are adjacent; ranks of the replicate axis are a shard group
  * apart. */
 static uint32_t group_nodes(const struct timeline *t, uint8_t axes, uint32_t members) {
-    uint32_t stride = axes & AXES_SHARD ? 1 : t->e.policy->mesh[AXIS_SHARD], nodes = 1;
+    uint32_t stride = axes & AXES_SHARD ? 1 : t->e.shape.policy->mesh[AXIS_SHARD], nodes = 1;
     for (uint32_t i = 1; i < members; i++)
         nodes += i * stride / t->speeds.node_ranks != (i - 1) * stride / t->speeds.node_ranks;
     return nodes;
 }
 
 static struct speeds_call call_ns(struct timeline *t, const struct operation *op) {
-    uint32_t ranks = comm_group_size(t->e.group[op->axes][op->stream]);
-    struct comm_call call = executor_call(&t->e, op);
+    uint32_t ranks = comm_group_size(t->e.shape.group[op->axes][op->stream]);
+    struct comm_call call = executor_call(&t->e.shape, op);
     struct comm_sent sent = comm_call_sent(&call, ranks);
     bool gathers = op->kind == OP_GATHER;
     t->price.wire_bytes += sent.bytes;
@@ -85,7 +85,7 @@ static struct speeds_call call_ns(struct timeline *t, const struct operation *op
 
 /* Each rank sends its contribution to a step to all other ranks. */
 static struct speeds_call agreement_ns(const struct timeline *t) {
-    uint32_t ranks = t->o->blueprint->o.ranks;
+    uint32_t ranks = t->o->blueprint->ranks;
     return speeds_collective(&t->speeds, ranks, t->o->nodes, (ranks - 1) * sizeof(struct agreement), 0,
                              false);
 }
@@ -100,7 +100,7 @@ static uint64_t updated_elements(const struct timeline *t, const struct operatio
 /* An update reads the gradient, and reads and writes states and masters. It writes the parameters; it also reads them
  * if they are the masters or halves of them. If the state is not on the device, the host updates. */
 static uint64_t update_ns(const struct timeline *t, const struct operation *op, uint32_t item) {
-    const struct precision *p = &t->e.precision;
+    const struct precision *p = &t->e.shape.precision;
     uint32_t array[PRECISION_ARRAYS_MAX] = {0}, arrays = precision_arrays(p, t->e.state_count, array),
              state = 0;
     for (uint32_t k = 0; k < arrays; k++) state += 2 * array[k];
@@ -165,20 +165,22 @@ static uint64_t communicate(struct timeline *t, uint64_t from, struct speeds_cal
 /* A shard in host memory crosses to the device first. A whole gradient that the host's update needs crosses to the host
  * after the gather. */
 static uint64_t gather(struct timeline *t, const struct operation *op) {
-    enum dtype dtype = op->object == OBJECT_GRAD ? t->e.precision.reduced : t->e.precision.compute;
+    enum dtype dtype =
+        op->object == OBJECT_GRAD ? t->e.shape.precision.reduced : t->e.shape.precision.compute;
     bool brings = op->object == OBJECT_PARAM && op->read[0].kind != BUFFER_PARAM_FULL &&
                   op->read[0].kind != BUFFER_PARAM_SECOND && crosses(t, t->e.plan->param_tier);
     bool leaves = op->object == OBJECT_GRAD && rests_on_host(t, BUFFER_GRAD_HOST, op->region);
     uint64_t from = brings ? cross(t, IN, t->now, part_bytes(t, op, dtype)) : t->now;
     from = communicate(t, from, call_ns(t, op));
-    return leaves ? cross(t, OUT, from, t->e.model->region[op->region].padded * dtype_bytes(dtype)) : from;
+    return leaves ? cross(t, OUT, from, t->e.shape.model->region[op->region].padded * dtype_bytes(dtype))
+                  : from;
 }
 
 /* A gradient shard in host memory crosses to the device first, if the reduction adds to it or sums over the replicate
  * axis. The result crosses back to the host. */
 static uint64_t reduce(struct timeline *t, const struct operation *op) {
     bool host = rests_on_host(t, BUFFER_GRAD_SHARD, op->region);
-    uint64_t bytes = part_bytes(t, op, t->e.precision.reduced), from = t->now;
+    uint64_t bytes = part_bytes(t, op, t->e.shape.precision.reduced), from = t->now;
     if (host && (op->add || !op->reads)) from = cross(t, IN, from, bytes);
     from = communicate(t, from, call_ns(t, op));
     return host ? cross(t, OUT, from, bytes) : from;
@@ -187,7 +189,7 @@ static uint64_t reduce(struct timeline *t, const struct operation *op) {
 /* If the host updates parameters on a device, the new parameters cross to the device. If the parameters are the
  * masters, or halves of them, they cross to the host first. */
 static uint64_t update(struct timeline *t, const struct operation *op, uint32_t item) {
-    const struct precision *p = &t->e.precision;
+    const struct precision *p = &t->e.shape.precision;
     uint64_t ns = update_ns(t, op, item), from = t->now,
              bytes = updated_elements(t, op, item) * dtype_bytes(p->compute);
     bool staged = t->e.plan->discrete && plan_host_updates(t->e.plan) && op->write[0].kind != BUFFER_STATE &&
@@ -343,19 +345,10 @@ zero_status timeline_step(const struct timeline_options *o, struct step_price *o
     struct blueprint *b = o->blueprint;
     struct agreement agreements[2]; /* the rank's own, and unused room */
     struct performer performer = {start, done, &t};
-    t.speeds = machine_speeds(o->machine, (double)b->o.ranks / o->nodes, b->precision.compute);
-    t.e = (struct executor_options){.policy = &b->policy,
-                                    .model = b->o.model,
-                                    .plan = &b->plan,
-                                    .discrete = b->plan.discrete,
-                                    .optimizer = b->o.optimizer,
-                                    .state_count = b->o.state_count,
-                                    .precision = b->precision,
-                                    .param_bits = b->param_bits,
-                                    .gradient_bits = b->gradient_bits,
-                                    .performer = &performer,
-                                    .agreements = agreements};
-    memcpy(t.e.group, b->o.group, sizeof t.e.group);
+    t.speeds = machine_speeds(o->machine, (double)b->ranks / o->nodes, b->terms.precision.compute);
+    t.e = blueprint_executor_options(b);
+    t.e.performer = &performer;
+    t.e.agreements = agreements;
     zero_status status = executor_open(&t.e, &t.executor, error);
     if (status) return status;
     const struct optimizer_scalars scalars[2] = {0};

@@ -134,7 +134,7 @@ static bool work_agreed(struct rank *r) {
 /* Computes the scale from the gradients' norm as engine/step/step.c does. Without data no code uses it. */
 static double gradient_scale(const struct rank *r) {
     const struct sim_setup *s = r->run->setup;
-    double sum = 0, mean = 1.0 / ((double)r->run->ranks * s->micro_steps);
+    double sum = 0, mean = 1.0 / ((double)r->run->ranks * s->terms.micro_steps);
     const struct agreement *all = executor_agreements(r->executor);
     bool both = r->policy.stage->grad_step.axis[AXIS_REPLICATE] == SHARD;
     uint32_t row = r->index / r->policy.mesh[AXIS_SHARD];
@@ -154,7 +154,7 @@ static bool work_apply(struct rank *r) {
     r->moves.update.scalars = r->scalars;
     r->moves.update.count = 2;
     r->moves.update.rounding_key = r->applied;
-    r->moves.commits = s->shadow;
+    r->moves.commits = s->terms.shadow;
     return true;
 }
 

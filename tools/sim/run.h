@@ -71,14 +71,11 @@ struct run {
     struct model model;
     zero_slot slot; /* no rank's */
     struct pass pass;
-    struct policy policy; /* each rank's policy begins as a copy of it */
-    struct region *region;
-    uint16_t *refresh;
-    struct plan plan;
+    struct blueprint blueprint; /* each rank's policy begins as a copy of its policy */
     struct ledger_plan ledger;
     void *memory[TIERS]; /* without data: reserved addresses without memory */
     struct rank *rank;
-    uint32_t ranks, state_count;
+    uint32_t ranks;
     uint32_t live; /* ranks that have not ended */
     struct sim_faults faults;
     bool faulted[SIM_FAULT_KINDS]; /* faults that end ranks: which have happened, */

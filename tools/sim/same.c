@@ -8,7 +8,7 @@
  * operations per region. */
 uint64_t same_operations(const struct run *run) {
     const struct sim_setup *s = run->setup;
-    uint64_t passes = 2 * (uint64_t)s->micro_steps + 1;
+    uint64_t passes = 2 * (uint64_t)s->terms.micro_steps + 1;
     return 64 + passes * (2 * run->pass.uses + 8 * run->model.units + 16 * run->model.regions);
 }
 
