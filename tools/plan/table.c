@@ -125,8 +125,8 @@ static zero_status price_all(const struct scenario *s, struct table *out, struct
     out->rows = out->best = 0;
     for (uint32_t stage = STAGE_ZERO0; stage <= STAGE_ZERO3; stage++)
         for (int k = 0; k < TIER_PAIRS; k++)
-            for (uint32_t again = 0; again < 2; again++) {
-                struct cell cell = {stage, tiers[k].optimizer, tiers[k].params, again * s->recompute};
+            for (uint32_t recompute = 0; recompute < 2; recompute++) {
+                struct cell cell = {stage, tiers[k].optimizer, tiers[k].params, recompute * s->recompute};
                 if (!possible(s, &cell)) continue;
                 struct price *row = &out->row[out->rows];
                 zero_status status = price_cell(s, &cell, row, error);

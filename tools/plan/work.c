@@ -44,10 +44,10 @@ struct pass_work work_of_unit(const struct work_options *o, uint32_t unit) {
            untrained = (1 - share) * shapes_weight_flops(o->shapes, unit) / rate,
            passes = host ? HOST_BACKWARD_PASSES + share * HOST_GRADIENT_PASSES
                          : BACKWARD_PASSES + share * GRADIENT_PASSES;
-    double again = forward - shapes_output_flops(o->shapes) / rate + FORWARD_PASSES * weights;
+    double recompute = forward - shapes_output_flops(o->shapes) / rate + FORWARD_PASSES * weights;
     return (struct pass_work){.forward_ns = nanoseconds(forward + rows_s + FORWARD_PASSES * weights),
                               .backward_ns = nanoseconds(2 * forward - untrained + rows_s + passes * weights),
-                              .recompute_ns = again > 0 ? nanoseconds(again) : 0,
+                              .recompute_ns = recompute > 0 ? nanoseconds(recompute) : 0,
                               .trains = share > 0};
 }
 
