@@ -1,9 +1,6 @@
 /* Converts arrays between fp32, bf16 and fp16.
  *
- * fp32 -> bf16 rounds half away from zero: w = (u + 0x8000) >> 16; NaN becomes a quiet NaN. The lost 16 bits, low =
- * (int16)(u - (w << 16)), restore the fp32 number exactly. So the optimizer state of 10 bytes per element is exact
- * (of all NaNs, for the one NaN that optimizers produce). fp32 -> fp16 is IEEE round to nearest even. Widening is
- * exact. bf16 <-> fp16 goes through fp32. Equal types are copied; u8 converts to no other type.
+ * fp32 -> bf16 and fp32 -> fp16 are IEEE round to nearest even; NaN becomes a quiet NaN. Widening is exact. bf16 <-> fp16 goes through fp32. Equal types are copied; u8 converts to no other type.
  *
  * Source and target must not overlap. They need no alignment beyond that of an element. */
 #ifndef ZERO_KERNELS_CAST_H

@@ -76,6 +76,7 @@ static void open_step(struct step *s, enum kernel_isa isa, const struct optimize
 
 static void close_step(struct step *s, enum kernel_isa isa, const struct optimizer_args *args, uint64_t first,
                        uint64_t count) {
+    if (s->out && args->out_dtype == DTYPE_BF16 && !args->master_low) master_keep_isa(isa, s->master, count);
     if (args->master_low)
         master_split_isa(isa, s->out, s->low, s->master, count);
     else if (s->out)

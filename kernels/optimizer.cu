@@ -22,8 +22,8 @@ static __device__ four load_master(const struct optimizer_args &a, uint64_t firs
     return f;
 }
 
-static __device__ void store_master(const struct optimizer_args &a, uint64_t first, uint32_t count,
-                                    const four &f) {
+static __device__ void store_master(const struct optimizer_args &a, uint64_t first, uint32_t count, four f) {
+    for (uint32_t k = 0; k < 4 && a.out && a.out_dtype == DTYPE_BF16; k++) f.x[k] = kept_master(f.x[k]);
     if (!a.master_low) {
         four_store(a.master, DTYPE_F32, first, count, f);
         if (a.out) four_store(a.out, a.out_dtype, first, count, f);

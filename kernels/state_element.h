@@ -4,6 +4,13 @@
 
 #include "engine/base/convert.h"
 
+/* The master that is kept. Of the fp32 numbers that round to a bf16 weight, an even weight has one too many for 16 bits: the
+ * one halfway to its neighbor of larger magnitude. That one moves by one unit of fp32 towards zero. */
+KERNEL_INLINE float kept_master(float x) {
+    uint32_t u = bits_of(x);
+    return float_of(u - ((u & 0x1ffff) == 0x8000));
+}
+
 /* `low` is signed, so that it can lower a weight that was rounded up. */
 KERNEL_INLINE float master_of(uint16_t weight, uint16_t low) {
     return float_of(((uint32_t)weight << 16) + (uint32_t)(int32_t)(int16_t)low);

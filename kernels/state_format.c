@@ -3,6 +3,9 @@
 #include "kernels/state_element.h"
 
 #define FORMAT_LOOPS(isa, attribute)                                                                         \
+    attribute static void keep_##isa(float *master, uint64_t count) {                                        \
+        for (uint64_t i = 0; i < count; i++) master[i] = kept_master(master[i]);                             \
+    }                                                                                                        \
     attribute static void join_##isa(float *restrict master, const uint16_t *restrict weight,                \
                                      const uint16_t *restrict low, uint64_t count) {                         \
         for (uint64_t i = 0; i < count; i++) master[i] = master_of(weight[i], low[i]);                       \
@@ -10,9 +13,10 @@
     attribute static void split_##isa(uint16_t *restrict weight, uint16_t *restrict low,                     \
                                       const float *restrict master, uint64_t count) {                        \
         for (uint64_t i = 0; i < count; i++) {                                                               \
-            uint16_t w = bf16_from_f32(master[i]);                                                           \
+            float kept = kept_master(master[i]);                                                             \
+            uint16_t w = bf16_from_f32(kept);                                                                \
             weight[i] = w;                                                                                   \
-            low[i] = low_of(master[i], w);                                                                   \
+            low[i] = low_of(kept, w);                                                                        \
         }                                                                                                    \
     }                                                                                                        \
     attribute static void stochastic_##isa(uint16_t *restrict target, const float *restrict source,          \
@@ -27,11 +31,14 @@ FORMAT_LOOPS(avx2, ISA_TARGET_AVX2)
 FORMAT_LOOPS(avx512, ISA_TARGET_AVX512)
 #endif
 
+static void (*const keeps[KERNEL_ISAS])(float *, uint64_t) = ISA_TABLE(keep);
 static void (*const joins[KERNEL_ISAS])(float *, const uint16_t *, const uint16_t *,
                                         uint64_t) = ISA_TABLE(join);
 static void (*const splits[KERNEL_ISAS])(uint16_t *, uint16_t *, const float *, uint64_t) = ISA_TABLE(split);
 static void (*const stochastics[KERNEL_ISAS])(uint16_t *, const float *, uint32_t, uint32_t,
                                               uint32_t) = ISA_TABLE(stochastic);
+
+void master_keep_isa(enum kernel_isa isa, float *master, uint64_t count) { keeps[isa](master, count); }
 
 void master_join_isa(enum kernel_isa isa, float *master, const uint16_t *weight, const uint16_t *low,
                      uint64_t count) {
@@ -53,6 +60,8 @@ void bf16_stochastic_isa(enum kernel_isa isa, uint16_t *target, const float *sou
         i += n;
     }
 }
+
+void master_keep(float *master, uint64_t count) { master_keep_isa(kernel_isa(), master, count); }
 
 void master_join(float *master, const uint16_t *weight, const uint16_t *low, uint64_t count) {
     master_join_isa(kernel_isa(), master, weight, low, count);

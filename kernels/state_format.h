@@ -1,8 +1,10 @@
 /* Formats that keep optimizer state in fewer bytes than fp32.
  *
- * Split masters, exact. If the weight that computes is the master rounded to bf16 (half away from zero), the master
- * is that weight plus 16 bits: low = (int16)(u - (w << 16)). Weight and low restore the master, for every number and
- * for the one NaN that optimizers produce. This takes 2 bytes per parameter in place of 4.
+ * Split masters, exact. The weight w that computes is the master u rounded to bf16 (to nearest, half to even), and the
+ * master is that weight plus 16 bits: low = (int16)(u - (w << 16)). This takes 2 bytes per parameter in place of 4. An
+ * even weight has 65,537 masters, one too many: of them, the halfway number of the larger magnitude is not kept
+ * (master_keep). Weight and low restore every other number, and the one NaN that optimizers produce. Masters in fp32
+ * beside bf16 weights keep to the same numbers, so that both formats train alike.
  *
  * bf16 moments, inexact. A moment is rounded up or down at random (stochastic rounding). The probability of each of
  * the two bf16 neighbors is the distance to the other neighbor. So a change that is too small for a bf16 moment still
@@ -15,7 +17,10 @@
 
 #include "kernels/isa.h"
 
-/* Join: masters from bf16 weights and their lower halves. Split: the reverse. No array may overlap another. */
+/* Moves each master that cannot be split by one unit of fp32 towards zero: one in 131,072. */
+void master_keep_isa(enum kernel_isa isa, float *master, uint64_t count);
+
+/* Join: masters from bf16 weights and their lower halves. Split: the reverse, after master_keep. No array may overlap another. */
 void master_join_isa(enum kernel_isa isa, float *master, const uint16_t *weight, const uint16_t *low,
                      uint64_t count);
 void master_split_isa(enum kernel_isa isa, uint16_t *weight, uint16_t *low, const float *master,
@@ -27,6 +32,7 @@ void bf16_stochastic_isa(enum kernel_isa isa, uint16_t *target, const float *sou
                          uint64_t key, uint64_t first);
 
 /* The same on the best instruction set. */
+void master_keep(float *master, uint64_t count);
 void master_join(float *master, const uint16_t *weight, const uint16_t *low, uint64_t count);
 void master_split(uint16_t *weight, uint16_t *low, const float *master, uint64_t count);
 void bf16_stochastic(uint16_t *target, const float *source, uint64_t count, uint64_t key, uint64_t first);

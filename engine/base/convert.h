@@ -33,11 +33,11 @@ KERNEL_INLINE double canonical_f64(double x) {
 
 KERNEL_INLINE float f32_from_bf16(uint16_t bf16) { return float_of((uint32_t)bf16 << 16); }
 
-/* Rounds half away from zero. A NaN keeps its upper bits and becomes quiet. */
+/* Rounds to nearest, half to even. A NaN keeps its upper bits and becomes quiet. */
 KERNEL_INLINE uint16_t bf16_from_f32(float x) {
     uint32_t u = bits_of(x);
     int32_t magnitude = (int32_t)(u & 0x7fffffff);
-    uint32_t rounded = (u + 0x8000) >> 16, quiet = (u >> 16) | 0x40;
+    uint32_t rounded = (u + 0x7fff + (u >> 16 & 1)) >> 16, quiet = (u >> 16) | 0x40;
     return (uint16_t)(magnitude > 0x7f800000 ? quiet : rounded);
 }
 

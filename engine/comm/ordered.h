@@ -2,7 +2,7 @@
  * addition is not associative; the fixed order gives the same bits on every transport. The kernel ordered_sum
  * (kernels/ordered_sum.h) gives the same bits on a GPU.
  *
- * fp32 -> bf16 rounds half away from zero (w = (u + 0x8000) >> 16); fp32 -> fp16 rounds half to even. Every NaN
+ * fp32 -> bf16 and fp32 -> fp16 round to nearest, half to even. Every NaN
  * becomes the canonical NaN (base/convert.h).
  *
  * The sum and `written` run in the floating-point environment of float_env.h. On return the caller's environment is

@@ -207,7 +207,8 @@ static zero_status write_masters(const struct stored_view *v, uint32_t region, u
             master_split(pair.param_place, pair.master_place, in, n);
         } else {
             memcpy(pair.master_place, in, n * sizeof *in);
-            cast(pair.param_place, pair.param.dtype, in, DTYPE_F32, n);
+            if (pair.param.dtype == DTYPE_BF16) master_keep(pair.master_place, n);
+            cast(pair.param_place, pair.param.dtype, pair.master_place, DTYPE_F32, n);
         }
         status = take_back(v, &pair.master, pair.master_place, error);
         if (!status) status = take_back(v, &pair.param, pair.param_place, error);

@@ -93,7 +93,7 @@ static uint32_t narrow(enum dtype dtype, float value) {
     memcpy(&bits, &value, sizeof bits);
     if (dtype == DTYPE_F32) return bits;
     if (dtype == DTYPE_F16) return narrow_f16(value);
-    return (bits >> 16) + ((bits & 0xffff) >= 0x8000);
+    return (bits >> 16) + ((bits & 0xffff) + (bits >> 16 & 1) > 0x8000);
 }
 
 static float sum_of(const uint32_t *ranks, uint32_t members, enum dtype dtype, uint64_t i) {

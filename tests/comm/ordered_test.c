@@ -102,11 +102,11 @@ static void f16_rounds_half_to_even(void) {
     CHECK_INT(wrong, 0);
 }
 
-static void bf16_rounds_half_away(void) {
+static void bf16_rounds_half_to_even(void) {
     /* 1 + 2^-8 lies half-way between 1 and 1 + 2^-7 */
-    CHECK_INT(run_two(DTYPE_BF16, 0x3f80, 0x3b80), 0x3f81);
-    CHECK_INT(run_two(DTYPE_BF16, 0xbf80, 0xbb80), 0xbf81);
-    CHECK_INT(run_two(DTYPE_BF16, 0x3f82, 0x3b80), 0x3f83);          /* half to even would stay */
+    CHECK_INT(run_two(DTYPE_BF16, 0x3f80, 0x3b80), 0x3f80);
+    CHECK_INT(run_two(DTYPE_BF16, 0xbf80, 0xbb80), 0xbf80);
+    CHECK_INT(run_two(DTYPE_BF16, 0x3f81, 0x3b80), 0x3f82);
     CHECK_INT(run_two(DTYPE_BF16, 0x7f80, 0xff80) & 0x7fc0, 0x7fc0); /* inf - inf: a quiet NaN */
     CHECK_INT(run_two(DTYPE_BF16, 0x7f7f, 0x7f7f), 0x7f80);
     CHECK_INT(run_two(DTYPE_F16, 0x7bff, 0x7bff), 0x7c00);
@@ -241,7 +241,7 @@ int main(void) {
     kernel_agrees(DTYPE_BF16, DTYPE_F32, true);
     every_number();
     f16_rounds_half_to_even();
-    bf16_rounds_half_away();
+    bf16_rounds_half_to_even();
     rank_order();
     environment_of_the_host();
     speed(DTYPE_F32, DTYPE_F32);

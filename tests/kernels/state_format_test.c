@@ -1,4 +1,4 @@
-/* State in fewer bytes: split masters are the masters, bit for bit; stochastic rounding goes to a neighbour, the
+/* State in fewer bytes: split masters are the masters that are kept, bit for bit; stochastic rounding goes to a neighbour, the
  * right one often enough, and depends on key and element alone. */
 #include "kernels/state_format.h"
 
@@ -24,7 +24,29 @@ static void every_master_comes_back(enum kernel_isa isa) {
         master_split_isa(isa, weight, low, master, COUNT);
         master_join_isa(isa, back, weight, low, COUNT);
         cast(cast_out, DTYPE_BF16, master, DTYPE_F32, COUNT);
+        master_keep_isa(isa, master, COUNT);
         if (!CHECK_BYTES(back, master, sizeof back) || !CHECK_BYTES(weight, cast_out, sizeof weight)) return;
+    }
+}
+
+/* Of two neighboring weights' masters one moves, by one unit of fp32 towards zero, and rounds to the same weight. */
+static void one_of_131072_moves(enum kernel_isa isa) {
+    static float master[131072], kept[131072];
+    static uint16_t weight[131072], same[131072];
+    static const uint32_t firsts[] = {0x00000000, 0x3f800000, 0x7f7e0000, 0x80000000, 0xc1220000, 0x80fe0000};
+    for (size_t f = 0; f < sizeof firsts / sizeof *firsts; f++) {
+        uint32_t moved = 0;
+        for (uint32_t i = 0; i < 131072; i++) kept[i] = master[i] = float_of(firsts[f] + i);
+        master_keep_isa(isa, kept, 131072);
+        cast(weight, DTYPE_BF16, master, DTYPE_F32, 131072);
+        cast(same, DTYPE_BF16, kept, DTYPE_F32, 131072);
+        for (uint32_t i = 0; i < 131072; i++) {
+            moved += bits_of(kept[i]) != bits_of(master[i]);
+            CHECK(bits_of(kept[i]) == bits_of(master[i]) || bits_of(kept[i]) == firsts[f] + 0x7fff);
+        }
+        CHECK_INT(moved, 1);
+        CHECK_INT(bits_of(kept[0x8000]), firsts[f] + 0x7fff);
+        CHECK_BYTES(same, weight, sizeof weight);
     }
 }
 
@@ -105,6 +127,7 @@ static void split_masters_train_alike(const struct optimizer *optimizer, enum ke
     struct shard whole = shard_new(ELEMENTS, 0), split = shard_new(ELEMENTS, 0);
     shard_fill(&whole, 8, DTYPE_BF16, any), shard_fill(&split, 8, DTYPE_BF16, any);
     for (int i = 0; i < ELEMENTS; i++) whole.master[i] = split.master[i] = canonical(whole.master[i]);
+    master_keep(whole.master, ELEMENTS);
     uint16_t *low = malloc(ELEMENTS * sizeof *low);
     master_split(split.out, low, split.master, ELEMENTS);
     for (uint64_t step = 1; step <= 3; step++) {
@@ -157,6 +180,7 @@ int main(void) {
     for (enum kernel_isa isa = 0; isa < KERNEL_ISAS; isa++) {
         if (!kernel_isa_present(isa)) continue;
         every_master_comes_back(isa);
+        one_of_131072_moves(isa);
         rounding_goes_to_a_neighbour(isa);
         for (const struct optimizer *const *each = optimizers; *each; each++)
             for (int any = 0; any < 2; any++) split_masters_train_alike(*each, isa, any);

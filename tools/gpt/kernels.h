@@ -47,7 +47,7 @@ struct kernels {
                       size_t count); /* y = beta y + x; beta 0 reads no y */
 
     void (*widen)(float *y, const uint16_t *x, size_t count);       /* from bf16, exact */
-    void (*narrow)(uint16_t *y, const float *x, size_t count);      /* to bf16, half away from zero */
+    void (*narrow)(uint16_t *y, const float *x, size_t count);      /* to bf16, to nearest even */
     void (*widen_fp16)(float *y, const uint16_t *x, size_t count);  /* exact */
     void (*narrow_fp16)(uint16_t *y, const float *x, size_t count); /* half to even; too large: infinity */
 
