@@ -91,7 +91,8 @@ static void the_first_pattern_that_matches_decides(void) {
     CHECK_INT(declare(&w, (zero_param){.name = "in.w", .group = 3}).group, own);
     CHECK_INT(declare(&w, (zero_param){.name = "out.w"}).group, 0);
     /* A tied parameter is its owner's, whatever its own name matches. */
-    zero_param tied = declare(&w, (zero_param){.name = "x", .tied_to = "h.w", .flags = ZERO_NO_DECAY});
+    zero_param tied =
+        declare(&w, (zero_param){.name = "x", .group = 3, .tied_to = "h.w", .flags = ZERO_NO_DECAY});
     CHECK_INT(tied.group, 0);
     CHECK_INT(tied.flags, ZERO_FROZEN | ZERO_NO_DECAY);
     CHECK_INT(groups_assign(&w.groups, &w.model, &(zero_param){.name = "y", .group = 4}, &error),

@@ -30,7 +30,9 @@ static zero_status begin(const char *more) {
 
 static void end(void) { config_free(&config); }
 
-#define ADAMW ", \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.25, \"betas\": [0.75, 0.875]}}"
+#define ADAMW                                                                                                \
+    ", \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.25, \"betas\": [0.75, 0.875], "           \
+    "\"weight_decay\": 0.5}}"
 #define SCHEDULER(type, params) ", \"scheduler\": {\"type\": \"" type "\", \"params\": {" params "}}"
 #define WARMUP                                                                                               \
     SCHEDULER("WarmupLR", "\"warmup_max_lr\": [1, 2], \"warmup_num_steps\": 4, \"warmup_type\": \"linear\"")
