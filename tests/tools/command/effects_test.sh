@@ -32,11 +32,16 @@ changed() {
 }
 
 # effect KEY WHAT FROM TO [LAUNCHER]: WHAT, a function above, prints something else once FROM has become TO.
+unchanged= # the base and launcher of the training in the folder unchanged: one for all rows of a base
 effect() {
     local key=$1 what=$2 from=$3 to=$4 before after
     shift 4
-    base >c.json && train "$@"
-    before=$("$what")
+    if [[ "$(base) $*" != "$unchanged" ]]; then
+        base >c.json && train "$@"
+        rm -rf unchanged && mkdir unchanged && cp -r out run unchanged
+        unchanged="$(base) $*"
+    fi
+    before=$(cd unchanged && "$what")
     changed "$from" "$to" && train "$@"
     after=$("$what")
     [[ -n $before && -n $after ]] || fail "$key: no $what to see: \"$before\", \"$after\""
