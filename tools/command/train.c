@@ -298,7 +298,7 @@ const struct command command_train = {
     .description =
         "Trains the GPT of the model block on text, byte by byte, or on llm.c token files (.bin).\n"
         "Files are read in sorted order of their paths, directories whose names begin with a dot left out;\n"
-        "README.md says which rank takes which sample.\n"
+        "configs/README.md#data says which rank takes which sample.\n"
         "Writes one JSON object per step to metrics.jsonl and ends with a hash of the weights, which is\n"
         "the same for every ZeRO stage.\n"
         "Ctrl-C, SIGTERM, SIGHUP, SIGUSR1 and SIGXCPU stop all ranks after the step they are in, or the token\n"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Keys that only the command reads: each row trains with one value changed and says what must then differ.
-# tests/engine/effects_test.c has the other keys, and fails if one of these rows is missing.
+# tests/engine/key_effects_test.c has the other keys, and fails if one of these rows is missing.
 source "$(dirname "$0")/lib.sh" "$1"
 text 100 >text
 { echo "other text"; text 50; } >other
