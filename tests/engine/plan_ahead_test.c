@@ -90,7 +90,7 @@ static void native_sums(void) {
         zero_engine *engine = zero_engine_init_with(text, &runtime);
         CHECK_INT(engine == NULL, cases[i].refused);
         if (!engine)
-            CHECK_CONTAINS(zero_last_error(), "comm.reduction: MPI's native reductions are of fp32 alone");
+            CHECK_CONTAINS(zero_last_error(), "comm.reduction: MPI's native reductions support only fp32");
         zero_engine_destroy(engine);
     }
 }

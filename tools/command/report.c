@@ -18,10 +18,10 @@ static void report_model(const struct gpt_config *model) {
 static void report_recomputation(const struct gpt_config *model) {
     uint32_t segment = model->recompute, again = segment ? (model->layers - 1) / segment * segment : 0;
     if (again)
-        progress_line("again     %u of %u blocks are computed again in the backward, %u at a time", again,
+        progress_line("recompute %u of %u blocks are computed again in the backward, %u at a time", again,
                       model->layers, segment);
     else if (segment)
-        progress_line("again     no block is computed again: %u at a time are all of %u", segment,
+        progress_line("recompute no block is computed again: a segment of %u has all %u blocks", segment,
                       model->layers);
 }
 

@@ -104,7 +104,7 @@ static zero_status open_engine(struct trainer *t) {
     t->ranks = zero_engine_size(t->engine);
     t->speaks = t->rank == 0;
     if (t->ranks != t->job->ranks)
-        return error_set(t->error, ZERO_E_ARGUMENT, "%u ranks were launched, the engine found %u",
+        return error_set(t->error, ZERO_E_ARGUMENT, "%u ranks were launched, and the engine found %u",
                          t->job->ranks, t->ranks);
     return ZERO_OK;
 }
