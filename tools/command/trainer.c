@@ -1,6 +1,5 @@
-/* Trains on one rank. All ranks make the same collective calls whatever happens to one of them: a rank keeps a failure
- * outside the engine, or a signal, and sends it with the sums at the end of the step. All ranks then stop at the same
- * step. */
+/* Trains on one rank. All ranks make the same collective calls whatever happens to one of them: the sums at the end of a
+ * step tell all ranks of a failure or a signal (agreement.h). */
 #include "tools/command/trainer.h"
 
 #include <inttypes.h>
@@ -10,6 +9,7 @@
 #include <unistd.h>
 
 #include "engine/base/clock.h"
+#include "tools/command/agreement.h"
 #include "tools/command/alike.h"
 #include "tools/command/claim.h"
 #include "tools/command/generate.h"
@@ -49,11 +49,8 @@ struct trainer {
 /* ---- agreement ---- */
 
 static zero_status engine_failed(struct trainer *t, zero_status status) {
-    const char *message = *gpt_last_error() ? gpt_last_error() : zero_last_error();
-    return error_set(t->error, status, "%s", *message ? message : zero_status_meaning(status));
+    return agreement_engine_failed(status, t->error);
 }
-
-enum { FAILED, INTERRUPTED, SIGNALS, AGREED }; /* indices of the first sums */
 
 /* Ranks of one process share its signals, so rank 0 reports their phase. */
 static void enter(const struct trainer *t, enum interrupt_phase phase, const char *doing) {
@@ -61,19 +58,9 @@ static void enter(const struct trainer *t, enum interrupt_phase phase, const cha
 }
 
 static zero_status sum(struct trainer *t, double *values, uint32_t count) {
-    values[FAILED] = t->error->code != ZERO_OK;
-    values[SIGNALS] = interrupt_asked();
-    values[INTERRUPTED] = values[SIGNALS] != 0;
-    t->stops = false;
-    zero_status status = zero_engine_sum(t->engine, values, count);
-    if (status != ZERO_OK) return engine_failed(t, status);
-    if (values[FAILED] == t->ranks && !t->speaks)
-        error_clear(t->error); /* all ranks have the same failure: rank 0 reports it */
+    zero_status status = agreement_sum(t->engine, values, count, t->error);
     t->stops = values[FAILED] > 0 || values[INTERRUPTED] > 0;
-    if (values[INTERRUPTED] > 0) interrupt_take_over(values[SIGNALS], values[INTERRUPTED]);
-    if (values[FAILED] > 0) return error_set(t->error, ZERO_E_PEER, "%s", "");
-    if (values[INTERRUPTED] > 0) return error_set(t->error, ZERO_E_INTERRUPTED, "%s", "");
-    return ZERO_OK;
+    return status;
 }
 
 static zero_status agree(struct trainer *t) { return sum(t, (double[AGREED]){0}, AGREED); }
@@ -117,7 +104,7 @@ static zero_status open_engine(struct trainer *t) {
     t->ranks = zero_engine_size(t->engine);
     t->speaks = t->rank == 0;
     if (t->ranks != t->job->ranks)
-        return error_set(t->error, ZERO_E_ARGUMENT, "%u ranks were launched, the engine found %u",
+        return error_set(t->error, ZERO_E_ARGUMENT, "%u ranks were launched, and the engine found %u",
                          t->job->ranks, t->ranks);
     return ZERO_OK;
 }
