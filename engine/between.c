@@ -14,7 +14,8 @@
 #include "engine/training/step_settings.h"
 
 zero_status engine_check_between(zero_engine *e, const char *what) {
-    zero_status status = pass_check_between(&e->pass, what);
+    zero_status status = engine_check(e, what);
+    if (!status) status = pass_check_between(&e->pass, what);
     return status ? status : background_save_finish(&e->state);
 }
 
@@ -27,9 +28,9 @@ zero_status engine_check_steps(zero_engine *e, const char *what) {
 /* ---- weights and states ---- */
 
 zero_status zero_engine_flush(zero_engine *e) {
-    struct state *state = &e->state;
-    zero_status status = ranks_check(&e->ranks);
+    zero_status status = engine_check(e, "zero_engine_flush");
     if (status) return status;
+    struct state *state = &e->state;
     if (e->pass.phase == PHASE_DECLARING || e->pass.phase == PHASE_USE)
         return refuse(ZERO_E_ORDER,
                       "zero_engine_flush: call it after commit, and not between a unit's begin and end");
@@ -88,10 +89,19 @@ static zero_status between_steps(const zero_engine *e, const char *what) {
     return refuse(ZERO_E_ORDER, "%s: call it between steps, not between micro-steps", what);
 }
 
+/* Before the first fill, load or recover there are no weights. */
+static zero_status check_filled(const zero_engine *e, const char *what) {
+    if (e->state.filled) return ZERO_OK;
+    return refuse(ZERO_E_ORDER,
+                  "%s: the weights have no values yet: call zero_engine_fill or zero_engine_load first",
+                  what);
+}
+
 /* Gradients are there before a step, everything else between steps. */
 static zero_status check_range(zero_engine *e, const char *what, const char *param, zero_kind kind,
                                const float *memory, uint64_t first, uint64_t count, struct range *out) {
     zero_status status = engine_check_between(e, what);
+    if (!status) status = check_filled(e, what);
     if (!status) status = range_check(&e->state, what, param, kind, memory, first, count, out);
     if (status) return status;
     return kind == ZERO_GRAD ? check_gradient(e, what, param) : ZERO_OK;
@@ -130,6 +140,7 @@ zero_status zero_engine_put(zero_engine *e, const char *param, zero_kind kind, c
 
 zero_status zero_engine_hash(zero_engine *e, char out[33]) {
     zero_status status = engine_check_steps(e, "zero_engine_hash");
+    if (!status) status = check_filled(e, "zero_engine_hash");
     if (status) return status;
     if (!out) return refuse(ZERO_E_ARGUMENT, "zero_engine_hash: out is NULL");
     status = pass_settle(&e->pass);
@@ -137,7 +148,8 @@ zero_status zero_engine_hash(zero_engine *e, char out[33]) {
 }
 
 zero_status zero_engine_sum(zero_engine *e, double *values, uint32_t count) {
-    zero_status status = pass_check_outside(&e->pass, "zero_engine_sum");
+    zero_status status = engine_check(e, "zero_engine_sum");
+    if (!status) status = pass_check_outside(&e->pass, "zero_engine_sum");
     if (status) return status;
     if (count > SUM_VALUES_MAX)
         return refuse(ZERO_E_ARGUMENT, "zero_engine_sum: %" PRIu32 " values; at most %d are possible", count,
@@ -164,10 +176,12 @@ zero_status engine_save(zero_engine *e, struct storage *storage, const char *dir
 zero_status zero_engine_save(zero_engine *e, const char *dir) { return engine_save(e, storage_posix(), dir); }
 
 zero_status zero_engine_save_wait(zero_engine *e) {
-    const struct zero_error *saved = &e->state.saved;
-    zero_status status = pass_check_outside(&e->pass, "zero_engine_save_wait");
+    zero_status status = engine_check(e, "zero_engine_save_wait");
+    if (!status) status = pass_check_outside(&e->pass, "zero_engine_save_wait");
     if (!status) status = background_save_finish(&e->state);
-    return status || !saved->code ? status : refuse_error(saved);
+    if (status) return status;
+    const struct zero_error *saved = &e->state.saved;
+    return saved->code ? refuse_error(saved) : ZERO_OK;
 }
 
 zero_status engine_load(zero_engine *e, struct storage *storage, const char *dir, int weights_only) {
@@ -201,7 +215,7 @@ zero_status zero_engine_prune(zero_engine *e, const char *dir, uint64_t keep) {
 
 zero_status zero_engine_set_note(zero_engine *e, const char *key, const char *value) {
     struct zero_error error;
-    zero_status status = ranks_check(&e->ranks);
+    zero_status status = engine_check(e, "zero_engine_set_note");
     if (status) return status;
     error_clear(&error);
     status = notes_set(&e->state.notes, key, value, e->config.nvme_shadow, &error);
@@ -209,15 +223,18 @@ zero_status zero_engine_set_note(zero_engine *e, const char *key, const char *va
 }
 
 const char *zero_engine_note(const zero_engine *e, const char *key) {
+    if (!engine_given(e, "zero_engine_note")) return NULL;
     return notes_find(&e->state.notes, key);
 }
 
 int zero_engine_shadow(const zero_engine *e, uint64_t *out_step) {
+    if (!engine_given(e, "zero_engine_shadow")) return 0;
     if (out_step) *out_step = e->state.shadow.steps;
     return e->state.shadow.found;
 }
 
 const char *zero_engine_shadow_note(const zero_engine *e, const char *key) {
+    if (!engine_given(e, "zero_engine_shadow_note")) return NULL;
     return notes_find(&e->state.shadow.notes, key);
 }
 
@@ -225,14 +242,14 @@ const char *zero_engine_shadow_note(const zero_engine *e, const char *key) {
 
 zero_status zero_engine_set_lr(zero_engine *e, int group, double lr) {
     struct zero_error error;
-    zero_status status = ranks_check(&e->ranks);
+    zero_status status = engine_check(e, "zero_engine_set_lr");
     if (status) return status;
     error_clear(&error);
     return settings_set_lr(&e->training, group, lr, &error) ? refuse_error(&error) : ZERO_OK;
 }
 
 zero_status zero_engine_set_schedule(zero_engine *e, zero_schedule_fn schedule, void *user) {
-    zero_status status = ranks_check(&e->ranks);
+    zero_status status = engine_check(e, "zero_engine_set_schedule");
     if (status) return status;
     e->training.schedule_fn = schedule;
     e->training.schedule_user = user;

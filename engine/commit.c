@@ -4,6 +4,7 @@
 
 #include "engine/base/hash.h"
 #include "engine/blueprint/budget_advice.h"
+#include "engine/config/key.h"
 #include "engine/engine.h"
 #include "engine/given.h"
 #include "engine/open/start.h"
@@ -107,6 +108,25 @@ static void log_live(const zero_engine *e) {
                  : "");
 }
 
+static const char *mark(const zero_engine *e, const char *key) {
+    const struct config_entry *entry = &e->config.entries[config_key_index(config_key_find(key))];
+    return entry->source == CONFIG_DEFAULT ? " (default)" : "";
+}
+
+/* What a host may have left to the defaults. */
+static void log_training(const zero_engine *e) {
+    const struct config *c = &e->config;
+    const struct optimizer *optimizer = e->training.optimizer;
+    if (e->ranks.rank) return;
+    log_line(&e->ranks.log, ZERO_LOG_INFO,
+             "optimizer %s%s, lr %g%s, gradient_clipping %g%s; a step has %" PRIu64 " samples: %" PRIu64
+             " micro-steps%s of %" PRIu64 " on each of %" PRIu32 " ranks",
+             optimizer->title ? optimizer->title : optimizer->name, mark(e, "optimizer.type"),
+             e->training.groups.params[0].lr, mark(e, "optimizer.params.lr"), c->gradient_clipping,
+             mark(e, "gradient_clipping"), c->train_batch, c->accumulation_steps,
+             mark(e, "gradient_accumulation_steps"), c->micro_batch, e->ranks.size);
+}
+
 static void log_frozen(const zero_engine *e) {
     if (!e->ranks.rank && !e->blueprint.policy.refreshes)
         log_line(&e->ranks.log, ZERO_LOG_WARN, "no parameter is trained: all are frozen");
@@ -135,7 +155,7 @@ static void log_drive(const zero_engine *e) {
 /* ---- the calls ---- */
 
 zero_status zero_engine_plan(zero_engine *e, zero_plan *out) {
-    zero_status status = ranks_check(&e->ranks);
+    zero_status status = engine_check(e, "zero_engine_plan");
     if (!status && out) status = given_check(out->struct_size, "zero_plan");
     if (status) return status;
     if (!e->host.plans_only || e->planned)
@@ -200,7 +220,7 @@ static zero_status compare_models(zero_engine *e) {
 }
 
 zero_status zero_engine_commit(zero_engine *e, zero_plan *out) {
-    zero_status status = ranks_check(&e->ranks);
+    zero_status status = engine_check(e, "zero_engine_commit");
     if (!status && out) status = given_check(out->struct_size, "zero_plan");
     if (status) return status;
     if (e->pass.phase != PHASE_DECLARING)
@@ -223,6 +243,7 @@ zero_status zero_engine_commit(zero_engine *e, zero_plan *out) {
     status = shadow_open(&e->state);
     if (status) return status;
     e->pass.phase = PHASE_READY;
+    log_training(e);
     log_live(e);
     log_frozen(e);
     log_drive(e);

@@ -6,7 +6,7 @@
 #include "engine/given.h"
 
 zero_status engine_check_declaring(zero_engine *e, const char *what) {
-    zero_status status = ranks_check(&e->ranks);
+    zero_status status = engine_check(e, what);
     if (status || (e->pass.phase == PHASE_DECLARING && !e->planned)) return status;
     return refuse(ZERO_E_ORDER, "%s: the engine is %s; declare everything before zero_engine_%s", what,
                   e->planned ? "planned" : "committed", e->planned ? "plan" : "commit");
@@ -24,6 +24,7 @@ zero_status zero_engine_add_unit(zero_engine *e, const char *name, zero_unit **o
 }
 
 zero_status zero_unit_add_param(zero_unit *unit, const zero_param *param) {
+    if (!unit_given(unit, "zero_unit_add_param")) return ZERO_E_ARGUMENT;
     zero_engine *e = unit->engine;
     zero_param given = {0};
     struct zero_error error;
@@ -39,6 +40,8 @@ zero_status zero_unit_add_param(zero_unit *unit, const zero_param *param) {
 }
 
 zero_status zero_engine_add_segment(zero_unit *first, zero_unit *last) {
+    if (!unit_given(first, "zero_engine_add_segment") || !unit_given(last, "zero_engine_add_segment"))
+        return ZERO_E_ARGUMENT;
     zero_engine *e = last->engine;
     zero_status status = engine_check_declaring(e, "zero_engine_add_segment");
     if (status) return status;
@@ -105,6 +108,7 @@ zero_status zero_engine_trace(zero_engine *e, uint64_t first_step, uint64_t step
 }
 
 int zero_unit_trains(const zero_unit *unit) {
+    if (!unit_given(unit, "zero_unit_trains")) return 0;
     const struct model *m = &unit->engine->model;
     for (uint32_t i = unit->first_param; i < unit->first_param + unit->params; i++)
         if (!(m->param[m->param[i].owner].flags & ZERO_FROZEN)) return 1;

@@ -12,18 +12,29 @@
 
 const char *zero_version(void) { return "0.1.0"; }
 
-uint32_t zero_engine_rank(const zero_engine *e) { return e->ranks.rank; }
-uint32_t zero_engine_size(const zero_engine *e) { return e->ranks.size; }
-uint64_t zero_engine_steps(const zero_engine *e) { return e->training.steps; }
-uint32_t zero_engine_threads(const zero_engine *e) { return e->host.threads; }
-float zero_engine_loss_scale(const zero_engine *e) { return (float)e->training.loss_scale.value; }
+bool engine_given(const zero_engine *e, const char *what) {
+    if (!e)
+        refuse(ZERO_E_ARGUMENT, "%s: the engine is NULL: check what zero_engine_init returned, and why",
+               what);
+    return e;
+}
+
+bool unit_given(const zero_unit *unit, const char *what) {
+    if (!unit)
+        refuse(ZERO_E_ARGUMENT, "%s: the unit is NULL: give one that zero_engine_add_unit returned", what);
+    return unit;
+}
+
+zero_status engine_check(zero_engine *e, const char *what) {
+    return engine_given(e, what) ? ranks_check(&e->ranks) : ZERO_E_ARGUMENT;
+}
 
 _Static_assert((int)ZERO_F32 == (int)DTYPE_F32 && (int)ZERO_BF16 == (int)DTYPE_BF16 &&
                    (int)ZERO_F16 == (int)DTYPE_F16,
                "types are numbered alike");
-zero_dtype zero_engine_dtype(const zero_engine *e) { return (zero_dtype)e->config.compute_dtype; }
 
 int zero_engine_cuda(const zero_engine *e, void **out_stream) {
+    if (!engine_given(e, "zero_engine_cuda")) return -1;
     if (out_stream) *out_stream = e->run.device->stream[DEVICE_COMPUTE];
     return (int)e->run.device->index;
 }

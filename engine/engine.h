@@ -31,7 +31,16 @@ struct zero_engine {
     struct faults *faults;                            /* of the drive: tests plant them before commit */
 };
 
-/* Refuse with ZERO_E_ORDER in the name of the call `what`: once the engine is planned or committed; before commit and inside a
+/* Every function of the interface begins with one of these. `what` names the call. */
+
+/* False: the pointer is NULL, and the call is refused with ZERO_E_ARGUMENT. */
+bool engine_given(const zero_engine *engine, const char *what);
+bool unit_given(const zero_unit *unit, const char *what);
+
+/* The same, or the engine's sticky failure. */
+zero_status engine_check(zero_engine *engine, const char *what);
+
+/* The same, or a refusal with ZERO_E_ORDER: once the engine is planned or committed; before commit and inside a
  * use; and also where the open pass would lose a forward (a save in the background is finished first), or between
  * micro-steps. */
 zero_status engine_check_declaring(zero_engine *engine, const char *what);

@@ -1,10 +1,38 @@
-/* What the engine uses: memory by row, and counters. */
+/* What the host may ask at any time: what the configuration came to, where the training is, memory by row, and counters. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/blueprint/memory_owners.h"
+#include "engine/config/key.h"
 #include "engine/engine.h"
 #include "engine/given.h"
+
+#define GETTER(type, name, value)                                                                            \
+    type name(const zero_engine *e) { return engine_given(e, #name) ? (type)(value) : (type)0; }
+
+GETTER(uint32_t, zero_engine_rank, e->ranks.rank)
+GETTER(uint32_t, zero_engine_size, e->ranks.size)
+GETTER(uint64_t, zero_engine_steps, e->training.steps)
+GETTER(uint32_t, zero_engine_threads, e->host.threads)
+GETTER(float, zero_engine_loss_scale, e->training.loss_scale.value)
+GETTER(zero_dtype, zero_engine_dtype, e->config.compute_dtype)
+GETTER(uint64_t, zero_engine_micro_batch, e->config.micro_batch)
+GETTER(uint64_t, zero_engine_accumulation_steps, e->config.accumulation_steps)
+GETTER(uint64_t, zero_engine_train_batch, e->config.train_batch)
+GETTER(uint64_t, zero_engine_seed, e->config.seed)
+GETTER(double, zero_engine_clipping, e->config.gradient_clipping)
+
+const char *zero_engine_setting(const zero_engine *e, const char *key) {
+    if (!engine_given(e, "zero_engine_setting")) return NULL;
+    const struct config_key *found = key ? config_key_find(key) : NULL;
+    if (!found) {
+        refuse(ZERO_E_ARGUMENT,
+               "zero_engine_setting: there is no key \"%s\": `zero help config` lists all of them",
+               key ? key : "NULL");
+        return NULL;
+    }
+    return e->config.entries[config_key_index(found)].text;
+}
 
 /* A row of the plan. Measured: those of its bytes that its tier's extent, as allocated, has. */
 static zero_memory_row plan_row(const zero_engine *e, uint32_t row) {
@@ -36,6 +64,8 @@ static zero_memory_row alignment_row(const zero_engine *e, int tier) {
 /* The rows of the plan that are in use, then each tier's alignment, then the host program's reservations: a
  * tier's rows add up to what is planned, and what is allocated. */
 zero_status zero_engine_memory(const zero_engine *e, uint32_t index, zero_memory_row *out) {
+    if (!engine_given(e, "zero_engine_memory")) return ZERO_E_ARGUMENT;
+    if (!out) return refuse(ZERO_E_ARGUMENT, "zero_engine_memory: out is NULL");
     if (e->pass.phase == PHASE_DECLARING)
         return refuse(ZERO_E_ORDER, "zero_engine_memory: call it after commit");
     for (uint32_t row = 0; row < MEMORY_ROWS; row++) {
@@ -62,6 +92,8 @@ static void add_counters(struct comm_counters *sum, const struct comm_counters *
 }
 
 zero_status zero_engine_counters(const zero_engine *e, zero_counters *out) {
+    if (!engine_given(e, "zero_engine_counters")) return ZERO_E_ARGUMENT;
+    if (!out) return refuse(ZERO_E_ARGUMENT, "zero_engine_counters: out is NULL");
     if (given_check(out->struct_size, "zero_counters")) return ZERO_E_ARGUMENT;
     struct comm_counters c, data;
     struct turn *lock = (struct turn *)&e->ranks.lock; /* the progress thread posts too */
@@ -96,6 +128,8 @@ zero_status zero_engine_counters(const zero_engine *e, zero_counters *out) {
 
 zero_status zero_engine_memory_owner(const zero_engine *e, uint32_t index, zero_memory_owner *out) {
     zero_memory_owner *list;
+    if (!engine_given(e, "zero_engine_memory_owner")) return ZERO_E_ARGUMENT;
+    if (!out) return refuse(ZERO_E_ARGUMENT, "zero_engine_memory_owner: out is NULL");
     if (e->pass.phase == PHASE_DECLARING)
         return refuse(ZERO_E_ORDER, "zero_engine_memory_owner: call it after commit");
     uint32_t count = memory_owners(&e->blueprint, &list);

@@ -7,27 +7,40 @@
 #include "engine/step/step.h"
 
 zero_status zero_micro_begin(zero_engine *e, zero_mode mode) {
-    zero_status status = ranks_check(&e->ranks);
+    zero_status status = engine_check(e, "zero_micro_begin");
     if (status) return status;
     if (e->pass.phase == PHASE_DECLARING || !e->state.filled)
         return refuse(ZERO_E_ORDER, "zero_micro_begin: first zero_engine_commit, then zero_engine_fill");
     return pass_begin(&e->pass, mode);
 }
 
-zero_status zero_forward_begin(zero_unit *unit) { return pass_forward_begin(&unit->engine->pass, unit); }
-zero_status zero_forward_end(zero_unit *unit) { return pass_forward_end(&unit->engine->pass, unit); }
-zero_status zero_backward_begin(zero_unit *unit) { return pass_backward_begin(&unit->engine->pass, unit); }
-zero_status zero_backward_end(zero_unit *unit) { return pass_backward_end(&unit->engine->pass, unit); }
+zero_status zero_forward_begin(zero_unit *unit) {
+    return unit_given(unit, "zero_forward_begin") ? pass_forward_begin(&unit->engine->pass, unit)
+                                                  : ZERO_E_ARGUMENT;
+}
+zero_status zero_forward_end(zero_unit *unit) {
+    return unit_given(unit, "zero_forward_end") ? pass_forward_end(&unit->engine->pass, unit)
+                                                : ZERO_E_ARGUMENT;
+}
+zero_status zero_backward_begin(zero_unit *unit) {
+    return unit_given(unit, "zero_backward_begin") ? pass_backward_begin(&unit->engine->pass, unit)
+                                                   : ZERO_E_ARGUMENT;
+}
+zero_status zero_backward_end(zero_unit *unit) {
+    return unit_given(unit, "zero_backward_end") ? pass_backward_end(&unit->engine->pass, unit)
+                                                 : ZERO_E_ARGUMENT;
+}
 
 zero_status zero_param_give_grad(zero_unit *unit, const char *param, const void *grad) {
+    if (!unit_given(unit, "zero_param_give_grad")) return ZERO_E_ARGUMENT;
     return pass_give_gradient(&unit->engine->pass, unit, param, grad);
 }
 
 static zero_status check_step(zero_engine *e, const zero_step_info *out) {
-    const struct pass *pass = &e->pass;
-    zero_status status = ranks_check(&e->ranks);
+    zero_status status = engine_check(e, "zero_engine_step");
     if (!status && out) status = given_check(out->struct_size, "zero_step_info");
     if (status) return status;
+    const struct pass *pass = &e->pass;
     if (pass->phase == PHASE_USE)
         return refuse(ZERO_E_ORDER, "zero_engine_step: unit \"%s\" is still in use; end it first",
                       pass->unit->name);
@@ -36,6 +49,10 @@ static zero_status check_step(zero_engine *e, const zero_step_info *out) {
                       "zero_engine_step: %" PRIu32 " of %" PRIu32
                       " micro-steps are done (gradient_accumulation_steps); do the others first",
                       pass->micro, e->blueprint.policy.micro_steps);
+    if (!pass->backwards && e->blueprint.policy.refreshes)
+        return refuse(ZERO_E_ORDER,
+                      "zero_engine_step: no backward has run in this step, so there is no gradient: call "
+                      "zero_backward_begin and _end of the units, or open the pass as ZERO_EVAL");
     return ZERO_OK;
 }
 
@@ -45,6 +62,7 @@ zero_status zero_engine_step(zero_engine *e, zero_step_info *out) {
     if (!status) status = step_run(&e->state, &info);
     if (status) return status;
     e->pass.micro = 0;
+    e->pass.backwards = 0;
     e->pass.phase = PHASE_READY;
     status = step_check_replicas(&e->state, &info);
     if (!status) status = trace_step(e->trace);

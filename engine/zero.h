@@ -125,6 +125,19 @@ uint32_t zero_engine_size(const zero_engine *engine); /* the number of ranks */
 /* CPU threads of this rank: for the host's own kernels. */
 uint32_t zero_engine_threads(const zero_engine *engine);
 
+/* What the configuration came to, for the host's loop. A step has accumulation_steps micro-steps, each of micro_batch samples on each
+ * rank: train_batch samples on all ranks. Local. */
+uint64_t zero_engine_micro_batch(const zero_engine *engine);
+uint64_t zero_engine_accumulation_steps(const zero_engine *engine);
+uint64_t zero_engine_train_batch(const zero_engine *engine);
+uint64_t zero_engine_seed(const zero_engine *engine);
+double zero_engine_clipping(const zero_engine *engine); /* 0: off */
+
+/* The value of any key as JSON text, as it is in force: given, resolved from "auto", or the default. `key`: the path,
+ * "optimizer.params.lr". NULL: the key has no value, or there is no such key, which zero_last_error() then says. Valid as long as
+ * the engine. Local. */
+const char *zero_engine_setting(const zero_engine *engine, const char *key);
+
 /* The type in which host and engine share parameters, gradients, slots and spans: fp32, or by the configuration's bf16.enabled or
  * fp16.enabled. zero_engine_get and _put always move fp32. */
 typedef enum zero_dtype { ZERO_F32, ZERO_BF16, ZERO_F16 } zero_dtype;

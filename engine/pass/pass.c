@@ -120,6 +120,7 @@ static zero_status begin(struct pass *pass, zero_unit *unit, struct begun begun)
     unit->forwarded = true;
     pass->unit = unit;
     pass->backward = begun.backward;
+    pass->backwards += begun.backward;
     pass->compute_began = clock_now_ns();
     progress_wake(pass->run->progress);
     return ZERO_OK;

@@ -20,6 +20,7 @@ struct pass {
     enum phase phase;
     zero_mode mode;                   /* of the open pass, or the last one */
     uint32_t micro;                   /* training passes since the last step */
+    uint64_t backwards;               /* uses in the backward, since the last step */
     struct zero_unit *unit;           /* PHASE_USE: whose */
     bool backward;                    /* PHASE_USE: which */
     struct zero_unit *recompute_next; /* a recomputation has begun and goes on with this unit; else NULL */

@@ -1,0 +1,175 @@
+/* The interface answers wrong calls: NULL engines and units, calls before there are weights, a step without a gradient. And
+ * it tells the host's loop what the configuration came to. */
+#include <string.h>
+
+#include "engine/zero.h"
+#include "tests/check.h"
+
+static zero_slot slot;
+
+static void constant(void *user, const char *param, uint64_t first, uint64_t count, float *out) {
+    for (uint64_t i = 0; i < count; i++) out[i] = 0.5f;
+}
+
+static void keep_line(void *user, zero_log_level level, const char *line) {
+    if (strncmp(line, "optimizer ", 10) == 0) strcpy(user, line);
+}
+
+static zero_engine *open_engine(const char *json, char *line, zero_unit **unit) {
+    zero_runtime runtime = {.struct_size = sizeof runtime, .log = keep_line, .log_user = line};
+    zero_engine *e = zero_engine_init_with(json, &runtime);
+    if (!CHECK(e)) return NULL;
+    zero_param param = {.struct_size = sizeof param, .name = "w", .dims = 1, .shape = {100}, .slot = &slot};
+    CHECK_INT(zero_engine_add_unit(e, "u", unit), ZERO_OK);
+    CHECK_INT(zero_unit_add_param(*unit, &param), ZERO_OK);
+    CHECK_INT(zero_engine_commit(e, NULL), ZERO_OK);
+    return e;
+}
+
+static void refused(zero_status status, zero_status expected, const char *says) {
+    CHECK_INT(status, expected);
+    if (!CHECK(strstr(zero_last_error(), says))) fprintf(stderr, "%s\n", zero_last_error());
+}
+
+#define NULL_ENGINE(call) refused(call, ZERO_E_ARGUMENT, "the engine is NULL")
+#define NULL_UNIT(call) refused(call, ZERO_E_ARGUMENT, "the unit is NULL")
+
+static void a_null_engine_is_refused(void) {
+    zero_unit *unit;
+    zero_param param = {.struct_size = sizeof param};
+    zero_group group = {.struct_size = sizeof group};
+    zero_plan plan = {.struct_size = sizeof plan};
+    zero_counters counters = {.struct_size = sizeof counters};
+    zero_memory_row row;
+    zero_memory_owner owner;
+    zero_optimizer optimizer = {.struct_size = sizeof optimizer};
+    float x[1];
+    double y[1];
+    char hash[33];
+    int number;
+    NULL_ENGINE(zero_engine_add_unit(NULL, "u", &unit));
+    NULL_ENGINE(zero_engine_add_group(NULL, &group, &number));
+    NULL_ENGINE(zero_engine_set_optimizer(NULL, &optimizer));
+    NULL_ENGINE(zero_engine_reserve(NULL, ZERO_CPU, 1, "x"));
+    NULL_ENGINE(zero_engine_trace(NULL, 1, 1));
+    NULL_ENGINE(zero_engine_commit(NULL, &plan));
+    NULL_ENGINE(zero_engine_plan(NULL, &plan));
+    NULL_ENGINE(zero_engine_memory(NULL, 0, &row));
+    NULL_ENGINE(zero_engine_memory_owner(NULL, 0, &owner));
+    NULL_ENGINE(zero_engine_fill(NULL, constant, NULL));
+    NULL_ENGINE(zero_engine_recover(NULL, constant, NULL, NULL));
+    NULL_ENGINE(zero_micro_begin(NULL, ZERO_TRAIN));
+    NULL_ENGINE(zero_engine_step(NULL, NULL));
+    NULL_ENGINE(zero_engine_flush(NULL));
+    NULL_ENGINE(zero_engine_set_lr(NULL, 0, 1));
+    NULL_ENGINE(zero_engine_set_schedule(NULL, NULL, NULL));
+    NULL_ENGINE(zero_engine_get(NULL, "w", ZERO_PARAM, x, 0, 1));
+    NULL_ENGINE(zero_engine_put(NULL, "w", ZERO_PARAM, x, 0, 1));
+    NULL_ENGINE(zero_engine_hash(NULL, hash));
+    NULL_ENGINE(zero_engine_sum(NULL, y, 1));
+    NULL_ENGINE(zero_engine_save(NULL, "d"));
+    NULL_ENGINE(zero_engine_save_wait(NULL));
+    NULL_ENGINE(zero_engine_load(NULL, "d"));
+    NULL_ENGINE(zero_engine_load_weights(NULL, "d"));
+    NULL_ENGINE(zero_engine_prune(NULL, "d", 1));
+    NULL_ENGINE(zero_engine_set_note(NULL, "k", "v"));
+    NULL_ENGINE(zero_engine_counters(NULL, &counters));
+    NULL_ENGINE(zero_engine_write_trace(NULL, "t"));
+    NULL_UNIT(zero_unit_add_param(NULL, &param));
+    NULL_UNIT(zero_engine_add_segment(NULL, NULL));
+    NULL_UNIT(zero_forward_begin(NULL));
+    NULL_UNIT(zero_forward_end(NULL));
+    NULL_UNIT(zero_backward_begin(NULL));
+    NULL_UNIT(zero_backward_end(NULL));
+    NULL_UNIT(zero_param_give_grad(NULL, "w", x));
+}
+
+/* Functions that return values return 0, and zero_last_error says why. */
+static void a_null_engine_has_no_values(void) {
+    CHECK_INT(zero_engine_rank(NULL), 0);
+    CHECK_INT(zero_engine_size(NULL), 0);
+    CHECK_INT(zero_engine_steps(NULL), 0);
+    CHECK_INT(zero_engine_threads(NULL), 0);
+    CHECK_INT(zero_engine_micro_batch(NULL), 0);
+    CHECK_INT(zero_engine_accumulation_steps(NULL), 0);
+    CHECK_INT(zero_engine_train_batch(NULL), 0);
+    CHECK_INT(zero_engine_seed(NULL), 0);
+    CHECK_DOUBLE(zero_engine_clipping(NULL), 0, 0);
+    CHECK_DOUBLE((double)zero_engine_loss_scale(NULL), 0, 0);
+    CHECK_INT(zero_engine_dtype(NULL), ZERO_F32);
+    CHECK_INT(zero_engine_cuda(NULL, NULL), -1);
+    CHECK_INT(zero_unit_trains(NULL), 0);
+    CHECK_INT(zero_engine_shadow(NULL, NULL), 0);
+    CHECK(!zero_engine_note(NULL, "k") && !zero_engine_shadow_note(NULL, "k") &&
+          !zero_engine_setting(NULL, "seed"));
+    CHECK_STRING(zero_last_error(),
+                 "zero_engine_setting: the engine is NULL: check what zero_engine_init returned, and why");
+    zero_engine_destroy(NULL);
+}
+
+static void calls_before_there_are_weights(void) {
+    char line[256] = "", hash[33];
+    float x[1];
+    zero_unit *unit;
+    zero_engine *e = open_engine("{\"train_batch_size\": 1}", line, &unit);
+    refused(zero_engine_get(e, "w", ZERO_PARAM, x, 0, 1), ZERO_E_ORDER, "zero_engine_fill");
+    refused(zero_engine_put(e, "w", ZERO_PARAM, x, 0, 1), ZERO_E_ORDER, "zero_engine_fill");
+    refused(zero_engine_hash(e, hash), ZERO_E_ORDER, "zero_engine_fill");
+    CHECK_INT(zero_engine_fill(e, constant, NULL), ZERO_OK);
+    CHECK_INT(zero_engine_get(e, "w", ZERO_PARAM, x, 0, 1), ZERO_OK);
+    CHECK_INT(zero_engine_hash(e, hash), ZERO_OK);
+    zero_engine_destroy(e);
+}
+
+/* The step is refused, and nothing is lost: the backward can still come. */
+static void a_step_without_a_backward(void) {
+    char line[256] = "";
+    zero_unit *unit;
+    zero_engine *e = open_engine("{\"train_batch_size\": 1}", line, &unit);
+    CHECK_INT(zero_engine_fill(e, constant, NULL), ZERO_OK);
+    for (int step = 0; step < 2; step++) {
+        CHECK_INT(zero_micro_begin(e, ZERO_TRAIN), ZERO_OK);
+        CHECK_INT(zero_forward_begin(unit), ZERO_OK);
+        CHECK_INT(zero_forward_end(unit), ZERO_OK);
+        refused(zero_engine_step(e, NULL), ZERO_E_ORDER, "no backward has run");
+        CHECK_INT(zero_backward_begin(unit), ZERO_OK);
+        memset(slot.grad, 0, 100 * sizeof(float));
+        CHECK_INT(zero_backward_end(unit), ZERO_OK);
+        CHECK_INT(zero_engine_step(e, NULL), ZERO_OK);
+    }
+    CHECK_INT(zero_engine_steps(e), 2);
+    zero_engine_destroy(e);
+}
+
+static void what_the_configuration_came_to(void) {
+    char line[256] = "";
+    zero_unit *unit;
+    zero_engine *e =
+        open_engine("{\"train_batch_size\": 12, \"gradient_accumulation_steps\": 3, \"seed\": 5, "
+                    "\"gradient_clipping\": 0.5, \"optimizer\": {\"type\": \"Adam\", "
+                    "\"params\": {\"betas\": [0.8, 0.9]}}}",
+                    line, &unit);
+    CHECK_INT(zero_engine_micro_batch(e), 4);
+    CHECK_INT(zero_engine_accumulation_steps(e), 3);
+    CHECK_INT(zero_engine_train_batch(e), 12);
+    CHECK_INT(zero_engine_seed(e), 5);
+    CHECK_DOUBLE(zero_engine_clipping(e), 0.5, 0);
+    CHECK_STRING(zero_engine_setting(e, "train_micro_batch_size_per_gpu"), "4");
+    CHECK_STRING(zero_engine_setting(e, "optimizer.type"), "\"Adam\"");
+    CHECK_STRING(zero_engine_setting(e, "optimizer.params.lr"), "0.001");
+    CHECK(!zero_engine_setting(e, "optimizer.params.rl"));
+    CHECK(strstr(zero_last_error(), "there is no key \"optimizer.params.rl\""));
+    CHECK(!zero_engine_setting(e, NULL));
+    CHECK_STRING(line, "optimizer AdamW, lr 0.001 (default), gradient_clipping 0.5; a step has 12 samples: 3 "
+                       "micro-steps of 4 on each of 1 ranks");
+    zero_engine_destroy(e);
+}
+
+int main(void) {
+    a_null_engine_is_refused();
+    a_null_engine_has_no_values();
+    calls_before_there_are_weights();
+    a_step_without_a_backward();
+    what_the_configuration_came_to();
+    return check_end();
+}
