@@ -11,6 +11,7 @@ enum key_type {
     KEY_BOOL,   /* field: bool */
     KEY_INT,    /* field: uint64_t (int64_t if min < 0); 5e8 is an integer, too, as in DeepSpeed's files */
     KEY_REAL,   /* field: double */
+    KEY_STAGE,  /* field: uint64_t, the number of a row of stages */
     KEY_CHOICE, /* field: int, the index in `choices`; upper or lower case */
     KEY_STRING, /* no field: accepted or refused only */
     KEY_SIZE,   /* field: uint64_t bytes: 8589934592, 8e9, "8GiB", "512MB", "unlimited" */
@@ -37,7 +38,7 @@ struct config_key {
     enum key_use use;
     size_t offset;        /* of the field in struct config; USED only */
     const char *fallback; /* the default as JSON text; NULL: none, and null may be written */
-    double min, max;      /* INT, REAL: inclusive */
+    double min, max;      /* INT, REAL: inclusive; see config_key_max */
     /* CHOICE: "none|cpu|!nvme"; ! marks a choice that DeepSpeed has and the engine refuses. */
     const char *choices;
     const char *automatic; /* the value of "auto", as JSON text; NULL: "auto" is an error; "": config_resolve
@@ -53,6 +54,7 @@ uint32_t config_key_index(const struct config_key *key);
 const struct config_key *config_key_find(const char *path); /* NULL: no such key */
 bool config_key_is_object(const char *path);                /* keys exist below it */
 
+double config_key_max(const struct config_key *key); /* of a STAGE: by the table of stages */
 const char *config_key_type_name(enum key_type type); /* "an integer" */
 
 /* The index of `text` among the choices, in upper or lower case; -1: not a choice. */

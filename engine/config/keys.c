@@ -5,6 +5,7 @@
 #include <strings.h>
 
 #include "engine/config/config.h"
+#include "stages/stage.h"
 
 #define INT_MIN_MAX -1, 9223372036854775807.0
 #define FIELD(field) offsetof(struct config, field)
@@ -52,11 +53,16 @@ bool config_key_is_object(const char *path) {
     return false;
 }
 
+double config_key_max(const struct config_key *key) {
+    return key->type == KEY_STAGE ? stage_number_max() : key->max;
+}
+
 const char *config_key_type_name(enum key_type type) {
     static const char *const names[KEY_TYPES] = {
         [KEY_BOOL] = "true or false",
         [KEY_INT] = "an integer",
         [KEY_REAL] = "a number",
+        [KEY_STAGE] = "an integer",
         [KEY_CHOICE] = "a string",
         [KEY_STRING] = "a string",
         [KEY_SIZE] = "a size in bytes, as 8589934592 or \"8GiB\" or \"unlimited\"",

@@ -68,8 +68,9 @@ static void help_type(FILE *out, const struct config_key *key) {
         return;
     }
     fputs(config_key_type_name(key->type), out);
-    if (key->use == KEY_USED && (key->type == KEY_INT || key->type == KEY_REAL))
-        fprintf(out, " from %s to %s", config_number_text(key->min, min), config_number_text(key->max, max));
+    if (key->use == KEY_USED && (key->type == KEY_INT || key->type == KEY_REAL || key->type == KEY_STAGE))
+        fprintf(out, " from %s to %s", config_number_text(key->min, min),
+                config_number_text(config_key_max(key), max));
 }
 
 static void help_refused_choices(FILE *out, const struct config_key *key) {

@@ -89,7 +89,7 @@ char *edit_cell(const char *text, const struct cell *cell, const struct shapes *
     json_object_object_del(zero, "cpu_offload_param");
     json_object_object_del(zero, "offload_param");
     json_object_object_add(zero, "stage", json_object_new_int((int)cell->stage));
-    if (!stage_shards_params(stages[cell->stage])) drop_stage3(root, zero);
+    if (!stage_shards_params(stage_find(cell->stage, RESHARD_ALL))) drop_stage3(root, zero);
     set_tier(zero, "offload_optimizer", cell->optimizer);
     if (cell->params != ZERO_DEVICE) set_tier(zero, "offload_param", cell->params);
     if (cell->optimizer != ZERO_NVME)

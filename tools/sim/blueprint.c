@@ -32,12 +32,6 @@ zero_status sim_model_of(const struct blueprint *b, const uint64_t *unit_flops, 
     return ZERO_OK;
 }
 
-static enum stage_index stage_of(const struct stage *stage) {
-    uint32_t index = 0;
-    while (stages[index] != stage) index++;
-    return (enum stage_index)index;
-}
-
 /* True if the transport's reductions need scratch; a discrete device's additional scratch is planned for the same
  * case. */
 static bool stages_reductions(const struct blueprint *b) {
@@ -53,7 +47,7 @@ static bool stages_reductions(const struct blueprint *b) {
 zero_status sim_setup_of(const struct blueprint *b, struct sim_setup *out, struct zero_error *error) {
     const struct config *c = b->o.config;
     const struct policy *p = &b->policy;
-    *out = (struct sim_setup){.stage = stage_of(p->stage),
+    *out = (struct sim_setup){.stage = p->stage,
                               .mesh = {p->mesh[AXIS_SHARD], p->mesh[AXIS_REPLICATE]},
                               .accumulation = p->accumulation,
                               .micro_steps = p->micro_steps,

@@ -63,10 +63,10 @@ static struct speeds make_speeds(struct dice *d) {
 }
 
 static void choose_mesh(struct sim_setup *s, struct dice *d) {
-    s->stage = (enum stage_index)pick(d, STAGES);
+    s->stage = stages[pick(d, stage_count())];
     s->mesh[AXIS_SHARD] = 1 + pick(d, 5);
-    s->mesh[AXIS_REPLICATE] = s->stage == STAGE_HPZ ? 2 : pick(d, 3) ? 1 : 1 + pick(d, 3);
-    if (s->stage == STAGE_HPZ) s->mesh[AXIS_SHARD] = 2;
+    s->mesh[AXIS_REPLICATE] = s->stage == &stage_hpz ? 2 : pick(d, 3) ? 1 : 1 + pick(d, 3);
+    if (s->stage == &stage_hpz) s->mesh[AXIS_SHARD] = 2;
 }
 
 static void choose_tiers(struct sim_setup *s, struct dice *d) {
@@ -240,7 +240,7 @@ void case_print(const struct sim_setup *s, bool with_data, FILE *out) {
     fprintf(out,
             "%s on %" PRIu32 " x %" PRIu32 " ranks, %" PRIu32 " units, %" PRIu32 " steps of %" PRIu32
             " micro-steps, reduced %s, depth %" PRIu32 ", state on %s, parameters on %s, %" PRIu32 " slots",
-            stages[s->stage]->name, s->mesh[AXIS_SHARD], s->mesh[AXIS_REPLICATE], s->model->units, s->steps,
+            s->stage->name, s->mesh[AXIS_SHARD], s->mesh[AXIS_REPLICATE], s->model->units, s->steps,
             s->micro_steps, s->accumulation == ACCUMULATE_LAST ? "last" : "every", s->depth,
             tiers[s->state_tier], tiers[s->param_tier], s->slots);
     if (s->skip_unit >= 0) fprintf(out, ", unit %" PRId32 " left out", s->skip_unit);

@@ -172,7 +172,7 @@ static zero_status check_place(const struct job *job, const struct blueprint *b,
     if (shards && ranks % shards)
         return error_set(error, ZERO_E_ARGUMENT, "--shard %" PRIu32 " does not divide %" PRIu32 " ranks",
                          shards, ranks);
-    if (shards && b->policy.stage == stages[STAGE_HPZ])
+    if (shards && b->policy.stage == &stage_hpz)
         return error_set(error, ZERO_E_ARGUMENT,
                          "--shard %" PRIu32
                          " is another mesh than the configuration's second shards: remove one of them",

@@ -85,7 +85,7 @@ static void sum_gradient(const struct sim_setup *s, uint32_t owner, uint32_t ste
                          float *scratch, float *total) {
     uint64_t count = s->model->param[owner].count;
     float *own = scratch, *reduced = own + count, *row = reduced + count;
-    bool whole = stages[s->stage]->grad_step.axis[AXIS_REPLICATE] == SHARD;
+    bool whole = s->stage->grad_step.axis[AXIS_REPLICATE] == SHARD;
     bool every = s->accumulation == ACCUMULATE_EVERY;
     uint32_t ranks = s->mesh[AXIS_SHARD] * s->mesh[AXIS_REPLICATE],
              width = whole ? ranks : s->mesh[AXIS_SHARD];

@@ -10,7 +10,7 @@ static void print_job(const struct job *job, const struct job_ranks *r, FILE *ou
     const struct sim_setup *s = &r->setup;
     uint32_t ranks = s->mesh[AXIS_SHARD] * s->mesh[AXIS_REPLICATE];
     fprintf(out, "%s, %s parameters in %" PRIu32 " units, %s; %" PRIu32 " ranks on %s",
-            stages[s->stage]->name, figure_count((double)r->parameters).chars, s->model->units,
+            s->stage->name, figure_count((double)r->parameters).chars, s->model->units,
             dtype_name(s->precision.compute), ranks, job->machine.device.name);
     if (s->mesh[AXIS_REPLICATE] > 1)
         fprintf(out, " (%" PRIu32 " shards x %" PRIu32 " copies)", s->mesh[AXIS_SHARD],

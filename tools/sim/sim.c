@@ -114,7 +114,7 @@ static zero_status open_policy(struct run *run, struct zero_error *error) {
         run->region[i].persistent = region_persistent(&run->model.region[i]);
         run->region[i].elements = run->model.region[i].padded;
     }
-    run->policy = (struct policy){.stage = stages[s->stage],
+    run->policy = (struct policy){.stage = s->stage,
                                   .mesh = {s->mesh[AXIS_SHARD], s->mesh[AXIS_REPLICATE]},
                                   .accumulation = s->accumulation,
                                   .micro_steps = s->micro_steps,

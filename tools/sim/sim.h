@@ -52,7 +52,7 @@ struct sim_sabotage {
 
 struct sim_setup {
     const struct sim_model *model;
-    enum stage_index stage;
+    const struct stage *stage;
     uint32_t mesh[AXES]; /* the number of ranks is their product */
     enum accumulation accumulation;
     uint32_t micro_steps, depth, steps;

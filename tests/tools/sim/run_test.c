@@ -12,7 +12,7 @@ static struct sim_setup setup(uint32_t ranks, uint32_t faults) {
     struct speeds_link inside = {100000000000, 100000000000, 5000},
                        between = {10000000000, 10000000000, 20000};
     struct sim_setup s = {.model = &model,
-                          .stage = STAGE_ZERO3,
+                          .stage = &stage_zero3,
                           .mesh = {ranks, 1},
                           .accumulation = ACCUMULATE_EVERY,
                           .micro_steps = 1,
