@@ -20,7 +20,6 @@
 #include "stages/reshard.h"
 
 /* Choices are numbered in the order in which keys.def lists them. */
-enum config_optimizer_type { CONFIG_ADAMW, CONFIG_ADAM, CONFIG_SGD, CONFIG_LION, CONFIG_ADAGRAD };
 enum config_accumulation { CONFIG_ACCUMULATE_LAST, CONFIG_ACCUMULATE_EVERY };
 enum config_reduction { CONFIG_REDUCTION_AUTO, CONFIG_REDUCTION_ORDERED, CONFIG_REDUCTION_NATIVE };
 enum config_tier { CONFIG_TIER_DEVICE, CONFIG_TIER_CPU, CONFIG_TIER_NVME, CONFIG_TIERS }; /* as zero_tier */
@@ -37,9 +36,9 @@ enum config_order { CONFIG_ORDER_SEQUENTIAL, CONFIG_ORDER_SHUFFLED };
 #define CONFIG_BYTES_UNLIMITED UINT64_MAX
 
 struct config_optimizer {
-    int type; /* enum config_optimizer_type, as written */
-    /* After config_resolve: "adamw", "adam", "sgd", "lion" or "adagrad" (the names of kernels/optimizer.h). DeepSpeed's
-     * "Adam" is "adamw", unless params.adam_w_mode is false. */
+    int type;         /* the row of `optimizers` (kernels/optimizer.h), as written */
+    /* After config_resolve: the name of the row that updates. DeepSpeed's "Adam" is "adamw", unless params.adam_w_mode
+     * is false. */
     const char *name;
     /* 0 if the optimizer does not use it. */
     double lr, betas[2], eps, weight_decay, momentum, dampening, lr_decay;
@@ -229,6 +228,9 @@ zero_status config_set_paths(struct config *config, const char *key, const char 
 
 /* Resolves "auto", the three batch keys, the optimizer's defaults, and the rules between keys, for `ranks` ranks. */
 zero_status config_resolve(struct config *config, uint32_t ranks, struct zero_error *error);
+
+/* The name of an architecture in the model block; NULL: there is none with this number. */
+const char *config_architecture(uint32_t index);
 
 /* Resolves only the model block: each architecture has its own key names and defaults. */
 zero_status config_resolve_model(struct config *config, struct zero_error *error);

@@ -98,33 +98,31 @@ static zero_status set_real(struct store *s) {
 }
 
 /* Lists the supported choices: "none, cpu". */
-static void list_choices(const char *choices, char *out, size_t out_bytes) {
+static void list_choices(const struct config_key *key, char *out, size_t out_bytes) {
+    struct key_choice c;
     size_t length = 0;
-    for (const char *c = choices; c;) {
-        const char *end = strchr(c, '|');
-        int bytes = (int)(end ? (size_t)(end - c) : strlen(c));
-        if (*c != '!' && length < out_bytes)
+    for (uint32_t i = 0; config_key_choice_at(key, i, &c); i++)
+        if (!c.refused && length < out_bytes)
             length += (size_t)snprintf(out + length, out_bytes - length, "%s\"%.*s\"", length ? ", " : "",
-                                       bytes, c);
-        c = end ? end + 1 : NULL;
-    }
+                                       c.length, c.text);
 }
 
 static zero_status set_choice(struct store *s) {
+    char reason[256];
     bool refused = false;
     if (s->value->kind != VALUE_STRING) return wrong_type(s);
     int index = config_key_choice(s->key, s->value->string, &refused);
     if (index < 0) {
         char all[256], near[72];
-        list_choices(s->key->choices, all, sizeof all);
-        suggest_choice(s->key->choices, s->value->string, near, sizeof near);
+        list_choices(s->key, all, sizeof all);
+        suggest_choice(s->key, s->value->string, near, sizeof near);
         return error_set(s->error, ZERO_E_CONFIG, "%s: %s is none of %s%s%s%s", s->key->path,
                          show(s->value).text, all, *near ? "; did you mean \"" : "", near,
                          *near ? "\"?" : "");
     }
     if (refused)
         return error_set(s->error, ZERO_E_UNSUPPORTED, "%s: %s is not supported here: %s", s->key->path,
-                         show(s->value).text, s->key->note);
+                         show(s->value).text, config_key_reason(s->key, reason));
     if (s->field) *(int *)s->field = index;
     return ZERO_OK;
 }

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "engine/base/dtype.h"
 #include "tools/command/format.h"
 #include "tools/command/progress.h"
 
@@ -29,12 +30,10 @@ static void report_training(const struct job *job, const zero_engine *engine, ui
     const struct config *config = &job->config;
     uint32_t ranks = zero_engine_size(engine), threads = zero_engine_threads(engine);
     bool every = config->accumulation_mode == CONFIG_ACCUMULATE_EVERY;
-    static const char *const dtypes[] = {
-        [CONFIG_FP32] = "fp32", [CONFIG_BF16] = "bf16", [CONFIG_FP16] = "fp16"};
     progress_line("ranks     %u%s, %u CPU thread%s each", ranks,
                   job->local ? " as threads of one process" : "", threads, plural(threads));
     progress_line("training  ZeRO stage %" PRIu64 ", %s, %s, %s step%s", config->stage,
-                  dtypes[config->compute_dtype], config->optimizer.name, format_grouped(steps).chars,
+                  dtype_name((enum dtype)config->compute_dtype), config->optimizer.name, format_grouped(steps).chars,
                   plural(steps));
     progress_line("batch     %" PRIu64 " samples = %u rank%s x %" PRIu64 " x %" PRIu64
                   " micro-step%s, gradients reduced in %s micro-step",

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/base/dtype.h"
 #include "tools/command/format.h"
 #include "tools/command/new_file.h"
 #include "tools/command/record.h"
@@ -22,8 +23,6 @@ static void add_text(struct json_object *list, const char *format, ...) {
 static struct json_object *settings_of(const struct job *job, const zero_engine *engine) {
     static const char *const tiers[] = {
         [CONFIG_TIER_DEVICE] = NULL, [CONFIG_TIER_CPU] = "cpu", [CONFIG_TIER_NVME] = "nvme"};
-    static const char *const dtypes[] = {
-        [CONFIG_FP32] = "fp32", [CONFIG_BF16] = "bf16", [CONFIG_FP16] = "fp16"};
     const struct config *c = &job->config;
     struct json_object *list = json_object_new_array();
     add_text(list, "ZeRO stage %" PRIu64, c->stage);
@@ -32,7 +31,7 @@ static struct json_object *settings_of(const struct job *job, const zero_engine 
     uint32_t ranks = zero_engine_size(engine), threads = zero_engine_threads(engine);
     add_text(list, "%" PRIu32 " rank%s, %" PRIu32 " CPU thread%s each", ranks, ranks == 1 ? "" : "s", threads,
              threads == 1 ? "" : "s");
-    add_text(list, "%s, %s", dtypes[c->compute_dtype], c->optimizer.name);
+    add_text(list, "%s, %s", dtype_name((enum dtype)c->compute_dtype), c->optimizer.name);
     add_text(list, "%" PRIu64 " samples of %" PRIu32 " tokens per step", c->train_batch, job->model.context);
     return list;
 }
