@@ -7,6 +7,7 @@
 
 #include "engine/config/config.h"
 #include "kernels/optimizer.h"
+#include "offload/tier.h"
 #include "stages/stage.h"
 
 /* ---- tables whose rows are choices ---- */
@@ -14,6 +15,8 @@
 static const char *optimizer_row(uint32_t index) {
     return optimizers[index] ? optimizers[index]->title : NULL;
 }
+
+static const char *tier_row(uint32_t index) { return tier_table[index] ? tier_table[index]->choice : NULL; }
 
 static const char *dtype_row(uint32_t index) {
     return index < DTYPE_U8 ? dtype_name((enum dtype)index) : NULL;

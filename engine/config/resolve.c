@@ -12,6 +12,7 @@
 #include "engine/config/scheduler.h"
 #include "engine/config/value.h"
 #include "kernels/optimizer.h"
+#include "offload/tier.h"
 #include "stages/stage.h"
 
 /* ---- the three batch keys, by DeepSpeed's rules ---- */
@@ -119,21 +120,28 @@ static zero_status resolve_accumulation(struct config *config, struct zero_error
 #define OFFLOAD_OPTIMIZER "zero_optimization.offload_optimizer"
 #define OFFLOAD_PARAM "zero_optimization.offload_param"
 
-/* DeepSpeed's old keys mean device "cpu". */
-static zero_status resolve_old_spelling(struct config *config, bool given, const char *old, const char *path,
-                                        int *tier, struct zero_error *error) {
-    if (!given) return ZERO_OK;
-    if (config_written(config, path) && *tier != CONFIG_TIER_CPU)
+/* Sets the kind of the tier that `device` chose. DeepSpeed's old keys mean device "cpu". */
+static zero_status resolve_device(struct config *config, const char *path, int *device, int *out_tier,
+                                  const char *old, bool given, struct zero_error *error) {
+    bool written = config_written(config, path);
+    if (given && written && tier_table[*device]->kind != TIER_CPU)
         return error_set(error, ZERO_E_CONFIG, "%s: true contradicts %s: remove %s", old, path, old);
-    *tier = CONFIG_TIER_CPU;
-    return config_written(config, path) ? ZERO_OK : config_derived(config, path, "\"cpu\"", error);
+    if (given && !written) *device = TIER_CPU;
+    *out_tier = (int)tier_table[*device]->kind;
+    return given && !written ? config_derived(config, path, "\"cpu\"", error) : ZERO_OK;
 }
 
-static zero_status check_drive(const char *path, int tier, const struct config_paths *paths,
+static zero_status check_drive(const char *path, int device, const struct config_paths *paths,
                                struct zero_error *error) {
-    if (tier != CONFIG_TIER_NVME || paths->count) return ZERO_OK;
+    if (tier_table[device]->kind != TIER_NVME || paths->count) return ZERO_OK;
     return error_set(error, ZERO_E_CONFIG,
-                     "%s.device: \"nvme\" needs a directory on the drive: set %s.nvme_path", path, path);
+                     "%s.device: \"%s\" needs a directory on the drive: set %s.nvme_path", path,
+                     tier_table[device]->choice, path);
+}
+
+const struct tier_ops *config_tier(const struct config *c, enum tier_kind kind) {
+    if (c->optimizer_tier == (int)kind) return tier_table[c->optimizer_device];
+    return tier_table[c->param_tier == (int)kind ? c->param_device : (int)kind];
 }
 
 static bool same_paths(const struct config_paths *a, const struct config_paths *b) {
@@ -144,20 +152,26 @@ static bool same_paths(const struct config_paths *a, const struct config_paths *
 }
 
 static zero_status resolve_offload(struct config *c, struct zero_error *error) {
-    zero_status status = resolve_old_spelling(c, c->cpu_offload, "zero_optimization.cpu_offload",
-                                              OFFLOAD_OPTIMIZER ".device", &c->optimizer_tier, error);
+    zero_status status =
+        resolve_device(c, OFFLOAD_OPTIMIZER ".device", &c->optimizer_device, &c->optimizer_tier,
+                       "zero_optimization.cpu_offload", c->cpu_offload, error);
     if (!status)
-        status = resolve_old_spelling(c, c->cpu_offload_param, "zero_optimization.cpu_offload_param",
-                                      OFFLOAD_PARAM ".device", &c->param_tier, error);
-    if (!status) status = check_drive(OFFLOAD_OPTIMIZER, c->optimizer_tier, &c->optimizer_paths, error);
-    if (!status) status = check_drive(OFFLOAD_PARAM, c->param_tier, &c->param_paths, error);
+        status = resolve_device(c, OFFLOAD_PARAM ".device", &c->param_device, &c->param_tier,
+                                "zero_optimization.cpu_offload_param", c->cpu_offload_param, error);
+    if (!status) status = check_drive(OFFLOAD_OPTIMIZER, c->optimizer_device, &c->optimizer_paths, error);
+    if (!status) status = check_drive(OFFLOAD_PARAM, c->param_device, &c->param_paths, error);
     if (status) return status;
-    if (c->param_tier != CONFIG_TIER_DEVICE && !config_shards_params(c))
+    if (c->param_tier != TIER_DEVICE && !config_shards_params(c))
         return error_set(error, ZERO_E_CONFIG,
                          OFFLOAD_PARAM ".device: parameters are whole on every rank at stage %llu: set "
                                        "zero_optimization.stage to 3, or remove the block",
                          (unsigned long long)c->stage);
-    if (c->param_tier == CONFIG_TIER_NVME && c->optimizer_tier == CONFIG_TIER_NVME &&
+    if (c->param_tier == c->optimizer_tier && c->param_device != c->optimizer_device)
+        return error_set(error, ZERO_E_CONFIG,
+                         OFFLOAD_PARAM ".device: \"%s\" and \"%s\" of " OFFLOAD_OPTIMIZER
+                                       " share one memory: choose one of them for both",
+                         tier_table[c->param_device]->choice, tier_table[c->optimizer_device]->choice);
+    if (c->param_tier == TIER_NVME && c->optimizer_tier == TIER_NVME &&
         !same_paths(&c->param_paths, &c->optimizer_paths))
         return error_set(error, ZERO_E_CONFIG,
                          OFFLOAD_PARAM ".nvme_path: a rank has one set of swap files: give it the same paths "
@@ -249,7 +263,7 @@ static zero_status check_checkpoint(struct config *config, struct zero_error *er
  * to bf16. */
 static zero_status resolve_masters(struct config *config, struct zero_error *error) {
     static const char path[] = "nvme.masters";
-    bool on_drive = config->optimizer_tier == CONFIG_TIER_NVME;
+    bool on_drive = config->optimizer_tier == TIER_NVME;
     bool can = config->compute_dtype == CONFIG_BF16 && on_drive && !config->nvme_shadow;
     if (!config_written(config, path))
         config->nvme_masters = CONFIG_MASTERS_AUTO; /* drops an earlier derived value */

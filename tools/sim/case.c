@@ -236,13 +236,12 @@ void case_shorten(const struct sim_setup *failing, bool with_data, struct sim_sh
 /* ---- printing ---- */
 
 void case_print(const struct sim_setup *s, bool with_data, FILE *out) {
-    static const char *const tiers[TIERS] = {"device", "cpu", "nvme"};
     fprintf(out,
             "%s on %" PRIu32 " x %" PRIu32 " ranks, %" PRIu32 " units, %" PRIu32 " steps of %" PRIu32
             " micro-steps, reduced %s, depth %" PRIu32 ", state on %s, parameters on %s, %" PRIu32 " slots",
             s->stage->name, s->mesh[AXIS_SHARD], s->mesh[AXIS_REPLICATE], s->model->units, s->steps,
             s->micro_steps, s->accumulation == ACCUMULATE_LAST ? "last" : "every", s->depth,
-            tiers[s->state_tier], tiers[s->param_tier], s->slots);
+            tier_table[s->state_tier]->name, tier_table[s->param_tier]->name, s->slots);
     if (s->skip_unit >= 0) fprintf(out, ", unit %" PRId32 " left out", s->skip_unit);
     if (s->segments.blocks) fprintf(out, ", %" PRIu32 " units recomputed together", s->segments.blocks);
     if (s->discrete) fprintf(out, ", on a device of its own");
