@@ -145,7 +145,7 @@ static void log_drive(const zero_engine *e) {
         " elements at a time; %.1f %% of the optimizer state stays in memory, which saves %.3f GiB each way",
         (double)(layout->step_bytes + p->param_fetch_bytes) * gib, (double)layout->step_bytes * gib,
         layout->slots, layout->chunk_elements, all > 0 ? 100 * resident / all : 0,
-        e->config.optimizer_tier == CONFIG_TIER_NVME ? resident * gib : 0);
+        e->config.optimizer_tier == TIER_NVME ? resident * gib : 0);
     if (drive_life_steps(e) > 0)
         log_line(&e->ranks.log, ZERO_LOG_INFO,
                  "nvme: %.6g TB of endurance last %.4g steps of the node's %" PRIu32 " ranks",
@@ -175,7 +175,7 @@ zero_status zero_engine_plan(zero_engine *e, zero_plan *out) {
 /* The host's own optimizer is code of the host, which runs on the CPU. */
 static zero_status check_optimizer(const zero_engine *e, struct zero_error *error) {
     const struct optimizer *optimizer = e->training.optimizer;
-    bool on_device = e->run.discrete && e->config.optimizer_tier == CONFIG_TIER_DEVICE;
+    bool on_device = e->run.discrete && e->config.optimizer_tier == TIER_DEVICE;
     if (!on_device || kernel_optimizer_step(optimizer)) return ZERO_OK;
     return error_set(error, ZERO_E_UNSUPPORTED,
                      "optimizer \"%s\" is the host program's and runs on the CPU: keep its state there, with "

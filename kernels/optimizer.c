@@ -15,12 +15,6 @@ enum {
     THREAD_ELEMENTS_MIN = 64 * 1024 /* with fewer elements, a thread costs more to wake than it saves */
 };
 
-extern const struct optimizer optimizer_adagrad, optimizer_adam, optimizer_adamw, optimizer_lion,
-    optimizer_sgd;
-
-const struct optimizer *const optimizers[] = {&optimizer_adamw, &optimizer_adam,    &optimizer_sgd,
-                                              &optimizer_lion,  &optimizer_adagrad, NULL};
-
 const struct optimizer *optimizer_find(const char *name) {
     for (const struct optimizer *const *each = optimizers; name && *each; each++)
         if (strcasecmp(name, (*each)->name) == 0) return *each;

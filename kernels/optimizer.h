@@ -15,7 +15,7 @@
 #include "engine/base/dtype.h"
 #include "kernels/isa.h"
 
-enum { OPTIMIZER_STATES_MAX = 2, OPTIMIZER_SCALARS_MAX = 16 };
+enum { OPTIMIZER_STATES_MAX = 2, OPTIMIZER_SCALARS_MAX = 16, OPTIMIZER_KEYS_MAX = 8 };
 
 struct optimizer_params;
 
@@ -68,12 +68,22 @@ typedef void optimizer_loop(float *__restrict__ master, float *__restrict__ stat
                             float *__restrict__ state1, const float *__restrict__ gradient,
                             float gradient_scale, const struct optimizer_scalars *scalars, uint64_t count);
 
+/* A key below optimizer.params of the configuration, and its default as JSON. */
+struct optimizer_key {
+    const char *name, *fallback;
+};
+
 struct optimizer {
-    const char *name;  /* "adamw" */
-    const char *title; /* DeepSpeed's and PyTorch's name: "AdamW" */
+    const char *name;  /* in checkpoints: "adamw" */
+    const char *title; /* in the configuration, as in DeepSpeed and PyTorch: "AdamW" */
+    /* The keys that it has, in the order of keys.def. The defaults are DeepSpeed's, of SGD PyTorch's. */
+    struct optimizer_key keys[OPTIMIZER_KEYS_MAX];
+    const char *torch_weight_decay; /* the default of weight_decay with torch_adam; NULL: the same */
+    /* DeepSpeed's "Adam" is this optimizer, unless params.adam_w_mode is false; else NULL. */
+    const struct optimizer *decoupled;
     uint32_t state_count;
     const char *state_names[OPTIMIZER_STATES_MAX]; /* "exp_avg", "exp_avg_sq": names in checkpoints */
-    struct optimizer_params defaults;              /* those of DeepSpeed, else those of PyTorch */
+    struct optimizer_params defaults;              /* for programs without a configuration */
 
     /* Computes the scalars of step `step` (the first step is 1). It has no state. Call it through optimizer_prepare. */
     void (*prepare)(const struct optimizer_params *params, uint64_t step,
@@ -86,6 +96,8 @@ struct optimizer {
     uint32_t (*states_used)(const struct optimizer_params *params);
 };
 
+#define OPTIMIZER(name) extern const struct optimizer optimizer_##name;
+#include "kernels/optimizers.def"
 extern const struct optimizer *const optimizers[]; /* ends with NULL */
 
 /* Finds an optimizer by name, upper or lower case; NULL: there is none. */

@@ -40,6 +40,11 @@ static uint32_t states_used(const struct optimizer_params *params) { return (flo
 const struct optimizer optimizer_sgd = {
     .name = "sgd",
     .title = "SGD",
+    .keys = {{"lr", "0.001"},
+             {"weight_decay", "0"},
+             {"momentum", "0"},
+             {"dampening", "0"},
+             {"nesterov", "false"}},
     .state_count = 1,
     .state_names = {"momentum_buffer"},
     .defaults = {.lr = 1e-3},

@@ -187,11 +187,10 @@ static struct kernel_grid grid_optimizer(const void *argument) {
 static const struct {
     const char *optimizer;
     struct kernel kernel;
-} steps[] = {{"adamw", OPTIMIZER_ROW(adamw)},
-             {"adam", OPTIMIZER_ROW(adam)},
-             {"sgd", OPTIMIZER_ROW(sgd)},
-             {"lion", OPTIMIZER_ROW(lion)},
-             {"adagrad", OPTIMIZER_ROW(adagrad)}};
+} steps[] = {
+#define OPTIMIZER(name) {#name, OPTIMIZER_ROW(name)},
+#include "kernels/optimizers.def"
+};
 
 const struct kernel *kernel_optimizer_step(const struct optimizer *optimizer) {
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++)

@@ -81,6 +81,8 @@ static zero_status cpu_open(const struct tier_options *options, struct tier **ou
 }
 
 const struct tier_ops tier_device = {.name = "device",
+                                     .choice = "none",
+                                     .kind = TIER_DEVICE,
                                      .open = device_open,
                                      .close = memory_close,
                                      .address = memory_address,
@@ -91,6 +93,8 @@ const struct tier_ops tier_device = {.name = "device",
                                      .where = memory_where};
 
 const struct tier_ops tier_cpu = {.name = "cpu",
+                                  .choice = "cpu",
+                                  .kind = TIER_CPU,
                                   .open = cpu_open,
                                   .close = memory_close,
                                   .address = memory_address,

@@ -358,6 +358,8 @@ static zero_status nvme_open(const struct tier_options *options, struct tier **o
 }
 
 const struct tier_ops tier_nvme = {.name = "nvme",
+                                   .choice = "nvme",
+                                   .kind = TIER_NVME,
                                    .open = nvme_open,
                                    .close = nvme_close,
                                    .address = nvme_address,

@@ -5,14 +5,11 @@
 #include "offload/faults.h"
 #include "offload/implementations.h"
 
-const struct tier_ops *const tier_table[TIERS] = {
-    [TIER_DEVICE] = &tier_device, [TIER_CPU] = &tier_cpu, [TIER_NVME] = &tier_nvme};
-
-zero_status tier_open(enum tier_kind kind, const struct tier_options *options, struct tier **out_tier,
+zero_status tier_open(const struct tier_ops *ops, const struct tier_options *options, struct tier **out_tier,
                       struct zero_error *error) {
     struct tier *tier;
     if (options->faults) atomic_store(&options->faults->armed, false);
-    zero_status status = tier_table[kind]->open(options, &tier, error);
+    zero_status status = ops->open(options, &tier, error);
     if (!status && options->faults) status = tier_faulty_wrap(tier, options, &tier, error);
     if (status) return status;
     if (options->faults) atomic_store(&options->faults->armed, true);

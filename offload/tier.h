@@ -15,6 +15,7 @@
 #include "engine/base/error.h"
 #include "engine/base/log.h"
 #include "engine/device/device.h"
+#include "offload/tier_kind.h"
 
 enum { TIER_PATHS_MAX = 16, TIER_REQUESTS_DEFAULT = 64 };
 
@@ -55,7 +56,9 @@ struct tier;
 struct tier_work;
 
 struct tier_ops {
-    const char *name;
+    const char *name;    /* in messages and reports */
+    const char *choice;  /* in the configuration: offload_optimizer.device, offload_param.device */
+    enum tier_kind kind; /* TIER_NVME: it has no address, and needs nvme_path */
     /* The extent is zero after open, unless `found`. ZERO_E_MEMORY or ZERO_E_IO, with a message in `error`. Call
      * tier_open instead. */
     zero_status (*open)(const struct tier_options *options, struct tier **out_tier, struct zero_error *error);
@@ -87,12 +90,13 @@ struct tier { /* the head of every implementation's own struct */
     uint64_t read_bytes, written_bytes; /* counts of requests that were done without failure */
 };
 
-enum tier_kind { TIER_DEVICE, TIER_CPU, TIER_NVME, TIERS };
+extern const struct tier_ops tier_device, tier_cpu, tier_nvme;
 
-extern const struct tier_ops *const tier_table[TIERS];
+/* First the usual tier of each kind, which also names the kind; then others. Ends with NULL. */
+extern const struct tier_ops *const tier_table[];
 
-/* Opens a tier of this kind, behind the faulty decorator if options->faults is set. */
-zero_status tier_open(enum tier_kind kind, const struct tier_options *options, struct tier **out_tier,
+/* Opens a tier, behind the faulty decorator if options->faults is set. */
+zero_status tier_open(const struct tier_ops *ops, const struct tier_options *options, struct tier **out_tier,
                       struct zero_error *error);
 
 /* For implementations: ZERO_E_ARGUMENT if a request is past the extent or not aligned. */

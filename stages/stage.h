@@ -29,12 +29,13 @@ struct stage {
     enum accumulation accumulation;               /* the default */
 };
 
-enum stage_index { STAGE_ZERO0, STAGE_ZERO1, STAGE_ZERO2, STAGE_ZERO3, STAGE_ZERO3_KEEP, STAGE_HPZ, STAGES };
-
-extern const struct stage *const stages[STAGES];
+extern const struct stage *const stages[]; /* ends with NULL */
+uint32_t stage_count(void);
 
 /* The row of a configuration; NULL: there is none. */
 const struct stage *stage_find(uint32_t number, enum reshard reshard);
+const struct stage *stage_named(const char *name); /* NULL: there is none */
+uint32_t stage_number_max(void);
 
 /* No rank keeps whole parameters between passes. */
 static inline bool stage_shards_params(const struct stage *stage) {

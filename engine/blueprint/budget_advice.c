@@ -8,6 +8,7 @@
 
 #include "engine/config/key.h"
 #include "engine/blueprint/memory_owners.h"
+#include "offload/tier.h"
 
 #define STAGE "zero_optimization.stage"
 #define OPTIMIZER_DEVICE "zero_optimization.offload_optimizer.device"
@@ -15,9 +16,6 @@
 #define SLOTS "zero_optimization.offload_optimizer.buffer_count"
 #define CHUNK "zero_optimization.sub_group_size"
 #define DEPTH "comm.prefetch_depth"
-
-static const char *const tier_names[TIERS] = {
-    [TIER_DEVICE] = "device", [TIER_CPU] = "cpu", [TIER_NVME] = "nvme"};
 
 enum { KEYS_MAX = 3, ADVICE_MAX = 3 };
 
@@ -131,7 +129,7 @@ static void write_budgets(const struct check *c, char *out, size_t capacity) {
     const char *before = *out ? "; or with " : "it fits with ";
     for (int t = 0; t < TIERS; t++)
         if (c->need[t] > c->config->budget_bytes[t]) {
-            append(out, capacity, "%smemory.%s %" PRIu64, before, tier_names[t], c->need[t]);
+            append(out, capacity, "%smemory.%s %" PRIu64, before, tier_table[t]->name, c->need[t]);
             before = " and ";
         }
 }
@@ -176,7 +174,7 @@ zero_status budget_check(const struct blueprint *blueprint, struct config *confi
         return error_set(error, ZERO_E_BUDGET,
                          "memory.%s: the plan needs %" PRIu64 " bytes per rank, %" PRIu64
                          " more than the budget of %" PRIu64 "; %s. The largest: %s",
-                         tier_names[t], c.need[t], c.need[t] - budget, budget, advice, owners);
+                         tier_table[t]->name, c.need[t], c.need[t] - budget, budget, advice, owners);
     }
     return ZERO_OK;
 }

@@ -228,7 +228,7 @@ static bool read_counters(const struct json *j, struct manifest *m) {
                 read_optional(json_get(j, "loss_scale_stable"), &m->loss_scale_stable) &&
                 read_optional(json_get(j, "schedule_steps"), &m->schedule_steps) &&
                 read_small(json_get(j, "ranks"), MANIFEST_RANKS_MAX, &m->ranks) &&
-                read_small(json_get(j, "stage"), 3, &m->stage) &&
+                read_small(json_get(j, "stage"), UINT8_MAX, &m->stage) &&
                 copy_string(json_get(j, "optimizer"), m->optimizer, sizeof m->optimizer);
     for (uint32_t i = 0; good && i < m->groups; i++) good = json_real(json_at(lr, i), &m->lr[i]);
     for (uint32_t i = 0; good && i < m->states; i++)

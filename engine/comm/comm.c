@@ -12,12 +12,6 @@
 #include "engine/comm/transport.h"
 #include "engine/device/device.h"
 
-static const struct comm_ops *const transports[COMM_TRANSPORTS] = {
-    [COMM_SELF] = &comm_self_ops,     [COMM_LOCAL] = &comm_local_ops, [COMM_MPI] = &comm_mpi_ops,
-    [COMM_TCP] = &comm_tcp_ops,       [COMM_NCCL] = &comm_nccl_ops,   [COMM_SIM] = &comm_sim_ops,
-    [COMM_MIRROR] = &comm_mirror_ops,
-};
-
 /* ---- failures ---- */
 
 /* Takes over a failure that any rank raised. `verb` and `record` describe this rank's current call for the message. */
@@ -63,12 +57,12 @@ const struct zero_error *comm_work_error(const struct comm_work *work) { return 
 
 /* ---- opening ---- */
 
-zero_status comm_open(enum comm_transport transport, const struct comm_options *options,
-                      struct comm **out_comm, struct zero_error *error) {
+bool comm_of_processes(const struct comm_ops *transport) { return transport->processes; }
+bool comm_native_fp32(const struct comm_ops *transport) { return transport->native_fp32; }
+
+zero_status comm_open(const struct comm_ops *ops, const struct comm_options *options, struct comm **out_comm,
+                      struct zero_error *error) {
     *out_comm = NULL;
-    if ((uint32_t)transport >= COMM_TRANSPORTS)
-        return error_set(error, ZERO_E_ARGUMENT, "comm: transport %d does not exist", (int)transport);
-    const struct comm_ops *ops = transports[transport];
     struct comm *comm = calloc(1, ops->comm_bytes);
     if (!comm) return error_set(error, ZERO_E_MEMORY, "comm %s: no memory for a communicator", ops->name);
     comm->ops = ops;
@@ -79,7 +73,7 @@ zero_status comm_open(enum comm_transport transport, const struct comm_options *
     comm->device = options->device && options->device->discrete ? options->device : NULL;
     error_clear(&comm->error);
     zero_status status = ZERO_OK;
-    if (transport != COMM_MPI && (comm->size == 0 || comm->size > RANKS_MAX || comm->rank >= comm->size))
+    if (!ops->knows_ranks && (comm->size == 0 || comm->size > RANKS_MAX || comm->rank >= comm->size))
         status = error_set(error, ZERO_E_ARGUMENT, "comm %s: rank %u of %u ranks: sizes are 1 to %d",
                            ops->name, comm->rank, comm->size, (int)RANKS_MAX);
     if (status == ZERO_OK) status = ops->open(comm, options, error);
@@ -358,7 +352,7 @@ zero_status comm_run(struct comm_group *group, const struct comm_call *call) {
     enum { AT_MOST_NS = 10000000 };
     struct comm_work *work;
     bool done = false;
-    if (group->comm->ops == &comm_sim_ops && group->count > 1)
+    if (group->comm->ops->virtual_time && group->count > 1)
         return error_set(&group->comm->error, ZERO_E_UNSUPPORTED,
                          "comm sim: rank %u cannot wait in comm_run, because the other ranks share its "
                          "thread: post and test instead",

@@ -102,16 +102,14 @@ struct comm_counters { /* since open, per rank; control messages are counted sep
     uint64_t control_messages, control_bytes;
 };
 
-enum comm_transport {
-    COMM_SELF,
-    COMM_LOCAL,
-    COMM_MPI,
-    COMM_TCP,
-    COMM_NCCL,
-    COMM_SIM,
-    COMM_MIRROR,
-    COMM_TRANSPORTS
-};
+/* The transports. A new transport is one file, and its name here. */
+struct comm_ops;
+extern const struct comm_ops comm_self_ops, comm_local_ops, comm_mpi_ops, comm_tcp_ops, comm_nccl_ops,
+    comm_sim_ops, comm_mirror_ops;
+
+bool comm_of_processes(const struct comm_ops *transport); /* each of its ranks is a process */
+bool comm_native_fp32(
+    const struct comm_ops *transport); /* its native reductions are of fp32 alone, on host memory */
 
 struct comm_options {
     uint32_t rank, size;
@@ -122,7 +120,7 @@ struct comm_options {
     struct local_world *local; /* transport local: the ranks' common world */
     struct sim_world *sim;     /* transport sim: see sim.h */
     /* Transport mirror: plans this one's staging; self, local, mpi, tcp or nccl. */
-    enum comm_transport mirrors;
+    const struct comm_ops *mirrors;
     void *mpi_comm; /* transport mpi: points to an MPI_Comm to use, or NULL for MPI_COMM_WORLD */
     /* self, local, nccl: the buffers of calls are device memory or pinned memory of this device; NULL: host memory. */
     struct device *device;
@@ -142,7 +140,7 @@ struct comm_options {
 
 /* Collective over all ranks. On failure *out_comm is NULL and `error` says why. Transport mpi initializes MPI
  * if the host program did not; in this case MPI is finalized at exit, unless a comm failed. */
-zero_status comm_open(enum comm_transport transport, const struct comm_options *options,
+zero_status comm_open(const struct comm_ops *transport, const struct comm_options *options,
                       struct comm **out_comm, struct zero_error *error);
 
 /* Call it after the groups are closed. A rank that still waits for a call that this rank never posted gets

@@ -339,6 +339,9 @@ static void idle(struct comm *comm, uint64_t at_most_ns) {
 
 const struct comm_ops comm_mpi_ops = {
     .name = "mpi",
+    .knows_ranks = true,
+    .processes = true,
+    .native_fp32 = true,
     .comm_bytes = sizeof(struct mpi_comm),
     .group_bytes = sizeof(struct mpi_group),
     .open = open_comm,

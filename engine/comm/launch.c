@@ -66,7 +66,7 @@ static zero_status read_mpi(const struct reader *reader, struct launch *out_laun
     static const char *const open_mpi[4] = {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
                                             "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"};
     const char *const pmix[4] = {"PMIX_RANK", step_tasks(reader), "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"};
-    struct launch launch = {.transport = COMM_MPI};
+    struct launch launch = {.transport = &comm_mpi_ops};
     zero_status status = read_ranks(reader, has(reader, open_mpi[1]) ? open_mpi : pmix, &launch);
     if (status == ZERO_OK) *out_launch = launch;
     return status;
@@ -103,11 +103,11 @@ static bool port_taken(const struct reader *reader) {
 
 static zero_status read_torchrun(const struct reader *reader, struct launch *out_launch) {
     static const char *const torchrun[4] = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"};
-    struct launch launch = {.transport = COMM_TCP};
+    struct launch launch = {.transport = &comm_tcp_ops};
     zero_status status = read_ranks(reader, torchrun, &launch);
     if (status == ZERO_OK) status = read_number(reader, "MASTER_PORT", 0, &launch.master_port);
     if (status != ZERO_OK) return status;
-    *out_launch = (struct launch){.transport = COMM_SELF, .size = 1, .local_size = 1};
+    *out_launch = (struct launch){.transport = &comm_self_ops, .size = 1, .local_size = 1};
     if (launch.size <= 1) return ZERO_OK;
     launch.master = reader->get(reader->user, "MASTER_ADDR");
     if (!has(reader, "RANK") || !launch.master || !*launch.master || !launch.master_port)
@@ -136,7 +136,7 @@ zero_status launch_read(launch_getenv_fn get, void *user, struct launch *out_lau
                          "no PMIx: start with srun --mpi=pmix, or with mpirun -n %u",
                          tasks, tasks);
     if (has(&reader, "WORLD_SIZE")) return read_torchrun(&reader, out_launch);
-    *out_launch = (struct launch){.transport = COMM_SELF, .size = 1, .local_size = 1};
+    *out_launch = (struct launch){.transport = &comm_self_ops, .size = 1, .local_size = 1};
     return ZERO_OK;
 }
 

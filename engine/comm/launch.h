@@ -9,10 +9,10 @@
 #include "engine/comm/comm.h"
 
 struct launch {
-    enum comm_transport transport;   /* COMM_SELF, COMM_MPI or COMM_TCP */
-    uint32_t rank, size;             /* size 0: only MPI knows it (PMIx without Open MPI's variables) */
-    uint32_t local_rank, local_size; /* on this node; local_size 0: not known */
-    const char *master;              /* COMM_TCP: the address of rank 0; borrowed from `get` */
+    const struct comm_ops *transport; /* self, mpi or tcp */
+    uint32_t rank, size;              /* size 0: only MPI knows it (PMIx without Open MPI's variables) */
+    uint32_t local_rank, local_size;  /* on this node; local_size 0: not known */
+    const char *master;               /* tcp: the address of rank 0; borrowed from `get` */
     uint32_t master_port;
 };
 

@@ -66,7 +66,10 @@ struct comm_group {
 struct comm_ops {
     const char *name;
     size_t comm_bytes, group_bytes;
-    bool virtual_time; /* no limits in seconds: the real clock does not apply to its ranks */
+    bool virtual_time; /* ranks share a thread: none may wait, and the real clock's limits do not apply */
+    bool knows_ranks;  /* `open` finds rank and size itself */
+    bool processes;    /* each rank is a process */
+    bool native_fp32;  /* native reductions are of fp32 alone, on host memory */
 
     /* Sets comm->failure; may correct rank and size. On failure it releases all that it has acquired. */
     zero_status (*open)(struct comm *comm, const struct comm_options *options, struct zero_error *error);
@@ -87,9 +90,6 @@ struct comm_ops {
     /* See comm_abandon; NULL: the transport has no work that waits on a GPU. */
     void (*abandon)(struct comm *comm);
 };
-
-extern const struct comm_ops comm_self_ops, comm_local_ops, comm_mpi_ops, comm_tcp_ops, comm_nccl_ops,
-    comm_sim_ops, comm_mirror_ops;
 
 /* The index of a work in its group, for the transport's own arrays. */
 static inline uint32_t work_slot(const struct comm_work *work) {

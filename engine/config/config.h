@@ -17,13 +17,15 @@
 #include "engine/base/error.h"
 #include "engine/base/status.h"
 #include "engine/schedule/lr_schedule.h"
+#include "offload/tier_kind.h"
 #include "stages/reshard.h"
 
+struct tier_ops;
+
 /* Choices are numbered in the order in which keys.def lists them. */
-enum config_optimizer_type { CONFIG_ADAMW, CONFIG_ADAM, CONFIG_SGD, CONFIG_LION, CONFIG_ADAGRAD };
 enum config_accumulation { CONFIG_ACCUMULATE_LAST, CONFIG_ACCUMULATE_EVERY };
 enum config_reduction { CONFIG_REDUCTION_AUTO, CONFIG_REDUCTION_ORDERED, CONFIG_REDUCTION_NATIVE };
-enum config_tier { CONFIG_TIER_DEVICE, CONFIG_TIER_CPU, CONFIG_TIER_NVME, CONFIG_TIERS }; /* as zero_tier */
+enum { CONFIG_TIER_DEVICE = TIER_DEVICE, CONFIG_TIER_NVME = TIER_NVME };
 enum config_transport { CONFIG_TRANSPORT_AUTO, CONFIG_TRANSPORT_COPIES, CONFIG_TRANSPORT_NCCL };
 enum config_device { CONFIG_DEVICE_AUTO, CONFIG_DEVICE_CPU, CONFIG_DEVICE_CUDA };
 enum config_uring { CONFIG_URING_AUTO, CONFIG_URING_NEVER };
@@ -37,9 +39,9 @@ enum config_order { CONFIG_ORDER_SEQUENTIAL, CONFIG_ORDER_SHUFFLED };
 #define CONFIG_BYTES_UNLIMITED UINT64_MAX
 
 struct config_optimizer {
-    int type; /* enum config_optimizer_type, as written */
-    /* After config_resolve: "adamw", "adam", "sgd", "lion" or "adagrad" (the names of kernels/optimizer.h). DeepSpeed's
-     * "Adam" is "adamw", unless params.adam_w_mode is false. */
+    int type; /* the row of `optimizers` (kernels/optimizer.h), as written */
+    /* After config_resolve: the name of the row that updates. DeepSpeed's "Adam" is "adamw", unless params.adam_w_mode
+     * is false. */
     const char *name;
     /* 0 if the optimizer does not use it. */
     double lr, betas[2], eps, weight_decay, momentum, dampening, lr_decay;
@@ -157,7 +159,8 @@ struct config {
     /* Set by the caller: the value of "auto" for total_num_steps. 0: unknown; then total_num_steps is unknown, too. */
     uint64_t planned_steps;
     uint64_t stage;
-    int optimizer_tier, param_tier;                   /* enum config_tier */
+    int optimizer_device, param_device;               /* rows of tier_table (offload/tier.h), as written */
+    int optimizer_tier, param_tier;                   /* after config_resolve: enum tier_kind of these rows */
     bool cpu_offload, cpu_offload_param;              /* DeepSpeed's old keys for the two tiers */
     struct config_paths optimizer_paths, param_paths; /* on the drives; equal if both tiers are drives */
     uint64_t slots, chunk_elements_max, aio_block_bytes, aio_queue_depth;
@@ -194,8 +197,8 @@ struct config {
     uint64_t steps_per_print;
     uint64_t compare_every; /* debug.compare_every: steps; 0: never */
     uint64_t trace_first;
-    int64_t trace_steps;                 /* -1: the host program decides */
-    uint64_t budget_bytes[CONFIG_TIERS]; /* per rank; CONFIG_BYTES_UNLIMITED */
+    int64_t trace_steps;          /* -1: the host program decides */
+    uint64_t budget_bytes[TIERS]; /* per rank; CONFIG_BYTES_UNLIMITED */
     struct config_comm comm;
     struct config_model model;
     struct config_recompute recompute;
@@ -209,6 +212,9 @@ struct config {
 
 /* After config_read: the stage keeps no whole parameters between passes. */
 bool config_shards_params(const struct config *config);
+
+/* After config_resolve: the tier of this kind that is used. */
+const struct tier_ops *config_tier(const struct config *config, enum tier_kind kind);
 
 /* `json_or_path`: text whose first character is '{', or the path of a file. `error` may not be NULL.
  * ZERO_E_CONFIG: the configuration is wrong; ZERO_E_UNSUPPORTED: DeepSpeed supports it, this engine does not;
@@ -229,6 +235,9 @@ zero_status config_set_paths(struct config *config, const char *key, const char 
 
 /* Resolves "auto", the three batch keys, the optimizer's defaults, and the rules between keys, for `ranks` ranks. */
 zero_status config_resolve(struct config *config, uint32_t ranks, struct zero_error *error);
+
+/* The name of an architecture in the model block; NULL: there is none with this number. */
+const char *config_architecture(uint32_t index);
 
 /* Resolves only the model block: each architecture has its own key names and defaults. */
 zero_status config_resolve_model(struct config *config, struct zero_error *error);

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/config/key.h"
 #include "engine/config/suggest.h"
 
 struct reading {
@@ -61,7 +62,7 @@ static zero_status read_frozen(struct reading *r, const struct config_value *v) 
     return ZERO_OK;
 }
 
-static const char member_names[] = "match|lr|weight_decay|frozen";
+static const struct config_key member_names = {.choices = "match|lr|weight_decay|frozen"};
 
 static const struct {
     const char *name;
@@ -72,7 +73,7 @@ static zero_status read_member(struct reading *r, const struct config_value *v) 
     for (size_t i = 0; i < sizeof members / sizeof *members; i++)
         if (strcmp(members[i].name, v->name) == 0) return members[i].read(r, v);
     char near[72];
-    suggest_choice(member_names, v->name, near, sizeof near);
+    suggest_choice(&member_names, v->name, near, sizeof near);
     return error_set(r->error, ZERO_E_CONFIG, "%s[%u].%.60s: unknown key: %s%s%s", r->path, r->index, v->name,
                      *near ? "did you mean \"" : "a group has match, lr, weight_decay and frozen", near,
                      *near ? "\"?" : "");

@@ -11,10 +11,10 @@ static bool not_stage_3(const struct config *c) { return !config_shards_params(c
 static bool exact_gradients(const struct config *c) { return !c->quantized_gradients; }
 static bool saves_at_once(const struct config *c) { return !c->checkpoint_async; }
 static bool no_drive(const struct config *c) {
-    return c->optimizer_tier != CONFIG_TIER_NVME && c->param_tier != CONFIG_TIER_NVME;
+    return c->optimizer_tier != TIER_NVME && c->param_tier != TIER_NVME;
 }
-static bool state_on_device(const struct config *c) { return c->optimizer_tier == CONFIG_TIER_DEVICE; }
-static bool params_on_device(const struct config *c) { return c->param_tier == CONFIG_TIER_DEVICE; }
+static bool state_on_device(const struct config *c) { return c->optimizer_tier == TIER_DEVICE; }
+static bool params_on_device(const struct config *c) { return c->param_tier == TIER_DEVICE; }
 
 static const struct idle {
     const char *keys[4]; /* keys, or the beginnings of keys; `but` is excluded, because it makes the choice */

@@ -11,7 +11,8 @@ enum key_type {
     KEY_BOOL,   /* field: bool */
     KEY_INT,    /* field: uint64_t (int64_t if min < 0); 5e8 is an integer, too, as in DeepSpeed's files */
     KEY_REAL,   /* field: double */
-    KEY_CHOICE, /* field: int, the index in `choices`; upper or lower case */
+    KEY_STAGE,  /* field: uint64_t, the number of a row of stages */
+    KEY_CHOICE, /* field: int, the index of the choice; upper or lower case */
     KEY_STRING, /* no field: accepted or refused only */
     KEY_SIZE,   /* field: uint64_t bytes: 8589934592, 8e9, "8GiB", "512MB", "unlimited" */
     KEY_BETAS,  /* field: double[2], each in [0, 1) */
@@ -37,12 +38,15 @@ struct config_key {
     enum key_use use;
     size_t offset;        /* of the field in struct config; USED only */
     const char *fallback; /* the default as JSON text; NULL: none, and null may be written */
-    double min, max;      /* INT, REAL: inclusive */
-    /* CHOICE: "none|cpu|!nvme"; ! marks a choice that DeepSpeed has and the engine refuses. */
+    double min, max;      /* INT, REAL: inclusive; see config_key_max */
+    /* CHOICE: "none|cpu|!nvme"; ! marks a choice that DeepSpeed has and the engine refuses. Before these come the names
+     * of a table's rows, if the key names one: row(0), row(1) ... until NULL. */
     const char *choices;
+    const char *(*row)(uint32_t index);
     const char *automatic; /* the value of "auto", as JSON text; NULL: "auto" is an error; "": config_resolve
                               decides, and until then an INT's field is 0 */
-    /* ACCEPTED: what the engine does instead. REFUSED and refused choices: why, and what to do. */
+    /* ACCEPTED: what the engine does instead. REFUSED and refused choices: why, and what to do. NULL with refused
+     * choices: config_key_reason names those that are not refused. */
     const char *note;
     const char *help;
 };
@@ -53,9 +57,22 @@ uint32_t config_key_index(const struct config_key *key);
 const struct config_key *config_key_find(const char *path); /* NULL: no such key */
 bool config_key_is_object(const char *path);                /* keys exist below it */
 
+double config_key_max(const struct config_key *key);  /* of a STAGE: by the table of stages */
 const char *config_key_type_name(enum key_type type); /* "an integer" */
+
+struct key_choice {
+    const char *text;
+    int length;
+    bool refused;
+};
+
+/* false: there are not so many choices. */
+bool config_key_choice_at(const struct config_key *key, uint32_t index, struct key_choice *out);
 
 /* The index of `text` among the choices, in upper or lower case; -1: not a choice. */
 int config_key_choice(const struct config_key *key, const char *text, bool *out_refused);
+
+/* Why a choice is refused, and what to do. `text`: room for this text. */
+const char *config_key_reason(const struct config_key *key, char text[256]);
 
 #endif

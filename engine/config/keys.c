@@ -1,33 +1,53 @@
 /* The table of keys, generated from keys.def, and look-ups in it. Constant; any thread. */
 #include "engine/config/key.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
 #include "engine/config/config.h"
+#include "kernels/optimizer.h"
+#include "offload/tier.h"
+#include "stages/stage.h"
+
+/* ---- tables whose rows are choices ---- */
+
+static const char *optimizer_row(uint32_t index) {
+    return optimizers[index] ? optimizers[index]->title : NULL;
+}
+
+static const char *tier_row(uint32_t index) { return tier_table[index] ? tier_table[index]->choice : NULL; }
+
+static const char *dtype_row(uint32_t index) {
+    return index < DTYPE_U8 ? dtype_name((enum dtype)index) : NULL;
+}
+
+/* ---- the keys ---- */
 
 #define INT_MIN_MAX -1, 9223372036854775807.0
 #define FIELD(field) offsetof(struct config, field)
 
 static const struct config_key keys[] = {
 #define USED_BOOL(path, field, fallback, automatic, help)                                                    \
-    {path, KEY_BOOL, KEY_USED, FIELD(field), fallback, 0, 0, NULL, automatic, NULL, help},
+    {path, KEY_BOOL, KEY_USED, FIELD(field), fallback, 0, 0, NULL, NULL, automatic, NULL, help},
 #define USED_INT(path, field, fallback, min, max, automatic, help)                                           \
-    {path, KEY_INT, KEY_USED, FIELD(field), fallback, min, max, NULL, automatic, NULL, help},
+    {path, KEY_INT, KEY_USED, FIELD(field), fallback, min, max, NULL, NULL, automatic, NULL, help},
 #define USED_REAL(path, field, fallback, min, max, automatic, help)                                          \
-    {path, KEY_REAL, KEY_USED, FIELD(field), fallback, min, max, NULL, automatic, NULL, help},
+    {path, KEY_REAL, KEY_USED, FIELD(field), fallback, min, max, NULL, NULL, automatic, NULL, help},
 #define USED_CHOICE(path, field, fallback, choices, automatic, reason, help)                                 \
-    {path, KEY_CHOICE, KEY_USED, FIELD(field), fallback, 0, 0, choices, automatic, reason, help},
+    {path, KEY_CHOICE, KEY_USED, FIELD(field), fallback, 0, 0, choices, NULL, automatic, reason, help},
+#define USED_ROWS(path, field, fallback, row, choices, automatic, help)                                      \
+    {path, KEY_CHOICE, KEY_USED, FIELD(field), fallback, 0, 0, choices, row, automatic, NULL, help},
 #define USED(path, type, field, fallback, automatic, help)                                                   \
-    {path, type, KEY_USED, FIELD(field), fallback, 0, 0, NULL, automatic, NULL, help},
+    {path, type, KEY_USED, FIELD(field), fallback, 0, 0, NULL, NULL, automatic, NULL, help},
 #define ACCEPTED(path, type, fallback, note, help)                                                           \
-    {path, type, KEY_ACCEPTED, 0, fallback, INT_MIN_MAX, NULL, fallback, note, help},
+    {path, type, KEY_ACCEPTED, 0, fallback, INT_MIN_MAX, NULL, NULL, fallback, note, help},
 #define ACCEPTED_CHOICE(path, fallback, choices, note, help)                                                 \
-    {path, KEY_CHOICE, KEY_ACCEPTED, 0, fallback, INT_MIN_MAX, choices, fallback, note, help},
+    {path, KEY_CHOICE, KEY_ACCEPTED, 0, fallback, INT_MIN_MAX, choices, NULL, fallback, note, help},
 #define REFUSED(path, type, fallback, reason, help)                                                          \
-    {path, type, KEY_REFUSED, 0, fallback, INT_MIN_MAX, NULL, fallback, reason, help},
+    {path, type, KEY_REFUSED, 0, fallback, INT_MIN_MAX, NULL, NULL, fallback, reason, help},
 #define REFUSED_CHOICE(path, fallback, choices, reason, help)                                                \
-    {path, KEY_CHOICE, KEY_REFUSED, 0, fallback, INT_MIN_MAX, choices, fallback, reason, help},
+    {path, KEY_CHOICE, KEY_REFUSED, 0, fallback, INT_MIN_MAX, choices, NULL, fallback, reason, help},
 #include "engine/config/keys.def"
 };
 
@@ -52,11 +72,16 @@ bool config_key_is_object(const char *path) {
     return false;
 }
 
+double config_key_max(const struct config_key *key) {
+    return key->type == KEY_STAGE ? stage_number_max() : key->max;
+}
+
 const char *config_key_type_name(enum key_type type) {
     static const char *const names[KEY_TYPES] = {
         [KEY_BOOL] = "true or false",
         [KEY_INT] = "an integer",
         [KEY_REAL] = "a number",
+        [KEY_STAGE] = "an integer",
         [KEY_CHOICE] = "a string",
         [KEY_STRING] = "a string",
         [KEY_SIZE] = "a size in bytes, as 8589934592 or \"8GiB\" or \"unlimited\"",
@@ -72,19 +97,39 @@ const char *config_key_type_name(enum key_type type) {
     return names[type];
 }
 
-int config_key_choice(const struct config_key *key, const char *text, bool *out_refused) {
-    size_t length = strlen(text);
-    int index = 0;
-    for (const char *c = key->choices; c; index++) {
-        bool refused = *c == '!';
-        if (refused) c++;
-        const char *end = strchr(c, '|');
-        size_t bytes = end ? (size_t)(end - c) : strlen(c);
-        if (bytes == length && strncasecmp(c, text, bytes) == 0) {
-            *out_refused = refused;
-            return index;
-        }
+bool config_key_choice_at(const struct config_key *key, uint32_t index, struct key_choice *out) {
+    uint32_t at = 0;
+    for (const char *name; key->row && (name = key->row(at)); at++)
+        if (at == index) return *out = (struct key_choice){name, (int)strlen(name), false}, true;
+    for (const char *c = key->choices; c; at++) {
+        const char *end = strchr(c, '|'), *start = c + (*c == '!');
+        int length = (int)(end ? (size_t)(end - start) : strlen(start));
+        if (at == index) return *out = (struct key_choice){start, length, *c == '!'}, true;
         c = end ? end + 1 : NULL;
     }
+    return false;
+}
+
+int config_key_choice(const struct config_key *key, const char *text, bool *out_refused) {
+    struct key_choice c;
+    for (uint32_t i = 0; config_key_choice_at(key, i, &c); i++)
+        if (strlen(text) == (size_t)c.length && strncasecmp(c.text, text, (size_t)c.length) == 0)
+            return *out_refused = c.refused, (int)i;
     return -1;
+}
+
+const char *config_key_reason(const struct config_key *key, char text[256]) {
+    struct key_choice c, next;
+    int length = snprintf(text, 256, "only ");
+    if (key->note) return key->note;
+    for (uint32_t i = 0; config_key_choice_at(key, i, &c) && !c.refused && length < 200; i++) {
+        bool last = !config_key_choice_at(key, i + 1, &next) || next.refused;
+        length += snprintf(text + length, 256 - (size_t)length, "%s%.*s",
+                           !i     ? ""
+                           : last ? " and "
+                                  : ", ",
+                           c.length, c.text);
+    }
+    snprintf(text + length, 256 - (size_t)length, " are here: choose one of them");
+    return text;
 }

@@ -11,6 +11,8 @@ enum { TYPES = CONFIG_LLAMA + 1, ALIASES_MAX = 2 };
 
 static const char *const titles[TYPES] = {[CONFIG_GPT2] = "gpt2", [CONFIG_LLAMA] = "llama"};
 
+const char *config_architecture(uint32_t index) { return index < TYPES ? titles[index] : NULL; }
+
 /* fallback: the default per architecture, as JSON; NULL: the architecture has no such key; "": the key has no
  * default. */
 struct model_key {

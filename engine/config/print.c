@@ -51,31 +51,30 @@ char *config_print(const struct config *config) {
 }
 
 /* Prints the supported choices, or, with `refused`, the refused choices. */
-static void help_choices(FILE *out, const char *choices, bool refused) {
+static void help_choices(FILE *out, const struct config_key *key, bool refused) {
+    struct key_choice c;
     const char *comma = "";
-    for (const char *c = choices; c;) {
-        const char *end = strchr(c, '|');
-        int bytes = (int)(end ? (size_t)(end - c) : strlen(c)), mark = *c == '!';
-        if (mark == (int)refused) fprintf(out, "%s%.*s", comma, bytes - mark, c + mark), comma = ", ";
-        c = end ? end + 1 : NULL;
-    }
+    for (uint32_t i = 0; config_key_choice_at(key, i, &c); i++)
+        if (c.refused == refused) fprintf(out, "%s%.*s", comma, c.length, c.text), comma = ", ";
 }
 
 static void help_type(FILE *out, const struct config_key *key) {
     char min[32], max[32];
-    if (key->choices) {
-        help_choices(out, key->choices, false);
+    if (key->type == KEY_CHOICE) {
+        help_choices(out, key, false);
         return;
     }
     fputs(config_key_type_name(key->type), out);
-    if (key->use == KEY_USED && (key->type == KEY_INT || key->type == KEY_REAL))
-        fprintf(out, " from %s to %s", config_number_text(key->min, min), config_number_text(key->max, max));
+    if (key->use == KEY_USED && (key->type == KEY_INT || key->type == KEY_REAL || key->type == KEY_STAGE))
+        fprintf(out, " from %s to %s", config_number_text(key->min, min),
+                config_number_text(config_key_max(key), max));
 }
 
 static void help_refused_choices(FILE *out, const struct config_key *key) {
+    char reason[256];
     fputs(".\n    Refused: ", out);
-    help_choices(out, key->choices, true);
-    fprintf(out, ": %s", key->note);
+    help_choices(out, key, true);
+    fprintf(out, ": %s", config_key_reason(key, reason));
 }
 
 static void help_key(FILE *out, const struct config_key *key) {
@@ -85,7 +84,7 @@ static void help_key(FILE *out, const struct config_key *key) {
     if (key->use == KEY_USED && key->automatic) fprintf(out, "; \"auto\" may be written");
     if (key->use == KEY_ACCEPTED) fprintf(out, ".\n    Accepted: %s", key->note);
     if (key->use == KEY_REFUSED) fprintf(out, ".\n    Refused unless it is the default: %s", key->note);
-    if (key->use == KEY_USED && key->note) help_refused_choices(out, key);
+    if (key->use == KEY_USED && key->choices && strchr(key->choices, '!')) help_refused_choices(out, key);
     fputs(".\n", out);
 }
 

@@ -4,12 +4,15 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/base/dtype.h"
 #include "engine/config/config.h"
 #include "engine/config/given.h"
 #include "engine/config/key.h"
 #include "engine/config/mesh.h"
 #include "engine/config/scheduler.h"
 #include "engine/config/value.h"
+#include "kernels/optimizer.h"
+#include "offload/tier.h"
 #include "stages/stage.h"
 
 /* ---- the three batch keys, by DeepSpeed's rules ---- */
@@ -117,21 +120,28 @@ static zero_status resolve_accumulation(struct config *config, struct zero_error
 #define OFFLOAD_OPTIMIZER "zero_optimization.offload_optimizer"
 #define OFFLOAD_PARAM "zero_optimization.offload_param"
 
-/* DeepSpeed's old keys mean device "cpu". */
-static zero_status resolve_old_spelling(struct config *config, bool given, const char *old, const char *path,
-                                        int *tier, struct zero_error *error) {
-    if (!given) return ZERO_OK;
-    if (config_written(config, path) && *tier != CONFIG_TIER_CPU)
+/* Sets the kind of the tier that `device` chose. DeepSpeed's old keys mean device "cpu". */
+static zero_status resolve_device(struct config *config, const char *path, int *device, int *out_tier,
+                                  const char *old, bool given, struct zero_error *error) {
+    bool written = config_written(config, path);
+    if (given && written && tier_table[*device]->kind != TIER_CPU)
         return error_set(error, ZERO_E_CONFIG, "%s: true contradicts %s: remove %s", old, path, old);
-    *tier = CONFIG_TIER_CPU;
-    return config_written(config, path) ? ZERO_OK : config_derived(config, path, "\"cpu\"", error);
+    if (given && !written) *device = TIER_CPU;
+    *out_tier = (int)tier_table[*device]->kind;
+    return given && !written ? config_derived(config, path, "\"cpu\"", error) : ZERO_OK;
 }
 
-static zero_status check_drive(const char *path, int tier, const struct config_paths *paths,
+static zero_status check_drive(const char *path, int device, const struct config_paths *paths,
                                struct zero_error *error) {
-    if (tier != CONFIG_TIER_NVME || paths->count) return ZERO_OK;
+    if (tier_table[device]->kind != TIER_NVME || paths->count) return ZERO_OK;
     return error_set(error, ZERO_E_CONFIG,
-                     "%s.device: \"nvme\" needs a directory on the drive: set %s.nvme_path", path, path);
+                     "%s.device: \"%s\" needs a directory on the drive: set %s.nvme_path", path,
+                     tier_table[device]->choice, path);
+}
+
+const struct tier_ops *config_tier(const struct config *c, enum tier_kind kind) {
+    if (c->optimizer_tier == (int)kind) return tier_table[c->optimizer_device];
+    return tier_table[c->param_tier == (int)kind ? c->param_device : (int)kind];
 }
 
 static bool same_paths(const struct config_paths *a, const struct config_paths *b) {
@@ -142,20 +152,26 @@ static bool same_paths(const struct config_paths *a, const struct config_paths *
 }
 
 static zero_status resolve_offload(struct config *c, struct zero_error *error) {
-    zero_status status = resolve_old_spelling(c, c->cpu_offload, "zero_optimization.cpu_offload",
-                                              OFFLOAD_OPTIMIZER ".device", &c->optimizer_tier, error);
+    zero_status status =
+        resolve_device(c, OFFLOAD_OPTIMIZER ".device", &c->optimizer_device, &c->optimizer_tier,
+                       "zero_optimization.cpu_offload", c->cpu_offload, error);
     if (!status)
-        status = resolve_old_spelling(c, c->cpu_offload_param, "zero_optimization.cpu_offload_param",
-                                      OFFLOAD_PARAM ".device", &c->param_tier, error);
-    if (!status) status = check_drive(OFFLOAD_OPTIMIZER, c->optimizer_tier, &c->optimizer_paths, error);
-    if (!status) status = check_drive(OFFLOAD_PARAM, c->param_tier, &c->param_paths, error);
+        status = resolve_device(c, OFFLOAD_PARAM ".device", &c->param_device, &c->param_tier,
+                                "zero_optimization.cpu_offload_param", c->cpu_offload_param, error);
+    if (!status) status = check_drive(OFFLOAD_OPTIMIZER, c->optimizer_device, &c->optimizer_paths, error);
+    if (!status) status = check_drive(OFFLOAD_PARAM, c->param_device, &c->param_paths, error);
     if (status) return status;
-    if (c->param_tier != CONFIG_TIER_DEVICE && !config_shards_params(c))
+    if (c->param_tier != TIER_DEVICE && !config_shards_params(c))
         return error_set(error, ZERO_E_CONFIG,
                          OFFLOAD_PARAM ".device: parameters are whole on every rank at stage %llu: set "
                                        "zero_optimization.stage to 3, or remove the block",
                          (unsigned long long)c->stage);
-    if (c->param_tier == CONFIG_TIER_NVME && c->optimizer_tier == CONFIG_TIER_NVME &&
+    if (c->param_tier == c->optimizer_tier && c->param_device != c->optimizer_device)
+        return error_set(error, ZERO_E_CONFIG,
+                         OFFLOAD_PARAM ".device: \"%s\" and \"%s\" of " OFFLOAD_OPTIMIZER
+                                       " share one memory: choose one of them for both",
+                         tier_table[c->param_device]->choice, tier_table[c->optimizer_device]->choice);
+    if (c->param_tier == TIER_NVME && c->optimizer_tier == TIER_NVME &&
         !same_paths(&c->param_paths, &c->optimizer_paths))
         return error_set(error, ZERO_E_CONFIG,
                          OFFLOAD_PARAM ".nvme_path: a rank has one set of swap files: give it the same paths "
@@ -212,9 +228,6 @@ static zero_status resolve_gathers(struct config *config, struct zero_error *err
 
 /* ---- element types ---- */
 
-static const char *const dtype_names[] = {
-    [CONFIG_FP32] = "fp32", [CONFIG_BF16] = "bf16", [CONFIG_FP16] = "fp16"};
-
 static zero_status resolve_compute(struct config *config, struct zero_error *error) {
     if (config->bfloat16 && config_written(config, "bf16.enabled") && !config->bf16)
         return error_set(error, ZERO_E_CONFIG,
@@ -250,7 +263,7 @@ static zero_status check_checkpoint(struct config *config, struct zero_error *er
  * to bf16. */
 static zero_status resolve_masters(struct config *config, struct zero_error *error) {
     static const char path[] = "nvme.masters";
-    bool on_drive = config->optimizer_tier == CONFIG_TIER_NVME;
+    bool on_drive = config->optimizer_tier == TIER_NVME;
     bool can = config->compute_dtype == CONFIG_BF16 && on_drive && !config->nvme_shadow;
     if (!config_written(config, path))
         config->nvme_masters = CONFIG_MASTERS_AUTO; /* drops an earlier derived value */
@@ -282,7 +295,7 @@ static zero_status derive_dtype(struct config *config, const char *path, int *dt
     char text[16];
     if (config_written(config, path)) return ZERO_OK;
     *dtype = otherwise;
-    snprintf(text, sizeof text, "\"%s\"", dtype_names[otherwise]);
+    snprintf(text, sizeof text, "\"%s\"", dtype_name((enum dtype)otherwise));
     return config_derived(config, path, text, error);
 }
 
@@ -299,7 +312,8 @@ static zero_status resolve_gradients(struct config *config, struct zero_error *e
         error, ZERO_E_CONFIG,
         "%s: with gradient_accumulation_mode \"%s\" and compute in %s gradients are added in %s: "
         "remove it, or change the mode",
-        path, every ? "every" : "last", dtype_names[config->compute_dtype], dtype_names[sums]);
+        path, every ? "every" : "last", dtype_name((enum dtype)config->compute_dtype),
+        dtype_name((enum dtype)sums));
 }
 
 /* DeepSpeed's rules (runtime/engine.py, allreduce_bucket): prescaling divides by the number of ranks and ignores
@@ -321,58 +335,25 @@ static zero_status resolve_precision(struct config *config, struct zero_error *e
 
 /* ---- optimizer ---- */
 
-enum { LR, BETAS, EPS, DECAY, MOMENTUM, DAMPENING, NESTEROV, LR_DECAY, BIAS, W_MODE, TORCH, PARAMS };
+#define OPTIMIZER_PARAMS "optimizer.params."
+#define DECAY OPTIMIZER_PARAMS "weight_decay"
 
-static const char *const param_paths[PARAMS] = {
-    [LR] = "optimizer.params.lr",
-    [BETAS] = "optimizer.params.betas",
-    [EPS] = "optimizer.params.eps",
-    [DECAY] = "optimizer.params.weight_decay",
-    [MOMENTUM] = "optimizer.params.momentum",
-    [DAMPENING] = "optimizer.params.dampening",
-    [NESTEROV] = "optimizer.params.nesterov",
-    [LR_DECAY] = "optimizer.params.lr_decay",
-    [BIAS] = "optimizer.params.bias_correction",
-    [W_MODE] = "optimizer.params.adam_w_mode",
-    [TORCH] = "optimizer.params.torch_adam",
-};
+/* The optimizer's default for the key below optimizer.params; NULL: the optimizer has no such key. */
+static const char *optimizer_fallback(const struct optimizer *optimizer, const char *name) {
+    for (int i = 0; i < OPTIMIZER_KEYS_MAX && optimizer->keys[i].name; i++)
+        if (strcmp(optimizer->keys[i].name, name) == 0) return optimizer->keys[i].fallback;
+    return NULL;
+}
 
-/* The defaults are DeepSpeed's, for SGD PyTorch's; NULL: the optimizer has no such parameter. */
-struct optimizer_row {
-    const char *title, *name, *defaults[PARAMS];
-};
-
-#define ADAM_DEFAULTS                                                                                        \
-    {                                                                                                        \
-        [LR] = "0.001", [BETAS] = "[0.9, 0.999]", [EPS] = "1e-8", [DECAY] = "0", [BIAS] = "true",            \
-        [W_MODE] = "true", [TORCH] = "false"                                                                 \
-    }
-
-static const struct optimizer_row optimizer_rows[] = {
-    [CONFIG_ADAMW] = {"AdamW", "adamw", ADAM_DEFAULTS},
-    [CONFIG_ADAM] = {"Adam", "adam", ADAM_DEFAULTS},
-    [CONFIG_SGD] =
-        {"SGD",
-         "sgd",
-         {[LR] = "0.001", [DECAY] = "0", [MOMENTUM] = "0", [DAMPENING] = "0", [NESTEROV] = "false"}},
-    [CONFIG_LION] = {"Lion", "lion", {[LR] = "0.001", [BETAS] = "[0.9, 0.999]", [DECAY] = "0"}},
-    [CONFIG_ADAGRAD] = {"Adagrad",
-                        "adagrad",
-                        {[LR] = "0.01", [EPS] = "1e-10", [DECAY] = "0", [LR_DECAY] = "0"}},
-};
-
-static const char *leaf(const char *path) { return strrchr(path, '.') + 1; }
-
-static zero_status no_such_param(const struct optimizer_row *row, int param, struct zero_error *error) {
+static zero_status no_such_param(const struct optimizer *optimizer, const char *path,
+                                 struct zero_error *error) {
     char has[160];
     size_t length = 0;
-    for (int i = 0; i < PARAMS; i++) {
-        if (row->defaults[i] && length < sizeof has)
-            length += (size_t)snprintf(has + length, sizeof has - length, "%s%s", length ? ", " : "",
-                                       leaf(param_paths[i]));
-    }
-    return error_set(error, ZERO_E_CONFIG, "%s: %s has no such parameter: remove it; it has %s",
-                     param_paths[param], row->title, has);
+    for (int i = 0; i < OPTIMIZER_KEYS_MAX && optimizer->keys[i].name && length < sizeof has; i++)
+        length += (size_t)snprintf(has + length, sizeof has - length, "%s%s", i ? ", " : "",
+                                   optimizer->keys[i].name);
+    return error_set(error, ZERO_E_CONFIG, "%s: %s has no such parameter: remove it; it has %s", path,
+                     optimizer->title, has);
 }
 
 static size_t param_bytes(enum key_type type) {
@@ -381,13 +362,12 @@ static size_t param_bytes(enum key_type type) {
     return bytes[type];
 }
 
-static zero_status resolve_param(struct config *config, const struct optimizer_row *row, int param,
-                                 struct zero_error *error) {
-    const struct config_key *key = config_key_find(param_paths[param]);
-    const char *fallback = row->defaults[param];
+static zero_status resolve_param(struct config *config, const struct optimizer *optimizer,
+                                 const struct config_key *key, struct zero_error *error) {
+    const char *fallback = optimizer_fallback(optimizer, key->path + strlen(OPTIMIZER_PARAMS));
     bool given = config_written(config, key->path);
     /* A template for several optimizers may hold "auto" for a parameter that this optimizer does not have. */
-    if (!fallback && given) return no_such_param(row, param, error);
+    if (!fallback && given) return no_such_param(optimizer, key->path, error);
     if (given || (config_automatic(config, key->path) && fallback)) return ZERO_OK;
     if (fallback) return config_store_text(config, key, fallback, CONFIG_DEFAULT, error);
     memset((char *)config + key->offset, 0, param_bytes(key->type));
@@ -400,7 +380,7 @@ static zero_status check_optimizer(const struct config *config, struct zero_erro
         return error_set(error, ZERO_E_CONFIG,
                          "optimizer.params.nesterov: true needs momentum above 0 and dampening 0: set them, "
                          "or set it to false");
-    if (o->torch_adam && config_written(config, param_paths[BIAS]))
+    if (o->torch_adam && config_written(config, OPTIMIZER_PARAMS "bias_correction"))
         return error_set(error, ZERO_E_CONFIG,
                          "optimizer.params.bias_correction: PyTorch's Adam has no such parameter: remove it "
                          "or torch_adam");
@@ -408,18 +388,20 @@ static zero_status check_optimizer(const struct config *config, struct zero_erro
 }
 
 static zero_status resolve_optimizer(struct config *config, struct zero_error *error) {
-    const struct optimizer_row *row = &optimizer_rows[config->optimizer.type];
+    const struct optimizer *optimizer = optimizers[config->optimizer.type];
     zero_status status = ZERO_OK;
-    for (int i = 0; i < PARAMS && status == ZERO_OK; i++) status = resolve_param(config, row, i, error);
+    for (uint32_t i = 0; i < config_key_count() && !status; i++) {
+        const struct config_key *key = config_key_at(i);
+        if (key->use == KEY_USED && strncmp(key->path, OPTIMIZER_PARAMS, strlen(OPTIMIZER_PARAMS)) == 0)
+            status = resolve_param(config, optimizer, key, error);
+    }
     if (status) return status;
-    bool adam = config->optimizer.type == CONFIG_ADAM || config->optimizer.type == CONFIG_ADAMW;
-    bool decoupled = config->optimizer.type == CONFIG_ADAMW || config->optimizer.adam_w_mode;
-    config->optimizer.name = adam && decoupled ? optimizer_rows[CONFIG_ADAMW].name : row->name;
-    /* The default weight decay of torch.optim.AdamW is 0.01, that of DeepSpeed's own Adam is 0. */
-    if (config->optimizer.torch_adam && decoupled &&
-        config_entry(config, param_paths[DECAY])->source == CONFIG_DEFAULT)
-        status =
-            config_store_text(config, config_key_find(param_paths[DECAY]), "0.01", CONFIG_DEFAULT, error);
+    if (optimizer->decoupled && config->optimizer.adam_w_mode) optimizer = optimizer->decoupled;
+    config->optimizer.name = optimizer->name;
+    if (config->optimizer.torch_adam && optimizer->torch_weight_decay &&
+        config_entry(config, DECAY)->source == CONFIG_DEFAULT)
+        status = config_store_text(config, config_key_find(DECAY), optimizer->torch_weight_decay,
+                                   CONFIG_DEFAULT, error);
     return status ? status : check_optimizer(config, error);
 }
 

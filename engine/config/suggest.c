@@ -102,17 +102,14 @@ void suggest_key(const char *parent, const char *leaf, char *out, size_t out_byt
     }
 }
 
-void suggest_choice(const char *choices, const char *text, char *out, size_t out_bytes) {
+void suggest_choice(const struct config_key *key, const char *text, char *out, size_t out_bytes) {
+    struct key_choice c;
     size_t best = limit_of(text) + 1;
     out[0] = 0;
-    for (const char *c = choices; c;) {
+    for (uint32_t i = 0; config_key_choice_at(key, i, &c); i++) {
         char word[WORD_MAX + 1];
-        const char *start = *c == '!' ? c + 1 : c, *end = strchr(c, '|');
-        size_t bytes = end ? (size_t)(end - start) : strlen(start);
-        c = end ? end + 1 : NULL;
-        if (bytes > WORD_MAX) continue;
-        memcpy(word, start, bytes);
-        word[bytes] = 0;
+        if (c.length > WORD_MAX) continue;
+        snprintf(word, sizeof word, "%.*s", c.length, c.text);
         size_t distance = suggest_distance(text, word, best);
         if (distance < best) best = distance, snprintf(out, out_bytes, "%s", word);
     }

@@ -12,7 +12,9 @@ size_t suggest_distance(const char *a, const char *b, size_t limit);
  * a final period. */
 void suggest_key(const char *parent, const char *leaf, char *out, size_t out_bytes);
 
-/* Writes the choice of "a|b|!c" that is nearest to `text`; "" if none is near. */
-void suggest_choice(const char *choices, const char *text, char *out, size_t out_bytes);
+struct config_key;
+
+/* Writes the key's choice that is nearest to `text`; "" if none is near. */
+void suggest_choice(const struct config_key *key, const char *text, char *out, size_t out_bytes);
 
 #endif

@@ -10,6 +10,7 @@
 #include "engine/base/limits.h"
 #include "engine/config/groups.h"
 #include "engine/config/suggest.h"
+#include "stages/stage.h"
 
 struct store {
     struct config *config;
@@ -59,7 +60,7 @@ static zero_status out_of_range(const struct store *s) {
     char min[32], max[32];
     return error_set(s->error, ZERO_E_CONFIG, "%s: %s is outside its range: give %s from %s to %s",
                      s->key->path, show(s->value).text, config_key_type_name(s->key->type),
-                     config_number_text(s->key->min, min), config_number_text(s->key->max, max));
+                     config_number_text(s->key->min, min), config_number_text(config_key_max(s->key), max));
 }
 
 /* ---- one check per type; each writes its field ---- */
@@ -74,12 +75,18 @@ static zero_status set_int(struct store *s) {
     const struct config_value *v = s->value;
     if (v->kind != VALUE_INT && v->kind != VALUE_REAL) return wrong_type(s);
     if (v->kind == VALUE_REAL && v->real != floor(v->real)) return wrong_type(s);
-    if (v->real < s->key->min || v->real > s->key->max) return out_of_range(s);
+    if (v->real < s->key->min || v->real > config_key_max(s->key)) return out_of_range(s);
     if (s->field)
         *(uint64_t *)s->field = v->kind == VALUE_INT ? (uint64_t)v->integer
                                 : v->real < 0        ? (uint64_t)(int64_t)v->real
                                                      : (uint64_t)v->real;
     return ZERO_OK;
+}
+
+static zero_status set_stage(struct store *s) {
+    zero_status status = set_int(s);
+    bool found = !status && stage_find((uint32_t) * (uint64_t *)s->field, RESHARD_ALL);
+    return status || found ? status : out_of_range(s);
 }
 
 static zero_status set_real(struct store *s) {
@@ -91,33 +98,31 @@ static zero_status set_real(struct store *s) {
 }
 
 /* Lists the supported choices: "none, cpu". */
-static void list_choices(const char *choices, char *out, size_t out_bytes) {
+static void list_choices(const struct config_key *key, char *out, size_t out_bytes) {
+    struct key_choice c;
     size_t length = 0;
-    for (const char *c = choices; c;) {
-        const char *end = strchr(c, '|');
-        int bytes = (int)(end ? (size_t)(end - c) : strlen(c));
-        if (*c != '!' && length < out_bytes)
+    for (uint32_t i = 0; config_key_choice_at(key, i, &c); i++)
+        if (!c.refused && length < out_bytes)
             length += (size_t)snprintf(out + length, out_bytes - length, "%s\"%.*s\"", length ? ", " : "",
-                                       bytes, c);
-        c = end ? end + 1 : NULL;
-    }
+                                       c.length, c.text);
 }
 
 static zero_status set_choice(struct store *s) {
+    char reason[256];
     bool refused = false;
     if (s->value->kind != VALUE_STRING) return wrong_type(s);
     int index = config_key_choice(s->key, s->value->string, &refused);
     if (index < 0) {
         char all[256], near[72];
-        list_choices(s->key->choices, all, sizeof all);
-        suggest_choice(s->key->choices, s->value->string, near, sizeof near);
+        list_choices(s->key, all, sizeof all);
+        suggest_choice(s->key, s->value->string, near, sizeof near);
         return error_set(s->error, ZERO_E_CONFIG, "%s: %s is none of %s%s%s%s", s->key->path,
                          show(s->value).text, all, *near ? "; did you mean \"" : "", near,
                          *near ? "\"?" : "");
     }
     if (refused)
         return error_set(s->error, ZERO_E_UNSUPPORTED, "%s: %s is not supported here: %s", s->key->path,
-                         show(s->value).text, s->key->note);
+                         show(s->value).text, config_key_reason(s->key, reason));
     if (s->field) *(int *)s->field = index;
     return ZERO_OK;
 }
@@ -236,7 +241,7 @@ static zero_status (*const setters[KEY_TYPES])(struct store *) = {
     [KEY_CHOICE] = set_choice,   [KEY_STRING] = set_string, [KEY_SIZE] = set_size,
     [KEY_BETAS] = set_betas,     [KEY_PATHS] = set_paths,   [KEY_GROUP] = set_group,
     [KEY_EVAL] = set_eval,       [KEY_LIST] = set_list,     [KEY_OPAQUE] = set_opaque,
-    [KEY_NUMBERS] = set_numbers, [KEY_GROUPS] = set_groups,
+    [KEY_NUMBERS] = set_numbers, [KEY_GROUPS] = set_groups, [KEY_STAGE] = set_stage,
 };
 
 /* ---- one action per use of a key ---- */

@@ -13,23 +13,23 @@
 #include "engine/ranks/rank_agreement.h"
 
 struct seat {
-    enum comm_transport transport;
+    const struct comm_ops *transport;
     struct comm_options options;
 };
 
 /* Finds rank and size: from the host program, or from the launcher. */
 static zero_status find_seat(const zero_runtime *runtime, struct seat *out, struct zero_error *error) {
-    *out = (struct seat){.transport = COMM_SELF, .options = {.size = 1}};
+    *out = (struct seat){.transport = &comm_self_ops, .options = {.size = 1}};
     if (runtime->plan_ranks) {
-        out->transport = COMM_MIRROR;
+        out->transport = &comm_mirror_ops;
         out->options.size = runtime->plan_ranks;
-        out->options.mirrors = runtime->plan_ranks == 1  ? COMM_SELF
-                               : runtime->plan_processes ? COMM_MPI
-                                                         : COMM_LOCAL;
+        out->options.mirrors = runtime->plan_ranks == 1  ? &comm_self_ops
+                               : runtime->plan_processes ? &comm_mpi_ops
+                                                         : &comm_local_ops;
         return ZERO_OK;
     }
     if (runtime->local) {
-        out->transport = COMM_LOCAL;
+        out->transport = &comm_local_ops;
         out->options.local = local_world_of(runtime->local);
         out->options.rank = runtime->local_rank;
         out->options.size = local_ranks(runtime->local);
@@ -40,7 +40,7 @@ static zero_status find_seat(const zero_runtime *runtime, struct seat *out, stru
                          runtime->local_rank, local_ranks(runtime->local));
     }
     if (runtime->mpi_comm) { /* it knows its rank and size; the launcher's are those of its own world */
-        *out = (struct seat){.transport = COMM_MPI, .options = {.mpi_comm = runtime->mpi_comm}};
+        *out = (struct seat){.transport = &comm_mpi_ops, .options = {.mpi_comm = runtime->mpi_comm}};
         return ZERO_OK;
     }
     struct launch launch;
@@ -100,7 +100,7 @@ static zero_status find_gpus(struct joining *j, bool *out_several, struct zero_e
 /* Between GPUs NCCL moves what the executor gathers and reduces; comm stays beside it for what the hosts tell each other. */
 static zero_status open_data(struct joining *j, const struct seat *seat, struct zero_error *error) {
     int asked = j->config->comm.transport;
-    bool several = seat->transport == COMM_MPI || seat->transport == COMM_TCP;
+    bool several = comm_of_processes(seat->transport);
     zero_status status = ZERO_OK;
     if (j->host->plans_only) return ZERO_OK;
     if (!j->run->discrete && asked == CONFIG_TRANSPORT_NCCL)
@@ -119,7 +119,7 @@ static zero_status open_data(struct joining *j, const struct seat *seat, struct 
     if (!several && asked != CONFIG_TRANSPORT_NCCL) return ZERO_OK;
     struct comm_options options = seat->options;
     options.rank = j->ranks->rank, options.size = j->ranks->size, options.beside = j->ranks->comm;
-    if (comm_open(COMM_NCCL, &options, &j->ranks->data, error) == ZERO_OK) return ZERO_OK;
+    if (comm_open(&comm_nccl_ops, &options, &j->ranks->data, error) == ZERO_OK) return ZERO_OK;
     j->ranks->data = j->ranks->comm;
     comm_fail(j->ranks->comm, error);
     return error->code;
@@ -127,9 +127,9 @@ static zero_status open_data(struct joining *j, const struct seat *seat, struct 
 
 /* MPI has no sum of bf16, and hosts none of fp16. */
 static zero_status check_native(const struct joining *j, const struct seat *seat, struct zero_error *error) {
-    bool mpi = (seat->transport == COMM_MIRROR ? seat->options.mirrors : seat->transport) == COMM_MPI;
+    bool only_fp32 = comm_native_fp32(j->host->plans_only ? seat->options.mirrors : seat->transport);
     bool fp32 = j->config->compute_dtype == CONFIG_FP32 && j->config->communication_dtype == CONFIG_FP32;
-    if (j->config->comm.reduction != CONFIG_REDUCTION_NATIVE || !mpi || j->run->discrete || fp32)
+    if (j->config->comm.reduction != CONFIG_REDUCTION_NATIVE || !only_fp32 || j->run->discrete || fp32)
         return ZERO_OK;
     return error_set(error, ZERO_E_UNSUPPORTED,
                      "comm.reduction: MPI's native reductions support only fp32: set it to \"ordered\", or "
@@ -149,7 +149,7 @@ static zero_status open_comm(struct joining *j, const zero_runtime *runtime, str
     seat->options.log = j->ranks->log;
     seat->options.device = j->run->device;
     if (j->host->interrupted) seat->options.interrupted = ask_host, seat->options.interrupted_user = j->host;
-    j->host->plans_only = seat->transport == COMM_MIRROR;
+    j->host->plans_only = seat->transport == &comm_mirror_ops;
     status = comm_open(seat->transport, &seat->options, &j->ranks->comm, error);
     if (status) return status;
     j->ranks->data = j->ranks->comm;

@@ -57,8 +57,7 @@ static uint32_t transfer_buffers(const struct running *run, const struct plan *p
 static zero_status open_drive(struct running *run, const struct start_options *o, struct zero_error *error) {
     const struct plan *plan = &o->blueprint->plan;
     const struct config *c = o->blueprint->o.config;
-    const struct config_paths *paths =
-        c->optimizer_tier == CONFIG_TIER_NVME ? &c->optimizer_paths : &c->param_paths;
+    const struct config_paths *paths = c->optimizer_tier == TIER_NVME ? &c->optimizer_paths : &c->param_paths;
     struct device_span buffers[2];
     char keep[64];
     snprintf(keep, sizeof keep, "zero-shadow-%05" PRIu32 "-of-%05" PRIu32, run->ranks->rank,
@@ -77,13 +76,14 @@ static zero_status open_drive(struct running *run, const struct start_options *o
                                             .buffers = buffers,
                                             .buffer_count = transfer_buffers(run, plan, buffers),
                                             .no_uring = c->nvme_uring == CONFIG_URING_NEVER}};
-    return tier_open(TIER_NVME, &options, &run->tier[TIER_NVME], error);
+    return tier_open(config_tier(c, TIER_NVME), &options, &run->tier[TIER_NVME], error);
 }
 
 static zero_status allocate(struct running *run, const struct start_options *o, struct zero_error *error) {
     for (int t = 0; t < TIER_NVME; t++) {
         struct tier_options options = {.bytes = o->blueprint->plan.tier_bytes[t], .device = run->device};
-        zero_status status = tier_open((enum tier_kind)t, &options, &run->tier[t], error);
+        zero_status status =
+            tier_open(config_tier(o->blueprint->o.config, (enum tier_kind)t), &options, &run->tier[t], error);
         if (status) return status;
     }
     return open_drive(run, o, error);

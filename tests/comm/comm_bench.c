@@ -12,7 +12,7 @@ enum { COUNT = 1 << 20, ROUNDS = 30, RANKS_AT_MOST = 16 };
 struct rank {
     pthread_t thread;
     struct comm_options options;
-    enum comm_transport transport;
+    const struct comm_ops *transport;
 };
 
 static void measure(struct comm_group *group, struct comm_call call, const char *name) {
@@ -61,7 +61,7 @@ static void *run_rank(void *user) {
 }
 
 int main(int argc, char **argv) {
-    struct rank ranks[RANKS_AT_MOST] = {{.transport = COMM_MPI}};
+    struct rank ranks[RANKS_AT_MOST] = {{.transport = &comm_mpi_ops}};
     uint32_t count = argc > 2 ? (uint32_t)atoi(argv[2]) : 0;
     if (count < 1 || count > RANKS_AT_MOST) return fprintf(stderr, "usage: comm_bench local|mpi RANKS\n"), 2;
     if (strcmp(argv[1], "mpi") == 0) {
@@ -70,8 +70,8 @@ int main(int argc, char **argv) {
     }
     struct local_world *world = local_world_create(count);
     for (uint32_t r = 0; r < count; r++) {
-        ranks[r] =
-            (struct rank){.transport = COMM_LOCAL, .options = {.rank = r, .size = count, .local = world}};
+        ranks[r] = (struct rank){.transport = &comm_local_ops,
+                                 .options = {.rank = r, .size = count, .local = world}};
         pthread_create(&ranks[r].thread, NULL, run_rank, &ranks[r]);
     }
     for (uint32_t r = 0; r < count; r++) pthread_join(ranks[r].thread, NULL);

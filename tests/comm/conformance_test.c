@@ -18,8 +18,10 @@
 
 enum { RANKS_AT_MOST = 16, WHOLE_SUITE = -1 };
 
-static const char *const transport_names[COMM_TRANSPORTS] = {
-    [COMM_SELF] = "self", [COMM_LOCAL] = "local", [COMM_MPI] = "mpi", [COMM_TCP] = "tcp", [COMM_SIM] = "sim"};
+enum { SELF, LOCAL, MPI, TCP, SIM, TRANSPORTS };
+static const char *const names[TRANSPORTS] = {"self", "local", "mpi", "tcp", "sim"};
+static const struct comm_ops *const transports[TRANSPORTS] = {&comm_self_ops, &comm_local_ops, &comm_mpi_ops,
+                                                              &comm_tcp_ops, &comm_sim_ops};
 
 /* Virtual ranks of one sim_world are threads that take turns: one runs at a time. */
 struct turns {
@@ -31,7 +33,7 @@ struct turns {
 
 struct rank {
     pthread_t thread;
-    enum comm_transport transport;
+    int transport; /* the index in `names` */
     struct comm_options options;
     struct turns *turns; /* sim */
     int fault;
@@ -69,11 +71,12 @@ static void run_rank(struct rank *rank) {
     conformance->pause = rank->turns ? pause_turn : conformance_idle;
     conformance->user = rank->turns;
     conformance->timeout_s = rank->options.timeout_s;
-    if (!CHECK_INT(comm_open(rank->transport, &rank->options, &conformance->comm, &error), ZERO_OK)) {
+    if (!CHECK_INT(comm_open(transports[rank->transport], &rank->options, &conformance->comm, &error),
+                   ZERO_OK)) {
         fprintf(stderr, "%s\n", error.message);
         exit(1);
     }
-    CHECK_STRING(comm_name(conformance->comm), transport_names[rank->transport]);
+    CHECK_STRING(comm_name(conformance->comm), names[rank->transport]);
     uint32_t index = comm_rank(conformance->comm), size = comm_size(conformance->comm);
     if (rank->fault != WHOLE_SUITE) {
         conformance_run_fault(conformance, (enum conformance_fault)rank->fault);
@@ -161,14 +164,13 @@ static void run_processes(const struct rank *rank, uint32_t count, int fault, st
 }
 
 /* out_hash[count], or NULL */
-static void run_threads(enum comm_transport transport, uint32_t count, int fault, double timeout_s,
-                        uint64_t *out_hash) {
+static void run_threads(int transport, uint32_t count, int fault, double timeout_s, uint64_t *out_hash) {
     struct rank ranks[RANKS_AT_MOST] = {0};
     struct turns turns = {
         .mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER, .ranks = count};
-    struct local_world *local = transport == COMM_LOCAL ? local_world_create(count) : NULL;
+    struct local_world *local = transport == LOCAL ? local_world_create(count) : NULL;
     struct sim_world *sim = NULL;
-    if (transport == COMM_SIM)
+    if (transport == SIM)
         sim = sim_world_create(&(struct sim_options){.ranks = count, .seed = 5, .completion = 0.3});
     for (uint32_t r = 0; r < count; r++) {
         ranks[r] = (struct rank){
@@ -203,7 +205,7 @@ static void run_tcp(struct rank *rank, uint32_t count, int fault) {
     rank->options.master_port = free_port();
     run_processes(rank, count, fault, shared);
     if (fault == WHOLE_SUITE) {
-        run_threads(COMM_LOCAL, count, WHOLE_SUITE, 30, hash);
+        run_threads(LOCAL, count, WHOLE_SUITE, 30, hash);
         for (uint32_t r = 0; r < count; r++) CHECK_INT(shared->hash[r], hash[r]);
     }
     munmap(shared, sizeof *shared);
@@ -211,24 +213,24 @@ static void run_tcp(struct rank *rank, uint32_t count, int fault) {
 
 int main(int argc, char **argv) {
     if (argc < 3) return fprintf(stderr, "usage: conformance_test TRANSPORT RANKS [FAULT]\n"), 2;
-    enum comm_transport transport = (enum comm_transport)find(transport_names, COMM_TRANSPORTS, argv[1]);
+    int transport = find(names, TRANSPORTS, argv[1]);
     uint32_t ranks = (uint32_t)atoi(argv[2]);
     int fault = argc > 3 ? find(conformance_fault_names, FAULTS, argv[3]) : WHOLE_SUITE;
     if (ranks < 1 || ranks > RANKS_AT_MOST) return 2;
-    if (transport == COMM_LOCAL || transport == COMM_SIM) {
+    if (transport == LOCAL || transport == SIM) {
         run_threads(transport, ranks, fault, fault == FAULT_STUCK ? 0.1 : 30, NULL);
         return check_end();
     }
     struct rank rank = {.transport = transport, .fault = fault, .conformance = {.seed = 11}};
-    rank.options.size = transport == COMM_MPI ? 0 : ranks;
-    bool ends_connections = transport == COMM_TCP && (fault == FAULT_KILLED || fault == FAULT_EXITED);
+    rank.options.size = transport == MPI ? 0 : ranks;
+    bool ends_connections = transport == TCP && (fault == FAULT_KILLED || fault == FAULT_EXITED);
     rank.options.timeout_s = ends_connections ? 30
                              : fault == FAULT_STUCK || fault == FAULT_UNOPENED || fault == FAULT_UNCLOSED
                                  ? 0.5
                              : fault >= FAULT_KILLED ? 1
                                                      : 30;
     rank.options.log = (struct log){.write = print_line};
-    if (transport == COMM_TCP)
+    if (transport == TCP)
         run_tcp(&rank, ranks, fault);
     else
         run_rank(&rank);

@@ -13,7 +13,7 @@
 enum { RANKS = 2, TIMEOUT_S = 30, SOON_NS = 1000000000 };
 
 struct world {
-    enum comm_transport transport;
+    const struct comm_ops *transport;
     struct local_world *local;
     uint32_t port;
     bool closing; /* rank 0 is interrupted while it closes, not in a call */
@@ -70,7 +70,7 @@ static void *run(void *user) {
     return NULL;
 }
 
-static void interrupt(enum comm_transport transport, bool closing) {
+static void interrupt(const struct comm_ops *transport, bool closing) {
     struct rank ranks[RANKS] = {0};
     struct world world = {.transport = transport, .closing = closing};
     world.local = local_world_create(RANKS);
@@ -102,8 +102,8 @@ static void interrupt(enum comm_transport transport, bool closing) {
 }
 
 int main(void) {
-    interrupt(COMM_LOCAL, false);
-    interrupt(COMM_TCP, false);
-    interrupt(COMM_TCP, true);
+    interrupt(&comm_local_ops, false);
+    interrupt(&comm_tcp_ops, false);
+    interrupt(&comm_tcp_ops, true);
     return check_end();
 }

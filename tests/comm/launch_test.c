@@ -23,9 +23,9 @@ static zero_status read_from(const char *const *entries) {
     return launch_read(get, (void *)(uintptr_t)entries, &launch, &error);
 }
 
-static void check_launch(enum comm_transport transport, uint32_t rank, uint32_t size, uint32_t local_rank,
+static void check_launch(const struct comm_ops *transport, uint32_t rank, uint32_t size, uint32_t local_rank,
                          uint32_t local_size) {
-    CHECK_INT(launch.transport, transport);
+    CHECK(launch.transport == transport);
     CHECK_INT(launch.rank, rank);
     CHECK_INT(launch.size, size);
     CHECK_INT(launch.local_rank, local_rank);
@@ -34,22 +34,22 @@ static void check_launch(enum comm_transport transport, uint32_t rank, uint32_t 
 
 static void started(void) {
     CHECK_INT(READ(), ZERO_OK);
-    check_launch(COMM_SELF, 0, 1, 0, 1);
+    check_launch(&comm_self_ops, 0, 1, 0, 1);
     CHECK_INT(READ("OMPI_COMM_WORLD_RANK=3", "OMPI_COMM_WORLD_SIZE=8", "OMPI_COMM_WORLD_LOCAL_RANK=1",
                    "OMPI_COMM_WORLD_LOCAL_SIZE=2", "PMIX_RANK=3", ),
               ZERO_OK);
-    check_launch(COMM_MPI, 3, 8, 1, 2);
+    check_launch(&comm_mpi_ops, 3, 8, 1, 2);
     CHECK_INT(READ("PMIX_RANK=5", "SLURM_NTASKS=99", "SLURM_STEP_NUM_TASKS=6", "SLURM_LOCALID=1", ), ZERO_OK);
-    check_launch(COMM_MPI, 5, 6, 1, 0);
+    check_launch(&comm_mpi_ops, 5, 6, 1, 0);
     CHECK_INT(READ("PMIX_RANK=2", ), ZERO_OK);
-    check_launch(COMM_MPI, 2, 0, 0, 0);
+    check_launch(&comm_mpi_ops, 2, 0, 0, 0);
     CHECK_INT(READ("RANK=0", "WORLD_SIZE=1", "LOCAL_RANK=0", "MASTER_ADDR=h", "MASTER_PORT=29500", ),
               ZERO_OK);
-    check_launch(COMM_SELF, 0, 1, 0, 1);
+    check_launch(&comm_self_ops, 0, 1, 0, 1);
     CHECK_INT(READ("RANK=3", "WORLD_SIZE=8", "LOCAL_RANK=1", "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=h",
                    "MASTER_PORT=29500", ),
               ZERO_OK);
-    check_launch(COMM_TCP, 3, 8, 1, 2);
+    check_launch(&comm_tcp_ops, 3, 8, 1, 2);
     CHECK_STRING(launch.master, "h");
     CHECK_INT(launch.master_port, 29500);
     CHECK_INT(READ("RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=h", "MASTER_PORT=29500",
@@ -57,22 +57,22 @@ static void started(void) {
               ZERO_OK);
     CHECK_INT(launch.master_port, 29501);
     CHECK_INT(READ("SLURM_NTASKS=1", "SLURM_PROCID=0", ), ZERO_OK);
-    check_launch(COMM_SELF, 0, 1, 0, 1);
+    check_launch(&comm_self_ops, 0, 1, 0, 1);
     /* a batch script, and salloc's shell without and with a step of its own */
     CHECK_INT(READ("SLURM_NTASKS=4", "SLURM_PROCID=0", "SLURM_JOB_ID=9", ), ZERO_OK);
-    check_launch(COMM_SELF, 0, 1, 0, 1);
+    check_launch(&comm_self_ops, 0, 1, 0, 1);
     CHECK_INT(READ("SLURM_NTASKS=4", "SLURM_STEP_ID=0", "SLURM_STEP_NUM_TASKS=1", ), ZERO_OK);
-    check_launch(COMM_SELF, 0, 1, 0, 1);
+    check_launch(&comm_self_ops, 0, 1, 0, 1);
     CHECK_INT(READ("PMI_SIZE=1", "PMI_RANK=0", ), ZERO_OK);
-    check_launch(COMM_SELF, 0, 1, 0, 1);
+    check_launch(&comm_self_ops, 0, 1, 0, 1);
     CHECK_INT(READ("PMI_SIZE=4", "PMI_RANK=1", "OMPI_COMM_WORLD_RANK=1", "OMPI_COMM_WORLD_SIZE=2", ),
               ZERO_OK);
-    check_launch(COMM_MPI, 1, 2, 0, 0);
+    check_launch(&comm_mpi_ops, 1, 2, 0, 0);
     /* mpirun inside of what torchrun or a batch script left behind */
     CHECK_INT(READ("WORLD_SIZE=4", "RANK=1", "SLURM_NTASKS=4", "OMPI_COMM_WORLD_RANK=0",
                    "OMPI_COMM_WORLD_SIZE=2", ),
               ZERO_OK);
-    check_launch(COMM_MPI, 0, 2, 0, 0);
+    check_launch(&comm_mpi_ops, 0, 2, 0, 0);
 }
 
 static void refused(void) {

@@ -30,7 +30,7 @@ static void start_within(struct rank *rank, double timeout_s) {
     error_clear(&error);
     struct comm_options options = {
         .rank = rank->index, .size = RANKS, .local = world, .timeout_s = timeout_s};
-    CHECK_INT(comm_open(COMM_LOCAL, &options, &rank->comm, &error), ZERO_OK);
+    CHECK_INT(comm_open(&comm_local_ops, &options, &rank->comm, &error), ZERO_OK);
     CHECK_INT(comm_group_open(rank->comm, all, RANKS, &rank->group), ZERO_OK);
 }
 
@@ -195,17 +195,17 @@ static void bad_options(void) {
     struct zero_error error;
     world = local_world_create(2);
     error_clear(&error);
-    CHECK_INT(
-        comm_open(COMM_LOCAL, &(struct comm_options){.rank = 2, .size = 2, .local = world}, &comm, &error),
-        ZERO_E_ARGUMENT);
+    CHECK_INT(comm_open(&comm_local_ops, &(struct comm_options){.rank = 2, .size = 2, .local = world}, &comm,
+                        &error),
+              ZERO_E_ARGUMENT);
     CHECK(comm == NULL);
     error_clear(&error);
-    CHECK_INT(
-        comm_open(COMM_LOCAL, &(struct comm_options){.rank = 0, .size = 3, .local = world}, &comm, &error),
-        ZERO_E_ARGUMENT);
+    CHECK_INT(comm_open(&comm_local_ops, &(struct comm_options){.rank = 0, .size = 3, .local = world}, &comm,
+                        &error),
+              ZERO_E_ARGUMENT);
     CHECK_CONTAINS(error.message, "got one of 2");
     error_clear(&error);
-    CHECK_INT(comm_open(COMM_SELF, &(struct comm_options){.rank = 0, .size = 2}, &comm, &error),
+    CHECK_INT(comm_open(&comm_self_ops, &(struct comm_options){.rank = 0, .size = 2}, &comm, &error),
               ZERO_E_ARGUMENT);
     local_world_destroy(world);
 }

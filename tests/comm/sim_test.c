@@ -29,7 +29,7 @@ static void start(uint32_t count, double completion, bool without_data) {
     for (uint32_t i = 0; i < count; i++) members[i] = i;
     for (uint32_t i = 0; i < count; i++) {
         error_clear(&error);
-        CHECK_INT(comm_open(COMM_SIM, &(struct comm_options){.rank = i, .size = count, .sim = r.world},
+        CHECK_INT(comm_open(&comm_sim_ops, &(struct comm_options){.rank = i, .size = count, .sim = r.world},
                             &r.comms[i], &error),
                   ZERO_OK);
         CHECK_INT(comm_group_open(r.comms[i], members, count, &r.groups[i]), ZERO_OK);

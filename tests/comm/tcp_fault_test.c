@@ -86,7 +86,7 @@ static void *run_rank(void *user) {
     struct rank *rank = user;
     static const uint32_t all[RANKS_AT_MOST] = {0, 1, 2};
     error_clear(&rank->error);
-    if (CHECK_INT(comm_open(COMM_TCP, &rank->options, &rank->comm, &rank->error), ZERO_OK) &&
+    if (CHECK_INT(comm_open(&comm_tcp_ops, &rank->options, &rank->comm, &rank->error), ZERO_OK) &&
         CHECK_INT(comm_group_open(rank->comm, all, rank->run->ranks, &rank->group), ZERO_OK)) {
         const struct tcp_comm *tcp = (const struct tcp_comm *)rank->comm;
         for (uint32_t q = 0; q < rank->run->ranks; q++)

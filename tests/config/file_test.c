@@ -26,28 +26,28 @@ static void ready_made_files(void) {
         const char *path;
         uint64_t stage;
         int optimizer_tier, param_tier;
-    } files[] = {{"configs/zero0.json", 0, CONFIG_TIER_DEVICE, CONFIG_TIER_DEVICE},
-                 {"configs/zero1.json", 1, CONFIG_TIER_DEVICE, CONFIG_TIER_DEVICE},
-                 {"configs/zero2.json", 2, CONFIG_TIER_DEVICE, CONFIG_TIER_DEVICE},
-                 {"configs/zero3.json", 3, CONFIG_TIER_DEVICE, CONFIG_TIER_DEVICE},
-                 {"configs/zero0-cpu-offload.json", 0, CONFIG_TIER_CPU, CONFIG_TIER_DEVICE},
-                 {"configs/zero1-cpu-offload.json", 1, CONFIG_TIER_CPU, CONFIG_TIER_DEVICE},
-                 {"configs/zero2-cpu-offload.json", 2, CONFIG_TIER_CPU, CONFIG_TIER_DEVICE},
-                 {"configs/zero3-cpu-offload.json", 3, CONFIG_TIER_CPU, CONFIG_TIER_DEVICE},
-                 {"configs/zero0-nvme-offload.json", 0, CONFIG_TIER_NVME, CONFIG_TIER_DEVICE},
-                 {"configs/zero1-nvme-offload.json", 1, CONFIG_TIER_NVME, CONFIG_TIER_DEVICE},
-                 {"configs/zero2-nvme-offload.json", 2, CONFIG_TIER_NVME, CONFIG_TIER_DEVICE},
-                 {"configs/zero3-nvme-offload.json", 3, CONFIG_TIER_NVME, CONFIG_TIER_DEVICE},
-                 {"configs/zero3-param-cpu-offload.json", 3, CONFIG_TIER_DEVICE, CONFIG_TIER_CPU},
-                 {"configs/zero3-all-cpu-offload.json", 3, CONFIG_TIER_CPU, CONFIG_TIER_CPU},
-                 {"configs/zero3-nvme-cpu-offload.json", 3, CONFIG_TIER_NVME, CONFIG_TIER_CPU},
-                 {"configs/zero3-param-nvme-offload.json", 3, CONFIG_TIER_DEVICE, CONFIG_TIER_NVME},
-                 {"configs/zero3-all-nvme-offload.json", 3, CONFIG_TIER_NVME, CONFIG_TIER_NVME},
-                 {"configs/zero3-untied.json", 3, CONFIG_TIER_DEVICE, CONFIG_TIER_DEVICE},
-                 {"configs/finetune-head.json", 3, CONFIG_TIER_DEVICE, CONFIG_TIER_DEVICE},
-                 {"configs/llama-demo.json", 3, CONFIG_TIER_DEVICE, CONFIG_TIER_DEVICE},
-                 {"configs/zero3-recompute.json", 3, CONFIG_TIER_DEVICE, CONFIG_TIER_DEVICE},
-                 {"configs/demo.json", 3, CONFIG_TIER_NVME, CONFIG_TIER_DEVICE}};
+    } files[] = {{"configs/zero0.json", 0, TIER_DEVICE, TIER_DEVICE},
+                 {"configs/zero1.json", 1, TIER_DEVICE, TIER_DEVICE},
+                 {"configs/zero2.json", 2, TIER_DEVICE, TIER_DEVICE},
+                 {"configs/zero3.json", 3, TIER_DEVICE, TIER_DEVICE},
+                 {"configs/zero0-cpu-offload.json", 0, TIER_CPU, TIER_DEVICE},
+                 {"configs/zero1-cpu-offload.json", 1, TIER_CPU, TIER_DEVICE},
+                 {"configs/zero2-cpu-offload.json", 2, TIER_CPU, TIER_DEVICE},
+                 {"configs/zero3-cpu-offload.json", 3, TIER_CPU, TIER_DEVICE},
+                 {"configs/zero0-nvme-offload.json", 0, TIER_NVME, TIER_DEVICE},
+                 {"configs/zero1-nvme-offload.json", 1, TIER_NVME, TIER_DEVICE},
+                 {"configs/zero2-nvme-offload.json", 2, TIER_NVME, TIER_DEVICE},
+                 {"configs/zero3-nvme-offload.json", 3, TIER_NVME, TIER_DEVICE},
+                 {"configs/zero3-param-cpu-offload.json", 3, TIER_DEVICE, TIER_CPU},
+                 {"configs/zero3-all-cpu-offload.json", 3, TIER_CPU, TIER_CPU},
+                 {"configs/zero3-nvme-cpu-offload.json", 3, TIER_NVME, TIER_CPU},
+                 {"configs/zero3-param-nvme-offload.json", 3, TIER_DEVICE, TIER_NVME},
+                 {"configs/zero3-all-nvme-offload.json", 3, TIER_NVME, TIER_NVME},
+                 {"configs/zero3-untied.json", 3, TIER_DEVICE, TIER_DEVICE},
+                 {"configs/finetune-head.json", 3, TIER_DEVICE, TIER_DEVICE},
+                 {"configs/llama-demo.json", 3, TIER_DEVICE, TIER_DEVICE},
+                 {"configs/zero3-recompute.json", 3, TIER_DEVICE, TIER_DEVICE},
+                 {"configs/demo.json", 3, TIER_NVME, TIER_DEVICE}};
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
         struct config config;
         read_ok(files[i].path, &config);
@@ -71,15 +71,15 @@ static void files_of_groups(void) {
         const char *path;
         uint64_t stage, shard_ranks; /* of 4 ranks */
         int reshard, optimizer_tier;
-    } files[] = {{"configs/zero0-hsdp.json", 0, 2, RESHARD_ALL, CONFIG_TIER_DEVICE},
-                 {"configs/zero1-hsdp.json", 1, 2, RESHARD_ALL, CONFIG_TIER_DEVICE},
-                 {"configs/zero2-hsdp.json", 2, 2, RESHARD_ALL, CONFIG_TIER_DEVICE},
-                 {"configs/zero3-hsdp.json", 3, 2, RESHARD_ALL, CONFIG_TIER_DEVICE},
-                 {"configs/zero3-hsdp-nvme-offload.json", 3, 2, RESHARD_ALL, CONFIG_TIER_NVME},
-                 {"configs/zero3-hpz.json", 3, 2, RESHARD_GROUP, CONFIG_TIER_DEVICE},
-                 {"configs/zero3-hpz-nvme-offload.json", 3, 2, RESHARD_GROUP, CONFIG_TIER_NVME},
-                 {"configs/zero3-zeropp.json", 3, 2, RESHARD_GROUP, CONFIG_TIER_DEVICE},
-                 {"configs/zero3-keep.json", 3, 4, RESHARD_NONE, CONFIG_TIER_DEVICE}};
+    } files[] = {{"configs/zero0-hsdp.json", 0, 2, RESHARD_ALL, TIER_DEVICE},
+                 {"configs/zero1-hsdp.json", 1, 2, RESHARD_ALL, TIER_DEVICE},
+                 {"configs/zero2-hsdp.json", 2, 2, RESHARD_ALL, TIER_DEVICE},
+                 {"configs/zero3-hsdp.json", 3, 2, RESHARD_ALL, TIER_DEVICE},
+                 {"configs/zero3-hsdp-nvme-offload.json", 3, 2, RESHARD_ALL, TIER_NVME},
+                 {"configs/zero3-hpz.json", 3, 2, RESHARD_GROUP, TIER_DEVICE},
+                 {"configs/zero3-hpz-nvme-offload.json", 3, 2, RESHARD_GROUP, TIER_NVME},
+                 {"configs/zero3-zeropp.json", 3, 2, RESHARD_GROUP, TIER_DEVICE},
+                 {"configs/zero3-keep.json", 3, 4, RESHARD_NONE, TIER_DEVICE}};
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
         struct config config;
         read_ok(files[i].path, &config);
@@ -103,7 +103,7 @@ static void hugging_face_zero2(void) {
     CHECK_DOUBLE(config.optimizer.lr, 5e-5, 0);
     CHECK_DOUBLE(config.optimizer.betas[1], 0.999, 0);
     CHECK_DOUBLE(config.gradient_clipping, 1.0, 0);
-    CHECK_INT(config.optimizer_tier, CONFIG_TIER_CPU);
+    CHECK_INT(config.optimizer_tier, TIER_CPU);
     CHECK_INT(config.accumulation_mode, CONFIG_ACCUMULATE_EVERY);
     CHECK_INT(config.line_count, 8);
     char *text = config_print(&config);

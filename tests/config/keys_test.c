@@ -42,11 +42,11 @@ static void other_value(const struct config_key *key, char *out) {
     if (key->type == KEY_BOOL) {
         strcpy(out, strcmp(fallback, "true") == 0 ? "false" : "true");
     } else if (key->type == KEY_CHOICE) {
-        const char *choice = key->choices;
-        size_t length = strcspn(choice, "|");
-        if (*fallback && strncmp(choice, fallback + 1, length) == 0 && fallback[length + 1] == '"')
-            choice += length + 1;
-        sprintf(out, "\"%.*s\"", (int)strcspn(choice, "|"), choice);
+        struct key_choice choice;
+        for (uint32_t i = 0; config_key_choice_at(key, i, &choice); i++) {
+            sprintf(out, "\"%.*s\"", choice.length, choice.text);
+            if (strcmp(out, fallback) != 0) break;
+        }
     } else {
         strcpy(out, by_type[key->type]);
     }
@@ -204,9 +204,9 @@ static const struct effect {
     {"comm.backward_prefetch_depth", "3", "", FIELD(comm.backward_depth)},
     {"zero_optimization.stage3_max_live_parameters", "3", "", FIELD(live_max)},
     {"zero_optimization.stage3_prefetch_bucket_size", "3", "", FIELD(ahead_max)},
-    {"memory.device", "\"8GiB\"", "", FIELD(budget_bytes[CONFIG_TIER_DEVICE])},
-    {"memory.cpu", "1e9", "", FIELD(budget_bytes[CONFIG_TIER_CPU])},
-    {"memory.nvme", "4096", "", FIELD(budget_bytes[CONFIG_TIER_NVME])},
+    {"memory.device", "\"8GiB\"", "", FIELD(budget_bytes[TIER_DEVICE])},
+    {"memory.cpu", "1e9", "", FIELD(budget_bytes[TIER_CPU])},
+    {"memory.nvme", "4096", "", FIELD(budget_bytes[TIER_NVME])},
     {"data.path", "\"/usr/include\"", "", FIELD(data.paths.count)},
     {"data.order", "\"shuffled\"", "", FIELD(data.order)},
     {"data.context", "33", "llama", FIELD(model.context)},
@@ -337,8 +337,8 @@ static void every_row_is_complete(void) {
         const struct config_key *key = config_key_at(i);
         CHECK(key->help && *key->help);
         CHECK(key->use == KEY_USED || (key->note && *key->note));
-        CHECK((key->type == KEY_CHOICE) == (key->choices != NULL));
-        if (!CHECK(!key->choices || !strchr(key->choices, '!') || key->note))
+        CHECK((key->type == KEY_CHOICE) == (key->choices || key->row));
+        if (!CHECK(!key->choices || !strchr(key->choices, '!') || key->note || key->row))
             fprintf(stderr, "%s\n", key->path);
         CHECK_INT(config_key_index(config_key_find(key->path)), i); /* no path stands twice */
         if (!CHECK(!config_key_is_object(key->path)))

@@ -16,10 +16,12 @@ enum { RANKS_AT_MOST = 8, WHOLE_SUITE = -1 };
 
 static const struct way {
     const char *name;
-    enum comm_transport host; /* nccl: what it is beside */
+    const struct comm_ops *host; /* nccl: what it is beside */
     bool nccl;
-} ways[] = {{"nccl-local", COMM_LOCAL, true}, {"nccl-tcp", COMM_TCP, true}, {"copies", COMM_LOCAL, false}};
-static const struct way on_host = {"host", COMM_LOCAL, false};
+} ways[] = {{"nccl-local", &comm_local_ops, true},
+            {"nccl-tcp", &comm_tcp_ops, true},
+            {"copies", &comm_local_ops, false}};
+static const struct way on_host = {"host", &comm_local_ops, false};
 
 struct rank {
     pthread_t thread;
@@ -51,7 +53,7 @@ static void open_rank(struct rank *rank, struct comm **out_beside) {
     if (!rank->way->nccl) return;
     *out_beside = conformance->comm;
     options.beside = *out_beside, options.device = conformance->device;
-    require(comm_open(COMM_NCCL, &options, &conformance->comm, &error), &error);
+    require(comm_open(&comm_nccl_ops, &options, &conformance->comm, &error), &error);
     CHECK_STRING(comm_name(conformance->comm), "nccl");
 }
 

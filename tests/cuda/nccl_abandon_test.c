@@ -76,9 +76,9 @@ static void *run_rank(void *user) {
     CHECK_INT(
         device_table[DEVICE_CUDA]->open(&(struct device_options){.index = rank->gpu}, &rank->device, &error),
         ZERO_OK);
-    CHECK_INT(comm_open(COMM_LOCAL, &options, &rank->comm, &error), ZERO_OK);
+    CHECK_INT(comm_open(&comm_local_ops, &options, &rank->comm, &error), ZERO_OK);
     options.beside = rank->comm, options.device = rank->device;
-    CHECK_INT(comm_open(COMM_NCCL, &options, &rank->comm, &error), ZERO_OK);
+    CHECK_INT(comm_open(&comm_nccl_ops, &options, &rank->comm, &error), ZERO_OK);
     CHECK_STRING(error.message, "");
     rank->body(rank);
     comm_close(rank->comm);

@@ -47,11 +47,11 @@ static void add_units(struct model *model, struct zero_error *error) {
 }
 
 static void open_policy(struct setting *s, uint32_t shards, uint32_t replicas) {
-    static const enum stage_index rows[] = {STAGE_ZERO0, STAGE_ZERO1, STAGE_ZERO2, STAGE_ZERO3};
+    static const struct stage *const rows[] = {&stage_zero0, &stage_zero1, &stage_zero2, &stage_zero3};
     for (uint32_t i = 0; i < s->model.regions; i++)
         s->region[i] = (struct region){.frozen = region_frozen(&s->model.region[i]),
                                        .persistent = region_persistent(&s->model.region[i])};
-    s->policy = (struct policy){.stage = stages[rows[pick(4)]],
+    s->policy = (struct policy){.stage = rows[pick(4)],
                                 .mesh = {shards, replicas},
                                 .micro_steps = 1,
                                 .forward = s->model.use,

@@ -156,7 +156,7 @@ static void shards_are_the_hosts(zero_engine *engine, void *user) {
     bool adds = s->micro_steps > 1 && strcmp(s->mode, "every") == 0,
          widens = precision_widens(&engine_blueprint(engine)->terms.precision);
     bool last = s->micro_steps > 1 && !adds,
-         copies = s->ranks > p->mesh[AXIS_SHARD] && p->stage != stages[STAGE_HPZ];
+         copies = s->ranks > p->mesh[AXIS_SHARD] && p->stage != &stage_hpz;
     CHECK_INT(row_bytes(engine, ZERO_CPU, "gradients on the host"), shards);
     CHECK_INT(row_bytes(engine, ZERO_DEVICE, "gradients"), last ? whole : 0);
     CHECK_INT(row_bytes(engine, ZERO_CPU, "gradients"), 0);

@@ -16,8 +16,8 @@ static uint32_t pick(uint32_t n) {
 }
 
 static struct toy_sim make(uint64_t seed) {
-    static const enum stage_index rows[] = {STAGE_ZERO0, STAGE_ZERO1, STAGE_ZERO2, STAGE_ZERO3,
-                                            STAGE_ZERO3_KEEP};
+    static const struct stage *const rows[] = {&stage_zero0, &stage_zero1, &stage_zero2, &stage_zero3,
+                                               &stage_zero3_keep};
     static const uint32_t meshes[][AXES] = {{1, 1}, {2, 1}, {3, 1}, {4, 1}, {2, 2}, {1, 2}, {1, 3}};
     static const uint64_t chaos[] = {2, 30, 1000};
     static const uint32_t thresholds[] = {0, 10, 60};
@@ -25,9 +25,9 @@ static struct toy_sim make(uint64_t seed) {
     struct toy_sim s = {.toy = toy_setup_default(), .seed = seed, .with_data = true};
     memcpy(s.mesh, meshes[pick(7)], sizeof s.mesh);
     s.stage = rows[pick(5)];
-    if (pick(6) == 0) s.stage = STAGE_HPZ, s.mesh[0] = 2, s.mesh[1] = 2;
+    if (pick(6) == 0) s.stage = &stage_hpz, s.mesh[0] = 2, s.mesh[1] = 2;
     s.toy.ranks = s.mesh[0] * s.mesh[1];
-    s.toy.shard_ranks = s.stage == STAGE_HPZ ? 0 : s.mesh[0]; /* hpZ adds over all ranks in order */
+    s.toy.shard_ranks = s.stage == &stage_hpz ? 0 : s.mesh[0]; /* hpZ adds over all ranks in order */
     s.toy.micro_steps = 1 + pick(3);
     s.toy.mode = pick(2) ? "every" : "last";
     s.toy.depth = pick(3), s.backward_depth = pick(3);
@@ -51,7 +51,7 @@ static void describe(const struct toy_sim *s) {
             "in %s, mesh %u x %u, micro-steps %u, mode %s, depth %u and %u, live %" PRIu64 ", ahead %" PRIu64
             ", threshold %u, evaluate %d, skip %d; on a "
             "drive: state %d, parameters %d, slots %u, chunks of %u, resident %u\n",
-            stages[s->stage]->name, s->mesh[0], s->mesh[1], s->toy.micro_steps, s->toy.mode, s->toy.depth,
+            s->stage->name, s->mesh[0], s->mesh[1], s->toy.micro_steps, s->toy.mode, s->toy.depth,
             s->backward_depth, s->live_max, s->ahead_max, s->toy.threshold, s->toy.evaluate, s->toy.skip_unit,
             s->state_tier == TIER_NVME, s->param_tier == TIER_NVME, s->slots, s->chunk_elements,
             (unsigned)s->resident_bytes);
@@ -90,7 +90,7 @@ static void quantized(uint64_t first, uint64_t count) {
     for (uint64_t seed = first; seed < first + count; seed++) {
         check_seed(seed);
         struct toy_sim s = make(seed);
-        s.param_bits = pick(2) && (s.stage == STAGE_ZERO3 || s.stage == STAGE_ZERO3_KEEP) ? 8 : 0;
+        s.param_bits = pick(2) && (s.stage == &stage_zero3 || s.stage == &stage_zero3_keep) ? 8 : 0;
         s.gradient_bits = pick(3) ? 4 * (1 + pick(2)) : 0;
         struct toy_sim simple = s;
         simple.chaos_ns = simple.live_max = simple.ahead_max = 0;

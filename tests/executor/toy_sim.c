@@ -159,7 +159,7 @@ struct sim_setup toy_sim_setup(const struct toy_sim *t, struct sim_model *model)
     struct speeds_link link = {1000000, 1000000, 5};
     struct sim_setup s = {
         .model = model,
-        .terms = {.stage = stages[t->stage],
+        .terms = {.stage = t->stage,
                   .mesh = {t->mesh[AXIS_SHARD], t->mesh[AXIS_REPLICATE]},
                   .accumulation = strcmp(t->toy.mode, "last") ? ACCUMULATE_EVERY : ACCUMULATE_LAST,
                   .micro_steps = t->toy.micro_steps,

@@ -31,7 +31,7 @@ enum toy_bug {
 struct toy_sim {
     struct toy_setup
         toy; /* ranks, stage, micro_steps, mode, depth, steps, threshold, clip, skip_unit, evaluate */
-    enum stage_index stage;
+    const struct stage *stage;
     uint32_t mesh[AXES], backward_depth;
     uint64_t live_max, ahead_max;       /* elements; 0: no bound */
     uint32_t param_bits, gradient_bits; /* struct executor_options */

@@ -44,21 +44,23 @@ static void compare(const struct optimizer *optimizer, enum kernel_isa isa, int 
     shard_free(&plain), shard_free(&fast);
 }
 
-int main(void) {
+static void compare_all(const struct optimizer *optimizer, enum kernel_isa isa) {
+    for (int form = 0; form < PARAM_FORMS; form++)
+        for (size_t c = 0; c < sizeof counts / sizeof *counts; c++)
+            for (int g = 0; g < 3; g++)
+                for (uint64_t offset = 0; offset < 3; offset++)
+                    if (counts[c] <= 5000 || (g == form && offset == 1)) /* the largest once per form */
+                        compare(optimizer, isa, form, counts[c], offset, dtypes[g], dtypes[(g + offset) % 3]);
+}
+
+int main(int argc, char **argv) {
     for (int isa = KERNEL_SCALAR + 1; isa < KERNEL_ISAS; isa++) {
         if (!kernel_isa_present((enum kernel_isa)isa)) {
             fprintf(stderr, "%s: not on this CPU, skipped\n", kernel_isa_name((enum kernel_isa)isa));
             continue;
         }
         for (const struct optimizer *const *each = optimizers; *each; each++)
-            for (int form = 0; form < PARAM_FORMS; form++)
-                for (size_t c = 0; c < sizeof counts / sizeof *counts; c++)
-                    for (int g = 0; g < 3; g++)
-                        for (uint64_t offset = 0; offset < 3; offset++)
-                            if (counts[c] <= 5000 ||
-                                (g == form && offset == 1)) /* the largest once per form */
-                                compare(*each, (enum kernel_isa)isa, form, counts[c], offset, dtypes[g],
-                                        dtypes[(g + offset) % 3]);
+            if (argc == 1 || *each == optimizer_find(argv[1])) compare_all(*each, (enum kernel_isa)isa);
     }
     return check_end();
 }

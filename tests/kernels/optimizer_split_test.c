@@ -1,4 +1,4 @@
-/* How a shard is cut into calls and threads does not change its bits. */
+/* How a shard is cut into calls and threads does not change its bits. optimizer_split_test [OPTIMIZER] */
 #include "kernels/optimizer.h"
 
 #include "tests/check.h"
@@ -49,9 +49,10 @@ static void nothing_is_touched_without_elements(const struct optimizer *optimize
     optimizer_update(optimizer, &(struct optimizer_args){.scalars = scalars, .threads = 4});
 }
 
-int main(void) {
+int main(int argc, char **argv) {
     static const enum dtype gradients[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
     for (const struct optimizer *const *each = optimizers; *each; each++) {
+        if (argc > 1 && *each != optimizer_find(argv[1])) continue;
         struct optimizer_params params = params_of(*each, 1);
         struct optimizer_scalars scalars;
         optimizer_prepare(*each, &params, 3, &scalars);

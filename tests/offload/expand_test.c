@@ -14,13 +14,6 @@ struct list { /* one line of lists.txt */
 static const char names[] = "eapbch";
 static const uint32_t sizes[] = {15, 12, 3, 12, 35, 3};
 
-static enum stage_index stage_named(const char *name) {
-    for (int i = 0; i < STAGES; i++)
-        if (strcmp(stages[i]->name, name) == 0) return (enum stage_index)i;
-    fprintf(stderr, "no stage %s\n", name);
-    exit(1);
-}
-
 static void open_offload(const struct list *l, struct toy *t, struct offload *o,
                          struct offload_region *region) {
     for (uint32_t i = 0; i < t->policy.regions; i++) {

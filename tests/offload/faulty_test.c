@@ -28,7 +28,7 @@ static void open_with(struct bench *b, enum fault fault, double probability, boo
         .faults = &b->faults,
         .nvme = {
             .paths = &path, .path_count = 1, .block_bytes = BLOCK, .queue_depth = 4, .no_uring = no_uring}};
-    if (!CHECK_INT(tier_open(TIER_NVME, &options, &b->tier, &error), ZERO_OK)) {
+    if (!CHECK_INT(tier_open(&tier_nvme, &options, &b->tier, &error), ZERO_OK)) {
         fprintf(stderr, "%s\n", error.message);
         exit(1);
     }

@@ -50,7 +50,7 @@ static zero_status try_open(const struct tier_options *options, struct tier **ou
                             struct zero_error *error) {
     error_clear(error);
     lines_clear();
-    return tier_open(TIER_NVME, options, out_tier, error);
+    return tier_open(&tier_nvme, options, out_tier, error);
 }
 
 static void opens_and_works(const struct tier_options *options) {

@@ -122,7 +122,7 @@ static bool bench_open(struct bench *b, const struct tier_case *c, uint64_t seed
         b->paths[i] = b->directory[i];
     }
     struct tier_options options = options_of(b, EXTENT);
-    if (CHECK_INT(tier_open(c->kind, &options, &b->tier, &error), ZERO_OK)) return true;
+    if (CHECK_INT(tier_open(c->tier, &options, &b->tier, &error), ZERO_OK)) return true;
     fprintf(stderr, "%s\n", error.message);
     return false;
 }
@@ -288,7 +288,7 @@ static void full_queue(struct bench *b) {
 }
 
 static void addresses(struct bench *b) {
-    bool memory = b->c->kind != TIER_NVME && !b->c->faults;
+    bool memory = b->c->tier->kind != TIER_NVME && !b->c->faults;
     CHECK_INT(b->tier->ops->address(b->tier) != NULL, memory);
 }
 
@@ -324,7 +324,7 @@ static void no_bytes(struct bench *b) {
     options.faults = NULL;
     options.nvme.path_count = 0;
     struct tier *tier = NULL;
-    check_ok(tier_open(b->c->kind, &options, &tier, &error), &error);
+    check_ok(tier_open(b->c->tier, &options, &tier, &error), &error);
     CHECK_INT(tier->bytes, 0);
     tier->ops->wait(tier, UINT64_MAX);
     tier->ops->close(tier);
@@ -337,7 +337,7 @@ static void one_page(struct bench *b) {
     struct tier_options options = options_of(b, PAGE);
     options.faults = NULL;
     struct tier *tier = NULL;
-    zero_status status = tier_open(b->c->kind, &options, &tier, &error);
+    zero_status status = tier_open(b->c->tier, &options, &tier, &error);
     check_ok(status, &error);
     if (status) return;
     uint8_t *out = b->staging, *in = b->staging + PAGE;

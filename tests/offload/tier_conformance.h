@@ -11,7 +11,7 @@ enum { PATHS_MAX = 4 };
 
 struct tier_case {
     const char *name;
-    enum tier_kind kind;
+    const struct tier_ops *tier;
     uint32_t paths; /* nvme; under the test's own directory */
     bool in_memory; /* nvme: paths on tmpfs */
     uint32_t block_bytes, queue_depth;

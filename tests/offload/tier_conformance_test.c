@@ -19,27 +19,27 @@ static struct faults benign = {.seed = 4,
                                                [FAULT_REORDERED] = 0.2}};
 
 static const struct tier_case cases[] = {
-    {.name = "device", .kind = TIER_DEVICE},
-    {.name = "cpu", .kind = TIER_CPU},
-    {.name = "cpu_faulty", .kind = TIER_CPU, .faults = &benign},
-    {.name = "nvme", .kind = TIER_NVME, .paths = 1},
-    {.name = "nvme_small_blocks", .kind = TIER_NVME, .paths = 1, .block_bytes = BLOCK, .queue_depth = 4},
-    {.name = "nvme_one_page", .kind = TIER_NVME, .paths = 1, .block_bytes = 4096, .queue_depth = 1},
-    {.name = "nvme_registered", .kind = TIER_NVME, .paths = 1, .block_bytes = BLOCK, .registered = true},
-    {.name = "nvme_named", .kind = TIER_NVME, .paths = 1, .named_files = true},
-    {.name = "nvme_2_paths", .kind = TIER_NVME, .paths = 2, .block_bytes = BLOCK},
-    {.name = "nvme_3_paths_pool", .kind = TIER_NVME, .paths = 3, .block_bytes = BLOCK, .no_uring = true},
-    {.name = "nvme_pool", .kind = TIER_NVME, .paths = 1, .block_bytes = BLOCK, .no_uring = true},
-    {.name = "nvme_tmpfs", .kind = TIER_NVME, .paths = 2, .in_memory = true, .block_bytes = BLOCK},
-    {.name = "nvme_faulty", .kind = TIER_NVME, .paths = 2, .block_bytes = BLOCK, .faults = &benign},
+    {.name = "device", .tier = &tier_device},
+    {.name = "cpu", .tier = &tier_cpu},
+    {.name = "cpu_faulty", .tier = &tier_cpu, .faults = &benign},
+    {.name = "nvme", .tier = &tier_nvme, .paths = 1},
+    {.name = "nvme_small_blocks", .tier = &tier_nvme, .paths = 1, .block_bytes = BLOCK, .queue_depth = 4},
+    {.name = "nvme_one_page", .tier = &tier_nvme, .paths = 1, .block_bytes = 4096, .queue_depth = 1},
+    {.name = "nvme_registered", .tier = &tier_nvme, .paths = 1, .block_bytes = BLOCK, .registered = true},
+    {.name = "nvme_named", .tier = &tier_nvme, .paths = 1, .named_files = true},
+    {.name = "nvme_2_paths", .tier = &tier_nvme, .paths = 2, .block_bytes = BLOCK},
+    {.name = "nvme_3_paths_pool", .tier = &tier_nvme, .paths = 3, .block_bytes = BLOCK, .no_uring = true},
+    {.name = "nvme_pool", .tier = &tier_nvme, .paths = 1, .block_bytes = BLOCK, .no_uring = true},
+    {.name = "nvme_tmpfs", .tier = &tier_nvme, .paths = 2, .in_memory = true, .block_bytes = BLOCK},
+    {.name = "nvme_faulty", .tier = &tier_nvme, .paths = 2, .block_bytes = BLOCK, .faults = &benign},
     {.name = "nvme_faulty_pool",
-     .kind = TIER_NVME,
+     .tier = &tier_nvme,
      .paths = 1,
      .block_bytes = BLOCK,
      .no_uring = true,
      .faults = &benign},
     {.name = "nvme_faulty_tmpfs",
-     .kind = TIER_NVME,
+     .tier = &tier_nvme,
      .paths = 2,
      .in_memory = true,
      .block_bytes = BLOCK,
@@ -49,7 +49,7 @@ static const struct tier_case cases[] = {
 static void check_fired(const struct tier_case *c) {
     for (int f = 0; c->faults && f < FAULTS; f++) {
         bool of_transfer = f < FAULT_DELAYED;
-        if (benign.probability[f] <= 0 || (of_transfer && c->kind != TIER_NVME)) continue;
+        if (benign.probability[f] <= 0 || (of_transfer && c->tier->kind != TIER_NVME)) continue;
         if (!CHECK(atomic_load(&benign.fired[f]) > 0)) fprintf(stderr, "  never fired: %s\n", fault_names[f]);
     }
 }

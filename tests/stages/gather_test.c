@@ -12,7 +12,7 @@
 /* Units a, b, c, d of 10, 20, 30, 40 elements; one micro-step. g: gather, f: forward, b: backward, y: copy to the
  * second shard, l: release. */
 static const struct {
-    enum stage_index stage;
+    const struct stage *stage;
     uint32_t depth, backward_depth;
     uint64_t live_max, ahead_max;
     int persistent; /* this unit is; -1: none */
@@ -20,81 +20,81 @@ static const struct {
 } lists[] = {
     /* Depth 0: a unit is gathered when it is used; d stays gathered at the turn, because its backward is the next
      * use. */
-    {STAGE_ZERO3, 0, 0, NONE, NONE, -1, "ga fa la gb fb lb gc fc lc gd fd bd ld gc bc lc gb bb lb ga ba la"},
+    {&stage_zero3, 0, 0, NONE, NONE, -1, "ga fa la gb fb lb gc fc lc gd fd bd ld gc bc lc gb bb lb ga ba la"},
     /* Depth 1: with each use, the next use's unit is gathered. At d's forward the next use is d's backward: no gather
      * is needed. */
-    {STAGE_ZERO3, 1, 1, NONE, NONE, -1, "ga gb fa la gc fb lb gd fc lc fd gc bd ld gb bc lc ga bb lb ba la"},
-    {STAGE_ZERO3, 2, 2, NONE, NONE, -1, "ga gb gc fa la gd fb lb fc lc gc fd gb bd ld ga bc lc bb lb ba la"},
+    {&stage_zero3, 1, 1, NONE, NONE, -1, "ga gb fa la gc fb lb gd fc lc fd gc bd ld gb bc lc ga bb lb ba la"},
+    {&stage_zero3, 2, 2, NONE, NONE, -1, "ga gb gc fa la gd fb lb fc lc gc fd gb bd ld ga bc lc bb lb ba la"},
     /* Different depths in forward and backward. At d's forward the cursor is still in the forward. */
-    {STAGE_ZERO3, 0, 2, NONE, NONE, -1, "ga fa la gb fb lb gc fc lc gd fd gc gb bd ld ga bc lc bb lb ba la"},
-    {STAGE_ZERO3, 2, 0, NONE, NONE, -1, "ga gb gc fa la gd fb lb fc lc gc fd bd ld bc lc gb bb lb ga ba la"},
+    {&stage_zero3, 0, 2, NONE, NONE, -1, "ga fa la gb fb lb gc fc lc gd fd gc gb bd ld ga bc lc bb lb ba la"},
+    {&stage_zero3, 2, 0, NONE, NONE, -1, "ga gb gc fa la gd fb lb fc lc gc fd bd ld bc lc gb bb lb ga ba la"},
     /* 60 live: a + b + c fit; b + c + d and c + d do not fit, so d waits until c is released, in both directions. */
-    {STAGE_ZERO3, 2, 2, 60, NONE, -1, "ga gb gc fa la fb lb fc lc gd fd bd ld gc gb ga bc lc bb lb ba la"},
+    {&stage_zero3, 2, 2, 60, NONE, -1, "ga gb gc fa la fb lb fc lc gd fd bd ld gc gb ga bc lc bb lb ba la"},
     /* 59 live: c does not fit beside a and b. */
-    {STAGE_ZERO3, 2, 2, 59, NONE, -1, "ga gb fa la gc fb lb fc lc gd fd bd ld gc gb bc lc ga bb lb ba la"},
+    {&stage_zero3, 2, 2, 59, NONE, -1, "ga gb fa la gc fb lb fc lc gd fd bd ld gc gb bc lc ga bb lb ba la"},
     /* No unit may be gathered ahead: the same as depth 0, however large the units are. */
-    {STAGE_ZERO3, 2, 2, 0, NONE, -1, "ga fa la gb fb lb gc fc lc gd fd bd ld gc bc lc gb bb lb ga ba la"},
-    {STAGE_ZERO3, 2, 2, NONE, 0, -1, "ga fa la gb fb lb gc fc lc gd fd bd ld gc bc lc gb bb lb ga ba la"},
+    {&stage_zero3, 2, 2, 0, NONE, -1, "ga fa la gb fb lb gc fc lc gd fd bd ld gc bc lc gb bb lb ga ba la"},
+    {&stage_zero3, 2, 2, NONE, 0, -1, "ga fa la gb fb lb gc fc lc gd fd bd ld gc bc lc gb bb lb ga ba la"},
     /* 30 ahead: b; or c; or, in c's backward, b + a. d's backward needs no gather, so at d's forward c may be gathered
      * ahead. */
-    {STAGE_ZERO3, 2, 2, NONE, 30, -1, "ga gb fa la gc fb lb fc lc gd gc fd bd ld gb ga bc lc bb lb ba la"},
+    {&stage_zero3, 2, 2, NONE, 30, -1, "ga gb fa la gc fb lb fc lc gd gc fd bd ld gb ga bc lc bb lb ba la"},
     /* b is persistent: it is neither gathered nor released, and does not count as a gather ahead. */
-    {STAGE_ZERO3, 1, 1, NONE, NONE, 1, "ga gc fa la fb gd fc lc fd gc bd ld ga bc lc bb ba la"},
+    {&stage_zero3, 1, 1, NONE, NONE, 1, "ga gc fa la fb gd fc lc fd gc bd ld ga bc lc bb ba la"},
     /* b's 20 elements do not count as live either: a + c fit in 40. */
-    {STAGE_ZERO3, 2, 2, 40, NONE, 1, "ga gc fa la fb fc lc gd fd bd ld gc ga bc lc bb ba la"},
+    {&stage_zero3, 2, 2, 40, NONE, 1, "ga gc fa la fb fc lc gd fd bd ld gc ga bc lc bb ba la"},
     /* Kept: all units; then c and d, the last ones of the forward that fit together. */
-    {STAGE_ZERO3_KEEP, 0, 0, NONE, NONE, -1, "ga fa gb fb gc fc gd fd bd ld bc lc bb lb ba la"},
-    {STAGE_ZERO3_KEEP, 0, 0, 70, NONE, -1, "ga fa la gb fb lb gc fc gd fd bd ld bc lc gb bb lb ga ba la"},
+    {&stage_zero3_keep, 0, 0, NONE, NONE, -1, "ga fa gb fb gc fc gd fd bd ld bc lc bb lb ba la"},
+    {&stage_zero3_keep, 0, 0, 70, NONE, -1, "ga fa la gb fb lb gc fc gd fd bd ld bc lc gb bb lb ga ba la"},
     /* Gathering b in d's backward would make c + d + b live. */
-    {STAGE_ZERO3_KEEP, 2, 2, 70, NONE, -1, "ga gb gc fa la fb lb gd fc fd bd ld gb ga bc lc bb lb ba la"},
-    {STAGE_ZERO3_KEEP, 0, 0, 0, NONE, -1,
+    {&stage_zero3_keep, 2, 2, 70, NONE, -1, "ga gb gc fa la fb lb gd fc fd bd ld gb ga bc lc bb lb ba la"},
+    {&stage_zero3_keep, 0, 0, 0, NONE, -1,
      "ga fa la gb fb lb gc fc lc gd fd bd ld gc bc lc gb bb lb ga ba la"},
-    {STAGE_HPZ, 0, 0, NONE, NONE, -1,
+    {&stage_hpz, 0, 0, NONE, NONE, -1,
      "ga fa ya la gb fb yb lb gc fc yc lc gd fd bd ld gc bc lc gb bb lb ga ba la"},
 };
 
 /* Units a, b, c form a segment and run again (r) before c's backward; d does not. They have 10, 20, 30, 40 elements or,
  * if `falling`, 40, 30, 20, 10. */
 static const struct {
-    enum stage_index stage;
+    const struct stage *stage;
     uint32_t depth, backward_depth;
     uint64_t live_max, ahead_max;
     bool falling;
     const char *events;
 } again[] = {
     /* c is gathered ahead of its backward; b stays for its own backward, a is gathered once more. */
-    {STAGE_ZERO3, 1, 1, NONE, NONE, false,
+    {&stage_zero3, 1, 1, NONE, NONE, false,
      "ga gb fa la gc fb lb gd fc lc fd gc bd ld ga gb ra la rb rc bc lc ga bb lb ba la"},
     /* Only the backward looks ahead: the segment's units are not gathered early, but a and b stay. */
-    {STAGE_ZERO3, 0, 2, NONE, NONE, false,
+    {&stage_zero3, 0, 2, NONE, NONE, false,
      "ga fa la gb fb lb gc fc lc gd fd gc gb bd ld ga ra rb rc bc lc bb lb ba la"},
-    {STAGE_ZERO3, 2, 0, NONE, NONE, false,
+    {&stage_zero3, 2, 0, NONE, NONE, false,
      "ga gb gc fa la gd fb lb fc lc gc fd bd ld ga gb ra la rb lb rc bc lc gb bb lb ga ba la"},
     /* 60 live: c + d do not fit; a + b and b + c do, so b is gathered before a's end, and c before b's end. */
-    {STAGE_ZERO3, 1, 1, 60, NONE, false,
+    {&stage_zero3, 1, 1, 60, NONE, false,
      "ga gb fa la gc fb lb fc lc gd fd bd ld ga gb ra la gc rb rc bc lc ga bb lb ba la"},
     /* b + c do not fit: c waits for b's end, and b does not stay. */
-    {STAGE_ZERO3, 1, 1, 49, NONE, false,
+    {&stage_zero3, 1, 1, 49, NONE, false,
      "ga gb fa la fb lb gc fc lc gd fd bd ld ga gb ra la rb lb gc rc bc lc gb ga bb lb ba la"},
     /* c + d fit, but c would still be live when a runs again, and a + c do not fit. */
-    {STAGE_ZERO3, 1, 1, 50, NONE, true,
+    {&stage_zero3, 1, 1, 50, NONE, true,
      "ga fa la gb gc fb lb gd fc lc fd bd ld ga ra la gb gc rb rc bc lc bb lb ga ba la"},
     /* 30 ahead: c at d's forward, and nothing more; a + c beside b are too many: a does not stay. */
-    {STAGE_ZERO3, 2, 2, NONE, 30, false,
+    {&stage_zero3, 2, 2, NONE, 30, false,
      "ga gb fa la gc fb lb fc lc gd gc fd bd ld ga ra la gb rb rc ga bc lc bb lb ba la"},
     /* No unit may be gathered ahead. */
-    {STAGE_ZERO3, 2, 2, 0, NONE, false,
+    {&stage_zero3, 2, 2, 0, NONE, false,
      "ga fa la gb fb lb gc fc lc gd fd bd ld ga ra la gb rb lb gc rc bc lc gb bb lb ga ba la"},
     /* Kept: all units; c and d, which leave room for a and for b; only d, because c beside a does not fit. */
-    {STAGE_ZERO3_KEEP, 0, 0, NONE, NONE, false, "ga fa gb fb gc fc gd fd bd ld ra rb rc bc lc bb lb ba la"},
-    {STAGE_ZERO3_KEEP, 0, 0, 70, NONE, false,
+    {&stage_zero3_keep, 0, 0, NONE, NONE, false, "ga fa gb fb gc fc gd fd bd ld ra rb rc bc lc bb lb ba la"},
+    {&stage_zero3_keep, 0, 0, 70, NONE, false,
      "ga fa la gb fb lb gc fc gd fd bd ld ga ra la gb rb lb rc bc lc gb bb lb ga ba la"},
-    {STAGE_ZERO3_KEEP, 0, 0, 90, NONE, false,
+    {&stage_zero3_keep, 0, 0, 90, NONE, false,
      "ga fa la gb fb gc fc gd fd bd ld ga ra la rb rc bc lc bb lb ga ba la"},
-    {STAGE_ZERO3_KEEP, 0, 0, 50, NONE, true,
+    {&stage_zero3_keep, 0, 0, 50, NONE, true,
      "ga fa la gb fb lb gc fc lc gd fd bd ld ga ra la gb rb lb gc rc bc lc gb bb lb ga ba la"},
     /* Second shards exist from the first release on. */
-    {STAGE_HPZ, 1, 1, 60, NONE, false,
+    {&stage_hpz, 1, 1, 60, NONE, false,
      "ga gb fa ya la gc fb yb lb fc yc lc gd fd bd ld ga gb ra la gc rb rc bc lc ga bb lb ba la"},
 };
 
@@ -187,7 +187,7 @@ static void bounded(const struct toy *t) {
 /* With tied, persistent and frozen regions and skipped uses. Regions that a use shares with the next use do not count
  * as ahead. */
 static void from_seeds(uint64_t first, uint64_t count) {
-    static const enum stage_index rows[] = {STAGE_ZERO3, STAGE_ZERO3_KEEP, STAGE_HPZ};
+    static const struct stage *const rows[] = {&stage_zero3, &stage_zero3_keep, &stage_hpz};
     static const char *const skips[] = {"", "", "a", "cp", "b", "ah"};
     static struct toy t;
     for (uint64_t seed = first; seed < first + count; seed++) {

@@ -5,31 +5,31 @@
 #include "tests/stages/toy.h"
 
 static const struct {
-    enum stage_index stage;
+    const struct stage *stage;
     uint32_t units, segment, depth;
     const char *operations;
 } lists[] = {
     /* Nothing is gathered: only a forward is added. */
-    {STAGE_ZERO2, 3, 1, 0,
+    {&stage_zero2, 3, 1, 0,
      "forward a · forward b · forward c · backward c · reduce c · release-gradient c · again b · backward b "
      "· reduce b · "
      "release-gradient b · again a · backward a · reduce a · release-gradient a"},
     /* Every unit alone: one gather serves both, as without recomputation. */
-    {STAGE_ZERO3, 3, 1, 0,
+    {&stage_zero3, 3, 1, 0,
      "gather a · forward a · release a · gather b · forward b · release b · gather c · forward c · backward "
      "c · reduce c · "
      "release-gradient c · release c · gather b · again b · backward b · reduce b · release-gradient b · "
      "release b · "
      "gather a · again a · backward a · reduce a · release-gradient a · release a"},
     /* With one gather ahead, of the next backward's unit. */
-    {STAGE_ZERO3, 3, 1, 1,
+    {&stage_zero3, 3, 1, 1,
      "gather a · gather b · forward a · release a · gather c · forward b · release b · forward c · gather b "
      "· backward c · "
      "reduce c · release-gradient c · release c · again b · gather a · backward b · reduce b · "
      "release-gradient b · "
      "release b · again a · backward a · reduce a · release-gradient a · release a"},
     /* Segments of two units: the last unit of a segment stays, the first one is gathered once more. */
-    {STAGE_ZERO3, 3, 2, 0,
+    {&stage_zero3, 3, 2, 0,
      "gather a · forward a · release a · gather b · forward b · release b · gather c · forward c · backward "
      "c · reduce c · "
      "release-gradient c · release c · gather a · again a · release a · gather b · again b · backward b · "
@@ -37,19 +37,19 @@ static const struct {
      "release-gradient b · release b · gather a · backward a · reduce a · release-gradient a · release a"},
     /* Depth 1: b is gathered with c's backward; a stays for its own backward, because b's backward would look ahead to
      * it. */
-    {STAGE_ZERO3, 3, 2, 1,
+    {&stage_zero3, 3, 2, 1,
      "gather a · gather b · forward a · release a · gather c · forward b · release b · forward c · "
      "gather b · backward c · reduce c · release-gradient c · release c · gather a · again a · again b · "
      "backward b · reduce b · release-gradient b · release b · backward a · reduce a · "
      "release-gradient a · release a"},
-    {STAGE_ZERO3, 4, 3, 1,
+    {&stage_zero3, 4, 3, 1,
      "gather a · gather b · forward a · release a · gather c · forward b · release b · gather d · "
      "forward c · release c · forward d · gather c · backward d · reduce d · release-gradient d · "
      "release d · gather a · gather b · again a · release a · again b · again c · backward c · reduce c · "
      "release-gradient c · release c · gather a · backward b · reduce b · release-gradient b · "
      "release b · backward a · reduce a · release-gradient a · release a"},
     /* Units that stay gathered between forward and backward are not gathered again. */
-    {STAGE_ZERO3_KEEP, 3, 2, 0,
+    {&stage_zero3_keep, 3, 2, 0,
      "gather a · forward a · gather b · forward b · gather c · forward c · backward c · reduce c · "
      "release-gradient c · "
      "release c · again a · again b · backward b · reduce b · release-gradient b · release b · backward a · "

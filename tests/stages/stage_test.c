@@ -6,23 +6,23 @@
 #include "tests/stages/toy.h"
 
 static const struct {
-    enum stage_index stage;
+    const struct stage *stage;
     uint32_t micro_steps;
     enum accumulation accumulation;
     const char *operations;
 } lists[] = {
-    {STAGE_ZERO0, 1, ACCUMULATE_LAST,
+    {&stage_zero0, 1, ACCUMULATE_LAST,
      "forward a · forward b · backward b · reduce b (compute 3) · gather-gradient b (reduce 1) · "
      "backward a · reduce a (compute 4) · gather-gradient a (reduce 3) · step (reduce 4) · "
      "update a (compute 4, reduce 4) · update b (compute 3, reduce 2) · forward a (update 1) · "
      "forward b (update 2)"},
-    {STAGE_ZERO0, 2, ACCUMULATE_LAST,
+    {&stage_zero0, 2, ACCUMULATE_LAST,
      "forward a · forward b · backward b · backward a · forward a · forward b · "
      "backward b (compute 3) · reduce b (compute 7) · gather-gradient b (reduce 1) · "
      "backward a (compute 4) · reduce a (compute 8) · gather-gradient a (reduce 3) · "
      "step (reduce 4) · update a (compute 8, reduce 4) · update b (compute 7, reduce 2) · "
      "forward a (update 1) · forward b (update 2)"},
-    {STAGE_ZERO0, 2, ACCUMULATE_EVERY,
+    {&stage_zero0, 2, ACCUMULATE_EVERY,
      "forward a · forward b · backward b · reduce b (compute 3) · backward a · "
      "reduce a (compute 4) · forward a · forward b · backward b (compute 3, reduce 1) · "
      "reduce b (compute 7, reduce 1) · gather-gradient b (compute 7, reduce 3) · "
@@ -30,19 +30,19 @@ static const struct {
      "gather-gradient a (compute 8, reduce 5) · step (reduce 6) · "
      "update a (compute 8, reduce 6) · update b (compute 7, reduce 4) · forward a (update 1) · "
      "forward b (update 2)"},
-    {STAGE_ZERO1, 1, ACCUMULATE_LAST,
+    {&stage_zero1, 1, ACCUMULATE_LAST,
      "forward a · forward b · backward b · reduce b (compute 3) · "
      "release-gradient b (compute 3, reduce 1) · backward a · reduce a (compute 4) · "
      "release-gradient a (compute 4, reduce 3) · step (reduce 4) · "
      "update a (compute 4, reduce 3) · gather a (update 1) · update b (compute 3, reduce 1) · "
      "gather b (update 2) · forward a (gather 1) · forward b (gather 2)"},
-    {STAGE_ZERO1, 2, ACCUMULATE_LAST,
+    {&stage_zero1, 2, ACCUMULATE_LAST,
      "forward a · forward b · backward b · backward a · forward a · forward b · "
      "backward b (compute 3) · reduce b (compute 7) · backward a (compute 4) · "
      "reduce a (compute 8) · step (reduce 2) · update a (compute 8, reduce 2) · "
      "gather a (update 1) · update b (compute 7, reduce 1) · gather b (update 2) · "
      "forward a (gather 1) · forward b (gather 2)"},
-    {STAGE_ZERO1, 2, ACCUMULATE_EVERY,
+    {&stage_zero1, 2, ACCUMULATE_EVERY,
      "forward a · forward b · backward b · reduce b (compute 3) · "
      "release-gradient b (compute 3, reduce 1) · backward a · reduce a (compute 4) · "
      "release-gradient a (compute 4, reduce 3) · forward a · forward b · backward b (reduce 2) · "
@@ -51,19 +51,19 @@ static const struct {
      "release-gradient a (compute 8, reduce 7) · step (reduce 8) · "
      "update a (compute 8, reduce 7) · gather a (update 1) · update b (compute 7, reduce 5) · "
      "gather b (update 2) · forward a (gather 1) · forward b (gather 2)"},
-    {STAGE_ZERO2, 1, ACCUMULATE_EVERY,
+    {&stage_zero2, 1, ACCUMULATE_EVERY,
      "forward a · forward b · backward b · reduce b (compute 3) · "
      "release-gradient b (compute 3, reduce 1) · backward a · reduce a (compute 4) · "
      "release-gradient a (compute 4, reduce 3) · step (reduce 4) · "
      "update a (compute 4, reduce 3) · gather a (update 1) · update b (compute 3, reduce 1) · "
      "gather b (update 2) · forward a (gather 1) · forward b (gather 2)"},
-    {STAGE_ZERO2, 2, ACCUMULATE_LAST,
+    {&stage_zero2, 2, ACCUMULATE_LAST,
      "forward a · forward b · backward b · backward a · forward a · forward b · "
      "backward b (compute 3) · reduce b (compute 7) · backward a (compute 4) · "
      "reduce a (compute 8) · step (reduce 2) · update a (compute 8, reduce 2) · "
      "gather a (update 1) · update b (compute 7, reduce 1) · gather b (update 2) · "
      "forward a (gather 1) · forward b (gather 2)"},
-    {STAGE_ZERO2, 2, ACCUMULATE_EVERY,
+    {&stage_zero2, 2, ACCUMULATE_EVERY,
      "forward a · forward b · backward b · reduce b (compute 3) · "
      "release-gradient b (compute 3, reduce 1) · backward a · reduce a (compute 4) · "
      "release-gradient a (compute 4, reduce 3) · forward a · forward b · backward b (reduce 2) · "
@@ -72,7 +72,7 @@ static const struct {
      "release-gradient a (compute 8, reduce 7) · step (reduce 8) · "
      "update a (compute 8, reduce 7) · gather a (update 1) · update b (compute 7, reduce 5) · "
      "gather b (update 2) · forward a (gather 1) · forward b (gather 2)"},
-    {STAGE_ZERO3, 1, ACCUMULATE_EVERY,
+    {&stage_zero3, 1, ACCUMULATE_EVERY,
      "gather a · forward a (gather 1) · release a (compute 1, gather 1) · gather b · "
      "forward b (gather 2) · backward b (gather 2) · reduce b (compute 4) · "
      "release-gradient b (compute 4, reduce 1) · release b (compute 4, gather 2) · "
@@ -81,7 +81,7 @@ static const struct {
      "step (gather 3, reduce 4) · update a (gather 3, reduce 3) · update b (gather 2, reduce 1) · "
      "gather a (compute 7, update 1) · forward a (gather 4) · release a (compute 8, gather 4) · "
      "gather b (compute 5, update 2) · forward b (gather 5) · release b (compute 10, gather 5)"},
-    {STAGE_ZERO3, 2, ACCUMULATE_LAST,
+    {&stage_zero3, 2, ACCUMULATE_LAST,
      "gather a · forward a (gather 1) · release a (compute 1, gather 1) · gather b · "
      "forward b (gather 2) · backward b (gather 2) · release b (compute 4, gather 2) · "
      "gather a (compute 2) · backward a (gather 3) · release a (compute 6, gather 3) · "
@@ -93,7 +93,7 @@ static const struct {
      "update b (gather 5, reduce 1) · gather a (compute 14, update 1) · forward a (gather 7) · "
      "release a (compute 15, gather 7) · gather b (compute 12, update 2) · forward b (gather 8) · "
      "release b (compute 17, gather 8)"},
-    {STAGE_ZERO3, 2, ACCUMULATE_EVERY,
+    {&stage_zero3, 2, ACCUMULATE_EVERY,
      "gather a · forward a (gather 1) · release a (compute 1, gather 1) · gather b · "
      "forward b (gather 2) · backward b (gather 2) · reduce b (compute 4) · "
      "release-gradient b (compute 4, reduce 1) · release b (compute 4, gather 2) · "
@@ -114,11 +114,11 @@ static const struct {
  * complete. */
 static void short_lists_say_so(void) {
     static struct toy toy;
-    toy_plain(&toy, STAGE_ZERO3, 2, 1, ACCUMULATE_LAST, 0);
+    toy_plain(&toy, &stage_zero3, 2, 1, ACCUMULATE_LAST, 0);
     for (uint32_t capacity = 1; capacity <= 2; capacity++) {
         struct operation rows[] = {{.region = 77}, {.region = 77}, {.region = 77}};
         struct operation_list list = {rows, 0, capacity};
-        toy_plain(&toy, STAGE_ZERO3, 2, 1, ACCUMULATE_LAST, 0);
+        toy_plain(&toy, &stage_zero3, 2, 1, ACCUMULATE_LAST, 0);
         policy_pass(&toy.policy, false, true, &list);
         policy_begin(&toy.policy, 0, &list); /* gather, compute */
         CHECK_INT(operation_list_overflowed(&list), capacity < 2);
@@ -137,7 +137,7 @@ int main(void) {
         toy_pass(&toy, true, "");
         toy_render(&toy, got, sizeof got);
         if (!CHECK_STRING(got, lists[i].operations))
-            fprintf(stderr, "in %s, %u micro-steps\n", stages[lists[i].stage]->name, lists[i].micro_steps);
+            fprintf(stderr, "in %s, %u micro-steps\n", lists[i].stage->name, lists[i].micro_steps);
     }
     return check_end();
 }

@@ -3,12 +3,12 @@
 #include <stdio.h>
 #include <string.h>
 
-static void begin(struct toy *t, enum stage_index stage, const uint32_t mesh[AXES], uint32_t micro_steps,
+static void begin(struct toy *t, const struct stage *stage, const uint32_t mesh[AXES], uint32_t micro_steps,
                   enum accumulation accumulation, uint32_t depth) {
     memset(t, 0, sizeof *t);
     t->out = (struct operation_list){t->list, 0, TOY_OPERATIONS_MAX};
     t->hazards.record = t->record;
-    t->policy = (struct policy){.stage = stages[stage],
+    t->policy = (struct policy){.stage = stage,
                                 .mesh = {mesh[0], mesh[1]},
                                 .accumulation = accumulation,
                                 .micro_steps = micro_steps,
@@ -32,7 +32,7 @@ static void use(struct toy *t, uint16_t first) {
     t->use[t->policy.uses++] = (struct use){.region = {first}, .count = 1};
 }
 
-void toy_plain(struct toy *t, enum stage_index stage, uint32_t units, uint32_t micro_steps,
+void toy_plain(struct toy *t, const struct stage *stage, uint32_t units, uint32_t micro_steps,
                enum accumulation accumulation, uint32_t depth) {
     static const char *const names[] = {"a", "b", "c", "d", "e", "f"};
     begin(t, stage, (const uint32_t[]){2, 1}, micro_steps, accumulation, depth);
@@ -40,7 +40,7 @@ void toy_plain(struct toy *t, enum stage_index stage, uint32_t units, uint32_t m
     policy_open(&t->policy);
 }
 
-void toy_tied(struct toy *t, enum stage_index stage, const uint32_t mesh[AXES], uint32_t micro_steps,
+void toy_tied(struct toy *t, const struct stage *stage, const uint32_t mesh[AXES], uint32_t micro_steps,
               enum accumulation accumulation, uint32_t depth) {
     begin(t, stage, mesh, micro_steps, accumulation, depth);
     uint16_t e = region(t, "e", false, false);

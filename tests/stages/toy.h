@@ -25,10 +25,10 @@ struct toy {
 };
 
 /* `plain` units a, b, c ...: one region and one use each. */
-void toy_plain(struct toy *toy, enum stage_index stage, uint32_t units, uint32_t micro_steps,
+void toy_plain(struct toy *toy, const struct stage *stage, uint32_t units, uint32_t micro_steps,
                enum accumulation accumulation, uint32_t depth);
 /* The model of lists.txt. */
-void toy_tied(struct toy *toy, enum stage_index stage, const uint32_t mesh[AXES], uint32_t micro_steps,
+void toy_tied(struct toy *toy, const struct stage *stage, const uint32_t mesh[AXES], uint32_t micro_steps,
               enum accumulation accumulation, uint32_t depth);
 
 void toy_fill(struct toy *toy);

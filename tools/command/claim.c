@@ -21,7 +21,7 @@ struct found {
 static void describe(struct found *f) {
     const struct config *config = &f->claim->job->config;
     const struct config_paths *paths =
-        config->optimizer_tier == CONFIG_TIER_NVME ? &config->optimizer_paths : &config->param_paths;
+        config->optimizer_tier == TIER_NVME ? &config->optimizer_paths : &config->param_paths;
     snprintf(f->path, sizeof f->path, "%.250s%s", paths->count ? paths->items[0] : "nvme_path",
              paths->count > 1 ? ", ..." : "");
     if (!*f->of.id)

@@ -12,10 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "offload/tier.h"
 #include "tools/command/new_file.h"
-
-const char *const record_tier_names[ZERO_TIERS] = {
-    [ZERO_DEVICE] = "device", [ZERO_CPU] = "cpu", [ZERO_NVME] = "nvme"};
 
 enum field_kind { FIELD_COUNT, FIELD_REAL };
 
@@ -162,7 +160,7 @@ static void write_line(FILE *file, const struct record *record) {
     write_group_lrs(file, record);
     fputs("\"bytes\": {", file);
     for (int tier = 0; tier < ZERO_TIERS; tier++)
-        fprintf(file, "%s\"%s\": %" PRIu64, tier ? ", " : "", record_tier_names[tier], record->bytes[tier]);
+        fprintf(file, "%s\"%s\": %" PRIu64, tier ? ", " : "", tier_table[tier]->name, record->bytes[tier]);
     fputs("}}\n", file);
 }
 

@@ -8,6 +8,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "offload/tier.h"
 #include "tools/command/format.h"
 #include "tools/command/streams.h"
 
@@ -39,7 +40,7 @@ static int write_memory(char *out, size_t size, const struct record *record) {
     for (int tier = 0; tier < ZERO_TIERS && at < (int)size; tier++) {
         if (!record->bytes[tier]) continue;
         at += snprintf(out + at, size - (size_t)at, "%s %s %s", at > 6 ? "," : "",
-                       format_bytes(record->bytes[tier]).chars, record_tier_names[tier]);
+                       format_bytes(record->bytes[tier]).chars, tier_table[tier]->name);
     }
     return at;
 }

@@ -29,6 +29,4 @@ struct record {
     double compute_s, wait_s, update_s; /* of this step, mean over ranks */
 };
 
-extern const char *const record_tier_names[ZERO_TIERS];
-
 #endif

@@ -3,6 +3,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "engine/base/dtype.h"
+#include "offload/tier.h"
 #include "tools/command/format.h"
 #include "tools/command/progress.h"
 
@@ -29,13 +31,11 @@ static void report_training(const struct job *job, const zero_engine *engine, ui
     const struct config *config = &job->config;
     uint32_t ranks = zero_engine_size(engine), threads = zero_engine_threads(engine);
     bool every = config->accumulation_mode == CONFIG_ACCUMULATE_EVERY;
-    static const char *const dtypes[] = {
-        [CONFIG_FP32] = "fp32", [CONFIG_BF16] = "bf16", [CONFIG_FP16] = "fp16"};
     progress_line("ranks     %u%s, %u CPU thread%s each", ranks,
                   job->local ? " as threads of one process" : "", threads, plural(threads));
     progress_line("training  ZeRO stage %" PRIu64 ", %s, %s, %s step%s", config->stage,
-                  dtypes[config->compute_dtype], config->optimizer.name, format_grouped(steps).chars,
-                  plural(steps));
+                  dtype_name((enum dtype)config->compute_dtype), config->optimizer.name,
+                  format_grouped(steps).chars, plural(steps));
     progress_line("batch     %" PRIu64 " samples = %u rank%s x %" PRIu64 " x %" PRIu64
                   " micro-step%s, gradients reduced in %s micro-step",
                   config->train_batch, ranks, plural(ranks), config->micro_batch, config->accumulation_steps,
@@ -60,7 +60,7 @@ static void report_memory(const zero_engine *engine) {
     uint64_t planned = 0, measured = 0;
     progress_line("memory    %-7s%-28s%12s%12s", "tier", "per rank", "planned", "measured");
     for (uint32_t i = 0; zero_engine_memory(engine, i, &row) == ZERO_OK; i++) {
-        progress_line("          %-7s%-28s%12s%12s", record_tier_names[row.tier], row.name,
+        progress_line("          %-7s%-28s%12s%12s", tier_table[row.tier]->name, row.name,
                       format_bytes(row.planned).chars, format_bytes(row.measured).chars);
         planned += row.planned, measured += row.measured;
     }
@@ -72,7 +72,7 @@ static void report_owners(const zero_engine *engine) {
     enum { SHOWN = 3 };
     zero_memory_owner owner;
     for (uint32_t i = 0; i < SHOWN && zero_engine_memory_owner(engine, i, &owner) == ZERO_OK; i++)
-        progress_line("%-10s%-7s%-28s%12s  %s%s", i ? "" : "largest", record_tier_names[owner.tier],
+        progress_line("%-10s%-7s%-28s%12s  %s%s", i ? "" : "largest", tier_table[owner.tier]->name,
                       owner.what, format_bytes(owner.bytes).chars, owner.unit ? "unit " : "",
                       owner.unit ? owner.unit : "");
 }

@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/base/dtype.h"
+#include "offload/tier.h"
 #include "tools/command/format.h"
 #include "tools/command/new_file.h"
 #include "tools/command/record.h"
@@ -20,19 +22,15 @@ static void add_text(struct json_object *list, const char *format, ...) {
 }
 
 static struct json_object *settings_of(const struct job *job, const zero_engine *engine) {
-    static const char *const tiers[] = {
-        [CONFIG_TIER_DEVICE] = NULL, [CONFIG_TIER_CPU] = "cpu", [CONFIG_TIER_NVME] = "nvme"};
-    static const char *const dtypes[] = {
-        [CONFIG_FP32] = "fp32", [CONFIG_BF16] = "bf16", [CONFIG_FP16] = "fp16"};
     const struct config *c = &job->config;
     struct json_object *list = json_object_new_array();
     add_text(list, "ZeRO stage %" PRIu64, c->stage);
-    if (tiers[c->optimizer_tier]) add_text(list, "optimizer state on %s", tiers[c->optimizer_tier]);
-    if (tiers[c->param_tier]) add_text(list, "parameters on %s", tiers[c->param_tier]);
+    if (c->optimizer_tier) add_text(list, "optimizer state on %s", tier_table[c->optimizer_tier]->name);
+    if (c->param_tier) add_text(list, "parameters on %s", tier_table[c->param_tier]->name);
     uint32_t ranks = zero_engine_size(engine), threads = zero_engine_threads(engine);
     add_text(list, "%" PRIu32 " rank%s, %" PRIu32 " CPU thread%s each", ranks, ranks == 1 ? "" : "s", threads,
              threads == 1 ? "" : "s");
-    add_text(list, "%s, %s", dtypes[c->compute_dtype], c->optimizer.name);
+    add_text(list, "%s, %s", dtype_name((enum dtype)c->compute_dtype), c->optimizer.name);
     add_text(list, "%" PRIu64 " samples of %" PRIu32 " tokens per step", c->train_batch, job->model.context);
     return list;
 }
@@ -46,7 +44,7 @@ static struct json_object *memory_of(const zero_engine *engine) {
     zero_memory_row row;
     for (uint32_t i = 0; zero_engine_memory(engine, i, &row) == ZERO_OK; i++) {
         struct json_object *line = json_object_new_object();
-        json_object_object_add(line, "tier", json_object_new_string(record_tier_names[row.tier]));
+        json_object_object_add(line, "tier", json_object_new_string(tier_table[row.tier]->name));
         json_object_object_add(line, "name", json_object_new_string(row.name));
         add_count(line, "planned", row.planned);
         add_count(line, "measured", row.measured);

@@ -64,7 +64,7 @@ static const struct option options[] = {
 #undef FIELD
 
 /* True if a launcher started several processes with one rank each. */
-static bool started(const struct launch *launch) { return launch->transport != COMM_SELF; }
+static bool started(const struct launch *launch) { return launch->transport != &comm_self_ops; }
 
 static zero_status read_config(const struct arguments *arguments, uint32_t ranks, struct config *config,
                                struct zero_error *error) {
@@ -119,7 +119,7 @@ static int exit_status(zero_status status) {
 /* Over TCP each rank has its own command line; mpirun gives the same command line to all ranks. */
 static int usage_error(const struct launch *launch, const char *message) {
     if (launch->rank == 0) return command_usage_error("train", "%s", message);
-    if (launch->transport != COMM_TCP) return EXIT_USAGE;
+    if (launch->transport != &comm_tcp_ops) return EXIT_USAGE;
     return command_usage_error("train", "rank %u: %s", launch->rank, message);
 }
 

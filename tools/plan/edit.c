@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "offload/tier.h"
 #include "stages/stage.h"
 
 static json_object *child(json_object *parent, const char *name) {
@@ -56,9 +57,8 @@ char *edit_no_prefetch(const char *text) {
 }
 
 static void set_tier(json_object *zero, const char *name, zero_tier tier) {
-    static const char *const names[ZERO_TIERS] = {"none", "cpu", "nvme"};
     json_object *block = child(zero, name);
-    json_object_object_add(block, "device", json_object_new_string(names[tier]));
+    json_object_object_add(block, "device", json_object_new_string(tier_table[tier]->choice));
     /* No file is opened; the machine says how fast the drive is. Both tiers must have the same paths. */
     json_object_object_add(block, "nvme_path", json_object_new_string("/nvme"));
 }
@@ -89,7 +89,7 @@ char *edit_cell(const char *text, const struct cell *cell, const struct shapes *
     json_object_object_del(zero, "cpu_offload_param");
     json_object_object_del(zero, "offload_param");
     json_object_object_add(zero, "stage", json_object_new_int((int)cell->stage));
-    if (!stage_shards_params(stages[cell->stage])) drop_stage3(root, zero);
+    if (!stage_shards_params(stage_find(cell->stage, RESHARD_ALL))) drop_stage3(root, zero);
     set_tier(zero, "offload_optimizer", cell->optimizer);
     if (cell->params != ZERO_DEVICE) set_tier(zero, "offload_param", cell->params);
     if (cell->optimizer != ZERO_NVME)

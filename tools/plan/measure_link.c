@@ -86,7 +86,8 @@ static void link_rank(struct measure_team *team, uint32_t rank, void *user) {
     struct zero_error error;
     error_clear(&error);
     measure_together(team);
-    if (comm_open(COMM_LOCAL, &options, &comm, &error) || !measure_world(comm, t->o->bytes, &t->link[rank]))
+    if (comm_open(&comm_local_ops, &options, &comm, &error) ||
+        !measure_world(comm, t->o->bytes, &t->link[rank]))
         t->failed = true;
     comm_close(comm);
 }
@@ -109,7 +110,7 @@ zero_status measure_local(const struct measure_options *o, struct measured_link 
 
 zero_status measure_mpi(uint64_t bytes, struct measured_link *out, struct zero_error *error) {
     struct comm *comm;
-    zero_status status = comm_open(COMM_MPI, &(struct comm_options){0}, &comm, error);
+    zero_status status = comm_open(&comm_mpi_ops, &(struct comm_options){0}, &comm, error);
     if (status) return status;
     if (!measure_world(comm, bytes, out)) {
         status = error_pass(error, comm_error(comm));

@@ -4,9 +4,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "offload/tier.h"
 #include "tools/plan/figure.h"
-
-static const char *const tier_names[ZERO_TIERS] = {"device", "cpu", "nvme"};
 
 /* ---- for people ---- */
 
@@ -44,7 +43,8 @@ static void print_shortage(const struct price *p, FILE *out) {
     const char *before = "  short of ";
     for (int t = 0; t < SHORTAGES; t++) {
         if (!p->short_bytes[t]) continue;
-        fprintf(out, "%s%s on %s", before, figure_bytes((double)p->short_bytes[t]).chars, tier_names[t]);
+        fprintf(out, "%s%s on %s", before, figure_bytes((double)p->short_bytes[t]).chars,
+                tier_table[t]->name);
         before = ", ";
     }
     fputs("\n", out);
@@ -54,8 +54,8 @@ static void print_row(const struct price *p, bool best, FILE *out) {
     char recompute[16] = "no"; /* recomputation: each block alone, or several together */
     if (p->cell.recompute)
         snprintf(recompute, sizeof recompute, p->cell.recompute > 1 ? "by %u" : "yes", p->cell.recompute);
-    fprintf(out, "%s %5u %-6s %-6s %-9s", best ? "->" : "  ", p->cell.stage, tier_names[p->cell.optimizer],
-            tier_names[p->cell.params], recompute);
+    fprintf(out, "%s %5u %-6s %-6s %-9s", best ? "->" : "  ", p->cell.stage,
+            tier_table[p->cell.optimizer]->name, tier_table[p->cell.params]->name, recompute);
     fprintf(out, " %8s%8s%8s%8s%8s%8s  %8s%8s%8s", tight(p->param_bytes).chars, tight(p->grad_bytes).chars,
             tight(p->state_bytes).chars, tight(p->gathered_bytes).chars, tight(p->activation_bytes).chars,
             tight(p->staging_bytes).chars, tight(p->tier_bytes[ZERO_DEVICE]).chars,
@@ -145,9 +145,8 @@ static void json_row(const struct price *p, FILE *out) {
     fprintf(out,
             "{\"stage\": %u, \"offload_optimizer\": \"%s\", \"offload_param\": \"%s\", \"recompute\": %s, "
             "\"fits\": %s",
-            p->cell.stage, p->cell.optimizer ? tier_names[p->cell.optimizer] : "none",
-            p->cell.params ? tier_names[p->cell.params] : "none", p->cell.recompute ? "true" : "false",
-            p->fits ? "true" : "false");
+            p->cell.stage, tier_table[p->cell.optimizer]->choice, tier_table[p->cell.params]->choice,
+            p->cell.recompute ? "true" : "false", p->fits ? "true" : "false");
     json_bytes(out, "recompute_blocks", p->cell.recompute);
     json_bytes(out, "param_bytes", p->param_bytes);
     json_bytes(out, "grad_bytes", p->grad_bytes);
@@ -157,9 +156,9 @@ static void json_row(const struct price *p, FILE *out) {
     json_bytes(out, "staging_bytes", p->staging_bytes);
     for (int t = 0; t < ZERO_TIERS; t++) {
         char key[32];
-        snprintf(key, sizeof key, "%s_bytes", tier_names[t]);
+        snprintf(key, sizeof key, "%s_bytes", tier_table[t]->name);
         json_bytes(out, key, p->tier_bytes[t]);
-        snprintf(key, sizeof key, "%s_short_bytes", tier_names[t]);
+        snprintf(key, sizeof key, "%s_short_bytes", tier_table[t]->name);
         json_bytes(out, key, p->short_bytes[t]);
     }
     if (p->fits) json_step(p, out);

@@ -17,7 +17,7 @@ enum { TIER_PAIRS = sizeof tiers / sizeof *tiers };
 static bool possible(const struct scenario *s, const struct cell *cell) {
     bool drives = cell->optimizer == ZERO_NVME || cell->params == ZERO_NVME;
     if (drives && !s->machine.drive.name[0]) return false;
-    return cell->params == ZERO_DEVICE || stages[cell->stage]->param_rest.axis[AXIS_SHARD] == SHARD;
+    return cell->params == ZERO_DEVICE || stage_shards_params(stage_find(cell->stage, RESHARD_ALL));
 }
 
 /* ---- the best row ---- */
@@ -123,11 +123,12 @@ static void advise(const struct scenario *s, struct table *t) {
 
 static zero_status price_all(const struct scenario *s, struct table *out, struct zero_error *error) {
     out->rows = out->best = 0;
-    for (uint32_t stage = STAGE_ZERO0; stage <= STAGE_ZERO3; stage++)
-        for (int k = 0; k < TIER_PAIRS; k++)
+    for (int i = 0; stages[i]; i++)
+        for (int k = 0; k < TIER_PAIRS && stages[i]->reshard == RESHARD_ALL; k++)
             for (uint32_t recompute = 0; recompute < 2; recompute++) {
-                struct cell cell = {stage, tiers[k].optimizer, tiers[k].params, recompute * s->recompute};
-                if (!possible(s, &cell)) continue;
+                struct cell cell = {stages[i]->number, tiers[k].optimizer, tiers[k].params,
+                                    recompute * s->recompute};
+                if (!possible(s, &cell) || out->rows == TABLE_ROWS) continue;
                 struct price *row = &out->row[out->rows];
                 zero_status status = price_cell(s, &cell, row, error);
                 if (status) return status;

@@ -4,7 +4,7 @@
 
 #include "tools/plan/price.h"
 
-enum { TABLE_ROWS = 30, TABLE_ADVICE_BYTES = 640 };
+enum { TABLE_ROWS = 96 /* at most 12 per stage */, TABLE_ADVICE_BYTES = 640 };
 
 struct table {
     struct price row[TABLE_ROWS];
@@ -13,7 +13,7 @@ struct table {
     char advice[TABLE_ADVICE_BYTES];
 };
 
-/* Rows: stages 0 to 3, times the tier of the state, times (at stage 3) the tier of the parameters, times recomputation.
+/* Rows: stages, times the tier of the state, times (where the stage shards them) the tier of the parameters, times recomputation.
  * Tiers that the machine lacks are left out. */
 zero_status table_make(const struct scenario *scenario, struct table *out, struct zero_error *error);
 

@@ -63,7 +63,7 @@ static struct speeds make_speeds(struct dice *d) {
 }
 
 static void choose_mesh(struct sim_setup *s, struct dice *d) {
-    s->terms.stage = stages[pick(d, STAGES)];
+    s->terms.stage = stages[pick(d, stage_count())];
     s->terms.mesh[AXIS_SHARD] = 1 + pick(d, 5);
     s->terms.mesh[AXIS_REPLICATE] = s->terms.stage == &stage_hpz ? 2 : pick(d, 3) ? 1 : 1 + pick(d, 3);
     if (s->terms.stage == &stage_hpz) s->terms.mesh[AXIS_SHARD] = 2;
@@ -241,13 +241,13 @@ void case_shorten(const struct sim_setup *failing, bool with_data, struct sim_sh
 /* ---- printing ---- */
 
 void case_print(const struct sim_setup *s, bool with_data, FILE *out) {
-    static const char *const tiers[TIERS] = {"device", "cpu", "nvme"};
     fprintf(out,
             "%s on %" PRIu32 " x %" PRIu32 " ranks, %" PRIu32 " units, %" PRIu32 " steps of %" PRIu32
             " micro-steps, reduced %s, depth %" PRIu32 ", state on %s, parameters on %s, %" PRIu32 " slots",
             s->terms.stage->name, s->terms.mesh[AXIS_SHARD], s->terms.mesh[AXIS_REPLICATE], s->model->units,
             s->steps, s->terms.micro_steps, s->terms.accumulation == ACCUMULATE_LAST ? "last" : "every",
-            s->terms.depth, tiers[s->terms.state_tier], tiers[s->terms.param_tier], s->terms.slots);
+            s->terms.depth, tier_table[s->terms.state_tier]->name, tier_table[s->terms.param_tier]->name,
+            s->terms.slots);
     if (s->skip_unit >= 0) fprintf(out, ", unit %" PRId32 " left out", s->skip_unit);
     if (s->segments.blocks) fprintf(out, ", %" PRIu32 " units recomputed together", s->segments.blocks);
     if (s->terms.discrete) fprintf(out, ", on a device of its own");

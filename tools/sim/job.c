@@ -168,7 +168,7 @@ static zero_status check_place(const struct job *job, const struct blueprint *b,
                                uint32_t shards, struct zero_error *error) {
     const struct machine *m = &job->machine;
     bool drive =
-        b->o.config->optimizer_tier == CONFIG_TIER_NVME || b->o.config->param_tier == CONFIG_TIER_NVME;
+        b->o.config->optimizer_tier == TIER_NVME || b->o.config->param_tier == TIER_NVME;
     if (shards && ranks % shards)
         return error_set(error, ZERO_E_ARGUMENT, "--shard %" PRIu32 " does not divide %" PRIu32 " ranks",
                          shards, ranks);

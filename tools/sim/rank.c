@@ -166,7 +166,7 @@ zero_status rank_join(struct rank *r, struct run *run, uint32_t index, struct ze
                                 .size = run->ranks,
                                 .timeout_s = (double)run->setup->timeout_ns * 1e-9,
                                 .sim = run->world};
-    zero_status status = comm_open(COMM_SIM, &comm, &r->comm, error);
+    zero_status status = comm_open(&comm_sim_ops, &comm, &r->comm, error);
     return status ? status : open_groups(r, error);
 }
 

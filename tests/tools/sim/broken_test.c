@@ -129,7 +129,7 @@ static const struct {
 enum { BROKEN = sizeof broken / sizeof *broken };
 
 static struct toy_sim toy(uint64_t seed, uint64_t chaos_ns) {
-    struct toy_sim t = {.toy = toy_setup_default(), .stage = STAGE_ZERO3, .mesh = {4, 1}, .seed = seed};
+    struct toy_sim t = {.toy = toy_setup_default(), .stage = &stage_zero3, .mesh = {4, 1}, .seed = seed};
     t.chaos_ns = chaos_ns;
     t.toy.steps = 3, t.toy.threshold = 0, t.toy.mode = "every", t.toy.depth = t.backward_depth = 1;
     return t;

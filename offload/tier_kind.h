@@ -1,0 +1,7 @@
+/* Whose memory a tier is: the plan, the budgets and the reports know these three. Numbered as zero_tier of engine/zero.h. */
+#ifndef ZERO_OFFLOAD_TIER_KIND_H
+#define ZERO_OFFLOAD_TIER_KIND_H
+
+enum tier_kind { TIER_DEVICE, TIER_CPU, TIER_NVME, TIERS };
+
+#endif

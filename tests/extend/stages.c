@@ -1,0 +1,7 @@
+/* The table of stages with one more row. */
+#include "stages/stage.h"
+
+extern const struct stage stage_zero4;
+
+const struct stage *const stages[] = {&stage_zero0,      &stage_zero1, &stage_zero2, &stage_zero3,
+                                      &stage_zero3_keep, &stage_hpz,   &stage_zero4, NULL};
