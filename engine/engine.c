@@ -54,11 +54,15 @@ static void connect_rooms(zero_engine *e) {
     e->trace_source = (struct trace_source){&e->ranks, &e->blueprint.policy, &e->model};
 }
 
+static void close_device(struct device *device) {
+    if (device) device->ops->close(device);
+}
+
 static zero_engine *make(const zero_runtime *given) {
     zero_engine *e = calloc(1, sizeof *e);
     if (e) e->ranks.outliving = outliving_create();
     if (!e || !e->ranks.outliving) {
-        if (given->device) given->device->ops->close(given->device);
+        close_device(given->device);
         free(e);
         refuse(ZERO_E_MEMORY, "zero_engine_init: no memory for the engine");
         return NULL;
@@ -93,7 +97,7 @@ zero_engine *zero_engine_init_with(const char *json, const zero_runtime *runtime
     if (runtime && given_take(&given, sizeof given, runtime, runtime->struct_size, "zero_runtime"))
         return NULL;
     if (!json) {
-        if (given.device) given.device->ops->close(given.device);
+        close_device(given.device);
         refuse(ZERO_E_ARGUMENT, "zero_engine_init: json is NULL; give a text or a path");
         return NULL;
     }

@@ -61,28 +61,32 @@ static zero_memory_row alignment_row(const zero_engine *e, int tier) {
     return out;
 }
 
+static zero_status give_row(zero_memory_row *out, zero_memory_row row) {
+    given_fill(out, out->struct_size, &row, sizeof row);
+    return ZERO_OK;
+}
+
 /* The rows of the plan that are in use, then each tier's alignment, then the host program's reservations: a
  * tier's rows add up to what is planned, and what is allocated. */
 zero_status zero_engine_memory(const zero_engine *e, uint32_t index, zero_memory_row *out) {
     if (!engine_given(e, "zero_engine_memory")) return ZERO_E_ARGUMENT;
     if (!out) return refuse(ZERO_E_ARGUMENT, "zero_engine_memory: out is NULL");
+    if (given_check(out->struct_size, "zero_memory_row")) return ZERO_E_ARGUMENT;
     if (e->pass.phase == PHASE_DECLARING)
         return refuse(ZERO_E_ORDER, "zero_engine_memory: call it after commit");
     for (uint32_t row = 0; row < MEMORY_ROWS; row++) {
         if (!e->blueprint.plan.row_bytes[row] || index-- > 0) continue;
-        *out = plan_row(e, row);
-        return ZERO_OK;
+        return give_row(out, plan_row(e, row));
     }
     for (int t = 0; t < TIERS; t++) {
         if (!e->run.tier[t]->allocated || index-- > 0) continue;
-        *out = alignment_row(e, t);
-        return ZERO_OK;
+        return give_row(out, alignment_row(e, t));
     }
     if (index >= e->reservations.count)
         return refuse(ZERO_E_ARGUMENT, "zero_engine_memory: no row past the last");
     const struct reservation *r = &e->reservations.item[index];
-    *out = (zero_memory_row){.tier = r->tier, .name = r->name, .planned = r->bytes, .measured = r->bytes};
-    return ZERO_OK;
+    return give_row(
+        out, (zero_memory_row){.tier = r->tier, .name = r->name, .planned = r->bytes, .measured = r->bytes});
 }
 
 static void add_counters(struct comm_counters *sum, const struct comm_counters *other) {
@@ -130,11 +134,12 @@ zero_status zero_engine_memory_owner(const zero_engine *e, uint32_t index, zero_
     zero_memory_owner *list;
     if (!engine_given(e, "zero_engine_memory_owner")) return ZERO_E_ARGUMENT;
     if (!out) return refuse(ZERO_E_ARGUMENT, "zero_engine_memory_owner: out is NULL");
+    if (given_check(out->struct_size, "zero_memory_owner")) return ZERO_E_ARGUMENT;
     if (e->pass.phase == PHASE_DECLARING)
         return refuse(ZERO_E_ORDER, "zero_engine_memory_owner: call it after commit");
     uint32_t count = memory_owners(&e->blueprint, &list);
     if (!list) return refuse(ZERO_E_MEMORY, "zero_engine_memory_owner: no memory for the list");
-    if (index < count) *out = list[index];
+    if (index < count) given_fill(out, out->struct_size, &list[index], sizeof *list);
     free(list);
     return index < count ? ZERO_OK
                          : refuse(ZERO_E_ARGUMENT, "zero_engine_memory_owner: no owner past the last");

@@ -35,7 +35,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "engine/base/log.h"
+#include "engine/base/log_level.h"
 #include "engine/base/status.h"
 
 #ifdef __cplusplus
@@ -46,10 +46,9 @@ typedef struct zero_engine zero_engine;
 /* Parameters that are gathered, released and reduced together: a transformer's block. */
 typedef struct zero_unit zero_unit;
 typedef struct zero_local zero_local;
-struct device; /* engine/device/device.h */
 
 typedef enum zero_mode { ZERO_TRAIN, ZERO_EVAL } zero_mode;
-typedef enum zero_tier { ZERO_DEVICE, ZERO_CPU, ZERO_NVME, ZERO_TIERS } zero_tier;
+typedef enum zero_tier { ZERO_DEVICE, ZERO_CPU, ZERO_NVME } zero_tier;
 typedef enum zero_kind {
     /* The fp32 master weights. A frozen parameter has no master: the parameter itself. */
     ZERO_PARAM,
@@ -59,7 +58,7 @@ typedef enum zero_kind {
     ZERO_STATE1  /* its second state: exp_avg_sq */
 } zero_kind;
 
-enum { ZERO_DIMS_MAX = 8, ZERO_GROUPS_MAX = 8 };
+enum { ZERO_TIERS = 3, ZERO_DIMS_MAX = 8, ZERO_GROUPS_MAX = 8 };
 
 /* ---- opening ---- */
 
@@ -92,8 +91,9 @@ typedef struct zero_runtime {
     /* The host's CUstream, of the GPU's primary context, on which the host enqueues all work on slots. NULL: the engine makes one,
      * which zero_engine_cuda returns. */
     void *cuda_stream;
-    /* An opened device (engine/device/device.h). The engine owns it from now on, also after a failure. NULL: by device.type. */
-    struct device *device;
+    /* NULL: by device.type. For the engine's own tests: an opened struct device, which the engine owns from now on, also after a
+     * failure. */
+    void *device;
     /* With nvme.shadow, where an earlier run has left files of another size in nvme_path: 1: makes them anew; 0: refuses at
      * commit. */
     int discard_shadow;
@@ -176,8 +176,7 @@ typedef struct zero_param {
     size_t struct_size;
     const char *name; /* unique in the engine; copied */
     uint32_t dims;    /* 1 to ZERO_DIMS_MAX */
-    uint64_t shape[ZERO_DIMS_MAX];
-    uint32_t flags; /* ZERO_FROZEN, ZERO_NO_DECAY */
+    uint32_t flags;   /* ZERO_FROZEN, ZERO_NO_DECAY */
     /* NULL, or a parameter of an earlier unit that is the same as this one, with an equal count of elements. This unit then
      * gathers the earlier unit too, and the gradients of both uses add up. */
     const char *tied_to;
@@ -191,6 +190,7 @@ typedef struct zero_param {
     /* 0, or a number from zero_engine_add_group. A pattern of the configuration's param_groups that matches the name goes first,
      * and may freeze the parameter. */
     uint32_t group;
+    uint64_t shape[ZERO_DIMS_MAX]; /* the first `dims` of them */
 } zero_param;
 
 /* Parameters with a learning rate and a weight decay of their own. */
@@ -214,6 +214,7 @@ int zero_unit_trains(const zero_unit *unit);
 
 /* What an update is given: of the configuration's optimizer.params, by group, after a schedule. */
 typedef struct zero_optimizer_params {
+    size_t struct_size; /* set by the engine */
     double lr, beta1, beta2, eps, weight_decay, momentum, dampening;
 } zero_optimizer_params;
 
@@ -223,9 +224,8 @@ enum { ZERO_STATES_MAX = 2, ZERO_SCALARS_MAX = 16 };
  * weights are cast. */
 typedef struct zero_optimizer {
     size_t struct_size;
-    const char *name;                         /* in checkpoints; at most 31 bytes, copied */
-    uint32_t states;                          /* numbers per element beside the weight; 0 at first */
-    const char *state_names[ZERO_STATES_MAX]; /* in checkpoints; at most 31 bytes, copied */
+    const char *name; /* in checkpoints; at most 31 bytes, copied */
+    uint32_t states;  /* numbers per element beside the weight; 0 at first */
     /* 1: states may be kept in bf16, rounded stochastically (bf16.bf16_optimizer_states). 0: refuses such a configuration. */
     int rounds_states;
     /* Computes what is constant over one update of one group. `step` is 1 for the first. */
@@ -236,6 +236,7 @@ typedef struct zero_optimizer {
     void (*update)(void *user, float *weight, float *state0, float *state1, const float *gradient,
                    float gradient_scale, const float *scalars, uint64_t count);
     void *user;
+    const char *state_names[ZERO_STATES_MAX]; /* in checkpoints; at most 31 bytes, copied */
 } zero_optimizer;
 
 /* Replaces the configuration's optimizer, and is given its optimizer.params. Before commit, the same on all ranks. Local. */
@@ -259,9 +260,8 @@ zero_status zero_engine_trace(zero_engine *engine, uint64_t first_step, uint64_t
 
 typedef struct zero_plan {
     size_t struct_size;
-    uint64_t params;            /* of the model; tied ones count once; without padding */
-    uint64_t params_padded;     /* as laid out: aligned, and padded so that units cut into equal shards */
-    uint64_t bytes[ZERO_TIERS]; /* per rank and tier; equals what is allocated */
+    uint64_t params;        /* of the model; tied ones count once; without padding */
+    uint64_t params_padded; /* as laid out: aligned, and padded so that units cut into equal shards */
     uint64_t param_bytes, grad_bytes, state_bytes; /* at rest, per rank, on all tiers */
     uint64_t gathered_bytes; /* the planned intervals of gathered units and their gradients */
     uint64_t staging_bytes; /* reductions, messages, chunks and parameters on their way to and from a drive */
@@ -273,6 +273,7 @@ typedef struct zero_plan {
     double drive_life_steps;
     /* fp32 weights beside narrower parameters, in memory. Those on a drive are in state_bytes. */
     uint64_t master_bytes;
+    uint64_t bytes[ZERO_TIERS]; /* per rank and tier; equals what is allocated */
 } zero_plan;
 
 /* `out` may be NULL. ZERO_E_DIVERGED: ranks declared different models. ZERO_E_BUDGET names the tier, by how many bytes the budget is
@@ -286,6 +287,7 @@ zero_status zero_engine_plan(zero_engine *engine, zero_plan *out);
 /* The rows of the memory report, index 0, 1, ...: ZERO_E_ARGUMENT past the last. A tier's planned bytes add up to zero_plan.bytes;
  * measured is what was allocated (a reservation counts as declared). Local. */
 typedef struct zero_memory_row {
+    size_t struct_size;
     zero_tier tier;
     const char *name; /* "parameters", "gradients", "optimizer state", ... */
     uint64_t planned, measured;
@@ -295,6 +297,7 @@ zero_status zero_engine_memory(const zero_engine *engine, uint32_t index, zero_m
 /* The owners of all tiers' planned memory, index 0, 1, ..., the largest first: ZERO_E_ARGUMENT past the last. Together they are the
  * rows without their alignment. Local. */
 typedef struct zero_memory_owner {
+    size_t struct_size;
     zero_tier tier;
     const char *unit; /* NULL: of all units together, or of none */
     const char *what; /* the row, or the reservation's name */
@@ -346,11 +349,11 @@ typedef struct zero_step_info {
     uint64_t skipped_total;
     double loss_scale; /* that this step's gradients were made with */
     uint32_t groups;
-    double group_lr[ZERO_GROUPS_MAX]; /* of each group, as used */
-    double beta1;                     /* of group 0, as used: a schedule may cycle it */
+    double beta1; /* of group 0, as used: a schedule may cycle it */
     /* Of a skipped step: among the units with inf or NaN gradients, the one nearest to the loss; else NULL. Lives as long as the
      * engine. */
     const char *overflow_unit;
+    double group_lr[ZERO_GROUPS_MAX]; /* of each group, as used */
 } zero_step_info;
 
 /* After gradient_accumulation_steps micro-steps: agrees norm and skip, clips, updates. `out` may be NULL.
@@ -371,6 +374,7 @@ zero_status zero_engine_set_lr(zero_engine *engine, int group, double lr);
 
 /* What an update uses for a parameter group. Optimizers without betas ignore them. */
 typedef struct zero_setting {
+    size_t struct_size; /* set by the engine */
     double lr, beta1, beta2;
 } zero_setting;
 

@@ -38,7 +38,7 @@ void settings_next(const struct training *t, struct lr_setting out[GROUP_MAX]) {
             out[g] = lr_schedule_at(t->config->schedule_kind, &t->schedule, g, t->steps, out[g]);
             continue;
         }
-        zero_setting setting = {out[g].lr, out[g].beta1, out[g].beta2};
+        zero_setting setting = {sizeof setting, out[g].lr, out[g].beta1, out[g].beta2};
         t->schedule_fn(t->schedule_user, t->steps, (int)g, &setting);
         out[g] = (struct lr_setting){setting.lr, setting.beta1, setting.beta2};
     }

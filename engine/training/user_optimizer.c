@@ -8,7 +8,8 @@ _Static_assert((int)ZERO_STATES_MAX == (int)OPTIMIZER_STATES_MAX &&
 
 static void prepare(void *user, const struct optimizer_params *p, uint64_t step, float *scalars) {
     const struct user_optimizer *h = user;
-    zero_optimizer_params params = {.lr = p->lr,
+    zero_optimizer_params params = {.struct_size = sizeof params,
+                                    .lr = p->lr,
                                     .beta1 = p->beta1,
                                     .beta2 = p->beta2,
                                     .eps = p->eps,

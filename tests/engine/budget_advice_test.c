@@ -177,8 +177,8 @@ static void the_owners_are_named(void) {
 static void own_rank(zero_engine *engine, uint32_t rank, void *user) {
     struct plain p;
     zero_plan plan = {.struct_size = sizeof plan};
-    zero_memory_owner owner, before = {.bytes = UINT64_MAX};
-    zero_memory_row row;
+    zero_memory_owner owner = {.struct_size = sizeof owner}, before = {.bytes = UINT64_MAX};
+    zero_memory_row row = {.struct_size = sizeof row};
     int64_t sum[ZERO_TIERS] = {0};
     int frozen = 0, activations = 0;
     if (!CHECK(engine != NULL)) return;

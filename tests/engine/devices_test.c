@@ -127,7 +127,7 @@ static zero_status take_gradients(zero_engine *engine, uint32_t step, void *user
 }
 
 static uint64_t row_bytes(zero_engine *engine, zero_tier tier, const char *name) {
-    zero_memory_row row;
+    zero_memory_row row = {.struct_size = sizeof row};
     uint64_t bytes = 0;
     for (uint32_t i = 0; zero_engine_memory(engine, i, &row) == ZERO_OK; i++)
         if (row.tier == tier && !strcmp(row.name, name)) bytes += row.measured;

@@ -40,8 +40,8 @@ static void a_null_engine_is_refused(void) {
     zero_group group = {.struct_size = sizeof group};
     zero_plan plan = {.struct_size = sizeof plan};
     zero_counters counters = {.struct_size = sizeof counters};
-    zero_memory_row row;
-    zero_memory_owner owner;
+    zero_memory_row row = {.struct_size = sizeof row};
+    zero_memory_owner owner = {.struct_size = sizeof owner};
     zero_optimizer optimizer = {.struct_size = sizeof optimizer};
     float x[1];
     double y[1];

@@ -42,7 +42,7 @@ struct commit {
 /* Rows add up to the plan, and to what was allocated. */
 static void check_rows(zero_engine *engine, const zero_plan *plan) {
     uint64_t planned[ZERO_TIERS] = {0}, measured[ZERO_TIERS] = {0};
-    zero_memory_row row;
+    zero_memory_row row = {.struct_size = sizeof row};
     for (uint32_t i = 0; zero_engine_memory(engine, i, &row) == ZERO_OK; i++) {
         CHECK(row.name && row.name[0]);
         CHECK_INT(row.measured, row.planned);
@@ -63,7 +63,7 @@ static void commit_rank(zero_engine *engine, uint32_t rank, void *user) {
     }
     struct plain p;
     zero_plan plan = {.struct_size = sizeof plan};
-    zero_memory_row row;
+    zero_memory_row row = {.struct_size = sizeof row};
     CHECK_INT(zero_engine_memory(engine, 0, &row), ZERO_E_ORDER);
     zero_status status = plain_declare(&p, engine, c->param, c->params);
     if (!status && c->reserved) status = zero_engine_reserve(engine, ZERO_DEVICE, c->reserved, "activations");

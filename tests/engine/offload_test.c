@@ -69,7 +69,7 @@ struct run {
 /* The rows add up to the plan, and to what was allocated, in every tier. */
 static void check_memory(zero_engine *engine, const zero_plan *plan) {
     uint64_t planned[ZERO_TIERS] = {0}, measured[ZERO_TIERS] = {0};
-    zero_memory_row row;
+    zero_memory_row row = {.struct_size = sizeof row};
     for (uint32_t i = 0; zero_engine_memory(engine, i, &row) == ZERO_OK; i++) {
         planned[row.tier] += row.planned;
         measured[row.tier] += row.measured;

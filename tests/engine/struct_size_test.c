@@ -89,7 +89,7 @@ static void impossible(void *user, uint64_t step, int group, zero_setting *setti
 static void nothing_changes_after_a_failure(zero_engine *engine, uint32_t rank, void *user) {
     struct plain p;
     zero_counters counters = {.struct_size = sizeof counters};
-    zero_memory_row row;
+    zero_memory_row row = {.struct_size = sizeof row};
     CHECK_INT(plain_open(&p, engine, params, 1, NULL), ZERO_OK);
     CHECK_INT(zero_engine_set_note(engine, "before", "x"), ZERO_OK);
     CHECK_INT(zero_engine_set_schedule(engine, impossible, NULL), ZERO_OK);

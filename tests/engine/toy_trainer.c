@@ -323,7 +323,7 @@ static zero_status one_step(struct rank *r, uint32_t step) {
 }
 
 static void add_memory(const zero_engine *engine, struct toy_result *out) {
-    zero_memory_row row;
+    zero_memory_row row = {.struct_size = sizeof row};
     for (uint32_t i = 0; zero_engine_memory(engine, i, &row) == ZERO_OK; i++) {
         out->planned[row.tier] += row.planned;
         out->measured[row.tier] += row.measured;

@@ -26,7 +26,7 @@ struct run {
 };
 
 static bool finds_row(zero_engine *engine) {
-    zero_memory_row row;
+    zero_memory_row row = {.struct_size = sizeof row};
     bool found = false;
     for (uint32_t i = 0; zero_engine_memory(engine, i, &row) == ZERO_OK; i++)
         found |= strcmp(row.name, "trace") == 0 && row.tier == ZERO_CPU && row.planned == row.measured &&

@@ -65,9 +65,9 @@ static void descent(void *user, float *weight, float *none, float *none_either, 
 }
 
 static const zero_optimizer brought[] = {
-    {sizeof(zero_optimizer), "my_adamw", 2, {"m", "v"}, 1, adamw_prepare, adamw_update, NULL},
-    {sizeof(zero_optimizer), "signum", 1, {"mean", NULL}, 0, simple_prepare, signum, NULL},
-    {sizeof(zero_optimizer), "descent", 0, {NULL, NULL}, 0, simple_prepare, descent, NULL},
+    {sizeof(zero_optimizer), "my_adamw", 2, 1, adamw_prepare, adamw_update, NULL, {"m", "v"}},
+    {sizeof(zero_optimizer), "signum", 1, 0, simple_prepare, signum, NULL, {"mean", NULL}},
+    {sizeof(zero_optimizer), "descent", 0, 0, simple_prepare, descent, NULL, {NULL, NULL}},
 };
 
 static void set_adamw(zero_engine *e) { CHECK_INT(zero_engine_set_optimizer(e, &brought[0]), ZERO_OK); }

@@ -56,7 +56,7 @@ static void report_data(const struct dataset *data) {
 }
 
 static void report_memory(const zero_engine *engine) {
-    zero_memory_row row;
+    zero_memory_row row = {.struct_size = sizeof row};
     uint64_t planned = 0, measured = 0;
     progress_line("memory    %-7s%-28s%12s%12s", "tier", "per rank", "planned", "measured");
     for (uint32_t i = 0; zero_engine_memory(engine, i, &row) == ZERO_OK; i++) {
@@ -70,7 +70,7 @@ static void report_memory(const zero_engine *engine) {
 
 static void report_owners(const zero_engine *engine) {
     enum { SHOWN = 3 };
-    zero_memory_owner owner;
+    zero_memory_owner owner = {.struct_size = sizeof owner};
     for (uint32_t i = 0; i < SHOWN && zero_engine_memory_owner(engine, i, &owner) == ZERO_OK; i++)
         progress_line("%-10s%-7s%-28s%12s  %s%s", i ? "" : "largest", tier_table[owner.tier]->name,
                       owner.what, format_bytes(owner.bytes).chars, owner.unit ? "unit " : "",
@@ -88,7 +88,7 @@ void report_start(const struct job *job, const zero_engine *engine, const char *
 }
 
 void report_tiers(const zero_engine *engine, uint64_t bytes[ZERO_TIERS]) {
-    zero_memory_row row;
+    zero_memory_row row = {.struct_size = sizeof row};
     for (int tier = 0; tier < ZERO_TIERS; tier++) bytes[tier] = 0;
     for (uint32_t i = 0; zero_engine_memory(engine, i, &row) == ZERO_OK; i++) bytes[row.tier] += row.measured;
 }

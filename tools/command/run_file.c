@@ -41,7 +41,7 @@ static void add_count(struct json_object *object, const char *key, uint64_t coun
 
 static struct json_object *memory_of(const zero_engine *engine) {
     struct json_object *list = json_object_new_array();
-    zero_memory_row row;
+    zero_memory_row row = {.struct_size = sizeof row};
     for (uint32_t i = 0; zero_engine_memory(engine, i, &row) == ZERO_OK; i++) {
         struct json_object *line = json_object_new_object();
         json_object_object_add(line, "tier", json_object_new_string(tier_table[row.tier]->name));
