@@ -12,7 +12,21 @@
 
 const char *zero_version(void) { return "0.1.0"; }
 
+zero_status zero_last_failure(zero_failure *out) {
+    if (!out || given_check(out->struct_size, "zero_failure")) return ZERO_E_ARGUMENT;
+    const struct failure *f = failure_last();
+    zero_failure failure = {.code = f->error.code,
+                            .rank = f->error.code ? f->error.rank : -1,
+                            .step = f->error.step,
+                            .call = f->call,
+                            .unit = *f->unit ? f->unit : NULL,
+                            .sentence = f->error.message};
+    given_fill(out, out->struct_size, &failure, sizeof failure);
+    return ZERO_OK;
+}
+
 bool engine_given(const zero_engine *e, const char *what) {
+    failure_call(what, NULL);
     if (!e)
         refuse(ZERO_E_ARGUMENT, "%s: the engine is NULL: check what zero_engine_init returned, and why",
                what);
@@ -20,6 +34,7 @@ bool engine_given(const zero_engine *e, const char *what) {
 }
 
 bool unit_given(const zero_unit *unit, const char *what) {
+    failure_call(what, unit ? unit->name : NULL);
     if (!unit)
         refuse(ZERO_E_ARGUMENT, "%s: the unit is NULL: give one that zero_engine_add_unit returned", what);
     return unit;
@@ -94,6 +109,7 @@ static zero_status open_training(zero_engine *e, struct zero_error *error) {
 
 zero_engine *zero_engine_init_with(const char *json, const zero_runtime *runtime) {
     zero_runtime given = {0};
+    failure_call("zero_engine_init", NULL);
     if (runtime && given_take(&given, sizeof given, runtime, runtime->struct_size, "zero_runtime"))
         return NULL;
     if (!json) {
@@ -113,6 +129,14 @@ zero_engine *zero_engine_init_with(const char *json, const zero_runtime *runtime
 }
 
 zero_engine *zero_engine_init(const char *json) { return zero_engine_init_with(json, NULL); }
+
+zero_status zero_engine_open(const char *json, const zero_runtime *runtime, zero_engine **out) {
+    if (!out) return refuse(ZERO_E_ARGUMENT, "zero_engine_open: out is NULL");
+    zero_engine *e = zero_engine_init_with(json, runtime);
+    if (!e) return failure_last()->error.code;
+    *out = e;
+    return ZERO_OK;
+}
 
 static void close_ranks(zero_engine *e) {
     for (int axes = 0; axes <= AXES_BOTH; axes++)

@@ -111,8 +111,23 @@ zero_engine *zero_engine_init_with(const char *json, const zero_runtime *runtime
 /* Ends this rank's part, and waits for nothing. NULL is allowed. Units and the addresses in slots are no longer valid. */
 void zero_engine_destroy(zero_engine *engine);
 
+/* The same as zero_engine_init_with, with a status. *out is set on success only. Collective. */
+zero_status zero_engine_open(const char *json, const zero_runtime *runtime, zero_engine **out);
+
 /* The sentence of this thread's last failure; "" if there was none. Valid until the thread's next call. */
 const char *zero_last_error(void);
+
+/* The same, with its parts. Valid until the thread's next call. ZERO_E_ARGUMENT: `out` is NULL, or its struct_size is 0. */
+typedef struct zero_failure {
+    size_t struct_size;
+    zero_status code;     /* ZERO_OK: there was no failure */
+    int32_t rank;         /* the rank at fault, where one is known; else -1 */
+    uint64_t step;        /* optimizer updates done when an engine failed */
+    const char *call;     /* the function that returned it: "zero_forward_begin" */
+    const char *unit;     /* the name of the unit that it was given; NULL: none */
+    const char *sentence; /* as zero_last_error */
+} zero_failure;
+zero_status zero_last_failure(zero_failure *out);
 
 /* A world whose ranks are threads. Create it once, give it to each rank's zero_engine_init_with, and destroy it after all ranks
  * have destroyed their engines. */

@@ -4,18 +4,29 @@
 #include <stdio.h>
 #include <string.h>
 
-static _Thread_local char last_error[sizeof((struct zero_error *)0)->message];
+static _Thread_local struct failure last, present; /* present: the call under way; its error is unused */
 
-const char *zero_last_error(void) { return last_error; }
+const char *zero_last_error(void) { return last.error.message; }
 
-zero_status last_error_set(zero_status status, const char *format, ...) {
-    char line[sizeof last_error]; /* an argument may be the last sentence itself */
-    va_list args;
-    va_start(args, format);
-    vsnprintf(line, sizeof line, format, args);
-    va_end(args);
-    strcpy(last_error, line);
-    return status;
+const struct failure *failure_last(void) { return &last; }
+
+void failure_call(const char *name, const char *unit) {
+    present.call = name;
+    snprintf(present.unit, sizeof present.unit, "%s", unit ? unit : "");
 }
 
-zero_status refuse_error(const struct zero_error *error) { return refuse(error->code, "%s", error->message); }
+zero_status last_error_set(zero_status status, const char *format, ...) {
+    struct zero_error error; /* an argument may be the last sentence itself */
+    va_list args;
+    error_clear(&error);
+    va_start(args, format);
+    error_set_v(&error, status, format, args);
+    va_end(args);
+    return refuse_error(&error);
+}
+
+zero_status refuse_error(const struct zero_error *error) {
+    last = present;
+    last.error = *error;
+    return error->code;
+}

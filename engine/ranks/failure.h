@@ -1,9 +1,21 @@
-/* The sentence of this thread's last failure: what zero_last_error returns. */
+/* This thread's last failure: what zero_last_error and zero_last_failure return. */
 #ifndef ZERO_ENGINE_RANKS_FAILURE_H
 #define ZERO_ENGINE_RANKS_FAILURE_H
 
 #include "engine/base/error.h"
+#include "engine/base/limits.h"
 #include "engine/zero.h"
+
+struct failure {
+    struct zero_error error;
+    const char *call;          /* the function of the interface; NULL: none that has said so */
+    char unit[NAME_BYTES_MAX]; /* "": the call is about no unit */
+};
+
+const struct failure *failure_last(void);
+
+/* A function of the interface begins: the next failures of this thread are its own. `name` lives for ever; `unit` may be NULL. */
+void failure_call(const char *name, const char *unit);
 
 /* Keeps the sentence. Returns `status`. */
 zero_status last_error_set(zero_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));

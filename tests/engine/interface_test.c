@@ -141,6 +141,38 @@ static void a_step_without_a_backward(void) {
     zero_engine_destroy(e);
 }
 
+static void the_last_failure_has_parts(void) {
+    char line[256] = "";
+    zero_unit *unit;
+    zero_failure failure = {.struct_size = sizeof failure};
+    zero_engine *e = open_engine("{\"train_batch_size\": 1}", line, &unit), *other = NULL;
+    CHECK_INT(zero_engine_fill(e, constant, NULL), ZERO_OK);
+    CHECK_INT(zero_backward_begin(unit), ZERO_E_ORDER);
+    CHECK_INT(zero_last_failure(&failure), ZERO_OK);
+    CHECK_INT(failure.code, ZERO_E_ORDER);
+    CHECK_INT(failure.rank, -1);
+    CHECK_STRING(failure.call, "zero_backward_begin");
+    CHECK_STRING(failure.unit, "u");
+    CHECK_STRING(failure.sentence, zero_last_error());
+    CHECK_INT(zero_engine_load(e, "/no/such/directory"), ZERO_E_IO);
+    CHECK_INT(zero_last_failure(&failure), ZERO_OK);
+    CHECK_INT(failure.code, ZERO_E_IO);
+    CHECK_STRING(failure.call, "zero_engine_load");
+    CHECK(!failure.unit);
+    CHECK_INT(zero_engine_open("{\"train_batch_size\": -1}", NULL, &other), ZERO_E_CONFIG);
+    CHECK(!other);
+    CHECK_INT(zero_last_failure(&failure), ZERO_OK);
+    CHECK_STRING(failure.call, "zero_engine_init");
+    CHECK(strstr(failure.sentence, "train_batch_size"));
+    CHECK_INT(zero_engine_open("{\"train_batch_size\": 1}", NULL, NULL), ZERO_E_ARGUMENT);
+    CHECK_INT(zero_engine_open("{\"train_batch_size\": 1}", NULL, &other), ZERO_OK);
+    zero_engine_destroy(other);
+    failure.struct_size = 0;
+    CHECK_INT(zero_last_failure(&failure), ZERO_E_ARGUMENT);
+    CHECK_INT(zero_last_failure(NULL), ZERO_E_ARGUMENT);
+    zero_engine_destroy(e);
+}
+
 static void what_the_configuration_came_to(void) {
     char line[256] = "";
     zero_unit *unit;
@@ -170,6 +202,7 @@ int main(void) {
     a_null_engine_has_no_values();
     calls_before_there_are_weights();
     a_step_without_a_backward();
+    the_last_failure_has_parts();
     what_the_configuration_came_to();
     return check_end();
 }
