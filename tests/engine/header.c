@@ -1,0 +1,18 @@
+#include "engine/zero.h"
+
+/* Names that the engine uses inside. */
+struct log {
+    int lines;
+};
+struct device {
+    int index;
+};
+static int log_line(const struct log *log, const struct device *device) { return log->lines + device->index; }
+
+int main(void) {
+    struct log log = {1};
+    struct device device = {2};
+    zero_runtime runtime;
+    runtime.struct_size = sizeof runtime;
+    return log_line(&log, &device) == 3 && runtime.struct_size && zero_version() ? 0 : 1;
+}
