@@ -102,7 +102,7 @@ static zero_status check_borrowed(const struct blueprint *b, struct zero_error *
         const struct model_param *p = &b->o.model->param[i];
         if (!p->spans || placement_is(stage->param_rest, REPLICATE, REPLICATE)) continue;
         return error_set(error, ZERO_E_UNSUPPORTED,
-                         "parameter \"%s\" is in the host's own memory, and %s keeps parameters sharded: use "
+                         "parameter \"%s\" is in memory that the program gave, and %s keeps parameters sharded: use "
                          "stage 0, 1 or 2, or give the parameter a slot instead of spans",
                          p->name, stage->name);
     }

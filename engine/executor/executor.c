@@ -230,7 +230,7 @@ static zero_status emit_task(struct executor *e, const struct operation *op) {
             if (status) return status;
         }
     if (!bind(e, op->read, op->reads, task->read) || !bind(e, op->write, op->writes, task->write))
-        return error_set(&e->error, ZERO_E_INTERNAL, "rank %u: %s of \"%s\" uses a buffer that is not there",
+        return error_set(&e->error, ZERO_E_INTERNAL, "rank %u: %s of \"%s\" uses a buffer that is not in memory",
                          e->o.rank, operation_kind_name((enum operation_kind)op->kind),
                          unit_name(e, op->region));
     if (op->kind == OP_RELEASE) {

@@ -90,7 +90,7 @@ static zero_status check_begin(const struct pass *pass, const zero_unit *unit, c
         return refuse(ZERO_E_ORDER, "%s of \"%s\": its forward was skipped in this pass", what, unit->name);
     if (position < pass->blueprint->policy.cursor)
         return refuse(ZERO_E_ORDER,
-                      "%s of \"%s\": it is past in this pass; units are used in the order in which they "
+                      "%s of \"%s\": its turn in this pass is over; units are used in the order in which they "
                       "were added, and backward in reverse",
                       what, unit->name);
     return ZERO_OK;
@@ -177,7 +177,7 @@ static zero_status check_segment(const struct pass *pass, const zero_unit *unit,
             unit->name, last->name);
     if (pass->recompute_next && pass->recompute_next != unit)
         return refuse(ZERO_E_ORDER,
-                      "zero_forward_begin of \"%s\": the recomputation goes on with unit \"%s\"", unit->name,
+                      "zero_forward_begin of \"%s\": the recomputation expects unit \"%s\" next", unit->name,
                       pass->recompute_next->name);
     return ZERO_OK;
 }
@@ -216,7 +216,7 @@ zero_status pass_backward_begin(struct pass *pass, zero_unit *unit) {
     if (status) return status;
     if (pass->recompute_next)
         return refuse(ZERO_E_ORDER,
-                      "zero_backward_begin of \"%s\": the recomputation goes on with unit \"%s\"", unit->name,
+                      "zero_backward_begin of \"%s\": the recomputation expects unit \"%s\" next", unit->name,
                       pass->recompute_next->name);
     return begin(pass, unit, (struct begun){.backward = true, .position = position});
 }

@@ -33,7 +33,7 @@ void run_start_progress(struct running *run) {
     run->progress = progress_start(&ranks->lock, run->executor, ranks->data, run->discrete);
     if (!run->progress)
         log_line(&ranks->log, ZERO_LOG_WARN,
-                 "no progress thread: collectives and chunks move only inside the engine's calls");
+                 "the system refused a progress thread: collectives and chunks move only inside the engine's calls");
 }
 
 zero_status run_wait(struct running *run, bool (*holds)(const void *), const void *what) {

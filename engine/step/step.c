@@ -44,7 +44,7 @@ static zero_status update_loss_scale(struct state *state, bool overflow) {
     double before = state->training->loss_scale.value;
     bool lasts = loss_scale_update(&state->training->loss_scale, overflow);
     if (lasts && before != state->training->loss_scale.value)
-        log_line(&state->ranks->log, ZERO_LOG_INFO, "loss scale %g, was %g",
+        log_line(&state->ranks->log, ZERO_LOG_INFO, "the loss scale is %g now, and was %g",
                  state->training->loss_scale.value, before);
     if (lasts) return ZERO_OK;
     struct zero_error error;

@@ -292,7 +292,7 @@ static zero_status wait_move(void *user, const struct host_moves *moves, enum ho
     zero_status status = settle(t);
     while (!status && !host_move_ready(moves, move)) {
         if (!advance(t, UINT64_MAX))
-            return error_set(t->error, ZERO_E_INTERNAL, "the priced step waits for nothing");
+            return error_set(t->error, ZERO_E_INTERNAL, "the priced step is stuck: no operation can start");
         status = settle(t);
     }
     return status;

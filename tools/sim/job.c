@@ -175,7 +175,7 @@ static zero_status check_place(const struct job *job, const struct blueprint *b,
     if (shards && b->policy.stage == &stage_hpz)
         return error_set(error, ZERO_E_ARGUMENT,
                          "--shard %" PRIu32
-                         " is another mesh than the configuration's second shards: remove one of them",
+                         " contradicts the configuration's zero_hpz_partition_size: remove one of them",
                          shards);
     if (!(m->device.flops[b->terms.precision.compute] > 0))
         return error_set(error, ZERO_E_UNSUPPORTED, "%s does not multiply %s: choose another type or device",
