@@ -80,6 +80,7 @@ static void report_plan(const zero_engine *e, zero_plan *out) {
                       .grad_bytes = p->row_bytes[MEMORY_GRADIENTS] + p->row_bytes[MEMORY_HOST_GRADIENTS],
                       .resident_state_bytes = p->row_bytes[MEMORY_STATE0] + p->row_bytes[MEMORY_STATE1],
                       .gathered_bytes = p->row_bytes[MEMORY_GATHERED],
+                      .lasting_bytes = p->lasting_bytes,
                       .staging_bytes = p->row_bytes[MEMORY_STAGING] + p->row_bytes[MEMORY_MESSAGES] +
                                        p->row_bytes[MEMORY_SLOTS] + p->row_bytes[MEMORY_PARAM_STAGING] +
                                        p->row_bytes[MEMORY_CHECKPOINT] + p->row_bytes[MEMORY_UPDATE_STAGING] +

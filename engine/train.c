@@ -4,6 +4,7 @@
 
 #include "engine/engine.h"
 #include "engine/given.h"
+#include "engine/pass/slots.h"
 #include "engine/step/step.h"
 
 zero_status zero_micro_begin(zero_engine *e, zero_mode mode) {
@@ -34,6 +35,20 @@ zero_status zero_backward_end(zero_unit *unit) {
 zero_status zero_param_give_grad(zero_unit *unit, const char *param, const void *grad) {
     if (!unit_given(unit, "zero_param_give_grad")) return ZERO_E_ARGUMENT;
     return pass_give_gradient(&unit->engine->pass, unit, param, grad);
+}
+
+zero_status zero_param_addresses(const zero_unit *unit, const char *param, zero_slot *out) {
+    if (!unit_given(unit, "zero_param_addresses")) return ZERO_E_ARGUMENT;
+    const zero_engine *e = unit->engine;
+    const struct model_param *p = param ? model_find(&e->model, param) : NULL;
+    if (!p || p->unit != unit->index || !out)
+        return refuse(ZERO_E_ARGUMENT,
+                      "zero_param_addresses: unit \"%s\" has no parameter \"%s\", or out is NULL", unit->name,
+                      param ? param : "NULL");
+    if (e->pass.phase == PHASE_DECLARING)
+        return refuse(ZERO_E_ORDER, "zero_param_addresses: call it after zero_engine_commit");
+    slots_addresses(&e->pass, p, out);
+    return ZERO_OK;
 }
 
 static zero_status check_step(zero_engine *e, const zero_step_info *out) {

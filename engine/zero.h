@@ -227,6 +227,11 @@ zero_status zero_unit_add_param(zero_unit *unit, const zero_param *param);
  * earlier unit is trained either, a host may leave out the backward of this unit and of the units before it. Local. */
 int zero_unit_trains(const zero_unit *unit);
 
+/* After commit: the addresses of a parameter and of its gradient (NULL: frozen) in every use, until zero_engine_destroy. Between a
+ * use's begin and end they are those of the slot; at other times the memory holds something else, or nothing. `add` is 0. For views
+ * of an autograd, and for graphs of a GPU. ZERO_E_ORDER before commit. Local. */
+zero_status zero_param_addresses(const zero_unit *unit, const char *param, zero_slot *out);
+
 /* What an update is given: of the configuration's optimizer.params, by group, after a schedule. */
 typedef struct zero_optimizer_params {
     size_t struct_size; /* set by the engine */
@@ -279,6 +284,8 @@ typedef struct zero_plan {
     uint64_t params_padded; /* as laid out: aligned, and padded so that units cut into equal shards */
     uint64_t param_bytes, grad_bytes, state_bytes; /* at rest, per rank, on all tiers */
     uint64_t gathered_bytes; /* the planned intervals of gathered units and their gradients */
+    /* The part of gathered_bytes that it costs that each gathered parameter and gradient has one address. */
+    uint64_t lasting_bytes;
     uint64_t staging_bytes; /* reductions, messages, chunks and parameters on their way to and from a drive */
     uint64_t reserved_bytes;       /* zero_engine_reserve, and the trace */
     uint64_t resident_state_bytes; /* the part of state_bytes that is not on a drive */

@@ -171,6 +171,11 @@ void *executor_address(const struct executor *e, struct buffer_ref ref) {
     return buffer == NO_BUFFER ? NULL : buffer_address(e, buffer);
 }
 
+void *executor_lasting_address(const struct executor *e, struct buffer_ref ref) {
+    uint32_t buffer = plan_any(e->o.plan, ref);
+    return buffer == NO_BUFFER ? NULL : buffer_address(e, buffer);
+}
+
 void *executor_state(const struct executor *e, uint32_t region, uint32_t k) {
     uint16_t index = (uint16_t)(k * e->o.shape.policy->regions + region);
     return executor_address(e, (struct buffer_ref){BUFFER_STATE, index});
@@ -230,9 +235,9 @@ static zero_status emit_task(struct executor *e, const struct operation *op) {
             if (status) return status;
         }
     if (!bind(e, op->read, op->reads, task->read) || !bind(e, op->write, op->writes, task->write))
-        return error_set(&e->error, ZERO_E_INTERNAL, "rank %u: %s of \"%s\" uses a buffer that is not in memory",
-                         e->o.rank, operation_kind_name((enum operation_kind)op->kind),
-                         unit_name(e, op->region));
+        return error_set(&e->error, ZERO_E_INTERNAL,
+                         "rank %u: %s of \"%s\" uses a buffer that is not in memory", e->o.rank,
+                         operation_kind_name((enum operation_kind)op->kind), unit_name(e, op->region));
     if (op->kind == OP_RELEASE) {
         e->live[task->write[0]] = false;
         *binding(e, op->write[0]) = NO_BUFFER;

@@ -36,6 +36,18 @@ void *slots_gradient(const struct pass *pass, const struct model_param *p) {
     return param_address(pass, p, BUFFER_GRAD_FULL);
 }
 
+static void *lasting_address(const struct pass *pass, const struct model_param *p, enum buffer_kind kind) {
+    uint8_t *flat = executor_lasting_address(pass->run->executor,
+                                             (struct buffer_ref){(uint16_t)kind, (uint16_t)p->region});
+    return flat ? flat + p->offset * dtype_bytes(pass->blueprint->terms.precision.compute) : NULL;
+}
+
+void slots_addresses(const struct pass *pass, const struct model_param *p, zero_slot *out) {
+    bool frozen = pass->blueprint->regions[p->region].frozen;
+    *out = (zero_slot){.param = lasting_address(pass, p, BUFFER_PARAM_FULL),
+                       .grad = frozen ? NULL : lasting_address(pass, p, BUFFER_GRAD_FULL)};
+}
+
 void slots_set(struct pass *pass, const struct zero_unit *unit, bool backward) {
     for (uint32_t i = unit->first_param; i < unit->first_param + unit->params; i++) {
         struct model_param *p = &pass->model->param[i];

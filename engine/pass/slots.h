@@ -11,6 +11,9 @@ void slots_start_gradient(struct pass *pass, const struct zero_unit *unit, uint1
 void slots_set(struct pass *pass, const struct zero_unit *unit, bool backward);
 void slots_clear(struct pass *pass, const struct zero_unit *unit, bool backward);
 
+/* The addresses of a parameter, and of its gradient (NULL: frozen), in every use. */
+void slots_addresses(const struct pass *pass, const struct model_param *param, zero_slot *out);
+
 /* The address of the parameter's gradient in the region's flat buffer. */
 void *slots_gradient(const struct pass *pass, const struct model_param *param);
 

@@ -43,42 +43,100 @@ static bool share_bytes(const struct interval *a, const struct interval *b) {
     return a->offset < b->offset + b->bytes && b->offset < a->offset + a->bytes;
 }
 
-/* The lowest offset where the interval overlaps, in time and bytes, with no interval placed before it. The intervals
- * before `place` in the order are placed. */
-static uint64_t first_fit(const struct intervals *s, uint32_t place) {
-    struct interval v = s->item[s->order[place]];
-    for (bool moved = true; moved;) {
-        moved = false;
-        for (uint32_t k = 0; k < place; k++) {
-            const struct interval *other = &s->item[s->order[k]];
-            if (!share_time(&v, other) || !share_bytes(&v, other)) continue;
-            v.offset = other->offset + other->bytes;
-            moved = true;
-        }
-    }
-    return v.offset;
+static bool same_buffer(const struct interval *a, const struct interval *b) {
+    return a->ref.kind == b->ref.kind && a->ref.region == b->ref.region;
 }
 
-/* Sorts the largest interval first, and equal sizes in the order in which they begin. Small intervals then fill the
- * gaps between large ones, and never block a large one. */
-static void sort_by_size(struct intervals *s) {
+/* The end of a placed interval with which `v` at this offset would overlap in time and bytes; 0: there is none. */
+static uint64_t end_of_conflict(const struct intervals *s, const struct interval *v, uint64_t offset) {
+    struct interval at = *v;
+    at.offset = offset;
+    for (uint32_t k = 0; k < s->count; k++) {
+        const struct interval *other = &s->item[k];
+        if (other->placed && share_time(&at, other) && share_bytes(&at, other))
+            return other->offset + other->bytes;
+    }
+    return 0;
+}
+
+/* The lowest offset where no interval of the buffer has a conflict. `alone`: only this interval counts. */
+static uint64_t first_fit(const struct intervals *s, uint32_t item, bool alone) {
+    uint64_t offset = 0, end;
+    do {
+        end = 0;
+        for (uint32_t k = 0; k < s->count && !end; k++)
+            if (k == item || (!alone && same_buffer(&s->item[k], &s->item[item])))
+                end = end_of_conflict(s, &s->item[k], offset);
+        if (end) offset = end;
+    } while (end);
+    return offset;
+}
+
+/* Places the interval, and all others of its buffer. Returns the end. */
+static uint64_t place(struct intervals *s, uint32_t item, bool alone) {
+    uint64_t offset = first_fit(s, item, alone);
+    for (uint32_t k = 0; k < s->count; k++) {
+        if (k != item && (alone || !same_buffer(&s->item[k], &s->item[item]))) continue;
+        s->item[k].offset = offset;
+        s->item[k].placed = true;
+    }
+    return offset + s->item[item].bytes;
+}
+
+/* ---- orders of placement ---- */
+
+/* Large intervals first: small ones then fill the gaps between them, and never block a large one. */
+static bool is_larger(const struct interval *a, const struct interval *b) { return a->bytes > b->bytes; }
+static bool is_larger_or_later(const struct interval *a, const struct interval *b) {
+    return a->bytes > b->bytes || (a->bytes == b->bytes && a->begin > b->begin);
+}
+static bool is_longer(const struct interval *a, const struct interval *b) {
+    return a->end - a->begin > b->end - b->begin;
+}
+static bool takes_more(const struct interval *a, const struct interval *b) {
+    return (a->end - a->begin) * a->bytes > (b->end - b->begin) * b->bytes;
+}
+static bool is_earlier(const struct interval *a, const struct interval *b) { return a->begin < b->begin; }
+static bool is_later(const struct interval *a, const struct interval *b) { return a->begin > b->begin; }
+
+typedef bool before_fn(const struct interval *a, const struct interval *b);
+static before_fn *const orders[] = {is_larger, is_larger_or_later, takes_more,
+                                    is_longer, is_earlier,         is_later};
+
+/* Intervals that are alike stay in the order in which they begin. */
+static void sort(struct intervals *s, before_fn *before) {
     for (uint32_t i = 0; i < s->count; i++) {
-        uint32_t place = i;
-        for (; place > 0 && s->item[s->order[place - 1]].bytes < s->item[i].bytes; place--)
-            s->order[place] = s->order[place - 1];
-        s->order[place] = i;
+        uint32_t at = i;
+        for (; at > 0 && before(&s->item[i], &s->item[s->order[at - 1]]); at--)
+            s->order[at] = s->order[at - 1];
+        s->order[at] = i;
     }
 }
 
-uint64_t intervals_lay_out(struct intervals *s) {
+static uint64_t lay_out(struct intervals *s, before_fn *before, bool alone) {
     uint64_t top = 0;
-    sort_by_size(s);
+    sort(s, before);
+    for (uint32_t i = 0; i < s->count; i++) s->item[i].placed = false;
     for (uint32_t i = 0; i < s->count; i++) {
-        struct interval *v = &s->item[s->order[i]];
-        v->offset = first_fit(s, i);
-        if (top < v->offset + v->bytes) top = v->offset + v->bytes;
+        if (s->item[s->order[i]].placed) continue;
+        uint64_t end = place(s, s->order[i], alone);
+        if (top < end) top = end;
     }
     return top;
+}
+
+uint64_t intervals_lay_out(struct intervals *s, uint64_t *out_more) {
+    const uint32_t count = sizeof orders / sizeof *orders;
+    uint64_t least = lay_out(s, is_larger, true), best = UINT64_MAX;
+    uint32_t chosen = 0;
+    for (uint32_t k = 0; k < count && best > least; k++) {
+        uint64_t top = lay_out(s, orders[k], false);
+        if (top >= best) continue;
+        best = top, chosen = k;
+    }
+    lay_out(s, orders[chosen], false);
+    *out_more = best > least ? best - least : 0;
+    return best;
 }
 
 bool intervals_share(const struct intervals *s, uint32_t a, uint32_t b) {

@@ -1,5 +1,5 @@
 /* Intervals of time during which a buffer needs bytes. All intervals are placed in one arena; intervals that overlap
- * in time get distinct bytes. */
+ * in time get distinct bytes. All intervals of one buffer have the same offset, so that its address never changes. */
 #ifndef ZERO_ENGINE_PLAN_INTERVAL_H
 #define ZERO_ENGINE_PLAN_INTERVAL_H
 
@@ -10,7 +10,7 @@ struct interval {
     struct buffer_ref ref;
     uint64_t bytes, offset;
     uint32_t begin, end; /* ticks; the end is exclusive */
-    bool open;
+    bool open, placed;
 };
 
 struct intervals {
@@ -28,9 +28,10 @@ uint32_t interval_begin(struct intervals *intervals, struct buffer_ref ref, uint
                         uint32_t tick);
 void interval_end(struct intervals *intervals, struct buffer_ref ref, uint32_t tick);
 
-/* Sets every offset, aligned to a cache line. Places the largest interval first, each at the lowest offset that fits.
- * Returns the size of the arena in bytes. */
-uint64_t intervals_lay_out(struct intervals *intervals);
+/* Sets every offset, aligned to a cache line. Tries several orders of placement, each buffer at the lowest offset that fits, and
+ * keeps the best. Returns the size of the arena in bytes. *out_more: by how much it is larger than with intervals that need
+ * not agree on an offset. */
+uint64_t intervals_lay_out(struct intervals *intervals, uint64_t *out_more);
 /* true if their bytes overlap */
 bool intervals_share(const struct intervals *intervals, uint32_t a, uint32_t b);
 

@@ -269,7 +269,7 @@ static zero_status dry_run(struct plan *plan, struct intervals *intervals, struc
 static zero_status place_slots(struct plan *plan, struct intervals *intervals, struct zero_error *error) {
     uint32_t first = plan->buffers, count = intervals->count;
     uint64_t pairs = 0;
-    plan->row_bytes[MEMORY_GATHERED] = intervals_lay_out(intervals);
+    plan->row_bytes[MEMORY_GATHERED] = intervals_lay_out(intervals, &plan->lasting_bytes);
     for (uint32_t i = 0; i < count; i++)
         plan->buffer[plan->buffers++] =
             (struct plan_buffer){intervals->item[i].offset, intervals->item[i].bytes, MEMORY_GATHERED};
@@ -393,6 +393,13 @@ uint32_t plan_fixed(const struct plan *plan, struct buffer_ref ref) {
 uint32_t plan_slot(const struct plan *plan, bool evaluating, uint32_t position, struct buffer_ref ref) {
     const uint32_t *slot = slot_at(plan, evaluating, position, ref);
     return slot ? *slot : NO_BUFFER;
+}
+
+uint32_t plan_any(const struct plan *plan, struct buffer_ref ref) {
+    uint32_t buffer = plan_fixed(plan, ref);
+    for (uint32_t q = 0; q < 2 * plan->policy->uses && buffer == NO_BUFFER; q++)
+        buffer = plan_slot(plan, false, q, ref);
+    return buffer;
 }
 
 uint64_t plan_place(const struct plan *plan, uint32_t buffer) {

@@ -84,6 +84,7 @@ struct plan {
     enum tier_kind row_tier[MEMORY_ROWS];
     uint64_t tier_bytes[TIERS];
     enum tier_kind param_tier;
+    uint64_t lasting_bytes; /* part of MEMORY_GATHERED: what one address per gathered buffer costs */
     bool shadow, discrete;
     uint64_t live, live_most;   /* elements gathered at once: now in the dry run, and the maximum */
     uint64_t param_fetch_bytes; /* bytes that the gathers of one step's passes read from the drive */
@@ -102,6 +103,10 @@ void plan_free(struct plan *plan);
 uint32_t plan_fixed(const struct plan *plan, struct buffer_ref ref);
 /* The buffer of the interval that begins at `position` of a pass; NO_BUFFER: none is planned. */
 uint32_t plan_slot(const struct plan *plan, bool evaluating, uint32_t position, struct buffer_ref ref);
+
+/* The buffer of the first interval that a pass of training has of `ref`, or its own place. All intervals of a reference
+ * have the same offset. NO_BUFFER: none is planned. */
+uint32_t plan_any(const struct plan *plan, struct buffer_ref ref);
 
 /* The offset of a buffer in the extent of its tier. */
 uint64_t plan_place(const struct plan *plan, uint32_t buffer);

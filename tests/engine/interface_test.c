@@ -121,6 +121,26 @@ static void calls_before_there_are_weights(void) {
     zero_engine_destroy(e);
 }
 
+static void addresses_are_known_after_commit(void) {
+    char line[256] = "";
+    zero_slot always = {0};
+    zero_unit *unit;
+    zero_engine *e = zero_engine_init("{\"train_batch_size\": 1}");
+    CHECK_INT(zero_engine_add_unit(e, "u", &unit), ZERO_OK);
+    refused(zero_param_addresses(unit, "w", &always), ZERO_E_ARGUMENT, "has no parameter");
+    zero_param param = {.struct_size = sizeof param, .name = "w", .dims = 1, .shape = {100}, .slot = &slot};
+    CHECK_INT(zero_unit_add_param(unit, &param), ZERO_OK);
+    refused(zero_param_addresses(unit, "w", &always), ZERO_E_ORDER, "zero_engine_commit");
+    zero_engine_destroy(e);
+    e = open_engine("{\"train_batch_size\": 1}", line, &unit);
+    refused(zero_param_addresses(unit, NULL, &always), ZERO_E_ARGUMENT, "NULL");
+    refused(zero_param_addresses(unit, "w", NULL), ZERO_E_ARGUMENT, "out is NULL");
+    NULL_UNIT(zero_param_addresses(NULL, "w", &always));
+    CHECK_INT(zero_param_addresses(unit, "w", &always), ZERO_OK);
+    CHECK(always.param && always.grad);
+    zero_engine_destroy(e);
+}
+
 /* The step is refused, and nothing is lost: the backward can still come. */
 static void a_step_without_a_backward(void) {
     char line[256] = "";
@@ -201,6 +221,7 @@ int main(void) {
     a_null_engine_is_refused();
     a_null_engine_has_no_values();
     calls_before_there_are_weights();
+    addresses_are_known_after_commit();
     a_step_without_a_backward();
     the_last_failure_has_parts();
     what_the_configuration_came_to();

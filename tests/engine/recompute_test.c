@@ -141,12 +141,12 @@ static void calls(zero_engine *engine, uint32_t rank, void *user) {
     CHECK_INT(zero_micro_begin(engine, ZERO_TRAIN), ZERO_OK);
     for (uint32_t u = 0; u < 4; u++) CHECK_INT(plain_forward(&p, u), ZERO_OK);
     refused(zero_forward_begin(p.unit[0]), ZERO_E_ORDER, begin,
-            "past in this pass"); /* no backward has begun */
+            "its turn in this pass is over"); /* no backward has begun */
     CHECK_INT(plain_backward(&p, 3, 0), ZERO_OK);
-    refused(zero_forward_begin(p.unit[3]), ZERO_E_ORDER, begin, "past in this pass");
+    refused(zero_forward_begin(p.unit[3]), ZERO_E_ORDER, begin, "its turn in this pass is over");
     CHECK_INT(plain_forward(&p, 0), ZERO_OK);
-    refused(zero_forward_begin(p.unit[2]), ZERO_E_ORDER, begin, "goes on with unit \"b\"");
-    refused(zero_backward_begin(p.unit[2]), ZERO_E_ORDER, "\"c\"", "goes on with unit \"b\"");
+    refused(zero_forward_begin(p.unit[2]), ZERO_E_ORDER, begin, "expects unit \"b\"");
+    refused(zero_backward_begin(p.unit[2]), ZERO_E_ORDER, "\"c\"", "expects unit \"b\"");
     CHECK_INT(plain_forward(&p, 1), ZERO_OK);
     CHECK_INT(zero_forward_begin(p.unit[2]), ZERO_OK);
     refused(zero_backward_begin(p.unit[2]), ZERO_E_ORDER, "\"c\"", "still in its forward");
@@ -157,7 +157,7 @@ static void calls(zero_engine *engine, uint32_t rank, void *user) {
     CHECK_INT(plain_forward(&p, 1), ZERO_OK); /* a second time, by itself */
     CHECK_INT(plain_backward(&p, 1, 0), ZERO_OK);
     CHECK_INT(plain_backward(&p, 0, 0), ZERO_OK); /* from what the segment left */
-    refused(zero_forward_begin(p.unit[0]), ZERO_E_ORDER, begin, "past in this pass");
+    refused(zero_forward_begin(p.unit[0]), ZERO_E_ORDER, begin, "its turn in this pass is over");
     CHECK_INT(zero_engine_step(engine, NULL), ZERO_OK);
 }
 

@@ -177,9 +177,20 @@ static zero_status declare(struct rank *r) {
     return status;
 }
 
+/* The slot in use has the addresses that were known since commit. */
+static void check_addresses(const struct rank *r, uint32_t i) {
+    zero_slot always;
+    uint32_t unit = 0;
+    while (strcmp(toy_params[i].unit, toy_units[unit])) unit++;
+    if (!CHECK_INT(zero_param_addresses(r->unit[unit], toy_params[i].name, &always), ZERO_OK)) return;
+    CHECK(r->slot[i].param == always.param);
+    CHECK(!r->slot[i].grad || r->slot[i].grad == always.grad);
+}
+
 static struct toy_arrays arrays(struct rank *r) {
     struct toy_arrays a;
     for (uint32_t i = 0; i < TOY_PARAMS; i++) {
+        if (r->slot[i].param) check_addresses(r, i);
         bool lent = r->setup->memory == TOY_SPANS, own = r->setup->memory != TOY_SLOTS;
         a.param[i] = lent ? r->own[i] : r->slot[i].param;
         a.grad[i] = own || !r->slot[i].grad ? r->own_grad[i] : r->slot[i].grad; /* NULL: no code reads it */
