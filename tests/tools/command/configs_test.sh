@@ -15,7 +15,7 @@ done
 expect 0 "$zero" sim "$root/configs/zero3-hsdp.json" --ranks 8 --steps 1 && says out "(2 shards x 4 copies)"
 expect 0 "$zero" sim "$root/configs/zero3-hpz.json" --ranks 8 --steps 1 && says out "(2 shards x 4 copies)"
 expect 0 "$zero" sim "$root/configs/zero3.json" --ranks 8 --steps 1 --shard 4 && says out "(4 shards x 2 copies)"
-expect 2 "$zero" sim "$root/configs/zero3-hpz.json" --ranks 8 --steps 1 --shard 4 && says err "another mesh"
+expect 2 "$zero" sim "$root/configs/zero3-hpz.json" --ranks 8 --steps 1 --shard 4 && says err "contradicts the configuration's zero_hpz_partition_size"
 
 # A model block of Hugging Face's with what it leaves out: 124 M parameters, the head tied.
 echo '{"model_type": "gpt2", "n_layer": 12, "n_embd": 768, "n_head": 12, "vocab_size": 50257}' >model.json
