@@ -107,7 +107,7 @@ zero_status zero_engine_get(zero_engine *e, const char *param, zero_kind kind, f
     if (!status) status = run_wait_idle(&e->run);
     if (!status) status = range_get(&e->state, &range, out);
     if (status || !gradient) return status;
-    float mean = (float)training_mean(&e->training, e->blueprint.gradient_factor);
+    float mean = (float)training_mean(&e->training, e->blueprint.terms.gradient_factor);
     for (uint64_t i = 0; i < count; i++) out[i] *= mean;
     return ZERO_OK;
 }

@@ -29,11 +29,10 @@ static zero_status make_blueprint(zero_engine *e, struct zero_error *error) {
                                         .optimizer = e->training.optimizer,
                                         .params = &e->training.groups.params[0],
                                         .state_count = e->training.state_count,
-                                        .ranks = e->ranks.size,
-                                        .discrete = e->run.discrete,
                                         .reservations = &e->reservations,
                                         .group = (struct comm_group *const(*)[STREAMS])e->group};
-    return blueprint_make(&e->blueprint, &options, error);
+    struct blueprint_terms terms = blueprint_terms(&e->config, e->ranks.size, e->run.discrete);
+    return blueprint_make(&e->blueprint, &terms, &options, error);
 }
 
 /* Plans again as the budgets leave room: on all ranks the least room that any has, because they must emit alike. A rank that

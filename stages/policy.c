@@ -98,14 +98,14 @@ static bool keeps(const struct policy *p) {
 
 /* `gathered` ends at the end of a segment. True if it leaves room for each forward of that segment before it. */
 static bool leaves_room(struct policy *p, struct run gathered) {
-    uint32_t first = gathered.last - p->forward[gathered.last].behind;
+    uint32_t first = gathered.last - p->forward[gathered.last].segment_offset;
     for (uint32_t u = first; u < gathered.first; u++)
         if (!policy_fits(p, gathered, (struct run){u, u}, &p->forward[u])) return false;
     return true;
 }
 
 static bool ends_segment(const struct policy *p, uint32_t use) {
-    return use + 1 == p->uses || p->forward[use + 1].behind == 0;
+    return use + 1 == p->uses || p->forward[use + 1].segment_offset == 0;
 }
 
 /* The same for every segment that ends inside the run: when that segment is recomputed, the part of the run up to its
@@ -133,7 +133,7 @@ static void find_kept(struct policy *p) {
 
 /* True if the use at `position` may be gathered while the use at `cursor` is in use. The gathered units are then a
  * run of forward uses between the two; if the cursor is in forward and `position` in backward, the run extends to the
- * last forward. (Kept units fit in live_max by themselves; in backward, behind them, they are part of the run.) A
+ * last forward. (Kept units fit in live_max by themselves; a backward that comes after them has them in its run.) A
  * unit that is gathered for its backward must also leave room for the forwards that are recomputed before that
  * backward. */
 static bool has_room(struct policy *p, uint32_t cursor, uint32_t position) {

@@ -32,7 +32,7 @@ struct use {
     uint8_t count;
     /* The number of uses before this one in its segment. A segment is recomputed as a whole, before the backward of
      * its last use. 0: the first use of a segment, or a segment of one use. */
-    uint16_t behind;
+    uint16_t segment_offset;
 };
 
 struct region {

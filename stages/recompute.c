@@ -29,7 +29,7 @@ static bool stays(struct policy *p, uint32_t use, uint32_t position, uint32_t ne
 
 /* The first forward use of the segment that is still gathered, for its backward, when `use` is recomputed. */
 static uint32_t first_staying(struct policy *p, uint32_t use, uint32_t next) {
-    uint32_t first = use, begin = use - p->forward[use].behind;
+    uint32_t first = use, begin = use - p->forward[use].segment_offset;
     while (first > begin && stays(p, first - 1, 2 * p->uses - first, next)) first--;
     return first;
 }
@@ -58,7 +58,7 @@ static void settle(struct policy *p, uint32_t use, struct operation_list *out) {
 void policy_recompute(struct policy *p, uint32_t use, uint32_t next, struct operation_list *out) {
     uint32_t last = 2 * p->uses - 1 - next, left = p->depth;
     policy_skip_to(p, next, out);
-    for (uint32_t u = use - p->forward[use].behind; u < use; u++)
+    for (uint32_t u = use - p->forward[use].segment_offset; u < use; u++)
         settle(p, u, out); /* this recomputation skips these uses */
     for (uint32_t u = use; u <= last; u++) {
         const struct use *ahead = &p->forward[u];

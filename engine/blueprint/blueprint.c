@@ -38,12 +38,36 @@ uint64_t blueprint_checkpoint_bytes(const struct config *c) {
     return c->checkpoint_async ? PIECE_BYTES + c->checkpoint_async_bytes / PIECE_BYTES * PIECE_BYTES : 0;
 }
 
+struct blueprint_terms blueprint_terms(const struct config *c, uint32_t ranks, bool discrete) {
+    struct blueprint_terms t = {.stage = blueprint_stage(c),
+                                .accumulation = (enum accumulation)c->accumulation_mode,
+                                .micro_steps = (uint32_t)c->accumulation_steps,
+                                .depth = (uint32_t)c->comm.prefetch_depth,
+                                .backward_depth = (uint32_t)c->comm.backward_depth,
+                                .live_max = c->live_max,
+                                .ahead_max = c->ahead_max,
+                                .precision = blueprint_precision(c),
+                                .param_bits = c->quantized_weights ? 8 : 0,
+                                .gradient_bits =
+                                    c->quantized_gradients ? (uint32_t)c->comm.quantized_gradient_bits : 0,
+                                .gradient_factor = c->gradient_factor == 1 ? 0 : (float)c->gradient_factor,
+                                .native_reduction = c->comm.reduction == CONFIG_REDUCTION_NATIVE,
+                                .discrete = discrete,
+                                .state_tier = (enum tier_kind)c->optimizer_tier,
+                                .param_tier = (enum tier_kind)c->param_tier,
+                                .chunk_elements_max = c->chunk_elements_max,
+                                .slots = (uint32_t)c->slots,
+                                .shadow = c->nvme_shadow,
+                                .checkpoint_bytes = blueprint_checkpoint_bytes(c)};
+    blueprint_mesh(c, ranks, t.mesh);
+    return t;
+}
+
 /* ---- the policy ---- */
 
 static zero_status open_policy(struct blueprint *b, struct zero_error *error) {
-    const struct config *c = b->o.config;
+    const struct blueprint_terms *t = &b->terms;
     const struct model *m = b->o.model;
-    struct policy *p = &b->policy;
     b->regions = calloc(m->regions, sizeof *b->regions);
     b->refresh = calloc(m->regions, sizeof *b->refresh);
     if (!b->regions || !b->refresh)
@@ -53,20 +77,21 @@ static zero_status open_policy(struct blueprint *b, struct zero_error *error) {
         b->regions[i].persistent = region_persistent(&m->region[i]);
         b->regions[i].elements = m->region[i].padded;
     }
-    p->stage = blueprint_stage(c);
-    p->accumulation = (enum accumulation)c->accumulation_mode;
-    p->micro_steps = (uint32_t)c->accumulation_steps;
-    p->depth = (uint32_t)c->comm.prefetch_depth;
-    p->backward_depth = (uint32_t)c->comm.backward_depth;
-    p->live_max = c->live_max;
-    p->ahead_max = c->ahead_max;
-    p->grad_widens = precision_widens(&b->precision);
-    p->forward = m->use;
-    p->uses = m->units;
-    p->region = b->regions;
-    p->regions = m->regions;
-    p->refresh = b->refresh;
-    policy_open(p);
+    b->policy = (struct policy){.stage = t->stage,
+                                .mesh = {t->mesh[AXIS_SHARD], t->mesh[AXIS_REPLICATE]},
+                                .accumulation = t->accumulation,
+                                .micro_steps = t->micro_steps,
+                                .depth = t->depth,
+                                .backward_depth = t->backward_depth,
+                                .live_max = t->live_max,
+                                .ahead_max = t->ahead_max,
+                                .grad_widens = precision_widens(&t->precision),
+                                .forward = m->use,
+                                .uses = m->units,
+                                .region = b->regions,
+                                .regions = m->regions,
+                                .refresh = b->refresh};
+    policy_open(&b->policy);
     return ZERO_OK;
 }
 
@@ -86,22 +111,24 @@ static zero_status check_borrowed(const struct blueprint *b, struct zero_error *
 
 /* ---- the plan ---- */
 
+static struct executor_shape shape_of(const struct blueprint *b) {
+    const struct blueprint_terms *t = &b->terms;
+    struct executor_shape shape = {.policy = (struct policy *)&b->policy,
+                                   .model = b->o.model,
+                                   .precision = t->precision,
+                                   .discrete = t->discrete,
+                                   .host_updates = t->discrete && t->state_tier != TIER_DEVICE,
+                                   .native_reduction = t->native_reduction,
+                                   .gradient_factor = t->gradient_factor,
+                                   .param_bits = t->param_bits,
+                                   .gradient_bits = t->gradient_bits};
+    memcpy(shape.group, b->o.group, sizeof shape.group);
+    return shape;
+}
+
 struct executor_options blueprint_executor_options(const struct blueprint *b) {
-    const struct config *c = b->o.config;
-    struct executor_options o = {.policy = (struct policy *)&b->policy,
-                                 .model = b->o.model,
-                                 .plan = &b->plan,
-                                 .discrete = b->o.discrete,
-                                 .host_updates = b->o.discrete && c->optimizer_tier != CONFIG_TIER_DEVICE,
-                                 .optimizer = b->o.optimizer,
-                                 .state_count = b->o.state_count,
-                                 .precision = b->precision,
-                                 .param_bits = b->param_bits,
-                                 .gradient_bits = b->gradient_bits,
-                                 .gradient_factor = b->gradient_factor,
-                                 .native_reduction = c->comm.reduction == CONFIG_REDUCTION_NATIVE};
-    memcpy(o.group, b->o.group, sizeof o.group);
-    return o;
+    return (struct executor_options){
+        .shape = shape_of(b), .plan = &b->plan, .optimizer = b->o.optimizer, .state_count = b->o.state_count};
 }
 
 static uint64_t place(struct blueprint_messages *m, uint64_t bytes) {
@@ -111,52 +138,44 @@ static uint64_t place(struct blueprint_messages *m, uint64_t bytes) {
 }
 
 struct blueprint_messages blueprint_messages(const struct blueprint *b) {
-    uint64_t bounce = b->o.discrete ? PIECE_BYTES : 0;
+    uint64_t bounce = b->terms.discrete ? PIECE_BYTES : 0;
     struct blueprint_messages m = {0};
-    m.agreements = place(&m, (b->o.ranks + 1) * sizeof(struct agreement));
-    m.message = place(&m, ranks_message_bytes(b->o.ranks));
+    m.agreements = place(&m, (b->ranks + 1) * sizeof(struct agreement));
+    m.message = place(&m, ranks_message_bytes(b->ranks));
     m.piece = place(&m, PIECE_BYTES);
     for (int i = 0; i < 2; i++) m.bounce[i] = place(&m, bounce);
-    m.norms = place(&m, b->o.discrete ? b->o.model->regions * sizeof(double) : 0);
+    m.norms = place(&m, b->terms.discrete ? b->o.model->regions * sizeof(double) : 0);
     return m;
 }
 
-static struct plan_options plan_options(const struct blueprint *b) {
-    const struct config *c = b->o.config;
-    struct executor_options executor = blueprint_executor_options(b);
-    return (struct plan_options){.model = b->o.model,
-                                 .policy = &b->policy,
-                                 .state_count = b->o.state_count,
-                                 .state_tier = (enum tier_kind)c->optimizer_tier,
-                                 .param_tier = (enum tier_kind)c->param_tier,
-                                 .chunk_elements_max = c->chunk_elements_max,
-                                 .slots = (uint32_t)c->slots,
-                                 .shadow = c->nvme_shadow,
-                                 .discrete = b->o.discrete,
-                                 .staging_bytes = executor_staging_bytes(&executor),
-                                 .gather_staging_bytes = executor_gather_staging_bytes(&executor),
-                                 .message_bytes = blueprint_messages(b).bytes,
-                                 .checkpoint_bytes = blueprint_checkpoint_bytes(c),
-                                 .precision = b->precision};
-}
-
 static zero_status make_plan(struct blueprint *b, struct zero_error *error) {
-    struct plan_options options = plan_options(b);
+    const struct blueprint_terms *t = &b->terms;
+    struct executor_shape shape = shape_of(b);
+    struct plan_options options = {.model = b->o.model,
+                                   .policy = &b->policy,
+                                   .state_count = b->o.state_count,
+                                   .state_tier = t->state_tier,
+                                   .param_tier = t->param_tier,
+                                   .chunk_elements_max = t->chunk_elements_max,
+                                   .chunk_align_bytes = t->chunk_align_bytes,
+                                   .slots = t->slots,
+                                   .resident_bytes = t->resident_bytes,
+                                   .shadow = t->shadow,
+                                   .discrete = t->discrete,
+                                   .staging_bytes = executor_staging_bytes(&shape),
+                                   .gather_staging_bytes = executor_gather_staging_bytes(&shape),
+                                   .message_bytes = blueprint_messages(b).bytes,
+                                   .checkpoint_bytes = t->checkpoint_bytes,
+                                   .precision = t->precision};
     b->policy.stagings = options.staging_bytes ? REDUCE_STAGINGS : 0;
-    b->policy.gather_stagings = b->param_bits ? GATHER_STAGINGS : 0;
+    b->policy.gather_stagings = t->param_bits ? GATHER_STAGINGS : 0;
     return plan_make(&b->plan, &options, error);
 }
 
-zero_status blueprint_make(struct blueprint *b, const struct blueprint_options *options,
-                           struct zero_error *error) {
-    const struct config *c = options->config;
-    *b = (struct blueprint){.o = *options,
-                            .precision = blueprint_precision(c),
-                            .param_bits = c->quantized_weights ? 8 : 0,
-                            .gradient_bits =
-                                c->quantized_gradients ? (uint32_t)c->comm.quantized_gradient_bits : 0,
-                            .gradient_factor = c->gradient_factor == 1 ? 0 : (float)c->gradient_factor};
-    blueprint_mesh(c, options->ranks, b->policy.mesh);
+zero_status blueprint_make(struct blueprint *b, const struct blueprint_terms *terms,
+                           const struct blueprint_options *options, struct zero_error *error) {
+    *b = (struct blueprint){
+        .o = *options, .terms = *terms, .ranks = terms->mesh[AXIS_SHARD] * terms->mesh[AXIS_REPLICATE]};
     zero_status status = open_policy(b, error);
     if (!status) status = check_borrowed(b, error);
     return status ? status : make_plan(b, error);
@@ -178,7 +197,7 @@ uint64_t blueprint_bytes(const struct blueprint *b, int tier) {
 }
 
 uint64_t blueprint_host_bytes(const struct blueprint *b) {
-    uint64_t device = b->o.discrete ? 0 : blueprint_bytes(b, TIER_DEVICE);
+    uint64_t device = b->terms.discrete ? 0 : blueprint_bytes(b, TIER_DEVICE);
     return add_saturated(blueprint_bytes(b, TIER_CPU), device);
 }
 
@@ -218,9 +237,8 @@ struct blueprint_room blueprint_room(const struct blueprint *b) {
 
 zero_status blueprint_replan(struct blueprint *b, struct blueprint_room room, struct zero_error *error) {
     if (room.chunk_elements == b->plan.layout.chunk_elements && !room.resident_bytes) return ZERO_OK;
-    struct plan_options options = plan_options(b);
-    options.chunk_elements_max = room.chunk_elements;
-    options.resident_bytes = room.resident_bytes;
+    b->terms.chunk_elements_max = room.chunk_elements;
+    b->terms.resident_bytes = room.resident_bytes;
     plan_free(&b->plan);
-    return plan_make(&b->plan, &options, error);
+    return make_plan(b, error);
 }

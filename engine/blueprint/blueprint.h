@@ -13,25 +13,44 @@
 /* The host's calls move state in pieces of this size. */
 enum { PIECE_BYTES = 256 * 1024 };
 
-/* What a blueprint is made from; all of it is borrowed. */
+/* What decides a rank's operations and memory, beside the model: all that the configuration says of it, or a simulation. */
+struct blueprint_terms {
+    const struct stage *stage;
+    uint32_t mesh[AXES]; /* ranks on each axis */
+    enum accumulation accumulation;
+    uint32_t micro_steps, depth, backward_depth;
+    uint64_t live_max, ahead_max; /* struct policy */
+    struct precision precision;
+    uint32_t param_bits, gradient_bits; /* struct executor_shape, as are: */
+    float gradient_factor;
+    bool native_reduction, discrete;
+    enum tier_kind state_tier, param_tier;
+    uint64_t chunk_elements_max, resident_bytes; /* struct plan_options, as are: */
+    uint32_t chunk_align_bytes, slots;
+    bool shadow;
+    uint64_t checkpoint_bytes;
+};
+
+/* The terms of a resolved configuration. `discrete`: the host cannot touch the device's memory. */
+struct blueprint_terms blueprint_terms(const struct config *config, uint32_t ranks, bool discrete);
+
+/* What a blueprint is made from beside its terms; all of it is borrowed. */
 struct blueprint_options {
-    const struct config *config; /* resolved */
-    const struct model *model;   /* laid out (model_lay_out) */
+    const struct model *model; /* laid out (model_lay_out) */
     const struct optimizer *optimizer;
-    const struct optimizer_params *params; /* of group 0 */
     uint32_t state_count;
-    uint32_t ranks;
-    bool discrete; /* the host cannot touch the device's memory */
+    /* [AXES_BOTH + 1]: by axes and stream; for sizes and scratch memory */
+    struct comm_group *const (*group)[STREAMS];
+    /* For budgets; a simulation has none of them. */
+    const struct config *config;           /* resolved */
+    const struct optimizer_params *params; /* of group 0 */
     const struct reservations *reservations;
-    struct comm_group *const (
-        *group)[STREAMS]; /* [AXES_BOTH + 1]: by axes and stream; for sizes and scratch memory */
 };
 
 struct blueprint {
     struct blueprint_options o;
-    struct precision precision;
-    uint32_t param_bits, gradient_bits; /* struct executor_options */
-    float gradient_factor;              /* the same */
+    struct blueprint_terms terms; /* blueprint_replan changes chunk_elements_max and resident_bytes */
+    uint32_t ranks;
     struct region *regions;
     uint16_t *refresh;
     struct policy policy;
@@ -54,8 +73,8 @@ struct precision blueprint_precision(const struct config *config);
 void blueprint_mesh(const struct config *config, uint32_t ranks, uint32_t out_mesh[AXES]);
 
 /* The plan of a rank on its own: without chunks that other ranks' budgets make smaller. blueprint_free also after a failure. */
-zero_status blueprint_make(struct blueprint *blueprint, const struct blueprint_options *options,
-                           struct zero_error *error);
+zero_status blueprint_make(struct blueprint *blueprint, const struct blueprint_terms *terms,
+                           const struct blueprint_options *options, struct zero_error *error);
 void blueprint_free(struct blueprint *blueprint);
 
 /* What this rank's budgets leave room for: elements of a chunk, and bytes of state that need not go to the drive. */
@@ -80,7 +99,7 @@ struct blueprint_messages blueprint_messages(const struct blueprint *blueprint);
 /* Memory of a save in the background: a piece, and staging in whole pieces. 0: saves are not in the background. */
 uint64_t blueprint_checkpoint_bytes(const struct config *config);
 
-/* The part of the executor's options that shapes memory: all of it that the blueprint knows. */
+/* The executor's options but for its mechanisms. Valid while the blueprint is. */
 struct executor_options blueprint_executor_options(const struct blueprint *blueprint);
 
 #endif

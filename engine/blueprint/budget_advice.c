@@ -68,7 +68,7 @@ static bool set_all(struct check *c, const char *const *keys, const char *const 
     error_clear(&error);
     for (int k = 0; k < KEYS_MAX && keys[k]; k++)
         if (config_set(c->config, keys[k], values[k], &error)) return false;
-    return config_resolve(c->config, c->blueprint->o.ranks, &error) == ZERO_OK;
+    return config_resolve(c->config, c->blueprint->ranks, &error) == ZERO_OK;
 }
 
 /* Every key is a change: what the configuration has already is no advice. */
@@ -83,7 +83,9 @@ static bool plan_fits(const struct check *c) {
     struct blueprint trial;
     struct zero_error error;
     error_clear(&error);
-    bool fits = !blueprint_make(&trial, &c->blueprint->o, &error) &&
+    struct blueprint_terms terms =
+        blueprint_terms(c->config, c->blueprint->ranks, c->blueprint->terms.discrete);
+    bool fits = !blueprint_make(&trial, &terms, &c->blueprint->o, &error) &&
                 !blueprint_replan(&trial, blueprint_room(&trial), &error);
     for (int t = 0; t < TIERS && fits; t++) fits = blueprint_bytes(&trial, t) <= c->config->budget_bytes[t];
     blueprint_free(&trial);

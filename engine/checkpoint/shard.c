@@ -100,14 +100,14 @@ static zero_status write_all(struct storage_file *file, const struct piece *piec
                              piece_source source, void *user, float *block, struct manifest_file *out,
                              struct zero_error *error) {
     char *header = NULL;
-    uint64_t bytes = 0, again = 0;
+    uint64_t bytes = 0, same = 0;
     zero_status status = safetensors_print(d->tensor, d->count, NULL, &header, &bytes, error);
     free(header);
     if (status) return status;
     for (uint32_t i = 0; i < d->count && !status; i++)
         status = write_piece(file, &pieces[i], d, i, source, user, block, error);
     if (status) return status;
-    status = safetensors_print(d->tensor, d->count, NULL, &header, &again, error);
+    status = safetensors_print(d->tensor, d->count, NULL, &header, &same, error);
     if (status) return status;
     status = storage_write(file, header, bytes, 0, error); /* of equal length: only digits came in */
     out->header_checksum = checksum(header, bytes);

@@ -34,7 +34,7 @@ bool scatters(const struct operation *op) {
 }
 
 /* The call of elements, before coding. */
-struct comm_call element_call(const struct executor_options *o, const struct operation *op) {
+struct comm_call element_call(const struct executor_shape *o, const struct operation *op) {
     const struct model_region *region = &o->model->region[op->region];
     struct comm_call call = {.tag = op->region, .what = o->model->unit[region->unit]->name};
     if (op->kind == OP_GATHER) {
@@ -53,6 +53,6 @@ struct comm_call element_call(const struct executor_options *o, const struct ope
     return call;
 }
 
-struct comm_call executor_call(const struct executor_options *o, const struct operation *op) {
+struct comm_call executor_call(const struct executor_shape *o, const struct operation *op) {
     return coded_call(o, op, element_call(o, op));
 }

@@ -42,9 +42,9 @@ static uint64_t power_of_two(uint64_t least) {
 /* Each stream has room for the operations of one event while those of the event before it are still at work. */
 static bool open_timeline(struct executor *e, enum stream stream) {
     struct timeline *line = &e->stream[stream];
-    uint64_t tasks = power_of_two(2 * event_most(e->o.policy, stream));
+    uint64_t tasks = power_of_two(2 * event_most(e->o.shape.policy, stream));
     line->capacity = in_flight[stream] ? in_flight[stream] : e->o.plan->layout.slots;
-    if (e->o.discrete && in_flight_discrete[stream]) line->capacity = in_flight_discrete[stream];
+    if (e->o.shape.discrete && in_flight_discrete[stream]) line->capacity = in_flight_discrete[stream];
     uint64_t items = power_of_two(line->capacity);
     line->task_mask = tasks - 1;
     line->item_mask = items - 1;
@@ -56,8 +56,8 @@ static bool open_timeline(struct executor *e, enum stream stream) {
 static void open_offload(struct executor *e) {
     e->offload = (struct offload){.slots = e->o.plan->layout.slots,
                                   .region = e->o.plan->layout.region,
-                                  .refresh = e->o.policy->refresh,
-                                  .refreshes = e->o.policy->refreshes};
+                                  .refresh = e->o.shape.policy->refresh,
+                                  .refreshes = e->o.shape.policy->refreshes};
     offload_open(&e->offload);
     e->epoch = 1;
 }
@@ -68,7 +68,7 @@ static bool open_list(struct operation_list *list, uint32_t capacity) {
 }
 
 static zero_status open_tables(struct executor *e, struct zero_error *error) {
-    const struct policy *p = e->o.policy;
+    const struct policy *p = e->o.shape.policy;
     bool whole = true;
     for (int s = 0; s < STREAMS; s++) whole &= open_timeline(e, (enum stream)s);
     open_offload(e);
@@ -128,7 +128,7 @@ struct zero_error *executor_error(struct executor *e) {
 /* ---- binding symbolic buffers to planned ones ---- */
 
 static uint32_t *binding(const struct executor *e, struct buffer_ref ref) {
-    return &e->bound[(ref.kind == BUFFER_GRAD_FULL) * e->o.policy->regions + ref.region];
+    return &e->bound[(ref.kind == BUFFER_GRAD_FULL) * e->o.shape.policy->regions + ref.region];
 }
 
 static uint32_t bound_buffer(const struct executor *e, struct buffer_ref ref) {
@@ -144,12 +144,12 @@ static bool meets_live(const struct executor *e, uint32_t buffer) {
 }
 
 static const char *unit_name(const struct executor *e, uint32_t region) {
-    return e->o.model->unit[e->o.model->region[region].unit]->name;
+    return e->o.shape.model->unit[e->o.shape.model->region[region].unit]->name;
 }
 
 /* An interval begins: its place must be planned, and nothing live may share it. */
 static zero_status acquire(struct executor *e, const struct operation *op, struct buffer_ref ref) {
-    uint32_t buffer = plan_slot(e->o.plan, e->o.policy->evaluating, op->use, ref);
+    uint32_t buffer = plan_slot(e->o.plan, e->o.shape.policy->evaluating, op->use, ref);
     if (buffer == NO_BUFFER || meets_live(e, buffer))
         return error_set(&e->error, ZERO_E_INTERNAL, "rank %u: %s of \"%s\" at position %d of the pass %s",
                          e->o.rank, operation_kind_name((enum operation_kind)op->kind),
@@ -172,7 +172,7 @@ void *executor_address(const struct executor *e, struct buffer_ref ref) {
 }
 
 void *executor_state(const struct executor *e, uint32_t region, uint32_t k) {
-    uint16_t index = (uint16_t)(k * e->o.policy->regions + region);
+    uint16_t index = (uint16_t)(k * e->o.shape.policy->regions + region);
     return executor_address(e, (struct buffer_ref){BUFFER_STATE, index});
 }
 
@@ -184,8 +184,9 @@ void *executor_master(const struct executor *e, uint32_t region) {
 void *executor_grad_shard(const struct executor *e, uint32_t region) {
     uint8_t *shard = executor_address(e, (struct buffer_ref){BUFFER_GRAD_SHARD, (uint16_t)region});
     if (shard) return shard;
-    uint32_t shards = e->o.policy->mesh[AXIS_SHARD];
-    uint64_t bytes = e->o.model->region[region].padded / shards * dtype_bytes(e->o.precision.reduced);
+    uint32_t shards = e->o.shape.policy->mesh[AXIS_SHARD];
+    uint64_t bytes =
+        e->o.shape.model->region[region].padded / shards * dtype_bytes(e->o.shape.precision.reduced);
     return (uint8_t *)executor_address(e, (struct buffer_ref){BUFFER_GRAD_FULL, (uint16_t)region}) +
            e->o.rank % shards * bytes;
 }
@@ -246,7 +247,7 @@ static zero_status emit_task(struct executor *e, const struct operation *op) {
 /* Emits the list of the stage's policy, expanded by the second policy. */
 static zero_status emit_list(struct executor *e) {
     if (operation_list_overflowed(&e->list))
-        return too_many(e, "an event listed", policy_operations_max(e->o.policy));
+        return too_many(e, "an event listed", policy_operations_max(e->o.shape.policy));
     if (e->o.watch && e->o.watch->listed) e->o.watch->listed(e->o.watch->user, &e->list);
     for (uint32_t i = 0; i < e->list.count && !e->error.code; i++) {
         e->expanded.count = 0;
@@ -262,7 +263,7 @@ static zero_status emit_list(struct executor *e) {
 bool executor_has_room(const struct executor *e) {
     for (int s = 0; s < STREAMS; s++) {
         const struct timeline *line = &e->stream[s];
-        if (line->tasks_emitted - line->tasks_retired + event_most(e->o.policy, (enum stream)s) >
+        if (line->tasks_emitted - line->tasks_retired + event_most(e->o.shape.policy, (enum stream)s) >
             line->task_mask + 1)
             return false;
     }
@@ -273,12 +274,12 @@ bool executor_has_room(const struct executor *e) {
 
 zero_status executor_pass(struct executor *e, bool evaluating, bool last) {
     if (access_flush(e)) return e->error.code;
-    policy_pass(e->o.policy, evaluating, last, &e->list);
+    policy_pass(e->o.shape.policy, evaluating, last, &e->list);
     return emit_list(e);
 }
 
 zero_status executor_begin(struct executor *e, uint32_t position) {
-    policy_begin(e->o.policy, position, &e->list);
+    policy_begin(e->o.shape.policy, position, &e->list);
     return emit_list(e);
 }
 
@@ -304,30 +305,30 @@ static zero_status end_computing(struct executor *e) {
 zero_status executor_end(struct executor *e) {
     zero_status status = end_computing(e);
     if (status) return status;
-    policy_end(e->o.policy, &e->list);
+    policy_end(e->o.shape.policy, &e->list);
     return emit_list(e);
 }
 
 zero_status executor_recompute(struct executor *e, uint32_t use, uint32_t next) {
-    policy_recompute(e->o.policy, use, next, &e->list);
+    policy_recompute(e->o.shape.policy, use, next, &e->list);
     return emit_list(e);
 }
 
 zero_status executor_recomputed(struct executor *e, uint32_t use) {
     zero_status status = end_computing(e);
     if (status) return status;
-    policy_recomputed(e->o.policy, use, &e->list);
+    policy_recomputed(e->o.shape.policy, use, &e->list);
     return emit_list(e);
 }
 
 zero_status executor_complete(struct executor *e) {
-    policy_complete(e->o.policy, &e->list);
+    policy_complete(e->o.shape.policy, &e->list);
     return emit_list(e);
 }
 
 zero_status executor_agree(struct executor *e, const struct agreement *mine, struct point *out_point) {
     *e->mine = *mine;
-    policy_agree(e->o.policy, &e->list);
+    policy_agree(e->o.shape.policy, &e->list);
     zero_status status = emit_list(e);
     *out_point = (struct point){STREAM_CONTROL, e->stream[STREAM_CONTROL].emitted};
     return status;
@@ -341,7 +342,7 @@ zero_status executor_apply(struct executor *e, bool skip, float scale,
     set->scale = scale;
     set->rounding_key = rounding_key;
     memcpy(set->group, scalars, count * sizeof *scalars);
-    policy_apply(e->o.policy, skip, &e->list);
+    policy_apply(e->o.shape.policy, skip, &e->list);
     zero_status status = emit_list(e);
     if (!skip) offload_applied(&e->offload);
     e->access.valid = false;
@@ -349,13 +350,13 @@ zero_status executor_apply(struct executor *e, bool skip, float scale,
 }
 
 zero_status executor_written(struct executor *e) {
-    policy_written(e->o.policy, &e->list);
+    policy_written(e->o.shape.policy, &e->list);
     return emit_list(e);
 }
 
 zero_status executor_flush(struct executor *e) {
     if (access_flush(e)) return e->error.code;
-    policy_flush(e->o.policy, &e->list);
+    policy_flush(e->o.shape.policy, &e->list);
     return emit_list(e);
 }
 
@@ -364,7 +365,7 @@ zero_status executor_flush(struct executor *e) {
 /* The points of `stream` that `op` may count on. On the compute stream of a discrete device an operation need not
  * wait until earlier operations are done: the device runs them in order, so it is enough that they have started. */
 static uint64_t passed(const struct executor *e, const struct operation *op, int stream) {
-    bool queued = e->o.discrete && stream == STREAM_COMPUTE && op->stream == STREAM_COMPUTE;
+    bool queued = e->o.shape.discrete && stream == STREAM_COMPUTE && op->stream == STREAM_COMPUTE;
     return queued ? e->stream[stream].started : e->stream[stream].retired;
 }
 
@@ -481,7 +482,7 @@ bool executor_waits_for_host(const struct executor *e) {
 
 double executor_norm_squared(const struct executor *e) {
     double sum = 0;
-    for (uint32_t k = 0; k < e->o.policy->refreshes; k++) sum += e->norm[e->o.policy->refresh[k]];
+    for (uint32_t k = 0; k < e->o.shape.policy->refreshes; k++) sum += e->norm[e->o.shape.policy->refresh[k]];
     return sum;
 }
 

@@ -69,29 +69,36 @@ struct performer {
     void *user;
 };
 
-struct executor_options {
+/* What decides the operations, the collectives they post and the memory that they need. */
+struct executor_shape {
     struct policy *policy;
     const struct model *model;
-    const struct plan *plan;
-    void *memory[TIERS]; /* the tiers' extents */
-    struct tier *drive;  /* stores the chunks; NULL: the plan puts nothing on a drive */
-    struct comm *comm;
     struct comm_group *group[AXES_BOTH + 1][STREAMS]; /* by axes and stream; NULL where not used */
-    struct comm_group *world;                         /* for agreements */
-    struct device *device;
-    bool discrete; /* the host cannot touch the device's memory: plan_options.discrete */
-    double *norms; /* per region, in memory that host and device reach; NULL: the executor allocates them */
-    const struct optimizer *optimizer;
-    uint32_t state_count; /* number of states that the optimizer uses */
-    uint32_t rank, threads;
-    bool native_reduction;
-    bool host_updates; /* the value of plan_host_updates, for callers that have no plan yet */
     struct precision precision;
+    bool discrete;     /* the host cannot touch the device's memory: plan_options.discrete */
+    bool host_updates; /* the value of plan_host_updates, which needs the plan */
+    bool native_reduction;
     /* Multiplies gradients before they are sent; the product is rounded to the message type. 0: no multiplication. */
     float gradient_factor;
     /* Collectives may send codes of 8 or 4 bits in place of elements (kernels/quantize.h). 0: they send elements. */
     uint32_t param_bits;    /* of parameters gathered from shards; needs policy->gather_stagings above 0 */
     uint32_t gradient_bits; /* of gradients that a reduction scatters */
+};
+
+/* blueprint_executor_options sets shape, plan, optimizer and state_count; its caller sets the mechanisms. */
+struct executor_options {
+    struct executor_shape shape;
+    const struct plan *plan;
+    const struct optimizer *optimizer;
+    uint32_t state_count; /* number of states that the optimizer uses */
+
+    void *memory[TIERS]; /* the tiers' extents */
+    struct tier *drive;  /* stores the chunks; NULL: the plan puts nothing on a drive */
+    struct comm *comm;
+    struct comm_group *world; /* for agreements */
+    struct device *device;
+    double *norms; /* per region, in memory that host and device reach; NULL: the executor allocates them */
+    uint32_t rank, threads;
     const struct performer *performer; /* NULL: the mechanisms perform. Else all mechanisms may be NULL */
     struct agreement *agreements;      /* comm_size + 1 entries: the first is this rank's contribution */
     /* For simulations: the memory at the addresses of `memory` is never touched, nor the entries of `agreements`
@@ -105,16 +112,12 @@ struct executor;
 /* The most requests to the drive that may be in flight. */
 uint32_t executor_requests_max(const struct plan *plan);
 
-/* The most scratch bytes that one reduction needs. The plan needs this number before executor_open. Reads policy,
- * model, group, discrete, host_updates, native_reduction, gradient_bits and precision. */
-uint64_t executor_staging_bytes(const struct executor_options *options);
+/* The most scratch bytes that one reduction needs, and one coded gather. The plan needs these numbers. */
+uint64_t executor_staging_bytes(const struct executor_shape *shape);
+uint64_t executor_gather_staging_bytes(const struct executor_shape *shape);
 
-/* The same for one coded gather. Also reads param_bits. */
-uint64_t executor_gather_staging_bytes(const struct executor_options *options);
-
-/* The shape of the collective that a gather or a reduction posts: kind, types and count, without buffers. Reads the
- * options that executor_staging_bytes and executor_gather_staging_bytes read. */
-struct comm_call executor_call(const struct executor_options *options, const struct operation *op);
+/* The shape of the collective that a gather or a reduction posts: kind, types and count, without buffers. */
+struct comm_call executor_call(const struct executor_shape *shape, const struct operation *op);
 
 zero_status executor_open(const struct executor_options *options, struct executor **out,
                           struct zero_error *error);

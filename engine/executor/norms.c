@@ -29,12 +29,13 @@ zero_status norm_on_device(struct executor *e, struct item *item, uint32_t regio
     uint64_t blocks = (count + NORM_BLOCK_ELEMENTS - 1) / NORM_BLOCK_ELEMENTS;
     double *sums =
         (double *)(void *)((uint8_t *)e->o.memory[TIER_DEVICE] + e->o.plan->row_offset[MEMORY_NORMS]);
-    struct norm_blocks_argument each = {shard, sums, count, e->o.precision.reduced};
+    struct norm_blocks_argument each = {shard, sums, count, e->o.shape.precision.reduced};
     struct norm_total_argument all = {sums, &e->norm[region], blocks};
-    struct device_work work = {.reads = 1,
-                               .writes = 1,
-                               .read = {{(void *)each.elements, count * dtype_bytes(e->o.precision.reduced)}},
-                               .write = {{sums, blocks * sizeof *sums}}};
+    struct device_work work = {
+        .reads = 1,
+        .writes = 1,
+        .read = {{(void *)each.elements, count * dtype_bytes(e->o.shape.precision.reduced)}},
+        .write = {{sums, blocks * sizeof *sums}}};
     struct device_work total = {.reads = 1,
                                 .writes = 1,
                                 .read = {{sums, blocks * sizeof *sums}},
@@ -48,16 +49,16 @@ zero_status norm_on_device(struct executor *e, struct item *item, uint32_t regio
  * axis. */
 zero_status complete_norms(struct executor *e, struct item *item) {
     zero_status status = ZERO_OK;
-    for (uint32_t k = 0; k < e->o.policy->refreshes && !status && !e->o.without_data; k++) {
-        uint32_t region = e->o.policy->refresh[k];
+    for (uint32_t k = 0; k < e->o.shape.policy->refreshes && !status && !e->o.without_data; k++) {
+        uint32_t region = e->o.shape.policy->refresh[k];
         if (e->normed[region]) continue;
         const void *shard = executor_grad_shard(e, region);
         e->normed[region] = true;
-        if (e->o.discrete && !crosses(e, shard))
+        if (e->o.shape.discrete && !crosses(e, shard))
             status = norm_on_device(e, item, region, shard);
         else
             e->norm[region] =
-                norm_span(shard, e->o.precision.reduced,
+                norm_span(shard, e->o.shape.precision.reduced,
                           shard_elements(e, region, grad_shard_placement(policy_region(e, region))));
     }
     return status;
@@ -66,8 +67,8 @@ zero_status complete_norms(struct executor *e, struct item *item) {
 /* 1 + the last unit with an inf or NaN, because backward reaches that unit first; 0: none. */
 static uint64_t overflow_unit(const struct executor *e) {
     uint64_t last = 0;
-    for (uint32_t k = 0; k < e->o.policy->refreshes; k++) {
-        uint32_t region = e->o.policy->refresh[k], unit = e->o.model->region[region].unit;
+    for (uint32_t k = 0; k < e->o.shape.policy->refreshes; k++) {
+        uint32_t region = e->o.shape.policy->refresh[k], unit = e->o.shape.model->region[region].unit;
         if (!isfinite(e->norm[region]) && unit + 1 > last) last = unit + 1;
     }
     return last;

@@ -21,7 +21,7 @@ static zero_status code(struct executor *e, struct item *item, enum device_strea
 }
 
 /* A gather becomes an all-gather of codes; a scatter becomes an all-to-all of the codes of the shares. */
-struct comm_call coded_call(const struct executor_options *o, const struct operation *op,
+struct comm_call coded_call(const struct executor_shape *o, const struct operation *op,
                             struct comm_call call) {
     bool gathers = op->kind == OP_GATHER;
     uint32_t bits = gathers ? (op->writes > 1 ? o->param_bits : 0) : op->reads > 0 ? o->gradient_bits : 0;
@@ -36,7 +36,7 @@ struct comm_call coded_call(const struct executor_options *o, const struct opera
 
 /* ---- gathers ---- */
 
-uint64_t executor_gather_staging_bytes(const struct executor_options *o) {
+uint64_t executor_gather_staging_bytes(const struct executor_shape *o) {
     const struct placement whole = {{REPLICATE, REPLICATE}};
     struct placement_step steps[4];
     uint64_t most = 0;
@@ -59,30 +59,30 @@ bool gathers_codes(const struct item *item) {
 zero_status code_gather(struct executor *e, struct item *item, const void *source,
                         const struct comm_call *call) {
     struct quantize_codes_argument a = {buffer_address(e, item->task->write[1]), source, call->count,
-                                        call->dtype, e->o.param_bits};
+                                        call->dtype, e->o.shape.param_bits};
     return code(e, item, DEVICE_GATHER, &a);
 }
 
 /* Replaces the call that gathers elements. */
 void coded_gather_call(const struct executor *e, const struct item *item, struct comm_call *call) {
     uint8_t *staging = buffer_address(e, item->task->write[1]);
-    *call = coded_call(&e->o, &item->task->op, *call);
+    *call = coded_call(&e->o.shape, &item->task->op, *call);
     call->source = staging, call->target = staging + call->count;
 }
 
 zero_status decode_gather(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
-    const struct comm_group *group = e->o.group[op->axes][op->stream];
-    enum dtype dtype = e->o.precision.compute;
+    const struct comm_group *group = e->o.shape.group[op->axes][op->stream];
+    enum dtype dtype = e->o.shape.precision.compute;
     uint32_t members = comm_group_size(group);
-    uint64_t share = e->o.model->region[op->region].padded / members,
-             bytes = quantize_bytes(share, e->o.param_bits), step = share * dtype_bytes(dtype);
+    uint64_t share = e->o.shape.model->region[op->region].padded / members,
+             bytes = quantize_bytes(share, e->o.shape.param_bits), step = share * dtype_bytes(dtype);
     uint8_t *target = buffer_address(e, item->task->write[0]);
     const uint8_t *codes = (const uint8_t *)buffer_address(e, item->task->write[1]) + bytes;
     zero_status status = ZERO_OK;
     for (uint32_t m = 0; m < members && !status; m++) {
         struct dequantize_codes_argument a = {target + m * step, codes + m * bytes, share, dtype,
-                                              e->o.param_bits};
+                                              e->o.shape.param_bits};
         struct device_work work = work_of(a.code, bytes, a.target, step);
         status = submit(e, item, &kernel_dequantize_codes, DEVICE_GATHER, &a, &work);
     }
@@ -91,19 +91,20 @@ zero_status decode_gather(struct executor *e, struct item *item) {
 
 /* ---- reductions ---- */
 
-uint64_t reduce_code_bytes(const struct executor_options *o, uint64_t share, uint32_t members) {
+uint64_t reduce_code_bytes(const struct executor_shape *o, uint64_t share, uint32_t members) {
     return 2 * (uint64_t)members * quantize_bytes(share, o->gradient_bits);
 }
 
 bool reduces_codes(const struct executor *e, const struct item *item) {
     const struct operation *op = &item->task->op;
-    return op->kind == OP_REDUCE && op->reads > 0 && e->o.gradient_bits;
+    return op->kind == OP_REDUCE && op->reads > 0 && e->o.shape.gradient_bits;
 }
 
 zero_status code_reduce(struct executor *e, struct item *item, const void *source,
                         const struct comm_call *call) {
     const struct operation *op = &item->task->op;
-    uint32_t members = comm_group_size(e->o.group[op->axes][op->stream]), bits = e->o.gradient_bits;
+    uint32_t members = comm_group_size(e->o.shape.group[op->axes][op->stream]),
+             bits = e->o.shape.gradient_bits;
     uint64_t bytes = quantize_bytes(call->count, bits), step = call->count * dtype_bytes(call->dtype);
     uint8_t *staging = buffer_address(e, item->task->write[1]);
     zero_status status = ZERO_OK;
@@ -118,26 +119,28 @@ zero_status code_reduce(struct executor *e, struct item *item, const void *sourc
 /* Replaces the reduce-scatter of elements. */
 void coded_reduce_call(const struct executor *e, const struct item *item, struct comm_call *call) {
     const struct operation *op = &item->task->op;
-    uint32_t members = comm_group_size(e->o.group[op->axes][op->stream]);
+    uint32_t members = comm_group_size(e->o.shape.group[op->axes][op->stream]);
     uint8_t *staging = buffer_address(e, item->task->write[1]);
-    *call = coded_call(&e->o, op, *call);
+    *call = coded_call(&e->o.shape, op, *call);
     call->source = staging, call->target = staging + members * call->count;
 }
 
 /* Adds the members' codes in rank order, in fp32, and rounds once. */
 zero_status decode_reduce(struct executor *e, struct item *item, void *target, uint64_t share) {
     const struct operation *op = &item->task->op;
-    uint32_t members = comm_group_size(e->o.group[op->axes][op->stream]), bits = e->o.gradient_bits;
+    uint32_t members = comm_group_size(e->o.shape.group[op->axes][op->stream]),
+             bits = e->o.shape.gradient_bits;
     uint64_t bytes = members * quantize_bytes(share, bits);
     struct dequantize_sum_argument a = {.target = target,
                                         .codes =
                                             (const uint8_t *)buffer_address(e, item->task->write[1]) + bytes,
                                         .count = share,
                                         .members = members,
-                                        .dtype = e->o.precision.reduced,
+                                        .dtype = e->o.shape.precision.reduced,
                                         .bits = bits,
                                         .add = op->add};
-    struct device_work work = work_of(a.codes, bytes, target, share * dtype_bytes(e->o.precision.reduced));
+    struct device_work work =
+        work_of(a.codes, bytes, target, share * dtype_bytes(e->o.shape.precision.reduced));
     if (op->add) work.read[work.reads++] = work.write[0];
     return submit(e, item, &kernel_dequantize_sum, DEVICE_REDUCE, &a, &work);
 }

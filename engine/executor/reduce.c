@@ -7,7 +7,7 @@ static uint64_t aligned(uint64_t bytes) { return (bytes + ALIGN_BYTES - 1) / ALI
 
 /* Bytes of the message in the staging buffer. The threads of a device cannot narrow elements in place, so a narrower
  * message needs its own memory. 0: the message takes the gradient's place. */
-static uint64_t staged_message_bytes(const struct executor_options *o, uint32_t region) {
+static uint64_t staged_message_bytes(const struct executor_shape *o, uint32_t region) {
     bool narrows = dtype_bytes(o->precision.message) < dtype_bytes(o->precision.compute);
     return o->discrete && narrows
                ? aligned(o->model->region[region].padded * dtype_bytes(o->precision.message))
@@ -17,19 +17,18 @@ static uint64_t staged_message_bytes(const struct executor_options *o, uint32_t 
 /* Bytes of the reduced shard at the end of the staging buffer, for a shard that rests in the host's memory. The
  * device makes that shard in the gradient, which nobody reads any more (0 bytes). It needs the staging buffer if the
  * gradient is gone or too narrow, or if the reduction adds to the old shard. */
-static uint64_t staged_shard_bytes(const struct executor_options *o, uint32_t region, bool scatter,
-                                   bool add) {
+static uint64_t staged_shard_bytes(const struct executor_shape *o, uint32_t region, bool scatter, bool add) {
     struct placement cut = grad_shard_placement(&o->policy->region[region]);
     if (scatter && !add && !precision_widens(&o->precision)) return 0;
     return aligned(part_elements(o, region, cut) * dtype_bytes(o->precision.reduced));
 }
 
-static bool shard_leaves(const struct executor_options *o, uint32_t region) {
+static bool shard_leaves(const struct executor_shape *o, uint32_t region) {
     return o->host_updates && !placement_is(o->policy->region[region].grad_step, REPLICATE, REPLICATE);
 }
 
 /* A scatter cuts the whole region. A sum over the replicate axis is of the shard that a scatter left. */
-uint64_t executor_staging_bytes(const struct executor_options *o) {
+uint64_t executor_staging_bytes(const struct executor_shape *o) {
     uint64_t most = 0;
     for (uint32_t i = 0; i < o->model->regions; i++)
         for (int axes = AXES_SHARD; axes <= AXES_BOTH; axes++) {
@@ -55,7 +54,7 @@ uint64_t executor_staging_bytes(const struct executor_options *o) {
 
 /* True if the message has another type than the gradient, or is multiplied by a factor. It then overwrites the
  * gradient, which nobody reads after its reduction, or it has its own memory. */
-static bool message_differs(const struct executor_options *o) {
+static bool message_differs(const struct executor_shape *o) {
     return o->precision.compute != o->precision.message || o->gradient_factor != 0;
 }
 
@@ -74,23 +73,23 @@ static void *rest_of_shard(const struct executor *e, const struct task *task) {
 
 static uint64_t shard_on_staging(const struct executor *e, const struct task *task) {
     const struct operation *op = &task->op;
-    return rest_of_shard(e, task) ? staged_shard_bytes(&e->o, op->region, scatters(op), op->add) : 0;
+    return rest_of_shard(e, task) ? staged_shard_bytes(&e->o.shape, op->region, scatters(op), op->add) : 0;
 }
 
 static uint8_t *message_address(const struct executor *e, const struct task *task) {
-    uint64_t bytes = staged_message_bytes(&e->o, task->op.region);
+    uint64_t bytes = staged_message_bytes(&e->o.shape, task->op.region);
     return bytes ? staging_end(e, task, bytes + shard_on_staging(e, task))
                  : (uint8_t *)buffer_address(e, task->read[0]);
 }
 
 zero_status make_message(struct executor *e, struct item *item) {
-    const struct precision *p = &e->o.precision;
-    uint64_t count = e->o.model->region[item->task->op.region].padded;
-    if (!scatters(&item->task->op) || !message_differs(&e->o)) return ZERO_OK;
+    const struct precision *p = &e->o.shape.precision;
+    uint64_t count = e->o.shape.model->region[item->task->op.region].padded;
+    if (!scatters(&item->task->op) || !message_differs(&e->o.shape)) return ZERO_OK;
     struct cast_scaled_argument a = {.target = message_address(e, item->task),
                                      .source = buffer_address(e, item->task->read[0]),
                                      .count = count,
-                                     .factor = e->o.gradient_factor,
+                                     .factor = e->o.shape.gradient_factor,
                                      .target_dtype = p->message,
                                      .source_dtype = p->compute};
     struct device_work work = {.reads = 1,
@@ -109,7 +108,7 @@ static void *reduce_target(const struct executor *e, const struct task *task) {
     if (staged) return staging_end(e, task, staged);
     bool there = rest_of_shard(e, task);
     return own_part_address(e, there ? op->read[0] : op->write[0], there ? task->read[0] : task->write[0],
-                            cut, e->o.precision.reduced);
+                            cut, e->o.shape.precision.reduced);
 }
 
 /* Copies the shard from the host's memory to the device, if the reduction adds to it or sums it over the replicate
@@ -130,23 +129,24 @@ zero_status leave_shard(struct executor *e, struct item *item) {
 }
 
 zero_status encode_message(struct executor *e, struct item *item) {
-    struct comm_call call = element_call(&e->o, &item->task->op);
+    struct comm_call call = element_call(&e->o.shape, &item->task->op);
     return reduces_codes(e, item) ? code_reduce(e, item, message_address(e, item->task), &call) : ZERO_OK;
 }
 
 zero_status post_reduce(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
-    struct comm_call call = element_call(&e->o, op);
+    struct comm_call call = element_call(&e->o.shape, op);
     call.target = reduce_target(e, item->task);
     call.source = scatters(op) ? message_address(e, item->task) : call.target;
     call.staging = op->writes > 1 ? buffer_address(e, item->task->write[1]) : NULL;
-    call.written = scatters(op) && op->final && !e->o.discrete ? norm_of_written(call.target_dtype) : NULL;
+    call.written =
+        scatters(op) && op->final && !e->o.shape.discrete ? norm_of_written(call.target_dtype) : NULL;
     call.written_user = &e->norm[op->region];
     uint64_t codes = reduces_codes(e, item) ? call.count : 0;
     if (codes) coded_reduce_call(e, item, &call);
     e->norm[op->region] = 0;
     e->normed[op->region] = call.written != NULL;
-    return post_counted(e, item, e->o.group[op->axes][op->stream], &call, codes);
+    return post_counted(e, item, e->o.shape.group[op->axes][op->stream], &call, codes);
 }
 
 zero_status decode_sum(struct executor *e, struct item *item) {
@@ -158,6 +158,6 @@ zero_status decode_sum(struct executor *e, struct item *item) {
 
 zero_status norm_shard(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
-    bool takes = e->o.discrete && op->final && !e->normed[op->region];
+    bool takes = e->o.shape.discrete && op->final && !e->normed[op->region];
     return takes ? norm_on_device(e, item, op->region, reduce_target(e, item->task)) : ZERO_OK;
 }

@@ -2,15 +2,15 @@
 #include "engine/executor/steps.h"
 
 const struct region *policy_region(const struct executor *e, uint32_t region) {
-    return &e->o.policy->region[region];
+    return &e->o.shape.policy->region[region];
 }
 
-uint64_t part_elements(const struct executor_options *o, uint32_t region, struct placement placement) {
+uint64_t part_elements(const struct executor_shape *o, uint32_t region, struct placement placement) {
     return o->model->region[region].padded / placement_parts(placement, o->policy->mesh);
 }
 
 uint64_t shard_elements(const struct executor *e, uint32_t region, struct placement placement) {
-    return part_elements(&e->o, region, placement);
+    return part_elements(&e->o.shape, region, placement);
 }
 
 void *own_part_address(const struct executor *e, struct buffer_ref ref, uint32_t buffer,
@@ -18,7 +18,7 @@ void *own_part_address(const struct executor *e, struct buffer_ref ref, uint32_t
     uint8_t *address = buffer_address(e, buffer);
     bool whole = ref.kind == BUFFER_PARAM_FULL || ref.kind == BUFFER_GRAD_FULL;
     if (!whole) return address;
-    uint32_t part = placement_part(placement, e->o.policy->mesh, e->o.rank);
+    uint32_t part = placement_part(placement, e->o.shape.policy->mesh, e->o.rank);
     return address + part * shard_elements(e, ref.region, placement) * dtype_bytes(dtype);
 }
 
@@ -29,5 +29,5 @@ struct placement grad_shard_placement(const struct region *r) {
 
 uint64_t grad_shard_bytes(const struct executor *e, uint32_t region) {
     return shard_elements(e, region, grad_shard_placement(policy_region(e, region))) *
-           dtype_bytes(e->o.precision.reduced);
+           dtype_bytes(e->o.shape.precision.reduced);
 }

@@ -13,7 +13,7 @@ zero_status perform_test(struct executor *e, struct item *item, bool *out_done);
 
 /* shards.c: elements of one part of a region under a placement, and of the part that this rank holds. */
 const struct region *policy_region(const struct executor *e, uint32_t region);
-uint64_t part_elements(const struct executor_options *o, uint32_t region, struct placement placement);
+uint64_t part_elements(const struct executor_shape *o, uint32_t region, struct placement placement);
 uint64_t shard_elements(const struct executor *e, uint32_t region, struct placement placement);
 /* The address of this rank's part under `placement`, in a buffer that holds either that part alone or the whole
  * region. */
@@ -39,7 +39,7 @@ zero_status post_call(struct executor *e, struct item *item, struct comm_group *
  * share whose codes are sent; 0: elements are sent. */
 zero_status post_counted(struct executor *e, struct item *item, struct comm_group *group,
                          const struct comm_call *call, uint64_t codes);
-struct comm_call element_call(const struct executor_options *o, const struct operation *op);
+struct comm_call element_call(const struct executor_shape *o, const struct operation *op);
 bool scatters(const struct operation *op);
 enum dtype reduced_from(const struct precision *p, bool scatter);
 
@@ -71,14 +71,14 @@ zero_status take_updated(struct executor *e, struct item *item);
 
 /* quantized.c: gathers and scatters of codes. */
 /* The shape of the call that replaces a call of elements; the same call where nothing is coded. */
-struct comm_call coded_call(const struct executor_options *o, const struct operation *op,
+struct comm_call coded_call(const struct executor_shape *o, const struct operation *op,
                             struct comm_call call);
 bool gathers_codes(const struct item *item);
 zero_status code_gather(struct executor *e, struct item *item, const void *source,
                         const struct comm_call *call);
 void coded_gather_call(const struct executor *e, const struct item *item, struct comm_call *call);
 zero_status decode_gather(struct executor *e, struct item *item);
-uint64_t reduce_code_bytes(const struct executor_options *o, uint64_t share, uint32_t members);
+uint64_t reduce_code_bytes(const struct executor_shape *o, uint64_t share, uint32_t members);
 bool reduces_codes(const struct executor *e, const struct item *item);
 zero_status code_reduce(struct executor *e, struct item *item, const void *source,
                         const struct comm_call *call);

@@ -59,7 +59,7 @@ static zero_status damaged(struct executor *e, uint32_t region, const struct chu
                            const struct chunk_tag *found) {
     char where[256];
     e->o.drive->ops->where(e->o.drive, place, where, sizeof where);
-    const char *unit = e->o.model->unit[e->o.model->region[region].unit]->name;
+    const char *unit = e->o.shape.model->unit[e->o.shape.model->region[region].unit]->name;
     return error_set(&e->error, ZERO_E_IO,
                      "chunk %" PRIu64 " (%s of \"%s\") came back damaged from %s: expected chunk %" PRIu64
                      ", generation %" PRIu64 ", checksum %016" PRIx64 ", found %" PRIu64 ", %" PRIu64

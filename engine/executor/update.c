@@ -28,9 +28,9 @@ static void *at(const void *base, uint64_t bytes) { return base ? (uint8_t *)bas
 
 /* Where this rank's shard begins in the region. */
 static uint64_t shard_first(const struct executor *e, uint32_t region) {
-    struct placement cut = e->o.policy->region[region].state;
-    return placement_part(cut, e->o.policy->mesh, e->o.rank) *
-           (e->o.model->region[region].padded / placement_parts(cut, e->o.policy->mesh));
+    struct placement cut = e->o.shape.policy->region[region].state;
+    return placement_part(cut, e->o.shape.policy->mesh, e->o.rank) *
+           (e->o.shape.model->region[region].padded / placement_parts(cut, e->o.shape.policy->mesh));
 }
 
 static uint32_t master_bytes(const struct precision *p) {
@@ -42,7 +42,7 @@ static uint32_t master_bytes(const struct precision *p) {
 static struct optimizer_args args_of(const struct update_argument *a, uint64_t begin, uint64_t end,
                                      uint32_t scalars) {
     struct executor *e = a->executor;
-    const struct precision *p = &e->o.precision;
+    const struct precision *p = &e->o.shape.precision;
     struct scalar_set *set = &e->scalars[a->scalars];
     uint64_t skip = begin - a->begin;
     void *master = at(a->master, skip * master_bytes(p));
@@ -73,12 +73,12 @@ typedef zero_status (*run_fn)(const struct update_argument *a, const struct opti
 /* Calls `run` once per run of parameters with the same scalars. The gaps between parameters are zero and stay zero. */
 static zero_status each_run(const struct update_argument *a, run_fn run, void *user) {
     struct executor *e = a->executor;
-    const struct model_region *region = &e->o.model->region[a->region];
+    const struct model_region *region = &e->o.shape.model->region[a->region];
     uint64_t shard = shard_first(e, a->region), begin = a->begin;
-    uint32_t scalars = e->o.model->param[region->param[0]].scalars;
+    uint32_t scalars = e->o.shape.model->param[region->param[0]].scalars;
     zero_status status = ZERO_OK;
     for (uint32_t i = 1; i <= region->params && begin < a->end && !status; i++) {
-        const struct model_param *p = i < region->params ? &e->o.model->param[region->param[i]] : NULL;
+        const struct model_param *p = i < region->params ? &e->o.shape.model->param[region->param[i]] : NULL;
         if (p && p->scalars == scalars) continue;
         uint64_t until = p ? clamp(p->offset > shard ? p->offset - shard : 0, begin, a->end) : a->end;
         struct optimizer_args args = args_of(a, begin, until, scalars);
@@ -109,14 +109,14 @@ static const struct kernel update_kernel = {
 /* The part of the shard whose state is in memory, in one operation. */
 static void whole_run(struct executor *e, const struct item *item, struct update_argument *a) {
     a->end = chunk_layout_resident(&e->o.plan->layout, a->region);
-    if (precision_keeps_masters(&e->o.precision)) a->master = executor_master(e, a->region);
+    if (precision_keeps_masters(&e->o.shape.precision)) a->master = executor_master(e, a->region);
     for (uint32_t k = 0; k < e->o.state_count; k++) a->state[k] = executor_state(e, a->region, k);
 }
 
 /* One chunk. Its data from the drive is in a slot now. */
 static void one_chunk(struct executor *e, const struct item *item, struct update_argument *a) {
     const struct operation *op = &item->task->op;
-    const struct precision *p = &e->o.precision;
+    const struct precision *p = &e->o.shape.precision;
     struct chunk c = chunk_layout_at(&e->o.plan->layout, a->region, op->first + item->index);
     uint8_t *slot = slot_address(e, op->sequence + item->index);
     a->begin = c.first;
@@ -134,8 +134,8 @@ static void one_chunk(struct executor *e, const struct item *item, struct update
 
 static struct update_argument argument_of(struct executor *e, const struct item *item) {
     const struct operation *op = &item->task->op;
-    struct placement cut = e->o.policy->region[op->region].state;
-    const struct precision *p = &e->o.precision;
+    struct placement cut = e->o.shape.policy->region[op->region].state;
+    const struct precision *p = &e->o.shape.precision;
     const void *left = executor_address(e, (struct buffer_ref){BUFFER_GRAD_HOST, op->region});
     struct update_argument a = {
         .executor = e,
@@ -152,7 +152,7 @@ static struct update_argument argument_of(struct executor *e, const struct item 
 
 bool crosses(const struct executor *e, const void *address) {
     const uint8_t *extent = e->o.memory[TIER_CPU], *at = address;
-    return e->o.discrete && extent && at >= extent && at < extent + e->o.plan->tier_bytes[TIER_CPU];
+    return e->o.shape.discrete && extent && at >= extent && at < extent + e->o.plan->tier_bytes[TIER_CPU];
 }
 
 static bool updates_through_staging(const struct executor *e, const struct update_argument *a) {
@@ -171,12 +171,12 @@ zero_status leave_whole(struct executor *e, struct item *item) {
     void *left = executor_address(e, (struct buffer_ref){BUFFER_GRAD_HOST, op->region});
     if (op->object != OBJECT_GRAD || !left) return ZERO_OK;
     return copy(e, item, DEVICE_OUT, left, buffer_address(e, item->task->write[0]),
-                e->o.model->region[op->region].padded * dtype_bytes(e->o.precision.reduced));
+                e->o.shape.model->region[op->region].padded * dtype_bytes(e->o.shape.precision.reduced));
 }
 
 /* Copies the parameters to staging if the update changes them in place. */
 zero_status bring_for_update(struct executor *e, struct item *item) {
-    const struct precision *p = &e->o.precision;
+    const struct precision *p = &e->o.shape.precision;
     struct update_argument a = argument_of(e, item);
     bool in_place = !precision_keeps_masters(p) || p->split;
     if (!in_place || !updates_through_staging(e, &a)) return ZERO_OK;
@@ -187,14 +187,14 @@ zero_status take_updated(struct executor *e, struct item *item) {
     struct update_argument a = argument_of(e, item);
     if (!updates_through_staging(e, &a)) return ZERO_OK;
     return copy(e, item, DEVICE_IN, a.out, staging_of(e, item),
-                (a.end - a.begin) * dtype_bytes(e->o.precision.compute));
+                (a.end - a.begin) * dtype_bytes(e->o.shape.precision.compute));
 }
 
 /* ---- the update itself ---- */
 
 static struct device_work update_work(const struct update_argument *a) {
     const struct executor *e = a->executor;
-    const struct precision *p = &e->o.precision;
+    const struct precision *p = &e->o.shape.precision;
     uint64_t count = a->end - a->begin;
     struct device_work work = {.reads = 1, .writes = 1};
     work.read[0] = (struct device_span){(void *)a->gradient, count * dtype_bytes(p->reduced)};
@@ -213,7 +213,7 @@ static struct device_work update_work(const struct update_argument *a) {
 static zero_status run_on_device(const struct update_argument *a, const struct optimizer_args *args,
                                  void *user) {
     struct executor *e = a->executor;
-    const struct precision *p = &e->o.precision;
+    const struct precision *p = &e->o.shape.precision;
     struct update_argument part = *a;
     part.begin = a->begin + (uint64_t)((const uint8_t *)args->gradient - (const uint8_t *)a->gradient) /
                                 dtype_bytes(p->reduced);
@@ -232,8 +232,8 @@ static zero_status run_on_device(const struct update_argument *a, const struct o
 zero_status update(struct executor *e, struct item *item) {
     struct update_argument a = argument_of(e, item);
     if (updates_through_staging(e, &a)) a.out = staging_of(e, item);
-    if (!precision_keeps_masters(&e->o.precision)) a.master = a.out, a.out = NULL;
-    if (e->o.discrete && !plan_host_updates(e->o.plan)) return each_run(&a, run_on_device, item);
+    if (!precision_keeps_masters(&e->o.shape.precision)) a.master = a.out, a.out = NULL;
+    if (e->o.shape.discrete && !plan_host_updates(e->o.plan)) return each_run(&a, run_on_device, item);
     struct device_work work = update_work(&a);
     return submit(e, item, &update_kernel, DEVICE_UPDATE, &a, &work);
 }

@@ -231,7 +231,7 @@ static void place_param(struct model_region *r, struct model_param *p, uint32_t 
 static void lay_out_unit(struct model *m, struct zero_unit *unit, uint32_t shards,
                          uint64_t persistent_elements, uint32_t **storage) {
     struct use *use = &m->use[unit->index];
-    use->behind = (uint16_t)(unit->index - unit->segment_first);
+    use->segment_offset = (uint16_t)(unit->index - unit->segment_first);
     for (uint8_t c = 0; c < REGION_CLASSES; c++) {
         struct model_region *r = &m->region[m->regions];
         *r = (struct model_region){.unit = unit->index, .class_index = c, .param = *storage};

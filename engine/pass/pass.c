@@ -64,19 +64,14 @@ zero_status pass_begin(struct pass *pass, zero_mode mode) {
     pass->recompute_next = NULL;
     if (mode == ZERO_TRAIN) pass->micro++;
     pass->mode = mode;
-    status = run_wait_room(pass->run);
-    if (!status)
-        status = RUN_EVENT(pass->run, executor_pass(pass->run->executor, mode == ZERO_EVAL,
-                                                    pass->micro == pass->blueprint->policy.micro_steps));
+    pass->run->moves.pass.evaluating = mode == ZERO_EVAL;
+    pass->run->moves.pass.last = pass->micro == pass->blueprint->policy.micro_steps;
+    status = run_moves(pass->run, MOVE_PASS, MOVE_PASS, NULL, NULL);
     if (!status) pass->phase = PHASE_PASS;
     return status;
 }
 
 /* ---- uses ---- */
-
-static bool computing(const struct executor *executor, struct point point) {
-    return executor_computing(executor);
-}
 
 static zero_status check_begin(const struct pass *pass, const zero_unit *unit, const char *what,
                                bool backward, uint32_t position) {
@@ -101,16 +96,10 @@ static zero_status check_begin(const struct pass *pass, const zero_unit *unit, c
     return ZERO_OK;
 }
 
-/* One use: `position` of the pass, or, inside the backward, the forward again before the backward at `next`. */
-struct begun {
-    bool backward, again;
-    uint32_t position, next;
+struct begun { /* a use */
+    bool backward, recomputes;
+    uint32_t position; /* in the pass; of a recomputed forward: the position of the next backward */
 };
-
-static zero_status emit_begin(struct pass *pass, const zero_unit *unit, struct begun use) {
-    return use.again ? executor_recompute(pass->run->executor, unit->index, use.next)
-                     : executor_begin(pass->run->executor, use.position);
-}
 
 static zero_status begin(struct pass *pass, zero_unit *unit, struct begun begun) {
     const struct use *use = &pass->model->use[unit->index];
@@ -119,9 +108,10 @@ static zero_status begin(struct pass *pass, zero_unit *unit, struct begun begun)
         const struct region *r = &pass->blueprint->regions[use->region[i]];
         starts[i] = begun.backward && !r->frozen && !r->partial;
     }
-    zero_status status = run_wait_room(pass->run);
-    if (!status) status = RUN_EVENT(pass->run, emit_begin(pass, unit, begun));
-    if (!status) status = run_wait(pass->run, computing, (struct point){0});
+    pass->run->moves.use.recomputes = begun.recomputes;
+    pass->run->moves.use.unit = unit->index;
+    pass->run->moves.use.position = begun.position;
+    zero_status status = run_moves(pass->run, MOVE_BEGIN, MOVE_COMPUTE, NULL, NULL);
     if (status) return status;
     for (uint8_t i = 0; i < use->count; i++)
         if (starts[i]) slots_start_gradient(pass, unit, use->region[i]);
@@ -130,7 +120,6 @@ static zero_status begin(struct pass *pass, zero_unit *unit, struct begun begun)
     unit->forwarded = true;
     pass->unit = unit;
     pass->backward = begun.backward;
-    pass->recomputes = begun.again;
     pass->compute_began = clock_now_ns();
     progress_wake(pass->run->progress);
     return ZERO_OK;
@@ -145,10 +134,7 @@ static zero_status end(struct pass *pass, zero_unit *unit, bool backward, const 
     pass->compute_s += (double)(clock_now_ns() - pass->compute_began) * 1e-9;
     slots_clear(pass, unit, backward);
     pass->phase = PHASE_PASS;
-    status = run_wait_room(pass->run);
-    if (!status)
-        status = RUN_EVENT(pass->run, pass->recomputes ? executor_recomputed(pass->run->executor, unit->index)
-                                                       : executor_end(pass->run->executor));
+    status = run_moves(pass->run, MOVE_END, MOVE_END, NULL, NULL);
     bool moved;
     if (!status) status = RUN_EVENT(pass->run, executor_poll(pass->run->executor, &moved));
     progress_wake(pass->run->progress); /* the host may do anything before its next call */
@@ -208,7 +194,7 @@ static zero_status recompute_begin(struct pass *pass, zero_unit *unit) {
     /* As planned, also where this pass skips the segment's last units. */
     uint32_t next = backward_position(pass, pass->model->unit[last->segment_last]);
     if (next < pass->blueprint->policy.cursor) next = backward_position(pass, last);
-    if (!status) status = begin(pass, unit, (struct begun){.again = true, .next = next});
+    if (!status) status = begin(pass, unit, (struct begun){.recomputes = true, .position = next});
     if (!status) pass->recompute_next = unit == last ? NULL : forwarded_from(pass, unit->index + 1, 1);
     return status;
 }
@@ -251,7 +237,7 @@ zero_status pass_give_gradient(struct pass *pass, zero_unit *unit, const char *p
             ZERO_E_ORDER,
             "zero_param_give_grad of \"%s\": call it between zero_backward_begin and _end of \"%s\"", param,
             unit->name);
-    host_stream_take_gradient(pass->run, pass->blueprint->precision.compute, slots_gradient(pass, p), grad,
-                              p->count, pass->model->param[p->owner].written);
+    host_stream_take_gradient(pass->run, pass->blueprint->terms.precision.compute, slots_gradient(pass, p),
+                              grad, p->count, pass->model->param[p->owner].written);
     return ZERO_OK;
 }

@@ -22,7 +22,6 @@ struct pass {
     uint32_t micro;                   /* training passes since the last step */
     struct zero_unit *unit;           /* PHASE_USE: whose */
     bool backward;                    /* PHASE_USE: which */
-    bool recomputes;                  /* PHASE_USE: a forward inside the backward */
     struct zero_unit *recompute_next; /* a recomputation has begun and goes on with this unit; else NULL */
     uint64_t compute_began;
     double compute_s; /* spent in uses */

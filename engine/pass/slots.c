@@ -14,9 +14,8 @@ static bool belongs(const struct model *m, const struct zero_unit *unit, uint32_
 void slots_start_gradient(struct pass *pass, const struct zero_unit *unit, uint16_t region) {
     const struct model_region *r = &pass->model->region[region];
     uint8_t *grad = executor_address(pass->run->executor, (struct buffer_ref){BUFFER_GRAD_FULL, region});
-    uint64_t begin = 0,
-             bytes = dtype_bytes(
-                 pass->blueprint->precision.compute); /* begin: the first element that is cleared next */
+    uint64_t begin = 0, bytes = dtype_bytes(pass->blueprint->terms.precision
+                                                .compute); /* begin: the first element that is cleared next */
     for (uint32_t i = 0; i < r->params; i++) {
         struct model_param *p = &pass->model->param[r->param[i]];
         p->written = !belongs(pass->model, unit, r->param[i]);
@@ -30,7 +29,7 @@ void slots_start_gradient(struct pass *pass, const struct zero_unit *unit, uint1
 static void *param_address(const struct pass *pass, const struct model_param *p, enum buffer_kind kind) {
     uint8_t *flat =
         executor_address(pass->run->executor, (struct buffer_ref){(uint16_t)kind, (uint16_t)p->region});
-    return flat ? flat + p->offset * dtype_bytes(pass->blueprint->precision.compute) : NULL;
+    return flat ? flat + p->offset * dtype_bytes(pass->blueprint->terms.precision.compute) : NULL;
 }
 
 void *slots_gradient(const struct pass *pass, const struct model_param *p) {
@@ -41,7 +40,8 @@ void slots_set(struct pass *pass, const struct zero_unit *unit, bool backward) {
     for (uint32_t i = unit->first_param; i < unit->first_param + unit->params; i++) {
         struct model_param *p = &pass->model->param[i];
         zero_slot slot = {.param = param_address(pass, p, BUFFER_PARAM_FULL)};
-        if (p->spans) borrowed_take_weights(pass->run, pass->blueprint->precision.compute, p, slot.param);
+        if (p->spans)
+            borrowed_take_weights(pass->run, pass->blueprint->terms.precision.compute, p, slot.param);
         if (backward && !pass->blueprint->regions[p->region].frozen) {
             slot.grad = param_address(pass, p, BUFFER_GRAD_FULL);
             slot.add = pass->model->param[p->owner].written;
@@ -56,7 +56,7 @@ void slots_clear(struct pass *pass, const struct zero_unit *unit, bool backward)
         struct model_param *p = &pass->model->param[i], *owner = &pass->model->param[p->owner];
         bool trains = backward && !pass->blueprint->regions[p->region].frozen;
         if (trains && p->spans)
-            borrowed_give_gradients(pass->run, pass->blueprint->precision.compute, p,
+            borrowed_give_gradients(pass->run, pass->blueprint->terms.precision.compute, p,
                                     param_address(pass, p, BUFFER_GRAD_FULL), owner->written);
         if (backward) owner->written = true;
         if (p->slot) *p->slot = (zero_slot){0};

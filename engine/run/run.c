@@ -23,7 +23,10 @@ static zero_status poll(void *user, bool *out_moved, const struct zero_error **o
     return executor_poll(run->executor, out_moved);
 }
 
-void run_begin(struct running *run) { run->ranks->background = (struct background){run, poll, idle}; }
+void run_begin(struct running *run) {
+    run->moves.executor = run->executor;
+    run->ranks->background = (struct background){run, poll, idle};
+}
 
 void run_start_progress(struct running *run) {
     struct ranks *ranks = run->ranks;
@@ -33,17 +36,16 @@ void run_start_progress(struct running *run) {
                  "no progress thread: collectives and chunks move only inside the engine's calls");
 }
 
-zero_status run_wait(struct running *run, bool (*holds)(const struct executor *, struct point),
-                     struct point point) {
+zero_status run_wait(struct running *run, bool (*holds)(const void *), const void *what) {
     struct turn *lock = &run->ranks->lock;
     uint64_t began = clock_now_ns();
     zero_status status = ZERO_OK;
     turn_take(lock);
     double update_s = executor_update_seconds(run->executor);
-    while (!status && !holds(run->executor, point)) {
+    while (!status && !holds(what)) {
         bool moved;
         status = executor_poll(run->executor, &moved);
-        if (!status && !moved && !holds(run->executor, point)) idle(run), turn_yield(lock);
+        if (!status && !moved && !holds(what)) idle(run), turn_yield(lock);
     }
     update_s = executor_update_seconds(run->executor) - update_s;
     turn_give(lock);
@@ -51,15 +53,51 @@ zero_status run_wait(struct running *run, bool (*holds)(const struct executor *,
     return status ? ranks_fail(run->ranks, executor_error(run->executor)) : ZERO_OK;
 }
 
-static bool is_idle(const struct executor *executor, struct point point) { return executor_idle(executor); }
-static bool has_room(const struct executor *executor, struct point point) {
-    return executor_has_room(executor);
+static bool is_idle(const void *executor) { return executor_idle(executor); }
+zero_status run_wait_idle(struct running *run) { return run_wait(run, is_idle, run->executor); }
+
+static bool has_room(const void *executor) { return executor_has_room(executor); }
+static zero_status wait_room(struct running *run) { return run_wait(run, has_room, run->executor); }
+
+/* ---- moves of the training loop ---- */
+
+struct moving {
+    struct running *run;
+    zero_status (*work)(void *user, struct host_moves *moves, enum host_move move);
+    void *user;
+    enum host_move move;
+};
+
+static bool is_ready(const void *what) {
+    const struct moving *m = what;
+    return host_move_ready(&m->run->moves, m->move);
 }
-zero_status run_wait_idle(struct running *run) { return run_wait(run, is_idle, (struct point){0}); }
-zero_status run_wait_room(struct running *run) { return run_wait(run, has_room, (struct point){0}); }
+
+static zero_status wait_move(void *user, const struct host_moves *moves, enum host_move move) {
+    struct moving *m = user;
+    m->move = move;
+    return run_wait(m->run, is_ready, m);
+}
+
+static zero_status work_move(void *user, struct host_moves *moves, enum host_move move) {
+    struct moving *m = user;
+    return m->work ? m->work(m->user, moves, move) : ZERO_OK;
+}
+
+static zero_status make_event(void *user, struct host_moves *moves, enum host_move move) {
+    struct moving *m = user;
+    return RUN_EVENT(m->run, host_move_event(moves, move));
+}
+
+zero_status run_moves(struct running *run, enum host_move first, enum host_move last,
+                      zero_status (*work)(void *, struct host_moves *, enum host_move), void *user) {
+    struct moving moving = {run, work, user, first};
+    struct host_calls host = {wait_move, work_move, make_event, &moving};
+    return host_make_moves(&host, &run->moves, first, last);
+}
 
 zero_status run_settle(struct running *run) {
-    zero_status status = run_wait_room(run);
+    zero_status status = wait_room(run);
     if (!status) status = RUN_EVENT(run, executor_flush(run->executor));
     return status ? status : run_wait_idle(run);
 }

@@ -4,7 +4,7 @@
 #ifndef ZERO_ENGINE_RUN_RUN_H
 #define ZERO_ENGINE_RUN_RUN_H
 
-#include "engine/executor/executor.h"
+#include "engine/executor/host_moves.h"
 #include "engine/ranks/ranks.h"
 
 struct running {
@@ -13,6 +13,7 @@ struct running {
     bool discrete; /* the host cannot touch the device's memory; of an engine that only plans: could not */
     struct tier *tier[TIERS];
     struct executor *executor;
+    struct host_moves moves;
     struct progress *progress; /* NULL: nothing moves by itself */
     uint64_t weights_version;  /* counts changes of the weights, for borrowed copies */
     double wait_s;             /* spent in waiting */
@@ -34,10 +35,13 @@ void run_begin(struct running *run);
 void run_start_progress(struct running *run);
 
 /* Polls the executor until the condition holds. */
-zero_status run_wait(struct running *run, bool (*holds)(const struct executor *, struct point),
-                     struct point point);
+zero_status run_wait(struct running *run, bool (*holds)(const void *what), const void *what);
 zero_status run_wait_idle(struct running *run); /* everything emitted has retired */
-zero_status run_wait_room(struct running *run); /* there is room for the operations of one event */
+
+/* Makes moves of the training loop: waits, does the host's work (or NULL: none), makes the event. */
+zero_status run_moves(struct running *run, enum host_move first, enum host_move last,
+                      zero_status (*work)(void *user, struct host_moves *moves, enum host_move move),
+                      void *user);
 
 /* Ends what is under way and brings everything up to date on its tier. */
 zero_status run_settle(struct running *run);

@@ -109,7 +109,7 @@ static bool open_save(struct state *state, const struct save *save, struct backg
     s->staging = (struct storage_staging){.memory = memory(state),
                                           .bytes = blueprint_checkpoint_bytes(state->blueprint->o.config) -
                                                    BLOCK_BYTES};
-    s->save.view = &state->behind;
+    s->save.view = &state->background;
     s->save.block = (float *)(void *)(memory(state) + s->staging.bytes);
     s->save.staging = &s->staging;
     s->save.copied = copied;

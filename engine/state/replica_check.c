@@ -37,7 +37,7 @@ static bool is_there(const struct state *state, const struct item *item) {
     case REDUCED_GRADIENT:
         return plan_fixed(&state->blueprint->plan, gradient_ref(state, item->param->region)) != NO_BUFFER;
     case MASTERS:
-        return precision_keeps_masters(&state->blueprint->precision);
+        return precision_keeps_masters(&state->blueprint->terms.precision);
     default:
         return (uint32_t)(item->kind - FIRST_STATE) < state->training->state_count;
     }
@@ -96,11 +96,11 @@ static zero_status hash_item(struct state *state, const struct item *item, uint6
     if (begin >= end) return ZERO_OK;
     if (item->kind == WEIGHTS)
         return hash_memory(state, hash, stored_params(&state->host, p->region, &part),
-                           state->blueprint->precision.compute, begin - part.first, end - begin);
+                           state->blueprint->terms.precision.compute, begin - part.first, end - begin);
     if (item->kind == REDUCED_GRADIENT)
         return hash_memory(state, hash,
                            executor_address(state->run->executor, gradient_ref(state, p->region)),
-                           state->blueprint->precision.reduced, begin - part.first, end - begin);
+                           state->blueprint->terms.precision.reduced, begin - part.first, end - begin);
     return hash_stored(state, item, begin, end, hash);
 }
 

@@ -47,11 +47,15 @@ static uint64_t layout_of(const struct state *state) {
     return hash_string(hash, state->training->optimizer->name);
 }
 
-static bool stored(const struct executor *executor, struct point point) { return executor_stored(executor); }
+bool shadow_commits(const struct state *state) {
+    return state->blueprint->o.config->nvme_shadow && state->shadow.uncommitted;
+}
+
+static bool stored(const void *executor) { return executor_stored(executor); }
 
 zero_status shadow_sync(struct state *state) {
-    if (!state->blueprint->o.config->nvme_shadow || !state->shadow.uncommitted) return ZERO_OK;
-    zero_status status = run_wait(state->run, stored, (struct point){0});
+    if (!shadow_commits(state)) return ZERO_OK;
+    zero_status status = run_wait(state->run, stored, state->run->executor);
     if (status) return status;
     struct zero_error error;
     error_clear(&error);
@@ -62,7 +66,7 @@ zero_status shadow_sync(struct state *state) {
 }
 
 zero_status shadow_commit(struct state *state) {
-    if (!state->blueprint->o.config->nvme_shadow || !state->shadow.uncommitted) return ZERO_OK;
+    if (!shadow_commits(state)) return ZERO_OK;
     uint8_t page[CHUNK_ALIGN_BYTES] = {0};
     struct commit c;
     memset(&c, 0, sizeof c);

@@ -8,6 +8,9 @@
 /* At commit, collective: what is stored from now on leaves the last whole step of an earlier run as it is. */
 zero_status shadow_open(struct state *state);
 
+/* A step was applied since the last commit. */
+bool shadow_commits(const struct state *state);
+
 /* Before the agreement of the next step, or of a flush: what this rank stored is safe. */
 zero_status shadow_sync(struct state *state);
 /* After it: the step is whole on all ranks. */

@@ -3,7 +3,7 @@
 void state_open(struct state *state, uint8_t *piece, uint8_t *const bounce[2]) {
     state->piece = piece;
     state->host = (struct stored_view){state->run, state->blueprint, bounce[0], piece};
-    state->behind = (struct stored_view){state->run, state->blueprint, bounce[1], NULL};
+    state->background = (struct stored_view){state->run, state->blueprint, bounce[1], NULL};
 }
 
 zero_status state_read(struct state *state, uint32_t region, zero_kind kind, uint64_t first, uint64_t count,

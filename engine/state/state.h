@@ -20,7 +20,7 @@ struct state {
     struct training *training;
     uint8_t *piece;                 /* PIECE_BYTES of the plan, through which the host's calls move state */
     struct stored_view host;        /* the host's thread reads and writes through it */
-    struct stored_view behind;      /* a save in the background reads through it */
+    struct stored_view background;  /* a save in the background reads through it */
     bool filled;                    /* the weights have values */
     struct manifest_entries notes;  /* the host's, for checkpoints */
     struct background_save *saving; /* NULL: none */

@@ -24,7 +24,7 @@ void *stored_params(const struct stored_view *v, uint32_t region, const struct p
                       shard = {BUFFER_PARAM_SHARD, (uint16_t)region};
     const struct executor *executor = v->run->executor;
     if (plan_fixed(&v->blueprint->plan, full) == NO_BUFFER) return executor_address(executor, shard);
-    uint64_t begin = part->first * dtype_bytes(v->blueprint->precision.compute);
+    uint64_t begin = part->first * dtype_bytes(v->blueprint->terms.precision.compute);
     return (uint8_t *)executor_address(executor, full) + begin;
 }
 
@@ -34,7 +34,7 @@ enum { STORED_PARAMS = OPTIMIZER_STATES_MAX + 1, STORED_GRADIENT };
 
 /* Frozen parameters have no masters. */
 static bool keeps_masters(const struct stored_view *v, uint32_t region) {
-    return precision_keeps_masters(&v->blueprint->precision) && !v->blueprint->regions[region].frozen;
+    return precision_keeps_masters(&v->blueprint->terms.precision) && !v->blueprint->regions[region].frozen;
 }
 
 static uint32_t array_of(const struct stored_view *v, uint32_t region, zero_kind kind) {
@@ -45,10 +45,10 @@ static uint32_t array_of(const struct stored_view *v, uint32_t region, zero_kind
 
 /* The lower halves of split masters are moved as bf16 would be, and never cast. */
 static enum dtype array_dtype(const struct stored_view *v, uint32_t array) {
-    if (array == STORED_PARAMS) return v->blueprint->precision.compute;
-    if (array == STORED_GRADIENT) return v->blueprint->precision.reduced;
-    if (array < v->blueprint->o.state_count) return v->blueprint->precision.state;
-    return v->blueprint->precision.split ? DTYPE_BF16 : DTYPE_F32;
+    if (array == STORED_PARAMS) return v->blueprint->terms.precision.compute;
+    if (array == STORED_GRADIENT) return v->blueprint->terms.precision.reduced;
+    if (array < v->blueprint->o.state_count) return v->blueprint->terms.precision.state;
+    return v->blueprint->terms.precision.split ? DTYPE_BF16 : DTYPE_F32;
 }
 
 /* Elements from one place: in memory, or in the slot that holds their chunk. */
@@ -203,7 +203,7 @@ static zero_status write_masters(const struct stored_view *v, uint32_t region, u
         zero_status status = find_pair(v, region, at, count, &pair, error);
         if (status) return status;
         uint64_t n = pair.master.count;
-        if (v->blueprint->precision.split) {
+        if (v->blueprint->terms.precision.split) {
             master_split(pair.param_place, pair.master_place, in, n);
         } else {
             memcpy(pair.master_place, in, n * sizeof *in);
@@ -233,7 +233,7 @@ zero_status stored_read(const struct stored_view *v, uint32_t region, zero_kind 
                         uint64_t count, float *out, struct zero_error *error) {
     uint64_t at = first - own_part(v, region, kind).first;
     uint32_t array = array_of(v, region, kind);
-    if (array == v->blueprint->o.state_count && v->blueprint->precision.split)
+    if (array == v->blueprint->o.state_count && v->blueprint->terms.precision.split)
         return read_masters(v, region, at, count, out, error);
     for (struct piece piece = {0}; count; at += piece.count, out += piece.count, count -= piece.count) {
         zero_status status = find(v, region, array, at, count, &piece, error);
@@ -252,7 +252,7 @@ zero_status stored_write(const struct stored_view *v, uint32_t region, zero_kind
     uint32_t array = array_of(v, region, kind);
     if (keeps_masters(v, region) && kind == ZERO_PARAM) return write_masters(v, region, at, count, in, error);
     zero_status status = write_array(v, region, array, at, count, in, error);
-    bool copy = kind == ZERO_PARAM && precision_copies_masters(&v->blueprint->precision) &&
+    bool copy = kind == ZERO_PARAM && precision_copies_masters(&v->blueprint->terms.precision) &&
                 !v->blueprint->regions[region].frozen;
     return copy && !status ? write_array(v, region, v->blueprint->o.state_count, at, count, in, error)
                            : status;
@@ -284,7 +284,7 @@ zero_status stored_clear(const struct stored_view *v, struct zero_error *error) 
              k++)
             status = device_clear(v->run, executor_state(v->run->executor, i, k),
                                   chunk_layout_resident(&v->blueprint->plan.layout, i) *
-                                      dtype_bytes(v->blueprint->precision.state),
+                                      dtype_bytes(v->blueprint->terms.precision.state),
                                   error);
     if (status) return status;
     turn_take(&v->run->ranks->lock);

@@ -63,13 +63,31 @@ static void fill_settings(const struct state *state, const struct lr_setting *se
     for (uint32_t g = 0; g < state->training->groups.count; g++) info->group_lr[g] = setting[g].lr;
 }
 
-static zero_status apply(struct state *state, const struct agreement *all, zero_step_info *info) {
-    double mean = training_mean(state->training, state->blueprint->gradient_factor), scale = mean;
+struct stepping {
+    struct state *state;
+    zero_step_info *info;
+    struct optimizer_scalars scalars[SCALARS_MAX];
+};
+
+/* The factor of the summed gradient: the mean, and clipping by the total norm. */
+static double gradient_scale(const struct state *state, double mean, double norm) {
     double clip = state->blueprint->o.config->gradient_clipping;
+    return clip > 0 && clip / (norm + 1e-6) < 1 ? mean * (clip / (norm + 1e-6)) : mean;
+}
+
+static uint64_t rounding_key(const struct state *state) {
+    uint64_t seed = state->blueprint->o.config->seed, steps = state->training->steps;
+    return hash_bytes(hash_bytes(HASH_START, &seed, sizeof seed), &steps, sizeof steps);
+}
+
+/* Decides from the agreements what the update does. */
+static zero_status prepare_update(struct stepping *s, const struct agreement *all, struct host_moves *moves) {
+    struct state *state = s->state;
+    zero_step_info *info = s->info;
+    double mean = training_mean(state->training, state->blueprint->terms.gradient_factor);
     info->grad_norm = total_norm(state, all) * mean;
     fill_settings(state, all[0].setting, info);
     info->skipped = !isfinite(info->grad_norm);
-    if (clip > 0 && clip / (info->grad_norm + 1e-6) < 1) scale *= clip / (info->grad_norm + 1e-6);
     if (info->skipped) {
         state->training->skipped++;
         info->overflow_unit = overflow_report(state, all);
@@ -82,15 +100,13 @@ static zero_status apply(struct state *state, const struct agreement *all, zero_
     state->run->weights_version++;
     info->step = state->training->steps;
     info->skipped_total = state->training->skipped;
-    struct optimizer_scalars scalars[SCALARS_MAX];
-    settings_scalars(state->training, all[0].setting, scalars);
-    status = run_wait_room(state->run);
-    if (status) return status;
-    uint64_t key = hash_bytes(
-        hash_bytes(HASH_START, &state->blueprint->o.config->seed, sizeof state->blueprint->o.config->seed),
-        &state->training->steps, sizeof state->training->steps);
-    return RUN_EVENT(state->run, executor_apply(state->run->executor, info->skipped, (float)scale, scalars,
-                                                2 * state->training->groups.count, key));
+    settings_scalars(state->training, all[0].setting, s->scalars);
+    moves->update.skip = info->skipped;
+    moves->update.scale = (float)gradient_scale(state, mean, info->grad_norm);
+    moves->update.scalars = s->scalars;
+    moves->update.count = 2 * state->training->groups.count;
+    moves->update.rounding_key = rounding_key(state);
+    return ZERO_OK;
 }
 
 static bool compare_is_due(const struct state *state, const zero_step_info *info) {
@@ -106,25 +122,34 @@ static zero_status check_settings(struct state *state, const struct lr_setting *
     return ranks_fail_alike(state->ranks, &error);
 }
 
-zero_status step_run(struct state *state, zero_step_info *out) {
-    struct running *run = state->run;
-    struct agreement mine = {0};
-    const struct agreement *all = executor_agreements(run->executor);
-    struct point agreed = {0};
-    zero_step_info info = {.struct_size = out->struct_size};
-    background_save_report(state, &mine.save);
-    settings_next(state->training, mine.setting);
-    zero_status status = run_wait_room(run);
-    if (!status) status = shadow_sync(state);
-    if (!status) status = RUN_EVENT(run, executor_agree(run->executor, &mine, &agreed));
-    if (!status) status = run_wait(run, executor_reached, agreed);
-    if (!status) status = check_agreements(state, all);
+static zero_status read_agreements(struct stepping *s, struct host_moves *moves) {
+    struct state *state = s->state;
+    const struct agreement *all = executor_agreements(state->run->executor);
+    zero_status status = check_agreements(state, all);
     if (!status) status = check_settings(state, all->setting);
     if (!status) status = shadow_commit(state);
     if (!status) status = background_save_hear(state, all);
-    if (!status) status = apply(state, all, &info);
+    return status ? status : prepare_update(s, all, moves);
+}
+
+static zero_status work(void *user, struct host_moves *moves, enum host_move move) {
+    struct stepping *s = user;
+    if (move == MOVE_AGREE) return shadow_sync(s->state);
+    return move == MOVE_AGREED ? read_agreements(s, moves) : ZERO_OK;
+}
+
+zero_status step_run(struct state *state, zero_step_info *out) {
+    struct running *run = state->run;
+    struct agreement mine = {0};
+    zero_step_info info = {.struct_size = out->struct_size};
+    struct stepping stepping = {.state = state, .info = &info};
+    background_save_report(state, &mine.save);
+    settings_next(state->training, mine.setting);
+    run->moves.mine = &mine;
+    run->moves.commits = shadow_commits(state);
+    run->moves.settles = plan_settles(&state->blueprint->plan);
+    zero_status status = run_moves(run, MOVE_AGREE, MOVE_SETTLE, work, &stepping);
     state->shadow.uncommitted |= !info.skipped;
-    if (!status && plan_settles(&state->blueprint->plan)) status = run_wait_idle(run);
     progress_wake(run->progress);
     *out = info;
     return status;

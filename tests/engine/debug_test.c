@@ -77,7 +77,8 @@ static void flip(zero_engine *e, const struct plant *plant) {
     bool whole =
         plant->flipped == WEIGHTS ||
         !engine_blueprint(e)->policy.stage->state.axis[AXIS_SHARD]; /* else a shard's first element */
-    uint32_t width = plant->flipped == WEIGHTS && engine_blueprint(e)->precision.compute != DTYPE_F32 ? 2 : 4;
+    uint32_t width =
+        plant->flipped == WEIGHTS && engine_blueprint(e)->terms.precision.compute != DTYPE_F32 ? 2 : 4;
     if (CHECK(at[plant->flipped] != NULL))
         at[plant->flipped][whole ? (p->offset + p->count - 1) * width : 0] ^= 0x80;
 }

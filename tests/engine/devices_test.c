@@ -145,15 +145,16 @@ static void shards_are_the_hosts(zero_engine *engine, void *user) {
     for (uint32_t i = 0; i < engine_blueprint(engine)->o.model->regions; i++) {
         uint64_t padded = engine_blueprint(engine)->o.model->region[i].padded,
                  parts = placement_parts(p->region[i].state, p->mesh),
-                 shard = (padded / parts * dtype_bytes(engine_blueprint(engine)->precision.reduced) + 63) /
-                         64 * 64;
+                 shard =
+                     (padded / parts * dtype_bytes(engine_blueprint(engine)->terms.precision.reduced) + 63) /
+                     64 * 64;
         if (p->region[i].frozen) continue;
         shards += shard;
         if (shard > most) most = shard;
-        whole += (padded * dtype_bytes(engine_blueprint(engine)->precision.compute) + 63) / 64 * 64;
+        whole += (padded * dtype_bytes(engine_blueprint(engine)->terms.precision.compute) + 63) / 64 * 64;
     }
     bool adds = s->micro_steps > 1 && strcmp(s->mode, "every") == 0,
-         widens = precision_widens(&engine_blueprint(engine)->precision);
+         widens = precision_widens(&engine_blueprint(engine)->terms.precision);
     bool last = s->micro_steps > 1 && !adds,
          copies = s->ranks > p->mesh[AXIS_SHARD] && p->stage != &stage_hpz;
     CHECK_INT(row_bytes(engine, ZERO_CPU, "gradients on the host"), shards);

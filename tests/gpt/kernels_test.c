@@ -137,7 +137,7 @@ static void check_norm(const struct kernels *k, uint32_t width) {
     float dgain[WIDE] = {0}, dbias[WIDE] = {0};
     fill(x, 1, 5), fill(gain, .5, 2), fill(bias, -1, 1), fill(dy, -1, 1), fill(skip, -1, 1);
     k->norm[LAYER_NORM].forward(y, mean, rstd, x, gain, bias, ROWS, width, 1e-2f);
-    k->norm[LAYER_NORM].again(z, x, mean, rstd, gain, bias, ROWS, width);
+    k->norm[LAYER_NORM].recompute(z, x, mean, rstd, gain, bias, ROWS, width);
     CHECK_BYTES(z, y, ROWS * width * sizeof(float));
     k->norm[LAYER_NORM].backward(dx, dgain, dbias, skip, dy, x, mean, rstd, gain, ROWS, width);
     for (uint32_t r = 0; r < ROWS; r++) {
@@ -168,7 +168,7 @@ static void check_rms_norm(const struct kernels *k, uint32_t width) {
     fill(x, 1, 5), fill(gain, .5, 2), fill(dy, -1, 1), fill(skip, -1, 1);
     y[ROWS * width] = dx[ROWS * width] = 777;
     k->norm[RMS_NORM].forward(y, NULL, rstd, x, gain, NULL, ROWS, width, 1e-2f);
-    k->norm[RMS_NORM].again(z, x, NULL, rstd, gain, NULL, ROWS, width);
+    k->norm[RMS_NORM].recompute(z, x, NULL, rstd, gain, NULL, ROWS, width);
     CHECK_BYTES(z, y, ROWS * width * sizeof(float));
     k->norm[RMS_NORM].backward(dx, dgain, NULL, skip, dy, x, NULL, rstd, gain, ROWS, width);
     for (uint32_t r = 0; r < ROWS; r++) {

@@ -100,7 +100,7 @@ void toy_pass(struct toy *t, bool evaluating, const char *skip) {
 void toy_segments(struct toy *t, uint32_t segment) {
     for (uint32_t i = 0; i < t->policy.uses; i++) {
         bool whole = (i / segment + 1) * segment < t->policy.uses;
-        t->use[i].behind = (uint16_t)(whole ? i % segment : 0);
+        t->use[i].segment_offset = (uint16_t)(whole ? i % segment : 0);
         t->again[i] = whole && (i + 1) % segment == 0;
     }
     policy_open(&t->policy);
@@ -115,7 +115,7 @@ void toy_pass_again(struct toy *t, const char *skip) {
     policy_pass(&t->policy, false, ++t->micro == t->policy.micro_steps, &t->out);
     for (uint32_t q = 0; q < 2 * uses; q++) {
         uint32_t last = q < uses ? q : 2 * uses - 1 - q;
-        for (uint32_t use = last - t->use[last].behind; q > uses && t->again[last] && use <= last; use++) {
+        for (uint32_t use = last - t->use[last].segment_offset; q > uses && t->again[last] && use <= last; use++) {
             if (skips(t, skip, use)) continue;
             policy_recompute(&t->policy, use, q, &t->out);
             policy_recomputed(&t->policy, use, &t->out);

@@ -18,13 +18,12 @@ static void report_model(const struct gpt_config *model) {
 
 /* The last blocks' activations are still in memory when their backward begins, so these blocks are not recomputed. */
 static void report_recomputation(const struct gpt_config *model) {
-    uint32_t segment = model->recompute, again = segment ? (model->layers - 1) / segment * segment : 0;
-    if (again)
-        progress_line("again     %u of %u blocks are computed again in the backward, %u at a time", again,
+    uint32_t segment = model->recompute, recomputed = segment ? (model->layers - 1) / segment * segment : 0;
+    if (recomputed)
+        progress_line("recompute %u of %u blocks are recomputed in the backward, %u at a time", recomputed,
                       model->layers, segment);
     else if (segment)
-        progress_line("again     no block is computed again: %u at a time are all of %u", segment,
-                      model->layers);
+        progress_line("recompute no block is recomputed: %u at a time are all of %u", segment, model->layers);
 }
 
 static void report_training(const struct job *job, const zero_engine *engine, uint64_t steps) {

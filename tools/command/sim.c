@@ -118,7 +118,7 @@ static zero_status close_file(FILE *file, const char *path, struct zero_error *e
 /* Every virtual rank has its own memory, so the sum over all ranks is limited. */
 static zero_status check_data(const struct job_ranks *r, struct zero_error *error) {
     enum { ELEMENTS_MAX = 100000000 };
-    uint64_t ranks = (uint64_t)r->setup.mesh[AXIS_SHARD] * r->setup.mesh[AXIS_REPLICATE];
+    uint64_t ranks = (uint64_t)r->setup.terms.mesh[AXIS_SHARD] * r->setup.terms.mesh[AXIS_REPLICATE];
     if (r->parameters <= ELEMENTS_MAX / ranks) return ZERO_OK;
     return error_set(error, ZERO_E_ARGUMENT,
                      "--data: %" PRIu64 " ranks of %" PRIu64

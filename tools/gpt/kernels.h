@@ -20,9 +20,9 @@ struct norm_kernels {
     /* also writes each row's mean and reciprocal standard deviation */
     void (*forward)(float *y, float *mean, float *rstd, const float *x, const float *gain, const float *bias,
                     uint32_t rows, uint32_t columns, float epsilon);
-    /* computes the same y again, from the statistics that forward wrote */
-    void (*again)(float *y, const float *x, const float *mean, const float *rstd, const float *gain,
-                  const float *bias, uint32_t rows, uint32_t columns);
+    /* computes the same y from the statistics that forward wrote */
+    void (*recompute)(float *y, const float *x, const float *mean, const float *rstd, const float *gain,
+                      const float *bias, uint32_t rows, uint32_t columns);
     /* dx = skip + the gradient through the norm, where skip is the gradient of the path around the norm (NULL: none).
      * Adds to dgain and dbias. */
     void (*backward)(float *dx, float *dgain, float *dbias, const float *skip, const float *dy,

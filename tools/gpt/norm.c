@@ -16,8 +16,8 @@ void norm_forward(const struct gpt *gpt, struct norm n, uint32_t first, uint32_t
 
 void norm_again(const struct gpt *gpt, struct norm n, uint32_t first, uint32_t rows, const float *x,
                 float *y) {
-    kernels_of(gpt)->again(y, x, from(n.statistics->mean, first), n.statistics->rstd + first, n.weight->param,
-                           n.bias->param, rows, gpt->config.width);
+    kernels_of(gpt)->recompute(y, x, from(n.statistics->mean, first), n.statistics->rstd + first,
+                               n.weight->param, n.bias->param, rows, gpt->config.width);
 }
 
 void norm_backward(const struct gpt *gpt, struct norm n, uint32_t first, uint32_t rows, float *sums,

@@ -16,8 +16,8 @@ static uint32_t lowest(const struct pass_work *work, uint32_t units) {
     return unit;
 }
 
-static void add(struct pass *p, uint32_t unit, uint32_t position, bool again, uint64_t compute_ns) {
-    p->use[p->uses++] = (struct pass_use){unit, position, again, compute_ns};
+static void add(struct pass *p, uint32_t unit, uint32_t position, bool recomputes, uint64_t compute_ns) {
+    p->use[p->uses++] = (struct pass_use){unit, position, recomputes, compute_ns};
 }
 
 zero_status pass_make(const struct pass_work *work, uint32_t units, const struct pass_segments *segments,
@@ -29,7 +29,7 @@ zero_status pass_make(const struct pass_work *work, uint32_t units, const struct
         uint32_t position = 2 * units - 1 - u;
         bool ends = pass_segment(segments, u, &first);
         for (uint32_t i = first; ends && i <= u; i++)
-            add(&p, i, position, true, i < u ? work[i].forward_ns : work[i].again_ns);
+            add(&p, i, position, true, i < u ? work[i].forward_ns : work[i].recompute_ns);
         add(&p, u, position, false, work[u].backward_ns);
     }
     *out = p;

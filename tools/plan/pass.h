@@ -12,7 +12,7 @@
 struct pass_work { /* of a unit, in a micro-step */
     uint64_t forward_ns, backward_ns;
     /* of its forward when it runs again directly before its backward and needs no output */
-    uint64_t again_ns;
+    uint64_t recompute_ns;
     bool trains;
 };
 
@@ -28,7 +28,7 @@ bool pass_segment(const struct pass_segments *segments, uint32_t last, uint32_t 
 struct pass_use {
     uint32_t unit;
     uint32_t position; /* in the pass; for a repeated forward: the position of the backward that needs it */
-    bool again;
+    bool recomputes;
     uint64_t compute_ns;
 };
 

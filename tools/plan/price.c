@@ -44,7 +44,7 @@ static void take_bytes(const struct scenario *s, const struct blueprint *b, cons
     p->staging_bytes = plan->staging_bytes;
     struct shapes_recompute recompute = {p->cell.recompute, s->recompute_on_cpu};
     p->activation_bytes =
-        shapes_activation_bytes(&s->shapes, s->machine.device.is_host, b->precision.compute,
+        shapes_activation_bytes(&s->shapes, s->machine.device.is_host, b->terms.precision.compute,
                                 b->o.config->micro_batch, s->threads, recompute, &p->activation_host_bytes);
     for (int t = 0; t < ZERO_TIERS; t++) p->tier_bytes[t] = plan->bytes[t];
     p->tier_bytes[ZERO_DEVICE] += p->activation_bytes - p->activation_host_bytes;
@@ -63,7 +63,7 @@ static double step_flops(const struct scenario *s, double tokens) {
 static void conclude(const struct scenario *s, const struct blueprint *b, struct price *p) {
     const struct machine *m = &s->machine;
     double node_ranks = (double)s->ranks / s->nodes, written = (double)p->step.drive_write_bytes * node_ranks;
-    enum dtype dtype = b->precision.compute;
+    enum dtype dtype = b->terms.precision.compute;
     p->bound = RESOURCE_COMPUTE;
     for (int r = 0; r < RESOURCES; r++)
         if (p->step.busy_s[r] > p->step.busy_s[p->bound]) p->bound = (enum resource)r;
@@ -95,10 +95,10 @@ static zero_status refused(struct zero_error *error) {
 }
 
 static zero_status check_type(const struct scenario *s, const struct blueprint *b, struct zero_error *error) {
-    if (s->machine.device.flops[b->precision.compute] > 0) return ZERO_OK;
+    if (s->machine.device.flops[b->terms.precision.compute] > 0) return ZERO_OK;
     return error_set(error, ZERO_E_UNSUPPORTED,
                      "%s does not multiply %s: choose another type (bf16, fp16) or device",
-                     s->machine.device.name, dtype_name(b->precision.compute));
+                     s->machine.device.name, dtype_name(b->terms.precision.compute));
 }
 
 static zero_status price_engine(const struct scenario *s, zero_engine *engine, struct price *p,
@@ -109,7 +109,7 @@ static zero_status price_engine(const struct scenario *s, zero_engine *engine, s
     if (!status) status = zero_engine_plan(engine, &plan);
     if (status) return refused(error);
     struct blueprint *b = engine_blueprint(engine);
-    p->compute = b->precision.compute;
+    p->compute = b->terms.precision.compute;
     status = check_type(s, b, error);
     if (status) return status;
     take_bytes(s, b, &plan, p);

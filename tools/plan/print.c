@@ -51,11 +51,11 @@ static void print_shortage(const struct price *p, FILE *out) {
 }
 
 static void print_row(const struct price *p, bool best, FILE *out) {
-    char again[16] = "no"; /* recomputation: each block alone, or several together */
+    char recompute[16] = "no"; /* recomputation: each block alone, or several together */
     if (p->cell.recompute)
-        snprintf(again, sizeof again, p->cell.recompute > 1 ? "by %u" : "yes", p->cell.recompute);
+        snprintf(recompute, sizeof recompute, p->cell.recompute > 1 ? "by %u" : "yes", p->cell.recompute);
     fprintf(out, "%s %5u %-6s %-6s %-9s", best ? "->" : "  ", p->cell.stage,
-            tier_table[p->cell.optimizer]->name, tier_table[p->cell.params]->name, again);
+            tier_table[p->cell.optimizer]->name, tier_table[p->cell.params]->name, recompute);
     fprintf(out, " %8s%8s%8s%8s%8s%8s  %8s%8s%8s", tight(p->param_bytes).chars, tight(p->grad_bytes).chars,
             tight(p->state_bytes).chars, tight(p->gathered_bytes).chars, tight(p->activation_bytes).chars,
             tight(p->staging_bytes).chars, tight(p->tier_bytes[ZERO_DEVICE]).chars,

@@ -125,9 +125,9 @@ static zero_status price_all(const struct scenario *s, struct table *out, struct
     out->rows = out->best = 0;
     for (int i = 0; stages[i]; i++)
         for (int k = 0; k < TIER_PAIRS && stages[i]->reshard == RESHARD_ALL; k++)
-            for (uint32_t again = 0; again < 2; again++) {
+            for (uint32_t recompute = 0; recompute < 2; recompute++) {
                 struct cell cell = {stages[i]->number, tiers[k].optimizer, tiers[k].params,
-                                    again * s->recompute};
+                                    recompute * s->recompute};
                 if (!possible(s, &cell) || out->rows == TABLE_ROWS) continue;
                 struct price *row = &out->row[out->rows];
                 zero_status status = price_cell(s, &cell, row, error);

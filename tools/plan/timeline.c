@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/executor/executor.h"
+#include "tools/plan/loop.h"
 
 enum { STEPS = 4 /* only the last one is priced */ };
 
@@ -23,6 +23,7 @@ struct timeline {
     struct speeds speeds;
     struct executor_options e;
     struct executor *executor;
+    struct loop loop;
     struct zero_error *error;
     uint64_t now, computing_until;                              /* computing_until: 0: the host waits */
     uint64_t inside_free, between_free, update_free, core_free; /* when the started operations end */
@@ -47,9 +48,9 @@ const char *resource_name(enum resource resource) {
 /* ---- times of operations ---- */
 
 static uint64_t part_bytes(const struct timeline *t, const struct operation *op, enum dtype dtype) {
-    const struct policy *p = t->e.policy;
-    return t->e.model->region[op->region].padded / placement_parts(p->region[op->region].state, p->mesh) *
-           dtype_bytes(dtype);
+    const struct policy *p = t->e.shape.policy;
+    return t->e.shape.model->region[op->region].padded /
+           placement_parts(p->region[op->region].state, p->mesh) * dtype_bytes(dtype);
 }
 
 /* True if data in the tier must cross the bus to the device. */
@@ -66,15 +67,15 @@ static bool rests_on_host(const struct timeline *t, enum buffer_kind kind, uint1
 /* The nodes of rank 0's group. Ranks of the shard axis are adjacent; ranks of the replicate axis are a shard group
  * apart. */
 static uint32_t group_nodes(const struct timeline *t, uint8_t axes, uint32_t members) {
-    uint32_t stride = axes & AXES_SHARD ? 1 : t->e.policy->mesh[AXIS_SHARD], nodes = 1;
+    uint32_t stride = axes & AXES_SHARD ? 1 : t->e.shape.policy->mesh[AXIS_SHARD], nodes = 1;
     for (uint32_t i = 1; i < members; i++)
         nodes += i * stride / t->speeds.node_ranks != (i - 1) * stride / t->speeds.node_ranks;
     return nodes;
 }
 
 static struct speeds_call call_ns(struct timeline *t, const struct operation *op) {
-    uint32_t ranks = comm_group_size(t->e.group[op->axes][op->stream]);
-    struct comm_call call = executor_call(&t->e, op);
+    uint32_t ranks = comm_group_size(t->e.shape.group[op->axes][op->stream]);
+    struct comm_call call = executor_call(&t->e.shape, op);
     struct comm_sent sent = comm_call_sent(&call, ranks);
     bool gathers = op->kind == OP_GATHER;
     t->price.wire_bytes += sent.bytes;
@@ -84,7 +85,7 @@ static struct speeds_call call_ns(struct timeline *t, const struct operation *op
 
 /* Each rank sends its contribution to a step to all other ranks. */
 static struct speeds_call agreement_ns(const struct timeline *t) {
-    uint32_t ranks = t->o->blueprint->o.ranks;
+    uint32_t ranks = t->o->blueprint->ranks;
     return speeds_collective(&t->speeds, ranks, t->o->nodes, (ranks - 1) * sizeof(struct agreement), 0,
                              false);
 }
@@ -99,7 +100,7 @@ static uint64_t updated_elements(const struct timeline *t, const struct operatio
 /* An update reads the gradient, and reads and writes states and masters. It writes the parameters; it also reads them
  * if they are the masters or halves of them. If the state is not on the device, the host updates. */
 static uint64_t update_ns(const struct timeline *t, const struct operation *op, uint32_t item) {
-    const struct precision *p = &t->e.precision;
+    const struct precision *p = &t->e.shape.precision;
     uint32_t array[PRECISION_ARRAYS_MAX] = {0}, arrays = precision_arrays(p, t->e.state_count, array),
              state = 0;
     for (uint32_t k = 0; k < arrays; k++) state += 2 * array[k];
@@ -164,20 +165,22 @@ static uint64_t communicate(struct timeline *t, uint64_t from, struct speeds_cal
 /* A shard in host memory crosses to the device first. A whole gradient that the host's update needs crosses to the host
  * after the gather. */
 static uint64_t gather(struct timeline *t, const struct operation *op) {
-    enum dtype dtype = op->object == OBJECT_GRAD ? t->e.precision.reduced : t->e.precision.compute;
+    enum dtype dtype =
+        op->object == OBJECT_GRAD ? t->e.shape.precision.reduced : t->e.shape.precision.compute;
     bool brings = op->object == OBJECT_PARAM && op->read[0].kind != BUFFER_PARAM_FULL &&
                   op->read[0].kind != BUFFER_PARAM_SECOND && crosses(t, t->e.plan->param_tier);
     bool leaves = op->object == OBJECT_GRAD && rests_on_host(t, BUFFER_GRAD_HOST, op->region);
     uint64_t from = brings ? cross(t, IN, t->now, part_bytes(t, op, dtype)) : t->now;
     from = communicate(t, from, call_ns(t, op));
-    return leaves ? cross(t, OUT, from, t->e.model->region[op->region].padded * dtype_bytes(dtype)) : from;
+    return leaves ? cross(t, OUT, from, t->e.shape.model->region[op->region].padded * dtype_bytes(dtype))
+                  : from;
 }
 
 /* A gradient shard in host memory crosses to the device first, if the reduction adds to it or sums over the replicate
  * axis. The result crosses back to the host. */
 static uint64_t reduce(struct timeline *t, const struct operation *op) {
     bool host = rests_on_host(t, BUFFER_GRAD_SHARD, op->region);
-    uint64_t bytes = part_bytes(t, op, t->e.precision.reduced), from = t->now;
+    uint64_t bytes = part_bytes(t, op, t->e.shape.precision.reduced), from = t->now;
     if (host && (op->add || !op->reads)) from = cross(t, IN, from, bytes);
     from = communicate(t, from, call_ns(t, op));
     return host ? cross(t, OUT, from, bytes) : from;
@@ -186,7 +189,7 @@ static uint64_t reduce(struct timeline *t, const struct operation *op) {
 /* If the host updates parameters on a device, the new parameters cross to the device. If the parameters are the
  * masters, or halves of them, they cross to the host first. */
 static uint64_t update(struct timeline *t, const struct operation *op, uint32_t item) {
-    const struct precision *p = &t->e.precision;
+    const struct precision *p = &t->e.shape.precision;
     uint64_t ns = update_ns(t, op, item), from = t->now,
              bytes = updated_elements(t, op, item) * dtype_bytes(p->compute);
     bool staged = t->e.plan->discrete && plan_host_updates(t->e.plan) && op->write[0].kind != BUFFER_STATE &&
@@ -284,21 +287,16 @@ static bool advance(struct timeline *t, uint64_t limit) {
     return true;
 }
 
-static zero_status wait_for(struct timeline *t, bool (*holds)(const struct executor *, struct point),
-                            struct point point) {
+static zero_status wait_move(void *user, const struct host_moves *moves, enum host_move move) {
+    struct timeline *t = user;
     zero_status status = settle(t);
-    while (!status && !holds(t->executor, point)) {
+    while (!status && !host_move_ready(moves, move)) {
         if (!advance(t, UINT64_MAX))
             return error_set(t->error, ZERO_E_INTERNAL, "the priced step waits for nothing");
         status = settle(t);
     }
     return status;
 }
-
-static bool computing(const struct executor *e, struct point point) { return executor_computing(e); }
-static bool has_room(const struct executor *e, struct point point) { return executor_has_room(e); }
-static bool idle(const struct executor *e, struct point point) { return executor_idle(e); }
-static bool stored(const struct executor *e, struct point point) { return executor_stored(e); }
 
 /* Operations that start meanwhile may take a part of the cores, and so delay the end. */
 static zero_status compute(struct timeline *t, uint64_t ns) {
@@ -313,52 +311,32 @@ static zero_status compute(struct timeline *t, uint64_t ns) {
     return status;
 }
 
-#define EVENT(t, call) ((call) ? fail(t) : ZERO_OK)
-
-static zero_status begin(struct timeline *t, const struct pass_use *use) {
-    return EVENT(t, use->again ? executor_recompute(t->executor, use->unit, use->position)
-                               : executor_begin(t->executor, use->position));
-}
-
-static zero_status end(struct timeline *t, const struct pass_use *use) {
-    return EVENT(t, use->again ? executor_recomputed(t->executor, use->unit) : executor_end(t->executor));
-}
-
-static zero_status run_use(struct timeline *t, const struct pass_use *use) {
-    zero_status status = wait_for(t, has_room, (struct point){0});
-    if (!status) status = begin(t, use);
-    if (!status) status = wait_for(t, computing, (struct point){0});
-    if (!status) status = compute(t, use->compute_ns);
-    if (!status) status = wait_for(t, has_room, (struct point){0});
-    return status ? status : end(t, use);
-}
-
 /* With a shadow: writes the page that says which step is complete on all ranks. */
 static void commit(struct timeline *t) {
     t->price.drive_write_bytes += CHUNK_ALIGN_BYTES;
     t->now = speeds_transfer(&t->speeds, &t->drive, t->now, true, CHUNK_ALIGN_BYTES);
 }
 
-/* Calls the executor in the same order as zero_micro_begin, the uses and zero_engine_step. */
-static zero_status step(struct timeline *t) {
-    const struct policy *p = t->e.policy;
-    const struct agreement mine = {0};
-    const struct optimizer_scalars scalars[2] = {0};
-    struct point agreed;
+static zero_status work_move(void *user, struct host_moves *moves, enum host_move move) {
+    struct timeline *t = user;
+    if (move == MOVE_AGREED && moves->commits) commit(t);
+    return move == MOVE_COMPUTE ? compute(t, loop_use(&t->loop)->compute_ns) : ZERO_OK;
+}
+
+static zero_status make_event(void *user, struct host_moves *moves, enum host_move move) {
+    return host_move_event(moves, move) ? fail(user) : ZERO_OK;
+}
+
+/* Makes the moves of one step. */
+static zero_status step(struct timeline *t, struct host_moves *moves) {
+    const struct host_calls host = {wait_move, work_move, make_event, t};
+    uint32_t steps = t->loop.step + 1;
     zero_status status = ZERO_OK;
-    for (uint32_t micro = 1; micro <= p->micro_steps && !status; micro++) {
-        status = wait_for(t, has_room, (struct point){0});
-        if (!status) status = EVENT(t, executor_pass(t->executor, false, micro == p->micro_steps));
-        for (uint32_t i = 0; i < t->o->pass->uses && !status; i++) status = run_use(t, &t->o->pass->use[i]);
+    for (; !status && !loop_ended(&t->loop, steps); loop_advance(&t->loop)) {
+        loop_prepare(&t->loop, moves);
+        status = host_make_moves(&host, moves, t->loop.next, t->loop.next);
     }
-    if (!status) status = wait_for(t, has_room, (struct point){0});
-    if (!status && t->e.plan->shadow) status = wait_for(t, stored, (struct point){0});
-    if (!status) status = EVENT(t, executor_agree(t->executor, &mine, &agreed));
-    if (!status) status = wait_for(t, executor_reached, agreed);
-    if (!status && t->e.plan->shadow) commit(t);
-    if (!status) status = wait_for(t, has_room, (struct point){0});
-    if (!status) status = EVENT(t, executor_apply(t->executor, false, 1, scalars, 2, 0));
-    return status || !plan_settles(t->e.plan) ? status : wait_for(t, idle, (struct point){0});
+    return status;
 }
 
 zero_status timeline_step(const struct timeline_options *o, struct step_price *out,
@@ -367,27 +345,26 @@ zero_status timeline_step(const struct timeline_options *o, struct step_price *o
     struct blueprint *b = o->blueprint;
     struct agreement agreements[2]; /* the rank's own, and unused room */
     struct performer performer = {start, done, &t};
-    t.speeds = machine_speeds(o->machine, (double)b->o.ranks / o->nodes, b->precision.compute);
-    t.e = (struct executor_options){.policy = &b->policy,
-                                    .model = b->o.model,
-                                    .plan = &b->plan,
-                                    .discrete = b->plan.discrete,
-                                    .optimizer = b->o.optimizer,
-                                    .state_count = b->o.state_count,
-                                    .precision = b->precision,
-                                    .param_bits = b->param_bits,
-                                    .gradient_bits = b->gradient_bits,
-                                    .performer = &performer,
-                                    .agreements = agreements};
-    memcpy(t.e.group, b->o.group, sizeof t.e.group);
+    t.speeds = machine_speeds(o->machine, (double)b->ranks / o->nodes, b->terms.precision.compute);
+    t.e = blueprint_executor_options(b);
+    t.e.performer = &performer;
+    t.e.agreements = agreements;
     zero_status status = executor_open(&t.e, &t.executor, error);
     if (status) return status;
+    const struct optimizer_scalars scalars[2] = {0};
+    struct agreement mine = {0};
+    struct host_moves moves = {.executor = t.executor,
+                               .mine = &mine,
+                               .update = {.scale = 1, .scalars = scalars, .count = 2},
+                               .commits = b->plan.shadow,
+                               .settles = plan_settles(&b->plan)};
+    t.loop = loop_begin(o->pass, b->policy.uses, b->policy.micro_steps);
     for (int k = 0; k < STEPS && !status; k++) {
         uint64_t began = t.now;
         t.price = (struct step_price){0};
         memset(t.busy, 0, sizeof t.busy);
         t.bus[OUT].busy_ns = t.bus[IN].busy_ns = 0;
-        status = step(&t);
+        status = step(&t, &moves);
         t.price.seconds = (double)(t.now - began) * 1e-9;
     }
     t.busy[RESOURCE_BUS] = later(t.bus[OUT].busy_ns, t.bus[IN].busy_ns);

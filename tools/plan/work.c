@@ -15,7 +15,7 @@ static double weights_s(const struct work_options *o, uint32_t unit) {
     double elements = 0;
     for (uint8_t i = 0; i < use->count && unit > 0; i++)
         elements += (double)b->o.model->region[use->region[i]].elements;
-    return elements * dtype_bytes(b->precision.compute) / o->machine->device.memory_per_s;
+    return elements * dtype_bytes(b->terms.precision.compute) / o->machine->device.memory_per_s;
 }
 
 /* The fraction of a unit's parameters that have gradients. */
@@ -37,17 +37,17 @@ struct pass_work work_of_unit(const struct work_options *o, uint32_t unit) {
     const struct machine *m = o->machine;
     bool host = m->device.is_host;
     double tokens = (double)o->batch * (double)o->shapes->context,
-           rate = m->device.flops[o->blueprint->precision.compute] / tokens,
+           rate = m->device.flops[o->blueprint->terms.precision.compute] / tokens,
            share = trained_share(o->blueprint->o.model, unit), weights = weights_s(o, unit),
            rows_s = tokens * (double)o->shapes->width * sizeof(float) / m->device.memory_per_s,
            forward = shapes_forward_flops(o->shapes, unit) / rate,
            untrained = (1 - share) * shapes_weight_flops(o->shapes, unit) / rate,
            passes = host ? HOST_BACKWARD_PASSES + share * HOST_GRADIENT_PASSES
                          : BACKWARD_PASSES + share * GRADIENT_PASSES;
-    double again = forward - shapes_output_flops(o->shapes) / rate + FORWARD_PASSES * weights;
+    double recompute = forward - shapes_output_flops(o->shapes) / rate + FORWARD_PASSES * weights;
     return (struct pass_work){.forward_ns = nanoseconds(forward + rows_s + FORWARD_PASSES * weights),
                               .backward_ns = nanoseconds(2 * forward - untrained + rows_s + passes * weights),
-                              .again_ns = again > 0 ? nanoseconds(again) : 0,
+                              .recompute_ns = recompute > 0 ? nanoseconds(recompute) : 0,
                               .trains = share > 0};
 }
 

@@ -3,8 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/executor/executor.h"
-
 zero_status sim_model_of(const struct blueprint *b, const uint64_t *unit_flops, struct sim_model *out,
                          struct zero_error *error) {
     const struct model *from = b->o.model;
@@ -32,50 +30,24 @@ zero_status sim_model_of(const struct blueprint *b, const uint64_t *unit_flops, 
     return ZERO_OK;
 }
 
-/* True if the transport's reductions need scratch; a discrete device's additional scratch is planned for the same
- * case. */
+/* True if the transport's reductions need scratch; that of a discrete device comes on top. */
 static bool stages_reductions(const struct blueprint *b) {
-    struct executor_options o = {.policy = (struct policy *)&b->policy,
-                                 .model = b->o.model,
-                                 .precision = b->precision,
-                                 .gradient_bits = b->gradient_bits,
-                                 .native_reduction = b->o.config->comm.reduction == CONFIG_REDUCTION_NATIVE};
-    memcpy(o.group, b->o.group, sizeof o.group);
-    return executor_staging_bytes(&o) > 0;
+    struct executor_shape shape = blueprint_executor_options(b).shape;
+    shape.discrete = shape.host_updates = false;
+    return executor_staging_bytes(&shape) > 0;
 }
 
-zero_status sim_setup_of(const struct blueprint *b, struct sim_setup *out, struct zero_error *error) {
+struct sim_setup sim_setup_of(const struct blueprint *b) {
     const struct config *c = b->o.config;
-    const struct policy *p = &b->policy;
-    *out = (struct sim_setup){.stage = p->stage,
-                              .mesh = {p->mesh[AXIS_SHARD], p->mesh[AXIS_REPLICATE]},
-                              .accumulation = p->accumulation,
-                              .micro_steps = p->micro_steps,
-                              .depth = p->depth,
-                              .backward_depth = 1 + p->backward_depth,
-                              .live_max = p->live_max,
-                              .ahead_max = p->ahead_max,
-                              .param_bits = b->param_bits,
-                              .gradient_bits = b->gradient_bits,
-                              .shadow = b->plan.shadow,
-                              .discrete = b->plan.discrete,
+    struct sim_setup setup = {.terms = b->terms,
                               .persistence_threshold = c->persistence_threshold,
-                              .precision = b->precision,
                               .optimizer = b->o.optimizer,
                               .params = {*b->o.params, *b->o.params},
                               .clip = c->gradient_clipping,
-                              .state_tier = (enum tier_kind)c->optimizer_tier,
-                              .param_tier = b->plan.param_tier,
-                              .chunk_elements_max = b->plan.layout.chunk_elements,
-                              .resident_bytes = b->plan.layout.resident_bytes,
-                              .slots = b->plan.layout.slots,
-                              .message_bytes = b->plan.row_bytes[MEMORY_MESSAGES],
-                              .checkpoint_bytes = b->plan.row_bytes[MEMORY_CHECKPOINT],
-                              .native_reduction = c->comm.reduction == CONFIG_REDUCTION_NATIVE,
                               .staging = stages_reductions(b),
                               .skip_unit = -1,
                               .chaos_events = UINT64_MAX,
                               .timeout_ns = (uint64_t)(c->comm.timeout_s * 1e9)};
-    out->params[1].weight_decay = 0;
-    return ZERO_OK;
+    setup.params[1].weight_decay = 0;
+    return setup;
 }

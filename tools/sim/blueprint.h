@@ -10,8 +10,7 @@
 zero_status sim_model_of(const struct blueprint *blueprint, const uint64_t *unit_flops, struct sim_model *out,
                          struct zero_error *error);
 
-/* Sets everything except model, steps, seed, speeds, faults and the members after them. ZERO_E_UNSUPPORTED: the
- * blueprint uses a feature that is not simulated. */
-zero_status sim_setup_of(const struct blueprint *blueprint, struct sim_setup *out, struct zero_error *error);
+/* Everything except model, steps, seed, speeds, faults and the members after them. */
+struct sim_setup sim_setup_of(const struct blueprint *blueprint);
 
 #endif

@@ -63,24 +63,24 @@ static struct speeds make_speeds(struct dice *d) {
 }
 
 static void choose_mesh(struct sim_setup *s, struct dice *d) {
-    s->stage = stages[pick(d, stage_count())];
-    s->mesh[AXIS_SHARD] = 1 + pick(d, 5);
-    s->mesh[AXIS_REPLICATE] = s->stage == &stage_hpz ? 2 : pick(d, 3) ? 1 : 1 + pick(d, 3);
-    if (s->stage == &stage_hpz) s->mesh[AXIS_SHARD] = 2;
+    s->terms.stage = stages[pick(d, stage_count())];
+    s->terms.mesh[AXIS_SHARD] = 1 + pick(d, 5);
+    s->terms.mesh[AXIS_REPLICATE] = s->terms.stage == &stage_hpz ? 2 : pick(d, 3) ? 1 : 1 + pick(d, 3);
+    if (s->terms.stage == &stage_hpz) s->terms.mesh[AXIS_SHARD] = 2;
 }
 
 static void choose_tiers(struct sim_setup *s, struct dice *d) {
     static const enum tier_kind tiers[] = {TIER_DEVICE, TIER_CPU, TIER_NVME};
-    s->state_tier = tiers[pick(d, 3)];
-    s->param_tier = tiers[pick(d, 3)];
-    s->chunk_elements_max = 16 * (1 + pick(d, 6));
-    s->chunk_align_bytes = ALIGN_BYTES;
-    s->slots = 1 + pick(d, 5);
-    s->resident_bytes = pick(d, 3) ? 0 : pick(d, 8000);
+    s->terms.state_tier = tiers[pick(d, 3)];
+    s->terms.param_tier = tiers[pick(d, 3)];
+    s->terms.chunk_elements_max = 16 * (1 + pick(d, 6));
+    s->terms.chunk_align_bytes = ALIGN_BYTES;
+    s->terms.slots = 1 + pick(d, 5);
+    s->terms.resident_bytes = pick(d, 3) ? 0 : pick(d, 8000);
 }
 
 static void choose_faults(struct sim_setup *s, struct dice *d) {
-    bool drive = s->state_tier == TIER_NVME || s->param_tier == TIER_NVME;
+    bool drive = s->terms.state_tier == TIER_NVME || s->terms.param_tier == TIER_NVME;
     s->faults = pick(d, 2) ? pick(d, 1u << SIM_FAULT_KINDS) : 0;
     if (!drive) s->faults &= ~(1u << SIM_DRIVE);
     /* leaves these out in half of the cases, so that enough runs reach their end */
@@ -94,9 +94,11 @@ void case_make(uint64_t seed, struct sim_case *c) {
     make_model(c, &d);
     struct sim_setup *s = &c->setup;
     *s = (struct sim_setup){.model = &c->model,
-                            .accumulation = pick(&d, 2) ? ACCUMULATE_EVERY : ACCUMULATE_LAST,
-                            .micro_steps = 1 + pick(&d, 3),
-                            .depth = pick(&d, 4),
+                            .terms.accumulation = pick(&d, 2) ? ACCUMULATE_EVERY : ACCUMULATE_LAST,
+                            .terms.micro_steps = 1 + pick(&d, 3),
+                            .terms.depth = pick(&d, 4),
+                            .terms.live_max = UINT64_MAX,
+                            .terms.ahead_max = UINT64_MAX,
                             .steps = 1 + pick(&d, 4),
                             .persistence_threshold = thresholds[pick(&d, 3)],
                             .optimizer = optimizer_find("adamw"),
@@ -112,12 +114,13 @@ void case_make(uint64_t seed, struct sim_case *c) {
     s->params[0] = s->params[1] = s->optimizer->defaults;
     s->params[0].lr = s->params[1].lr = 0.02;
     s->params[0].weight_decay = 0.1;
+    s->terms.backward_depth = s->terms.depth;
     choose_mesh(s, &d);
     choose_tiers(s, &d);
     if (s->skip_unit < 0) s->segments = (struct pass_segments){pick(&d, 2), c->model.units, pick(&d, 4)};
     choose_faults(s, &d);
     c->with_data = pick(&d, 2);
-    s->discrete = !c->with_data && pick(&d, 2);
+    s->terms.discrete = !c->with_data && pick(&d, 2);
 }
 
 zero_status case_run(const struct sim_setup *setup, bool with_data, struct sim_result *out,
@@ -153,13 +156,13 @@ static struct sim_model first_units(const struct sim_model *of, uint32_t units) 
 
 /* Each makes the setup smaller; false: it is already minimal. */
 static bool halve_shards(struct sim_setup *s, struct sim_model *m) {
-    return s->mesh[AXIS_SHARD] > 1 && (s->mesh[AXIS_SHARD] /= 2);
+    return s->terms.mesh[AXIS_SHARD] > 1 && (s->terms.mesh[AXIS_SHARD] /= 2);
 }
 static bool drop_shard(struct sim_setup *s, struct sim_model *m) {
-    return s->mesh[AXIS_SHARD] > 1 && s->mesh[AXIS_SHARD]--;
+    return s->terms.mesh[AXIS_SHARD] > 1 && s->terms.mesh[AXIS_SHARD]--;
 }
 static bool halve_copies(struct sim_setup *s, struct sim_model *m) {
-    return s->mesh[AXIS_REPLICATE] > 1 && (s->mesh[AXIS_REPLICATE] /= 2);
+    return s->terms.mesh[AXIS_REPLICATE] > 1 && (s->terms.mesh[AXIS_REPLICATE] /= 2);
 }
 static bool halve_units(struct sim_setup *s, struct sim_model *m) {
     bool more = m->units > 1;
@@ -174,7 +177,7 @@ static bool drop_unit(struct sim_setup *s, struct sim_model *m) {
 static bool halve_steps(struct sim_setup *s, struct sim_model *m) { return s->steps > 1 && (s->steps /= 2); }
 static bool drop_step(struct sim_setup *s, struct sim_model *m) { return s->steps > 1 && s->steps--; }
 static bool drop_micro_step(struct sim_setup *s, struct sim_model *m) {
-    return s->micro_steps > 1 && s->micro_steps--;
+    return s->terms.micro_steps > 1 && s->terms.micro_steps--;
 }
 static bool drop_fault(struct sim_setup *s, struct sim_model *m) {
     return s->faults && (s->faults &= s->faults - 1, true);
@@ -193,9 +196,11 @@ static bool drop_evaluation(struct sim_setup *s, struct sim_model *m) {
 static bool drop_segments(struct sim_setup *s, struct sim_model *m) {
     return s->segments.blocks && (s->segments.blocks = 0, true);
 }
-static bool drop_depth(struct sim_setup *s, struct sim_model *m) { return s->depth && (s->depth = 0, true); }
+static bool drop_depth(struct sim_setup *s, struct sim_model *m) {
+    return s->terms.depth && (s->terms.depth = s->terms.backward_depth = 0, true);
+}
 static bool drop_device(struct sim_setup *s, struct sim_model *m) {
-    return s->discrete && (s->discrete = false, true);
+    return s->terms.discrete && (s->terms.discrete = false, true);
 }
 static bool drop_chaos(struct sim_setup *s, struct sim_model *m) {
     return s->chaos_ns && (s->chaos_ns = 0, true);
@@ -239,12 +244,13 @@ void case_print(const struct sim_setup *s, bool with_data, FILE *out) {
     fprintf(out,
             "%s on %" PRIu32 " x %" PRIu32 " ranks, %" PRIu32 " units, %" PRIu32 " steps of %" PRIu32
             " micro-steps, reduced %s, depth %" PRIu32 ", state on %s, parameters on %s, %" PRIu32 " slots",
-            s->stage->name, s->mesh[AXIS_SHARD], s->mesh[AXIS_REPLICATE], s->model->units, s->steps,
-            s->micro_steps, s->accumulation == ACCUMULATE_LAST ? "last" : "every", s->depth,
-            tier_table[s->state_tier]->name, tier_table[s->param_tier]->name, s->slots);
+            s->terms.stage->name, s->terms.mesh[AXIS_SHARD], s->terms.mesh[AXIS_REPLICATE], s->model->units,
+            s->steps, s->terms.micro_steps, s->terms.accumulation == ACCUMULATE_LAST ? "last" : "every",
+            s->terms.depth, tier_table[s->terms.state_tier]->name, tier_table[s->terms.param_tier]->name,
+            s->terms.slots);
     if (s->skip_unit >= 0) fprintf(out, ", unit %" PRId32 " left out", s->skip_unit);
     if (s->segments.blocks) fprintf(out, ", %" PRIu32 " units recomputed together", s->segments.blocks);
-    if (s->discrete) fprintf(out, ", on a device of its own");
+    if (s->terms.discrete) fprintf(out, ", on a device of its own");
     fprintf(out, "%s%s", s->evaluate ? ", evaluations" : "", with_data ? ", with data" : "");
     for (uint32_t f = 0; f < SIM_FAULT_KINDS; f++)
         if (s->faults >> f & 1) fprintf(out, ", %s", sim_fault_word((enum sim_fault)f));

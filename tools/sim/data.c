@@ -22,7 +22,7 @@ static uint64_t shard_first(const struct rank *r, uint32_t region) {
 /* Returns the memory of this rank's shard of the parameters from element `first` of the shard on, and in *count the
  * number of elements there. */
 static float *shard_run(struct rank *r, uint32_t region, uint64_t first, uint64_t *count) {
-    const struct chunk_layout *layout = &r->run->plan.layout;
+    const struct chunk_layout *layout = &r->run->blueprint.plan.layout;
     float *full = executor_address(r->executor, ref_of(BUFFER_PARAM_FULL, region)), *shard;
     *count = shard_elements(r, region) - first;
     if (full) return full + shard_first(r, region) + first;
@@ -61,17 +61,17 @@ static void fill_region(struct rank *r, uint32_t region) {
         float *out = shard_run(r, region, at, &count);
         if (!out) return;
         fill_run(r, region, shard_first(r, region) + at, count, out);
-        if (r->run->plan.layout.region[region].params) executor_chunk_written(r->executor);
+        if (r->run->blueprint.plan.layout.region[region].params) executor_chunk_written(r->executor);
     }
-    uint64_t resident = chunk_layout_resident(&r->run->plan.layout, region);
-    for (uint32_t k = 0; k < r->run->state_count && !r->region[region].frozen; k++)
+    uint64_t resident = chunk_layout_resident(&r->run->blueprint.plan.layout, region);
+    for (uint32_t k = 0; k < r->run->blueprint.o.state_count && !r->region[region].frozen; k++)
         memset(executor_state(r->executor, region, k), 0, resident * sizeof(float));
 }
 
 /* Stores parameters and masters on the drive. Moments are zero until they are stored, and are not read before. */
 static void store_chunks(struct rank *r, uint32_t region) {
-    const struct chunk_layout *layout = &r->run->plan.layout;
-    bool masters = precision_keeps_masters(&r->run->setup->precision) && !r->region[region].frozen;
+    const struct chunk_layout *layout = &r->run->blueprint.plan.layout;
+    bool masters = precision_keeps_masters(&r->run->setup->terms.precision) && !r->region[region].frozen;
     for (uint32_t i = 0; i < layout->region[region].chunks; i++) {
         struct chunk c = chunk_layout_at(layout, region, i);
         uint8_t *slot;
@@ -90,7 +90,7 @@ void data_fill(struct rank *r) {
 
 /* Saves the parameters of the use one after another at its start (`keep`), and compares them at its end. */
 static bool look(struct rank *r, bool keep) {
-    const struct use *use = &r->policy.forward[rank_use(r)->unit];
+    const struct use *use = &r->policy.forward[loop_use(&r->loop)->unit];
     uint8_t *at = r->before;
     bool same = true;
     for (uint8_t i = 0; i < use->count; i++) {
@@ -104,7 +104,7 @@ static bool look(struct rank *r, bool keep) {
 }
 
 void data_begin(struct rank *r) {
-    const struct use *use = &r->policy.forward[rank_use(r)->unit];
+    const struct use *use = &r->policy.forward[loop_use(&r->loop)->unit];
     look(r, true);
     for (uint8_t i = 0; i < use->count; i++)
         if (r->fresh[i])
@@ -115,7 +115,7 @@ void data_begin(struct rank *r) {
 void data_compute(struct rank *r) {
     const struct sim_host *host = r->run->setup->host;
     const struct model *m = &r->run->model;
-    uint32_t unit = rank_use(r)->unit;
+    uint32_t unit = loop_use(&r->loop)->unit;
     bool backward = rank_backward(r);
     if (!look(r, false))
         run_violated(r->run, r->index, ZERO_E_INTERNAL,

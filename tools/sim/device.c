@@ -3,7 +3,7 @@
 
 bool rank_on_host(const struct rank *rank, const void *data) {
     const uint8_t *extent = executor_memory(rank->executor, TIER_CPU), *at = data;
-    return extent && at >= extent && at < extent + rank->run->plan.tier_bytes[TIER_CPU];
+    return extent && at >= extent && at < extent + rank->run->blueprint.plan.tier_bytes[TIER_CPU];
 }
 
 /* The host's memory and the way to it work at the same time. */

@@ -134,7 +134,7 @@ static void drive_where(const struct tier *tier, uint64_t offset, char *out, uin
 
 static void drive_close(struct tier *tier) {
     struct drive *d = drive_of(tier);
-    uint32_t count = d->works ? executor_requests_max(&d->rank->run->plan) : 0;
+    uint32_t count = d->works ? executor_requests_max(&d->rank->run->blueprint.plan) : 0;
     for (uint32_t i = 0; i < count; i++) free(d->works[i].copy);
     free(d->works);
     free(d->bytes);
@@ -151,7 +151,7 @@ static const struct tier_ops drive_ops = {.name = "virtual drive",
                                           .where = drive_where};
 
 zero_status drive_open(struct rank *rank, struct zero_error *error) {
-    const struct plan *plan = &rank->run->plan;
+    const struct plan *plan = &rank->run->blueprint.plan;
     uint64_t bytes = plan->tier_bytes[TIER_NVME];
     if (!bytes) return ZERO_OK;
     struct drive *d = calloc(1, sizeof *d);

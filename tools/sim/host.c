@@ -1,22 +1,18 @@
-/* The host of a virtual rank: the training loop of engine/train.c and engine/step.c. It does one thing at a time, as
- * soon as the executor allows it. */
+/* The host of a virtual rank: the training loop of tools/plan/loop.h. It makes one move at a time, as soon as the executor
+ * allows it. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
 #include "tools/sim/run.h"
 
-const struct pass_use *rank_use(const struct rank *r) { return &r->run->pass.use[r->use]; }
-
 bool rank_backward(const struct rank *r) {
-    return !rank_use(r)->again && policy_backward(&r->policy, rank_use(r)->position);
+    return !loop_use(&r->loop)->recomputes && policy_backward(&r->policy, loop_use(&r->loop)->position);
 }
 
 /* A unit uses the same regions in the forward and in the backward. */
-static const struct use *current_use(const struct rank *r) { return &r->policy.forward[rank_use(r)->unit]; }
-
-static bool skips(const struct rank *r) {
-    return !r->evaluating && r->micro == 0 && (int32_t)rank_use(r)->unit == r->run->setup->skip_unit;
+static const struct use *current_use(const struct rank *r) {
+    return &r->policy.forward[loop_use(&r->loop)->unit];
 }
 
 /* ---- the host is busy ---- */
@@ -29,7 +25,7 @@ static void be_busy(struct rank *r, uint64_t ns) {
 static uint64_t compute_ns(const struct rank *r) {
     const struct run *run = r->run;
     if (run->setup->chaos_ns) return run_chaos_ns(run, RANDOM_HOST, r->index, r->turns);
-    uint64_t ns = rank_use(r)->compute_ns;
+    uint64_t ns = loop_use(&r->loop)->compute_ns;
     bool late = sim_fault_on(&run->faults, SIM_STRAGGLER) && r->index == run->faults.straggler;
     return late ? ns * run->faults.straggler_percent / 100 : ns;
 }
@@ -43,41 +39,7 @@ static bool dawdles(struct rank *r) {
     return true;
 }
 
-/* ---- passes and uses ---- */
-
-/* Training passes and, if the setup asks for it, an evaluation after each pass and after each step. */
-static void end_pass(struct rank *r) {
-    const struct sim_setup *s = r->run->setup;
-    bool evaluated = r->evaluating;
-    r->micro += !evaluated;
-    r->evaluating = s->evaluate && !evaluated;
-    if (r->evaluating)
-        r->next = NEXT_PASS;
-    else if (r->step == s->steps)
-        r->next = NEXT_FLUSH;
-    else
-        r->next = r->micro < s->micro_steps ? NEXT_PASS : NEXT_AGREE;
-}
-
-/* An evaluation has only the forwards, which come first. */
-static uint32_t uses_of_pass(const struct rank *r) {
-    return r->evaluating ? r->policy.uses : r->run->pass.uses;
-}
-
-/* Goes to the first use, from `use` on, that is not skipped. */
-static void go_to(struct rank *r, uint32_t use) {
-    r->use = use;
-    while (r->use < uses_of_pass(r) && skips(r)) r->use++;
-    r->next = NEXT_BEGIN;
-    if (r->use == uses_of_pass(r)) end_pass(r);
-}
-
-static void begin_pass(struct rank *r) {
-    const struct sim_setup *s = r->run->setup;
-    if (s->host && !r->evaluating) s->host->pass(s->host->user, r->index, r->step, r->micro);
-    executor_pass(r->executor, r->evaluating, r->micro + !r->evaluating == s->micro_steps);
-    go_to(r, 0);
-}
+/* ---- faults ---- */
 
 /* The rank is lost or stuck: its host and its executor stop. */
 static bool stop(struct rank *r, enum sim_fault fault, enum event_kind found, uint64_t after_ns) {
@@ -92,25 +54,31 @@ static bool stop(struct rank *r, enum sim_fault fault, enum event_kind found, ui
 
 static bool gets_lost(struct rank *r) {
     const struct sim_faults *f = &r->run->faults;
+    const struct loop *l = &r->loop;
     uint64_t timeout_ns = r->run->setup->timeout_ns;
-    bool lost = r->index == f->lost && r->step == f->lost_step && r->use >= f->lost_use;
-    bool stuck = r->index == f->stuck && r->step == f->stuck_step && r->use >= f->stuck_use;
+    bool lost = r->index == f->lost && l->step == f->lost_step && l->use >= f->lost_use;
+    bool stuck = r->index == f->stuck && l->step == f->stuck_step && l->use >= f->stuck_use;
     if (sim_fault_on(f, SIM_LOST) && lost) return stop(r, SIM_LOST, EVENT_DEADLINE, timeout_ns);
     return sim_fault_on(f, SIM_STUCK) && stuck &&
            stop(r, SIM_STUCK, EVENT_STUCK, SIM_STUCK_TIMEOUTS * timeout_ns);
 }
 
-static void begin_use(struct rank *r) {
+/* ---- the host's work in each move; true: the event follows at once, false: the host is busy or lost ---- */
+
+static bool work_pass(struct rank *r) {
+    const struct sim_setup *s = r->run->setup;
+    if (dawdles(r)) return false;
+    if (s->host && !r->loop.evaluating) s->host->pass(s->host->user, r->index, r->loop.step, r->loop.micro);
+    return true;
+}
+
+static bool work_begin(struct rank *r) {
+    if (dawdles(r) || gets_lost(r)) return false;
     for (uint8_t i = 0; i < current_use(r)->count; i++) {
         const struct region *region = &r->region[current_use(r)->region[i]];
         r->fresh[i] = rank_backward(r) && !region->frozen && !region->partial;
     }
-    const struct pass_use *use = rank_use(r);
-    if (use->again)
-        executor_recompute(r->executor, use->unit, use->position);
-    else
-        executor_begin(r->executor, use->position);
-    r->next = NEXT_COMPUTE;
+    return true;
 }
 
 /* The unit's parameters must stay in memory while the host computes with them. */
@@ -121,37 +89,52 @@ static bool has_parameters(const struct rank *r) {
         run_violated(r->run, r->index, ZERO_E_INTERNAL,
                      "%s of \"%s\" computes, and the parameters of \"%s\" were released",
                      rank_backward(r) ? "the backward" : "the forward",
-                     r->run->setup->model->unit[rank_use(r)->unit].name, run_unit_name(r->run, ref.region));
+                     r->run->setup->model->unit[loop_use(&r->loop)->unit].name,
+                     run_unit_name(r->run, ref.region));
         return false;
     }
     return true;
 }
 
-static void start_compute(struct rank *r) {
-    r->next = NEXT_END;
-    if (!has_parameters(r)) return;
+static bool work_compute(struct rank *r) {
+    if (!has_parameters(r)) return false;
     if (r->run->setup->host) data_begin(r);
     uint64_t ns = compute_ns(r);
     r->compute_ns += ns;
     be_busy(r, ns);
+    return true;
 }
 
-static void end_use(struct rank *r) {
-    if (!has_parameters(r)) return;
+static bool work_end(struct rank *r) {
+    if (!has_parameters(r)) return false;
     if (r->run->setup->host) data_compute(r);
-    if (rank_use(r)->again)
-        executor_recomputed(r->executor, rank_use(r)->unit);
-    else
-        executor_end(r->executor);
-    go_to(r, r->use + 1);
+    return true;
 }
 
-/* ---- the step ---- */
+static bool work_agree(struct rank *r) { return !dawdles(r); }
 
-/* Computes the scale from the gradients' norm as engine/step.c does. Without data no code uses it. */
+/* Commits as shadow_commit does, and waits for the page. */
+static void commit(struct rank *r) {
+    static const uint8_t page[CHUNK_ALIGN_BYTES];
+    const struct run *run = r->run;
+    drive_set_immediate(r->drive, true);
+    executor_commit(r->executor, page);
+    drive_set_immediate(r->drive, false);
+    uint64_t ns = speeds_ns(CHUNK_ALIGN_BYTES, run->setup->speeds.drive_write_bytes_per_s) +
+                  run->setup->speeds.drive_latency_ns;
+    be_busy(r, run->setup->chaos_ns ? run_chaos_ns(run, RANDOM_HOST, r->index, r->turns) : ns);
+}
+
+static bool work_agreed(struct rank *r) {
+    if (r->moves.commits) commit(r);
+    r->moves.commits = false;
+    return true;
+}
+
+/* Computes the scale from the gradients' norm as engine/step/step.c does. Without data no code uses it. */
 static double gradient_scale(const struct rank *r) {
     const struct sim_setup *s = r->run->setup;
-    double sum = 0, mean = 1.0 / ((double)r->run->ranks * s->micro_steps);
+    double sum = 0, mean = 1.0 / ((double)r->run->ranks * s->terms.micro_steps);
     const struct agreement *all = executor_agreements(r->executor);
     bool both = r->policy.stage->grad_step.axis[AXIS_REPLICATE] == SHARD;
     uint32_t row = r->index / r->policy.mesh[AXIS_SHARD];
@@ -162,33 +145,36 @@ static double gradient_scale(const struct rank *r) {
     return clips ? mean * (s->clip / (norm + 1e-6)) : mean;
 }
 
-static bool commits(const struct rank *r) { return r->run->setup->shadow && r->uncommitted; }
-
-/* Commits as shadow_commit does, and waits for the page. */
-static void commit(struct rank *r) {
-    static const uint8_t page[CHUNK_ALIGN_BYTES];
-    const struct run *run = r->run;
-    drive_set_immediate(r->drive, true);
-    executor_commit(r->executor, page);
-    drive_set_immediate(r->drive, false);
-    r->uncommitted = false;
-    uint64_t ns = speeds_ns(CHUNK_ALIGN_BYTES, run->setup->speeds.drive_write_bytes_per_s) +
-                  run->setup->speeds.drive_latency_ns;
-    be_busy(r, run->setup->chaos_ns ? run_chaos_ns(run, RANDOM_HOST, r->index, r->turns) : ns);
-}
-
-static void apply(struct rank *r) {
+static bool work_apply(struct rank *r) {
     const struct sim_setup *s = r->run->setup;
-    struct optimizer_scalars scalars[2];
     same_agreement(r);
     r->applied++;
-    for (int g = 0; g < 2; g++) optimizer_prepare(s->optimizer, &s->params[g], r->applied, &scalars[g]);
-    executor_apply(r->executor, false, (float)gradient_scale(r), scalars, 2, r->applied);
-    r->micro = 0;
-    r->step++;
-    r->uncommitted = true;
-    r->evaluating = s->evaluate;
-    r->next = NEXT_SETTLE;
+    for (int g = 0; g < 2; g++) optimizer_prepare(s->optimizer, &s->params[g], r->applied, &r->scalars[g]);
+    r->moves.update.scale = (float)gradient_scale(r);
+    r->moves.update.scalars = r->scalars;
+    r->moves.update.count = 2;
+    r->moves.update.rounding_key = r->applied;
+    r->moves.commits = s->terms.shadow;
+    return true;
+}
+
+static bool (*const work[])(struct rank *) = {
+    [MOVE_PASS] = work_pass,   [MOVE_BEGIN] = work_begin, [MOVE_COMPUTE] = work_compute,
+    [MOVE_END] = work_end,     [MOVE_AGREE] = work_agree, [MOVE_AGREED] = work_agreed,
+    [MOVE_APPLY] = work_apply, [MOVE_SETTLE] = NULL,
+};
+
+/* ---- moves ---- */
+
+/* Makes the next move, if it is ready. */
+static bool move(struct rank *r) {
+    enum host_move next = r->loop.next;
+    loop_prepare(&r->loop, &r->moves);
+    if (!host_move_ready(&r->moves, next)) return false;
+    if (work[next] && !work[next](r)) return false;
+    host_move_event(&r->moves, next); /* the next poll reports a failure */
+    loop_advance(&r->loop);
+    return !r->busy;
 }
 
 /* Writes the weights at rest and refreshes them, as zero_engine_fill does. */
@@ -198,58 +184,25 @@ static void fill(struct rank *r) {
     executor_written(r->executor);
     executor_flush(r->executor);
     drive_set_immediate(r->drive, false);
-    r->next = NEXT_PASS;
+    r->phase = RANK_TRAINS;
+}
+
+static void flush(struct rank *r) {
+    executor_flush(r->executor);
+    r->phase = RANK_FLUSHED;
 }
 
 /* Does one thing that the host can do now, if there is one. */
 static bool advance(struct rank *r) {
-    struct executor *e = r->executor;
-    if (!executor_has_room(e)) return false;
-    switch (r->next) {
-    case NEXT_FILL:
+    if (r->phase == RANK_FLUSHED) return false;
+    bool ended = loop_ended(&r->loop, r->run->setup->steps);
+    if (r->phase == RANK_TRAINS && !ended) return move(r);
+    if (!executor_has_room(r->executor)) return false;
+    if (r->phase == RANK_FILLS)
         fill(r);
-        return true;
-    case NEXT_PASS:
-        if (dawdles(r)) return false;
-        begin_pass(r);
-        return true;
-    case NEXT_BEGIN:
-        if (dawdles(r) || gets_lost(r)) return false;
-        begin_use(r);
-        return true;
-    case NEXT_COMPUTE:
-        if (!executor_computing(e)) return false;
-        start_compute(r);
-        return false;
-    case NEXT_END:
-        end_use(r);
-        return true;
-    case NEXT_AGREE:
-        if (commits(r) && !executor_stored(e)) return false;
-        if (dawdles(r)) return false;
-        executor_agree(e, &(struct agreement){0}, &r->agreed);
-        r->next = NEXT_APPLY;
-        return true;
-    case NEXT_APPLY:
-        if (!executor_reached(e, r->agreed)) return false;
-        if (commits(r)) {
-            commit(r);
-            return false;
-        }
-        apply(r);
-        return true;
-    case NEXT_SETTLE:
-        if (plan_settles(&r->run->plan) && !executor_idle(e)) return false;
-        r->next = r->step < r->run->setup->steps || r->evaluating ? NEXT_PASS : NEXT_FLUSH;
-        return true;
-    case NEXT_FLUSH:
-        executor_flush(e);
-        r->next = NEXT_DONE;
-        return true;
-    case NEXT_DONE:
-        return false;
-    }
-    return false;
+    else
+        flush(r);
+    return true;
 }
 
 /* ---- running and ending ---- */
@@ -285,7 +238,7 @@ static void stop_waiting(struct rank *r) {
 }
 
 static void start_waiting(struct rank *r) {
-    if (r->busy || r->ended || r->lost || r->next == NEXT_DONE) return;
+    if (r->busy || r->ended || r->lost || r->phase == RANK_FLUSHED) return;
     r->waiting = true;
     r->wait = rank_blame(r);
     r->waits_since = r->run->clock.now_ns;
@@ -304,6 +257,6 @@ void rank_go(struct rank *r) {
         if (!r->busy && !r->run->violation.code) moved |= advance(r);
         if (sabotage && sabotage->polled) sabotage->polled(sabotage->user, r->index, r->executor);
     }
-    if (r->next == NEXT_DONE && executor_idle(r->executor) && !r->ended) end_rank(r);
+    if (r->phase == RANK_FLUSHED && executor_idle(r->executor) && !r->ended) end_rank(r);
     start_waiting(r);
 }

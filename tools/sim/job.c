@@ -149,7 +149,7 @@ static zero_status plan_engine(const struct job *job, uint32_t ranks, zero_engin
 /* The work of equal units: 2 operations per parameter and token, twice as many in a backward. */
 static zero_status uniform_work(const struct job *job, const struct blueprint *b, struct pass_work *work) {
     double flops = 2 * (double)(job->params / job->units) * (double)job->tokens;
-    uint64_t ns = (uint64_t)llround(flops / job->machine.device.flops[b->precision.compute] * 1e9);
+    uint64_t ns = (uint64_t)llround(flops / job->machine.device.flops[b->terms.precision.compute] * 1e9);
     for (uint32_t u = 0; u < job->units; u++) work[u] = (struct pass_work){ns, 2 * ns, ns, true};
     return ZERO_OK;
 }
@@ -177,9 +177,9 @@ static zero_status check_place(const struct job *job, const struct blueprint *b,
                          "--shard %" PRIu32
                          " is another mesh than the configuration's second shards: remove one of them",
                          shards);
-    if (!(m->device.flops[b->precision.compute] > 0))
+    if (!(m->device.flops[b->terms.precision.compute] > 0))
         return error_set(error, ZERO_E_UNSUPPORTED, "%s does not multiply %s: choose another type or device",
-                         m->device.name, dtype_name(b->precision.compute));
+                         m->device.name, dtype_name(b->terms.precision.compute));
     if (drive && !m->drive.name[0])
         return error_set(error, ZERO_E_ARGUMENT, "%s has no drive to offload to: give --nvme SPEED",
                          m->device.name);
@@ -196,7 +196,7 @@ zero_status job_place(const struct job *job, uint32_t ranks, uint32_t shards, st
     zero_status status = plan_engine(job, ranks, &r.engine, error);
     struct blueprint *b = NULL;
     if (!status) b = engine_blueprint(r.engine), status = check_place(job, b, ranks, shards, error);
-    if (!status) status = sim_setup_of(b, &r.setup, error);
+    if (!status) r.setup = sim_setup_of(b);
     if (!status) status = sim_model_of(b, NULL, &r.model, error);
     if (!status) status = find_work(job, b, &r.work, error);
     if (status) {
@@ -204,8 +204,8 @@ zero_status job_place(const struct job *job, uint32_t ranks, uint32_t shards, st
         return status;
     }
     uint32_t node_ranks = ranks < job->machine.node_ranks ? ranks : job->machine.node_ranks;
-    if (shards) r.setup.mesh[AXIS_SHARD] = shards, r.setup.mesh[AXIS_REPLICATE] = ranks / shards;
-    r.setup.speeds = machine_speeds(&job->machine, node_ranks, b->precision.compute);
+    if (shards) r.setup.terms.mesh[AXIS_SHARD] = shards, r.setup.terms.mesh[AXIS_REPLICATE] = ranks / shards;
+    r.setup.speeds = machine_speeds(&job->machine, node_ranks, b->terms.precision.compute);
     r.setup.speeds.node_ranks = job->machine.node_ranks;
     r.setup.segments = segments_of(job);
     r.setup.work = r.work;

@@ -85,15 +85,15 @@ static void sum_gradient(const struct sim_setup *s, uint32_t owner, uint32_t ste
                          float *scratch, float *total) {
     uint64_t count = s->model->param[owner].count;
     float *own = scratch, *reduced = own + count, *row = reduced + count;
-    bool whole = s->stage->grad_step.axis[AXIS_REPLICATE] == SHARD;
-    bool every = s->accumulation == ACCUMULATE_EVERY;
-    uint32_t ranks = s->mesh[AXIS_SHARD] * s->mesh[AXIS_REPLICATE],
-             width = whole ? ranks : s->mesh[AXIS_SHARD];
-    uint32_t stride = every ? 1 : s->micro_steps;
+    bool whole = s->terms.stage->grad_step.axis[AXIS_REPLICATE] == SHARD;
+    bool every = s->terms.accumulation == ACCUMULATE_EVERY;
+    uint32_t ranks = s->terms.mesh[AXIS_SHARD] * s->terms.mesh[AXIS_REPLICATE],
+             width = whole ? ranks : s->terms.mesh[AXIS_SHARD];
+    uint32_t stride = every ? 1 : s->terms.micro_steps;
     memset(total, 0, count * sizeof *total);
     for (uint32_t first = 0; first < ranks; first += width) {
         memset(row, 0, count * sizeof *row);
-        for (uint32_t micro = 0; micro < s->micro_steps; micro += stride) {
+        for (uint32_t micro = 0; micro < s->terms.micro_steps; micro += stride) {
             memset(reduced, 0, count * sizeof *reduced);
             add_ranks(s, owner, step, micro, micro + stride, first, first + width, weights, own, reduced);
             add(row, reduced, count);
@@ -117,7 +117,8 @@ static double squares(const struct sim_setup *s, const struct trained *t) {
 static void train_step(const struct sim_setup *s, uint32_t step, struct trained *t) {
     for (uint32_t p = 0; p < s->model->params; p++)
         if (t[p].total) sum_gradient(s, p, step, t[p].weights, t[p].scratch, t[p].total);
-    double mean = 1.0 / ((double)s->mesh[AXIS_SHARD] * s->mesh[AXIS_REPLICATE] * s->micro_steps),
+    double mean = 1.0 /
+                  ((double)s->terms.mesh[AXIS_SHARD] * s->terms.mesh[AXIS_REPLICATE] * s->terms.micro_steps),
            scale = mean;
     double norm = sqrt(squares(s, t)) * mean;
     if (s->clip > 0 && s->clip / (norm + 1e-6) < 1) scale *= s->clip / (norm + 1e-6);
@@ -181,7 +182,8 @@ zero_status numbers_check(const struct numbers *n, struct zero_error *error) {
 zero_status numbers_open(const struct sim_setup *setup, struct numbers *n, struct zero_error *error) {
     const struct sim_model *m = setup->model;
     *n = (struct numbers){.setup = setup};
-    n->place = calloc((size_t)setup->mesh[AXIS_SHARD] * setup->mesh[AXIS_REPLICATE], sizeof *n->place);
+    n->place =
+        calloc((size_t)setup->terms.mesh[AXIS_SHARD] * setup->terms.mesh[AXIS_REPLICATE], sizeof *n->place);
     n->weights = calloc(m->params, sizeof *n->weights);
     bool whole = n->place && n->weights;
     for (uint32_t p = 0; p < m->params && whole; p++) {
@@ -207,7 +209,7 @@ zero_status numbers_run(const struct sim_setup *setup, struct sim_result *out, s
     zero_status status = numbers_open(setup, &numbers, error);
     if (status) return status;
     with.host = &numbers.host;
-    with.discrete = false; /* a computing host queues nothing on a device */
+    with.terms.discrete = false; /* a computing host queues nothing on a device */
     status = sim_run(&with, out, error);
     if (!status && !out->status && !out->lost && !out->refused && !out->stuck) {
         error_clear(&out->error);

@@ -46,7 +46,7 @@ static uint64_t mix_event(uint64_t hash, const struct rank *r, const struct oper
 }
 
 static uint64_t updated_elements(const struct run *run, const struct operation *op, uint32_t item) {
-    const struct chunk_layout *layout = &run->plan.layout;
+    const struct chunk_layout *layout = &run->blueprint.plan.layout;
     if (!op->pipe.used) return chunk_layout_resident(layout, op->region);
     return chunk_layout_at(layout, op->region, op->first + item).count;
 }
@@ -72,7 +72,7 @@ static void listed(void *user, struct operation_list *list) {
 /* ---- opening ---- */
 
 static zero_status open_group(struct rank *r, uint8_t axes, enum stream stream, uint32_t *ranks) {
-    uint32_t shards = r->run->setup->mesh[AXIS_SHARD], count = 0;
+    uint32_t shards = r->run->setup->terms.mesh[AXIS_SHARD], count = 0;
     for (uint32_t k = 0; k < r->run->ranks; k++) {
         bool same_row = k / shards == r->index / shards, same_column = k % shards == r->index % shards;
         if ((axes & AXES_SHARD || same_column) && (axes & AXES_REPLICATE || same_row)) ranks[count++] = k;
@@ -85,7 +85,7 @@ static zero_status open_groups(struct rank *r, struct zero_error *error) {
     static const enum stream streams[] = {STREAM_GATHER, STREAM_REDUCE};
     uint32_t ranks = r->run->ranks, *list = malloc(ranks * sizeof *list);
     if (!list) return error_set(error, ZERO_E_MEMORY, "no memory for a list of ranks");
-    uint8_t most = r->run->setup->mesh[AXIS_REPLICATE] > 1 ? AXES_BOTH : AXES_SHARD;
+    uint8_t most = r->run->setup->terms.mesh[AXIS_REPLICATE] > 1 ? AXES_BOTH : AXES_SHARD;
     for (uint32_t k = 0; k < ranks; k++) list[k] = k;
     zero_status status = comm_group_open(r->comm, list, ranks, &r->world);
     for (uint8_t axes = AXES_SHARD; axes <= most; axes++)
@@ -97,8 +97,8 @@ static zero_status open_groups(struct rank *r, struct zero_error *error) {
 static void open_policy(struct rank *r) {
     const struct run *run = r->run;
     const struct sim_sabotage *sabotage = run->setup->sabotage;
-    memcpy(r->region, run->region, run->model.regions * sizeof *r->region);
-    r->policy = run->policy;
+    memcpy(r->region, run->blueprint.regions, run->model.regions * sizeof *r->region);
+    r->policy = run->blueprint.policy;
     r->policy.region = r->region;
     if (sabotage && r->index % 2)
         r->policy.depth += sabotage->odd_depth, r->policy.backward_depth += sabotage->odd_depth;
@@ -109,10 +109,10 @@ static zero_status open_memory(struct rank *r, struct zero_error *error) {
     const struct run *run = r->run;
     for (int t = 0; t < TIER_NVME; t++) {
         r->memory[t] = run->memory[t];
-        if (!run->setup->host || !run->plan.tier_bytes[t]) continue;
-        r->memory[t] = aligned_alloc(CHUNK_ALIGN_BYTES, run->plan.tier_bytes[t]); /* whole pages */
+        if (!run->setup->host || !run->blueprint.plan.tier_bytes[t]) continue;
+        r->memory[t] = aligned_alloc(CHUNK_ALIGN_BYTES, run->blueprint.plan.tier_bytes[t]); /* whole pages */
         if (!r->memory[t]) return error_set(error, ZERO_E_MEMORY, "no memory for a rank's data");
-        memset(r->memory[t], 0xff, run->plan.tier_bytes[t]);
+        memset(r->memory[t], 0xff, run->blueprint.plan.tier_bytes[t]);
     }
     return ZERO_OK;
 }
@@ -130,31 +130,33 @@ static zero_status open_tables(struct rank *r, struct zero_error *error) {
 }
 
 static zero_status open_executor(struct rank *r, struct zero_error *error) {
+    static const struct agreement nothing;
     struct run *run = r->run;
-    const struct sim_setup *s = run->setup;
     r->watch = (struct executor_watch){.user = r, .listed = listed, .started = started, .done = done};
-    struct executor_options o = {.policy = &r->policy,
-                                 .model = &run->model,
-                                 .plan = &run->plan,
-                                 .drive = r->drive,
-                                 .comm = r->comm,
-                                 .world = r->world,
-                                 .device = r->device,
-                                 .discrete = s->discrete,
-                                 .optimizer = s->optimizer,
-                                 .state_count = run->state_count,
-                                 .rank = r->index,
-                                 .threads = 1,
-                                 .param_bits = s->param_bits,
-                                 .gradient_bits = s->gradient_bits,
-                                 .native_reduction = s->native_reduction,
-                                 .precision = s->precision,
-                                 .agreements = r->agreement,
-                                 .without_data = !s->host,
-                                 .watch = &r->watch};
-    memcpy(o.group, r->group, sizeof o.group);
+    struct executor_options o = blueprint_executor_options(&run->blueprint);
+    o.shape.policy = &r->policy;
+    memcpy(o.shape.group, r->group, sizeof o.shape.group);
     memcpy(o.memory, r->memory, sizeof o.memory);
-    return executor_open(&o, &r->executor, error);
+    o.drive = r->drive;
+    o.comm = r->comm;
+    o.world = r->world;
+    o.device = r->device;
+    o.rank = r->index;
+    o.threads = 1;
+    o.agreements = r->agreement;
+    o.without_data = !run->setup->host;
+    o.watch = &r->watch;
+    zero_status status = executor_open(&o, &r->executor, error);
+    r->moves = (struct host_moves){
+        .executor = r->executor, .mine = &nothing, .settles = plan_settles(&run->blueprint.plan)};
+    return status;
+}
+
+static void begin_loop(struct rank *r) {
+    const struct sim_setup *s = r->run->setup;
+    r->loop = loop_begin(&r->run->pass, r->policy.uses, s->terms.micro_steps);
+    r->loop.evaluates = s->evaluate;
+    r->loop.skip_unit = s->skip_unit;
 }
 
 zero_status rank_join(struct rank *r, struct run *run, uint32_t index, struct zero_error *error) {
@@ -171,6 +173,7 @@ zero_status rank_join(struct rank *r, struct run *run, uint32_t index, struct ze
 zero_status rank_open(struct rank *r, struct zero_error *error) {
     zero_status status = open_tables(r, error);
     if (!status) open_policy(r);
+    if (!status) begin_loop(r);
     if (!status) status = open_memory(r, error);
     if (!status) status = device_attach(r, error);
     if (!status) status = drive_open(r, error);

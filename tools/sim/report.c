@@ -8,15 +8,16 @@ static struct figure seconds(uint64_t ns) { return figure_seconds((double)ns * 1
 
 static void print_job(const struct job *job, const struct job_ranks *r, FILE *out) {
     const struct sim_setup *s = &r->setup;
-    uint32_t ranks = s->mesh[AXIS_SHARD] * s->mesh[AXIS_REPLICATE];
-    fprintf(out, "%s, %s parameters in %" PRIu32 " units, %s; %" PRIu32 " ranks on %s",
-            s->stage->name, figure_count((double)r->parameters).chars, s->model->units,
-            dtype_name(s->precision.compute), ranks, job->machine.device.name);
-    if (s->mesh[AXIS_REPLICATE] > 1)
-        fprintf(out, " (%" PRIu32 " shards x %" PRIu32 " copies)", s->mesh[AXIS_SHARD],
-                s->mesh[AXIS_REPLICATE]);
+    uint32_t ranks = s->terms.mesh[AXIS_SHARD] * s->terms.mesh[AXIS_REPLICATE];
+    fprintf(out, "%s, %s parameters in %" PRIu32 " units, %s; %" PRIu32 " ranks on %s", s->terms.stage->name,
+            figure_count((double)r->parameters).chars, s->model->units,
+            dtype_name(s->terms.precision.compute), ranks, job->machine.device.name);
+    if (s->terms.mesh[AXIS_REPLICATE] > 1)
+        fprintf(out, " (%" PRIu32 " shards x %" PRIu32 " copies)", s->terms.mesh[AXIS_SHARD],
+                s->terms.mesh[AXIS_REPLICATE]);
     fprintf(out, ", %" PRIu32 " a node; %" PRIu32 " steps of %" PRIu32 " micro-step%s; seed %" PRIu64 "\n\n",
-            job->machine.node_ranks, s->steps, s->micro_steps, s->micro_steps == 1 ? "" : "s", s->seed);
+            job->machine.node_ranks, s->steps, s->terms.micro_steps, s->terms.micro_steps == 1 ? "" : "s",
+            s->seed);
 }
 
 static void print_time(const char *what, uint64_t ns, const struct sim_result *r, const char *note,

@@ -4,6 +4,7 @@
 
 #include "engine/comm/sim.h"
 #include "engine/executor/inspect.h"
+#include "tools/plan/loop.h"
 #include "tools/sim/clock.h"
 #include "tools/sim/ledger.h"
 #include "tools/sim/random.h"
@@ -14,19 +15,8 @@ enum {
     SIM_STUCK_TIMEOUTS = 10 /* as engine/comm/control.c waits for a rank that sends beats */
 };
 
-/* The next action of a rank's host. */
-enum next {
-    NEXT_FILL,
-    NEXT_PASS,
-    NEXT_BEGIN,
-    NEXT_COMPUTE,
-    NEXT_END,
-    NEXT_AGREE,
-    NEXT_APPLY,
-    NEXT_SETTLE,
-    NEXT_FLUSH,
-    NEXT_DONE
-};
+/* A rank's host writes the weights, trains, flushes, and waits for the end. */
+enum rank_phase { RANK_FILLS, RANK_TRAINS, RANK_FLUSHED };
 
 enum link { LINK_INSIDE, LINK_BETWEEN, LINKS }; /* inside a node; between nodes */
 
@@ -49,14 +39,14 @@ struct rank {
     struct ledger ledger;
     uint64_t *updated; /* per region: updated elements, over all steps */
 
-    enum next next;
-    uint64_t emitted;          /* operations so far */
-    uint32_t step, micro, use; /* position in the pass: run->pass */
-    uint64_t turns;            /* actions of the host so far */
-    bool evaluating, busy, lost, ended;
-    bool uncommitted;            /* with a shadow: a step was applied since the last commit */
+    enum rank_phase phase;
+    struct loop loop;
+    struct host_moves moves;
+    uint64_t emitted; /* operations so far */
+    uint64_t turns;   /* actions of the host so far */
+    bool busy, lost, ended;
     bool fresh[USE_REGIONS_MAX]; /* per region of the current use: its gradient begins at zero */
-    struct point agreed;
+    struct optimizer_scalars scalars[2];
     uint64_t applied;
     struct zero_error error; /* the error that ended the rank */
     uint64_t ended_ns;
@@ -81,14 +71,11 @@ struct run {
     struct model model;
     zero_slot slot; /* no rank's */
     struct pass pass;
-    struct policy policy; /* each rank's policy begins as a copy of it */
-    struct region *region;
-    uint16_t *refresh;
-    struct plan plan;
+    struct blueprint blueprint; /* each rank's policy begins as a copy of its policy */
     struct ledger_plan ledger;
     void *memory[TIERS]; /* without data: reserved addresses without memory */
     struct rank *rank;
-    uint32_t ranks, state_count;
+    uint32_t ranks;
     uint32_t live; /* ranks that have not ended */
     struct sim_faults faults;
     bool faulted[SIM_FAULT_KINDS]; /* faults that end ranks: which have happened, */
@@ -132,8 +119,6 @@ void rank_close(struct rank *rank);
 
 /* Continues as far as possible now. */
 void rank_go(struct rank *rank);
-/* The current use of the pass. */
-const struct pass_use *rank_use(const struct rank *rank);
 bool rank_backward(const struct rank *rank);
 
 /* ---- same.c: all ranks emit the same operations ---- */

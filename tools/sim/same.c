@@ -8,7 +8,7 @@
  * operations per region. */
 uint64_t same_operations(const struct run *run) {
     const struct sim_setup *s = run->setup;
-    uint64_t passes = 2 * (uint64_t)s->micro_steps + 1;
+    uint64_t passes = 2 * (uint64_t)s->terms.micro_steps + 1;
     return 64 + passes * (2 * run->pass.uses + 8 * run->model.units + 16 * run->model.regions);
 }
 
@@ -41,13 +41,13 @@ void same_listed(struct rank *r, const struct operation_list *list) {
 
 void same_agreement(struct rank *r) {
     struct run *run = r->run;
-    struct agreement *first = &run->agreed[r->step];
-    if (!run->agreed_ns[r->step]) *first = *r->agreement;
-    if (run->clock.now_ns > run->agreed_ns[r->step]) run->agreed_ns[r->step] = run->clock.now_ns;
+    struct agreement *first = &run->agreed[r->loop.step];
+    if (!run->agreed_ns[r->loop.step]) *first = *r->agreement;
+    if (run->clock.now_ns > run->agreed_ns[r->loop.step]) run->agreed_ns[r->loop.step] = run->clock.now_ns;
     if (run->setup->sabotage && run->setup->sabotage->unequal) return;
     if (first->trace == r->agreement->trace && first->fingerprint == r->agreement->fingerprint) return;
     run_violated(run, r->index, ZERO_E_DIVERGED, "in step %" PRIu32 " it %s than other ranks did",
-                 r->step + 1,
+                 r->loop.step + 1,
                  first->trace != r->agreement->trace ? "emitted operations that wait for others"
                                                      : "posted other collectives");
 }

@@ -34,21 +34,21 @@ void run_violated(struct run *run, uint32_t rank, zero_status code, const char *
 /* ---- state that all ranks share ---- */
 
 static zero_status check_setup(const struct sim_setup *s, struct zero_error *error) {
-    uint64_t ranks = (uint64_t)s->mesh[AXIS_SHARD] * s->mesh[AXIS_REPLICATE];
+    uint64_t ranks = (uint64_t)s->terms.mesh[AXIS_SHARD] * s->terms.mesh[AXIS_REPLICATE];
     if (!ranks || ranks > RANKS_MAX)
         return error_set(error, ZERO_E_ARGUMENT,
                          "a mesh of %" PRIu32 " x %" PRIu32 " ranks: 1 to %d are possible",
-                         s->mesh[AXIS_SHARD], s->mesh[AXIS_REPLICATE], (int)RANKS_MAX);
-    if (!s->steps || s->steps > STEPS_MAX || !s->micro_steps)
+                         s->terms.mesh[AXIS_SHARD], s->terms.mesh[AXIS_REPLICATE], (int)RANKS_MAX);
+    if (!s->steps || s->steps > STEPS_MAX || !s->terms.micro_steps)
         return error_set(error, ZERO_E_ARGUMENT,
                          "%" PRIu32 " steps of %" PRIu32
                          " micro-steps: 1 to %d steps of at least one are possible",
-                         s->steps, s->micro_steps, STEPS_MAX);
-    if (s->host && s->precision.compute != DTYPE_F32)
+                         s->steps, s->terms.micro_steps, STEPS_MAX);
+    if (s->host && s->terms.precision.compute != DTYPE_F32)
         return error_set(error, ZERO_E_UNSUPPORTED, "data are simulated in fp32 alone");
-    if (s->host && s->discrete)
+    if (s->host && s->terms.discrete)
         return error_set(error, ZERO_E_UNSUPPORTED, "data are simulated in the host's memory alone");
-    bool drive = s->state_tier == TIER_NVME || s->param_tier == TIER_NVME;
+    bool drive = s->terms.state_tier == TIER_NVME || s->terms.param_tier == TIER_NVME;
     if (s->faults >> SIM_DRIVE & 1 && !drive)
         return error_set(error, ZERO_E_ARGUMENT,
                          "there is no drive to fail: offload the optimizer or the parameters to nvme, or "
@@ -83,7 +83,7 @@ static zero_status make_pass(struct run *run, struct zero_error *error) {
 static zero_status declare(struct run *run, struct zero_error *error) {
     const struct sim_model *m = run->setup->model;
     zero_status status = ZERO_OK;
-    run->model.dtype = run->setup->precision.compute;
+    run->model.dtype = run->setup->terms.precision.compute;
     for (uint32_t u = 0, i = 0; u < m->units && !status; u++) {
         zero_unit *unit;
         status = model_add_unit(&run->model, NULL, m->unit[u].name, &unit, error);
@@ -103,80 +103,22 @@ static zero_status declare(struct run *run, struct zero_error *error) {
     return status ? status : model_lay_out(&run->model, run->ranks, run->setup->persistence_threshold, error);
 }
 
-static zero_status open_policy(struct run *run, struct zero_error *error) {
+static zero_status make_blueprint(struct run *run, struct zero_error *error) {
     const struct sim_setup *s = run->setup;
-    run->region = calloc(run->model.regions, sizeof *run->region);
-    run->refresh = calloc(run->model.regions, sizeof *run->refresh);
-    if (!run->region || !run->refresh)
-        return error_set(error, ZERO_E_MEMORY, "no memory for the policy's tables");
-    for (uint32_t i = 0; i < run->model.regions; i++) {
-        run->region[i].frozen = region_frozen(&run->model.region[i]);
-        run->region[i].persistent = region_persistent(&run->model.region[i]);
-        run->region[i].elements = run->model.region[i].padded;
-    }
-    run->policy = (struct policy){.stage = s->stage,
-                                  .mesh = {s->mesh[AXIS_SHARD], s->mesh[AXIS_REPLICATE]},
-                                  .accumulation = s->accumulation,
-                                  .micro_steps = s->micro_steps,
-                                  .depth = s->depth,
-                                  .backward_depth = s->backward_depth ? s->backward_depth - 1 : s->depth,
-                                  .live_max = s->live_max ? s->live_max : UINT64_MAX,
-                                  .ahead_max = s->ahead_max ? s->ahead_max : UINT64_MAX,
-                                  .grad_widens = precision_widens(&s->precision),
-                                  .forward = run->model.use,
-                                  .uses = run->model.units,
-                                  .region = run->region,
-                                  .regions = run->model.regions,
-                                  .refresh = run->refresh};
-    policy_open(&run->policy);
-    return ZERO_OK;
-}
-
-/* Scratch of reductions. Rank 0's groups have the same sizes as those of all ranks. */
-static uint64_t staging_bytes(const struct run *run, uint64_t (*bytes)(const struct executor_options *)) {
-    struct executor_options o = {.policy = (struct policy *)&run->policy,
-                                 .model = &run->model,
-                                 .precision = run->setup->precision,
-                                 .param_bits = run->setup->param_bits,
-                                 .gradient_bits = run->setup->gradient_bits,
-                                 .discrete = run->setup->discrete,
-                                 .host_updates =
-                                     run->setup->discrete && run->setup->state_tier != TIER_DEVICE,
-                                 .native_reduction = run->setup->native_reduction};
-    memcpy(o.group, run->rank[0].group, sizeof o.group);
-    return bytes(&o);
-}
-
-static zero_status make_plan(struct run *run, struct zero_error *error) {
-    const struct sim_setup *s = run->setup;
-    uint64_t staging = staging_bytes(run, executor_staging_bytes);
-    run->policy.stagings = staging ? 2 : 0;
-    run->policy.gather_stagings = s->param_bits ? 2 : 0;
-    struct plan_options options = {.model = &run->model,
-                                   .policy = &run->policy,
-                                   .state_count = run->state_count,
-                                   .state_tier = s->state_tier,
-                                   .param_tier = s->param_tier,
-                                   .chunk_elements_max = s->chunk_elements_max,
-                                   .chunk_align_bytes = s->chunk_align_bytes,
-                                   .slots = s->slots,
-                                   .resident_bytes = s->resident_bytes,
-                                   .staging_bytes = staging,
-                                   .gather_staging_bytes = staging_bytes(run, executor_gather_staging_bytes),
-                                   .message_bytes = s->message_bytes,
-                                   .checkpoint_bytes = s->checkpoint_bytes,
-                                   .precision = s->precision,
-                                   .shadow = s->shadow,
-                                   .discrete = s->discrete};
-    zero_status status = plan_make(&run->plan, &options, error);
-    if (!status && s->sabotage && s->sabotage->planned) s->sabotage->planned(s->sabotage->user, &run->plan);
-    return status ? status : ledger_plan_make(&run->ledger, &run->plan, error);
+    struct blueprint_options options = {.model = &run->model,
+                                        .optimizer = s->optimizer,
+                                        .state_count = optimizer_states_used(s->optimizer, &s->params[0]),
+                                        .group = (struct comm_group *const(*)[STREAMS])run->rank[0].group};
+    zero_status status = blueprint_make(&run->blueprint, &s->terms, &options, error);
+    struct plan *plan = &run->blueprint.plan;
+    if (!status && s->sabotage && s->sabotage->planned) s->sabotage->planned(s->sabotage->user, plan);
+    return status ? status : ledger_plan_make(&run->ledger, plan, error);
 }
 
 /* Reserves addresses without memory: an access to them ends the program. */
 static zero_status reserve(struct run *run, struct zero_error *error) {
     for (int t = 0; t < TIER_NVME && !run->setup->host; t++) {
-        uint64_t bytes = run->plan.tier_bytes[t];
+        uint64_t bytes = run->blueprint.plan.tier_bytes[t];
         if (!bytes) continue;
         void *memory = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (memory == MAP_FAILED)
@@ -203,7 +145,7 @@ static zero_status open_ranks(struct run *run, struct zero_error *error) {
         return error_set(error, ZERO_E_MEMORY, "no memory for %" PRIu32 " ranks", run->ranks);
     zero_status status = ZERO_OK;
     for (uint32_t k = 0; k < run->ranks && !status; k++) status = rank_join(&run->rank[k], run, k, error);
-    if (!status) status = make_plan(run, error);
+    if (!status) status = make_blueprint(run, error);
     if (!status) status = reserve(run, error);
     for (uint32_t k = 0; k < run->ranks && !status; k++) status = rank_open(&run->rank[k], error);
     return status;
@@ -213,8 +155,7 @@ static zero_status open_run(struct run *run, const struct sim_setup *s, struct z
     zero_status status = check_setup(s, error);
     if (status) return status;
     *run = (struct run){.setup = s,
-                        .ranks = s->mesh[AXIS_SHARD] * s->mesh[AXIS_REPLICATE],
-                        .state_count = optimizer_states_used(s->optimizer, &s->params[0]),
+                        .ranks = s->terms.mesh[AXIS_SHARD] * s->terms.mesh[AXIS_REPLICATE],
                         .clock = {.seed = s->seed, .chaos_events = s->chaos_events}};
     run->live = run->ranks;
     error_clear(&run->violation);
@@ -223,7 +164,6 @@ static zero_status open_run(struct run *run, const struct sim_setup *s, struct z
     if (status) return status;
     run->faults = sim_faults_draw(s->faults, s->seed, run->ranks, s->steps, run->pass.uses);
     status = declare(run, error);
-    if (!status) status = open_policy(run, error);
     return status ? status : open_ranks(run, error);
 }
 
@@ -232,9 +172,9 @@ static void close_run(struct run *run) {
         if (run->rank[k].comm) rank_close(&run->rank[k]);
     sim_world_destroy(run->world);
     for (int t = 0; t < TIER_NVME; t++)
-        if (run->memory[t]) munmap(run->memory[t], run->plan.tier_bytes[t]);
+        if (run->memory[t]) munmap(run->memory[t], run->blueprint.plan.tier_bytes[t]);
     ledger_plan_free(&run->ledger);
-    plan_free(&run->plan);
+    blueprint_free(&run->blueprint);
     model_free(&run->model);
     clock_close(&run->clock);
     pass_free(&run->pass);
@@ -242,8 +182,6 @@ static void close_run(struct run *run) {
     free(run->agreed);
     free(run->agreed_ns);
     free(run->emitted);
-    free(run->region);
-    free(run->refresh);
 }
 
 /* ---- invariants of the whole run ---- */
@@ -253,12 +191,12 @@ static void check_shards(struct run *run) {
     uint8_t *owned = calloc(run->ranks, sizeof *owned);
     if (!owned) run_violated(run, 0, ZERO_E_MEMORY, "no memory to check shards");
     for (uint32_t i = 0; i < run->model.regions && owned; i++) {
-        struct placement cut = run->region[i].state;
-        uint32_t parts = placement_parts(cut, run->policy.mesh);
-        uint64_t shard = run->plan.layout.elements[i];
+        struct placement cut = run->blueprint.regions[i].state;
+        uint32_t parts = placement_parts(cut, run->blueprint.policy.mesh);
+        uint64_t shard = run->blueprint.plan.layout.elements[i];
         memset(owned, 0, run->ranks);
-        bool exact = run->region[i].frozen || shard * parts == run->model.region[i].padded;
-        for (uint32_t k = 0; k < run->ranks; k++) owned[placement_part(cut, run->policy.mesh, k)]++;
+        bool exact = run->blueprint.regions[i].frozen || shard * parts == run->model.region[i].padded;
+        for (uint32_t k = 0; k < run->ranks; k++) owned[placement_part(cut, run->blueprint.policy.mesh, k)]++;
         for (uint32_t p = 0; p < run->ranks; p++) exact &= owned[p] == (p < parts ? run->ranks / parts : 0);
         if (!exact)
             run_violated(run, 0, ZERO_E_INTERNAL, "the shards of \"%s\" do not partition it",
@@ -271,7 +209,9 @@ static void check_shards(struct run *run) {
 static void check_updates(struct run *run) {
     for (uint32_t k = 0; k < run->ranks; k++)
         for (uint32_t i = 0; i < run->model.regions; i++) {
-            uint64_t expected = run->region[i].frozen ? 0 : run->plan.layout.elements[i] * run->setup->steps;
+            uint64_t expected = run->blueprint.regions[i].frozen
+                                    ? 0
+                                    : run->blueprint.plan.layout.elements[i] * run->setup->steps;
             if (run->rank[k].updated[i] == expected) continue;
             run_violated(run, k, ZERO_E_INTERNAL,
                          "%" PRIu64 " elements of \"%s\" were updated in %" PRIu32 " steps, not %" PRIu64,
@@ -291,11 +231,11 @@ static void check_deadlock(struct run *run) {
             run_violated(run, k, ZERO_E_PEER,
                          "nothing can go on: in step %" PRIu32
                          " %s of \"%s\" is never done, and this rank waits for %s",
-                         r->step + 1, operation_kind_name((enum operation_kind)op->kind),
+                         r->loop.step + 1, operation_kind_name((enum operation_kind)op->kind),
                          op->kind == OP_AGREE ? "the step" : run_unit_name(run, op->region), what);
         }
         run_violated(run, k, ZERO_E_PEER, "nothing can go on: in step %" PRIu32 " this rank waits for %s",
-                     r->step + 1, what);
+                     r->loop.step + 1, what);
     }
 }
 
@@ -304,14 +244,14 @@ static void check_deadlock(struct run *run) {
 static uint64_t grace_ns(const struct run *run) {
     enum { SLOWEST = 5, MOMENT_NS = 1000000 };
     const struct sim_setup *s = run->setup;
-    const struct chunk_layout *layout = &run->plan.layout;
-    uint64_t compute = 0, drive = layout->step_bytes + run->plan.param_fetch_bytes,
+    const struct chunk_layout *layout = &run->blueprint.plan.layout;
+    uint64_t compute = 0, drive = layout->step_bytes + run->blueprint.plan.param_fetch_bytes,
              least = s->speeds.drive_read_bytes_per_s;
     if (s->speeds.drive_write_bytes_per_s < least) least = s->speeds.drive_write_bytes_per_s;
     if (s->speeds.drive_mixed_bytes_per_s < least) least = s->speeds.drive_mixed_bytes_per_s;
     for (uint32_t i = 0; i < run->pass.uses; i++)
         compute += 2 * run->pass.use[i].compute_ns; /* twice, because of an evaluation */
-    uint64_t ns = SLOWEST * s->micro_steps * compute + MOMENT_NS;
+    uint64_t ns = SLOWEST * s->terms.micro_steps * compute + MOMENT_NS;
     if (drive) ns += SLOWEST * speeds_ns(2 * drive, least) + 4 * layout->chunks * s->speeds.drive_latency_ns;
     return ns + s->chaos_ns * same_operations(run);
 }
@@ -450,7 +390,7 @@ static void measure(struct run *run, struct sim_result *out) {
                                .schedule = run->schedule,
                                .operations = executor_trace(run->rank[0].executor),
                                .faults = run->faults};
-    for (int t = 0; t < TIERS; t++) out->planned_bytes[t] = run->plan.tier_bytes[t];
+    for (int t = 0; t < TIERS; t++) out->planned_bytes[t] = run->blueprint.plan.tier_bytes[t];
     measure_steps(run, out);
     measure_ranks(run, out);
     measure_ending(run, out);

@@ -17,7 +17,7 @@
 
 #include <stdio.h>
 
-#include "engine/executor/executor.h"
+#include "engine/blueprint/blueprint.h"
 #include "engine/zero.h"
 #include "stages/stage.h"
 #include "tools/plan/pass.h"
@@ -52,26 +52,15 @@ struct sim_sabotage {
 
 struct sim_setup {
     const struct sim_model *model;
-    const struct stage *stage;
-    uint32_t mesh[AXES]; /* the number of ranks is their product */
-    enum accumulation accumulation;
-    uint32_t micro_steps, depth, steps;
-    uint32_t backward_depth;            /* 1 + the depth in backward; 0: the same */
-    uint64_t live_max, ahead_max;       /* struct policy; 0: no limit */
-    uint32_t param_bits, gradient_bits; /* struct executor_options */
+    /* The number of ranks is that of the mesh. With data: fp32, and the host's memory. */
+    struct blueprint_terms terms;
+    uint32_t steps;
     uint64_t persistence_threshold;
-    struct precision precision; /* with data: fp32 */
     const struct optimizer *optimizer;
     struct optimizer_params params[2]; /* with weight decay and without */
     double clip;                       /* 0: none */
-    enum tier_kind state_tier, param_tier;
-    uint64_t chunk_elements_max, resident_bytes; /* struct plan_options */
-    uint32_t chunk_align_bytes, slots;
-    uint64_t message_bytes, checkpoint_bytes;
-    bool shadow;                    /* the drive keeps the last complete step */
-    bool discrete;                  /* struct executor_options; without data */
-    bool native_reduction, staging; /* staging: reductions need scratch, as with MPI */
-    bool evaluate;                  /* an evaluation pass after every micro-step and every step */
+    bool staging;                      /* reductions need scratch, as with MPI */
+    bool evaluate;                     /* an evaluation pass after every micro-step and every step */
     /* left out of every step's first micro-step, only without segments; -1: none */
     int32_t skip_unit;
     struct pass_segments segments; /* recomputed in the backward */

@@ -13,8 +13,8 @@ static const enum sim_wait waits[STREAMS] = {
     [STREAM_PARAM] = WAIT_DRIVE,    [STREAM_CONTROL] = WAIT_AGREE};
 
 static enum stream needed(const struct rank *rank) {
-    if (rank->next == NEXT_COMPUTE) return STREAM_COMPUTE;
-    if (rank->next == NEXT_APPLY) return STREAM_CONTROL;
+    if (rank->phase == RANK_TRAINS && rank->loop.next == MOVE_COMPUTE) return STREAM_COMPUTE;
+    if (rank->phase == RANK_TRAINS && rank->loop.next == MOVE_AGREED) return STREAM_CONTROL;
     for (int s = 0; s < STREAMS; s++) /* waits for room for an event, or for the end */
         if (stream_busy(rank->executor, (enum stream)s)) return (enum stream)s;
     return STREAM_CONTROL;

@@ -3,8 +3,7 @@
 source "$(dirname "$0")/lib.sh" "$1"
 text >text
 config >c.json
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-export TMPDIR=$work OMPI_MCA_btl_vader_backing_directory=$work ASAN_OPTIONS=detect_leaks=0 ZERO=$zero
+export ASAN_OPTIONS=detect_leaks=0 ZERO=$zero
 as_ranks() { timeout 60 mpirun --bind-to none --oversubscribe -np 2 "$@"; }
 
 # The same paths and sizes, other contents: here, each rank's directory.

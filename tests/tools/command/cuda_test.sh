@@ -39,7 +39,6 @@ over_tcp() {
     wait -n && wait -n || fail "over TCP: $(cat out.0 out.1)"
     cp out.0 out
 }
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 over_mpi() { ASAN_OPTIONS=detect_leaks=0 mpirun --bind-to none --oversubscribe -np 2 "$@" >out 2>&1 || fail "over MPI: $(cat out)"; }
 for way in over_tcp over_mpi; do
     for stage in 0 3; do

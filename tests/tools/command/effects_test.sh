@@ -23,7 +23,6 @@ staging() { sed -En 's/.*reduction staging +//p' out; }
 
 train() { expect 0 "$@" "$zero" train c.json --steps 4 --run run --eval-every 4; }
 as_ranks() { ASAN_OPTIONS=detect_leaks=0 mpirun --bind-to none --oversubscribe -np 3 "$@"; }
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
 # changed FROM TO: the base with FROM replaced, which must be there.
 changed() {

@@ -7,7 +7,6 @@
 source "$(dirname "$0")/lib.sh" "$1"
 library=$OLDPWD/$2 seed=${4:-1}
 runs=${3:-$((sanitized ? 8 : 20))}
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 TMPDIR=$work
 text >text
 config 3 ', "comm": {"timeout_s": 30}, "trace": {"steps": 0}' >c.json
 steps=40

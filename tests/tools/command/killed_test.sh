@@ -5,8 +5,6 @@ source "$(dirname "$0")/lib.sh" "$1"
 text >text
 timeout_s=3 patience_s=20 # the limit, and what a busy machine may take on top
 config 3 ", \"comm\": {\"timeout_s\": $timeout_s}" >c.json
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-export TMPDIR=$work OMPI_MCA_btl_vader_backing_directory=$work
 
 # As rank.sh PROGRAM...: the rank's process number and exit status go to files; rank 1 may have a config of its own.
 cat >rank.sh <<'RANK'

@@ -4,6 +4,9 @@ set -uo pipefail
 zero=$PWD/$1
 work=$(mktemp -d "${TEST_TMPDIR:-/tmp}/zero-XXXXXX")
 cd "$work" || exit 1
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+# Open MPI names its files by mpirun's process number, which is the same in two sandboxes: two tests would share memory.
+export TMPDIR=$work OMPI_MCA_btl_vader_backing_directory=$work
 failures=0
 sanitized=$(grep -cE '__(asan|tsan)_init' "$zero") # their memory and time are their own
 

@@ -4,8 +4,6 @@ library=$PWD/$2
 source "$(dirname "$0")/lib.sh" "$1"
 text >text
 config >c.json
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-export TMPDIR=$work OMPI_MCA_btl_vader_backing_directory=$work
 as_ranks() { ASAN_OPTIONS=detect_leaks=0 mpirun --bind-to none --oversubscribe -np 2 "$@"; }
 train() { "$zero" train c.json --data text "$@"; }
 await_steps() { # RUN STEPS

@@ -3,7 +3,6 @@
 # what the log says, what is refused.
 source "$(dirname "$0")/lib.sh" "$1"
 text >text
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 mpi() { ASAN_OPTIONS=detect_leaks=0 mpirun --bind-to none --oversubscribe -np "$@"; }
 train() { expect 0 "$zero" train c.json --data text --quiet "$@"; }
 

@@ -3,7 +3,6 @@
 source "$(dirname "$0")/lib.sh" "$1"
 text >text
 config >c.json
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 # Open MPI leaks at exit.
 mpi() { ASAN_OPTIONS=detect_leaks=0 mpirun --bind-to none --oversubscribe -np "$@"; }
 

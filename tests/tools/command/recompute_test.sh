@@ -42,10 +42,10 @@ done
 # What it comes to is said.
 deeper config 3 ', "activation_checkpointing": {"interval": 2}' >c.json
 expect 0 "$zero" train c.json --data text --steps 1 --run run
-says out "4 of 5 blocks are computed again in the backward, 2 at a time"
+says out "4 of 5 blocks are recomputed in the backward, 2 at a time"
 deeper config 3 ', "activation_checkpointing": {"interval": 9}' >c.json
 expect 0 "$zero" train c.json --data text --steps 1 --run run
-says out "no block is computed again: 9 at a time are all of 5"
+says out "no block is recomputed: 9 at a time are all of 5"
 
 # 5 checkpoints of 64 rows of 32 floats, 8 KiB each.
 deeper config 3 ', "trace": {"steps": 0}, "memory": {"cpu": 40960}, "activation_checkpointing": {"cpu_checkpointing": true}' >c.json

@@ -22,11 +22,11 @@ static const char *spell(struct pass_segments segments, uint32_t frozen, uint64_
         const struct pass_use *u = &pass.use[i];
         bool backward = u->position >= UNITS;
         size_t length = strlen(text);
-        if (u->again)
+        if (u->recomputes)
             snprintf(text + length, sizeof text - length, " r%u@%u", u->unit, u->position);
         else
             snprintf(text + length, sizeof text - length, " %c%u", backward ? 'b' : 'f', u->unit);
-        CHECK_INT(u->again || u->position == (backward ? 2 * UNITS - 1 - u->unit : u->unit), 1);
+        CHECK_INT(u->recomputes || u->position == (backward ? 2 * UNITS - 1 - u->unit : u->unit), 1);
         *out_ns += u->compute_ns;
     }
     pass_free(&pass);

@@ -12,11 +12,14 @@ static struct sim_setup setup(uint32_t ranks, uint32_t faults) {
     struct speeds_link inside = {100000000000, 100000000000, 5000},
                        between = {10000000000, 10000000000, 20000};
     struct sim_setup s = {.model = &model,
-                          .stage = &stage_zero3,
-                          .mesh = {ranks, 1},
-                          .accumulation = ACCUMULATE_EVERY,
-                          .micro_steps = 1,
-                          .depth = 1,
+                          .terms = {.stage = &stage_zero3,
+                                    .mesh = {ranks, 1},
+                                    .accumulation = ACCUMULATE_EVERY,
+                                    .micro_steps = 1,
+                                    .depth = 1,
+                                    .backward_depth = 1,
+                                    .live_max = UINT64_MAX,
+                                    .ahead_max = UINT64_MAX},
                           .steps = 6,
                           .optimizer = optimizer_find("adamw"),
                           .skip_unit = -1,
@@ -52,7 +55,7 @@ static void the_seed_decides(void) {
     struct sim_result other = run(&s);
     CHECK(first.schedule != other.schedule);
     CHECK(first.operations == other.operations); /* what is emitted does not depend on what happens when */
-    s.depth = 2;
+    s.terms.depth = s.terms.backward_depth = 2;
     CHECK(run(&s).operations != first.operations);
 }
 
@@ -114,7 +117,7 @@ static void faults_end_ranks(void) {
         CHECK(r.ended_ns - r.fault_ns < 601 * (uint64_t)1000000000);
     }
     s.faults = 1u << SIM_DRIVE;
-    s.state_tier = TIER_NVME;
+    s.terms.state_tier = TIER_NVME;
     s.seed = 3;
     struct sim_result r = run(&s);
     CHECK(r.refused && !r.lost);
@@ -139,7 +142,7 @@ static void a_thousand_ranks(void) {
     struct sim_setup s = setup(1024, 0);
     s.steps = 2;
     struct sim_result full = run(&s);
-    s.mesh[AXIS_SHARD] = 8, s.mesh[AXIS_REPLICATE] = 128;
+    s.terms.mesh[AXIS_SHARD] = 8, s.terms.mesh[AXIS_REPLICATE] = 128;
     struct sim_result hybrid = run(&s);
     CHECK(hybrid.planned_bytes[TIER_DEVICE] > full.planned_bytes[TIER_DEVICE]);
     CHECK(hybrid.wait_ns[WAIT_GATHER] < full.wait_ns[WAIT_GATHER]); /* gathers stay inside nodes */

@@ -112,7 +112,7 @@ static void simulate(const struct blueprint *b, const struct variant *v, struct 
     struct zero_error error;
     error_clear(&error);
     CHECK_INT(sim_model_of(b, flops, &model, &error), ZERO_OK);
-    CHECK_INT(sim_setup_of(b, &setup, &error), ZERO_OK);
+    setup = sim_setup_of(b);
     setup.model = &model;
     setup.steps = real.toy.steps;
     setup.evaluate = v->evaluate;

@@ -1,0 +1,56 @@
+#include "engine/executor/host_moves.h"
+
+static bool has_room(const struct host_moves *m) { return executor_has_room(m->executor); }
+static bool is_computing(const struct host_moves *m) { return executor_computing(m->executor); }
+static bool is_stored(const struct host_moves *m) {
+    return has_room(m) && (!m->commits || executor_stored(m->executor));
+}
+static bool is_agreed(const struct host_moves *m) { return executor_reached(m->executor, m->agreed); }
+static bool is_settled(const struct host_moves *m) { return !m->settles || executor_idle(m->executor); }
+
+static zero_status pass(struct host_moves *m) {
+    return executor_pass(m->executor, m->pass.evaluating, m->pass.last);
+}
+
+static zero_status begin(struct host_moves *m) {
+    return m->use.recomputes ? executor_recompute(m->executor, m->use.unit, m->use.position)
+                             : executor_begin(m->executor, m->use.position);
+}
+
+static zero_status end(struct host_moves *m) {
+    return m->use.recomputes ? executor_recomputed(m->executor, m->use.unit) : executor_end(m->executor);
+}
+
+static zero_status agree(struct host_moves *m) { return executor_agree(m->executor, m->mine, &m->agreed); }
+
+static zero_status apply(struct host_moves *m) {
+    return executor_apply(m->executor, m->update.skip, m->update.scale, m->update.scalars, m->update.count,
+                          m->update.rounding_key);
+}
+
+static const struct {
+    bool (*ready)(const struct host_moves *);
+    zero_status (*event)(struct host_moves *); /* or NULL */
+} rows[] = {
+    [MOVE_PASS] = {has_room, pass},        [MOVE_BEGIN] = {has_room, begin},
+    [MOVE_COMPUTE] = {is_computing, NULL}, [MOVE_END] = {has_room, end},
+    [MOVE_AGREE] = {is_stored, agree},     [MOVE_AGREED] = {is_agreed, NULL},
+    [MOVE_APPLY] = {has_room, apply},      [MOVE_SETTLE] = {is_settled, NULL},
+};
+
+bool host_move_ready(const struct host_moves *m, enum host_move move) { return rows[move].ready(m); }
+
+zero_status host_move_event(struct host_moves *m, enum host_move move) {
+    return rows[move].event ? rows[move].event(m) : ZERO_OK;
+}
+
+zero_status host_make_moves(const struct host_calls *host, struct host_moves *moves, enum host_move first,
+                            enum host_move last) {
+    zero_status status = ZERO_OK;
+    for (enum host_move move = first; move <= last && !status; move++) {
+        status = host->wait(host->user, moves, move);
+        if (!status && host->work) status = host->work(host->user, moves, move);
+        if (!status) status = host->event(host->user, moves, move);
+    }
+    return status;
+}

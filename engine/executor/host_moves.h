@@ -1,0 +1,72 @@
+/* The moves of a training loop: the order in which a host calls the executor, and when it may make each call. The engine
+ * makes them for its host program, and the planner and the simulator make them in virtual time.
+ *
+ *   a pass  PASS
+ *   a use   BEGIN  COMPUTE  END
+ *   a step  AGREE  AGREED  APPLY  SETTLE
+ *
+ * In each move a host waits until the move is ready, does its own work, and then makes the executor's event. */
+#ifndef ZERO_ENGINE_EXECUTOR_HOST_MOVES_H
+#define ZERO_ENGINE_EXECUTOR_HOST_MOVES_H
+
+#include "engine/executor/executor.h"
+
+enum host_move {
+    MOVE_PASS,
+    MOVE_BEGIN,
+    /* The parameters of the use are gathered. The host's work: it computes. */
+    MOVE_COMPUTE,
+    MOVE_END,
+    MOVE_AGREE,
+    /* The agreements of all ranks are there. The host's work: it reads them and decides what the update does. */
+    MOVE_AGREED,
+    MOVE_APPLY,
+    /* The updates are complete, if the plan needs that before the next pass. */
+    MOVE_SETTLE
+};
+
+/* What the moves need. The host's work may set it, up to the move's event. */
+struct host_moves {
+    struct executor *executor;
+    struct { /* PASS: executor_pass */
+        bool evaluating, last;
+    } pass;
+    struct { /* BEGIN, END: executor_begin, or executor_recompute with the position of the next backward */
+        bool recomputes;
+        uint32_t unit, position;
+    } use;
+    /* AGREE: with a shadow, the step before becomes the committed one, so all its chunks must be stored. */
+    bool commits;
+    const struct agreement *mine; /* AGREE: this rank's contribution */
+    struct point agreed;          /* set by AGREE */
+    struct {                      /* APPLY: executor_apply */
+        bool skip;
+        float scale;
+        const struct optimizer_scalars *scalars;
+        uint32_t count;
+        uint64_t rounding_key;
+    } update;
+    bool settles; /* SETTLE: plan_settles */
+};
+
+bool host_move_ready(const struct host_moves *moves, enum host_move move);
+
+/* The executor's event of the move; for COMPUTE, AGREED and SETTLE there is none. */
+zero_status host_move_event(struct host_moves *moves, enum host_move move);
+
+/* A host that blocks. A status other than ZERO_OK ends its moves. */
+struct host_calls {
+    /* Returns when the move is ready. */
+    zero_status (*wait)(void *user, const struct host_moves *moves, enum host_move move);
+    /* The host's own work, or NULL. */
+    zero_status (*work)(void *user, struct host_moves *moves, enum host_move move);
+    /* Calls host_move_event. */
+    zero_status (*event)(void *user, struct host_moves *moves, enum host_move move);
+    void *user;
+};
+
+/* The moves from `first` to `last`. */
+zero_status host_make_moves(const struct host_calls *host, struct host_moves *moves, enum host_move first,
+                            enum host_move last);
+
+#endif

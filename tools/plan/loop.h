@@ -1,0 +1,35 @@
+/* The way of a host through training: which move of engine/executor/host_moves.h comes next. A host program of the engine goes
+ * this way by the order of its calls; the planner and the simulator follow this loop. Pure. */
+#ifndef ZERO_TOOLS_PLAN_LOOP_H
+#define ZERO_TOOLS_PLAN_LOOP_H
+
+#include "engine/executor/host_moves.h"
+#include "tools/plan/pass.h"
+
+struct loop {
+    const struct pass
+        *pass; /* of a training micro-step; an evaluation makes only its first `forwards` uses */
+    uint32_t forwards, micro_steps;
+    bool evaluates;    /* an evaluation after each training pass and after each step */
+    int32_t skip_unit; /* left out of each step's first micro-step; -1: none */
+
+    enum host_move next;
+    uint32_t step, micro, use; /* completed steps, and training passes of this step; index in `pass` */
+    bool evaluating;
+};
+
+struct loop loop_begin(const struct pass *pass, uint32_t forwards, uint32_t micro_steps);
+
+/* The current use of the pass. */
+const struct pass_use *loop_use(const struct loop *loop);
+
+/* Sets what the next move needs: the pass's or the use's arguments. */
+void loop_prepare(const struct loop *loop, struct host_moves *moves);
+
+/* The next move is done. */
+void loop_advance(struct loop *loop);
+
+/* `steps` steps are complete, and the evaluations after them. */
+bool loop_ended(const struct loop *loop, uint32_t steps);
+
+#endif
