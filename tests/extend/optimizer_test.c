@@ -1,5 +1,5 @@
-/* An optimizer that is one file and one row: the configuration takes its name, its keys and their defaults from the row,
- * and it trains to the same weights at every stage and tier. */
+/* An optimizer that is one file and one row: the configuration takes its name, its keys and their defaults from the
+ * row, and it trains to the same weights at every stage and tier. */
 #include <stdlib.h>
 
 #include "kernels/optimizer.h"
