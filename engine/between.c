@@ -63,8 +63,9 @@ zero_status zero_engine_recover(zero_engine *e, zero_fill_fn fill, void *user, u
     zero_status status = engine_check_between(e, "zero_engine_recover");
     if (status) return status;
     if (!e->config.nvme_shadow)
-        return refuse(ZERO_E_ARGUMENT,
-                      "zero_engine_recover: only \"nvme\": {\"shadow\": true} keeps what it needs");
+        return refuse(
+            ZERO_E_ARGUMENT,
+            "zero_engine_recover: it needs a shadow on the drive: set \"nvme\": {\"shadow\": true}");
     if (e->state.filled || !fill)
         return refuse(e->state.filled ? ZERO_E_ORDER : ZERO_E_ARGUMENT,
                       "zero_engine_recover: call it in place of zero_engine_fill, with its function");
@@ -118,7 +119,9 @@ zero_status zero_engine_put(zero_engine *e, const char *param, zero_kind kind, c
     zero_status status = check_range(e, "zero_engine_put", param, kind, in, first, count, &range);
     if (status) return status;
     if (kind == ZERO_GRAD)
-        return refuse(ZERO_E_ARGUMENT, "zero_engine_put: gradients are written in backward");
+        return refuse(
+            ZERO_E_ARGUMENT,
+            "zero_engine_put: a gradient cannot be put: write it between zero_backward_begin and _end");
     status = between_steps(e, "zero_engine_put");
     if (!status) status = pass_settle(&e->pass);
     if (!status) status = range_put(&e->state, &range, in);

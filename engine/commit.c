@@ -103,7 +103,7 @@ static void log_live(const zero_engine *e) {
     log_line(&e->ranks.log, e->blueprint.plan.live_most > c->live_max ? ZERO_LOG_WARN : ZERO_LOG_INFO,
              "at most %" PRIu64 " elements are gathered at once%s", e->blueprint.plan.live_most,
              e->blueprint.plan.live_most > c->live_max
-                 ? ", more than zero_optimization.stage3_max_live_parameters: one unit alone needs them"
+                 ? ", more than zero_optimization.stage3_max_live_parameters: a single unit needs that many"
                  : "");
 }
 
@@ -141,7 +141,7 @@ zero_status zero_engine_plan(zero_engine *e, zero_plan *out) {
     if (!e->host.plans_only || e->planned)
         return refuse(ZERO_E_ORDER, "zero_engine_plan: %s",
                       e->planned ? "the engine is planned already"
-                                 : "the engine was opened without plan_ranks; commit plans");
+                                 : "the engine was opened without plan_ranks; call zero_engine_commit");
     struct zero_error error;
     error_clear(&error);
     e->planned = true;

@@ -14,6 +14,6 @@ zero_status io_open(const struct io_options *options, bool no_uring, struct io *
     status = io_pool.open(options, out_io, &failure);
     if (status) return error_set(error, status, "tier nvme: %s; %s", refusal.message, failure.message);
     snprintf((*out_io)->remark, sizeof(*out_io)->remark,
-             "%.180s; threads that pread and pwrite take its place", refusal.message);
+             "%.180s; threads with pread and pwrite are used instead", refusal.message);
     return ZERO_OK;
 }

@@ -246,6 +246,6 @@ zero_status lane_failure(const struct lane_work *work, struct zero_error *error)
         error, ZERO_E_IO,
         "tier nvme: %s of %" PRIu32 " bytes at offset %" PRIu64 " of %s got %" PRIu32 ": %s%s%s%s%s%s",
         work->write ? "write" : "read", work->failed_bytes, work->failed_offset, file->path, work->moved,
-        work->number ? strerror(work->number) : "no more bytes would move", full ? "; needs " : "",
+        work->number ? strerror(work->number) : "the drive transferred no more bytes", full ? "; needs " : "",
         full ? needed.chars : "", full ? ", " : "", full ? free_bytes.chars : "", full ? " free" : "");
 }

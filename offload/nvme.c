@@ -128,7 +128,7 @@ static zero_status nvme_sync(struct tier *tier, struct zero_error *error) {
     struct nvme *nvme = (struct nvme *)tier;
     for (uint32_t i = 0; i < nvme->files; i++)
         if (fdatasync(nvme->file[i].handle) != 0)
-            return error_set(error, ZERO_E_IO, "tier nvme: what was written to %s may be lost: fdatasync: %s",
+            return error_set(error, ZERO_E_IO, "tier nvme: data written to %s may be lost: fdatasync: %s",
                              nvme->file[i].path, strerror(errno));
     return ZERO_OK;
 }
@@ -225,8 +225,8 @@ static zero_status create_files(struct nvme *nvme, struct zero_error *error) {
     for (uint32_t i = 0; i < nvme->count && nvme->o.nvme.keep; i++)
         if (nvme->file[i].found != nvme->file[0].found)
             return error_set(error, ZERO_E_IO,
-                             "tier nvme: %s is in %s and was not in %s: name all paths of the run that it is "
-                             "of, or remove it",
+                             "tier nvme: the kept file %s is in %s and not in %s: name all nvme_paths of the "
+                             "run that made it, or remove it",
                              nvme->o.nvme.keep, nvme->file[nvme->file[i].found ? i : 0].path,
                              nvme->file[nvme->file[i].found ? 0 : i].path);
     if (nvme->o.bytes % nvme->base.alignment)
@@ -300,7 +300,7 @@ static zero_status overwrite(struct nvme *nvme, struct zero_error *error) {
     free(zeros);
     if (!status)
         log_line(nvme->o.log, ZERO_LOG_INFO,
-                 "tier nvme: took %s on %" PRIu32 " path%s and wrote it once in %.1f s",
+                 "tier nvme: reserved %s on %" PRIu32 " path%s and wrote it once in %.1f s",
                  swap_size(nvme->o.bytes).chars, nvme->count, nvme->count > 1 ? "s" : "",
                  (double)(clock_now_ns() - began) * 1e-9);
     return status;

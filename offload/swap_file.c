@@ -184,17 +184,19 @@ static zero_status look_at_kept(struct swap_file *file, const char *name, bool d
     struct stat found;
     if (fstat(file->handle, &found) != 0) return fail(error, "look at the kept file in", file->path, errno);
     if (!S_ISREG(found.st_mode) || found.st_uid != geteuid() || found.st_nlink != 1 || found.st_mode & 077)
-        return error_set(error, ZERO_E_IO,
-                         "tier nvme: %s in %s is not this user's alone; remove it, or name another nvme_path",
-                         name, file->path);
+        return error_set(
+            error, ZERO_E_IO,
+            "tier nvme: %s in %s is not private to this user; remove it, or name another nvme_path", name,
+            file->path);
     file->found = (uint64_t)found.st_size == file->bytes;
     if (file->found || !found.st_size) return ZERO_OK;
     if (discard && ftruncate(file->handle, 0) == 0) return ZERO_OK;
-    return error_set(
-        error, ZERO_E_IO,
-        "tier nvme: %s in %s has %s, of a run with another model or configuration, where this one needs %s; "
-        "go on as that run was, or name another nvme_path, or remove the file (zero train --discard-shadow)",
-        name, file->path, swap_size((uint64_t)found.st_size).chars, swap_size(file->bytes).chars);
+    return error_set(error, ZERO_E_IO,
+                     "tier nvme: %s in %s has %s, of a run with another model or configuration, where this "
+                     "one needs %s; use that run's configuration, or name another nvme_path, or remove the "
+                     "file (zero train --discard-shadow)",
+                     name, file->path, swap_size((uint64_t)found.st_size).chars,
+                     swap_size(file->bytes).chars);
 }
 
 zero_status swap_file_keep(const struct swap_directory *directory, uint64_t bytes, const char *name,

@@ -26,8 +26,8 @@ static bool is_utf8(const char *text, size_t bytes) {
 zero_status json_parse(const char *text, size_t bytes, const char *name, struct json **out,
                        struct zero_error *error) {
     if (bytes >= INT_MAX || memchr(text, 0, bytes))
-        return error_set(error, ZERO_E_IO, "%s is no JSON: it is too long, or holds a zero byte", name);
-    if (!is_utf8(text, bytes)) return error_set(error, ZERO_E_IO, "%s is no JSON: it is not UTF-8", name);
+        return error_set(error, ZERO_E_IO, "%s is not JSON: it is too long, or has a zero byte", name);
+    if (!is_utf8(text, bytes)) return error_set(error, ZERO_E_IO, "%s is not JSON: it is not UTF-8", name);
     json_tokener *tokener = json_tokener_new_ex(DEPTH_MAX);
     if (!tokener) return error_set(error, ZERO_E_MEMORY, "no memory to parse %s", name);
     json_tokener_set_flags(tokener, JSON_TOKENER_STRICT);
@@ -40,7 +40,7 @@ zero_status json_parse(const char *text, size_t bytes, const char *name, struct 
         return ZERO_OK;
     }
     json_object_put(object);
-    return error_set(error, ZERO_E_IO, "%s is no JSON: %s", name,
+    return error_set(error, ZERO_E_IO, "%s is not JSON: %s", name,
                      code == json_tokener_success ? "it is null" : json_tokener_error_desc(code));
 }
 

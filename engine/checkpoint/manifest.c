@@ -191,8 +191,9 @@ static zero_status check_sum(const char *text, size_t bytes, const char *path, u
     if (bytes < tail || memcmp(text + bytes - tail, checksum_key, sizeof checksum_key - 1) != 0 ||
         memcmp(text + bytes - 3, "\"}\n", 3) != 0 ||
         !checksum_parse(text + bytes - 3 - CHECKSUM_DIGITS, out_sum))
-        return damaged(path, "it does not end in its checksum", error);
-    if (checksum(text, bytes - tail) != *out_sum) return damaged(path, "its checksum is another", error);
+        return damaged(path, "it does not end with its checksum", error);
+    if (checksum(text, bytes - tail) != *out_sum)
+        return damaged(path, "its checksum does not match its text", error);
     return ZERO_OK;
 }
 
@@ -304,7 +305,7 @@ static zero_status read_all(const struct json *j, const char *path, struct manif
     const char *format = json_string(json_get(j, "format"));
     uint64_t version;
     if (!format || strcmp(format, format_name) != 0)
-        return error_set(error, ZERO_E_IO, "%s is no manifest of a checkpoint of zero", path);
+        return error_set(error, ZERO_E_IO, "%s is not the manifest of a checkpoint of zero", path);
     if (!json_integer(json_get(j, "version"), &version)) return damaged(path, "it has no version", error);
     if (version != MANIFEST_VERSION)
         return error_set(error, ZERO_E_UNSUPPORTED,
@@ -312,8 +313,7 @@ static zero_status read_all(const struct json *j, const char *path, struct manif
                          " of the format; this program reads version %d: use the one "
                          "that wrote it, or a newer one",
                          path, version, MANIFEST_VERSION);
-    if (!read_counters(j, m))
-        return damaged(path, "its counters or states are not what they should be", error);
+    if (!read_counters(j, m)) return damaged(path, "its counters or states are wrong", error);
     if (!read_params(json_get(j, "params"), m))
         return damaged(path, "its list of parameters is wrong", error);
     if (!read_files(json_get(j, "files"), m)) return damaged(path, "its list of files is wrong", error);

@@ -58,9 +58,7 @@ static int open_owned(const char *path) {
     return directory;
 }
 
-int owned_list(const char *path, storage_name_fn fn, void *user) {
-    int handle = open_owned(path);
-    if (handle < 0) return handle;
+int directory_list(int handle, storage_name_fn fn, void *user) {
     DIR *directory = fdopendir(handle);
     if (!directory) {
         close(handle);
@@ -73,6 +71,11 @@ int owned_list(const char *path, storage_name_fn fn, void *user) {
     int failed = errno;
     closedir(directory);
     return -failed;
+}
+
+int owned_list(const char *path, storage_name_fn fn, void *user) {
+    int handle = open_owned(path);
+    return handle < 0 ? handle : directory_list(handle, fn, user);
 }
 
 static int check_entry(int directory, const char *name) {

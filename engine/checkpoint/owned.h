@@ -10,6 +10,9 @@
 
 int owned_list(const char *directory, storage_name_fn fn, void *user);
 
+/* Lists any directory by its handle, which is closed. */
+int directory_list(int directory, storage_name_fn fn, void *user);
+
 /* Says whether owned_remove is likely to remove this entry. So a caller can delete all entries of a directory or
  * none. 0: a regular file of this user or of the directory's owner, and it can be removed. Else -ELOOP: a symbolic
  * link; -EISDIR: a directory; -EINVAL: another kind of file; -EPERM: a file of another user; -EBUSY: a file that NFS

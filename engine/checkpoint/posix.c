@@ -3,7 +3,6 @@
  * Writes bypass the page cache if the file system allows it, with several writes in flight (direct.h). Else each
  * write starts its transfer to the drive at once (sync_file_range), so that the drive works while the next bytes are
  * made. Reads ask the kernel to read ahead. */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
@@ -25,15 +24,8 @@ static int remove_directory(struct storage *s, const char *path) { return result
 static int remove_file(struct storage *s, const char *path) { return result_of(unlink(path)); }
 
 static int list(struct storage *s, const char *path, storage_name_fn fn, void *user) {
-    DIR *directory = opendir(path);
-    if (!directory) return -errno;
-    struct dirent *entry;
-    errno = 0;
-    for (; (entry = readdir(directory)); errno = 0)
-        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0) fn(user, entry->d_name);
-    int failed = errno;
-    closedir(directory);
-    return -failed;
+    int handle = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    return handle < 0 ? -errno : directory_list(handle, fn, user);
 }
 
 static int list_owned(struct storage *s, const char *path, storage_name_fn fn, void *user) {

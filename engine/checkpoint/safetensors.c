@@ -57,7 +57,7 @@ static zero_status read_tensor(void *user, const char *name, const struct json *
     const struct json *offsets = json_get(value, "data_offsets");
     struct tensor t = {.name = name, .note = json_string(json_get(r->notes, name))};
     uint64_t begin, end;
-    if (!type) return bad_tensor(r, name, "has no dtype that is known", error);
+    if (!type) return bad_tensor(r, name, "has an unknown dtype", error);
     if (!read_shape(json_get(value, "shape"), &t))
         return bad_tensor(r, name, "has no shape of at most 8 dimensions", error);
     if (json_count(offsets) != 2 || !json_integer(json_at(offsets, 0), &begin) ||
@@ -67,7 +67,7 @@ static zero_status read_tensor(void *user, const char *name, const struct json *
     t.offset = r->table->header_bytes + begin;
     t.bytes = end - begin;
     if (t.bytes != t.count * type->bytes)
-        return bad_tensor(r, name, "has another number of bytes than its shape", error);
+        return bad_tensor(r, name, "has a number of bytes that does not match its shape", error);
     r->table->tensor[r->table->count++] = t;
     return ZERO_OK;
 }
@@ -97,11 +97,12 @@ static zero_status check_length(const char *bytes, uint64_t count, uint64_t file
     uint64_t length = 0;
     for (int i = 0; i < 8 && count >= 8; i++) length |= (uint64_t)(unsigned char)bytes[i] << 8 * i;
     if (count < 8 || file_bytes < 8 || length < 2 || length > file_bytes - 8)
-        return error_set(error, ZERO_E_IO, "%s is no safetensors file: it is too short for its header", path);
+        return error_set(error, ZERO_E_IO, "%s is not a safetensors file: it is too short for its header",
+                         path);
     if (length > SAFETENSORS_HEADER_BYTES_MAX)
         return error_set(error, ZERO_E_IO,
-                         "%s is no safetensors file, or has a header of more than %d bytes: %" PRIu64, path,
-                         SAFETENSORS_HEADER_BYTES_MAX, length);
+                         "%s is not a safetensors file, or has a header of more than %d bytes: %" PRIu64,
+                         path, SAFETENSORS_HEADER_BYTES_MAX, length);
     *out_length = length;
     return ZERO_OK;
 }
@@ -112,7 +113,7 @@ static zero_status read_table(const char *bytes, uint64_t length, struct reading
     zero_status status = json_parse(bytes + 8, (size_t)length, r->path, &table->document, error);
     if (status) return status;
     if (bytes[8] != '{' || !json_is_object(table->document))
-        return error_set(error, ZERO_E_IO, "%s is no safetensors file: its header is no JSON object",
+        return error_set(error, ZERO_E_IO, "%s is not a safetensors file: its header is not a JSON object",
                          r->path);
     table->header_bytes = 8 + length;
     table->header_checksum = checksum(bytes, 8 + (size_t)length);

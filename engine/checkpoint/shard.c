@@ -181,7 +181,7 @@ static zero_status read_piece(const struct shard *s, const struct tensor *t, con
     if (t->dtype != DTYPE_F32 || !t->count) return damaged(s, t->name, "is not of fp32 elements", error);
     if (!find_kind(m, t->name, &out->kind, &name)) return damaged(s, t->name, "is of an unknown kind", error);
     out->param = find_param(m, index, name);
-    if (!out->param) return damaged(s, t->name, "is of no parameter of the manifest", error);
+    if (!out->param) return damaged(s, t->name, "belongs to no parameter of the manifest", error);
     if (!read_first(t, &out->first)) return damaged(s, t->name, "has no checksums", error);
     out->count = t->count;
     if (out->first > out->param->count || t->count > out->param->count - out->first)
@@ -202,7 +202,7 @@ static zero_status read_pieces(struct shard *s, const struct manifest *m,
     if (status) return status;
     if (s->table.header_checksum != expected->header_checksum)
         return error_set(error, ZERO_E_IO,
-                         "%s: the header's checksum is not the manifest's; the file is damaged",
+                         "%s: the header's checksum does not match the manifest's; the file is damaged",
                          s->file.path);
     s->count = s->table.count;
     s->piece = calloc(s->count + 1, sizeof *s->piece);
@@ -251,7 +251,7 @@ static zero_status read_block(struct shard *s, uint32_t index, uint64_t b, uint6
         return ZERO_OK;
     return error_set(error, ZERO_E_IO,
                      "%s: bytes %" PRIu64 " to %" PRIu64
-                     ", of \"%.150s\", have another checksum; the file is damaged",
+                     ", of \"%.150s\", do not match their checksum; the file is damaged",
                      s->file.path, offset, offset + count * sizeof *block, t->name);
 }
 

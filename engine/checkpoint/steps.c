@@ -77,17 +77,17 @@ static zero_status check_owned(int result, const char *what, const char *path, s
     const char *why = NULL;
     switch (result) {
     case -ELOOP:
-        why = "it is a symbolic link, which no save makes; nothing behind it was touched: remove the link";
+        why = "it is a symbolic link, and saves make none; its target was not touched: remove the link";
         break;
     case -EPERM:
-        why =
-            "it is another user's, or protected; nothing in it was touched: move it away, or save elsewhere";
+        why = "it belongs to another user, or is protected; nothing in it was touched: move it away, or save "
+              "elsewhere";
         break;
     case -EISDIR:
-        why = "it is a directory, which no save makes: move it away";
+        why = "it is a directory, and saves make none here: move it away";
         break;
     case -EINVAL:
-        why = "it is no regular file, and no save makes others: move it away";
+        why = "it is not a regular file, and saves make only regular files: move it away";
         break;
     case -EBUSY:
         why = "a process has it open";
@@ -154,7 +154,9 @@ static zero_status remove_leftover(struct storage *s, const char *root, const ch
 }
 
 static void note_left(struct zero_error *left, const struct zero_error *failed) {
-    error_set(left, failed->code, "a left-over stays: %s; saves go on: remove it by hand", failed->message);
+    error_set(left, failed->code,
+              "a file or directory of an earlier save stays: %s; saves go on: remove it by hand",
+              failed->message);
 }
 
 /* Removes leftovers. A leftover that cannot be removed fails the save only if the save needs the leftover's name. */
@@ -255,7 +257,7 @@ static zero_status nothing_there(struct storage *s, const char *path, struct zer
     char name[STEP_NAME_BYTES];
     steps_name(step, name);
     if (count)
-        return error_set(error, ZERO_E_IO, "%s has no " LATEST "; name a step's directory in it, %s say",
+        return error_set(error, ZERO_E_IO, "%s has no " LATEST "; name a step's directory in it, such as %s",
                          path, name);
     return error_set(error, ZERO_E_IO, "%s holds no checkpoint: it has neither " MANIFEST_NAME " nor " LATEST,
                      path);
@@ -314,15 +316,14 @@ static zero_status move(struct storage *s, const char *written, const char *path
     *out_exchanged = result == -EEXIST || result == -ENOTEMPTY; /* this step was saved before */
     if (result == -ENOTDIR)
         return error_set(error, ZERO_E_IO,
-                         "%s is there already, as a symbolic link or a file: remove it, or save elsewhere",
+                         "%s already exists, and is a symbolic link or a file: remove it, or save elsewhere",
                          path);
     if (*out_exchanged) result = s->ops->exchange(s, written, path);
     if (*out_exchanged && (result == -EINVAL || result == -ENOSYS))
-        return error_set(
-            error, ZERO_E_IO,
-            "%s is there already, and this file system cannot exchange directories; remove it, or "
-            "save elsewhere",
-            path);
+        return error_set(error, ZERO_E_IO,
+                         "%s already exists, and this file system cannot exchange directories; remove it, or "
+                         "save elsewhere",
+                         path);
     return storage_check(result, "rename to", path, error);
 }
 

@@ -110,9 +110,8 @@ zero_status storage_read_text(struct storage *storage, const char *path, size_t 
     if (status) return status;
     status = storage_size(&file, &bytes, error);
     if (!status && bytes > bytes_max)
-        status =
-            error_set(error, ZERO_E_IO, "%s has %" PRIu64 " bytes; more than %zu is not what it should be",
-                      path, bytes, bytes_max);
+        status = error_set(error, ZERO_E_IO, "%s has %" PRIu64 " bytes; at most %zu are possible", path,
+                           bytes, bytes_max);
     if (!status && !(text = malloc((size_t)bytes + 1)))
         status = error_set(error, ZERO_E_MEMORY, "no memory for the %" PRIu64 " bytes of %s", bytes, path);
     if (!status) status = storage_read(&file, text, (size_t)bytes, 0, error);

@@ -327,12 +327,11 @@ static zero_status judge_wait(struct comm_work *work) {
     char text[RECORD_TEXT_BYTES], who[32] = "a rank";
     int32_t rank = ops->late ? ops->late(work) : -1;
     if (rank >= 0) snprintf(who, sizeof who, "rank %d", (int)rank);
-    return comm_raise(
-        comm, ZERO_E_PEER, rank, false,
-        "rank %u waited %.1f s for %s, and the part of %s never came: a connection loses data, or "
-        "that rank no longer looks after its calls (the limit is 12 x timeout_s, %g s)",
-        comm->rank, (double)work->waited_ns * 1e-9, record_text(&work->record, work->group->ordinal, text),
-        who, comm->timeout_s);
+    return comm_raise(comm, ZERO_E_PEER, rank, false,
+                      "rank %u waited %.1f s for %s, and the part of %s never arrived: a connection loses "
+                      "data, or that rank no longer tests its calls (the limit is 12 x timeout_s, %g s)",
+                      comm->rank, (double)work->waited_ns * 1e-9,
+                      record_text(&work->record, work->group->ordinal, text), who, comm->timeout_s);
 }
 
 zero_status comm_test(struct comm_work *work, bool *out_done) {
@@ -354,10 +353,10 @@ zero_status comm_run(struct comm_group *group, const struct comm_call *call) {
     struct comm_work *work;
     bool done = false;
     if (group->comm->ops->virtual_time && group->count > 1)
-        return error_set(
-            &group->comm->error, ZERO_E_UNSUPPORTED,
-            "comm sim: rank %u cannot wait in comm_run, for the other ranks share its thread: post and test",
-            group->comm->rank);
+        return error_set(&group->comm->error, ZERO_E_UNSUPPORTED,
+                         "comm sim: rank %u cannot wait in comm_run, because the other ranks share its "
+                         "thread: post and test instead",
+                         group->comm->rank);
     zero_status status = comm_post(group, call, &work);
     while (status == ZERO_OK) {
         status = comm_test(work, &done);

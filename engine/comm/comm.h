@@ -216,4 +216,7 @@ void comm_counters_read(const struct comm *comm, struct comm_counters *out_count
 struct local_world *local_world_create(uint32_t ranks);
 void local_world_destroy(struct local_world *world); /* after every rank has closed its comm */
 
+/* The calling thread continues for this rank, though it posts nothing yet. Other transports do nothing. */
+void comm_attend(struct comm *comm);
+
 #endif

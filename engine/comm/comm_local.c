@@ -123,6 +123,10 @@ static struct local_world *world_of(const struct comm *comm) {
 /* Records that the calling thread attends this rank. */
 static void attend(struct comm *comm) { presence_enter(&world_of(comm)->seats[comm->rank].presence); }
 
+void comm_attend(struct comm *comm) {
+    if (comm->ops == &comm_local_ops) attend(comm);
+}
+
 static zero_status open_comm(struct comm *comm, const struct comm_options *options,
                              struct zero_error *error) {
     struct local_world *world = options->local;

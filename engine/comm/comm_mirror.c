@@ -37,7 +37,7 @@ static zero_status post(struct comm_work *work) {
     if (call->kind == COMM_ALL_GATHER || call->kind == COMM_BROADCAST || call->kind == COMM_BARRIER)
         return ZERO_OK;
     return comm_raise(work->group->comm, ZERO_E_UNSUPPORTED, (int32_t)work->group->comm->rank, false,
-                      "comm mirror: ranks that are only planned for add nothing up");
+                      "comm mirror: ranks that exist only in a plan cannot add anything");
 }
 
 static zero_status test(struct comm_work *work, bool *out_done) {

@@ -47,12 +47,11 @@ static zero_status check_deadline(const struct comm_work *work) {
     char text[RECORD_TEXT_BYTES];
     uint64_t now_ns = clock_now_ns(), grace_ns = (uint64_t)(comm->timeout_s * 2e9);
     if (!deadline_passed(comm->timeout_s, work->posted_ns + grace_ns, now_ns)) return ZERO_OK;
-    return comm_raise(
-        comm, ZERO_E_PEER, -1, false,
-        "comm nccl: rank %u waited %.1f s for %s: a rank does not take its part, or NCCL's way between the "
-        "GPUs is stuck: look at every rank's log, and set NCCL_DEBUG=INFO",
-        comm->rank, (double)(now_ns - work->posted_ns) * 1e-9,
-        record_text(&work->record, work->group->ordinal, text));
+    return comm_raise(comm, ZERO_E_PEER, -1, false,
+                      "comm nccl: rank %u waited %.1f s for %s: a rank does not take its part, or NCCL "
+                      "cannot move data between the GPUs: look at every rank's log, and set NCCL_DEBUG=INFO",
+                      comm->rank, (double)(now_ns - work->posted_ns) * 1e-9,
+                      record_text(&work->record, work->group->ordinal, text));
 }
 
 /* ---- driving ---- */
@@ -199,8 +198,8 @@ static void idle(struct comm *comm, uint64_t at_most_ns) {
 static zero_status raise_opening(struct nccl_group *group, ncclResult_t result) {
     char why[NCCL_REASON_BYTES];
     const char *advice = result == ncclInvalidUsage
-                             ? "each rank needs a GPU of its own: start one for each GPU at most, or all as "
-                               "threads on one GPU (zero train --ranks N)"
+                             ? "each rank needs its own GPU: start at most one rank per GPU, or run all "
+                               "ranks as threads on one GPU (zero train --ranks N)"
                              : "set NCCL_DEBUG=WARN";
     return comm_raise(group->base.comm, ZERO_E_PEER, -1, false,
                       "comm nccl: rank %u: making a group of %u ranks failed: %s: %s", group->base.comm->rank,

@@ -12,11 +12,10 @@ static zero_status open_comm(struct comm *comm, const struct comm_options *optio
                              struct zero_error *error) {
     struct self_comm *self = (struct self_comm *)comm;
     if (comm->size != 1)
-        return error_set(
-            error, ZERO_E_ARGUMENT,
-            "comm self: a world of %u ranks was asked for, but this transport is one rank's: use local "
-            "(threads) or mpi",
-            comm->size);
+        return error_set(error, ZERO_E_ARGUMENT,
+                         "comm self: a world of %u ranks was requested, but this transport has one rank: use "
+                         "local (threads) or mpi",
+                         comm->size);
     failure_init(&self->failure);
     comm->failure = &self->failure;
     return ZERO_OK;

@@ -132,9 +132,8 @@ zero_status launch_read(launch_getenv_fn get, void *user, struct launch *out_lau
     if (status != ZERO_OK) return status;
     if (tasks > 1)
         return error_set(error, ZERO_E_UNSUPPORTED,
-                         "launch: Slurm runs %u tasks that cannot reach each other, for srun gave them no "
-                         "PMIx: start with "
-                         "srun --mpi=pmix, or with mpirun -n %u",
+                         "launch: Slurm runs %u tasks that cannot reach each other, because srun gave them "
+                         "no PMIx: start with srun --mpi=pmix, or with mpirun -n %u",
                          tasks, tasks);
     if (has(&reader, "WORLD_SIZE")) return read_torchrun(&reader, out_launch);
     *out_launch = (struct launch){.transport = &comm_self_ops, .size = 1, .local_size = 1};

@@ -77,11 +77,10 @@ static zero_status take_first(struct meeting *m, uint32_t caller) {
             "same WORLD_SIZE",
             hello->rank, hello->size, m->r->size);
     if (hello->rank == 0 || m->peers[hello->rank].socket[0] >= 0)
-        return error_set(
-            m->error, ZERO_E_ARGUMENT,
-            "rendezvous: two processes are rank %u of %u at %s:%u: give each another RANK, and each job "
-            "another MASTER_PORT",
-            hello->rank, m->r->size, m->r->host, m->r->port);
+        return error_set(m->error, ZERO_E_ARGUMENT,
+                         "rendezvous: two processes are rank %u of %u at %s:%u: give each process its own "
+                         "RANK, and each job its own MASTER_PORT",
+                         hello->rank, m->r->size, m->r->host, m->r->port);
     m->places[hello->rank] = socket_peer(m->callers[caller].socket);
     m->places[hello->rank].port = (uint16_t)hello->port;
     keep(m, caller, 0);
@@ -143,12 +142,11 @@ static zero_status report_missing(struct meeting *m, uint32_t lanes) {
     char names[NAMES_BYTES], strangers[96] = "";
     name_missing(m, lanes, names);
     if (m->strangers)
-        snprintf(strangers, sizeof strangers, ", where %u callers were none of the ranks", m->strangers);
-    error_set(
-        m->error, ZERO_E_PEER,
-        "rendezvous: %s of %u did not come to rank %u (%s:%u) within %g s%s: see their logs, and whether "
-        "their hosts can reach this one",
-        names, m->r->size, m->r->rank, m->r->host, m->r->port, m->r->timeout_s, strangers);
+        snprintf(strangers, sizeof strangers, "; %u other connections were not from ranks", m->strangers);
+    error_set(m->error, ZERO_E_PEER,
+              "rendezvous: %s of %u did not connect to rank %u (%s:%u) within %g s%s: see their logs, and "
+              "whether their hosts can reach this one",
+              names, m->r->size, m->r->rank, m->r->host, m->r->port, m->r->timeout_s, strangers);
     for (uint32_t q = m->r->size; q-- > m->r->rank + 1;)
         if (m->peers[q].socket[lanes - 1] < 0) m->error->rank = (int32_t)q;
     return ZERO_E_PEER;
@@ -319,11 +317,10 @@ static zero_status hear_verdict(struct meeting *m) {
         if (heard) return ZERO_OK;
     }
     if (errno == ECANCELED) return report_interrupted(m, "rank 0");
-    error_set(
-        m->error, ZERO_E_PEER,
-        "rendezvous: rank %u: what listens at %s:%u does not answer as rank 0 does: %s: it ended, or another "
-        "program has that port: then set MASTER_PORT to a free one",
-        m->r->rank, m->r->host, m->r->port, strerror(errno));
+    error_set(m->error, ZERO_E_PEER,
+              "rendezvous: rank %u: the program that listens at %s:%u does not answer as rank 0 does: %s: "
+              "rank 0 ended, or another program uses that port: if so, set MASTER_PORT to a free one",
+              m->r->rank, m->r->host, m->r->port, strerror(errno));
     m->error->rank = 0;
     return ZERO_E_PEER;
 }

@@ -32,7 +32,7 @@ static zero_status unknown_key(struct walk *walk, const char *parent, const char
     char hint[400], shown[64];
     size_t length = strlen(leaf), most = length;
     if (strchr(leaf, '.'))
-        snprintf(hint, sizeof hint, "a point in a key means nothing: write nested objects");
+        snprintf(hint, sizeof hint, "a key may not contain a point: write nested objects");
     else
         suggest_key(parent, leaf, hint, sizeof hint);
     if (most > 60) most = 60;

@@ -93,10 +93,16 @@ char *config_help(void) {
         enum key_use use;
         const char *title;
     } parts[] = {
-        {KEY_USED, "Keys that act here\n\n"},
-        {KEY_ACCEPTED,
-         "\nKeys of DeepSpeed and Hugging Face that need nothing here: accepted, with a line in the log\n\n"},
-        {KEY_REFUSED, "\nKeys that would change the result and are not there: refused, with the reason\n\n"},
+        {KEY_USED, "Keys that this engine uses\n"
+                   "\n"},
+        {KEY_ACCEPTED, "\n"
+                       "Keys of DeepSpeed and Hugging Face that this engine does not need: accepted, with a "
+                       "line in the log\n"
+                       "\n"},
+        {KEY_REFUSED,
+         "\n"
+         "Keys that would change the result and that this engine does not support: refused, with the reason\n"
+         "\n"},
     };
     char *text = NULL;
     size_t length;

@@ -102,7 +102,7 @@ zero_status config_read_text(const char *text, size_t length, const char *name, 
     if (status == ZERO_OK && !copy && length <= SCAN_BYTES_MAX)
         status = error_set(error, ZERO_E_MEMORY, "%s: no memory to parse it", name);
     if (status == ZERO_OK && copy && strlen(copy) < length)
-        status = error_set(error, ZERO_E_CONFIG, "%s: a NUL byte in the text: this is no JSON file", name);
+        status = error_set(error, ZERO_E_CONFIG, "%s: a NUL byte in the text: this is not a JSON file", name);
     if (status == ZERO_OK)
         status = config_parse(out, copy ? copy : text, length, name, "", CONFIG_FILE, error);
     free(copy);
@@ -142,7 +142,7 @@ zero_status config_read_model(struct config *config, const char *path, struct ze
     zero_status status = read_file(file, &text, &length, error);
     if (status == ZERO_OK) {
         status = strlen(text) < length
-                     ? error_set(error, ZERO_E_CONFIG, "a NUL byte in the text: this is no JSON file")
+                     ? error_set(error, ZERO_E_CONFIG, "a NUL byte in the text: this is not a JSON file")
                      : forget_model(config, error);
         if (status == ZERO_OK)
             status = config_parse(config, text, length, file, "model", CONFIG_MODEL_FILE, error);

@@ -265,7 +265,7 @@ static zero_status whole_value(struct scan *s) {
 
 static zero_status document(struct scan *s) {
     if (s->end - s->at > SCAN_BYTES_MAX)
-        return fail(s, s->at, "the text is larger than 16 MiB: this is no configuration");
+        return fail(s, s->at, "the text is larger than 16 MiB: this is not a configuration");
     if (s->end - s->at >= 3 && memcmp(s->at, "\xEF\xBB\xBF", 3) == 0)
         return fail(s, s->at, "a byte order mark: save the file as UTF-8 without one");
     space(s);

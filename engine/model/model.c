@@ -116,10 +116,10 @@ static zero_status find_owner(const struct model *model, const struct zero_unit 
                          "; tied shapes have equal counts",
                          param->name, count, param->tied_to, owner->count);
     if (param->flags && param->flags != owner->flags)
-        return error_set(
-            error, ZERO_E_ARGUMENT,
-            "parameter \"%s\" is tied to \"%s\" and has other flags; leave its flags at 0, the owner's hold",
-            param->name, param->tied_to);
+        return error_set(error, ZERO_E_ARGUMENT,
+                         "parameter \"%s\" is tied to \"%s\" and has other flags; leave its flags at 0: the "
+                         "owner's flags apply",
+                         param->name, param->tied_to);
     for (uint32_t i = unit->first_param; i < model->params; i++)
         if (model->param[i].owner == owner->owner)
             return error_set(
@@ -176,8 +176,9 @@ zero_status model_add_param(struct model *model, struct zero_unit *unit, const z
     if (status) return status;
     if (unit->index + 1 != model->units)
         return error_set(error, ZERO_E_ORDER,
-                         "parameter \"%s\": unit \"%s\" is complete since \"%s\" was added", param->name,
-                         unit->name, model->unit[model->units - 1]->name);
+                         "parameter \"%s\": unit \"%s\" is complete, because unit \"%s\" was added after it; "
+                         "add a unit's parameters before the next unit",
+                         param->name, unit->name, model->unit[model->units - 1]->name);
     if (model_find(model, param->name))
         return error_set(error, ZERO_E_ARGUMENT, "parameter \"%s\" was added before; give each its own name",
                          param->name);

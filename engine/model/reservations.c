@@ -5,7 +5,8 @@
 zero_status reservations_add(struct reservations *reservations, zero_tier tier, uint64_t bytes,
                              const char *name, struct zero_error *error) {
     if (reservations->count == RESERVATIONS_MAX)
-        return error_set(error, ZERO_E_ARGUMENT, "more than %d reservations; add them up", RESERVATIONS_MAX);
+        return error_set(error, ZERO_E_ARGUMENT, "more than %d reservations; combine some of them",
+                         RESERVATIONS_MAX);
     struct reservation *r = &reservations->item[reservations->count++];
     *r = (struct reservation){.tier = tier, .bytes = bytes};
     strncpy(r->name, name, sizeof r->name - 1);

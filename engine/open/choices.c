@@ -10,14 +10,14 @@ static void log_mesh(const struct choices *c) {
     log_line(&c->ranks->log, ZERO_LOG_INFO, "ranks share in %" PRIu64 " groups of %" PRIu64 ": %s",
              c->ranks->size / group, group,
              c->config->reshard == RESHARD_GROUP
-                 ? "each keeps a second shard of the parameters between forward and backward"
-                 : "each cuts one copy, and gradients are added over the copies after that");
+                 ? "each group keeps a second shard of the parameters between forward and backward"
+                 : "each group shares one copy; gradients are then added over the copies");
     if (c->config->node_group % group)
-        log_line(&c->ranks->log, ZERO_LOG_WARN,
-                 "groups of %" PRIu64
-                 " adjacent ranks reach over the bounds of nodes, which are whole for groups of "
-                 "%" PRIu64 ": number ranks node by node (mpirun --map-by slot), or choose a divisor of that",
-                 group, c->config->node_group);
+        log_line(
+            &c->ranks->log, ZERO_LOG_WARN,
+            "groups of %" PRIu64 " adjacent ranks cross from one node to another, and groups of %" PRIu64
+            " do not: number ranks node by node (mpirun --map-by slot), or choose a divisor of that number",
+            group, c->config->node_group);
 }
 
 void choices_log(const struct choices *c) {

@@ -34,7 +34,9 @@ static zero_status find_seat(const zero_runtime *runtime, struct seat *out, stru
         out->options.rank = runtime->local_rank;
         out->options.size = local_ranks(runtime->local);
         if (runtime->local_rank < local_ranks(runtime->local)) return ZERO_OK;
-        return error_set(error, ZERO_E_ARGUMENT, "local_rank %" PRIu32 " of a world of %" PRIu32 " ranks",
+        return error_set(error, ZERO_E_ARGUMENT,
+                         "zero_runtime.local_rank is %" PRIu32 ", and the world has %" PRIu32
+                         " ranks: number them from 0",
                          runtime->local_rank, local_ranks(runtime->local));
     }
     if (runtime->mpi_comm) { /* it knows its rank and size; the launcher's are those of its own world */
@@ -129,10 +131,9 @@ static zero_status check_native(const struct joining *j, const struct seat *seat
     bool fp32 = j->config->compute_dtype == DTYPE_F32 && j->config->communication_dtype == DTYPE_F32;
     if (j->config->comm.reduction != CONFIG_REDUCTION_NATIVE || !only_fp32 || j->run->discrete || fp32)
         return ZERO_OK;
-    return error_set(
-        error, ZERO_E_UNSUPPORTED,
-        "comm.reduction: MPI's native reductions are of fp32 alone: set it to \"ordered\", or compute and "
-        "communicate in fp32");
+    return error_set(error, ZERO_E_UNSUPPORTED,
+                     "comm.reduction: MPI's native reductions support only fp32: set it to \"ordered\", or "
+                     "compute and communicate in fp32");
 }
 
 static bool ask_host(void *user) {

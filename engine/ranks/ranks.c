@@ -1,6 +1,7 @@
 #include "engine/ranks/ranks.h"
 
 zero_status ranks_check(struct ranks *ranks) {
+    if (ranks->comm) comm_attend(ranks->comm);
     return ranks->error.code ? refuse_error(&ranks->error) : ZERO_OK;
 }
 

@@ -42,7 +42,7 @@ zero_status ranks_fail(struct ranks *ranks, const struct zero_error *error);
 /* A failure that every rank finds by itself, from the same numbers: sticky, and not told to the others. */
 zero_status ranks_fail_alike(struct ranks *ranks, const struct zero_error *error);
 
-/* ZERO_OK, or the sticky failure with its sentence. */
+/* ZERO_OK, or the sticky failure with its sentence. The public functions call it first: the calling thread is now the rank's. */
 zero_status ranks_check(struct ranks *ranks);
 
 /* Posts a collective on the world and waits for it, while everything else goes on. */

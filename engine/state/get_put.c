@@ -49,8 +49,8 @@ zero_status range_check(const struct state *state, const char *what, const char 
     if (!p) return refuse(ZERO_E_ARGUMENT, "%s: there is no parameter \"%s\"", what, name ? name : "NULL");
     if (first > p->count || count > p->count - first)
         return refuse(ZERO_E_ARGUMENT,
-                      "%s: elements %" PRIu64 " to %" PRIu64 " of \"%s\", which has %" PRIu64, what, first,
-                      first + count, name, p->count);
+                      "%s: elements %" PRIu64 " to %" PRIu64 " of \"%s\" do not exist: it has %" PRIu64, what,
+                      first, first + count, name, p->count);
     if (count && !memory)
         return refuse(ZERO_E_ARGUMENT, "%s: the memory for %" PRIu64 " elements of \"%s\" is NULL", what,
                       count, name);

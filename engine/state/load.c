@@ -33,8 +33,8 @@ static zero_status check_optimizer(struct load *l, struct zero_error *error) {
     if (!*m->optimizer) l->weights_only = true;
     if (l->weights_only || same_states(l->state, m)) return ZERO_OK;
     return error_set(error, ZERO_E_ARGUMENT,
-                     "%s is of optimizer %s with %" PRIu32 " states, this run's is %s with %" PRIu32
-                     "; use the same, or load the weights alone",
+                     "%s was saved with optimizer %s of %" PRIu32 " states, and this run has %s of %" PRIu32
+                     "; use the same optimizer, or load only the weights",
                      l->checkpoint.path, m->optimizer, m->states, l->state->training->optimizer->name,
                      l->state->training->state_count);
 }
@@ -43,7 +43,7 @@ static zero_status check_param(struct load *l, uint32_t index, struct zero_error
     const struct manifest_param *saved = &l->checkpoint.manifest.param[index];
     const struct model_param *own = model_find(l->state->model, saved->name);
     if (!own || own->owner != own - l->state->model->param)
-        return error_set(error, ZERO_E_ARGUMENT, "%s has a parameter \"%s\", which this model has not",
+        return error_set(error, ZERO_E_ARGUMENT, "%s has a parameter \"%s\", which this model does not have",
                          l->checkpoint.path, saved->name);
     bool same = saved->dims == own->dims && saved->count == own->count &&
                 memcmp(saved->shape, own->shape, saved->dims * sizeof *saved->shape) == 0;
@@ -54,7 +54,7 @@ static zero_status check_param(struct load *l, uint32_t index, struct zero_error
                          l->checkpoint.path, saved->name, saved->count, saved->dims, own->count, own->dims);
     if (!l->weights_only && saved->frozen != !!(own->flags & ZERO_FROZEN))
         return error_set(error, ZERO_E_ARGUMENT,
-                         "%s: \"%s\" is %s, and this model %s it; load the weights alone", l->checkpoint.path,
+                         "%s: \"%s\" is %s, and this model %s it; load only the weights", l->checkpoint.path,
                          saved->name, saved->frozen ? "frozen" : "trained",
                          saved->frozen ? "trains" : "freezes");
     l->model_param[index] = own;
@@ -154,10 +154,10 @@ static zero_status take_notes(struct load *l, struct zero_error *error) {
     if (!manifest_copy_entries(&l->checkpoint.manifest.notes, &state->notes))
         return error_set(error, ZERO_E_MEMORY, "no memory for the checkpoint's notes");
     if (state->blueprint->o.config->nvme_shadow && notes_bytes(&state->notes) > NOTES_PACKED_BYTES)
-        log_line(
-            &state->ranks->log, ZERO_LOG_WARN,
-            "the checkpoint's notes take %llu bytes, and a shadow keeps %d: a recovery will come without any",
-            (unsigned long long)notes_bytes(&state->notes), NOTES_PACKED_BYTES);
+        log_line(&state->ranks->log, ZERO_LOG_WARN,
+                 "the checkpoint's notes take %llu bytes, and a shadow keeps %d: a recovery from the shadow "
+                 "restores none",
+                 (unsigned long long)notes_bytes(&state->notes), NOTES_PACKED_BYTES);
     return ZERO_OK;
 }
 
@@ -188,7 +188,7 @@ static void take_lr(struct load *l, uint32_t group) {
     if (!found)
         log_line(&state->ranks->log, ZERO_LOG_WARN,
                  "the learning rate of group %" PRIu32
-                 " is %g, as configured: in the checkpoint its parameters have several, or no group",
+                 " is %g, as configured: in the checkpoint its parameters are in several groups, or in none",
                  group, own);
     else if (saved != own)
         log_line(&state->ranks->log, ZERO_LOG_INFO,

@@ -164,9 +164,8 @@ static zero_status diverged(struct state *state, const struct item *item, uint32
     error_clear(&error);
     error_set(&error, ZERO_E_DIVERGED,
               "debug.compare_every: after step %" PRIu64
-              " the %s of parameter \"%s\" in unit \"%s\" are other bits on "
-              "rank %" PRIu32 " than on rank %" PRIu32
-              "%s: look at that rank's memory and machine, and go on from a "
+              " the bits of the %s of parameter \"%s\" in unit \"%s\" differ on rank %" PRIu32
+              " from those on rank %" PRIu32 "%s: look at that rank's memory and machine, and go on from a "
               "checkpoint",
               state->training->steps, names[item->kind], item->param->name,
               state->model->unit[item->param->unit]->name, rank, right,

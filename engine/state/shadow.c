@@ -181,15 +181,13 @@ zero_status shadow_recover(struct state *state, zero_fill_fn fill, void *user) {
     if (status) return status;
     if (missing >= 0)
         return refuse(ZERO_E_IO,
-                      "zero_engine_recover: the files of rank %d are gone from nvme_path, those of others "
-                      "are there; load a "
-                      "checkpoint",
+                      "zero_engine_recover: the files of rank %d are missing from nvme_path, and those of "
+                      "other ranks are there; load a checkpoint",
                       missing);
     if (!last.epoch)
-        return refuse(
-            ZERO_E_IO,
-            "zero_engine_recover: no whole step of this model, optimizer, stage and number of ranks "
-            "is in nvme_path; begin anew (zero_engine_fill), or load a checkpoint");
+        return refuse(ZERO_E_IO,
+                      "zero_engine_recover: nvme_path has no whole step of this model, optimizer, stage and "
+                      "number of ranks; begin anew (zero_engine_fill), or load a checkpoint");
     status = fill_frozen(state, fill, user);
     return status ? status : restore(state, &last);
 }

@@ -25,7 +25,7 @@ static const struct {
     {"{\"frobnicate_xyzzy\": 1}", ZERO_E_CONFIG,
      "frobnicate_xyzzy: unknown key: zero config --help lists all keys"},
     {"{\"zero_optimization.stage\": 3}", ZERO_E_CONFIG,
-     "zero_optimization.stage: unknown key: a point in a key means nothing: write nested objects"},
+     "zero_optimization.stage: unknown key: a key may not contain a point: write nested objects"},
     {"{\"zero_optimization\": {\"stage\": 4}}", ZERO_E_CONFIG,
      "zero_optimization.stage: 4 is outside its range: give an integer from 0 to 3"},
     {"{\"zero_optimization\": {\"stage\": \"3\"}}", ZERO_E_CONFIG,

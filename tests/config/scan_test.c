@@ -87,7 +87,7 @@ static void limits(void) {
     memset(large, ' ', length);
     error_clear(&error);
     CHECK_INT(config_scan(large, length, "t", &error), ZERO_E_CONFIG);
-    CHECK_STRING(error.message, "t:1:1: the text is larger than 16 MiB: this is no configuration");
+    CHECK_STRING(error.message, "t:1:1: the text is larger than 16 MiB: this is not a configuration");
 
     char *at = large;
     at += sprintf(at, "{");

@@ -1,4 +1,5 @@
-/* Declarations between the files of the stand-in driver. Every function is called with the driver's lock held. */
+/* Declarations between the files of the stand-in driver. Every function is called with the driver's lock held, except
+ * call_enter, which takes it, and current_context and captures_graphs. */
 #ifndef ZERO_TESTS_CUDA_FAKE_INTERNAL_H
 #define ZERO_TESTS_CUDA_FAKE_INTERNAL_H
 
@@ -14,6 +15,28 @@ struct CUctx_st {
     int device;
     uint32_t retained;
 };
+
+/* The memory that a block may share. */
+enum { SHARED_DEFAULT = 48 * 1024, SHARED_MAX = 227 * 1024 };
+
+#define EXPORT __attribute__((visibility("default")))
+
+/* Each of the driver's functions begins with ENTER, and returns by call_leave. */
+CUresult call_enter(bool needs_context);
+CUresult call_leave(CUresult result);
+#define ENTER(needs_context)                                                                                 \
+    do {                                                                                                     \
+        CUresult entered = call_enter(needs_context);                                                        \
+        if (entered) return entered;                                                                         \
+    } while (0)
+
+/* Work runs until `done`. Where none is ready, it waits for what another thread will enqueue. */
+void call_wait(bool (*done)(const void *), const void *of);
+CUresult call_enqueue(CUstream handle, bool (*ready)(void *), void (*run)(void *), const void *argument,
+                      size_t bytes);
+struct stream *stream_of(CUstream handle); /* NULL: there is no such stream */
+struct CUctx_st *current_context(void);    /* of this thread */
+bool captures_graphs(void);                /* the driver can record graphs */
 
 /* fake_memory.c */
 void memory_open(uint64_t capacity);

@@ -65,7 +65,7 @@ static void refused(struct rank *rank) {
     struct comm_group *group;
     CHECK_INT(comm_group_open(rank->comm, ranks, RANKS, &group), ZERO_E_PEER);
     CHECK_CONTAINS(comm_error(rank->comm)->message, "Duplicate GPU");
-    CHECK_CONTAINS(comm_error(rank->comm)->message, "each rank needs a GPU of its own");
+    CHECK_CONTAINS(comm_error(rank->comm)->message, "each rank needs its own GPU");
 }
 
 static void *run_rank(void *user) {

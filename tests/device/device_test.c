@@ -249,7 +249,7 @@ static bool reaches(volatile uint8_t *memory) {
 }
 
 /* Also beside another device of the process that is at work. */
-static void separate_memory_is_out_of_reach(void) {
+static void discrete_memory_is_out_of_reach(void) {
     struct device *device =
                       open_with(DEVICE_SIM, (struct device_options){.probability = 1, .discrete = true}),
                   *other = open_with(DEVICE_SIM, (struct device_options){.probability = 1, .discrete = true});
@@ -286,7 +286,7 @@ int main(int argc, char **argv) {
     for (uint64_t seed = 0; seed < 20; seed++)
         conforms(open_with(DEVICE_SIM,
                            (struct device_options){.seed = seed, .probability = 0.3, .discrete = true}));
-    separate_memory_is_out_of_reach();
+    discrete_memory_is_out_of_reach();
     order_is_the_seeds();
     outputs_are_poisoned();
     early_reuse_is_found();

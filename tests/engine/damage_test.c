@@ -114,12 +114,12 @@ static void other_models(void) {
         {"a", "long", 301, 0, NULL}, {"a", "tiny", 5, 0, NULL}, {"b", "fixed", 40, 0, NULL}};
     struct disk *d = saved_by(2);
     zero_status wrong = ZERO_E_ARGUMENT;
-    try_load(
-        (struct trial){d, lacks, 2, NULL, wrong, "has a parameter \"fixed\", which this model has not", 0});
+    try_load((struct trial){d, lacks, 2, NULL, wrong,
+                            "has a parameter \"fixed\", which this model does not have", 0});
     try_load((struct trial){d, more, 4, NULL, wrong, "lacks the parameter \"extra\"", 0});
     try_load((struct trial){d, longer, 3, NULL, wrong, "\"long\" has 301 elements", 0});
     try_load((struct trial){d, trained, 3, NULL, wrong, "\"fixed\" is frozen", 0});
-    try_load((struct trial){d, NULL, 0, "{\"type\": \"Lion\"}", wrong, "optimizer adamw with 2 states", 0});
+    try_load((struct trial){d, NULL, 0, "{\"type\": \"Lion\"}", wrong, "optimizer adamw of 2 states", 0});
     disk_free(d);
 }
 
@@ -170,7 +170,7 @@ static void damaged_files(void) {
     try_load(t);
     s->ops->remove(s, path_of("manifest.json")), t.says = "cannot open /run/step_00000003/manifest.json";
     try_load(t);
-    s->ops->remove(s, "/run/latest"), t.says = "name a step's directory in it, step_00000003";
+    s->ops->remove(s, "/run/latest"), t.says = "name a step's directory in it, such as step_00000003";
     try_load(t);
     disk_free(d);
 }
@@ -240,7 +240,9 @@ static void wrong_pieces(void) {
         {{{list, 0, 0, 60}, {list, 0, 60, 41}, {list + 1, 0, 0, 50}}, {1, 2}, "reaches past the end"},
         {{{list, 0, 0, 100}}, {1, 0}, "0 to 50 of \"two\" (param) are missing"},
         {{{list, 0, 0, 100}, {list, 1, 0, 100}, {list + 1, 0, 0, 50}}, {1, 2}, "\"one\" is frozen"},
-        {{{list, 0, 0, 100}, {&stranger, 0, 0, 100}, {list + 1, 0, 0, 50}}, {1, 2}, "is of no parameter"},
+        {{{list, 0, 0, 100}, {&stranger, 0, 0, 100}, {list + 1, 0, 0, 50}},
+         {1, 2},
+         "belongs to no parameter"},
     };
     struct disk *d = saved_by(2);
     for (size_t i = 0; i < sizeof forged / sizeof *forged; i++) forge(d, &m, &forged[i]);
@@ -289,8 +291,8 @@ static void wrong_manifests(void) {
         {"\"step\": 3", "\"step\": -3", "counters"},
         {"\"step\": 3", "\"step\": 9223372036854775808", "counters"},
         {"\"lr\": [0.02", "\"lr\": [NaN", "counters"},
-        {"\"format\": \"zero checkpoint\"", "\"format\": \"other\"", "no manifest"},
-        {"{\n \"format\"", "[\n \"format\"", "no JSON"},
+        {"\"format\": \"zero checkpoint\"", "\"format\": \"other\"", "not the manifest"},
+        {"{\n \"format\"", "[\n \"format\"", "not JSON"},
     };
     struct disk *d = saved_by(2);
     put_manifest(d, "\"version\": 1", "\"version\": 2", "has version 2 of the format", ZERO_E_UNSUPPORTED);

@@ -27,38 +27,45 @@ static const struct plant {
     const char *found;
 } plants[] = {
     {0, "", WEIGHTS, "b.b", 1,
-     "the weights of parameter \"b.b\" in unit \"b\" are other bits on rank 1 than on rank 0"},
+     "the bits of the weights of parameter \"b.b\" in unit \"b\" differ on rank 1 from those on rank 0"},
     {0, "", WEIGHTS, "c.f", 0,
-     "the weights of parameter \"c.f\" in unit \"c\" are other bits on rank 0 than on rank 1"},
-    {0, "", STATE0, "d.w", 2, "the exp_avg of parameter \"d.w\" in unit \"d\" are other bits on rank 2"},
-    {0, "", STATE1, "a.w", 1, "the exp_avg_sq of parameter \"a.w\" in unit \"a\" are other bits on rank 1"},
+     "the bits of the weights of parameter \"c.f\" in unit \"c\" differ on rank 0 from those on rank 1"},
+    {0, "", STATE0, "d.w", 2, "the bits of the exp_avg of parameter \"d.w\" in unit \"d\" differ on rank 2"},
+    {0, "", STATE1, "a.w", 1,
+     "the bits of the exp_avg_sq of parameter \"a.w\" in unit \"a\" differ on rank 1"},
     {0, "", GRADIENT, "d.w", 1,
-     "the reduced gradient of parameter \"d.w\" in unit \"d\" are other bits on rank 1"},
+     "the bits of the reduced gradient of parameter \"d.w\" in unit \"d\" differ on rank 1"},
     {0, ", \"bf16\": {\"enabled\": true}", MASTERS, "b.w", 2,
-     "the master weights of parameter \"b.w\" in unit \"b\" are other bits on rank 2"},
-    {1, "", WEIGHTS, "c.f", 2, "the weights of parameter \"c.f\" in unit \"c\" are other bits on rank 2"},
-    {2, ", \"bf16\": {\"enabled\": true}", WEIGHTS, "c.f", 1, "the weights of parameter \"c.f\""},
+     "the bits of the master weights of parameter \"b.w\" in unit \"b\" differ on rank 2"},
+    {1, "", WEIGHTS, "c.f", 2, "the bits of the weights of parameter \"c.f\" in unit \"c\" differ on rank 2"},
+    {2, ", \"bf16\": {\"enabled\": true}", WEIGHTS, "c.f", 1, "the bits of the weights of parameter \"c.f\""},
     /* persistent and frozen: trained parameters are gathered anew in each step */
     {3, "", WEIGHTS, "c.s", 0,
-     "the weights of parameter \"c.s\" in unit \"c\" are other bits on rank 0 than on rank 1"},
+     "the bits of the weights of parameter \"c.s\" in unit \"c\" differ on rank 0 from those on rank 1"},
 };
 
 /* Four ranks as 2 x 2: ranks 0 and 2 hold the same shards, and so do 1 and 3. With two copies no rank can tell which
  * one is wrong, so the lower rank counts as right. If all ranks have a parameter, the majority counts as right. */
 static const struct plant replicas[] = {
     {0, "", WEIGHTS, "b.b", 3,
-     "the weights of parameter \"b.b\" in unit \"b\" are other bits on rank 3 than on rank 0, which most "
+     "the bits of the weights of parameter \"b.b\" in unit \"b\" differ on rank 3 from those on rank 0, "
+     "which most "
      "ranks"},
     {1, "", STATE0, "a.w", 2,
-     "the exp_avg of parameter \"a.w\" in unit \"a\" are other bits on rank 2 than on rank 0: look"},
+     "the bits of the exp_avg of parameter \"a.w\" in unit \"a\" differ on rank 2 from those on rank 0: "
+     "look"},
     {2, ", \"bf16\": {\"enabled\": true}", MASTERS, "d.w", 1,
-     "the master weights of parameter \"d.w\" in unit \"d\" are other bits on rank 3 than on rank 1: look"},
+     "the bits of the master weights of parameter \"d.w\" in unit \"d\" differ on rank 3 from those on rank "
+     "1: look"},
     {3, "", STATE1, "d.w", 3,
-     "the exp_avg_sq of parameter \"d.w\" in unit \"d\" are other bits on rank 3 than on rank 1: look"},
+     "the bits of the exp_avg_sq of parameter \"d.w\" in unit \"d\" differ on rank 3 from those on rank 1: "
+     "look"},
     {3, "", SHARD_WEIGHTS, "a.w", 3,
-     "the weights of parameter \"a.w\" in unit \"a\" are other bits on rank 3 than on rank 1: look"},
+     "the bits of the weights of parameter \"a.w\" in unit \"a\" differ on rank 3 from those on rank 1: "
+     "look"},
     {3, "", WEIGHTS, "c.s", 2,
-     "the weights of parameter \"c.s\" in unit \"c\" are other bits on rank 2 than on rank 0, which most "
+     "the bits of the weights of parameter \"c.s\" in unit \"c\" differ on rank 2 from those on rank 0, "
+     "which most "
      "ranks"},
 };
 

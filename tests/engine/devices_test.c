@@ -239,7 +239,7 @@ static void look(zero_engine *engine, void *user) {
     if (zero_engine_rank(engine) == 0) *seen = mine;
 }
 
-static void held(void) {
+static void stored(void) {
     static const char *const all[] = {NULL, CPU, NVME};
     static struct seen expected, got;
     static struct toy_result result;
@@ -456,7 +456,7 @@ int main(int argc, char **argv) {
         const char *name;
         void (*run)(void);
     } parts[] = {{"plain", plain},     {"types", types},   {"tiers", tiers},
-                 {"ways", ways},       {"held", held},     {"gradients", gradients},
+                 {"ways", ways},       {"stored", stored}, {"gradients", gradients},
                  {"budgets", budgets}, {"choice", choice}, {"nccl", nccl}};
     int found = 0;
     if (argc != 3) return 2;

@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "engine/device/discrete.h"
+#include "engine/inside.h"
 #include "tests/engine/toy_model.h"
 #include "tests/engine/toy_number.h"
 
@@ -45,6 +47,8 @@ zero_status plain_backward(struct plain *p, uint32_t unit, uint32_t micro) {
     zero_status status = zero_backward_begin(p->unit[unit]);
     uint32_t rank = zero_engine_rank(p->engine);
     zero_dtype dtype = zero_engine_dtype(p->engine);
+    bool discrete = engine_running(p->engine)->discrete;
+    if (discrete) discrete_enter();
     for (uint32_t i = 0; i < p->params && !status; i++) {
         const zero_slot *slot = &p->slot[i];
         if (p->unit_of[i] != unit || !slot->grad) continue;
@@ -53,6 +57,7 @@ zero_status plain_backward(struct plain *p, uint32_t unit, uint32_t micro) {
             toy_store(dtype, slot->grad, k, slot->add ? toy_load(dtype, slot->grad, k) + gradient : gradient);
         }
     }
+    if (discrete) discrete_leave();
     return status ? status : zero_backward_end(p->unit[unit]);
 }
 

@@ -1,5 +1,6 @@
 /* A model that is a list of parameters, with a gradient that needs no forward. For tests of the engine's calls, which
  * do not need the toy model's mathematics. Allocates nothing after plain_declare.
+ * It also works on the discrete device of ranks_run_discrete.
  *
  * The gradient of element i of a parameter p on rank r in micro-step m is p[i] / 8 + ((i + 3 r + 5 m) % 7 - 3). It
  * depends on the weights, so that a wrong gather is noticed, and on rank and micro-step. */

@@ -62,7 +62,7 @@ static void planned_for_a_gpu_is_committed(void) {
         zero_runtime runtime = {.struct_size = sizeof runtime, .plan_ranks = ranks, .cuda = 1};
         zero_plan planned = plan_by(zero_engine_init_with(text, &runtime), ranks);
         CHECK(planned.bytes[ZERO_DEVICE] > 0 && planned.bytes[ZERO_CPU] > 0); /* messages are the host's */
-        ranks_run_separate(ranks, text, commit, &planned);
+        ranks_run_discrete(ranks, text, commit, &planned);
     }
 }
 
@@ -90,7 +90,7 @@ static void native_sums(void) {
         zero_engine *engine = zero_engine_init_with(text, &runtime);
         CHECK_INT(engine == NULL, cases[i].refused);
         if (!engine)
-            CHECK_CONTAINS(zero_last_error(), "comm.reduction: MPI's native reductions are of fp32 alone");
+            CHECK_CONTAINS(zero_last_error(), "comm.reduction: MPI's native reductions support only fp32");
         zero_engine_destroy(engine);
     }
 }

@@ -63,6 +63,6 @@ void ranks_run(uint32_t ranks, const char *json, ranks_fn body, void *user) {
     run_alike(ranks, json, false, body, user);
 }
 
-void ranks_run_separate(uint32_t ranks, const char *json, ranks_fn body, void *user) {
+void ranks_run_discrete(uint32_t ranks, const char *json, ranks_fn body, void *user) {
     run_alike(ranks, json, true, body, user);
 }

@@ -11,7 +11,7 @@ typedef void (*ranks_fn)(zero_engine *engine, uint32_t rank, void *user);
 /* All ranks with the same configuration, or rank r with json[r]. */
 void ranks_run(uint32_t ranks, const char *json, ranks_fn body, void *user);
 /* Each on a device whose memory the host cannot touch. */
-void ranks_run_separate(uint32_t ranks, const char *json, ranks_fn body, void *user);
+void ranks_run_discrete(uint32_t ranks, const char *json, ranks_fn body, void *user);
 void ranks_run_each(uint32_t ranks, const char *const *json, ranks_fn body, void *user);
 
 #endif

@@ -106,7 +106,7 @@ static void traffic(void) {
             if (s.recompute == 1) CHECK_INT(again.plan.gathered_bytes, gathered);
         }
     }
-    s.depth = 1, s.tiers = "\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"/tmp\"}";
+    s.depth = 1, s.flush = 1, s.tiers = "\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"/tmp\"}";
     for (s.recompute = 0; s.recompute <= TOY_BLOCKS; s.recompute++) {
         toy_train(&s, &again);
         CHECK_STRING(again.error, "");

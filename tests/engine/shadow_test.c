@@ -333,7 +333,7 @@ static void strangers_files(void) {
     life = (struct life){.recovers = true, .stop = 2};
     live(&s, true, &life);
     CHECK_INT(life.status, ZERO_E_IO);
-    CHECK_CONTAINS(life.error, "not this user's alone");
+    CHECK_CONTAINS(life.error, "not private to this user");
     CHECK_INT(chmod(path, 0600), 0);
     live(&s, true, &life);
     CHECK_STRING(life.error, "");

@@ -351,6 +351,13 @@ static void rank_destroy(struct rank *r, struct device *lender) {
     lender->ops->close(lender);
 }
 
+/* Transfers that run ahead of the next pass are counted when they end: a flush waits for them. */
+static zero_status count(struct rank *r, zero_counters *out) {
+    zero_status status = r->setup->flush ? zero_engine_flush(r->engine) : ZERO_OK;
+    zero_engine_counters(r->engine, out);
+    return status;
+}
+
 zero_status toy_train_rank(zero_engine *engine, const struct toy_setup *setup, struct toy_result *out) {
     struct device *lender;
     struct rank *r = rank_create(engine, &lender);
@@ -365,9 +372,9 @@ zero_status toy_train_rank(zero_engine *engine, const struct toy_setup *setup, s
     if (!status) status = zero_engine_fill(engine, toy_fill, NULL);
     for (uint32_t step = 0; step < setup->steps && !status; step++) {
         status = one_step(r, step);
-        if (step == 0) zero_engine_counters(engine, &out->first);
+        if (step == 0) status = status ? status : count(r, &out->first);
     }
-    zero_engine_counters(engine, &out->last);
+    if (!status) status = count(r, &out->last);
     if (!status) status = zero_engine_hash(engine, out->hash);
     for (uint32_t i = 0; i < TOY_PARAMS && !status; i++)
         status = zero_engine_get(engine, toy_params[i].name, ZERO_PARAM, out->weights[i], 0,

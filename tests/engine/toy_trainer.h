@@ -42,6 +42,7 @@ struct toy_setup {
     int nan_step;       /* in this step a gradient of the last rank is NaN; -1: never */
     uint32_t nan_every; /* and in every nan_every-th step; 0: none */
     int evaluate;       /* an evaluation pass after every micro-step and every step */
+    int flush;          /* before counters are read: no transfer is under way then */
     int memory;         /* where the host keeps parameters and gradients: enum toy_memory */
     uint32_t
         recompute; /* blocks whose activations are dropped and computed again together: 1, 2 or 3; 0: none */

@@ -84,7 +84,7 @@ static void errors(bool no_uring) {
     ends_in_words(FAULT_ENOSPC, true, no_uring, "got 0: No space left on device; needs 256.0 KiB, ", " free");
     ends_in_words(FAULT_EINTR, true, no_uring, "Interrupted system call", ""); /* again and again */
     ends_in_words(FAULT_EAGAIN, false, no_uring, "Resource temporarily unavailable", "");
-    ends_in_words(FAULT_ONE_BYTE, false, no_uring, "got 0: no more bytes would move", "");
+    ends_in_words(FAULT_ONE_BYTE, false, no_uring, "got 0: the drive transferred no more bytes", "");
 }
 
 /* Right bytes, whatever happens below. */

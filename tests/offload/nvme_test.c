@@ -145,7 +145,7 @@ static void where_io_uring_is_forbidden(const char *directory) {
     if (!CHECK(forbid_io_uring())) return;
     struct tier_options options = options_for(&directory, 1);
     opens_and_works(&options);
-    CHECK_INT(occurrences(lines, "the system refuses io_uring: Operation not permitted; threads that pread"),
+    CHECK_INT(occurrences(lines, "the system refuses io_uring: Operation not permitted; threads with pread"),
               1);
 }
 

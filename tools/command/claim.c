@@ -71,11 +71,10 @@ static zero_status check_recovery(const struct found *f, struct zero_error *erro
     bool same = is_own(f);
     if (same && !differs) return ZERO_OK;
     if (same)
-        return error_set(
-            error, ZERO_E_ARGUMENT,
-            "the shadow under %s was made otherwise than this configuration says: %s; give the run what "
-            "it had, or go on all the same with --recover %.*s",
-            f->path, differences, ID_SHOWN, f->of.id);
+        return error_set(error, ZERO_E_ARGUMENT,
+                         "the shadow under %s was made with other settings than this configuration: %s; use "
+                         "the settings it had, or go on anyway with --recover %.*s",
+                         f->path, differences, ID_SHOWN, f->of.id);
     return error_set(
         error, ZERO_E_ARGUMENT,
         "the shadow under %s belongs to another run (id %.*s, begun %s%s%s)%s%s: give that run's --run "
@@ -108,12 +107,11 @@ static zero_status check_overwriting(const struct found *f, struct zero_error *e
                                                   : NULL;
     if (why && c->job->resume && is_own(f)) why = "this run goes on from a checkpoint";
     if (why) return tell(f, why), ZERO_OK;
-    return error_set(
-        error, ZERO_E_ARGUMENT,
-        "the shadow under %s holds step %" PRIu64
-        " of %s, which has not ended: go on with that run (--run DIR --recover), keep it and give this "
-        "run another nvme_path, or let it go with --discard-shadow",
-        f->path, f->step, f->title);
+    return error_set(error, ZERO_E_ARGUMENT,
+                     "the shadow under %s holds step %" PRIu64
+                     " of %s, which has not ended: go on with that run (--run DIR --recover), keep it and "
+                     "give this run another nvme_path, or discard it with --discard-shadow",
+                     f->path, f->step, f->title);
 }
 
 /* ---- interface ---- */

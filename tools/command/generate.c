@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/command/interrupt.h"
+#include "tools/command/agreement.h"
 #include "tools/command/streams.h"
 
 static const double temperature = 0.8;
@@ -64,28 +64,18 @@ struct sampler {
     bool speaks, is_text;
 };
 
-static zero_status engine_failed(struct sampler *s, zero_status status) {
-    const char *message = zero_last_error();
-    return error_set(s->error, status, "%s", *message ? message : zero_status_meaning(status));
-}
-
 /* Copies rank 0's `next` to all ranks, unless a rank has failed or was asked to stop. */
 static zero_status agree(struct sampler *s, double *next) {
-    int asked = interrupt_asked();
-    double sums[] = {s->speaks ? *next : 0, s->error->code != ZERO_OK, asked != 0, asked};
-    zero_status status = zero_engine_sum(s->engine, sums, 4);
-    if (status != ZERO_OK) return engine_failed(s, status);
-    if (sums[1] > 0) return error_set(s->error, ZERO_E_PEER, "%s", "");
-    if (sums[2] > 0) interrupt_take_over(sums[3], sums[2]);
-    if (sums[2] > 0) return error_set(s->error, ZERO_E_INTERRUPTED, "%s", "");
-    *next = sums[0];
-    return ZERO_OK;
+    double sums[AGREED + 1] = {[AGREED] = s->speaks ? *next : 0};
+    zero_status status = agreement_sum(s->engine, sums, AGREED + 1, s->error);
+    *next = sums[AGREED];
+    return status;
 }
 
 static zero_status next_token(struct sampler *s) {
     uint32_t context = s->job->model.context;
     zero_status status = gpt_logits(s->gpt, s->tokens, s->length, s->logits);
-    if (status != ZERO_OK) return engine_failed(s, status);
+    if (status != ZERO_OK) return agreement_engine_failed(status, s->error);
     double next = s->speaks ? choose(s->logits, s->job->model.vocab, &s->state) : 0;
     status = agree(s, &next);
     if (status != ZERO_OK) return status;

@@ -175,7 +175,7 @@ static void add(struct list *list, const char *format, ...) {
 static void tell(struct list *list, const char *path, int path_length, const char *earlier, const char *own) {
     if (list->count++ >= TOLD_MAX) return;
     if (strncmp(path, OTHERS "=", sizeof OTHERS) == 0)
-        add(list, "others of its settings differ");
+        add(list, "other settings differ");
     else
         add(list, "its %.*s is %s, this configuration has %s", path_length, path, earlier, own);
 }
@@ -228,7 +228,7 @@ bool identity_differs(const struct identity *earlier, const struct identity *own
     *out = 0;
     compare_earlier(earlier, own, config, &list);
     compare_own(earlier, own, &list);
-    if (strcmp(earlier->data, own->data) != 0) list.count++, add(&list, "its data have other contents");
+    if (strcmp(earlier->data, own->data) != 0) list.count++, add(&list, "the contents of its data differ");
     return list.count > 0;
 }
 

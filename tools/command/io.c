@@ -16,7 +16,7 @@ static const struct option options[] = {
     {"--mib", "N", "measures in a file of N MiB (1024, or half of what is free)", OPTION_COUNT,
      offsetof(struct arguments, mib)},
     {"--ms", "N", "gives each measurement N milliseconds (50)", OPTION_COUNT, offsetof(struct arguments, ms)},
-    {"--no-uring", NULL, "measures the threads that take io_uring's place where the system refuses it",
+    {"--no-uring", NULL, "measures the threads that replace io_uring where the system refuses it",
      OPTION_FLAG, offsetof(struct arguments, no_uring)},
     {0},
 };

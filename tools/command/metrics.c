@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "offload/tier.h"
+#include "tools/command/new_file.h"
 
 enum field_kind { FIELD_COUNT, FIELD_REAL };
 
@@ -166,18 +167,12 @@ static void write_line(FILE *file, const struct record *record) {
 /* Returns 0 or an errno. After a failure the file ends where it ended before. */
 static int append(struct metrics *metrics, const char *line, size_t length) {
     if (metrics->file < 0) return ENXIO;
-    for (size_t done = 0; done < length;) {
-        ssize_t put = write(metrics->file, line + done, length - done);
-        if (put < 0 && errno == EINTR) continue;
-        if (put <= 0) {
-            int number = put < 0 ? errno : ENOSPC;
-            if (done && metrics->end >= 0 && ftruncate(metrics->file, metrics->end) != 0) metrics->end = -1;
-            return number;
-        }
-        done += (size_t)put;
-    }
-    if (metrics->end >= 0) metrics->end += (int64_t)length;
-    return 0;
+    size_t written;
+    int number = write_all(metrics->file, line, length, &written);
+    if (number && written && metrics->end >= 0 && ftruncate(metrics->file, metrics->end) != 0)
+        metrics->end = -1;
+    if (!number && metrics->end >= 0) metrics->end += (int64_t)length;
+    return number;
 }
 
 void metrics_write(struct metrics *metrics, const struct record *record) {

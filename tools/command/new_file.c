@@ -7,12 +7,12 @@
 #include <string.h>
 #include <unistd.h>
 
-static int write_all(int handle, const char *text) {
-    for (size_t left = strlen(text); left;) {
-        ssize_t put = write(handle, text, left);
+int write_all(int file, const char *bytes, size_t count, size_t *out_written) {
+    for (*out_written = 0; *out_written < count;) {
+        ssize_t put = write(file, bytes + *out_written, count - *out_written);
         if (put < 0 && errno == EINTR) continue;
         if (put <= 0) return put < 0 ? errno : ENOSPC;
-        text += put, left -= (size_t)put;
+        *out_written += (size_t)put;
     }
     return 0;
 }
@@ -32,7 +32,7 @@ zero_status new_file_write(const char *path, const char *text, struct zero_error
     unlink(fresh); /* left by a run that was killed here */
     int handle = open(fresh, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (handle < 0) return error_set(error, ZERO_E_IO, "cannot write %s: %s", fresh, strerror(errno));
-    number = write_all(handle, text);
+    number = write_all(handle, text, strlen(text), &(size_t){0});
     if (!number) number = make_durable(handle);
     if (close(handle) != 0 && !number) number = errno;
     if (!number && rename(fresh, path) != 0) number = errno;

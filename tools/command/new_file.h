@@ -2,7 +2,12 @@
 #ifndef ZERO_TOOLS_COMMAND_NEW_FILE_H
 #define ZERO_TOOLS_COMMAND_NEW_FILE_H
 
+#include <stddef.h>
+
 #include "engine/base/error.h"
+
+/* Writes all bytes. Returns 0 or an errno. *out_written: the bytes that were written, also after a failure. */
+int write_all(int file, const char *bytes, size_t count, size_t *out_written);
 
 /* Writes `text` to a new file, `path` and ".new", and renames it to `path`. A symbolic link at `path` is replaced, not
  * followed. After a full disk or a power loss the old file is unchanged. */

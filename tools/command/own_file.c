@@ -11,7 +11,7 @@ enum { BEGINNING_BYTES_MAX = 32 };
 static const char *kind_problem(const struct stat *found) {
     if (S_ISLNK(found->st_mode)) return "is a symbolic link: remove it";
     if (S_ISDIR(found->st_mode)) return "is a directory: move it away";
-    if (!S_ISREG(found->st_mode)) return "is no regular file: remove it";
+    if (!S_ISREG(found->st_mode)) return "is not a regular file: remove it";
     return found->st_nlink > 1 ? "has a second name (a hard link): remove it" : NULL;
 }
 
@@ -31,5 +31,5 @@ const char *own_file_problem(const char *path, const char *beginning, size_t byt
     if (handle < 0) return "cannot be read: change its permissions";
     bool is_own = (size_t)found.st_size <= bytes_max && begins_with(handle, beginning);
     close(handle);
-    return is_own ? NULL : "holds what no run writes there: move it away";
+    return is_own ? NULL : "has contents that no run writes there: move it away";
 }

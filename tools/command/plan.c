@@ -37,7 +37,7 @@ static const struct option options[] = {
     {"--nodes", "N", "nodes that the ranks fill evenly (as few as hold them)", OPTION_COUNT, FIELD(nodes)},
     {"--net", "SPEED", "the network of one rank, as 400Gb, or of a node's ranks together, as 3200Gb/node",
      OPTION_TEXT, FIELD(net)},
-    {"--link", "NAME", "what joins the ranks inside a node: a link's name, or a speed", OPTION_TEXT,
+    {"--link", "NAME", "the link between the ranks of a node: its name, or a speed", OPTION_TEXT,
      FIELD(link)},
     {"--nvme", "SPEED", "a node's drives together, as 7GB/s, or 7GB/s,5GB/s to read and write", OPTION_TEXT,
      FIELD(nvme)},
@@ -287,21 +287,17 @@ static int run(int argc, char **argv) {
 const struct command command_plan = {
     .name = "plan",
     .arguments = "[CONFIG.json] --model NAME --gpu NAME [OPTIONS]",
-    .summary = "says what fits, how fast it is and what it costs, before anything is rented",
+    .summary = "says which stages fit, how fast they are and what they cost, before you rent a machine",
     .description =
-        "Prices stages 0 to 3 x offloading x recomputation: bytes of a rank by the engine's own plan, bytes "
-        "on the\n"
-        "wire and the drive by the operations that a step emits, and time by the engine's executor running "
-        "these\n"
-        "operations in virtual time on a machine by its description (configs/hardware.json). `flight` is "
-        "units that\n"
-        "are gathered, with their gradients; `busy` shares may add up to more than the step, as work "
-        "overlaps.\n"
-        "Takes a GPU's activations to be those of `zero train` there, 5 % of its memory for libraries, and "
-        "updates of\n"
-        "offloaded state on the host, whose memory the ranks of a node share; collectives to be rings. MFU "
-        "leaves\n"
-        "recomputation out. CONFIG.json's stage and offloading are replaced; the rest of it holds.",
+        "Prices stages 0 to 3 x offloading x recomputation. The bytes of a rank come from the engine's\n"
+        "plan, the bytes on the wire and the drive from the operations that a step emits, and the time\n"
+        "from the engine's executor, which runs these operations in virtual time on a described machine\n"
+        "(configs/hardware.json). `flight` is the gathered units and their gradients. The `busy` shares\n"
+        "may add up to more than the step, because work overlaps.\n"
+        "Assumptions: a GPU holds the activations that `zero train` needs there; libraries take 5 % of\n"
+        "its memory; the host updates offloaded state, and the ranks of a node share its memory;\n"
+        "collectives are rings. MFU leaves recomputation out. The stage and the offloading of\n"
+        "CONFIG.json are replaced; its other keys hold.",
     .options = options,
     .run = run,
 };

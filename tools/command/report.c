@@ -23,7 +23,8 @@ static void report_recomputation(const struct gpt_config *model) {
         progress_line("recompute %u of %u blocks are recomputed in the backward, %u at a time", recomputed,
                       model->layers, segment);
     else if (segment)
-        progress_line("recompute no block is recomputed: %u at a time are all of %u", segment, model->layers);
+        progress_line("recompute no block is recomputed: a segment of %u has all %u blocks", segment,
+                      model->layers);
 }
 
 static void report_training(const struct job *job, const zero_engine *engine, uint64_t steps) {

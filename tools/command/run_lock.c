@@ -79,8 +79,8 @@ static zero_status open_and_take(const char *path, const char *directory, int *o
         if (status != ZERO_OK) return status;
     }
     return error_set(error, ZERO_E_IO,
-                     "cannot lock the run: %s is replaced again and again: find out by whom, or name another "
-                     "--run DIR",
+                     "cannot lock the run: %s is replaced again and again: find the program that does it, or "
+                     "name another --run DIR",
                      path);
 }
 

@@ -17,7 +17,7 @@ struct arguments {
 
 static const struct option options[] = {
     {"--tokens", "N", "generates N tokens (256)", OPTION_COUNT, offsetof(struct arguments, tokens)},
-    {"--prompt", "TEXT", "what the sample goes on from; where tokens are bytes", OPTION_TEXT,
+    {"--prompt", "TEXT", "the text that the sample continues; only where tokens are bytes", OPTION_TEXT,
      offsetof(struct arguments, prompt)},
     {"--seed", "N", "of the draws (1)", OPTION_COUNT, offsetof(struct arguments, seed)},
     {0},
@@ -90,7 +90,9 @@ static zero_status run_sample(const char *path, const struct arguments *a, struc
     char *json = NULL;
     zero_status status = checkpoint_open(storage_posix(), path, &checkpoint, error);
     if (!status && !manifest_config(&checkpoint.manifest, "model.vocab_size"))
-        status = error_set(error, ZERO_E_ARGUMENT, "%s is of no GPT: it has no model block", checkpoint.path);
+        status =
+            error_set(error, ZERO_E_ARGUMENT,
+                      "%s is not a GPT's checkpoint: its configuration has no model block", checkpoint.path);
     if (!status && !(json = configuration(&checkpoint.manifest, a->seed ? a->seed : 1)))
         status = error_set(error, ZERO_E_MEMORY, "no memory for the model's configuration");
     if (!status) status = open_model(json, checkpoint.path, &job, error);

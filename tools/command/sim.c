@@ -25,27 +25,28 @@ struct arguments {
 
 #define FIELD(name) offsetof(struct arguments, name)
 static const struct option options[] = {
-    {"--ranks", "N", "virtual ranks, one per device (8); with --csv or --svg the most of them (1024)",
+    {"--ranks", "N", "virtual ranks, one per device (8); with --csv or --svg the largest number (1024)",
      OPTION_COUNT, FIELD(ranks)},
     {"--shard", "N",
-     "ranks that cut one copy of the model between them; the others hold copies (as the configuration says)",
+     "ranks that share one copy of the model; other groups have their own copies (as the configuration says)",
      OPTION_COUNT, FIELD(shard)},
     {"--steps", "N", "optimizer steps (5)", OPTION_COUNT, FIELD(steps)},
     {"--seed", "S",
-     "decides the order of what happens at once, and faults: the same seed, the same events (1)",
+     "decides the order of simultaneous events, and faults: the same seed gives the same events (1)",
      OPTION_COUNT, FIELD(seed)},
-    {"--faults", "LIST", "of straggler, lost, slow, delay, reorder, drive, stuck: with commas between them",
+    {"--faults", "LIST", "some of straggler, lost, slow, delay, reorder, drive, stuck, separated by commas",
      OPTION_TEXT, FIELD(faults)},
     {"--model", "NAME",
      "a model by name (zero plan --models), or a config.json; by default the model block's", OPTION_TEXT,
      FIELD(job.model)},
-    {"--units", "N", "in place of a model: so many units alike", OPTION_COUNT, FIELD(job.units)},
-    {"--params", "N", "of so many parameters in all, as 7e9 (200e6 a unit)", OPTION_TEXT, FIELD(params)},
+    {"--units", "N", "instead of a model: the number of equal units", OPTION_COUNT, FIELD(job.units)},
+    {"--params", "N", "the parameters of all these units, as 7e9 (200e6 per unit)", OPTION_TEXT,
+     FIELD(params)},
     {"--micro-batch", "N", "sequences per rank in one forward and backward (the configuration's, or 1)",
      OPTION_COUNT, FIELD(job.micro_batch)},
     {"--seq", "N", "tokens of a sequence (the model's most, or 2048)", OPTION_COUNT, FIELD(job.seq)},
     {"--gpu", "NAME", "the device, of configs/hardware.json (h100-80g)", OPTION_TEXT, FIELD(job.gpu)},
-    {"--link", "NAME", "what joins the ranks inside a node: a link's name, or a speed", OPTION_TEXT,
+    {"--link", "NAME", "the link between the ranks of a node: its name, or a speed", OPTION_TEXT,
      FIELD(job.link)},
     {"--net", "SPEED", "the network of one rank, as 400Gb, or of a node's ranks together, as 3200Gb/node",
      OPTION_TEXT, FIELD(job.net)},
@@ -54,17 +55,17 @@ static const struct option options[] = {
     {"--hardware", "FILE", "adds descriptions, or overrides values, in the form of configs/hardware.json",
      OPTION_TEXT, FIELD(job.hardware)},
     {"--data", NULL,
-     "with numbers, of a small model in fp32: the weights must be those of serial training, bit for bit",
+     "computes with data, on a small model in fp32: the weights must equal serial training's, bit for bit",
      OPTION_FLAG, FIELD(data)},
     {"--check", "N",
-     "in place of a configuration: N small simulations drawn from seeds, --seed and those after it",
+     "instead of a configuration: runs N small simulations, drawn from the seeds from --seed on",
      OPTION_COUNT, FIELD(check)},
     {"--trace", "FILE", "writes the timeline of the first ranks, for ui.perfetto.dev", OPTION_TEXT,
      FIELD(trace)},
-    {"--trace-ranks", "N", "so many of them (8)", OPTION_COUNT, FIELD(trace_ranks)},
+    {"--trace-ranks", "N", "the number of ranks in the timeline (8)", OPTION_COUNT, FIELD(trace_ranks)},
     {"--csv", "FILE", "writes weak scaling from 8 ranks on, fully sharded and hybrid, as a table",
      OPTION_TEXT, FIELD(csv)},
-    {"--svg", "FILE", "draws it", OPTION_TEXT, FIELD(svg)},
+    {"--svg", "FILE", "draws this table as a chart", OPTION_TEXT, FIELD(svg)},
     {0},
 };
 #undef FIELD
@@ -122,7 +123,7 @@ static zero_status check_data(const struct job_ranks *r, struct zero_error *erro
     if (r->parameters <= ELEMENTS_MAX / ranks) return ZERO_OK;
     return error_set(error, ZERO_E_ARGUMENT,
                      "--data: %" PRIu64 " ranks of %" PRIu64
-                     " parameters are too much for one process: give --units 4 --params 10000, say",
+                     " parameters are too much for one process: give fewer, as --units 4 --params 10000",
                      ranks, r->parameters);
 }
 
@@ -217,16 +218,14 @@ const struct command command_sim = {
     .name = "sim",
     .arguments = "CONFIG.json [OPTIONS] | --check N",
     .summary = "runs the engine's own policy on thousands of virtual ranks, with faults, from a seed",
-    .description = "The engine's stages and executor run on virtual ranks in one thread and in virtual time, "
-                   "without data:\n"
-                   "transport, device and drive are virtual, with the speeds of configs/hardware.json; what "
-                   "is emitted, ordered,\n"
-                   "planned and waited for is what a run does. At every event it checks that ranks post the "
-                   "same collectives, that\n"
-                   "no buffer is touched while an operation uses it nor read before it was written, that "
-                   "shards partition every\n"
-                   "unit, that somebody can go on, and that a fault ends all ranks in time with an error "
-                   "that names its cause.",
+    .description =
+        "The engine's stages and executor run on virtual ranks, in one thread and in virtual time.\n"
+        "Transport, device and drive are virtual too: they have the speeds of configs/hardware.json, and\n"
+        "hold no data. The simulation emits, orders, plans and waits for the same operations as a real\n"
+        "run. At every event it checks that ranks post the same collectives, that no buffer is touched\n"
+        "while an operation uses it or read before it was written, that shards partition every unit,\n"
+        "that at least one rank can go on, and that a fault ends all ranks in time with an error that\n"
+        "names its cause.",
     .options = options,
     .run = run,
 };

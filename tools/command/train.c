@@ -49,15 +49,15 @@ static const struct option options[] = {
     {"--resume", "[STEP]", "goes on with --run DIR from its latest checkpoint, or from that of STEP",
      OPTION_MAYBE, FIELD(resume)},
     {"--recover", "[ID]",
-     "goes on with --run DIR, however it ended, from the last whole step on the drive (nvme.shadow); with "
-     "the id that "
-     "a refusal names, or any, also from another run's, or with other settings",
+     "goes on with --run DIR, however it ended, from the last whole step on the drive (nvme.shadow). With the "
+     "ID that an error message names, or with any, it also goes on with another run's step, or with other "
+     "settings",
      OPTION_NAME, FIELD(recover)},
     {"--discard-shadow", NULL,
-     "writes over what another run, which has not ended, keeps on the drive (nvme.shadow)", OPTION_FLAG,
-     FIELD(discard_shadow)},
+     "overwrites the step that another run, which has not ended, keeps on the drive (nvme.shadow)",
+     OPTION_FLAG, FIELD(discard_shadow)},
     {"--sample", "N", "generates N tokens at the end", OPTION_COUNT, FIELD(sample)},
-    {"--prompt", "TEXT", "what the sample goes on from; for text only", OPTION_TEXT, FIELD(prompt)},
+    {"--prompt", "TEXT", "the text that the sample continues; for text only", OPTION_TEXT, FIELD(prompt)},
     {"--quiet", NULL, "prints the sample and the weights' hash only", OPTION_FLAG, FIELD(quiet)},
     {0},
 };
@@ -274,7 +274,7 @@ static int run(int argc, char **argv) {
         return usage_error(&launch, "--resume needs --run DIR: the run to go on with");
     if (arguments.recover.given && arguments.discard_shadow)
         return usage_error(&launch,
-                           "--recover goes on with the shadow that --discard-shadow lets go; drop one");
+                           "--recover goes on from the shadow that --discard-shadow overwrites; drop one");
     if (arguments.recover.given && (!arguments.run || arguments.resume.given))
         return usage_error(
             &launch, arguments.run ? "--resume goes on from a checkpoint, --recover from the drive; drop one"
@@ -297,14 +297,14 @@ const struct command command_train = {
     .summary = "trains a GPT on text or token files",
     .description =
         "Trains the GPT of the model block on text, byte by byte, or on llm.c token files (.bin).\n"
-        "Files are read in sorted order of their paths, directories whose names begin with a dot left out;\n"
-        "README.md says which rank takes which sample.\n"
+        "Files are read in sorted order of their paths, without directories whose names begin with a dot;\n"
+        "configs/README.md#data says which rank takes which sample.\n"
         "Writes one JSON object per step to metrics.jsonl and ends with a hash of the weights, which is\n"
         "the same for every ZeRO stage.\n"
-        "Ctrl-C, SIGTERM, SIGHUP, SIGUSR1 and SIGXCPU stop all ranks after the step they are in, or the token\n"
-        "that they sample; with --save-every they save before. While a run opens, the first one ends it within\n"
-        "a second; Ctrl-C and SIGTERM leave a save under way half a second, the others let it end. A second one\n"
-        "ends the run at once, with the checkpoints that are complete.\n"
+        "Ctrl-C, SIGTERM, SIGHUP, SIGUSR1 and SIGXCPU stop all ranks after the present step or sampled token;\n"
+        "with --save-every they save before. A run that is still opening ends within a second. A save that has\n"
+        "begun gets half a second more after Ctrl-C or SIGTERM, and all the time it needs after the others. A\n"
+        "second signal ends the run at once, with the checkpoints that are complete.\n"
         "Exit status: 0 trained, 1 failed, 2 wrong command line or configuration, 128 + the number of the\n"
         "signal that ended it (Ctrl-C: 130).",
     .options = options,

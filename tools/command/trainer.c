@@ -1,6 +1,5 @@
-/* Trains on one rank. All ranks make the same collective calls whatever happens to one of them: a rank keeps a failure
- * outside the engine, or a signal, and sends it with the sums at the end of the step. All ranks then stop at the same
- * step. */
+/* Trains on one rank. All ranks make the same collective calls whatever happens to one of them: the sums at the end of a
+ * step tell all ranks of a failure or a signal (agreement.h). */
 #include "tools/command/trainer.h"
 
 #include <inttypes.h>
@@ -10,6 +9,7 @@
 #include <unistd.h>
 
 #include "engine/base/clock.h"
+#include "tools/command/agreement.h"
 #include "tools/command/alike.h"
 #include "tools/command/claim.h"
 #include "tools/command/generate.h"
@@ -20,6 +20,7 @@
 #include "tools/command/run_file.h"
 #include "tools/command/saves.h"
 #include "tools/command/share.h"
+#include "tools/command/step_sums.h"
 
 enum { TRACED_STEPS = 2 }; /* if the configuration does not say */
 
@@ -49,11 +50,8 @@ struct trainer {
 /* ---- agreement ---- */
 
 static zero_status engine_failed(struct trainer *t, zero_status status) {
-    const char *message = *gpt_last_error() ? gpt_last_error() : zero_last_error();
-    return error_set(t->error, status, "%s", *message ? message : zero_status_meaning(status));
+    return agreement_engine_failed(status, t->error);
 }
-
-enum { FAILED, INTERRUPTED, SIGNALS, AGREED }; /* indices of the first sums */
 
 /* Ranks of one process share its signals, so rank 0 reports their phase. */
 static void enter(const struct trainer *t, enum interrupt_phase phase, const char *doing) {
@@ -61,19 +59,9 @@ static void enter(const struct trainer *t, enum interrupt_phase phase, const cha
 }
 
 static zero_status sum(struct trainer *t, double *values, uint32_t count) {
-    values[FAILED] = t->error->code != ZERO_OK;
-    values[SIGNALS] = interrupt_asked();
-    values[INTERRUPTED] = values[SIGNALS] != 0;
-    t->stops = false;
-    zero_status status = zero_engine_sum(t->engine, values, count);
-    if (status != ZERO_OK) return engine_failed(t, status);
-    if (values[FAILED] == t->ranks && !t->speaks)
-        error_clear(t->error); /* all ranks have the same failure: rank 0 reports it */
+    zero_status status = agreement_sum(t->engine, values, count, t->error);
     t->stops = values[FAILED] > 0 || values[INTERRUPTED] > 0;
-    if (values[INTERRUPTED] > 0) interrupt_take_over(values[SIGNALS], values[INTERRUPTED]);
-    if (values[FAILED] > 0) return error_set(t->error, ZERO_E_PEER, "%s", "");
-    if (values[INTERRUPTED] > 0) return error_set(t->error, ZERO_E_INTERRUPTED, "%s", "");
-    return ZERO_OK;
+    return status;
 }
 
 static zero_status agree(struct trainer *t) { return sum(t, (double[AGREED]){0}, AGREED); }
@@ -117,7 +105,7 @@ static zero_status open_engine(struct trainer *t) {
     t->ranks = zero_engine_size(t->engine);
     t->speaks = t->rank == 0;
     if (t->ranks != t->job->ranks)
-        return error_set(t->error, ZERO_E_ARGUMENT, "%u ranks were launched, the engine found %u",
+        return error_set(t->error, ZERO_E_ARGUMENT, "%u ranks were launched, and the engine found %u",
                          t->job->ranks, t->ranks);
     return ZERO_OK;
 }
@@ -285,43 +273,9 @@ static zero_status measure_held_out(struct trainer *t, double *out_loss) {
     return status == ZERO_OK ? count_from_here(t) : engine_failed(t, status);
 }
 
-enum {
-    LOSS = AGREED,
-    RESIDENT,
-    WIRE,
-    GATHERS,
-    GATHERED,
-    REDUCES,
-    REDUCED,
-    DRIVE_READ,
-    DRIVE_WRITTEN,
-    COMPUTE_S,
-    WAIT_S,
-    UPDATE_S,
-    SUMS
-};
-
-static void count_step(struct trainer *t, double sums[SUMS]) {
-    zero_counters now = {.struct_size = sizeof now}, before = t->counters;
-    zero_engine_counters(t->engine, &now);
-    sums[WIRE] = (double)(now.wire_bytes - before.wire_bytes);
-    sums[GATHERS] = (double)(now.gather_calls - before.gather_calls);
-    sums[GATHERED] = (double)(now.gather_elements - before.gather_elements);
-    sums[REDUCES] = (double)(now.reduce_calls - before.reduce_calls);
-    sums[REDUCED] = (double)(now.reduce_elements - before.reduce_elements);
-    sums[DRIVE_READ] = (double)(now.drive_read_bytes - before.drive_read_bytes);
-    sums[DRIVE_WRITTEN] = (double)(now.drive_write_bytes - before.drive_write_bytes);
-    sums[COMPUTE_S] = now.compute_s - before.compute_s;
-    sums[WAIT_S] = now.wait_s - before.wait_s;
-    sums[UPDATE_S] = now.update_s - before.update_s;
-    t->counters = now;
-    bool counts_process = !t->job->local || t->speaks; /* threads share one process, so rank 0 counts it */
-    sums[RESIDENT] = counts_process ? (double)report_resident() : 0;
-}
-
 static void fill_record(const struct trainer *t, const double sums[SUMS], const zero_step_info *info,
                         double seconds, struct record *record) {
-    record->loss = sums[LOSS] / t->ranks;
+    step_sums_record(sums, t->ranks, seconds, record);
     record->grad_norm = info->grad_norm;
     record->lr = info->lr;
     record->groups = info->groups;
@@ -330,19 +284,8 @@ static void fill_record(const struct trainer *t, const double sums[SUMS], const 
     record->skipped = info->skipped != 0;
     record->skipped_total = info->skipped_total;
     record->tokens = t->job->config.train_batch * t->feed.context;
-    record->seconds = seconds;
     record->tokens_per_s = (double)record->tokens / seconds;
-    record->resident_bytes = (uint64_t)sums[RESIDENT];
-    record->wire_bytes = (uint64_t)sums[WIRE];
-    record->gather_calls = (uint64_t)sums[GATHERS], record->gather_elements = (uint64_t)sums[GATHERED];
-    record->reduce_calls = (uint64_t)sums[REDUCES], record->reduce_elements = (uint64_t)sums[REDUCED];
-    record->drive_read_bytes = (uint64_t)sums[DRIVE_READ];
-    record->drive_write_bytes = (uint64_t)sums[DRIVE_WRITTEN];
-    record->drive_write_bytes_per_day = sums[DRIVE_WRITTEN] / seconds * 86400;
     record->drive_life_days = t->plan.drive_life_steps > 0 ? t->plan.drive_life_steps * seconds / 86400 : NAN;
-    record->compute_s = sums[COMPUTE_S] / t->ranks;
-    record->wait_s = sums[WAIT_S] / t->ranks;
-    record->update_s = sums[UPDATE_S] / t->ranks;
     report_tiers(t->engine, record->bytes);
 }
 
@@ -364,7 +307,8 @@ static zero_status run_step(struct trainer *t, struct record *record) {
     status = note_position(t, record->step);
     if (status != ZERO_OK) return status;
     bool last = record->step == t->steps;
-    count_step(t, sums);
+    bool counts_process = !t->job->local || t->speaks; /* threads share one process, so rank 0 counts it */
+    step_sums_count(t->engine, counts_process, &t->counters, sums);
     record->eval_loss = NAN;
     if (t->job->eval_every && (last || record->step % t->job->eval_every == 0)) {
         uint64_t from_ns = clock_now_ns();

@@ -133,8 +133,8 @@ zero_status reader_read(struct reader *reader, uint64_t first, uint64_t count, i
                         struct zero_error *error) {
     if (first > reader->corpus->tokens || count > reader->corpus->tokens - first)
         return error_set(error, ZERO_E_ARGUMENT,
-                         "data: tokens %" PRIu64 " to %" PRIu64 " asked of a stream of %" PRIu64, first,
-                         first + count, reader->corpus->tokens);
+                         "data: tokens %" PRIu64 " to %" PRIu64 " were requested from a stream of %" PRIu64,
+                         first, first + count, reader->corpus->tokens);
     while (count) {
         uint64_t run = 0;
         zero_status status = read_run(reader, first, count, out, &run, error);

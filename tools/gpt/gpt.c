@@ -25,9 +25,9 @@ const char *gpt_config_problem(const struct gpt_config *c) {
         return "the number of heads must be a multiple of the number of key-value heads";
     if (c->width > 1 << 20 || c->inner > 1 << 24 || c->context > 1 << 24 || c->layers > 1 << 16 ||
         c->vocab > 1 << 28)
-        return "a size of the model is beyond any GPT";
+        return "a size of the model is too large";
     if (!(c->layer_norm_epsilon > 0)) return "the norms' epsilon must be above 0";
-    if ((uint64_t)c->heads * c->head_width > 1 << 20) return "a size of the model is beyond any GPT";
+    if ((uint64_t)c->heads * c->head_width > 1 << 20) return "a size of the model is too large";
     if (!(c->initializer_range >= 0)) return "the initializer range must not be negative";
     return architecture_of(c)->rotary ? rotary_problem(c) : NULL;
 }

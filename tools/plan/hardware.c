@@ -20,7 +20,7 @@ struct reader {
 };
 
 static zero_status wrong_value(struct reader *r, const char *path, json_object *json, const char *wanted) {
-    return error_set(r->error, ZERO_E_CONFIG, "%s: %s: %s is not what belongs here: write %s", r->file, path,
+    return error_set(r->error, ZERO_E_CONFIG, "%s: %s: %s is not possible here: write %s", r->file, path,
                      entry_show(json_object_to_json_string(json)).chars, wanted);
 }
 

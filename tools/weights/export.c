@@ -80,7 +80,8 @@ static zero_status lay_out(struct export *x, uint64_t file_bytes, struct zero_er
     x->files++;
     if (x->files <= FILES_MAX) return ZERO_OK;
     return error_set(error, ZERO_E_ARGUMENT,
-                     "that would be %" PRIu32 " files, more than %d; allow larger ones", x->files, FILES_MAX);
+                     "that would be %" PRIu32 " files, more than %d; allow larger files", x->files,
+                     FILES_MAX);
 }
 
 /* ---- files ---- */

@@ -167,7 +167,7 @@ static zero_status check_unused(const struct huggingface *h, const struct part *
         if (part->used[i] || is_no_parameter(h, name)) continue;
         return error_set(
             error, ZERO_E_IO,
-            "%s/%s has a tensor \"%.200s\" that config.json's model has not: is it of another model?",
+            "%s/%s has a tensor \"%.200s\" that config.json's model does not have: is it from another model?",
             h->path, part->name, name);
     }
     return ZERO_OK;

@@ -32,7 +32,7 @@ first=$(id first)
 # refused WORDS: --recover, in the directory of the run, then in another one; the drive stays as it was.
 refused() {
     expect 1 train --steps $((had + 3)) --run first --ranks 2 --recover
-    one_line "the shadow under $work/drive was made otherwise than this configuration says: $1; give the run what it had, or go on all the same with --recover ${first:0:12}"
+    one_line "the shadow under $work/drive was made with other settings than this configuration: $1; use the settings it had, or go on anyway with --recover ${first:0:12}"
     rm -rf second
     expect 1 train --steps $((had + 3)) --run second --ranks 2 --recover
     one_line "the shadow under $work/drive belongs to another run (id ${first:0:12}, begun $(sed -n 's/^begun //p' first/identity), in $work/first): $1: give that run's --run DIR, or name it with --recover ${first:0:12}"
@@ -47,7 +47,7 @@ says err "no whole step of this model"
 shadow drive 's/"gradient_clipping": 1.0/"data": {"order": "shuffled"}/' >c.json &&
     refused 'its data.order is "sequential", this configuration has "shuffled"'
 shadow drive >c.json
-data=other refused "its data have other contents"
+data=other refused "the contents of its data differ"
 expect 1 train --steps $((had + 3)) --run second --ranks 2 --recover
 one_line "the shadow under $work/drive belongs to another run (id ${first:0:12}"
 
@@ -74,7 +74,7 @@ again && rm -rf second
 shadow drive >c.json
 expect 1 train --steps 3 --run second --ranks 2
 says err "the shadow under $work/drive holds step "
-one_line " of run ${first:0:12} (begun $(sed -n 's/^begun //p' first/identity), in $work/first), which has not ended: go on with that run (--run DIR --recover), keep it and give this run another nvme_path, or let it go with --discard-shadow"
+one_line " of run ${first:0:12} (begun $(sed -n 's/^begun //p' first/identity), in $work/first), which has not ended: go on with that run (--run DIR --recover), keep it and give this run another nvme_path, or discard it with --discard-shadow"
 cmp -s drive/zero-shadow-00000-of-00002 drive.kept/zero-shadow-00000-of-00002 || fail "a refused run changed the shadow"
 shadow drive 's/"type": "AdamW"/"type": "Adam"/; s/"seed"/"bf16": {"enabled": false}, "seed"/' >other.json # of another layout, and of as many bytes
 config=other.json expect 1 train --steps 3 --run second --ranks 2

@@ -91,8 +91,8 @@ mkdir run/checkpoints/.step_00000009.saving && touch run/checkpoints/.step_00000
 if chown 12345 run/checkpoints/.step_00000009.saving 2>/dev/null; then
     chown 12345 run/checkpoints/step_00000001/manifest.json
     expect 0 train --steps 4 --save-every 1 --run run --resume 3 --keep 1
-    once err ".step_00000009.saving: it is another user's"
-    once err "step_00000001/manifest.json: it is another user's"
+    once err ".step_00000009.saving: it belongs to another user"
+    once err "step_00000001/manifest.json: it belongs to another user"
     [[ -e run/checkpoints/.step_00000009.saving/file ]] || fail "deleted another user's file"
     [[ -e run/checkpoints/step_00000001/manifest.json ]] || fail "deleted another user's file"
     latest_is 4
@@ -103,7 +103,7 @@ expect 0 "$zero" ckpt export base/checkpoints exported
 mkdir imports
 ln -s "$work/treasure" imports/step_00000000
 expect 1 "$zero" ckpt import exported imports
-says err "imports/step_00000000 is there already, as a symbolic link"
+says err "imports/step_00000000 already exists, and is a symbolic link"
 rm imports/step_00000000
 ln -s "$work/treasure" imports/.step_00000007.saving
 expect 0 "$zero" ckpt import exported imports

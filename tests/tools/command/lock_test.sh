@@ -139,10 +139,10 @@ long() { for ((i = 0; i < 50; i++)); do echo "precious"; done >$at; }
 for name in lock identity; do
     foreign $name "is a symbolic link: remove it" eval 'ln -s ../treasure $at'
     foreign $name "has a second name (a hard link): remove it" eval 'ln treasure $at'
-    foreign $name "holds what no run writes there: move it away" eval 'echo precious >$at'
-    foreign $name "holds what no run writes there: move it away" long
+    foreign $name "has contents that no run writes there: move it away" eval 'echo precious >$at'
+    foreign $name "has contents that no run writes there: move it away" long
     foreign $name "is a directory: move it away" eval 'mkdir $at'
-    foreign $name "is no regular file: remove it" eval 'mkfifo $at'
+    foreign $name "is not a regular file: remove it" eval 'mkfifo $at'
 done
 foreign lock "is a symbolic link" eval 'ln -s ../treasure $at'
 says err "zero train: cannot lock the run: foreign/lock is a symbolic link: remove it or name another --run DIR"

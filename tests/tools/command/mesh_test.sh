@@ -45,7 +45,7 @@ odd_config "3$hsdp" ', "comm": {"node_ranks": 1}' >c.json
 expect 0 "$zero" train c.json --data text --ranks 4 --steps 1 --run said
 cat err >>out
 says out "ranks share in 2 groups of 2"
-says out "reach over the bounds of nodes"
+says out "cross from one node to another"
 odd_config '3, "mics_shard_size": "auto"' ', "comm": {"node_ranks": 2}' >c.json
 expect 0 "$zero" train c.json --data text --ranks 4 --steps 1 --run said
 cat err >>out
@@ -59,7 +59,7 @@ says out "inexact by request (zero_quantized_gradients): gradients are reduced i
 odd_config '3, "stage3_max_live_parameters": 7' >c.json
 expect 0 "$zero" train c.json --data text --ranks 2 --steps 1 --run said
 cat err >>out
-says out "elements are gathered at once, more than zero_optimization.stage3_max_live_parameters: one unit alone needs them"
+says out "elements are gathered at once, more than zero_optimization.stage3_max_live_parameters: a single unit needs that many"
 odd_config "3$hsdp" >c.json
 expect 2 "$zero" train c.json --data text --ranks 3 --steps 1 --run said
 says err "zero_optimization.mics_shard_size: groups of 2 do not divide 3 ranks"

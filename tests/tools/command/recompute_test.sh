@@ -45,7 +45,7 @@ expect 0 "$zero" train c.json --data text --steps 1 --run run
 says out "4 of 5 blocks are recomputed in the backward, 2 at a time"
 deeper config 3 ', "activation_checkpointing": {"interval": 9}' >c.json
 expect 0 "$zero" train c.json --data text --steps 1 --run run
-says out "no block is recomputed: 9 at a time are all of 5"
+says out "no block is recomputed: a segment of 9 has all 5 blocks"
 
 # 5 checkpoints of 64 rows of 32 floats, 8 KiB each.
 deeper config 3 ', "trace": {"steps": 0}, "memory": {"cpu": 40960}, "activation_checkpointing": {"cpu_checkpointing": true}' >c.json

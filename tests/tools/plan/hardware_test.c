@@ -95,7 +95,7 @@ static void what_is_wrong_is_named(void) {
          "my.json: devices.a.memroy: unknown key: did you mean memory"},
         {"{\"links\": {\"a\": {\"speed\": 1}}}", "there are per_s, reduce_per_s"},
         {"{\"devices\": {\"a\": {\"memory\": \"80GB\"}}}",
-         "my.json: devices.a.memory: \"80GB\" is not what belongs here: write bytes, as 80e9"},
+         "my.json: devices.a.memory: \"80GB\" is not possible here: write bytes, as 80e9"},
         {"{\"devices\": {\"a\": {\"memory\": 0}}}", "devices.a.memory: 0 is not"},
         {"{\"devices\": {\"a\": {\"memory\": -1}}}", "devices.a.memory: -1 is not"},
         {"{\"devices\": {\"a\": {\"memory_achieved\": 1.5}}}", "write a fraction above 0 and at most 1"},

@@ -184,7 +184,7 @@ static void strangers(void) {
     refused(place("odd"), ZERO_E_IO, "\"../in/secret\", which is no file of that directory");
     write_file(place("odd/model.safetensors.index.json"), "{\"weight_map\": {\"wte.weight\": \"x\"}}");
     write_file(place("odd/x"), "1234567");
-    refused(place("odd"), ZERO_E_IO, "odd/x is no safetensors file");
+    refused(place("odd"), ZERO_E_IO, "odd/x is not a safetensors file");
     char command[8192]; /* a model of other sizes than its configuration says */
     snprintf(command, sizeof command, "cp %s/model.safetensors %s", fixture, place("odd/x"));
     CHECK_INT(system(command), 0);

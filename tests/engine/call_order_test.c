@@ -285,7 +285,7 @@ static void wrong_openings(void) {
     zero_local *local = zero_local_create(2);
     zero_runtime runtime = {.struct_size = sizeof runtime, .local = local, .local_rank = 2};
     CHECK(!zero_engine_init_with("{\"train_batch_size\": 2}", &runtime));
-    CHECK_CONTAINS(zero_last_error(), "local_rank 2");
+    CHECK_CONTAINS(zero_last_error(), "local_rank is 2");
     zero_local_destroy(local);
     zero_local_destroy(NULL);
     zero_engine_destroy(NULL);

@@ -1,6 +1,6 @@
 /* Every used key of the configuration does something in a training: one row per key with two values and what
  * must then differ. A used key without a row fails. The rows of keys that only the `zero` command reads are
- * in tests/tools/command/effects_test.sh. */
+ * in tests/tools/command/key_effects_test.sh. */
 #include <pthread.h>
 #include <stdlib.h>
 

@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "engine/device/device.h"
 #include "engine/inside.h"
 #include "tests/check.h"
 #include "tests/engine/plain.h"
@@ -30,7 +31,10 @@ static struct {
     long delay_ns;
     sem_t *gate, *sync_gate; /* every write, every sync waits for it; NULL: none */
     const char *fails;       /* a part of the path of files that cannot be written; NULL: none */
+    const char *unread;      /* the same, of files for which the device cannot copy; NULL: none */
 } drive;
+
+static _Thread_local bool unread; /* this thread writes such a file */
 
 struct named { /* what storage_posix opened, and its path */
     storage_handle handle;
@@ -40,6 +44,7 @@ struct named { /* what storage_posix opened, and its path */
 static storage_handle named_create(struct storage *s, const char *path, uint64_t bytes,
                                    const struct storage_staging *staging) {
     struct named *named = malloc(sizeof *named);
+    unread = drive.unread && strstr(path, drive.unread);
     named->handle = storage_posix()->ops->create(storage_posix(), path, bytes, staging);
     snprintf(named->path, sizeof named->path, "%s", path);
     if (named->handle >= 0) return (storage_handle)named;
@@ -102,6 +107,17 @@ static void open_slow(void) {
     ops->write = named_write, ops->sync = named_sync, ops->close = named_close;
 }
 
+/* ---- a device that fails in the save's thread ---- */
+
+static zero_status failing_copy(struct device *device, enum device_stream stream, void *target,
+                                const void *source, uint64_t bytes, uint64_t *out_ticket,
+                                struct zero_error *error) {
+    if (unread) return error_set(error, ZERO_E_INTERNAL, "the device does not copy for %s", drive.unread);
+    return device_table[DEVICE_SIM]->copy(device, stream, target, source, bytes, out_ticket, error);
+}
+
+static struct device_ops failing_device;
+
 /* ---- runs ---- */
 
 static char directory[512];
@@ -110,6 +126,7 @@ struct run {
     const char *swap; /* of zero_optimization */
     const char *type;
     uint32_t ranks, stage;
+    bool discrete;                        /* on a device whose memory the host cannot touch */
     bool looks;                           /* reads what the first step after the save has made */
     float last[5];                        /* of it, the first moments of the parameter that is saved last */
     char before[33], next[33], after[33]; /* hashes, of rank 0 */
@@ -191,7 +208,7 @@ static void loads(zero_engine *engine, uint32_t rank, void *user) {
 static void on(struct run *run, bool async, ranks_fn body) {
     char json[4096];
     configure(run, async, json, sizeof json);
-    ranks_run(run->ranks, json, body, run);
+    (run->discrete ? ranks_run_discrete : ranks_run)(run->ranks, json, body, run);
 }
 
 static void test_everywhere(void) {
@@ -305,14 +322,17 @@ static void fails(zero_engine *engine, uint32_t rank, void *user) {
     struct run *run = user;
     struct plain p;
     char after[33] = "";
+    const char *file = drive.fails ? drive.fails : drive.unread;
+    zero_status status = drive.fails ? ZERO_E_IO : ZERO_E_INTERNAL;
+    if (engine && run->discrete) engine_running(engine)->device->ops = &failing_device;
     if (!CHECK(engine) || !CHECK_INT(plain_open(&p, engine, params, PARAMS, NULL), ZERO_OK)) return;
     train(&p, BEFORE);
     CHECK_INT(engine_save(engine, slow(), directory), ZERO_OK);
     train(&p, AFTER);
-    CHECK_INT(zero_engine_save_wait(engine), ZERO_E_IO);
-    CHECK_CONTAINS(zero_last_error(), drive.fails);
-    if (strstr(drive.fails, "rank_00001")) CHECK_CONTAINS(zero_last_error(), "rank 1: ");
-    CHECK_INT(zero_engine_save_wait(engine), ZERO_E_IO); /* until the next one */
+    CHECK_INT(zero_engine_save_wait(engine), status);
+    CHECK_CONTAINS(zero_last_error(), file);
+    if (strstr(file, "rank_00001")) CHECK_CONTAINS(zero_last_error(), "rank 1: ");
+    CHECK_INT(zero_engine_save_wait(engine), status); /* until the next one */
     hash(engine, after);
     if (!rank) CHECK_STRING(after, run->after);
     CHECK(!is_saved(BEFORE));
@@ -324,18 +344,21 @@ static void fails(zero_engine *engine, uint32_t rank, void *user) {
     CHECK(is_saved(BEFORE + AFTER));
 }
 
-/* In a file, and in the manifest after all files. */
+/* In a file, in the manifest after all files, and in a copy from the device. */
 static void test_failures(void) {
     static const char *const files[] = {"rank_00001", "manifest.json"};
-    for (int i = 0; i < 2; i++) {
+    failing_device = *device_table[DEVICE_SIM];
+    failing_device.copy = failing_copy;
+    for (int i = 0; i < 5; i++) {
         char command[600];
         snprintf(command, sizeof command, "rm -rf '%s'/step_*", directory);
         CHECK_INT(system(command), 0);
         struct run run = plain_run(2);
         on(&run, false, never_saves);
-        drive.fails = files[i];
+        run.discrete = i >= 2;
+        *(i < 4 ? &drive.fails : &drive.unread) = files[i < 4 ? i % 2 : 0];
         on(&run, true, fails);
-        drive.fails = NULL;
+        drive.fails = drive.unread = NULL;
     }
 }
 

@@ -154,7 +154,8 @@ static void another_refuses(zero_engine *engine, uint32_t rank, void *user) {
     CHECK_INT(zero_engine_set_optimizer(engine, &brought[2]), ZERO_OK);
     CHECK_INT(plain_open(&p, engine, model, 1, NULL), ZERO_OK);
     CHECK_INT(zero_engine_load(engine, user), ZERO_E_ARGUMENT);
-    CHECK_CONTAINS(zero_last_error(), "is of optimizer signum with 1 states, this run's is descent with 0");
+    CHECK_CONTAINS(zero_last_error(),
+                   "was saved with optimizer signum of 1 states, and this run has descent of 0");
 }
 
 static void rounding_needs_leave(zero_engine *engine, uint32_t rank, void *user) {

@@ -1,5 +1,5 @@
 #!/bin/sh
-# one_rank_mpi.sh PROGRAM: each fault of one_rank_test.c with three ranks that are processes. Recovery is on, so that
+# failing_rank_mpi.sh PROGRAM: each fault of failing_rank_test.c with three ranks that are processes. Recovery is on, so that
 # mpirun does not end the ranks that would wait for ever.
 program=$1 failures=0
 export ASAN_OPTIONS=detect_leaks=0

@@ -302,7 +302,8 @@ static void reordered_groups_keep_their_lr(void) {
          "of group 0 goes on at the checkpoint's 0.03, not at 0.001"},
         {"[{\"match\": [\"a.*\", \"b.*\"], \"lr\": 0.5}]",
          {0.01, 0.5},
-         "of group 1 is 0.5, as configured: in the checkpoint its parameters have several, or no group"},
+         "of group 1 is 0.5, as configured: in the checkpoint its parameters are in several groups, or in "
+         "none"},
     };
     struct reload saved = {.directory = directory, .set = {0.01, 0.02, 0.03}};
     run_groups("[{\"match\": \"a.*\", \"lr\": 0.5}, {\"match\": \"b.*\", \"lr\": 0.25}]", &saved);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Keys that only the command reads: each row trains with one value changed and says what must then differ.
-# tests/engine/effects_test.c has the other keys, and fails if one of these rows is missing.
+# tests/engine/key_effects_test.c has the other keys, and fails if one of these rows is missing.
 source "$(dirname "$0")/lib.sh" "$1"
 text 100 >text
 { echo "other text"; text 50; } >other
@@ -31,11 +31,16 @@ changed() {
 }
 
 # effect KEY WHAT FROM TO [LAUNCHER]: WHAT, a function above, prints something else once FROM has become TO.
+unchanged= # the base and launcher of the training in the folder unchanged: one for all rows of a base
 effect() {
     local key=$1 what=$2 from=$3 to=$4 before after
     shift 4
-    base >c.json && train "$@"
-    before=$("$what")
+    if [[ "$(base) $*" != "$unchanged" ]]; then
+        base >c.json && train "$@"
+        rm -rf unchanged && mkdir unchanged && cp -r out run unchanged
+        unchanged="$(base) $*"
+    fi
+    before=$(cd unchanged && "$what")
     changed "$from" "$to" && train "$@"
     after=$("$what")
     [[ -n $before && -n $after ]] || fail "$key: no $what to see: \"$before\", \"$after\""

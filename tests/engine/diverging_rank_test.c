@@ -160,11 +160,61 @@ static void only_the_agreement_tells(struct toy_setup s) {
     }
 }
 
+/* ---- a rank whose thread ends, and another thread continues ---- */
+
+struct succession {
+    zero_local *local;
+    uint32_t rank;
+    const char *json;
+    struct plain plain;
+};
+
+static void *opens(void *argument) {
+    struct succession *s = argument;
+    zero_runtime runtime = {.struct_size = sizeof runtime, .local = s->local, .local_rank = s->rank};
+    zero_engine *engine = zero_engine_init_with(s->json, &runtime);
+    if (CHECK(engine)) CHECK_INT(plain_open(&s->plain, engine, params, PARAMS, NULL), ZERO_OK);
+    return NULL;
+}
+
+/* At stage 0 a pass posts nothing before its first backward. */
+static void *continues(void *argument) {
+    struct succession *s = argument;
+    double sum = 1;
+    if (s->rank == ODD) {
+        CHECK_INT(zero_micro_begin(s->plain.engine, ZERO_EVAL), ZERO_OK);
+        nanosleep(&(struct timespec){0, 300000000}, NULL);
+    }
+    if (!CHECK_INT(zero_engine_sum(s->plain.engine, &sum, 1), ZERO_OK))
+        fprintf(stderr, "rank %u: %s\n", s->rank, zero_last_error());
+    zero_engine_destroy(s->plain.engine);
+    return NULL;
+}
+
+static void another_thread_continues(struct toy_setup s) {
+    char json[2048];
+    static struct succession rank[RANKS];
+    static void *(*const parts[])(void *) = {opens, continues};
+    s.stage = 0;
+    toy_config(&s, json, sizeof json);
+    zero_local *local = zero_local_create(RANKS);
+    for (int part = 0; part < 2; part++) {
+        pthread_t thread[RANKS];
+        for (uint32_t r = 0; r < RANKS; r++) {
+            rank[r].local = local, rank[r].rank = r, rank[r].json = json;
+            pthread_create(&thread[r], NULL, parts[part], &rank[r]);
+        }
+        for (uint32_t r = 0; r < RANKS; r++) pthread_join(thread[r], NULL);
+    }
+    zero_local_destroy(local);
+}
+
 int main(void) {
     struct toy_setup s = toy_setup_default();
     s.timeout_s = 0.1; /* ten times that for a rank that is there but does nothing */
     s.ranks = RANKS;
     only_the_agreement_tells(s);
+    another_thread_continues(s);
     for (size_t i = 0; i < sizeof odds / sizeof *odds; i++)
         for (s.stage = 0; s.stage <= 3; s.stage++) {
             if (odds[i].act == is_silent && s.stage % 3) continue; /* it takes its time */

@@ -1,0 +1,58 @@
+/* Written keys that have no effect because of other keys. */
+#include "engine/config/config.h"
+#include "tests/check.h"
+
+/* A written key without effect is reported with the reason; keys with an effect, and keys that were not written, are
+ * not. */
+static void idle_keys(void) {
+    static const struct {
+        const char *json, *lines;
+    } rows[] = {
+        {"", ""},
+        {", \"fp16\": {\"enabled\": true, \"loss_scale\": 2}", ""},
+        {", \"fp16\": {\"enabled\": false, \"loss_scale\": 2, \"hysteresis\": 3}",
+         "fp16.loss_scale, fp16.hysteresis: no effect while fp16.enabled is false\n"},
+        {", \"zero_optimization\": {\"stage\": 2, \"stage3_max_live_parameters\": 9}",
+         "zero_optimization.stage3_max_live_parameters: no effect below stage 3, where parameters are whole "
+         "on every "
+         "rank\n"},
+        {", \"zero_optimization\": {\"stage\": 3, \"stage3_max_live_parameters\": 9, "
+         "\"zero_quantized_gradients\": true}, "
+         "\"comm\": {\"quantized_gradient_bits\": 8}",
+         ""},
+        {", \"comm\": {\"quantized_gradient_bits\": 8}",
+         "comm.quantized_gradient_bits: no effect while zero_optimization.zero_quantized_gradients is "
+         "false\n"},
+        {", \"checkpoint\": {\"async_bytes\": \"2MiB\"}, \"aio\": {\"queue_depth\": 3}, "
+         "\"zero_optimization\": "
+         "{\"offload_optimizer\": {\"device\": \"none\", \"buffer_count\": 2}, \"offload_param\": "
+         "{\"device\": "
+         "\"none\", \"nvme_path\": \"/x\"}}",
+         "checkpoint.async_bytes: no effect while checkpoint.async is false\n"
+         "aio.queue_depth: no effect while nothing is on NVMe\n"
+         "zero_optimization.offload_optimizer.buffer_count: no effect while its device is \"none\"\n"
+         "zero_optimization.offload_param.nvme_path: no effect while its device is \"none\"\n"},
+        {", \"aio\": {\"queue_depth\": 3}, \"zero_optimization\": {\"offload_optimizer\": {\"device\": "
+         "\"nvme\", "
+         "\"nvme_path\": \"/x\", \"buffer_count\": 2}}",
+         ""},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct config config;
+        struct zero_error error;
+        char json[512], line[256], lines[1024] = "";
+        error_clear(&error);
+        snprintf(json, sizeof json, "{\"train_batch_size\": 1%s}", rows[i].json);
+        CHECK_INT(config_read(json, &config, &error), ZERO_OK);
+        CHECK_INT(config_resolve(&config, 1, &error), ZERO_OK);
+        for (uint32_t k = 0; config_idle(&config, k, line, sizeof line); k++)
+            if (*line) strcat(lines, line), strcat(lines, "\n");
+        CHECK_STRING(lines, rows[i].lines);
+        config_free(&config);
+    }
+}
+
+int main(void) {
+    idle_keys();
+    return check_end();
+}

@@ -1,0 +1,103 @@
+/* The model block: the defaults and spellings of each architecture, and which blocks are recomputed. */
+#include "engine/config/config.h"
+#include "tests/check.h"
+
+#define LLAMA(members) "{\"train_batch_size\": 2, \"model\": {\"model_type\": \"llama\", " members "}}"
+
+/* Each architecture has its own defaults; one spelling of a key is as good as another. */
+static void models(void) {
+#define LLAMA3(rest)                                                                                         \
+    "\"factor\": 8, \"low_freq_factor\": 1, \"high_freq_factor\": 4, \"original_max_position_embeddings\": " \
+    "77, " rest
+    static const struct {
+        const char *json;
+        uint64_t layers, width, heads, kv_heads, head_width, context, vocab, inner;
+        bool tied;
+        double theta, factor;
+    } cases[] = {
+        {"{\"train_batch_size\": 2}", 12, 768, 12, 0, 0, 1024, 50257, 3072, true, 0, 0},
+        {"{\"train_batch_size\": 2, \"model\": {\"n_embd\": 24, \"n_inner\": null, \"n_ctx\": 9}}", 12, 24,
+         12, 0, 0, 9, 50257, 96, true, 0, 0},
+        {LLAMA("\"hidden_act\": \"silu\""), 32, 4096, 32, 32, 128, 2048, 32000, 11008, false, 1e4, 0},
+        {LLAMA("\"num_hidden_layers\": 3, \"hidden_size\": 64, \"num_attention_heads\": 4, "
+               "\"num_key_value_heads\": 2, "
+               "\"head_dim\": 6, \"max_position_embeddings\": 33, \"vocab_size\": 256, "
+               "\"intermediate_size\": 99, "
+               "\"tie_word_embeddings\": true, \"rope_theta\": 5e5, \"rope_scaling\": null"),
+         3, 64, 4, 2, 6, 33, 256, 99, true, 5e5, 0},
+        {LLAMA("\"rope_scaling\": {" LLAMA3("\"rope_type\": \"llama3\"}")), 32, 4096, 32, 32, 128, 2048,
+         32000, 11008, false, 1e4, 8},
+        {LLAMA("\"rope_scaling\": {" LLAMA3("\"type\": \"llama3\"}")), 32, 4096, 32, 32, 128, 2048, 32000,
+         11008, false, 1e4, 8},
+        {LLAMA("\"rope_parameters\": {" LLAMA3("\"rope_type\": \"llama3\", \"rope_theta\": 7}")), 32, 4096,
+         32, 32, 128, 2048, 32000, 11008, false, 7, 8},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct config config;
+        struct zero_error error;
+        error_clear(&error);
+        CHECK_INT(config_read(cases[i].json, &config, &error), ZERO_OK);
+        for (int again = 0; again < 2; again++) {
+            const struct config_model *m = &config.model;
+            int same = CHECK_INT(config_resolve(&config, 1, &error), ZERO_OK);
+            same &= CHECK_INT(m->layers, cases[i].layers), same &= CHECK_INT(m->width, cases[i].width);
+            same &= CHECK_INT(m->heads, cases[i].heads), same &= CHECK_INT(m->kv_heads, cases[i].kv_heads);
+            same &= CHECK_INT(m->head_width, cases[i].head_width),
+                same &= CHECK_INT(m->context, cases[i].context);
+            same &= CHECK_INT(m->vocab, cases[i].vocab), same &= CHECK_INT(m->inner, cases[i].inner);
+            same &= CHECK_INT(m->tied, cases[i].tied);
+            same &= CHECK_INT(m->rope.type, cases[i].factor > 0 ? CONFIG_ROPE_LLAMA3 : CONFIG_ROPE_DEFAULT);
+            if (m->type == CONFIG_LLAMA) {
+                same &= CHECK_DOUBLE(m->rope.theta, cases[i].theta, 0);
+                same &= CHECK_DOUBLE(m->rope.factor, cases[i].factor, 0);
+                same &= CHECK_INT(m->rope.original_context, cases[i].factor > 0 ? 77 : 0);
+            }
+            if (!same) fprintf(stderr, "in %s: %s\n", cases[i].json, error.message);
+        }
+        config_free(&config);
+    }
+}
+
+static void recomputation(void) {
+    static const struct {
+        const char *keys;
+        uint64_t blocks;
+        bool on_cpu;
+    } cases[] = {
+        {"", 0, false},
+        {", \"activation_checkpointing\": {\"partition_activations\": true, \"number_checkpoints\": null}", 0,
+         false},
+        {", \"model\": {\"gradient_checkpointing\": true}", 1, false},
+        {", \"activation_checkpointing\": {\"cpu_checkpointing\": true}", 1, true},
+        {", \"activation_checkpointing\": {\"interval\": 3, \"cpu_checkpointing\": true}", 3, true},
+        {", \"activation_checkpointing\": {\"interval\": 0}", 0, false},
+        {", \"activation_checkpointing\": {\"number_checkpoints\": 1}", 12, false}, /* of 12 blocks */
+        {", \"activation_checkpointing\": {\"number_checkpoints\": 5}, \"model\": "
+         "{\"gradient_checkpointing\": true}",
+         3, false},
+        {", \"activation_checkpointing\": {\"number_checkpoints\": 100}", 1, false},
+        {", \"activation_checkpointing\": {\"number_checkpoints\": 2}, \"model\": {\"n_layer\": 5}", 3,
+         false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char json[512];
+        struct config config;
+        struct zero_error error;
+        error_clear(&error);
+        snprintf(json, sizeof json, "{\"train_batch_size\": 2%s}", cases[i].keys);
+        CHECK_INT(config_read(json, &config, &error), ZERO_OK);
+        for (int again = 0; again < 2; again++) {
+            CHECK_INT(config_resolve(&config, 1, &error), ZERO_OK);
+            int same = CHECK_INT(config.recompute.blocks, cases[i].blocks);
+            same &= CHECK_INT(config.recompute.on_cpu, cases[i].on_cpu);
+            if (!same) fprintf(stderr, "in %s: %s\n", json, error.message);
+        }
+        config_free(&config);
+    }
+}
+
+int main(void) {
+    models();
+    recomputation();
+    return check_end();
+}
