@@ -14,6 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "engine/base/dtype.h"
 #include "engine/base/error.h"
 #include "engine/base/status.h"
 #include "engine/schedule/lr_schedule.h"
@@ -29,7 +30,7 @@ enum { CONFIG_TIER_DEVICE = TIER_DEVICE, CONFIG_TIER_NVME = TIER_NVME };
 enum config_transport { CONFIG_TRANSPORT_AUTO, CONFIG_TRANSPORT_COPIES, CONFIG_TRANSPORT_NCCL };
 enum config_device { CONFIG_DEVICE_AUTO, CONFIG_DEVICE_CPU, CONFIG_DEVICE_CUDA };
 enum config_uring { CONFIG_URING_AUTO, CONFIG_URING_NEVER };
-enum config_dtype { CONFIG_FP32, CONFIG_BF16, CONFIG_FP16 }; /* as enum dtype */
+enum { CONFIG_FP32 = DTYPE_F32, CONFIG_BF16 = DTYPE_BF16, CONFIG_FP16 = DTYPE_F16 };
 enum config_masters { CONFIG_MASTERS_AUTO, CONFIG_MASTERS_FP32, CONFIG_MASTERS_SPLIT };
 enum config_gradient { CONFIG_GRADIENT_MEAN, CONFIG_GRADIENT_SUM };
 enum config_model_type { CONFIG_GPT2, CONFIG_LLAMA };
@@ -181,7 +182,7 @@ struct config {
     bool bf16_states;    /* bf16.bf16_optimizer_states */
     bool bf16, bfloat16; /* as written; bfloat16 is the old key */
     struct config_fp16 fp16;
-    int compute_dtype, communication_dtype, accumulation_dtype; /* enum config_dtype; after config_resolve */
+    int compute_dtype, communication_dtype, accumulation_dtype; /* enum dtype; after config_resolve */
     int64_t mics_shard_size;                                    /* -1: all ranks; 0: "auto" */
     uint64_t hpz_ranks;                                         /* 0: "auto" */
     /* Before config_resolve: the size of the largest groups of adjacent ranks that lie inside nodes, as the launcher

@@ -6,7 +6,7 @@
 #include "engine/config/key.h"
 #include "engine/config/given.h"
 
-static bool not_fp16(const struct config *c) { return c->compute_dtype != CONFIG_FP16; }
+static bool not_fp16(const struct config *c) { return c->compute_dtype != DTYPE_F16; }
 static bool not_stage_3(const struct config *c) { return !config_shards_params(c); }
 static bool exact_gradients(const struct config *c) { return !c->quantized_gradients; }
 static bool saves_at_once(const struct config *c) { return !c->checkpoint_async; }

@@ -9,9 +9,16 @@
 
 enum { TYPES = CONFIG_LLAMA + 1, ALIASES_MAX = 2 };
 
-static const char *const titles[TYPES] = {[CONFIG_GPT2] = "gpt2", [CONFIG_LLAMA] = "llama"};
+static zero_status resolve_gpt2(struct config *config, struct zero_error *error);
+static zero_status resolve_llama(struct config *config, struct zero_error *error);
 
-const char *config_architecture(uint32_t index) { return index < TYPES ? titles[index] : NULL; }
+static const struct {
+    const char *name, *width, *heads; /* the keys that have these numbers */
+    zero_status (*resolve)(struct config *config, struct zero_error *error);
+} architectures[TYPES] = {[CONFIG_GPT2] = {"gpt2", "n_embd", "n_head", resolve_gpt2},
+                          [CONFIG_LLAMA] = {"llama", "hidden_size", "num_attention_heads", resolve_llama}};
+
+const char *config_architecture(uint32_t index) { return index < TYPES ? architectures[index].name : NULL; }
 
 /* fallback: the default per architecture, as JSON; NULL: the architecture has no such key; "": the key has no
  * default. */
@@ -65,8 +72,9 @@ static zero_status no_such_key(const char *path, const struct model_key *key, in
                                struct zero_error *error) {
     if (key->instead)
         return error_set(error, ZERO_E_CONFIG, "%s: a %s has no such key: write %s instead", path,
-                         titles[type], key->instead);
-    return error_set(error, ZERO_E_CONFIG, "%s: a %s has no such key: remove it", path, titles[type]);
+                         architectures[type].name, key->instead);
+    return error_set(error, ZERO_E_CONFIG, "%s: a %s has no such key: remove it", path,
+                     architectures[type].name);
 }
 
 static zero_status contradiction(const struct config *c, const char *path, const char *alias,
@@ -178,14 +186,12 @@ static zero_status resolve_llama(struct config *config, struct zero_error *error
 
 zero_status config_resolve_model(struct config *config, struct zero_error *error) {
     struct config_model *m = &config->model;
-    static const char *const width[TYPES] = {"n_embd", "hidden_size"}, *const heads[TYPES] = {
-                                                                           "n_head", "num_attention_heads"};
     zero_status status = ZERO_OK;
     for (int i = 0; i < KEYS && !status; i++) status = resolve_key(config, &keys[i], error);
     if (status) return status;
     if (m->width % m->heads)
         return error_set(error, ZERO_E_CONFIG, "model.%s: %llu does not divide %s %llu: choose a divisor",
-                         heads[m->type], (unsigned long long)m->heads, width[m->type],
-                         (unsigned long long)m->width);
-    return m->type == CONFIG_LLAMA ? resolve_llama(config, error) : resolve_gpt2(config, error);
+                         architectures[m->type].heads, (unsigned long long)m->heads,
+                         architectures[m->type].width, (unsigned long long)m->width);
+    return architectures[m->type].resolve(config, error);
 }

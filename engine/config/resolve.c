@@ -242,7 +242,7 @@ static zero_status resolve_compute(struct config *config, struct zero_error *err
             error, ZERO_E_CONFIG,
             "bf16.bf16_optimizer_states: states are in bf16 only where compute is: set bf16.enabled, "
             "or remove it");
-    config->compute_dtype = bf16 ? CONFIG_BF16 : config->fp16.enabled ? CONFIG_FP16 : CONFIG_FP32;
+    config->compute_dtype = bf16 ? DTYPE_BF16 : config->fp16.enabled ? DTYPE_F16 : DTYPE_F32;
     return ZERO_OK;
 }
 
@@ -264,7 +264,7 @@ static zero_status check_checkpoint(struct config *config, struct zero_error *er
 static zero_status resolve_masters(struct config *config, struct zero_error *error) {
     static const char path[] = "nvme.masters";
     bool on_drive = config->optimizer_tier == TIER_NVME;
-    bool can = config->compute_dtype == CONFIG_BF16 && on_drive && !config->nvme_shadow;
+    bool can = config->compute_dtype == DTYPE_BF16 && on_drive && !config->nvme_shadow;
     if (!config_written(config, path))
         config->nvme_masters = CONFIG_MASTERS_AUTO; /* drops an earlier derived value */
     if (config->nvme_shadow && !on_drive)
@@ -303,7 +303,7 @@ static zero_status derive_dtype(struct config *config, const char *path, int *dt
 static zero_status resolve_gradients(struct config *config, struct zero_error *error) {
     static const char path[] = "data_types.grad_accum_dtype";
     bool every = config->accumulation_mode == CONFIG_ACCUMULATE_EVERY;
-    int sums = every ? CONFIG_FP32 : config->compute_dtype;
+    int sums = every ? DTYPE_F32 : config->compute_dtype;
     zero_status status = derive_dtype(config, "communication_data_type", &config->communication_dtype,
                                       config->compute_dtype, error);
     if (!status) status = derive_dtype(config, path, &config->accumulation_dtype, sums, error);

@@ -128,7 +128,7 @@ static zero_status open_data(struct joining *j, const struct seat *seat, struct 
 /* MPI has no sum of bf16, and hosts none of fp16. */
 static zero_status check_native(const struct joining *j, const struct seat *seat, struct zero_error *error) {
     bool only_fp32 = comm_native_fp32(j->host->plans_only ? seat->options.mirrors : seat->transport);
-    bool fp32 = j->config->compute_dtype == CONFIG_FP32 && j->config->communication_dtype == CONFIG_FP32;
+    bool fp32 = j->config->compute_dtype == DTYPE_F32 && j->config->communication_dtype == DTYPE_F32;
     if (j->config->comm.reduction != CONFIG_REDUCTION_NATIVE || !only_fp32 || j->run->discrete || fp32)
         return ZERO_OK;
     return error_set(error, ZERO_E_UNSUPPORTED,

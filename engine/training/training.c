@@ -5,7 +5,7 @@
 #include "engine/training/step_settings.h"
 
 static struct loss_scale configured_loss_scale(const struct config *c) {
-    if (c->compute_dtype != CONFIG_FP16) return (struct loss_scale){.value = 1};
+    if (c->compute_dtype != DTYPE_F16) return (struct loss_scale){.value = 1};
     bool dynamic = c->fp16.loss_scale == 0;
     double first = ldexp(1, (int)c->fp16.initial_scale_power);
     return (struct loss_scale){.value = dynamic ? first : c->fp16.loss_scale,

@@ -192,27 +192,25 @@ static const struct {
     const char *json;
     int compute, communication, accumulation;
 } precisions[] = {
-    {"", CONFIG_FP32, CONFIG_FP32, CONFIG_FP32},
-    {", \"bf16\": {\"enabled\": false}, \"fp16\": {\"loss_scale\": 8}", CONFIG_FP32, CONFIG_FP32,
-     CONFIG_FP32},
-    {", \"bf16\": {\"enabled\": true}", CONFIG_BF16, CONFIG_BF16, CONFIG_BF16},
-    {", \"bf16\": {\"enabled\": \"auto\"}, \"fp16\": {\"enabled\": true}", CONFIG_FP16, CONFIG_FP16,
-     CONFIG_FP16},
-    {", \"bfloat16\": {\"enabled\": true}", CONFIG_BF16, CONFIG_BF16, CONFIG_BF16},
-    {", \"bf16\": {\"enabled\": true}, \"communication_data_type\": null", CONFIG_BF16, CONFIG_BF16,
-     CONFIG_BF16},
-    {", \"bf16\": {\"enabled\": true}, \"communication_data_type\": \"FP32\"", CONFIG_BF16, CONFIG_FP32,
-     CONFIG_BF16},
-    {", \"communication_data_type\": \"fp16\"", CONFIG_FP32, CONFIG_FP16, CONFIG_FP32},
+    {"", DTYPE_F32, DTYPE_F32, DTYPE_F32},
+    {", \"bf16\": {\"enabled\": false}, \"fp16\": {\"loss_scale\": 8}", DTYPE_F32, DTYPE_F32, DTYPE_F32},
+    {", \"bf16\": {\"enabled\": true}", DTYPE_BF16, DTYPE_BF16, DTYPE_BF16},
+    {", \"bf16\": {\"enabled\": \"auto\"}, \"fp16\": {\"enabled\": true}", DTYPE_F16, DTYPE_F16, DTYPE_F16},
+    {", \"bfloat16\": {\"enabled\": true}", DTYPE_BF16, DTYPE_BF16, DTYPE_BF16},
+    {", \"bf16\": {\"enabled\": true}, \"communication_data_type\": null", DTYPE_BF16, DTYPE_BF16,
+     DTYPE_BF16},
+    {", \"bf16\": {\"enabled\": true}, \"communication_data_type\": \"FP32\"", DTYPE_BF16, DTYPE_F32,
+     DTYPE_BF16},
+    {", \"communication_data_type\": \"fp16\"", DTYPE_F32, DTYPE_F16, DTYPE_F32},
     /* Stages 2 and 3 reduce in every micro-step: shards add up in fp32. */
-    {", \"bf16\": {\"enabled\": true}, \"zero_optimization\": {\"stage\": 2}", CONFIG_BF16, CONFIG_BF16,
-     CONFIG_FP32},
+    {", \"bf16\": {\"enabled\": true}, \"zero_optimization\": {\"stage\": 2}", DTYPE_BF16, DTYPE_BF16,
+     DTYPE_F32},
     {", \"bf16\": {\"enabled\": true}, \"gradient_accumulation_steps\": 2, \"data_types\": "
      "{\"grad_accum_dtype\": \"bf16\"}",
-     CONFIG_BF16, CONFIG_BF16, CONFIG_BF16},
+     DTYPE_BF16, DTYPE_BF16, DTYPE_BF16},
     {", \"bf16\": {\"enabled\": true}, \"gradient_accumulation_steps\": 1, \"data_types\": "
      "{\"grad_accum_dtype\": \"fp32\"}", /* nothing accumulates */
-     CONFIG_BF16, CONFIG_BF16, CONFIG_FP32},
+     DTYPE_BF16, DTYPE_BF16, DTYPE_F32},
 };
 
 static void element_types(void) {

@@ -1,5 +1,5 @@
-/* A tier in one nameless file, read and written through the kernel's page cache: a request is done when post returns. Uses
- * the first path of nvme_path. */
+/* A tier in one nameless file, read and written through the kernel's page cache: a request is done when post returns.
+ * Uses the first path of nvme_path. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>

@@ -1,5 +1,5 @@
-/* An optimizer that is one file and one row: the configuration takes its name, its keys and their defaults from the row,
- * and it trains to the same weights at every stage and tier. */
+/* An optimizer that is one file and one row: the configuration takes its name, its keys and their defaults from the
+ * row, and it trains to the same weights at every stage and tier. */
 #include <stdlib.h>
 
 #include "kernels/optimizer.h"
@@ -24,8 +24,14 @@ static void stages_and_tiers_agree(void) {
             CHECK_STRING(got.error, "");
             if (!CHECK_STRING(got.hash, first.hash)) fprintf(stderr, "at stage %u, %s\n", s.stage, s.tiers);
         }
+    s.stage = 1;
+    s.optimizer =
+        "{\"type\": \"signum\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1, \"momentum\": 0.9}}";
+    toy_train(&s, &got);
+    CHECK_STRING(got.hash, first.hash); /* the default */
     s.optimizer = NULL;
     toy_train(&s, &got);
+    CHECK_STRING(got.error, "");
     CHECK(strcmp(got.hash, first.hash) != 0);
 }
 

@@ -1,7 +1,7 @@
-/* Transport threads: ranks are threads of one process, which meet by a number (options.master_port). A post publishes the
- * call's source. When all members have posted, each takes its part from the others' sources; the call is done when all
- * have taken theirs. An all-reduce may be in place, so it goes through staging: no member overwrites its source before
- * all have read it. Host memory only. Ranks poll; they do not sleep until an event.
+/* Transport threads: ranks are threads of one process, which meet by a number (options.master_port). A post publishes
+ * the call's source. When all members have posted, each takes its part from the others' sources; the call is done when
+ * all have taken theirs. An all-reduce may be in place, so it goes through staging: no member overwrites its source
+ * before all have read it. Host memory only. Ranks poll; they do not sleep until an event.
  *
  * Threads: each rank's comm belongs to one thread. */
 #include <pthread.h>
@@ -164,8 +164,8 @@ static zero_status all_members(const struct comm_work *work, bool taken, bool *o
     *out_all = false;
     for (uint32_t m = 0; m < work->group->count; m++) {
         uint32_t peer = work->group->ranks[m];
-        bool left = atomic_load(
-            &world_of(work->group->comm)->left[peer]); /* read before the stamp, which is set before */
+        /* a rank sets its stamps, then leaves: so `left` is read first */
+        bool left = atomic_load(&world_of(work->group->comm)->left[peer]);
         if (atomic_load(taken ? &cells[m].taken : &cells[m].posted) <= work->record.sequence)
             return check_peer(work, peer, left);
     }

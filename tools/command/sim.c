@@ -123,7 +123,7 @@ static zero_status check_data(const struct job_ranks *r, struct zero_error *erro
     if (r->parameters <= ELEMENTS_MAX / ranks) return ZERO_OK;
     return error_set(error, ZERO_E_ARGUMENT,
                      "--data: %" PRIu64 " ranks of %" PRIu64
-                     " parameters are too much for one process: give --units 4 --params 10000, say",
+                     " parameters are too much for one process: give fewer, as --units 4 --params 10000",
                      ranks, r->parameters);
 }
 

@@ -2,26 +2,24 @@
 
 #include <strings.h>
 
-#include "tools/gpt/gpt.h"
-
 #define GPT2 "Radford et al. 2019, table 2"
 #define MEGATRON "Narayanan et al. 2021, Efficient large-scale language model training, table 1"
 
 /* kv_heads 0: heads; inner 0: 4 * width. */
 static const struct shapes table[] = {
-    {"gpt2", GPT2, FAMILY_GPT2, 12, 768, 12, 0, 1024, 50257, 0, true, 0},
-    {"gpt2-medium", GPT2, FAMILY_GPT2, 24, 1024, 16, 0, 1024, 50257, 0, true, 0},
-    {"gpt2-large", GPT2, FAMILY_GPT2, 36, 1280, 20, 0, 1024, 50257, 0, true, 0},
-    {"gpt2-xl", GPT2, FAMILY_GPT2, 48, 1600, 25, 0, 1024, 50257, 0, true, 0},
-    {"llama-3-8b", "Dubey et al. 2024, The Llama 3 herd of models, table 3", FAMILY_LLAMA, 32, 4096, 32, 8,
-     8192, 128256, 14336, false, 0},
-    {"llama-3-70b", "Dubey et al. 2024, The Llama 3 herd of models, table 3", FAMILY_LLAMA, 80, 8192, 64, 8,
+    {"gpt2", GPT2, GPT_GPT2, 12, 768, 12, 0, 1024, 50257, 0, true, 0},
+    {"gpt2-medium", GPT2, GPT_GPT2, 24, 1024, 16, 0, 1024, 50257, 0, true, 0},
+    {"gpt2-large", GPT2, GPT_GPT2, 36, 1280, 20, 0, 1024, 50257, 0, true, 0},
+    {"gpt2-xl", GPT2, GPT_GPT2, 48, 1600, 25, 0, 1024, 50257, 0, true, 0},
+    {"llama-3-8b", "Dubey et al. 2024, The Llama 3 herd of models, table 3", GPT_LLAMA, 32, 4096, 32, 8, 8192,
+     128256, 14336, false, 0},
+    {"llama-3-70b", "Dubey et al. 2024, The Llama 3 herd of models, table 3", GPT_LLAMA, 80, 8192, 64, 8,
      8192, 128256, 28672, false, 0},
-    {"7.5B", MEGATRON, FAMILY_GPT2, 36, 4096, 32, 0, 2048, 51200, 0, true, 0},
-    {"70B", "Touvron et al. 2023, Llama 2, table 1, and its config.json", FAMILY_LLAMA, 80, 8192, 64, 8, 4096,
+    {"7.5B", MEGATRON, GPT_GPT2, 36, 4096, 32, 0, 2048, 51200, 0, true, 0},
+    {"70B", "Touvron et al. 2023, Llama 2, table 1, and its config.json", GPT_LLAMA, 80, 8192, 64, 8, 4096,
      32000, 28672, false, 0},
-    {"175B", "Brown et al. 2020, table 2.1, GPT-3", FAMILY_GPT2, 96, 12288, 96, 0, 2048, 51200, 0, true, 0},
-    {"1T", MEGATRON, FAMILY_GPT2, 128, 25600, 160, 0, 2048, 51200, 0, true, 0},
+    {"175B", "Brown et al. 2020, table 2.1, GPT-3", GPT_GPT2, 96, 12288, 96, 0, 2048, 51200, 0, true, 0},
+    {"1T", MEGATRON, GPT_GPT2, 128, 25600, 160, 0, 2048, 51200, 0, true, 0},
 };
 
 static struct shapes complete(struct shapes s) {
@@ -44,7 +42,8 @@ const struct shapes *shapes_find(const char *name) {
 struct shapes shapes_of(const struct config_model *m) {
     return (struct shapes){.name = "the model block",
                            .source = "the configuration",
-                           .family = (enum family)m->type, /* both enums have the same numbers */
+                           .architecture =
+                               (enum gpt_architecture)m->type, /* both enums have the same numbers */
                            .layers = m->layers,
                            .width = m->width,
                            .heads = m->heads,
@@ -58,7 +57,7 @@ struct shapes shapes_of(const struct config_model *m) {
 
 /* The plan uses the configuration of tools/gpt on every device, because tools/gpt trains the model. */
 static struct gpt_config gpt_of(const struct shapes *s, uint32_t blocks, bool on_cpu) {
-    return (struct gpt_config){.architecture = s->family == FAMILY_LLAMA ? GPT_LLAMA : GPT_GPT2,
+    return (struct gpt_config){.architecture = s->architecture,
                                .layers = (uint32_t)s->layers,
                                .width = (uint32_t)s->width,
                                .heads = (uint32_t)s->heads,

@@ -10,13 +10,12 @@
 #include "engine/base/dtype.h"
 #include "engine/config/config.h"
 #include "engine/zero.h"
+#include "tools/gpt/gpt.h"
 #include "tools/plan/pass.h"
-
-enum family { FAMILY_GPT2, FAMILY_LLAMA, FAMILIES };
 
 struct shapes {
     const char *name, *source;
-    enum family family;
+    enum gpt_architecture architecture;
     uint64_t layers, width, heads, kv_heads, context, vocab, inner;
     bool tied;           /* the head is the token embedding */
     uint64_t head_width; /* 0: width / heads */

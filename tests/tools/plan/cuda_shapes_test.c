@@ -13,9 +13,9 @@ static struct cuda_device cuda;
 static struct fake_device device;
 
 static const struct shapes all[] = {
-    {"demo", "", FAMILY_GPT2, 5, 96, 6, 0, 64, 256, 0, true, 0},
-    {"odd", "", FAMILY_GPT2, 3, 35, 5, 0, 19, 1001, 71, false, 0},
-    {"llama", "", FAMILY_LLAMA, 6, 64, 4, 2, 48, 512, 176, false, 20},
+    {"demo", "", GPT_GPT2, 5, 96, 6, 0, 64, 256, 0, true, 0},
+    {"odd", "", GPT_GPT2, 3, 35, 5, 0, 19, 1001, 71, false, 0},
+    {"llama", "", GPT_LLAMA, 6, 64, 4, 2, 48, 512, 176, false, 20},
 };
 
 static const struct {
@@ -30,7 +30,7 @@ static uint64_t free_bytes(void) {
 }
 
 static void check(const struct shapes *s, int t, uint32_t batch, struct shapes_recompute recompute) {
-    struct gpt_config config = {.architecture = (enum gpt_architecture)s->family,
+    struct gpt_config config = {.architecture = s->architecture,
                                 .kv_heads = (uint32_t)s->kv_heads,
                                 .head_width = (uint32_t)s->head_width,
                                 .rope = {.theta = 10000},
