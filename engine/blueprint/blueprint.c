@@ -7,9 +7,6 @@
 #include "engine/ranks/rank_agreement.h"
 
 _Static_assert((int)CONFIG_ACCUMULATE_LAST == (int)ACCUMULATE_LAST, "accumulation modes are numbered alike");
-_Static_assert((int)CONFIG_FP32 == (int)DTYPE_F32 && (int)CONFIG_BF16 == (int)DTYPE_BF16 &&
-                   (int)CONFIG_FP16 == (int)DTYPE_F16,
-               "types are numbered alike");
 
 enum { REDUCE_STAGINGS = 2, GATHER_STAGINGS = 2 }; /* one at work while the next begins */
 
@@ -101,10 +98,11 @@ static zero_status check_borrowed(const struct blueprint *b, struct zero_error *
     for (uint32_t i = 0; i < b->o.model->params; i++) {
         const struct model_param *p = &b->o.model->param[i];
         if (!p->spans || placement_is(stage->param_rest, REPLICATE, REPLICATE)) continue;
-        return error_set(error, ZERO_E_UNSUPPORTED,
-                         "parameter \"%s\" is in memory that the program gave, and %s keeps parameters sharded: use "
-                         "stage 0, 1 or 2, or give the parameter a slot instead of spans",
-                         p->name, stage->name);
+        return error_set(
+            error, ZERO_E_UNSUPPORTED,
+            "parameter \"%s\" is in memory that the program gave, and %s keeps parameters sharded: use "
+            "stage 0, 1 or 2, or give the parameter a slot instead of spans",
+            p->name, stage->name);
     }
     return ZERO_OK;
 }
@@ -209,7 +207,7 @@ static uint64_t resident_bytes(const struct blueprint *b) {
     uint64_t arrays = OPTIMIZER_STATES_MAX + 1; /* states, and masters */
     uint64_t aligned =
         arrays * (b->o.model->regions * ALIGN_BYTES + 2 * CHUNK_ALIGN_BYTES) + CHUNK_ALIGN_BYTES;
-    if (c->optimizer_tier != CONFIG_TIER_NVME || budget == CONFIG_BYTES_UNLIMITED) return 0;
+    if (c->optimizer_tier != TIER_NVME || budget == CONFIG_BYTES_UNLIMITED) return 0;
     if (c->nvme_shadow) return 0; /* all of a step is on the drive */
     return budget > planned + aligned ? budget - planned - aligned : 0;
 }
@@ -228,7 +226,7 @@ static uint64_t fitting_chunk(const struct blueprint *b) {
 }
 
 bool blueprint_has_drive(const struct config *c) {
-    return c->optimizer_tier == CONFIG_TIER_NVME || c->param_tier == CONFIG_TIER_NVME;
+    return c->optimizer_tier == TIER_NVME || c->param_tier == TIER_NVME;
 }
 
 struct blueprint_room blueprint_room(const struct blueprint *b) {
