@@ -185,9 +185,10 @@ zero_status zero_engine_save_wait(zero_engine *e) {
 }
 
 zero_status engine_load(zero_engine *e, struct storage *storage, const char *dir, int weights_only) {
-    zero_status status = engine_check_steps(e, "zero_engine_load");
+    const char *what = weights_only ? "zero_engine_load_weights" : "zero_engine_load";
+    zero_status status = engine_check_steps(e, what);
     if (status) return status;
-    if (!dir || !*dir) return refuse(ZERO_E_ARGUMENT, "zero_engine_load: dir is %s", dir ? "empty" : "NULL");
+    if (!dir || !*dir) return refuse(ZERO_E_ARGUMENT, "%s: dir is %s", what, dir ? "empty" : "NULL");
     status = pass_settle(&e->pass);
     return status ? status : state_load(&e->state, storage, dir, weights_only);
 }

@@ -118,12 +118,14 @@ static const char *mark(const zero_engine *e, const char *key) {
 static void log_training(const zero_engine *e) {
     const struct config *c = &e->config;
     const struct optimizer *optimizer = e->training.optimizer;
+    double lr = e->training.groups.params[0].lr;
+    bool brought = optimizer == &e->training.user_optimizer.row, set = lr != c->optimizer.lr;
     if (e->ranks.rank) return;
     log_line(&e->ranks.log, ZERO_LOG_INFO,
              "optimizer %s%s, lr %g%s, gradient_clipping %g%s; a step has %" PRIu64 " samples: %" PRIu64
              " micro-steps%s of %" PRIu64 " on each of %" PRIu32 " ranks",
-             optimizer->title ? optimizer->title : optimizer->name, mark(e, "optimizer.type"),
-             e->training.groups.params[0].lr, mark(e, "optimizer.params.lr"), c->gradient_clipping,
+             optimizer->title ? optimizer->title : optimizer->name, brought ? "" : mark(e, "optimizer.type"),
+             lr, set ? "" : mark(e, "optimizer.params.lr"), c->gradient_clipping,
              mark(e, "gradient_clipping"), c->train_batch, c->accumulation_steps,
              mark(e, "gradient_accumulation_steps"), c->micro_batch, e->ranks.size);
 }

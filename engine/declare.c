@@ -5,11 +5,16 @@
 #include "engine/engine.h"
 #include "engine/given.h"
 
-zero_status engine_check_declaring(zero_engine *e, const char *what) {
-    zero_status status = engine_check(e, what);
+static zero_status check_declaring(zero_engine *e, const char *what) {
+    zero_status status = ranks_check(&e->ranks);
     if (status || (e->pass.phase == PHASE_DECLARING && !e->planned)) return status;
     return refuse(ZERO_E_ORDER, "%s: the engine is %s; declare everything before zero_engine_%s", what,
                   e->planned ? "planned" : "committed", e->planned ? "plan" : "commit");
+}
+
+zero_status engine_check_declaring(zero_engine *e, const char *what) {
+    zero_status status = engine_check(e, what);
+    return status ? status : check_declaring(e, what);
 }
 
 zero_status zero_engine_add_unit(zero_engine *e, const char *name, zero_unit **out) {
@@ -28,7 +33,7 @@ zero_status zero_unit_add_param(zero_unit *unit, const zero_param *param) {
     zero_engine *e = unit->engine;
     zero_param given = {0};
     struct zero_error error;
-    zero_status status = engine_check_declaring(e, "zero_unit_add_param");
+    zero_status status = check_declaring(e, "zero_unit_add_param");
     if (status) return status;
     if (!param) return refuse(ZERO_E_ARGUMENT, "zero_unit_add_param of \"%s\": param is NULL", unit->name);
     status = given_take(&given, sizeof given, param, param->struct_size, "zero_param");
@@ -40,10 +45,10 @@ zero_status zero_unit_add_param(zero_unit *unit, const zero_param *param) {
 }
 
 zero_status zero_engine_add_segment(zero_unit *first, zero_unit *last) {
-    if (!unit_given(first, "zero_engine_add_segment") || !unit_given(last, "zero_engine_add_segment"))
+    if (!unit_given(last, "zero_engine_add_segment") || !unit_given(first, "zero_engine_add_segment"))
         return ZERO_E_ARGUMENT;
     zero_engine *e = last->engine;
-    zero_status status = engine_check_declaring(e, "zero_engine_add_segment");
+    zero_status status = check_declaring(e, "zero_engine_add_segment");
     if (status) return status;
     if (first->engine != e || first->index > last->index)
         return refuse(

@@ -13,7 +13,7 @@
 const char *zero_version(void) { return "0.1.0"; }
 
 zero_status zero_last_failure(zero_failure *out) {
-    if (!out || given_check(out->struct_size, "zero_failure")) return ZERO_E_ARGUMENT;
+    if (!out || !out->struct_size) return ZERO_E_ARGUMENT; /* the failure that is asked for stays */
     const struct failure *f = failure_last();
     zero_failure failure = {.code = f->error.code,
                             .rank = f->error.code ? f->error.rank : -1,
@@ -26,11 +26,10 @@ zero_status zero_last_failure(zero_failure *out) {
 }
 
 bool engine_given(const zero_engine *e, const char *what) {
+    if (e) return true;
     failure_call(what, NULL);
-    if (!e)
-        refuse(ZERO_E_ARGUMENT, "%s: the engine is NULL: check what zero_engine_init returned, and why",
-               what);
-    return e;
+    refuse(ZERO_E_ARGUMENT, "%s: the engine is NULL: check what zero_engine_init returned, and why", what);
+    return false;
 }
 
 bool unit_given(const zero_unit *unit, const char *what) {
@@ -41,6 +40,7 @@ bool unit_given(const zero_unit *unit, const char *what) {
 }
 
 zero_status engine_check(zero_engine *e, const char *what) {
+    failure_call(what, NULL);
     return engine_given(e, what) ? ranks_check(&e->ranks) : ZERO_E_ARGUMENT;
 }
 
@@ -107,9 +107,8 @@ static zero_status open_training(zero_engine *e, struct zero_error *error) {
     return ZERO_OK;
 }
 
-zero_engine *zero_engine_init_with(const char *json, const zero_runtime *runtime) {
+static zero_engine *init(const char *json, const zero_runtime *runtime) {
     zero_runtime given = {0};
-    failure_call("zero_engine_init", NULL);
     if (runtime && given_take(&given, sizeof given, runtime, runtime->struct_size, "zero_runtime"))
         return NULL;
     if (!json) {
@@ -124,15 +123,24 @@ zero_engine *zero_engine_init_with(const char *json, const zero_runtime *runtime
     struct joining joining = {&e->config, &e->ranks, &e->run, &e->host};
     if (!join_ranks(&joining, json, &given, &error) && !open_training(e, &error)) return e;
     zero_engine_destroy(e);
-    refuse(error.code, "%s", error.message);
+    refuse_error(&error);
     return NULL;
 }
 
-zero_engine *zero_engine_init(const char *json) { return zero_engine_init_with(json, NULL); }
+zero_engine *zero_engine_init_with(const char *json, const zero_runtime *runtime) {
+    failure_call("zero_engine_init_with", NULL);
+    return init(json, runtime);
+}
+
+zero_engine *zero_engine_init(const char *json) {
+    failure_call("zero_engine_init", NULL);
+    return init(json, NULL);
+}
 
 zero_status zero_engine_open(const char *json, const zero_runtime *runtime, zero_engine **out) {
+    failure_call("zero_engine_open", NULL);
     if (!out) return refuse(ZERO_E_ARGUMENT, "zero_engine_open: out is NULL");
-    zero_engine *e = zero_engine_init_with(json, runtime);
+    zero_engine *e = init(json, runtime);
     if (!e) return failure_last()->error.code;
     *out = e;
     return ZERO_OK;

@@ -31,7 +31,7 @@ struct zero_engine {
     struct faults *faults;                            /* of the drive: tests plant them before commit */
 };
 
-/* Every function of the interface begins with one of these. `what` names the call. */
+/* A function that is given an engine or a unit begins with one of these. `what` names the call. */
 
 /* False: the pointer is NULL, and the call is refused with ZERO_E_ARGUMENT. */
 bool engine_given(const zero_engine *engine, const char *what);

@@ -64,10 +64,11 @@ static zero_status check_step(zero_engine *e, const zero_step_info *out) {
                       "zero_engine_step: %" PRIu32 " of %" PRIu32
                       " micro-steps are done (gradient_accumulation_steps); do the others first",
                       pass->micro, e->blueprint.policy.micro_steps);
-    if (!pass->backwards && e->blueprint.policy.refreshes)
+    bool awaits_backward = pass->phase == PHASE_PASS && pass->mode == ZERO_TRAIN;
+    if (awaits_backward && !pass->backwards && e->blueprint.policy.refreshes)
         return refuse(ZERO_E_ORDER,
                       "zero_engine_step: no backward has run in this step, so there is no gradient: call "
-                      "zero_backward_begin and _end of the units, or open the pass as ZERO_EVAL");
+                      "zero_backward_begin and _end of the units");
     return ZERO_OK;
 }
 

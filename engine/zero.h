@@ -117,7 +117,8 @@ zero_status zero_engine_open(const char *json, const zero_runtime *runtime, zero
 /* The sentence of this thread's last failure; "" if there was none. Valid until the thread's next call. */
 const char *zero_last_error(void);
 
-/* The same, with its parts. Valid until the thread's next call. ZERO_E_ARGUMENT: `out` is NULL, or its struct_size is 0. */
+/* The same, with its parts. Valid until the thread's next call. ZERO_E_ARGUMENT: `out` is NULL, or its struct_size is 0; the last
+ * failure stays the one before. */
 typedef struct zero_failure {
     size_t struct_size;
     zero_status code;     /* ZERO_OK: there was no failure */
@@ -148,9 +149,10 @@ uint64_t zero_engine_train_batch(const zero_engine *engine);
 uint64_t zero_engine_seed(const zero_engine *engine);
 double zero_engine_clipping(const zero_engine *engine); /* 0: off */
 
-/* The value of any key as JSON text, as it is in force: given, resolved from "auto", or the default. `key`: the path,
- * "optimizer.params.lr". NULL: the key has no value, or there is no such key, which zero_last_error() then says. Valid as long as
- * the engine. Local. */
+/* The value of any key as JSON text: given, resolved from "auto", or the default. `key`: the path, "optimizer.params.lr". A choice
+ * that the engine makes at opening stays "auto": zero_engine_threads and zero_engine_cuda have the result. NULL: the key has no
+ * value, or there is no such key, which zero_last_error() then says. Before zero_engine_commit, valid until then; afterwards as long
+ * as the engine. Local. */
 const char *zero_engine_setting(const zero_engine *engine, const char *key);
 
 /* The type in which host and engine share parameters, gradients, slots and spans: fp32, or by the configuration's bf16.enabled or
@@ -284,7 +286,7 @@ typedef struct zero_plan {
     uint64_t params_padded; /* as laid out: aligned, and padded so that units cut into equal shards */
     uint64_t param_bytes, grad_bytes, state_bytes; /* at rest, per rank, on all tiers */
     uint64_t gathered_bytes; /* the planned intervals of gathered units and their gradients */
-    /* The part of gathered_bytes that it costs that each gathered parameter and gradient has one address. */
+    /* The part of gathered_bytes that could be saved if a gathered parameter or gradient had another address in each use. */
     uint64_t lasting_bytes;
     uint64_t staging_bytes; /* reductions, messages, chunks and parameters on their way to and from a drive */
     uint64_t reserved_bytes;       /* zero_engine_reserve, and the trace */
@@ -410,8 +412,10 @@ zero_status zero_engine_set_schedule(zero_engine *engine, zero_schedule_fn sched
 
 /* ---- state: collective, between steps ---- */
 
-/* Elements [first, first + count) of a parameter or its state, as fp32, on every rank. put: all ranks give
- * the same. */
+/* Elements [first, first + count) of a parameter or its state, as fp32, on every rank. put: all ranks give the same.
+ * Where weights are bf16, a master that lies halfway between an even bf16 number and the next larger one, in magnitude, moves by
+ * one unit of fp32 towards zero, whoever writes it (fill, put, load, update): so every tier can keep it in 16 bits beside the
+ * weight. */
 zero_status zero_engine_get(zero_engine *engine, const char *param, zero_kind kind, float *out,
                             uint64_t first, uint64_t count);
 zero_status zero_engine_put(zero_engine *engine, const char *param, zero_kind kind, const float *in,

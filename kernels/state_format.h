@@ -20,7 +20,7 @@
 /* Moves each master that cannot be split by one unit of fp32 towards zero: one in 131,072. */
 void master_keep_isa(enum kernel_isa isa, float *master, uint64_t count);
 
-/* Join: masters from bf16 weights and their lower halves. Split: the reverse, after master_keep. No array may overlap another. */
+/* Join: masters from bf16 weights and their lower halves. Split: the reverse, which also does what master_keep does. No array may overlap another. */
 void master_join_isa(enum kernel_isa isa, float *master, const uint16_t *weight, const uint16_t *low,
                      uint64_t count);
 void master_split_isa(enum kernel_isa isa, uint16_t *weight, uint16_t *low, const float *master,

@@ -21,11 +21,12 @@ struct blueprint_terms {
     uint32_t micro_steps, depth, backward_depth;
     uint64_t live_max, ahead_max; /* struct policy */
     struct precision precision;
-    uint32_t param_bits, gradient_bits; /* struct executor_shape, as are: */
+    uint32_t param_bits,
+        gradient_bits; /* of struct executor_shape; so are gradient_factor, native_reduction, discrete */
     float gradient_factor;
     bool native_reduction, discrete;
     enum tier_kind state_tier, param_tier;
-    uint64_t chunk_elements_max, resident_bytes; /* struct plan_options, as are: */
+    uint64_t chunk_elements_max, resident_bytes; /* of struct plan_options; so is all that follows */
     uint32_t chunk_align_bytes, slots;
     bool shadow;
     uint64_t checkpoint_bytes;

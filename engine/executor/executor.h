@@ -169,11 +169,11 @@ bool executor_waits_for_host(const struct executor *executor);
 /* ---- addresses of buffers ---- */
 
 /* The address behind a reference after the last event. For a gathered region it is the region's present interval.
- * NULL: the buffer has no address. The element type is that of options.precision. */
+ * NULL: the buffer has no address. The element type is that of options.shape.precision. */
 void *executor_address(const struct executor *executor, struct buffer_ref ref);
 /* The address that the buffer has whenever it has one: the same from executor_open to executor_close. NULL: never. */
 void *executor_lasting_address(const struct executor *executor, struct buffer_ref ref);
-/* The addresses of the optimizer's data in memory, in the types of options.precision: state k, and the master
+/* The addresses of the optimizer's data in memory, in the types of options.shape.precision: state k, and the master
  * weights. executor_master returns NULL where the parameters are the master weights. */
 void *executor_state(const struct executor *executor, uint32_t region, uint32_t k);
 void *executor_master(const struct executor *executor, uint32_t region);

@@ -55,8 +55,8 @@ struct model {
     struct model_param *param;
     uint32_t params, param_capacity;
     struct name_index unit_index, param_index; /* by name */
-    enum dtype
-        dtype; /* of parameters: set by the owner, fp32 by default; decides how many are a cache line */
+    /* Of parameters: set by the owner, fp32 by default; decides how many are a cache line. */
+    enum dtype dtype;
 
     /* By model_lay_out. */
     struct model_region *region;
@@ -79,9 +79,10 @@ zero_status model_lay_out(struct model *model, uint32_t shards, uint64_t persist
 /* Of parameters of `group`, with weight decay or without. */
 static inline uint32_t model_scalars(uint32_t group, bool no_decay) { return 2 * group + no_decay; }
 
-uint64_t model_layout_hash(const struct model *model); /* of units and parameters as declared */
-uint64_t
-model_hash(const struct model *model); /* of all that is declared, segments too: equal on all ranks */
+/* Of units and parameters as declared. */
+uint64_t model_layout_hash(const struct model *model);
+/* Of all that is declared, segments too: equal on all ranks. */
+uint64_t model_hash(const struct model *model);
 const struct model_param *model_find(const struct model *model, const char *name); /* NULL: none */
 bool region_frozen(const struct model_region *region);
 bool region_persistent(const struct model_region *region);

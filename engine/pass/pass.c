@@ -89,10 +89,11 @@ static zero_status check_begin(const struct pass *pass, const zero_unit *unit, c
     if (backward && !unit->forwarded)
         return refuse(ZERO_E_ORDER, "%s of \"%s\": its forward was skipped in this pass", what, unit->name);
     if (position < pass->blueprint->policy.cursor)
-        return refuse(ZERO_E_ORDER,
-                      "%s of \"%s\": its turn in this pass is over; units are used in the order in which they "
-                      "were added, and backward in reverse",
-                      what, unit->name);
+        return refuse(
+            ZERO_E_ORDER,
+            "%s of \"%s\": its turn in this pass is over; units are used in the order in which they "
+            "were added, and backward in reverse",
+            what, unit->name);
     return ZERO_OK;
 }
 
@@ -228,6 +229,8 @@ zero_status pass_backward_end(struct pass *pass, zero_unit *unit) {
 zero_status pass_give_gradient(struct pass *pass, zero_unit *unit, const char *param, const void *grad) {
     zero_status status = ranks_check(pass->run->ranks);
     if (status) return status;
+    if (pass->phase == PHASE_DECLARING)
+        return refuse(ZERO_E_ORDER, "zero_param_give_grad: call zero_engine_commit first");
     const struct model_param *p = param ? model_find(pass->model, param) : NULL;
     if (!p || p->unit != unit->index || pass->blueprint->regions[p->region].frozen || !grad)
         return refuse(ZERO_E_ARGUMENT,

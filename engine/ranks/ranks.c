@@ -18,7 +18,10 @@ zero_status ranks_fail(struct ranks *ranks, const struct zero_error *error) {
 }
 
 zero_status ranks_fail_alike(struct ranks *ranks, const struct zero_error *error) {
-    if (!ranks->error.code) ranks->error = *error;
+    if (!ranks->error.code) {
+        ranks->error = *error;
+        ranks->error.step = *ranks->step;
+    }
     return ranks_check(ranks);
 }
 

@@ -319,9 +319,10 @@ static void refused(zero_engine *engine, uint32_t rank, void *user) {
 
 /* One rank without a GPU ends all ranks, with its own reason. */
 static void one_rank_without(void) {
-    static const char
-        first[] = "{\"train_micro_batch_size_per_gpu\": 1, \"device\": {\"type\": \"cuda\", \"index\": 0}}",
-        none[] = "{\"train_micro_batch_size_per_gpu\": 1, \"device\": {\"type\": \"cuda\", \"index\": 7}}";
+    static const char first[] =
+        "{\"train_micro_batch_size_per_gpu\": 1, \"device\": {\"type\": \"cuda\", \"index\": 0}}";
+    static const char none[] =
+        "{\"train_micro_batch_size_per_gpu\": 1, \"device\": {\"type\": \"cuda\", \"index\": 7}}";
     ranks_run_each(3, (const char *const[]){first, none, first}, refused, (char[]){"there is no GPU 7"});
 }
 

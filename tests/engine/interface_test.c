@@ -131,6 +131,7 @@ static void addresses_are_known_after_commit(void) {
     zero_param param = {.struct_size = sizeof param, .name = "w", .dims = 1, .shape = {100}, .slot = &slot};
     CHECK_INT(zero_unit_add_param(unit, &param), ZERO_OK);
     refused(zero_param_addresses(unit, "w", &always), ZERO_E_ORDER, "zero_engine_commit");
+    refused(zero_param_give_grad(unit, "w", line), ZERO_E_ORDER, "zero_engine_commit");
     zero_engine_destroy(e);
     e = open_engine("{\"train_batch_size\": 1}", line, &unit);
     refused(zero_param_addresses(unit, NULL, &always), ZERO_E_ARGUMENT, "NULL");
@@ -158,6 +159,10 @@ static void a_step_without_a_backward(void) {
         CHECK_INT(zero_engine_step(e, NULL), ZERO_OK);
     }
     CHECK_INT(zero_engine_steps(e), 2);
+    /* A pass in which no unit was used, and which is closed: no backward can come, and the step goes on without a gradient. */
+    CHECK_INT(zero_micro_begin(e, ZERO_TRAIN), ZERO_OK);
+    CHECK_INT(zero_engine_flush(e), ZERO_OK);
+    CHECK_INT(zero_engine_step(e, NULL), ZERO_OK);
     zero_engine_destroy(e);
 }
 
@@ -174,6 +179,11 @@ static void the_last_failure_has_parts(void) {
     CHECK_STRING(failure.call, "zero_backward_begin");
     CHECK_STRING(failure.unit, "u");
     CHECK_STRING(failure.sentence, zero_last_error());
+    zero_param again = {.struct_size = sizeof again, .name = "again"};
+    CHECK_INT(zero_unit_add_param(unit, &again), ZERO_E_ORDER);
+    CHECK_INT(zero_last_failure(&failure), ZERO_OK);
+    CHECK_STRING(failure.call, "zero_unit_add_param");
+    CHECK_STRING(failure.unit, "u");
     CHECK_INT(zero_engine_load(e, "/no/such/directory"), ZERO_E_IO);
     CHECK_INT(zero_last_failure(&failure), ZERO_OK);
     CHECK_INT(failure.code, ZERO_E_IO);
@@ -182,7 +192,7 @@ static void the_last_failure_has_parts(void) {
     CHECK_INT(zero_engine_open("{\"train_batch_size\": -1}", NULL, &other), ZERO_E_CONFIG);
     CHECK(!other);
     CHECK_INT(zero_last_failure(&failure), ZERO_OK);
-    CHECK_STRING(failure.call, "zero_engine_init");
+    CHECK_STRING(failure.call, "zero_engine_open");
     CHECK(strstr(failure.sentence, "train_batch_size"));
     CHECK_INT(zero_engine_open("{\"train_batch_size\": 1}", NULL, NULL), ZERO_E_ARGUMENT);
     CHECK_INT(zero_engine_open("{\"train_batch_size\": 1}", NULL, &other), ZERO_OK);

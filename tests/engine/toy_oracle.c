@@ -9,6 +9,7 @@
 
 #include "engine/training/loss_scale.h"
 #include "kernels/optimizer.h"
+#include "kernels/state_format.h"
 #include "tests/engine/toy_number.h"
 #include "tests/engine/toy_trainer.h"
 
@@ -128,6 +129,12 @@ static double reduced(const struct toy_setup *s, gradients weights, gradients to
     return loss / s->micro_steps / s->ranks;
 }
 
+/* Masters beside bf16 weights. */
+static void keep_masters(const struct toy_setup *s, struct toy_result *out) {
+    for (uint32_t i = 0; i < TOY_PARAMS && s->compute == ZERO_BF16; i++)
+        if (!frozen(s, i)) master_keep(out->weights[i], toy_params[i].rows * toy_params[i].columns);
+}
+
 void toy_oracle(const struct toy_setup *s, struct toy_result *out) {
     static gradients total, state[2], seen;
     struct loss_scale loss_scale = {.value = 1};
@@ -147,6 +154,7 @@ void toy_oracle(const struct toy_setup *s, struct toy_result *out) {
     for (uint32_t i = 0; i < TOY_PARAMS; i++) /* frozen parameters have no masters */
         for (uint32_t k = 0; k < SIZE && frozen(s, i); k++)
             out->weights[i][k] = toy_round(s->compute, out->weights[i][k]);
+    keep_masters(s, out);
     const struct optimizer *adamw = optimizer_find("adamw");
     for (uint32_t step = 0; step < s->steps; step++) {
         for (uint32_t i = 0; i < TOY_PARAMS; i++)
@@ -184,6 +192,7 @@ void toy_oracle(const struct toy_setup *s, struct toy_result *out) {
                                        .threads = 1};
             optimizer_update_isa(adamw, KERNEL_SCALAR, &a);
         }
+        keep_masters(s, out);
     }
     for (uint32_t i = 0; i < TOY_PARAMS; i++)
         memcpy(out->weights[i], out->weights[owner(i)], sizeof out->weights[i]);

@@ -21,8 +21,8 @@ typedef void (*toy_update_fn)(uint32_t param, uint32_t applied, struct optimizer
 
 struct toy_setup {
     uint32_t ranks, stage, micro_steps, depth, steps, threshold;
-    uint32_t
-        shard_ranks; /* ranks of a shard group, as `tiers` or `extra` say; 0: all. For the oracle alone */
+    /* Ranks of a shard group, as `tiers` or `extra` say; 0: all. For the oracle alone. */
+    uint32_t shard_ranks;
     /* scales gradients before they are sent, as `extra` says; 0: no scaling. For the oracle, as `sum`. */
     float factor;
     int sum;               /* over ranks, not the mean */
@@ -44,9 +44,9 @@ struct toy_setup {
     int evaluate;       /* an evaluation pass after every micro-step and every step */
     int flush;          /* before counters are read: no transfer is under way then */
     int memory;         /* where the host keeps parameters and gradients: enum toy_memory */
-    uint32_t
-        recompute; /* blocks whose activations are dropped and computed again together: 1, 2 or 3; 0: none */
-    int skip_unit; /* this unit is left out of every step's first micro-step; -1: none */
+    /* Blocks whose activations are dropped and computed again together: 1, 2 or 3; 0: none. */
+    uint32_t recompute;
+    int skip_unit;       /* this unit is left out of every step's first micro-step; -1: none */
     uint32_t skip_micro; /* or of this one; not for the oracle */
     /* Called before a parameter is declared; or NULL. */
     zero_status (*declare)(zero_engine *engine, uint32_t param, zero_param *out);

@@ -29,12 +29,12 @@ enum toy_bug {
 };
 
 struct toy_sim {
-    struct toy_setup
-        toy; /* ranks, stage, micro_steps, mode, depth, steps, threshold, clip, skip_unit, evaluate */
+    /* Ranks, stage, micro_steps, mode, depth, steps, threshold, clip, skip_unit, evaluate. */
+    struct toy_setup toy;
     const struct stage *stage;
     uint32_t mesh[AXES], backward_depth;
     uint64_t live_max, ahead_max;       /* elements; 0: no bound */
-    uint32_t param_bits, gradient_bits; /* struct executor_options */
+    uint32_t param_bits, gradient_bits; /* struct executor_shape */
     enum tier_kind state_tier, param_tier;
     uint32_t slots, chunk_elements;
     uint64_t resident_bytes;

@@ -16,8 +16,8 @@ struct job {
     struct config config;   /* resolved for `ranks` */
     struct gpt_config model;
     struct dataset dataset;
-    struct zero_error
-        data_error;         /* why the dataset could not be opened: the ranks agree on it before they train */
+    /* Why the dataset could not be opened: the ranks agree on it before they train. */
+    struct zero_error data_error;
     uint64_t data_contents; /* a hash: tools/data/contents.h */
     struct run_lock *lock;  /* of this process; only rank 0 takes it */
     struct zero_error lock_error; /* why the lock could not be taken: the ranks agree on it too */
@@ -31,8 +31,8 @@ struct job {
     uint64_t keep;        /* checkpoints; 0: all */
     bool resume, recover; /* from a checkpoint; from what the drive keeps */
     bool discard_shadow;  /* discard another run's shadow on the drive */
-    const char
-        *recover_id;      /* the id of the run that left the shadow; "any"; NULL: the id of this directory */
+    /* The id of the run that left the shadow; "any"; NULL: the id of this directory. */
+    const char *recover_id;
     uint64_t resume_step; /* 0: the latest */
     const char *run;      /* the run's directory */
     bool run_is_new;      /* the directory is named by the date, and no other run may share it */

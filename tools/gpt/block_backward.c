@@ -30,7 +30,7 @@ static void to_attention(void *context, uint32_t index, uint32_t thread) {
     gpt->kernels->mlp[gpt->architecture->mlp].backward(wide, inner, sums_of(sums, &b->unit->view[WIDEN_BIAS]),
                                                        rows, b->inner);
     projection_backward(b, PROJECT_WIDEN, thread, rows, wide, norm_gradient);
-    norm_again(gpt, second_norm(b), first, rows, middle, a->norm2 + at);
+    norm_recompute(gpt, second_norm(b), first, rows, middle, a->norm2 + at);
     norm_backward(gpt, second_norm(b), first, rows, sums, gradient, norm_gradient, middle,
                   b->middle_gradient + at);
     sum_bias(b, PROJECT_BIAS, sums, b->middle_gradient + at, rows, width);
@@ -47,7 +47,7 @@ static void norm_input(void *context, uint32_t index, uint32_t thread) {
     struct block *b = context;
     uint32_t first = tile_first(b->gpt, index);
     uint64_t at = (uint64_t)first * b->gpt->config.width;
-    norm_again(b->gpt, first_norm(b), first, tile_rows(b->gpt, index), b->input + at,
+    norm_recompute(b->gpt, first_norm(b), first, tile_rows(b->gpt, index), b->input + at,
                b->gpt->activations.norm1 + at);
 }
 

@@ -93,7 +93,7 @@ struct norm {
 };
 void norm_forward(const struct gpt *gpt, struct norm norm, uint32_t first, uint32_t rows, const float *x,
                   float *y);
-void norm_again(const struct gpt *gpt, struct norm norm, uint32_t first, uint32_t rows, const float *x,
+void norm_recompute(const struct gpt *gpt, struct norm norm, uint32_t first, uint32_t rows, const float *x,
                 float *y);
 void norm_backward(const struct gpt *gpt, struct norm norm, uint32_t first, uint32_t rows, float *sums,
                    const float *skip, const float *dy, const float *x, float *dx);

@@ -7,9 +7,9 @@
 #include "tools/plan/pass.h"
 
 struct loop {
-    const struct pass
-        *pass; /* of a training micro-step; an evaluation makes only its first `forwards` uses */
-    uint32_t forwards, micro_steps;
+    const struct pass *pass; /* of a training micro-step */
+    uint32_t forwards;       /* the first uses of the pass, which are all that an evaluation makes */
+    uint32_t micro_steps;
     bool evaluates;    /* an evaluation after each training pass and after each step */
     int32_t skip_unit; /* left out of each step's first micro-step; -1: none */
 

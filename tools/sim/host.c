@@ -213,7 +213,7 @@ static void end_rank(struct rank *r) {
     r->run->live--;
 }
 
-/* Reports a failure as engine_fail does: the rank tells the others of its failure, unless another rank caused it. The
+/* Reports a failure as ranks_fail does: the rank tells the others of its failure, unless another rank caused it. The
  * others find it when they look next. */
 static void fail(struct rank *r) {
     struct run *run = r->run;

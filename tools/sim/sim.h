@@ -64,8 +64,8 @@ struct sim_setup {
     /* left out of every step's first micro-step, only without segments; -1: none */
     int32_t skip_unit;
     struct pass_segments segments; /* recomputed in the backward */
-    const struct pass_work
-        *work; /* per unit; NULL: from the model's operations and `speeds`, a backward twice a forward */
+    /* Per unit; NULL: from the model's operations and `speeds`, a backward twice a forward. */
+    const struct pass_work *work;
 
     uint64_t seed;
     struct speeds speeds;
