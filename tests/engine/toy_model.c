@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "engine/base/convert.h"
 #include "engine/zero.h"
 
 enum { V = TOY_VOCAB, C = TOY_WIDTH, B = TOY_BATCH, LAST = TOY_UNITS - 1, FIX = TOY_UNITS - 2 };
@@ -38,8 +39,8 @@ void toy_fill(void *user, const char *param, uint64_t first, uint64_t count, flo
     uint64_t h = 77;
     for (const char *c = param; *c; c++) h = h * 131 + (uint8_t)*c;
     for (uint64_t i = 0; i < count; i++) out[i] = uniform(h * 1000003 + first + i);
-    if (first == 0 && count)
-        out[0] = 0x1.01p-4f; /* halfway between two bf16 numbers: masters of bf16 do not keep it */
+    /* Halfway between two bf16 numbers, so that masters of bf16 do not keep it. */
+    if (first == 0 && count) out[0] = float_of((bits_of(out[0]) & ~0x1ffffu) | 0x8000);
 }
 
 void toy_batch(struct toy_pass *p, uint32_t step, uint32_t micro, uint32_t rank) {
