@@ -66,13 +66,14 @@ enum { ZERO_TIERS = 3, ZERO_DIMS_MAX = 8, ZERO_GROUPS_MAX = 8 };
  * zero_engine_destroy. */
 typedef struct zero_runtime {
     size_t struct_size;
-    /* Where ranks are threads of this process: their common world, and this thread's rank in it. */
+    /* Where ranks are threads of this process: their common world, and this thread's rank in it. With `size` below: this rank's
+     * number on its host, by which it takes a GPU. */
     zero_local *local;
     uint32_t local_rank;
     /* Points to an MPI_Comm whose ranks train together. NULL: MPI_COMM_WORLD, where mpirun started the process. */
     void *mpi_comm;
     /* CPU threads of a rank, in kernels. 0: the configuration's number; else the CPUs that the calling thread may run on (as
-     * mpirun's binding leaves them), divided by the ranks that share exactly these CPUs. */
+     * mpirun's binding or taskset leaves them), divided by the ranks that share exactly these CPUs, however they were started. */
     uint32_t threads;
     zero_log_fn log;
     void *log_user;
@@ -101,10 +102,28 @@ typedef struct zero_runtime {
      * of the engine. If it returns anything but 0, all ranks fail with ZERO_E_INTERRUPTED. */
     int (*interrupted)(void *user);
     void *interrupted_user;
+    /* Not 0: this process is rank `rank` of `size` ranks, which find each other over TCP: rank 0 listens at `port`, and all ranks
+     * give the same `address` (a name or an address of rank 0's host) and `port`. With 1 rank both may be missing. */
+    uint32_t rank, size;
+    const char *address;
+    uint32_t port;
 } zero_runtime;
 
-/* `json`: the text of a DeepSpeed configuration, or the path of a .json file. Ranks come from mpirun (or srun --mpi=pmix), or from
- * torchrun's variables; without them there is one rank. NULL: it failed, see zero_last_error(). Collective. */
+/* Ranks: what is given first in this list decides.
+ *
+ *   1. zero_runtime.plan_ranks: none is started
+ *   2. zero_runtime.local, .local_rank: threads of this process
+ *   3. zero_runtime.mpi_comm: the ranks of a communicator
+ *   4. zero_runtime.rank, .size, .address, .port: processes that meet over TCP
+ *   5. mpirun, or srun --mpi=pmix: OMPI_COMM_WORLD_RANK, ...; PMIX_RANK with SLURM_NTASKS, ...
+ *   6. torchrun: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT
+ *   7. none of these: one rank
+ *
+ * The environment is not read for 1 to 4. ZERO_E_ARGUMENT: two of 1 to 4; a rank that is not below its size; a size above 1 without
+ * address or port; rank, address or port without size. ZERO_E_UNSUPPORTED: another MPI's launcher (PMI_SIZE), or srun without PMIx,
+ * started several processes. A rank that does not come: ZERO_E_PEER after 10 x comm.timeout_s, on every rank that did. */
+
+/* `json`: the text of a DeepSpeed configuration, or the path of a .json file. NULL: it failed, see zero_last_error(). Collective. */
 zero_engine *zero_engine_init(const char *json);
 zero_engine *zero_engine_init_with(const char *json, const zero_runtime *runtime);
 
@@ -138,7 +157,9 @@ void zero_local_destroy(zero_local *local);
 const char *zero_version(void);
 uint32_t zero_engine_rank(const zero_engine *engine);
 uint32_t zero_engine_size(const zero_engine *engine); /* the number of ranks */
-/* CPU threads of this rank: for the host's own kernels. */
+/* CPU threads of this rank. The engine sets them for its own kernels alone: a host that uses OpenMP calls
+ * omp_set_num_threads(zero_engine_threads(engine)). Else each rank's loops take all CPUs, and ranks on one host slow each other
+ * down, unless OMP_NUM_THREADS is set. */
 uint32_t zero_engine_threads(const zero_engine *engine);
 
 /* What the configuration came to, for the host's loop. A step has accumulation_steps micro-steps, each of micro_batch samples on each

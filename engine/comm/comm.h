@@ -126,6 +126,7 @@ struct comm_options {
     struct device *device;
     const char *master; /* transport tcp: the name or address at which rank 0 listens */
     uint32_t master_port;
+    bool by_runtime; /* rank, size, master and master_port are zero_runtime's, not torchrun's: for messages */
     /* Transport nccl: a comm of the same ranks on the host; the caller closes it later. */
     struct comm *beside;
     /* Returns whether the user wants this rank to end; or NULL. The thread that opens, waits (comm_run, comm_idle)

@@ -33,6 +33,7 @@ static zero_status connect_ranks(struct tcp_comm *tcp, const struct comm_options
                            .rank = tcp->base.rank,
                            .size = tcp->base.size,
                            .timeout_s = 10 * tcp->base.timeout_s,
+                           .by_runtime = options->by_runtime,
                            .interrupted = options->interrupted,
                            .interrupted_user = options->interrupted_user};
     if (r.size == 1) {
