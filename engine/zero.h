@@ -127,7 +127,10 @@ typedef struct zero_runtime {
 zero_engine *zero_engine_init(const char *json);
 zero_engine *zero_engine_init_with(const char *json, const zero_runtime *runtime);
 
-/* Ends this rank's part, and waits for nothing. NULL is allowed. Units and the addresses in slots are no longer valid. */
+/* Ends this rank's part, soon, whatever the other ranks do: calls in flight have a second to end, and the other ranks a second to
+ * destroy theirs. A rank that later makes a collective call gets ZERO_E_PEER, which says who left. Over MPI alone, whose
+ * MPI_Finalize is collective, it waits for the other ranks' destroy, at most 10 x comm.timeout_s. NULL is allowed. Units and the
+ * addresses in slots are no longer valid. */
 void zero_engine_destroy(zero_engine *engine);
 
 /* The same as zero_engine_init_with, with a status. *out is set on success only. Collective. */

@@ -144,9 +144,9 @@ struct comm_options {
 zero_status comm_open(const struct comm_ops *transport, const struct comm_options *options,
                       struct comm **out_comm, struct zero_error *error);
 
-/* Call it after the groups are closed. A rank that still waits for a call that this rank never posted gets
- * ZERO_E_PEER. Transports mpi and tcp wait until all ranks close. After a failure they wait at most half a second,
- * so that the other ranks receive the failure message. NULL is allowed. */
+/* Call it after the groups are closed. A rank that waits, now or later, for a call that this rank never posted gets
+ * ZERO_E_PEER. Transport mpi waits until all ranks close, at most 10 x timeout_s; transport tcp at most a second. After a
+ * failure they wait at most half a second, so that the other ranks receive the failure message. NULL is allowed. */
 void comm_close(struct comm *comm);
 const char *comm_name(const struct comm *comm);
 uint32_t comm_rank(const struct comm *comm);
