@@ -95,8 +95,8 @@ typedef struct zero_runtime {
     /* NULL: by device.type. For the engine's own tests: an opened struct device, which the engine owns from now on, also after a
      * failure. */
     void *device;
-    /* With nvme.shadow, where an earlier run has left files of another size in nvme_path: 1: makes them anew; 0: refuses at
-     * commit. */
+    /* With nvme.shadow, where an earlier run has left a shadow in nvme_path. 1: commit makes files of another size anew, and a fill or
+     * a load writes over the shadow. 0: commit refuses files of another size, and see zero_engine_discard_shadow. */
     int discard_shadow;
     /* NULL, or a function that is called about every 100 ms while this rank waits for others, from init to destroy, on any thread
      * of the engine. If it returns anything but 0, all ranks fail with ZERO_E_INTERRUPTED. */
@@ -359,17 +359,38 @@ zero_status zero_engine_memory_owner(const zero_engine *engine, uint32_t index, 
 typedef void (*zero_fill_fn)(void *user, const char *param, uint64_t first, uint64_t count, float *out);
 zero_status zero_engine_fill(zero_engine *engine, zero_fill_fn fill, void *user);
 
-/* With "nvme": {"shadow": true}, from commit on: 1 if nvme_path held, before this run, a whole step of an earlier run, of any model
- * and configuration with files of this size; *out_step (may be NULL): the updates that the earlier run had done. A fill or a load
- * overwrites that step: a host that must keep another run's shadow checks first. zero_engine_shadow_note: the note that the earlier
- * host set, or NULL; it lives as long as the engine. Local. */
-int zero_engine_shadow(const zero_engine *engine, uint64_t *out_step);
+/* With "nvme": {"shadow": true}: what commit found in nvme_path of an earlier run. */
+typedef enum zero_shadow {
+    ZERO_SHADOW_NONE,
+    /* A step that is whole on all ranks, with this configuration, model and number of ranks: zero_engine_recover goes on from it. */
+    ZERO_SHADOW_USABLE,
+    /* The same of another stage, model, optimizer, type or layout, in the files that this run writes to. */
+    ZERO_SHADOW_OTHER,
+    /* Of another number of ranks: in files of its own, which this run leaves as they are. */
+    ZERO_SHADOW_OTHER_RANKS,
+    /* A step that cannot be recovered: the commit cannot be read, or files of some ranks are missing. */
+    ZERO_SHADOW_DAMAGED
+} zero_shadow;
+
+/* From commit on. *out_step (may be NULL): the updates that the earlier run had done; 0 where the commit cannot be read. The same on
+ * all ranks. Files of another size are refused by commit, unless zero_runtime.discard_shadow is set. Local. */
+zero_shadow zero_engine_shadow(const zero_engine *engine, uint64_t *out_step);
+/* One sentence that says what was found, what differs and what to do; "" without nvme.shadow. It lives as long as the engine. */
+const char *zero_engine_shadow_text(const zero_engine *engine);
+/* The note that the earlier run's host had set, or NULL; it lives as long as the engine. Local. */
 const char *zero_engine_shadow_note(const zero_engine *engine, const char *key);
+
+/* zero_engine_fill and _load return ZERO_E_ORDER where they would write over a shadow that commit found (USABLE, OTHER, DAMAGED).
+ * After this call, or with zero_runtime.discard_shadow, they do write over it: nothing is lost before the fill, or before the load
+ * has read its checkpoint. A shadow of this engine's own steps, recovered ones included, needs no leave. Local, after commit, the
+ * same on all ranks. */
+zero_status zero_engine_discard_shadow(zero_engine *engine);
 
 /* In place of zero_engine_fill, with "nvme": {"shadow": true}: goes on from the last step that was whole on all ranks when
  * an earlier run with this configuration, model and number of ranks ended, however it ended. `fill` is called for frozen
  * parameters. *out_step (may be NULL): optimizer updates done. Notes are those that were set when the step or the flush after
- * that step began. ZERO_E_IO: there is none; nothing has changed. Collective. */
+ * that step began. ZERO_E_IO: the shadow is not ZERO_SHADOW_USABLE, and why; nothing has changed. Damage that shows only in the
+ * data is a failure of the engine, which names the chunk. Collective. */
 zero_status zero_engine_recover(zero_engine *engine, zero_fill_fn fill, void *user, uint64_t *out_step);
 
 /* ---- training: collective, though ranks may be at different units; begin waits for what the unit needs ----
