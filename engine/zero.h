@@ -89,8 +89,8 @@ typedef struct zero_runtime {
     /* 1: the host computes on the GPU, if there is one (device.type "auto"); slots may then point to its memory. With plan_ranks:
      * there is a GPU. */
     int cuda;
-    /* The host's CUstream, of the GPU's primary context, on which the host enqueues all work on slots. NULL: the engine makes one,
-     * which zero_engine_cuda returns. */
+    /* The host's CUstream, of the GPU's primary context, on which the host enqueues all work on slots; not the per-thread default
+     * stream. NULL: the engine makes one, which zero_engine_cuda returns, or see cuda_default_stream. */
     void *cuda_stream;
     /* NULL: by device.type. For the engine's own tests: an opened struct device, which the engine owns from now on, also after a
      * failure. */
@@ -107,6 +107,8 @@ typedef struct zero_runtime {
     uint32_t rank, size;
     const char *address;
     uint32_t port;
+    /* 1: the host enqueues all work on slots on the legacy default stream, CU_STREAM_LEGACY, whose handle is also 0. */
+    int cuda_default_stream;
 } zero_runtime;
 
 /* Ranks: what is given first in this list decides.
@@ -184,9 +186,12 @@ const char *zero_engine_setting(const zero_engine *engine, const char *key);
 typedef enum zero_dtype { ZERO_F32, ZERO_BF16, ZERO_F16 } zero_dtype;
 zero_dtype zero_engine_dtype(const zero_engine *engine);
 
-/* The GPU's index, and the stream on which the host enqueues all work on slots and spans, between begin and end. On a GPU, begin
- * returns when the gathered parameters are there, and end when the engine has recorded what was enqueued. -1: the CPU, where the
- * host computes between begin and end. `out_stream` (a CUstream) may be NULL. Local. */
+/* The GPU's index, and the stream on which the host enqueues all work on slots and spans, between begin and end. -1: the CPU, where
+ * the host computes between begin and end. `out_stream` (a CUstream) may be NULL. Local.
+ * On a GPU, begin returns when this stream has been made to wait for the gathered parameters, and end when the engine has recorded
+ * what was enqueued: the host may run ahead of the GPU, and reads slots only by work on this stream. (Begin waits itself where threads
+ * share one GPU, or state or parameters are in host memory or on a drive.) A gather that fails later is a failure of a later call,
+ * and the stream goes on, so that a host that waits for its stream does not hang; what it then computes is void. */
 int zero_engine_cuda(const zero_engine *engine, void **out_stream);
 
 /* ---- declaring the model: local, the same on all ranks, before commit ---- */
@@ -393,7 +398,7 @@ zero_status zero_engine_discard_shadow(zero_engine *engine);
  * data is a failure of the engine, which names the chunk. Collective. */
 zero_status zero_engine_recover(zero_engine *engine, zero_fill_fn fill, void *user, uint64_t *out_step);
 
-/* ---- training: collective, though ranks may be at different units; begin waits for what the unit needs ----
+/* ---- training: collective, though ranks may be at different units; begin waits for what the unit needs (on a GPU: see zero_engine_cuda) ----
  */
 
 /* After a micro-step's first backward, forward_begin and _end recompute: a unit whose backward comes next, or the units of its
@@ -519,13 +524,13 @@ uint64_t zero_engine_steps(const zero_engine *engine); /* optimizer updates done
 
 typedef struct zero_counters {
     size_t struct_size;
-    uint64_t gather_calls, gather_elements;       /* of parameters (zero0: gradients); sent by this rank */
-    uint64_t reduce_calls, reduce_elements;       /* of gradients */
-    uint64_t wire_bytes;                          /* payload of both, sent by this rank */
-    uint64_t control_messages, control_bytes;     /* all else: agreements, sums, hashes, _get, heartbeats */
-    double compute_s;                             /* between begin and end */
-    double wait_s;                                /* inside begin, end, step: waiting for others */
-    double update_s;                              /* in the optimizer */
+    uint64_t gather_calls, gather_elements;   /* of parameters (zero0: gradients); sent by this rank */
+    uint64_t reduce_calls, reduce_elements;   /* of gradients */
+    uint64_t wire_bytes;                      /* payload of both, sent by this rank */
+    uint64_t control_messages, control_bytes; /* all else: agreements, sums, hashes, _get, heartbeats */
+    double compute_s; /* between begin and end: on a GPU, the host's time to enqueue its work */
+    double wait_s;    /* inside begin, end, step: the host's waiting for others */
+    double update_s;  /* in the optimizer */
     uint64_t drive_read_bytes, drive_write_bytes; /* of the nvme tier; without its first writing */
 } zero_counters;
 zero_status zero_engine_counters(const zero_engine *engine, zero_counters *out);

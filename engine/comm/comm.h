@@ -185,6 +185,17 @@ zero_status comm_post(struct comm_group *group, const struct comm_call *call, st
 /* Drives the call. After *out_done is true, `work` is no longer valid. */
 zero_status comm_test(struct comm_work *work, bool *out_done);
 
+/* True: the streams of the comm's device order the group's calls. Then a call comes after the work that was queued on its streams
+ * before its post, and no other rank reads or writes its buffers once comm_work_queued's ticket is done. */
+bool comm_group_in_order(const struct comm_group *group);
+
+/* For a group in order: the streams of the device that such a call takes, a bit for each. */
+uint8_t comm_streams(const struct comm_group *group, const struct comm_call *call);
+
+/* For a group in order. True: all of the call is queued on the device, and done when *out_ticket is. The call still needs
+ * comm_test. */
+bool comm_work_queued(const struct comm_work *work, uint64_t *out_ticket);
+
 /* Posts the call and tests it until it is done: for set-up, checkpoints and tests. Not for transport sim, because its
  * ranks share one thread. */
 zero_status comm_run(struct comm_group *group, const struct comm_call *call);

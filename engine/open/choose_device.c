@@ -3,8 +3,10 @@
 
 static zero_status open_row(struct joining *j, enum device_kind kind, const zero_runtime *runtime,
                             uint32_t local_rank, struct zero_error *error) {
-    struct device_options options = {
-        .index = j->config->device_index, .local_rank = local_rank, .host_stream = runtime->cuda_stream};
+    struct device_options options = {.index = j->config->device_index,
+                                     .local_rank = local_rank,
+                                     .host_stream = runtime->cuda_stream,
+                                     .default_stream = runtime->cuda_default_stream != 0};
     return device_table[kind]->open(&options, &j->run->device, error);
 }
 
@@ -25,11 +27,18 @@ static bool plans_for_gpu(const struct joining *j, const zero_runtime *runtime) 
            (j->config->device_type == CONFIG_DEVICE_AUTO && runtime->cuda);
 }
 
+static zero_status check_stream(const zero_runtime *runtime, struct zero_error *error) {
+    if (!runtime->cuda_stream || !runtime->cuda_default_stream) return ZERO_OK;
+    return error_set(error, ZERO_E_ARGUMENT,
+                     "zero_runtime.cuda_stream and cuda_default_stream are both set: give one of them");
+}
+
 zero_status join_device(struct joining *j, const zero_runtime *runtime, uint32_t local_rank,
                         struct zero_error *error) {
     bool plans = runtime->plan_ranks;
     int type = plans ? CONFIG_DEVICE_CPU : j->config->device_type;
-    zero_status status = ZERO_OK;
+    zero_status status = check_stream(runtime, error);
+    if (status) return status;
     if (!j->run->device && type == CONFIG_DEVICE_AUTO)
         status = open_auto(j, runtime, local_rank, error);
     else if (!j->run->device)
