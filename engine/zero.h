@@ -398,8 +398,8 @@ zero_status zero_engine_discard_shadow(zero_engine *engine);
  * data is a failure of the engine, which names the chunk. Collective. */
 zero_status zero_engine_recover(zero_engine *engine, zero_fill_fn fill, void *user, uint64_t *out_step);
 
-/* ---- training: collective, though ranks may be at different units; begin waits for what the unit needs (on a GPU: see zero_engine_cuda) ----
- */
+/* ---- training: collective, though ranks may be at different units; begin waits for what the unit needs (on a GPU: see
+ * zero_engine_cuda) ---- */
 
 /* After a micro-step's first backward, forward_begin and _end recompute: a unit whose backward comes next, or the units of its
  * segment, one after another up to that unit. A recomputed unit stays gathered for its backward. */

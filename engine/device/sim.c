@@ -266,8 +266,10 @@ static zero_status sim_test(struct device *device, uint64_t ticket, bool *out_do
     zero_status status = ZERO_OK;
     for (bool goes = true; !status && goes && queue->first < number;) {
         uint64_t awaits = at(queue, queue->first)->awaits;
-        if (awaits) status = sim_test(device, awaits, &goes, error);
-        goes = goes && ready(sim, at(queue, queue->first));
+        if (awaits)
+            status = sim_test(device, awaits, &goes, error);
+        else
+            goes = ready(sim, at(queue, queue->first));
         if (!status && goes) status = complete(sim, queue, error);
     }
     *out_done = queue->first >= number;
