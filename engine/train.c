@@ -4,7 +4,6 @@
 
 #include "engine/engine.h"
 #include "engine/given.h"
-#include "engine/pass/slots.h"
 #include "engine/step/step.h"
 
 zero_status zero_micro_begin(zero_engine *e, zero_mode mode) {
@@ -12,6 +11,10 @@ zero_status zero_micro_begin(zero_engine *e, zero_mode mode) {
     if (status) return status;
     if (e->pass.phase == PHASE_DECLARING || !e->state.filled)
         return refuse(ZERO_E_ORDER, "zero_micro_begin: first zero_engine_commit, then zero_engine_fill");
+    if (e->state.unseen)
+        return refuse(ZERO_E_ORDER,
+                      "zero_micro_begin: other ranks do not know what zero_param_put_owned wrote: all ranks call "
+                      "zero_engine_written first");
     return pass_begin(&e->pass, mode);
 }
 
@@ -30,25 +33,6 @@ zero_status zero_backward_begin(zero_unit *unit) {
 zero_status zero_backward_end(zero_unit *unit) {
     return unit_given(unit, "zero_backward_end") ? pass_backward_end(&unit->engine->pass, unit)
                                                  : ZERO_E_ARGUMENT;
-}
-
-zero_status zero_param_give_grad(zero_unit *unit, const char *param, const void *grad) {
-    if (!unit_given(unit, "zero_param_give_grad")) return ZERO_E_ARGUMENT;
-    return pass_give_gradient(&unit->engine->pass, unit, param, grad);
-}
-
-zero_status zero_param_addresses(const zero_unit *unit, const char *param, zero_slot *out) {
-    if (!unit_given(unit, "zero_param_addresses")) return ZERO_E_ARGUMENT;
-    const zero_engine *e = unit->engine;
-    const struct model_param *p = param ? model_find(&e->model, param) : NULL;
-    if (!p || p->unit != unit->index || !out)
-        return refuse(ZERO_E_ARGUMENT,
-                      "zero_param_addresses: unit \"%s\" has no parameter \"%s\", or out is NULL", unit->name,
-                      param ? param : "NULL");
-    if (e->pass.phase == PHASE_DECLARING)
-        return refuse(ZERO_E_ORDER, "zero_param_addresses: call it after zero_engine_commit");
-    slots_addresses(&e->pass, p, out);
-    return ZERO_OK;
 }
 
 static zero_status check_step(zero_engine *e, const zero_step_info *out) {
@@ -80,6 +64,7 @@ zero_status zero_engine_step(zero_engine *e, zero_step_info *out) {
     e->pass.micro = 0;
     e->pass.backwards = 0;
     e->pass.phase = PHASE_READY;
+    e->pass.settled = false;
     status = step_check_replicas(&e->state, &info);
     if (!status) status = trace_step(e->trace);
     if (!status && out) given_fill(out, out->struct_size, &info, sizeof info);

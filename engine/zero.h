@@ -45,6 +45,8 @@ extern "C" {
 typedef struct zero_engine zero_engine;
 /* Parameters that are gathered, released and reduced together: a transformer's block. */
 typedef struct zero_unit zero_unit;
+/* A declared parameter: from zero_unit_param or zero_engine_param, valid as long as the engine. */
+typedef struct zero_handle zero_handle;
 typedef struct zero_local zero_local;
 
 typedef enum zero_mode { ZERO_TRAIN, ZERO_EVAL } zero_mode;
@@ -179,8 +181,10 @@ typedef struct zero_slot {
 } zero_slot;
 
 enum {
-    ZERO_FROZEN = 1,  /* no gradient, no optimizer state */
-    ZERO_NO_DECAY = 2 /* weight decay 0, also in a group that has one */
+    ZERO_FROZEN = 1,   /* no gradient, no optimizer state */
+    ZERO_NO_DECAY = 2, /* weight decay 0, also in a group that has one */
+    /* The host always adds to the gradient (`+=`), in a slot and in spans: the engine clears it before. zero_slot.add is 1. */
+    ZERO_ADDS_GRAD = 4
 };
 
 /* A piece of a parameter in the host program's own memory: for trainers that keep, say, all layers of a kind in one array. */
@@ -191,9 +195,9 @@ typedef struct zero_span {
 
 typedef struct zero_param {
     size_t struct_size;
-    const char *name; /* unique in the engine; copied */
+    const char *name; /* unique in the engine, of any length; copied */
     uint32_t dims;    /* 1 to ZERO_DIMS_MAX */
-    uint32_t flags;   /* ZERO_FROZEN, ZERO_NO_DECAY */
+    uint32_t flags;   /* ZERO_FROZEN, ZERO_NO_DECAY, ZERO_ADDS_GRAD */
     /* NULL, or a parameter of an earlier unit that is the same as this one, with an equal count of elements. This unit then
      * gathers the earlier unit too, and the gradients of both uses add up. */
     const char *tied_to;
@@ -207,6 +211,8 @@ typedef struct zero_param {
     /* 0, or a number from zero_engine_add_group. A pattern of the configuration's param_groups that matches the name goes first,
      * and may freeze the parameter. */
     uint32_t group;
+    /* NULL, or what fill functions are given for this parameter, in place of the `user` of zero_engine_fill. */
+    void *user;
     uint64_t shape[ZERO_DIMS_MAX]; /* the first `dims` of them */
 } zero_param;
 
@@ -225,6 +231,12 @@ zero_status zero_engine_add_group(zero_engine *engine, const zero_group *group, 
 zero_status zero_engine_add_unit(zero_engine *engine, const char *name, zero_unit **out);
 zero_status zero_unit_add_param(zero_unit *unit, const zero_param *param);
 
+/* Handles of parameters: by the order in which the unit's were added, from 0; or by name. NULL: there is none. Local. */
+zero_handle *zero_unit_param(const zero_unit *unit, uint32_t index);
+zero_handle *zero_engine_param(const zero_engine *engine, const char *name);
+const char *zero_param_name(const zero_handle *param);
+uint64_t zero_param_count(const zero_handle *param); /* elements */
+
 /* 1: the unit uses a parameter that is trained. 0: all of them are frozen, by the host or by the configuration's param_groups; if no
  * earlier unit is trained either, a host may leave out the backward of this unit and of the units before it. Local. */
 int zero_unit_trains(const zero_unit *unit);
@@ -232,7 +244,7 @@ int zero_unit_trains(const zero_unit *unit);
 /* After commit: the addresses of a parameter and of its gradient (NULL: frozen) in every use, until zero_engine_destroy. Between a
  * use's begin and end they are those of the slot; at other times the memory holds something else, or nothing. `add` is 0. For views
  * of an autograd, and for graphs of a GPU. ZERO_E_ORDER before commit. Local. */
-zero_status zero_param_addresses(const zero_unit *unit, const char *param, zero_slot *out);
+zero_status zero_param_addresses(const zero_handle *param, zero_slot *out);
 
 /* What an update is given: of the configuration's optimizer.params, by group, after a schedule. */
 typedef struct zero_optimizer_params {
@@ -330,7 +342,8 @@ typedef struct zero_memory_owner {
 zero_status zero_engine_memory_owner(const zero_engine *engine, uint32_t index, zero_memory_owner *out);
 
 /* Initializes the weights: called for ranges of elements that this rank owns, in any order; writes `count`
- * elements from element `first` of `param` to `out`. The value of an element must not depend on the range.
+ * elements from element `first` of `param` to `out`. The value of an element must not depend on the range. `user`: zero_param.user
+ * where that is set. `fill` NULL: the weights are those in the parameters' spans; each rank gives the elements that it owns.
  * Collective. */
 typedef void (*zero_fill_fn)(void *user, const char *param, uint64_t first, uint64_t count, float *out);
 zero_status zero_engine_fill(zero_engine *engine, zero_fill_fn fill, void *user);
@@ -359,10 +372,14 @@ zero_status zero_forward_end(zero_unit *unit);
 zero_status zero_backward_begin(zero_unit *unit);
 zero_status zero_backward_end(zero_unit *unit);
 
-/* Between backward_begin and backward_end of a unit that has `param`: gives a gradient that was computed elsewhere, instead of
+/* Between backward_begin and backward_end of the parameter's unit: gives a gradient that was computed elsewhere, instead of
  * writing to the slot's grad. `grad`: all elements, of type zero_engine_dtype. The CPU reads it before the call returns; a GPU reads
  * it in the order of the host's stream, from GPU memory or page-locked memory. Local. */
-zero_status zero_param_give_grad(zero_unit *unit, const char *param, const void *grad);
+zero_status zero_param_give_grad(zero_handle *param, const void *grad);
+
+/* The same for all parameters of a unit, on all threads of the rank. `grads`: one address for each parameter, in the order in which
+ * they were added. NULL, and the entry of a frozen parameter: nothing is given, the gradient is zero. Local. */
+zero_status zero_unit_give_grads(zero_unit *unit, const void *const *grads);
 
 typedef struct zero_step_info {
     size_t struct_size;
@@ -420,6 +437,25 @@ zero_status zero_engine_get(zero_engine *engine, const char *param, zero_kind ki
                             uint64_t first, uint64_t count);
 zero_status zero_engine_put(zero_engine *engine, const char *param, zero_kind kind, const float *in,
                             uint64_t first, uint64_t count);
+zero_status zero_param_get(const zero_handle *param, zero_kind kind, float *out, uint64_t first,
+                           uint64_t count);
+zero_status zero_param_put(zero_handle *param, zero_kind kind, const float *in, uint64_t first,
+                           uint64_t count);
+
+/* The elements of a parameter or of its state that this rank stores; *out_count 0: none. All ranks together store each element, at
+ * stage 0 and for replicated state more than one rank. After commit. Local. */
+zero_status zero_param_owned(const zero_handle *param, zero_kind kind, uint64_t *out_first,
+                             uint64_t *out_count);
+
+/* As zero_param_get and _put, for elements that this rank stores: no other rank takes part, so that a host can read and write
+ * checkpoints of its own format. Not ZERO_GRAD. ZERO_E_ORDER before all ranks have called zero_engine_flush after a step. Local.
+ * After zero_param_put_owned all ranks call zero_engine_written, which is collective, before any other collective call. Ranks that
+ * store the same element must put the same. */
+zero_status zero_param_get_owned(const zero_handle *param, zero_kind kind, float *out, uint64_t first,
+                                 uint64_t count);
+zero_status zero_param_put_owned(zero_handle *param, zero_kind kind, const float *in, uint64_t first,
+                                 uint64_t count);
+zero_status zero_engine_written(zero_engine *engine);
 
 /* 32 hexadecimal digits and a final zero: equal if and only if (up to collisions) all fp32 masters are equal
  * bit for bit under equal names; does not depend on stage, tier or ranks. No rank ever holds more than its

@@ -11,9 +11,13 @@
 enum { TOY_STEPS_MAX = 200 };
 
 enum toy_memory {
-    TOY_SLOTS, /* the engine's */
-    TOY_SPANS, /* its own, lent in two pieces */
-    TOY_GIVEN  /* gradients are given by zero_param_give_grad */
+    TOY_SLOTS,      /* the engine's */
+    TOY_SPANS,      /* its own, lent in two pieces */
+    TOY_GIVEN,      /* gradients are given by zero_param_give_grad, */
+    TOY_UNIT_GIVEN, /* or by zero_unit_give_grads */
+    TOY_ADDS,       /* the engine's, to which the host always adds */
+    TOY_SPANS_ADD,  /* the same in its own memory, from which the fp32 weights are filled */
+    TOY_MEMORIES
 };
 
 struct optimizer_params;
