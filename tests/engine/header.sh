@@ -1,5 +1,6 @@
 #!/bin/sh
-# header.sh SOURCE: zero.h, in the source and as it is installed, is C99 to C++20 without a warning, in a program that uses the engine's inner names for its own.
+# header.sh SOURCE: zero.h, in the source and as it is installed, is C99 to C++20 without a warning, in a program that uses the
+# engine's inner names for its own.
 set -u
 status=0
 check() { # COMPILER STANDARDS...
