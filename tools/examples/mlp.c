@@ -70,7 +70,8 @@ static void linear_forward(const float *x, const zero_slot *slots, uint64_t ins,
 }
 
 /* dweight = dy' x and dbias = the sum of dy, or added to what is there, as the slots say. */
-static void linear_grads(const float *x, const float *dy, const zero_slot *slots, uint64_t ins, uint64_t outs) {
+static void linear_grads(const float *x, const float *dy, const zero_slot *slots, uint64_t ins,
+                         uint64_t outs) {
     float *weight = slots[0].grad, *bias = slots[1].grad;
 #pragma omp parallel for
     for (uint64_t o = 0; o < outs; o++) {
@@ -92,10 +93,12 @@ static void linear_backward(const float *x, const float *dy, const zero_slot *sl
 #pragma omp parallel for
     for (uint64_t first = 0; first < ins; first += COLUMNS) {
         uint64_t end = first + COLUMNS < ins ? first + COLUMNS : ins;
-        for (uint64_t i = 0; i < flags.batch; i++) memset(dx + i * ins + first, 0, (end - first) * sizeof *dx);
+        for (uint64_t i = 0; i < flags.batch; i++)
+            memset(dx + i * ins + first, 0, (end - first) * sizeof *dx);
         for (uint64_t o = 0; o < outs; o++)
             for (uint64_t i = 0; i < flags.batch; i++)
-                for (uint64_t k = first; k < end; k++) dx[i * ins + k] += dy[i * outs + o] * weight[o * ins + k];
+                for (uint64_t k = first; k < end; k++)
+                    dx[i * ins + k] += dy[i * outs + o] * weight[o * ins + k];
     }
 }
 
