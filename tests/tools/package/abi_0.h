@@ -52,6 +52,7 @@ extern "C" {
 #endif
 typedef struct zero_engine zero_engine;
 typedef struct zero_unit zero_unit;
+typedef struct zero_handle zero_handle;
 typedef struct zero_local zero_local;
 typedef enum zero_mode { ZERO_TRAIN, ZERO_EVAL } zero_mode;
 typedef enum zero_tier { ZERO_DEVICE, ZERO_CPU, ZERO_NVME } zero_tier;
@@ -120,7 +121,8 @@ typedef struct zero_slot {
 } zero_slot;
 enum {
     ZERO_FROZEN = 1,
-    ZERO_NO_DECAY = 2
+    ZERO_NO_DECAY = 2,
+    ZERO_ADDS_GRAD = 4
 };
 typedef struct zero_span {
     void *param, *grad;
@@ -136,6 +138,7 @@ typedef struct zero_param {
     const zero_span *spans;
     uint32_t span_count;
     uint32_t group;
+    void *user;
     uint64_t shape[ZERO_DIMS_MAX];
 } zero_param;
 typedef struct zero_group {
@@ -145,8 +148,12 @@ typedef struct zero_group {
 zero_status zero_engine_add_group(zero_engine *engine, const zero_group *group, int *out);
 zero_status zero_engine_add_unit(zero_engine *engine, const char *name, zero_unit **out);
 zero_status zero_unit_add_param(zero_unit *unit, const zero_param *param);
+zero_handle *zero_unit_param(const zero_unit *unit, uint32_t index);
+zero_handle *zero_engine_param(const zero_engine *engine, const char *name);
+const char *zero_param_name(const zero_handle *param);
+uint64_t zero_param_count(const zero_handle *param);
 int zero_unit_trains(const zero_unit *unit);
-zero_status zero_param_addresses(const zero_unit *unit, const char *param, zero_slot *out);
+zero_status zero_param_addresses(const zero_handle *param, zero_slot *out);
 typedef struct zero_optimizer_params {
     size_t struct_size;
     double lr, beta1, beta2, eps, weight_decay, momentum, dampening;
@@ -206,11 +213,14 @@ int zero_engine_shadow(const zero_engine *engine, uint64_t *out_step);
 const char *zero_engine_shadow_note(const zero_engine *engine, const char *key);
 zero_status zero_engine_recover(zero_engine *engine, zero_fill_fn fill, void *user, uint64_t *out_step);
 zero_status zero_micro_begin(zero_engine *engine, zero_mode mode);
+zero_status zero_micro_resume(zero_engine *engine);
+zero_status zero_micro_cancel(zero_engine *engine);
 zero_status zero_forward_begin(zero_unit *unit);
 zero_status zero_forward_end(zero_unit *unit);
 zero_status zero_backward_begin(zero_unit *unit);
 zero_status zero_backward_end(zero_unit *unit);
-zero_status zero_param_give_grad(zero_unit *unit, const char *param, const void *grad);
+zero_status zero_param_give_grad(zero_handle *param, const void *grad);
+zero_status zero_unit_give_grads(zero_unit *unit, const void *const *grads);
 typedef struct zero_step_info {
     size_t struct_size;
     uint64_t step;
@@ -238,6 +248,17 @@ zero_status zero_engine_get(zero_engine *engine, const char *param, zero_kind ki
                             uint64_t first, uint64_t count);
 zero_status zero_engine_put(zero_engine *engine, const char *param, zero_kind kind, const float *in,
                             uint64_t first, uint64_t count);
+zero_status zero_param_get(const zero_handle *param, zero_kind kind, float *out, uint64_t first,
+                           uint64_t count);
+zero_status zero_param_put(zero_handle *param, zero_kind kind, const float *in, uint64_t first,
+                           uint64_t count);
+zero_status zero_param_owned(const zero_handle *param, zero_kind kind, uint64_t *out_first,
+                             uint64_t *out_count);
+zero_status zero_param_get_owned(const zero_handle *param, zero_kind kind, float *out, uint64_t first,
+                                 uint64_t count);
+zero_status zero_param_put_owned(zero_handle *param, zero_kind kind, const float *in, uint64_t first,
+                                 uint64_t count);
+zero_status zero_engine_written(zero_engine *engine);
 zero_status zero_engine_hash(zero_engine *engine, char out[33]);
 zero_status zero_engine_sum(zero_engine *engine, double *values, uint32_t count);
 zero_status zero_engine_save(zero_engine *engine, const char *dir);
