@@ -1,4 +1,4 @@
-/* The calls between steps: flush, fill, get, put, hash, sum, recover, checkpoints, notes, learning rates, traces. Each checks what
+/* The calls between steps: flush, fill, hash, sum, recover, checkpoints, notes, learning rates, traces. Each checks what
  * the host may do now, ends an open pass, and calls a room. */
 #include <inttypes.h>
 #include <string.h>
@@ -51,8 +51,8 @@ static zero_status weights_are_there(zero_engine *e) {
 zero_status zero_engine_fill(zero_engine *e, zero_fill_fn fill, void *user) {
     zero_status status = engine_check_steps(e, "zero_engine_fill");
     if (status) return status;
-    if (!fill) return refuse(ZERO_E_ARGUMENT, "zero_engine_fill: fill is NULL");
-    status = shadow_check_overwriting(&e->state, "zero_engine_fill");
+    if (!fill) status = fill_check_spans(&e->state);
+    if (!status) status = shadow_check_overwriting(&e->state, "zero_engine_fill");
     if (!status) status = pass_settle(&e->pass);
     if (!status) status = shadow_forget(&e->state);
     if (!status) status = fill_all(&e->state, fill, user);
@@ -77,71 +77,16 @@ zero_status zero_engine_recover(zero_engine *e, zero_fill_fn fill, void *user, u
     return weights_are_there(e);
 }
 
-static zero_status check_gradient(const zero_engine *e, const char *what, const char *param) {
-    if (e->pass.micro == e->blueprint.policy.micro_steps) return ZERO_OK;
-    return refuse(ZERO_E_ORDER,
-                  "%s: the gradient of \"%s\" is complete only between the last backward of a step "
-                  "and zero_engine_step",
-                  what, param);
-}
-
-static zero_status between_steps(const zero_engine *e, const char *what) {
-    if (!e->pass.micro) return ZERO_OK;
-    return refuse(ZERO_E_ORDER, "%s: call it between steps, not between micro-steps", what);
-}
-
-/* Before the first fill, load or recover there are no weights. */
-static zero_status check_filled(const zero_engine *e, const char *what) {
+zero_status engine_check_filled(const zero_engine *e, const char *what) {
     if (e->state.filled) return ZERO_OK;
     return refuse(ZERO_E_ORDER,
                   "%s: the weights have no values yet: call zero_engine_fill or zero_engine_load first",
                   what);
 }
 
-/* Gradients are there before a step, everything else between steps. */
-static zero_status check_range(zero_engine *e, const char *what, const char *param, zero_kind kind,
-                               const float *memory, uint64_t first, uint64_t count, struct range *out) {
-    zero_status status = engine_check_between(e, what);
-    if (!status) status = check_filled(e, what);
-    if (!status) status = range_check(&e->state, what, param, kind, memory, first, count, out);
-    if (status) return status;
-    return kind == ZERO_GRAD ? check_gradient(e, what, param) : ZERO_OK;
-}
-
-zero_status zero_engine_get(zero_engine *e, const char *param, zero_kind kind, float *out, uint64_t first,
-                            uint64_t count) {
-    struct range range = {0};
-    bool gradient = kind == ZERO_GRAD;
-    zero_status status = check_range(e, "zero_engine_get", param, kind, out, first, count, &range);
-    if (!status && !gradient) status = between_steps(e, "zero_engine_get");
-    if (!status) status = pass_settle(&e->pass);
-    if (!status && gradient) status = RUN_EVENT(&e->run, executor_complete(e->run.executor));
-    if (!status) status = run_wait_idle(&e->run);
-    if (!status) status = range_get(&e->state, &range, out);
-    if (status || !gradient) return status;
-    float mean = (float)training_mean(&e->training, e->blueprint.terms.gradient_factor);
-    for (uint64_t i = 0; i < count; i++) out[i] *= mean;
-    return ZERO_OK;
-}
-
-zero_status zero_engine_put(zero_engine *e, const char *param, zero_kind kind, const float *in,
-                            uint64_t first, uint64_t count) {
-    struct range range = {0};
-    zero_status status = check_range(e, "zero_engine_put", param, kind, in, first, count, &range);
-    if (status) return status;
-    if (kind == ZERO_GRAD)
-        return refuse(
-            ZERO_E_ARGUMENT,
-            "zero_engine_put: a gradient cannot be put: write it between zero_backward_begin and _end");
-    status = between_steps(e, "zero_engine_put");
-    if (!status) status = pass_settle(&e->pass);
-    if (!status) status = range_put(&e->state, &range, in);
-    return kind == ZERO_PARAM && !status ? run_weights_written(&e->run) : status;
-}
-
 zero_status zero_engine_hash(zero_engine *e, char out[33]) {
     zero_status status = engine_check_steps(e, "zero_engine_hash");
-    if (!status) status = check_filled(e, "zero_engine_hash");
+    if (!status) status = engine_check_filled(e, "zero_engine_hash");
     if (status) return status;
     if (!out) return refuse(ZERO_E_ARGUMENT, "zero_engine_hash: out is NULL");
     status = pass_settle(&e->pass);

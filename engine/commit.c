@@ -247,6 +247,7 @@ zero_status zero_engine_commit(zero_engine *e, zero_plan *out) {
     status = shadow_open(&e->state);
     if (status) return status;
     e->pass.phase = PHASE_READY;
+    e->pass.threads = e->host.threads;
     log_training(e);
     log_live(e);
     log_frozen(e);

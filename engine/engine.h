@@ -47,4 +47,7 @@ zero_status engine_check_declaring(zero_engine *engine, const char *what);
 zero_status engine_check_between(zero_engine *engine, const char *what);
 zero_status engine_check_steps(zero_engine *engine, const char *what);
 
+/* A refusal with ZERO_E_ORDER before the first fill, load or recover: there are no weights. */
+zero_status engine_check_filled(const zero_engine *engine, const char *what);
+
 #endif

@@ -4,7 +4,6 @@
 
 #include "engine/engine.h"
 #include "engine/given.h"
-#include "engine/pass/slots.h"
 #include "engine/step/step.h"
 
 zero_status zero_micro_begin(zero_engine *e, zero_mode mode) {
@@ -12,7 +11,22 @@ zero_status zero_micro_begin(zero_engine *e, zero_mode mode) {
     if (status) return status;
     if (e->pass.phase == PHASE_DECLARING || !e->state.filled)
         return refuse(ZERO_E_ORDER, "zero_micro_begin: first zero_engine_commit, then zero_engine_fill");
+    if (e->state.unseen)
+        return refuse(
+            ZERO_E_ORDER,
+            "zero_micro_begin: other ranks do not know what zero_param_put_owned wrote: all ranks call "
+            "zero_engine_written first");
     return pass_begin(&e->pass, mode);
+}
+
+zero_status zero_micro_resume(zero_engine *e) {
+    zero_status status = engine_check(e, "zero_micro_resume");
+    return status ? status : pass_resume(&e->pass);
+}
+
+zero_status zero_micro_cancel(zero_engine *e) {
+    zero_status status = engine_check(e, "zero_micro_cancel");
+    return status ? status : pass_cancel(&e->pass);
 }
 
 zero_status zero_forward_begin(zero_unit *unit) {
@@ -32,25 +46,6 @@ zero_status zero_backward_end(zero_unit *unit) {
                                                  : ZERO_E_ARGUMENT;
 }
 
-zero_status zero_param_give_grad(zero_unit *unit, const char *param, const void *grad) {
-    if (!unit_given(unit, "zero_param_give_grad")) return ZERO_E_ARGUMENT;
-    return pass_give_gradient(&unit->engine->pass, unit, param, grad);
-}
-
-zero_status zero_param_addresses(const zero_unit *unit, const char *param, zero_slot *out) {
-    if (!unit_given(unit, "zero_param_addresses")) return ZERO_E_ARGUMENT;
-    const zero_engine *e = unit->engine;
-    const struct model_param *p = param ? model_find(&e->model, param) : NULL;
-    if (!p || p->unit != unit->index || !out)
-        return refuse(ZERO_E_ARGUMENT,
-                      "zero_param_addresses: unit \"%s\" has no parameter \"%s\", or out is NULL", unit->name,
-                      param ? param : "NULL");
-    if (e->pass.phase == PHASE_DECLARING)
-        return refuse(ZERO_E_ORDER, "zero_param_addresses: call it after zero_engine_commit");
-    slots_addresses(&e->pass, p, out);
-    return ZERO_OK;
-}
-
 static zero_status check_step(zero_engine *e, const zero_step_info *out) {
     zero_status status = engine_check(e, "zero_engine_step");
     if (!status && out) status = given_check(out->struct_size, "zero_step_info");
@@ -64,6 +59,10 @@ static zero_status check_step(zero_engine *e, const zero_step_info *out) {
                       "zero_engine_step: %" PRIu32 " of %" PRIu32
                       " micro-steps are done (gradient_accumulation_steps); do the others first",
                       pass->micro, e->blueprint.policy.micro_steps);
+    if (pass->suspended)
+        return refuse(ZERO_E_ORDER,
+                      "zero_engine_step: an evaluation has interrupted the last training pass: call "
+                      "zero_micro_resume, and do its backward");
     bool awaits_backward = pass->phase == PHASE_PASS && pass->mode == ZERO_TRAIN;
     if (awaits_backward && !pass->backwards && e->blueprint.policy.refreshes)
         return refuse(ZERO_E_ORDER,
@@ -80,6 +79,7 @@ zero_status zero_engine_step(zero_engine *e, zero_step_info *out) {
     e->pass.micro = 0;
     e->pass.backwards = 0;
     e->pass.phase = PHASE_READY;
+    e->pass.settled = false;
     status = step_check_replicas(&e->state, &info);
     if (!status) status = trace_step(e->trace);
     if (!status && out) given_fill(out, out->struct_size, &info, sizeof info);

@@ -38,6 +38,13 @@
 #include "engine/base/log_level.h"
 #include "engine/base/status.h"
 
+/* The version of this header. A program that was built with an earlier one runs on a later library while ZERO_ABI_VERSION is the
+ * same: it moves with every change that breaks such a program, and libzero.so.N and the symbol version ZERO_N with it. */
+#define ZERO_VERSION_MAJOR 0
+#define ZERO_VERSION_MINOR 1
+#define ZERO_VERSION_PATCH 0
+#define ZERO_ABI_VERSION 0
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -45,6 +52,8 @@ extern "C" {
 typedef struct zero_engine zero_engine;
 /* Parameters that are gathered, released and reduced together: a transformer's block. */
 typedef struct zero_unit zero_unit;
+/* A declared parameter: from zero_unit_param or zero_engine_param, valid as long as the engine. */
+typedef struct zero_handle zero_handle;
 typedef struct zero_local zero_local;
 
 typedef enum zero_mode { ZERO_TRAIN, ZERO_EVAL } zero_mode;
@@ -159,7 +168,8 @@ zero_status zero_last_failure(zero_failure *out);
 zero_local *zero_local_create(uint32_t ranks);
 void zero_local_destroy(zero_local *local);
 
-const char *zero_version(void);
+const char *zero_version(void); /* of the library: "0.1.0" */
+int zero_abi_version(void);     /* of the library: its ZERO_ABI_VERSION */
 uint32_t zero_engine_rank(const zero_engine *engine);
 uint32_t zero_engine_size(const zero_engine *engine); /* the number of ranks */
 /* CPU threads of this rank. The engine sets them for its own kernels alone: a host that uses OpenMP calls
@@ -208,8 +218,10 @@ typedef struct zero_slot {
 } zero_slot;
 
 enum {
-    ZERO_FROZEN = 1,  /* no gradient, no optimizer state */
-    ZERO_NO_DECAY = 2 /* weight decay 0, also in a group that has one */
+    ZERO_FROZEN = 1,   /* no gradient, no optimizer state */
+    ZERO_NO_DECAY = 2, /* weight decay 0, also in a group that has one */
+    /* The host always adds to the gradient (`+=`), in a slot and in spans: the engine clears it before. zero_slot.add is 1. */
+    ZERO_ADDS_GRAD = 4
 };
 
 /* A piece of a parameter in the host program's own memory: for trainers that keep, say, all layers of a kind in one array. */
@@ -220,9 +232,9 @@ typedef struct zero_span {
 
 typedef struct zero_param {
     size_t struct_size;
-    const char *name; /* unique in the engine; copied */
+    const char *name; /* unique in the engine, of any length; copied */
     uint32_t dims;    /* 1 to ZERO_DIMS_MAX */
-    uint32_t flags;   /* ZERO_FROZEN, ZERO_NO_DECAY */
+    uint32_t flags;   /* ZERO_FROZEN, ZERO_NO_DECAY, ZERO_ADDS_GRAD */
     /* NULL, or a parameter of an earlier unit that is the same as this one, with an equal count of elements. This unit then
      * gathers the earlier unit too, and the gradients of both uses add up. */
     const char *tied_to;
@@ -236,6 +248,8 @@ typedef struct zero_param {
     /* 0, or a number from zero_engine_add_group. A pattern of the configuration's param_groups that matches the name goes first,
      * and may freeze the parameter. */
     uint32_t group;
+    /* NULL, or what fill functions are given for this parameter, in place of the `user` of zero_engine_fill. */
+    void *user;
     uint64_t shape[ZERO_DIMS_MAX]; /* the first `dims` of them */
 } zero_param;
 
@@ -254,6 +268,12 @@ zero_status zero_engine_add_group(zero_engine *engine, const zero_group *group, 
 zero_status zero_engine_add_unit(zero_engine *engine, const char *name, zero_unit **out);
 zero_status zero_unit_add_param(zero_unit *unit, const zero_param *param);
 
+/* Handles of parameters: by the order in which the unit's were added, from 0; or by name. NULL: there is none. Local. */
+zero_handle *zero_unit_param(const zero_unit *unit, uint32_t index);
+zero_handle *zero_engine_param(const zero_engine *engine, const char *name);
+const char *zero_param_name(const zero_handle *param);
+uint64_t zero_param_count(const zero_handle *param); /* elements */
+
 /* 1: the unit uses a parameter that is trained. 0: all of them are frozen, by the host or by the configuration's param_groups; if no
  * earlier unit is trained either, a host may leave out the backward of this unit and of the units before it. Local. */
 int zero_unit_trains(const zero_unit *unit);
@@ -261,7 +281,7 @@ int zero_unit_trains(const zero_unit *unit);
 /* After commit: the addresses of a parameter and of its gradient (NULL: frozen) in every use, until zero_engine_destroy. Between a
  * use's begin and end they are those of the slot; at other times the memory holds something else, or nothing. `add` is 0. For views
  * of an autograd, and for graphs of a GPU. ZERO_E_ORDER before commit. Local. */
-zero_status zero_param_addresses(const zero_unit *unit, const char *param, zero_slot *out);
+zero_status zero_param_addresses(const zero_handle *param, zero_slot *out);
 
 /* What an update is given: of the configuration's optimizer.params, by group, after a schedule. */
 typedef struct zero_optimizer_params {
@@ -359,7 +379,8 @@ typedef struct zero_memory_owner {
 zero_status zero_engine_memory_owner(const zero_engine *engine, uint32_t index, zero_memory_owner *out);
 
 /* Initializes the weights: called for ranges of elements that this rank owns, in any order; writes `count`
- * elements from element `first` of `param` to `out`. The value of an element must not depend on the range.
+ * elements from element `first` of `param` to `out`. The value of an element must not depend on the range. `user`: zero_param.user
+ * where that is set. `fill` NULL: the weights are those in the parameters' spans; each rank gives the elements that it owns.
  * Collective. */
 typedef void (*zero_fill_fn)(void *user, const char *param, uint64_t first, uint64_t count, float *out);
 zero_status zero_engine_fill(zero_engine *engine, zero_fill_fn fill, void *user);
@@ -404,15 +425,32 @@ zero_status zero_engine_recover(zero_engine *engine, zero_fill_fn fill, void *us
 /* After a micro-step's first backward, forward_begin and _end recompute: a unit whose backward comes next, or the units of its
  * segment, one after another up to that unit. A recomputed unit stays gathered for its backward. */
 zero_status zero_micro_begin(zero_engine *engine, zero_mode mode);
+
+/* Goes on with a training pass after an evaluation. A zero_micro_begin(ZERO_EVAL) between the forward and the backward of a training
+ * pass interrupts it: units that were kept for the backward are released. After the evaluation, or several, zero_micro_resume leads
+ * back to the first backward, or to a recomputation before it. ZERO_E_ORDER: no training pass is interrupted. Collective. */
+zero_status zero_micro_resume(zero_engine *engine);
+
+/* Drops the open pass, also inside a unit's begin and end: after an exception in a forward, for example. Before the first backward
+ * of the pass, the pass was never there: neither counted nor added to a gradient. After it: all micro-steps of this step are
+ * dropped, and the step begins anew. An evaluation is dropped alone; a training pass that it has interrupted stays, for
+ * zero_micro_resume or another zero_micro_cancel. A rank may be some units ahead of the others, but a begin that waits for a rank which
+ * cancels does not return before its deadline: let all ranks cancel at the same place. ZERO_E_ORDER: no pass is open. Collective. */
+zero_status zero_micro_cancel(zero_engine *engine);
+
 zero_status zero_forward_begin(zero_unit *unit);
 zero_status zero_forward_end(zero_unit *unit);
 zero_status zero_backward_begin(zero_unit *unit);
 zero_status zero_backward_end(zero_unit *unit);
 
-/* Between backward_begin and backward_end of a unit that has `param`: gives a gradient that was computed elsewhere, instead of
+/* Between backward_begin and backward_end of the parameter's unit: gives a gradient that was computed elsewhere, instead of
  * writing to the slot's grad. `grad`: all elements, of type zero_engine_dtype. The CPU reads it before the call returns; a GPU reads
  * it in the order of the host's stream, from GPU memory or page-locked memory. Local. */
-zero_status zero_param_give_grad(zero_unit *unit, const char *param, const void *grad);
+zero_status zero_param_give_grad(zero_handle *param, const void *grad);
+
+/* The same for all parameters of a unit, on all threads of the rank. `grads`: one address for each parameter, in the order in which
+ * they were added. NULL, and the entry of a frozen parameter: nothing is given, the gradient is zero. Local. */
+zero_status zero_unit_give_grads(zero_unit *unit, const void *const *grads);
 
 typedef struct zero_step_info {
     size_t struct_size;
@@ -470,6 +508,25 @@ zero_status zero_engine_get(zero_engine *engine, const char *param, zero_kind ki
                             uint64_t first, uint64_t count);
 zero_status zero_engine_put(zero_engine *engine, const char *param, zero_kind kind, const float *in,
                             uint64_t first, uint64_t count);
+zero_status zero_param_get(const zero_handle *param, zero_kind kind, float *out, uint64_t first,
+                           uint64_t count);
+zero_status zero_param_put(zero_handle *param, zero_kind kind, const float *in, uint64_t first,
+                           uint64_t count);
+
+/* The elements of a parameter or of its state that this rank stores; *out_count 0: none. All ranks together store each element, at
+ * stage 0 and for replicated state more than one rank. After commit. Local. */
+zero_status zero_param_owned(const zero_handle *param, zero_kind kind, uint64_t *out_first,
+                             uint64_t *out_count);
+
+/* As zero_param_get and _put, for elements that this rank stores: no other rank takes part, so that a host can read and write
+ * checkpoints of its own format. Not ZERO_GRAD. ZERO_E_ORDER before all ranks have called zero_engine_flush after a step. Local.
+ * After zero_param_put_owned all ranks call zero_engine_written, which is collective, before any other collective call. Ranks that
+ * store the same element must put the same. */
+zero_status zero_param_get_owned(const zero_handle *param, zero_kind kind, float *out, uint64_t first,
+                                 uint64_t count);
+zero_status zero_param_put_owned(zero_handle *param, zero_kind kind, const float *in, uint64_t first,
+                                 uint64_t count);
+zero_status zero_engine_written(zero_engine *engine);
 
 /* 32 hexadecimal digits and a final zero: equal if and only if (up to collisions) all fp32 masters are equal
  * bit for bit under equal names; does not depend on stage, tier or ranks. No rank ever holds more than its

@@ -1,6 +1,8 @@
 #include "engine/base/error.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 int error_code_known(uint32_t code) {
     switch ((zero_status)code) {
@@ -14,10 +16,25 @@ int error_code_known(uint32_t code) {
 
 void error_clear(struct zero_error *error) { *error = (struct zero_error){.rank = -1}; }
 
+/* A sentence that is too long loses its middle, which is a name: it keeps what failed, and the advice. */
+static void print(char *out, size_t capacity, const char *format, va_list args) {
+    static const char gap[] = " ... ";
+    char *whole = NULL;
+    int length = vasprintf(&whole, format, args);
+    size_t half = (capacity - sizeof gap) / 2;
+    if (length < 0)
+        snprintf(out, capacity, "%s", format);
+    else if ((size_t)length < capacity)
+        strcpy(out, whole);
+    else
+        snprintf(out, capacity, "%.*s%s%s", (int)half, whole, gap, whole + (size_t)length - half);
+    if (length >= 0) free(whole);
+}
+
 zero_status error_set_v(struct zero_error *error, zero_status code, const char *format, va_list args) {
     if (error && error->code == ZERO_OK) {
         error->code = code;
-        vsnprintf(error->message, sizeof error->message, format, args);
+        print(error->message, sizeof error->message, format, args);
     }
     return code;
 }

@@ -239,8 +239,8 @@ static bool read_counters(const struct json *j, struct manifest *m) {
 static bool read_param(const struct json *j, struct manifest *m) {
     const struct json *shape = json_get(j, "shape");
     struct manifest_param p = {.dims = (uint32_t)json_count(shape), .count = 1};
-    char name[MANIFEST_NAME_BYTES];
-    if (!copy_string(json_get(j, "name"), name, sizeof name) || !*name) return false;
+    const char *name = json_string(json_get(j, "name"));
+    if (!name || !*name) return false;
     if (!json_flag(json_get(j, "frozen"), &p.frozen)) return false;
     const struct json *group = json_get(j, "group");
     if (group && (!m->groups || !read_small(group, m->groups - 1, &p.group))) return false;
@@ -250,7 +250,7 @@ static bool read_param(const struct json *j, struct manifest *m) {
         if (!json_integer(json_at(shape, d), &p.shape[d]) ||
             __builtin_mul_overflow(p.count, p.shape[d], &p.count) || p.count >> 56)
             return false;
-    p.name = name;
+    p.name = (char *)(uintptr_t)name; /* copied */
     return manifest_add_param(m, &p);
 }
 

@@ -8,7 +8,7 @@
 #include "engine/base/name_index.h"
 #include "engine/checkpoint/checksum.h"
 
-enum { FIRST_DIGITS = 20, NAME_BYTES = MANIFEST_NAME_BYTES + 40 };
+enum { FIRST_DIGITS = 20 };
 
 static uint64_t min64(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
@@ -19,13 +19,13 @@ static uint64_t blocks_of(uint64_t count) { return (count + BLOCK_ELEMENTS - 1) 
 /* A header under construction: a tensor and its texts per piece. */
 struct draft {
     struct tensor *tensor;
-    char **note;
-    char (*name)[NAME_BYTES];
+    char **note, **name;
     uint32_t count;
 };
 
 static void draft_free(struct draft *d) {
     for (uint32_t i = 0; d->note && i < d->count; i++) free(d->note[i]);
+    for (uint32_t i = 0; d->name && i < d->count; i++) free(d->name[i]);
     free(d->note);
     free(d->name);
     free(d->tensor);
@@ -34,7 +34,6 @@ static void draft_free(struct draft *d) {
 static void draft_piece(struct draft *d, uint32_t i, const struct manifest *m, const struct piece *p) {
     struct tensor *t = &d->tensor[i];
     bool whole = p->count == p->param->count;
-    snprintf(d->name[i], NAME_BYTES, "%s/%s", manifest_kind(m, p->kind), p->param->name);
     sprintf(d->note[i], "%0*" PRIu64, FIRST_DIGITS, p->first);
     *t = (struct tensor){.name = d->name[i], .note = d->note[i], .count = p->count, .dtype = DTYPE_F32};
     t->dims = whole ? p->param->dims : 1;
@@ -51,7 +50,9 @@ static zero_status draft_make(const struct manifest *m, const struct piece *piec
     for (uint32_t i = 0; i < count && good; i++) {
         size_t bytes = FIRST_DIGITS + blocks_of(pieces[i].count) * (CHECKSUM_DIGITS + 1) + 1;
         d.note[i] = malloc(bytes);
-        good = d.note[i] != NULL;
+        if (asprintf(&d.name[i], "%s/%s", manifest_kind(m, pieces[i].kind), pieces[i].param->name) < 0)
+            d.name[i] = NULL;
+        good = d.note[i] && d.name[i];
         if (!good) break;
         memset(d.note[i], ' ', bytes - 1); /* as long as it will be once the checksums are known */
         d.note[i][bytes - 1] = 0;

@@ -7,8 +7,7 @@
 
 bool glob_matches(const char *pattern, const char *name);
 
-/* Characters that must change, come or go until it matches; 0: it does. Both shorter than NAME_BYTES_MAX, of what is
- * longer the beginning counts. */
+/* Characters that must change, come or go until it matches; 0: it does. Of each, the first 127 bytes count. */
 uint32_t glob_distance(const char *pattern, const char *name);
 
 #endif

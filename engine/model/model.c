@@ -38,11 +38,7 @@ uint64_t model_hash(const struct model *m) {
 }
 
 static zero_status check_name(const char *what, const char *name, struct zero_error *error) {
-    if (!name || !*name) return error_set(error, ZERO_E_ARGUMENT, "%s needs a name", what);
-    if (strlen(name) >= NAME_BYTES_MAX)
-        return error_set(error, ZERO_E_ARGUMENT, "%s name \"%.40s...\" is longer than %d bytes; shorten it",
-                         what, name, NAME_BYTES_MAX - 1);
-    return ZERO_OK;
+    return name && *name ? ZERO_OK : error_set(error, ZERO_E_ARGUMENT, "%s needs a name", what);
 }
 
 static const char *param_name(const void *model, uint32_t i) {
@@ -66,7 +62,7 @@ zero_status model_add_unit(struct model *model, zero_engine *engine, const char 
         return error_set(error, ZERO_E_ARGUMENT, "unit \"%s\" was added before; give each unit its own name",
                          name);
     struct zero_unit **list = realloc(model->unit, (model->units + 1) * sizeof *list);
-    struct zero_unit *unit = calloc(1, sizeof *unit);
+    struct zero_unit *unit = calloc(1, sizeof *unit + strlen(name) + 1);
     if (list) model->unit = list;
     if (list && unit) {
         list[model->units] = unit;
@@ -165,6 +161,16 @@ static zero_status copy_spans(const zero_param *param, struct model_param *p, st
     return ZERO_OK;
 }
 
+static zero_status make_handle(const struct model *model, const struct zero_unit *unit,
+                               const zero_param *param, struct model_param *p, struct zero_error *error) {
+    p->handle = malloc(sizeof *p->handle + strlen(param->name) + 1);
+    if (!p->handle)
+        return error_set(error, ZERO_E_MEMORY, "parameter \"%s\": no memory for its name", param->name);
+    *p->handle = (struct zero_handle){unit->engine, model->params, param->user};
+    p->name = strcpy(p->handle->name, param->name);
+    return ZERO_OK;
+}
+
 zero_status model_add_param(struct model *model, struct zero_unit *unit, const zero_param *param,
                             struct zero_error *error) {
     uint64_t count = 0;
@@ -182,7 +188,7 @@ zero_status model_add_param(struct model *model, struct zero_unit *unit, const z
     if (model_find(model, param->name))
         return error_set(error, ZERO_E_ARGUMENT, "parameter \"%s\" was added before; give each its own name",
                          param->name);
-    if (param->flags & ~(uint32_t)(ZERO_FROZEN | ZERO_NO_DECAY))
+    if (param->flags & ~(uint32_t)(ZERO_FROZEN | ZERO_NO_DECAY | ZERO_ADDS_GRAD))
         return error_set(error, ZERO_E_ARGUMENT, "parameter \"%s\" has unknown flags in %" PRIu32,
                          param->name, param->flags);
     if (!param->slot && !param->spans)
@@ -192,17 +198,15 @@ zero_status model_add_param(struct model *model, struct zero_unit *unit, const z
     *p = (struct model_param){
         .unit = unit->index, .owner = owner, .flags = param->flags, .dims = param->dims, .count = count};
     memcpy(p->shape, param->shape, sizeof p->shape);
-    strcpy(p->name, param->name);
     if (owner != model->params) p->flags = model->param[owner].flags; /* the owner decides */
     p->scalars = model_scalars(param->group, p->flags & ZERO_NO_DECAY);
     p->slot = param->slot;
-    p->name_hash = hash_name(p->name);
-    status = copy_spans(param, p, error);
-    if (!status && !name_index_add(&model->param_index, model->params, param_name, model)) {
-        free(p->spans);
+    p->name_hash = hash_name(param->name);
+    status = make_handle(model, unit, param, p, error);
+    if (!status) status = copy_spans(param, p, error);
+    if (!status && !name_index_add(&model->param_index, model->params, param_name, model))
         status = error_set(error, ZERO_E_MEMORY, "parameter \"%s\": no memory for its record", p->name);
-    }
-    if (status) return status;
+    if (status) return free(p->spans), free(p->handle), status;
     if (p->slot) *p->slot = (zero_slot){0};
     model->params++;
     unit->params++;
@@ -296,7 +300,7 @@ zero_status model_lay_out(struct model *m, uint32_t shards, uint64_t persistent_
 void model_free(struct model *m) {
     for (uint32_t i = 0; i < m->units; i++) free(m->unit[i]);
     free(m->unit);
-    for (uint32_t i = 0; i < m->params; i++) free(m->param[i].spans);
+    for (uint32_t i = 0; i < m->params; i++) free(m->param[i].spans), free(m->param[i].handle);
     free(m->param);
     name_index_free(&m->unit_index);
     name_index_free(&m->param_index);

@@ -16,10 +16,19 @@
 
 enum { REGION_CLASSES = 4, NO_REGION = UINT32_MAX };
 
+/* What the host holds of a parameter. It does not move when the list of parameters grows. */
+struct zero_handle {
+    zero_engine *engine;
+    uint32_t index; /* in struct model */
+    void *user;     /* zero_param.user */
+    char name[];
+};
+
 struct model_param {
-    char name[NAME_BYTES_MAX];
-    uint32_t unit, owner;    /* owner: index of the parameter that it is tied to, or its own */
-    uint32_t flags, scalars; /* scalars: which of a step's, see model_scalars */
+    struct zero_handle *handle; /* owned */
+    const char *name;           /* the handle's */
+    uint32_t unit, owner;       /* owner: index of the parameter that it is tied to, or its own */
+    uint32_t flags, scalars;    /* scalars: which of a step's, see model_scalars */
     uint32_t dims;
     uint64_t shape[ZERO_DIMS_MAX], count;
     uint32_t region;
@@ -43,10 +52,11 @@ struct model_region {
 
 struct zero_unit {
     zero_engine *engine;
-    char name[NAME_BYTES_MAX];
     uint32_t index, first_param, params;
     uint32_t segment_first, segment_last; /* units recomputed together; its own index, both: itself alone */
     bool forwarded;                       /* in the open pass */
+    bool trained;                         /* forwarded in the training pass that an evaluation has interrupted */
+    char name[];
 };
 
 struct model {

@@ -13,11 +13,29 @@ void borrowed_take_weights(struct running *run, enum dtype compute, struct model
     }
 }
 
+struct lent { /* by the host */
+    const struct model_param *param;
+    uint8_t *flat;
+    uint32_t dtype;
+    bool add;
+};
+
+static struct gradient_take_argument lent_span(const void *user, uint32_t i) {
+    const struct lent *lent = user;
+    const zero_span *spans = lent->param->spans;
+    uint64_t before = 0;
+    for (uint32_t k = 0; k < i; k++) before += spans[k].count;
+    return (struct gradient_take_argument){lent->flat + before * dtype_bytes((enum dtype)lent->dtype),
+                                           spans[i].grad, spans[i].count, lent->dtype, lent->add};
+}
+
 void borrowed_give_gradients(struct running *run, enum dtype compute, const struct model_param *p, void *flat,
-                             bool add) {
-    uint8_t *to = flat;
-    for (uint32_t i = 0; i < p->span_count; i++) {
-        host_stream_take_gradient(run, compute, to, p->spans[i].grad, p->spans[i].count, add);
-        to += p->spans[i].count * dtype_bytes(compute);
-    }
+                             bool add, uint32_t threads) {
+    struct lent lent = {p, flat, compute, add};
+    host_stream_take_gradients(run, lent_span, &lent, p->span_count, threads);
+}
+
+void borrowed_clear_gradients(struct running *run, enum dtype compute, const struct model_param *p) {
+    for (uint32_t i = 0; i < p->span_count; i++)
+        host_stream_clear(run, p->spans[i].grad, p->spans[i].count * dtype_bytes(compute));
 }

@@ -10,6 +10,7 @@
 void borrowed_take_weights(struct running *run, enum dtype compute, struct model_param *param,
                            const void *flat);
 void borrowed_give_gradients(struct running *run, enum dtype compute, const struct model_param *param,
-                             void *flat, bool add);
+                             void *flat, bool add, uint32_t threads);
+void borrowed_clear_gradients(struct running *run, enum dtype compute, const struct model_param *param);
 
 #endif

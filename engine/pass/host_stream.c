@@ -1,9 +1,6 @@
 #include "engine/pass/host_stream.h"
 
 #include <string.h>
-
-#include "kernels/work.h"
-
 void host_stream_copy(struct running *run, void *target, const void *source, uint64_t bytes) {
     uint64_t ticket;
     if (!run->discrete) memcpy(target, source, bytes);
@@ -24,20 +21,29 @@ void host_stream_clear(struct running *run, void *memory, uint64_t bytes) {
     turn_give(&run->ranks->lock);
 }
 
-void host_stream_take_gradient(struct running *run, enum dtype compute, void *sum, const void *gradient,
-                               uint64_t count, bool add) {
-    uint64_t ticket, bytes = count * dtype_bytes(compute);
-    struct gradient_take_argument a = {sum, gradient, count, compute, add};
-    if (!run->discrete) kernel_gradient_take.run(&a);
-    if (!run->discrete) return;
+static void submit_take(struct running *run, const struct gradient_take_argument *a) {
+    uint64_t ticket, bytes = a->count * dtype_bytes((enum dtype)a->dtype);
     struct device_work work = {.kernel = &kernel_gradient_take,
                                .stream = DEVICE_COMPUTE,
-                               .reads = (uint8_t)(1 + add),
+                               .reads = (uint8_t)(1 + a->add),
                                .writes = 1,
-                               .read = {{(void *)gradient, bytes}, {sum, bytes}},
-                               .write = {{sum, bytes}}};
-    memcpy(work.argument, &a, sizeof a);
+                               .read = {{(void *)(uintptr_t)a->gradient, bytes}, {a->sum, bytes}},
+                               .write = {{a->sum, bytes}}};
+    memcpy(work.argument, a, sizeof *a);
     turn_take(&run->ranks->lock);
     run->device->ops->submit(run->device, &work, &ticket, executor_error(run->executor));
     turn_give(&run->ranks->lock);
+}
+
+void host_stream_take_gradients(struct running *run, gradient_item_fn item, const void *user, uint32_t items,
+                                uint32_t threads) {
+    if (!run->discrete) gradients_take(item, user, items, threads);
+    for (uint32_t i = 0; run->discrete && i < items; i++) {
+        struct gradient_take_argument a = item(user, i);
+        if (!a.count) continue;
+        if (a.gradient)
+            submit_take(run, &a);
+        else if (!a.add)
+            host_stream_clear(run, a.sum, a.count * dtype_bytes((enum dtype)a.dtype));
+    }
 }

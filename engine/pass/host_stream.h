@@ -4,12 +4,13 @@
 #define ZERO_ENGINE_PASS_HOST_STREAM_H
 
 #include "engine/run/run.h"
+#include "kernels/gradients.h"
 
 void host_stream_copy(struct running *run, void *target, const void *source, uint64_t bytes);
 void host_stream_clear(struct running *run, void *memory, uint64_t bytes);
 
-/* Overwrites `sum`, or adds to it, `count` elements of the compute type: narrow types are added in fp32 and rounded. */
-void host_stream_take_gradient(struct running *run, enum dtype compute, void *sum, const void *gradient,
-                               uint64_t count, bool add);
+/* gradients_take, on the host's stream. */
+void host_stream_take_gradients(struct running *run, gradient_item_fn item, const void *user, uint32_t items,
+                                uint32_t threads);
 
 #endif

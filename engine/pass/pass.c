@@ -11,14 +11,11 @@
 
 /* A training pass whose forward has begun and whose backward has not would be lost. */
 static zero_status check_pass(const struct pass *pass, const char *what) {
-    const struct policy *policy = &pass->blueprint->policy;
-    bool before_backward = pass->phase == PHASE_PASS && pass->mode == ZERO_TRAIN && policy->cursor > 0 &&
-                           policy->cursor <= policy->uses;
-    if (!before_backward) return ZERO_OK;
+    if (!pass_awaits_backward(pass)) return ZERO_OK;
     return refuse(ZERO_E_ORDER,
-                  "%s: a training pass is between its forward and its backward; do the backward first, or "
-                  "open the pass as ZERO_EVAL",
-                  what);
+                  "%s: a training pass is between its forward and its backward; do the backward first%s, or "
+                  "drop the pass with zero_micro_cancel",
+                  what, pass->suspended ? " (zero_micro_resume, then the backward)" : "");
 }
 
 zero_status pass_check_outside(const struct pass *pass, const char *what) {
@@ -39,6 +36,7 @@ zero_status pass_check_between(const struct pass *pass, const char *what) {
 zero_status pass_settle(struct pass *pass) {
     zero_status status = run_settle(pass->run);
     if (!status) pass->phase = PHASE_READY;
+    pass->settled = !status;
     return status;
 }
 
@@ -53,19 +51,24 @@ zero_status pass_begin(struct pass *pass, zero_mode mode) {
     if (mode != ZERO_TRAIN && mode != ZERO_EVAL)
         return refuse(ZERO_E_ARGUMENT, "zero_micro_begin: mode %d is neither ZERO_TRAIN nor ZERO_EVAL",
                       (int)mode);
+    bool interrupts = mode == ZERO_EVAL && pass_awaits_backward(pass);
+    status = interrupts ? ZERO_OK : check_pass(pass, "zero_micro_begin");
+    if (status) return status;
     if (mode == ZERO_TRAIN && pass->micro == pass->blueprint->policy.micro_steps)
         return refuse(ZERO_E_ORDER,
                       "zero_micro_begin: %" PRIu32 " micro-steps of this step are done "
                       "(gradient_accumulation_steps); call zero_engine_step",
                       pass->micro);
-    status = check_pass(pass, "zero_micro_begin");
-    if (status) return status;
+    if (interrupts) pass_suspend(pass);
     for (uint32_t i = 0; i < pass->model->units; i++) pass->model->unit[i]->forwarded = false;
     pass->recompute_next = NULL;
+    pass->recomputed = false;
     if (mode == ZERO_TRAIN) pass->micro++;
     pass->mode = mode;
+    pass->run->moves.pass.event = PASS_BEGINS;
     pass->run->moves.pass.evaluating = mode == ZERO_EVAL;
     pass->run->moves.pass.last = pass->micro == pass->blueprint->policy.micro_steps;
+    pass->settled = false;
     status = run_moves(pass->run, MOVE_PASS, MOVE_PASS, NULL, NULL);
     if (!status) pass->phase = PHASE_PASS;
     return status;
@@ -197,6 +200,7 @@ static zero_status recompute_begin(struct pass *pass, zero_unit *unit) {
     uint32_t next = backward_position(pass, pass->model->unit[last->segment_last]);
     if (next < pass->blueprint->policy.cursor) next = backward_position(pass, last);
     if (!status) status = begin(pass, unit, (struct begun){.recomputes = true, .position = next});
+    pass->recomputed = true;
     if (!status) pass->recompute_next = unit == last ? NULL : forwarded_from(pass, unit->index + 1, 1);
     return status;
 }
@@ -226,22 +230,55 @@ zero_status pass_backward_end(struct pass *pass, zero_unit *unit) {
     return end(pass, unit, true, "zero_backward_end");
 }
 
-zero_status pass_give_gradient(struct pass *pass, zero_unit *unit, const char *param, const void *grad) {
+/* ---- gradients from memory of the host's own ---- */
+
+struct given {
+    const struct pass *pass;
+    const struct model_param *param; /* the first */
+    const void *const *gradients;
+};
+
+/* A frozen parameter takes nothing. */
+static struct gradient_take_argument given_gradient(const void *user, uint32_t i) {
+    const struct given *g = user;
+    const struct model_param *p = &g->param[i];
+    bool frozen = g->pass->blueprint->regions[p->region].frozen;
+    return (struct gradient_take_argument){
+        .sum = frozen ? NULL : slots_gradient(g->pass, p),
+        .gradient = g->gradients[i],
+        .count = frozen ? 0 : p->count,
+        .dtype = g->pass->blueprint->terms.precision.compute,
+        .add = g->pass->model->param[p->owner].written,
+    };
+}
+
+static zero_status take_gradients(struct pass *pass, const struct zero_unit *unit,
+                                  const struct model_param *first, uint32_t count,
+                                  const void *const *gradients, const char *what) {
     zero_status status = ranks_check(pass->run->ranks);
     if (status) return status;
     if (pass->phase == PHASE_DECLARING)
-        return refuse(ZERO_E_ORDER, "zero_param_give_grad: call zero_engine_commit first");
-    const struct model_param *p = param ? model_find(pass->model, param) : NULL;
-    if (!p || p->unit != unit->index || pass->blueprint->regions[p->region].frozen || !grad)
-        return refuse(ZERO_E_ARGUMENT,
-                      "zero_param_give_grad: unit \"%s\" has no trainable parameter \"%s\", or grad is NULL",
-                      unit->name, param ? param : "NULL");
+        return refuse(ZERO_E_ORDER, "%s: call zero_engine_commit first", what);
     if (pass->phase != PHASE_USE || pass->unit != unit || !pass->backward)
-        return refuse(
-            ZERO_E_ORDER,
-            "zero_param_give_grad of \"%s\": call it between zero_backward_begin and _end of \"%s\"", param,
-            unit->name);
-    host_stream_take_gradient(pass->run, pass->blueprint->terms.precision.compute, slots_gradient(pass, p),
-                              grad, p->count, pass->model->param[p->owner].written);
+        return refuse(ZERO_E_ORDER, "%s: call it between zero_backward_begin and _end of \"%s\"", what,
+                      unit->name);
+    struct given given = {pass, first, gradients};
+    host_stream_take_gradients(pass->run, given_gradient, &given, count, pass->threads);
     return ZERO_OK;
+}
+
+zero_status pass_give_gradient(struct pass *pass, const struct model_param *p, const void *gradient,
+                               const char *what) {
+    if (pass->phase != PHASE_DECLARING && (pass->blueprint->regions[p->region].frozen || !gradient))
+        return refuse(ZERO_E_ARGUMENT, "%s: parameter \"%s\" is frozen, or grad is NULL", what, p->name);
+    return take_gradients(pass, pass->model->unit[p->unit], p, 1, &gradient, what);
+}
+
+zero_status pass_give_gradients(struct pass *pass, const struct zero_unit *unit, const void *const *gradients,
+                                const char *what) {
+    if (!gradients)
+        return refuse(ZERO_E_ARGUMENT,
+                      "%s: grads is NULL: give one address for each of the %" PRIu32 " parameters of \"%s\"",
+                      what, unit->params, unit->name);
+    return take_gradients(pass, unit, &pass->model->param[unit->first_param], unit->params, gradients, what);
 }

@@ -17,6 +17,7 @@ struct pass {
     struct running *run;
     const struct blueprint *blueprint;
     struct model *model;
+    uint32_t threads; /* of this rank, for gradients that the host gives */
     enum phase phase;
     zero_mode mode;                   /* of the open pass, or the last one */
     uint32_t micro;                   /* training passes since the last step */
@@ -24,6 +25,9 @@ struct pass {
     struct zero_unit *unit;           /* PHASE_USE: whose */
     bool backward;                    /* PHASE_USE: which */
     struct zero_unit *recompute_next; /* a recomputation has begun and goes on with this unit; else NULL */
+    bool suspended;                   /* an evaluation has interrupted a training pass before its backward */
+    bool recomputed;                  /* a recomputation has begun in this pass */
+    bool settled;                     /* since pass_settle nothing was started */
     uint64_t compute_began;
     double compute_s; /* spent in uses */
 };
@@ -39,11 +43,20 @@ zero_status pass_forward_end(struct pass *pass, struct zero_unit *unit);
 zero_status pass_backward_begin(struct pass *pass, struct zero_unit *unit);
 zero_status pass_backward_end(struct pass *pass, struct zero_unit *unit);
 
-/* zero_param_give_grad. */
-zero_status pass_give_gradient(struct pass *pass, struct zero_unit *unit, const char *param,
-                               const void *gradient);
+/* interrupt.c: a training pass whose forward has begun and whose backward has not; also while an evaluation interrupts it. */
+bool pass_awaits_backward(const struct pass *pass);
+void pass_suspend(struct pass *pass); /* an evaluation begins there */
+zero_status pass_resume(struct pass *pass);
+zero_status pass_cancel(struct pass *pass);
 
-/* Ends an open pass and brings everything up to date: what every call between steps begins with. */
+/* Gradients that the host computed in memory of its own. _give_gradient: of one parameter of a unit in its backward.
+ * _give_gradients: of all of them, in the order in which they were added; NULL is zero. `what`: the call. */
+zero_status pass_give_gradient(struct pass *pass, const struct model_param *param, const void *gradient,
+                               const char *what);
+zero_status pass_give_gradients(struct pass *pass, const struct zero_unit *unit, const void *const *gradients,
+                                const char *what);
+
+/* Ends an open pass and brings everything up to date: what every collective call between steps begins with. */
 zero_status pass_settle(struct pass *pass);
 
 #endif

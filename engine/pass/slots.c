@@ -18,7 +18,8 @@ void slots_start_gradient(struct pass *pass, const struct zero_unit *unit, uint1
                                                 .compute); /* begin: the first element that is cleared next */
     for (uint32_t i = 0; i < r->params; i++) {
         struct model_param *p = &pass->model->param[r->param[i]];
-        p->written = !belongs(pass->model, unit, r->param[i]);
+        bool host_adds = p->flags & ZERO_ADDS_GRAD && !p->spans;
+        p->written = host_adds || !belongs(pass->model, unit, r->param[i]);
         if (p->written) continue;
         host_stream_clear(pass->run, grad + begin * bytes, (p->offset - begin) * bytes);
         begin = p->offset + p->count;
@@ -55,6 +56,8 @@ void slots_set(struct pass *pass, const struct zero_unit *unit, bool backward) {
         if (p->spans)
             borrowed_take_weights(pass->run, pass->blueprint->terms.precision.compute, p, slot.param);
         if (backward && !pass->blueprint->regions[p->region].frozen) {
+            if (p->spans && p->flags & ZERO_ADDS_GRAD)
+                borrowed_clear_gradients(pass->run, pass->blueprint->terms.precision.compute, p);
             slot.grad = param_address(pass, p, BUFFER_GRAD_FULL);
             slot.add = pass->model->param[p->owner].written;
         }
@@ -69,7 +72,7 @@ void slots_clear(struct pass *pass, const struct zero_unit *unit, bool backward)
         bool trains = backward && !pass->blueprint->regions[p->region].frozen;
         if (trains && p->spans)
             borrowed_give_gradients(pass->run, pass->blueprint->terms.precision.compute, p,
-                                    param_address(pass, p, BUFFER_GRAD_FULL), owner->written);
+                                    param_address(pass, p, BUFFER_GRAD_FULL), owner->written, pass->threads);
         if (backward) owner->written = true;
         if (p->slot) *p->slot = (zero_slot){0};
     }

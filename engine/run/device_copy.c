@@ -32,6 +32,16 @@ zero_status device_copy(struct running *run, void *target, const void *source, u
     return finish(run, status, ticket, error);
 }
 
+zero_status device_fetch(struct running *run, void *target, const void *source, uint64_t bytes,
+                         struct zero_error *error) {
+    uint64_t ticket;
+    turn_take(&run->ranks->lock);
+    zero_status status =
+        run->device->ops->copy(run->device, DEVICE_COMPUTE, target, source, bytes, &ticket, error);
+    turn_give(&run->ranks->lock);
+    return finish(run, status, ticket, error);
+}
+
 zero_status device_clear(struct running *run, void *memory, uint64_t bytes, struct zero_error *error) {
     uint64_t ticket;
     if (!device_has(run, memory)) return memset(memory, 0, bytes), ZERO_OK;

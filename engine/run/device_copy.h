@@ -8,6 +8,9 @@
  * in the background must not fail the engine beside the host's thread. */
 zero_status device_copy(struct running *run, void *target, const void *source, uint64_t bytes,
                         struct zero_error *error);
+/* The same from any memory that a discrete device reaches, once the host's stream has come so far. */
+zero_status device_fetch(struct running *run, void *target, const void *source, uint64_t bytes,
+                         struct zero_error *error);
 zero_status device_clear(struct running *run, void *memory, uint64_t bytes, struct zero_error *error);
 
 /* The address is in a discrete device's memory. */

@@ -3,17 +3,63 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "engine/run/device_copy.h"
+#include "kernels/cast.h"
+
+struct range range_own(const struct state *state, const struct model_param *p, zero_kind kind) {
+    struct part part = stored_part(state->blueprint, state->ranks->rank, p->region, kind);
+    uint64_t begin = max64(p->offset, part.first), end = min64(p->offset + p->count, part.first + part.count);
+    return begin < end ? (struct range){p, kind, begin, end - begin} : (struct range){p, kind, p->offset, 0};
+}
+
 /* ---- fill ---- */
+
+zero_status fill_check_spans(const struct state *state) {
+    for (uint32_t i = 0; i < state->model->params; i++) {
+        const struct model_param *p = &state->model->param[i];
+        if (p->owner == i && !p->spans)
+            return refuse(
+                ZERO_E_ARGUMENT,
+                "zero_engine_fill: fill is NULL, and parameter \"%s\" has no spans to take its weights "
+                "from: give a function, or declare spans for every parameter",
+                p->name);
+    }
+    return ZERO_OK;
+}
+
+/* Elements of the host's own memory, widened to fp32. */
+static zero_status take_from_spans(struct state *state, const struct model_param *p, uint64_t first,
+                                   uint64_t count, float *out) {
+    enum dtype compute = state->blueprint->terms.precision.compute;
+    struct zero_error error;
+    error_clear(&error);
+    for (const zero_span *span = p->spans; count; first -= span->count, span++) {
+        if (first >= span->count) continue;
+        uint64_t n = min64(span->count - first, count);
+        const uint8_t *from = (const uint8_t *)span->param + first * dtype_bytes(compute);
+        if (state->run->discrete) {
+            if (device_fetch(state->run, state->host.bounce, from, n * dtype_bytes(compute), &error))
+                return ranks_fail(state->ranks, &error);
+            from = state->host.bounce;
+        }
+        cast(out, DTYPE_F32, from, compute, n);
+        out += n, count -= n, first += n;
+    }
+    return ZERO_OK;
+}
 
 static zero_status fill_param(struct state *state, const struct model_param *p, zero_fill_fn fill,
                               void *user) {
-    struct part part = stored_part(state->blueprint, state->ranks->rank, p->region, ZERO_PARAM);
-    uint64_t begin = max64(p->offset, part.first), end = min64(p->offset + p->count, part.first + part.count);
+    struct range own = range_own(state, p, ZERO_PARAM);
     float *piece = (float *)(void *)state->piece;
-    for (uint64_t at = begin; at < end;) {
+    for (uint64_t at = own.first, end = at + own.count; at < end;) {
         uint64_t count = min64(end - at, PIECE_BYTES / sizeof(float));
-        fill(user, p->name, at - p->offset, count, piece);
-        zero_status status = state_write(state, p->region, ZERO_PARAM, at, count, piece);
+        zero_status status = ZERO_OK;
+        if (fill)
+            fill(p->handle->user ? p->handle->user : user, p->name, at - p->offset, count, piece);
+        else
+            status = take_from_spans(state, p, at - p->offset, count, piece);
+        if (!status) status = state_write(state, p->region, ZERO_PARAM, at, count, piece);
         if (status) return status;
         at += count;
     }
@@ -43,22 +89,21 @@ zero_status fill_all(struct state *state, zero_fill_fn fill, void *user) {
 
 /* ---- get and put ---- */
 
-zero_status range_check(const struct state *state, const char *what, const char *name, zero_kind kind,
-                        const float *memory, uint64_t first, uint64_t count, struct range *out) {
-    const struct model_param *p = name ? model_find(state->model, name) : NULL;
-    if (!p) return refuse(ZERO_E_ARGUMENT, "%s: there is no parameter \"%s\"", what, name ? name : "NULL");
+zero_status range_check(const struct state *state, const char *what, const struct model_param *p,
+                        zero_kind kind, const float *memory, uint64_t first, uint64_t count,
+                        struct range *out) {
     if (first > p->count || count > p->count - first)
         return refuse(ZERO_E_ARGUMENT,
                       "%s: elements %" PRIu64 " to %" PRIu64 " of \"%s\" do not exist: it has %" PRIu64, what,
-                      first, first + count, name, p->count);
+                      first, first + count, p->name, p->count);
     if (count && !memory)
         return refuse(ZERO_E_ARGUMENT, "%s: the memory for %" PRIu64 " elements of \"%s\" is NULL", what,
-                      count, name);
+                      count, p->name);
     bool frozen = state->blueprint->regions[p->region].frozen;
     bool optimizer_state = kind == ZERO_STATE0 || kind == ZERO_STATE1;
     if ((unsigned)kind > ZERO_STATE1 || (kind != ZERO_PARAM && frozen) ||
         (optimizer_state && (uint32_t)(kind - ZERO_STATE0) >= state->training->state_count))
-        return refuse(ZERO_E_ARGUMENT, "%s: \"%s\" has no %s here", what, name,
+        return refuse(ZERO_E_ARGUMENT, "%s: \"%s\" has no %s here", what, p->name,
                       kind == ZERO_GRAD ? "gradient (it is frozen)" : "such optimizer state");
     *out = (struct range){p, kind, p->offset + first, count};
     return ZERO_OK;

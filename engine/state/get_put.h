@@ -4,11 +4,14 @@
 
 #include "engine/state/state.h"
 
-/* All parameters of this rank, and the optimizer's states become zero. Local: a drive may fail, and the other ranks learn it when
- * they meet this rank next. */
+/* All parameters of this rank, and the optimizer's states become zero. `fill` NULL: from the parameters' spans. Local: a drive may
+ * fail, and the other ranks learn it when they meet this rank next. */
 zero_status fill_all(struct state *state, zero_fill_fn fill, void *user);
 /* Those that have no optimizer state. */
 zero_status fill_frozen(struct state *state, zero_fill_fn fill, void *user);
+
+/* ZERO_E_ARGUMENT names a parameter that has no spans. */
+zero_status fill_check_spans(const struct state *state);
 
 /* A request of the host's, checked. */
 struct range {
@@ -18,8 +21,12 @@ struct range {
 };
 
 /* ZERO_E_ARGUMENT names what is wrong; `what`: the call. */
-zero_status range_check(const struct state *state, const char *what, const char *param, zero_kind kind,
-                        const float *memory, uint64_t first, uint64_t count, struct range *out);
+zero_status range_check(const struct state *state, const char *what, const struct model_param *param,
+                        zero_kind kind, const float *memory, uint64_t first, uint64_t count,
+                        struct range *out);
+
+/* The part of a parameter that this rank stores. */
+struct range range_own(const struct state *state, const struct model_param *param, zero_kind kind);
 
 /* Pieces travel from the rank that stores them to all others, one after another. */
 zero_status range_get(struct state *state, const struct range *range, float *out);

@@ -17,7 +17,6 @@
 #include "engine/training/step_settings.h"
 
 _Static_assert((int)BLOCK_BYTES == (int)PIECE_BYTES, "a checkpoint's block passes through the plan's piece");
-_Static_assert((int)MANIFEST_NAME_BYTES == (int)NAME_BYTES_MAX, "names fit");
 
 #define TOKEN_NAME "token"
 

@@ -22,6 +22,7 @@ struct state {
     struct stored_view host;        /* the host's thread reads and writes through it */
     struct stored_view background;  /* a save in the background reads through it */
     bool filled;                    /* the weights have values */
+    bool unseen;                    /* zero_param_put_owned wrote what other ranks do not know of */
     struct manifest_entries notes;  /* the host's, for checkpoints */
     struct background_save *saving; /* NULL: none */
     struct zero_error saved;        /* how the last save ended */

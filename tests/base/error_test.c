@@ -1,6 +1,9 @@
 /* The first failure is kept; names and meanings exist for every code. */
 #include "engine/base/error.h"
 #include "engine/base/status.h"
+
+#include <string.h>
+
 #include "tests/check.h"
 
 static void first_failure_is_kept(void) {
@@ -23,7 +26,21 @@ static void every_code_has_a_name(void) {
     CHECK_STRING(zero_status_name((zero_status)999), "unknown");
 }
 
+/* What failed and what to do stay readable, whatever name is between. */
+static void a_long_name_is_cut(void) {
+    struct zero_error error;
+    char name[5000] = "";
+    memset(name, 'n', sizeof name - 1);
+    error_clear(&error);
+    error_set(&error, ZERO_E_ARGUMENT, "no file \"%s\": give another", name);
+    CHECK_INT(strncmp(error.message, "no file \"nnn", 12), 0);
+    CHECK_CONTAINS(error.message, "n ... n");
+    CHECK_CONTAINS(error.message, "nnn\": give another");
+    CHECK(strlen(error.message) > sizeof error.message - 4);
+}
+
 int main(void) {
+    a_long_name_is_cut();
     first_failure_is_kept();
     every_code_has_a_name();
     return check_end();

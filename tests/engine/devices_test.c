@@ -90,7 +90,7 @@ static void ways(void) {
         s.mode = "last", s.tiers = NULL, s.extra = ", \"prescale_gradients\": true", s.skip_unit = 2;
         run("the last micro-step reduces", s);
         s = setup(stage, 2);
-        s.memory = stage == 3 ? TOY_GIVEN : TOY_SPANS;
+        s.memory = stage == 3 ? TOY_UNIT_GIVEN : stage == 2 ? TOY_SPANS_ADD : TOY_SPANS;
         run("memory of the host program's", s);
         s = setup(stage, 2);
         s.tiers = CPU ", \"zero_quantized_gradients\": true", s.optimizer = stage % 2 ? SGD : LION;

@@ -1,5 +1,6 @@
 #!/bin/sh
-# header.sh SOURCE: zero.h is C99 to C++20 without a warning, in a program that uses the engine's inner names for its own.
+# header.sh SOURCE: zero.h, in the source and as it is installed, is C99 to C++20 without a warning, in a program that uses the
+# engine's inner names for its own.
 set -u
 status=0
 check() { # COMPILER STANDARDS...
@@ -7,8 +8,11 @@ check() { # COMPILER STANDARDS...
     shift
     command -v "${compiler%% *}" >/dev/null || return 0
     for standard; do
-        $compiler -std="$standard" -Wall -Wextra -Wpedantic -Wconversion -Werror -I. -fsyntax-only "$source" ||
-            { echo "FAILED: $compiler -std=$standard" >&2 && status=1; }
+        for header in "-I." "-DINSTALLED -Iengine/include"; do
+            # shellcheck disable=SC2086
+            $compiler -std="$standard" -Wall -Wextra -Wpedantic -Wconversion -Werror $header -fsyntax-only "$source" ||
+                { echo "FAILED: $compiler -std=$standard $header" >&2 && status=1; }
+        done
     done
 }
 source=$1

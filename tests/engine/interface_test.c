@@ -82,7 +82,8 @@ static void a_null_engine_is_refused(void) {
     NULL_UNIT(zero_forward_end(NULL));
     NULL_UNIT(zero_backward_begin(NULL));
     NULL_UNIT(zero_backward_end(NULL));
-    NULL_UNIT(zero_param_give_grad(NULL, "w", x));
+    NULL_UNIT(zero_unit_give_grads(NULL, NULL));
+    CHECK(!zero_unit_param(NULL, 0) && !zero_engine_param(NULL, "w"));
 }
 
 /* Functions that return values return 0, and zero_last_error says why. */
@@ -129,17 +130,21 @@ static void addresses_are_known_after_commit(void) {
     zero_unit *unit;
     zero_engine *e = zero_engine_init("{\"train_batch_size\": 1}");
     CHECK_INT(zero_engine_add_unit(e, "u", &unit), ZERO_OK);
-    refused(zero_param_addresses(unit, "w", &always), ZERO_E_ARGUMENT, "has no parameter");
+    CHECK(!zero_unit_param(unit, 0));
+    CHECK_CONTAINS(zero_last_error(), "unit \"u\" has 0 parameters");
+    CHECK(!zero_engine_param(e, "w"));
+    CHECK_CONTAINS(zero_last_error(), "there is no parameter \"w\"");
     zero_param param = {.struct_size = sizeof param, .name = "w", .dims = 1, .shape = {100}, .slot = &slot};
     CHECK_INT(zero_unit_add_param(unit, &param), ZERO_OK);
-    refused(zero_param_addresses(unit, "w", &always), ZERO_E_ORDER, "zero_engine_commit");
-    refused(zero_param_give_grad(unit, "w", line), ZERO_E_ORDER, "zero_engine_commit");
+    zero_handle *w = zero_unit_param(unit, 0);
+    CHECK(w && w == zero_engine_param(e, "w"));
+    refused(zero_param_addresses(w, &always), ZERO_E_ORDER, "zero_engine_commit");
+    refused(zero_param_give_grad(w, line), ZERO_E_ORDER, "zero_engine_commit");
     zero_engine_destroy(e);
     e = open_engine("{\"train_batch_size\": 1}", line, &unit);
-    refused(zero_param_addresses(unit, NULL, &always), ZERO_E_ARGUMENT, "NULL");
-    refused(zero_param_addresses(unit, "w", NULL), ZERO_E_ARGUMENT, "out is NULL");
-    NULL_UNIT(zero_param_addresses(NULL, "w", &always));
-    CHECK_INT(zero_param_addresses(unit, "w", &always), ZERO_OK);
+    w = zero_unit_param(unit, 0);
+    refused(zero_param_addresses(w, NULL), ZERO_E_ARGUMENT, "out is NULL");
+    CHECK_INT(zero_param_addresses(w, &always), ZERO_OK);
     CHECK(always.param && always.grad);
     zero_engine_destroy(e);
 }

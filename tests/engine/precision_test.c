@@ -73,9 +73,11 @@ static void schedules(void) {
 static void other_memory(void) {
     struct toy_setup s = toy_setup_default();
     s.micro_steps = 2;
-    for (s.memory = TOY_SPANS; s.memory <= TOY_GIVEN; s.memory++)
+    for (s.memory = TOY_SPANS; s.memory < TOY_MEMORIES; s.memory++)
         for (s.compute = ZERO_BF16; s.compute <= ZERO_F16; s.compute++)
-            for (s.stage = 0; s.stage <= (s.memory == TOY_SPANS ? 2 : 3); s.stage++) compare(&s);
+            for (s.stage = 0; s.stage <= (s.memory == TOY_SPANS || s.memory == TOY_SPANS_ADD ? 2 : 3);
+                 s.stage++)
+                compare(&s);
 }
 
 /* A first scale of 2^20 makes the toy's gradients overflow in fp16: allowed once, then halved until they do

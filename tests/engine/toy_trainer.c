@@ -66,12 +66,17 @@ int toy_config(const struct toy_setup *s, char *out, size_t capacity) {
                     precision_keys(s, keys), s->extra ? s->extra : "");
 }
 
+static int lends(const struct toy_setup *s) { return s->memory == TOY_SPANS || s->memory == TOY_SPANS_ADD; }
+static int gives(const struct toy_setup *s) { return s->memory == TOY_GIVEN || s->memory == TOY_UNIT_GIVEN; }
+static int adds(const struct toy_setup *s) { return s->memory == TOY_ADDS || s->memory == TOY_SPANS_ADD; }
+
 struct rank {
     zero_engine *engine;
     const struct toy_setup *setup;
     struct toy_result *out;
     zero_unit *unit[TOY_UNITS];
     zero_slot slot[TOY_PARAMS];
+    zero_handle *handle[TOY_PARAMS];
     struct toy_pass pass;
     float own[TOY_PARAMS][TOY_VOCAB * TOY_WIDTH], own_grad[TOY_PARAMS][TOY_VOCAB * TOY_WIDTH];
     float wide[TOY_PARAMS][TOY_VOCAB * TOY_WIDTH], wide_grad[TOY_PARAMS][TOY_VOCAB * TOY_WIDTH];
@@ -111,7 +116,7 @@ static void catch_up(struct rank *r) { queue_copy(r, NULL, NULL, 0, 1); }
 static struct toy_arrays brought(struct rank *r, const struct toy_arrays *there) {
     struct toy_arrays a = *there;
     catch_up(r);
-    for (uint32_t i = 0; i < TOY_PARAMS && r->setup->memory != TOY_SPANS; i++) {
+    for (uint32_t i = 0; i < TOY_PARAMS && !lends(r->setup); i++) {
         if (there->param[i]) queue_copy(r, a.param[i] = r->near[i], there->param[i], param_bytes(r, i), 1);
         if (!there->grad[i] || there->grad[i] == r->own_grad[i]) continue;
         a.grad[i] = r->near_grad[i];
@@ -157,7 +162,7 @@ static zero_status declare(struct rank *r) {
             zero_param param = {.struct_size = sizeof param,
                                 .name = p->name,
                                 .dims = 2,
-                                .flags = p->flags,
+                                .flags = p->flags | (adds(r->setup) && !p->tied_to ? ZERO_ADDS_GRAD : 0),
                                 .shape = {p->rows, p->columns},
                                 .tied_to = p->tied_to,
                                 .slot = &r->slot[i]};
@@ -166,9 +171,10 @@ static zero_status declare(struct rank *r) {
             zero_span spans[2] = {
                 {r->own[i], r->own_grad[i], count / 2},
                 {(char *)r->own[i] + half, (char *)r->own_grad[i] + half, count - count / 2}};
-            if (r->setup->memory == TOY_SPANS) param.spans = spans, param.span_count = 2, param.slot = NULL;
+            if (lends(r->setup)) param.spans = spans, param.span_count = 2, param.slot = NULL;
             if (r->setup->declare) status = r->setup->declare(r->engine, i, &param);
             if (!status) status = zero_unit_add_param(r->unit[u], &param);
+            if (!status) r->handle[i] = zero_engine_param(r->engine, p->name);
         }
     }
     for (uint32_t u = 0; u < TOY_UNITS && !status; u++)
@@ -180,9 +186,8 @@ static zero_status declare(struct rank *r) {
 /* The slot in use has the addresses that were known since commit. */
 static void check_addresses(const struct rank *r, uint32_t i) {
     zero_slot always;
-    uint32_t unit = 0;
-    while (strcmp(toy_params[i].unit, toy_units[unit])) unit++;
-    if (!CHECK_INT(zero_param_addresses(r->unit[unit], toy_params[i].name, &always), ZERO_OK)) return;
+    if (!CHECK_INT(zero_param_addresses(r->handle[i], &always), ZERO_OK)) return;
+    CHECK(!r->slot[i].grad || !adds(r->setup) || r->slot[i].add);
     CHECK(r->slot[i].param == always.param);
     CHECK(!r->slot[i].grad || r->slot[i].grad == always.grad);
 }
@@ -191,10 +196,10 @@ static struct toy_arrays arrays(struct rank *r) {
     struct toy_arrays a;
     for (uint32_t i = 0; i < TOY_PARAMS; i++) {
         if (r->slot[i].param) check_addresses(r, i);
-        bool lent = r->setup->memory == TOY_SPANS, own = r->setup->memory != TOY_SLOTS;
+        bool lent = lends(r->setup), own = lent || gives(r->setup);
         a.param[i] = lent ? r->own[i] : r->slot[i].param;
         a.grad[i] = own || !r->slot[i].grad ? r->own_grad[i] : r->slot[i].grad; /* NULL: no code reads it */
-        a.add[i] = own ? 0 : r->slot[i].add;
+        a.add[i] = own ? adds(r->setup) : r->slot[i].add;
     }
     return a;
 }
@@ -244,10 +249,16 @@ static void backward(struct rank *r, uint32_t unit) {
 /* Gradients that were computed elsewhere reach the engine. */
 static zero_status give(struct rank *r, uint32_t unit) {
     zero_status status = ZERO_OK;
-    for (uint32_t i = 0; i < TOY_PARAMS && !status && r->setup->memory == TOY_GIVEN; i++)
-        if (!strcmp(toy_params[i].unit, toy_units[unit]) && !(toy_params[i].flags & ZERO_FROZEN))
-            status = zero_param_give_grad(r->unit[unit], toy_params[i].name, r->own_grad[i]);
-    return status;
+    const void *grads[TOY_PARAMS];
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < TOY_PARAMS && !status && gives(r->setup); i++) {
+        if (strcmp(toy_params[i].unit, toy_units[unit])) continue;
+        bool frozen = toy_params[i].flags & ZERO_FROZEN;
+        grads[count++] = frozen ? NULL : r->own_grad[i];
+        if (r->setup->memory == TOY_GIVEN && !frozen)
+            status = zero_param_give_grad(r->handle[i], r->own_grad[i]);
+    }
+    return r->setup->memory == TOY_UNIT_GIVEN ? zero_unit_give_grads(r->unit[unit], grads) : status;
 }
 
 static int skipped(const struct toy_setup *s, uint32_t micro, uint32_t unit) {
@@ -280,6 +291,17 @@ static zero_status recompute(struct rank *r, uint32_t micro, uint32_t last) {
     return status;
 }
 
+static zero_status one_pass(struct rank *r, uint32_t micro, zero_mode mode, double *loss);
+
+/* An evaluation, which leaves the activations of the training pass alone. */
+static zero_status evaluate_between(struct rank *r, uint32_t micro) {
+    struct toy_pass kept = r->pass;
+    double ignored;
+    zero_status status = one_pass(r, micro, ZERO_EVAL, &ignored);
+    r->pass = kept;
+    return status ? status : zero_micro_resume(r->engine);
+}
+
 static zero_status one_pass(struct rank *r, uint32_t micro, zero_mode mode, double *loss) {
     zero_status status = zero_micro_begin(r->engine, mode);
     for (uint32_t u = 0; u < TOY_UNITS && !status; u++) {
@@ -294,6 +316,7 @@ static zero_status one_pass(struct rank *r, uint32_t micro, zero_mode mode, doub
     if (mode == ZERO_EVAL) return status;
     double ranks = 1;
     if (!status) status = zero_engine_sum(r->engine, &ranks, 1); /* a loss is summed here, say */
+    if (!status && r->setup->interrupt) status = evaluate_between(r, micro);
     if (r->setup->recompute) drop_activations(r);
     for (uint32_t u = TOY_UNITS; u-- > 0 && !status;) {
         status = recompute(r, micro, u);
@@ -307,13 +330,52 @@ static zero_status one_pass(struct rank *r, uint32_t micro, zero_mode mode, doub
     return status;
 }
 
+/* ---- passes that are cancelled ---- */
+
+/* `uses` of a training pass, and no more; `inside`: the last one is not ended. */
+static zero_status some_uses(struct rank *r, uint32_t uses, int inside) {
+    zero_status status = zero_micro_begin(r->engine, ZERO_TRAIN);
+    for (uint32_t i = 0; i < uses && !status; i++) {
+        int is_forward = i < TOY_UNITS, ends = !inside || i + 1 < uses;
+        uint32_t u = is_forward ? i : 2 * TOY_UNITS - 1 - i;
+        status = is_forward ? zero_forward_begin(r->unit[u]) : zero_backward_begin(r->unit[u]);
+        if (!status && is_forward) forward(r, u);
+        if (!status && !is_forward) backward(r, u), status = give(r, u);
+        if (!status && ends)
+            status = is_forward ? zero_forward_end(r->unit[u]) : zero_backward_end(r->unit[u]);
+        if (!status && i + 1 == TOY_UNITS && ends && r->setup->interrupt) status = evaluate_between(r, 1);
+    }
+    return status;
+}
+
+/* Begins the micro-step and cancels it. *out_step: the whole step is lost. One rank may be a use ahead of the others. */
+static zero_status try_and_cancel(struct rank *r, uint32_t step, uint32_t micro, int *out_step) {
+    uint64_t chance = (r->setup->cancels + 31 * step + 7 * micro) * 0x9e3779b97f4a7c15u;
+    uint32_t uses = (uint32_t)(chance >> 33) % (2 * TOY_UNITS), ahead = r->setup->depth && chance >> 60 & 1;
+    *out_step = 0;
+    if (!(chance >> 61 & 1)) return ZERO_OK;
+    /* All ranks evaluate between, or none; and nothing is gathered ahead of the first use. */
+    if (!uses || uses == TOY_UNITS || uses + 1 == TOY_UNITS) ahead = 0;
+    if (zero_engine_rank(r->engine) == 0) uses += ahead;
+    zero_status status = some_uses(r, uses, chance >> 62 & 1);
+    *out_step = uses > TOY_UNITS;
+    return status ? status : zero_micro_cancel(r->engine);
+}
+
 static zero_status one_step(struct rank *r, uint32_t step) {
     const struct toy_setup *s = r->setup;
     zero_status status = ZERO_OK;
     double sum = 0, ignored;
+    int cancels = s->cancels != 0; /* until a whole step was lost: it begins anew */
     for (uint32_t m = 0; m < s->micro_steps && !status; m++) {
+        int lost = 0;
+        toy_batch(&r->pass, step, m, zero_engine_rank(r->engine));
+        if (cancels) status = try_and_cancel(r, step, m, &lost);
+        if (lost) {
+            m = UINT32_MAX, sum = 0, cancels = 0;
+            continue;
+        }
         uint32_t rank = zero_engine_rank(r->engine);
-        toy_batch(&r->pass, step, m, rank);
         double loss = 0;
         bool nan = (int)step == s->nan_step || (s->nan_every && (step + 1) % s->nan_every == 0);
         r->out->skipped = nan && rank == s->ranks - 1 && m == 0;
@@ -369,6 +431,17 @@ static zero_status count(struct rank *r, zero_counters *out) {
     return status;
 }
 
+/* The host's own memory has the weights already. */
+static zero_status fill(struct rank *r) {
+    if (r->setup->memory != TOY_SPANS_ADD || r->setup->compute != ZERO_F32)
+        return zero_engine_fill(r->engine, toy_fill, NULL);
+    for (uint32_t i = 0; i < TOY_PARAMS; i++)
+        if (!toy_params[i].tied_to)
+            toy_fill(NULL, toy_params[i].name, 0, (uint64_t)toy_params[i].rows * toy_params[i].columns,
+                     r->own[i]);
+    return zero_engine_fill(r->engine, NULL, NULL);
+}
+
 zero_status toy_train_rank(zero_engine *engine, const struct toy_setup *setup, struct toy_result *out) {
     struct device *lender;
     struct rank *r = rank_create(engine, &lender);
@@ -380,7 +453,7 @@ zero_status toy_train_rank(zero_engine *engine, const struct toy_setup *setup, s
     if (!status) status = zero_engine_reserve(engine, ZERO_NVME, setup->nvme_bytes, "the toy's");
     if (!status && setup->begin) setup->begin(engine);
     if (!status) status = zero_engine_commit(engine, &out->plan);
-    if (!status) status = zero_engine_fill(engine, toy_fill, NULL);
+    if (!status) status = fill(r);
     for (uint32_t step = 0; step < setup->steps && !status; step++) {
         status = one_step(r, step);
         if (step == 0) status = status ? status : count(r, &out->first);

@@ -11,9 +11,13 @@
 enum { TOY_STEPS_MAX = 200 };
 
 enum toy_memory {
-    TOY_SLOTS, /* the engine's */
-    TOY_SPANS, /* its own, lent in two pieces */
-    TOY_GIVEN  /* gradients are given by zero_param_give_grad */
+    TOY_SLOTS,      /* the engine's */
+    TOY_SPANS,      /* its own, lent in two pieces */
+    TOY_GIVEN,      /* gradients are given by zero_param_give_grad, */
+    TOY_UNIT_GIVEN, /* or by zero_unit_give_grads */
+    TOY_ADDS,       /* the engine's, to which the host always adds */
+    TOY_SPANS_ADD,  /* the same in its own memory, from which the fp32 weights are filled */
+    TOY_MEMORIES
 };
 
 struct optimizer_params;
@@ -42,6 +46,8 @@ struct toy_setup {
     int nan_step;       /* in this step a gradient of the last rank is NaN; -1: never */
     uint32_t nan_every; /* and in every nan_every-th step; 0: none */
     int evaluate;       /* an evaluation pass after every micro-step and every step */
+    int interrupt;     /* an evaluation between the forward and the backward of every training pass */
+    uint64_t cancels;  /* seed of passes that are begun, cancelled and done again; 0: none */
     int flush;          /* before counters are read: no transfer is under way then */
     int memory;         /* where the host keeps parameters and gradients: enum toy_memory */
     /* Blocks whose activations are dropped and computed again together: 1, 2 or 3; 0: none. */

@@ -8,7 +8,7 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "tools/weights/weights.h"
 
-enum { FILES_MAX = 512, NAME_BYTES = MANIFEST_NAME_BYTES + 16 };
+enum { FILES_MAX = 512 };
 
 struct export {
     struct storage *storage;
@@ -16,8 +16,8 @@ struct export {
     /* the directory, and its name while it is written */
     char out[STORAGE_PATH_BYTES], partial[STORAGE_PATH_BYTES];
     struct tensor *tensor; /* index: the manifest's parameter */
-    char(*name)[NAME_BYTES];
-    uint32_t *file_of; /* index: the manifest's parameter; ascending */
+    char **name;           /* alike */
+    uint32_t *file_of;     /* index: the manifest's parameter; ascending */
     struct storage_file *file;
     uint32_t files;
     float *block;
@@ -52,13 +52,15 @@ static void file_name(const struct export *x, uint32_t file, char out[64]) {
 
 static bool starts(const char *text, const char *with) { return strncmp(text, with, strlen(with)) == 0; }
 
-static void name_tensor(struct export *x, uint32_t i) {
+static bool name_tensor(struct export *x, uint32_t i) {
     const struct manifest_param *p = &x->checkpoint.manifest.param[i];
     bool prefix = x->family && !starts(p->name, "lm_head.");
-    snprintf(x->name[i], NAME_BYTES, "%s%s", prefix ? x->family->of : "", p->name);
+    if (asprintf(&x->name[i], "%s%s", prefix ? x->family->of : "", p->name) < 0)
+        return x->name[i] = NULL, false;
     x->tensor[i] =
         (struct tensor){.name = x->name[i], .dtype = DTYPE_F32, .dims = p->dims, .count = p->count};
     memcpy(x->tensor[i].shape, p->shape, sizeof p->shape);
+    return true;
 }
 
 static zero_status lay_out(struct export *x, uint64_t file_bytes, struct zero_error *error) {
@@ -67,7 +69,9 @@ static zero_status lay_out(struct export *x, uint64_t file_bytes, struct zero_er
     x->name = calloc(m->params + 1, sizeof *x->name);
     x->file_of = calloc(m->params + 1, sizeof *x->file_of);
     x->block = malloc(BLOCK_BYTES);
-    if (!x->tensor || !x->name || !x->file_of || !x->block)
+    bool good = x->tensor && x->name && x->file_of && x->block;
+    for (uint32_t i = 0; i < m->params && good; i++) good = name_tensor(x, i);
+    if (!good)
         return error_set(error, ZERO_E_MEMORY, "no memory to export %" PRIu32 " parameters", m->params);
     uint64_t filled = 0;
     for (uint32_t i = 0; i < m->params; i++) {
@@ -75,7 +79,6 @@ static zero_status lay_out(struct export *x, uint64_t file_bytes, struct zero_er
         if (filled && filled + bytes > file_bytes) x->files++, filled = 0;
         x->file_of[i] = x->files;
         filled += bytes;
-        name_tensor(x, i);
     }
     x->files++;
     if (x->files <= FILES_MAX) return ZERO_OK;
@@ -232,6 +235,7 @@ zero_status weights_export(const char *checkpoint, const char *out, uint64_t fil
     zero_status status = checkpoint_open(x.storage, checkpoint, &x.checkpoint, error);
     if (!status) x.family = family_of(&x.checkpoint.manifest);
     if (!status) status = run(&x, file_bytes, error);
+    for (uint32_t i = 0; x.name && i < x.checkpoint.manifest.params; i++) free(x.name[i]);
     checkpoint_close(&x.checkpoint);
     free(x.tensor);
     free(x.name);
