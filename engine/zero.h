@@ -130,9 +130,10 @@ typedef struct zero_runtime {
  *   6. torchrun: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT
  *   7. none of these: one rank
  *
- * The environment is not read for 1 to 4. ZERO_E_ARGUMENT: two of 1 to 4; a rank that is not below its size; a size above 1 without
- * address or port; rank, address or port without size. ZERO_E_UNSUPPORTED: another MPI's launcher (PMI_SIZE), or srun without PMIx,
- * started several processes. A rank that does not come: ZERO_E_PEER after 10 x comm.timeout_s, on every rank that did. */
+ * For 1 to 4 the environment is not read, but by 3 for this rank's number on its host. ZERO_E_ARGUMENT: two of 1 to 4; a rank that
+ * is not below its size; a size above 1 without address or port; rank, address or port without size. ZERO_E_UNSUPPORTED: another
+ * MPI's launcher (PMI_SIZE), or srun without PMIx, started several processes. A rank that does not come: ZERO_E_PEER after 10 x
+ * comm.timeout_s, on every rank that did. */
 
 /* `json`: the text of a DeepSpeed configuration, or the path of a .json file. NULL: it failed, see zero_last_error(). Collective. */
 zero_engine *zero_engine_init(const char *json);

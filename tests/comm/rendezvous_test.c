@@ -55,7 +55,8 @@ static void *run(void *user) {
 static void start(struct rank *ranks, const uint32_t *numbers, uint32_t count, uint32_t size,
                   double timeout_s, uint32_t port) {
     for (uint32_t i = 0; i < count; i++) {
-        ranks[i] = (struct rank){.options = {"localhost", port, numbers[i], size, timeout_s, NULL, NULL}};
+        ranks[i] =
+            (struct rank){.options = {"localhost", port, numbers[i], size, timeout_s, NULL, NULL, false}};
         pthread_create(&ranks[i].thread, NULL, run, &ranks[i]);
     }
 }
@@ -192,7 +193,7 @@ static void one_has_another_size(void) {
 
 static void alone(uint32_t number, const char *host, uint32_t port, double timeout_s, zero_status status,
                   const char *part) {
-    struct rank rank = {.options = {host, port, number, 3, timeout_s, NULL, NULL}};
+    struct rank rank = {.options = {host, port, number, 3, timeout_s, NULL, NULL, false}};
     run(&rank);
     CHECK_INT(rank.status, status);
     CHECK_CONTAINS(rank.error.message, part);
@@ -238,7 +239,8 @@ static bool ask(void *user) { return atomic_load((atomic_bool *)user); }
 static void start_interruptible(struct rank *ranks, const uint32_t *numbers, uint32_t count, uint32_t size,
                                 uint32_t port, atomic_bool *stop) {
     for (uint32_t i = 0; i < count; i++) {
-        ranks[i] = (struct rank){.options = {"localhost", port, numbers[i], size, LONG_S, ask, &stop[i]}};
+        ranks[i] =
+            (struct rank){.options = {"localhost", port, numbers[i], size, LONG_S, ask, &stop[i], false}};
         pthread_create(&ranks[i].thread, NULL, run, &ranks[i]);
     }
 }
