@@ -245,7 +245,13 @@ zero_handle *zero_engine_param(const zero_engine *engine, const char *name);
 const char *zero_param_name(const zero_handle *param);
 uint64_t zero_param_count(const zero_handle *param); /* elements */
 
-/* 1: the unit uses a parameter that is trained. 0: all of them are frozen, by the host or by the configuration's param_groups; if no
+/* Holds the unit: its parameters are in use with every other unit of a pass, for parameters that the whole model uses. Their slots
+ * are valid from the first begin of a pass to its last end; in a backward the host adds to grad in any unit's use. A pass does not
+ * begin or end the unit itself. It stays gathered, and its gradient is reduced after the pass's last backward. A held unit has slots,
+ * not spans. Before commit, the same on all ranks. Local. */
+zero_status zero_unit_hold(zero_unit *unit);
+
+/* 1: the unit uses a parameter that is trained, or a held unit does. 0: all of them are frozen, by the host or by the configuration's param_groups; if no
  * earlier unit is trained either, a host may leave out the backward of this unit and of the units before it. Local. */
 int zero_unit_trains(const zero_unit *unit);
 
