@@ -68,6 +68,12 @@ zero_status zero_engine_add_segment(zero_unit *first, zero_unit *last) {
     return ZERO_OK;
 }
 
+zero_status zero_engine_free_order(zero_engine *e) {
+    zero_status status = engine_check_declaring(e, "zero_engine_free_order");
+    if (!status) e->model.free_order = true;
+    return status;
+}
+
 zero_status zero_unit_hold(zero_unit *unit) {
     if (!unit_given(unit, "zero_unit_hold")) return ZERO_E_ARGUMENT;
     zero_status status = check_declaring(unit->engine, "zero_unit_hold");

@@ -64,6 +64,8 @@ zero_status pass_begin(struct pass *pass, zero_mode mode) {
     for (uint32_t i = 0; i < pass->model->units; i++) pass->model->unit[i]->forwarded = false;
     pass->recompute_next = NULL;
     pass->recomputed = false;
+    pass->made = 0;
+    pass->made_before = pass->backwards;
     if (mode == ZERO_TRAIN) pass->micro++;
     pass->mode = mode;
     pass->run->moves.pass.event = PASS_BEGINS;
@@ -97,7 +99,7 @@ static zero_status check_begin(const struct pass *pass, const zero_unit *unit, c
                       unit->name);
     if (backward && !unit->forwarded)
         return refuse(ZERO_E_ORDER, "%s of \"%s\": its forward was skipped in this pass", what, unit->name);
-    if (position < pass->blueprint->policy.cursor)
+    if (!pass->model->free_order && position < pass->blueprint->policy.cursor)
         return refuse(
             ZERO_E_ORDER,
             "%s of \"%s\": its turn in this pass is over; units are used in the order in which they "
@@ -132,6 +134,7 @@ static zero_status begin(struct pass *pass, zero_unit *unit, struct begun begun)
     pass->unit = unit;
     pass->backward = begun.backward;
     pass->backwards += begun.backward;
+    pass->made++;
     pass->compute_began = clock_now_ns();
     progress_wake(pass->run->progress);
     return ZERO_OK;
@@ -147,8 +150,8 @@ static zero_status end(struct pass *pass, zero_unit *unit, bool backward, const 
     slots_clear(pass, unit, backward);
     pass->phase = PHASE_PASS;
     status = run_moves(pass->run, MOVE_END, MOVE_END, NULL, NULL);
-    if (!status && pass->blueprint->policy.cursor == pass->blueprint->policy.positions)
-        slots_clear_held(pass);
+    const struct policy *policy = &pass->blueprint->policy;
+    if (!status && !policy->free_order && policy->cursor == policy->positions) slots_clear_held(pass);
     bool moved;
     if (!status) status = RUN_EVENT(pass->run, executor_poll(pass->run->executor, &moved));
     progress_wake(pass->run->progress); /* the host may do anything before its next call */

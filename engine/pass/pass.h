@@ -22,6 +22,7 @@ struct pass {
     zero_mode mode;                   /* of the open pass, or the last one */
     uint32_t micro;                   /* training passes since the last step */
     uint64_t backwards;               /* uses in the backward, since the last step */
+    uint64_t made, made_before;       /* uses of this pass; `backwards` when it began */
     struct zero_unit *unit;           /* PHASE_USE: whose */
     bool backward;                    /* PHASE_USE: which */
     struct zero_unit *recompute_next; /* a recomputation has begun and goes on with this unit; else NULL */

@@ -179,6 +179,7 @@ static zero_status declare(struct rank *r) {
             if (!status) r->handle[i] = zero_engine_param(r->engine, p->name);
         }
     }
+    if (!status && r->setup->free_order) status = zero_engine_free_order(r->engine);
     if (!status && r->setup->hold) status = zero_unit_hold(r->unit[HELD]);
     for (uint32_t u = 0; u < TOY_UNITS && !status; u++)
         if (r->setup->recompute > 1 && segment_of(r->setup, u))
@@ -300,6 +301,20 @@ static zero_status recompute(struct rank *r, uint32_t micro, uint32_t last) {
 
 static zero_status one_pass(struct rank *r, uint32_t micro, zero_mode mode, double *loss);
 
+/* In free order: the first units once more, in reverse. What they compute is what they computed before. */
+static zero_status look_back(struct rank *r) {
+    zero_status status = ZERO_OK;
+    struct toy_pass kept = r->pass;
+    for (uint32_t u = TOY_UNITS / 2; u-- > 0 && !status;) {
+        if (held(r->setup, u)) continue;
+        status = zero_forward_begin(r->unit[u]);
+        if (!status) forward(r, u);
+        if (!status) status = zero_forward_end(r->unit[u]);
+    }
+    r->pass = kept;
+    return status;
+}
+
 /* An evaluation, which leaves the activations of the training pass alone. */
 static zero_status evaluate_between(struct rank *r, uint32_t micro) {
     struct toy_pass kept = r->pass;
@@ -307,6 +322,20 @@ static zero_status evaluate_between(struct rank *r, uint32_t micro) {
     zero_status status = one_pass(r, micro, ZERO_EVAL, &ignored);
     r->pass = kept;
     return status ? status : zero_micro_resume(r->engine);
+}
+
+static zero_status backwards(struct rank *r, uint32_t micro) {
+    zero_status status = ZERO_OK;
+    for (uint32_t u = TOY_UNITS; u-- > 0 && !status;) {
+        status = recompute(r, micro, u);
+        if (status || skipped(r->setup, micro, u) || held(r->setup, u)) continue;
+        status = zero_backward_begin(r->unit[u]);
+        if (!status) backward(r, u);
+        if (!status) status = give(r, u);
+        if (!status && r->out->skipped && u == 0) spoil_gradient(r); /* asked for by one_step */
+        if (!status) status = zero_backward_end(r->unit[u]);
+    }
+    return status;
 }
 
 static zero_status one_pass(struct rank *r, uint32_t micro, zero_mode mode, double *loss) {
@@ -320,21 +349,14 @@ static zero_status one_pass(struct rank *r, uint32_t micro, zero_mode mode, doub
         status = zero_forward_begin(r->unit[u]);
         if (!status) *loss = forward(r, u);
         if (!status) status = zero_forward_end(r->unit[u]);
+        if (!status && r->setup->free_order && u == TOY_UNITS / 2) status = look_back(r);
     }
     if (mode == ZERO_EVAL) return status;
     double ranks = 1;
     if (!status) status = zero_engine_sum(r->engine, &ranks, 1); /* a loss is summed here, say */
     if (!status && r->setup->interrupt) status = evaluate_between(r, micro);
     if (r->setup->recompute) drop_activations(r);
-    for (uint32_t u = TOY_UNITS; u-- > 0 && !status;) {
-        status = recompute(r, micro, u);
-        if (status || skipped(r->setup, micro, u) || held(r->setup, u)) continue;
-        status = zero_backward_begin(r->unit[u]);
-        if (!status) backward(r, u);
-        if (!status) status = give(r, u);
-        if (!status && r->out->skipped && u == 0) spoil_gradient(r); /* asked for by one_step */
-        if (!status) status = zero_backward_end(r->unit[u]);
-    }
+    for (int i = 0; i <= r->setup->twice && !status; i++) status = backwards(r, micro);
     return status;
 }
 
@@ -364,7 +386,7 @@ static zero_status try_and_cancel(struct rank *r, uint32_t step, uint32_t micro,
     *out_step = 0;
     if (!(chance >> 61 & 1)) return ZERO_OK;
     /* All ranks evaluate between, or none; and nothing is gathered ahead of the first use. */
-    if (!uses || uses == TOY_UNITS || uses + 1 == TOY_UNITS) ahead = 0;
+    if (!uses || uses == TOY_UNITS || uses + 1 == TOY_UNITS || r->setup->free_order) ahead = 0;
     for (uint32_t i = uses ? uses - 1 : 0; i <= uses; i++)
         if (held(r->setup, i < TOY_UNITS ? i : 2 * TOY_UNITS - 1 - i))
             ahead = 0; /* what follows is not gathered yet */
