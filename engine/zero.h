@@ -245,11 +245,12 @@ zero_handle *zero_engine_param(const zero_engine *engine, const char *name);
 const char *zero_param_name(const zero_handle *param);
 uint64_t zero_param_count(const zero_handle *param); /* elements */
 
-/* Passes use units in any order, any number of times: a backward may run twice, or two forwards before it; gradients add up. Without
- * this call, units are used in the order in which they were added. The price: nothing is gathered ahead; gradients are reduced at the
- * end of a pass, not under its backward, and are whole until then; at stage 3 a unit stays gathered until the pass ends, so that a
- * pass which uses all of them has all of them in memory. The plan says how much that is. A forward inside the backward needs no
- * segment, and a forward without a backward no evaluation. Ranks use the units alike. Before commit, the same on all ranks. Local. */
+/* Passes use units in any order, any number of times: a backward may run twice, or two forwards before it; gradients add up. A unit may
+ * begin between another one's begin and end, up to 64 deep: a forward inside a backward then needs no segment. Without this call,
+ * units are used in the order in which they were added. The price: nothing is gathered ahead; gradients are reduced at the end of a
+ * pass, not under its backward, and are whole until then; at stage 3 a unit stays gathered until the pass ends, so that a pass which
+ * uses all of them has all of them in memory. The plan says how much that is. Ranks use the units alike. Before commit, the same on
+ * all ranks. Local. */
 zero_status zero_engine_free_order(zero_engine *engine);
 
 /* Holds the unit: its parameters are in use with every other unit of a pass, for parameters that the whole model uses. Their slots

@@ -50,6 +50,7 @@ zero_status pass_resume(struct pass *pass) {
 /* The host's time with the unit is over; what it wrote does not count. */
 static zero_status abandon_use(struct pass *pass) {
     if (pass->phase != PHASE_USE) return ZERO_OK;
+    while (pass->nested) slots_clear(pass, pass->outer[--pass->nested].unit, false);
     slots_clear(pass, pass->unit, false);
     pass->phase = PHASE_PASS;
     return run_moves(pass->run, MOVE_END, MOVE_END, NULL, NULL);

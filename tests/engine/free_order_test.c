@@ -28,6 +28,8 @@ static void the_declared_order(void) {
                 s.compute = s.ranks == 3 ? ZERO_BF16 : ZERO_F32;
                 s.offload = s.micro_steps == 2 ? "cpu" : "none";
                 s.evaluate = s.ranks == 1;
+                s.recompute = s.stage % 3;
+                if (s.stage < 3 && s.ranks == 2) s.memory = TOY_SPANS_ADD;
                 toy_train(&s, &got);
                 toy_oracle(&s, &declared);
                 plan_equals_memory();

@@ -327,9 +327,11 @@ static zero_status evaluate_between(struct rank *r, uint32_t micro) {
 static zero_status backwards(struct rank *r, uint32_t micro) {
     zero_status status = ZERO_OK;
     for (uint32_t u = TOY_UNITS; u-- > 0 && !status;) {
-        status = recompute(r, micro, u);
+        int inside = r->setup->free_order; /* of the backward */
+        if (!inside) status = recompute(r, micro, u);
         if (status || skipped(r->setup, micro, u) || held(r->setup, u)) continue;
         status = zero_backward_begin(r->unit[u]);
+        if (!status && inside) status = recompute(r, micro, u);
         if (!status) backward(r, u);
         if (!status) status = give(r, u);
         if (!status && r->out->skipped && u == 0) spoil_gradient(r); /* asked for by one_step */

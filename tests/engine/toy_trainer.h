@@ -54,7 +54,7 @@ struct toy_setup {
     int flush;          /* before counters are read: no transfer is under way then */
     int memory;         /* where the host keeps parameters and gradients: enum toy_memory */
     /* Blocks whose activations are dropped and computed again together: 1, 2 or 3; 0: none. */
-    uint32_t recompute;
+    uint32_t recompute; /* in free order, inside the backward of the segment's last block */
     int skip_unit;       /* this unit is left out of every step's first micro-step; -1: none */
     uint32_t skip_micro; /* or of this one; not for the oracle */
     /* Called before a parameter is declared; or NULL. */
