@@ -1,5 +1,6 @@
 #!/bin/sh
-# header.sh SOURCE: zero.h is C99 to C++20 without a warning, in a program that uses the engine's inner names for its own.
+# header.sh C CC: zero.h is C99 to C++20 without a warning, in a program that uses the engine's inner names for its own; zero.hpp is
+# C++17 and C++20.
 set -u
 status=0
 check() { # COMPILER STANDARDS...
@@ -16,4 +17,7 @@ check gcc c99 c11 c17
 check "g++ -x c++" c++11 c++17 c++20
 check clang c99 c11 c17
 check "clang++ -x c++" c++11 c++17 c++20
+source=$2
+check g++ c++17 c++20
+check clang++ c++17 c++20
 exit $status
