@@ -18,6 +18,7 @@
  * leaves a forward ends the unit's use; a training pass stays open, and still needs its backward. One that leaves a backward ends
  * nothing, because half a gradient must not reach other ranks: the engine then takes no more training calls. Destroy it, and the other
  * ranks learn that this one has left.
+ *
  * Threads: as in zero.h. Units and parameters are views: copy them as you like, and do not use them after their engine. */
 #ifndef ZERO_ENGINE_ZERO_HPP
 #define ZERO_ENGINE_ZERO_HPP
@@ -39,6 +40,7 @@
 #include "zero.h" /* the one beside this file */
 
 namespace zero {
+
 /* A struct of zero.h, with its struct_size set: zero::make<zero_param>(). */
 template <class Struct> Struct make() {
     Struct made{};
@@ -311,7 +313,7 @@ class engine {
 /* A world whose ranks are threads of this program. */
 class local {
   public:
-    explicit local(uint32_t ranks) : world_(zero_local_create(ranks)), ranks_(ranks) {
+    explicit local(uint32_t ranks) : world_(zero_local_create(ranks), zero_local_destroy), ranks_(ranks) {
         if (!world_) throw error(ZERO_E_MEMORY);
     }
     zero_local *get() const { return world_.get(); }
@@ -339,10 +341,7 @@ class local {
     }
 
   private:
-    struct destroy {
-        void operator()(zero_local *world) const { zero_local_destroy(world); }
-    };
-    std::unique_ptr<zero_local, destroy> world_;
+    std::unique_ptr<zero_local, decltype(&zero_local_destroy)> world_;
     uint32_t ranks_;
 };
 
