@@ -12,10 +12,21 @@ zero_status zero_micro_begin(zero_engine *e, zero_mode mode) {
     if (e->pass.phase == PHASE_DECLARING || !e->state.filled)
         return refuse(ZERO_E_ORDER, "zero_micro_begin: first zero_engine_commit, then zero_engine_fill");
     if (e->state.unseen)
-        return refuse(ZERO_E_ORDER,
-                      "zero_micro_begin: other ranks do not know what zero_param_put_owned wrote: all ranks call "
-                      "zero_engine_written first");
+        return refuse(
+            ZERO_E_ORDER,
+            "zero_micro_begin: other ranks do not know what zero_param_put_owned wrote: all ranks call "
+            "zero_engine_written first");
     return pass_begin(&e->pass, mode);
+}
+
+zero_status zero_micro_resume(zero_engine *e) {
+    zero_status status = engine_check(e, "zero_micro_resume");
+    return status ? status : pass_resume(&e->pass);
+}
+
+zero_status zero_micro_cancel(zero_engine *e) {
+    zero_status status = engine_check(e, "zero_micro_cancel");
+    return status ? status : pass_cancel(&e->pass);
 }
 
 zero_status zero_forward_begin(zero_unit *unit) {
@@ -48,6 +59,10 @@ static zero_status check_step(zero_engine *e, const zero_step_info *out) {
                       "zero_engine_step: %" PRIu32 " of %" PRIu32
                       " micro-steps are done (gradient_accumulation_steps); do the others first",
                       pass->micro, e->blueprint.policy.micro_steps);
+    if (pass->suspended)
+        return refuse(ZERO_E_ORDER,
+                      "zero_engine_step: an evaluation has interrupted the last training pass: call "
+                      "zero_micro_resume, and do its backward");
     bool awaits_backward = pass->phase == PHASE_PASS && pass->mode == ZERO_TRAIN;
     if (awaits_backward && !pass->backwards && e->blueprint.policy.refreshes)
         return refuse(ZERO_E_ORDER,

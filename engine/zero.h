@@ -367,6 +367,19 @@ zero_status zero_engine_recover(zero_engine *engine, zero_fill_fn fill, void *us
 /* After a micro-step's first backward, forward_begin and _end recompute: a unit whose backward comes next, or the units of its
  * segment, one after another up to that unit. A recomputed unit stays gathered for its backward. */
 zero_status zero_micro_begin(zero_engine *engine, zero_mode mode);
+
+/* Goes on with a training pass after an evaluation. A zero_micro_begin(ZERO_EVAL) between the forward and the backward of a training
+ * pass interrupts it: units that were kept for the backward are released. After the evaluation, or several, zero_micro_resume leads
+ * back to the first backward, or to a recomputation before it. ZERO_E_ORDER: no training pass is interrupted. Collective. */
+zero_status zero_micro_resume(zero_engine *engine);
+
+/* Drops the open pass, also inside a unit's begin and end: after an exception in a forward, for example. Before the first backward
+ * of the pass, the pass was never there: neither counted nor added to a gradient. After it: all micro-steps of this step are
+ * dropped, and the step begins anew. An evaluation is dropped alone; a training pass that it has interrupted stays, for
+ * zero_micro_resume or another zero_micro_cancel. A rank may be some units ahead of the others, but a begin that waits for a rank which
+ * cancels does not return before its deadline: let all ranks cancel at the same place. ZERO_E_ORDER: no pass is open. Collective. */
+zero_status zero_micro_cancel(zero_engine *engine);
+
 zero_status zero_forward_begin(zero_unit *unit);
 zero_status zero_forward_end(zero_unit *unit);
 zero_status zero_backward_begin(zero_unit *unit);

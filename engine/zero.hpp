@@ -15,9 +15,8 @@
  *   }
  *
  * Every function but getters and destructors throws zero::error where zero.h returns another status than ZERO_OK. An exception that
- * leaves a forward ends the unit's use; a training pass stays open, and still needs its backward. One that leaves a backward ends
- * nothing, because half a gradient must not reach other ranks: the engine then takes no more training calls. Destroy it, and the other
- * ranks learn that this one has left.
+ * leaves a forward or a backward does not end the unit's use: half a result must not count. After it, engine.cancel() on all ranks
+ * drops the pass; or destroy the engine, and the other ranks learn that this one has left.
  *
  * Threads: as in zero.h. Units and parameters are views: copy them as you like, and do not use them after their engine. */
 #ifndef ZERO_ENGINE_ZERO_HPP
@@ -154,7 +153,7 @@ template <class T> class param {
     uint64_t count_;
 };
 
-/* A forward or backward of a unit. The destructor ends it, unless end() did. An end that fails in the destructor is thrown by the next
+/* A forward or backward of a unit. The destructor ends it, unless end() did or an exception passes. An end that fails in the destructor is thrown by the next
  * call of the engine; where none comes, it goes to the log. */
 class use {
   public:
@@ -166,8 +165,7 @@ class use {
     use(const use &) = delete;
     use &operator=(const use &) = delete;
     ~use() {
-        bool unwinds = std::uncaught_exceptions() > exceptions_;
-        if (unit_ && !(unwinds && backward_)) state_->keep(finish());
+        if (unit_ && std::uncaught_exceptions() <= exceptions_) state_->keep(finish());
     }
     void end() {
         if (unit_) check(finish());
@@ -269,6 +267,8 @@ class engine {
     void fill() { check(zero_engine_fill(state_->checked(), nullptr, nullptr)); }
 
     void micro(zero_mode mode) { check(zero_micro_begin(state_->checked(), mode)); }
+    void resume() { check(zero_micro_resume(state_->checked())); }
+    void cancel() { check(zero_micro_cancel(state_->checked())); }
     zero_step_info step() {
         auto info = make<zero_step_info>();
         check(zero_engine_step(state_->checked(), &info));

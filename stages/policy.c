@@ -210,6 +210,18 @@ void policy_pass(struct policy *p, bool evaluating, bool last, struct operation_
     p->positions = evaluating ? p->uses : 2 * p->uses;
 }
 
+void policy_resume(struct policy *p, bool last, struct operation_list *out) {
+    policy_pass(p, false, last, out);
+    p->cursor = p->uses;
+}
+
+void policy_cancel(struct policy *p, bool step, struct operation_list *out) {
+    if (!step) p->last = false; /* the gradients of earlier micro-steps wait for another last one */
+    finish_pass(p, out);
+    for (uint32_t i = 0; i < p->regions && step; i++)
+        p->region[i].partial = p->region[i].reduced = p->region[i].final = false;
+}
+
 bool policy_gathers(const struct policy *p, const struct use *use) {
     for (uint8_t i = 0; i < use->count; i++)
         if (!rests_replicated(&p->region[use->region[i]])) return true;

@@ -110,6 +110,15 @@ bool policy_used_later(const struct policy *policy, uint16_t region, uint32_t af
 /* A pass begins, and all units return to rest. `last`: it is the last micro-step of the step. */
 void policy_pass(struct policy *policy, bool evaluating, bool last, struct operation_list *out);
 
+/* An evaluation has interrupted a training pass between its forward and its backward, and the training pass goes on at its first
+ * backward. Units that were kept for it are gathered again. */
+void policy_resume(struct policy *policy, bool last, struct operation_list *out);
+
+/* The pass is dropped, and all units return to rest. Without `step`: no backward of the pass has begun, and the gradients of
+ * earlier micro-steps stay. With `step`: all gradients of the step are dropped; those under way are still reduced, so that all
+ * ranks do the same. */
+void policy_cancel(struct policy *policy, bool step, struct operation_list *out);
+
 /* The use at `position` begins; `position` is not below the cursor, and positions between are skipped. COMPUTE is the
  * last operation. */
 void policy_begin(struct policy *policy, uint32_t position, struct operation_list *out);

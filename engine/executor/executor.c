@@ -283,6 +283,16 @@ zero_status executor_pass(struct executor *e, bool evaluating, bool last) {
     return emit_list(e);
 }
 
+zero_status executor_resume_pass(struct executor *e, bool last) {
+    policy_resume(e->o.shape.policy, last, &e->list);
+    return emit_list(e);
+}
+
+zero_status executor_cancel(struct executor *e, bool step) {
+    policy_cancel(e->o.shape.policy, step, &e->list);
+    return emit_list(e);
+}
+
 zero_status executor_begin(struct executor *e, uint32_t position) {
     policy_begin(e->o.shape.policy, position, &e->list);
     return emit_list(e);

@@ -9,7 +9,16 @@ static bool is_agreed(const struct host_moves *m) { return executor_reached(m->e
 static bool is_settled(const struct host_moves *m) { return !m->settles || executor_idle(m->executor); }
 
 static zero_status pass(struct host_moves *m) {
-    return executor_pass(m->executor, m->pass.evaluating, m->pass.last);
+    switch (m->pass.event) {
+    case PASS_BEGINS:
+        return executor_pass(m->executor, m->pass.evaluating, m->pass.last);
+    case PASS_RESUMES:
+        return executor_resume_pass(m->executor, m->pass.last);
+    case PASS_CANCELLED:
+    case PASS_STEP_CANCELLED:
+        return executor_cancel(m->executor, m->pass.event == PASS_STEP_CANCELLED);
+    }
+    return ZERO_E_INTERNAL;
 }
 
 static zero_status begin(struct host_moves *m) {

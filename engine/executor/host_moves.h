@@ -11,6 +11,14 @@
 
 #include "engine/executor/executor.h"
 
+/* What a PASS does: the policy's event. */
+enum pass_event {
+    PASS_BEGINS,
+    PASS_RESUMES, /* a training pass, at the end of its forward, after an evaluation that interrupted it */
+    PASS_CANCELLED,
+    PASS_STEP_CANCELLED
+};
+
 enum host_move {
     MOVE_PASS,
     MOVE_BEGIN,
@@ -28,7 +36,8 @@ enum host_move {
 /* What the moves need. The host's work may set it, up to the move's event. */
 struct host_moves {
     struct executor *executor;
-    struct { /* PASS: executor_pass */
+    struct { /* PASS: executor_pass; the other events: executor_resume, executor_cancel */
+        enum pass_event event;
         bool evaluating, last;
     } pass;
     struct { /* BEGIN, END: executor_begin, or executor_recompute with the position of the next backward */

@@ -55,6 +55,7 @@ struct zero_unit {
     uint32_t index, first_param, params;
     uint32_t segment_first, segment_last; /* units recomputed together; its own index, both: itself alone */
     bool forwarded;                       /* in the open pass */
+    bool trained;                         /* forwarded in the training pass that an evaluation has interrupted */
     char name[];
 };
 

@@ -11,14 +11,11 @@
 
 /* A training pass whose forward has begun and whose backward has not would be lost. */
 static zero_status check_pass(const struct pass *pass, const char *what) {
-    const struct policy *policy = &pass->blueprint->policy;
-    bool before_backward = pass->phase == PHASE_PASS && pass->mode == ZERO_TRAIN && policy->cursor > 0 &&
-                           policy->cursor <= policy->uses;
-    if (!before_backward) return ZERO_OK;
+    if (!pass_awaits_backward(pass)) return ZERO_OK;
     return refuse(ZERO_E_ORDER,
-                  "%s: a training pass is between its forward and its backward; do the backward first, or "
-                  "open the pass as ZERO_EVAL",
-                  what);
+                  "%s: a training pass is between its forward and its backward; do the backward first%s, or "
+                  "drop the pass with zero_micro_cancel",
+                  what, pass->suspended ? " (zero_micro_resume, then the backward)" : "");
 }
 
 zero_status pass_check_outside(const struct pass *pass, const char *what) {
@@ -54,17 +51,21 @@ zero_status pass_begin(struct pass *pass, zero_mode mode) {
     if (mode != ZERO_TRAIN && mode != ZERO_EVAL)
         return refuse(ZERO_E_ARGUMENT, "zero_micro_begin: mode %d is neither ZERO_TRAIN nor ZERO_EVAL",
                       (int)mode);
+    bool interrupts = mode == ZERO_EVAL && pass_awaits_backward(pass);
+    status = interrupts ? ZERO_OK : check_pass(pass, "zero_micro_begin");
+    if (status) return status;
     if (mode == ZERO_TRAIN && pass->micro == pass->blueprint->policy.micro_steps)
         return refuse(ZERO_E_ORDER,
                       "zero_micro_begin: %" PRIu32 " micro-steps of this step are done "
                       "(gradient_accumulation_steps); call zero_engine_step",
                       pass->micro);
-    status = check_pass(pass, "zero_micro_begin");
-    if (status) return status;
+    if (interrupts) pass_suspend(pass);
     for (uint32_t i = 0; i < pass->model->units; i++) pass->model->unit[i]->forwarded = false;
     pass->recompute_next = NULL;
+    pass->recomputed = false;
     if (mode == ZERO_TRAIN) pass->micro++;
     pass->mode = mode;
+    pass->run->moves.pass.event = PASS_BEGINS;
     pass->run->moves.pass.evaluating = mode == ZERO_EVAL;
     pass->run->moves.pass.last = pass->micro == pass->blueprint->policy.micro_steps;
     pass->settled = false;
@@ -199,6 +200,7 @@ static zero_status recompute_begin(struct pass *pass, zero_unit *unit) {
     uint32_t next = backward_position(pass, pass->model->unit[last->segment_last]);
     if (next < pass->blueprint->policy.cursor) next = backward_position(pass, last);
     if (!status) status = begin(pass, unit, (struct begun){.recomputes = true, .position = next});
+    pass->recomputed = true;
     if (!status) pass->recompute_next = unit == last ? NULL : forwarded_from(pass, unit->index + 1, 1);
     return status;
 }

@@ -25,6 +25,8 @@ struct pass {
     struct zero_unit *unit;           /* PHASE_USE: whose */
     bool backward;                    /* PHASE_USE: which */
     struct zero_unit *recompute_next; /* a recomputation has begun and goes on with this unit; else NULL */
+    bool suspended;                   /* an evaluation has interrupted a training pass before its backward */
+    bool recomputed;                  /* a recomputation has begun in this pass */
     bool settled;                     /* since pass_settle nothing was started */
     uint64_t compute_began;
     double compute_s; /* spent in uses */
@@ -40,6 +42,12 @@ zero_status pass_forward_begin(struct pass *pass, struct zero_unit *unit);
 zero_status pass_forward_end(struct pass *pass, struct zero_unit *unit);
 zero_status pass_backward_begin(struct pass *pass, struct zero_unit *unit);
 zero_status pass_backward_end(struct pass *pass, struct zero_unit *unit);
+
+/* interrupt.c: a training pass whose forward has begun and whose backward has not; also while an evaluation interrupts it. */
+bool pass_awaits_backward(const struct pass *pass);
+void pass_suspend(struct pass *pass); /* an evaluation begins there */
+zero_status pass_resume(struct pass *pass);
+zero_status pass_cancel(struct pass *pass);
 
 /* Gradients that the host computed in memory of its own. _give_gradient: of one parameter of a unit in its backward.
  * _give_gradients: of all of them, in the order in which they were added; NULL is zero. `what`: the call. */

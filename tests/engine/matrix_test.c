@@ -1,5 +1,5 @@
 /* All ways to train the same model, cell by cell: stages x types x meshes x accumulation x tiers x scaling x
- * recomputation x frozen parameters, on four ranks. The head is tied to the embedding, and frozen with it or not.
+ * recomputation x frozen parameters x interrupted passes, on four ranks. The head is tied to the embedding, and frozen with it or not.
  * Weights equal the serial oracle's byte for byte, so all cells of one class (type, order of additions over the mesh,
  * accumulation and its mode, scaling before the sum, frozen parameters) are equal. The allocated memory equals the
  * plan. A cell that is not possible is refused with the reason. Then, class by class, the test prints the loss after
@@ -14,7 +14,7 @@
 #include "tests/check.h"
 #include "tests/engine/toy_trainer.h"
 
-enum { RANKS = 4, STEPS = 5, LONG_STEPS = 200, VALUES_MAX = 4, CELLS_MAX = 32768 };
+enum { RANKS = 4, STEPS = 5, LONG_STEPS = 200, VALUES_MAX = 4, CELLS_MAX = 131072 };
 
 struct value {
     const char *name;
@@ -30,10 +30,13 @@ struct value {
     int sum;
 };
 
+/* An evaluation between forward and backward; passes that are begun and cancelled. */
+enum { EVALUATED = 1, CANCELLED = 2 };
+
 #define WHOLE_PARAMETERS "parameters are whole on every rank"
 #define NVME "{\"device\": \"nvme\", \"nvme_path\": \"/tmp\"}"
 
-enum { STAGE, TYPE, MESH, ACCUMULATION, TIER, SCALING, AGAIN, FROZEN, AXES_COUNT };
+enum { STAGE, TYPE, MESH, ACCUMULATION, TIER, SCALING, AGAIN, FROZEN, PASSES, AXES_COUNT };
 
 static const struct axis {
     const char *name;
@@ -86,6 +89,11 @@ static const struct axis {
                  {.name = "parts of b too",
                   .number = 1 << 5 | 1 << 7,
                   .extra = ", \"param_groups\": [{\"match\": [\"b.w\", \"b.g\"], \"frozen\": true}]"}}},
+    [PASSES] = {"passes",
+                {{.name = "straight"},
+                 {.name = "evaluated", .number = EVALUATED},
+                 {.name = "cancelled", .number = CANCELLED},
+                 {.name = "both", .number = EVALUATED | CANCELLED}}},
 };
 
 struct cell {
@@ -125,6 +133,8 @@ static void set_up(const struct cell *c, struct toy_setup *s, struct keys *keys)
     s->shard_ranks = value_of(c, MESH)->shard_ranks;
     s->recompute = value_of(c, AGAIN)->number;
     s->frozen = value_of(c, FROZEN)->number;
+    s->interrupt = value_of(c, PASSES)->number & EVALUATED;
+    s->cancels = value_of(c, PASSES)->number & CANCELLED ? 1 + c->value[STAGE] : 0;
     memset(keys, 0, sizeof *keys);
     for (int a = 0; a < AXES_COUNT; a++) {
         strcat(keys->zero, value_of(c, a)->zero ? value_of(c, a)->zero : "");

@@ -291,6 +291,17 @@ static zero_status recompute(struct rank *r, uint32_t micro, uint32_t last) {
     return status;
 }
 
+static zero_status one_pass(struct rank *r, uint32_t micro, zero_mode mode, double *loss);
+
+/* An evaluation, which leaves the activations of the training pass alone. */
+static zero_status evaluate_between(struct rank *r, uint32_t micro) {
+    struct toy_pass kept = r->pass;
+    double ignored;
+    zero_status status = one_pass(r, micro, ZERO_EVAL, &ignored);
+    r->pass = kept;
+    return status ? status : zero_micro_resume(r->engine);
+}
+
 static zero_status one_pass(struct rank *r, uint32_t micro, zero_mode mode, double *loss) {
     zero_status status = zero_micro_begin(r->engine, mode);
     for (uint32_t u = 0; u < TOY_UNITS && !status; u++) {
@@ -305,6 +316,7 @@ static zero_status one_pass(struct rank *r, uint32_t micro, zero_mode mode, doub
     if (mode == ZERO_EVAL) return status;
     double ranks = 1;
     if (!status) status = zero_engine_sum(r->engine, &ranks, 1); /* a loss is summed here, say */
+    if (!status && r->setup->interrupt) status = evaluate_between(r, micro);
     if (r->setup->recompute) drop_activations(r);
     for (uint32_t u = TOY_UNITS; u-- > 0 && !status;) {
         status = recompute(r, micro, u);
@@ -318,13 +330,52 @@ static zero_status one_pass(struct rank *r, uint32_t micro, zero_mode mode, doub
     return status;
 }
 
+/* ---- passes that are cancelled ---- */
+
+/* `uses` of a training pass, and no more; `inside`: the last one is not ended. */
+static zero_status some_uses(struct rank *r, uint32_t uses, int inside) {
+    zero_status status = zero_micro_begin(r->engine, ZERO_TRAIN);
+    for (uint32_t i = 0; i < uses && !status; i++) {
+        int is_forward = i < TOY_UNITS, ends = !inside || i + 1 < uses;
+        uint32_t u = is_forward ? i : 2 * TOY_UNITS - 1 - i;
+        status = is_forward ? zero_forward_begin(r->unit[u]) : zero_backward_begin(r->unit[u]);
+        if (!status && is_forward) forward(r, u);
+        if (!status && !is_forward) backward(r, u), status = give(r, u);
+        if (!status && ends)
+            status = is_forward ? zero_forward_end(r->unit[u]) : zero_backward_end(r->unit[u]);
+        if (!status && i + 1 == TOY_UNITS && ends && r->setup->interrupt) status = evaluate_between(r, 1);
+    }
+    return status;
+}
+
+/* Begins the micro-step and cancels it. *out_step: the whole step is lost. One rank may be a use ahead of the others. */
+static zero_status try_and_cancel(struct rank *r, uint32_t step, uint32_t micro, int *out_step) {
+    uint64_t chance = (r->setup->cancels + 31 * step + 7 * micro) * 0x9e3779b97f4a7c15u;
+    uint32_t uses = (uint32_t)(chance >> 33) % (2 * TOY_UNITS), ahead = r->setup->depth && chance >> 60 & 1;
+    *out_step = 0;
+    if (!(chance >> 61 & 1)) return ZERO_OK;
+    /* All ranks evaluate between, or none; and nothing is gathered ahead of the first use. */
+    if (!uses || uses == TOY_UNITS || uses + 1 == TOY_UNITS) ahead = 0;
+    if (zero_engine_rank(r->engine) == 0) uses += ahead;
+    zero_status status = some_uses(r, uses, chance >> 62 & 1);
+    *out_step = uses > TOY_UNITS;
+    return status ? status : zero_micro_cancel(r->engine);
+}
+
 static zero_status one_step(struct rank *r, uint32_t step) {
     const struct toy_setup *s = r->setup;
     zero_status status = ZERO_OK;
     double sum = 0, ignored;
+    int cancels = s->cancels != 0; /* until a whole step was lost: it begins anew */
     for (uint32_t m = 0; m < s->micro_steps && !status; m++) {
+        int lost = 0;
+        toy_batch(&r->pass, step, m, zero_engine_rank(r->engine));
+        if (cancels) status = try_and_cancel(r, step, m, &lost);
+        if (lost) {
+            m = UINT32_MAX, sum = 0, cancels = 0;
+            continue;
+        }
         uint32_t rank = zero_engine_rank(r->engine);
-        toy_batch(&r->pass, step, m, rank);
         double loss = 0;
         bool nan = (int)step == s->nan_step || (s->nan_every && (step + 1) % s->nan_every == 0);
         r->out->skipped = nan && rank == s->ranks - 1 && m == 0;
