@@ -22,7 +22,7 @@ constexpr std::size_t FIELDS = 6, CATEGORIES = 200, DENSE = 4, EMBEDDED = 8, CRO
                       BATCH = 64;
 constexpr std::size_t DEEP = FIELDS * EMBEDDED + DENSE; /* what the perceptron takes */
 
-struct flags {
+struct options {
     uint32_t ranks = 1, stage = 3, steps = 200;
     std::string offload = "none";
 };
@@ -230,7 +230,7 @@ double train(zero::engine &engine, const model &m, const samples &batch, activat
     return engine.sum(loss) / engine.size();
 }
 
-std::string configuration(const flags &flags) {
+std::string configuration(const options &flags) {
     std::string offload = "{\"device\": \"" + flags.offload.substr(0, flags.offload.find(':')) + "\"";
     if (flags.offload.find(':') != std::string::npos)
         offload += ", \"nvme_path\": \"" + flags.offload.substr(flags.offload.find(':') + 1) + "\"";
@@ -240,7 +240,7 @@ std::string configuration(const flags &flags) {
            std::to_string(flags.stage) + ", \"offload_optimizer\": " + offload + "}}}";
 }
 
-void run_rank(const flags &flags, const zero_runtime &runtime) {
+void run_rank(const options &flags, const zero_runtime &runtime) {
     zero::engine engine(configuration(flags), runtime);
     model m(engine);
     activations a;
@@ -261,7 +261,7 @@ void run_rank(const flags &flags, const zero_runtime &runtime) {
 }
 
 /* The engine checks the values. */
-bool parse(int argc, char **argv, flags &flags) {
+bool parse(int argc, char **argv, options &flags) {
     const std::map<std::string, uint32_t *> numbers = {
         {"--ranks", &flags.ranks}, {"--stage", &flags.stage}, {"--steps", &flags.steps}};
     for (int i = 1; i + 1 < argc; i += 2) {
@@ -279,7 +279,7 @@ bool parse(int argc, char **argv, flags &flags) {
 } // namespace
 
 int main(int argc, char **argv) {
-    flags flags;
+    options flags;
     if (!parse(argc, argv, flags)) {
         std::fputs("usage: deep_wide [--ranks N] [--stage 0..3] [--steps N] [--offload none|cpu|nvme:DIR]\n",
                    stderr);
