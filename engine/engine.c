@@ -10,7 +10,11 @@
 #include "engine/run/progress.h"
 #include "engine/state/background_save.h"
 
-const char *zero_version(void) { return "0.1.0"; }
+#define TEXT(number) #number
+#define VERSION(major, minor, patch) TEXT(major) "." TEXT(minor) "." TEXT(patch)
+
+const char *zero_version(void) { return VERSION(ZERO_VERSION_MAJOR, ZERO_VERSION_MINOR, ZERO_VERSION_PATCH); }
+int zero_abi_version(void) { return ZERO_ABI_VERSION; }
 
 zero_status zero_last_failure(zero_failure *out) {
     if (!out || !out->struct_size) return ZERO_E_ARGUMENT; /* the failure that is asked for stays */

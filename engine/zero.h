@@ -38,6 +38,13 @@
 #include "engine/base/log_level.h"
 #include "engine/base/status.h"
 
+/* The version of this header. A program that was built with an earlier one runs on a later library while ZERO_ABI_VERSION is the
+ * same: it moves with every change that breaks such a program, and libzero.so.N and the symbol version ZERO_N with it. */
+#define ZERO_VERSION_MAJOR 0
+#define ZERO_VERSION_MINOR 1
+#define ZERO_VERSION_PATCH 0
+#define ZERO_ABI_VERSION 0
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -137,7 +144,8 @@ zero_status zero_last_failure(zero_failure *out);
 zero_local *zero_local_create(uint32_t ranks);
 void zero_local_destroy(zero_local *local);
 
-const char *zero_version(void);
+const char *zero_version(void); /* of the library: "0.1.0" */
+int zero_abi_version(void);     /* of the library: its ZERO_ABI_VERSION */
 uint32_t zero_engine_rank(const zero_engine *engine);
 uint32_t zero_engine_size(const zero_engine *engine); /* the number of ranks */
 /* CPU threads of this rank: for the host's own kernels. */
@@ -237,7 +245,13 @@ zero_handle *zero_engine_param(const zero_engine *engine, const char *name);
 const char *zero_param_name(const zero_handle *param);
 uint64_t zero_param_count(const zero_handle *param); /* elements */
 
-/* 1: the unit uses a parameter that is trained. 0: all of them are frozen, by the host or by the configuration's param_groups; if no
+/* Holds the unit: its parameters are in use with every other unit of a pass, for parameters that the whole model uses. Their slots
+ * are valid from the first begin of a pass to its last end; in a backward the host adds to grad in any unit's use. A pass does not
+ * begin or end the unit itself. It stays gathered, and its gradient is reduced after the pass's last backward. A held unit has slots,
+ * not spans. Before commit, the same on all ranks. Local. */
+zero_status zero_unit_hold(zero_unit *unit);
+
+/* 1: the unit uses a parameter that is trained, or a held unit does. 0: all of them are frozen, by the host or by the configuration's param_groups; if no
  * earlier unit is trained either, a host may leave out the backward of this unit and of the units before it. Local. */
 int zero_unit_trains(const zero_unit *unit);
 
@@ -361,8 +375,7 @@ const char *zero_engine_shadow_note(const zero_engine *engine, const char *key);
  * that step began. ZERO_E_IO: there is none; nothing has changed. Collective. */
 zero_status zero_engine_recover(zero_engine *engine, zero_fill_fn fill, void *user, uint64_t *out_step);
 
-/* ---- training: collective, though ranks may be at different units; begin waits for what the unit needs ----
- */
+/* ---- training: collective, though ranks may be at different units; begin waits for what the unit needs ---- */
 
 /* After a micro-step's first backward, forward_begin and _end recompute: a unit whose backward comes next, or the units of its
  * segment, one after another up to that unit. A recomputed unit stays gathered for its backward. */

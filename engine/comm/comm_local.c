@@ -154,7 +154,7 @@ static zero_status open_comm(struct comm *comm, const struct comm_options *optio
 
 static void wake(struct seat *seat) {
     atomic_fetch_add(&seat->events, 1);
-    if (atomic_load(&seat->sleeping))
+    if (atomic_exchange(&seat->sleeping, 0)) /* the first event wakes the rank, later ones need not */
         syscall(SYS_futex, &seat->events, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
@@ -254,6 +254,19 @@ static struct entry *entries_of(const struct comm_work *work) {
     return local->shared->entries + (size_t)work_slot(work) * work->group->count;
 }
 
+static _Atomic uint64_t *stamp_at(struct entry *entry, size_t stamp_offset) {
+    return (_Atomic uint64_t *)(void *)((char *)entry + stamp_offset);
+}
+
+/* Sets this member's stamp. Only the last member wakes the others: before it, none of them can go on. */
+static void stamp(struct comm_work *work, size_t stamp_offset) {
+    struct entry *entries = entries_of(work);
+    atomic_store(stamp_at(&entries[work->group->index], stamp_offset), work->record.sequence + 1);
+    for (uint32_t m = 0; m < work->group->count; m++)
+        if (atomic_load(stamp_at(&entries[m], stamp_offset)) <= work->record.sequence) return;
+    wake_members(work->group);
+}
+
 static zero_status post(struct comm_work *work) {
     struct local_group *local = (struct local_group *)work->group;
     struct entry *mine = entries_of(work) + work->group->index;
@@ -262,8 +275,7 @@ static zero_status post(struct comm_work *work) {
     mine->source = part_source(&work->call);
     mine->target = work->call.target;
     mine->record = work->record;
-    atomic_store(&mine->posted, work->record.sequence + 1);
-    wake_members(work->group);
+    stamp(work, offsetof(struct entry, posted));
     return ZERO_OK;
 }
 
@@ -301,9 +313,9 @@ static zero_status check_peer(const struct comm_work *work, uint32_t member, con
 static zero_status reached(const struct comm_work *work, size_t stamp_offset, bool *out_reached) {
     struct entry *entries = entries_of(work);
     for (uint32_t m = 0; m < work->group->count; m++) {
-        const _Atomic uint64_t *stamp = (const _Atomic uint64_t *)((const char *)&entries[m] + stamp_offset);
-        if (atomic_load_explicit(stamp, memory_order_acquire) > work->record.sequence) continue;
-        return check_peer(work, m, stamp);
+        const _Atomic uint64_t *peers = stamp_at(&entries[m], stamp_offset);
+        if (atomic_load_explicit(peers, memory_order_acquire) > work->record.sequence) continue;
+        return check_peer(work, m, peers);
     }
     *out_reached = true;
     return ZERO_OK;
@@ -365,10 +377,9 @@ static zero_status take_shares(struct comm_work *work) {
     return gather_shares(work);
 }
 
-static zero_status say(struct comm_work *work, enum phase phase, _Atomic uint64_t *stamp) {
+static zero_status say(struct comm_work *work, enum phase phase, size_t stamp_offset) {
     ((struct local_group *)work->group)->phases[work_slot(work)] = phase;
-    atomic_store(stamp, work->record.sequence + 1);
-    wake_members(work->group);
+    stamp(work, stamp_offset);
     return ZERO_OK;
 }
 
@@ -387,16 +398,15 @@ static zero_status ends(struct comm_work *work, enum phase phase, bool *out_ends
 }
 
 static zero_status go_on(struct comm_work *work, enum phase phase) {
-    struct entry *mine = entries_of(work) + work->group->index;
     switch (phase) {
     case POSTED:
         return take_part(work);
     case SUMMING:
-        return say(work, SUMMED, &mine->summed);
+        return say(work, SUMMED, offsetof(struct entry, summed));
     case SUMMED:
         return take_shares(work);
     default:
-        return say(work, FINISHED, &mine->finished);
+        return say(work, FINISHED, offsetof(struct entry, finished));
     }
 }
 

@@ -12,12 +12,12 @@
  * that has one. Requests to dead ranks never end: after a failure, this transport does not wait for MPI, and neither
  * frees MPI objects nor finalizes MPI. */
 #include <limits.h>
-#include <mpi.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "engine/base/clock.h"
+#include "engine/comm/mpi_library.h"
 #include "engine/comm/mpi_link.h"
 #include "engine/comm/shape.h"
 #include "engine/comm/staged.h"
@@ -38,7 +38,7 @@ enum phase { EXCHANGING, GATHERING };
 
 struct mpi_work {
     MPI_Request request;
-    MPI_Datatype type; /* built for this call, or MPI_DATATYPE_NULL */
+    MPI_Datatype type; /* built for this call, or libmpi.datatype_null */
     enum phase phase;
     int failed; /* MPI's error; its report waits a short time, because the control channel may name the cause */
     uint64_t failed_ns;
@@ -88,7 +88,7 @@ static zero_status await_member(struct comm_group *group, MPI_Request requests[2
     struct comm *comm = group->comm;
     uint64_t begin_ns = clock_now_ns(), grace_ns = first ? 0 : (uint64_t)(comm->timeout_s * 2e9);
     for (int both = 0;; sleep_ns(50000)) {
-        int code = MPI_Testall(2, requests, &both, MPI_STATUSES_IGNORE);
+        int code = libmpi.MPI_Testall(2, requests, &both, MPI_STATUSES_IGNORE);
         if (code == MPI_SUCCESS && both) return ZERO_OK;
         comm_ask_interrupted(comm);
         if (failure_raised(comm->failure)) return comm->failure->error.code;
@@ -107,11 +107,11 @@ static zero_status meet_members(struct comm_group *group) {
     MPI_Comm world = ((struct mpi_comm *)group->comm)->link.world;
     zero_status status = ZERO_OK;
     for (uint32_t step = 1; step < group->count && status == ZERO_OK; step *= 2) {
-        MPI_Request requests[2] = {MPI_REQUEST_NULL, MPI_REQUEST_NULL};
+        MPI_Request requests[2] = {libmpi.request_null, libmpi.request_null};
         uint32_t to = (group->index + step) % group->count,
                  from = (group->index + group->count - step) % group->count;
-        MPI_Irecv(NULL, 0, MPI_BYTE, (int)group->ranks[from], MEETING_TAG, world, &requests[0]);
-        MPI_Isend(NULL, 0, MPI_BYTE, (int)group->ranks[to], MEETING_TAG, world, &requests[1]);
+        libmpi.MPI_Irecv(NULL, 0, libmpi.byte, (int)group->ranks[from], MEETING_TAG, world, &requests[0]);
+        libmpi.MPI_Isend(NULL, 0, libmpi.byte, (int)group->ranks[to], MEETING_TAG, world, &requests[1]);
         status = await_member(group, requests, from, step == 1);
     }
     return status;
@@ -123,16 +123,17 @@ static int open_group_communicators(struct mpi_group *group) {
     int *ranks = malloc(group->base.count * sizeof *ranks);
     if (!ranks) return MPI_ERR_NO_MEM;
     for (uint32_t i = 0; i < group->base.count; i++) ranks[i] = (int)group->base.ranks[i];
-    MPI_Comm_group(mpi->link.world, &all);
-    MPI_Group_incl(all, (int)group->base.count, ranks, &members);
-    int code = MPI_Comm_create_group(mpi->link.world, members, (int)(group->base.key % 32768), &group->data);
-    if (code == MPI_SUCCESS) code = MPI_Comm_dup(group->data, &group->gathers);
-    MPI_Group_free(&members);
-    MPI_Group_free(&all);
+    libmpi.MPI_Comm_group(mpi->link.world, &all);
+    libmpi.MPI_Group_incl(all, (int)group->base.count, ranks, &members);
+    int code =
+        libmpi.MPI_Comm_create_group(mpi->link.world, members, (int)(group->base.key % 32768), &group->data);
+    if (code == MPI_SUCCESS) code = libmpi.MPI_Comm_dup(group->data, &group->gathers);
+    libmpi.MPI_Group_free(&members);
+    libmpi.MPI_Group_free(&all);
     free(ranks);
     if (code != MPI_SUCCESS) return code;
-    MPI_Comm_set_errhandler(group->data, MPI_ERRORS_RETURN);
-    MPI_Comm_set_errhandler(group->gathers, MPI_ERRORS_RETURN);
+    libmpi.MPI_Comm_set_errhandler(group->data, libmpi.errors_return);
+    libmpi.MPI_Comm_set_errhandler(group->gathers, libmpi.errors_return);
     return MPI_SUCCESS;
 }
 
@@ -159,8 +160,8 @@ static void group_close(struct comm_group *group) {
     for (uint32_t i = 0; i < COMM_CALLS_MAX; i++) pending = pending || group->works[i].busy;
     free(mpi->inputs);
     if (pending) return;
-    MPI_Comm_free(&mpi->data);
-    MPI_Comm_free(&mpi->gathers);
+    libmpi.MPI_Comm_free(&mpi->data);
+    libmpi.MPI_Comm_free(&mpi->gathers);
 }
 
 /* ---- shapes ---- */
@@ -174,18 +175,18 @@ struct span {
 
 static struct span span_make(uint64_t bytes, struct mpi_work *owner) {
     const uint64_t block_bytes = COMM_MPI_COUNT_MAX / 2 + 1;
-    if (bytes <= COMM_MPI_COUNT_MAX) return (struct span){MPI_BYTE, (int)bytes};
+    if (bytes <= COMM_MPI_COUNT_MAX) return (struct span){libmpi.byte, (int)bytes};
     MPI_Datatype block, blocks, type;
-    MPI_Type_contiguous((int)block_bytes, MPI_BYTE, &block);
-    MPI_Type_contiguous((int)(bytes / block_bytes), block, &blocks);
+    libmpi.MPI_Type_contiguous((int)block_bytes, libmpi.byte, &block);
+    libmpi.MPI_Type_contiguous((int)(bytes / block_bytes), block, &blocks);
     int lengths[2] = {1, (int)(bytes % block_bytes)};
     MPI_Aint offsets[2] = {0, (MPI_Aint)(bytes / block_bytes * block_bytes)};
-    MPI_Datatype types[2] = {blocks, MPI_BYTE};
-    MPI_Type_create_struct(2, lengths, offsets, types, &type);
-    MPI_Type_commit(&type);
-    MPI_Type_free(&block);
-    MPI_Type_free(&blocks);
-    if (owner->type != MPI_DATATYPE_NULL) MPI_Type_free(&owner->type);
+    MPI_Datatype types[2] = {blocks, libmpi.byte};
+    libmpi.MPI_Type_create_struct(2, lengths, offsets, types, &type);
+    libmpi.MPI_Type_commit(&type);
+    libmpi.MPI_Type_free(&block);
+    libmpi.MPI_Type_free(&blocks);
+    if (owner->type != libmpi.datatype_null) libmpi.MPI_Type_free(&owner->type);
     owner->type = type;
     return (struct span){type, 1};
 }
@@ -198,11 +199,11 @@ static int post_exchange(struct comm_work *work, struct mpi_work *mine, MPI_Comm
     uint64_t share = shape_share(call, work->group->count);
     const void *source = staged_source(work);
     if (call->native)
-        return MPI_Ireduce_scatter_block(source, staged_received(work), (int)share, MPI_FLOAT, MPI_SUM, data,
-                                         &mine->request);
+        return libmpi.MPI_Ireduce_scatter_block(source, staged_received(work), (int)share, libmpi.fp32,
+                                                libmpi.sum, data, &mine->request);
     struct span span = span_make(share * dtype_bytes(call->dtype), mine);
-    return MPI_Ialltoall(source, span.count, span.type, staged_received(work), span.count, span.type, data,
-                         &mine->request);
+    return libmpi.MPI_Ialltoall(source, span.count, span.type, staged_received(work), span.count, span.type,
+                                data, &mine->request);
 }
 
 static int post_gather(struct comm_work *work, struct mpi_work *mine, MPI_Comm data) {
@@ -211,8 +212,8 @@ static int post_gather(struct comm_work *work, struct mpi_work *mine, MPI_Comm d
     struct span span = span_make(bytes, mine);
     const char *own = (const char *)call->target + work->group->index * bytes;
     const void *source = call->source == own ? MPI_IN_PLACE : call->source;
-    return MPI_Iallgather(source, span.count, span.type, call->target, span.count, span.type, data,
-                          &mine->request);
+    return libmpi.MPI_Iallgather(source, span.count, span.type, call->target, span.count, span.type, data,
+                                 &mine->request);
 }
 
 static int post_call(struct comm_work *work, struct mpi_work *mine, MPI_Comm data) {
@@ -226,13 +227,13 @@ static int post_call(struct comm_work *work, struct mpi_work *mine, MPI_Comm dat
         return post_exchange(work, mine, data);
     case COMM_ALL_TO_ALL:
         span = span_make(call->count * dtype_bytes(call->dtype), mine);
-        return MPI_Ialltoall(call->source, span.count, span.type, call->target, span.count, span.type, data,
-                             &mine->request);
+        return libmpi.MPI_Ialltoall(call->source, span.count, span.type, call->target, span.count, span.type,
+                                    data, &mine->request);
     case COMM_BROADCAST:
         span = span_make(call->count * dtype_bytes(call->dtype), mine);
-        return MPI_Ibcast(call->target, span.count, span.type, (int)call->root, data, &mine->request);
+        return libmpi.MPI_Ibcast(call->target, span.count, span.type, (int)call->root, data, &mine->request);
     default:
-        return MPI_Ibarrier(data, &mine->request);
+        return libmpi.MPI_Ibarrier(data, &mine->request);
     }
 }
 
@@ -247,7 +248,7 @@ static zero_status post(struct comm_work *work) {
     struct mpi_group *group = (struct mpi_group *)work->group;
     struct mpi_work *mine = &group->works[work_slot(work)];
     const struct comm_call *call = &work->call;
-    *mine = (struct mpi_work){.request = MPI_REQUEST_NULL, .type = MPI_DATATYPE_NULL};
+    *mine = (struct mpi_work){.request = libmpi.request_null, .type = libmpi.datatype_null};
     if (shape_reduces(call) && call->native &&
         (call->dtype != DTYPE_F32 || shape_share(call, work->group->count) > INT_MAX))
         return comm_raise(work->group->comm, ZERO_E_UNSUPPORTED, (int32_t)work->group->comm->rank, false,
@@ -266,7 +267,7 @@ static zero_status post(struct comm_work *work) {
 static zero_status test_request(struct comm_work *work, struct mpi_work *mine, int *out_done) {
     *out_done = 0;
     if (mine->failed == MPI_SUCCESS) {
-        mine->failed = MPI_Test(&mine->request, out_done, MPI_STATUS_IGNORE);
+        mine->failed = libmpi.MPI_Test(&mine->request, out_done, MPI_STATUS_IGNORE);
         if (mine->failed == MPI_SUCCESS) return ZERO_OK;
         mine->failed_ns = clock_now_ns();
         *out_done = 0;
@@ -282,8 +283,8 @@ static int start_gather(struct comm_work *work, struct mpi_work *mine) {
     staged_sum(work, group->inputs, staged_sums(work) + group->base.index * bytes, share, false);
     struct span span = span_make(bytes, mine);
     mine->phase = GATHERING;
-    return MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, staged_sums(work), span.count, span.type,
-                          group->gathers, &mine->request);
+    return libmpi.MPI_Iallgather(MPI_IN_PLACE, 0, libmpi.datatype_null, staged_sums(work), span.count,
+                                 span.type, group->gathers, &mine->request);
 }
 
 /* Starts second halves in the order of the posts, up to the first all-reduce whose first half has not ended. */
@@ -315,7 +316,7 @@ static zero_status test(struct comm_work *work, bool *out_done) {
     if (work->call.kind == COMM_REDUCE_SCATTER)
         staged_sum(work, group->inputs, work->call.target, work->call.count, work->call.add);
     if (work->call.kind == COMM_ALL_REDUCE) staged_finish(work);
-    if (mine->type != MPI_DATATYPE_NULL) MPI_Type_free(&mine->type);
+    if (mine->type != libmpi.datatype_null) libmpi.MPI_Type_free(&mine->type);
     control_done(group->ring, work->record.sequence);
     ((struct mpi_comm *)work->group->comm)->idles = 0;
     *out_done = true;

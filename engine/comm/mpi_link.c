@@ -18,24 +18,26 @@ static _Atomic uint64_t process_openings; /* the last comm's number */
 
 static void finalise_at_exit(void) {
     int finalised = 0;
-    MPI_Finalized(&finalised);
-    if (!finalised && !atomic_load(&process_comms)) MPI_Finalize();
+    libmpi.MPI_Finalized(&finalised);
+    if (!finalised && !atomic_load(&process_comms)) libmpi.MPI_Finalize();
 }
 
 static zero_status init_mpi(struct zero_error *error) {
     int initialised = 0, finalised = 0, level = 0;
-    MPI_Initialized(&initialised);
-    MPI_Finalized(&finalised);
+    zero_status status = mpi_library_load(error);
+    if (status) return status;
+    libmpi.MPI_Initialized(&initialised);
+    libmpi.MPI_Finalized(&finalised);
     if (finalised)
         return error_set(error, ZERO_E_ORDER,
                          "comm mpi: MPI was finalised before: open the communicator earlier");
     if (!initialised) {
-        if (MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level) != MPI_SUCCESS)
+        if (libmpi.MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level) != MPI_SUCCESS)
             return error_set(error, ZERO_E_PEER,
                              "comm mpi: MPI_Init_thread failed: start the program with mpirun");
         if (!atomic_exchange(&process_ours, true)) atexit(finalise_at_exit);
     }
-    MPI_Query_thread(&level);
+    libmpi.MPI_Query_thread(&level);
     if (level < MPI_THREAD_MULTIPLE)
         return error_set(
             error, ZERO_E_UNSUPPORTED,
@@ -47,7 +49,7 @@ static zero_status init_mpi(struct zero_error *error) {
 
 const char *mpi_text(int code, char text[MPI_MAX_ERROR_STRING]) {
     int length = 0;
-    if (MPI_Error_string(code, text, &length) != MPI_SUCCESS)
+    if (libmpi.MPI_Error_string(code, text, &length) != MPI_SUCCESS)
         snprintf(text, MPI_MAX_ERROR_STRING, "error %d", code);
     return text;
 }
@@ -59,10 +61,11 @@ static bool port_send(void *user, uint32_t to, const void *message, uint32_t byt
     for (uint32_t i = 0; i < PORT_MESSAGES; i++) {
         struct port_message *slot = &link->messages[i];
         int sent = 1;
-        if (slot->request != MPI_REQUEST_NULL) MPI_Test(&slot->request, &sent, MPI_STATUS_IGNORE);
+        if (slot->request != libmpi.request_null) libmpi.MPI_Test(&slot->request, &sent, MPI_STATUS_IGNORE);
         if (!sent) continue;
         memcpy(slot->bytes, message, bytes);
-        MPI_Isend(slot->bytes, (int)bytes, MPI_BYTE, (int)to, CONTROL_TAG, link->channel, &slot->request);
+        libmpi.MPI_Isend(slot->bytes, (int)bytes, libmpi.byte, (int)to, CONTROL_TAG, link->channel,
+                         &slot->request);
         return true;
     }
     return false;
@@ -72,11 +75,12 @@ static bool port_receive(void *user, void *message, uint32_t bytes_max, uint32_t
     struct mpi_link *link = user;
     MPI_Status status;
     int there = 0, bytes = 0;
-    if (MPI_Iprobe(MPI_ANY_SOURCE, CONTROL_TAG, link->channel, &there, &status) != MPI_SUCCESS || !there)
+    if (libmpi.MPI_Iprobe(MPI_ANY_SOURCE, CONTROL_TAG, link->channel, &there, &status) != MPI_SUCCESS ||
+        !there)
         return false;
-    MPI_Get_count(&status, MPI_BYTE, &bytes);
-    if (MPI_Recv(message, (int)bytes_max, MPI_BYTE, status.MPI_SOURCE, CONTROL_TAG, link->channel,
-                 MPI_STATUS_IGNORE) != MPI_SUCCESS)
+    libmpi.MPI_Get_count(&status, libmpi.byte, &bytes);
+    if (libmpi.MPI_Recv(message, (int)bytes_max, libmpi.byte, status.MPI_SOURCE, CONTROL_TAG, link->channel,
+                        MPI_STATUS_IGNORE) != MPI_SUCCESS)
         return false;
     *out_bytes = (uint32_t)bytes;
     return true;
@@ -85,9 +89,10 @@ static bool port_receive(void *user, void *message, uint32_t bytes_max, uint32_t
 static bool link_meet(void *user, bool *out_all) {
     struct mpi_link *link = user;
     int all = 0;
-    if (link->meeting == MPI_REQUEST_NULL && MPI_Ibarrier(link->world, &link->meeting) != MPI_SUCCESS)
+    if (link->meeting == libmpi.request_null &&
+        libmpi.MPI_Ibarrier(link->world, &link->meeting) != MPI_SUCCESS)
         return false;
-    if (MPI_Test(&link->meeting, &all, MPI_STATUS_IGNORE) != MPI_SUCCESS) return false;
+    if (libmpi.MPI_Test(&link->meeting, &all, MPI_STATUS_IGNORE) != MPI_SUCCESS) return false;
     *out_all = all != 0;
     return true;
 }
@@ -101,9 +106,9 @@ static zero_status await_all(MPI_Comm from, int rank, const struct comm_options 
     MPI_Request request;
     double timeout_s = options->timeout_s > 0 ? options->timeout_s : COMM_TIMEOUT_S;
     uint64_t begin_ns = clock_now_ns(), asked_ns = begin_ns;
-    int all = 0, code = MPI_Ibarrier(from, &request);
+    int all = 0, code = libmpi.MPI_Ibarrier(from, &request);
     for (; code == MPI_SUCCESS; sleep_ns(100000)) {
-        code = MPI_Test(&request, &all, MPI_STATUS_IGNORE);
+        code = libmpi.MPI_Test(&request, &all, MPI_STATUS_IGNORE);
         if (code == MPI_SUCCESS && all) return ZERO_OK;
         uint64_t now_ns = clock_now_ns();
         bool interrupted = false;
@@ -126,11 +131,11 @@ static zero_status await_all(MPI_Comm from, int rank, const struct comm_options 
 
 static zero_status open_communicators(struct mpi_link *link, const struct comm_options *options,
                                       struct zero_error *error) {
-    MPI_Comm from = options->mpi_comm ? *(MPI_Comm *)options->mpi_comm : MPI_COMM_WORLD;
+    MPI_Comm from = options->mpi_comm ? *(MPI_Comm *)options->mpi_comm : libmpi.comm_world;
     int rank, size, code;
     char text[MPI_MAX_ERROR_STRING];
-    MPI_Comm_rank(from, &rank);
-    MPI_Comm_size(from, &size);
+    libmpi.MPI_Comm_rank(from, &rank);
+    libmpi.MPI_Comm_size(from, &size);
     if (options->size && (options->size != (uint32_t)size || options->rank != (uint32_t)rank))
         return error_set(error, ZERO_E_ARGUMENT,
                          "comm mpi: rank %u of %u was expected, but MPI says rank %d of %d", options->rank,
@@ -138,13 +143,13 @@ static zero_status open_communicators(struct mpi_link *link, const struct comm_o
     link->rank = (uint32_t)rank, link->size = (uint32_t)size;
     zero_status status = await_all(from, rank, options, error);
     if (status) return status;
-    code = MPI_Comm_dup(from, &link->world);
-    if (code == MPI_SUCCESS) code = MPI_Comm_dup(from, &link->channel);
+    code = libmpi.MPI_Comm_dup(from, &link->world);
+    if (code == MPI_SUCCESS) code = libmpi.MPI_Comm_dup(from, &link->channel);
     if (code != MPI_SUCCESS)
         return error_set(error, ZERO_E_PEER, "comm mpi: rank %d: MPI_Comm_dup failed: %s", rank,
                          mpi_text(code, text));
-    MPI_Comm_set_errhandler(link->world, MPI_ERRORS_RETURN);
-    MPI_Comm_set_errhandler(link->channel, MPI_ERRORS_RETURN);
+    libmpi.MPI_Comm_set_errhandler(link->world, libmpi.errors_return);
+    libmpi.MPI_Comm_set_errhandler(link->channel, libmpi.errors_return);
     return ZERO_OK;
 }
 
@@ -153,7 +158,7 @@ static zero_status open_communicators(struct mpi_link *link, const struct comm_o
 static zero_status agree_opening(struct mpi_link *link, struct zero_error *error) {
     uint64_t opening = atomic_load(&process_openings) + 1;
     char text[MPI_MAX_ERROR_STRING];
-    int code = MPI_Allreduce(MPI_IN_PLACE, &opening, 1, MPI_UINT64_T, MPI_MAX, link->world);
+    int code = libmpi.MPI_Allreduce(MPI_IN_PLACE, &opening, 1, libmpi.uint64, libmpi.max, link->world);
     if (code != MPI_SUCCESS)
         return error_set(error, ZERO_E_PEER, "comm mpi: rank %u: MPI_Allreduce failed: %s", link->rank,
                          mpi_text(code, text));
@@ -171,8 +176,8 @@ static bool complete_sends(struct mpi_link *link) {
     uint64_t end_ns = clock_now_ns() + WATCH_GRACE_NS;
     for (uint32_t i = 0; i < PORT_MESSAGES;) {
         int sent = 1;
-        if (link->messages[i].request != MPI_REQUEST_NULL &&
-            MPI_Test(&link->messages[i].request, &sent, MPI_STATUS_IGNORE) != MPI_SUCCESS)
+        if (link->messages[i].request != libmpi.request_null &&
+            libmpi.MPI_Test(&link->messages[i].request, &sent, MPI_STATUS_IGNORE) != MPI_SUCCESS)
             return false;
         if (sent)
             i++;
@@ -194,8 +199,8 @@ zero_status mpi_link_open(struct mpi_link *link, const struct comm_options *opti
     if (!link->messages)
         return error_set(error, ZERO_E_MEMORY, "comm mpi: rank %u: no memory for control messages",
                          link->rank);
-    for (uint32_t i = 0; i < PORT_MESSAGES; i++) link->messages[i].request = MPI_REQUEST_NULL;
-    link->meeting = MPI_REQUEST_NULL;
+    for (uint32_t i = 0; i < PORT_MESSAGES; i++) link->messages[i].request = libmpi.request_null;
+    link->meeting = libmpi.request_null;
     atomic_fetch_add(&process_comms, 1);
     return ZERO_OK;
 }
@@ -208,7 +213,7 @@ struct watch_link mpi_link_watched(struct mpi_link *link) {
 
 void mpi_link_close(struct mpi_link *link) {
     if (complete_sends(link)) free(link->messages);
-    MPI_Comm_free(&link->channel);
-    MPI_Comm_free(&link->world);
+    libmpi.MPI_Comm_free(&link->channel);
+    libmpi.MPI_Comm_free(&link->world);
     atomic_fetch_sub(&process_comms, 1);
 }

@@ -10,8 +10,7 @@
 #ifndef ZERO_ENGINE_COMM_MPI_LINK_H
 #define ZERO_ENGINE_COMM_MPI_LINK_H
 
-#include <mpi.h>
-
+#include "engine/comm/mpi_library.h"
 #include "engine/comm/watch.h"
 
 enum {
@@ -20,7 +19,7 @@ enum {
 };
 
 struct port_message {
-    MPI_Request request; /* MPI_REQUEST_NULL: free */
+    MPI_Request request; /* libmpi.request_null: free */
     char bytes[CONTROL_MESSAGE_BYTES];
 };
 

@@ -54,8 +54,9 @@ struct zero_unit {
     zero_engine *engine;
     uint32_t index, first_param, params;
     uint32_t segment_first, segment_last; /* units recomputed together; its own index, both: itself alone */
+    bool held;                            /* in use during every use of a pass */
     bool forwarded;                       /* in the open pass */
-    bool trained;                         /* forwarded in the training pass that an evaluation has interrupted */
+    bool trained; /* forwarded in the training pass that an evaluation has interrupted */
     char name[];
 };
 
@@ -73,6 +74,7 @@ struct model {
     uint32_t regions;
     uint32_t *region_params; /* storage of every region's list */
     struct use *use;         /* one per unit */
+    uint32_t *held, helds;   /* the held units */
     uint64_t param_elements, padded_elements;
 };
 

@@ -86,12 +86,19 @@ static zero_status agree_position(struct pass *pass, uint32_t *out) {
     return status;
 }
 
+/* No host begins a held unit. */
+static bool is_skipped(const struct pass *pass, uint32_t position) {
+    uint32_t uses = pass->blueprint->policy.uses;
+    return pass->model->unit[position < uses ? position : 2 * uses - 1 - position]->held;
+}
+
 /* This rank gathers and reduces what the others have: the uses up to `position`, without the host. */
 static zero_status catch_up(struct pass *pass, uint32_t position) {
     zero_status status = ZERO_OK;
     pass->run->moves.use.recomputes = false;
-    while (pass->blueprint->policy.cursor < position && !status) {
-        pass->run->moves.use.position = pass->blueprint->policy.cursor;
+    for (uint32_t q = pass->blueprint->policy.cursor; q < position && !status; q++) {
+        if (is_skipped(pass, q)) continue;
+        pass->run->moves.use.position = q;
         status = run_moves(pass->run, MOVE_BEGIN, MOVE_END, NULL, NULL);
     }
     return status;
@@ -102,6 +109,7 @@ static void forget(struct pass *pass, bool step) {
     bool trains = pass->mode == ZERO_TRAIN;
     if (step) pass->micro = 0, pass->backwards = 0;
     if (trains && !step) pass->micro--;
+    slots_clear_held(pass);
     pass->recompute_next = NULL;
     pass->phase = PHASE_READY;
 }

@@ -60,6 +60,7 @@ zero_status pass_begin(struct pass *pass, zero_mode mode) {
                       "(gradient_accumulation_steps); call zero_engine_step",
                       pass->micro);
     if (interrupts) pass_suspend(pass);
+    slots_clear_held(pass);
     for (uint32_t i = 0; i < pass->model->units; i++) pass->model->unit[i]->forwarded = false;
     pass->recompute_next = NULL;
     pass->recomputed = false;
@@ -83,6 +84,11 @@ static zero_status check_begin(const struct pass *pass, const zero_unit *unit, c
     if (pass->phase == PHASE_USE)
         return refuse(ZERO_E_ORDER, "%s of \"%s\": unit \"%s\" is still in its %s; end it first", what,
                       unit->name, pass->unit->name, pass->backward ? "backward" : "forward");
+    if (unit->held)
+        return refuse(
+            ZERO_E_ORDER,
+            "%s of \"%s\": the unit is held (zero_unit_hold): its slots are valid in the uses of the others",
+            what, unit->name);
     if (pass->phase != PHASE_PASS)
         return refuse(ZERO_E_ORDER, "%s of \"%s\": no pass is open; call zero_micro_begin first", what,
                       unit->name);
@@ -119,6 +125,7 @@ static zero_status begin(struct pass *pass, zero_unit *unit, struct begun begun)
     if (status) return status;
     for (uint8_t i = 0; i < use->count; i++)
         if (starts[i]) slots_start_gradient(pass, unit, use->region[i]);
+    slots_set_held(pass, begun.backward);
     slots_set(pass, unit, begun.backward);
     pass->phase = PHASE_USE;
     unit->forwarded = true;
@@ -140,6 +147,8 @@ static zero_status end(struct pass *pass, zero_unit *unit, bool backward, const 
     slots_clear(pass, unit, backward);
     pass->phase = PHASE_PASS;
     status = run_moves(pass->run, MOVE_END, MOVE_END, NULL, NULL);
+    if (!status && pass->blueprint->policy.cursor == pass->blueprint->policy.positions)
+        slots_clear_held(pass);
     bool moved;
     if (!status) status = RUN_EVENT(pass->run, executor_poll(pass->run->executor, &moved));
     progress_wake(pass->run->progress); /* the host may do anything before its next call */

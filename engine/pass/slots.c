@@ -65,6 +65,16 @@ void slots_set(struct pass *pass, const struct zero_unit *unit, bool backward) {
     }
 }
 
+void slots_set_held(struct pass *pass, bool backward) {
+    for (uint32_t i = 0; i < pass->model->helds; i++)
+        slots_set(pass, pass->model->unit[pass->model->held[i]], backward);
+}
+
+void slots_clear_held(struct pass *pass) {
+    for (uint32_t i = 0; i < pass->model->helds; i++)
+        slots_clear(pass, pass->model->unit[pass->model->held[i]], false);
+}
+
 /* The use is over: addresses are no longer valid; what the host wrote to memory of its own is taken. */
 void slots_clear(struct pass *pass, const struct zero_unit *unit, bool backward) {
     for (uint32_t i = unit->first_param; i < unit->first_param + unit->params; i++) {

@@ -16,7 +16,7 @@ struct progress {
     struct comm *comm;
     long poll_ns;
     pthread_cond_t changed;
-    bool stop; /* under lock */
+    bool stop, rests; /* under lock */
 };
 
 static void nap(struct progress *p) {
@@ -37,7 +37,7 @@ static void *run(void *argument) {
     struct progress *p = argument;
     pthread_mutex_lock(&p->lock->mutex);
     while (!p->stop) {
-        if (executor_waits_for_host(p->executor)) {
+        if (p->rests || executor_waits_for_host(p->executor)) {
             pthread_cond_wait(&p->changed, &p->lock->mutex);
             continue;
         }
@@ -80,9 +80,15 @@ void progress_stop(struct progress *p) {
     free(p);
 }
 
+void progress_rest(struct progress *p, bool rests) {
+    if (!p) return;
+    p->rests = rests;
+}
+
 void progress_wake(struct progress *p) {
     if (!p) return;
     turn_take(p->lock);
-    if (!executor_waits_for_host(p->executor)) pthread_cond_signal(&p->changed);
-    turn_give(p->lock);
+    bool moves = !executor_waits_for_host(p->executor);
+    turn_give(p->lock); /* first: the thread would wake up only to wait for the lock */
+    if (moves) pthread_cond_signal(&p->changed);
 }

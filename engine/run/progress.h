@@ -14,6 +14,10 @@ struct progress *progress_start(struct turn *lock, struct executor *executor, st
                                 bool discrete);
 void progress_stop(struct progress *progress); /* joins; NULL is allowed */
 
+/* With the lock. `rests`: the host polls the executor by itself; two threads that poll would only wait for each other. Call
+ * progress_wake when the host polls no more. NULL is allowed. */
+void progress_rest(struct progress *progress, bool rests);
+
 /* There may be something to do. Called without the lock; NULL is allowed. */
 void progress_wake(struct progress *progress);
 

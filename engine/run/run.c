@@ -33,7 +33,8 @@ void run_start_progress(struct running *run) {
     run->progress = progress_start(&ranks->lock, run->executor, ranks->data, run->discrete);
     if (!run->progress)
         log_line(&ranks->log, ZERO_LOG_WARN,
-                 "the system refused a progress thread: collectives and chunks move only inside the engine's calls");
+                 "the system refused a progress thread: collectives and chunks move only inside the engine's "
+                 "calls");
 }
 
 zero_status run_wait(struct running *run, bool (*holds)(const void *), const void *what) {
@@ -42,13 +43,17 @@ zero_status run_wait(struct running *run, bool (*holds)(const void *), const voi
     zero_status status = ZERO_OK;
     turn_take(lock);
     double update_s = executor_update_seconds(run->executor);
+    bool waits = false;
     while (!status && !holds(what)) {
         bool moved;
+        if (!waits) progress_rest(run->progress, waits = true);
         status = executor_poll(run->executor, &moved);
         if (!status && !moved && !holds(what)) idle(run), turn_yield(lock);
     }
     update_s = executor_update_seconds(run->executor) - update_s;
+    if (waits) progress_rest(run->progress, false);
     turn_give(lock);
+    if (waits) progress_wake(run->progress);
     run->wait_s += (double)(clock_now_ns() - began) * 1e-9 - update_s;
     return status ? ranks_fail(run->ranks, executor_error(run->executor)) : ZERO_OK;
 }

@@ -1,4 +1,8 @@
+#ifdef INSTALLED
+#include <zero/zero.h>
+#else
 #include "engine/zero.h"
+#endif
 
 /* Names that the engine uses inside. */
 struct log {
@@ -14,5 +18,8 @@ int main(void) {
     struct device device = {2};
     zero_runtime runtime;
     runtime.struct_size = sizeof runtime;
-    return log_line(&log, &device) == 3 && runtime.struct_size && zero_version() ? 0 : 1;
+    return log_line(&log, &device) == 3 && runtime.struct_size && zero_version() &&
+                   zero_abi_version() == ZERO_ABI_VERSION
+               ? 0
+               : 1;
 }

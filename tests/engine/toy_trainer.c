@@ -145,6 +145,8 @@ static void spoil_gradient(struct rank *r) {
 
 /* ---- the model ---- */
 
+enum { HELD = 1 };
+
 /* The first unit of the segment that ends with `unit`; 0: none does. Units 1 ... TOY_BLOCKS are blocks. */
 static uint32_t segment_of(const struct toy_setup *s, uint32_t unit) {
     if (!s->recompute || unit < 1 || unit > TOY_BLOCKS) return 0;
@@ -177,6 +179,7 @@ static zero_status declare(struct rank *r) {
             if (!status) r->handle[i] = zero_engine_param(r->engine, p->name);
         }
     }
+    if (!status && r->setup->hold) status = zero_unit_hold(r->unit[HELD]);
     for (uint32_t u = 0; u < TOY_UNITS && !status; u++)
         if (r->setup->recompute > 1 && segment_of(r->setup, u))
             status = zero_engine_add_segment(r->unit[segment_of(r->setup, u)], r->unit[u]);
@@ -229,7 +232,10 @@ static void narrow_gradients(struct rank *r, uint32_t unit, const struct toy_arr
     }
 }
 
+static int held(const struct toy_setup *s, uint32_t unit) { return s->hold && unit == HELD; }
+
 static double forward(struct rank *r, uint32_t unit) {
+    if (held(r->setup, unit - 1)) forward(r, HELD); /* in the use of the unit behind it */
     struct toy_arrays a = arrays(r);
     if (engine_running(r->engine)->discrete) a = brought(r, &a);
     if (zero_engine_dtype(r->engine) != ZERO_F32) a = widened(r, &a);
@@ -237,6 +243,7 @@ static double forward(struct rank *r, uint32_t unit) {
 }
 
 static void backward(struct rank *r, uint32_t unit) {
+    if (held(r->setup, unit + 1)) backward(r, HELD); /* in the use of the unit before it */
     struct toy_arrays there = arrays(r), a = engine_running(r->engine)->discrete ? brought(r, &there) : there,
                       wide = a;
     bool narrow = zero_engine_dtype(r->engine) != ZERO_F32;
@@ -305,6 +312,7 @@ static zero_status evaluate_between(struct rank *r, uint32_t micro) {
 static zero_status one_pass(struct rank *r, uint32_t micro, zero_mode mode, double *loss) {
     zero_status status = zero_micro_begin(r->engine, mode);
     for (uint32_t u = 0; u < TOY_UNITS && !status; u++) {
+        if (held(r->setup, u)) continue;
         if (skipped(r->setup, micro, u)) {
             skip(r, u);
             continue;
@@ -320,7 +328,7 @@ static zero_status one_pass(struct rank *r, uint32_t micro, zero_mode mode, doub
     if (r->setup->recompute) drop_activations(r);
     for (uint32_t u = TOY_UNITS; u-- > 0 && !status;) {
         status = recompute(r, micro, u);
-        if (status || skipped(r->setup, micro, u)) continue;
+        if (status || skipped(r->setup, micro, u) || held(r->setup, u)) continue;
         status = zero_backward_begin(r->unit[u]);
         if (!status) backward(r, u);
         if (!status) status = give(r, u);
@@ -338,6 +346,7 @@ static zero_status some_uses(struct rank *r, uint32_t uses, int inside) {
     for (uint32_t i = 0; i < uses && !status; i++) {
         int is_forward = i < TOY_UNITS, ends = !inside || i + 1 < uses;
         uint32_t u = is_forward ? i : 2 * TOY_UNITS - 1 - i;
+        if (held(r->setup, u)) continue;
         status = is_forward ? zero_forward_begin(r->unit[u]) : zero_backward_begin(r->unit[u]);
         if (!status && is_forward) forward(r, u);
         if (!status && !is_forward) backward(r, u), status = give(r, u);
@@ -356,6 +365,9 @@ static zero_status try_and_cancel(struct rank *r, uint32_t step, uint32_t micro,
     if (!(chance >> 61 & 1)) return ZERO_OK;
     /* All ranks evaluate between, or none; and nothing is gathered ahead of the first use. */
     if (!uses || uses == TOY_UNITS || uses + 1 == TOY_UNITS) ahead = 0;
+    for (uint32_t i = uses ? uses - 1 : 0; i <= uses; i++)
+        if (held(r->setup, i < TOY_UNITS ? i : 2 * TOY_UNITS - 1 - i))
+            ahead = 0; /* what follows is not gathered yet */
     if (zero_engine_rank(r->engine) == 0) uses += ahead;
     zero_status status = some_uses(r, uses, chance >> 62 & 1);
     *out_step = uses > TOY_UNITS;

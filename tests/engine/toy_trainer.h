@@ -46,6 +46,7 @@ struct toy_setup {
     int nan_step;       /* in this step a gradient of the last rank is NaN; -1: never */
     uint32_t nan_every; /* and in every nan_every-th step; 0: none */
     int evaluate;       /* an evaluation pass after every micro-step and every step */
+    int hold;          /* unit a is held, and computed in the uses of others. Without recomputation */
     int interrupt;     /* an evaluation between the forward and the backward of every training pass */
     uint64_t cancels;  /* seed of passes that are begun, cancelled and done again; 0: none */
     int flush;          /* before counters are read: no transfer is under way then */

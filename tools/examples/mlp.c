@@ -3,9 +3,8 @@
  * sum of a random vector is positive. declare() and train() hold all code for the engine; the rest is the model. The
  * stage, 0 to 3, is a value in the configuration: nothing else changes with it.
  *
- *   bazel-bin/tools/examples/mlp --ranks 2 --width 256 --steps 100 ranks are threads
- *   mpirun -np 2 bazel-bin/tools/examples/mlp --width 256 --steps 100 ranks are processes */
-#include <dnnl.h>
+ *   mlp --ranks 2 --width 256 --steps 100            ranks are threads
+ *   mpirun -np 2 mlp --width 256 --steps 100         ranks are processes */
 #include <math.h>
 #include <omp.h>
 #include <pthread.h>
@@ -13,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/zero.h"
+#include <zero/zero.h>
 
 enum { W1, B1, W2, B2, BLOCK_PARAMS, BLOCKS_MAX = 64, RANKS_MAX = 64 };
 
@@ -60,22 +59,47 @@ static double uniform(uint64_t *state) { /* splitmix64, in [-1, 1) */
 /* y = x weight' + bias; weight is outs x ins, as in PyTorch. */
 static void linear_forward(const float *x, const zero_slot *slots, uint64_t ins, uint64_t outs, float *y) {
     const float *weight = slots[0].param, *bias = slots[1].param;
-    for (uint64_t i = 0; i < flags.batch; i++) memcpy(y + i * outs, bias, outs * sizeof *y);
-    dnnl_sgemm('N', 'T', flags.batch, outs, ins, 1, x, ins, weight, ins, 1, y, outs);
+#pragma omp parallel for
+    for (uint64_t o = 0; o < outs; o++)
+        for (uint64_t i = 0; i < flags.batch; i++) {
+            float sum = 0;
+#pragma omp simd reduction(+ : sum)
+            for (uint64_t k = 0; k < ins; k++) sum += x[i * ins + k] * weight[o * ins + k];
+            y[i * outs + o] = sum + bias[o];
+        }
 }
 
-/* Reads dy; writes dx, and writes dweight and dbias or adds to them, as the slots say. */
+/* dweight = dy' x and dbias = the sum of dy, or added to what is there, as the slots say. */
+static void linear_grads(const float *x, const float *dy, const zero_slot *slots, uint64_t ins,
+                         uint64_t outs) {
+    float *weight = slots[0].grad, *bias = slots[1].grad;
+#pragma omp parallel for
+    for (uint64_t o = 0; o < outs; o++) {
+        if (!slots[0].add) memset(weight + o * ins, 0, ins * sizeof *weight);
+        if (!slots[1].add) bias[o] = 0;
+        for (uint64_t i = 0; i < flags.batch; i++) {
+            for (uint64_t k = 0; k < ins; k++) weight[o * ins + k] += dy[i * outs + o] * x[i * ins + k];
+            bias[o] += dy[i * outs + o];
+        }
+    }
+}
+
+/* Reads dy; writes dx = dy weight, in columns that stay in a core's cache, and the gradients of weight and bias. */
 static void linear_backward(const float *x, const float *dy, const zero_slot *slots, uint64_t ins,
                             uint64_t outs, float *dx) {
-    float *bias = slots[1].grad;
-    dnnl_sgemm('T', 'N', outs, ins, flags.batch, 1, dy, outs, x, ins, slots[0].add ? 1 : 0, slots[0].grad,
-               ins);
-    for (uint64_t o = 0; o < outs; o++) {
-        float sum = slots[1].add ? bias[o] : 0;
-        for (uint64_t i = 0; i < flags.batch; i++) sum += dy[i * outs + o];
-        bias[o] = sum;
+    enum { COLUMNS = 256 };
+    const float *weight = slots[0].param;
+    linear_grads(x, dy, slots, ins, outs);
+#pragma omp parallel for
+    for (uint64_t first = 0; first < ins; first += COLUMNS) {
+        uint64_t end = first + COLUMNS < ins ? first + COLUMNS : ins;
+        for (uint64_t i = 0; i < flags.batch; i++)
+            memset(dx + i * ins + first, 0, (end - first) * sizeof *dx);
+        for (uint64_t o = 0; o < outs; o++)
+            for (uint64_t i = 0; i < flags.batch; i++)
+                for (uint64_t k = first; k < end; k++)
+                    dx[i * ins + k] += dy[i * outs + o] * weight[o * ins + k];
     }
-    dnnl_sgemm('N', 'N', flags.batch, ins, outs, 1, dy, outs, slots[0].param, ins, 0, dx, ins);
 }
 
 static void relu_forward(float *x) {

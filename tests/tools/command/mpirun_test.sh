@@ -34,4 +34,21 @@ says err "rank 1 has other files than rank 0: 1 files with 5290 tokens, rank 0 1
 expect 2 mpi 2 "$zero" train c.json --ranks 2 --data text && says err "--ranks makes threads"
 expect 1 mpi 2 "$zero" train c.json --data missing && says err "cannot read missing"
 [[ $(grep -c 'cannot read missing' err) == 1 ]] || fail "the missing file was named by several ranks"
+
+# Without MPI's library (here, one that cannot be loaded) a rank of MPI says what is missing, and ranks over TCP train.
+mkdir no_mpi && : >no_mpi/libmpi.so.40
+without_mpi() { env LD_LIBRARY_PATH="$PWD/no_mpi" "$@"; }
+expect 1 without_mpi OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 "$zero" train c.json --data text --steps 2
+says err "install Open MPI (libopenmpi3), or start the ranks with torchrun's variables"
+[[ $(wc -l <err) == 1 ]] || fail "more than a sentence"
+mkdir other_mpi && gcc -shared -x c /dev/null -o other_mpi/libmpi.so.40
+expect 1 env LD_LIBRARY_PATH="$PWD/other_mpi" OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 "$zero" train c.json --data text --steps 2
+says err "libmpi.so.40 lacks MPI_Allreduce"
+export MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + RANDOM % 10000)) WORLD_SIZE=2
+RANK=1 without_mpi "$zero" train c.json --data text --steps 3 --run tcp --quiet >other 2>&1 &
+RANK=0 expect 0 without_mpi "$zero" train c.json --data text --steps 3 --run tcp --quiet
+tcp=$(weights)
+wait $! || fail "rank 1: $(cat other)"
+expect 0 env -u WORLD_SIZE "$zero" train c.json --ranks 2 --data text --steps 3 --run threads --quiet
+[[ -n $tcp && $(weights) == "$tcp" ]] || fail "over TCP $tcp, as threads $(weights)"
 finish

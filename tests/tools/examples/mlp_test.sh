@@ -4,7 +4,7 @@ set -uo pipefail
 mlp=$1
 failures=0
 fail() { failures=$((failures + 1)) && echo "FAILED: $*" >&2; }
-flags=(--width 64 --blocks 3 --batch 64 --steps 100)
+flags=(--width 32 --blocks 3 --batch 64 --steps 100)
 
 expected=""
 for stage in 0 1 2 3; do

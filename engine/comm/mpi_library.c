@@ -1,0 +1,55 @@
+#include "engine/comm/mpi_library.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdbool.h>
+
+static const char library_name[] = "libmpi.so.40"; /* of Open MPI 3 to 5 */
+
+struct mpi_library libmpi;
+
+static zero_status look_up(struct mpi_library *library, void *handle, struct zero_error *error) {
+    const char *missing = NULL;
+    void *symbol;
+#define LOOK_UP(field, name)                                                                                 \
+    symbol = dlsym(handle, name);                                                                            \
+    if (!symbol && !missing) missing = name;                                                                 \
+    library->field = (__typeof__(library->field))symbol;
+#define FUNCTION(name) LOOK_UP(name, #name)
+#define OBJECT(type, field, variable) LOOK_UP(field, #variable)
+    MPI_FUNCTIONS(FUNCTION)
+    MPI_OBJECTS(OBJECT)
+#undef OBJECT
+#undef FUNCTION
+#undef LOOK_UP
+    if (!missing) return ZERO_OK;
+    return error_set(error, ZERO_E_UNSUPPORTED,
+                     "comm mpi: %s lacks %s: let the loader find that of Open MPI 4 first (LD_LIBRARY_PATH)",
+                     library_name, missing);
+}
+
+/* RTLD_GLOBAL: Open MPI's plugins use its symbols without naming the library that has them. */
+static zero_status load(struct zero_error *error) {
+    struct mpi_library library;
+    void *handle = dlopen(library_name, RTLD_NOW | RTLD_GLOBAL | RTLD_NODELETE);
+    if (!handle)
+        return error_set(error, ZERO_E_UNSUPPORTED,
+                         "comm mpi: %s cannot be loaded (%s), but this process is a rank of MPI: install "
+                         "Open MPI (libopenmpi3), or "
+                         "start the ranks with torchrun's variables, which needs no MPI",
+                         library_name, dlerror());
+    zero_status status = look_up(&library, handle, error);
+    dlclose(handle);
+    if (!status) libmpi = library;
+    return status;
+}
+
+zero_status mpi_library_load(struct zero_error *error) {
+    static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    static bool loaded;
+    zero_status status = ZERO_OK;
+    pthread_mutex_lock(&mutex);
+    if (!loaded) status = load(error), loaded = !status;
+    pthread_mutex_unlock(&mutex);
+    return status;
+}

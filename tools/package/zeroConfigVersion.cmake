@@ -1,0 +1,10 @@
+# A program gets the version that it asks for, or a later one with the same first number.
+set(PACKAGE_VERSION "@VERSION@")
+string(REGEX MATCH "^[0-9]+" _zero_major "${PACKAGE_VERSION}")
+if("${PACKAGE_FIND_VERSION}" VERSION_EQUAL "${PACKAGE_VERSION}")
+  set(PACKAGE_VERSION_EXACT TRUE)
+endif()
+if("${PACKAGE_FIND_VERSION}" VERSION_LESS_EQUAL "${PACKAGE_VERSION}" AND "${PACKAGE_FIND_VERSION_MAJOR}" EQUAL "${_zero_major}")
+  set(PACKAGE_VERSION_COMPATIBLE TRUE)
+endif()
+unset(_zero_major)
