@@ -52,6 +52,7 @@ zero_status zero_engine_fill(zero_engine *e, zero_fill_fn fill, void *user) {
     zero_status status = engine_check_steps(e, "zero_engine_fill");
     if (status) return status;
     if (!fill) status = fill_check_spans(&e->state);
+    if (!status) status = shadow_check_overwriting(&e->state, "zero_engine_fill");
     if (!status) status = pass_settle(&e->pass);
     if (!status) status = shadow_forget(&e->state);
     if (!status) status = fill_all(&e->state, fill, user);
@@ -134,7 +135,8 @@ zero_status engine_load(zero_engine *e, struct storage *storage, const char *dir
     zero_status status = engine_check_steps(e, what);
     if (status) return status;
     if (!dir || !*dir) return refuse(ZERO_E_ARGUMENT, "%s: dir is %s", what, dir ? "empty" : "NULL");
-    status = pass_settle(&e->pass);
+    status = shadow_check_overwriting(&e->state, what);
+    if (!status) status = pass_settle(&e->pass);
     return status ? status : state_load(&e->state, storage, dir, weights_only);
 }
 
@@ -173,10 +175,25 @@ const char *zero_engine_note(const zero_engine *e, const char *key) {
     return notes_find(&e->state.notes, key);
 }
 
-int zero_engine_shadow(const zero_engine *e, uint64_t *out_step) {
-    if (!engine_given(e, "zero_engine_shadow")) return 0;
+zero_shadow zero_engine_shadow(const zero_engine *e, uint64_t *out_step) {
+    if (!engine_given(e, "zero_engine_shadow")) return ZERO_SHADOW_NONE;
     if (out_step) *out_step = e->state.shadow.steps;
-    return e->state.shadow.found;
+    return e->state.shadow.kind;
+}
+
+const char *zero_engine_shadow_text(const zero_engine *e) {
+    return engine_given(e, "zero_engine_shadow_text") ? e->state.shadow.text : "";
+}
+
+zero_status zero_engine_discard_shadow(zero_engine *e) {
+    zero_status status = engine_check(e, "zero_engine_discard_shadow");
+    if (status) return status;
+    if (e->pass.phase == PHASE_DECLARING)
+        return refuse(ZERO_E_ORDER,
+                      "zero_engine_discard_shadow: call it after zero_engine_commit, which finds "
+                      "the shadow, or set zero_runtime.discard_shadow");
+    e->state.shadow.discarded = true;
+    return ZERO_OK;
 }
 
 const char *zero_engine_shadow_note(const zero_engine *e, const char *key) {

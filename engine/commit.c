@@ -243,6 +243,7 @@ zero_status zero_engine_commit(zero_engine *e, zero_plan *out) {
     open_rooms(e);
     if (e->ranks.size > 1 || e->run.discrete || e->blueprint.plan.tier_bytes[TIER_NVME])
         run_start_progress(&e->run);
+    e->state.shadow.discarded = e->host.discard_shadow;
     status = shadow_open(&e->state);
     if (status) return status;
     e->pass.phase = PHASE_READY;

@@ -106,7 +106,9 @@ static zero_status open_training(zero_engine *e, struct zero_error *error) {
                               .ranks = &e->ranks,
                               .schedule = &e->training.schedule,
                               .precision = blueprint_precision(&e->config),
-                              .threads = e->host.threads};
+                              .threads = e->host.threads,
+                              .cpus = e->host.cpus,
+                              .sharers = e->host.sharers};
     choices_log(&choices);
     return ZERO_OK;
 }

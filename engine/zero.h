@@ -75,13 +75,14 @@ enum { ZERO_TIERS = 3, ZERO_DIMS_MAX = 8, ZERO_GROUPS_MAX = 8 };
  * zero_engine_destroy. */
 typedef struct zero_runtime {
     size_t struct_size;
-    /* Where ranks are threads of this process: their common world, and this thread's rank in it. */
+    /* Where ranks are threads of this process: their common world, and this thread's rank in it. With `size` below: this rank's
+     * number on its host, by which it takes a GPU. */
     zero_local *local;
     uint32_t local_rank;
     /* Points to an MPI_Comm whose ranks train together. NULL: MPI_COMM_WORLD, where mpirun started the process. */
     void *mpi_comm;
     /* CPU threads of a rank, in kernels. 0: the configuration's number; else the CPUs that the calling thread may run on (as
-     * mpirun's binding leaves them), divided by the ranks that share exactly these CPUs. */
+     * mpirun's binding or taskset leaves them), divided by the ranks that share exactly these CPUs, however they were started. */
     uint32_t threads;
     zero_log_fn log;
     void *log_user;
@@ -97,27 +98,50 @@ typedef struct zero_runtime {
     /* 1: the host computes on the GPU, if there is one (device.type "auto"); slots may then point to its memory. With plan_ranks:
      * there is a GPU. */
     int cuda;
-    /* The host's CUstream, of the GPU's primary context, on which the host enqueues all work on slots. NULL: the engine makes one,
-     * which zero_engine_cuda returns. */
+    /* The host's CUstream, of the GPU's primary context, on which the host enqueues all work on slots; not the per-thread default
+     * stream. NULL: the engine makes one, which zero_engine_cuda returns, or see cuda_default_stream. */
     void *cuda_stream;
     /* NULL: by device.type. For the engine's own tests: an opened struct device, which the engine owns from now on, also after a
      * failure. */
     void *device;
-    /* With nvme.shadow, where an earlier run has left files of another size in nvme_path: 1: makes them anew; 0: refuses at
-     * commit. */
+    /* With nvme.shadow, where an earlier run has left a shadow in nvme_path. 1: commit makes files of another size anew, and a fill or
+     * a load writes over the shadow. 0: commit refuses files of another size, and see zero_engine_discard_shadow. */
     int discard_shadow;
     /* NULL, or a function that is called about every 100 ms while this rank waits for others, from init to destroy, on any thread
      * of the engine. If it returns anything but 0, all ranks fail with ZERO_E_INTERRUPTED. */
     int (*interrupted)(void *user);
     void *interrupted_user;
+    /* Not 0: this process is rank `rank` of `size` ranks, which find each other over TCP: rank 0 listens at `port`, and all ranks
+     * give the same `address` (a name or an address of rank 0's host) and `port`. With 1 rank both may be missing. */
+    uint32_t rank, size;
+    const char *address;
+    uint32_t port;
+    /* 1: the host enqueues all work on slots on the legacy default stream, CU_STREAM_LEGACY, whose handle is also 0. */
+    int cuda_default_stream;
 } zero_runtime;
 
-/* `json`: the text of a DeepSpeed configuration, or the path of a .json file. Ranks come from mpirun (or srun --mpi=pmix), or from
- * torchrun's variables; without them there is one rank. NULL: it failed, see zero_last_error(). Collective. */
+/* Ranks: what is given first in this list decides.
+ *
+ *   1. zero_runtime.plan_ranks: none is started
+ *   2. zero_runtime.local, .local_rank: threads of this process
+ *   3. zero_runtime.mpi_comm: the ranks of a communicator
+ *   4. zero_runtime.rank, .size, .address, .port: processes that meet over TCP
+ *   5. mpirun, or srun --mpi=pmix: OMPI_COMM_WORLD_RANK, ...; PMIX_RANK with SLURM_NTASKS, ...
+ *   6. torchrun: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT
+ *   7. none of these: one rank
+ *
+ * The environment is not read for 1 to 4. ZERO_E_ARGUMENT: two of 1 to 4; a rank that is not below its size; a size above 1 without
+ * address or port; rank, address or port without size. ZERO_E_UNSUPPORTED: another MPI's launcher (PMI_SIZE), or srun without PMIx,
+ * started several processes. A rank that does not come: ZERO_E_PEER after 10 x comm.timeout_s, on every rank that did. */
+
+/* `json`: the text of a DeepSpeed configuration, or the path of a .json file. NULL: it failed, see zero_last_error(). Collective. */
 zero_engine *zero_engine_init(const char *json);
 zero_engine *zero_engine_init_with(const char *json, const zero_runtime *runtime);
 
-/* Ends this rank's part, and waits for nothing. NULL is allowed. Units and the addresses in slots are no longer valid. */
+/* Ends this rank's part, soon, whatever the other ranks do: calls in flight have a second to end, and the other ranks a second to
+ * destroy theirs. A rank that later makes a collective call gets ZERO_E_PEER, which says who left. Over MPI alone, whose
+ * MPI_Finalize is collective, it waits for the other ranks' destroy, at most 10 x comm.timeout_s. NULL is allowed. Units and the
+ * addresses in slots are no longer valid. */
 void zero_engine_destroy(zero_engine *engine);
 
 /* The same as zero_engine_init_with, with a status. *out is set on success only. Collective. */
@@ -148,7 +172,9 @@ const char *zero_version(void); /* of the library: "0.1.0" */
 int zero_abi_version(void);     /* of the library: its ZERO_ABI_VERSION */
 uint32_t zero_engine_rank(const zero_engine *engine);
 uint32_t zero_engine_size(const zero_engine *engine); /* the number of ranks */
-/* CPU threads of this rank: for the host's own kernels. */
+/* CPU threads of this rank. The engine sets them for its own kernels alone: a host that uses OpenMP calls
+ * omp_set_num_threads(zero_engine_threads(engine)). Else each rank's loops take all CPUs, and ranks on one host slow each other
+ * down, unless OMP_NUM_THREADS is set. */
 uint32_t zero_engine_threads(const zero_engine *engine);
 
 /* What the configuration came to, for the host's loop. A step has accumulation_steps micro-steps, each of micro_batch samples on each
@@ -170,9 +196,12 @@ const char *zero_engine_setting(const zero_engine *engine, const char *key);
 typedef enum zero_dtype { ZERO_F32, ZERO_BF16, ZERO_F16 } zero_dtype;
 zero_dtype zero_engine_dtype(const zero_engine *engine);
 
-/* The GPU's index, and the stream on which the host enqueues all work on slots and spans, between begin and end. On a GPU, begin
- * returns when the gathered parameters are there, and end when the engine has recorded what was enqueued. -1: the CPU, where the
- * host computes between begin and end. `out_stream` (a CUstream) may be NULL. Local. */
+/* The GPU's index, and the stream on which the host enqueues all work on slots and spans, between begin and end. -1: the CPU, where
+ * the host computes between begin and end. `out_stream` (a CUstream) may be NULL. Local.
+ * On a GPU, begin returns when this stream has been made to wait for the gathered parameters, and end when the engine has recorded
+ * what was enqueued: the host may run ahead of the GPU, and reads slots only by work on this stream. (Begin waits itself where threads
+ * share one GPU, or state or parameters are in host memory or on a drive.) A gather that fails later is a failure of a later call,
+ * and the stream goes on, so that a host that waits for its stream does not hang; what it then computes is void. */
 int zero_engine_cuda(const zero_engine *engine, void **out_stream);
 
 /* ---- declaring the model: local, the same on all ranks, before commit ---- */
@@ -370,20 +399,42 @@ zero_status zero_engine_memory_owner(const zero_engine *engine, uint32_t index, 
 typedef void (*zero_fill_fn)(void *user, const char *param, uint64_t first, uint64_t count, float *out);
 zero_status zero_engine_fill(zero_engine *engine, zero_fill_fn fill, void *user);
 
-/* With "nvme": {"shadow": true}, from commit on: 1 if nvme_path held, before this run, a whole step of an earlier run, of any model
- * and configuration with files of this size; *out_step (may be NULL): the updates that the earlier run had done. A fill or a load
- * overwrites that step: a host that must keep another run's shadow checks first. zero_engine_shadow_note: the note that the earlier
- * host set, or NULL; it lives as long as the engine. Local. */
-int zero_engine_shadow(const zero_engine *engine, uint64_t *out_step);
+/* With "nvme": {"shadow": true}: what commit found in nvme_path of an earlier run. */
+typedef enum zero_shadow {
+    ZERO_SHADOW_NONE,
+    /* A step that is whole on all ranks, with this configuration, model and number of ranks: zero_engine_recover goes on from it. */
+    ZERO_SHADOW_USABLE,
+    /* The same of another stage, model, optimizer, type or layout, in the files that this run writes to. */
+    ZERO_SHADOW_OTHER,
+    /* Of another number of ranks: in files of its own, which this run leaves as they are. */
+    ZERO_SHADOW_OTHER_RANKS,
+    /* A step that cannot be recovered: the commit cannot be read, or files of some ranks are missing. */
+    ZERO_SHADOW_DAMAGED
+} zero_shadow;
+
+/* From commit on. *out_step (may be NULL): the updates that the earlier run had done; 0 where the commit cannot be read. The same on
+ * all ranks. Files of another size are refused by commit, unless zero_runtime.discard_shadow is set. Local. */
+zero_shadow zero_engine_shadow(const zero_engine *engine, uint64_t *out_step);
+/* One sentence that says what was found, what differs and what to do; "" without nvme.shadow. It lives as long as the engine. */
+const char *zero_engine_shadow_text(const zero_engine *engine);
+/* The note that the earlier run's host had set, or NULL; it lives as long as the engine. Local. */
 const char *zero_engine_shadow_note(const zero_engine *engine, const char *key);
+
+/* zero_engine_fill and _load return ZERO_E_ORDER where they would write over a shadow that commit found (USABLE, OTHER, DAMAGED).
+ * After this call, or with zero_runtime.discard_shadow, they do write over it: nothing is lost before the fill, or before the load
+ * has read its checkpoint. A shadow of this engine's own steps, recovered ones included, needs no leave. Local, after commit, the
+ * same on all ranks. */
+zero_status zero_engine_discard_shadow(zero_engine *engine);
 
 /* In place of zero_engine_fill, with "nvme": {"shadow": true}: goes on from the last step that was whole on all ranks when
  * an earlier run with this configuration, model and number of ranks ended, however it ended. `fill` is called for frozen
  * parameters. *out_step (may be NULL): optimizer updates done. Notes are those that were set when the step or the flush after
- * that step began. ZERO_E_IO: there is none; nothing has changed. Collective. */
+ * that step began. ZERO_E_IO: the shadow is not ZERO_SHADOW_USABLE, and why; nothing has changed. Damage that shows only in the
+ * data is a failure of the engine, which names the chunk. Collective. */
 zero_status zero_engine_recover(zero_engine *engine, zero_fill_fn fill, void *user, uint64_t *out_step);
 
-/* ---- training: collective, though ranks may be at different units; begin waits for what the unit needs ---- */
+/* ---- training: collective, though ranks may be at different units; begin waits for what the unit needs (on a GPU: see
+ * zero_engine_cuda) ---- */
 
 /* After a micro-step's first backward, forward_begin and _end recompute: a unit whose backward comes next, or the units of its
  * segment, one after another up to that unit. A recomputed unit stays gathered for its backward. */
@@ -544,13 +595,13 @@ uint64_t zero_engine_steps(const zero_engine *engine); /* optimizer updates done
 
 typedef struct zero_counters {
     size_t struct_size;
-    uint64_t gather_calls, gather_elements;       /* of parameters (zero0: gradients); sent by this rank */
-    uint64_t reduce_calls, reduce_elements;       /* of gradients */
-    uint64_t wire_bytes;                          /* payload of both, sent by this rank */
-    uint64_t control_messages, control_bytes;     /* all else: agreements, sums, hashes, _get, heartbeats */
-    double compute_s;                             /* between begin and end */
-    double wait_s;                                /* inside begin, end, step: waiting for others */
-    double update_s;                              /* in the optimizer */
+    uint64_t gather_calls, gather_elements;   /* of parameters (zero0: gradients); sent by this rank */
+    uint64_t reduce_calls, reduce_elements;   /* of gradients */
+    uint64_t wire_bytes;                      /* payload of both, sent by this rank */
+    uint64_t control_messages, control_bytes; /* all else: agreements, sums, hashes, _get, heartbeats */
+    double compute_s; /* between begin and end: on a GPU, the host's time to enqueue its work */
+    double wait_s;    /* inside begin, end, step: the host's waiting for others */
+    double update_s;  /* in the optimizer */
     uint64_t drive_read_bytes, drive_write_bytes; /* of the nvme tier; without its first writing */
 } zero_counters;
 zero_status zero_engine_counters(const zero_engine *engine, zero_counters *out);

@@ -201,14 +201,15 @@ static zero_status check_space(const struct nvme *nvme, struct zero_error *error
 }
 
 static zero_status create_files(struct nvme *nvme, struct zero_error *error) {
+    const struct tier_nvme_options *o = &nvme->o.nvme;
+    const struct swap_kept kept = {o->keep, o->kept_step, o->discard};
     bool said = false;
     nvme->base.found = nvme->o.nvme.keep != NULL;
     for (; nvme->files < nvme->count; nvme->files++) {
         uint32_t i = nvme->files;
         struct swap_file *file = &nvme->file[i];
         zero_status status = nvme->o.nvme.keep
-                                 ? swap_file_keep(&nvme->directory[i], share(nvme, i), nvme->o.nvme.keep,
-                                                  nvme->o.nvme.discard, file, error)
+                                 ? swap_file_keep(&nvme->directory[i], share(nvme, i), &kept, file, error)
                                  : swap_file_create(&nvme->directory[i], share(nvme, i),
                                                     nvme->o.nvme.named_files, file, error);
         if (status) return status;

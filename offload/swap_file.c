@@ -179,8 +179,10 @@ static bool lock(int handle) {
 
 /* Checks a kept file, which may hold the only copy of a training. The file is emptied only if the user asked for it
  * (`discard`). A file that others can reach is refused. */
-static zero_status look_at_kept(struct swap_file *file, const char *name, bool discard,
+static zero_status look_at_kept(struct swap_file *file, const struct swap_kept *kept,
                                 struct zero_error *error) {
+    const char *name = kept->name;
+    char step[48] = "";
     struct stat found;
     if (fstat(file->handle, &found) != 0) return fail(error, "look at the kept file in", file->path, errno);
     if (!S_ISREG(found.st_mode) || found.st_uid != geteuid() || found.st_nlink != 1 || found.st_mode & 077)
@@ -190,17 +192,19 @@ static zero_status look_at_kept(struct swap_file *file, const char *name, bool d
             file->path);
     file->found = (uint64_t)found.st_size == file->bytes;
     if (file->found || !found.st_size) return ZERO_OK;
-    if (discard && ftruncate(file->handle, 0) == 0) return ZERO_OK;
+    if (kept->discard && ftruncate(file->handle, 0) == 0) return ZERO_OK;
+    if (kept->step) snprintf(step, sizeof step, ", at step %" PRIu64, kept->step);
     return error_set(error, ZERO_E_IO,
-                     "tier nvme: %s in %s has %s, of a run with another model or configuration, where this "
-                     "one needs %s; use that run's configuration, or name another nvme_path, or remove the "
-                     "file (zero train --discard-shadow)",
-                     name, file->path, swap_size((uint64_t)found.st_size).chars,
+                     "tier nvme: %s in %s has %s, of a run with another model or configuration%s, where this "
+                     "one needs %s; use that run's configuration, or name another nvme_path, or discard the "
+                     "file (zero_runtime.discard_shadow, zero train --discard-shadow)",
+                     name, file->path, swap_size((uint64_t)found.st_size).chars, step,
                      swap_size(file->bytes).chars);
 }
 
-zero_status swap_file_keep(const struct swap_directory *directory, uint64_t bytes, const char *name,
-                           bool discard, struct swap_file *out, struct zero_error *error) {
+zero_status swap_file_keep(const struct swap_directory *directory, uint64_t bytes,
+                           const struct swap_kept *kept, struct swap_file *out, struct zero_error *error) {
+    const char *name = kept->name;
     struct swap_file file = {.path = directory->path, .bytes = bytes};
     file.handle = openat(directory->handle, name, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (file.handle < 0) return fail(error, "open the kept file in", directory->path, errno);
@@ -209,7 +213,7 @@ zero_status swap_file_keep(const struct swap_directory *directory, uint64_t byte
         status = error_set(error, ZERO_E_IO,
                            "tier nvme: %s in %s is in use by another run; give this one another nvme_path",
                            name, directory->path);
-    if (!status) status = look_at_kept(&file, name, discard, error);
+    if (!status) status = look_at_kept(&file, kept, error);
     make_direct(&file);
     if (!status && !file.found) status = take_space(&file, error);
     file.allocated |= file.found;

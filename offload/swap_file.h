@@ -38,11 +38,17 @@ uint64_t swap_free_bytes(int handle);
 zero_status swap_file_create(const struct swap_directory *directory, uint64_t bytes, bool named,
                              struct swap_file *out, struct zero_error *error);
 
-/* Opens the kept file of this name, or makes it, full of zeros. The file stays after close. ZERO_E_IO, also if
+struct swap_kept {
+    const char *name;
+    uint64_t step; /* that it keeps, for the sentence that refuses it; 0: unknown */
+    bool discard;  /* it may be made anew */
+};
+
+/* Opens the kept file `kept->name`, or makes it, full of zeros. The file stays after close. ZERO_E_IO, also if
  * another process has the file open, if it does not belong to this user alone, or if it has another size (with
- * `discard` it is then made anew). */
-zero_status swap_file_keep(const struct swap_directory *directory, uint64_t bytes, const char *name,
-                           bool discard, struct swap_file *out, struct zero_error *error);
+ * `kept->discard` it is then made anew). */
+zero_status swap_file_keep(const struct swap_directory *directory, uint64_t bytes,
+                           const struct swap_kept *kept, struct swap_file *out, struct zero_error *error);
 /* True if the file `name` exists with this size. `name` NULL: false. */
 bool swap_file_there(const struct swap_directory *directory, const char *name, uint64_t bytes);
 

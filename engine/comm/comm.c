@@ -348,6 +348,19 @@ zero_status comm_test(struct comm_work *work, bool *out_done) {
     return ZERO_OK;
 }
 
+bool comm_group_in_order(const struct comm_group *group) {
+    const struct comm_ops *ops = group->comm->ops;
+    return group->comm->device && ops->in_order && ops->in_order(group);
+}
+
+uint8_t comm_streams(const struct comm_group *group, const struct comm_call *call) {
+    return group->comm->ops->streams(call);
+}
+
+bool comm_work_queued(const struct comm_work *work, uint64_t *out_ticket) {
+    return work->group->comm->ops->queued(work, out_ticket);
+}
+
 zero_status comm_run(struct comm_group *group, const struct comm_call *call) {
     enum { AT_MOST_NS = 10000000 };
     struct comm_work *work;

@@ -126,6 +126,7 @@ struct comm_options {
     struct device *device;
     const char *master; /* transport tcp: the name or address at which rank 0 listens */
     uint32_t master_port;
+    bool by_runtime; /* rank, size, master and master_port are zero_runtime's, not torchrun's: for messages */
     /* Transport nccl: a comm of the same ranks on the host; the caller closes it later. */
     struct comm *beside;
     /* Returns whether the user wants this rank to end; or NULL. The thread that opens, waits (comm_run, comm_idle)
@@ -143,9 +144,9 @@ struct comm_options {
 zero_status comm_open(const struct comm_ops *transport, const struct comm_options *options,
                       struct comm **out_comm, struct zero_error *error);
 
-/* Call it after the groups are closed. A rank that still waits for a call that this rank never posted gets
- * ZERO_E_PEER. Transports mpi and tcp wait until all ranks close. After a failure they wait at most half a second,
- * so that the other ranks receive the failure message. NULL is allowed. */
+/* Call it after the groups are closed. A rank that waits, now or later, for a call that this rank never posted gets
+ * ZERO_E_PEER. Transport mpi waits until all ranks close, at most 10 x timeout_s; transport tcp at most a second. After a
+ * failure they wait at most half a second, so that the other ranks receive the failure message. NULL is allowed. */
 void comm_close(struct comm *comm);
 const char *comm_name(const struct comm *comm);
 uint32_t comm_rank(const struct comm *comm);
@@ -183,6 +184,17 @@ zero_status comm_post(struct comm_group *group, const struct comm_call *call, st
 
 /* Drives the call. After *out_done is true, `work` is no longer valid. */
 zero_status comm_test(struct comm_work *work, bool *out_done);
+
+/* True: the streams of the comm's device order the group's calls. Then a call comes after the work that was queued on its streams
+ * before its post, and no other rank reads or writes its buffers once comm_work_queued's ticket is done. */
+bool comm_group_in_order(const struct comm_group *group);
+
+/* For a group in order: the streams of the device that such a call takes, a bit for each. */
+uint8_t comm_streams(const struct comm_group *group, const struct comm_call *call);
+
+/* For a group in order. True: all of the call is queued on the device, and done when *out_ticket is. The call still needs
+ * comm_test. */
+bool comm_work_queued(const struct comm_work *work, uint64_t *out_ticket);
 
 /* Posts the call and tests it until it is done: for set-up, checkpoints and tests. Not for transport sim, because its
  * ranks share one thread. */

@@ -430,6 +430,14 @@ static zero_status test(struct comm_work *work, bool *out_done) {
     return reached(work, offsetof(struct entry, finished), out_done);
 }
 
+/* With several members, the others read this member's source on streams of their own. */
+static bool in_order(const struct comm_group *group) { return group->count == 1; }
+
+static bool queued(const struct comm_work *work, uint64_t *out_ticket) {
+    enum phase phase = ((const struct local_group *)work->group)->phases[work_slot(work)];
+    return (phase == FINISHING || phase == FINISHED) && part_queued(work, out_ticket);
+}
+
 static void progress(struct comm_group *group) {
     const struct local_group *local = (const struct local_group *)group;
     for (uint32_t slot = 0; slot < COMM_CALLS_MAX; slot++)
@@ -448,6 +456,9 @@ const struct comm_ops comm_local_ops = {
     .group_close = group_close,
     .post = post,
     .test = test,
+    .in_order = in_order,
+    .streams = part_streams,
+    .queued = queued,
     .progress = progress,
     .idle = idle,
     .announce = announce,

@@ -177,6 +177,16 @@ static zero_status post(struct comm_work *work) {
     return issue(group->base.comm);
 }
 
+static bool in_order(const struct comm_group *group) { return true; }
+
+static uint8_t streams(const struct comm_call *call) { return (uint8_t)(1u << stream_of(call)); }
+
+static bool queued(const struct comm_work *work, uint64_t *out_ticket) {
+    const struct nccl_work *mine = mine_of(work);
+    *out_ticket = mine->ticket;
+    return mine->issued && !mine->barrier;
+}
+
 static void progress(struct comm_group *group) { issue(group->comm); }
 
 /* The end of a stream's work wakes no thread: yield first, then sleep longer and longer, up to 50 us. */
@@ -375,6 +385,9 @@ const struct comm_ops comm_nccl_ops = {
     .staging_bytes = staged_bytes,
     .post = post,
     .test = test,
+    .in_order = in_order,
+    .streams = streams,
+    .queued = queued,
     .progress = progress,
     .idle = idle,
     .announce = announce,

@@ -36,6 +36,12 @@ static zero_status test(struct comm_work *work, bool *out_done) {
     return status ? status : part_done(work, out_done);
 }
 
+static bool in_order(const struct comm_group *group) { return true; }
+
+static bool queued(const struct comm_work *work, uint64_t *out_ticket) {
+    return work->begun && part_queued(work, out_ticket);
+}
+
 static void idle(struct comm *comm, uint64_t at_most_ns) {} /* no other rank can advance a call */
 
 const struct comm_ops comm_self_ops = {
@@ -48,5 +54,8 @@ const struct comm_ops comm_self_ops = {
     .group_close = group_close,
     .post = post,
     .test = test,
+    .in_order = in_order,
+    .streams = part_streams,
+    .queued = queued,
     .idle = idle,
 };

@@ -33,6 +33,7 @@ static zero_status connect_ranks(struct tcp_comm *tcp, const struct comm_options
                            .rank = tcp->base.rank,
                            .size = tcp->base.size,
                            .timeout_s = 10 * tcp->base.timeout_s,
+                           .by_runtime = options->by_runtime,
                            .interrupted = options->interrupted,
                            .interrupted_user = options->interrupted_user};
     if (r.size == 1) {
@@ -193,23 +194,38 @@ static zero_status post(struct comm_work *work) {
     return tcp_answer_all(work);
 }
 
+/* This rank has the member's data of the current phase. */
+static bool came(const struct comm_work *work, uint32_t member) {
+    const struct heard *heard = heard_of(work->group, work->record.sequence, member);
+    bool spoke = heard->ready && heard->record.sequence == work->record.sequence;
+    return member == work->group->index || (spoke && heard->taken > mine_of(work)->phase);
+}
+
+/* A member that has closed in order takes part in no more calls, once all that it sent has been read. */
+static zero_status miss_left(const struct comm_work *work) {
+    const struct comm_group *group = work->group;
+    const struct tcp_comm *tcp = tcp_of(group);
+    for (uint32_t m = 0; m < group->count; m++) {
+        uint32_t rank = group->ranks[m];
+        if (!came(work, m) && tcp->wires[rank].broken_ns && tcp_link_left(&tcp->link, rank))
+            return comm_raise_left(group->comm, group->ordinal, &work->record, rank);
+    }
+    return ZERO_OK;
+}
+
 static zero_status test(struct comm_work *work, bool *out_done) {
     zero_status status = tcp_pump(tcp_of(work->group), 0);
     if (status == ZERO_OK) status = tcp_advance(work);
     *out_done = status == ZERO_OK && mine_of(work)->phase == PHASES;
-    return status;
+    return status || *out_done ? status : miss_left(work);
 }
 
 /* The first member whose data has not arrived; else the first member that has not accepted this rank's frames. */
 static int32_t late(const struct comm_work *work) {
     const struct comm_group *group = work->group;
     const struct tcp_comm *tcp = tcp_of(group);
-    for (uint32_t m = 0; m < group->count; m++) {
-        const struct heard *heard = heard_of(group, work->record.sequence, m);
-        bool spoke = heard->ready && heard->record.sequence == work->record.sequence;
-        if (m != group->index && !(spoke && heard->taken > mine_of(work)->phase))
-            return (int32_t)group->ranks[m];
-    }
+    for (uint32_t m = 0; m < group->count; m++)
+        if (!came(work, m)) return (int32_t)group->ranks[m];
     for (uint32_t m = 0; m < group->count; m++)
         if (m != group->index && tcp->wires[group->ranks[m]].count) return (int32_t)group->ranks[m];
     return -1;

@@ -355,11 +355,12 @@ static void hear(struct control *control) {
 static void judge_silence(struct control *control, uint64_t now_ns) {
     const struct comm *comm = control->comm;
     uint64_t elapsed_ns = now_ns - control->tick_ns;
+    uint32_t before = (comm->rank + comm->size - 1) % comm->size;
+    if (control->port.has_left && control->port.has_left(control->port.user, before)) return;
     if (elapsed_ns > 2 * control->interval_ns) elapsed_ns = 2 * control->interval_ns;
     control->silence_s += (double)elapsed_ns * 1e-9;
     double outage_s = CONTROL_OUTAGE * comm->timeout_s + control->port.resume_s;
     if (control->silence_s <= (comm->timeout_s > outage_s ? comm->timeout_s : outage_s)) return;
-    uint32_t before = (comm->rank + comm->size - 1) % comm->size;
     comm_raise_silent(control->comm, before, control->silence_s);
 }
 

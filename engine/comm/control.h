@@ -41,6 +41,8 @@ struct control_port {
     /* True while earlier messages have not arrived: another heartbeat would add no information. NULL: the port cannot
      * know. */
     bool (*under_way)(void *user, uint32_t to);
+    /* The rank closed in order, before the others: its silence is no failure. NULL: no rank does. */
+    bool (*has_left)(void *user, uint32_t rank);
     /* The longest time after an outage of CONTROL_OUTAGE x timeout_s until messages pass again. */
     double resume_s;
 };

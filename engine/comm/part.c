@@ -22,6 +22,13 @@ static zero_status queued(struct comm_work *work, zero_status status, uint64_t t
     return ZERO_OK;
 }
 
+uint8_t part_streams(const struct comm_call *call) { return 1u << DEVICE_GATHER | 1u << DEVICE_REDUCE; }
+
+bool part_queued(const struct comm_work *work, uint64_t *out_ticket) {
+    *out_ticket = work->queued ? work->ticket : 0;
+    return true;
+}
+
 zero_status part_done(struct comm_work *work, bool *out_done) {
     struct comm *comm = work->group->comm;
     struct zero_error error;

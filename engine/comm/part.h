@@ -20,6 +20,12 @@ zero_status part_sum(struct comm_work *work, uint32_t members, const void *const
 /* Copies `bytes` from source to target. In an in-place call they are equal, and nothing is copied. */
 zero_status part_copy(struct comm_work *work, void *target, const void *source, uint64_t bytes);
 
+/* comm_streams: copies are on one stream, sums on another. */
+uint8_t part_streams(const struct comm_call *call);
+
+/* comm_work_queued, once the whole call has been started. */
+bool part_queued(const struct comm_work *work, uint64_t *out_ticket);
+
 /* *out_done: whether all work that the call has queued is done. */
 zero_status part_done(struct comm_work *work, bool *out_done);
 

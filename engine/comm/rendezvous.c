@@ -34,6 +34,11 @@ struct verdict {
     char message[1000];
 };
 
+/* What gives this rank its place: messages name it. */
+struct names {
+    const char *rank, *size, *address, *port;
+};
+
 struct caller {
     int socket;
     uint32_t got; /* bytes of hello */
@@ -43,6 +48,7 @@ struct caller {
 
 struct meeting {
     const struct rendezvous *r;
+    const struct names *names;
     struct lanes *peers;
     struct place *places; /* where the ranks listen */
     int listener;
@@ -52,6 +58,10 @@ struct meeting {
     struct caller callers[CALLERS_MAX];
     struct zero_error *error;
 };
+
+static const struct names of_torchrun = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"},
+                          of_runtime = {"zero_runtime.rank", "zero_runtime.size", "zero_runtime.address",
+                                        "zero_runtime.port"};
 
 /* ---- receiving connections ---- */
 
@@ -74,13 +84,13 @@ static zero_status take_first(struct meeting *m, uint32_t caller) {
         return error_set(
             m->error, ZERO_E_ARGUMENT,
             "rendezvous: rank %u says that there are %u ranks, where rank 0 says %u: start all with the "
-            "same WORLD_SIZE",
-            hello->rank, hello->size, m->r->size);
+            "same %s",
+            hello->rank, hello->size, m->r->size, m->names->size);
     if (hello->rank == 0 || m->peers[hello->rank].socket[0] >= 0)
         return error_set(m->error, ZERO_E_ARGUMENT,
                          "rendezvous: two processes are rank %u of %u at %s:%u: give each process its own "
-                         "RANK, and each job its own MASTER_PORT",
-                         hello->rank, m->r->size, m->r->host, m->r->port);
+                         "%s, and each job its own %s",
+                         hello->rank, m->r->size, m->r->host, m->r->port, m->names->rank, m->names->port);
     m->places[hello->rank] = socket_peer(m->callers[caller].socket);
     m->places[hello->rank].port = (uint16_t)hello->port;
     keep(m, caller, 0);
@@ -233,9 +243,8 @@ static zero_status lead(struct meeting *m) {
     if (m->listener < 0)
         return error_set(
             m->error, ZERO_E_IO,
-            "rendezvous: rank 0 cannot listen on port %u: %s: set MASTER_PORT to a port that is free on "
-            "this host",
-            m->r->port, strerror(errno));
+            "rendezvous: rank 0 cannot listen on port %u: %s: set %s to a port that is free on this host",
+            m->r->port, strerror(errno), m->names->port);
     if (getrandom(&m->key, sizeof m->key, 0) != sizeof m->key) m->key = clock_now_ns();
     m->key |= 1; /* never 0 */
     zero_status status = await_callers(m, 1, true);
@@ -258,9 +267,9 @@ static zero_status say(struct meeting *m, uint32_t to, uint32_t lane, int fd) {
     error_set(
         m->error, ZERO_E_PEER,
         "rendezvous: rank %u of %u cannot reach rank %u (%s:%u) within %g s: %s: see whether that rank runs, "
-        "whether MASTER_ADDR and MASTER_PORT say where rank 0 listens, and whether a firewall is between "
-        "them",
-        m->r->rank, m->r->size, to, m->r->host, m->r->port, m->r->timeout_s, strerror(errno));
+        "whether %s and %s say where rank 0 listens, and whether a firewall is between them",
+        m->r->rank, m->r->size, to, m->r->host, m->r->port, m->r->timeout_s, strerror(errno),
+        m->names->address, m->names->port);
     m->error->rank = (int32_t)to;
     return ZERO_E_PEER;
 }
@@ -273,8 +282,8 @@ static zero_status call_leader(struct meeting *m, int *out_socket) {
     const char *why;
     uint32_t count = socket_resolve(m->r->host, (uint16_t)m->r->port, found, ADDRESSES_MAX, &why);
     if (!count)
-        return error_set(m->error, ZERO_E_ARGUMENT,
-                         "rendezvous: MASTER_ADDR is \"%s\", which has no address: %s", m->r->host, why);
+        return error_set(m->error, ZERO_E_ARGUMENT, "rendezvous: %s is \"%s\", which has no address: %s",
+                         m->names->address, m->r->host, why);
     *out_socket = -1;
     for (uint32_t i = 0; *out_socket < 0; i = (i + 1) % count) {
         uint64_t now_ns = clock_now_ns();
@@ -319,8 +328,8 @@ static zero_status hear_verdict(struct meeting *m) {
     if (errno == ECANCELED) return report_interrupted(m, "rank 0");
     error_set(m->error, ZERO_E_PEER,
               "rendezvous: rank %u: the program that listens at %s:%u does not answer as rank 0 does: %s: "
-              "rank 0 ended, or another program uses that port: if so, set MASTER_PORT to a free one",
-              m->r->rank, m->r->host, m->r->port, strerror(errno));
+              "rank 0 ended, or another program uses that port: if so, set %s to a free one",
+              m->r->rank, m->r->host, m->r->port, strerror(errno), m->names->port);
     m->error->rank = 0;
     return ZERO_E_PEER;
 }
@@ -368,7 +377,12 @@ zero_status rendezvous(const struct rendezvous *r, struct lanes *out_peers, uint
         status = error_set(error, ZERO_E_MEMORY, "rendezvous: no memory for %u ranks", r->size);
         goto release;
     }
-    *m = (struct meeting){.r = r, .peers = out_peers, .places = places, .listener = -1, .error = error};
+    *m = (struct meeting){.r = r,
+                          .names = r->by_runtime ? &of_runtime : &of_torchrun,
+                          .peers = out_peers,
+                          .places = places,
+                          .listener = -1,
+                          .error = error};
     m->patience = (struct patience){.deadline_ns = clock_now_ns() + (uint64_t)(r->timeout_s * 1e9),
                                     .interrupted = r->interrupted,
                                     .user = r->interrupted_user};

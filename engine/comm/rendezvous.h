@@ -29,6 +29,7 @@ struct rendezvous {
     /* Called in every wait, at least ten times per second: true ends the wait; or NULL. */
     bool (*interrupted)(void *user);
     void *interrupted_user;
+    bool by_runtime; /* messages name zero_runtime's fields, and not torchrun's variables */
 };
 
 struct lanes {

@@ -80,7 +80,7 @@ static bool read_lane(struct tcp_link *link, uint32_t peer) {
         lane->in_done += (uint32_t)got;
         if (lane->in_done < LENGTH_BYTES || lane->in.bytes <= CONTROL_MESSAGE_BYTES) continue;
         if (lane->in.bytes == GOODBYE)
-            link->polls[peer].fd = -1;
+            link->polls[peer].fd = -1, atomic_store(&lane->left, true);
         else
             lose(link, peer, EPROTO);
         return false;
@@ -128,10 +128,17 @@ static bool port_under_way(void *user, uint32_t to) {
     return link->polls[to].fd >= 0 && socket_unacknowledged(link->polls[to].fd) > 0;
 }
 
+bool tcp_link_left(const struct tcp_link *link, uint32_t rank) {
+    return atomic_load(&link->lanes[rank].left);
+}
+
+static bool port_has_left(void *user, uint32_t rank) { return tcp_link_left(user, rank); }
+
+/* Once rank 0 has left, no rank hears from it that all close. */
 static bool link_meet(void *user, bool *out_all) {
     struct tcp_link *link = user;
     atomic_store(&link->leaving, true);
-    *out_all = atomic_load(&link->all_left);
+    *out_all = atomic_load(&link->all_left) || (link->rank && tcp_link_left(link, 0));
     return true;
 }
 
@@ -166,8 +173,10 @@ struct watch_link tcp_link_watched(struct tcp_link *link) {
                                         .send = port_send,
                                         .receive = port_receive,
                                         .under_way = port_under_way,
+                                        .has_left = port_has_left,
                                         .resume_s = link->resume_s},
-                               .meet = link_meet};
+                               .meet = link_meet,
+                               .may_leave = true};
 }
 
 void tcp_link_close(struct tcp_link *link, bool in_order) {
@@ -181,6 +190,8 @@ void tcp_link_close(struct tcp_link *link, bool in_order) {
                                 LENGTH_BYTES + lane->out.bytes - lane->out_done, patience);
         if (hears && in_order) socket_send(fd, &GOODBYE, sizeof GOODBYE, patience);
     }
+    for (uint32_t q = 0; q < link->size && in_order; q++)
+        while (port_under_way(link, q) && clock_now_ns() < patience.deadline_ns) sleep_ns(1000000);
     free(link->lanes);
     free(link->polls);
 }

@@ -3,7 +3,8 @@
  * of bytes. Two lengths have a special meaning:
  *
  *   0         The rank closes. Every rank sends it to rank 0. When all ranks close, rank 0 sends it to every rank.
- *   GOODBYE   The rank has closed in order, and ends its connections now.
+ *   GOODBYE   The rank has closed in order, and ends its connections now. The other ranks may not have closed: a call
+ *             that they post later fails, because this rank has no part in it.
  *
  * If a connection ends without GOODBYE, its rank died or the network cut the connection. The run then fails after a
  * short time (TCP_PATIENCE_NS); within this time a failed rank may still send its failure message. Messages to a broken
@@ -29,6 +30,7 @@ struct tcp_lane { /* one outgoing and one incoming message, with the number of b
     bool closing_sent, deaf; /* deaf: the peer accepts no more bytes */
     uint64_t lost_ns;        /* when the connection ended without GOODBYE; 0: it has not */
     int why;                 /* errno, or 0: the peer closed it */
+    atomic_bool left;        /* GOODBYE has come */
 };
 
 struct tcp_link {
@@ -48,7 +50,10 @@ enum { TCP_PATIENCE_NS = 250000000 };
 zero_status tcp_link_open(struct tcp_link *link, struct comm *comm, uint64_t key, const int *sockets);
 double tcp_endure(const struct comm *comm, int socket); /* socket_endure, with the comm's limits */
 struct watch_link tcp_link_watched(struct tcp_link *link);
-/* Sends the rest of each message whose sending has begun; then, if the comm closes `in_order`, GOODBYE. */
+/* The rank has closed in order. Any thread. */
+bool tcp_link_left(const struct tcp_link *link, uint32_t rank);
+/* Sends the rest of each message whose sending has begun; then, if the comm closes `in_order`, GOODBYE. Waits a short time
+ * until the other ranks' hosts have it: bytes that are unread here would else let the kernel drop it. */
 void tcp_link_close(struct tcp_link *link, bool in_order);
 
 #endif

@@ -80,6 +80,10 @@ struct comm_ops {
     uint64_t (*staging_bytes)(const struct comm_group *group, const struct comm_call *call);
     zero_status (*post)(struct comm_work *work); /* never waits */
     zero_status (*test)(struct comm_work *work, bool *out_done);
+    /* See comm_group_in_order, comm_streams and comm_work_queued; NULL: no group is in order. */
+    bool (*in_order)(const struct comm_group *group);
+    uint8_t (*streams)(const struct comm_call *call);
+    bool (*queued)(const struct comm_work *work, uint64_t *out_ticket);
     /* The world rank of a member whose part of the call has not arrived; -1: unknown. Or NULL. */
     int32_t (*late)(const struct comm_work *work);
     /* Drives all calls of the group, because peers may wait for them; or NULL. */

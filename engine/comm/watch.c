@@ -58,7 +58,10 @@ static void meet(struct watch *watch) {
     control_leave(watch->control);
     while (!failure_raised(watch->comm->failure) && !(all && control_left(watch->control))) {
         if (!all && !watch->link.meet(watch->link.port.user, &all)) return;
-        check_deadline(watch, begin_ns);
+        if (!watch->link.may_leave)
+            check_deadline(watch, begin_ns);
+        else if (clock_now_ns() - begin_ns > WATCH_LEAVE_NS)
+            return;
         comm_ask_interrupted(watch->comm);
         sleep_ns(1000000);
     }

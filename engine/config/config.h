@@ -213,6 +213,8 @@ struct config {
 bool config_shards_params(const struct config *config);
 
 /* After config_resolve: the tier of this kind that is used. */
+/* The directories of the nvme tier. */
+const struct config_paths *config_drive_paths(const struct config *config);
 const struct tier_ops *config_tier(const struct config *config, enum tier_kind kind);
 
 /* `json_or_path`: text whose first character is '{', or the path of a file. `error` may not be NULL.

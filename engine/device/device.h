@@ -7,7 +7,8 @@
  *
  * Work is queued on streams, one per purpose. A stream performs its work in the order of submission; work of different
  * streams is performed in any order. When a ticket is done, its work is done, and so is all work that was queued on the
- * stream before it. A caller that needs one stream's results on another stream first waits until the ticket is done.
+ * stream before it. A caller that needs one stream's results on another stream first waits until the ticket is done, or
+ * lets the other stream wait for the ticket (`wait`).
  * DEVICE_COMPUTE is the host program's stream: the host program enqueues its own work there, and `record` returns a
  * ticket for the work that it has enqueued so far.
  *
@@ -63,6 +64,7 @@ struct device_options {
     int64_t index;       /* the GPU's number; below 0: local_rank modulo the number of GPUs */
     uint32_t local_rank; /* on this rank's node */
     void *host_stream;   /* the host program's CUstream, borrowed; NULL: the device makes a stream */
+    bool default_stream; /* it is the legacy default stream, whose handle may be 0 */
     /* sim */
     uint64_t seed;
     double probability;             /* the probability that a poll finds a piece of work done */
@@ -95,6 +97,9 @@ struct device_ops {
                          uint64_t *out_ticket, struct zero_error *error);
     zero_status (*record)(struct device *device, enum device_stream stream, uint64_t *out_ticket,
                           struct zero_error *error);
+    /* Work that is queued on the stream from now on begins after the ticket is done. The caller does not wait. */
+    zero_status (*wait)(struct device *device, enum device_stream stream, uint64_t ticket,
+                        struct zero_error *error);
     /* *out_done: the ticket is done. ZERO_E_INTERNAL: the work's memory was touched before its end (sim). */
     zero_status (*test)(struct device *device, uint64_t ticket, bool *out_done, struct zero_error *error);
 };

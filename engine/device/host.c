@@ -65,6 +65,11 @@ static zero_status host_record(struct device *device, enum device_stream stream,
     return ZERO_OK;
 }
 
+static zero_status host_wait(struct device *device, enum device_stream stream, uint64_t ticket,
+                             struct zero_error *error) {
+    return ZERO_OK;
+}
+
 static zero_status host_test(struct device *device, uint64_t ticket, bool *out_done,
                              struct zero_error *error) {
     *out_done = true;
@@ -81,5 +86,6 @@ const struct device_ops device_host = {
     .copy = host_copy,
     .clear = host_clear,
     .record = host_record,
+    .wait = host_wait,
     .test = host_test,
 };

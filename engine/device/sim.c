@@ -13,7 +13,8 @@ enum { PENDING_MAX = 256, TICKET_STREAMS = 16 };
 _Static_assert((int)DEVICE_STREAMS <= (int)TICKET_STREAMS, "a ticket says its stream");
 
 struct pending {
-    struct device_work work; /* no kernel: a record */
+    struct device_work work; /* no kernel: a record, or a wait */
+    uint64_t awaits;         /* the ticket that a wait waits for; else 0 */
     uint64_t ticket;         /* number * TICKET_STREAMS + stream */
     uint64_t done_at_ns;
     uint8_t *before; /* the bytes of all reads, then of all writes, at the start */
@@ -136,19 +137,25 @@ static zero_status start(struct sim *sim, struct pending *p) {
     return status;
 }
 
-static zero_status push(struct sim *sim, const struct device_work *work, uint64_t *out_ticket,
-                        struct zero_error *error) {
+static zero_status push_item(struct sim *sim, const struct device_work *work, uint64_t awaits,
+                             uint64_t *out_ticket, struct zero_error *error) {
     struct queue *queue = &sim->queue[work->stream];
     if (queue->end - queue->first == PENDING_MAX)
         return error_set(error, ZERO_E_INTERNAL, "device sim: more than %d pieces of work on a stream",
                          (int)PENDING_MAX);
     if (queue->end == queue->first) queue->base = queue->end;
     struct pending *p = at(queue, queue->end);
-    *p = (struct pending){.work = *work, .ticket = (queue->end + 1) * TICKET_STREAMS + work->stream};
+    *p = (struct pending){
+        .work = *work, .awaits = awaits, .ticket = (queue->end + 1) * TICKET_STREAMS + work->stream};
     *out_ticket = p->ticket;
     queue->end++;
     zero_status status = queue->end - queue->first == 1 ? start(sim, p) : ZERO_OK;
     return status ? error_set(error, status, "device sim: no memory to remember what work uses") : ZERO_OK;
+}
+
+static zero_status push(struct sim *sim, const struct device_work *work, uint64_t *out_ticket,
+                        struct zero_error *error) {
+    return push_item(sim, work, 0, out_ticket, error);
 }
 
 static zero_status sim_submit(struct device *device, const struct device_work *work, uint64_t *out_ticket,
@@ -209,6 +216,13 @@ static zero_status sim_record(struct device *device, enum device_stream stream, 
     return push((struct sim *)device, &(struct device_work){.stream = (uint8_t)stream}, out_ticket, error);
 }
 
+static zero_status sim_wait(struct device *device, enum device_stream stream, uint64_t ticket,
+                            struct zero_error *error) {
+    struct device_work nothing = {.stream = (uint8_t)stream};
+    uint64_t ignored;
+    return ticket ? push_item((struct sim *)device, &nothing, ticket, &ignored, error) : ZERO_OK;
+}
+
 /* ---- completion ---- */
 
 static bool ready(struct sim *sim, const struct pending *p) {
@@ -242,14 +256,22 @@ static zero_status complete(struct sim *sim, struct queue *queue, struct zero_er
         "device sim: a buffer was overwritten between the start and the end of work that uses it");
 }
 
+/* A wait at the head of a stream lets the stream that it waits for go on: nobody else may test that one. The depth of the calls is
+ * bounded: a ticket is older than the waits for it. */
 static zero_status sim_test(struct device *device, uint64_t ticket, bool *out_done,
                             struct zero_error *error) {
     struct sim *sim = (struct sim *)device;
     struct queue *queue = &sim->queue[ticket % TICKET_STREAMS];
     uint64_t number = ticket / TICKET_STREAMS; /* the ticket is done when this number of items are done */
     zero_status status = ZERO_OK;
-    while (!status && queue->first < number && ready(sim, at(queue, queue->first)))
-        status = complete(sim, queue, error);
+    for (bool goes = true; !status && goes && queue->first < number;) {
+        uint64_t awaits = at(queue, queue->first)->awaits;
+        if (awaits)
+            status = sim_test(device, awaits, &goes, error);
+        else
+            goes = ready(sim, at(queue, queue->first));
+        if (!status && goes) status = complete(sim, queue, error);
+    }
     *out_done = queue->first >= number;
     return status;
 }
@@ -264,5 +286,6 @@ const struct device_ops device_sim = {
     .copy = sim_copy,
     .clear = sim_clear,
     .record = sim_record,
+    .wait = sim_wait,
     .test = sim_test,
 };

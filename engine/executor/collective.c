@@ -3,7 +3,9 @@
 
 zero_status post_call(struct executor *e, struct item *item, struct comm_group *group,
                       const struct comm_call *call) {
-    zero_status status = comm_post(group, call, &item->work);
+    zero_status status = ahead_wait(e, item->task->ahead, item->before);
+    if (status) return status;
+    status = comm_post(group, call, &item->work);
     item->awaits = AWAITS_COMM;
     if (status) error_pass(&e->error, comm_group_error(group));
     return status;

@@ -16,6 +16,10 @@ static const uint8_t in_flight[STREAMS] = {
  * the device still works on the last use, and the next update while the last weights are being copied. 0: as above. */
 static const uint8_t in_flight_discrete[STREAMS] = {[STREAM_COMPUTE] = 16, [STREAM_UPDATE] = UPDATE_STAGINGS};
 
+/* The same for a host that runs ahead of the device: how far it does. 0: as above. */
+static const uint8_t in_flight_ahead[STREAMS] = {
+    [STREAM_COMPUTE] = 64, [STREAM_GATHER] = COMM_CALLS_MAX, [STREAM_REDUCE] = COMM_CALLS_MAX};
+
 uint32_t executor_requests_max(const struct plan *plan) {
     uint32_t access = 1;
     return TRANSFERS_MAX * (plan->layout.slots + in_flight[STREAM_PARAM] + access);
@@ -39,12 +43,14 @@ static uint64_t power_of_two(uint64_t least) {
     return power;
 }
 
-/* Each stream has room for the operations of one event while those of the event before it are still at work. */
+/* Each stream has room for the operations of one event while those of the event before it are still at work; and for those of a
+ * pass, if the host runs ahead. */
 static bool open_timeline(struct executor *e, enum stream stream) {
     struct timeline *line = &e->stream[stream];
-    uint64_t tasks = power_of_two(2 * event_most(e->o.shape.policy, stream));
+    uint64_t tasks = power_of_two((e->ahead ? 4 : 2) * event_most(e->o.shape.policy, stream));
     line->capacity = in_flight[stream] ? in_flight[stream] : e->o.plan->layout.slots;
     if (e->o.shape.discrete && in_flight_discrete[stream]) line->capacity = in_flight_discrete[stream];
+    if (e->ahead && in_flight_ahead[stream]) line->capacity = in_flight_ahead[stream];
     uint64_t items = power_of_two(line->capacity);
     line->task_mask = tasks - 1;
     line->item_mask = items - 1;
@@ -94,6 +100,7 @@ zero_status executor_open(const struct executor_options *options, struct executo
     struct executor *e = calloc(1, sizeof *e);
     if (!e) return error_set(error, ZERO_E_MEMORY, "no memory for the executor");
     e->o = *options;
+    e->ahead = ahead_possible(options);
     error_clear(&e->error);
     zero_status status = open_tables(e, error);
     if (status) {
@@ -238,6 +245,7 @@ static zero_status emit_task(struct executor *e, const struct operation *op) {
         return error_set(&e->error, ZERO_E_INTERNAL,
                          "rank %u: %s of \"%s\" uses a buffer that is not in memory", e->o.rank,
                          operation_kind_name((enum operation_kind)op->kind), unit_name(e, op->region));
+    task->ahead = ahead_streams(e, task);
     if (op->kind == OP_RELEASE) {
         e->live[task->write[0]] = false;
         *binding(e, op->write[0]) = NO_BUFFER;
@@ -384,9 +392,10 @@ static uint64_t passed(const struct executor *e, const struct operation *op, int
     return queued ? e->stream[stream].started : e->stream[stream].retired;
 }
 
-static bool can_start(const struct executor *e, const struct operation *op, uint32_t item) {
+static bool can_start(const struct executor *e, const struct task *task, uint32_t item) {
+    const struct operation *op = &task->op;
     for (int s = 0; s < STREAMS; s++)
-        if (op->after[s] > passed(e, op, s)) return false;
+        if (op->after[s] > passed(e, op, s) && !ahead_reached(e, task, s)) return false;
     return !op->pipe.used || (int64_t)e->stream[op->pipe.stream].retired >= op->pipe.value + item;
 }
 
@@ -428,11 +437,12 @@ static zero_status test_in_flight(struct executor *e, struct timeline *line, boo
 static zero_status start_ready(struct executor *e, struct timeline *line, bool *out_moved) {
     while (line->tasks_started < line->tasks_emitted && line->started - line->retired < line->capacity) {
         struct task *task = &line->task[line->tasks_started & line->task_mask];
-        if (!can_start(e, &task->op, line->next) || held_back(e, &task->op)) break;
+        if (!can_start(e, task, line->next) || held_back(e, &task->op) || !ahead_turn(e, line, task)) break;
         struct item *item = &line->item[line->started & line->item_mask];
         *item = (struct item){.task = task, .index = line->next};
         if (e->o.watch) watch(e, e->o.watch->started, item);
-        zero_status status = perform_start(e, item);
+        zero_status status = ahead_start(e, item);
+        if (!status) status = perform_start(e, item);
         if (status) return status;
         line->started++;
         *out_moved = true;
@@ -473,6 +483,8 @@ bool executor_in_flight(const struct executor *e) {
     static const enum stream shared[3] = {STREAM_GATHER, STREAM_REDUCE, STREAM_CONTROL};
     return in_flight_on(e, shared);
 }
+
+bool executor_runs_ahead(const struct executor *e) { return e->ahead; }
 
 bool executor_stored(const struct executor *e) {
     return e->stream[STREAM_STORE].retired == e->stream[STREAM_STORE].emitted;

@@ -10,6 +10,8 @@ struct task { /* an emitted operation */
     struct operation op;
     uint32_t read[OPERATION_BUFFERS_MAX], write[OPERATION_BUFFERS_MAX]; /* planned buffers */
     uint8_t scalars;                                                    /* UPDATE: index of its scalar set */
+    uint8_t
+        ahead; /* running ahead: the streams of the device that wait for what it needs; 0: the host waits */
 };
 
 enum awaits {
@@ -26,6 +28,8 @@ struct item { /* one point of an operation, from start to retirement */
     struct task *task;
     uint32_t index; /* index in the operation */
     bool done, posted;
+    bool trails;          /* steps after its collective began before comm said that the collective is done */
+    uint64_t before;      /* the ticket of its own queued work that no step has awaited; 0: none */
     uint8_t step, awaits; /* the next step (perform.c), and the condition before that step */
     struct comm_work *work;
     uint64_t ticket;
@@ -70,6 +74,7 @@ struct scalar_set {
 
 struct executor {
     struct executor_options o;
+    bool ahead; /* what waits for queued work is queued behind it (ahead.c) */
     struct timeline stream[STREAMS];
     struct hazards hazards;
     struct offload offload;

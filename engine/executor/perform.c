@@ -13,13 +13,17 @@ zero_status submit(struct executor *e, struct item *item, const struct kernel *k
     work->stream = (uint8_t)stream;
     memcpy(work->argument, argument, kernel->argument_bytes);
     item->awaits = AWAITS_DEVICE;
-    return e->o.device->ops->submit(e->o.device, work, &item->ticket, &e->error);
+    zero_status status = ahead_wait(e, (uint8_t)(1u << stream), item->before);
+    return status ? status : e->o.device->ops->submit(e->o.device, work, &item->ticket, &e->error);
 }
 
 zero_status copy(struct executor *e, struct item *item, enum device_stream stream, void *target,
                  const void *source, uint64_t bytes) {
     item->awaits = AWAITS_DEVICE;
-    return e->o.device->ops->copy(e->o.device, stream, target, source, bytes, &item->ticket, &e->error);
+    zero_status status = ahead_wait(e, (uint8_t)(1u << stream), item->before);
+    return status
+               ? status
+               : e->o.device->ops->copy(e->o.device, stream, target, source, bytes, &item->ticket, &e->error);
 }
 
 static zero_status test_device(struct executor *e, struct item *item, bool *out_done) {
@@ -119,16 +123,52 @@ static zero_status (*const tests[AWAITS])(struct executor *e, struct item *item,
     [AWAITS_NOTHING] = test_nothing, [AWAITS_HOST] = test_host, [AWAITS_DEVICE] = test_device,
     [AWAITS_COMM] = test_comm,       [AWAITS_TURN] = test_turn, [AWAITS_DRIVE] = transfer_done};
 
+static bool has_steps(const struct item *item) {
+    return item->step < STEPS_OF_ITEM && steps[item->task->op.kind][item->step];
+}
+
+/* Running ahead, a gather or a reduction takes its next step when the one before is queued: all its work is the device's. */
+static bool overtakes(struct item *item) {
+    enum operation_kind kind = (enum operation_kind)item->task->op.kind;
+    if (!item->task->ahead || (kind != OP_GATHER && kind != OP_REDUCE) || !has_steps(item)) return false;
+    uint64_t ticket = item->ticket;
+    bool comm = item->awaits == AWAITS_COMM;
+    if (!comm && item->awaits != AWAITS_DEVICE) return false;
+    if (comm && !comm_work_queued(item->work, &ticket)) return false;
+    if (ticket) item->before = ticket; /* 0: a call without work; what came before it may not be done */
+    item->trails |= comm;
+    return true;
+}
+
+/* No step is left: what was overtaken must be done, too. */
+static zero_status end(struct executor *e, struct item *item, bool *out_done) {
+    zero_status status = ZERO_OK;
+    *out_done = true;
+    if (item->trails) status = test_comm(e, item, out_done);
+    if (status || !*out_done) return status;
+    item->trails = false;
+    return item->before ? e->o.device->ops->test(e->o.device, item->before, out_done, &e->error) : ZERO_OK;
+}
+
+bool perform_queued(const struct executor *e, const struct item *item, uint64_t *out_ticket) {
+    const struct operation *op = &item->task->op;
+    bool device = item->awaits == AWAITS_DEVICE;
+    *out_ticket = 0;
+    if (item->done) return true;
+    *out_ticket = device || op->kind == OP_COMPUTE ? item->ticket : item->before;
+    if (op->kind == OP_COMPUTE) return e->computed >= op->end;
+    return (device || item->awaits == AWAITS_NOTHING) && !has_steps(item);
+}
+
 /* Runs steps until one has to wait, or all are done. */
 static zero_status advance(struct executor *e, struct item *item, bool *out_done) {
     const step_fn *all = steps[item->task->op.kind];
     for (;;) {
         bool reached;
         zero_status status = tests[item->awaits](e, item, &reached);
-        if (status || !reached) return status;
+        if (status || (!reached && !overtakes(item))) return status;
         item->awaits = AWAITS_NOTHING;
-        *out_done = item->step == STEPS_OF_ITEM || !all[item->step];
-        if (*out_done) return ZERO_OK;
+        if (!has_steps(item)) return end(e, item, out_done);
         status = all[item->step++](e, item);
         if (status) return status;
     }

@@ -11,6 +11,22 @@
 zero_status perform_start(struct executor *e, struct item *item);
 zero_status perform_test(struct executor *e, struct item *item, bool *out_done);
 
+/* All that the item still does is queued on the device, and done when *out_ticket is (0: it is done). */
+bool perform_queued(const struct executor *e, const struct item *item, uint64_t *out_ticket);
+
+/* ahead.c: operations that are queued on the device behind those for which they wait. */
+bool ahead_possible(const struct executor_options *options);
+/* The value of task.ahead, once the task's buffers are bound. */
+uint8_t ahead_streams(const struct executor *e, const struct task *task);
+/* The items before the task on its line are queued or done. */
+bool ahead_turn(const struct executor *e, const struct timeline *line, const struct task *task);
+/* What the task waits for on this stream is done or queued. */
+bool ahead_reached(const struct executor *e, const struct task *task, int stream);
+/* The item starts: its streams wait for what is queued and not done. */
+zero_status ahead_start(struct executor *e, struct item *item);
+/* Lets streams of the device (a bit for each) wait for a ticket; 0: for nothing. */
+zero_status ahead_wait(struct executor *e, uint8_t streams, uint64_t ticket);
+
 /* shards.c: elements of one part of a region under a placement, and of the part that this rank holds. */
 const struct region *policy_region(const struct executor *e, uint32_t region);
 uint64_t part_elements(const struct executor_shape *o, uint32_t region, struct placement placement);

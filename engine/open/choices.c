@@ -1,6 +1,7 @@
 #include "engine/open/choices.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 
 #include "engine/blueprint/blueprint.h"
 
@@ -29,10 +30,13 @@ void choices_log(const struct choices *c) {
         if (*idle) log_line(&c->ranks->log, ZERO_LOG_INFO, "%s", idle);
     static const char *const modes[] = {[CONFIG_ACCUMULATE_LAST] = "in the last micro-step",
                                         [CONFIG_ACCUMULATE_EVERY] = "in every micro-step"};
+    char of[64] = "";
+    if (c->cpus)
+        snprintf(of, sizeof of, " (%" PRIu32 " CPUs, shared by %" PRIu32 " ranks)", c->cpus, c->sharers);
     log_line(&c->ranks->log, ZERO_LOG_INFO,
              "%s, %" PRIu32 " ranks over %s, %" PRIu32
-             " threads each, compute in %s, gradients reduced %s in %s",
-             blueprint_stage(c->config)->name, c->ranks->size, comm_name(c->ranks->data), c->threads,
+             " threads each%s, compute in %s, gradients reduced %s in %s",
+             blueprint_stage(c->config)->name, c->ranks->size, comm_name(c->ranks->data), c->threads, of,
              dtype_name(c->precision.compute), modes[c->config->accumulation_mode],
              dtype_name(c->precision.reduced));
     log_mesh(c);

@@ -11,7 +11,7 @@ struct choices {
     const struct ranks *ranks;
     const struct lr_schedule_params *schedule;
     struct precision precision;
-    uint32_t threads;
+    uint32_t threads, cpus, sharers; /* as in struct host */
 };
 
 /* Rank 0 logs. */

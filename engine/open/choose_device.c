@@ -1,32 +1,23 @@
 /* Which device an engine's memory is on. */
-#include <stdlib.h>
-
 #include "engine/open/join.h"
 
-/* This rank's number on its node, as launchers say it. */
-static uint32_t local_rank(const zero_runtime *runtime) {
-    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "LOCAL_RANK", "SLURM_LOCALID",
-                                        "MPI_LOCALRANKID"};
-    if (runtime->local) return runtime->local_rank;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (getenv(names[i])) return (uint32_t)strtoul(getenv(names[i]), NULL, 10);
-    return 0;
-}
-
 static zero_status open_row(struct joining *j, enum device_kind kind, const zero_runtime *runtime,
-                            struct zero_error *error) {
+                            uint32_t local_rank, struct zero_error *error) {
     struct device_options options = {.index = j->config->device_index,
-                                     .local_rank = local_rank(runtime),
-                                     .host_stream = runtime->cuda_stream};
+                                     .local_rank = local_rank,
+                                     .host_stream = runtime->cuda_stream,
+                                     .default_stream = runtime->cuda_default_stream != 0};
     return device_table[kind]->open(&options, &j->run->device, error);
 }
 
 /* A GPU that is not there is no failure. */
-static zero_status open_auto(struct joining *j, const zero_runtime *runtime, struct zero_error *error) {
+static zero_status open_auto(struct joining *j, const zero_runtime *runtime, uint32_t local_rank,
+                             struct zero_error *error) {
     struct zero_error why;
     error_clear(&why);
-    zero_status status = runtime->cuda ? open_row(j, DEVICE_CUDA, runtime, &why) : ZERO_E_UNSUPPORTED;
-    if (status == ZERO_E_UNSUPPORTED) return open_row(j, DEVICE_HOST, runtime, error);
+    zero_status status =
+        runtime->cuda ? open_row(j, DEVICE_CUDA, runtime, local_rank, &why) : ZERO_E_UNSUPPORTED;
+    if (status == ZERO_E_UNSUPPORTED) return open_row(j, DEVICE_HOST, runtime, local_rank, error);
     return status ? error_pass(error, &why) : ZERO_OK;
 }
 
@@ -36,14 +27,23 @@ static bool plans_for_gpu(const struct joining *j, const zero_runtime *runtime) 
            (j->config->device_type == CONFIG_DEVICE_AUTO && runtime->cuda);
 }
 
-zero_status join_device(struct joining *j, const zero_runtime *runtime, struct zero_error *error) {
+static zero_status check_stream(const zero_runtime *runtime, struct zero_error *error) {
+    if (!runtime->cuda_stream || !runtime->cuda_default_stream) return ZERO_OK;
+    return error_set(error, ZERO_E_ARGUMENT,
+                     "zero_runtime.cuda_stream and cuda_default_stream are both set: give one of them");
+}
+
+zero_status join_device(struct joining *j, const zero_runtime *runtime, uint32_t local_rank,
+                        struct zero_error *error) {
     bool plans = runtime->plan_ranks;
     int type = plans ? CONFIG_DEVICE_CPU : j->config->device_type;
-    zero_status status = ZERO_OK;
+    zero_status status = check_stream(runtime, error);
+    if (status) return status;
     if (!j->run->device && type == CONFIG_DEVICE_AUTO)
-        status = open_auto(j, runtime, error);
+        status = open_auto(j, runtime, local_rank, error);
     else if (!j->run->device)
-        status = open_row(j, type == CONFIG_DEVICE_CPU ? DEVICE_HOST : DEVICE_CUDA, runtime, error);
+        status =
+            open_row(j, type == CONFIG_DEVICE_CPU ? DEVICE_HOST : DEVICE_CUDA, runtime, local_rank, error);
     if (!status) j->run->discrete = plans ? plans_for_gpu(j, runtime) : j->run->device->discrete;
     return status;
 }

@@ -9,7 +9,8 @@ struct host {
     zero_local *local;              /* NULL: ranks are processes */
     int (*interrupted)(void *user); /* zero_runtime's, or NULL */
     void *interrupted_user;
-    uint32_t threads;          /* CPU threads of this rank */
+    uint32_t threads;          /* CPU threads of this rank: given; or `cpus`, which */
+    uint32_t cpus, sharers;    /* `sharers` ranks share, divided by them; cpus 0: given */
     struct host_memory memory; /* what the processes may take that share it, */
     uint32_t memory_ranks;     /* and the ranks among them */
     bool plans_only;           /* zero_runtime.plan_ranks: the other ranks are not there */

@@ -9,50 +9,9 @@
 
 #include "engine/base/hash.h"
 #include "engine/comm/launch.h"
+#include "engine/open/seat.h"
 #include "engine/ranks/local_ranks.h"
 #include "engine/ranks/rank_agreement.h"
-
-struct seat {
-    const struct comm_ops *transport;
-    struct comm_options options;
-};
-
-/* Finds rank and size: from the host program, or from the launcher. */
-static zero_status find_seat(const zero_runtime *runtime, struct seat *out, struct zero_error *error) {
-    *out = (struct seat){.transport = &comm_self_ops, .options = {.size = 1}};
-    if (runtime->plan_ranks) {
-        out->transport = &comm_mirror_ops;
-        out->options.size = runtime->plan_ranks;
-        out->options.mirrors = runtime->plan_ranks == 1  ? &comm_self_ops
-                               : runtime->plan_processes ? &comm_mpi_ops
-                                                         : &comm_local_ops;
-        return ZERO_OK;
-    }
-    if (runtime->local) {
-        out->transport = &comm_local_ops;
-        out->options.local = local_world_of(runtime->local);
-        out->options.rank = runtime->local_rank;
-        out->options.size = local_ranks(runtime->local);
-        if (runtime->local_rank < local_ranks(runtime->local)) return ZERO_OK;
-        return error_set(error, ZERO_E_ARGUMENT,
-                         "zero_runtime.local_rank is %" PRIu32 ", and the world has %" PRIu32
-                         " ranks: number them from 0",
-                         runtime->local_rank, local_ranks(runtime->local));
-    }
-    if (runtime->mpi_comm) { /* it knows its rank and size; the launcher's are those of its own world */
-        *out = (struct seat){.transport = &comm_mpi_ops, .options = {.mpi_comm = runtime->mpi_comm}};
-        return ZERO_OK;
-    }
-    struct launch launch;
-    zero_status status = launch_read_environment(&launch, error);
-    if (status) return status;
-    out->transport = launch.transport;
-    out->options.rank = launch.rank;
-    out->options.size = launch.size;
-    out->options.master = launch.master;
-    out->options.master_port = launch.master_port;
-    return ZERO_OK;
-}
 
 /* The CPUs that this thread may run on: how many, and which, of which machine. */
 struct cpus {
@@ -81,12 +40,13 @@ static struct cpus find_cpus(void) {
     return cpus;
 }
 
-/* mpirun may have bound each rank to CPUs of its own, or to a socket that some share, or to none: those whose
+/* mpirun or taskset may have bound each rank to CPUs of its own, or to a socket that some share, or to none: those whose
  * sets are equal divide them. */
-static uint32_t choose_threads(const struct joining *j, uint32_t asked, uint32_t cpus, uint32_t sharers) {
-    if (asked) return asked;
-    if (j->config->threads) return (uint32_t)j->config->threads;
-    return cpus > sharers ? cpus / sharers : 1;
+static void choose_threads(const struct joining *j, uint32_t asked, uint32_t cpus, uint32_t sharers) {
+    j->host->threads = asked ? asked : (uint32_t)j->config->threads;
+    if (j->host->threads) return;
+    j->host->threads = cpus > sharers ? cpus / sharers : 1;
+    j->host->cpus = cpus, j->host->sharers = sharers;
 }
 
 /* Ranks that are threads may have a GPU each, or share one. */
@@ -141,16 +101,13 @@ static bool ask_host(void *user) {
     return host->interrupted(host->interrupted_user) != 0;
 }
 
-static zero_status open_comm(struct joining *j, const zero_runtime *runtime, struct seat *seat,
-                             struct zero_error *error) {
-    zero_status status = find_seat(runtime, seat, error);
-    if (status) return status;
+static zero_status open_comm(struct joining *j, struct seat *seat, struct zero_error *error) {
     seat->options.timeout_s = j->config->comm.timeout_s;
     seat->options.log = j->ranks->log;
     seat->options.device = j->run->device;
     if (j->host->interrupted) seat->options.interrupted = ask_host, seat->options.interrupted_user = j->host;
     j->host->plans_only = seat->transport == &comm_mirror_ops;
-    status = comm_open(seat->transport, &seat->options, &j->ranks->comm, error);
+    zero_status status = comm_open(seat->transport, &seat->options, &j->ranks->comm, error);
     if (status) return status;
     j->ranks->data = j->ranks->comm;
     j->ranks->rank = comm_rank(j->ranks->comm);
@@ -261,10 +218,12 @@ zero_status join_ranks(struct joining *j, const char *json, const zero_runtime *
     error_clear(&mine);
     if (!config_read(json, j->config, &mine) && runtime->model)
         config_read_model(j->config, runtime->model, &mine);
-    zero_status status = join_device(j, runtime, &mine);
-    if (status) status = device_table[DEVICE_HOST]->open(&(struct device_options){0}, &j->run->device, error);
     struct seat seat;
-    if (!status) status = open_comm(j, runtime, &seat, error);
+    zero_status seated = seat_find(runtime, &seat, error);
+    zero_status status = join_device(j, runtime, seat.local_rank, &mine);
+    if (status) status = device_table[DEVICE_HOST]->open(&(struct device_options){0}, &j->run->device, error);
+    if (!status) status = seated;
+    if (!status) status = open_comm(j, &seat, error);
     if (status && mine.code) *error = mine; /* it says more */
     if (!status) status = find_nodes(j, error);
     if (runtime->plan_ranks && runtime->plan_node_ranks)
@@ -279,6 +238,6 @@ zero_status join_ranks(struct joining *j, const char *json, const zero_runtime *
     status = agree_config(j, cpus.hash, &mine, &sharers, error);
     if (!status) status = check_native(j, &seat, error);
     if (!status) status = open_data(j, &seat, error);
-    if (!status) j->host->threads = choose_threads(j, runtime->threads, cpus.count, sharers);
+    if (!status) choose_threads(j, runtime->threads, cpus.count, sharers);
     return status;
 }

@@ -19,7 +19,9 @@ struct joining {
 zero_status join_ranks(struct joining *joining, const char *json, const zero_runtime *runtime,
                        struct zero_error *error);
 
-/* As the configuration and the runtime say; a device that the runtime brings is the engine's in any case. */
-zero_status join_device(struct joining *joining, const zero_runtime *runtime, struct zero_error *error);
+/* As the configuration and the runtime say; a device that the runtime brings is the engine's in any case. `local_rank`: of a
+ * struct seat. */
+zero_status join_device(struct joining *joining, const zero_runtime *runtime, uint32_t local_rank,
+                        struct zero_error *error);
 
 #endif

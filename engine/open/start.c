@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/state/commit_page.h"
 #include "kernels/ordered_sum.h"
 #include "kernels/work.h"
 
@@ -57,11 +58,11 @@ static uint32_t transfer_buffers(const struct running *run, const struct plan *p
 static zero_status open_drive(struct running *run, const struct start_options *o, struct zero_error *error) {
     const struct plan *plan = &o->blueprint->plan;
     const struct config *c = o->blueprint->o.config;
-    const struct config_paths *paths = c->optimizer_tier == TIER_NVME ? &c->optimizer_paths : &c->param_paths;
+    const struct config_paths *paths = config_drive_paths(c);
     struct device_span buffers[2];
-    char keep[64];
-    snprintf(keep, sizeof keep, "zero-shadow-%05" PRIu32 "-of-%05" PRIu32, run->ranks->rank,
-             run->ranks->size);
+    struct commit_file keep = commit_file(run->ranks->rank, run->ranks->size);
+    struct commit kept = {0};
+    if (c->nvme_shadow) commit_search(paths, run->ranks->size, true, &kept);
     struct tier_options options = {.bytes = plan->tier_bytes[TIER_NVME],
                                    .device = run->device,
                                    .requests_max = executor_requests_max(plan),
@@ -71,7 +72,8 @@ static zero_status open_drive(struct running *run, const struct start_options *o
                                             .path_count = (uint32_t)paths->count,
                                             .block_bytes = (uint32_t)c->aio_block_bytes,
                                             .queue_depth = (uint32_t)c->aio_queue_depth,
-                                            .keep = c->nvme_shadow ? keep : NULL,
+                                            .keep = c->nvme_shadow ? keep.name : NULL,
+                                            .kept_step = kept.steps,
                                             .discard = o->host->discard_shadow,
                                             .buffers = buffers,
                                             .buffer_count = transfer_buffers(run, plan, buffers),

@@ -292,14 +292,19 @@ static zero_status place_slots(struct plan *plan, struct intervals *intervals, s
 /* Places the rows of a tier one after another in its extent. The starts of the rows are staggered by distinct cache
  * lines: an update walks parameters, moments and gradients at once, and equal offsets modulo a page would alias in
  * the cache. Rows that a drive reads or writes start on a page. An extent has whole pages. */
+static void place_row(struct plan *plan, int r) {
+    if (!plan->row_bytes[r]) return;
+    uint64_t *end = &plan->tier_bytes[plan->row_tier[r]];
+    uint64_t stagger = r < MEMORY_OFFLOADED_PARAMETERS ? (uint64_t)r * STAGGER_BYTES : 0;
+    plan->row_offset[r] = (*end + ALIAS_BYTES - 1) / ALIAS_BYTES * ALIAS_BYTES + stagger;
+    *end = plan->row_offset[r] + plan->row_bytes[r];
+}
+
+/* Commits come first on their tier, so that a run with another plan finds them, too. */
 static void place_rows(struct plan *plan) {
-    for (int r = 0; r < MEMORY_ROWS; r++) {
-        if (!plan->row_bytes[r]) continue;
-        uint64_t *end = &plan->tier_bytes[plan->row_tier[r]];
-        uint64_t stagger = r < MEMORY_OFFLOADED_PARAMETERS ? (uint64_t)r * STAGGER_BYTES : 0;
-        plan->row_offset[r] = (*end + ALIAS_BYTES - 1) / ALIAS_BYTES * ALIAS_BYTES + stagger;
-        *end = plan->row_offset[r] + plan->row_bytes[r];
-    }
+    place_row(plan, MEMORY_COMMITS);
+    for (int r = 0; r < MEMORY_ROWS; r++)
+        if (r != MEMORY_COMMITS) place_row(plan, r);
     for (int t = 0; t < TIERS; t++)
         plan->tier_bytes[t] = (plan->tier_bytes[t] + ALIAS_BYTES - 1) / ALIAS_BYTES * ALIAS_BYTES;
 }

@@ -27,10 +27,12 @@ static void nap(struct progress *p) {
     pthread_cond_timedwait(&p->changed, &p->lock->mutex, &until);
 }
 
-/* The failure is sticky and the host's next call reports it; but that may be long in coming, and the others wait. */
+/* The failure is sticky and the host's next call reports it; but that may be long in coming, and the others wait. The host may
+ * wait, too: for its stream, which waits for work that needs a peer. */
 static void tell(struct progress *p) {
     const struct zero_error *error = executor_error(p->executor);
     if (error->code != ZERO_E_PEER) comm_fail(p->comm, error);
+    if (executor_runs_ahead(p->executor)) comm_abandon(p->comm);
 }
 
 static void *run(void *argument) {
@@ -43,6 +45,8 @@ static void *run(void *argument) {
         }
         bool moved;
         if (executor_poll(p->executor, &moved)) tell(p);
+        if (!moved && executor_runs_ahead(p->executor))
+            comm_idle(p->comm, 0); /* the host may be in no call */
         if (!moved) nap(p);
         turn_yield(p->lock);
     }

@@ -1,32 +1,16 @@
 #include "engine/state/shadow.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/hash.h"
 #include "engine/ranks/local_ranks.h"
+#include "engine/state/commit_page.h"
 #include "engine/state/get_put.h"
 #include "engine/state/notes.h"
 #include "engine/training/step_settings.h"
-
-/* The page that commits an epoch. */
-struct commit {
-    uint64_t magic, layout, epoch, steps, skipped;
-    struct loss_scale scale;
-    double lr[GROUP_MAX];
-    int64_t schedule_iteration;
-    char notes[NOTES_PACKED_BYTES];
-    uint64_t checksum; /* of all before */
-};
-
-static const uint64_t commit_magic = 0x3274696d6d6f637aULL; /* "zcommit2" */
-
-_Static_assert(sizeof(struct commit) <= CHUNK_ALIGN_BYTES, "a page holds it");
-
-static uint64_t checksum_of(const struct commit *c) {
-    return hash_bytes(HASH_START, c, offsetof(struct commit, checksum));
-}
 
 /* What must be alike for the chunks to mean the same. */
 static uint64_t layout_of(const struct state *state) {
@@ -67,71 +51,31 @@ zero_status shadow_sync(struct state *state) {
 
 zero_status shadow_commit(struct state *state) {
     if (!shadow_commits(state)) return ZERO_OK;
-    uint8_t page[CHUNK_ALIGN_BYTES] = {0};
+    uint8_t page[CHUNK_ALIGN_BYTES];
     struct commit c;
     memset(&c, 0, sizeof c);
-    c.magic = commit_magic, c.layout = layout_of(state), c.epoch = executor_epoch(state->run->executor);
+    c.layout = layout_of(state), c.epoch = executor_epoch(state->run->executor);
     c.steps = state->training->steps, c.skipped = state->training->skipped,
     c.scale = state->training->loss_scale;
     for (uint32_t g = 0; g < state->training->groups.count; g++)
         c.lr[g] = state->training->groups.params[g].lr;
     c.schedule_iteration = settings_iteration(state->training);
+    c.model = model_layout_hash(state->model);
+    c.stage = (uint32_t)state->blueprint->o.config->stage, c.ranks = state->ranks->size;
+    snprintf(c.optimizer, sizeof c.optimizer, "%s", state->training->optimizer->name);
     notes_pack(&state->notes, c.notes);
-    c.checksum = checksum_of(&c);
-    memcpy(page, &c, sizeof c);
+    commit_write(&c, page);
     state->shadow.uncommitted = false;
     return RUN_EVENT(state->run, executor_commit(state->run->executor, page));
 }
 
 zero_status shadow_forget(struct state *state) {
     if (!state->blueprint->o.config->nvme_shadow) return ZERO_OK;
-    state->shadow.uncommitted = false;
+    state->shadow.uncommitted = state->shadow.guarded = false;
     return RUN_EVENT(state->run, executor_forget_commits(state->run->executor));
 }
 
-/* ---- recovery ---- */
-
-/* This rank's last commit; epoch 0: there is none of this layout. `other`, or NULL: the last commit of another layout. */
-static zero_status read_last(struct state *state, struct commit *out, struct commit *other) {
-    uint8_t page[CHUNK_ALIGN_BYTES];
-    memset(out, 0, sizeof *out);
-    if (other) memset(other, 0, sizeof *other);
-    for (uint32_t which = 0; which < 2 && state->run->tier[TIER_NVME]->found; which++) {
-        struct commit c;
-        zero_status status = RUN_EVENT(state->run, executor_read_commit(state->run->executor, which, page));
-        if (status) return status;
-        memcpy(&c, page, sizeof c);
-        if (c.magic != commit_magic || c.checksum != checksum_of(&c)) continue;
-        struct commit *last = c.layout == layout_of(state) ? out : other;
-        if (last && c.epoch > last->epoch) *last = c;
-    }
-    return ZERO_OK;
-}
-
-struct finding {
-    struct commit last;
-    uint64_t there; /* the rank's files were */
-};
-
-/* The latest of all ranks': a rank commits only what every rank had synced. *out_missing: a rank without its files. */
-static zero_status agree_last(struct state *state, struct commit *commit, int *out_missing) {
-    struct finding *all = outliving_message(state->ranks->outliving, (state->ranks->size + 1) * sizeof *all);
-    struct zero_error error;
-    error_clear(&error);
-    if (!all) {
-        error_set(&error, ZERO_E_MEMORY, "no memory for the commits of %" PRIu32 " ranks",
-                  state->ranks->size);
-        return ranks_fail(state->ranks, &error);
-    }
-    all[0] = (struct finding){*commit, state->run->tier[TIER_NVME]->found};
-    struct comm_call call = comm_rows(all, sizeof *all, "the last step that is whole");
-    zero_status status = ranks_call(state->ranks, &call);
-    for (uint32_t r = 1; r <= state->ranks->size && !status; r++)
-        if (all[r].last.epoch > commit->epoch) *commit = all[r].last;
-    for (uint32_t r = 1; r <= state->ranks->size && !status && commit->epoch; r++)
-        if (!all[r].there && *out_missing < 0) *out_missing = (int)r - 1;
-    return status;
-}
+/* ---- what an earlier run left ---- */
 
 static zero_status take_notes(struct state *state, const struct commit *c, struct manifest_entries *out) {
     if (notes_unpack(c->notes, out)) return ZERO_OK;
@@ -141,22 +85,155 @@ static zero_status take_notes(struct state *state, const struct commit *c, struc
     return ranks_fail(state->ranks, &error);
 }
 
-/* The host decides whether to go on from it. */
-static zero_status remember(struct state *state, const struct commit *c) {
-    state->shadow.found = c->epoch > 0;
-    state->shadow.steps = c->steps;
-    return c->epoch ? take_notes(state, c, &state->shadow.notes) : ZERO_OK;
+/* What this rank's drive holds. Epoch 0: no such commit. */
+struct finding {
+    struct commit usable; /* of this layout */
+    struct commit other;  /* of another one: in the files that this run writes to, or */
+    bool beside;          /* in those of another number of ranks */
+    bool damaged;         /* a page is neither a commit nor empty */
+    bool there;           /* the rank's files were */
+};
+
+static zero_status look(struct state *state, struct finding *out) {
+    const struct config *config = state->blueprint->o.config;
+    uint8_t page[CHUNK_ALIGN_BYTES];
+    memset(out, 0, sizeof *out);
+    out->there = state->run->tier[TIER_NVME]->found;
+    for (uint32_t which = 0; which < 2 && out->there; which++) {
+        struct commit c;
+        zero_status status = RUN_EVENT(state->run, executor_read_commit(state->run->executor, which, page));
+        if (status) return status;
+        enum commit_state found = commit_read(page, &c);
+        out->damaged |= found == COMMIT_DAMAGED;
+        if (found != COMMIT_WHOLE) continue;
+        struct commit *last = c.layout == layout_of(state) ? &out->usable : &out->other;
+        if (c.epoch > last->epoch) *last = c;
+    }
+    if (out->usable.epoch || out->other.epoch || out->damaged) return ZERO_OK;
+    commit_search(config_drive_paths(config), state->ranks->size, false, &out->other);
+    out->beside = out->other.epoch > 0;
+    return ZERO_OK;
+}
+
+/* What all ranks found together. A rank commits only what every rank had synced, so the latest commit counts. */
+struct verdict {
+    zero_shadow kind;
+    struct commit commit; /* epoch 0: none can be read */
+    int missing;          /* a rank whose files are not there, while those of others are; -1: none */
+};
+
+static void judge(const struct finding *all, uint32_t ranks, struct verdict *out) {
+    bool damaged = false;
+    const struct commit *usable = NULL, *other = NULL, *beside = NULL;
+    *out = (struct verdict){.kind = ZERO_SHADOW_NONE, .missing = -1};
+    for (uint32_t r = 0; r < ranks; r++) {
+        const struct finding *f = &all[r];
+        const struct commit **last = f->beside ? &beside : &other;
+        if (f->usable.epoch && (!usable || f->usable.epoch > usable->epoch)) usable = &f->usable;
+        if (f->other.epoch && !*last) *last = &f->other;
+        if (!f->there && out->missing < 0) out->missing = (int)r;
+        damaged |= f->damaged;
+    }
+    const struct commit *found = usable ? usable : other ? other : damaged ? NULL : beside;
+    if (!usable) out->missing = -1;
+    out->kind = usable    ? out->missing < 0 ? ZERO_SHADOW_USABLE : ZERO_SHADOW_DAMAGED
+                : other   ? ZERO_SHADOW_OTHER
+                : damaged ? ZERO_SHADOW_DAMAGED
+                : beside  ? ZERO_SHADOW_OTHER_RANKS
+                          : ZERO_SHADOW_NONE;
+    if (found) out->commit = *found;
+}
+
+static zero_status find(struct state *state, struct verdict *out) {
+    struct zero_error error;
+    error_clear(&error);
+    struct finding *all = outliving_message(state->ranks->outliving, (state->ranks->size + 1) * sizeof *all);
+    if (!all) {
+        error_set(&error, ZERO_E_MEMORY, "no memory for the commits of %" PRIu32 " ranks",
+                  state->ranks->size);
+        return ranks_fail(state->ranks, &error);
+    }
+    zero_status status = look(state, all);
+    struct comm_call call = comm_rows(all, sizeof *all, "the last step that is whole");
+    if (!status) status = ranks_call(state->ranks, &call);
+    if (!status) judge(all + 1, state->ranks->size, out);
+    return status;
+}
+
+/* "its stage is 1, and here it is 2" */
+static void say_difference(const struct state *state, const struct commit *c, char *out, size_t size) {
+    const struct config *config = state->blueprint->o.config;
+    if (c->stage != (uint32_t)config->stage)
+        snprintf(out, size, "its stage is %" PRIu32 ", and here it is %d", c->stage, (int)config->stage);
+    else if (c->model != model_layout_hash(state->model))
+        snprintf(out, size, "its model has other units or parameters");
+    else if (strcmp(c->optimizer, state->training->optimizer->name) != 0)
+        snprintf(out, size, "its optimizer is %.*s, and here it is %s", (int)sizeof c->optimizer - 1,
+                 c->optimizer, state->training->optimizer->name);
+    else
+        snprintf(out, size, "its types, mesh, chunks or parameter groups are others");
+}
+
+static void say(const struct state *state, const struct verdict *v, char *out, size_t size) {
+    char difference[160];
+    say_difference(state, &v->commit, difference, sizeof difference);
+    if (v->kind == ZERO_SHADOW_NONE)
+        snprintf(out, size,
+                 "nvme_path keeps no whole step of an earlier run: begin anew (zero_engine_fill), or load a "
+                 "checkpoint");
+    else if (v->kind == ZERO_SHADOW_USABLE)
+        snprintf(out, size,
+                 "nvme_path keeps step %" PRIu64 " of an earlier run with this configuration: go on from it "
+                 "(zero_engine_recover)",
+                 v->commit.steps);
+    else if (v->kind == ZERO_SHADOW_OTHER)
+        snprintf(out, size,
+                 "nvme_path keeps step %" PRIu64
+                 " of another run: %s: go on from it with that run's configuration",
+                 v->commit.steps, difference);
+    else if (v->kind == ZERO_SHADOW_OTHER_RANKS)
+        snprintf(out, size,
+                 "nvme_path keeps step %" PRIu64 " of a run on %" PRIu32 " ranks, and here are %" PRIu32
+                 ": go on from it with that many ranks, or begin anew (zero_engine_fill), which leaves it as "
+                 "it is",
+                 v->commit.steps, v->commit.ranks, state->ranks->size);
+    else if (v->missing >= 0)
+        snprintf(out, size,
+                 "nvme_path keeps step %" PRIu64
+                 ", and the files of rank %d are missing: name the directories that the earlier run used, or "
+                 "load a checkpoint",
+                 v->commit.steps, v->missing);
+    else
+        snprintf(out, size,
+                 "nvme_path has a shadow that is damaged, or of another version of the engine: its commit "
+                 "cannot be read: load a checkpoint");
 }
 
 zero_status shadow_open(struct state *state) {
-    struct commit last, other;
-    int missing = -1;
+    struct verdict v;
+    struct shadow *shadow = &state->shadow;
     if (!state->blueprint->o.config->nvme_shadow) return ZERO_OK;
-    zero_status status = read_last(state, &last, &other);
-    if (!status) status = agree_last(state, &last, &missing);
-    if (!status) executor_begin_epoch(state->run->executor, last.epoch + 1);
-    return status ? status : remember(state, last.epoch ? &last : &other);
+    zero_status status = find(state, &v);
+    if (status) return status;
+    bool own = v.kind == ZERO_SHADOW_USABLE || v.missing >= 0;
+    executor_begin_epoch(state->run->executor, own ? v.commit.epoch + 1 : 1);
+    shadow->kind = v.kind;
+    shadow->steps = v.commit.steps;
+    shadow->guarded |= v.kind != ZERO_SHADOW_NONE && v.kind != ZERO_SHADOW_OTHER_RANKS;
+    say(state, &v, shadow->text, sizeof shadow->text);
+    return v.commit.epoch ? take_notes(state, &v.commit, &shadow->notes) : ZERO_OK;
 }
+
+zero_status shadow_check_overwriting(const struct state *state, const char *what) {
+    const struct shadow *shadow = &state->shadow;
+    if (!shadow->guarded || shadow->discarded) return ZERO_OK;
+    return refuse(
+        ZERO_E_ORDER,
+        "%s: %s; or let this run write over it (zero_engine_discard_shadow), or name another nvme_path", what,
+        shadow->text);
+}
+
+/* ---- recovery ---- */
 
 static zero_status restore(struct state *state, const struct commit *c) {
     struct zero_error error;
@@ -174,20 +251,12 @@ static zero_status restore(struct state *state, const struct commit *c) {
 }
 
 zero_status shadow_recover(struct state *state, zero_fill_fn fill, void *user) {
-    struct commit last;
-    int missing = -1;
-    zero_status status = read_last(state, &last, NULL);
-    if (!status) status = agree_last(state, &last, &missing);
-    if (status) return status;
-    if (missing >= 0)
-        return refuse(ZERO_E_IO,
-                      "zero_engine_recover: the files of rank %d are missing from nvme_path, and those of "
-                      "other ranks are there; load a checkpoint",
-                      missing);
-    if (!last.epoch)
-        return refuse(ZERO_E_IO,
-                      "zero_engine_recover: nvme_path has no whole step of this model, optimizer, stage and "
-                      "number of ranks; begin anew (zero_engine_fill), or load a checkpoint");
-    status = fill_frozen(state, fill, user);
-    return status ? status : restore(state, &last);
+    struct verdict v;
+    if (state->shadow.kind != ZERO_SHADOW_USABLE)
+        return refuse(ZERO_E_IO, "zero_engine_recover: %s", state->shadow.text);
+    zero_status status = find(state, &v);
+    if (!status) status = fill_frozen(state, fill, user);
+    if (!status) status = restore(state, &v.commit);
+    state->shadow.guarded = false;
+    return status;
 }

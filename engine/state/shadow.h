@@ -5,8 +5,11 @@
 
 #include "engine/state/state.h"
 
-/* At commit, collective: what is stored from now on leaves the last whole step of an earlier run as it is. */
+/* At commit, collective: finds what an earlier run left. What is stored from now on leaves its last whole step as it is. */
 zero_status shadow_open(struct state *state);
+
+/* ZERO_E_ORDER: an earlier run's shadow would be lost, and the host has not discarded it. `what`: the call, for the sentence. */
+zero_status shadow_check_overwriting(const struct state *state, const char *what);
 
 /* A step was applied since the last commit. */
 bool shadow_commits(const struct state *state);

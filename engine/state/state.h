@@ -28,9 +28,12 @@ struct state {
     struct zero_error saved;        /* how the last save ended */
     bool warned_of_left_over;       /* a save has said what it could not remove */
     struct shadow {                 /* with nvme.shadow */
-        bool found;                 /* at commit: a whole step of an earlier run, of any layout */
-        uint64_t steps;             /* of that */
+        zero_shadow kind;           /* at commit: what an earlier run left, */
+        uint64_t steps;             /* its step, */
         struct manifest_entries notes;
+        char text[400];   /* and the sentence that says so */
+        bool guarded;     /* this run's files hold it still */
+        bool discarded;   /* the host lets it go */
         bool uncommitted; /* steps were applied since the last commit */
     } shadow;
 };

@@ -63,9 +63,16 @@ void call_wait(bool (*done)(const void *), const void *of) {
 
 static bool all_done(const void *of) { return streams_idle(of); }
 
+/* The legacy default stream is one of each context. It is accepted by its own handle alone: 0 is a handle that was forgotten. */
+static struct stream *legacy_stream(struct CUctx_st *context) {
+    if (context && !context->legacy) context->legacy = stream_create(context);
+    return context ? context->legacy : NULL;
+}
+
 struct stream *stream_of(CUstream handle) {
     struct stream *s = (struct stream *)handle;
-    return stream_valid(s) ? s : NULL; /* the default stream, 0, is none */
+    if (handle == CU_STREAM_LEGACY) return legacy_stream(current_context());
+    return stream_valid(s) ? s : NULL;
 }
 
 /* ---- devices and contexts ---- */

@@ -14,6 +14,7 @@ void fake_fail(const char *format, ...) __attribute__((format(printf, 1, 2), nor
 struct CUctx_st {
     int device;
     uint32_t retained;
+    struct stream *legacy; /* the default stream; NULL: not used so far */
 };
 
 /* The memory that a block may share. */

@@ -149,6 +149,28 @@ static void work(struct device *device) {
         chain(device, (enum device_stream)s, true), chain(device, (enum device_stream)s, false);
 }
 
+/* Streams wait for each other, and the host for the last one alone. */
+static void waits(struct device *device) {
+    float *cell = device->ops->allocate(device, CELLS * sizeof *cell, DEVICE_MEMORY), first = 7, last = 0;
+    uint64_t ticket = 0;
+    struct zero_error error;
+    error_clear(&error);
+    CHECK_INT(device->ops->wait(device, DEVICE_IN, ticket, &error), ZERO_OK); /* for nothing */
+    CHECK_INT(device->ops->copy(device, DEVICE_IN, cell, &first, sizeof first, &ticket, &error), ZERO_OK);
+    for (uint32_t i = 0; i + 1 < CELLS; i++) {
+        struct device_work w = scale_work(&cell[i], &cell[i + 1], (float)i + 2);
+        w.stream = (uint8_t)(i % 2 ? DEVICE_COMPUTE : DEVICE_GATHER);
+        CHECK_INT(device->ops->wait(device, (enum device_stream)w.stream, ticket, &error), ZERO_OK);
+        CHECK_INT(device->ops->submit(device, &w, &ticket, &error), ZERO_OK);
+    }
+    CHECK_INT(device->ops->wait(device, DEVICE_OUT, ticket, &error), ZERO_OK);
+    CHECK_INT(device->ops->copy(device, DEVICE_OUT, &last, &cell[CELLS - 1], sizeof last, &ticket, &error),
+              ZERO_OK);
+    CHECK_INT(finish(device, ticket, &error), ZERO_OK);
+    CHECK_DOUBLE((double)last, 7 * 2 * 3 * 4 * 5, 0);
+    device->ops->release(device, cell, CELLS * sizeof *cell, DEVICE_MEMORY);
+}
+
 /* ---- sim ---- */
 
 /* The order in which `count` pieces of work complete, as one number. */
@@ -270,6 +292,7 @@ static void discrete_memory_is_out_of_reach(void) {
 static void conforms(struct device *device) {
     memory(device);
     work(device);
+    waits(device);
     device->ops->close(device);
 }
 

@@ -58,6 +58,7 @@ static void a_null_engine_is_refused(void) {
     NULL_ENGINE(zero_engine_memory_owner(NULL, 0, &owner));
     NULL_ENGINE(zero_engine_fill(NULL, constant, NULL));
     NULL_ENGINE(zero_engine_recover(NULL, constant, NULL, NULL));
+    NULL_ENGINE(zero_engine_discard_shadow(NULL));
     NULL_ENGINE(zero_micro_begin(NULL, ZERO_TRAIN));
     NULL_ENGINE(zero_engine_step(NULL, NULL));
     NULL_ENGINE(zero_engine_flush(NULL));
@@ -100,7 +101,8 @@ static void a_null_engine_has_no_values(void) {
     CHECK_INT(zero_engine_dtype(NULL), ZERO_F32);
     CHECK_INT(zero_engine_cuda(NULL, NULL), -1);
     CHECK_INT(zero_unit_trains(NULL), 0);
-    CHECK_INT(zero_engine_shadow(NULL, NULL), 0);
+    CHECK_INT(zero_engine_shadow(NULL, NULL), ZERO_SHADOW_NONE);
+    CHECK_STRING(zero_engine_shadow_text(NULL), "");
     CHECK(!zero_engine_note(NULL, "k") && !zero_engine_shadow_note(NULL, "k") &&
           !zero_engine_setting(NULL, "seed"));
     CHECK_STRING(zero_last_error(),

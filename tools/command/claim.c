@@ -10,6 +10,10 @@
 
 enum { ID_SHOWN = 12 };
 
+static zero_status engine_failed(zero_status status, struct zero_error *error) {
+    return status == ZERO_OK ? ZERO_OK : error_set(error, status, "%s", zero_last_error());
+}
+
 struct found {
     const struct claim *claim;
     struct identity of;
@@ -19,9 +23,7 @@ struct found {
 };
 
 static void describe(struct found *f) {
-    const struct config *config = &f->claim->job->config;
-    const struct config_paths *paths =
-        config->optimizer_tier == TIER_NVME ? &config->optimizer_paths : &config->param_paths;
+    const struct config_paths *paths = config_drive_paths(&f->claim->job->config);
     snprintf(f->path, sizeof f->path, "%.250s%s", paths->count ? paths->items[0] : "nvme_path",
              paths->count > 1 ? ", ..." : "");
     if (!*f->of.id)
@@ -106,7 +108,12 @@ static zero_status check_overwriting(const struct found *f, struct zero_error *e
                       : *f->of.id && has_ended(f) ? "that run has ended"
                                                   : NULL;
     if (why && c->job->resume && is_own(f)) why = "this run goes on from a checkpoint";
-    if (why) return tell(f, why), ZERO_OK;
+    if (why) return tell(f, why), engine_failed(zero_engine_discard_shadow(c->engine), error);
+    if (!f->step) /* its commit cannot be read */
+        return error_set(
+            error, ZERO_E_ARGUMENT,
+            "%s; keep it and give this run another nvme_path, or discard it with --discard-shadow",
+            zero_engine_shadow_text(c->engine));
     return error_set(error, ZERO_E_ARGUMENT,
                      "the shadow under %s holds step %" PRIu64
                      " of %s, which has not ended: go on with that run (--run DIR --recover), keep it and "
@@ -116,10 +123,6 @@ static zero_status check_overwriting(const struct found *f, struct zero_error *e
 
 /* ---- interface ---- */
 
-static zero_status engine_failed(zero_status status, struct zero_error *error) {
-    return status == ZERO_OK ? ZERO_OK : error_set(error, status, "%s", zero_last_error());
-}
-
 /* Copies from rank 0 to all ranks the fields that only rank 0 knows. identity_describe sets the others on each rank. */
 static zero_status share(zero_engine *engine, struct identity *identity, struct zero_error *error) {
     zero_status status = share_text(engine, identity->id, sizeof identity->id);
@@ -128,16 +131,25 @@ static zero_status share(zero_engine *engine, struct identity *identity, struct 
     return engine_failed(status, error);
 }
 
+/* The engine's own sentence says why nothing can be recovered. */
+static zero_status check_found(const struct found *f, zero_shadow kind, struct zero_error *error) {
+    bool readable = kind != ZERO_SHADOW_NONE && kind != ZERO_SHADOW_DAMAGED;
+    bool kept = kind == ZERO_SHADOW_NONE || kind == ZERO_SHADOW_OTHER_RANKS; /* in files of its own */
+    if (f->claim->job->recover) return readable ? check_recovery(f, error) : ZERO_OK;
+    return kept ? ZERO_OK : check_overwriting(f, error);
+}
+
 zero_status claim_check(struct claim *claim, struct zero_error *error) {
     const struct job *job = claim->job;
     struct found f = {.claim = claim};
     identity_describe(&claim->own, &job->config, job->data_contents);
     if (claim->speaks && !job->run_is_new) identity_read(job->run, &claim->previous);
     zero_status status = share(claim->engine, &claim->previous, error);
-    if (status != ZERO_OK || !zero_engine_shadow(claim->engine, &f.step)) return status;
+    if (status != ZERO_OK) return status;
+    zero_shadow kind = zero_engine_shadow(claim->engine, &f.step);
     identity_noted(claim->engine, zero_engine_shadow_note, &f.of);
     describe(&f);
-    return job->recover ? check_recovery(&f, error) : check_overwriting(&f, error);
+    return check_found(&f, kind, error);
 }
 
 zero_status claim_begin(struct claim *claim, const char *directory, struct zero_error *error) {

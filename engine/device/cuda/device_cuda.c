@@ -123,8 +123,14 @@ static zero_status find_device(struct cuda *c, const struct device_options *o, s
 /* The host program's next computation waits for the short work of the other streams. Therefore the other streams have
  * the higher priority: if two streams have blocks to start, their blocks start first. Without priorities, a gather
  * would start only after all blocks of the matrix product before it have started. */
-static zero_status open_streams(struct cuda *c, CUstream hosts, struct zero_error *error) {
+static zero_status open_streams(struct cuda *c, const struct device_options *o, struct zero_error *error) {
+    CUstream hosts = o->default_stream ? CU_STREAM_LEGACY : o->host_stream;
     int least = 0, greatest = 0;
+    if (hosts == CU_STREAM_PER_THREAD)
+        return error_set(
+            error, ZERO_E_ARGUMENT,
+            "zero_runtime.cuda_stream is the per-thread default stream, which is another one in each "
+            "thread of the engine: give a stream of your own, or set cuda_default_stream");
     zero_status status = cuda_check(&c->driver, c->driver.cuCtxGetStreamPriorityRange(&least, &greatest),
                                     error, "device cuda: asking for the streams' priorities");
     for (int s = 0; s < DEVICE_STREAMS && !status; s++) {
@@ -164,7 +170,7 @@ static zero_status open_cuda(const struct device_options *options, struct device
     }
     status = find_device(c, options, error);
     if (!status) status = open_context(c, error);
-    if (!status) status = open_streams(c, options->host_stream, error);
+    if (!status) status = open_streams(c, options, error);
     if (status)
         close_cuda(&c->base);
     else
@@ -256,11 +262,26 @@ static zero_status ticket(struct cuda *c, enum device_stream stream, uint64_t *o
     return told(c, error);
 }
 
+/* The ticket's event serves a newer ticket: it is done. */
+static bool is_past(const struct cuda *c, uint64_t ticket) {
+    return ticket == 0 || c->tickets - ticket >= EVENTS;
+}
+
+static zero_status wait(struct device *device, enum device_stream stream, uint64_t ticket,
+                        struct zero_error *error) {
+    struct cuda *c = (struct cuda *)device;
+    if (enter(c, error)) return error_pass(error, &c->error);
+    if (!is_past(c, ticket))
+        cuda_check(&c->driver, c->driver.cuStreamWaitEvent(c->stream[stream], c->event[ticket % EVENTS], 0),
+                   &c->error, "device cuda: letting a stream wait for an event");
+    return told(c, error);
+}
+
 static zero_status test(struct device *device, uint64_t ticket, bool *out_done, struct zero_error *error) {
     struct cuda *c = (struct cuda *)device;
     *out_done = false;
     if (enter(c, error)) return error_pass(error, &c->error);
-    bool known = ticket == 0 || c->tickets - ticket >= EVENTS;
+    bool known = is_past(c, ticket);
     CUresult result = known ? CUDA_SUCCESS : c->driver.cuEventQuery(c->event[ticket % EVENTS]);
     *out_done = result == CUDA_SUCCESS;
     if (result != CUDA_ERROR_NOT_READY)
@@ -374,5 +395,6 @@ const struct device_ops device_cuda = {
     .copy = copy,
     .clear = clear,
     .record = record,
+    .wait = wait,
     .test = test,
 };

@@ -43,7 +43,7 @@ shadow drive 's/"seed": 3/"seed": 4/' >c.json && refused "its seed is 3, this co
 shadow drive 's/1e-2/1e-3/' >c.json && refused "its optimizer.params.lr is 0.01, this configuration has 0.001"
 shadow drive 's/"train_batch_size": 4/"train_batch_size": 8/' >c.json && refused "its train_batch_size is 4, this configuration has 8"
 shadow drive 's/"gradient_clipping": 1.0, //' >c.json && expect 1 train --steps 3 --run first --ranks 1 --recover # the default: no difference, but of ranks
-says err "no whole step of this model"
+says err "of a run on 2 ranks, and here are 1"
 shadow drive 's/"gradient_clipping": 1.0/"data": {"order": "shuffled"}/' >c.json &&
     refused 'its data.order is "sequential", this configuration has "shuffled"'
 shadow drive >c.json
@@ -119,6 +119,16 @@ says out "run         $saved"
 rm saved/identity
 expect 0 train --steps 6 --run saved --ranks 2 --resume 1 --discard-shadow
 [[ $(id saved) == "$saved" ]] || fail "a resumed run has another id"
+
+# One that is damaged can be recovered by nobody, and is not written over unasked.
+again
+shadow drive >c.json
+for rank in 0 1; do head -c 8192 /dev/urandom | dd of=drive/zero-shadow-0000$rank-of-00002 conv=notrunc status=none; done
+expect 1 train --steps $((had + 3)) --run first --ranks 2 --recover
+one_line "is damaged, or of another version"
+expect 1 train --steps 2 --run second --ranks 2
+one_line "or discard it with --discard-shadow"
+expect 0 train --steps 2 --run second --ranks 2 --discard-shadow
 
 # An earlier version's shadow, or that of another program, says of no run.
 expect 2 train --steps 2 --run first --ranks 2 --recover --discard-shadow

@@ -37,7 +37,7 @@ killed 1
 # What cannot be recovered says so.
 shadow never >never.json
 expect 1 "$zero" train never.json --data text --steps 2 --run none --recover
-says err 'no whole step of this model'
+says err 'nvme_path keeps no whole step of an earlier run'
 config 3 >plain.json
 expect 1 "$zero" train plain.json --data text --steps 2 --run none --recover
 says err '"shadow": true'

@@ -1,0 +1,42 @@
+/* The page that commits a step to a shadow: what a later run finds first, whatever its own configuration is. Two of them are at the
+ * begin of the extent, one for even and one for odd epochs. */
+#ifndef ZERO_ENGINE_STATE_COMMIT_PAGE_H
+#define ZERO_ENGINE_STATE_COMMIT_PAGE_H
+
+#include "engine/base/limits.h"
+#include "engine/config/config.h"
+#include "engine/state/notes.h"
+#include "engine/training/training.h"
+
+enum { COMMIT_OPTIMIZER_BYTES = 32 };
+
+struct commit {
+    uint64_t magic, layout, epoch, steps, skipped;
+    struct loss_scale scale;
+    double lr[GROUP_MAX];
+    int64_t schedule_iteration;
+    uint64_t model; /* of the layout: to say what differs */
+    uint32_t stage, ranks;
+    char optimizer[COMMIT_OPTIMIZER_BYTES];
+    char notes[NOTES_PACKED_BYTES];
+    uint64_t checksum; /* of all before */
+};
+
+enum commit_state { COMMIT_NONE, COMMIT_WHOLE, COMMIT_DAMAGED };
+
+/* `page`: CHUNK_ALIGN_BYTES. `commit` is zero but for what it says: its padding too. */
+void commit_write(struct commit *commit, void *page);
+/* *out is set if the page is whole. A page of zeros is none. */
+enum commit_state commit_read(const void *page, struct commit *out);
+
+/* The name of a rank's files. */
+struct commit_file {
+    char name[40];
+};
+struct commit_file commit_file(uint32_t rank, uint32_t ranks);
+
+/* The last commit in the files of these directories, of this number of ranks or (`same` false) of any other. Epoch 0: there is none.
+ * Reads the first pages of this user's files, and nothing else. */
+void commit_search(const struct config_paths *paths, uint32_t ranks, bool same, struct commit *out);
+
+#endif

@@ -1,0 +1,246 @@
+/* ahead_test sim|cuda|nccl: a host that runs ahead of its device by a whole pass. While the device stands still, all calls of the pass
+ * return; then it works, late and out of order, and the weights have the bits of the CPU's run.
+ *
+ *   sim   one rank; no work of the device is done during the pass, the gathers' and reductions' included
+ *   cuda  one rank, on the stand-in; the host's stream stands still: its own, the engine's, or the legacy default stream
+ *   nccl  two ranks with a GPU each, on the stand-in; both hosts' streams stand still */
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/device/device.h"
+#include "engine/inside.h"
+#include "kernels/work.h"
+#include "tests/check.h"
+#include "tests/engine/toy_model.h"
+
+enum { UNITS = 5, STEPS = 3, RANKS_MAX_HERE = 2, HANGS_AFTER_S = 60 };
+
+static const uint64_t counts[UNITS] = {3000, 5000, 700, 5000, 4100};
+
+struct run {
+    uint32_t stage, ranks;
+    bool narrow;       /* bf16 */
+    const char *extra; /* more of the configuration, after a comma; or NULL */
+    void (*open)(struct run *, uint32_t rank, zero_runtime *);
+    void (*stop)(zero_engine *, bool still); /* NULL: nothing stands still */
+    zero_local *local;
+    char hash[33];
+    double norm[STEPS];
+};
+
+struct rank {
+    struct run *run;
+    uint32_t rank;
+    pthread_t thread;
+    zero_engine *engine;
+    zero_unit *unit[UNITS];
+    zero_slot slot[UNITS];
+};
+
+/* ---- a program whose kernels are on its stream ---- */
+
+/* The gradient of unit u is its parameter times a factor. */
+static void enqueue_backward(struct rank *r, uint32_t u, uint32_t step) {
+    struct running *run = engine_running(r->engine);
+    enum dtype dtype = r->run->narrow ? DTYPE_BF16 : DTYPE_F32;
+    struct cast_scaled_argument a = {
+        r->slot[u].grad, r->slot[u].param, counts[u], 0.5f + (float)(u + step + r->rank) / 8, dtype, dtype};
+    if (!run->discrete) {
+        kernel_cast_scaled.run(&a);
+        return;
+    }
+    uint64_t ticket, bytes = counts[u] * dtype_bytes(dtype);
+    struct zero_error error;
+    struct device_work work = {.kernel = &kernel_cast_scaled,
+                               .stream = DEVICE_COMPUTE,
+                               .reads = 1,
+                               .writes = 1,
+                               .read = {{r->slot[u].param, bytes}},
+                               .write = {{r->slot[u].grad, bytes}}};
+    memcpy(work.argument, &a, sizeof a);
+    error_clear(&error);
+    turn_take(&run->ranks->lock);
+    CHECK_INT(run->device->ops->submit(run->device, &work, &ticket, &error), ZERO_OK);
+    turn_give(&run->ranks->lock);
+}
+
+static void must(zero_status status, const char *what) {
+    if (!CHECK_INT(status, ZERO_OK)) fprintf(stderr, "%s: %s\n", what, zero_last_error());
+}
+
+static void one_pass(struct rank *r, uint32_t step) {
+    must(zero_micro_begin(r->engine, ZERO_TRAIN), "zero_micro_begin");
+    for (uint32_t u = 0; u < UNITS; u++) {
+        must(zero_forward_begin(r->unit[u]), "zero_forward_begin");
+        must(zero_forward_end(r->unit[u]), "zero_forward_end");
+    }
+    for (uint32_t u = UNITS; u-- > 0;) {
+        must(zero_backward_begin(r->unit[u]), "zero_backward_begin");
+        CHECK(!r->slot[u].add);
+        enqueue_backward(r, u, step);
+        must(zero_backward_end(r->unit[u]), "zero_backward_end");
+    }
+}
+
+static void declare(struct rank *r) {
+    static const char *const names[UNITS] = {"a", "b", "c", "d", "e"};
+    for (uint32_t u = 0; u < UNITS; u++) {
+        zero_param param = {.struct_size = sizeof param,
+                            .name = names[u],
+                            .dims = 1,
+                            .shape = {counts[u]},
+                            .slot = &r->slot[u]};
+        must(zero_engine_add_unit(r->engine, names[u], &r->unit[u]), "zero_engine_add_unit");
+        must(zero_unit_add_param(r->unit[u], &param), "zero_unit_add_param");
+    }
+}
+
+static void train(struct rank *r) {
+    struct run *run = r->run;
+    zero_step_info info = {.struct_size = sizeof info};
+    char hash[33];
+    declare(r);
+    must(zero_engine_commit(r->engine, NULL), "zero_engine_commit");
+    must(zero_engine_fill(r->engine, toy_fill, NULL), "zero_engine_fill");
+    for (uint32_t step = 0; step < STEPS; step++) {
+        must(zero_engine_flush(r->engine), "zero_engine_flush");
+        if (run->stop) run->stop(r->engine, true);
+        one_pass(r, step);
+        if (run->stop) run->stop(r->engine, false);
+        must(zero_engine_step(r->engine, &info), "zero_engine_step");
+        if (r->rank == 0) run->norm[step] = info.grad_norm;
+    }
+    must(zero_engine_hash(r->engine, hash), "zero_engine_hash");
+    if (r->rank == 0) strcpy(run->hash, hash);
+}
+
+static void *run_rank(void *argument) {
+    struct rank *r = argument;
+    const struct run *run = r->run;
+    char json[1000];
+    zero_runtime runtime = {.struct_size = sizeof runtime, .local = run->local, .local_rank = r->rank};
+    snprintf(json, sizeof json,
+             "{\"train_micro_batch_size_per_gpu\": 1, \"threads\": 1, \"gradient_clipping\": 1.0, "
+             "\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01}}, \"zero_optimization\": "
+             "{\"stage\": %u, \"stage3_param_persistence_threshold\": 0}, \"bf16\": {\"enabled\": %s}%s}",
+             run->stage, run->narrow ? "true" : "false", run->extra ? run->extra : "");
+    if (run->open) run->open(r->run, r->rank, &runtime);
+    r->engine = zero_engine_init_with(json, &runtime);
+    if (!CHECK(r->engine)) fprintf(stderr, "%s\n", zero_last_error());
+    if (r->engine) train(r);
+    zero_engine_destroy(r->engine);
+    return NULL;
+}
+
+static void start(struct run *run) {
+    static struct rank ranks[RANKS_MAX_HERE];
+    run->local = zero_local_create(run->ranks);
+    memset(ranks, 0, sizeof ranks);
+    for (uint32_t i = 0; i < run->ranks; i++) {
+        ranks[i].run = run, ranks[i].rank = i;
+        CHECK_INT(pthread_create(&ranks[i].thread, NULL, run_rank, &ranks[i]), 0);
+    }
+    for (uint32_t i = 0; i < run->ranks; i++) pthread_join(ranks[i].thread, NULL);
+    zero_local_destroy(run->local);
+}
+
+/* ---- a simulated device that stands still ---- */
+
+static uint64_t now_ns = 1; /* 0: no work is done; guarded by the engine's lock */
+
+static uint64_t done_at(void *user, const struct device_work *work) { return 1; }
+
+static void open_sim(struct run *run, uint32_t rank, zero_runtime *runtime) {
+    static const struct device_pace pace = {NULL, &now_ns, done_at};
+    struct device_options options = {.seed = 1, .index = -1, .pace = &pace, .discrete = true};
+    struct device *device = NULL;
+    struct zero_error error;
+    error_clear(&error);
+    CHECK_INT(device_table[DEVICE_SIM]->open(&options, &device, &error), ZERO_OK);
+    runtime->device = device;
+}
+
+static void stop_sim(zero_engine *engine, bool still) {
+    struct running *run = engine_running(engine);
+    turn_take(&run->ranks->lock);
+    now_ns = !still;
+    turn_give(&run->ranks->lock);
+}
+
+/* ---- a stream of the stand-in that stands still ---- */
+
+static atomic_uint stopped; /* ranks that are in their pass */
+
+static bool may_go(void *argument) { return atomic_load(&stopped) == 0; }
+static void go(void *argument) {}
+
+static void stop_stream(zero_engine *engine, bool still) {
+    void *stream = NULL;
+    int (*enqueue)(void *, bool (*)(void *), void (*)(void *), const void *, size_t);
+    if (!still) {
+        atomic_fetch_sub(&stopped, 1);
+        return;
+    }
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+    *(void **)&enqueue = dlsym(driver, "fake_cuda_enqueue");
+    CHECK_INT(zero_engine_cuda(engine, &stream), (int)(zero_engine_rank(engine)));
+    atomic_fetch_add(&stopped, 1);
+    CHECK_INT(enqueue(stream, may_go, go, NULL, 0), 0);
+    dlclose(driver);
+}
+
+static void open_cuda(struct run *run, uint32_t rank, zero_runtime *runtime) { runtime->cuda = 1; }
+
+static void open_default(struct run *run, uint32_t rank, zero_runtime *runtime) {
+    runtime->cuda = runtime->cuda_default_stream = 1;
+}
+
+/* ---- */
+
+static void compare(struct run device) {
+    struct run host = device;
+    for (host.stage = 0; host.stage <= 3; host.stage++)
+        for (int narrow = 0; narrow < 2; narrow++) {
+            host.narrow = narrow, host.open = NULL, host.stop = NULL, host.extra = NULL;
+            start(&host);
+            device.stage = host.stage, device.narrow = narrow;
+            start(&device);
+            int same = CHECK_STRING(device.hash, host.hash);
+            for (int s = 0; s < STEPS; s++) same &= CHECK_DOUBLE(device.norm[s], host.norm[s], 0);
+            if (!same) fprintf(stderr, "at stage %u, bf16 %d\n", host.stage, narrow);
+        }
+}
+
+/* The per-thread default stream is another one in the engine's own thread. */
+static void refused(void) {
+    zero_runtime runtime = {.struct_size = sizeof runtime, .cuda = 1, .cuda_stream = (void *)2};
+    zero_engine *engine = NULL;
+    static const char json[] = "{\"train_batch_size\": 1, \"device\": {\"type\": \"cuda\"}}";
+    CHECK_INT(zero_engine_open(json, &runtime, &engine), ZERO_E_ARGUMENT);
+    CHECK_CONTAINS(zero_last_error(), "per-thread default stream");
+    runtime.cuda_stream = (void *)1, runtime.cuda_default_stream = 1;
+    CHECK_INT(zero_engine_open(json, &runtime, &engine), ZERO_E_ARGUMENT);
+    CHECK_CONTAINS(zero_last_error(), "cuda_default_stream");
+}
+
+int main(int argc, char **argv) {
+    const char *on = argc > 1 ? argv[1] : "";
+    alarm(HANGS_AFTER_S); /* a call that waits for the device never returns */
+    if (!strcmp(on, "sim")) compare((struct run){.ranks = 1, .open = open_sim, .stop = stop_sim});
+    if (!strcmp(on, "cuda")) {
+        compare((struct run){.ranks = 1, .open = open_cuda, .stop = stop_stream});
+        compare((struct run){.ranks = 1, .open = open_default, .stop = stop_stream});
+        refused();
+    }
+    if (!strcmp(on, "nccl")) {
+        setenv("FAKE_CUDA_DEVICES", "2", 1);
+        compare((struct run){.ranks = 2, .open = open_cuda, .stop = stop_stream});
+    }
+    return check_end();
+}

@@ -1,0 +1,262 @@
+/* destroy_test CASE: zero_engine_destroy over TCP returns soon, whatever the other ranks do. A rank that goes on learns at its next
+ * collective call who has left. */
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine/base/clock.h"
+#include "tests/check.h"
+#include "tests/engine/plain.h"
+#include "tests/engine/tcp_ranks.h"
+
+enum { RANKS = 3, SOON_MS = 2500, LATE_S = 3, TEST_S = 60 };
+
+#define JSON(timeout_s)                                                                                      \
+    "{\"train_micro_batch_size_per_gpu\": 1, \"zero_optimization\": {\"stage\": 2}, "                        \
+    "\"optimizer\": {\"type\": \"AdamW\"}, \"comm\": {\"timeout_s\": " timeout_s "}}"
+
+/* A destroy that waits for the other ranks as collective calls do takes 300 s. */
+static const char *json = JSON("30");
+static const struct plain_param params[] = {{"a", "a.w", 50000, 0, NULL}, {"b", "b.w", 70000, 0, NULL}};
+
+struct rank {
+    pthread_t thread;
+    zero_runtime runtime;
+    zero_engine *engine;
+    struct plain plain;
+    atomic_uint errors; /* lines of level ERROR or WARN */
+    double init_late_s; /* how long the first line of the log takes */
+};
+
+static void nap(double s) {
+    nanosleep(&(struct timespec){(time_t)s, (long)((s - (double)(time_t)s) * 1e9)}, NULL);
+}
+
+static void count_line(void *user, zero_log_level level, const char *line) {
+    struct rank *rank = user;
+    nap(rank->init_late_s), rank->init_late_s = 0;
+    if (level == ZERO_LOG_INFO) return;
+    atomic_fetch_add(&rank->errors, 1);
+    fprintf(stderr, "rank %u logs: %s\n", rank->runtime.rank, line);
+}
+
+static bool open_rank(struct rank *rank) {
+    rank->runtime.log = count_line, rank->runtime.log_user = rank;
+    rank->engine = zero_engine_init_with(json, &rank->runtime);
+    if (!CHECK(rank->engine)) fprintf(stderr, "%s\n", zero_last_error());
+    return rank->engine;
+}
+
+static void train(struct rank *rank, int steps) {
+    CHECK_INT(plain_open(&rank->plain, rank->engine, params, 2, NULL), ZERO_OK);
+    for (int step = 0; step < steps; step++) CHECK_INT(plain_step(&rank->plain, 1, NULL), ZERO_OK);
+    CHECK_INT(zero_engine_flush(rank->engine), ZERO_OK);
+}
+
+static void destroy_soon(struct rank *rank) {
+    uint64_t since_ns = clock_now_ns();
+    zero_engine_destroy(rank->engine);
+    uint64_t ms = (clock_now_ns() - since_ns) / 1000000;
+    printf("rank %u left after %u ms\n", rank->runtime.rank, (unsigned)ms);
+    CHECK(ms < SOON_MS);
+}
+
+/* A rank that goes on fails soon, and says who left. */
+static void misses(struct rank *rank, uint32_t who) {
+    char part[64];
+    uint64_t since_ns = clock_now_ns();
+    CHECK_INT(zero_engine_sum(rank->engine, (double[]){1}, 1), ZERO_E_PEER);
+    CHECK((clock_now_ns() - since_ns) / 1000000 < SOON_MS);
+    snprintf(part, sizeof part, "rank %u ", who);
+    CHECK_CONTAINS(zero_last_error(), part);
+}
+
+/* ---- ranks that are threads of this process ---- */
+
+static void start(struct rank *ranks, uint32_t count, void *(*body)(void *)) {
+    uint32_t port = tcp_free_port();
+    for (uint32_t r = 0; r < count; r++) {
+        ranks[r] = (struct rank){.runtime = tcp_runtime(r, count, port), .init_late_s = ranks[r].init_late_s};
+        CHECK_INT(pthread_create(&ranks[r].thread, NULL, body, &ranks[r]), 0);
+    }
+}
+
+static void finish(struct rank *ranks, uint32_t count) {
+    for (uint32_t r = 0; r < count; r++) CHECK_INT(pthread_join(ranks[r].thread, NULL), 0);
+}
+
+static void no_errors(struct rank *ranks, uint32_t count) {
+    for (uint32_t r = 0; r < count; r++) CHECK_INT(atomic_load(&ranks[r].errors), 0);
+}
+
+static void *open_and_train(void *user) {
+    if (open_rank(user)) train(user, 2);
+    return NULL;
+}
+
+static void *just_open(void *user) {
+    open_rank(user);
+    return NULL;
+}
+
+/* A thread that destroys all engines waits for none of those that it has not come to. */
+static void one_after_another(void) {
+    static struct rank ranks[RANKS];
+    void *(*const bodies[])(void *) = {just_open, open_and_train};
+    for (int b = 0; b < 2; b++) {
+        start(ranks, RANKS, bodies[b]);
+        finish(ranks, RANKS);
+        for (uint32_t r = 0; r < RANKS; r++) destroy_soon(&ranks[b ? r : RANKS - 1 - r]);
+        no_errors(ranks, RANKS);
+    }
+}
+
+/* Rank 0 still reads and computes for a long time, and then ends well: it needs no other rank any more. */
+static void *stays_alone(void *user) {
+    struct rank *rank = user;
+    if (!open_rank(rank)) return NULL;
+    train(rank, 2);
+    if (rank->runtime.rank == 0) nap(LATE_S);
+    CHECK_INT(zero_engine_steps(rank->engine), 2);
+    destroy_soon(rank);
+    return NULL;
+}
+
+static void *stays_and_asks(void *user) {
+    struct rank *rank = user;
+    if (!open_rank(rank)) return NULL;
+    train(rank, 2);
+    if (rank->runtime.rank != 1) nap(LATE_S), misses(rank, 1);
+    destroy_soon(rank);
+    return NULL;
+}
+
+/* Those that have left are silent for longer than a rank may be. */
+static void a_peer_that_stays(void) {
+    static struct rank ranks[RANKS];
+    json = JSON("1");
+    start(ranks, RANKS, stays_alone);
+    finish(ranks, RANKS);
+    no_errors(ranks, RANKS);
+    start(ranks, RANKS, stays_and_asks);
+    finish(ranks, RANKS);
+}
+
+/* One rank's engine is never destroyed. */
+static void *never(void *user) {
+    struct rank *rank = user;
+    if (!open_rank(rank)) return NULL;
+    train(rank, 1);
+    if (rank->runtime.rank != 1) destroy_soon(rank);
+    return NULL;
+}
+
+static void a_peer_that_never_destroys(void) {
+    static struct rank ranks[RANKS];
+    start(ranks, RANKS, never);
+    finish(ranks, RANKS);
+    no_errors(ranks, RANKS);
+    zero_engine_destroy(ranks[1].engine); /* for the leak checker */
+}
+
+static void *leaves_before_commit(void *user) {
+    struct rank *rank = user;
+    if (!open_rank(rank)) return NULL;
+    if (rank->runtime.rank == 1) return destroy_soon(rank), NULL;
+    nap(rank->runtime.rank);
+    CHECK_INT(plain_open(&rank->plain, rank->engine, params, 2, NULL), ZERO_E_PEER);
+    CHECK_CONTAINS(zero_last_error(), "rank 1 ");
+    destroy_soon(rank);
+    return NULL;
+}
+
+static void before_commit(void) {
+    static struct rank ranks[RANKS];
+    start(ranks, RANKS, leaves_before_commit);
+    finish(ranks, RANKS);
+    /* Rank 0 is still in zero_engine_init, which then succeeds: all ranks were there. */
+    ranks[0].init_late_s = LATE_S;
+    start(ranks, RANKS, leaves_before_commit);
+    finish(ranks, RANKS);
+}
+
+static void impossible(void *user, uint64_t step, int group, zero_setting *setting) { setting->lr = -1; }
+
+static void *fails(void *user) {
+    struct rank *rank = user;
+    if (!open_rank(rank)) return NULL;
+    train(rank, 1);
+    CHECK_INT(zero_engine_set_schedule(rank->engine, impossible, NULL), ZERO_OK);
+    CHECK(plain_step(&rank->plain, 1, NULL) != ZERO_OK);
+    if (rank->runtime.rank == 1) nap(LATE_S);
+    destroy_soon(rank);
+    return NULL;
+}
+
+static void after_a_failure(void) {
+    static struct rank ranks[RANKS];
+    start(ranks, RANKS, fails);
+    finish(ranks, RANKS);
+}
+
+/* ---- ranks that are processes ---- */
+
+/* Rank 1's process ends without a destroy, or stands still. */
+static void dies(const zero_runtime *runtime, void *user) {
+    static struct rank rank;
+    rank.runtime = *runtime;
+    if (!open_rank(&rank)) return;
+    train(&rank, 1);
+    if (runtime->rank == 1) _exit(0);
+    nap(*(double *)user);
+    destroy_soon(&rank);
+}
+
+static void a_peer_that_died(void) {
+    tcp_processes(RANKS, TEST_S, dies, &(double){0});
+    tcp_processes(RANKS, TEST_S, dies, &(double){1});
+}
+
+static void stands_still(const zero_runtime *runtime, void *user) {
+    static struct rank rank;
+    rank.runtime = *runtime;
+    if (!open_rank(&rank)) return;
+    train(&rank, 1);
+    if (runtime->rank == 1) {
+        pid_t me = getpid(), helper = fork(); /* wakes this process again */
+        if (!helper) nap(LATE_S), kill(me, SIGCONT), _exit(0);
+        raise(SIGSTOP);
+        waitpid(helper, NULL, 0);
+    }
+    destroy_soon(&rank);
+}
+
+static void a_peer_that_stands_still(void) { tcp_processes(RANKS, TEST_S, stands_still, NULL); }
+
+static const struct {
+    const char *name;
+    void (*run)(void);
+} cases[] = {{"one_after_another", one_after_another},
+             {"a_peer_that_stays", a_peer_that_stays},
+             {"a_peer_that_never_destroys", a_peer_that_never_destroys},
+             {"before_commit", before_commit},
+             {"after_a_failure", after_a_failure},
+             {"a_peer_that_died", a_peer_that_died},
+             {"a_peer_that_stands_still", a_peer_that_stands_still}};
+
+int main(int argc, char **argv) {
+    alarm(TEST_S);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases && argc > 1; i++) {
+        if (strcmp(cases[i].name, argv[1])) continue;
+        cases[i].run();
+        return check_end();
+    }
+    return fprintf(stderr, "usage: destroy_test CASE\n"), 2;
+}
