@@ -153,8 +153,8 @@ template <class T> class param {
     uint64_t count_;
 };
 
-/* A forward or backward of a unit. The destructor ends it, unless end() did or an exception passes. An end that fails in the destructor is thrown by the next
- * call of the engine; where none comes, it goes to the log. */
+/* A forward or backward of a unit. The destructor ends it, unless end() did or an exception passes. An end that fails in the
+ * destructor is thrown by the next call of the engine; where none comes, it goes to the log. */
 class use {
   public:
     use(inside::state &state, zero_unit *unit, bool backward)
@@ -186,6 +186,7 @@ class unit {
   public:
     unit(inside::state &state, zero_unit *made) : state_(&state), unit_(made) {}
     zero_unit *get() const { return unit_; }
+    void hold() const { check(zero_unit_hold(unit_)); }
 
     /* Declares a parameter. `more` has the other fields of zero_param: flags, tied_to, spans, ..., but user, which
      * is for fill functions in C. The engine keeps the slot. */
@@ -250,6 +251,7 @@ class engine {
         check(zero_engine_add_unit(state_->checked(), name.c_str(), &made));
         return {*state_, made};
     }
+    void free_order() { check(zero_engine_free_order(state_->checked())); }
     zero_plan commit() {
         auto plan = make<zero_plan>();
         check(zero_engine_commit(state_->checked(), &plan));
