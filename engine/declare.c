@@ -68,6 +68,27 @@ zero_status zero_engine_add_segment(zero_unit *first, zero_unit *last) {
     return ZERO_OK;
 }
 
+zero_status zero_engine_free_order(zero_engine *e) {
+    zero_status status = engine_check_declaring(e, "zero_engine_free_order");
+    if (!status) e->model.free_order = true;
+    return status;
+}
+
+zero_status zero_unit_hold(zero_unit *unit) {
+    if (!unit_given(unit, "zero_unit_hold")) return ZERO_E_ARGUMENT;
+    zero_status status = check_declaring(unit->engine, "zero_unit_hold");
+    if (status) return status;
+    for (uint32_t i = unit->first_param; i < unit->first_param + unit->params; i++)
+        if (unit->engine->model.param[i].spans)
+            return refuse(
+                ZERO_E_ARGUMENT,
+                "zero_unit_hold: parameter \"%s\" of unit \"%s\" has spans, which are copied in each use: "
+                "give it a slot",
+                unit->engine->model.param[i].name, unit->name);
+    unit->held = true;
+    return ZERO_OK;
+}
+
 zero_status zero_engine_add_group(zero_engine *e, const zero_group *group, int *out) {
     zero_group given = {0};
     struct zero_error error;
@@ -112,10 +133,17 @@ zero_status zero_engine_trace(zero_engine *e, uint64_t first_step, uint64_t step
     return ZERO_OK;
 }
 
+static bool has_trained(const struct model *m, const struct zero_unit *unit) {
+    for (uint32_t i = unit->first_param; i < unit->first_param + unit->params; i++)
+        if (!(m->param[m->param[i].owner].flags & ZERO_FROZEN)) return true;
+    return false;
+}
+
 int zero_unit_trains(const zero_unit *unit) {
     if (!unit_given(unit, "zero_unit_trains")) return 0;
     const struct model *m = &unit->engine->model;
-    for (uint32_t i = unit->first_param; i < unit->first_param + unit->params; i++)
-        if (!(m->param[m->param[i].owner].flags & ZERO_FROZEN)) return 1;
-    return 0;
+    bool trained = has_trained(m, unit);
+    for (uint32_t i = 0; i < m->units && !trained; i++)
+        trained = m->unit[i]->held && has_trained(m, m->unit[i]);
+    return trained;
 }

@@ -275,7 +275,21 @@ zero_handle *zero_engine_param(const zero_engine *engine, const char *name);
 const char *zero_param_name(const zero_handle *param);
 uint64_t zero_param_count(const zero_handle *param); /* elements */
 
-/* 1: the unit uses a parameter that is trained. 0: all of them are frozen, by the host or by the configuration's param_groups; if no
+/* Passes use units in any order, any number of times: a backward may run twice, or two forwards before it; gradients add up. A unit may
+ * begin between another one's begin and end, up to 64 deep: a forward inside a backward then needs no segment. Without this call,
+ * units are used in the order in which they were added. The price: nothing is gathered ahead; gradients are reduced at the end of a
+ * pass, not under its backward, and are whole until then; at stage 3 a unit stays gathered until the pass ends, so that a pass which
+ * uses all of them has all of them in memory. The plan says how much that is. Ranks use the units alike. Before commit, the same on
+ * all ranks. Local. */
+zero_status zero_engine_free_order(zero_engine *engine);
+
+/* Holds the unit: its parameters are in use with every other unit of a pass, for parameters that the whole model uses. Their slots
+ * are valid from the first begin of a pass to its last end; in a backward the host adds to grad in any unit's use. A pass does not
+ * begin or end the unit itself. It stays gathered, and its gradient is reduced after the pass's last backward. A held unit has slots,
+ * not spans. Before commit, the same on all ranks. Local. */
+zero_status zero_unit_hold(zero_unit *unit);
+
+/* 1: the unit uses a parameter that is trained, or a held unit does. 0: all of them are frozen, by the host or by the configuration's param_groups; if no
  * earlier unit is trained either, a host may leave out the backward of this unit and of the units before it. Local. */
 int zero_unit_trains(const zero_unit *unit);
 

@@ -42,7 +42,7 @@ static void resolve(const struct policy *p, struct region *r) {
     r->between = r->persistent ? whole : s->param_between;
     bool accumulates_whole = placement_is(r->grad_between, PARTIAL, PARTIAL) && p->micro_steps > 1;
     bool gathered = placement_is(r->grad_step, REPLICATE, REPLICATE);
-    r->grad_kept = gathered || accumulates_whole;
+    r->grad_kept = gathered || accumulates_whole || p->free_order;
     r->grad_in_place = gathered && r->grad_between.axis[AXIS_SHARD] == PARTIAL && !p->grad_widens;
     r->full = r->second = r->stale = r->partial = r->reduced = r->final = r->grad_live = false;
 }
@@ -197,8 +197,9 @@ static void finish_pass(struct policy *p, struct operation_list *out) {
     for (uint32_t i = 0; i < p->regions; i++) {
         struct region *r = &p->region[i];
         param_to_rest(p, (uint16_t)i, out);
-        if (r->partial && !placement_is(r->grad_between, PARTIAL, PARTIAL))
-            grad_to(p, (uint16_t)i, false, out);
+        bool final = p->free_order && p->last;
+        if (r->partial && (final || !placement_is(r->grad_between, PARTIAL, PARTIAL)))
+            grad_to(p, (uint16_t)i, final, out);
     }
 }
 
@@ -207,7 +208,7 @@ void policy_pass(struct policy *p, bool evaluating, bool last, struct operation_
     p->evaluating = evaluating;
     p->last = last;
     p->cursor = 0;
-    p->positions = evaluating ? p->uses : 2 * p->uses;
+    p->positions = p->free_order ? 0 : evaluating ? p->uses : 2 * p->uses;
 }
 
 void policy_resume(struct policy *p, bool last, struct operation_list *out) {
@@ -228,17 +229,18 @@ bool policy_gathers(const struct policy *p, const struct use *use) {
     return false;
 }
 
-static void look_ahead(struct policy *p, struct operation_list *out) {
-    uint32_t end = policy_reach(p, p->cursor);
-    for (uint32_t q = p->cursor; q <= end; q++) {
+/* The use at `position`, and those after it that may be gathered ahead. */
+static void want_uses(struct policy *p, uint32_t position, struct operation_list *out) {
+    uint32_t end = p->free_order ? position : policy_reach(p, position);
+    for (uint32_t q = position; q <= end; q++) {
         const struct use *use = policy_use(p, q);
         for (uint8_t i = 0; i < use->count; i++) param_want(p, use->region[i], q, out);
     }
 }
 
 void policy_begin(struct policy *p, uint32_t position, struct operation_list *out) {
-    policy_skip_to(p, position, out);
-    look_ahead(p, out);
+    if (!p->free_order) policy_skip_to(p, position, out);
+    want_uses(p, position, out);
     const struct use *use = policy_use(p, position);
     struct operation *op = emit(out, OP_COMPUTE, OBJECT_PARAM, STREAM_COMPUTE, use->region[0]);
     op->use = (uint16_t)position;
@@ -248,7 +250,9 @@ void policy_begin(struct policy *p, uint32_t position, struct operation_list *ou
         for (uint8_t i = 0; i < use->count; i++) grad_begin(p, use->region[i], position, op);
 }
 
-void policy_end(struct policy *p, struct operation_list *out) { leave_use(p, false, out); }
+void policy_end(struct policy *p, struct operation_list *out) {
+    if (!p->free_order) leave_use(p, false, out);
+}
 
 /* ---- the step ---- */
 

@@ -59,6 +59,9 @@ struct policy {
     uint32_t mesh[AXES];
     enum accumulation accumulation;
     uint32_t micro_steps;           /* per step */
+    /* A pass uses units in any order, any number of times, and its length is unknown. Nothing is gathered ahead. What a pass has
+     * gathered stays gathered until its end, and gradients are reduced there. */
+    bool free_order;
     uint32_t depth, backward_depth; /* the most gathers ahead of a forward use, of a backward use */
     /* The most elements that may be gathered at once. It bounds gathers ahead, and units that are kept between their
      * uses. A use always gathers what it needs itself, even above the bound. UINT64_MAX: no bound. */

@@ -78,6 +78,7 @@ static zero_status open_policy(struct blueprint *b, struct zero_error *error) {
                                 .mesh = {t->mesh[AXIS_SHARD], t->mesh[AXIS_REPLICATE]},
                                 .accumulation = t->accumulation,
                                 .micro_steps = t->micro_steps,
+                                .free_order = b->o.model->free_order,
                                 .depth = t->depth,
                                 .backward_depth = t->backward_depth,
                                 .live_max = t->live_max,

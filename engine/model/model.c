@@ -34,7 +34,9 @@ uint64_t model_hash(const struct model *m) {
     for (uint32_t i = 0; i < m->units; i++)
         if (m->unit[i]->segment_first != i)
             h = hash_bytes(h, &m->unit[i]->segment_first, sizeof m->unit[i]->segment_first);
-    return h;
+    for (uint32_t i = 0; i < m->units; i++)
+        if (m->unit[i]->held) h = hash_bytes(h, &i, sizeof i);
+    return m->free_order ? hash_string(h, "free order") : h;
 }
 
 static zero_status check_name(const char *what, const char *name, struct zero_error *error) {
@@ -251,6 +253,19 @@ static void lay_out_unit(struct model *m, struct zero_unit *unit, uint32_t shard
     }
 }
 
+static zero_status add_region(struct use *use, uint32_t region, const char *unit, struct zero_error *error) {
+    for (uint8_t k = 0; k < use->count; k++)
+        if (use->region[k] == region) return ZERO_OK;
+    if (use->count == USE_REGIONS_MAX)
+        return error_set(
+            error, ZERO_E_UNSUPPORTED,
+            "unit \"%s\" is tied to parameters of too many units, or too many units are held; %d "
+            "regions are possible in a use",
+            unit, USE_REGIONS_MAX);
+    use->region[use->count++] = (uint16_t)region;
+    return ZERO_OK;
+}
+
 /* A unit with tied parameters uses their owners' regions too. */
 static zero_status add_tied(struct model *m, const struct zero_unit *unit, struct zero_error *error) {
     struct use *use = &m->use[unit->index];
@@ -258,18 +273,30 @@ static zero_status add_tied(struct model *m, const struct zero_unit *unit, struc
         struct model_param *p = &m->param[i];
         p->region = m->param[p->owner].region;
         p->offset = m->param[p->owner].offset;
-        bool there = false;
-        for (uint8_t k = 0; k < use->count; k++) there |= use->region[k] == p->region;
-        if (there) continue;
-        if (use->count == USE_REGIONS_MAX)
-            return error_set(error, ZERO_E_UNSUPPORTED,
-                             "unit \"%s\" is tied to parameters of too many units; %d regions are possible",
-                             unit->name, USE_REGIONS_MAX);
-        use->region[use->count++] = (uint16_t)p->region;
+        zero_status status = add_region(use, p->region, unit->name, error);
+        if (status) return status;
     }
     if (use->count) return ZERO_OK;
     return error_set(error, ZERO_E_ARGUMENT, "unit \"%s\" has no parameters; add some or leave the unit out",
                      unit->name);
+}
+
+/* Every use has the held units' regions, so that they stay gathered from one use to the next, and their gradients are reduced after
+ * the pass's last backward. */
+static zero_status add_held(struct model *m, struct zero_error *error) {
+    zero_status status = ZERO_OK;
+    for (uint32_t i = 0; i < m->units; i++)
+        if (m->unit[i]->held) m->held[m->helds++] = i;
+    if (m->helds == m->units)
+        return error_set(error, ZERO_E_ARGUMENT,
+                         "all units are held, so no unit is left to begin: hold only what the others use too");
+    for (uint32_t i = 0; i < m->units; i++)
+        for (uint32_t h = 0; h < m->helds; h++) {
+            const struct use *held = &m->use[m->held[h]];
+            for (uint8_t k = 0; k < held->count && !status && m->held[h] != i; k++)
+                status = add_region(&m->use[i], held->region[k], m->unit[i]->name, error);
+        }
+    return status;
 }
 
 zero_status model_lay_out(struct model *m, uint32_t shards, uint64_t persistent_elements,
@@ -281,7 +308,8 @@ zero_status model_lay_out(struct model *m, uint32_t shards, uint64_t persistent_
     m->region = calloc((size_t)m->units * REGION_CLASSES, sizeof *m->region);
     m->region_params = calloc(m->params + 1, sizeof *m->region_params);
     m->use = calloc(m->units, sizeof *m->use);
-    if (!m->region || !m->region_params || !m->use)
+    m->held = calloc(m->units, sizeof *m->held);
+    if (!m->region || !m->region_params || !m->use || !m->held)
         return error_set(error, ZERO_E_MEMORY, "no memory for the layout of %" PRIu32 " units", m->units);
     uint32_t *storage = m->region_params;
     for (uint32_t i = 0; i < m->units; i++)
@@ -294,7 +322,7 @@ zero_status model_lay_out(struct model *m, uint32_t shards, uint64_t persistent_
         zero_status status = add_tied(m, m->unit[i], error);
         if (status) return status;
     }
-    return ZERO_OK;
+    return add_held(m, error);
 }
 
 void model_free(struct model *m) {
@@ -307,4 +335,5 @@ void model_free(struct model *m) {
     free(m->region);
     free(m->region_params);
     free(m->use);
+    free(m->held);
 }

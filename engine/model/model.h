@@ -54,8 +54,9 @@ struct zero_unit {
     zero_engine *engine;
     uint32_t index, first_param, params;
     uint32_t segment_first, segment_last; /* units recomputed together; its own index, both: itself alone */
+    bool held;                            /* in use during every use of a pass */
     bool forwarded;                       /* in the open pass */
-    bool trained;                         /* forwarded in the training pass that an evaluation has interrupted */
+    bool trained; /* forwarded in the training pass that an evaluation has interrupted */
     char name[];
 };
 
@@ -64,6 +65,7 @@ struct model {
     uint32_t units;
     struct model_param *param;
     uint32_t params, param_capacity;
+    bool free_order; /* declared: passes use units in any order */
     struct name_index unit_index, param_index; /* by name */
     /* Of parameters: set by the owner, fp32 by default; decides how many are a cache line. */
     enum dtype dtype;
@@ -73,6 +75,7 @@ struct model {
     uint32_t regions;
     uint32_t *region_params; /* storage of every region's list */
     struct use *use;         /* one per unit */
+    uint32_t *held, helds;   /* the held units */
     uint64_t param_elements, padded_elements;
 };
 

@@ -50,6 +50,7 @@ zero_status pass_resume(struct pass *pass) {
 /* The host's time with the unit is over; what it wrote does not count. */
 static zero_status abandon_use(struct pass *pass) {
     if (pass->phase != PHASE_USE) return ZERO_OK;
+    while (pass->nested) slots_clear(pass, pass->outer[--pass->nested].unit, false);
     slots_clear(pass, pass->unit, false);
     pass->phase = PHASE_PASS;
     return run_moves(pass->run, MOVE_END, MOVE_END, NULL, NULL);
@@ -70,28 +71,41 @@ static zero_status diverged(struct pass *pass, uint32_t rank, const char *how) {
     return ranks_fail(pass->run->ranks, &error);
 }
 
+/* In free order a rank cannot know which uses it lacks. */
+static uint64_t place_of(const struct pass *pass) {
+    return pass->model->free_order ? pass->made : pass->blueprint->policy.cursor;
+}
+
 /* How far the foremost rank has come. */
 static zero_status agree_position(struct pass *pass, uint32_t *out) {
     const struct rank_report *all;
     const struct zero_error none = {.rank = -1};
-    uint64_t word[2] = {pass->blueprint->policy.cursor, kind_of(pass)};
-    bool recomputes = pass->recomputed;
+    uint64_t word[2] = {place_of(pass), kind_of(pass)};
+    bool must_be_equal = pass->recomputed || pass->model->free_order;
     *out = (uint32_t)word[0];
     zero_status status = ranks_agree(pass->run->ranks, &none, word, "zero_micro_cancel", &all);
     for (uint32_t r = 0; r < pass->run->ranks->size && !status; r++) {
         if (all[r].word[1] != word[1]) return diverged(pass, r, "pass");
-        if (all[r].word[0] != word[0] && recomputes) return diverged(pass, r, "place of a recomputation");
+        if (all[r].word[0] != word[0] && must_be_equal) return diverged(pass, r, "place of its pass");
         if (all[r].word[0] > *out) *out = (uint32_t)all[r].word[0];
     }
     return status;
 }
 
+/* No host begins a held unit. */
+static bool is_skipped(const struct pass *pass, uint32_t position) {
+    uint32_t uses = pass->blueprint->policy.uses;
+    return pass->model->unit[position < uses ? position : 2 * uses - 1 - position]->held;
+}
+
 /* This rank gathers and reduces what the others have: the uses up to `position`, without the host. */
 static zero_status catch_up(struct pass *pass, uint32_t position) {
     zero_status status = ZERO_OK;
+    if (pass->model->free_order) return ZERO_OK;
     pass->run->moves.use.recomputes = false;
-    while (pass->blueprint->policy.cursor < position && !status) {
-        pass->run->moves.use.position = pass->blueprint->policy.cursor;
+    for (uint32_t q = pass->blueprint->policy.cursor; q < position && !status; q++) {
+        if (is_skipped(pass, q)) continue;
+        pass->run->moves.use.position = q;
         status = run_moves(pass->run, MOVE_BEGIN, MOVE_END, NULL, NULL);
     }
     return status;
@@ -102,6 +116,7 @@ static void forget(struct pass *pass, bool step) {
     bool trains = pass->mode == ZERO_TRAIN;
     if (step) pass->micro = 0, pass->backwards = 0;
     if (trains && !step) pass->micro--;
+    slots_clear_held(pass);
     pass->recompute_next = NULL;
     pass->phase = PHASE_READY;
 }
@@ -122,7 +137,9 @@ zero_status pass_cancel(struct pass *pass) {
     if (!status) status = agree_position(pass, &position);
     if (!status) status = catch_up(pass, position);
     if (status) return status;
-    bool step = pass->mode == ZERO_TRAIN && position > pass->blueprint->policy.uses;
+    bool backward = pass->model->free_order ? pass->backwards > pass->made_before
+                                            : position > pass->blueprint->policy.uses;
+    bool step = pass->mode == ZERO_TRAIN && backward;
     pass->run->moves.pass.event = step ? PASS_STEP_CANCELLED : PASS_CANCELLED;
     status = run_moves(pass->run, MOVE_PASS, MOVE_PASS, NULL, NULL);
     if (!status) forget(pass, step);

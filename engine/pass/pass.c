@@ -60,9 +60,12 @@ zero_status pass_begin(struct pass *pass, zero_mode mode) {
                       "(gradient_accumulation_steps); call zero_engine_step",
                       pass->micro);
     if (interrupts) pass_suspend(pass);
+    slots_clear_held(pass);
     for (uint32_t i = 0; i < pass->model->units; i++) pass->model->unit[i]->forwarded = false;
     pass->recompute_next = NULL;
     pass->recomputed = false;
+    pass->made = 0;
+    pass->made_before = pass->backwards;
     if (mode == ZERO_TRAIN) pass->micro++;
     pass->mode = mode;
     pass->run->moves.pass.event = PASS_BEGINS;
@@ -80,10 +83,15 @@ static zero_status check_begin(const struct pass *pass, const zero_unit *unit, c
                                bool backward, uint32_t position) {
     zero_status status = ranks_check(pass->run->ranks);
     if (status) return status;
-    if (pass->phase == PHASE_USE)
+    if (pass->phase == PHASE_USE && (!pass->model->free_order || pass->nested == NESTED_USES_MAX))
         return refuse(ZERO_E_ORDER, "%s of \"%s\": unit \"%s\" is still in its %s; end it first", what,
                       unit->name, pass->unit->name, pass->backward ? "backward" : "forward");
-    if (pass->phase != PHASE_PASS)
+    if (unit->held)
+        return refuse(
+            ZERO_E_ORDER,
+            "%s of \"%s\": the unit is held (zero_unit_hold): its slots are valid in the uses of the others",
+            what, unit->name);
+    if (pass->phase != PHASE_PASS && pass->phase != PHASE_USE)
         return refuse(ZERO_E_ORDER, "%s of \"%s\": no pass is open; call zero_micro_begin first", what,
                       unit->name);
     if (backward && pass->mode == ZERO_EVAL)
@@ -91,7 +99,7 @@ static zero_status check_begin(const struct pass *pass, const zero_unit *unit, c
                       unit->name);
     if (backward && !unit->forwarded)
         return refuse(ZERO_E_ORDER, "%s of \"%s\": its forward was skipped in this pass", what, unit->name);
-    if (position < pass->blueprint->policy.cursor)
+    if (!pass->model->free_order && position < pass->blueprint->policy.cursor)
         return refuse(
             ZERO_E_ORDER,
             "%s of \"%s\": its turn in this pass is over; units are used in the order in which they "
@@ -105,7 +113,7 @@ struct begun { /* a use */
     uint32_t position; /* in the pass; of a recomputed forward: the position of the next backward */
 };
 
-static zero_status begin(struct pass *pass, zero_unit *unit, struct begun begun) {
+static zero_status open_use(struct pass *pass, zero_unit *unit, struct begun begun) {
     const struct use *use = &pass->model->use[unit->index];
     bool starts[USE_REGIONS_MAX];
     for (uint8_t i = 0; i < use->count; i++) {
@@ -119,14 +127,46 @@ static zero_status begin(struct pass *pass, zero_unit *unit, struct begun begun)
     if (status) return status;
     for (uint8_t i = 0; i < use->count; i++)
         if (starts[i]) slots_start_gradient(pass, unit, use->region[i]);
+    slots_set_held(pass, begun.backward);
     slots_set(pass, unit, begun.backward);
     pass->phase = PHASE_USE;
     unit->forwarded = true;
     pass->unit = unit;
     pass->backward = begun.backward;
-    pass->backwards += begun.backward;
     pass->compute_began = clock_now_ns();
     progress_wake(pass->run->progress);
+    return ZERO_OK;
+}
+
+static zero_status close_use(struct pass *pass) {
+    pass->compute_s += (double)(clock_now_ns() - pass->compute_began) * 1e-9;
+    pass->phase = PHASE_PASS;
+    return run_moves(pass->run, MOVE_END, MOVE_END, NULL, NULL);
+}
+
+/* A use begins inside this one. */
+static zero_status step_aside(struct pass *pass) {
+    pass->outer[pass->nested++] = (struct open_use){pass->unit, pass->backward};
+    slots_step_aside(pass, pass->unit, pass->backward);
+    return close_use(pass);
+}
+
+static uint32_t position_of(const struct pass *pass, const zero_unit *unit, bool backward) {
+    return backward ? 2 * pass->blueprint->policy.uses - 1 - unit->index : unit->index;
+}
+
+static zero_status go_on(struct pass *pass) {
+    struct open_use use = pass->outer[--pass->nested];
+    struct begun begun = {.backward = use.backward, .position = position_of(pass, use.unit, use.backward)};
+    return open_use(pass, use.unit, begun);
+}
+
+static zero_status begin(struct pass *pass, zero_unit *unit, struct begun begun) {
+    zero_status status = pass->phase == PHASE_USE ? step_aside(pass) : ZERO_OK;
+    if (!status) status = open_use(pass, unit, begun);
+    if (status) return status;
+    pass->backwards += begun.backward;
+    pass->made++;
     return ZERO_OK;
 }
 
@@ -136,10 +176,11 @@ static zero_status end(struct pass *pass, zero_unit *unit, bool backward, const 
     if (pass->phase != PHASE_USE || pass->unit != unit || pass->backward != backward)
         return refuse(ZERO_E_ORDER, "%s of \"%s\": its begin has not been called, or it has ended", what,
                       unit->name);
-    pass->compute_s += (double)(clock_now_ns() - pass->compute_began) * 1e-9;
     slots_clear(pass, unit, backward);
-    pass->phase = PHASE_PASS;
-    status = run_moves(pass->run, MOVE_END, MOVE_END, NULL, NULL);
+    status = close_use(pass);
+    if (!status && pass->nested) return go_on(pass);
+    const struct policy *policy = &pass->blueprint->policy;
+    if (!status && !policy->free_order && policy->cursor == policy->positions) slots_clear_held(pass);
     bool moved;
     if (!status) status = RUN_EVENT(pass->run, executor_poll(pass->run->executor, &moved));
     progress_wake(pass->run->progress); /* the host may do anything before its next call */
@@ -147,7 +188,7 @@ static zero_status end(struct pass *pass, zero_unit *unit, bool backward, const 
 }
 
 static uint32_t backward_position(const struct pass *pass, const zero_unit *unit) {
-    return 2 * pass->blueprint->policy.uses - 1 - unit->index;
+    return position_of(pass, unit, true);
 }
 
 /* ---- forwards inside the backward ---- */

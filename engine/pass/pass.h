@@ -11,6 +11,14 @@
 #include "engine/blueprint/blueprint.h"
 #include "engine/run/run.h"
 
+/* In free order a use may begin inside another one, which goes on afterwards. */
+enum { NESTED_USES_MAX = 64 };
+
+struct open_use {
+    struct zero_unit *unit;
+    bool backward;
+};
+
 enum phase { PHASE_DECLARING, PHASE_READY, PHASE_PASS, PHASE_USE };
 
 struct pass {
@@ -19,9 +27,12 @@ struct pass {
     struct model *model;
     uint32_t threads; /* of this rank, for gradients that the host gives */
     enum phase phase;
-    zero_mode mode;                   /* of the open pass, or the last one */
-    uint32_t micro;                   /* training passes since the last step */
-    uint64_t backwards;               /* uses in the backward, since the last step */
+    zero_mode mode;                         /* of the open pass, or the last one */
+    uint32_t micro;                         /* training passes since the last step */
+    uint64_t backwards;                     /* uses in the backward, since the last step */
+    struct open_use outer[NESTED_USES_MAX]; /* the uses around the present one, the outermost first */
+    uint32_t nested;
+    uint64_t made, made_before;       /* uses of this pass; `backwards` when it began */
     struct zero_unit *unit;           /* PHASE_USE: whose */
     bool backward;                    /* PHASE_USE: which */
     struct zero_unit *recompute_next; /* a recomputation has begun and goes on with this unit; else NULL */

@@ -65,14 +65,39 @@ void slots_set(struct pass *pass, const struct zero_unit *unit, bool backward) {
     }
 }
 
+void slots_set_held(struct pass *pass, bool backward) {
+    for (uint32_t i = 0; i < pass->model->helds; i++)
+        slots_set(pass, pass->model->unit[pass->model->held[i]], backward);
+}
+
+void slots_clear_held(struct pass *pass) {
+    for (uint32_t i = 0; i < pass->model->helds; i++)
+        slots_clear(pass, pass->model->unit[pass->model->held[i]], false);
+}
+
+static void take_spans(struct pass *pass, const struct model_param *p) {
+    struct model_param *owner = &pass->model->param[p->owner];
+    borrowed_give_gradients(pass->run, pass->blueprint->terms.precision.compute, p,
+                            param_address(pass, p, BUFFER_GRAD_FULL), owner->written, pass->threads);
+}
+
+/* slots_set clears them when the use goes on. */
+void slots_step_aside(struct pass *pass, const struct zero_unit *unit, bool backward) {
+    for (uint32_t i = unit->first_param; i < unit->first_param + unit->params; i++) {
+        struct model_param *p = &pass->model->param[i];
+        bool host_adds = backward && p->spans && p->flags & ZERO_ADDS_GRAD;
+        if (!host_adds || pass->blueprint->regions[p->region].frozen) continue;
+        take_spans(pass, p);
+        pass->model->param[p->owner].written = true;
+    }
+}
+
 /* The use is over: addresses are no longer valid; what the host wrote to memory of its own is taken. */
 void slots_clear(struct pass *pass, const struct zero_unit *unit, bool backward) {
     for (uint32_t i = unit->first_param; i < unit->first_param + unit->params; i++) {
         struct model_param *p = &pass->model->param[i], *owner = &pass->model->param[p->owner];
         bool trains = backward && !pass->blueprint->regions[p->region].frozen;
-        if (trains && p->spans)
-            borrowed_give_gradients(pass->run, pass->blueprint->terms.precision.compute, p,
-                                    param_address(pass, p, BUFFER_GRAD_FULL), owner->written, pass->threads);
+        if (trains && p->spans) take_spans(pass, p);
         if (backward) owner->written = true;
         if (p->slot) *p->slot = (zero_slot){0};
     }

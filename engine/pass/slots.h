@@ -11,6 +11,13 @@ void slots_start_gradient(struct pass *pass, const struct zero_unit *unit, uint1
 void slots_set(struct pass *pass, const struct zero_unit *unit, bool backward);
 void slots_clear(struct pass *pass, const struct zero_unit *unit, bool backward);
 
+/* A use begins inside this one: takes what the host has added so far to gradients in memory of its own. */
+void slots_step_aside(struct pass *pass, const struct zero_unit *unit, bool backward);
+
+/* The same for the held units: with each use, and when the pass has made its last use. */
+void slots_set_held(struct pass *pass, bool backward);
+void slots_clear_held(struct pass *pass);
+
 /* The addresses of a parameter, and of its gradient (NULL: frozen), in every use. */
 void slots_addresses(const struct pass *pass, const struct model_param *param, zero_slot *out);
 

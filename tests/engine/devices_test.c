@@ -95,6 +95,12 @@ static void ways(void) {
         s = setup(stage, 2);
         s.tiers = CPU ", \"zero_quantized_gradients\": true", s.optimizer = stage % 2 ? SGD : LION;
         run("codes for gradients", s);
+        s = setup(stage, 2);
+        s.interrupt = 1, s.cancels = 1 + stage, s.hold = 1;
+        run("interrupted passes, a held unit", s);
+        s = setup(stage, 2);
+        s.free_order = 1, s.cancels = 5 + stage, s.recompute = 2;
+        run("free order", s);
     }
     struct toy_setup s = setup(3, 4);
     s.tiers = CPU ", \"mics_shard_size\": 2";

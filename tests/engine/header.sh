@@ -1,6 +1,6 @@
 #!/bin/sh
-# header.sh SOURCE: zero.h, in the source and as it is installed, is C99 to C++20 without a warning, in a program that uses the
-# engine's inner names for its own.
+# header.sh C CC: zero.h, in the source and as it is installed, is C99 to C++20 without a warning, in a program that uses the
+# engine's inner names for its own; zero.hpp is C++17 and C++20.
 set -u
 status=0
 check() { # COMPILER STANDARDS...
@@ -20,4 +20,12 @@ check gcc c99 c11 c17
 check "g++ -x c++" c++11 c++17 c++20
 check clang c99 c11 c17
 check "clang++ -x c++" c++11 c++17 c++20
+source=$2
+for compiler in g++ clang++; do
+    command -v $compiler >/dev/null || continue
+    for standard in c++17 c++20; do
+        $compiler -std=$standard -Wall -Wextra -Wpedantic -Wconversion -Werror -I. -fsyntax-only "$source" ||
+            { echo "FAILED: $compiler -std=$standard $source" >&2 && status=1; }
+    done
+done
 exit $status

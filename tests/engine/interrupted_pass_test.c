@@ -1,5 +1,5 @@
 /* Passes that are cancelled, and evaluations between a forward and its backward, leave no trace: the weights are those of a training
- * without them, at every stage and depth, with and without recomputation. And the calls that are refused. */
+ * without them, at every stage and depth, with and without recomputation, and with a held unit. And the calls that are refused. */
 #include <string.h>
 
 #include "tests/check.h"
@@ -35,6 +35,10 @@ static void one_seed(uint64_t seed) {
     s.recompute = (uint32_t)(seed / 5 % 3);
     s.interrupt = seed % 3 != 0;
     s.cancels = seed % 4 ? seed : 0;
+    s.free_order = seed % 7 == 0;
+    if (s.free_order) s.interrupt = 0; /* the forward of an evaluation needs no pass of its own */
+    s.hold = s.recompute == 0;
+    if (seed & 8) s.offload = "cpu";
     toy_train(&s, &got);
     toy_oracle(&s, &expected);
     if (CHECK_STRING(got.error, "") && CHECK_BYTES(got.weights, expected.weights, sizeof got.weights)) return;
@@ -93,6 +97,33 @@ static void calls_in_the_wrong_state(zero_engine *engine, uint32_t rank, void *u
     CHECK_INT(zero_engine_flush(engine), ZERO_OK);
 }
 
+static void a_held_unit(zero_engine *engine, uint32_t rank, void *user) {
+    struct host h = {0}, other = {0};
+    zero_param param = {.struct_size = sizeof param, .name = "v", .dims = 1, .shape = {9}, .slot = &h.slot};
+    CHECK_INT(zero_engine_add_unit(engine, "v", &h.unit), ZERO_OK);
+    CHECK_INT(zero_unit_add_param(h.unit, &param), ZERO_OK);
+    CHECK_INT(zero_unit_hold(h.unit), ZERO_OK);
+    declare(engine, &other);
+    refused(zero_unit_hold(h.unit), "before zero_engine_commit");
+    CHECK_INT(zero_micro_begin(engine, ZERO_EVAL), ZERO_OK);
+    refused(zero_forward_begin(h.unit), "the unit is held");
+    CHECK(!h.slot.param);
+    CHECK_INT(zero_forward_begin(other.unit), ZERO_OK);
+    CHECK(h.slot.param && *(float *)h.slot.param == 1);
+    CHECK_INT(zero_forward_end(other.unit), ZERO_OK);
+    CHECK(!h.slot.param); /* the pass has made its last use */
+}
+
+static void nothing_but_held_units(zero_engine *engine, uint32_t rank, void *user) {
+    struct host h = {0};
+    zero_param param = {.struct_size = sizeof param, .name = "v", .dims = 1, .shape = {9}, .slot = &h.slot};
+    CHECK_INT(zero_engine_add_unit(engine, "v", &h.unit), ZERO_OK);
+    CHECK_INT(zero_unit_add_param(h.unit, &param), ZERO_OK);
+    CHECK_INT(zero_unit_hold(h.unit), ZERO_OK);
+    CHECK_INT(zero_engine_commit(engine, NULL), ZERO_E_ARGUMENT);
+    CHECK_CONTAINS(zero_last_error(), "all units are held");
+}
+
 /* An evaluation is dropped alone; the training pass that it had interrupted can go on, or be dropped too. */
 static void an_evaluation_is_cancelled(zero_engine *engine, uint32_t rank, void *user) {
     struct host h = {0};
@@ -131,6 +162,8 @@ int main(void) {
         "{\"train_micro_batch_size_per_gpu\": 1, \"zero_optimization\": {\"stage\": 1}}";
     for (uint64_t seed = 1; seed <= seeds_count(SEEDS); seed++) one_seed(seed);
     ranks_run(2, stage1, calls_in_the_wrong_state, NULL);
+    ranks_run(2, stage1, a_held_unit, NULL);
+    ranks_run(1, stage1, nothing_but_held_units, NULL);
     ranks_run(2, stage1, an_evaluation_is_cancelled, NULL);
     ranks_run(2, stage1, ranks_in_other_passes, NULL);
     return check_end();

@@ -145,6 +145,8 @@ static void spoil_gradient(struct rank *r) {
 
 /* ---- the model ---- */
 
+enum { HELD = 1 };
+
 /* The first unit of the segment that ends with `unit`; 0: none does. Units 1 ... TOY_BLOCKS are blocks. */
 static uint32_t segment_of(const struct toy_setup *s, uint32_t unit) {
     if (!s->recompute || unit < 1 || unit > TOY_BLOCKS) return 0;
@@ -177,6 +179,8 @@ static zero_status declare(struct rank *r) {
             if (!status) r->handle[i] = zero_engine_param(r->engine, p->name);
         }
     }
+    if (!status && r->setup->free_order) status = zero_engine_free_order(r->engine);
+    if (!status && r->setup->hold) status = zero_unit_hold(r->unit[HELD]);
     for (uint32_t u = 0; u < TOY_UNITS && !status; u++)
         if (r->setup->recompute > 1 && segment_of(r->setup, u))
             status = zero_engine_add_segment(r->unit[segment_of(r->setup, u)], r->unit[u]);
@@ -229,7 +233,10 @@ static void narrow_gradients(struct rank *r, uint32_t unit, const struct toy_arr
     }
 }
 
+static int held(const struct toy_setup *s, uint32_t unit) { return s->hold && unit == HELD; }
+
 static double forward(struct rank *r, uint32_t unit) {
+    if (held(r->setup, unit - 1)) forward(r, HELD); /* in the use of the unit behind it */
     struct toy_arrays a = arrays(r);
     if (engine_running(r->engine)->discrete) a = brought(r, &a);
     if (zero_engine_dtype(r->engine) != ZERO_F32) a = widened(r, &a);
@@ -237,6 +244,7 @@ static double forward(struct rank *r, uint32_t unit) {
 }
 
 static void backward(struct rank *r, uint32_t unit) {
+    if (held(r->setup, unit + 1)) backward(r, HELD); /* in the use of the unit before it */
     struct toy_arrays there = arrays(r), a = engine_running(r->engine)->discrete ? brought(r, &there) : there,
                       wide = a;
     bool narrow = zero_engine_dtype(r->engine) != ZERO_F32;
@@ -293,6 +301,20 @@ static zero_status recompute(struct rank *r, uint32_t micro, uint32_t last) {
 
 static zero_status one_pass(struct rank *r, uint32_t micro, zero_mode mode, double *loss);
 
+/* In free order: the first units once more, in reverse. What they compute is what they computed before. */
+static zero_status look_back(struct rank *r) {
+    zero_status status = ZERO_OK;
+    struct toy_pass kept = r->pass;
+    for (uint32_t u = TOY_UNITS / 2; u-- > 0 && !status;) {
+        if (held(r->setup, u)) continue;
+        status = zero_forward_begin(r->unit[u]);
+        if (!status) forward(r, u);
+        if (!status) status = zero_forward_end(r->unit[u]);
+    }
+    r->pass = kept;
+    return status;
+}
+
 /* An evaluation, which leaves the activations of the training pass alone. */
 static zero_status evaluate_between(struct rank *r, uint32_t micro) {
     struct toy_pass kept = r->pass;
@@ -302,9 +324,26 @@ static zero_status evaluate_between(struct rank *r, uint32_t micro) {
     return status ? status : zero_micro_resume(r->engine);
 }
 
+static zero_status backwards(struct rank *r, uint32_t micro) {
+    zero_status status = ZERO_OK;
+    for (uint32_t u = TOY_UNITS; u-- > 0 && !status;) {
+        int inside = r->setup->free_order; /* of the backward */
+        if (!inside) status = recompute(r, micro, u);
+        if (status || skipped(r->setup, micro, u) || held(r->setup, u)) continue;
+        status = zero_backward_begin(r->unit[u]);
+        if (!status && inside) status = recompute(r, micro, u);
+        if (!status) backward(r, u);
+        if (!status) status = give(r, u);
+        if (!status && r->out->skipped && u == 0) spoil_gradient(r); /* asked for by one_step */
+        if (!status) status = zero_backward_end(r->unit[u]);
+    }
+    return status;
+}
+
 static zero_status one_pass(struct rank *r, uint32_t micro, zero_mode mode, double *loss) {
     zero_status status = zero_micro_begin(r->engine, mode);
     for (uint32_t u = 0; u < TOY_UNITS && !status; u++) {
+        if (held(r->setup, u)) continue;
         if (skipped(r->setup, micro, u)) {
             skip(r, u);
             continue;
@@ -312,21 +351,14 @@ static zero_status one_pass(struct rank *r, uint32_t micro, zero_mode mode, doub
         status = zero_forward_begin(r->unit[u]);
         if (!status) *loss = forward(r, u);
         if (!status) status = zero_forward_end(r->unit[u]);
+        if (!status && r->setup->free_order && u == TOY_UNITS / 2) status = look_back(r);
     }
     if (mode == ZERO_EVAL) return status;
     double ranks = 1;
     if (!status) status = zero_engine_sum(r->engine, &ranks, 1); /* a loss is summed here, say */
     if (!status && r->setup->interrupt) status = evaluate_between(r, micro);
     if (r->setup->recompute) drop_activations(r);
-    for (uint32_t u = TOY_UNITS; u-- > 0 && !status;) {
-        status = recompute(r, micro, u);
-        if (status || skipped(r->setup, micro, u)) continue;
-        status = zero_backward_begin(r->unit[u]);
-        if (!status) backward(r, u);
-        if (!status) status = give(r, u);
-        if (!status && r->out->skipped && u == 0) spoil_gradient(r); /* asked for by one_step */
-        if (!status) status = zero_backward_end(r->unit[u]);
-    }
+    for (int i = 0; i <= r->setup->twice && !status; i++) status = backwards(r, micro);
     return status;
 }
 
@@ -338,6 +370,7 @@ static zero_status some_uses(struct rank *r, uint32_t uses, int inside) {
     for (uint32_t i = 0; i < uses && !status; i++) {
         int is_forward = i < TOY_UNITS, ends = !inside || i + 1 < uses;
         uint32_t u = is_forward ? i : 2 * TOY_UNITS - 1 - i;
+        if (held(r->setup, u)) continue;
         status = is_forward ? zero_forward_begin(r->unit[u]) : zero_backward_begin(r->unit[u]);
         if (!status && is_forward) forward(r, u);
         if (!status && !is_forward) backward(r, u), status = give(r, u);
@@ -355,7 +388,10 @@ static zero_status try_and_cancel(struct rank *r, uint32_t step, uint32_t micro,
     *out_step = 0;
     if (!(chance >> 61 & 1)) return ZERO_OK;
     /* All ranks evaluate between, or none; and nothing is gathered ahead of the first use. */
-    if (!uses || uses == TOY_UNITS || uses + 1 == TOY_UNITS) ahead = 0;
+    if (!uses || uses == TOY_UNITS || uses + 1 == TOY_UNITS || r->setup->free_order) ahead = 0;
+    for (uint32_t i = uses ? uses - 1 : 0; i <= uses; i++)
+        if (held(r->setup, i < TOY_UNITS ? i : 2 * TOY_UNITS - 1 - i))
+            ahead = 0; /* what follows is not gathered yet */
     if (zero_engine_rank(r->engine) == 0) uses += ahead;
     zero_status status = some_uses(r, uses, chance >> 62 & 1);
     *out_step = uses > TOY_UNITS;

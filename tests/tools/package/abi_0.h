@@ -82,6 +82,10 @@ typedef struct zero_runtime {
     int discard_shadow;
     int (*interrupted)(void *user);
     void *interrupted_user;
+    uint32_t rank, size;
+    const char *address;
+    uint32_t port;
+    int cuda_default_stream;
 } zero_runtime;
 zero_engine *zero_engine_init(const char *json);
 zero_engine *zero_engine_init_with(const char *json, const zero_runtime *runtime);
@@ -152,6 +156,8 @@ zero_handle *zero_unit_param(const zero_unit *unit, uint32_t index);
 zero_handle *zero_engine_param(const zero_engine *engine, const char *name);
 const char *zero_param_name(const zero_handle *param);
 uint64_t zero_param_count(const zero_handle *param);
+zero_status zero_engine_free_order(zero_engine *engine);
+zero_status zero_unit_hold(zero_unit *unit);
 int zero_unit_trains(const zero_unit *unit);
 zero_status zero_param_addresses(const zero_handle *param, zero_slot *out);
 typedef struct zero_optimizer_params {
@@ -209,8 +215,17 @@ typedef struct zero_memory_owner {
 zero_status zero_engine_memory_owner(const zero_engine *engine, uint32_t index, zero_memory_owner *out);
 typedef void (*zero_fill_fn)(void *user, const char *param, uint64_t first, uint64_t count, float *out);
 zero_status zero_engine_fill(zero_engine *engine, zero_fill_fn fill, void *user);
-int zero_engine_shadow(const zero_engine *engine, uint64_t *out_step);
+typedef enum zero_shadow {
+    ZERO_SHADOW_NONE,
+    ZERO_SHADOW_USABLE,
+    ZERO_SHADOW_OTHER,
+    ZERO_SHADOW_OTHER_RANKS,
+    ZERO_SHADOW_DAMAGED
+} zero_shadow;
+zero_shadow zero_engine_shadow(const zero_engine *engine, uint64_t *out_step);
+const char *zero_engine_shadow_text(const zero_engine *engine);
 const char *zero_engine_shadow_note(const zero_engine *engine, const char *key);
+zero_status zero_engine_discard_shadow(zero_engine *engine);
 zero_status zero_engine_recover(zero_engine *engine, zero_fill_fn fill, void *user, uint64_t *out_step);
 zero_status zero_micro_begin(zero_engine *engine, zero_mode mode);
 zero_status zero_micro_resume(zero_engine *engine);

@@ -1,0 +1,197 @@
+/* The mistakes of engine/EMBEDDING.md, one function each, and what the engine answers. embedding_test.sh compares the answers. */
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/check.h"
+#include "tests/engine/ranks.h"
+
+enum { COUNT = 100 };
+
+static zero_slot slot[2];
+static float weights[COUNT], grads[COUNT];
+
+static void fill(void *user, const char *param, uint64_t first, uint64_t count, float *out) {
+    for (uint64_t i = 0; i < count; i++) out[i] = 1;
+}
+
+static void answers(zero_status status, zero_status expected, const char *says) {
+    CHECK_INT(status, expected);
+    CHECK_CONTAINS(zero_last_error(), says);
+}
+
+static zero_param param_of(const char *name, zero_slot *to) {
+    return (zero_param){
+        .struct_size = sizeof(zero_param), .name = name, .dims = 1, .shape = {COUNT}, .slot = to};
+}
+
+/* Two units with a parameter each, committed. */
+static zero_engine *open_engine(const char *json, zero_unit *unit[2], uint32_t flags) {
+    zero_engine *e = zero_engine_init(json);
+    for (int u = 0; u < 2; u++) {
+        zero_param param = param_of(u ? "w1" : "w0", &slot[u]);
+        param.flags = flags;
+        CHECK_INT(zero_engine_add_unit(e, u ? "second" : "first", &unit[u]), ZERO_OK);
+        CHECK_INT(zero_unit_add_param(unit[u], &param), ZERO_OK);
+    }
+    CHECK_INT(zero_engine_commit(e, NULL), ZERO_OK);
+    return e;
+}
+
+static void opening(void) {
+    zero_engine *e = NULL;
+    answers(zero_engine_open("{\"train_batch_sise\": 1}", NULL, &e), ZERO_E_CONFIG,
+            "unknown key: did you mean \"train_batch_size\"?");
+    answers(zero_engine_open("confg.json", NULL, &e), ZERO_E_IO,
+            "cannot be opened: No such file or directory; give a file, or JSON that starts with {");
+    answers(zero_engine_open("{\"train_batch_size\": 4, \"train_micro_batch_size_per_gpu\": 3}", NULL, &e),
+            ZERO_E_CONFIG, "is not a multiple of train_micro_batch_size_per_gpu");
+    answers(zero_engine_commit(e, NULL), ZERO_E_ARGUMENT,
+            "the engine is NULL: check what zero_engine_init returned, and why");
+}
+
+static void declaring(void) {
+    zero_unit *unit;
+    zero_param param = param_of("w", &slot[0]);
+    zero_span half = {weights, grads, COUNT / 2};
+    zero_engine *e = zero_engine_init("{\"train_batch_size\": 1}");
+    CHECK_INT(zero_engine_add_unit(e, "unit", &unit), ZERO_OK);
+    param.struct_size = 0;
+    answers(zero_unit_add_param(unit, &param), ZERO_E_ARGUMENT,
+            "zero_param.struct_size is 0: set it to sizeof(zero_param)");
+    param = param_of("w", NULL);
+    answers(zero_unit_add_param(unit, &param), ZERO_E_ARGUMENT,
+            "needs a slot to leave its addresses in, or spans");
+    param.spans = &half, param.span_count = 1;
+    answers(zero_unit_add_param(unit, &param), ZERO_E_ARGUMENT, "they must cover it exactly");
+    param = param_of("w", &slot[0]), param.tied_to = "later";
+    answers(zero_unit_add_param(unit, &param), ZERO_E_ARGUMENT,
+            "is tied to \"later\", which no earlier unit has");
+    param = param_of("w", &slot[0]);
+    CHECK_INT(zero_unit_add_param(unit, &param), ZERO_OK);
+    answers(zero_unit_add_param(unit, &param), ZERO_E_ARGUMENT, "was added before; give each its own name");
+    CHECK_INT(zero_engine_commit(e, NULL), ZERO_OK);
+    answers(zero_engine_add_unit(e, "late", &unit), ZERO_E_ORDER,
+            "the engine is committed; declare everything before zero_engine_commit");
+    answers(zero_engine_fill(e, NULL, NULL), ZERO_E_ARGUMENT, "has no spans to take its weights from");
+    answers(zero_micro_begin(e, ZERO_TRAIN), ZERO_E_ORDER,
+            "zero_micro_begin: first zero_engine_commit, then zero_engine_fill");
+    zero_engine_destroy(e);
+}
+
+static void spans_at_stage_3(void) {
+    zero_unit *unit;
+    zero_span span = {weights, grads, COUNT};
+    zero_param param = param_of("w", NULL);
+    param.spans = &span, param.span_count = 1;
+    zero_engine *e = zero_engine_init("{\"train_batch_size\": 1, \"zero_optimization\": {\"stage\": 3}}");
+    CHECK_INT(zero_engine_add_unit(e, "unit", &unit), ZERO_OK);
+    CHECK_INT(zero_unit_add_param(unit, &param), ZERO_OK);
+    answers(
+        zero_engine_commit(e, NULL), ZERO_E_UNSUPPORTED,
+        "zero3 keeps parameters sharded: use stage 0, 1 or 2, or give the parameter a slot instead of spans");
+    zero_engine_destroy(e);
+}
+
+static void another_model_on_each_rank(zero_engine *engine, uint32_t rank, void *user) {
+    zero_unit *unit;
+    zero_slot own;
+    zero_param param = param_of(rank ? "weight" : "wieght", &own);
+    CHECK_INT(zero_engine_add_unit(engine, "unit", &unit), ZERO_OK);
+    CHECK_INT(zero_unit_add_param(unit, &param), ZERO_OK);
+    answers(zero_engine_commit(engine, NULL), ZERO_E_DIVERGED,
+            "rank 1 has another model than rank 0; give all ranks the same");
+}
+
+static void using(void) {
+    zero_unit *unit[2];
+    zero_engine *e = open_engine("{\"train_batch_size\": 2, \"gradient_accumulation_steps\": 2}", unit, 0);
+    char hash[33];
+    CHECK_INT(zero_engine_fill(e, fill, NULL), ZERO_OK);
+    answers(zero_forward_begin(unit[0]), ZERO_E_ORDER, "no pass is open; call zero_micro_begin first");
+    CHECK_INT(zero_micro_begin(e, ZERO_TRAIN), ZERO_OK);
+    CHECK_INT(zero_forward_begin(unit[1]), ZERO_OK);
+    answers(zero_forward_begin(unit[0]), ZERO_E_ORDER, "is still in its forward; end it first");
+    CHECK_INT(zero_forward_end(unit[1]), ZERO_OK);
+    CHECK(!slot[1].param);
+    answers(zero_forward_begin(unit[0]), ZERO_E_ORDER,
+            "its turn in this pass is over; units are used in the order in which they were added");
+    answers(zero_unit_give_grads(unit[1], (const void *const[]){grads}), ZERO_E_ORDER,
+            "call it between zero_backward_begin and _end of \"second\"");
+    answers(zero_backward_begin(unit[0]), ZERO_E_ORDER, "its forward was skipped in this pass");
+    CHECK_INT(zero_backward_begin(unit[1]), ZERO_OK);
+    memset(slot[1].grad, 0, COUNT * sizeof(float));
+    CHECK_INT(zero_backward_end(unit[1]), ZERO_OK);
+    answers(zero_engine_step(e, NULL), ZERO_E_ORDER,
+            "1 of 2 micro-steps are done (gradient_accumulation_steps); do the others first");
+    answers(zero_engine_hash(e, hash), ZERO_E_ORDER, "call it between steps, not between micro-steps");
+    zero_engine_destroy(e);
+}
+
+static void a_step_without_a_backward(void) {
+    zero_unit *unit[2];
+    zero_engine *e = open_engine("{\"train_batch_size\": 1}", unit, 0);
+    CHECK_INT(zero_engine_fill(e, fill, NULL), ZERO_OK);
+    CHECK_INT(zero_micro_begin(e, ZERO_TRAIN), ZERO_OK);
+    answers(zero_engine_step(e, NULL), ZERO_E_ORDER,
+            "no backward has run in this step, so there is no gradient");
+    zero_engine_destroy(e);
+}
+
+static void keep_line(void *user, zero_log_level level, const char *line) {
+    if (strncmp(line, "optimizer ", 10) == 0) snprintf(user, 256, "%s", line);
+}
+
+static void defaults_are_logged(void) {
+    char line[256] = "";
+    zero_unit *unit;
+    zero_engine *e = NULL;
+    zero_param param = param_of("w", &slot[0]);
+    zero_runtime runtime = {.struct_size = sizeof runtime, .log = keep_line, .log_user = line};
+    CHECK_INT(zero_engine_open("{\"train_batch_size\": 1}", &runtime, &e), ZERO_OK);
+    CHECK_INT(zero_engine_add_unit(e, "unit", &unit), ZERO_OK);
+    CHECK_INT(zero_unit_add_param(unit, &param), ZERO_OK);
+    CHECK_INT(zero_engine_commit(e, NULL), ZERO_OK);
+    CHECK_CONTAINS(line, "optimizer AdamW (default), lr 0.001 (default), gradient_clipping 1 (default)");
+    zero_engine_destroy(e);
+}
+
+/* The engine cannot see whether a host overwrites or adds, and whether it meant to leave a backward out. */
+static void what_has_no_answer(void) {
+    zero_unit *unit[2];
+    float w[1];
+    for (uint32_t flags = 0; flags <= ZERO_ADDS_GRAD; flags += ZERO_ADDS_GRAD) {
+        zero_engine *e =
+            open_engine("{\"train_batch_size\": 1, \"optimizer\": {\"type\": \"SGD\", \"params\": "
+                        "{\"lr\": 1}}, \"gradient_clipping\": 0}",
+                        unit, flags);
+        CHECK_INT(zero_engine_fill(e, fill, NULL), ZERO_OK);
+        for (int step = 0; step < 3; step++) { /* adds 1 to the gradient, where it may hold the one before */
+            CHECK_INT(zero_micro_begin(e, ZERO_TRAIN), ZERO_OK);
+            CHECK_INT(zero_backward_begin(unit[1]), ZERO_E_ORDER);
+            CHECK_INT(zero_forward_begin(unit[1]), ZERO_OK);
+            CHECK_INT(zero_forward_end(unit[1]), ZERO_OK);
+            CHECK_INT(zero_backward_begin(unit[1]), ZERO_OK);
+            CHECK_INT(slot[1].add, flags != 0);
+            for (int i = 0; i < COUNT; i++) ((float *)slot[1].grad)[i] += 1;
+            CHECK_INT(zero_backward_end(unit[1]), ZERO_OK);
+            CHECK_INT(zero_engine_step(e, NULL), ZERO_OK);
+        }
+        CHECK_INT(zero_engine_get(e, "w1", ZERO_PARAM, w, 0, 1), ZERO_OK);
+        CHECK((flags != 0) == (w[0] + 2 == 0));
+        CHECK_INT(zero_engine_get(e, "w0", ZERO_PARAM, w, 0, 1), ZERO_OK); /* no backward, no gradient */
+        CHECK_DOUBLE((double)w[0], 1, 0);
+        zero_engine_destroy(e);
+    }
+}
+
+int main(void) {
+    opening();
+    declaring();
+    spans_at_stage_3();
+    ranks_run(2, "{\"train_micro_batch_size_per_gpu\": 1}", another_model_on_each_rank, NULL);
+    using();
+    a_step_without_a_backward();
+    defaults_are_logged();
+    what_has_no_answer();
+    return check_end();
+}
