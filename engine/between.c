@@ -43,7 +43,17 @@ zero_status zero_engine_flush(zero_engine *e) {
     return status ? status : shadow_commit(state);
 }
 
+zero_status engine_check_written(const zero_engine *e, const char *what) {
+    if (!e->state.unseen) return ZERO_OK;
+    return refuse(
+        ZERO_E_ORDER,
+        "%s: other ranks do not know what zero_param_put_owned wrote: all ranks call zero_engine_written "
+        "first",
+        what);
+}
+
 static zero_status weights_are_there(zero_engine *e) {
+    e->state.unseen = false;
     e->state.filled = true;
     return run_weights_written(&e->run);
 }
@@ -87,6 +97,7 @@ zero_status engine_check_filled(const zero_engine *e, const char *what) {
 zero_status zero_engine_hash(zero_engine *e, char out[33]) {
     zero_status status = engine_check_steps(e, "zero_engine_hash");
     if (!status) status = engine_check_filled(e, "zero_engine_hash");
+    if (!status) status = engine_check_written(e, "zero_engine_hash");
     if (status) return status;
     if (!out) return refuse(ZERO_E_ARGUMENT, "zero_engine_hash: out is NULL");
     status = pass_settle(&e->pass);
@@ -115,7 +126,8 @@ zero_status engine_save(zero_engine *e, struct storage *storage, const char *dir
     if (strlen(dir) >= STORAGE_PATH_BYTES)
         return refuse(ZERO_E_ARGUMENT, "zero_engine_save: dir is longer than %d bytes; use a shorter path",
                       STORAGE_PATH_BYTES - 1);
-    status = pass_settle(&e->pass);
+    status = engine_check_written(e, "zero_engine_save");
+    if (!status) status = pass_settle(&e->pass);
     return status ? status : state_save(&e->state, storage, dir);
 }
 
@@ -137,7 +149,9 @@ zero_status engine_load(zero_engine *e, struct storage *storage, const char *dir
     if (!dir || !*dir) return refuse(ZERO_E_ARGUMENT, "%s: dir is %s", what, dir ? "empty" : "NULL");
     status = shadow_check_overwriting(&e->state, what);
     if (!status) status = pass_settle(&e->pass);
-    return status ? status : state_load(&e->state, storage, dir, weights_only);
+    if (!status) status = state_load(&e->state, storage, dir, weights_only);
+    if (!status) e->state.unseen = false;
+    return status;
 }
 
 zero_status zero_engine_load(zero_engine *e, const char *dir) {

@@ -50,4 +50,7 @@ zero_status engine_check_steps(zero_engine *engine, const char *what);
 /* A refusal with ZERO_E_ORDER before the first fill, load or recover: there are no weights. */
 zero_status engine_check_filled(const zero_engine *engine, const char *what);
 
+/* The same where zero_param_put_owned wrote what other ranks do not know of yet. */
+zero_status engine_check_written(const zero_engine *engine, const char *what);
+
 #endif

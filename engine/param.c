@@ -94,6 +94,7 @@ static zero_status check_range(zero_engine *e, const char *what, const struct mo
                                const float *memory, uint64_t first, uint64_t count, struct range *out) {
     zero_status status = engine_check_between(e, what);
     if (!status) status = engine_check_filled(e, what);
+    if (!status) status = engine_check_written(e, what);
     if (!status) status = range_check(&e->state, what, p, kind, memory, first, count, out);
     return status ? status : check_moment(e, what, p, kind);
 }
@@ -185,10 +186,18 @@ zero_status zero_param_owned(const zero_handle *param, zero_kind kind, uint64_t 
 /* Nothing may be under way: a rank cannot end it alone. */
 static zero_status check_owned(zero_engine *e, const char *what, const struct model_param *p, zero_kind kind,
                                const float *memory, uint64_t first, uint64_t count, struct range *out) {
-    zero_status status = check_range(e, what, p, kind, memory, first, count, out);
-    if (status) return status;
     if (kind == ZERO_GRAD)
         return refuse(ZERO_E_ARGUMENT, "%s: a gradient cannot be read by one rank alone: call zero_param_get",
+                      what);
+    zero_status status = engine_check(e, what);
+    if (!status) status = pass_check_between(&e->pass, what);
+    if (!status) status = engine_check_filled(e, what);
+    if (!status) status = range_check(&e->state, what, p, kind, memory, first, count, out);
+    if (!status) status = between_steps(e, what);
+    if (status) return status;
+    if (e->state.saving)
+        return refuse(ZERO_E_ORDER,
+                      "%s: a save in the background is under way: all ranks call zero_engine_save_wait first",
                       what);
     if (!e->pass.settled)
         return refuse(ZERO_E_ORDER,

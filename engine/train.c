@@ -11,12 +11,8 @@ zero_status zero_micro_begin(zero_engine *e, zero_mode mode) {
     if (status) return status;
     if (e->pass.phase == PHASE_DECLARING || !e->state.filled)
         return refuse(ZERO_E_ORDER, "zero_micro_begin: first zero_engine_commit, then zero_engine_fill");
-    if (e->state.unseen)
-        return refuse(
-            ZERO_E_ORDER,
-            "zero_micro_begin: other ranks do not know what zero_param_put_owned wrote: all ranks call "
-            "zero_engine_written first");
-    return pass_begin(&e->pass, mode);
+    status = engine_check_written(e, "zero_micro_begin");
+    return status ? status : pass_begin(&e->pass, mode);
 }
 
 zero_status zero_micro_resume(zero_engine *e) {
@@ -63,11 +59,12 @@ static zero_status check_step(zero_engine *e, const zero_step_info *out) {
         return refuse(ZERO_E_ORDER,
                       "zero_engine_step: an evaluation has interrupted the last training pass: call "
                       "zero_micro_resume, and do its backward");
-    bool awaits_backward = pass->phase == PHASE_PASS && pass->mode == ZERO_TRAIN;
-    if (awaits_backward && !pass->backwards && e->blueprint.policy.refreshes)
-        return refuse(ZERO_E_ORDER,
-                      "zero_engine_step: no backward has run in this step, so there is no gradient: call "
-                      "zero_backward_begin and _end of the units");
+    bool trains = pass->phase == PHASE_PASS && pass->mode == ZERO_TRAIN;
+    if (trains && pass->backwards == pass->made_before && e->blueprint.policy.refreshes)
+        return refuse(
+            ZERO_E_ORDER,
+            "zero_engine_step: no backward has run in the last micro-step, so it has no gradient: call "
+            "zero_backward_begin and _end of the units");
     return ZERO_OK;
 }
 

@@ -13,12 +13,14 @@
  *       forward_begin/end of the units in the order in which they were added
  *       backward_begin/end of the units in reverse order
  *     zero_engine_step
- *   between micro-steps: zero_micro_begin(ZERO_EVAL), forward_begin/end of the units
+ *   between micro-steps: zero_micro_begin(ZERO_EVAL), forward_begin/end of the units; also between a forward and its backward, which
+ *     zero_micro_resume leads back to
+ *   zero_micro_cancel drops a pass
  *   between steps: zero_engine_flush, _get, _put, _hash, _save, _load
  *   zero_engine_destroy
  *
- * A pass may skip units (a backward needs its forward), but not reorder them. A call out of order returns ZERO_E_ORDER, names the
- * unit and the state, and changes nothing.
+ * A pass may skip units (a backward needs its forward), but not reorder them, unless zero_engine_free_order was called. A call out of
+ * order returns ZERO_E_ORDER, names the unit and the state, and changes nothing.
  *
  * All ranks call a collective function in the same order, with the same arguments. The other functions are local.
  * Threads: one thread at a time calls an engine. Several engines can live in one process.
@@ -284,13 +286,14 @@ uint64_t zero_param_count(const zero_handle *param); /* elements */
 zero_status zero_engine_free_order(zero_engine *engine);
 
 /* Holds the unit: its parameters are in use with every other unit of a pass, for parameters that the whole model uses. Their slots
- * are valid from the first begin of a pass to its last end; in a backward the host adds to grad in any unit's use. A pass does not
- * begin or end the unit itself. It stays gathered, and its gradient is reduced after the pass's last backward. A held unit has slots,
- * not spans. Before commit, the same on all ranks. Local. */
+ * are valid from the first begin of a pass to its last end; in a backward the host adds to grad in any unit's use (add is 1). A pass
+ * does not begin or end the unit itself. It stays gathered, and its gradient is reduced after the pass's last backward. A held unit has
+ * slots, not spans. Before commit, the same on all ranks. Local. */
 zero_status zero_unit_hold(zero_unit *unit);
 
-/* 1: the unit uses a parameter that is trained, or a held unit does. 0: all of them are frozen, by the host or by the configuration's param_groups; if no
- * earlier unit is trained either, a host may leave out the backward of this unit and of the units before it. Local. */
+/* 1: the unit uses a parameter that is trained, or a held unit does. 0: all of them are frozen, by the host or by the configuration's
+ * param_groups; if no earlier unit is trained either, a host may leave out the backward of this unit and of the units before it.
+ * Local. */
 int zero_unit_trains(const zero_unit *unit);
 
 /* After commit: the addresses of a parameter and of its gradient (NULL: frozen) in every use, until zero_engine_destroy. Between a
@@ -437,7 +440,7 @@ zero_status zero_engine_recover(zero_engine *engine, zero_fill_fn fill, void *us
 /* ---- training: collective, though ranks may be at different units; begin waits for what the unit needs (on a GPU: see
  * zero_engine_cuda) ---- */
 
-/* After a micro-step's first backward, forward_begin and _end recompute: a unit whose backward comes next, or the units of its
+/* After the forward of the last unit, forward_begin and _end recompute: a unit whose backward comes next, or the units of its
  * segment, one after another up to that unit. A recomputed unit stays gathered for its backward. */
 zero_status zero_micro_begin(zero_engine *engine, zero_mode mode);
 
@@ -447,10 +450,11 @@ zero_status zero_micro_begin(zero_engine *engine, zero_mode mode);
 zero_status zero_micro_resume(zero_engine *engine);
 
 /* Drops the open pass, also inside a unit's begin and end: after an exception in a forward, for example. Before the first backward
- * of the pass, the pass was never there: neither counted nor added to a gradient. After it: all micro-steps of this step are
- * dropped, and the step begins anew. An evaluation is dropped alone; a training pass that it has interrupted stays, for
- * zero_micro_resume or another zero_micro_cancel. A rank may be some units ahead of the others, but a begin that waits for a rank which
- * cancels does not return before its deadline: let all ranks cancel at the same place. ZERO_E_ORDER: no pass is open. Collective. */
+ * of the pass, the pass was never there: neither counted nor added to a gradient. After it, and where no pass is open between the
+ * micro-steps of a step, all micro-steps of this step are dropped, and the step begins anew. An evaluation is dropped alone; a
+ * training pass that it has interrupted stays, for zero_micro_resume or another zero_micro_cancel. All ranks call it at the same place
+ * of the pass. ZERO_E_ORDER, and nothing is dropped: they do not, or there is nothing to drop. A rank that waits in begin for a rank
+ * which cancels does not return before its deadline. Collective. */
 zero_status zero_micro_cancel(zero_engine *engine);
 
 zero_status zero_forward_begin(zero_unit *unit);
@@ -534,7 +538,8 @@ zero_status zero_param_owned(const zero_handle *param, zero_kind kind, uint64_t 
                              uint64_t *out_count);
 
 /* As zero_param_get and _put, for elements that this rank stores: no other rank takes part, so that a host can read and write
- * checkpoints of its own format. Not ZERO_GRAD. ZERO_E_ORDER before all ranks have called zero_engine_flush after a step. Local.
+ * checkpoints of its own format. Not ZERO_GRAD. ZERO_E_ORDER before all ranks have called zero_engine_flush after a step, and while a
+ * save in the background is under way (zero_engine_save_wait). Local.
  * After zero_param_put_owned all ranks call zero_engine_written, which is collective, before any other collective call. Ranks that
  * store the same element must put the same. */
 zero_status zero_param_get_owned(const zero_handle *param, zero_kind kind, float *out, uint64_t first,

@@ -213,7 +213,7 @@ void policy_pass(struct policy *p, bool evaluating, bool last, struct operation_
 
 void policy_resume(struct policy *p, bool last, struct operation_list *out) {
     policy_pass(p, false, last, out);
-    p->cursor = p->uses;
+    if (!p->free_order) p->cursor = p->uses;
 }
 
 void policy_cancel(struct policy *p, bool step, struct operation_list *out) {

@@ -128,11 +128,11 @@ struct zero_error *executor_error(struct executor *executor);
 
 bool executor_has_room(const struct executor *executor);
 zero_status executor_pass(struct executor *executor, bool evaluating, bool last);
-/* Emits the operations that the use needs. The use has started, and the host may compute, once executor_computing()
- * returns true. */
 /* policy_resume, policy_cancel. */
 zero_status executor_resume_pass(struct executor *executor, bool last);
 zero_status executor_cancel(struct executor *executor, bool step);
+/* Emits the operations that the use needs. The use has started, and the host may compute, once executor_computing()
+ * returns true. */
 zero_status executor_begin(struct executor *executor, uint32_t position);
 bool executor_computing(const struct executor *executor);
 zero_status executor_end(struct executor *executor);

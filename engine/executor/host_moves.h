@@ -36,7 +36,7 @@ enum host_move {
 /* What the moves need. The host's work may set it, up to the move's event. */
 struct host_moves {
     struct executor *executor;
-    struct { /* PASS: executor_pass; the other events: executor_resume, executor_cancel */
+    struct { /* PASS: executor_pass; the other events: executor_resume_pass, executor_cancel */
         enum pass_event event;
         bool evaluating, last;
     } pass;

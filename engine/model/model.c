@@ -193,6 +193,11 @@ zero_status model_add_param(struct model *model, struct zero_unit *unit, const z
     if (param->flags & ~(uint32_t)(ZERO_FROZEN | ZERO_NO_DECAY | ZERO_ADDS_GRAD))
         return error_set(error, ZERO_E_ARGUMENT, "parameter \"%s\" has unknown flags in %" PRIu32,
                          param->name, param->flags);
+    if (unit->held && param->spans)
+        return error_set(
+            error, ZERO_E_ARGUMENT,
+            "parameter \"%s\": unit \"%s\" is held, and spans are copied in each use: give it a slot",
+            param->name, unit->name);
     if (!param->slot && !param->spans)
         return error_set(error, ZERO_E_ARGUMENT,
                          "parameter \"%s\" needs a slot to leave its addresses in, or spans", param->name);
@@ -288,8 +293,9 @@ static zero_status add_held(struct model *m, struct zero_error *error) {
     for (uint32_t i = 0; i < m->units; i++)
         if (m->unit[i]->held) m->held[m->helds++] = i;
     if (m->helds == m->units)
-        return error_set(error, ZERO_E_ARGUMENT,
-                         "all units are held, so no unit is left to begin: hold only what the others use too");
+        return error_set(
+            error, ZERO_E_ARGUMENT,
+            "all units are held, so no unit is left to begin: hold only what the others use too");
     for (uint32_t i = 0; i < m->units; i++)
         for (uint32_t h = 0; h < m->helds; h++) {
             const struct use *held = &m->use[m->held[h]];

@@ -10,8 +10,10 @@
 
 bool pass_awaits_backward(const struct pass *pass) {
     const struct policy *policy = &pass->blueprint->policy;
-    bool forward_begun = pass->phase == PHASE_PASS && pass->mode == ZERO_TRAIN && policy->cursor > 0;
-    return pass->suspended || (forward_begun && policy->cursor <= policy->uses);
+    bool trains = pass->phase == PHASE_PASS && pass->mode == ZERO_TRAIN;
+    bool between = policy->free_order ? pass->made && pass->backwards == pass->made_before
+                                      : policy->cursor > 0 && policy->cursor <= policy->uses;
+    return pass->suspended || (trains && between);
 }
 
 void pass_suspend(struct pass *pass) {
@@ -25,6 +27,7 @@ static void take_up(struct pass *pass) {
     for (uint32_t i = 0; i < pass->model->units; i++)
         pass->model->unit[i]->forwarded = pass->model->unit[i]->trained;
     pass->suspended = false;
+    pass->made = 1; /* a forward, at least */
     pass->recompute_next = NULL;
     pass->mode = ZERO_TRAIN;
     pass->phase = PHASE_PASS;
@@ -56,58 +59,30 @@ static zero_status abandon_use(struct pass *pass) {
     return run_moves(pass->run, MOVE_END, MOVE_END, NULL, NULL);
 }
 
-/* All but the position must be equal on all ranks. */
-static uint64_t kind_of(const struct pass *pass) {
-    return (uint64_t)pass->micro << 2 | (uint64_t)pass->suspended << 1 | (pass->mode == ZERO_EVAL);
-}
-
-static zero_status diverged(struct pass *pass, uint32_t rank, const char *how) {
-    struct zero_error error;
-    error_clear(&error);
-    error_set(&error, ZERO_E_DIVERGED,
-              "zero_micro_cancel: rank %" PRIu32 " is in another %s than rank %" PRIu32
-              ", so the pass cannot be dropped on all ranks alike: let all ranks cancel in the same pass",
-              rank, how, pass->run->ranks->rank);
-    return ranks_fail(pass->run->ranks, &error);
-}
-
-/* In free order a rank cannot know which uses it lacks. */
+/* Where the pass stands once the present use is over. Ranks that have gathered and reduced alike have the same. */
 static uint64_t place_of(const struct pass *pass) {
-    return pass->model->free_order ? pass->made : pass->blueprint->policy.cursor;
+    bool moves = pass->phase == PHASE_USE && !pass->run->moves.use.recomputes && !pass->model->free_order;
+    return (uint64_t)pass->made << 32 | (pass->blueprint->policy.cursor + moves);
 }
 
-/* How far the foremost rank has come. */
-static zero_status agree_position(struct pass *pass, uint32_t *out) {
+static uint64_t kind_of(const struct pass *pass) {
+    return (uint64_t)pass->micro << 4 | (uint64_t)(pass->phase == PHASE_READY) << 2 |
+           (uint64_t)pass->suspended << 1 | (pass->mode == ZERO_EVAL);
+}
+
+/* Before anything moves, so that a refusal changes nothing. */
+static zero_status agree_place(struct pass *pass) {
     const struct rank_report *all;
     const struct zero_error none = {.rank = -1};
     uint64_t word[2] = {place_of(pass), kind_of(pass)};
-    bool must_be_equal = pass->recomputed || pass->model->free_order;
-    *out = (uint32_t)word[0];
     zero_status status = ranks_agree(pass->run->ranks, &none, word, "zero_micro_cancel", &all);
-    for (uint32_t r = 0; r < pass->run->ranks->size && !status; r++) {
-        if (all[r].word[1] != word[1]) return diverged(pass, r, "pass");
-        if (all[r].word[0] != word[0] && must_be_equal) return diverged(pass, r, "place of its pass");
-        if (all[r].word[0] > *out) *out = (uint32_t)all[r].word[0];
-    }
-    return status;
-}
-
-/* No host begins a held unit. */
-static bool is_skipped(const struct pass *pass, uint32_t position) {
-    uint32_t uses = pass->blueprint->policy.uses;
-    return pass->model->unit[position < uses ? position : 2 * uses - 1 - position]->held;
-}
-
-/* This rank gathers and reduces what the others have: the uses up to `position`, without the host. */
-static zero_status catch_up(struct pass *pass, uint32_t position) {
-    zero_status status = ZERO_OK;
-    if (pass->model->free_order) return ZERO_OK;
-    pass->run->moves.use.recomputes = false;
-    for (uint32_t q = pass->blueprint->policy.cursor; q < position && !status; q++) {
-        if (is_skipped(pass, q)) continue;
-        pass->run->moves.use.position = q;
-        status = run_moves(pass->run, MOVE_BEGIN, MOVE_END, NULL, NULL);
-    }
+    for (uint32_t r = 1; r < pass->run->ranks->size && !status; r++)
+        if (all[r].word[0] != all[0].word[0] || all[r].word[1] != all[0].word[1])
+            status = refuse(ZERO_E_ORDER,
+                            "zero_micro_cancel: rank %" PRIu32
+                            " is at another place of its pass than rank 0, and nothing is "
+                            "dropped: let all ranks cancel after the same begin or end",
+                            r);
     return status;
 }
 
@@ -115,7 +90,7 @@ static zero_status catch_up(struct pass *pass, uint32_t position) {
 static void forget(struct pass *pass, bool step) {
     bool trains = pass->mode == ZERO_TRAIN;
     if (step) pass->micro = 0, pass->backwards = 0;
-    if (trains && !step) pass->micro--;
+    if (trains && !step) pass->micro--; /* of an open pass */
     slots_clear_held(pass);
     pass->recompute_next = NULL;
     pass->phase = PHASE_READY;
@@ -124,22 +99,22 @@ static void forget(struct pass *pass, bool step) {
 static zero_status check_cancel(const struct pass *pass) {
     zero_status status = ranks_check(pass->run->ranks);
     if (status) return status;
-    if (pass->phase == PHASE_USE || pass->phase == PHASE_PASS || pass->suspended) return ZERO_OK;
-    return refuse(ZERO_E_ORDER, "zero_micro_cancel: no pass is open, so there is nothing to cancel");
+    if (pass->phase == PHASE_DECLARING || (pass->phase == PHASE_READY && !pass->micro && !pass->suspended))
+        return refuse(
+            ZERO_E_ORDER,
+            "zero_micro_cancel: no pass is open and no micro-step is done, so there is nothing to cancel");
+    return ZERO_OK;
 }
 
 zero_status pass_cancel(struct pass *pass) {
-    uint32_t position = 0;
     zero_status status = check_cancel(pass);
-    /* The evaluation was cancelled before: now it is the training pass. */
-    if (!status && pass->phase == PHASE_READY) take_up(pass);
+    if (!status) status = agree_place(pass);
     if (!status) status = abandon_use(pass);
-    if (!status) status = agree_position(pass, &position);
-    if (!status) status = catch_up(pass, position);
     if (status) return status;
-    bool backward = pass->model->free_order ? pass->backwards > pass->made_before
-                                            : position > pass->blueprint->policy.uses;
-    bool step = pass->mode == ZERO_TRAIN && backward;
+    /* The evaluation was cancelled before: now it is the training pass; or micro-steps that are done. */
+    bool done = pass->phase == PHASE_READY && !pass->suspended;
+    if (pass->phase == PHASE_READY && pass->suspended) take_up(pass);
+    bool step = done || (pass->mode == ZERO_TRAIN && pass->backwards > pass->made_before);
     pass->run->moves.pass.event = step ? PASS_STEP_CANCELLED : PASS_CANCELLED;
     status = run_moves(pass->run, MOVE_PASS, MOVE_PASS, NULL, NULL);
     if (!status) forget(pass, step);

@@ -33,7 +33,13 @@ zero_status pass_check_between(const struct pass *pass, const char *what) {
     return status ? status : check_pass(pass, what);
 }
 
+/* A training pass without a use was never there. */
+static void drop_empty(struct pass *pass) {
+    if (pass->phase == PHASE_PASS && pass->mode == ZERO_TRAIN && !pass->made) pass->micro--, pass->made = 1;
+}
+
 zero_status pass_settle(struct pass *pass) {
+    drop_empty(pass);
     zero_status status = run_settle(pass->run);
     if (!status) pass->phase = PHASE_READY;
     pass->settled = !status;
@@ -54,6 +60,7 @@ zero_status pass_begin(struct pass *pass, zero_mode mode) {
     bool interrupts = mode == ZERO_EVAL && pass_awaits_backward(pass);
     status = interrupts ? ZERO_OK : check_pass(pass, "zero_micro_begin");
     if (status) return status;
+    drop_empty(pass);
     if (mode == ZERO_TRAIN && pass->micro == pass->blueprint->policy.micro_steps)
         return refuse(ZERO_E_ORDER,
                       "zero_micro_begin: %" PRIu32 " micro-steps of this step are done "
@@ -63,7 +70,6 @@ zero_status pass_begin(struct pass *pass, zero_mode mode) {
     slots_clear_held(pass);
     for (uint32_t i = 0; i < pass->model->units; i++) pass->model->unit[i]->forwarded = false;
     pass->recompute_next = NULL;
-    pass->recomputed = false;
     pass->made = 0;
     pass->made_before = pass->backwards;
     if (mode == ZERO_TRAIN) pass->micro++;
@@ -79,11 +85,20 @@ zero_status pass_begin(struct pass *pass, zero_mode mode) {
 
 /* ---- uses ---- */
 
+#define TURN_IS_OVER                                                                                         \
+    "%s of \"%s\": its turn in this pass is over; units are used in the order in which they were added, "    \
+    "and "                                                                                                   \
+    "backward in reverse"
+
 static zero_status check_begin(const struct pass *pass, const zero_unit *unit, const char *what,
                                bool backward, uint32_t position) {
     zero_status status = ranks_check(pass->run->ranks);
     if (status) return status;
-    if (pass->phase == PHASE_USE && (!pass->model->free_order || pass->nested == NESTED_USES_MAX))
+    if (pass->phase == PHASE_USE && pass->nested == NESTED_USES_MAX)
+        return refuse(ZERO_E_ORDER,
+                      "%s of \"%s\": %d uses are open around it, the most that are possible: end one first",
+                      what, unit->name, NESTED_USES_MAX + 1);
+    if (pass->phase == PHASE_USE && !pass->model->free_order)
         return refuse(ZERO_E_ORDER, "%s of \"%s\": unit \"%s\" is still in its %s; end it first", what,
                       unit->name, pass->unit->name, pass->backward ? "backward" : "forward");
     if (unit->held)
@@ -100,11 +115,7 @@ static zero_status check_begin(const struct pass *pass, const zero_unit *unit, c
     if (backward && !unit->forwarded)
         return refuse(ZERO_E_ORDER, "%s of \"%s\": its forward was skipped in this pass", what, unit->name);
     if (!pass->model->free_order && position < pass->blueprint->policy.cursor)
-        return refuse(
-            ZERO_E_ORDER,
-            "%s of \"%s\": its turn in this pass is over; units are used in the order in which they "
-            "were added, and backward in reverse",
-            what, unit->name);
+        return refuse(ZERO_E_ORDER, TURN_IS_OVER, what, unit->name);
     return ZERO_OK;
 }
 
@@ -170,6 +181,14 @@ static zero_status begin(struct pass *pass, zero_unit *unit, struct begun begun)
     return ZERO_OK;
 }
 
+/* Only held units would follow, which no host begins. */
+static bool made_last_use(const struct pass *pass) {
+    const struct policy *p = &pass->blueprint->policy;
+    uint32_t q = p->cursor;
+    while (q < p->positions && pass->model->unit[q < p->uses ? q : 2 * p->uses - 1 - q]->held) q++;
+    return !p->free_order && q == p->positions;
+}
+
 static zero_status end(struct pass *pass, zero_unit *unit, bool backward, const char *what) {
     zero_status status = ranks_check(pass->run->ranks);
     if (status) return status;
@@ -179,8 +198,7 @@ static zero_status end(struct pass *pass, zero_unit *unit, bool backward, const 
     slots_clear(pass, unit, backward);
     status = close_use(pass);
     if (!status && pass->nested) return go_on(pass);
-    const struct policy *policy = &pass->blueprint->policy;
-    if (!status && !policy->free_order && policy->cursor == policy->positions) slots_clear_held(pass);
+    if (!status && made_last_use(pass)) slots_clear_held(pass);
     bool moved;
     if (!status) status = RUN_EVENT(pass->run, executor_poll(pass->run->executor, &moved));
     progress_wake(pass->run->progress); /* the host may do anything before its next call */
@@ -195,7 +213,7 @@ static uint32_t backward_position(const struct pass *pass, const zero_unit *unit
 
 static bool in_backward(const struct pass *pass) {
     return pass->phase == PHASE_PASS && pass->mode == ZERO_TRAIN &&
-           pass->blueprint->policy.cursor > pass->blueprint->policy.uses;
+           pass->blueprint->policy.cursor >= pass->blueprint->policy.uses;
 }
 
 /* The next unit from `index` on, or before it, that this pass has used. */
@@ -231,6 +249,8 @@ static zero_status check_segment(const struct pass *pass, const zero_unit *unit,
 static zero_status recompute_begin(struct pass *pass, zero_unit *unit) {
     zero_status status = check_begin(pass, unit, "zero_forward_begin", false, backward_position(pass, unit));
     if (status) return status;
+    if (!unit->forwarded && pass->backwards == pass->made_before)
+        return refuse(ZERO_E_ORDER, TURN_IS_OVER, "zero_forward_begin", unit->name);
     if (!unit->forwarded)
         return refuse(ZERO_E_ORDER, "zero_forward_begin of \"%s\": its forward was skipped in this pass",
                       unit->name);
@@ -241,7 +261,6 @@ static zero_status recompute_begin(struct pass *pass, zero_unit *unit) {
     uint32_t next = backward_position(pass, pass->model->unit[last->segment_last]);
     if (next < pass->blueprint->policy.cursor) next = backward_position(pass, last);
     if (!status) status = begin(pass, unit, (struct begun){.recomputes = true, .position = next});
-    pass->recomputed = true;
     if (!status) pass->recompute_next = unit == last ? NULL : forwarded_from(pass, unit->index + 1, 1);
     return status;
 }
@@ -279,40 +298,48 @@ struct given {
     const void *const *gradients;
 };
 
-/* A frozen parameter takes nothing. */
+/* A frozen parameter takes nothing, and neither does one whose gradient is in spans. */
 static struct gradient_take_argument given_gradient(const void *user, uint32_t i) {
     const struct given *g = user;
     const struct model_param *p = &g->param[i];
-    bool frozen = g->pass->blueprint->regions[p->region].frozen;
+    bool none = g->pass->blueprint->regions[p->region].frozen || p->spans;
     return (struct gradient_take_argument){
-        .sum = frozen ? NULL : slots_gradient(g->pass, p),
+        .sum = none ? NULL : slots_gradient(g->pass, p),
         .gradient = g->gradients[i],
-        .count = frozen ? 0 : p->count,
+        .count = none ? 0 : p->count,
         .dtype = g->pass->blueprint->terms.precision.compute,
         .add = g->pass->model->param[p->owner].written,
     };
 }
 
-static zero_status take_gradients(struct pass *pass, const struct zero_unit *unit,
-                                  const struct model_param *first, uint32_t count,
-                                  const void *const *gradients, const char *what) {
+/* In a backward of the parameter's unit; of any unit, where it is held. */
+static zero_status check_giving(const struct pass *pass, const struct zero_unit *unit, const char *what) {
     zero_status status = ranks_check(pass->run->ranks);
     if (status) return status;
     if (pass->phase == PHASE_DECLARING)
         return refuse(ZERO_E_ORDER, "%s: call zero_engine_commit first", what);
-    if (pass->phase != PHASE_USE || pass->unit != unit || !pass->backward)
-        return refuse(ZERO_E_ORDER, "%s: call it between zero_backward_begin and _end of \"%s\"", what,
-                      unit->name);
-    struct given given = {pass, first, gradients};
-    host_stream_take_gradients(pass->run, given_gradient, &given, count, pass->threads);
-    return ZERO_OK;
+    if (pass->phase == PHASE_USE && (pass->unit == unit || unit->held) && pass->backward) return ZERO_OK;
+    return refuse(ZERO_E_ORDER, "%s: call it between zero_backward_begin and _end of %s%s%s", what,
+                  unit->held ? "a unit: \"" : "\"", unit->name, unit->held ? "\" is held" : "\"");
+}
+
+static zero_status check_span(const struct model_param *p, const void *gradient, const char *what) {
+    if (!p->spans || !gradient) return ZERO_OK;
+    return refuse(ZERO_E_ARGUMENT,
+                  "%s: parameter \"%s\" has spans, and its gradient is taken from there: write it there",
+                  what, p->name);
 }
 
 zero_status pass_give_gradient(struct pass *pass, const struct model_param *p, const void *gradient,
                                const char *what) {
-    if (pass->phase != PHASE_DECLARING && (pass->blueprint->regions[p->region].frozen || !gradient))
+    zero_status status = check_giving(pass, pass->model->unit[p->unit], what);
+    if (!status) status = check_span(p, gradient, what);
+    if (status) return status;
+    if (pass->blueprint->regions[p->region].frozen || !gradient)
         return refuse(ZERO_E_ARGUMENT, "%s: parameter \"%s\" is frozen, or grad is NULL", what, p->name);
-    return take_gradients(pass, pass->model->unit[p->unit], p, 1, &gradient, what);
+    struct given given = {pass, p, &gradient};
+    host_stream_take_gradients(pass->run, given_gradient, &given, 1, pass->threads);
+    return ZERO_OK;
 }
 
 zero_status pass_give_gradients(struct pass *pass, const struct zero_unit *unit, const void *const *gradients,
@@ -321,5 +348,11 @@ zero_status pass_give_gradients(struct pass *pass, const struct zero_unit *unit,
         return refuse(ZERO_E_ARGUMENT,
                       "%s: grads is NULL: give one address for each of the %" PRIu32 " parameters of \"%s\"",
                       what, unit->params, unit->name);
-    return take_gradients(pass, unit, &pass->model->param[unit->first_param], unit->params, gradients, what);
+    const struct model_param *first = &pass->model->param[unit->first_param];
+    zero_status status = check_giving(pass, unit, what);
+    for (uint32_t i = 0; i < unit->params && !status; i++) status = check_span(&first[i], gradients[i], what);
+    if (status) return status;
+    struct given given = {pass, first, gradients};
+    host_stream_take_gradients(pass->run, given_gradient, &given, unit->params, pass->threads);
+    return ZERO_OK;
 }

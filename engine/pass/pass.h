@@ -37,7 +37,6 @@ struct pass {
     bool backward;                    /* PHASE_USE: which */
     struct zero_unit *recompute_next; /* a recomputation has begun and goes on with this unit; else NULL */
     bool suspended;                   /* an evaluation has interrupted a training pass before its backward */
-    bool recomputed;                  /* a recomputation has begun in this pass */
     bool settled;                     /* since pass_settle nothing was started */
     uint64_t compute_began;
     double compute_s; /* spent in uses */

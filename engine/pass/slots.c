@@ -9,6 +9,11 @@ static bool belongs(const struct model *m, const struct zero_unit *unit, uint32_
     return false;
 }
 
+/* The host adds to the gradient from the first use on: it says so, or other uses may come in between. */
+static bool starts_at_zero(const struct model *m, const struct model_param *p) {
+    return p->flags & ZERO_ADDS_GRAD || m->unit[p->unit]->held || m->free_order;
+}
+
 /* A region's gradient starts anew: alignment gaps and parameters that this unit does not write are zero, so
  * that what is reduced is defined. Parameters of this unit will be overwritten by the host. */
 void slots_start_gradient(struct pass *pass, const struct zero_unit *unit, uint16_t region) {
@@ -18,8 +23,7 @@ void slots_start_gradient(struct pass *pass, const struct zero_unit *unit, uint1
                                                 .compute); /* begin: the first element that is cleared next */
     for (uint32_t i = 0; i < r->params; i++) {
         struct model_param *p = &pass->model->param[r->param[i]];
-        bool host_adds = p->flags & ZERO_ADDS_GRAD && !p->spans;
-        p->written = host_adds || !belongs(pass->model, unit, r->param[i]);
+        p->written = starts_at_zero(pass->model, p) || !belongs(pass->model, unit, r->param[i]);
         if (p->written) continue;
         host_stream_clear(pass->run, grad + begin * bytes, (p->offset - begin) * bytes);
         begin = p->offset + p->count;
@@ -81,7 +85,7 @@ static void take_spans(struct pass *pass, const struct model_param *p) {
                             param_address(pass, p, BUFFER_GRAD_FULL), owner->written, pass->threads);
 }
 
-/* slots_set clears them when the use goes on. */
+/* slots_set clears the host's gradients again when the use goes on. */
 void slots_step_aside(struct pass *pass, const struct zero_unit *unit, bool backward) {
     for (uint32_t i = unit->first_param; i < unit->first_param + unit->params; i++) {
         struct model_param *p = &pass->model->param[i];

@@ -36,18 +36,19 @@ static bool find(struct state *state, uint32_t unit, struct spot *out) {
 
 /* In codes, one element that is not finite makes its whole block so. */
 static void describe(const struct state *state, const struct spot *spot, size_t capacity, char *out) {
-    int n = snprintf(out, capacity, ", the first in parameter \"%s\" ", spot->param->name);
-    if (state->blueprint->o.config->quantized_gradients)
-        snprintf(out + n, capacity - (size_t)n,
+    bool coded = state->blueprint->o.config->quantized_gradients;
+    char where[96] = "";
+    if (coded)
+        snprintf(where, sizeof where,
                  "among the %d elements from %" PRIu64 " on, which zero_quantized_gradients codes together",
                  (int)QUANTIZE_BLOCK, spot->element);
-    else
-        snprintf(out + n, capacity - (size_t)n, "at element %" PRIu64, spot->element);
+    if (!coded) snprintf(where, sizeof where, "at element %" PRIu64, spot->element);
+    snprintf(out, capacity, ", the first %s of parameter \"%s\"", where, spot->param->name);
 }
 
 const char *overflow_report(struct state *state, const struct agreement *all) {
     uint64_t last = 0;
-    char detail[NAME_BYTES_MAX + 160] = "";
+    char detail[512] = "";
     struct spot spot;
     for (uint32_t r = 0; r < state->ranks->size; r++)
         if (all[r].overflow_unit > last) last = all[r].overflow_unit;

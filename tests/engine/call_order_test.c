@@ -133,8 +133,9 @@ static zero_status disturbed_pass(struct plain *p, uint32_t micro) {
         ORDER(zero_forward_end(p->unit[(u + 1) % 3]), "zero_forward_end", NULL);
         if (!status) status = zero_forward_end(p->unit[u]);
         ORDER(zero_forward_end(p->unit[u]), "zero_forward_end", unit);
-        ORDER(zero_forward_begin(p->unit[u]), unit, "its turn in this pass is over");
+        if (u < 2) ORDER(zero_forward_begin(p->unit[u]), unit, "its turn in this pass is over");
     }
+    CHECK_INT(plain_forward(p, 2), ZERO_OK); /* recomputed, right before its backward */
     for (uint32_t u = 3; u-- > 0 && !status;) {
         const char *unit = params[u == 2 ? 3 : u].unit;
         status = plain_backward(p, u, micro);

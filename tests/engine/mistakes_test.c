@@ -133,7 +133,7 @@ static void a_step_without_a_backward(void) {
     CHECK_INT(zero_engine_fill(e, fill, NULL), ZERO_OK);
     CHECK_INT(zero_micro_begin(e, ZERO_TRAIN), ZERO_OK);
     answers(zero_engine_step(e, NULL), ZERO_E_ORDER,
-            "no backward has run in this step, so there is no gradient");
+            "no backward has run in the last micro-step, so it has no gradient");
     zero_engine_destroy(e);
 }
 

@@ -141,7 +141,8 @@ static void calls(zero_engine *engine, uint32_t rank, void *user) {
     CHECK_INT(zero_micro_begin(engine, ZERO_TRAIN), ZERO_OK);
     for (uint32_t u = 0; u < 4; u++) CHECK_INT(plain_forward(&p, u), ZERO_OK);
     refused(zero_forward_begin(p.unit[0]), ZERO_E_ORDER, begin,
-            "its turn in this pass is over"); /* no backward has begun */
+            "not declared as one segment"); /* the next backward is that of "d" */
+    CHECK_INT(plain_forward(&p, 3), ZERO_OK);
     CHECK_INT(plain_backward(&p, 3, 0), ZERO_OK);
     refused(zero_forward_begin(p.unit[3]), ZERO_E_ORDER, begin, "its turn in this pass is over");
     CHECK_INT(plain_forward(&p, 0), ZERO_OK);

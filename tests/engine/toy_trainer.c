@@ -381,18 +381,12 @@ static zero_status some_uses(struct rank *r, uint32_t uses, int inside) {
     return status;
 }
 
-/* Begins the micro-step and cancels it. *out_step: the whole step is lost. One rank may be a use ahead of the others. */
+/* Begins the micro-step and cancels it. *out_step: the whole step is lost. */
 static zero_status try_and_cancel(struct rank *r, uint32_t step, uint32_t micro, int *out_step) {
     uint64_t chance = (r->setup->cancels + 31 * step + 7 * micro) * 0x9e3779b97f4a7c15u;
-    uint32_t uses = (uint32_t)(chance >> 33) % (2 * TOY_UNITS), ahead = r->setup->depth && chance >> 60 & 1;
+    uint32_t uses = (uint32_t)(chance >> 33) % (2 * TOY_UNITS);
     *out_step = 0;
     if (!(chance >> 61 & 1)) return ZERO_OK;
-    /* All ranks evaluate between, or none; and nothing is gathered ahead of the first use. */
-    if (!uses || uses == TOY_UNITS || uses + 1 == TOY_UNITS || r->setup->free_order) ahead = 0;
-    for (uint32_t i = uses ? uses - 1 : 0; i <= uses; i++)
-        if (held(r->setup, i < TOY_UNITS ? i : 2 * TOY_UNITS - 1 - i))
-            ahead = 0; /* what follows is not gathered yet */
-    if (zero_engine_rank(r->engine) == 0) uses += ahead;
     zero_status status = some_uses(r, uses, chance >> 62 & 1);
     *out_step = uses > TOY_UNITS;
     return status ? status : zero_micro_cancel(r->engine);
