@@ -36,14 +36,15 @@ static bool find(struct state *state, uint32_t unit, struct spot *out) {
 
 /* In codes, one element that is not finite makes its whole block so. */
 static void describe(const struct state *state, const struct spot *spot, size_t capacity, char *out) {
-    bool coded = state->blueprint->o.config->quantized_gradients;
-    char where[96] = "";
-    if (coded)
-        snprintf(where, sizeof where,
-                 "among the %d elements from %" PRIu64 " on, which zero_quantized_gradients codes together",
-                 (int)QUANTIZE_BLOCK, spot->element);
-    if (!coded) snprintf(where, sizeof where, "at element %" PRIu64, spot->element);
-    snprintf(out, capacity, ", the first %s of parameter \"%s\"", where, spot->param->name);
+    const char *name = spot->param->name;
+    if (state->blueprint->o.config->quantized_gradients)
+        snprintf(out, capacity,
+                 ", the first in parameter \"%.200s\" among the %d elements from %" PRIu64
+                 " on, which zero_quantized_gradients codes together",
+                 name, (int)QUANTIZE_BLOCK, spot->element);
+    else
+        snprintf(out, capacity, ", the first in parameter \"%.200s\" at element %" PRIu64, name,
+                 spot->element);
 }
 
 const char *overflow_report(struct state *state, const struct agreement *all) {
