@@ -60,7 +60,8 @@ static zero_status check_step(zero_engine *e, const zero_step_info *out) {
                       "zero_engine_step: an evaluation has interrupted the last training pass: call "
                       "zero_micro_resume, and do its backward");
     bool trains = pass->phase == PHASE_PASS && pass->mode == ZERO_TRAIN;
-    if (trains && pass->backwards == pass->made_before && e->blueprint.policy.refreshes)
+    bool lacks_backward = pass_awaits_backward(pass) || (trains && !pass->backwards);
+    if (lacks_backward && e->blueprint.policy.refreshes)
         return refuse(
             ZERO_E_ORDER,
             "zero_engine_step: no backward has run in the last micro-step, so it has no gradient: call "

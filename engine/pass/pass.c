@@ -33,13 +33,7 @@ zero_status pass_check_between(const struct pass *pass, const char *what) {
     return status ? status : check_pass(pass, what);
 }
 
-/* A training pass without a use was never there. */
-static void drop_empty(struct pass *pass) {
-    if (pass->phase == PHASE_PASS && pass->mode == ZERO_TRAIN && !pass->made) pass->micro--, pass->made = 1;
-}
-
 zero_status pass_settle(struct pass *pass) {
-    drop_empty(pass);
     zero_status status = run_settle(pass->run);
     if (!status) pass->phase = PHASE_READY;
     pass->settled = !status;
@@ -60,7 +54,6 @@ zero_status pass_begin(struct pass *pass, zero_mode mode) {
     bool interrupts = mode == ZERO_EVAL && pass_awaits_backward(pass);
     status = interrupts ? ZERO_OK : check_pass(pass, "zero_micro_begin");
     if (status) return status;
-    drop_empty(pass);
     if (mode == ZERO_TRAIN && pass->micro == pass->blueprint->policy.micro_steps)
         return refuse(ZERO_E_ORDER,
                       "zero_micro_begin: %" PRIu32 " micro-steps of this step are done "
