@@ -468,7 +468,8 @@ zero_status zero_backward_end(zero_unit *unit);
 zero_status zero_param_give_grad(zero_handle *param, const void *grad);
 
 /* The same for all parameters of a unit, on all threads of the rank. `grads`: one address for each parameter, in the order in which
- * they were added. NULL, and the entry of a frozen parameter: nothing is given, the gradient is zero. Local. */
+ * they were added. NULL: nothing is given; the gradient is zero if nothing else adds to it. The entry of a frozen parameter is not
+ * read; that of a parameter with spans is NULL. Local. */
 zero_status zero_unit_give_grads(zero_unit *unit, const void *const *grads);
 
 typedef struct zero_step_info {

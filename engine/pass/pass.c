@@ -78,10 +78,11 @@ zero_status pass_begin(struct pass *pass, zero_mode mode) {
 
 /* ---- uses ---- */
 
+/* clang-format off */
 #define TURN_IS_OVER                                                                                         \
-    "%s of \"%s\": its turn in this pass is over; units are used in the order in which they were added, "    \
-    "and "                                                                                                   \
+    "%s of \"%s\": its turn in this pass is over; units are used in the order in which they were added, and "  \
     "backward in reverse"
+/* clang-format on */
 
 static zero_status check_begin(const struct pass *pass, const zero_unit *unit, const char *what,
                                bool backward, uint32_t position) {
