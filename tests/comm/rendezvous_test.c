@@ -145,8 +145,9 @@ static struct secret secret_of(const char *text) {
     return secret;
 }
 
-static void start_with(struct rank *rank, uint32_t number, uint32_t size, uint32_t port, const char *text) {
-    *rank = (struct rank){.options = {"localhost", port, number, size, LONG_S}};
+static void start_with(struct rank *rank, uint32_t number, uint32_t size, uint32_t port, const char *text,
+                       double timeout_s) {
+    *rank = (struct rank){.options = {"localhost", port, number, size, timeout_s}};
     if (text) rank->options.secret = secret_of(text);
     pthread_create(&rank->thread, NULL, run, rank);
 }
@@ -157,10 +158,11 @@ static const char right[] = "the secret of this job", wrong[] = "the secret of a
 static void ranks_prove_the_secret(void) {
     struct rank ranks[RANKS], other[3];
     uint32_t port = free_port();
-    start_with(&ranks[0], 0, RANKS, port, right);
-    start_with(&other[0], 1, RANKS, port, wrong);
-    start_with(&other[1], 2, RANKS, port, NULL);
-    start_with(&other[2], 3, RANKS + 4, port, wrong); /* without a secret, another size ends the job */
+    start_with(&ranks[0], 0, RANKS, port, right, LONG_S);
+    start_with(&other[0], 1, RANKS, port, wrong, LONG_S);
+    start_with(&other[1], 2, RANKS, port, NULL, LONG_S);
+    start_with(&other[2], 3, RANKS + 4, port, wrong,
+               LONG_S); /* without a secret, another size ends the job */
     finish(other, 3);
     for (int i = 0; i < 3; i++) {
         CHECK_INT(other[i].status, ZERO_E_ARGUMENT);
@@ -170,16 +172,15 @@ static void ranks_prove_the_secret(void) {
                    "rank 1 has a job secret, and rank 0, which listens at localhost:");
     CHECK_CONTAINS(other[1].error.message,
                    "rank 2 has no job secret, and rank 0, which listens at localhost:");
-    for (uint32_t r = 1; r < RANKS; r++) start_with(&ranks[r], r, RANKS, port, right);
+    for (uint32_t r = 1; r < RANKS; r++) start_with(&ranks[r], r, RANKS, port, right, LONG_S);
     check_met(ranks, RANKS);
 }
 
 static void impostors_are_counted(void) {
     struct rank rank, other;
     uint32_t port = free_port();
-    start_with(&rank, 0, 2, port, right);
-    rank.options.timeout_s = SHORT_S;
-    start_with(&other, 1, 2, port, NULL);
+    start_with(&rank, 0, 2, port, right, SHORT_S);
+    start_with(&other, 1, 2, port, NULL, LONG_S);
     finish(&other, 1);
     finish(&rank, 1);
     CHECK_INT(rank.status, ZERO_E_PEER);
