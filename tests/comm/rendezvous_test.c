@@ -313,8 +313,9 @@ static void nobody_to_meet(void) {
     alone(0, "localhost", port, LONG_S, ZERO_E_IO, "rank 0 cannot listen on port");
     close(listener);
     alone(1, "localhost", port, 0.1, ZERO_E_PEER, "rank 1 of 3 cannot reach rank 0 (localhost:");
-    alone(1, "no such host", port, 1, ZERO_E_ARGUMENT,
-          "MASTER_ADDR is \"no such host\", which has no address");
+    for (uint32_t number = 0; number < 2; number++) /* at once: also the rank that nobody could find there */
+        alone(number, "no such host", port, LONG_S, ZERO_E_ARGUMENT,
+              "MASTER_ADDR is \"no such host\", which has no address");
 }
 
 /* Another program that owns the port answers in its own protocol, or hangs up. */
