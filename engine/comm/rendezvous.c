@@ -273,8 +273,9 @@ static bool all_here(const struct meeting *m, const struct place *place) {
 static int listen_as_leader(const struct meeting *m, const struct place *found, uint32_t count) {
     bool one = count == 1 && !socket_loops_back(found);
     for (uint32_t i = 0; i < count; i++) {
-        int fd = one || all_here(m, &found[i]) ? socket_listen(&found[i], (uint16_t)m->r->port) : -1;
-        if (fd >= 0 || (one && errno == EADDRINUSE)) return fd;
+        if (!one && !all_here(m, &found[i])) continue;
+        int fd = socket_listen(&found[i], (uint16_t)m->r->port);
+        if (fd >= 0 || errno == EADDRINUSE) return fd;
     }
     return socket_listen(NULL, (uint16_t)m->r->port);
 }
