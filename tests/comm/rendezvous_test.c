@@ -147,7 +147,8 @@ static struct secret secret_of(const char *text) {
 
 static void start_with(struct rank *rank, uint32_t number, uint32_t size, uint32_t port, const char *text,
                        double timeout_s) {
-    *rank = (struct rank){.options = {"localhost", port, number, size, timeout_s}};
+    *rank = (struct rank){
+        .options = {"localhost", port, number, size, timeout_s, NULL, NULL, false, {{{0}}, false}}};
     if (text) rank->options.secret = secret_of(text);
     pthread_create(&rank->thread, NULL, run, rank);
 }
