@@ -140,6 +140,24 @@ static zero_status grow_params(struct model *model, struct zero_error *error) {
     return ZERO_OK;
 }
 
+/* The host must find the parameter, and know whether to add to its gradient. */
+static zero_status take_addresses(const zero_param *param, struct model_param *p, struct zero_error *error) {
+    if (!param->slot && !param->param_pointer && !param->spans)
+        return error_set(error, ZERO_E_ARGUMENT,
+                         "parameter \"%s\" needs a slot or a param_pointer to leave its address in, or spans",
+                         param->name);
+    if (param->grad_pointer && !param->slot && !(p->flags & (ZERO_ADDS_GRAD | ZERO_FROZEN)))
+        return error_set(error, ZERO_E_ARGUMENT,
+                         "parameter \"%s\" has a grad_pointer and no slot that says whether to overwrite its "
+                         "gradient or to add: always add, and set ZERO_ADDS_GRAD, or give it a slot",
+                         param->name);
+    p->slot = param->slot;
+    p->param_pointer = param->param_pointer;
+    p->grad_pointer = param->grad_pointer;
+    p->pointer_offset = param->pointer_offset;
+    return ZERO_OK;
+}
+
 /* The spans must cover the parameter exactly. */
 static zero_status copy_spans(const zero_param *param, struct model_param *p, struct zero_error *error) {
     uint64_t covered = 0;
@@ -198,18 +216,16 @@ zero_status model_add_param(struct model *model, struct zero_unit *unit, const z
             error, ZERO_E_ARGUMENT,
             "parameter \"%s\": unit \"%s\" is held, and spans are copied in each use: give it a slot",
             param->name, unit->name);
-    if (!param->slot && !param->spans)
-        return error_set(error, ZERO_E_ARGUMENT,
-                         "parameter \"%s\" needs a slot to leave its addresses in, or spans", param->name);
     struct model_param *p = &model->param[model->params];
     *p = (struct model_param){
         .unit = unit->index, .owner = owner, .flags = param->flags, .dims = param->dims, .count = count};
     memcpy(p->shape, param->shape, sizeof p->shape);
     if (owner != model->params) p->flags = model->param[owner].flags; /* the owner decides */
     p->scalars = model_scalars(param->group, p->flags & ZERO_NO_DECAY);
-    p->slot = param->slot;
+    p->values = param->values;
     p->name_hash = hash_name(param->name);
-    status = make_handle(model, unit, param, p, error);
+    status = take_addresses(param, p, error);
+    if (!status) status = make_handle(model, unit, param, p, error);
     if (!status) status = copy_spans(param, p, error);
     if (!status && !name_index_add(&model->param_index, model->params, param_name, model))
         status = error_set(error, ZERO_E_MEMORY, "parameter \"%s\": no memory for its record", p->name);

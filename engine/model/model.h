@@ -3,7 +3,7 @@
  * A region is a flat buffer: the parameters of one unit that are of one class (trainable or frozen, sharded
  * or persistent), one after another, each on a cache line, padded so that it cuts into equal shards. The
  * layout depends on the model, the number of ranks that cut it and the persistence threshold alone, so it is
- * the same in every stage and tier. Owns all it points to except slots. Local; one thread. */
+ * the same in every stage and tier. Owns all it points to except slots, pointers and values of the host. Local; one thread. */
 #ifndef ZERO_ENGINE_MODEL_MODEL_H
 #define ZERO_ENGINE_MODEL_MODEL_H
 
@@ -33,7 +33,10 @@ struct model_param {
     uint64_t shape[ZERO_DIMS_MAX], count;
     uint32_t region;
     uint64_t offset;  /* elements, in the region */
-    zero_slot *slot;  /* NULL: borrowed memory alone */
+    zero_slot *slot;  /* NULL: pointers, or borrowed memory alone */
+    void **param_pointer, **grad_pointer; /* of the host; may be NULL */
+    uint64_t pointer_offset;              /* elements */
+    const float *values;                  /* of the host, for the fill; may be NULL */
     zero_span *spans; /* borrowed memory; owned copy of the list */
     uint32_t span_count;
     uint64_t copied; /* the version of the weights that the borrowed memory holds */

@@ -1,5 +1,7 @@
 #include "engine/pass/slots.h"
 
+#include <string.h>
+
 #include "engine/pass/borrowed.h"
 #include "engine/pass/host_stream.h"
 
@@ -53,6 +55,20 @@ void slots_addresses(const struct pass *pass, const struct model_param *p, zero_
                        .grad = frozen ? NULL : lasting_address(pass, p, BUFFER_GRAD_FULL)};
 }
 
+/* The pointer may be of any type. */
+static void set_pointer(void **pointer, void *address, uint64_t offset_bytes) {
+    if (!pointer) return;
+    if (address) address = (void *)((uintptr_t)address - offset_bytes);
+    memcpy(pointer, &address, sizeof address);
+}
+
+static void tell_host(const struct pass *pass, const struct model_param *p, zero_slot slot) {
+    uint64_t offset_bytes = p->pointer_offset * dtype_bytes(pass->blueprint->terms.precision.compute);
+    if (p->slot) *p->slot = slot;
+    set_pointer(p->param_pointer, slot.param, offset_bytes);
+    set_pointer(p->grad_pointer, slot.grad, offset_bytes);
+}
+
 void slots_set(struct pass *pass, const struct zero_unit *unit, bool backward) {
     for (uint32_t i = unit->first_param; i < unit->first_param + unit->params; i++) {
         struct model_param *p = &pass->model->param[i];
@@ -65,7 +81,7 @@ void slots_set(struct pass *pass, const struct zero_unit *unit, bool backward) {
             slot.grad = param_address(pass, p, BUFFER_GRAD_FULL);
             slot.add = pass->model->param[p->owner].written;
         }
-        if (p->slot) *p->slot = slot;
+        tell_host(pass, p, slot);
     }
 }
 
@@ -103,6 +119,6 @@ void slots_clear(struct pass *pass, const struct zero_unit *unit, bool backward)
         bool trains = backward && !pass->blueprint->regions[p->region].frozen;
         if (trains && p->spans) take_spans(pass, p);
         if (backward) owner->written = true;
-        if (p->slot) *p->slot = (zero_slot){0};
+        tell_host(pass, p, (zero_slot){0});
     }
 }

@@ -71,7 +71,8 @@ static void visit(zero_engine *engine, uint32_t rank, void *user) {
     if (v->guarded) check_guard(engine, v);
     if (v->refused)
         refused(zero_engine_recover(engine, toy_fill, NULL, NULL), ZERO_E_IO, "zero_engine_recover", v->text);
-    if (v->recovers) CHECK_INT(zero_engine_recover(engine, toy_fill, NULL, &step), ZERO_OK);
+    /* Nothing is frozen, so nothing is filled. */
+    if (v->recovers) CHECK_INT(zero_engine_recover(engine, NULL, NULL, &step), ZERO_OK);
     if (v->recovers) CHECK_INT(step, v->step);
     if (v->discards) CHECK_INT(zero_engine_discard_shadow(engine), ZERO_OK);
     if (!v->recovers && (v->discards || !v->guarded))
