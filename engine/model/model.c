@@ -174,9 +174,14 @@ static zero_status copy_spans(const zero_param *param, struct model_param *p, st
                          "; they must cover it exactly",
                          p->name, p->count, covered);
     p->spans = malloc(param->span_count * sizeof *p->spans);
-    if (!p->spans)
+    p->span_first = malloc(param->span_count * sizeof *p->span_first);
+    if (!p->spans || !p->span_first)
         return error_set(error, ZERO_E_MEMORY, "parameter \"%s\": no memory for its spans", p->name);
-    memcpy(p->spans, param->spans, param->span_count * sizeof *p->spans);
+    uint64_t first = 0;
+    for (uint32_t i = 0; i < param->span_count; first += param->spans[i].count, i++) {
+        p->spans[i] = param->spans[i];
+        p->span_first[i] = first;
+    }
     p->span_count = param->span_count;
     return ZERO_OK;
 }
@@ -189,6 +194,12 @@ static zero_status make_handle(const struct model *model, const struct zero_unit
     *p->handle = (struct zero_handle){unit->engine, model->params, param->user};
     p->name = strcpy(p->handle->name, param->name);
     return ZERO_OK;
+}
+
+static void free_param(struct model_param *p) {
+    free(p->spans);
+    free(p->span_first);
+    free(p->handle);
 }
 
 zero_status model_add_param(struct model *model, struct zero_unit *unit, const zero_param *param,
@@ -229,7 +240,7 @@ zero_status model_add_param(struct model *model, struct zero_unit *unit, const z
     if (!status) status = copy_spans(param, p, error);
     if (!status && !name_index_add(&model->param_index, model->params, param_name, model))
         status = error_set(error, ZERO_E_MEMORY, "parameter \"%s\": no memory for its record", p->name);
-    if (status) return free(p->spans), free(p->handle), status;
+    if (status) return free_param(p), status;
     if (p->slot) *p->slot = (zero_slot){0};
     model->params++;
     unit->params++;
@@ -350,7 +361,7 @@ zero_status model_lay_out(struct model *m, uint32_t shards, uint64_t persistent_
 void model_free(struct model *m) {
     for (uint32_t i = 0; i < m->units; i++) free(m->unit[i]);
     free(m->unit);
-    for (uint32_t i = 0; i < m->params; i++) free(m->param[i].spans), free(m->param[i].handle);
+    for (uint32_t i = 0; i < m->params; i++) free_param(&m->param[i]);
     free(m->param);
     name_index_free(&m->unit_index);
     name_index_free(&m->param_index);

@@ -38,6 +38,7 @@ struct model_param {
     uint64_t pointer_offset;              /* elements */
     const float *values;                  /* of the host, for the fill; may be NULL */
     zero_span *spans; /* borrowed memory; owned copy of the list */
+    uint64_t *span_first; /* owned; each span's first element in the parameter */
     uint32_t span_count;
     uint64_t copied; /* the version of the weights that the borrowed memory holds */
     bool written;    /* its gradient holds this accumulation's sum so far (of the owner) */
