@@ -23,7 +23,8 @@ uint64_t model_layout_hash(const struct model *m) {
     for (uint32_t i = 0; i < m->params; i++) {
         const struct model_param *p = &m->param[i];
         h = hash_string(hash_string(h, m->unit[p->unit]->name), p->name);
-        h = hash_bytes(hash_bytes(h, &p->count, sizeof p->count), &p->flags, sizeof p->flags);
+        uint32_t flags = p->flags & ~(uint32_t)ZERO_ADDS_GRAD; /* which says nothing of what is stored */
+        h = hash_bytes(hash_bytes(h, &p->count, sizeof p->count), &flags, sizeof flags);
         h = hash_bytes(h, &p->owner, sizeof p->owner);
     }
     return h;
@@ -31,6 +32,8 @@ uint64_t model_layout_hash(const struct model *m) {
 
 uint64_t model_hash(const struct model *m) {
     uint64_t h = model_layout_hash(m);
+    for (uint32_t i = 0; i < m->params; i++)
+        if (m->param[i].flags & ZERO_ADDS_GRAD) h = hash_bytes(h, &i, sizeof i);
     for (uint32_t i = 0; i < m->units; i++)
         if (m->unit[i]->segment_first != i)
             h = hash_bytes(h, &m->unit[i]->segment_first, sizeof m->unit[i]->segment_first);
