@@ -5,7 +5,7 @@ set -uo pipefail
 failures=0
 fail() { failures=$((failures + 1)) && echo "FAILED: $*" >&2; }
 
-(($# >= 13)) || fail "$# scripts"
+(($# >= 14)) || fail "$# scripts"
 for script in "$@"; do
     name=tools/${script##*/}
     said=$(PATH=/usr/bin:/bin timeout 5 bash "$script" --help 2>&1) || fail "$name --help: exit status $?"
