@@ -61,7 +61,7 @@ static zero_status weights_are_there(zero_engine *e) {
 zero_status zero_engine_fill(zero_engine *e, zero_fill_fn fill, void *user) {
     zero_status status = engine_check_steps(e, "zero_engine_fill");
     if (status) return status;
-    if (!fill) status = fill_check_spans(&e->state);
+    if (!fill) status = fill_check_values(&e->state, "zero_engine_fill", false);
     if (!status) status = shadow_check_overwriting(&e->state, "zero_engine_fill");
     if (!status) status = pass_settle(&e->pass);
     if (!status) status = shadow_forget(&e->state);
@@ -78,10 +78,11 @@ zero_status zero_engine_recover(zero_engine *e, zero_fill_fn fill, void *user, u
         return refuse(
             ZERO_E_ARGUMENT,
             "zero_engine_recover: it needs a shadow on the drive: set \"nvme\": {\"shadow\": true}");
-    if (e->state.filled || !fill)
-        return refuse(e->state.filled ? ZERO_E_ORDER : ZERO_E_ARGUMENT,
-                      "zero_engine_recover: call it in place of zero_engine_fill, with its function");
-    status = shadow_recover(&e->state, fill, user);
+    if (e->state.filled)
+        return refuse(ZERO_E_ORDER,
+                      "zero_engine_recover: call it in place of zero_engine_fill, not after it");
+    if (!fill) status = fill_check_values(&e->state, "zero_engine_recover", true);
+    if (!status) status = shadow_recover(&e->state, fill, user);
     if (status) return status;
     if (out_step) *out_step = e->training.steps;
     return weights_are_there(e);

@@ -258,6 +258,17 @@ typedef struct zero_param {
     /* NULL, or what fill functions are given for this parameter, in place of the `user` of zero_engine_fill. */
     void *user;
     uint64_t shape[ZERO_DIMS_MAX]; /* the first `dims` of them */
+    /* NULL, or the initial weights: all elements in fp32, in host memory, for zero_engine_fill and _recover without a function. They
+     * are read there alone, at every stage; each rank reads those that it owns. */
+    const float *values;
+    /* NULL, or pointers of the host's own, of any type ((void **)&layer->weight), that the engine sets as it sets slot->param and
+     * slot->grad; NULL after the use. Beside a slot or in place of one: without a slot the host does not learn `add`, so that a
+     * grad_pointer needs ZERO_ADDS_GRAD. They must live as long as the engine. Parameters that are not in use at once may share
+     * them. */
+    void **param_pointer, **grad_pointer;
+    /* Elements of an array of the host's that come before this parameter: the pointers point to where the array would begin. For
+     * programs that have all layers of a kind in one array, and find layer l at `array + l * size`. */
+    uint64_t pointer_offset;
 } zero_param;
 
 /* Parameters with a learning rate and a weight decay of their own. */
@@ -402,8 +413,8 @@ zero_status zero_engine_memory_owner(const zero_engine *engine, uint32_t index, 
 
 /* Initializes the weights: called for ranges of elements that this rank owns, in any order; writes `count`
  * elements from element `first` of `param` to `out`. The value of an element must not depend on the range. `user`: zero_param.user
- * where that is set. `fill` NULL: the weights are those in the parameters' spans; each rank gives the elements that it owns.
- * Collective. */
+ * where that is set. `fill` NULL: the weights are zero_param.values, else those in the spans; each rank gives the elements that it
+ * owns. Collective. */
 typedef void (*zero_fill_fn)(void *user, const char *param, uint64_t first, uint64_t count, float *out);
 zero_status zero_engine_fill(zero_engine *engine, zero_fill_fn fill, void *user);
 
@@ -436,9 +447,9 @@ zero_status zero_engine_discard_shadow(zero_engine *engine);
 
 /* In place of zero_engine_fill, with "nvme": {"shadow": true}: goes on from the last step that was whole on all ranks when
  * an earlier run with this configuration, model and number of ranks ended, however it ended. `fill` is called for frozen
- * parameters. *out_step (may be NULL): optimizer updates done. Notes are those that were set when the step or the flush after
- * that step began. ZERO_E_IO: the shadow is not ZERO_SHADOW_USABLE, and why; nothing has changed. Damage that shows only in the
- * data is a failure of the engine, which names the chunk. Collective. */
+ * parameters; NULL as in zero_engine_fill. *out_step (may be NULL): optimizer updates done. Notes are those that were set when the
+ * step or the flush after that step began. ZERO_E_IO: the shadow is not ZERO_SHADOW_USABLE, and why; nothing has changed. Damage that
+ * shows only in the data is a failure of the engine, which names the chunk. Collective. */
 zero_status zero_engine_recover(zero_engine *engine, zero_fill_fn fill, void *user, uint64_t *out_step);
 
 /* ---- training: collective, though ranks may be at different units; begin waits for what the unit needs (on a GPU: see

@@ -265,7 +265,7 @@ class engine {
         check(zero_engine_fill(state_->checked(), job.call, &job));
         if (job.thrown) std::rethrow_exception(job.thrown);
     }
-    /* From the parameters' spans. */
+    /* From the parameters' values or spans. */
     void fill() { check(zero_engine_fill(state_->checked(), nullptr, nullptr)); }
 
     void micro(zero_mode mode) { check(zero_micro_begin(state_->checked(), mode)); }

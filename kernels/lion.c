@@ -22,7 +22,7 @@ const struct optimizer optimizer_lion = {
     .keys = {{"lr", "0.001"}, {"betas", "[0.9, 0.999]"}, {"weight_decay", "0"}},
     .state_count = 1,
     .state_names = {"exp_avg"},
-    .defaults = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.99},
+    .defaults = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999},
     .prepare = prepare,
     .update = ISA_TABLE(lion_element),
 };

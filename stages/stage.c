@@ -8,6 +8,11 @@ uint32_t stage_count(void) {
     return count;
 }
 
+const struct accumulation_name accumulations[ACCUMULATIONS] = {
+    [ACCUMULATE_LAST] = {"last", "in the last micro-step"},
+    [ACCUMULATE_EVERY] = {"every", "in every micro-step"},
+};
+
 const struct stage *stage_find(uint32_t number, enum reshard reshard) {
     for (int i = 0; stages[i]; i++)
         if (stages[i]->number == number && stages[i]->reshard == reshard) return stages[i];

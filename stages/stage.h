@@ -8,14 +8,8 @@
 
 #include "engine/base/operation.h"
 #include "engine/base/placement.h"
+#include "stages/accumulation.h"
 #include "stages/reshard.h"
-
-/* When gradients are reduced, if a step has several micro-steps. */
-enum accumulation {
-    ACCUMULATE_LAST,  /* in the last micro-step: gradients stay PARTIAL until then (FSDP's no_sync) */
-    ACCUMULATE_EVERY, /* in every micro-step: reduced shards add up */
-    ACCUMULATIONS
-};
 
 struct stage {
     const char *name;

@@ -6,8 +6,6 @@
 
 #include "engine/ranks/rank_agreement.h"
 
-_Static_assert((int)CONFIG_ACCUMULATE_LAST == (int)ACCUMULATE_LAST, "accumulation modes are numbered alike");
-
 enum { REDUCE_STAGINGS = 2, GATHER_STAGINGS = 2 }; /* one at work while the next begins */
 
 /* ---- what the configuration says ---- */
@@ -17,7 +15,7 @@ const struct stage *blueprint_stage(const struct config *c) {
 }
 
 struct precision blueprint_precision(const struct config *c) {
-    bool shards_accumulate = c->accumulation_steps > 1 && c->accumulation_mode == CONFIG_ACCUMULATE_EVERY;
+    bool shards_accumulate = c->accumulation_steps > 1 && c->accumulation_mode == ACCUMULATE_EVERY;
     struct precision precision =
         precision_make((enum dtype)c->compute_dtype, (enum dtype)c->communication_dtype, shards_accumulate);
     precision.state = c->bf16_states ? DTYPE_BF16 : DTYPE_F32;

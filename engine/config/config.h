@@ -19,19 +19,18 @@
 #include "engine/base/status.h"
 #include "engine/schedule/lr_schedule.h"
 #include "offload/tier_kind.h"
+#include "stages/accumulation.h"
 #include "stages/reshard.h"
 
 struct tier_ops;
 
 /* Choices are numbered in the order in which keys.def lists them. */
-enum config_accumulation { CONFIG_ACCUMULATE_LAST, CONFIG_ACCUMULATE_EVERY };
 enum config_reduction { CONFIG_REDUCTION_AUTO, CONFIG_REDUCTION_ORDERED, CONFIG_REDUCTION_NATIVE };
 enum config_transport { CONFIG_TRANSPORT_AUTO, CONFIG_TRANSPORT_COPIES, CONFIG_TRANSPORT_NCCL };
 enum config_device { CONFIG_DEVICE_AUTO, CONFIG_DEVICE_CPU, CONFIG_DEVICE_CUDA };
 enum config_uring { CONFIG_URING_AUTO, CONFIG_URING_NEVER };
 enum config_masters { CONFIG_MASTERS_AUTO, CONFIG_MASTERS_FP32, CONFIG_MASTERS_SPLIT };
 enum config_gradient { CONFIG_GRADIENT_MEAN, CONFIG_GRADIENT_SUM };
-enum config_model_type { CONFIG_GPT2, CONFIG_LLAMA };
 enum config_rope_type { CONFIG_ROPE_DEFAULT, CONFIG_ROPE_LLAMA3 };
 enum config_order { CONFIG_ORDER_SEQUENTIAL, CONFIG_ORDER_SHUFFLED };
 
@@ -105,7 +104,7 @@ struct config_rope {
 /* Meaningful where `given`: the file has a model block, or config_read_model was called. */
 struct config_model {
     bool given;
-    int type; /* enum config_model_type */
+    int type; /* see config_architecture */
     uint64_t layers, width, heads, context, vocab;
     uint64_t inner; /* width of the MLP; after config_resolve: 4 * width if the file gives none */
     uint64_t n_ctx; /* an alias of context in old files; 0: not given */
@@ -145,7 +144,7 @@ struct config_entry {
 
 struct config {
     uint64_t train_batch, micro_batch, accumulation_steps; /* resolved: train = micro * steps * ranks */
-    int accumulation_mode;                                 /* enum config_accumulation */
+    int accumulation_mode;                                 /* enum accumulation */
     bool prescale;                                         /* as written; so are predivide and gradient_op */
     double predivide;
     int gradient_op;          /* enum config_gradient */

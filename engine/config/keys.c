@@ -18,6 +18,15 @@ static const char *optimizer_row(uint32_t index) {
 
 static const char *tier_row(uint32_t index) { return tier_table[index] ? tier_table[index]->choice : NULL; }
 
+/* LR_NONE, the first, has no row. */
+static const char *schedule_row(uint32_t index) {
+    return index + 1 < LR_SCHEDULES ? lr_schedules[index + 1]->name : NULL;
+}
+
+static const char *accumulation_row(uint32_t index) {
+    return index < ACCUMULATIONS ? accumulations[index].name : NULL;
+}
+
 static const char *dtype_row(uint32_t index) {
     return index < DTYPE_U8 ? dtype_name((enum dtype)index) : NULL;
 }
@@ -36,8 +45,8 @@ static const struct config_key keys[] = {
     {path, KEY_REAL, KEY_USED, FIELD(field), fallback, min, max, NULL, NULL, automatic, NULL, help},
 #define USED_CHOICE(path, field, fallback, choices, automatic, reason, help)                                 \
     {path, KEY_CHOICE, KEY_USED, FIELD(field), fallback, 0, 0, choices, NULL, automatic, reason, help},
-#define USED_ROWS(path, field, fallback, row, choices, automatic, help)                                      \
-    {path, KEY_CHOICE, KEY_USED, FIELD(field), fallback, 0, 0, choices, row, automatic, NULL, help},
+#define USED_ROWS(path, field, fallback, row, choices, automatic, reason, help)                              \
+    {path, KEY_CHOICE, KEY_USED, FIELD(field), fallback, 0, 0, choices, row, automatic, reason, help},
 #define USED(path, type, field, fallback, automatic, help)                                                   \
     {path, type, KEY_USED, FIELD(field), fallback, 0, 0, NULL, NULL, automatic, NULL, help},
 #define ACCEPTED(path, type, fallback, note, help)                                                           \

@@ -7,7 +7,8 @@
 #include "engine/config/key.h"
 #include "engine/config/value.h"
 
-enum { TYPES = CONFIG_LLAMA + 1, ALIASES_MAX = 2 };
+enum type { GPT2, LLAMA, TYPES };
+enum { ALIASES_MAX = 2 };
 
 static zero_status resolve_gpt2(struct config *config, struct zero_error *error);
 static zero_status resolve_llama(struct config *config, struct zero_error *error);
@@ -15,8 +16,8 @@ static zero_status resolve_llama(struct config *config, struct zero_error *error
 static const struct {
     const char *name, *width, *heads; /* the keys that have these numbers */
     zero_status (*resolve)(struct config *config, struct zero_error *error);
-} architectures[TYPES] = {[CONFIG_GPT2] = {"gpt2", "n_embd", "n_head", resolve_gpt2},
-                          [CONFIG_LLAMA] = {"llama", "hidden_size", "num_attention_heads", resolve_llama}};
+} architectures[TYPES] = {[GPT2] = {"gpt2", "n_embd", "n_head", resolve_gpt2},
+                          [LLAMA] = {"llama", "hidden_size", "num_attention_heads", resolve_llama}};
 
 const char *config_architecture(uint32_t index) { return index < TYPES ? architectures[index].name : NULL; }
 

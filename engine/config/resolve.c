@@ -110,11 +110,12 @@ bool config_shards_params(const struct config *config) {
 /* To reduce only in the last micro-step, a rank must accumulate full gradients. Stages that shard gradients have no
  * room for them. */
 static zero_status resolve_accumulation(struct config *config, struct zero_error *error) {
-    static const char *const texts[] = {[ACCUMULATE_LAST] = "\"last\"", [ACCUMULATE_EVERY] = "\"every\""};
     static const char path[] = "gradient_accumulation_mode";
+    char text[16];
     if (config_written(config, path)) return ZERO_OK;
     config->accumulation_mode = (int)stage_find((uint32_t)config->stage, RESHARD_ALL)->accumulation;
-    return config_derived(config, path, texts[config->accumulation_mode], error);
+    snprintf(text, sizeof text, "\"%s\"", accumulations[config->accumulation_mode].name);
+    return config_derived(config, path, text, error);
 }
 
 #define OFFLOAD_OPTIMIZER "zero_optimization.offload_optimizer"
@@ -306,8 +307,8 @@ static zero_status derive_dtype(struct config *config, const char *path, int *dt
 /* Resolves the element types in which gradients are sent and added. Runs after resolve_accumulation. */
 static zero_status resolve_gradients(struct config *config, struct zero_error *error) {
     static const char path[] = "data_types.grad_accum_dtype";
-    bool every = config->accumulation_mode == CONFIG_ACCUMULATE_EVERY;
-    int sums = every ? DTYPE_F32 : config->compute_dtype;
+    enum accumulation mode = (enum accumulation)config->accumulation_mode;
+    int sums = mode == ACCUMULATE_EVERY ? DTYPE_F32 : config->compute_dtype;
     zero_status status = derive_dtype(config, "communication_data_type", &config->communication_dtype,
                                       config->compute_dtype, error);
     if (!status) status = derive_dtype(config, path, &config->accumulation_dtype, sums, error);
@@ -316,7 +317,7 @@ static zero_status resolve_gradients(struct config *config, struct zero_error *e
         error, ZERO_E_CONFIG,
         "%s: with gradient_accumulation_mode \"%s\" and compute in %s gradients are added in %s: "
         "remove it, or change the mode",
-        path, every ? "every" : "last", dtype_name((enum dtype)config->compute_dtype),
+        path, accumulations[mode].name, dtype_name((enum dtype)config->compute_dtype),
         dtype_name((enum dtype)sums));
 }
 

@@ -23,7 +23,8 @@ uint64_t model_layout_hash(const struct model *m) {
     for (uint32_t i = 0; i < m->params; i++) {
         const struct model_param *p = &m->param[i];
         h = hash_string(hash_string(h, m->unit[p->unit]->name), p->name);
-        h = hash_bytes(hash_bytes(h, &p->count, sizeof p->count), &p->flags, sizeof p->flags);
+        uint32_t flags = p->flags & ~(uint32_t)ZERO_ADDS_GRAD; /* which says nothing of what is stored */
+        h = hash_bytes(hash_bytes(h, &p->count, sizeof p->count), &flags, sizeof flags);
         h = hash_bytes(h, &p->owner, sizeof p->owner);
     }
     return h;
@@ -31,6 +32,8 @@ uint64_t model_layout_hash(const struct model *m) {
 
 uint64_t model_hash(const struct model *m) {
     uint64_t h = model_layout_hash(m);
+    for (uint32_t i = 0; i < m->params; i++)
+        if (m->param[i].flags & ZERO_ADDS_GRAD) h = hash_bytes(h, &i, sizeof i);
     for (uint32_t i = 0; i < m->units; i++)
         if (m->unit[i]->segment_first != i)
             h = hash_bytes(h, &m->unit[i]->segment_first, sizeof m->unit[i]->segment_first);
@@ -145,6 +148,24 @@ static zero_status grow_params(struct model *model, struct zero_error *error) {
     return ZERO_OK;
 }
 
+/* The host must find the parameter, and know whether to add to its gradient. */
+static zero_status take_addresses(const zero_param *param, struct model_param *p, struct zero_error *error) {
+    if (!param->slot && !param->param_pointer && !param->spans)
+        return error_set(error, ZERO_E_ARGUMENT,
+                         "parameter \"%s\" needs a slot or a param_pointer to leave its address in, or spans",
+                         param->name);
+    if (param->grad_pointer && !param->slot && !(p->flags & (ZERO_ADDS_GRAD | ZERO_FROZEN)))
+        return error_set(error, ZERO_E_ARGUMENT,
+                         "parameter \"%s\" has a grad_pointer and no slot that says whether to overwrite its "
+                         "gradient or to add: always add, and set ZERO_ADDS_GRAD, or give it a slot",
+                         param->name);
+    p->slot = param->slot;
+    p->param_pointer = param->param_pointer;
+    p->grad_pointer = param->grad_pointer;
+    p->pointer_offset = param->pointer_offset;
+    return ZERO_OK;
+}
+
 /* The spans must cover the parameter exactly. */
 static zero_status copy_spans(const zero_param *param, struct model_param *p, struct zero_error *error) {
     uint64_t covered = 0;
@@ -161,9 +182,14 @@ static zero_status copy_spans(const zero_param *param, struct model_param *p, st
                          "; they must cover it exactly",
                          p->name, p->count, covered);
     p->spans = malloc(param->span_count * sizeof *p->spans);
-    if (!p->spans)
+    p->span_first = malloc(param->span_count * sizeof *p->span_first);
+    if (!p->spans || !p->span_first)
         return error_set(error, ZERO_E_MEMORY, "parameter \"%s\": no memory for its spans", p->name);
-    memcpy(p->spans, param->spans, param->span_count * sizeof *p->spans);
+    uint64_t first = 0;
+    for (uint32_t i = 0; i < param->span_count; first += param->spans[i].count, i++) {
+        p->spans[i] = param->spans[i];
+        p->span_first[i] = first;
+    }
     p->span_count = param->span_count;
     return ZERO_OK;
 }
@@ -176,6 +202,12 @@ static zero_status make_handle(const struct model *model, const struct zero_unit
     *p->handle = (struct zero_handle){unit->engine, model->params, param->user};
     p->name = strcpy(p->handle->name, param->name);
     return ZERO_OK;
+}
+
+static void free_param(struct model_param *p) {
+    free(p->spans);
+    free(p->span_first);
+    free(p->handle);
 }
 
 zero_status model_add_param(struct model *model, struct zero_unit *unit, const zero_param *param,
@@ -203,22 +235,20 @@ zero_status model_add_param(struct model *model, struct zero_unit *unit, const z
             error, ZERO_E_ARGUMENT,
             "parameter \"%s\": unit \"%s\" is held, and spans are copied in each use: give it a slot",
             param->name, unit->name);
-    if (!param->slot && !param->spans)
-        return error_set(error, ZERO_E_ARGUMENT,
-                         "parameter \"%s\" needs a slot to leave its addresses in, or spans", param->name);
     struct model_param *p = &model->param[model->params];
     *p = (struct model_param){
         .unit = unit->index, .owner = owner, .flags = param->flags, .dims = param->dims, .count = count};
     memcpy(p->shape, param->shape, sizeof p->shape);
     if (owner != model->params) p->flags = model->param[owner].flags; /* the owner decides */
     p->scalars = model_scalars(param->group, p->flags & ZERO_NO_DECAY);
-    p->slot = param->slot;
+    p->values = param->values;
     p->name_hash = hash_name(param->name);
-    status = make_handle(model, unit, param, p, error);
+    status = take_addresses(param, p, error);
+    if (!status) status = make_handle(model, unit, param, p, error);
     if (!status) status = copy_spans(param, p, error);
     if (!status && !name_index_add(&model->param_index, model->params, param_name, model))
         status = error_set(error, ZERO_E_MEMORY, "parameter \"%s\": no memory for its record", p->name);
-    if (status) return free(p->spans), free(p->handle), status;
+    if (status) return free_param(p), status;
     if (p->slot) *p->slot = (zero_slot){0};
     model->params++;
     unit->params++;
@@ -339,7 +369,7 @@ zero_status model_lay_out(struct model *m, uint32_t shards, uint64_t persistent_
 void model_free(struct model *m) {
     for (uint32_t i = 0; i < m->units; i++) free(m->unit[i]);
     free(m->unit);
-    for (uint32_t i = 0; i < m->params; i++) free(m->param[i].spans), free(m->param[i].handle);
+    for (uint32_t i = 0; i < m->params; i++) free_param(&m->param[i]);
     free(m->param);
     name_index_free(&m->unit_index);
     name_index_free(&m->param_index);

@@ -3,7 +3,7 @@
  * A region is a flat buffer: the parameters of one unit that are of one class (trainable or frozen, sharded
  * or persistent), one after another, each on a cache line, padded so that it cuts into equal shards. The
  * layout depends on the model, the number of ranks that cut it and the persistence threshold alone, so it is
- * the same in every stage and tier. Owns all it points to except slots. Local; one thread. */
+ * the same in every stage and tier. Owns all it points to except slots, pointers and values of the host. Local; one thread. */
 #ifndef ZERO_ENGINE_MODEL_MODEL_H
 #define ZERO_ENGINE_MODEL_MODEL_H
 
@@ -32,9 +32,13 @@ struct model_param {
     uint32_t dims;
     uint64_t shape[ZERO_DIMS_MAX], count;
     uint32_t region;
-    uint64_t offset;  /* elements, in the region */
-    zero_slot *slot;  /* NULL: borrowed memory alone */
-    zero_span *spans; /* borrowed memory; owned copy of the list */
+    uint64_t offset;                      /* elements, in the region */
+    zero_slot *slot;                      /* NULL: pointers, or borrowed memory alone */
+    void **param_pointer, **grad_pointer; /* of the host; may be NULL */
+    uint64_t pointer_offset;              /* elements */
+    const float *values;                  /* of the host, for the fill; may be NULL */
+    zero_span *spans;                     /* borrowed memory; owned copy of the list */
+    uint64_t *span_first;                 /* owned; each span's first element in the parameter */
     uint32_t span_count;
     uint64_t copied; /* the version of the weights that the borrowed memory holds */
     bool written;    /* its gradient holds this accumulation's sum so far (of the owner) */
@@ -65,7 +69,7 @@ struct model {
     uint32_t units;
     struct model_param *param;
     uint32_t params, param_capacity;
-    bool free_order; /* declared: passes use units in any order */
+    bool free_order;                           /* declared: passes use units in any order */
     struct name_index unit_index, param_index; /* by name */
     /* Of parameters: set by the owner, fp32 by default; decides how many are a cache line. */
     enum dtype dtype;
@@ -92,9 +96,9 @@ zero_status model_lay_out(struct model *model, uint32_t shards, uint64_t persist
 /* Of parameters of `group`, with weight decay or without. */
 static inline uint32_t model_scalars(uint32_t group, bool no_decay) { return 2 * group + no_decay; }
 
-/* Of units and parameters as declared. */
+/* Of units and parameters as they are stored: equal where one run can go on from the shadow of another. */
 uint64_t model_layout_hash(const struct model *model);
-/* Of all that is declared, segments too: equal on all ranks. */
+/* Of all that is declared, also of what changes a pass: equal on all ranks. */
 uint64_t model_hash(const struct model *model);
 const struct model_param *model_find(const struct model *model, const char *name); /* NULL: none */
 bool region_frozen(const struct model_region *region);

@@ -28,8 +28,6 @@ void choices_log(const struct choices *c) {
     char idle[512];
     for (uint32_t i = 0; config_idle(c->config, i, idle, sizeof idle); i++)
         if (*idle) log_line(&c->ranks->log, ZERO_LOG_INFO, "%s", idle);
-    static const char *const modes[] = {[CONFIG_ACCUMULATE_LAST] = "in the last micro-step",
-                                        [CONFIG_ACCUMULATE_EVERY] = "in every micro-step"};
     char of[64] = "";
     if (c->cpus)
         snprintf(of, sizeof of, " (%" PRIu32 " CPUs, shared by %" PRIu32 " ranks)", c->cpus, c->sharers);
@@ -37,7 +35,7 @@ void choices_log(const struct choices *c) {
              "%s, %" PRIu32 " ranks over %s, %" PRIu32
              " threads each%s, compute in %s, gradients reduced %s in %s",
              blueprint_stage(c->config)->name, c->ranks->size, comm_name(c->ranks->data), c->threads, of,
-             dtype_name(c->precision.compute), modes[c->config->accumulation_mode],
+             dtype_name(c->precision.compute), accumulations[c->config->accumulation_mode].when,
              dtype_name(c->precision.reduced));
     log_mesh(c);
     if (c->config->prescale && c->config->predivide != 1)

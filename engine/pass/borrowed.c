@@ -22,11 +22,10 @@ struct lent { /* by the host */
 
 static struct gradient_take_argument lent_span(const void *user, uint32_t i) {
     const struct lent *lent = user;
-    const zero_span *spans = lent->param->spans;
-    uint64_t before = 0;
-    for (uint32_t k = 0; k < i; k++) before += spans[k].count;
-    return (struct gradient_take_argument){lent->flat + before * dtype_bytes((enum dtype)lent->dtype),
-                                           spans[i].grad, spans[i].count, lent->dtype, lent->add};
+    const zero_span *span = &lent->param->spans[i];
+    uint64_t bytes = lent->param->span_first[i] * dtype_bytes((enum dtype)lent->dtype);
+    return (struct gradient_take_argument){lent->flat + bytes, span->grad, span->count, lent->dtype,
+                                           lent->add};
 }
 
 void borrowed_give_gradients(struct running *run, enum dtype compute, const struct model_param *p, void *flat,

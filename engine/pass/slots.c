@@ -1,17 +1,23 @@
 #include "engine/pass/slots.h"
 
+#include <string.h>
+
 #include "engine/pass/borrowed.h"
 #include "engine/pass/host_stream.h"
-
-static bool belongs(const struct model *m, const struct zero_unit *unit, uint32_t owner) {
-    for (uint32_t i = unit->first_param; i < unit->first_param + unit->params; i++)
-        if (m->param[i].owner == owner) return true;
-    return false;
-}
 
 /* The host adds to the gradient from the first use on: it says so, or other uses may come in between. */
 static bool starts_at_zero(const struct model *m, const struct model_param *p) {
     return p->flags & ZERO_ADDS_GRAD || m->unit[p->unit]->held || m->free_order;
+}
+
+/* The host overwrites those parameters of the region that the unit uses. */
+static void mark_overwritten(const struct model *m, const struct zero_unit *unit, uint16_t region) {
+    const struct model_region *r = &m->region[region];
+    for (uint32_t i = 0; i < r->params; i++) m->param[r->param[i]].written = true;
+    for (uint32_t i = unit->first_param; i < unit->first_param + unit->params; i++) {
+        struct model_param *owner = &m->param[m->param[i].owner];
+        if (owner->region == region) owner->written = starts_at_zero(m, owner);
+    }
 }
 
 /* A region's gradient starts anew: alignment gaps and parameters that this unit does not write are zero, so
@@ -21,9 +27,9 @@ void slots_start_gradient(struct pass *pass, const struct zero_unit *unit, uint1
     uint8_t *grad = executor_address(pass->run->executor, (struct buffer_ref){BUFFER_GRAD_FULL, region});
     uint64_t begin = 0, bytes = dtype_bytes(pass->blueprint->terms.precision
                                                 .compute); /* begin: the first element that is cleared next */
+    mark_overwritten(pass->model, unit, region);
     for (uint32_t i = 0; i < r->params; i++) {
-        struct model_param *p = &pass->model->param[r->param[i]];
-        p->written = starts_at_zero(pass->model, p) || !belongs(pass->model, unit, r->param[i]);
+        const struct model_param *p = &pass->model->param[r->param[i]];
         if (p->written) continue;
         host_stream_clear(pass->run, grad + begin * bytes, (p->offset - begin) * bytes);
         begin = p->offset + p->count;
@@ -53,6 +59,20 @@ void slots_addresses(const struct pass *pass, const struct model_param *p, zero_
                        .grad = frozen ? NULL : lasting_address(pass, p, BUFFER_GRAD_FULL)};
 }
 
+/* The pointer may be of any type. */
+static void set_pointer(void **pointer, void *address, uint64_t offset_bytes) {
+    if (!pointer) return;
+    if (address) address = (void *)((uintptr_t)address - offset_bytes);
+    memcpy(pointer, &address, sizeof address);
+}
+
+static void tell_host(const struct pass *pass, const struct model_param *p, zero_slot slot) {
+    uint64_t offset_bytes = p->pointer_offset * dtype_bytes(pass->blueprint->terms.precision.compute);
+    if (p->slot) *p->slot = slot;
+    set_pointer(p->param_pointer, slot.param, offset_bytes);
+    set_pointer(p->grad_pointer, slot.grad, offset_bytes);
+}
+
 void slots_set(struct pass *pass, const struct zero_unit *unit, bool backward) {
     for (uint32_t i = unit->first_param; i < unit->first_param + unit->params; i++) {
         struct model_param *p = &pass->model->param[i];
@@ -65,7 +85,7 @@ void slots_set(struct pass *pass, const struct zero_unit *unit, bool backward) {
             slot.grad = param_address(pass, p, BUFFER_GRAD_FULL);
             slot.add = pass->model->param[p->owner].written;
         }
-        if (p->slot) *p->slot = slot;
+        tell_host(pass, p, slot);
     }
 }
 
@@ -103,6 +123,6 @@ void slots_clear(struct pass *pass, const struct zero_unit *unit, bool backward)
         bool trains = backward && !pass->blueprint->regions[p->region].frozen;
         if (trains && p->spans) take_spans(pass, p);
         if (backward) owner->written = true;
-        if (p->slot) *p->slot = (zero_slot){0};
+        tell_host(pass, p, (zero_slot){0});
     }
 }

@@ -14,15 +14,14 @@ struct range range_own(const struct state *state, const struct model_param *p, z
 
 /* ---- fill ---- */
 
-zero_status fill_check_spans(const struct state *state) {
+zero_status fill_check_values(const struct state *state, const char *what, bool frozen_alone) {
     for (uint32_t i = 0; i < state->model->params; i++) {
         const struct model_param *p = &state->model->param[i];
-        if (p->owner == i && !p->spans)
-            return refuse(
-                ZERO_E_ARGUMENT,
-                "zero_engine_fill: fill is NULL, and parameter \"%s\" has no spans to take its weights "
-                "from: give a function, or declare spans for every parameter",
-                p->name);
+        if (p->owner == i && !p->values && !p->spans && (!frozen_alone || p->flags & ZERO_FROZEN))
+            return refuse(ZERO_E_ARGUMENT,
+                          "%s: fill is NULL, and parameter \"%s\" has neither values nor spans to take its "
+                          "weights from: give a function, or declare values or spans for every parameter",
+                          what, p->name);
     }
     return ZERO_OK;
 }
@@ -57,6 +56,8 @@ static zero_status fill_param(struct state *state, const struct model_param *p, 
         zero_status status = ZERO_OK;
         if (fill)
             fill(p->handle->user ? p->handle->user : user, p->name, at - p->offset, count, piece);
+        else if (p->values)
+            memcpy(piece, p->values + (at - p->offset), count * sizeof *piece);
         else
             status = take_from_spans(state, p, at - p->offset, count, piece);
         if (!status) status = state_write(state, p->region, ZERO_PARAM, at, count, piece);

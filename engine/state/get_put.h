@@ -4,14 +4,14 @@
 
 #include "engine/state/state.h"
 
-/* All parameters of this rank, and the optimizer's states become zero. `fill` NULL: from the parameters' spans. Local: a drive may
- * fail, and the other ranks learn it when they meet this rank next. */
+/* All parameters of this rank, and the optimizer's states become zero. `fill` NULL: from the parameters' values or spans. Local: a
+ * drive may fail, and the other ranks learn it when they meet this rank next. */
 zero_status fill_all(struct state *state, zero_fill_fn fill, void *user);
 /* Those that have no optimizer state. */
 zero_status fill_frozen(struct state *state, zero_fill_fn fill, void *user);
 
-/* ZERO_E_ARGUMENT names a parameter that has no spans. */
-zero_status fill_check_spans(const struct state *state);
+/* ZERO_E_ARGUMENT names a parameter that has neither values nor spans; `what`: the call. */
+zero_status fill_check_values(const struct state *state, const char *what, bool frozen_alone);
 
 /* A request of the host's, checked. */
 struct range {

@@ -104,7 +104,7 @@ static void hugging_face_zero2(void) {
     CHECK_DOUBLE(config.optimizer.betas[1], 0.999, 0);
     CHECK_DOUBLE(config.gradient_clipping, 1.0, 0);
     CHECK_INT(config.optimizer_tier, TIER_CPU);
-    CHECK_INT(config.accumulation_mode, CONFIG_ACCUMULATE_EVERY);
+    CHECK_INT(config.accumulation_mode, ACCUMULATE_EVERY);
     CHECK_INT(config.line_count, 8);
     char *text = config_print(&config);
     CHECK_CONTAINS(text,
@@ -154,7 +154,7 @@ static void a_llama(void) {
     if (!CHECK_INT(config_read_model(&config, "tests/config/files/llama", &error), ZERO_OK))
         fprintf(stderr, "%s\n", error.message);
     for (uint32_t ranks = 2; ranks > 0; ranks--) resolve_ok(&config, ranks);
-    CHECK_INT(config.model.type, CONFIG_LLAMA);
+    CHECK_STRING(config_architecture((uint32_t)config.model.type), "llama");
     CHECK_INT(config.model.width, 2048);
     CHECK_INT(config.model.kv_heads, 8);
     CHECK_INT(config.model.head_width, 64);

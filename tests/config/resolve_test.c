@@ -169,8 +169,7 @@ static void optimizer_rows(void) {
 }
 
 static void accumulation_mode_follows_the_stage(void) {
-    static const int expected[4] = {CONFIG_ACCUMULATE_LAST, CONFIG_ACCUMULATE_LAST, CONFIG_ACCUMULATE_EVERY,
-                                    CONFIG_ACCUMULATE_EVERY};
+    static const int expected[4] = {ACCUMULATE_LAST, ACCUMULATE_LAST, ACCUMULATE_EVERY, ACCUMULATE_EVERY};
     for (int stage = 0; stage < 4; stage++) {
         struct config config;
         struct zero_error error;
@@ -183,7 +182,7 @@ static void accumulation_mode_follows_the_stage(void) {
         CHECK_INT(config.accumulation_mode, expected[stage]);
         CHECK_INT(config_set(&config, "gradient_accumulation_mode", "\"last\"", &error), ZERO_OK);
         CHECK_INT(config_resolve(&config, 1, &error), ZERO_OK);
-        CHECK_INT(config.accumulation_mode, CONFIG_ACCUMULATE_LAST);
+        CHECK_INT(config.accumulation_mode, ACCUMULATE_LAST);
         config_free(&config);
     }
 }

@@ -25,7 +25,7 @@ read -ra mpi <<<"$(mpicc --showme:compile)"
 read -ra mpi_link <<<"$(mpicc --showme:link)"
 warnings=(-std=c11 -Wall -Wextra -Wno-unused-parameter -Werror)
 blocks=("$TEST_TMPDIR"/*.c)
-((${#blocks[@]} == 8)) || fail "${#blocks[@]} blocks: ${blocks[*]}"
+((${#blocks[@]} == 9)) || fail "${#blocks[@]} blocks: ${blocks[*]}"
 for block in "${blocks[@]}"; do
     gcc "${warnings[@]}" -fopenmp -fsyntax-only -I. -isystem "$TEST_TMPDIR/stub" "${mpi[@]}" "$block" || fail "$block"
 done

@@ -131,7 +131,7 @@ static void refusals(zero_engine *engine, struct host *h) {
     CHECK_CONTAINS(zero_last_error(), "the parameter is NULL");
     CHECK_INT(zero_param_get(NULL, ZERO_PARAM, values, 0, 1), ZERO_E_ARGUMENT);
     CHECK_INT(zero_engine_fill(engine, NULL, NULL), ZERO_E_ARGUMENT);
-    CHECK_CONTAINS(zero_last_error(), "has no spans");
+    CHECK_CONTAINS(zero_last_error(), "has neither values nor spans");
     CHECK_INT(zero_unit_give_grads(h->unit, NULL), ZERO_E_ARGUMENT);
 }
 

@@ -1,5 +1,6 @@
 /* The mistakes of engine/EMBEDDING.md, one function each, and what the engine answers. embedding_test.sh compares the answers. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "tests/check.h"
@@ -60,8 +61,12 @@ static void declaring(void) {
             "zero_param.struct_size is 0: set it to sizeof(zero_param)");
     param = param_of("w", NULL);
     answers(zero_unit_add_param(unit, &param), ZERO_E_ARGUMENT,
-            "needs a slot to leave its addresses in, or spans");
-    param.spans = &half, param.span_count = 1;
+            "needs a slot or a param_pointer to leave its address in, or spans");
+    void *weight, *grad;
+    param.param_pointer = &weight, param.grad_pointer = &grad;
+    answers(zero_unit_add_param(unit, &param), ZERO_E_ARGUMENT,
+            "has a grad_pointer and no slot that says whether to overwrite its gradient or to add");
+    param = param_of("w", NULL), param.spans = &half, param.span_count = 1;
     answers(zero_unit_add_param(unit, &param), ZERO_E_ARGUMENT, "they must cover it exactly");
     param = param_of("w", &slot[0]), param.tied_to = "later";
     answers(zero_unit_add_param(unit, &param), ZERO_E_ARGUMENT,
@@ -74,7 +79,8 @@ static void declaring(void) {
     CHECK_INT(zero_engine_commit(e, NULL), ZERO_OK);
     answers(zero_engine_add_unit(e, "late", &unit), ZERO_E_ORDER,
             "the engine is committed; declare everything before zero_engine_commit");
-    answers(zero_engine_fill(e, NULL, NULL), ZERO_E_ARGUMENT, "has no spans to take its weights from");
+    answers(zero_engine_fill(e, NULL, NULL), ZERO_E_ARGUMENT,
+            "has neither values nor spans to take its weights from");
     answers(zero_micro_begin(e, ZERO_TRAIN), ZERO_E_ORDER,
             "zero_micro_begin: first zero_engine_commit, then zero_engine_fill");
     zero_engine_destroy(e);
@@ -139,6 +145,27 @@ static void a_step_without_a_backward(void) {
     zero_engine_destroy(e);
 }
 
+/* A recovered run fills what is frozen. */
+static void a_recovery_without_frozen_weights(void) {
+    zero_unit *unit;
+    char json[700];
+    snprintf(json, sizeof json,
+             "{\"train_batch_size\": 1, \"nvme\": {\"shadow\": true}, \"zero_optimization\": {\"stage\": 1, "
+             "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}}}",
+             getenv("TEST_TMPDIR") ? getenv("TEST_TMPDIR") : "/tmp");
+    zero_engine *e = zero_engine_init(json);
+    CHECK_INT(zero_engine_add_unit(e, "unit", &unit), ZERO_OK);
+    for (int p = 0; p < 2; p++) {
+        zero_param param = param_of(p ? "frozen" : "trained", &slot[p]);
+        param.flags = p ? ZERO_FROZEN : 0;
+        CHECK_INT(zero_unit_add_param(unit, &param), ZERO_OK);
+    }
+    CHECK_INT(zero_engine_commit(e, NULL), ZERO_OK);
+    answers(zero_engine_recover(e, NULL, NULL, NULL), ZERO_E_ARGUMENT,
+            "zero_engine_recover: fill is NULL, and parameter \"frozen\" has neither values nor spans");
+    zero_engine_destroy(e);
+}
+
 static void keep_line(void *user, zero_log_level level, const char *line) {
     if (strncmp(line, "optimizer ", 10) == 0) snprintf(user, 256, "%s", line);
 }
@@ -193,6 +220,7 @@ int main(void) {
     ranks_run(2, "{\"train_micro_batch_size_per_gpu\": 1}", another_model_on_each_rank, NULL);
     using();
     a_step_without_a_backward();
+    a_recovery_without_frozen_weights();
     defaults_are_logged();
     what_has_no_answer();
     return check_end();

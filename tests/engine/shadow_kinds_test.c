@@ -13,7 +13,9 @@
 #include "tests/engine/toy_model.h"
 
 static const struct plain_param model[] = {{"a", "a.w", 9000, 0, NULL}, {"b", "b.w", 7000, 0, NULL}},
-                                other_model[] = {{"a", "a.w", 9000, 0, NULL}, {"b", "b.v", 7000, 0, NULL}};
+                                other_model[] = {{"a", "a.w", 9000, 0, NULL}, {"b", "b.v", 7000, 0, NULL}},
+                                adding_model[] = {{"a", "a.w", 9000, ZERO_ADDS_GRAD, NULL},
+                                                  {"b", "b.w", 7000, 0, NULL}};
 enum { PARAMS = 2, PAGE = 4096 };
 
 struct setting {
@@ -71,7 +73,8 @@ static void visit(zero_engine *engine, uint32_t rank, void *user) {
     if (v->guarded) check_guard(engine, v);
     if (v->refused)
         refused(zero_engine_recover(engine, toy_fill, NULL, NULL), ZERO_E_IO, "zero_engine_recover", v->text);
-    if (v->recovers) CHECK_INT(zero_engine_recover(engine, toy_fill, NULL, &step), ZERO_OK);
+    /* Nothing is frozen, so nothing is filled. */
+    if (v->recovers) CHECK_INT(zero_engine_recover(engine, NULL, NULL, &step), ZERO_OK);
     if (v->recovers) CHECK_INT(step, v->step);
     if (v->discards) CHECK_INT(zero_engine_discard_shadow(engine), ZERO_OK);
     if (!v->recovers && (v->discards || !v->guarded))
@@ -116,7 +119,7 @@ static void none_and_usable(void) {
 
 static void others(void) {
     static const struct setting stage = {1, 2, true, model}, named = {2, 2, true, other_model},
-                                adam = {2, 2, false, model};
+                                adam = {2, 2, false, model}, adds = {2, 2, true, adding_model};
     static const struct {
         const struct setting *setting;
         const char *text;
@@ -127,7 +130,9 @@ static void others(void) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         VISIT("other", .kind = ZERO_SHADOW_OTHER, .step = 2, .text = cases[i].text, .guarded = true,
               .refused = true, .setting = cases[i].setting);
-    GO_ON("other", 2);
+    /* The host may now add to gradients that it overwrote: what is stored is the same. */
+    VISIT("other", .kind = ZERO_SHADOW_USABLE, .step = 2, .text = "go on from it", .guarded = true,
+          .recovers = true, .setting = &adds);
     VISIT("other", .kind = ZERO_SHADOW_OTHER, .step = 2, .text = "step 2 of another run", .discards = true,
           .steps = 1, .setting = &stage);
     VISIT("other", .kind = ZERO_SHADOW_OTHER, .step = 1, .text = "its stage is 1, and here it is 2",

@@ -4,6 +4,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "engine/config/config.h"
 
@@ -30,7 +31,7 @@ static void use(struct config *config, uint32_t ranks) {
     const struct config_model *m = &config->model;
     require(m->layers && m->width && m->heads && m->context && m->vocab && m->inner, "sizes", &error);
     require(m->width % m->heads == 0, "heads", &error);
-    bool llama = m->type == CONFIG_LLAMA;
+    bool llama = strcmp(config_architecture((uint32_t)m->type), "llama") == 0;
     require(!llama || (m->kv_heads && m->heads % m->kv_heads == 0 && m->head_width % 2 == 0), "key heads",
             &error);
     require(!llama || m->rope.theta > 0, "rope_theta", &error);

@@ -2,7 +2,9 @@
 #include "kernels/optimizer.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "tests/check.h"
 
@@ -21,6 +23,31 @@ static int names_are_found(void) {
             CHECK(!kernel_isa_present((enum kernel_isa)isa) || (*each)->update[isa]);
     }
     return count;
+}
+
+static const char *fallback(const struct optimizer *optimizer, const char *key) {
+    for (int i = 0; i < OPTIMIZER_KEYS_MAX && optimizer->keys[i].name; i++)
+        if (strcmp(optimizer->keys[i].name, key) == 0) return optimizer->keys[i].fallback;
+    return "0";
+}
+
+/* What a configuration leaves out means the same as in a program without one. */
+static void defaults_are_those_of_the_keys(void) {
+    for (const struct optimizer *const *each = optimizers; *each; each++) {
+        const struct optimizer_params *p = &(*each)->defaults;
+        double beta1 = 0, beta2 = 0;
+        sscanf(fallback(*each, "betas"), "[%lf, %lf]", &beta1, &beta2);
+        int same = CHECK_DOUBLE(p->lr, atof(fallback(*each, "lr")), 0);
+        same &= CHECK_DOUBLE(p->beta1, beta1, 0) && CHECK_DOUBLE(p->beta2, beta2, 0);
+        same &= CHECK_DOUBLE(p->eps, atof(fallback(*each, "eps")), 0);
+        same &= CHECK_DOUBLE(p->weight_decay, atof(fallback(*each, "weight_decay")), 0);
+        same &= CHECK_DOUBLE(p->momentum, atof(fallback(*each, "momentum")), 0);
+        same &= CHECK_DOUBLE(p->dampening, atof(fallback(*each, "dampening")), 0);
+        same &= CHECK_DOUBLE(p->lr_decay, atof(fallback(*each, "lr_decay")), 0);
+        same &= CHECK_INT(p->nesterov, strcmp(fallback(*each, "nesterov"), "true") == 0);
+        same &= CHECK_INT(p->bias_correction, strcmp(fallback(*each, "bias_correction"), "true") == 0);
+        if (!same) fprintf(stderr, "in %s\n", (*each)->title);
+    }
 }
 
 static void plain_sgd_has_no_state(void) {
@@ -74,6 +101,7 @@ static void late_steps_are_finite(void) {
 
 int main(int argc, char **argv) {
     CHECK_INT(names_are_found(), argc > 1 ? atoi(argv[1]) : 5);
+    defaults_are_those_of_the_keys();
     plain_sgd_has_no_state();
     lion_takes_the_sign();
     late_steps_are_finite();

@@ -30,16 +30,15 @@ static void report_recomputation(const struct gpt_config *model) {
 static void report_training(const struct job *job, const zero_engine *engine, uint64_t steps) {
     const struct config *config = &job->config;
     uint32_t ranks = zero_engine_size(engine), threads = zero_engine_threads(engine);
-    bool every = config->accumulation_mode == CONFIG_ACCUMULATE_EVERY;
     progress_line("ranks     %u%s, %u CPU thread%s each", ranks,
                   job->local ? " as threads of one process" : "", threads, plural(threads));
     progress_line("training  ZeRO stage %" PRIu64 ", %s, %s, %s step%s", config->stage,
                   dtype_name((enum dtype)config->compute_dtype), config->optimizer.name,
                   format_grouped(steps).chars, plural(steps));
     progress_line("batch     %" PRIu64 " samples = %u rank%s x %" PRIu64 " x %" PRIu64
-                  " micro-step%s, gradients reduced in %s micro-step",
+                  " micro-step%s, gradients reduced %s",
                   config->train_batch, ranks, plural(ranks), config->micro_batch, config->accumulation_steps,
-                  plural(config->accumulation_steps), every ? "every" : "the last");
+                  plural(config->accumulation_steps), accumulations[config->accumulation_mode].when);
 }
 
 static void report_data(const struct dataset *data) {

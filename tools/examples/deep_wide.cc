@@ -2,10 +2,10 @@
  * clicks. The wide part is linear in the categories and in crosses of them; the deep part is embeddings of the categories and a
  * multi-layer perceptron. Few rows of the tables take part in a batch. The data is synthetic: clicks follow from a planted rule.
  *
- * struct model, train() and run_rank() hold all code for the engine, through engine/zero.hpp.
+ * struct model, train() and run_rank() hold all code for the engine, through zero.hpp.
  *
- *   bazel-bin/tools/examples/deep_wide --ranks 2 --stage 3 --steps 200
- *   bazel-bin/tools/examples/deep_wide --offload nvme:/tmp    optimizer state on a drive; cpu: in host memory */
+ *   deep_wide --ranks 2 --stage 3 --steps 200
+ *   deep_wide --offload nvme:/tmp                optimizer state on a drive; cpu: in host memory */
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/zero.hpp"
+#include <zero/zero.hpp>
 
 namespace {
 

@@ -1,8 +1,11 @@
 #include "tools/gpt/architecture.h"
 
+#include <string.h>
+
 /* Hugging Face's "gpt2": linear layers are [inputs][outputs] (Conv1D). Only the head is [outputs][inputs], because it
  * may be the token embedding. */
 static const struct architecture gpt2 = {
+    .model_type = "gpt2",
     .title = "GPT-2",
     .block_prefix = "h.%u.",
     .embedding =
@@ -32,6 +35,7 @@ static const struct architecture gpt2 = {
 
 /* Hugging Face's "llama": torch.nn.Linear's layout, [outputs][inputs]. */
 static const struct architecture llama = {
+    .model_type = "llama",
     .title = "Llama",
     .block_prefix = "model.layers.%u.",
     .embedding = {[TOKEN_WEIGHT] = {"model.embed_tokens.weight", VOCAB, WIDTH}},
@@ -56,7 +60,14 @@ static const struct architecture llama = {
     .rotary = true,
 };
 
-const struct architecture *const architectures[] = {[GPT_GPT2] = &gpt2, [GPT_LLAMA] = &llama};
+const struct architecture *const architectures[GPT_ARCHITECTURES] = {
+    [GPT_GPT2] = &gpt2, [GPT_LLAMA] = &llama};
+
+enum gpt_architecture gpt_architecture_of(const char *model_type) {
+    uint32_t i = 0;
+    while (i < GPT_ARCHITECTURES && strcmp(architectures[i]->model_type, model_type) != 0) i++;
+    return (enum gpt_architecture)i;
+}
 
 const char *gpt_title(const struct gpt_config *config) { return architecture_of(config)->title; }
 

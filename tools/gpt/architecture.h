@@ -48,8 +48,8 @@ struct projection {
 };
 
 struct architecture {
-    const char *title;
-    const char *block_prefix; /* prefix of names, with the block's number */
+    const char *model_type, *title; /* Hugging Face's model_type */
+    const char *block_prefix;       /* prefix of names, with the block's number */
     struct declaration embedding[EMBEDDING_PARAMS], block[BLOCK_PARAMS], head[HEAD_PARAMS];
     struct projection projection[PROJECTIONS];
     bool outputs_first; /* a block's weights are [outputs][inputs] */
@@ -58,7 +58,7 @@ struct architecture {
     bool rotary; /* positions rotate queries and keys */
 };
 
-extern const struct architecture *const architectures[]; /* index: enum gpt_architecture */
+extern const struct architecture *const architectures[GPT_ARCHITECTURES]; /* index: enum gpt_architecture */
 
 static inline const struct architecture *architecture_of(const struct gpt_config *config) {
     return architectures[config->architecture];

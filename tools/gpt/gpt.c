@@ -18,6 +18,8 @@ static const char *rotary_problem(const struct gpt_config *config) {
 }
 
 const char *gpt_config_problem(const struct gpt_config *c) {
+    if (c->architecture >= GPT_ARCHITECTURES)
+        return "no row of tools/gpt/architecture.c has the model's architecture";
     if (!c->layers || !c->width || !c->heads || !c->context || !c->vocab)
         return "layers, width, heads, context and vocabulary must be at least 1";
     if (!c->head_width && c->width % c->heads) return "the width must be a multiple of the number of heads";

@@ -17,7 +17,10 @@
 
 #include "engine/zero.h"
 
-enum gpt_architecture { GPT_GPT2, GPT_LLAMA };
+enum gpt_architecture { GPT_GPT2, GPT_LLAMA, GPT_ARCHITECTURES };
+
+/* By Hugging Face's name, as a configuration gives it (config_architecture); GPT_ARCHITECTURES: there is none. */
+enum gpt_architecture gpt_architecture_of(const char *model_type);
 
 /* Rotary positions: position * theta^(-2 i / head_width) is the angle of pair i of a head's columns. factor above 0:
  * Llama 3's scaling (Hugging Face's rope_type "llama3"). It slows down by `factor` the pairs that turn less than `low`

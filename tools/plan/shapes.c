@@ -42,8 +42,7 @@ const struct shapes *shapes_find(const char *name) {
 struct shapes shapes_of(const struct config_model *m) {
     return (struct shapes){.name = "the model block",
                            .source = "the configuration",
-                           .architecture =
-                               (enum gpt_architecture)m->type, /* both enums have the same numbers */
+                           .architecture = gpt_architecture_of(config_architecture((uint32_t)m->type)),
                            .layers = m->layers,
                            .width = m->width,
                            .heads = m->heads,

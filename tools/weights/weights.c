@@ -37,12 +37,9 @@ void weights_widen(const void *in, int dtype, uint64_t count, float *out) {
     for (uint64_t i = 0; i < count && dtype == DTYPE_F16; i++) out[i] = f32_from_f16(half[i]);
 }
 
-_Static_assert((int)CONFIG_GPT2 == (int)GPT_GPT2 && (int)CONFIG_LLAMA == (int)GPT_LLAMA,
-               "architectures are numbered alike");
-
 struct gpt_config weights_model(const struct config_model *model) {
     return (struct gpt_config){
-        .architecture = (enum gpt_architecture)model->type,
+        .architecture = gpt_architecture_of(config_architecture((uint32_t)model->type)),
         .layers = (uint32_t)model->layers,
         .width = (uint32_t)model->width,
         .heads = (uint32_t)model->heads,

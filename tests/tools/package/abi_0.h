@@ -145,6 +145,9 @@ typedef struct zero_param {
     uint32_t group;
     void *user;
     uint64_t shape[ZERO_DIMS_MAX];
+    const float *values;
+    void **param_pointer, **grad_pointer;
+    uint64_t pointer_offset;
 } zero_param;
 typedef struct zero_group {
     size_t struct_size;

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What tools/install leaves is all that a program needs: the example builds with make and with CMake, a C++ program with the static
+# What tools/install leaves is all that a program needs: the examples build with make and with CMake, a C++ program with the static
 # library, and they run. The library shows the functions of zero.h, and needs no MPI and no C++ library.
 #   install_test.sh INSTALL
 set -uo pipefail
@@ -73,7 +73,7 @@ has pkg-config && {
     [[ $(needed app) != *libzero* ]] || fail "a static program needs $(needed app)"
 }
 
-# The example, where MPI's library cannot be loaded.
+# The examples, where MPI's library cannot be loaded.
 mkdir no_mpi && : >no_mpi/libmpi.so.40
 weights() { LD_LIBRARY_PATH=$PWD/no_mpi "$@" --width 32 --blocks 2 --batch 4 --steps 4 | sed -n 's/^weights //p'; }
 examples=prefix/share/zero/examples
@@ -88,11 +88,15 @@ has make && has pkg-config && {
     [[ $threads ]] || fail "the example printed no weights"
     equal "$processes" "$threads" "weights of two processes, beside two threads"
     alone=$(weights "$examples/mlp")
+    clicks=$(LD_LIBRARY_PATH=$PWD/no_mpi "$examples/deep_wide" --ranks 2 --steps 20) || fail "deep_wide: exit status $?"
+    [[ $clicks == *weights* ]] || fail "the example in C++ printed $clicks"
 }
 has cmake && {
     { cmake -S "$examples" -B cmake -DCMAKE_PREFIX_PATH="$prefix" && cmake --build cmake; } >log 2>&1 || fail "CMake: $(cat log)"
     built=$(weights cmake/mlp)
     equal "$built" "${alone-$built}" "weights of the example that CMake built"
+    built=$(cmake/deep_wide --ranks 2 --steps 20)
+    equal "$built" "${clicks-$built}" "what the example in C++ prints that CMake built"
 }
 
 # A program of MPI shares its library with the engine.

@@ -106,7 +106,21 @@ static void gpus_are_counted_by_hand(void) {
     CHECK_INT(host - near_host, stream);
 }
 
+/* Each architecture of the configuration is one of the GPT. */
+static void architectures_are_the_configuration_s(void) {
+    uint32_t count = 0;
+    for (; config_architecture(count); count++) {
+        struct config_model model = {.type = (int)count};
+        if (!CHECK(shapes_of(&model).architecture < GPT_ARCHITECTURES))
+            fprintf(stderr, "%s\n", config_architecture(count));
+    }
+    CHECK_INT(count, GPT_ARCHITECTURES);
+    struct gpt_config unknown = {.architecture = gpt_architecture_of("mamba")};
+    CHECK_CONTAINS(gpt_config_problem(&unknown), "architecture");
+}
+
 int main(void) {
+    architectures_are_the_configuration_s();
     parameters_are_as_published();
     arithmetic_is_the_gpt_s();
     memory_is_the_gpt_s();
