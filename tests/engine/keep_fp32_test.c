@@ -14,17 +14,20 @@ static struct toy_result got, expected;
 /* Parameters by their bits: in.w, which out.w is tied to; in.b, a.g, b.w, c.b; fix.f, which is frozen. With the default
  * threshold units `a` and `c` keep a persistent one, `b` a sharded one, and `in` and `out` use in.w. */
 enum { MIXED = 1 << 0 | 1 << 4 | 1 << 5 | 1 << 9 | 1 << 11, ALL = (1 << TOY_PARAMS) - 1 };
-#define MIXED_PATTERNS ", \"param_groups\": [{\"match\": [\"in.w\", \"a.g\", \"b.w\", \"c.b\", \"fix.f\"], \"dtype\": \"fp32\"}]"
+#define MIXED_PATTERNS                                                                                       \
+    ", \"param_groups\": [{\"match\": [\"in.w\", \"a.g\", \"b.w\", \"c.b\", \"fix.f\"], \"dtype\": "         \
+    "\"fp32\"}]"
 
 #define NVME "{\"device\": \"nvme\", \"nvme_path\": \"%1$s/keep\"}"
 
 /* Keys of zero_optimization; the last three are of stage 3. */
-static const char *const tiers[] = {"\"offload_optimizer\": {\"device\": \"none\"}",
-                                    "\"offload_optimizer\": {\"device\": \"cpu\"}",
-                                    "\"sub_group_size\": 32, \"offload_optimizer\": " NVME,
-                                    "\"offload_optimizer\": {\"device\": \"cpu\"}, \"offload_param\": {\"device\": \"cpu\"}",
-                                    "\"sub_group_size\": 32, \"offload_optimizer\": " NVME ", \"offload_param\": " NVME,
-                                    "\"zero_hpz_partition_size\": 2"};
+static const char *const tiers[] = {
+    "\"offload_optimizer\": {\"device\": \"none\"}",
+    "\"offload_optimizer\": {\"device\": \"cpu\"}",
+    "\"sub_group_size\": 32, \"offload_optimizer\": " NVME,
+    "\"offload_optimizer\": {\"device\": \"cpu\"}, \"offload_param\": {\"device\": \"cpu\"}",
+    "\"sub_group_size\": 32, \"offload_optimizer\": " NVME ", \"offload_param\": " NVME,
+    "\"zero_hpz_partition_size\": 2"};
 enum { TIERS = sizeof tiers / sizeof *tiers, TIERS_OF_ALL = 3 };
 
 static bool equal(const struct toy_setup *s) {
@@ -37,9 +40,11 @@ static bool equal(const struct toy_setup *s) {
     for (int t = 0; t < ZERO_TIERS && same; t++)
         same = CHECK_INT(got.measured[t], got.planned[t]) && CHECK_INT(got.planned[t], got.plan.bytes[t]);
     if (!same)
-        fprintf(stderr, "in type %d, kept %x, stage %u, ranks %u, micro-steps %u, mode %s, threshold %u, memory %d, %s\n",
-                s->compute, s->kept, s->stage, s->ranks, s->micro_steps, s->mode, s->threshold, s->memory,
-                s->tiers ? s->tiers : "");
+        fprintf(
+            stderr,
+            "in type %d, kept %x, stage %u, ranks %u, micro-steps %u, mode %s, threshold %u, memory %d, %s\n",
+            s->compute, s->kept, s->stage, s->ranks, s->micro_steps, s->mode, s->threshold, s->memory,
+            s->tiers ? s->tiers : "");
     return same;
 }
 
@@ -95,7 +100,17 @@ static void other_ways(void) {
     s.free_order = 0, s.hold = 1;
     toy_train(&s, &got), equal(&s);
     s.hold = 0, s.frozen = 1 << 0 | 1 << 5;
-    s.extra = ", \"param_groups\": [{\"match\": [\"in.w\", \"b.w\"], \"frozen\": true}], \"debug\": {\"compare_every\": 1}";
+    s.extra = ", \"param_groups\": [{\"match\": [\"in.w\", \"b.w\"], \"frozen\": true}], \"debug\": "
+              "{\"compare_every\": 1}";
+    toy_oracle(&s, &expected);
+    for (s.stage = 0; s.stage <= 3; s.stage++) toy_train(&s, &got), equal(&s);
+}
+
+/* Two copies: their shards are summed after the reductions. */
+static void on_a_mesh(void) {
+    struct toy_setup s = toy_setup_default();
+    s.kept = MIXED, s.steps = 6, s.compute = ZERO_BF16, s.ranks = 4, s.shard_ranks = 2;
+    s.tiers = "\"mics_shard_size\": 2";
     toy_oracle(&s, &expected);
     for (s.stage = 0; s.stage <= 3; s.stage++) toy_train(&s, &got), equal(&s);
 }
@@ -122,8 +137,8 @@ static void by_pattern(void) {
     }
 }
 
-/* If all are kept, a narrow run has the bits and the bytes of an fp32 run, and codes nothing. In an fp32 run the flag
- * changes nothing. */
+/* If all are kept, a narrow run has the bits and the bytes of an fp32 run, whatever its sums are, and codes nothing.
+ * In an fp32 run the flag changes nothing. */
 static void all_of_them(void) {
     struct toy_setup s = toy_setup_default();
     s.ranks = 4, s.steps = 5, s.threshold = 0;
@@ -133,7 +148,8 @@ static void all_of_them(void) {
         s.kept = ALL, toy_train(&s, &got);
         CHECK_STRING(got.hash, wide.hash);
         CHECK_BYTES(&got.plan, &wide.plan, sizeof got.plan);
-        s.compute = ZERO_BF16, toy_train(&s, &got);
+        s.compute = ZERO_BF16, s.communication = "fp32";
+        toy_train(&s, &got);
         CHECK_STRING(got.error, "");
         CHECK_STRING(got.hash, wide.hash);
         CHECK_BYTES(&got.plan, &wide.plan, sizeof got.plan);
@@ -142,7 +158,7 @@ static void all_of_them(void) {
         toy_train(&s, &got);
         CHECK_STRING(got.error, "");
         CHECK_STRING(got.hash, wide.hash);
-        s.tiers = NULL;
+        s.tiers = NULL, s.communication = NULL;
     }
 }
 
@@ -150,14 +166,47 @@ static void all_of_them(void) {
 
 static zero_status add(zero_unit *unit, const char *name, uint32_t flags, const char *tied_to) {
     static zero_slot slot;
-    zero_param param = {.struct_size = sizeof param, .name = name, .dims = 1, .shape = {5}, .flags = flags,
-                        .tied_to = tied_to, .slot = &slot};
+    zero_param param = {.struct_size = sizeof param,
+                        .name = name,
+                        .dims = 1,
+                        .shape = {5},
+                        .flags = flags,
+                        .tied_to = tied_to,
+                        .slot = &slot};
     return zero_unit_add_param(unit, &param);
 }
 
+/* Spans of both kinds: the weights come from there, and a kept one is not rounded. */
+static void filled_from_spans(void) {
+    static float wide[5] = {0.1f, 0.2f, 0.3f, 0.4f, 0.5f}, wide_grad[5], back[5];
+    static uint16_t narrow[5] = {0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0}, narrow_grad[5]; /* 1 to 5 */
+    const zero_span spans[] = {{wide, wide_grad, 5}, {narrow, narrow_grad, 5}};
+    zero_engine *engine = zero_engine_init("{\"train_batch_size\": 1, \"bf16\": {\"enabled\": true}}");
+    zero_unit *unit;
+    CHECK_INT(zero_engine_add_unit(engine, "a", &unit), ZERO_OK);
+    for (int i = 0; i < 2; i++) {
+        zero_param param = {.struct_size = sizeof param,
+                            .name = i ? "narrow" : "wide",
+                            .dims = 1,
+                            .shape = {5},
+                            .flags = i ? 0 : ZERO_KEEP_FP32,
+                            .spans = &spans[i],
+                            .span_count = 1};
+        CHECK_INT(zero_unit_add_param(unit, &param), ZERO_OK);
+    }
+    CHECK_INT(zero_engine_commit(engine, NULL), ZERO_OK);
+    CHECK_INT(zero_engine_fill(engine, NULL, NULL), ZERO_OK);
+    CHECK_INT(zero_engine_get(engine, "wide", ZERO_PARAM, back, 0, 5), ZERO_OK);
+    CHECK_BYTES(back, wide, sizeof back);
+    CHECK_INT(zero_engine_get(engine, "narrow", ZERO_PARAM, back, 0, 5), ZERO_OK);
+    for (int i = 0; i < 5; i++) CHECK_DOUBLE(back[i], i + 1, 0);
+    zero_engine_destroy(engine);
+}
+
 static void types_are_known(void) {
-    zero_engine *engine = zero_engine_init("{\"train_batch_size\": 1, \"bf16\": {\"enabled\": true}, \"param_groups\": "
-                                           "[{\"match\": \"norm*\", \"dtype\": \"fp32\"}]}");
+    zero_engine *engine =
+        zero_engine_init("{\"train_batch_size\": 1, \"bf16\": {\"enabled\": true}, \"param_groups\": "
+                         "[{\"match\": \"norm*\", \"dtype\": \"fp32\"}]}");
     zero_unit *a, *b;
     CHECK_INT(zero_engine_add_unit(engine, "a", &a), ZERO_OK);
     CHECK_INT(add(a, "w", 0, NULL), ZERO_OK);
@@ -182,7 +231,8 @@ static void mistakes(void) {
     static const char *const wrong[] = {"\"bf16\"", "\"float32\"", "32", "true"};
     char json[256];
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        snprintf(json, sizeof json, "{\"train_batch_size\": 1, \"param_groups\": [{\"match\": \"*\", \"dtype\": %s}]}",
+        snprintf(json, sizeof json,
+                 "{\"train_batch_size\": 1, \"param_groups\": [{\"match\": \"*\", \"dtype\": %s}]}",
                  wrong[i]);
         CHECK(!zero_engine_init(json));
         CHECK_CONTAINS(zero_last_error(), "param_groups[0].dtype: ");
@@ -193,8 +243,10 @@ static void mistakes(void) {
 int main(void) {
     stages_tiers_and_ranks();
     other_ways();
+    on_a_mesh();
     by_pattern();
     all_of_them();
+    filled_from_spans();
     types_are_known();
     mistakes();
     return check_end();
