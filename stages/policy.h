@@ -36,9 +36,9 @@ struct use {
 };
 
 struct region {
-    bool frozen;     /* no gradient, no state */
-    bool persistent; /* parameters rest replicated at every stage */
-    bool exact;      /* its gathers are never coded */
+    bool frozen;       /* no gradient, no state */
+    bool persistent;   /* parameters rest replicated at every stage */
+    bool exact;        /* its gathers are never coded */
     /* A reduced gradient has a wider type than the gradient that a backward writes, so it needs a place of its own. */
     bool grad_widens;
     uint64_t elements; /* in its flat buffer */
@@ -61,7 +61,7 @@ struct policy {
     const struct stage *stage;
     uint32_t mesh[AXES];
     enum accumulation accumulation;
-    uint32_t micro_steps; /* per step */
+    uint32_t micro_steps;           /* per step */
     /* A pass uses units in any order, any number of times, and its length is unknown. Nothing is gathered ahead. What a pass has
      * gathered stays gathered until its end, and gradients are reduced there. */
     bool free_order;

@@ -247,8 +247,8 @@ static void place_param(struct model_region *r, struct model_param *p, uint32_t 
     r->elements = round_up(r->elements + p->count, line);
 }
 
-/* A reference to a buffer has 16 bits for region and state. */
-enum { REGIONS_MAX = UINT16_MAX / ZERO_STATES_MAX };
+/* Both have 16 bits: a reference to a buffer of region and state, and a position. */
+enum { REGIONS_MAX = UINT16_MAX / ZERO_STATES_MAX, UNITS_MAX = UINT16_MAX / 8 };
 
 /* The regions of one unit, in the order of classes; they are the first of the unit's use. */
 static void lay_out_unit(struct model *m, struct zero_unit *unit, uint32_t shards,
@@ -319,6 +319,8 @@ static zero_status add_held(struct model *m, struct zero_error *error) {
 zero_status model_lay_out(struct model *m, uint32_t shards, uint64_t persistent_elements,
                           struct zero_error *error) {
     if (!m->units) return error_set(error, ZERO_E_ARGUMENT, "the model has no units: add them before commit");
+    if (m->units > UNITS_MAX)
+        return error_set(error, ZERO_E_UNSUPPORTED, "%" PRIu32 " units are more than %d", m->units, UNITS_MAX);
     m->region = calloc((size_t)m->units * REGION_CLASSES, sizeof *m->region);
     m->region_params = calloc(m->params + 1, sizeof *m->region_params);
     m->use = calloc(m->units, sizeof *m->use);

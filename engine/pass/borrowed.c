@@ -2,12 +2,12 @@
 
 #include "engine/pass/host_stream.h"
 
-void borrowed_take_weights(struct running *run, enum dtype dtype, struct model_param *p, const void *flat) {
+void borrowed_take_weights(struct running *run, enum dtype compute, struct model_param *p, const void *flat) {
     if (p->copied == run->weights_version) return;
     p->copied = run->weights_version;
     const uint8_t *from = flat;
     for (uint32_t i = 0; i < p->span_count; i++) {
-        uint64_t bytes = p->spans[i].count * dtype_bytes(dtype);
+        uint64_t bytes = p->spans[i].count * dtype_bytes(compute);
         host_stream_copy(run, p->spans[i].param, from, bytes);
         from += bytes;
     }
@@ -29,13 +29,13 @@ static struct gradient_take_argument lent_span(const void *user, uint32_t i) {
                                            spans[i].grad, spans[i].count, lent->dtype, lent->add};
 }
 
-void borrowed_give_gradients(struct running *run, enum dtype dtype, const struct model_param *p, void *flat,
+void borrowed_give_gradients(struct running *run, enum dtype compute, const struct model_param *p, void *flat,
                              bool add, uint32_t threads) {
-    struct lent lent = {p, flat, dtype, add};
+    struct lent lent = {p, flat, compute, add};
     host_stream_take_gradients(run, lent_span, &lent, p->span_count, threads);
 }
 
-void borrowed_clear_gradients(struct running *run, enum dtype dtype, const struct model_param *p) {
+void borrowed_clear_gradients(struct running *run, enum dtype compute, const struct model_param *p) {
     for (uint32_t i = 0; i < p->span_count; i++)
-        host_stream_clear(run, p->spans[i].grad, p->spans[i].count * dtype_bytes(dtype));
+        host_stream_clear(run, p->spans[i].grad, p->spans[i].count * dtype_bytes(compute));
 }

@@ -6,11 +6,11 @@
 #include "engine/model/model.h"
 #include "engine/run/run.h"
 
-/* `flat`: the parameter's address in the flat buffer; elements are of type `dtype`. */
-void borrowed_take_weights(struct running *run, enum dtype dtype, struct model_param *param,
+/* `flat`: the parameter's address in the flat buffer; elements are of type `compute`. */
+void borrowed_take_weights(struct running *run, enum dtype compute, struct model_param *param,
                            const void *flat);
-void borrowed_give_gradients(struct running *run, enum dtype dtype, const struct model_param *param,
+void borrowed_give_gradients(struct running *run, enum dtype compute, const struct model_param *param,
                              void *flat, bool add, uint32_t threads);
-void borrowed_clear_gradients(struct running *run, enum dtype dtype, const struct model_param *param);
+void borrowed_clear_gradients(struct running *run, enum dtype compute, const struct model_param *param);
 
 #endif

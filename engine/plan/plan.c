@@ -229,8 +229,7 @@ static uint64_t dry_pass(struct plan *plan, struct intervals *intervals, struct 
     policy_pass(policy, evaluating, last, list);
     note(plan, intervals, policy, list, *tick);
     for (uint32_t q = 0; q < (evaluating ? 1 : 2) * policy->uses; q++) {
-        if (policy_backward(policy, q) && !policy->free_order)
-            fetched += dry_recompute(plan, intervals, policy, list, q, tick);
+        if (policy_backward(policy, q) && !policy->free_order) fetched += dry_recompute(plan, intervals, policy, list, q, tick);
         list->count = 0, ++*tick;
         policy_begin(policy, q, list);
         fetched += fetched_bytes(plan, list);
