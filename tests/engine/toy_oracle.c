@@ -30,7 +30,7 @@ static zero_dtype communication(const struct toy_setup *s, uint32_t i) {
     static const char *const names[] = {[ZERO_F32] = "fp32", [ZERO_BF16] = "bf16", [ZERO_F16] = "fp16"};
     int dtype = ZERO_F32;
     while (s->communication && strcmp(names[dtype], s->communication)) dtype++;
-    if (toy_dtype(s, i) != s->compute) return ZERO_F32; /* kept */
+    if (toy_dtype(s, i, s->compute) != s->compute) return ZERO_F32; /* kept */
     return s->communication ? (zero_dtype)dtype : s->compute;
 }
 
@@ -39,8 +39,8 @@ static zero_dtype communication(const struct toy_setup *s, uint32_t i) {
 static void take(const struct toy_setup *s, gradients sum, const gradients made, uint32_t i, int fresh,
                  float scale) {
     for (uint32_t k = 0; k < SIZE; k++) {
-        float g = toy_round(toy_dtype(s, i), made[i][k] * scale), *to = &sum[owner(i)][k];
-        *to = fresh ? g : toy_round(toy_dtype(s, i), *to + g);
+        float g = toy_round(toy_dtype(s, i, s->compute), made[i][k] * scale), *to = &sum[owner(i)][k];
+        *to = fresh ? g : toy_round(toy_dtype(s, i, s->compute), *to + g);
     }
 }
 
@@ -77,7 +77,7 @@ static double micro_step(const struct toy_setup *s, gradients weights, gradients
 
 /* Sums are of fp32: what is sent then is what a backward wrote. */
 static zero_dtype message(const struct toy_setup *s, uint32_t i) {
-    return communication(s, i) == ZERO_F32 ? toy_dtype(s, i) : communication(s, i);
+    return communication(s, i) == ZERO_F32 ? toy_dtype(s, i, s->compute) : communication(s, i);
 }
 
 static zero_dtype fp32(const struct toy_setup *s, uint32_t i) { return ZERO_F32; }
@@ -142,7 +142,7 @@ static double reduced(const struct toy_setup *s, gradients weights, gradients to
 /* Masters beside bf16 weights. */
 static void keep_masters(const struct toy_setup *s, struct toy_result *out) {
     for (uint32_t i = 0; i < TOY_PARAMS && s->compute == ZERO_BF16; i++)
-        if (!frozen(s, i) && toy_dtype(s, i) == ZERO_BF16)
+        if (!frozen(s, i) && toy_dtype(s, i, s->compute) == ZERO_BF16)
             master_keep(out->weights[i], toy_params[i].rows * toy_params[i].columns);
 }
 
@@ -164,12 +164,13 @@ void toy_oracle(const struct toy_setup *s, struct toy_result *out) {
                  out->weights[i]);
     for (uint32_t i = 0; i < TOY_PARAMS; i++) /* frozen parameters have no masters */
         for (uint32_t k = 0; k < SIZE && frozen(s, i); k++)
-            out->weights[i][k] = toy_round(toy_dtype(s, i), out->weights[i][k]);
+            out->weights[i][k] = toy_round(toy_dtype(s, i, s->compute), out->weights[i][k]);
     keep_masters(s, out);
     const struct optimizer *adamw = optimizer_find("adamw");
     for (uint32_t step = 0; step < s->steps; step++) {
         for (uint32_t i = 0; i < TOY_PARAMS; i++)
-            for (uint32_t k = 0; k < SIZE; k++) seen[i][k] = toy_round(toy_dtype(s, i), out->weights[i][k]);
+            for (uint32_t k = 0; k < SIZE; k++)
+                seen[i][k] = toy_round(toy_dtype(s, i, s->compute), out->weights[i][k]);
         out->scale[step] = loss_scale.value;
         out->loss[step] = reduced(s, seen, total, step, (float)loss_scale.value);
         double squares = 0, sent = s->factor != 0 ? s->factor : 1,

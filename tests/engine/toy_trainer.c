@@ -154,9 +154,9 @@ static uint32_t segment_of(const struct toy_setup *s, uint32_t unit) {
     return (unit - 1) / s->recompute * s->recompute + 1;
 }
 
-zero_dtype toy_dtype(const struct toy_setup *s, uint32_t param) {
+zero_dtype toy_dtype(const struct toy_setup *s, uint32_t param, zero_dtype run) {
     uint32_t owner = toy_params[param].tied_to ? 0 : param;
-    return s->kept >> owner & 1 ? ZERO_F32 : s->compute;
+    return s->kept >> owner & 1 ? ZERO_F32 : run;
 }
 
 /* A tied parameter's flags are its owner's. */
@@ -181,7 +181,8 @@ static zero_status declare(struct rank *r) {
                                 .tied_to = p->tied_to,
                                 .slot = &r->slot[i]};
             uint64_t count = (uint64_t)p->rows * p->columns;
-            uint64_t half = count / 2 * (toy_dtype(r->setup, i) == ZERO_F32 ? 4 : 2); /* bytes */
+            zero_dtype type = toy_dtype(r->setup, i, zero_engine_dtype(r->engine));
+            uint64_t half = count / 2 * (type == ZERO_F32 ? 4 : 2); /* bytes */
             zero_span spans[2] = {
                 {r->own[i], r->own_grad[i], count / 2},
                 {(char *)r->own[i] + half, (char *)r->own_grad[i] + half, count - count / 2}};
@@ -189,9 +190,7 @@ static zero_status declare(struct rank *r) {
             if (r->setup->declare) status = r->setup->declare(r->engine, i, &param);
             if (!status) status = zero_unit_add_param(r->unit[u], &param);
             if (!status) r->handle[i] = zero_engine_param(r->engine, p->name);
-            if (!status)
-                CHECK_INT(zero_param_dtype(r->handle[i]),
-                          r->setup->config ? zero_engine_dtype(r->engine) : toy_dtype(r->setup, i));
+            if (!status) CHECK_INT(zero_param_dtype(r->handle[i]), type);
         }
     }
     if (!status && r->setup->free_order) status = zero_engine_free_order(r->engine);

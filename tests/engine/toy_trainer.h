@@ -93,7 +93,8 @@ void toy_train(const struct toy_setup *setup, struct toy_result *out);
 void toy_oracle(const struct toy_setup *setup, struct toy_result *out); /* status, loss, weights */
 int toy_config(const struct toy_setup *setup, char *out, size_t capacity);
 
-zero_dtype toy_dtype(const struct toy_setup *setup, uint32_t param);
+/* In a run that computes in `run`. */
+zero_dtype toy_dtype(const struct toy_setup *setup, uint32_t param, zero_dtype run);
 
 /* One rank's part on an engine that the caller made; collective. */
 zero_status toy_train_rank(zero_engine *engine, const struct toy_setup *setup, struct toy_result *out);
