@@ -50,6 +50,11 @@ uint64_t zero_param_count(const zero_handle *param) {
     return p ? p->count : 0;
 }
 
+zero_dtype zero_param_dtype(const zero_handle *param) {
+    const struct model_param *p = param_of(param, "zero_param_dtype");
+    return !p || p->flags & ZERO_KEEP_FP32 ? ZERO_F32 : (zero_dtype)param->engine->config.compute_dtype;
+}
+
 zero_status zero_param_addresses(const zero_handle *param, zero_slot *out) {
     const struct model_param *p = param_of(param, "zero_param_addresses");
     if (!p) return ZERO_E_ARGUMENT;

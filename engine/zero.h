@@ -199,7 +199,7 @@ double zero_engine_clipping(const zero_engine *engine); /* 0: off */
 const char *zero_engine_setting(const zero_engine *engine, const char *key);
 
 /* The type in which host and engine share parameters, gradients, slots and spans: fp32, or by the configuration's bf16.enabled or
- * fp16.enabled. zero_engine_get and _put always move fp32. */
+ * fp16.enabled; zero_param_dtype says which parameters stay fp32. zero_engine_get and _put always move fp32. */
 typedef enum zero_dtype { ZERO_F32, ZERO_BF16, ZERO_F16 } zero_dtype;
 zero_dtype zero_engine_dtype(const zero_engine *engine);
 
@@ -213,7 +213,7 @@ int zero_engine_cuda(const zero_engine *engine, void **out_stream);
 
 /* ---- declaring the model: local, the same on all ranks, before commit ---- */
 
-/* Where the engine writes the addresses of a parameter, whose elements are of type zero_engine_dtype. The host owns the slot, which
+/* Where the engine writes the addresses of a parameter, whose elements are of type zero_param_dtype. The host owns the slot, which
  * must live as long as the engine. */
 typedef struct zero_slot {
     /* All elements. Valid from forward_begin to forward_end and from backward_begin to backward_end. */
@@ -228,20 +228,24 @@ enum {
     ZERO_FROZEN = 1,   /* no gradient, no optimizer state */
     ZERO_NO_DECAY = 2, /* weight decay 0, also in a group that has one */
     /* The host always adds to the gradient (`+=`), in a slot and in spans: the engine clears it before. zero_slot.add is 1. */
-    ZERO_ADDS_GRAD = 4
+    ZERO_ADDS_GRAD = 4,
+    /* The parameter stays fp32 where the run's type is narrower (routers, norms): its weights, gradient and the sum over ranks, in
+     * slots and spans, at rest and gathered. It is its own master. A unit may have both kinds. As the configuration's param_groups
+     * with "dtype": "fp32". */
+    ZERO_KEEP_FP32 = 8
 };
 
 /* A piece of a parameter in the host program's own memory: for trainers that keep, say, all layers of a kind in one array. */
 typedef struct zero_span {
     void *param, *grad; /* grad may be NULL for frozen parameters */
-    uint64_t count;     /* elements, of type zero_engine_dtype */
+    uint64_t count;     /* elements, of type zero_param_dtype */
 } zero_span;
 
 typedef struct zero_param {
     size_t struct_size;
     const char *name; /* unique in the engine, of any length; copied */
     uint32_t dims;    /* 1 to ZERO_DIMS_MAX */
-    uint32_t flags;   /* ZERO_FROZEN, ZERO_NO_DECAY, ZERO_ADDS_GRAD */
+    uint32_t flags;   /* ZERO_FROZEN, ZERO_NO_DECAY, ZERO_ADDS_GRAD, ZERO_KEEP_FP32 */
     /* NULL, or a parameter of an earlier unit that is the same as this one, with an equal count of elements. This unit then
      * gathers the earlier unit too, and the gradients of both uses add up. */
     const char *tied_to;
@@ -291,6 +295,9 @@ zero_handle *zero_unit_param(const zero_unit *unit, uint32_t index);
 zero_handle *zero_engine_param(const zero_engine *engine, const char *name);
 const char *zero_param_name(const zero_handle *param);
 uint64_t zero_param_count(const zero_handle *param); /* elements */
+/* The type of its elements in slots and spans, and of gradients that are given: zero_engine_dtype, or fp32 where ZERO_KEEP_FP32 or the
+ * configuration's param_groups say so. A tied parameter has its owner's type. Local. */
+zero_dtype zero_param_dtype(const zero_handle *param);
 
 /* Passes use units in any order, any number of times: a backward may run twice, or two forwards before it; gradients add up. A unit may
  * begin between another one's begin and end, up to 64 deep: a forward inside a backward then needs no segment. Without this call,
@@ -478,7 +485,7 @@ zero_status zero_backward_begin(zero_unit *unit);
 zero_status zero_backward_end(zero_unit *unit);
 
 /* Between backward_begin and backward_end of the parameter's unit: gives a gradient that was computed elsewhere, instead of
- * writing to the slot's grad. `grad`: all elements, of type zero_engine_dtype. The CPU reads it before the call returns; a GPU reads
+ * writing to the slot's grad. `grad`: all elements, of type zero_param_dtype. The CPU reads it before the call returns; a GPU reads
  * it in the order of the host's stream, from GPU memory or page-locked memory. Local. */
 zero_status zero_param_give_grad(zero_handle *param, const void *grad);
 

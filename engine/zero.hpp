@@ -119,7 +119,8 @@ struct state {
 
 } // namespace inside
 
-/* A parameter whose elements are of type T: float, or a type of 2 bytes where the configuration enables bf16 or fp16. */
+/* A parameter whose elements are of type T: float, or a type of 2 bytes where the configuration enables bf16 or fp16 and the
+ * parameter does not stay fp32 (zero_param_dtype). */
 template <class T> class param {
   public:
     param(inside::state &state, zero_handle *made, const zero_slot &slot)
@@ -193,8 +194,8 @@ class unit {
     template <class T = float>
     param<T> add(const std::string &name, const std::vector<uint64_t> &shape,
                  zero_param more = make<zero_param>()) const {
-        bool wide = zero_engine_dtype(state_->checked()) == ZERO_F32;
-        if (sizeof(T) != (wide ? 4 : 2) || shape.size() > ZERO_DIMS_MAX || more.user)
+        bool narrow = zero_engine_dtype(state_->checked()) != ZERO_F32 && !(more.flags & ZERO_KEEP_FP32);
+        if ((sizeof(T) != 4 && (sizeof(T) != 2 || !narrow)) || shape.size() > ZERO_DIMS_MAX || more.user)
             throw std::invalid_argument(name + ": T is not the engine's type, or dims or user is wrong");
         zero_slot &slot = state_->slots.emplace_back();
         more.name = name.c_str();
@@ -202,7 +203,10 @@ class unit {
         for (std::size_t i = 0; i < shape.size(); i++) more.shape[i] = shape[i];
         more.slot = &slot;
         check(zero_unit_add_param(unit_, &more));
-        return {*state_, zero_engine_param(state_->engine, more.name), slot};
+        zero_handle *handle = zero_engine_param(state_->engine, more.name);
+        if ((sizeof(T) == 4) != (zero_param_dtype(handle) == ZERO_F32)) /* param_groups may keep it in fp32 */
+            throw std::invalid_argument(name + ": T is not the parameter's type");
+        return {*state_, handle, slot};
     }
 
     /* Begins a use, which ends with the returned scope: zero::use in = layer.forward(); */

@@ -38,6 +38,9 @@ struct use {
 struct region {
     bool frozen;       /* no gradient, no state */
     bool persistent;   /* parameters rest replicated at every stage */
+    bool exact;        /* its gathers are never coded */
+    /* A reduced gradient has a wider type than the gradient that a backward writes, so it needs a place of its own. */
+    bool grad_widens;
     uint64_t elements; /* in its flat buffer */
 
     /* Set by policy_open from the stage's row. */
@@ -74,8 +77,6 @@ struct policy {
      * (hpZ) holds decoded parameters, and its gathers are never coded: otherwise the parameters of a backward would
      * be coded twice, and would differ from those of their forward. */
     uint32_t gather_stagings;
-    /* A reduced gradient has a wider type than the gradient that a backward writes, so it needs a place of its own. */
-    bool grad_widens;
     const struct use *forward;
     uint32_t uses;
     struct region *region;

@@ -9,7 +9,8 @@ enum {
     CHUNK_ALIGN_BYTES = 4096,   /* a page: chunks of optimizer state start on it */
     NORM_BLOCK_ELEMENTS = 4096, /* norms are sums over blocks of this size (DESIGN: the bit-exact contract) */
     NAME_BYTES_MAX = 128, /* of a key of a note, with its final zero. Units and parameters have names of any length */
-    USE_REGIONS_MAX = 8, /* own regions (trainable/frozen x sharded/persistent), tied owners' and held units' */
+    /* A unit's own regions (trainable/frozen x sharded/persistent x run's type/fp32), tied owners' and held units'. */
+    USE_REGIONS_MAX = 12,
     RANKS_MAX = 65536,
     GROUP_MAX = 8,               /* parameter groups with their own lr and weight decay */
     SCALARS_MAX = 2 * GROUP_MAX, /* each group once with weight decay, once without (ZERO_NO_DECAY) */

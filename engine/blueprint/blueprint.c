@@ -24,6 +24,10 @@ struct precision blueprint_precision(const struct config *c) {
     return precision;
 }
 
+struct precision blueprint_precision_of(const struct blueprint *b, uint32_t region) {
+    return region_precision(&b->o.model->region[region], &b->terms.precision);
+}
+
 void blueprint_mesh(const struct config *config, uint32_t ranks, uint32_t out_mesh[AXES]) {
     out_mesh[AXIS_SHARD] = (uint32_t)config->shard_ranks;
     out_mesh[AXIS_REPLICATE] = ranks / out_mesh[AXIS_SHARD];
@@ -70,7 +74,10 @@ static zero_status open_policy(struct blueprint *b, struct zero_error *error) {
     for (uint32_t i = 0; i < m->regions; i++) {
         b->regions[i].frozen = region_frozen(&m->region[i]);
         b->regions[i].persistent = region_persistent(&m->region[i]);
+        b->regions[i].exact = region_keeps_fp32(&m->region[i]);
         b->regions[i].elements = m->region[i].padded;
+        struct precision precision = blueprint_precision_of(b, i);
+        b->regions[i].grad_widens = precision_widens(&precision);
     }
     b->policy = (struct policy){.stage = t->stage,
                                 .mesh = {t->mesh[AXIS_SHARD], t->mesh[AXIS_REPLICATE]},
@@ -81,7 +88,6 @@ static zero_status open_policy(struct blueprint *b, struct zero_error *error) {
                                 .backward_depth = t->backward_depth,
                                 .live_max = t->live_max,
                                 .ahead_max = t->ahead_max,
-                                .grad_widens = precision_widens(&t->precision),
                                 .forward = m->use,
                                 .uses = m->units,
                                 .region = b->regions,

@@ -70,6 +70,9 @@ const struct stage *blueprint_stage(const struct config *config);
 /* Which element type is where. */
 struct precision blueprint_precision(const struct config *config);
 
+/* The same in one region. */
+struct precision blueprint_precision_of(const struct blueprint *blueprint, uint32_t region);
+
 /* Ranks on each axis. */
 void blueprint_mesh(const struct config *config, uint32_t ranks, uint32_t out_mesh[AXES]);
 

@@ -51,7 +51,7 @@ struct config_group {
     char **match;
     uint32_t match_count;    /* at most CONFIG_MATCH_MAX */
     double lr, weight_decay; /* below 0: the optimizer's value */
-    bool frozen;
+    bool frozen, keeps_fp32;
 };
 
 enum { CONFIG_GROUPS_MAX = LR_GROUPS_MAX - 1, CONFIG_MATCH_MAX = 64 }; /* group 0 is all other parameters */

@@ -62,12 +62,24 @@ static zero_status read_frozen(struct reading *r, const struct config_value *v) 
     return ZERO_OK;
 }
 
-static const struct config_key member_names = {.choices = "match|lr|weight_decay|frozen"};
+/* Everything else has the run's type: bf16.enabled, fp16.enabled. */
+static zero_status read_dtype(struct reading *r, const struct config_value *v) {
+    if (v->kind != VALUE_STRING || strcmp(v->string, "fp32"))
+        return wrong(r, v->name, v->text, "\"fp32\", for parameters that stay fp32 in a bf16 or fp16 run,");
+    r->group->keeps_fp32 = true;
+    return ZERO_OK;
+}
+
+static const struct config_key member_names = {.choices = "match|lr|weight_decay|frozen|dtype"};
 
 static const struct {
     const char *name;
     zero_status (*read)(struct reading *, const struct config_value *);
-} members[] = {{"match", read_match}, {"lr", read_lr}, {"weight_decay", read_decay}, {"frozen", read_frozen}};
+} members[] = {{"match", read_match},
+               {"lr", read_lr},
+               {"weight_decay", read_decay},
+               {"frozen", read_frozen},
+               {"dtype", read_dtype}};
 
 static zero_status read_member(struct reading *r, const struct config_value *v) {
     for (size_t i = 0; i < sizeof members / sizeof *members; i++)
@@ -75,8 +87,8 @@ static zero_status read_member(struct reading *r, const struct config_value *v) 
     char near[72];
     suggest_choice(&member_names, v->name, near, sizeof near);
     return error_set(r->error, ZERO_E_CONFIG, "%s[%u].%.60s: unknown key: %s%s%s", r->path, r->index, v->name,
-                     *near ? "did you mean \"" : "a group has match, lr, weight_decay and frozen", near,
-                     *near ? "\"?" : "");
+                     *near ? "did you mean \"" : "a group has match, lr, weight_decay, frozen and dtype",
+                     near, *near ? "\"?" : "");
 }
 
 static zero_status read_group(struct reading *r, const struct config_value *v) {

@@ -38,17 +38,17 @@ bool scatters(const struct operation *op) {
 /* The call of elements, before coding. */
 struct comm_call element_call(const struct executor_shape *o, const struct operation *op) {
     const struct model_region *region = &o->model->region[op->region];
+    struct precision p = precision_of(o, op->region);
     struct comm_call call = {.tag = op->region, .what = o->model->unit[region->unit]->name};
     if (op->kind == OP_GATHER) {
         call.kind = COMM_ALL_GATHER;
-        call.dtype = call.target_dtype =
-            op->object == OBJECT_GRAD ? o->precision.reduced : o->precision.compute;
+        call.dtype = call.target_dtype = op->object == OBJECT_GRAD ? p.reduced : p.compute;
         call.count = region->padded / comm_group_size(o->group[op->axes][op->stream]);
         return call;
     }
     call.kind = scatters(op) ? COMM_REDUCE_SCATTER : COMM_ALL_REDUCE;
-    call.dtype = reduced_from(&o->precision, scatters(op));
-    call.target_dtype = o->precision.reduced;
+    call.dtype = reduced_from(&p, scatters(op));
+    call.target_dtype = p.reduced;
     call.count = part_elements(o, op->region, grad_shard_placement(&o->policy->region[op->region]));
     call.native = o->native_reduction;
     call.add = op->add;

@@ -197,8 +197,8 @@ void *executor_grad_shard(const struct executor *e, uint32_t region) {
     uint8_t *shard = executor_address(e, (struct buffer_ref){BUFFER_GRAD_SHARD, (uint16_t)region});
     if (shard) return shard;
     uint32_t shards = e->o.shape.policy->mesh[AXIS_SHARD];
-    uint64_t bytes =
-        e->o.shape.model->region[region].padded / shards * dtype_bytes(e->o.shape.precision.reduced);
+    uint64_t bytes = e->o.shape.model->region[region].padded / shards *
+                     dtype_bytes(precision_of(&e->o.shape, region).reduced);
     return (uint8_t *)executor_address(e, (struct buffer_ref){BUFFER_GRAD_FULL, (uint16_t)region}) +
            e->o.rank % shards * bytes;
 }

@@ -74,9 +74,9 @@ struct executor_shape {
     struct policy *policy;
     const struct model *model;
     struct comm_group *group[AXES_BOTH + 1][STREAMS]; /* by axes and stream; NULL where not used */
-    struct precision precision;
-    bool discrete;     /* the host cannot touch the device's memory: plan_options.discrete */
-    bool host_updates; /* the value of plan_host_updates, which needs the plan */
+    struct precision precision; /* of regions that are not kept in fp32: see region_precision */
+    bool discrete;              /* the host cannot touch the device's memory: plan_options.discrete */
+    bool host_updates;          /* the value of plan_host_updates, which needs the plan */
     bool native_reduction;
     /* Multiplies gradients before they are sent; the product is rounded to the message type. 0: no multiplication. */
     float gradient_factor;
@@ -174,11 +174,11 @@ bool executor_waits_for_host(const struct executor *executor);
 /* ---- addresses of buffers ---- */
 
 /* The address behind a reference after the last event. For a gathered region it is the region's present interval.
- * NULL: the buffer has no address. The element type is that of options.shape.precision. */
+ * NULL: the buffer has no address. The element type is that of region_precision. */
 void *executor_address(const struct executor *executor, struct buffer_ref ref);
 /* The address that the buffer has whenever it has one: the same from executor_open to executor_close. NULL: never. */
 void *executor_lasting_address(const struct executor *executor, struct buffer_ref ref);
-/* The addresses of the optimizer's data in memory, in the types of options.shape.precision: state k, and the master
+/* The addresses of the optimizer's data in memory, in the types of region_precision: state k, and the master
  * weights. executor_master returns NULL where the parameters are the master weights. */
 void *executor_state(const struct executor *executor, uint32_t region, uint32_t k);
 void *executor_master(const struct executor *executor, uint32_t region);

@@ -29,13 +29,13 @@ zero_status norm_on_device(struct executor *e, struct item *item, uint32_t regio
     uint64_t blocks = (count + NORM_BLOCK_ELEMENTS - 1) / NORM_BLOCK_ELEMENTS;
     double *sums =
         (double *)(void *)((uint8_t *)e->o.memory[TIER_DEVICE] + e->o.plan->row_offset[MEMORY_NORMS]);
-    struct norm_blocks_argument each = {shard, sums, count, e->o.shape.precision.reduced};
+    enum dtype reduced = precision_of(&e->o.shape, region).reduced;
+    struct norm_blocks_argument each = {shard, sums, count, reduced};
     struct norm_total_argument all = {sums, &e->norm[region], blocks};
-    struct device_work work = {
-        .reads = 1,
-        .writes = 1,
-        .read = {{(void *)each.elements, count * dtype_bytes(e->o.shape.precision.reduced)}},
-        .write = {{sums, blocks * sizeof *sums}}};
+    struct device_work work = {.reads = 1,
+                               .writes = 1,
+                               .read = {{(void *)each.elements, count * dtype_bytes(reduced)}},
+                               .write = {{sums, blocks * sizeof *sums}}};
     struct device_work total = {.reads = 1,
                                 .writes = 1,
                                 .read = {{sums, blocks * sizeof *sums}},
@@ -58,7 +58,7 @@ zero_status complete_norms(struct executor *e, struct item *item) {
             status = norm_on_device(e, item, region, shard);
         else
             e->norm[region] =
-                norm_span(shard, e->o.shape.precision.reduced,
+                norm_span(shard, precision_of(&e->o.shape, region).reduced,
                           shard_elements(e, region, grad_shard_placement(policy_region(e, region))));
     }
     return status;

@@ -82,7 +82,7 @@ static zero_status test_host(struct executor *e, struct item *item, bool *out_do
 static zero_status clear_shard(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
     struct placement cut = grad_shard_placement(policy_region(e, op->region));
-    enum dtype reduced = e->o.shape.precision.reduced;
+    enum dtype reduced = precision_of(&e->o.shape, op->region).reduced;
     void *shard = own_part_address(e, op->write[0], item->task->write[0], cut, reduced);
     e->norm[op->region] = 0;
     e->normed[op->region] = true;
@@ -94,7 +94,7 @@ static zero_status clear_shard(struct executor *e, struct item *item) {
 static zero_status copy_second(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
     struct placement cut = policy_region(e, op->region)->between;
-    enum dtype compute = e->o.shape.precision.compute;
+    enum dtype compute = precision_of(&e->o.shape, op->region).compute;
     void *source = own_part_address(e, op->read[0], item->task->read[0], cut, compute);
     return copy(e, item, DEVICE_COMPUTE, buffer_address(e, item->task->write[0]), source,
                 shard_elements(e, op->region, cut) * dtype_bytes(compute));

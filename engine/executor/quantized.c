@@ -24,7 +24,9 @@ static zero_status code(struct executor *e, struct item *item, enum device_strea
 struct comm_call coded_call(const struct executor_shape *o, const struct operation *op,
                             struct comm_call call) {
     bool gathers = op->kind == OP_GATHER;
-    uint32_t bits = gathers ? (op->writes > 1 ? o->param_bits : 0) : op->reads > 0 ? o->gradient_bits : 0;
+    uint32_t bits = gathers                                          ? (op->writes > 1 ? o->param_bits : 0)
+                    : op->reads > 0 && codes_gradient(o, op->region) ? o->gradient_bits
+                                                                     : 0;
     if (!bits) return call;
     return (struct comm_call){.kind = gathers ? COMM_ALL_GATHER : COMM_ALL_TO_ALL,
                               .dtype = DTYPE_U8,
@@ -45,6 +47,7 @@ uint64_t executor_gather_staging_bytes(const struct executor_shape *o) {
     uint64_t members = comm_group_size(o->group[steps[0].axes][STREAM_GATHER]);
     for (uint32_t i = 0; i < o->model->regions; i++) {
         uint64_t share = o->model->region[i].padded / members;
+        if (region_keeps_fp32(&o->model->region[i])) continue;
         uint64_t bytes = (members + 1) * quantize_bytes(share, o->param_bits);
         if (bytes > most) most = bytes;
     }
@@ -73,7 +76,7 @@ void coded_gather_call(const struct executor *e, const struct item *item, struct
 zero_status decode_gather(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
     const struct comm_group *group = e->o.shape.group[op->axes][op->stream];
-    enum dtype dtype = e->o.shape.precision.compute;
+    enum dtype dtype = precision_of(&e->o.shape, op->region).compute;
     uint32_t members = comm_group_size(group);
     uint64_t share = e->o.shape.model->region[op->region].padded / members,
              bytes = quantize_bytes(share, e->o.shape.param_bits), step = share * dtype_bytes(dtype);
@@ -91,13 +94,17 @@ zero_status decode_gather(struct executor *e, struct item *item) {
 
 /* ---- reductions ---- */
 
+bool codes_gradient(const struct executor_shape *o, uint32_t region) {
+    return o->gradient_bits && !region_keeps_fp32(&o->model->region[region]);
+}
+
 uint64_t reduce_code_bytes(const struct executor_shape *o, uint64_t share, uint32_t members) {
     return 2 * (uint64_t)members * quantize_bytes(share, o->gradient_bits);
 }
 
 bool reduces_codes(const struct executor *e, const struct item *item) {
     const struct operation *op = &item->task->op;
-    return op->kind == OP_REDUCE && op->reads > 0 && e->o.shape.gradient_bits;
+    return op->kind == OP_REDUCE && op->reads > 0 && codes_gradient(&e->o.shape, op->region);
 }
 
 zero_status code_reduce(struct executor *e, struct item *item, const void *source,
@@ -130,17 +137,17 @@ zero_status decode_reduce(struct executor *e, struct item *item, void *target, u
     const struct operation *op = &item->task->op;
     uint32_t members = comm_group_size(e->o.shape.group[op->axes][op->stream]),
              bits = e->o.shape.gradient_bits;
+    enum dtype reduced = precision_of(&e->o.shape, op->region).reduced;
     uint64_t bytes = members * quantize_bytes(share, bits);
     struct dequantize_sum_argument a = {.target = target,
                                         .codes =
                                             (const uint8_t *)buffer_address(e, item->task->write[1]) + bytes,
                                         .count = share,
                                         .members = members,
-                                        .dtype = e->o.shape.precision.reduced,
+                                        .dtype = reduced,
                                         .bits = bits,
                                         .add = op->add};
-    struct device_work work =
-        work_of(a.codes, bytes, target, share * dtype_bytes(e->o.shape.precision.reduced));
+    struct device_work work = work_of(a.codes, bytes, target, share * dtype_bytes(reduced));
     if (op->add) work.read[work.reads++] = work.write[0];
     return submit(e, item, &kernel_dequantize_sum, DEVICE_REDUCE, &a, &work);
 }

@@ -8,10 +8,9 @@ static uint64_t aligned(uint64_t bytes) { return (bytes + ALIGN_BYTES - 1) / ALI
 /* Bytes of the message in the staging buffer. The threads of a device cannot narrow elements in place, so a narrower
  * message needs its own memory. 0: the message takes the gradient's place. */
 static uint64_t staged_message_bytes(const struct executor_shape *o, uint32_t region) {
-    bool narrows = dtype_bytes(o->precision.message) < dtype_bytes(o->precision.compute);
-    return o->discrete && narrows
-               ? aligned(o->model->region[region].padded * dtype_bytes(o->precision.message))
-               : 0;
+    struct precision p = precision_of(o, region);
+    bool narrows = dtype_bytes(p.message) < dtype_bytes(p.compute);
+    return o->discrete && narrows ? aligned(o->model->region[region].padded * dtype_bytes(p.message)) : 0;
 }
 
 /* Bytes of the reduced shard at the end of the staging buffer, for a shard that rests in the host's memory. The
@@ -19,8 +18,9 @@ static uint64_t staged_message_bytes(const struct executor_shape *o, uint32_t re
  * gradient is gone or too narrow, or if the reduction adds to the old shard. */
 static uint64_t staged_shard_bytes(const struct executor_shape *o, uint32_t region, bool scatter, bool add) {
     struct placement cut = grad_shard_placement(&o->policy->region[region]);
-    if (scatter && !add && !precision_widens(&o->precision)) return 0;
-    return aligned(part_elements(o, region, cut) * dtype_bytes(o->precision.reduced));
+    struct precision p = precision_of(o, region);
+    if (scatter && !add && !precision_widens(&p)) return 0;
+    return aligned(part_elements(o, region, cut) * dtype_bytes(p.reduced));
 }
 
 static bool shard_leaves(const struct executor_shape *o, uint32_t region) {
@@ -35,14 +35,15 @@ uint64_t executor_staging_bytes(const struct executor_shape *o) {
             const struct comm_group *group = o->group[axes][STREAM_REDUCE];
             bool scatter = axes & AXES_SHARD;
             if (!group) continue;
+            struct precision p = precision_of(o, i);
             struct comm_call call = {.kind = scatter ? COMM_REDUCE_SCATTER : COMM_ALL_REDUCE,
-                                     .dtype = reduced_from(&o->precision, scatter),
-                                     .target_dtype = o->precision.reduced,
+                                     .dtype = reduced_from(&p, scatter),
+                                     .target_dtype = p.reduced,
                                      .native = o->native_reduction};
             uint32_t parts = scatter ? comm_group_size(group) : o->policy->mesh[AXIS_SHARD];
             call.count = o->model->region[i].padded / parts;
-            uint64_t bytes = scatter && o->gradient_bits ? reduce_code_bytes(o, call.count, parts)
-                                                         : comm_staging_bytes(group, &call);
+            uint64_t bytes = scatter && codes_gradient(o, i) ? reduce_code_bytes(o, call.count, parts)
+                                                             : comm_staging_bytes(group, &call);
             bool adds = o->policy->accumulation == ACCUMULATE_EVERY && o->policy->micro_steps > 1;
             bytes = aligned(bytes);
             if (scatter) bytes += staged_message_bytes(o, i);
@@ -54,8 +55,8 @@ uint64_t executor_staging_bytes(const struct executor_shape *o) {
 
 /* True if the message has another type than the gradient, or is multiplied by a factor. It then overwrites the
  * gradient, which nobody reads after its reduction, or it has its own memory. */
-static bool message_differs(const struct executor_shape *o) {
-    return o->precision.compute != o->precision.message || o->gradient_factor != 0;
+static bool message_differs(const struct executor_shape *o, const struct precision *p) {
+    return p->compute != p->message || o->gradient_factor != 0;
 }
 
 /* The address that is `bytes` before the end of the staging buffer. */
@@ -83,19 +84,19 @@ static uint8_t *message_address(const struct executor *e, const struct task *tas
 }
 
 zero_status make_message(struct executor *e, struct item *item) {
-    const struct precision *p = &e->o.shape.precision;
+    const struct precision p = precision_of(&e->o.shape, item->task->op.region);
     uint64_t count = e->o.shape.model->region[item->task->op.region].padded;
-    if (!scatters(&item->task->op) || !message_differs(&e->o.shape)) return ZERO_OK;
+    if (!scatters(&item->task->op) || !message_differs(&e->o.shape, &p)) return ZERO_OK;
     struct cast_scaled_argument a = {.target = message_address(e, item->task),
                                      .source = buffer_address(e, item->task->read[0]),
                                      .count = count,
                                      .factor = e->o.shape.gradient_factor,
-                                     .target_dtype = p->message,
-                                     .source_dtype = p->compute};
+                                     .target_dtype = p.message,
+                                     .source_dtype = p.compute};
     struct device_work work = {.reads = 1,
                                .writes = 1,
-                               .read = {{(void *)a.source, count * dtype_bytes(p->compute)}},
-                               .write = {{a.target, count * dtype_bytes(p->message)}}};
+                               .read = {{(void *)a.source, count * dtype_bytes(p.compute)}},
+                               .write = {{a.target, count * dtype_bytes(p.message)}}};
     if (a.target == a.source) work.write[0] = work.read[0];
     return submit(e, item, &kernel_cast_scaled, DEVICE_REDUCE, &a, &work);
 }
@@ -108,7 +109,7 @@ static void *reduce_target(const struct executor *e, const struct task *task) {
     if (staged) return staging_end(e, task, staged);
     bool there = rest_of_shard(e, task);
     return own_part_address(e, there ? op->read[0] : op->write[0], there ? task->read[0] : task->write[0],
-                            cut, e->o.shape.precision.reduced);
+                            cut, precision_of(&e->o.shape, op->region).reduced);
 }
 
 /* Copies the shard from the host's memory to the device, if the reduction adds to it or sums it over the replicate

@@ -5,6 +5,10 @@ const struct region *policy_region(const struct executor *e, uint32_t region) {
     return &e->o.shape.policy->region[region];
 }
 
+struct precision precision_of(const struct executor_shape *o, uint32_t region) {
+    return region_precision(&o->model->region[region], &o->precision);
+}
+
 uint64_t part_elements(const struct executor_shape *o, uint32_t region, struct placement placement) {
     return o->model->region[region].padded / placement_parts(placement, o->policy->mesh);
 }
@@ -29,5 +33,5 @@ struct placement grad_shard_placement(const struct region *r) {
 
 uint64_t grad_shard_bytes(const struct executor *e, uint32_t region) {
     return shard_elements(e, region, grad_shard_placement(policy_region(e, region))) *
-           dtype_bytes(e->o.shape.precision.reduced);
+           dtype_bytes(precision_of(&e->o.shape, region).reduced);
 }

@@ -31,6 +31,8 @@ zero_status ahead_wait(struct executor *e, uint8_t streams, uint64_t ticket);
 const struct region *policy_region(const struct executor *e, uint32_t region);
 uint64_t part_elements(const struct executor_shape *o, uint32_t region, struct placement placement);
 uint64_t shard_elements(const struct executor *e, uint32_t region, struct placement placement);
+/* Which type is where in a region. */
+struct precision precision_of(const struct executor_shape *o, uint32_t region);
 /* The address of this rank's part under `placement`, in a buffer that holds either that part alone or the whole
  * region. */
 void *own_part_address(const struct executor *e, struct buffer_ref ref, uint32_t buffer,
@@ -94,6 +96,8 @@ zero_status code_gather(struct executor *e, struct item *item, const void *sourc
                         const struct comm_call *call);
 void coded_gather_call(const struct executor *e, const struct item *item, struct comm_call *call);
 zero_status decode_gather(struct executor *e, struct item *item);
+/* A scatter of this region's gradient sends codes: not of parameters that stay fp32 for their accuracy. */
+bool codes_gradient(const struct executor_shape *o, uint32_t region);
 uint64_t reduce_code_bytes(const struct executor_shape *o, uint64_t share, uint32_t members);
 bool reduces_codes(const struct executor *e, const struct item *item);
 zero_status code_reduce(struct executor *e, struct item *item, const void *source,

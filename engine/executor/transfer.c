@@ -94,7 +94,7 @@ static zero_status check_params(struct executor *e, uint32_t region, const struc
 
 zero_status transfer_check(struct executor *e, uint32_t region, const struct chunk *c, const uint8_t *slot) {
     zero_status status = c->state ? check_record(e, region, c, slot) : ZERO_OK;
-    return c->params && !status ? check_params(e, region, c, slot + e->o.plan->layout.slot_param) : status;
+    return c->params && !status ? check_params(e, region, c, slot + c->slot_param) : status;
 }
 
 /* ---- a chunk and its slot ---- */
@@ -123,14 +123,14 @@ zero_status transfer_read(struct executor *e, struct item *item, uint32_t region
         clear(e, slot, c->tag);
     else if (c->state)
         status = transfer_post(e, item, false, record_place(e, c), c->record_bytes, slot);
-    if (!status && c->params) status = read_params(e, item, region, c, slot + e->o.plan->layout.slot_param);
+    if (!status && c->params) status = read_params(e, item, region, c, slot + c->slot_param);
     return status;
 }
 
 zero_status transfer_write(struct executor *e, struct item *item, uint32_t region, const struct chunk *c,
                            uint8_t *slot) {
     struct stored *stored = &e->stored[c->index];
-    uint8_t *params = slot + e->o.plan->layout.slot_param;
+    uint8_t *params = slot + c->slot_param;
     zero_status status = ZERO_OK;
     if (c->state) {
         stored->generation = e->o.plan->shadow ? e->epoch : stored->generation + 1;

@@ -42,25 +42,25 @@ static uint32_t master_bytes(const struct precision *p) {
 static struct optimizer_args args_of(const struct update_argument *a, uint64_t begin, uint64_t end,
                                      uint32_t scalars) {
     struct executor *e = a->executor;
-    const struct precision *p = &e->o.shape.precision;
+    const struct precision p = precision_of(&e->o.shape, a->region);
     struct scalar_set *set = &e->scalars[a->scalars];
     uint64_t skip = begin - a->begin;
-    void *master = at(a->master, skip * master_bytes(p));
+    void *master = at(a->master, skip * master_bytes(&p));
     struct optimizer_args args = {.count = end - begin,
-                                  .master = p->split ? NULL : master,
-                                  .master_low = p->split ? master : NULL,
-                                  .state_dtype = p->state,
+                                  .master = p.split ? NULL : master,
+                                  .master_low = p.split ? master : NULL,
+                                  .state_dtype = p.state,
                                   .rounding_key = set->rounding_key + ((uint64_t)a->region << 32),
                                   .first = shard_first(e, a->region) + begin,
-                                  .gradient = at(a->gradient, skip * dtype_bytes(p->reduced)),
-                                  .gradient_dtype = p->reduced,
+                                  .gradient = at(a->gradient, skip * dtype_bytes(p.reduced)),
+                                  .gradient_dtype = p.reduced,
                                   .gradient_scale = set->scale,
-                                  .out = at(a->out, skip * dtype_bytes(p->compute)),
-                                  .out_dtype = p->compute,
+                                  .out = at(a->out, skip * dtype_bytes(p.compute)),
+                                  .out_dtype = p.compute,
                                   .scalars = &set->group[scalars],
                                   .threads = e->o.threads};
     for (uint32_t k = 0; k < e->o.state_count; k++)
-        args.state[k] = at(a->state[k], skip * dtype_bytes(p->state));
+        args.state[k] = at(a->state[k], skip * dtype_bytes(p.state));
     return args;
 }
 
@@ -109,41 +109,42 @@ static const struct kernel update_kernel = {
 /* The part of the shard whose state is in memory, in one operation. */
 static void whole_run(struct executor *e, const struct item *item, struct update_argument *a) {
     a->end = chunk_layout_resident(&e->o.plan->layout, a->region);
-    if (precision_keeps_masters(&e->o.shape.precision)) a->master = executor_master(e, a->region);
+    const struct precision p = precision_of(&e->o.shape, a->region);
+    if (precision_keeps_masters(&p)) a->master = executor_master(e, a->region);
     for (uint32_t k = 0; k < e->o.state_count; k++) a->state[k] = executor_state(e, a->region, k);
 }
 
 /* One chunk. Its data from the drive is in a slot now. */
 static void one_chunk(struct executor *e, const struct item *item, struct update_argument *a) {
     const struct operation *op = &item->task->op;
-    const struct precision *p = &e->o.shape.precision;
+    const struct precision p = precision_of(&e->o.shape, a->region);
     struct chunk c = chunk_layout_at(&e->o.plan->layout, a->region, op->first + item->index);
     uint8_t *slot = slot_address(e, op->sequence + item->index);
     a->begin = c.first;
     a->end = c.first + c.count;
-    a->gradient = at(a->gradient, c.first * dtype_bytes(p->reduced));
-    a->out = c.params ? slot + e->o.plan->layout.slot_param : at(a->out, c.first * dtype_bytes(p->compute));
-    if (precision_keeps_masters(p))
+    a->gradient = at(a->gradient, c.first * dtype_bytes(p.reduced));
+    a->out = c.params ? slot + c.slot_param : at(a->out, c.first * dtype_bytes(p.compute));
+    if (precision_keeps_masters(&p))
         a->master = c.state ? slot + c.array[e->o.state_count]
-                            : at(executor_master(e, a->region), c.first * master_bytes(p));
-    if (precision_copies_masters(p)) a->copy = (float *)(void *)(slot + c.array[e->o.state_count]);
+                            : at(executor_master(e, a->region), c.first * master_bytes(&p));
+    if (precision_copies_masters(&p)) a->copy = (float *)(void *)(slot + c.array[e->o.state_count]);
     for (uint32_t k = 0; k < e->o.state_count; k++)
-        a->state[k] = c.state ? slot + c.array[k]
-                              : at(executor_state(e, a->region, k), c.first * dtype_bytes(p->state));
+        a->state[k] =
+            c.state ? slot + c.array[k] : at(executor_state(e, a->region, k), c.first * dtype_bytes(p.state));
 }
 
 static struct update_argument argument_of(struct executor *e, const struct item *item) {
     const struct operation *op = &item->task->op;
     struct placement cut = e->o.shape.policy->region[op->region].state;
-    const struct precision *p = &e->o.shape.precision;
+    const struct precision p = precision_of(&e->o.shape, op->region);
     const void *left = executor_address(e, (struct buffer_ref){BUFFER_GRAD_HOST, op->region});
     struct update_argument a = {
         .executor = e,
-        .gradient = left ? left : own_part_address(e, op->read[0], item->task->read[0], cut, p->reduced),
+        .gradient = left ? left : own_part_address(e, op->read[0], item->task->read[0], cut, p.reduced),
         .region = op->region,
         .scalars = item->task->scalars};
     if (op->write[0].kind != BUFFER_STATE)
-        a.out = own_part_address(e, op->write[0], item->task->write[0], cut, p->compute);
+        a.out = own_part_address(e, op->write[0], item->task->write[0], cut, p.compute);
     (op->pipe.used ? one_chunk : whole_run)(e, item, &a);
     return a;
 }
@@ -171,40 +172,41 @@ zero_status leave_whole(struct executor *e, struct item *item) {
     void *left = executor_address(e, (struct buffer_ref){BUFFER_GRAD_HOST, op->region});
     if (op->object != OBJECT_GRAD || !left) return ZERO_OK;
     return copy(e, item, DEVICE_OUT, left, buffer_address(e, item->task->write[0]),
-                e->o.shape.model->region[op->region].padded * dtype_bytes(e->o.shape.precision.reduced));
+                e->o.shape.model->region[op->region].padded *
+                    dtype_bytes(precision_of(&e->o.shape, op->region).reduced));
 }
 
 /* Copies the parameters to staging if the update changes them in place. */
 zero_status bring_for_update(struct executor *e, struct item *item) {
-    const struct precision *p = &e->o.shape.precision;
+    const struct precision p = precision_of(&e->o.shape, item->task->op.region);
     struct update_argument a = argument_of(e, item);
-    bool in_place = !precision_keeps_masters(p) || p->split;
+    bool in_place = !precision_keeps_masters(&p) || p.split;
     if (!in_place || !updates_through_staging(e, &a)) return ZERO_OK;
-    return copy(e, item, DEVICE_OUT, staging_of(e, item), a.out, (a.end - a.begin) * dtype_bytes(p->compute));
+    return copy(e, item, DEVICE_OUT, staging_of(e, item), a.out, (a.end - a.begin) * dtype_bytes(p.compute));
 }
 
 zero_status take_updated(struct executor *e, struct item *item) {
     struct update_argument a = argument_of(e, item);
     if (!updates_through_staging(e, &a)) return ZERO_OK;
     return copy(e, item, DEVICE_IN, a.out, staging_of(e, item),
-                (a.end - a.begin) * dtype_bytes(e->o.shape.precision.compute));
+                (a.end - a.begin) * dtype_bytes(precision_of(&e->o.shape, a.region).compute));
 }
 
 /* ---- the update itself ---- */
 
 static struct device_work update_work(const struct update_argument *a) {
     const struct executor *e = a->executor;
-    const struct precision *p = &e->o.shape.precision;
+    const struct precision p = precision_of(&e->o.shape, a->region);
     uint64_t count = a->end - a->begin;
     struct device_work work = {.reads = 1, .writes = 1};
-    work.read[0] = (struct device_span){(void *)a->gradient, count * dtype_bytes(p->reduced)};
-    work.write[0] = (struct device_span){a->master, count * master_bytes(p)};
-    struct device_span out = {a->out, count * dtype_bytes(p->compute)};
+    work.read[0] = (struct device_span){(void *)a->gradient, count * dtype_bytes(p.reduced)};
+    work.write[0] = (struct device_span){a->master, count * master_bytes(&p)};
+    struct device_span out = {a->out, count * dtype_bytes(p.compute)};
     for (uint32_t k = 0; k < e->o.state_count; k++)
-        work.write[work.writes++] = (struct device_span){a->state[k], count * dtype_bytes(p->state)};
-    if (a->out && p->split) work.write[work.writes++] = out; /* the master's upper half */
+        work.write[work.writes++] = (struct device_span){a->state[k], count * dtype_bytes(p.state)};
+    if (a->out && p.split) work.write[work.writes++] = out; /* the master's upper half */
     for (uint8_t i = 0; i < work.writes; i++) work.read[work.reads++] = work.write[i]; /* updated in place */
-    if (a->out && !p->split) work.write[work.writes++] = out;
+    if (a->out && !p.split) work.write[work.writes++] = out;
     if (a->copy) work.write[work.writes++] = (struct device_span){a->copy, count * sizeof(float)};
     return work;
 }
@@ -213,13 +215,13 @@ static struct device_work update_work(const struct update_argument *a) {
 static zero_status run_on_device(const struct update_argument *a, const struct optimizer_args *args,
                                  void *user) {
     struct executor *e = a->executor;
-    const struct precision *p = &e->o.shape.precision;
+    const struct precision p = precision_of(&e->o.shape, a->region);
     struct update_argument part = *a;
     part.begin = a->begin + (uint64_t)((const uint8_t *)args->gradient - (const uint8_t *)a->gradient) /
-                                dtype_bytes(p->reduced);
+                                dtype_bytes(p.reduced);
     part.end = part.begin + args->count;
     part.gradient = args->gradient;
-    part.master = p->split ? (void *)args->master_low : args->master;
+    part.master = p.split ? (void *)args->master_low : args->master;
     part.out = args->out;
     for (uint32_t k = 0; k < e->o.state_count; k++) part.state[k] = args->state[k];
     struct device_work work = update_work(&part);
@@ -232,7 +234,8 @@ static zero_status run_on_device(const struct update_argument *a, const struct o
 zero_status update(struct executor *e, struct item *item) {
     struct update_argument a = argument_of(e, item);
     if (updates_through_staging(e, &a)) a.out = staging_of(e, item);
-    if (!precision_keeps_masters(&e->o.shape.precision)) a.master = a.out, a.out = NULL;
+    const struct precision p = precision_of(&e->o.shape, a.region);
+    if (!precision_keeps_masters(&p)) a.master = a.out, a.out = NULL;
     if (e->o.shape.discrete && !plan_host_updates(e->o.plan)) return each_run(&a, run_on_device, item);
     struct device_work work = update_work(&a);
     return submit(e, item, &update_kernel, DEVICE_UPDATE, &a, &work);

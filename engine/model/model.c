@@ -6,10 +6,15 @@
 
 #include "engine/base/hash.h"
 
-enum { CLASS_FROZEN = 1, CLASS_PERSISTENT = 2 };
+enum { CLASS_FROZEN = 1, CLASS_PERSISTENT = 2, CLASS_FP32 = 4 };
 
 bool region_frozen(const struct model_region *region) { return region->class_index & CLASS_FROZEN; }
 bool region_persistent(const struct model_region *region) { return region->class_index & CLASS_PERSISTENT; }
+bool region_keeps_fp32(const struct model_region *region) { return region->class_index & CLASS_FP32; }
+
+struct precision region_precision(const struct model_region *region, const struct precision *run) {
+    return region_keeps_fp32(region) ? precision_kept_fp32(run) : *run;
+}
 
 /* The identity of a parameter in the weights' hash; the finalizer is that of MurmurHash3 (Appleby). */
 static uint64_t hash_name(const char *name) {
@@ -227,7 +232,7 @@ zero_status model_add_param(struct model *model, struct zero_unit *unit, const z
     if (model_find(model, param->name))
         return error_set(error, ZERO_E_ARGUMENT, "parameter \"%s\" was added before; give each its own name",
                          param->name);
-    if (param->flags & ~(uint32_t)(ZERO_FROZEN | ZERO_NO_DECAY | ZERO_ADDS_GRAD))
+    if (param->flags & ~(uint32_t)(ZERO_FROZEN | ZERO_NO_DECAY | ZERO_ADDS_GRAD | ZERO_KEEP_FP32))
         return error_set(error, ZERO_E_ARGUMENT, "parameter \"%s\" has unknown flags in %" PRIu32,
                          param->name, param->flags);
     if (unit->held && param->spans)
@@ -259,12 +264,15 @@ zero_status model_add_param(struct model *model, struct zero_unit *unit, const z
 
 static uint64_t round_up(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
 
-static uint8_t class_of(const struct model_param *p, uint64_t persistent_elements) {
+static uint8_t class_of(const struct model *m, const struct model_param *p, uint64_t persistent_elements) {
     return (uint8_t)((p->flags & ZERO_FROZEN ? CLASS_FROZEN : 0) |
-                     (p->count <= persistent_elements ? CLASS_PERSISTENT : 0));
+                     (p->count <= persistent_elements ? CLASS_PERSISTENT : 0) |
+                     (p->flags & ZERO_KEEP_FP32 && m->dtype != DTYPE_F32 ? CLASS_FP32 : 0));
 }
 
-static uint64_t line_elements(const struct model *m) { return ALIGN_BYTES / dtype_bytes(m->dtype); }
+static uint64_t line_elements(const struct model *m, uint8_t class_index) {
+    return ALIGN_BYTES / dtype_bytes(class_index & CLASS_FP32 ? DTYPE_F32 : m->dtype);
+}
 
 static void place_param(struct model_region *r, struct model_param *p, uint32_t index, uint32_t region,
                         uint64_t line) {
@@ -273,6 +281,9 @@ static void place_param(struct model_region *r, struct model_param *p, uint32_t 
     r->param[r->params++] = index;
     r->elements = round_up(r->elements + p->count, line);
 }
+
+/* Both have 16 bits: a reference to a buffer of region and state, and a position. */
+enum { REGIONS_MAX = UINT16_MAX / ZERO_STATES_MAX, UNITS_MAX = UINT16_MAX / 8 };
 
 /* The regions of one unit, in the order of classes; they are the first of the unit's use. */
 static void lay_out_unit(struct model *m, struct zero_unit *unit, uint32_t shards,
@@ -283,10 +294,10 @@ static void lay_out_unit(struct model *m, struct zero_unit *unit, uint32_t shard
         struct model_region *r = &m->region[m->regions];
         *r = (struct model_region){.unit = unit->index, .class_index = c, .param = *storage};
         for (uint32_t i = unit->first_param; i < unit->first_param + unit->params; i++)
-            if (m->param[i].owner == i && class_of(&m->param[i], persistent_elements) == c)
-                place_param(r, &m->param[i], i, m->regions, line_elements(m));
+            if (m->param[i].owner == i && class_of(m, &m->param[i], persistent_elements) == c)
+                place_param(r, &m->param[i], i, m->regions, line_elements(m, c));
         if (!r->params) continue;
-        r->padded = round_up(r->elements, shards * line_elements(m));
+        r->padded = round_up(r->elements, shards * line_elements(m, c));
         *storage += r->params;
         m->padded_elements += r->padded;
         use->region[use->count++] = (uint16_t)m->regions++;
@@ -343,9 +354,8 @@ static zero_status add_held(struct model *m, struct zero_error *error) {
 zero_status model_lay_out(struct model *m, uint32_t shards, uint64_t persistent_elements,
                           struct zero_error *error) {
     if (!m->units) return error_set(error, ZERO_E_ARGUMENT, "the model has no units: add them before commit");
-    if (m->units > UINT16_MAX / (2 * REGION_CLASSES))
-        return error_set(error, ZERO_E_UNSUPPORTED, "%" PRIu32 " units are more than %d", m->units,
-                         UINT16_MAX / (2 * REGION_CLASSES));
+    if (m->units > UNITS_MAX)
+        return error_set(error, ZERO_E_UNSUPPORTED, "%" PRIu32 " units are more than %d", m->units, UNITS_MAX);
     m->region = calloc((size_t)m->units * REGION_CLASSES, sizeof *m->region);
     m->region_params = calloc(m->params + 1, sizeof *m->region_params);
     m->use = calloc(m->units, sizeof *m->use);
@@ -355,6 +365,11 @@ zero_status model_lay_out(struct model *m, uint32_t shards, uint64_t persistent_
     uint32_t *storage = m->region_params;
     for (uint32_t i = 0; i < m->units; i++)
         lay_out_unit(m, m->unit[i], shards, persistent_elements, &storage);
+    if (m->regions > REGIONS_MAX)
+        return error_set(error, ZERO_E_UNSUPPORTED,
+                         "%" PRIu32 " units have %" PRIu32
+                         " regions, and %d are possible: put more parameters into a unit",
+                         m->units, m->regions, REGIONS_MAX);
     for (uint32_t i = 0; i < m->params; i++)
         if (m->param[i].owner == i) m->param_elements += m->param[i].count;
     if (m->padded_elements >> 56)

@@ -1,9 +1,10 @@
 /* The declared model: units and their parameters, and how they are laid out in regions.
  *
  * A region is a flat buffer: the parameters of one unit that are of one class (trainable or frozen, sharded
- * or persistent), one after another, each on a cache line, padded so that it cuts into equal shards. The
- * layout depends on the model, the number of ranks that cut it and the persistence threshold alone, so it is
- * the same in every stage and tier. Owns all it points to except slots, pointers and values of the host. Local; one thread. */
+ * or persistent, of the run's type or kept in fp32), one after another, each on a cache line, padded so that it cuts
+ * into equal shards. The layout depends on the model, the number of ranks that cut it and the persistence threshold
+ * alone, so it is the same in every stage and tier. Owns all it points to except slots, pointers and values of the host.
+ * Local; one thread. */
 #ifndef ZERO_ENGINE_MODEL_MODEL_H
 #define ZERO_ENGINE_MODEL_MODEL_H
 
@@ -11,10 +12,11 @@
 #include "engine/base/error.h"
 #include "engine/base/limits.h"
 #include "engine/base/name_index.h"
+#include "engine/model/precision.h"
 #include "engine/zero.h"
 #include "stages/policy.h"
 
-enum { REGION_CLASSES = 4, NO_REGION = UINT32_MAX };
+enum { REGION_CLASSES = 8, NO_REGION = UINT32_MAX };
 
 /* What the host holds of a parameter. It does not move when the list of parameters grows. */
 struct zero_handle {
@@ -71,7 +73,7 @@ struct model {
     uint32_t params, param_capacity;
     bool free_order;                           /* declared: passes use units in any order */
     struct name_index unit_index, param_index; /* by name */
-    /* Of parameters: set by the owner, fp32 by default; decides how many are a cache line. */
+    /* Of parameters that are not kept in fp32: set by the owner, fp32 by default. It decides how many are a cache line. */
     enum dtype dtype;
 
     /* By model_lay_out. */
@@ -103,6 +105,10 @@ uint64_t model_hash(const struct model *model);
 const struct model_param *model_find(const struct model *model, const char *name); /* NULL: none */
 bool region_frozen(const struct model_region *region);
 bool region_persistent(const struct model_region *region);
+/* Its parameters stay fp32, and the others of the model are narrower. */
+bool region_keeps_fp32(const struct model_region *region);
+/* Which type is where in this region, in a run of this precision. */
+struct precision region_precision(const struct model_region *region, const struct precision *run);
 void model_free(struct model *model);
 
 #endif

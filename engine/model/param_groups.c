@@ -51,7 +51,7 @@ static uint64_t matching(const struct config_group *group, const char *name) {
 static void assign_tied(const struct model *model, zero_param *param) {
     const struct model_param *owner = model_find(model, param->tied_to);
     param->group = 0;
-    if (owner && param->flags) param->flags |= owner->flags & ZERO_FROZEN;
+    if (owner && param->flags) param->flags |= owner->flags & (ZERO_FROZEN | ZERO_KEEP_FP32);
 }
 
 zero_status groups_assign(struct param_groups *groups, const struct model *model, zero_param *param,
@@ -70,6 +70,7 @@ zero_status groups_assign(struct param_groups *groups, const struct model *model
         taken = true;
         param->group = g + 1;
         if (config->item[g].frozen) param->flags |= ZERO_FROZEN;
+        if (config->item[g].keeps_fp32) param->flags |= ZERO_KEEP_FP32;
     }
     return ZERO_OK;
 }

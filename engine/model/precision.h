@@ -29,6 +29,13 @@ static inline struct precision precision_make(enum dtype compute, enum dtype com
                               .reduced = shards_accumulate ? DTYPE_F32 : communication};
 }
 
+/* Of parameters that stay fp32 in a narrower run: all is as in an fp32 run. */
+static inline struct precision precision_kept_fp32(const struct precision *run) {
+    struct precision precision = precision_make(DTYPE_F32, DTYPE_F32, false);
+    precision.copies = run->copies;
+    return precision;
+}
+
 /* The master weights are a buffer of their own, and not the parameters themselves. */
 static inline bool precision_keeps_masters(const struct precision *p) { return p->compute != DTYPE_F32; }
 

@@ -301,7 +301,7 @@ static struct gradient_take_argument given_gradient(const void *user, uint32_t i
         .sum = none ? NULL : slots_gradient(g->pass, p),
         .gradient = g->gradients[i],
         .count = none ? 0 : p->count,
-        .dtype = g->pass->blueprint->terms.precision.compute,
+        .dtype = slots_dtype(g->pass, p),
         .add = g->pass->model->param[p->owner].written,
     };
 }

@@ -5,6 +5,10 @@
 #include "engine/pass/borrowed.h"
 #include "engine/pass/host_stream.h"
 
+enum dtype slots_dtype(const struct pass *pass, const struct model_param *p) {
+    return blueprint_precision_of(pass->blueprint, p->region).compute;
+}
+
 /* The host adds to the gradient from the first use on: it says so, or other uses may come in between. */
 static bool starts_at_zero(const struct model *m, const struct model_param *p) {
     return p->flags & ZERO_ADDS_GRAD || m->unit[p->unit]->held || m->free_order;
@@ -25,8 +29,8 @@ static void mark_overwritten(const struct model *m, const struct zero_unit *unit
 void slots_start_gradient(struct pass *pass, const struct zero_unit *unit, uint16_t region) {
     const struct model_region *r = &pass->model->region[region];
     uint8_t *grad = executor_address(pass->run->executor, (struct buffer_ref){BUFFER_GRAD_FULL, region});
-    uint64_t begin = 0, bytes = dtype_bytes(pass->blueprint->terms.precision
-                                                .compute); /* begin: the first element that is cleared next */
+    uint64_t begin = 0, /* the first element that is cleared next */
+        bytes = dtype_bytes(blueprint_precision_of(pass->blueprint, region).compute);
     mark_overwritten(pass->model, unit, region);
     for (uint32_t i = 0; i < r->params; i++) {
         const struct model_param *p = &pass->model->param[r->param[i]];
@@ -40,7 +44,7 @@ void slots_start_gradient(struct pass *pass, const struct zero_unit *unit, uint1
 static void *param_address(const struct pass *pass, const struct model_param *p, enum buffer_kind kind) {
     uint8_t *flat =
         executor_address(pass->run->executor, (struct buffer_ref){(uint16_t)kind, (uint16_t)p->region});
-    return flat ? flat + p->offset * dtype_bytes(pass->blueprint->terms.precision.compute) : NULL;
+    return flat ? flat + p->offset * dtype_bytes(slots_dtype(pass, p)) : NULL;
 }
 
 void *slots_gradient(const struct pass *pass, const struct model_param *p) {
@@ -50,7 +54,7 @@ void *slots_gradient(const struct pass *pass, const struct model_param *p) {
 static void *lasting_address(const struct pass *pass, const struct model_param *p, enum buffer_kind kind) {
     uint8_t *flat = executor_lasting_address(pass->run->executor,
                                              (struct buffer_ref){(uint16_t)kind, (uint16_t)p->region});
-    return flat ? flat + p->offset * dtype_bytes(pass->blueprint->terms.precision.compute) : NULL;
+    return flat ? flat + p->offset * dtype_bytes(slots_dtype(pass, p)) : NULL;
 }
 
 void slots_addresses(const struct pass *pass, const struct model_param *p, zero_slot *out) {
@@ -77,11 +81,10 @@ void slots_set(struct pass *pass, const struct zero_unit *unit, bool backward) {
     for (uint32_t i = unit->first_param; i < unit->first_param + unit->params; i++) {
         struct model_param *p = &pass->model->param[i];
         zero_slot slot = {.param = param_address(pass, p, BUFFER_PARAM_FULL)};
-        if (p->spans)
-            borrowed_take_weights(pass->run, pass->blueprint->terms.precision.compute, p, slot.param);
+        if (p->spans) borrowed_take_weights(pass->run, slots_dtype(pass, p), p, slot.param);
         if (backward && !pass->blueprint->regions[p->region].frozen) {
             if (p->spans && p->flags & ZERO_ADDS_GRAD)
-                borrowed_clear_gradients(pass->run, pass->blueprint->terms.precision.compute, p);
+                borrowed_clear_gradients(pass->run, slots_dtype(pass, p), p);
             slot.grad = param_address(pass, p, BUFFER_GRAD_FULL);
             slot.add = pass->model->param[p->owner].written;
         }
@@ -101,8 +104,8 @@ void slots_clear_held(struct pass *pass) {
 
 static void take_spans(struct pass *pass, const struct model_param *p) {
     struct model_param *owner = &pass->model->param[p->owner];
-    borrowed_give_gradients(pass->run, pass->blueprint->terms.precision.compute, p,
-                            param_address(pass, p, BUFFER_GRAD_FULL), owner->written, pass->threads);
+    borrowed_give_gradients(pass->run, slots_dtype(pass, p), p, param_address(pass, p, BUFFER_GRAD_FULL),
+                            owner->written, pass->threads);
 }
 
 /* slots_set clears the host's gradients again when the use goes on. */

@@ -24,4 +24,7 @@ void slots_addresses(const struct pass *pass, const struct model_param *param, z
 /* The address of the parameter's gradient in the region's flat buffer. */
 void *slots_gradient(const struct pass *pass, const struct model_param *param);
 
+/* The type of the parameter's elements. */
+enum dtype slots_dtype(const struct pass *pass, const struct model_param *param);
+
 #endif

@@ -8,35 +8,48 @@ static uint64_t min64(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 /* ---- one chunk ---- */
 
+static const struct chunk_format *format_of(const struct chunk_layout *layout, uint32_t region) {
+    return &layout->format[layout->kind[region]];
+}
+
 /* Sets the offsets of the arrays in a record of `elements`. Returns the offset of their end. */
-static uint64_t place_arrays(const struct chunk_layout *layout, uint64_t elements,
+static uint64_t place_arrays(const struct chunk_format *format, uint64_t elements,
                              uint64_t out[PRECISION_ARRAYS_MAX]) {
     uint64_t end = 0;
-    for (uint32_t k = 0; k < layout->arrays; k++) {
+    for (uint32_t k = 0; k < format->arrays; k++) {
         out[k] = end;
-        end += round_up(elements * layout->array_bytes[k], ALIGN_BYTES);
+        end += round_up(elements * format->array_bytes[k], ALIGN_BYTES);
     }
     return end;
 }
 
-static uint64_t record_bytes(const struct chunk_layout *layout, uint64_t elements) {
+static uint64_t record_bytes(const struct chunk_layout *layout, const struct chunk_format *format,
+                             uint64_t elements) {
     uint64_t array[PRECISION_ARRAYS_MAX];
-    return round_up(place_arrays(layout, elements, array) + CHUNK_TAG_BYTES, layout->align_bytes);
+    return round_up(place_arrays(format, elements, array) + CHUNK_TAG_BYTES, layout->align_bytes);
+}
+
+uint32_t chunk_format_bytes(const struct chunk_format *format) {
+    uint32_t bytes = 0;
+    for (uint32_t k = 0; k < format->arrays; k++) bytes += format->array_bytes[k];
+    return bytes;
 }
 
 struct chunk chunk_layout_at(const struct chunk_layout *layout, uint32_t region, uint32_t i) {
     const struct offload_region *r = &layout->region[region];
+    const struct chunk_format *format = format_of(layout, region);
     struct chunk c = {.first = i * layout->chunk_elements, .index = layout->first_chunk[region] + i};
     c.count = min64(layout->chunk_elements, layout->elements[region] - c.first);
     c.state = i >= r->resident;
     c.params = r->params;
-    c.tag = place_arrays(layout, c.count, c.array);
-    c.record_bytes = record_bytes(layout, c.count);
+    c.tag = place_arrays(format, c.count, c.array);
+    c.record_bytes = record_bytes(layout, format, c.count);
     if (c.state)
-        c.record =
-            layout->first_record[region] + (i - r->resident) * record_bytes(layout, layout->chunk_elements);
-    c.param_place = c.first * dtype_bytes(layout->param_dtype);
-    c.param_used = c.count * dtype_bytes(layout->param_dtype);
+        c.record = layout->first_record[region] +
+                   (i - r->resident) * record_bytes(layout, format, layout->chunk_elements);
+    c.slot_param = layout->slot_param[layout->kind[region]];
+    c.param_place = c.first * dtype_bytes(format->param_dtype);
+    c.param_used = c.count * dtype_bytes(format->param_dtype);
     c.param_bytes = round_up(c.param_used, layout->align_bytes);
     return c;
 }
@@ -46,20 +59,27 @@ uint64_t chunk_layout_resident(const struct chunk_layout *layout, uint32_t regio
 }
 
 uint64_t chunk_layout_param_bytes(const struct chunk_layout *layout, uint32_t region) {
-    return round_up(layout->elements[region] * dtype_bytes(layout->param_dtype), layout->align_bytes);
+    return round_up(layout->elements[region] * dtype_bytes(format_of(layout, region)->param_dtype),
+                    layout->align_bytes);
 }
 
 /* ---- all chunks ---- */
 
 static bool rests_sharded(const struct region *r) { return !placement_is(r->rest, REPLICATE, REPLICATE); }
 
-/* A chunk is at most as large as the largest shard, so that small models plan small slots. */
+/* A chunk is at most as large as the largest shard, so that small models plan small slots. It has whole pages of the
+ * narrowest parameters. */
 static void choose_chunk(struct chunk_layout *layout, const struct chunk_layout_options *o,
                          uint32_t regions) {
-    uint64_t largest = 0, page = layout->align_bytes / dtype_bytes(o->param_dtype),
-             elements = CHUNK_BYTES_DEFAULT / (layout->element_bytes ? layout->element_bytes : 1);
-    for (uint32_t i = 0; i < regions; i++)
+    uint64_t largest = 0, page = 0, most = 1;
+    for (uint32_t i = 0; i < regions; i++) {
+        const struct chunk_format *format = format_of(layout, i);
+        uint64_t per_page = layout->align_bytes / dtype_bytes(format->param_dtype);
         if (layout->elements[i] > largest) largest = layout->elements[i];
+        if (per_page > page) page = per_page;
+        if (chunk_format_bytes(format) > most) most = chunk_format_bytes(format);
+    }
+    uint64_t elements = CHUNK_BYTES_DEFAULT / most;
     if (o->chunk_elements_max && o->chunk_elements_max < elements) elements = o->chunk_elements_max;
     elements = min64(elements, round_up(largest, page)) / page * page;
     layout->chunk_elements = elements ? elements : page;
@@ -68,13 +88,13 @@ static void choose_chunk(struct chunk_layout *layout, const struct chunk_layout_
 /* An optimizer without state has no state to stage: its chunks count as resident. */
 static void cut_regions(struct chunk_layout *layout, const struct chunk_layout_options *o,
                         const struct policy *policy) {
-    bool state = o->state && o->arrays;
     for (uint32_t i = 0; i < policy->regions; i++) {
         uint64_t chunks = round_up(layout->elements[i], layout->chunk_elements) / layout->chunk_elements;
         layout->region[i] = (struct offload_region){.chunks = (uint32_t)chunks,
                                                     .resident = (uint32_t)chunks,
                                                     .params = o->params && rests_sharded(&policy->region[i])};
-        if (state && !policy->region[i].frozen) layout->region[i].resident = 0;
+        if (o->state && format_of(layout, i)->arrays && !policy->region[i].frozen)
+            layout->region[i].resident = 0;
         layout->first_chunk[i] = layout->chunks;
         layout->chunks += chunks;
     }
@@ -83,14 +103,16 @@ static void cut_regions(struct chunk_layout *layout, const struct chunk_layout_o
 /* Keeps state in memory, from the first region in the order of refresh on, while it fits in resident_bytes. */
 static void choose_residents(struct chunk_layout *layout, const struct chunk_layout_options *o,
                              const struct policy *policy) {
-    uint64_t left = o->resident_bytes, chunk_bytes = layout->chunk_elements * layout->element_bytes;
+    uint64_t left = o->resident_bytes;
     for (uint32_t k = 0; k < policy->refreshes; k++) {
         uint32_t region = policy->refresh[k];
         struct offload_region *r = &layout->region[region];
-        uint64_t all = layout->elements[region] * layout->element_bytes;
+        uint64_t bytes = chunk_format_bytes(format_of(layout, region)),
+                 all = layout->elements[region] * bytes;
         layout->state_bytes += all;
-        if (r->resident < r->chunks) r->resident = left >= all ? r->chunks : (uint32_t)(left / chunk_bytes);
-        uint64_t kept = chunk_layout_resident(layout, region) * layout->element_bytes;
+        if (r->resident < r->chunks)
+            r->resident = left >= all ? r->chunks : (uint32_t)(left / (layout->chunk_elements * bytes));
+        uint64_t kept = chunk_layout_resident(layout, region) * bytes;
         layout->resident_bytes += kept;
         left = r->resident < r->chunks ? 0 : left - min64(left, kept);
     }
@@ -111,24 +133,35 @@ static void place_records(struct chunk_layout *layout, const struct policy *poli
     layout->slots = (uint32_t)min64(layout->slots, staged);
 }
 
+static void size_slots(struct chunk_layout *layout, const struct chunk_layout_options *o, uint32_t regions) {
+    for (uint32_t i = 0; i < regions; i++) {
+        const struct chunk_format *format = format_of(layout, i);
+        uint64_t record =
+                     o->state && format->arrays ? record_bytes(layout, format, layout->chunk_elements) : 0,
+                 params = o->params ? layout->chunk_elements * dtype_bytes(format->param_dtype) : 0;
+        layout->slot_param[layout->kind[i]] = record;
+        if (record + params > layout->slot_bytes) layout->slot_bytes = record + params;
+    }
+}
+
 zero_status chunk_layout_make(struct chunk_layout *layout, const struct chunk_layout_options *o,
                               const struct model *model, const struct policy *policy,
                               struct zero_error *error) {
     uint32_t regions = policy->regions;
     *layout = (struct chunk_layout){.align_bytes = o->align_bytes ? o->align_bytes : CHUNK_ALIGN_BYTES,
-                                    .arrays = o->arrays,
-                                    .param_dtype = o->param_dtype,
                                     .slots = o->slots ? o->slots : SLOTS_DEFAULT};
-    for (uint32_t k = 0; k < o->arrays; k++)
-        layout->element_bytes += layout->array_bytes[k] = o->array_bytes[k];
+    for (int f = 0; f < CHUNK_FORMATS; f++) layout->format[f] = o->format[f];
     layout->region = calloc(regions, sizeof *layout->region);
+    layout->kind = calloc(regions, sizeof *layout->kind);
     layout->elements = calloc(regions, sizeof *layout->elements);
     layout->first_record = calloc(regions, sizeof *layout->first_record);
     layout->first_chunk = calloc(regions, sizeof *layout->first_chunk);
-    if (!layout->region || !layout->elements || !layout->first_record || !layout->first_chunk)
+    if (!layout->region || !layout->kind || !layout->elements || !layout->first_record ||
+        !layout->first_chunk)
         return error_set(error, ZERO_E_MEMORY, "no memory for the plan of chunks");
     for (uint32_t i = 0; i < regions; i++) {
         const struct region *r = &policy->region[i];
+        layout->kind[i] = region_keeps_fp32(&model->region[i]);
         layout->elements[i] =
             model->region[i].padded / placement_parts(r->frozen ? r->rest : r->state, policy->mesh);
     }
@@ -136,14 +169,13 @@ zero_status chunk_layout_make(struct chunk_layout *layout, const struct chunk_la
     cut_regions(layout, o, policy);
     choose_residents(layout, o, policy);
     place_records(layout, policy);
-    layout->slot_param = o->state && o->arrays ? record_bytes(layout, layout->chunk_elements) : 0;
-    layout->slot_bytes =
-        layout->slot_param + (o->params ? layout->chunk_elements * dtype_bytes(o->param_dtype) : 0);
+    size_slots(layout, o, regions);
     return ZERO_OK;
 }
 
 void chunk_layout_free(struct chunk_layout *layout) {
     free(layout->region);
+    free(layout->kind);
     free(layout->elements);
     free(layout->first_record);
     free(layout->first_chunk);

@@ -5,7 +5,8 @@
  * pages. Parameters that rest on the drive are stored apart from the records, in their memory layout, chunk by chunk:
  * so a gather can read them without state.
  *
- * A slot of the staging ring holds one record and one chunk of parameters. The struct owns its tables. */
+ * A slot of the staging ring holds one record and one chunk of parameters. The struct owns its tables. All chunks have the
+ * same number of elements; their bytes depend on the region's types. */
 #ifndef ZERO_ENGINE_PLAN_CHUNK_LAYOUT_H
 #define ZERO_ENGINE_PLAN_CHUNK_LAYOUT_H
 
@@ -16,10 +17,17 @@
 
 enum { CHUNK_TAG_BYTES = 64, CHUNK_BYTES_DEFAULT = 8 << 20, SLOTS_DEFAULT = 4 };
 
-struct chunk_layout_options {
-    bool state, params;                                 /* whether each of them is on the drive */
+/* The types of a region's chunks. */
+struct chunk_format {
     uint32_t arrays, array_bytes[PRECISION_ARRAYS_MAX]; /* bytes of an element: precision_arrays */
     enum dtype param_dtype;
+};
+
+enum { CHUNK_FORMATS = 2 }; /* by region_keeps_fp32 */
+
+struct chunk_layout_options {
+    bool state, params; /* whether each of them is on the drive */
+    struct chunk_format format[CHUNK_FORMATS];
     uint64_t chunk_elements_max; /* 0: only the default bound, CHUNK_BYTES_DEFAULT */
     /* The page of a drive's requests. Chunks, records and slots are multiples of it. 0: CHUNK_ALIGN_BYTES. */
     uint32_t align_bytes;
@@ -28,19 +36,18 @@ struct chunk_layout_options {
 };
 
 struct chunk_layout {
-    uint64_t align_bytes;                               /* a page */
-    uint64_t chunk_elements;                            /* a multiple of one page of parameters */
-    uint32_t arrays, array_bytes[PRECISION_ARRAYS_MAX]; /* in a record */
-    uint32_t element_bytes;                             /* of all arrays */
-    enum dtype param_dtype;
-    uint32_t slots;                  /* 0: nothing is staged */
-    uint64_t slot_bytes, slot_param; /* slot_param: offset of the parameters in a slot */
-    struct offload_region *region;   /* per region; offload_open sets `base` */
-    uint64_t *elements;              /* per region: elements of this rank's shard */
-    uint64_t *first_record;          /* per region: offset of its first record in the row of records */
-    uint64_t *first_chunk;           /* per region: index of its first chunk among those of all regions */
-    uint64_t chunks;                 /* of all regions */
-    uint64_t record_row_bytes;       /* all records */
+    uint64_t align_bytes;    /* a page */
+    uint64_t chunk_elements; /* a multiple of one page of parameters */
+    struct chunk_format format[CHUNK_FORMATS];
+    uint32_t slots;                                 /* 0: nothing is staged */
+    uint64_t slot_bytes, slot_param[CHUNK_FORMATS]; /* slot_param: offset of the parameters in a slot */
+    struct offload_region *region;                  /* per region; offload_open sets `base` */
+    uint8_t *kind;                                  /* per region: index of its format */
+    uint64_t *elements;                             /* per region: elements of this rank's shard */
+    uint64_t *first_record;    /* per region: offset of its first record in the row of records */
+    uint64_t *first_chunk;     /* per region: index of its first chunk among those of all regions */
+    uint64_t chunks;           /* of all regions */
+    uint64_t record_row_bytes; /* all records */
     uint64_t state_bytes, resident_bytes; /* of all state, and of the state in memory */
     /* The bytes that one step reads from the drive, tags and padding included. It writes the same number of bytes. */
     uint64_t step_bytes;
@@ -53,9 +60,13 @@ struct chunk {
     bool state, params;                   /* whether each of them is on the drive */
     uint64_t record, record_bytes, tag;   /* record: offset in the row of records; tag: in the record */
     uint64_t array[PRECISION_ARRAYS_MAX]; /* offsets of the arrays in the record */
+    uint64_t slot_param;                  /* offset of the parameters in a slot */
     /* param_place: offset in the shard; param_bytes: whole pages; param_used: bytes of parameters in them */
     uint64_t param_place, param_bytes, param_used;
 };
+
+/* Of an element, in all arrays. */
+uint32_t chunk_format_bytes(const struct chunk_format *format);
 
 zero_status chunk_layout_make(struct chunk_layout *layout, const struct chunk_layout_options *options,
                               const struct model *model, const struct policy *policy,

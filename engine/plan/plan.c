@@ -45,45 +45,50 @@ static uint64_t part_bytes(const struct plan *plan, uint32_t region, struct plac
     return plan->model->region[region].padded / parts * dtype_bytes(dtype);
 }
 
+static struct precision precision_of(const struct plan *plan, uint32_t region) {
+    return region_precision(&plan->model->region[region], &plan->precision);
+}
+
 /* The master weights and states of a shard that stay in memory. */
 static void fix_state(struct plan *plan, uint32_t i, uint32_t state_count) {
+    const struct precision p = precision_of(plan, i);
     uint64_t elements = chunk_layout_resident(&plan->layout, i);
-    if (precision_keeps_masters(&plan->precision))
-        fix(plan, BUFFER_MASTER, i, MEMORY_MASTERS, elements * precision_master_bytes(&plan->precision));
+    if (precision_keeps_masters(&p))
+        fix(plan, BUFFER_MASTER, i, MEMORY_MASTERS, elements * precision_master_bytes(&p));
     for (uint32_t k = 0; k == 0 || k < state_count;
          k++) /* an optimizer without state gets one empty state: hazards need a buffer */
         fix(plan, BUFFER_STATE, k * plan->policy->regions + i, k ? MEMORY_STATE1 : MEMORY_STATE0,
-            state_count ? elements * dtype_bytes(plan->precision.state) : 0);
+            state_count ? elements * dtype_bytes(p.state) : 0);
 }
 
 /* Plans the buffers of a region that live from step to step. */
 static void fix_region(struct plan *plan, uint32_t i, uint32_t state_count) {
     const struct placement whole = {{REPLICATE, REPLICATE}};
     const struct region *r = &plan->policy->region[i];
-    const struct precision *p = &plan->precision;
+    const struct precision p = precision_of(plan, i);
     if (placement_equal(r->rest, whole))
-        fix(plan, BUFFER_PARAM_FULL, i, MEMORY_PARAMETERS, part_bytes(plan, i, whole, p->compute));
+        fix(plan, BUFFER_PARAM_FULL, i, MEMORY_PARAMETERS, part_bytes(plan, i, whole, p.compute));
     else if (plan->param_tier == TIER_DEVICE)
-        fix(plan, BUFFER_PARAM_SHARD, i, MEMORY_PARAMETERS, part_bytes(plan, i, r->rest, p->compute));
+        fix(plan, BUFFER_PARAM_SHARD, i, MEMORY_PARAMETERS, part_bytes(plan, i, r->rest, p.compute));
     else
         fix(plan, BUFFER_PARAM_SHARD, i, MEMORY_OFFLOADED_PARAMETERS,
             chunk_layout_param_bytes(&plan->layout, i));
     if (!placement_equal(r->between, r->rest) && !placement_equal(r->between, whole))
-        fix(plan, BUFFER_PARAM_SECOND, i, MEMORY_PARAMETERS, part_bytes(plan, i, r->between, p->compute));
+        fix(plan, BUFFER_PARAM_SECOND, i, MEMORY_PARAMETERS, part_bytes(plan, i, r->between, p.compute));
     if (r->frozen) return;
     /* If the step needs the whole gradient, the reduced gradient is gathered into the backward's buffer. */
     bool gathered = placement_equal(r->grad_step, whole);
     if (r->grad_kept)
         fix(plan, BUFFER_GRAD_FULL, i, MEMORY_GRADIENTS,
-            part_bytes(plan, i, whole, gathered && precision_widens(p) ? p->reduced : p->compute));
+            part_bytes(plan, i, whole, gathered && precision_widens(&p) ? p.reduced : p.compute));
     struct placement shard = gathered ? (struct placement){{SHARD, REPLICATE}} : r->grad_step;
     bool leaves = plan_host_updates(plan) && !gathered;
     if (!r->grad_in_place)
         fix(plan, BUFFER_GRAD_SHARD, i, leaves ? MEMORY_HOST_GRADIENTS : MEMORY_GRADIENTS,
-            part_bytes(plan, i, shard, p->reduced));
+            part_bytes(plan, i, shard, p.reduced));
     fix_state(plan, i, state_count);
     if (plan_host_updates(plan) && gathered)
-        fix(plan, BUFFER_GRAD_HOST, i, MEMORY_HOST_GRADIENTS, part_bytes(plan, i, r->state, p->reduced));
+        fix(plan, BUFFER_GRAD_HOST, i, MEMORY_HOST_GRADIENTS, part_bytes(plan, i, r->state, p.reduced));
 }
 
 bool plan_host_updates(const struct plan *plan) {
@@ -105,15 +110,14 @@ static void fix_discrete(struct plan *plan) {
     for (uint32_t i = 0; i < plan->policy->regions && plan->discrete; i++) {
         const struct region *r = &plan->policy->region[i];
         if (r->frozen) continue;
-        uint64_t elements = update_elements(plan, i),
+        uint64_t bytes = update_elements(plan, i) * dtype_bytes(precision_of(plan, i).compute),
                  all = (plan->model->region[i].padded + NORM_BLOCK_ELEMENTS - 1) / NORM_BLOCK_ELEMENTS;
-        if (elements > updated) updated = elements;
+        if (bytes > updated) updated = bytes;
         if (all > blocks) blocks = all;
     }
     plan->row_bytes[MEMORY_NORMS] = blocks * sizeof(double);
     for (uint32_t k = 0; k < UPDATE_STAGINGS && plan_host_updates(plan); k++)
-        fix(plan, BUFFER_UPDATE_STAGING, k, MEMORY_UPDATE_STAGING,
-            updated * dtype_bytes(plan->precision.compute));
+        fix(plan, BUFFER_UPDATE_STAGING, k, MEMORY_UPDATE_STAGING, updated);
 }
 
 /* Plans the buffers of chunks: records and commit pages on the drive, staging slots, and staged parameter shards. */
@@ -164,7 +168,7 @@ static void note(struct plan *plan, struct intervals *intervals, const struct po
             if (!(op->acquires & 1u << k)) continue;
             uint32_t *slot = slot_at(plan, policy->evaluating, op->use, op->write[k]);
             uint64_t bytes = part_bytes(plan, op->write[k].region, (struct placement){{REPLICATE, REPLICATE}},
-                                        plan->precision.compute);
+                                        precision_of(plan, op->write[k].region).compute);
             *slot = interval_begin(intervals, op->write[k], *slot, bytes, tick);
             if (op->kind == OP_GATHER) plan->live += policy->region[op->region].elements;
         }
@@ -326,15 +330,22 @@ static zero_status allocate_tables(struct plan *plan, const struct plan_options 
     return ZERO_OK;
 }
 
+static struct chunk_format format_of(const struct precision *p, uint32_t state_count) {
+    struct chunk_format format = {.param_dtype = p->compute};
+    format.arrays = precision_arrays(p, state_count, format.array_bytes);
+    return format;
+}
+
 static zero_status cut_chunks(struct plan *plan, const struct plan_options *o, struct zero_error *error) {
     struct chunk_layout_options options = {.state = o->state_tier == TIER_NVME,
                                            .params = o->param_tier == TIER_NVME,
-                                           .param_dtype = o->precision.compute,
                                            .chunk_elements_max = o->chunk_elements_max,
                                            .align_bytes = o->chunk_align_bytes,
                                            .slots = o->slots,
                                            .resident_bytes = o->resident_bytes};
-    options.arrays = precision_arrays(&o->precision, o->state_count, options.array_bytes);
+    struct precision kept = precision_kept_fp32(&o->precision);
+    options.format[false] = format_of(&o->precision, o->state_count);
+    options.format[true] = format_of(&kept, o->state_count);
     return chunk_layout_make(&plan->layout, &options, o->model, o->policy, error);
 }
 

@@ -29,7 +29,7 @@ zero_status fill_check_values(const struct state *state, const char *what, bool 
 /* Elements of the host's own memory, widened to fp32. */
 static zero_status take_from_spans(struct state *state, const struct model_param *p, uint64_t first,
                                    uint64_t count, float *out) {
-    enum dtype compute = state->blueprint->terms.precision.compute;
+    enum dtype compute = blueprint_precision_of(state->blueprint, p->region).compute;
     struct zero_error error;
     error_clear(&error);
     for (const zero_span *span = p->spans; count; first -= span->count, span++) {

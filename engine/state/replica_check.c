@@ -33,11 +33,12 @@ static bool is_there(const struct state *state, const struct item *item) {
         return !state->blueprint->plan.layout.region[item->param->region]
                     .params; /* those are verified as read */
     if (state->blueprint->regions[item->param->region].frozen) return false;
+    struct precision precision = blueprint_precision_of(state->blueprint, item->param->region);
     switch (item->kind) {
     case REDUCED_GRADIENT:
         return plan_fixed(&state->blueprint->plan, gradient_ref(state, item->param->region)) != NO_BUFFER;
     case MASTERS:
-        return precision_keeps_masters(&state->blueprint->terms.precision);
+        return precision_keeps_masters(&precision);
     default:
         return (uint32_t)(item->kind - FIRST_STATE) < state->training->state_count;
     }
@@ -93,14 +94,15 @@ static zero_status hash_item(struct state *state, const struct item *item, uint6
     struct part part =
         part_of_rank(state->blueprint, state->ranks->rank, p->region, placement_of(state, item));
     uint64_t begin = max64(p->offset, part.first), end = min64(p->offset + p->count, part.first + part.count);
+    struct precision precision = blueprint_precision_of(state->blueprint, p->region);
     if (begin >= end) return ZERO_OK;
     if (item->kind == WEIGHTS)
-        return hash_memory(state, hash, stored_params(&state->host, p->region, &part),
-                           state->blueprint->terms.precision.compute, begin - part.first, end - begin);
+        return hash_memory(state, hash, stored_params(&state->host, p->region, &part), precision.compute,
+                           begin - part.first, end - begin);
     if (item->kind == REDUCED_GRADIENT)
         return hash_memory(state, hash,
                            executor_address(state->run->executor, gradient_ref(state, p->region)),
-                           state->blueprint->terms.precision.reduced, begin - part.first, end - begin);
+                           precision.reduced, begin - part.first, end - begin);
     return hash_stored(state, item, begin, end, hash);
 }
 

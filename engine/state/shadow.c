@@ -15,14 +15,16 @@
 /* What must be alike for the chunks to mean the same. */
 static uint64_t layout_of(const struct state *state) {
     const struct chunk_layout *layout = &state->blueprint->plan.layout;
+    const struct chunk_format *run =
+        &layout->format[false]; /* the model says which parameters are kept in fp32 */
     uint64_t parts[] = {model_layout_hash(state->model),
                         state->ranks->size,
                         state->ranks->rank,
                         state->blueprint->policy.mesh[AXIS_SHARD],
                         state->blueprint->o.config->stage,
-                        layout->arrays,
-                        layout->element_bytes,
-                        (uint64_t)layout->param_dtype,
+                        run->arrays,
+                        chunk_format_bytes(run),
+                        (uint64_t)run->param_dtype,
                         layout->chunks,
                         layout->chunk_elements,
                         layout->record_row_bytes,
@@ -166,7 +168,7 @@ static void say_difference(const struct state *state, const struct commit *c, ch
     if (c->stage != (uint32_t)config->stage)
         snprintf(out, size, "its stage is %" PRIu32 ", and here it is %d", c->stage, (int)config->stage);
     else if (c->model != model_layout_hash(state->model))
-        snprintf(out, size, "its model has other units or parameters");
+        snprintf(out, size, "its model has other units or parameters, or other flags of them");
     else if (strcmp(c->optimizer, state->training->optimizer->name) != 0)
         snprintf(out, size, "its optimizer is %.*s, and here it is %s", (int)sizeof c->optimizer - 1,
                  c->optimizer, state->training->optimizer->name);

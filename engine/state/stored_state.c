@@ -24,7 +24,7 @@ void *stored_params(const struct stored_view *v, uint32_t region, const struct p
                       shard = {BUFFER_PARAM_SHARD, (uint16_t)region};
     const struct executor *executor = v->run->executor;
     if (plan_fixed(&v->blueprint->plan, full) == NO_BUFFER) return executor_address(executor, shard);
-    uint64_t begin = part->first * dtype_bytes(v->blueprint->terms.precision.compute);
+    uint64_t begin = part->first * dtype_bytes(blueprint_precision_of(v->blueprint, region).compute);
     return (uint8_t *)executor_address(executor, full) + begin;
 }
 
@@ -34,7 +34,8 @@ enum { STORED_PARAMS = OPTIMIZER_STATES_MAX + 1, STORED_GRADIENT };
 
 /* Frozen parameters have no masters. */
 static bool keeps_masters(const struct stored_view *v, uint32_t region) {
-    return precision_keeps_masters(&v->blueprint->terms.precision) && !v->blueprint->regions[region].frozen;
+    struct precision precision = blueprint_precision_of(v->blueprint, region);
+    return precision_keeps_masters(&precision) && !v->blueprint->regions[region].frozen;
 }
 
 static uint32_t array_of(const struct stored_view *v, uint32_t region, zero_kind kind) {
@@ -44,11 +45,12 @@ static uint32_t array_of(const struct stored_view *v, uint32_t region, zero_kind
 }
 
 /* The lower halves of split masters are moved as bf16 would be, and never cast. */
-static enum dtype array_dtype(const struct stored_view *v, uint32_t array) {
-    if (array == STORED_PARAMS) return v->blueprint->terms.precision.compute;
-    if (array == STORED_GRADIENT) return v->blueprint->terms.precision.reduced;
-    if (array < v->blueprint->o.state_count) return v->blueprint->terms.precision.state;
-    return v->blueprint->terms.precision.split ? DTYPE_BF16 : DTYPE_F32;
+static enum dtype array_dtype(const struct stored_view *v, uint32_t region, uint32_t array) {
+    struct precision precision = blueprint_precision_of(v->blueprint, region);
+    if (array == STORED_PARAMS) return precision.compute;
+    if (array == STORED_GRADIENT) return precision.reduced;
+    if (array < v->blueprint->o.state_count) return precision.state;
+    return precision.split ? DTYPE_BF16 : DTYPE_F32;
 }
 
 /* Elements from one place: in memory, or in the slot that holds their chunk. */
@@ -96,7 +98,7 @@ static zero_status load_chunk(const struct stored_view *v, uint32_t region, uint
 static zero_status find(const struct stored_view *v, uint32_t region, uint32_t array, uint64_t at,
                         uint64_t count, struct piece *out, struct zero_error *error) {
     const struct chunk_layout *layout = &v->blueprint->plan.layout;
-    enum dtype dtype = array_dtype(v, array);
+    enum dtype dtype = array_dtype(v, region, array);
     uint64_t resident = in_memory(v, region, array);
     if (at < resident) {
         *out = piece_at(address(v, region, array), dtype, at, min64(count, resident - at), false);
@@ -107,7 +109,7 @@ static zero_status find(const struct stored_view *v, uint32_t region, uint32_t a
     uint8_t *slot;
     zero_status status = load_chunk(v, region, index, &slot, error);
     if (status) return status;
-    slot += array == STORED_PARAMS ? layout->slot_param : c.array[array];
+    slot += array == STORED_PARAMS ? c.slot_param : c.array[array];
     *out = piece_at(slot, dtype, at - c.first, min64(count, c.first + c.count - at), true);
     return ZERO_OK;
 }
@@ -203,7 +205,7 @@ static zero_status write_masters(const struct stored_view *v, uint32_t region, u
         zero_status status = find_pair(v, region, at, count, &pair, error);
         if (status) return status;
         uint64_t n = pair.master.count;
-        if (v->blueprint->terms.precision.split) {
+        if (blueprint_precision_of(v->blueprint, region).split) {
             master_split(pair.param_place, pair.master_place, in, n);
         } else {
             memcpy(pair.master_place, in, n * sizeof *in);
@@ -234,7 +236,7 @@ zero_status stored_read(const struct stored_view *v, uint32_t region, zero_kind 
                         uint64_t count, float *out, struct zero_error *error) {
     uint64_t at = first - own_part(v, region, kind).first;
     uint32_t array = array_of(v, region, kind);
-    if (array == v->blueprint->o.state_count && v->blueprint->terms.precision.split)
+    if (array == v->blueprint->o.state_count && blueprint_precision_of(v->blueprint, region).split)
         return read_masters(v, region, at, count, out, error);
     for (struct piece piece = {0}; count; at += piece.count, out += piece.count, count -= piece.count) {
         zero_status status = find(v, region, array, at, count, &piece, error);
@@ -253,8 +255,9 @@ zero_status stored_write(const struct stored_view *v, uint32_t region, zero_kind
     uint32_t array = array_of(v, region, kind);
     if (keeps_masters(v, region) && kind == ZERO_PARAM) return write_masters(v, region, at, count, in, error);
     zero_status status = write_array(v, region, array, at, count, in, error);
-    bool copy = kind == ZERO_PARAM && precision_copies_masters(&v->blueprint->terms.precision) &&
-                !v->blueprint->regions[region].frozen;
+    struct precision precision = blueprint_precision_of(v->blueprint, region);
+    bool copy =
+        kind == ZERO_PARAM && precision_copies_masters(&precision) && !v->blueprint->regions[region].frozen;
     return copy && !status ? write_array(v, region, v->blueprint->o.state_count, at, count, in, error)
                            : status;
 }
@@ -285,7 +288,7 @@ zero_status stored_clear(const struct stored_view *v, struct zero_error *error) 
              k++)
             status = device_clear(v->run, executor_state(v->run->executor, i, k),
                                   chunk_layout_resident(&v->blueprint->plan.layout, i) *
-                                      dtype_bytes(v->blueprint->terms.precision.state),
+                                      dtype_bytes(blueprint_precision_of(v->blueprint, i).state),
                                   error);
     if (status) return status;
     turn_take(&v->run->ranks->lock);

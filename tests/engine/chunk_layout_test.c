@@ -39,7 +39,7 @@ static void add_units(struct model *model, struct zero_error *error) {
                                 .name = name,
                                 .dims = 1,
                                 .shape = {1 + pick(most)},
-                                .flags = pick(5) ? 0 : ZERO_FROZEN,
+                                .flags = (pick(5) ? 0 : ZERO_FROZEN) | (pick(3) ? 0 : ZERO_KEEP_FP32),
                                 .slot = &slot};
             CHECK_INT(model_add_param(model, unit, &param, error), ZERO_OK);
         }
@@ -69,13 +69,17 @@ static void make(struct setting *s) {
     uint32_t shards = 1 + pick(4), replicas = 1 + pick(2);
     *s = (struct setting){.options = {.state = pick(4),
                                       .params = pick(2),
-                                      .arrays = pick(PRECISION_ARRAYS_MAX + 1),
-                                      .param_dtype = pick(2) ? DTYPE_F32 : DTYPE_BF16,
                                       .chunk_elements_max = bounds[pick(7)],
                                       .slots = pick(6),
                                       .resident_bytes = budgets[pick(6)],
                                       .align_bytes = pick(3) ? 0 : 64u << pick(7)}};
-    for (uint32_t k = 0; k < s->options.arrays; k++) s->options.array_bytes[k] = pick(2) ? 4 : 2;
+    for (int f = 0; f < CHUNK_FORMATS; f++) {
+        struct chunk_format *format = &s->options.format[f];
+        format->arrays = pick(PRECISION_ARRAYS_MAX + 1);
+        format->param_dtype = f || pick(2) ? DTYPE_F32 : DTYPE_BF16;
+        for (uint32_t k = 0; k < format->arrays; k++) format->array_bytes[k] = pick(2) ? 4 : 2;
+    }
+    s->model.dtype = s->options.format[0].param_dtype;
     page = s->options.align_bytes ? s->options.align_bytes : CHUNK_ALIGN_BYTES;
     add_units(&s->model, &error);
     CHECK_INT(model_lay_out(&s->model, shards * replicas, pick(2) ? 0 : 60, &error), ZERO_OK);
@@ -84,16 +88,22 @@ static void make(struct setting *s) {
 
 static bool rests_sharded(const struct region *r) { return !placement_is(r->rest, REPLICATE, REPLICATE); }
 
-static uint64_t param_bytes(const struct setting *s) { return dtype_bytes(s->options.param_dtype); }
+static const struct chunk_format *format_of(const struct setting *s, uint32_t region) {
+    return &s->options.format[region_keeps_fp32(&s->model.region[region])];
+}
 
-static uint64_t element_bytes(const struct setting *s) {
+static uint64_t param_bytes(const struct setting *s, uint32_t region) {
+    return dtype_bytes(format_of(s, region)->param_dtype);
+}
+
+static uint64_t element_bytes(const struct setting *s, uint32_t region) {
     uint64_t bytes = 0;
-    for (uint32_t k = 0; k < s->options.arrays; k++) bytes += s->options.array_bytes[k];
+    for (uint32_t k = 0; k < format_of(s, region)->arrays; k++) bytes += format_of(s, region)->array_bytes[k];
     return bytes;
 }
 
 static bool has_state(const struct setting *s, uint32_t region) {
-    return s->options.arrays && !s->region[region].frozen;
+    return format_of(s, region)->arrays && !s->region[region].frozen;
 }
 
 static uint64_t shard_elements(const struct setting *s, uint32_t region) {
@@ -104,12 +114,12 @@ static uint64_t shard_elements(const struct setting *s, uint32_t region) {
 /* ---- one chunk ---- */
 
 /* Its arrays one after another, each on a cache line, then the tag, in whole pages: no more than it takes. */
-static bool record_is_tight(const struct setting *s, const struct chunk *c) {
+static bool record_is_tight(const struct chunk_format *format, const struct chunk *c) {
     uint64_t line = ALIGN_BYTES, end = 0;
     bool good = true;
-    for (uint32_t k = 0; k < s->options.arrays; k++) {
+    for (uint32_t k = 0; k < format->arrays; k++) {
         good &= CHECK_INT(c->array[k] % line, 0) && CHECK(c->array[k] >= end && c->array[k] < end + line);
-        end = c->array[k] + c->count * s->options.array_bytes[k];
+        end = c->array[k] + c->count * format->array_bytes[k];
     }
     good &= CHECK_INT(c->tag % line, 0) && CHECK(c->tag >= end && c->tag < end + line);
     uint64_t needs = c->tag + CHUNK_TAG_BYTES;
@@ -118,9 +128,10 @@ static bool record_is_tight(const struct setting *s, const struct chunk *c) {
 }
 
 static bool fits_slot(const struct chunk_layout *layout, const struct chunk *c) {
-    bool good = CHECK_INT(layout->slot_param % page, 0) && CHECK_INT(layout->slot_bytes % page, 0);
-    if (c->state) good &= CHECK(c->record_bytes <= layout->slot_param);
-    if (c->params) good &= CHECK(layout->slot_param + c->param_bytes <= layout->slot_bytes);
+    bool good = CHECK_INT(c->slot_param % page, 0) && CHECK_INT(layout->slot_bytes % page, 0);
+    if (c->state)
+        good &= CHECK(c->record_bytes <= c->slot_param) && CHECK(c->slot_param <= layout->slot_bytes);
+    if (c->params) good &= CHECK(c->slot_param + c->param_bytes <= layout->slot_bytes);
     return good;
 }
 
@@ -132,9 +143,10 @@ static bool chunk_is_right(const struct setting *s, const struct chunk_layout *l
     good &= CHECK_INT(c->state, drive && c->first >= chunk_layout_resident(layout, region));
     good &= CHECK_INT(c->param_bytes % page, 0) && CHECK(c->param_bytes >= c->param_used) &&
             CHECK(c->param_bytes < c->param_used + page) &&
-            CHECK_INT(c->param_used, c->count * param_bytes(s)) &&
-            CHECK_INT(c->param_place, c->first * param_bytes(s)) && CHECK_INT(c->param_place % page, 0);
-    if (c->state) good &= record_is_tight(s, c) && CHECK_INT(c->record % page, 0);
+            CHECK_INT(c->param_used, c->count * param_bytes(s, region)) &&
+            CHECK_INT(c->param_place, c->first * param_bytes(s, region)) &&
+            CHECK_INT(c->param_place % page, 0);
+    if (c->state) good &= record_is_tight(format_of(s, region), c) && CHECK_INT(c->record % page, 0);
     return good && fits_slot(layout, c);
 }
 
@@ -163,7 +175,7 @@ static bool region_is_tiled(const struct setting *s, const struct chunk_layout *
         if (c.state && CHECK(seen->chunks < CHUNKS_MAX)) seen->chunk[seen->chunks++] = c;
     }
     return CHECK_INT(next, shard) &&
-           CHECK(chunk_layout_param_bytes(layout, region) >= shard * param_bytes(s)) &&
+           CHECK(chunk_layout_param_bytes(layout, region) >= shard * param_bytes(s, region)) &&
            CHECK_INT(chunk_layout_param_bytes(layout, region) % page, 0);
 }
 
@@ -185,12 +197,13 @@ static bool records_are_apart(const struct chunk_layout *layout, struct seen *se
 /* Where state is on the drive, what stays in memory is a prefix of the order of use, within the budget, and the
  * next chunk would go past it. */
 static bool residents_are_a_prefix(const struct setting *s, const struct chunk_layout *layout) {
-    uint64_t kept = 0, all = 0, element = element_bytes(s), next = 0;
+    uint64_t kept = 0, all = 0, next = 0;
     bool ended = false, good = true;
     for (uint32_t k = 0; k < s->policy.refreshes; k++) {
         uint32_t region = s->refresh[k];
         uint64_t shard = shard_elements(s, region), resident = chunk_layout_resident(layout, region);
-        good &= CHECK(resident <= shard) && CHECK(!ended || resident == 0);
+        uint64_t element = element_bytes(s, region);
+        good &= CHECK(resident <= shard) && CHECK(!ended || resident == 0 || !element);
         kept += resident * element;
         all += shard * element;
         uint64_t rest = shard - resident;
@@ -198,14 +211,16 @@ static bool residents_are_a_prefix(const struct setting *s, const struct chunk_l
         ended |= rest > 0;
     }
     good &= CHECK_INT(layout->state_bytes, all) && CHECK_INT(layout->resident_bytes, kept);
-    if (!s->options.state || !s->options.arrays) return good && CHECK(!ended);
+    if (!s->options.state) return good && CHECK(!ended);
     return good && CHECK(kept <= s->options.resident_bytes) &&
            CHECK(!ended || kept + next > s->options.resident_bytes);
 }
 
 static bool holds(const struct setting *s, const struct chunk_layout *layout) {
     static struct seen seen;
-    uint64_t bound = s->options.chunk_elements_max, least = page / param_bytes(s);
+    uint64_t bound = s->options.chunk_elements_max, least = 0;
+    for (uint32_t i = 0; i < s->policy.regions; i++)
+        if (page / param_bytes(s, i) > least) least = page / param_bytes(s, i);
     uint64_t asked = s->options.slots ? s->options.slots : SLOTS_DEFAULT;
     seen.chunks = 0, seen.all = seen.staged = seen.step_bytes = 0;
     bool good = CHECK(layout->chunk_elements > 0) && CHECK_INT(layout->chunk_elements % least, 0);
@@ -219,11 +234,11 @@ static bool holds(const struct setting *s, const struct chunk_layout *layout) {
 
 static void describe(const struct setting *s) {
     fprintf(stderr,
-            "in %s, mesh %u x %u, %u regions; state %d, params %d, %u arrays, chunks of %" PRIu64
+            "in %s, mesh %u x %u, %u regions; state %d, params %d, %u and %u arrays, chunks of %" PRIu64
             ", slots %u, resident %" PRIu64 "\n",
             s->policy.stage->name, s->policy.mesh[0], s->policy.mesh[1], s->policy.regions, s->options.state,
-            s->options.params, s->options.arrays, s->options.chunk_elements_max, s->options.slots,
-            s->options.resident_bytes);
+            s->options.params, s->options.format[0].arrays, s->options.format[1].arrays,
+            s->options.chunk_elements_max, s->options.slots, s->options.resident_bytes);
 }
 
 int main(int argc, char **argv) {

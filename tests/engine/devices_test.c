@@ -69,6 +69,11 @@ static void types(void) {
         s = setup(stage, 2);
         s.communication = "bf16";
         run("fp32, sent as bf16", s);
+        static const char *const tiers[] = {CPU, NULL, NVME, NVME PARAM_NVME};
+        s = setup(stage, 2);
+        s.compute = stage % 2 ? ZERO_F16 : ZERO_BF16, s.scale_power = 6;
+        s.kept = 1 << 0 | 1 << 4 | 1 << 5, s.tiers = tiers[stage], s.micro_steps = 2;
+        run("in.w, a.g and b.w stay fp32", s);
     }
 }
 

@@ -1,7 +1,7 @@
 /* All ways to train the same model, cell by cell: stages x types x meshes x accumulation x tiers x scaling x
- * recomputation x frozen parameters x interrupted passes, on four ranks. The head is tied to the embedding, and frozen with it or not.
+ * recomputation x frozen parameters x interrupted passes x parameters that stay fp32, on four ranks. The head is tied to the embedding, and frozen with it or not.
  * Weights equal the serial oracle's byte for byte, so all cells of one class (type, order of additions over the mesh,
- * accumulation and its mode, scaling before the sum, frozen parameters) are equal. The allocated memory equals the
+ * accumulation and its mode, scaling before the sum, frozen parameters, kept ones) are equal. The allocated memory equals the
  * plan. A cell that is not possible is refused with the reason. Then, class by class, the test prints the loss after
  * 200 steps beside that of fp32 on the plain mesh.
  *
@@ -14,7 +14,7 @@
 #include "tests/check.h"
 #include "tests/engine/toy_trainer.h"
 
-enum { RANKS = 4, STEPS = 5, LONG_STEPS = 200, VALUES_MAX = 4, CELLS_MAX = 131072 };
+enum { RANKS = 4, STEPS = 5, LONG_STEPS = 200, VALUES_MAX = 4, CELLS_MAX = 1 << 18 };
 
 struct value {
     const char *name;
@@ -36,7 +36,7 @@ enum { EVALUATED = 1, CANCELLED = 2 };
 #define WHOLE_PARAMETERS "parameters are whole on every rank"
 #define NVME "{\"device\": \"nvme\", \"nvme_path\": \"/tmp\"}"
 
-enum { STAGE, TYPE, MESH, ACCUMULATION, TIER, SCALING, AGAIN, FROZEN, PASSES, AXES_COUNT };
+enum { STAGE, TYPE, MESH, ACCUMULATION, TIER, SCALING, AGAIN, FROZEN, PASSES, KEPT, AXES_COUNT };
 
 static const struct axis {
     const char *name;
@@ -94,6 +94,8 @@ static const struct axis {
                  {.name = "evaluated", .number = EVALUATED},
                  {.name = "cancelled", .number = CANCELLED},
                  {.name = "both", .number = EVALUATED | CANCELLED}}},
+    [KEPT] = {"kept in fp32", /* the embedding, with the head that is tied to it; a.g; b.w; fix.f */
+              {{.name = "none"}, {.name = "some", .number = 1 << 0 | 1 << 4 | 1 << 5 | 1 << 11}}},
 };
 
 struct cell {
@@ -133,6 +135,7 @@ static void set_up(const struct cell *c, struct toy_setup *s, struct keys *keys)
     s->shard_ranks = value_of(c, MESH)->shard_ranks;
     s->recompute = value_of(c, AGAIN)->number;
     s->frozen = value_of(c, FROZEN)->number;
+    s->kept = value_of(c, KEPT)->number;
     s->interrupt = value_of(c, PASSES)->number & EVALUATED;
     s->cancels = value_of(c, PASSES)->number & CANCELLED ? 1 + c->value[STAGE] : 0;
     memset(keys, 0, sizeof *keys);
@@ -156,9 +159,9 @@ static void print_cell(const struct cell *c, const char *outcome) {
 /* ---- classes: what the oracle made of the like ---- */
 
 static const struct toy_result *expected(const struct cell *c, const struct toy_setup *s) {
-    static struct toy_result *known[VALUES_MAX][VALUES_MAX][VALUES_MAX][VALUES_MAX][2];
+    static struct toy_result *known[VALUES_MAX][VALUES_MAX][VALUES_MAX][VALUES_MAX][2][2];
     struct toy_result **k = &known[c->value[TYPE]][c->value[ACCUMULATION]][c->value[SCALING]]
-                                  [c->value[FROZEN]][s->shard_ranks > 0];
+                                  [c->value[FROZEN]][s->shard_ranks > 0][c->value[KEPT]];
     if (!*k) toy_oracle(s, *k = calloc(1, sizeof **k));
     return *k;
 }

@@ -16,11 +16,15 @@
 
 enum { STEPS = 20, MIDDLE = 9000 };
 
-/* Sizes that nothing divides; a frozen parameter, one without decay, one that is persistent, two groups in one region. */
-static const struct plain_param model[] = {
-    {"a", "a.w", 13001, 0, NULL}, {"a", "a.b", 17, ZERO_NO_DECAY, NULL},
-    {"b", "b.w", 40001, 0, NULL}, {"b", "e.w", MIDDLE, 0, NULL},
-    {"c", "c.w", 5, 0, NULL},     {"d", "d.w", 2600, ZERO_FROZEN, NULL}};
+/* Sizes that nothing divides; a frozen parameter, one without decay, one that is persistent, two groups in one region, one
+ * that stays fp32 beside them. */
+static const struct plain_param model[] = {{"a", "a.w", 13001, 0, NULL},
+                                           {"a", "a.b", 17, ZERO_NO_DECAY, NULL},
+                                           {"b", "b.w", 33001, 0, NULL},
+                                           {"b", "e.w", MIDDLE, 0, NULL},
+                                           {"b", "b.r", 7001, ZERO_KEEP_FP32, NULL},
+                                           {"c", "c.w", 5, 0, NULL},
+                                           {"d", "d.w", 2600, ZERO_FROZEN, NULL}};
 
 enum { PARAMS = sizeof model / sizeof *model };
 
@@ -97,13 +101,13 @@ static zero_status check_traffic(struct plain *p, const zero_plan *plan) {
 
 /* A gradient of the last rank is infinite. */
 static zero_status bad_step(struct plain *p, uint32_t rank, uint32_t ranks) {
-    zero_dtype dtype = zero_engine_dtype(p->engine);
     zero_status status = zero_micro_begin(p->engine, ZERO_TRAIN);
     for (uint32_t u = 0; u < p->units && !status; u++) status = plain_forward(p, u);
     for (uint32_t u = p->units; u-- > 0 && !status;) {
         status = zero_backward_begin(p->unit[u]);
         for (uint32_t i = 0; i < p->params && !status; i++) {
             if (p->unit_of[i] != u || !p->slot[i].grad) continue;
+            zero_dtype dtype = zero_param_dtype(zero_engine_param(p->engine, p->param[i].name));
             for (uint64_t k = 0; k < p->param[i].count; k++) toy_store(dtype, p->slot[i].grad, k, 1);
             if (rank == ranks - 1) toy_store(dtype, p->slot[i].grad, 0, INFINITY);
         }

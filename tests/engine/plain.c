@@ -46,12 +46,12 @@ zero_status plain_forward(struct plain *p, uint32_t unit) {
 zero_status plain_backward(struct plain *p, uint32_t unit, uint32_t micro) {
     zero_status status = zero_backward_begin(p->unit[unit]);
     uint32_t rank = zero_engine_rank(p->engine);
-    zero_dtype dtype = zero_engine_dtype(p->engine);
     bool discrete = engine_running(p->engine)->discrete;
     if (discrete) discrete_enter();
     for (uint32_t i = 0; i < p->params && !status; i++) {
         const zero_slot *slot = &p->slot[i];
         if (p->unit_of[i] != unit || !slot->grad) continue;
+        zero_dtype dtype = zero_param_dtype(zero_engine_param(p->engine, p->param[i].name));
         for (uint64_t k = 0; k < p->param[i].count; k++) {
             float weight = toy_load(dtype, slot->param, k), gradient = plain_gradient(weight, k, rank, micro);
             toy_store(dtype, slot->grad, k, slot->add ? toy_load(dtype, slot->grad, k) + gradient : gradient);

@@ -46,6 +46,13 @@ static void make_model(struct schedule *s, uint64_t *state, bool ties) {
         for (uint32_t n = 1 + pick(state, 3); n > 0; n--) add_param(s, state, u, ties);
 }
 
+/* Half of the parameters stay fp32. */
+static void make_narrow(struct schedule *s, uint64_t *state) {
+    s->narrow = true;
+    for (uint32_t i = 0; i < s->params; i++)
+        if (pick(state, 2) && s->param[i].tied_to < 0) s->param[i].flags |= ZERO_KEEP_FP32;
+}
+
 /* ---- the uses ---- */
 
 /* A quarter of the units is left out. */
@@ -113,6 +120,7 @@ void schedule_make(uint64_t seed, struct schedule *out) {
                            .nan = pick(&state, 2)};
     make_model(s, &state, has.ties);
     for (uint32_t i = 0; i < SCHEDULE_STEPS; i++) make_step(s, &s->step[i], &state, &has);
+    if (pick(&state, 3) == 0) make_narrow(s, &state);
 }
 
 /* ---- for people ---- */
@@ -144,17 +152,17 @@ static void print_step(const struct schedule *s, const struct schedule_step *ste
 }
 
 void schedule_print(const struct schedule *s, FILE *file) {
-    fprintf(file,
-            "  ranks %u, micro-steps %u, mode %s, threshold %u, slots %u, depth and tier by stage:", s->ranks,
-            s->micro_steps, s->mode, s->threshold, s->slots);
+    fprintf(file, "  %s, ranks %u, micro-steps %u, mode %s, threshold %u, slots %u, depth and tier by stage:",
+            s->narrow ? "bf16" : "fp32", s->ranks, s->micro_steps, s->mode, s->threshold, s->slots);
     for (uint32_t i = 0; i < SCHEDULE_STAGES; i++)
         fprintf(file, "%s %u %s", i ? "," : "", s->depth[i], schedule_tiers[s->tier[i]]);
     fprintf(file, "\n  shard groups of %u; at stage 3: reshard %u, depth in backward %u, live %u, ahead %u\n",
             s->shard_ranks, s->reshard_ranks, s->backward_depth, s->live_max, s->ahead_max);
     for (uint32_t i = 0; i < s->params; i++) {
         const struct schedule_param *p = &s->param[i];
-        fprintf(file, "  unit %u: p%u [%u]%s%s", p->unit, i, p->count,
-                p->flags & ZERO_FROZEN ? " frozen" : "", p->flags & ZERO_NO_DECAY ? " no decay" : "");
+        fprintf(file, "  unit %u: p%u [%u]%s%s%s", p->unit, i, p->count,
+                p->flags & ZERO_FROZEN ? " frozen" : "", p->flags & ZERO_NO_DECAY ? " no decay" : "",
+                p->flags & ZERO_KEEP_FP32 ? " fp32" : "");
         if (p->tied_to >= 0) fprintf(file, " tied to p%d", p->tied_to);
         fputc('\n', file);
     }

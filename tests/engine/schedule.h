@@ -60,6 +60,7 @@ struct schedule {
     uint32_t backward_depth;      /* at stage 3, as is what follows */
     uint32_t live_max, ahead_max; /* elements; 0: no bound */
     enum schedule_tier tier[SCHEDULE_STAGES];
+    bool narrow; /* bf16, but for parameters with ZERO_KEEP_FP32 */
     const char *mode;
     struct schedule_param param[SCHEDULE_PARAMS_MAX];
     struct schedule_step step[SCHEDULE_STEPS];

@@ -5,6 +5,7 @@
 
 #include "tests/engine/ranks.h"
 #include "tests/engine/schedule.h"
+#include "tests/engine/toy_number.h"
 #include "tests/engine/toy_trainer.h"
 
 struct runner {
@@ -14,6 +15,7 @@ struct runner {
     uint32_t rank, step, pass;
     zero_unit *unit[SCHEDULE_UNITS_MAX];
     zero_slot slot[SCHEDULE_PARAMS_MAX];
+    zero_dtype type[SCHEDULE_PARAMS_MAX];
     float weights[SCHEDULE_COUNT_MAX];
 };
 
@@ -60,6 +62,7 @@ static zero_status declare(struct runner *r) {
                                 .tied_to = name_of(s, s->param[i].tied_to, owner),
                                 .slot = &r->slot[i]};
             status = zero_unit_add_param(r->unit[u], &param);
+            if (!status) r->type[i] = zero_param_dtype(zero_engine_param(r->engine, param.name));
         }
     }
     return status;
@@ -69,14 +72,13 @@ static zero_status declare(struct runner *r) {
 static void write_gradient(struct runner *r, uint32_t param) {
     const struct schedule_step *step = &r->schedule->step[r->step];
     const zero_slot *slot = &r->slot[param];
-    const float *weight = slot->param;
-    float *grad = slot->grad;
+    zero_dtype type = r->type[param];
     bool nan = step->nan_pass == (int32_t)r->pass && r->rank == r->schedule->ranks - 1;
     uint64_t key = mix(((r->step * 64 + r->pass) * 64 + r->rank) * 64 + param + 1);
     for (uint32_t j = 0; j < r->schedule->param[param].count; j++) {
         float noise = (float)(mix(key + j) >> 40) * 0x1p-24f - 0.5f;
-        float g = nan && j == 0 ? NAN : noise + 0.3f * weight[j];
-        grad[j] = slot->add ? grad[j] + g : g;
+        float g = nan && j == 0 ? NAN : noise + 0.3f * toy_load(type, slot->param, j);
+        toy_store(type, slot->grad, j, slot->add ? toy_load(type, slot->grad, j) + g : g);
     }
 }
 
@@ -87,7 +89,9 @@ static zero_status use(struct runner *r, uint32_t unit, bool backward) {
     for (uint64_t n = mix(s->seed + r->out->seen + r->rank) % 32; n > 0; n--) sched_yield();
     for (uint32_t i = 0; i < s->params; i++) {
         if (s->param[i].unit != unit) continue;
-        see(r, r->slot[i].param, s->param[i].count);
+        for (uint32_t k = 0; k < s->param[i].count; k++)
+            r->weights[k] = toy_load(r->type[i], r->slot[i].param, k);
+        see(r, r->weights, s->param[i].count);
         if (r->slot[i].grad) write_gradient(r, i);
     }
     return backward ? zero_backward_end(r->unit[unit]) : zero_forward_end(r->unit[unit]);
@@ -211,6 +215,7 @@ void schedule_run(const struct schedule *s, uint32_t stage, enum schedule_tier t
     setup.threshold = s->threshold;
     setup.mode = s->mode;
     setup.clip = 1;
+    setup.compute = s->narrow ? ZERO_BF16 : ZERO_F32;
     char json[8192], zero[5400], comm[128];
     write_tiers(s, tier, zero, sizeof zero);
     write_groups(s, stage, zero, sizeof zero, comm, sizeof comm);

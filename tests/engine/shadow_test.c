@@ -17,11 +17,10 @@
 
 enum { STEPS = 6, WORLD_MAX = 2, LR_STEP = 1 };
 
-static const struct plain_param model[] = {{"a", "a.w", 13001, 0, NULL},
-                                           {"a", "a.b", 17, ZERO_NO_DECAY, NULL},
-                                           {"b", "b.w", 9001, 0, NULL},
-                                           {"c", "c.w", 2600, ZERO_FROZEN, NULL},
-                                           {"d", "d.w", 5000, 0, NULL}};
+static const struct plain_param model[] = {
+    {"a", "a.w", 13001, 0, NULL},          {"a", "a.b", 17, ZERO_NO_DECAY, NULL},
+    {"b", "b.w", 9001, 0, NULL},           {"b", "b.r", 7001, ZERO_KEEP_FP32, NULL},
+    {"c", "c.w", 2600, ZERO_FROZEN, NULL}, {"d", "d.w", 5000, 0, NULL}};
 
 enum { PARAMS = sizeof model / sizeof *model };
 

@@ -25,10 +25,12 @@ static bool frozen(const struct toy_setup *s, uint32_t i) {
     return toy_params[owner(i)].flags & ZERO_FROZEN || s->frozen >> owner(i) & 1;
 }
 
-static zero_dtype communication(const struct toy_setup *s) {
+/* Of the parameter's sums. */
+static zero_dtype communication(const struct toy_setup *s, uint32_t i) {
     static const char *const names[] = {[ZERO_F32] = "fp32", [ZERO_BF16] = "bf16", [ZERO_F16] = "fp16"};
     int dtype = ZERO_F32;
     while (s->communication && strcmp(names[dtype], s->communication)) dtype++;
+    if (toy_dtype(s, i, s->compute) != s->compute) return ZERO_F32; /* kept */
     return s->communication ? (zero_dtype)dtype : s->compute;
 }
 
@@ -37,8 +39,8 @@ static zero_dtype communication(const struct toy_setup *s) {
 static void take(const struct toy_setup *s, gradients sum, const gradients made, uint32_t i, int fresh,
                  float scale) {
     for (uint32_t k = 0; k < SIZE; k++) {
-        float g = toy_round(s->compute, made[i][k] * scale), *to = &sum[owner(i)][k];
-        *to = fresh ? g : toy_round(s->compute, *to + g);
+        float g = toy_round(toy_dtype(s, i, s->compute), made[i][k] * scale), *to = &sum[owner(i)][k];
+        *to = fresh ? g : toy_round(toy_dtype(s, i, s->compute), *to + g);
     }
 }
 
@@ -74,22 +76,32 @@ static double micro_step(const struct toy_setup *s, gradients weights, gradients
 }
 
 /* Sums are of fp32: what is sent then is what a backward wrote. */
-static zero_dtype message(const struct toy_setup *s) {
-    return communication(s) == ZERO_F32 ? s->compute : communication(s);
+static zero_dtype message(const struct toy_setup *s, uint32_t i) {
+    return communication(s, i) == ZERO_F32 ? toy_dtype(s, i, s->compute) : communication(s, i);
 }
 
-/* Adds x, rounded to `dtype`, in fp32. */
-static void add(gradients into, gradients x, int first, zero_dtype dtype) {
+static zero_dtype fp32(const struct toy_setup *s, uint32_t i) { return ZERO_F32; }
+
+/* The type of what is added or rounded, by parameter. */
+typedef zero_dtype type_fn(const struct toy_setup *s, uint32_t i);
+
+static void round_all(const struct toy_setup *s, gradients x, type_fn *type) {
+    for (uint32_t i = 0; i < TOY_PARAMS; i++)
+        for (uint32_t k = 0; k < SIZE; k++) x[i][k] = toy_round(type(s, i), x[i][k]);
+}
+
+/* Adds x, rounded to its type, in fp32. */
+static void add(const struct toy_setup *s, gradients into, gradients x, int first, type_fn *type) {
     for (uint32_t i = 0; i < TOY_PARAMS; i++)
         for (uint32_t k = 0; k < SIZE; k++) {
-            float rounded = toy_round(dtype, x[i][k]);
+            float rounded = toy_round(type(s, i), x[i][k]);
             into[i][k] = first ? rounded : into[i][k] + rounded;
         }
 }
 
 /* The gradients of the ranks of one shard group, added in their order and rounded to `sums`. */
 static double group_sum(const struct toy_setup *s, gradients weights, gradients out, uint32_t step,
-                        uint32_t first, uint32_t micro, uint32_t micro_steps, float scale, zero_dtype sums) {
+                        uint32_t first, uint32_t micro, uint32_t micro_steps, float scale, type_fn *sums) {
     static gradients one;
     double loss = 0;
     uint32_t ranks = s->shard_ranks ? s->shard_ranks : s->ranks;
@@ -101,10 +113,9 @@ static double group_sum(const struct toy_setup *s, gradients weights, gradients 
             loss += micro_step(s, weights, one, fresh, step, micro + m, first + r, scale);
         for (uint32_t i = 0; i < TOY_PARAMS; i++)
             for (uint32_t k = 0; k < SIZE && s->factor != 0; k++) one[i][k] *= s->factor;
-        add(out, one, r == 0, message(s));
+        add(s, out, one, r == 0, message);
     }
-    for (uint32_t i = 0; i < TOY_PARAMS; i++)
-        for (uint32_t k = 0; k < SIZE; k++) out[i][k] = toy_round(sums, out[i][k]);
+    round_all(s, out, sums);
     return loss;
 }
 
@@ -114,25 +125,25 @@ static double reduced(const struct toy_setup *s, gradients weights, gradients to
     int every = !strcmp(s->mode, "every") || (!strcmp(s->mode, "auto") && s->stage >= 2);
     uint32_t outer = every ? s->micro_steps : 1, inner = every ? 1 : s->micro_steps;
     uint32_t ranks = s->shard_ranks ? s->shard_ranks : s->ranks;
-    zero_dtype sums = outer > 1 ? ZERO_F32 : communication(s);
+    type_fn *sums = outer > 1 ? fp32 : communication;
     double loss = 0;
     for (uint32_t first = 0; first < s->ranks; first += ranks) {
         static gradients group, one;
         for (uint32_t o = 0; o < outer; o++) {
             loss += group_sum(s, weights, one, step, first, every ? o : 0, inner, scale, sums);
-            add(group, one, o == 0, ZERO_F32);
+            add(s, group, one, o == 0, fp32);
         }
-        add(total, group, first == 0, ZERO_F32);
+        add(s, total, group, first == 0, fp32);
     }
-    for (uint32_t i = 0; i < TOY_PARAMS; i++)
-        for (uint32_t k = 0; k < SIZE; k++) total[i][k] = toy_round(sums, total[i][k]);
+    round_all(s, total, sums);
     return loss / s->micro_steps / s->ranks;
 }
 
 /* Masters beside bf16 weights. */
 static void keep_masters(const struct toy_setup *s, struct toy_result *out) {
     for (uint32_t i = 0; i < TOY_PARAMS && s->compute == ZERO_BF16; i++)
-        if (!frozen(s, i)) master_keep(out->weights[i], toy_params[i].rows * toy_params[i].columns);
+        if (!frozen(s, i) && toy_dtype(s, i, s->compute) == ZERO_BF16)
+            master_keep(out->weights[i], toy_params[i].rows * toy_params[i].columns);
 }
 
 void toy_oracle(const struct toy_setup *s, struct toy_result *out) {
@@ -153,12 +164,13 @@ void toy_oracle(const struct toy_setup *s, struct toy_result *out) {
                  out->weights[i]);
     for (uint32_t i = 0; i < TOY_PARAMS; i++) /* frozen parameters have no masters */
         for (uint32_t k = 0; k < SIZE && frozen(s, i); k++)
-            out->weights[i][k] = toy_round(s->compute, out->weights[i][k]);
+            out->weights[i][k] = toy_round(toy_dtype(s, i, s->compute), out->weights[i][k]);
     keep_masters(s, out);
     const struct optimizer *adamw = optimizer_find("adamw");
     for (uint32_t step = 0; step < s->steps; step++) {
         for (uint32_t i = 0; i < TOY_PARAMS; i++)
-            for (uint32_t k = 0; k < SIZE; k++) seen[i][k] = toy_round(s->compute, out->weights[i][k]);
+            for (uint32_t k = 0; k < SIZE; k++)
+                seen[i][k] = toy_round(toy_dtype(s, i, s->compute), out->weights[i][k]);
         out->scale[step] = loss_scale.value;
         out->loss[step] = reduced(s, seen, total, step, (float)loss_scale.value);
         double squares = 0, sent = s->factor != 0 ? s->factor : 1,

@@ -88,7 +88,7 @@ struct rank {
 
 static uint64_t param_bytes(const struct rank *r, uint32_t i) {
     return (uint64_t)toy_params[i].rows * toy_params[i].columns *
-           (zero_engine_dtype(r->engine) == ZERO_F32 ? 4 : 2);
+           (zero_param_dtype(r->handle[i]) == ZERO_F32 ? 4 : 2);
 }
 
 /* Queued on the host's stream, as kernels are; `wait`: also done. */
@@ -135,11 +135,11 @@ static void sent(struct rank *r, uint32_t unit, const struct toy_arrays *there) 
 
 static void spoil_gradient(struct rank *r) {
     if (!engine_running(r->engine)->discrete) {
-        toy_store(zero_engine_dtype(r->engine), r->slot[1].grad, 0, NAN);
+        toy_store(zero_param_dtype(r->handle[1]), r->slot[1].grad, 0, NAN);
         return;
     }
     catch_up(r);
-    toy_store(zero_engine_dtype(r->engine), r->near_grad[1], 0, NAN);
+    toy_store(zero_param_dtype(r->handle[1]), r->near_grad[1], 0, NAN);
     queue_copy(r, r->slot[1].grad, r->near_grad[1], param_bytes(r, 1), 0);
 }
 
@@ -154,6 +154,18 @@ static uint32_t segment_of(const struct toy_setup *s, uint32_t unit) {
     return (unit - 1) / s->recompute * s->recompute + 1;
 }
 
+zero_dtype toy_dtype(const struct toy_setup *s, uint32_t param, zero_dtype run) {
+    uint32_t owner = toy_params[param].tied_to ? 0 : param;
+    return s->kept >> owner & 1 ? ZERO_F32 : run;
+}
+
+/* A tied parameter's flags are its owner's. */
+static uint32_t flags_of(const struct toy_setup *s, uint32_t param) {
+    if (toy_params[param].tied_to) return 0;
+    return toy_params[param].flags | (adds(s) ? ZERO_ADDS_GRAD : 0) |
+           (s->kept >> param & 1 && !s->kept_by_pattern ? ZERO_KEEP_FP32 : 0);
+}
+
 static zero_status declare(struct rank *r) {
     zero_status status = ZERO_OK;
     for (uint32_t u = 0; u < TOY_UNITS && !status; u++) {
@@ -164,12 +176,13 @@ static zero_status declare(struct rank *r) {
             zero_param param = {.struct_size = sizeof param,
                                 .name = p->name,
                                 .dims = 2,
-                                .flags = p->flags | (adds(r->setup) && !p->tied_to ? ZERO_ADDS_GRAD : 0),
+                                .flags = flags_of(r->setup, i),
                                 .shape = {p->rows, p->columns},
                                 .tied_to = p->tied_to,
                                 .slot = &r->slot[i]};
             uint64_t count = (uint64_t)p->rows * p->columns;
-            uint64_t half = count / 2 * (zero_engine_dtype(r->engine) == ZERO_F32 ? 4 : 2); /* bytes */
+            zero_dtype type = toy_dtype(r->setup, i, zero_engine_dtype(r->engine));
+            uint64_t half = count / 2 * (type == ZERO_F32 ? 4 : 2); /* bytes */
             zero_span spans[2] = {
                 {r->own[i], r->own_grad[i], count / 2},
                 {(char *)r->own[i] + half, (char *)r->own_grad[i] + half, count - count / 2}};
@@ -177,6 +190,7 @@ static zero_status declare(struct rank *r) {
             if (r->setup->declare) status = r->setup->declare(r->engine, i, &param);
             if (!status) status = zero_unit_add_param(r->unit[u], &param);
             if (!status) r->handle[i] = zero_engine_param(r->engine, p->name);
+            if (!status) CHECK_INT(zero_param_dtype(r->handle[i]), type);
         }
     }
     if (!status && r->setup->free_order) status = zero_engine_free_order(r->engine);
@@ -214,16 +228,16 @@ static struct toy_arrays widened(struct rank *r, const struct toy_arrays *narrow
     for (uint32_t i = 0; i < TOY_PARAMS; i++) {
         a.param[i] = r->wide[i], a.grad[i] = r->wide_grad[i];
         for (uint32_t k = 0; k < toy_params[i].rows * toy_params[i].columns && narrow->param[i]; k++)
-            r->wide[i][k] = toy_load(zero_engine_dtype(r->engine), narrow->param[i], k);
+            r->wide[i][k] = toy_load(zero_param_dtype(r->handle[i]), narrow->param[i], k);
     }
     return a;
 }
 
 /* ... and its gradients, scaled and rounded, are written or added in the narrow type. */
 static void narrow_gradients(struct rank *r, uint32_t unit, const struct toy_arrays *narrow) {
-    zero_dtype dtype = zero_engine_dtype(r->engine);
     float scale = zero_engine_loss_scale(r->engine);
     for (uint32_t i = 0; i < TOY_PARAMS; i++) {
+        zero_dtype dtype = zero_param_dtype(r->handle[i]);
         if (strcmp(toy_params[i].unit, toy_units[unit]) || toy_params[i].flags & ZERO_FROZEN) continue;
         for (uint32_t k = 0; k < toy_params[i].rows * toy_params[i].columns; k++) {
             float g = toy_round(dtype, r->wide_grad[i][k] * scale);

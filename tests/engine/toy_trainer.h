@@ -64,6 +64,8 @@ struct toy_setup {
      * `applied` others; or NULL. */
     toy_update_fn update;
     uint32_t frozen;         /* bit i: parameter i is frozen, too */
+    uint32_t kept;           /* bit i: parameter i stays fp32; the bit of its owner counts */
+    int kept_by_pattern;     /* not by its flag: by `extra` */
     const char *device;      /* the device whose memory the engine uses: "sim" or "cuda"; NULL: the host */
     uint64_t seed;           /* of sim */
     const char *device_comm; /* replaces `comm` when the same test runs on a device; or NULL */
@@ -90,6 +92,9 @@ struct toy_setup toy_setup_default(void);
 void toy_train(const struct toy_setup *setup, struct toy_result *out);
 void toy_oracle(const struct toy_setup *setup, struct toy_result *out); /* status, loss, weights */
 int toy_config(const struct toy_setup *setup, char *out, size_t capacity);
+
+/* In a run that computes in `run`. */
+zero_dtype toy_dtype(const struct toy_setup *setup, uint32_t param, zero_dtype run);
 
 /* One rank's part on an engine that the caller made; collective. */
 zero_status toy_train_rank(zero_engine *engine, const struct toy_setup *setup, struct toy_result *out);

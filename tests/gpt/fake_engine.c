@@ -10,7 +10,12 @@
 
 enum { UNITS_MAX = 16, USES_MAX = 256, PARAMS_MAX = 256 };
 
+struct zero_handle {
+    zero_dtype dtype;
+};
+
 struct param {
+    struct zero_handle handle;
     char name[128];
     uint64_t count;
     float *value, *grad;
@@ -97,6 +102,11 @@ uint32_t zero_engine_threads(const zero_engine *engine) { return engine->threads
 uint32_t zero_engine_rank(const zero_engine *engine) { return 0; }
 uint32_t zero_engine_size(const zero_engine *engine) { return 1; }
 zero_dtype zero_engine_dtype(const zero_engine *engine) { return engine->dtype; }
+zero_handle *zero_unit_param(const zero_unit *unit, uint32_t index) {
+    return &unit->use[index].param->handle;
+}
+zero_dtype zero_param_dtype(const zero_handle *param) { return param->dtype; }
+const char *zero_param_name(const zero_handle *param) { return ((const struct param *)param)->name; }
 float zero_engine_loss_scale(const zero_engine *engine) { return engine->loss_scale; }
 const char *zero_last_error(void) { return ""; }
 
@@ -137,6 +147,7 @@ zero_status zero_unit_add_param(zero_unit *unit, const zero_param *param) {
         engine->params++;
         snprintf(p->name, sizeof p->name, "%s", param->name);
         p->count = count;
+        p->handle.dtype = engine->dtype;
         uint64_t skew = 17 * engine->params % 64 * 64; /* no two arrays at equal offsets in a page */
         p->value = (float *)calloc(1, count * 4 + skew), p->grad = (float *)calloc(1, count * 4 + skew);
         p->narrow_value = (uint16_t *)calloc(count, 2), p->narrow_grad = (uint16_t *)calloc(count, 2);

@@ -82,6 +82,24 @@ static void lay_out_views(const struct gpt_config *c, uint32_t index, struct uni
     }
 }
 
+/* By param_groups. Matrices are multiplied in the compute type. */
+static zero_status note_kept(struct gpt *gpt, struct unit *unit, struct zero_error *error) {
+    uint32_t index = 0;
+    for (uint32_t i = 0; i < UNIT_PARAMS_MAX; i++) {
+        struct view *view = &unit->view[i];
+        if (!view->count) continue;
+        const zero_handle *param = zero_unit_param(unit->handle, index++);
+        view->kept = zero_param_dtype(param) != zero_engine_dtype(gpt->engine);
+        if (!view->kept || (!view->matrix && gpt->backend->keeps_vectors)) continue;
+        return error_set(
+            error, ZERO_E_UNSUPPORTED,
+            "parameter \"%s\": param_groups keep it in fp32, and this model computes with %s in one type: %s",
+            zero_param_name(param), gpt->backend->keeps_vectors ? "its matrices" : "all parameters",
+            gpt->backend->keeps_vectors ? "keep only norms and biases" : "remove dtype from the group");
+    }
+    return ZERO_OK;
+}
+
 /* True if block `last` ends a segment. The last segment is not recomputed, because its activations are still in
  * memory. */
 static bool ends_segment(const struct gpt_config *c, uint32_t last) {
@@ -92,13 +110,14 @@ static struct unit *unit_of(struct gpt *gpt, uint32_t unit) {
     return unit == 0 ? &gpt->embedding : unit <= gpt->config.layers ? &gpt->blocks[unit - 1] : &gpt->head;
 }
 
-zero_status declare_units(struct gpt *gpt) {
+zero_status declare_units(struct gpt *gpt, struct zero_error *error) {
     const struct gpt_config *c = &gpt->config;
     zero_status status = ZERO_OK;
     for (uint32_t u = 0; u <= c->layers + 1 && !status; u++) {
         struct unit *unit = unit_of(gpt, u);
         lay_out_views(c, u, unit);
         status = declare_unit(c, gpt->engine, u, unit->slot, 1, &unit->handle);
+        if (!status) status = note_kept(gpt, unit, error);
     }
     for (uint32_t i = 0; i < c->layers && !status; i++)
         if (ends_segment(c, i))

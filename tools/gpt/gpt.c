@@ -61,7 +61,7 @@ static zero_status build(struct gpt *gpt) {
     if (status) return status;
     gpt->blocks = calloc(gpt->config.layers, sizeof *gpt->blocks);
     if (!gpt->blocks) return ZERO_E_MEMORY;
-    status = declare_units(gpt);
+    status = declare_units(gpt, &last);
     return status ? status : reserve(gpt, bytes);
 }
 

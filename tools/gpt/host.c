@@ -55,6 +55,7 @@ static zero_status pass_end(struct gpt *gpt, double *out_loss, struct zero_error
 
 const struct backend host_backend = {
     .reserved = {[ZERO_DEVICE] = "activations", [ZERO_CPU] = "activation checkpoints"},
+    .keeps_vectors = true,
     .problem = problem,
     .open = open,
     .close = close,

@@ -19,6 +19,7 @@ struct view {
     uint32_t rows, columns;
     uint64_t count;
     bool matrix;
+    bool kept;        /* fp32 in the engine, where the compute type is narrower; a vector */
     uint32_t sums_at; /* vectors: the index in a tile's partial sums */
 
     const void *param; /* fp32; matrices with bf16 compute: bf16 */
@@ -65,7 +66,7 @@ struct gpt {
 };
 
 /* Adds the units and their parameters to the engine. */
-zero_status declare_units(struct gpt *gpt);
+zero_status declare_units(struct gpt *gpt, struct zero_error *error);
 
 /* passes.c: runs the units in order, with the engine's begin and end around each. */
 zero_status
@@ -94,7 +95,7 @@ struct norm {
 void norm_forward(const struct gpt *gpt, struct norm norm, uint32_t first, uint32_t rows, const float *x,
                   float *y);
 void norm_recompute(const struct gpt *gpt, struct norm norm, uint32_t first, uint32_t rows, const float *x,
-                float *y);
+                    float *y);
 void norm_backward(const struct gpt *gpt, struct norm norm, uint32_t first, uint32_t rows, float *sums,
                    const float *skip, const float *dy, const float *x, float *dx);
 

@@ -1,7 +1,7 @@
 /* The parameters and gradients that a unit's arithmetic uses between begin and end. If the engine has 16 bits, vectors
  * are converted to fp32 once per use, and gradients are computed in fp32 and rounded once, at the end. bf16 matrices
  * are multiplied as they are. fp16 matrices are converted, too, because oneDNN 2.6 multiplies fp16 on no CPU; their
- * products then round only the sums. */
+ * products then round only the sums. Vectors that the engine keeps in fp32 are used as they are. */
 #include "tools/gpt/model.h"
 #include "tools/gpt/parallel.h"
 
@@ -34,7 +34,8 @@ static void view_params(struct gpt *gpt, struct unit *unit) {
         view->param = unit->slot[i].param;
         view->grad = unit->slot[i].grad;
         view->add = unit->slot[i].add;
-        if (!gpt->widen || !view->count || (view->matrix && !multiplies_wide(gpt, unit))) continue;
+        if (!gpt->widen || view->kept || !view->count || (view->matrix && !multiplies_wide(gpt, unit)))
+            continue;
         struct widening w = {gpt, wide, unit->slot[i].param, view->count};
         parallel_run(gpt->threads, tasks_of(view->count), widen_task, &w);
         view->param = wide;
@@ -45,7 +46,7 @@ static void view_params(struct gpt *gpt, struct unit *unit) {
 static void view_grads(struct gpt *gpt, struct unit *unit) {
     float *wide = gpt->activations.wide_grads;
     for (uint32_t i = 0; i < UNIT_PARAMS_MAX && gpt->narrow; wide += unit->view[i++].count)
-        unit->view[i].grad = unit->slot[i].grad ? wide : NULL, unit->view[i].add = 0;
+        if (!unit->view[i].kept) unit->view[i].grad = unit->slot[i].grad ? wide : NULL, unit->view[i].add = 0;
 }
 
 void view_begin(struct gpt *gpt, struct unit *unit, bool backward) {
@@ -82,7 +83,7 @@ static void round_task(void *context, uint32_t index, uint32_t thread) {
 
 void view_end(struct gpt *gpt, struct unit *unit, bool backward) {
     for (uint32_t i = 0; i < UNIT_PARAMS_MAX && gpt->narrow && backward; i++) {
-        if (!unit->view[i].grad) continue;
+        if (!unit->view[i].grad || unit->view[i].kept) continue;
         struct rounding r = {gpt, &unit->slot[i], unit->view[i].grad, unit->view[i].count};
         parallel_run(gpt->threads, tasks_of(r.count), round_task, &r);
     }

@@ -100,7 +100,7 @@ static uint64_t updated_elements(const struct timeline *t, const struct operatio
 /* An update reads the gradient, and reads and writes states and masters. It writes the parameters; it also reads them
  * if they are the masters or halves of them. If the state is not on the device, the host updates. */
 static uint64_t update_ns(const struct timeline *t, const struct operation *op, uint32_t item) {
-    const struct precision *p = &t->e.shape.precision;
+    const struct precision type = blueprint_precision_of(t->o->blueprint, op->region), *p = &type;
     uint32_t array[PRECISION_ARRAYS_MAX] = {0}, arrays = precision_arrays(p, t->e.state_count, array),
              state = 0;
     for (uint32_t k = 0; k < arrays; k++) state += 2 * array[k];
@@ -165,8 +165,8 @@ static uint64_t communicate(struct timeline *t, uint64_t from, struct speeds_cal
 /* A shard in host memory crosses to the device first. A whole gradient that the host's update needs crosses to the host
  * after the gather. */
 static uint64_t gather(struct timeline *t, const struct operation *op) {
-    enum dtype dtype =
-        op->object == OBJECT_GRAD ? t->e.shape.precision.reduced : t->e.shape.precision.compute;
+    struct precision p = blueprint_precision_of(t->o->blueprint, op->region);
+    enum dtype dtype = op->object == OBJECT_GRAD ? p.reduced : p.compute;
     bool brings = op->object == OBJECT_PARAM && op->read[0].kind != BUFFER_PARAM_FULL &&
                   op->read[0].kind != BUFFER_PARAM_SECOND && crosses(t, t->e.plan->param_tier);
     bool leaves = op->object == OBJECT_GRAD && rests_on_host(t, BUFFER_GRAD_HOST, op->region);
@@ -180,7 +180,8 @@ static uint64_t gather(struct timeline *t, const struct operation *op) {
  * axis. The result crosses back to the host. */
 static uint64_t reduce(struct timeline *t, const struct operation *op) {
     bool host = rests_on_host(t, BUFFER_GRAD_SHARD, op->region);
-    uint64_t bytes = part_bytes(t, op, t->e.shape.precision.reduced), from = t->now;
+    uint64_t bytes = part_bytes(t, op, blueprint_precision_of(t->o->blueprint, op->region).reduced),
+             from = t->now;
     if (host && (op->add || !op->reads)) from = cross(t, IN, from, bytes);
     from = communicate(t, from, call_ns(t, op));
     return host ? cross(t, OUT, from, bytes) : from;
@@ -189,7 +190,7 @@ static uint64_t reduce(struct timeline *t, const struct operation *op) {
 /* If the host updates parameters on a device, the new parameters cross to the device. If the parameters are the
  * masters, or halves of them, they cross to the host first. */
 static uint64_t update(struct timeline *t, const struct operation *op, uint32_t item) {
-    const struct precision *p = &t->e.shape.precision;
+    const struct precision type = blueprint_precision_of(t->o->blueprint, op->region), *p = &type;
     uint64_t ns = update_ns(t, op, item), from = t->now,
              bytes = updated_elements(t, op, item) * dtype_bytes(p->compute);
     bool staged = t->e.plan->discrete && plan_host_updates(t->e.plan) && op->write[0].kind != BUFFER_STATE &&

@@ -12,10 +12,11 @@ enum { HOST_BACKWARD_PASSES = 4, HOST_GRADIENT_PASSES = 2 };
 static double weights_s(const struct work_options *o, uint32_t unit) {
     const struct blueprint *b = o->blueprint;
     const struct use *use = &b->policy.forward[unit];
-    double elements = 0;
+    double bytes = 0;
     for (uint8_t i = 0; i < use->count && unit > 0; i++)
-        elements += (double)b->o.model->region[use->region[i]].elements;
-    return elements * dtype_bytes(b->terms.precision.compute) / o->machine->device.memory_per_s;
+        bytes += (double)b->o.model->region[use->region[i]].elements *
+                 dtype_bytes(blueprint_precision_of(b, use->region[i]).compute);
+    return bytes / o->machine->device.memory_per_s;
 }
 
 /* The fraction of a unit's parameters that have gradients. */

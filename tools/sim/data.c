@@ -37,7 +37,7 @@ static float *shard_run(struct rank *r, uint32_t region, uint64_t first, uint64_
                      executor_error(r->executor)->message);
         return NULL;
     }
-    return (float *)(void *)(slot + layout->slot_param);
+    return (float *)(void *)(slot + c.slot_param);
 }
 
 /* ---- fill ---- */
@@ -71,7 +71,8 @@ static void fill_region(struct rank *r, uint32_t region) {
 /* Stores parameters and masters on the drive. Moments are zero until they are stored, and are not read before. */
 static void store_chunks(struct rank *r, uint32_t region) {
     const struct chunk_layout *layout = &r->run->blueprint.plan.layout;
-    bool masters = precision_keeps_masters(&r->run->setup->terms.precision) && !r->region[region].frozen;
+    struct precision precision = blueprint_precision_of(&r->run->blueprint, region);
+    bool masters = precision_keeps_masters(&precision) && !r->region[region].frozen;
     for (uint32_t i = 0; i < layout->region[region].chunks; i++) {
         struct chunk c = chunk_layout_at(layout, region, i);
         uint8_t *slot;

@@ -51,6 +51,19 @@ near_fp32 fp16 "$fp16"
 (($(skipped narrow | tr -d 0 | wc -c) <= 4)) || fail "fp16 at a scale of 2^16 skips steps: $(skipped narrow)"
 one_hash "$fp16, \"gradient_accumulation_steps\": 2, \"gradient_accumulation_mode\": \"every\""
 
+# Norms that stay fp32: other weights than without, the same everywhere. Matrices do not stay fp32.
+norms=', "param_groups": [{"match": "*ln_*", "dtype": "fp32"}]'
+train norms 1 "$fp16" 6
+narrow=$(weights)
+train norms 1 "$fp16$norms" 6
+kept=$(weights)
+[[ -n $kept && $kept != "$narrow" ]] || fail "norms in fp32 train to $kept, in fp16 to $narrow"
+train norms "${stages[4]}" "$fp16$norms" 6
+[[ $(weights) == "$kept" ]] || fail "norms in fp32 train to $(weights) on the drive, to $kept at stage 1"
+config 1 "$fp16${norms/ln_/attn}" >c.json
+expect 1 "$zero" train c.json --data text --steps 1 --run run
+says err 'parameter "h.0.attn.c_attn.weight": param_groups keep it in fp32'
+
 # A scale of 2^32 is beyond fp16 until it has been halved often enough; hysteresis lets the first overflow pass. Then it trains.
 high=', "fp16": {"enabled": true, "initial_scale_power": 32}'
 train narrow 0 "$high" 200

@@ -127,7 +127,8 @@ typedef struct zero_slot {
 enum {
     ZERO_FROZEN = 1,
     ZERO_NO_DECAY = 2,
-    ZERO_ADDS_GRAD = 4
+    ZERO_ADDS_GRAD = 4,
+    ZERO_KEEP_FP32 = 8
 };
 typedef struct zero_span {
     void *param, *grad;
@@ -160,6 +161,7 @@ zero_handle *zero_unit_param(const zero_unit *unit, uint32_t index);
 zero_handle *zero_engine_param(const zero_engine *engine, const char *name);
 const char *zero_param_name(const zero_handle *param);
 uint64_t zero_param_count(const zero_handle *param);
+zero_dtype zero_param_dtype(const zero_handle *param);
 zero_status zero_engine_free_order(zero_engine *engine);
 zero_status zero_unit_hold(zero_unit *unit);
 int zero_unit_trains(const zero_unit *unit);
