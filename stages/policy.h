@@ -39,6 +39,8 @@ struct region {
     bool frozen;       /* no gradient, no state */
     bool persistent;   /* parameters rest replicated at every stage */
     uint64_t elements; /* in its flat buffer */
+    /* Parameters rest whole in the host program's memory; so does the gradient, which is complete there, in a world of one rank. */
+    bool lent, grad_lent;
 
     /* Set by policy_open from the stage's row. */
     struct placement state, grad_between, grad_step, rest, between;

@@ -62,6 +62,24 @@ struct blueprint_terms blueprint_terms(const struct config *c, uint32_t ranks, b
 
 /* ---- the policy ---- */
 
+/* Spans hold the parameters themselves where these rest whole and the host's memory is the device's. */
+static bool lends_params(const struct blueprint *b, uint32_t region) {
+    const struct blueprint_terms *t = &b->terms;
+    bool whole = placement_is(t->stage->param_rest, REPLICATE, REPLICATE);
+    return b->o.model->region[region].lends && whole && !t->discrete && b->ranks == 1;
+}
+
+/* The host's gradient is the step's gradient: no other rank or micro-step adds to it, no type differs, and the step has used it
+ * when it returns. */
+static bool lends_grads(const struct blueprint *b, uint32_t region) {
+    const struct blueprint_terms *t = &b->terms;
+    bool same = t->precision.message == t->precision.compute && t->precision.reduced == t->precision.compute;
+    bool alone = b->ranks == 1 && t->micro_steps == 1 && !b->o.model->free_order;
+    bool settles = t->state_tier != TIER_NVME && !t->shadow;
+    return b->regions[region].lent && !b->regions[region].frozen && b->o.model->region[region].lends_grads &&
+           same && alone && settles && !t->gradient_factor && !t->gradient_bits;
+}
+
 static zero_status open_policy(struct blueprint *b, struct zero_error *error) {
     const struct blueprint_terms *t = &b->terms;
     const struct model *m = b->o.model;
@@ -73,6 +91,8 @@ static zero_status open_policy(struct blueprint *b, struct zero_error *error) {
         b->regions[i].frozen = region_frozen(&m->region[i]);
         b->regions[i].persistent = region_persistent(&m->region[i]);
         b->regions[i].elements = m->region[i].padded;
+        b->regions[i].lent = lends_params(b, i);
+        b->regions[i].grad_lent = lends_grads(b, i);
     }
     b->policy = (struct policy){.stage = t->stage,
                                 .mesh = {t->mesh[AXIS_SHARD], t->mesh[AXIS_REPLICATE]},

@@ -174,7 +174,8 @@ bool executor_waits_for_host(const struct executor *executor);
 /* ---- addresses of buffers ---- */
 
 /* The address behind a reference after the last event. For a gathered region it is the region's present interval.
- * NULL: the buffer has no address. The element type is that of options.shape.precision. */
+ * NULL: the buffer has no address, or the host's memory takes its place (engine/model/lent.h). The element type is that
+ * of options.shape.precision. */
 void *executor_address(const struct executor *executor, struct buffer_ref ref);
 /* The address that the buffer has whenever it has one: the same from executor_open to executor_close. NULL: never. */
 void *executor_lasting_address(const struct executor *executor, struct buffer_ref ref);
@@ -182,7 +183,7 @@ void *executor_lasting_address(const struct executor *executor, struct buffer_re
  * weights. executor_master returns NULL where the parameters are the master weights. */
 void *executor_state(const struct executor *executor, uint32_t region, uint32_t k);
 void *executor_master(const struct executor *executor, uint32_t region);
-/* This rank's part of the reduced gradient. */
+/* This rank's part of the reduced gradient. NULL: it is lent. */
 void *executor_grad_shard(const struct executor *executor, uint32_t region);
 
 /* ---- the host's access to chunks on the drive; between steps, with nothing in flight ---- */
