@@ -247,12 +247,13 @@ typedef struct zero_param {
      * engine adds). Stages 0 to 2 only; the slot may then be NULL. The plan does not count the host's memory (on a GPU, GPU memory):
      * declare it with zero_engine_reserve.
      *
-     * The weights live there, without a copy, if all parameters of the unit have spans, the host computes on the CPU, and there is one
-     * rank. The host then writes them only before zero_engine_fill. (A parameter that has a slot too, or a tied one with a slot
-     * alone, needs one address: one span.)
-     * The gradient lives there, too, if also a step has one micro-step, units are used in the declared order, gradients are reduced
-     * in their own type (communication_data_type) and unscaled, the optimizer's state is not on a drive, and tied parameters have
-     * ZERO_ADDS_GRAD and share one array. The host then leaves it alone from backward_end to zero_engine_step's return.
+     * The weights live there, without a copy, if all parameters of the unit have spans and the host computes on the CPU. The host
+     * then writes them only before zero_engine_fill. (A parameter that has a slot too, or a tied one with a slot alone, needs one
+     * address: one span.)
+     * The gradient lives there, too, if also there is one rank, a step has one micro-step, units are used in the declared order,
+     * gradients are reduced in their own type (communication_data_type) and unscaled, the optimizer's state is not on a drive, and
+     * tied parameters have ZERO_ADDS_GRAD and share one array. The host then leaves it alone from backward_end to
+     * zero_engine_step's return.
      * Else begin copies weights, and backward_end gradients: to and from zero_plan.param_bytes and grad_bytes. */
     const zero_span *spans;
     uint32_t span_count;

@@ -39,7 +39,7 @@ struct region {
     bool frozen;       /* no gradient, no state */
     bool persistent;   /* parameters rest replicated at every stage */
     uint64_t elements; /* in its flat buffer */
-    /* Parameters rest whole in the host program's memory; so does the gradient, which is complete there, in a world of one rank. */
+    /* Parameters rest whole in the host program's memory. So does the gradient, which no other rank adds to. */
     bool lent, grad_lent;
 
     /* Set by policy_open from the stage's row. */
@@ -60,7 +60,7 @@ struct policy {
     const struct stage *stage;
     uint32_t mesh[AXES];
     enum accumulation accumulation;
-    uint32_t micro_steps;           /* per step */
+    uint32_t micro_steps; /* per step */
     /* A pass uses units in any order, any number of times, and its length is unknown. Nothing is gathered ahead. What a pass has
      * gathered stays gathered until its end, and gradients are reduced there. */
     bool free_order;
@@ -76,6 +76,8 @@ struct policy {
      * (hpZ) holds decoded parameters, and its gathers are never coded: otherwise the parameters of a backward would
      * be coded twice, and would differ from those of their forward. */
     uint32_t gather_stagings;
+    /* The same for gathers to lent regions. 0: there are none, or no other rank has a part of them. */
+    uint32_t lent_stagings;
     /* A reduced gradient has a wider type than the gradient that a backward writes, so it needs a place of its own. */
     bool grad_widens;
     const struct use *forward;

@@ -66,7 +66,7 @@ struct blueprint_terms blueprint_terms(const struct config *c, uint32_t ranks, b
 static bool lends_params(const struct blueprint *b, uint32_t region) {
     const struct blueprint_terms *t = &b->terms;
     bool whole = placement_is(t->stage->param_rest, REPLICATE, REPLICATE);
-    return b->o.model->region[region].lends && whole && !t->discrete && b->ranks == 1;
+    return b->o.model->region[region].lends && whole && !t->discrete;
 }
 
 /* The host's gradient is the step's gradient: no other rank or micro-step adds to it, no type differs, and the step has used it
@@ -183,11 +183,13 @@ static zero_status make_plan(struct blueprint *b, struct zero_error *error) {
                                    .discrete = t->discrete,
                                    .staging_bytes = executor_staging_bytes(&shape),
                                    .gather_staging_bytes = executor_gather_staging_bytes(&shape),
+                                   .lent_staging_bytes = executor_lent_staging_bytes(&shape),
                                    .message_bytes = blueprint_messages(b).bytes,
                                    .checkpoint_bytes = t->checkpoint_bytes,
                                    .precision = t->precision};
     b->policy.stagings = options.staging_bytes ? REDUCE_STAGINGS : 0;
     b->policy.gather_stagings = t->param_bits ? GATHER_STAGINGS : 0;
+    b->policy.lent_stagings = options.lent_staging_bytes ? GATHER_STAGINGS : 0;
     return plan_make(&b->plan, &options, error);
 }
 

@@ -112,9 +112,10 @@ struct executor;
 /* The most requests to the drive that may be in flight. */
 uint32_t executor_requests_max(const struct plan *plan);
 
-/* The most scratch bytes that one reduction needs, and one coded gather. The plan needs these numbers. */
+/* The most scratch bytes that one reduction needs, one coded gather, and one gather to lent regions. The plan needs these numbers. */
 uint64_t executor_staging_bytes(const struct executor_shape *shape);
 uint64_t executor_gather_staging_bytes(const struct executor_shape *shape);
+uint64_t executor_lent_staging_bytes(const struct executor_shape *shape);
 
 /* The shape of the collective that a gather or a reduction posts: kind, types and count, without buffers. */
 struct comm_call executor_call(const struct executor_shape *shape, const struct operation *op);

@@ -136,7 +136,7 @@ zero_status encode_message(struct executor *e, struct item *item) {
 zero_status post_reduce(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
     struct comm_call call = element_call(&e->o.shape, op);
-    if (lent_region(e, op->write[0])) return lent_sum(e, op->region), lent_posted(e, item);
+    if (lent_region(e, op->write[0])) return lent_reduce(e, item);
     call.target = reduce_target(e, item->task);
     call.source = scatters(op) ? message_address(e, item->task) : call.target;
     call.staging = op->writes > 1 ? buffer_address(e, item->task->write[1]) : NULL;

@@ -42,10 +42,13 @@ struct placement grad_shard_placement(const struct region *r);
 uint64_t grad_shard_bytes(const struct executor *e, uint32_t region);
 
 /* lent.c: regions in the host program's memory. lent_region: the region behind a reference, if the host's memory takes the buffer's
- * place; else NULL. lent_sum: completes a lent gradient, and takes its norm. lent_posted: instead of a call. */
+ * place; else NULL. lent_sum: completes a lent gradient, and takes its norm. The others take the places of steps. */
 const struct model_region *lent_region(const struct executor *e, struct buffer_ref ref);
 void lent_sum(struct executor *e, uint32_t region);
-zero_status lent_posted(struct executor *e, struct item *item);
+zero_status lent_reduce(struct executor *e, struct item *item);
+zero_status lent_gather(struct executor *e, struct item *item, struct comm_group *group,
+                        const struct comm_call *call);
+zero_status lent_scatter(struct executor *e, struct item *item);
 
 /* perform.c: starts work or a copy on the device; the item awaits it. */
 zero_status submit(struct executor *e, struct item *item, const struct kernel *kernel,

@@ -318,7 +318,7 @@ static zero_status allocate_tables(struct plan *plan, const struct plan_options 
     const struct policy *p = o->policy;
     uint32_t slots = 4 * p->uses * USE_REGIONS_MAX * 2;
     plan->fixed_width = p->regions * OPTIMIZER_STATES_MAX + p->stagings + p->gather_stagings +
-                        PARAM_STAGINGS + UPDATE_STAGINGS;
+                        p->lent_stagings + PARAM_STAGINGS + UPDATE_STAGINGS;
     plan->capacity = BUFFER_KINDS * plan->fixed_width + slots;
     plan->buffer = calloc(plan->capacity, sizeof *plan->buffer);
     plan->fixed = malloc(BUFFER_KINDS * plan->fixed_width * sizeof *plan->fixed);
@@ -370,6 +370,8 @@ zero_status plan_make(struct plan *plan, const struct plan_options *o, struct ze
         fix(plan, BUFFER_STAGING, k, MEMORY_STAGING, o->staging_bytes);
     for (uint32_t k = 0; k < o->policy->gather_stagings; k++)
         fix(plan, BUFFER_GATHER_STAGING, k, MEMORY_STAGING, o->gather_staging_bytes);
+    for (uint32_t k = 0; k < o->policy->lent_stagings; k++)
+        fix(plan, BUFFER_LENT_STAGING, k, MEMORY_STAGING, o->lent_staging_bytes);
     fix_staging(plan);
     fix_discrete(plan);
     plan->row_bytes[MEMORY_MESSAGES] = o->message_bytes;

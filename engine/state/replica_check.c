@@ -6,6 +6,7 @@
 
 #include "engine/base/hash.h"
 #include "engine/checkpoint/checksum.h"
+#include "engine/model/lent.h"
 #include "engine/run/device_copy.h"
 #include "engine/state/background_save.h"
 
@@ -88,12 +89,24 @@ static zero_status hash_stored(struct state *state, const struct item *item, uin
     return status;
 }
 
+/* Where the host program's memory has the weights: whole on each rank, cut as this rank's program has it. */
+static void hash_lent(struct state *state, uint32_t region, uint64_t begin, uint64_t end, uint64_t *hash) {
+    uint64_t bytes = dtype_bytes(state->blueprint->terms.precision.compute);
+    for (uint64_t count; begin < end; begin += count) {
+        count = min64(end - begin, PIECE_BYTES / bytes);
+        lent_read(&state->model->region[region], LENT_PARAMS, bytes, begin, count, state->piece);
+        hash_bytes_of(hash, state->piece, count * bytes);
+    }
+}
+
 static zero_status hash_item(struct state *state, const struct item *item, uint64_t *hash) {
     const struct model_param *p = item->param;
     struct part part =
         part_of_rank(state->blueprint, state->ranks->rank, p->region, placement_of(state, item));
     uint64_t begin = max64(p->offset, part.first), end = min64(p->offset + p->count, part.first + part.count);
     if (begin >= end) return ZERO_OK;
+    if (item->kind == WEIGHTS && state->blueprint->regions[p->region].lent)
+        return hash_lent(state, p->region, begin, end, hash), ZERO_OK;
     if (item->kind == WEIGHTS)
         return hash_memory(state, hash, stored_params(&state->host, p->region, &part),
                            state->blueprint->terms.precision.compute, begin - part.first, end - begin);
