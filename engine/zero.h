@@ -250,11 +250,12 @@ typedef struct zero_param {
      * The weights live there, without a copy, if all parameters of the unit have spans and the host computes on the CPU. The host
      * then writes them only before zero_engine_fill. (A parameter that has a slot too, or a tied one with a slot alone, needs one
      * address: one span.)
-     * The gradient lives there, too, if also there is one rank, a step has one micro-step, units are used in the declared order,
-     * gradients are reduced in their own type (communication_data_type) and unscaled, the optimizer's state is not on a drive, and
-     * tied parameters have ZERO_ADDS_GRAD and share one array. The host then leaves it alone from backward_end to
-     * zero_engine_step's return.
-     * Else begin copies weights, and backward_end gradients: to and from zero_plan.param_bytes and grad_bytes. */
+     * The gradient lives there, too, if also a step has one micro-step, or all parameters of the unit ZERO_ADDS_GRAD and
+     * gradient_accumulation_mode is "last"; units are used in the declared order; gradients are reduced in their own type
+     * (communication_data_type), unscaled, uncoded, in rank order and over all ranks at once; the optimizer's state is not on a drive;
+     * and tied parameters have ZERO_ADDS_GRAD and share one array. The host then leaves it alone from the step's first
+     * backward_end to zero_engine_step's return; afterwards the array holds this rank's gradient, or the ranks' sum.
+     * Else begin copies weights, and backward_end gradients: from zero_plan.param_bytes, and to grad_bytes or gathered_bytes. */
     const zero_span *spans;
     uint32_t span_count;
     /* 0, or a number from zero_engine_add_group. A pattern of the configuration's param_groups that matches the name goes first,

@@ -25,7 +25,7 @@ void param_refresh(struct policy *p, uint16_t region, struct operation_list *out
     r->stale = false;
     struct operation *op = emit(out, OP_GATHER, OBJECT_PARAM, STREAM_GATHER, region);
     gather(p, region, r->state, BUFFER_PARAM_FULL, op);
-    if (r->lent && p->lent_stagings) emit_writes(op, BUFFER_LENT_STAGING, p->gathers++ % p->lent_stagings);
+    if (r->lent) emit_lent_staging(p, op);
 }
 
 void param_want(struct policy *p, uint16_t region, uint32_t position, struct operation_list *out) {

@@ -39,7 +39,7 @@ struct region {
     bool frozen;       /* no gradient, no state */
     bool persistent;   /* parameters rest replicated at every stage */
     uint64_t elements; /* in its flat buffer */
-    /* Parameters rest whole in the host program's memory. So does the gradient, which no other rank adds to. */
+    /* Parameters rest whole in the host program's memory. Its arrays have the whole gradient until the step has used it. */
     bool lent, grad_lent;
 
     /* Set by policy_open from the stage's row. */
@@ -76,7 +76,7 @@ struct policy {
      * (hpZ) holds decoded parameters, and its gathers are never coded: otherwise the parameters of a backward would
      * be coded twice, and would differ from those of their forward. */
     uint32_t gather_stagings;
-    /* The same for gathers to lent regions. 0: there are none, or no other rank has a part of them. */
+    /* The same for gathers to lent regions. 0: there are none. */
     uint32_t lent_stagings;
     /* A reduced gradient has a wider type than the gradient that a backward writes, so it needs a place of its own. */
     bool grad_widens;

@@ -69,15 +69,24 @@ static bool lends_params(const struct blueprint *b, uint32_t region) {
     return b->o.model->region[region].lends && whole && !t->discrete;
 }
 
-/* The host's gradient is the step's gradient: no other rank or micro-step adds to it, no type differs, and the step has used it
- * when it returns. */
+/* All that the backwards of a step write is in the host's arrays: overwritten in one micro-step, or added up in all of them. */
+static bool collects_grads(const struct blueprint *b, const struct model_region *r) {
+    bool adds = b->terms.accumulation == ACCUMULATE_LAST;
+    for (uint32_t i = 0; i < r->params; i++)
+        adds &= (b->o.model->param[r->param[i]].flags & ZERO_ADDS_GRAD) != 0;
+    return !b->o.model->free_order && (b->terms.micro_steps == 1 || adds);
+}
+
+/* A reduction then takes the gradient from there, without another type, and the step has used it when it returns. */
 static bool lends_grads(const struct blueprint *b, uint32_t region) {
     const struct blueprint_terms *t = &b->terms;
-    bool same = t->precision.message == t->precision.compute && t->precision.reduced == t->precision.compute;
-    bool alone = b->ranks == 1 && t->micro_steps == 1 && !b->o.model->free_order;
-    bool settles = t->state_tier != TIER_NVME && !t->shadow;
-    return b->regions[region].lent && !b->regions[region].frozen && b->o.model->region[region].lends_grads &&
-           same && alone && settles && !t->gradient_factor && !t->gradient_bits;
+    const struct model_region *r = &b->o.model->region[region];
+    bool as_is = t->precision.message == t->precision.compute &&
+                 t->precision.reduced == t->precision.compute && !t->gradient_factor && !t->gradient_bits &&
+                 !t->native_reduction;
+    bool settles = t->state_tier != TIER_NVME && !t->shadow, plain = t->mesh[AXIS_REPLICATE] == 1;
+    return b->regions[region].lent && !b->regions[region].frozen && r->lends_grads && collects_grads(b, r) &&
+           as_is && settles && plain;
 }
 
 static zero_status open_policy(struct blueprint *b, struct zero_error *error) {

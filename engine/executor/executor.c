@@ -194,9 +194,9 @@ void *executor_master(const struct executor *e, uint32_t region) {
 
 /* zero0 reduces into this rank's part of the whole gradient if no shard is planned. */
 void *executor_grad_shard(const struct executor *e, uint32_t region) {
-    if (policy_region(e, region)->grad_lent) return NULL;
     uint8_t *shard = executor_address(e, (struct buffer_ref){BUFFER_GRAD_SHARD, (uint16_t)region});
     if (shard) return shard;
+    if (policy_region(e, region)->grad_lent) return NULL;
     uint32_t shards = e->o.shape.policy->mesh[AXIS_SHARD];
     uint64_t bytes =
         e->o.shape.model->region[region].padded / shards * dtype_bytes(e->o.shape.precision.reduced);

@@ -45,10 +45,12 @@ uint64_t grad_shard_bytes(const struct executor *e, uint32_t region);
  * place; else NULL. lent_sum: completes a lent gradient, and takes its norm. The others take the places of steps. */
 const struct model_region *lent_region(const struct executor *e, struct buffer_ref ref);
 void lent_sum(struct executor *e, uint32_t region);
-zero_status lent_reduce(struct executor *e, struct item *item);
-zero_status lent_gather(struct executor *e, struct item *item, struct comm_group *group,
-                        const struct comm_call *call);
-zero_status lent_scatter(struct executor *e, struct item *item);
+zero_status lent_gather(struct executor *e, struct item *item, struct comm_call call);
+zero_status lent_take_gathered(struct executor *e, struct item *item);
+zero_status lent_reduce(struct executor *e, struct item *item, struct comm_call call);
+zero_status lent_take_sum(struct executor *e, struct item *item);
+/* The staging bytes of a reduction whose gradient is lent; `call` has the whole share. */
+uint64_t lent_reduce_bytes(const struct comm_group *group, struct comm_call call);
 
 /* perform.c: starts work or a copy on the device; the item awaits it. */
 zero_status submit(struct executor *e, struct item *item, const struct kernel *kernel,

@@ -89,12 +89,13 @@ static zero_status hash_stored(struct state *state, const struct item *item, uin
     return status;
 }
 
-/* Where the host program's memory has the weights: whole on each rank, cut as this rank's program has it. */
-static void hash_lent(struct state *state, uint32_t region, uint64_t begin, uint64_t end, uint64_t *hash) {
+/* In the host program's memory: whole on each rank, cut as this rank's program has it. Gradients have the type of weights there. */
+static void hash_lent(struct state *state, uint32_t region, enum lent_array array, uint64_t begin,
+                      uint64_t end, uint64_t *hash) {
     uint64_t bytes = dtype_bytes(state->blueprint->terms.precision.compute);
     for (uint64_t count; begin < end; begin += count) {
         count = min64(end - begin, PIECE_BYTES / bytes);
-        lent_read(&state->model->region[region], LENT_PARAMS, bytes, begin, count, state->piece);
+        lent_read(&state->model->region[region], array, bytes, begin, count, state->piece);
         hash_bytes_of(hash, state->piece, count * bytes);
     }
 }
@@ -106,7 +107,11 @@ static zero_status hash_item(struct state *state, const struct item *item, uint6
     uint64_t begin = max64(p->offset, part.first), end = min64(p->offset + p->count, part.first + part.count);
     if (begin >= end) return ZERO_OK;
     if (item->kind == WEIGHTS && state->blueprint->regions[p->region].lent)
-        return hash_lent(state, p->region, begin, end, hash), ZERO_OK;
+        return hash_lent(state, p->region, LENT_PARAMS, begin, end, hash), ZERO_OK;
+    bool grad_lent = state->blueprint->regions[p->region].grad_lent;
+    if (item->kind == REDUCED_GRADIENT && grad_lent &&
+        gradient_ref(state, p->region).kind == BUFFER_GRAD_FULL)
+        return hash_lent(state, p->region, LENT_GRADS, begin, end, hash), ZERO_OK;
     if (item->kind == WEIGHTS)
         return hash_memory(state, hash, stored_params(&state->host, p->region, &part),
                            state->blueprint->terms.precision.compute, begin - part.first, end - begin);

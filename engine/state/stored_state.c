@@ -106,7 +106,7 @@ static struct piece lent_piece(const struct stored_view *v, uint32_t region, uin
 
 static bool is_lent(const struct stored_view *v, uint32_t region, uint32_t array) {
     const struct region *r = &v->blueprint->regions[region];
-    return array == STORED_PARAMS ? r->lent : array == STORED_GRADIENT && r->grad_lent;
+    return array == STORED_PARAMS ? r->lent : array == STORED_GRADIENT && r->grad_lent && r->grad_in_place;
 }
 
 /* Finds the element `at` of the shard, and what follows it in the same place. */
