@@ -64,7 +64,8 @@ uint64_t executor_lent_staging_bytes(const struct executor_shape *o) {
     uint64_t most = 0;
     for (uint32_t i = 0; i < o->model->regions && o->policy->mesh[AXIS_SHARD] > 1; i++) {
         const struct region *r = &o->policy->region[i];
-        bool params = r->lent && !r->frozen && placement_parts(r->state, o->policy->mesh) > 1;
+        bool params =
+            r->lent && placement_parts(r->state, o->policy->mesh) > 1; /* after a fill, frozen ones too */
         bool grads = r->grad_lent && placement_is(r->grad_step, REPLICATE, REPLICATE);
         if ((params || grads) && members_bytes(o, i) > most) most = members_bytes(o, i);
     }

@@ -21,10 +21,14 @@ static const struct layer {
     const char *name, *tied_to;
     uint64_t count;
     uint32_t flags;
-} layers[PARAMS] = {{0, "in.w", NULL, 9001, 0},           {0, "in.b", NULL, 5, ZERO_NO_DECAY},
-                    {0, "in.c", NULL, 4096, 0},           {1, "mid.w", NULL, 13001, 0},
-                    {1, "mid.f", NULL, 100, ZERO_FROZEN}, {1, "mid.b", NULL, 777, ZERO_NO_DECAY},
-                    {2, "out.w", "in.w", 9001, 0},        {2, "out.b", NULL, 63, 0}};
+} layers[PARAMS] = {{0, "in.w", NULL, 9001, 0},
+                    {0, "in.b", NULL, 5, ZERO_NO_DECAY},
+                    {0, "in.c", NULL, 4096, 0},
+                    {1, "mid.w", NULL, 13001, 0},
+                    {1, "mid.f", NULL, 17000, ZERO_FROZEN},
+                    {1, "mid.b", NULL, 777, ZERO_NO_DECAY},
+                    {2, "out.w", "in.w", 9001, 0},
+                    {2, "out.b", NULL, 63, 0}};
 
 /* Where the host keeps its arrays. SHARED: its own, to which it adds; a tied parameter is in the owner's. */
 enum memory { SLOTS, OWN, ADDED, SHARED, MEMORIES };
@@ -186,7 +190,7 @@ static struct host *host_create(const struct setup *setup) {
         h->param[i] = calloc(count_of(h, i), sizeof(float));
         h->grad[i] = calloc(count_of(h, i), sizeof(float));
     }
-    h->copy = calloc(count_of(h, 3), sizeof(float)); /* the largest */
+    h->copy = calloc(count_of(h, 4), sizeof(float)); /* the largest */
     return h;
 }
 
@@ -323,6 +327,7 @@ static void one_toy(uint64_t seed) {
     s.free_order = seed % 11 == 0;
     s.skip_unit = s.recompute || s.free_order || seed % 5 == 1 ? -1 : 1 + (int)(seed % 3);
     if (seed & 8) s.offload = "cpu";
+    if (s.ranks == 4) s.tiers = "\"mics_shard_size\": 2", s.shard_ranks = 2;
     toy_train(&s, &got);
     toy_oracle(&s, &expected);
     CHECK_INT(got.plan.param_bytes, 0);
