@@ -218,6 +218,8 @@ static zero_status compare_models(zero_engine *e) {
     error_clear(&error);
     uint64_t hash = hash_string(model_hash(&e->model), e->training.optimizer->name);
     hash = groups_hash(&e->training.groups, &e->model, hash);
+    for (uint32_t i = 0; i < e->model.regions; i++) /* lent regions are gathered in rounds */
+        hash = hash_bytes(hash, &e->model.region[i].lends, sizeof e->model.region[i].lends);
     if (!ranks_compare(&e->ranks, hash, ZERO_E_DIVERGED, "model", &error)) return ZERO_OK;
     return ranks_fail(&e->ranks, &error);
 }

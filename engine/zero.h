@@ -251,9 +251,19 @@ typedef struct zero_param {
     const char *tied_to;
     zero_slot *slot;
     /* NULL: the parameter lives in the engine's memory. Else `span_count` pieces, in order, of the host's memory, borrowed until
-     * destroy. begin copies the weights there; backward_end takes the gradients from there (the host overwrites them, the engine
-     * adds). Stages 0 to 2 only; the slot may then be NULL. The plan does not count the host's memory (on a GPU, GPU memory):
-     * declare it with zero_engine_reserve. */
+     * destroy. The weights are there from begin to end; backward_end takes the gradients from there (the host overwrites them, the
+     * engine adds). Stages 0 to 2 only; the slot may then be NULL. The plan does not count the host's memory (on a GPU, GPU memory):
+     * declare it with zero_engine_reserve.
+     *
+     * The weights live there, without a copy, if all parameters of the unit have spans and the host computes on the CPU. The host
+     * then writes them only before zero_engine_fill. (A parameter that has a slot too, or a tied one with a slot alone, needs one
+     * address: one span.)
+     * The gradient lives there, too, if also a step has one micro-step, or all parameters of the unit ZERO_ADDS_GRAD and
+     * gradient_accumulation_mode is "last"; units are used in the declared order; gradients are reduced in their own type
+     * (communication_data_type), unscaled, uncoded, in rank order and over all ranks at once; the optimizer's state is not on a drive;
+     * and tied parameters have ZERO_ADDS_GRAD and share one array. The host then leaves it alone from the step's first
+     * backward_end to zero_engine_step's return; afterwards the array holds this rank's gradient, or the ranks' sum.
+     * Else begin copies weights, and backward_end gradients: from zero_plan.param_bytes, and to grad_bytes or gathered_bytes. */
     const zero_span *spans;
     uint32_t span_count;
     /* 0, or a number from zero_engine_add_group. A pattern of the configuration's param_groups that matches the name goes first,
@@ -318,9 +328,9 @@ zero_status zero_unit_hold(zero_unit *unit);
  * Local. */
 int zero_unit_trains(const zero_unit *unit);
 
-/* After commit: the addresses of a parameter and of its gradient (NULL: frozen) in every use, until zero_engine_destroy. Between a
- * use's begin and end they are those of the slot; at other times the memory holds something else, or nothing. `add` is 0. For views
- * of an autograd, and for graphs of a GPU. ZERO_E_ORDER before commit. Local. */
+/* After commit: the addresses of a parameter and of its gradient (NULL: frozen, or in several spans) in every use, until
+ * zero_engine_destroy. Between a use's begin and end they are those of the slot; at other times the memory holds something else, or
+ * nothing. `add` is 0. For views of an autograd, and for graphs of a GPU. ZERO_E_ORDER before commit. Local. */
 zero_status zero_param_addresses(const zero_handle *param, zero_slot *out);
 
 /* What an update is given: of the configuration's optimizer.params, by group, after a schedule. */

@@ -23,6 +23,10 @@ void emit_reads(struct operation *op, enum buffer_kind kind, uint32_t region) {
     op->read[op->reads++] = (struct buffer_ref){(uint16_t)kind, (uint16_t)region};
 }
 
+void emit_lent_staging(struct policy *p, struct operation *op) {
+    if (p->lent_stagings) emit_writes(op, BUFFER_LENT_STAGING, p->gathers++ % p->lent_stagings);
+}
+
 void emit_writes(struct operation *op, enum buffer_kind kind, uint32_t region) {
     op->write[op->writes++] = (struct buffer_ref){(uint16_t)kind, (uint16_t)region};
 }

@@ -8,6 +8,8 @@ struct operation *emit(struct operation_list *out, enum operation_kind kind, enu
                        enum stream stream, uint32_t region);
 void emit_reads(struct operation *op, enum buffer_kind kind, uint32_t region);
 void emit_writes(struct operation *op, enum buffer_kind kind, uint32_t region);
+/* Gives a gather to a lent region one of the planned staging buffers; they are used in turn. */
+void emit_lent_staging(struct policy *policy, struct operation *op);
 
 /* policy.c: skips the uses before `position`; true if one of the use's regions rests sharded. */
 void policy_skip_to(struct policy *policy, uint32_t position, struct operation_list *out);

@@ -59,6 +59,7 @@ static void finish(struct policy *p, uint16_t region, struct operation_list *out
         if (op->kind == OP_GATHER) emit_reads(op, grad_shard_buffer(r), region);
         emit_writes(op, op->kind == OP_GATHER ? BUFFER_GRAD_FULL : grad_shard_buffer(r), region);
         if (op->kind == OP_REDUCE) stage_through(p, op);
+        if (op->kind == OP_GATHER && r->grad_lent) emit_lent_staging(p, op);
     }
     r->final = true;
 }

@@ -23,7 +23,9 @@ static void release(struct policy *p, uint16_t region, struct operation_list *ou
 void param_refresh(struct policy *p, uint16_t region, struct operation_list *out) {
     struct region *r = &p->region[region];
     r->stale = false;
-    gather(p, region, r->state, BUFFER_PARAM_FULL, emit(out, OP_GATHER, OBJECT_PARAM, STREAM_GATHER, region));
+    struct operation *op = emit(out, OP_GATHER, OBJECT_PARAM, STREAM_GATHER, region);
+    gather(p, region, r->state, BUFFER_PARAM_FULL, op);
+    if (r->lent) emit_lent_staging(p, op);
 }
 
 void param_want(struct policy *p, uint16_t region, uint32_t position, struct operation_list *out) {

@@ -42,8 +42,10 @@ static void resolve(const struct policy *p, struct region *r) {
     r->between = r->persistent ? whole : s->param_between;
     bool accumulates_whole = placement_is(r->grad_between, PARTIAL, PARTIAL) && p->micro_steps > 1;
     bool gathered = placement_is(r->grad_step, REPLICATE, REPLICATE);
-    r->grad_kept = gathered || accumulates_whole || p->free_order;
-    r->grad_in_place = gathered && r->grad_between.axis[AXIS_SHARD] == PARTIAL && !r->grad_widens;
+    r->grad_kept = gathered || accumulates_whole || p->free_order || r->grad_lent;
+    bool alone = p->mesh[AXIS_SHARD] * p->mesh[AXIS_REPLICATE] == 1;
+    r->grad_in_place = (gathered && r->grad_between.axis[AXIS_SHARD] == PARTIAL && !r->grad_widens) ||
+                       (r->grad_lent && alone);
     r->full = r->second = r->stale = r->partial = r->reduced = r->final = r->grad_live = false;
 }
 

@@ -42,6 +42,8 @@ struct region {
     /* A reduced gradient has a wider type than the gradient that a backward writes, so it needs a place of its own. */
     bool grad_widens;
     uint64_t elements; /* in its flat buffer */
+    /* Parameters rest whole in the host program's memory. Its arrays have the whole gradient until the step has used it. */
+    bool lent, grad_lent;
 
     /* Set by policy_open from the stage's row. */
     struct placement state, grad_between, grad_step, rest, between;
@@ -61,7 +63,7 @@ struct policy {
     const struct stage *stage;
     uint32_t mesh[AXES];
     enum accumulation accumulation;
-    uint32_t micro_steps;           /* per step */
+    uint32_t micro_steps; /* per step */
     /* A pass uses units in any order, any number of times, and its length is unknown. Nothing is gathered ahead. What a pass has
      * gathered stays gathered until its end, and gradients are reduced there. */
     bool free_order;
@@ -77,6 +79,8 @@ struct policy {
      * (hpZ) holds decoded parameters, and its gathers are never coded: otherwise the parameters of a backward would
      * be coded twice, and would differ from those of their forward. */
     uint32_t gather_stagings;
+    /* The same for gathers to lent regions. 0: there are none. */
+    uint32_t lent_stagings;
     const struct use *forward;
     uint32_t uses;
     struct region *region;

@@ -61,6 +61,7 @@ enum buffer_kind {
     /* If the host updates for a device and the update reads the whole gradient: a copy of it in host memory. */
     BUFFER_GRAD_HOST,
     BUFFER_UPDATE_STAGING, /* parameters on the way from the host's update to the device; the region is its index */
+    BUFFER_LENT_STAGING,   /* shares on the way between ranks and the host program's memory; the region is its index */
     BUFFER_KINDS
 };
 

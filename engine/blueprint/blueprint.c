@@ -64,6 +64,34 @@ struct blueprint_terms blueprint_terms(const struct config *c, uint32_t ranks, b
 
 /* ---- the policy ---- */
 
+/* Spans hold the parameters themselves where these rest whole and the host's memory is the device's. */
+static bool lends_params(const struct blueprint *b, uint32_t region) {
+    const struct blueprint_terms *t = &b->terms;
+    bool whole = placement_is(t->stage->param_rest, REPLICATE, REPLICATE);
+    return b->o.model->region[region].lends && whole && !t->discrete;
+}
+
+/* All that the backwards of a step write is in the host's arrays: overwritten in one micro-step, or added up in all of them. */
+static bool collects_grads(const struct blueprint *b, const struct model_region *r) {
+    bool adds = b->terms.accumulation == ACCUMULATE_LAST;
+    for (uint32_t i = 0; i < r->params; i++)
+        adds &= (b->o.model->param[r->param[i]].flags & ZERO_ADDS_GRAD) != 0;
+    return !b->o.model->free_order && (b->terms.micro_steps == 1 || adds);
+}
+
+/* A reduction then takes the gradient from there, without another type, and the step has used it when it returns. */
+static bool lends_grads(const struct blueprint *b, uint32_t region) {
+    const struct blueprint_terms *t = &b->terms;
+    const struct model_region *r = &b->o.model->region[region];
+    struct precision precision = blueprint_precision_of(b, region);
+    bool as_is = precision.message == precision.compute && precision.reduced == precision.compute &&
+                 !t->gradient_factor && !t->gradient_bits &&
+                 !t->native_reduction;
+    bool settles = t->state_tier != TIER_NVME && !t->shadow, plain = t->mesh[AXIS_REPLICATE] == 1;
+    return b->regions[region].lent && !b->regions[region].frozen && r->lends_grads && collects_grads(b, r) &&
+           as_is && settles && plain;
+}
+
 static zero_status open_policy(struct blueprint *b, struct zero_error *error) {
     const struct blueprint_terms *t = &b->terms;
     const struct model *m = b->o.model;
@@ -78,6 +106,8 @@ static zero_status open_policy(struct blueprint *b, struct zero_error *error) {
         b->regions[i].elements = m->region[i].padded;
         struct precision precision = blueprint_precision_of(b, i);
         b->regions[i].grad_widens = precision_widens(&precision);
+        b->regions[i].lent = lends_params(b, i);
+        b->regions[i].grad_lent = lends_grads(b, i);
     }
     b->policy = (struct policy){.stage = t->stage,
                                 .mesh = {t->mesh[AXIS_SHARD], t->mesh[AXIS_REPLICATE]},
@@ -167,11 +197,13 @@ static zero_status make_plan(struct blueprint *b, struct zero_error *error) {
                                    .discrete = t->discrete,
                                    .staging_bytes = executor_staging_bytes(&shape),
                                    .gather_staging_bytes = executor_gather_staging_bytes(&shape),
+                                   .lent_staging_bytes = executor_lent_staging_bytes(&shape),
                                    .message_bytes = blueprint_messages(b).bytes,
                                    .checkpoint_bytes = t->checkpoint_bytes,
                                    .precision = t->precision};
     b->policy.stagings = options.staging_bytes ? REDUCE_STAGINGS : 0;
     b->policy.gather_stagings = t->param_bits ? GATHER_STAGINGS : 0;
+    b->policy.lent_stagings = options.lent_staging_bytes ? GATHER_STAGINGS : 0;
     return plan_make(&b->plan, &options, error);
 }
 

@@ -174,12 +174,12 @@ void *buffer_address(const struct executor *e, uint32_t buffer) {
 }
 
 void *executor_address(const struct executor *e, struct buffer_ref ref) {
-    uint32_t buffer = bound_buffer(e, ref);
+    uint32_t buffer = lent_region(e, ref) ? NO_BUFFER : bound_buffer(e, ref);
     return buffer == NO_BUFFER ? NULL : buffer_address(e, buffer);
 }
 
 void *executor_lasting_address(const struct executor *e, struct buffer_ref ref) {
-    uint32_t buffer = plan_any(e->o.plan, ref);
+    uint32_t buffer = lent_region(e, ref) ? NO_BUFFER : plan_any(e->o.plan, ref);
     return buffer == NO_BUFFER ? NULL : buffer_address(e, buffer);
 }
 
@@ -196,6 +196,7 @@ void *executor_master(const struct executor *e, uint32_t region) {
 void *executor_grad_shard(const struct executor *e, uint32_t region) {
     uint8_t *shard = executor_address(e, (struct buffer_ref){BUFFER_GRAD_SHARD, (uint16_t)region});
     if (shard) return shard;
+    if (policy_region(e, region)->grad_lent) return NULL;
     uint32_t shards = e->o.shape.policy->mesh[AXIS_SHARD];
     uint64_t bytes = e->o.shape.model->region[region].padded / shards *
                      dtype_bytes(precision_of(&e->o.shape, region).reduced);

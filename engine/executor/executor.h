@@ -112,9 +112,10 @@ struct executor;
 /* The most requests to the drive that may be in flight. */
 uint32_t executor_requests_max(const struct plan *plan);
 
-/* The most scratch bytes that one reduction needs, and one coded gather. The plan needs these numbers. */
+/* The most scratch bytes that one reduction needs, one coded gather, and one gather to lent regions. The plan needs these numbers. */
 uint64_t executor_staging_bytes(const struct executor_shape *shape);
 uint64_t executor_gather_staging_bytes(const struct executor_shape *shape);
+uint64_t executor_lent_staging_bytes(const struct executor_shape *shape);
 
 /* The shape of the collective that a gather or a reduction posts: kind, types and count, without buffers. */
 struct comm_call executor_call(const struct executor_shape *shape, const struct operation *op);
@@ -174,7 +175,8 @@ bool executor_waits_for_host(const struct executor *executor);
 /* ---- addresses of buffers ---- */
 
 /* The address behind a reference after the last event. For a gathered region it is the region's present interval.
- * NULL: the buffer has no address. The element type is that of region_precision. */
+ * NULL: the buffer has no address, or the host's memory takes its place (engine/model/lent.h). The element type is that
+ * of region_precision. */
 void *executor_address(const struct executor *executor, struct buffer_ref ref);
 /* The address that the buffer has whenever it has one: the same from executor_open to executor_close. NULL: never. */
 void *executor_lasting_address(const struct executor *executor, struct buffer_ref ref);
@@ -182,7 +184,7 @@ void *executor_lasting_address(const struct executor *executor, struct buffer_re
  * weights. executor_master returns NULL where the parameters are the master weights. */
 void *executor_state(const struct executor *executor, uint32_t region, uint32_t k);
 void *executor_master(const struct executor *executor, uint32_t region);
-/* This rank's part of the reduced gradient. */
+/* This rank's part of the reduced gradient. NULL: it is lent. */
 void *executor_grad_shard(const struct executor *executor, uint32_t region);
 
 /* ---- the host's access to chunks on the drive; between steps, with nothing in flight ---- */

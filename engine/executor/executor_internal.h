@@ -31,6 +31,7 @@ struct item { /* one point of an operation, from start to retirement */
     bool trails;          /* steps after its collective began before comm said that the collective is done */
     uint64_t before;      /* the ticket of its own queued work that no step has awaited; 0: none */
     uint8_t step, awaits; /* the next step (perform.c), and the condition before that step */
+    uint64_t moved;       /* elements of each share of a lent region (lent.c) */
     struct comm_work *work;
     uint64_t ticket;
     uint8_t transfers;

@@ -32,6 +32,7 @@ zero_status post_gather(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
     struct comm_group *group = e->o.shape.group[op->axes][op->stream];
     struct comm_call call = element_call(&e->o.shape, op);
+    if (lent_region(e, op->write[0])) return lent_gather(e, item, call);
     call.source = gather_source(e, item, &call);
     call.target = buffer_address(e, item->task->write[0]);
     uint64_t codes = gathers_codes(item) ? call.count : 0;
@@ -40,5 +41,6 @@ zero_status post_gather(struct executor *e, struct item *item) {
 }
 
 zero_status decode_shares(struct executor *e, struct item *item) {
+    if (lent_region(e, item->task->op.write[0])) return lent_take_gathered(e, item);
     return gathers_codes(item) ? decode_gather(e, item) : ZERO_OK;
 }

@@ -54,7 +54,9 @@ zero_status complete_norms(struct executor *e, struct item *item) {
         if (e->normed[region]) continue;
         const void *shard = executor_grad_shard(e, region);
         e->normed[region] = true;
-        if (e->o.shape.discrete && !crosses(e, shard))
+        if (!shard)
+            lent_sum(e, region);
+        else if (e->o.shape.discrete && !crosses(e, shard))
             status = norm_on_device(e, item, region, shard);
         else
             e->norm[region] =

@@ -86,6 +86,8 @@ static zero_status clear_shard(struct executor *e, struct item *item) {
     void *shard = own_part_address(e, op->write[0], item->task->write[0], cut, reduced);
     e->norm[op->region] = 0;
     e->normed[op->region] = true;
+    if (lent_region(e, op->write[0]))
+        return lent_clear(lent_region(e, op->write[0]), LENT_GRADS, dtype_bytes(reduced)), ZERO_OK;
     item->awaits = AWAITS_DEVICE;
     return e->o.device->ops->clear(e->o.device, DEVICE_REDUCE, shard, grad_shard_bytes(e, op->region),
                                    &item->ticket, &e->error);

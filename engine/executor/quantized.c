@@ -20,11 +20,15 @@ static zero_status code(struct executor *e, struct item *item, enum device_strea
     return submit(e, item, &kernel_quantize_codes, stream, a, &work);
 }
 
+static bool codes_gather(const struct operation *op) {
+    return op->kind == OP_GATHER && op->writes > 1 && op->write[1].kind == BUFFER_GATHER_STAGING;
+}
+
 /* A gather becomes an all-gather of codes; a scatter becomes an all-to-all of the codes of the shares. */
 struct comm_call coded_call(const struct executor_shape *o, const struct operation *op,
                             struct comm_call call) {
     bool gathers = op->kind == OP_GATHER;
-    uint32_t bits = gathers                                          ? (op->writes > 1 ? o->param_bits : 0)
+    uint32_t bits = gathers                                          ? (codes_gather(op) ? o->param_bits : 0)
                     : op->reads > 0 && codes_gradient(o, op->region) ? o->gradient_bits
                                                                      : 0;
     if (!bits) return call;
@@ -54,10 +58,7 @@ uint64_t executor_gather_staging_bytes(const struct executor_shape *o) {
     return most;
 }
 
-bool gathers_codes(const struct item *item) {
-    const struct operation *op = &item->task->op;
-    return op->kind == OP_GATHER && op->writes > 1;
-}
+bool gathers_codes(const struct item *item) { return codes_gather(&item->task->op); }
 
 zero_status code_gather(struct executor *e, struct item *item, const void *source,
                         const struct comm_call *call) {

@@ -44,6 +44,7 @@ uint64_t executor_staging_bytes(const struct executor_shape *o) {
             call.count = o->model->region[i].padded / parts;
             uint64_t bytes = scatter && codes_gradient(o, i) ? reduce_code_bytes(o, call.count, parts)
                                                              : comm_staging_bytes(group, &call);
+            if (scatter && o->policy->region[i].grad_lent) bytes = lent_reduce_bytes(group, call);
             bool adds = o->policy->accumulation == ACCUMULATE_EVERY && o->policy->micro_steps > 1;
             bytes = aligned(bytes);
             if (scatter) bytes += staged_message_bytes(o, i);
@@ -137,6 +138,7 @@ zero_status encode_message(struct executor *e, struct item *item) {
 zero_status post_reduce(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
     struct comm_call call = element_call(&e->o.shape, op);
+    if (scatters(op) && lent_region(e, op->read[0])) return lent_reduce(e, item, call);
     call.target = reduce_target(e, item->task);
     call.source = scatters(op) ? message_address(e, item->task) : call.target;
     call.staging = op->writes > 1 ? buffer_address(e, item->task->write[1]) : NULL;
@@ -153,6 +155,7 @@ zero_status post_reduce(struct executor *e, struct item *item) {
 zero_status decode_sum(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
     struct placement cut = grad_shard_placement(policy_region(e, op->region));
+    if (scatters(op) && lent_region(e, op->read[0])) return lent_take_sum(e, item);
     if (!reduces_codes(e, item)) return ZERO_OK;
     return decode_reduce(e, item, reduce_target(e, item->task), shard_elements(e, op->region, cut));
 }

@@ -6,6 +6,7 @@
 #define ZERO_ENGINE_EXECUTOR_STEPS_H
 
 #include "engine/executor/executor_internal.h"
+#include "engine/model/lent.h"
 
 /* perform.c: how each kind of operation is started, and whether it is done. */
 zero_status perform_start(struct executor *e, struct item *item);
@@ -41,6 +42,17 @@ void *own_part_address(const struct executor *e, struct buffer_ref ref, uint32_t
  * size. */
 struct placement grad_shard_placement(const struct region *r);
 uint64_t grad_shard_bytes(const struct executor *e, uint32_t region);
+
+/* lent.c: regions in the host program's memory. lent_region: the region behind a reference, if the host's memory takes the buffer's
+ * place; else NULL. lent_sum: completes a lent gradient, and takes its norm. The others take the places of steps. */
+const struct model_region *lent_region(const struct executor *e, struct buffer_ref ref);
+void lent_sum(struct executor *e, uint32_t region);
+zero_status lent_gather(struct executor *e, struct item *item, struct comm_call call);
+zero_status lent_take_gathered(struct executor *e, struct item *item);
+zero_status lent_reduce(struct executor *e, struct item *item, struct comm_call call);
+zero_status lent_take_sum(struct executor *e, struct item *item);
+/* The staging bytes of a reduction whose gradient is lent; `call` has the whole share. */
+uint64_t lent_reduce_bytes(const struct comm_group *group, struct comm_call call);
 
 /* perform.c: starts work or a copy on the device; the item awaits it. */
 zero_status submit(struct executor *e, struct item *item, const struct kernel *kernel,

@@ -16,6 +16,8 @@ struct update_argument {
     float *copy;                                /* where the record keeps the masters; or NULL */
     const void *gradient;
     uint64_t begin, end; /* in elements of the shard */
+    /* What the host's memory has instead of the addresses above; or NULL. The gradient is lent only with the parameters. */
+    const struct model_region *lent_params, *lent_grads;
     uint32_t region, scalars;
 };
 
@@ -64,13 +66,40 @@ static struct optimizer_args args_of(const struct update_argument *a, uint64_t b
     return args;
 }
 
-static uint64_t clamp(uint64_t value, uint64_t low, uint64_t high) {
-    return value < low ? low : value > high ? high : value;
+/* Takes the addresses of elements in the host's memory, as many as follow in one piece. False: they are in a gap. */
+static bool take_lent(const struct update_argument *a, struct optimizer_args *args) {
+    const struct precision p = precision_of(&a->executor->o.shape, a->region);
+    uint64_t there;
+    void *params = lent_at(a->lent_params, LENT_PARAMS, dtype_bytes(p.compute), args->first, &there);
+    if (args->count > there) args->count = there;
+    if (precision_keeps_masters(&p))
+        args->out = params;
+    else
+        args->master = params;
+    if (a->lent_grads)
+        args->gradient = lent_at(a->lent_grads, LENT_GRADS, dtype_bytes(p.reduced), args->first, &there);
+    return params;
 }
 
 typedef zero_status (*run_fn)(const struct update_argument *a, const struct optimizer_args *args, void *user);
 
-/* Calls `run` once per run of parameters with the same scalars. The gaps between parameters are zero and stay zero. */
+/* Gaps between parameters are zero and stay zero. */
+static zero_status run_pieces(const struct update_argument *a, uint64_t begin, uint64_t end, uint32_t scalars,
+                              run_fn run, void *user) {
+    zero_status status = ZERO_OK;
+    while (begin < end && !status) {
+        struct optimizer_args args = args_of(a, begin, end, scalars);
+        if (!a->lent_params || take_lent(a, &args)) status = run(a, &args, user);
+        begin += args.count;
+    }
+    return status;
+}
+
+static uint64_t clamp(uint64_t value, uint64_t low, uint64_t high) {
+    return value < low ? low : value > high ? high : value;
+}
+
+/* Calls `run` once per run of parameters with the same scalars; once per piece, where they are lent. */
 static zero_status each_run(const struct update_argument *a, run_fn run, void *user) {
     struct executor *e = a->executor;
     const struct model_region *region = &e->o.shape.model->region[a->region];
@@ -81,8 +110,7 @@ static zero_status each_run(const struct update_argument *a, run_fn run, void *u
         const struct model_param *p = i < region->params ? &e->o.shape.model->param[region->param[i]] : NULL;
         if (p && p->scalars == scalars) continue;
         uint64_t until = p ? clamp(p->offset > shard ? p->offset - shard : 0, begin, a->end) : a->end;
-        struct optimizer_args args = args_of(a, begin, until, scalars);
-        if (begin < until) status = run(a, &args, user);
+        status = run_pieces(a, begin, until, scalars, run, user);
         begin = until;
         if (p) scalars = p->scalars;
     }
@@ -98,7 +126,11 @@ static void run_update(void *argument) {
     const struct update_argument *a = argument;
     uint64_t started = clock_now_ns();
     each_run(a, run_now, NULL);
-    if (a->copy) memcpy(a->copy, a->master, (a->end - a->begin) * sizeof(float));
+    if (a->copy && a->lent_params)
+        lent_read(a->lent_params, LENT_PARAMS, sizeof(float), shard_first(a->executor, a->region) + a->begin,
+                  a->end - a->begin, a->copy);
+    else if (a->copy)
+        memcpy(a->copy, a->master, (a->end - a->begin) * sizeof(float));
     a->executor->update_s += (double)(clock_now_ns() - started) * 1e-9;
 }
 
@@ -141,9 +173,12 @@ static struct update_argument argument_of(struct executor *e, const struct item 
     struct update_argument a = {
         .executor = e,
         .gradient = left ? left : own_part_address(e, op->read[0], item->task->read[0], cut, p.reduced),
+        .lent_params = lent_region(e, op->write[0]),
+        .lent_grads = lent_region(e, op->read[0]),
         .region = op->region,
         .scalars = item->task->scalars};
-    if (op->write[0].kind != BUFFER_STATE)
+    if (a.lent_grads) a.gradient = NULL;
+    if (op->write[0].kind != BUFFER_STATE && !a.lent_params)
         a.out = own_part_address(e, op->write[0], item->task->write[0], cut, p.compute);
     (op->pipe.used ? one_chunk : whole_run)(e, item, &a);
     return a;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/base/hash.h"
+#include "engine/model/lent.h"
 
 enum { CLASS_FROZEN = 1, CLASS_PERSISTENT = 2, CLASS_FP32 = 4 };
 
@@ -378,10 +379,12 @@ zero_status model_lay_out(struct model *m, uint32_t shards, uint64_t persistent_
         zero_status status = add_tied(m, m->unit[i], error);
         if (status) return status;
     }
-    return add_held(m, error);
+    zero_status status = add_held(m, error);
+    return status ? status : lent_list(m, error);
 }
 
 void model_free(struct model *m) {
+    for (uint32_t i = 0; i < m->regions; i++) free(m->region[i].piece);
     for (uint32_t i = 0; i < m->units; i++) free(m->unit[i]);
     free(m->unit);
     for (uint32_t i = 0; i < m->params; i++) free_param(&m->param[i]);

@@ -54,6 +54,11 @@ struct model_region {
     uint64_t padded;   /* cuts into equal shards */
     uint32_t *param;   /* indices of its parameters, ascending by offset */
     uint32_t params;
+    /* Of lent.h. `lends`: the region can rest in the host's memory, in these pieces, ascending; owned. `lends_grads`: its gradient
+     * can, too. */
+    bool lends, lends_grads;
+    struct lent_piece *piece;
+    uint32_t pieces;
 };
 
 struct zero_unit {

@@ -1,5 +1,6 @@
 #include "engine/pass/borrowed.h"
 
+#include "engine/model/lent.h"
 #include "engine/pass/host_stream.h"
 
 void borrowed_take_weights(struct running *run, enum dtype compute, struct model_param *p, const void *flat) {
@@ -11,6 +12,15 @@ void borrowed_take_weights(struct running *run, enum dtype compute, struct model
         host_stream_copy(run, p->spans[i].param, from, bytes);
         from += bytes;
     }
+}
+
+void borrowed_take_lent(struct running *run, enum dtype compute, struct model_param *p,
+                        const struct model_region *r) {
+    uint64_t at = p->offset, bytes = dtype_bytes(compute);
+    if (p->copied == run->weights_version) return;
+    p->copied = run->weights_version;
+    for (uint32_t i = 0; i < p->span_count; at += p->spans[i++].count)
+        lent_read(r, LENT_PARAMS, bytes, at, p->spans[i].count, p->spans[i].param);
 }
 
 struct lent { /* by the host */

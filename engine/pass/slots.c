@@ -14,6 +14,14 @@ static bool starts_at_zero(const struct model *m, const struct model_param *p) {
     return p->flags & ZERO_ADDS_GRAD || m->unit[p->unit]->held || m->free_order;
 }
 
+static bool grad_lent(const struct pass *pass, const struct model_param *p) {
+    return pass->blueprint->regions[p->region].grad_lent;
+}
+
+static void clear_spans(struct pass *pass, const struct model_param *p) {
+    borrowed_clear_gradients(pass->run, slots_dtype(pass, p), p);
+}
+
 /* The host overwrites those parameters of the region that the unit uses. */
 static void mark_overwritten(const struct model *m, const struct zero_unit *unit, uint16_t region) {
     const struct model_region *r = &m->region[region];
@@ -24,14 +32,25 @@ static void mark_overwritten(const struct model *m, const struct zero_unit *unit
     }
 }
 
+static void start_lent(struct pass *pass, const struct model_region *r) {
+    for (uint32_t i = 0; i < r->params; i++) {
+        const struct model_param *p = &pass->model->param[r->param[i]];
+        if (p->written) clear_spans(pass, p);
+    }
+}
+
 /* A region's gradient starts anew: alignment gaps and parameters that this unit does not write are zero, so
  * that what is reduced is defined. Parameters of this unit will be overwritten by the host. */
 void slots_start_gradient(struct pass *pass, const struct zero_unit *unit, uint16_t region) {
     const struct model_region *r = &pass->model->region[region];
+    mark_overwritten(pass->model, unit, region);
+    if (pass->blueprint->regions[region].grad_lent) {
+        start_lent(pass, r);
+        return;
+    }
     uint8_t *grad = executor_address(pass->run->executor, (struct buffer_ref){BUFFER_GRAD_FULL, region});
     uint64_t begin = 0, /* the first element that is cleared next */
         bytes = dtype_bytes(blueprint_precision_of(pass->blueprint, region).compute);
-    mark_overwritten(pass->model, unit, region);
     for (uint32_t i = 0; i < r->params; i++) {
         const struct model_param *p = &pass->model->param[r->param[i]];
         if (p->written) continue;
@@ -41,10 +60,20 @@ void slots_start_gradient(struct pass *pass, const struct zero_unit *unit, uint1
     host_stream_clear(pass->run, grad + begin * bytes, (r->padded - begin) * bytes);
 }
 
+/* The address of a parameter or gradient in its region's buffer. A lent one is in the owner's span; NULL: in several spans. */
+static void *address_in(const struct pass *pass, const struct model_param *p, enum buffer_kind kind,
+                        uint8_t *flat) {
+    const struct region *r = &pass->blueprint->regions[p->region];
+    const struct model_param *owner = &pass->model->param[p->owner];
+    bool params = kind == BUFFER_PARAM_FULL;
+    if (flat) return flat + p->offset * dtype_bytes(slots_dtype(pass, p));
+    if (!(params ? r->lent : r->grad_lent) || owner->span_count != 1) return NULL;
+    return params ? owner->spans->param : owner->spans->grad;
+}
+
 static void *param_address(const struct pass *pass, const struct model_param *p, enum buffer_kind kind) {
-    uint8_t *flat =
-        executor_address(pass->run->executor, (struct buffer_ref){(uint16_t)kind, (uint16_t)p->region});
-    return flat ? flat + p->offset * dtype_bytes(slots_dtype(pass, p)) : NULL;
+    struct buffer_ref ref = {(uint16_t)kind, (uint16_t)p->region};
+    return address_in(pass, p, kind, executor_address(pass->run->executor, ref));
 }
 
 void *slots_gradient(const struct pass *pass, const struct model_param *p) {
@@ -52,9 +81,8 @@ void *slots_gradient(const struct pass *pass, const struct model_param *p) {
 }
 
 static void *lasting_address(const struct pass *pass, const struct model_param *p, enum buffer_kind kind) {
-    uint8_t *flat = executor_lasting_address(pass->run->executor,
-                                             (struct buffer_ref){(uint16_t)kind, (uint16_t)p->region});
-    return flat ? flat + p->offset * dtype_bytes(slots_dtype(pass, p)) : NULL;
+    struct buffer_ref ref = {(uint16_t)kind, (uint16_t)p->region};
+    return address_in(pass, p, kind, executor_lasting_address(pass->run->executor, ref));
 }
 
 void slots_addresses(const struct pass *pass, const struct model_param *p, zero_slot *out) {
@@ -71,20 +99,28 @@ static void set_pointer(void **pointer, void *address, uint64_t offset_bytes) {
 }
 
 static void tell_host(const struct pass *pass, const struct model_param *p, zero_slot slot) {
-    uint64_t offset_bytes = p->pointer_offset * dtype_bytes(pass->blueprint->terms.precision.compute);
+    uint64_t offset_bytes = p->pointer_offset * dtype_bytes(slots_dtype(pass, p));
     if (p->slot) *p->slot = slot;
     set_pointer(p->param_pointer, slot.param, offset_bytes);
     set_pointer(p->grad_pointer, slot.grad, offset_bytes);
+}
+
+/* The owner's spans have the weights already, where they are lent. */
+static void take_weights(struct pass *pass, struct model_param *p, const void *flat) {
+    enum dtype dtype = slots_dtype(pass, p);
+    if (!pass->blueprint->regions[p->region].lent)
+        borrowed_take_weights(pass->run, dtype, p, flat);
+    else if (p != &pass->model->param[p->owner])
+        borrowed_take_lent(pass->run, dtype, p, &pass->model->region[p->region]);
 }
 
 void slots_set(struct pass *pass, const struct zero_unit *unit, bool backward) {
     for (uint32_t i = unit->first_param; i < unit->first_param + unit->params; i++) {
         struct model_param *p = &pass->model->param[i];
         zero_slot slot = {.param = param_address(pass, p, BUFFER_PARAM_FULL)};
-        if (p->spans) borrowed_take_weights(pass->run, slots_dtype(pass, p), p, slot.param);
+        if (p->spans) take_weights(pass, p, slot.param);
         if (backward && !pass->blueprint->regions[p->region].frozen) {
-            if (p->spans && p->flags & ZERO_ADDS_GRAD)
-                borrowed_clear_gradients(pass->run, slots_dtype(pass, p), p);
+            if (p->spans && p->flags & ZERO_ADDS_GRAD && !grad_lent(pass, p)) clear_spans(pass, p);
             slot.grad = param_address(pass, p, BUFFER_GRAD_FULL);
             slot.add = pass->model->param[p->owner].written;
         }
@@ -104,6 +140,7 @@ void slots_clear_held(struct pass *pass) {
 
 static void take_spans(struct pass *pass, const struct model_param *p) {
     struct model_param *owner = &pass->model->param[p->owner];
+    if (grad_lent(pass, p)) return; /* it is there */
     borrowed_give_gradients(pass->run, slots_dtype(pass, p), p, param_address(pass, p, BUFFER_GRAD_FULL),
                             owner->written, pass->threads);
 }

@@ -61,13 +61,14 @@ static void fix_state(struct plan *plan, uint32_t i, uint32_t state_count) {
             state_count ? elements * dtype_bytes(p.state) : 0);
 }
 
-/* Plans the buffers of a region that live from step to step. */
+/* Plans the buffers of a region that live from step to step. A lent one has no bytes here, but hazards need a buffer. */
 static void fix_region(struct plan *plan, uint32_t i, uint32_t state_count) {
     const struct placement whole = {{REPLICATE, REPLICATE}};
     const struct region *r = &plan->policy->region[i];
     const struct precision p = precision_of(plan, i);
     if (placement_equal(r->rest, whole))
-        fix(plan, BUFFER_PARAM_FULL, i, MEMORY_PARAMETERS, part_bytes(plan, i, whole, p.compute));
+        fix(plan, BUFFER_PARAM_FULL, i, MEMORY_PARAMETERS,
+            r->lent ? 0 : part_bytes(plan, i, whole, p.compute));
     else if (plan->param_tier == TIER_DEVICE)
         fix(plan, BUFFER_PARAM_SHARD, i, MEMORY_PARAMETERS, part_bytes(plan, i, r->rest, p.compute));
     else
@@ -80,7 +81,9 @@ static void fix_region(struct plan *plan, uint32_t i, uint32_t state_count) {
     bool gathered = placement_equal(r->grad_step, whole);
     if (r->grad_kept)
         fix(plan, BUFFER_GRAD_FULL, i, MEMORY_GRADIENTS,
-            part_bytes(plan, i, whole, gathered && precision_widens(&p) ? p.reduced : p.compute));
+            r->grad_lent
+                ? 0
+                : part_bytes(plan, i, whole, gathered && precision_widens(&p) ? p.reduced : p.compute));
     struct placement shard = gathered ? (struct placement){{SHARD, REPLICATE}} : r->grad_step;
     bool leaves = plan_host_updates(plan) && !gathered;
     if (!r->grad_in_place)
@@ -229,7 +232,8 @@ static uint64_t dry_pass(struct plan *plan, struct intervals *intervals, struct 
     policy_pass(policy, evaluating, last, list);
     note(plan, intervals, policy, list, *tick);
     for (uint32_t q = 0; q < (evaluating ? 1 : 2) * policy->uses; q++) {
-        if (policy_backward(policy, q) && !policy->free_order) fetched += dry_recompute(plan, intervals, policy, list, q, tick);
+        if (policy_backward(policy, q) && !policy->free_order)
+            fetched += dry_recompute(plan, intervals, policy, list, q, tick);
         list->count = 0, ++*tick;
         policy_begin(policy, q, list);
         fetched += fetched_bytes(plan, list);
@@ -318,7 +322,7 @@ static zero_status allocate_tables(struct plan *plan, const struct plan_options 
     const struct policy *p = o->policy;
     uint32_t slots = 4 * p->uses * USE_REGIONS_MAX * 2;
     plan->fixed_width = p->regions * OPTIMIZER_STATES_MAX + p->stagings + p->gather_stagings +
-                        PARAM_STAGINGS + UPDATE_STAGINGS;
+                        p->lent_stagings + PARAM_STAGINGS + UPDATE_STAGINGS;
     plan->capacity = BUFFER_KINDS * plan->fixed_width + slots;
     plan->buffer = calloc(plan->capacity, sizeof *plan->buffer);
     plan->fixed = malloc(BUFFER_KINDS * plan->fixed_width * sizeof *plan->fixed);
@@ -377,6 +381,8 @@ zero_status plan_make(struct plan *plan, const struct plan_options *o, struct ze
         fix(plan, BUFFER_STAGING, k, MEMORY_STAGING, o->staging_bytes);
     for (uint32_t k = 0; k < o->policy->gather_stagings; k++)
         fix(plan, BUFFER_GATHER_STAGING, k, MEMORY_STAGING, o->gather_staging_bytes);
+    for (uint32_t k = 0; k < o->policy->lent_stagings; k++)
+        fix(plan, BUFFER_LENT_STAGING, k, MEMORY_STAGING, o->lent_staging_bytes);
     fix_staging(plan);
     fix_discrete(plan);
     plan->row_bytes[MEMORY_MESSAGES] = o->message_bytes;

@@ -61,6 +61,7 @@ struct plan_options {
     bool discrete;
     uint64_t staging_bytes;        /* of one staging buffer; there are policy->stagings */
     uint64_t gather_staging_bytes; /* the same for coded gathers: policy->gather_stagings */
+    uint64_t lent_staging_bytes;   /* and for gathers to lent regions: policy->lent_stagings */
     uint64_t message_bytes;
     uint64_t checkpoint_bytes; /* 0: no saves in the background */
     struct precision precision;

@@ -6,6 +6,7 @@
 
 #include "engine/base/hash.h"
 #include "engine/checkpoint/checksum.h"
+#include "engine/model/lent.h"
 #include "engine/run/device_copy.h"
 #include "engine/state/background_save.h"
 
@@ -89,6 +90,17 @@ static zero_status hash_stored(struct state *state, const struct item *item, uin
     return status;
 }
 
+/* In the host program's memory: whole on each rank, cut as this rank's program has it. Gradients have the type of weights there. */
+static void hash_lent(struct state *state, uint32_t region, enum lent_array array, uint64_t begin,
+                      uint64_t end, uint64_t *hash) {
+    uint64_t bytes = dtype_bytes(blueprint_precision_of(state->blueprint, region).compute);
+    for (uint64_t count; begin < end; begin += count) {
+        count = min64(end - begin, PIECE_BYTES / bytes);
+        lent_read(&state->model->region[region], array, bytes, begin, count, state->piece);
+        hash_bytes_of(hash, state->piece, count * bytes);
+    }
+}
+
 static zero_status hash_item(struct state *state, const struct item *item, uint64_t *hash) {
     const struct model_param *p = item->param;
     struct part part =
@@ -96,6 +108,12 @@ static zero_status hash_item(struct state *state, const struct item *item, uint6
     uint64_t begin = max64(p->offset, part.first), end = min64(p->offset + p->count, part.first + part.count);
     struct precision precision = blueprint_precision_of(state->blueprint, p->region);
     if (begin >= end) return ZERO_OK;
+    if (item->kind == WEIGHTS && state->blueprint->regions[p->region].lent)
+        return hash_lent(state, p->region, LENT_PARAMS, begin, end, hash), ZERO_OK;
+    bool grad_lent = state->blueprint->regions[p->region].grad_lent;
+    if (item->kind == REDUCED_GRADIENT && grad_lent &&
+        gradient_ref(state, p->region).kind == BUFFER_GRAD_FULL)
+        return hash_lent(state, p->region, LENT_GRADS, begin, end, hash), ZERO_OK;
     if (item->kind == WEIGHTS)
         return hash_memory(state, hash, stored_params(&state->host, p->region, &part), precision.compute,
                            begin - part.first, end - begin);

@@ -3,6 +3,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "engine/model/lent.h"
 #include "engine/run/device_copy.h"
 #include "kernels/cast.h"
 #include "kernels/state_format.h"
@@ -94,12 +95,29 @@ static zero_status load_chunk(const struct stored_view *v, uint32_t region, uint
     }
 }
 
+/* In the host program's memory. A gap has no address: it reads as zero. */
+static struct piece lent_piece(const struct stored_view *v, uint32_t region, uint32_t array, uint64_t at,
+                               uint64_t count) {
+    bool gradient = array == STORED_GRADIENT;
+    enum dtype dtype = array_dtype(v, region, array);
+    uint64_t first = own_part(v, region, gradient ? ZERO_GRAD : ZERO_PARAM).first, there;
+    void *address = lent_at(&v->blueprint->o.model->region[region], gradient ? LENT_GRADS : LENT_PARAMS,
+                            dtype_bytes(dtype), first + at, &there);
+    return (struct piece){address, dtype, min64(count, there), false};
+}
+
+static bool is_lent(const struct stored_view *v, uint32_t region, uint32_t array) {
+    const struct region *r = &v->blueprint->regions[region];
+    return array == STORED_PARAMS ? r->lent : array == STORED_GRADIENT && r->grad_lent && r->grad_in_place;
+}
+
 /* Finds the element `at` of the shard, and what follows it in the same place. */
 static zero_status find(const struct stored_view *v, uint32_t region, uint32_t array, uint64_t at,
                         uint64_t count, struct piece *out, struct zero_error *error) {
     const struct chunk_layout *layout = &v->blueprint->plan.layout;
     enum dtype dtype = array_dtype(v, region, array);
     uint64_t resident = in_memory(v, region, array);
+    if (is_lent(v, region, array)) return *out = lent_piece(v, region, array, at, count), ZERO_OK;
     if (at < resident) {
         *out = piece_at(address(v, region, array), dtype, at, min64(count, resident - at), false);
         return ZERO_OK;
@@ -148,6 +166,8 @@ static zero_status read_piece(const struct stored_view *v, const struct piece *p
         n = device_has(v->run, p->at) ? min64(p->count - i, STEP_ELEMENTS) : p->count;
         struct piece step = part_of(p, i, n);
         void *place = host_place(v, &step, 0);
+        if (!place) memset(out + i, 0, n * sizeof *out);
+        if (!place) continue;
         status = bring(v, &step, place, error);
         if (!status) cast(out + i, DTYPE_F32, place, p->dtype, n);
     }
@@ -161,6 +181,7 @@ static zero_status write_piece(const struct stored_view *v, const struct piece *
         n = device_has(v->run, p->at) ? min64(p->count - i, STEP_ELEMENTS) : p->count;
         struct piece step = part_of(p, i, n);
         void *place = host_place(v, &step, 0);
+        if (!place) continue;
         cast(place, p->dtype, in + i, DTYPE_F32, n);
         status = take_back(v, &step, place, error);
     }
@@ -181,6 +202,7 @@ static zero_status find_pair(const struct stored_view *v, uint32_t region, uint6
     zero_status status = find(v, region, v->blueprint->o.state_count, at, count, &out->master, error);
     if (!status) status = find(v, region, STORED_PARAMS, at, out->master.count, &out->param, error);
     if (status) return status;
+    if (out->param.count < out->master.count) out->master.count = out->param.count;
     out->master_place = host_place(v, &out->master, 0);
     out->param_place = host_place(v, &out->param, 1);
     return ZERO_OK;

@@ -16,6 +16,7 @@ const char *ledger_buffer_text(uint32_t kind) {
         [BUFFER_PARAM_STAGED] = "the parameters from the drive",
         [BUFFER_GRAD_HOST] = "the gradient on the host",
         [BUFFER_UPDATE_STAGING] = "the parameters from the update",
+        [BUFFER_LENT_STAGING] = "the shares for the host's memory",
         [LEDGER_SLOT] = "a slot of the staging ring"};
     return texts[kind];
 }

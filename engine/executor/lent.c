@@ -1,0 +1,192 @@
+/* Regions that rest in the host program's memory (engine/model/lent.h). Collectives on them go in rounds through one bounded staging
+ * buffer: in a round each rank's share moves on by as many elements as there is room for. Alone, a rank has nothing to gather, and
+ * its gradient is its own sum. */
+#include <string.h>
+
+#include "engine/executor/steps.h"
+#include "kernels/ordered_sum.h"
+#include "kernels/work.h"
+
+const struct model_region *lent_region(const struct executor *e, struct buffer_ref ref) {
+    const struct region *r =
+        ref.kind == BUFFER_PARAM_FULL || ref.kind == BUFFER_GRAD_FULL ? policy_region(e, ref.region) : NULL;
+    bool lent = r && (ref.kind == BUFFER_PARAM_FULL ? r->lent : r->grad_lent);
+    return lent ? &e->o.shape.model->region[ref.region] : NULL;
+}
+
+/* Completes this rank's part of a gradient that is summed, and takes its norm: block by block as a reduction does it, with the same
+ * bits. A block that is not in one piece is copied. */
+void lent_sum(struct executor *e, uint32_t region) {
+    const struct model_region *r = &e->o.shape.model->region[region];
+    struct placement cut = grad_shard_placement(policy_region(e, region));
+    enum dtype dtype = precision_of(&e->o.shape, region).reduced;
+    uint64_t bytes = dtype_bytes(dtype), left = shard_elements(e, region, cut);
+    uint64_t first = placement_part(cut, e->o.shape.policy->mesh, e->o.rank) * left;
+    float copy[NORM_BLOCK_ELEMENTS];
+    e->norm[region] = 0;
+    e->normed[region] = true;
+    for (uint64_t count, there; left; first += count, left -= count) {
+        double square;
+        void *block = lent_at(r, LENT_GRADS, bytes, first, &there);
+        count = left < NORM_BLOCK_ELEMENTS ? left : NORM_BLOCK_ELEMENTS;
+        bool copied = !block || there < count;
+        if (copied) lent_read(r, LENT_GRADS, bytes, first, count, block = copy);
+        struct ordered_sum_argument sum = {.input = {block},
+                                           .count = count,
+                                           .target = block,
+                                           .sums = &square,
+                                           .input_count = 1,
+                                           .dtype = dtype,
+                                           .target_dtype = dtype};
+        kernel_ordered_sum.run(&sum);
+        e->norm[region] += square;
+        if (copied) lent_write(r, LENT_GRADS, bytes, first, count, copy);
+    }
+}
+
+/* ---- rounds ---- */
+
+enum { ROUND_BYTES = 4 << 20 }; /* of all ranks' shares, unless a norm's block of each is more */
+
+/* The elements of each share in a round. Blocks of the norm stay whole. */
+static uint64_t round_elements(uint64_t share, uint64_t members, uint64_t bytes) {
+    uint64_t most = ROUND_BYTES / bytes / members / NORM_BLOCK_ELEMENTS * NORM_BLOCK_ELEMENTS;
+    if (most < NORM_BLOCK_ELEMENTS) most = NORM_BLOCK_ELEMENTS;
+    return share < most ? share : most;
+}
+
+static uint64_t members_bytes(const struct executor_shape *o, uint32_t region) {
+    uint64_t members = o->policy->mesh[AXIS_SHARD], bytes = dtype_bytes(precision_of(o, region).compute);
+    return members * bytes * round_elements(o->model->region[region].padded / members, members, bytes);
+}
+
+uint64_t executor_lent_staging_bytes(const struct executor_shape *o) {
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < o->model->regions && o->policy->mesh[AXIS_SHARD] > 1; i++) {
+        const struct region *r = &o->policy->region[i];
+        bool params =
+            r->lent && placement_parts(r->state, o->policy->mesh) > 1; /* after a fill, frozen ones too */
+        bool grads = r->grad_lent && placement_is(r->grad_step, REPLICATE, REPLICATE);
+        if ((params || grads) && members_bytes(o, i) > most) most = members_bytes(o, i);
+    }
+    return most;
+}
+
+/* A reduction has the members' parts in its staging, then the sum of its own, then what the transport needs. */
+uint64_t lent_reduce_bytes(const struct comm_group *group, struct comm_call call) {
+    uint64_t members = comm_group_size(group);
+    if (members == 1) return 0;
+    call.count = round_elements(call.count, members, dtype_bytes(call.dtype));
+    return (members + 1) * call.count * dtype_bytes(call.dtype) + comm_staging_bytes(group, &call);
+}
+
+/* The next round of an item. Its staging buffer has the members' parts, one after another. */
+struct round {
+    const struct model_region *region;
+    enum lent_array array;
+    uint8_t *staging;
+    uint64_t bytes; /* of an element */
+    uint64_t share, first, count,
+        most; /* elements: of each share, moved before, in this round, in any round */
+    uint32_t members, me;
+};
+
+static struct round round_of(const struct executor *e, const struct item *item) {
+    const struct operation *op = &item->task->op;
+    const struct comm_group *group = e->o.shape.group[op->axes][op->stream];
+    struct round r = {.region = &e->o.shape.model->region[op->region],
+                      .array = op->object == OBJECT_GRAD ? LENT_GRADS : LENT_PARAMS,
+                      .staging = buffer_address(e, item->task->write[1]),
+                      .bytes = dtype_bytes(precision_of(&e->o.shape, op->region).compute),
+                      .first = item->moved,
+                      .members = comm_group_size(group),
+                      .me = comm_group_index(group)};
+    r.share = r.region->padded / r.members;
+    r.most = round_elements(r.share, r.members, r.bytes);
+    r.count = r.share - r.first < r.most ? r.share - r.first : r.most;
+    return r;
+}
+
+static bool alone(const struct executor *e, const struct item *item) {
+    const struct operation *op = &item->task->op;
+    return comm_group_size(e->o.shape.group[op->axes][op->stream]) == 1;
+}
+
+static zero_status post_alone(struct item *item, uint64_t *calls) {
+    item->posted = true;
+    ++*calls;
+    return ZERO_OK;
+}
+
+static zero_status post_round(struct executor *e, struct item *item, const struct round *r,
+                              struct comm_call *call) {
+    const struct operation *op = &item->task->op;
+    call->count = r->count;
+    zero_status status = post_counted(e, item, e->o.shape.group[op->axes][op->stream], call, 0);
+    item->posted = r->first + r->count == r->share;
+    return status;
+}
+
+/* Goes back to the step that posts, for what is left. */
+static void next_round(struct item *item, const struct round *r) {
+    item->moved += r->count;
+    if (item->moved < r->share) item->step -= 2;
+}
+
+/* ---- a gather: to the host's arrays ---- */
+
+zero_status lent_gather(struct executor *e, struct item *item, struct comm_call call) {
+    const struct operation *op = &item->task->op;
+    if (alone(e, item)) return post_alone(item, &e->traffic.gather_calls);
+    struct round r = round_of(e, item);
+    uint8_t *own = r.staging + r.me * r.count * r.bytes;
+    if (lent_region(e, op->read[0]))
+        lent_read(r.region, r.array, r.bytes, r.me * r.share + r.first, r.count, own);
+    else
+        memcpy(own, (uint8_t *)buffer_address(e, item->task->read[0]) + r.first * r.bytes, r.count * r.bytes);
+    call.source = own, call.target = r.staging;
+    return post_round(e, item, &r, &call);
+}
+
+zero_status lent_take_gathered(struct executor *e, struct item *item) {
+    if (alone(e, item)) return ZERO_OK;
+    struct round r = round_of(e, item);
+    for (uint32_t m = 0; m < r.members; m++)
+        lent_write(r.region, r.array, r.bytes, m * r.share + r.first, r.count,
+                   r.staging + m * r.count * r.bytes);
+    next_round(item, &r);
+    return ZERO_OK;
+}
+
+/* ---- a reduction: from the host's arrays ---- */
+
+/* Where a round's sum is before it goes to the host's array, or its place in the shard. */
+static uint8_t *sum_of(const struct executor *e, const struct item *item, const struct round *r) {
+    if (lent_region(e, item->task->op.write[0])) return r->staging + r->members * r->most * r->bytes;
+    return (uint8_t *)buffer_address(e, item->task->write[0]) + r->first * r->bytes;
+}
+
+zero_status lent_reduce(struct executor *e, struct item *item, struct comm_call call) {
+    const struct operation *op = &item->task->op;
+    if (alone(e, item)) return lent_sum(e, op->region), post_alone(item, &e->traffic.reduce_calls);
+    struct round r = round_of(e, item);
+    for (uint32_t m = 0; m < r.members; m++)
+        lent_read(r.region, r.array, r.bytes, m * r.share + r.first, r.count,
+                  r.staging + m * r.count * r.bytes);
+    call.source = r.staging, call.target = sum_of(e, item, &r);
+    call.staging = r.staging + (r.members + 1) * r.most * r.bytes;
+    call.written = op->final ? norm_of_written(call.target_dtype) : NULL;
+    call.written_user = &e->norm[op->region];
+    if (!r.first) e->norm[op->region] = 0;
+    e->normed[op->region] = op->final;
+    return post_round(e, item, &r, &call);
+}
+
+zero_status lent_take_sum(struct executor *e, struct item *item) {
+    if (alone(e, item)) return ZERO_OK;
+    struct round r = round_of(e, item);
+    if (lent_region(e, item->task->op.write[0]))
+        lent_write(r.region, r.array, r.bytes, r.me * r.share + r.first, r.count, sum_of(e, item, &r));
+    next_round(item, &r);
+    return ZERO_OK;
+}

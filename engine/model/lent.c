@@ -1,0 +1,109 @@
+#include "engine/model/lent.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- elements ---- */
+
+/* The number of pieces that begin at or before `at`. */
+static uint32_t begun(const struct model_region *r, uint64_t at) {
+    uint32_t low = 0, high = r->pieces;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (r->piece[middle].first <= at)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+void *lent_at(const struct model_region *r, enum lent_array array, uint64_t bytes, uint64_t at,
+              uint64_t *out_count) {
+    uint32_t next = begun(r, at);
+    const struct lent_piece *piece = next ? &r->piece[next - 1] : NULL;
+    bool inside = piece && at - piece->first < piece->count;
+    uint64_t end = inside             ? piece->first + piece->count
+                   : next < r->pieces ? r->piece[next].first
+                                      : UINT64_MAX;
+    *out_count = end - at;
+    return inside ? (uint8_t *)piece->array[array] + (at - piece->first) * bytes : NULL;
+}
+
+void lent_read(const struct model_region *r, enum lent_array array, uint64_t bytes, uint64_t first,
+               uint64_t count, void *out) {
+    for (uint64_t at = first, n; at < first + count; at += n) {
+        const void *piece = lent_at(r, array, bytes, at, &n);
+        uint8_t *to = (uint8_t *)out + (at - first) * bytes;
+        if (n > first + count - at) n = first + count - at;
+        if (!piece) memset(to, 0, n * bytes);
+        if (piece && piece != to) memcpy(to, piece, n * bytes);
+    }
+}
+
+void lent_write(const struct model_region *r, enum lent_array array, uint64_t bytes, uint64_t first,
+                uint64_t count, const void *in) {
+    for (uint64_t at = first, n; at < first + count; at += n) {
+        void *piece = lent_at(r, array, bytes, at, &n);
+        if (n > first + count - at) n = first + count - at;
+        if (piece) memcpy(piece, (const uint8_t *)in + (at - first) * bytes, n * bytes);
+    }
+}
+
+void lent_clear(const struct model_region *r, enum lent_array array, uint64_t bytes) {
+    for (uint32_t i = 0; i < r->pieces; i++) memset(r->piece[i].array[array], 0, r->piece[i].count * bytes);
+}
+
+/* ---- which regions ---- */
+
+static bool needs_address(const struct model_param *p, bool owner) {
+    return owner ? p->slot != NULL : !p->spans;
+}
+
+/* Whether the parameter lets its region be lent. */
+static bool allows(const struct model *m, uint32_t i) {
+    const struct model_param *p = &m->param[i], *owner = &m->param[p->owner];
+    return owner->spans && (!needs_address(p, p == owner) || owner->span_count == 1);
+}
+
+/* Whether a tied parameter's gradient is the owner's, whatever the spans' cuts. */
+static bool shares_gradient(const struct model *m, const struct model_param *p) {
+    const struct model_region *r = &m->region[p->region];
+    uint64_t at = p->offset, bytes = dtype_bytes(m->dtype);
+    for (uint32_t i = 0; i < p->span_count; at += p->spans[i++].count)
+        for (uint64_t k = 0, n; k < p->spans[i].count; k += n)
+            if (lent_at(r, LENT_GRADS, bytes, at + k, &n) != (uint8_t *)p->spans[i].grad + k * bytes)
+                return false;
+    return true;
+}
+
+static zero_status list_region(struct model *m, struct model_region *r, struct zero_error *error) {
+    uint32_t pieces = 0;
+    for (uint32_t i = 0; i < r->params; i++) pieces += m->param[r->param[i]].span_count;
+    r->piece = calloc(pieces, sizeof *r->piece);
+    if (!r->piece) return error_set(error, ZERO_E_MEMORY, "no memory for the list of %u spans", pieces);
+    for (uint32_t i = 0; i < r->params; i++) {
+        const struct model_param *p = &m->param[r->param[i]];
+        uint64_t at = p->offset;
+        for (uint32_t k = 0; k < p->span_count; at += p->spans[k++].count)
+            if (p->spans[k].count)
+                r->piece[r->pieces++] =
+                    (struct lent_piece){at, p->spans[k].count, {p->spans[k].param, p->spans[k].grad}};
+    }
+    return ZERO_OK;
+}
+
+zero_status lent_list(struct model *m, struct zero_error *error) {
+    zero_status status = ZERO_OK;
+    for (uint32_t i = 0; i < m->regions; i++) m->region[i].lends = true;
+    for (uint32_t i = 0; i < m->params; i++) m->region[m->param[i].region].lends &= allows(m, i);
+    for (uint32_t i = 0; i < m->regions && !status; i++)
+        if (m->region[i].lends) status = list_region(m, &m->region[i], error);
+    for (uint32_t i = 0; i < m->regions; i++) m->region[i].lends_grads = m->region[i].lends;
+    for (uint32_t i = 0; i < m->params && !status; i++) {
+        const struct model_param *p = &m->param[i];
+        if (p->owner != i && !(p->spans && p->flags & ZERO_ADDS_GRAD && shares_gradient(m, p)))
+            m->region[p->region].lends_grads = false;
+    }
+    return status;
+}
