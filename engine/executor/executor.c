@@ -332,6 +332,13 @@ zero_status executor_end(struct executor *e) {
     return emit_list(e);
 }
 
+zero_status executor_step_aside(struct executor *e) { return end_computing(e); }
+
+zero_status executor_go_on(struct executor *e, uint32_t position) {
+    policy_go_on(e->o.shape.policy, position, &e->list);
+    return emit_list(e);
+}
+
 zero_status executor_recompute(struct executor *e, uint32_t use, uint32_t next) {
     policy_recompute(e->o.shape.policy, use, next, &e->list);
     return emit_list(e);

@@ -115,6 +115,7 @@ static zero_status check_begin(const struct pass *pass, const zero_unit *unit, c
 
 struct begun { /* a use */
     bool backward, recomputes;
+    bool goes_on;      /* another one inside it has ended */
     uint32_t position; /* in the pass; of a recomputed forward: the position of the next backward */
 };
 
@@ -126,6 +127,7 @@ static zero_status open_use(struct pass *pass, zero_unit *unit, struct begun beg
         starts[i] = begun.backward && !r->frozen && !r->partial;
     }
     pass->run->moves.use.recomputes = begun.recomputes;
+    pass->run->moves.use.aside = begun.goes_on;
     pass->run->moves.use.unit = unit->index;
     pass->run->moves.use.position = begun.position;
     zero_status status = run_moves(pass->run, MOVE_BEGIN, MOVE_COMPUTE, NULL, NULL);
@@ -143,7 +145,9 @@ static zero_status open_use(struct pass *pass, zero_unit *unit, struct begun beg
     return ZERO_OK;
 }
 
-static zero_status close_use(struct pass *pass) {
+/* `aside`: another use begins inside this one, which goes on afterwards. */
+static zero_status close_use(struct pass *pass, bool aside) {
+    pass->run->moves.use.aside = aside;
     pass->compute_s += (double)(clock_now_ns() - pass->compute_began) * 1e-9;
     pass->phase = PHASE_PASS;
     return run_moves(pass->run, MOVE_END, MOVE_END, NULL, NULL);
@@ -153,7 +157,7 @@ static zero_status close_use(struct pass *pass) {
 static zero_status step_aside(struct pass *pass) {
     pass->outer[pass->nested++] = (struct open_use){pass->unit, pass->backward};
     slots_step_aside(pass, pass->unit, pass->backward);
-    return close_use(pass);
+    return close_use(pass, true);
 }
 
 static uint32_t position_of(const struct pass *pass, const zero_unit *unit, bool backward) {
@@ -162,7 +166,8 @@ static uint32_t position_of(const struct pass *pass, const zero_unit *unit, bool
 
 static zero_status go_on(struct pass *pass) {
     struct open_use use = pass->outer[--pass->nested];
-    struct begun begun = {.backward = use.backward, .position = position_of(pass, use.unit, use.backward)};
+    struct begun begun = {
+        .backward = use.backward, .goes_on = true, .position = position_of(pass, use.unit, use.backward)};
     return open_use(pass, use.unit, begun);
 }
 
@@ -190,7 +195,7 @@ static zero_status end(struct pass *pass, zero_unit *unit, bool backward, const 
         return refuse(ZERO_E_ORDER, "%s of \"%s\": its begin has not been called, or it has ended", what,
                       unit->name);
     slots_clear(pass, unit, backward);
-    status = close_use(pass);
+    status = close_use(pass, false);
     if (!status && pass->nested) return go_on(pass);
     if (!status && made_last_use(pass)) slots_clear_held(pass);
     bool moved;
