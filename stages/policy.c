@@ -196,12 +196,13 @@ void policy_skip_to(struct policy *p, uint32_t position, struct operation_list *
 }
 
 static void finish_pass(struct policy *p, struct operation_list *out) {
+    /* A pass that an evaluation interrupts before its first backward is not over. */
+    bool final = p->free_order && p->last && p->turned;
     policy_skip_to(p, p->positions, out);
     room_finish(p);
     for (uint32_t i = 0; i < p->regions; i++) {
         struct region *r = &p->region[i];
         param_to_rest(p, (uint16_t)i, out);
-        bool final = p->free_order && p->last;
         if (r->partial && (final || !placement_is(r->grad_between, PARTIAL, PARTIAL)))
             grad_to(p, (uint16_t)i, final, out);
     }
@@ -260,6 +261,7 @@ static void compute(struct policy *p, uint32_t position, struct operation_list *
 
 void policy_begin(struct policy *p, uint32_t position, struct operation_list *out) {
     if (!p->free_order) policy_skip_to(p, position, out);
+    p->turned |= policy_backward(p, position);
     if (p->bound) room_begin(p, position, out);
     want_uses(p, position, out);
     compute(p, position, out);

@@ -110,10 +110,10 @@ struct policy {
     uint32_t cursor, positions;
     uint32_t reductions, gathers; /* that took a staging buffer */
     uint32_t sums;                /* sums of elements so far */
+    bool turned;                  /* a backward of this pass has begun */
 
     /* With `bound`. */
     uint32_t current;                      /* the position of the present use */
-    bool turned;                           /* a backward of this pass has begun */
     uint64_t clock;                        /* uses begun */
     uint64_t taken[ROOMS], leaving[ROOMS]; /* bytes: in use or kept; released, and perhaps still being read */
 };

@@ -154,7 +154,6 @@ void room_begin(struct policy *p, uint32_t position, struct operation_list *out)
     bool backward = policy_backward(p, position);
     p->current = position;
     p->clock++;
-    p->turned |= backward;
     for (uint8_t i = 0; i < use->count; i++) {
         struct region *r = &p->region[use->region[i]];
         r->open++;

@@ -73,12 +73,14 @@ static zero_status open_policy(struct blueprint *b, struct zero_error *error) {
         b->regions[i].frozen = region_frozen(&m->region[i]);
         b->regions[i].persistent = region_persistent(&m->region[i]);
         b->regions[i].elements = m->region[i].padded;
+        b->regions[i].bytes = plan_room_bytes(m->region[i].padded, t->precision.compute);
     }
     b->policy = (struct policy){.stage = t->stage,
                                 .mesh = {t->mesh[AXIS_SHARD], t->mesh[AXIS_REPLICATE]},
                                 .accumulation = t->accumulation,
                                 .micro_steps = t->micro_steps,
                                 .free_order = b->o.model->free_order,
+                                .bound = b->o.model->bound,
                                 .depth = t->depth,
                                 .backward_depth = t->backward_depth,
                                 .live_max = t->live_max,

@@ -93,6 +93,7 @@ struct executor_options {
     uint32_t state_count; /* number of states that the optimizer uses */
 
     void *memory[TIERS]; /* the tiers' extents */
+    void *space;         /* plan.space_bytes of address space, whose parts are empty; else NULL */
     struct tier *drive;  /* stores the chunks; NULL: the plan puts nothing on a drive */
     struct comm *comm;
     struct comm_group *world; /* for agreements */

@@ -43,7 +43,8 @@ uint64_t executor_staging_bytes(const struct executor_shape *o) {
             call.count = o->model->region[i].padded / parts;
             uint64_t bytes = scatter && o->gradient_bits ? reduce_code_bytes(o, call.count, parts)
                                                          : comm_staging_bytes(group, &call);
-            bool adds = o->policy->accumulation == ACCUMULATE_EVERY && o->policy->micro_steps > 1;
+            bool adds = (o->policy->accumulation == ACCUMULATE_EVERY && o->policy->micro_steps > 1) ||
+                        o->policy->bound;
             bytes = aligned(bytes);
             if (scatter) bytes += staged_message_bytes(o, i);
             if (shard_leaves(o, i)) bytes += staged_shard_bytes(o, i, scatter, adds);

@@ -1,6 +1,8 @@
 #include "engine/pass/pass.h"
 
 #include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
 
 #include "engine/base/clock.h"
 #include "engine/pass/host_stream.h"
@@ -84,6 +86,36 @@ zero_status pass_begin(struct pass *pass, zero_mode mode) {
     "backward in reverse"
 /* clang-format on */
 
+/* The units in use, each once, the present one first. Returns their number. */
+static uint32_t units_in_use(const struct pass *pass, const struct zero_unit *out[NESTED_USES_MAX + 1]) {
+    uint32_t count = 0;
+    for (uint32_t i = pass->phase == PHASE_USE ? pass->nested + 1 : 0; i-- > 0;) {
+        const struct zero_unit *unit = i == pass->nested ? pass->unit : pass->outer[i].unit;
+        bool known = false;
+        for (uint32_t k = 0; k < count; k++) known |= out[k] == unit;
+        if (!known) out[count++] = unit;
+    }
+    return count;
+}
+
+/* Free order within a bound: one more unit in use has no room. */
+static zero_status check_bound(const struct pass *pass, const zero_unit *unit, const char *what) {
+    const struct zero_unit *in_use[NESTED_USES_MAX + 1];
+    char names[200] = "";
+    uint32_t count = units_in_use(pass, in_use), bound = pass->model->bound, named = 0;
+    for (uint32_t i = 0; i < count; i++)
+        if (in_use[i] == unit) return ZERO_OK;
+    if (!bound || count < bound) return ZERO_OK;
+    for (size_t at = 0; named < count && at < sizeof names - 1; named++)
+        at += (size_t)snprintf(names + at, sizeof names - at, "%s\"%s\"", named ? ", " : "",
+                               in_use[named]->name);
+    return refuse(
+        ZERO_E_ORDER,
+        "%s of \"%s\": %" PRIu32 " units are in use, %s%s, and zero_engine_free_order_within allows %" PRIu32
+        " at once: end one first, or allow at least %" PRIu32,
+        what, unit->name, count, names, strlen(names) == sizeof names - 1 ? "..." : "", bound, count + 1);
+}
+
 static zero_status check_begin(const struct pass *pass, const zero_unit *unit, const char *what,
                                bool backward, uint32_t position) {
     zero_status status = ranks_check(pass->run->ranks);
@@ -110,7 +142,7 @@ static zero_status check_begin(const struct pass *pass, const zero_unit *unit, c
         return refuse(ZERO_E_ORDER, "%s of \"%s\": its forward was skipped in this pass", what, unit->name);
     if (!pass->model->free_order && position < pass->blueprint->policy.cursor)
         return refuse(ZERO_E_ORDER, TURN_IS_OVER, what, unit->name);
-    return ZERO_OK;
+    return check_bound(pass, unit, what);
 }
 
 struct begun { /* a use */
