@@ -109,11 +109,12 @@ static zero_status check_bound(const struct pass *pass, const zero_unit *unit, c
     for (size_t at = 0; named < count && at < sizeof names - 1; named++)
         at += (size_t)snprintf(names + at, sizeof names - at, "%s\"%s\"", named ? ", " : "",
                                in_use[named]->name);
-    return refuse(
-        ZERO_E_ORDER,
-        "%s of \"%s\": %" PRIu32 " units are in use, %s%s, and zero_engine_free_order_within allows %" PRIu32
-        " at once: end one first, or allow at least %" PRIu32,
-        what, unit->name, count, names, strlen(names) == sizeof names - 1 ? "..." : "", bound, count + 1);
+    return refuse(ZERO_E_ORDER,
+                  "%s of \"%s\": %" PRIu32
+                  " %s in use, %s%s, and zero_engine_free_order_within allows %" PRIu32
+                  " at once: end one first, or allow at least %" PRIu32,
+                  what, unit->name, count, count == 1 ? "unit is" : "units are", names,
+                  strlen(names) == sizeof names - 1 ? "..." : "", bound, count + 1);
 }
 
 static zero_status check_begin(const struct pass *pass, const zero_unit *unit, const char *what,
