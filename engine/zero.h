@@ -290,7 +290,7 @@ zero_status zero_engine_free_order(zero_engine *engine);
  * and changes nothing. The price is then that nothing is gathered ahead, and memory is bounded:
  *
  *   - The plan has room for the parameters, and for the whole gradients, of as many of the largest units, and for parameters that
- *     several units share. Each parameter and gradient keeps its one address. (On a GPU the plan has room for all of them.)
+ *     several units share. Each parameter and gradient keeps its one address. (On a GPU there is room for all of them.)
  *   - What is not in use stays gathered while it has room, and the unit that was used longest ago leaves first: a larger bound saves
  *     gathers. With a bound of one more than the program needs, a gradient is reduced while the next unit computes.
  *   - A gradient is reduced after its unit's last backward: when each forward before the pass's first backward has had its own. One that

@@ -8,8 +8,8 @@
  *   gradient:   none --a backward--> partial --its last backward ends, or room is needed, or the pass ends--> shard
  *
  * A backward is the last one if each forward before the pass's first backward has had its own. A gradient that is reduced before its
- * last backward is reduced in parts, which add up in the shard. Gradients take room at every stage, also where they have a place of
- * their own: so they are reduced at the same moments, and have the same bits. */
+ * last backward is reduced in parts, which add up in the shard. Gradients take room at every stage and on every device, also where they
+ * have a place of their own: so they are reduced at the same moments, and have the same bits. */
 #include "stages/emit.h"
 
 static bool takes(const struct region *r, enum object object) {
@@ -68,6 +68,7 @@ static uint64_t largest(const struct policy *p, enum object object, uint32_t cou
 static uint64_t room_of(const struct policy *p, enum object object) {
     uint64_t bytes = 0;
     if (!p->bound || (object == OBJECT_GRAD && accumulates_whole(p))) return UINT64_MAX;
+    if (object == OBJECT_PARAM && p->roomy) return UINT64_MAX;
     for (uint32_t i = 0; i < p->regions; i++)
         if (p->region[i].shared && takes(&p->region[i], object)) bytes += p->region[i].bytes;
     return bytes + largest(p, object, p->bound);
@@ -93,6 +94,7 @@ void room_take(struct policy *p, enum object object, uint16_t region, struct ope
         [OBJECT_PARAM] = STREAM_COMPUTE, [OBJECT_GRAD] = STREAM_REDUCE};
     if (!p->bound) return;
     p->taken[object] += p->region[region].bytes;
+    if (p->roomy) return;
     if (p->leaving[object] <= p->room[object] && p->taken[object] <= p->room[object] - p->leaving[object])
         return;
     op->joins |= (uint8_t)(1u << releases[object]);

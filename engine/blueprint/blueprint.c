@@ -81,6 +81,7 @@ static zero_status open_policy(struct blueprint *b, struct zero_error *error) {
                                 .micro_steps = t->micro_steps,
                                 .free_order = b->o.model->free_order,
                                 .bound = b->o.model->bound,
+                                .roomy = t->discrete,
                                 .depth = t->depth,
                                 .backward_depth = t->backward_depth,
                                 .live_max = t->live_max,

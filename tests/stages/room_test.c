@@ -212,6 +212,7 @@ static void from_seed(uint64_t seed) {
                  pick(2) ? ACCUMULATE_EVERY : ACCUMULATE_LAST, pick(2));
         t.policy.free_order = true;
         t.policy.bound = 1 + pick(t.policy.uses);
+        t.policy.roomy = pick(4) == 0 && s % 2; /* on such a device: the same reductions */
         for (uint32_t i = 0; i < t.policy.regions; i++) t.region[i].bytes = 1 + pick(50);
         policy_open(&t.policy);
         for (uint32_t micro = 1; micro <= micro_steps; micro++) {
@@ -220,7 +221,7 @@ static void from_seed(uint64_t seed) {
         }
         toy_step(&t, false);
         toy_flush(&t);
-        check_room(&t);
+        if (!t.policy.roomy) check_room(&t);
         reductions(&t, got);
         if (!s) strcpy(first, got);
         CHECK_STRING(got, first);
