@@ -297,8 +297,8 @@ zero_status zero_engine_free_order(zero_engine *engine);
  *     several units share. Each parameter and gradient keeps its one address. (On a GPU there is room for all of them.)
  *   - What is not in use stays gathered while it has room, and the unit that was used longest ago leaves first: a larger bound saves
  *     gathers. With a bound of one more than the program needs, a gradient is reduced while the next unit computes.
- *   - A gradient is reduced after its unit's last backward: when each forward before the pass's first backward has had its own. One that
- *     has a later backward, or makes room earlier, is reduced in parts, and their rounded sums add up, alike at every stage. */
+ *   - A gradient is reduced after its unit's last backward: when each forward before the pass's first backward has had its own. One
+ *     that has a later backward, or makes room earlier, is reduced in parts, and their rounded sums add up, alike at every stage. */
 zero_status zero_engine_free_order_within(zero_engine *engine, uint32_t units);
 
 /* Holds the unit: its parameters are in use with every other unit of a pass, for parameters that the whole model uses. Their slots

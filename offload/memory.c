@@ -43,14 +43,14 @@ static zero_status memory_open(const struct tier_ops *ops, const struct tier_opt
                               .kind = kind,
                               .space_bytes = options->space_bytes,
                               .space_used_bytes = options->space_used_bytes};
-    uint64_t before = device->allocated[kind];
+    uint64_t before = device ? device->allocated[kind] : 0; /* a tier of no bytes needs none */
     if (options->bytes) memory->address = device->ops->allocate(device, options->bytes, kind);
     if (options->bytes && !memory->address) return refused(memory, options->bytes, "", error);
     if (options->space_bytes)
         memory->base.space = device->ops->reserve(device, options->space_bytes, options->space_used_bytes);
     if (options->space_bytes && !memory->base.space)
         return refused(memory, options->space_bytes, " of address space", error);
-    memory->base.allocated = device->allocated[kind] - before;
+    if (device) memory->base.allocated = device->allocated[kind] - before;
     *out_tier = &memory->base;
     return ZERO_OK;
 }

@@ -1,6 +1,6 @@
-/* Passes in free order, with and without a bound on the units in use at once. Where the declared order can express the program, the bits
- * are those of the declared order. A program that it cannot express, with forwards and backwards that run twice, has the same weights at
- * every stage, for each bound. What a bound saves, and what happens above it. */
+/* Passes in free order, with and without a bound on the units in use at once. Where the declared order can express the program, the
+ * bits are those of the declared order. A program that it cannot express, with forwards and backwards that run twice, has the same
+ * weights at every stage, for each bound. What a bound saves, and what happens above it. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>

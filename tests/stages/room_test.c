@@ -8,7 +8,8 @@
 #include "tests/seeds.h"
 #include "tests/stages/toy.h"
 
-/* A unit's letter: forward of 'a' ... 'd'; 'A' ... 'D': backward. A use lasts until its ')': "b(a)" is a forward of a inside one of b. */
+/* A unit's letter: forward of 'a' ... 'd'; 'A' ... 'D': backward. A use with '(' lasts until its ')': "b(a)" is a forward of a inside
+ * one of b. */
 struct program {
     struct toy *toy;
     uint32_t open[64], depth;
@@ -52,8 +53,8 @@ static void render(const struct toy *t, char *out) {
     }
 }
 
-/* Units a, b, c, d of 10, 20, 30, 40 bytes. g: gather, f: forward, b: backward, r: reduce, y: copy to the second shard, l: release; !: it
- * waits for the memory of what was released. */
+/* Units a, b, c, d of 10, 20, 30, 40 bytes. g: gather, f: forward, b: backward, r: reduce, y: copy to the second shard, l: release;
+ * !: it waits for the memory of what was released. */
 static const struct {
     const struct stage *stage;
     uint32_t bound;
