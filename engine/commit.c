@@ -109,6 +109,22 @@ static void log_live(const zero_engine *e) {
                  : "");
 }
 
+/* What free order within a bound comes to. */
+static void log_bound(const zero_engine *e) {
+    const struct plan *p = &e->blueprint.plan;
+    const double mib = 1.0 / (1 << 20);
+    uint64_t all = 0;
+    for (uint32_t i = 0; i < p->buffers; i++)
+        if (p->buffer[i].row == MEMORY_GATHERED) all += p->buffer[i].bytes;
+    if (e->ranks.rank || !e->model.bound) return;
+    log_line(&e->ranks.log, ZERO_LOG_INFO,
+             "free order: at most %" PRIu32
+             " units in use at once: gathered parameters and whole gradients take %.1f MiB; "
+             "those of all units have %.1f MiB%s",
+             e->model.bound, (double)p->row_bytes[MEMORY_GATHERED] * mib, (double)all * mib,
+             p->discrete ? ", and this device keeps room for all of them" : "");
+}
+
 static const char *mark(const zero_engine *e, const char *key) {
     const struct config_entry *entry = &e->config.entries[config_key_index(config_key_find(key))];
     return entry->source == CONFIG_DEFAULT ? " (default)" : "";
@@ -252,6 +268,7 @@ zero_status zero_engine_commit(zero_engine *e, zero_plan *out) {
     e->pass.threads = e->host.threads;
     log_training(e);
     log_live(e);
+    log_bound(e);
     log_frozen(e);
     log_drive(e);
     if (out) report_plan(e, out);

@@ -68,10 +68,16 @@ zero_status zero_engine_add_segment(zero_unit *first, zero_unit *last) {
     return ZERO_OK;
 }
 
-zero_status zero_engine_free_order(zero_engine *e) {
-    zero_status status = engine_check_declaring(e, "zero_engine_free_order");
-    if (!status) e->model.free_order = true;
+static zero_status free_order(zero_engine *e, uint32_t units, const char *what) {
+    zero_status status = engine_check_declaring(e, what);
+    if (!status) e->model.free_order = true, e->model.bound = units;
     return status;
+}
+
+zero_status zero_engine_free_order(zero_engine *e) { return free_order(e, 0, "zero_engine_free_order"); }
+
+zero_status zero_engine_free_order_within(zero_engine *e, uint32_t units) {
+    return free_order(e, units, "zero_engine_free_order_within");
 }
 
 zero_status zero_unit_hold(zero_unit *unit) {

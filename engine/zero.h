@@ -317,6 +317,18 @@ zero_dtype zero_param_dtype(const zero_handle *param);
  * all ranks. Local. */
 zero_status zero_engine_free_order(zero_engine *engine);
 
+/* The same with a bound: at most `units` units are in use at once (0: any number). A unit counts once, from its first begin to its last
+ * end, and a held one does not count; 1 is enough where no use begins inside another one. A begin above the bound returns ZERO_E_ORDER
+ * and changes nothing. The price is then that nothing is gathered ahead, and memory is bounded:
+ *
+ *   - The plan has room for the parameters, and for the whole gradients, of as many of the largest units, and for parameters that
+ *     several units share. Each parameter and gradient keeps its one address. (On a GPU there is room for all of them.)
+ *   - What is not in use stays gathered while it has room, and the unit that was used longest ago leaves first: a larger bound saves
+ *     gathers. With a bound of one more than the program needs, a gradient is reduced while the next unit computes.
+ *   - A gradient is reduced after its unit's last backward: when each forward before the pass's first backward has had its own. One
+ *     that has a later backward, or makes room earlier, is reduced in parts, and their rounded sums add up, alike at every stage. */
+zero_status zero_engine_free_order_within(zero_engine *engine, uint32_t units);
+
 /* Holds the unit: its parameters are in use with every other unit of a pass, for parameters that the whole model uses. Their slots
  * are valid from the first begin of a pass to its last end; in a backward the host adds to grad in any unit's use (add is 1). A pass
  * does not begin or end the unit itself. It stays gathered, and its gradient is reduced after the pass's last backward. A held unit has

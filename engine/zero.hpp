@@ -255,7 +255,8 @@ class engine {
         check(zero_engine_add_unit(state_->checked(), name.c_str(), &made));
         return {*state_, made};
     }
-    void free_order() { check(zero_engine_free_order(state_->checked())); }
+    /* units: the most that are in use at once; 0: any number. */
+    void free_order(uint32_t units = 0) { check(zero_engine_free_order_within(state_->checked(), units)); }
     zero_plan commit() {
         auto plan = make<zero_plan>();
         check(zero_engine_commit(state_->checked(), &plan));

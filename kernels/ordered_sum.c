@@ -21,7 +21,7 @@ static void sum_block(const struct ordered_sum_argument *a, uint64_t first, uint
         cast(rank ? next : sum, DTYPE_F32, input, dtype, count);
         if (rank) span_add(sum, next, count);
     }
-    if (a->add) span_add(sum, (const float *)(const void *)target, count);
+    if (a->add) cast(next, DTYPE_F32, target, target_dtype, count), span_add(sum, next, count);
     span_scale(sum, 1, count); /* makes every NaN the one NaN, also with a single rank */
     cast(target, target_dtype, sum, DTYPE_F32, count);
     if (a->sums) a->sums[first / NORM_BLOCK_ELEMENTS] = norm_block(target, target_dtype, count);

@@ -17,7 +17,7 @@ static __device__ four sum_of(const struct ordered_sum_argument &a, uint64_t fir
         for (uint32_t k = 0; k < 4; k++) sum.x[k] += x.x[k];
     }
     if (a.add) {
-        four x = four_load(a.target, DTYPE_F32, first, count);
+        four x = four_load(a.target, a.target_dtype, first, count);
         for (uint32_t k = 0; k < 4; k++) sum.x[k] = x.x[k] + sum.x[k];
     }
     for (uint32_t k = 0; k < 4; k++) sum.x[k] = canonical(sum.x[k]);

@@ -19,7 +19,7 @@ struct ordered_sum_argument {
     double *sums; /* sums of squares, one per NORM_BLOCK_ELEMENTS of the target; or NULL */
     uint32_t input_count, dtype;
     uint32_t target_dtype; /* the same as dtype, or fp32 */
-    uint32_t add;          /* adds the sum to the target; only for fp32 targets */
+    uint32_t add;          /* adds the sum to the target, in fp32 */
 };
 
 extern const struct kernel kernel_ordered_sum;

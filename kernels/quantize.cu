@@ -136,6 +136,6 @@ KERNEL(dequantize_sum, QUANTIZE_BLOCK, struct dequantize_sum_argument, a) {
     eight sum = values_of(codes, a.count, a.bits, first);
     for (uint32_t m = 1; m < a.members; m++)
         add_eight(sum, values_of(codes + m * bytes, a.count, a.bits, first));
-    if (a.add) add_eight(sum, load_eight(a.target, DTYPE_F32, first, a.count));
+    if (a.add) add_eight(sum, load_eight(a.target, a.dtype, first, a.count));
     store_eight(a.target, a.dtype, first, a.count, sum);
 }

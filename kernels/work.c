@@ -115,13 +115,13 @@ static void run_dequantize_sum(void *argument) {
     const struct dequantize_sum_argument *a = argument;
     enum dtype dtype = (enum dtype)a->dtype;
     uint64_t bytes = quantize_bytes(a->count, a->bits);
-    float sum[PART_ELEMENTS];
+    float sum[PART_ELEMENTS], before[PART_ELEMENTS];
     for (uint64_t first = 0; first < a->count; first += PART_ELEMENTS) {
         uint64_t n = least(a->count - first, PART_ELEMENTS);
         uint8_t *out = (uint8_t *)a->target + first * dtype_bytes(dtype);
         for (uint32_t m = 0; m < a->members; m++)
             dequantize_part(sum, (const uint8_t *)a->codes + m * bytes, a->count, a->bits, first, n, m > 0);
-        if (a->add) span_add(sum, (const float *)(const void *)out, n);
+        if (a->add) cast(before, DTYPE_F32, out, dtype, n), span_add(sum, before, n);
         cast(out, dtype, sum, DTYPE_F32, n);
     }
 }

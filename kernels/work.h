@@ -49,7 +49,7 @@ struct dequantize_codes_argument {
     uint32_t dtype, bits;
 };
 /* Adds the decoded elements of all members in order, in fp32, and rounds once. Each member's code has `count`
- * elements. `add`: adds to an fp32 target. */
+ * elements. `add`: adds to the target's content, too. */
 struct dequantize_sum_argument {
     void *target;
     const void *codes; /* the members' codes, one after another */

@@ -188,6 +188,7 @@ zero_status tier_faulty_wrap(struct tier *inner, const struct tier_options *opti
     *f = (struct faulty){.base = {.ops = &tier_faulty,
                                   .bytes = inner->bytes,
                                   .allocated = inner->allocated,
+                                  .space = inner->space,
                                   .found = inner->found,
                                   .alignment = inner->alignment},
                          .inner = inner,

@@ -11,36 +11,48 @@ struct memory {
     struct device *device;
     enum device_memory kind;
     void *address;
+    uint64_t space_bytes, space_used_bytes;
 };
-
-static zero_status memory_open(const struct tier_ops *ops, const struct tier_options *options,
-                               enum device_memory kind, struct tier **out_tier, struct zero_error *error) {
-    struct memory *memory = calloc(1, sizeof *memory);
-    if (!memory) return error_set(error, ZERO_E_MEMORY, "tier %s: no memory for its handle", ops->name);
-    *memory = (struct memory){.base = {.ops = ops, .bytes = options->bytes, .alignment = 1},
-                              .device = options->device,
-                              .kind = kind};
-    if (options->bytes) {
-        uint64_t before = options->device->allocated[kind];
-        memory->address = options->device->ops->allocate(options->device, options->bytes, kind);
-        if (!memory->address) {
-            free(memory);
-            return error_set(error, ZERO_E_MEMORY,
-                             "tier %s: the system refused %" PRIu64
-                             " bytes; set a smaller memory budget or use more ranks",
-                             ops->name, options->bytes);
-        }
-        memory->base.allocated = options->device->allocated[kind] - before;
-    }
-    *out_tier = &memory->base;
-    return ZERO_OK;
-}
 
 static void memory_close(struct tier *tier) {
     struct memory *memory = (struct memory *)tier;
     if (memory->address)
         memory->device->ops->release(memory->device, memory->address, tier->bytes, memory->kind);
+    if (tier->space)
+        memory->device->ops->unreserve(memory->device, tier->space, memory->space_bytes,
+                                       memory->space_used_bytes);
     free(memory);
+}
+
+static zero_status refused(struct memory *memory, uint64_t bytes, const char *of, struct zero_error *error) {
+    const char *name = memory->base.ops->name;
+    memory_close(&memory->base);
+    return error_set(error, ZERO_E_MEMORY,
+                     "tier %s: the system refused %" PRIu64
+                     " bytes%s; set a smaller memory budget or use more ranks",
+                     name, bytes, of);
+}
+
+static zero_status memory_open(const struct tier_ops *ops, const struct tier_options *options,
+                               enum device_memory kind, struct tier **out_tier, struct zero_error *error) {
+    struct memory *memory = calloc(1, sizeof *memory);
+    if (!memory) return error_set(error, ZERO_E_MEMORY, "tier %s: no memory for its handle", ops->name);
+    struct device *device = options->device;
+    *memory = (struct memory){.base = {.ops = ops, .bytes = options->bytes, .alignment = 1},
+                              .device = device,
+                              .kind = kind,
+                              .space_bytes = options->space_bytes,
+                              .space_used_bytes = options->space_used_bytes};
+    uint64_t before = device ? device->allocated[kind] : 0; /* a tier of no bytes needs none */
+    if (options->bytes) memory->address = device->ops->allocate(device, options->bytes, kind);
+    if (options->bytes && !memory->address) return refused(memory, options->bytes, "", error);
+    if (options->space_bytes)
+        memory->base.space = device->ops->reserve(device, options->space_bytes, options->space_used_bytes);
+    if (options->space_bytes && !memory->base.space)
+        return refused(memory, options->space_bytes, " of address space", error);
+    if (device) memory->base.allocated = device->allocated[kind] - before;
+    *out_tier = &memory->base;
+    return ZERO_OK;
 }
 
 static void *memory_address(struct tier *tier) { return ((struct memory *)tier)->address; }

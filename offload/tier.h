@@ -39,7 +39,9 @@ struct tier_nvme_options {
 struct faults;
 
 struct tier_options {
-    uint64_t bytes;        /* size of the extent; 0: nothing is allocated, created or started */
+    uint64_t bytes; /* size of the extent; 0: nothing is allocated, created or started */
+    /* The device's memory only: address space in parts (struct device_ops), and the most bytes that are in use at once. */
+    uint64_t space_bytes, space_used_bytes;
     struct device *device; /* the device that owns the memory, or near which the memory is */
     uint32_t requests_max; /* the most requests that are posted and not done; 0: TIER_REQUESTS_DEFAULT */
     const struct log *log; /* NULL: no log */
@@ -85,9 +87,10 @@ struct tier_ops {
 struct tier { /* the head of every implementation's own struct */
     const struct tier_ops *ops;
     uint64_t bytes;
-    uint64_t allocated;                 /* bytes that the extent takes, as its allocator counted them */
-    uint32_t alignment;                 /* alignment of a request's offset, bytes and memory */
-    bool found;                         /* the whole extent existed already, in kept files */
+    uint64_t allocated; /* bytes that extent and space take, as their allocator counted them */
+    void *space;        /* NULL: none was asked for */
+    uint32_t alignment; /* alignment of a request's offset, bytes and memory */
+    bool found;         /* the whole extent existed already, in kept files */
     uint64_t read_bytes, written_bytes; /* counts of requests that were done without failure */
 };
 

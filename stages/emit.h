@@ -23,16 +23,30 @@ struct run {
 bool policy_fits(struct policy *policy, struct run a, struct run b, const struct use *in_use);
 uint32_t policy_reach(struct policy *policy, uint32_t cursor);
 
+/* room.c: free order within a bound. Nothing happens without one. room_begin: a use begins, and what it needs gets room. room_end:
+ * the present use ends. room_finish: all uses are over. room_take: a buffer of the region takes its bytes, by an operation that is
+ * then made to wait until they are free. room_give: they are free once the operations that were emitted have read the buffer. */
+void room_open(struct policy *policy);
+void room_begin(struct policy *policy, uint32_t position, struct operation_list *out);
+void room_end(struct policy *policy, struct operation_list *out);
+void room_finish(struct policy *policy);
+void room_take(struct policy *policy, enum object object, uint16_t region, struct operation *op);
+void room_give(struct policy *policy, enum object object, uint16_t region, bool released);
+
 /* param.c: parameters. */
 void param_want(struct policy *policy, uint16_t region, uint32_t position, struct operation_list *out);
 void param_settle(struct policy *policy, uint16_t region, uint32_t position, struct operation_list *out);
 void param_to_rest(struct policy *policy, uint16_t region, struct operation_list *out);
+/* Releases a region inside a pass. `returns`: a later use gathers it again, from its second shard if the stage has one. */
+void param_leave(struct policy *policy, uint16_t region, bool returns, struct operation_list *out);
 void param_refresh(struct policy *policy, uint16_t region, struct operation_list *out);
 
 /* grad.c: gradients. */
 enum buffer_kind grad_shard_buffer(const struct region *region);
 void grad_begin(struct policy *policy, uint16_t region, uint32_t position, struct operation *compute);
 void grad_to(struct policy *policy, uint16_t region, bool final, struct operation_list *out);
+/* Reduces a partial gradient which a later backward may add to. */
+void grad_leave(struct policy *policy, uint16_t region, struct operation_list *out);
 void grad_clear(struct policy *policy, uint16_t region, struct operation_list *out);
 
 static inline bool rests_replicated(const struct region *r) {

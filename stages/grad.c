@@ -10,6 +10,7 @@ enum buffer_kind grad_shard_buffer(const struct region *r) {
 void grad_begin(struct policy *p, uint16_t region, uint32_t position, struct operation *compute) {
     struct region *r = &p->region[region];
     if (r->frozen) return;
+    if (!r->partial) room_take(p, OBJECT_GRAD, region, compute);
     if (!r->grad_kept && !r->grad_live) {
         compute->acquires |= (uint16_t)(1u << compute->writes);
         r->grad_live = true;
@@ -36,6 +37,7 @@ static void reduce(struct policy *p, uint16_t region, struct placement to, bool 
     emit_reads(op, BUFFER_GRAD_FULL, region);
     emit_writes(op, grad_shard_buffer(r), region);
     stage_through(p, op);
+    room_give(p, OBJECT_GRAD, region, r->grad_live);
     r->partial = false;
     r->reduced = true;
     if (!r->grad_live) return;
@@ -70,6 +72,12 @@ void grad_to(struct policy *p, uint16_t region, bool final, struct operation_lis
     bool stays_partial = placement_is(r->grad_between, PARTIAL, PARTIAL);
     if (r->partial) reduce(p, region, final || stays_partial ? r->grad_step : r->grad_between, final, out);
     if (final) finish(p, region, out);
+}
+
+void grad_leave(struct policy *p, uint16_t region, struct operation_list *out) {
+    struct region *r = &p->region[region];
+    bool stays_partial = placement_is(r->grad_between, PARTIAL, PARTIAL);
+    reduce(p, region, p->last || stays_partial ? r->grad_step : r->grad_between, p->last, out);
 }
 
 void grad_clear(struct policy *p, uint16_t region, struct operation_list *out) {

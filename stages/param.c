@@ -14,6 +14,7 @@ static void gather(struct policy *p, uint16_t region, struct placement from, enu
 
 static void release(struct policy *p, uint16_t region, struct operation_list *out) {
     p->region[region].full = false;
+    room_give(p, OBJECT_PARAM, region, true);
     struct operation *op = emit(out, OP_RELEASE, OBJECT_PARAM, STREAM_COMPUTE, region);
     emit_writes(op, BUFFER_PARAM_FULL, region);
 }
@@ -41,6 +42,7 @@ void param_want(struct policy *p, uint16_t region, uint32_t position, struct ope
     op->use = (uint16_t)position;
     op->acquires = 1;
     r->full = true;
+    room_take(p, OBJECT_PARAM, region, op);
 }
 
 void param_to_rest(struct policy *p, uint16_t region, struct operation_list *out) {
@@ -59,6 +61,17 @@ static bool has_second(const struct region *r) {
     return !placement_equal(r->between, r->rest) && !placement_is(r->between, REPLICATE, REPLICATE);
 }
 
+void param_leave(struct policy *p, uint16_t region, bool returns, struct operation_list *out) {
+    struct region *r = &p->region[region];
+    if (returns && has_second(r) && !r->second) {
+        struct operation *op = emit(out, OP_COPY, OBJECT_PARAM, STREAM_COMPUTE, region);
+        emit_reads(op, BUFFER_PARAM_FULL, region);
+        emit_writes(op, BUFFER_PARAM_SECOND, region);
+        r->second = true;
+    }
+    release(p, region, out);
+}
+
 /* Changes the placement of a region after a use. It stays gathered if the next position uses it; it returns to rest
  * if this pass does not use it again; else it gets its placement "between uses". */
 void param_settle(struct policy *p, uint16_t region, uint32_t position, struct operation_list *out) {
@@ -70,11 +83,5 @@ void param_settle(struct policy *p, uint16_t region, uint32_t position, struct o
         return;
     }
     if (next == position + 1 || stays(p, r, position, next)) return;
-    if (has_second(r) && !r->second) {
-        struct operation *op = emit(out, OP_COPY, OBJECT_PARAM, STREAM_COMPUTE, region);
-        emit_reads(op, BUFFER_PARAM_FULL, region);
-        emit_writes(op, BUFFER_PARAM_SECOND, region);
-        r->second = true;
-    }
-    release(p, region, out);
+    param_leave(p, region, true, out);
 }

@@ -42,9 +42,10 @@ static void resolve(const struct policy *p, struct region *r) {
     r->between = r->persistent ? whole : s->param_between;
     bool accumulates_whole = placement_is(r->grad_between, PARTIAL, PARTIAL) && p->micro_steps > 1;
     bool gathered = placement_is(r->grad_step, REPLICATE, REPLICATE);
-    r->grad_kept = gathered || accumulates_whole || p->free_order || r->grad_lent;
+    r->grad_kept = gathered || accumulates_whole || (p->free_order && !p->bound) || r->grad_lent;
     bool alone = p->mesh[AXIS_SHARD] * p->mesh[AXIS_REPLICATE] == 1;
-    r->grad_in_place = (gathered && r->grad_between.axis[AXIS_SHARD] == PARTIAL && !r->grad_widens) ||
+    /* Within a bound a gradient may be reduced several times, and the sums add up outside of the backward's buffer. */
+    r->grad_in_place = (gathered && r->grad_between.axis[AXIS_SHARD] == PARTIAL && !r->grad_widens && !p->bound) ||
                        (r->grad_lent && alone);
     r->full = r->second = r->stale = r->partial = r->reduced = r->final = r->grad_live = false;
 }
@@ -163,6 +164,7 @@ void policy_open(struct policy *p) {
     }
     order_refresh(p);
     find_kept(p);
+    room_open(p);
     p->evaluating = p->last = false;
     p->cursor = p->positions = p->reductions = p->gathers = 0;
 }
@@ -195,17 +197,19 @@ void policy_skip_to(struct policy *p, uint32_t position, struct operation_list *
 }
 
 static void finish_pass(struct policy *p, struct operation_list *out) {
+    /* A pass that an evaluation interrupts before its first backward is not over. */
+    bool final = p->free_order && p->last && p->turned;
     policy_skip_to(p, p->positions, out);
+    room_finish(p);
     for (uint32_t i = 0; i < p->regions; i++) {
         struct region *r = &p->region[i];
         param_to_rest(p, (uint16_t)i, out);
-        bool final = p->free_order && p->last;
         if (r->partial && (final || !placement_is(r->grad_between, PARTIAL, PARTIAL)))
             grad_to(p, (uint16_t)i, final, out);
     }
 }
 
-void policy_pass(struct policy *p, bool evaluating, bool last, struct operation_list *out) {
+static void begin_pass(struct policy *p, bool evaluating, bool last, struct operation_list *out) {
     finish_pass(p, out);
     p->evaluating = evaluating;
     p->last = last;
@@ -213,8 +217,13 @@ void policy_pass(struct policy *p, bool evaluating, bool last, struct operation_
     p->positions = p->free_order ? 0 : evaluating ? p->uses : 2 * p->uses;
 }
 
+void policy_pass(struct policy *p, bool evaluating, bool last, struct operation_list *out) {
+    begin_pass(p, evaluating, last, out);
+    for (uint32_t i = 0; i < p->regions && !evaluating; i++) p->region[i].awaited = 0;
+}
+
 void policy_resume(struct policy *p, bool last, struct operation_list *out) {
-    policy_pass(p, false, last, out);
+    begin_pass(p, false, last, out);
     if (!p->free_order) p->cursor = p->uses;
 }
 
@@ -223,6 +232,7 @@ void policy_cancel(struct policy *p, bool step, struct operation_list *out) {
     finish_pass(p, out);
     for (uint32_t i = 0; i < p->regions && step; i++)
         p->region[i].partial = p->region[i].reduced = p->region[i].final = false;
+    if (step) p->taken[OBJECT_GRAD] = 0;
 }
 
 bool policy_gathers(const struct policy *p, const struct use *use) {
@@ -240,9 +250,7 @@ static void want_uses(struct policy *p, uint32_t position, struct operation_list
     }
 }
 
-void policy_begin(struct policy *p, uint32_t position, struct operation_list *out) {
-    if (!p->free_order) policy_skip_to(p, position, out);
-    want_uses(p, position, out);
+static void compute(struct policy *p, uint32_t position, struct operation_list *out) {
     const struct use *use = policy_use(p, position);
     struct operation *op = emit(out, OP_COMPUTE, OBJECT_PARAM, STREAM_COMPUTE, use->region[0]);
     op->use = (uint16_t)position;
@@ -252,7 +260,21 @@ void policy_begin(struct policy *p, uint32_t position, struct operation_list *ou
         for (uint8_t i = 0; i < use->count; i++) grad_begin(p, use->region[i], position, op);
 }
 
+void policy_begin(struct policy *p, uint32_t position, struct operation_list *out) {
+    if (!p->free_order) policy_skip_to(p, position, out);
+    p->turned |= policy_backward(p, position);
+    if (p->bound) room_begin(p, position, out);
+    want_uses(p, position, out);
+    compute(p, position, out);
+}
+
+void policy_go_on(struct policy *p, uint32_t position, struct operation_list *out) {
+    p->current = position;
+    compute(p, position, out);
+}
+
 void policy_end(struct policy *p, struct operation_list *out) {
+    if (p->bound) room_end(p, out);
     if (!p->free_order) leave_use(p, false, out);
 }
 

@@ -44,6 +44,7 @@ struct region {
     uint64_t elements; /* in its flat buffer */
     /* Parameters rest whole in the host program's memory. Its arrays have the whole gradient until the step has used it. */
     bool lent, grad_lent;
+    uint64_t bytes; /* of memory while it is gathered; its whole gradient takes as many. Used with policy.bound */
 
     /* Set by policy_open from the stage's row. */
     struct placement state, grad_between, grad_step, rest, between;
@@ -55,8 +56,17 @@ struct region {
     bool partial, reduced, final; /* gradient */
     bool grad_live;               /* an interval of the full gradient is open */
 
+    /* With policy.bound (room.c). */
+    bool shared;      /* several uses have it: set by policy_open */
+    uint32_t open;    /* uses of it that have begun and not ended */
+    uint32_t awaited; /* forwards of this training pass whose backward has not ended */
+    uint64_t used;    /* when the last use began, by policy.clock */
+
     uint32_t counted; /* scratch: number of the last sum that counted this region */
 };
+
+/* Objects that have a room of their own: OBJECT_PARAM and OBJECT_GRAD. */
+enum { ROOMS = 2 };
 
 struct policy {
     /* Set by the owner; constant. */
@@ -64,9 +74,14 @@ struct policy {
     uint32_t mesh[AXES];
     enum accumulation accumulation;
     uint32_t micro_steps; /* per step */
-    /* A pass uses units in any order, any number of times, and its length is unknown. Nothing is gathered ahead. What a pass has
-     * gathered stays gathered until its end, and gradients are reduced there. */
+    /* A pass uses units in any order, any number of times, and its length is unknown. Nothing is gathered ahead. Without `bound`,
+     * what a pass has gathered stays gathered until its end, and gradients are reduced there. */
     bool free_order;
+    /* Free order: the most units that are in use at once. Gathered parameters, and whole gradients, then take no more memory than
+     * `room` (room.c). 0: no bound. */
+    uint32_t bound;
+    /* With `bound`: the device has memory for all regions. Parameters then stay until the pass ends, and nothing waits for memory. */
+    bool roomy;
     uint32_t depth, backward_depth; /* the most gathers ahead of a forward use, of a backward use */
     /* The most elements that may be gathered at once. It bounds gathers ahead, and units that are kept between their
      * uses. A use always gathers what it needs itself, even above the bound. UINT64_MAX: no bound. */
@@ -90,7 +105,8 @@ struct policy {
 
     /* Set by policy_open. */
     uint32_t refreshes;
-    bool eager; /* no region rests sharded, so the gathers of a refresh are emitted at once */
+    uint64_t room[ROOMS]; /* bytes for gathered parameters, and for whole gradients; UINT64_MAX: no bound */
+    bool eager;           /* no region rests sharded, so the gathers of a refresh are emitted at once */
     /* The first forward position whose regions stay whole until their backward, at a stage that keeps units. 0: all
      * stay. */
     uint32_t kept_from;
@@ -100,6 +116,12 @@ struct policy {
     uint32_t cursor, positions;
     uint32_t reductions, gathers; /* that took a staging buffer */
     uint32_t sums;                /* sums of elements so far */
+    bool turned;                  /* a backward of this pass has begun */
+
+    /* With `bound`. */
+    uint32_t current;                      /* the position of the present use */
+    uint64_t clock;                        /* uses begun */
+    uint64_t taken[ROOMS], leaving[ROOMS]; /* bytes: in use or kept; released, and perhaps still being read */
 };
 
 /* Resolves the stage's row for every region, and clears the state. */
@@ -131,8 +153,12 @@ void policy_cancel(struct policy *policy, bool step, struct operation_list *out)
  * last operation. */
 void policy_begin(struct policy *policy, uint32_t position, struct operation_list *out);
 
-/* The use at the cursor ends. */
+/* The use at the cursor ends; in free order: the present one. */
 void policy_end(struct policy *policy, struct operation_list *out);
+
+/* Free order: the use at `position`, during which another one has begun and ended, goes on. COMPUTE is the last operation. There is no
+ * event when it steps aside. */
+void policy_go_on(struct policy *policy, uint32_t position, struct operation_list *out);
 
 /* Recomputation: inside the backward, the forward of `use` begins again (policy_recompute) or ends
  * (policy_recomputed). `next` is the position of the next backward, which is that of `use` or of a later use in its

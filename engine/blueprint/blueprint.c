@@ -105,6 +105,7 @@ static zero_status open_policy(struct blueprint *b, struct zero_error *error) {
         b->regions[i].exact = region_keeps_fp32(&m->region[i]);
         b->regions[i].elements = m->region[i].padded;
         struct precision precision = blueprint_precision_of(b, i);
+        b->regions[i].bytes = plan_room_bytes(m->region[i].padded, precision.compute);
         b->regions[i].grad_widens = precision_widens(&precision);
         b->regions[i].lent = lends_params(b, i);
         b->regions[i].grad_lent = lends_grads(b, i);
@@ -114,6 +115,8 @@ static zero_status open_policy(struct blueprint *b, struct zero_error *error) {
                                 .accumulation = t->accumulation,
                                 .micro_steps = t->micro_steps,
                                 .free_order = b->o.model->free_order,
+                                .bound = b->o.model->bound,
+                                .roomy = t->discrete,
                                 .depth = t->depth,
                                 .backward_depth = t->backward_depth,
                                 .live_max = t->live_max,

@@ -247,7 +247,8 @@ static const char *find_fault(const struct comm_group *group, const struct comm_
         if (call->dtype == DTYPE_U8) return "u8 cannot be summed: reduce fp32, bf16 or fp16";
         if (call->target_dtype != DTYPE_F32 && call->target_dtype != call->dtype)
             return "target_dtype must be dtype or fp32";
-        if (call->add && call->target_dtype != DTYPE_F32) return "add needs an fp32 target";
+        if (call->add && call->kind == COMM_ALL_REDUCE && call->target_dtype != DTYPE_F32)
+            return "an all-reduce with add needs an fp32 target";
     }
     if (call->written && call->kind != COMM_REDUCE_SCATTER) return "only a reduce-scatter calls `written`";
     if (call->kind == COMM_BROADCAST && call->root >= group->count)

@@ -62,7 +62,8 @@ struct comm_call {
     void *staging; /* comm_staging_bytes() bytes; NULL where comm_staging_bytes() is 0 */
     /* Reductions: the transport's own order of additions; the same on all members; mpi: fp32 only. */
     bool native;
-    bool add;                /* reductions with an fp32 target: add the sum to the target's content */
+    /* Reductions: add the sum to the target's content, in fp32, and round once. An all-reduce needs an fp32 target for it. */
+    bool add;
     comm_written_fn written; /* reduce-scatter, or NULL; called from comm_test or comm_idle */
     void *written_user;
 };

@@ -48,10 +48,16 @@ INLINE void put(const float *restrict accumulator, void *target, enum dtype dtyp
         return;
     }
     uint16_t *restrict y = (uint16_t *)target + first;
-    if (dtype == DTYPE_BF16)
+    if (dtype == DTYPE_BF16 && !add)
         for (uint64_t i = 0; i < count; i++) y[i] = bf16_from_f32(canonical(accumulator[i]));
-    else
+    else if (dtype == DTYPE_BF16)
+        for (uint64_t i = 0; i < count; i++)
+            y[i] = bf16_from_f32(canonical(f32_from_bf16(y[i]) + accumulator[i]));
+    else if (!add)
         for (uint64_t i = 0; i < count; i++) y[i] = f16_from_f32(canonical(accumulator[i]));
+    else
+        for (uint64_t i = 0; i < count; i++)
+            y[i] = f16_from_f32(canonical(f32_from_f16(y[i]) + accumulator[i]));
 }
 
 INLINE void sum_block(const struct ordered *sum, uint64_t first, uint64_t count) {

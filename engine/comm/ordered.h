@@ -18,7 +18,7 @@ struct ordered {
     enum dtype dtype, target_dtype; /* dtype: fp32, bf16 or fp16; target_dtype: the same, or fp32 */
     void *target;                   /* may be one of the inputs */
     uint64_t count;
-    bool add; /* target = target + sum; fp32 targets only */
+    bool add; /* target = target + sum, in fp32, rounded once */
     comm_written_fn written;
     void *written_user;
 };

@@ -24,6 +24,9 @@
 
 enum { DEVICE_SPANS_MAX = 8, DEVICE_ARGUMENT_BYTES = 256 };
 
+/* The parts of reserved address space begin at multiples of this: a huge page. Their memory comes in pages. */
+enum { DEVICE_PART_BYTES = 2 << 20, DEVICE_PAGE_BYTES = 4096 };
+
 enum device_memory { DEVICE_MEMORY, DEVICE_PINNED };
 
 enum device_stream {
@@ -82,6 +85,13 @@ struct device_ops {
     /* Page-aligned, zeroed memory; NULL when the system refuses. */
     void *(*allocate)(struct device *device, uint64_t bytes, enum device_memory kind);
     void (*release)(struct device *device, void *memory, uint64_t bytes, enum device_memory kind);
+    /* Address space in parts. A part takes memory from when it is first touched until it is emptied, and keeps its address. NULL: the
+     * device has no such functions, which only a discrete device may lack. reserve: `space` bytes, of which the caller uses at most
+     * `bytes` at once; these count as allocated. NULL when the system refuses. empty: also once for each part before it is used. The
+     * content of an emptied part is lost. */
+    void *(*reserve)(struct device *device, uint64_t space, uint64_t bytes);
+    void (*unreserve)(struct device *device, void *memory, uint64_t space, uint64_t bytes);
+    void (*empty)(struct device *device, void *part, uint64_t bytes);
     /* Loads a kernel before its first work; NULL: the device need not load kernels. Without it, the first work would
      * load the kernel's code, and the driver may then wait until the GPU is idle. This wait never ends if the GPU waits
      * for a peer's part of a call while the peer's rank waits in the same way. */
@@ -109,7 +119,7 @@ struct device { /* the head of every implementation's own struct */
     bool discrete;                /* the host must not touch DEVICE_MEMORY */
     int64_t index;                /* cuda: the GPU's number; else -1 */
     void *stream[DEVICE_STREAMS]; /* cuda: CUstream; else NULL */
-    /* By kind: bytes now held through `allocate`, whole pages: what the report measures. */
+    /* By kind: bytes now held through `allocate` and `reserve`, whole pages: what the report measures. */
     uint64_t allocated[2];
 };
 

@@ -36,6 +36,33 @@ void host_release(struct device *device, void *memory, uint64_t bytes, enum devi
     device->allocated[kind] -= page_bytes(bytes);
 }
 
+/* The space beside the aligned part goes back at once. No memory is promised for what is reserved. */
+void *host_reserve(struct device *device, uint64_t space, uint64_t bytes) {
+    const uint64_t align = DEVICE_PART_BYTES;
+    uint8_t *memory =
+        mmap(NULL, space + align, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) return NULL;
+    uint64_t skipped = (align - (uintptr_t)memory % align) % align, used = page_bytes(space);
+    if (skipped) munmap(memory, skipped);
+    munmap(memory + skipped + used, page_bytes(space + align) - skipped - used);
+    madvise(memory + skipped, space, MADV_HUGEPAGE);
+    device->allocated[DEVICE_MEMORY] += page_bytes(bytes);
+    return memory + skipped;
+}
+
+void host_unreserve(struct device *device, void *memory, uint64_t space, uint64_t bytes) {
+    munmap(memory, space);
+    device->allocated[DEVICE_MEMORY] -= page_bytes(bytes);
+}
+
+/* A huge page behind the part's last whole one would take more memory than the part has. Without huge pages, zeroing and mapping a
+ * part again takes several times as long. */
+void host_empty(struct device *device, void *part, uint64_t bytes) {
+    uint64_t whole = bytes / DEVICE_PART_BYTES * DEVICE_PART_BYTES;
+    if (whole < bytes) madvise((uint8_t *)part + whole, bytes - whole, MADV_NOHUGEPAGE);
+    madvise(part, bytes, MADV_DONTNEED);
+}
+
 static zero_status host_submit(struct device *device, const struct device_work *work, uint64_t *out_ticket,
                                struct zero_error *error) {
     struct device_work copy = *work;
@@ -82,6 +109,9 @@ const struct device_ops device_host = {
     .close = host_close,
     .allocate = host_allocate,
     .release = host_release,
+    .reserve = host_reserve,
+    .unreserve = host_unreserve,
+    .empty = host_empty,
     .submit = host_submit,
     .copy = host_copy,
     .clear = host_clear,

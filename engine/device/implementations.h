@@ -9,6 +9,9 @@ extern const struct device_ops device_host, device_sim, device_cuda;
 /* Shared by implementations that allocate host memory. */
 void *host_allocate(struct device *device, uint64_t bytes, enum device_memory kind);
 void host_release(struct device *device, void *memory, uint64_t bytes, enum device_memory kind);
+void *host_reserve(struct device *device, uint64_t space, uint64_t bytes);
+void host_unreserve(struct device *device, void *memory, uint64_t space, uint64_t bytes);
+void host_empty(struct device *device, void *part, uint64_t bytes);
 uint64_t page_bytes(uint64_t bytes); /* rounded up to whole pages */
 
 #endif

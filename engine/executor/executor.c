@@ -169,8 +169,14 @@ static zero_status acquire(struct executor *e, const struct operation *op, struc
 
 void *buffer_address(const struct executor *e, uint32_t buffer) {
     const struct plan_buffer *b = &e->o.plan->buffer[buffer];
+    if (plan_in_space(e->o.plan, buffer)) return (uint8_t *)e->o.space + b->offset;
     uint8_t *extent = e->o.memory[e->o.plan->row_tier[b->row]]; /* NULL: the tier is a drive */
     return extent ? extent + plan_place(e->o.plan, buffer) : NULL;
+}
+
+uint64_t part_bytes(const struct executor *e, uint32_t buffer) {
+    uint64_t bytes = e->o.plan->buffer[buffer].bytes;
+    return (bytes + DEVICE_PAGE_BYTES - 1) / DEVICE_PAGE_BYTES * DEVICE_PAGE_BYTES;
 }
 
 void *executor_address(const struct executor *e, struct buffer_ref ref) {
@@ -333,6 +339,13 @@ zero_status executor_end(struct executor *e) {
     return emit_list(e);
 }
 
+zero_status executor_step_aside(struct executor *e) { return end_computing(e); }
+
+zero_status executor_go_on(struct executor *e, uint32_t position) {
+    policy_go_on(e->o.shape.policy, position, &e->list);
+    return emit_list(e);
+}
+
 zero_status executor_recompute(struct executor *e, uint32_t use, uint32_t next) {
     policy_recompute(e->o.shape.policy, use, next, &e->list);
     return emit_list(e);
@@ -435,6 +448,20 @@ static zero_status test_in_flight(struct executor *e, struct timeline *line, boo
     return ZERO_OK;
 }
 
+/* Parts of the address space that an operation begins to use. Not more are in use than are planned: the policy lets the operation wait
+ * until others have been emptied. */
+static zero_status take_parts(struct executor *e, const struct task *task) {
+    for (uint8_t i = 0; i < task->op.writes && e->o.space; i++)
+        if (task->op.acquires & 1u << i && plan_in_space(e->o.plan, task->write[i]))
+            e->parts_bytes += part_bytes(e, task->write[i]);
+    if (e->parts_bytes <= e->o.plan->row_bytes[MEMORY_GATHERED]) return ZERO_OK;
+    return error_set(
+        &e->error, ZERO_E_INTERNAL,
+        "rank %u: %s of \"%s\" would take more memory than is planned for gathered units: a fault of the "
+        "engine; report it with the configuration",
+        e->o.rank, operation_kind_name((enum operation_kind)task->op.kind), unit_name(e, task->op.region));
+}
+
 static zero_status start_ready(struct executor *e, struct timeline *line, bool *out_moved) {
     while (line->tasks_started < line->tasks_emitted && line->started - line->retired < line->capacity) {
         struct task *task = &line->task[line->tasks_started & line->task_mask];
@@ -443,6 +470,7 @@ static zero_status start_ready(struct executor *e, struct timeline *line, bool *
         *item = (struct item){.task = task, .index = line->next};
         if (e->o.watch) watch(e, e->o.watch->started, item);
         zero_status status = ahead_start(e, item);
+        if (!status) status = take_parts(e, task);
         if (!status) status = perform_start(e, item);
         if (status) return status;
         line->started++;

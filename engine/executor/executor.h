@@ -93,6 +93,7 @@ struct executor_options {
     uint32_t state_count; /* number of states that the optimizer uses */
 
     void *memory[TIERS]; /* the tiers' extents */
+    void *space;         /* plan.space_bytes of address space, whose parts are empty; else NULL */
     struct tier *drive;  /* stores the chunks; NULL: the plan puts nothing on a drive */
     struct comm *comm;
     struct comm_group *world; /* for agreements */
@@ -137,6 +138,9 @@ zero_status executor_cancel(struct executor *executor, bool step);
 zero_status executor_begin(struct executor *executor, uint32_t position);
 bool executor_computing(const struct executor *executor);
 zero_status executor_end(struct executor *executor);
+/* Free order: the present use steps aside for another one, and goes on when that has ended (policy_go_on). */
+zero_status executor_step_aside(struct executor *executor);
+zero_status executor_go_on(struct executor *executor, uint32_t position);
 /* A forward that runs again inside the backward (policy_recompute). It begins and ends like a use. */
 zero_status executor_recompute(struct executor *executor, uint32_t use, uint32_t next);
 zero_status executor_recomputed(struct executor *executor, uint32_t use);

@@ -22,11 +22,13 @@ static zero_status pass(struct host_moves *m) {
 }
 
 static zero_status begin(struct host_moves *m) {
+    if (m->use.aside) return executor_go_on(m->executor, m->use.position);
     return m->use.recomputes ? executor_recompute(m->executor, m->use.unit, m->use.position)
                              : executor_begin(m->executor, m->use.position);
 }
 
 static zero_status end(struct host_moves *m) {
+    if (m->use.aside) return executor_step_aside(m->executor);
     return m->use.recomputes ? executor_recomputed(m->executor, m->use.unit) : executor_end(m->executor);
 }
 

@@ -102,6 +102,17 @@ static zero_status copy_second(struct executor *e, struct item *item) {
                 shard_elements(e, op->region, cut) * dtype_bytes(compute));
 }
 
+/* ---- memory ---- */
+
+/* A part of the address space gives its memory back. */
+static zero_status empty_part(struct executor *e, struct item *item) {
+    uint32_t buffer = item->task->write[0];
+    if (!plan_in_space(e->o.plan, buffer)) return ZERO_OK;
+    e->o.device->ops->empty(e->o.device, buffer_address(e, buffer), e->o.plan->buffer[buffer].bytes);
+    e->parts_bytes -= part_bytes(e, buffer);
+    return ZERO_OK;
+}
+
 /* ---- the table ---- */
 
 enum { STEPS_OF_ITEM = 8 };
@@ -112,7 +123,7 @@ static const step_fn steps[OP_KINDS][STEPS_OF_ITEM] = {
     [OP_GATHER] = {bring_share, encode_share, await_turn, post_gather, decode_shares, leave_whole},
     [OP_REDUCE] = {make_message, encode_message, bring_shard, await_turn, post_reduce, decode_sum, norm_shard,
                    leave_shard},
-    [OP_RELEASE] = {NULL},
+    [OP_RELEASE] = {empty_part},
     [OP_UPDATE] = {bring_for_update, update, take_updated},
     [OP_COPY] = {copy_second},
     [OP_CLEAR] = {clear_shard},

@@ -45,7 +45,8 @@ uint64_t executor_staging_bytes(const struct executor_shape *o) {
             uint64_t bytes = scatter && codes_gradient(o, i) ? reduce_code_bytes(o, call.count, parts)
                                                              : comm_staging_bytes(group, &call);
             if (scatter && o->policy->region[i].grad_lent) bytes = lent_reduce_bytes(group, call);
-            bool adds = o->policy->accumulation == ACCUMULATE_EVERY && o->policy->micro_steps > 1;
+            bool adds = (o->policy->accumulation == ACCUMULATE_EVERY && o->policy->micro_steps > 1) ||
+                        o->policy->bound;
             bytes = aligned(bytes);
             if (scatter) bytes += staged_message_bytes(o, i);
             if (shard_leaves(o, i)) bytes += staged_shard_bytes(o, i, scatter, adds);

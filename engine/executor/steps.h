@@ -139,5 +139,7 @@ zero_status transfer_check(struct executor *e, uint32_t region, const struct chu
 zero_status access_flush(struct executor *e);
 
 void *buffer_address(const struct executor *e, uint32_t buffer);
+/* The memory that a part of the address space takes. */
+uint64_t part_bytes(const struct executor *e, uint32_t buffer);
 
 #endif

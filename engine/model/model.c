@@ -45,6 +45,7 @@ uint64_t model_hash(const struct model *m) {
             h = hash_bytes(h, &m->unit[i]->segment_first, sizeof m->unit[i]->segment_first);
     for (uint32_t i = 0; i < m->units; i++)
         if (m->unit[i]->held) h = hash_bytes(h, &i, sizeof i);
+    if (m->bound) h = hash_bytes(h, &m->bound, sizeof m->bound);
     return m->free_order ? hash_string(h, "free order") : h;
 }
 

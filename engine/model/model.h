@@ -76,7 +76,8 @@ struct model {
     uint32_t units;
     struct model_param *param;
     uint32_t params, param_capacity;
-    bool free_order;                           /* declared: passes use units in any order */
+    bool free_order;                           /* declared: passes use units in any order, */
+    uint32_t bound;                            /* at most so many at once; 0: any number */
     struct name_index unit_index, param_index; /* by name */
     /* Of parameters that are not kept in fp32: set by the owner, fp32 by default. It decides how many are a cache line. */
     enum dtype dtype;

@@ -81,13 +81,26 @@ static zero_status open_drive(struct running *run, const struct start_options *o
     return tier_open(config_tier(c, TIER_NVME), &options, &run->tier[TIER_NVME], error);
 }
 
+/* The parts of the device's address space. */
+static void empty_parts(struct running *run, const struct plan *plan) {
+    uint8_t *space = run->tier[TIER_DEVICE]->space;
+    for (uint32_t i = 0; i < plan->buffers; i++)
+        if (plan_in_space(plan, i))
+            run->device->ops->empty(run->device, space + plan->buffer[i].offset, plan->buffer[i].bytes);
+}
+
 static zero_status allocate(struct running *run, const struct start_options *o, struct zero_error *error) {
+    const struct plan *plan = &o->blueprint->plan;
     for (int t = 0; t < TIER_NVME; t++) {
-        struct tier_options options = {.bytes = o->blueprint->plan.tier_bytes[t], .device = run->device};
+        struct tier_options options = {.bytes = plan_extent_bytes(plan, (enum tier_kind)t),
+                                       .device = run->device,
+                                       .space_bytes = t == TIER_DEVICE ? plan->space_bytes : 0,
+                                       .space_used_bytes = plan->row_bytes[MEMORY_GATHERED]};
         zero_status status =
             tier_open(config_tier(o->blueprint->o.config, (enum tier_kind)t), &options, &run->tier[t], error);
         if (status) return status;
     }
+    empty_parts(run, plan);
     return open_drive(run, o, error);
 }
 
@@ -106,6 +119,7 @@ static zero_status open_executor(struct running *run, const struct start_options
     e.threads = o->host->threads;
     e.watch = o->watch;
     for (int t = 0; t < TIERS; t++) e.memory[t] = run->tier[t]->ops->address(run->tier[t]);
+    e.space = run->tier[TIER_DEVICE]->space;
     if (b->plan.tier_bytes[TIER_NVME]) e.drive = run->tier[TIER_NVME];
     e.agreements = (struct agreement *)(void *)(messages + m.agreements);
     if (run->discrete) e.norms = (double *)(void *)(messages + m.norms);

@@ -56,6 +56,7 @@ static zero_status abandon_use(struct pass *pass) {
     while (pass->nested) slots_clear(pass, pass->outer[--pass->nested].unit, false);
     slots_clear(pass, pass->unit, false);
     pass->phase = PHASE_PASS;
+    pass->run->moves.use.aside = false;
     return run_moves(pass->run, MOVE_END, MOVE_END, NULL, NULL);
 }
 

@@ -1,6 +1,8 @@
 #include "engine/pass/pass.h"
 
 #include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
 
 #include "engine/base/clock.h"
 #include "engine/pass/host_stream.h"
@@ -84,6 +86,37 @@ zero_status pass_begin(struct pass *pass, zero_mode mode) {
     "backward in reverse"
 /* clang-format on */
 
+/* The units in use, each once, the present one first. Returns their number. */
+static uint32_t units_in_use(const struct pass *pass, const struct zero_unit *out[NESTED_USES_MAX + 1]) {
+    uint32_t count = 0;
+    for (uint32_t i = pass->phase == PHASE_USE ? pass->nested + 1 : 0; i-- > 0;) {
+        const struct zero_unit *unit = i == pass->nested ? pass->unit : pass->outer[i].unit;
+        bool known = false;
+        for (uint32_t k = 0; k < count; k++) known |= out[k] == unit;
+        if (!known) out[count++] = unit;
+    }
+    return count;
+}
+
+/* Free order within a bound: one more unit in use has no room. */
+static zero_status check_bound(const struct pass *pass, const zero_unit *unit, const char *what) {
+    const struct zero_unit *in_use[NESTED_USES_MAX + 1];
+    char names[200] = "";
+    uint32_t count = units_in_use(pass, in_use), bound = pass->model->bound, named = 0;
+    for (uint32_t i = 0; i < count; i++)
+        if (in_use[i] == unit) return ZERO_OK;
+    if (!bound || count < bound) return ZERO_OK;
+    for (size_t at = 0; named < count && at < sizeof names - 1; named++)
+        at += (size_t)snprintf(names + at, sizeof names - at, "%s\"%s\"", named ? ", " : "",
+                               in_use[named]->name);
+    return refuse(ZERO_E_ORDER,
+                  "%s of \"%s\": %" PRIu32
+                  " %s in use, %s%s, and zero_engine_free_order_within allows %" PRIu32
+                  " at once: end one first, or allow at least %" PRIu32,
+                  what, unit->name, count, count == 1 ? "unit is" : "units are", names,
+                  strlen(names) == sizeof names - 1 ? "..." : "", bound, count + 1);
+}
+
 static zero_status check_begin(const struct pass *pass, const zero_unit *unit, const char *what,
                                bool backward, uint32_t position) {
     zero_status status = ranks_check(pass->run->ranks);
@@ -110,11 +143,12 @@ static zero_status check_begin(const struct pass *pass, const zero_unit *unit, c
         return refuse(ZERO_E_ORDER, "%s of \"%s\": its forward was skipped in this pass", what, unit->name);
     if (!pass->model->free_order && position < pass->blueprint->policy.cursor)
         return refuse(ZERO_E_ORDER, TURN_IS_OVER, what, unit->name);
-    return ZERO_OK;
+    return check_bound(pass, unit, what);
 }
 
 struct begun { /* a use */
     bool backward, recomputes;
+    bool goes_on;      /* another one inside it has ended */
     uint32_t position; /* in the pass; of a recomputed forward: the position of the next backward */
 };
 
@@ -126,6 +160,7 @@ static zero_status open_use(struct pass *pass, zero_unit *unit, struct begun beg
         starts[i] = begun.backward && !r->frozen && !r->partial;
     }
     pass->run->moves.use.recomputes = begun.recomputes;
+    pass->run->moves.use.aside = begun.goes_on;
     pass->run->moves.use.unit = unit->index;
     pass->run->moves.use.position = begun.position;
     zero_status status = run_moves(pass->run, MOVE_BEGIN, MOVE_COMPUTE, NULL, NULL);
@@ -143,7 +178,9 @@ static zero_status open_use(struct pass *pass, zero_unit *unit, struct begun beg
     return ZERO_OK;
 }
 
-static zero_status close_use(struct pass *pass) {
+/* `aside`: another use begins inside this one, which goes on afterwards. */
+static zero_status close_use(struct pass *pass, bool aside) {
+    pass->run->moves.use.aside = aside;
     pass->compute_s += (double)(clock_now_ns() - pass->compute_began) * 1e-9;
     pass->phase = PHASE_PASS;
     return run_moves(pass->run, MOVE_END, MOVE_END, NULL, NULL);
@@ -153,7 +190,7 @@ static zero_status close_use(struct pass *pass) {
 static zero_status step_aside(struct pass *pass) {
     pass->outer[pass->nested++] = (struct open_use){pass->unit, pass->backward};
     slots_step_aside(pass, pass->unit, pass->backward);
-    return close_use(pass);
+    return close_use(pass, true);
 }
 
 static uint32_t position_of(const struct pass *pass, const zero_unit *unit, bool backward) {
@@ -162,7 +199,8 @@ static uint32_t position_of(const struct pass *pass, const zero_unit *unit, bool
 
 static zero_status go_on(struct pass *pass) {
     struct open_use use = pass->outer[--pass->nested];
-    struct begun begun = {.backward = use.backward, .position = position_of(pass, use.unit, use.backward)};
+    struct begun begun = {
+        .backward = use.backward, .goes_on = true, .position = position_of(pass, use.unit, use.backward)};
     return open_use(pass, use.unit, begun);
 }
 
@@ -190,7 +228,7 @@ static zero_status end(struct pass *pass, zero_unit *unit, bool backward, const 
         return refuse(ZERO_E_ORDER, "%s of \"%s\": its begin has not been called, or it has ended", what,
                       unit->name);
     slots_clear(pass, unit, backward);
-    status = close_use(pass);
+    status = close_use(pass, false);
     if (!status && pass->nested) return go_on(pass);
     if (!status && made_last_use(pass)) slots_clear_held(pass);
     bool moved;

@@ -162,6 +162,31 @@ static uint64_t fetched_bytes(const struct plan *plan, const struct operation_li
     return bytes;
 }
 
+/* Free order within a bound: one interval for each buffer that is gathered or released. All uses of a pass have it. */
+static void begin_apart(struct plan *plan, struct intervals *intervals, struct buffer_ref ref) {
+    const struct policy *p = plan->policy;
+    uint64_t bytes =
+        part_bytes(plan, ref.region, (struct placement){{REPLICATE, REPLICATE}}, plan->precision.compute);
+    uint32_t known = interval_begin(intervals, ref, UINT32_MAX, bytes, 0);
+    interval_end(intervals, ref, 1);
+    for (uint32_t q = 0; q < 4 * p->uses; q++) {
+        bool evaluating = q >= 3 * p->uses;
+        uint32_t *slot = slot_at(plan, evaluating, evaluating ? q - 3 * p->uses : q, ref);
+        if (slot) *slot = known;
+    }
+}
+
+static void begin_all_apart(struct plan *plan, struct intervals *intervals) {
+    const struct placement whole = {{REPLICATE, REPLICATE}};
+    for (uint16_t i = 0; i < plan->policy->regions && plan->policy->bound; i++) {
+        const struct region *r = &plan->policy->region[i];
+        if (!placement_equal(r->rest, whole))
+            begin_apart(plan, intervals, (struct buffer_ref){BUFFER_PARAM_FULL, i});
+        if (!r->frozen && !r->grad_kept)
+            begin_apart(plan, intervals, (struct buffer_ref){BUFFER_GRAD_FULL, i});
+    }
+}
+
 /* Begins and ends the intervals of a list of operations that was emitted at `tick`. */
 static void note(struct plan *plan, struct intervals *intervals, const struct policy *policy,
                  const struct operation_list *list, uint32_t tick) {
@@ -273,11 +298,31 @@ static zero_status dry_run(struct plan *plan, struct intervals *intervals, struc
                              "the plan's dry run listed more operations than it has room for, %u", capacity);
 }
 
+static uint64_t round_up(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+/* Gives each interval a place of its own. Returns the bytes that are in use at most. */
+static uint64_t lay_out_apart(struct plan *plan, struct intervals *intervals) {
+    const uint64_t unit = plan->discrete ? ALIGN_BYTES : DEVICE_PART_BYTES;
+    uint64_t end = 0, sums[ROOMS] = {0}, most = 0;
+    for (uint32_t i = 0; i < intervals->count; i++) {
+        struct interval *v = &intervals->item[i];
+        v->offset = end;
+        end += round_up(v->bytes, unit);
+        sums[v->ref.kind == BUFFER_GRAD_FULL] += round_up(v->bytes, DEVICE_PAGE_BYTES);
+    }
+    for (int object = 0; object < ROOMS; object++)
+        most += sums[object] < plan->policy->room[object] ? sums[object] : plan->policy->room[object];
+    plan->space_bytes = plan->discrete ? 0 : end;
+    return plan->discrete ? end : most;
+}
+
 /* Makes each interval a buffer of the row of gathered units, and lists the pairs of buffers that share bytes. */
 static zero_status place_slots(struct plan *plan, struct intervals *intervals, struct zero_error *error) {
     uint32_t first = plan->buffers, count = intervals->count;
     uint64_t pairs = 0;
-    plan->row_bytes[MEMORY_GATHERED] = intervals_lay_out(intervals, &plan->lasting_bytes);
+    plan->row_bytes[MEMORY_GATHERED] = plan->policy->bound
+                                           ? lay_out_apart(plan, intervals)
+                                           : intervals_lay_out(intervals, &plan->lasting_bytes);
     for (uint32_t i = 0; i < count; i++)
         plan->buffer[plan->buffers++] =
             (struct plan_buffer){intervals->item[i].offset, intervals->item[i].bytes, MEMORY_GATHERED};
@@ -304,17 +349,20 @@ static void place_row(struct plan *plan, int r) {
     if (!plan->row_bytes[r]) return;
     uint64_t *end = &plan->tier_bytes[plan->row_tier[r]];
     uint64_t stagger = r < MEMORY_OFFLOADED_PARAMETERS ? (uint64_t)r * STAGGER_BYTES : 0;
-    plan->row_offset[r] = (*end + ALIAS_BYTES - 1) / ALIAS_BYTES * ALIAS_BYTES + stagger;
+    plan->row_offset[r] = round_up(*end, ALIAS_BYTES) + stagger;
     *end = plan->row_offset[r] + plan->row_bytes[r];
 }
 
-/* Commits come first on their tier, so that a run with another plan finds them, too. */
+/* Commits come first on their tier, so that a run with another plan finds them, too. What is not in the extent comes last. */
 static void place_rows(struct plan *plan) {
+    uint64_t *device = &plan->tier_bytes[TIER_DEVICE];
     place_row(plan, MEMORY_COMMITS);
     for (int r = 0; r < MEMORY_ROWS; r++)
-        if (r != MEMORY_COMMITS) place_row(plan, r);
-    for (int t = 0; t < TIERS; t++)
-        plan->tier_bytes[t] = (plan->tier_bytes[t] + ALIAS_BYTES - 1) / ALIAS_BYTES * ALIAS_BYTES;
+        if (r != MEMORY_COMMITS && (r != MEMORY_GATHERED || !plan->space_bytes)) place_row(plan, r);
+    for (int t = 0; t < TIERS; t++) plan->tier_bytes[t] = round_up(plan->tier_bytes[t], ALIAS_BYTES);
+    if (!plan->space_bytes) return;
+    plan->row_offset[MEMORY_GATHERED] = *device;
+    *device += plan->row_bytes[MEMORY_GATHERED];
 }
 
 static zero_status allocate_tables(struct plan *plan, const struct plan_options *o,
@@ -388,6 +436,7 @@ zero_status plan_make(struct plan *plan, const struct plan_options *o, struct ze
     plan->row_bytes[MEMORY_MESSAGES] = o->message_bytes;
     plan->row_bytes[MEMORY_CHECKPOINT] = o->checkpoint_bytes;
     status = intervals_open(&intervals, 4 * o->policy->uses * USE_REGIONS_MAX * 2, error);
+    if (!status) begin_all_apart(plan, &intervals);
     if (!status) status = dry_run(plan, &intervals, error);
     for (uint32_t i = 0; i < intervals.count && !status; i++)
         if (intervals.item[i].open)
@@ -422,6 +471,15 @@ uint32_t plan_any(const struct plan *plan, struct buffer_ref ref) {
     for (uint32_t q = 0; q < 2 * plan->policy->uses && buffer == NO_BUFFER; q++)
         buffer = plan_slot(plan, false, q, ref);
     return buffer;
+}
+
+bool plan_in_space(const struct plan *plan, uint32_t buffer) {
+    return plan->space_bytes && plan->buffer[buffer].row == MEMORY_GATHERED;
+}
+
+uint64_t plan_extent_bytes(const struct plan *plan, enum tier_kind tier) {
+    return plan->space_bytes && tier == TIER_DEVICE ? plan->row_offset[MEMORY_GATHERED]
+                                                    : plan->tier_bytes[tier];
 }
 
 uint64_t plan_place(const struct plan *plan, uint32_t buffer) {

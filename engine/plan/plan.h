@@ -5,11 +5,16 @@
  * overlap may share bytes, so one giant embedding does not make every place giant. The place of a buffer is a fixed
  * function of region, pass and position. hazard.h computes the hazards between buffers that share bytes.
  *
+ * In free order within a bound (stages/room.c) any buffers may be live together, and no dry run knows which. To keep one address each,
+ * they are parts of an address space, and only those in use take memory, at most the policy's room. A discrete device has no such
+ * space: there all of them have memory.
+ *
  * Pure: it allocates only its own tables, and owns them. */
 #ifndef ZERO_ENGINE_PLAN_PLAN_H
 #define ZERO_ENGINE_PLAN_PLAN_H
 
 #include "engine/base/hazard.h"
+#include "engine/device/device.h"
 #include "engine/model/model.h"
 #include "engine/model/precision.h"
 #include "engine/plan/chunk_layout.h"
@@ -83,8 +88,11 @@ struct plan {
     uint64_t row_bytes[MEMORY_ROWS];
     uint64_t row_offset[MEMORY_ROWS]; /* offset in the extent of its tier */
     enum tier_kind row_tier[MEMORY_ROWS];
-    uint64_t tier_bytes[TIERS];
+    uint64_t tier_bytes[TIERS]; /* MEMORY_GATHERED included, wherever it is */
     enum tier_kind param_tier;
+    /* Address space of MEMORY_GATHERED, apart from the tier's extent: each of its buffers is a part of it (DEVICE_PART_BYTES), and not
+     * more than the row's bytes are in use at once. 0: its buffers are in the extent. */
+    uint64_t space_bytes;
     uint64_t lasting_bytes; /* part of MEMORY_GATHERED: what one address per gathered buffer costs */
     bool shadow, discrete;
     uint64_t live, live_most;   /* elements gathered at once: now in the dry run, and the maximum */
@@ -95,6 +103,12 @@ struct plan {
  * a drive, or with a discrete device, continues under the next forward. */
 static inline bool plan_settles(const struct plan *plan) {
     return !plan->discrete && !plan->tier_bytes[TIER_NVME];
+}
+
+/* The bytes of a gathered region, and of its whole gradient, where they take memory by the page: struct region. */
+static inline uint64_t plan_room_bytes(uint64_t elements, enum dtype dtype) {
+    uint64_t bytes = elements * dtype_bytes(dtype);
+    return (bytes + DEVICE_PAGE_BYTES - 1) / DEVICE_PAGE_BYTES * DEVICE_PAGE_BYTES;
 }
 
 zero_status plan_make(struct plan *plan, const struct plan_options *options, struct zero_error *error);
@@ -108,6 +122,11 @@ uint32_t plan_slot(const struct plan *plan, bool evaluating, uint32_t position, 
 /* The buffer of the first interval that a pass of training has of `ref`, or its own place. All intervals of a reference
  * have the same offset. NO_BUFFER: none is planned. */
 uint32_t plan_any(const struct plan *plan, struct buffer_ref ref);
+
+/* The bytes of a tier that are in its extent. */
+uint64_t plan_extent_bytes(const struct plan *plan, enum tier_kind tier);
+/* The buffer is a part of the address space, at its offset there. */
+bool plan_in_space(const struct plan *plan, uint32_t buffer);
 
 /* The offset of a buffer in the extent of its tier. */
 uint64_t plan_place(const struct plan *plan, uint32_t buffer);

@@ -153,7 +153,7 @@ static void sum_all(uint8_t *out) {
                                           .target_dtype = dtypes[d][1],
                                           .target = out,
                                           .count = COUNT,
-                                          .add = add && dtypes[d][1] == DTYPE_F32});
+                                          .add = add});
         }
 }
 
@@ -239,6 +239,8 @@ int main(void) {
     kernel_agrees(DTYPE_BF16, DTYPE_BF16, false);
     kernel_agrees(DTYPE_F16, DTYPE_F16, false);
     kernel_agrees(DTYPE_BF16, DTYPE_F32, true);
+    kernel_agrees(DTYPE_BF16, DTYPE_BF16, true);
+    kernel_agrees(DTYPE_F16, DTYPE_F16, true);
     every_number();
     f16_rounds_half_to_even();
     bf16_rounds_half_to_even();

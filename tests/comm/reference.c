@@ -93,7 +93,8 @@ void reference_sum(void *expected, const struct comm_call *call, const uint32_t 
                    uint64_t first, uint64_t count, uint32_t me) {
     for (uint64_t i = 0; i < count; i++) {
         float sum = sum_of(ranks, members, call->dtype, first + i);
-        if (call->add) sum = reference_widen(DTYPE_F32, element(DTYPE_F32, ranks[me] + 1000, i)) + sum;
+        if (call->add)
+            sum = reference_widen(call->target_dtype, element(call->target_dtype, ranks[me] + 1000, i)) + sum;
         put(expected, call->target_dtype, i, narrow(call->target_dtype, sum));
     }
 }

@@ -60,6 +60,8 @@ int main(void) {
         {DTYPE_BF16, DTYPE_BF16, false, true, true, true},
         {DTYPE_F16, DTYPE_F16, false, false, true, false},
         {DTYPE_F16, DTYPE_F32, true, true, true, false},
+        {DTYPE_BF16, DTYPE_BF16, true, true, true, false},
+        {DTYPE_F16, DTYPE_F16, true, false, true, false},
     };
     static const uint32_t ranks[] = {1, 2, 4, ORDERED_INPUTS_MAX};
     gpu_open();

@@ -79,7 +79,7 @@ static void compare(enum dtype dtype, uint32_t bits, uint64_t count, uint64_t sk
     same &= pair_same(&y, "values");
     sum_both(&code, &y, dtype, count, bits, false);
     same &= pair_same(&y, "sum");
-    sum_both(&code, &y, DTYPE_F32, count, bits, true);
+    sum_both(&code, &y, dtype, count, bits, true);
     same &= pair_same(&y, "sum, added");
     if (!same)
         fprintf(stderr, "  %s, %d bits, %d elements at %d\n", dtype_name(dtype), (int)bits, (int)count,

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "engine/base/dtype.h"
 #include "engine/device/device.h"
@@ -74,6 +75,31 @@ static void move(struct device *device, void *target, const void *source, uint64
     CHECK_INT(finish(device, ticket, &error), ZERO_OK);
 }
 
+/* Two parts, of one page more than a huge page: what one of them takes counts, whichever it is. */
+static void space(struct device *device) {
+    const uint64_t bytes = DEVICE_PART_BYTES + DEVICE_PAGE_BYTES, all = 4 * (uint64_t)DEVICE_PART_BYTES;
+    static unsigned char resident[4 * DEVICE_PART_BYTES / DEVICE_PAGE_BYTES];
+    uint64_t before = device->allocated[DEVICE_MEMORY];
+    uint8_t *memory = device->ops->reserve(device, all, bytes);
+    if (!CHECK(memory)) return;
+    CHECK_INT((uintptr_t)memory % DEVICE_PART_BYTES, 0);
+    CHECK_INT(device->allocated[DEVICE_MEMORY] - before, bytes);
+    for (int round = 0; round < 4; round++) {
+        uint8_t *part = memory + round % 2 * 2 * DEVICE_PART_BYTES;
+        device->ops->empty(device, part, bytes);
+        CHECK_INT(part[0] + part[bytes - 1], 0);
+        memset(part, 0xa5, bytes);
+        uint64_t pages = 0;
+        CHECK_INT(mincore(memory, all, resident), 0);
+        for (size_t i = 0; i < sizeof resident; i++) pages += resident[i] & 1;
+        CHECK_INT(pages * DEVICE_PAGE_BYTES, bytes);
+        device->ops->empty(device, part, bytes);
+    }
+    device->ops->unreserve(device, memory, all, bytes);
+    CHECK_INT(device->allocated[DEVICE_MEMORY], before);
+    CHECK(!device->ops->reserve(device, UINT64_C(1) << 60, 1)); /* refused, not fatal */
+}
+
 static void memory(struct device *device) {
     static const uint64_t sizes[] = {1, 4096, 4097, 1 << 20};
     static uint8_t seen[1 << 20], given[1 << 20];
@@ -96,6 +122,7 @@ static void memory(struct device *device) {
             CHECK_INT(device->allocated[kind], before);
         }
     CHECK(!device->ops->allocate(device, UINT64_C(1) << 60, DEVICE_MEMORY)); /* refused, not fatal */
+    if (device->ops->reserve && !device->discrete) space(device);
     CHECK_INT(device->allocated[DEVICE_MEMORY], 0);
     CHECK_INT(device->allocated[DEVICE_PINNED], 0);
 }

@@ -106,6 +106,8 @@ static void ways(void) {
         s = setup(stage, 2);
         s.free_order = 1, s.cancels = 5 + stage, s.recompute = 2;
         run("free order", s);
+        s.bound = 2, s.compute = ZERO_BF16;
+        run("free order within a bound", s);
     }
     struct toy_setup s = setup(3, 4);
     s.tiers = CPU ", \"mics_shard_size\": 2";

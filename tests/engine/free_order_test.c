@@ -1,6 +1,12 @@
-/* Passes in free order. Where the declared order can express the program, the bits are those of the declared order. A program that
- * it cannot express, with forwards and backwards that run twice, has the same weights at every stage. */
+/* Passes in free order, with and without a bound on the units in use at once. Where the declared order can express the program, the
+ * bits are those of the declared order. A program that it cannot express, with forwards and backwards that run twice, has the same
+ * weights at every stage, for each bound. What a bound saves, and what happens above it. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
 #include "tests/check.h"
+#include "tests/engine/ranks.h"
 #include "tests/engine/toy_trainer.h"
 
 static struct toy_result got, first, declared;
@@ -8,15 +14,16 @@ static struct toy_result got, first, declared;
 static const char *const types[] = {"fp32", "bf16"};
 
 static void describe(const struct toy_setup *s) {
-    fprintf(stderr, "stage %u, %u ranks, %u micro-steps, mode %s, memory %d, %s\n", s->stage, s->ranks,
-            s->micro_steps, s->mode, s->memory, types[s->compute]);
+    fprintf(stderr, "stage %u, %u ranks, %u micro-steps, mode %s, memory %d, %s, bound %u, %s %s\n", s->stage,
+            s->ranks, s->micro_steps, s->mode, s->memory, types[s->compute], s->bound,
+            s->tiers ? s->tiers : "", s->comm ? s->comm : "");
 }
 
 static void plan_equals_memory(void) {
     for (int t = 0; t < ZERO_TIERS; t++) CHECK_INT(got.measured[t], got.planned[t]);
 }
 
-static void the_declared_order(void) {
+static void the_declared_order(uint32_t bound) {
     struct toy_setup s = toy_setup_default();
     s.free_order = 1;
     s.steps = 8;
@@ -29,6 +36,7 @@ static void the_declared_order(void) {
                 s.offload = s.micro_steps == 2 ? "cpu" : "none";
                 s.evaluate = s.ranks == 1;
                 s.recompute = s.stage % 3;
+                s.bound = bound == 1 && s.recompute ? 2 : bound;
                 if (s.stage < 3 && s.ranks == 2) s.memory = TOY_SPANS_ADD;
                 toy_train(&s, &got);
                 toy_oracle(&s, &declared);
@@ -41,20 +49,21 @@ static void the_declared_order(void) {
 
 /* Twice the gradient has twice the norm, and is clipped to the same. */
 static void near_the_declared_order(struct toy_setup s) {
-    s.free_order = s.twice = 0;
+    s.free_order = s.twice = 0, s.bound = 0;
     toy_train(&s, &declared);
     CHECK_DOUBLE(first.norm[0], 2 * declared.norm[0], 1e-5);
     CHECK_DOUBLE(first.loss[s.steps - 1], declared.loss[s.steps - 1], 1e-4);
 }
 
-static void every_stage_has_the_same_weights(void) {
+static void every_stage_has_the_same_weights(uint32_t bound) {
     struct toy_setup s = toy_setup_default();
     s.free_order = s.twice = 1;
+    s.bound = bound;
     s.steps = 8;
     s.clip = 0.001;
     for (s.micro_steps = 1; s.micro_steps <= 2; s.micro_steps++)
         for (s.stage = 0; s.stage <= 3; s.stage++) {
-            s.mode = "last";
+            s.mode = bound % 2 ? "every" : "last";
             toy_train(&s, &got);
             if (!s.stage) first = got;
             if (!s.stage) near_the_declared_order(s);
@@ -63,8 +72,188 @@ static void every_stage_has_the_same_weights(void) {
         }
 }
 
+/* In bf16 a gradient that is reduced in two parts is rounded twice. */
+static void every_stage_has_the_same_weights_in_bf16(void) {
+    struct toy_setup s = toy_setup_default();
+    s.free_order = s.twice = s.hold = 1;
+    s.bound = 1;
+    s.steps = 8;
+    s.compute = ZERO_BF16;
+    for (s.stage = 0; s.stage <= 3; s.stage++) {
+        toy_train(&s, &got);
+        if (!s.stage) first = got;
+        if (!(CHECK_STRING(got.error, "") & CHECK_STRING(got.hash, first.hash))) describe(&s);
+    }
+    s.stage = 3, s.bound = 0; /* the two parts are added up before they are reduced */
+    toy_train(&s, &got);
+    CHECK_DOUBLE(first.norm[0], got.norm[0], 0.01);
+    CHECK_DOUBLE(first.loss[s.steps - 1], got.loss[s.steps - 1], 0.01);
+}
+
+/* Wherever parameters and states rest, and on every mesh. */
+static void tiers_and_meshes(void) {
+    static const struct {
+        const char *tiers, *comm;
+        uint32_t shard_ranks;
+    } rows[] = {{"\"offload_param\": {\"device\": \"cpu\"}", NULL, 0},
+                {"\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}, \"offload_optimizer\": "
+                 "{\"device\": "
+                 "\"nvme\", \"nvme_path\": \"%s\"}",
+                 NULL, 0},
+                {"\"mics_shard_size\": 2", NULL, 2},
+                {"\"zero_hpz_partition_size\": 2", NULL, 0},
+                {"\"stage3_max_live_parameters\": 100", ", \"reshard_after_forward\": false", 0}};
+    const char *dir = getenv("TEST_TMPDIR") ? getenv("TEST_TMPDIR") : "/tmp";
+    char text[1024];
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (uint32_t bound = 1; bound <= 3; bound++) {
+            struct toy_setup s = toy_setup_default();
+            snprintf(text, sizeof text, rows[i].tiers, dir, dir);
+            s.free_order = 1, s.bound = bound, s.stage = 3, s.ranks = 4, s.steps = 6;
+            s.tiers = text, s.comm = rows[i].comm, s.shard_ranks = rows[i].shard_ranks;
+            s.hold = bound == 1, s.recompute = bound > 1, s.skip_unit = bound == 3 ? 2 : -1, s.evaluate = 1;
+            s.micro_steps = 1 + bound % 2, s.compute = bound == 2 ? ZERO_BF16 : ZERO_F32;
+            toy_train(&s, &got);
+            toy_oracle(&s, &declared);
+            plan_equals_memory();
+            if (!(CHECK_STRING(got.error, "") &
+                  CHECK_BYTES(got.weights, declared.weights, sizeof got.weights)))
+                describe(&s);
+        }
+}
+
+/* ---- what a bound saves, and what happens above it ---- */
+
+enum { UNITS = 8, MIB = 1 << 20 };
+
+/* Unit i has 1 + i MiB, in fp32. */
+struct host {
+    zero_engine *engine;
+    zero_unit *unit[UNITS];
+    zero_slot slot[UNITS];
+    zero_plan plan;
+};
+
+static void ones(void *user, const char *param, uint64_t first, uint64_t count, float *out) {
+    for (uint64_t i = 0; i < count; i++) out[i] = 1;
+}
+
+static void declare(struct host *h, zero_engine *engine, uint32_t bound) {
+    static const char *const names[UNITS] = {"a", "b", "c", "d", "e", "f", "g", "h"};
+    h->engine = engine;
+    h->plan.struct_size = sizeof h->plan;
+    for (uint64_t i = 0; i < UNITS; i++) {
+        zero_param param = {.struct_size = sizeof param,
+                            .name = names[i],
+                            .dims = 1,
+                            .shape = {(1 + i) * MIB / 4},
+                            .slot = &h->slot[i]};
+        CHECK_INT(zero_engine_add_unit(engine, names[i], &h->unit[i]), ZERO_OK);
+        CHECK_INT(zero_unit_add_param(h->unit[i], &param), ZERO_OK);
+    }
+    CHECK_INT(zero_engine_free_order_within(engine, bound), ZERO_OK);
+    CHECK_INT(zero_engine_commit(engine, &h->plan), ZERO_OK);
+    CHECK_INT(zero_engine_fill(engine, ones, NULL), ZERO_OK);
+}
+
+/* The memory of all parameters and gradients that the system holds, by their addresses. */
+static uint64_t resident(const struct host *h) {
+    static _Thread_local unsigned char pages[UNITS * MIB / 4096];
+    uint64_t count = 0;
+    for (uint64_t i = 0; i < UNITS; i++) {
+        zero_slot at;
+        CHECK_INT(zero_param_addresses(zero_unit_param(h->unit[i], 0), &at), ZERO_OK);
+        for (int k = 0; k < 2; k++) {
+            CHECK_INT(mincore(k ? at.grad : at.param, (1 + i) * MIB, pages), 0);
+            for (uint64_t p = 0; p < (1 + i) * MIB / 4096; p++) count += pages[p] & 1;
+        }
+    }
+    return count * 4096;
+}
+
+static void use(struct host *h, int unit, int backward) {
+    CHECK_INT(backward ? zero_backward_begin(h->unit[unit]) : zero_forward_begin(h->unit[unit]), ZERO_OK);
+    CHECK_DOUBLE(((float *)h->slot[unit].param)[7], 1, 0);
+    if (backward) memset(h->slot[unit].grad, 0, (1 + (size_t)unit) * MIB);
+    CHECK(resident(h) <= h->plan.gathered_bytes);
+    CHECK_INT(backward ? zero_backward_end(h->unit[unit]) : zero_forward_end(h->unit[unit]), ZERO_OK);
+}
+
+static void plan_equals_rows(const struct host *h) {
+    zero_memory_row row = {.struct_size = sizeof row};
+    for (uint32_t i = 0; zero_engine_memory(h->engine, i, &row) == ZERO_OK; i++)
+        CHECK_INT(row.measured, row.planned);
+}
+
+/* The largest units have 8, 7, 6, ... MiB; all have 36. Whole gradients have as much: without a bound they are gradients that are
+ * kept. */
+static void room(zero_engine *engine, uint32_t rank, void *user) {
+    static const uint64_t mib[UNITS + 2] = {36,     2 * 8,  2 * 15, 2 * 21, 2 * 26,
+                                            2 * 30, 2 * 33, 2 * 35, 2 * 36, 2 * 36};
+    uint32_t bound = *(uint32_t *)user;
+    struct host h = {0};
+    declare(&h, engine, bound);
+    CHECK_INT(h.plan.gathered_bytes, mib[bound] * MIB);
+    CHECK_INT(h.plan.grad_bytes, (bound ? 0 : 36 * MIB) + 36 * MIB / 2);
+    plan_equals_rows(&h);
+    for (int step = 0; step < 2 && bound; step++) {
+        CHECK_INT(zero_micro_begin(engine, ZERO_TRAIN), ZERO_OK);
+        for (int i = 0; i < UNITS; i++) use(&h, i, 0);
+        for (int i = 0; i < UNITS; i++) use(&h, (5 * i + 3) % UNITS, 0); /* some order */
+        for (int i = UNITS; i-- > 0;) use(&h, i, 1);
+        CHECK_INT(zero_engine_step(engine, NULL), ZERO_OK);
+        CHECK_INT(zero_engine_flush(engine), ZERO_OK);
+        CHECK_INT(resident(&h), 0);
+    }
+    plan_equals_rows(&h);
+}
+
+static void refused(zero_status status, const char *says) {
+    CHECK_INT(status, ZERO_E_ORDER);
+    CHECK_CONTAINS(zero_last_error(), says);
+}
+
+static void above_the_bound(zero_engine *engine, uint32_t rank, void *user) {
+    struct host h = {0};
+    declare(&h, engine, 2);
+    refused(zero_engine_free_order_within(engine, 3), "before zero_engine_commit");
+    CHECK_INT(zero_micro_begin(engine, ZERO_TRAIN), ZERO_OK);
+    CHECK_INT(zero_forward_begin(h.unit[0]), ZERO_OK);
+    CHECK_INT(zero_forward_begin(h.unit[1]), ZERO_OK);
+    CHECK_INT(zero_forward_begin(h.unit[0]), ZERO_OK); /* again: it is in use already */
+    refused(zero_forward_begin(h.unit[2]), "zero_forward_begin of \"c\": 2 units are in use, \"a\", \"b\", "
+                                           "and zero_engine_free_order_within allows 2 "
+                                           "at once: end one first, or allow at least 3");
+    CHECK_DOUBLE(((float *)h.slot[0].param)[5], 1, 0); /* nothing is lost */
+    CHECK_INT(zero_forward_end(h.unit[0]), ZERO_OK);
+    CHECK_INT(zero_forward_end(h.unit[1]), ZERO_OK);
+    CHECK_INT(zero_forward_begin(h.unit[2]), ZERO_OK);
+    refused(zero_forward_begin(h.unit[3]), "2 units are in use, \"c\", \"a\"");
+    CHECK_INT(zero_micro_cancel(engine), ZERO_OK);
+    CHECK(!h.slot[0].param && !h.slot[2].param);
+    CHECK_INT(zero_micro_begin(engine, ZERO_TRAIN), ZERO_OK);
+    use(&h, 3, 0), use(&h, 3, 1);
+    CHECK_INT(zero_engine_step(engine, NULL), ZERO_OK);
+}
+
+/* A GPU keeps all units: only its operations are those of the bound. */
+static void room_of_a_device(zero_engine *engine, uint32_t rank, void *user) {
+    struct host h = {0};
+    declare(&h, engine, 2);
+    CHECK_INT(h.plan.gathered_bytes, 2 * 36 * MIB);
+    plan_equals_rows(&h);
+}
+
 int main(void) {
-    the_declared_order();
-    every_stage_has_the_same_weights();
+    static const char *const config =
+        "{\"train_micro_batch_size_per_gpu\": 1, \"threads\": 1, \"zero_optimization\": "
+        "{\"stage\": 3, \"stage3_param_persistence_threshold\": 0}}";
+    for (uint32_t bound = 0; bound <= 3; bound++) the_declared_order(bound);
+    for (uint32_t bound = 0; bound <= 3; bound++) every_stage_has_the_same_weights(bound);
+    every_stage_has_the_same_weights_in_bf16();
+    tiers_and_meshes();
+    for (uint32_t bound = 0; bound <= UNITS + 1; bound += 1 + 2 * bound) ranks_run(2, config, room, &bound);
+    for (int ranks = 1; ranks <= 2; ranks++) ranks_run((uint32_t)ranks, config, above_the_bound, NULL);
+    ranks_run_discrete(2, config, room_of_a_device, NULL);
     return check_end();
 }

@@ -7,7 +7,7 @@
 #include "tests/engine/toy_trainer.h"
 #include "tests/seeds.h"
 
-enum { SEEDS = 40 };
+enum { SEEDS = 60 };
 
 static const struct {
     uint32_t stage;
@@ -35,7 +35,9 @@ static void one_seed(uint64_t seed) {
     s.recompute = (uint32_t)(seed / 5 % 3);
     s.interrupt = seed % 3 != 0;
     s.cancels = seed % 4 ? seed : 0;
-    s.free_order = seed % 7 == 0;
+    s.free_order = seed % 7 < 4;
+    s.bound = (uint32_t)(seed / 7 % 4);
+    if (s.bound == 1 && s.recompute) s.bound = 2; /* a forward inside a backward */
     s.hold = s.recompute == 0;
     if (seed & 8) s.offload = "cpu";
     toy_train(&s, &got);

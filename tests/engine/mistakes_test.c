@@ -135,6 +135,26 @@ static void using(void) {
     zero_engine_destroy(e);
 }
 
+static void more_units_than_declared(void) {
+    zero_unit *unit[2];
+    zero_engine *e = zero_engine_init("{\"train_batch_size\": 1}");
+    for (int u = 0; u < 2; u++) {
+        zero_param param = param_of(u ? "w1" : "w0", &slot[u]);
+        CHECK_INT(zero_engine_add_unit(e, u ? "second" : "first", &unit[u]), ZERO_OK);
+        CHECK_INT(zero_unit_add_param(unit[u], &param), ZERO_OK);
+    }
+    CHECK_INT(zero_engine_free_order_within(e, 1), ZERO_OK);
+    CHECK_INT(zero_engine_commit(e, NULL), ZERO_OK);
+    CHECK_INT(zero_engine_fill(e, fill, NULL), ZERO_OK);
+    CHECK_INT(zero_micro_begin(e, ZERO_TRAIN), ZERO_OK);
+    CHECK_INT(zero_forward_begin(unit[1]), ZERO_OK);
+    answers(zero_forward_begin(unit[0]), ZERO_E_ORDER,
+            "1 unit is in use, \"second\", and zero_engine_free_order_within allows 1 at once");
+    CHECK_INT(zero_forward_end(unit[1]), ZERO_OK);
+    CHECK_INT(zero_forward_begin(unit[0]), ZERO_OK);
+    zero_engine_destroy(e);
+}
+
 static void a_step_without_a_backward(void) {
     zero_unit *unit[2];
     zero_engine *e = open_engine("{\"train_batch_size\": 1}", unit, 0);
@@ -219,6 +239,7 @@ int main(void) {
     spans_at_stage_3();
     ranks_run(2, "{\"train_micro_batch_size_per_gpu\": 1}", another_model_on_each_rank, NULL);
     using();
+    more_units_than_declared();
     a_step_without_a_backward();
     a_recovery_without_frozen_weights();
     defaults_are_logged();

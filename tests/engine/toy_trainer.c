@@ -193,7 +193,9 @@ static zero_status declare(struct rank *r) {
             if (!status) CHECK_INT(zero_param_dtype(r->handle[i]), type);
         }
     }
-    if (!status && r->setup->free_order) status = zero_engine_free_order(r->engine);
+    if (!status && r->setup->free_order)
+        status = r->setup->bound ? zero_engine_free_order_within(r->engine, r->setup->bound)
+                                 : zero_engine_free_order(r->engine);
     if (!status && r->setup->hold) status = zero_unit_hold(r->unit[HELD]);
     for (uint32_t u = 0; u < TOY_UNITS && !status; u++)
         if (r->setup->recompute > 1 && segment_of(r->setup, u))

@@ -46,15 +46,16 @@ struct toy_setup {
     int nan_step;       /* in this step a gradient of the last rank is NaN; -1: never */
     uint32_t nan_every; /* and in every nan_every-th step; 0: none */
     int evaluate;       /* an evaluation pass after every micro-step and every step */
-    int free_order;    /* passes are in any order: forwards run again in between, */
-    int twice;         /* and with this, the whole backward */
-    int hold;          /* unit a is held, and computed in the uses of others. Without recomputation */
-    int interrupt;     /* an evaluation between the forward and the backward of every training pass */
-    uint64_t cancels;  /* seed of passes that are begun, cancelled and done again; 0: none */
-    int flush;          /* before counters are read: no transfer is under way then */
-    int memory;         /* where the host keeps parameters and gradients: enum toy_memory */
+    int free_order;     /* passes are in any order: forwards run again in between, */
+    uint32_t bound;   /* with so many units in use at once (a forward inside a backward: 2); 0: any number */
+    int twice;        /* and with this, the whole backward */
+    int hold;         /* unit a is held, and computed in the uses of others. Without recomputation */
+    int interrupt;    /* an evaluation between the forward and the backward of every training pass */
+    uint64_t cancels; /* seed of passes that are begun, cancelled and done again; 0: none */
+    int flush;        /* before counters are read: no transfer is under way then */
+    int memory;       /* where the host keeps parameters and gradients: enum toy_memory */
     /* Blocks whose activations are dropped and computed again together: 1, 2 or 3; 0: none. */
-    uint32_t recompute; /* in free order, inside the backward of the segment's last block */
+    uint32_t recompute;  /* in free order, inside the backward of the segment's last block */
     int skip_unit;       /* this unit is left out of every step's first micro-step; -1: none */
     uint32_t skip_micro; /* or of this one; not for the oracle */
     /* Called before a parameter is declared; or NULL. */

@@ -65,8 +65,7 @@ static void expand(struct toy *t, uint32_t from) {
     for (uint32_t i = 0; i < count; i++) offload_expand(t->offload, &plain[i], &t->out);
 }
 
-/* Waits for what was just emitted, with one buffer per kind and region. */
-static void hazards(struct toy *t, uint32_t from) {
+void toy_waits(struct toy *t, uint32_t from) {
     expand(t, from);
     for (uint32_t i = from; i < t->out.count; i++) {
         struct operation *op = &t->list[i];
@@ -82,7 +81,7 @@ static void hazards(struct toy *t, uint32_t from) {
 void toy_fill(struct toy *t) {
     uint32_t from = t->out.count;
     policy_written(&t->policy, &t->out);
-    hazards(t, from);
+    toy_waits(t, from);
 }
 
 void toy_pass(struct toy *t, bool evaluating, const char *skip) {
@@ -94,7 +93,7 @@ void toy_pass(struct toy *t, bool evaluating, const char *skip) {
         policy_begin(&t->policy, q, &t->out);
         policy_end(&t->policy, &t->out);
     }
-    hazards(t, from);
+    toy_waits(t, from);
 }
 
 void toy_segments(struct toy *t, uint32_t segment) {
@@ -115,7 +114,8 @@ void toy_pass_again(struct toy *t, const char *skip) {
     policy_pass(&t->policy, false, ++t->micro == t->policy.micro_steps, &t->out);
     for (uint32_t q = 0; q < 2 * uses; q++) {
         uint32_t last = q < uses ? q : 2 * uses - 1 - q;
-        for (uint32_t use = last - t->use[last].segment_offset; q > uses && t->again[last] && use <= last; use++) {
+        for (uint32_t use = last - t->use[last].segment_offset; q > uses && t->again[last] && use <= last;
+             use++) {
             if (skips(t, skip, use)) continue;
             policy_recompute(&t->policy, use, q, &t->out);
             policy_recomputed(&t->policy, use, &t->out);
@@ -124,7 +124,7 @@ void toy_pass_again(struct toy *t, const char *skip) {
         policy_begin(&t->policy, q, &t->out);
         policy_end(&t->policy, &t->out);
     }
-    hazards(t, from);
+    toy_waits(t, from);
 }
 
 void toy_step(struct toy *t, bool skipped) {
@@ -132,14 +132,14 @@ void toy_step(struct toy *t, bool skipped) {
     policy_agree(&t->policy, &t->out);
     policy_apply(&t->policy, skipped, &t->out);
     t->micro = 0;
-    hazards(t, from);
+    toy_waits(t, from);
     if (t->offload && !skipped) offload_applied(t->offload);
 }
 
 void toy_flush(struct toy *t) {
     uint32_t from = t->out.count;
     policy_flush(&t->policy, &t->out);
-    hazards(t, from);
+    toy_waits(t, from);
 }
 
 static const char *verb(const struct toy *t, const struct operation *op) {

@@ -31,6 +31,9 @@ void toy_plain(struct toy *toy, const struct stage *stage, uint32_t units, uint3
 void toy_tied(struct toy *toy, const struct stage *stage, const uint32_t mesh[AXES], uint32_t micro_steps,
               enum accumulation accumulation, uint32_t depth);
 
+/* The waits of the operations from `from` on, with one buffer per kind and region. The functions below call it. */
+void toy_waits(struct toy *toy, uint32_t from);
+
 void toy_fill(struct toy *toy);
 /* One pass over all uses whose first region's name is not in `skip` ("ac"). */
 void toy_pass(struct toy *toy, bool evaluating, const char *skip);

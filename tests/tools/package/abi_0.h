@@ -163,6 +163,7 @@ const char *zero_param_name(const zero_handle *param);
 uint64_t zero_param_count(const zero_handle *param);
 zero_dtype zero_param_dtype(const zero_handle *param);
 zero_status zero_engine_free_order(zero_engine *engine);
+zero_status zero_engine_free_order_within(zero_engine *engine, uint32_t units);
 zero_status zero_unit_hold(zero_unit *unit);
 int zero_unit_trains(const zero_unit *unit);
 zero_status zero_param_addresses(const zero_handle *param, zero_slot *out);

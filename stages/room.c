@@ -1,0 +1,184 @@
+/* Free order within a bound. The program declares how many units are in use at once. What these need at most is the room: the bytes of
+ * so many of the largest units, and of all regions that several units share (tied and held ones), which stay until the pass ends.
+ *
+ * What is not in use stays while it has room: a use that comes back then gathers nothing. When a use needs room, the region that was
+ * used longest ago leaves. All of it follows from the order of calls, so that it is the same on all ranks.
+ *
+ *   parameters: rest --a use--> full --room is needed, or the pass ends--> rest
+ *   gradient:   none --a backward--> partial --its last backward ends, or room is needed, or the pass ends--> shard
+ *
+ * A backward is the last one if each forward before the pass's first backward has had its own. A gradient that is reduced before its
+ * last backward is reduced in parts, which add up in the shard. Gradients take room at every stage and on every device, also where they
+ * have a place of their own: so they are reduced at the same moments, and have the same bits. */
+#include "stages/emit.h"
+
+static bool takes(const struct region *r, enum object object) {
+    return object == OBJECT_PARAM ? !rests_replicated(r) : !r->frozen;
+}
+
+/* A gradient that rests whole between micro-steps is not reduced before the last of them, and needs no room. */
+static bool stays_partial(const struct policy *p, const struct region *r) {
+    return !p->last && placement_is(r->grad_between, PARTIAL, PARTIAL);
+}
+
+static bool accumulates_whole(const struct policy *p) {
+    return p->micro_steps > 1 && placement_is(p->stage->grad_between[p->accumulation], PARTIAL, PARTIAL);
+}
+
+/* ---- the room ---- */
+
+static void find_shared(struct policy *p) {
+    uint32_t sum = ++p->sums;
+    for (uint32_t u = 0; u < p->uses; u++)
+        for (uint8_t i = 0; i < p->forward[u].count; i++) {
+            struct region *r = &p->region[p->forward[u].region[i]];
+            r->shared |= r->counted == sum;
+            r->counted = sum;
+        }
+}
+
+/* The bytes of a use's own regions. */
+static uint64_t own_bytes(const struct policy *p, uint32_t use, enum object object) {
+    uint64_t bytes = 0;
+    for (uint8_t i = 0; i < p->forward[use].count; i++) {
+        const struct region *r = &p->region[p->forward[use].region[i]];
+        if (takes(r, object) && !r->shared) bytes += r->bytes;
+    }
+    return bytes;
+}
+
+/* The bytes of the `count` largest uses, the first of equal ones first. */
+static uint64_t largest(const struct policy *p, enum object object, uint32_t count) {
+    uint64_t all = 0, last = UINT64_MAX;
+    uint32_t chosen = 0;
+    for (uint32_t k = 0; k < count && k < p->uses; k++) {
+        uint64_t most = 0;
+        uint32_t most_use = p->uses;
+        for (uint32_t u = 0; u < p->uses; u++) {
+            uint64_t bytes = own_bytes(p, u, object);
+            bool left = bytes < last || (bytes == last && u > chosen);
+            if (left && (most_use == p->uses || bytes > most)) most = bytes, most_use = u;
+        }
+        all += most;
+        last = most, chosen = most_use;
+    }
+    return all;
+}
+
+static uint64_t room_of(const struct policy *p, enum object object) {
+    uint64_t bytes = 0;
+    if (!p->bound || (object == OBJECT_GRAD && accumulates_whole(p))) return UINT64_MAX;
+    if (object == OBJECT_PARAM && p->roomy) return UINT64_MAX;
+    for (uint32_t i = 0; i < p->regions; i++)
+        if (p->region[i].shared && takes(&p->region[i], object)) bytes += p->region[i].bytes;
+    return bytes + largest(p, object, p->bound);
+}
+
+void room_open(struct policy *p) {
+    for (uint32_t i = 0; i < p->regions; i++) {
+        p->region[i].shared = false;
+        p->region[i].open = p->region[i].awaited = 0;
+        p->region[i].used = 0;
+    }
+    find_shared(p);
+    for (int object = 0; object < ROOMS; object++) {
+        p->room[object] = room_of(p, (enum object)object);
+        p->taken[object] = p->leaving[object] = 0;
+    }
+    p->clock = 0;
+    p->turned = false;
+}
+
+void room_take(struct policy *p, enum object object, uint16_t region, struct operation *op) {
+    static const enum stream releases[ROOMS] = {
+        [OBJECT_PARAM] = STREAM_COMPUTE, [OBJECT_GRAD] = STREAM_REDUCE};
+    if (!p->bound) return;
+    p->taken[object] += p->region[region].bytes;
+    if (p->roomy) return;
+    if (p->leaving[object] <= p->room[object] && p->taken[object] <= p->room[object] - p->leaving[object])
+        return;
+    op->joins |= (uint8_t)(1u << releases[object]);
+    p->leaving[object] = 0;
+}
+
+void room_give(struct policy *p, enum object object, uint16_t region, bool released) {
+    if (!p->bound) return;
+    p->taken[object] -= p->region[region].bytes;
+    if (released) p->leaving[object] += p->region[region].bytes;
+}
+
+/* ---- what leaves ---- */
+
+static bool may_leave(const struct policy *p, const struct region *r, enum object object) {
+    if (r->open || r->shared || !takes(r, object)) return false;
+    return object == OBJECT_PARAM ? r->full : r->partial && !stays_partial(p, r);
+}
+
+/* p->regions: there is none. */
+static uint32_t longest_unused(const struct policy *p, enum object object) {
+    uint32_t found = p->regions;
+    for (uint32_t i = 0; i < p->regions; i++)
+        if (may_leave(p, &p->region[i], object) &&
+            (found == p->regions || p->region[i].used < p->region[found].used))
+            found = i;
+    return found;
+}
+
+static void leave(struct policy *p, enum object object, uint16_t region, struct operation_list *out) {
+    if (object == OBJECT_GRAD)
+        grad_leave(p, region, out);
+    else
+        param_leave(p, region, !p->evaluating && p->region[region].awaited, out);
+}
+
+static bool has(const struct region *r, enum object object) {
+    return object == OBJECT_PARAM ? r->full : r->partial;
+}
+
+static void make_room(struct policy *p, const struct use *use, enum object object,
+                      struct operation_list *out) {
+    uint64_t needed = 0;
+    for (uint8_t i = 0; i < use->count; i++) {
+        const struct region *r = &p->region[use->region[i]];
+        if (takes(r, object) && !has(r, object)) needed += r->bytes;
+    }
+    while (p->taken[object] + needed > p->room[object]) {
+        uint32_t region = longest_unused(p, object);
+        if (region == p->regions) return;
+        leave(p, object, (uint16_t)region, out);
+    }
+}
+
+/* ---- uses ---- */
+
+void room_begin(struct policy *p, uint32_t position, struct operation_list *out) {
+    const struct use *use = policy_use(p, position);
+    bool backward = policy_backward(p, position);
+    p->current = position;
+    p->clock++;
+    for (uint8_t i = 0; i < use->count; i++) {
+        struct region *r = &p->region[use->region[i]];
+        r->open++;
+        r->used = p->clock;
+        if (!p->turned && !p->evaluating) r->awaited++;
+    }
+    make_room(p, use, OBJECT_PARAM, out);
+    if (backward) make_room(p, use, OBJECT_GRAD, out);
+}
+
+void room_end(struct policy *p, struct operation_list *out) {
+    const struct use *use = policy_use(p, p->current);
+    bool backward = policy_backward(p, p->current);
+    for (uint8_t i = 0; i < use->count; i++) {
+        struct region *r = &p->region[use->region[i]];
+        r->open--;
+        if (!backward) continue;
+        if (r->awaited) r->awaited--;
+        if (r->partial && !r->open && !r->awaited && !stays_partial(p, r)) grad_leave(p, use->region[i], out);
+    }
+}
+
+void room_finish(struct policy *p) {
+    p->turned = false;
+    for (uint32_t i = 0; i < p->regions; i++) p->region[i].open = 0;
+}
