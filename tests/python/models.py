@@ -348,7 +348,11 @@ def made(kind: str) -> nn.Module:
 def plain_losses(kind: str, steps: int, ranks: int = 1, micro: int = 1, half: bool = False) -> list[list[float]]:
     """By step and rank. `half`: a loop in bf16 with fp32 masters."""
     master = made(kind)
-    model = copy.deepcopy(master).to(torch.bfloat16) if half else master
+    model = copy.deepcopy(master) if half else master
+    if half:
+        for p in model.parameters():
+            p.data = p.data.bfloat16()
+        model.register_forward_pre_hook(lambda _, args: tuple(a.bfloat16() if a.is_floating_point() else a for a in args))
     weights = [p for p in master.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(weights, lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1)
     losses = []
