@@ -26,10 +26,13 @@ class State(Case):
         self.dir.cleanup()
 
     def test_bf16(self):
-        for name in ("mlp", "gpt2"):
+        """The same losses, until the last bit of an fp32 weight rounds one bf16 weight the other way."""
+        for name in ("gpt2", "llama"):
             expected = [row[0] for row in plain_losses(name, 15, half=True)]
             engine = self.engine(made(name), bf16={"enabled": True})
-            self.assertLosses(self.train(engine, range(15), KINDS[name].loss), expected, 1e-4)
+            losses = self.train(engine, range(15), KINDS[name].loss)
+            self.assertLosses(losses[:4], expected[:4], 2e-6)
+            self.assertLosses(losses, expected, 4e-4)
 
     def test_fp16(self):
         fp16 = {"enabled": True, "initial_scale_power": 8}
@@ -141,7 +144,12 @@ class State(Case):
             self.train(engine, loss=KINDS[name].loss)
             engine.save(self.path / (name + ".run"))
             command = [zero_command, "ckpt", "export", self.path / (name + ".run"), self.path / (name + ".out")]
-            print(subprocess.run(command, capture_output=True, text=True))
+            subprocess.run(command, check=True)
+            with torch.device("meta"):
+                model = KINDS[name].make()
+            zero.load_pretrained(model, self.path / (name + ".out"))
+            third = self.engine(model)
+            self.assertEqual(third.hash(), engine.hash())
 
     def test_scheduler_and_initialize(self):
         data = [(torch.randn(96, generator=torch.Generator().manual_seed(i)), i % 10) for i in range(16)]
