@@ -35,7 +35,7 @@ class Runtime(Sized):
 
     _fields_ = _members("""n:struct_size p:local u:local_rank p:mpi_comm u:threads p:log,log_user s:model q:total_steps
         u:plan_ranks,plan_node_ranks i:plan_processes,cuda p:cuda_stream,device i:discard_shadow p:interrupted,interrupted_user
-        u:rank,size s:address u:port i:cuda_default_stream""")
+        u:rank,size s:address u:port i:cuda_default_stream s:secret""")
 
 
 class Param(Sized):
