@@ -332,7 +332,8 @@ zero_status zero_engine_free_order_within(zero_engine *engine, uint32_t units);
 /* Holds the unit: its parameters are in use with every other unit of a pass, for parameters that the whole model uses. Their slots
  * are valid from the first begin of a pass to its last end; in a backward the host adds to grad in any unit's use (add is 1). A pass
  * does not begin or end the unit itself. It stays gathered, and its gradient is reduced after the pass's last backward. A held unit has
- * slots, not spans. Before commit, the same on all ranks. Local. */
+ * slots, not spans. Where a unit is held, another may have no parameters: its uses mark the begin and the end of the held one's.
+ * Before commit, the same on all ranks. Local. */
 zero_status zero_unit_hold(zero_unit *unit);
 
 /* 1: the unit uses a parameter that is trained, or a held unit does. 0: all of them are frozen, by the host or by the configuration's

@@ -329,9 +329,17 @@ static zero_status add_tied(struct model *m, const struct zero_unit *unit, struc
         zero_status status = add_region(use, p->region, unit->name, error);
         if (status) return status;
     }
-    if (use->count) return ZERO_OK;
-    return error_set(error, ZERO_E_ARGUMENT, "unit \"%s\" has no parameters; add some or leave the unit out",
-                     unit->name);
+    return ZERO_OK;
+}
+
+/* A unit without parameters of its own has those of held units. */
+static zero_status check_uses(const struct model *m, struct zero_error *error) {
+    for (uint32_t i = 0; i < m->units; i++)
+        if (!m->use[i].count)
+            return error_set(error, ZERO_E_ARGUMENT,
+                             "unit \"%s\" has no parameters; add some or leave the unit out",
+                             m->unit[i]->name);
+    return ZERO_OK;
 }
 
 /* Every use has the held units' regions, so that they stay gathered from one use to the next, and their gradients are reduced after
@@ -381,7 +389,8 @@ zero_status model_lay_out(struct model *m, uint32_t shards, uint64_t persistent_
         if (status) return status;
     }
     zero_status status = add_held(m, error);
-    return status ? status : lent_list(m, error);
+    if (!status) status = lent_list(m, error);
+    return status ? status : check_uses(m, error);
 }
 
 void model_free(struct model *m) {

@@ -166,7 +166,7 @@ static uint64_t fetched_bytes(const struct plan *plan, const struct operation_li
 static void begin_apart(struct plan *plan, struct intervals *intervals, struct buffer_ref ref) {
     const struct policy *p = plan->policy;
     uint64_t bytes =
-        part_bytes(plan, ref.region, (struct placement){{REPLICATE, REPLICATE}}, plan->precision.compute);
+        part_bytes(plan, ref.region, (struct placement){{REPLICATE, REPLICATE}}, precision_of(plan, ref.region).compute);
     uint32_t known = interval_begin(intervals, ref, UINT32_MAX, bytes, 0);
     interval_end(intervals, ref, 1);
     for (uint32_t q = 0; q < 4 * p->uses; q++) {

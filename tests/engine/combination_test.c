@@ -119,6 +119,33 @@ static void held_and_tied(zero_engine *engine, uint32_t rank, void *user) {
     CHECK_INT(zero_engine_step(engine, NULL), ZERO_OK);
 }
 
+/* An empty unit marks the begin and the end of a pass for the held one; without a held unit it is refused. */
+static void held_by_an_empty_unit(zero_engine *engine, uint32_t rank, void *user) {
+    struct host h = {.engine = engine};
+    CHECK_INT(zero_engine_add_unit(engine, "pass", &h.unit[0]), ZERO_OK);
+    add(&h, 1, "body", param_of(&h, 1, "w"));
+    add(&h, 2, "held", param_of(&h, 2, "scale"));
+    CHECK_INT(zero_unit_hold(h.unit[2]), ZERO_OK);
+    begin(&h);
+    forward(&h, 0);
+    CHECK_DOUBLE((double)((float *)h.slot[2].param)[0], 1, 0);
+    forward(&h, 1);
+    backward(&h, 1, 3);
+    CHECK_INT(zero_backward_begin(h.unit[0]), ZERO_OK);
+    write_gradient(&h.slot[2], 5);
+    CHECK_INT(zero_backward_end(h.unit[0]), ZERO_OK);
+    check_gradient(&h, "scale", 5);
+    check_gradient(&h, "w", 3);
+    CHECK_INT(zero_engine_step(engine, NULL), ZERO_OK);
+}
+
+static void an_empty_unit(zero_engine *engine, uint32_t rank, void *user) {
+    struct host h = {.engine = engine};
+    CHECK_INT(zero_engine_add_unit(engine, "pass", &h.unit[0]), ZERO_OK);
+    add(&h, 1, "body", param_of(&h, 1, "w"));
+    refused(zero_engine_commit(engine, NULL), ZERO_E_ARGUMENT, "\"pass\" has no parameters");
+}
+
 static void spans_take_no_given_gradient(zero_engine *engine, uint32_t rank, void *user) {
     struct host h = {.engine = engine};
     float w[N], g[N] = {0}, given[N] = {0};
@@ -236,6 +263,8 @@ int main(void) {
         ranks_run(2, json, a_long_name_beside_nan, NULL);
         ranks_run(2, json, a_held_unit_gets_no_spans, NULL);
         ranks_run(2, json, held_and_tied, NULL);
+        ranks_run(2, json, held_by_an_empty_unit, NULL);
+        ranks_run(2, json, an_empty_unit, NULL);
         if (stage < 3) ranks_run(2, json, spans_take_no_given_gradient, NULL);
         ranks_run(2, json, a_backward_inside_its_own, NULL);
         ranks_run(2, json, free_order_awaits_its_backward, NULL);

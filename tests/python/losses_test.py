@@ -1,0 +1,29 @@
+"""losses_test.py [KIND...]: 15 steps of each model beside plain PyTorch, at stages 1 and 3: losses, and one hash."""
+
+import sys
+import warnings
+
+import torch
+from models import KINDS, configuration, made, plain_losses
+
+import zero
+
+torch.set_num_threads(1)
+warnings.simplefilter("ignore")
+failed = []
+for kind in sys.argv[1:] or KINDS:
+    expected, hashes, worst = plain_losses(kind, 15), set(), 0.0
+    for stage in (1, 3):
+        engine = zero.fully_shard(made(kind), configuration(stage), KINDS[kind].units)
+        for step in range(15):
+            loss = KINDS[kind].loss(engine.model, step)
+            engine.backward(loss)
+            engine.step()
+            worst = max(worst, abs(loss.item() - expected[step][0]))
+        hashes.add(engine.hash())
+        engine.close()
+    print(f"{kind:14} worst difference {worst:.1e}, {len(hashes)} hash", flush=True)
+    if not worst <= 2e-6 or len(hashes) > 1:
+        failed.append(kind)
+if failed:
+    sys.exit(f"differ: {' '.join(failed)}")

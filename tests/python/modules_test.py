@@ -1,0 +1,366 @@
+"""What PyTorch programs do with a model beside the plain loop: every case trains as plain PyTorch does."""
+
+import copy
+import unittest
+import warnings
+
+import torch
+import torch.nn.functional as F
+from models import KINDS, MLP, Block, TiedHead, configuration, loss_of_vectors, made, plain_losses, tokens, vectors
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import zero
+
+STEPS = 4
+
+
+class Case(unittest.TestCase):
+    def setUp(self) -> None:
+        self.engines: list[zero.Engine] = []
+        torch.set_num_threads(1)
+
+    def tearDown(self) -> None:
+        for engine in self.engines:
+            engine.close()
+
+    def engine(self, model, stage=3, units=None, free_order=False, **config):
+        engine = zero.fully_shard(model, configuration(stage, **config), units, free_order=free_order)
+        self.engines.append(engine)
+        return engine
+
+    def train(self, engine, steps=range(STEPS), loss=loss_of_vectors):
+        losses = []
+        for step in steps:
+            value = loss(engine.model, step)
+            engine.backward(value)
+            engine.step()
+            losses.append(value.item())
+        return losses
+
+    def assertLosses(self, losses, expected, tolerance=2e-6):
+        self.assertEqual(len(losses), len(expected))
+        for a, b in zip(losses, expected):
+            self.assertAlmostEqual(a, b, delta=tolerance)
+
+    def mlp(self, **options):
+        return self.engine(made("mlp"), **options)
+
+
+class Passes(Case):
+    expected = [row[0] for row in plain_losses("mlp", STEPS)]
+
+    def test_exception_in_forward(self):
+        engine = self.mlp()
+        model = engine.model
+        for error in (ValueError, KeyboardInterrupt):
+            fail = model.blocks[1].b.register_forward_hook(lambda *_: (_ for _ in ()).throw(error("bad batch")))
+            with self.assertRaises(error):
+                model(vectors(0)[0])
+            fail.remove()
+        self.assertLosses(self.train(engine), self.expected)
+
+    def test_exception_in_evaluation_and_before_any_unit(self):
+        engine = self.mlp()
+        model = engine.model
+        loss = loss_of_vectors(model, 0)
+        fail = model.blocks[1].b.register_forward_hook(lambda *_: (_ for _ in ()).throw(ValueError("bad batch")))
+        with self.assertRaises(ValueError), torch.no_grad():
+            model(vectors(1)[0])
+        fail.remove()
+        with self.assertRaises(TypeError):  # the forward has no such argument
+            with torch.no_grad():
+                model(no=1)
+        engine.backward(loss)
+        engine.step()
+        self.assertLosses([loss.item(), *self.train(engine, range(1, STEPS))], self.expected)
+
+    def test_exception_in_backward(self):
+        engine = self.mlp()
+
+        def fail(grad):
+            raise ValueError("bad gradient")
+
+        hook = engine.model.blocks[1].b.register_forward_hook(lambda module, args, y: y.register_hook(fail) and None)
+        with self.assertRaises(ValueError):
+            engine.backward(loss_of_vectors(engine.model, 0))
+        with self.assertRaisesRegex(zero.ZeroError, "ended with an exception"):
+            engine.step()
+        hook.remove()
+        self.assertLosses(self.train(engine), self.expected)
+
+    def test_evaluation_anywhere(self):
+        for name in ("mlp", "tied_head", "own_parameter"):
+            for stage in (1, 3):
+                kind = KINDS[name]
+                engine = self.engine(made(name), stage)
+                losses = []
+                for step in range(STEPS):
+                    with torch.no_grad():
+                        kind.loss(engine.model, 7)
+                    loss = kind.loss(engine.model, step)
+                    with torch.no_grad():
+                        kind.loss(engine.model, 8)
+                        kind.loss(engine.model, 9)
+                    engine.backward(loss)
+                    with torch.inference_mode():
+                        kind.loss(engine.model, 10)
+                    engine.step()
+                    losses.append(loss.item())
+                self.assertLosses(losses, [row[0] for row in plain_losses(name, STEPS)])
+
+    def test_evaluation_with_gradients(self):
+        """A forward whose result is dropped is none."""
+        engine = self.mlp()
+        losses = []
+        for step in range(STEPS):
+            loss_of_vectors(engine.model, 7)
+            loss = loss_of_vectors(engine.model, step)
+            losses.append(loss.item())
+            loss.backward()  # not the engine's
+            engine.step()
+            loss_of_vectors(engine.model, 8)
+        self.assertLosses(losses, self.expected)
+
+    def test_two_forwards_one_backward(self):
+        engine = self.mlp()
+        first = loss_of_vectors(engine.model, 0)
+        with self.assertRaisesRegex(zero.ZeroError, "free_order=True"):
+            loss_of_vectors(engine.model, 1)
+        engine.backward(first)
+        engine.step()
+
+    def test_free_order(self):
+        """Two forwards and one backward; two backwards of one forward."""
+        plain, engine = made("mlp"), self.mlp(free_order=True)
+        optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1)
+        for step in range(STEPS):
+            expected = (loss_of_vectors(plain, 2 * step) + loss_of_vectors(plain, 2 * step + 1)) / 2
+            expected.backward()
+            torch.nn.utils.clip_grad_norm_(plain.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            loss = (loss_of_vectors(engine.model, 2 * step) + loss_of_vectors(engine.model, 2 * step + 1)) / 2
+            if step % 2:
+                engine.backward(loss * 0.25, retain_graph=True)
+                engine.backward(loss * 0.75)
+            else:
+                engine.backward(loss)
+            engine.step()
+            self.assertLosses([loss.item()], [expected.item()])
+
+    def test_accumulation(self):
+        engine = self.mlp(gradient_accumulation_steps=2)
+        losses, updated = [], []
+        for step in range(2 * STEPS):
+            loss = loss_of_vectors(engine.model, step)
+            engine.backward(loss)
+            updated.append(engine.step().updated)
+            losses.append(loss.item())
+        self.assertEqual(updated, [False, True] * STEPS)
+        self.assertLosses(losses, sum(plain_losses("mlp", STEPS, micro=2), []))
+
+    def test_parts_of_a_model(self):
+        """Modules that are called without the model itself."""
+        engine = self.mlp(stage=3)
+        model, losses = engine.model, []
+        with self.assertRaisesRegex(zero.ZeroError, "no forward of the model"):
+            engine.step()
+        engine.commit(vectors(0)[0])
+        for step in range(STEPS):
+            x, y = vectors(step)
+            with torch.no_grad():
+                model.blocks[0](x)
+            for block in model.blocks:
+                x = block(x)
+            loss = F.cross_entropy(model.head(x), y)
+            engine.backward(loss)
+            engine.step()
+            losses.append(loss.item())
+        self.assertLosses(losses, self.expected)
+
+
+class Modules(Case):
+    def test_frozen(self):
+        for frozen in (["blocks.0", "blocks.1"], ["blocks.1", "head"], ["blocks.0.a", "blocks.2.b"]):
+            plain, model = made("mlp"), made("mlp")
+            for m in (plain, model):
+                for name in frozen:
+                    m.get_submodule(name).requires_grad_(False)
+            weights = [p for p in plain.parameters() if p.requires_grad]
+            optimizer = torch.optim.AdamW(weights, lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1)
+            expected = []
+            for step in range(STEPS):
+                loss = loss_of_vectors(plain, step)
+                loss.backward()
+                torch.nn.utils.clip_grad_norm_(weights, 1.0)
+                optimizer.step()
+                optimizer.zero_grad()
+                expected.append(loss.item())
+            self.assertLosses(self.train(self.engine(model)), expected)
+
+    def test_frozen_by_the_configuration(self):
+        engine = self.mlp(param_groups=[{"match": "blocks.0.*", "frozen": True}])
+        before = engine.state_dict()
+        self.train(engine)
+        after = engine.state_dict()
+        changed = {name for name in before if not torch.equal(before[name], after[name])}
+        self.assertEqual(changed, {name for name in before if not name.startswith("blocks.0.")})
+
+    def test_checkpointing(self):
+        """Recomputed blocks, reentrant or not, and a part inside of a block."""
+
+        class Inside(Block):
+            def forward(self, x):
+                return x + self.b(checkpoint(lambda y: F.relu(self.a(y)), x, use_reentrant=self.reentrant))
+
+        class Around(MLP):
+            def forward(self, x):
+                for block in self.blocks:
+                    x = checkpoint(block, x, use_reentrant=self.reentrant)
+                return self.head(x)
+
+        expected = [row[0] for row in plain_losses("mlp", STEPS)]
+        for kind in (Inside, Around):
+            for reentrant in (False, True):
+                for free in (False, True):
+                    torch.manual_seed(0)
+                    model = MLP() if kind is Inside else Around()
+                    model.reentrant = reentrant
+                    for block in model.blocks:
+                        block.reentrant = reentrant
+                        block.__class__ = Inside if kind is Inside else Block
+                    engine = self.engine(model, units=[Block], free_order=free)
+                    # The first block's input needs a gradient: a reentrant checkpoint asks for it.
+                    loss = lambda m, step: F.cross_entropy(m(vectors(step)[0].requires_grad_()), vectors(step)[1])
+                    self.assertLosses(self.train(engine, loss=loss), expected)
+
+    def test_checkpoint_over_two_units(self):
+        class Pairs(MLP):
+            def forward(self, x):
+                x = checkpoint(lambda y: self.blocks[1](self.blocks[0](y)), x, use_reentrant=False)
+                return self.head(self.blocks[2](x))
+
+        torch.manual_seed(0)
+        engine = self.engine(Pairs(), free_order=True)
+        self.assertLosses(self.train(engine), [row[0] for row in plain_losses("mlp", STEPS)])
+
+    def test_autocast(self):
+        plain, engine = made("mlp"), self.mlp()
+        optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1)
+        for step in range(STEPS):
+            with torch.autocast("cpu", torch.bfloat16):
+                expected, loss = loss_of_vectors(plain, step), loss_of_vectors(engine.model, step)
+            expected.backward()
+            torch.nn.utils.clip_grad_norm_(plain.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            engine.backward(loss)
+            engine.step()
+            self.assertLosses([loss.item()], [expected.item()])
+
+    def test_compiled_blocks(self):
+        engine = self.mlp()
+        for block in engine.model.blocks:
+            block.compile(backend="aot_eager")
+        self.assertLosses(self.train(engine), [row[0] for row in plain_losses("mlp", STEPS)])
+
+    def test_generate(self):
+        plain, engine = made("gpt2"), self.engine(made("gpt2"))
+        prompt = tokens(0)[:, :4]
+        for model in (plain, engine.model):
+            model.generation_config.pad_token_id = 0
+        options = {"max_new_tokens": 5, "do_sample": False}
+        self.assertEqual(plain.generate(prompt, **options).tolist(), engine.model.generate(prompt, **options).tolist())
+        self.assertLosses(self.train(engine, loss=KINDS["gpt2"].loss), [row[0] for row in plain_losses("gpt2", STEPS)])
+
+    def test_unused_parameters_are_named_once(self):
+        engine = self.engine(made("branches"))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            self.train(engine)
+        said = [str(w.message) for w in caught if "no gradient" in str(w.message)]
+        self.assertEqual(len(said), 1, said)
+        self.assertIn("unused.a.weight", said[0])
+
+    def test_meta(self):
+        """Initialised on the meta device: the same at every stage, and it trains."""
+        hashes = set()
+        for stage in (0, 3):
+            torch.manual_seed(3)
+            with torch.device("meta"):
+                model = KINDS["gpt2"].make()
+            engine = self.engine(model, stage)
+            losses = self.train(engine, loss=KINDS["gpt2"].loss)
+            self.assertAlmostEqual(losses[0], 5.545, delta=0.05)
+            weight = engine.state_dict()["transformer.h.0.attn.c_attn.weight"]
+            self.assertAlmostEqual(weight.std().item(), 0.02, delta=0.002)
+            hashes.add(engine.hash())
+        self.assertEqual(len(hashes), 1)
+        with torch.device("meta"):
+            model = KINDS["resnet"].make()
+        engine = self.engine(model)
+        self.assertLess(self.train(engine, loss=KINDS["resnet"].loss)[0], 3)
+        self.assertEqual(engine.state_dict()["bn.num_batches_tracked"].item(), STEPS)
+
+
+class Mistakes(Case):
+    def test_use_outside_of_the_unit(self):
+        engine = self.mlp()
+        self.train(engine)
+        weight = engine.model.blocks[1].a.weight
+        for use in (
+            lambda: weight.sum(),
+            lambda: weight + 1,
+            lambda: copy.deepcopy(engine.model),
+            lambda: weight.numpy(),
+        ):
+            with self.assertRaisesRegex(RuntimeError, r"(blocks\.\d)\.a\.weight is used outside .* unit \1\b"):
+                with torch.no_grad():
+                    use()
+
+    def test_clip_grad_norm(self):
+        engine = self.mlp()
+        engine.backward(loss_of_vectors(engine.model, 0))
+        with self.assertRaisesRegex(RuntimeError, "gradient_clipping"):
+            torch.nn.utils.clip_grad_norm_(engine.model.parameters(), 1.0)
+        engine.step()
+
+    def test_called_more_often(self):
+        class Loop(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.block, self.head, self.times = Block(96), nn.Linear(96, 10), 2
+
+            def forward(self, x):
+                for _ in range(self.times):
+                    x = self.block(x)
+                return self.head(x)
+
+        engine = self.engine(Loop(), units=[Block])
+        self.train(engine)
+        engine.model.times = 3
+        with self.assertRaisesRegex(zero.ZeroError, "block is called more often .* free_order=True"):
+            self.train(engine)
+        with torch.no_grad():
+            loss_of_vectors(engine.model, 0)
+        engine.model.times = 1  # fewer
+        self.train(engine)
+
+    def test_sentences_of_the_engine(self):
+        with self.assertRaisesRegex(zero.ZeroError, "did you mean") as caught:
+            self.engine(made("mlp"), train_batch_sise=4)
+        self.assertEqual(caught.exception.code, "ZERO_E_CONFIG")
+        with self.assertRaisesRegex(ValueError, "no module of the model is one of"):
+            self.mlp(units=["Blokc"]).commit()
+
+    def test_a_second_backward(self):
+        engine = self.mlp()
+        loss = loss_of_vectors(engine.model, 0)
+        engine.backward(loss, retain_graph=True)
+        with self.assertRaisesRegex(zero.ZeroError, "free_order=True"):
+            engine.backward(loss)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,193 @@
+"""Types, tiers, checkpoints, weights in and out."""
+
+import os
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+import torch
+from models import KINDS, configuration, loss_of_vectors, made, plain_losses
+from modules_test import Case
+
+import zero
+
+STEPS = 6
+
+
+class State(Case):
+    def setUp(self) -> None:
+        super().setUp()
+        self.dir = tempfile.TemporaryDirectory()
+        self.path = Path(self.dir.name)
+
+    def tearDown(self) -> None:
+        super().tearDown()
+        self.dir.cleanup()
+
+    def test_bf16(self):
+        """The same losses, until the last bit of an fp32 weight rounds one bf16 weight the other way."""
+        for name in ("gpt2", "llama"):
+            expected = [row[0] for row in plain_losses(name, 15, half=True)]
+            engine = self.engine(made(name), bf16={"enabled": True})
+            losses = self.train(engine, range(15), KINDS[name].loss)
+            self.assertLosses(losses[:4], expected[:4], 2e-6)
+            self.assertLosses(losses, expected, 4e-4)
+
+    def test_fp16(self):
+        fp16 = {"enabled": True, "initial_scale_power": 8}
+        engine = self.engine(made("mlp"), fp16=fp16)
+        losses = self.train(engine)
+        self.assertLosses(losses, [row[0] for row in plain_losses("mlp", len(losses))], 5e-3)
+        engine = self.engine(made("mlp"), fp16={"enabled": True, "initial_scale_power": 24})
+        loss = loss_of_vectors(engine.model, 0)
+        engine.backward(loss)
+        self.assertTrue(engine.step().skipped)
+
+    def test_tiers(self):
+        hashes = {}
+        for half in ({}, {"bf16": {"enabled": True}}):
+            for state, weights in (("", ""), ("cpu", ""), ("nvme", ""), ("nvme", "nvme"), ("cpu", "cpu")):
+                offload = {"offload_optimizer": {"device": state}} if state else {}
+                offload |= {"offload_param": {"device": weights}} if weights else {}
+                for place in offload.values():
+                    place |= {"nvme_path": str(self.path)} if place["device"] == "nvme" else {}
+                engine = self.engine(made("gpt2"), zero_optimization=offload, **half)
+                self.train(engine, loss=KINDS["gpt2"].loss)
+                hashes.setdefault(bool(half), set()).add(engine.hash())
+                self.engines.pop().close()
+        self.assertEqual({k: len(v) for k, v in hashes.items()}, {False: 1, True: 1})
+
+    def test_save_and_load(self):
+        """At another stage, by an engine that has not run, and by one that has."""
+        whole = self.engine(made("mlp"), 1)
+        expected = self.train(whole, range(2 * STEPS))
+        first = self.engine(made("mlp"), 3)
+        self.train(first, range(STEPS))
+        first.save(self.path / "run" / "checkpoints", notes={"position": "24"})
+        for stage in (0, 3):
+            second = self.engine(made("mlp"), stage)
+            if stage == 3:
+                self.train(second, range(2))
+            second.load(self.path / "run" / "checkpoints")
+            self.assertEqual((second.steps, second.note("position")), (STEPS, "24"))
+            self.assertLosses(self.train(second, range(STEPS, 2 * STEPS)), expected[STEPS:], 0)
+            self.assertEqual(second.hash(), whole.hash())
+
+    def test_state_dict(self):
+        engine = self.engine(made("gpt2"))
+        self.train(engine, loss=KINDS["gpt2"].loss)
+        state = engine.state_dict()
+        plain = KINDS["gpt2"].make().eval()
+        plain.load_state_dict(state)
+        engine.model.eval()
+        with torch.no_grad():
+            expected = KINDS["gpt2"].loss(plain, 3).item()
+            self.assertAlmostEqual(KINDS["gpt2"].loss(engine.model, 3).item(), expected, delta=1e-6)
+        other = self.engine(KINDS["gpt2"].make(), 0)
+        other.load_state_dict(state)
+        self.assertEqual(other.hash(), engine.hash())
+        with self.assertRaisesRegex(zero.ZeroError, "the state has no lm_head.weight"):
+            other.load_state_dict({k: v for k, v in state.items() if "wte" not in k and "lm_head" not in k})
+        with self.assertRaisesRegex(zero.ZeroError, "the model has no extra"):
+            other.load_state_dict({**state, "extra": torch.zeros(1)})
+
+    def test_full_parameters(self):
+        engine = self.engine(made("mlp"))
+        self.train(engine)
+        before = engine.state_dict()
+        with engine.full_parameters() as model:
+            self.assertTrue(torch.equal(model.head.weight, before["head.weight"]))
+            copy = {name: p.clone() for name, p in model.named_parameters()}
+            model.head.weight.data.zero_()
+        self.assertEqual(copy.keys(), before.keys())
+        self.assertTrue(torch.equal(engine.state_dict()["head.weight"], before["head.weight"]))
+        with engine.full_parameters(writeback=True) as model:
+            model.head.weight.data.mul_(2)
+        self.assertTrue(torch.equal(engine.state_dict()["head.weight"], 2 * before["head.weight"]))
+        self.train(engine)
+
+    def test_pretrained(self):
+        """Out to transformers, and in again from its files, on the meta device."""
+        import transformers
+
+        for name, kind in (("llama", "LlamaForCausalLM"), ("gpt2", "GPT2LMHeadModel")):
+            engine = self.engine(made(name))
+            self.train(engine, loss=KINDS[name].loss)
+            engine.save_pretrained(self.path / name)
+            model = getattr(transformers, kind).from_pretrained(self.path / name)
+            state = engine.state_dict()
+            for key, value in model.state_dict().items():
+                self.assertTrue(torch.equal(value, state[key]), key)
+            model.save_pretrained(self.path / (name + "2"), max_shard_size="50KB")
+            with torch.device("meta"):
+                empty = KINDS[name].make().train()
+            zero.load_pretrained(empty, self.path / (name + "2"))
+            second = self.engine(empty, 1)
+            with torch.no_grad():
+                loss = KINDS[name].loss(empty, 0).item()
+            with torch.no_grad():
+                self.assertAlmostEqual(loss, KINDS[name].loss(engine.model, 0).item(), delta=1e-6)
+            self.assertEqual(second.hash(), engine.hash())
+
+    @unittest.skipUnless(os.environ.get("ZERO_COMMAND"), "no zero command")
+    def test_checkpoints_cross(self):
+        """What `zero train` has saved goes on under PyTorch, and what PyTorch has saved is imported by `zero ckpt`."""
+        zero_command = os.environ["ZERO_COMMAND"]
+        for name in ("gpt2", "llama"):
+            engine = self.engine(made(name))
+            engine.save_pretrained(self.path / name)
+            subprocess.run([zero_command, "ckpt", "import", self.path / name, self.path / (name + ".in")], check=True)
+            second = self.engine(made(name))
+            second.load(self.path / (name + ".in"), weights_only=True)
+            self.assertEqual(second.hash(), engine.hash())
+            self.train(engine, loss=KINDS[name].loss)
+            engine.save(self.path / (name + ".run"))
+            command = [zero_command, "ckpt", "export", self.path / (name + ".run"), self.path / (name + ".out")]
+            subprocess.run(command, check=True)
+            with torch.device("meta"):
+                model = KINDS[name].make()
+            zero.load_pretrained(model, self.path / (name + ".out"))
+            third = self.engine(model)
+            self.assertEqual(third.hash(), engine.hash())
+
+    def test_scheduler_and_initialize(self):
+        data = [(torch.randn(96, generator=torch.Generator().manual_seed(i)), i % 10) for i in range(16)]
+        half = lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+        engine, optimizer, loader, scheduler = zero.initialize(
+            made("mlp"), configuration(2), training_data=data, lr_scheduler=half, units=["Block"]
+        )
+        self.engines.append(engine)
+        rates = []
+        for x, y in loader:
+            loss = torch.nn.functional.cross_entropy(engine(x), y)
+            engine.backward(loss)
+            rates.append(engine.step().lr)
+            scheduler.step()
+        self.assertEqual(rates, [1e-3, 5e-4, 2.5e-4, 1.25e-4])
+        schedule = {"type": "WarmupLR", "params": {"warmup_max_lr": 1e-3, "warmup_num_steps": 4, "warmup_type": "linear"}}
+        engine = self.engine(made("mlp"), scheduler=schedule)
+        rates = []
+        for step in range(6):
+            engine.backward(loss_of_vectors(engine.model, step))
+            rates.append(engine.step().lr)
+            self.assertEqual(engine.optimizer.param_groups[0]["lr"], rates[-1])
+        self.assertEqual(rates[-1], 1e-3)
+
+    def test_reports(self):
+        model = made("mlp")
+        engine = zero.fully_shard(model, configuration(3), trace_steps=(1, 2))
+        self.engines.append(engine)
+        self.assertEqual(engine.plan()["params"], sum(p.numel() for p in model.parameters()))
+        for tier, name, planned, measured in engine.memory():
+            self.assertEqual(planned, measured, (tier, name))
+        self.train(engine)
+        engine.trace(self.path / "trace.json")
+        self.assertIn("GATHER", (self.path / "trace.json").read_text().upper())
+        self.assertEqual(engine.setting("zero_optimization.stage"), "3")
+        with self.assertRaisesRegex(zero.ZeroError, "no such key|unknown key|nothere"):
+            zero._abi.check(0 if engine.setting("nothere") else 1)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,12 @@
+"""style_test.py RUFF.TOML FILE...: the package is typed, formatted, and small."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+settings, *files = sys.argv[1:]
+package = str(Path(next(f for f in files if f.endswith("__init__.py"))).parent)
+run = lambda *command: subprocess.run([sys.executable, "-m", *command], check=True)
+run("ruff", "format", "--no-cache", "--check", "--config", settings, package)
+run("ruff", "check", "--no-cache", "--config", settings, package)
+run("mypy", "--strict", "--no-error-summary", "--cache-dir=/dev/null", package)

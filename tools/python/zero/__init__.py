@@ -1,0 +1,52 @@
+"""ZeRO data parallelism for any PyTorch model: parameters, gradients and optimizer state are sharded over ranks.
+
+engine = zero.fully_shard(model, "ds_config.json", units=[Block])
+for batch in loader:
+    loss = model(**batch).loss
+    engine.backward(loss)
+    info = engine.step()
+"""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler
+
+from zero._abi import ZeroError, lib
+from zero._engine import Engine, Optimizer, StepInfo
+from zero._weights import Safetensors, sources
+
+__all__ = ["Engine", "Optimizer", "StepInfo", "ZeroError", "fully_shard", "initialize", "load_pretrained"]
+__version__: str = lib.zero_version().decode()
+
+fully_shard = Engine
+
+
+def initialize(
+    model: nn.Module,
+    config: str | os.PathLike[str] | dict[str, Any],
+    *,
+    training_data: Any = None,
+    lr_scheduler: Callable[[torch.optim.Optimizer], Any] | None = None,
+    collate_fn: Callable[[Any], Any] | None = None,
+    **options: Any,
+) -> tuple[Engine, Optimizer, DataLoader[Any] | None, Any]:
+    """As deepspeed.initialize: the engine, its optimizer, a loader of this rank's micro-batches of `training_data`, and
+    the scheduler that `lr_scheduler` makes from the optimizer. `options`: those of fully_shard."""
+    engine = Engine(model, config, **options)
+    loader = None
+    if training_data is not None:
+        sampler: Any = DistributedSampler(training_data, num_replicas=engine.size, rank=engine.rank)
+        loader = DataLoader(training_data, batch_size=engine.micro_batch, sampler=sampler, collate_fn=collate_fn, drop_last=True)
+    return engine, engine.optimizer, loader, lr_scheduler(engine.optimizer) if lr_scheduler else None
+
+
+def load_pretrained(model: nn.Module, directory: str | os.PathLike[str]) -> nn.Module:
+    """The first values of the model's parameters come from the safetensors files in `directory`, as transformers writes
+    them, when fully_shard moves them to the engine: call it before. The model may be on the meta device: no rank ever
+    holds more than one parameter and its own shard."""
+    sources[model] = Safetensors(os.fspath(directory), getattr(model, "base_model_prefix", ""))
+    return model
