@@ -120,6 +120,10 @@ typedef struct zero_runtime {
     uint32_t port;
     /* 1: the host enqueues all work on slots on the legacy default stream, CU_STREAM_LEGACY, whose handle is also 0. */
     int cuda_default_stream;
+    /* Where processes meet over TCP: the job's secret, a text of 16 to 4096 bytes, the same on all ranks. NULL: that of the environment
+     * variable ZERO_JOB_SECRET, or of the file, which only its owner may read, that ZERO_JOB_SECRET_FILE names. Without a secret any
+     * program that reaches rank 0's port may take part. */
+    const char *secret;
 } zero_runtime;
 
 /* Ranks: what is given first in this list decides.

@@ -31,6 +31,8 @@ struct nvme {
     struct swap_file file[TIER_PATHS_MAX];
     struct lane *lane[TIER_PATHS_MAX];
     uint32_t directories, files, lanes;          /* open so far */
+    char kept[SWAP_NAME_BYTES];                  /* the name of the kept files, or "" */
+    bool written;                                /* a request has written to them: they are worth keeping */
     char remark[sizeof((struct io *)0)->remark]; /* the last remark that was logged */
     struct tier_work *works, *free_works;
     uint32_t posted;      /* requests that were posted and that test has not reported */
@@ -81,6 +83,7 @@ static zero_status nvme_post(struct tier *tier, const struct tier_request *r, st
                          "tier nvme: %" PRIu32 " requests are in flight, the most it was opened for",
                          nvme->posted);
     struct tier_work *work = take_work(nvme);
+    nvme->written |= r->write;
     work->lanes.write = r->write;
     work->lanes.repeat = false;
     work->lanes.offset = r->offset;
@@ -145,6 +148,8 @@ static void nvme_where(const struct tier *tier, uint64_t offset, char *out, uint
 static void nvme_close(struct tier *tier) {
     struct nvme *nvme = (struct nvme *)tier;
     for (uint32_t i = 0; i < nvme->lanes; i++) lane_close(nvme->lane[i]);
+    for (uint32_t i = 0; i < nvme->files && *nvme->kept && !nvme->written; i++)
+        if (!nvme->file[i].found) swap_file_remove(&nvme->directory[i], nvme->kept);
     for (uint32_t i = 0; i < nvme->files; i++) swap_file_close(&nvme->file[i]);
     for (uint32_t i = 0; i < nvme->directories; i++) swap_directory_close(&nvme->directory[i]);
     pthread_cond_destroy(&nvme->some_finished);
@@ -205,6 +210,7 @@ static zero_status create_files(struct nvme *nvme, struct zero_error *error) {
     const struct swap_kept kept = {o->keep, o->kept_step, o->discard};
     bool said = false;
     nvme->base.found = nvme->o.nvme.keep != NULL;
+    if (o->keep) snprintf(nvme->kept, sizeof nvme->kept, "%s", o->keep);
     for (; nvme->files < nvme->count; nvme->files++) {
         uint32_t i = nvme->files;
         struct swap_file *file = &nvme->file[i];

@@ -168,13 +168,45 @@ bool swap_file_there(const struct swap_directory *directory, const char *name, u
            S_ISREG(found.st_mode) && (uint64_t)found.st_size == bytes;
 }
 
-/* Retries, because the kernel may still hold a file that the ring of a killed process had registered. */
-static bool lock(int handle) {
-    for (int tries = 0; tries < LOCK_TRIES_MAX; tries++) {
-        if (flock(handle, LOCK_EX | LOCK_NB) == 0) return true;
-        nanosleep(&(struct timespec){.tv_nsec = 10 * 1000 * 1000}, NULL);
+/* Retries, because the kernel may still hold a file that the ring of a killed process had registered. 0, or errno. */
+static int lock(int handle) {
+    int number = EWOULDBLOCK;
+    for (int tries = 0; number == EWOULDBLOCK && tries < LOCK_TRIES_MAX; tries++) {
+        if (tries) nanosleep(&(struct timespec){.tv_nsec = 10 * 1000 * 1000}, NULL);
+        number = flock(handle, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
     }
-    return false;
+    return number;
+}
+
+/* The run that held the lock before may have removed the file. */
+static bool is_there(const struct swap_directory *directory, const char *name, int handle) {
+    struct stat own, named;
+    return fstat(handle, &own) == 0 && fstatat(directory->handle, name, &named, AT_SYMLINK_NOFOLLOW) == 0 &&
+           own.st_dev == named.st_dev && own.st_ino == named.st_ino;
+}
+
+static zero_status open_locked(const struct swap_directory *directory, const char *name, int *out,
+                               struct zero_error *error) {
+    for (int number;;) {
+        *out = openat(directory->handle, name, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
+        if (*out < 0) return fail(error, "open the kept file in", directory->path, errno);
+        number = lock(*out);
+        if (!number && is_there(directory, name, *out)) return ZERO_OK;
+        struct stat found;
+        bool empty = number && number != EWOULDBLOCK && fstat(*out, &found) == 0 && !found.st_size;
+        if (empty) swap_file_remove(directory, name);
+        close(*out);
+        if (number == EWOULDBLOCK)
+            return error_set(error, ZERO_E_IO,
+                             "tier nvme: %s in %s is in use by another run; give this one another nvme_path",
+                             name, directory->path);
+        if (number)
+            return error_set(
+                error, ZERO_E_IO,
+                "tier nvme: cannot lock %s in %s against other runs: %s; name an nvme_path on a drive of "
+                "this machine",
+                name, directory->path, strerror(number));
+    }
 }
 
 /* Checks a kept file, which may hold the only copy of a training. The file is emptied only if the user asked for it
@@ -204,24 +236,24 @@ static zero_status look_at_kept(struct swap_file *file, const struct swap_kept *
 
 zero_status swap_file_keep(const struct swap_directory *directory, uint64_t bytes,
                            const struct swap_kept *kept, struct swap_file *out, struct zero_error *error) {
-    const char *name = kept->name;
     struct swap_file file = {.path = directory->path, .bytes = bytes};
-    file.handle = openat(directory->handle, name, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
-    if (file.handle < 0) return fail(error, "open the kept file in", directory->path, errno);
-    zero_status status = ZERO_OK;
-    if (!lock(file.handle))
-        status = error_set(error, ZERO_E_IO,
-                           "tier nvme: %s in %s is in use by another run; give this one another nvme_path",
-                           name, directory->path);
-    if (!status) status = look_at_kept(&file, kept, error);
+    zero_status status = open_locked(directory, kept->name, &file.handle, error);
+    if (status) return status;
+    status = look_at_kept(&file, kept, error);
     make_direct(&file);
-    if (!status && !file.found) status = take_space(&file, error);
+    bool empty = !status && !file.found;
+    if (empty) status = take_space(&file, error);
     file.allocated |= file.found;
+    if (status && empty) swap_file_remove(directory, kept->name);
     if (status)
         close(file.handle);
     else
         *out = file;
     return status;
+}
+
+void swap_file_remove(const struct swap_directory *directory, const char *name) {
+    unlinkat(directory->handle, name, 0);
 }
 
 void swap_file_close(struct swap_file *file) {

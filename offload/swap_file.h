@@ -16,6 +16,8 @@ struct swap_directory {
     dev_t device;
 };
 
+enum { SWAP_NAME_BYTES = 64 };
+
 struct swap_file {
     const char *path; /* path of its directory, borrowed */
     int handle;
@@ -49,6 +51,8 @@ struct swap_kept {
  * `kept->discard` it is then made anew). */
 zero_status swap_file_keep(const struct swap_directory *directory, uint64_t bytes,
                            const struct swap_kept *kept, struct swap_file *out, struct zero_error *error);
+/* Removes a kept file that this process holds open. */
+void swap_file_remove(const struct swap_directory *directory, const char *name);
 /* True if the file `name` exists with this size. `name` NULL: false. */
 bool swap_file_there(const struct swap_directory *directory, const char *name, uint64_t bytes);
 

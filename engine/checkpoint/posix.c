@@ -105,7 +105,13 @@ static storage_handle create(struct storage *s, const char *path, uint64_t bytes
 }
 
 static storage_handle open_file(struct storage *s, const char *path) {
-    int handle = open(path, O_RDONLY | O_CLOEXEC);
+    struct stat found;
+    int handle = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* of a FIFO, too, which is refused */
+    if (handle >= 0 && fstat(handle, &found) == 0 && !S_ISREG(found.st_mode)) {
+        close(handle);
+        errno = S_ISDIR(found.st_mode) ? EISDIR : STORAGE_NO_FILE;
+        handle = -1;
+    }
     if (handle >= 0) posix_fadvise(handle, 0, 0, POSIX_FADV_SEQUENTIAL);
     return wrap(handle, NULL);
 }

@@ -107,10 +107,33 @@ static zero_status check_length(const char *bytes, uint64_t count, uint64_t file
     return ZERO_OK;
 }
 
+/* A value of JSON takes more than ten times its text in memory. So the values are counted before they are read: a tensor has at most
+ * VALUES_PER_TENSOR, and one byte of the file at least, but for some that are empty. */
+static zero_status check_values(const char *header, uint64_t length, const struct reading *r,
+                                struct zero_error *error) {
+    enum { VALUES_PER_TENSOR = 24, EMPTY_TENSORS = 4096 };
+    uint64_t values = 0;
+    bool text = false;
+    for (uint64_t i = 0; i < length; i++) {
+        if (text && header[i] == '\\')
+            i++;
+        else if (header[i] == '"')
+            text = !text;
+        else
+            values += !text && (header[i] == ',' || header[i] == '[' || header[i] == '{');
+    }
+    if (values / VALUES_PER_TENSOR <= r->data_bytes + EMPTY_TENSORS) return ZERO_OK;
+    return error_set(error, ZERO_E_IO,
+                     "%s is not a safetensors file: its header has %" PRIu64
+                     " values, more than all tensors of its %" PRIu64 " bytes of data can have",
+                     r->path, values, r->data_bytes);
+}
+
 static zero_status read_table(const char *bytes, uint64_t length, struct reading *r,
                               struct zero_error *error) {
     struct tensor_table *table = r->table;
-    zero_status status = json_parse(bytes + 8, (size_t)length, r->path, &table->document, error);
+    zero_status status = check_values(bytes + 8, length, r, error);
+    if (!status) status = json_parse(bytes + 8, (size_t)length, r->path, &table->document, error);
     if (status) return status;
     if (bytes[8] != '{' || !json_is_object(table->document))
         return error_set(error, ZERO_E_IO, "%s is not a safetensors file: its header is not a JSON object",

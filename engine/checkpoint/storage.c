@@ -8,7 +8,8 @@
 
 zero_status storage_check(int64_t result, const char *what, const char *path, struct zero_error *error) {
     if (result >= 0) return ZERO_OK;
-    return error_set(error, ZERO_E_IO, "cannot %s %s: %s", what, path, strerror((int)-result));
+    return error_set(error, ZERO_E_IO, "cannot %s %s: %s", what, path,
+                     result == -STORAGE_NO_FILE ? "it is not a regular file" : strerror((int)-result));
 }
 
 zero_status storage_join(const char *directory, const char *name, char out[STORAGE_PATH_BYTES],

@@ -9,6 +9,7 @@
 #ifndef ZERO_ENGINE_CHECKPOINT_STORAGE_H
 #define ZERO_ENGINE_CHECKPOINT_STORAGE_H
 
+#include <errno.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -78,6 +79,9 @@ struct storage_file {
     bool broken;
     char path[STORAGE_PATH_BYTES];
 };
+
+/* The error of a path that leads to a FIFO, a socket or a device. */
+enum { STORAGE_NO_FILE = ENOTSUP };
 
 /* If `result` is negative: ZERO_E_IO, with a message that `what` ("make the directory") failed on `path`. */
 zero_status storage_check(int64_t result, const char *what, const char *path, struct zero_error *error);

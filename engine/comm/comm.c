@@ -22,9 +22,16 @@ static zero_status settle(struct comm_group *group, const char *verb, const stru
     if (comm->failure->waits) {
         char text[RECORD_TEXT_BYTES];
         size_t used = strlen(comm->error.message);
-        snprintf(comm->error.message + used, sizeof comm->error.message - used,
-                 " while rank %u %s %s; see the log of rank %d", comm->rank, verb,
-                 record_text(record, group->ordinal, text), comm->error.rank);
+        used += (size_t)snprintf(comm->error.message + used, sizeof comm->error.message - used,
+                                 " while rank %u %s %s", comm->rank, verb,
+                                 record_text(record, group->ordinal, text));
+        if (used >= sizeof comm->error.message) return comm->error.code;
+        if (comm->error.rank != (int32_t)comm->rank)
+            snprintf(comm->error.message + used, sizeof comm->error.message - used,
+                     "; see the log of rank %d", comm->error.rank);
+        else if (comm->error.code == ZERO_E_PEER)
+            snprintf(comm->error.message + used, sizeof comm->error.message - used,
+                     "; this is rank %u: what it sends does not reach the other ranks", comm->rank);
     }
     return comm->error.code;
 }

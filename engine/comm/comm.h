@@ -81,6 +81,7 @@ static inline struct comm_call comm_rows(void *rows, uint64_t row_bytes, const c
 
 struct comm;
 struct device;
+struct secret;
 struct comm_group;
 struct comm_work;
 struct local_world;
@@ -126,6 +127,8 @@ struct comm_options {
     struct device *device;
     const char *master; /* transport tcp: the name or address at which rank 0 listens */
     uint32_t master_port;
+    const struct secret *secret; /* transport tcp: all ranks of a job give the same; NULL: none */
+    bool unchecked;              /* transport tcp: without checksums of data */
     bool by_runtime; /* rank, size, master and master_port are zero_runtime's, not torchrun's: for messages */
     /* Transport nccl: a comm of the same ranks on the host; the caller closes it later. */
     struct comm *beside;

@@ -13,6 +13,9 @@
  *
  * The transport has no order of additions of its own: a `native` reduction is performed as an `ordered` one.
  *
+ * After a frame's bytes comes its seal: a tag, which only a rank of this job can make (secret.h), and a checksum of the
+ * bytes. Nothing is encrypted.
+ *
  * Threads: data moves in the owner's comm_test and comm_idle. The control channel has its own thread and connections.
  * A broken data connection ends the run after a short time, in which the control channel may report the cause. */
 /* clang-format on */
@@ -23,7 +26,6 @@
 #include "engine/comm/staged.h"
 #include "engine/comm/tcp.h"
 
-enum lane { LANE_CONTROL, LANE_DATA };
 /* ---- opening ---- */
 
 static zero_status connect_ranks(struct tcp_comm *tcp, const struct comm_options *options, uint64_t *out_key,
@@ -36,6 +38,7 @@ static zero_status connect_ranks(struct tcp_comm *tcp, const struct comm_options
                            .by_runtime = options->by_runtime,
                            .interrupted = options->interrupted,
                            .interrupted_user = options->interrupted_user};
+    if (options->secret) r.secret = *options->secret;
     if (r.size == 1) {
         *out_key = 1;
         tcp->peers[0] = (struct lanes){.socket = {-1, -1}};
@@ -61,14 +64,24 @@ static void release(struct tcp_comm *tcp) {
     free(tcp->peers);
 }
 
+/* Without a secret, whoever reaches rank 0's port may be a rank. */
+static void warn_of_strangers(const struct tcp_comm *tcp, const struct comm_options *options) {
+    if ((options->secret && options->secret->given) || tcp->base.rank) return;
+    for (uint32_t q = 1; q < tcp->base.size; q++) {
+        struct place peer = socket_peer(tcp->peers[q].socket[LANE_CONTROL]);
+        if (socket_loops_back(&peer)) continue;
+        log_line(&options->log, ZERO_LOG_WARN,
+                 "comm tcp: this job has no secret, so any program that reaches port %u can end it or read "
+                 "its weights: "
+                 "set ZERO_JOB_SECRET to the same text on all ranks (openssl rand -hex 32)",
+                 options->master_port);
+        return;
+    }
+}
+
 /* Starts the watch and its link, over lane LANE_CONTROL of all peers. */
 static zero_status start_watch(struct tcp_comm *tcp, uint64_t key) {
-    uint32_t size = tcp->base.size;
-    int *sockets = malloc(size * sizeof *sockets);
-    if (!sockets) return ZERO_E_MEMORY;
-    for (uint32_t q = 0; q < size; q++) sockets[q] = tcp->peers[q].socket[LANE_CONTROL];
-    zero_status status = tcp_link_open(&tcp->link, &tcp->base, key, sockets);
-    free(sockets);
+    zero_status status = tcp_link_open(&tcp->link, &tcp->base, key, tcp->peers);
     if (status) return status;
     struct watch_link watched = tcp_link_watched(&tcp->link);
     status = watch_start(&tcp->watch, &tcp->base, &watched);
@@ -80,6 +93,7 @@ static zero_status open_comm(struct comm *comm, const struct comm_options *optio
                              struct zero_error *error) {
     struct tcp_comm *tcp = (struct tcp_comm *)comm;
     uint64_t key;
+    tcp->unchecked = options->unchecked;
     tcp->peers = calloc(comm->size, sizeof *tcp->peers);
     tcp->wires = calloc(comm->size, sizeof *tcp->wires);
     tcp->polls = calloc(comm->size, sizeof *tcp->polls);
@@ -93,10 +107,12 @@ static zero_status open_comm(struct comm *comm, const struct comm_options *optio
     }
     for (uint32_t q = 0; q < comm->size; q++) {
         tcp->polls[q].fd = tcp->peers[q].socket[LANE_DATA];
+        tcp->wires[q].seals = tcp->peers[q].seals[LANE_DATA];
         if (tcp->polls[q].fd >= 0) tcp_endure(comm, tcp->polls[q].fd);
     }
     failure_init(&tcp->failure);
     comm->failure = &tcp->failure;
+    warn_of_strangers(tcp, options);
     status = start_watch(tcp, key);
     if (status == ZERO_OK) return ZERO_OK;
     failure_destroy(&tcp->failure);
@@ -144,6 +160,7 @@ static void replay_early(struct tcp_comm *tcp, struct comm_group *group) {
             continue;
         }
         *link = early->next;
+        tcp->wires[early->from].early--;
         tcp_hear_ready(group, early->from, &early->frame, &early->record);
         free(early);
     }

@@ -17,21 +17,15 @@ enum {
     NAMED_MAX = 8,      /* missing ranks that one message names */
     NAMES_BYTES = 128,
     GRACE_NS = 2000000000,
-    PATIENCE_NS = 200000000, /* for a silent caller while other callers wait */
+    SILENT_NS = 200000000,   /* for a caller without a hello while other callers wait */
+    UNPROVEN_NS = 2000000000 /* for a caller without a proof while other callers wait */
 };
 
-static const uint64_t magic = 0x3276646e7a6f7265u; /* also the version of the messages below */
-
-struct hello {
-    uint64_t magic, key; /* key 0: the first call, to rank 0 */
-    uint32_t rank, size, lane, port;
-};
-
-/* Rank 0 sends it to all ranks that came. On success, the `places` of all ranks follow. */
+/* Rank 0 sends it to all ranks that came, and its tag. On success, the `places` of all ranks follow, and their tag. */
 struct verdict {
-    uint64_t magic, key;
+    uint64_t key;
     uint32_t code;
-    char message[1000];
+    char message[1004];
 };
 
 /* What gives this rank its place: messages name it. */
@@ -40,10 +34,9 @@ struct names {
 };
 
 struct caller {
-    int socket;
-    uint32_t got; /* bytes of hello */
-    uint64_t since_ns;
-    struct hello hello;
+    struct answer answer;
+    struct seals seals; /* once it is known */
+    bool known;
 };
 
 struct meeting {
@@ -54,7 +47,8 @@ struct meeting {
     int listener;
     uint64_t key;
     struct patience patience;
-    uint32_t strangers, caller_count;
+    uint32_t strangers, impostors,
+        caller_count; /* impostors: strangers that sent a hello and another secret's proof */
     struct caller callers[CALLERS_MAX];
     struct zero_error *error;
 };
@@ -66,20 +60,22 @@ static const struct names of_torchrun = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "M
 /* ---- receiving connections ---- */
 
 static void hang_up(struct meeting *m, uint32_t caller) {
-    close(m->callers[caller].socket);
+    close(m->callers[caller].answer.socket);
     m->callers[caller] = m->callers[--m->caller_count];
 }
 
 static void keep(struct meeting *m, uint32_t caller, uint32_t lane) {
-    const struct hello *hello = &m->callers[caller].hello;
-    m->peers[hello->rank].socket[lane] = m->callers[caller].socket;
+    const struct caller *c = &m->callers[caller];
+    struct lanes *peer = &m->peers[c->answer.hello.rank];
+    peer->socket[lane] = c->answer.socket;
+    peer->seals[lane] = c->seals;
     m->callers[caller] = m->callers[--m->caller_count];
 }
 
 /* Takes a rank's first connection to rank 0. Two processes with the same rank, or a different number of ranks, end the
  * rendezvous for all ranks. */
 static zero_status take_first(struct meeting *m, uint32_t caller) {
-    const struct hello *hello = &m->callers[caller].hello;
+    const struct hello *hello = &m->callers[caller].answer.hello;
     if (hello->size != m->r->size || hello->rank >= m->r->size)
         return error_set(
             m->error, ZERO_E_ARGUMENT,
@@ -91,41 +87,40 @@ static zero_status take_first(struct meeting *m, uint32_t caller) {
                          "rendezvous: two processes are rank %u of %u at %s:%u: give each process its own "
                          "%s, and each job its own %s",
                          hello->rank, m->r->size, m->r->host, m->r->port, m->names->rank, m->names->port);
-    m->places[hello->rank] = socket_peer(m->callers[caller].socket);
+    m->places[hello->rank] = socket_peer(m->callers[caller].answer.socket);
     m->places[hello->rank].port = (uint16_t)hello->port;
     keep(m, caller, 0);
     return ZERO_OK;
 }
 
-static zero_status take(struct meeting *m, uint32_t caller, bool first) {
-    const struct hello *hello = &m->callers[caller].hello;
-    bool known =
-        hello->magic == magic && hello->key == (first ? 0 : m->key) && hello->lane < RENDEZVOUS_LANES;
-    if (known && first) return take_first(m, caller);
-    if (known && hello->rank > m->r->rank && hello->rank < m->r->size &&
-        m->peers[hello->rank].socket[hello->lane] < 0) {
-        keep(m, caller, hello->lane);
-        return ZERO_OK;
-    }
+static void dismiss(struct meeting *m, uint32_t caller) {
     m->strangers++;
     hang_up(m, caller);
+}
+
+/* A caller that knows the secret. One of an earlier job with the same secret is a stranger, too. */
+static zero_status take(struct meeting *m, uint32_t caller, bool first) {
+    const struct hello *hello = &m->callers[caller].answer.hello;
+    bool mine = hello->meeting == (first ? 0 : m->key) && hello->lane < RENDEZVOUS_LANES && hello->port &&
+                hello->port <= UINT16_MAX;
+    if (mine && first) return take_first(m, caller);
+    if (mine && hello->rank > m->r->rank && hello->rank < m->r->size &&
+        m->peers[hello->rank].socket[hello->lane] < 0)
+        keep(m, caller, hello->lane);
+    else
+        dismiss(m, caller);
     return ZERO_OK;
 }
 
 /* Reads the bytes that this caller has sent so far. */
 static zero_status hear(struct meeting *m, uint32_t caller, bool first) {
     struct caller *c = &m->callers[caller];
-    ssize_t got = read(c->socket, (char *)&c->hello + c->got, sizeof c->hello - c->got);
-    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return ZERO_OK;
-    if (got > 0) c->got += (uint32_t)got;
-    /* a caller whose first bytes are not `magic` is a stranger: the rest of its bytes is not needed */
-    bool stranger = got <= 0 || (c->got >= sizeof c->hello.magic && c->hello.magic != magic);
-    if (stranger) {
-        m->strangers++;
-        hang_up(m, caller);
-        return ZERO_OK;
-    }
-    return c->got == sizeof c->hello ? take(m, caller, first) : ZERO_OK;
+    enum heard_of_it heard = handshake_hear(&c->answer, &m->r->secret, &c->seals);
+    c->known = heard == HEARD_ALL;
+    if (c->known) return take(m, caller, first);
+    m->impostors += heard == HEARD_WRONG_SECRET;
+    if (heard != HEARD_PART) dismiss(m, caller);
+    return ZERO_OK;
 }
 
 static uint32_t missing(const struct meeting *m, uint32_t lanes) {
@@ -149,10 +144,14 @@ static void name_missing(const struct meeting *m, uint32_t lanes, char names[NAM
 }
 
 static zero_status report_missing(struct meeting *m, uint32_t lanes) {
-    char names[NAMES_BYTES], strangers[96] = "";
+    char names[NAMES_BYTES], strangers[160] = "";
     name_missing(m, lanes, names);
     if (m->strangers)
         snprintf(strangers, sizeof strangers, "; %u other connections were not from ranks", m->strangers);
+    if (m->impostors)
+        snprintf(strangers, sizeof strangers,
+                 "; %u of %u other connections had another ZERO_JOB_SECRET, or none", m->impostors,
+                 m->strangers);
     error_set(m->error, ZERO_E_PEER,
               "rendezvous: %s of %u did not connect to rank %u (%s:%u) within %g s%s: see their logs, and "
               "whether their hosts can reach this one",
@@ -178,18 +177,20 @@ static zero_status admit(struct meeting *m) {
                 "rendezvous: rank %u: no more sockets: %s: %u ranks need %u each: raise ulimit -n",
                 m->r->rank, strerror(errno), m->r->size, RENDEZVOUS_LANES * m->r->size);
         if (fd < 0) return ZERO_OK;
-        m->callers[m->caller_count++] = (struct caller){.socket = fd, .since_ns = clock_now_ns()};
+        m->callers[m->caller_count++] = (struct caller){.answer = {.socket = fd, .since_ns = clock_now_ns()}};
     }
     return ZERO_OK;
 }
 
-/* Closes connections that have been silent for PATIENCE_NS: a rank sends its first message at once. */
-static void dismiss_silent(struct meeting *m) {
+/* Closes connections that take too long: a rank sends its hello at once, and its proof after one round trip. */
+static void dismiss_slow(struct meeting *m) {
+    bool crowded = m->caller_count == CALLERS_MAX;
     uint64_t now_ns = clock_now_ns();
     for (uint32_t i = m->caller_count; i-- > 0;) {
-        if (now_ns - m->callers[i].since_ns < PATIENCE_NS) continue;
-        m->strangers++;
-        hang_up(m, i);
+        const struct answer *answer = &m->callers[i].answer;
+        uint64_t limit_ns = HANDSHAKE_S * 1000000000ull;
+        if (crowded) limit_ns = handshake_has_hello(answer) ? UNPROVEN_NS : SILENT_NS;
+        if (now_ns - answer->since_ns >= limit_ns) dismiss(m, i);
     }
 }
 
@@ -209,11 +210,11 @@ static zero_status await_callers(struct meeting *m, uint32_t lanes, bool first) 
         uint64_t left_ms = (deadline_ns - now_ns) / 1000000 + 1;
         bool full = m->caller_count == CALLERS_MAX;
         for (uint32_t i = 0; i < m->caller_count; i++)
-            polls[i] = (struct pollfd){.fd = m->callers[i].socket, .events = POLLIN};
+            polls[i] = (struct pollfd){.fd = m->callers[i].answer.socket, .events = POLLIN};
         polls[m->caller_count] = (struct pollfd){.fd = full ? -1 : m->listener, .events = POLLIN};
         poll(polls, m->caller_count + 1, left_ms > SOCKET_LOOK_MS ? SOCKET_LOOK_MS : (int)left_ms);
         for (uint32_t i = m->caller_count; i-- > 0 && status == ZERO_OK;) status = hear(m, i, first);
-        if (m->caller_count == CALLERS_MAX) dismiss_silent(m);
+        dismiss_slow(m);
         if (status == ZERO_OK) status = admit(m);
     }
     return status;
@@ -221,25 +222,70 @@ static zero_status await_callers(struct meeting *m, uint32_t lanes, bool first) 
 
 /* ---- rank 0 ---- */
 
-static void tell(const struct meeting *m, int socket, const struct verdict *verdict) {
+static bool send_sealed(int socket, struct seal *seal, const void *data, size_t bytes,
+                        struct patience patience) {
+    struct tag tag = seal_next(seal, &(struct text){data, bytes}, 1);
+    return socket_send(socket, data, bytes, patience) && socket_send(socket, &tag, sizeof tag, patience);
+}
+
+static bool receive_sealed(int socket, struct seal *seal, void *data, size_t bytes,
+                           struct patience patience) {
+    struct tag tag;
+    if (!socket_receive(socket, data, bytes, patience) || !socket_receive(socket, &tag, sizeof tag, patience))
+        return false;
+    errno = EPROTO;
+    return seal_fits(seal, &(struct text){data, bytes}, 1, &tag);
+}
+
+static void tell(const struct meeting *m, int socket, struct seals *seals, const struct verdict *verdict) {
     struct patience brief = {.deadline_ns = clock_now_ns() + GRACE_NS};
-    if (socket_send(socket, verdict, sizeof *verdict, brief) && verdict->code == ZERO_OK)
-        socket_send(socket, m->places, m->r->size * sizeof *m->places, brief);
+    if (send_sealed(socket, &seals->out, verdict, sizeof *verdict, brief) && verdict->code == ZERO_OK)
+        send_sealed(socket, &seals->out, m->places, m->r->size * sizeof *m->places, brief);
 }
 
 /* Tells every rank that came, also the ranks whose first message was wrong. A rank that died in the meantime is found
  * later. */
 static void tell_all(struct meeting *m, zero_status status) {
-    struct verdict verdict = {.magic = magic, .key = m->key, .code = (uint32_t)status};
+    struct verdict verdict = {.key = m->key, .code = (uint32_t)status};
     if (status) snprintf(verdict.message, sizeof verdict.message, "%.990s", m->error->message);
     for (uint32_t q = 1; q < m->r->size; q++)
-        if (m->peers[q].socket[0] >= 0) tell(m, m->peers[q].socket[0], &verdict);
+        if (m->peers[q].socket[0] >= 0) tell(m, m->peers[q].socket[0], &m->peers[q].seals[0], &verdict);
     for (uint32_t i = 0; i < m->caller_count && status; i++)
-        if (m->callers[i].got == sizeof m->callers[i].hello) tell(m, m->callers[i].socket, &verdict);
+        if (m->callers[i].known) tell(m, m->callers[i].answer.socket, &m->callers[i].seals, &verdict);
+}
+
+/* The addresses of rank 0's host. */
+static zero_status find_leader(struct meeting *m, struct place found[ADDRESSES_MAX], uint32_t *out_count) {
+    const char *why;
+    *out_count = socket_resolve(m->r->host, (uint16_t)m->r->port, found, ADDRESSES_MAX, &why);
+    if (*out_count) return ZERO_OK;
+    return error_set(m->error, ZERO_E_ARGUMENT, "rendezvous: %s is \"%s\", which has no address: %s",
+                     m->names->address, m->r->host, why);
+}
+
+/* All ranks are on this host: the host's name leads nowhere else, from wherever one asks. */
+static bool all_here(const struct meeting *m, const struct place *place) {
+    return socket_loops_back(place) &&
+           (socket_is_address(m->r->host) || strcmp(m->r->host, "localhost") == 0);
+}
+
+/* Debian gives a host's own name the address 127.0.1.1 on that host: the other hosts find another one. */
+static int listen_as_leader(const struct meeting *m, const struct place *found, uint32_t count) {
+    bool one = count == 1 && !socket_loops_back(found);
+    for (uint32_t i = 0; i < count; i++) {
+        if (!one && !all_here(m, &found[i])) continue;
+        int fd = socket_listen(&found[i], (uint16_t)m->r->port);
+        if (fd >= 0 || errno == EADDRINUSE) return fd;
+    }
+    return socket_listen(NULL, (uint16_t)m->r->port);
 }
 
 static zero_status lead(struct meeting *m) {
-    m->listener = socket_listen((uint16_t)m->r->port);
+    struct place found[ADDRESSES_MAX];
+    uint32_t count;
+    zero_status status = find_leader(m, found, &count);
+    if (status) return status;
+    m->listener = listen_as_leader(m, found, count);
     if (m->listener < 0)
         return error_set(
             m->error, ZERO_E_IO,
@@ -247,18 +293,38 @@ static zero_status lead(struct meeting *m) {
             m->r->port, strerror(errno), m->names->port);
     if (getrandom(&m->key, sizeof m->key, 0) != sizeof m->key) m->key = clock_now_ns();
     m->key |= 1; /* never 0 */
-    zero_status status = await_callers(m, 1, true);
+    status = await_callers(m, 1, true);
     tell_all(m, status);
     return status ? status : await_callers(m, RENDEZVOUS_LANES, false);
 }
 
 /* ---- the other ranks ---- */
 
-/* Sends this rank's hello to rank `to` over `fd`; without a connection, reports why there is none. */
+static zero_status report_no_leader(struct meeting *m) {
+    error_set(m->error, ZERO_E_PEER,
+              "rendezvous: rank %u: the program that listens at %s:%u does not answer as rank 0 does: %s: "
+              "rank 0 ended, or another program uses that port: if so, set %s to a free one",
+              m->r->rank, m->r->host, m->r->port, strerror(errno), m->names->port);
+    m->error->rank = 0;
+    return ZERO_E_PEER;
+}
+
+/* Greets rank `to` over `fd`; without a connection, reports why there is none. */
 static zero_status say(struct meeting *m, uint32_t to, uint32_t lane, int fd) {
-    struct hello hello = {magic, m->key, m->r->rank, m->r->size, lane, socket_port(m->listener)};
+    struct hello hello = {.meeting = m->key, .rank = m->r->rank, .size = m->r->size, .lane = lane};
+    enum greeted greeted = GREETED_LOST;
     m->peers[to].socket[lane] = fd;
-    if (fd >= 0 && socket_send(fd, &hello, sizeof hello, m->patience)) return ZERO_OK;
+    if (fd >= 0) hello.port = socket_port(m->listener);
+    if (fd >= 0) greeted = handshake_call(fd, &m->r->secret, &hello, m->patience, &m->peers[to].seals[lane]);
+    if (greeted == GREETED) return ZERO_OK;
+    if (greeted == GREETED_REFUSED)
+        return error_set(m->error, ZERO_E_ARGUMENT,
+                         "rendezvous: rank %u %s, and rank %u, which listens at %s:%u, has another or none: "
+                         "give all ranks of a job "
+                         "the same ZERO_JOB_SECRET, and each job its own %s",
+                         m->r->rank, m->r->secret.given ? "has a job secret" : "has no job secret", to,
+                         m->r->host, m->r->port, m->names->port);
+    if (fd >= 0 && to == 0 && lane == 0 && errno != ECANCELED) return report_no_leader(m);
     if (errno == ECANCELED) {
         char awaited[32];
         snprintf(awaited, sizeof awaited, "rank %u", to);
@@ -279,11 +345,9 @@ static zero_status say(struct meeting *m, uint32_t to, uint32_t lane, int fd) {
 static zero_status call_leader(struct meeting *m, int *out_socket) {
     enum { TRY_NS = 200000000 };
     struct place found[ADDRESSES_MAX];
-    const char *why;
-    uint32_t count = socket_resolve(m->r->host, (uint16_t)m->r->port, found, ADDRESSES_MAX, &why);
-    if (!count)
-        return error_set(m->error, ZERO_E_ARGUMENT, "rendezvous: %s is \"%s\", which has no address: %s",
-                         m->names->address, m->r->host, why);
+    uint32_t count;
+    zero_status status = find_leader(m, found, &count);
+    if (status) return status;
     *out_socket = -1;
     for (uint32_t i = 0; *out_socket < 0; i = (i + 1) % count) {
         uint64_t now_ns = clock_now_ns();
@@ -312,44 +376,40 @@ static zero_status hear_verdict(struct meeting *m) {
     struct patience patience = m->patience;
     patience.deadline_ns += GRACE_NS; /* rank 0's own limit ends first, and its message says more */
     int fd = m->peers[0].socket[0];
-    bool heard = socket_receive(fd, &verdict, sizeof verdict, patience);
-    if (heard && verdict.magic == magic && verdict.code && error_code_known(verdict.code)) {
+    struct seal *seal = &m->peers[0].seals[0].in;
+    bool heard = receive_sealed(fd, seal, &verdict, sizeof verdict, patience);
+    if (heard && verdict.code && error_code_known(verdict.code)) {
         verdict.message[sizeof verdict.message - 1] = 0;
         return error_set(m->error, (zero_status)verdict.code, "%s", verdict.message);
     }
     if (heard) errno = EPROTO;
-    if (heard && verdict.magic == magic && verdict.code == ZERO_OK) {
+    if (heard && verdict.code == ZERO_OK) {
         struct place leader = m->places[0];
         m->key = verdict.key;
-        heard = socket_receive(fd, m->places, m->r->size * sizeof *m->places, patience);
+        heard = receive_sealed(fd, seal, m->places, m->r->size * sizeof *m->places, patience);
         place_neighbours(m, leader);
         if (heard) return ZERO_OK;
     }
-    if (errno == ECANCELED) return report_interrupted(m, "rank 0");
-    error_set(m->error, ZERO_E_PEER,
-              "rendezvous: rank %u: the program that listens at %s:%u does not answer as rank 0 does: %s: "
-              "rank 0 ended, or another program uses that port: if so, set %s to a free one",
-              m->r->rank, m->r->host, m->r->port, strerror(errno), m->names->port);
-    m->error->rank = 0;
-    return ZERO_E_PEER;
+    return errno == ECANCELED ? report_interrupted(m, "rank 0") : report_no_leader(m);
 }
 
-/* Listens on any port except rank 0's: rank 0 may be on this host, and may not listen yet. */
-static int listen_elsewhere(uint32_t leader_port) {
-    int first = socket_listen(0);
-    if (first < 0 || socket_port(first) != leader_port) return first;
-    int second = socket_listen(0);
-    close(first);
-    return second;
+/* Listens at the address from which this rank reaches rank 0: the other ranks learn that one. A rank on rank 0's host that
+ * reached it over the loopback interface listens at all its addresses: see place_neighbours. */
+static int listen_beside(const struct meeting *m, int leader) {
+    struct place own = socket_own(leader);
+    int fd = socket_loops_back(&own) && !all_here(m, &own) ? -1 : socket_listen(&own, 0);
+    return fd >= 0 ? fd : socket_listen(NULL, 0);
 }
 
 static zero_status follow(struct meeting *m) {
-    m->listener = listen_elsewhere(m->r->port);
-    if (m->listener < 0)
-        return error_set(m->error, ZERO_E_IO, "rendezvous: rank %u cannot listen on any port: %s", m->r->rank,
-                         strerror(errno));
     int leader;
     zero_status status = call_leader(m, &leader);
+    if (status) return status;
+    if (leader >= 0) m->listener = listen_beside(m, leader);
+    if (leader >= 0 && m->listener < 0)
+        status = error_set(m->error, ZERO_E_IO, "rendezvous: rank %u cannot listen on any port: %s",
+                           m->r->rank, strerror(errno));
+    if (status) close(leader);
     if (status == ZERO_OK) status = say(m, 0, 0, leader);
     if (status == ZERO_OK) status = hear_verdict(m);
     for (uint32_t q = 0; q < m->r->rank; q++)

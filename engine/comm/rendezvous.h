@@ -6,9 +6,14 @@
  *   4. Each rank connects to the ranks below it. Every two ranks then have RENDEZVOUS_LANES connections, each for one
  *      purpose.
  *
- * Strangers may connect, too: another program, a port scanner, another job. A rank closes their connections and counts
- * them; the message about a rank that never came tells this count. All ranks receive a failure that rank 0 finds.
- * The first message carries no secret, as in torchrun's own store: use it only in a network that you trust.
+ * Each connection begins with the handshake of handshake.h. Strangers may connect, too: another program, a port scanner,
+ * another job. A rank closes their connections and counts them; the message about a rank that never came tells this
+ * count. They cannot end the job, or take a rank's place, unless they know its secret. A job without a secret takes any
+ * program for a rank that speaks this protocol. All ranks receive a failure that rank 0 finds.
+ *
+ * A rank listens at one address where it can: rank 0 at MASTER_ADDR, the others at the address from which they reach
+ * rank 0. If MASTER_ADDR is a name of several addresses, of none of rank 0's own, or on rank 0's host one of the loopback
+ * interface, rank 0 listens at all its addresses.
  *
  * Threads: any; the calls block, at most until the deadline. */
 #ifndef ZERO_ENGINE_COMM_RENDEZVOUS_H
@@ -18,6 +23,7 @@
 #include <stdint.h>
 
 #include "engine/base/error.h"
+#include "engine/comm/handshake.h"
 
 enum { RENDEZVOUS_LANES = 2 };
 
@@ -30,15 +36,18 @@ struct rendezvous {
     bool (*interrupted)(void *user);
     void *interrupted_user;
     bool by_runtime; /* messages name zero_runtime's fields, and not torchrun's variables */
+    struct secret secret;
 };
 
 struct lanes {
     int socket[RENDEZVOUS_LANES]; /* non-blocking; -1: the entry of this rank itself */
+    struct seals seals[RENDEZVOUS_LANES];
 };
 
 /* out_peers[size]; *out_key: equal on all ranks, different for each rendezvous, never 0. On failure no connection stays
  * open. ZERO_E_PEER: a rank never came, cannot be reached, or sent a message that is not valid. ZERO_E_ARGUMENT: two
- * processes have the same rank, the ranks disagree on the number of ranks, or the host's name has no address.
+ * processes have the same rank, the ranks disagree on the number of ranks or on the secret, or the host's name has no
+ * address.
  * ZERO_E_IO: the port is in use, the network is down, or there are no more sockets. ZERO_E_MEMORY: no memory.
  * ZERO_E_INTERRUPTED: this rank or rank 0 was interrupted. */
 zero_status rendezvous(const struct rendezvous *rendezvous, struct lanes *out_peers, uint64_t *out_key,

@@ -47,7 +47,7 @@ static int listen_on(union address *address, socklen_t bytes) {
 }
 
 /* A kernel without IPv6 refuses the family or the address; then IPv4 is tried. Any other error is the same for both. */
-int socket_listen(uint16_t port) {
+static int listen_everywhere(uint16_t port) {
     union address address = {
         .v6 = {.sin6_family = AF_INET6, .sin6_port = htons(port), .sin6_addr = in6addr_any}};
     int fd = listen_on(&address, sizeof address.v6);
@@ -56,12 +56,7 @@ int socket_listen(uint16_t port) {
     return listen_on(&address, sizeof address.v4);
 }
 
-uint16_t socket_port(int socket) {
-    union address address = {0};
-    socklen_t bytes = sizeof address;
-    getsockname(socket, &address.any, &bytes);
-    return ntohs(address.any.sa_family == AF_INET ? address.v4.sin_port : address.v6.sin6_port);
-}
+uint16_t socket_port(int socket) { return socket_own(socket).port; }
 
 int socket_accept(int listener) {
     int one = 1, fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
@@ -104,6 +99,33 @@ static struct place place_of(const union address *address) {
     return place;
 }
 
+static socklen_t address_of(const struct place *place, union address *out) {
+    if (place->family == 4) {
+        out->v4 = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(place->port)};
+        memcpy(&out->v4.sin_addr, place->address, sizeof out->v4.sin_addr);
+        return sizeof out->v4;
+    }
+    out->v6 = (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_port = htons(place->port)};
+    memcpy(&out->v6.sin6_addr, place->address, sizeof place->address);
+    return sizeof out->v6;
+}
+
+int socket_listen(const struct place *at, uint16_t port) {
+    if (!at) return listen_everywhere(port);
+    struct place place = *at;
+    union address address = {0};
+    place.port = port;
+    socklen_t bytes = address_of(&place, &address);
+    return listen_on(&address, bytes);
+}
+
+struct place socket_own(int socket) {
+    union address address = {0};
+    socklen_t bytes = sizeof address;
+    getsockname(socket, &address.any, &bytes);
+    return place_of(&address);
+}
+
 struct place socket_peer(int socket) {
     union address address = {0};
     socklen_t bytes = sizeof address;
@@ -135,6 +157,14 @@ uint32_t socket_resolve(const char *host, uint16_t port, struct place *out, uint
     return count;
 }
 
+bool socket_is_address(const char *host) {
+    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST},
+                    *found;
+    if (getaddrinfo(host, NULL, &hints, &found)) return false;
+    freeaddrinfo(found);
+    return true;
+}
+
 /* Waits until the socket is ready for `events`. False: the deadline passed, or the wait was interrupted or failed. */
 static bool await(int socket, short events, const struct patience *patience) {
     const uint64_t look_ms = patience->interrupted ? SOCKET_LOOK_MS : 60000;
@@ -154,25 +184,10 @@ static bool await(int socket, short events, const struct patience *patience) {
  * port for a minute. */
 static bool is_its_own_peer(int socket) {
     struct linger at_once = {.l_onoff = 1};
-    union address mine = {0};
-    socklen_t bytes = sizeof mine;
-    struct place peer = socket_peer(socket);
-    if (getsockname(socket, &mine.any, &bytes)) return false;
-    struct place own = place_of(&mine);
+    struct place peer = socket_peer(socket), own = socket_own(socket);
     if (own.port != peer.port || memcmp(own.address, peer.address, sizeof own.address)) return false;
     setsockopt(socket, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
     return true;
-}
-
-static socklen_t address_of(const struct place *place, union address *out) {
-    if (place->family == 4) {
-        out->v4 = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(place->port)};
-        memcpy(&out->v4.sin_addr, place->address, sizeof out->v4.sin_addr);
-        return sizeof out->v4;
-    }
-    out->v6 = (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_port = htons(place->port)};
-    memcpy(&out->v6.sin6_addr, place->address, sizeof place->address);
-    return sizeof out->v6;
 }
 
 static int call_once(const struct place *place, const struct patience *patience) {

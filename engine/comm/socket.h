@@ -26,8 +26,8 @@ struct place {
     uint16_t port;
 };
 
-/* Listens on all addresses of this host, IPv4 and IPv6. Port 0: any free port. */
-int socket_listen(uint16_t port);
+/* Listens at the address of `at`; NULL: at all addresses of this host, IPv4 and IPv6. Port 0: any free port. */
+int socket_listen(const struct place *at, uint16_t port);
 uint16_t socket_port(int socket);
 
 int socket_accept(int listener); /* -1 with EAGAIN: no connection waits */
@@ -43,12 +43,15 @@ int socket_call(const struct place *place, struct patience patience);
 double socket_endure(int socket, double outage_s, double give_up_s);
 uint32_t socket_unacknowledged(int socket); /* sent bytes that the peer has not acknowledged */
 
+struct place socket_own(int socket);
 struct place socket_peer(int socket);
 bool socket_loops_back(const struct place *place);
 
 /* Looks up at most `most` addresses of a host by its name. Returns their number; 0: *out_why says why. */
 uint32_t socket_resolve(const char *host, uint16_t port, struct place *out, uint32_t most,
                         const char **out_why);
+
+bool socket_is_address(const char *host); /* and not a name */
 
 bool socket_send(int socket, const void *data, uint64_t bytes, struct patience patience);
 bool socket_receive(int socket, void *data, uint64_t bytes,

@@ -17,6 +17,12 @@ struct frame {
     uint64_t key, sequence, bytes; /* the group's key; the call's sequence; the bytes after the frame */
 };
 
+/* It follows the bytes of a frame. */
+struct frame_seal {
+    uint64_t check; /* of the bytes (XXH3, block by block); 0: none was made */
+    struct tag tag; /* of the frame, of `check`, and of a ready frame's record */
+};
+
 struct tcp_work {
     uint32_t phase; /* PHASES: the call is done */
     uint32_t arrived, unsent;
@@ -31,11 +37,17 @@ struct outgoing {
 
 /* The data connection to one rank. */
 struct wire {
+    struct seals seals;
     struct outgoing *queue; /* a ring of queue_capacity */
     uint32_t first, count;
-    uint64_t out_done; /* sent bytes of the first entry, including its frame */
+    uint64_t out_done;    /* sent bytes of the first entry, including its frame and seal */
+    uint64_t out_checked; /* bytes of its data that out_seal.check covers */
+    struct frame_seal out_seal;
+    bool out_sealed; /* out_seal is made */
     struct frame in;
-    uint64_t in_done;
+    uint64_t in_done, in_check;
+    struct frame_seal in_seal;
+    uint32_t early; /* ready frames of it that are kept in tcp_comm.early */
     char *in_target;
     struct comm_work *in_work;
     struct comm_record in_record;
@@ -61,6 +73,7 @@ struct tcp_comm {
     struct pollfd *polls;
     uint32_t queue_capacity;
     struct early *early;
+    bool unchecked; /* no checksums of data */
 };
 
 /* The state of one member's part of a call. */

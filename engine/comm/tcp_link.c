@@ -9,11 +9,36 @@
 #include "engine/base/clock.h"
 #include "engine/comm/socket.h"
 
-enum { LENGTH_BYTES = offsetof(struct tcp_letter, message) };
+enum { HEAD_BYTES = offsetof(struct tcp_letter, message) };
 
 static const uint32_t GOODBYE = UINT32_MAX;
 
-static bool in_use(const struct tcp_lane *lane) { return lane->out_done < LENGTH_BYTES + lane->out.bytes; }
+static uint32_t text_bytes(const struct tcp_letter *letter) {
+    return letter->bytes == GOODBYE ? 0 : letter->bytes;
+}
+static uint32_t letter_bytes(const struct tcp_letter *letter) { return HEAD_BYTES + text_bytes(letter); }
+static bool in_use(const struct tcp_lane *lane) { return lane->out_done < letter_bytes(&lane->out); }
+
+/* What the tag covers. */
+static void parts_of(const struct tcp_letter *letter, struct text out[2]) {
+    out[0] = (struct text){&letter->bytes, sizeof letter->bytes};
+    out[1] = (struct text){letter->message, text_bytes(letter)};
+}
+
+static void write_letter(struct tcp_lane *lane, uint32_t length, const void *message) {
+    struct text parts[2];
+    lane->out.bytes = length;
+    lane->out_done = 0;
+    memcpy(lane->out.message, message, text_bytes(&lane->out));
+    parts_of(&lane->out, parts);
+    lane->out.tag = seal_next(&lane->seals.out, parts, 2);
+}
+
+static bool letter_fits(struct tcp_lane *lane) {
+    struct text parts[2];
+    parts_of(&lane->in, parts);
+    return seal_fits(&lane->seals.in, parts, 2, &lane->in.tag);
+}
 
 /* `why`: errno, or 0 if the peer closed the connection. */
 static void lose(struct tcp_link *link, uint32_t peer, int why) {
@@ -27,7 +52,7 @@ static void flush(struct tcp_link *link, uint32_t peer) {
     struct tcp_lane *lane = &link->lanes[peer];
     while (in_use(lane) && link->polls[peer].fd >= 0 && !lane->deaf) {
         ssize_t sent = send(link->polls[peer].fd, (const char *)&lane->out + lane->out_done,
-                            LENGTH_BYTES + lane->out.bytes - lane->out_done, MSG_NOSIGNAL);
+                            letter_bytes(&lane->out) - lane->out_done, MSG_NOSIGNAL);
         if (sent < 0 && (errno == EAGAIN || errno == EINTR)) return;
         if (sent < 0) /* The connection stays open, because the peer's last messages may still be unread. */
             lane->deaf = true;
@@ -42,9 +67,7 @@ static bool port_send(void *user, uint32_t to, const void *message, uint32_t byt
     flush(link, to);
     if (link->polls[to].fd < 0 || lane->deaf) return true; /* lost */
     if (in_use(lane)) return false;
-    lane->out.bytes = bytes;
-    memcpy(lane->out.message, message, bytes);
-    lane->out_done = 0;
+    write_letter(lane, bytes, message);
     flush(link, to);
     return true;
 }
@@ -68,22 +91,29 @@ static void hear_closing(struct tcp_link *link) {
         atomic_store(&link->all_left, true);
 }
 
-/* True: a whole message has arrived. */
+/* A whole message has arrived. False: it is none for the control channel. */
+static bool take_letter(struct tcp_link *link, uint32_t peer) {
+    struct tcp_lane *lane = &link->lanes[peer];
+    lane->in_done = 0;
+    if (!letter_fits(lane)) return lose(link, peer, EBADMSG), false;
+    if (lane->in.bytes != GOODBYE) return true;
+    link->polls[peer].fd = -1;
+    atomic_store(&lane->left, true);
+    return false;
+}
+
+/* True: a message for the control channel has arrived. */
 static bool read_lane(struct tcp_link *link, uint32_t peer) {
     struct tcp_lane *lane = &link->lanes[peer];
     for (;;) {
-        uint32_t end = lane->in_done < LENGTH_BYTES ? LENGTH_BYTES : LENGTH_BYTES + lane->in.bytes;
-        if (lane->in_done == end) return true;
+        uint32_t end = lane->in_done < HEAD_BYTES ? HEAD_BYTES : letter_bytes(&lane->in);
+        if (lane->in_done == end) return take_letter(link, peer);
         ssize_t got = recv(link->polls[peer].fd, (char *)&lane->in + lane->in_done, end - lane->in_done, 0);
         if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
         if (got <= 0) return lose(link, peer, got < 0 ? errno : 0), false;
         lane->in_done += (uint32_t)got;
-        if (lane->in_done < LENGTH_BYTES || lane->in.bytes <= CONTROL_MESSAGE_BYTES) continue;
-        if (lane->in.bytes == GOODBYE)
-            link->polls[peer].fd = -1, atomic_store(&lane->left, true);
-        else
-            lose(link, peer, EPROTO);
-        return false;
+        if (lane->in_done >= HEAD_BYTES && text_bytes(&lane->in) > CONTROL_MESSAGE_BYTES)
+            return lose(link, peer, EPROTO), false;
     }
 }
 
@@ -111,7 +141,6 @@ static bool port_receive(void *user, void *message, uint32_t bytes_max, uint32_t
     for (uint32_t peer = 0; peer < link->size; peer++) {
         struct tcp_lane *lane = &link->lanes[peer];
         if (link->polls[peer].fd < 0 || !link->polls[peer].revents || !read_lane(link, peer)) continue;
-        lane->in_done = 0;
         if (lane->in.bytes == 0) {
             hear_closing(link);
             continue;
@@ -149,7 +178,7 @@ double tcp_endure(const struct comm *comm, int socket) {
     return socket_endure(socket, CONTROL_OUTAGE * comm->timeout_s, linux_s + 12 * comm->timeout_s);
 }
 
-zero_status tcp_link_open(struct tcp_link *link, struct comm *comm, uint64_t key, const int *sockets) {
+zero_status tcp_link_open(struct tcp_link *link, struct comm *comm, uint64_t key, const struct lanes *peers) {
     uint32_t size = comm->size;
     *link = (struct tcp_link){.comm = comm, .rank = comm->rank, .size = size, .key = key};
     link->lanes = calloc(size, sizeof *link->lanes);
@@ -160,9 +189,11 @@ zero_status tcp_link_open(struct tcp_link *link, struct comm *comm, uint64_t key
         return ZERO_E_MEMORY;
     }
     for (uint32_t q = 0; q < size; q++) {
-        link->polls[q] = (struct pollfd){.fd = sockets[q], .events = POLLIN};
-        link->lanes[q].out_done = LENGTH_BYTES;
-        if (sockets[q] >= 0) link->resume_s = tcp_endure(comm, sockets[q]);
+        int fd = peers[q].socket[LANE_CONTROL];
+        link->polls[q] = (struct pollfd){.fd = fd, .events = POLLIN};
+        link->lanes[q].out_done = HEAD_BYTES;
+        link->lanes[q].seals = peers[q].seals[LANE_CONTROL];
+        if (fd >= 0) link->resume_s = tcp_endure(comm, fd);
     }
     return ZERO_OK;
 }
@@ -179,16 +210,21 @@ struct watch_link tcp_link_watched(struct tcp_link *link) {
                                .may_leave = true};
 }
 
+static bool send_rest(const struct tcp_lane *lane, int fd, struct patience patience) {
+    return socket_send(fd, (const char *)&lane->out + lane->out_done,
+                       letter_bytes(&lane->out) - lane->out_done, patience);
+}
+
 void tcp_link_close(struct tcp_link *link, bool in_order) {
     struct patience patience = {.deadline_ns = clock_now_ns() + WATCH_GRACE_NS};
     for (uint32_t q = 0; q < link->size; q++) {
         struct tcp_lane *lane = &link->lanes[q];
         int fd = link->polls[q].fd;
         bool hears = fd >= 0 && !lane->deaf;
-        if (hears && in_use(lane))
-            hears = socket_send(fd, (const char *)&lane->out + lane->out_done,
-                                LENGTH_BYTES + lane->out.bytes - lane->out_done, patience);
-        if (hears && in_order) socket_send(fd, &GOODBYE, sizeof GOODBYE, patience);
+        if (hears && in_use(lane)) hears = send_rest(lane, fd, patience);
+        if (!hears || !in_order) continue;
+        write_letter(lane, GOODBYE, "");
+        send_rest(lane, fd, patience);
     }
     for (uint32_t q = 0; q < link->size && in_order; q++)
         while (port_under_way(link, q) && clock_now_ns() < patience.deadline_ns) sleep_ns(1000000);

@@ -1,6 +1,6 @@
 /* clang-format off */
-/* Sends the control channel's messages over the connections of a rendezvous. A message is a length and then this number
- * of bytes. Two lengths have a special meaning:
+/* Sends the control channel's messages over the connections of a rendezvous. A message is a length, a tag (secret.h), and
+ * then this number of bytes. Two lengths have a special meaning, and no bytes:
  *
  *   0         The rank closes. Every rank sends it to rank 0. When all ranks close, rank 0 sends it to every rank.
  *   GOODBYE   The rank has closed in order, and ends its connections now. The other ranks may not have closed: a call
@@ -17,15 +17,20 @@
 
 #include <poll.h>
 
+#include "engine/comm/rendezvous.h"
 #include "engine/comm/watch.h"
+
+enum lane { LANE_CONTROL, LANE_DATA }; /* of the connections between two ranks */
 
 struct tcp_letter {
     uint32_t bytes;
+    struct tag tag;
     char message[CONTROL_MESSAGE_BYTES];
 };
 
 struct tcp_lane { /* one outgoing and one incoming message, with the number of bytes that are done */
     struct tcp_letter out, in;
+    struct seals seals;
     uint32_t out_done, in_done;
     bool closing_sent, deaf; /* deaf: the peer accepts no more bytes */
     uint64_t lost_ns;        /* when the connection ended without GOODBYE; 0: it has not */
@@ -46,8 +51,8 @@ struct tcp_link {
 /* The time between the end of a connection and its report: messages of other ranks may arrive first. */
 enum { TCP_PATIENCE_NS = 250000000 };
 
-/* comm->failure must be set. `sockets`: one per rank, -1 for this rank; copied, but not owned. ZERO_E_MEMORY. */
-zero_status tcp_link_open(struct tcp_link *link, struct comm *comm, uint64_t key, const int *sockets);
+/* comm->failure must be set. `peers`: one per rank; their sockets are not owned. ZERO_E_MEMORY. */
+zero_status tcp_link_open(struct tcp_link *link, struct comm *comm, uint64_t key, const struct lanes *peers);
 double tcp_endure(const struct comm *comm, int socket); /* socket_endure, with the comm's limits */
 struct watch_link tcp_link_watched(struct tcp_link *link);
 /* The rank has closed in order. Any thread. */

@@ -74,6 +74,7 @@ struct config_fp16 {
 
 struct config_comm {
     double timeout_s;
+    bool checksum;                    /* of what ranks send each other over TCP */
     int transport;                    /* enum config_transport */
     int reduction;                    /* enum config_reduction; AUTO: the transport decides */
     uint64_t prefetch_depth;          /* gathers ahead of use */

@@ -107,6 +107,11 @@ static zero_status find_owner(const struct model *model, const struct zero_unit 
     *out_owner = model->params;
     if (!param->tied_to) return ZERO_OK;
     const struct model_param *owner = model_find(model, param->tied_to);
+    if (strcmp(param->tied_to, param->name) == 0)
+        return error_set(
+            error, ZERO_E_ARGUMENT,
+            "parameter \"%s\" is tied to itself: name one of an earlier unit, or leave tied_to NULL",
+            param->name);
     if (!owner || owner->unit == unit->index)
         return error_set(error, ZERO_E_ARGUMENT,
                          "parameter \"%s\" is tied to \"%s\", which no earlier unit has", param->name,

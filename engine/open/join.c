@@ -103,6 +103,7 @@ static bool ask_host(void *user) {
 
 static zero_status open_comm(struct joining *j, struct seat *seat, struct zero_error *error) {
     seat->options.timeout_s = j->config->comm.timeout_s;
+    seat->options.unchecked = !j->config->comm.checksum;
     seat->options.log = j->ranks->log;
     seat->options.device = j->run->device;
     if (j->host->interrupted) seat->options.interrupted = ask_host, seat->options.interrupted_user = j->host;

@@ -99,6 +99,17 @@ static zero_status seat_launched(const zero_runtime *runtime, struct seat *out, 
     return ZERO_OK;
 }
 
+static const char *get_environment(void *user, const char *name) { return getenv(name); }
+
+static zero_status find_secret(const zero_runtime *runtime, struct seat *out, struct zero_error *error) {
+    out->options.secret = &out->secret;
+    if (out->transport == &comm_tcp_ops)
+        return secret_find(runtime->secret, get_environment, NULL, &out->secret, error);
+    if (!runtime->secret) return ZERO_OK;
+    return error_set(error, ZERO_E_ARGUMENT,
+                     "zero_runtime.secret is given, and these ranks do not meet over TCP: leave it NULL");
+}
+
 zero_status seat_find(const zero_runtime *runtime, struct seat *out, struct zero_error *error) {
     const struct {
         const char *name;
@@ -118,5 +129,6 @@ zero_status seat_find(const zero_runtime *runtime, struct seat *out, struct zero
             return error_set(error, ZERO_E_ARGUMENT,
                              "zero_runtime says twice which rank this is, by %s and by %s: give one of them",
                              ways[way].name, ways[other].name);
-    return ways[way].find(runtime, out, error);
+    zero_status status = ways[way].find(runtime, out, error);
+    return status ? status : find_secret(runtime, out, error);
 }

@@ -1,13 +1,14 @@
-/* comm_bench local RANKS | mpirun ... comm_bench mpi RANKS: seconds per call and bytes received per second,
+/* comm_bench local|tcp|tcp-unchecked RANKS | mpirun ... comm_bench mpi RANKS: seconds per call and bytes received per second,
  * per rank. Not a test: its numbers depend on who else uses the machine. */
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "engine/base/clock.h"
 #include "engine/comm/comm.h"
 #include "tests/check.h"
 
-enum { COUNT = 1 << 20, ROUNDS = 30, RANKS_AT_MOST = 16 };
+enum { TCP_PORT = 29511, COUNT = 1 << 20, ROUNDS = 30, RANKS_AT_MOST = 16 };
 
 struct rank {
     pthread_t thread;
@@ -63,15 +64,20 @@ static void *run_rank(void *user) {
 int main(int argc, char **argv) {
     struct rank ranks[RANKS_AT_MOST] = {{.transport = &comm_mpi_ops}};
     uint32_t count = argc > 2 ? (uint32_t)atoi(argv[2]) : 0;
-    if (count < 1 || count > RANKS_AT_MOST) return fprintf(stderr, "usage: comm_bench local|mpi RANKS\n"), 2;
+    if (count < 1 || count > RANKS_AT_MOST) return fprintf(stderr, "usage: comm_bench local|mpi|tcp|tcp-unchecked RANKS\n"), 2;
     if (strcmp(argv[1], "mpi") == 0) {
         run_rank(&ranks[0]);
         return check_end();
     }
     struct local_world *world = local_world_create(count);
     for (uint32_t r = 0; r < count; r++) {
-        ranks[r] = (struct rank){.transport = &comm_local_ops,
-                                 .options = {.rank = r, .size = count, .local = world}};
+        ranks[r] = (struct rank){.transport = strncmp(argv[1], "tcp", 3) ? &comm_local_ops : &comm_tcp_ops,
+                                 .options = {.rank = r,
+                                             .size = count,
+                                             .local = world,
+                                             .master = "127.0.0.1",
+                                             .master_port = TCP_PORT,
+                                             .unchecked = strcmp(argv[1], "tcp-unchecked") == 0}};
         pthread_create(&ranks[r].thread, NULL, run_rank, &ranks[r]);
     }
     for (uint32_t r = 0; r < count; r++) pthread_join(ranks[r].thread, NULL);

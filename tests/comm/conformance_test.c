@@ -134,7 +134,7 @@ static int run_process(struct shared *shared, const struct rank *of_all, uint32_
 
 /* A port that was free a moment ago. */
 static uint32_t free_port(void) {
-    int listener = socket_listen(0);
+    int listener = socket_listen(NULL, 0);
     uint32_t port = socket_port(listener);
     close(listener);
     return port;

@@ -74,7 +74,7 @@ static void interrupt(const struct comm_ops *transport, bool closing) {
     struct rank ranks[RANKS] = {0};
     struct world world = {.transport = transport, .closing = closing};
     world.local = local_world_create(RANKS);
-    int listener = socket_listen(0);
+    int listener = socket_listen(NULL, 0);
     world.port = socket_port(listener);
     close(listener);
     pthread_barrier_init(&world.together, NULL, RANKS + 1);

@@ -22,7 +22,7 @@ enum { RANKS = 5, LONG_S = 30, SHORT_S = 3 };
 struct rank {
     pthread_t thread;
     struct rendezvous options;
-    struct lanes peers[RANKS];
+    struct lanes peers[RANKS + 4];
     uint64_t key, ended_ns;
     zero_status status;
     struct zero_error error;
@@ -37,7 +37,7 @@ static struct patience soon(void) {
 }
 
 static uint32_t free_port(void) {
-    int listener = socket_listen(0);
+    int listener = socket_listen(NULL, 0);
     uint32_t port = socket_port(listener);
     close(listener);
     return port;
@@ -55,8 +55,8 @@ static void *run(void *user) {
 static void start(struct rank *ranks, const uint32_t *numbers, uint32_t count, uint32_t size,
                   double timeout_s, uint32_t port) {
     for (uint32_t i = 0; i < count; i++) {
-        ranks[i] =
-            (struct rank){.options = {"localhost", port, numbers[i], size, timeout_s, NULL, NULL, false}};
+        ranks[i] = (struct rank){
+            .options = {"localhost", port, numbers[i], size, timeout_s, NULL, NULL, false, {{{0}}, false}}};
         pthread_create(&ranks[i].thread, NULL, run, &ranks[i]);
     }
 }
@@ -108,12 +108,13 @@ static void all_meet(uint32_t count) {
  * sends the right first words and wrong values after them. */
 static void call_as_strangers(uint32_t port, int sockets[5]) {
     static const char web[] = "GET / HTTP/1.1\r\nHost: h\r\n\r\n                       ";
-    uint64_t liar[4] = {0x3276646e7a6f7265u, 12345, (uint64_t)RANKS << 32 | 1, 0};
+    uint64_t liar[4] = {0x3376646e7a6f7265u, 12345, (uint64_t)RANKS << 32 | 1, 0};
     struct place rank0 = here(port);
     for (int i = 0; i < 5; i++) sockets[i] = socket_call(&rank0, soon());
     CHECK(socket_send(sockets[0], web, sizeof web, soon()));
     CHECK(socket_send(sockets[1], liar, 11, soon()));
     CHECK(socket_send(sockets[4], liar, sizeof liar, soon()));
+    shutdown(sockets[4], SHUT_WR);
     shutdown(sockets[1], SHUT_WR);
     close(sockets[3]);
     sockets[3] = -1;
@@ -135,6 +136,110 @@ static void strangers_are_hung_up_on(void) {
         if (sockets[i] >= 0) close(sockets[i]);
 }
 
+/* ---- secrets ---- */
+
+static struct secret secret_of(const char *text) {
+    struct secret secret;
+    struct zero_error error;
+    CHECK_INT(secret_find(text, NULL, NULL, &secret, &error), ZERO_OK);
+    return secret;
+}
+
+static void start_with(struct rank *rank, uint32_t number, uint32_t size, uint32_t port, const char *text,
+                       double timeout_s) {
+    *rank = (struct rank){
+        .options = {"localhost", port, number, size, timeout_s, NULL, NULL, false, {{{0}}, false}}};
+    if (text) rank->options.secret = secret_of(text);
+    pthread_create(&rank->thread, NULL, run, rank);
+}
+
+static const char right[] = "the secret of this job", wrong[] = "the secret of another job";
+
+/* Ranks of another secret, or of none, are refused; they learn why, and neither end the job nor take a seat of it. */
+static void ranks_prove_the_secret(void) {
+    struct rank ranks[RANKS], other[3];
+    uint32_t port = free_port();
+    start_with(&ranks[0], 0, RANKS, port, right, LONG_S);
+    start_with(&other[0], 1, RANKS, port, wrong, LONG_S);
+    start_with(&other[1], 2, RANKS, port, NULL, LONG_S);
+    start_with(&other[2], 3, RANKS + 4, port, wrong,
+               LONG_S); /* without a secret, another size ends the job */
+    finish(other, 3);
+    for (int i = 0; i < 3; i++) {
+        CHECK_INT(other[i].status, ZERO_E_ARGUMENT);
+        CHECK_CONTAINS(other[i].error.message, "give all ranks of a job the same ZERO_JOB_SECRET");
+    }
+    CHECK_CONTAINS(other[0].error.message,
+                   "rank 1 has a job secret, and rank 0, which listens at localhost:");
+    CHECK_CONTAINS(other[1].error.message,
+                   "rank 2 has no job secret, and rank 0, which listens at localhost:");
+    for (uint32_t r = 1; r < RANKS; r++) start_with(&ranks[r], r, RANKS, port, right, LONG_S);
+    check_met(ranks, RANKS);
+}
+
+static void impostors_are_counted(void) {
+    struct rank rank, other;
+    uint32_t port = free_port();
+    start_with(&rank, 0, 2, port, right, SHORT_S);
+    start_with(&other, 1, 2, port, NULL, LONG_S);
+    finish(&other, 1);
+    finish(&rank, 1);
+    CHECK_INT(rank.status, ZERO_E_PEER);
+    CHECK_CONTAINS(rank.error.message, "; 1 of 1 other connections had another ZERO_JOB_SECRET, or none");
+}
+
+/* What was heard once proves nothing in another connection. */
+static void a_repeated_proof_is_refused(void) {
+    struct answer first = {0}, again = {0};
+    struct secret secret = secret_of(right);
+    struct seals seals;
+    int pair[2];
+    uint8_t heard[sizeof(struct hello) + sizeof(struct tag)];
+    for (int i = 0; i < 2; i++) {
+        struct answer *answer = i ? &again : &first;
+        CHECK_INT(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair), 0);
+        answer->socket = pair[1];
+        if (i == 0) {
+            struct hello hello = {.rank = 1, .size = 2, .port = 1};
+            struct challenge challenge;
+            hello.magic = 0x3376646e7a6f7265u;
+            CHECK(socket_send(pair[0], &hello, sizeof hello, soon()));
+            CHECK_INT(handshake_hear(answer, &secret, &seals), HEARD_PART);
+            CHECK(socket_receive(pair[0], &challenge, sizeof challenge, soon()));
+            uint8_t both[sizeof hello + sizeof challenge];
+            memcpy(both, &hello, sizeof hello), memcpy(both + sizeof hello, &challenge, sizeof challenge);
+            struct key key = key_derive(&secret.key, "connection", (struct text){both, sizeof both});
+            struct tag proof = key_tag(&key, "caller's proof");
+            memcpy(heard, &hello, sizeof hello), memcpy(heard + sizeof hello, &proof, sizeof proof);
+            CHECK(socket_send(pair[0], &proof, sizeof proof, soon()));
+            CHECK_INT(handshake_hear(answer, &secret, &seals), HEARD_ALL);
+        } else {
+            CHECK(socket_send(pair[0], heard, sizeof heard, soon()));
+            CHECK_INT(handshake_hear(answer, &secret, &seals), HEARD_PART);
+            CHECK_INT(handshake_hear(answer, &secret, &seals), HEARD_WRONG_SECRET);
+        }
+        close(pair[0]), close(pair[1]);
+    }
+}
+
+/* Rank 0 listens at the address that it was given, and nowhere else. */
+static void rank_0_listens_at_one_address(void) {
+    struct rank ranks[2];
+    uint32_t port = free_port();
+    struct place elsewhere = {.address = {127, 0, 0, 2}, .family = 4, .port = (uint16_t)port},
+                 rank0 = here(port);
+    struct patience brief = {.deadline_ns = clock_now_ns() + LONG_S * 1000000000ull};
+    start(ranks, in_order, 1, 2, LONG_S, port);
+    int fd = socket_call(&rank0, brief);
+    CHECK(fd >= 0);
+    close(fd);
+    brief.deadline_ns = clock_now_ns() + 100000000;
+    fd = socket_call(&elsewhere, brief);
+    if (!CHECK(fd < 0 && errno == ECONNREFUSED)) close(fd);
+    start(ranks + 1, in_order + 1, 1, 2, LONG_S, port);
+    check_met(ranks, 2);
+}
+
 /* More strangers than rank 0 accepts at once do not keep the ranks out. */
 static void a_crowd_keeps_nobody_out(void) {
     enum { CROWD = 200 };
@@ -143,7 +248,11 @@ static void a_crowd_keeps_nobody_out(void) {
     uint32_t port = free_port();
     struct place rank0 = here(port);
     start(ranks, in_order, 1, RANKS, LONG_S, port);
-    for (int i = 0; i < CROWD; i++) sockets[i] = socket_call(&rank0, soon());
+    for (int i = 0; i < CROWD; i++) {
+        struct hello hello = {.magic = 0x3376646e7a6f7265u, .rank = 1, .size = RANKS, .port = 1};
+        sockets[i] = socket_call(&rank0, soon());
+        if (i % 4 == 0) socket_send(sockets[i], &hello, sizeof hello, soon()); /* and never a proof */
+    }
     for (uint32_t r = 1; r < RANKS; r++) start(ranks + r, in_order + r, 1, RANKS, LONG_S, port);
     check_met(ranks, RANKS);
     for (int i = 0; i < CROWD; i++) close(sockets[i]);
@@ -193,20 +302,21 @@ static void one_has_another_size(void) {
 
 static void alone(uint32_t number, const char *host, uint32_t port, double timeout_s, zero_status status,
                   const char *part) {
-    struct rank rank = {.options = {host, port, number, 3, timeout_s, NULL, NULL, false}};
+    struct rank rank = {.options = {host, port, number, 3, timeout_s, NULL, NULL, false, {{{0}}, false}}};
     run(&rank);
     CHECK_INT(rank.status, status);
     CHECK_CONTAINS(rank.error.message, part);
 }
 
 static void nobody_to_meet(void) {
-    int listener = socket_listen(0);
+    int listener = socket_listen(NULL, 0);
     uint32_t port = socket_port(listener);
     alone(0, "localhost", port, LONG_S, ZERO_E_IO, "rank 0 cannot listen on port");
     close(listener);
     alone(1, "localhost", port, 0.1, ZERO_E_PEER, "rank 1 of 3 cannot reach rank 0 (localhost:");
-    alone(1, "no such host", port, 1, ZERO_E_ARGUMENT,
-          "MASTER_ADDR is \"no such host\", which has no address");
+    for (uint32_t number = 0; number < 2; number++) /* at once: also the rank that nobody could find there */
+        alone(number, "no such host", port, LONG_S, ZERO_E_ARGUMENT,
+              "MASTER_ADDR is \"no such host\", which has no address");
 }
 
 /* Another program that owns the port answers in its own protocol, or hangs up. */
@@ -216,7 +326,7 @@ static void *serve_another(void *user) {
     for (int i = 0; i < 2; i++) {
         int fd;
         while ((fd = socket_accept(listener)) < 0) usleep(1000);
-        char hello[32];
+        char hello[sizeof(struct hello)];
         socket_receive(fd, hello, sizeof hello, soon());
         if (i == 0) socket_send(fd, page, sizeof page, soon());
         close(fd);
@@ -226,7 +336,7 @@ static void *serve_another(void *user) {
 
 static void another_program_has_the_port(void) {
     pthread_t thread;
-    int listener = socket_listen(0);
+    int listener = socket_listen(NULL, 0);
     pthread_create(&thread, NULL, serve_another, &listener);
     for (int i = 0; i < 2; i++)
         alone(1, "127.0.0.1", socket_port(listener), LONG_S, ZERO_E_PEER, "does not answer as rank 0 does");
@@ -239,8 +349,8 @@ static bool ask(void *user) { return atomic_load((atomic_bool *)user); }
 static void start_interruptible(struct rank *ranks, const uint32_t *numbers, uint32_t count, uint32_t size,
                                 uint32_t port, atomic_bool *stop) {
     for (uint32_t i = 0; i < count; i++) {
-        ranks[i] =
-            (struct rank){.options = {"localhost", port, numbers[i], size, LONG_S, ask, &stop[i], false}};
+        ranks[i] = (struct rank){
+            .options = {"localhost", port, numbers[i], size, LONG_S, ask, &stop[i], false, {{{0}}, false}}};
         pthread_create(&ranks[i].thread, NULL, run, &ranks[i]);
     }
 }
@@ -332,6 +442,10 @@ int main(void) {
     no_rank_calls_itself();
     interrupted_while_one_is_absent();
     for (uint32_t count = 2; count <= RANKS; count++) all_meet(count);
+    ranks_prove_the_secret();
+    impostors_are_counted();
+    a_repeated_proof_is_refused();
+    rank_0_listens_at_one_address();
     strangers_are_hung_up_on();
     a_crowd_keeps_nobody_out();
     a_rank_never_comes();

@@ -103,9 +103,11 @@ static void *run_rank(void *user) {
     return NULL;
 }
 
+static bool without_checksums;
+
 static struct run *start(uint32_t ranks, double timeout_s, void (*body)(struct rank *)) {
     static struct run run;
-    int listener = socket_listen(0);
+    int listener = socket_listen(NULL, 0);
     uint32_t port = socket_port(listener);
     close(listener);
     memset(&run, 0, sizeof run);
@@ -114,8 +116,12 @@ static struct run *start(uint32_t ranks, double timeout_s, void (*body)(struct r
     for (uint32_t r = 0; r < ranks; r++) {
         struct rank *rank = &run.rank[r];
         rank->run = &run;
-        rank->options = (struct comm_options){
-            .rank = r, .size = ranks, .timeout_s = timeout_s, .master = "127.0.0.1", .master_port = port};
+        rank->options = (struct comm_options){.rank = r,
+                                              .size = ranks,
+                                              .timeout_s = timeout_s,
+                                              .master = "127.0.0.1",
+                                              .master_port = port,
+                                              .unchecked = without_checksums};
         pthread_create(&rank->thread, NULL, run_rank, rank);
     }
     pthread_barrier_wait(&run.together);
@@ -314,28 +320,192 @@ static void all_leave(void) {
     }
 }
 
-/* A record without an end of its text: rank 0 must not read on, and says that it cannot be one. */
+/* ---- what another build or a stranger might send ---- */
+
+struct forgery {
+    struct frame frame;
+    struct comm_record record;
+    struct frame_seal seal;
+};
+
+/* Rank 1 sends it to rank 0 in place of what belongs there. */
+static void send_forgery(struct rank *rank, struct forgery *forged, bool sealed) {
+    struct wire *wire = &((struct tcp_comm *)rank->comm)->wires[0];
+    struct text parts[3] = {{&forged->frame, sizeof forged->frame},
+                            {&forged->seal.check, sizeof forged->seal.check},
+                            {&forged->record, forged->frame.bytes}};
+    forged->seal.tag = seal_next(&wire->seals.out, parts, 3);
+    forged->seal.tag.byte[3] ^= !sealed;
+    CHECK(socket_send(rank->data[0], &forged->frame, sizeof forged->frame,
+                      (struct patience){.deadline_ns = UINT64_MAX}));
+    CHECK(socket_send(rank->data[0], &forged->record, forged->frame.bytes,
+                      (struct patience){.deadline_ns = UINT64_MAX}));
+    CHECK(socket_send(rank->data[0], &forged->seal, sizeof forged->seal,
+                      (struct patience){.deadline_ns = UINT64_MAX}));
+}
+
+static struct forgery forgery_of(struct rank *rank) {
+    struct comm_call call = call_of(rank, COMM_ALL_GATHER);
+    struct forgery forged = {.frame = {FRAME_READY, EXCHANGING, rank->group->key, 0, sizeof forged.record}};
+    record_make(&call, 0, 0, &forged.record);
+    return forged;
+}
+
+static void (*forge)(struct rank *rank);
+
 static void forges(struct rank *rank) {
     struct comm_call call = call_of(rank, COMM_ALL_GATHER);
-    struct {
-        struct frame frame;
-        struct comm_record record;
-    } forged = {.frame = {FRAME_READY, EXCHANGING, rank->group->key, 0, sizeof forged.record}};
-    record_make(&call, 0, 0, &forged.record);
-    forged.record.hash++;
-    memset(forged.record.what, 'x', sizeof forged.record.what);
-    if (rank->options.rank == 1)
-        CHECK_INT(send(rank->data[0], &forged, sizeof forged, MSG_NOSIGNAL), sizeof forged);
+    if (rank->options.rank == 1) forge(rank);
     rank->status = comm_run(rank->group, &call);
     note_failure(rank);
 }
 
+/* A record without an end of its text: rank 0 must not read on. */
+static void endless_text(struct rank *rank) {
+    struct forgery forged = forgery_of(rank);
+    memset(forged.record.what, 'x', sizeof forged.record.what);
+    send_forgery(rank, &forged, true);
+}
+
+static void unknown_type(struct rank *rank) {
+    struct forgery forged = forgery_of(rank);
+    forged.record.dtype = 200;
+    send_forgery(rank, &forged, true);
+}
+
+static void unknown_phase(struct rank *rank) {
+    struct forgery forged = forgery_of(rank);
+    forged.frame.phase = PHASES;
+    send_forgery(rank, &forged, true);
+}
+
+static void later_phase_first(struct rank *rank) {
+    struct forgery forged = forgery_of(rank);
+    forged.frame.phase = GATHERING, forged.frame.bytes = 0;
+    send_forgery(rank, &forged, true);
+}
+
+static void record_of_another_call(struct rank *rank) {
+    struct forgery forged = forgery_of(rank);
+    forged.record.sequence = 5;
+    send_forgery(rank, &forged, true);
+}
+
+static void too_many_bytes(struct rank *rank) {
+    struct forgery forged = forgery_of(rank);
+    forged.frame.bytes = 1ull << 60;
+    CHECK(socket_send(rank->data[0], &forged.frame, sizeof forged.frame,
+                      (struct patience){.deadline_ns = UINT64_MAX}));
+}
+
+/* Rank 0 keeps a number of messages for groups that it has not opened yet, but not any number. */
+static void unknown_groups(struct rank *rank) {
+    for (uint64_t key = 1; key <= 2000; key++) {
+        struct forgery forged = forgery_of(rank);
+        forged.frame.key = key;
+        send_forgery(rank, &forged, true);
+    }
+}
+
+static void unsealed(struct rank *rank) {
+    struct forgery forged = forgery_of(rank);
+    send_forgery(rank, &forged, false);
+}
+
 static void forged_record(void) {
-    struct run *run = start(2, 30, forges);
-    finish(run);
-    CHECK_INT(run->rank[0].status, ZERO_E_INTERNAL);
-    CHECK_CONTAINS(run->rank[0].error.message, "rank 1 sent rank 0 a message that fits no call");
-    CHECK(run->rank[1].status != ZERO_OK);
+    static const char unfit[] = "rank 1 sent rank 0 a message that fits no call";
+    static const struct {
+        void (*forge)(struct rank *rank);
+        zero_status status;
+        const char *part;
+    } forgeries[] = {{endless_text, ZERO_E_INTERNAL, unfit},
+                     {unknown_type, ZERO_E_INTERNAL, unfit},
+                     {unknown_phase, ZERO_E_INTERNAL, unfit},
+                     {later_phase_first, ZERO_E_INTERNAL, unfit},
+                     {record_of_another_call, ZERO_E_INTERNAL, unfit},
+                     {too_many_bytes, ZERO_E_INTERNAL, unfit},
+                     {unknown_groups, ZERO_E_INTERNAL, unfit},
+                     {unsealed, ZERO_E_PEER, "what rank 1 sent to rank 0 came damaged"}};
+    for (size_t i = 0; i < sizeof forgeries / sizeof *forgeries; i++) {
+        forge = forgeries[i].forge;
+        struct run *run = start(2, 30, forges);
+        finish(run);
+        CHECK_INT(run->rank[0].status, forgeries[i].status);
+        CHECK_CONTAINS(run->rank[0].error.message, forgeries[i].part);
+        CHECK(run->rank[1].status != ZERO_OK);
+    }
+}
+
+/* ---- a network that changes a byte ---- */
+
+enum { FLIPPED_BYTE = 150000 };
+
+struct relay {
+    pthread_t thread;
+    int near, far;
+};
+
+static bool pass_on(int from, int to, uint64_t *passed, uint64_t flip) {
+    uint8_t bytes[4096];
+    ssize_t got = recv(from, bytes, sizeof bytes, 0);
+    if (got < 0) return errno == EAGAIN;
+    for (ssize_t i = 0; i < got; i++, (*passed)++) bytes[i] ^= *passed == flip;
+    return got > 0 && socket_send(to, bytes, (uint64_t)got, (struct patience){.deadline_ns = UINT64_MAX});
+}
+
+static void *relay_run(void *user) {
+    struct relay *relay = user;
+    uint64_t there = 0, back = 0;
+    while (pass_on(relay->near, relay->far, &there, FLIPPED_BYTE) &&
+           pass_on(relay->far, relay->near, &back, UINT64_MAX))
+        sched_yield();
+    shutdown(relay->near, SHUT_RDWR), shutdown(relay->far, SHUT_RDWR);
+    return NULL;
+}
+
+/* Puts a relay between the socket and its connection. */
+static void put_relay(struct relay *relay, int socket) {
+    int pair[2];
+    CHECK_INT(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair), 0);
+    relay->far = dup(socket), relay->near = pair[1];
+    CHECK_INT(dup2(pair[0], socket), socket);
+    close(pair[0]);
+    pthread_create(&relay->thread, NULL, relay_run, relay);
+}
+
+/* Rank 0 sends ones over a wire that flips a bit. */
+static void gathers_ones(struct rank *rank) {
+    struct relay relay;
+    if (rank->options.rank == 0) put_relay(&relay, rank->data[1]);
+    for (int i = 0; i < COUNT; i++) rank->buffers[i] = 1;
+    for (uint32_t call = 0; call < 40 && rank->status == ZERO_OK; call++) {
+        struct comm_call gather = call_of(rank, COMM_ALL_GATHER);
+        rank->status = comm_run(rank->group, &gather);
+        for (int i = 0; i < COUNT && !rank->status; i++)
+            if (rank->buffers[COUNT + i] != 1) atomic_fetch_add(&rank->calls, 1);
+    }
+    if (rank->status) note_failure(rank);
+    if (rank->options.rank) return;
+    shutdown(relay.near, SHUT_RDWR);
+    pthread_join(relay.thread, NULL);
+    close(relay.near), close(relay.far);
+}
+
+/* 150,000 bytes later than the relay begins, in the data of a call: the checksum finds it. Without, the weights are wrong. */
+static void flipped_byte(void) {
+    for (int unchecked = 0; unchecked < 2; unchecked++) {
+        without_checksums = unchecked;
+        struct run *run = start(2, 3, gathers_ones);
+        finish(run);
+        if (unchecked) {
+            CHECK_INT(atomic_load(&run->rank[1].calls), 1);
+            continue;
+        }
+        CHECK_INT(run->rank[1].status, ZERO_E_PEER);
+        CHECK_CONTAINS(run->rank[1].error.message,
+                       "what rank 0 sent to rank 1 came damaged (12000 bytes of h.3, call ");
+        CHECK_INT(atomic_load(&run->rank[1].calls), 0);
+    }
 }
 
 static const struct fault {
@@ -345,6 +515,7 @@ static const struct fault {
               {"control_reset", control_reset},
               {"data_swallowed", data_swallowed},
               {"forged_record", forged_record},
+              {"flipped_byte", flipped_byte},
               {"outage", outage},
               {"leaves", leaves},
               {"all_leave", all_leave}};

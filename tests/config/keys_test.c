@@ -196,6 +196,7 @@ static const struct effect {
     {"seed", "7", "", FIELD(seed)},
     {"threads", "3", "", FIELD(threads)},
     {"comm.timeout_s", "3", "", FIELD(comm.timeout_s)},
+    {"comm.checksum", "false", "", FIELD(comm.checksum)},
     {"comm.reduction", "\"native\"", "", FIELD(comm.reduction)},
     {"device.type", "\"cuda\"", "", FIELD(device_type)},
     {"device.index", "3", "", FIELD(device_index)},

@@ -74,7 +74,7 @@ static void *run_rank(void *user) {
 }
 
 static uint32_t free_port(void) {
-    int listener = socket_listen(0);
+    int listener = socket_listen(NULL, 0);
     uint32_t port = socket_port(listener);
     close(listener);
     return port;

@@ -6,6 +6,7 @@
 
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/checksum.h"
+#include "engine/checkpoint/safetensors.h"
 #include "engine/inside.h"
 #include "tests/check.h"
 #include "tests/engine/disk.h"
@@ -435,7 +436,30 @@ static void calls_out_of_order(void) {
     zero_engine_destroy(engine);
 }
 
+/* ---- headers that ask for more memory than their file is worth ---- */
+
+/* 200,000 values in 400 kB, which json-c would keep in 20 MB, and no data. */
+static void a_header_of_too_many_values(void) {
+    enum { VALUES = 200000 };
+    struct tensor_table table;
+    struct zero_error error;
+    error_clear(&error);
+    size_t bytes = 8 + 16 + 2 * VALUES;
+    char *text = malloc(bytes + 1), *at = text + 8;
+    at += sprintf(at, "{\"a\":[");
+    for (int i = 0; i < VALUES - 1; i++) *at++ = '1', *at++ = ',';
+    at += sprintf(at, "1]}");
+    bytes = (size_t)(at - text);
+    for (int i = 0; i < 8; i++) text[i] = (char)((bytes - 8) >> 8 * i);
+    CHECK_INT(safetensors_parse(text, bytes, bytes, "bomb", &table, &error), ZERO_E_IO);
+    CHECK_CONTAINS(
+        error.message,
+        "bomb is not a safetensors file: its header has 200001 values, more than all tensors of its 0 bytes");
+    free(text);
+}
+
 int main(void) {
+    a_header_of_too_many_values();
     every_bit_counts();
     other_models();
     damaged_files();

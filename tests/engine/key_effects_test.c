@@ -435,6 +435,9 @@ static const char *const in_the_offload_tests[] = {"zero_optimization.sub_group_
                                                    "bf16.bf16_optimizer_states",
                                                    "nvme.endurance_tbw"};
 
+/* What ranks in different processes send each other: tests/comm/tcp_fault_test.c. */
+static const char *const in_the_transport_tests[] = {"comm.checksum"};
+
 /* Where the memory is: tests/engine/devices_test.c. What the command does there: tests/tools/command/cuda_test.sh. */
 static const char *const in_the_device_tests[] = {"device.type", "device.index", "device.graphs"};
 
@@ -502,6 +505,8 @@ static void every_used_key_has_a_row(void) {
             found += strcmp(in_the_command[i], key->path) == 0;
         for (size_t i = 0; i < sizeof in_the_offload_tests / sizeof *in_the_offload_tests; i++)
             found += strcmp(in_the_offload_tests[i], key->path) == 0;
+        for (size_t i = 0; i < sizeof in_the_transport_tests / sizeof *in_the_transport_tests; i++)
+            found += strcmp(in_the_transport_tests[i], key->path) == 0;
         for (size_t i = 0; i < sizeof in_the_device_tests / sizeof *in_the_device_tests; i++)
             found += strcmp(in_the_device_tests[i], key->path) == 0;
         if (!CHECK_INT(found, key->use == KEY_USED)) fprintf(stderr, "%s\n", key->path);

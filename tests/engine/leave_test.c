@@ -69,7 +69,7 @@ static void set_number(const char *name, uint32_t value) {
 
 static void run_all(uint32_t stage, double late_s) {
     pid_t pids[RANKS];
-    int listener = socket_listen(0), status;
+    int listener = socket_listen(NULL, 0), status;
     setenv("MASTER_ADDR", "127.0.0.1", 1);
     set_number("MASTER_PORT", socket_port(listener));
     set_number("WORLD_SIZE", RANKS);

@@ -71,6 +71,8 @@ static void declaring(void) {
     param = param_of("w", &slot[0]), param.tied_to = "later";
     answers(zero_unit_add_param(unit, &param), ZERO_E_ARGUMENT,
             "is tied to \"later\", which no earlier unit has");
+    param.tied_to = "w";
+    answers(zero_unit_add_param(unit, &param), ZERO_E_ARGUMENT, "parameter \"w\" is tied to itself");
     param = param_of("w", &slot[0]);
     CHECK_INT(zero_unit_add_param(unit, &param), ZERO_OK);
     answers(zero_unit_add_param(unit, &param), ZERO_E_ARGUMENT, "was added before; give each its own name");

@@ -54,6 +54,10 @@ static void mistakes(void) {
     refused(r, "by local and by mpi_comm");
     r = good, r.address = "no such host";
     refused(r, "zero_runtime.address is \"no such host\"");
+    r = good, r.secret = "too short";
+    refused(r, "zero_runtime.secret has 9 bytes: a job's secret has 16 to 4096");
+    r = good, r.size = r.rank = r.port = 0, r.address = NULL, r.local = local, r.secret = "the secret of this job";
+    refused(r, "zero_runtime.secret is given, and these ranks do not meet over TCP");
     zero_local_destroy(local);
 }
 

@@ -2,6 +2,7 @@
  * not. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine/checkpoint/storage.h"
@@ -71,7 +72,22 @@ static void run(uint64_t seed, void *memory, uint64_t total[2]) {
     total[1] += harmed;
 }
 
+/* A reader of a FIFO would wait for a writer for ever. */
+static void a_fifo_is_no_file(void) {
+    struct storage_file file = {0};
+    struct zero_error error;
+    char path[4096];
+    error_clear(&error);
+    snprintf(path, sizeof path, "%s/fifo", getenv("TEST_TMPDIR"));
+    CHECK_INT(mkfifo(path, 0600), 0);
+    CHECK_INT(storage_open(storage_posix(), path, &file, &error), ZERO_E_IO);
+    CHECK_CONTAINS(error.message, "fifo: it is not a regular file");
+    CHECK_INT(storage_open(storage_posix(), getenv("TEST_TMPDIR"), &file, &error), ZERO_E_IO);
+    CHECK_INT(unlink(path), 0);
+}
+
 int main(void) {
+    a_fifo_is_no_file();
     uint64_t total[2] = {0};
     void *memory = aligned_alloc(4096, 4 * STAGING_MIN);
     for (uint64_t seed = 1; seed <= SEEDS; seed++) {

@@ -9,7 +9,7 @@
 #include "tests/check.h"
 
 uint32_t tcp_free_port(void) {
-    int listener = socket_listen(0);
+    int listener = socket_listen(NULL, 0);
     uint32_t port = socket_port(listener);
     close(listener);
     return port;

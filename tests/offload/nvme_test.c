@@ -129,11 +129,11 @@ static void the_page_cache_is_said_once(const char *directory) {
     directory_remove(in_memory);
 }
 
-static bool forbid_io_uring(void) {
+static bool forbid(long call, int why) {
     struct sock_filter filter[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_io_uring_setup, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)call, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (uint32_t)why),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
     struct sock_fprog program = {.len = sizeof filter / sizeof *filter, .filter = filter};
@@ -142,7 +142,7 @@ static bool forbid_io_uring(void) {
 }
 
 static void where_io_uring_is_forbidden(const char *directory) {
-    if (!CHECK(forbid_io_uring())) return;
+    if (!CHECK(forbid(__NR_io_uring_setup, EPERM))) return;
     struct tier_options options = options_for(&directory, 1);
     opens_and_works(&options);
     CHECK_INT(occurrences(lines, "the system refuses io_uring: Operation not permitted; threads with pread"),
@@ -203,6 +203,49 @@ static void too_little_space(const char *directory) {
     options = options_for(paths, 2);
     options.bytes = free_bytes(directory) / 2 * 3 / PAGE * PAGE;
     refused(&options, ZERO_E_IO, "too little space: needs ", directory);
+}
+
+/* Some file systems of a network have no locks. That is not another run. */
+static void without_locks(const char *directory) {
+    if (!CHECK(forbid(__NR_flock, ENOLCK))) return;
+    struct tier_options options = options_for(&directory, 1);
+    options.nvme.keep = "kept";
+    refused(&options, ZERO_E_IO, "cannot lock kept in ",
+            "No locks available; name an nvme_path on a drive of this machine");
+}
+
+/* A kept file stays if something was written to it, and not if the start failed, or nothing was. */
+static void keeps_what_was_written(const char *directory) {
+    char missing[300];
+    const char *paths[] = {directory, missing};
+    struct tier_options options = options_for(paths, 1);
+    struct zero_error error;
+    struct tier *tier;
+    uint8_t *memory = page_alloc(PAGE);
+    options.nvme.keep = "kept";
+    for (int writes = 0; writes < 2; writes++) {
+        if (!CHECK_INT(try_open(&options, &tier, &error), ZERO_OK)) return;
+        if (writes) CHECK_INT(tier_perform(tier, true, 0, PAGE, memory, &error), ZERO_OK);
+        tier->ops->close(tier);
+        CHECK_INT(directory_entries(directory, true), writes);
+    }
+    if (!CHECK_INT(try_open(&options, &tier, &error), ZERO_OK)) return;
+    CHECK(tier->found);
+    tier->ops->close(tier);
+    CHECK_INT(directory_entries(directory, true), 1); /* what an earlier run wrote */
+    free(memory);
+    options.nvme.keep = "other";
+    snprintf(missing, sizeof missing, "%s/second", directory);
+    CHECK_INT(mkdir(missing, 0700), 0);
+    char in_the_way[320];
+    snprintf(in_the_way, sizeof in_the_way, "%s/other", missing);
+    CHECK_INT(mkdir(in_the_way, 0700), 0);
+    options.nvme.path_count = 2;
+    refused(&options, ZERO_E_IO, "cannot open the kept file in ", missing);
+    CHECK_INT(directory_entries(directory, true), 3); /* kept, second, second/other */
+    CHECK_INT(rmdir(in_the_way), 0), CHECK_INT(rmdir(missing), 0);
+    snprintf(in_the_way, sizeof in_the_way, "%s/kept", directory);
+    CHECK_INT(unlink(in_the_way), 0);
 }
 
 static void a_small_tmpfs(const char *directory) {
@@ -345,6 +388,9 @@ int main(void) {
     the_page_cache_is_said_once(directory);
     bad_options(directory);
     too_little_space(directory);
+    in_child(without_locks, directory);
+    a_refusal_leaves_nothing(directory);
+    keeps_what_was_written(directory);
     bad_paths(directory);
     links(directory);
     a_refusal_leaves_nothing(directory);

@@ -22,7 +22,7 @@ static int by_path(const void *a, const void *b) {
 
 /* ---- finding the files ---- */
 
-static zero_status add_file(struct corpus *corpus, const char *path, uint64_t bytes,
+static zero_status add_file(struct corpus *corpus, const char *path, const struct stat *found,
                             struct zero_error *error) {
     uint64_t n = corpus->file_count;
     if ((n & (n - 1)) == 0) { /* grows at the powers of two */
@@ -33,7 +33,8 @@ static zero_status add_file(struct corpus *corpus, const char *path, uint64_t by
     }
     char *copy = strdup(path);
     if (!copy) return error_set(error, ZERO_E_MEMORY, "data: no memory for the name %s", path);
-    corpus->files[corpus->file_count++] = (struct corpus_file){.path = copy, .bytes = bytes};
+    corpus->files[corpus->file_count++] =
+        (struct corpus_file){.path = copy, .bytes = (uint64_t)found->st_size, .modified = found->st_mtim};
     return ZERO_OK;
 }
 
@@ -47,7 +48,7 @@ static zero_status visit(struct corpus *corpus, FTS *walk, FTSENT *entry, struct
         if (is_hidden(entry)) fts_set(walk, entry, FTS_SKIP);
         return ZERO_OK;
     case FTS_F:
-        return add_file(corpus, entry->fts_path, (uint64_t)entry->fts_statp->st_size, error);
+        return add_file(corpus, entry->fts_path, entry->fts_statp, error);
     case FTS_DNR:
     case FTS_ERR:
     case FTS_NS:
@@ -109,11 +110,17 @@ static zero_status count_token_file(struct corpus_file *file, struct zero_error 
         return error_set(error, ZERO_E_IO, "data: %s has token file version %d, expected %d", file->path,
                          header[1], TOKEN_FILE_VERSION);
     file->tokens = (uint32_t)header[2];
-    uint64_t held = (file->bytes - TOKEN_FILE_HEADER_BYTES) / 2;
+    uint64_t held = (file->bytes - TOKEN_FILE_HEADER_BYTES) / 2,
+             said = TOKEN_FILE_HEADER_BYTES + 2 * file->tokens;
     if (held < file->tokens)
         return error_set(error, ZERO_E_IO,
                          "data: %s is truncated: its header says %" PRIu64 " tokens, the file holds %" PRIu64,
                          file->path, file->tokens, held);
+    if (file->bytes != said)
+        return error_set(error, ZERO_E_IO,
+                         "data: %s has %" PRIu64 " bytes, and its header says %" PRIu64
+                         " tokens, which end at byte %" PRIu64 ": its header or its end is damaged",
+                         file->path, file->bytes, file->tokens, said);
     return ZERO_OK;
 }
 

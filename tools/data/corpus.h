@@ -11,6 +11,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <time.h>
 
 #include "engine/base/error.h"
 
@@ -21,6 +22,7 @@ struct corpus_file {
     uint64_t first; /* the position of its first token in the stream */
     uint64_t tokens;
     uint64_t bytes; /* of the file, with the header */
+    struct timespec modified;
 };
 
 struct corpus {

@@ -54,12 +54,17 @@ static zero_status changed(const struct corpus_file *file, uint64_t bytes, struc
                      file->path, file->bytes, bytes);
 }
 
-/* If a file changed since it was indexed, every later token would be shifted. */
-static zero_status check_size(const struct handle *handle, struct zero_error *error) {
+/* If a file changed since it was indexed, every later token would be shifted, or be another. */
+static zero_status check_unchanged(const struct handle *handle, struct zero_error *error) {
     struct stat now;
     if (fstat(handle->fd, &now) != 0) return cannot_read(handle->file, error);
-    if ((uint64_t)now.st_size == handle->file->bytes) return ZERO_OK;
-    return changed(handle->file, (uint64_t)now.st_size, error);
+    const struct timespec *then = &handle->file->modified;
+    if ((uint64_t)now.st_size != handle->file->bytes)
+        return changed(handle->file, (uint64_t)now.st_size, error);
+    if (now.st_mtim.tv_sec == then->tv_sec && now.st_mtim.tv_nsec == then->tv_nsec) return ZERO_OK;
+    return error_set(error, ZERO_E_IO,
+                     "data: %s was written since the start of the run: it must not change during a run",
+                     handle->file->path);
 }
 
 /* The handle of the open file. Opens the file, in place of the file unused for the longest time, if it is not open. */
@@ -78,7 +83,7 @@ static zero_status find_handle(struct reader *reader, const struct corpus_file *
     }
     handle->used = ++reader->clock;
     *out = handle;
-    return check_size(handle, error);
+    return check_unchanged(handle, error);
 }
 
 static zero_status read_bytes(struct reader *reader, const struct corpus_file *file, uint64_t offset,

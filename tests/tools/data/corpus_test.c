@@ -1,6 +1,9 @@
 /* Files become one stream in the order of their paths, through a bounded number of open files; what is wrong
  * with a file is said in one sentence that names it. */
 #include "tools/data/corpus.h"
+
+#include <fcntl.h>
+
 #include "tools/data/reader.h"
 
 #include "tests/check.h"
@@ -140,6 +143,12 @@ static void bad_files_are_named(void) {
     expect_error("version.bin", ZERO_E_IO, "version 3, expected 1");
     files_tokens("cut.bin", TOKEN_FILE_MAGIC, 1, 9, tokens, 4);
     expect_error("cut.bin", ZERO_E_IO, "truncated: its header says 9 tokens, the file holds 4");
+    files_tokens("long.bin", TOKEN_FILE_MAGIC, 1, 3, tokens, 4);
+    expect_error("long.bin", ZERO_E_IO,
+                 "has 1032 bytes, and its header says 3 tokens, which end at byte 1030");
+    files_tokens("odd.bin", TOKEN_FILE_MAGIC, 1, 3, tokens, 4);
+    CHECK_INT(truncate("odd.bin", 1031), 0);
+    expect_error("odd.bin", ZERO_E_IO, "has 1031 bytes");
     mkdir("mixed", 0700);
     files_tokens("mixed/a.bin", TOKEN_FILE_MAGIC, 1, 4, tokens, 4), files_text("mixed/b", "text");
     expect_error("mixed", ZERO_E_ARGUMENT, "do not mix");
@@ -179,6 +188,25 @@ static void a_file_that_changed_is_refused(void) {
     corpus_close(corpus);
 }
 
+/* By as many bytes. */
+static void a_file_that_is_written_anew_is_refused(void) {
+    struct timespec later[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_sec = 2000000000}};
+    struct zero_error error;
+    error_clear(&error);
+    files_text("anew", "text");
+    struct corpus *corpus = open_paths((const char *[]){"anew"}, 1);
+    struct reader *reader = NULL;
+    int32_t out[4];
+    CHECK_INT(reader_open(corpus, 256, &error, &reader), ZERO_OK);
+    CHECK_INT(reader_read(reader, 0, 4, out, &error), ZERO_OK);
+    files_text("anew", "TEXT");
+    CHECK_INT(utimensat(AT_FDCWD, "anew", later, 0), 0); /* a clock of 4 ms would leave the time as it was */
+    CHECK_INT(reader_read(reader, 0, 4, out, &error), ZERO_E_IO);
+    CHECK_CONTAINS(error.message, "anew was written since the start of the run");
+    reader_close(reader);
+    corpus_close(corpus);
+}
+
 /* Between two reads; a mapping would end the process by SIGBUS. */
 static void a_file_that_shrinks_is_refused(void) {
     enum { BYTES = 3 * READER_BYTES };
@@ -210,6 +238,7 @@ int main(void) {
     bad_files_are_named();
     tokens_outside_the_vocabulary_are_refused();
     a_file_that_changed_is_refused();
+    a_file_that_is_written_anew_is_refused();
     a_file_that_shrinks_is_refused();
     return check_end();
 }

@@ -86,6 +86,7 @@ typedef struct zero_runtime {
     const char *address;
     uint32_t port;
     int cuda_default_stream;
+    const char *secret;
 } zero_runtime;
 zero_engine *zero_engine_init(const char *json);
 zero_engine *zero_engine_init_with(const char *json, const zero_runtime *runtime);
