@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -87,7 +88,9 @@ def killed():
 class Ranks(unittest.TestCase):
     def start(self, case):
         """The outputs of both ranks, without a launcher."""
-        place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": os.environ.get("TEST_PORT", "29731")}
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = str(free.getsockname()[1])
+        place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         place["KILLED"] = os.path.join(os.environ.get("TEST_TMPDIR", "/tmp"), "killed")
         start = lambda rank: subprocess.Popen(
             [sys.executable, __file__, case],
@@ -97,7 +100,7 @@ class Ranks(unittest.TestCase):
             text=True,
         )
         ranks = [start(0), start(1)]
-        return [rank.communicate(timeout=120)[0] for rank in ranks]
+        return [rank.communicate(timeout=280)[0] for rank in ranks]
 
     def test_equal(self):
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", __file__, "equal"]
@@ -107,9 +110,8 @@ class Ranks(unittest.TestCase):
             self.assertIn(f"rank {rank} is equal", run.stdout)
 
     def test_branches(self):
-        first, second = self.start("branches")
-        self.assertRegex(second, r"rank 1: zero: blocks\.[01] is called more often or later")
-        self.assertRegex(first, r"rank 0: .*rank 1 .*blocks\.[012]")
+        for output in self.start("branches"):
+            self.assertRegex(output, r"rank 0 posted all-gather of blocks\.\d .* rank 1 posted all-gather of blocks\.\d")
 
     def test_killed(self):
         output = self.start("killed")[0]

@@ -104,7 +104,9 @@ def main(o):
             continue
         rate, mib = (statistics.median(row[k] for row in rows) for k in ("rate", "mib"))
         ratio = statistics.median(a["rate"] / b["rate"] for a, b in zip(results[first], rows))
-        print(f"{side:15} {rate:8.0f} tokens/s, {first} / it {ratio:.2f}, peak {mib:.0f} MiB, {rows[0]['params'] / 1e6:.1f} M parameters")
+        print(
+            f"{side:15} {rate:8.0f} tokens/s, {first} / it {ratio:.2f}, peak {mib:.0f} MiB, {rows[0]['params'] / 1e6:.1f} M parameters"
+        )
 
 
 if __name__ == "__main__":

@@ -378,7 +378,7 @@ class Engine:
 
     def save(self, directory: str | os.PathLike[str], notes: dict[str, str] | None = None) -> None:
         """A checkpoint of weights and optimizer state, as `zero train` writes them: `directory`/step_NNNNNNNN, and
-        `directory`/latest. Buffers go with it, from rank 0."""
+        `directory`/latest. Buffers are not in it: state_dict() has them."""
         self._prepare()
         for key, text in (notes or {}).items():
             check(lib.zero_engine_set_note(self._handle, key.encode(), text.encode()))
