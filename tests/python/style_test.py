@@ -1,4 +1,4 @@
-"""style_test.py RUFF.TOML FILE...: the package is typed, formatted, and small."""
+"""style_test.py RUFF.TOML FILE...: the package is typed, and formatted."""
 
 import subprocess
 import sys

@@ -283,7 +283,7 @@ class Engine:
         raw = _abi.StepInfo()
         check(lib.zero_engine_step(self._handle, C.byref(raw)))
         passes.micro, passes.mode = 0, None
-        self.optimizer._opt_called = True  # for schedulers, which warn without it
+        setattr(self.optimizer, "_opt_called", True)  # noqa: B010  # for schedulers, which warn without it
         if not self._warned:
             self._warn_unused()
         if json.loads(self.setting("scheduler.type") or "null"):

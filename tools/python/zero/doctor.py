@@ -1,5 +1,6 @@
 """python -m zero.doctor: what is installed here, whether it fits together, and a training of two steps."""
 
+import math
 import platform
 import sys
 
@@ -28,7 +29,7 @@ def report() -> bool:
     for _ in range(2):
         engine.backward(model(torch.ones(4, 8)).square().mean())
         norm = engine.step().grad_norm
-    rows.append(("training", f"2 steps, gradient norm {norm:.3g}, {engine.size} rank(s), {engine.device}", norm == norm))
+    rows.append(("training", f"2 steps, gradient norm {norm:.3g}, {engine.size} rank(s), {engine.device}", math.isfinite(norm)))
     engine.close()
     for name, text, well in rows:
         print(f"{'ok ' if well else 'BAD'} {name:9} {text}")
