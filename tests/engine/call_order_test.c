@@ -235,7 +235,7 @@ static void run_rank(zero_engine *engine, uint32_t rank, void *user) {
     if (!status) status = zero_engine_commit(engine, NULL);
     if (run->disturbed) {
         ORDER(zero_micro_begin(engine, ZERO_TRAIN), "zero_engine_fill", NULL);
-        ARGUMENT(zero_engine_fill(engine, NULL, NULL), "no spans", NULL);
+        ARGUMENT(zero_engine_fill(engine, NULL, NULL), "neither values nor spans", NULL);
     }
     if (!status) status = zero_engine_fill(engine, toy_fill, NULL);
     for (int step = 0; step < STEPS && !status; step++)

@@ -33,6 +33,7 @@ static void the_declared_order(uint32_t bound) {
                 s.mode = s.ranks == 2 ? "every" : "last";
                 s.memory = s.ranks == 3 ? TOY_ADDS : TOY_SLOTS;
                 s.compute = s.ranks == 3 ? ZERO_BF16 : ZERO_F32;
+                s.kept = s.compute == ZERO_BF16 ? 0x5 : 0;
                 s.offload = s.micro_steps == 2 ? "cpu" : "none";
                 s.evaluate = s.ranks == 1;
                 s.recompute = s.stage % 3;

@@ -317,6 +317,7 @@ static void one_toy(uint64_t seed) {
     s.memory = seed % 2 ? TOY_SPANS : TOY_SPANS_ADD;
     s.stage = (uint32_t)(seed / 2 % 3);
     s.compute = (zero_dtype)(seed / 6 % 3);
+    s.kept = s.compute && seed % 5 < 3 ? (uint32_t)(seed * 0x9e3779b9u) : 0;
     s.micro_steps = 1 + (seed % 5 == 0);
     s.mode = seed % 7 % 2 ? "last" : "every";
     s.communication = s.compute == ZERO_BF16 && seed % 4 == 0 ? "fp32" : NULL;
