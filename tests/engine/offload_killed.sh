@@ -10,6 +10,7 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 ASAN_OPTIONS=de
 export TMPDIR=$work OMPI_MCA_btl_vader_backing_directory=$work
 # Bazel runs several at once: each takes every so many kills. 4 stages and 2 kinds of kill are in each while their number is odd.
 shard=${TEST_SHARD_INDEX:-0} shards=${TEST_TOTAL_SHARDS:-1} kills=0
+((times < 2 * shards)) && times=$((2 * shards)) # one kill of each kind
 [[ -z ${TEST_SHARD_STATUS_FILE-} ]] || touch "$TEST_SHARD_STATUS_FILE"
 RANDOM=$((4 + shard))
 
