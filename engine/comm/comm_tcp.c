@@ -71,9 +71,8 @@ static void warn_of_strangers(const struct tcp_comm *tcp, const struct comm_opti
         struct place peer = socket_peer(tcp->peers[q].socket[LANE_CONTROL]);
         if (socket_loops_back(&peer)) continue;
         log_line(&options->log, ZERO_LOG_WARN,
-                 "comm tcp: this job has no secret, so any program that reaches port %u can end it or read "
-                 "its weights: "
-                 "set ZERO_JOB_SECRET to the same text on all ranks (openssl rand -hex 32)",
+                 "comm tcp: this job has no secret, so any program that reaches port %u can end it or read its "
+                 "weights: set ZERO_JOB_SECRET to the same text on all ranks (openssl rand -hex 32)",
                  options->master_port);
         return;
     }

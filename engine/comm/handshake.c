@@ -61,7 +61,7 @@ static bool read_some(struct answer *a, void *target, uint32_t done, uint32_t by
     return got > 0;
 }
 
-static enum heard_of_it hear_hello(struct answer *a) {
+static enum handshake_state hear_hello(struct answer *a) {
     if (!read_some(a, &a->hello, a->got, sizeof a->hello)) return HEARD_STRANGER;
     if (a->got >= sizeof a->hello.magic && a->hello.magic != magic) return HEARD_STRANGER;
     if (!handshake_has_hello(a)) return HEARD_PART;
@@ -70,7 +70,7 @@ static enum heard_of_it hear_hello(struct answer *a) {
     return sent ? HEARD_PART : HEARD_STRANGER;
 }
 
-enum heard_of_it handshake_hear(struct answer *a, const struct secret *secret, struct seals *out) {
+enum handshake_state handshake_hear(struct answer *a, const struct secret *secret, struct seals *out) {
     const struct tag none = {{0}};
     if (!handshake_has_hello(a)) return hear_hello(a);
     if (!read_some(a, &a->proof, a->got - (uint32_t)sizeof a->hello, sizeof a->proof)) return HEARD_STRANGER;

@@ -53,10 +53,10 @@ struct answer {
     struct challenge challenge;
 };
 
-enum heard_of_it { HEARD_PART, HEARD_ALL, HEARD_STRANGER, HEARD_WRONG_SECRET };
+enum handshake_state { HEARD_PART, HEARD_ALL, HEARD_STRANGER, HEARD_WRONG_SECRET };
 
 /* Reads what has come. ALL: the caller is a rank, and knows it; `out` is set. */
-enum heard_of_it handshake_hear(struct answer *answer, const struct secret *secret, struct seals *out);
+enum handshake_state handshake_hear(struct answer *answer, const struct secret *secret, struct seals *out);
 bool handshake_has_hello(const struct answer *answer);
 
 #endif

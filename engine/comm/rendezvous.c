@@ -47,8 +47,9 @@ struct meeting {
     int listener;
     uint64_t key;
     struct patience patience;
-    uint32_t strangers, impostors,
-        caller_count; /* impostors: strangers that sent a hello and another secret's proof */
+    /* Connections that were closed; of these, the ones that sent a hello and the proof of another secret. */
+    uint32_t strangers, impostors;
+    uint32_t caller_count;
     struct caller callers[CALLERS_MAX];
     struct zero_error *error;
 };
@@ -115,7 +116,7 @@ static zero_status take(struct meeting *m, uint32_t caller, bool first) {
 /* Reads the bytes that this caller has sent so far. */
 static zero_status hear(struct meeting *m, uint32_t caller, bool first) {
     struct caller *c = &m->callers[caller];
-    enum heard_of_it heard = handshake_hear(&c->answer, &m->r->secret, &c->seals);
+    enum handshake_state heard = handshake_hear(&c->answer, &m->r->secret, &c->seals);
     c->known = heard == HEARD_ALL;
     if (c->known) return take(m, caller, first);
     m->impostors += heard == HEARD_WRONG_SECRET;

@@ -11,9 +11,9 @@
  * count. They cannot end the job, or take a rank's place, unless they know its secret. A job without a secret takes any
  * program for a rank that speaks this protocol. All ranks receive a failure that rank 0 finds.
  *
- * A rank listens at one address where it can: rank 0 at MASTER_ADDR, the others at the address from which they reach
- * rank 0. If MASTER_ADDR is a name of several addresses, of none of rank 0's own, or on rank 0's host one of the loopback
- * interface, rank 0 listens at all its addresses.
+ * Rank 0 listens at MASTER_ADDR alone, and the other ranks listen at the address from which they reach rank 0. Rank 0 listens at
+ * all its addresses where MASTER_ADDR does not tell which one the other ranks use: it is a name with several addresses, or its
+ * address is none of this host's, or it is a name that leads to the loopback interface on this host.
  *
  * Threads: any; the calls block, at most until the deadline. */
 #ifndef ZERO_ENGINE_COMM_RENDEZVOUS_H

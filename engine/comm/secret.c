@@ -62,6 +62,8 @@ zero_status secret_find(const char *text, const char *(*get)(void *user, const c
     const char *path = text ? NULL : get(user, "ZERO_JOB_SECRET_FILE");
     const char *value = text ? NULL : get(user, variable);
     *out = (struct secret){0};
+    /* It chooses functions for this processor. It may be called any number of times. */
+    if (sodium_init() < 0) return error_set(error, ZERO_E_INTERNAL, "libsodium cannot be initialized");
     if (text) return take(text, strlen(text), "zero_runtime.secret", out, error);
     if (value && path)
         return error_set(error, ZERO_E_ARGUMENT,

@@ -42,8 +42,8 @@ struct host_moves {
     } pass;
     struct { /* BEGIN, END: executor_begin, or executor_recompute with the position of the next backward */
         bool recomputes;
-        bool
-            aside; /* another use begins inside this one (END: executor_step_aside), or has ended (BEGIN: executor_go_on) */
+        /* Another use begins inside this one (END: executor_step_aside), or has ended (BEGIN: executor_go_on). */
+        bool aside;
         uint32_t unit, position;
     } use;
     /* AGREE: with a shadow, the step before becomes the committed one, so all its chunks must be stored. */

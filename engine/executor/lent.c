@@ -86,8 +86,8 @@ struct round {
     enum lent_array array;
     uint8_t *staging;
     uint64_t bytes; /* of an element */
-    uint64_t share, first, count,
-        most; /* elements: of each share, moved before, in this round, in any round */
+    /* Elements: of each share, moved before this round, in this round, at most in a round. */
+    uint64_t share, first, count, most;
     uint32_t members, me;
 };
 

@@ -69,7 +69,7 @@ static bool allows(const struct model *m, uint32_t i) {
 /* Whether a tied parameter's gradient is the owner's, whatever the spans' cuts. */
 static bool shares_gradient(const struct model *m, const struct model_param *p) {
     const struct model_region *r = &m->region[p->region];
-    uint64_t at = p->offset, bytes = dtype_bytes(m->dtype);
+    uint64_t at = p->offset, bytes = dtype_bytes(region_keeps_fp32(r) ? DTYPE_F32 : m->dtype);
     for (uint32_t i = 0; i < p->span_count; at += p->spans[i++].count)
         for (uint64_t k = 0, n; k < p->spans[i].count; k += n)
             if (lent_at(r, LENT_GRADS, bytes, at + k, &n) != (uint8_t *)p->spans[i].grad + k * bytes)

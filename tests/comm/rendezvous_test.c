@@ -222,6 +222,44 @@ static void a_repeated_proof_is_refused(void) {
     }
 }
 
+/* A program that does not know the secret listens in rank 0's place; or one that does, and whose verdict is not sealed. */
+static void *pretend(void *user) {
+    const bool knows = ((int *)user)[0];
+    struct secret secret = secret_of(right);
+    struct answer answer = {0};
+    struct seals seals;
+    uint8_t zeros[2048] = {0};
+    struct tag any = {{1}};
+    int listener = ((int *)user)[1];
+    while ((answer.socket = socket_accept(listener)) < 0) usleep(1000);
+    if (knows) {
+        while (handshake_hear(&answer, &secret, &seals) == HEARD_PART) usleep(1000);
+        socket_send(answer.socket, zeros, sizeof zeros, soon());
+    } else {
+        struct challenge challenge = {.magic = 0x3376646e7a6f7265u};
+        socket_receive(answer.socket, &answer.hello, sizeof answer.hello, soon());
+        socket_send(answer.socket, &challenge, sizeof challenge, soon());
+        socket_receive(answer.socket, &answer.proof, sizeof answer.proof, soon());
+        socket_send(answer.socket, &any, sizeof any, soon());
+    }
+    usleep(500000);
+    close(answer.socket);
+    return NULL;
+}
+
+static void a_false_rank_0(bool knows, zero_status status, const char *part) {
+    int arguments[2] = {knows, socket_listen(NULL, 0)};
+    struct rank rank;
+    pthread_t thread;
+    pthread_create(&thread, NULL, pretend, arguments);
+    start_with(&rank, 1, 3, socket_port(arguments[1]), right, SHORT_S);
+    finish(&rank, 1);
+    pthread_join(thread, NULL);
+    close(arguments[1]);
+    CHECK_INT(rank.status, status);
+    CHECK_CONTAINS(rank.error.message, part);
+}
+
 /* Rank 0 listens at the address that it was given, and nowhere else. */
 static void rank_0_listens_at_one_address(void) {
     struct rank ranks[2];
@@ -445,6 +483,8 @@ int main(void) {
     ranks_prove_the_secret();
     impostors_are_counted();
     a_repeated_proof_is_refused();
+    a_false_rank_0(false, ZERO_E_ARGUMENT, "has another or none");
+    a_false_rank_0(true, ZERO_E_PEER, "does not answer as rank 0 does");
     rank_0_listens_at_one_address();
     strangers_are_hung_up_on();
     a_crowd_keeps_nobody_out();

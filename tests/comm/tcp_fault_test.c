@@ -223,6 +223,17 @@ static void control_reset(void) {
     for (uint32_t r = 0; r < 3; r++) check_failed(&run->rank[r], since_ns, 2, "rank ");
 }
 
+/* A letter without the right tag: rank 0 believes nothing that comes after it. */
+static void forged_letter(void) {
+    static const char closing[sizeof(uint32_t) + TAG_BYTES]; /* of 0 bytes: the rank closes */
+    struct run *run = start(2, 30, gathers);
+    await_calls(run, 20);
+    CHECK_INT(send(run->rank[1].control[0], closing, sizeof closing, MSG_NOSIGNAL), sizeof closing);
+    uint64_t since_ns = clock_now_ns();
+    finish(run);
+    check_failed(&run->rank[0], since_ns, 2, "Bad message");
+}
+
 /* A rank that already got its data is in the next call, which the other rank has not posted; it reports that. */
 static void data_swallowed(void) {
     const double timeout_s = 0.3;
@@ -514,6 +525,7 @@ static const struct fault {
 } faults[] = {{"data_reset", data_reset},
               {"control_reset", control_reset},
               {"data_swallowed", data_swallowed},
+              {"forged_letter", forged_letter},
               {"forged_record", forged_record},
               {"flipped_byte", flipped_byte},
               {"outage", outage},
