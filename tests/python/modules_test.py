@@ -1,9 +1,12 @@
 """What PyTorch programs do with a model beside the plain loop: every case trains as plain PyTorch does."""
 
 import copy
+import os
+import shutil
 import unittest
 import warnings
 
+os.environ |= {"TORCHINDUCTOR_COMPILE_THREADS": "1", "TORCHINDUCTOR_CACHE_DIR": os.environ.get("TEST_TMPDIR", ".") + "/inductor"}
 import torch
 import torch.nn.functional as F
 from models import KINDS, MLP, Block, TiedHead, configuration, loss_of_vectors, made, plain_losses, tokens, vectors
@@ -268,6 +271,12 @@ class Modules(Case):
         engine = self.mlp()
         for block in engine.model.blocks:
             block.compile(backend="aot_eager")
+        self.assertLosses(self.train(engine), [row[0] for row in plain_losses("mlp", STEPS)])
+
+    @unittest.skipUnless(shutil.which("g++"), "SKIPPED: Inductor needs g++")
+    def test_inductor(self):
+        engine = self.mlp()
+        engine.model.blocks[1].compile()
         self.assertLosses(self.train(engine), [row[0] for row in plain_losses("mlp", STEPS)])
 
     def test_generate(self):
