@@ -1,6 +1,7 @@
 """Two ranks: `ranks_test.py` starts them, `ranks_test.py CASE` is one of them."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -67,6 +68,29 @@ def branches():
     except (zero.ZeroError, RuntimeError) as error:
         print(f"rank {RANK}: {error}", flush=True)
         engine.close()
+    fsdp2()
+
+
+def fsdp2():
+    """The same program under FSDP2: rank 1 calls its blocks in another order. Both ranks end the step, each with weights of which
+    half are another block's."""
+    from torch.distributed.fsdp import fully_shard
+
+    store = dist.FileStore(os.environ["KILLED"] + ".store", 2)
+    dist.init_process_group("gloo", store=store, rank=RANK, world_size=2)
+    model, seen = made("mlp"), {}
+    whole = {i: block.a.weight.detach().clone() for i, block in enumerate(model.blocks)}
+    for block in (*model.blocks, model):
+        fully_shard(block)
+    loss_of_vectors(model, 0, RANK).backward()
+    first = model.blocks[0].a
+    model.blocks = model.blocks[::-1] if RANK == 1 else model.blocks
+    first.register_forward_pre_hook(lambda module, args: seen.update(weight=module.weight.detach().clone()))
+    loss_of_vectors(model, 1, RANK).backward()
+    mixture = torch.cat([whole[0][:48], whole[2][48:]]) if RANK == 0 else torch.cat([whole[2][:48], whole[0][48:]])
+    assert torch.equal(seen["weight"], mixture), (seen["weight"] - whole[0]).abs().amax(1)
+    print(f"rank {RANK}: FSDP2 has trained on a mixture", flush=True)
+    dist.destroy_process_group()
 
 
 def killed():
@@ -94,8 +118,9 @@ def interrupted():
     try:
         if RANK == 0:
             print("rank 0 waits", flush=True)
-        while RANK == 1 and not os.path.exists(done):
-            time.sleep(0.05)
+        for _ in range(6000):
+            if RANK == 1 and not os.path.exists(done):
+                time.sleep(0.05)
         train(engine, "mlp", 1)
     except KeyboardInterrupt:
         with open(done, "w") as file:
@@ -147,10 +172,14 @@ class Ranks(unittest.TestCase):
     def test_branches(self):
         for output in self.outputs(self.start("branches")):
             self.assertRegex(output, r"rank \d posted all-gather of blocks\.\d .* where rank \d posted all-gather of blocks\.\d")
+            self.assertRegex(output, r"rank \d: FSDP2 has trained on a mixture")
 
     def test_killed(self):
         output = self.outputs(self.start("killed"))[0]
-        self.assertRegex(output, r"after [01]\.\d* s: .*rank 1")
+        found = re.search(r"after ([\d.]+) s: .*rank 1", output)
+        self.assertTrue(found, output)
+        print(found[0])
+        self.assertLess(float(found[1]), 10)  # a tenth of a second on an idle host; half a minute, if it were a timeout
 
     def test_interrupted(self):
         ranks = self.start("interrupted")
@@ -173,7 +202,12 @@ class Ranks(unittest.TestCase):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    case = {"equal": equal, "branches": branches, "killed": killed, "interrupted": interrupted, "wrong_secret": wrong_secret}.get(
-        sys.argv[-1]
-    )
+    case = {
+        "equal": equal,
+        "branches": branches,
+        "fsdp2": fsdp2,
+        "killed": killed,
+        "interrupted": interrupted,
+        "wrong_secret": wrong_secret,
+    }.get(sys.argv[-1])
     case() if case else unittest.main()
