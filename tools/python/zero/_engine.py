@@ -420,11 +420,8 @@ class Engine:
     def save_pretrained(self, directory: str | os.PathLike[str], dtype: torch.dtype | None = None) -> None:
         """config.json and model.safetensors, as from_pretrained reads them. No rank holds the model."""
         names = self._names()
-        directory, seen, entries = Path(directory), set[int](), list[tuple[str, Leaf]]()
-        for name, leaf in names.items():  # a tied parameter goes once
-            if leaf.handle not in seen:
-                entries.append((name, leaf))
-            seen.add(leaf.handle)
+        directory = Path(directory)
+        entries = list({leaf.handle: (name, leaf) for name, leaf in reversed(names.items())}.values())  # a tied one goes once
         kept = {k: v for k, v in self.model.state_dict(keep_vars=True).items() if k not in names}
         header = [(name, leaf.parameter.shape, dtype or self.dtype) for name, leaf in entries]
         header += [(name, b.shape, b.dtype) for name, b in kept.items()]

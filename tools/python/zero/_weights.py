@@ -1,7 +1,6 @@
 """Where the first values of parameters come from, and safetensors files."""
 
 import json
-import mmap
 import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -12,39 +11,31 @@ import torch
 from torch import nn
 
 Init = Callable[[nn.Module], None]
-_DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-_NAMES = {dtype: name for name, dtype in _DTYPES.items()} | {torch.int64: "I64", torch.bool: "BOOL", torch.uint8: "U8"}
+_NAMES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+_NAMES |= {torch.int64: "I64", torch.bool: "BOOL", torch.uint8: "U8"}
 
 
 class Safetensors:
     """A directory's model.safetensors, or the files of its index: parameters by name, read where they are asked for."""
 
     def __init__(self, directory: str | Path, prefix: str = "") -> None:
-        directory = Path(directory)
-        index = directory / "model.safetensors.index.json"
-        files = {"model.safetensors"}
-        if index.exists():
-            files = set(json.loads(index.read_text())["weight_map"].values())
+        from safetensors import safe_open
+
+        index = Path(directory, "model.safetensors.index.json")
+        files = set(json.loads(index.read_text())["weight_map"].values()) if index.exists() else {"model.safetensors"}
         self.prefix = prefix + "." if prefix else ""
-        self.tensors: dict[str, tuple[mmap.mmap, int, dict[str, Any]]] = {}
-        for path in (directory / file for file in sorted(files)):
-            with open(path, "rb") as file:
-                memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-            begin = 8 + int.from_bytes(memory[:8], "little")
-            entries = json.loads(memory[8:begin])
-            self.tensors |= {k: (memory, begin, v) for k, v in entries.items() if k != "__metadata__"}
+        opened: list[Any] = [safe_open(Path(directory, file), framework="pt") for file in sorted(files)]
+        self.tensors: dict[str, Any] = {name: file for file in opened for name in file.keys()}  # noqa: SIM118  # no dictionary
 
     def find(self, names: Iterable[str], shape: torch.Size) -> torch.Tensor:
-        """A tensor over the file, by the first of these names that is there, with or without the base model's prefix."""
+        """The tensor by the first of these names that is there, with or without the base model's prefix."""
         names = list(names)
         for name in [n for k in names for n in (k, k.removeprefix(self.prefix), self.prefix + k)]:
             if name in self.tensors:
-                memory, begin, entry = self.tensors[name]
-                if list(shape) != entry["shape"]:
-                    raise ValueError(f"zero: {name} is {entry['shape']} in the file, and {list(shape)} in the model")
-                first = begin + entry["data_offsets"][0]
-                flat = torch.frombuffer(memory, dtype=_DTYPES[entry["dtype"]], count=shape.numel(), offset=first)
-                return flat.view(shape)
+                value: torch.Tensor = self.tensors[name].get_tensor(name)
+                if value.shape != shape:
+                    raise ValueError(f"zero: {name} is {list(value.shape)} in the file, and {list(shape)} in the model")
+                return value
         raise ValueError(f"zero: no file has a tensor {' or '.join(names)}")
 
 
