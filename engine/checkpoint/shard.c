@@ -7,6 +7,7 @@
 
 #include "engine/base/name_index.h"
 #include "engine/checkpoint/checksum.h"
+#include "kernels/checksum.h"
 
 enum { FIRST_DIGITS = 20 };
 

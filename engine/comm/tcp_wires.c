@@ -4,10 +4,9 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include <xxhash.h>
-
 #include "engine/base/clock.h"
 #include "engine/comm/tcp.h"
+#include "kernels/checksum.h"
 
 /* `why`: errno, or 0 if the peer closed the connection. */
 static void break_off(struct tcp_comm *tcp, uint32_t peer, int why) {
@@ -43,7 +42,7 @@ static uint64_t block_end(uint64_t at, uint64_t bytes) {
 
 /* The checksum of what came before, and of this block. Never 0. */
 static uint64_t check_on(uint64_t before, const void *block, uint64_t bytes) {
-    uint64_t check = XXH3_64bits_withSeed(block, bytes, before);
+    uint64_t check = checksum_seeded(block, bytes, before);
     return check + (check == 0);
 }
 

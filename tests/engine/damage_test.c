@@ -8,6 +8,7 @@
 #include "engine/checkpoint/checksum.h"
 #include "engine/checkpoint/safetensors.h"
 #include "engine/inside.h"
+#include "kernels/checksum.h"
 #include "tests/check.h"
 #include "tests/engine/disk.h"
 #include "tests/engine/plain.h"
