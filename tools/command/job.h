@@ -8,6 +8,7 @@
 #include "engine/config/config.h"
 #include "tools/gpt/gpt.h"
 #include "tools/command/feed.h"
+#include "tools/command/pretrained.h"
 #include "tools/command/run_lock.h"
 
 struct job {
@@ -15,6 +16,7 @@ struct job {
     const char *model_path; /* NULL: the file's model block */
     struct config config;   /* resolved for `ranks` */
     struct gpt_config model;
+    struct pretrained pretrained; /* the first weights of a run that begins anew */
     struct dataset dataset;
     /* Why the dataset could not be opened: the ranks agree on it before they train. */
     struct zero_error data_error;

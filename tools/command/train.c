@@ -24,7 +24,7 @@ struct arguments {
     struct option_maybe resume;
     struct option_name recover;
     struct option_list data;
-    bool quiet, discard_shadow;
+    bool quiet, discard_shadow, random;
 };
 
 #define FIELD(name) offsetof(struct arguments, name)
@@ -33,8 +33,12 @@ static const struct option options[] = {
      OPTION_COUNT, FIELD(ranks)},
     {"--data", "PATH...", "trains on these files and directories instead of data.path", OPTION_LIST,
      FIELD(data)},
-    {"--model", "DIR", "a Hugging Face config.json, or its directory, in place of the model block",
+    {"--model", "DIR",
+     "the model of a Hugging Face directory in place of the model block; the run begins with the weights there "
+     "(*.safetensors). A config.json: the model alone",
      OPTION_TEXT, FIELD(model)},
+    {"--random", NULL, "begins with random weights, whatever lies in the directory of --model", OPTION_FLAG,
+     FIELD(random)},
     {"--steps", "N", "optimizer steps (one pass over the training samples)", OPTION_COUNT, FIELD(steps)},
     {"--run", "DIR",
      "where metrics.jsonl and checkpoints go (a new one, runs/ and the date); metrics.jsonl is replaced",
@@ -77,6 +81,13 @@ static zero_status read_config(const struct arguments *arguments, uint32_t ranks
         status = error_set(error, ZERO_E_CONFIG, "%s has no model block; add one, or give --model DIR",
                            arguments->config);
     return status;
+}
+
+/* A run that continues has its weights already. */
+static zero_status find_weights(const struct arguments *arguments, struct job *job, struct zero_error *error) {
+    if (!arguments->model || arguments->resume.given) return ZERO_OK;
+    job->pretrained.directory = arguments->model;
+    return arguments->random ? ZERO_OK : pretrained_open(&job->pretrained, &job->model, error);
 }
 
 /* Refuses a GPT or a batch that cannot work, before anything starts. */
@@ -235,6 +246,7 @@ static int train(const struct arguments *arguments, const struct launch *launch)
         job.model.no_graphs = !job.config.device_graphs;
         status = check_model(&job.config, &job.model, arguments->config, &error);
     }
+    if (status == ZERO_OK) status = find_weights(arguments, &job, &error);
     int result;
     if (status == ZERO_OK) {
         if (lock_run(&job, launch) == ZERO_OK || started(launch))
@@ -245,6 +257,7 @@ static int train(const struct arguments *arguments, const struct launch *launch)
     } else {
         result = config_failed(arguments, launch, &error);
     }
+    pretrained_close(&job.pretrained);
     config_free(&job.config);
     return result;
 }
@@ -272,6 +285,9 @@ static int run(int argc, char **argv) {
                                     "ranks already; drop one of the two");
     if (arguments.resume.given && !arguments.run)
         return usage_error(&launch, "--resume needs --run DIR: the run to go on with");
+    if (arguments.resume.given && arguments.random)
+        return usage_error(&launch, "--random makes new weights, and --resume goes on with those of a "
+                                    "checkpoint; drop one");
     if (arguments.recover.given && arguments.discard_shadow)
         return usage_error(&launch,
                            "--recover goes on from the shadow that --discard-shadow overwrites; drop one");

@@ -126,11 +126,27 @@ static zero_status ask_for_trace(struct trainer *t) {
  * directory after it has found its checkpoint or shadow. */
 static bool begins_anew(const struct job *job) { return !job->resume && !job->recover; }
 
+/* Notes are short if the drive keeps a shadow. A source that cannot be noted costs an export the tokenizer's files. */
+static zero_status note_source(void *user, const char *key, const char *value) {
+    zero_engine_set_note(user, key, value);
+    return ZERO_OK;
+}
+
 static zero_status begin_weights(struct trainer *t, struct gpt_init *init) {
     const struct job *job = t->job;
-    if (job->resume) return saves_resume(t->engine, job->run, job->resume_step, &t->begin);
-    if (job->recover) return saves_recover(t->engine, gpt_fill, init, &t->begin);
-    return zero_engine_fill(t->engine, gpt_fill, init);
+    struct pretrained_fill from = {&job->pretrained, t->error};
+    bool reads = job->pretrained.weights != NULL;
+    zero_fill_fn fill = reads ? pretrained_fill : gpt_fill;
+    void *user = reads ? (void *)&from : init;
+    enter(t, INTERRUPT_OPENING,
+          job->resume ? "loading the checkpoint"
+          : reads     ? "reading the weights"
+                      : "filling the weights");
+    zero_status status = job->resume    ? saves_resume(t->engine, job->run, job->resume_step, &t->begin)
+                         : job->recover ? saves_recover(t->engine, fill, user, &t->begin)
+                                        : zero_engine_fill(t->engine, fill, user);
+    if (reads && status == ZERO_OK) weights_note_source(job->pretrained.weights, note_source, t->engine);
+    return status == ZERO_OK ? agree(t) : engine_failed(t, status); /* a rank may have failed to read */
 }
 
 /* Agrees on errors that a process found before its ranks began, then compares the options of all ranks: ranks with
@@ -181,9 +197,7 @@ static zero_status open_model(struct trainer *t) {
     if (begins_anew(t->job) && t->speaks) open_directory(t);
     status = agree(t);
     if (status != ZERO_OK) return status;
-    enter(t, INTERRUPT_OPENING, t->job->resume ? "loading the checkpoint" : "filling the weights");
-    status = begin_weights(t, &init);
-    return status == ZERO_OK ? ZERO_OK : engine_failed(t, status);
+    return begin_weights(t, &init);
 }
 
 /* Opens the files of one rank; the caller lets the ranks agree on failures. */
