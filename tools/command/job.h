@@ -32,6 +32,7 @@ struct job {
     uint64_t save_every;  /* steps; 0: nothing is saved */
     uint64_t keep;        /* checkpoints; 0: all */
     bool resume, recover; /* from a checkpoint; from what the drive keeps */
+    bool overwrite;       /* begin anew over an earlier run in the directory */
     bool discard_shadow;  /* discard another run's shadow on the drive */
     /* The id of the run that left the shadow; "any"; NULL: the id of this directory. */
     const char *recover_id;

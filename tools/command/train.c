@@ -8,6 +8,7 @@
 #include "engine/base/hash.h"
 #include "engine/comm/launch.h"
 #include "tools/command/command.h"
+#include "tools/command/earlier.h"
 #include "tools/command/identity.h"
 #include "tools/command/interrupt.h"
 #include "tools/command/job.h"
@@ -24,7 +25,7 @@ struct arguments {
     struct option_maybe resume;
     struct option_name recover;
     struct option_list data;
-    bool quiet, discard_shadow, random;
+    bool quiet, discard_shadow, random, overwrite;
 };
 
 #define FIELD(name) offsetof(struct arguments, name)
@@ -41,8 +42,13 @@ static const struct option options[] = {
      FIELD(random)},
     {"--steps", "N", "optimizer steps (one pass over the training samples)", OPTION_COUNT, FIELD(steps)},
     {"--run", "DIR",
-     "where metrics.jsonl and checkpoints go (a new one, runs/ and the date); metrics.jsonl is replaced",
+     "where metrics.jsonl and checkpoints go (a new one, runs/ and the date); one that holds an earlier run is "
+     "refused without --overwrite, --resume or --recover",
      OPTION_TEXT, FIELD(run)},
+    {"--overwrite", NULL,
+     "begins anew over an earlier run in --run DIR; each of its checkpoints stays until one of the same step "
+     "replaces it",
+     OPTION_FLAG, FIELD(overwrite)},
     {"--eval-every", "K",
      "measures the loss of the held-out samples, of at most 256 spread evenly, every K steps and at the end",
      OPTION_COUNT, FIELD(eval_every)},
@@ -141,6 +147,8 @@ static zero_status lock_run(struct job *job, const struct launch *launch) {
     if (launch->rank || job->run_is_new) return ZERO_OK;
     zero_status status = run_lock_take(job->lock, job->run, &job->lock_error);
     if (status == ZERO_OK) status = identity_check(job->run, &job->lock_error);
+    if (status == ZERO_OK && !job->resume && !job->recover && !job->overwrite)
+        status = earlier_check(job->run, job->config.nvme_shadow, &job->lock_error);
     if (status != ZERO_OK && !started(launch)) fprintf(stderr, "zero train: %s\n", job->lock_error.message);
     return status;
 }
@@ -224,6 +232,7 @@ static int train(const struct arguments *arguments, const struct launch *launch)
         .resume_step = arguments->resume.count,
         .recover = arguments->recover.given,
         .recover_id = arguments->recover.text,
+        .overwrite = arguments->overwrite,
         .discard_shadow = arguments->discard_shadow,
         .sample = arguments->sample,
         .prompt = arguments->prompt,
@@ -288,6 +297,9 @@ static int run(int argc, char **argv) {
     if (arguments.resume.given && arguments.random)
         return usage_error(&launch, "--random makes new weights, and --resume goes on with those of a "
                                     "checkpoint; drop one");
+    if (arguments.overwrite && (arguments.resume.given || arguments.recover.given))
+        return usage_error(&launch, "--overwrite begins anew, and --resume and --recover go on with the earlier "
+                                    "run; drop one");
     if (arguments.recover.given && arguments.discard_shadow)
         return usage_error(&launch,
                            "--recover goes on from the shadow that --discard-shadow overwrites; drop one");

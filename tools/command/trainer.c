@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "engine/base/clock.h"
+#include "engine/config/key.h"
 #include "tools/command/agreement.h"
 #include "tools/command/alike.h"
 #include "tools/command/claim.h"
@@ -227,6 +228,33 @@ static zero_status count_from_here(struct trainer *t) {
     return ZERO_OK;
 }
 
+static bool follows_steps(const struct config *config) {
+    const struct config_key *key = config_key_find("scheduler.params.total_num_steps");
+    return config->entries[config_key_index(key)].source == CONFIG_AUTO;
+}
+
+/* "auto" for the schedule's length is the number of steps, so a run that goes on with another number has another
+ * schedule. */
+static void tell_resumed(struct trainer *t) {
+    const struct job *job = t->job;
+    uint64_t planned = t->begin.planned;
+    if (!t->speaks || begins_anew(job)) return;
+    if (!job->quiet)
+        progress_line("resumed   after step %" PRIu64 ", at sample %" PRIu64, t->begin.steps,
+                      t->begin.samples);
+    if (t->begin.steps >= t->steps)
+        fprintf(stderr,
+                "zero train: nothing is left to train: the run is at step %" PRIu64 ", and %s %" PRIu64
+                "; give --steps above that to go on\n",
+                t->begin.steps, job->steps ? "--steps is" : "one pass over the samples ends at step",
+                t->steps);
+    else if (planned && planned != t->steps && follows_steps(&job->config))
+        fprintf(stderr,
+                "zero train: the learning rate's schedule moves: the earlier part was for %" PRIu64
+                " steps, this one is for %" PRIu64 ", and scheduler.params.total_num_steps is \"auto\"\n",
+                planned, t->steps);
+}
+
 static zero_status open_all(struct trainer *t) {
     zero_status status = open_engine(t);
     if (status == ZERO_OK) status = open_model(t);
@@ -239,9 +267,7 @@ static zero_status open_all(struct trainer *t) {
     if (status != ZERO_OK) return status;
     progress_open(&t->progress, t->job->quiet, t->job->live, t->steps, t->job->config.steps_per_print);
     if (t->speaks && !t->job->quiet) report_start(t->job, t->engine, t->metrics.directory, t->steps);
-    if (t->speaks && !t->job->quiet && (t->job->resume || t->job->recover))
-        progress_line("resumed   after step %" PRIu64 ", at sample %" PRIu64, t->begin.steps,
-                      t->begin.samples);
+    tell_resumed(t);
     return ZERO_OK;
 }
 
@@ -305,7 +331,7 @@ static void fill_record(const struct trainer *t, const double sums[SUMS], const 
 
 static zero_status note_position(struct trainer *t, uint64_t step) {
     uint64_t steps = step - t->begin.steps;
-    struct position position = {step, t->begin.samples + steps * t->job->config.train_batch};
+    struct position position = {step, t->begin.samples + steps * t->job->config.train_batch, t->steps};
     zero_status status = saves_note(t->engine, position);
     if (status == ZERO_OK) status = identity_note_end(t->engine, step == t->steps);
     return status == ZERO_OK ? ZERO_OK : engine_failed(t, status);
@@ -373,7 +399,12 @@ static void note_save(struct trainer *t, zero_status status, const char *message
 
 static void end_save(struct trainer *t) {
     enter(t, INTERRUPT_SAVING, "saving a checkpoint");
-    if (t->saving) note_save(t, saves_end(t->engine, &t->saves, t->job->keep), zero_last_error());
+    if (t->saving) {
+        zero_status status = saves_end(t->engine, &t->saves, t->job->keep);
+        note_save(t, status, zero_last_error());
+        if (status == ZERO_OK && t->speaks && !t->job->quiet)
+            progress_line("saved     after step %" PRIu64 ": %s", t->saving, t->saves.directory);
+    }
     t->saving = 0;
     enter(t, INTERRUPT_RUNNING, "training");
 }
@@ -434,9 +465,9 @@ static zero_status run_steps(struct trainer *t) {
         status = run_step(t, &record);
         interrupted = status == ZERO_E_INTERRUPTED;
         bool whole = status == ZERO_OK || t->stops;
+        if (t->speaks && whole) write_step(t, &record);
         status = save_if_due(t, record.step, status);
         if (status == ZERO_OK && t->traced && record.step - t->begin.steps == t->traced) write_trace(t);
-        if (t->speaks && whole) write_step(t, &record);
     }
     record.step--;
     bool whole = status == ZERO_OK || t->stops;

@@ -33,7 +33,7 @@ for kind in gpt2 llama; do
     expect 0 "$zero" train zero3.json --model "$model" --ranks 2 --steps 3 --run random.$kind --random
     [[ $(weights) != "$hash" ]] || fail "--random begins with the weights of $model"
     says out "begins    with random weights, of seed 5"
-    expect 0 "$zero" train zero3.json --model "$model/config.json" --ranks 2 --steps 3 --run random.$kind && says out "with random weights"
+    expect 0 "$zero" train zero3.json --model "$model/config.json" --ranks 2 --steps 3 --run random.$kind --overwrite && says out "with random weights"
 done
 
 # A directory without weights says that it has none, a pickle how to convert it.
@@ -42,7 +42,7 @@ expect 0 "$zero" train zero1.json --model bare --steps 1 --run bare.run && says 
 expect 2 "$zero" train zero1.json --model pickle --steps 1 --run pickle.run
 says err "pytorch_model.bin" && says err "save_pretrained" && says err "--random"
 [[ ! -e pickle.run ]] || fail "a refused run left a directory"
-expect 0 "$zero" train zero1.json --model pickle --steps 1 --run pickle.run --random
+expect 0 "$zero" train zero1.json --model pickle --steps 1 --run pickle.run --overwrite --random
 expect 2 "$zero" train zero1.json --model pickle --run pickle.run --resume --random && says err "drop one"
 
 # Damage is said before the run begins.
