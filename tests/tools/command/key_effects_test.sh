@@ -21,7 +21,7 @@ tokens() { sed -En '$s/.*"tokens": ([0-9]+).*/\1/p' run/metrics.jsonl; }
 held_out() { sed -En '$s/.*"eval_loss": ([^,]+),.*/\1/p' run/metrics.jsonl; }
 staging() { sed -En 's/.*reduction staging +//p' out; }
 
-train() { expect 0 "$@" "$zero" train c.json --steps 4 --run run --eval-every 4; }
+train() { expect 0 "$@" "$zero" train c.json --steps 4 --run run --overwrite --eval-every 4; }
 as_ranks() { ASAN_OPTIONS=detect_leaks=0 mpirun --bind-to none --oversubscribe -np 3 "$@"; }
 
 # changed FROM TO: the base with FROM replaced, which must be there.
