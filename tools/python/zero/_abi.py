@@ -74,7 +74,7 @@ class Failure(Sized):
 
 FILL = C.CFUNCTYPE(None, C.c_void_p, C.c_char_p, C.c_uint64, C.c_uint64, C.c_void_p)
 LOG = C.CFUNCTYPE(None, C.c_void_p, C.c_int, C.c_char_p)
-FROZEN = 1
+FROZEN, NO_DECAY = 1, 2
 TRAIN, EVAL = 0, 1
 PARAM = 0
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)

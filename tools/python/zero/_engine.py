@@ -9,7 +9,7 @@ import os
 import socket
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +57,16 @@ class Optimizer(torch.optim.Optimizer):
         super().__init__(groups, {"lr": lr})
         self.engine = weakref.proxy(engine)
         self.known = [group["lr"] for group in groups]
+        self._is_accelerate_prepared = True  # accelerate takes it as it is
+
+    @property
+    def step_was_skipped(self) -> bool:
+        return bool(self.engine.info.skipped)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """The rates; moments are in the engine's checkpoints."""
+        super().load_state_dict(state_dict)
+        self.known = [float("nan")] * len(self.known)
 
     def step(self, closure: Any = None) -> Any:
         if closure is not None:
@@ -112,6 +122,7 @@ class Engine:
         units: _units.UnitSpec | None = None,
         *,
         free_order: bool = False,
+        no_decay: Collection[str] = (),
         init: Init | None = None,
         rename: Callable[[str], str] | None = None,
         total_steps: int = 0,
@@ -119,8 +130,8 @@ class Engine:
     ) -> None:
         self.model, self._spec, self._init = model, units, init
         self._rename = rename or _default_rename(model)
-        self._trace_steps = trace_steps
-        self._info, self._committed, self._filled, self._warned = StepInfo(), False, False, False
+        self._trace_steps, self._no_decay = trace_steps, no_decay
+        self.info, self._committed, self._filled, self._warned = StepInfo(), False, False, False
         self._open(json.dumps(config) if isinstance(config, dict) else os.fspath(config), total_steps)
         if free_order:
             check(lib.zero_engine_free_order(self._handle))
@@ -212,7 +223,7 @@ class Engine:
             param = _abi.Param(
                 name=text.encode(),
                 dims=len(shape),
-                flags=0 if p.requires_grad else _abi.FROZEN,
+                flags=(0 if p.requires_grad else _abi.FROZEN) + (_abi.NO_DECAY if key in self._no_decay else 0),
                 tied_to=leaf.name.encode() if owner else None,
                 shape=(C.c_uint64 * 8)(*shape),
             )
@@ -269,16 +280,19 @@ class Engine:
         (loss * scale if scale != 1 else loss).backward(**options)
         self._passes.finish()
 
-    def step(self) -> StepInfo:
-        """After the last of gradient_accumulation_steps micro-steps: clips and updates. Else nothing. Collective."""
+    def step(self, *, last: bool = False) -> StepInfo:
+        """After the last of gradient_accumulation_steps micro-steps: clips and updates. Else nothing. Collective.
+        `last`: no more of them come; those that are missing count as zero in the mean."""
         passes = self._passes
         if not self._filled:
             raise ZeroError("zero: there was no forward of the model; to use parts of it, call engine.commit(...) first")
         if passes.settle():
             raise ZeroError("zero: the last pass ended with an exception and is dropped; repeat it before the step")
         passes.finish()
+        while last and 0 < passes.micro < self.accumulation_steps:
+            passes.empty()
         if passes.micro < self.accumulation_steps:
-            return StepInfo(self._info.step, self._info.grad_norm, self._info.lr, loss_scale=self._info.loss_scale)
+            return StepInfo(self.info.step, self.info.grad_norm, self.info.lr, loss_scale=self.info.loss_scale)
         self.optimizer.hand_over(self._handle)
         raw = _abi.StepInfo()
         check(lib.zero_engine_step(self._handle, C.byref(raw)))
@@ -289,8 +303,8 @@ class Engine:
         if json.loads(self.setting("scheduler.type") or "null"):
             self.optimizer.take_over(list(raw.group_lr))
         text = (raw.overflow_unit or b"").decode()
-        self._info = StepInfo(raw.step, raw.grad_norm, raw.lr, bool(raw.skipped), raw.loss_scale, text, True)
-        return self._info
+        self.info = StepInfo(raw.step, raw.grad_norm, raw.lr, bool(raw.skipped), raw.loss_scale, text, True)
+        return self.info
 
     def _warn_unused(self) -> None:
         self._warned = True

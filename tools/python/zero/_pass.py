@@ -434,6 +434,11 @@ class Passes:
                 )
         self._set_grads(lambda leaf: leaf.no_grad)
 
+    def empty(self) -> None:
+        """A training pass that uses nothing."""
+        self._begin(TRAIN)
+        self.finish()
+
     def finish(self) -> None:
         """After loss.backward() has returned: of a loss that uses no unit."""
         if self.waiting and self.mode == TRAIN and not self.in_root and not self.open:
