@@ -194,7 +194,8 @@ struct config {
     uint64_t seed;
     uint64_t threads; /* CPU threads per rank; 0: the number of CPUs / the ranks that share them */
     uint64_t steps_per_print;
-    uint64_t compare_every; /* debug.compare_every: steps; 0: never */
+    uint64_t max_skipped_steps; /* in a row; 0: no limit */
+    uint64_t compare_every;     /* debug.compare_every: steps; 0: never */
     uint64_t trace_first;
     int64_t trace_steps;          /* -1: the host program decides */
     uint64_t budget_bytes[TIERS]; /* per rank; CONFIG_BYTES_UNLIMITED */

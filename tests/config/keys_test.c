@@ -191,6 +191,7 @@ static const struct effect {
     {"comm.quantized_gradient_bits", "8", "", FIELD(comm.quantized_gradient_bits)},
     {"comm.node_ranks", "1", "", FIELD(node_group)},
     {"comm.reshard_after_forward", "false", "stage3", FIELD(reshard)},
+    {"max_skipped_steps", "3", "", FIELD(max_skipped_steps)},
     {"steps_per_print", "3", "", FIELD(steps_per_print)},
     {"debug.compare_every", "7", "", FIELD(compare_every)},
     {"seed", "7", "", FIELD(seed)},
