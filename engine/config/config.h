@@ -122,6 +122,7 @@ struct config_eval { /* at most one of the two is given */
 
 struct config_data {
     struct config_paths paths;
+    bool bytes;       /* the bytes of text are the tokens of any model */
     int order;        /* enum config_order */
     uint64_t context; /* 0: the model's context; else config_resolve sets the model's context to this one */
     struct config_eval eval;

@@ -210,6 +210,7 @@ static const struct effect {
     {"memory.cpu", "1e9", "", FIELD(budget_bytes[TIER_CPU])},
     {"memory.nvme", "4096", "", FIELD(budget_bytes[TIER_NVME])},
     {"data.path", "\"/usr/include\"", "", FIELD(data.paths.count)},
+    {"data.bytes", "true", "", FIELD(data.bytes)},
     {"data.order", "\"shuffled\"", "", FIELD(data.order)},
     {"data.context", "33", "llama", FIELD(model.context)},
     {"data.eval", "0.25", "", FIELD(data.eval.fraction)},

@@ -40,6 +40,7 @@ static const char *const manners[] = {"activation_checkpointing.",
                                       "aio.",
                                       "checkpoint.",
                                       "comm.",
+                                      "data.bytes",
                                       "data.path", /* the hash of the contents replaces the path */
                                       "data_types.grad_accum_dtype",
                                       "debug.",
