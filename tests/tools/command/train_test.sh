@@ -91,6 +91,21 @@ for i in 1 2 3; do wait "${pids[i]}" || fail "run $i of the same second failed";
 mkdir full && ln -s /dev/full full/metrics.jsonl
 expect 1 "$zero" train same.json --steps 1 --run full --quiet && says err "metrics.jsonl: No space left"
 
+# Bytes are the tokens of a vocabulary of 256 alone, and JSON lines are no text, unless one says so.
+sed 's/256/2000/' t.json >words.json
+expect 1 "$zero" train words.json --data text --steps 1 --run words
+says err "data: text is text, and the tokens of a model with vocab_size 2000 are not bytes: make a token file"
+echo '{"text": "a line"}' >lines.jsonl
+cat text >>lines.jsonl
+expect 1 "$zero" train t.json --data text lines.jsonl --steps 1 --run words && says err "data: lines.jsonl is JSON lines, not text"
+[[ ! -e words ]] || fail "a refused run left a directory"
+for file in words.json t.json; do sed 's/^{/{"data": {"bytes": true}, /' $file >bytes.$file; done
+expect 0 "$zero" train bytes.words.json --data text --steps 1 --run words
+expect 0 "$zero" train bytes.t.json --data text lines.jsonl --steps 1 --run lines
+sed 's/^{/{"data": {"eval": "lines.jsonl"}, /' t.json >evaluated.json
+expect 1 "$zero" train evaluated.json --data text --steps 1 --run evaluated && says err "data: lines.jsonl is JSON lines"
+expect 0 "$zero" train words.json --data tokens.bin --steps 1 --run tokens
+
 # One pass over the data by default: 400 tokens, 12 samples, 2 to a batch.
 expect 0 "$zero" train t.json --data tokens.bin --run pass --quiet
 [[ $(wc -l <pass/metrics.jsonl) == 6 ]] || fail "one pass took $(wc -l <pass/metrics.jsonl) steps, expected 6"
@@ -98,7 +113,7 @@ expect 0 "$zero" train t.json --data tokens.bin --run pass --quiet
 # A token outside the vocabulary, met by one rank in its second step: all stop, it is said once.
 printf '\xff%.0s' {1..40} >z-bad
 head -c 320 text >a-good
-sed 's/256/128/' t.json >small.json
+sed 's/"vocab_size": 256}/"vocab_size": 128}, "data": {"bytes": true}/' t.json >small.json
 expect 1 "$zero" train small.json --ranks 3 --data a-good z-bad --steps 50 --run bad --quiet
 says err "of z-bad is 255, but the model's vocab_size is 128"
 [[ $(wc -l <err) == 1 ]] || fail "the failure was said $(wc -l <err) times"
