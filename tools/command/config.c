@@ -11,7 +11,7 @@
 enum { RANKS_MAX = 65536 };
 
 struct arguments {
-    bool help;
+    bool help, changed;
     uint64_t ranks;
     const char *model;
     struct option_each set;
@@ -20,6 +20,8 @@ struct arguments {
 static const struct option options[] = {
     {"--help", NULL, "lists every key with its type, default and meaning", OPTION_FLAG,
      offsetof(struct arguments, help)},
+    {"--changed", NULL, "prints only the keys that the file or the command line gives", OPTION_FLAG,
+     offsetof(struct arguments, changed)},
     {"--ranks", "N", "resolves for N ranks (1)", OPTION_COUNT, offsetof(struct arguments, ranks)},
     {"--model", "DIR", "a Hugging Face config.json, or its directory, in place of the model block",
      OPTION_TEXT, offsetof(struct arguments, model)},
@@ -63,7 +65,8 @@ static int run(int argc, char **argv) {
     if (status == ZERO_OK) settings_mark(&config, &arguments.set);
     if (status == ZERO_OK && arguments.model) status = config_read_model(&config, arguments.model, &error);
     if (status == ZERO_OK) status = config_resolve(&config, (uint32_t)arguments.ranks, &error);
-    int result = status == ZERO_OK ? print_text(config_print(&config)) : fail(&error);
+    char *(*print)(const struct config *) = arguments.changed ? config_print_changed : config_print;
+    int result = status == ZERO_OK ? print_text(print(&config)) : fail(&error);
     config_free(&config);
     free(json);
     return result;

@@ -49,6 +49,19 @@ expect 1 "$zero" train good.json --data missing && says err "cannot read missing
 head -c 20 text >short
 expect 1 "$zero" train good.json --data short && says err "20 tokens, too few for one sample of 32"
 expect 1 "$zero" train good.json --data text --steps 1 --run /dev/null/run && says err "/dev/null/run"
+# Only what is written.
+expect 0 "$zero" config good.json --changed --set seed=6
+[[ $(wc -l <out) == $(($(grep -oE '"[a-z_0-9]+": *[^{ ]' good.json | wc -l) + 1)) ]] || fail "--changed prints $(wc -l <out) lines: $(cut -d' ' -f1 out | tr '\n' ' ')"
+grep -q '^seed  *6  *command line' out || fail "no seed in --changed"
+
+# A line of a step fits a terminal.
+"$zero" train good.json --data text --steps 1000000 --run columns --set steps_per_print=1 --eval-every 1 --set data.eval=0.5 >out 2>err &
+pid=$! end=$((SECONDS + 60))
+until [[ $(wc -l 2>/dev/null <columns/metrics.jsonl) -ge 3 ]] || ((SECONDS > end)); do sleep 0.05; done
+kill $pid && wait $pid
+grep '^step ' out | awk 'length > 80 { bad = 1 } END { exit bad || NR < 3 }' || fail "lines of steps: $(grep '^step ' out)"
+grep -qE '^step 1/1000000  loss [0-9.]+  held out [0-9.]+  lr 0.01  norm [0-9.]+  [0-9,]+ tokens/s' out || fail "a line of a step: $(grep '^step ' out | head -1)"
+
 # --set: a value for a key, in place of the file's or its "auto"; JSON, or a string.
 sed 's/{"lr": 1e-2}/{"lr": "auto"}/' good.json >auto.json
 expect 0 "$zero" config auto.json --set optimizer.params.lr=2e-4 --set zero_optimization.stage=1 --set optimizer.type=Lion \
