@@ -5,9 +5,9 @@
  * Parameters have no room for tags, so their checksums stay in memory. */
 #include <inttypes.h>
 #include <string.h>
-#include <xxhash.h>
 
 #include "engine/executor/steps.h"
+#include "kernels/checksum.h"
 
 struct chunk_tag {
     uint64_t magic, chunk, generation, checksum; /* checksum: of all bytes before the tag */
@@ -76,9 +76,9 @@ static zero_status check_record(struct executor *e, uint32_t region, const struc
     if (!expected.generation || e->o.without_data) return ZERO_OK; /* never stored: zeros, set here */
     memcpy(&found, slot + c->tag, sizeof found);
     if (stored->resumed) expected.checksum = found.checksum;
-    bool whole = XXH3_64bits(slot, c->tag) == expected.checksum;
+    bool whole = checksum(slot, c->tag) == expected.checksum;
     if (whole && memcmp(&found, &expected, sizeof found) == 0) return ZERO_OK;
-    if (!whole) found.checksum = XXH3_64bits(slot, c->tag);
+    if (!whole) found.checksum = checksum(slot, c->tag);
     return damaged(e, region, c, record_place(e, c), "optimizer state", &expected, &found);
 }
 
@@ -87,7 +87,7 @@ static zero_status check_params(struct executor *e, uint32_t region, const struc
     const struct stored *stored = &e->stored[c->index];
     if (!stored->has_params || e->o.without_data) return ZERO_OK;
     struct chunk_tag expected = {0, c->index, 0, stored->param_check}, found = expected;
-    found.checksum = XXH3_64bits(params, c->param_used);
+    found.checksum = checksum(params, c->param_used);
     if (found.checksum == expected.checksum) return ZERO_OK;
     return damaged(e, region, c, param_place(e, region, c), "parameters", &expected, &found);
 }
@@ -103,8 +103,8 @@ static void clear(const struct executor *e, uint8_t *memory, uint64_t bytes) {
     if (!e->o.without_data) memset(memory, 0, bytes);
 }
 
-static uint64_t checksum(const struct executor *e, const uint8_t *memory, uint64_t bytes) {
-    return e->o.without_data ? 0 : XXH3_64bits(memory, bytes);
+static uint64_t checksum_of(const struct executor *e, const uint8_t *memory, uint64_t bytes) {
+    return e->o.without_data ? 0 : checksum(memory, bytes);
 }
 
 /* Parameters that were never stored are zero, and are not read. */
@@ -134,7 +134,7 @@ zero_status transfer_write(struct executor *e, struct item *item, uint32_t regio
     zero_status status = ZERO_OK;
     if (c->state) {
         stored->generation = e->o.plan->shadow ? e->epoch : stored->generation + 1;
-        stored->checksum = checksum(e, slot, c->tag);
+        stored->checksum = checksum_of(e, slot, c->tag);
         stored->resumed = false;
         struct chunk_tag tag = {tag_magic, c->index, stored->generation, stored->checksum};
         if (!e->o.without_data) memcpy(slot + c->tag, &tag, sizeof tag);
@@ -142,7 +142,7 @@ zero_status transfer_write(struct executor *e, struct item *item, uint32_t regio
     }
     if (c->params) {
         stored->has_params = true;
-        stored->param_check = checksum(e, params, c->param_used);
+        stored->param_check = checksum_of(e, params, c->param_used);
     }
     if (!status && c->params)
         status = transfer_post(e, item, true, param_place(e, region, c), c->param_bytes, params);

@@ -54,8 +54,8 @@ static zero_status write_shard(struct weights *w, const char *directory, struct 
     for (uint32_t i = 0; i < m->params && !status; i++)
         pieces[i] = (struct piece){.param = &m->param[i], .count = m->param[i].count};
     if (!status)
-        status = shard_write(storage_posix(), directory, 0, m, pieces, m->params, read_piece, w, block, NULL,
-                             m->file, error);
+        status = shard_write(storage_posix(), directory, 0, m, pieces, m->params,
+                             &(struct shard_source){read_piece, w, block}, m->file, error);
     m->files = status ? 0 : 1;
     free(pieces);
     free(block);
