@@ -119,8 +119,23 @@ bool config_key_choice_at(const struct config_key *key, uint32_t index, struct k
     return false;
 }
 
+/* Names of DeepSpeed's classes: each is the optimizer of its "type", with the same defaults. */
+static const char *optimizer_of_class(const char *text) {
+    static const char *const classes[][2] = {{"FusedAdam", "Adam"},
+                                             {"CPUAdam", "Adam"},
+                                             {"DeepSpeedCPUAdam", "Adam"},
+                                             {"FusedLion", "Lion"},
+                                             {"DeepSpeedCPULion", "Lion"},
+                                             {"CPUAdagrad", "Adagrad"},
+                                             {"DeepSpeedCPUAdagrad", "Adagrad"}};
+    for (size_t i = 0; i < sizeof classes / sizeof *classes; i++)
+        if (strcasecmp(classes[i][0], text) == 0) return classes[i][1];
+    return text;
+}
+
 int config_key_choice(const struct config_key *key, const char *text, bool *out_refused) {
     struct key_choice c;
+    if (key->row == optimizer_row) text = optimizer_of_class(text);
     for (uint32_t i = 0; config_key_choice_at(key, i, &c); i++)
         if (strlen(text) == (size_t)c.length && strncasecmp(c.text, text, (size_t)c.length) == 0)
             return *out_refused = c.refused, (int)i;

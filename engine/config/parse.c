@@ -48,6 +48,7 @@ static zero_status unknown_key(struct walk *walk, const char *parent, const char
 static zero_status walk_member(struct walk *walk, const char *parent, const char *leaf,
                                struct json_object *json) {
     char path[PATH_MAX_BYTES];
+    if (strncmp(leaf, "_comment", 8) == 0) return ZERO_OK;
     int length = snprintf(path, sizeof path, "%s%s%s", parent, *parent ? "." : "", leaf);
     if (length >= PATH_MAX_BYTES || strchr(leaf, '.')) return unknown_key(walk, parent, leaf);
     const struct config_key *key = config_key_find(path);

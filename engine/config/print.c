@@ -18,7 +18,8 @@ static const char *source_name(enum config_source source) {
 }
 
 /* A key that was not written is shown only if the engine uses it, because then its default matters. */
-static bool shown(const struct config_key *key, const struct config_entry *entry) {
+static bool shown(const struct config_key *key, const struct config_entry *entry, bool changed) {
+    if (changed) return entry->source != CONFIG_DEFAULT && entry->source != CONFIG_DERIVED;
     return key->use == KEY_USED || entry->source != CONFIG_DEFAULT;
 }
 
@@ -37,18 +38,21 @@ static void print_entry(FILE *out, const struct config_key *key, const struct co
             key->use == KEY_ACCEPTED ? key->note : key->help);
 }
 
-char *config_print(const struct config *config) {
+static char *print(const struct config *config, bool changed) {
     char *text = NULL;
     size_t length;
     FILE *out = open_memstream(&text, &length);
     if (!out) return NULL;
     fprintf(out, "%-*s %-*s %-12s %s\n", KEY_WIDTH, "key", VALUE_WIDTH, "value", "source", "meaning");
     for (uint32_t i = 0; i < config_key_count(); i++) {
-        if (shown(config_key_at(i), &config->entries[i]))
+        if (shown(config_key_at(i), &config->entries[i], changed))
             print_entry(out, config_key_at(i), &config->entries[i]);
     }
     return fclose(out) == 0 ? text : (free(text), NULL);
 }
+
+char *config_print(const struct config *config) { return print(config, false); }
+char *config_print_changed(const struct config *config) { return print(config, true); }
 
 /* Prints the supported choices, or, with `refused`, the refused choices. */
 static void help_choices(FILE *out, const struct config_key *key, bool refused) {

@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "engine/blueprint/blueprint.h"
 
@@ -21,10 +22,27 @@ static void log_mesh(const struct choices *c) {
             group, c->config->node_group);
 }
 
+/* One line names all keys that have no effect; with one such key it says what is done instead. */
+static void log_accepted(const struct choices *c) {
+    char keys[900];
+    size_t at = 0;
+    uint64_t count = c->config->line_count, shown = 0;
+    if (count == 1) log_line(&c->ranks->log, ZERO_LOG_INFO, "%s", c->config->lines[0]);
+    if (count < 2) return;
+    for (; shown < count; shown++) {
+        const char *line = c->config->lines[shown];
+        int length = (int)strcspn(line, " ");
+        if (at + (size_t)length + 2 >= sizeof keys) break;
+        at += (size_t)sprintf(keys + at, "%s%.*s", shown ? ", " : "", length, line);
+    }
+    log_line(&c->ranks->log, ZERO_LOG_INFO,
+             "accepted, and without effect here (zero config --changed says why): %s%s", keys,
+             shown < count ? ", ..." : "");
+}
+
 void choices_log(const struct choices *c) {
     if (c->ranks->rank) return;
-    for (uint64_t i = 0; i < c->config->line_count; i++)
-        log_line(&c->ranks->log, ZERO_LOG_INFO, "%s", c->config->lines[i]);
+    log_accepted(c);
     char idle[512];
     for (uint32_t i = 0; config_idle(c->config, i, idle, sizeof idle); i++)
         if (*idle) log_line(&c->ranks->log, ZERO_LOG_INFO, "%s", idle);

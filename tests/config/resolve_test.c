@@ -124,6 +124,12 @@ static const struct {
     {"{\"type\": \"adamw\"}", "adamw", 1e-3, 0.999, 1e-8, 0, NULL},
     {"{\"type\": \"Adam\"}", "adamw", 1e-3, 0.999, 1e-8, 0, NULL},
     {"{\"type\": \"Adam\", \"params\": {\"adam_w_mode\": false}}", "adam", 1e-3, 0.999, 1e-8, 0, NULL},
+    {"{\"type\": \"FusedAdam\"}", "adamw", 1e-3, 0.999, 1e-8, 0, NULL},
+    {"{\"type\": \"CPUAdam\"}", "adamw", 1e-3, 0.999, 1e-8, 0, NULL},
+    {"{\"type\": \"DeepSpeedCPUAdam\"}", "adamw", 1e-3, 0.999, 1e-8, 0, NULL},
+    {"{\"type\": \"DeepSpeedCPUAdam\", \"_comment\": [1], \"params\": {\"adam_w_mode\": false, \"_comment "
+     "lr\": \"?\"}}",
+     "adam", 1e-3, 0.999, 1e-8, 0, NULL},
     {"{\"type\": \"AdamW\", \"params\": {\"adam_w_mode\": false}}", "adamw", 1e-3, 0.999, 1e-8, 0, NULL},
     {"{\"type\": \"AdamW\", \"params\": {\"torch_adam\": true}}", "adamw", 1e-3, 0.999, 1e-8, 0.01, NULL},
     {"{\"type\": \"AdamW\", \"params\": {\"torch_adam\": true, \"weight_decay\": 0.1}}", "adamw", 1e-3, 0.999,

@@ -6,21 +6,27 @@
 
 #include "engine/config/config.h"
 #include "tools/command/command.h"
+#include "tools/command/settings.h"
 
 enum { RANKS_MAX = 65536 };
 
 struct arguments {
-    bool help;
+    bool help, changed;
     uint64_t ranks;
     const char *model;
+    struct option_each set;
 };
 
 static const struct option options[] = {
     {"--help", NULL, "lists every key with its type, default and meaning", OPTION_FLAG,
      offsetof(struct arguments, help)},
+    {"--changed", NULL, "prints only the keys that the file or the command line gives", OPTION_FLAG,
+     offsetof(struct arguments, changed)},
     {"--ranks", "N", "resolves for N ranks (1)", OPTION_COUNT, offsetof(struct arguments, ranks)},
     {"--model", "DIR", "a Hugging Face config.json, or its directory, in place of the model block",
      OPTION_TEXT, offsetof(struct arguments, model)},
+    {"--set", "KEY=VALUE", "takes this value for a key, as `zero train --set` does; repeatable", OPTION_EACH,
+     offsetof(struct arguments, set)},
     {0},
 };
 
@@ -53,11 +59,16 @@ static int run(int argc, char **argv) {
                                    "--ranks %" PRIu64 " is more than the %d ranks that can train together",
                                    arguments.ranks, RANKS_MAX);
     struct config config = {0};
-    zero_status status = config_read(path, &config, &error);
+    char *json = NULL;
+    zero_status status = settings_apply(path, &arguments.set, arguments.model != NULL, &json, &error);
+    if (status == ZERO_OK) status = config_read(json ? json : path, &config, &error);
+    if (status == ZERO_OK) settings_mark(&config, &arguments.set);
     if (status == ZERO_OK && arguments.model) status = config_read_model(&config, arguments.model, &error);
     if (status == ZERO_OK) status = config_resolve(&config, (uint32_t)arguments.ranks, &error);
-    int result = status == ZERO_OK ? print_text(config_print(&config)) : fail(&error);
+    char *(*print)(const struct config *) = arguments.changed ? config_print_changed : config_print;
+    int result = status == ZERO_OK ? print_text(print(&config)) : fail(&error);
     config_free(&config);
+    free(json);
     return result;
 }
 

@@ -35,8 +35,7 @@ static const struct kind *kind_of(const char *path) {
 }
 
 #define MAKE                                                                                                 \
-    "make a token file (.bin) of it with the model's tokenizer, or add \"bytes\": true to the data block "   \
-    "to train "                                                                                              \
+    "make a token file (.bin) of it with tools/tokenize, or add \"bytes\": true to the data block to train " \
     "on its bytes"
 
 /* The bytes of a file are tokens only of a model that reads bytes. */

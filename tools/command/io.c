@@ -1,7 +1,10 @@
 /* `zero io`: measures a drive as the nvme tier would use it. */
+#include <errno.h>
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
 
 #include "offload/io_probe.h"
 #include "tools/command/command.h"
@@ -56,6 +59,13 @@ static int run(int argc, char **argv) {
     if (!path) return command_usage_error("io", "PATH is missing; name a directory on the drive");
     if (arguments.mib > UINT64_MAX >> 21 || arguments.ms > 1000000)
         return command_usage_error("io", "--mib or --ms is too large");
+    struct stat found; /* a name with a typing error must not become a directory */
+    int failed = stat(path, &found) != 0 ? errno : S_ISDIR(found.st_mode) ? 0 : ENOTDIR;
+    if (failed) {
+        fprintf(stderr, "zero io: cannot measure %s: %s: name a directory on the drive\n", path,
+                strerror(failed));
+        return EXIT_FAILED;
+    }
     struct log log = {.write = print_line};
     struct io_probe_options o = {.path = path,
                                  .file_bytes = arguments.mib << 20,

@@ -13,6 +13,7 @@
 
 struct job {
     const char *config_path;
+    const char *config_json; /* the same path, or the text of the file with the settings of the command line */
     const char *model_path; /* NULL: the file's model block */
     struct config config;   /* resolved for `ranks` */
     struct gpt_config model;

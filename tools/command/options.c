@@ -64,6 +64,14 @@ static zero_status parse_option(const struct option *option, int argc, char **ar
     case OPTION_TEXT:
         *(const char **)field = argv[next++];
         break;
+    case OPTION_EACH: {
+        struct option_each *each = field;
+        if (each->count == OPTION_EACH_MAX)
+            return error_set(error, ZERO_E_ARGUMENT, "%s is given more than %d times", option->name,
+                             OPTION_EACH_MAX);
+        each->items[each->count++] = argv[next++];
+        break;
+    }
     case OPTION_LIST: {
         struct option_list *list = field;
         list->items = (const char *const *)argv + next;

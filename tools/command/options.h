@@ -15,11 +15,19 @@ enum option_kind {
     OPTION_TEXT,  /* const char * */
     OPTION_MAYBE, /* struct option_maybe: may have a whole number after it */
     OPTION_NAME, /* struct option_name: may have a run's name after it, "any" or 8 or more hexadecimal digits */
-    OPTION_LIST /* struct option_list: every argument up to the next option */
+    OPTION_EACH, /* struct option_each: one argument, and the option may be repeated */
+    OPTION_LIST  /* struct option_list: every argument up to the next option */
 };
 
 struct option_list {
     const char *const *items; /* in argv */
+    uint64_t count;
+};
+
+enum { OPTION_EACH_MAX = 64 };
+
+struct option_each {
+    const char *items[OPTION_EACH_MAX]; /* in argv */
     uint64_t count;
 };
 

@@ -5,12 +5,14 @@
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include "offload/tier.h"
 #include "tools/command/format.h"
 #include "tools/command/streams.h"
+
+enum { LINE_BYTES = 96 };
 
 static atomic_bool line_stands; /* a live line is on the terminal now */
 
@@ -34,26 +36,28 @@ void progress_line(const char *format, ...) {
     va_end(args);
 }
 
-/* Writes "memory 12.3 MiB device, 1.2 GiB nvme": the tiers that the run uses. */
-static int write_memory(char *out, size_t size, const struct record *record) {
-    int at = snprintf(out, size, "memory");
-    for (int tier = 0; tier < ZERO_TIERS && at < (int)size; tier++) {
-        if (!record->bytes[tier]) continue;
-        at += snprintf(out + at, size - (size_t)at, "%s %s %s", at > 6 ? "," : "",
-                       format_bytes(record->bytes[tier]).chars, tier_table[tier]->name);
-    }
-    return at;
+/* Appends a part if the line with it fits 80 columns. */
+static void add_part(char *line, const char *format, ...) {
+    enum { COLUMNS = 80 };
+    size_t at = strlen(line);
+    va_list args;
+    va_start(args, format);
+    int length = vsnprintf(line + at, COLUMNS + 1 - at, format, args);
+    va_end(args);
+    if (length > (int)(COLUMNS - at)) line[at] = 0;
 }
 
-static void write_step(const struct progress *progress, const struct record *record, char *out, size_t size) {
-    char memory[160], held_out[40] = "";
-    write_memory(memory, sizeof memory, record);
-    if (!isnan(record->eval_loss)) snprintf(held_out, sizeof held_out, "  held out %.4f", record->eval_loss);
+/* Parts that matter less come later, and are left out first. */
+static void write_step(const struct progress *progress, const struct record *record, char line[LINE_BYTES]) {
     double left = progress->seconds_per_step * (double)(progress->steps - record->step);
-    snprintf(out, size, "step %" PRIu64 "/%" PRIu64 "  loss %.4f%s  %s tokens/s  %s left  %s%s", record->step,
-             progress->steps, record->loss, held_out,
-             format_grouped((uint64_t)(record->tokens_per_s + 0.5)).chars, format_duration(left).chars,
-             memory, record->skipped ? "  skipped" : "");
+    *line = 0;
+    add_part(line, "step %" PRIu64 "/%" PRIu64 "  loss %.4f", record->step, progress->steps, record->loss);
+    if (!isnan(record->eval_loss)) add_part(line, "  held out %.4f", record->eval_loss);
+    if (record->skipped) add_part(line, "  skipped");
+    add_part(line, "  lr %.3g", record->lr);
+    add_part(line, "  norm %.3g", record->grad_norm);
+    add_part(line, "  %s tokens/s", format_grouped((uint64_t)(record->tokens_per_s + 0.5)).chars);
+    add_part(line, "  %s left", format_duration(left).chars);
 }
 
 /* A live line that wraps cannot be overwritten. */
@@ -70,8 +74,8 @@ void progress_step(struct progress *progress, const struct record *record) {
     progress->tokens += record->tokens;
     progress->last = *record;
     if (progress->quiet) return;
-    char line[400];
-    write_step(progress, record, line, sizeof line);
+    char line[LINE_BYTES];
+    write_step(progress, record, line);
     bool kept = record->step == 1 || record->step == progress->steps || !isnan(record->eval_loss) ||
                 (progress->every && record->step % progress->every == 0);
     if (kept) {

@@ -1,6 +1,7 @@
 /* `zero train`: reads the request, refuses errors before anything starts, then runs the ranks. */
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -13,6 +14,7 @@
 #include "tools/command/interrupt.h"
 #include "tools/command/job.h"
 #include "tools/command/ranks.h"
+#include "tools/command/settings.h"
 #include "tools/command/trainer.h"
 #include "tools/data/contents.h"
 #include "tools/weights/weights.h"
@@ -25,6 +27,8 @@ struct arguments {
     struct option_maybe resume;
     struct option_name recover;
     struct option_list data;
+    struct option_each set;
+    char *json; /* the configuration with what --set changes; NULL: the file as it is */
     bool quiet, discard_shadow, random, overwrite;
 };
 
@@ -40,6 +44,9 @@ static const struct option options[] = {
      OPTION_TEXT, FIELD(model)},
     {"--random", NULL, "begins with random weights, whatever lies in the directory of --model", OPTION_FLAG,
      FIELD(random)},
+    {"--set", "KEY=VALUE",
+     "takes this value for a key of the configuration, in place of the file's value or its \"auto\"; repeatable", OPTION_EACH,
+     FIELD(set)},
     {"--steps", "N", "optimizer steps (one pass over the training samples)", OPTION_COUNT, FIELD(steps)},
     {"--run", "DIR",
      "where metrics.jsonl and checkpoints go (a new one, runs/ and the date); one that holds an earlier run is "
@@ -76,9 +83,16 @@ static const struct option options[] = {
 /* True if a launcher started several processes with one rank each. */
 static bool started(const struct launch *launch) { return launch->transport != &comm_self_ops; }
 
-static zero_status read_config(const struct arguments *arguments, uint32_t ranks, struct config *config,
+static const char *config_of(const struct arguments *arguments) {
+    return arguments->json ? arguments->json : arguments->config;
+}
+
+static zero_status read_config(struct arguments *arguments, uint32_t ranks, struct config *config,
                                struct zero_error *error) {
-    zero_status status = config_read(arguments->config, config, error);
+    zero_status status =
+        settings_apply(arguments->config, &arguments->set, arguments->model != NULL, &arguments->json, error);
+    if (status == ZERO_OK) status = config_read(config_of(arguments), config, error);
+    if (status == ZERO_OK) settings_mark(config, &arguments->set);
     if (status == ZERO_OK && arguments->model) status = config_read_model(config, arguments->model, error);
     if (status == ZERO_OK && arguments->data.count)
         status = config_set_paths(config, "data.path", arguments->data.items, arguments->data.count, error);
@@ -196,7 +210,7 @@ static bool failed_first(const struct arguments *arguments, const struct launch 
                          const struct zero_error *error) {
     if (!started(launch)) return true;
     zero_runtime runtime = {.struct_size = sizeof runtime, .model = arguments->model};
-    zero_engine *engine = zero_engine_init_with(arguments->config, &runtime);
+    zero_engine *engine = zero_engine_init_with(config_of(arguments), &runtime);
     bool first = engine ? launch->rank == 0 : strcmp(zero_last_error(), error->message) == 0;
     zero_engine_destroy(engine);
     return first;
@@ -214,7 +228,7 @@ static int config_failed(const struct arguments *arguments, const struct launch 
     return EXIT_USAGE;
 }
 
-static int train(const struct arguments *arguments, const struct launch *launch) {
+static int train(struct arguments *arguments, const struct launch *launch) {
     struct zero_error error;
     error_clear(&error);
     char run[64];
@@ -242,6 +256,7 @@ static int train(const struct arguments *arguments, const struct launch *launch)
         .live = !started(launch) && isatty(STDOUT_FILENO),
     };
     zero_status status = read_config(arguments, job.ranks, &job.config, &error);
+    job.config_json = config_of(arguments);
     if (status == ZERO_OK && job.eval_every && !job.config.data.eval.paths.count &&
         job.config.data.eval.fraction <= 0)
         status = error_set(&error, ZERO_E_ARGUMENT,
@@ -268,6 +283,7 @@ static int train(const struct arguments *arguments, const struct launch *launch)
     }
     pretrained_close(&job.pretrained);
     config_free(&job.config);
+    free(arguments->json);
     return result;
 }
 

@@ -23,4 +23,12 @@ differ() { # WORDS OPTION...
 }
 differ "with --steps 5, and rank 0 with --steps 4" --steps 5
 differ "with --resume, and rank 0 without --resume" --resume
+# A model of the same shapes, with other weights on the other host.
+for rank in 0 1; do
+    expect 0 "$zero" train c.json --data text --steps 1 --save-every 1 --run $rank/weights --set seed=$rank
+    expect 0 "$zero" ckpt export $rank/weights/checkpoints $rank/model
+done
+expect 1 as_ranks bash -c 'cd "$OMPI_COMM_WORLD_RANK" && exec "$ZERO" train ../c.json --data ../text --model model --steps 2 --run run'
+says err "rank 1 begins with other weights than rank 0"
+[[ ! -e 0/run ]] || fail "a refused run left its directory"
 finish

@@ -49,4 +49,36 @@ expect 1 "$zero" train good.json --data missing && says err "cannot read missing
 head -c 20 text >short
 expect 1 "$zero" train good.json --data short && says err "20 tokens, too few for one sample of 32"
 expect 1 "$zero" train good.json --data text --steps 1 --run /dev/null/run && says err "/dev/null/run"
+# Only what is written.
+expect 0 "$zero" config good.json --changed --set seed=6
+[[ $(wc -l <out) == $(($(grep -oE '"[a-z_0-9]+": *[^{ ]' good.json | wc -l) + 1)) ]] || fail "--changed prints $(wc -l <out) lines: $(cut -d' ' -f1 out | tr '\n' ' ')"
+grep -q '^seed  *6  *command line' out || fail "no seed in --changed"
+
+# A line of a step fits a terminal.
+"$zero" train good.json --data text --steps 1000000 --run columns --set steps_per_print=1 --eval-every 1 --set data.eval=0.5 >out 2>err &
+pid=$! end=$((SECONDS + 60))
+until [[ $(wc -l 2>/dev/null <columns/metrics.jsonl) -ge 3 ]] || ((SECONDS > end)); do sleep 0.05; done
+kill $pid && wait $pid
+grep '^step ' out | awk 'length > 80 { bad = 1 } END { exit bad || NR < 3 }' || fail "lines of steps: $(grep '^step ' out)"
+grep -qE '^step 1/1000000  loss [0-9.]+  held out [0-9.]+  lr 0.01  norm [0-9.]+  [0-9,]+ tokens/s' out || fail "a line of a step: $(grep '^step ' out | head -1)"
+
+# --set: a value for a key, in place of the file's or its "auto"; JSON, or a string.
+sed 's/{"lr": 1e-2}/{"lr": "auto"}/' good.json >auto.json
+expect 0 "$zero" config auto.json --set optimizer.params.lr=2e-4 --set zero_optimization.stage=1 --set optimizer.type=Lion \
+    --set 'data.path=["a b"]' --set bf16.enabled=false --set seed=5 --set seed=6
+grep -q '^optimizer.params.lr  *2e-4  *command' out || fail "lr: $(grep '^optimizer.params.lr' out)"
+for line in 'zero_optimization.stage  *1 ' 'optimizer.type  *"Lion" ' 'seed  *6 ' 'data.path  *\[ "a b" \]'; do
+    grep -q "^$line" out || fail "no line $line: $(grep "^${line%% *}" out)"
+done
+expect 0 "$zero" train auto.json --data text --steps 2 --run set --set optimizer.params.lr=0.25 --set steps_per_print=1
+grep -q '"lr": 0.25' set/metrics.jsonl || fail "the engine does not know the setting: $(head -n 1 set/metrics.jsonl)"
+says out "step 1/2"
+sed 's/"AdamW"/"Lamb"/' good.json >lamb.json
+expect 2 "$zero" config lamb.json
+expect 0 "$zero" config lamb.json --set optimizer.type=AdamW # it mends the file
+expect 2 "$zero" train good.json --data text --set zero_optimization.stag=1 && says err "zero_optimization.stag: unknown key: did you mean"
+expect 2 "$zero" train good.json --data text --set stage && says err "write KEY=VALUE"
+expect 2 "$zero" train good.json --data text --set && says err "--set needs a value"
+expect 2 "$zero" config good.json --model m --set model.n_layer=3 && says err "--model takes the place of the model block"
+expect 2 "$zero" config nowhere.json --set seed=1 && says err "nowhere.json"
 finish

@@ -22,11 +22,11 @@ runs() {
 # rate FILE RATES: of the six steps, worked out from the file.
 rate() { [[ $(rates) == "$2 " ]] || fail "$1: the rates are $(rates), not $2"; }
 
-runs hf_zero2 "zero_optimization.overlap_comm = true: accepted" "learning rates by WarmupLR"
+runs hf_zero2 "accepted, and without effect here (zero config --changed says why): " "learning rates by WarmupLR"
 rate hf_zero2 "0 0 5e-05 5e-05 5e-05 5e-05" # "auto": up to lr 5e-5 in 1 step, which counts as 2: log 2 / log 2 after one step
 runs hf_zero3_cpu "cpu    offloaded parameters" "learning rates by WarmupDecayLR"
 rate hf_zero3_cpu "0 0 5e-05 5e-05 3.75e-05 2.5e-05" # total_num_steps is --steps: (6 - i) / (6 - 2) from i = 2 on
-runs hf_zero3_nvme "nvme   chunks of optimizer state" "aio.thread_count = 1: accepted"
+runs hf_zero3_nvme "nvme   chunks of optimizer state" "aio.thread_count"
 rate hf_zero3_nvme "0 0 2.5e-05 5e-05 3.75e-05 2.5e-05"
 runs hf_zero0_old_keys "ZeRO stage 1" "cpu    optimizer state 0"
 rate hf_zero0_old_keys "5e-05 5e-05 5e-05 5e-05 5e-05 5e-05"
@@ -36,7 +36,7 @@ runs tutorial_one_cycle "2 ranks x 2 x 2 micro-steps"
 rate tutorial_one_cycle "0.0001 0.0001 0.0001018 0.0001018 0.0001036 0.0001036" # 500 stairs in 1000 steps
 runs tutorial_range_test "sgd"
 rate tutorial_range_test "0.0001 0.0001025 0.000105 0.0001075 0.00011 0.0001125"
-runs tutorial_zero3_profiled "flops_profiler.enabled = true: accepted"
+runs tutorial_zero3_profiled "flops_profiler.enabled"
 rate tutorial_zero3_profiled "0 3e-06 9.24059087e-05 0.000144705013 0.000181811817 0.000210594091" # 0.01 + 0.99 log(i + 1) / log 10
 # A run that goes on ends as one that never stopped.
 train() { expect 0 "$zero" train "$files/runs/hf_zero3_cpu.json" --model model.json --data text --ranks 2 --steps 6 --run whole "$@"; }

@@ -13,4 +13,6 @@ expect 2 "$zero" io && says err "PATH is missing"
 expect 2 "$zero" io drive --mib 1 && says err "too small to measure with"
 expect 1 "$zero" io no/such && says err "No such file or directory"
 expect 1 "$zero" io drive --mib 999999999 && says err "free"
+expect 1 "$zero" io nowhere --mib 1 --ms 1 && says err "cannot measure nowhere: No such file or directory"
+[[ ! -e nowhere ]] || fail "a directory was made"
 finish

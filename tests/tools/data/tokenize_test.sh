@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# tokenize_test.sh ZERO TOKENIZE: text and JSON lines become token files with which a model trains; where Python ($PYTHON) has
+# the packages.
+zero=$PWD/$1 tokenize=$PWD/$2
+python=${PYTHON:-python3}
+if ! "$python" -c 'import tokenizers' 2>/dev/null; then
+    echo "SKIPPED: $python has no tokenizers"
+    exit 0
+fi
+export PYTHON=$python
+set -eu -o pipefail
+cd "$TEST_TMPDIR"
+mkdir model
+"$python" - <<'PY'
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers, decoders
+t = Tokenizer(models.BPE())
+t.pre_tokenizer, t.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+t.train_from_iterator(["the quick brown fox jumps over the lazy dog"] * 9,
+                      trainers.BpeTrainer(vocab_size=300, special_tokens=["<|endoftext|>", "<|user|>"],
+                                          initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+t.save("model/tokenizer.json")
+PY
+decode() { # FILE: the text, with | for the token between documents
+    "$python" - "$1" <<'PY'
+import array, sys
+from tokenizers import Tokenizer
+t = Tokenizer.from_file("model/tokenizer.json")
+data = open(sys.argv[1], "rb").read()
+head, ids = array.array("i", data[:1024]), list(array.array("H", data[1024:]))
+assert list(head[:3]) == [20240520, 1, len(ids)], head[:3]
+text = t.decode(ids, skip_special_tokens=False)
+print(text.replace("<|endoftext|>", "|"), end="")
+PY
+}
+expect() { [[ $(decode "$1") == "$2" ]] || { echo "FAILED: $1: $(decode "$1"), expected $2" && exit 1; }; }
+says() { local said && said=$("${@:2}" 2>&1) && echo "FAILED: ${*:2} passes" && exit 1
+    [[ $said == *"$1"* ]] || { echo "FAILED: $said lacks $1" && exit 1; }; }
+
+printf 'the fox: grün' >a.txt
+printf '{"text": "one"}\n\n{"prompt": "two ", "completion": "three"}\n' >b.jsonl
+"$tokenize" model all.bin a.txt b.jsonl | grep -q "tokens of 3 documents, vocabulary 2"
+expect all.bin 'the fox: grün|one|two three|'
+"$tokenize" model/tokenizer.json none.bin a.txt b.jsonl --end ''
+expect none.bin 'the fox: grünonetwo three'
+"$tokenize" model user.bin a.txt --end '<|user|>'
+expect user.bin 'the fox: grün<|user|>'
+if "$python" -c 'import transformers, jinja2' 2>/dev/null; then
+    echo '{"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|endoftext|>",
+ "chat_template": "{% for m in messages %}<|user|>{{ m.content }}{% endfor %}"}' >model/tokenizer_config.json
+    echo '{"messages": [{"role": "user", "content": "hi"}, {"role": "user", "content": "fox"}]}' >c.jsonl
+    "$tokenize" model chat.bin c.jsonl
+    expect chat.bin '<|user|>hi<|user|>fox|'
+fi
+
+echo '{"words": 1}' >bad.jsonl
+says 'bad.jsonl:1 has neither "text"' "$tokenize" model bad.bin bad.jsonl
+says "nowhere cannot be read" "$tokenize" model bad.bin nowhere
+says 'has no token "<nothing>"' "$tokenize" model bad.bin a.txt --end '<nothing>'
+says "ends in .bin" "$tokenize" model bad.txt a.txt
+[[ ! -e bad.bin && ! -e bad.bin.partial ]] || { echo "FAILED: a refused file left a token file" && exit 1; }
+
+for ((i = 0; i < 40; i++)); do echo '{"text": "the quick brown fox jumps over the lazy dog"}'; done >many.jsonl
+"$tokenize" model many.bin many.jsonl
+echo '{"train_batch_size": 2, "optimizer": {"type": "AdamW"}, "data": {"path": ["many.bin"]},
+ "model": {"n_layer": 1, "n_embd": 16, "n_head": 2, "n_positions": 16, "vocab_size": 300}}' >c.json
+"$zero" train c.json --steps 2 --run run --quiet

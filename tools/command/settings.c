@@ -1,0 +1,103 @@
+#include "tools/command/settings.h"
+
+#include <json-c/json.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/checkpoint/storage.h"
+#include "engine/config/key.h"
+#include "engine/config/scan.h"
+
+enum { KEY_BYTES = 256 };
+
+static struct json_object *parse_value(const char *text) {
+    enum json_tokener_error failed;
+    struct json_tokener *tokener = json_tokener_new();
+    if (!tokener) return NULL;
+    json_tokener_set_flags(tokener, JSON_TOKENER_STRICT);
+    struct json_object *value = json_tokener_parse_ex(tokener, text, (int)strlen(text) + 1);
+    failed = json_tokener_get_error(tokener);
+    json_tokener_free(tokener);
+    return failed == json_tokener_success ? value : json_object_new_string(text);
+}
+
+/* The block `name` in `parent`, made if it is not there. */
+static struct json_object *block_in(struct json_object *parent, const char *name) {
+    struct json_object *block = NULL;
+    if (json_object_object_get_ex(parent, name, &block) && json_object_is_type(block, json_type_object))
+        return block;
+    block = json_object_new_object();
+    json_object_object_add(parent, name, block);
+    return block;
+}
+
+static zero_status apply_one(struct json_object *root, const char *setting, bool other_model,
+                             struct zero_error *error) {
+    const char *equals = strchr(setting, '=');
+    size_t length = equals ? (size_t)(equals - setting) : 0;
+    char key[KEY_BYTES], *at = key;
+    if (!length || length >= sizeof key)
+        return error_set(error, ZERO_E_ARGUMENT,
+                         "--set %.100s: write KEY=VALUE, as in --set optimizer.params.lr=1e-4", setting);
+    memcpy(key, setting, length);
+    key[length] = 0;
+    if (other_model && strncmp(key, "model.", 6) == 0)
+        return error_set(
+            error, ZERO_E_ARGUMENT,
+            "--set %s: --model takes the place of the model block: change the key in its config.json, "
+            "or leave --model out",
+            key);
+    struct json_object *block = root;
+    for (char *point; (point = strchr(at, '.')); at = point + 1) {
+        *point = 0;
+        block = block_in(block, at);
+    }
+    json_object_object_add(block, at, parse_value(equals + 1));
+    return ZERO_OK;
+}
+
+/* Checks only that the text is JSON: the settings may mend what the configuration has wrong. */
+static zero_status parse_text(const char *text, size_t length, const char *name, struct json_object **out,
+                              struct zero_error *error) {
+    zero_status status = config_scan(text, length, name, error);
+    if (status) return status;
+    *out = json_tokener_parse(text);
+    return *out ? ZERO_OK : error_set(error, ZERO_E_MEMORY, "%s: no memory to parse it", name);
+}
+
+static zero_status read_root(const char *path, struct json_object **out, struct zero_error *error) {
+    const char *first = path + strspn(path, " \t\r\n");
+    char *text;
+    size_t length;
+    if (*first == '{') return parse_text(path, strlen(path), "configuration", out, error);
+    zero_status status = storage_read_text(storage_posix(), path, SCAN_BYTES_MAX, &text, &length, error);
+    if (status) return status;
+    status = parse_text(text, length, path, out, error);
+    free(text);
+    return status;
+}
+
+zero_status settings_apply(const char *config_path, const struct option_each *set, bool other_model,
+                           char **out, struct zero_error *error) {
+    struct json_object *root = NULL;
+    *out = NULL;
+    if (!set->count) return ZERO_OK;
+    zero_status status = read_root(config_path, &root, error);
+    for (uint64_t i = 0; i < set->count && !status; i++)
+        status = apply_one(root, set->items[i], other_model, error);
+    if (!status) *out = strdup(json_object_to_json_string_ext(root, JSON_C_TO_STRING_PLAIN));
+    json_object_put(root);
+    if (status || *out) return status;
+    return error_set(error, ZERO_E_MEMORY, "no memory for the configuration");
+}
+
+void settings_mark(struct config *config, const struct option_each *set) {
+    for (uint64_t i = 0; i < set->count; i++) {
+        char path[KEY_BYTES];
+        snprintf(path, sizeof path, "%.*s", (int)strcspn(set->items[i], "="), set->items[i]);
+        const struct config_key *key = config_key_find(path);
+        struct config_entry *entry = key ? &config->entries[config_key_index(key)] : NULL;
+        if (entry && entry->source == CONFIG_FILE) entry->source = CONFIG_COMMAND;
+    }
+}
