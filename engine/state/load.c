@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/checkpoint/checkpoint.h"
+#include "engine/model/tensor.h"
 #include "engine/state/notes.h"
 #include "engine/state/saved.h"
 #include "engine/state/shadow.h"
@@ -14,7 +15,7 @@
 struct load {
     struct state *state;
     struct checkpoint checkpoint;
-    const struct model_param **model_param; /* by the manifest's parameter */
+    const struct model_param **model_param; /* by the manifest's parameter: its first part */
     bool weights_only;                      /* moments and counters begin anew */
 };
 
@@ -41,17 +42,18 @@ static zero_status check_optimizer(struct load *l, struct zero_error *error) {
 
 static zero_status check_param(struct load *l, uint32_t index, struct zero_error *error) {
     const struct manifest_param *saved = &l->checkpoint.manifest.param[index];
-    const struct model_param *own = model_find(l->state->model, saved->name);
+    const struct model_param *own = tensor_find(l->state->model, saved->name);
     if (!own || own->owner != own - l->state->model->param)
         return error_set(error, ZERO_E_ARGUMENT, "%s has a parameter \"%s\", which this model does not have",
                          l->checkpoint.path, saved->name);
-    bool same = saved->dims == own->dims && saved->count == own->count &&
-                memcmp(saved->shape, own->shape, saved->dims * sizeof *saved->shape) == 0;
+    uint64_t shape[ZERO_DIMS_MAX], count = tensor_extent(l->state->model, own, shape);
+    bool same = saved->dims == own->dims && saved->count == count &&
+                memcmp(saved->shape, shape, saved->dims * sizeof *saved->shape) == 0;
     if (!same)
         return error_set(error, ZERO_E_ARGUMENT,
                          "%s: \"%s\" has %" PRIu64 " elements in %" PRIu32
                          " dimensions, this model's has %" PRIu64 " in %" PRIu32 ", or the dimensions differ",
-                         l->checkpoint.path, saved->name, saved->count, saved->dims, own->count, own->dims);
+                         l->checkpoint.path, saved->name, saved->count, saved->dims, count, own->dims);
     if (!l->weights_only && saved->frozen != !!(own->flags & ZERO_FROZEN))
         return error_set(error, ZERO_E_ARGUMENT,
                          "%s: \"%s\" is %s, and this model %s it; load only the weights", l->checkpoint.path,
@@ -70,11 +72,13 @@ static zero_status check_whole(const struct load *l, struct zero_error *error) {
         return error_set(error, ZERO_E_MEMORY, "no memory to load %" PRIu32 " parameters", model->params);
     while (left > 0) there[l->model_param[--left] - model->param] = true;
     uint32_t missing = 0;
-    while (missing < model->params && (there[missing] || model->param[missing].owner != missing)) missing++;
+    while (missing < model->params &&
+           (there[model->param[missing].tensor_head] || model->param[missing].owner != missing))
+        missing++;
     free(there);
     if (missing == model->params) return ZERO_OK;
     return error_set(error, ZERO_E_ARGUMENT, "%s lacks the parameter \"%s\" of this model",
-                     l->checkpoint.path, model->param[missing].name);
+                     l->checkpoint.path, model->param[missing].tensor);
 }
 
 static zero_status check_model(struct load *l, struct zero_error *error) {
@@ -108,31 +112,47 @@ static zero_status check_alike(const struct load *l, const struct rank_report *a
 
 /* ---- reading ---- */
 
-static const struct model_param *param_of(const struct load *l, const struct piece *piece) {
-    return l->model_param[piece->param - l->checkpoint.manifest.param];
+/* The part that has an element of the piece's tensor. */
+static const struct model_param *part_at(const struct load *l, const struct piece *piece, uint64_t element) {
+    return tensor_part(l->state->model, l->model_param[piece->param - l->checkpoint.manifest.param], element);
 }
 
 static zero_status write_state(void *user, const struct piece *piece, uint64_t first, uint64_t count,
                                const float *in, struct zero_error *error) {
     struct load *l = user;
-    const struct model_param *p = param_of(l, piece);
-    zero_status status =
-        state_write(l->state, p->region, saved_kind(piece->kind), p->offset + first, count, in);
+    const struct model_param *p = part_at(l, piece, first);
+    zero_status status = state_write(l->state, p->region, saved_kind(piece->kind),
+                                     p->offset + first - p->tensor_first, count, in);
     return status ? error_set(error, status, "%s", zero_last_error()) : ZERO_OK;
+}
+
+/* Reads what this rank has of one parameter, which is the piece's tensor or a part of it. */
+static zero_status take_param(struct load *l, struct shard *shard, uint32_t index,
+                              const struct model_param *p, struct zero_error *error) {
+    const struct piece *piece = &shard->piece[index];
+    struct part part =
+        stored_part(l->state->blueprint, l->state->ranks->rank, p->region, saved_kind(piece->kind));
+    uint64_t begin = max64(piece->first, p->tensor_first),
+             end = min64(piece->first + piece->count, p->tensor_first + p->count);
+    if (begin >= end) return ZERO_OK;
+    uint64_t to_region = p->offset - p->tensor_first; /* from the tensor's elements, modulo 2^64 */
+    begin = max64(begin + to_region, part.first);
+    end = min64(end + to_region, part.first + part.count);
+    if (begin >= end) return ZERO_OK;
+    return shard_read(shard, index, begin - to_region, end - begin, (float *)(void *)l->state->piece,
+                      write_state, l, error);
 }
 
 static zero_status take_piece(void *user, struct shard *shard, uint32_t index, struct zero_error *error) {
     struct load *l = user;
     const struct piece *piece = &shard->piece[index];
-    const struct model_param *p = param_of(l, piece);
+    const struct model *model = l->state->model;
+    zero_status status = ZERO_OK;
     if (piece->kind && l->weights_only) return ZERO_OK;
-    struct part part =
-        stored_part(l->state->blueprint, l->state->ranks->rank, p->region, saved_kind(piece->kind));
-    uint64_t begin = max64(p->offset + piece->first, part.first),
-             end = min64(p->offset + piece->first + piece->count, part.first + part.count);
-    if (begin >= end) return ZERO_OK;
-    return shard_read(shard, index, begin - p->offset, end - begin, (float *)(void *)l->state->piece,
-                      write_state, l, error);
+    const struct model_param *p = part_at(l, piece, piece->first);
+    for (; p && p->tensor_first < piece->first + piece->count && !status; p = tensor_after(model, p))
+        status = take_param(l, shard, index, p, error);
+    return status;
 }
 
 static zero_status read_all(struct load *l, struct zero_error *error) {
@@ -167,7 +187,7 @@ static bool saved_lr(const struct load *l, uint32_t group, double *out) {
     const struct manifest *m = &l->checkpoint.manifest;
     bool grouped = false, found = false;
     for (uint32_t i = 0; i < m->params; i++) {
-        const struct model_param *own = model_find(l->state->model, m->param[i].name);
+        const struct model_param *own = tensor_find(l->state->model, m->param[i].name);
         uint32_t saved = m->param[i].group;
         grouped |= saved > 0;
         if (!saved || !own || own->scalars / 2 != group) continue;
