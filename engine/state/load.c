@@ -16,7 +16,9 @@ struct load {
     struct state *state;
     struct checkpoint checkpoint;
     const struct model_param **model_param; /* by the manifest's parameter: its first part */
-    bool weights_only;                      /* moments and counters begin anew */
+    /* Of the file at hand, 1 + a piece: the first of a tensor, by its first part and the kind; and the one after each. */
+    uint32_t (*there)[1 + MANIFEST_STATES_MAX], *after;
+    bool weights_only; /* moments and counters begin anew */
 };
 
 /* ---- is it this model's ---- */
@@ -112,57 +114,97 @@ static zero_status check_alike(const struct load *l, const struct rank_report *a
 
 /* ---- reading ---- */
 
-/* The part that has an element of the piece's tensor. */
-static const struct model_param *part_at(const struct load *l, const struct piece *piece, uint64_t element) {
-    return tensor_part(l->state->model, l->model_param[piece->param - l->checkpoint.manifest.param], element);
+static const struct model_param *first_part(const struct load *l, const struct piece *piece) {
+    return l->model_param[piece->param - l->checkpoint.manifest.param];
 }
 
 static zero_status write_state(void *user, const struct piece *piece, uint64_t first, uint64_t count,
                                const float *in, struct zero_error *error) {
     struct load *l = user;
-    const struct model_param *p = part_at(l, piece, first);
+    const struct model_param *p = tensor_part(l->state->model, first_part(l, piece), first);
     zero_status status = state_write(l->state, p->region, saved_kind(piece->kind),
                                      p->offset + first - p->tensor_first, count, in);
     return status ? error_set(error, status, "%s", zero_last_error()) : ZERO_OK;
 }
 
-/* Reads what this rank has of one parameter, which is the piece's tensor or a part of it. */
-static zero_status take_param(struct load *l, struct shard *shard, uint32_t index,
-                              const struct model_param *p, struct zero_error *error) {
+/* What a piece has of one parameter, which is the piece's tensor or a part of it. */
+static zero_status take_piece(struct load *l, struct shard *shard, uint32_t index,
+                              const struct model_param *p, const struct part *window,
+                              struct zero_error *error) {
     const struct piece *piece = &shard->piece[index];
-    struct part part =
-        stored_part(l->state->blueprint, l->state->ranks->rank, p->region, saved_kind(piece->kind));
     uint64_t begin = max64(piece->first, p->tensor_first),
              end = min64(piece->first + piece->count, p->tensor_first + p->count);
     if (begin >= end) return ZERO_OK;
     uint64_t to_region = p->offset - p->tensor_first; /* from the tensor's elements, modulo 2^64 */
-    begin = max64(begin + to_region, part.first);
-    end = min64(end + to_region, part.first + part.count);
+    begin = max64(begin + to_region, window->first);
+    end = min64(end + to_region, window->first + window->count);
     if (begin >= end) return ZERO_OK;
     return shard_read(shard, index, begin - to_region, end - begin, (float *)(void *)l->state->piece,
                       write_state, l, error);
 }
 
-static zero_status take_piece(void *user, struct shard *shard, uint32_t index, struct zero_error *error) {
-    struct load *l = user;
-    const struct piece *piece = &shard->piece[index];
-    const struct model *model = l->state->model;
+/* Elements of a region, in all kinds. */
+static zero_status take_window(struct load *l, struct shard *shard, uint32_t region,
+                               const struct part *window, struct zero_error *error) {
+    const struct model *m = l->state->model;
+    const struct model_region *r = &m->region[region];
     zero_status status = ZERO_OK;
-    if (piece->kind && l->weights_only) return ZERO_OK;
-    const struct model_param *p = part_at(l, piece, piece->first);
-    for (; p && p->tensor_first < piece->first + piece->count && !status; p = tensor_after(model, p))
-        status = take_param(l, shard, index, p, error);
+    for (uint32_t kind = 0; kind <= (l->weights_only ? 0 : l->checkpoint.manifest.states); kind++)
+        for (uint32_t i = 0; i < r->params; i++) {
+            const struct model_param *p = &m->param[r->param[i]];
+            for (uint32_t at = l->there[p->tensor_head][kind]; at && !status; at = l->after[at - 1])
+                status = take_piece(l, shard, at - 1, p, window, error);
+        }
     return status;
+}
+
+static zero_status list_file(struct load *l, const struct shard *shard, struct zero_error *error) {
+    const struct model *m = l->state->model;
+    uint32_t *after = realloc(l->after, (shard->count + 1) * sizeof *after);
+    if (!after) return error_set(error, ZERO_E_MEMORY, "no memory to load a checkpoint");
+    l->after = after;
+    memset(l->there, 0, m->params * sizeof *l->there);
+    for (uint32_t i = shard->count; i-- > 0;) {
+        const struct piece *piece = &shard->piece[i];
+        uint32_t *first = &l->there[first_part(l, piece) - m->param][piece->kind];
+        after[i] = *first;
+        *first = i + 1;
+    }
+    return ZERO_OK;
+}
+
+/* Chunk by chunk: each chunk is written once, but for those at the ends of the file's shards. What is in memory is one
+ * window. */
+static zero_status take_file(void *user, struct shard *shard, struct zero_error *error) {
+    struct load *l = user;
+    const struct state *state = l->state;
+    zero_status status = list_file(l, shard, error);
+    for (uint32_t region = 0; region < state->model->regions && !status; region++) {
+        struct part part = stored_part(state->blueprint, state->ranks->rank, region, ZERO_PARAM);
+        for (uint64_t at = 0, to; at < part.count && !status; at = to) {
+            to = min64(part.count, stored_chunk_end(state->blueprint, region, at));
+            status = take_window(l, shard, region, &(struct part){.first = part.first + at, .count = to - at},
+                                 error);
+        }
+    }
+    return status;
+}
+
+static zero_status read_files(struct load *l, struct zero_error *error) {
+    l->there = calloc(l->state->model->params + 1, sizeof *l->there);
+    if (!l->there) return error_set(error, ZERO_E_MEMORY, "no memory to load a checkpoint");
+    stored_sweep(&l->state->host, NULL, 0, 0);
+    return stored_end_sweep(&l->state->host, checkpoint_walk_files(&l->checkpoint, take_file, l, error),
+                            error);
 }
 
 static zero_status read_all(struct load *l, struct zero_error *error) {
     struct state *state = l->state;
     zero_status status = l->weights_only ? stored_clear(&state->host, error) : ZERO_OK;
     if (status) return ranks_fail(state->ranks, error);
-    if (!status)
-        status = RUN_EVENT(state->run, (executor_refetch(state->run->executor),
-                                        ZERO_OK)); /* as the ranks do that write state */
-    if (!status) status = checkpoint_walk(&l->checkpoint, take_piece, l, error);
+    /* As the ranks do that write state. All of it is written, so nothing is read first. */
+    status = RUN_EVENT(state->run, executor_clear_chunks(state->run->executor));
+    if (!status) status = read_files(l, error);
     if (error->code) return error->code;
     if (!status) status = shadow_forget(state); /* the committed step belongs to another training */
     return status ? error_set(error, status, "%s", zero_last_error()) : ZERO_OK;
@@ -269,5 +311,7 @@ zero_status state_load(struct state *state, struct storage *storage, const char 
     zero_status status = run(&load, storage, dir);
     checkpoint_close(&load.checkpoint);
     free(load.model_param);
+    free(load.there);
+    free(load.after);
     return status;
 }

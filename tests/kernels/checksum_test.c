@@ -20,6 +20,13 @@ int main(void) {
             if (s == 0) CHECK_INT(checksum(bytes + count % 64, length), expected);
         }
     uint64_t whole = checksum(bytes, BYTES);
+    for (size_t piece = 1; piece < BYTES; piece = piece * 5 + 3) {
+        struct checksum_stream stream;
+        checksum_begin(&stream);
+        for (size_t at = 0; at < BYTES; at += piece)
+            checksum_add(&stream, bytes + at, BYTES - at < piece ? BYTES - at : piece);
+        CHECK_INT(checksum_end(&stream), whole);
+    }
     bytes[BYTES / 2] ^= 1;
     CHECK(checksum(bytes, BYTES) != whole);
     return check_end();
