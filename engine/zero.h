@@ -283,6 +283,12 @@ typedef struct zero_param {
     /* Elements of an array of the host's that come before this parameter: the pointers point to where the array would begin. For
      * programs that have all layers of a kind in one array, and find layer l at `array + l * size`. */
     uint64_t pointer_offset;
+    /* NULL, or the name of a tensor that is cut along its first dimension: this parameter has the rows that follow those of the
+     * parameters which were added before with the same tensor. `name` is then of this part alone. Checkpoints, the weights' hash, fill
+     * functions (`param`, and `first` in the tensor) and the patterns of param_groups know the tensor under its own name, whole: so
+     * they are those of a model that is not cut, or cut elsewhere. Its parts have the other dimensions, flags and group in common;
+     * none is tied to another parameter, but others may be tied to a part. */
+    const char *tensor;
 } zero_param;
 
 /* Parameters with a learning rate and a weight decay of their own. */

@@ -15,8 +15,8 @@ zero_status checkpoint_open(struct storage *storage, const char *path, struct ch
                             struct zero_error *error);
 void checkpoint_close(struct checkpoint *checkpoint); /* a zeroed struct is allowed */
 
-/* Visits every piece, file by file. `visit` may call shard_read for the piece. The pieces of a tensor come in
- * ascending order and cover the tensor exactly. If they do not: ZERO_E_IO, with the parameter and the elements that
+/* Visits every piece, file by file. `visit` may call shard_read for the piece. The pieces of a tensor come in any order,
+ * and cover the tensor exactly. If they do not: ZERO_E_IO, with the parameter and the elements that
  * are missing or are there twice. */
 typedef zero_status (*piece_visit)(void *user, struct shard *shard, uint32_t index, struct zero_error *error);
 zero_status checkpoint_walk(struct checkpoint *checkpoint, piece_visit visit, void *user,

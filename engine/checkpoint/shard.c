@@ -41,6 +41,13 @@ static void draft_piece(struct draft *d, uint32_t i, const struct manifest *m, c
     memcpy(t->shape, whole ? p->param->shape : &p->count, t->dims * sizeof *t->shape);
 }
 
+/* "param/wte.weight", "param#3/wte.weight"; NULL: no memory. */
+static char *piece_name(const struct manifest *m, const struct piece *p) {
+    char *name, part[16] = "";
+    if (p->part) snprintf(part, sizeof part, "#%" PRIu32, p->part);
+    return asprintf(&name, "%s%s/%s", manifest_kind(m, p->kind), part, p->param->name) < 0 ? NULL : name;
+}
+
 static zero_status draft_make(const struct manifest *m, const struct piece *pieces, uint32_t count,
                               struct draft *out, struct zero_error *error) {
     struct draft d = {.count = count};
@@ -51,8 +58,7 @@ static zero_status draft_make(const struct manifest *m, const struct piece *piec
     for (uint32_t i = 0; i < count && good; i++) {
         size_t bytes = FIRST_DIGITS + blocks_of(pieces[i].count) * (CHECKSUM_DIGITS + 1) + 1;
         d.note[i] = malloc(bytes);
-        if (asprintf(&d.name[i], "%s/%s", manifest_kind(m, pieces[i].kind), pieces[i].param->name) < 0)
-            d.name[i] = NULL;
+        d.name[i] = piece_name(m, &pieces[i]);
         good = d.note[i] && d.name[i];
         if (!good) break;
         memset(d.note[i], ' ', bytes - 1); /* as long as it will be once the checksums are known */
@@ -198,14 +204,27 @@ static const struct manifest_param *find_param(const struct manifest *m, const s
     return i == UINT32_MAX ? NULL : &m->param[i];
 }
 
-static bool find_kind(const struct manifest *m, const char *tensor, uint32_t *out_kind,
+/* "#12" and what follows; 0 where there is no such number. */
+static uint32_t read_part(const char *text, const char **out_end) {
+    uint64_t part = 0;
+    const char *c = text + 1;
+    *out_end = text;
+    if (*text != '#' || *c < '1') return 0;
+    for (; *c >= '0' && *c <= '9' && part <= UINT32_MAX; c++) part = part * 10 + (uint64_t)(*c - '0');
+    if (part > UINT32_MAX) return 0;
+    *out_end = c;
+    return (uint32_t)part;
+}
+
+static bool find_kind(const struct manifest *m, const char *tensor, struct piece *out,
                       const char **out_param) {
     for (uint32_t kind = 0; kind <= m->states; kind++) {
         const char *name = manifest_kind(m, kind);
         size_t length = strlen(name);
-        if (strncmp(tensor, name, length) != 0 || tensor[length] != '/') continue;
-        *out_kind = kind;
-        *out_param = tensor + length + 1;
+        if (strncmp(tensor, name, length) != 0) continue;
+        out->kind = kind;
+        out->part = read_part(tensor + length, out_param);
+        if (*(*out_param)++ != '/') continue;
         return true;
     }
     return false;
@@ -224,7 +243,7 @@ static zero_status read_piece(const struct shard *s, const struct tensor *t, con
                               const struct name_index *index, struct piece *out, struct zero_error *error) {
     const char *name;
     if (t->dtype != DTYPE_F32 || !t->count) return damaged(s, t->name, "is not of fp32 elements", error);
-    if (!find_kind(m, t->name, &out->kind, &name)) return damaged(s, t->name, "is of an unknown kind", error);
+    if (!find_kind(m, t->name, out, &name)) return damaged(s, t->name, "is of an unknown kind", error);
     out->param = find_param(m, index, name);
     if (!out->param) return damaged(s, t->name, "belongs to no parameter of the manifest", error);
     if (!read_first(t, &out->first)) return damaged(s, t->name, "has no checksums", error);

@@ -1,8 +1,9 @@
 /* The file of one rank: its pieces of parameters and optimizer state, in safetensors.
  *
- * A piece is the tensor "KIND/PARAM": all elements of a parameter, or a run of them. The metadata entry of a piece
- * has the first element, and a checksum per block of BLOCK_BYTES. So a reader can verify the blocks that it reads
- * without reading the rest. Reading and writing need one block of memory. */
+ * A piece is the tensor "KIND/PARAM": all elements of a parameter, or a run of them. A run that cuts the parameter into
+ * parts has a piece of each part; that of part N > 0 is "KIND#N/PARAM". The metadata entry of a piece has the first
+ * element, and a checksum per block of BLOCK_BYTES. So a reader can verify the blocks that it reads without reading
+ * the rest. Reading and writing need one block of memory. */
 #ifndef ZERO_ENGINE_CHECKPOINT_SHARD_H
 #define ZERO_ENGINE_CHECKPOINT_SHARD_H
 
@@ -15,6 +16,7 @@ struct piece {
     const struct manifest_param *param;
     uint32_t kind;         /* manifest_kind */
     uint64_t first, count; /* elements of the parameter; at least one */
+    uint32_t part;         /* tells pieces of one parameter and kind apart, in the name; 0: the first, or the only one */
 };
 
 /* A source fills `out` with elements [first, first + count) of the piece's parameter and kind. */

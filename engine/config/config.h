@@ -113,6 +113,7 @@ struct config_model {
     struct config_rope rope; /* llama */
     double layer_norm_epsilon, initializer_range;
     bool tied;
+    uint64_t vocab_block; /* zero_optimization.vocabulary_block_rows: of how the model is cut into units; 0: not cut */
 };
 
 struct config_eval { /* at most one of the two is given */

@@ -6,6 +6,7 @@
 
 #include "engine/base/hash.h"
 #include "engine/model/lent.h"
+#include "engine/model/tensor.h"
 
 enum { CLASS_FROZEN = 1, CLASS_PERSISTENT = 2, CLASS_FP32 = 4 };
 
@@ -29,6 +30,7 @@ uint64_t model_layout_hash(const struct model *m) {
     for (uint32_t i = 0; i < m->params; i++) {
         const struct model_param *p = &m->param[i];
         h = hash_string(hash_string(h, m->unit[p->unit]->name), p->name);
+        if (p->tensor != p->name) h = hash_string(h, p->tensor);
         uint32_t flags = p->flags & ~(uint32_t)ZERO_ADDS_GRAD; /* which says nothing of what is stored */
         h = hash_bytes(hash_bytes(h, &p->count, sizeof p->count), &flags, sizeof flags);
         h = hash_bytes(h, &p->owner, sizeof p->owner);
@@ -203,11 +205,13 @@ static zero_status copy_spans(const zero_param *param, struct model_param *p, st
 
 static zero_status make_handle(const struct model *model, const struct zero_unit *unit,
                                const zero_param *param, struct model_param *p, struct zero_error *error) {
-    p->handle = malloc(sizeof *p->handle + strlen(param->name) + 1);
+    size_t bytes = strlen(param->name) + 1;
+    p->handle = malloc(sizeof *p->handle + bytes + (param->tensor ? strlen(param->tensor) + 1 : 0));
     if (!p->handle)
         return error_set(error, ZERO_E_MEMORY, "parameter \"%s\": no memory for its name", param->name);
     *p->handle = (struct zero_handle){unit->engine, model->params, param->user};
-    p->name = strcpy(p->handle->name, param->name);
+    p->tensor = p->name = strcpy(p->handle->name, param->name);
+    if (param->tensor) p->tensor = strcpy(p->handle->name + bytes, param->tensor);
     return ZERO_OK;
 }
 
@@ -249,10 +253,11 @@ zero_status model_add_param(struct model *model, struct zero_unit *unit, const z
     if (owner != model->params) p->flags = model->param[owner].flags; /* the owner decides */
     p->scalars = model_scalars(param->group, p->flags & ZERO_NO_DECAY);
     p->values = param->values;
-    p->name_hash = hash_name(param->name);
+    p->name_hash = hash_name(param->tensor ? param->tensor : param->name);
     status = take_addresses(param, p, error);
     if (!status) status = make_handle(model, unit, param, p, error);
     if (!status) status = copy_spans(param, p, error);
+    if (!status) status = tensor_join(model, p, error);
     if (!status && !name_index_add(&model->param_index, model->params, param_name, model))
         status = error_set(error, ZERO_E_MEMORY, "parameter \"%s\": no memory for its record", p->name);
     if (status) return free_param(p), status;
@@ -365,7 +370,8 @@ zero_status model_lay_out(struct model *m, uint32_t shards, uint64_t persistent_
                           struct zero_error *error) {
     if (!m->units) return error_set(error, ZERO_E_ARGUMENT, "the model has no units: add them before commit");
     if (m->units > UNITS_MAX)
-        return error_set(error, ZERO_E_UNSUPPORTED, "%" PRIu32 " units are more than %d", m->units, UNITS_MAX);
+        return error_set(error, ZERO_E_UNSUPPORTED, "%" PRIu32 " units are more than %d", m->units,
+                         UNITS_MAX);
     m->region = calloc((size_t)m->units * REGION_CLASSES, sizeof *m->region);
     m->region_params = calloc(m->params + 1, sizeof *m->region_params);
     m->use = calloc(m->units, sizeof *m->use);
@@ -399,6 +405,7 @@ void model_free(struct model *m) {
     free(m->unit);
     for (uint32_t i = 0; i < m->params; i++) free_param(&m->param[i]);
     free(m->param);
+    free(m->cut);
     name_index_free(&m->unit_index);
     name_index_free(&m->param_index);
     free(m->region);

@@ -23,14 +23,19 @@ struct zero_handle {
     zero_engine *engine;
     uint32_t index; /* in struct model */
     void *user;     /* zero_param.user */
-    char name[];
+    char name[];    /* and behind it the tensor's, if that is another */
 };
 
 struct model_param {
     struct zero_handle *handle; /* owned */
     const char *name;           /* the handle's */
-    uint32_t unit, owner;       /* owner: index of the parameter that it is tied to, or its own */
-    uint32_t flags, scalars;    /* scalars: which of a step's, see model_scalars */
+    /* Of tensor.h: the tensor's name, which is `name` where the parameter is a whole one; its first part, and the part after this one
+     * (0: none); elements of the tensor before this parameter. */
+    const char *tensor;
+    uint32_t tensor_head, tensor_next, tensor_part; /* tensor_part: the number of parts before it */
+    uint64_t tensor_first;
+    uint32_t unit, owner;    /* owner: index of the parameter that it is tied to, or its own */
+    uint32_t flags, scalars; /* scalars: which of a step's, see model_scalars */
     uint32_t dims;
     uint64_t shape[ZERO_DIMS_MAX], count;
     uint32_t region;
@@ -42,9 +47,9 @@ struct model_param {
     zero_span *spans;                     /* borrowed memory; owned copy of the list */
     uint64_t *span_first;                 /* owned; each span's first element in the parameter */
     uint32_t span_count;
-    uint64_t copied; /* the version of the weights that the borrowed memory holds */
-    bool written;    /* its gradient holds this accumulation's sum so far (of the owner) */
-    uint64_t name_hash;
+    uint64_t copied;    /* the version of the weights that the borrowed memory holds */
+    bool written;       /* its gradient holds this accumulation's sum so far (of the owner) */
+    uint64_t name_hash; /* of the tensor */
 };
 
 struct model_region {
@@ -79,6 +84,7 @@ struct model {
     bool free_order;                           /* declared: passes use units in any order, */
     uint32_t bound;                            /* at most so many at once; 0: any number */
     struct name_index unit_index, param_index; /* by name */
+    uint32_t *cut, cuts;                       /* the first parts of tensors that are cut */
     /* Of parameters that are not kept in fp32: set by the owner, fp32 by default. It decides how many are a cache line. */
     enum dtype dtype;
 

@@ -64,7 +64,7 @@ zero_status groups_assign(struct param_groups *groups, const struct model *model
                          param->name ? param->name : "", param->group, groups->count);
     if (param->tied_to) return assign_tied(model, param), ZERO_OK;
     for (uint32_t g = 0; g < config->count && param->name; g++) {
-        uint64_t bits = matching(&config->item[g], param->name);
+        uint64_t bits = matching(&config->item[g], param->tensor ? param->tensor : param->name);
         groups->matched[g] |= bits;
         if (!bits || taken) continue;
         taken = true;
@@ -83,12 +83,12 @@ static zero_status unmatched(const struct param_groups *groups, const struct mod
     uint32_t best = UINT32_MAX;
     for (uint32_t i = 0; i < model->params; i++) {
         const struct model_param *p = &model->param[i];
-        uint32_t distance = glob_distance(pattern, p->name);
+        uint32_t distance = glob_distance(pattern, p->tensor);
         if (!distance) /* it would have matched, were the name not another's */
             return error_set(error, ZERO_E_CONFIG,
                              "param_groups[%" PRIu32 "].match: \"%s\" is tied to \"%s\": write that name", g,
-                             p->name, model->param[p->owner].name);
-        if (p->owner == i && distance < best) best = distance, nearest = p->name;
+                             p->name, model->param[p->owner].tensor);
+        if (p->owner == i && distance < best) best = distance, nearest = p->tensor;
     }
     return error_set(error, ZERO_E_CONFIG,
                      "param_groups[%" PRIu32

@@ -55,7 +55,8 @@ static zero_status fill_param(struct state *state, const struct model_param *p, 
         uint64_t count = min64(end - at, PIECE_BYTES / sizeof(float));
         zero_status status = ZERO_OK;
         if (fill)
-            fill(p->handle->user ? p->handle->user : user, p->name, at - p->offset, count, piece);
+            fill(p->handle->user ? p->handle->user : user, p->tensor, p->tensor_first + at - p->offset, count,
+                 piece);
         else if (p->values)
             memcpy(piece, p->values + (at - p->offset), count * sizeof *piece);
         else

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/checkpoint/checkpoint.h"
+#include "engine/model/tensor.h"
 #include "engine/state/notes.h"
 #include "engine/state/saved.h"
 #include "engine/state/shadow.h"
@@ -14,10 +15,10 @@
 struct load {
     struct state *state;
     struct checkpoint checkpoint;
-    const struct model_param **model_param; /* by the manifest's parameter */
-    uint32_t (*there)
-        [1 + MANIFEST_STATES_MAX]; /* by the model's parameter and kind: 1 + its piece in the file at hand */
-    bool weights_only;             /* moments and counters begin anew */
+    const struct model_param **model_param; /* by the manifest's parameter: its first part */
+    /* Of the file at hand, 1 + a piece: the first of a tensor, by its first part and the kind; and the one after each. */
+    uint32_t (*there)[1 + MANIFEST_STATES_MAX], *after;
+    bool weights_only; /* moments and counters begin anew */
 };
 
 /* ---- is it this model's ---- */
@@ -43,17 +44,18 @@ static zero_status check_optimizer(struct load *l, struct zero_error *error) {
 
 static zero_status check_param(struct load *l, uint32_t index, struct zero_error *error) {
     const struct manifest_param *saved = &l->checkpoint.manifest.param[index];
-    const struct model_param *own = model_find(l->state->model, saved->name);
+    const struct model_param *own = tensor_find(l->state->model, saved->name);
     if (!own || own->owner != own - l->state->model->param)
         return error_set(error, ZERO_E_ARGUMENT, "%s has a parameter \"%s\", which this model does not have",
                          l->checkpoint.path, saved->name);
-    bool same = saved->dims == own->dims && saved->count == own->count &&
-                memcmp(saved->shape, own->shape, saved->dims * sizeof *saved->shape) == 0;
+    uint64_t shape[ZERO_DIMS_MAX], count = tensor_extent(l->state->model, own, shape);
+    bool same = saved->dims == own->dims && saved->count == count &&
+                memcmp(saved->shape, shape, saved->dims * sizeof *saved->shape) == 0;
     if (!same)
         return error_set(error, ZERO_E_ARGUMENT,
                          "%s: \"%s\" has %" PRIu64 " elements in %" PRIu32
                          " dimensions, this model's has %" PRIu64 " in %" PRIu32 ", or the dimensions differ",
-                         l->checkpoint.path, saved->name, saved->count, saved->dims, own->count, own->dims);
+                         l->checkpoint.path, saved->name, saved->count, saved->dims, count, own->dims);
     if (!l->weights_only && saved->frozen != !!(own->flags & ZERO_FROZEN))
         return error_set(error, ZERO_E_ARGUMENT,
                          "%s: \"%s\" is %s, and this model %s it; load only the weights", l->checkpoint.path,
@@ -72,11 +74,13 @@ static zero_status check_whole(const struct load *l, struct zero_error *error) {
         return error_set(error, ZERO_E_MEMORY, "no memory to load %" PRIu32 " parameters", model->params);
     while (left > 0) there[l->model_param[--left] - model->param] = true;
     uint32_t missing = 0;
-    while (missing < model->params && (there[missing] || model->param[missing].owner != missing)) missing++;
+    while (missing < model->params &&
+           (there[model->param[missing].tensor_head] || model->param[missing].owner != missing))
+        missing++;
     free(there);
     if (missing == model->params) return ZERO_OK;
     return error_set(error, ZERO_E_ARGUMENT, "%s lacks the parameter \"%s\" of this model",
-                     l->checkpoint.path, model->param[missing].name);
+                     l->checkpoint.path, model->param[missing].tensor);
 }
 
 static zero_status check_model(struct load *l, struct zero_error *error) {
@@ -110,40 +114,63 @@ static zero_status check_alike(const struct load *l, const struct rank_report *a
 
 /* ---- reading ---- */
 
-static const struct model_param *param_of(const struct load *l, const struct piece *piece) {
+static const struct model_param *first_part(const struct load *l, const struct piece *piece) {
     return l->model_param[piece->param - l->checkpoint.manifest.param];
 }
 
 static zero_status write_state(void *user, const struct piece *piece, uint64_t first, uint64_t count,
                                const float *in, struct zero_error *error) {
     struct load *l = user;
-    const struct model_param *p = param_of(l, piece);
-    zero_status status =
-        state_write(l->state, p->region, saved_kind(piece->kind), p->offset + first, count, in);
+    const struct model_param *p = tensor_part(l->state->model, first_part(l, piece), first);
+    zero_status status = state_write(l->state, p->region, saved_kind(piece->kind),
+                                     p->offset + first - p->tensor_first, count, in);
     return status ? error_set(error, status, "%s", zero_last_error()) : ZERO_OK;
 }
 
-static zero_status take_piece(struct load *l, struct shard *shard, uint32_t index, const struct part *window,
+/* What a piece has of one parameter, which is the piece's tensor or a part of it. */
+static zero_status take_piece(struct load *l, struct shard *shard, uint32_t index,
+                              const struct model_param *p, const struct part *window,
                               struct zero_error *error) {
     const struct piece *piece = &shard->piece[index];
-    const struct model_param *p = param_of(l, piece);
-    uint64_t begin = max64(p->offset + piece->first, window->first),
-             end = min64(p->offset + piece->first + piece->count, window->first + window->count);
+    uint64_t begin = max64(piece->first, p->tensor_first),
+             end = min64(piece->first + piece->count, p->tensor_first + p->count);
     if (begin >= end) return ZERO_OK;
-    return shard_read(shard, index, begin - p->offset, end - begin, (float *)(void *)l->state->piece,
+    uint64_t to_region = p->offset - p->tensor_first; /* from the tensor's elements, modulo 2^64 */
+    begin = max64(begin + to_region, window->first);
+    end = min64(end + to_region, window->first + window->count);
+    if (begin >= end) return ZERO_OK;
+    return shard_read(shard, index, begin - to_region, end - begin, (float *)(void *)l->state->piece,
                       write_state, l, error);
 }
 
 /* Elements of a region, in all kinds. */
 static zero_status take_window(struct load *l, struct shard *shard, uint32_t region,
                                const struct part *window, struct zero_error *error) {
-    const struct model_region *r = &l->state->model->region[region];
+    const struct model *m = l->state->model;
+    const struct model_region *r = &m->region[region];
     zero_status status = ZERO_OK;
     for (uint32_t kind = 0; kind <= (l->weights_only ? 0 : l->checkpoint.manifest.states); kind++)
-        for (uint32_t i = 0; i < r->params && !status; i++)
-            if (l->there[r->param[i]][kind])
-                status = take_piece(l, shard, l->there[r->param[i]][kind] - 1, window, error);
+        for (uint32_t i = 0; i < r->params; i++) {
+            const struct model_param *p = &m->param[r->param[i]];
+            for (uint32_t at = l->there[p->tensor_head][kind]; at && !status; at = l->after[at - 1])
+                status = take_piece(l, shard, at - 1, p, window, error);
+        }
     return status;
+}
+
+static zero_status list_file(struct load *l, const struct shard *shard, struct zero_error *error) {
+    const struct model *m = l->state->model;
+    uint32_t *after = realloc(l->after, (shard->count + 1) * sizeof *after);
+    if (!after) return error_set(error, ZERO_E_MEMORY, "no memory to load a checkpoint");
+    l->after = after;
+    memset(l->there, 0, m->params * sizeof *l->there);
+    for (uint32_t i = shard->count; i-- > 0;) {
+        const struct piece *piece = &shard->piece[i];
+        uint32_t *first = &l->there[first_part(l, piece) - m->param][piece->kind];
+        after[i] = *first;
+        *first = i + 1;
+    }
+    return ZERO_OK;
 }
 
 /* Chunk by chunk: each chunk is written once, but for those at the ends of the file's shards. What is in memory is one
@@ -151,10 +178,7 @@ static zero_status take_window(struct load *l, struct shard *shard, uint32_t reg
 static zero_status take_file(void *user, struct shard *shard, struct zero_error *error) {
     struct load *l = user;
     const struct state *state = l->state;
-    memset(l->there, 0, state->model->params * sizeof *l->there);
-    for (uint32_t i = 0; i < shard->count; i++)
-        l->there[param_of(l, &shard->piece[i]) - state->model->param][shard->piece[i].kind] = i + 1;
-    zero_status status = ZERO_OK;
+    zero_status status = list_file(l, shard, error);
     for (uint32_t region = 0; region < state->model->regions && !status; region++) {
         struct part part = stored_part(state->blueprint, state->ranks->rank, region, ZERO_PARAM);
         for (uint64_t at = 0, to; at < part.count && !status; at = to) {
@@ -205,7 +229,7 @@ static bool saved_lr(const struct load *l, uint32_t group, double *out) {
     const struct manifest *m = &l->checkpoint.manifest;
     bool grouped = false, found = false;
     for (uint32_t i = 0; i < m->params; i++) {
-        const struct model_param *own = model_find(l->state->model, m->param[i].name);
+        const struct model_param *own = tensor_find(l->state->model, m->param[i].name);
         uint32_t saved = m->param[i].group;
         grouped |= saved > 0;
         if (!saved || !own || own->scalars / 2 != group) continue;
@@ -288,5 +312,6 @@ zero_status state_load(struct state *state, struct storage *storage, const char 
     checkpoint_close(&load.checkpoint);
     free(load.model_param);
     free(load.there);
+    free(load.after);
     return status;
 }

@@ -11,6 +11,7 @@
 #include "engine/checkpoint/checksum.h"
 #include "engine/checkpoint/steps.h"
 #include "engine/config/key.h"
+#include "engine/model/tensor.h"
 #include "engine/state/background_save.h"
 #include "engine/state/save.h"
 #include "engine/state/saved.h"
@@ -34,13 +35,16 @@ static zero_status list_params(struct save *s, struct zero_error *error) {
     for (uint32_t i = 0; i < m->params && good; i++) {
         const struct model_param *p = &m->param[i];
         if (p->owner != i) continue;
-        struct manifest_param param = {.name = (char *)(uintptr_t)p->name,
+        if (p->tensor_head != i) {
+            s->manifest_param[i] = s->manifest_param[p->tensor_head];
+            continue;
+        }
+        struct manifest_param param = {.name = (char *)(uintptr_t)p->tensor,
                                        .dims = p->dims,
-                                       .count = p->count,
                                        .frozen = p->flags & ZERO_FROZEN,
                                        .group =
                                            s->state->training->groups.count > 1 ? 1 + p->scalars / 2 : 0};
-        memcpy(param.shape, p->shape, sizeof param.shape);
+        param.count = tensor_extent(m, p, param.shape);
         s->model_param[s->manifest.params] = i;
         s->manifest_param[i] = s->manifest.params;
         good = manifest_add_param(&s->manifest, &param);
@@ -87,13 +91,14 @@ static struct part saved_part(const struct state *state, uint32_t region) {
     return part;
 }
 
-static void add_piece(struct save *s, const struct part *part, const struct manifest_param *param,
-                      uint32_t kind) {
-    const struct model_param *p = &s->state->model->param[s->model_param[param - s->manifest.param]];
+static void add_piece(struct save *s, const struct part *part, uint32_t index, uint32_t kind) {
+    const struct model_param *p = &s->state->model->param[index];
+    const struct manifest_param *param = &s->manifest.param[s->manifest_param[index]];
     uint64_t begin = max64(p->offset, part->first),
              end = min64(p->offset + p->count, part->first + part->count);
     if (begin < end && kind < manifest_kinds(&s->manifest, param))
-        s->piece[s->pieces++] = (struct piece){param, kind, begin - p->offset, end - begin};
+        s->piece[s->pieces++] =
+            (struct piece){param, kind, p->tensor_first + begin - p->offset, end - begin, p->tensor_part};
 }
 
 static void add_region(struct save *s, uint32_t index) {
@@ -101,15 +106,14 @@ static void add_region(struct save *s, uint32_t index) {
     const struct model_region *region = &s->state->model->region[index];
     struct part part = saved_part(s->state, index);
     for (uint32_t kind = 0; kind <= m->states; kind++)
-        for (uint32_t i = 0; i < region->params; i++)
-            add_piece(s, &part, &m->param[s->manifest_param[region->param[i]]], kind);
+        for (uint32_t i = 0; i < region->params; i++) add_piece(s, &part, region->param[i], kind);
 }
 
 /* Region by region: in the order of the updates, then the frozen regions. Within a region kind by kind, as the state lies on its
  * tier. */
 static zero_status list_pieces(struct save *s, struct zero_error *error) {
     const struct policy *p = &s->state->blueprint->policy;
-    s->piece = calloc((size_t)s->manifest.params * (1 + s->manifest.states) + 1, sizeof *s->piece);
+    s->piece = calloc((size_t)s->state->model->params * (1 + s->manifest.states) + 1, sizeof *s->piece);
     s->order = calloc(p->regions, sizeof *s->order);
     if (!s->piece || !s->order) return no_memory(error);
     for (uint32_t i = 0; i < p->refreshes; i++) s->order[s->orders++] = p->refresh[i];
@@ -187,20 +191,23 @@ zero_status save_look(struct save *s, struct zero_error *error) {
     return status ? status : check_space(s, error);
 }
 
+static const struct model_param *param_of(const struct save *s, const struct piece *piece) {
+    const struct model *m = s->state->model;
+    return tensor_part(m, &m->param[s->model_param[piece->param - s->manifest.param]], piece->first);
+}
+
 static zero_status read_state(void *user, const struct piece *piece, uint64_t first, uint64_t count,
                               float *out, struct zero_error *error) {
     struct save *s = user;
-    const struct model_param *p = &s->state->model->param[s->model_param[piece->param - s->manifest.param]];
-    zero_status status =
-        stored_read(s->view, p->region, saved_kind(piece->kind), p->offset + first, count, out, error);
+    const struct model_param *p = param_of(s, piece);
+    zero_status status = stored_read(s->view, p->region, saved_kind(piece->kind),
+                                     p->offset + first - p->tensor_first, count, out, error);
     if (status && s->view == &s->state->host) ranks_fail(s->state->ranks, error);
     if (status) return status;
     return s->copied ? s->copied(s->user, piece, first + count, error) : ZERO_OK;
 }
 
-uint32_t save_region(const struct save *s, const struct piece *piece) {
-    return s->state->model->param[s->model_param[piece->param - s->manifest.param]].region;
-}
+uint32_t save_region(const struct save *s, const struct piece *piece) { return param_of(s, piece)->region; }
 
 /* Elements [from, to) of the shard, in all pieces from `first` to `end`. */
 static zero_status write_window(struct save *s, struct shard_writer *w, uint32_t first, uint32_t end,
@@ -209,12 +216,12 @@ static zero_status write_window(struct save *s, struct shard_writer *w, uint32_t
     zero_status status = ZERO_OK;
     for (uint32_t i = first; i < end && !status; i++) {
         const struct piece *piece = &s->piece[i];
-        const struct model_param *p =
-            &s->state->model->param[s->model_param[piece->param - s->manifest.param]];
-        uint64_t base = saved_part(s->state, p->region).first;
-        uint64_t begin = max64(base + from, p->offset + piece->first),
-                 stop = min64(base + to, p->offset + piece->first + piece->count);
-        if (begin < stop) status = shard_write_run(w, i, begin - p->offset, stop - begin, &source, error);
+        const struct model_param *p = param_of(s, piece);
+        uint64_t base = saved_part(s->state, p->region).first,
+                 at = p->offset + piece->first - p->tensor_first;
+        uint64_t begin = max64(base + from, at), stop = min64(base + to, at + piece->count);
+        if (begin < stop)
+            status = shard_write_run(w, i, piece->first + (begin - at), stop - begin, &source, error);
     }
     return status;
 }

@@ -12,7 +12,7 @@ struct save {
     struct zero_error left; /* a left-over that could not be removed: a warning, not a failure */
     char root[STORAGE_PATH_BYTES], written[STORAGE_PATH_BYTES];
     struct manifest manifest;
-    uint32_t *model_param;    /* by the manifest's parameter */
+    uint32_t *model_param;    /* by the manifest's parameter: its first part */
     uint32_t *manifest_param; /* the other way, of owners */
     struct piece *piece;
     uint32_t pieces;

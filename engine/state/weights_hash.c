@@ -10,7 +10,7 @@ static uint64_t mix(uint64_t x) { /* Stafford's variant 13 of the finalizer of M
     return x ^ x >> 31;
 }
 
-/* Every element contributes a mixed word of its parameter's name, its index and its bits; the words add up,
+/* Every element contributes a mixed word of its tensor's name, its index there and its bits; the words add up,
  * so that the sum does not depend on who holds which element. Two sums with different seeds make 128 bits. */
 static void hash_element(const struct model_param *p, uint64_t index, const float *element, uint64_t sum[2]) {
     uint32_t bits;
@@ -35,7 +35,7 @@ static zero_status hash_part(struct state *state, uint32_t region, uint64_t sum[
             count = min64(end - at, PIECE_BYTES / sizeof(float));
             status = state_read(state, region, ZERO_PARAM, at, count, piece);
             for (uint64_t k = 0; k < count && !status; k++)
-                hash_element(p, at + k - p->offset, &piece[k], sum);
+                hash_element(p, p->tensor_first + at + k - p->offset, &piece[k], sum);
         }
     }
     return status;

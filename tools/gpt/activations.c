@@ -130,8 +130,11 @@ static void plan_blocks(struct activations *a, const struct gpt_config *c, uint3
     }
 }
 
-static void plan(struct activations *a, const struct gpt_config *c, uint32_t batch, uint32_t threads,
+/* One block of the vocabulary is in use at a time: memory is that of a model whose vocabulary is the largest block. */
+static void plan(struct activations *a, const struct gpt_config *config, uint32_t batch, uint32_t threads,
                  zero_dtype compute) {
+    struct gpt_config largest = *config, *c = &largest;
+    c->vocab = vocab_block_rows(config);
     plan_sizes(a, c, batch, threads);
     a->device.bytes = a->cpu.bytes = 0;
     plan_blocks(a, c, batch);
@@ -141,6 +144,11 @@ static void plan(struct activations *a, const struct gpt_config *c, uint32_t bat
     }
     a->norm = plan_statistics(a, c);
     a->row_loss = take(a, a->rows, sizeof *a->row_loss);
+    if (gpt_vocab_blocks(config) > 1) {
+        a->row_most = take_floats(a, a->rows);
+        a->row_total = take_floats(a, a->rows);
+        a->row_wanted = take_floats(a, a->rows);
+    }
     plan_scratch(a, c, threads, compute == ZERO_BF16);
     if (compute != ZERO_F32) plan_wide(a, c, compute == ZERO_BF16);
     if (compute == ZERO_BF16) plan_bf16(a, c, threads);

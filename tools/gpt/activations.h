@@ -47,6 +47,9 @@ struct activations {
     float *cosine, *sine;     /* [context][head_width / 2]: of rotary positions, or NULL */
     struct statistics norm;   /* of the head */
     double *row_loss;         /* [rows] */
+    /* Only with several blocks of the vocabulary, else NULL: of each row's logits so far, the largest, the sum of exponentials
+     * from there, and the target's. */
+    float *row_most, *row_total, *row_wanted; /* [rows] */
 
     /* scratch of one unit at a time */
     float *gradient[2];         /* [rows][width]: of the residual stream; the two alternate */
@@ -54,7 +57,7 @@ struct activations {
     float *norm1, *norm2;       /* [rows][width] */
     float *inner;               /* [rows][inner]: after the MLP's activation */
     float *turned[PROJECTIONS]; /* fp32, fp16: a block's weights, transposed */
-    float *logits;              /* [head rows][vocab]; then their gradient */
+    float *logits;              /* [head rows][vocab, or a block's rows of it]; then their gradient */
     float *partial; /* [tiles][partial_stride]: a tile's sums for biases and norms, added in tile order */
     float *strips;  /* per thread: strip_elements */
 

@@ -104,3 +104,10 @@ struct gpt_config gpt_complete(const struct gpt_config *config) {
     if (!c.head_width) c.head_width = c.width / c.heads;
     return c;
 }
+
+uint32_t gpt_vocab_blocks(const struct gpt_config *c) {
+    uint32_t rows = vocab_block_rows(c);
+    return rows ? (uint32_t)(((uint64_t)c->vocab + rows - 1) / rows) : 1;
+}
+
+uint32_t gpt_units(const struct gpt_config *c) { return c->layers + 2 * gpt_vocab_blocks(c); }

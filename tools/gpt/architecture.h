@@ -79,4 +79,9 @@ uint64_t declared_elements(const struct gpt_config *config, uint32_t unit, bool 
 
 struct gpt_config gpt_complete(const struct gpt_config *config); /* fills in the defaults */
 
+/* The rows of the largest block of the vocabulary: the first. */
+static inline uint32_t vocab_block_rows(const struct gpt_config *c) {
+    return c->vocab_block && c->vocab_block < c->vocab ? c->vocab_block : c->vocab;
+}
+
 #endif

@@ -43,6 +43,11 @@ struct backend {
     /* Turns the gradient of the stream after the block into the gradient of the stream before it. Overwrites the arrays
      * of the forward. */
     void (*block_backward)(struct gpt *gpt, uint32_t index);
+    /* With several blocks of the vocabulary, embedding_forward, embedding_backward and these three work on gpt->pass.block.
+     * head_forward gives the loss, after the last block. NULL: the backend knows no blocks. */
+    void (*head_forward)(struct gpt *gpt);
+    void (*head_block_backward)(struct gpt *gpt);
+    void (*head_block_logits)(struct gpt *gpt);
     void (*head_evaluate)(struct gpt *gpt); /* the loss */
     /* the loss and the stream's gradient: the head has no separate forward */
     void (*head_backward)(struct gpt *gpt);

@@ -8,7 +8,19 @@
 
 /* ---- the parameters of a unit ---- */
 
-struct list { /* of one unit */
+/* A unit of the engine: a unit of the model (0: the embedding, 1 ... layers, layers + 1: the head), and its block of the
+ * vocabulary. */
+struct place {
+    uint32_t unit, block;
+};
+
+static struct place place_of(const struct gpt_config *c, uint32_t unit) {
+    uint32_t blocks = gpt_vocab_blocks(c), head = blocks + c->layers;
+    if (unit < blocks) return (struct place){0, unit};
+    return unit < head ? (struct place){unit - blocks + 1, 0} : (struct place){c->layers + 1, unit - head};
+}
+
+struct list { /* of one unit of the model */
     const struct declaration *item;
     uint32_t count;
 };
@@ -24,10 +36,14 @@ struct name {
     char chars[32];
 };
 
-static struct name unit_name(const struct gpt_config *c, uint32_t unit) {
-    struct name name = {"head"};
-    if (unit <= c->layers) snprintf(name.chars, sizeof name.chars, "h.%u", unit - 1);
-    if (unit == 0) strcpy(name.chars, "embedding");
+static struct name unit_name(const struct gpt_config *c, struct place at) {
+    struct name name;
+    const char *end = at.unit == 0 ? "embedding" : "head";
+    bool cut = gpt_vocab_blocks(c) > 1;
+    if (at.unit > 0 && at.unit <= c->layers)
+        snprintf(name.chars, sizeof name.chars, "h.%u", at.unit - 1);
+    else
+        snprintf(name.chars, sizeof name.chars, cut ? "%s.%u" : "%s", end, at.block);
     return name;
 }
 
@@ -40,39 +56,56 @@ static struct name prefix_of(const struct gpt_config *c, uint32_t unit) {
 
 /* ---- declaring them to an engine ---- */
 
-static zero_status declare_param(const struct gpt_config *c, zero_unit *handle, uint32_t unit,
+/* The first block has all that is not a row of the vocabulary. */
+static bool declared_at(const struct declaration *d, struct place at) {
+    return d->name && (at.block == 0 || d->rows == VOCAB);
+}
+
+static uint64_t rows_at(const struct gpt_config *c, const struct declaration *d, struct place at) {
+    uint32_t rows = vocab_block_rows(c), left = c->vocab - at.block * rows;
+    if (d->rows != VOCAB) return extent_of(c, d->rows);
+    return left < rows ? left : rows;
+}
+
+static zero_status declare_param(const struct gpt_config *c, zero_unit *handle, struct place at,
                                  const struct declaration *d, zero_slot *slot) {
     bool tied = c->tied && d == &architecture_of(c)->head[HEAD_WEIGHT];
-    char name[128];
-    snprintf(name, sizeof name, "%s%s", prefix_of(c, unit).chars, d->name);
+    bool cut = d->rows == VOCAB && gpt_vocab_blocks(c) > 1;
+    char tensor[128], part[160], owner[160];
+    const char *end = cut ? "%s.%u" : "%s";
+    snprintf(tensor, sizeof tensor, "%s%s", prefix_of(c, at.unit).chars, d->name);
+    snprintf(part, sizeof part, end, tensor, at.block);
+    snprintf(owner, sizeof owner, end, architecture_of(c)->embedding[TOKEN_WEIGHT].name, at.block);
     zero_param param = {
         .struct_size = sizeof param,
-        .name = name,
+        .name = part,
         .dims = d->columns == NONE ? 1 : 2,
-        .shape = {extent_of(c, d->rows), extent_of(c, d->columns)},
-        .tied_to = tied ? architecture_of(c)->embedding[TOKEN_WEIGHT].name : NULL,
+        .shape = {rows_at(c, d, at), extent_of(c, d->columns)},
+        .tied_to = tied ? owner : NULL,
+        .tensor = cut && !tied ? tensor : NULL,
         .slot = slot,
     };
     return zero_unit_add_param(handle, &param);
 }
 
 /* `stride`: slots from one parameter to the next; 0: all parameters share one slot. */
-static zero_status declare_unit(const struct gpt_config *c, zero_engine *engine, uint32_t unit,
+static zero_status declare_unit(const struct gpt_config *c, zero_engine *engine, struct place at,
                                 zero_slot *slots, uint32_t stride, zero_unit **out) {
-    struct list list = list_of(c, unit);
-    zero_status status = zero_engine_add_unit(engine, unit_name(c, unit).chars, out);
+    struct list list = list_of(c, at.unit);
+    zero_status status = zero_engine_add_unit(engine, unit_name(c, at).chars, out);
     for (uint32_t i = 0; i < list.count && !status; i++)
-        if (list.item[i].name) status = declare_param(c, *out, unit, &list.item[i], slots + i * stride);
+        if (declared_at(&list.item[i], at))
+            status = declare_param(c, *out, at, &list.item[i], slots + i * stride);
     return status;
 }
 
-static void lay_out_views(const struct gpt_config *c, uint32_t index, struct unit *unit) {
-    struct list list = list_of(c, index);
+static void lay_out_views(const struct gpt_config *c, struct place at, struct unit *unit) {
+    struct list list = list_of(c, at.unit);
     for (uint32_t i = 0; i < list.count; i++) {
         const struct declaration *d = &list.item[i];
-        if (!d->name) continue;
+        if (!declared_at(d, at)) continue;
         struct view *view = &unit->view[i];
-        *view = (struct view){.rows = (uint32_t)extent_of(c, d->rows),
+        *view = (struct view){.rows = (uint32_t)rows_at(c, d, at),
                               .columns = (uint32_t)extent_of(c, d->columns),
                               .matrix = d->columns != NONE};
         view->count = (uint64_t)view->rows * view->columns;
@@ -106,17 +139,13 @@ static bool ends_segment(const struct gpt_config *c, uint32_t last) {
     return c->recompute > 1 && (last + 1) % c->recompute == 0 && last + 1 < c->layers;
 }
 
-static struct unit *unit_of(struct gpt *gpt, uint32_t unit) {
-    return unit == 0 ? &gpt->embedding : unit <= gpt->config.layers ? &gpt->blocks[unit - 1] : &gpt->head;
-}
-
 zero_status declare_units(struct gpt *gpt, struct zero_error *error) {
     const struct gpt_config *c = &gpt->config;
     zero_status status = ZERO_OK;
-    for (uint32_t u = 0; u <= c->layers + 1 && !status; u++) {
-        struct unit *unit = unit_of(gpt, u);
-        lay_out_views(c, u, unit);
-        status = declare_unit(c, gpt->engine, u, unit->slot, 1, &unit->handle);
+    for (uint32_t u = 0; u < gpt_units(c) && !status; u++) {
+        struct unit *unit = &gpt->units[u];
+        lay_out_views(c, place_of(c, u), unit);
+        status = declare_unit(c, gpt->engine, place_of(c, u), unit->slot, 1, &unit->handle);
         if (!status) status = note_kept(gpt, unit, error);
     }
     for (uint32_t i = 0; i < c->layers && !status; i++)
@@ -127,12 +156,12 @@ zero_status declare_units(struct gpt *gpt, struct zero_error *error) {
 
 zero_status gpt_declare(zero_engine *engine, const struct gpt_config *config, zero_slot *slot) {
     struct gpt_config c = gpt_complete(config);
-    zero_unit **units = calloc(c.layers + 2, sizeof *units);
+    zero_unit **units = calloc(gpt_units(&c), sizeof *units), **block = units + gpt_vocab_blocks(&c);
     zero_status status = units ? ZERO_OK : ZERO_E_MEMORY;
-    for (uint32_t u = 0; u <= c.layers + 1 && !status; u++)
-        status = declare_unit(&c, engine, u, slot, 0, &units[u]);
+    for (uint32_t u = 0; u < gpt_units(&c) && !status; u++)
+        status = declare_unit(&c, engine, place_of(&c, u), slot, 0, &units[u]);
     for (uint32_t i = 0; i < c.layers && !status; i++)
-        if (ends_segment(&c, i)) status = zero_engine_add_segment(units[i + 2 - c.recompute], units[i + 1]);
+        if (ends_segment(&c, i)) status = zero_engine_add_segment(block[i + 1 - c.recompute], block[i]);
     free(units);
     return status;
 }
@@ -198,7 +227,9 @@ bool gpt_param_at(const struct gpt_config *config, uint32_t index, struct gpt_pa
 
 double gpt_unit_flops(const struct gpt_config *config, uint32_t unit) {
     struct gpt_config c = gpt_complete(config);
-    if (unit == 0) return 0; /* the embedding is read, not multiplied */
-    c.tied = false;          /* a tied head multiplies, too */
-    return 2 * (double)(declared_elements(&c, unit, false) - declared_elements(&c, unit, true));
+    struct place at = place_of(&c, unit);
+    if (at.unit == 0) return 0; /* the embedding is read, not multiplied */
+    if (at.unit > c.layers)     /* a tied head multiplies, too */
+        return 2 * (double)rows_at(&c, &architecture_of(&c)->head[HEAD_WEIGHT], at) * c.width;
+    return 2 * (double)(declared_elements(&c, at.unit, false) - declared_elements(&c, at.unit, true));
 }

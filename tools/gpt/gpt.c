@@ -57,10 +57,15 @@ static zero_status reserve(struct gpt *gpt, const uint64_t bytes[ZERO_TIERS]) {
 
 static zero_status build(struct gpt *gpt) {
     uint64_t bytes[ZERO_TIERS] = {0};
+    if (gpt_vocab_blocks(&gpt->config) > 1 && !gpt->backend->head_forward)
+        return error_set(&last, ZERO_E_UNSUPPORTED, "%s", GPT_NO_BLOCKS);
     zero_status status = gpt->backend->open(gpt, bytes, &last);
     if (status) return status;
-    gpt->blocks = calloc(gpt->config.layers, sizeof *gpt->blocks);
-    if (!gpt->blocks) return ZERO_E_MEMORY;
+    gpt->vocab_blocks = gpt_vocab_blocks(&gpt->config);
+    gpt->units = gpt->embedding = calloc(gpt_units(&gpt->config), sizeof *gpt->units);
+    if (!gpt->units) return ZERO_E_MEMORY;
+    gpt->blocks = gpt->embedding + gpt->vocab_blocks;
+    gpt->head = gpt->blocks + gpt->config.layers;
     status = declare_units(gpt, &last);
     return status ? status : reserve(gpt, bytes);
 }
@@ -90,7 +95,7 @@ zero_status gpt_create(zero_engine *engine, const struct gpt_config *config, uin
 void gpt_destroy(struct gpt *gpt) {
     if (!gpt) return;
     gpt->backend->close(gpt);
-    free(gpt->blocks);
+    free(gpt->units);
     free(gpt);
 }
 

@@ -2,7 +2,8 @@
  *   GPT-2 (Radford et al. 2019; Hugging Face's "gpt2"): learned positions, LayerNorm, tanh GELU, biases;
  *   Llama (Touvron et al. 2023; Hugging Face's "llama"): rotary positions (Su et al. 2021), RMSNorm, SwiGLU,
  *   grouped queries, no biases.
- * Units: "embedding", "h.0" ... "h.N-1" (one per block), "head" (the last norm, and the head or the tied embedding).
+ * Units: "embedding", "h.0" ... "h.N-1" (one per block), "head" (the last norm, and the head or the tied embedding). With
+ * vocab_block, "embedding.0" ... and "head.0" ...: the first has all that is not a row of the vocabulary.
  * Owns activations (one allocation per tier, declared with zero_engine_reserve); borrows the engine. Threads: the
  * rank's own thread; OpenMP inside, with zero_engine_threads() threads. If the engine is on a GPU (zero_engine_cuda),
  * the GPU does all compute, enqueued on the engine's stream, in fp32, bf16 or fp16.
@@ -45,6 +46,13 @@ struct gpt_config {
     uint32_t recompute;
     bool recompute_on_cpu;
 
+    /* Rows of the vocabulary per unit: the embedding and the head are cut into units of so many rows, the last one of fewer, so
+     * that one of them is gathered at a time. 0, or the vocabulary: one unit each. The loss is then computed by blocks with a
+     * running maximum (Milakov and Gimelshein 2018, "Online normalizer calculation for softmax"), and the head's forward and
+     * backward each use every block once. Its sums have another order, so losses and gradients round differently than without
+     * blocks. Checkpoints, the weights' hash and fills are those of whole tensors. Not on a GPU. */
+    uint32_t vocab_block;
+
     /* on a GPU: enqueue all work again each time instead of replaying CUDA graphs; the same bits */
     bool no_graphs;
 };
@@ -57,11 +65,19 @@ const char *gpt_config_problem(const struct gpt_config *config);
 /* NULL, or a sentence that says why the GPT cannot compute in the engine's type on this machine. */
 const char *gpt_engine_problem(const zero_engine *engine);
 
+/* The same of vocab_block where the engine is on a GPU. */
+#define GPT_NO_BLOCKS                                                                                        \
+    "zero_optimization.vocabulary_block_rows: a GPU computes embedding and head as a whole: remove the key"
+
+/* Blocks of the vocabulary, at least 1; units of the engine: layers, and twice as many as there are such blocks. */
+uint32_t gpt_vocab_blocks(const struct gpt_config *config);
+uint32_t gpt_units(const struct gpt_config *config);
+
 /* Declares the units and parameters (before commit) and reserves activations for batches of `batch` sequences
  * of config->context tokens. Tensor names and layouts are Hugging Face's: "wte.weight", "h.0.attn.c_attn.weight"
  * ..., or "model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.weight" ... The tied head is "lm_head.weight",
  * tied to the token embedding. ZERO_E_ARGUMENT: see gpt_config_problem; batch *
- * context is below 2^31. ZERO_E_UNSUPPORTED: see gpt_engine_problem. */
+ * context is below 2^31. ZERO_E_UNSUPPORTED: see gpt_engine_problem; vocab_block on a GPU. */
 zero_status gpt_create(zero_engine *engine, const struct gpt_config *config, uint32_t batch,
                        struct gpt **out);
 void gpt_destroy(struct gpt *gpt);
@@ -96,8 +112,7 @@ bool gpt_param_at(const struct gpt_config *config, uint32_t index, struct gpt_pa
 
 uint64_t gpt_parameters(const struct gpt_config *config); /* distinct elements */
 
-/* Flops per token in the products with the weights of unit 0 (the embedding), 1 ... layers, or layers + 1 (the
- * head). */
+/* Flops per token in the products with the weights of the engine's unit `unit`: 0 of a unit of the embedding. */
 double gpt_unit_flops(const struct gpt_config *config, uint32_t unit);
 
 /* Flops of the matrix products per token, forward and backward: 6 per weight of the linear layers and the head (tied or

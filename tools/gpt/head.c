@@ -11,11 +11,12 @@ struct group {
 };
 
 static struct matrix head_weight(const struct gpt *gpt, enum transpose form) {
-    return weight_of(gpt, &gpt->head.view[HEAD_WEIGHT], form);
+    return weight_of(gpt, &gpt->head->view[HEAD_WEIGHT], form);
 }
 
 static struct norm final_norm(const struct gpt *gpt) {
-    return (struct norm){&gpt->head.view[FINAL_WEIGHT], &gpt->head.view[FINAL_BIAS], &gpt->activations.norm};
+    return (struct norm){&gpt->head->view[FINAL_WEIGHT], &gpt->head->view[FINAL_BIAS],
+                         &gpt->activations.norm};
 }
 
 static const float *stream_at(const struct gpt *gpt, uint32_t first) {
@@ -35,7 +36,7 @@ static void gradient_tile(struct gpt *gpt, uint32_t thread, uint32_t tile, const
     uint32_t width = gpt->config.width, vocab = gpt->config.vocab;
     uint32_t first = tile_first(gpt, tile), rows = tile_rows(gpt, tile);
     product(gpt, thread, rows, width, vocab, logits, vocab, head_weight(gpt, PLAIN), 0, norm_gradient, width);
-    partial_clear(gpt, &gpt->head, tile);
+    partial_clear(gpt, gpt->head, tile);
     norm_backward(gpt, final_norm(gpt), first, rows, tile_partial(gpt, tile), NULL, norm_gradient,
                   stream_at(gpt, first), dx + (uint64_t)first * width);
 }
@@ -60,7 +61,7 @@ static void loss_tile(void *context, uint32_t index, uint32_t thread) {
 
 static void weight_of_group(struct group *g, uint32_t tiles) {
     struct gpt *gpt = g->gpt;
-    const struct view *view = &gpt->head.view[HEAD_WEIGHT];
+    const struct view *view = &gpt->head->view[HEAD_WEIGHT];
     uint32_t first = tile_first(gpt, g->first_tile), last = g->first_tile + tiles - 1;
     struct weight_gradient weight = {.gpt = gpt,
                                      .view = view,
@@ -90,7 +91,7 @@ void head_evaluate(struct gpt *gpt) { run_groups(gpt, NULL); }
 
 void head_backward(struct gpt *gpt) {
     run_groups(gpt, gpt->activations.gradient[0]);
-    partial_finish(gpt, &gpt->head);
+    partial_finish(gpt, gpt->head);
 }
 
 void head_logits(struct gpt *gpt) {

@@ -80,6 +80,11 @@ struct kernels {
 
     /* One row of logits: returns -log softmax(x)[target]; x becomes its gradient times `scale` */
     double (*cross_entropy)(float *x, uint32_t columns, uint32_t target, float scale);
+    /* The same of a row in several parts. First, for each part: the largest logit so far, and the sum of exponentials of
+     * the logits less that one, go on (-infinity and 0 before the first part). Overwrites x. */
+    void (*softmax_part)(float *x, uint32_t columns, float *most, float *total);
+    /* Then, for each part: x = e^(x - most) * factor, which is softmax(x) where factor is 1 / total. */
+    void (*softmax_of)(float *x, uint32_t columns, float most, float factor);
 };
 
 /* Tables that this processor can run, slowest first; NULL past the last. */

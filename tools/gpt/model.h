@@ -41,6 +41,7 @@ struct pass {
     float *logits;                   /* [vocab]: those of the last row */
     float loss_scale;                /* scales the gradient of the mean loss */
     bool trains;                     /* a backward follows the forward */
+    uint32_t block;                  /* of the vocabulary, whose unit is in use */
 };
 
 struct gpt {
@@ -49,7 +50,9 @@ struct gpt {
     const struct architecture *architecture;
     const struct backend *backend;
     uint32_t batch;
-    struct unit embedding, head, *blocks;
+    /* All units, in the order of use, and where the parts begin: the embedding's and the head's have vocab_blocks each. */
+    struct unit *units, *embedding, *blocks, *head;
+    uint32_t vocab_blocks;
     struct pass pass;
 
     /* used by the host */
@@ -107,11 +110,22 @@ void embedding_backward(struct gpt *gpt);
 void block_forward(struct gpt *gpt, uint32_t index, bool output);
 void block_backward(struct gpt *gpt, uint32_t index);
 
+/* vocabulary.c: the same by blocks of the vocabulary, for the block in use: its part of the loss, which the last block completes;
+ * its gradient, in descending order; its logits. */
+void vocabulary_forward(struct gpt *gpt);
+void vocabulary_backward(struct gpt *gpt);
+void vocabulary_logits(struct gpt *gpt);
+
 /* head.c: computes the loss by groups of tiles, so logits of all rows never exist together. In training this happens in
  * the backward, which can write the gradients at once. */
 void head_evaluate(struct gpt *gpt);
 void head_backward(struct gpt *gpt);
 void head_logits(struct gpt *gpt);
+
+/* The first row of the block in use. */
+static inline uint32_t block_first(const struct gpt *gpt) {
+    return gpt->pass.block * gpt->config.vocab_block;
+}
 
 /* The place of tile `index`: its first row, and its number of rows in the pass. */
 static inline uint32_t tile_first(const struct gpt *gpt, uint32_t index) {

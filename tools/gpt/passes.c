@@ -26,12 +26,33 @@ static zero_status backward_end(struct gpt *gpt, struct unit *unit) {
 
 /* ---- forward ---- */
 
-static zero_status embed(struct gpt *gpt) {
-    zero_status status = forward_begin(gpt, &gpt->embedding);
+/* A use of the unit of block `block` of the vocabulary, of the embedding or of the head. */
+static zero_status forward_of_block(struct gpt *gpt, struct unit *units, uint32_t block,
+                                    void (*compute)(struct gpt *gpt)) {
+    gpt->pass.block = block;
+    zero_status status = forward_begin(gpt, &units[block]);
     if (status) return status;
-    gpt->backend->embedding_forward(gpt);
-    return forward_end(gpt, &gpt->embedding);
+    compute(gpt);
+    return forward_end(gpt, &units[block]);
 }
+
+static zero_status backward_of_block(struct gpt *gpt, struct unit *units, uint32_t block,
+                                     void (*compute)(struct gpt *gpt)) {
+    gpt->pass.block = block;
+    zero_status status = backward_begin(gpt, &units[block]);
+    if (status) return status;
+    compute(gpt);
+    return backward_end(gpt, &units[block]);
+}
+
+static zero_status forward_of_blocks(struct gpt *gpt, struct unit *units, void (*compute)(struct gpt *gpt)) {
+    zero_status status = ZERO_OK;
+    for (uint32_t b = 0; b < gpt->vocab_blocks && !status; b++)
+        status = forward_of_block(gpt, units, b, compute);
+    return status;
+}
+
+static bool cut(const struct gpt *gpt) { return gpt->vocab_blocks > 1; }
 
 static zero_status through_block(struct gpt *gpt, uint32_t index, bool output) {
     zero_status status = forward_begin(gpt, &gpt->blocks[index]);
@@ -41,43 +62,53 @@ static zero_status through_block(struct gpt *gpt, uint32_t index, bool output) {
 }
 
 zero_status pass_forward(struct gpt *gpt) {
-    zero_status status = embed(gpt);
+    zero_status status = forward_of_blocks(gpt, gpt->embedding, gpt->backend->embedding_forward);
     for (uint32_t i = 0; i < gpt->config.layers && !status; i++) status = through_block(gpt, i, true);
     return status;
 }
 
 zero_status pass_evaluate(struct gpt *gpt) {
-    zero_status status = forward_begin(gpt, &gpt->head);
-    if (status) return status;
-    gpt->backend->head_evaluate(gpt);
-    return forward_end(gpt, &gpt->head);
+    const struct backend *b = gpt->backend;
+    return forward_of_blocks(gpt, gpt->head, cut(gpt) ? b->head_forward : b->head_evaluate);
 }
 
 zero_status pass_logits(struct gpt *gpt) {
-    zero_status status = forward_begin(gpt, &gpt->head);
-    if (status) return status;
-    gpt->backend->head_logits(gpt);
-    return forward_end(gpt, &gpt->head);
+    const struct backend *b = gpt->backend;
+    return forward_of_blocks(gpt, gpt->head, cut(gpt) ? b->head_block_logits : b->head_logits);
 }
 
 /* ---- backward ---- */
 
+/* The number of units of the embedding that the backward does not run: those below the lowest trained one. */
+static uint32_t untrained(const struct gpt *gpt) {
+    uint32_t first = 0;
+    while (first < gpt->vocab_blocks && !zero_unit_trains(gpt->embedding[first].handle)) first++;
+    return first;
+}
+
 /* The number of blocks that the backward runs. Blocks below the lowest trained unit need no gradient. */
 static uint32_t trained_blocks(const struct gpt *gpt) {
     uint32_t first = 0;
-    if (zero_unit_trains(gpt->embedding.handle)) return gpt->config.layers;
+    if (untrained(gpt) < gpt->vocab_blocks) return gpt->config.layers;
     while (first < gpt->config.layers && !zero_unit_trains(gpt->blocks[first].handle)) first++;
     return gpt->config.layers - first;
 }
 
-/* The head's forward is empty, because the backward computes its loss. */
+/* The loss of a row needs all its logits, and its gradient needs the loss: by blocks, a forward comes before the
+ * backward. */
+static zero_status back_through_blocks(struct gpt *gpt) {
+    zero_status status = forward_of_blocks(gpt, gpt->head, gpt->backend->head_forward);
+    for (uint32_t b = gpt->vocab_blocks; b-- > 0 && !status;)
+        status = backward_of_block(gpt, gpt->head, b, gpt->backend->head_block_backward);
+    return status;
+}
+
+/* The forward of a head in one unit is empty, because the backward computes its loss. */
 static zero_status back_through_head(struct gpt *gpt) {
-    zero_status status = zero_forward_begin(gpt->head.handle);
-    if (!status) status = zero_forward_end(gpt->head.handle);
-    if (!status) status = backward_begin(gpt, &gpt->head);
-    if (status) return status;
-    gpt->backend->head_backward(gpt);
-    return backward_end(gpt, &gpt->head);
+    if (cut(gpt)) return back_through_blocks(gpt);
+    zero_status status = zero_forward_begin(gpt->head->handle);
+    if (!status) status = zero_forward_end(gpt->head->handle);
+    return status ? status : backward_of_block(gpt, gpt->head, 0, gpt->backend->head_backward);
 }
 
 /* Before the backward of block `last`: computes the segment again that ends with block `last`. */
@@ -103,9 +134,7 @@ zero_status pass_backward(struct gpt *gpt) {
     zero_status status = back_through_head(gpt);
     for (uint32_t i = gpt->config.layers; i-- > gpt->config.layers - blocks && !status;)
         status = back_through_block(gpt, i);
-    if (status || !zero_unit_trains(gpt->embedding.handle)) return status;
-    status = backward_begin(gpt, &gpt->embedding);
-    if (status) return status;
-    gpt->backend->embedding_backward(gpt);
-    return backward_end(gpt, &gpt->embedding);
+    for (uint32_t b = gpt->vocab_blocks; b-- > untrained(gpt) && !status;)
+        status = backward_of_block(gpt, gpt->embedding, b, gpt->backend->embedding_backward);
+    return status;
 }

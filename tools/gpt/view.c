@@ -24,7 +24,7 @@ static void widen_task(void *context, uint32_t index, uint32_t thread) {
 
 /* The embedding's table is not converted, because only some of its rows are read. */
 static bool multiplies_wide(const struct gpt *gpt, const struct unit *unit) {
-    return !gpt->bf16 && unit != &gpt->embedding;
+    return !gpt->bf16 && unit - gpt->units >= gpt->vocab_blocks;
 }
 
 static void view_params(struct gpt *gpt, struct unit *unit) {

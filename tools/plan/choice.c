@@ -39,6 +39,7 @@ zero_status choice_model(const char *model, uint64_t sequence, struct config *co
     zero_status status = named ? ZERO_OK : config_resolve_model(config, error);
     if (status) return status;
     *out = named ? *named : shapes_of(&config->model);
+    if (named) out->vocab_block = (uint32_t)config->model.vocab_block;
     if (sequence) out->context = sequence;
     return ZERO_OK;
 }

@@ -105,6 +105,8 @@ static zero_status price_engine(const struct scenario *s, zero_engine *engine, s
                                 struct zero_error *error) {
     zero_plan plan = {.struct_size = sizeof plan};
     zero_slot unused; /* nothing is gathered */
+    const char *problem = shapes_problem(&s->shapes, s->machine.device.is_host);
+    if (problem) return error_set(error, ZERO_E_UNSUPPORTED, "%s", problem);
     zero_status status = shapes_declare(&s->shapes, p->cell.recompute, engine, &unused);
     if (!status) status = zero_engine_plan(engine, &plan);
     if (status) return refused(error);

@@ -14,6 +14,11 @@ static void print_head(const struct scenario *s, const struct price *p, FILE *ou
     fprintf(out, "%s: %s parameters, %" PRIu64 " layers of %" PRIu64 ", sequences of %" PRIu64 " tokens\n",
             s->shapes.name, figure_count((double)p->parameters).chars, s->shapes.layers, s->shapes.width,
             s->shapes.context);
+    if (s->shapes.vocab_block && s->shapes.vocab_block < s->shapes.vocab)
+        fprintf(out, "embedding and head in units of %u rows of the vocabulary%s\n", s->shapes.vocab_block,
+                s->shapes.tied
+                    ? "; they are tied, so the gradients of all of them stay whole during a backward"
+                    : "");
     fprintf(out, "%u ranks on %u %s: %s of %s each; %s inside a node", s->ranks, s->nodes,
             s->nodes == 1 ? "node" : "nodes", m->device.name, figure_bytes(m->device.memory_bytes).chars,
             m->inside.name);

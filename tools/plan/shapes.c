@@ -7,19 +7,19 @@
 
 /* kv_heads 0: heads; inner 0: 4 * width. */
 static const struct shapes table[] = {
-    {"gpt2", GPT2, GPT_GPT2, 12, 768, 12, 0, 1024, 50257, 0, true, 0},
-    {"gpt2-medium", GPT2, GPT_GPT2, 24, 1024, 16, 0, 1024, 50257, 0, true, 0},
-    {"gpt2-large", GPT2, GPT_GPT2, 36, 1280, 20, 0, 1024, 50257, 0, true, 0},
-    {"gpt2-xl", GPT2, GPT_GPT2, 48, 1600, 25, 0, 1024, 50257, 0, true, 0},
+    {"gpt2", GPT2, GPT_GPT2, 12, 768, 12, 0, 1024, 50257, 0, true, 0, 0},
+    {"gpt2-medium", GPT2, GPT_GPT2, 24, 1024, 16, 0, 1024, 50257, 0, true, 0, 0},
+    {"gpt2-large", GPT2, GPT_GPT2, 36, 1280, 20, 0, 1024, 50257, 0, true, 0, 0},
+    {"gpt2-xl", GPT2, GPT_GPT2, 48, 1600, 25, 0, 1024, 50257, 0, true, 0, 0},
     {"llama-3-8b", "Dubey et al. 2024, The Llama 3 herd of models, table 3", GPT_LLAMA, 32, 4096, 32, 8, 8192,
-     128256, 14336, false, 0},
+     128256, 14336, false, 0, 0},
     {"llama-3-70b", "Dubey et al. 2024, The Llama 3 herd of models, table 3", GPT_LLAMA, 80, 8192, 64, 8,
-     8192, 128256, 28672, false, 0},
-    {"7.5B", MEGATRON, GPT_GPT2, 36, 4096, 32, 0, 2048, 51200, 0, true, 0},
+     8192, 128256, 28672, false, 0, 0},
+    {"7.5B", MEGATRON, GPT_GPT2, 36, 4096, 32, 0, 2048, 51200, 0, true, 0, 0},
     {"70B", "Touvron et al. 2023, Llama 2, table 1, and its config.json", GPT_LLAMA, 80, 8192, 64, 8, 4096,
-     32000, 28672, false, 0},
-    {"175B", "Brown et al. 2020, table 2.1, GPT-3", GPT_GPT2, 96, 12288, 96, 0, 2048, 51200, 0, true, 0},
-    {"1T", MEGATRON, GPT_GPT2, 128, 25600, 160, 0, 2048, 51200, 0, true, 0},
+     32000, 28672, false, 0, 0},
+    {"175B", "Brown et al. 2020, table 2.1, GPT-3", GPT_GPT2, 96, 12288, 96, 0, 2048, 51200, 0, true, 0, 0},
+    {"1T", MEGATRON, GPT_GPT2, 128, 25600, 160, 0, 2048, 51200, 0, true, 0, 0},
 };
 
 static struct shapes complete(struct shapes s) {
@@ -51,7 +51,8 @@ struct shapes shapes_of(const struct config_model *m) {
                            .context = m->context,
                            .vocab = m->vocab,
                            .inner = m->inner,
-                           .tied = m->tied};
+                           .tied = m->tied,
+                           .vocab_block = (uint32_t)m->vocab_block};
 }
 
 /* The plan uses the configuration of tools/gpt on every device, because tools/gpt trains the model. */
@@ -66,14 +67,26 @@ static struct gpt_config gpt_of(const struct shapes *s, uint32_t blocks, bool on
                                .vocab = (uint32_t)s->vocab,
                                .inner = (uint32_t)s->inner,
                                .tied = s->tied,
+                               .vocab_block = s->vocab_block,
                                .recompute = blocks,
                                .recompute_on_cpu = on_cpu};
+}
+
+/* The units of the embedding, and those of the head. */
+static uint32_t ends_of(const struct shapes *s) {
+    struct gpt_config config = gpt_of(s, 0, false);
+    return gpt_vocab_blocks(&config);
+}
+
+const char *shapes_problem(const struct shapes *shapes, bool host) {
+    return host || ends_of(shapes) == 1 ? NULL : GPT_NO_BLOCKS;
 }
 
 /* ---- parameters ---- */
 
 struct pass_segments shapes_segments(const struct shapes *shapes, uint32_t blocks) {
-    return (struct pass_segments){1, (uint32_t)shapes->layers + 1, blocks};
+    uint32_t first = ends_of(shapes);
+    return (struct pass_segments){first, first + (uint32_t)shapes->layers, blocks};
 }
 
 zero_status shapes_declare(const struct shapes *shapes, uint32_t blocks, zero_engine *engine,
@@ -82,7 +95,7 @@ zero_status shapes_declare(const struct shapes *shapes, uint32_t blocks, zero_en
     return gpt_declare(engine, &config, slot);
 }
 
-uint32_t shapes_units(const struct shapes *shapes) { return (uint32_t)shapes->layers + 2; }
+uint32_t shapes_units(const struct shapes *shapes) { return (uint32_t)shapes->layers + 2 * ends_of(shapes); }
 
 uint64_t shapes_parameters(const struct shapes *shapes) {
     struct gpt_config config = gpt_of(shapes, 0, false);
@@ -99,9 +112,16 @@ double shapes_weight_flops(const struct shapes *shapes, uint32_t unit) {
 double shapes_forward_flops(const struct shapes *shapes, uint32_t unit) {
     struct shapes s = complete(*shapes);
     double seen = ((double)s.context + 1) / 2;
-    bool attends = unit > 0 && unit <= s.layers;
+    bool attends = unit >= ends_of(shapes) && unit - ends_of(shapes) < s.layers;
     return shapes_weight_flops(shapes, unit) + (attends ? 4 * (double)(s.heads * s.head_width) * seen : 0);
 }
+
+double shapes_again_flops(const struct shapes *shapes, uint32_t unit) {
+    uint32_t ends = ends_of(shapes);
+    return ends > 1 && unit >= ends + shapes->layers ? shapes_weight_flops(shapes, unit) : 0;
+}
+
+bool shapes_embeds(const struct shapes *shapes, uint32_t unit) { return unit < ends_of(shapes); }
 
 double shapes_output_flops(const struct shapes *shapes) {
     struct shapes s = complete(*shapes);

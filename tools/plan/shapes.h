@@ -17,8 +17,9 @@ struct shapes {
     const char *name, *source;
     enum gpt_architecture architecture;
     uint64_t layers, width, heads, kv_heads, context, vocab, inner;
-    bool tied;           /* the head is the token embedding */
-    uint64_t head_width; /* 0: width / heads */
+    bool tied;            /* the head is the token embedding */
+    uint64_t head_width;  /* 0: width / heads */
+    uint32_t vocab_block; /* rows of the vocabulary per unit; 0: embedding and head are one unit each */
 };
 
 /* Finds a model by name, upper or lower case: "gpt2-xl", "llama-3-8b", "175B". NULL: none. */
@@ -34,7 +35,10 @@ struct shapes_recompute {
 };
 struct pass_segments shapes_segments(const struct shapes *shapes, uint32_t blocks);
 
-/* Adds units and parameters to an engine: "embedding", "h.0" ..., "head"; and the recomputed segments. The parameters
+/* NULL, or a sentence that says why the model cannot be computed on this kind of device. */
+const char *shapes_problem(const struct shapes *shapes, bool host);
+
+/* Adds units and parameters to an engine, as tools/gpt does; and the recomputed segments. The parameters
  * share `slot`: for engines that only plan, or that are not used. */
 zero_status shapes_declare(const struct shapes *shapes, uint32_t blocks, zero_engine *engine,
                            zero_slot *slot);
@@ -44,6 +48,10 @@ uint64_t shapes_parameters(const struct shapes *shapes); /* counts a tied parame
 /* FLOP of one token in a unit's forward: 2 per weight, and for attention 4 * width per key that the token sees,
  * (context + 1) / 2 on average. A backward has twice as many. */
 double shapes_forward_flops(const struct shapes *shapes, uint32_t unit);
+/* FLOP of one token that a unit's backward computes again of its forward: logits, if the vocabulary is cut. */
+double shapes_again_flops(const struct shapes *shapes, uint32_t unit);
+bool shapes_embeds(const struct shapes *shapes,
+                   uint32_t unit); /* a unit of the embedding, of which only rows are read */
 double shapes_weight_flops(const struct shapes *shapes, uint32_t unit); /* only the products with weights */
 double shapes_output_flops(const struct shapes *shapes);                /* of a block's last product */
 uint32_t shapes_units(const struct shapes *shapes);

@@ -13,7 +13,7 @@ static double weights_s(const struct work_options *o, uint32_t unit) {
     const struct blueprint *b = o->blueprint;
     const struct use *use = &b->policy.forward[unit];
     double bytes = 0;
-    for (uint8_t i = 0; i < use->count && unit > 0; i++)
+    for (uint8_t i = 0; i < use->count && !shapes_embeds(o->shapes, unit); i++)
         bytes += (double)b->o.model->region[use->region[i]].elements *
                  dtype_bytes(blueprint_precision_of(b, use->region[i]).compute);
     return bytes / o->machine->device.memory_per_s;
@@ -42,12 +42,14 @@ struct pass_work work_of_unit(const struct work_options *o, uint32_t unit) {
            share = trained_share(o->blueprint->o.model, unit), weights = weights_s(o, unit),
            rows_s = tokens * (double)o->shapes->width * sizeof(float) / m->device.memory_per_s,
            forward = shapes_forward_flops(o->shapes, unit) / rate,
+           again = shapes_again_flops(o->shapes, unit) / rate,
            untrained = (1 - share) * shapes_weight_flops(o->shapes, unit) / rate,
            passes = host ? HOST_BACKWARD_PASSES + share * HOST_GRADIENT_PASSES
                          : BACKWARD_PASSES + share * GRADIENT_PASSES;
     double recompute = forward - shapes_output_flops(o->shapes) / rate + FORWARD_PASSES * weights;
     return (struct pass_work){.forward_ns = nanoseconds(forward + rows_s + FORWARD_PASSES * weights),
-                              .backward_ns = nanoseconds(2 * forward - untrained + rows_s + passes * weights),
+                              .backward_ns =
+                                  nanoseconds(2 * forward + again - untrained + rows_s + passes * weights),
                               .recompute_ns = recompute > 0 ? nanoseconds(recompute) : 0,
                               .trains = share > 0};
 }

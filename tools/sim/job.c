@@ -58,6 +58,9 @@ zero_status job_open(const struct job_choice *c, struct job *out, struct zero_er
     zero_status status = find_machine(c, &out->machine, error);
     if (!status) status = take_config(c, &config, out, error);
     if (!status) status = find_model(c, &config, out, error);
+    const char *problem =
+        status || out->units ? NULL : shapes_problem(&out->shapes, out->machine.device.is_host);
+    if (problem) status = error_set(error, ZERO_E_UNSUPPORTED, "%s", problem);
     if (!status) out->recompute = choice_recompute(&config, out->units ? out->units : out->shapes.layers);
     config_free(&config);
     if (status) job_close(out);
@@ -167,8 +170,7 @@ static zero_status find_work(const struct job *job, const struct blueprint *b, s
 static zero_status check_place(const struct job *job, const struct blueprint *b, uint32_t ranks,
                                uint32_t shards, struct zero_error *error) {
     const struct machine *m = &job->machine;
-    bool drive =
-        b->o.config->optimizer_tier == TIER_NVME || b->o.config->param_tier == TIER_NVME;
+    bool drive = b->o.config->optimizer_tier == TIER_NVME || b->o.config->param_tier == TIER_NVME;
     if (shards && ranks % shards)
         return error_set(error, ZERO_E_ARGUMENT, "--shard %" PRIu32 " does not divide %" PRIu32 " ranks",
                          shards, ranks);

@@ -54,6 +54,7 @@ struct gpt_config weights_model(const struct config_model *model) {
                  .high = model->rope.high,
                  .original_context = (uint32_t)model->rope.original_context},
         .tied = model->tied,
+        .vocab_block = (uint32_t)model->vocab_block,
         .layer_norm_epsilon = model->layer_norm_epsilon,
         .initializer_range = model->initializer_range,
     };

@@ -79,6 +79,7 @@ effect model.gradient_checkpointing device_activations '"n_inner"' '"gradient_ch
 effect activation_checkpointing.interval device_activations '"threads"' '"activation_checkpointing": {"interval": 1}, "threads"'
 effect activation_checkpointing.number_checkpoints device_activations '"threads"' '"activation_checkpointing": {"number_checkpoints": 2}, "threads"'
 effect activation_checkpointing.cpu_checkpointing checkpoints '"threads"' '"activation_checkpointing": {"cpu_checkpointing": true}, "threads"'
+effect zero_optimization.vocabulary_block_rows device_activations '"stage": 3' '"stage": 3, "vocabulary_block_rows": 100'
 
 # The same in Llama's words.
 rope='"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 16'

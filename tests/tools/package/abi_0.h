@@ -149,6 +149,7 @@ typedef struct zero_param {
     const float *values;
     void **param_pointer, **grad_pointer;
     uint64_t pointer_offset;
+    const char *tensor;
 } zero_param;
 typedef struct zero_group {
     size_t struct_size;

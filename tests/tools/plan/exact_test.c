@@ -32,9 +32,10 @@ static const char *const types[] = {"", ", \"bf16\": {\"enabled\": true}",
 /* Keys of zero_optimization, of comm, and others; each after a comma. */
 static const struct variant {
     const char *name, *zero, *comm, *extra;
-    uint32_t recompute;
+    uint32_t recompute, vocab_block;
     bool on_cpu, stage3, drive; /* there alone */
 } variants[] = {
+    {.name = "blocks of the vocabulary", .vocab_block = 40},
     {.name = "HSDP", .zero = ", \"mics_shard_size\": 2"},
     {.name = "hpZ", .zero = ", \"zero_hpz_partition_size\": 2", .stage3 = true},
     {.name = "kept", .comm = "\"reshard_after_forward\": false", .stage3 = true},
@@ -87,7 +88,9 @@ static void compare_reserved(const zero_engine *engine, const struct task *t, co
     static const enum dtype types_of[] = {
         [ZERO_F32] = DTYPE_F32, [ZERO_BF16] = DTYPE_BF16, [ZERO_F16] = DTYPE_F16};
     enum dtype dtype = types_of[zero_engine_dtype(engine)];
-    uint64_t host, all = shapes_activation_bytes(&shapes, true, dtype, 2,
+    struct shapes units = shapes;
+    units.vocab_block = t->variant->vocab_block;
+    uint64_t host, all = shapes_activation_bytes(&units, true, dtype, 2,
                                                  (uint32_t)zero_engine_threads(engine), recompute, &host);
     CHECK_INT(all, plan->reserved_bytes);
     CHECK_INT(host > 0, t->variant->on_cpu);
@@ -131,11 +134,14 @@ static void measure(zero_engine *engine, uint32_t rank, void *user) {
         return;
     }
     zero_slot unused;
+    struct shapes units = shapes;
+    units.vocab_block = t->variant->vocab_block;
     bool trains = !gpt_engine_problem(engine);
     struct gpt_config config = model;
     config.recompute = t->variant->recompute, config.recompute_on_cpu = t->variant->on_cpu;
+    config.vocab_block = t->variant->vocab_block;
     zero_status status = trains ? gpt_create(engine, &config, 2, &gpt)
-                                : shapes_declare(&shapes, config.recompute, engine, &unused);
+                                : shapes_declare(&units, config.recompute, engine, &unused);
     if (!status) status = zero_engine_commit(engine, &plan);
     if (!CHECK_INT(status, ZERO_OK)) {
         fprintf(stderr, "%s\n", zero_last_error());
@@ -172,6 +178,7 @@ static void run(struct scenario *s, const struct cell *cell, const struct varian
     if (!seeds_take((uint64_t)runs++)) return; /* a sanitizer: a part of them */
     error_clear(&error);
     s->recompute_on_cpu = v->on_cpu;
+    s->shapes.vocab_block = v->vocab_block;
     if (!CHECK_INT(price_cell(s, cell, &price, &error), ZERO_OK)) {
         fprintf(stderr, "%s: %s\n", v->name, error.message);
         return;

@@ -32,15 +32,18 @@ static struct gpt_config as_gpt(const struct shapes *s) {
                                .context = (uint32_t)s->context,
                                .vocab = (uint32_t)s->vocab,
                                .tied = s->tied,
+                               .vocab_block = s->vocab_block,
                                .layer_norm_epsilon = 1e-5,
                                .initializer_range = 0.02};
 }
 
 static const struct shapes small[] = {
-    {"demo", "", GPT_GPT2, 6, 384, 6, 0, 256, 256, 0, true, 0},
-    {"wide", "", GPT_GPT2, 2, 512, 8, 0, 128, 5000, 0, false, 0},
-    {"llama", "", GPT_LLAMA, 6, 256, 8, 2, 256, 512, 704, false, 0},
-    {"deep", "", GPT_GPT2, 12, 128, 4, 0, 512, 256, 0, true, 0},
+    {"demo", "", GPT_GPT2, 6, 384, 6, 0, 256, 256, 0, true, 0, 0},
+    {"wide", "", GPT_GPT2, 2, 512, 8, 0, 128, 5000, 0, false, 0, 0},
+    {"llama", "", GPT_LLAMA, 6, 256, 8, 2, 256, 512, 704, false, 0, 0},
+    {"cut", "", GPT_GPT2, 2, 512, 8, 0, 128, 5000, 0, true, 0, 1000},
+    {"odd", "", GPT_LLAMA, 6, 256, 8, 2, 256, 513, 704, false, 0, 256},
+    {"deep", "", GPT_GPT2, 12, 128, 4, 0, 512, 256, 0, true, 0, 0},
 };
 
 static void arithmetic_is_the_gpt_s(void) {
@@ -88,7 +91,7 @@ static uint64_t on_gpu(const struct shapes *s, struct shapes_recompute recompute
  * the norms and GELU give is made again here. cuda_shapes_test holds all of it to what is reserved. */
 static void gpus_are_counted_by_hand(void) {
     enum { ROWS = 3000, WIDTH = 1024 };
-    struct shapes s = {"x", "", GPT_GPT2, 10, WIDTH, 16, 0, 1000, 512, 0, true, 0};
+    struct shapes s = {"x", "", GPT_GPT2, 10, WIDTH, 16, 0, 1000, 512, 0, true, 0, 0};
     const struct shapes_recompute none = {0}, every = {1, false}, four = {4, false}, far = {4, true};
     uint64_t host, plain = on_gpu(&s, none, &host), stream = 2ull * ROWS * WIDTH, near_host;
     uint64_t numbers = (4ull * ROWS + 255) / 256 * 256; /* one per row, in whole lines */

@@ -5,7 +5,7 @@
 
 void cuda_embedding_forward(struct gpt *gpt) {
     struct cuda_gpt *c = gpt->cuda;
-    const zero_slot *slot = gpt->embedding.slot;
+    const zero_slot *slot = gpt->embedding->slot;
     struct embedding_forward_argument a = {.y = c->memory.residual[0],
                                            .table = slot[TOKEN_WEIGHT].param,
                                            .positions = slot[POSITION_WEIGHT].param,
@@ -40,14 +40,14 @@ static void positions_backward(struct gpt *gpt, const zero_slot *slot) {
 }
 
 void cuda_embedding_backward(struct gpt *gpt) {
-    tokens_backward(gpt, &gpt->embedding.slot[TOKEN_WEIGHT]);
-    positions_backward(gpt, &gpt->embedding.slot[POSITION_WEIGHT]);
+    tokens_backward(gpt, &gpt->embedding->slot[TOKEN_WEIGHT]);
+    positions_backward(gpt, &gpt->embedding->slot[POSITION_WEIGHT]);
 }
 
 /* ---- head ---- */
 
 static struct cuda_norm final_norm(const struct gpt *gpt) {
-    return (struct cuda_norm){&gpt->head.slot[FINAL_WEIGHT], &gpt->head.slot[FINAL_BIAS],
+    return (struct cuda_norm){&gpt->head->slot[FINAL_WEIGHT], &gpt->head->slot[FINAL_BIAS],
                               gpt->cuda->memory.norm};
 }
 
@@ -64,7 +64,7 @@ static void project(struct gpt *gpt, uint32_t first, uint32_t rows) {
                         .k = width,
                         .alpha = 1,
                         .a = {normed_at(c, gpt, first), width, false},
-                        .b = {gpt->head.slot[HEAD_WEIGHT].param, width, true},
+                        .b = {gpt->head->slot[HEAD_WEIGHT].param, width, true},
                         .c = c->memory.logits,
                         .ldc = c->memory.logits_stride};
     cuda_multiply(c, &p);
@@ -86,7 +86,7 @@ static void loss_of(struct gpt *gpt, uint32_t first, uint32_t rows, float scale)
 /* Computes the gradients from the gradient of some rows' logits. */
 static void back_through_logits(struct gpt *gpt, uint32_t first, uint32_t rows) {
     struct cuda_gpt *c = gpt->cuda;
-    const zero_slot *weight = &gpt->head.slot[HEAD_WEIGHT];
+    const zero_slot *weight = &gpt->head->slot[HEAD_WEIGHT];
     uint32_t width = gpt->config.width, vocab = gpt->config.vocab;
     struct factor logits = {c->memory.logits, c->memory.logits_stride, false};
     struct product p = {.type = c->type,

@@ -59,8 +59,8 @@ static void enqueue(struct gpt *gpt, const struct work *w) {
 /* ---- stamps ---- */
 
 static const zero_slot *slots_of(const struct gpt *gpt, uint32_t unit) {
-    if (unit == 0) return gpt->embedding.slot;
-    return unit > gpt->config.layers ? gpt->head.slot : gpt->blocks[unit - 1].slot;
+    if (unit == 0) return gpt->embedding->slot;
+    return unit > gpt->config.layers ? gpt->head->slot : gpt->blocks[unit - 1].slot;
 }
 
 static struct stamp stamp_of(const struct gpt *gpt, const struct work *w) {

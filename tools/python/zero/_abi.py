@@ -43,7 +43,7 @@ class Param(Sized):
     """zero_param"""
 
     _fields_ = _members("""n:struct_size s:name u:dims,flags s:tied_to p:slot,spans u:span_count,group p:user q8:shape
-        p:values,param_pointer,grad_pointer q:pointer_offset""")
+        p:values,param_pointer,grad_pointer q:pointer_offset s:tensor""")
 
 
 class Plan(Sized):
