@@ -281,12 +281,16 @@ static zero_status open_lanes(struct nvme *nvme, struct zero_error *error) {
     return ZERO_OK;
 }
 
-/* Writes the whole extent once, from one block of zeros and on all paths at the same time. So no later write has to
- * allocate blocks or to mark them as written. */
-static zero_status overwrite(struct nvme *nvme, struct zero_error *error) {
-    bool needed = false;
-    for (uint32_t i = 0; i < nvme->count; i++) needed |= nvme->file[i].direct || !nvme->file[i].allocated;
-    if (!needed) return ZERO_OK;
+/* Space that the filesystem has reserved reads as zeros until it is written. Where the filesystem cannot reserve space, one
+ * write of the whole extent takes it, from one block of zeros and on all paths at the same time. */
+static zero_status take_blocks(struct nvme *nvme, struct zero_error *error) {
+    bool reserved = true;
+    for (uint32_t i = 0; i < nvme->count; i++) reserved &= nvme->file[i].allocated;
+    if (reserved) {
+        log_line(nvme->o.log, ZERO_LOG_INFO, "tier nvme: reserved %s on %" PRIu32 " path%s",
+                 swap_size(nvme->o.bytes).chars, nvme->count, nvme->count > 1 ? "s" : "");
+        return ZERO_OK;
+    }
     void *zeros;
     if (posix_memalign(&zeros, CHUNK_ALIGN_BYTES, nvme->o.nvme.block_bytes) != 0)
         return error_set(error, ZERO_E_MEMORY, "tier nvme: no memory for a block of zeros");
@@ -307,7 +311,7 @@ static zero_status overwrite(struct nvme *nvme, struct zero_error *error) {
     free(zeros);
     if (!status)
         log_line(nvme->o.log, ZERO_LOG_INFO,
-                 "tier nvme: reserved %s on %" PRIu32 " path%s and wrote it once in %.1f s",
+                 "tier nvme: took %s on %" PRIu32 " path%s by writing it once in %.1f s",
                  swap_size(nvme->o.bytes).chars, nvme->count, nvme->count > 1 ? "s" : "",
                  (double)(clock_now_ns() - began) * 1e-9);
     return status;
@@ -351,7 +355,7 @@ static zero_status nvme_open(const struct tier_options *options, struct tier **o
         if (!status) status = create_files(nvme, error);
         if (!status) status = make_works(nvme, error);
         if (!status) status = open_lanes(nvme, error);
-        if (!status && !nvme->base.found) status = overwrite(nvme, error);
+        if (!status && !nvme->base.found) status = take_blocks(nvme, error);
     }
     if (status) {
         nvme_close(&nvme->base);

@@ -12,6 +12,7 @@
 #include "engine/inside.h"
 #include "offload/faults.h"
 #include "tests/check.h"
+#include "tests/engine/disk.h"
 #include "tests/engine/plain.h"
 #include "tests/engine/ranks.h"
 #include "tests/engine/toy_trainer.h"
@@ -65,6 +66,7 @@ struct schedule {
     uint32_t paths, block_bytes, depth, slots;
     bool uring, evaluates, flushes;
     bool meddles;         /* changes what is trained: the script */
+    bool reloads;         /* saves a checkpoint and loads it */
     uint32_t harmed_from; /* the step before which `harm` begins; 0: with the fill */
     double harm[FAULTS];
     struct faults faults;
@@ -103,6 +105,7 @@ static void draw(uint64_t seed, struct schedule *s) {
     s->format = pick(&state, 2) ? pick(&state, FORMATS) : 0;
     s->resident = s->state && pick(&state, 4) == 0;
     draw_faults(s, &state);
+    s->reloads = pick(&state, 3) == 0;
 }
 
 static void begin_harm(struct schedule *s) {
@@ -118,6 +121,7 @@ static void describe(const struct schedule *s, FILE *file) {
             s->params ? "parameters" : "", s->rank, s->paths, s->block_bytes, s->depth, s->slots,
             s->uring ? "" : ", no io_uring", s->evaluates ? ", evaluates" : "", s->flushes ? ", flushes" : "",
             s->meddles ? ", meddles" : "");
+    fprintf(file, "%s", s->reloads ? " saves and loads;" : "");
     fprintf(file, " harm from step %u;", s->harmed_from);
     for (int f = 0; f < FAULTS; f++)
         if (s->faults.probability[f] > 0)
@@ -181,6 +185,13 @@ static zero_status read_all(zero_engine *engine, struct result *r) {
     return status ? status : zero_engine_hash(engine, r->hash);
 }
 
+static struct disk *disk; /* in memory, for checkpoints: only the state's drive has faults */
+
+static zero_status reload(zero_engine *engine) {
+    zero_status status = engine_save(engine, disk_storage(disk), "/run");
+    return status ? status : engine_load(engine, disk_storage(disk), "/run", 0);
+}
+
 static zero_status train(struct plain *p, struct schedule *s, struct result *r) {
     double sum = 1;
     zero_status status = ZERO_OK;
@@ -190,6 +201,7 @@ static zero_status train(struct plain *p, struct schedule *s, struct result *r) 
         if (!status) status = zero_engine_sum(p->engine, &sum, 1);
         if (s->evaluates && !status) status = plain_pass(p, ZERO_EVAL, 0);
         if (s->flushes && !status) status = zero_engine_flush(p->engine);
+        if (s->reloads && step == 1 && !status) status = reload(p->engine);
         if (s->meddles && step == 1 && !status) status = meddle(p->engine, r->value[0][0]);
     }
     return status ? status : read_all(p->engine, r);
@@ -290,7 +302,9 @@ static void run_schedule(struct schedule *s, struct run *run) {
     run->schedule = s;
     configure(s, json, sizeof json);
     watch(s->seed);
+    disk = disk_create();
     ranks_run(RANKS, json, body, run);
+    disk_free(disk);
 }
 
 /* In memory, without a drive. */

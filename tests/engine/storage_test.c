@@ -18,13 +18,24 @@ static uint32_t pick(uint64_t *state, uint32_t n) {
     return (uint32_t)((*state >> 33) % n);
 }
 
-/* In pieces of any size, the first HEAD bytes last, as a shard's header is. */
+enum { PARTS_MAX = 5 }; /* more than there are streams (direct.h) */
+
+/* In pieces of any size, in several parts of the file that take turns, as a shard's kinds do; the first HEAD bytes last, as a
+ * shard's header is. */
 static zero_status write_all(struct storage_file *file, uint64_t *state, struct zero_error *error) {
+    uint64_t at[PARTS_MAX], end[PARTS_MAX], left = BYTES - HEAD;
+    uint32_t parts = 1 + pick(state, PARTS_MAX);
+    for (uint32_t i = 0; i < parts; i++) {
+        at[i] = i ? end[i - 1] : HEAD;
+        end[i] = i + 1 < parts ? at[i] + pick(state, (BYTES - HEAD) / parts) : BYTES;
+    }
     zero_status status = ZERO_OK;
-    for (uint64_t at = HEAD, bytes; at < BYTES && !status; at += bytes) {
-        bytes = 1 + pick(state, PIECE_MAX);
-        if (bytes > BYTES - at) bytes = BYTES - at;
-        status = storage_write(file, expected + at, bytes, at, error);
+    while (left && !status) {
+        uint32_t i = pick(state, parts);
+        uint64_t bytes = 1 + pick(state, PIECE_MAX);
+        if (bytes > end[i] - at[i]) bytes = end[i] - at[i];
+        status = storage_write(file, expected + at[i], bytes, at[i], error);
+        at[i] += bytes, left -= bytes;
     }
     if (!status) status = storage_write(file, expected, HEAD, 0, error);
     return status ? status : storage_sync(file, error);
