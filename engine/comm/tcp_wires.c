@@ -33,7 +33,7 @@ static zero_status report_broken(struct tcp_comm *tcp) {
 /* ---- seals ---- */
 
 /* Data is checked block by block, each while it is in the cache: just before it is sent, and just after it has come. */
-enum { BLOCK_BYTES = 128 << 10 };
+enum { BLOCK_BYTES = 512 << 10 };
 
 static uint64_t block_end(uint64_t at, uint64_t bytes) {
     uint64_t end = (at / BLOCK_BYTES + 1) * BLOCK_BYTES;
