@@ -255,6 +255,28 @@ static void check_cross_entropy(const struct kernels *k, uint32_t width) {
     CHECK(isnan(k->cross_entropy(x, width, 0, 1))); /* a broken model is seen in its loss */
 }
 
+/* A row in three parts, of which the middle one may be empty; logits so far apart that the maximum moves. */
+static void check_softmax_parts(const struct kernels *k, uint32_t width) {
+    float x[ALL], raw[ALL], most = -INFINITY, total = 0;
+    const uint32_t end[] = {(width + 1) / 3, (width + 1) / 2, width};
+    fill(raw, -60, 60);
+    memcpy(x, raw, sizeof x);
+    double sum = 0;
+    for (uint32_t c = 0; c < width; c++) sum += exp(raw[c]);
+    for (uint32_t p = 0, at = 0; p < 3; at = end[p++])
+        if (end[p] > at) k->softmax_part(x + at, end[p] - at, &most, &total);
+    check_near("logarithm of the sum", k, width, (double)most + log((double)total), log(sum));
+    memcpy(x, raw, sizeof x);
+    for (uint32_t p = 0, at = 0; p < 3; at = end[p++])
+        if (end[p] > at) k->softmax_of(x + at, end[p] - at, most, 3 / total);
+    for (uint32_t c = 0; c < width; c++) check_near("softmax", k, width, x[c], 3 * exp(raw[c]) / sum);
+    CHECK_DOUBLE(x[width], raw[width], 0);
+    memcpy(x, raw, sizeof x);
+    x[width - 1] = NAN;
+    k->softmax_part(x, width, &most, &total);
+    CHECK(isnan(total));
+}
+
 static void check_transpose(const struct kernels *k, uint32_t width) {
     static float x[WIDE * WIDE], y[WIDE * (WIDE + 1)];
     for (int i = 0; i < WIDE * WIDE; i++) x[i] = (float)i;
@@ -297,7 +319,8 @@ int main(void) {
             check_bf16(k, widths[i]), check_fp16(k, widths[i]), check_gelu(k, widths[i]),
                 check_softmax(k, widths[i]), check_norm(k, widths[i]);
             check_rms_norm(k, widths[i]), check_swiglu(k, widths[i]), check_rotate(k, widths[i]);
-            check_cross_entropy(k, widths[i]), check_sums(k, widths[i]), check_transpose(k, widths[i]);
+            check_cross_entropy(k, widths[i]), check_softmax_parts(k, widths[i]);
+            check_sums(k, widths[i]), check_transpose(k, widths[i]);
         }
     }
     CHECK(tables >= 1);

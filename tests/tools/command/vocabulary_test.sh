@@ -15,7 +15,7 @@ all_equal() {
     shift 4
     for stage in "${stages[@]}"; do
         "$@" "$(rows "$stage" "$rows")" "$extra" >c.json
-        expect 0 "$zero" train c.json --ranks "$ranks" --data text --steps 4 --run run --quiet
+        expect 0 "$zero" train c.json --ranks "$ranks" --data text --steps 4 --run run --overwrite --quiet
         expected=${expected:-$(weights)}
         [[ -n $expected && $(weights) == "$expected" ]] || fail "$name, stage $stage: $(weights), at stage 0 $expected"
     done
@@ -58,17 +58,20 @@ for kind in config "untied config"; do
         $kind "$(rows 3 "$rows")" | sed 's/"lr": 1e-2/"lr": 0/' >c.json
         expect 0 "$zero" train c.json --ranks 3 --data text --steps 1 --save-every 1 --run "saved_$rows" --quiet
         expect 0 "$zero" ckpt export "saved_$rows/checkpoints" "still_$rows"
+        expect 0 "$zero" train c.json --model exported_0_100 --ranks 2 --data text --steps 1 --run run --overwrite --quiet
+        weights >"from_directory_$rows"
     done
+    cmp from_directory_0 from_directory_100 >&2 || fail "$kind: a Hugging Face directory begins another run with blocks"
     diff -r still_0 still_100 >&2 || fail "$kind: what a run with blocks saves is exported to other bytes"
-    rm -rf from_* exported_* still_* saved_* again
+    rm -rf from_* to_* exported_* still_* saved_* again
 done
 
 # Gathered memory follows the block, planned as measured; the plan says so, and what remains.
 gathered() { sed -nE 's/.*device gathered units +([^ ].*)/\1/p' out | head -1; }
 large() { untied config "$@" | sed 's/"vocab_size": 256/"vocab_size": 40000/'; }
 for block in 0 1000; do
-    large "$(rows 3 "$block")" >c.json
-    expect 0 "$zero" train c.json --ranks 2 --data text --steps 1 --run run
+    large "$(rows 3 "$block")" ', "data": {"bytes": true}' >c.json
+    expect 0 "$zero" train c.json --ranks 2 --data text --steps 1 --run run --overwrite
     read -r planned unit measured measured_unit <<<"$(gathered)"
     [[ -n $planned && "$planned $unit" == "$measured $measured_unit" ]] || fail "gathered units: $(gathered)"
     if ((block)); then
