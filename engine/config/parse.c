@@ -77,15 +77,34 @@ struct walked {
     bool selecting;
 };
 
+/* A later error follows the first one in its message, while there is room. */
+static void add_error(struct zero_error *all, const struct zero_error *one) {
+    enum { ROOM = 760 }; /* read.c puts the file's name before it */
+    size_t at = strlen(all->message);
+    if (!all->code)
+        *all = *one;
+    else if (at + strlen(one->message) + sizeof "; also: " < ROOM)
+        snprintf(all->message + at, sizeof all->message - at, "; also: %s", one->message);
+}
+
+/* Goes on after a wrong member, so that one message names several. A wrong choice ends its block: the other members
+ * depend on it. */
 static zero_status walk_one(void *user, const char *leaf, struct json_object *json) {
     struct walked *w = user;
-    return selects(leaf) == w->selecting ? walk_member(w->walk, w->parent, leaf, json) : ZERO_OK;
+    struct zero_error error;
+    struct walk one = {w->walk->config, w->walk->source, &error};
+    if (selects(leaf) != w->selecting) return ZERO_OK;
+    error_clear(&error);
+    zero_status status = walk_member(&one, w->parent, leaf, json);
+    if (status) add_error(w->walk->error, &error);
+    return w->selecting || status == ZERO_E_MEMORY ? status : ZERO_OK;
 }
 
 static zero_status walk_object(struct walk *walk, struct json_object *object, const char *parent) {
     if (strcmp(parent, "model") == 0) walk->config->model.given = true;
     zero_status status = config_tree_members(object, walk_one, &(struct walked){walk, parent, true});
-    return status ? status : config_tree_members(object, walk_one, &(struct walked){walk, parent, false});
+    if (!status) status = config_tree_members(object, walk_one, &(struct walked){walk, parent, false});
+    return status ? status : walk->error->code;
 }
 
 zero_status config_parse(struct config *config, const char *text, size_t length, const char *name,

@@ -15,6 +15,16 @@ static const struct {
      "zero_optimisation: unknown key: did you mean \"zero_optimization\"?"},
     {"{\"zero_optimization\": {\"stge\": 3}}", ZERO_E_CONFIG,
      "zero_optimization.stge: unknown key: did you mean \"stage\"?"},
+    /* several at once; a wrong choice hides what depends on it */
+    {"{\"zero_optimization\": {\"stge\": 3, \"stage\": 4}, \"seed\": \"1\", \"optimizer\": {\"type\": "
+     "\"Lamb\", \"params\": "
+     "{\"max_coeff\": 1}}}",
+     ZERO_E_CONFIG,
+     "zero_optimization.stge: unknown key: did you mean \"stage\"?; also: zero_optimization.stage: 4 is "
+     "outside its range: give an "
+     "integer from 0 to 3; also: seed: \"1\" is a string where an integer is expected: remove the quotes; "
+     "also: optimizer.type: "
+     "\"Lamb\" is not supported here: only AdamW, Adam, SGD, Lion and Adagrad are here: choose one of them"},
     {"{\"stage\": 3}", ZERO_E_CONFIG, "stage: unknown key: it belongs elsewhere: zero_optimization.stage"},
     {"{\"optimizer\": {\"lr\": 1}}", ZERO_E_CONFIG,
      "optimizer.lr: unknown key: it belongs elsewhere: optimizer.params.lr"},
