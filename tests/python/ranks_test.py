@@ -132,11 +132,12 @@ def interrupted():
 
 def wrong_secret():
     """Ranks with different secrets do not train together. They wait for each other before: the timeout is short."""
+    model = made("mlp")
     open(f"{os.environ['KILLED']}.{RANK}", "w").close()
     while not os.path.exists(f"{os.environ['KILLED']}.{1 - RANK}"):
         time.sleep(0.01)
     try:
-        zero.fully_shard(made("mlp"), configuration(3, comm={"timeout_s": 0.3}), secret=os.environ["SECRET"] + str(RANK))
+        zero.fully_shard(model, configuration(3, comm={"timeout_s": 0.5}), secret=os.environ["SECRET"] + str(RANK))
         print(f"rank {RANK} has met another one", flush=True)
     except zero.ZeroError as error:
         print(f"rank {RANK}: {error}", flush=True)
@@ -189,6 +190,7 @@ class Ranks(unittest.TestCase):
         began = time.time()
         ranks[0].send_signal(signal.SIGINT)
         outputs = self.outputs(ranks)
+        self.assertTrue(os.path.exists(self.time_file), outputs)
         with open(self.time_file) as file:
             seconds = float(file.read()) - began
         print(f"KeyboardInterrupt after {seconds:.2f} s")

@@ -42,7 +42,7 @@ def sharded(model, side):
     """forward, backward and step of a side."""
     import torch
 
-    place = {"device": "nvme", "nvme_path": tempfile.mkdtemp(), "pin_memory": False}
+    place = {"device": "nvme", "nvme_path": os.environ.get("SPEED_DRIVE"), "pin_memory": False}
     zero_config = {"stage": 3, "stage3_param_persistence_threshold": 0} | ({"offload_optimizer": place} if "nvme" in side else {})
     config = {"train_micro_batch_size_per_gpu": 1, "gradient_clipping": 1.0, "zero_optimization": zero_config}
     config["optimizer"] = {"type": "AdamW", "params": {"lr": 3e-4}}
@@ -104,10 +104,10 @@ class Side:
     def __init__(self, name, o):
         with socket.create_server(("127.0.0.1", 0)) as free:
             place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-        self.name, self.rows, self.errors = name, {}, tempfile.TemporaryFile("w+")
+        self.name, self.errors, self.drive = name, tempfile.TemporaryFile("w+"), tempfile.TemporaryDirectory()
         command = [sys.executable, __file__, "--side", name, f"--layers={o.layers}", f"--width={o.width}"]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self.errors, "text": True}
-        base = os.environ | place | {"OMP_NUM_THREADS": "1"}
+        base = os.environ | place | {"OMP_NUM_THREADS": "1", "SPEED_DRIVE": self.drive.name}
         self.ranks = [subprocess.Popen(command, env=base | {"RANK": str(r), "LOCAL_RANK": str(r)}, **pipes) for r in (0, 1)]
 
     def answers(self):
@@ -128,11 +128,14 @@ class Side:
 
 def beside(o):
     began = time.monotonic()
-    sides = [Side(name, o) for name in o.sides.split(",")]
-    for side in sides:
-        if side.answers() is None:
-            print(f"{side.name}: left out: {side.why()}")
-    sides = [side for side in sides if all(rank.poll() is None for rank in side.ranks)]
+    sides = []
+    for side in [Side(name, o) for name in o.sides.split(",")]:
+        if side.answers() is not None:
+            sides.append(side)
+            continue
+        print(f"{side.name}: left out: {side.why()}")
+        for rank in side.ranks:
+            rank.kill()
     for tokens in map(int, o.tokens.split(",")):
         rounds = [{side.name: side.turn(tokens, o.steps) for side in sides}]  # the first one warms up
         while len(rounds) <= o.rounds and time.monotonic() - began < o.seconds:

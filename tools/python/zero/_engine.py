@@ -127,6 +127,7 @@ class Engine:
         no_decay: Collection[str] = (),
         init: Init | None = None,
         rename: Callable[[str], str] | None = None,
+        device: torch.device | None = None,
         secret: str | None = None,
         total_steps: int = 0,
         trace_steps: tuple[int, int] | None = None,
@@ -136,7 +137,9 @@ class Engine:
         self._trace_steps, self._no_decay = trace_steps, no_decay
         self.info, self._committed, self._filled, self._warned = StepInfo(), False, False, False
         runtime = _abi.Runtime(threads=torch.get_num_threads(), total_steps=total_steps, secret=secret and secret.encode())
-        self._open(json.dumps(config) if isinstance(config, dict) else os.fspath(config), runtime)
+        parameter = next(model.parameters())
+        gpu = device.type == "cuda" if device else parameter.is_cuda or (parameter.is_meta and torch.cuda.is_available())
+        self._open(json.dumps(config) if isinstance(config, dict) else os.fspath(config), runtime, gpu)
         if free_order:
             lib.zero_engine_free_order_within(self._handle, 0 if free_order is True else free_order)
         self.optimizer = Optimizer(self)
@@ -144,12 +147,11 @@ class Engine:
         if self.dtype != torch.float32:
             self._passes.dtype = self.dtype
 
-    def _open(self, config: str, runtime: _abi.Runtime) -> None:
+    def _open(self, config: str, runtime: _abi.Runtime, gpu: bool) -> None:
         runtime.log = C.cast(_log, C.c_void_p)
         self._interrupted = _abi.answering()
         runtime.interrupted = C.cast(self._interrupted, C.c_void_p)
-        parameter = next(self.model.parameters())
-        if parameter.is_cuda or (parameter.is_meta and torch.cuda.is_available()):
+        if gpu:
             stream = torch.cuda.current_stream().cuda_stream
             runtime.cuda, runtime.cuda_stream, runtime.cuda_default_stream = 1, stream or None, int(not stream)
         _meeting_point(runtime)
@@ -164,8 +166,8 @@ class Engine:
         self.accumulation_steps: int = lib.zero_engine_accumulation_steps(self._handle)
         self.train_batch: int = lib.zero_engine_train_batch(self._handle)
         self.dtype = _abi.DTYPES[lib.zero_engine_dtype(self._handle)]
-        gpu = lib.zero_engine_cuda(self._handle, None)
-        self.device = torch.device("cuda", gpu) if gpu >= 0 else torch.device("cpu")
+        index = lib.zero_engine_cuda(self._handle, None)
+        self.device = torch.device("cuda", index) if index >= 0 else torch.device("cpu")
 
     # ---- declaring ----
 
@@ -267,6 +269,8 @@ class Engine:
         for module in self.model.modules():
             if any(b is not None and b.is_meta for b in module._buffers.values()):
                 initialised([module], values.init, values.seed, "")
+            for key, buffer in module._buffers.items():
+                module._buffers[key] = None if buffer is None else buffer.to(self.device)
         uses = [use for unit in self._passes.units.values() for use in unit.uses]
         for use in [*uses, *([self._passes.held] if self._passes.held else [])]:
             use.trains = any(leaf.parameter.requires_grad for leaf in use.leaves)

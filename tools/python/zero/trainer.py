@@ -54,7 +54,8 @@ class Sharded:
         if self.optimizer is None:
             decays = set(self.get_decay_parameter_names(self.model))
             no_decay = {name for name, _ in self.model.named_parameters()} - decays
-            self.engine = zero.fully_shard(self.model, self._configuration(), no_decay=no_decay, **self._zero[1])
+            options = {"device": self.args.device} | self._zero[1]
+            self.engine = zero.fully_shard(self.model, self._configuration(), no_decay=no_decay, **options)
             if self.engine.accumulation_steps != self.args.gradient_accumulation_steps:
                 raise ValueError("zero: gradient_accumulation_steps is not that of the TrainingArguments")
             self.optimizer = self.engine.optimizer
