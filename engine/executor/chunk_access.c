@@ -18,10 +18,18 @@ static zero_status wait_for(struct executor *e, struct item *item) {
     return status;
 }
 
+/* The chunk in the access slot, as far as that slot has it. */
+static struct chunk accessed(const struct executor *e) {
+    const struct access *a = &e->access;
+    struct chunk c = chunk_layout_at(&e->o.plan->layout, a->region, a->chunk);
+    c.state &= !a->gradient, c.params &= !a->gradient, c.grads &= a->gradient;
+    return c;
+}
+
 zero_status access_flush(struct executor *e) {
     struct access *a = &e->access;
     if (!a->valid || !a->dirty) return e->error.code;
-    struct chunk c = chunk_layout_at(&e->o.plan->layout, a->region, a->chunk);
+    struct chunk c = accessed(e);
     struct item item = {0};
     a->dirty = false;
     zero_status status = transfer_write(e, &item, a->region, &c, access_slot(e));
@@ -34,15 +42,15 @@ static zero_status arrive(struct executor *e) {
     bool done;
     zero_status status = transfer_done(e, &a->item, &done);
     if (!status && !done) return ZERO_OK;
-    struct chunk c = chunk_layout_at(&e->o.plan->layout, a->region, a->chunk);
+    struct chunk c = accessed(e);
     a->coming = false;
     if (!status) status = transfer_check(e, a->region, &c, access_slot(e));
     a->valid = !status;
     return status;
 }
 
-zero_status executor_chunk_poll(struct executor *e, uint32_t region, uint32_t chunk, uint8_t **out,
-                                bool *out_there) {
+static zero_status poll_access(struct executor *e, uint32_t region, uint32_t chunk, bool gradient,
+                               uint8_t **out, bool *out_there) {
     struct access *a = &e->access;
     *out = access_slot(e);
     *out_there = false;
@@ -50,15 +58,29 @@ zero_status executor_chunk_poll(struct executor *e, uint32_t region, uint32_t ch
         zero_status status = arrive(e);
         if (status || a->coming) return status;
     }
-    *out_there = a->valid && a->region == region && a->chunk == chunk;
+    *out_there = a->valid && a->region == region && a->chunk == chunk && a->gradient == gradient;
     if (*out_there) return ZERO_OK;
     zero_status status = access_flush(e);
     if (status) return status;
-    struct chunk c = chunk_layout_at(&e->o.plan->layout, region, chunk);
-    *a = (struct access){.region = region, .chunk = chunk, .coming = true};
+    *a = (struct access){.region = region, .chunk = chunk, .gradient = gradient, .coming = true};
+    struct chunk c = accessed(e);
     status = transfer_read(e, &a->item, region, &c, *out);
     a->coming = !status;
     return status;
+}
+
+zero_status executor_chunk_poll(struct executor *e, uint32_t region, uint32_t chunk, uint8_t **out,
+                                bool *out_there) {
+    return poll_access(e, region, chunk, false, out, out_there);
+}
+
+zero_status executor_gradient_poll(struct executor *e, uint32_t region, uint32_t chunk, uint8_t **out,
+                                   bool *out_there) {
+    const struct timeline *stores = &e->stream[STREAM_GRAD];
+    bool moved;
+    *out_there = false;
+    if (stores->retired != stores->emitted) return executor_poll(e, &moved);
+    return poll_access(e, region, chunk, true, out, out_there);
 }
 
 zero_status executor_chunk(struct executor *e, uint32_t region, uint32_t chunk, uint8_t **out) {

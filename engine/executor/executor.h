@@ -188,7 +188,7 @@ void *executor_lasting_address(const struct executor *executor, struct buffer_re
  * weights. executor_master returns NULL where the parameters are the master weights. */
 void *executor_state(const struct executor *executor, uint32_t region, uint32_t k);
 void *executor_master(const struct executor *executor, uint32_t region);
-/* This rank's part of the reduced gradient. NULL: it is lent. */
+/* This rank's part of the reduced gradient. NULL: it is lent, or on the drive. */
 void *executor_grad_shard(const struct executor *executor, uint32_t region);
 
 /* ---- the host's access to chunks on the drive; between steps, with nothing in flight ---- */
@@ -199,6 +199,9 @@ void *executor_grad_shard(const struct executor *executor, uint32_t region);
 zero_status executor_chunk(struct executor *executor, uint32_t region, uint32_t chunk, uint8_t **out);
 zero_status executor_chunk_poll(struct executor *executor, uint32_t region, uint32_t chunk, uint8_t **out,
                                 bool *out_there);
+/* The same for the chunk's gradient, which is all that the slot then has. It waits for stores of gradients. */
+zero_status executor_gradient_poll(struct executor *executor, uint32_t region, uint32_t chunk, uint8_t **out,
+                                   bool *out_there);
 void executor_chunk_forget(struct executor *executor); /* the chunk in the access slot becomes out of date */
 /* The host changed the chunk in the access slot. The chunk goes to the drive before the slot takes another chunk, or
  * before the next pass begins. */

@@ -91,6 +91,7 @@ zero_status post_agreement(struct executor *e, struct item *item);
  * device. */
 comm_written_fn norm_of_written(enum dtype dtype);
 zero_status norm_on_device(struct executor *e, struct item *item, uint32_t region, const void *shard);
+void norm_in_memory(struct executor *e, uint32_t region, const void *shard);
 
 /* update.c: the update by the host, or by the device. */
 /* Copies a whole gradient to the host's memory, where the host updates. */

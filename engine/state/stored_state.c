@@ -78,16 +78,18 @@ static void *address(const struct stored_view *v, uint32_t region, uint32_t arra
 static uint64_t in_memory(const struct stored_view *v, uint32_t region, uint32_t array) {
     const struct chunk_layout *layout = &v->blueprint->plan.layout;
     if (array == STORED_PARAMS) return layout->region[region].params ? 0 : UINT64_MAX;
-    return array == STORED_GRADIENT ? UINT64_MAX : chunk_layout_resident(layout, region);
+    if (array == STORED_GRADIENT) return layout->region[region].grads ? 0 : UINT64_MAX;
+    return chunk_layout_resident(layout, region);
 }
 
 /* Waits without the lock: a save in the background may wait while the host and its progress thread work. A failure is also
  * the executor's: all others find it at their next call. */
-static zero_status load_chunk(const struct stored_view *v, uint32_t region, uint32_t index, uint8_t **out,
-                              struct zero_error *error) {
+static zero_status load_chunk(const struct stored_view *v, uint32_t region, uint32_t array, uint32_t index,
+                              uint8_t **out, struct zero_error *error) {
     for (bool there = false;;) {
         turn_take(&v->run->ranks->lock);
-        zero_status status = executor_chunk_poll(v->run->executor, region, index, out, &there);
+        zero_status status = (array == STORED_GRADIENT ? executor_gradient_poll : executor_chunk_poll)(
+            v->run->executor, region, index, out, &there);
         if (status) *error = *executor_error(v->run->executor);
         turn_give(&v->run->ranks->lock);
         if (status || there) return status;
@@ -125,9 +127,9 @@ static zero_status find(const struct stored_view *v, uint32_t region, uint32_t a
     uint32_t index = (uint32_t)(at / layout->chunk_elements);
     struct chunk c = chunk_layout_at(layout, region, index);
     uint8_t *slot;
-    zero_status status = load_chunk(v, region, index, &slot, error);
+    zero_status status = load_chunk(v, region, array, index, &slot, error);
     if (status) return status;
-    slot += array == STORED_PARAMS ? c.slot_param : c.array[array];
+    slot += array == STORED_PARAMS ? c.slot_param : array == STORED_GRADIENT ? c.slot_grad : c.array[array];
     *out = piece_at(slot, dtype, at - c.first, min64(count, c.first + c.count - at), true);
     return ZERO_OK;
 }
