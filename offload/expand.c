@@ -109,12 +109,15 @@ static void expand_gather(struct offload *o, const struct operation *gather, str
 
 /* ---- gradients ---- */
 
-bool offload_stores_gradient(const struct operation *op) {
+static bool makes_gradient(const struct operation *op) {
     return (op->kind == OP_REDUCE || op->kind == OP_CLEAR) && op->write[0].kind == BUFFER_GRAD_SHARD;
 }
 
+bool offload_stores_gradient(const struct operation *op) { return makes_gradient(op) && !op->summed; }
+
 bool offload_fetches_gradient(const struct operation *op) {
-    return offload_stores_gradient(op) && op->kind == OP_REDUCE && (op->add || !op->reads);
+    bool sum = op->kind == OP_REDUCE && !op->reads;
+    return makes_gradient(op) && (op->add || (sum && !op->sums));
 }
 
 static struct operation *append_run(struct offload *o, enum operation_kind kind, enum stream stream,
@@ -128,12 +131,13 @@ static struct operation *append_run(struct offload *o, enum operation_kind kind,
 }
 
 static void expand_reduction(struct offload *o, const struct operation *op, struct operation_list *out) {
-    struct buffer_ref staged = {BUFFER_GRAD_STAGED, (uint16_t)(o->grad_staging++ % GRAD_STAGINGS)},
+    o->grad_staging += !op->sums;
+    struct buffer_ref staged = {BUFFER_GRAD_STAGED, (uint16_t)(o->grad_staging % GRAD_STAGINGS)},
                       shard = op->write[0];
     if (offload_fetches_gradient(op))
         append_run(o, OP_FETCH, STREAM_PARAM, op->region, shard, staged, out)->use = op->use;
     append(out, op)->write[0] = staged;
-    append_run(o, OP_STORE, STREAM_GRAD, op->region, staged, shard, out);
+    if (offload_stores_gradient(op)) append_run(o, OP_STORE, STREAM_GRAD, op->region, staged, shard, out);
 }
 
 void offload_expand(struct offload *o, const struct operation *op, struct operation_list *out) {
@@ -142,7 +146,7 @@ void offload_expand(struct offload *o, const struct operation *op, struct operat
         expand_update(o, op, out);
     } else if (from_shard && o->region[op->region].params) {
         expand_gather(o, op, out);
-    } else if (offload_stores_gradient(op) && o->region[op->region].grads) {
+    } else if (makes_gradient(op) && o->region[op->region].grads) {
         expand_reduction(o, op, out);
     } else {
         if (op->kind == OP_COMPUTE && op->final) fetch(o, o->early, out);

@@ -16,8 +16,8 @@
  *
  * A gradient on the drive is reduced into one of two staging buffers, and stored from there while the backward goes on:
  *
- *   FETCH            only if the reduction adds to the shard, or sums it over the replicate axis
- *   REDUCE or CLEAR
+ *   FETCH            only if the reduction adds to the shard
+ *   REDUCE or CLEAR  then the sum over the replicate axis, if the mesh has one (alone, it needs FETCH)
  *   STORE            the reduction after the next one uses the same buffer, and waits for it
  *
  * It comes back with its chunk. So the chunks of such a region, and those after them, are not fetched in the backward. */
@@ -51,11 +51,12 @@ struct offload {
     uint64_t early;
 
     /* The state. */
-    uint64_t steps;                       /* steps applied */
-    uint64_t ahead;                       /* chunks of the next step that were fetched already */
-    uint64_t fetches;                     /* all chunks of state fetched so far: points of STREAM_FETCH */
-    uint64_t updates;                     /* points of STREAM_UPDATE so far */
-    uint32_t param_staging, grad_staging; /* the next staging buffers to use */
+    uint64_t steps;         /* steps applied */
+    uint64_t ahead;         /* chunks of the next step that were fetched already */
+    uint64_t fetches;       /* all chunks of state fetched so far: points of STREAM_FETCH */
+    uint64_t updates;       /* points of STREAM_UPDATE so far */
+    uint32_t param_staging; /* the next staging buffer to use */
+    uint32_t grad_staging;  /* the last one that was used */
 };
 
 void offload_open(struct offload *offload);
@@ -69,7 +70,7 @@ uint32_t offload_operations_max(const struct offload *offload);
 /* Appends the operations that replace `op`. Most operations are appended unchanged. */
 void offload_expand(struct offload *offload, const struct operation *op, struct operation_list *out);
 
-/* What a reduction or a clear of a gradient on the drive moves beside: it stores the whole shard; it may fetch that first. */
+/* What a reduction or a clear of a gradient on the drive moves beside: it may fetch the whole shard first, or store it. */
 bool offload_stores_gradient(const struct operation *op);
 bool offload_fetches_gradient(const struct operation *op);
 

@@ -85,6 +85,8 @@ struct operation {
     bool add;   /* REDUCE: adds to the shard's content */
     bool final; /* REDUCE, CLEAR: the gradient's last write before the step. COMPUTE: a backward of the
                       step's last micro-step */
+    /* REDUCE: the next reduction sums this one's shard over the replicate axis, in the same event; this is that sum. */
+    bool summed, sums;
     uint8_t reads, writes;
     uint16_t joins;    /* bit per stream: everything emitted on this stream so far must have retired */
     uint16_t acquires; /* bit per write: the buffer's planned interval begins here, for position `use` */

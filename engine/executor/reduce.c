@@ -138,7 +138,7 @@ zero_status encode_message(struct executor *e, struct item *item) {
 
 /* A shard that goes to the drive may have no later write in the step, so each write of it takes the norm. */
 static bool takes_norm(const struct operation *op) {
-    return op->final || op->write[0].kind == BUFFER_GRAD_STAGED;
+    return !op->summed && (op->final || op->write[0].kind == BUFFER_GRAD_STAGED);
 }
 
 zero_status post_reduce(struct executor *e, struct item *item) {

@@ -209,10 +209,11 @@ static void begin_all_apart(struct plan *plan, struct intervals *intervals) {
 static void note_gradients(struct plan *plan, const struct operation_list *list) {
     for (uint32_t i = 0; i < list->count; i++) {
         const struct operation *op = &list->item[i];
-        if (!offload_stores_gradient(op) || !plan->layout.region[op->region].grads) continue;
+        bool stores = offload_stores_gradient(op), fetches = offload_fetches_gradient(op);
+        if ((!stores && !fetches) || !plan->layout.region[op->region].grads) continue;
         uint64_t bytes = chunk_layout_grad_bytes(&plan->layout, op->region);
-        plan->grad_store_bytes += bytes;
-        if (offload_fetches_gradient(op)) plan->sum_fetch_bytes += bytes;
+        plan->grad_store_bytes += stores * bytes;
+        plan->sum_fetch_bytes += fetches * bytes;
     }
 }
 

@@ -135,8 +135,8 @@ static struct operation reduction(uint16_t region, bool add) {
 static void gradients_go_through_two_buffers(void) {
     struct drive d;
     open_drive(&d);
-    for (uint16_t turn = 0; turn < 2 * GRAD_STAGINGS; turn++) {
-        bool add = turn >= GRAD_STAGINGS;
+    for (uint16_t turn = 1; turn < 1 + 2 * GRAD_STAGINGS; turn++) {
+        bool add = turn > GRAD_STAGINGS;
         const struct operation *op = expand_one(&d, reduction(GRAD_REGION, add));
         CHECK_INT(d.list.count, 2u + add);
         if (add) {
@@ -148,9 +148,17 @@ static void gradients_go_through_two_buffers(void) {
         check_op(op, OP_STORE, STREAM_GRAD, GRAD_CHUNKS);
         check_buffers(op, BUFFER_GRAD_SHARD, GRAD_REGION, turn % GRAD_STAGINGS);
     }
-    struct operation sum = reduction(GRAD_REGION, false), clear = sum;
+    struct operation sum = reduction(GRAD_REGION, false), clear = sum, scatter = sum;
     sum.reads = 0; /* over the replicate axis */
     CHECK_INT(expand_one(&d, sum)->kind, OP_FETCH);
+    CHECK_INT(d.list.count, 3);
+    scatter.summed = sum.sums = true; /* with nothing in between */
+    CHECK_INT(expand_one(&d, scatter)->kind, OP_REDUCE);
+    CHECK_INT(d.list.count, 1);
+    uint16_t staged = d.row[0].write[0].region;
+    CHECK_INT(expand_one(&d, sum)->write[0].region, staged);
+    CHECK_INT(d.list.count, 2);
+    CHECK_INT(d.row[1].read[0].region, staged);
     clear.kind = OP_CLEAR, clear.reads = 0;
     CHECK_INT(expand_one(&d, clear)->kind, OP_CLEAR);
     CHECK_INT(d.list.count, 2);
