@@ -166,6 +166,13 @@ static void log_drive(const zero_engine *e) {
         (double)plan_read_bytes(p) * gib, (double)plan_write_bytes(p) * gib, layout->slots,
         layout->chunk_elements, all > 0 ? 100 * resident / all : 0,
         e->config.optimizer_tier == TIER_NVME ? resident * gib : 0);
+    if (p->grad_tier == TIER_NVME)
+        log_line(&e->ranks.log, ZERO_LOG_INFO,
+                 "nvme: %.3f GiB of reduced gradients are on the drive, %.3f GiB in host memory, and %.3f "
+                 "GiB of staging",
+                 (double)p->row_bytes[MEMORY_OFFLOADED_GRADIENTS] * gib,
+                 (double)p->row_bytes[MEMORY_HOST_GRADIENTS] * gib,
+                 (double)p->row_bytes[MEMORY_GRAD_STAGING] * gib);
     if (drive_life_steps(e) > 0)
         log_line(&e->ranks.log, ZERO_LOG_INFO,
                  "nvme: %.6g TB of endurance last %.4g steps of the node's %" PRIu32 " ranks",

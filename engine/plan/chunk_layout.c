@@ -140,14 +140,38 @@ static bool leaves_shard(const struct region *r) {
     return !r->frozen && !r->grad_in_place && !placement_is(r->grad_step, REPLICATE, REPLICATE);
 }
 
+/* The bytes of all gradients that are larger than `largest` bytes. */
+static uint64_t larger_gradients(const struct chunk_layout *layout, const struct policy *policy,
+                                 uint64_t largest) {
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < policy->regions; i++) {
+        uint64_t bytes = chunk_layout_grad_bytes(layout, i);
+        if (leaves_shard(&policy->region[i]) && bytes > largest) sum += bytes;
+    }
+    return sum;
+}
+
+/* The largest gradient that goes to the drive. A larger one, as of an embedding, stays in memory if that takes less of it
+ * than staging for it would, and if at least half of all gradients go. */
+static uint64_t largest_gradient(const struct chunk_layout *layout, const struct policy *policy) {
+    uint64_t best = 0, least = UINT64_MAX, all = larger_gradients(layout, policy, 0);
+    for (uint32_t i = 0; i < policy->regions; i++) {
+        uint64_t bytes = chunk_layout_grad_bytes(layout, i), kept = larger_gradients(layout, policy, bytes),
+                 takes = kept + GRAD_STAGINGS * bytes;
+        if (!leaves_shard(&policy->region[i]) || kept > all / 2) continue;
+        if (takes < least || (takes == least && bytes > best)) best = bytes, least = takes;
+    }
+    return best;
+}
+
 /* Keeps gradients in memory, from the first region in the order of refresh on, while whole shards fit. */
 static void choose_gradients(struct chunk_layout *layout, const struct chunk_layout_options *o,
                              const struct policy *policy) {
-    uint64_t left = o->grad_resident_bytes;
+    uint64_t left = o->grad_resident_bytes, largest = o->grads ? largest_gradient(layout, policy) : 0;
     for (uint32_t k = 0; k < policy->refreshes && o->grads; k++) {
         uint32_t region = policy->refresh[k];
         uint64_t bytes = chunk_layout_grad_bytes(layout, region);
-        if (!leaves_shard(&policy->region[region])) continue;
+        if (!leaves_shard(&policy->region[region]) || bytes > largest) continue;
         layout->region[region].grads = bytes > left;
         left = bytes > left ? 0 : left - bytes;
     }

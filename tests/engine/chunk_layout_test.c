@@ -239,14 +239,41 @@ static bool residents_are_a_prefix(const struct setting *s, const struct chunk_l
            CHECK(!ended || kept + next > s->options.resident_bytes);
 }
 
-/* The gradients that stay in memory: whole shards, a prefix in the order of use, as many as the budget has room for. */
+/* Memory for gradients, if those of at most `largest` bytes go to the drive through two buffers; UINT64_MAX: more than half stay. */
+static uint64_t gradients_take(const struct setting *s, const struct chunk_layout *layout, uint64_t largest) {
+    uint64_t stay = 0, go = 0;
+    for (uint32_t k = 0; k < s->policy.refreshes; k++) {
+        uint64_t bytes = chunk_layout_grad_bytes(layout, s->refresh[k]);
+        if (has_shard(s, s->refresh[k])) *(bytes > largest ? &stay : &go) += bytes;
+    }
+    return stay > go ? UINT64_MAX : stay + 2 * largest;
+}
+
+static uint64_t largest_gradient(const struct setting *s, const struct chunk_layout *layout) {
+    uint64_t best = 0;
+    for (uint32_t k = 0; k < s->policy.refreshes; k++) {
+        uint64_t bytes = chunk_layout_grad_bytes(layout, s->refresh[k]),
+                 takes = gradients_take(s, layout, bytes);
+        if (!has_shard(s, s->refresh[k]) || takes == UINT64_MAX) continue;
+        uint64_t best_takes = gradients_take(s, layout, best);
+        if (!best || takes < best_takes || (takes == best_takes && bytes > best)) best = bytes;
+    }
+    return best;
+}
+
+/* The gradients that stay in memory: whole shards. First those that take less memory than their staging; then a prefix in
+ * the order of use, as many as the budget has room for. */
 static bool gradients_are_a_prefix(const struct setting *s, const struct chunk_layout *layout) {
-    uint64_t kept = 0;
+    uint64_t kept = 0, largest = largest_gradient(s, layout);
     bool ended = false, good = true;
     for (uint32_t k = 0; k < s->policy.refreshes; k++) {
         uint32_t region = s->refresh[k];
         uint64_t bytes = chunk_layout_grad_bytes(layout, region);
         if (!has_shard(s, region)) continue;
+        if (bytes > largest) {
+            good &= CHECK(!layout->region[region].grads);
+            continue;
+        }
         if (!ended && kept + bytes > s->options.grad_resident_bytes) ended = true;
         if (!ended) kept += bytes;
         good &= CHECK_INT(layout->region[region].grads, ended);
