@@ -534,7 +534,8 @@ typedef struct zero_step_info {
 } zero_step_info;
 
 /* After gradient_accumulation_steps micro-steps: agrees norm and skip, clips, updates. `out` may be NULL.
- * ZERO_E_OVERFLOW: fp16's dynamic loss scale is at its minimum and gradients still overflow. */
+ * ZERO_E_OVERFLOW: fp16's dynamic loss scale is at its minimum and gradients still overflow; or max_skipped_steps steps in a row were
+ * skipped: on the rank that stores the gradient (the others hear of it, ZERO_E_PEER, in this call or a later one). */
 zero_status zero_engine_step(zero_engine *engine, zero_step_info *out);
 
 /* Waits until everything is up to date on its tier. With nvme.shadow it also commits the last step. What was filled, loaded or put

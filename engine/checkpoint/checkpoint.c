@@ -57,29 +57,45 @@ static zero_status check_covered(const struct cover *c, struct zero_error *error
     return ZERO_OK;
 }
 
-static zero_status walk_shard(struct cover *c, uint32_t rank, piece_visit visit, void *user,
+struct visitor {
+    piece_visit piece; /* or NULL */
+    shard_visit shard; /* or NULL */
+    void *user;
+};
+
+static zero_status walk_shard(struct cover *c, uint32_t rank, const struct visitor *v,
                               struct zero_error *error) {
     struct shard shard;
     const struct checkpoint *cp = c->checkpoint;
     zero_status status = shard_open(cp->storage, cp->path, rank, &cp->manifest, &shard, error);
     for (uint32_t i = 0; !status && i < shard.count; i++) {
         status = cover_piece(c, &shard, &shard.piece[i], error);
-        if (!status && visit) status = visit(user, &shard, i, error);
+        if (!status && v->piece) status = v->piece(v->user, &shard, i, error);
     }
+    if (!status && v->shard) status = v->shard(v->user, &shard, error);
     shard_close(&shard);
     return status;
 }
 
-zero_status checkpoint_walk(struct checkpoint *cp, piece_visit visit, void *user, struct zero_error *error) {
+static zero_status walk(struct checkpoint *cp, const struct visitor *visitor, struct zero_error *error) {
     struct cover cover = {.checkpoint = cp};
     cover.next = calloc(cp->manifest.params + 1, sizeof *cover.next);
     if (!cover.next) return error_set(error, ZERO_E_MEMORY, "no memory to check %s", cp->path);
     zero_status status = ZERO_OK;
     for (uint32_t rank = 0; rank < cp->manifest.files && !status; rank++)
-        status = walk_shard(&cover, rank, visit, user, error);
+        status = walk_shard(&cover, rank, visitor, error);
     if (!status) status = check_covered(&cover, error);
     free(cover.next);
     return status;
+}
+
+zero_status checkpoint_walk(struct checkpoint *cp, piece_visit visit, void *user, struct zero_error *error) {
+    return walk(cp, &(struct visitor){.piece = visit, .user = user}, error);
+}
+
+zero_status checkpoint_walk_files(struct checkpoint *cp, shard_visit visit, void *user,
+                                  struct zero_error *error) {
+    return walk(cp, &(struct visitor){.shard = visit, .user = user}, error);
 }
 
 /* ---- verifying ---- */

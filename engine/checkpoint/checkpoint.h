@@ -22,6 +22,11 @@ typedef zero_status (*piece_visit)(void *user, struct shard *shard, uint32_t ind
 zero_status checkpoint_walk(struct checkpoint *checkpoint, piece_visit visit, void *user,
                             struct zero_error *error);
 
+/* The same, file by file: `visit` may call shard_read for all pieces of the file. */
+typedef zero_status (*shard_visit)(void *user, struct shard *shard, struct zero_error *error);
+zero_status checkpoint_walk_files(struct checkpoint *checkpoint, shard_visit visit, void *user,
+                                  struct zero_error *error);
+
 /* Reads every byte and compares every checksum. `block`: scratch of BLOCK_BYTES. */
 zero_status checkpoint_verify(struct checkpoint *checkpoint, float *block, struct zero_error *error);
 

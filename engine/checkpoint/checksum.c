@@ -1,12 +1,8 @@
-#define XXH_INLINE_ALL /* no library at run time, and the best instruction set that this file may use */
 #include "engine/checkpoint/checksum.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <xxhash.h>
-
-uint64_t checksum(const void *bytes, size_t count) { return XXH3_64bits(bytes, count); }
 
 void checksum_print(uint64_t value, char out[CHECKSUM_DIGITS + 1]) {
     snprintf(out, CHECKSUM_DIGITS + 1, "%016" PRIx64, value);

@@ -10,13 +10,17 @@
 
 enum {
     OWN_BYTES = 4 << 20,
-    SLOT_BYTES = 512 << 10,
+    SLOT_BYTES_MAX = 512 << 10,
+    SLOTS_LEAST = 8,
     PAGE_BYTES = 4096,
-    DEPTH = 8 /* transfers in flight */
+    DEPTH = 8,  /* transfers in flight */
+    STREAMS = 3 /* a checkpoint's weights and two states are written side by side */
 };
 
-/* FREE -> filling -> FULL -> FLYING -> FREE, in the order of the ring. */
-enum slot_state { FREE, FULL, FLYING };
+enum { NO_SLOT = UINT32_MAX };
+
+/* FREE -> filling, by a stream -> FULL, in the queue -> FLYING -> FREE. */
+enum slot_state { FREE, FILLING, FULL, FLYING };
 
 struct slot {
     enum slot_state state;
@@ -24,24 +28,28 @@ struct slot {
     uint32_t bytes;
 };
 
-enum { NO_SLOT = UINT32_MAX };
+struct stream {
+    uint64_t end;     /* file offset after the last byte that was taken */
+    uint32_t filling; /* the slot that is being filled; or NO_SLOT */
+    uint64_t used;    /* when, by direct.writes; 0: no stream */
+};
 
 struct direct {
     int file, direct_file;
     struct io *io;
     uint8_t *memory, *own; /* own: allocated and freed by this file; else NULL */
     struct slot *slot;
-    uint32_t slots;
+    uint32_t slots, slot_bytes;
+    uint32_t *queue;        /* slots, a ring of FULL ones, in the order of submission */
+    uint32_t queued, first; /* their number; the place of the first */
     uint32_t flight[DEPTH]; /* slot of each transfer, by the transfer's tag; or NO_SLOT */
-    uint32_t filling;       /* the slot that is being filled */
-    uint32_t next;          /* the next slot to submit; if it is `filling`, no slot is full */
-    uint64_t end;           /* file offset after the last byte that was taken */
-    bool streaming;
+    struct stream stream[STREAMS];
+    uint64_t writes;
     int failure; /* the first one, as -errno */
 };
 
 static uint8_t *memory_of(const struct direct *d, uint32_t slot) {
-    return d->memory + (size_t)slot * SLOT_BYTES;
+    return d->memory + (size_t)slot * d->slot_bytes;
 }
 
 /* ---- in flight ---- */
@@ -86,81 +94,104 @@ static bool free_tag(const struct direct *d, uint32_t *out) {
 /* Submits full slots in order, while transfers are free. */
 static void launch(struct direct *d) {
     bool launched = false;
-    for (uint32_t tag; d->slot[d->next].state == FULL && free_tag(d, &tag);
-         d->next = (d->next + 1) % d->slots) {
-        struct slot *s = &d->slot[d->next];
+    for (uint32_t tag; d->queued && free_tag(d, &tag); d->queued--, d->first = (d->first + 1) % d->slots) {
+        uint32_t slot = d->queue[d->first];
+        struct slot *s = &d->slot[slot];
         s->state = FLYING;
-        d->flight[tag] = d->next;
+        d->flight[tag] = slot;
         d->io->ops->submit(d->io, &(struct io_transfer){.write = true,
                                                         .tag = tag,
                                                         .bytes = s->bytes,
                                                         .offset = s->offset,
-                                                        .memory = memory_of(d, d->next)});
+                                                        .memory = memory_of(d, slot)});
         launched = true;
     }
     if (launched) d->io->ops->start(d->io);
 }
 
-static void await(struct direct *d, uint32_t slot) {
-    struct io_done done[DEPTH];
-    while (d->slot[slot].state != FREE) {
-        uint32_t count = d->io->ops->wait(d->io, done, DEPTH);
-        for (uint32_t i = 0; i < count; i++) finish(d, &done[i]);
-        launch(d);
-    }
-}
-
-static void submit(struct direct *d, uint32_t bytes) {
-    d->slot[d->filling].bytes = bytes;
-    d->slot[d->filling].state = FULL;
+static void submit(struct direct *d, uint32_t slot, uint32_t bytes) {
+    d->slot[slot].bytes = bytes;
+    d->slot[slot].state = FULL;
+    d->queue[(d->first + d->queued++) % d->slots] = slot;
     launch(d);
 }
 
-/* Goes to the next slot, waits until it is free, and fills it from `offset`. */
-static void turn(struct direct *d, uint64_t offset) {
-    d->filling = (d->filling + 1) % d->slots;
-    await(d, d->filling);
-    d->slot[d->filling] = (struct slot){.offset = offset};
+static void await_some(struct direct *d) {
+    struct io_done done[DEPTH];
+    uint32_t count = d->io->ops->wait(d->io, done, DEPTH);
+    for (uint32_t i = 0; i < count; i++) finish(d, &done[i]);
+    launch(d);
 }
 
-/* ---- the stream ---- */
-
-bool direct_takes(const struct direct *d, uint64_t offset) {
-    return d->streaming ? offset == d->end : offset % PAGE_BYTES == 0;
+static void await_all(struct direct *d) {
+    for (uint32_t i = 0; i < d->slots; i++)
+        while (d->slot[i].state == FULL || d->slot[i].state == FLYING) await_some(d);
 }
 
-/* Begins a stream. No slot is full between streams, so the slot that is filled first is the next to submit. */
-static void begin(struct direct *d, uint64_t offset) {
-    d->slot[d->filling] = (struct slot){.offset = offset};
-    d->next = d->filling;
-    d->end = offset;
-    d->streaming = true;
+/* There are more slots than streams, so one becomes free. */
+static uint32_t take_slot(struct direct *d, uint64_t offset) {
+    for (;; await_some(d))
+        for (uint32_t i = 0; i < d->slots; i++)
+            if (d->slot[i].state == FREE) {
+                d->slot[i] = (struct slot){.state = FILLING, .offset = offset};
+                return i;
+            }
+}
+
+/* ---- streams ---- */
+
+static void end_stream(struct direct *d, struct stream *stream) {
+    uint32_t slot = stream->used ? stream->filling : NO_SLOT;
+    stream->used = 0;
+    if (slot == NO_SLOT) return;
+    struct slot *s = &d->slot[slot];
+    uint32_t whole = s->bytes / PAGE_BYTES * PAGE_BYTES;
+    write_plainly(d, memory_of(d, slot) + whole, s->bytes - whole, s->offset + whole);
+    s->state = FREE;
+    if (whole) submit(d, slot, whole);
+}
+
+/* The stream that the offset continues; or a new one, in the place of that which was used least lately. */
+static struct stream *stream_at(struct direct *d, uint64_t offset) {
+    struct stream *oldest = d->stream;
+    for (struct stream *s = d->stream; s < d->stream + STREAMS; s++) {
+        if (s->used && s->end == offset) return s;
+        if (s->used < oldest->used) oldest = s;
+    }
+    end_stream(d, oldest);
+    *oldest = (struct stream){.end = offset, .filling = NO_SLOT};
+    return oldest;
+}
+
+/* Takes some of the bytes, at least one. */
+static size_t take(struct direct *d, struct stream *stream, const uint8_t *from, size_t bytes) {
+    size_t some = PAGE_BYTES - stream->end % PAGE_BYTES;
+    if (stream->filling == NO_SLOT && some < PAGE_BYTES) {
+        some = some < bytes ? some : bytes;
+        write_plainly(d, from, some, stream->end);
+        return some;
+    }
+    if (stream->filling == NO_SLOT) stream->filling = take_slot(d, stream->end);
+    struct slot *s = &d->slot[stream->filling];
+    some = d->slot_bytes - s->bytes < bytes ? d->slot_bytes - s->bytes : bytes;
+    memcpy(memory_of(d, stream->filling) + s->bytes, from, some);
+    s->bytes += (uint32_t)some;
+    if (s->bytes == d->slot_bytes) submit(d, stream->filling, s->bytes), stream->filling = NO_SLOT;
+    return some;
 }
 
 int direct_write(struct direct *d, const void *from, size_t bytes, uint64_t offset) {
+    struct stream *stream = stream_at(d, offset);
     const uint8_t *at = from;
-    if (!d->streaming) begin(d, offset);
-    while (bytes) {
-        struct slot *s = &d->slot[d->filling];
-        size_t some = SLOT_BYTES - s->bytes < bytes ? SLOT_BYTES - s->bytes : bytes;
-        memcpy(memory_of(d, d->filling) + s->bytes, at, some);
-        s->bytes += (uint32_t)some;
-        at += some, bytes -= some, d->end += some;
-        if (s->bytes == SLOT_BYTES) submit(d, SLOT_BYTES), turn(d, d->end);
-    }
+    stream->used = ++d->writes;
+    for (size_t some; bytes; at += some, bytes -= some, stream->end += some)
+        some = take(d, stream, at, bytes);
     return d->failure;
 }
 
 int direct_flush(struct direct *d) {
-    if (d->streaming) {
-        struct slot *s = &d->slot[d->filling];
-        uint32_t whole = s->bytes / PAGE_BYTES * PAGE_BYTES, rest = s->bytes - whole;
-        uint64_t offset = s->offset;
-        if (whole) submit(d, whole);
-        write_plainly(d, memory_of(d, d->filling) + whole, rest, offset + whole);
-    }
-    d->streaming = false;
-    for (uint32_t i = 0; i < d->slots; i++) await(d, i);
+    for (int i = 0; i < STREAMS; i++) end_stream(d, &d->stream[i]);
+    await_all(d);
     return d->failure;
 }
 
@@ -168,11 +199,15 @@ int direct_flush(struct direct *d) {
 
 static bool take_memory(struct direct *d, const struct storage_staging *staging) {
     uint64_t bytes = staging ? staging->bytes : OWN_BYTES;
-    d->slots = (uint32_t)(bytes / SLOT_BYTES);
-    d->slot = calloc(d->slots + 1, sizeof *d->slot);
+    uint64_t slot = bytes / SLOTS_LEAST / PAGE_BYTES * PAGE_BYTES;
+    d->slot_bytes = (uint32_t)(slot < SLOT_BYTES_MAX ? slot : SLOT_BYTES_MAX);
+    if (!d->slot_bytes) return false;
+    d->slots = (uint32_t)(bytes / d->slot_bytes);
+    d->slot = calloc(d->slots, sizeof *d->slot);
+    d->queue = calloc(d->slots, sizeof *d->queue);
     if (!staging) d->own = aligned_alloc(PAGE_BYTES, OWN_BYTES);
     d->memory = staging ? staging->memory : d->own;
-    return d->slots > 1 && d->slot && d->memory;
+    return d->slot && d->queue && d->memory;
 }
 
 static bool open_io(struct direct *d, const char *path, const struct storage_staging *staging) {
@@ -202,12 +237,12 @@ struct direct *direct_open(const char *path, int file, const struct storage_stag
 void direct_close(struct direct *d) {
     if (!d) return;
     if (d->io) {
-        for (uint32_t i = 0; i < d->slots; i++)
-            if (d->slot[i].state == FLYING) await(d, i);
+        await_all(d);
         d->io->ops->close(d->io);
     }
     if (d->direct_file >= 0) close(d->direct_file);
     free(d->slot);
+    free(d->queue);
     free(d->own);
     free(d);
 }

@@ -7,6 +7,7 @@
 
 #include "engine/checkpoint/checksum.h"
 #include "engine/checkpoint/json.h"
+#include "kernels/checksum.h"
 
 static const char format_name[] = "zero checkpoint";
 static const char checksum_key[] = "\"checksum\": \"";

@@ -147,11 +147,7 @@ static int64_t write_file(struct storage *s, storage_handle handle, const void *
                           uint64_t offset) {
     struct posix_file *file = file_of(handle);
     if (!file->direct) return write_through_cache(file->handle, from, bytes, offset);
-    int failed = 0;
-    if (!direct_takes(file->direct, offset)) failed = direct_flush(file->direct);
-    bool takes = direct_takes(file->direct, offset);
-    if (!failed && !takes) return write_through_cache(file->handle, from, bytes, offset);
-    if (!failed) failed = direct_write(file->direct, from, bytes, offset);
+    int failed = direct_write(file->direct, from, bytes, offset);
     return failed ? failed : (int64_t)bytes;
 }
 

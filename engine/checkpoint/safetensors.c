@@ -4,8 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/checkpoint/checksum.h"
-
+#include "kernels/checksum.h"
 static const struct element_type {
     const char *name;
     uint64_t bytes;

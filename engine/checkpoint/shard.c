@@ -7,6 +7,7 @@
 
 #include "engine/base/name_index.h"
 #include "engine/checkpoint/checksum.h"
+#include "kernels/checksum.h"
 
 enum { FIRST_DIGITS = 20 };
 
@@ -80,59 +81,102 @@ zero_status shard_bytes(const struct manifest *m, const struct piece *pieces, ui
     return status;
 }
 
-static zero_status write_piece(struct storage_file *file, const struct piece *p, struct draft *d, uint32_t i,
-                               piece_source source, void *user, float *block, struct zero_error *error) {
+struct shard_writer {
+    struct storage_file file;
+    struct draft draft;
+    const struct piece *piece;
+    uint64_t header_bytes, bytes;
+    struct checksum_stream sum[1 + MANIFEST_STATES_MAX]; /* by kind: of a block that is not complete yet */
+};
+
+static zero_status print_header(struct shard_writer *w, char **out, struct zero_error *error) {
+    return safetensors_print(w->draft.tensor, w->draft.count, NULL, out, &w->header_bytes, error);
+}
+
+zero_status shard_create(struct storage *storage, const char *directory, uint32_t rank,
+                         const struct manifest *m, const struct piece *pieces, uint32_t count,
+                         const struct storage_staging *staging, struct shard_writer **out,
+                         struct zero_error *error) {
+    char name[32], path[STORAGE_PATH_BYTES], *header = NULL;
+    struct shard_writer *w = aligned_alloc(_Alignof(struct shard_writer), sizeof *w);
+    if (!w) return error_set(error, ZERO_E_MEMORY, "no memory to write a shard");
+    *w = (struct shard_writer){.piece = pieces};
+    manifest_file_name(rank, name);
+    zero_status status = storage_join(directory, name, path, error);
+    if (!status) status = draft_make(m, pieces, count, &w->draft, error);
+    if (!status) status = print_header(w, &header, error); /* sets the tensors' offsets */
+    free(header);
+    w->bytes = w->header_bytes;
+    for (uint32_t i = 0; i < count; i++) w->bytes += pieces[i].count * sizeof(float);
+    if (!status) status = storage_create(storage, path, w->bytes, staging, &w->file, error);
+    if (status)
+        shard_drop(w);
+    else
+        *out = w;
+    return status;
+}
+
+/* The checksum of a block that ends here; the block may have come in several runs. */
+static void sum_block(struct shard_writer *w, uint32_t index, uint64_t at, uint64_t count,
+                      const float *block) {
+    const struct piece *p = &w->piece[index];
+    struct checksum_stream *sum = &w->sum[p->kind];
+    bool begins = at % BLOCK_ELEMENTS == 0,
+         ends = (at + count) % BLOCK_ELEMENTS == 0 || at + count == p->count;
+    char *note =
+        w->draft.note[index] + FIRST_DIGITS + at / BLOCK_ELEMENTS * (CHECKSUM_DIGITS + 1); /* " 0123…" */
+    if (!begins || !ends) {
+        if (begins) checksum_begin(sum);
+        checksum_add(sum, block, count * sizeof *block);
+    }
+    if (!ends) return;
+    *note = ' ';
+    checksum_print(begins ? checksum(block, count * sizeof *block) : checksum_end(sum), note + 1);
+}
+
+zero_status shard_write_run(struct shard_writer *w, uint32_t index, uint64_t first, uint64_t count,
+                            const struct shard_source *source, struct zero_error *error) {
+    const struct piece *p = &w->piece[index];
+    uint64_t offset = w->draft.tensor[index].offset, at = first - p->first, end = at + count;
     zero_status status = ZERO_OK;
-    char *note = d->note[i] + FIRST_DIGITS;
-    uint64_t offset = d->tensor[i].offset;
-    for (uint64_t at = 0; at < p->count && !status; at += BLOCK_ELEMENTS) {
-        uint64_t count = min64(p->count - at, BLOCK_ELEMENTS);
-        status = source(user, p, p->first + at, count, block, error);
+    for (uint64_t some; at < end && !status; at += some) {
+        some = min64(end - at, BLOCK_ELEMENTS - at % BLOCK_ELEMENTS);
+        status = source->read(source->user, p, p->first + at, some, source->block, error);
         if (status) break;
-        *note = ' ';
-        checksum_print(checksum(block, count * sizeof *block), note + 1);
-        note += CHECKSUM_DIGITS + 1;
-        status = storage_write(file, block, count * sizeof *block, offset + at * sizeof *block, error);
+        sum_block(w, index, at, some, source->block);
+        status =
+            storage_write(&w->file, source->block, some * sizeof(float), offset + at * sizeof(float), error);
     }
     return status;
 }
 
-static zero_status write_all(struct storage_file *file, const struct piece *pieces, struct draft *d,
-                             piece_source source, void *user, float *block, struct manifest_file *out,
-                             struct zero_error *error) {
+zero_status shard_complete(struct shard_writer *w, struct manifest_file *out, struct zero_error *error) {
     char *header = NULL;
-    uint64_t bytes = 0, same = 0;
-    zero_status status = safetensors_print(d->tensor, d->count, NULL, &header, &bytes, error);
+    zero_status status = print_header(w, &header, error); /* of equal length: only digits came in */
+    if (status) return status;
+    status = storage_write(&w->file, header, w->header_bytes, 0, error);
+    *out = (struct manifest_file){w->bytes, checksum(header, w->header_bytes)};
     free(header);
-    if (status) return status;
-    for (uint32_t i = 0; i < d->count && !status; i++)
-        status = write_piece(file, &pieces[i], d, i, source, user, block, error);
-    if (status) return status;
-    status = safetensors_print(d->tensor, d->count, NULL, &header, &same, error);
-    if (status) return status;
-    status = storage_write(file, header, bytes, 0, error); /* of equal length: only digits came in */
-    out->header_checksum = checksum(header, bytes);
-    free(header);
-    return status;
+    return status ? status : storage_sync(&w->file, error);
+}
+
+void shard_drop(struct shard_writer *w) {
+    if (!w) return;
+    storage_close(&w->file);
+    draft_free(&w->draft);
+    free(w);
 }
 
 zero_status shard_write(struct storage *storage, const char *directory, uint32_t rank,
                         const struct manifest *m, const struct piece *pieces, uint32_t count,
-                        piece_source source, void *user, float *block, const struct storage_staging *staging,
-                        struct manifest_file *out, struct zero_error *error) {
-    char name[32], path[STORAGE_PATH_BYTES];
-    struct storage_file file = {0};
-    struct draft d;
-    manifest_file_name(rank, name);
-    zero_status status = storage_join(directory, name, path, error);
-    if (!status) status = draft_make(m, pieces, count, &d, error);
-    if (status) return status;
-    status = shard_bytes(m, pieces, count, &out->bytes, error);
-    if (!status) status = storage_create(storage, path, out->bytes, staging, &file, error);
-    if (!status) status = write_all(&file, pieces, &d, source, user, block, out, error);
-    if (!status) status = storage_sync(&file, error);
-    storage_close(&file);
-    draft_free(&d);
+                        const struct shard_source *source, struct manifest_file *out,
+                        struct zero_error *error) {
+    struct shard_writer *w = NULL;
+    zero_status status = shard_create(storage, directory, rank, m, pieces, count, NULL, &w, error);
+    for (uint32_t i = 0; i < count && !status; i++)
+        status = shard_write_run(w, i, pieces[i].first, pieces[i].count, source, error);
+    if (!status) status = shard_complete(w, out, error);
+    shard_drop(w);
     return status;
 }
 

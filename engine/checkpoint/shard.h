@@ -17,19 +17,39 @@ struct piece {
     uint64_t first, count; /* elements of the parameter; at least one */
 };
 
-/* A source fills `out` with elements [first, first + count) of the piece's parameter and kind. Calls come in file
- * order. */
+/* A source fills `out` with elements [first, first + count) of the piece's parameter and kind. */
 typedef zero_status (*piece_source)(void *user, const struct piece *piece, uint64_t first, uint64_t count,
                                     float *out, struct zero_error *error);
 typedef zero_status (*piece_sink)(void *user, const struct piece *piece, uint64_t first, uint64_t count,
                                   const float *in, struct zero_error *error);
 
-/* Writes directory/rank_NNNNN.safetensors. Its content is durable, its name is not yet. `block`: scratch of
- * BLOCK_BYTES. `staging`: memory for bytes that wait for the drive; NULL: the storage has its own. */
+/* Writes directory/rank_NNNNN.safetensors, run by run: kinds of the same elements may take turns. */
+struct shard_writer;
+
+struct shard_source {
+    piece_source read;
+    void *user;
+    float *block; /* scratch of BLOCK_BYTES */
+};
+
+/* `staging`: memory for bytes that wait for the drive; NULL: the storage has its own. The writer borrows all arguments. */
+zero_status shard_create(struct storage *storage, const char *directory, uint32_t rank,
+                         const struct manifest *manifest, const struct piece *pieces, uint32_t count,
+                         const struct storage_staging *staging, struct shard_writer **out,
+                         struct zero_error *error);
+/* Writes elements [first, first + count) of the parameter of piece `index`. The pieces of a kind come in their order, one after
+ * the other, and each from its first element to its last. */
+zero_status shard_write_run(struct shard_writer *writer, uint32_t index, uint64_t first, uint64_t count,
+                            const struct shard_source *source, struct zero_error *error);
+/* When all pieces are written: the content is durable, the name is not yet. */
+zero_status shard_complete(struct shard_writer *writer, struct manifest_file *out, struct zero_error *error);
+void shard_drop(struct shard_writer *writer); /* closes it, complete or not; NULL is allowed */
+
+/* All of that, piece after piece. */
 zero_status shard_write(struct storage *storage, const char *directory, uint32_t rank,
                         const struct manifest *manifest, const struct piece *pieces, uint32_t count,
-                        piece_source source, void *user, float *block, const struct storage_staging *staging,
-                        struct manifest_file *out, struct zero_error *error);
+                        const struct shard_source *source, struct manifest_file *out,
+                        struct zero_error *error);
 
 /* Computes the size of the file. */
 zero_status shard_bytes(const struct manifest *manifest, const struct piece *pieces, uint32_t count,

@@ -8,6 +8,7 @@
 
 #include "engine/checkpoint/checksum.h"
 #include "engine/checkpoint/manifest.h"
+#include "kernels/checksum.h"
 
 #define LATEST "latest"
 #define LATEST_NEW ".latest.new"

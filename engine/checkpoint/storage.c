@@ -137,3 +137,19 @@ zero_status storage_write_text(struct storage *storage, const char *path, const 
     storage_close(&file);
     return status;
 }
+
+zero_status storage_make_parents(struct storage *storage, const char *path, struct zero_error *error) {
+    char parent[STORAGE_PATH_BYTES];
+    size_t length = strlen(path);
+    if (length >= sizeof parent)
+        return error_set(error, ZERO_E_ARGUMENT, "the path %.80s... is too long", path);
+    strcpy(parent, path);
+    while (length > 1 && parent[length - 1] == '/') parent[--length] = 0;
+    for (char *at = parent + 1; (at = strchr(at, '/')); at++) {
+        *at = 0;
+        int made = storage->ops->make_directory(storage, parent);
+        if (made != -EEXIST && made != 0) return storage_check(made, "make the directory", parent, error);
+        *at = '/';
+    }
+    return ZERO_OK;
+}

@@ -112,4 +112,7 @@ zero_status storage_read_text(struct storage *storage, const char *path, size_t 
 zero_status storage_write_text(struct storage *storage, const char *path, const char *text, size_t bytes,
                                struct zero_error *error);
 
+/* Makes the directories above `path` that do not exist yet. */
+zero_status storage_make_parents(struct storage *storage, const char *path, struct zero_error *error);
+
 #endif

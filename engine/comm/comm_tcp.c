@@ -36,6 +36,7 @@ static zero_status connect_ranks(struct tcp_comm *tcp, const struct comm_options
                            .size = tcp->base.size,
                            .timeout_s = 10 * tcp->base.timeout_s,
                            .by_runtime = options->by_runtime,
+                           .log = &options->log,
                            .interrupted = options->interrupted,
                            .interrupted_user = options->interrupted_user};
     if (options->secret) r.secret = *options->secret;
@@ -70,10 +71,11 @@ static void warn_of_strangers(const struct tcp_comm *tcp, const struct comm_opti
     for (uint32_t q = 1; q < tcp->base.size; q++) {
         struct place peer = socket_peer(tcp->peers[q].socket[LANE_CONTROL]);
         if (socket_loops_back(&peer)) continue;
-        log_line(&options->log, ZERO_LOG_WARN,
-                 "comm tcp: this job has no secret, so any program that reaches port %u can end it or read its "
-                 "weights: set ZERO_JOB_SECRET to the same text on all ranks (openssl rand -hex 32)",
-                 options->master_port);
+        log_line(
+            &options->log, ZERO_LOG_WARN,
+            "comm tcp: this job has no secret, so any program that reaches port %u can end it or read its "
+            "weights: set ZERO_JOB_SECRET to the same text on all ranks (openssl rand -hex 32)",
+            options->master_port);
         return;
     }
 }

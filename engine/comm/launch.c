@@ -121,12 +121,21 @@ static zero_status read_torchrun(const struct reader *reader, struct launch *out
     return ZERO_OK;
 }
 
+/* In `srun torchrun ...` the ranks are torchrun's, and they inherit srun's variables. */
+static bool torchrun_set_all(const struct reader *reader) {
+    static const char *const names[] = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"};
+    bool all = true;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) all = all && has(reader, names[i]);
+    return all;
+}
+
 zero_status launch_read(launch_getenv_fn get, void *user, struct launch *out_launch,
                         struct zero_error *error) {
     struct reader reader = {get, user, error};
     uint32_t tasks;
-    if (has(&reader, "OMPI_COMM_WORLD_SIZE") || has(&reader, "PMIX_RANK"))
-        return read_mpi(&reader, out_launch);
+    if (has(&reader, "OMPI_COMM_WORLD_SIZE")) return read_mpi(&reader, out_launch);
+    if (torchrun_set_all(&reader)) return read_torchrun(&reader, out_launch);
+    if (has(&reader, "PMIX_RANK")) return read_mpi(&reader, out_launch);
     zero_status status = refuse_other_mpi(&reader);
     if (status == ZERO_OK) status = read_step(&reader, &tasks);
     if (status != ZERO_OK) return status;

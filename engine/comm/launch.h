@@ -23,11 +23,12 @@ typedef const char *(*launch_getenv_fn)(void *user, const char *name);
 /* Looks for launchers in this order. Reads no globals.
  *
  *   1. mpirun: OMPI_COMM_WORLD_*
- *   2. srun --mpi=pmix: PMIX_RANK with SLURM_*
- *   3. the launcher of another MPI: PMI_SIZE; refused
- *   4. an srun step of several tasks without PMIx; refused
- *   5. torchrun: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT. If torchrun's agent listens on MASTER_PORT itself
- *      (TORCHELASTIC_USE_AGENT_STORE=True), the ranks meet on MASTER_PORT + 1.
+ *   2. torchrun, where all are set: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT; its children inherit the variables of an
+ *      srun around it. If torchrun's agent listens on MASTER_PORT itself (TORCHELASTIC_USE_AGENT_STORE=True), the
+ *      ranks meet on MASTER_PORT + 1.
+ *   3. srun --mpi=pmix: PMIX_RANK with SLURM_*
+ *   4. the launcher of another MPI: PMI_SIZE; refused
+ *   5. an srun step of several tasks without PMIx; refused
  *   6. no launcher: one rank */
 /* clang-format on */
 zero_status launch_read(launch_getenv_fn get, void *user, struct launch *out_launch,

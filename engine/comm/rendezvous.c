@@ -16,6 +16,7 @@ enum {
     ADDRESSES_MAX = 16, /* of one host name */
     NAMED_MAX = 8,      /* missing ranks that one message names */
     NAMES_BYTES = 128,
+    NOTICE_S = 10,
     GRACE_NS = 2000000000,
     SILENT_NS = 200000000,   /* for a caller without a hello while other callers wait */
     UNPROVEN_NS = 2000000000 /* for a caller without a proof while other callers wait */
@@ -47,6 +48,7 @@ struct meeting {
     int listener;
     uint64_t key;
     struct patience patience;
+    uint64_t notice_ns; /* the time at which this rank logs that it waits; 0: it has */
     /* Connections that were closed; of these, the ones that sent a hello and the proof of another secret. */
     uint32_t strangers, impostors;
     uint32_t caller_count;
@@ -142,6 +144,25 @@ static void name_missing(const struct meeting *m, uint32_t lanes, char names[NAM
             used += (size_t)snprintf(names + used, NAMES_BYTES - used, "%s%u", absent > 1 ? ", " : "", q);
     }
     if (absent > NAMED_MAX) snprintf(names + used, NAMES_BYTES - used, " and %u more", absent - NAMED_MAX);
+}
+
+/* Once: a rank that waits in silence looks as if it hung. */
+static void tell_waiting(struct meeting *m) {
+    char names[NAMES_BYTES] = "rank 0";
+    bool leads = m->r->rank == 0;
+    if (!m->r->log || !m->notice_ns || clock_now_ns() < m->notice_ns) return;
+    if (leads ? !missing(m, 1) : m->peers[0].socket[0] >= 0) return;
+    m->notice_ns = 0;
+    if (leads) name_missing(m, 1, names);
+    log_line(m->r->log, ZERO_LOG_WARN, "rank %u waits for %s of %u%s (%s:%u), for %g s at most", m->r->rank,
+             names, m->r->size, leads ? " to connect" : " to answer", m->r->host, m->r->port,
+             m->r->timeout_s);
+}
+
+static bool look(void *user) {
+    struct meeting *m = user;
+    tell_waiting(m);
+    return m->r->interrupted && m->r->interrupted(m->r->interrupted_user);
 }
 
 static zero_status report_missing(struct meeting *m, uint32_t lanes) {
@@ -444,9 +465,9 @@ zero_status rendezvous(const struct rendezvous *r, struct lanes *out_peers, uint
                           .places = places,
                           .listener = -1,
                           .error = error};
-    m->patience = (struct patience){.deadline_ns = clock_now_ns() + (uint64_t)(r->timeout_s * 1e9),
-                                    .interrupted = r->interrupted,
-                                    .user = r->interrupted_user};
+    m->patience = (struct patience){
+        .deadline_ns = clock_now_ns() + (uint64_t)(r->timeout_s * 1e9), .interrupted = look, .user = m};
+    m->notice_ns = clock_now_ns() + (uint64_t)((r->notice_s > 0 ? r->notice_s : NOTICE_S) * 1e9);
     for (uint32_t q = 0; q < r->size; q++)
         for (uint32_t lane = 0; lane < RENDEZVOUS_LANES; lane++) out_peers[q].socket[lane] = -1;
     status = r->rank == 0 ? lead(m) : follow(m);

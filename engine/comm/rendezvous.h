@@ -23,6 +23,7 @@
 #include <stdint.h>
 
 #include "engine/base/error.h"
+#include "engine/base/log.h"
 #include "engine/comm/handshake.h"
 
 enum { RENDEZVOUS_LANES = 2 };
@@ -37,6 +38,9 @@ struct rendezvous {
     void *interrupted_user;
     bool by_runtime; /* messages name zero_runtime's fields, and not torchrun's variables */
     struct secret secret;
+    const struct log *log; /* NULL: none */
+    double
+        notice_s; /* rank 0, and a rank that does not reach rank 0, log after this time for whom they wait; 0: 10 s */
 };
 
 struct lanes {

@@ -4,10 +4,9 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include <xxhash.h>
-
 #include "engine/base/clock.h"
 #include "engine/comm/tcp.h"
+#include "kernels/checksum.h"
 
 /* `why`: errno, or 0 if the peer closed the connection. */
 static void break_off(struct tcp_comm *tcp, uint32_t peer, int why) {
@@ -34,7 +33,7 @@ static zero_status report_broken(struct tcp_comm *tcp) {
 /* ---- seals ---- */
 
 /* Data is checked block by block, each while it is in the cache: just before it is sent, and just after it has come. */
-enum { BLOCK_BYTES = 128 << 10 };
+enum { BLOCK_BYTES = 512 << 10 };
 
 static uint64_t block_end(uint64_t at, uint64_t bytes) {
     uint64_t end = (at / BLOCK_BYTES + 1) * BLOCK_BYTES;
@@ -43,7 +42,7 @@ static uint64_t block_end(uint64_t at, uint64_t bytes) {
 
 /* The checksum of what came before, and of this block. Never 0. */
 static uint64_t check_on(uint64_t before, const void *block, uint64_t bytes) {
-    uint64_t check = XXH3_64bits_withSeed(block, bytes, before);
+    uint64_t check = checksum_seeded(block, bytes, before);
     return check + (check == 0);
 }
 

@@ -122,6 +122,7 @@ struct config_eval { /* at most one of the two is given */
 
 struct config_data {
     struct config_paths paths;
+    bool bytes;       /* the bytes of text are the tokens of any model */
     int order;        /* enum config_order */
     uint64_t context; /* 0: the model's context; else config_resolve sets the model's context to this one */
     struct config_eval eval;
@@ -194,7 +195,8 @@ struct config {
     uint64_t seed;
     uint64_t threads; /* CPU threads per rank; 0: the number of CPUs / the ranks that share them */
     uint64_t steps_per_print;
-    uint64_t compare_every; /* debug.compare_every: steps; 0: never */
+    uint64_t max_skipped_steps; /* in a row; 0: no limit */
+    uint64_t compare_every;     /* debug.compare_every: steps; 0: never */
     uint64_t trace_first;
     int64_t trace_steps;          /* -1: the host program decides */
     uint64_t budget_bytes[TIERS]; /* per rank; CONFIG_BYTES_UNLIMITED */

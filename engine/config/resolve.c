@@ -452,11 +452,19 @@ static zero_status resolve_recompute(struct config *config, struct zero_error *e
     return config_derived_int(config, path, r->blocks, error);
 }
 
+/* A dynamic loss scale that begins too high skips many steps before it fits. */
+static zero_status resolve_skips(struct config *config, struct zero_error *error) {
+    static const char path[] = "max_skipped_steps";
+    if (!config_written(config, path)) config->max_skipped_steps = config->fp16.enabled ? 100 : 10;
+    return config_derived_int(config, path, config->max_skipped_steps, error);
+}
+
 zero_status config_resolve(struct config *config, uint32_t ranks, struct zero_error *error) {
     static zero_status (*const parts[])(struct config *, struct zero_error *) = {
         config_resolve_model, resolve_accumulation,     resolve_precision, resolve_offload,
         resolve_masters,      resolve_persistence,      resolve_gathers,   resolve_quantized,
-        resolve_optimizer,    config_resolve_scheduler, resolve_recompute, check_checkpoint};
+        resolve_optimizer,    config_resolve_scheduler, resolve_recompute, check_checkpoint,
+        resolve_skips};
     if (ranks == 0) return error_set(error, ZERO_E_ARGUMENT, "config_resolve: 0 ranks: give at least 1");
     zero_status status = resolve_batch(config, ranks, error);
     if (!status) status = config_resolve_mesh(config, ranks, error);

@@ -1,6 +1,12 @@
-/* The host's access to chunks on the drive, and to the pages that commit a step. It uses the access slot, which the
- * staging ring does not use, for one chunk at a time. Its functions are called between steps (executor_commit: in a
- * step, while other transfers are in flight). They wait for their transfers, except executor_chunk_poll. */
+/* The host's access to chunks on the drive, and to the pages that commit a step. The access slot holds one chunk. In a
+ * sweep, the slots of the staging ring hold more: between steps they are idle, unless a skipped step left chunks in
+ * them. So the next chunks are read, and the last ones written, while the host works on one.
+ *
+ *   a slot:  free --> coming --> there --(changed)--> dirty --(the host goes on to another chunk)--> going --> there
+ *
+ * Parts of a chunk, its state, its parameters and its gradient, come and go each by itself. Functions are called between steps
+ * (executor_commit: in a step, while other transfers are in flight). Only executor_chunk_poll, executor_chunk_forget
+ * and executor_chunk_written do not wait for their transfers. */
 #include <string.h>
 #include <time.h>
 
@@ -8,102 +14,241 @@
 
 enum { WAIT_NS = 20 * 1000 };
 
+/* The first is the access slot; the slots of the ring follow. */
+static uint8_t *memory_of(const struct executor *e, uint32_t slot) {
+    return slot ? slot_address(e, slot - 1) : access_slot(e);
+}
+
+/* The chunk, as if only these parts of it were on the drive. */
+static struct chunk chunk_parts(const struct executor *e, uint32_t region, uint32_t index, uint8_t parts) {
+    struct chunk c = chunk_layout_at(&e->o.plan->layout, region, index);
+    c.state &= (parts & CHUNK_STATE) != 0;
+    c.params &= (parts & CHUNK_PARAMS) != 0;
+    c.grads &= (parts & CHUNK_GRADS) != 0;
+    return c;
+}
+
+static bool busy(const struct held *h) { return h->coming || h->going; }
+
+static bool holds(const struct held *h, uint32_t region, uint32_t index) {
+    return (h->there || busy(h)) && h->region == region && h->chunk == index;
+}
+
+/* ---- one slot ---- */
+
+static zero_status begin_read(struct executor *e, uint32_t slot, uint8_t parts) {
+    struct held *h = &e->access.held[slot];
+    struct chunk c = chunk_parts(e, h->region, h->chunk, parts);
+    h->item = (struct item){0};
+    h->coming = parts;
+    zero_status status = transfer_read(e, &h->item, h->region, &c, memory_of(e, slot));
+    if (status) h->coming = 0;
+    return status;
+}
+
+static zero_status begin_write(struct executor *e, uint32_t slot) {
+    struct held *h = &e->access.held[slot];
+    struct chunk c = chunk_parts(e, h->region, h->chunk, h->dirty);
+    h->item = (struct item){0};
+    h->dirty = 0;
+    h->going = true;
+    return transfer_write(e, &h->item, h->region, &c, memory_of(e, slot));
+}
+
+/* Tests whether what moves has moved, and checks what has come. A failure here is a failure of the executor. */
+static zero_status settle(struct executor *e, uint32_t slot) {
+    struct held *h = &e->access.held[slot];
+    bool done;
+    if (!busy(h)) return ZERO_OK;
+    zero_status status = transfer_done(e, &h->item, &done);
+    if (!status && !done) return ZERO_OK;
+    if (!status && h->coming) {
+        struct chunk c = chunk_parts(e, h->region, h->chunk, h->coming);
+        status = transfer_check(e, h->region, &c, memory_of(e, slot));
+        h->there |= h->coming;
+    }
+    if (status) h->there = 0;
+    h->coming = 0;
+    h->going = false;
+    return status;
+}
+
+static void doze(void) { nanosleep(&(struct timespec){.tv_nsec = WAIT_NS}, NULL); }
+
 static zero_status wait_for(struct executor *e, struct item *item) {
     bool done = false;
     zero_status status = ZERO_OK;
     while (!status && !done) {
         status = transfer_done(e, item, &done);
-        if (!status && !done) nanosleep(&(struct timespec){.tv_nsec = WAIT_NS}, NULL);
+        if (!status && !done) doze();
     }
     return status;
 }
 
-/* The chunk in the access slot, as far as that slot has it. */
-static struct chunk accessed(const struct executor *e) {
-    const struct access *a = &e->access;
-    struct chunk c = chunk_layout_at(&e->o.plan->layout, a->region, a->chunk);
-    c.state &= !a->gradient, c.params &= !a->gradient, c.grads &= a->gradient;
-    return c;
+/* ---- all slots ---- */
+
+static void forget(struct executor *e, uint32_t first) {
+    for (uint32_t i = first; i <= e->o.plan->layout.slots; i++) e->access.held[i].there = 0;
 }
 
+/* Also ends a sweep. */
 zero_status access_flush(struct executor *e) {
     struct access *a = &e->access;
-    if (!a->valid || !a->dirty) return e->error.code;
-    struct chunk c = accessed(e);
-    struct item item = {0};
-    a->dirty = false;
-    zero_status status = transfer_write(e, &item, a->region, &c, access_slot(e));
-    return status ? status : wait_for(e, &item);
-}
-
-/* Tests whether the chunk on its way has come, and checks it. A failure here is a failure of the executor. */
-static zero_status arrive(struct executor *e) {
-    struct access *a = &e->access;
-    bool done;
-    zero_status status = transfer_done(e, &a->item, &done);
-    if (!status && !done) return ZERO_OK;
-    struct chunk c = accessed(e);
-    a->coming = false;
-    if (!status) status = transfer_check(e, a->region, &c, access_slot(e));
-    a->valid = !status;
+    zero_status status = e->error.code;
+    for (uint32_t i = 0; i < a->count && !status; i++)
+        if (a->held[i].dirty) status = begin_write(e, i);
+    for (uint32_t i = 0; i < a->count && !status; i++)
+        while (!(status = settle(e, i)) && busy(&a->held[i])) doze();
+    a->count = 1;
+    a->current = a->next = 0;
+    a->regions = 0;
+    a->parts = 0;
+    forget(e, 1);
     return status;
 }
 
-static zero_status poll_access(struct executor *e, uint32_t region, uint32_t chunk, bool gradient,
-                               uint8_t **out, bool *out_there) {
+/* The slot that held a chunk for the longest time takes another one. UINT32_MAX: it is busy. */
+static zero_status claim(struct executor *e, uint32_t region, uint32_t index, uint32_t *out) {
     struct access *a = &e->access;
-    *out = access_slot(e);
-    *out_there = false;
-    if (a->coming) {
-        zero_status status = arrive(e);
-        if (status || a->coming) return status;
+    *out = UINT32_MAX;
+    zero_status status = settle(e, a->next);
+    if (status || busy(&a->held[a->next])) return status;
+    *out = a->next;
+    a->next = (a->next + 1) % a->count;
+    a->held[*out] = (struct held){.region = region, .chunk = index};
+    return ZERO_OK;
+}
+
+static uint32_t find(const struct access *a, uint32_t region, uint32_t index) {
+    for (uint32_t i = 0; i < a->count; i++)
+        if (holds(&a->held[i], region, index)) return i;
+    return UINT32_MAX;
+}
+
+void executor_chunk_forget(struct executor *e) { forget(e, 0); }
+
+/* ---- reading ahead ---- */
+
+/* The place of a chunk in the order of a sweep. */
+struct sweep_place {
+    uint32_t at, chunk; /* at: index in the order */
+};
+
+static uint32_t region_at(const struct access *a, uint32_t at) { return a->order ? a->order[at] : at; }
+
+/* The next chunk in the order of which any of these parts is on the drive. False: there is none. */
+static bool next_place(const struct executor *e, struct sweep_place *place, uint8_t parts) {
+    const struct access *a = &e->access;
+    for (place->chunk++; place->at < a->regions; place->at++, place->chunk = 0) {
+        uint32_t region = region_at(a, place->at);
+        for (; place->chunk < e->o.plan->layout.region[region].chunks; place->chunk++) {
+            struct chunk c = chunk_parts(e, region, place->chunk, parts);
+            if (c.state || c.params) return true;
+        }
     }
-    *out_there = a->valid && a->region == region && a->chunk == chunk && a->gradient == gradient;
-    if (*out_there) return ZERO_OK;
-    zero_status status = access_flush(e);
-    if (status) return status;
-    *a = (struct access){.region = region, .chunk = chunk, .gradient = gradient, .coming = true};
-    struct chunk c = accessed(e);
-    status = transfer_read(e, &a->item, region, &c, *out);
-    a->coming = !status;
+    return false;
+}
+
+/* Reads the chunks that follow the current one into the slots that are neither busy nor hold a chunk that the host has
+ * not come to yet. */
+static zero_status read_ahead(struct executor *e, uint8_t parts) {
+    struct access *a = &e->access;
+    const struct held *current = &a->held[a->current];
+    struct sweep_place place = {a->at, current->chunk};
+    while (place.at < a->regions && region_at(a, place.at) != current->region) place.at++;
+    if (place.at >= a->regions) return ZERO_OK;
+    a->at = place.at;
+    zero_status status = ZERO_OK;
+    for (uint32_t k = 1; k < a->count && next_place(e, &place, parts) && !status; k++) {
+        uint32_t region = region_at(a, place.at), slot;
+        if (find(a, region, place.chunk) != UINT32_MAX) continue;
+        if (a->next == a->current || a->held[a->next].unseen) break;
+        status = claim(e, region, place.chunk, &slot);
+        if (status || slot == UINT32_MAX) break;
+        a->held[slot].unseen = true;
+        status = begin_read(e, slot, parts);
+    }
     return status;
 }
 
-zero_status executor_chunk_poll(struct executor *e, uint32_t region, uint32_t chunk, uint8_t **out,
-                                bool *out_there) {
-    return poll_access(e, region, chunk, false, out, out_there);
+/* ---- the calls ---- */
+
+void executor_sweep(struct executor *e, const uint16_t *order, uint32_t regions, uint8_t parts) {
+    struct access *a = &e->access;
+    a->order = order;
+    a->regions = regions;
+    a->parts = parts;
+    a->at = 0;
+    a->count = e->offload.ahead ? 1 : 1 + e->o.plan->layout.slots;
 }
 
-zero_status executor_gradient_poll(struct executor *e, uint32_t region, uint32_t chunk, uint8_t **out,
+/* Makes the slot of this chunk the current one. The chunk that the host leaves goes to the drive. */
+static zero_status turn_to(struct executor *e, uint32_t region, uint32_t index) {
+    struct access *a = &e->access;
+    uint32_t slot = find(a, region, index);
+    zero_status status = ZERO_OK;
+    if (slot == a->current) return ZERO_OK;
+    if (a->held[a->current].dirty) status = begin_write(e, a->current);
+    if (!status && slot == UINT32_MAX) status = claim(e, region, index, &slot);
+    if (status || slot == UINT32_MAX) return status;
+    a->current = slot;
+    a->held[slot].unseen = false;
+    return ZERO_OK;
+}
+
+zero_status executor_chunk_poll(struct executor *e, uint32_t region, uint32_t index, uint8_t parts,
+                                uint8_t **out, bool *out_there) {
+    struct access *a = &e->access;
+    *out_there = false;
+    parts |= a->parts;
+    zero_status status = turn_to(e, region, index);
+    struct held *h = &a->held[a->current];
+    if (status || h->region != region || h->chunk != index) return status;
+    status = settle(e, a->current);
+    if (!status && !busy(h) && parts & ~h->there) status = begin_read(e, a->current, parts & ~h->there);
+    if (!status) status = read_ahead(e, parts);
+    *out = memory_of(e, a->current);
+    *out_there = !status && !busy(h);
+    return status;
+}
+
+zero_status executor_gradient_poll(struct executor *e, uint32_t region, uint32_t index, uint8_t **out,
                                    bool *out_there) {
     const struct timeline *stores = &e->stream[STREAM_GRAD];
     bool moved;
     *out_there = false;
     if (stores->retired != stores->emitted) return executor_poll(e, &moved);
-    return poll_access(e, region, chunk, true, out, out_there);
+    return executor_chunk_poll(e, region, index, CHUNK_GRADS, out, out_there);
 }
 
-zero_status executor_chunk(struct executor *e, uint32_t region, uint32_t chunk, uint8_t **out) {
+void access_forget_gradients(struct executor *e) {
+    for (uint32_t i = 0; i <= e->o.plan->layout.slots; i++) e->access.held[i].there &= (uint8_t)~CHUNK_GRADS;
+}
+
+zero_status executor_chunk(struct executor *e, uint32_t region, uint32_t index, uint8_t parts,
+                           uint8_t **out) {
     bool there;
     zero_status status;
-    while (!(status = executor_chunk_poll(e, region, chunk, out, &there)) && !there)
-        nanosleep(&(struct timespec){.tv_nsec = WAIT_NS}, NULL);
+    while (!(status = executor_chunk_poll(e, region, index, parts, out, &there)) && !there) doze();
     return status;
 }
 
-void executor_chunk_forget(struct executor *e) { e->access.valid = false; }
-
-void executor_chunk_written(struct executor *e) { e->access.dirty = true; }
+void executor_chunk_written(struct executor *e, uint8_t parts) {
+    e->access.held[e->access.current].dirty |= parts;
+}
 
 void executor_refetch(struct executor *e) { offload_drop(&e->offload); }
 
-zero_status executor_clear_state(struct executor *e) {
+zero_status executor_clear_chunks(struct executor *e) {
     zero_status status = access_flush(e);
-    for (uint64_t i = 0; i < e->o.plan->layout.chunks; i++) e->stored[i].generation = 0;
-    e->access.valid = false;
+    for (uint64_t i = 0; i < e->o.plan->layout.chunks; i++)
+        e->stored[i].generation = 0, e->stored[i].has_params = false;
+    executor_chunk_forget(e);
     offload_drop(&e->offload);
     return status;
 }
+
+zero_status executor_end_sweep(struct executor *e) { return access_flush(e); }
 
 /* ---- commits, with a shadow ---- */
 
@@ -117,9 +262,15 @@ static zero_status move_page(struct executor *e, bool write, uint32_t which) {
     return status ? status : wait_for(e, &item);
 }
 
-zero_status executor_commit(struct executor *e, const void *page) {
+/* Empties the access slot for a page. */
+static zero_status empty(struct executor *e) {
     zero_status status = access_flush(e);
-    e->access.valid = false;
+    executor_chunk_forget(e);
+    return status;
+}
+
+zero_status executor_commit(struct executor *e, const void *page) {
+    zero_status status = empty(e);
     if (!e->o.without_data) memcpy(access_slot(e), page, CHUNK_ALIGN_BYTES);
     if (!status) status = move_page(e, true, e->epoch % 2);
     if (!status) status = e->o.drive->ops->sync(e->o.drive, &e->error);
@@ -128,28 +279,25 @@ zero_status executor_commit(struct executor *e, const void *page) {
 }
 
 zero_status executor_read_commit(struct executor *e, uint32_t which, void *page) {
-    zero_status status = access_flush(e);
-    e->access.valid = false;
+    zero_status status = empty(e);
     if (!status) status = move_page(e, false, which);
     memcpy(page, access_slot(e), CHUNK_ALIGN_BYTES);
     return status;
 }
 
 zero_status executor_forget_commits(struct executor *e) {
-    zero_status status = access_flush(e);
-    e->access.valid = false;
+    zero_status status = empty(e);
     memset(access_slot(e), 0, CHUNK_ALIGN_BYTES);
     for (uint32_t which = 0; which < 2 && !status; which++) status = move_page(e, true, which);
     return status ? status : e->o.drive->ops->sync(e->o.drive, &e->error);
 }
 
 zero_status executor_resume(struct executor *e, uint64_t epoch) {
-    zero_status status = access_flush(e);
+    zero_status status = empty(e);
     for (uint64_t i = 0; i < e->o.plan->layout.chunks; i++) {
         e->stored[i].generation = epoch;
         e->stored[i].resumed = true;
     }
-    e->access.valid = false;
     e->epoch = epoch + 1;
     offload_drop(&e->offload);
     return status;

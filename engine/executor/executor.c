@@ -81,6 +81,8 @@ static zero_status open_tables(struct executor *e, struct zero_error *error) {
     whole &= open_list(&e->list, policy_operations_max(p));
     whole &= open_list(&e->expanded, offload_operations_max(&e->offload));
     e->stored = calloc(e->o.plan->layout.chunks, sizeof *e->stored);
+    e->access.held = calloc(e->o.plan->layout.slots + 1, sizeof *e->access.held);
+    e->access.count = 1;
     e->hazards.record = calloc(e->o.plan->buffers, sizeof *e->hazards.record);
     e->hazards.overlaps = plan_overlaps(e->o.plan);
     e->bound = malloc(2 * p->regions * sizeof *e->bound);
@@ -89,7 +91,7 @@ static zero_status open_tables(struct executor *e, struct zero_error *error) {
     e->normed = calloc(p->regions, sizeof *e->normed);
     e->mine = e->o.agreements;
     e->all = e->o.agreements + 1;
-    whole &= e->stored && e->hazards.record && e->bound && e->live && e->norm && e->normed;
+    whole &= e->stored && e->access.held && e->hazards.record && e->bound && e->live && e->norm && e->normed;
     if (!whole) return error_set(error, ZERO_E_MEMORY, "no memory for the executor's tables");
     memset(e->bound, 0xff, 2 * p->regions * sizeof *e->bound);
     return ZERO_OK;
@@ -120,6 +122,7 @@ void executor_close(struct executor *e) {
     free(e->list.item);
     free(e->expanded.item);
     free(e->stored);
+    free(e->access.held);
     free(e->hazards.record);
     free(e->bound);
     free(e->live);
@@ -382,7 +385,7 @@ zero_status executor_apply(struct executor *e, bool skip, float scale,
     policy_apply(e->o.shape.policy, skip, &e->list);
     zero_status status = emit_list(e);
     if (!skip) offload_applied(&e->offload);
-    e->access.valid = false;
+    executor_chunk_forget(e);
     return status;
 }
 

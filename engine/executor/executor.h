@@ -2,7 +2,7 @@
  *
  * It is a state machine that can resume. An event appends operations to the streams. executor_poll starts the
  * operations that can start, and retires the operations that have finished. It never blocks. One exception: a pass or
- * a flush first writes a chunk that the host changed in the access slot, and waits for that write (chunk_access.c).
+ * a flush first writes the chunks that the host changed, and waits for these writes (chunk_access.c).
  *
  *   emitted --(all waits reached, room in flight)--> in flight --(its mechanism is done)--> done
  *           --(all earlier operations of its stream have retired)--> retired
@@ -193,24 +193,36 @@ void *executor_grad_shard(const struct executor *executor, uint32_t region);
 
 /* ---- the host's access to chunks on the drive; between steps, with nothing in flight ---- */
 
-/* Reads a chunk into the access slot, unless that slot holds it already; *out is the slot's address. executor_chunk
- * waits. executor_chunk_poll does not wait: call it again until *out_there is true. It may read a chunk whose update
- * executor_hold holds back while other chunks move. */
-zero_status executor_chunk(struct executor *executor, uint32_t region, uint32_t chunk, uint8_t **out);
-zero_status executor_chunk_poll(struct executor *executor, uint32_t region, uint32_t chunk, uint8_t **out,
-                                bool *out_there);
-/* The same for the chunk's gradient, which is all that the slot then has. It waits for stores of gradients. */
+/* The parts of a chunk that may be on the drive. */
+enum { CHUNK_STATE = 1, CHUNK_PARAMS = 2, CHUNK_ALL = 3, CHUNK_GRADS = 4 /* the host only reads them */ };
+
+/* Reads the parts of a chunk into a slot, unless they are there already; *out is the slot's address, until the next call.
+ * executor_chunk waits. executor_chunk_poll does not wait: call it again until *out_there is true. It may read a chunk
+ * whose update executor_hold holds back while other chunks move. */
+zero_status executor_chunk(struct executor *executor, uint32_t region, uint32_t chunk, uint8_t parts,
+                           uint8_t **out);
+zero_status executor_chunk_poll(struct executor *executor, uint32_t region, uint32_t chunk, uint8_t parts,
+                                uint8_t **out, bool *out_there);
+/* The same for the chunk's gradient; it waits for the stores of gradients. */
 zero_status executor_gradient_poll(struct executor *executor, uint32_t region, uint32_t chunk, uint8_t **out,
                                    bool *out_there);
-void executor_chunk_forget(struct executor *executor); /* the chunk in the access slot becomes out of date */
-/* The host changed the chunk in the access slot. The chunk goes to the drive before the slot takes another chunk, or
+void executor_chunk_forget(struct executor *executor); /* chunks in slots become out of date */
+/* The host changed parts of the chunk that it got last. They go to the drive when the host goes on to another chunk, or
  * before the next pass begins. */
-void executor_chunk_written(struct executor *executor);
+void executor_chunk_written(struct executor *executor, uint8_t parts);
+
+/* A sweep over many chunks uses the slots of the staging ring too, so that several chunks are read or written at the
+ * same time. Chunks are read ahead in the order of these regions; `order` is borrowed; NULL: that of their indices. No
+ * regions: nothing is read ahead. `parts`: are read of each chunk at least. Call it with nothing in flight. */
+void executor_sweep(struct executor *executor, const uint16_t *order, uint32_t regions, uint8_t parts);
+/* Waits until all that was written is on the drive. The next pass, or a flush, does the same. */
+zero_status executor_end_sweep(struct executor *executor);
+
 /* The chunks of some rank were changed, so the chunks that were fetched ahead are out of date. All ranks must call
  * it, because all ranks must emit the same operations. */
 void executor_refetch(struct executor *executor);
-/* Sets all state on the drive to zero. */
-zero_status executor_clear_state(struct executor *executor);
+/* All that is on the drive counts as never stored: it is zero, and is not read. */
+zero_status executor_clear_chunks(struct executor *executor);
 
 /* ---- with a shadow: the drive keeps two epochs; call these between steps, except executor_commit (in a step) ---- */
 

@@ -61,13 +61,26 @@ struct stored {
     bool resumed;         /* an earlier process stored the state: only the record's tag has the checksum */
 };
 
-/* The chunk in the access slot: for the host between steps, or for a save in the background. */
-struct access {
-    bool valid, dirty;
+/* A slot with a chunk for the host between steps, or for a save in the background. */
+struct held {
     uint32_t region, chunk;
-    bool gradient; /* it is the chunk's gradient alone; false: all but that */
-    bool coming;   /* `item` reads it now */
+    uint8_t there, coming,
+        dirty;   /* parts of the chunk: in the slot; `item` reads them; changed, and not stored yet */
+    bool going;  /* `item` writes */
+    bool unseen; /* read ahead; the host has not asked for it yet */
     struct item item;
+};
+
+struct access {
+    struct held *held; /* the access slot, and the slots of the ring */
+    uint32_t count;    /* of these that are in use: 1; in a sweep all */
+    uint32_t current;  /* what executor_chunk_poll gave last */
+    uint32_t next;     /* what the next chunk takes */
+    /* A sweep's regions, in their order (NULL: of their indices); the place of the current one; parts that are read of each
+     * chunk. */
+    const uint16_t *order;
+    uint32_t regions, at;
+    uint8_t parts;
 };
 
 struct scalar_set {

@@ -136,8 +136,10 @@ zero_status transfer_done(struct executor *e, struct item *item, bool *out_done)
 /* Compares the chunk in the slot with the tag and checksum of the last store; ZERO_E_IO if they differ. */
 zero_status transfer_check(struct executor *e, uint32_t region, const struct chunk *c, const uint8_t *slot);
 
-/* chunk_access.c: writes a changed chunk to the drive, and waits. */
+/* chunk_access.c: writes changed chunks to the drive, and waits. */
 zero_status access_flush(struct executor *e);
+/* Gradients in slots are out of date. */
+void access_forget_gradients(struct executor *e);
 
 void *buffer_address(const struct executor *e, uint32_t buffer);
 /* The memory that a part of the address space takes. */

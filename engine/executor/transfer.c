@@ -5,9 +5,9 @@
  * Parameters have no room for tags, so their checksums stay in memory. */
 #include <inttypes.h>
 #include <string.h>
-#include <xxhash.h>
 
 #include "engine/executor/steps.h"
+#include "kernels/checksum.h"
 
 struct chunk_tag {
     uint64_t magic, chunk, generation, checksum; /* checksum: of all bytes before the tag */
@@ -81,9 +81,9 @@ static zero_status check_record(struct executor *e, uint32_t region, const struc
     if (!expected.generation || e->o.without_data) return ZERO_OK; /* never stored: zeros, set here */
     memcpy(&found, slot + c->tag, sizeof found);
     if (stored->resumed) expected.checksum = found.checksum;
-    bool whole = XXH3_64bits(slot, c->tag) == expected.checksum;
+    bool whole = checksum(slot, c->tag) == expected.checksum;
     if (whole && memcmp(&found, &expected, sizeof found) == 0) return ZERO_OK;
-    if (!whole) found.checksum = XXH3_64bits(slot, c->tag);
+    if (!whole) found.checksum = checksum(slot, c->tag);
     return damaged(e, region, c, record_place(e, c), "optimizer state", &expected, &found);
 }
 
@@ -91,7 +91,7 @@ static zero_status check_record(struct executor *e, uint32_t region, const struc
 static zero_status check_bytes(struct executor *e, uint32_t region, const struct chunk *c, const char *what,
                                uint64_t place, uint64_t check, const uint8_t *bytes, uint64_t count) {
     struct chunk_tag expected = {0, c->index, 0, check}, found = expected;
-    found.checksum = XXH3_64bits(bytes, count);
+    found.checksum = checksum(bytes, count);
     if (found.checksum == expected.checksum) return ZERO_OK;
     return damaged(e, region, c, place, what, &expected, &found);
 }
@@ -124,8 +124,8 @@ static void clear(const struct executor *e, uint8_t *memory, uint64_t bytes) {
     if (!e->o.without_data) memset(memory, 0, bytes);
 }
 
-static uint64_t checksum(const struct executor *e, const uint8_t *memory, uint64_t bytes) {
-    return e->o.without_data ? 0 : XXH3_64bits(memory, bytes);
+static uint64_t checksum_of(const struct executor *e, const uint8_t *memory, uint64_t bytes) {
+    return e->o.without_data ? 0 : checksum(memory, bytes);
 }
 
 /* Parameters that were never stored are zero, and are not read. */
@@ -147,9 +147,9 @@ static zero_status read_grads(struct executor *e, struct item *item, uint32_t re
 
 static zero_status write_grads(struct executor *e, struct item *item, uint32_t region, const struct chunk *c,
                                uint8_t *grads) {
-    if (e->access.gradient) e->access.valid = false;
+    access_forget_gradients(e);
     e->stored[c->index].has_grads = true;
-    e->stored[c->index].grad_check = checksum(e, grads, c->grad_used);
+    e->stored[c->index].grad_check = checksum_of(e, grads, c->grad_used);
     return transfer_post(e, item, true, grad_place(e, region, c), c->grad_bytes, grads);
 }
 
@@ -172,7 +172,7 @@ zero_status transfer_write(struct executor *e, struct item *item, uint32_t regio
     zero_status status = ZERO_OK;
     if (c->state) {
         stored->generation = e->o.plan->shadow ? e->epoch : stored->generation + 1;
-        stored->checksum = checksum(e, slot, c->tag);
+        stored->checksum = checksum_of(e, slot, c->tag);
         stored->resumed = false;
         struct chunk_tag tag = {tag_magic, c->index, stored->generation, stored->checksum};
         if (!e->o.without_data) memcpy(slot + c->tag, &tag, sizeof tag);
@@ -180,7 +180,7 @@ zero_status transfer_write(struct executor *e, struct item *item, uint32_t regio
     }
     if (c->params) {
         stored->has_params = true;
-        stored->param_check = checksum(e, params, c->param_used);
+        stored->param_check = checksum_of(e, params, c->param_used);
     }
     if (!status && c->params)
         status = transfer_post(e, item, true, param_place(e, region, c), c->param_bytes, params);

@@ -67,13 +67,19 @@ static zero_status fill_param(struct state *state, const struct model_param *p, 
     return ZERO_OK;
 }
 
-zero_status fill_frozen(struct state *state, zero_fill_fn fill, void *user) {
+static zero_status fill_regions(struct state *state, bool frozen_alone, zero_fill_fn fill, void *user) {
+    const struct model *model = state->model;
     zero_status status = ZERO_OK;
-    for (uint32_t i = 0; i < state->model->regions; i++)
-        for (uint32_t k = 0;
-             k < state->model->region[i].params && state->blueprint->regions[i].frozen && !status; k++)
-            status = fill_param(state, &state->model->param[state->model->region[i].param[k]], fill, user);
-    return status;
+    stored_sweep(&state->host, NULL, 0, 0);
+    for (uint32_t i = 0; i < model->regions; i++)
+        for (uint32_t k = 0; k < model->region[i].params && !status; k++)
+            if (!frozen_alone || state->blueprint->regions[i].frozen)
+                status = fill_param(state, &model->param[model->region[i].param[k]], fill, user);
+    return state_end_sweep(state, status);
+}
+
+zero_status fill_frozen(struct state *state, zero_fill_fn fill, void *user) {
+    return fill_regions(state, true, fill, user);
 }
 
 zero_status fill_all(struct state *state, zero_fill_fn fill, void *user) {
@@ -81,11 +87,7 @@ zero_status fill_all(struct state *state, zero_fill_fn fill, void *user) {
     error_clear(&error);
     zero_status status =
         stored_clear(&state->host, &error); /* first: masters on the drive are in the same records */
-    if (status) return ranks_fail(state->ranks, &error);
-    for (uint32_t i = 0; i < state->model->regions; i++)
-        for (uint32_t k = 0; k < state->model->region[i].params && !status; k++)
-            status = fill_param(state, &state->model->param[state->model->region[i].param[k]], fill, user);
-    return status;
+    return status ? ranks_fail(state->ranks, &error) : fill_regions(state, false, fill, user);
 }
 
 /* ---- get and put ---- */

@@ -15,7 +15,9 @@ struct load {
     struct state *state;
     struct checkpoint checkpoint;
     const struct model_param **model_param; /* by the manifest's parameter */
-    bool weights_only;                      /* moments and counters begin anew */
+    uint32_t (*there)
+        [1 + MANIFEST_STATES_MAX]; /* by the model's parameter and kind: 1 + its piece in the file at hand */
+    bool weights_only;             /* moments and counters begin anew */
 };
 
 /* ---- is it this model's ---- */
@@ -121,28 +123,64 @@ static zero_status write_state(void *user, const struct piece *piece, uint64_t f
     return status ? error_set(error, status, "%s", zero_last_error()) : ZERO_OK;
 }
 
-static zero_status take_piece(void *user, struct shard *shard, uint32_t index, struct zero_error *error) {
-    struct load *l = user;
+static zero_status take_piece(struct load *l, struct shard *shard, uint32_t index, const struct part *window,
+                              struct zero_error *error) {
     const struct piece *piece = &shard->piece[index];
     const struct model_param *p = param_of(l, piece);
-    if (piece->kind && l->weights_only) return ZERO_OK;
-    struct part part =
-        stored_part(l->state->blueprint, l->state->ranks->rank, p->region, saved_kind(piece->kind));
-    uint64_t begin = max64(p->offset + piece->first, part.first),
-             end = min64(p->offset + piece->first + piece->count, part.first + part.count);
+    uint64_t begin = max64(p->offset + piece->first, window->first),
+             end = min64(p->offset + piece->first + piece->count, window->first + window->count);
     if (begin >= end) return ZERO_OK;
     return shard_read(shard, index, begin - p->offset, end - begin, (float *)(void *)l->state->piece,
                       write_state, l, error);
+}
+
+/* Elements of a region, in all kinds. */
+static zero_status take_window(struct load *l, struct shard *shard, uint32_t region,
+                               const struct part *window, struct zero_error *error) {
+    const struct model_region *r = &l->state->model->region[region];
+    zero_status status = ZERO_OK;
+    for (uint32_t kind = 0; kind <= (l->weights_only ? 0 : l->checkpoint.manifest.states); kind++)
+        for (uint32_t i = 0; i < r->params && !status; i++)
+            if (l->there[r->param[i]][kind])
+                status = take_piece(l, shard, l->there[r->param[i]][kind] - 1, window, error);
+    return status;
+}
+
+/* Chunk by chunk: each chunk is written once, but for those at the ends of the file's shards. What is in memory is one
+ * window. */
+static zero_status take_file(void *user, struct shard *shard, struct zero_error *error) {
+    struct load *l = user;
+    const struct state *state = l->state;
+    memset(l->there, 0, state->model->params * sizeof *l->there);
+    for (uint32_t i = 0; i < shard->count; i++)
+        l->there[param_of(l, &shard->piece[i]) - state->model->param][shard->piece[i].kind] = i + 1;
+    zero_status status = ZERO_OK;
+    for (uint32_t region = 0; region < state->model->regions && !status; region++) {
+        struct part part = stored_part(state->blueprint, state->ranks->rank, region, ZERO_PARAM);
+        for (uint64_t at = 0, to; at < part.count && !status; at = to) {
+            to = min64(part.count, stored_chunk_end(state->blueprint, region, at));
+            status = take_window(l, shard, region, &(struct part){.first = part.first + at, .count = to - at},
+                                 error);
+        }
+    }
+    return status;
+}
+
+static zero_status read_files(struct load *l, struct zero_error *error) {
+    l->there = calloc(l->state->model->params + 1, sizeof *l->there);
+    if (!l->there) return error_set(error, ZERO_E_MEMORY, "no memory to load a checkpoint");
+    stored_sweep(&l->state->host, NULL, 0, 0);
+    return stored_end_sweep(&l->state->host, checkpoint_walk_files(&l->checkpoint, take_file, l, error),
+                            error);
 }
 
 static zero_status read_all(struct load *l, struct zero_error *error) {
     struct state *state = l->state;
     zero_status status = l->weights_only ? stored_clear(&state->host, error) : ZERO_OK;
     if (status) return ranks_fail(state->ranks, error);
-    if (!status)
-        status = RUN_EVENT(state->run, (executor_refetch(state->run->executor),
-                                        ZERO_OK)); /* as the ranks do that write state */
-    if (!status) status = checkpoint_walk(&l->checkpoint, take_piece, l, error);
+    /* As the ranks do that write state. All of it is written, so nothing is read first. */
+    status = RUN_EVENT(state->run, executor_clear_chunks(state->run->executor));
+    if (!status) status = read_files(l, error);
     if (error->code) return error->code;
     if (!status) status = shadow_forget(state); /* the committed step belongs to another training */
     return status ? error_set(error, status, "%s", zero_last_error()) : ZERO_OK;
@@ -249,5 +287,6 @@ zero_status state_load(struct state *state, struct storage *storage, const char 
     zero_status status = run(&load, storage, dir);
     checkpoint_close(&load.checkpoint);
     free(load.model_param);
+    free(load.there);
     return status;
 }

@@ -5,10 +5,10 @@
 #include <string.h>
 
 #include "engine/base/hash.h"
-#include "engine/checkpoint/checksum.h"
 #include "engine/model/lent.h"
 #include "engine/run/device_copy.h"
 #include "engine/state/background_save.h"
+#include "kernels/checksum.h"
 
 /* In the order in which one makes the next differ: the first that differs is the nearest to the cause. */
 enum object_kind { REDUCED_GRADIENT, FIRST_STATE, SECOND_STATE, MASTERS, WEIGHTS, OBJECT_KINDS };

@@ -110,10 +110,12 @@ static void add_region(struct save *s, uint32_t index) {
 static zero_status list_pieces(struct save *s, struct zero_error *error) {
     const struct policy *p = &s->state->blueprint->policy;
     s->piece = calloc((size_t)s->manifest.params * (1 + s->manifest.states) + 1, sizeof *s->piece);
-    if (!s->piece) return no_memory(error);
-    for (uint32_t i = 0; i < p->refreshes; i++) add_region(s, p->refresh[i]);
+    s->order = calloc(p->regions, sizeof *s->order);
+    if (!s->piece || !s->order) return no_memory(error);
+    for (uint32_t i = 0; i < p->refreshes; i++) s->order[s->orders++] = p->refresh[i];
     for (uint32_t region = 0; region < p->regions; region++)
-        if (p->region[region].frozen) add_region(s, region);
+        if (p->region[region].frozen) s->order[s->orders++] = (uint16_t)region;
+    for (uint32_t i = 0; i < s->orders; i++) add_region(s, s->order[i]);
     return ZERO_OK;
 }
 
@@ -200,11 +202,63 @@ uint32_t save_region(const struct save *s, const struct piece *piece) {
     return s->state->model->param[s->model_param[piece->param - s->manifest.param]].region;
 }
 
+/* Elements [from, to) of the shard, in all pieces from `first` to `end`. */
+static zero_status write_window(struct save *s, struct shard_writer *w, uint32_t first, uint32_t end,
+                                uint64_t from, uint64_t to, struct zero_error *error) {
+    struct shard_source source = {read_state, s, s->block};
+    zero_status status = ZERO_OK;
+    for (uint32_t i = first; i < end && !status; i++) {
+        const struct piece *piece = &s->piece[i];
+        const struct model_param *p =
+            &s->state->model->param[s->model_param[piece->param - s->manifest.param]];
+        uint64_t base = saved_part(s->state, p->region).first;
+        uint64_t begin = max64(base + from, p->offset + piece->first),
+                 stop = min64(base + to, p->offset + piece->first + piece->count);
+        if (begin < stop) status = shard_write_run(w, i, begin - p->offset, stop - begin, &source, error);
+    }
+    return status;
+}
+
+/* The pieces of each region, chunk by chunk: each chunk is read once. What is in memory is one window. */
+static zero_status write_regions(struct save *s, struct shard_writer *w, struct zero_error *error) {
+    zero_status status = ZERO_OK;
+    for (uint32_t first = 0, end; first < s->pieces && !status; first = end) {
+        uint32_t region = save_region(s, &s->piece[first]);
+        for (end = first; end < s->pieces && save_region(s, &s->piece[end]) == region;) end++;
+        uint64_t count = saved_part(s->state, region).count;
+        for (uint64_t at = 0, to; at < count && !status; at = to) {
+            to = min64(count, stored_chunk_end(s->state->blueprint, region, at));
+            status = write_window(s, w, first, end, at, to, error);
+        }
+    }
+    return status;
+}
+
+/* A save in the background reads chunks one by one: the slots of the ring are the training's. */
+static void begin_sweep(const struct save *s) {
+    if (s->view == &s->state->host) stored_sweep(s->view, s->order, s->orders, CHUNK_ALL);
+}
+
+/* Also after a failure: the training goes on without this checkpoint. */
+static zero_status end_sweep(const struct save *s, zero_status status, struct zero_error *error) {
+    struct zero_error own;
+    error_clear(&own);
+    if (s->view != &s->state->host || !stored_end_sweep(s->view, ZERO_OK, &own)) return status;
+    if (!status) error_pass(error, &own);
+    return ranks_fail(s->state->ranks, &own);
+}
+
 /* Says: how large its file is, and the checksum of its header. */
 zero_status save_write(struct save *s, struct zero_error *error) {
     struct manifest_file file = {0};
-    zero_status status = shard_write(s->storage, s->written, s->state->ranks->rank, &s->manifest, s->piece,
-                                     s->pieces, read_state, s, s->block, s->staging, &file, error);
+    struct shard_writer *w = NULL;
+    zero_status status = shard_create(s->storage, s->written, s->state->ranks->rank, &s->manifest, s->piece,
+                                      s->pieces, s->staging, &w, error);
+    begin_sweep(s);
+    if (!status) status = write_regions(s, w, error);
+    status = end_sweep(s, status, error);
+    if (!status) status = shard_complete(w, &file, error);
+    shard_drop(w);
     s->word[0] = file.bytes;
     s->word[1] = file.header_checksum;
     return status;
@@ -246,6 +300,7 @@ void save_free(struct save *s) {
     free(s->model_param);
     free(s->manifest_param);
     free(s->piece);
+    free(s->order);
 }
 
 static zero_status finish(struct save *s) {

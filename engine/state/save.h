@@ -16,6 +16,8 @@ struct save {
     uint32_t *manifest_param; /* the other way, of owners */
     struct piece *piece;
     uint32_t pieces;
+    uint16_t *order; /* the regions in their order */
+    uint32_t orders;
     uint64_t word[2];              /* what this rank says at the end of a phase */
     const struct rank_report *all; /* what all said at the end of the one before */
 

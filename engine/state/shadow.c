@@ -247,8 +247,7 @@ static zero_status restore(struct state *state, const struct commit *c) {
         state->training->groups.params[g].lr = c->lr[g];
     settings_resume(state->training, c->schedule_iteration);
     if (!status) status = take_notes(state, c, &state->notes);
-    for (uint32_t k = 0; k < state->blueprint->policy.refreshes && !status; k++)
-        status = stored_restore(&state->host, state->blueprint->policy.refresh[k], &error);
+    if (!status) status = stored_restore(&state->host, &error);
     return error.code ? ranks_fail(state->ranks, &error) : status;
 }
 

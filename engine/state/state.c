@@ -21,3 +21,10 @@ zero_status state_write(struct state *state, uint32_t region, zero_kind kind, ui
     zero_status status = stored_write(&state->host, region, kind, first, count, in, &error);
     return status ? ranks_fail(state->ranks, &error) : ZERO_OK;
 }
+
+zero_status state_end_sweep(struct state *state, zero_status status) {
+    struct zero_error error;
+    error_clear(&error);
+    if (status) return status;
+    return stored_end_sweep(&state->host, ZERO_OK, &error) ? ranks_fail(state->ranks, &error) : ZERO_OK;
+}

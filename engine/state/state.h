@@ -46,5 +46,7 @@ zero_status state_read(struct state *state, uint32_t region, zero_kind kind, uin
                        float *out);
 zero_status state_write(struct state *state, uint32_t region, zero_kind kind, uint64_t first, uint64_t count,
                         const float *in);
+/* Ends stored_sweep of the host's view. Returns `status`, if it is a failure. */
+zero_status state_end_sweep(struct state *state, zero_status status);
 
 #endif

@@ -20,6 +20,14 @@ static struct part own_part(const struct stored_view *v, uint32_t region, zero_k
     return stored_part(v->blueprint, v->run->ranks->rank, region, kind);
 }
 
+uint64_t stored_chunk_end(const struct blueprint *b, uint32_t region, uint64_t at) {
+    const struct chunk_layout *layout = &b->plan.layout;
+    uint32_t first = offload_staged_first(&layout->region[region]);
+    if (first == layout->region[region].chunks) return UINT64_MAX;
+    if (at < first * layout->chunk_elements) return first * layout->chunk_elements;
+    return (at / layout->chunk_elements + 1) * layout->chunk_elements;
+}
+
 void *stored_params(const struct stored_view *v, uint32_t region, const struct part *part) {
     struct buffer_ref full = {BUFFER_PARAM_FULL, (uint16_t)region},
                       shard = {BUFFER_PARAM_SHARD, (uint16_t)region};
@@ -54,16 +62,16 @@ static enum dtype array_dtype(const struct stored_view *v, uint32_t region, uint
     return precision.split ? DTYPE_BF16 : DTYPE_F32;
 }
 
-/* Elements from one place: in memory, or in the slot that holds their chunk. */
+/* Elements from one place: in memory, or in the slot that holds their chunk, as this part of it. */
 struct piece {
     void *at;
     enum dtype dtype;
     uint64_t count;
-    bool chunk;
+    uint8_t part; /* 0: in memory */
 };
 
-static struct piece piece_at(void *data, enum dtype dtype, uint64_t first, uint64_t count, bool chunk) {
-    return (struct piece){(uint8_t *)data + first * dtype_bytes(dtype), dtype, count, chunk};
+static struct piece piece_at(void *data, enum dtype dtype, uint64_t first, uint64_t count, uint8_t part) {
+    return (struct piece){(uint8_t *)data + first * dtype_bytes(dtype), dtype, count, part};
 }
 
 static void *address(const struct stored_view *v, uint32_t region, uint32_t array) {
@@ -84,12 +92,13 @@ static uint64_t in_memory(const struct stored_view *v, uint32_t region, uint32_t
 
 /* Waits without the lock: a save in the background may wait while the host and its progress thread work. A failure is also
  * the executor's: all others find it at their next call. */
-static zero_status load_chunk(const struct stored_view *v, uint32_t region, uint32_t array, uint32_t index,
+static zero_status load_chunk(const struct stored_view *v, uint32_t region, uint32_t index, uint8_t parts,
                               uint8_t **out, struct zero_error *error) {
     for (bool there = false;;) {
         turn_take(&v->run->ranks->lock);
-        zero_status status = (array == STORED_GRADIENT ? executor_gradient_poll : executor_chunk_poll)(
-            v->run->executor, region, index, out, &there);
+        zero_status status = parts == CHUNK_GRADS
+                                 ? executor_gradient_poll(v->run->executor, region, index, out, &there)
+                                 : executor_chunk_poll(v->run->executor, region, index, parts, out, &there);
         if (status) *error = *executor_error(v->run->executor);
         turn_give(&v->run->ranks->lock);
         if (status || there) return status;
@@ -105,7 +114,7 @@ static struct piece lent_piece(const struct stored_view *v, uint32_t region, uin
     uint64_t first = own_part(v, region, gradient ? ZERO_GRAD : ZERO_PARAM).first, there;
     void *address = lent_at(&v->blueprint->o.model->region[region], gradient ? LENT_GRADS : LENT_PARAMS,
                             dtype_bytes(dtype), first + at, &there);
-    return (struct piece){address, dtype, min64(count, there), false};
+    return (struct piece){address, dtype, min64(count, there), 0};
 }
 
 static bool is_lent(const struct stored_view *v, uint32_t region, uint32_t array) {
@@ -121,16 +130,19 @@ static zero_status find(const struct stored_view *v, uint32_t region, uint32_t a
     uint64_t resident = in_memory(v, region, array);
     if (is_lent(v, region, array)) return *out = lent_piece(v, region, array, at, count), ZERO_OK;
     if (at < resident) {
-        *out = piece_at(address(v, region, array), dtype, at, min64(count, resident - at), false);
+        *out = piece_at(address(v, region, array), dtype, at, min64(count, resident - at), 0);
         return ZERO_OK;
     }
     uint32_t index = (uint32_t)(at / layout->chunk_elements);
     struct chunk c = chunk_layout_at(layout, region, index);
-    uint8_t *slot;
-    zero_status status = load_chunk(v, region, array, index, &slot, error);
+    uint8_t *slot, part = array == STORED_PARAMS     ? CHUNK_PARAMS
+                          : array == STORED_GRADIENT ? CHUNK_GRADS
+                                                     : CHUNK_STATE;
+    bool split = array == v->blueprint->o.state_count && blueprint_precision_of(v->blueprint, region).split;
+    zero_status status = load_chunk(v, region, index, split ? CHUNK_ALL : part, &slot, error);
     if (status) return status;
-    slot += array == STORED_PARAMS ? c.slot_param : array == STORED_GRADIENT ? c.slot_grad : c.array[array];
-    *out = piece_at(slot, dtype, at - c.first, min64(count, c.first + c.count - at), true);
+    slot += part == CHUNK_PARAMS ? c.slot_param : part == CHUNK_GRADS ? c.slot_grad : c.array[array];
+    *out = piece_at(slot, dtype, at - c.first, min64(count, c.first + c.count - at), part);
     return ZERO_OK;
 }
 
@@ -141,7 +153,7 @@ enum { STEP_ELEMENTS = PIECE_BYTES / (2 * sizeof(float)) }; /* of two pieces at 
 static void *bounce(const struct stored_view *v, int half) { return v->bounce + half * (PIECE_BYTES / 2); }
 
 static struct piece part_of(const struct piece *p, uint64_t first, uint64_t count) {
-    return piece_at(p->at, p->dtype, first, count, p->chunk);
+    return piece_at(p->at, p->dtype, first, count, p->part);
 }
 
 /* Where the host finds a step's elements: in place, or in the bounce. */
@@ -198,8 +210,7 @@ struct pair {
 
 static zero_status find_pair(const struct stored_view *v, uint32_t region, uint64_t at, uint64_t count,
                              struct pair *out, struct zero_error *error) {
-    count = min64(count,
-                  v->blueprint->plan.layout.chunk_elements - at % v->blueprint->plan.layout.chunk_elements);
+    count = min64(count, stored_chunk_end(v->blueprint, region, at) - at);
     if (v->run->discrete) count = min64(count, STEP_ELEMENTS);
     zero_status status = find(v, region, v->blueprint->o.state_count, at, count, &out->master, error);
     if (!status) status = find(v, region, STORED_PARAMS, at, out->master.count, &out->param, error);
@@ -223,6 +234,10 @@ static zero_status read_masters(const struct stored_view *v, uint32_t region, ui
     return ZERO_OK;
 }
 
+static void written(const struct stored_view *v, uint8_t parts) {
+    if (parts) executor_chunk_written(v->run->executor, parts);
+}
+
 static zero_status write_masters(const struct stored_view *v, uint32_t region, uint64_t at, uint64_t count,
                                  const float *in, struct zero_error *error) {
     for (struct pair pair = {0}; count; at += pair.master.count, count -= pair.master.count) {
@@ -239,7 +254,7 @@ static zero_status write_masters(const struct stored_view *v, uint32_t region, u
         status = take_back(v, &pair.master, pair.master_place, error);
         if (!status) status = take_back(v, &pair.param, pair.param_place, error);
         if (status) return status;
-        if (pair.master.chunk || pair.param.chunk) executor_chunk_written(v->run->executor);
+        written(v, pair.master.part | pair.param.part);
         in += n;
     }
     return ZERO_OK;
@@ -251,7 +266,7 @@ static zero_status write_array(const struct stored_view *v, uint32_t region, uin
         zero_status status = find(v, region, array, at, count, &piece, error);
         if (!status) status = write_piece(v, &piece, in, error);
         if (status) return status;
-        if (piece.chunk) executor_chunk_written(v->run->executor);
+        written(v, piece.part);
     }
     return ZERO_OK;
 }
@@ -270,15 +285,11 @@ zero_status stored_read(const struct stored_view *v, uint32_t region, zero_kind 
     return ZERO_OK;
 }
 
-zero_status stored_write(const struct stored_view *v, uint32_t region, zero_kind kind, uint64_t first,
-                         uint64_t count, const float *in, struct zero_error *error) {
-    turn_take(&v->run->ranks->lock);
-    executor_refetch(v->run->executor);
-    turn_give(&v->run->ranks->lock);
-    uint64_t at = first - own_part(v, region, kind).first;
-    uint32_t array = array_of(v, region, kind);
+/* Within one chunk, so that it leaves its slot once, however many arrays of it are written. */
+static zero_status write_in_chunk(const struct stored_view *v, uint32_t region, zero_kind kind, uint64_t at,
+                                  uint64_t count, const float *in, struct zero_error *error) {
     if (keeps_masters(v, region) && kind == ZERO_PARAM) return write_masters(v, region, at, count, in, error);
-    zero_status status = write_array(v, region, array, at, count, in, error);
+    zero_status status = write_array(v, region, array_of(v, region, kind), at, count, in, error);
     struct precision precision = blueprint_precision_of(v->blueprint, region);
     bool copy =
         kind == ZERO_PARAM && precision_copies_masters(&precision) && !v->blueprint->regions[region].frozen;
@@ -286,22 +297,63 @@ zero_status stored_write(const struct stored_view *v, uint32_t region, zero_kind
                            : status;
 }
 
-/* Parameters from the masters in a record. */
-zero_status stored_restore(const struct stored_view *v, uint32_t region, struct zero_error *error) {
-    const struct chunk_layout *layout = &v->blueprint->plan.layout;
+zero_status stored_write(const struct stored_view *v, uint32_t region, zero_kind kind, uint64_t first,
+                         uint64_t count, const float *in, struct zero_error *error) {
+    turn_take(&v->run->ranks->lock);
+    executor_refetch(v->run->executor);
+    turn_give(&v->run->ranks->lock);
+    uint64_t at = first - own_part(v, region, kind).first, end = at + count;
     zero_status status = ZERO_OK;
-    for (uint32_t i = 0; i < layout->region[region].chunks && !status; i++) {
-        struct chunk c = chunk_layout_at(layout, region, i);
-        for (uint64_t at = c.first, count; at < c.first + c.count && !status; at += count) {
-            struct piece master;
-            count = min64(c.first + c.count - at, PIECE_BYTES / sizeof(float));
-            status = find(v, region, v->blueprint->o.state_count, at, count, &master, error);
-            if (status) break;
-            memcpy(v->piece, master.at, count * sizeof(float));
-            status = write_array(v, region, STORED_PARAMS, at, count, (const float *)(const void *)v->piece,
-                                 error);
-        }
+    for (uint64_t some; at < end && !status; at += some, in += some) {
+        some = min64(end, stored_chunk_end(v->blueprint, region, at)) - at;
+        status = write_in_chunk(v, region, kind, at, some, in, error);
     }
+    return status;
+}
+
+/* Parameters from the masters in a record. */
+static zero_status restore_chunk(const struct stored_view *v, uint32_t region, const struct chunk *c,
+                                 struct zero_error *error) {
+    zero_status status = ZERO_OK;
+    for (uint64_t at = c->first, count; at < c->first + c->count && !status; at += count) {
+        struct piece master;
+        count = min64(c->first + c->count - at, PIECE_BYTES / sizeof(float));
+        status = find(v, region, v->blueprint->o.state_count, at, count, &master, error);
+        if (status) break;
+        memcpy(v->piece, master.at, count * sizeof(float));
+        status =
+            write_array(v, region, STORED_PARAMS, at, count, (const float *)(const void *)v->piece, error);
+    }
+    return status;
+}
+
+zero_status stored_restore(const struct stored_view *v, struct zero_error *error) {
+    const struct policy *policy = &v->blueprint->policy;
+    const struct chunk_layout *layout = &v->blueprint->plan.layout;
+    stored_sweep(v, policy->refresh, policy->refreshes, CHUNK_STATE);
+    zero_status status = ZERO_OK;
+    for (uint32_t k = 0; k < policy->refreshes; k++)
+        for (uint32_t i = 0; i < layout->region[policy->refresh[k]].chunks && !status; i++) {
+            struct chunk c = chunk_layout_at(layout, policy->refresh[k], i);
+            status = restore_chunk(v, policy->refresh[k], &c, error);
+        }
+    return stored_end_sweep(v, status, error);
+}
+
+/* ---- all of it ---- */
+
+void stored_sweep(const struct stored_view *v, const uint16_t *order, uint32_t regions, uint8_t parts) {
+    turn_take(&v->run->ranks->lock);
+    executor_sweep(v->run->executor, order, regions, parts);
+    turn_give(&v->run->ranks->lock);
+}
+
+zero_status stored_end_sweep(const struct stored_view *v, zero_status status, struct zero_error *error) {
+    if (status) return status;
+    turn_take(&v->run->ranks->lock);
+    status = executor_end_sweep(v->run->executor);
+    turn_give(&v->run->ranks->lock);
+    if (status) *error = *executor_error(v->run->executor);
     return status;
 }
 
@@ -316,7 +368,7 @@ zero_status stored_clear(const struct stored_view *v, struct zero_error *error) 
                                   error);
     if (status) return status;
     turn_take(&v->run->ranks->lock);
-    status = executor_clear_state(v->run->executor);
+    status = executor_clear_chunks(v->run->executor);
     turn_give(&v->run->ranks->lock);
     if (status) *error = *executor_error(v->run->executor);
     return status;

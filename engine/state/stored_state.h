@@ -18,6 +18,10 @@ struct stored_view {
 /* The part of `kind` that this rank stores: elements of the region. */
 struct part stored_part(const struct blueprint *blueprint, uint32_t rank, uint32_t region, zero_kind kind);
 
+/* Where the chunk of the shard's element `at` ends, or what is in memory; UINT64_MAX: all of the shard is in memory. Elements
+ * of the shard. */
+uint64_t stored_chunk_end(const struct blueprint *blueprint, uint32_t region, uint64_t at);
+
 /* The address of element `part->first` of the parameters, where they rest: never where they are gathered to, which a save in the
  * background must not look at. NULL: on a drive. */
 void *stored_params(const struct stored_view *view, uint32_t region, const struct part *part);
@@ -30,10 +34,15 @@ zero_status stored_read(const struct stored_view *view, uint32_t region, zero_ki
 zero_status stored_write(const struct stored_view *view, uint32_t region, zero_kind kind, uint64_t first,
                          uint64_t count, const float *in, struct zero_error *error);
 
-/* All optimizer state of this rank becomes zero. */
+/* All optimizer state of this rank becomes zero, and so do parameters on a drive. */
 zero_status stored_clear(const struct stored_view *view, struct zero_error *error);
 
 /* With a shadow, after executor_resume: the parameters of this rank's shard become the masters on the drive again. */
-zero_status stored_restore(const struct stored_view *view, uint32_t region, struct zero_error *error);
+zero_status stored_restore(const struct stored_view *view, struct zero_error *error);
+
+/* Around calls that come to chunk after chunk: several chunks then move at the same time (executor_sweep). Only for the
+ * host's view, with nothing in flight. The end returns `status`, if it is a failure. */
+void stored_sweep(const struct stored_view *view, const uint16_t *order, uint32_t regions, uint8_t parts);
+zero_status stored_end_sweep(const struct stored_view *view, zero_status status, struct zero_error *error);
 
 #endif

@@ -49,7 +49,9 @@ zero_status weights_hash(struct state *state, char out[33]) {
     sums[0] = sums[1] = 0;
     bool counts =
         ranks->rank < policy->mesh[AXIS_SHARD] || policy->stage->state.axis[AXIS_REPLICATE] == SHARD;
+    stored_sweep(&state->host, NULL, policy->regions, 0);
     for (uint32_t i = 0; i < policy->regions && counts && !status; i++) status = hash_part(state, i, sums);
+    status = state_end_sweep(state, status);
     if (status) return status;
     struct comm_call call = comm_rows(sums, sizeof total, "the weights' hash");
     status = ranks_call(ranks, &call);

@@ -47,17 +47,38 @@ static void describe(const struct state *state, const struct spot *spot, size_t 
                  spot->element);
 }
 
-const char *overflow_report(struct state *state, const struct agreement *all) {
+void overflow_report(struct state *state, const struct agreement *all, struct overflow *out) {
     uint64_t last = 0;
-    char detail[512] = "";
     struct spot spot;
+    *out = (struct overflow){0};
     for (uint32_t r = 0; r < state->ranks->size; r++)
-        if (all[r].overflow_unit > last) last = all[r].overflow_unit;
-    if (!last) return NULL;
+        if (all[r].overflow_unit > last) last = all[r].overflow_unit, out->rank = r;
+    if (!last) return;
     uint32_t unit = (uint32_t)last - 1;
-    if (find(state, unit, &spot)) describe(state, &spot, sizeof detail, detail);
+    out->unit = state->model->unit[unit]->name;
+    if (find(state, unit, &spot)) describe(state, &spot, sizeof out->detail, out->detail);
     log_line(&state->ranks->log, ZERO_LOG_WARN,
              "step %" PRIu64 " skipped on all ranks: gradients of unit \"%s\" are inf or NaN%s",
-             state->training->steps + 1, state->model->unit[unit]->name, detail);
-    return state->model->unit[unit]->name;
+             state->training->steps + 1, out->unit, out->detail);
+}
+
+zero_status overflow_check_limit(struct state *state, const struct overflow *overflow) {
+    uint64_t limit = state->blueprint->o.config->max_skipped_steps, row = state->training->skipped_in_a_row;
+    struct zero_error error;
+    if (!limit || row < limit || state->ranks->rank != overflow->rank) return ZERO_OK;
+    error_clear(&error);
+    if (overflow->unit)
+        error_set(&error, ZERO_E_OVERFLOW,
+                  "%" PRIu64
+                  " steps in a row were skipped (max_skipped_steps): in the last one, on rank %" PRIu32
+                  ", gradients of unit \"%s\" are inf or NaN%s: lower the learning rate, or look at the data "
+                  "of this step",
+                  row, overflow->rank, overflow->unit, overflow->detail);
+    else
+        error_set(&error, ZERO_E_OVERFLOW,
+                  "%" PRIu64
+                  " steps in a row were skipped (max_skipped_steps): the norm of the gradients is inf: lower "
+                  "the learning rate",
+                  row);
+    return ranks_fail(state->ranks, &error);
 }

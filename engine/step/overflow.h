@@ -4,9 +4,19 @@
 
 #include "engine/state/state.h"
 
-/* After the agreement of a step that is skipped, before anything is dropped. Of the units with a gradient that is inf or NaN on
- * some rank: the one whose backward came first, since later ones may only have inherited that. Logs it, with the parameter where
- * this rank stores it. NULL: none. */
-const char *overflow_report(struct state *state, const struct agreement *all);
+/* Of the units with a gradient that is inf or NaN on some rank: the one whose backward came first, since later ones may only
+ * have inherited that. */
+struct overflow {
+    const char *unit; /* NULL: none; the sum of the squares is too large */
+    uint32_t rank;    /* the first that stores such a gradient */
+    char detail[512]; /* ", the first in parameter ...", where this rank stores one; or "" */
+};
+
+/* After the agreement of a step that is skipped, before anything is dropped. Logs it. */
+void overflow_report(struct state *state, const struct agreement *all, struct overflow *out);
+
+/* Fails where max_skipped_steps steps in a row were skipped. Only the rank that knows the parameter tells it: the others
+ * hear of the failure when they next wait. */
+zero_status overflow_check_limit(struct state *state, const struct overflow *overflow);
 
 #endif

@@ -50,9 +50,10 @@ static zero_status update_loss_scale(struct state *state, bool overflow) {
     struct zero_error error;
     error_clear(&error);
     error_set(&error, ZERO_E_OVERFLOW,
-              "step %" PRIu64 ": a gradient is inf or NaN at fp16.min_loss_scale %g, %" PRIu64
-              " steps were skipped: lower the learning rate, or compute in bf16",
-              state->training->steps + 1, state->training->loss_scale.min, state->training->skipped);
+              "step %" PRIu64 ": a gradient is inf or NaN at fp16.min_loss_scale %g, after %" PRIu64
+              " skipped step%s in a row: lower the learning rate, or compute in bf16",
+              state->training->steps + 1, state->training->loss_scale.min, state->training->skipped_in_a_row,
+              state->training->skipped_in_a_row == 1 ? "" : "s");
     return ranks_fail_alike(state->ranks, &error);
 }
 
@@ -88,14 +89,19 @@ static zero_status prepare_update(struct stepping *s, const struct agreement *al
     info->grad_norm = total_norm(state, all) * mean;
     fill_settings(state, all[0].setting, info);
     info->skipped = !isfinite(info->grad_norm);
+    struct overflow overflow;
     if (info->skipped) {
         state->training->skipped++;
-        info->overflow_unit = overflow_report(state, all);
+        state->training->skipped_in_a_row++;
+        overflow_report(state, all, &overflow);
+        info->overflow_unit = overflow.unit;
     } else {
         state->training->steps++;
+        state->training->skipped_in_a_row = 0;
     }
     info->loss_scale = state->training->loss_scale.value;
     zero_status status = update_loss_scale(state, info->skipped);
+    if (!status && info->skipped) status = overflow_check_limit(state, &overflow);
     if (status) return status;
     state->run->weights_version++;
     info->step = state->training->steps;

@@ -49,7 +49,7 @@ void training_restart_loss_scale(struct training *training) {
 }
 
 void training_restart(struct training *training) {
-    training->steps = training->skipped = 0;
+    training->steps = training->skipped = training->skipped_in_a_row = 0;
     training_restart_loss_scale(training);
     settings_restart(training);
 }

@@ -68,6 +68,18 @@ static void started(void) {
     CHECK_INT(READ("PMI_SIZE=4", "PMI_RANK=1", "OMPI_COMM_WORLD_RANK=1", "OMPI_COMM_WORLD_SIZE=2", ),
               ZERO_OK);
     check_launch(&comm_mpi_ops, 1, 2, 0, 0);
+    /* srun torchrun: the ranks are torchrun's, whatever the step around it */
+    CHECK_INT(READ("RANK=3", "WORLD_SIZE=8", "LOCAL_RANK=1", "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=h",
+                   "MASTER_PORT=29500", "PMIX_RANK=1", "SLURM_STEP_NUM_TASKS=4", "SLURM_PROCID=1", ),
+              ZERO_OK);
+    check_launch(&comm_tcp_ops, 3, 8, 1, 2);
+    CHECK_INT(READ("RANK=3", "WORLD_SIZE=8", "MASTER_ADDR=h", "MASTER_PORT=29500", "SLURM_STEP_NUM_TASKS=4",
+                   "PMI_SIZE=4", "SLURM_STEP_ID=0", ),
+              ZERO_OK);
+    check_launch(&comm_tcp_ops, 3, 8, 0, 0);
+    CHECK_INT(READ("RANK=3", "WORLD_SIZE=8", "PMIX_RANK=1", "SLURM_STEP_NUM_TASKS=4", ),
+              ZERO_OK); /* not all */
+    check_launch(&comm_mpi_ops, 1, 4, 0, 0);
     /* mpirun inside of what torchrun or a batch script left behind */
     CHECK_INT(READ("WORLD_SIZE=4", "RANK=1", "SLURM_NTASKS=4", "OMPI_COMM_WORLD_RANK=0",
                    "OMPI_COMM_WORLD_SIZE=2", ),

@@ -43,6 +43,18 @@ static uint32_t free_port(void) {
     return port;
 }
 
+/* The last line that a rank logged. */
+static char waits[256];
+static pthread_mutex_t waits_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void keep_wait(void *user, zero_log_level level, const char *line) {
+    pthread_mutex_lock(&waits_lock);
+    snprintf(waits, sizeof waits, "%s", line);
+    pthread_mutex_unlock(&waits_lock);
+}
+
+static const struct log wait_log = {.write = keep_wait};
+
 static void *run(void *user) {
     struct rank *rank = user;
     error_clear(&rank->error);
@@ -55,8 +67,17 @@ static void *run(void *user) {
 static void start(struct rank *ranks, const uint32_t *numbers, uint32_t count, uint32_t size,
                   double timeout_s, uint32_t port) {
     for (uint32_t i = 0; i < count; i++) {
-        ranks[i] = (struct rank){
-            .options = {"localhost", port, numbers[i], size, timeout_s, NULL, NULL, false, {{{0}}, false}}};
+        ranks[i] = (struct rank){.options = {"localhost",
+                                             port,
+                                             numbers[i],
+                                             size,
+                                             timeout_s,
+                                             NULL,
+                                             NULL,
+                                             false,
+                                             {{{0}}, false},
+                                             &wait_log,
+                                             1}};
         pthread_create(&ranks[i].thread, NULL, run, &ranks[i]);
     }
 }
@@ -148,7 +169,8 @@ static struct secret secret_of(const char *text) {
 static void start_with(struct rank *rank, uint32_t number, uint32_t size, uint32_t port, const char *text,
                        double timeout_s) {
     *rank = (struct rank){
-        .options = {"localhost", port, number, size, timeout_s, NULL, NULL, false, {{{0}}, false}}};
+        .options = {
+            "localhost", port, number, size, timeout_s, NULL, NULL, false, {{{0}}, false}, &wait_log, 1}};
     if (text) rank->options.secret = secret_of(text);
     pthread_create(&rank->thread, NULL, run, rank);
 }
@@ -301,9 +323,12 @@ static void a_rank_never_comes(void) {
     struct rank ranks[3];
     int sockets[5];
     uint32_t port = free_port();
+    *waits = 0;
     start(ranks, numbers, 3, RANKS, SHORT_S, port);
     call_as_strangers(port, sockets);
     finish(ranks, 3);
+    CHECK_CONTAINS(waits, "rank 0 waits for ranks 2, 4 of 5 to connect (localhost:");
+    CHECK_CONTAINS(waits, "for 3 s at most");
     for (uint32_t i = 0; i < 3; i++) {
         CHECK_INT(ranks[i].status, ZERO_E_PEER);
         CHECK_CONTAINS(ranks[i].error.message, "ranks 2, 4 of 5 did not connect to rank 0 (localhost:");
@@ -340,7 +365,8 @@ static void one_has_another_size(void) {
 
 static void alone(uint32_t number, const char *host, uint32_t port, double timeout_s, zero_status status,
                   const char *part) {
-    struct rank rank = {.options = {host, port, number, 3, timeout_s, NULL, NULL, false, {{{0}}, false}}};
+    struct rank rank = {
+        .options = {host, port, number, 3, timeout_s, NULL, NULL, false, {{{0}}, false}, &wait_log, 0.05}};
     run(&rank);
     CHECK_INT(rank.status, status);
     CHECK_CONTAINS(rank.error.message, part);
@@ -352,6 +378,7 @@ static void nobody_to_meet(void) {
     alone(0, "localhost", port, LONG_S, ZERO_E_IO, "rank 0 cannot listen on port");
     close(listener);
     alone(1, "localhost", port, 0.1, ZERO_E_PEER, "rank 1 of 3 cannot reach rank 0 (localhost:");
+    CHECK_CONTAINS(waits, "rank 1 waits for rank 0 of 3 to answer (localhost:");
     for (uint32_t number = 0; number < 2; number++) /* at once: also the rank that nobody could find there */
         alone(number, "no such host", port, LONG_S, ZERO_E_ARGUMENT,
               "MASTER_ADDR is \"no such host\", which has no address");

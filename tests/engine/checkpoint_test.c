@@ -12,7 +12,7 @@
 #include "tests/seeds.h"
 
 /* "long" has several blocks on any rank up to 3; the odd sizes leave gaps and padding. "other" is fp32 in all runs. */
-enum { LONG = 150001, STEPS_BEFORE = 3, STEPS_AFTER = 10, MICRO_STEPS = 1 };
+enum { LONG = 150001, STEPS_BEFORE = 3, STEPS_AFTER = 4, MICRO_STEPS = 1 };
 static const struct plain_param params[] = {
     {"a", "long", LONG, 0, NULL},          {"a", "tiny", 5, ZERO_NO_DECAY, NULL},
     {"b", "fixed", 40, ZERO_FROZEN, NULL}, {"b", "other", 333, ZERO_KEEP_FP32, NULL},

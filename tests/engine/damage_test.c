@@ -8,6 +8,7 @@
 #include "engine/checkpoint/checksum.h"
 #include "engine/checkpoint/safetensors.h"
 #include "engine/inside.h"
+#include "kernels/checksum.h"
 #include "tests/check.h"
 #include "tests/engine/disk.h"
 #include "tests/engine/plain.h"
@@ -205,8 +206,8 @@ static void forge(struct disk *d, const struct manifest *good, const struct forg
         char name[32];
         manifest_file_name(r, name);
         s->ops->remove(s, path_of(name));
-        shard_write(s, "/run/step_00000003", r, &m, at, f->count[r], count_up, NULL, block, NULL, &files[r],
-                    &error);
+        shard_write(s, "/run/step_00000003", r, &m, at, f->count[r],
+                    &(struct shard_source){count_up, NULL, block}, &files[r], &error);
     }
     m.file = files, m.files = m.ranks = 2;
     char *text = manifest_print(&m, &bytes);

@@ -253,6 +253,32 @@ static void skip_on_ranks(zero_engine *engine, uint32_t rank, void *user) {
     CHECK_STRING(info.overflow_unit, "b"); /* on all ranks, whichever rank owns the shard */
 }
 
+/* Two skipped steps in a row end the training on all ranks. Only the shard's owner knows the element. */
+static void too_many_skips_in_a_row(zero_engine *engine, uint32_t rank, void *user) {
+    struct plain p;
+    zero_step_info info = {.struct_size = sizeof info};
+    CHECK_INT(plain_open(&p, engine, model, PARAMS, NULL), ZERO_OK);
+    CHECK_INT(step_with_nan(&p, &info), ZERO_OK);
+    CHECK_INT(plain_step(&p, 1, &info), ZERO_OK); /* the row ends */
+    CHECK_INT(step_with_nan(&p, &info), ZERO_OK);
+    zero_status status = step_with_nan(&p, &info);
+    if (!status)
+        status = plain_step(&p, 1, &info); /* a rank that does not know hears of it when it next waits */
+    CHECK(status != ZERO_OK);
+    CHECK_CONTAINS(
+        zero_last_error(),
+        "2 steps in a row were skipped (max_skipped_steps): in the last one, on rank 0, gradients of "
+        "unit \"b\" are inf or NaN, the first in parameter \"b.w\" at element 7");
+}
+
+static void a_limit_of_none(zero_engine *engine, uint32_t rank, void *user) {
+    struct plain p;
+    zero_step_info info = {.struct_size = sizeof info};
+    CHECK_INT(plain_open(&p, engine, model, PARAMS, NULL), ZERO_OK);
+    for (uint64_t i = 1; i <= 12; i++) CHECK_INT(step_with_nan(&p, &info), ZERO_OK);
+    CHECK_INT((int)info.skipped_total, 12);
+}
+
 int main(void) {
     flipped_bits_are_named();
     flipped_bits_of_replicas_are_named();
@@ -265,5 +291,11 @@ int main(void) {
         RANKS,
         "{\"train_micro_batch_size_per_gpu\": 1, \"threads\": 1, \"zero_optimization\": {\"stage\": 3}}",
         skip_on_ranks, NULL);
+    ranks_run(RANKS,
+              "{\"train_micro_batch_size_per_gpu\": 1, \"threads\": 1, \"max_skipped_steps\": 2, "
+              "\"zero_optimization\": {\"stage\": 3}}",
+              too_many_skips_in_a_row, NULL);
+    ranks_run(RANKS, "{\"train_micro_batch_size_per_gpu\": 1, \"threads\": 1, \"max_skipped_steps\": 0}",
+              a_limit_of_none, NULL);
     return check_end();
 }

@@ -7,6 +7,7 @@
 
 #include "engine/checkpoint/checksum.h"
 #include "engine/checkpoint/manifest.h"
+#include "kernels/checksum.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -37,8 +37,8 @@ for signature in _abi.SIGNATURES.split():
         assert (a == "s") <= ("char *" in parameter), (name, i, a, parameter)
         assert (a == "q") == ("uint64_t" in parameter and not pointer), (name, i, a, parameter)
         assert (a == "d") == ("double" in parameter and not pointer), (name, i, a, parameter)
-names = "ZERO_TRAIN ZERO_EVAL ZERO_PARAM ZERO_FROZEN".split()
-values = (_abi.TRAIN, _abi.EVAL, _abi.PARAM, _abi.FROZEN)
+names = "ZERO_TRAIN ZERO_EVAL ZERO_PARAM ZERO_FROZEN ZERO_NO_DECAY".split()
+values = (_abi.TRAIN, _abi.EVAL, _abi.PARAM, _abi.FROZEN, _abi.NO_DECAY)
 lines += [f'_Static_assert({name} == {value}, "{name}");' for name, value in zip(names, values)]
 lines += [f'_Static_assert(ZERO_TIERS == {len(_abi.TIERS)} && ZERO_F32 == 0 && ZERO_BF16 == 1 && ZERO_F16 == 2, "kinds");']
 command = ["gcc", "-x", "c", "-std=c11", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-"]

@@ -345,8 +345,10 @@ def made(kind: str) -> nn.Module:
     return KINDS[kind].make().train()
 
 
-def plain_losses(kind: str, steps: int, ranks: int = 1, micro: int = 1, half: bool = False) -> list[list[float]]:
-    """By step and rank. `half`: a loop in bf16 with fp32 masters."""
+def plain_losses(
+    kind: str, steps: int, ranks: int = 1, micro: int = 1, half: bool = False, states: list[Any] | None = None
+) -> list[list[float]]:
+    """By step and rank. `half`: a loop in bf16 with fp32 masters. `states`: takes the weights after each step."""
     master = made(kind)
     model = copy.deepcopy(master) if half else master
     if half:
@@ -373,4 +375,6 @@ def plain_losses(kind: str, steps: int, ranks: int = 1, micro: int = 1, half: bo
         with torch.no_grad():
             for p, q in zip(master.parameters(), model.parameters()) if half else ():
                 q.copy_(p)
+        if states is not None:
+            states.append({name: value.clone() for name, value in master.state_dict().items()})
     return losses

@@ -1,9 +1,12 @@
 """What PyTorch programs do with a model beside the plain loop: every case trains as plain PyTorch does."""
 
 import copy
+import os
+import shutil
 import unittest
 import warnings
 
+os.environ |= {"TORCHINDUCTOR_COMPILE_THREADS": "1", "TORCHINDUCTOR_CACHE_DIR": os.environ.get("TEST_TMPDIR", ".") + "/inductor"}
 import torch
 import torch.nn.functional as F
 from models import KINDS, MLP, Block, TiedHead, configuration, loss_of_vectors, made, plain_losses, tokens, vectors
@@ -131,23 +134,27 @@ class Passes(Case):
         engine.step()
 
     def test_free_order(self):
-        """Two forwards and one backward; two backwards of one forward."""
-        plain, engine = made("mlp"), self.mlp(free_order=True)
-        optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1)
-        for step in range(STEPS):
-            expected = (loss_of_vectors(plain, 2 * step) + loss_of_vectors(plain, 2 * step + 1)) / 2
-            expected.backward()
-            torch.nn.utils.clip_grad_norm_(plain.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad()
-            loss = (loss_of_vectors(engine.model, 2 * step) + loss_of_vectors(engine.model, 2 * step + 1)) / 2
-            if step % 2:
-                engine.backward(loss * 0.25, retain_graph=True)
-                engine.backward(loss * 0.75)
-            else:
-                engine.backward(loss)
-            engine.step()
-            self.assertLosses([loss.item()], [expected.item()])
+        """Two forwards and one backward; two backwards of one forward. With at most one unit in use, in less memory."""
+        sizes = []
+        for free_order in (True, 1):
+            plain, engine = made("mlp"), self.mlp(free_order=free_order)
+            optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1)
+            for step in range(STEPS):
+                expected = (loss_of_vectors(plain, 2 * step) + loss_of_vectors(plain, 2 * step + 1)) / 2
+                expected.backward()
+                torch.nn.utils.clip_grad_norm_(plain.parameters(), 1.0)
+                optimizer.step()
+                optimizer.zero_grad()
+                loss = (loss_of_vectors(engine.model, 2 * step) + loss_of_vectors(engine.model, 2 * step + 1)) / 2
+                if step % 2:
+                    engine.backward(loss * 0.25, retain_graph=True)
+                    engine.backward(loss * 0.75)
+                else:
+                    engine.backward(loss)
+                engine.step()
+                self.assertLosses([loss.item()], [expected.item()])
+            sizes.append(engine.plan()["gathered_bytes"])
+        self.assertGreater(sizes[0], sizes[1])
 
     def test_accumulation(self):
         engine = self.mlp(gradient_accumulation_steps=2)
@@ -241,9 +248,10 @@ class Modules(Case):
                 x = checkpoint(lambda y: self.blocks[1](self.blocks[0](y)), x, use_reentrant=False)
                 return self.head(self.blocks[2](x))
 
-        torch.manual_seed(0)
-        engine = self.engine(Pairs(), free_order=True)
-        self.assertLosses(self.train(engine), [row[0] for row in plain_losses("mlp", STEPS)])
+        for free_order in (True, 2):
+            torch.manual_seed(0)
+            engine = self.engine(Pairs(), free_order=free_order)
+            self.assertLosses(self.train(engine), [row[0] for row in plain_losses("mlp", STEPS)])
 
     def test_autocast(self):
         plain, engine = made("mlp"), self.mlp()
@@ -263,6 +271,12 @@ class Modules(Case):
         engine = self.mlp()
         for block in engine.model.blocks:
             block.compile(backend="aot_eager")
+        self.assertLosses(self.train(engine), [row[0] for row in plain_losses("mlp", STEPS)])
+
+    @unittest.skipUnless(shutil.which("g++"), "SKIPPED: Inductor needs g++")
+    def test_inductor(self):
+        engine = self.mlp()
+        engine.model.blocks[1].compile()
         self.assertLosses(self.train(engine), [row[0] for row in plain_losses("mlp", STEPS)])
 
     def test_generate(self):
@@ -360,6 +374,14 @@ class Mistakes(Case):
         engine.backward(loss, retain_graph=True)
         with self.assertRaisesRegex(zero.ZeroError, "free_order=True"):
             engine.backward(loss)
+
+    def test_more_units_in_use_than_declared(self):
+        class Pairs(MLP):
+            def forward(self, x):
+                return self.head(checkpoint(lambda y: self.blocks[1](self.blocks[0](y)), x, use_reentrant=False))
+
+        with self.assertRaisesRegex(zero.ZeroError, "free_order"):
+            self.train(self.engine(Pairs(), free_order=1))
 
 
 if __name__ == "__main__":

@@ -12,8 +12,8 @@ for argument; do
 done
 home=$(getent passwd "$(id -u)" | cut -d: -f6)
 python=${PYTHON:-$home/.cache/zero-python/bin/python}
-if ! "$python" -c 'import importlib.util as u; exit(not all(map(u.find_spec, ["torch", "transformers", "mypy", "ruff"])))' 2>/dev/null; then
-    echo "SKIPPED: $python has no torch, transformers, mypy or ruff; run tools/setup --python"
+if ! "$python" -c 'import importlib.util as u; exit(not all(map(u.find_spec, ["torch", "transformers", "accelerate", "mypy", "ruff"])))' 2>/dev/null; then
+    echo "SKIPPED: $python has no torch, transformers, accelerate, mypy or ruff; run tools/setup --python"
     exit 0
 fi
 "$python" -m zipfile -e "$wheel" "$TEST_TMPDIR/wheel" || exit 1

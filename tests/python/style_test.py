@@ -1,4 +1,4 @@
-"""style_test.py RUFF.TOML FILE...: the package is typed, and formatted."""
+"""style_test.py PYPROJECT.TOML FILE...: the package is typed, and formatted."""
 
 import subprocess
 import sys
@@ -9,4 +9,4 @@ package = str(Path(next(f for f in files if f.endswith("__init__.py"))).parent)
 run = lambda *command: subprocess.run([sys.executable, "-m", *command], check=True)
 run("ruff", "format", "--no-cache", "--check", "--config", settings, package)
 run("ruff", "check", "--no-cache", "--config", settings, package)
-run("mypy", "--strict", "--no-error-summary", "--cache-dir=/dev/null", package)
+run("mypy", "--config-file", settings, "--no-error-summary", "--cache-dir=/dev/null", package)

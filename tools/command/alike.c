@@ -12,22 +12,17 @@ struct value {
     enum { COUNT, FLAG, HASH } kind;
 };
 
-enum { FILES, TOKENS, PATHS, CONTENTS, DATA_VALUES, VALUES_MAX = 16 };
+enum { FILES, TOKENS, PATHS, CONTENTS, WEIGHTS, DATA_VALUES, VALUES_MAX = 16 };
 
 static uint64_t hash_text(const char *text) { return text ? hash_string(HASH_START, text) : 0; }
 
 static uint32_t list_options(const struct job *job, struct value *out) {
-    const struct value values[] = {{"--steps", job->steps, COUNT},
-                                   {"--eval-every", job->eval_every, COUNT},
-                                   {"--save-every", job->save_every, COUNT},
-                                   {"--keep", job->keep, COUNT},
-                                   {"--resume", job->resume, FLAG},
-                                   {"--resume", job->resume_step, COUNT},
-                                   {"--recover", job->recover, FLAG},
-                                   {"--recover", hash_text(job->recover_id), HASH},
-                                   {"--discard-shadow", job->discard_shadow, FLAG},
-                                   {"--sample", job->sample, COUNT},
-                                   {"--prompt", hash_text(job->prompt), HASH}};
+    const struct value values[] = {
+        {"--steps", job->steps, COUNT},           {"--eval-every", job->eval_every, COUNT},
+        {"--save-every", job->save_every, COUNT}, {"--keep", job->keep, COUNT},
+        {"--resume", job->resume, FLAG},          {"--resume", job->resume_step, COUNT},
+        {"--recover", job->recover, FLAG},        {"--recover", hash_text(job->recover_id), HASH},
+        {"--sample", job->sample, COUNT},         {"--prompt", hash_text(job->prompt), HASH}};
     memcpy(out, values, sizeof values);
     return sizeof values / sizeof *values;
 }
@@ -39,6 +34,7 @@ static void list_data(const struct job *job, uint64_t out[DATA_VALUES]) {
     out[PATHS] = corpus_hash(data->train, HASH_START);
     if (data->held_out) out[PATHS] = corpus_hash(data->held_out, out[PATHS]);
     out[CONTENTS] = job->data_contents;
+    out[WEIGHTS] = job->pretrained.identity;
 }
 
 /* Copies rank 0's numbers to all ranks. Each number travels as two halves, because a double holds a half exactly. */
@@ -90,6 +86,12 @@ static void compare_data(uint32_t rank, const uint64_t *mine, const uint64_t *fi
                   "data: rank %u has files of the same paths and sizes as rank 0, but of other contents "
                   "(%016" PRIx64 ", rank 0 %016" PRIx64 "); copy the files of one host to the others",
                   rank, mine[CONTENTS], first[CONTENTS]);
+    else if (mine[WEIGHTS] != first[WEIGHTS])
+        error_set(
+            error, ZERO_E_DIVERGED,
+            "weights: rank %u begins with other weights than rank 0: all hosts must hold the same files in "
+            "the directory of --model, or all begin with --random",
+            rank);
 }
 
 zero_status alike_check(zero_engine *engine, const struct job *job, struct zero_error *error) {

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/dtype.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "tools/command/command.h"
 #include "tools/command/ckpt_diff.h"
@@ -13,11 +14,14 @@
 
 struct arguments {
     uint64_t file_mib;
+    const char *dtype;
 };
 
 static const struct option options[] = {
     {"--file-mib", "N", "export: files of at most N MiB, where tensors allow (4768)", OPTION_COUNT,
      offsetof(struct arguments, file_mib)},
+    {"--dtype", "TYPE", "export: fp32, bf16 or fp16 (the type in which the run computed)", OPTION_TEXT,
+     offsetof(struct arguments, dtype)},
     {0},
 };
 
@@ -96,11 +100,28 @@ static int diff(const char *const *operand, const struct arguments *arguments) {
     return status || same ? report(status, &error) : EXIT_FAILED;
 }
 
+/* DTYPES: no such type. */
+static int find_dtype(const char *name) {
+    static const char *const others[] = {"float32", "bfloat16", "float16"};
+    int dtype = 0;
+    while (dtype <= DTYPE_F16 && strcmp(name, dtype_name((enum dtype)dtype)) != 0 &&
+           strcmp(name, others[dtype]) != 0)
+        dtype++;
+    return dtype <= DTYPE_F16 ? dtype : DTYPES;
+}
+
 static int export_weights(const char *const *operand, const struct arguments *arguments) {
-    struct zero_error error;
+    struct zero_error error, left;
     error_clear(&error);
+    error_clear(&left);
     uint64_t mib = arguments->file_mib ? arguments->file_mib : 4768; /* transformers' 5 GB */
-    return report(weights_export(operand[0], operand[1], mib << 20, &error), &error);
+    struct weights_export options = {.file_bytes = mib << 20, .dtype = DTYPES};
+    if (arguments->dtype) options.dtype = find_dtype(arguments->dtype);
+    if (arguments->dtype && options.dtype == DTYPES)
+        return command_usage_error("ckpt", "--dtype is fp32, bf16 or fp16, not \"%s\"", arguments->dtype);
+    zero_status status = weights_export(operand[0], operand[1], &options, &left, &error);
+    if (left.code) fprintf(stderr, "zero ckpt: %s\n", left.message);
+    return report(status, &error);
 }
 
 /* Locks the run that owns `checkpoints`, if the path ends in RUN/checkpoints. While a run works, each of its saves
@@ -186,7 +207,9 @@ const struct command command_ckpt = {
         "  verify   reads every byte and compares every checksum\n"
         "  diff     which parameters and optimizer states differ, in how many elements and by how much;\n"
         "           exit status 1 if any does\n"
-        "  export   its weights as Hugging Face's model.safetensors and config.json, in a new directory OUT\n"
+        "  export   its weights as Hugging Face's model.safetensors and config.json, in a new directory OUT, "
+        "with the\n"
+        "           tokenizer's files of the directory that the model came from\n"
         "  import   a GPT-2 or Llama of Hugging Face (a directory), or a GPT-2 of llm.c (a .bin, version 3 "
         "or 5), as "
         "the\n"

@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* Enough samples for a steady mean, and few enough that the evaluation takes a small part of the time. */
 enum { HELD_OUT_SAMPLES_MAX = 256 };
@@ -12,6 +13,57 @@ static zero_status open_paths(const struct config_paths *paths, struct zero_erro
                               struct corpus **out) {
     return corpus_open((const char *const *)paths->items, (uint32_t)paths->count, error, out);
 }
+
+/* ---- bytes as tokens ---- */
+
+enum { BYTES = 256 }; /* the vocabulary of bytes */
+
+/* Files whose bytes are no text. */
+static const struct kind {
+    const char *end, *name;
+} kinds[] = {{".jsonl", "JSON lines"}, {".ndjson", "JSON lines"}, {".parquet", "a table"},
+             {".arrow", "a table"},    {".npy", "an array"},      {".gz", "compressed"},
+             {".zst", "compressed"}};
+
+static const struct kind *kind_of(const char *path) {
+    size_t length = strlen(path);
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        size_t end = strlen(kinds[i].end);
+        if (length > end && strcmp(path + length - end, kinds[i].end) == 0) return &kinds[i];
+    }
+    return NULL;
+}
+
+#define MAKE                                                                                                 \
+    "make a token file (.bin) of it with the model's tokenizer, or add \"bytes\": true to the data block "   \
+    "to train "                                                                                              \
+    "on its bytes"
+
+/* The bytes of a file are tokens only of a model that reads bytes. */
+static zero_status check_bytes(const struct config *config, const struct corpus *corpus,
+                               struct zero_error *error) {
+    if (corpus->token_bytes != 1 || config->data.bytes) return ZERO_OK;
+    if (config->model.vocab != BYTES)
+        return error_set(error, ZERO_E_ARGUMENT,
+                         "data: %s is text, and the tokens of a model with vocab_size %" PRIu64
+                         " are not bytes: " MAKE,
+                         corpus->files[0].path, config->model.vocab);
+    for (uint64_t i = 0; i < corpus->file_count; i++) {
+        const struct kind *kind = kind_of(corpus->files[i].path);
+        if (kind)
+            return error_set(error, ZERO_E_ARGUMENT, "data: %s is %s, not text: " MAKE, corpus->files[i].path,
+                             kind->name);
+    }
+    return ZERO_OK;
+}
+
+static zero_status open_checked(const struct config *config, const struct config_paths *paths,
+                                struct zero_error *error, struct corpus **out) {
+    zero_status status = open_paths(paths, error, out);
+    return status == ZERO_OK ? check_bytes(config, *out, error) : status;
+}
+
+/* ---- samples ---- */
 
 static zero_status too_short(const char *what, uint64_t tokens, uint32_t context, struct zero_error *error) {
     return error_set(error, ZERO_E_ARGUMENT,
@@ -26,7 +78,7 @@ static zero_status hold_out(const struct config *config, struct dataset *dataset
     const struct config_eval *eval = &config->data.eval;
     *held_out = (struct order){.context = train->context};
     if (eval->paths.count) {
-        zero_status status = open_paths(&eval->paths, error, &dataset->held_out);
+        zero_status status = open_checked(config, &eval->paths, error, &dataset->held_out);
         if (status != ZERO_OK) return status;
         if (dataset->held_out->token_bytes != dataset->train->token_bytes)
             return error_set(error, ZERO_E_ARGUMENT,
@@ -56,8 +108,8 @@ zero_status dataset_open(const struct config *config, struct zero_error *error, 
     if (config->data.paths.count == 0)
         return error_set(error, ZERO_E_ARGUMENT,
                          "data: there is nothing to train on; give --data PATH or data.path");
-    zero_status status = open_paths(&config->data.paths, error, &dataset.train);
-    if (status != ZERO_OK) return status;
+    zero_status status = open_checked(config, &config->data.paths, error, &dataset.train);
+    if (status != ZERO_OK) return dataset_close(&dataset), status;
     uint32_t context = (uint32_t)config->model.context;
     dataset.train_order = (struct order){
         .samples = order_samples(dataset.train->tokens, context),

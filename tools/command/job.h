@@ -8,6 +8,7 @@
 #include "engine/config/config.h"
 #include "tools/gpt/gpt.h"
 #include "tools/command/feed.h"
+#include "tools/command/pretrained.h"
 #include "tools/command/run_lock.h"
 
 struct job {
@@ -15,6 +16,7 @@ struct job {
     const char *model_path; /* NULL: the file's model block */
     struct config config;   /* resolved for `ranks` */
     struct gpt_config model;
+    struct pretrained pretrained; /* the first weights of a run that begins anew */
     struct dataset dataset;
     /* Why the dataset could not be opened: the ranks agree on it before they train. */
     struct zero_error data_error;
@@ -30,6 +32,7 @@ struct job {
     uint64_t save_every;  /* steps; 0: nothing is saved */
     uint64_t keep;        /* checkpoints; 0: all */
     bool resume, recover; /* from a checkpoint; from what the drive keeps */
+    bool overwrite;       /* begin anew over an earlier run in the directory */
     bool discard_shadow;  /* discard another run's shadow on the drive */
     /* The id of the run that left the shadow; "any"; NULL: the id of this directory. */
     const char *recover_id;

@@ -27,6 +27,18 @@ static void report_recomputation(const struct gpt_config *model) {
                       model->layers);
 }
 
+/* A run that continues says where instead. */
+static void report_weights(const struct job *job) {
+    const struct pretrained *p = &job->pretrained;
+    if (job->resume || job->recover) return;
+    if (p->weights)
+        progress_line("begins    with the weights of %s: %s", p->directory, p->weights->title);
+    else
+        progress_line("begins    with random weights, of seed %" PRIu64 "%s%s%s", job->config.seed,
+                      p->directory ? ": " : "", p->directory ? p->directory : "",
+                      p->directory ? " has none that are used" : "");
+}
+
 static void report_training(const struct job *job, const zero_engine *engine, uint64_t steps) {
     const struct config *config = &job->config;
     uint32_t ranks = zero_engine_size(engine), threads = zero_engine_threads(engine);
@@ -78,6 +90,7 @@ static void report_owners(const zero_engine *engine) {
 
 void report_start(const struct job *job, const zero_engine *engine, const char *run, uint64_t steps) {
     report_model(&job->model);
+    report_weights(job);
     report_recomputation(&job->model);
     report_training(job, engine, steps);
     report_data(&job->dataset);

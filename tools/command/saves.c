@@ -26,12 +26,15 @@ static uint64_t note(const zero_engine *engine, const char *key) {
 }
 
 static struct position noted(const zero_engine *engine) {
-    return (struct position){.steps = note(engine, "steps"), .samples = note(engine, "samples")};
+    return (struct position){.steps = note(engine, "steps"),
+                             .samples = note(engine, "samples"),
+                             .planned = note(engine, "planned_steps")};
 }
 
 zero_status saves_note(zero_engine *engine, struct position position) {
     zero_status status = set_note(engine, "steps", position.steps);
-    return status == ZERO_OK ? set_note(engine, "samples", position.samples) : status;
+    if (status == ZERO_OK) status = set_note(engine, "samples", position.samples);
+    return status == ZERO_OK ? set_note(engine, "planned_steps", position.planned) : status;
 }
 
 zero_status saves_begin(zero_engine *engine, const struct saves *saves) {

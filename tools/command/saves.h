@@ -14,6 +14,7 @@ struct saves {
 struct position {
     uint64_t steps;   /* steps of the trainer, with skipped steps */
     uint64_t samples; /* samples taken from the endless sequence (tools/data/order.h) */
+    uint64_t planned; /* the steps that the run was to train; 0: not known */
 };
 
 /* `run`: the run's directory, the same text on all ranks. */

@@ -8,6 +8,7 @@
 #include "engine/base/hash.h"
 #include "engine/comm/launch.h"
 #include "tools/command/command.h"
+#include "tools/command/earlier.h"
 #include "tools/command/identity.h"
 #include "tools/command/interrupt.h"
 #include "tools/command/job.h"
@@ -24,7 +25,7 @@ struct arguments {
     struct option_maybe resume;
     struct option_name recover;
     struct option_list data;
-    bool quiet, discard_shadow;
+    bool quiet, discard_shadow, random, overwrite;
 };
 
 #define FIELD(name) offsetof(struct arguments, name)
@@ -33,12 +34,21 @@ static const struct option options[] = {
      OPTION_COUNT, FIELD(ranks)},
     {"--data", "PATH...", "trains on these files and directories instead of data.path", OPTION_LIST,
      FIELD(data)},
-    {"--model", "DIR", "a Hugging Face config.json, or its directory, in place of the model block",
+    {"--model", "DIR",
+     "the model of a Hugging Face directory in place of the model block; the run begins with the weights there "
+     "(*.safetensors). A config.json: the model alone",
      OPTION_TEXT, FIELD(model)},
+    {"--random", NULL, "begins with random weights, whatever lies in the directory of --model", OPTION_FLAG,
+     FIELD(random)},
     {"--steps", "N", "optimizer steps (one pass over the training samples)", OPTION_COUNT, FIELD(steps)},
     {"--run", "DIR",
-     "where metrics.jsonl and checkpoints go (a new one, runs/ and the date); metrics.jsonl is replaced",
+     "where metrics.jsonl and checkpoints go (a new one, runs/ and the date); one that holds an earlier run is "
+     "refused without --overwrite, --resume or --recover",
      OPTION_TEXT, FIELD(run)},
+    {"--overwrite", NULL,
+     "begins anew over an earlier run in --run DIR; each of its checkpoints stays until one of the same step "
+     "replaces it",
+     OPTION_FLAG, FIELD(overwrite)},
     {"--eval-every", "K",
      "measures the loss of the held-out samples, of at most 256 spread evenly, every K steps and at the end",
      OPTION_COUNT, FIELD(eval_every)},
@@ -77,6 +87,13 @@ static zero_status read_config(const struct arguments *arguments, uint32_t ranks
         status = error_set(error, ZERO_E_CONFIG, "%s has no model block; add one, or give --model DIR",
                            arguments->config);
     return status;
+}
+
+/* A run that continues has its weights already. */
+static zero_status find_weights(const struct arguments *arguments, struct job *job, struct zero_error *error) {
+    if (!arguments->model || arguments->resume.given) return ZERO_OK;
+    job->pretrained.directory = arguments->model;
+    return arguments->random ? ZERO_OK : pretrained_open(&job->pretrained, &job->model, error);
 }
 
 /* Refuses a GPT or a batch that cannot work, before anything starts. */
@@ -130,6 +147,8 @@ static zero_status lock_run(struct job *job, const struct launch *launch) {
     if (launch->rank || job->run_is_new) return ZERO_OK;
     zero_status status = run_lock_take(job->lock, job->run, &job->lock_error);
     if (status == ZERO_OK) status = identity_check(job->run, &job->lock_error);
+    if (status == ZERO_OK && !job->resume && !job->recover && !job->overwrite)
+        status = earlier_check(job->run, job->config.nvme_shadow, &job->lock_error);
     if (status != ZERO_OK && !started(launch)) fprintf(stderr, "zero train: %s\n", job->lock_error.message);
     return status;
 }
@@ -213,6 +232,7 @@ static int train(const struct arguments *arguments, const struct launch *launch)
         .resume_step = arguments->resume.count,
         .recover = arguments->recover.given,
         .recover_id = arguments->recover.text,
+        .overwrite = arguments->overwrite,
         .discard_shadow = arguments->discard_shadow,
         .sample = arguments->sample,
         .prompt = arguments->prompt,
@@ -235,6 +255,7 @@ static int train(const struct arguments *arguments, const struct launch *launch)
         job.model.no_graphs = !job.config.device_graphs;
         status = check_model(&job.config, &job.model, arguments->config, &error);
     }
+    if (status == ZERO_OK) status = find_weights(arguments, &job, &error);
     int result;
     if (status == ZERO_OK) {
         if (lock_run(&job, launch) == ZERO_OK || started(launch))
@@ -245,6 +266,7 @@ static int train(const struct arguments *arguments, const struct launch *launch)
     } else {
         result = config_failed(arguments, launch, &error);
     }
+    pretrained_close(&job.pretrained);
     config_free(&job.config);
     return result;
 }
@@ -272,6 +294,12 @@ static int run(int argc, char **argv) {
                                     "ranks already; drop one of the two");
     if (arguments.resume.given && !arguments.run)
         return usage_error(&launch, "--resume needs --run DIR: the run to go on with");
+    if (arguments.resume.given && arguments.random)
+        return usage_error(&launch, "--random makes new weights, and --resume goes on with those of a "
+                                    "checkpoint; drop one");
+    if (arguments.overwrite && (arguments.resume.given || arguments.recover.given))
+        return usage_error(&launch, "--overwrite begins anew, and --resume and --recover go on with the earlier "
+                                    "run; drop one");
     if (arguments.recover.given && arguments.discard_shadow)
         return usage_error(&launch,
                            "--recover goes on from the shadow that --discard-shadow overwrites; drop one");

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "engine/base/clock.h"
+#include "engine/config/key.h"
 #include "tools/command/agreement.h"
 #include "tools/command/alike.h"
 #include "tools/command/claim.h"
@@ -126,11 +127,27 @@ static zero_status ask_for_trace(struct trainer *t) {
  * directory after it has found its checkpoint or shadow. */
 static bool begins_anew(const struct job *job) { return !job->resume && !job->recover; }
 
+/* Notes are short if the drive keeps a shadow. A source that cannot be noted costs an export the tokenizer's files. */
+static zero_status note_source(void *user, const char *key, const char *value) {
+    zero_engine_set_note(user, key, value);
+    return ZERO_OK;
+}
+
 static zero_status begin_weights(struct trainer *t, struct gpt_init *init) {
     const struct job *job = t->job;
-    if (job->resume) return saves_resume(t->engine, job->run, job->resume_step, &t->begin);
-    if (job->recover) return saves_recover(t->engine, gpt_fill, init, &t->begin);
-    return zero_engine_fill(t->engine, gpt_fill, init);
+    struct pretrained_fill from = {&job->pretrained, t->error};
+    bool reads = job->pretrained.weights != NULL;
+    zero_fill_fn fill = reads ? pretrained_fill : gpt_fill;
+    void *user = reads ? (void *)&from : init;
+    enter(t, INTERRUPT_OPENING,
+          job->resume ? "loading the checkpoint"
+          : reads     ? "reading the weights"
+                      : "filling the weights");
+    zero_status status = job->resume    ? saves_resume(t->engine, job->run, job->resume_step, &t->begin)
+                         : job->recover ? saves_recover(t->engine, fill, user, &t->begin)
+                                        : zero_engine_fill(t->engine, fill, user);
+    if (reads && status == ZERO_OK) weights_note_source(job->pretrained.weights, note_source, t->engine);
+    return status == ZERO_OK ? agree(t) : engine_failed(t, status); /* a rank may have failed to read */
 }
 
 /* Agrees on errors that a process found before its ranks began, then compares the options of all ranks: ranks with
@@ -181,9 +198,7 @@ static zero_status open_model(struct trainer *t) {
     if (begins_anew(t->job) && t->speaks) open_directory(t);
     status = agree(t);
     if (status != ZERO_OK) return status;
-    enter(t, INTERRUPT_OPENING, t->job->resume ? "loading the checkpoint" : "filling the weights");
-    status = begin_weights(t, &init);
-    return status == ZERO_OK ? ZERO_OK : engine_failed(t, status);
+    return begin_weights(t, &init);
 }
 
 /* Opens the files of one rank; the caller lets the ranks agree on failures. */
@@ -213,6 +228,33 @@ static zero_status count_from_here(struct trainer *t) {
     return ZERO_OK;
 }
 
+static bool follows_steps(const struct config *config) {
+    const struct config_key *key = config_key_find("scheduler.params.total_num_steps");
+    return config->entries[config_key_index(key)].source == CONFIG_AUTO;
+}
+
+/* "auto" for the schedule's length is the number of steps, so a run that goes on with another number has another
+ * schedule. */
+static void tell_resumed(struct trainer *t) {
+    const struct job *job = t->job;
+    uint64_t planned = t->begin.planned;
+    if (!t->speaks || begins_anew(job)) return;
+    if (!job->quiet)
+        progress_line("resumed   after step %" PRIu64 ", at sample %" PRIu64, t->begin.steps,
+                      t->begin.samples);
+    if (t->begin.steps >= t->steps)
+        fprintf(stderr,
+                "zero train: nothing is left to train: the run is at step %" PRIu64 ", and %s %" PRIu64
+                "; give --steps above that to go on\n",
+                t->begin.steps, job->steps ? "--steps is" : "one pass over the samples ends at step",
+                t->steps);
+    else if (planned && planned != t->steps && follows_steps(&job->config))
+        fprintf(stderr,
+                "zero train: the learning rate's schedule moves: the earlier part was for %" PRIu64
+                " steps, this one is for %" PRIu64 ", and scheduler.params.total_num_steps is \"auto\"\n",
+                planned, t->steps);
+}
+
 static zero_status open_all(struct trainer *t) {
     zero_status status = open_engine(t);
     if (status == ZERO_OK) status = open_model(t);
@@ -225,9 +267,7 @@ static zero_status open_all(struct trainer *t) {
     if (status != ZERO_OK) return status;
     progress_open(&t->progress, t->job->quiet, t->job->live, t->steps, t->job->config.steps_per_print);
     if (t->speaks && !t->job->quiet) report_start(t->job, t->engine, t->metrics.directory, t->steps);
-    if (t->speaks && !t->job->quiet && (t->job->resume || t->job->recover))
-        progress_line("resumed   after step %" PRIu64 ", at sample %" PRIu64, t->begin.steps,
-                      t->begin.samples);
+    tell_resumed(t);
     return ZERO_OK;
 }
 
@@ -291,7 +331,7 @@ static void fill_record(const struct trainer *t, const double sums[SUMS], const 
 
 static zero_status note_position(struct trainer *t, uint64_t step) {
     uint64_t steps = step - t->begin.steps;
-    struct position position = {step, t->begin.samples + steps * t->job->config.train_batch};
+    struct position position = {step, t->begin.samples + steps * t->job->config.train_batch, t->steps};
     zero_status status = saves_note(t->engine, position);
     if (status == ZERO_OK) status = identity_note_end(t->engine, step == t->steps);
     return status == ZERO_OK ? ZERO_OK : engine_failed(t, status);
@@ -359,7 +399,12 @@ static void note_save(struct trainer *t, zero_status status, const char *message
 
 static void end_save(struct trainer *t) {
     enter(t, INTERRUPT_SAVING, "saving a checkpoint");
-    if (t->saving) note_save(t, saves_end(t->engine, &t->saves, t->job->keep), zero_last_error());
+    if (t->saving) {
+        zero_status status = saves_end(t->engine, &t->saves, t->job->keep);
+        note_save(t, status, zero_last_error());
+        if (status == ZERO_OK && t->speaks && !t->job->quiet)
+            progress_line("saved     after step %" PRIu64 ": %s", t->saving, t->saves.directory);
+    }
     t->saving = 0;
     enter(t, INTERRUPT_RUNNING, "training");
 }
@@ -420,9 +465,9 @@ static zero_status run_steps(struct trainer *t) {
         status = run_step(t, &record);
         interrupted = status == ZERO_E_INTERRUPTED;
         bool whole = status == ZERO_OK || t->stops;
+        if (t->speaks && whole) write_step(t, &record);
         status = save_if_due(t, record.step, status);
         if (status == ZERO_OK && t->traced && record.step - t->begin.steps == t->traced) write_trace(t);
-        if (t->speaks && whole) write_step(t, &record);
     }
     record.step--;
     bool whole = status == ZERO_OK || t->stops;

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "engine/base/hash.h"
-#include "engine/checkpoint/checksum.h"
+#include "kernels/checksum.h"
 
 _Static_assert(CONTENTS_FILES * 2 * CONTENTS_BLOCK_BYTES + CONTENTS_SPREAD * CONTENTS_SPREAD_BYTES <=
                    CONTENTS_BYTES,

@@ -13,6 +13,6 @@ if(NOT TARGET zero::zero)
     IMPORTED_LOCATION "${_zero_prefix}/lib/libzero.a"
     IMPORTED_LINK_INTERFACE_LANGUAGES "C"
     INTERFACE_INCLUDE_DIRECTORIES "${_zero_prefix}/include"
-    INTERFACE_LINK_LIBRARIES "json-c;sodium;xxhash;uring;gomp;pthread;dl;m")
+    INTERFACE_LINK_LIBRARIES "json-c;sodium;uring;gomp;pthread;dl;m")
 endif()
 unset(_zero_prefix)

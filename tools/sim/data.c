@@ -32,7 +32,7 @@ static float *shard_run(struct rank *r, uint32_t region, uint64_t first, uint64_
     struct chunk c = chunk_layout_at(layout, region, index);
     uint8_t *slot;
     *count = c.count;
-    if (executor_chunk(r->executor, region, index, &slot)) {
+    if (executor_chunk(r->executor, region, index, CHUNK_ALL, &slot)) {
         run_violated(r->run, r->index, executor_error(r->executor)->code, "%s",
                      executor_error(r->executor)->message);
         return NULL;
@@ -61,7 +61,8 @@ static void fill_region(struct rank *r, uint32_t region) {
         float *out = shard_run(r, region, at, &count);
         if (!out) return;
         fill_run(r, region, shard_first(r, region) + at, count, out);
-        if (r->run->blueprint.plan.layout.region[region].params) executor_chunk_written(r->executor);
+        if (r->run->blueprint.plan.layout.region[region].params)
+            executor_chunk_written(r->executor, CHUNK_ALL);
     }
     uint64_t resident = chunk_layout_resident(&r->run->blueprint.plan.layout, region);
     for (uint32_t k = 0; k < r->run->blueprint.o.state_count && !r->region[region].frozen; k++)
@@ -77,8 +78,9 @@ static void store_chunks(struct rank *r, uint32_t region) {
         struct chunk c = chunk_layout_at(layout, region, i);
         uint8_t *slot;
         if (!c.params && !(c.state && masters)) continue;
-        if (executor_chunk(r->executor, region, i, &slot)) return; /* the next poll reports the failure */
-        executor_chunk_written(r->executor);
+        if (executor_chunk(r->executor, region, i, CHUNK_ALL, &slot))
+            return; /* the next poll reports the failure */
+        executor_chunk_written(r->executor, CHUNK_ALL);
     }
 }
 

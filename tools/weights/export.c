@@ -5,10 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/convert.h"
+#include "engine/base/dtype.h"
 #include "engine/checkpoint/checkpoint.h"
+#include "tools/weights/source.h"
 #include "tools/weights/weights.h"
 
-enum { FILES_MAX = 512 };
+enum { FILES_MAX = 512, NARROWED = 64 * 1024 };
 
 struct export {
     struct storage *storage;
@@ -21,6 +24,8 @@ struct export {
     struct storage_file *file;
     uint32_t files;
     float *block;
+    uint16_t *narrow;            /* NARROWED elements */
+    enum dtype dtype;            /* of the files */
     const struct family *family; /* NULL: the checkpoint's model is no GPT */
 };
 
@@ -57,8 +62,7 @@ static bool name_tensor(struct export *x, uint32_t i) {
     bool prefix = x->family && !starts(p->name, "lm_head.");
     if (asprintf(&x->name[i], "%s%s", prefix ? x->family->of : "", p->name) < 0)
         return x->name[i] = NULL, false;
-    x->tensor[i] =
-        (struct tensor){.name = x->name[i], .dtype = DTYPE_F32, .dims = p->dims, .count = p->count};
+    x->tensor[i] = (struct tensor){.name = x->name[i], .dtype = x->dtype, .dims = p->dims, .count = p->count};
     memcpy(x->tensor[i].shape, p->shape, sizeof p->shape);
     return true;
 }
@@ -69,13 +73,14 @@ static zero_status lay_out(struct export *x, uint64_t file_bytes, struct zero_er
     x->name = calloc(m->params + 1, sizeof *x->name);
     x->file_of = calloc(m->params + 1, sizeof *x->file_of);
     x->block = malloc(BLOCK_BYTES);
-    bool good = x->tensor && x->name && x->file_of && x->block;
+    x->narrow = malloc(NARROWED * sizeof *x->narrow);
+    bool good = x->tensor && x->name && x->file_of && x->block && x->narrow;
     for (uint32_t i = 0; i < m->params && good; i++) good = name_tensor(x, i);
     if (!good)
         return error_set(error, ZERO_E_MEMORY, "no memory to export %" PRIu32 " parameters", m->params);
     uint64_t filled = 0;
     for (uint32_t i = 0; i < m->params; i++) {
-        uint64_t bytes = m->param[i].count * sizeof(float);
+        uint64_t bytes = m->param[i].count * dtype_bytes(x->dtype);
         if (filled && filled + bytes > file_bytes) x->files++, filled = 0;
         x->file_of[i] = x->files;
         filled += bytes;
@@ -116,12 +121,25 @@ static zero_status write_headers(struct export *x, struct zero_error *error) {
     return status;
 }
 
+static void narrow(enum dtype dtype, const float *in, uint64_t count, uint16_t *out) {
+    for (uint64_t i = 0; i < count; i++)
+        out[i] = dtype == DTYPE_BF16 ? bf16_from_f32(in[i]) : f16_from_f32(in[i]);
+}
+
 static zero_status write_some(void *user, const struct piece *piece, uint64_t first, uint64_t count,
                               const float *in, struct zero_error *error) {
     struct export *x = user;
-    uint64_t i = (uint64_t)(piece->param - x->checkpoint.manifest.param);
-    return storage_write(&x->file[x->file_of[i]], in, count * sizeof *in,
-                         x->tensor[i].offset + first * sizeof *in, error);
+    uint64_t i = (uint64_t)(piece->param - x->checkpoint.manifest.param), size = dtype_bytes(x->dtype);
+    uint64_t offset = x->tensor[i].offset + first * size;
+    struct storage_file *file = &x->file[x->file_of[i]];
+    if (x->dtype == DTYPE_F32) return storage_write(file, in, count * size, offset, error);
+    zero_status status = ZERO_OK;
+    for (uint64_t at = 0; at < count && !status; at += NARROWED) {
+        uint64_t some = count - at < NARROWED ? count - at : NARROWED;
+        narrow(x->dtype, in + at, some, x->narrow);
+        status = storage_write(file, x->narrow, some * size, offset + at * size, error);
+    }
+    return status;
 }
 
 static zero_status write_piece(void *user, struct shard *shard, uint32_t index, struct zero_error *error) {
@@ -147,7 +165,7 @@ static zero_status write_index(struct export *x, struct zero_error *error) {
     uint64_t bytes = 0;
     FILE *f = x->files > 1 ? open_memstream(&text, &length) : NULL;
     if (!f) return ZERO_OK;
-    for (uint32_t i = 0; i < m->params; i++) bytes += m->param[i].count * sizeof(float);
+    for (uint32_t i = 0; i < m->params; i++) bytes += m->param[i].count * dtype_bytes(x->dtype);
     fprintf(f, "{\n  \"metadata\": {\"total_size\": %" PRIu64 "},\n  \"weight_map\": {", bytes);
     for (uint32_t i = 0; i < m->params; i++) {
         file_name(x, x->file_of[i], name);
@@ -168,28 +186,44 @@ static bool exported(const struct manifest *m, const char *key) {
     return !starts(key, "model.rope_scaling.") || (rope && strcmp(rope, "\"default\"") != 0);
 }
 
+/* transformers' name of the type */
+static const char *torch_name(enum dtype dtype) {
+    return dtype == DTYPE_BF16 ? "bfloat16" : dtype == DTYPE_F16 ? "float16" : "float32";
+}
+
+static void print_token_ids(const struct export *x, FILE *f) {
+    const struct manifest *m = &x->checkpoint.manifest;
+    bool own = strcmp(manifest_config(m, "model.vocab_size"), x->family->vocabulary) == 0, noted = false;
+    for (size_t i = 0; source_token_ids[i]; i++) {
+        const char *id = source_token_id(m, source_token_ids[i]);
+        if (id) fprintf(f, ",\n  \"%s\": %s", source_token_ids[i], id);
+        noted |= id != NULL;
+    }
+    if (!own && !noted) fputs(",\n  \"bos_token_id\": null,\n  \"eos_token_id\": null", f);
+}
+
 static zero_status write_config(struct export *x, struct zero_error *error) {
     const struct manifest *m = &x->checkpoint.manifest;
     char *text = NULL;
     size_t length;
     FILE *f = x->family ? open_memstream(&text, &length) : NULL;
     if (!f) return ZERO_OK;
-    fprintf(f, "{\n  \"architectures\": [\"%s\"],\n  \"dtype\": \"float32\"%s", x->family->class,
-            x->family->more);
-    if (strcmp(manifest_config(m, "model.vocab_size"), x->family->vocabulary) != 0)
-        fputs(",\n  \"bos_token_id\": null,\n  \"eos_token_id\": null", f);
+    fprintf(f, "{\n  \"architectures\": [\"%s\"],\n  \"dtype\": \"%s\"%s", x->family->class,
+            torch_name(x->dtype), x->family->more);
+    print_token_ids(x, f);
     weights_print_model(f, m, false, "\n  ", exported);
     fputs("\n}\n", f);
     fclose(f);
     return write_text(x, "config.json", text, length, error);
 }
 
-static zero_status write_all(struct export *x, struct zero_error *error) {
+static zero_status write_all(struct export *x, struct zero_error *left, struct zero_error *error) {
     zero_status status = write_headers(x, error);
     if (!status) status = checkpoint_walk(&x->checkpoint, write_piece, x, error);
     for (uint32_t i = 0; i < x->files && !status; i++) status = storage_sync(&x->file[i], error);
     if (!status) status = write_index(x, error);
     if (!status) status = write_config(x, error);
+    if (!status) status = source_copy(x->storage, &x->checkpoint.manifest, x->partial, left, error);
     return status;
 }
 
@@ -202,6 +236,7 @@ static void remove_partial(struct export *x) {
         if (i < x->files) file_name(x, i, name);
         x->storage->ops->remove_owned(x->storage, x->partial, i < x->files ? name : others[i - x->files]);
     }
+    source_remove(x->storage, x->partial);
     x->storage->ops->remove_directory(x->storage, x->partial);
 }
 
@@ -213,28 +248,47 @@ static zero_status publish(struct export *x, struct zero_error *error) {
                   : storage_check(ops->rename(x->storage, x->partial, x->out), "rename to", x->out, error);
 }
 
-static zero_status run(struct export *x, uint64_t file_bytes, struct zero_error *error) {
+/* The type in which the checkpoint's run computed. */
+static enum dtype compute_dtype(const struct manifest *m) {
+    static const struct {
+        const char *key;
+        enum dtype dtype;
+    } types[] = {{"bf16.enabled", DTYPE_BF16}, {"bfloat16.enabled", DTYPE_BF16}, {"fp16.enabled", DTYPE_F16}};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        const char *enabled = manifest_config(m, types[i].key);
+        if (enabled && strcmp(enabled, "true") == 0) return types[i].dtype;
+    }
+    return DTYPE_F32;
+}
+
+static zero_status run(struct export *x, uint64_t file_bytes, struct zero_error *left,
+                       struct zero_error *error) {
     zero_status status = lay_out(x, file_bytes, error);
+    if (!status) status = storage_make_parents(x->storage, x->out, error);
     if (status) return status;
     status = storage_check(x->storage->ops->make_directory(x->storage, x->partial), "make the directory",
                            x->partial, error);
     if (status) return status;
-    status = write_all(x, error);
+    status = write_all(x, left, error);
     for (uint32_t i = 0; x->file && i < x->files; i++) storage_close(&x->file[i]);
     if (!status) status = publish(x, error);
     if (status) remove_partial(x);
     return status;
 }
 
-zero_status weights_export(const char *checkpoint, const char *out, uint64_t file_bytes,
-                           struct zero_error *error) {
+zero_status weights_export(const char *checkpoint, const char *out, const struct weights_export *options,
+                           struct zero_error *left, struct zero_error *error) {
     struct export x = {.storage = storage_posix()};
     snprintf(x.out, sizeof x.out, "%s", out);
     if (snprintf(x.partial, sizeof x.partial, "%s.partial", out) >= (int)sizeof x.partial)
         return error_set(error, ZERO_E_ARGUMENT, "the path %.80s... is too long", out);
     zero_status status = checkpoint_open(x.storage, checkpoint, &x.checkpoint, error);
-    if (!status) x.family = family_of(&x.checkpoint.manifest);
-    if (!status) status = run(&x, file_bytes, error);
+    if (!status) {
+        x.family = family_of(&x.checkpoint.manifest);
+        x.dtype =
+            options->dtype == DTYPES ? compute_dtype(&x.checkpoint.manifest) : (enum dtype)options->dtype;
+        status = run(&x, options->file_bytes, left, error);
+    }
     for (uint32_t i = 0; x.name && i < x.checkpoint.manifest.params; i++) free(x.name[i]);
     checkpoint_close(&x.checkpoint);
     free(x.tensor);
@@ -242,5 +296,6 @@ zero_status weights_export(const char *checkpoint, const char *out, uint64_t fil
     free(x.file_of);
     free(x.file);
     free(x.block);
+    free(x.narrow);
     return status;
 }

@@ -6,12 +6,14 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "engine/base/dtype.h"
+#include "engine/base/hash.h"
 #include "engine/checkpoint/safetensors.h"
 #include "tools/weights/weights.h"
 
 #define INDEX "model.safetensors.index.json"
 
-enum { FILES_MAX = 1024, INDEX_BYTES_MAX = 64 << 20, HALVES = 64 * 1024 };
+enum { FILES_MAX = 1024, INDEX_BYTES_MAX = 64 << 20, SAMPLE_BYTES = 4096 };
 
 struct part { /* one file */
     char name[128];
@@ -25,7 +27,6 @@ struct huggingface {
     struct part *part;
     uint32_t parts;
     char path[STORAGE_PATH_BYTES];
-    uint16_t half[HALVES];
 };
 
 static bool recognises(const char *path) {
@@ -192,15 +193,65 @@ static zero_status read_weights(struct weights *weights, const struct gpt_param 
     struct huggingface *h = (struct huggingface *)weights;
     struct part *part;
     const struct tensor *t = find(h, p->name, &part);
-    uint64_t size = dtype_bytes(t->dtype);
-    if (t->dtype == DTYPE_F32)
-        return storage_read(&part->file, out, count * size, t->offset + first * size, error);
+    uint64_t bytes = count * dtype_bytes(t->dtype);
+    char *in = (char *)out + (count * sizeof *out - bytes); /* half-width elements wait at the end of `out` */
+    zero_status status =
+        storage_read(&part->file, in, bytes, t->offset + first * dtype_bytes(t->dtype), error);
+    if (!status) weights_widen(in, t->dtype, count, out);
+    return status;
+}
+
+/* ---- what lies in the directory ---- */
+
+static bool has(const char *directory, const char *name) {
+    char path[STORAGE_PATH_BYTES];
+    struct stat found;
+    bool fits = snprintf(path, sizeof path, "%s/%s", directory, name) < (int)sizeof path;
+    return fits && stat(path, &found) == 0;
+}
+
+zero_status weights_in_directory(const char *path, bool *out, struct zero_error *error) {
+    static const char *const pickles[] = {"pytorch_model.bin.index.json", "pytorch_model.bin"};
+    *out = has(path, "model.safetensors") || has(path, INDEX);
+    for (size_t i = 0; !*out && i < sizeof pickles / sizeof *pickles; i++)
+        if (has(path, pickles[i]))
+            return error_set(error, ZERO_E_UNSUPPORTED,
+                             "%s has its weights only in %s, a pickle, which can run any program: turn it "
+                             "into safetensors "
+                             "in Python (from transformers import AutoModelForCausalLM as M; "
+                             "M.from_pretrained(\"%s\").save_pretrained(\"NEW\")) and give NEW, or begin "
+                             "with random weights "
+                             "by --random",
+                             path, pickles[i], path);
+    return ZERO_OK;
+}
+
+static void describe(struct huggingface *h) {
+    const struct tensor *first = h->parts && h->part[0].table.count ? h->part[0].table.tensor : NULL;
+    bool alike = first != NULL;
+    for (uint32_t i = 0; i < h->parts; i++)
+        for (uint32_t k = 0; k < h->part[i].table.count; k++)
+            alike = alike && h->part[i].table.tensor[k].dtype == first->dtype;
+    snprintf(h->head.title, sizeof h->head.title, "%" PRIu32 " safetensors file%s, %s", h->parts,
+             h->parts == 1 ? "" : "s", alike ? dtype_name(first->dtype) : "of several types");
+}
+
+/* Hashes the tensors' names, types and places, and the first bytes of each. */
+static zero_status identify(struct weights *weights, uint64_t *out, struct zero_error *error) {
+    struct huggingface *h = (struct huggingface *)weights;
+    unsigned char sample[SAMPLE_BYTES];
     zero_status status = ZERO_OK;
-    for (uint64_t at = 0; at < count && !status; at += HALVES) {
-        uint64_t some = count - at < HALVES ? count - at : HALVES;
-        status = storage_read(&part->file, h->half, some * size, t->offset + (first + at) * size, error);
-        weights_widen(h->half, t->dtype, some, out + at);
-    }
+    *out = HASH_START;
+    for (uint32_t i = 0; i < h->parts; i++)
+        for (uint32_t k = 0; k < h->part[i].table.count && !status; k++) {
+            const struct tensor *t = &h->part[i].table.tensor[k];
+            size_t bytes = t->bytes < sizeof sample ? t->bytes : sizeof sample;
+            status = storage_read(&h->part[i].file, sample, bytes, t->offset, error);
+            *out = hash_string(*out, t->name);
+            *out = hash_bytes(*out, &t->dtype, sizeof t->dtype);
+            *out = hash_bytes(*out, &t->bytes, sizeof t->bytes);
+            if (!status) *out = hash_bytes(*out, sample, bytes);
+        }
     return status;
 }
 
@@ -212,11 +263,13 @@ static zero_status open_weights(const char *path, struct weights **out, struct z
     zero_status status = open_config(h, error);
     if (!status) status = open_parts(h, error);
     if (!status) status = check_tensors(h, error);
-    if (status)
-        close_weights(&h->head);
-    else
-        *out = &h->head;
-    return status;
+    if (status) return close_weights(&h->head), status;
+    describe(h);
+    char *real = realpath(path, NULL);
+    snprintf(h->head.source, sizeof h->head.source, "%s", real ? real : path);
+    free(real);
+    *out = &h->head;
+    return ZERO_OK;
 }
 
 const struct weights_format weights_huggingface = {
@@ -224,5 +277,6 @@ const struct weights_format weights_huggingface = {
     .recognises = recognises,
     .open = open_weights,
     .read = read_weights,
+    .identify = identify,
     .close = close_weights,
 };

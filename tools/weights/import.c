@@ -11,6 +11,11 @@ static zero_status no_memory(struct zero_error *error) {
     return error_set(error, ZERO_E_MEMORY, "no memory for the list of parameters");
 }
 
+static zero_status add_note(void *user, const char *key, const char *value) {
+    struct manifest *m = user;
+    return manifest_add_entry(&m->notes, key, value) ? ZERO_OK : ZERO_E_MEMORY;
+}
+
 static zero_status describe(const struct weights *w, struct manifest *m, struct zero_error *error) {
     struct gpt_param p;
     bool good = true;
@@ -27,6 +32,7 @@ static zero_status describe(const struct weights *w, struct manifest *m, struct 
         if (key->use == KEY_USED && text && strncmp(key->path, "model.", 6) == 0)
             good = manifest_add_entry(&m->config, key->path, text);
     }
+    if (good) good = weights_note_source(w, add_note, m) == ZERO_OK;
     return good ? ZERO_OK : no_memory(error);
 }
 
@@ -48,8 +54,8 @@ static zero_status write_shard(struct weights *w, const char *directory, struct 
     for (uint32_t i = 0; i < m->params && !status; i++)
         pieces[i] = (struct piece){.param = &m->param[i], .count = m->param[i].count};
     if (!status)
-        status = shard_write(storage_posix(), directory, 0, m, pieces, m->params, read_piece, w, block, NULL,
-                             m->file, error);
+        status = shard_write(storage_posix(), directory, 0, m, pieces, m->params,
+                             &(struct shard_source){read_piece, w, block}, m->file, error);
     m->files = status ? 0 : 1;
     free(pieces);
     free(block);
@@ -62,6 +68,7 @@ zero_status weights_import(struct weights *w, const char *out, struct zero_error
     char written[STORAGE_PATH_BYTES] = "";
     struct manifest m = {0};
     zero_status status = describe(w, &m, error);
+    if (!status) status = storage_make_parents(storage, out, error);
     if (!status) status = steps_begin(storage, out, 0, written, left, error);
     if (!status) status = write_shard(w, written, &m, error);
     if (!status) status = manifest_write(storage, written, &m, error);

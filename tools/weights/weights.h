@@ -16,9 +16,13 @@ struct weights_format {
     const char *name;
     bool (*recognises)(const char *path);
     zero_status (*open)(const char *path, struct weights **out, struct zero_error *error);
-    /* Reads elements [first, first + count) of a parameter of the model, as fp32; in any order. */
+    /* Reads elements [first, first + count) of a parameter of the model, as fp32; in any order. Hugging
+     * Face's: any thread. */
     zero_status (*read)(struct weights *weights, const struct gpt_param *param, uint64_t first,
                         uint64_t count, float *out, struct zero_error *error);
+    /* A hash by which ranks on several machines compare their files: of the tensors' names and types, and of a sample of
+     * the contents. NULL: the format has none. */
+    zero_status (*identify)(struct weights *weights, uint64_t *out, struct zero_error *error);
     void (*close)(struct weights *weights);
 };
 
@@ -26,6 +30,8 @@ struct weights { /* the first member of every format's own struct */
     const struct weights_format *format;
     struct config config; /* resolved; with the model block of the file */
     struct gpt_config model;
+    char title[64];                  /* "2 safetensors files, bf16"; "": the format gives none */
+    char source[STORAGE_PATH_BYTES]; /* the directory, with the files that belong to the model; "": none */
 };
 
 extern const struct weights_format weights_huggingface; /* a directory: config.json, *.safetensors */
@@ -34,6 +40,9 @@ extern const struct weights_format weights_llmc;        /* a .bin of llm.c: vers
 /* Tries the formats in turn. ZERO_E_UNSUPPORTED: none knows the path; the message says what the user can do. */
 zero_status weights_open(const char *path, struct weights **out, struct zero_error *error);
 void weights_close(struct weights *weights); /* NULL is allowed */
+
+/* *out: the directory has weights that weights_open reads. ZERO_E_UNSUPPORTED: it has only a pickle (pytorch_model.bin). */
+zero_status weights_in_directory(const char *path, bool *out, struct zero_error *error);
 
 /* For the formats: converts `dtype` (fp32, bf16 or fp16) to fp32. `in` may be at the end of `out`. */
 void weights_widen(const void *in, int dtype, uint64_t count, float *out);
@@ -50,10 +59,20 @@ void weights_print_model(FILE *out, const struct manifest *manifest, bool first,
 zero_status weights_import(struct weights *weights, const char *out, struct zero_error *left,
                            struct zero_error *error);
 
-/* Writes the fp32 weights of a checkpoint into a new directory `out`: model.safetensors, or several files with an index
- * if that is larger than `file_bytes`, and config.json if the checkpoint is a GPT's. The model is never in memory as a
- * whole. */
-zero_status weights_export(const char *checkpoint, const char *out, uint64_t file_bytes,
-                           struct zero_error *error);
+/* Calls `set` for each note with which a checkpoint remembers its source: the directory, and the ids of special tokens. */
+typedef zero_status (*weights_note_fn)(void *user, const char *key, const char *value);
+zero_status weights_note_source(const struct weights *weights, weights_note_fn set, void *user);
+
+struct weights_export {
+    uint64_t file_bytes; /* files of at most that size, where tensors allow */
+    int dtype;           /* enum dtype; DTYPES: the type in which the run computed */
+};
+
+/* Writes the weights of a checkpoint into a new directory `out`, whose parents it makes: model.safetensors, or several
+ * files with an index, and config.json if the checkpoint is a GPT's. Copies the tokenizer's and the generation's files
+ * from the directory that the model came from. `left`: a warning if that directory is gone; the caller clears it. The
+ * model is never in memory as a whole. */
+zero_status weights_export(const char *checkpoint, const char *out, const struct weights_export *options,
+                           struct zero_error *left, struct zero_error *error);
 
 #endif

@@ -16,7 +16,7 @@ one_line() { says err "$1" && { [[ $(grep -vc 'not registered with io_uring' err
 killed() {
     local end=$((SECONDS + 60))
     shadow "$2" >c.json
-    "$zero" train c.json --data text --steps 1000000 --run "$1" --ranks 2 >out 2>err &
+    "$zero" train c.json --data text --steps 1000000 --run "$1" --overwrite --ranks 2 >out 2>err &
     until [[ $(wc -l 2>/dev/null <"$1/metrics.jsonl") -ge 4 ]] || ((SECONDS > end)); do sleep 0.02; done
     kill -KILL $! && wait $! 2>/dev/null
     cp -r "$2" "$2.kept" && cp -r "$1" "$1.kept"
@@ -72,39 +72,39 @@ done
 # ---- a run that begins ----
 again && rm -rf second
 shadow drive >c.json
-expect 1 train --steps 3 --run second --ranks 2
+expect 1 train --steps 3 --run second --overwrite --ranks 2
 says err "the shadow under $work/drive holds step "
 one_line " of run ${first:0:12} (begun $(sed -n 's/^begun //p' first/identity), in $work/first), which has not ended: go on with that run (--run DIR --recover), keep it and give this run another nvme_path, or discard it with --discard-shadow"
 cmp -s drive/zero-shadow-00000-of-00002 drive.kept/zero-shadow-00000-of-00002 || fail "a refused run changed the shadow"
 shadow drive 's/"type": "AdamW"/"type": "Adam"/; s/"seed"/"bf16": {"enabled": false}, "seed"/' >other.json # of another layout, and of as many bytes
-config=other.json expect 1 train --steps 3 --run second --ranks 2
+config=other.json expect 1 train --steps 3 --run second --overwrite --ranks 2
 says err "which has not ended"
-expect 0 train --steps 3 --run second --ranks 2 --discard-shadow
+expect 0 train --steps 3 --run second --overwrite --ranks 2 --discard-shadow
 says out "shadow    step "
 says out "is written over under $work/drive: --discard-shadow"
 expect 1 train --steps 9 --run first --ranks 2 --recover
 one_line "belongs to another run"
 shadow drive 's/"n_embd": 32/"n_embd": 64/' >larger.json # of another size
-config=larger.json expect 1 train --steps 2 --run second --ranks 2
+config=larger.json expect 1 train --steps 2 --run second --overwrite --ranks 2
 says err "of a run with another model or configuration"
-config=larger.json expect 0 train --steps 2 --run second --ranks 2 --discard-shadow
+config=larger.json expect 0 train --steps 2 --run second --overwrite --ranks 2 --discard-shadow
 
 # One that has ended, and one of the same directory, leave a line and no question.
 config=larger.json expect 0 train --steps 2 --run third --ranks 2
 says out "is written over under $work/drive: that run has ended"
 again
-expect 0 train --steps 2 --run first --ranks 2
+expect 0 train --steps 2 --run first --overwrite --ranks 2
 says out "is written over under $work/drive: this directory's own run begins anew"
 [[ $(id first) != "$first" ]] || fail "a new training has the old id"
 expect 0 train --steps 2 --run fresh --ranks 2 --quiet
 [[ $(grep -c . out) == 1 && ! -s err ]] || fail "a quiet run speaks"
 # Its directory is gone: what the drive says of it counts.
-rm -rf fresh && expect 0 train --steps 2 --run fresh --ranks 2
+rm -rf fresh && expect 0 train --steps 2 --run fresh --overwrite --ranks 2
 
 # A run whose last checkpoint failed has not ended: the drive may hold the only copy.
 mkdir unsaved && touch unsaved/checkpoints
 expect 1 train --steps 2 --run unsaved --ranks 2 --save-every 2
-expect 1 train --steps 2 --run second --ranks 2
+expect 1 train --steps 2 --run second --overwrite --ranks 2
 says err "which has not ended"
 expect 0 train --steps 4 --run unsaved --ranks 2 --recover
 
@@ -126,9 +126,9 @@ shadow drive >c.json
 for rank in 0 1; do head -c 8192 /dev/urandom | dd of=drive/zero-shadow-0000$rank-of-00002 conv=notrunc status=none; done
 expect 1 train --steps $((had + 3)) --run first --ranks 2 --recover
 one_line "is damaged, or of another version"
-expect 1 train --steps 2 --run second --ranks 2
+expect 1 train --steps 2 --run second --overwrite --ranks 2
 one_line "or discard it with --discard-shadow"
-expect 0 train --steps 2 --run second --ranks 2 --discard-shadow
+expect 0 train --steps 2 --run second --overwrite --ranks 2 --discard-shadow
 
 # An earlier version's shadow, or that of another program, says of no run.
 expect 2 train --steps 2 --run first --ranks 2 --recover --discard-shadow
@@ -137,7 +137,7 @@ says err "drop one"
 again
 shadow drive >c.json
 cp -r first copy
-expect 1 train --steps 3 --run copy --ranks 2
+expect 1 train --steps 3 --run copy --overwrite --ranks 2
 says err "which has not ended"
 
 # What cannot begin lets nothing go.

@@ -9,7 +9,7 @@ text 20 >text
 graphs=true
 train() {
     config "$2" ", \"device\": {\"type\": \"$1\", \"graphs\": $graphs}$3" | sed 's/"n_layer": 2/"n_layer": 1/; s/"n_positions": 32/"n_positions": 12/' >c.json
-    expect "${status:-0}" "$zero" train c.json --data text --steps 2 --run run "${@:4}"
+    expect "${status:-0}" "$zero" train c.json --data text --steps 2 --run run --overwrite "${@:4}"
 }
 on_gpu() { LD_LIBRARY_PATH=$stand_ins train "$@"; }
 losses() { sed -E 's/.*"loss": ([^,}]*).*/\1/' run/metrics.jsonl; }
@@ -43,7 +43,7 @@ over_mpi() { ASAN_OPTIONS=detect_leaks=0 mpirun --bind-to none --oversubscribe -
 for way in over_tcp over_mpi; do
     for stage in 0 3; do
         small "$stage"
-        "$way" env LD_LIBRARY_PATH="$stand_ins" "$zero" train c.json --data text --steps 2 --run processes
+        "$way" env LD_LIBRARY_PATH="$stand_ins" "$zero" train c.json --data text --steps 2 --run processes --overwrite
         grep -q "2 ranks.*nccl" out || fail "$way, stage $stage is not over NCCL: $(cat out)"
         [[ $(weights) == "$hash" ]] || fail "$way, stage $stage: $(weights), threads $hash"
     done

@@ -14,7 +14,7 @@ rates() { sed -E 's/.*"lr": ([^,]+),.*/\1/' run/metrics.jsonl | tr '\n' ' '; }
 runs() {
     local file=$1
     shift
-    expect 0 "$zero" train "$files/runs/$file.json" --model model.json --data text --ranks 2 --steps 6 --run run
+    expect 0 "$zero" train "$files/runs/$file.json" --model model.json --data text --ranks 2 --steps 6 --run run --overwrite
     for what in "$@"; do says out "$what"; done
     [[ $(wc -l <run/metrics.jsonl) == 6 ]] || fail "$file: not 6 steps"
     tested+=("$file.json")

@@ -25,7 +25,7 @@ bytes=$(wc -c <whole/metrics.jsonl)
 blocks=2
 ((bytes > blocks * 1024)) || fail "$bytes bytes in 6 lines: nothing to see with $blocks KiB"
 if ((!sanitized)); then # whose own files break the limit
-    (ulimit -f $blocks && exec "$zero" train c.json --data text --steps 6 --run limited --quiet) >out 2>err
+    (ulimit -f $blocks && exec "$zero" train c.json --data text --steps 6 --run limited --overwrite --quiet) >out 2>err
     status=$?
     ((status == 1)) || fail "limited: exit status $status, expected 1"
     had=$(wc -l <limited/metrics.jsonl)
@@ -55,13 +55,13 @@ for device in null zero full; do
     goes_on_with $status $device
     [[ -c $device/metrics.jsonl ]] || fail "$device: is no device any more"
     [[ $device == full || ! -s err ]] || fail "$device: warned of nothing"
-    expect $status timeout 60 "$zero" train c.json --data text --steps 6 --run $device
+    expect $status timeout 60 "$zero" train c.json --data text --steps 6 --run $device --overwrite
 done
 goes_on full 1 6 "No space left on device"
 mkdir nobody && mkfifo nobody/metrics.jsonl
 goes_on_with 1 nobody
 goes_on nobody 4 3 "No such device or address"
-expect 1 timeout 60 "$zero" train c.json --data text --steps 6 --run nobody
+expect 1 timeout 60 "$zero" train c.json --data text --steps 6 --run nobody --overwrite
 goes_on nobody 1 6 "No such device or address"
 mkdir read && mkfifo read/metrics.jsonl
 timeout 60 cat read/metrics.jsonl >seen &

@@ -2,13 +2,13 @@
 # Keys that only the command reads: each row trains with one value changed and says what must then differ.
 # tests/engine/key_effects_test.c has the other keys, and fails if one of these rows is missing.
 source "$(dirname "$0")/lib.sh" "$1"
-text 100 >text
+text 100 | tee text >lines.jsonl
 { echo "other text"; text 50; } >other
 base() {
     cat <<JSON
 {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1, "seed": 3, "steps_per_print": 4, "threads": 1,
  "comm": {"reduction": "ordered"}, "zero_optimization": {"stage": 3},
- "data": {"path": ["text"], "order": "sequential", "eval": 0.1},
+ "data": {"path": ["text"], "order": "sequential", "eval": 0.1, "bytes": true},
  "model": {"model_type": "gpt2", "n_layer": 2, "n_embd": 32, "n_head": 2, "n_positions": 32, "vocab_size": 256,
   "n_inner": 128, "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "initializer_range": 0.02,
   "tie_word_embeddings": true}}
@@ -18,10 +18,15 @@ JSON
 # What a run shows: its output is in out, its metrics in run/metrics.jsonl.
 lines() { grep -c '^step ' out; }
 tokens() { sed -En '$s/.*"tokens": ([0-9]+).*/\1/p' run/metrics.jsonl; }
+takes_json() {
+    if [[ ${PWD##*/} == unchanged ]]; then base; else cat c.json; fi >json.json
+    "$zero" train json.json --data "$work/lines.jsonl" --steps 1 --run json --overwrite >/dev/null 2>&1
+    echo "status $?"
+}
 held_out() { sed -En '$s/.*"eval_loss": ([^,]+),.*/\1/p' run/metrics.jsonl; }
 staging() { sed -En 's/.*reduction staging +//p' out; }
 
-train() { expect 0 "$@" "$zero" train c.json --steps 4 --run run --eval-every 4; }
+train() { expect 0 "$@" "$zero" train c.json --steps 4 --run run --overwrite --eval-every 4; }
 as_ranks() { ASAN_OPTIONS=detect_leaks=0 mpirun --bind-to none --oversubscribe -np 3 "$@"; }
 
 # changed FROM TO: the base with FROM replaced, which must be there.
@@ -52,6 +57,7 @@ effect train_micro_batch_size_per_gpu tokens '"train_micro_batch_size_per_gpu": 
 effect seed weights '"seed": 3' '"seed": 4'
 effect steps_per_print lines '"steps_per_print": 4' '"steps_per_print": 2'
 effect comm.reduction staging '"ordered"' '"native"' as_ranks
+effect data.bytes takes_json '"bytes": true' '"bytes": false'
 effect data.path weights '["text"]' '["other"]'
 effect data.order weights '"sequential"' '"shuffled"'
 effect data.eval held_out '"eval": 0.1' '"eval": ["other"]'

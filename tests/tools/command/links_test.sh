@@ -121,7 +121,7 @@ untouched "import and export"
 # What a run replaces in its directory: a link is replaced, and not what it points to.
 rm -rf run && mkdir run
 for name in run.json trace.json run.json.new identity.new; do ln -s ../treasure/file run/$name; done
-expect 0 train --steps 3 --run run
+expect 0 train --steps 3 --run run --overwrite
 untouched "the run's files"
 for name in run.json trace.json; do [[ -f run/$name && ! -L run/$name ]] || fail "$name is no file"; done
 

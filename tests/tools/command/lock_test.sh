@@ -28,10 +28,10 @@ refused() {
 "$zero" train c.json --data text --steps 1000000 --ranks 2 --run run --save-every 3 >first.out 2>first.err &
 pid=$!
 await_steps run 4
-refused run $pid train --steps 3 --run run
-refused run $pid train --steps 3 --ranks 2 --run run
+refused run $pid train --steps 3 --run run --overwrite
+refused run $pid train --steps 3 --ranks 2 --run run --overwrite
 refused run $pid train --steps 9 --run run --resume
-refused run $pid as_ranks "$zero" train c.json --data text --steps 3 --run run
+refused run $pid as_ranks "$zero" train c.json --data text --steps 3 --run run --overwrite
 expect 0 train --steps 3 --run other --save-every 3 # another directory is free
 expect 0 "$zero" ckpt export other/checkpoints exported
 refused run $pid "$zero" ckpt import exported run/checkpoints
@@ -46,7 +46,7 @@ kill -KILL $pid
 wait $pid 2>/dev/null
 [[ -s run/lock ]] || fail "a killed run leaves its lock's file"
 expect 0 train --steps $(($(tail -n 1 run/metrics.jsonl | sed 's/{"step": \([0-9]*\),.*/\1/') + 5)) --run run --resume
-expect 0 train --steps 2 --run run
+expect 0 train --steps 2 --run run --overwrite
 
 # Two that begin in a new directory at the same time: at most one trains, and the other says so or comes after it.
 for i in 1 2; do train --steps 200 --run both >both.$i.out 2>both.$i.err & done
@@ -76,7 +76,7 @@ ends_at_sigterm() { # PROCESS [STATUS]
 pid=$!
 await_steps moved 25
 mv moved away
-expect 0 train --steps 40 --run moved --save-every 20
+expect 0 train --steps 40 --run moved --overwrite --save-every 20
 await grep -qE "saving at step [0-9]+: the run's directory was replaced while it ran: moved/lock" first.err
 lines=$(wc -l <away/metrics.jsonl)
 await_steps away $((lines + 10))
@@ -94,7 +94,7 @@ pid=$!
 await_steps healed 4
 rm healed/lock
 await test -s healed/lock
-refused healed $pid train --steps 3 --run healed
+refused healed $pid train --steps 3 --run healed --overwrite
 grep -F replaced first.err && fail "no save is to fail"
 # Another run has come.
 echo "process 1 on host elsewhere" >healed/another
@@ -108,7 +108,7 @@ strange() { STRANGE_LOCKS=$1 LD_PRELOAD=$library ASAN_OPTIONS=verify_asan_link_o
 strange late/lock "$zero" train c.json --data text --steps 1000000 --run late >first.out 2>first.err &
 pid=$!
 await_steps late 4
-refused late $pid train --steps 3 --run late
+refused late $pid train --steps 3 --run late --overwrite
 ends_at_sigterm $pid
 
 # A file system without locks: a warning by the command that it is.
@@ -127,7 +127,7 @@ foreign() { # NAME WORDS COMMAND...: the command makes the file $at
     at=foreign/$name
     "$@"
     before=$(ls -li "$at")
-    expect 1 timeout 60 "$zero" train c.json --data text --steps 2 --run foreign
+    expect 1 timeout 60 "$zero" train c.json --data text --steps 2 --run foreign --overwrite
     says err "$at $words"
     says err "or name another --run DIR"
     [[ $(grep -c . err) == 1 ]] || fail "said more than once"

@@ -12,11 +12,11 @@ hsdp=', "mics_shard_size": 2' hpz=', "zero_hpz_partition_size": 2' kept=', "comm
 hash() {
     local name=$1
     odd_config "$2" "${3-}" >c.json
-    train --ranks 4 --steps 5 --run "$name"
+    train --ranks 4 --steps 5 --run "$name" --overwrite
     hash=$(weights)
     [[ -n $hash ]] || fail "$name: no hash"
     [[ $name == plain ]] && return
-    expect 0 mpi 4 "$zero" train c.json --data text --steps 5 --run "$name-mpi" --quiet
+    expect 0 mpi 4 "$zero" train c.json --data text --steps 5 --run "$name-mpi" --overwrite --quiet
     [[ $(weights) == "$hash" ]] || fail "$name: as processes $(weights), as threads $hash"
 }
 hash plain 3 && plain=$hash
@@ -47,17 +47,17 @@ cat err >>out
 says out "ranks share in 2 groups of 2"
 says out "cross from one node to another"
 odd_config '3, "mics_shard_size": "auto"' ', "comm": {"node_ranks": 2}' >c.json
-expect 0 "$zero" train c.json --data text --ranks 4 --steps 1 --run said
+expect 0 "$zero" train c.json --data text --ranks 4 --steps 1 --run said --overwrite
 cat err >>out
 says out "ranks share in 2 groups of 2"
 grep -q "reach over" out && fail "groups of a node's ranks reach over it"
 odd_config "3$zeropp" >c.json
-expect 0 "$zero" train c.json --data text --ranks 2 --steps 1 --run said
+expect 0 "$zero" train c.json --data text --ranks 2 --steps 1 --run said --overwrite
 cat err >>out
 says out "inexact by request (zero_quantized_weights): parameters are gathered in blockwise int8"
 says out "inexact by request (zero_quantized_gradients): gradients are reduced in blockwise int4"
 odd_config '3, "stage3_max_live_parameters": 7' >c.json
-expect 0 "$zero" train c.json --data text --ranks 2 --steps 1 --run said
+expect 0 "$zero" train c.json --data text --ranks 2 --steps 1 --run said --overwrite
 cat err >>out
 says out "elements are gathered at once, more than zero_optimization.stage3_max_live_parameters: a single unit needs that many"
 odd_config "3$hsdp" >c.json

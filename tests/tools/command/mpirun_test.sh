@@ -18,9 +18,9 @@ grep -q $'\e' out && fail "a live line went to a file"
 for stage in 0 3; do
     for ranks in 2 3; do
         odd_config "$stage" ', "gradient_accumulation_steps": 2' >c.json
-        expect 0 "$zero" train c.json --ranks "$ranks" --data text --steps 3 --run threads --quiet
+        expect 0 "$zero" train c.json --ranks "$ranks" --data text --steps 3 --run threads --overwrite --quiet
         threads=$(weights)
-        expect 0 mpi "$ranks" "$zero" train c.json --data text --steps 3 --run processes --quiet
+        expect 0 mpi "$ranks" "$zero" train c.json --data text --steps 3 --run processes --overwrite --quiet
         [[ -n $threads && $(weights) == "$threads" ]] ||
             fail "stage $stage, $ranks ranks: as processes $(weights), as threads $threads"
     done
@@ -46,9 +46,9 @@ expect 1 env LD_LIBRARY_PATH="$PWD/other_mpi" OMPI_COMM_WORLD_RANK=0 OMPI_COMM_W
 says err "libmpi.so.40 lacks MPI_Allreduce"
 export MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + RANDOM % 10000)) WORLD_SIZE=2
 RANK=1 without_mpi "$zero" train c.json --data text --steps 3 --run tcp --quiet >other 2>&1 &
-RANK=0 expect 0 without_mpi "$zero" train c.json --data text --steps 3 --run tcp --quiet
+RANK=0 expect 0 without_mpi "$zero" train c.json --data text --steps 3 --run tcp --overwrite --quiet
 tcp=$(weights)
 wait $! || fail "rank 1: $(cat other)"
-expect 0 env -u WORLD_SIZE "$zero" train c.json --ranks 2 --data text --steps 3 --run threads --quiet
+expect 0 env -u WORLD_SIZE "$zero" train c.json --ranks 2 --data text --steps 3 --run threads --overwrite --quiet
 [[ -n $tcp && $(weights) == "$tcp" ]] || fail "over TCP $tcp, as threads $(weights)"
 finish

@@ -10,7 +10,7 @@ stages=(0 1 2 3 "3, \"offload_optimizer\": {$on_drive}, \"offload_param\": {$on_
 # train NAME STAGE EXTRA STEPS: at a learning rate that does not throw the last steps' losses about.
 train() {
     config "$2" "$3" | sed 's/"lr": 1e-2/"lr": 2e-3/' >c.json
-    expect 0 "$zero" train c.json --ranks 2 --data text --steps "$4" --run "$1"
+    expect 0 "$zero" train c.json --ranks 2 --data text --steps "$4" --run "$1" --overwrite
 }
 loss() { tail -n 1 "$1/metrics.jsonl" | sed -E 's/.*"loss": ([^,}]*).*/\1/'; }
 
@@ -41,7 +41,7 @@ if grep -qw avx512_bf16 /proc/cpuinfo; then
     one_hash "$bf16"
 else
     config 0 "$bf16" >c.json
-    expect 1 "$zero" train c.json --data text --steps 1 --run run
+    expect 1 "$zero" train c.json --data text --steps 1 --run run --overwrite
     says err "bf16.enabled"
 fi
 
@@ -61,7 +61,7 @@ kept=$(weights)
 train norms "${stages[4]}" "$fp16$norms" 6
 [[ $(weights) == "$kept" ]] || fail "norms in fp32 train to $(weights) on the drive, to $kept at stage 1"
 config 1 "$fp16${norms/ln_/attn}" >c.json
-expect 1 "$zero" train c.json --data text --steps 1 --run run
+expect 1 "$zero" train c.json --data text --steps 1 --run run --overwrite
 says err 'parameter "h.0.attn.c_attn.weight": param_groups keep it in fp32'
 
 # A scale of 2^32 is beyond fp16 until it has been halved often enough; hysteresis lets the first overflow pass. Then it trains.

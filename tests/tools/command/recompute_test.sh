@@ -15,7 +15,7 @@ all_equal() {
     for stage in "${stages[@]}"; do
         for way in "" "${ways[@]}"; do
             deeper "$make" "$stage" "$extra${way:+, $way}" >c.json
-            expect 0 "$zero" train c.json --ranks "$ranks" --data text --steps 3 --run run --quiet
+            expect 0 "$zero" train c.json --ranks "$ranks" --data text --steps 3 --run run --overwrite --quiet
             expected=${expected:-$(weights)}
             [[ -n $expected && $(weights) == "$expected" ]] || fail "$name, stage $stage, $way: $(weights), without $expected"
         done
@@ -28,10 +28,10 @@ all_equal "Llama, micro-steps" llama_config "$micro, \"gradient_accumulation_mod
 
 # Hugging Face's word; what is planned is what is measured.
 deeper config | sed 's/"n_layer"/"gradient_checkpointing": true, "n_layer"/' >c.json
-expect 0 "$zero" train c.json --data text --steps 1 --run run
+expect 0 "$zero" train c.json --data text --steps 1 --run run --overwrite
 short=$(sed -n 's/.*device activations *//p' out)
 deeper config >c.json
-expect 0 "$zero" train c.json --data text --steps 1 --run run
+expect 0 "$zero" train c.json --data text --steps 1 --run run --overwrite
 long=$(sed -n 's/.*device activations *//p' out)
 [[ -n $short && -n $long && $short != "$long" ]] || fail "activations take $short with gradient_checkpointing, $long without"
 for row in "$short" "$long"; do
@@ -41,17 +41,17 @@ done
 
 # What it comes to is said.
 deeper config 3 ', "activation_checkpointing": {"interval": 2}' >c.json
-expect 0 "$zero" train c.json --data text --steps 1 --run run
+expect 0 "$zero" train c.json --data text --steps 1 --run run --overwrite
 says out "4 of 5 blocks are recomputed in the backward, 2 at a time"
 deeper config 3 ', "activation_checkpointing": {"interval": 9}' >c.json
-expect 0 "$zero" train c.json --data text --steps 1 --run run
+expect 0 "$zero" train c.json --data text --steps 1 --run run --overwrite
 says out "no block is recomputed: a segment of 9 has all 5 blocks"
 
 # 5 checkpoints of 64 rows of 32 floats, 8 KiB each.
 deeper config 3 ', "trace": {"steps": 0}, "memory": {"cpu": 40960}, "activation_checkpointing": {"cpu_checkpointing": true}' >c.json
-expect 1 "$zero" train c.json --data text --steps 1 --run run
+expect 1 "$zero" train c.json --data text --steps 1 --run run --overwrite
 says err "memory.cpu: the plan needs 42560 bytes per rank, 1600 more than the budget"
 deeper config 3 ', "trace": {"steps": 0}, "memory": {"cpu": 42560}, "activation_checkpointing": {"cpu_checkpointing": true}' >c.json
-expect 0 "$zero" train c.json --data text --steps 1 --run run
+expect 0 "$zero" train c.json --data text --steps 1 --run run --overwrite
 says out "cpu    activation checkpoints"
 finish

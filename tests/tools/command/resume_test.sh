@@ -33,7 +33,7 @@ ranks=1 expect 0 train --steps 8 --run parts --resume 5
 
 # Killed at any time.
 for delay in 0 0.01 0.1 0.3; do
-    "$zero" train c.json --data text --ranks 2 --steps 100000 --run killed --save-every 1 --keep 2 >out 2>err &
+    "$zero" train c.json --data text --ranks 2 --steps 100000 --run killed --overwrite --save-every 1 --keep 2 >out 2>err &
     pid=$!
     for ((i = 0; i < 600; i++)); do
         [[ -e killed/checkpoints/latest ]] && break
@@ -45,7 +45,7 @@ for delay in 0 0.01 0.1 0.3; do
     done_steps=$(sed 's/step_0*\([0-9]*\) .*/\1/' killed/checkpoints/latest)
     expect 0 train --steps $((done_steps + 3)) --run killed --resume
     resumed=$(weights)
-    expect 0 train --steps $((done_steps + 3)) --run again
+    expect 0 train --steps $((done_steps + 3)) --run again --overwrite
     [[ $(weights) == "$resumed" ]] || fail "killed after $delay s, at step $done_steps: other weights"
     rm -rf killed
 done

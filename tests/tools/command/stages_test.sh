@@ -21,7 +21,7 @@ all_equal() {
     local name=$1 ranks=$2 extra=$3 make=${4:-config} stage expected=""
     for stage in "${stages[@]}"; do
         "$make" "$stage" "$extra" >c.json
-        expect 0 "$zero" train c.json --ranks "$ranks" --data text --steps 6 --run run --quiet
+        expect 0 "$zero" train c.json --ranks "$ranks" --data text --steps 6 --run run --overwrite --quiet
         [[ -n $(weights) ]] || fail "$name, stage $stage: no hash"
         expected=${expected:-$(weights)}
         [[ $(weights) == "$expected" ]] || fail "$name, stage $stage: $(weights), at stage 0 $expected"
@@ -42,7 +42,7 @@ all_equal "3 ranks, Llama, 2 micro-steps" 3 ', "gradient_accumulation_steps": 2,
 # What a step moves is in metrics.jsonl, with an endurance the drive's life too: of that step or, as a refresh goes on beside
 # the host, of the next.
 config "1, \"offload_optimizer\": {$on_drive}" ', "nvme": {"endurance_tbw": 600}' >c.json
-expect 0 "$zero" train c.json --data text --steps 6 --run run --quiet
+expect 0 "$zero" train c.json --data text --steps 6 --run run --overwrite --quiet
 grep -qE '"drive_read_bytes": [1-9][0-9]*, "drive_write_bytes": [1-9][0-9]*, "drive_write_bytes_per_day": [1-9].*, "drive_life_days": [1-9]' run/metrics.jsonl ||
     fail "the drive's bytes are not in $(cat run/metrics.jsonl)"
 [[ -d swap && -z $(ls -A swap) ]] || fail "swap files are left: $(ls -A swap)"

@@ -32,7 +32,7 @@ full() { "$@" >/dev/full; }
 expect 1 full "$zero" train c.json --data text --steps 3 --run full --quiet
 one_line "zero train: the output is incomplete: cannot write to stdout: No space left on device"
 [[ $(wc -l <full/metrics.jsonl) == 3 ]] || fail "stopped after $(wc -l <full/metrics.jsonl) steps"
-expect 1 full "$zero" train c.json --data text --steps 3 --run full
+expect 1 full "$zero" train c.json --data text --steps 3 --run full --overwrite
 one_line "cannot write to stdout"
 [[ $(wc -l <full/metrics.jsonl) == 3 ]] || fail "stopped after $(wc -l <full/metrics.jsonl) steps"
 for command in "help" "help train" "--version" "--help" "train --help" "config c.json" "config --help" "ckpt info whole/checkpoints" \

@@ -39,10 +39,10 @@ expect 0 "$zero" train same.json --ranks 2 --steps 1 --run two --quiet
 config >t.json
 expect 0 "$zero" train t.json --data tokens.bin --steps 2 --run t --sample 3 && says out "400 tokens in 1 file,"
 [[ $(grep -A 1 '^sample:' out | tail -n 1) =~ ^[0-9]+\ [0-9]+\ [0-9]+\ $ ]] || fail "no three tokens were sampled"
-expect 2 "$zero" train t.json --data tokens.bin --steps 2 --run t --sample 3 --prompt hi && says err "--prompt is text"
+expect 2 "$zero" train t.json --data tokens.bin --steps 2 --run t --overwrite --sample 3 --prompt hi && says err "--prompt is text"
 
 # An untrained model samples all bytes; a terminal gets those that can be printed.
-expect 0 "$zero" train same.json --steps 1 --run one --sample 300 --quiet
+expect 0 "$zero" train same.json --steps 1 --run one --overwrite --sample 300 --quiet
 LC_ALL=C grep -q $'[^\t -~]' out && fail "the sample has bytes that are not printable"
 
 # The held-out samples are the same, each counted once, whatever the ranks: 12 samples a step, 54 and 256 measured.
@@ -51,7 +51,7 @@ for eval in 0.1 0.9; do
     for ranks in 1 2 3 4; do
         config 3 ", \"data\": {\"path\": [\"text\"], \"eval\": $eval}, \"train_batch_size\": 12" |
             sed 's/"train_micro_batch_size_per_gpu": 2, //' >held.json
-        expect 0 "$zero" train held.json --ranks "$ranks" --steps 1 --eval-every 1 --run held
+        expect 0 "$zero" train held.json --ranks "$ranks" --steps 1 --eval-every 1 --run held --overwrite
         loss=$(sed -E 's/.*"eval_loss": ([0-9.]{6}).*/\1/' held/metrics.jsonl)
         expected=${expected:-$loss}
         [[ $loss == "$expected" ]] || fail "eval $eval: held-out loss $loss on $ranks ranks, $expected on 1"
@@ -66,7 +66,7 @@ cat half other half | head -c 16385 >half-first
 cat other half other | head -c 16385 >other-first
 for first in half other; do
     config 3 ", \"data\": {\"path\": [\"text\"], \"eval\": \"$first-first\"}" >spread.json
-    expect 0 "$zero" train spread.json --steps 20 --eval-every 20 --run "$first-run" && says out "512 samples, 256 of them measured"
+    expect 0 "$zero" train spread.json --steps 20 --eval-every 20 --run "$first-run" --overwrite && says out "512 samples, 256 of them measured"
 done
 held() { sed -En 's/.*"eval_loss": ([0-9.]{4}).*/\1/p' "$1/metrics.jsonl"; }
 [[ $(held half-run) == "$(held other-run)" ]] || fail "held-out loss $(held half-run), the other way round $(held other-run)"
@@ -91,6 +91,21 @@ for i in 1 2 3; do wait "${pids[i]}" || fail "run $i of the same second failed";
 mkdir full && ln -s /dev/full full/metrics.jsonl
 expect 1 "$zero" train same.json --steps 1 --run full --quiet && says err "metrics.jsonl: No space left"
 
+# Bytes are the tokens of a vocabulary of 256 alone, and JSON lines are no text, unless one says so.
+sed 's/256/2000/' t.json >words.json
+expect 1 "$zero" train words.json --data text --steps 1 --run words
+says err "data: text is text, and the tokens of a model with vocab_size 2000 are not bytes: make a token file"
+echo '{"text": "a line"}' >lines.jsonl
+cat text >>lines.jsonl
+expect 1 "$zero" train t.json --data text lines.jsonl --steps 1 --run words && says err "data: lines.jsonl is JSON lines, not text"
+[[ ! -e words ]] || fail "a refused run left a directory"
+for file in words.json t.json; do sed 's/^{/{"data": {"bytes": true}, /' $file >bytes.$file; done
+expect 0 "$zero" train bytes.words.json --data text --steps 1 --run words
+expect 0 "$zero" train bytes.t.json --data text lines.jsonl --steps 1 --run lines
+sed 's/^{/{"data": {"eval": "lines.jsonl"}, /' t.json >evaluated.json
+expect 1 "$zero" train evaluated.json --data text --steps 1 --run evaluated && says err "data: lines.jsonl is JSON lines"
+expect 0 "$zero" train words.json --data tokens.bin --steps 1 --run tokens
+
 # One pass over the data by default: 400 tokens, 12 samples, 2 to a batch.
 expect 0 "$zero" train t.json --data tokens.bin --run pass --quiet
 [[ $(wc -l <pass/metrics.jsonl) == 6 ]] || fail "one pass took $(wc -l <pass/metrics.jsonl) steps, expected 6"
@@ -98,12 +113,12 @@ expect 0 "$zero" train t.json --data tokens.bin --run pass --quiet
 # A token outside the vocabulary, met by one rank in its second step: all stop, it is said once.
 printf '\xff%.0s' {1..40} >z-bad
 head -c 320 text >a-good
-sed 's/256/128/' t.json >small.json
+sed 's/"vocab_size": 256}/"vocab_size": 128}, "data": {"bytes": true}/' t.json >small.json
 expect 1 "$zero" train small.json --ranks 3 --data a-good z-bad --steps 50 --run bad --quiet
 says err "of z-bad is 255, but the model's vocab_size is 128"
 [[ $(wc -l <err) == 1 ]] || fail "the failure was said $(wc -l <err) times"
 head -c 800 text >a-good # and in its fifth
-expect 1 "$zero" train small.json --ranks 3 --data a-good z-bad --steps 50 --run bad && says out "trained 4 steps"
+expect 1 "$zero" train small.json --ranks 3 --data a-good z-bad --steps 50 --run bad --overwrite && says out "trained 4 steps"
 [[ $(sed -n 's/^trained \([0-9]*\) steps.*loss \([0-9.]*\),.*/\1 \2/p' out) == "$(wc -l <bad/metrics.jsonl) $(losses bad/metrics.jsonl | tail -n 1 | xargs printf %.4f)" ]] ||
     fail "the summary is not the last step's: $(losses bad/metrics.jsonl | tr '\n' ' ')"
 finish

@@ -3,12 +3,13 @@
 import ctypes as C
 import os
 import re
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import torch
 
-KINDS: dict[str, Any] = {"p": C.c_void_p, "s": C.c_char_p, "i": C.c_int, "u": C.c_uint32, "q": C.c_uint64, "v": None}
+KINDS: dict[str, Any] = {"p": C.c_void_p, "s": C.c_char_p, "i": C.c_int, "e": C.c_int, "u": C.c_uint32, "q": C.c_uint64, "v": None}
 KINDS |= {"d": C.c_double, "f": C.c_float, "n": C.c_size_t, "q3": C.c_uint64 * 3, "q8": C.c_uint64 * 8, "d8": C.c_double * 8}
 
 
@@ -74,22 +75,25 @@ class Failure(Sized):
 
 FILL = C.CFUNCTYPE(None, C.c_void_p, C.c_char_p, C.c_uint64, C.c_uint64, C.c_void_p)
 LOG = C.CFUNCTYPE(None, C.c_void_p, C.c_int, C.c_char_p)
-FROZEN = 1
+ASK = C.CFUNCTYPE(C.c_int, C.c_void_p)
+FROZEN, NO_DECAY = 1, 2
 TRAIN, EVAL = 0, 1
 PARAM = 0
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 TIERS = ("device", "cpu", "nvme")
 
-# name:result:arguments
+
+# name:result:arguments. "e" is a status: a failure raises ZeroError.
 SIGNATURES = """
-    version:s: last_failure:i:p status_name:s:i engine_open:i:spp engine_destroy:v:p engine_rank:u:p engine_size:u:p
+    version:s: last_failure:i:p status_name:s:i engine_open:e:spp engine_destroy:v:p engine_rank:u:p engine_size:u:p
     engine_micro_batch:q:p engine_accumulation_steps:q:p engine_train_batch:q:p engine_seed:q:p engine_setting:s:ps
-    engine_dtype:i:p engine_cuda:i:pp engine_free_order:i:p engine_add_unit:i:psp unit_add_param:i:pp unit_param:p:pu
-    unit_hold:i:p param_addresses:i:pp engine_trace:i:pqq engine_commit:i:pp engine_fill:i:ppp engine_memory:i:pup
-    micro_begin:i:pi micro_resume:i:p micro_cancel:i:p forward_begin:i:p forward_end:i:p backward_begin:i:p
-    backward_end:i:p unit_give_grads:i:pp engine_step:i:pp engine_flush:i:p engine_loss_scale:f:p engine_set_lr:i:pid
-    param_get:i:pipqq param_put:i:pipqq engine_hash:i:pp engine_save:i:ps engine_save_wait:i:p engine_load:i:ps
-    engine_load_weights:i:ps engine_set_note:i:pss engine_note:s:ps engine_steps:q:p engine_write_trace:i:ps
+    engine_dtype:i:p engine_cuda:i:pp engine_free_order_within:e:pu engine_add_unit:e:psp unit_add_param:e:pp
+    unit_param:p:pu unit_hold:e:p param_addresses:e:pp engine_trace:e:pqq engine_commit:e:pp engine_fill:e:ppp
+    engine_memory:i:pup micro_begin:e:pi micro_resume:e:p micro_cancel:e:p forward_begin:e:p forward_end:e:p
+    backward_begin:e:p backward_end:e:p unit_give_grads:e:pp engine_step:e:pp engine_flush:e:p engine_loss_scale:f:p
+    engine_set_lr:e:pid param_get:e:pipqq param_put:e:pipqq engine_hash:e:pp engine_save:e:ps engine_save_wait:e:p
+    engine_load:e:ps engine_load_weights:e:ps engine_set_note:e:pss engine_note:s:ps engine_steps:q:p
+    engine_write_trace:e:ps
 """
 
 
@@ -99,6 +103,29 @@ class ZeroError(RuntimeError):
     def __init__(self, sentence: str, code: str = "ZERO_E_ORDER", rank: int = -1, unit: str = "", call: str = "") -> None:
         super().__init__(sentence)
         self.code, self.rank, self.unit, self.call = code, rank, unit, call
+
+
+raised: list[BaseException] = []  # by handlers of signals, while a rank waited in the engine
+
+
+def _answers() -> Generator[int, Any, None]:
+    """Of zero_runtime.interrupted. Python runs handlers of signals when the main thread is back in Python code: at this yield,
+    inside of the try, about every 100 ms while the rank waits."""
+    while True:
+        try:
+            while True:
+                yield int(bool(raised))
+        except GeneratorExit:
+            return
+        except BaseException as error:  # noqa: BLE001  # KeyboardInterrupt, in most cases
+            raised.append(error)
+
+
+def answering() -> Any:
+    """A function for zero_runtime.interrupted."""
+    answers = _answers()
+    next(answers)
+    return ASK(answers.send)
 
 
 def library_path() -> str:
@@ -113,6 +140,19 @@ def openmp_libraries() -> list[str]:
     return sorted(set(re.findall(r"/\S*/lib(?:gomp|iomp5|omp)[-.]\S*", maps)))
 
 
+def _check(status: int, *_: Any) -> int:
+    """Raises the engine's own sentence."""
+    if status:
+        failure = Failure()
+        lib.zero_last_failure(C.byref(failure))
+        sentence, unit, call = ((t or b"").decode() for t in (failure.sentence, failure.unit, failure.call))
+        name = lib.zero_status_name(failure.code).decode()
+        if name == "ZERO_E_INTERRUPTED" and raised:
+            raise raised.pop()
+        raise ZeroError(sentence, name, failure.rank, unit, call)
+    return status
+
+
 def _load() -> Any:
     for path in openmp_libraries():  # torch has loaded it; the engine's library finds its functions there
         C.CDLL(path, C.RTLD_GLOBAL)
@@ -121,16 +161,9 @@ def _load() -> Any:
         name, result, arguments = signature.split(":")
         function = getattr(library, "zero_" + name)
         function.restype, function.argtypes = KINDS[result], [KINDS[a] for a in arguments]
+        if result == "e":
+            function.errcheck = _check
     return library
 
 
 lib = _load()
-
-
-def check(status: int) -> None:
-    """Raises the engine's own sentence."""
-    if status:
-        failure = Failure()
-        lib.zero_last_failure(C.byref(failure))
-        sentence, unit, call = ((t or b"").decode() for t in (failure.sentence, failure.unit, failure.call))
-        raise ZeroError(sentence, lib.zero_status_name(failure.code).decode(), failure.rank, unit, call)

@@ -6,10 +6,11 @@ import itertools
 import json
 import logging
 import os
+import secrets
 import socket
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ import torch
 from torch import nn
 
 from zero import _abi, _units
-from zero._abi import ZeroError, check, lib
+from zero._abi import ZeroError, lib
 from zero._pass import Leaf, Passes, Unit, Use
 from zero._weights import Init, Values, initialised, write_safetensors
 
@@ -57,6 +58,16 @@ class Optimizer(torch.optim.Optimizer):
         super().__init__(groups, {"lr": lr})
         self.engine = weakref.proxy(engine)
         self.known = [group["lr"] for group in groups]
+        self._is_accelerate_prepared = True  # accelerate takes it as it is
+
+    @property
+    def step_was_skipped(self) -> bool:
+        return bool(self.engine.info.skipped)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """The rates; moments are in the engine's checkpoints."""
+        super().load_state_dict(state_dict)
+        self.known = [float("nan")] * len(self.known)
 
     def step(self, closure: Any = None) -> Any:
         if closure is not None:
@@ -70,7 +81,7 @@ class Optimizer(torch.optim.Optimizer):
         """Tells the engine about rates that a scheduler has changed."""
         for i, group in enumerate(self.param_groups):
             if group["lr"] != self.known[i]:
-                check(lib.zero_engine_set_lr(handle, i, float(group["lr"])))
+                lib.zero_engine_set_lr(handle, i, float(group["lr"]))
                 self.known[i] = group["lr"]
 
     def take_over(self, rates: list[float]) -> None:
@@ -86,17 +97,18 @@ def _default_rename(model: nn.Module) -> Callable[[str], str]:
 
 
 def _meeting_point(runtime: _abi.Runtime) -> None:
-    """Where torch.distributed is there, its ranks are the engine's; else see zero_runtime in zero.h."""
+    """Where torch.distributed is there, its ranks are the engine's, and share a secret; else see zero_runtime in zero.h."""
     dist = torch.distributed
     if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
         return
     place: list[Any] = [None]
     if dist.get_rank() == 0:
         with socket.create_server(("", 0)) as free:
-            place = [(os.environ.get("MASTER_ADDR") or socket.gethostname(), free.getsockname()[1])]
+            place = [(os.environ.get("MASTER_ADDR") or socket.gethostname(), free.getsockname()[1], secrets.token_hex())]
     dist.broadcast_object_list(place, src=0)
     runtime.rank, runtime.size = dist.get_rank(), dist.get_world_size()
     runtime.address, runtime.port = place[0][0].encode(), place[0][1]
+    runtime.secret = runtime.secret or place[0][2].encode()
 
 
 class Engine:
@@ -111,27 +123,31 @@ class Engine:
         config: str | os.PathLike[str] | dict[str, Any],
         units: _units.UnitSpec | None = None,
         *,
-        free_order: bool = False,
+        free_order: bool | int = False,
+        no_decay: Collection[str] = (),
         init: Init | None = None,
         rename: Callable[[str], str] | None = None,
+        secret: str | None = None,
         total_steps: int = 0,
         trace_steps: tuple[int, int] | None = None,
     ) -> None:
         self.model, self._spec, self._init = model, units, init
         self._rename = rename or _default_rename(model)
-        self._trace_steps = trace_steps
-        self._info, self._committed, self._filled, self._warned = StepInfo(), False, False, False
-        self._open(json.dumps(config) if isinstance(config, dict) else os.fspath(config), total_steps)
+        self._trace_steps, self._no_decay = trace_steps, no_decay
+        self.info, self._committed, self._filled, self._warned = StepInfo(), False, False, False
+        runtime = _abi.Runtime(threads=torch.get_num_threads(), total_steps=total_steps, secret=secret and secret.encode())
+        self._open(json.dumps(config) if isinstance(config, dict) else os.fspath(config), runtime)
         if free_order:
-            check(lib.zero_engine_free_order(self._handle))
+            lib.zero_engine_free_order_within(self._handle, 0 if free_order is True else free_order)
         self.optimizer = Optimizer(self)
-        self._passes = Passes(model, self._handle, free_order, self._prepare)
+        self._passes = Passes(model, self._handle, bool(free_order), self._prepare)
         if self.dtype != torch.float32:
             self._passes.dtype = self.dtype
 
-    def _open(self, config: str, total_steps: int) -> None:
-        runtime = _abi.Runtime(threads=torch.get_num_threads(), total_steps=total_steps)
+    def _open(self, config: str, runtime: _abi.Runtime) -> None:
         runtime.log = C.cast(_log, C.c_void_p)
+        self._interrupted = _abi.answering()
+        runtime.interrupted = C.cast(self._interrupted, C.c_void_p)
         parameter = next(self.model.parameters())
         if parameter.is_cuda or (parameter.is_meta and torch.cuda.is_available()):
             stream = torch.cuda.current_stream().cuda_stream
@@ -139,7 +155,7 @@ class Engine:
         _meeting_point(runtime)
         self._slot = _abi.Slot()  # of all parameters, whose addresses are fixed
         self._runtime, handle = runtime, C.c_void_p()
-        check(lib.zero_engine_open(config.encode(), C.byref(runtime), C.byref(handle)))
+        lib.zero_engine_open(config.encode(), C.byref(runtime), C.byref(handle))
         self._handle: int = handle.value or 0
         self._closing = weakref.finalize(self, lib.zero_engine_destroy, self._handle)
         self.rank: int = lib.zero_engine_rank(self._handle)
@@ -172,9 +188,9 @@ class Engine:
             record = _units.trace(self.model, args, kwargs or {}) if args or kwargs else None
         self._declare(_units.lay_out(self.model, self._spec, record))
         if self._trace_steps:
-            check(lib.zero_engine_trace(self._handle, *self._trace_steps))
+            lib.zero_engine_trace(self._handle, *self._trace_steps)
         self._plan = _abi.Plan()
-        check(lib.zero_engine_commit(self._handle, C.byref(self._plan)))
+        lib.zero_engine_commit(self._handle, C.byref(self._plan))
         self._committed = True
 
     def _declare(self, layout: _units.Layout) -> None:
@@ -184,7 +200,7 @@ class Engine:
             passes.root = self._add_unit("(model)", 0, {}, [], made)
             modules = [m for m in self.model.modules() if any(p is q for p in m._parameters.values() for q in layout.held.values())]
             passes.held = self._add_unit("(held)", 0, layout.held, modules, made)
-            check(lib.zero_unit_hold(passes.held.handle))
+            lib.zero_unit_hold(passes.held.handle)
         for index, group in enumerate(layout.calls):
             unit = passes.units.setdefault(group.module, Unit(group.name or "model", group.module))
             if unit.uses and passes.free:
@@ -202,7 +218,7 @@ class Engine:
         made: dict[int, Leaf],
     ) -> Use:
         handle = C.c_void_p()
-        check(lib.zero_engine_add_unit(self._handle, name.encode(), C.byref(handle)))
+        lib.zero_engine_add_unit(self._handle, name.encode(), C.byref(handle))
         leaves = []
         for i, (key, p) in enumerate(parameters.items()):
             owner = made.get(id(p))
@@ -212,12 +228,12 @@ class Engine:
             param = _abi.Param(
                 name=text.encode(),
                 dims=len(shape),
-                flags=0 if p.requires_grad else _abi.FROZEN,
+                flags=(0 if p.requires_grad else _abi.FROZEN) + (_abi.NO_DECAY if key in self._no_decay else 0),
                 tied_to=leaf.name.encode() if owner else None,
                 shape=(C.c_uint64 * 8)(*shape),
             )
             param.slot = C.cast(C.pointer(self._slot), C.c_void_p)
-            check(lib.zero_unit_add_param(handle, C.byref(param)))
+            lib.zero_unit_add_param(handle, C.byref(param))
             if not owner:
                 leaf.handle = lib.zero_unit_param(handle, i)
             leaves.append(leaf)
@@ -239,7 +255,7 @@ class Engine:
             except BaseException as error:  # noqa: BLE001  # it must not go through C
                 failures.append(error)
 
-        check(lib.zero_engine_fill(self._handle, _abi.FILL(fill), None))
+        lib.zero_engine_fill(self._handle, _abi.FILL(fill), None)
         if failures:
             raise failures[0]
         self._attach(values)
@@ -269,19 +285,22 @@ class Engine:
         (loss * scale if scale != 1 else loss).backward(**options)
         self._passes.finish()
 
-    def step(self) -> StepInfo:
-        """After the last of gradient_accumulation_steps micro-steps: clips and updates. Else nothing. Collective."""
+    def step(self, *, last: bool = False) -> StepInfo:
+        """After the last of gradient_accumulation_steps micro-steps: clips and updates. Else nothing. Collective.
+        `last`: no more of them come; those that are missing count as zero in the mean."""
         passes = self._passes
         if not self._filled:
             raise ZeroError("zero: there was no forward of the model; to use parts of it, call engine.commit(...) first")
         if passes.settle():
             raise ZeroError("zero: the last pass ended with an exception and is dropped; repeat it before the step")
         passes.finish()
+        while last and 0 < passes.micro < self.accumulation_steps:
+            passes.empty()
         if passes.micro < self.accumulation_steps:
-            return StepInfo(self._info.step, self._info.grad_norm, self._info.lr, loss_scale=self._info.loss_scale)
+            return StepInfo(self.info.step, self.info.grad_norm, self.info.lr, loss_scale=self.info.loss_scale)
         self.optimizer.hand_over(self._handle)
         raw = _abi.StepInfo()
-        check(lib.zero_engine_step(self._handle, C.byref(raw)))
+        lib.zero_engine_step(self._handle, C.byref(raw))
         passes.micro, passes.mode = 0, None
         setattr(self.optimizer, "_opt_called", True)  # noqa: B010  # for schedulers, which warn without it
         if not self._warned:
@@ -289,8 +308,8 @@ class Engine:
         if json.loads(self.setting("scheduler.type") or "null"):
             self.optimizer.take_over(list(raw.group_lr))
         text = (raw.overflow_unit or b"").decode()
-        self._info = StepInfo(raw.step, raw.grad_norm, raw.lr, bool(raw.skipped), raw.loss_scale, text, True)
-        return self._info
+        self.info = StepInfo(raw.step, raw.grad_norm, raw.lr, bool(raw.skipped), raw.loss_scale, text, True)
+        return self.info
 
     def _warn_unused(self) -> None:
         self._warned = True
@@ -309,7 +328,7 @@ class Engine:
     def get(self, leaf: Leaf) -> torch.Tensor:
         """The fp32 weights of a parameter."""
         out = torch.empty(leaf.parameter.shape, dtype=torch.float32)
-        check(lib.zero_param_get(leaf.handle, _abi.PARAM, out.data_ptr(), 0, out.numel()))
+        lib.zero_param_get(leaf.handle, _abi.PARAM, out.data_ptr(), 0, out.numel())
         return out
 
     def _names(self) -> dict[str, Leaf]:
@@ -355,7 +374,7 @@ class Engine:
             shapes = f"{list(value.shape)}, and not {list(leaf.parameter.shape)}"
             raise ZeroError(f"zero: the value for {leaf.name} is {shapes}", "ZERO_E_ARGUMENT")
         value = value.detach().to("cpu", torch.float32).contiguous()
-        check(lib.zero_param_put(leaf.handle, _abi.PARAM, value.data_ptr(), 0, value.numel()))
+        lib.zero_param_put(leaf.handle, _abi.PARAM, value.data_ptr(), 0, value.numel())
 
     @contextmanager
     def full_parameters(self, writeback: bool = False) -> Iterator[nn.Module]:
@@ -381,15 +400,15 @@ class Engine:
         `directory`/latest. Buffers are not in it: state_dict() has them."""
         self._prepare()
         for key, text in (notes or {}).items():
-            check(lib.zero_engine_set_note(self._handle, key.encode(), text.encode()))
+            lib.zero_engine_set_note(self._handle, key.encode(), text.encode())
         Path(directory).parent.mkdir(parents=True, exist_ok=True)
-        check(lib.zero_engine_save(self._handle, os.fsencode(directory)))
+        lib.zero_engine_save(self._handle, os.fsencode(directory))
 
     def load(self, directory: str | os.PathLike[str], *, weights_only: bool = False) -> None:
         """Goes on from a checkpoint of any stage, tier and number of ranks; or takes its weights alone."""
         self._commit()
         call = lib.zero_engine_load_weights if weights_only else lib.zero_engine_load
-        check(call(self._handle, os.fsencode(directory)))
+        call(self._handle, os.fsencode(directory))
         if not self._filled:
             self._attach(Values(self.model, self._init, lib.zero_engine_seed(self._handle)))
 
@@ -422,7 +441,7 @@ class Engine:
         """Of all fp32 weights under their names: the same at every stage, on every tier and number of ranks."""
         self._prepare()
         out = C.create_string_buffer(33)
-        check(lib.zero_engine_hash(self._handle, out))
+        lib.zero_engine_hash(self._handle, out)
         return out.value.decode()
 
     # ---- reports ----
@@ -444,7 +463,7 @@ class Engine:
 
     def trace(self, path: str | os.PathLike[str]) -> None:
         """Writes the steps that trace_steps=(first, count) recorded, for ui.perfetto.dev."""
-        check(lib.zero_engine_write_trace(self._handle, os.fsencode(path)))
+        lib.zero_engine_write_trace(self._handle, os.fsencode(path))
 
     @property
     def steps(self) -> int:

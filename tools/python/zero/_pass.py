@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from zero._abi import EVAL, TRAIN, Slot, ZeroError, check, lib
+from zero._abi import EVAL, TRAIN, Slot, ZeroError, lib
 
 _torch: Any = torch  # functions without types
 _disable = _torch.compiler.disable
@@ -59,7 +59,7 @@ class Leaf:
     def attach(self, dtype: torch.dtype, device: torch.device) -> None:
         """The engine's memory in place of the parameter's own."""
         slot = Slot()
-        check(lib.zero_param_addresses(self.handle, C.byref(slot)))
+        lib.zero_param_addresses(self.handle, C.byref(slot))
         p = self.parameter
         self.tensor = tensor_at(slot.param, p.shape, dtype, device)
         if p.device == device:
@@ -186,7 +186,7 @@ class Passes:
                     "zero: a forward with gradients comes before the backward of the one before: call backward first, "
                     "evaluate under torch.no_grad(), or give fully_shard free_order=True for two forwards and one backward"
                 )
-        check(lib.zero_micro_begin(self.handle, mode))
+        lib.zero_micro_begin(self.handle, mode)
         self.mode, self.position, self.recent = mode, 0, None if mode == TRAIN else self.recent
         if mode == TRAIN:
             self.micro += 1
@@ -198,9 +198,9 @@ class Passes:
                 unit.calls.clear()
         if self.root:
             self._hide_all()
-            check(lib.zero_forward_begin(self.root.handle))
+            lib.zero_forward_begin(self.root.handle)
             self._show(self.held)
-            check(lib.zero_forward_end(self.root.handle))
+            lib.zero_forward_end(self.root.handle)
 
     def settle(self) -> bool:
         """Drops a pass that has ended with an exception; whether there was one."""
@@ -211,7 +211,7 @@ class Passes:
 
     def cancel(self) -> None:
         """Drops the open pass: an evaluation, or a training pass, or after its backward has begun the whole step."""
-        check(lib.zero_micro_cancel(self.handle))
+        lib.zero_micro_cancel(self.handle)
         self._hide_all()
         self.open.clear()
         self.in_root = False
@@ -308,7 +308,7 @@ class Passes:
             self.in_root = self.in_root or False
             call = self._next(unit)
             assert call
-        check(lib.zero_forward_begin(call.use.handle))
+        lib.zero_forward_begin(call.use.handle)
         self.position = call.use.index + 1
         if self.mode == TRAIN:
             unit.calls.append(call)
@@ -342,7 +342,7 @@ class Passes:
         left = [c for c in unit.calls if not c.begun]
         if not left:
             raise ZeroError(f"zero: {unit.name} is called in a backward, but not in its forward")
-        check(lib.zero_forward_begin(left[-1].use.handle))
+        lib.zero_forward_begin(left[-1].use.handle)
         self.open.append((left[-1], False))
         self._show(left[-1].use)
 
@@ -365,14 +365,14 @@ class Passes:
         if self.mode == TRAIN:
             return
         self.settle()
-        check(lib.zero_micro_resume(self.handle))
+        lib.zero_micro_resume(self.handle)
         self.mode = TRAIN
         use = self.root if self.free else self.recent
         if self.held and use:  # a use brings what is held
-            check(lib.zero_forward_begin(use.handle))
+            lib.zero_forward_begin(use.handle)
             self._hide_all()
             self._show(self.held)
-            check(lib.zero_forward_end(use.handle))
+            lib.zero_forward_end(use.handle)
 
     def _fire(self, call: Call) -> None:
         """A gradient comes to an output of this call."""
@@ -381,7 +381,7 @@ class Passes:
             return  # the latter: of a tensor that the call only passes on
         while self.open:
             self._end()
-        check(lib.zero_backward_begin(call.use.handle))
+        lib.zero_backward_begin(call.use.handle)
         call.begun = True
         self.last = call.use.index
         self.open.append((call, True))
@@ -391,9 +391,9 @@ class Passes:
         call, backward = self.open.pop()
         if backward:
             self._give(call.use)
-            check(lib.zero_backward_end(call.use.handle))
+            lib.zero_backward_end(call.use.handle)
         else:
-            check(lib.zero_forward_end(call.use.handle))
+            lib.zero_forward_end(call.use.handle)
         self._hide(call.use)
 
     def _give(self, use: Use) -> None:
@@ -409,16 +409,16 @@ class Passes:
                 grad = (grad.to_dense() if grad.is_sparse else grad).contiguous()
                 alive.append(grad)
             use.gradients[i] = grad.data_ptr() if grad is not None else None
-        check(lib.zero_unit_give_grads(use.handle, use.gradients))
+        lib.zero_unit_give_grads(use.handle, use.gradients)
 
     def _finish(self) -> None:
         """Autograd has ended."""
         while self.open:
             self._end()
         if self.root and self.held:
-            check(lib.zero_backward_begin(self.root.handle))
+            lib.zero_backward_begin(self.root.handle)
             self._give(self.held)
-            check(lib.zero_backward_end(self.root.handle))
+            lib.zero_backward_end(self.root.handle)
             self._hide_all()
         self.backward = False
         if not self.free:
@@ -433,6 +433,11 @@ class Passes:
                     "give fully_shard units in which it is used"
                 )
         self._set_grads(lambda leaf: leaf.no_grad)
+
+    def empty(self) -> None:
+        """A training pass that uses nothing."""
+        self._begin(TRAIN)
+        self.finish()
 
     def finish(self) -> None:
         """After loss.backward() has returned: of a loss that uses no unit."""

@@ -1,0 +1,121 @@
+"""Hugging Face's Trainer on the engine, beside itself without it: losses, evaluation, checkpoints, on one rank and on two."""
+
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+import torch
+import transformers
+from models import made, tokens
+
+import zero
+from zero.trainer import Trainer
+
+ROWS = [{"input_ids": t, "labels": t} for step in range(5) for t in tokens(step)]  # 20 rows
+STAGE3 = {"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0}}
+
+
+def trainer(place, kind="gpt2", shard=True, config=None, **options):
+    """4 rows a micro-batch, 2 micro-batches a step: the last step of an epoch has only one."""
+    values = {"max_steps": 8, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "learning_rate": 1e-3}
+    values |= {"logging_steps": 1, "weight_decay": 0.1, "warmup_steps": 3, "use_cpu": True, "disable_tqdm": True}
+    values |= {"save_strategy": "no", "report_to": "none", "dataloader_pin_memory": False}
+    args = transformers.TrainingArguments(str(place), **(values | options))
+    data = {"train_dataset": ROWS, "eval_dataset": ROWS[:7]}
+    if not shard:
+        return transformers.Trainer(made(kind), args, **data)
+    return Trainer(made(kind), args, zero_config=config or STAGE3, **data)
+
+
+def logged(trainer, *keys):
+    return [row[key] for row in trainer.state.log_history for key in keys if key in row]
+
+
+class TrainerTest(unittest.TestCase):
+    def setUp(self):
+        self.dir = tempfile.TemporaryDirectory()
+        self.path = Path(self.dir.name)
+
+    def tearDown(self):
+        self.dir.cleanup()
+
+    def assertLogs(self, ours, plain, *keys, delta=5e-6):
+        a, b = logged(ours, *keys), logged(plain, *keys)
+        self.assertTrue(a and len(a) == len(b), (a, b))
+        for x, y in zip(a, b):
+            self.assertAlmostEqual(x, y, delta=delta)
+
+    def test_losses(self):
+        for kind in ("gpt2", "llama"):
+            for clip in (1.0, 0.0):
+                both = [
+                    trainer(self.path, kind, shard, eval_strategy="steps", eval_steps=3, max_grad_norm=clip) for shard in (True, False)
+                ]
+                for t in both:
+                    t.train()
+                self.assertLogs(*both, "loss", "eval_loss")
+                self.assertLogs(*both, "learning_rate", delta=0)
+                self.assertLogs(*both, "grad_norm", delta=1e-4)
+                both[0].engine.close()
+
+    def test_resume(self):
+        """From the checkpoint of step 4, in the middle of an epoch, at another stage: the same bits; the best model at the end."""
+        options = {"save_strategy": "steps", "save_steps": 4, "eval_strategy": "steps", "eval_steps": 4}
+        whole = trainer(self.path / "whole", **options)
+        whole.train()
+        second = trainer(self.path / "second", config={"zero_optimization": {"stage": 1}}, load_best_model_at_end=True, **options)
+        second.train(resume_from_checkpoint=str(self.path / "whole" / "checkpoint-4"))
+        self.assertEqual(logged(second, "loss", "eval_loss"), logged(whole, "loss", "eval_loss"))
+        self.assertEqual(second.engine.hash(), whole.engine.hash())
+        model = transformers.AutoModelForCausalLM.from_pretrained(self.path / "whole" / "checkpoint-8")
+        state = whole.engine.state_dict()
+        for name, value in model.state_dict().items():
+            self.assertTrue(torch.equal(value, state[name]), name)
+
+    def test_bf16(self):
+        t = trainer(
+            self.path, bf16=True, config={"zero_optimization": {"stage": 2}, "optimizer": {"type": "AdamW", "params": {"lr": "auto"}}}
+        )
+        self.assertEqual(t.engine.dtype, torch.bfloat16)
+        self.assertEqual(t.engine.setting("optimizer.params.lr"), "0.001")
+        t.train()
+        self.assertLess(logged(t, "loss")[-1], logged(t, "loss")[0])
+
+    def test_mistakes(self):
+        with self.assertRaisesRegex(ValueError, "take `scheduler` out"):
+            trainer(self.path, config={"scheduler": {"type": "WarmupLR"}})
+        with self.assertRaisesRegex(zero.ZeroError, "train_batch_size"):
+            trainer(self.path, config={"train_micro_batch_size_per_gpu": 3})
+
+    def test_skipped_steps(self):
+        """A step that overflows leaves the schedule where it is."""
+        t = trainer(self.path, config={"fp16": {"enabled": True, "initial_scale_power": 20}}, gradient_accumulation_steps=1)
+        t.train()
+        rates, skipped = logged(t, "learning_rate"), 8 - t.engine.steps
+        self.assertGreater(skipped, 0)
+        self.assertEqual(rates[: skipped + 1], [0] * (skipped + 1))
+        self.assertGreater(rates[skipped + 1], 0)
+
+    def test_two_ranks(self):
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", __file__, "two_ranks"]
+        run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=280, cwd=self.path)
+        self.assertEqual(run.returncode, 0, run.stdout)
+        self.assertEqual(run.stdout.count("as the plain one"), 1, run.stdout)
+
+
+def two_ranks():
+    options = {"save_strategy": "steps", "save_steps": 4, "eval_strategy": "steps", "eval_steps": 4, "per_device_train_batch_size": 2}
+    both = [trainer(str(shard), shard=shard, **options) for shard in (True, False)]
+    for t in both:
+        t.train()
+    assert both[0].engine.size == 2
+    if both[0].args.process_index == 0:  # which logs
+        TrainerTest().assertLogs(*both, "loss", "eval_loss")
+        print("as the plain one", flush=True)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    two_ranks() if sys.argv[-1] == "two_ranks" else unittest.main()

@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# A second run in a directory: it is not overwritten by accident, it goes on as one is told, and it says what moves.
+source "$(dirname "$0")/lib.sh" "$1"
+text >text
+config 3 >c.json
+train() { "$zero" train "${config:-c.json}" --data text --ranks 2 "$@"; }
+kept() { cmp -s "$1/metrics.jsonl" before && [[ $(cat "$1/checkpoints/latest" 2>/dev/null) == "$latest" ]] || fail "$1 was overwritten"; }
+keep() { cp "$1/metrics.jsonl" before && latest=$(cat "$1/checkpoints/latest" 2>/dev/null); }
+
+# An earlier run stays, with checkpoints and without.
+expect 0 train --steps 2 --run plain && keep plain
+expect 1 train --steps 2 --run plain && kept plain
+says err "plain holds an earlier run, which saved no checkpoint: begin anew over it by --overwrite, or name another --run DIR"
+[[ $(grep -c . err) == 1 ]] || fail "said more than once"
+expect 0 train --steps 3 --run plain --overwrite
+[[ $(wc -l <plain/metrics.jsonl) == 3 ]] || fail "--overwrite left $(wc -l <plain/metrics.jsonl) lines"
+expect 0 train --steps 4 --run saved --save-every 2 && keep saved
+says out "saved     after step 2: saved/checkpoints" && says out "saved     after step 4: saved/checkpoints"
+[[ $(grep -c '^saved' out) == 2 ]] || fail "two saves were announced $(grep -c '^saved' out) times"
+expect 1 train --steps 2 --run saved && kept saved && says err "saved holds an earlier run: go on with it by --resume, begin anew"
+ASAN_OPTIONS=detect_leaks=0 expect 1 mpirun --bind-to none --oversubscribe -np 2 "$zero" train c.json --data text --steps 2 --run saved
+says err "saved holds an earlier run" && kept saved
+expect 2 train --steps 2 --run saved --overwrite --resume && says err "drop one" && kept saved
+# Imported weights are an earlier run, too: without --resume they would be forgotten.
+expect 0 "$zero" ckpt export saved/checkpoints exported
+expect 0 "$zero" ckpt import exported imported/checkpoints
+expect 1 train --steps 2 --run imported && says err "go on with it by --resume"
+expect 0 train --steps 2 --run imported --resume
+# A run that never began its first step is none.
+mkdir empty && : >empty/metrics.jsonl
+expect 0 train --steps 1 --run empty
+says out "begins    with random weights, of seed 3"
+
+# Beyond the end there is nothing to do, which is said.
+expect 0 train --steps 4 --run saved --resume
+says err "nothing is left to train: the run is at step 4, and --steps is 4; give --steps above that to go on"
+expect 0 train --steps 3 --run saved --resume --quiet && says err "the run is at step 4, and --steps is 3"
+
+# A schedule as long as the run moves with it; one of a given length does not.
+scheduled() { config 3 ", \"scheduler\": {\"type\": \"WarmupDecayLR\", \"params\": {\"total_num_steps\": $1, \"warmup_num_steps\": 2}}"; }
+scheduled '"auto"' >auto.json
+scheduled 8 >fixed.json
+moves="the earlier part was for 4 steps, this one is for 6"
+config=auto.json expect 0 train --steps 4 --run auto --save-every 2
+config=auto.json expect 0 train --steps 6 --run auto --resume && says err "schedule moves: $moves"
+config=auto.json expect 0 train --steps 4 --run auto --resume 2
+grep -q moves err && fail "a schedule of the same length moves"
+config=fixed.json expect 0 train --steps 4 --run fixed --save-every 4
+config=fixed.json expect 0 train --steps 6 --run fixed --resume
+grep -q moves err && fail "a schedule of a given length moves"
+
+# Schedulers' signals: the step ends, it is saved, and the status is the signal's.
+for signal in TERM USR1 HUP; do
+    "$zero" train c.json --data text --steps 1000000 --run $signal --save-every 1000000 >out 2>err &
+    pid=$! end=$((SECONDS + 60))
+    until [[ $(wc -l 2>/dev/null <$signal/metrics.jsonl) -ge 2 ]] || ((SECONDS > end)); do sleep 0.02; done
+    kill -s $signal $pid
+    wait $pid
+    status=$?
+    ((status == 128 + $(kill -l $signal))) || fail "SIG$signal: exit status $status"
+    step=$(wc -l <$signal/metrics.jsonl)
+    says out "saved     after step $step: $signal/checkpoints"
+    [[ -e $signal/checkpoints/$(printf step_%08d "$step")/manifest.json ]] || fail "SIG$signal: step $step is not saved"
+done
+finish

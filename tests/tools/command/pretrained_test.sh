@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+# The weights of --model: loaded where they lie, in each type and in several files, by each rank what it holds; and out again
+# with what belongs to the model beside them.
+tiny=$PWD/$(dirname "$2")/.. # tiny_gpt2 and tiny_llama
+source "$(dirname "$0")/lib.sh" "$1"
+
+# The first 24 token ids in llm.c's format, 400 tokens.
+{
+    printf '\x88\xd8\x34\x01\x01\x00\x00\x00\x90\x01\x00\x00'
+    head -c 1012 /dev/zero
+    for ((i = 0; i < 400; i++)); do printf "\\x$(printf %02x $((i * 7 % 24)))\\x00"; done
+} >tokens.bin
+settings() {
+    cat <<JSON
+{"train_batch_size": 4, "zero_optimization": {"stage": $1, "stage3_param_persistence_threshold": 0}, "seed": 5,
+ "optimizer": {"type": "AdamW", "params": {"lr": 1e-2}}, "data": {"path": ["tokens.bin"]}${2-}}
+JSON
+}
+loss() { sed -nE '1s/.*"loss": ([^,]+),.*/\1/p' "$1/metrics.jsonl"; }
+for stage in 0 1 2 3; do settings $stage >zero$stage.json; done
+
+for kind in gpt2 llama; do
+    model=$tiny/tiny_$kind
+    # Today's way round: a temporary checkpoint. The same weights come out.
+    expect 0 "$zero" ckpt import "$model" in.$kind/checkpoints
+    expect 0 "$zero" train zero3.json --model "$model" --ranks 2 --steps 3 --run in.$kind --resume --quiet
+    hash=$(weights) && [[ -n $hash ]] || fail "no hash of $kind"
+    for stage in 0 1 2 3; do
+        expect 0 "$zero" train zero$stage.json --model "$model" --ranks 2 --steps 3 --run $kind.$stage
+        [[ $(weights) == "$hash" ]] || fail "$kind at stage $stage begins with other weights than its import"
+        says out "begins    with the weights of $model: 1 safetensors file, fp32"
+    done
+    expect 0 "$zero" train zero3.json --model "$model" --ranks 2 --steps 3 --run random.$kind --random
+    [[ $(weights) != "$hash" ]] || fail "--random begins with the weights of $model"
+    says out "begins    with random weights, of seed 5"
+    expect 0 "$zero" train zero3.json --model "$model/config.json" --ranks 2 --steps 3 --run random.$kind --overwrite && says out "with random weights"
+done
+
+# A directory without weights says that it has none, a pickle how to convert it.
+mkdir bare pickle && cp "$tiny/tiny_gpt2/config.json" bare && cp "$tiny/tiny_gpt2/config.json" pickle && : >pickle/pytorch_model.bin
+expect 0 "$zero" train zero1.json --model bare --steps 1 --run bare.run && says out "seed 5: bare has none"
+expect 2 "$zero" train zero1.json --model pickle --steps 1 --run pickle.run
+says err "pytorch_model.bin" && says err "save_pretrained" && says err "--random"
+[[ ! -e pickle.run ]] || fail "a refused run left a directory"
+expect 0 "$zero" train zero1.json --model pickle --steps 1 --run pickle.run --overwrite --random
+expect 2 "$zero" train zero1.json --model pickle --run pickle.run --resume --random && says err "drop one"
+
+# Damage is said before the run begins.
+mkdir cut && cp "$tiny"/tiny_gpt2/config.json cut && head -c 2000 "$tiny/tiny_gpt2/model.safetensors" >cut/model.safetensors
+expect 2 "$zero" train zero1.json --model cut --steps 1 --run cut.run && says err "cut/model.safetensors"
+
+# Larger: several files, and 16 bits. Each loads to what it holds, at first with the same loss.
+big='"model": {"n_layer": 2, "n_embd": 128, "n_head": 2, "n_positions": 16, "vocab_size": 24}'
+settings 3 ", $big" >big.json
+expect 0 "$zero" train big.json --steps 2 --save-every 2 --run big --quiet
+expect 0 "$zero" ckpt export big/checkpoints above/below/fp32
+expect 0 "$zero" ckpt export big/checkpoints parts --file-mib 1
+expect 0 "$zero" ckpt export big/checkpoints bf16 --dtype bf16
+expect 0 "$zero" ckpt export big/checkpoints fp16 --dtype float16
+expect 2 "$zero" ckpt export big/checkpoints int8 --dtype int8 && says err "fp32, bf16 or fp16"
+for dir in above/below/fp32 parts bf16 fp16; do
+    expect 0 "$zero" train zero3.json --model $dir --ranks 2 --steps 1 --run begin.${dir##*/} && grep -h '^begins' out
+done >begins
+for word in "1 safetensors file, fp32" "2 safetensors files, fp32" "1 safetensors file, bf16" "1 safetensors file, fp16"; do
+    says begins "$word"
+done
+[[ $(loss begin.parts) == "$(loss begin.fp32)" ]] || fail "loss $(loss begin.parts) from parts, $(loss begin.fp32) from one file"
+for dir in bf16 fp16; do
+    awk -v a="$(loss begin.$dir)" -v b="$(loss begin.fp32)" 'BEGIN { exit !(a - b < 1e-2 && b - a < 1e-2 && a != b) }' ||
+        fail "loss $(loss begin.$dir) from $dir, $(loss begin.fp32) from fp32"
+done
+says bf16/config.json '"dtype": "bfloat16"' && says fp16/config.json '"dtype": "float16"'
+(($(stat -c %s bf16/model.safetensors) * 10 < $(stat -c %s above/below/fp32/model.safetensors) * 6)) || fail "bf16 is not half"
+
+# What belongs to the model goes out with it: ids, tokenizer, generation.
+mkdir own && cp "$tiny"/tiny_gpt2/* own && echo '{"a": 1}' >own/tokenizer.json && echo '{"b": 2}' >own/generation_config.json
+sed -E '/"(bos|eos|pad)_token_id"/d; s/^\{/{"bos_token_id": 21, "eos_token_id": 22, "pad_token_id": 23,/' "$tiny/tiny_gpt2/config.json" >own/config.json
+expect 0 "$zero" train zero3.json --model own --steps 2 --save-every 1 --run kept --quiet
+expect 0 "$zero" train zero3.json --model own --steps 3 --save-every 1 --run kept --resume --quiet
+expect 0 "$zero" ckpt export kept/checkpoints kept.out
+for file in tokenizer.json generation_config.json; do cmp own/$file kept.out/$file || fail "$file was not kept"; done
+says kept.out/config.json '"bos_token_id": 21' && says kept.out/config.json '"eos_token_id": 22' && says kept.out/config.json '"pad_token_id": 23'
+expect 0 "$zero" train zero3.json --model kept.out --steps 1 --run kept.again
+mv own moved
+expect 0 "$zero" ckpt export kept/checkpoints gone.out && says err "tokenizer's files are not exported"
+says gone.out/config.json '"eos_token_id": 22'
+finish

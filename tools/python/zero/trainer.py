@@ -1,0 +1,95 @@
+"""Hugging Face's Trainer on the engine:
+
+from zero.trainer import Trainer  # in place of transformers.Trainer
+Trainer(model, args, train_dataset=data, zero_config="ds_config.json").train()
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import transformers
+
+import zero
+
+
+def _resolved(given: Any, ours: Any) -> Any:
+    """`given`, with `ours` where it says "auto"."""
+    if isinstance(given, dict) and isinstance(ours, dict):
+        return {key: _resolved(value, ours.get(key, value)) for key, value in given.items()}
+    return ours if given == "auto" else given
+
+
+class Sharded:
+    """What makes a Trainer's subclass one of the engine: class Mine(Sharded, SFTTrainer).
+
+    What `zero_config` leaves out or leaves "auto" comes from the TrainingArguments, and so does the schedule of learning
+    rates. `zero_options`: those of fully_shard."""
+
+    def __init__(self, *args: Any, zero_config: Any = None, zero_options: Any = None, **kwargs: Any) -> None:
+        self._zero = zero_config or {}, zero_options or {}
+        super().__init__(*args, **kwargs)
+        self.create_optimizer()
+
+    def _configuration(self: Any) -> dict[str, Any]:
+        given, args = self._zero[0], self.args
+        config: dict[str, Any] = given if isinstance(given, dict) else json.loads(Path(given).read_text())
+        if "scheduler" in config:
+            raise ValueError("zero: the TrainingArguments give the schedule; take `scheduler` out of the configuration")
+        betas, eps = (args.adam_beta1, args.adam_beta2), args.adam_epsilon
+        params = {"lr": args.learning_rate, "betas": betas, "eps": eps, "weight_decay": args.weight_decay}
+        ours = {
+            "train_batch_size": args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size,
+            "train_micro_batch_size_per_gpu": args.per_device_train_batch_size,
+            "gradient_accumulation_steps": args.gradient_accumulation_steps,
+            "gradient_clipping": args.max_grad_norm or 0,
+            "optimizer": {"type": "AdamW", "params": params},
+            "bf16": {"enabled": args.bf16},
+            "fp16": {"enabled": args.fp16},
+        }
+        return {**ours, **_resolved(config, ours)}
+
+    def create_optimizer(self: Any, model: Any = None) -> zero.Optimizer:
+        if self.optimizer is None:
+            decays = set(self.get_decay_parameter_names(self.model))
+            no_decay = {name for name, _ in self.model.named_parameters()} - decays
+            self.engine = zero.fully_shard(self.model, self._configuration(), no_decay=no_decay, **self._zero[1])
+            if self.engine.accumulation_steps != self.args.gradient_accumulation_steps:
+                raise ValueError("zero: gradient_accumulation_steps is not that of the TrainingArguments")
+            self.optimizer = self.engine.optimizer
+        return self.optimizer  # type: ignore[no-any-return]
+
+    def create_accelerator_and_postprocess(self: Any) -> None:
+        """The Accelerator wraps nothing, and its backward and clipping are the engine's, which steps where it clips."""
+        super().create_accelerator_and_postprocess()  # type: ignore[misc]
+        self.args._n_gpu = min(self.args.n_gpu, 1)
+        self.accelerator.prepare_model = lambda model, **_: model
+        self.accelerator.backward = lambda loss, **_: self.engine.backward(loss * self.engine.accumulation_steps)
+        self.accelerator.clip_grad_norm_ = lambda *_: self.engine.step(last=True).grad_norm
+
+    def _move_model_to_device(self, model: Any, device: Any) -> None:
+        """The engine does that."""
+
+    def _save(self: Any, output_dir: str | None = None, state_dict: Any = None) -> None:
+        super()._save(output_dir, state_dict={})  # type: ignore[misc]  # all but the weights
+        self.engine.save_pretrained(output_dir or self.args.output_dir)
+
+    def _save_optimizer_and_scheduler(self: Any, output_dir: str) -> None:
+        super()._save_optimizer_and_scheduler(output_dir)  # type: ignore[misc]
+        self.engine.save(os.path.join(output_dir, "zero"))
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        """The engine's checkpoint has the weights too."""
+
+    def _load_optimizer_and_scheduler(self: Any, checkpoint: str | None) -> None:
+        if checkpoint is not None:
+            self.engine.load(os.path.join(checkpoint, "zero"))
+        super()._load_optimizer_and_scheduler(checkpoint)  # type: ignore[misc]
+
+    def _load_best_model(self: Any) -> None:
+        self.engine.load(os.path.join(self.state.best_model_checkpoint, "zero"), weights_only=True)
+
+
+class Trainer(Sharded, transformers.Trainer):  # type: ignore[misc]
+    """transformers.Trainer, with zero_config and zero_options."""
