@@ -39,16 +39,16 @@ static zero_status make_blueprint(zero_engine *e, struct zero_error *error) {
 /* Plans again as the budgets leave room: on all ranks the least room that any has, because they must emit alike. A rank that
  * has failed `before` sets no bound. */
 static zero_status agree_room(zero_engine *e, zero_status before, struct zero_error *error) {
-    struct blueprint_room room = {UINT64_MAX, UINT64_MAX};
+    struct blueprint_room room = {UINT64_MAX, UINT64_MAX, UINT64_MAX};
     struct zero_error unheard;
     if (!blueprint_has_drive(&e->config)) return before;
     if (!before) room = blueprint_room(&e->blueprint);
     error_clear(&unheard);
-    uint64_t bound[] = {room.chunk_elements, room.resident_bytes};
-    zero_status status = ranks_least(&e->ranks, bound, 2, "room for chunks", &unheard);
+    uint64_t bound[] = {room.chunk_elements, room.resident_bytes, room.grad_resident_bytes};
+    zero_status status = ranks_least(&e->ranks, bound, 3, "room for chunks", &unheard);
     if (before) return before;
     if (status) return error_pass(error, &unheard);
-    return blueprint_replan(&e->blueprint, (struct blueprint_room){bound[0], bound[1]}, error);
+    return blueprint_replan(&e->blueprint, (struct blueprint_room){bound[0], bound[1], bound[2]}, error);
 }
 
 /* A rank that fails goes on to where the others meet it. */
@@ -66,7 +66,7 @@ static zero_status lay_plan(zero_engine *e, struct zero_error *error) {
 /* ---- what the plan came to ---- */
 
 static double drive_life_steps(const zero_engine *e) {
-    uint64_t written = e->blueprint.plan.layout.step_bytes * e->ranks.node_ranks;
+    uint64_t written = plan_write_bytes(&e->blueprint.plan) * e->ranks.node_ranks;
     return written ? e->config.nvme_endurance_tbw * 1e12 / (double)written : 0;
 }
 
@@ -77,16 +77,17 @@ static void report_plan(const zero_engine *e, zero_plan *out) {
                       .params_padded = e->model.padded_elements,
                       .param_bytes =
                           p->row_bytes[MEMORY_PARAMETERS] + p->row_bytes[MEMORY_OFFLOADED_PARAMETERS],
-                      .grad_bytes = p->row_bytes[MEMORY_GRADIENTS] + p->row_bytes[MEMORY_HOST_GRADIENTS],
+                      .grad_bytes = p->row_bytes[MEMORY_GRADIENTS] + p->row_bytes[MEMORY_HOST_GRADIENTS] +
+                                    p->row_bytes[MEMORY_OFFLOADED_GRADIENTS],
                       .resident_state_bytes = p->row_bytes[MEMORY_STATE0] + p->row_bytes[MEMORY_STATE1],
                       .gathered_bytes = p->row_bytes[MEMORY_GATHERED],
                       .lasting_bytes = p->lasting_bytes,
                       .staging_bytes = p->row_bytes[MEMORY_STAGING] + p->row_bytes[MEMORY_MESSAGES] +
                                        p->row_bytes[MEMORY_SLOTS] + p->row_bytes[MEMORY_PARAM_STAGING] +
                                        p->row_bytes[MEMORY_CHECKPOINT] + p->row_bytes[MEMORY_UPDATE_STAGING] +
-                                       p->row_bytes[MEMORY_NORMS],
-                      .drive_read_bytes = p->layout.step_bytes + p->param_fetch_bytes,
-                      .drive_write_bytes = p->layout.step_bytes,
+                                       p->row_bytes[MEMORY_NORMS] + p->row_bytes[MEMORY_GRAD_STAGING],
+                      .drive_read_bytes = plan_read_bytes(p),
+                      .drive_write_bytes = plan_write_bytes(p),
                       .drive_life_steps = drive_life_steps(e),
                       .master_bytes = p->row_bytes[MEMORY_MASTERS]};
     plan.state_bytes = plan.resident_state_bytes + p->row_bytes[MEMORY_RECORDS];
@@ -162,9 +163,16 @@ static void log_drive(const zero_engine *e) {
         &e->ranks.log, ZERO_LOG_INFO,
         "nvme: a step reads %.3f GiB and writes %.3f GiB per rank, %" PRIu32 " chunks of at most %" PRIu64
         " elements at a time; %.1f %% of the optimizer state stays in memory, which saves %.3f GiB each way",
-        (double)(layout->step_bytes + p->param_fetch_bytes) * gib, (double)layout->step_bytes * gib,
-        layout->slots, layout->chunk_elements, all > 0 ? 100 * resident / all : 0,
+        (double)plan_read_bytes(p) * gib, (double)plan_write_bytes(p) * gib, layout->slots,
+        layout->chunk_elements, all > 0 ? 100 * resident / all : 0,
         e->config.optimizer_tier == TIER_NVME ? resident * gib : 0);
+    if (p->grad_tier == TIER_NVME)
+        log_line(&e->ranks.log, ZERO_LOG_INFO,
+                 "nvme: %.3f GiB of reduced gradients are on the drive, %.3f GiB in host memory, and %.3f "
+                 "GiB of staging",
+                 (double)p->row_bytes[MEMORY_OFFLOADED_GRADIENTS] * gib,
+                 (double)p->row_bytes[MEMORY_HOST_GRADIENTS] * gib,
+                 (double)p->row_bytes[MEMORY_GRAD_STAGING] * gib);
     if (drive_life_steps(e) > 0)
         log_line(&e->ranks.log, ZERO_LOG_INFO,
                  "nvme: %.6g TB of endurance last %.4g steps of the node's %" PRIu32 " ranks",

@@ -2,20 +2,24 @@
 
 void offload_open(struct offload *o) {
     o->total = 0;
+    o->early = o->slots;
     for (uint32_t k = 0; k < o->refreshes; k++) {
         struct offload_region *r = &o->region[o->refresh[k]];
         r->base = o->total;
         o->total += r->chunks - offload_staged_first(r);
+        if (r->grads && r->base < o->early) o->early = r->base;
     }
     o->lag = o->slots < o->total ? o->slots : o->total;
     o->steps = o->ahead = o->fetches = o->updates = 0;
-    o->param_staging = 0;
+    o->param_staging = o->grad_staging = 0;
 }
 
-uint32_t offload_staged_first(const struct offload_region *r) { return r->params ? 0 : r->resident; }
+uint32_t offload_staged_first(const struct offload_region *r) {
+    return r->params || r->grads ? 0 : r->resident;
+}
 
 /* A prefetch emits at most one FETCH per region. An update emits at most one FETCH per region, two UPDATE and one
- * STORE. */
+ * STORE. A reduction becomes three operations. */
 uint32_t offload_operations_max(const struct offload *o) { return o->refreshes + 4; }
 
 static struct operation *append(struct operation_list *out, const struct operation *op) {
@@ -56,6 +60,7 @@ static void fetch(struct offload *o, uint64_t until, struct operation_list *out)
         uint64_t sequence = o->steps * o->total + o->ahead;
         set_run(op, (uint32_t)(first + (o->ahead - r->base)), stop - o->ahead, sequence);
         set_pipe(op, STREAM_STORE, (int64_t)sequence + 1 - (int64_t)o->lag);
+        if (r->grads) op->read[op->reads++] = (struct buffer_ref){BUFFER_GRAD_SHARD, o->refresh[k]};
         o->fetches += op->items;
         o->ahead = stop;
     }
@@ -102,14 +107,49 @@ static void expand_gather(struct offload *o, const struct operation *gather, str
     append(out, gather)->read[0] = staged;
 }
 
+/* ---- gradients ---- */
+
+static bool makes_gradient(const struct operation *op) {
+    return (op->kind == OP_REDUCE || op->kind == OP_CLEAR) && op->write[0].kind == BUFFER_GRAD_SHARD;
+}
+
+bool offload_stores_gradient(const struct operation *op) { return makes_gradient(op) && !op->summed; }
+
+bool offload_fetches_gradient(const struct operation *op) {
+    bool sum = op->kind == OP_REDUCE && !op->reads;
+    return makes_gradient(op) && (op->add || (sum && !op->sums));
+}
+
+static struct operation *append_run(struct offload *o, enum operation_kind kind, enum stream stream,
+                                    uint32_t region, struct buffer_ref from, struct buffer_ref to,
+                                    struct operation_list *out) {
+    struct operation *op = append_new(out, kind, OBJECT_GRAD, stream, region);
+    set_run(op, 0, o->region[region].chunks, 0);
+    op->read[op->reads++] = from;
+    op->write[op->writes++] = to;
+    return op;
+}
+
+static void expand_reduction(struct offload *o, const struct operation *op, struct operation_list *out) {
+    o->grad_staging += !op->sums;
+    struct buffer_ref staged = {BUFFER_GRAD_STAGED, (uint16_t)(o->grad_staging % GRAD_STAGINGS)},
+                      shard = op->write[0];
+    if (offload_fetches_gradient(op))
+        append_run(o, OP_FETCH, STREAM_PARAM, op->region, shard, staged, out)->use = op->use;
+    append(out, op)->write[0] = staged;
+    if (offload_stores_gradient(op)) append_run(o, OP_STORE, STREAM_GRAD, op->region, staged, shard, out);
+}
+
 void offload_expand(struct offload *o, const struct operation *op, struct operation_list *out) {
     bool from_shard = op->kind == OP_GATHER && op->read[0].kind == BUFFER_PARAM_SHARD;
     if (op->kind == OP_UPDATE) {
         expand_update(o, op, out);
     } else if (from_shard && o->region[op->region].params) {
         expand_gather(o, op, out);
+    } else if (makes_gradient(op) && o->region[op->region].grads) {
+        expand_reduction(o, op, out);
     } else {
-        if (op->kind == OP_COMPUTE && op->final) fetch(o, o->slots, out);
+        if (op->kind == OP_COMPUTE && op->final) fetch(o, o->early, out);
         append(out, op);
     }
 }

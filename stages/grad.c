@@ -25,8 +25,8 @@ static void stage_through(struct policy *p, struct operation *op) {
     if (p->stagings) emit_writes(op, BUFFER_STAGING, p->reductions++ % p->stagings);
 }
 
-static void reduce(struct policy *p, uint16_t region, struct placement to, bool final,
-                   struct operation_list *out) {
+static struct operation *reduce(struct policy *p, uint16_t region, struct placement to, bool final,
+                                struct operation_list *out) {
     struct region *r = &p->region[region];
     struct placement_step steps[4];
     placement_change((struct placement){{PARTIAL, PARTIAL}}, to, p->mesh, steps);
@@ -40,24 +40,30 @@ static void reduce(struct policy *p, uint16_t region, struct placement to, bool 
     room_give(p, OBJECT_GRAD, region, r->grad_live);
     r->partial = false;
     r->reduced = true;
-    if (!r->grad_live) return;
+    if (!r->grad_live) return op;
     r->grad_live = false;
-    op = emit(out, OP_RELEASE, OBJECT_GRAD, STREAM_REDUCE, region);
-    emit_writes(op, BUFFER_GRAD_FULL, region);
+    emit_writes(emit(out, OP_RELEASE, OBJECT_GRAD, STREAM_REDUCE, region), BUFFER_GRAD_FULL, region);
+    return op;
+}
+
+/* The changes from a reduced shard to the placement of the step. */
+static uint32_t last_changes(const struct policy *p, const struct region *r, struct placement_step out[4]) {
+    struct placement from = placement_is(r->grad_step, SHARD, SHARD) ? (struct placement){{SHARD, SHARD}}
+                                                                     : (struct placement){{SHARD, PARTIAL}};
+    return placement_change(from, r->grad_step, p->mesh, out);
 }
 
 /* Brings the reduced shard to the placement of the step: adds over the replicate axis; at zero0 gathers it back. */
-static void finish(struct policy *p, uint16_t region, struct operation_list *out) {
+static void finish(struct policy *p, uint16_t region, bool follows, struct operation_list *out) {
     struct region *r = &p->region[region];
-    struct placement from = placement_is(r->grad_step, SHARD, SHARD) ? (struct placement){{SHARD, SHARD}}
-                                                                     : (struct placement){{SHARD, PARTIAL}};
     struct placement_step steps[4];
-    uint32_t count = placement_change(from, r->grad_step, p->mesh, steps);
+    uint32_t count = last_changes(p, r, steps);
     for (uint32_t i = 0; i < count; i++) {
         struct operation *op =
             emit(out, (enum operation_kind)steps[i].kind, OBJECT_GRAD, STREAM_REDUCE, region);
         op->axes = steps[i].axes;
         op->final = op->kind == OP_REDUCE;
+        op->sums = op->final && follows;
         if (op->kind == OP_GATHER) emit_reads(op, grad_shard_buffer(r), region);
         emit_writes(op, op->kind == OP_GATHER ? BUFFER_GRAD_FULL : grad_shard_buffer(r), region);
         if (op->kind == OP_REDUCE) stage_through(p, op);
@@ -70,8 +76,13 @@ static void finish(struct policy *p, uint16_t region, struct operation_list *out
 void grad_to(struct policy *p, uint16_t region, bool final, struct operation_list *out) {
     struct region *r = &p->region[region];
     bool stays_partial = placement_is(r->grad_between, PARTIAL, PARTIAL);
-    if (r->partial) reduce(p, region, final || stays_partial ? r->grad_step : r->grad_between, final, out);
-    if (final) finish(p, region, out);
+    struct placement_step steps[4];
+    bool summed = r->partial && final && last_changes(p, r, steps) && steps[0].kind == OP_REDUCE;
+    struct operation *op = NULL;
+    if (r->partial)
+        op = reduce(p, region, final || stays_partial ? r->grad_step : r->grad_between, final, out);
+    if (op) op->summed = summed;
+    if (final) finish(p, region, summed, out);
 }
 
 void grad_leave(struct policy *p, uint16_t region, struct operation_list *out) {

@@ -97,7 +97,7 @@ void room_take(struct policy *p, enum object object, uint16_t region, struct ope
     if (p->roomy) return;
     if (p->leaving[object] <= p->room[object] && p->taken[object] <= p->room[object] - p->leaving[object])
         return;
-    op->joins |= (uint8_t)(1u << releases[object]);
+    op->joins |= (uint16_t)(1u << releases[object]);
     p->leaving[object] = 0;
 }
 

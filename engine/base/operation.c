@@ -21,7 +21,7 @@ const char *object_name(enum object object) {
 }
 
 const char *stream_name(enum stream stream) {
-    static const char *const names[STREAMS] = {"compute", "gather", "reduce", "update",
-                                               "fetch",   "store",  "param",  "control"};
+    static const char *const names[STREAMS] = {"compute", "gather", "reduce", "update", "fetch",
+                                               "store",   "param",  "grad",   "control"};
     return names[stream];
 }

@@ -41,7 +41,8 @@ enum stream {
     STREAM_UPDATE,
     STREAM_FETCH,
     STREAM_STORE,
-    STREAM_PARAM, /* fetches of parameters; fetches of states use STREAM_FETCH */
+    STREAM_PARAM, /* fetches of parameters, and of gradients that are added to; all others use STREAM_FETCH */
+    STREAM_GRAD,  /* stores of gradients */
     STREAM_CONTROL,
     STREAMS
 };
@@ -61,7 +62,8 @@ enum buffer_kind {
     /* If the host updates for a device and the update reads the whole gradient: a copy of it in host memory. */
     BUFFER_GRAD_HOST,
     BUFFER_UPDATE_STAGING, /* parameters on the way from the host's update to the device; the region is its index */
-    BUFFER_LENT_STAGING,   /* shares on the way between ranks and the host program's memory; the region is its index */
+    BUFFER_LENT_STAGING, /* shares on the way between ranks and the host program's memory; the region is its index */
+    BUFFER_GRAD_STAGED, /* a reduced shard on the way to a drive; the region is its index */
     BUFFER_KINDS
 };
 
@@ -80,11 +82,13 @@ struct pipe {
 
 struct operation {
     uint8_t kind, object, stream, axes;
-    bool add;      /* REDUCE: adds to the shard's content */
-    bool final;    /* REDUCE, CLEAR: the gradient's last write before the step. COMPUTE: a backward of the
+    bool add;   /* REDUCE: adds to the shard's content */
+    bool final; /* REDUCE, CLEAR: the gradient's last write before the step. COMPUTE: a backward of the
                       step's last micro-step */
-    uint8_t joins; /* bit per stream: everything emitted on this stream so far must have retired */
+    /* REDUCE: the next reduction sums this one's shard over the replicate axis, in the same event; this is that sum. */
+    bool summed, sums;
     uint8_t reads, writes;
+    uint16_t joins;    /* bit per stream: everything emitted on this stream so far must have retired */
     uint16_t acquires; /* bit per write: the buffer's planned interval begins here, for position `use` */
     uint16_t region;
     uint16_t use; /* the position in the pass that the operation serves */

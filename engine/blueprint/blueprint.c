@@ -54,6 +54,7 @@ struct blueprint_terms blueprint_terms(const struct config *c, uint32_t ranks, b
                                 .discrete = discrete,
                                 .state_tier = (enum tier_kind)c->optimizer_tier,
                                 .param_tier = (enum tier_kind)c->param_tier,
+                                .grad_tier = (enum tier_kind)c->grad_tier,
                                 .chunk_elements_max = c->chunk_elements_max,
                                 .slots = (uint32_t)c->slots,
                                 .shadow = c->nvme_shadow,
@@ -85,8 +86,7 @@ static bool lends_grads(const struct blueprint *b, uint32_t region) {
     const struct model_region *r = &b->o.model->region[region];
     struct precision precision = blueprint_precision_of(b, region);
     bool as_is = precision.message == precision.compute && precision.reduced == precision.compute &&
-                 !t->gradient_factor && !t->gradient_bits &&
-                 !t->native_reduction;
+                 !t->gradient_factor && !t->gradient_bits && !t->native_reduction;
     bool settles = t->state_tier != TIER_NVME && !t->shadow, plain = t->mesh[AXIS_REPLICATE] == 1;
     return b->regions[region].lent && !b->regions[region].frozen && r->lends_grads && collects_grads(b, r) &&
            as_is && settles && plain;
@@ -192,10 +192,12 @@ static zero_status make_plan(struct blueprint *b, struct zero_error *error) {
                                    .state_count = b->o.state_count,
                                    .state_tier = t->state_tier,
                                    .param_tier = t->param_tier,
+                                   .grad_tier = t->grad_tier,
                                    .chunk_elements_max = t->chunk_elements_max,
                                    .chunk_align_bytes = t->chunk_align_bytes,
                                    .slots = t->slots,
                                    .resident_bytes = t->resident_bytes,
+                                   .grad_resident_bytes = t->grad_resident_bytes,
                                    .shadow = t->shadow,
                                    .discrete = t->discrete,
                                    .staging_bytes = executor_staging_bytes(&shape),
@@ -239,17 +241,30 @@ uint64_t blueprint_host_bytes(const struct blueprint *b) {
     return add_saturated(blueprint_bytes(b, TIER_CPU), device);
 }
 
-/* What a cpu budget leaves beside the rest of the plan, for state that need not go to the drive. Rows and buffers are aligned:
- * so many bytes are kept free. */
-static uint64_t resident_bytes(const struct blueprint *b) {
+/* What a cpu budget leaves beside the rest of the plan, for state and gradients that need not go to the drive. Rows and
+ * buffers are aligned: so many bytes are kept free. */
+static uint64_t free_bytes(const struct blueprint *b) {
     const struct config *c = b->o.config;
     uint64_t budget = c->budget_bytes[TIER_CPU], planned = blueprint_bytes(b, TIER_CPU);
-    uint64_t arrays = OPTIMIZER_STATES_MAX + 1; /* states, and masters */
+    uint64_t arrays = OPTIMIZER_STATES_MAX + 1 + (c->grad_tier == TIER_NVME); /* states, masters, gradients */
     uint64_t aligned =
         arrays * (b->o.model->regions * ALIGN_BYTES + 2 * CHUNK_ALIGN_BYTES) + CHUNK_ALIGN_BYTES;
     if (c->optimizer_tier != TIER_NVME || budget == CONFIG_BYTES_UNLIMITED) return 0;
-    if (c->nvme_shadow) return 0; /* all of a step is on the drive */
     return budget > planned + aligned ? budget - planned - aligned : 0;
+}
+
+/* Of these bytes, what gradients take: whole shards from the first region to be refreshed on. They come first, since
+ * micro-steps move them more often than a step moves state. A shadow leaves them all of it. */
+static uint64_t grad_resident_bytes(const struct blueprint *b, uint64_t free_bytes) {
+    const struct chunk_layout *layout = &b->plan.layout;
+    uint64_t taken = 0;
+    for (uint32_t k = 0; k < b->policy.refreshes; k++) {
+        uint32_t region = b->policy.refresh[k];
+        uint64_t bytes = layout->region[region].grads ? chunk_layout_grad_bytes(layout, region) : 0;
+        if (taken + bytes > free_bytes) break;
+        taken += bytes;
+    }
+    return taken;
 }
 
 /* Chunks as large as the plan has them, or smaller where their slots would break the cpu budget. There are more of smaller
@@ -270,13 +285,18 @@ bool blueprint_has_drive(const struct config *c) {
 }
 
 struct blueprint_room blueprint_room(const struct blueprint *b) {
-    return (struct blueprint_room){fitting_chunk(b), resident_bytes(b)};
+    uint64_t room = free_bytes(b), grads = grad_resident_bytes(b, room);
+    /* with a shadow, all state of a step is on the drive */
+    return (struct blueprint_room){fitting_chunk(b), b->o.config->nvme_shadow ? 0 : room - grads, grads};
 }
 
 zero_status blueprint_replan(struct blueprint *b, struct blueprint_room room, struct zero_error *error) {
-    if (room.chunk_elements == b->plan.layout.chunk_elements && !room.resident_bytes) return ZERO_OK;
+    if (room.chunk_elements == b->plan.layout.chunk_elements && !room.resident_bytes &&
+        !room.grad_resident_bytes)
+        return ZERO_OK;
     b->terms.chunk_elements_max = room.chunk_elements;
     b->terms.resident_bytes = room.resident_bytes;
+    b->terms.grad_resident_bytes = room.grad_resident_bytes;
     plan_free(&b->plan);
     return make_plan(b, error);
 }

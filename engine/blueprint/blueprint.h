@@ -25,8 +25,8 @@ struct blueprint_terms {
         gradient_bits; /* of struct executor_shape; so are gradient_factor, native_reduction, discrete */
     float gradient_factor;
     bool native_reduction, discrete;
-    enum tier_kind state_tier, param_tier;
-    uint64_t chunk_elements_max, resident_bytes; /* of struct plan_options; so is all that follows */
+    enum tier_kind state_tier, param_tier, grad_tier; /* of struct plan_options; so is all that follows */
+    uint64_t chunk_elements_max, resident_bytes, grad_resident_bytes;
     uint32_t chunk_align_bytes, slots;
     bool shadow;
     uint64_t checkpoint_bytes;
@@ -50,7 +50,7 @@ struct blueprint_options {
 
 struct blueprint {
     struct blueprint_options o;
-    struct blueprint_terms terms; /* blueprint_replan changes chunk_elements_max and resident_bytes */
+    struct blueprint_terms terms; /* blueprint_replan changes what struct blueprint_room has */
     uint32_t ranks;
     struct region *regions;
     uint16_t *refresh;
@@ -81,9 +81,10 @@ zero_status blueprint_make(struct blueprint *blueprint, const struct blueprint_t
                            const struct blueprint_options *options, struct zero_error *error);
 void blueprint_free(struct blueprint *blueprint);
 
-/* What this rank's budgets leave room for: elements of a chunk, and bytes of state that need not go to the drive. */
+/* What this rank's budgets leave room for: elements of a chunk, and bytes of state and of gradients that need not go to the
+ * drive. */
 struct blueprint_room {
-    uint64_t chunk_elements, resident_bytes;
+    uint64_t chunk_elements, resident_bytes, grad_resident_bytes;
 };
 bool blueprint_has_drive(const struct config *config);
 struct blueprint_room blueprint_room(const struct blueprint *blueprint);

@@ -13,14 +13,15 @@
 #define STAGE "zero_optimization.stage"
 #define OPTIMIZER_DEVICE "zero_optimization.offload_optimizer.device"
 #define PARAM_DEVICE "zero_optimization.offload_param.device"
+#define GRAD_DEVICE "zero_optimization.offload_gradients.device"
 #define SLOTS "zero_optimization.offload_optimizer.buffer_count"
 #define CHUNK "zero_optimization.sub_group_size"
 #define DEPTH "comm.prefetch_depth"
 
-enum { KEYS_MAX = 3, ADVICE_MAX = 3 };
+enum { KEYS_MAX = 4, ADVICE_MAX = 3, TOGETHER = 7 };
 
 /* The changes that are tried: keys with values. The advice is the first change of a `kind` that fits. Kinds that change little come
- * first. */
+ * first. TOGETHER: only if no other kind fits. */
 static const struct change {
     int kind;
     const char *key[KEYS_MAX], *value[KEYS_MAX];
@@ -43,13 +44,20 @@ static const struct change {
     {5, {PARAM_DEVICE}, {"\"cpu\""}},
     {5, {PARAM_DEVICE}, {"\"nvme\""}},
     {5, {PARAM_DEVICE}, {"\"none\""}},
-    {6, {STAGE, OPTIMIZER_DEVICE}, {"1", "\"cpu\""}},
-    {6, {STAGE, OPTIMIZER_DEVICE}, {"2", "\"cpu\""}},
-    {6, {STAGE, OPTIMIZER_DEVICE}, {"3", "\"cpu\""}},
-    {6, {STAGE, OPTIMIZER_DEVICE}, {"3", "\"nvme\""}},
-    {6, {STAGE, OPTIMIZER_DEVICE, PARAM_DEVICE}, {"3", "\"cpu\"", "\"cpu\""}},
-    {6, {STAGE, OPTIMIZER_DEVICE, PARAM_DEVICE}, {"3", "\"nvme\"", "\"cpu\""}},
-    {6, {STAGE, OPTIMIZER_DEVICE, PARAM_DEVICE}, {"3", "\"nvme\"", "\"nvme\""}},
+    {6, {GRAD_DEVICE}, {"\"cpu\""}},
+    {6, {GRAD_DEVICE}, {"\"nvme\""}},
+    {TOGETHER, {STAGE, OPTIMIZER_DEVICE}, {"1", "\"cpu\""}},
+    {TOGETHER, {STAGE, OPTIMIZER_DEVICE}, {"2", "\"cpu\""}},
+    {TOGETHER, {STAGE, OPTIMIZER_DEVICE}, {"3", "\"cpu\""}},
+    {TOGETHER, {STAGE, OPTIMIZER_DEVICE}, {"3", "\"nvme\""}},
+    {TOGETHER, {STAGE, OPTIMIZER_DEVICE, PARAM_DEVICE}, {"3", "\"cpu\"", "\"cpu\""}},
+    {TOGETHER, {STAGE, OPTIMIZER_DEVICE, PARAM_DEVICE}, {"3", "\"nvme\"", "\"cpu\""}},
+    {TOGETHER, {STAGE, OPTIMIZER_DEVICE, PARAM_DEVICE}, {"3", "\"nvme\"", "\"nvme\""}},
+    {TOGETHER, {OPTIMIZER_DEVICE, GRAD_DEVICE}, {"\"nvme\"", "\"nvme\""}},
+    {TOGETHER, {STAGE, OPTIMIZER_DEVICE, GRAD_DEVICE}, {"3", "\"nvme\"", "\"nvme\""}},
+    {TOGETHER,
+     {STAGE, OPTIMIZER_DEVICE, PARAM_DEVICE, GRAD_DEVICE},
+     {"3", "\"nvme\"", "\"nvme\"", "\"nvme\""}},
 };
 
 /* One budget check: the blueprint that exceeds a budget, and its configuration. */
@@ -138,7 +146,7 @@ static void write_advice(struct check *c, char *out, size_t capacity) {
     int found = -1, count = 0;
     *out = 0;
     for (size_t i = 0; i < sizeof changes / sizeof *changes && count < ADVICE_MAX; i++) {
-        if (changes[i].kind == found || (changes[i].kind == 6 && count) || !would_fit(c, &changes[i]))
+        if (changes[i].kind == found || (changes[i].kind == TOGETHER && count) || !would_fit(c, &changes[i]))
             continue;
         found = changes[i].kind;
         count++;

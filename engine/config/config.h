@@ -160,8 +160,8 @@ struct config {
     /* Set by the caller: the value of "auto" for total_num_steps. 0: unknown; then total_num_steps is unknown, too. */
     uint64_t planned_steps;
     uint64_t stage;
-    int optimizer_device, param_device;               /* rows of tier_table (offload/tier.h), as written */
-    int optimizer_tier, param_tier;                   /* after config_resolve: enum tier_kind of these rows */
+    int optimizer_device, param_device, grad_device;  /* rows of tier_table (offload/tier.h), as written */
+    int optimizer_tier, param_tier, grad_tier;        /* after config_resolve: enum tier_kind of these rows */
     bool cpu_offload, cpu_offload_param;              /* DeepSpeed's old keys for the two tiers */
     struct config_paths optimizer_paths, param_paths; /* on the drives; equal if both tiers are drives */
     uint64_t slots, chunk_elements_max, aio_block_bytes, aio_queue_depth;

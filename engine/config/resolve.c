@@ -120,6 +120,7 @@ static zero_status resolve_accumulation(struct config *config, struct zero_error
 
 #define OFFLOAD_OPTIMIZER "zero_optimization.offload_optimizer"
 #define OFFLOAD_PARAM "zero_optimization.offload_param"
+#define OFFLOAD_GRADIENTS "zero_optimization.offload_gradients"
 
 /* Sets the kind of the tier that `device` chose. DeepSpeed's old keys mean device "cpu". */
 static zero_status resolve_device(struct config *config, const char *path, int *device, int *out_tier,
@@ -156,6 +157,23 @@ static bool same_paths(const struct config_paths *a, const struct config_paths *
     return true;
 }
 
+/* A gradient comes with its chunk of state to the host's update, so it is not farther away than the state. */
+static zero_status resolve_grad_tier(struct config *c, struct zero_error *error) {
+    const char *choice = tier_table[c->grad_device]->choice;
+    c->grad_tier = (int)tier_table[c->grad_device]->kind;
+    if (c->grad_tier != TIER_DEVICE && !c->stage)
+        return error_set(error, ZERO_E_CONFIG,
+                         OFFLOAD_GRADIENTS
+                         ".device: gradients are whole on every rank at stage 0: set "
+                         "zero_optimization.stage to 1, which trains to the same bits, or remove the block");
+    if (c->grad_tier <= c->optimizer_tier) return ZERO_OK;
+    return error_set(error, ZERO_E_CONFIG,
+                     OFFLOAD_GRADIENTS
+                     ".device: \"%s\" needs the optimizer state there, too: set " OFFLOAD_OPTIMIZER
+                     ".device to \"%s\"",
+                     choice, choice);
+}
+
 static zero_status resolve_offload(struct config *c, struct zero_error *error) {
     zero_status status =
         resolve_device(c, OFFLOAD_OPTIMIZER ".device", &c->optimizer_device, &c->optimizer_tier,
@@ -171,6 +189,8 @@ static zero_status resolve_offload(struct config *c, struct zero_error *error) {
                          OFFLOAD_PARAM ".device: parameters are whole on every rank at stage %llu: set "
                                        "zero_optimization.stage to 3, or remove the block",
                          (unsigned long long)c->stage);
+    status = resolve_grad_tier(c, error);
+    if (status) return status;
     if (c->param_tier == c->optimizer_tier && c->param_device != c->optimizer_device)
         return error_set(error, ZERO_E_CONFIG,
                          OFFLOAD_PARAM ".device: \"%s\" and \"%s\" of " OFFLOAD_OPTIMIZER

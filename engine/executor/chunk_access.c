@@ -4,7 +4,7 @@
  *
  *   a slot:  free --> coming --> there --(changed)--> dirty --(the host goes on to another chunk)--> going --> there
  *
- * Parts of a chunk, its state and its parameters, come and go each by itself. Functions are called between steps
+ * Parts of a chunk, its state, its parameters and its gradient, come and go each by itself. Functions are called between steps
  * (executor_commit: in a step, while other transfers are in flight). Only executor_chunk_poll, executor_chunk_forget
  * and executor_chunk_written do not wait for their transfers. */
 #include <string.h>
@@ -24,6 +24,7 @@ static struct chunk chunk_parts(const struct executor *e, uint32_t region, uint3
     struct chunk c = chunk_layout_at(&e->o.plan->layout, region, index);
     c.state &= (parts & CHUNK_STATE) != 0;
     c.params &= (parts & CHUNK_PARAMS) != 0;
+    c.grads &= (parts & CHUNK_GRADS) != 0;
     return c;
 }
 
@@ -209,6 +210,19 @@ zero_status executor_chunk_poll(struct executor *e, uint32_t region, uint32_t in
     *out = memory_of(e, a->current);
     *out_there = !status && !busy(h);
     return status;
+}
+
+zero_status executor_gradient_poll(struct executor *e, uint32_t region, uint32_t index, uint8_t **out,
+                                   bool *out_there) {
+    const struct timeline *stores = &e->stream[STREAM_GRAD];
+    bool moved;
+    *out_there = false;
+    if (stores->retired != stores->emitted) return executor_poll(e, &moved);
+    return executor_chunk_poll(e, region, index, CHUNK_GRADS, out, out_there);
+}
+
+void access_forget_gradients(struct executor *e) {
+    for (uint32_t i = 0; i <= e->o.plan->layout.slots; i++) e->access.held[i].there &= (uint8_t)~CHUNK_GRADS;
 }
 
 zero_status executor_chunk(struct executor *e, uint32_t region, uint32_t index, uint8_t parts,

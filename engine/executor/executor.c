@@ -9,8 +9,8 @@
 /* The most items of a stream that may be in flight: one on compute (the host), on update (an update uses all threads)
  * and on control; more where latency must be hidden. 0: the number of staging slots. */
 static const uint8_t in_flight[STREAMS] = {
-    [STREAM_COMPUTE] = 1, [STREAM_GATHER] = 3, [STREAM_REDUCE] = 3, [STREAM_UPDATE] = 1,
-    [STREAM_FETCH] = 0,   [STREAM_STORE] = 0,  [STREAM_PARAM] = 8,  [STREAM_CONTROL] = 1};
+    [STREAM_COMPUTE] = 1, [STREAM_GATHER] = 3, [STREAM_REDUCE] = 3, [STREAM_UPDATE] = 1, [STREAM_FETCH] = 0,
+    [STREAM_STORE] = 0,   [STREAM_PARAM] = 8,  [STREAM_GRAD] = 8,   [STREAM_CONTROL] = 1};
 
 /* The same for a discrete device. Work that is queued on it needs no host. So the host may begin the next use while
  * the device still works on the last use, and the next update while the last weights are being copied. 0: as above. */
@@ -22,18 +22,18 @@ static const uint8_t in_flight_ahead[STREAMS] = {
 
 uint32_t executor_requests_max(const struct plan *plan) {
     uint32_t access = 1;
-    return TRANSFERS_MAX * (plan->layout.slots + in_flight[STREAM_PARAM] + access);
+    return TRANSFERS_MAX * (plan->layout.slots + in_flight[STREAM_PARAM] + access) + in_flight[STREAM_GRAD];
 }
 
 /* ---- opening ---- */
 
 /* The most operations that one event emits on a stream. Per region these are at most: on compute a copy and a
  * release; on gather one gather ahead and one refresh; on reduce a reduction, its release, a sum, a gather and a
- * clear; two updates; two fetches; one store; one fetch of parameters. */
+ * clear; two updates; two fetches; one store; one fetch of parameters and two of gradients; three stores of gradients. */
 static uint64_t event_most(const struct policy *policy, enum stream stream) {
     static const uint8_t per_region[STREAMS] = {
         [STREAM_COMPUTE] = 2, [STREAM_GATHER] = 2, [STREAM_REDUCE] = 5, [STREAM_UPDATE] = 2,
-        [STREAM_FETCH] = 2,   [STREAM_STORE] = 1,  [STREAM_PARAM] = 1};
+        [STREAM_FETCH] = 2,   [STREAM_STORE] = 1,  [STREAM_PARAM] = 3,  [STREAM_GRAD] = 3};
     return (uint64_t)per_region[stream] * policy->regions + 2;
 }
 
@@ -205,7 +205,7 @@ void *executor_master(const struct executor *e, uint32_t region) {
 void *executor_grad_shard(const struct executor *e, uint32_t region) {
     uint8_t *shard = executor_address(e, (struct buffer_ref){BUFFER_GRAD_SHARD, (uint16_t)region});
     if (shard) return shard;
-    if (policy_region(e, region)->grad_lent) return NULL;
+    if (policy_region(e, region)->grad_lent || e->o.plan->layout.region[region].grads) return NULL;
     uint32_t shards = e->o.shape.policy->mesh[AXIS_SHARD];
     uint64_t bytes = e->o.shape.model->region[region].padded / shards *
                      dtype_bytes(precision_of(&e->o.shape, region).reduced);
@@ -505,15 +505,15 @@ bool executor_idle(const struct executor *e) {
     return true;
 }
 
-static bool in_flight_on(const struct executor *e, const enum stream streams[3]) {
-    for (int i = 0; i < 3; i++)
+static bool in_flight_on(const struct executor *e, const enum stream *streams, int count) {
+    for (int i = 0; i < count; i++)
         if (e->stream[streams[i]].retired != e->stream[streams[i]].started) return true;
     return false;
 }
 
 bool executor_in_flight(const struct executor *e) {
     static const enum stream shared[3] = {STREAM_GATHER, STREAM_REDUCE, STREAM_CONTROL};
-    return in_flight_on(e, shared);
+    return in_flight_on(e, shared, 3);
 }
 
 bool executor_runs_ahead(const struct executor *e) { return e->ahead; }
@@ -523,8 +523,8 @@ bool executor_stored(const struct executor *e) {
 }
 
 bool executor_transferring(const struct executor *e) {
-    static const enum stream transfers[3] = {STREAM_FETCH, STREAM_STORE, STREAM_PARAM};
-    return in_flight_on(e, transfers);
+    static const enum stream transfers[4] = {STREAM_FETCH, STREAM_STORE, STREAM_PARAM, STREAM_GRAD};
+    return in_flight_on(e, transfers, 4);
 }
 
 bool executor_waits_for_host(const struct executor *e) {

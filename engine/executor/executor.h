@@ -188,13 +188,13 @@ void *executor_lasting_address(const struct executor *executor, struct buffer_re
  * weights. executor_master returns NULL where the parameters are the master weights. */
 void *executor_state(const struct executor *executor, uint32_t region, uint32_t k);
 void *executor_master(const struct executor *executor, uint32_t region);
-/* This rank's part of the reduced gradient. NULL: it is lent. */
+/* This rank's part of the reduced gradient. NULL: it is lent, or on the drive. */
 void *executor_grad_shard(const struct executor *executor, uint32_t region);
 
 /* ---- the host's access to chunks on the drive; between steps, with nothing in flight ---- */
 
 /* The parts of a chunk that may be on the drive. */
-enum { CHUNK_STATE = 1, CHUNK_PARAMS = 2, CHUNK_ALL = 3 };
+enum { CHUNK_STATE = 1, CHUNK_PARAMS = 2, CHUNK_ALL = 3, CHUNK_GRADS = 4 /* the host only reads them */ };
 
 /* Reads the parts of a chunk into a slot, unless they are there already; *out is the slot's address, until the next call.
  * executor_chunk waits. executor_chunk_poll does not wait: call it again until *out_there is true. It may read a chunk
@@ -203,6 +203,9 @@ zero_status executor_chunk(struct executor *executor, uint32_t region, uint32_t 
                            uint8_t **out);
 zero_status executor_chunk_poll(struct executor *executor, uint32_t region, uint32_t chunk, uint8_t parts,
                                 uint8_t **out, bool *out_there);
+/* The same for the chunk's gradient; it waits for the stores of gradients. */
+zero_status executor_gradient_poll(struct executor *executor, uint32_t region, uint32_t chunk, uint8_t **out,
+                                   bool *out_there);
 void executor_chunk_forget(struct executor *executor); /* chunks in slots become out of date */
 /* The host changed parts of the chunk that it got last. They go to the drive when the host goes on to another chunk, or
  * before the next pass begins. */

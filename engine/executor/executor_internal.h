@@ -4,7 +4,7 @@
 
 #include "engine/executor/executor.h"
 
-enum { SCALAR_SETS = 2, TRANSFERS_MAX = 2 };
+enum { SCALAR_SETS = 2, TRANSFERS_MAX = 3 };
 
 struct task { /* an emitted operation */
     struct operation op;
@@ -55,7 +55,9 @@ struct stored {
     uint64_t generation;
     uint64_t checksum;    /* of the state */
     uint64_t param_check; /* checksum of the chunk's parameters */
+    uint64_t grad_check;  /* and of its gradient */
     bool has_params;      /* the parameters were stored; false: they are zero */
+    bool has_grads;       /* the same of the gradient */
     bool resumed;         /* an earlier process stored the state: only the record's tag has the checksum */
 };
 

@@ -45,6 +45,13 @@ zero_status norm_on_device(struct executor *e, struct item *item, uint32_t regio
     return status ? status : submit(e, item, &kernel_norm_total, DEVICE_REDUCE, &all, &total);
 }
 
+void norm_in_memory(struct executor *e, uint32_t region, const void *shard) {
+    e->normed[region] = true;
+    if (e->o.without_data) return;
+    e->norm[region] = norm_span(shard, precision_of(&e->o.shape, region).reduced,
+                                shard_elements(e, region, grad_shard_placement(policy_region(e, region))));
+}
+
 /* Takes the norms that no reduction took: the gradient was reduced in an earlier micro-step, or over the replicate
  * axis. */
 zero_status complete_norms(struct executor *e, struct item *item) {
@@ -59,9 +66,7 @@ zero_status complete_norms(struct executor *e, struct item *item) {
         else if (e->o.shape.discrete && !crosses(e, shard))
             status = norm_on_device(e, item, region, shard);
         else
-            e->norm[region] =
-                norm_span(shard, precision_of(&e->o.shape, region).reduced,
-                          shard_elements(e, region, grad_shard_placement(policy_region(e, region))));
+            norm_in_memory(e, region, shard);
     }
     return status;
 }

@@ -136,6 +136,11 @@ zero_status encode_message(struct executor *e, struct item *item) {
     return reduces_codes(e, item) ? code_reduce(e, item, message_address(e, item->task), &call) : ZERO_OK;
 }
 
+/* A shard that goes to the drive may have no later write in the step, so each write of it takes the norm. */
+static bool takes_norm(const struct operation *op) {
+    return !op->summed && (op->final || op->write[0].kind == BUFFER_GRAD_STAGED);
+}
+
 zero_status post_reduce(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
     struct comm_call call = element_call(&e->o.shape, op);
@@ -144,7 +149,7 @@ zero_status post_reduce(struct executor *e, struct item *item) {
     call.source = scatters(op) ? message_address(e, item->task) : call.target;
     call.staging = op->writes > 1 ? buffer_address(e, item->task->write[1]) : NULL;
     call.written =
-        scatters(op) && op->final && !e->o.shape.discrete ? norm_of_written(call.target_dtype) : NULL;
+        scatters(op) && takes_norm(op) && !e->o.shape.discrete ? norm_of_written(call.target_dtype) : NULL;
     call.written_user = &e->norm[op->region];
     uint64_t codes = reduces_codes(e, item) ? call.count : 0;
     if (codes) coded_reduce_call(e, item, &call);
@@ -161,8 +166,12 @@ zero_status decode_sum(struct executor *e, struct item *item) {
     return decode_reduce(e, item, reduce_target(e, item->task), shard_elements(e, op->region, cut));
 }
 
+/* Norms that the collective did not take. Shards that rest in memory have another chance, in complete_norms. */
 zero_status norm_shard(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
-    bool takes = e->o.shape.discrete && op->final && !e->normed[op->region];
-    return takes ? norm_on_device(e, item, op->region, reduce_target(e, item->task)) : ZERO_OK;
+    bool staged = op->write[0].kind == BUFFER_GRAD_STAGED;
+    if (e->normed[op->region] || !takes_norm(op)) return ZERO_OK;
+    if (e->o.shape.discrete) return norm_on_device(e, item, op->region, reduce_target(e, item->task));
+    if (staged) norm_in_memory(e, op->region, reduce_target(e, item->task));
+    return ZERO_OK;
 }

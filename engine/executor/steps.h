@@ -91,6 +91,7 @@ zero_status post_agreement(struct executor *e, struct item *item);
  * device. */
 comm_written_fn norm_of_written(enum dtype dtype);
 zero_status norm_on_device(struct executor *e, struct item *item, uint32_t region, const void *shard);
+void norm_in_memory(struct executor *e, uint32_t region, const void *shard);
 
 /* update.c: the update by the host, or by the device. */
 /* Copies a whole gradient to the host's memory, where the host updates. */
@@ -137,6 +138,8 @@ zero_status transfer_check(struct executor *e, uint32_t region, const struct chu
 
 /* chunk_access.c: writes changed chunks to the drive, and waits. */
 zero_status access_flush(struct executor *e);
+/* Gradients in slots are out of date. */
+void access_forget_gradients(struct executor *e);
 
 void *buffer_address(const struct executor *e, uint32_t buffer);
 /* The memory that a part of the address space takes. */

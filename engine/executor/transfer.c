@@ -43,6 +43,11 @@ static uint64_t param_place(const struct executor *e, uint32_t region, const str
     return plan_place(e->o.plan, plan_fixed(e->o.plan, shard)) + c->param_place;
 }
 
+static uint64_t grad_place(const struct executor *e, uint32_t region, const struct chunk *c) {
+    struct buffer_ref shard = {BUFFER_GRAD_SHARD, (uint16_t)region};
+    return plan_place(e->o.plan, plan_fixed(e->o.plan, shard)) + c->grad_place;
+}
+
 zero_status transfer_post(struct executor *e, struct item *item, bool write, uint64_t place, uint64_t bytes,
                           void *memory) {
     struct tier_request request = {write, place, bytes, memory};
@@ -82,19 +87,35 @@ static zero_status check_record(struct executor *e, uint32_t region, const struc
     return damaged(e, region, c, record_place(e, c), "optimizer state", &expected, &found);
 }
 
+/* What is stored without a tag: `place` and `check` are those of its last store. */
+static zero_status check_bytes(struct executor *e, uint32_t region, const struct chunk *c, const char *what,
+                               uint64_t place, uint64_t check, const uint8_t *bytes, uint64_t count) {
+    struct chunk_tag expected = {0, c->index, 0, check}, found = expected;
+    found.checksum = checksum(bytes, count);
+    if (found.checksum == expected.checksum) return ZERO_OK;
+    return damaged(e, region, c, place, what, &expected, &found);
+}
+
 static zero_status check_params(struct executor *e, uint32_t region, const struct chunk *c,
                                 const uint8_t *params) {
     const struct stored *stored = &e->stored[c->index];
     if (!stored->has_params || e->o.without_data) return ZERO_OK;
-    struct chunk_tag expected = {0, c->index, 0, stored->param_check}, found = expected;
-    found.checksum = checksum(params, c->param_used);
-    if (found.checksum == expected.checksum) return ZERO_OK;
-    return damaged(e, region, c, param_place(e, region, c), "parameters", &expected, &found);
+    return check_bytes(e, region, c, "parameters", param_place(e, region, c), stored->param_check, params,
+                       c->param_used);
+}
+
+static zero_status check_grads(struct executor *e, uint32_t region, const struct chunk *c,
+                               const uint8_t *grads) {
+    const struct stored *stored = &e->stored[c->index];
+    if (!stored->has_grads || e->o.without_data) return ZERO_OK;
+    return check_bytes(e, region, c, "gradient", grad_place(e, region, c), stored->grad_check, grads,
+                       c->grad_used);
 }
 
 zero_status transfer_check(struct executor *e, uint32_t region, const struct chunk *c, const uint8_t *slot) {
     zero_status status = c->state ? check_record(e, region, c, slot) : ZERO_OK;
-    return c->params && !status ? check_params(e, region, c, slot + c->slot_param) : status;
+    if (c->params && !status) status = check_params(e, region, c, slot + c->slot_param);
+    return c->grads && !status ? check_grads(e, region, c, slot + c->slot_grad) : status;
 }
 
 /* ---- a chunk and its slot ---- */
@@ -116,6 +137,22 @@ static zero_status read_params(struct executor *e, struct item *item, uint32_t r
     return ZERO_OK;
 }
 
+static zero_status read_grads(struct executor *e, struct item *item, uint32_t region, const struct chunk *c,
+                              uint8_t *grads) {
+    if (e->stored[c->index].has_grads)
+        return transfer_post(e, item, false, grad_place(e, region, c), c->grad_bytes, grads);
+    clear(e, grads, c->grad_bytes);
+    return ZERO_OK;
+}
+
+static zero_status write_grads(struct executor *e, struct item *item, uint32_t region, const struct chunk *c,
+                               uint8_t *grads) {
+    access_forget_gradients(e);
+    e->stored[c->index].has_grads = true;
+    e->stored[c->index].grad_check = checksum_of(e, grads, c->grad_used);
+    return transfer_post(e, item, true, grad_place(e, region, c), c->grad_bytes, grads);
+}
+
 zero_status transfer_read(struct executor *e, struct item *item, uint32_t region, const struct chunk *c,
                           uint8_t *slot) {
     zero_status status = ZERO_OK;
@@ -124,6 +161,7 @@ zero_status transfer_read(struct executor *e, struct item *item, uint32_t region
     else if (c->state)
         status = transfer_post(e, item, false, record_place(e, c), c->record_bytes, slot);
     if (!status && c->params) status = read_params(e, item, region, c, slot + c->slot_param);
+    if (!status && c->grads) status = read_grads(e, item, region, c, slot + c->slot_grad);
     return status;
 }
 
@@ -156,11 +194,16 @@ static struct chunk item_chunk(const struct executor *e, const struct item *item
     return chunk_layout_at(&e->o.plan->layout, op->region, op->first + item->index);
 }
 
-/* The address of an operation's chunk: parameters are in the staged shard, all else in the chunk's slot. */
+/* The address of an operation's chunk: parameters and gradients that move alone are in the staged shard, all else is in
+ * the chunk's slot. */
 static uint8_t *item_memory(const struct executor *e, const struct item *item, const struct chunk *c) {
     const struct operation *op = &item->task->op;
     if (op->object == OBJECT_PARAM)
         return (uint8_t *)buffer_address(e, item->task->write[0]) + c->param_place;
+    if (op->object == OBJECT_GRAD)
+        return (uint8_t *)buffer_address(e,
+                                         op->kind == OP_FETCH ? item->task->write[0] : item->task->read[0]) +
+               c->grad_place;
     return slot_address(e, op->sequence + item->index);
 }
 
@@ -169,14 +212,18 @@ zero_status fetch_chunk(struct executor *e, struct item *item) {
     struct chunk c = item_chunk(e, item);
     item->awaits = AWAITS_DRIVE;
     uint8_t *memory = item_memory(e, item, &c);
-    return op->object == OBJECT_PARAM ? read_params(e, item, op->region, &c, memory)
-                                      : transfer_read(e, item, op->region, &c, memory);
+    if (op->object == OBJECT_PARAM) return read_params(e, item, op->region, &c, memory);
+    if (op->object == OBJECT_GRAD) return read_grads(e, item, op->region, &c, memory);
+    return transfer_read(e, item, op->region, &c, memory);
 }
 
 zero_status store_chunk(struct executor *e, struct item *item) {
     struct chunk c = item_chunk(e, item);
+    const struct operation *op = &item->task->op;
+    uint8_t *memory = item_memory(e, item, &c);
     item->awaits = AWAITS_DRIVE;
-    return transfer_write(e, item, item->task->op.region, &c, item_memory(e, item, &c));
+    return op->object == OBJECT_GRAD ? write_grads(e, item, op->region, &c, memory)
+                                     : transfer_write(e, item, op->region, &c, memory);
 }
 
 zero_status transfer_done(struct executor *e, struct item *item, bool *out_done) {
@@ -196,5 +243,6 @@ zero_status check_fetched(struct executor *e, struct item *item) {
     struct chunk c = item_chunk(e, item);
     const uint8_t *memory = item_memory(e, item, &c);
     if (op->object == OBJECT_PARAM) return check_params(e, op->region, &c, memory);
+    if (op->object == OBJECT_GRAD) return check_grads(e, op->region, &c, memory);
     return transfer_check(e, op->region, &c, memory);
 }

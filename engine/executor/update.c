@@ -154,7 +154,7 @@ static void one_chunk(struct executor *e, const struct item *item, struct update
     uint8_t *slot = slot_address(e, op->sequence + item->index);
     a->begin = c.first;
     a->end = c.first + c.count;
-    a->gradient = at(a->gradient, c.first * dtype_bytes(p.reduced));
+    a->gradient = c.grads ? slot + c.slot_grad : at(a->gradient, c.first * dtype_bytes(p.reduced));
     a->out = c.params ? slot + c.slot_param : at(a->out, c.first * dtype_bytes(p.compute));
     if (precision_keeps_masters(&p))
         a->master = c.state ? slot + c.array[e->o.state_count]

@@ -44,12 +44,15 @@ uint8_t *start_row(const struct running *run, const struct plan *plan, enum memo
     return (uint8_t *)tier->ops->address(tier) + plan->row_offset[row];
 }
 
-/* Chunks and parameters go to and come from these rows, which are pinned for the drive's requests. */
+enum { TRANSFER_ROWS = 3 };
+
+/* Chunks, parameters and gradients go to and come from these rows, which are pinned for the drive's requests. */
 static uint32_t transfer_buffers(const struct running *run, const struct plan *plan,
-                                 struct device_span out[2]) {
-    static const enum memory_row rows[] = {MEMORY_SLOTS, MEMORY_PARAM_STAGING};
+                                 struct device_span out[TRANSFER_ROWS]) {
+    static const enum memory_row rows[TRANSFER_ROWS] = {MEMORY_SLOTS, MEMORY_PARAM_STAGING,
+                                                        MEMORY_GRAD_STAGING};
     uint32_t count = 0;
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < TRANSFER_ROWS; i++)
         if (plan->row_bytes[rows[i]])
             out[count++] = (struct device_span){start_row(run, plan, rows[i]), plan->row_bytes[rows[i]]};
     return count;
@@ -59,7 +62,7 @@ static zero_status open_drive(struct running *run, const struct start_options *o
     const struct plan *plan = &o->blueprint->plan;
     const struct config *c = o->blueprint->o.config;
     const struct config_paths *paths = config_drive_paths(c);
-    struct device_span buffers[2];
+    struct device_span buffers[TRANSFER_ROWS];
     struct commit_file keep = commit_file(run->ranks->rank, run->ranks->size);
     struct commit kept = {0};
     if (c->nvme_shadow) commit_search(paths, run->ranks->size, true, &kept);

@@ -51,6 +51,11 @@ struct chunk chunk_layout_at(const struct chunk_layout *layout, uint32_t region,
     c.param_place = c.first * dtype_bytes(format->param_dtype);
     c.param_used = c.count * dtype_bytes(format->param_dtype);
     c.param_bytes = round_up(c.param_used, layout->align_bytes);
+    c.grads = r->grads;
+    c.slot_grad = layout->slot_grad[layout->kind[region]];
+    c.grad_place = c.first * dtype_bytes(format->grad_dtype);
+    c.grad_used = c.count * dtype_bytes(format->grad_dtype);
+    c.grad_bytes = round_up(c.grad_used, layout->align_bytes);
     return c;
 }
 
@@ -63,18 +68,31 @@ uint64_t chunk_layout_param_bytes(const struct chunk_layout *layout, uint32_t re
                     layout->align_bytes);
 }
 
+uint64_t chunk_layout_grad_bytes(const struct chunk_layout *layout, uint32_t region) {
+    return round_up(layout->elements[region] * dtype_bytes(format_of(layout, region)->grad_dtype),
+                    layout->align_bytes);
+}
+
 /* ---- all chunks ---- */
 
 static bool rests_sharded(const struct region *r) { return !placement_is(r->rest, REPLICATE, REPLICATE); }
 
+/* Elements of one page, of the narrowest that is stored in its memory layout. */
+static uint64_t page_elements(const struct chunk_layout *layout, const struct chunk_layout_options *o,
+                              uint32_t region) {
+    const struct chunk_format *format = format_of(layout, region);
+    uint64_t param = dtype_bytes(format->param_dtype), grad = dtype_bytes(format->grad_dtype);
+    return layout->align_bytes / (o->grads && grad < param ? grad : param);
+}
+
 /* A chunk is at most as large as the largest shard, so that small models plan small slots. It has whole pages of the
- * narrowest parameters. */
+ * narrowest parameters and gradients. */
 static void choose_chunk(struct chunk_layout *layout, const struct chunk_layout_options *o,
                          uint32_t regions) {
     uint64_t largest = 0, page = 0, most = 1;
     for (uint32_t i = 0; i < regions; i++) {
         const struct chunk_format *format = format_of(layout, i);
-        uint64_t per_page = layout->align_bytes / dtype_bytes(format->param_dtype);
+        uint64_t per_page = page_elements(layout, o, i);
         if (layout->elements[i] > largest) largest = layout->elements[i];
         if (per_page > page) page = per_page;
         if (chunk_format_bytes(format) > most) most = chunk_format_bytes(format);
@@ -118,6 +136,47 @@ static void choose_residents(struct chunk_layout *layout, const struct chunk_lay
     }
 }
 
+static bool leaves_shard(const struct region *r) {
+    return !r->frozen && !r->grad_in_place && !placement_is(r->grad_step, REPLICATE, REPLICATE);
+}
+
+/* The bytes of all gradients that are larger than `largest` bytes. */
+static uint64_t larger_gradients(const struct chunk_layout *layout, const struct policy *policy,
+                                 uint64_t largest) {
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < policy->regions; i++) {
+        uint64_t bytes = chunk_layout_grad_bytes(layout, i);
+        if (leaves_shard(&policy->region[i]) && bytes > largest) sum += bytes;
+    }
+    return sum;
+}
+
+/* The largest gradient that goes to the drive. A larger one, as of an embedding, stays in memory if that takes less of it
+ * than staging for it would, and if at least half of all gradients go. */
+static uint64_t largest_gradient(const struct chunk_layout *layout, const struct policy *policy) {
+    uint64_t best = 0, least = UINT64_MAX, all = larger_gradients(layout, policy, 0);
+    for (uint32_t i = 0; i < policy->regions; i++) {
+        uint64_t bytes = chunk_layout_grad_bytes(layout, i), kept = larger_gradients(layout, policy, bytes),
+                 takes = kept + GRAD_STAGINGS * bytes;
+        if (!leaves_shard(&policy->region[i]) || kept > all / 2) continue;
+        if (takes < least || (takes == least && bytes > best)) best = bytes, least = takes;
+    }
+    return best;
+}
+
+/* Keeps gradients in memory, from the first region in the order of refresh on, while whole shards fit. */
+static void choose_gradients(struct chunk_layout *layout, const struct chunk_layout_options *o,
+                             const struct policy *policy) {
+    uint64_t left = o->grad_resident_bytes, largest = o->grads ? largest_gradient(layout, policy) : 0;
+    for (uint32_t k = 0; k < policy->refreshes && o->grads; k++) {
+        uint32_t region = policy->refresh[k];
+        uint64_t bytes = chunk_layout_grad_bytes(layout, region);
+        if (!leaves_shard(&policy->region[region]) || bytes > largest) continue;
+        layout->region[region].grads = bytes > left;
+        left = bytes > left ? 0 : left - bytes;
+    }
+}
+
 static void place_records(struct chunk_layout *layout, const struct policy *policy) {
     uint64_t staged = 0;
     for (uint32_t i = 0; i < policy->regions; i++) {
@@ -127,6 +186,7 @@ static void place_records(struct chunk_layout *layout, const struct policy *poli
             struct chunk chunk = chunk_layout_at(layout, i, c);
             if (chunk.state) layout->record_row_bytes += chunk.record_bytes;
             layout->step_bytes += chunk.state * chunk.record_bytes + chunk.params * chunk.param_bytes;
+            layout->grad_bytes += chunk.grads * chunk.grad_bytes;
             staged++;
         }
     }
@@ -138,9 +198,11 @@ static void size_slots(struct chunk_layout *layout, const struct chunk_layout_op
         const struct chunk_format *format = format_of(layout, i);
         uint64_t record =
                      o->state && format->arrays ? record_bytes(layout, format, layout->chunk_elements) : 0,
-                 params = o->params ? layout->chunk_elements * dtype_bytes(format->param_dtype) : 0;
+                 params = o->params ? layout->chunk_elements * dtype_bytes(format->param_dtype) : 0,
+                 grads = o->grads ? layout->chunk_elements * dtype_bytes(format->grad_dtype) : 0;
         layout->slot_param[layout->kind[i]] = record;
-        if (record + params > layout->slot_bytes) layout->slot_bytes = record + params;
+        layout->slot_grad[layout->kind[i]] = record + params;
+        if (record + params + grads > layout->slot_bytes) layout->slot_bytes = record + params + grads;
     }
 }
 
@@ -167,6 +229,7 @@ zero_status chunk_layout_make(struct chunk_layout *layout, const struct chunk_la
     }
     choose_chunk(layout, o, regions);
     cut_regions(layout, o, policy);
+    choose_gradients(layout, o, policy);
     choose_residents(layout, o, policy);
     place_records(layout, policy);
     size_slots(layout, o, regions);

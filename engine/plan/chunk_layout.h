@@ -3,10 +3,10 @@
  * A shard is cut every `chunk_elements`. A staged chunk of n elements moves as one record: the arrays of the states,
  * then the array of the masters if there are masters, each array on a cache line; then the tag; rounded up to whole
  * pages. Parameters that rest on the drive are stored apart from the records, in their memory layout, chunk by chunk:
- * so a gather can read them without state.
+ * so a gather can read them without state. So are gradients, which a reduction writes without state.
  *
- * A slot of the staging ring holds one record and one chunk of parameters. The struct owns its tables. All chunks have the
- * same number of elements; their bytes depend on the region's types. */
+ * A slot of the staging ring holds one record, one chunk of parameters and one of gradients. The struct owns its tables.
+ * All chunks have the same number of elements; their bytes depend on the region's types. */
 #ifndef ZERO_ENGINE_PLAN_CHUNK_LAYOUT_H
 #define ZERO_ENGINE_PLAN_CHUNK_LAYOUT_H
 
@@ -20,49 +20,53 @@ enum { CHUNK_TAG_BYTES = 64, CHUNK_BYTES_DEFAULT = 8 << 20, SLOTS_DEFAULT = 4 };
 /* The types of a region's chunks. */
 struct chunk_format {
     uint32_t arrays, array_bytes[PRECISION_ARRAYS_MAX]; /* bytes of an element: precision_arrays */
-    enum dtype param_dtype;
+    enum dtype param_dtype, grad_dtype;
 };
 
 enum { CHUNK_FORMATS = 2 }; /* by region_keeps_fp32 */
 
 struct chunk_layout_options {
-    bool state, params; /* whether each of them is on the drive */
+    bool state, params, grads; /* whether each of them is on the drive */
     struct chunk_format format[CHUNK_FORMATS];
     uint64_t chunk_elements_max; /* 0: only the default bound, CHUNK_BYTES_DEFAULT */
     /* The page of a drive's requests. Chunks, records and slots are multiples of it. 0: CHUNK_ALIGN_BYTES. */
     uint32_t align_bytes;
     uint32_t slots;          /* of the staging ring; 0: SLOTS_DEFAULT */
     uint64_t resident_bytes; /* of state that may stay in memory, from the first region to be refreshed on */
+    uint64_t grad_resident_bytes; /* the same of gradients, whole shards */
 };
 
 struct chunk_layout {
     uint64_t align_bytes;    /* a page */
     uint64_t chunk_elements; /* a multiple of one page of parameters */
     struct chunk_format format[CHUNK_FORMATS];
-    uint32_t slots;                                 /* 0: nothing is staged */
-    uint64_t slot_bytes, slot_param[CHUNK_FORMATS]; /* slot_param: offset of the parameters in a slot */
-    struct offload_region *region;                  /* per region; offload_open sets `base` */
-    uint8_t *kind;                                  /* per region: index of its format */
-    uint64_t *elements;                             /* per region: elements of this rank's shard */
-    uint64_t *first_record;    /* per region: offset of its first record in the row of records */
-    uint64_t *first_chunk;     /* per region: index of its first chunk among those of all regions */
-    uint64_t chunks;           /* of all regions */
-    uint64_t record_row_bytes; /* all records */
+    uint32_t slots; /* 0: nothing is staged */
+    uint64_t slot_bytes;
+    uint64_t slot_param[CHUNK_FORMATS], slot_grad[CHUNK_FORMATS]; /* offsets in a slot */
+    struct offload_region *region; /* per region; offload_open sets `base` */
+    uint8_t *kind;                 /* per region: index of its format */
+    uint64_t *elements;            /* per region: elements of this rank's shard */
+    uint64_t *first_record;        /* per region: offset of its first record in the row of records */
+    uint64_t *first_chunk;         /* per region: index of its first chunk among those of all regions */
+    uint64_t chunks;               /* of all regions */
+    uint64_t record_row_bytes;     /* all records */
     uint64_t state_bytes, resident_bytes; /* of all state, and of the state in memory */
-    /* The bytes that one step reads from the drive, tags and padding included. It writes the same number of bytes. */
-    uint64_t step_bytes;
+    /* The bytes that one step's updates read from the drive, tags and padding included. They write the same number of
+     * bytes, and read the gradients that are there, too. */
+    uint64_t step_bytes, grad_bytes;
 };
 
 /* The places of one chunk. */
 struct chunk {
     uint64_t first, count;                /* elements of the shard */
     uint64_t index;                       /* among the chunks of all regions */
-    bool state, params;                   /* whether each of them is on the drive */
+    bool state, params, grads;            /* whether each of them is on the drive */
     uint64_t record, record_bytes, tag;   /* record: offset in the row of records; tag: in the record */
     uint64_t array[PRECISION_ARRAYS_MAX]; /* offsets of the arrays in the record */
-    uint64_t slot_param;                  /* offset of the parameters in a slot */
+    uint64_t slot_param, slot_grad;       /* offsets of parameters and gradients in a slot */
     /* param_place: offset in the shard; param_bytes: whole pages; param_used: bytes of parameters in them */
     uint64_t param_place, param_bytes, param_used;
+    uint64_t grad_place, grad_bytes, grad_used; /* the same of the gradient */
 };
 
 /* Of an element, in all arrays. */
@@ -80,5 +84,7 @@ uint64_t chunk_layout_resident(const struct chunk_layout *layout, uint32_t regio
 
 /* The bytes of the region's shard of parameters on the drive, in whole pages. */
 uint64_t chunk_layout_param_bytes(const struct chunk_layout *layout, uint32_t region);
+/* The same of its gradient. */
+uint64_t chunk_layout_grad_bytes(const struct chunk_layout *layout, uint32_t region);
 
 #endif

@@ -24,7 +24,9 @@ const char *memory_row_name(enum memory_row row) {
                                                    [MEMORY_CHECKPOINT] = "checkpoint staging",
                                                    [MEMORY_HOST_GRADIENTS] = "gradients on the host",
                                                    [MEMORY_UPDATE_STAGING] = "update staging",
-                                                   [MEMORY_NORMS] = "norms"};
+                                                   [MEMORY_NORMS] = "norms",
+                                                   [MEMORY_GRAD_STAGING] = "gradient staging",
+                                                   [MEMORY_OFFLOADED_GRADIENTS] = "offloaded gradients"};
     return names[row];
 }
 
@@ -61,6 +63,20 @@ static void fix_state(struct plan *plan, uint32_t i, uint32_t state_count) {
             state_count ? elements * dtype_bytes(p.state) : 0);
 }
 
+/* The reduced shard: on a drive, in host memory, or on the device. */
+static void fix_grad_shard(struct plan *plan, uint32_t i) {
+    const struct region *r = &plan->policy->region[i];
+    bool gathered = placement_is(r->grad_step, REPLICATE, REPLICATE);
+    bool host = !gathered && (plan_host_updates(plan) || plan->grad_tier != TIER_DEVICE);
+    struct placement shard = gathered ? (struct placement){{SHARD, REPLICATE}} : r->grad_step;
+    if (plan->layout.region[i].grads)
+        fix(plan, BUFFER_GRAD_SHARD, i, MEMORY_OFFLOADED_GRADIENTS,
+            chunk_layout_grad_bytes(&plan->layout, i));
+    else
+        fix(plan, BUFFER_GRAD_SHARD, i, host ? MEMORY_HOST_GRADIENTS : MEMORY_GRADIENTS,
+            part_bytes(plan, i, shard, precision_of(plan, i).reduced));
+}
+
 /* Plans the buffers of a region that live from step to step. A lent one has no bytes here, but hazards need a buffer. */
 static void fix_region(struct plan *plan, uint32_t i, uint32_t state_count) {
     const struct placement whole = {{REPLICATE, REPLICATE}};
@@ -84,11 +100,7 @@ static void fix_region(struct plan *plan, uint32_t i, uint32_t state_count) {
             r->grad_lent
                 ? 0
                 : part_bytes(plan, i, whole, gathered && precision_widens(&p) ? p.reduced : p.compute));
-    struct placement shard = gathered ? (struct placement){{SHARD, REPLICATE}} : r->grad_step;
-    bool leaves = plan_host_updates(plan) && !gathered;
-    if (!r->grad_in_place)
-        fix(plan, BUFFER_GRAD_SHARD, i, leaves ? MEMORY_HOST_GRADIENTS : MEMORY_GRADIENTS,
-            part_bytes(plan, i, shard, p.reduced));
+    if (!r->grad_in_place) fix_grad_shard(plan, i);
     fix_state(plan, i, state_count);
     if (plan_host_updates(plan) && gathered)
         fix(plan, BUFFER_GRAD_HOST, i, MEMORY_HOST_GRADIENTS, part_bytes(plan, i, r->state, p.reduced));
@@ -126,11 +138,17 @@ static void fix_discrete(struct plan *plan) {
 /* Plans the buffers of chunks: records and commit pages on the drive, staging slots, and staged parameter shards. */
 static void fix_staging(struct plan *plan) {
     const struct chunk_layout *layout = &plan->layout;
-    uint64_t most = 0;
+    uint64_t most = 0, grads = 0;
     plan->row_bytes[MEMORY_RECORDS] = layout->record_row_bytes * (1 + plan->shadow);
     plan->row_bytes[MEMORY_COMMITS] = plan->shadow ? 2 * CHUNK_ALIGN_BYTES : 0;
-    if (!layout->record_row_bytes && plan->param_tier != TIER_NVME && !plan->shadow) return;
+    if (!layout->record_row_bytes && !layout->grad_bytes && plan->param_tier != TIER_NVME && !plan->shadow)
+        return;
     plan->row_bytes[MEMORY_SLOTS] = (layout->slots + 1) * layout->slot_bytes;
+    for (uint32_t i = 0; i < plan->policy->regions; i++)
+        if (layout->region[i].grads && chunk_layout_grad_bytes(layout, i) > grads)
+            grads = chunk_layout_grad_bytes(layout, i);
+    for (uint32_t k = 0; k < GRAD_STAGINGS && grads; k++)
+        fix(plan, BUFFER_GRAD_STAGED, k, MEMORY_GRAD_STAGING, grads);
     if (plan->param_tier != TIER_NVME) return;
     for (uint32_t i = 0; i < plan->policy->regions; i++)
         if (layout->region[i].params && chunk_layout_param_bytes(layout, i) > most)
@@ -165,8 +183,8 @@ static uint64_t fetched_bytes(const struct plan *plan, const struct operation_li
 /* Free order within a bound: one interval for each buffer that is gathered or released. All uses of a pass have it. */
 static void begin_apart(struct plan *plan, struct intervals *intervals, struct buffer_ref ref) {
     const struct policy *p = plan->policy;
-    uint64_t bytes =
-        part_bytes(plan, ref.region, (struct placement){{REPLICATE, REPLICATE}}, precision_of(plan, ref.region).compute);
+    uint64_t bytes = part_bytes(plan, ref.region, (struct placement){{REPLICATE, REPLICATE}},
+                                precision_of(plan, ref.region).compute);
     uint32_t known = interval_begin(intervals, ref, UINT32_MAX, bytes, 0);
     interval_end(intervals, ref, 1);
     for (uint32_t q = 0; q < 4 * p->uses; q++) {
@@ -187,9 +205,22 @@ static void begin_all_apart(struct plan *plan, struct intervals *intervals) {
     }
 }
 
+/* Adds the bytes that the reductions in a list move between drive and staging. */
+static void note_gradients(struct plan *plan, const struct operation_list *list) {
+    for (uint32_t i = 0; i < list->count; i++) {
+        const struct operation *op = &list->item[i];
+        bool stores = offload_stores_gradient(op), fetches = offload_fetches_gradient(op);
+        if ((!stores && !fetches) || !plan->layout.region[op->region].grads) continue;
+        uint64_t bytes = chunk_layout_grad_bytes(&plan->layout, op->region);
+        plan->grad_store_bytes += stores * bytes;
+        plan->sum_fetch_bytes += fetches * bytes;
+    }
+}
+
 /* Begins and ends the intervals of a list of operations that was emitted at `tick`. */
 static void note(struct plan *plan, struct intervals *intervals, const struct policy *policy,
                  const struct operation_list *list, uint32_t tick) {
+    note_gradients(plan, list);
     for (uint32_t i = 0; i < list->count; i++) {
         const struct operation *op = &list->item[i];
         for (uint8_t k = 0; k < op->writes; k++) {
@@ -274,6 +305,17 @@ static uint64_t dry_pass(struct plan *plan, struct intervals *intervals, struct 
     return fetched;
 }
 
+/* From the bytes of a first micro-step, and of it with a last one, to those of a step. The micro-steps between read what they
+ * add to, if the first one stored it. */
+static void count_gradients(struct plan *plan, uint32_t micro_steps, uint64_t stored, uint64_t summed) {
+    if (micro_steps == 1) {
+        plan->grad_store_bytes = stored, plan->sum_fetch_bytes = summed;
+        return;
+    }
+    plan->grad_store_bytes += (micro_steps - 2) * stored;
+    plan->sum_fetch_bytes += (micro_steps - 2) * (stored + summed);
+}
+
 /* Runs the policy for a first and a last micro-step of training, then for an evaluation. */
 static zero_status dry_run(struct plan *plan, struct intervals *intervals, struct zero_error *error) {
     struct policy policy = *plan->policy;
@@ -288,8 +330,10 @@ static zero_status dry_run(struct plan *plan, struct intervals *intervals, struc
     policy.region = regions;
     uint32_t tick = 0;
     uint64_t first = dry_pass(plan, intervals, &policy, &list, false, policy.micro_steps == 1, &tick);
+    uint64_t stored = plan->grad_store_bytes, summed = plan->sum_fetch_bytes;
     uint64_t last = dry_pass(plan, intervals, &policy, &list, false, true, &tick);
     plan->param_fetch_bytes = (policy.micro_steps - 1) * first + last;
+    count_gradients(plan, policy.micro_steps, stored, summed);
     dry_pass(plan, intervals, &policy, &list, true, false, &tick);
     bool whole = !operation_list_overflowed(&list);
     free(list.item), free(regions);
@@ -370,7 +414,7 @@ static zero_status allocate_tables(struct plan *plan, const struct plan_options 
     const struct policy *p = o->policy;
     uint32_t slots = 4 * p->uses * USE_REGIONS_MAX * 2;
     plan->fixed_width = p->regions * OPTIMIZER_STATES_MAX + p->stagings + p->gather_stagings +
-                        p->lent_stagings + PARAM_STAGINGS + UPDATE_STAGINGS;
+                        p->lent_stagings + PARAM_STAGINGS + GRAD_STAGINGS + UPDATE_STAGINGS;
     plan->capacity = BUFFER_KINDS * plan->fixed_width + slots;
     plan->buffer = calloc(plan->capacity, sizeof *plan->buffer);
     plan->fixed = malloc(BUFFER_KINDS * plan->fixed_width * sizeof *plan->fixed);
@@ -383,7 +427,7 @@ static zero_status allocate_tables(struct plan *plan, const struct plan_options 
 }
 
 static struct chunk_format format_of(const struct precision *p, uint32_t state_count) {
-    struct chunk_format format = {.param_dtype = p->compute};
+    struct chunk_format format = {.param_dtype = p->compute, .grad_dtype = p->reduced};
     format.arrays = precision_arrays(p, state_count, format.array_bytes);
     return format;
 }
@@ -391,6 +435,8 @@ static struct chunk_format format_of(const struct precision *p, uint32_t state_c
 static zero_status cut_chunks(struct plan *plan, const struct plan_options *o, struct zero_error *error) {
     struct chunk_layout_options options = {.state = o->state_tier == TIER_NVME,
                                            .params = o->param_tier == TIER_NVME,
+                                           .grads = o->state_tier == TIER_NVME && o->grad_tier == TIER_NVME,
+                                           .grad_resident_bytes = o->grad_resident_bytes,
                                            .chunk_elements_max = o->chunk_elements_max,
                                            .align_bytes = o->chunk_align_bytes,
                                            .slots = o->slots,
@@ -406,6 +452,8 @@ static void place_tiers(struct plan *plan, const struct plan_options *o) {
     plan->row_tier[MEMORY_MASTERS] = plan->row_tier[MEMORY_STATE0] = plan->row_tier[MEMORY_STATE1] = resident;
     plan->row_tier[MEMORY_OFFLOADED_PARAMETERS] = o->param_tier;
     plan->row_tier[MEMORY_RECORDS] = plan->row_tier[MEMORY_COMMITS] = TIER_NVME;
+    plan->row_tier[MEMORY_OFFLOADED_GRADIENTS] = TIER_NVME;
+    plan->row_tier[MEMORY_GRAD_STAGING] = TIER_CPU;
     plan->row_tier[MEMORY_SLOTS] = plan->row_tier[MEMORY_PARAM_STAGING] = TIER_CPU;
     plan->row_tier[MEMORY_CHECKPOINT] = TIER_CPU;
     plan->row_tier[MEMORY_HOST_GRADIENTS] = plan->row_tier[MEMORY_UPDATE_STAGING] = TIER_CPU;
@@ -417,6 +465,7 @@ zero_status plan_make(struct plan *plan, const struct plan_options *o, struct ze
                           .policy = o->policy,
                           .precision = o->precision,
                           .param_tier = o->param_tier,
+                          .grad_tier = o->grad_tier,
                           .shadow = o->shadow,
                           .discrete = o->discrete};
     struct intervals intervals = {0};

@@ -36,9 +36,11 @@ enum memory_row {
     MEMORY_SLOTS,                /* slots of the staging ring, and the slot for access between steps */
     MEMORY_PARAM_STAGING,        /* shards of parameters, fetched from the drive for a gather */
     MEMORY_CHECKPOINT,           /* for a save in the background: bytes that wait for the drive */
-    MEMORY_HOST_GRADIENTS,       /* reduced shards, if the host updates for a discrete device */
-    MEMORY_UPDATE_STAGING,       /* for the same: updated parameters, before the copy to the device */
-    MEMORY_NORMS,                /* for a discrete device: sums of squares of blocks */
+    MEMORY_HOST_GRADIENTS, /* reduced shards in host memory: offloaded, or the host updates for a discrete device */
+    MEMORY_UPDATE_STAGING,      /* for the same: updated parameters, before the copy to the device */
+    MEMORY_NORMS,               /* for a discrete device: sums of squares of blocks */
+    MEMORY_GRAD_STAGING,        /* reduced shards on the way to the drive */
+    MEMORY_OFFLOADED_GRADIENTS, /* reduced shards on the drive */
     MEMORY_ROWS
 };
 
@@ -57,10 +59,12 @@ struct plan_options {
     const struct policy *policy;           /* must be open; the dry run works on a copy */
     uint32_t state_count;                  /* states of the optimizer per element */
     enum tier_kind state_tier, param_tier; /* param_tier: for parameters that rest sharded */
-    uint64_t chunk_elements_max;           /* see struct chunk_layout_options; used with a drive */
+    /* For reduced shards. TIER_DEVICE: where they are updated. TIER_NVME: the state must be there, too. */
+    enum tier_kind grad_tier;
+    uint64_t chunk_elements_max; /* see struct chunk_layout_options; used with a drive */
     uint32_t chunk_align_bytes;
     uint32_t slots;
-    uint64_t resident_bytes;
+    uint64_t resident_bytes, grad_resident_bytes;
     bool shadow;
     /* The host cannot touch the device's memory. All data that the host reads and writes is in the cpu tier. */
     bool discrete;
@@ -89,7 +93,7 @@ struct plan {
     uint64_t row_offset[MEMORY_ROWS]; /* offset in the extent of its tier */
     enum tier_kind row_tier[MEMORY_ROWS];
     uint64_t tier_bytes[TIERS]; /* MEMORY_GATHERED included, wherever it is */
-    enum tier_kind param_tier;
+    enum tier_kind param_tier, grad_tier;
     /* Address space of MEMORY_GATHERED, apart from the tier's extent: each of its buffers is a part of it (DEVICE_PART_BYTES), and not
      * more than the row's bytes are in use at once. 0: its buffers are in the extent. */
     uint64_t space_bytes;
@@ -97,7 +101,18 @@ struct plan {
     bool shadow, discrete;
     uint64_t live, live_most;   /* elements gathered at once: now in the dry run, and the maximum */
     uint64_t param_fetch_bytes; /* bytes that the gathers of one step's passes read from the drive */
+    uint64_t sum_fetch_bytes, grad_store_bytes; /* bytes that its reductions read from the drive, and write */
 };
+
+/* What one step reads from the drive, and what it writes. */
+static inline uint64_t plan_read_bytes(const struct plan *plan) {
+    return plan->layout.step_bytes + plan->layout.grad_bytes + plan->param_fetch_bytes +
+           plan->sum_fetch_bytes;
+}
+
+static inline uint64_t plan_write_bytes(const struct plan *plan) {
+    return plan->layout.step_bytes + plan->grad_store_bytes;
+}
 
 /* True if a step ends its refresh before it returns: a refresh in memory has nothing to overlap with. A refresh from
  * a drive, or with a discrete device, continues under the next forward. */

@@ -78,8 +78,10 @@ static zero_status hash_memory(struct state *state, uint64_t *hash, const void *
 /* Wherever it lives. */
 static zero_status hash_stored(struct state *state, const struct item *item, uint64_t begin, uint64_t end,
                                uint64_t *hash) {
-    static const zero_kind kinds[] = {
-        [FIRST_STATE] = ZERO_STATE0, [SECOND_STATE] = ZERO_STATE1, [MASTERS] = ZERO_PARAM};
+    static const zero_kind kinds[] = {[REDUCED_GRADIENT] = ZERO_GRAD,
+                                      [FIRST_STATE] = ZERO_STATE0,
+                                      [SECOND_STATE] = ZERO_STATE1,
+                                      [MASTERS] = ZERO_PARAM};
     zero_status status = ZERO_OK;
     for (uint64_t count; begin < end && !status; begin += count) {
         count = min64(end - begin, PIECE_BYTES / sizeof(float));
@@ -117,7 +119,7 @@ static zero_status hash_item(struct state *state, const struct item *item, uint6
     if (item->kind == WEIGHTS)
         return hash_memory(state, hash, stored_params(&state->host, p->region, &part), precision.compute,
                            begin - part.first, end - begin);
-    if (item->kind == REDUCED_GRADIENT)
+    if (item->kind == REDUCED_GRADIENT && !state->blueprint->plan.layout.region[p->region].grads)
         return hash_memory(state, hash,
                            executor_address(state->run->executor, gradient_ref(state, p->region)),
                            precision.reduced, begin - part.first, end - begin);

@@ -86,7 +86,8 @@ static void *address(const struct stored_view *v, uint32_t region, uint32_t arra
 static uint64_t in_memory(const struct stored_view *v, uint32_t region, uint32_t array) {
     const struct chunk_layout *layout = &v->blueprint->plan.layout;
     if (array == STORED_PARAMS) return layout->region[region].params ? 0 : UINT64_MAX;
-    return array == STORED_GRADIENT ? UINT64_MAX : chunk_layout_resident(layout, region);
+    if (array == STORED_GRADIENT) return layout->region[region].grads ? 0 : UINT64_MAX;
+    return chunk_layout_resident(layout, region);
 }
 
 /* Waits without the lock: a save in the background may wait while the host and its progress thread work. A failure is also
@@ -95,7 +96,9 @@ static zero_status load_chunk(const struct stored_view *v, uint32_t region, uint
                               uint8_t **out, struct zero_error *error) {
     for (bool there = false;;) {
         turn_take(&v->run->ranks->lock);
-        zero_status status = executor_chunk_poll(v->run->executor, region, index, parts, out, &there);
+        zero_status status = parts == CHUNK_GRADS
+                                 ? executor_gradient_poll(v->run->executor, region, index, out, &there)
+                                 : executor_chunk_poll(v->run->executor, region, index, parts, out, &there);
         if (status) *error = *executor_error(v->run->executor);
         turn_give(&v->run->ranks->lock);
         if (status || there) return status;
@@ -132,11 +135,13 @@ static zero_status find(const struct stored_view *v, uint32_t region, uint32_t a
     }
     uint32_t index = (uint32_t)(at / layout->chunk_elements);
     struct chunk c = chunk_layout_at(layout, region, index);
-    uint8_t *slot, part = array == STORED_PARAMS ? CHUNK_PARAMS : CHUNK_STATE;
+    uint8_t *slot, part = array == STORED_PARAMS     ? CHUNK_PARAMS
+                          : array == STORED_GRADIENT ? CHUNK_GRADS
+                                                     : CHUNK_STATE;
     bool split = array == v->blueprint->o.state_count && blueprint_precision_of(v->blueprint, region).split;
     zero_status status = load_chunk(v, region, index, split ? CHUNK_ALL : part, &slot, error);
     if (status) return status;
-    slot += array == STORED_PARAMS ? c.slot_param : c.array[array];
+    slot += part == CHUNK_PARAMS ? c.slot_param : part == CHUNK_GRADS ? c.slot_grad : c.array[array];
     *out = piece_at(slot, dtype, at - c.first, min64(count, c.first + c.count - at), part);
     return ZERO_OK;
 }

@@ -15,11 +15,24 @@ enum { PARAMS = sizeof model / sizeof *model, RANKS = 2, ACTIVATIONS = 100000 };
 
 /* ---- a configuration that keys can be put into ---- */
 
-enum { STAGE, OPTIMIZER, PARAM, SLOTS, CHUNK, DEPTH, MEMORY_DEVICE, MEMORY_CPU, MEMORY_NVME, KEYS };
+enum {
+    STAGE,
+    OPTIMIZER,
+    PARAM,
+    GRADIENTS,
+    SLOTS,
+    CHUNK,
+    DEPTH,
+    MEMORY_DEVICE,
+    MEMORY_CPU,
+    MEMORY_NVME,
+    KEYS
+};
 
 static const char *const paths[KEYS] = {"zero_optimization.stage",
                                         "zero_optimization.offload_optimizer.device",
                                         "zero_optimization.offload_param.device",
+                                        "zero_optimization.offload_gradients.device",
                                         "zero_optimization.offload_optimizer.buffer_count",
                                         "zero_optimization.sub_group_size",
                                         "comm.prefetch_depth",
@@ -35,7 +48,8 @@ struct settings {
 static struct settings settings_make(const char *stage, const char *optimizer, const char *param,
                                      const char *more) {
     struct settings s = {
-        {"", "", "", "4", "1000000000", "1", "\"unlimited\"", "\"unlimited\"", "\"unlimited\""}, more};
+        {"", "", "", "\"none\"", "4", "1000000000", "1", "\"unlimited\"", "\"unlimited\"", "\"unlimited\""},
+        more};
     strcpy(s.value[STAGE], stage), strcpy(s.value[OPTIMIZER], optimizer), strcpy(s.value[PARAM], param);
     return s;
 }
@@ -47,10 +61,12 @@ static void print(const struct settings *s, char *out, size_t capacity) {
         "\"stage3_param_persistence_threshold\": 0, \"sub_group_size\": %s, \"offload_optimizer\": "
         "{\"device\": %s, "
         "\"nvme_path\": \"/tmp\", \"buffer_count\": %s}, \"offload_param\": {\"device\": %s, \"nvme_path\": "
-        "\"/tmp\"}}, \"comm\": {\"prefetch_depth\": %s}, \"memory\": {\"device\": %s, \"cpu\": %s, \"nvme\": "
+        "\"/tmp\"}, \"offload_gradients\": {\"device\": %s}}, \"comm\": {\"prefetch_depth\": %s}, "
+        "\"memory\": {\"device\": %s, \"cpu\": %s, \"nvme\": "
         "%s}%s}",
         s->value[STAGE], s->value[CHUNK], s->value[OPTIMIZER], s->value[SLOTS], s->value[PARAM],
-        s->value[DEPTH], s->value[MEMORY_DEVICE], s->value[MEMORY_CPU], s->value[MEMORY_NVME], s->more);
+        s->value[GRADIENTS], s->value[DEPTH], s->value[MEMORY_DEVICE], s->value[MEMORY_CPU],
+        s->value[MEMORY_NVME], s->more);
 }
 
 struct outcome {
@@ -134,19 +150,15 @@ static const struct {
     double share; /* of what the plan takes without it */
     int alternatives;
 } cases[] = {
-    {"0", NONE, NONE, "", MEMORY_DEVICE, 0.95, 3},
-    {"0", NONE, NONE, "", MEMORY_DEVICE, 0.6, 2},
-    {"0", NONE, NONE, BF16, MEMORY_DEVICE, 0.8, 3},
-    {"1", NONE, NONE, "", MEMORY_DEVICE, 0.8, 2},
-    {"2", NONE, NONE, "", MEMORY_DEVICE, 0.7, 2},
-    {"3", NONE, NONE, "", MEMORY_DEVICE, 0.95, 3},
-    {"3", NONE, NONE, "", MEMORY_DEVICE, 0.5, 1},
+    {"0", NONE, NONE, "", MEMORY_DEVICE, 0.95, 3},  {"0", NONE, NONE, "", MEMORY_DEVICE, 0.6, 2},
+    {"0", NONE, NONE, BF16, MEMORY_DEVICE, 0.8, 3}, {"1", NONE, NONE, "", MEMORY_DEVICE, 0.8, 2},
+    {"2", NONE, NONE, "", MEMORY_DEVICE, 0.7, 2},   {"3", NONE, NONE, "", MEMORY_DEVICE, 0.95, 3},
+    {"3", NONE, NONE, "", MEMORY_DEVICE, 0.5, 2},  /* only keys together */
     {"0", NONE, NONE, "", MEMORY_DEVICE, 0.45, 2}, /* only keys together */
     {"0", NONE, NONE, "", MEMORY_DEVICE, 0.05, 1}, /* the activations alone are more: no key helps */
-    {"1", CPU, NONE, "", MEMORY_CPU, 0.99, 2},
-    {"3", CPU, CPU, "", MEMORY_CPU, 0.9, 3},
-    {"1", NVME, NONE, "", MEMORY_NVME, 0.9, 2},
-    {"3", NVME, NVME, BF16, MEMORY_NVME, 0.9, 3},
+    {"1", CPU, NONE, "", MEMORY_CPU, 0.99, 2},      {"3", CPU, CPU, "", MEMORY_CPU, 0.9, 3},
+    {"1", NVME, NONE, "", MEMORY_NVME, 0.9, 2},     {"3", NVME, NVME, BF16, MEMORY_NVME, 0.9, 3},
+    {"3", NVME, NVME, "", MEMORY_DEVICE, 0.8, 2},   {"2", NVME, NONE, "", MEMORY_DEVICE, 0.8, 2},
 };
 
 static void advice_is_true(void) {

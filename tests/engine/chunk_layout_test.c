@@ -72,11 +72,14 @@ static void make(struct setting *s) {
                                       .chunk_elements_max = bounds[pick(7)],
                                       .slots = pick(6),
                                       .resident_bytes = budgets[pick(6)],
-                                      .align_bytes = pick(3) ? 0 : 64u << pick(7)}};
+                                      .align_bytes = pick(3) ? 0 : 64u << pick(7),
+                                      .grads = pick(2),
+                                      .grad_resident_bytes = budgets[pick(6)]}};
     for (int f = 0; f < CHUNK_FORMATS; f++) {
         struct chunk_format *format = &s->options.format[f];
         format->arrays = pick(PRECISION_ARRAYS_MAX + 1);
         format->param_dtype = f || pick(2) ? DTYPE_F32 : DTYPE_BF16;
+        format->grad_dtype = pick(2) ? DTYPE_F32 : DTYPE_BF16;
         for (uint32_t k = 0; k < format->arrays; k++) format->array_bytes[k] = pick(2) ? 4 : 2;
     }
     s->model.dtype = s->options.format[0].param_dtype;
@@ -94,6 +97,15 @@ static const struct chunk_format *format_of(const struct setting *s, uint32_t re
 
 static uint64_t param_bytes(const struct setting *s, uint32_t region) {
     return dtype_bytes(format_of(s, region)->param_dtype);
+}
+
+static uint64_t grad_bytes(const struct setting *s, uint32_t region) {
+    return dtype_bytes(format_of(s, region)->grad_dtype);
+}
+
+/* Its gradient is cut as its state is, and may be on a drive. */
+static bool has_shard(const struct setting *s, uint32_t region) {
+    return s->options.grads && !s->region[region].frozen && s->policy.stage->number > 0;
 }
 
 static uint64_t element_bytes(const struct setting *s, uint32_t region) {
@@ -132,6 +144,11 @@ static bool fits_slot(const struct chunk_layout *layout, const struct chunk *c) 
     if (c->state)
         good &= CHECK(c->record_bytes <= c->slot_param) && CHECK(c->slot_param <= layout->slot_bytes);
     if (c->params) good &= CHECK(c->slot_param + c->param_bytes <= layout->slot_bytes);
+    if (c->grads)
+        good &=
+            CHECK_INT(c->slot_grad % page, 0) && CHECK(c->slot_grad + c->grad_bytes <= layout->slot_bytes);
+    if (c->grads && c->state) good &= CHECK(c->record_bytes <= c->slot_grad);
+    if (c->grads && c->params) good &= CHECK(c->slot_param + c->param_bytes <= c->slot_grad);
     return good;
 }
 
@@ -146,6 +163,11 @@ static bool chunk_is_right(const struct setting *s, const struct chunk_layout *l
             CHECK_INT(c->param_used, c->count * param_bytes(s, region)) &&
             CHECK_INT(c->param_place, c->first * param_bytes(s, region)) &&
             CHECK_INT(c->param_place % page, 0);
+    good &= CHECK(!c->grads || has_shard(s, region)) && CHECK_INT(c->grads, layout->region[region].grads) &&
+            CHECK_INT(c->grad_used, c->count * grad_bytes(s, region)) &&
+            CHECK(c->grad_bytes >= c->grad_used && c->grad_bytes < c->grad_used + page) &&
+            CHECK_INT(c->grad_place, c->first * grad_bytes(s, region)) &&
+            CHECK(!c->grads || c->grad_place % page == 0);
     if (c->state) good &= record_is_tight(format_of(s, region), c) && CHECK_INT(c->record % page, 0);
     return good && fits_slot(layout, c);
 }
@@ -155,7 +177,7 @@ static bool chunk_is_right(const struct setting *s, const struct chunk_layout *l
 struct seen {
     struct chunk chunk[CHUNKS_MAX]; /* those with a record */
     uint32_t chunks;
-    uint64_t all, staged, step_bytes;
+    uint64_t all, staged, step_bytes, grad_bytes;
 };
 
 /* They tile the shard: each element is of one chunk. */
@@ -167,11 +189,12 @@ static bool region_is_tiled(const struct setting *s, const struct chunk_layout *
         struct chunk c = chunk_layout_at(layout, region, i);
         if (!CHECK_INT(c.first, next) || !CHECK_INT(c.index, seen->all)) return false;
         if (!chunk_is_right(s, layout, region, &c)) return false;
-        bool staged = !s->region[region].frozen && (c.state || c.params);
+        bool staged = !s->region[region].frozen && (c.state || c.params || c.grads);
         next += c.count;
         seen->all++;
         seen->staged += staged;
         if (staged) seen->step_bytes += c.state * c.record_bytes + c.params * c.param_bytes;
+        seen->grad_bytes += c.grads * c.grad_bytes;
         if (c.state && CHECK(seen->chunks < CHUNKS_MAX)) seen->chunk[seen->chunks++] = c;
     }
     return CHECK_INT(next, shard) &&
@@ -216,29 +239,76 @@ static bool residents_are_a_prefix(const struct setting *s, const struct chunk_l
            CHECK(!ended || kept + next > s->options.resident_bytes);
 }
 
+/* Memory for gradients, if those of at most `largest` bytes go to the drive through two buffers; UINT64_MAX: more than half stay. */
+static uint64_t gradients_take(const struct setting *s, const struct chunk_layout *layout, uint64_t largest) {
+    uint64_t stay = 0, go = 0;
+    for (uint32_t k = 0; k < s->policy.refreshes; k++) {
+        uint64_t bytes = chunk_layout_grad_bytes(layout, s->refresh[k]);
+        if (has_shard(s, s->refresh[k])) *(bytes > largest ? &stay : &go) += bytes;
+    }
+    return stay > go ? UINT64_MAX : stay + 2 * largest;
+}
+
+static uint64_t largest_gradient(const struct setting *s, const struct chunk_layout *layout) {
+    uint64_t best = 0;
+    for (uint32_t k = 0; k < s->policy.refreshes; k++) {
+        uint64_t bytes = chunk_layout_grad_bytes(layout, s->refresh[k]),
+                 takes = gradients_take(s, layout, bytes);
+        if (!has_shard(s, s->refresh[k]) || takes == UINT64_MAX) continue;
+        uint64_t best_takes = gradients_take(s, layout, best);
+        if (!best || takes < best_takes || (takes == best_takes && bytes > best)) best = bytes;
+    }
+    return best;
+}
+
+/* The gradients that stay in memory: whole shards. First those that take less memory than their staging; then a prefix in
+ * the order of use, as many as the budget has room for. */
+static bool gradients_are_a_prefix(const struct setting *s, const struct chunk_layout *layout) {
+    uint64_t kept = 0, largest = largest_gradient(s, layout);
+    bool ended = false, good = true;
+    for (uint32_t k = 0; k < s->policy.refreshes; k++) {
+        uint32_t region = s->refresh[k];
+        uint64_t bytes = chunk_layout_grad_bytes(layout, region);
+        if (!has_shard(s, region)) continue;
+        if (bytes > largest) {
+            good &= CHECK(!layout->region[region].grads);
+            continue;
+        }
+        if (!ended && kept + bytes > s->options.grad_resident_bytes) ended = true;
+        if (!ended) kept += bytes;
+        good &= CHECK_INT(layout->region[region].grads, ended);
+    }
+    return good;
+}
+
 static bool holds(const struct setting *s, const struct chunk_layout *layout) {
     static struct seen seen;
     uint64_t bound = s->options.chunk_elements_max, least = 0;
-    for (uint32_t i = 0; i < s->policy.regions; i++)
-        if (page / param_bytes(s, i) > least) least = page / param_bytes(s, i);
+    for (uint32_t i = 0; i < s->policy.regions; i++) {
+        uint64_t bytes = param_bytes(s, i);
+        if (s->options.grads && grad_bytes(s, i) < bytes) bytes = grad_bytes(s, i);
+        if (page / bytes > least) least = page / bytes;
+    }
     uint64_t asked = s->options.slots ? s->options.slots : SLOTS_DEFAULT;
-    seen.chunks = 0, seen.all = seen.staged = seen.step_bytes = 0;
+    seen.chunks = 0, seen.all = seen.staged = seen.step_bytes = seen.grad_bytes = 0;
     bool good = CHECK(layout->chunk_elements > 0) && CHECK_INT(layout->chunk_elements % least, 0);
     good &= CHECK(!bound || layout->chunk_elements <= (bound < least ? least : bound));
     for (uint32_t i = 0; i < s->policy.regions && good; i++) good = region_is_tiled(s, layout, i, &seen);
     good = good && CHECK_INT(layout->chunks, seen.all) && records_are_apart(layout, &seen);
     good = good && CHECK_INT(layout->slots, asked < seen.staged ? asked : seen.staged);
-    good = good && CHECK_INT(layout->step_bytes, seen.step_bytes);
-    return good && residents_are_a_prefix(s, layout);
+    good = good && CHECK_INT(layout->step_bytes, seen.step_bytes) &&
+           CHECK_INT(layout->grad_bytes, seen.grad_bytes);
+    return good && residents_are_a_prefix(s, layout) && gradients_are_a_prefix(s, layout);
 }
 
 static void describe(const struct setting *s) {
-    fprintf(stderr,
-            "in %s, mesh %u x %u, %u regions; state %d, params %d, %u and %u arrays, chunks of %" PRIu64
-            ", slots %u, resident %" PRIu64 "\n",
-            s->policy.stage->name, s->policy.mesh[0], s->policy.mesh[1], s->policy.regions, s->options.state,
-            s->options.params, s->options.format[0].arrays, s->options.format[1].arrays,
-            s->options.chunk_elements_max, s->options.slots, s->options.resident_bytes);
+    fprintf(
+        stderr,
+        "in %s, mesh %u x %u, %u regions; state %d, params %d, grads %d, %u and %u arrays, chunks of %" PRIu64
+        ", slots %u, resident %" PRIu64 "\n",
+        s->policy.stage->name, s->policy.mesh[0], s->policy.mesh[1], s->policy.regions, s->options.state,
+        s->options.params, s->options.grads, s->options.format[0].arrays, s->options.format[1].arrays,
+        s->options.chunk_elements_max, s->options.slots, s->options.resident_bytes);
 }
 
 int main(int argc, char **argv) {

@@ -188,7 +188,8 @@ static void comparing_changes_nothing(void) {
     snprintf(
         zero, sizeof zero,
         ", \"mics_shard_size\": 1, \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%s/swap\"}, "
-        "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s/swap\"}",
+        "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s/swap\"}, "
+        "\"offload_gradients\": {\"device\": \"nvme\"}",
         directory, directory);
     struct plant copies = {.stage = 3, .more = ""};
     struct run without = run_in(zero, &copies, ""),

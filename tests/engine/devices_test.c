@@ -223,6 +223,71 @@ static void gradients(void) {
     }
 }
 
+/* Gradients on a drive, on the host and on the device: the bits of gradients in memory. `more`: keys of zero_optimization. */
+static void stored_gradients_of(const char *name, struct toy_setup s, const char *more) {
+    static struct toy_result expected, got;
+    static uint32_t runs;
+    char tiers[512];
+    if ((runs++ + strlen(s.mode)) % 2) return; /* some in the modes "auto" and "last", the others in "every" */
+    s.steps = 3, s.before = take_gradients, s.tiers = tiers;
+    snprintf(tiers, sizeof tiers, NVME "%s", more);
+    toy_train(&s, &expected);
+    memcpy(gradient[1], gradient[0], sizeof gradient[0]);
+    snprintf(tiers, sizeof tiers, NVME ", \"offload_gradients\": {\"device\": \"nvme\"}%s", more);
+    for (int discrete = 0; discrete < 2; discrete++) {
+        s.device = discrete ? device : NULL;
+        memset(gradient[discrete], 0xff, sizeof gradient[0]);
+        toy_train(&s, &got);
+        int same = CHECK_STRING(expected.error, "") && CHECK_STRING(got.error, "") &&
+                   CHECK_BYTES(got.weights, expected.weights, sizeof got.weights) &&
+                   CHECK_BYTES(gradient[1], gradient[0], sizeof gradient[0]) &&
+                   CHECK_INT(got.skipped, expected.skipped);
+        for (uint32_t i = 0; i < s.steps && same; i++) same = CHECK_DOUBLE(got.norm[i], expected.norm[i], 0);
+        for (int t = 0; t < ZERO_TIERS && same; t++) same = CHECK_INT(got.measured[t], got.planned[t]);
+        if (!same)
+            fprintf(stderr, "in %s: stage %u, %u ranks, mode %s, discrete %d\n", name, s.stage, s.ranks,
+                    s.mode, discrete);
+    }
+}
+
+static void stored_gradients(void) {
+    static const char *const modes[] = {"auto", "every", "last"};
+    for (int m = 0; m < 3; m++) {
+        struct toy_setup s = setup(1 + (uint32_t)m, 2);
+        s.mode = modes[m], s.micro_steps = 1 + 2 * (m > 0);
+        stored_gradients_of("fp32", s, "");
+        s.compute = ZERO_F16, s.scale_power = 6, s.nan_step = 1;
+        stored_gradients_of("fp16, a step skipped", s, "");
+        s.compute = ZERO_BF16, s.nan_step = -1, s.skip_unit = 2, s.skip_micro = m > 0;
+        stored_gradients_of("a unit left out", s, "");
+        s = setup(1 + (uint32_t)m, 2), s.mode = modes[m], s.micro_steps = 1 + 2 * (m > 0);
+        s.interrupt = 1, s.cancels = 1 + (uint32_t)m, s.communication = "bf16";
+        stored_gradients_of("interrupted passes, sent as bf16", s, "");
+        s = setup(1 + (uint32_t)m, 2), s.mode = modes[m], s.micro_steps = 1 + 2 * (m > 0);
+        s.free_order = 1, s.cancels = 5;
+        stored_gradients_of("free order", s, "");
+        s.bound = 2, s.compute = ZERO_BF16;
+        stored_gradients_of("free order within a bound", s, "");
+        s = setup(3, 4), s.mode = modes[m], s.micro_steps = 1 + 2 * (m > 0), s.skip_unit = 2,
+        s.skip_micro = m > 0;
+        s.extra = ", \"debug\": {\"compare_every\": 1}";
+        stored_gradients_of("two copies", s, ", \"mics_shard_size\": 2");
+        stored_gradients_of("two copies, codes", s,
+                            ", \"mics_shard_size\": 2, \"zero_quantized_gradients\": true");
+        stored_gradients_of("codes", s, ", \"zero_quantized_gradients\": true");
+        s.comm = ", \"reduction\": \"native\"";
+        stored_gradients_of("native sums", s, "");
+        s = setup(2, 2), s.mode = modes[m], s.micro_steps = 1 + 2 * (m > 0), s.memory = TOY_SPANS_ADD;
+        stored_gradients_of("memory of the host program's", s, "");
+        s.memory = TOY_UNIT_GIVEN;
+        stored_gradients_of("gradients that the program made", s, "");
+        s.optimizer = SGD, s.memory = 0;
+        stored_gradients_of("sgd", s, "");
+        s.optimizer = "{\"type\": \"SGD\", \"params\": {\"lr\": 0.05}}";
+        stored_gradients_of("an optimizer without state", s, "");
+    }
+}
+
 /* ---- memory that calls between steps read and write ---- */
 
 struct seen {
@@ -469,9 +534,16 @@ int main(int argc, char **argv) {
     static const struct {
         const char *name;
         void (*run)(void);
-    } parts[] = {{"plain", plain},     {"types", types},   {"tiers", tiers},
-                 {"ways", ways},       {"stored", stored}, {"gradients", gradients},
-                 {"budgets", budgets}, {"choice", choice}, {"nccl", nccl}};
+    } parts[] = {{"plain", plain},
+                 {"types", types},
+                 {"tiers", tiers},
+                 {"ways", ways},
+                 {"stored", stored},
+                 {"gradients", gradients},
+                 {"stored_gradients", stored_gradients},
+                 {"budgets", budgets},
+                 {"choice", choice},
+                 {"nccl", nccl}};
     int found = 0;
     if (argc != 3) return 2;
     device = argv[1];

@@ -22,6 +22,10 @@ static const struct {
     uint64_t first, count;
 } ranges[] = {{0, WIDE}, {0, 1}, {WIDE - 1, 1}, {79, 2}, {80, 1}, {60, 200}, {WIDE, 0}, {5, 0}, {159, 1}};
 
+#define GRADIENTS_ON_DRIVE                                                                                   \
+    "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"/tmp\"}, "                               \
+    "\"offload_gradients\": {\"device\": \"nvme\"}"
+
 typedef void (*body_fn)(struct plain *p, const struct toy_setup *s);
 
 struct run {
@@ -36,11 +40,12 @@ static void run_rank(zero_engine *engine, uint32_t rank, void *user) {
     run->body(&p, run->setup);
 }
 
-static void everywhere_in(zero_dtype compute, body_fn body) {
+static void everywhere_in(zero_dtype compute, uint32_t first_stage, const char *tiers, body_fn body) {
     struct toy_setup s = toy_setup_default();
     s.micro_steps = MICRO_STEPS;
     s.compute = compute;
-    for (s.stage = 0; s.stage <= 3; s.stage++)
+    s.tiers = tiers;
+    for (s.stage = first_stage; s.stage <= 3; s.stage++)
         for (s.ranks = 1; s.ranks <= 4; s.ranks++)
             for (int every = 0; every < 2; every++) {
                 int failures = atomic_load(&check_failures);
@@ -55,7 +60,7 @@ static void everywhere_in(zero_dtype compute, body_fn body) {
 }
 
 static void everywhere(body_fn body) {
-    for (zero_dtype compute = ZERO_F32; compute <= ZERO_F16; compute++) everywhere_in(compute, body);
+    for (zero_dtype compute = ZERO_F32; compute <= ZERO_F16; compute++) everywhere_in(compute, 0, NULL, body);
 }
 
 /* ---- what was written is read, and nothing beside it ---- */
@@ -249,6 +254,7 @@ static void hash_is_of_names(void) {
 int main(void) {
     everywhere(put_and_get);
     everywhere(gradients);
+    everywhere_in(ZERO_BF16, 1, GRADIENTS_ON_DRIVE, gradients);
     everywhere(put_is_a_start);
     everywhere(hash_is_of_weights);
     hash_is_of_names();

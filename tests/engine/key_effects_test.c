@@ -108,6 +108,15 @@ static void param_tier(const struct row *row) {
     same_weights(row);
 }
 
+static void grad_tier(const struct row *row) {
+    train_both(row);
+    uint64_t one_memory = one.plan.bytes[ZERO_CPU] + one.plan.bytes[ZERO_DEVICE],
+             other_memory = other.plan.bytes[ZERO_CPU] + other.plan.bytes[ZERO_DEVICE];
+    differ(row, "bytes of the drive", one.plan.bytes[ZERO_NVME], other.plan.bytes[ZERO_NVME]);
+    differ(row, "bytes in memory", one_memory, other_memory);
+    same_weights(row);
+}
+
 /* A directory that cannot be made is named. */
 static void opens_path(const struct row *row) {
     train_both(row);
@@ -378,6 +387,10 @@ static const struct row rows[] = {
     {"zero_optimization.offload_param.nvme_path", opens_path, NULL,
      PARAMS(", 'offload_param': {'device': 'nvme', 'nvme_path': '/tmp'}"),
      PARAMS(", 'offload_param': {'device': 'nvme', 'nvme_path': '/nowhere/at/all'}")},
+    {"zero_optimization.offload_gradients.device", grad_tier, NULL,
+     "'zero_optimization': {'stage': 2, 'offload_optimizer': {'device': 'nvme', 'nvme_path': '/tmp'}}",
+     "'zero_optimization': {'stage': 2, 'offload_optimizer': {'device': 'nvme', 'nvme_path': '/tmp'}, "
+     "'offload_gradients': {'device': 'nvme'}}"},
     {"zero_optimization.cpu_offload_param", param_tier, NULL, PARAMS(""),
      PARAMS(", 'cpu_offload_param': true")},
     {"zero_optimization.cpu_offload", cpu_bytes, NULL, "'zero_optimization': {'cpu_offload': false}",

@@ -14,7 +14,7 @@
 #include "tests/check.h"
 #include "tests/engine/toy_trainer.h"
 
-enum { RANKS = 4, STEPS = 5, LONG_STEPS = 200, VALUES_MAX = 4, CELLS_MAX = 1 << 18 };
+enum { RANKS = 4, STEPS = 5, LONG_STEPS = 200, VALUES_MAX = 6, CELLS_MAX = 1 << 18 };
 
 struct value {
     const char *name;
@@ -22,7 +22,8 @@ struct value {
     const char *zero; /* keys of zero_optimization, each after a comma */
     const char *comm; /* keys of comm, each after a comma */
     const char *mode;
-    int stage3; /* only there; `why` says what it is refused with elsewhere */
+    int stage3;  /* only there; `why` says what it is refused with elsewhere */
+    int sharded; /* the same: not at stage 0 */
     const char *why;
     uint32_t shard_ranks;
     const char *extra; /* more keys, each after a comma */
@@ -34,6 +35,7 @@ struct value {
 enum { EVALUATED = 1, CANCELLED = 2 };
 
 #define WHOLE_PARAMETERS "parameters are whole on every rank"
+#define WHOLE_GRADIENTS "gradients are whole on every rank"
 #define NVME "{\"device\": \"nvme\", \"nvme_path\": \"/tmp\"}"
 
 enum { STAGE, TYPE, MESH, ACCUMULATION, TIER, SCALING, AGAIN, FROZEN, PASSES, KEPT, AXES_COUNT };
@@ -71,7 +73,16 @@ static const struct axis {
                {.name = "all on nvme",
                 .stage3 = 1,
                 .why = WHOLE_PARAMETERS,
-                .zero = ", \"offload_optimizer\": " NVME ", \"offload_param\": " NVME}}},
+                .zero = ", \"offload_optimizer\": " NVME ", \"offload_param\": " NVME},
+               {.name = "grads too",
+                .sharded = 1,
+                .why = WHOLE_GRADIENTS,
+                .zero = ", \"offload_optimizer\": " NVME ", \"offload_gradients\": {\"device\": \"nvme\"}"},
+               {.name = "no memory",
+                .stage3 = 1,
+                .why = WHOLE_PARAMETERS,
+                .zero = ", \"offload_optimizer\": " NVME ", \"offload_param\": " NVME
+                        ", \"offload_gradients\": {\"device\": \"nvme\"}"}}},
     [SCALING] = {"scaling",
                  {{.name = "mean"},
                   {.name = "prescaled", .extra = ", \"prescale_gradients\": true", .factor = 1.0f / RANKS},
@@ -115,7 +126,9 @@ static uint32_t values_of(int axis) {
 /* Why the cell cannot be; NULL: it can. */
 static const char *refusal(const struct cell *c) {
     for (int a = 0; a < AXES_COUNT; a++)
-        if (value_of(c, a)->stage3 && value_of(c, STAGE)->number != 3) return value_of(c, a)->why;
+        if ((value_of(c, a)->stage3 && value_of(c, STAGE)->number != 3) ||
+            (value_of(c, a)->sharded && value_of(c, STAGE)->number == 0))
+            return value_of(c, a)->why;
     return NULL;
 }
 
@@ -243,8 +256,9 @@ static const struct cell *next_of_pairs(void) {
 static int stands_for_refused(const struct cell *c) {
     int others = 0, stage3 = 0;
     for (int a = 0; a < AXES_COUNT; a++) {
-        stage3 += value_of(c, a)->stage3;
-        others += a != STAGE && !value_of(c, a)->stage3 && c->value[a];
+        int bound = value_of(c, a)->stage3 || value_of(c, a)->sharded;
+        stage3 += bound;
+        others += a != STAGE && !bound && c->value[a];
     }
     return refusal(c) && stage3 == 1 && !others;
 }

@@ -61,8 +61,8 @@ struct schedule {
     uint64_t seed;
     uint32_t stage, rank; /* rank: whose drive */
     uint32_t format;
-    bool resident;      /* a part of the chunks stays in memory */
-    bool params, state; /* which of them are on the drive */
+    bool resident;             /* a part of the chunks stays in memory */
+    bool params, state, grads; /* which of them are on the drive */
     uint32_t paths, block_bytes, depth, slots;
     bool uring, evaluates, flushes;
     bool meddles;         /* changes what is trained: the script */
@@ -106,6 +106,7 @@ static void draw(uint64_t seed, struct schedule *s) {
     s->resident = s->state && pick(&state, 4) == 0;
     draw_faults(s, &state);
     s->reloads = pick(&state, 3) == 0;
+    s->grads = s->state && s->stage && pick(&state, 2);
 }
 
 static void begin_harm(struct schedule *s) {
@@ -115,12 +116,13 @@ static void begin_harm(struct schedule *s) {
 static const char *directory(void) { return getenv("TEST_TMPDIR") ? getenv("TEST_TMPDIR") : "/tmp"; }
 
 static void describe(const struct schedule *s, FILE *file) {
-    fprintf(file,
-            "  stage %u, %s, %s%s%s, faults on rank %u, %u paths, blocks of %u, depth %u, slots %u%s%s%s%s;",
-            s->stage, formats[s->format].name, s->resident ? "a part of " : "", s->state ? "state " : "",
-            s->params ? "parameters" : "", s->rank, s->paths, s->block_bytes, s->depth, s->slots,
-            s->uring ? "" : ", no io_uring", s->evaluates ? ", evaluates" : "", s->flushes ? ", flushes" : "",
-            s->meddles ? ", meddles" : "");
+    fprintf(
+        file,
+        "  stage %u, %s, %s%s%s%s, faults on rank %u, %u paths, blocks of %u, depth %u, slots %u%s%s%s%s;",
+        s->stage, formats[s->format].name, s->resident ? "a part of " : "", s->state ? "state " : "",
+        s->params ? "parameters" : "", s->grads ? " gradients" : "", s->rank, s->paths, s->block_bytes,
+        s->depth, s->slots, s->uring ? "" : ", no io_uring", s->evaluates ? ", evaluates" : "",
+        s->flushes ? ", flushes" : "", s->meddles ? ", meddles" : "");
     fprintf(file, "%s", s->reloads ? " saves and loads;" : "");
     fprintf(file, " harm from step %u;", s->harmed_from);
     for (int f = 0; f < FAULTS; f++)
@@ -141,6 +143,9 @@ static void configure(const struct schedule *s, char *json, size_t capacity) {
                 snprintf(offload + used, sizeof offload - (size_t)used,
                          ", \"offload_%s\": {\"device\": \"nvme\", \"nvme_path\": %s, \"buffer_count\": %u}",
                          k ? "param" : "optimizer", path, s->slots);
+    if (s->grads)
+        snprintf(offload + used, sizeof offload - (size_t)used,
+                 ", \"offload_gradients\": {\"device\": \"nvme\"}");
     snprintf(json, capacity,
              "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_clipping\": 1.0, \"threads\": 1, "
              "\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}}, "

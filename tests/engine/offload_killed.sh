@@ -34,6 +34,7 @@ left() { find swap.a swap.b -mindepth 1 2>/dev/null; }
 configure() { # STAGE
     local drive='"device": "nvme", "nvme_path": ["'$work/swap.a'", "'$work/swap.b'"]' param=''
     (($1 == 3)) && param=', "offload_param": {'$drive'}'
+    (($1 >= 2)) && param+=', "offload_gradients": {"device": "nvme"}'
     cat >c.json <<JSON
 {"train_micro_batch_size_per_gpu": 1, "threads": 1, "comm": {"timeout_s": 1},
  "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},

@@ -28,33 +28,42 @@ static const struct plain_param model[] = {{"a", "a.w", 13001, 0, NULL},
 
 enum { PARAMS = sizeof model / sizeof *model };
 
+enum { ALL_STAGES = -1, SHARDED_GRADIENTS = -2 };
+
 struct tier {
     const char *name, *json; /* of zero_optimization, after the stage; %s: the directory */
     const char *more;        /* other keys */
-    int stage;               /* the only one; -1: all */
+    int stage;               /* the only one; ALL_STAGES, SHARDED_GRADIENTS: not 0 */
 };
 
 #define NVME "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%1$s/a\"}"
 
+#define GRADIENTS ", \"offload_gradients\": {\"device\": \"nvme\"}"
+
 static const struct tier tiers[] = {
-    {"device", "\"offload_optimizer\": {\"device\": \"none\"}", "", -1},
-    {"cpu", "\"offload_optimizer\": {\"device\": \"cpu\"}", "", -1},
-    {"nvme", NVME, "", -1},
-    {"nvme, part resident", NVME, "", -1},
+    {"device", "\"offload_optimizer\": {\"device\": \"none\"}", "", ALL_STAGES},
+    {"cpu", "\"offload_optimizer\": {\"device\": \"cpu\"}", "", ALL_STAGES},
+    {"nvme", NVME, "", ALL_STAGES},
+    {"nvme, part resident", NVME, "", ALL_STAGES},
     {"nvme, 2 paths",
      "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": [\"%1$s/a\", \"%1$s/b\"], "
      "\"buffer_count\": 1}",
-     ", \"aio\": {\"block_size\": 8192, \"queue_depth\": 3}", -1},
+     ", \"aio\": {\"block_size\": 8192, \"queue_depth\": 3}", ALL_STAGES},
     {"nvme, no io_uring",
      "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%1$s/a\", \"buffer_count\": 7}",
-     ", \"nvme\": {\"io_uring\": \"never\"}", -1},
-    {"nvme, fp32 masters", NVME, ", \"nvme\": {\"masters\": \"fp32\"}", -1},
+     ", \"nvme\": {\"io_uring\": \"never\"}", ALL_STAGES},
+    {"nvme, fp32 masters", NVME, ", \"nvme\": {\"masters\": \"fp32\"}", ALL_STAGES},
     {"parameters on cpu", "\"offload_param\": {\"device\": \"cpu\"}", "", 3},
     {"parameters on cpu, state on nvme", "\"offload_param\": {\"device\": \"cpu\"}, " NVME, "", 3},
     {"parameters on nvme", "\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%1$s/a\"}", "", 3},
     {"all on nvme", "\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%1$s/a\"}, " NVME, "", 3},
     {"all on nvme, part resident",
      "\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%1$s/a\"}, " NVME, "", 3},
+    {"gradients on cpu, state on nvme", NVME ", \"offload_gradients\": {\"device\": \"cpu\"}", "", 2},
+    {"gradients on nvme", NVME GRADIENTS, "", SHARDED_GRADIENTS},
+    {"gradients on nvme, part resident", NVME GRADIENTS, "", SHARDED_GRADIENTS},
+    {"all and gradients on nvme",
+     "\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%1$s/a\"}, " NVME GRADIENTS, "", 3},
 };
 
 struct result {
@@ -204,7 +213,9 @@ static void compare(enum format format, uint32_t stage, uint32_t ranks, uint64_t
                     const struct result *expected) {
     for (size_t t = 1; t < sizeof tiers / sizeof *tiers; t++) {
         static struct result got;
+        static zero_plan before; /* of the row before */
         if (tiers[t].stage >= 0 && tiers[t].stage != (int)stage) continue;
+        if (tiers[t].stage == SHARDED_GRADIENTS && !stage) continue;
         uint64_t cpu = budget(&tiers[t], &got);
         run_tier(&tiers[t], format, stage, ranks, chunk, cpu, &got);
         int same = CHECK_STRING(got.error, "") && CHECK_STRING(got.hash, expected->hash) &&
@@ -212,7 +223,10 @@ static void compare(enum format format, uint32_t stage, uint32_t ranks, uint64_t
                    CHECK_BYTES(got.first, expected->first, sizeof got.first) &&
                    CHECK_BYTES(got.second, expected->second, sizeof got.second);
         uint64_t kept = got.plan.resident_state_bytes, state = got.plan.state_bytes;
-        if (cpu) same &= CHECK(kept > 0 && kept < state);
+        bool gradients = strstr(tiers[t].name, "gradients");
+        if (cpu && !gradients) same &= CHECK(kept > 0 && kept < state);
+        if (cpu && gradients) same &= CHECK(got.plan.drive_write_bytes < before.drive_write_bytes);
+        before = got.plan;
         if (!same)
             fprintf(stderr, "in %s, format %d, stage %u, ranks %u, chunks of %llu\n", tiers[t].name, format,
                     stage, ranks, (unsigned long long)chunk);

@@ -195,9 +195,13 @@ static void meshes(void) {
     s.stage = 3, s.mesh = ", \"zero_hpz_partition_size\": 2", s.params = true;
     begin_anew(s.path);
     stops(&s);
+    /* A step's gradients are not part of its shadow. */
+    s.mesh = ", \"mics_shard_size\": 2, \"offload_gradients\": {\"device\": \"nvme\"}";
+    begin_anew(s.path);
+    stops(&s);
     /* Another mesh cuts otherwise: it is not recovered. */
     static struct life life;
-    s.mesh = NULL;
+    s.mesh = ", \"offload_gradients\": {\"device\": \"nvme\"}";
     life = (struct life){.recovers = true, .stop = 1};
     live(&s, true, &life);
     CHECK_INT(life.status, ZERO_E_IO);

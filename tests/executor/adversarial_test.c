@@ -43,6 +43,8 @@ static struct toy_sim make(uint64_t seed) {
     s.slots = 1 + pick(5);
     s.chunk_elements = 16 * (1 + pick(3));
     s.resident_bytes = pick(3) ? 0 : pick(4000);
+    s.grad_tier = s.state_tier == TIER_NVME && pick(2) ? TIER_NVME : TIER_DEVICE;
+    s.grad_resident_bytes = pick(3) ? 0 : pick(1500);
     return s;
 }
 
@@ -50,11 +52,11 @@ static void describe(const struct toy_sim *s) {
     fprintf(stderr,
             "in %s, mesh %u x %u, micro-steps %u, mode %s, depth %u and %u, live %" PRIu64 ", ahead %" PRIu64
             ", threshold %u, evaluate %d, skip %d; on a "
-            "drive: state %d, parameters %d, slots %u, chunks of %u, resident %u\n",
+            "drive: state %d, parameters %d, gradients %d, slots %u, chunks of %u, resident %u\n",
             s->stage->name, s->mesh[0], s->mesh[1], s->toy.micro_steps, s->toy.mode, s->toy.depth,
             s->backward_depth, s->live_max, s->ahead_max, s->toy.threshold, s->toy.evaluate, s->toy.skip_unit,
-            s->state_tier == TIER_NVME, s->param_tier == TIER_NVME, s->slots, s->chunk_elements,
-            (unsigned)s->resident_bytes);
+            s->state_tier == TIER_NVME, s->param_tier == TIER_NVME, s->grad_tier == TIER_NVME, s->slots,
+            s->chunk_elements, (unsigned)s->resident_bytes);
 }
 
 static bool right(const struct toy_sim *s, bool loud) {
@@ -95,7 +97,7 @@ static void quantized(uint64_t first, uint64_t count) {
         struct toy_sim simple = s;
         simple.chaos_ns = simple.live_max = simple.ahead_max = 0;
         simple.toy.depth = simple.backward_depth = 0;
-        simple.state_tier = simple.param_tier = TIER_DEVICE;
+        simple.state_tier = simple.param_tier = simple.grad_tier = TIER_DEVICE;
         toy_simulate(&simple, &expected);
         toy_simulate(&s, &got);
         int same = CHECK_STRING(expected.error, "") && CHECK_STRING(got.error, "") &&
@@ -119,6 +121,9 @@ static void planted_bugs_are_caught(uint64_t first, uint64_t count) {
                                                 "fetch ignores store",
                                                 "gather ignores fetch",
                                                 "parameters ignore store",
+                                                "update ignores gradient",
+                                                "reduce ignores store",
+                                                "sum ignores fetch",
                                                 "short list",
                                                 "short expansion",
                                                 "too many agreements"};

@@ -122,6 +122,15 @@ static void plant(void *user, uint32_t rank, struct executor *e) {
     case BUG_PARAMS_IGNORE_STORE:
         forget(e, STREAM_PARAM, OP_FETCH, STREAM_STORE);
         break;
+    case BUG_UPDATE_IGNORES_GRADIENT:
+        forget(e, STREAM_FETCH, OP_FETCH, STREAM_GRAD);
+        break;
+    case BUG_REDUCE_IGNORES_STORE:
+        forget(e, STREAM_REDUCE, OP_REDUCE, STREAM_GRAD);
+        break;
+    case BUG_SUM_IGNORES_FETCH:
+        forget(e, STREAM_REDUCE, OP_REDUCE, STREAM_PARAM);
+        break;
     case BUG_SHORT_LIST:
         executor_shorten_lists(e, 2, UINT32_MAX);
         break;
@@ -171,6 +180,8 @@ struct sim_setup toy_sim_setup(const struct toy_sim *t, struct sim_model *model)
                   .gradient_bits = t->gradient_bits,
                   .state_tier = t->state_tier,
                   .param_tier = t->param_tier,
+                  .grad_tier = t->grad_tier,
+                  .grad_resident_bytes = t->grad_resident_bytes,
                   .chunk_elements_max = t->chunk_elements,
                   .resident_bytes = t->resident_bytes,
                   .chunk_align_bytes = t->chunk_elements ? ALIGN_BYTES : 0,

@@ -22,6 +22,9 @@ enum toy_bug {
     BUG_FETCH_IGNORES_STORE,     /* a slot is used again before its chunk went */
     BUG_GATHER_IGNORES_FETCH,    /* parameters are gathered before they came from the drive */
     BUG_PARAMS_IGNORE_STORE,     /* and come from there before the update's went */
+    BUG_UPDATE_IGNORES_GRADIENT, /* a gradient is fetched before it is stored */
+    BUG_REDUCE_IGNORES_STORE,    /* the next reduction writes where a gradient is being stored from */
+    BUG_SUM_IGNORES_FETCH,       /* a reduction adds to a gradient before that is fetched */
     BUG_SHORT_LIST,              /* the list of an event has too few rows */
     BUG_SHORT_EXPANSION,         /* that of an operation's chunks */
     BUG_TOO_MANY_AGREEMENTS,     /* an event emits more on a stream than that has room for */
@@ -35,9 +38,9 @@ struct toy_sim {
     uint32_t mesh[AXES], backward_depth;
     uint64_t live_max, ahead_max;       /* elements; 0: no bound */
     uint32_t param_bits, gradient_bits; /* struct executor_shape */
-    enum tier_kind state_tier, param_tier;
+    enum tier_kind state_tier, param_tier, grad_tier;
     uint32_t slots, chunk_elements;
-    uint64_t resident_bytes;
+    uint64_t resident_bytes, grad_resident_bytes;
     uint64_t seed, chaos_ns;
     bool with_data;
     enum toy_bug bug;

@@ -73,8 +73,123 @@ static void short_lists_say_so(void) {
     }
 }
 
+/* ---- gradients on the drive ---- */
+
+enum { GRAD_CHUNKS = 3, GRAD_REGION = 1 };
+
+struct drive {
+    struct offload_region region[3];
+    uint16_t refresh[3];
+    struct offload offload;
+    struct operation row[16];
+    struct operation_list list;
+};
+
+/* Three regions of three chunks; the gradients of all but the first are on the drive. */
+static void open_drive(struct drive *d) {
+    *d = (struct drive){.refresh = {0, 1, 2}};
+    for (int i = 0; i < 3; i++) d->region[i] = (struct offload_region){.chunks = GRAD_CHUNKS, .grads = i > 0};
+    d->offload = (struct offload){.slots = 8, .region = d->region, .refresh = d->refresh, .refreshes = 3};
+    d->list = (struct operation_list){d->row, 0, 16};
+    offload_open(&d->offload);
+}
+
+static const struct operation *expand_one(struct drive *d, struct operation op) {
+    d->list.count = 0;
+    offload_expand(&d->offload, &op, &d->list);
+    return d->row;
+}
+
+static void check_op(const struct operation *op, enum operation_kind kind, enum stream stream,
+                     uint32_t chunks) {
+    CHECK_INT(op->kind, kind);
+    CHECK_INT(op->stream, stream);
+    CHECK_INT(op->object, OBJECT_GRAD);
+    CHECK_INT(op->items, chunks);
+}
+
+/* `staged` is the buffer between them. */
+static void check_buffers(const struct operation *op, enum buffer_kind kind, uint16_t region,
+                          uint16_t staged) {
+    const struct buffer_ref *shard = op->kind == OP_STORE ? &op->write[0] : &op->read[0];
+    const struct buffer_ref *staging = op->kind == OP_STORE ? &op->read[0] : &op->write[0];
+    CHECK_INT(staging->kind, BUFFER_GRAD_STAGED);
+    CHECK_INT(staging->region, staged);
+    CHECK_INT(shard->kind, kind);
+    CHECK_INT(shard->region, region);
+}
+
+static struct operation reduction(uint16_t region, bool add) {
+    return (struct operation){.kind = OP_REDUCE,
+                              .object = OBJECT_GRAD,
+                              .stream = STREAM_REDUCE,
+                              .region = region,
+                              .items = 1,
+                              .add = add,
+                              .reads = 1,
+                              .read = {{BUFFER_GRAD_FULL, region}},
+                              .writes = 1,
+                              .write = {{BUFFER_GRAD_SHARD, region}}};
+}
+
+static void gradients_go_through_two_buffers(void) {
+    struct drive d;
+    open_drive(&d);
+    for (uint16_t turn = 1; turn < 1 + 2 * GRAD_STAGINGS; turn++) {
+        bool add = turn > GRAD_STAGINGS;
+        const struct operation *op = expand_one(&d, reduction(GRAD_REGION, add));
+        CHECK_INT(d.list.count, 2u + add);
+        if (add) {
+            check_op(op, OP_FETCH, STREAM_PARAM, GRAD_CHUNKS);
+            check_buffers(op++, BUFFER_GRAD_SHARD, GRAD_REGION, turn % GRAD_STAGINGS);
+        }
+        check_op(op, OP_REDUCE, STREAM_REDUCE, 1);
+        check_buffers(op++, BUFFER_GRAD_FULL, GRAD_REGION, turn % GRAD_STAGINGS);
+        check_op(op, OP_STORE, STREAM_GRAD, GRAD_CHUNKS);
+        check_buffers(op, BUFFER_GRAD_SHARD, GRAD_REGION, turn % GRAD_STAGINGS);
+    }
+    struct operation sum = reduction(GRAD_REGION, false), clear = sum, scatter = sum;
+    sum.reads = 0; /* over the replicate axis */
+    CHECK_INT(expand_one(&d, sum)->kind, OP_FETCH);
+    CHECK_INT(d.list.count, 3);
+    scatter.summed = sum.sums = true; /* with nothing in between */
+    CHECK_INT(expand_one(&d, scatter)->kind, OP_REDUCE);
+    CHECK_INT(d.list.count, 1);
+    uint16_t staged = d.row[0].write[0].region;
+    CHECK_INT(expand_one(&d, sum)->write[0].region, staged);
+    CHECK_INT(d.list.count, 2);
+    CHECK_INT(d.row[1].read[0].region, staged);
+    clear.kind = OP_CLEAR, clear.reads = 0;
+    CHECK_INT(expand_one(&d, clear)->kind, OP_CLEAR);
+    CHECK_INT(d.list.count, 2);
+    expand_one(&d, reduction(0, true)); /* in memory */
+    CHECK_INT(d.list.count, 1);
+    CHECK_INT(d.row[0].write[0].kind, BUFFER_GRAD_SHARD);
+}
+
+/* A backward reads the state of the first region alone; each update of the others reads gradients with it. */
+static void updates_fetch_gradients(void) {
+    struct drive d;
+    open_drive(&d);
+    expand_one(&d, (struct operation){.kind = OP_COMPUTE, .final = true, .items = 1});
+    CHECK_INT(d.list.count, 2);
+    CHECK_INT(d.row[0].kind, OP_FETCH);
+    CHECK_INT(d.row[0].region, 0);
+    CHECK_INT(d.row[0].reads, 0);
+    expand_one(&d, (struct operation){
+                       .kind = OP_UPDATE, .stream = STREAM_UPDATE, .region = GRAD_REGION, .items = 1});
+    CHECK_INT(d.list.count, 3);
+    CHECK_INT(d.row[0].kind, OP_FETCH);
+    CHECK_INT(d.row[0].stream, STREAM_FETCH);
+    CHECK_INT(d.row[0].reads, 1);
+    CHECK_INT(d.row[0].read[0].kind, BUFFER_GRAD_SHARD);
+    CHECK_INT(d.row[0].read[0].region, GRAD_REGION);
+}
+
 int main(void) {
     short_lists_say_so();
+    gradients_go_through_two_buffers();
+    updates_fetch_gradients();
     static char line[1 << 16];
     FILE *file = fopen("tests/offload/lists.txt", "r");
     int lists = 0;

@@ -94,6 +94,7 @@ char *edit_cell(const char *text, const struct cell *cell, const struct shapes *
     if (cell->params != ZERO_DEVICE) set_tier(zero, "offload_param", cell->params);
     if (cell->optimizer != ZERO_NVME)
         json_object_object_del(root, "nvme"); /* keys for masters and shadows on a drive */
+    if (cell->optimizer != ZERO_NVME || !cell->stage) json_object_object_del(zero, "offload_gradients");
     set_model(root, shapes);
     return print(root);
 }

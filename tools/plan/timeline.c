@@ -116,7 +116,9 @@ static uint64_t update_ns(const struct timeline *t, const struct operation *op, 
 static uint64_t chunk_bytes(const struct timeline *t, const struct operation *op, uint32_t item) {
     struct chunk c = chunk_layout_at(&t->e.plan->layout, op->region, op->first + item);
     if (op->object == OBJECT_PARAM) return c.param_bytes;
-    return c.state * c.record_bytes + c.params * c.param_bytes;
+    if (op->object == OBJECT_GRAD) return c.grad_bytes;
+    uint64_t gradient = op->kind == OP_FETCH && c.grads ? c.grad_bytes : 0;
+    return c.state * c.record_bytes + c.params * c.param_bytes + gradient;
 }
 
 /* ---- turns ---- */

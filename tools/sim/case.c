@@ -121,6 +121,8 @@ void case_make(uint64_t seed, struct sim_case *c) {
     choose_faults(s, &d);
     c->with_data = pick(&d, 2);
     s->terms.discrete = !c->with_data && pick(&d, 2);
+    s->terms.grad_tier = s->terms.state_tier == TIER_NVME && pick(&d, 2) ? TIER_NVME : TIER_DEVICE;
+    s->terms.grad_resident_bytes = pick(&d, 3) ? 0 : pick(&d, 4000);
 }
 
 zero_status case_run(const struct sim_setup *setup, bool with_data, struct sim_result *out,
@@ -243,11 +245,12 @@ void case_shorten(const struct sim_setup *failing, bool with_data, struct sim_sh
 void case_print(const struct sim_setup *s, bool with_data, FILE *out) {
     fprintf(out,
             "%s on %" PRIu32 " x %" PRIu32 " ranks, %" PRIu32 " units, %" PRIu32 " steps of %" PRIu32
-            " micro-steps, reduced %s, depth %" PRIu32 ", state on %s, parameters on %s, %" PRIu32 " slots",
+            " micro-steps, reduced %s, depth %" PRIu32
+            ", state on %s, parameters on %s, gradients on %s, %" PRIu32 " slots",
             s->terms.stage->name, s->terms.mesh[AXIS_SHARD], s->terms.mesh[AXIS_REPLICATE], s->model->units,
             s->steps, s->terms.micro_steps, s->terms.accumulation == ACCUMULATE_LAST ? "last" : "every",
             s->terms.depth, tier_table[s->terms.state_tier]->name, tier_table[s->terms.param_tier]->name,
-            s->terms.slots);
+            tier_table[s->terms.grad_tier]->name, s->terms.slots);
     if (s->skip_unit >= 0) fprintf(out, ", unit %" PRId32 " left out", s->skip_unit);
     if (s->segments.blocks) fprintf(out, ", %" PRIu32 " units recomputed together", s->segments.blocks);
     if (s->terms.discrete) fprintf(out, ", on a device of its own");

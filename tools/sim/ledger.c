@@ -17,6 +17,7 @@ const char *ledger_buffer_text(uint32_t kind) {
         [BUFFER_GRAD_HOST] = "the gradient on the host",
         [BUFFER_UPDATE_STAGING] = "the parameters from the update",
         [BUFFER_LENT_STAGING] = "the shares for the host's memory",
+        [BUFFER_GRAD_STAGED] = "the gradient on the way to the drive",
         [LEDGER_SLOT] = "a slot of the staging ring"};
     return texts[kind];
 }
@@ -65,7 +66,7 @@ void ledger_plan_free(struct ledger_plan *p) {
 
 zero_status ledger_open(struct ledger *l, const struct ledger_plan *plan, struct zero_error *error) {
     const struct plan *p = plan->plan;
-    *l = (struct ledger){.plan = plan, .capacity = 20 + 3 * p->layout.slots};
+    *l = (struct ledger){.plan = plan, .capacity = 28 + 3 * p->layout.slots};
     l->item = calloc(l->capacity, sizeof *l->item);
     l->held = malloc((p->buffers + 1) * sizeof *l->held);
     if (!l->item || !l->held) {

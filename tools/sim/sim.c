@@ -245,14 +245,15 @@ static uint64_t grace_ns(const struct run *run) {
     enum { SLOWEST = 5, MOMENT_NS = 1000000 };
     const struct sim_setup *s = run->setup;
     const struct chunk_layout *layout = &run->blueprint.plan.layout;
-    uint64_t compute = 0, drive = layout->step_bytes + run->blueprint.plan.param_fetch_bytes,
+    uint64_t compute = 0,
+             drive = plan_read_bytes(&run->blueprint.plan) + plan_write_bytes(&run->blueprint.plan),
              least = s->speeds.drive_read_bytes_per_s;
     if (s->speeds.drive_write_bytes_per_s < least) least = s->speeds.drive_write_bytes_per_s;
     if (s->speeds.drive_mixed_bytes_per_s < least) least = s->speeds.drive_mixed_bytes_per_s;
     for (uint32_t i = 0; i < run->pass.uses; i++)
         compute += 2 * run->pass.use[i].compute_ns; /* twice, because of an evaluation */
     uint64_t ns = SLOWEST * s->terms.micro_steps * compute + MOMENT_NS;
-    if (drive) ns += SLOWEST * speeds_ns(2 * drive, least) + 4 * layout->chunks * s->speeds.drive_latency_ns;
+    if (drive) ns += SLOWEST * speeds_ns(drive, least) + 4 * layout->chunks * s->speeds.drive_latency_ns;
     return ns + s->chaos_ns * same_operations(run);
 }
 

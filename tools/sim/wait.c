@@ -10,7 +10,7 @@ const char *sim_wait_name(enum sim_wait wait) {
 static const enum sim_wait waits[STREAMS] = {
     [STREAM_COMPUTE] = WAIT_UPDATE, [STREAM_GATHER] = WAIT_GATHER, [STREAM_REDUCE] = WAIT_REDUCE,
     [STREAM_UPDATE] = WAIT_UPDATE,  [STREAM_FETCH] = WAIT_DRIVE,   [STREAM_STORE] = WAIT_DRIVE,
-    [STREAM_PARAM] = WAIT_DRIVE,    [STREAM_CONTROL] = WAIT_AGREE};
+    [STREAM_PARAM] = WAIT_DRIVE,    [STREAM_GRAD] = WAIT_DRIVE,    [STREAM_CONTROL] = WAIT_AGREE};
 
 static enum stream needed(const struct rank *rank) {
     if (rank->phase == RANK_TRAINS && rank->loop.next == MOVE_COMPUTE) return STREAM_COMPUTE;

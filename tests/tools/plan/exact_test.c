@@ -29,11 +29,14 @@ static const struct shapes shapes = {
 static const char *const types[] = {"", ", \"bf16\": {\"enabled\": true}",
                                     ", \"fp16\": {\"enabled\": true, \"initial_scale_power\": 6}"};
 
+#define GRADIENTS ", \"offload_gradients\": {\"device\": \"nvme\"}"
+
 /* Keys of zero_optimization, of comm, and others; each after a comma. */
 static const struct variant {
     const char *name, *zero, *comm, *extra;
     uint32_t recompute, vocab_block;
     bool on_cpu, stage3, drive; /* there alone */
+    bool sharded;               /* not at stage 0 */
 } variants[] = {
     {.name = "blocks of the vocabulary", .vocab_block = 40},
     {.name = "HSDP", .zero = ", \"mics_shard_size\": 2"},
@@ -61,6 +64,16 @@ static const struct variant {
               "\"frozen\": true}]"},
     {.name = "predivided", .extra = ", \"gradient_predivide_factor\": 3"},
     {.name = "shadow", .extra = ", \"nvme\": {\"shadow\": true}", .drive = true},
+    {.name = "gradients on the drive", .zero = GRADIENTS, .drive = true, .sharded = true},
+    {.name = "gradients on the drive, in every micro-step",
+     .zero = GRADIENTS,
+     .extra = ", \"gradient_accumulation_mode\": \"every\"",
+     .drive = true,
+     .sharded = true},
+    {.name = "gradients on the drive, HSDP",
+     .zero = GRADIENTS ", \"mics_shard_size\": 2",
+     .drive = true,
+     .sharded = true},
 };
 
 struct task {
@@ -220,7 +233,8 @@ static void run_tiers(struct scenario s, const struct variant *v, uint32_t stage
 static void run_variants(struct scenario s, uint32_t stage) {
     s.ranks = 4;
     for (size_t i = 0; i < sizeof variants / sizeof *variants; i++)
-        for (int type = 0; type < 2 && (stage == 3 || !variants[i].stage3); type++)
+        for (int type = 0; type < 2 && (stage == 3 || !variants[i].stage3) && (stage || !variants[i].sharded);
+             type++)
             run_tiers(s, &variants[i], stage, type, 1 + (i + (size_t)type) % 2);
 }
 
