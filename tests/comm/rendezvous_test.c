@@ -415,7 +415,8 @@ static void start_interruptible(struct rank *ranks, const uint32_t *numbers, uin
                                 uint32_t port, atomic_bool *stop) {
     for (uint32_t i = 0; i < count; i++) {
         ranks[i] = (struct rank){
-            .options = {"localhost", port, numbers[i], size, LONG_S, ask, &stop[i], false, {{{0}}, false}}};
+            .options = {
+                "localhost", port, numbers[i], size, LONG_S, ask, &stop[i], false, {{{0}}, false}, NULL, 0}};
         pthread_create(&ranks[i].thread, NULL, run, &ranks[i]);
     }
 }
