@@ -18,7 +18,7 @@ for struct in structs:
         field = getattr(struct, member)
         lines.append(f'_Static_assert(offsetof({name}, {member}) == {field.offset}, "{name}.{member}");')
         lines.append(f'_Static_assert(sizeof((({name} *)0)->{member}) == {field.size}, "{name}.{member}");')
-sizes = {"p": 8, "s": 8, "i": 4, "u": 4, "q": 8, "d": 8, "f": 4}
+sizes = {"p": 8, "s": 8, "i": 4, "e": 4, "u": 4, "q": 8, "d": 8, "f": 4}
 casts = {"p": "(void *)0", "s": "(const char *)0", "i": "(int)0", "u": "(uint32_t)0", "q": "(uint64_t)0", "d": "(double)0"}
 for signature in _abi.SIGNATURES.split():
     name, result, arguments = signature.split(":")

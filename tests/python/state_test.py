@@ -191,7 +191,7 @@ class State(Case):
         self.assertIn("GATHER", (self.path / "trace.json").read_text().upper())
         self.assertEqual(engine.setting("zero_optimization.stage"), "3")
         with self.assertRaisesRegex(zero.ZeroError, "no such key|unknown key|nothere"):
-            zero._abi.check(0 if engine.setting("nothere") else 1)
+            zero._abi._check(0 if engine.setting("nothere") else 1)
 
 
 if __name__ == "__main__":
