@@ -31,7 +31,13 @@ enum config_device { CONFIG_DEVICE_AUTO, CONFIG_DEVICE_CPU, CONFIG_DEVICE_CUDA }
 enum config_uring { CONFIG_URING_AUTO, CONFIG_URING_NEVER };
 enum config_masters { CONFIG_MASTERS_AUTO, CONFIG_MASTERS_FP32, CONFIG_MASTERS_SPLIT };
 enum config_gradient { CONFIG_GRADIENT_MEAN, CONFIG_GRADIENT_SUM };
-enum config_rope_type { CONFIG_ROPE_DEFAULT, CONFIG_ROPE_LLAMA3 };
+enum config_rope_type {
+    CONFIG_ROPE_DEFAULT,
+    CONFIG_ROPE_LLAMA3,
+    CONFIG_ROPE_LINEAR,
+    CONFIG_ROPE_YARN,
+    CONFIG_ROPE_TYPES
+};
 enum config_order { CONFIG_ORDER_SEQUENTIAL, CONFIG_ORDER_SHUFFLED };
 
 #define CONFIG_BYTES_UNLIMITED UINT64_MAX
@@ -96,9 +102,13 @@ struct config_recompute {
 
 struct config_rope {
     double theta;
-    int type;                 /* enum config_rope_type */
-    double factor, low, high; /* 0 unless the type has them */
+    int type; /* enum config_rope_type */
+    /* 0 unless the type has them; low and high: turns, low_freq_factor and high_freq_factor, or beta_slow and beta_fast */
+    double factor, low, high;
     uint64_t original_context;
+    double beta_fast, beta_slow, attention_factor, mscale, mscale_all_dim; /* as written */
+    double attention; /* after config_resolve: yarn's attention factor; else 1 */
+    bool truncate;
 };
 
 /* Meaningful where `given`: the file has a model block, or config_read_model was called. */
@@ -108,12 +118,17 @@ struct config_model {
     uint64_t layers, width, heads, context, vocab;
     uint64_t inner; /* width of the MLP; after config_resolve: 4 * width if the file gives none */
     uint64_t n_ctx; /* an alias of context in old files; 0: not given */
-    uint64_t kv_heads, head_width; /* llama; 0 in gpt2 */
+    uint64_t kv_heads, head_width; /* 0 in gpt2 */
     int activation, hidden_act;
-    struct config_rope rope; /* llama */
+    struct config_rope rope;                    /* not gpt2 */
+    uint64_t sliding_window, max_window_layers; /* as written */
+    bool use_sliding_window;
+    /* After config_resolve: tokens that a token sees in blocks window_from and above; 0: all before it. */
+    uint64_t window, window_from;
     double layer_norm_epsilon, initializer_range;
     bool tied;
-    uint64_t vocab_block; /* zero_optimization.vocabulary_block_rows: of how the model is cut into units; 0: not cut */
+    uint64_t
+        vocab_block; /* zero_optimization.vocabulary_block_rows: of how the model is cut into units; 0: not cut */
 };
 
 struct config_eval { /* at most one of the two is given */

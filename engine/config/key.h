@@ -10,6 +10,7 @@
 enum key_type {
     KEY_BOOL,   /* field: bool */
     KEY_INT,    /* field: uint64_t (int64_t if min < 0); 5e8 is an integer, too, as in DeepSpeed's files */
+    KEY_LIMIT,  /* field: uint64_t; null may be written, and is 0 */
     KEY_REAL,   /* field: double */
     KEY_STAGE,  /* field: uint64_t, the number of a row of stages */
     KEY_CHOICE, /* field: int, the index of the choice; upper or lower case */

@@ -41,6 +41,8 @@ static const struct config_key keys[] = {
     {path, KEY_BOOL, KEY_USED, FIELD(field), fallback, 0, 0, NULL, NULL, automatic, NULL, help},
 #define USED_INT(path, field, fallback, min, max, automatic, help)                                           \
     {path, KEY_INT, KEY_USED, FIELD(field), fallback, min, max, NULL, NULL, automatic, NULL, help},
+#define USED_LIMIT(path, field, fallback, min, max, automatic, help)                                         \
+    {path, KEY_LIMIT, KEY_USED, FIELD(field), fallback, min, max, NULL, NULL, automatic, NULL, help},
 #define USED_REAL(path, field, fallback, min, max, automatic, help)                                          \
     {path, KEY_REAL, KEY_USED, FIELD(field), fallback, min, max, NULL, NULL, automatic, NULL, help},
 #define USED_CHOICE(path, field, fallback, choices, automatic, reason, help)                                 \
@@ -89,6 +91,7 @@ const char *config_key_type_name(enum key_type type) {
     static const char *const names[KEY_TYPES] = {
         [KEY_BOOL] = "true or false",
         [KEY_INT] = "an integer",
+        [KEY_LIMIT] = "an integer or null",
         [KEY_REAL] = "a number",
         [KEY_STAGE] = "an integer",
         [KEY_CHOICE] = "a string",

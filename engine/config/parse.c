@@ -50,7 +50,8 @@ static zero_status walk_member(struct walk *walk, const char *parent, const char
     char path[PATH_MAX_BYTES];
     if (strncmp(leaf, "_comment", 8) == 0) return ZERO_OK;
     int length = snprintf(path, sizeof path, "%s%s%s", parent, *parent ? "." : "", leaf);
-    if (length >= PATH_MAX_BYTES || strchr(leaf, '.')) return unknown_key(walk, parent, leaf);
+    bool pointed = strchr(leaf, '.') && strcmp(leaf, "transformers.js_config") != 0;
+    if (length >= PATH_MAX_BYTES || pointed) return unknown_key(walk, parent, leaf);
     const struct config_key *key = config_key_find(path);
     struct member member = {walk, key};
     if (key) return config_tree_value(json, store_member, &member, walk->error);

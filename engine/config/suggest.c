@@ -108,7 +108,7 @@ void suggest_choice(const struct config_key *key, const char *text, char *out, s
     out[0] = 0;
     for (uint32_t i = 0; config_key_choice_at(key, i, &c); i++) {
         char word[WORD_MAX + 1];
-        if (c.length > WORD_MAX) continue;
+        if (c.length > WORD_MAX || c.refused) continue; /* advice is accepted */
         snprintf(word, sizeof word, "%.*s", c.length, c.text);
         size_t distance = suggest_distance(text, word, best);
         if (distance < best) best = distance, snprintf(out, out_bytes, "%s", word);

@@ -83,6 +83,12 @@ static zero_status set_int(struct store *s) {
     return ZERO_OK;
 }
 
+static zero_status set_limit(struct store *s) {
+    if (s->value->kind != VALUE_NULL) return set_int(s);
+    *(uint64_t *)s->field = 0;
+    return ZERO_OK;
+}
+
 static zero_status set_stage(struct store *s) {
     zero_status status = set_int(s);
     bool found = !status && stage_find((uint32_t) * (uint64_t *)s->field, RESHARD_ALL);
@@ -242,6 +248,7 @@ static zero_status (*const setters[KEY_TYPES])(struct store *) = {
     [KEY_BETAS] = set_betas,     [KEY_PATHS] = set_paths,   [KEY_GROUP] = set_group,
     [KEY_EVAL] = set_eval,       [KEY_LIST] = set_list,     [KEY_OPAQUE] = set_opaque,
     [KEY_NUMBERS] = set_numbers, [KEY_GROUPS] = set_groups, [KEY_STAGE] = set_stage,
+    [KEY_LIMIT] = set_limit,
 };
 
 /* ---- one action per use of a key ---- */
@@ -336,7 +343,8 @@ zero_status config_store(struct config *config, const struct config_key *key,
                          struct zero_error *error) {
     struct store s = {.config = config, .key = key, .value = value, .error = error};
     if (key->use == KEY_USED) s.field = (char *)config + key->offset;
-    if (value->kind == VALUE_NULL && (!key->fallback || key->use != KEY_USED)) return ZERO_OK; /* not given */
+    bool not_given = value->kind == VALUE_NULL && (!key->fallback || key->use != KEY_USED);
+    if (not_given && key->type != KEY_LIMIT) return ZERO_OK;
     if (is_auto(key, value)) return store_auto(&s, source);
     zero_status status = setters[key->type](&s);
     if (status == ZERO_OK) status = uses[key->use](&s);

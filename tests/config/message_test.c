@@ -94,15 +94,29 @@ static const struct {
      "data.eval: 1.0 is a number where a fraction below 1, a path or a list of paths is expected"},
     {"{\"seed\": 1,\n\"seed\": 2}", ZERO_E_CONFIG,
      "configuration:2:1: key \"seed\" stands twice in one object: remove one"},
-    {"{\"model\": {\"hidden_size\": 4, \"model_type\": \"mistral\"}}", ZERO_E_UNSUPPORTED,
-     "model.model_type: \"mistral\" is not supported here: only gpt2 and llama are here: choose one of them"},
-    {"{\"model\": {\"model_type\": \"llama\", \"rope_scaling\": {\"factor\": 2, \"type\": \"yarn\"}}}",
+    {"{\"model\": {\"hidden_size\": 4, \"model_type\": \"bert\"}}", ZERO_E_UNSUPPORTED,
+     "model.model_type: \"bert\" is not supported here: only gpt2, llama, mistral, qwen2 and qwen3 are here: "
+     "choose one of them"},
+    /* a near name is one that is here, although another one is nearer */
+    {"{\"model\": {\"model_type\": \"qwen\"}}", ZERO_E_CONFIG,
+     "model.model_type: \"qwen\" is none of \"gpt2\", \"llama\", \"mistral\", \"qwen2\", \"qwen3\"; did you "
+     "mean "
+     "\"qwen2\"?"},
+    {"{\"model\": {\"model_type\": \"gpt_neo\"}}", ZERO_E_CONFIG,
+     "model.model_type: \"gpt_neo\" is none of \"gpt2\", \"llama\", \"mistral\", \"qwen2\", \"qwen3\""},
+    {"{\"model\": {\"model_type\": \"llama\", \"rope_scaling\": {\"factor\": 2, \"type\": \"dynamic\"}}}",
      ZERO_E_UNSUPPORTED,
-     "model.rope_scaling.type: \"yarn\" is not supported here: only \"default\" and \"llama3\" are here: "
-     "choose one of "
-     "them"},
+     "model.rope_scaling.type: \"dynamic\" is not supported here: positions are stretched as default, "
+     "linear, llama3 "
+     "and yarn have it: take a model of such a type"},
     {"{\"model\": {\"model_type\": \"llama\", \"attention_bias\": true}}", ZERO_E_UNSUPPORTED,
-     "model.attention_bias: true is not supported here: Llama's layers have no biases here: set it to false"},
+     "model.attention_bias: true is not supported here: this version has no Llama with biases, only a qwen2, "
+     "with those "
+     "of queries, keys and values: take a model without them"},
+    {"{\"model\": {\"scale_attn_by_inverse_layer_idx\": true}}", ZERO_E_UNSUPPORTED,
+     "model.scale_attn_by_inverse_layer_idx: true is not supported here: attention is scaled alike in all "
+     "layers here: "
+     "take a model of that kind"},
     {"{\"model\": {\"model_type\": \"llama\", \"hidden_act\": \"gelu\"}}", ZERO_E_UNSUPPORTED,
      "model.hidden_act: \"gelu\" is not supported here: the MLP is gated by SiLU: write \"silu\""},
 };

@@ -60,6 +60,46 @@ static void models(void) {
     }
 }
 
+/* Defaults of the relatives, and which blocks have the window: of 4 blocks. */
+static void relatives(void) {
+#define MODEL(type, members)                                                                                 \
+    "{\"train_batch_size\": 2, \"model\": {\"model_type\": \"" type "\", \"num_hidden_layers\": 4" members   \
+    "}}"
+    static const struct {
+        const char *json;
+        uint64_t kv_heads, head_width, context, inner, vocab, window, from;
+    } cases[] = {
+        {MODEL("mistral", ""), 8, 128, 131072, 14336, 32000, 4096, 0},
+        {MODEL("mistral", ", \"sliding_window\": null, \"head_dim\": 6"), 8, 6, 131072, 14336, 32000, 0, 0},
+        {MODEL("qwen2", ""), 32, 128, 32768, 22016, 151936, 0, 0},
+        {MODEL("qwen2", ", \"use_sliding_window\": true, \"max_window_layers\": 3"), 32, 128, 32768, 22016,
+         151936, 4096, 3},
+        {MODEL("qwen2", ", \"use_sliding_window\": true"), 32, 128, 32768, 22016, 151936, 0, 0},
+        {MODEL("qwen3", ", \"hidden_size\": 1000, \"sliding_window\": 9, \"use_sliding_window\": true, "
+                        "\"layer_types\": [\"full_attention\", \"full_attention\", \"sliding_attention\", "
+                        "\"sliding_attention\"]"),
+         32, 128, 32768, 22016, 151936, 9, 2},
+        {MODEL("llama", ", \"sliding_window\": null"), 32, 128, 2048, 11008, 32000, 0, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct config config;
+        struct zero_error error;
+        error_clear(&error);
+        CHECK_INT(config_read(cases[i].json, &config, &error), ZERO_OK);
+        for (int again = 0; again < 2; again++) {
+            const struct config_model *m = &config.model;
+            int same = CHECK_INT(config_resolve(&config, 1, &error), ZERO_OK);
+            same &= CHECK_INT(m->kv_heads, cases[i].kv_heads),
+                same &= CHECK_INT(m->head_width, cases[i].head_width);
+            same &= CHECK_INT(m->context, cases[i].context), same &= CHECK_INT(m->inner, cases[i].inner);
+            same &= CHECK_INT(m->vocab, cases[i].vocab), same &= CHECK_INT(m->window, cases[i].window);
+            same &= CHECK_INT(m->window_from, cases[i].from);
+            if (!same) fprintf(stderr, "in %s: %s\n", cases[i].json, error.message);
+        }
+        config_free(&config);
+    }
+}
+
 static void recomputation(void) {
     static const struct {
         const char *keys;
@@ -100,6 +140,7 @@ static void recomputation(void) {
 
 int main(void) {
     models();
+    relatives();
     recomputation();
     return check_end();
 }

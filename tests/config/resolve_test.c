@@ -87,6 +87,7 @@ static const struct {
 };
 
 #define LLAMA(members) "{\"train_batch_size\": 2, \"model\": {\"model_type\": \"llama\", " members "}}"
+#define QWEN(members) "{\"train_batch_size\": 2, \"model\": {\"model_type\": \"qwen2\", " members "}}"
 
 static void set_count(struct config *config, const char *path, uint64_t number, struct zero_error *error) {
     char json[32];
@@ -271,8 +272,30 @@ static void conflicts(void) {
          "model.num_key_value_heads: 3 does not divide num_attention_heads 4: choose a divisor"},
         {LLAMA("\"head_dim\": 7"),
          "model.head_dim: 7 is odd, and rotary positions turn pairs: choose an even one"},
-        {LLAMA("\"rope_scaling\": {\"factor\": 8}"),
-         "model.rope_scaling.factor: only rope_type \"llama3\" has it: set that, or remove it"},
+        {LLAMA("\"rope_scaling\": {\"factor\": 8}"), "model.rope_scaling.factor: rope_type is \"default\", "
+                                                     "which has no such member: remove it, or write the "
+                                                     "rope_type to which it belongs"},
+        {LLAMA("\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 2, \"beta_fast\": 3}"),
+         "model.rope_scaling.beta_fast: rope_type is \"linear\", which has no such member: remove it, or "
+         "write the "
+         "rope_type to which it belongs"},
+        {LLAMA("\"rope_scaling\": {\"rope_type\": \"yarn\"}"),
+         "model.rope_scaling.factor: it is missing: rope_type \"yarn\" needs it"},
+        {LLAMA("\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 2, \"beta_fast\": 3, \"beta_slow\": 4}"),
+         "model.rope_scaling.beta_slow: 4 is not below beta_fast 3: lower it"},
+        {LLAMA("\"sliding_window\": 9"), "model.sliding_window: a llama has no such key: remove it"},
+        {QWEN("\"num_hidden_layers\": 2, \"use_sliding_window\": true, \"layer_types\": "
+              "[\"sliding_attention\", "
+              "\"full_attention\"]"),
+         "model.layer_types: a block without a window follows one that has it, and here all blocks from the "
+         "first one "
+         "with the window on have it: take a model of that kind"},
+        {QWEN("\"num_hidden_layers\": 2, \"layer_types\": [\"sliding_attention\", \"sliding_attention\"]"),
+         "model.layer_types: it names sliding_attention, and there is no sliding_window: set "
+         "use_sliding_window and "
+         "sliding_window"},
+        {QWEN("\"num_hidden_layers\": 2, \"layer_types\": [\"full_attention\"]"),
+         "model.layer_types: it has 1 blocks, and num_hidden_layers is 2: make them equal"},
         {LLAMA("\"rope_parameters\": {\"rope_type\": \"llama3\", \"factor\": 8}"),
          "model.rope_scaling.low_freq_factor: it is missing: rope_type \"llama3\" needs it"},
         {LLAMA("\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 4, "

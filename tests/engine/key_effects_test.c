@@ -504,7 +504,23 @@ static const char *const in_the_command[] = {"train_batch_size",
                                              "model.rope_parameters.factor",
                                              "model.rope_parameters.low_freq_factor",
                                              "model.rope_parameters.high_freq_factor",
-                                             "model.rope_parameters.original_max_position_embeddings"};
+                                             "model.rope_parameters.original_max_position_embeddings",
+                                             "model.rope_scaling.beta_fast",
+                                             "model.rope_scaling.beta_slow",
+                                             "model.rope_scaling.attention_factor",
+                                             "model.rope_scaling.mscale",
+                                             "model.rope_scaling.mscale_all_dim",
+                                             "model.rope_scaling.truncate",
+                                             "model.rope_parameters.beta_fast",
+                                             "model.rope_parameters.beta_slow",
+                                             "model.rope_parameters.attention_factor",
+                                             "model.rope_parameters.mscale",
+                                             "model.rope_parameters.mscale_all_dim",
+                                             "model.rope_parameters.truncate",
+                                             "model.sliding_window",
+                                             "model.use_sliding_window",
+                                             "model.max_window_layers",
+                                             "model.layer_types"};
 
 static void the_script_has_its_rows(const char *script) {
     for (size_t i = 0; i < sizeof in_the_command / sizeof *in_the_command; i++) {

@@ -31,12 +31,13 @@ static void use(struct config *config, uint32_t ranks) {
     const struct config_model *m = &config->model;
     require(m->layers && m->width && m->heads && m->context && m->vocab && m->inner, "sizes", &error);
     require(m->width % m->heads == 0, "heads", &error);
-    bool llama = strcmp(config_architecture((uint32_t)m->type), "llama") == 0;
+    bool llama = strcmp(config_architecture((uint32_t)m->type), "gpt2") != 0;
     require(!llama || (m->kv_heads && m->heads % m->kv_heads == 0 && m->head_width % 2 == 0), "key heads",
             &error);
     require(!llama || m->rope.theta > 0, "rope_theta", &error);
-    require(m->rope.type == CONFIG_ROPE_DEFAULT || (m->rope.factor >= 1 && m->rope.low < m->rope.high),
-            "rope", &error);
+    bool ranges = m->rope.type == CONFIG_ROPE_LLAMA3 || m->rope.type == CONFIG_ROPE_YARN;
+    require(m->rope.type == CONFIG_ROPE_DEFAULT || m->rope.factor >= 1, "rope factor", &error);
+    require(!ranges || (m->rope.low < m->rope.high && m->rope.original_context), "rope", &error);
     require(config->recompute.blocks <= 65536, "recomputation", &error);
 }
 

@@ -154,7 +154,7 @@ void check_logits(struct gpt_config config, uint32_t batch, uint32_t threads) {
     struct fixture f;
     open(&f, config, batch, threads, 1);
     double *expected = malloc(sizeof(double) * batch * config.context * config.vocab);
-    float *logits = malloc(sizeof(float) * config.vocab);
+    float *logits = malloc(sizeof(float) * config.vocab), *again = malloc(sizeof(float) * config.vocab);
     reference(&f, expected);
     for (uint32_t b = 0; b < batch; b++) /* a shorter sequence gives the same as that row of the whole one */
         for (uint32_t length = 1; length <= config.context; length += 1 + config.context / 5) {
@@ -163,10 +163,17 @@ void check_logits(struct gpt_config config, uint32_t batch, uint32_t threads) {
                 if (!CHECK_DOUBLE(logits[v], expected[(b * config.context + length - 1) * config.vocab + v],
                                   1e-5))
                     break;
+            if (length < 2) continue;
+            /* so does one that goes on where it was shorter */
+            uint32_t known = length > 2 ? length - 2 : 1;
+            CHECK_INT(gpt_logits(f.gpt, f.tokens + b * config.context, known, again), ZERO_OK);
+            CHECK_INT(gpt_next_logits(f.gpt, f.tokens + b * config.context, length, known, again), ZERO_OK);
+            CHECK(check_distance(again, logits, 1, config.vocab) < 1e-5);
         }
     CHECK_INT(gpt_logits(f.gpt, f.tokens, 0, logits), ZERO_E_ARGUMENT);
     CHECK_INT(gpt_logits(f.gpt, f.tokens, config.context + 1, logits), ZERO_E_ARGUMENT);
-    free(expected), free(logits);
+    CHECK_INT(gpt_next_logits(f.gpt, f.tokens, 1, 1, logits), ZERO_E_ARGUMENT);
+    free(expected), free(logits), free(again);
     fixture_close(&f);
 }
 

@@ -152,7 +152,7 @@ static void biases(uint32_t columns) {
     struct grid blocks = {(columns + SUM_COLUMNS - 1) / SUM_COLUMNS, (ROWS + SUM_ROWS - 1) / SUM_ROWS, 1};
     struct bias_sums_argument a = {parts.device, x.device, ROWS, columns};
     memset(sums.host, 0, columns * sizeof *sums.host);
-    kernels_at(0)->column_sums(sums.host, x.host, ROWS, columns);
+    kernels_at(0)->column_sums(sums.host, x.host, ROWS, columns, columns);
     cuda_launch(&c, KERNEL_bias_sums, blocks, (struct grid){WARP, SUM_LANES, 1}, &a);
     sums_finish(parts.device, sums, 0);
     COMPARE(sums);

@@ -102,19 +102,20 @@ static void check_fp16(const struct kernels *k, uint32_t width) {
     }
 }
 
-static void check_softmax(const struct kernels *k, uint32_t columns) {
+static void check_softmax(const struct kernels *k, uint32_t columns, uint32_t window) {
     float scores[ALL + ROWS], raw[ALL + ROWS], dp[ALL + ROWS], dp0[ALL + ROWS], lse[ROWS], dots[ROWS];
     uint32_t rows = columns < ROWS ? columns : ROWS, first = columns - rows, stride = columns + 1;
     for (uint32_t i = 0; i < ALL + ROWS; i++) raw[i] = uniform(-30, 30), dp0[i] = uniform(-1, 1);
     memcpy(scores, raw, sizeof raw), memcpy(dp, dp0, sizeof dp);
-    k->softmax(scores, lse, stride, first, rows, columns);
+    k->softmax(scores, lse, stride, first, rows, columns, window);
     for (uint32_t r = 0; r < rows; r++) {
         double total = 0;
-        for (uint32_t c = 0; c <= first + r; c++) total += exp(raw[r * stride + c]);
+        uint32_t from = first + r >= window ? first + r + 1 - window : 0;
+        for (uint32_t c = from; c <= first + r; c++) total += exp(raw[r * stride + c]);
         check_near("lse", k, columns, lse[r], log(total));
         dots[r] = 0;
         for (uint32_t c = 0; c < columns; c++) {
-            double p = c <= first + r ? exp(raw[r * stride + c]) / total : 0;
+            double p = c >= from && c <= first + r ? exp(raw[r * stride + c]) / total : 0;
             check_near("probability", k, columns, scores[r * stride + c], p);
             dots[r] += (float)(p * dp0[r * stride + c]);
         }
@@ -122,7 +123,7 @@ static void check_softmax(const struct kernels *k, uint32_t columns) {
     }
     float p[ALL + ROWS];
     memcpy(p, raw, sizeof p);
-    k->softmax_backward(p, dp, lse, dots, stride, first, rows, columns);
+    k->softmax_backward(p, dp, lse, dots, stride, first, rows, columns, window);
     for (uint32_t r = 0; r < rows; r++)
         for (uint32_t c = 0; c < columns; c++) {
             uint32_t i = r * stride + c;
@@ -294,7 +295,7 @@ static void check_sums(const struct kernels *k, uint32_t width) {
     float a[ALL], b[ALL], y[ALL], dots[ROWS], sums[WIDE] = {0};
     fill(a, -1, 1), fill(b, -1, 1);
     k->row_dots(dots, a, b, width, ROWS, width);
-    k->column_sums(sums, a, ROWS, width);
+    k->column_sums(sums, a, ROWS, width, width);
     for (uint32_t r = 0; r < ROWS; r++) {
         double s = 0;
         for (uint32_t c = 0; c < width; c++)
@@ -302,7 +303,7 @@ static void check_sums(const struct kernels *k, uint32_t width) {
         check_near("dot", k, width, dots[r], s);
     }
     for (uint32_t c = 0; c < width; c++) check_near("column sum", k, width, sums[c], 0);
-    k->bias_add(y, a, b, ROWS, width);
+    k->bias_add(y, a, b, ROWS, width, width);
     for (uint32_t i = 0; i < ROWS * width; i++)
         check_near("bias", k, width, y[i], (double)a[i] + b[i % width]);
     for (int i = 0; i < ALL; i++) y[i] = NAN;
@@ -317,7 +318,8 @@ int main(void) {
         state = 3;
         for (uint32_t i = 0; i < sizeof widths / sizeof *widths; i++) {
             check_bf16(k, widths[i]), check_fp16(k, widths[i]), check_gelu(k, widths[i]),
-                check_softmax(k, widths[i]), check_norm(k, widths[i]);
+                check_softmax(k, widths[i], UINT32_MAX), check_softmax(k, widths[i], 3),
+                check_norm(k, widths[i]);
             check_rms_norm(k, widths[i]), check_swiglu(k, widths[i]), check_rotate(k, widths[i]);
             check_cross_entropy(k, widths[i]), check_softmax_parts(k, widths[i]);
             check_sums(k, widths[i]), check_transpose(k, widths[i]);

@@ -1,4 +1,4 @@
-/* Llama as a whole (checks.h). Sizes are odd on purpose: no multiple of a vector, several strips of attention, several
+/* Llama and its relatives as wholes (checks.h). Sizes are odd on purpose: no multiple of a vector, several strips of attention, several
  * tiles; heads that are wider or narrower than the model's width over their number. */
 #include "tests/check.h"
 #include "tests/gpt/checks.h"
@@ -34,8 +34,11 @@ static void mistakes_are_refused(void) {
     refused(c, "must be even");
     c = odd, c.rope.theta = 0;
     refused(c, "theta must be above 0");
-    c = odd, c.rope.factor = 8, c.rope.low = 4, c.rope.high = 1, c.rope.original_context = 8;
-    refused(c, "low_freq_factor < high_freq_factor");
+    c = odd, c.rope.kind = GPT_ROPE_LLAMA3, c.rope.factor = 8, c.rope.low = 4, c.rope.high = 1,
+    c.rope.original_context = 8;
+    refused(c, "0 < low < high");
+    c = odd, c.rope.kind = GPT_ROPE_LINEAR;
+    refused(c, "factor must be above 0");
 }
 
 static void sizes(void) {
@@ -61,12 +64,42 @@ static void sizes(void) {
     CHECK_DOUBLE(gpt_flops_per_token(&c), 6 * 1235746816. + 16 * 12 * 65536.5 * 2048, 1);
 }
 
+/* A window within a strip, over strips, from the second block on; biases; norms of heads; positions of each kind. */
+static void relatives(void) {
+    struct gpt_config mistral = odd, strips = odd, qwen2 = odd, qwen3 = odd, late = odd, linear = odd,
+                      yarn = odd;
+    mistral.architecture = GPT_MISTRAL, mistral.window = 3;
+    strips.architecture = GPT_MISTRAL, strips.layers = 1, strips.width = 6, strips.heads = 3,
+    strips.kv_heads = 1;
+    strips.inner = 10, strips.context = 205, strips.window = 70;
+    qwen2.architecture = GPT_QWEN2, qwen2.head_width = 10, qwen2.kv_heads = 1;
+    qwen3.architecture = GPT_QWEN3, qwen3.head_width = 10, qwen3.tied = false;
+    late.architecture = GPT_QWEN3, late.window = 2, late.window_from = 1, late.kv_heads = 4;
+    linear.rope.kind = GPT_ROPE_LINEAR, linear.rope.factor = 4;
+    yarn.head_width = 12;
+    yarn.rope = (struct gpt_rope){100, 8, 0.05, 0.6, 5, GPT_ROPE_YARN, 1.2, false};
+    const struct gpt_config *all[] = {&mistral, &qwen2, &qwen3, &late, &linear, &yarn};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        check_gradients(*all[i], 2, 2);
+        check_logits(*all[i], 1, 1);
+    }
+    yarn.rope.exact_range = true;
+    check_gradients(yarn, 1, 1);
+    check_gradients(strips, 5, 2);
+    check_logits(strips, 1, 2);
+    check_frozen(ZERO_F32, qwen2, 2, 14);
+    check_frozen(ZERO_F32, late, 2, 13);
+    check_narrow(ZERO_F16, late, 2, 1);
+    check_narrow(ZERO_F16, qwen2, 2, 1);
+    check_bits(ZERO_F32, late, 9, 2, 2);
+}
+
 int main(void) {
     struct gpt_config own = odd, scaled = odd, strips = odd, wide = odd;
     own.tied = false, own.kv_heads = 1, own.head_width = 10;
     /* Every branch of the scaling: pairs that turn often, seldom, and in between. */
     scaled.head_width = 12, scaled.kv_heads = 4, scaled.rope.factor = 8, scaled.rope.low = 0.05;
-    scaled.rope.high = 0.6, scaled.rope.original_context = 5;
+    scaled.rope.high = 0.6, scaled.rope.original_context = 5, scaled.rope.kind = GPT_ROPE_LLAMA3;
     strips.layers = 1, strips.width = 6, strips.heads = 3, strips.kv_heads = 1, strips.inner = 10;
     strips.context = 141, strips.tied = false;
     wide.width = 192, wide.heads = 6, wide.context = 200, wide.vocab = 256, wide.inner = 512;
@@ -96,6 +129,7 @@ int main(void) {
     check_frozen(ZERO_F16, odd, 2, 11);
     check_narrow(ZERO_F16, strips, 9, 2);
     check_bits(ZERO_F16, wide, 9, 2, 5);
+    relatives();
     mistakes_are_refused();
     sizes();
     return check_end();

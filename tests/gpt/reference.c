@@ -118,7 +118,7 @@ static void llama_stream(struct model *m, uint32_t batch, uint32_t length, const
 double reference_loss(const struct gpt_config *config, reference_get_fn get, void *user, uint32_t batch,
                       uint32_t length, const int32_t *tokens, const int32_t *targets, double *logits) {
     struct model m = {config, get, user, ""};
-    int width = (int)config->width, rows = (int)(batch * length), llama = config->architecture == GPT_LLAMA;
+    int width = (int)config->width, rows = (int)(batch * length), llama = config->architecture != GPT_GPT2;
     double *x = malloc(sizeof(double) * rows * width), *n = malloc(sizeof(double) * rows * width), loss = 0;
     (llama ? llama_stream : gpt2_stream)(&m, batch, length, tokens, x);
     if (llama)

@@ -1,4 +1,5 @@
-/* Llama's forward, as Hugging Face's modeling_llama.py has it. */
+/* The forward of Llama and of its relatives, as Hugging Face's modeling_llama.py, modeling_mistral.py, modeling_qwen2.py and
+ * modeling_qwen3.py have it. */
 #include "tests/gpt/reference_llama.h"
 
 #include <math.h>
@@ -13,6 +14,7 @@ struct model {
     int heads, kv_heads, head; /* head: width of one */
 };
 
+/* NULL: the model has no such tensor. */
 static const double *tensor(const struct model *m, const char *name) {
     char full[96];
     snprintf(full, sizeof full, "model.layers.%u.%s", m->layer, name);
@@ -40,10 +42,26 @@ static void linear(const double *x, const double *w, int rows, int in, int out, 
         }
 }
 
+/* As _compute_yarn_parameters has it. */
+static double yarn(const struct gpt_config *c, int pair, int head) {
+    double old = c->rope.original_context, low, high;
+    low = head * log(old / (c->rope.high * 2 * M_PI)) / (2 * log(c->rope.theta));
+    high = head * log(old / (c->rope.low * 2 * M_PI)) / (2 * log(c->rope.theta));
+    if (!c->rope.exact_range) low = floor(low), high = ceil(high);
+    if (low < 0) low = 0;
+    if (high > head - 1) high = head - 1;
+    double ramp = (pair - low) / (high == low ? 0.001 : high - low),
+           f = 1 / pow(c->rope.theta, 2. * pair / head);
+    ramp = ramp < 0 ? 0 : ramp > 1 ? 1 : ramp;
+    return f / c->rope.factor * ramp + f * (1 - ramp);
+}
+
 /* Radians per position; the scaling as _compute_llama3_parameters has it, by wavelengths. */
 static double frequency(const struct gpt_config *c, int pair, int head) {
     double f = 1 / pow(c->rope.theta, 2. * pair / head), wave = 2 * M_PI / f, old = c->rope.original_context;
-    if (c->rope.factor == 0) return f;
+    if (c->rope.kind == GPT_ROPE_PLAIN) return f;
+    if (c->rope.kind == GPT_ROPE_LINEAR) return f / c->rope.factor;
+    if (c->rope.kind == GPT_ROPE_YARN) return yarn(c, pair, head);
     if (wave < old / c->rope.high) return f;
     if (wave > old / c->rope.low) return f / c->rope.factor;
     double smooth = (old / wave - c->rope.low) / (c->rope.high - c->rope.low);
@@ -51,23 +69,26 @@ static double frequency(const struct gpt_config *c, int pair, int head) {
 }
 
 static void rotate(const struct model *m, double *x, int rows, int heads, int length) {
+    double length_of = m->c->rope.kind == GPT_ROPE_YARN ? m->c->rope.attention : 1;
     for (int r = 0; r < rows; r++)
         for (int h = 0; h < heads; h++)
             for (int i = 0; i < m->head / 2; i++) {
                 double *p = x + (r * heads + h) * m->head + i, *q = p + m->head / 2, a = *p, b = *q;
                 double angle = r % length * frequency(m->c, i, m->head);
-                *p = a * cos(angle) - b * sin(angle);
-                *q = b * cos(angle) + a * sin(angle);
+                *p = (a * cos(angle) - b * sin(angle)) * length_of;
+                *q = (b * cos(angle) + a * sin(angle)) * length_of;
             }
 }
 
 static void attend(const struct model *m, const double *query, const double *key, const double *value,
                    int length, int head, double *out) {
-    int kv = head / (m->heads / m->kv_heads), size = m->head;
+    int kv = head / (m->heads / m->kv_heads), size = m->head, window = length;
+    if (m->c->window && m->layer >= m->c->window_from) window = (int)m->c->window;
     for (int q = 0; q < length; q++) {
         double weight[length], total = 0;
         for (int k = 0; k <= q; k++) {
             double s = 0;
+            if ((weight[k] = 0, k <= q - window)) continue;
             for (int i = 0; i < size; i++)
                 s += query[(q * m->heads + head) * size + i] * key[(k * m->kv_heads + kv) * size + i];
             total += weight[k] = exp(s / sqrt(size));
@@ -82,6 +103,16 @@ static void attend(const struct model *m, const double *query, const double *key
 
 static double *doubles(int count) { return malloc(sizeof(double) * (size_t)count); }
 
+static void add_bias(const double *bias, int rows, int columns, double *x) {
+    for (int i = 0; i < rows * columns && bias; i++) x[i] += bias[i % columns];
+}
+
+static void norm_heads(const struct model *m, const double *gain, int heads, double *x) {
+    struct gpt_config narrow = *m->c;
+    narrow.width = (uint32_t)m->head;
+    if (gain) reference_rms_norm(&narrow, x, gain, heads, x);
+}
+
 static void attention(const struct model *m, int batch, int length, const double *n, double *x) {
     int width = (int)m->c->width, rows = batch * length, query = m->heads * m->head,
         key = m->kv_heads * m->head;
@@ -90,6 +121,11 @@ static void attention(const struct model *m, int batch, int length, const double
     linear(n, tensor(m, "self_attn.q_proj.weight"), rows, width, query, 0, q);
     linear(n, tensor(m, "self_attn.k_proj.weight"), rows, width, key, 0, k);
     linear(n, tensor(m, "self_attn.v_proj.weight"), rows, width, key, 0, v);
+    add_bias(tensor(m, "self_attn.q_proj.bias"), rows, query, q);
+    add_bias(tensor(m, "self_attn.k_proj.bias"), rows, key, k);
+    add_bias(tensor(m, "self_attn.v_proj.bias"), rows, key, v);
+    norm_heads(m, tensor(m, "self_attn.q_norm.weight"), rows * m->heads, q);
+    norm_heads(m, tensor(m, "self_attn.k_norm.weight"), rows * m->kv_heads, k);
     rotate(m, q, rows, m->heads, length);
     rotate(m, k, rows, m->kv_heads, length);
     for (int b = 0; b < batch; b++)

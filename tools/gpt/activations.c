@@ -67,6 +67,8 @@ static void plan_saved(struct activations *a, struct saved *s, const struct gpt_
     s->lse = take_floats(a, (uint64_t)batch * c->heads * c->context);
     s->norm1 = plan_statistics(a, c);
     s->norm2 = plan_statistics(a, c);
+    s->raw = norms_heads(c) ? take_floats(a, rows * (extent_of(c, QUERY) + extent_of(c, KEY))) : NULL;
+    s->raw_rstd = norms_heads(c) ? take_floats(a, rows * (c->heads + c->kv_heads)) : NULL;
 }
 
 /* A buffer holds either all rows, by tile, or one tile per thread. It therefore has room for the missing rows of the

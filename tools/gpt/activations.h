@@ -31,6 +31,8 @@ struct saved {
     float *wide;
     float *lse; /* [batch][heads][context] */
     struct statistics norm1, norm2;
+    /* Of an architecture that norms heads, else NULL: queries and keys before their norm, and its statistics. */
+    float *raw, *raw_rstd; /* [rows][query + key], [rows][heads + kv_heads] */
 };
 
 struct arena {

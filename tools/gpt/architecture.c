@@ -13,7 +13,7 @@ static const struct architecture gpt2 = {
     .block = {[NORM1_WEIGHT] = {"ln_1.weight", WIDTH, NONE},
               [NORM1_BIAS] = {"ln_1.bias", WIDTH, NONE},
               [QUERY_WEIGHT] = {"attn.c_attn.weight", WIDTH, QKV},
-              [QKV_BIAS] = {"attn.c_attn.bias", QKV, NONE},
+              [QUERY_BIAS] = {"attn.c_attn.bias", QKV, NONE},
               [PROJECT_WEIGHT] = {"attn.c_proj.weight", QUERY, WIDTH},
               [PROJECT_BIAS] = {"attn.c_proj.bias", WIDTH, NONE},
               [NORM2_WEIGHT] = {"ln_2.weight", WIDTH, NONE},
@@ -33,35 +33,54 @@ static const struct architecture gpt2 = {
     .mlp = GELU,
 };
 
-/* Hugging Face's "llama": torch.nn.Linear's layout, [outputs][inputs]. */
-static const struct architecture llama = {
-    .model_type = "llama",
-    .title = "Llama",
-    .block_prefix = "model.layers.%u.",
-    .embedding = {[TOKEN_WEIGHT] = {"model.embed_tokens.weight", VOCAB, WIDTH}},
-    .block = {[NORM1_WEIGHT] = {"input_layernorm.weight", WIDTH, NONE},
-              [QUERY_WEIGHT] = {"self_attn.q_proj.weight", QUERY, WIDTH},
-              [KEY_WEIGHT] = {"self_attn.k_proj.weight", KEY, WIDTH},
-              [VALUE_WEIGHT] = {"self_attn.v_proj.weight", KEY, WIDTH},
-              [PROJECT_WEIGHT] = {"self_attn.o_proj.weight", WIDTH, QUERY},
-              [NORM2_WEIGHT] = {"post_attention_layernorm.weight", WIDTH, NONE},
-              [GATE_WEIGHT] = {"mlp.gate_proj.weight", INNER, WIDTH},
-              [WIDEN_WEIGHT] = {"mlp.up_proj.weight", INNER, WIDTH},
-              [NARROW_WEIGHT] = {"mlp.down_proj.weight", WIDTH, INNER}},
-    .head = {[FINAL_WEIGHT] = {"model.norm.weight", WIDTH, NONE},
-             [HEAD_WEIGHT] = {"lm_head.weight", VOCAB, WIDTH}},
-    .projection = {[PROJECT_QKV] = {3, {QUERY_WEIGHT, KEY_WEIGHT, VALUE_WEIGHT}, WIDTH},
-                   [PROJECT_MIXED] = {1, {PROJECT_WEIGHT}, QUERY},
-                   [PROJECT_WIDEN] = {2, {GATE_WEIGHT, WIDEN_WEIGHT}, WIDTH},
-                   [PROJECT_NARROW] = {1, {NARROW_WEIGHT}, INNER}},
-    .outputs_first = true,
-    .norm = RMS_NORM,
-    .mlp = SWIGLU,
-    .rotary = true,
-};
+/* Llama's parts, which its relatives share: torch.nn.Linear's layout, [outputs][inputs]. */
+#define LLAMA_BLOCK                                                                                          \
+    [NORM1_WEIGHT] = {"input_layernorm.weight", WIDTH, NONE},                                                \
+    [QUERY_WEIGHT] = {"self_attn.q_proj.weight", QUERY, WIDTH},                                              \
+    [KEY_WEIGHT] = {"self_attn.k_proj.weight", KEY, WIDTH},                                                  \
+    [VALUE_WEIGHT] = {"self_attn.v_proj.weight", KEY, WIDTH},                                                \
+    [PROJECT_WEIGHT] = {"self_attn.o_proj.weight", WIDTH, QUERY},                                            \
+    [NORM2_WEIGHT] = {"post_attention_layernorm.weight", WIDTH, NONE},                                       \
+    [GATE_WEIGHT] = {"mlp.gate_proj.weight", INNER, WIDTH},                                                  \
+    [WIDEN_WEIGHT] = {"mlp.up_proj.weight", INNER, WIDTH},                                                   \
+    [NARROW_WEIGHT] = {"mlp.down_proj.weight", WIDTH, INNER}
+#define LLAMA_REST                                                                                           \
+    .block_prefix = "model.layers.%u.",                                                                      \
+    .embedding = {[TOKEN_WEIGHT] = {"model.embed_tokens.weight", VOCAB, WIDTH}},                             \
+    .head = {[FINAL_WEIGHT] = {"model.norm.weight", WIDTH, NONE},                                            \
+             [HEAD_WEIGHT] = {"lm_head.weight", VOCAB, WIDTH}},                                              \
+    .projection = {[PROJECT_QKV] = {3, {QUERY_WEIGHT, KEY_WEIGHT, VALUE_WEIGHT}, WIDTH},                     \
+                   [PROJECT_MIXED] = {1, {PROJECT_WEIGHT}, QUERY},                                           \
+                   [PROJECT_WIDEN] = {2, {GATE_WEIGHT, WIDEN_WEIGHT}, WIDTH},                                \
+                   [PROJECT_NARROW] = {1, {NARROW_WEIGHT}, INNER}},                                          \
+    .outputs_first = true, .norm = RMS_NORM, .mlp = SWIGLU, .rotary = true
 
-const struct architecture *const architectures[GPT_ARCHITECTURES] = {
-    [GPT_GPT2] = &gpt2, [GPT_LLAMA] = &llama};
+static const struct architecture llama = {
+    .model_type = "llama", .title = "Llama", .block = {LLAMA_BLOCK}, LLAMA_REST};
+
+static const struct architecture mistral = {
+    .model_type = "mistral", .title = "Mistral", .block = {LLAMA_BLOCK}, LLAMA_REST};
+
+static const struct architecture qwen2 = {
+    .model_type = "qwen2",
+    .title = "Qwen2",
+    .block = {LLAMA_BLOCK, [QUERY_BIAS] = {"self_attn.q_proj.bias", QUERY, NONE},
+              [KEY_BIAS] = {"self_attn.k_proj.bias", KEY, NONE},
+              [VALUE_BIAS] = {"self_attn.v_proj.bias", KEY, NONE}},
+    LLAMA_REST};
+
+static const struct architecture qwen3 = {
+    .model_type = "qwen3",
+    .title = "Qwen3",
+    .block = {LLAMA_BLOCK, [QUERY_NORM_WEIGHT] = {"self_attn.q_norm.weight", HEAD_WIDTH, NONE},
+              [KEY_NORM_WEIGHT] = {"self_attn.k_norm.weight", HEAD_WIDTH, NONE}},
+    LLAMA_REST};
+
+const struct architecture *const architectures[GPT_ARCHITECTURES] = {[GPT_GPT2] = &gpt2,
+                                                                     [GPT_LLAMA] = &llama,
+                                                                     [GPT_MISTRAL] = &mistral,
+                                                                     [GPT_QWEN2] = &qwen2,
+                                                                     [GPT_QWEN3] = &qwen3};
 
 enum gpt_architecture gpt_architecture_of(const char *model_type) {
     uint32_t i = 0;
@@ -75,9 +94,9 @@ bool gpt_any_context(const struct gpt_config *config) { return architecture_of(c
 
 uint64_t extent_of(const struct gpt_config *c, enum extent extent) {
     uint64_t query = (uint64_t)c->heads * c->head_width, key = (uint64_t)c->kv_heads * c->head_width;
-    const uint64_t extents[EXTENTS] = {
-        [NONE] = 1,         [WIDTH] = c->width, [QUERY] = query,       [KEY] = key, [QKV] = query + 2 * key,
-        [INNER] = c->inner, [VOCAB] = c->vocab, [CONTEXT] = c->context};
+    const uint64_t extents[EXTENTS] = {[NONE] = 1,         [WIDTH] = c->width, [HEAD_WIDTH] = c->head_width,
+                                       [QUERY] = query,    [KEY] = key,        [QKV] = query + 2 * key,
+                                       [INNER] = c->inner, [VOCAB] = c->vocab, [CONTEXT] = c->context};
     return extents[extent];
 }
 
@@ -111,3 +130,25 @@ uint32_t gpt_vocab_blocks(const struct gpt_config *c) {
 }
 
 uint32_t gpt_units(const struct gpt_config *c) { return c->layers + 2 * gpt_vocab_blocks(c); }
+
+double gpt_keys_seen(const struct gpt_config *c, uint32_t block) {
+    double context = c->context, window = window_of(c, block);
+    if (window >= context) return (context + 1) / 2;
+    return (window * (window + 1) / 2 + (context - window) * window) / context;
+}
+
+const char *gpt_cuda_problem(const struct gpt_config *config) {
+    const struct architecture *a = architecture_of(config);
+    if (gpt_vocab_blocks(config) > 1) return GPT_NO_BLOCKS;
+    if (a->block[KEY_BIAS].name)
+        return "biases of keys and values are computed on the CPU alone in this version: set device.type to "
+               "\"cpu\"";
+    if (a->block[QUERY_NORM_WEIGHT].name)
+        return "norms of queries and keys are computed on the CPU alone in this version: set device.type to "
+               "\"cpu\"";
+    if (config->window && config->window < config->context)
+        return "sliding windows are computed on the CPU alone in this version: set device.type to \"cpu\", "
+               "or "
+               "data.context to at most the window";
+    return NULL;
+}

@@ -17,7 +17,11 @@ enum block_param {
     QUERY_WEIGHT, /* or query, key and value side by side */
     KEY_WEIGHT,
     VALUE_WEIGHT,
-    QKV_BIAS,
+    QUERY_BIAS, /* or query, key and value side by side */
+    KEY_BIAS,
+    VALUE_BIAS,
+    QUERY_NORM_WEIGHT, /* of each head */
+    KEY_NORM_WEIGHT,
     PROJECT_WEIGHT,
     PROJECT_BIAS,
     NORM2_WEIGHT,
@@ -33,7 +37,7 @@ enum head_param { FINAL_WEIGHT, FINAL_BIAS, HEAD_WEIGHT, HEAD_PARAMS };
 enum { UNIT_PARAMS_MAX = BLOCK_PARAMS, LAYERS_MAX = 3 };
 
 /* Widths, which follow from the configuration. */
-enum extent { NONE, WIDTH, QUERY, KEY, QKV, INNER, VOCAB, CONTEXT, EXTENTS };
+enum extent { NONE, WIDTH, HEAD_WIDTH, QUERY, KEY, QKV, INNER, VOCAB, CONTEXT, EXTENTS };
 
 struct declaration {
     const char *name;          /* after the block's prefix; NULL: no such parameter */
@@ -62,6 +66,16 @@ extern const struct architecture *const architectures[GPT_ARCHITECTURES]; /* ind
 
 static inline const struct architecture *architecture_of(const struct gpt_config *config) {
     return architectures[config->architecture];
+}
+
+/* Queries and keys pass through a norm of their own. */
+static inline bool norms_heads(const struct gpt_config *config) {
+    return architecture_of(config)->block[QUERY_NORM_WEIGHT].name != NULL;
+}
+
+/* How many tokens up to itself a token of block `index` sees, at most. */
+static inline uint32_t window_of(const struct gpt_config *config, uint32_t index) {
+    return config->window && index >= config->window_from ? config->window : UINT32_MAX;
 }
 
 /* The width for a complete configuration. NONE is 1. */

@@ -1,6 +1,7 @@
 #include "tools/gpt/attention.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "tools/gpt/matmul.h"
 #include "tools/gpt/rotary.h"
@@ -9,11 +10,12 @@
 struct head {
     float *query, *key, *value, *mixed, *lse;
     uint64_t qkv_ld, mixed_ld, offset; /* offset: of this head in arrays like mixed */
-    uint32_t length, width;
+    uint32_t length, width, window;
     float scale;
 };
 
-static struct head find(const struct gpt *gpt, const struct saved *saved, uint32_t sequence, uint32_t head) {
+static struct head find(const struct gpt *gpt, const struct saved *saved, uint32_t window, uint32_t sequence,
+                        uint32_t head) {
     const struct gpt_config *c = &gpt->config;
     uint32_t length = gpt->pass.length, width = c->head_width, group = c->heads / c->kv_heads;
     uint64_t query = extent_of(c, QUERY), key = extent_of(c, KEY), ld = extent_of(c, QKV);
@@ -30,6 +32,7 @@ static struct head find(const struct gpt *gpt, const struct saved *saved, uint32
         .lse = saved->lse + ((uint64_t)sequence * c->heads + head) * length,
         .length = length,
         .width = width,
+        .window = window,
         .scale = 1 / sqrtf((float)width),
     };
 }
@@ -38,22 +41,40 @@ static uint32_t strip_rows(const struct head *h, uint32_t first) {
     return h->length - first < QUERY_ROWS ? h->length - first : QUERY_ROWS;
 }
 
-/* Computes scores[rows][keys] for the queries from `first` on and the keys 0 ... first + rows - 1. */
-static void score(struct gpt *gpt, const struct head *h, uint32_t first, float *scores, uint32_t stride) {
-    uint32_t rows = strip_rows(h, first);
-    matmul(&gpt->failed, rows, first + rows, h->width, h->scale,
-           plain(h->query + first * h->qkv_ld, h->qkv_ld), transposed(h->key, h->qkv_ld), 0, scores, stride);
+/* A strip: the queries from `first` on, and the keys that they see, from `from` on. */
+struct strip {
+    uint32_t first, rows, from, keys;
+    float *query, *key, *value;
+};
+
+static struct strip strip_at(const struct head *h, uint32_t first) {
+    uint32_t rows = strip_rows(h, first), from = first >= h->window ? first - h->window + 1 : 0;
+    return (struct strip){.first = first,
+                          .rows = rows,
+                          .from = from,
+                          .keys = first + rows - from,
+                          .query = h->query + first * h->qkv_ld,
+                          .key = h->key + from * h->qkv_ld,
+                          .value = h->value + from * h->qkv_ld};
 }
 
-void attention_forward(struct gpt *gpt, const struct saved *saved, uint32_t index, uint32_t thread) {
-    struct head h = find(gpt, saved, index / gpt->config.heads, index % gpt->config.heads);
+/* Computes scores[rows][keys]. */
+static void score(struct gpt *gpt, const struct head *h, const struct strip *s, float *scores,
+                  uint32_t stride) {
+    matmul(&gpt->failed, s->rows, s->keys, h->width, h->scale, plain(s->query, h->qkv_ld),
+           transposed(s->key, h->qkv_ld), 0, scores, stride);
+}
+
+void attention_forward(struct gpt *gpt, const struct saved *saved, uint32_t window, uint32_t index,
+                       uint32_t thread) {
+    struct head h = find(gpt, saved, window, index / gpt->config.heads, index % gpt->config.heads);
     uint32_t stride = gpt->activations.strip_stride;
     float *scores = gpt->activations.strips + thread * gpt->activations.strip_elements;
-    for (uint32_t first = 0; first < h.length; first += QUERY_ROWS) {
-        uint32_t rows = strip_rows(&h, first), keys = first + rows;
-        score(gpt, &h, first, scores, stride);
-        gpt->kernels->softmax(scores, h.lse + first, stride, first, rows, keys);
-        matmul(&gpt->failed, rows, h.width, keys, 1, plain(scores, stride), plain(h.value, h.qkv_ld), 0,
+    for (uint32_t first = gpt->pass.known; first < h.length; first += QUERY_ROWS) {
+        struct strip s = strip_at(&h, first);
+        score(gpt, &h, &s, scores, stride);
+        gpt->kernels->softmax(scores, h.lse + first, stride, first - s.from, s.rows, s.keys, window);
+        matmul(&gpt->failed, s.rows, h.width, s.keys, 1, plain(scores, stride), plain(s.value, h.qkv_ld), 0,
                h.mixed + first * h.mixed_ld, h.mixed_ld);
     }
 }
@@ -74,37 +95,40 @@ static struct scratch scratch_of(const struct gpt *gpt, uint32_t thread) {
     return s;
 }
 
-/* Adds a strip's part of dkey and dvalue (beta 0: overwrites), and overwrites the strip's queries with their
+/* Adds a strip's part of dkey and dvalue (beta 0: overwrites them), and overwrites the strip's queries with their
  * gradient. */
 static void strip_backward(struct gpt *gpt, const struct head *h, const struct scratch *s,
                            const float *gradient, uint32_t first, float beta) {
-    uint32_t rows = strip_rows(h, first), keys = first + rows;
-    float *query = h->query + first * h->qkv_ld;
+    struct strip t = strip_at(h, first);
+    uint64_t at = (uint64_t)t.from * h->width;
+    float *dkey = s->dkey + at, *dvalue = s->dvalue + at;
     struct matrix dmixed = plain(gradient + first * h->mixed_ld, h->mixed_ld);
-    score(gpt, h, first, s->p, s->stride);
-    matmul(&gpt->failed, rows, keys, h->width, 1, dmixed, transposed(h->value, h->qkv_ld), 0, s->dp,
+    if (beta == 0) memset(s->dkey, 0, at * sizeof *dkey), memset(s->dvalue, 0, at * sizeof *dvalue);
+    score(gpt, h, &t, s->p, s->stride);
+    matmul(&gpt->failed, t.rows, t.keys, h->width, 1, dmixed, transposed(t.value, h->qkv_ld), 0, s->dp,
            s->stride);
-    gpt->kernels->row_dots(s->dots, h->mixed + first * h->mixed_ld, dmixed.data, (uint32_t)h->mixed_ld, rows,
-                           h->width);
-    gpt->kernels->softmax_backward(s->p, s->dp, h->lse + first, s->dots, s->stride, first, rows, keys);
-    matmul(&gpt->failed, keys, h->width, rows, 1, transposed(s->p, s->stride), dmixed, beta, s->dvalue,
+    gpt->kernels->row_dots(s->dots, h->mixed + first * h->mixed_ld, dmixed.data, (uint32_t)h->mixed_ld,
+                           t.rows, h->width);
+    gpt->kernels->softmax_backward(s->p, s->dp, h->lse + first, s->dots, s->stride, first - t.from, t.rows,
+                                   t.keys, h->window);
+    matmul(&gpt->failed, t.keys, h->width, t.rows, 1, transposed(s->p, s->stride), dmixed, beta, dvalue,
            h->width);
-    matmul(&gpt->failed, keys, h->width, rows, h->scale, transposed(s->dp, s->stride),
-           plain(query, h->qkv_ld), beta, s->dkey, h->width);
-    matmul(&gpt->failed, rows, h->width, keys, h->scale, plain(s->dp, s->stride), plain(h->key, h->qkv_ld), 0,
-           query, h->qkv_ld);
+    matmul(&gpt->failed, t.keys, h->width, t.rows, h->scale, transposed(s->dp, s->stride),
+           plain(t.query, h->qkv_ld), beta, dkey, h->width);
+    matmul(&gpt->failed, t.rows, h->width, t.keys, h->scale, plain(s->dp, s->stride), plain(t.key, h->qkv_ld),
+           0, t.query, h->qkv_ld);
 }
 
-/* Goes from the last strip to the first. The last strip uses all keys, so the last strip of the first head can
- * overwrite dkey and dvalue; all other strips add to them. */
-void attention_backward(struct gpt *gpt, const struct saved *saved, const float *gradient, uint32_t index,
-                        uint32_t thread) {
+/* Goes from the last strip to the first. The last strip uses all keys up to the end, so the last strip of the first head
+ * can overwrite dkey and dvalue; all other strips add to them. */
+void attention_backward(struct gpt *gpt, const struct saved *saved, const float *gradient, uint32_t window,
+                        uint32_t index, uint32_t thread) {
     uint32_t sequence = index / gpt->config.kv_heads, keys = index % gpt->config.kv_heads;
     uint32_t group = gpt->config.heads / gpt->config.kv_heads;
     struct scratch s = scratch_of(gpt, thread);
     struct head h = {0};
     for (uint32_t member = 0; member < group; member++) {
-        h = find(gpt, saved, sequence, keys * group + member);
+        h = find(gpt, saved, window, sequence, keys * group + member);
         uint32_t strips = (h.length + QUERY_ROWS - 1) / QUERY_ROWS;
         for (uint32_t i = strips; i-- > 0;)
             strip_backward(gpt, &h, &s, gradient + h.offset, i * QUERY_ROWS,

@@ -19,6 +19,7 @@ struct unit;
 struct backend {
     const char *reserved[ZERO_TIERS]; /* the name of its memory in the engine's report, by tier */
     bool keeps_vectors;               /* reads vectors that stay fp32 where the compute type is narrower */
+    bool keeps_keys;                  /* reads pass.known; else it computes all rows again */
 
     /* NULL, or a sentence that says why the backend cannot compute in this type on this machine. */
     const char *(*problem)(zero_dtype dtype);

@@ -15,6 +15,7 @@ struct block {
     float *middle_gradient;
     uint32_t query, qkv, inner,
         wide; /* columns: of mixed, of qkv, of the MLP's middle, of what comes before it */
+    uint32_t window;
 };
 
 static inline struct block block_at(struct gpt *gpt, uint32_t index) {
@@ -28,7 +29,8 @@ static inline struct block block_at(struct gpt *gpt, uint32_t index) {
                           .query = (uint32_t)extent_of(&gpt->config, QUERY),
                           .qkv = (uint32_t)extent_of(&gpt->config, QKV),
                           .inner = gpt->config.inner,
-                          .wide = (uint32_t)projection_outputs(&gpt->config, PROJECT_WIDEN)};
+                          .wide = (uint32_t)projection_outputs(&gpt->config, PROJECT_WIDEN),
+                          .window = window_of(&gpt->config, index)};
 }
 
 /* The values of a vector; NULL: the architecture has no such vector. */
@@ -42,5 +44,19 @@ static inline struct norm first_norm(const struct block *b) {
 static inline struct norm second_norm(const struct block *b) {
     return (struct norm){&b->unit->view[NORM2_WEIGHT], &b->unit->view[NORM2_BIAS], &b->saved->norm2};
 }
+
+/* The biases of the columns of qkv: one of all, or three side by side. */
+static inline bool qkv_bias(const struct block *b, uint32_t index, uint32_t *at, const struct view **out) {
+    static const enum block_param biases[] = {QUERY_BIAS, KEY_BIAS, VALUE_BIAS};
+    if (index == sizeof biases / sizeof *biases) return false;
+    *at += index ? (uint32_t)b->unit->view[biases[index - 1]].count : 0;
+    *out = &b->unit->view[biases[index]];
+    return true;
+}
+
+/* head_norm.c: the norms of queries and keys, of rows from `first` on, if the architecture has them. Forward: before their
+ * positions. Backward: replaces their gradients in saved->qkv; adds to the sums of the norms' weights. */
+void head_norm_forward(const struct block *block, uint32_t first, uint32_t rows);
+void head_norm_backward(const struct block *block, uint32_t first, uint32_t rows, float *sums);
 
 #endif

@@ -9,7 +9,15 @@
 static void sum_bias(const struct block *b, enum block_param bias, float *sums, const float *gradient,
                      uint32_t rows, uint32_t columns) {
     float *to = sums_of(sums, &b->unit->view[bias]);
-    if (to) b->gpt->kernels->column_sums(to, gradient, rows, columns);
+    if (to) b->gpt->kernels->column_sums(to, gradient, rows, columns, columns);
+}
+
+static void sum_qkv_biases(const struct block *b, float *sums, const float *gradient, uint32_t rows) {
+    const struct view *bias;
+    for (uint32_t i = 0, at = 0; qkv_bias(b, i, &at, &bias); i++)
+        if (bias->count)
+            b->gpt->kernels->column_sums(sums_of(sums, bias), gradient + at, rows, (uint32_t)bias->count,
+                                         b->qkv);
 }
 
 static void to_attention(void *context, uint32_t index, uint32_t thread) {
@@ -22,7 +30,7 @@ static void to_attention(void *context, uint32_t index, uint32_t thread) {
     float *wide = b->saved->wide + (uint64_t)first * b->wide, *inner = a->inner + (uint64_t)first * b->inner;
     const float *middle = b->saved->middle + at;
     float *norm_gradient =
-        a->norm1 + (uint64_t)tile_first(gpt, thread) * width; /* norm1 is free until later */
+        a->norm1 + (uint64_t)scratch_first(gpt, thread) * width; /* norm1 is free until later */
 
     partial_clear(gpt, b->unit, index);
     sum_bias(b, NARROW_BIAS, sums, gradient, rows, width);
@@ -40,7 +48,12 @@ static void to_attention(void *context, uint32_t index, uint32_t thread) {
 
 static void attention(void *context, uint32_t index, uint32_t thread) {
     struct block *b = context;
-    attention_backward(b->gpt, b->saved, b->gpt->activations.mixed_gradient, index, thread);
+    attention_backward(b->gpt, b->saved, b->gpt->activations.mixed_gradient, b->window, index, thread);
+}
+
+static void norm_heads(void *context, uint32_t index, uint32_t thread) {
+    const struct block *b = context;
+    head_norm_backward(b, tile_first(b->gpt, index), tile_rows(b->gpt, index), tile_partial(b->gpt, index));
 }
 
 static void norm_input(void *context, uint32_t index, uint32_t thread) {
@@ -48,7 +61,7 @@ static void norm_input(void *context, uint32_t index, uint32_t thread) {
     uint32_t first = tile_first(b->gpt, index);
     uint64_t at = (uint64_t)first * b->gpt->config.width;
     norm_recompute(b->gpt, first_norm(b), first, tile_rows(b->gpt, index), b->input + at,
-               b->gpt->activations.norm1 + at);
+                   b->gpt->activations.norm1 + at);
 }
 
 static void to_input(void *context, uint32_t index, uint32_t thread) {
@@ -58,9 +71,9 @@ static void to_input(void *context, uint32_t index, uint32_t thread) {
     uint64_t at = (uint64_t)first * width;
     float *sums = tile_partial(gpt, index), *qkv = b->saved->qkv + (uint64_t)first * b->qkv;
     float *norm_gradient =
-        gpt->activations.norm2 + (uint64_t)tile_first(gpt, thread) * width; /* norm2 is no longer needed */
+        gpt->activations.norm2 + (uint64_t)scratch_first(gpt, thread) * width; /* norm2 is no longer needed */
 
-    sum_bias(b, QKV_BIAS, sums, qkv, rows, b->qkv);
+    sum_qkv_biases(b, sums, qkv, rows);
     projection_backward(b, PROJECT_QKV, thread, rows, qkv, norm_gradient);
     norm_backward(gpt, first_norm(b), first, rows, sums, b->middle_gradient + at, norm_gradient,
                   b->input + at, b->gradient + at);
@@ -99,6 +112,7 @@ void block_backward(struct gpt *gpt, uint32_t index) {
     projection_turn(&b, true);
     parallel_run(gpt->threads, gpt->pass.tiles, to_attention, &b);
     run_middle(&b);
+    if (norms_heads(&gpt->config)) parallel_run(gpt->threads, gpt->pass.tiles, norm_heads, &b);
     run_last(&b);
     partial_finish(gpt, b.unit);
 }

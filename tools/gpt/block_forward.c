@@ -12,26 +12,34 @@
 static void add_bias(const struct block *b, enum block_param bias, const float *x, uint32_t rows, float *y) {
     uint32_t width = b->gpt->config.width;
     if (param(b, bias))
-        b->gpt->kernels->bias_add(y, x, param(b, bias), rows, width);
+        b->gpt->kernels->bias_add(y, x, param(b, bias), rows, width, width);
     else
         memcpy(y, x, (size_t)rows * width * sizeof *y);
+}
+
+static void add_qkv_biases(const struct block *b, uint32_t rows, float *qkv) {
+    const struct view *bias;
+    for (uint32_t i = 0, at = 0; qkv_bias(b, i, &at, &bias); i++)
+        if (bias->count)
+            b->gpt->kernels->bias_add(qkv + at, qkv + at, bias->param, rows, (uint32_t)bias->count, b->qkv);
 }
 
 static void before_attention(void *context, uint32_t index, uint32_t thread) {
     struct block *b = context;
     struct gpt *gpt = b->gpt;
     uint32_t width = gpt->config.width, first = tile_first(gpt, index), rows = tile_rows(gpt, index);
-    float *norm = gpt->activations.norm1 + (uint64_t)tile_first(gpt, thread) * width;
+    float *norm = gpt->activations.norm1 + (uint64_t)scratch_first(gpt, thread) * width;
     float *qkv = b->saved->qkv + (uint64_t)first * b->qkv;
     norm_forward(gpt, first_norm(b), first, rows, b->input + (uint64_t)first * width, norm);
     projection_forward(b, PROJECT_QKV, thread, rows, norm, 0, qkv);
-    if (param(b, QKV_BIAS)) gpt->kernels->bias_add(qkv, qkv, param(b, QKV_BIAS), rows, b->qkv);
+    add_qkv_biases(b, rows, qkv);
+    head_norm_forward(b, first, rows);
     rotary_turn(gpt, qkv, b->qkv, gpt->config.heads + gpt->config.kv_heads, first, rows, false);
 }
 
 static void attention(void *context, uint32_t index, uint32_t thread) {
     struct block *b = context;
-    attention_forward(b->gpt, b->saved, index, thread);
+    attention_forward(b->gpt, b->saved, b->window, index, thread);
 }
 
 static void after_attention(void *context, uint32_t index, uint32_t thread) {
@@ -39,7 +47,7 @@ static void after_attention(void *context, uint32_t index, uint32_t thread) {
     struct gpt *gpt = b->gpt;
     const struct activations *a = &gpt->activations;
     uint32_t width = gpt->config.width, first = tile_first(gpt, index), rows = tile_rows(gpt, index);
-    uint64_t at = (uint64_t)first * width, scratch = tile_first(gpt, thread);
+    uint64_t at = (uint64_t)first * width, scratch = scratch_first(gpt, thread);
     float *middle = b->saved->middle + at, *wide = b->saved->wide + (uint64_t)first * b->wide;
     float *norm = a->norm2 + scratch * width, *inner = a->inner + scratch * b->inner;
 

@@ -61,8 +61,8 @@ static int ends_with(const char *text, const char *end) {
 }
 
 static int is_norm(const char *param) {
-    static const char *const norms[] = {"ln_1.weight", "ln_2.weight", "ln_f.weight", "layernorm.weight",
-                                        "model.norm.weight"};
+    static const char *const norms[] = {"ln_1.weight",      "ln_2.weight",       "ln_f.weight",
+                                        "layernorm.weight", "model.norm.weight", "_norm.weight"};
     for (size_t i = 0; i < sizeof norms / sizeof *norms; i++)
         if (ends_with(param, norms[i])) return 1;
     return 0;

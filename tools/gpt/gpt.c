@@ -11,9 +11,14 @@ static const char *rotary_problem(const struct gpt_config *config) {
     const struct gpt_rope *r = &c.rope;
     if (c.head_width % 2) return "rotary positions turn pairs of columns: the width of a head must be even";
     if (!(r->theta > 0)) return "the rotary positions' theta must be above 0";
-    if (r->factor > 0 && !(r->high > r->low && r->low > 0 && r->original_context))
-        return "the rotary positions' scaling needs 0 < low_freq_factor < high_freq_factor and the original "
-               "context";
+    if (r->kind >= GPT_ROPE_KINDS) return "there is no such kind of rotary positions";
+    if (r->kind != GPT_ROPE_PLAIN && !(r->factor > 0)) return "the rotary positions' factor must be above 0";
+    bool ranges = r->kind == GPT_ROPE_LLAMA3 || r->kind == GPT_ROPE_YARN;
+    if (ranges && !(r->high > r->low && r->low > 0 && r->original_context))
+        return "the rotary positions' scaling needs 0 < low < high (low_freq_factor and high_freq_factor, or "
+               "beta_slow and beta_fast), and the original context";
+    if (r->kind == GPT_ROPE_YARN && !(r->attention > 0 && r->theta > 1))
+        return "yarn's attention factor must be above 0, and its theta above 1";
     return NULL;
 }
 
@@ -57,8 +62,6 @@ static zero_status reserve(struct gpt *gpt, const uint64_t bytes[ZERO_TIERS]) {
 
 static zero_status build(struct gpt *gpt) {
     uint64_t bytes[ZERO_TIERS] = {0};
-    if (gpt_vocab_blocks(&gpt->config) > 1 && !gpt->backend->head_forward)
-        return error_set(&last, ZERO_E_UNSUPPORTED, "%s", GPT_NO_BLOCKS);
     zero_status status = gpt->backend->open(gpt, bytes, &last);
     if (status) return status;
     gpt->vocab_blocks = gpt_vocab_blocks(&gpt->config);
@@ -102,8 +105,9 @@ void gpt_destroy(struct gpt *gpt) {
 double gpt_flops_per_token(const struct gpt_config *config) {
     struct gpt_config c = gpt_complete(config);
     double block = (double)(declared_elements(&c, 1, false) - declared_elements(&c, 1, true));
-    double weights = c.layers * block + (double)c.width * c.vocab, seen = (c.context + 1) / 2.;
-    return 6 * weights + c.layers * 2 * 6 * seen * (double)extent_of(&c, QUERY);
+    double weights = c.layers * block + (double)c.width * c.vocab, seen = 0;
+    for (uint32_t i = 0; i < c.layers; i++) seen += gpt_keys_seen(&c, i);
+    return 6 * weights + 2 * 6 * seen * (double)extent_of(&c, QUERY);
 }
 
 static int in_vocabulary(const struct gpt *gpt, const int32_t *tokens) {
@@ -153,7 +157,19 @@ zero_status gpt_evaluate_some(struct gpt *gpt, const int32_t *tokens, const int3
 }
 
 zero_status gpt_logits(struct gpt *gpt, const int32_t *tokens, uint32_t length, float *out_logits) {
-    if (length < 1 || length > gpt->config.context) return ZERO_E_ARGUMENT;
+    return gpt_next_logits(gpt, tokens, length, 0, out_logits);
+}
+
+/* With recomputation, blocks share the memory of their keys and values. */
+static bool keeps_keys(const struct gpt *gpt) {
+    const struct gpt_config *c = &gpt->config;
+    return gpt->backend->keeps_keys && (!c->recompute || c->recompute >= c->layers);
+}
+
+zero_status gpt_next_logits(struct gpt *gpt, const int32_t *tokens, uint32_t length, uint32_t known,
+                            float *out_logits) {
+    if (length < 1 || length > gpt->config.context || known >= length) return ZERO_E_ARGUMENT;
     struct pass pass = {1, length, .tokens = tokens, .logits = out_logits};
+    pass.known = keeps_keys(gpt) ? known : 0;
     return run(gpt, ZERO_EVAL, pass, pass_logits, NULL);
 }

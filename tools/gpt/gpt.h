@@ -1,7 +1,10 @@
-/* A GPT that is trained only through engine/zero.h, in one of two architectures, with a tied or an own head:
+/* A GPT that is trained only through engine/zero.h, in one of these architectures, with a tied or an own head:
  *   GPT-2 (Radford et al. 2019; Hugging Face's "gpt2"): learned positions, LayerNorm, tanh GELU, biases;
  *   Llama (Touvron et al. 2023; Hugging Face's "llama"): rotary positions (Su et al. 2021), RMSNorm, SwiGLU,
- *   grouped queries, no biases.
+ *   grouped queries, no biases;
+ *   Mistral (Jiang et al. 2023): a Llama whose tokens may see only the last `window` tokens;
+ *   Qwen2 and 2.5 (Yang et al. 2024): a Llama with biases of queries, keys and values;
+ *   Qwen3, dense (Yang et al. 2025): a Llama with an RMSNorm of each head's queries and keys.
  * Units: "embedding", "h.0" ... "h.N-1" (one per block), "head" (the last norm, and the head or the tied embedding). With
  * vocab_block, "embedding.0" ... and "head.0" ...: the first has all that is not a row of the vocabulary.
  * Owns activations (one allocation per tier, declared with zero_engine_reserve); borrows the engine. Threads: the
@@ -18,24 +21,34 @@
 
 #include "engine/zero.h"
 
-enum gpt_architecture { GPT_GPT2, GPT_LLAMA, GPT_ARCHITECTURES };
+enum gpt_architecture { GPT_GPT2, GPT_LLAMA, GPT_MISTRAL, GPT_QWEN2, GPT_QWEN3, GPT_ARCHITECTURES };
 
 /* By Hugging Face's name, as a configuration gives it (config_architecture); GPT_ARCHITECTURES: there is none. */
 enum gpt_architecture gpt_architecture_of(const char *model_type);
 
-/* Rotary positions: position * theta^(-2 i / head_width) is the angle of pair i of a head's columns. factor above 0:
- * Llama 3's scaling (Hugging Face's rope_type "llama3"). It slows down by `factor` the pairs that turn less than `low`
- * times in `original_context`, does not change those that turn more than `high` times, and blends in between. */
+/* Rotary positions: position * theta^(-2 i / head_width) is the angle of pair i of a head's columns. They can be stretched
+ * to longer texts, with Hugging Face's names of the ways:
+ *   linear: all pairs turn slower, by `factor`;
+ *   llama3, yarn: the pairs that turn less than `low` times in `original_context` turn slower by `factor`, those that turn
+ *   more than `high` times are as they were, and those in between are blends: by their turns (llama3), or by their index
+ *   (yarn; Peng et al. 2023, section 3.2), from whole indices on unless `exact_range`;
+ *   yarn also multiplies rotated queries and keys by `attention` each (section 3.3). */
+enum gpt_rope_kind { GPT_ROPE_PLAIN, GPT_ROPE_LLAMA3, GPT_ROPE_LINEAR, GPT_ROPE_YARN, GPT_ROPE_KINDS };
 struct gpt_rope {
     double theta, factor, low, high;
     uint32_t original_context;
+    enum gpt_rope_kind kind;
+    double attention;
+    bool exact_range;
 };
 
 struct gpt_config {
     enum gpt_architecture architecture;
     uint32_t layers, width, heads, context, vocab, inner; /* inner: of the MLP; 0: 4 * width */
     uint32_t kv_heads, head_width;                        /* 0: heads, width / heads */
-    struct gpt_rope rope;                                 /* Llama */
+    struct gpt_rope rope;                                 /* all but GPT-2 */
+    /* In blocks window_from and above, a token sees `window` tokens at most, itself included; 0: all before it. */
+    uint32_t window, window_from;
     bool tied;                                            /* the head is the token embedding */
     double layer_norm_epsilon, initializer_range;         /* epsilon: of either kind of norm */
 
@@ -64,6 +77,9 @@ const char *gpt_config_problem(const struct gpt_config *config);
 
 /* NULL, or a sentence that says why the GPT cannot compute in the engine's type on this machine. */
 const char *gpt_engine_problem(const zero_engine *engine);
+
+/* The same of a model where the engine is on a GPU. */
+const char *gpt_cuda_problem(const struct gpt_config *config);
 
 /* The same of vocab_block where the engine is on a GPU. */
 #define GPT_NO_BLOCKS                                                                                        \
@@ -115,9 +131,12 @@ uint64_t gpt_parameters(const struct gpt_config *config); /* distinct elements *
 /* Flops per token in the products with the weights of the engine's unit `unit`: 0 of a unit of the embedding. */
 double gpt_unit_flops(const struct gpt_config *config, uint32_t unit);
 
+/* The keys that a token of a block sees, on average: (context + 1) / 2 without a window. */
+double gpt_keys_seen(const struct gpt_config *config, uint32_t block);
+
 /* Flops of the matrix products per token, forward and backward: 6 per weight of the linear layers and the head (tied or
- * not; not the embeddings, which are read, not multiplied), and 12 * width per layer and per key that a token sees,
- * (context + 1) / 2 on average: two products forward and four backward. The scores that the backward computes again do
+ * not; not the embeddings, which are read, not multiplied), and 12 * width per layer and per key that a token sees
+ * (gpt_keys_seen): two products forward and four backward. The scores that the backward computes again do
  * not count. */
 double gpt_flops_per_token(const struct gpt_config *config);
 
@@ -145,5 +164,11 @@ zero_status gpt_evaluate_some(struct gpt *gpt, const int32_t *tokens, const int3
 /* Evaluates one sequence of `length` <= context tokens. out_logits: vocab floats, the logits of the position after the
  * last token. */
 zero_status gpt_logits(struct gpt *gpt, const int32_t *tokens, uint32_t length, float *out_logits);
+
+/* The same. The caller says that the first `known` < length tokens are those of its last call, and that the weights are
+ * the same: their keys and values are still in memory, and only the tokens after them are computed. The logits are those of
+ * gpt_logits up to rounding. With recomputation, or on a GPU, everything is computed. */
+zero_status gpt_next_logits(struct gpt *gpt, const int32_t *tokens, uint32_t length, uint32_t known,
+                            float *out_logits);
 
 #endif

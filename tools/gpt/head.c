@@ -56,7 +56,7 @@ static void loss_tile(void *context, uint32_t index, uint32_t thread) {
             logits + (uint64_t)row * vocab, vocab, (uint32_t)gpt->pass.targets[first + row], scale);
     if (g->gradient)
         gradient_tile(gpt, thread, tile, logits,
-                      a->norm2 + (uint64_t)tile_first(gpt, thread) * gpt->config.width, g->gradient);
+                      a->norm2 + (uint64_t)scratch_first(gpt, thread) * gpt->config.width, g->gradient);
 }
 
 static void weight_of_group(struct group *g, uint32_t tiles) {

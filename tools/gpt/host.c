@@ -36,7 +36,7 @@ static void close(struct gpt *gpt) { activations_destroy(&gpt->activations); }
 static zero_status pass_begin(struct gpt *gpt) {
     struct pass *pass = &gpt->pass;
     gpt->thread_limit = parallel_limit(gpt->threads);
-    pass->tiles = (pass->rows + gpt->activations.tile_rows - 1) / gpt->activations.tile_rows;
+    pass->tiles = (pass->rows - pass->known + gpt->activations.tile_rows - 1) / gpt->activations.tile_rows;
     atomic_store(&gpt->failed, 0);
     return ZERO_OK;
 }
@@ -56,6 +56,7 @@ static zero_status pass_end(struct gpt *gpt, double *out_loss, struct zero_error
 const struct backend host_backend = {
     .reserved = {[ZERO_DEVICE] = "activations", [ZERO_CPU] = "activation checkpoints"},
     .keeps_vectors = true,
+    .keeps_keys = true,
     .problem = problem,
     .open = open,
     .close = close,

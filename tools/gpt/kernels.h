@@ -51,9 +51,11 @@ struct kernels {
     void (*widen_fp16)(float *y, const uint16_t *x, size_t count);  /* exact */
     void (*narrow_fp16)(uint16_t *y, const float *x, size_t count); /* half to even; too large: infinity */
 
-    /* y = x + bias in every row; y may be x */
-    void (*bias_add)(float *y, const float *x, const float *bias, uint32_t rows, uint32_t columns);
-    void (*column_sums)(float *sums, const float *x, uint32_t rows, uint32_t columns); /* adds to sums */
+    /* y = x + bias in every row; y may be x. Rows of x and y are `stride` apart, also in column_sums. */
+    void (*bias_add)(float *y, const float *x, const float *bias, uint32_t rows, uint32_t columns,
+                     uint32_t stride);
+    void (*column_sums)(float *sums, const float *x, uint32_t rows, uint32_t columns,
+                        uint32_t stride); /* adds to sums */
 
     struct norm_kernels norm[NORM_KINDS];
     struct mlp_kernels mlp[MLP_KINDS];
@@ -63,14 +65,14 @@ struct kernels {
     void (*rotate)(float *x, const float *cosine, const float *sine, uint32_t heads, uint32_t half,
                    bool back);
 
-    /* Row r of scores sees the columns 0 ... first + r: these become probabilities, the others 0. lse: for each row,
-     * the logarithm of the sum of exponentials. */
+    /* Row r of scores sees the last `window` of the columns 0 ... first + r: these become probabilities, the others 0.
+     * lse: for each row, the logarithm of the sum of exponentials. */
     void (*softmax)(float *scores, float *lse, uint32_t stride, uint32_t first, uint32_t rows,
-                    uint32_t columns);
+                    uint32_t columns, uint32_t window);
     /* p: scores become probabilities, by lse; dp: the gradient of the probabilities becomes the gradient of the scores.
      * dots: for each row, the sum of the output times its gradient. */
     void (*softmax_backward)(float *p, float *dp, const float *lse, const float *dots, uint32_t stride,
-                             uint32_t first, uint32_t rows, uint32_t columns);
+                             uint32_t first, uint32_t rows, uint32_t columns, uint32_t window);
     /* dots[r] = sum over columns of a[r] * b[r]; rows are `stride` apart */
     void (*row_dots)(float *dots, const float *a, const float *b, uint32_t stride, uint32_t rows,
                      uint32_t columns);

@@ -37,6 +37,7 @@ struct unit {
 /* One micro-step's batch: `batch` sequences of `length` tokens, rows = batch * length. */
 struct pass {
     uint32_t batch, length, rows, tiles;
+    uint32_t known; /* the first rows, which the last pass computed: their keys and values are still there */
     const int32_t *tokens, *targets; /* targets: NULL when only logits are wanted */
     float *logits;                   /* [vocab]: those of the last row */
     float loss_scale;                /* scales the gradient of the mean loss */
@@ -129,7 +130,11 @@ static inline uint32_t block_first(const struct gpt *gpt) {
 
 /* The place of tile `index`: its first row, and its number of rows in the pass. */
 static inline uint32_t tile_first(const struct gpt *gpt, uint32_t index) {
-    return index * gpt->activations.tile_rows;
+    return gpt->pass.known + index * gpt->activations.tile_rows;
+}
+/* A thread's first row in scratch that has a tile per thread. */
+static inline uint32_t scratch_first(const struct gpt *gpt, uint32_t thread) {
+    return thread * gpt->activations.tile_rows;
 }
 static inline uint32_t tile_rows(const struct gpt *gpt, uint32_t index) {
     uint32_t left = gpt->pass.rows - tile_first(gpt, index);

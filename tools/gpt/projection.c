@@ -31,8 +31,9 @@ static uint32_t outputs_of(const struct block *b, enum projection_index index) {
 
 /* ---- transposing ---- */
 
+/* Not for the few rows of a pass that continues a known sequence: to transpose the weights would take longer than they. */
 static bool is_turned(const struct gpt *gpt, bool backward) {
-    return !gpt->bf16 && gpt->architecture->outputs_first != backward;
+    return !gpt->bf16 && !gpt->pass.known && gpt->architecture->outputs_first != backward;
 }
 
 struct turn {

@@ -1,6 +1,5 @@
 /* The planner's view of a model: its units with their true shapes, the products of each unit, and the activations that
- * a forward keeps for its backward. Two families: GPT-2's blocks (Radford et al. 2019) as in tools/gpt, and Llama's
- * (Touvron et al. 2023). One row of a table per model. Pure. */
+ * a forward keeps for its backward, for the architectures of tools/gpt. One row of a table per model. Pure. */
 #ifndef ZERO_TOOLS_PLAN_SHAPES_H
 #define ZERO_TOOLS_PLAN_SHAPES_H
 
@@ -20,6 +19,7 @@ struct shapes {
     bool tied;            /* the head is the token embedding */
     uint64_t head_width;  /* 0: width / heads */
     uint32_t vocab_block; /* rows of the vocabulary per unit; 0: embedding and head are one unit each */
+    uint32_t window, window_from; /* as in struct gpt_config */
 };
 
 /* Finds a model by name, upper or lower case: "gpt2-xl", "llama-3-8b", "175B". NULL: none. */

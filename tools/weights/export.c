@@ -31,18 +31,22 @@ struct export {
 
 /* The values that transformers expects in a directory of each architecture. */
 static const struct family {
-    const char *first;      /* the parameter that identifies a checkpoint of this architecture */
+    const char *type;       /* model_type, as JSON */
     const char *class, *of; /* of: the prefix of all parameters except the head */
     const char *vocabulary; /* set only for the architecture's own vocabulary, which has this end of text */
     const char *more;       /* config.json's members beside the model block: the training used no dropout */
-} families[] = {{"wte.weight", "GPT2LMHeadModel", "transformer.", "50257",
+} families[] = {{"\"gpt2\"", "GPT2LMHeadModel", "transformer.", "50257",
                  ",\n  \"resid_pdrop\": 0.0,\n  \"embd_pdrop\": 0.0,\n  \"attn_pdrop\": 0.0"},
-                {"model.embed_tokens.weight", "LlamaForCausalLM", "", "32000", ""}};
+                {"\"llama\"", "LlamaForCausalLM", "", "32000", ""},
+                {"\"mistral\"", "MistralForCausalLM", "", "32000", ""},
+                {"\"qwen2\"", "Qwen2ForCausalLM", "", "", ""},
+                {"\"qwen3\"", "Qwen3ForCausalLM", "", "", ""}};
 
 static const struct family *family_of(const struct manifest *m) {
+    const char *type = manifest_config(m, "model.model_type");
     if (!m->params || !manifest_config(m, "model.vocab_size")) return NULL;
     for (size_t i = 0; i < sizeof families / sizeof *families; i++)
-        if (strcmp(m->param[0].name, families[i].first) == 0) return &families[i];
+        if (type && strcmp(type, families[i].type) == 0) return &families[i];
     return NULL;
 }
 

@@ -116,4 +116,28 @@ effect model.rope_parameters.factor weights "\"rope_scaling\": {$rope}" "$(spell
 effect model.rope_parameters.low_freq_factor weights "\"rope_scaling\": {$rope}" "$(spelled '_factor": 1' '_factor": 0.1')"
 effect model.rope_parameters.high_freq_factor weights "\"rope_scaling\": {$rope}" "$(spelled '_factor": 4' '_factor": 2')"
 effect model.rope_parameters.original_max_position_embeddings weights "\"rope_scaling\": {$rope}" "$(spelled '": 16' '": 99')"
+# Yarn, whose blend lies within the pairs.
+llama=${llama/'"hidden_size": 32'/'"hidden_size": 32, "head_dim": 32'}
+rope='"rope_type": "yarn", "factor": 8, "beta_fast": 2, "beta_slow": 0.5, "attention_factor": 1.3, "truncate": true'
+yarn() { echo "\"rope_$1\": {${rope/$2/$3}}"; }
+effect model.rope_scaling.beta_fast weights "\"rope_scaling\": {$rope}" "$(yarn scaling 'fast": 2' 'fast": 9')"
+effect model.rope_scaling.beta_slow weights "\"rope_scaling\": {$rope}" "$(yarn scaling 'slow": 0.5' 'slow": 0.1')"
+effect model.rope_scaling.attention_factor weights "\"rope_scaling\": {$rope}" "$(yarn scaling '1.3' '1.4')"
+effect model.rope_scaling.truncate weights "\"rope_scaling\": {$rope}" "$(yarn scaling 'true' 'false')"
+effect model.rope_parameters.beta_fast weights "\"rope_scaling\": {$rope}" "$(yarn parameters 'fast": 2' 'fast": 9')"
+effect model.rope_parameters.beta_slow weights "\"rope_scaling\": {$rope}" "$(yarn parameters 'slow": 0.5' 'slow": 0.1')"
+effect model.rope_parameters.attention_factor weights "\"rope_scaling\": {$rope}" "$(yarn parameters '1.3' '1.4')"
+effect model.rope_parameters.truncate weights "\"rope_scaling\": {$rope}" "$(yarn parameters 'true' 'false')"
+rope='"rope_type": "yarn", "factor": 8, "mscale": 0.5, "mscale_all_dim": 0.7'
+effect model.rope_scaling.mscale weights "\"rope_scaling\": {$rope}" "$(yarn scaling '0.5' '0.9')"
+effect model.rope_scaling.mscale_all_dim weights "\"rope_scaling\": {$rope}" "$(yarn scaling '0.7' '0.9')"
+effect model.rope_parameters.mscale weights "\"rope_scaling\": {$rope}" "$(yarn parameters '0.5' '0.9')"
+effect model.rope_parameters.mscale_all_dim weights "\"rope_scaling\": {$rope}" "$(yarn parameters '0.7' '0.9')"
+# Windows.
+llama=${llama/'"llama"'/'"qwen2", "use_sliding_window": true, "max_window_layers": 0, "sliding_window": 5'}
+rope='"rope_type": "default"'
+effect model.sliding_window weights '"sliding_window": 5' '"sliding_window": 6'
+effect model.use_sliding_window weights '_window": true' '_window": false'
+effect model.max_window_layers weights '_layers": 0' '_layers": 1'
+effect model.layer_types weights '"sliding_window"' '"layer_types": ["full_attention", "sliding_attention"], "sliding_window"'
 finish

@@ -44,7 +44,7 @@ refused() {
     says err "$3"
 }
 refused '"mlp_bias": false' '"mlp_bias": true' "model.mlp_bias: true is not supported here"
-refused '"rope_type": "llama3"' '"rope_type": "yarn"' 'model.rope_scaling.rope_type: "yarn" is not supported here'
+refused '"rope_type": "llama3"' '"rope_type": "dynamic"' 'model.rope_scaling.rope_type: "dynamic" is not supported here'
 refused '"num_key_value_heads": 2' '"num_key_value_heads": 3' "model.num_key_value_heads: 3 does not divide num_attention_heads 4"
 refused '"hidden_size"' '"n_embd": 32, "hidden_size"' "model.n_embd: a llama has no such key: write hidden_size instead"
 refused '"max_position_embeddings": 131072' '"max_position_embeddings": 16' "data.context: 32 is more than max_position_embeddings 16"

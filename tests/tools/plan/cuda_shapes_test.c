@@ -13,9 +13,9 @@ static struct cuda_device cuda;
 static struct fake_device device;
 
 static const struct shapes all[] = {
-    {"demo", "", GPT_GPT2, 5, 96, 6, 0, 64, 256, 0, true, 0, 0},
-    {"odd", "", GPT_GPT2, 3, 35, 5, 0, 19, 1001, 71, false, 0, 0},
-    {"llama", "", GPT_LLAMA, 6, 64, 4, 2, 48, 512, 176, false, 20, 0},
+    {"demo", "", GPT_GPT2, 5, 96, 6, 0, 64, 256, 0, true, 0, 0, 0, 0},
+    {"odd", "", GPT_GPT2, 3, 35, 5, 0, 19, 1001, 71, false, 0, 0, 0, 0},
+    {"llama", "", GPT_LLAMA, 6, 64, 4, 2, 48, 512, 176, false, 20, 0, 0, 0},
 };
 
 static const struct {

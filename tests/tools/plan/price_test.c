@@ -12,7 +12,7 @@
 
 enum { ROWS = 30 }; /* 6 of stages 0, 1 and 2, and 12 of stage 3 */
 
-static const struct shapes model = {"test", "", GPT_GPT2, 4, 256, 4, 4, 128, 1000, 1024, true, 0, 0};
+static const struct shapes model = {"test", "", GPT_GPT2, 4, 256, 4, 4, 128, 1000, 1024, true, 0, 0, 0, 0};
 
 /* Everything takes no time to speak of, and there is room for everything. */
 static struct scenario ideal(const char *config) {

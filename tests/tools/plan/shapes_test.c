@@ -13,9 +13,16 @@ static void parameters_are_as_published(void) {
     static const struct {
         const char *name;
         int64_t parameters;
-    } rows[] = {{"gpt2", 124439808},     {"gpt2-medium", 354823168}, {"GPT2-Large", 774030080},
-                {"gpt2-xl", 1557611200}, {"llama-3-8b", 8030261248}, {"llama-3-70b", 70553706496},
-                {"70b", 68976648192}};
+    } rows[] = {{"gpt2", 124439808},          {"gpt2-medium", 354823168},   {"GPT2-Large", 774030080},
+                {"gpt2-xl", 1557611200},      {"llama-2-7b", 6738415616},   {"llama-2-13b", 13015864320},
+                {"llama-3.2-1b", 1235814400}, {"llama-3.2-3b", 3212749824}, {"llama-3.1-405b", 405853388800},
+                {"smollm2-135m", 134515008},  {"smollm2-360m", 361821120},  {"smollm2-1.7b", 1711376384},
+                {"mistral-7b", 7241732096},   {"qwen2.5-0.5b", 494032768},  {"qwen2.5-1.5b", 1543714304},
+                {"qwen2.5-3b", 3085938688},   {"qwen2.5-7b", 7615616512},   {"qwen2.5-14b", 14770033664},
+                {"qwen2.5-32b", 32763876352}, {"qwen2.5-72b", 72706203648}, {"qwen3-0.6b", 596049920},
+                {"qwen3-1.7b", 1720574976},   {"qwen3-4b", 4022468096},     {"qwen3-8b", 8190735360},
+                {"qwen3-14b", 14768307200},   {"qwen3-32b", 32762123264},   {"llama-3-8b", 8030261248},
+                {"llama-3-70b", 70553706496}, {"70b", 68976648192}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         CHECK_INT(shapes_parameters(shapes_find(rows[i].name)), rows[i].parameters);
     CHECK(!shapes_find("gpt3"));
@@ -24,6 +31,7 @@ static void parameters_are_as_published(void) {
 static struct gpt_config as_gpt(const struct shapes *s) {
     return (struct gpt_config){.architecture = s->architecture,
                                .kv_heads = (uint32_t)s->kv_heads,
+                               .head_width = (uint32_t)s->head_width,
                                .rope = {.theta = 10000},
                                .inner = (uint32_t)s->inner,
                                .layers = (uint32_t)s->layers,
@@ -33,17 +41,21 @@ static struct gpt_config as_gpt(const struct shapes *s) {
                                .vocab = (uint32_t)s->vocab,
                                .tied = s->tied,
                                .vocab_block = s->vocab_block,
+                               .window = s->window,
+                               .window_from = s->window_from,
                                .layer_norm_epsilon = 1e-5,
                                .initializer_range = 0.02};
 }
 
 static const struct shapes small[] = {
-    {"demo", "", GPT_GPT2, 6, 384, 6, 0, 256, 256, 0, true, 0, 0},
-    {"wide", "", GPT_GPT2, 2, 512, 8, 0, 128, 5000, 0, false, 0, 0},
-    {"llama", "", GPT_LLAMA, 6, 256, 8, 2, 256, 512, 704, false, 0, 0},
-    {"cut", "", GPT_GPT2, 2, 512, 8, 0, 128, 5000, 0, true, 0, 1000},
-    {"odd", "", GPT_LLAMA, 6, 256, 8, 2, 256, 513, 704, false, 0, 256},
-    {"deep", "", GPT_GPT2, 12, 128, 4, 0, 512, 256, 0, true, 0, 0},
+    {"demo", "", GPT_GPT2, 6, 384, 6, 0, 256, 256, 0, true, 0, 0, 0, 0},
+    {"wide", "", GPT_GPT2, 2, 512, 8, 0, 128, 5000, 0, false, 0, 0, 0, 0},
+    {"llama", "", GPT_LLAMA, 6, 256, 8, 2, 256, 512, 704, false, 0, 0, 0, 0},
+    {"cut", "", GPT_GPT2, 2, 512, 8, 0, 128, 5000, 0, true, 0, 1000, 0, 0},
+    {"odd", "", GPT_LLAMA, 6, 256, 8, 2, 256, 513, 704, false, 0, 256, 0, 0},
+    {"windows", "", GPT_QWEN3, 6, 256, 8, 2, 256, 512, 704, false, 40, 0, 64, 2},
+    {"biases", "", GPT_QWEN2, 6, 256, 8, 2, 256, 512, 704, true, 0, 0, 0, 0},
+    {"deep", "", GPT_GPT2, 12, 128, 4, 0, 512, 256, 0, true, 0, 0, 0, 0},
 };
 
 static void arithmetic_is_the_gpt_s(void) {
@@ -91,7 +103,7 @@ static uint64_t on_gpu(const struct shapes *s, struct shapes_recompute recompute
  * the norms and GELU give is made again here. cuda_shapes_test holds all of it to what is reserved. */
 static void gpus_are_counted_by_hand(void) {
     enum { ROWS = 3000, WIDTH = 1024 };
-    struct shapes s = {"x", "", GPT_GPT2, 10, WIDTH, 16, 0, 1000, 512, 0, true, 0, 0};
+    struct shapes s = {"x", "", GPT_GPT2, 10, WIDTH, 16, 0, 1000, 512, 0, true, 0, 0, 0, 0};
     const struct shapes_recompute none = {0}, every = {1, false}, four = {4, false}, far = {4, true};
     uint64_t host, plain = on_gpu(&s, none, &host), stream = 2ull * ROWS * WIDTH, near_host;
     uint64_t numbers = (4ull * ROWS + 255) / 256 * 256; /* one per row, in whole lines */

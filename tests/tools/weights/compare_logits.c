@@ -18,5 +18,5 @@ int main(int argc, char **argv) {
         off = logits_compare(argv[2], &weights->model, 2, &expected);
     printf("the logits differ by at most %g\n", off);
     weights_close(weights);
-    return !(off >= 0 && off <= 1e-4);
+    return !(off >= 0 && off <= 1e-5);
 }

@@ -11,7 +11,8 @@ static zero_status refuse(const struct gpt_config *config, struct zero_error *er
     if (config->head_width > HEAD_WIDTH_MAX)
         return error_set(error, ZERO_E_UNSUPPORTED, "the GPT on the GPU: heads are at most %d wide, not %u",
                          HEAD_WIDTH_MAX, config->head_width);
-    return ZERO_OK;
+    const char *problem = gpt_cuda_problem(config);
+    return problem ? error_set(error, ZERO_E_UNSUPPORTED, "%s", problem) : ZERO_OK;
 }
 
 static zero_status open_context(struct gpt *gpt, struct cuda_gpt *c) {

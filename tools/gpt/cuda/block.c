@@ -286,7 +286,7 @@ void cuda_block_forward(struct gpt *gpt, uint32_t index, bool output) {
     struct block b = block_at(gpt, index);
     const struct cuda_memory *m = &gpt->cuda->memory;
     cuda_norm_forward(gpt, first_norm(&b), b.input, m->normed);
-    forward(&b, PROJECT_QKV, &b.slot[QKV_BIAS], m->normed, NULL, b.saved->qkv);
+    forward(&b, PROJECT_QKV, &b.slot[QUERY_BIAS], m->normed, NULL, b.saved->qkv);
     turn(&b, b.saved->qkv, false);
     attend(&b);
     forward(&b, PROJECT_MIXED, &b.slot[PROJECT_BIAS], b.saved->mixed, b.input, b.saved->middle);
@@ -317,7 +317,7 @@ static void mix_backward(const struct block *b) {
     backward(b, PROJECT_MIXED, gradient, m->mixed_gradient);
     attend_backward(b);
     turn(b, m->qkv_gradient, true);
-    cuda_bias_gradient(gpt, &b->slot[QKV_BIAS], m->qkv_gradient, b->qkv);
+    cuda_bias_gradient(gpt, &b->slot[QUERY_BIAS], m->qkv_gradient, b->qkv);
     cuda_norm_forward(gpt, first_norm(b), b->input, m->normed);
     weight_gradients(b, PROJECT_QKV, m->normed, m->qkv_gradient);
     backward(b, PROJECT_QKV, m->qkv_gradient, m->normed_gradient);
