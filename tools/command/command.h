@@ -16,7 +16,7 @@ struct command {
 };
 
 extern const struct command command_train, command_sample, command_ckpt, command_config, command_plan,
-    command_io, command_sim, command_report;
+    command_io, command_sim, command_report, command_eval;
 
 /* Prints `zero NAME: message` and a hint to the help, to stderr. Returns EXIT_USAGE. */
 int command_usage_error(const char *name, const char *format, ...) __attribute__((format(printf, 2, 3)));

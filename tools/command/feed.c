@@ -79,7 +79,7 @@ static zero_status hold_out(const struct config *config, struct dataset *dataset
     if (eval->paths.count) {
         zero_status status = open_checked(config, &eval->paths, error, &dataset->held_out);
         if (status != ZERO_OK) return status;
-        if (dataset->held_out->token_bytes != dataset->train->token_bytes)
+        if ((dataset->held_out->token_bytes == 1) != (dataset->train->token_bytes == 1))
             return error_set(error, ZERO_E_ARGUMENT,
                              "data: the training data and data.eval are of two kinds: one is text, "
                              "the other token files");

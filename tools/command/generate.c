@@ -1,43 +1,12 @@
 #include "tools/command/generate.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tools/command/agreement.h"
+#include "tools/command/printer.h"
 #include "tools/command/streams.h"
-
-static const double temperature = 0.8;
-
-/* splitmix64; in [0, 1). */
-static double draw(uint64_t *state) {
-    uint64_t x = *state += 0x9e3779b97f4a7c15u;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return (double)((x ^ (x >> 31)) >> 11) * 0x1p-53;
-}
-
-static int32_t choose(const float *logits, uint32_t vocab, uint64_t *state) {
-    double largest = logits[0], sum = 0;
-    for (uint32_t i = 1; i < vocab; i++)
-        if (logits[i] > largest) largest = logits[i];
-    for (uint32_t i = 0; i < vocab; i++) sum += exp((logits[i] - largest) / temperature);
-    double left = draw(state) * sum;
-    for (uint32_t i = 0; i < vocab; i++) {
-        left -= exp((logits[i] - largest) / temperature);
-        if (left < 0) return (int32_t)i;
-    }
-    return (int32_t)vocab - 1;
-}
-
-static void print_token(int32_t token, bool is_text) {
-    if (!is_text)
-        printf("%d ", token);
-    else /* prints no control characters to a terminal, and no invalid UTF-8 */
-        putchar(token == '\n' || token == '\t' || (token >= 32 && token <= 126) ? token : '.');
-    streams_flush();
-}
 
 enum { GPT2_END_OF_TEXT = 50256 }; /* the token between two documents of GPT-2's training data */
 
@@ -59,10 +28,54 @@ struct sampler {
     struct zero_error *error;
     int32_t *tokens; /* `context` tokens, of which the first `length` are set */
     uint32_t length;
-    float *logits; /* `vocab` of them */
+    uint32_t known; /* of these, the first ones that the model has seen in this place */
+    float *logits;  /* `vocab` of them */
+    struct candidate *candidates;
     uint64_t state;
     bool speaks, is_text;
+    bool begun; /* a token is printed */
+    struct printer printer;
 };
+
+/* ---- printing ---- */
+
+static void print_token(struct sampler *s, int32_t token) {
+    const struct decoder *decoder = s->job->sampling.decoder;
+    if (s->is_text) { /* prints no control characters to a terminal, and no invalid UTF-8 */
+        putchar(token == '\n' || token == '\t' || (token >= 32 && token <= 126) ? token : '.');
+    } else if (decoder) {
+        struct spelling text = decoder_spell(decoder, (uint32_t)token, !s->begun);
+        printer_put(&s->printer, text.bytes, text.count);
+    } else {
+        printf("%d ", token);
+    }
+    s->begun = true;
+    streams_flush();
+}
+
+/* A prompt of token numbers is printed where it has a text. */
+static void print_prompt(struct sampler *s, const char *text) {
+    printf("sample:\n%s", text);
+    for (uint64_t i = 0; i < s->job->sampling.prompt_count && s->job->sampling.decoder; i++)
+        print_token(s, s->job->sampling.prompt[i]);
+}
+
+/* ---- tokens ---- */
+
+static void begin(struct sampler *s) {
+    const struct job *job = s->job;
+    const struct sampling *a = &job->sampling;
+    uint32_t context = job->model.context;
+    const char *prompt = job->prompt ? job->prompt : s->is_text ? "\n" : "";
+    uint64_t cut = a->prompt_count > context ? a->prompt_count - context : 0;
+    s->length = (uint32_t)(a->prompt_count - cut);
+    if (a->prompt_count)
+        memcpy(s->tokens, a->prompt + cut, s->length * sizeof *s->tokens);
+    else
+        s->length = encode(prompt, s->is_text, job->model.vocab, context, s->tokens);
+    if (!a->prompt_count && !s->is_text && a->has_begin) s->tokens[0] = a->begin;
+    if (s->speaks) print_prompt(s, prompt);
+}
 
 /* Copies rank 0's `next` to all ranks, unless a rank has failed or was asked to stop. */
 static zero_status agree(struct sampler *s, double *next) {
@@ -72,16 +85,30 @@ static zero_status agree(struct sampler *s, double *next) {
     return status;
 }
 
-static zero_status next_token(struct sampler *s) {
-    uint32_t context = s->job->model.context;
-    zero_status status = gpt_logits(s->gpt, s->tokens, s->length, s->logits);
+static bool ends_text(const struct sampling *a, int32_t token) {
+    for (uint32_t i = 0; i < a->end_count; i++)
+        if (a->ends[i] == token) return true;
+    return false;
+}
+
+static zero_status next_token(struct sampler *s, bool *out_ended) {
+    const struct job *job = s->job;
+    uint32_t context = job->model.context, known = job->sampling.no_cache ? 0 : s->known;
+    zero_status status = gpt_next_logits(s->gpt, s->tokens, s->length, known, s->logits);
     if (status != ZERO_OK) return agreement_engine_failed(status, s->error);
-    double next = s->speaks ? choose(s->logits, s->job->model.vocab, &s->state) : 0;
+    double next = !s->speaks ? 0
+                             : choose_token(&job->sampling.choosing, s->logits, job->model.vocab, &s->state,
+                                            s->candidates);
     status = agree(s, &next);
     if (status != ZERO_OK) return status;
-    if (s->length == context) memmove(s->tokens, s->tokens + 1, --s->length * sizeof *s->tokens);
+    *out_ended = ends_text(&job->sampling, (int32_t)next);
+    s->known = s->length;
+    if (s->length == context) { /* all tokens move to other positions */
+        memmove(s->tokens, s->tokens + 1, --s->length * sizeof *s->tokens);
+        s->known = 0;
+    }
     s->tokens[s->length++] = (int32_t)next;
-    if (s->speaks) print_token((int32_t)next, s->is_text);
+    if (s->speaks && !*out_ended) print_token(s, (int32_t)next);
     return ZERO_OK;
 }
 
@@ -93,19 +120,21 @@ zero_status generate(zero_engine *engine, struct gpt *gpt, const struct job *job
                         .error = error,
                         .tokens = malloc(context * sizeof *s.tokens),
                         .logits = malloc(vocab * sizeof *s.logits),
+                        .candidates = malloc(vocab * sizeof *s.candidates),
                         .state = job->config.seed,
                         .speaks = zero_engine_rank(engine) == 0,
-                        .is_text = job->is_text};
-    if (!s.tokens || !s.logits)
+                        .is_text = job->is_text,
+                        .printer = {.out = stdout}};
+    if (!s.tokens || !s.logits || !s.candidates)
         error_set(error, ZERO_E_MEMORY, "no memory for a sample's %u tokens and the scores of %u", context,
                   vocab);
     zero_status status = agree(&s, &(double){0});
-    const char *prompt = job->prompt ? job->prompt : s.is_text ? "\n" : "";
-    if (status == ZERO_OK) s.length = encode(prompt, s.is_text, vocab, context, s.tokens);
-    if (status == ZERO_OK && s.speaks) printf("sample:\n%s", prompt);
-    for (uint64_t i = 0; i < job->sample && status == ZERO_OK; i++) status = next_token(&s);
-    if (s.speaks && s.length) putchar('\n');
+    bool ended = false;
+    if (status == ZERO_OK) begin(&s);
+    for (uint64_t i = 0; i < job->sample && status == ZERO_OK && !ended; i++) status = next_token(&s, &ended);
+    if (s.speaks && s.length) printer_end(&s.printer), putchar('\n');
     free(s.tokens);
     free(s.logits);
+    free(s.candidates);
     return status;
 }

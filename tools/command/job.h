@@ -6,10 +6,25 @@
 #include <stdint.h>
 
 #include "engine/config/config.h"
-#include "tools/gpt/gpt.h"
+#include "tools/command/choose.h"
 #include "tools/command/feed.h"
 #include "tools/command/pretrained.h"
 #include "tools/command/run_lock.h"
+#include "tools/data/decoder.h"
+#include "tools/gpt/gpt.h"
+
+/* How text is generated. */
+struct sampling {
+    struct choosing choosing;
+    const struct decoder *decoder; /* NULL: numbers of tokens are printed */
+    const int32_t *prompt;         /* in place of a text */
+    uint64_t prompt_count;
+    const int32_t *ends; /* tokens that end a text */
+    uint32_t end_count;
+    int32_t begin; /* the token before a text, if there is no prompt */
+    bool has_begin;
+    bool no_cache; /* compute all tokens again for each */
+};
 
 struct job {
     const char *config_path;
@@ -30,6 +45,7 @@ struct job {
     uint64_t eval_every;  /* 0: the held-out loss is not measured */
     uint64_t sample;      /* tokens to generate at the end */
     const char *prompt;   /* NULL: no prompt */
+    struct sampling sampling;
     uint64_t save_every;  /* steps; 0: nothing is saved */
     uint64_t keep;        /* checkpoints; 0: all */
     bool resume, recover; /* from a checkpoint; from what the drive keeps */

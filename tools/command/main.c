@@ -17,9 +17,9 @@ static const struct command command_help = {
     .run = run_help,
 };
 
-static const struct command *const commands[] = {&command_train,  &command_sample, &command_ckpt,
-                                                 &command_config, &command_plan,   &command_sim,
-                                                 &command_io,     &command_report, &command_help};
+static const struct command *const commands[] = {
+    &command_train, &command_sample, &command_eval, &command_ckpt,   &command_config,
+    &command_plan,  &command_sim,    &command_io,   &command_report, &command_help};
 enum { COMMANDS = sizeof commands / sizeof *commands };
 
 static const struct command *find_command(const char *name) {

@@ -2,6 +2,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +25,17 @@ static zero_status parse_count(const struct option *option, const char *text, ui
     if (!isdigit((unsigned char)*text) || *end || errno || value == 0)
         return error_set(error, ZERO_E_ARGUMENT, "%s needs a whole number of at least 1, not \"%s\"",
                          option->name, text);
+    *out = value;
+    return ZERO_OK;
+}
+
+static zero_status parse_real(const struct option *option, const char *text, double *out,
+                              struct zero_error *error) {
+    char *end;
+    double value = strtod(text, &end);
+    if (end == text || *end || !(value >= 0) || isinf(value))
+        return error_set(error, ZERO_E_ARGUMENT, "%s needs a number of at least 0, not \"%s\"", option->name,
+                         text);
     *out = value;
     return ZERO_OK;
 }
@@ -51,6 +63,9 @@ static zero_status parse_option(const struct option *option, int argc, char **ar
         break;
     case OPTION_COUNT:
         status = parse_count(option, argv[next++], field, error);
+        break;
+    case OPTION_REAL:
+        status = parse_real(option, argv[next++], field, error);
         break;
     case OPTION_MAYBE: /* an argument that is not a number is the command's operand */
         ((struct option_maybe *)field)->given = true;

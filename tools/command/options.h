@@ -12,6 +12,7 @@
 enum option_kind {
     OPTION_FLAG,  /* bool */
     OPTION_COUNT, /* uint64_t, at least 1 */
+    OPTION_REAL,  /* double, at least 0 */
     OPTION_TEXT,  /* const char * */
     OPTION_MAYBE, /* struct option_maybe: may have a whole number after it */
     OPTION_NAME, /* struct option_name: may have a run's name after it, "any" or 8 or more hexadecimal digits */

@@ -1,57 +1,104 @@
-/* `zero sample`: generates text from a checkpoint's model, on one rank, without optimizer state. */
-#include <inttypes.h>
+/* `zero sample`: generates text from a model, on one rank, without optimizer state. */
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/checkpoint/checkpoint.h"
 #include "tools/command/command.h"
 #include "tools/command/generate.h"
 #include "tools/command/interrupt.h"
-#include "tools/weights/weights.h"
+#include "tools/command/subject.h"
 
 struct arguments {
     uint64_t tokens, seed;
-    const char *prompt;
+    const char *prompt, *ids, *tokenizer;
+    double temperature, top_p;
+    uint64_t top_k;
+    bool no_cache, ignore_end;
 };
 
 static const struct option options[] = {
     {"--tokens", "N", "generates N tokens (256)", OPTION_COUNT, offsetof(struct arguments, tokens)},
     {"--prompt", "TEXT", "the text that the sample continues; only where tokens are bytes", OPTION_TEXT,
      offsetof(struct arguments, prompt)},
+    {"--prompt-ids", "N,N,...", "the same as numbers of tokens, which tools/tokenize --ids prints",
+     OPTION_TEXT, offsetof(struct arguments, ids)},
+    {"--tokenizer", "PATH",
+     "a tokenizer.json, or its directory, to print tokens as text (that of the model's directory)",
+     OPTION_TEXT, offsetof(struct arguments, tokenizer)},
+    {"--temperature", "T", "divides the logits; 0: always the most probable token (0.8)", OPTION_REAL,
+     offsetof(struct arguments, temperature)},
+    {"--top-k", "K", "draws from the K most probable tokens (all)", OPTION_COUNT,
+     offsetof(struct arguments, top_k)},
+    {"--top-p", "P", "draws from the fewest tokens that have this probability together (1)", OPTION_REAL,
+     offsetof(struct arguments, top_p)},
+    {"--ignore-end", NULL, "goes on after the model's end of text", OPTION_FLAG,
+     offsetof(struct arguments, ignore_end)},
+    {"--no-cache", NULL, "computes keys and values of all tokens again for each token", OPTION_FLAG,
+     offsetof(struct arguments, no_cache)},
     {"--seed", "N", "of the draws (1)", OPTION_COUNT, offsetof(struct arguments, seed)},
     {0},
 };
 
-/* Writes the checkpoint's model block as a configuration, with an optimizer that has no state. */
-static char *configuration(const struct manifest *m, uint64_t seed) {
-    char *text = NULL;
-    size_t length;
-    FILE *f = open_memstream(&text, &length);
-    if (!f) return NULL;
-    fprintf(f,
-            "{\"train_micro_batch_size_per_gpu\": 1, \"seed\": %" PRIu64
-            ", \"optimizer\": {\"type\": \"SGD\"}, ",
-            seed);
-    fputs("\"model\": {", f);
-    weights_print_model(f, m, true, " ", NULL);
-    fputs("}}", f);
-    fclose(f);
-    return text;
+/* ---- the prompt ---- */
+
+/* Numbers with commas or spaces between them. */
+static zero_status read_ids(const char *text, uint32_t vocab, int32_t **out, uint64_t *out_count,
+                            struct zero_error *error) {
+    int32_t *ids = malloc((strlen(text) + 1) * sizeof *ids);
+    if (!ids) return error_set(error, ZERO_E_MEMORY, "no memory for the prompt");
+    *out = ids;
+    for (const char *at = text; *at;) {
+        char *end = (char *)at + 1;
+        if (isdigit((unsigned char)*at)) {
+            unsigned long id = strtoul(at, &end, 10);
+            if (id >= vocab)
+                return error_set(error, ZERO_E_ARGUMENT,
+                                 "--prompt-ids: %lu is not below vocab_size %u: are these "
+                                 "another tokenizer's numbers?",
+                                 id, vocab);
+            ids[(*out_count)++] = (int32_t)id;
+        } else if (*at != ',' && !isspace((unsigned char)*at)) {
+            return error_set(error, ZERO_E_ARGUMENT,
+                             "--prompt-ids: \"%.20s\" is no number: write them as 1,2,3", at);
+        }
+        at = end;
+    }
+    return *out_count ? ZERO_OK
+                      : error_set(error, ZERO_E_ARGUMENT, "--prompt-ids has no number: write them as 1,2,3");
 }
 
-static zero_status engine_failed(zero_status status, struct zero_error *error) {
-    return error_set(error, status ? status : ZERO_E_INTERNAL, "%s", zero_last_error());
+static zero_status read_prompt(const struct arguments *a, struct job *job, int32_t **ids,
+                               struct zero_error *error) {
+    job->is_text = job->model.vocab <= 256 && !job->sampling.decoder && !a->ids;
+    if (a->prompt && !job->is_text)
+        return error_set(
+            error, ZERO_E_ARGUMENT,
+            "--prompt is text, and to cut it into the model's tokens needs a tokenizer: give --prompt-ids "
+            "with what tools/tokenize --ids prints for it");
+    if (a->prompt && a->ids)
+        return error_set(error, ZERO_E_ARGUMENT, "--prompt and --prompt-ids are two prompts: drop one");
+    if (!a->ids) return ZERO_OK;
+    zero_status status = read_ids(a->ids, job->model.vocab, ids, &job->sampling.prompt_count, error);
+    job->sampling.prompt = *ids;
+    return status;
 }
 
-static zero_status sample(const char *json, const char *path, struct job *job, struct zero_error *error) {
+/* Allocates activations only for the tokens that will exist, if the model's parameters do not depend on the context. */
+static void fit_context(const struct job *job, struct subject *s) {
+    uint64_t prompt = job->prompt ? strlen(job->prompt) : job->sampling.prompt_count,
+             tokens = job->sample + prompt + 1;
+    if (gpt_any_context(&s->model) && tokens < s->model.context) s->model.context = (uint32_t)tokens;
+}
+
+/* ---- the sample ---- */
+
+static zero_status sample(struct subject *s, struct job *job, struct zero_error *error) {
     struct gpt *gpt = NULL;
-    zero_engine *engine = zero_engine_init(json);
-    if (!engine) return engine_failed(ZERO_OK, error);
-    zero_status status = gpt_create(engine, &job->model, 1, &gpt);
-    if (!status) status = zero_engine_commit(engine, NULL);
-    if (!status) status = zero_engine_load_weights(engine, path);
-    if (status) engine_failed(status, error);
+    zero_engine *engine = NULL;
+    fit_context(job, s);
+    job->model = s->model;
+    zero_status status = subject_load(s, &engine, &gpt, error);
     if (!status) {
         interrupt_enter(INTERRUPT_RUNNING, "sampling");
         status = generate(engine, gpt, job, error);
@@ -61,56 +108,42 @@ static zero_status sample(const char *json, const char *path, struct job *job, s
     return status;
 }
 
-/* Allocates activations only for the tokens that will exist, if the model's parameters do not depend on the context. */
-static void fit_context(struct job *job) {
-    uint64_t tokens = job->sample + (job->prompt ? strlen(job->prompt) : 0) + 1;
-    if (gpt_any_context(&job->model) && tokens < job->model.context) job->model.context = (uint32_t)tokens;
-}
-
-static zero_status open_model(const char *json, const char *path, struct job *job, struct zero_error *error) {
-    zero_status status = config_read(json, &job->config, error);
-    if (!status) status = config_resolve(&job->config, 1, error);
-    if (status) return status;
-    job->model = weights_model(&job->config.model);
-    fit_context(job);
-    job->is_text = job->model.vocab <= 256;
-    const char *problem = gpt_config_problem(&job->model);
-    if (problem) return error_set(error, ZERO_E_CONFIG, "%s: the model: %s", path, problem);
-    if (job->prompt && !job->is_text)
-        return error_set(
-            error, ZERO_E_ARGUMENT,
-            "--prompt is text, but the model's tokens are not bytes, and there is no tokenizer here: leave "
-            "--prompt out");
-    return ZERO_OK;
-}
-
 static zero_status run_sample(const char *path, const struct arguments *a, struct zero_error *error) {
     struct job job = {.sample = a->tokens ? a->tokens : 256, .prompt = a->prompt};
-    struct checkpoint checkpoint;
-    char *json = NULL;
-    zero_status status = checkpoint_open(storage_posix(), path, &checkpoint, error);
-    if (!status && !manifest_config(&checkpoint.manifest, "model.vocab_size"))
-        status =
-            error_set(error, ZERO_E_ARGUMENT,
-                      "%s is not a GPT's checkpoint: its configuration has no model block", checkpoint.path);
-    if (!status && !(json = configuration(&checkpoint.manifest, a->seed ? a->seed : 1)))
-        status = error_set(error, ZERO_E_MEMORY, "no memory for the model's configuration");
-    if (!status) status = open_model(json, checkpoint.path, &job, error);
-    if (!status) status = sample(json, checkpoint.path, &job, error);
-    checkpoint_close(&checkpoint);
-    config_free(&job.config);
-    free(json);
+    struct subject subject;
+    struct decoder *decoder = NULL;
+    int32_t *ids = NULL;
+    zero_status status = subject_open(path, 1, a->seed ? a->seed : 1, &subject, error);
+    if (!status) status = subject_decoder(&subject, a->tokenizer, &decoder, error);
+    job.model = subject.model;
+    job.config.seed = subject.config.seed;
+    job.sampling = (struct sampling){.choosing = {a->temperature, a->top_k, a->top_p},
+                                     .decoder = decoder,
+                                     .ends = subject.ends,
+                                     .end_count = a->ignore_end ? 0 : subject.end_count,
+                                     .begin = subject.begin,
+                                     .has_begin = subject.has_begin,
+                                     .no_cache = a->no_cache};
+    if (!status) status = read_prompt(a, &job, &ids, error);
+    if (!status) status = sample(&subject, &job, error);
+    decoder_close(decoder);
+    subject_close(&subject);
+    free(ids);
     return status;
 }
 
+static bool is_share(double p) { return p > 0 && p <= 1; }
+
 static int run(int argc, char **argv) {
     struct zero_error error;
-    struct arguments arguments = {0};
+    struct arguments arguments = {.temperature = CHOOSING_DEFAULT.temperature, .top_p = 1};
     const char *path;
     error_clear(&error);
     if (options_parse(options, argc, argv, &arguments, &path, &error) != ZERO_OK)
         return command_usage_error("sample", "%s", error.message);
     if (!path) return command_usage_error("sample", "DIR is missing; name a checkpoint");
+    if (!is_share(arguments.top_p))
+        return command_usage_error("sample", "--top-p is a probability: give more than 0, and at most 1");
     if (interrupt_open("sample", true, &error) != ZERO_OK) {
         fprintf(stderr, "zero sample: %s\n", error.message);
         return EXIT_FAILED;
@@ -124,10 +157,14 @@ static int run(int argc, char **argv) {
 const struct command command_sample = {
     .name = "sample",
     .arguments = "DIR [OPTIONS]",
-    .summary = "generates text from a checkpoint",
-    .description =
-        "DIR is one checkpoint (RUN/checkpoints/step_00000100), or RUN/checkpoints, of which the latest is "
-        "meant.\nWhere tokens are not bytes, their numbers are printed.",
+    .summary = "generates text from a model",
+    .description = "DIR is a checkpoint (RUN/checkpoints/step_00000100), RUN or RUN/checkpoints, of which "
+                   "the latest is meant, or a\n"
+                   "Hugging Face directory. Tokens that are not bytes are printed as text by the "
+                   "tokenizer.json of the directory from\n"
+                   "which the model came, or of --tokenizer; without one, their numbers are printed. The "
+                   "text ends at the model's end\n"
+                   "of text (eos_token_id), or after --tokens.",
     .options = options,
     .run = run,
 };

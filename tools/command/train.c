@@ -177,6 +177,14 @@ static zero_status open_data(struct job *job) {
     return status;
 }
 
+/* Of a model's directory; NULL: none that can be read, and samples are numbers. */
+static struct decoder *decoder_of(const char *directory) {
+    struct decoder *decoder = NULL;
+    struct zero_error ignored;
+    error_clear(&ignored);
+    return decoder_open(directory, &decoder, &ignored) == ZERO_OK ? decoder : NULL;
+}
+
 /* Processes that mpirun started agree on a missing file through the engine: the file may be missing on one host
  * only. */
 static int run_job(struct job *job, const struct launch *launch) {
@@ -198,9 +206,12 @@ static int run_job(struct job *job, const struct launch *launch) {
         fprintf(stderr, "zero train: %s\n", zero_last_error());
         return EXIT_FAILED;
     }
+    struct decoder *decoder = job->sample && job->model_path ? decoder_of(job->model_path) : NULL;
+    job->sampling.decoder = decoder;
     status = ranks_run(job->local ? job->ranks : 1, launch->rank, job->local, run_rank, job);
     if (job->local) zero_local_destroy(job->local);
     dataset_close(&job->dataset);
+    decoder_close(decoder);
     return exit_status(status);
 }
 
@@ -250,6 +261,7 @@ static int train(struct arguments *arguments, const struct launch *launch) {
         .discard_shadow = arguments->discard_shadow,
         .sample = arguments->sample,
         .prompt = arguments->prompt,
+        .sampling = {.choosing = CHOOSING_DEFAULT},
         .run = arguments->run ? arguments->run : default_run(run, sizeof run),
         .run_is_new = !arguments->run,
         .quiet = arguments->quiet,

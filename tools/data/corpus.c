@@ -91,7 +91,29 @@ static void sort_files(struct corpus *corpus) {
 
 /* ---- counting their tokens ---- */
 
-static zero_status count_token_file(struct corpus_file *file, struct zero_error *error) {
+static const struct token_format {
+    int32_t magic, version;
+    uint32_t token_bytes;
+} token_formats[] = {{TOKEN_FILE_MAGIC, TOKEN_FILE_VERSION, 2},
+                     {TOKEN_FILE_WIDE_MAGIC, TOKEN_FILE_WIDE_VERSION, 4}};
+
+static zero_status find_format(const char *path, const int32_t header[3], const struct token_format **out,
+                               struct zero_error *error) {
+    *out = header[0] == TOKEN_FILE_WIDE_MAGIC ? &token_formats[1] : &token_formats[0];
+    if (header[0] != (*out)->magic)
+        return error_set(
+            error, ZERO_E_IO,
+            "data: %s is not a token file: its magic number is %d, expected %d (llm.c's format); text must "
+            "not be named .bin",
+            path, header[0], TOKEN_FILE_MAGIC);
+    if (header[1] != (*out)->version)
+        return error_set(error, ZERO_E_IO, "data: %s has token file version %d, expected %d", path, header[1],
+                         (*out)->version);
+    return ZERO_OK;
+}
+
+static zero_status count_token_file(struct corpus_file *file, uint32_t *out_bytes, struct zero_error *error) {
+    const struct token_format *format;
     int32_t header[3] = {0};
     int fd = open(file->path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return error_set(error, ZERO_E_IO, "data: cannot read %s: %s", file->path, strerror(errno));
@@ -100,18 +122,12 @@ static zero_status count_token_file(struct corpus_file *file, struct zero_error 
     if (got != (ssize_t)sizeof header || file->bytes < TOKEN_FILE_HEADER_BYTES)
         return error_set(error, ZERO_E_IO, "data: %s is shorter than the 1024 bytes of a token file's header",
                          file->path);
-    if (header[0] != TOKEN_FILE_MAGIC)
-        return error_set(
-            error, ZERO_E_IO,
-            "data: %s is not a token file: its magic number is %d, expected %d (llm.c's format); text must "
-            "not be named .bin",
-            file->path, header[0], TOKEN_FILE_MAGIC);
-    if (header[1] != TOKEN_FILE_VERSION)
-        return error_set(error, ZERO_E_IO, "data: %s has token file version %d, expected %d", file->path,
-                         header[1], TOKEN_FILE_VERSION);
+    zero_status status = find_format(file->path, header, &format, error);
+    if (status) return status;
+    *out_bytes = format->token_bytes;
     file->tokens = (uint32_t)header[2];
-    uint64_t held = (file->bytes - TOKEN_FILE_HEADER_BYTES) / 2,
-             said = TOKEN_FILE_HEADER_BYTES + 2 * file->tokens;
+    uint64_t held = (file->bytes - TOKEN_FILE_HEADER_BYTES) / format->token_bytes,
+             said = TOKEN_FILE_HEADER_BYTES + format->token_bytes * file->tokens;
     if (held < file->tokens)
         return error_set(error, ZERO_E_IO,
                          "data: %s is truncated: its header says %" PRIu64 " tokens, the file holds %" PRIu64,
@@ -134,15 +150,21 @@ static zero_status count_text_file(struct corpus_file *file, struct zero_error *
 static zero_status count_tokens(struct corpus *corpus, struct zero_error *error) {
     for (uint64_t i = 0; i < corpus->file_count; i++) {
         struct corpus_file *file = &corpus->files[i];
-        uint32_t token_bytes = is_token_file(file->path) ? 2 : 1;
-        if (i == 0) corpus->token_bytes = token_bytes;
-        if (token_bytes != corpus->token_bytes)
+        uint32_t token_bytes = 1;
+        bool tokens = is_token_file(file->path), first_tokens = is_token_file(corpus->files[0].path);
+        if (tokens != first_tokens)
             return error_set(
                 error, ZERO_E_ARGUMENT,
                 "data: %s and %s do not mix: one is text, the other a token file (.bin); give one kind",
                 corpus->files[0].path, file->path);
-        zero_status status = token_bytes == 2 ? count_token_file(file, error) : count_text_file(file, error);
+        zero_status status =
+            tokens ? count_token_file(file, &token_bytes, error) : count_text_file(file, error);
         if (status != ZERO_OK) return status;
+        if (i == 0) corpus->token_bytes = token_bytes;
+        if (token_bytes != corpus->token_bytes)
+            return error_set(error, ZERO_E_ARGUMENT,
+                             "data: %s and %s do not mix: their tokens have %u and %u bytes; give one kind",
+                             corpus->files[0].path, file->path, corpus->token_bytes, token_bytes);
         file->first = corpus->tokens;
         corpus->tokens += file->tokens;
     }

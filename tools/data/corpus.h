@@ -1,7 +1,7 @@
 /* The files that a run trains on, as one stream of tokens: only the index, no contents.
  * Text is byte-level: each byte of a file is one token. A file whose name ends in ".bin" is an llm.c token file: a
- * header of 256 int32 (magic 20240520, version 1, number of tokens), then uint16 tokens. A corpus has files of one kind
- * only.
+ * header of 256 int32 (magic 20240520, version 1, number of tokens), then uint16 tokens; or magic 20240801 and version 7,
+ * which llm.c has for Llama 3, then uint32 tokens. A corpus has files of one kind only.
  *
  * Order: all regular files under the given paths, each once, sorted by path (strcmp). Inside a directory, symbolic
  * links are not followed, and directories whose names begin with a dot are left out. Empty files hold no tokens and are
@@ -16,6 +16,7 @@
 #include "engine/base/error.h"
 
 enum { TOKEN_FILE_HEADER_BYTES = 256 * 4, TOKEN_FILE_MAGIC = 20240520, TOKEN_FILE_VERSION = 1 };
+enum { TOKEN_FILE_WIDE_MAGIC = 20240801, TOKEN_FILE_WIDE_VERSION = 7 };
 
 struct corpus_file {
     char *path;
@@ -28,7 +29,7 @@ struct corpus_file {
 struct corpus {
     struct corpus_file *files;
     uint64_t file_count, tokens;
-    uint32_t token_bytes; /* 1: text; 2: token files */
+    uint32_t token_bytes; /* 1: text; 2, 4: token files */
 };
 
 /* Errors name the path: missing, unreadable, no tokens, a wrong header, fewer tokens than the header says. */
@@ -44,7 +45,7 @@ uint64_t corpus_hash(const struct corpus *corpus, uint64_t hash);
 const struct corpus_file *corpus_find(const struct corpus *corpus, uint64_t position);
 
 static inline uint64_t corpus_header_bytes(const struct corpus *corpus) {
-    return corpus->token_bytes == 2 ? TOKEN_FILE_HEADER_BYTES : 0;
+    return corpus->token_bytes > 1 ? TOKEN_FILE_HEADER_BYTES : 0;
 }
 
 #endif

@@ -100,11 +100,17 @@ static zero_status read_bytes(struct reader *reader, const struct corpus_file *f
     return status;
 }
 
+static uint32_t token_at(const uint8_t *in, uint32_t token_bytes, uint64_t index) {
+    uint32_t token = 0;
+    for (uint32_t i = 0; i < token_bytes; i++) token |= (uint32_t)in[index * token_bytes + i] << (8 * i);
+    return token;
+}
+
 /* Widens `count` tokens; returns the index of the first token at or above `vocab`, or `count`. Token files are
  * little-endian, like the machines on which llm.c and this engine run. */
 static uint64_t widen(const uint8_t *in, uint32_t token_bytes, uint64_t count, uint32_t vocab, int32_t *out) {
     for (uint64_t i = 0; i < count; i++) {
-        uint32_t token = token_bytes == 1 ? in[i] : (uint32_t)(in[2 * i] | in[2 * i + 1] << 8);
+        uint32_t token = token_at(in, token_bytes, i);
         if (token >= vocab) return i;
         out[i] = (int32_t)token;
     }
@@ -125,11 +131,9 @@ static zero_status read_run(struct reader *reader, uint64_t position, uint64_t c
     const uint8_t *in = reader->bytes;
     uint64_t good = widen(in, corpus->token_bytes, run, reader->vocab, out);
     if (good < run)
-        return error_set(
-            error, ZERO_E_ARGUMENT, "data: token %" PRIu64 " of %s is %u, but the model's vocab_size is %u",
-            index + good, file->path,
-            corpus->token_bytes == 1 ? in[good] : (unsigned)(in[2 * good] | in[2 * good + 1] << 8),
-            reader->vocab);
+        return error_set(error, ZERO_E_ARGUMENT,
+                         "data: token %" PRIu64 " of %s is %u, but the model's vocab_size is %u",
+                         index + good, file->path, token_at(in, corpus->token_bytes, good), reader->vocab);
     *out_count = run;
     return ZERO_OK;
 }

@@ -7,8 +7,9 @@ import os
 import sys
 from pathlib import Path
 
-MAGIC, VERSION, HEADER_INTS = 20240520, 1, 256  # tools/data/corpus.h
-TOKENS_MAX, IDS_MAX = 2**31 - 1, 2**16
+HEADER_INTS = 256  # tools/data/corpus.h
+NARROW, WIDE = (20240520, 1, "H"), (20240801, 7, "I")  # magic, version, type of 16 and 32 bits
+TOKENS_MAX, NARROW_MAX = 2**31 - 1, 2**16
 ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "[SEP]")
 
 
@@ -111,29 +112,34 @@ def write(tokenizer, end, paths, out):
 
 def write_partial(tokenizer, end, paths, partial):
     tokens = count = 0
+    magic, version, kind = NARROW if tokenizer.tokenizer.get_vocab_size() <= NARROW_MAX else WIDE
     with open(partial, "wb") as file:
         file.write(bytes(4 * HEADER_INTS))
         for path in paths:
             for ids in documents(tokenizer, path):
                 ids = ids if end is None else [*ids, end]
-                if max(ids, default=0) >= IDS_MAX:
-                    fail(f"{path}: token {max(ids)} does not fit: token files have 16 bits, a vocabulary of {IDS_MAX} at most")
-                file.write(little(array.array("H", ids)))
+                file.write(little(array.array(kind, ids)))
                 tokens, count = tokens + len(ids), count + 1
         if not 0 < tokens <= TOKENS_MAX:
             fail(f"{tokens} tokens: a file has from 1 to {TOKENS_MAX}; make several, and give all of them to --data")
         file.seek(0)
-        file.write(little(array.array("i", [MAGIC, VERSION, tokens])))
+        file.write(little(array.array("i", [magic, version, tokens])))
     return tokens, count
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="tools/tokenize", usage="tools/tokenize TOKENIZER OUT.bin FILE... [--end TOKEN]")
+    parser = argparse.ArgumentParser(prog="tools/tokenize", usage="tools/tokenize TOKENIZER OUT.bin FILE... [--end TOKEN] | TOKENIZER --ids TEXT")
     parser.add_argument("tokenizer", type=Path)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("files", type=Path, nargs="+")
+    parser.add_argument("out", type=Path, nargs="?")
+    parser.add_argument("files", type=Path, nargs="*")
     parser.add_argument("--end")
+    parser.add_argument("--ids")
     arguments = parser.parse_args()
+    if arguments.ids is not None:
+        print(*Tokenizer(arguments.tokenizer).encode(arguments.ids), sep=",")
+        return
+    if not arguments.files:
+        parser.error("name the file to write, and files to read")
     if arguments.out.suffix != ".bin":
         fail(f"{arguments.out}: a token file's name ends in .bin")
     tokenizer = Tokenizer(arguments.tokenizer)

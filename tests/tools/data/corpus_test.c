@@ -228,6 +228,39 @@ static void a_file_that_shrinks_is_refused(void) {
     free(text), free(out);
 }
 
+/* A vocabulary above 65,536: Llama 3's files of llm.c. */
+static void tokens_of_32_bits(void) {
+    struct {
+        int32_t header[256];
+        uint32_t tokens[4];
+    } file = {{TOKEN_FILE_WIDE_MAGIC, TOKEN_FILE_WIDE_VERSION, 4}, {1, 65536, 151935, 7}};
+    struct zero_error error;
+    struct reader *reader = NULL;
+    int32_t tokens[4];
+    error_clear(&error);
+    files_write("wide.bin", &file, sizeof file);
+    struct corpus *corpus = open_paths((const char *[]){"wide.bin"}, 1);
+    CHECK_INT(corpus->tokens, 4);
+    CHECK_INT(reader_open(corpus, 151936, &error, &reader), ZERO_OK);
+    CHECK_INT(reader_read(reader, 1, 3, tokens, &error), ZERO_OK);
+    CHECK_INT(tokens[0], 65536), CHECK_INT(tokens[1], 151935), CHECK_INT(tokens[2], 7);
+    reader_close(reader);
+    CHECK_INT(reader_open(corpus, 65537, &error, &reader), ZERO_OK);
+    CHECK_INT(reader_read(reader, 0, 4, tokens, &error), ZERO_E_ARGUMENT);
+    CHECK_CONTAINS(error.message, "token 2 of wide.bin is 151935");
+    reader_close(reader);
+    corpus_close(corpus);
+    files_tokens("narrow.bin", TOKEN_FILE_MAGIC, TOKEN_FILE_VERSION, 2, (const uint16_t[]){1, 2}, 2);
+    error_clear(&error);
+    CHECK_INT(corpus_open((const char *[]){"narrow.bin", "wide.bin"}, 2, &error, &corpus), ZERO_E_ARGUMENT);
+    CHECK_CONTAINS(error.message, "their tokens have 2 and 4 bytes");
+    file.header[1] = 1;
+    files_write("odd.bin", &file, sizeof file);
+    error_clear(&error);
+    CHECK_INT(corpus_open((const char *[]){"odd.bin"}, 1, &error, &corpus), ZERO_E_IO);
+    CHECK_CONTAINS(error.message, "odd.bin has token file version 1, expected 7");
+}
+
 int main(void) {
     files_enter();
     files_are_sorted_by_path();
@@ -240,5 +273,6 @@ int main(void) {
     a_file_that_changed_is_refused();
     a_file_that_is_written_anew_is_refused();
     a_file_that_shrinks_is_refused();
+    tokens_of_32_bits();
     return check_end();
 }

@@ -3,6 +3,7 @@
 # the packages.
 zero=$PWD/$1 tokenize=$PWD/$2
 python=${PYTHON:-python3}
+[[ -n ${PYTHON-} || ! -x ~/.cache/zero-python/bin/python ]] || python=~/.cache/zero-python/bin/python
 if ! "$python" -c 'import tokenizers' 2>/dev/null; then
     echo "SKIPPED: $python has no tokenizers"
     exit 0
@@ -52,6 +53,10 @@ if "$python" -c 'import transformers, jinja2' 2>/dev/null; then
     expect chat.bin '<|user|>hi<|user|>fox|'
 fi
 
+# The numbers of a text, and their text again.
+ids=$("$tokenize" model --ids 'the quick fox: grün')
+[[ $ids =~ ^[0-9,]+$ ]] || { echo "FAILED: --ids prints $ids" && exit 1; }
+
 echo '{"words": 1}' >bad.jsonl
 says 'bad.jsonl:1 has neither "text"' "$tokenize" model bad.bin bad.jsonl
 says "nowhere cannot be read" "$tokenize" model bad.bin nowhere
@@ -64,3 +69,42 @@ for ((i = 0; i < 40; i++)); do echo '{"text": "the quick brown fox jumps over th
 echo '{"train_batch_size": 2, "optimizer": {"type": "AdamW"}, "data": {"path": ["many.bin"]},
  "model": {"n_layer": 1, "n_embd": 16, "n_head": 2, "n_positions": 16, "vocab_size": 300}}' >c.json
 "$zero" train c.json --steps 2 --run run --quiet
+
+# What a model says is printed as the package prints it: byte-level, and in SentencePiece's spelling.
+"$python" - <<'PY'
+import json, pathlib
+from tokenizers import Tokenizer, models, trainers, decoders
+t = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>"))
+t.train_from_iterator(["▁the▁quick▁brown▁fox"] * 9, trainers.BpeTrainer(vocab_size=300, special_tokens=["<unk>", "<s>"]
+                      + [f"<0x{i:02X}>" for i in range(256)]))
+t.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+pathlib.Path("spaces").mkdir()
+t.save("spaces/tokenizer.json")
+raw = json.load(open("spaces/tokenizer.json"))  # the trainer makes bytes special, which Llama's are not
+for token in raw["added_tokens"]:
+    token["special"] = not token["content"].startswith("<0x")
+json.dump(raw, open("spaces/tokenizer.json", "w"))
+PY
+"$zero" train c.json --steps 2 --run said --save-every 2 --quiet
+# said TOKENIZER IDS: the prompt's text and what follows begin as the package has them.
+said() {
+    local numbers && numbers=$("$zero" sample said --prompt-ids "$2" --tokens 12 --temperature 3 | tail -1)
+    "$zero" sample said --prompt-ids "$2" --tokens 12 --temperature 3 --tokenizer $1 >got
+    "$python" - $1 "$2" "$numbers" <<'PY'
+import re, sys
+from tokenizers import Tokenizer
+t = Tokenizer.from_file(sys.argv[1] + "/tokenizer.json")
+prompt, rest = [int(n) for n in sys.argv[2].split(",")], [int(n) for n in sys.argv[3].split()]
+def shown(text):  # control characters are printed as points, and bytes that are no text as so many U+FFFD as they may be
+    return re.sub("\ufffd+", "?", "".join("." if ord(c) < 32 and c not in "\n\t" or 127 <= ord(c) < 160 else c for c in text))
+got = shown(open("got", encoding="utf-8", newline="").read().removeprefix("sample:\n"))
+# The package gives up a whole run of SentencePiece's bytes that is no text as a whole; a random model's is none.
+expected = shown(t.decode(prompt + (rest if sys.argv[1] == "model" else [])))
+if not got.startswith(expected) or len(expected) < 9:
+    sys.exit(f"FAILED: {got!r}, expected {expected!r}")
+PY
+}
+said model "$ids"
+said spaces "$("$python" -c 'from tokenizers import Tokenizer
+t = Tokenizer.from_file("spaces/tokenizer.json")
+print(*[t.token_to_id(p) for p in "▁the ▁quick <0x67> <0x72> <0xC3> <0xBC> <0x6E> <0x0A> ▁fox".split()], sep=",")')"

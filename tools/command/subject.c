@@ -1,0 +1,177 @@
+#include "tools/command/subject.h"
+
+#include <ctype.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/checkpoint/checkpoint.h"
+#include "tools/weights/weights.h"
+
+/* The optimizer has no state. */
+#define BEGIN                                                                                                \
+    "{\"train_micro_batch_size_per_gpu\": %" PRIu64 ", \"seed\": %" PRIu64                                   \
+    ", \"optimizer\": {\"type\": \"SGD\"}"
+
+static zero_status engine_failed(zero_status status, struct zero_error *error) {
+    return error_set(error, status ? status : ZERO_E_INTERNAL, "%s", zero_last_error());
+}
+
+static bool has(const char *directory, const char *name) {
+    char path[4096];
+    return snprintf(path, sizeof path, "%s/%s", directory, name) < (int)sizeof path &&
+           access(path, F_OK) == 0;
+}
+
+/* ---- what is noted of the source ---- */
+
+static void read_ends(struct subject *s, const char *text) {
+    for (char *end; *text && s->end_count < SUBJECT_ENDS_MAX; text = end) {
+        end = (char *)text + 1;
+        if (isdigit((unsigned char)*text)) s->ends[s->end_count++] = (int32_t)strtol(text, &end, 10);
+    }
+}
+
+static zero_status take_note(void *user, const char *key, const char *value) {
+    struct subject *s = user;
+    if (strcmp(key, "source") == 0) snprintf(s->tokenizer, sizeof s->tokenizer, "%s", value);
+    if (strcmp(key, "eos_token_id") == 0) read_ends(s, value);
+    if (strcmp(key, "bos_token_id") == 0 && isdigit((unsigned char)*value))
+        s->begin = (int32_t)strtol(value, NULL, 10), s->has_begin = true;
+    return ZERO_OK;
+}
+
+/* A model for chats may end its texts by other tokens than its config.json says. */
+static void read_generation(struct subject *s) {
+    char path[4096 + 32], *text;
+    size_t bytes;
+    struct zero_error ignored;
+    struct json *document;
+    error_clear(&ignored);
+    snprintf(path, sizeof path, "%s/generation_config.json", s->tokenizer);
+    if (!*s->tokenizer || access(path, R_OK) != 0) return;
+    if (storage_read_text(storage_posix(), path, 1 << 20, &text, &bytes, &ignored)) return;
+    if (json_parse(text, bytes, path, &document, &ignored) == ZERO_OK) {
+        const struct json *ends = json_get(document, "eos_token_id");
+        if (ends) read_ends(s, json_text(ends));
+        json_free(document);
+    }
+    free(text);
+}
+
+/* ---- a checkpoint ---- */
+
+/* Writes the checkpoint's model block as a configuration. */
+static char *configuration(const struct manifest *m, uint64_t batch, uint64_t seed) {
+    char *text = NULL;
+    size_t length;
+    FILE *f = open_memstream(&text, &length);
+    if (!f) return NULL;
+    fprintf(f, BEGIN ", \"model\": {", batch, seed);
+    weights_print_model(f, m, true, " ", NULL);
+    fputs("}}", f);
+    fclose(f);
+    return text;
+}
+
+static zero_status read_checkpoint(struct subject *s, const struct checkpoint *c, uint64_t batch,
+                                   uint64_t seed, struct zero_error *error) {
+    const struct manifest *m = &c->manifest;
+    snprintf(s->path, sizeof s->path, "%s", c->path);
+    if (!manifest_config(m, "model.vocab_size"))
+        return error_set(error, ZERO_E_ARGUMENT,
+                         "%s is not a GPT's checkpoint: its configuration has no model block", c->path);
+    for (uint32_t i = 0; i < m->notes.count; i++)
+        take_note(s, m->notes.entry[i].key, m->notes.entry[i].value);
+    char *json = configuration(m, batch, seed);
+    if (!json) return error_set(error, ZERO_E_MEMORY, "no memory for the model's configuration");
+    zero_status status = config_read(json, &s->config, error);
+    if (!status) status = config_resolve(&s->config, 1, error);
+    if (!status) s->model = weights_model(&s->config.model);
+    free(json);
+    return status;
+}
+
+static zero_status open_checkpoint(struct subject *s, const char *path, uint64_t batch, uint64_t seed,
+                                   struct zero_error *error) {
+    char inner[4096];
+    struct checkpoint checkpoint;
+    bool run = has(path, "checkpoints") && !has(path, "manifest.json");
+    snprintf(inner, sizeof inner, "%s%s", path, run ? "/checkpoints" : "");
+    zero_status status = checkpoint_open(storage_posix(), inner, &checkpoint, error);
+    if (!status) status = read_checkpoint(s, &checkpoint, batch, seed, error);
+    checkpoint_close(&checkpoint);
+    return status;
+}
+
+/* ---- weights of other programs ---- */
+
+static bool is_foreign(const char *path) {
+    size_t length = strlen(path);
+    return has(path, "config.json") || (length > 4 && strcmp(path + length - 4, ".bin") == 0);
+}
+
+static zero_status open_foreign(struct subject *s, const char *path, uint64_t batch, uint64_t seed,
+                                struct zero_error *error) {
+    char json[256];
+    zero_status status = weights_open(path, &s->pretrained.weights, error);
+    if (status) return status;
+    snprintf(s->path, sizeof s->path, "%s", path);
+    snprintf(json, sizeof json, BEGIN "}", batch, seed);
+    status = config_read(json, &s->config, error);
+    if (!status) status = config_resolve(&s->config, 1, error);
+    s->config.model = s->pretrained.weights->config.model;
+    s->model = s->pretrained.weights->model;
+    return status ? status : weights_note_source(s->pretrained.weights, take_note, s);
+}
+
+/* ---- interface ---- */
+
+zero_status subject_open(const char *path, uint64_t batch, uint64_t seed, struct subject *out,
+                         struct zero_error *error) {
+    *out = (struct subject){.pretrained = {.directory = path}};
+    zero_status status = is_foreign(path) ? open_foreign(out, path, batch, seed, error)
+                                          : open_checkpoint(out, path, batch, seed, error);
+    if (status) return status;
+    read_generation(out);
+    out->has_begin &= (uint32_t)out->begin < out->model.vocab;
+    const char *problem = gpt_config_problem(&out->model);
+    return problem ? error_set(error, ZERO_E_CONFIG, "%s: the model: %s", out->path, problem) : ZERO_OK;
+}
+
+void subject_close(struct subject *s) {
+    pretrained_close(&s->pretrained);
+    config_free(&s->config);
+}
+
+zero_status subject_load(struct subject *s, zero_engine **out_engine, struct gpt **out_gpt,
+                         struct zero_error *error) {
+    char json[256];
+    snprintf(json, sizeof json, BEGIN "}", s->config.micro_batch, s->config.seed);
+    zero_engine *engine = *out_engine = zero_engine_init(json);
+    *out_gpt = NULL;
+    if (!engine) return engine_failed(ZERO_OK, error);
+    zero_status status = gpt_create(engine, &s->model, (uint32_t)s->config.micro_batch, out_gpt);
+    if (status && *gpt_last_error()) return error_set(error, status, "%s", gpt_last_error());
+    if (!status) status = zero_engine_commit(engine, NULL);
+    if (status) return engine_failed(status, error);
+    if (!s->pretrained.weights) {
+        status = zero_engine_load_weights(engine, s->path);
+        return status ? engine_failed(status, error) : ZERO_OK;
+    }
+    struct pretrained_fill fill = {&s->pretrained, error};
+    status = zero_engine_fill(engine, pretrained_fill, &fill);
+    if (error->code) return error->code;
+    return status ? engine_failed(status, error) : ZERO_OK;
+}
+
+zero_status subject_decoder(const struct subject *s, const char *path, struct decoder **out,
+                            struct zero_error *error) {
+    struct zero_error ignored;
+    error_clear(&ignored);
+    *out = NULL;
+    if (path) return decoder_open(path, out, error);
+    if (*s->tokenizer && has(s->tokenizer, "tokenizer.json")) decoder_open(s->tokenizer, out, &ignored);
+    return ZERO_OK;
+}

@@ -1,0 +1,37 @@
+/* A model whose weights lie somewhere, for commands that only evaluate it: a checkpoint, a directory of checkpoints (the
+ * latest), a run's directory, a Hugging Face directory, or a model file of llm.c. */
+#ifndef ZERO_TOOLS_COMMAND_SUBJECT_H
+#define ZERO_TOOLS_COMMAND_SUBJECT_H
+
+#include "engine/config/config.h"
+#include "tools/command/pretrained.h"
+#include "tools/data/decoder.h"
+
+enum { SUBJECT_ENDS_MAX = 16 };
+
+struct subject {
+    char path[4096];      /* of the checkpoint or the weights */
+    struct config config; /* resolved for one rank; with the model block */
+    struct gpt_config model;
+    struct pretrained pretrained;   /* where it is no checkpoint */
+    char tokenizer[4096];           /* the directory in which it may lie; "": unknown */
+    int32_t ends[SUBJECT_ENDS_MAX]; /* tokens that end a text */
+    uint32_t end_count;
+    int32_t begin; /* the token before a text */
+    bool has_begin;
+};
+
+zero_status subject_open(const char *path, uint64_t batch, uint64_t seed, struct subject *out,
+                         struct zero_error *error);
+void subject_close(struct subject *subject); /* also after a failed open */
+
+/* An engine of one rank with the weights and no state, and the model in it. The caller destroys both, also after a
+ * failure. */
+zero_status subject_load(struct subject *subject, zero_engine **out_engine, struct gpt **out_gpt,
+                         struct zero_error *error);
+
+/* *out: of `path`, or where that is NULL of the model's own directory; NULL: there is none, or no readable one. */
+zero_status subject_decoder(const struct subject *subject, const char *path, struct decoder **out,
+                            struct zero_error *error);
+
+#endif
