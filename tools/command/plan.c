@@ -9,21 +9,25 @@
 #include <unistd.h>
 
 #include "engine/base/limits.h"
+#include "engine/config/value.h"
 #include "engine/comm/launch.h"
 #include "tools/command/command.h"
 #include "tools/plan/choice.h"
 #include "tools/plan/figure.h"
+#include "tools/plan/largest.h"
 #include "tools/plan/literature.h"
 #include "tools/plan/measure.h"
 #include "tools/plan/print.h"
 #include "tools/weights/weights.h"
 
+enum { LARGEST_SEQUENCE = 4096 };
+
 struct arguments {
     const char *config, *model, *gpu, *hardware, *net, *link, *nvme, *price;
     uint64_t ranks, nodes, micro_batch, accumulate, seq, threads;
     uint64_t measure_link;
-    const char *drive, *out;
-    bool all, json, literature, models, measure;
+    const char *drive, *out, *host_memory, *write_config;
+    bool all, json, literature, models, measure, largest;
 };
 
 #define FIELD(name) offsetof(struct arguments, name)
@@ -56,6 +60,14 @@ static const struct option options[] = {
      FIELD(measure)},
     {"--out", "FILE", "where --measure writes it (stdout)", OPTION_TEXT, FIELD(out)},
     {"--drive", "DIR", "measures the drive of this directory, too", OPTION_TEXT, FIELD(drive)},
+    {"--host-memory", "SIZE", "the memory of a node, as 512GiB (the description's)", OPTION_TEXT,
+     FIELD(host_memory)},
+    {"--largest", NULL,
+     "the largest model that fits, and what binds: of Llama's shape, or with --model the most layers of that "
+     "model",
+     OPTION_FLAG, FIELD(largest)},
+    {"--write-config", "FILE", "writes the row with the arrow as a configuration for `zero train FILE`",
+     OPTION_TEXT, FIELD(write_config)},
     {"--all", NULL, "shows rows with and without recomputation, not the better of the two", OPTION_FLAG,
      FIELD(all)},
     {"--json", NULL, "prints one JSON object, with all rows", OPTION_FLAG, FIELD(json)},
@@ -93,6 +105,15 @@ static zero_status read_price(const char *text, double *out, struct zero_error *
     return ZERO_OK;
 }
 
+static zero_status read_memory(const char *text, double *out, struct zero_error *error) {
+    uint64_t bytes;
+    if (!text) return ZERO_OK;
+    if (!config_size_parse(text, &bytes) || bytes == CONFIG_BYTES_UNLIMITED || !bytes)
+        return error_set(error, ZERO_E_ARGUMENT, "--host-memory needs a size, as 512GiB, not \"%s\"", text);
+    *out = (double)bytes;
+    return ZERO_OK;
+}
+
 static zero_status find_machine(const struct arguments *a, struct machine *out, struct zero_error *error) {
     struct hardware *h = malloc(sizeof *h);
     if (!h) return error_set(error, ZERO_E_MEMORY, "no memory for descriptions of hardware");
@@ -103,6 +124,7 @@ static zero_status find_machine(const struct arguments *a, struct machine *out, 
     if (!status) status = find_device(a, h, builtin, &choice.device, error);
     if (!status) status = hardware_choose(h, &choice, out, error);
     if (!status) status = read_price(a->price, &out->device.price_per_hour, error);
+    if (!status) status = read_memory(a->host_memory, &out->host.memory_bytes, error);
     free(h);
     return status;
 }
@@ -174,6 +196,49 @@ static int fail(const struct zero_error *error) {
     return error->code == ZERO_E_MEMORY || error->code == ZERO_E_INTERNAL ? EXIT_FAILED : EXIT_USAGE;
 }
 
+/* Without a model, --largest chooses its own. */
+static zero_status find_model(const struct arguments *a, struct config *config, struct scenario *s,
+                              struct zero_error *error) {
+    bool own = a->model || config->model.given;
+    if (!a->largest || own) return choice_model(a->model, a->seq, config, &s->shapes, error);
+    s->shapes = (struct shapes){.context = a->seq ? a->seq : LARGEST_SEQUENCE};
+    return ZERO_OK;
+}
+
+static zero_status find_largest(const struct arguments *a, const struct config *config, struct scenario *s,
+                                struct zero_error *error) {
+    struct largest largest;
+    bool own = a->model || config->model.given;
+    zero_status status = largest_find(s, own ? LARGEST_DEEPER : LARGEST_LLAMA, &largest, error);
+    if (status) return status;
+    s->shapes = largest.shapes;
+    if (!a->json) print_largest(&largest, stdout);
+    return ZERO_OK;
+}
+
+/* A model that --model or --largest gave becomes the model block. */
+static zero_status write_config(const struct arguments *a, const struct scenario *s, const struct table *t,
+                                struct zero_error *error) {
+    const struct price *row = &t->row[t->best];
+    char *given = a->config ? choice_text(a->config) : edit_default(default_type(&s->machine));
+    struct edit_batch batch = {a->micro_batch, a->accumulate};
+    if (!row->fits)
+        return free(given), error_set(error, ZERO_E_CONFIG, "--write-config: no row fits: %s", t->advice);
+    char *text =
+        given ? edit_run(given, &row->cell, &s->shapes, a->model || a->largest || a->seq, batch) : NULL;
+    free(given);
+    if (!text) return error_set(error, ZERO_E_MEMORY, "no memory for the configuration");
+    FILE *out = fopen(a->write_config, "w");
+    bool failed = !out || fprintf(out, "%s\n", text) < 0;
+    failed |= out && fclose(out) != 0;
+    free(text);
+    if (failed)
+        return error_set(error, ZERO_E_IO, "--write-config %s cannot be written: %s", a->write_config,
+                         strerror(errno));
+    if (!a->json) printf("\nWritten to %s: zero train %s --data PATH\n", a->write_config, a->write_config);
+    return ZERO_OK;
+}
+
 static zero_status plan(const struct arguments *a, struct config *config, struct zero_error *error) {
     struct scenario s = {.threads = a->threads ? (uint32_t)a->threads : 1};
     char *text = NULL;
@@ -181,15 +246,19 @@ static zero_status plan(const struct arguments *a, struct config *config, struct
     zero_status status =
         table ? find_machine(a, &s.machine, error) : error_set(error, ZERO_E_MEMORY, "no memory for a table");
     if (!status) status = read_config(a, &s.machine, config, &text, error);
-    if (!status) status = choice_model(a->model, a->seq, config, &s.shapes, error);
+    if (!status) status = find_model(a, config, &s, error);
     if (!status) status = place_ranks(a, &s, error);
+    if (!status && a->host_memory && s.machine.device.is_host) /* its ranks share it */
+        s.machine.device.memory_bytes = s.machine.host.memory_bytes * s.nodes / s.ranks;
     uint32_t recompute = status ? 0 : choice_recompute(config, s.shapes.layers);
     s.recompute = recompute ? recompute : 1;
     s.recompute_on_cpu = config->recompute.on_cpu;
     s.config = text;
+    if (!status && a->largest) status = find_largest(a, config, &s, error);
     if (!status) status = table_make(&s, table, error);
     if (!status && a->json) print_json(&s, table, stdout);
     if (!status && !a->json) print_table(&s, table, a->all, stdout);
+    if (!status && a->write_config) status = write_config(a, &s, table, error);
     free(text);
     free(table);
     return status;

@@ -89,6 +89,7 @@ enum gpt_architecture gpt_architecture_of(const char *model_type) {
 }
 
 const char *gpt_title(const struct gpt_config *config) { return architecture_of(config)->title; }
+const char *gpt_model_type(const struct gpt_config *config) { return architecture_of(config)->model_type; }
 
 bool gpt_any_context(const struct gpt_config *config) { return architecture_of(config)->rotary; }
 

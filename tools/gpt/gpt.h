@@ -112,7 +112,8 @@ uint64_t gpt_cuda_activation_bytes(const struct gpt_config *config, uint32_t bat
  * a missing library, or an error of the GPU. Else "". */
 const char *gpt_last_error(void);
 
-const char *gpt_title(const struct gpt_config *config); /* of the architecture */
+const char *gpt_title(const struct gpt_config *config);      /* of the architecture */
+const char *gpt_model_type(const struct gpt_config *config); /* Hugging Face's name of it */
 
 /* True if no parameter depends on config->context, which then only limits the length of a sequence and sizes
  * activations. */

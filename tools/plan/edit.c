@@ -16,12 +16,14 @@ static json_object *child(json_object *parent, const char *name) {
     return found;
 }
 
-static char *print(json_object *root) {
-    const char *text = json_object_to_json_string_ext(root, JSON_C_TO_STRING_NOSLASHESCAPE);
+static char *print_as(json_object *root, int style) {
+    const char *text = json_object_to_json_string_ext(root, JSON_C_TO_STRING_NOSLASHESCAPE | style);
     char *copy = text ? strdup(text) : NULL;
     json_object_put(root);
     return copy;
 }
+
+static char *print(json_object *root) { return print_as(root, 0); }
 
 static void set_number(json_object *root, const char *name, uint64_t value) {
     if (value) json_object_object_add(root, name, json_object_new_int64((int64_t)value));
@@ -81,9 +83,7 @@ static void drop_stage3(json_object *root, json_object *zero) {
     if (json_object_object_get_ex(root, "comm", &comm)) json_object_object_del(comm, "reshard_after_forward");
 }
 
-char *edit_cell(const char *text, const struct cell *cell, const struct shapes *shapes) {
-    json_object *root = json_tokener_parse(text);
-    if (!root) return NULL;
+static void set_cell(json_object *root, const struct cell *cell) {
     json_object *zero = child(root, "zero_optimization");
     json_object_object_del(zero, "cpu_offload");
     json_object_object_del(zero, "cpu_offload_param");
@@ -95,6 +95,82 @@ char *edit_cell(const char *text, const struct cell *cell, const struct shapes *
     if (cell->optimizer != ZERO_NVME)
         json_object_object_del(root, "nvme"); /* keys for masters and shadows on a drive */
     if (cell->optimizer != ZERO_NVME || !cell->stage) json_object_object_del(zero, "offload_gradients");
+}
+
+char *edit_cell(const char *text, const struct cell *cell, const struct shapes *shapes) {
+    json_object *root = json_tokener_parse(text);
+    if (!root) return NULL;
+    set_cell(root, cell);
     set_model(root, shapes);
     return print(root);
+}
+
+/* ---- a configuration that trains ---- */
+
+/* The paths of drives that the text has. */
+static json_object *drives_of(json_object *root) {
+    static const char *const blocks[] = {"offload_optimizer", "offload_param"};
+    json_object *zero, *block, *paths;
+    for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
+        if (json_object_object_get_ex(root, "zero_optimization", &zero) &&
+            json_object_object_get_ex(zero, blocks[i], &block) &&
+            json_object_object_get_ex(block, "nvme_path", &paths))
+            return json_object_get(paths);
+    return json_object_new_string(EDIT_DRIVE);
+}
+
+/* Only blocks whose device is a drive have paths, and no block says that nothing is offloaded. */
+static void set_drives(json_object *zero, json_object *paths) {
+    static const char *const blocks[] = {"offload_optimizer", "offload_param"};
+    json_object *block, *device;
+    for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++) {
+        if (!json_object_object_get_ex(zero, blocks[i], &block)) continue;
+        json_object_object_get_ex(block, "device", &device);
+        const char *name = json_object_get_string(device);
+        json_object_object_del(block, "nvme_path");
+        if (strcmp(name, tier_table[ZERO_NVME]->choice) == 0)
+            json_object_object_add(block, "nvme_path", json_object_get(paths));
+        if (strcmp(name, tier_table[ZERO_DEVICE]->choice) == 0) json_object_object_del(zero, blocks[i]);
+    }
+}
+
+static void write_model(json_object *root, const struct shapes *s) {
+    bool gpt2 = s->architecture == GPT_GPT2;
+    struct gpt_config named = {.architecture = s->architecture};
+    const struct {
+        const char *gpt2, *other;
+        uint64_t value;
+    } sizes[] = {{"n_layer", "num_hidden_layers", s->layers},
+                 {"n_embd", "hidden_size", s->width},
+                 {"n_head", "num_attention_heads", s->heads},
+                 {NULL, "num_key_value_heads", s->kv_heads ? s->kv_heads : s->heads},
+                 {NULL, "head_dim", s->head_width ? s->head_width : s->width / s->heads},
+                 {"n_inner", "intermediate_size", s->inner ? s->inner : 4 * s->width},
+                 {"n_positions", "max_position_embeddings", s->context},
+                 {"vocab_size", "vocab_size", s->vocab}};
+    json_object_object_del(root, "model");
+    json_object *model = child(root, "model");
+    json_object_object_add(model, "model_type", json_object_new_string(gpt_model_type(&named)));
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (!gpt2 || sizes[i].gpt2) set_number(model, gpt2 ? sizes[i].gpt2 : sizes[i].other, sizes[i].value);
+    if (s->architecture == GPT_MISTRAL && !s->window) json_object_object_add(model, "sliding_window", NULL);
+    json_object_object_add(model, "tie_word_embeddings", json_object_new_boolean(s->tied));
+}
+
+char *edit_run(const char *text, const struct cell *cell, const struct shapes *shapes, bool model,
+               struct edit_batch batch) {
+    json_object *root = json_tokener_parse(text), *own;
+    if (!root) return NULL;
+    json_object *drives = drives_of(root);
+    set_number(root, "train_micro_batch_size_per_gpu", batch.micro);
+    set_number(root, "gradient_accumulation_steps", batch.accumulate);
+    if (batch.micro || batch.accumulate) json_object_object_del(root, "train_batch_size");
+    set_cell(root, cell);
+    set_drives(child(root, "zero_optimization"), drives);
+    json_object_put(drives);
+    if (model) write_model(root, shapes);
+    if (json_object_object_get_ex(root, "model", &own)) json_object_object_del(own, "gradient_checkpointing");
+    json_object_object_del(root, "activation_checkpointing");
+    if (cell->recompute) set_number(child(root, "activation_checkpointing"), "interval", cell->recompute);
+    return print_as(root, JSON_C_TO_STRING_PRETTY | JSON_C_TO_STRING_SPACED);
 }

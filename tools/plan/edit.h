@@ -25,6 +25,16 @@ struct cell {
     uint32_t recompute;          /* blocks of a recomputed segment; 0: no recomputation */
 };
 
+/* A configuration that trains as the cell says: its stage, tiers and recomputation; the batch, where it is not 0; and, with
+ * `model`, a model block of the shapes in Hugging Face's words. Paths of drives stay as they are in the text, else they are
+ * EDIT_DRIVE. Indented. */
+#define EDIT_DRIVE "/nvme"
+struct edit_batch {
+    uint64_t micro, accumulate;
+};
+char *edit_run(const char *text, const struct cell *cell, const struct shapes *shapes, bool model,
+               struct edit_batch batch);
+
 /* Sets the stage and the tiers of a cell and the model's width, and removes keys that have no use there. */
 char *edit_cell(const char *text, const struct cell *cell, const struct shapes *shapes);
 

@@ -115,7 +115,7 @@ static zero_status price_engine(const struct scenario *s, zero_engine *engine, s
     status = check_type(s, b, error);
     if (status) return status;
     take_bytes(s, b, &plan, p);
-    return p->fits ? price_step(s, b, p, error) : ZERO_OK;
+    return p->fits && !s->bytes_alone ? price_step(s, b, p, error) : ZERO_OK;
 }
 
 zero_status price_cell(const struct scenario *s, const struct cell *cell, struct price *out,

@@ -19,6 +19,7 @@ struct scenario {
     uint32_t recompute;    /* blocks of a segment, in rows with recomputation */
     bool recompute_on_cpu; /* struct shapes_recompute */
     bool processes;        /* ranks are processes: on a host their reductions need staging */
+    bool bytes_alone;      /* prices have no times */
 };
 
 enum shortage { SHORT_DEVICE, SHORT_CPU, SHORT_NVME, SHORTAGES }; /* in the order of zero_tier */

@@ -104,6 +104,26 @@ void print_table(const struct scenario *s, const struct table *t, bool all, FILE
     print_assumptions(s, &t->row[0], out);
 }
 
+void print_largest(const struct largest *l, FILE *out) {
+    static const char *const places[SHORTAGES] = {"the device's memory", "host memory", "the drive"};
+    const struct shapes *s = &l->shapes;
+    if (l->found)
+        fprintf(out,
+                "Largest   %s of %s parameters: %" PRIu64 " layers, %" PRIu64 " wide, %" PRIu64
+                " heads, sequences of %" PRIu64 "\n",
+                s->name, figure_count((double)shapes_parameters(s)).chars, s->layers, s->width, s->heads,
+                s->context);
+    else
+        fprintf(out, "Largest   none: even %" PRIu64 " layers of %" PRIu64 " do not fit\n", s->layers,
+                s->width);
+    if (l->bounded)
+        fprintf(out, "Binds     %s: %s of %" PRIu64 " layers, %" PRIu64 " wide, lacks %s of it at best\n\n",
+                places[l->binds], l->next.name, l->next.layers, l->next.width,
+                figure_bytes((double)l->nearest.short_bytes[l->binds]).chars);
+    else
+        fputs("Binds     nothing that was tried\n\n", out);
+}
+
 /* ---- for programs ---- */
 
 /* Escapes names, which come from users' descriptions. */

@@ -121,20 +121,46 @@ static void advise(const struct scenario *s, struct table *t) {
 
 /* ---- all rows ---- */
 
+/* The cell of a number, in the order of the rows; false past the last. */
+static bool cell_at(const struct scenario *s, uint32_t number, struct cell *out) {
+    uint32_t recompute = number % 2, pair = number / 2 % TIER_PAIRS, stage = number / 2 / TIER_PAIRS;
+    if (!stages[stage]) return false;
+    *out = (struct cell){stages[stage]->number, tiers[pair].optimizer, tiers[pair].params,
+                         recompute * s->recompute};
+    return true;
+}
+
+static bool has_row(const struct scenario *s, uint32_t number, const struct cell *cell) {
+    return stages[number / 2 / TIER_PAIRS]->reshard == RESHARD_ALL && possible(s, cell);
+}
+
 static zero_status price_all(const struct scenario *s, struct table *out, struct zero_error *error) {
+    struct cell cell;
     out->rows = out->best = 0;
-    for (int i = 0; stages[i]; i++)
-        for (int k = 0; k < TIER_PAIRS && stages[i]->reshard == RESHARD_ALL; k++)
-            for (uint32_t recompute = 0; recompute < 2; recompute++) {
-                struct cell cell = {stages[i]->number, tiers[k].optimizer, tiers[k].params,
-                                    recompute * s->recompute};
-                if (!possible(s, &cell) || out->rows == TABLE_ROWS) continue;
-                struct price *row = &out->row[out->rows];
-                zero_status status = price_cell(s, &cell, row, error);
-                if (status) return status;
-                if (better(row, &out->row[out->best])) out->best = out->rows;
-                out->rows++;
-            }
+    for (uint32_t i = 0; cell_at(s, i, &cell); i++) {
+        if (!has_row(s, i, &cell) || out->rows == TABLE_ROWS) continue;
+        struct price *row = &out->row[out->rows];
+        zero_status status = price_cell(s, &cell, row, error);
+        if (status) return status;
+        if (better(row, &out->row[out->best])) out->best = out->rows;
+        out->rows++;
+    }
+    return ZERO_OK;
+}
+
+zero_status table_fit(const struct scenario *scenario, struct price *out, struct zero_error *error) {
+    struct scenario s = *scenario;
+    struct cell cell;
+    struct price row;
+    bool first = true;
+    s.bytes_alone = true;
+    for (uint32_t i = 0; cell_at(&s, i, &cell) && (first || !out->fits); i++) {
+        if (!has_row(&s, i, &cell)) continue;
+        zero_status status = price_cell(&s, &cell, &row, error);
+        if (status) return status;
+        if (first || better(&row, out)) *out = row;
+        first = false;
+    }
     return ZERO_OK;
 }
 

@@ -17,6 +17,9 @@ struct table {
  * Tiers that the machine lacks are left out. */
 zero_status table_make(const struct scenario *scenario, struct table *out, struct zero_error *error);
 
+/* Bytes alone: the first row that fits; if none does, the row that lacks the least. */
+zero_status table_fit(const struct scenario *scenario, struct price *out, struct zero_error *error);
+
 /* True if the row is the one to show of two rows that differ only in recomputation. */
 bool table_shown(const struct table *table, uint32_t row);
 

@@ -18,6 +18,27 @@ expect 0 "$zero" plan --model gpt2 --gpu h200 --ranks 4 --json
 wire() { sed -nE "s/.*\"stage\": $1, \"offload_optimizer\": \"none\".*\"recompute\": false.*\"wire_bytes\": ([0-9]+).*/\1/p" out; }
 (($(wire 1) == $(wire 0) && $(wire 3) > $(wire 2) && $(wire 2) >= 4 * 3 / 4 * 124439808)) || fail "bytes on the wire: $(wire 0) $(wire 1) $(wire 2) $(wire 3)"
 
+# The largest: of a shape, and of a model; more memory holds more layers.
+layers() { sed -nE "s/^Largest .* ([0-9,]+) layers, .*/\1/p" out; }
+largest() { expect 0 "$zero" plan "$@" --largest --gpu cpu --ranks 1 && says out "Binds     the device's memory: $binds"; }
+binds="Llama's shape" && largest --seq 128 --host-memory 1GiB && wide=$(layers)
+largest --seq 128 --host-memory 300MiB && (($(layers) < wide && $(layers) > 1)) || fail "$(layers) layers with 300 MiB, $wide with 1 GiB"
+binds="the model block" && largest good.json --host-memory 16MiB --write-config deep.json && says out "32 wide"
+says deep.json "\"n_layer\": $(layers)"
+expect 0 "$zero" plan good.json --largest --gpu cpu --ranks 1 --host-memory 16MiB --json && says out "\"rows\""
+expect 2 "$zero" plan --largest --gpu cpu --host-memory much && says err "--host-memory needs a size"
+
+# The row with the arrow, as a configuration that trains; and of a model that has a name.
+text 100 >text
+expect 0 "$zero" plan good.json --gpu cpu --ranks 2 --write-config row.json && says out "Written to row.json"
+expect 0 "$zero" train row.json --ranks 2 --data text --steps 1 --run row
+for model in gpt2 qwen3-0.6b mistral-7b; do
+    expect 0 "$zero" plan --model $model --gpu cpu --ranks 1 --seq 64 --host-memory 1TiB --write-config $model.json --json
+    expect 0 "$zero" config $model.json
+done
+says mistral-7b.json '"sliding_window": null' && says qwen3-0.6b.json '"head_dim": 128' && says gpt2.json '"n_positions": 64'
+expect 2 "$zero" plan --model gpt2 --gpu cpu --ranks 1 --host-memory 9MiB --write-config none.json && says err "no row fits"
+
 expect 2 "$zero" plan --model gpt2 && says err "--gpu is missing; there are h100-80g"
 expect 2 "$zero" plan --gpu cpu && says err "no model: give --model NAME"
 expect 2 "$zero" plan --model gpt5 --gpu cpu && says err 'no model has the name "gpt5"'

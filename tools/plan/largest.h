@@ -1,0 +1,26 @@
+/* The largest model that fits a machine. */
+#ifndef ZERO_TOOLS_PLAN_LARGEST_H
+#define ZERO_TOOLS_PLAN_LARGEST_H
+
+#include "tools/plan/table.h"
+
+/* The kinds of models among which the largest is searched. One number, at least 1, gives the model. */
+enum largest_kind {
+    LARGEST_LLAMA, /* Llama's shape: so many blocks of 128 times that width, and heads 128 wide, as in Llama 2 7B and 13B */
+    LARGEST_DEEPER /* the scenario's model with so many blocks */
+};
+
+struct largest {
+    struct shapes shapes; /* of the largest one that fits */
+    bool found;           /* false: even the smallest does not fit, and shapes are of that */
+    bool bounded;         /* a larger one was tried, and does not fit: */
+    struct shapes next;
+    struct price nearest; /* its row that lacks the least */
+    enum shortage binds;  /* where it lacks most */
+};
+
+/* Searches by halving: assumes that a smaller model of the kind fits where a larger one does. */
+zero_status largest_find(const struct scenario *scenario, enum largest_kind kind, struct largest *out,
+                         struct zero_error *error);
+
+#endif
