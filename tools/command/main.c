@@ -6,9 +6,11 @@
 
 #include "engine/zero.h"
 #include "tools/command/command.h"
+#include "tools/command/completion.h"
 #include "tools/command/streams.h"
 
 static int run_help(int argc, char **argv);
+static int run_completion(int argc, char **argv);
 
 static const struct command command_help = {
     .name = "help",
@@ -17,9 +19,17 @@ static const struct command command_help = {
     .run = run_help,
 };
 
+static const struct command command_completion = {
+    .name = "completion",
+    .arguments = "SHELL",
+    .summary = "prints the completion of bash or zsh",
+    .description = "For this shell: source <(zero completion bash). tools/install installs both.",
+    .run = run_completion,
+};
+
 static const struct command *const commands[] = {
-    &command_train, &command_sample, &command_eval, &command_ckpt,   &command_config,
-    &command_plan,  &command_sim,    &command_io,   &command_report, &command_help};
+    &command_train, &command_sample, &command_eval,   &command_ckpt,       &command_config, &command_plan,
+    &command_sim,   &command_io,     &command_report, &command_completion, &command_help};
 enum { COMMANDS = sizeof commands / sizeof *commands };
 
 static const struct command *find_command(const char *name) {
@@ -32,7 +42,7 @@ static int print_overview(FILE *out) {
     fputs("usage: zero COMMAND [ARGUMENTS]\n\n"
           "Trains models larger than the memory of the device they train on.\n\n",
           out);
-    for (int i = 0; i < COMMANDS; i++) fprintf(out, "  %-8s  %s\n", commands[i]->name, commands[i]->summary);
+    for (int i = 0; i < COMMANDS; i++) fprintf(out, "  %-10s  %s\n", commands[i]->name, commands[i]->summary);
     fputs("\n`zero help COMMAND` or `zero COMMAND --help` says more; `zero --version` says which version "
           "this is.\n",
           out);
@@ -58,6 +68,13 @@ static int run_help(int argc, char **argv) {
     if (argc < 2) return print_overview(stdout);
     const struct command *command = find_command(argv[1]);
     return command ? print_help(command) : unknown_command(argv[1]);
+}
+
+static int run_completion(int argc, char **argv) {
+    struct zero_error error;
+    error_clear(&error);
+    zero_status status = completion_write(argc > 1 ? argv[1] : NULL, commands, COMMANDS, stdout, &error);
+    return status ? command_usage_error("completion", "%s", error.message) : EXIT_OK;
 }
 
 int command_usage_error(const char *name, const char *format, ...) {

@@ -78,4 +78,13 @@ expect 2 "$zero" train good.json --data text --set stage && says err "write KEY=
 expect 2 "$zero" train good.json --data text --set && says err "--set needs a value"
 expect 2 "$zero" config good.json --model m --set model.n_layer=3 && says err "--model takes the place of the model block"
 expect 2 "$zero" config nowhere.json --set seed=1 && says err "nowhere.json"
+# Completion: all commands, the options of one, in both shells.
+expect 0 "$zero" completion bash && cp out completion.bash
+completed() { bash -c "source ./completion.bash; COMP_WORDS=($*); COMP_CWORD=$(($# - 1)); _zero; echo \${COMPREPLY[@]}"; }
+[[ $(completed zero tr) == train && $(completed zero train --st) == --steps && $(completed zero eval --d) == --data ]] ||
+    fail "bash completes: $(completed zero tr) $(completed zero train --st) $(completed zero eval --d)"
+[[ -z $(completed zero train st) ]] || fail "bash completes an option where a file is meant"
+expect 0 "$zero" completion zsh && says out "'train:" && says out "--steps[optimizer steps" && says out "#compdef zero"
+! command -v zsh >/dev/null || zsh -n out || fail "zsh does not read its completion"
+expect 2 "$zero" completion fish && says err "give bash or zsh"
 finish

@@ -107,4 +107,4 @@ PY
 said model "$ids"
 said spaces "$("$python" -c 'from tokenizers import Tokenizer
 t = Tokenizer.from_file("spaces/tokenizer.json")
-print(*[t.token_to_id(p) for p in "▁the ▁quick <0x67> <0x72> <0xC3> <0xBC> <0x6E> <0x0A> ▁fox".split()], sep=",")')"
+print(*[t.token_to_id(p) for p in "▁ t h e ▁ q <0x67> <0x72> <0xC3> <0xBC> <0x6E> <0x0A> ▁ f o x".split()], sep=",")')"
