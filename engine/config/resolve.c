@@ -253,7 +253,28 @@ static zero_status resolve_gathers(struct config *config, struct zero_error *err
 
 /* ---- element types ---- */
 
+/* "auto" is the type of the model's weights, by its config.json; without one, or with another type, it is false. */
+static zero_status fill_types(struct config *config, struct zero_error *error) {
+    const struct {
+        const char *path, *dtype;
+        bool *field;
+    } autos[] = {{"bf16.enabled", "\"bfloat16\"", &config->bf16},
+                 {"bfloat16.enabled", "\"bfloat16\"", &config->bfloat16},
+                 {"fp16.enabled", "\"float16\"", &config->fp16.enabled}};
+    const char *type = config_entry(config, "model.dtype")->text;
+    if (!type) type = config_entry(config, "model.torch_dtype")->text;
+    zero_status status = ZERO_OK;
+    for (size_t i = 0; i < sizeof autos / sizeof *autos && type && !status; i++) {
+        if (!config_automatic(config, autos[i].path) || strcmp(type, autos[i].dtype) != 0) continue;
+        *autos[i].field = true;
+        status = config_derived(config, autos[i].path, "true", error);
+    }
+    return status;
+}
+
 static zero_status resolve_compute(struct config *config, struct zero_error *error) {
+    zero_status status = fill_types(config, error);
+    if (status) return status;
     if (config->bfloat16 && config_written(config, "bf16.enabled") && !config->bf16)
         return error_set(error, ZERO_E_CONFIG,
                          "bfloat16.enabled: true contradicts bf16.enabled: remove bfloat16");

@@ -407,6 +407,38 @@ static void command_line(void) {
     config_free(&config);
 }
 
+/* "auto" is the type of the model, not always fp32. */
+static void types_of_the_model(void) {
+    static const struct {
+        const char *members;
+        int dtype;
+    } cases[] = {
+        {"\"bf16\": {\"enabled\": \"auto\"}, \"model\": {\"torch_dtype\": \"bfloat16\"}", DTYPE_BF16},
+        {"\"bfloat16\": {\"enabled\": \"auto\"}, \"model\": {\"dtype\": \"bfloat16\"}", DTYPE_BF16},
+        {"\"bf16\": {\"enabled\": \"auto\"}, \"fp16\": {\"enabled\": \"auto\"}, \"model\": {\"dtype\": "
+         "\"float16\"}",
+         DTYPE_F16},
+        {"\"bf16\": {\"enabled\": \"auto\"}, \"model\": {\"dtype\": \"float32\"}", DTYPE_F32},
+        {"\"bf16\": {\"enabled\": \"auto\"}", DTYPE_F32},
+        {"\"bf16\": {\"enabled\": false}, \"model\": {\"dtype\": \"bfloat16\"}", DTYPE_F32},
+        {"\"model\": {\"dtype\": \"bfloat16\"}", DTYPE_F32},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char json[256];
+        struct config config;
+        struct zero_error error;
+        error_clear(&error);
+        snprintf(json, sizeof json, "{\"train_batch_size\": 2, %s}", cases[i].members);
+        CHECK_INT(config_read(json, &config, &error), ZERO_OK);
+        for (int again = 0; again < 2; again++) {
+            int same = CHECK_INT(config_resolve(&config, 1, &error), ZERO_OK);
+            same &= CHECK_INT(config.compute_dtype, cases[i].dtype);
+            if (!same) fprintf(stderr, "in %s: %s\n", json, error.message);
+        }
+        config_free(&config);
+    }
+}
+
 int main(void) {
     batch_triples();
     optimizer_rows();
@@ -414,5 +446,6 @@ int main(void) {
     element_types();
     conflicts();
     command_line();
+    types_of_the_model();
     return check_end();
 }
