@@ -42,7 +42,9 @@ struct host_moves {
     } pass;
     struct { /* BEGIN, END: executor_begin, or executor_recompute with the position of the next backward */
         bool recomputes;
-        /* Another use begins inside this one (END: executor_step_aside), or has ended (BEGIN: executor_go_on). */
+        /* The use steps aside (END: executor_step_aside), and goes on (BEGIN: executor_go_on). Free order: meanwhile another use
+         * begins and ends. Vertical order: one micro-batch has ended, and the next begins. `position` is then the use's own, also
+         * where it recomputes. */
         bool aside;
         uint32_t unit, position;
     } use;

@@ -42,7 +42,7 @@ zero_status pass_resume(struct pass *pass) {
                       "zero_micro_begin(ZERO_EVAL) between a forward and its backward");
     pass->run->moves.pass.event = PASS_RESUMES;
     pass->run->moves.pass.evaluating = false;
-    pass->run->moves.pass.last = pass->micro == pass->blueprint->policy.micro_steps;
+    pass->run->moves.pass.last = pass->micro == policy_passes(&pass->blueprint->policy);
     status = run_moves(pass->run, MOVE_PASS, MOVE_PASS, NULL, NULL);
     if (!status) take_up(pass);
     return status;
@@ -57,13 +57,15 @@ static zero_status abandon_use(struct pass *pass) {
     slots_clear(pass, pass->unit, false);
     pass->phase = PHASE_PASS;
     pass->run->moves.use.aside = false;
+    pass->use_micro = 0;
     return run_moves(pass->run, MOVE_END, MOVE_END, NULL, NULL);
 }
 
 /* Where the pass stands once the present use is over. Ranks that have gathered and reduced alike have the same. */
 static uint64_t place_of(const struct pass *pass) {
     bool moves = pass->phase == PHASE_USE && !pass->run->moves.use.recomputes && !pass->model->free_order;
-    return (uint64_t)pass->made << 32 | (pass->blueprint->policy.cursor + moves);
+    return (uint64_t)pass->made << 32 | (uint64_t)pass->use_micro << 16 |
+           (pass->blueprint->policy.cursor + moves);
 }
 
 static uint64_t kind_of(const struct pass *pass) {
