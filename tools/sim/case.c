@@ -123,7 +123,9 @@ void case_make(uint64_t seed, struct sim_case *c) {
     s->terms.backward_depth = s->terms.depth;
     choose_mesh(s, &d);
     choose_tiers(s, &d);
-    if (s->skip_unit < 0) s->segments = (struct pass_segments){pick(&d, 2), c->model.units, pick(&d, 4)};
+    if (s->skip_unit < 0)
+        s->segments =
+            (struct pass_segments){.first = pick(&d, 2), .end = c->model.units, .blocks = pick(&d, 4)};
     choose_faults(s, &d);
     c->with_data = pick(&d, 2);
     s->terms.discrete = !c->with_data && pick(&d, 2);

@@ -97,7 +97,7 @@ static void compare_bytes(const struct price *p, const zero_plan *plan) {
 
 /* The planner does not know how many threads this machine gives a rank. */
 static void compare_reserved(const zero_engine *engine, const struct task *t, const zero_plan *plan) {
-    struct shapes_recompute recompute = {t->variant->recompute, t->variant->on_cpu};
+    struct shapes_recompute recompute = {.blocks = t->variant->recompute, .on_cpu = t->variant->on_cpu};
     static const enum dtype types_of[] = {
         [ZERO_F32] = DTYPE_F32, [ZERO_BF16] = DTYPE_BF16, [ZERO_F16] = DTYPE_F16};
     enum dtype dtype = types_of[zero_engine_dtype(engine)];

@@ -117,7 +117,7 @@ static void simulate(const struct blueprint *b, const struct variant *v, struct 
     setup.steps = real.toy.steps;
     setup.evaluate = v->evaluate;
     setup.skip_unit = v->skip_unit;
-    setup.segments = (struct pass_segments){1, TOY_BLOCKS + 2, v->recompute}; /* the toy's last block, too */
+    setup.segments = (struct pass_segments){1, TOY_BLOCKS + 2, v->recompute, false}; /* the toy's last block, too */
     setup.seed = 7;
     setup.speeds = speeds();
     if (!CHECK_INT(sim_run(&setup, out, &error), ZERO_OK)) fprintf(stderr, "%s\n", error.message);
