@@ -9,6 +9,7 @@ expect 0 "$zero" train c.json --data text --steps 4 --ranks 2 --run run
 [[ -s run/trace.json && -s run/run.json ]] || fail "the run left no trace.json or no run.json"
 says run/trace.json '"name":"rank 1"'
 says run/trace.json '"name":"backward h.0"'
+whole_trace run/trace.json
 traced=$(weights)
 expect 0 "$zero" report run
 says out run/report.html
@@ -23,6 +24,7 @@ config 3 ', "trace": {"first_step": 1, "steps": 4}' >all.json
 expect 0 "$zero" train all.json --data text --steps 4 --ranks 2 --run all
 [[ $(weights) == "$traced" ]] || fail "another trace, other weights"
 (($(grep -c AGREE all/trace.json) == 8)) || fail "two ranks agree in four steps, the trace says $(grep -c AGREE all/trace.json)"
+whole_trace all/trace.json
 expect 0 "$zero" train c.json --data text --steps 1 --run one
 (($(grep -c AGREE one/trace.json) == 1)) || fail "one step of one rank, the trace says $(grep -c AGREE one/trace.json)"
 expect 0 "$zero" report one

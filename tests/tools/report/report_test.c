@@ -34,11 +34,11 @@ static const char metrics[] = "{\"step\": 1, \"loss\": 3.5, \"seconds\": 2}\n"
                               "{\"step\": 2, \"loss\": null, \"eval_loss\": 3.25, \"seconds\": 1}\n"
                               "{\"step\": 3, \"loss\": 2.5, \"sec";
 static const char trace[] =
-    "{\"traceEvents\": [{\"ph\": \"M\", \"name\": \"thread_name\", \"pid\": 0, \"tid\": 1, \"args\": "
+    "{\"traceEvents\": [{\"ph\": \"M\", \"name\": \"thread_name\", \"pid\": 0, \"tid\": 64, \"args\": "
     "{\"name\": \"gather\"}},"
-    "{\"ph\": \"X\", \"name\": \"GATHER <h>\", \"pid\": 1, \"tid\": 1, \"ts\": 1000, \"dur\": 500},"
-    "{\"ph\": \"X\", \"name\": \"of no stream\", \"pid\": 1, \"tid\": 99, \"ts\": 1, \"dur\": 5},"
-    "{\"ph\": \"X\", \"name\": \"without a time\", \"pid\": 1, \"tid\": 1}]}";
+    "{\"ph\": \"X\", \"name\": \"GATHER <h>\", \"pid\": 1, \"tid\": 65, \"ts\": 1000, \"dur\": 500},"
+    "{\"ph\": \"X\", \"name\": \"of no stream\", \"pid\": 1, \"tid\": 9999, \"ts\": 1, \"dur\": 5},"
+    "{\"ph\": \"X\", \"name\": \"without a time\", \"pid\": 1, \"tid\": 64}]}";
 
 static zero_status read_run(struct run_record *record, struct zero_error *error) {
     error_clear(error);
