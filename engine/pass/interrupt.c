@@ -57,19 +57,18 @@ static zero_status abandon_use(struct pass *pass) {
     slots_clear(pass, pass->unit, false);
     pass->phase = PHASE_PASS;
     pass->run->moves.use.aside = false;
-    pass->use_micro = 0;
     return run_moves(pass->run, MOVE_END, MOVE_END, NULL, NULL);
 }
 
 /* Where the pass stands once the present use is over. Ranks that have gathered and reduced alike have the same. */
 static uint64_t place_of(const struct pass *pass) {
     bool moves = pass->phase == PHASE_USE && !pass->run->moves.use.recomputes && !pass->model->free_order;
-    return (uint64_t)pass->made << 32 | (uint64_t)pass->use_micro << 16 |
-           (pass->blueprint->policy.cursor + moves);
+    return (uint64_t)pass->made << 32 | (pass->blueprint->policy.cursor + moves);
 }
 
 static uint64_t kind_of(const struct pass *pass) {
-    return (uint64_t)pass->micro << 4 | (uint64_t)(pass->phase == PHASE_READY) << 2 |
+    uint64_t within = pass->phase == PHASE_USE ? pass->use_micro : 0;
+    return within << 36 | (uint64_t)pass->micro << 4 | (uint64_t)(pass->phase == PHASE_READY) << 2 |
            (uint64_t)pass->suspended << 1 | (pass->mode == ZERO_EVAL);
 }
 

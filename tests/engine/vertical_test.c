@@ -178,6 +178,20 @@ static void one_micro(zero_engine *engine, uint32_t rank, void *user) {
     CHECK_INT(zero_forward_end(p.unit[0]), ZERO_OK);
 }
 
+/* One rank is a micro-batch behind the others of the same use: nothing is dropped. Then all of them cancel, and train. */
+static void apart(zero_engine *engine, uint32_t rank, void *user) {
+    struct plain p;
+    if (!CHECK(engine)) return;
+    CHECK_INT(plain_open(&p, engine, params, PARAMS, NULL), ZERO_OK);
+    CHECK_INT(zero_micro_begin(engine, ZERO_TRAIN), ZERO_OK);
+    CHECK_INT(zero_forward_begin(p.unit[0]), ZERO_OK);
+    if (rank) CHECK_INT(zero_unit_next_micro(p.unit[0]), ZERO_OK);
+    ORDER(zero_micro_cancel(engine), "at another place of its pass", "nothing is dropped");
+    if (!rank) CHECK_INT(zero_unit_next_micro(p.unit[0]), ZERO_OK);
+    CHECK_INT(zero_micro_cancel(engine), ZERO_OK);
+    CHECK_INT(plain_step(&p, MICROS, NULL), ZERO_OK);
+}
+
 /* ---- what cannot be ---- */
 
 struct other {
@@ -210,6 +224,7 @@ static void refusals(void) {
     ranks_run(1, json, one_micro, NULL);
     s.vertical = 1;
     toy_config(&s, json, sizeof json);
+    ranks_run(2, json, apart, NULL);
     for (int i = 0; i < 3; i++) ranks_run(1, json, cannot, &others[i]);
 }
 
