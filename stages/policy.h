@@ -24,7 +24,7 @@
  *      `ahead_max` and `live_max` elements.
  *   4. Every full gradient is reduced after its last use of the pass.
  *   5. A gradient that is reduced in every micro-step of a use has two addresses, which take turns: a reduction never
- *      reads what the next micro-step writes.
+ *      reads what the next micro-step writes. One that has its buffer from step to step has one, and the micro-step waits.
  *   6. How far the policy gathers ahead depends only on the position, not on which uses were skipped. So what a pass
  *      with skipped uses has gathered at a position, a complete pass has gathered there too, and the plan has a place
  *      for it (plan.c). */
@@ -50,8 +50,8 @@ struct region {
     uint64_t elements; /* in its flat buffer */
     /* Parameters rest whole in the host program's memory. Its arrays have the whole gradient until the step has used it. */
     bool lent, grad_lent;
-    uint64_t
-        bytes; /* of memory while it is gathered; its whole gradient takes as many. Used with policy.bound */
+    /* Of memory while it is gathered; its whole gradient takes as many. Used with policy.bound. */
+    uint64_t bytes;
 
     /* Set by policy_open from the stage's row. */
     struct placement state, grad_between, grad_step, rest, between;

@@ -169,8 +169,7 @@ static zero_status check_vertical(const struct blueprint *b, struct zero_error *
     if (m->free_order)
         return error_set(error, ZERO_E_UNSUPPORTED,
                          "passes use units in any order (zero_engine_free_order), and vertical order needs "
-                         "one use of each "
-                         "unit: %s",
+                         "one use of each unit: %s",
                          instead);
     return ZERO_OK;
 }

@@ -2,7 +2,7 @@
  * makes them for its host program, and the planner and the simulator make them in virtual time.
  *
  *   a pass  PASS
- *   a use   BEGIN  COMPUTE  END
+ *   a use   BEGIN  COMPUTE  END, and again for each further micro-batch of it
  *   a step  AGREE  AGREED  APPLY  SETTLE
  *
  * In each move a host waits until the move is ready, does its own work, and then makes the executor's event. */

@@ -232,8 +232,7 @@ static zero_status check_micros(const struct pass *pass, const zero_unit *unit, 
     return refuse(ZERO_E_ORDER,
                   "%s of \"%s\": %" PRIu32 " of %" PRIu32
                   " micro-steps are done (zero_optimization.micro_order \"vertical\"): call "
-                  "zero_unit_next_micro before "
-                  "each of the others, or set the key to \"horizontal\"",
+                  "zero_unit_next_micro before each of the others, or set the key to \"horizontal\"",
                   what, unit->name, done, all);
 }
 
@@ -267,8 +266,7 @@ static zero_status check_next_micro(const struct pass *pass, const zero_unit *un
     if (all == 1)
         return refuse(ZERO_E_ORDER,
                       "%s of \"%s\": a use has one micro-step, and each has a pass of its own: "
-                      "zero_engine_use_micros says "
-                      "how many a use has (zero_optimization.micro_order)",
+                      "zero_engine_use_micros says how many a use has (zero_optimization.micro_order)",
                       what, unit->name);
     return refuse(ZERO_E_ORDER, "%s of \"%s\": all %" PRIu32 " micro-steps are done; end the use", what,
                   unit->name, all);
