@@ -353,7 +353,8 @@ int zero_unit_trains(const zero_unit *unit);
 
 /* After commit: the addresses of a parameter and of its gradient (NULL: frozen, or in several spans) in every use, until
  * zero_engine_destroy. Between a use's begin and end they are those of the slot; at other times the memory holds something else, or
- * nothing. `add` is 0. For views of an autograd, and for graphs of a GPU. ZERO_E_ORDER before commit. Local. */
+ * nothing. `add` is 0. For views of an autograd, and for graphs of a GPU. Where a use has several micro-batches, a gradient may have a
+ * second address (zero_unit_next_micro). ZERO_E_ORDER before commit. Local. */
 zero_status zero_param_addresses(const zero_handle *param, zero_slot *out);
 
 /* What an update is given: of the configuration's optimizer.params, by group, after a schedule. */
