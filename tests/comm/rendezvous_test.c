@@ -129,7 +129,7 @@ static void all_meet(uint32_t count) {
  * sends the right first words and wrong values after them. */
 static void call_as_strangers(uint32_t port, int sockets[5]) {
     static const char web[] = "GET / HTTP/1.1\r\nHost: h\r\n\r\n                       ";
-    uint64_t liar[4] = {0x3376646e7a6f7265u, 12345, (uint64_t)RANKS << 32 | 1, 0};
+    uint64_t liar[4] = {0x3476646e7a6f7265u, 12345, (uint64_t)RANKS << 32 | 1, 0};
     struct place rank0 = here(port);
     for (int i = 0; i < 5; i++) sockets[i] = socket_call(&rank0, soon());
     CHECK(socket_send(sockets[0], web, sizeof web, soon()));
@@ -224,7 +224,7 @@ static void a_repeated_proof_is_refused(void) {
         if (i == 0) {
             struct hello hello = {.rank = 1, .size = 2, .port = 1};
             struct challenge challenge;
-            hello.magic = 0x3376646e7a6f7265u;
+            hello.magic = 0x3476646e7a6f7265u;
             CHECK(socket_send(pair[0], &hello, sizeof hello, soon()));
             CHECK_INT(handshake_hear(answer, &secret, &seals), HEARD_PART);
             CHECK(socket_receive(pair[0], &challenge, sizeof challenge, soon()));
@@ -258,7 +258,7 @@ static void *pretend(void *user) {
         while (handshake_hear(&answer, &secret, &seals) == HEARD_PART) usleep(1000);
         socket_send(answer.socket, zeros, sizeof zeros, soon());
     } else {
-        struct challenge challenge = {.magic = 0x3376646e7a6f7265u};
+        struct challenge challenge = {.magic = 0x3476646e7a6f7265u};
         socket_receive(answer.socket, &answer.hello, sizeof answer.hello, soon());
         socket_send(answer.socket, &challenge, sizeof challenge, soon());
         socket_receive(answer.socket, &answer.proof, sizeof answer.proof, soon());
@@ -309,7 +309,7 @@ static void a_crowd_keeps_nobody_out(void) {
     struct place rank0 = here(port);
     start(ranks, in_order, 1, RANKS, LONG_S, port);
     for (int i = 0; i < CROWD; i++) {
-        struct hello hello = {.magic = 0x3376646e7a6f7265u, .rank = 1, .size = RANKS, .port = 1};
+        struct hello hello = {.magic = 0x3476646e7a6f7265u, .rank = 1, .size = RANKS, .port = 1};
         sockets[i] = socket_call(&rank0, soon());
         if (i % 4 == 0) socket_send(sockets[i], &hello, sizeof hello, soon()); /* and never a proof */
     }
