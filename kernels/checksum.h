@@ -21,6 +21,5 @@ uint64_t checksum_end(const struct checksum_stream *stream);
 /* The same in one instruction set, whatever the CPU has. For checksum.c and tests. */
 uint64_t checksum_scalar(const void *bytes, size_t count, uint64_t seed);
 uint64_t checksum_avx2(const void *bytes, size_t count, uint64_t seed);
-uint64_t checksum_avx512(const void *bytes, size_t count, uint64_t seed);
 
 #endif
