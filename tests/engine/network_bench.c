@@ -30,7 +30,10 @@ static void be_rank(const zero_runtime *runtime, void *user) {
     struct plain p;
     char json[256];
     double step_s[STEPS];
-    snprintf(json, sizeof json, "{\"train_micro_batch_size_per_gpu\": 1, \"zero_optimization\": {\"stage\": %u}}", b->stage);
+    snprintf(json, sizeof json,
+             "{\"train_micro_batch_size_per_gpu\": 1, \"zero_optimization\": {\"stage\": %u, "
+             "\"stage3_param_persistence_threshold\": 0}}",
+             b->stage);
     for (int u = 0; u < UNITS; u++) params[u] = (struct plain_param){names[u], names[u], b->count, 0, NULL};
     zero_engine *engine = zero_engine_init_with(json, runtime);
     if (!engine || plain_open(&p, engine, params, UNITS, NULL)) exit(1);
