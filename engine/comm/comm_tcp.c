@@ -71,7 +71,7 @@ static void release(struct tcp_comm *tcp) {
     free(tcp->peers);
 }
 
-/* What all ranks together may send to this rank ahead takes a few MiB, unless there are thousands of ranks. */
+/* What all ranks together may send to this rank ahead takes a few MiB, unless there are hundreds of ranks. */
 static uint64_t ahead_bytes(uint32_t size) {
     enum { ROOM_BYTES = 4 << 20 };
     uint64_t bytes = ROOM_BYTES / AHEAD_SLICES / size / ALIGN_BYTES * ALIGN_BYTES;
