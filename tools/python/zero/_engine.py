@@ -178,8 +178,11 @@ class Engine:
         if self._plan is None:
             if not args and not kwargs:
                 kwargs = getattr(self.model, "dummy_inputs", None)
-            with self._passes.ignoring():
+            self._passes.ignored = True
+            try:
                 record = _units.trace(self.model, args, kwargs or {}) if args or kwargs else None
+            finally:
+                self._passes.ignored = False
             self._declare(*_units.lay_out(self.model, self._spec, record))
             self._plan = lib.zero_engine_commit(self._handle)
         return self._plan
@@ -308,18 +311,19 @@ class Engine:
         has changed goes to the engine. All ranks change alike."""
         self._prepare()
         leaves = self._passes.leaves
+        self._passes.ignored = True
         try:
-            with self._passes.ignoring():
-                for leaf in leaves:
-                    whole = self._get(leaf)
-                    leaf.parameter.grad = None
-                    if self.rank == 0 or not rank0_only:
-                        leaf.parameter.data = whole
-                yield self.model
+            for leaf in leaves:
+                whole = self._get(leaf)
+                leaf.parameter.grad = None
+                if self.rank == 0 or not rank0_only:
+                    leaf.parameter.data = whole
+            yield self.model
             for leaf in leaves if writeback else ():
                 value = leaf.parameter.detach().to("cpu", torch.float32).contiguous()
                 lib.zero_param_put(leaf.handle, _header.ZERO_PARAM, value.data_ptr(), 0, value.numel())
         finally:
+            self._passes.ignored = False
             for leaf in leaves:
                 if leaf.tensor is not None:
                     leaf.parameter.data = leaf.tensor

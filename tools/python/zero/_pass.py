@@ -7,9 +7,8 @@ A unit's parameters are there while its module runs forward, and while autograd 
                     an exception: the next pass cancels it    a forward without gradients: EVAL; the backward resumes
 """
 
-import contextlib
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,7 +81,8 @@ class Passes:
         self.current: Pass | None = None
         self.training: Callable[[], Pass | None] = lambda: None
         self.waiting = False  # the training pass waits for its backward
-        self.in_root = self.in_backward = self.ignored = False
+        self.in_root = self.in_backward = False
+        self.ignored = False  # forwards that are none of the engine's business
         self.last = _FIRST  # the index of the use whose backward has begun
         self.open: list[tuple[Call, bool]] = []  # calls, and whether they are backward
         self.hooks = [
@@ -95,15 +95,6 @@ class Passes:
             self.hooks.append(module.register_forward_pre_hook(_disable(self._unit_pre), prepend=True))
             self.hooks.append(module.register_forward_hook(_disable(self._unit_post)))
 
-    @contextlib.contextmanager
-    def ignoring(self) -> Iterator[None]:
-        """For forwards that are none of the engine's business."""
-        self.ignored = True
-        try:
-            yield
-        finally:
-            self.ignored = False
-
     # ---- passes ----
 
     def _begin(self, mode: int) -> Pass:
@@ -113,8 +104,8 @@ class Passes:
             before = self.training()
             if before and not self.free:
                 raise ZeroError(
-                    "zero: a forward with gradients comes before the backward of the one before: call backward first, "
-                    "evaluate under torch.no_grad(), or give fully_shard free_order=True for two forwards and one backward"
+                    "zero: a forward with gradients comes before the backward of the one before: call backward first, evaluate "
+                    "under torch.no_grad(), or give fully_shard free_order=True for two forwards and one backward"
                 )
             if before:  # both forwards are one pass
                 self._resume()
@@ -130,7 +121,7 @@ class Passes:
             self.micro += 1
             self.waiting = True
             self.training = weakref.ref(begun)
-            self._set_grads(None)
+            self._clear_grads()
         self._bring_held(self.root)
         return begun
 
@@ -139,7 +130,8 @@ class Passes:
         if self.held and use:
             lib.zero_forward_begin(use.handle)
             self._hide_all()
-            self._show(self.held)
+            for leaf in self.held.leaves:
+                leaf.show()
             lib.zero_forward_end(use.handle)
 
     def _resume(self) -> None:
@@ -170,15 +162,11 @@ class Passes:
             return
         self.micro = 0 if self.in_backward else self.micro - 1
         self.mode, self.waiting, self.in_backward = None, False, False
-        self._set_grads(None)
+        self._clear_grads()
 
-    def _set_grads(self, how: Callable[[Leaf], torch.Tensor | None] | None) -> None:
+    def _clear_grads(self) -> None:
         for leaf in self.leaves:
-            leaf.parameter.grad = how(leaf) if how else None
-
-    def _show(self, use: Use) -> None:
-        for leaf in use.leaves:
-            leaf.show()
+            leaf.parameter.grad = None
 
     def _hide_all(self) -> None:
         for leaf in self.leaves:
@@ -216,10 +204,6 @@ class Passes:
             self._hide_all()
         self.in_root, self.current = False, None
 
-    def _next(self, module: nn.Module, now: Pass) -> Use | None:
-        """This call's use; None: the turn of all of them is over in this pass."""
-        return next((use for use in self.uses[module] if self.free or use.index >= now.position), None)
-
     def _unit_pre(self, module: nn.Module, args: Any) -> None:
         if self.ignored:
             return
@@ -230,8 +214,8 @@ class Passes:
         now = self.current or (self.training() if self.waiting and self.mode == TRAIN else None)
         if not now or (not self.in_root and (self.mode, mode) == (EVAL, TRAIN)):
             now = self._begin(mode)
-        use = self._next(module, now)
-        if use is None:
+        use = next((use for use in self.uses[module] if self.free or use.index >= now.position), None)
+        if use is None:  # the turn of all of them is over in this pass
             if self.in_root and self.mode == TRAIN:
                 raise ZeroError(
                     f"zero: {self.uses[module][0].name} is called more often or later than in the forward that gave the order "
@@ -239,13 +223,11 @@ class Passes:
                 )
             now = self._begin(EVAL if self.in_root else mode)
             use = self.uses[module][0]
-        self.current, call = now, Call(use)
-        lib.zero_forward_begin(use.handle)
-        now.position = use.index + 1
+        call = Call(use)
+        self._open(call, False)
+        self.current, now.position = now, use.index + 1
         if self.mode == TRAIN:
             now.calls.append(call)
-        self.open.append((call, False))
-        self._show(use)
 
     def _unit_post(self, module: nn.Module, args: Any, output: Any) -> None:
         if self.ignored or not self.open:
@@ -274,7 +256,7 @@ class Passes:
             )
         self._resume()
         self.current, self.in_backward, self.waiting, self.last = owner, True, False, _FIRST
-        self._set_grads(None)
+        self._clear_grads()
         _torch.autograd.Variable._execution_engine.queue_callback(self._finish)
 
     def _fire(self, call: Call, owner: Pass | None) -> None:
@@ -284,10 +266,8 @@ class Passes:
             return  # the latter: of a tensor that the call only passes on
         while self.open:
             self._end()
-        lib.zero_backward_begin(call.use.handle)
+        self._open(call, True)
         call.begun, self.last = True, call.use.index
-        self.open.append((call, True))
-        self._show(call.use)
 
     def _recompute(self, module: nn.Module) -> None:
         """A checkpoint runs the module's forward again."""
@@ -299,9 +279,47 @@ class Passes:
         left = [c for c in (self.current.calls if self.current else ()) if c.use.module is module and not c.begun]
         if not left:
             raise ZeroError(f"zero: {self.uses[module][0].name} is called in a backward, but not in its forward")
-        lib.zero_forward_begin(left[-1].use.handle)
-        self.open.append((left[-1], False))
-        self._show(left[-1].use)
+        self._open(left[-1], False)
+
+    def _finish(self) -> None:
+        """Autograd has ended."""
+        while self.open:
+            self._end()
+        if self.root and self.held:
+            lib.zero_backward_begin(self.root.handle)
+            self._give(self.held)
+            lib.zero_backward_end(self.root.handle)
+            self._hide_all()
+        if not self.free:
+            self.mode = None
+        for call in self.current.calls if self.free and self.current else ():  # another backward may come
+            call.begun = False
+        self.in_backward, self.current = False, None
+        for leaf in self.leaves:
+            if leaf.parameter.grad is not None:
+                where = f"outside of the backward of its unit {leaf.unit}; give fully_shard units in which it is used"
+                raise ZeroError(f"zero: a gradient came to parameter {leaf.name} {where}")
+            leaf.parameter.grad = leaf.no_grad
+
+    def empty(self) -> None:
+        """A training pass that uses nothing."""
+        self._begin(TRAIN)
+        self.current = None
+        self.finish()
+
+    def finish(self) -> None:
+        """After loss.backward() has returned: of a loss that uses no unit."""
+        if self.waiting and self.mode == TRAIN and not self.in_root and not self.open:
+            self.waiting = False
+            self._finish()
+
+    # ---- begin and end of a unit ----
+
+    def _open(self, call: Call, backward: bool) -> None:
+        (lib.zero_backward_begin if backward else lib.zero_forward_begin)(call.use.handle)
+        self.open.append((call, backward))
+        for leaf in call.use.leaves:
+            leaf.show()
 
     def _end(self) -> None:
         call, backward = self.open.pop()
@@ -327,37 +345,3 @@ class Passes:
                 alive.append(grad)
             use.gradients[i] = grad.data_ptr() if grad is not None else None
         lib.zero_unit_give_grads(use.handle, use.gradients)
-
-    def _finish(self) -> None:
-        """Autograd has ended."""
-        while self.open:
-            self._end()
-        if self.root and self.held:
-            lib.zero_backward_begin(self.root.handle)
-            self._give(self.held)
-            lib.zero_backward_end(self.root.handle)
-            self._hide_all()
-        if not self.free:
-            self.mode = None
-        for call in self.current.calls if self.free and self.current else ():  # another backward may come
-            call.begun = False
-        self.in_backward, self.current = False, None
-        for leaf in self.leaves:
-            if leaf.parameter.grad is not None:
-                raise ZeroError(
-                    f"zero: a gradient came to parameter {leaf.name} outside of the backward of its unit {leaf.unit}; "
-                    "give fully_shard units in which it is used"
-                )
-        self._set_grads(lambda leaf: leaf.no_grad)
-
-    def empty(self) -> None:
-        """A training pass that uses nothing."""
-        self._begin(TRAIN)
-        self.current = None
-        self.finish()
-
-    def finish(self) -> None:
-        """After loss.backward() has returned: of a loss that uses no unit."""
-        if self.waiting and self.mode == TRAIN and not self.in_root and not self.open:
-            self.waiting = False
-            self._finish()
