@@ -23,25 +23,27 @@ directories: WeakKeyDictionary[nn.Module, Path] = WeakKeyDictionary()  # of load
 
 
 class Safetensors:
-    """A directory's model.safetensors, or the files of its index: parameters by name, read where they are asked for."""
+    """A directory's model.safetensors, or the files of its index: parameters by name, read where they are asked for. A name may
+    lack the base model's prefix, in the files or in the model."""
 
     def __init__(self, directory: Path, prefix: str) -> None:
         from safetensors import safe_open
 
         index = directory / "model.safetensors.index.json"
-        files = set(json.loads(index.read_text())["weight_map"].values()) if index.exists() else {"model.safetensors"}
-        opened: list[Any] = [safe_open(directory / file, framework="pt") for file in sorted(files)]
-        self.prefix, self.files = f"{prefix}.", {name: file for file in opened for name in file.keys()}  # noqa: SIM118
+        names = set(json.loads(index.read_text())["weight_map"].values()) if index.exists() else {"model.safetensors"}
+        files: list[Any] = [safe_open(directory / name, framework="pt") for name in sorted(names)]
+        self.prefix = f"{prefix}."
+        self.places = {name.removeprefix(self.prefix): (file, name) for file in files for name in file.keys()}  # noqa: SIM118
 
-    def find(self, names: Iterable[str], shape: torch.Size) -> torch.Tensor:
-        """The tensor by the first of these names that is there, with or without the base model's prefix."""
-        for name in [n for k in names for n in (k, k.removeprefix(self.prefix), self.prefix + k)]:
-            if name in self.files:
-                value: torch.Tensor = self.files[name].get_tensor(name)
-                if value.shape != shape:
-                    raise ValueError(f"zero: {name} is {list(value.shape)} in the file, and {list(shape)} in the model")
-                return value
-        raise ValueError(f"zero: no file has a tensor {' or '.join(names)}")
+    def find(self, names: list[str], shape: torch.Size) -> torch.Tensor:
+        """The tensor by the first of these names that is there."""
+        file, name = next(filter(None, (self.places.get(n.removeprefix(self.prefix)) for n in names)), (None, ""))
+        if file is None:
+            raise ValueError(f"zero: no file has a tensor {' or '.join(names)}")
+        value: torch.Tensor = file.get_tensor(name)
+        if value.shape != shape:
+            raise ValueError(f"zero: {name} is {list(value.shape)} in the file, and {list(shape)} in the model")
+        return value
 
 
 def write_safetensors(path: Path, entries: dict[str, tuple[torch.Size, torch.dtype]], tensors: Iterable[torch.Tensor]) -> None:
