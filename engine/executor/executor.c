@@ -86,7 +86,7 @@ static zero_status open_tables(struct executor *e, struct zero_error *error) {
     e->access.count = 1;
     e->hazards.record = calloc(e->o.plan->buffers, sizeof *e->hazards.record);
     e->hazards.overlaps = plan_overlaps(e->o.plan);
-    e->bound = malloc(2 * p->regions * sizeof *e->bound);
+    e->bound = malloc(PLAN_SLOT_KINDS * p->regions * sizeof *e->bound);
     e->live = calloc(e->o.plan->buffers, sizeof *e->live);
     e->norm = e->o.norms ? e->o.norms : calloc(p->regions, sizeof *e->norm);
     e->normed = calloc(p->regions, sizeof *e->normed);
@@ -94,7 +94,7 @@ static zero_status open_tables(struct executor *e, struct zero_error *error) {
     e->all = e->o.agreements + 1;
     whole &= e->stored && e->access.held && e->hazards.record && e->bound && e->live && e->norm && e->normed;
     if (!whole) return error_set(error, ZERO_E_MEMORY, "no memory for the executor's tables");
-    memset(e->bound, 0xff, 2 * p->regions * sizeof *e->bound);
+    memset(e->bound, 0xff, PLAN_SLOT_KINDS * p->regions * sizeof *e->bound);
     return ZERO_OK;
 }
 
@@ -139,12 +139,12 @@ struct zero_error *executor_error(struct executor *e) {
 /* ---- binding symbolic buffers to planned ones ---- */
 
 static uint32_t *binding(const struct executor *e, struct buffer_ref ref) {
-    return &e->bound[(ref.kind == BUFFER_GRAD_FULL) * e->o.shape.policy->regions + ref.region];
+    return &e->bound[plan_slot_kind(ref.kind) * e->o.shape.policy->regions + ref.region];
 }
 
 static uint32_t bound_buffer(const struct executor *e, struct buffer_ref ref) {
     uint32_t fixed = plan_fixed(e->o.plan, ref);
-    if (fixed != NO_BUFFER || (ref.kind != BUFFER_PARAM_FULL && ref.kind != BUFFER_GRAD_FULL)) return fixed;
+    if (fixed != NO_BUFFER || !plan_has_slots(ref.kind)) return fixed;
     return *binding(e, ref);
 }
 
@@ -343,7 +343,12 @@ zero_status executor_end(struct executor *e) {
     return emit_list(e);
 }
 
-zero_status executor_step_aside(struct executor *e) { return end_computing(e); }
+zero_status executor_step_aside(struct executor *e) {
+    zero_status status = end_computing(e);
+    if (status) return status;
+    policy_step_aside(e->o.shape.policy, &e->list);
+    return emit_list(e);
+}
 
 zero_status executor_go_on(struct executor *e, uint32_t position) {
     policy_go_on(e->o.shape.policy, position, &e->list);
