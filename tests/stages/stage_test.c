@@ -15,22 +15,22 @@ struct list {
 static const struct list lists[] = {
     {&stage_zero0, 1, ACCUMULATE_LAST,
      "forward a · forward b · backward b · reduce b (compute 3) · gather-gradient b (reduce 1) · "
-     "backward a · reduce a (compute 4) · gather-gradient a (reduce 3) · step (reduce 4) · "
-     "update a (compute 4, reduce 4) · update b (compute 3, reduce 2) · forward a (update 1) · "
+     "backward a · reduce a (compute 4) · gather-gradient a (reduce 2) · "
+     "step (gather 2, reduce 2) · update a (compute 4, gather 2) · update b (compute 3, gather 1) · forward a (update 1) · "
      "forward b (update 2)"},
     {&stage_zero0, 2, ACCUMULATE_LAST,
      "forward a · forward b · backward b · backward a · forward a · forward b · "
      "backward b (compute 3) · reduce b (compute 7) · gather-gradient b (reduce 1) · "
-     "backward a (compute 4) · reduce a (compute 8) · gather-gradient a (reduce 3) · "
-     "step (reduce 4) · update a (compute 8, reduce 4) · update b (compute 7, reduce 2) · "
+     "backward a (compute 4) · reduce a (compute 8) · gather-gradient a (reduce 2) · "
+     "step (gather 2, reduce 2) · update a (compute 8, gather 2) · update b (compute 7, gather 1) · "
      "forward a (update 1) · forward b (update 2)"},
     {&stage_zero0, 2, ACCUMULATE_EVERY,
      "forward a · forward b · backward b · reduce b (compute 3) · backward a · "
      "reduce a (compute 4) · forward a · forward b · backward b (compute 3, reduce 1) · "
      "reduce b (compute 7, reduce 1) · gather-gradient b (compute 7, reduce 3) · "
      "backward a (compute 4, reduce 2) · reduce a (compute 8, reduce 2) · "
-     "gather-gradient a (compute 8, reduce 5) · step (reduce 6) · "
-     "update a (compute 8, reduce 6) · update b (compute 7, reduce 4) · forward a (update 1) · "
+     "gather-gradient a (compute 8, reduce 4) · step (gather 2, reduce 4) · "
+     "update a (compute 8, gather 2) · update b (compute 7, gather 1) · forward a (update 1) · "
      "forward b (update 2)"},
     {&stage_zero1, 1, ACCUMULATE_LAST,
      "forward a · forward b · backward b · reduce b (compute 3) · "
