@@ -84,6 +84,9 @@ static void types(void) {
         s.compute = stage % 2 ? ZERO_F16 : ZERO_BF16, s.scale_power = 6;
         s.kept = 1 << 0 | 1 << 4 | 1 << 5, s.tiers = tiers[stage], s.micro_steps = 2;
         run("in.w, a.g and b.w stay fp32", s);
+        s = setup(stage, 2);
+        s.vertical = 1, s.micro_steps = 3, s.mode = stage % 2 ? "every" : "last", s.tiers = tiers[stage];
+        run("micro-steps in each use", s);
     }
 }
 
