@@ -38,6 +38,7 @@ enum config_rope_type {
     CONFIG_ROPE_YARN,
     CONFIG_ROPE_TYPES
 };
+enum config_micro_order { CONFIG_HORIZONTAL, CONFIG_VERTICAL };
 enum config_order { CONFIG_ORDER_SEQUENTIAL, CONFIG_ORDER_SHUFFLED };
 
 #define CONFIG_BYTES_UNLIMITED UINT64_MAX
@@ -162,6 +163,7 @@ struct config_entry {
 struct config {
     uint64_t train_batch, micro_batch, accumulation_steps; /* resolved: train = micro * steps * ranks */
     int accumulation_mode;                                 /* enum accumulation */
+    int micro_order;                                       /* enum config_micro_order */
     bool prescale;                                         /* as written; so are predivide and gradient_op */
     double predivide;
     int gradient_op;          /* enum config_gradient */
