@@ -64,6 +64,8 @@ enum buffer_kind {
     BUFFER_UPDATE_STAGING, /* parameters on the way from the host's update to the device; the region is its index */
     BUFFER_LENT_STAGING, /* shares on the way between ranks and the host program's memory; the region is its index */
     BUFFER_GRAD_STAGED, /* a reduced shard on the way to a drive; the region is its index */
+    /* Where a use has several micro-batches: the whole gradient of every other one. */
+    BUFFER_GRAD_SECOND,
     BUFFER_KINDS
 };
 

@@ -9,6 +9,7 @@ const char *ledger_buffer_text(uint32_t kind) {
         [BUFFER_PARAM_SHARD] = "the shard of the parameters",
         [BUFFER_PARAM_SECOND] = "the secondary shard",
         [BUFFER_GRAD_FULL] = "the whole gradient",
+        [BUFFER_GRAD_SECOND] = "the whole gradient",
         [BUFFER_GRAD_SHARD] = "the reduced gradient",
         [BUFFER_STATE] = "the optimizer state",
         [BUFFER_MASTER] = "the master weights",
