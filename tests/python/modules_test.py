@@ -214,6 +214,23 @@ class Modules(Case):
         changed = {name for name in before if not torch.equal(before[name], after[name])}
         self.assertEqual(changed, {name for name in before if not name.startswith("blocks.0.")})
 
+    def test_parameters_of_integers(self):
+        """They stay the model's own, also where a function uses them."""
+
+        class Permuted(MLP):
+            def __init__(self):
+                super().__init__()
+                self.order = nn.Parameter(torch.arange(95, -1, -1), requires_grad=False)
+
+            def forward(self, x):
+                return super().forward(x[:, self.order])
+
+        torch.manual_seed(0)
+        engine = self.engine(Permuted())
+        self.train(engine)
+        self.assertEqual(engine.model.order[0].item(), 95)
+        self.assertEqual(engine.state_dict()["order"][0].item(), 95)
+
     def test_checkpointing(self):
         """Recomputed blocks, reentrant or not, and a part inside of a block."""
 

@@ -243,7 +243,7 @@ class Engine:
         model, passes = self.model, self._passes
         meta = frozenset(m for m in model.modules() if any(b is not None and b.is_meta for b in m._buffers.values()))
         made = initialised(model, meta, self._init, lib.zero_engine_seed(self._handle)) if meta else {}
-        for name, buffer in model.named_buffers():
+        for name, buffer in model.named_buffers(remove_duplicate=False):
             NamedMemberAccessor(model).set_tensor(name, made.get(name, buffer).to(self.device))
         for leaf in passes.leaves:
             leaf.attach(self.dtype, self.device)

@@ -143,7 +143,7 @@ def lay_out(model: nn.Module, units: UnitSpec | None, record: Trace | None) -> t
         for p in group.parameters.values() if group.whole else ():
             owners.setdefault(p, set()).add(group.module)
     if record:
-        loose = {p for p, stacks in record.uses.items() if any(owners[p].isdisjoint(stack) for stack in stacks)}
+        loose = {p for p, stacks in record.uses.items() if p in names and any(owners[p].isdisjoint(stack) for stack in stacks)}
     else:
         loose = {p for p in names if not owners[p]}
     for group in groups:
