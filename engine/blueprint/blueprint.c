@@ -56,6 +56,7 @@ struct blueprint_terms blueprint_terms(const struct config *c, uint32_t ranks, b
                                 .param_tier = (enum tier_kind)c->param_tier,
                                 .grad_tier = (enum tier_kind)c->grad_tier,
                                 .chunk_elements_max = c->chunk_elements_max,
+                                .piece_bytes = c->piece_bytes,
                                 .slots = (uint32_t)c->slots,
                                 .shadow = c->nvme_shadow,
                                 .checkpoint_bytes = blueprint_checkpoint_bytes(c)};
@@ -157,7 +158,8 @@ static struct executor_shape shape_of(const struct blueprint *b) {
                                    .native_reduction = t->native_reduction,
                                    .gradient_factor = t->gradient_factor,
                                    .param_bits = t->param_bits,
-                                   .gradient_bits = t->gradient_bits};
+                                   .gradient_bits = t->gradient_bits,
+                                   .piece_bytes = t->piece_bytes};
     memcpy(shape.group, b->o.group, sizeof shape.group);
     return shape;
 }
@@ -198,6 +200,7 @@ static zero_status make_plan(struct blueprint *b, struct zero_error *error) {
                                    .slots = t->slots,
                                    .resident_bytes = t->resident_bytes,
                                    .grad_resident_bytes = t->grad_resident_bytes,
+                                   .piece_bytes = t->piece_bytes,
                                    .shadow = t->shadow,
                                    .discrete = t->discrete,
                                    .staging_bytes = executor_staging_bytes(&shape),

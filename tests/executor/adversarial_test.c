@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/quantize.h"
 #include "tests/check.h"
 #include "tests/executor/toy_sim.h"
 #include "tests/seeds.h"
@@ -94,6 +95,7 @@ static void quantized(uint64_t first, uint64_t count) {
         struct toy_sim s = make(seed);
         s.param_bits = pick(2) && (s.stage == &stage_zero3 || s.stage == &stage_zero3_keep) ? 8 : 0;
         s.gradient_bits = pick(3) ? 4 * (1 + pick(2)) : 0;
+        s.chunk_elements = QUANTIZE_BLOCK; /* a chunk that is coded by itself has whole blocks, as any page has */
         struct toy_sim simple = s;
         simple.chaos_ns = simple.live_max = simple.ahead_max = 0;
         simple.toy.depth = simple.backward_depth = 0;
@@ -124,6 +126,7 @@ static void planted_bugs_are_caught(uint64_t first, uint64_t count) {
                                                 "update ignores gradient",
                                                 "reduce ignores store",
                                                 "sum ignores fetch",
+                                                "parameters ignore gather",
                                                 "short list",
                                                 "short expansion",
                                                 "too many agreements"};

@@ -89,6 +89,14 @@ static void forget_item(struct operation *op, void *user) { op->pipe.value = INT
 
 static void forget_pipe(struct executor *e, enum stream of) { stream_edit(e, of, forget_item, NULL); }
 
+static void forget_item_on(struct operation *op, void *user) {
+    if (op->pipe.stream == *(enum stream *)user) op->pipe.value = INT32_MIN;
+}
+
+static void forget_pipe_on(struct executor *e, enum stream of, enum stream on) {
+    stream_edit(e, of, forget_item_on, &on);
+}
+
 static void plant(void *user, uint32_t rank, struct executor *e) {
     const struct toy_sim *toy = user;
     switch (toy->bug) {
@@ -117,7 +125,7 @@ static void plant(void *user, uint32_t rank, struct executor *e) {
         forget_pipe(e, STREAM_FETCH);
         break;
     case BUG_GATHER_IGNORES_FETCH:
-        forget(e, STREAM_GATHER, OP_GATHER, STREAM_PARAM);
+        forget_pipe(e, STREAM_GATHER);
         break;
     case BUG_PARAMS_IGNORE_STORE:
         forget(e, STREAM_PARAM, OP_FETCH, STREAM_STORE);
@@ -126,10 +134,13 @@ static void plant(void *user, uint32_t rank, struct executor *e) {
         forget(e, STREAM_FETCH, OP_FETCH, STREAM_GRAD);
         break;
     case BUG_REDUCE_IGNORES_STORE:
-        forget(e, STREAM_REDUCE, OP_REDUCE, STREAM_GRAD);
+        forget_pipe_on(e, STREAM_REDUCE, STREAM_GRAD);
         break;
     case BUG_SUM_IGNORES_FETCH:
-        forget(e, STREAM_REDUCE, OP_REDUCE, STREAM_PARAM);
+        forget_pipe_on(e, STREAM_REDUCE, STREAM_PARAM);
+        break;
+    case BUG_PARAMS_IGNORE_GATHER:
+        forget_pipe_on(e, STREAM_PARAM, STREAM_GATHER);
         break;
     case BUG_SHORT_LIST:
         executor_shorten_lists(e, 2, UINT32_MAX);
