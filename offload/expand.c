@@ -170,6 +170,8 @@ static void expand_reduction(struct offload *o, const struct operation *reductio
     op = append_ring(o, OP_STORE, OBJECT_GRAD, STREAM_GRAD, o->grad_sequence, staged, shard,
                      reduction->region, out);
     wait_for_next(o, op, STREAM_REDUCE);
+    /* A chunk is stored after it was reduced, and reduced after it was fetched. Most fetches wait for stores. */
+    op->implied = 1u << STREAM_PARAM;
     o->grad_sequence += op->items;
 }
 

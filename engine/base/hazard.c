@@ -26,6 +26,8 @@ void hazard_emit(struct hazards *h, struct operation *op, const uint32_t *read, 
     for (uint8_t i = 0; i < op->writes; i++)
         if (!buffer_is_ring(op->write[i].kind)) need_all(h, op, write[i], true);
     for (int s = 0; s < STREAMS; s++)
+        if (op->implied & 1u << s) op->after[s] = 0;
+    for (int s = 0; s < STREAMS; s++)
         if (op->joins & 1u << s) op->after[s] = h->issued[s];
     op->end = h->issued[op->stream] += op->items;
     for (uint8_t i = 0; i < op->reads; i++) h->record[read[i]].read[op->stream] = op->end;

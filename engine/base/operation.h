@@ -95,6 +95,7 @@ struct operation {
     bool summed, sums;
     uint8_t reads, writes;
     uint16_t joins;    /* bit per stream: everything emitted on this stream so far must have retired */
+    uint16_t implied;  /* bit per stream: the pipe lets items wait for what they need of this stream, one by one */
     uint16_t acquires; /* bit per write: the buffer's planned interval begins here, for position `use` */
     uint16_t region;
     uint16_t use; /* the position in the pass that the operation serves */

@@ -93,15 +93,15 @@ struct operation sum_of_scatter(const struct operation *op) {
 
 bool executor_next_call(const struct executor_shape *o, const struct operation *op, uint32_t item,
                         struct executor_round *round, struct comm_call *out) {
-    bool sums = op->summed && buffer_is_ring(op->write[0].kind);
-    if (round->moved == item_part(o, op, item).count) {
-        if (!sums || round->sum) return false;
-        round->sum = true, round->moved = 0;
-    }
-    struct operation now = round->sum ? sum_of_scatter(op) : *op;
-    struct part part = round_part(o, &now, item, round->moved);
-    *out = coded_call(o, &now, element_call(o, &now, item, round->moved));
+    bool sums = op->summed && buffer_is_ring(op->write[0].kind) && !round->sum && round->axes;
+    uint64_t count = round_part(o, op, item, round->moved).count;
+    if (!sums && round->axes) round->moved += count, count = round_part(o, op, item, round->moved).count;
+    struct operation now = sums ? sum_of_scatter(op) : *op;
+    if (!count) return false;
+    *out = element_call(o, &now, item, round->moved);
+    out->count = count;
+    *out = coded_call(o, &now, *out);
     round->axes = now.axes;
-    round->moved += part.count;
+    round->sum = sums;
     return true;
 }

@@ -123,9 +123,9 @@ uint64_t executor_lent_staging_bytes(const struct executor_shape *shape);
 /* The shapes of the collectives that an item of a gather or a reduction posts, one after another: kind, types and count,
  * without buffers. False: there are no more. `round` is zero before the first. */
 struct executor_round {
-    uint64_t moved; /* elements of each share */
+    uint64_t moved; /* elements of each share, before this round */
     bool sum;       /* over the replicate axis, after the scatter */
-    uint8_t axes;   /* of the group that *out is for */
+    uint8_t axes;   /* of the group that *out is for; 0: before the first call */
 };
 bool executor_next_call(const struct executor_shape *shape, const struct operation *op, uint32_t item,
                         struct executor_round *round, struct comm_call *out);

@@ -1,18 +1,19 @@
 /* The steps of a gather: copy the share to the device, encode it, post the call, decode what arrived. An item of a run
- * does so with a part of each share. */
+ * does so with a part of each share, and a coded one in rounds of smaller parts. */
 #include "engine/executor/steps.h"
 
-static uint64_t call_bytes(const struct comm_call *call) { return call->count * dtype_bytes(call->dtype); }
-
 static struct comm_call call_of(const struct executor *e, const struct item *item) {
-    return element_call(&e->o.shape, &item->task->op, item->index, 0);
+    return element_call(&e->o.shape, &item->task->op, item->index, item->moved);
+}
+
+static struct part round_of(const struct executor *e, const struct item *item) {
+    return round_part(&e->o.shape, &item->task->op, item->index, item->moved);
 }
 
 /* The target of the call: the same part of each share. */
 static uint8_t *gather_target(const struct executor *e, const struct item *item,
                               const struct comm_call *call) {
-    struct part part = item_part(&e->o.shape, &item->task->op, item->index);
-    return (uint8_t *)buffer_address(e, item->task->write[0]) + part.first * dtype_bytes(call->dtype);
+    return (uint8_t *)buffer_address(e, item->task->write[0]) + round_of(e, item).first * dtype_bytes(call->dtype);
 }
 
 static uint8_t *rest_of_share(const struct executor *e, const struct item *item) {
@@ -29,7 +30,7 @@ static uint8_t *gather_source(const struct executor *e, const struct item *item,
     uint8_t *source = rest_of_share(e, item);
     if (in_place || crosses(e, source))
         return gather_target(e, item, call) + me * stride * dtype_bytes(call->dtype);
-    return source;
+    return source + item->moved * dtype_bytes(call->dtype);
 }
 
 /* Copies a share that rests in the host's memory to the device. */
@@ -37,7 +38,8 @@ zero_status bring_share(struct executor *e, struct item *item) {
     struct comm_call call = call_of(e, item);
     uint8_t *rests = rest_of_share(e, item);
     if (!crosses(e, rests)) return ZERO_OK;
-    return copy(e, item, DEVICE_IN, gather_source(e, item, &call), rests, call_bytes(&call));
+    return copy(e, item, DEVICE_IN, gather_source(e, item, &call), rests,
+                item_part(&e->o.shape, &item->task->op, item->index).count * dtype_bytes(call.dtype));
 }
 
 zero_status encode_share(struct executor *e, struct item *item) {
@@ -54,12 +56,17 @@ zero_status post_gather(struct executor *e, struct item *item) {
     call.target = gather_target(e, item, &call);
     uint64_t codes = gathers_codes(item) ? call.count : 0;
     if (codes) coded_gather_call(e, item, &call);
-    return post_counted(e, item, group, &call, codes);
+    zero_status status = post_counted(e, item, group, &call, codes);
+    item->posted = item->moved + round_of(e, item).count == item_part(&e->o.shape, op, item->index).count;
+    return status;
 }
 
 zero_status decode_shares(struct executor *e, struct item *item) {
     if (lent_region(e, item->task->op.write[0])) return lent_take_gathered(e, item);
-    return gathers_codes(item)
-               ? decode_gather(e, item, item_part(&e->o.shape, &item->task->op, item->index))
-               : ZERO_OK;
+    enum { ROUND_BEGINS = 2 }; /* the step after await_turn */
+    struct part part = round_of(e, item), whole = item_part(&e->o.shape, &item->task->op, item->index);
+    zero_status status = gathers_codes(item) ? decode_gather(e, item, part) : ZERO_OK;
+    item->moved += part.count;
+    if (item->moved < whole.count) item->step = ROUND_BEGINS;
+    return status;
 }

@@ -129,8 +129,8 @@ typedef zero_status (*step_fn)(struct executor *e, struct item *item);
 static const step_fn steps[OP_KINDS][STEPS_OF_ITEM] = {
     [OP_COMPUTE] = {compute},
     [OP_GATHER] = {bring_share, await_turn, encode_share, post_gather, decode_shares, leave_whole},
-    /* make_message to decode_sum: once per round */
-    [OP_REDUCE] = {bring_shard, await_turn, make_message, encode_message, post_reduce, decode_sum, sum_replicas,
+    /* all but the first: once per round */
+    [OP_REDUCE] = {await_turn, bring_shard, make_message, encode_message, post_reduce, decode_sum, sum_replicas,
                    norm_shard, leave_shard},
     [OP_RELEASE] = {empty_part},
     [OP_UPDATE] = {bring_for_update, update, take_updated},

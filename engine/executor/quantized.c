@@ -20,7 +20,7 @@ static zero_status code(struct executor *e, struct item *item, enum device_strea
     return submit(e, item, &kernel_quantize_codes, stream, a, &work);
 }
 
-static bool codes_gather(const struct operation *op) {
+bool codes_gather(const struct operation *op) {
     return op->kind == OP_GATHER && op->writes > 1 && op->write[1].kind == BUFFER_GATHER_STAGING;
 }
 
@@ -45,17 +45,18 @@ struct comm_call coded_call(const struct executor_shape *o, const struct operati
 uint64_t executor_gather_staging_bytes(const struct executor_shape *o) {
     const struct placement whole = {{REPLICATE, REPLICATE}};
     struct placement_step steps[4];
-    uint64_t most = 0;
+    uint64_t largest = 0;
     if (!o->param_bits || !placement_change(o->policy->stage->param_rest, whole, o->policy->mesh, steps))
         return 0;
     uint64_t members = comm_group_size(o->group[steps[0].axes][STREAM_GATHER]);
     for (uint32_t i = 0; i < o->model->regions; i++) {
-        uint64_t share = o->model->region[i].padded / members;
+        uint64_t share = o->model->region[i].padded / members,
+                 most = piece_elements(o, precision_of(o, i).compute, (uint32_t)members);
         if (region_keeps_fp32(&o->model->region[i])) continue;
-        uint64_t bytes = (members + 1) * quantize_bytes(share, o->param_bits);
-        if (bytes > most) most = bytes;
+        uint64_t bytes = (members + 1) * quantize_bytes(share < most ? share : most, o->param_bits);
+        if (bytes > largest) largest = bytes;
     }
-    return most;
+    return largest;
 }
 
 bool gathers_codes(const struct item *item) { return codes_gather(&item->task->op); }

@@ -30,19 +30,35 @@ static struct comm_call whole_call(const struct executor_shape *o, const struct 
                               .add = op->add};
 }
 
-/* A reduction that needs scratch memory goes in rounds, so that this memory is not as large as its region. The bits of a
+/* The reduced shard rests in the host's memory, and the device makes it: in the gradient, which nobody reads any more; in
+ * the staging buffer if the gradient is gone or too narrow, or if the reduction adds to the old shard. */
+static bool stages_shard(const struct executor_shape *o, const struct operation *op) {
+    bool leaves = o->host_updates && !placement_is(o->policy->region[op->region].grad_step, REPLICATE, REPLICATE);
+    struct precision p = precision_of(o, op->region);
+    return leaves && (!scatters(op) || op->add || precision_widens(&p));
+}
+
+static bool needs_scratch(const struct executor_shape *o, const struct operation *op) {
+    struct comm_call call = whole_call(o, op, NORM_BLOCK_ELEMENTS);
+    return comm_staging_bytes(o->group[op->axes][op->stream], &call) || coded(o, op) || stages_shard(o, op) ||
+           (scatters(op) && stages_message(o, op->region));
+}
+
+uint64_t piece_elements(const struct executor_shape *o, enum dtype dtype, uint32_t shares) {
+    uint64_t bytes = o->piece_bytes ? o->piece_bytes : PIECE_BYTES_DEFAULT;
+    uint64_t most = bytes / shares / dtype_bytes(dtype) / NORM_BLOCK_ELEMENTS * NORM_BLOCK_ELEMENTS;
+    return most ? most : NORM_BLOCK_ELEMENTS;
+}
+
+/* What needs scratch memory goes in rounds, so that this memory is not as large as its region. The bits of a
  * native sum may depend on its size, so it is not cut. The host's arrays have rounds of their own (lent.c). */
 uint64_t round_elements(const struct executor_shape *o, const struct operation *op) {
-    const struct comm_group *group = o->group[op->axes][op->stream];
-    if (op->kind != OP_REDUCE || o->native_reduction) return UINT64_MAX;
-    struct comm_call call = whole_call(o, op, NORM_BLOCK_ELEMENTS);
+    uint32_t members = comm_group_size(o->group[op->axes][op->stream]);
+    if (op->kind == OP_GATHER)
+        return codes_gather(op) ? piece_elements(o, precision_of(o, op->region).compute, members) : UINT64_MAX;
+    if (op->kind != OP_REDUCE || o->native_reduction || !needs_scratch(o, op)) return UINT64_MAX;
     if (scatters(op) && o->policy->region[op->region].grad_lent) return UINT64_MAX;
-    if (!comm_staging_bytes(group, &call) && !coded(o, op) && !(scatters(op) && stages_message(o, op->region)))
-        return UINT64_MAX;
-    uint64_t bytes = o->piece_bytes ? o->piece_bytes : PIECE_BYTES_DEFAULT;
-    if (scatters(op)) bytes /= comm_group_size(group);
-    uint64_t most = bytes / dtype_bytes(call.dtype) / NORM_BLOCK_ELEMENTS * NORM_BLOCK_ELEMENTS;
-    return most ? most : NORM_BLOCK_ELEMENTS;
+    return piece_elements(o, whole_call(o, op, 0).dtype, scatters(op) ? members : 1);
 }
 
 /* ---- staging ---- */
@@ -54,17 +70,9 @@ static uint64_t staged_message_bytes(const struct executor_shape *o, const struc
     return aligned(members * count * dtype_bytes(precision_of(o, op->region).message));
 }
 
-/* Bytes of the reduced shard at the end of the staging buffer, for a shard that rests in the host's memory. The
- * device makes that shard in the gradient, which nobody reads any more (0 bytes). It needs the staging buffer if the
- * gradient is gone or too narrow, or if the reduction adds to the old shard. */
-static uint64_t staged_shard_bytes(const struct executor_shape *o, const struct operation *op) {
-    struct precision p = precision_of(o, op->region);
-    if (scatters(op) && !op->add && !precision_widens(&p)) return 0;
-    return aligned(item_part(o, op, 0).count * dtype_bytes(p.reduced));
-}
-
-static bool shard_leaves(const struct executor_shape *o, uint32_t region) {
-    return o->host_updates && !placement_is(o->policy->region[region].grad_step, REPLICATE, REPLICATE);
+/* Bytes of the reduced shard at the end of the staging buffer, of one round. */
+static uint64_t staged_shard_bytes(const struct executor_shape *o, const struct operation *op, uint64_t count) {
+    return stages_shard(o, op) ? aligned(count * dtype_bytes(precision_of(o, op->region).reduced)) : 0;
 }
 
 static uint64_t staging_bytes(const struct executor_shape *o, const struct operation *op) {
@@ -76,8 +84,7 @@ static uint64_t staging_bytes(const struct executor_shape *o, const struct opera
     uint64_t bytes = coded(o, op) ? reduce_code_bytes(o, call.count, comm_group_size(group))
                                   : comm_staging_bytes(group, &call);
     if (scatters(op) && o->policy->region[op->region].grad_lent) bytes = lent_reduce_bytes(group, call);
-    bytes = aligned(bytes) + staged_message_bytes(o, op, call.count);
-    return shard_leaves(o, op->region) ? bytes + staged_shard_bytes(o, op) : bytes;
+    return aligned(bytes) + staged_message_bytes(o, op, call.count) + staged_shard_bytes(o, op, call.count);
 }
 
 /* A scatter cuts the whole region. A sum over the replicate axis is of the shard that a scatter left. */
@@ -119,15 +126,15 @@ static void *rest_of_shard(const struct executor *e, const struct item *item) {
     return crosses(e, rests) ? rests : NULL;
 }
 
-static uint64_t shard_on_staging(const struct executor *e, const struct item *item) {
-    return rest_of_shard(e, item) ? staged_shard_bytes(&e->o.shape, &item->task->op) : 0;
-}
-
-/* ---- the message ---- */
-
 static struct part round_of(const struct executor *e, const struct item *item) {
     return round_part(&e->o.shape, &item->task->op, item->index, item->moved);
 }
+
+static uint64_t shard_on_staging(const struct executor *e, const struct item *item) {
+    return staged_shard_bytes(&e->o.shape, &item->task->op, round_of(e, item).count);
+}
+
+/* ---- the message ---- */
 
 /* Where the round's part of the first share is in the message. */
 static uint8_t *message_address(const struct executor *e, const struct item *item) {
@@ -190,47 +197,53 @@ zero_status encode_message(struct executor *e, struct item *item) {
 
 /* ---- the shard ---- */
 
-/* The address where the reduction writes the item's part of the shard. */
-static uint8_t *item_target(const struct executor *e, const struct item *item) {
+/* Where the round's part of the shard rests. */
+static uint8_t *round_rest(const struct executor *e, const struct item *item) {
     const struct operation *op = &item->task->op;
-    const struct task *task = item->task;
     struct placement cut = grad_shard_placement(policy_region(e, op->region));
     enum dtype reduced = precision_of(&e->o.shape, op->region).reduced;
-    uint64_t staged = shard_on_staging(e, item);
-    if (staged) return staging_end(e, item, staged);
-    if (rest_of_shard(e, item))
-        return (uint8_t *)own_part_address(e, op->read[0], task->read[0], cut, reduced) +
-               item_part(&e->o.shape, op, item->index).first * dtype_bytes(reduced);
-    if (buffer_is_ring(op->write[0].kind)) return item_address(e, item, op->write[0], task->write[0]);
-    return own_part_address(e, op->write[0], task->write[0], cut, reduced);
+    uint8_t *rests = buffer_is_ring(op->write[0].kind)
+                         ? item_address(e, item, op->write[0], item->task->write[0])
+                         : own_part_address(e, op->write[0], item->task->write[0], cut, reduced);
+    return rests + item->moved * dtype_bytes(reduced);
 }
 
-/* The same of the present round. */
+/* Where the reduction writes it. */
 static uint8_t *round_target(const struct executor *e, const struct item *item) {
-    return item_target(e, item) +
-           item->moved * dtype_bytes(precision_of(&e->o.shape, item->task->op.region).reduced);
+    const struct operation *op = &item->task->op;
+    struct placement cut = grad_shard_placement(policy_region(e, op->region));
+    enum dtype reduced = precision_of(&e->o.shape, op->region).reduced;
+    if (!rest_of_shard(e, item)) return round_rest(e, item);
+    if (stages_shard(&e->o.shape, op)) return staging_end(e, item, shard_on_staging(e, item));
+    return (uint8_t *)own_part_address(e, op->read[0], item->task->read[0], cut, reduced) +
+           round_of(e, item).first * dtype_bytes(reduced);
 }
 
-static uint64_t item_bytes(const struct executor *e, const struct item *item) {
-    const struct operation *op = &item->task->op;
-    return item_part(&e->o.shape, op, item->index).count *
-           dtype_bytes(precision_of(&e->o.shape, op->region).reduced);
+static uint64_t round_bytes(const struct executor *e, const struct item *item) {
+    return round_of(e, item).count * dtype_bytes(precision_of(&e->o.shape, item->task->op.region).reduced);
 }
 
 /* Copies the shard from the host's memory to the device, if the reduction adds to it or sums it over the replicate
  * axis. */
 zero_status bring_shard(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
-    const void *rests = rest_of_shard(e, item);
-    if (!rests || (scatters(op) && !op->add)) return ZERO_OK;
-    return copy(e, item, DEVICE_IN, item_target(e, item), rests, item_bytes(e, item));
+    if (!rest_of_shard(e, item) || (scatters(op) && !op->add)) return ZERO_OK;
+    return copy(e, item, DEVICE_IN, round_target(e, item), round_rest(e, item), round_bytes(e, item));
 }
 
-/* Copies the reduced shard to the host's memory, while the program computes later units. */
+/* Copies the reduced shard to the host's memory, while the program computes later units. Then the next round begins. */
 zero_status leave_shard(struct executor *e, struct item *item) {
-    void *rests = rest_of_shard(e, item);
-    if (!rests) return ZERO_OK;
-    return copy(e, item, DEVICE_OUT, rests, item_target(e, item), item_bytes(e, item));
+    enum { ROUND_BEGINS = 1 }; /* the step after await_turn */
+    struct part whole = item_part(&e->o.shape, &item->task->op, item->index);
+    zero_status status = rest_of_shard(e, item) ? copy(e, item, DEVICE_OUT, round_rest(e, item),
+                                                       round_target(e, item), round_bytes(e, item))
+                                                : ZERO_OK;
+    item->moved += round_of(e, item).count;
+    if (item->moved < whole.count)
+        item->step = ROUND_BEGINS;
+    else
+        item->posted = true;
+    return status;
 }
 
 /* ---- the sum ---- */
@@ -250,19 +263,21 @@ static comm_written_fn norm_of_sum(const struct executor *e, const struct operat
     return takes ? norm_of_written(reduced) : NULL;
 }
 
-static bool ends_item(const struct executor *e, const struct item *item, uint64_t count) {
-    return item->moved + count == item_part(&e->o.shape, &item->task->op, item->index).count;
+/* Others may post once it has: it has no further round, and no norm that the rounds of others would mix with. */
+static bool posts_once(const struct executor *e, const struct item *item) {
+    const struct operation *op = &item->task->op;
+    return !buffer_is_ring(op->write[0].kind) &&
+           round_of(e, item).count == item_part(&e->o.shape, op, item->index).count;
 }
 
 zero_status post_reduce(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
     struct comm_call call = element_call(&e->o.shape, op, item->index, item->moved);
     if (scatters(op) && lent_region(e, op->read[0])) return lent_reduce(e, item, call);
-    bool last = ends_item(e, item, call.count) && !sums_replicas(op);
+    uint64_t step = scatters(op) ? message_step(e, item) : call.count;
     call.target = round_target(e, item);
     call.source = scatters(op) ? message_address(e, item) : call.target;
-    if (call.stride) call.stride = message_step(e, item);
-    if (call.stride == call.count) call.stride = 0;
+    call.stride = step > call.count ? step : 0;
     call.staging = op->writes > 1 ? buffer_address(e, item->task->write[1]) : NULL;
     call.written = norm_of_sum(e, op, call.target_dtype);
     call.written_user = &e->norm[op->region];
@@ -271,46 +286,37 @@ zero_status post_reduce(struct executor *e, struct item *item) {
     if (!item->index && !item->moved) e->norm[op->region] = 0;
     e->normed[op->region] = call.written != NULL;
     zero_status status = post_counted(e, item, e->o.shape.group[op->axes][op->stream], &call, codes);
-    item->posted = last;
+    item->posted = posts_once(e, item);
     return status;
 }
 
-/* Takes the sum of the round; then the steps from make_message on begin again, for the next one. */
 zero_status decode_sum(struct executor *e, struct item *item) {
-    enum { ROUND_STEPS = 4 };
     const struct operation *op = &item->task->op;
     if (scatters(op) && lent_region(e, op->read[0])) return lent_take_sum(e, item);
-    struct part part = round_of(e, item);
-    zero_status status = reduces_codes(e, item) ? decode_reduce(e, item, round_target(e, item), part.count)
-                                                : ZERO_OK;
-    bool ends = ends_item(e, item, part.count);
-    item->moved = ends ? 0 : item->moved + part.count;
-    if (!ends) item->step -= ROUND_STEPS;
-    return status;
+    if (!reduces_codes(e, item)) return ZERO_OK;
+    return decode_reduce(e, item, round_target(e, item), round_of(e, item).count);
 }
 
-/* On the way to a drive, a chunk is summed over the replicate axis before it leaves its slot. */
+/* On the way to a drive, what was scattered is summed over the replicate axis before it leaves its slot. */
 zero_status sum_replicas(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op, sum = sum_of_scatter(op);
-    struct part whole = item_part(&e->o.shape, op, item->index);
-    if (!sums_replicas(op) || item->moved == whole.count) return ZERO_OK;
+    if (!sums_replicas(op)) return ZERO_OK;
     struct comm_call call = element_call(&e->o.shape, &sum, item->index, item->moved);
+    call.count = round_of(e, item).count;
     call.target = round_target(e, item);
     call.source = call.target;
     call.staging = op->writes > 1 ? buffer_address(e, item->task->write[1]) : NULL;
     zero_status status = post_counted(e, item, e->o.shape.group[sum.axes][sum.stream], &call, 0);
-    item->moved += call.count;
-    item->posted = item->moved == whole.count;
-    item->step--; /* for the next round, or to go on */
+    item->posted = false;
     return status;
 }
 
 /* Norms that the collective did not take. Shards that rest in memory have another chance, in complete_norms. */
 zero_status norm_shard(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
-    struct part part = item_part(&e->o.shape, op, item->index);
     if (e->normed[op->region] || !takes_norm(op)) return ZERO_OK;
-    if (e->o.shape.discrete) return norm_on_device(e, item, op->region, part, item_target(e, item));
-    if (buffer_is_ring(op->write[0].kind)) norm_in_memory(e, op->region, part, item_target(e, item));
+    if (e->o.shape.discrete) return norm_on_device(e, item, op->region, round_of(e, item), round_target(e, item));
+    if (buffer_is_ring(op->write[0].kind))
+        norm_in_memory(e, op->region, round_of(e, item), round_target(e, item));
     return ZERO_OK;
 }

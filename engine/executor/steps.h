@@ -77,6 +77,8 @@ struct part item_part(const struct executor_shape *o, const struct operation *op
 struct part round_part(const struct executor_shape *o, const struct operation *op, uint32_t index,
                        uint64_t moved);
 uint64_t round_elements(const struct executor_shape *o, const struct operation *op);
+/* Elements of each share in a piece of all shares: whole blocks of the norm, one at least. */
+uint64_t piece_elements(const struct executor_shape *o, enum dtype dtype, uint32_t shares);
 struct comm_call element_call(const struct executor_shape *o, const struct operation *op, uint32_t index,
                               uint64_t moved);
 /* A chunk that is scattered and then summed over the replicate axis: the second operation. */
@@ -118,6 +120,7 @@ zero_status take_updated(struct executor *e, struct item *item);
 /* The shape of the call that replaces a call of elements; the same call where nothing is coded. */
 struct comm_call coded_call(const struct executor_shape *o, const struct operation *op,
                             struct comm_call call);
+bool codes_gather(const struct operation *op);
 bool gathers_codes(const struct item *item);
 zero_status code_gather(struct executor *e, struct item *item, const void *source,
                         const struct comm_call *call);

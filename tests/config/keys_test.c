@@ -174,6 +174,7 @@ static const struct effect {
     {"zero_optimization.offload_gradients.device", "\"nvme\"", "sharded on nvme", FIELD(grad_tier)},
     {"zero_optimization.cpu_offload", "true", "", FIELD(optimizer_tier)},
     {"zero_optimization.cpu_offload_param", "true", "stage3", FIELD(param_tier)},
+    {"zero_optimization.piece_bytes", "65536", "", FIELD(piece_bytes)},
     {"zero_optimization.sub_group_size", "1024", "", FIELD(chunk_elements_max)},
     {"aio.block_size", "8192", "", FIELD(aio_block_bytes)},
     {"aio.queue_depth", "3", "", FIELD(aio_queue_depth)},

@@ -440,9 +440,10 @@ static const struct row rows[] = {
     {"memory.nvme", over_budget, NULL, "'memory': {'nvme': 8192}", "'memory': {'nvme': 4096}"},
 };
 
-/* Keys that need larger shards, or whose effect shows only in the log or in time: tests/engine/offload_test.c and
- * tests/offload. */
+/* Keys that need larger shards, or whose effect shows only in the log or in time: tests/engine/offload_test.c,
+ * tests/engine/pieces_test.c and tests/offload. */
 static const char *const in_the_offload_tests[] = {"zero_optimization.sub_group_size",
+                                                   "zero_optimization.piece_bytes",
                                                    "aio.block_size",
                                                    "aio.queue_depth",
                                                    "nvme.io_uring",

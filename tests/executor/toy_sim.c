@@ -196,6 +196,7 @@ struct sim_setup toy_sim_setup(const struct toy_sim *t, struct sim_model *model)
                   .chunk_elements_max = t->chunk_elements,
                   .resident_bytes = t->resident_bytes,
                   .chunk_align_bytes = t->chunk_elements ? ALIGN_BYTES : 0,
+                  .piece_bytes = t->piece_bytes,
                   .slots = t->slots},
         .steps = t->toy.steps,
         .persistence_threshold = t->toy.threshold,

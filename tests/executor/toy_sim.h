@@ -41,7 +41,7 @@ struct toy_sim {
     uint32_t param_bits, gradient_bits; /* struct executor_shape */
     enum tier_kind state_tier, param_tier, grad_tier;
     uint32_t slots, chunk_elements;
-    uint64_t resident_bytes, grad_resident_bytes;
+    uint64_t resident_bytes, grad_resident_bytes, piece_bytes;
     uint64_t seed, chaos_ns;
     bool with_data;
     enum toy_bug bug;

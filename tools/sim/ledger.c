@@ -128,6 +128,13 @@ static bool queued(const struct ledger *l, const struct operation *a, const stru
     return l->plan->plan->discrete && a->stream == STREAM_COMPUTE && b->stream == STREAM_COMPUTE;
 }
 
+/* Two runs move different chunks of a gradient on the drive. */
+static bool other_chunk(const struct ledger_item *a, const struct ledger_item *b, const struct buffer_ref *ref) {
+    const struct operation *x = a->op, *y = b->op;
+    bool runs = ref->kind == BUFFER_GRAD_SHARD && x->pipe.used && y->pipe.used;
+    return runs && x->first + a->index != y->first + b->index;
+}
+
 static bool conflict(const struct ledger *l, const struct ledger_item *a, const struct ledger_item *b,
                      struct ledger_fault *out) {
     const struct operation *x = a->op, *y = b->op;
@@ -138,6 +145,7 @@ static bool conflict(const struct ledger *l, const struct ledger_item *a, const 
         if (!ref) ref = meets(l, x->write, a->write, x->writes, b->read, y->reads);
         if (!ref) ref = meets(l, x->read, a->read, x->reads, b->write, y->writes);
     }
+    if (ref && other_chunk(a, b, ref)) ref = NULL;
     if (!ref && !share_slot(l, a, b, &slot)) return false;
     *out = (struct ledger_fault){.with = y, .ref = ref ? *ref : slot};
     return true;
@@ -145,10 +153,16 @@ static bool conflict(const struct ledger *l, const struct ledger_item *a, const 
 
 /* ---- contents ---- */
 
+/* Chunks of a gradient come from the drive while others of it go there; conflict() tells them apart. */
+static bool comes_and_goes(const struct operation *op, const struct buffer_ref *ref, enum ledger_held held) {
+    return held == HELD_BEING_WRITTEN && ref->kind == BUFFER_GRAD_SHARD && op->pipe.used;
+}
+
 static bool reads_rubbish(const struct ledger *l, const struct ledger_item *item, struct ledger_fault *out) {
     for (uint8_t i = 0; i < item->op->reads; i++) {
         uint64_t packed = l->held[item->read[i]];
         if (held_of(packed) == HELD_WRITTEN || buffer_is_ring(item->op->read[i].kind)) continue;
+        if (comes_and_goes(item->op, &item->op->read[i], held_of(packed))) continue;
         *out = (struct ledger_fault){.ref = item->op->read[i],
                                      .held = held_of(packed),
                                      .by = (enum operation_kind)(packed >> 8 & 0xff),
