@@ -171,7 +171,7 @@ static const struct effect {
     {"zero_optimization.offload_optimizer.buffer_count", "5", "", FIELD(slots)},
     {"zero_optimization.offload_param.device", "\"cpu\"", "stage3", FIELD(param_tier)},
     {"zero_optimization.offload_param.nvme_path", "\"/a\"", "", FIELD(param_paths.count)},
-    {"zero_optimization.offload_gradients.device", "\"nvme\"", "sharded on nvme", FIELD(grad_tier)},
+    {"zero_optimization.offload_gradients.device", "\"none\"", "sharded on nvme", FIELD(grad_tier)},
     {"zero_optimization.cpu_offload", "true", "", FIELD(optimizer_tier)},
     {"zero_optimization.cpu_offload_param", "true", "stage3", FIELD(param_tier)},
     {"zero_optimization.piece_bytes", "65536", "", FIELD(piece_bytes)},

@@ -388,9 +388,9 @@ static const struct row rows[] = {
      PARAMS(", 'offload_param': {'device': 'nvme', 'nvme_path': '/tmp'}"),
      PARAMS(", 'offload_param': {'device': 'nvme', 'nvme_path': '/nowhere/at/all'}")},
     {"zero_optimization.offload_gradients.device", grad_tier, NULL,
-     "'zero_optimization': {'stage': 2, 'offload_optimizer': {'device': 'nvme', 'nvme_path': '/tmp'}}",
      "'zero_optimization': {'stage': 2, 'offload_optimizer': {'device': 'nvme', 'nvme_path': '/tmp'}, "
-     "'offload_gradients': {'device': 'nvme'}}"},
+     "'offload_gradients': {'device': 'none'}}",
+     "'zero_optimization': {'stage': 2, 'offload_optimizer': {'device': 'nvme', 'nvme_path': '/tmp'}}"},
     {"zero_optimization.cpu_offload_param", param_tier, NULL, PARAMS(""),
      PARAMS(", 'cpu_offload_param': true")},
     {"zero_optimization.cpu_offload", cpu_bytes, NULL, "'zero_optimization': {'cpu_offload': false}",

@@ -144,9 +144,8 @@ static void configure(const struct schedule *s, char *json, size_t capacity) {
                 snprintf(offload + used, sizeof offload - (size_t)used,
                          ", \"offload_%s\": {\"device\": \"nvme\", \"nvme_path\": %s, \"buffer_count\": %u}",
                          k ? "param" : "optimizer", path, s->slots);
-    if (s->grads)
-        snprintf(offload + used, sizeof offload - (size_t)used,
-                 ", \"offload_gradients\": {\"device\": \"nvme\"}");
+    snprintf(offload + used, sizeof offload - (size_t)used, ", \"offload_gradients\": {\"device\": \"%s\"}",
+             s->grads ? "nvme" : "none");
     snprintf(json, capacity,
              "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_clipping\": 1.0, \"threads\": 1, "
              "\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}}, "
