@@ -7,6 +7,7 @@
 #include "engine/config/key.h"
 #include "engine/engine.h"
 #include "engine/given.h"
+#include "engine/open/device_memory.h"
 #include "engine/open/start.h"
 #include "engine/run/progress.h"
 #include "engine/state/shadow.h"
@@ -224,6 +225,9 @@ static zero_status prepare(zero_engine *e, struct zero_error *error) {
     if (!status)
         status = host_memory_check(&e->host.memory, blueprint_host_bytes(&e->blueprint), e->host.memory_ranks,
                                    error);
+    if (!status)
+        status = device_memory_check(e->run.device, e->blueprint.plan.tier_bytes[TIER_DEVICE],
+                                     reservations_bytes(&e->reservations, TIER_DEVICE), &e->ranks.log, error);
     return status ? status : start(e, error);
 }
 

@@ -27,6 +27,7 @@ struct zero_engine {
     struct trace_source trace_source;
     struct trace *trace;                              /* NULL: nothing is traced */
     struct comm_group *group[AXES_BOTH + 1][STREAMS]; /* of ranks.data: by axes and stream; those in use */
+    bool stepped;                                     /* zero_engine_step has succeeded once */
     bool planned;                                     /* zero_engine_plan was called */
     struct faults *faults;                            /* of the drive: tests plant them before commit */
 };

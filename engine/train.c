@@ -4,6 +4,7 @@
 
 #include "engine/engine.h"
 #include "engine/given.h"
+#include "engine/open/device_memory.h"
 #include "engine/step/step.h"
 
 zero_status zero_micro_begin(zero_engine *e, zero_mode mode) {
@@ -78,6 +79,10 @@ zero_status zero_engine_step(zero_engine *e, zero_step_info *out) {
     e->pass.backwards = 0;
     e->pass.phase = PHASE_READY;
     e->pass.settled = false;
+    if (!e->stepped)
+        device_memory_report(e->run.device, e->blueprint.plan.tier_bytes[TIER_DEVICE],
+                             reservations_bytes(&e->reservations, TIER_DEVICE), &e->ranks.log);
+    e->stepped = true;
     status = step_check_replicas(&e->state, &info);
     if (!status) status = trace_step(e->trace);
     if (!status && out) given_fill(out, out->struct_size, &info, sizeof info);

@@ -85,6 +85,9 @@ struct device_ops {
     /* Page-aligned, zeroed memory; NULL when the system refuses. */
     void *(*allocate)(struct device *device, uint64_t bytes, enum device_memory kind);
     void (*release)(struct device *device, void *memory, uint64_t bytes, enum device_memory kind);
+    /* Bytes of device memory that are free, and all; NULL: the device has no memory of its own. */
+    zero_status (*memory)(struct device *device, uint64_t *out_available, uint64_t *out_total,
+                          struct zero_error *error);
     /* Address space in parts. A part takes memory from when it is first touched until it is emptied, and keeps its address. NULL: the
      * device has no such functions, which only a discrete device may lack. reserve: `space` bytes, of which the caller uses at most
      * `bytes` at once; these count as allocated. NULL when the system refuses. empty: also once for each part before it is used. The

@@ -7,16 +7,9 @@
 #include <string.h>
 
 #include "engine/base/clock.h"
+#include "engine/trace/events.h"
 
 enum { EVENTS_MAX = 1 << 15, WRITERS_MAX = 16 }; /* a timeline of more ranks is unreadable */
-
-struct event {
-    uint64_t began_ns, done_ns; /* done_ns 0: in flight */
-    uint32_t item;
-    uint16_t region, position;
-    uint8_t kind, object, stream;
-    bool backward;
-};
 
 struct trace {
     struct executor_watch watch;
@@ -24,9 +17,8 @@ struct trace {
     uint64_t first, steps, seen; /* seen: steps made since the commit */
     uint64_t origin_ns;          /* all ranks left a barrier then */
     bool on;
-    uint32_t count;
-    uint64_t missed; /* operations without room in the trace */
-    struct event event[EVENTS_MAX];
+    struct trace_events events;
+    struct trace_event event[EVENTS_MAX];
 };
 
 /* ---- the executor's watch: under the engine's lock ---- */
@@ -34,34 +26,13 @@ struct trace {
 static void started(void *user, const struct operation *op, uint32_t item, const uint32_t *read,
                     const uint32_t *write) {
     struct trace *t = user;
-    if (!t->on || op->kind == OP_RELEASE) return; /* a release takes no time */
-    if (t->count == EVENTS_MAX) {
-        t->missed++;
-        return;
-    }
-    t->event[t->count++] =
-        (struct event){.began_ns = clock_now_ns(),
-                       .item = item,
-                       .region = op->region,
-                       .position = op->use,
-                       .kind = op->kind,
-                       .object = op->object,
-                       .stream = op->stream,
-                       .backward = op->kind == OP_COMPUTE && policy_backward(t->source->policy, op->use)};
+    if (t->on) trace_events_start(&t->events, t->source->plan, op, item, write, clock_now_ns());
 }
 
-/* Of the events in flight, which are among the last ones. */
 static void done(void *user, const struct operation *op, uint32_t item, const uint32_t *read,
                  const uint32_t *write) {
     struct trace *t = user;
-    for (uint32_t i = t->count; i-- > 0;) {
-        struct event *e = &t->event[i];
-        bool same = e->kind == op->kind && e->object == op->object && e->stream == op->stream &&
-                    e->region == op->region && e->item == item && e->position == op->use;
-        if (!same || e->done_ns) continue;
-        e->done_ns = clock_now_ns();
-        return;
-    }
+    trace_events_done(&t->events, op, item, clock_now_ns());
 }
 
 /* ---- when ---- */
@@ -80,6 +51,7 @@ zero_status trace_open(struct trace_steps steps, const struct trace_source *sour
     if (!t) return error_set(error, ZERO_E_MEMORY, "no memory for the trace");
     t->watch = (struct executor_watch){.user = t, .started = started, .done = done};
     t->source = source;
+    t->events = (struct trace_events){.event = t->event, .capacity = EVENTS_MAX};
     t->first = steps.first, t->steps = steps.steps;
     *out = t;
     return ZERO_OK;
@@ -109,54 +81,8 @@ zero_status trace_step(struct trace *t) {
 
 /* ---- the file ---- */
 
-/* The host chose the names: characters that JSON reserves are escaped. */
-static void put_text(FILE *file, const char *text) {
-    for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
-        if (*c == '"' || *c == '\\') fputc('\\', file);
-        if (*c < 0x20)
-            fprintf(file, "\\u%04x", *c);
-        else
-            fputc(*c, file);
-    }
-}
-
-static const char *event_name(const struct event *event) {
-    if (event->kind != OP_COMPUTE) return operation_kind_name((enum operation_kind)event->kind);
-    return event->backward ? "backward" : "forward";
-}
-
-static void put_micros(FILE *file, const char *name, uint64_t ns) {
-    fprintf(file, ",\"%s\":%" PRIu64 ".%03" PRIu64, name, ns / 1000, ns % 1000);
-}
-
-static void put_event(const struct trace *t, const struct event *event, FILE *file) {
-    fprintf(file, ",\n{\"ph\":\"X\",\"name\":\"%s ", event_name(event));
-    put_text(file, event->kind == OP_AGREE
-                       ? "the step"
-                       : t->source->model->unit[t->source->model->region[event->region].unit]->name);
-    fprintf(file, "\",\"cat\":\"%s\",\"pid\":%" PRIu32 ",\"tid\":%d", object_name((enum object)event->object),
-            t->source->ranks->rank, (int)event->stream);
-    put_micros(file, "ts", event->began_ns - t->origin_ns);
-    put_micros(file, "dur", event->done_ns - event->began_ns);
-    fprintf(file, ",\"args\":{\"position\":%d,\"item\":%" PRIu32 "}}", (int)event->position, event->item);
-}
-
-static void put_rank(const struct trace *t, FILE *file) {
-    fprintf(file,
-            ",\n{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%" PRIu32
-            ",\"args\":{\"name\":\"rank %" PRIu32 "\"}}",
-            t->source->ranks->rank, t->source->ranks->rank);
-    for (int s = 0; s < STREAMS; s++)
-        fprintf(file,
-                ",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%" PRIu32
-                ",\"tid\":%d,\"args\":{\"name\":\"%s\"}}",
-                t->source->ranks->rank, s, stream_name((enum stream)s));
-    for (uint32_t i = 0; i < t->count; i++)
-        if (t->event[i].done_ns) put_event(t, &t->event[i], file);
-}
-
 /* This rank's part; rank 0 makes the file anew, the others must find it. */
-static zero_status append(const struct trace *t, const char *path, bool last, struct zero_error *error) {
+static zero_status append(struct trace *t, const char *path, bool last, struct zero_error *error) {
     FILE *file = fopen(path, t->source->ranks->rank ? "r+" : "w");
     if (!file)
         return error_set(
@@ -165,11 +91,9 @@ static zero_status append(const struct trace *t, const char *path, bool last, st
     if (t->source->ranks->rank)
         fseek(file, 0, SEEK_END);
     else
-        fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n"
-              "{\"ph\":\"M\",\"name\":\"trace\",\"pid\":0,\"args\":{\"name\":\"zero\"}}",
-              file);
-    put_rank(t, file);
-    if (last) fputs("\n]}\n", file);
+        trace_events_open("zero", file);
+    trace_events_write(&t->events, t->source->plan, t->source->ranks->rank, t->origin_ns, file);
+    if (last) trace_events_close(file);
     bool bad = ferror(file);
     bad |= fclose(file) != 0;
     return bad ? error_set(error, ZERO_E_IO, "zero_engine_write_trace: cannot write %s: %s", path,
@@ -187,10 +111,10 @@ zero_status trace_write(struct trace *t, const char *path) {
     for (uint32_t r = 0; r < writers && !status; r++) {
         const struct rank_report *all;
         if (r == ranks->rank) append(t, path, r == writers - 1, &error);
-        status = ranks_agree(ranks, &error, (uint64_t[2]){t->missed}, "a rank's trace", &all);
+        status = ranks_agree(ranks, &error, (uint64_t[2]){t->events.missed}, "a rank's trace", &all);
     }
-    if (!status && t->missed)
+    if (!status && t->events.missed)
         log_line(&ranks->log, ZERO_LOG_WARN,
-                 "trace: there was no room for %" PRIu64 " operations: trace fewer steps", t->missed);
+                 "trace: there was no room for %" PRIu64 " operations: trace fewer steps", t->events.missed);
     return status;
 }

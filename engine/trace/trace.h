@@ -17,8 +17,7 @@ struct trace_steps {
 /* The parts of the engine that are traced. */
 struct trace_source {
     struct ranks *ranks;
-    const struct policy *policy;
-    const struct model *model;
+    const struct plan *plan;
 };
 
 /* Before the plan, which counts the trace's memory: reserves it. */

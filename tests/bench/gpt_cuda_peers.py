@@ -1,6 +1,6 @@
 """Tokens per second of PyTorch on the model of gpt_cuda_bench, on one GPU: bf16 weights by autocast or as they are, torch.compile,
 fused AdamW, scaled_dot_product_attention, clipping. Prints one JSON object with the bench's names.
-   $PYTHON gpt_cuda_peers.py [--batch 8 --steps 20 --layers 12 --width 768 --heads 12 --context 1024 --vocab 50257 --peak 989
+   $PYTHON gpt_cuda_peers.py [--batch 8 --steps 20 --layers 12 --width 768 --heads 12 --context 1024 --vocab 50257 --peak 0
                                 --accumulate 1 --budget 0 --compile whole --device cuda --json FILE]
 --weights bf16 keeps weights and moments in bf16, which takes less memory and time than any engine with fp32 masters; the default,
 fp32, computes in bf16 under autocast. --accumulate: micro-steps of a step. --compile whole: the model as one graph; blocks: each
@@ -31,7 +31,7 @@ def options():
              "accumulate": 1}
     for name, default in sizes.items():
         parser.add_argument("--" + name, type=int, default=default)
-    parser.add_argument("--peak", type=float, default=989, help="TFLOP/s, dense bf16")
+    parser.add_argument("--peak", type=float, default=0, help="TFLOP/s, dense bf16; 0: unknown")
     parser.add_argument("--weights", choices=["fp32", "bf16"], default="fp32")
     parser.add_argument("--compile", choices=["whole", "blocks"], default="whole")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
@@ -105,14 +105,18 @@ def main():
     torch.backends.cuda.matmul.allow_tf32 = True
     if o.budget:
         torch.cuda.set_per_process_memory_fraction(o.budget * 2**30 / torch.cuda.get_device_properties(0).total_memory)
-    parameters, seconds, loss = train_largest(o, vocab)
+    try:
+        parameters, seconds, loss = train_largest(o, vocab)
+    except torch.OutOfMemoryError as error:
+        print("skipped:", str(error).split("\n")[0])
+        return
     rate = o.accumulate * o.batch * o.context / seconds
     tflops = (6 * parameters + 6 * o.layers * o.context * o.width) * rate * 1e-12
     gpu = o.device == "cuda"
     line = json.dumps({"bench": "gpt", "device": "torch " + torch.__version__, "gpu": torch.cuda.get_device_name() if gpu else "none",
                       "type": "bf16, weights " + o.weights, "compiled": o.compile, "layers": o.layers, "width": o.width,
                       "parameters": parameters, "batch": o.batch, "context": o.context, "step_ms": seconds * 1e3,
-                      "tokens_per_s": rate, "tflops": tflops, "of_peak": tflops / o.peak, "loss": loss,
+                      "tokens_per_s": rate, "tflops": tflops, "of_peak": tflops / o.peak if o.peak else None, "loss": loss,
                       "accumulate": o.accumulate, "peak_bytes": torch.cuda.max_memory_allocated() if gpu else 0})
     print(line)
     if o.json:

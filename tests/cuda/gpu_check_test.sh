@@ -28,7 +28,7 @@ program() { # NAME TEXT
 }
 
 mkdir "$dir/bin" "$dir/lib" "$dir/tools" "$dir/python" "$dir/modules"
-cp tools/gpu-check "$dir/"
+cp tools/gpu-check configs/hardware.json "$dir/"
 cp tests/cuda/norm_test_main "$dir/bin/norm_test"
 cp tests/bench/cuda_kernels_bench "$dir/bin/"
 echo 0123456789ab >"$dir/commit"
@@ -105,6 +105,27 @@ check 0 --out "$dir/missed"
 [[ $(grep -cE '^\| .* \| (>=|<=) .* \| yes \|$' "$dir/reached.md") == 7 ]] || { echo "goals that are reached:" && cat "$dir/reached.md" && failures=1; }
 [[ $(grep -cE '^\| .* \| (>=|<=) .* \| no \|$' "$dir/missed.md") == 7 ]] || { echo "goals that are missed:" && cat "$dir/missed.md" && failures=1; }
 
+# An unknown peak is not measured.
+canned 110 null 0.9 103 110 100
+check 0 --out "$dir/unknown"
+expect "an unknown peak" "$dir/unknown.md" '^\| GPT of 1\.5B, of the GPU.s dense bf16 peak \| >= 0\.5 \| - \| not measured \|$'
+
+# The GPU's peak, by its name.
+echo 'speed | peak | 9 | //:tells | {peak}' >"$dir/gpu-check.runs"
+# shellcheck disable=SC2016
+program tells 'echo "peak of $1."'
+peak() { # NAME PEAK
+    printf '#!/bin/sh\necho "%s"\n' "$1" >"$dir/tools/nvidia-smi" && chmod +x "$dir/tools/nvidia-smi"
+    PATH="$dir/tools:$PATH" check 0 --out "$dir/peak"
+    expect "$1" "$dir/peak.json" "\"last_line\": \"peak of $2\\.\""
+}
+peak "NVIDIA GeForce RTX 4090" 165.2
+peak "NVIDIA A100-SXM4-80GB" 312
+peak "NVIDIA H100 80GB HBM3" 989.4
+peak "NVIDIA H200" 989.4
+peak "NVIDIA H100 PCIe" 0
+peak "Quadro" 0
+
 # compute-sanitizer, where it is: what it finds fails, and a machine that it refuses skips.
 cat >"$dir/gpu-check.runs" <<'RUNS'
 tests | clean   | 60 | memcheck+//:clean   |
@@ -138,6 +159,21 @@ expect "what was running" "$dir/timed.md" '^\| second \| not finished: out of ti
 expect "what follows" "$dir/timed.md" '^\| third \| not run: out of time \| 0 '
 check 0 --only 'speed \| (first|looks)' --out "$dir/timed"
 [[ $(grep -c passed "$dir/timed.md") == 2 && $(grep -c time "$dir/timed.md") == 0 ]] || { echo "--only:" && cat "$dir/timed.md" && failures=1; }
+
+# What is carried starts where the C library is 2.34; libstdc++ and libgcc_s are the other machine's.
+tools/gpu-check --carry "$dir/pack" tests/cuda/norm_test_main tests/bench/gpt_cuda_bench >"$dir/log" 2>&1 || { cat "$dir/log" && failures=1; }
+mkdir "$dir/unpacked" && tar -C "$dir/unpacked" -xzf "$dir/pack/carried.tar.gz"
+for file in "$dir"/unpacked/*/*; do objdump -T "$file"; done | grep -oE 'GLIBC_2\.[0-9]+' | sort -Vu | tail -n 1 >"$dir/glibc"
+[[ $(printf 'GLIBC_2.34\n' | sort -V - "$dir/glibc" | tail -n 1) == GLIBC_2.34 ]] || { echo "carried:" && cat "$dir/glibc" && failures=1; }
+(cd "$dir/unpacked" && find bin lib -type f | sort) >"$dir/carried"
+expect "a program" "$dir/carried" '^bin/norm_test$'
+expect "a library" "$dir/carried" '^lib/libdnnl\.so'
+! grep -E 'stdc\+\+|gcc_s|/libc\.|mpi' "$dir/carried" || failures=1
+new=$(gcc -print-file-name=libstdc++.so.6)
+if objdump -T "$new" | grep -qE 'GLIBC_2\.3[5-9]'; then
+    ! tools/gpu-check --carry "$dir/pack" "$new" >"$dir/log" 2>&1 || { echo "a library that is too new was carried" && failures=1; }
+    expect "too new" "$dir/log" 'libstdc\+\+\.so\.6 needs version 2\.3[5-9] of the C library'
+fi
 
 # As it is packed.
 tar -C "$dir" -czf "$dir/carried.tar.gz" bin lib && rm -r "${dir:?}/bin" "${dir:?}/lib"

@@ -10,7 +10,7 @@
 #include "tests/engine/ranks.h"
 #include "tests/engine/toy_model.h"
 
-enum { RANKS = 2, STEPS = 5, STREAMS_MAX = 16, NAMES_MAX = 64 };
+enum { RANKS = 2, STEPS = 5, THREADS_MAX = 16 * 64, NAMES_MAX = 64 };
 
 static const struct plain_param model[] = {
     {"a", "a.w", 3001, 0, NULL}, {"b", "b.w", 2600, 0, NULL}, {"c \"quoted\"", "c.w", 900, 0, NULL}};
@@ -75,7 +75,7 @@ struct timeline {
     uint64_t gathers, reductions, updates, agreements;
     char passes[NAMES_MAX][64]; /* of compute, in order */
     uint32_t pass_count;
-    double began[STREAMS_MAX];
+    double ended[THREADS_MAX];
 };
 
 static const char *text(struct json_object *object, const char *key) {
@@ -90,11 +90,11 @@ static bool starts(const char *name, const char *word) { return strncmp(name, wo
 
 static void take(struct json_object *event, struct timeline *t) {
     const char *name = text(event, "name");
-    int stream = json_object_get_int(json_object_object_get(event, "tid"));
-    if (!CHECK(stream >= 0 && stream < STREAMS_MAX)) return;
-    CHECK(number(event, "ts") >= t->began[stream] &&
-          number(event, "dur") >= 0); /* streams keep their order */
-    t->began[stream] = number(event, "ts");
+    int thread = json_object_get_int(json_object_object_get(event, "tid"));
+    if (!CHECK(thread >= 0 && thread < THREADS_MAX)) return;
+    CHECK(number(event, "ts") >= t->ended[thread] - 1e-6 &&
+          number(event, "dur") >= 0); /* slices of a thread do not overlap */
+    t->ended[thread] = number(event, "ts") + number(event, "dur");
     t->gathers += starts(name, "GATHER ");
     t->reductions += starts(name, "REDUCE ");
     t->updates += starts(name, "UPDATE ");

@@ -1,26 +1,51 @@
-/* `zero report`: a run as one HTML page. */
+/* `zero report`: runs as one HTML page. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "tools/command/command.h"
 #include "tools/report/page.h"
+#include "tools/report/serve.h"
+
+enum { PATH_BYTES = 4096 };
 
 struct arguments {
     const char *out;
+    bool watch;
+    uint64_t port;
 };
 
 static const struct option options[] = {
     {"--out", "FILE", "where the page goes (report.html in the run's directory)", OPTION_TEXT,
      offsetof(struct arguments, out)},
+    {"--watch", NULL, "serves the page on 127.0.0.1 while the run goes on", OPTION_FLAG,
+     offsetof(struct arguments, watch)},
+    {"--port", "N", "for --watch (a free one)", OPTION_COUNT, offsetof(struct arguments, port)},
     {0},
 };
 
-static int write_page(const struct run_record *record, const char *path) {
+/* The runs that the command names. */
+struct runs {
+    const char *name[PAGE_RUNS_MAX];
+    struct run_record record[PAGE_RUNS_MAX];
+    uint32_t count;
+};
+
+static zero_status read_runs(struct runs *runs, struct zero_error *error) {
+    zero_status status = ZERO_OK;
+    for (uint32_t r = 0; r < runs->count && !status; r++)
+        status = run_record_read(runs->name[r], &runs->record[r], error);
+    return status;
+}
+
+static int write_page(const struct runs *runs, const char *path) {
     FILE *file = fopen(path, "w");
     bool bad = !file;
     if (file) {
-        page_write(record, file);
+        if (runs->count == 1)
+            page_write(runs->record, 0, file);
+        else
+            page_compare(runs->record, runs->name, runs->count, file);
         bad = ferror(file);
         bad |= fclose(file) != 0;
     }
@@ -29,35 +54,59 @@ static int write_page(const struct run_record *record, const char *path) {
     return EXIT_FAILED;
 }
 
+static int report(struct runs *runs, const struct arguments *a) {
+    struct zero_error error;
+    char path[PATH_BYTES + 32];
+    error_clear(&error);
+    snprintf(path, sizeof path, "%s/report.html", runs->name[0]);
+    int result = EXIT_FAILED;
+    if (a->watch)
+        serve_run(runs->name[0], (uint16_t)a->port, &error);
+    else if (!read_runs(runs, &error))
+        result = write_page(runs, a->out ? a->out : path);
+    if (error.code) fprintf(stderr, "zero report: %s\n", error.message);
+    for (uint32_t r = 0; r < runs->count; r++) run_record_free(&runs->record[r]);
+    return result;
+}
+
 static int run(int argc, char **argv) {
     struct zero_error error;
     error_clear(&error);
-    struct arguments arguments = {0};
-    const char *run = NULL;
-    char path[4096 + 32];
-    if (options_parse(options, argc, argv, &arguments, &run, &error) != ZERO_OK)
+    struct arguments a = {0};
+    struct runs runs = {0};
+    const char *last = NULL;
+    int operands = 0; /* the runs come first; options_parse takes the last one */
+    while (operands + 1 < argc && argv[operands + 1][0] != '-') operands++;
+    int skipped = operands > 1 ? operands - 1 : 0;
+    if (operands > PAGE_RUNS_MAX)
+        return command_usage_error("report", "%d runs: at most %d are compared", operands, PAGE_RUNS_MAX);
+    for (int i = 0; i < skipped; i++) runs.name[runs.count++] = argv[1 + i];
+    if (options_parse(options, argc - skipped, argv + skipped, &a, &last, &error) != ZERO_OK)
         return command_usage_error("report", "%s", error.message);
-    if (!run) return command_usage_error("report", "RUN is missing; name a run's directory");
-    if (strlen(run) >= 4096) return command_usage_error("report", "the run's directory has too long a name");
-    snprintf(path, sizeof path, "%s/report.html", run);
-    struct run_record record;
-    int result = EXIT_FAILED;
-    if (run_record_read(run, &record, &error) == ZERO_OK)
-        result = write_page(&record, arguments.out ? arguments.out : path);
-    else
-        fprintf(stderr, "zero report: %s\n", error.message);
-    run_record_free(&record);
-    return result;
+    if (last) runs.name[runs.count++] = last;
+    if (!runs.count) return command_usage_error("report", "RUN is missing; name a run's directory");
+    for (uint32_t r = 0; r < runs.count; r++)
+        if (strlen(runs.name[r]) >= PATH_BYTES)
+            return command_usage_error("report", "the run's directory has too long a name");
+    if (runs.count > 1 && a.watch) return command_usage_error("report", "--watch goes with one run");
+    if (runs.count > 1 && !a.out)
+        return command_usage_error("report",
+                                   "--out is missing: name the file of the page that compares the runs");
+    if (a.port && !a.watch) return command_usage_error("report", "--port goes with --watch");
+    if (a.port > UINT16_MAX) return command_usage_error("report", "--port is at most %d", UINT16_MAX);
+    return report(&runs, &a);
 }
 
 const struct command command_report = {
     .name = "report",
-    .arguments = "RUN [OPTIONS]",
+    .arguments = "RUN... [OPTIONS]",
     .summary = "makes an HTML page of a run: loss, speed, timeline, planned and measured memory",
     .description =
         "Reads what `zero train` left in the run's directory RUN: metrics.jsonl, run.json, and trace.json "
         "with\n"
-        "the timeline of two steps. The page needs nothing else, and may be made while the run goes on.\n"
+        "the timeline of two steps. The page needs nothing else, and may be made while the run goes on:\n"
+        "--watch serves it to a browser of this machine, which loads it again every five seconds.\n"
+        "Several runs, at most eight, are compared on one page.\n"
         "trace.json by itself opens in ui.perfetto.dev.",
     .options = options,
     .run = run,

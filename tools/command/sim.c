@@ -166,6 +166,10 @@ static int simulate(const struct arguments *a, const struct job *job, uint32_t f
     if (!status && a->data) status = check_data(&r, error);
     if (!status) status = case_run(&r.setup, a->data, &result, error);
     if (!status) report_print(job, &r, &result, stdout);
+    if (result.untraced)
+        fprintf(stderr,
+                "zero sim: %s has no room for %" PRIu64 " operations: lower --trace-ranks or --steps\n",
+                a->trace, result.untraced);
     zero_status closed = close_file(r.setup.trace, a->trace, error);
     if (!status) status = closed;
     r.setup.trace = NULL;

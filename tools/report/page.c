@@ -9,27 +9,42 @@
 #include "tools/report/plot.h"
 #include "tools/report/strips.h"
 
+/* Colors are variables: one set for light screens, one for dark ones. */
 static const char style[] =
-    "body{font:15px/1.45 system-ui,Helvetica,Arial,sans-serif;color:#1f2328;background:#fff;max-width:1180px;"
+    ":root{color-scheme:light dark;--text:#1f2328;--page:#fff;--soft:#59636e;--line:#d8dee4;--grid:#e6e9ed;"
+    "--c0:#1f6fb2;--c1:#d1602b;--c2:#2f8f5b;--c3:#8a5bb5;--c4:#a0752d;--c5:#c2314f;--c6:#3d8b8b;--c7:#7d8590}"
+    "@media(prefers-color-scheme:dark){:root{--text:#e6edf3;--page:#0d1117;--soft:#9198a1;--line:#3d444d;--"
+    "grid:#262c36;"
+    "--c0:#58a6ff;--c1:#f0883e;--c2:#56d364;--c3:#bc8cff;--c4:#d4a72c;--c5:#ff7b72;--c6:#56d4dd;--c7:#9198a1}"
+    "}"
+    "body{font:15px/1.45 "
+    "system-ui,Helvetica,Arial,sans-serif;color:var(--text);background:var(--page);max-width:1180px;"
     "margin:28px auto;padding:0 18px}"
-    "h1{font-size:24px;margin:0 0 4px}h2{font-size:17px;margin:34px 0 10px}"
-    ".settings{color:#59636e;margin:0 0 18px}.cards{display:flex;flex-wrap:wrap;gap:12px}"
-    ".card{border:1px solid #d8dee4;border-radius:8px;padding:10px 16px;min-width:120px}"
-    ".card b{display:block;font-size:20px}.card span{color:#59636e;font-size:13px}"
-    ".plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(440px,1fr));gap:18px 22px}"
+    "h1{font-size:24px;margin:0 0 4px;overflow-wrap:anywhere}h2{font-size:17px;margin:34px 0 10px}"
+    ".settings,.note{color:var(--soft)}.settings{margin:0 0 18px}.note{font-size:13px}"
+    ".cards{display:flex;flex-wrap:wrap;gap:12px}"
+    ".card{border:1px solid var(--line);border-radius:8px;padding:10px 16px;min-width:120px;flex:1 0 auto}"
+    ".card b{display:block;font-size:20px}.card span{color:var(--soft);font-size:13px}"
+    ".plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(440px,100%),1fr));gap:18px 22px;margin-top:18px}"
     "svg{width:100%;height:auto}svg.dot{width:10px;height:10px;margin-right:5px}"
-    ".title{font-size:14px;font-weight:600}.unit,.tick{font-size:11px;fill:#59636e}.name{font-size:12px}"
-    ".grid{stroke:#e6e9ed}polyline{fill:none;stroke-width:1.8;stroke-linejoin:round}"
-    ".c0{stroke:#1f6fb2}.c1{stroke:#d1602b}.c2{stroke:#2f8f5b}.c3{stroke:#8a5bb5}circle{fill:#fff;stroke-"
-    "width:1.8}"
-    ".f0{fill:#1f6fb2}.f1{fill:#d1602b}.f2{fill:#2f8f5b}.f3{fill:#8a5bb5}"
+    ".wide{overflow-x:auto}.wide>svg{min-width:900px}"
+    ".title{font-size:14px;font-weight:600;fill:var(--text)}.unit,.tick{font-size:11px;fill:var(--soft)}"
+    ".name{font-size:12px;fill:var(--text)}.grid{stroke:var(--grid)}"
+    "polyline{fill:none;stroke-width:1.8;stroke-linejoin:round}circle{fill:var(--page);stroke-width:1.8}"
+    ".c0{stroke:var(--c0)}.c1{stroke:var(--c1)}.c2{stroke:var(--c2)}.c3{stroke:var(--c3)}"
+    ".c4{stroke:var(--c4)}.c5{stroke:var(--c5)}.c6{stroke:var(--c6)}.c7{stroke:var(--c7)}"
+    ".f0{fill:var(--c0)}.f1{fill:var(--c1)}.f2{fill:var(--c2)}.f3{fill:var(--c3)}"
+    ".f4{fill:var(--c4)}.f5{fill:var(--c5)}.f6{fill:var(--c6)}.f7{fill:var(--c7)}"
     ".k0{fill:#5a9bd4}.k1{fill:#1f6fb2}.k2{fill:#2f8f5b}.k3{fill:#d1602b}.k4{fill:#8a5bb5}.k5{fill:#c9a227}"
     ".k6{fill:#a0752d}.k7{fill:#7d8590}.k8{fill:#c2314f}"
-    "table{border-collapse:collapse}td,th{padding:4px 16px 4px 0;text-align:right;border-bottom:1px solid "
-    "#e6e9ed}"
-    "td:nth-child(-n+2),th:nth-child(-n+2){text-align:left}.bar{display:inline-block;height:10px;background:#"
-    "5a9bd4}"
-    ".legend{font-size:12px}.legend span{margin-right:14px}.note{color:#59636e;font-size:13px}";
+    ".p rect{fill:transparent}.p text{visibility:hidden;font-size:12px;fill:var(--text)}"
+    ".p:hover rect{fill:var(--soft);opacity:.35}.p:hover text{visibility:visible}"
+    "table{border-collapse:collapse}td,th{padding:4px 16px 4px "
+    "0;text-align:right;white-space:nowrap;border-bottom:1px solid "
+    "var(--grid)}"
+    "td:nth-child(-n+2),th:nth-child(-n+2){text-align:left}.bar{display:inline-block;height:10px;background:"
+    "var(--c0)}"
+    ".legend{font-size:12px}.legend span{margin-right:14px;white-space:nowrap}";
 
 static void write_bytes(FILE *file, double bytes) {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
@@ -72,11 +87,11 @@ static double total_of(const struct run_record *r, enum quantity q) {
     return total;
 }
 
-static void write_card(FILE *file, const char *name, const char *format, double value) {
-    if (!isfinite(value)) return;
-    fputs("<div class=\"card\"><b>", file);
-    fprintf(file, format, value);
-    fprintf(file, "</b><span>%s</span></div>\n", name);
+static void write_card(FILE *file, const char *name, double value) {
+    char text[32];
+    if (isfinite(value))
+        fprintf(file, "<div class=\"card\"><b>%s</b><span>%s</span></div>\n", markup_number(text, value),
+                name);
 }
 
 static void write_head(const struct run_record *r, FILE *file) {
@@ -90,50 +105,51 @@ static void write_head(const struct run_record *r, FILE *file) {
     fputs("</p>\n<div class=\"cards\">\n", file);
     char steps[64];
     snprintf(steps, sizeof steps, "of %" PRIu64 " steps", r->steps_asked);
-    write_card(file, steps, "%.0f", r->steps ? r->step[r->steps - 1] : 0);
-    write_card(file, "loss, the last step's", "%.4f", last_of(r, LOSS));
-    write_card(file, "held-out loss", "%.4f", last_of(r, EVAL_LOSS));
-    write_card(file, "tokens/s, median", "%.4g", median_of(r, TOKENS_PER_S));
-    write_card(file, "s per step, median", "%.4g", median_of(r, SECONDS));
-    if (total_of(r, SKIPPED) > 0) write_card(file, "steps skipped", "%.0f", total_of(r, SKIPPED));
+    write_card(file, steps, r->steps ? r->step[r->steps - 1] : 0);
+    write_card(file, "loss, the last step's", last_of(r, LOSS));
+    write_card(file, "held-out loss", last_of(r, EVAL_LOSS));
+    write_card(file, "tokens/s, median", median_of(r, TOKENS_PER_S));
+    write_card(file, "s per step, median", median_of(r, SECONDS));
+    if (total_of(r, SKIPPED) > 0) write_card(file, "steps skipped", total_of(r, SKIPPED));
     fputs("</div>\n", file);
 }
 
 /* ---- curves ---- */
 
+/* A plot of the page: one run's quantities together, or one quantity of several runs. */
+static const struct {
+    const char *title, *unit;
+    bool from_zero;
+    struct {
+        const char *name;
+        enum quantity quantity;
+    } curve[4];
+    int curves;
+} plots[] = {
+    {"Loss", "nats per token", false, {{"training", LOSS}, {"held out", EVAL_LOSS}}, 2},
+    {"Throughput", "tokens/s", true, {{"tokens/s", TOKENS_PER_S}}, 1},
+    {"Time of a step",
+     "s",
+     true,
+     {{"step", SECONDS}, {"compute", COMPUTE_S}, {"waiting", WAIT_S}, {"updates", UPDATE_S}},
+     4},
+    {"Gradient norm", "before clipping", true, {{"norm", GRAD_NORM}}, 1},
+    {"Learning rate", "", true, {{"lr", LR}}, 1},
+};
+enum { PLOTS = sizeof plots / sizeof *plots };
+
+static struct curve curve_of(const struct run_record *r, const char *name, enum quantity q) {
+    return (struct curve){name, r->step, r->value[q], r->steps};
+}
+
 static void write_plots(const struct run_record *r, FILE *file) {
-    double *const *v = r->value;
-    const struct plot plots[] = {
-        {.title = "Loss",
-         .unit = "nats per token",
-         .curve = {{"training", v[LOSS]}, {"held out", v[EVAL_LOSS]}},
-         .curves = isfinite(last_of(r, EVAL_LOSS)) ? 2 : 1},
-        {.title = "Throughput",
-         .unit = "tokens/s",
-         .curve = {{"tokens/s", v[TOKENS_PER_S]}},
-         .curves = 1,
-         .from_zero = true},
-        {.title = "Time of a step",
-         .unit = "s",
-         .curve = {{"step", v[SECONDS]},
-                   {"compute", v[COMPUTE_S]},
-                   {"waiting", v[WAIT_S]},
-                   {"updates", v[UPDATE_S]}},
-         .curves = 4,
-         .from_zero = true},
-        {.title = "Gradient norm",
-         .unit = "before clipping",
-         .curve = {{"norm", v[GRAD_NORM]}},
-         .curves = 1,
-         .from_zero = true},
-        {.title = "Learning rate", .unit = "", .curve = {{"lr", v[LR]}}, .curves = 1, .from_zero = true}};
     fputs("<h2>The run</h2>\n<div class=\"plots\">\n", file);
-    for (size_t i = 0; i < sizeof plots / sizeof *plots; i++) {
-        struct plot plot = plots[i];
-        plot.step = r->step, plot.steps = r->steps;
-        fputs("<div>", file);
+    for (int i = 0; i < PLOTS; i++) {
+        struct plot plot = {.title = plots[i].title, .unit = plots[i].unit, .from_zero = plots[i].from_zero};
+        for (int k = 0; k < plots[i].curves; k++)
+            if (k == 0 || isfinite(last_of(r, plots[i].curve[k].quantity)))
+                plot.curve[plot.curves++] = curve_of(r, plots[i].curve[k].name, plots[i].curve[k].quantity);
         plot_write(&plot, file);
-        fputs("</div>\n", file);
     }
     fputs("</div>\n", file);
 }
@@ -145,7 +161,9 @@ static void write_memory(const struct run_record *r, FILE *file) {
     double most = 1, planned = 0, measured = 0;
     for (uint32_t i = 0; i < r->memory_count; i++) most = fmax(most, (double)r->memory[i].planned);
     fputs("<h2>Memory per "
-          "rank</h2>\n<table><tr><th>tier</th><th>what</th><th>planned</th><th>measured</th><th></th></tr>\n",
+          "rank</h2>\n<div "
+          "class=\"wide\"><table><tr><th>tier</th><th>what</th><th>planned</th><th>measured</th><th></th></"
+          "tr>\n",
           file);
     for (uint32_t i = 0; i < r->memory_count; i++) {
         const struct memory_line *line = &r->memory[i];
@@ -167,7 +185,7 @@ static void write_memory(const struct run_record *r, FILE *file) {
     write_bytes(file, planned);
     fputs("</th><th>", file);
     write_bytes(file, measured);
-    fputs("</th><th></th></tr></table>\n", file);
+    fputs("</th><th></th></tr></table></div>\n", file);
 }
 
 static void write_traffic_row(const struct run_record *r, const char *name, enum quantity q, uint64_t planned,
@@ -186,13 +204,13 @@ static void write_traffic_row(const struct run_record *r, const char *name, enum
 
 static void write_traffic(const struct run_record *r, FILE *file) {
     fputs("<h2>Traffic of a step, all ranks "
-          "together</h2>\n<table><tr><th></th><th></th><th>planned</th><th>the last "
+          "together</h2>\n<div class=\"wide\"><table><tr><th></th><th></th><th>planned</th><th>the last "
           "step's</th></tr>\n",
           file);
     write_traffic_row(r, "sent between ranks", WIRE_BYTES, 0, file);
     write_traffic_row(r, "read from drives", DRIVE_READ_BYTES, r->drive_read_planned, file);
     write_traffic_row(r, "written to drives", DRIVE_WRITE_BYTES, r->drive_write_planned, file);
-    fputs("</table>\n", file);
+    fputs("</table></div>\n", file);
 }
 
 static void write_timeline(const struct run_record *r, FILE *file) {
@@ -201,17 +219,89 @@ static void write_timeline(const struct run_record *r, FILE *file) {
         fputs("<p class=\"note\">The run left no trace.json.</p>\n", file);
         return;
     }
+    fputs("<div class=\"wide\">", file);
     strips_write(r, file);
+    fputs("</div>\n", file);
 }
 
-void page_write(const struct run_record *r, FILE *file) {
-    fputs("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>", file);
-    markup_text(file, r->title);
+static void write_begin(const char *title, uint32_t refresh_s, FILE *file) {
+    fputs("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
+          "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">",
+          file);
+    if (refresh_s) fprintf(file, "<meta http-equiv=\"refresh\" content=\"%" PRIu32 "\">", refresh_s);
+    fputs("<title>", file);
+    markup_text(file, title);
     fprintf(file, "</title><style>%s</style></head><body>\n", style);
+}
+
+void page_write(const struct run_record *r, uint32_t refresh_s, FILE *file) {
+    write_begin(r->title, refresh_s, file);
     write_head(r, file);
     write_plots(r, file);
     write_timeline(r, file);
     write_memory(r, file);
     write_traffic(r, file);
     fputs("</body></html>\n", file);
+}
+
+/* ---- several runs ---- */
+
+static void write_cell(double value, FILE *file) {
+    char text[32];
+    fprintf(file, "<td>%s</td>", isfinite(value) ? markup_number(text, value) : "&ndash;");
+}
+
+static double measured_memory(const struct run_record *r) {
+    double bytes = 0;
+    for (uint32_t i = 0; i < r->memory_count; i++)
+        bytes += strcmp(r->memory[i].tier, "nvme") ? (double)r->memory[i].measured : 0;
+    return bytes;
+}
+
+static void write_run(const struct run_record *r, const char *name, uint32_t number, FILE *file) {
+    fprintf(file,
+            "<tr><td><svg class=\"dot\" viewBox=\"0 0 10 10\"><rect class=\"f%" PRIu32
+            "\" width=\"10\" height=\"10\"/></svg>",
+            number);
+    markup_text(file, name);
+    fputs("</td><td style=\"white-space:normal;min-width:300px\">", file);
+    markup_text(file, r->title);
+    for (uint32_t i = 0; i < r->setting_count; i++) {
+        fputs(" &middot; ", file);
+        markup_text(file, r->settings[i]);
+    }
+    fputs("</td>", file);
+    write_cell(r->steps ? r->step[r->steps - 1] : 0, file);
+    write_cell(last_of(r, LOSS), file);
+    write_cell(last_of(r, EVAL_LOSS), file);
+    write_cell(median_of(r, TOKENS_PER_S), file);
+    write_cell(median_of(r, SECONDS), file);
+    fputs("<td>", file);
+    write_bytes(file, measured_memory(r));
+    fputs("</td></tr>\n", file);
+}
+
+void page_compare(const struct run_record *runs, const char *const *names, uint32_t count, FILE *file) {
+    write_begin("Runs compared", 0, file);
+    fputs("<h1>Runs compared</h1>\n<div "
+          "class=\"wide\"><table><tr><th>run</th><th>settings</th><th>steps</th><th>loss</th>"
+          "<th>held-out loss</th><th>tokens/s</th><th>s per step</th><th>memory per rank</th></tr>\n",
+          file);
+    for (uint32_t r = 0; r < count; r++) write_run(&runs[r], names[r], r, file);
+    fputs("</table></div>\n<div class=\"plots\">\n", file);
+    for (int i = 0; i < PLOTS; i++)
+        for (int k = 0; k < plots[i].curves; k++) {
+            char title[64];
+            snprintf(title, sizeof title, plots[i].curves > 1 ? "%s: %s" : "%s", plots[i].title,
+                     plots[i].curve[k].name);
+            struct plot plot = {.title = title,
+                                .unit = plots[i].unit,
+                                .from_zero = plots[i].from_zero,
+                                .unnamed = true,
+                                .curves = count};
+            for (uint32_t r = 0; r < count; r++)
+                plot.curve[r] = curve_of(&runs[r], names[r], plots[i].curve[k].quantity);
+            plot_write(&plot, file);
+        }
+    fputs("</div></body></html>\n", file);
 }

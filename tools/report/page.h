@@ -1,11 +1,18 @@
-/* Writes a run as one HTML page that loads nothing: no script, font or picture from elsewhere. */
+/* Writes runs as one HTML page that loads nothing: no script, font or picture from elsewhere, and none of its own that runs. */
 #ifndef ZERO_TOOLS_REPORT_PAGE_H
 #define ZERO_TOOLS_REPORT_PAGE_H
 
 #include <stdio.h>
 
+#include "tools/report/plot.h"
 #include "tools/report/record.h"
 
-void page_write(const struct run_record *record, FILE *file);
+enum { PAGE_RUNS_MAX = PLOT_CURVES_MAX };
+
+/* One run. refresh_s: the browser loads the page again after so many seconds; 0: never. */
+void page_write(const struct run_record *record, uint32_t refresh_s, FILE *file);
+
+/* Up to PAGE_RUNS_MAX runs beside each other. names: of the runs. */
+void page_compare(const struct run_record *runs, const char *const *names, uint32_t count, FILE *file);
 
 #endif

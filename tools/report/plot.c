@@ -13,7 +13,7 @@ enum {
     TOP = 40,
     BOTTOM = 34,
     TICKS_ABOUT = 5,
-    POINTS_MAX = 500
+    POINTS_MAX = 300
 };
 
 struct axis {
@@ -43,6 +43,7 @@ static double place_x(const struct axis *x, double value) { return place(x, valu
 static double place_y(const struct axis *y, double value) { return place(y, value, HEIGHT - BOTTOM, TOP); }
 
 static void write_frame(const struct plot *p, const struct axis *x, const struct axis *y, FILE *file) {
+    char text[32];
     fprintf(file, "<svg viewBox=\"0 0 %d %d\" role=\"img\"><text class=\"title\" x=\"%d\" y=\"20\">", WIDTH,
             HEIGHT, LEFT);
     markup_text(file, p->title);
@@ -51,39 +52,44 @@ static void write_frame(const struct plot *p, const struct axis *x, const struct
         fprintf(
             file,
             "<line class=\"grid\" x1=\"%d\" y1=\"%.1f\" x2=\"%d\" y2=\"%.1f\"/><text class=\"tick\" x=\"%d\" "
-            "y=\"%.1f\" text-anchor=\"end\">%.6g</text>\n",
+            "y=\"%.1f\" text-anchor=\"end\">%s</text>\n",
             LEFT, place_y(y, v), WIDTH - RIGHT, place_y(y, v), LEFT - 8, place_y(y, v) + 4,
-            fabs(v) < y->tick / 1e6 ? 0 : v);
+            markup_number(text, fabs(v) < y->tick / 1e6 ? 0 : v));
     for (double v = ceil(x->least / x->tick) * x->tick; v <= x->most; v += x->tick)
-        fprintf(file, "<text class=\"tick\" x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.10g</text>\n",
-                place_x(x, v), HEIGHT - 12, v);
+        fprintf(file, "<text class=\"tick\" x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%s</text>\n",
+                place_x(x, v), HEIGHT - 12, markup_number(text, v));
 }
 
-/* Each point is the mean of `share` steps. */
-static void write_curve(const struct plot *p, uint32_t k, const struct axis *x, const struct axis *y,
+/* A point is the mean of `share` steps, from its first one on. */
+static uint32_t share_of(const struct curve *c) { return (c->steps + POINTS_MAX - 1) / POINTS_MAX; }
+
+/* NaN: none of the steps has a value. */
+static double point_at(const struct curve *c, uint32_t first) {
+    double sum = 0;
+    uint32_t count = 0;
+    for (uint32_t i = first; i < first + share_of(c) && i < c->steps; i++)
+        if (isfinite(c->value[i])) sum += c->value[i], count++;
+    return count ? sum / count : NAN;
+}
+
+static void write_curve(const struct curve *c, uint32_t k, const struct axis *x, const struct axis *y,
                         FILE *file) {
-    uint32_t share = (p->steps + POINTS_MAX - 1) / POINTS_MAX, points = 0, last = 0;
-    const double *value = p->curve[k].value;
+    uint32_t last = UINT32_MAX;
     fprintf(file, "<polyline class=\"c%u\" points=\"", k);
-    for (uint32_t i = 0; i < p->steps; i += share) {
-        double sum = 0;
-        uint32_t count = 0;
-        for (uint32_t j = i; j < i + share && j < p->steps; j++)
-            if (isfinite(value[j])) sum += value[j], count++, last = j;
-        if (!count) continue;
-        fprintf(file, "%.1f,%.1f ", place_x(x, p->step[i]), place_y(y, sum / count));
-        points++;
+    for (uint32_t i = 0; i < c->steps; i += share_of(c)) {
+        double value = point_at(c, i);
+        if (!isfinite(value)) continue;
+        fprintf(file, "%.1f,%.1f ", place_x(x, c->step[i]), place_y(y, value));
+        last = i;
     }
     fputs("\"/>\n", file);
-    if (points) /* a line with one point would be invisible */
-        fprintf(file,
-                "<circle class=\"c%u\" cx=\"%.1f\" cy=\"%.1f\" r=\"3\"><title>step %.10g: "
-                "%.6g</title></circle>\n",
-                k, place_x(x, p->step[last]), place_y(y, value[last]), p->step[last], value[last]);
+    if (last != UINT32_MAX) /* a line with one point would be invisible */
+        fprintf(file, "<circle class=\"c%u\" cx=\"%.1f\" cy=\"%.1f\" r=\"3\"/>\n", k,
+                place_x(x, c->step[last]), place_y(y, point_at(c, last)));
 }
 
 static void write_names(const struct plot *p, FILE *file) {
-    for (uint32_t k = 0; k < p->curves && p->curves > 1; k++) {
+    for (uint32_t k = 0; k < p->curves && p->curves > 1 && !p->unnamed; k++) {
         fprintf(file, "<text class=\"name f%u\" x=\"%d\" y=\"20\" text-anchor=\"end\">", k,
                 WIDTH - RIGHT - 76 * (int)(p->curves - 1 - k));
         markup_text(file, p->curve[k].name);
@@ -91,25 +97,60 @@ static void write_names(const struct plot *p, FILE *file) {
     }
 }
 
+/* The first value at or after the step, if it belongs to the same point. */
+static double value_near(const struct curve *c, double step, double width) {
+    for (uint32_t i = 0; i < c->steps; i += share_of(c))
+        if (c->step[i] >= step) return c->step[i] < step + width ? point_at(c, i) : NAN;
+    return NAN;
+}
+
+/* The values of all curves at a point, which the style hides until the pointer is above it. */
+static void write_values(const struct plot *p, const struct axis *x, double step, double width, FILE *file) {
+    double from = place_x(x, step - width / 2), to = place_x(x, step + width / 2);
+    char text[32];
+    fprintf(file,
+            "<g class=\"p\"><rect x=\"%.1f\" y=\"%d\" width=\"%.2f\" height=\"%d\"/><text x=\"%d\" "
+            "y=\"%d\">step %s",
+            from, TOP, fmax(to - from, 0.5), HEIGHT - TOP - BOTTOM, LEFT + 8, HEIGHT - BOTTOM - 8,
+            markup_number(text, step));
+    for (uint32_t k = 0; k < p->curves; k++) {
+        double value = value_near(&p->curve[k], step, width);
+        if (!isfinite(value)) continue;
+        fputs(k || p->curves > 1 ? ", " : ": ", file);
+        if (p->curves > 1) markup_text(file, p->curve[k].name), fputc(' ', file);
+        fputs(markup_number(text, value), file);
+    }
+    fputs("</text></g>\n", file);
+}
+
+static void write_pointer(const struct plot *p, const struct axis *x, FILE *file) {
+    const struct curve *longest = &p->curve[0];
+    for (uint32_t k = 1; k < p->curves; k++)
+        if (p->curve[k].steps > longest->steps) longest = &p->curve[k];
+    uint32_t share = share_of(longest);
+    double width = longest->steps > share ? longest->step[share] - longest->step[0] : 1;
+    for (uint32_t i = 0; i < longest->steps; i += share) write_values(p, x, longest->step[i], width, file);
+}
+
 bool plot_write(const struct plot *p, FILE *file) {
     struct axis x = {INFINITY, -INFINITY, 0},
                 y = {p->from_zero ? 0 : INFINITY, p->from_zero ? 0 : -INFINITY, 0};
     bool any = false;
-    for (uint32_t i = 0; i < p->steps; i++) {
-        extend(&x, p->step[i]);
-        for (uint32_t k = 0; k < p->curves; k++) {
+    for (uint32_t k = 0; k < p->curves; k++)
+        for (uint32_t i = 0; i < p->curve[k].steps; i++) {
+            extend(&x, p->curve[k].step[i]);
             extend(&y, p->curve[k].value[i]);
             any |= isfinite(p->curve[k].value[i]);
         }
-    }
     if (!any) return false;
     double first = x.least, final = x.most;
     choose_ticks(&x), choose_ticks(&y);
     x.least = first, x.most = final > first ? final : first + 1;
     x.tick = fmax(1, x.tick); /* steps are whole numbers */
     write_frame(p, &x, &y, file);
-    for (uint32_t k = 0; k < p->curves; k++) write_curve(p, k, &x, &y, file);
+    for (uint32_t k = 0; k < p->curves; k++) write_curve(&p->curve[k], k, &x, &y, file);
     write_names(p, file);
+    write_pointer(p, &x, file);
     fputs("</svg>\n", file);
     return true;
 }

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/trace/events.h"
+
 /* The names in metrics.jsonl, by enum quantity. */
 static const char *const quantity_names[QUANTITIES] = {
     "loss",      "eval_loss", "grad_norm", "lr",         "seconds",          "tokens_per_s",
@@ -145,7 +147,7 @@ static zero_status read_metrics(const char *directory, struct run_record *r, str
 /* ---- trace.json ---- */
 
 static void name_stream(struct json_object *event, struct run_record *r) {
-    uint64_t stream = count_of(event, "tid");
+    uint64_t stream = count_of(event, "tid") / TRACE_LANES;
     const size_t most = sizeof r->stream / sizeof *r->stream;
     if (stream >= most || strcmp(text_of(event, "name"), "thread_name") != 0) return;
     struct json_object *arguments = json_object_object_get(event, "args");
@@ -156,7 +158,7 @@ static void name_stream(struct json_object *event, struct run_record *r) {
 static void take_span(struct json_object *event, struct run_record *r) {
     struct span *span = &r->span[r->span_count];
     *span = (struct span){.rank = (uint32_t)count_of(event, "pid"),
-                          .stream = (uint32_t)count_of(event, "tid"),
+                          .stream = (uint32_t)count_of(event, "tid") / TRACE_LANES,
                           .began_us = number_of(event, "ts"),
                           .took_us = number_of(event, "dur")};
     copy_text(span->name, sizeof span->name, text_of(event, "name"));

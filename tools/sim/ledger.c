@@ -191,12 +191,11 @@ bool ledger_start(struct ledger *l, const struct ledger_item *item, struct ledge
     return true;
 }
 
-uint64_t ledger_done(struct ledger *l, const struct operation *op, uint32_t index) {
+void ledger_done(struct ledger *l, const struct operation *op, uint32_t index) {
     uint32_t i = 0;
     while (l->item[i].op != op || l->item[i].index != index) i++;
     struct ledger_item item = l->item[i];
     l->item[i] = l->item[--l->items];
     for (uint8_t k = 0; k < op->writes && op->kind != OP_RELEASE; k++)
         l->held[item.write[k]] = pack(HELD_WRITTEN, op);
-    return item.since_ns;
 }

@@ -27,7 +27,6 @@ struct ledger_item { /* in flight; points into the executor's tables */
     const struct operation *op;
     const uint32_t *read, *write;
     uint32_t index;
-    uint64_t since_ns;
 };
 
 struct ledger {
@@ -58,7 +57,6 @@ void ledger_close(struct ledger *ledger);
 
 /* False: the item must not start; *out says why. */
 bool ledger_start(struct ledger *ledger, const struct ledger_item *item, struct ledger_fault *out);
-/* Returns the time when the item started. */
-uint64_t ledger_done(struct ledger *ledger, const struct operation *op, uint32_t index);
+void ledger_done(struct ledger *ledger, const struct operation *op, uint32_t index);
 
 #endif

@@ -33,8 +33,10 @@ static void say(struct rank *r, const struct operation *op, const struct ledger_
 static void started(void *user, const struct operation *op, uint32_t item, const uint32_t *read,
                     const uint32_t *write) {
     struct rank *r = user;
-    struct ledger_item starts = {op, read, write, item, r->run->clock.now_ns};
+    struct ledger_item starts = {op, read, write, item};
     struct ledger_fault fault;
+    if (r->events.event)
+        trace_events_start(&r->events, &r->run->blueprint.plan, op, item, write, r->run->clock.now_ns);
     if (!r->run->violation.code && !ledger_start(&r->ledger, &starts, &fault)) say(r, op, &fault);
 }
 
@@ -56,10 +58,10 @@ static void done(void *user, const struct operation *op, uint32_t item, const ui
     struct rank *r = user;
     struct run *run = r->run;
     if (run->violation.code) return; /* the ledger may not know the operation */
-    uint64_t since = ledger_done(&r->ledger, op, item);
+    ledger_done(&r->ledger, op, item);
     run->schedule = mix_event(run->schedule, r, op, item);
     if (op->kind == OP_UPDATE) r->updated[op->region] += updated_elements(run, op, item);
-    if (run->setup->trace && r->index < run->setup->trace_ranks) trace_operation(r, op, item, since);
+    if (r->events.event) trace_events_done(&r->events, op, item, run->clock.now_ns);
 }
 
 static void listed(void *user, struct operation_list *list) {
@@ -126,6 +128,7 @@ static zero_status open_tables(struct rank *r, struct zero_error *error) {
     if (run->setup->host) r->before = malloc(run->model.padded_elements * sizeof(float));
     if (!r->region || !r->updated || !r->agreement || (run->setup->host && !r->before))
         return error_set(error, ZERO_E_MEMORY, "no memory for rank %u's tables", r->index);
+    if (!sim_trace_open(r)) return error_set(error, ZERO_E_MEMORY, "no memory for rank %u's timeline", r->index);
     return ledger_open(&r->ledger, &run->ledger, error);
 }
 
@@ -192,6 +195,7 @@ void rank_close(struct rank *r) {
     ledger_close(&r->ledger);
     free(r->region);
     free(r->updated);
+    free(r->events.event);
     free(r->agreement);
     free(r->before);
 }

@@ -4,6 +4,7 @@
 
 #include "engine/comm/sim.h"
 #include "engine/executor/inspect.h"
+#include "engine/trace/events.h"
 #include "tools/plan/loop.h"
 #include "tools/sim/clock.h"
 #include "tools/sim/ledger.h"
@@ -37,7 +38,8 @@ struct rank {
     struct executor *executor;
     struct executor_watch watch;
     struct ledger ledger;
-    uint64_t *updated; /* per region: updated elements, over all steps */
+    struct trace_events events; /* event NULL: the rank is not traced */
+    uint64_t *updated;          /* per region: updated elements, over all steps */
 
     enum rank_phase phase;
     struct loop loop;

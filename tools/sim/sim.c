@@ -403,10 +403,9 @@ zero_status sim_run(const struct sim_setup *setup, struct sim_result *out, struc
     zero_status status = open_run(run, setup, error);
     if (!status) {
         check_shards(run);
-        trace_begin(run);
         loop(run);
-        trace_end(run);
         measure(run, out);
+        out->untraced = sim_trace_write(run);
     }
     close_run(run);
     free(run);

@@ -100,6 +100,7 @@ struct sim_result {
     uint64_t wire_bytes, drive_read_bytes, drive_write_bytes; /* per step and rank, the mean */
     uint64_t planned_bytes[TIERS];                            /* per rank */
 
+    uint64_t untraced; /* operations for which the timeline had no room */
     struct sim_faults faults;
     /* a rank was lost, a drive refused a request, a rank got stuck: the fault ended ranks */
     bool lost, refused, stuck;

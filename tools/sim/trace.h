@@ -1,13 +1,12 @@
-/* The timeline of some ranks as Chrome trace events, which Perfetto and chrome://tracing read: one process per rank,
- * one thread per stream (Trace Event Format, Google 2016). */
+/* The timeline of the first ranks (engine/trace/events.h) in virtual time. */
 #ifndef ZERO_TOOLS_SIM_TRACE_H
 #define ZERO_TOOLS_SIM_TRACE_H
 
 #include "tools/sim/run.h"
 
-void trace_begin(const struct run *run);
-/* Writes an item of an operation that ends now. */
-void trace_operation(const struct rank *rank, const struct operation *op, uint32_t item, uint64_t since_ns);
-void trace_end(const struct run *run);
+/* Takes memory for the rank's events, if the rank is traced. False: there is none. */
+bool sim_trace_open(struct rank *rank);
+/* After the run; returns the number of operations that had no room. */
+uint64_t sim_trace_write(struct run *run);
 
 #endif

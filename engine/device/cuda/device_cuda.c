@@ -245,6 +245,18 @@ static void release(struct device *device, void *memory, uint64_t bytes, enum de
     device->allocated[kind] -= page_bytes(bytes);
 }
 
+static zero_status memory(struct device *device, uint64_t *out_available, uint64_t *out_total,
+                          struct zero_error *error) {
+    struct cuda *c = (struct cuda *)device;
+    size_t available = 0, total = 0;
+    if (enter(c, error)) return error_pass(error, &c->error);
+    zero_status status = cuda_check(&c->driver, c->driver.cuMemGetInfo(&available, &total), error,
+                                    "device cuda: asking for the free memory of GPU %" PRId64, device->index);
+    *out_available = available;
+    *out_total = total;
+    return status;
+}
+
 /* ---- tickets ---- */
 
 /* Records an event behind the work on the stream. The event served an earlier ticket, which is normally done, because
@@ -390,6 +402,7 @@ const struct device_ops device_cuda = {
     .close = close_cuda,
     .allocate = allocate,
     .release = release,
+    .memory = memory,
     .prepare = prepare,
     .submit = submit,
     .copy = copy,

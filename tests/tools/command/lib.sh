@@ -51,3 +51,31 @@ finish() {
     ((failures == 0))
     exit
 }
+
+# A timeline that viewers show as a whole: slices of a thread do not overlap in part, a flow begins and ends on slices, and it ends after
+# the gather that it comes from.
+whole_trace() { # FILE
+    python3 - "$1" <<'END' || fail "$1 is not what viewers show"
+import collections, json, sys
+
+events = json.load(open(sys.argv[1]))["traceEvents"]
+threads, flows, counts = collections.defaultdict(list), collections.defaultdict(list), collections.Counter(e["ph"] for e in events)
+for e in events:
+    if e["ph"] == "X":
+        threads[e["pid"], e["tid"]].append((e["ts"], e["ts"] + e["dur"], e["name"]))
+    if e["ph"] in "sf":
+        flows[e["id"]].append(e)
+    if e["ph"] == "C":
+        assert min(e["args"].values()) >= 0, e
+for thread, slices in threads.items():
+    slices.sort()
+    for one, other in zip(slices, slices[1:]):
+        assert one[1] <= other[0] + 1e-6, (thread, one, other)
+def at(e, *kinds):
+    return next(s for s in threads[e["pid"], e["tid"]] if abs(s[0] - e["ts"]) < 1e-6 and s[2].split()[0] in kinds)
+for begin, end in flows.values():
+    gather, compute = at(begin, "GATHER"), at(end, "forward", "backward")
+    assert gather[2].split(" ", 1)[1] == compute[2].split(" ", 1)[1] and gather[1] <= compute[0] + 1e-6, (gather, compute)
+assert flows and counts["C"], "no flow or no counter"
+END
+}

@@ -9,6 +9,7 @@ expect 0 "$zero" train c.json --data text --steps 4 --ranks 2 --run run
 [[ -s run/trace.json && -s run/run.json ]] || fail "the run left no trace.json or no run.json"
 says run/trace.json '"name":"rank 1"'
 says run/trace.json '"name":"backward h.0"'
+whole_trace run/trace.json
 traced=$(weights)
 expect 0 "$zero" report run
 says out run/report.html
@@ -23,6 +24,7 @@ config 3 ', "trace": {"first_step": 1, "steps": 4}' >all.json
 expect 0 "$zero" train all.json --data text --steps 4 --ranks 2 --run all
 [[ $(weights) == "$traced" ]] || fail "another trace, other weights"
 (($(grep -c AGREE all/trace.json) == 8)) || fail "two ranks agree in four steps, the trace says $(grep -c AGREE all/trace.json)"
+whole_trace all/trace.json
 expect 0 "$zero" train c.json --data text --steps 1 --run one
 (($(grep -c AGREE one/trace.json) == 1)) || fail "one step of one rank, the trace says $(grep -c AGREE one/trace.json)"
 expect 0 "$zero" report one
@@ -38,6 +40,31 @@ mkdir -p blocked/trace.json
 expect 0 "$zero" train c.json --data text --steps 4 --ranks 2 --run blocked
 says err 'trace.json: Is a directory'
 [[ $(weights) == "$traced" ]] || fail "a trace that was not written, other weights"
+
+# Runs beside each other.
+expect 0 "$zero" report all one --out both.html
+says both.html 'Runs compared' && says both.html '</svg>all</td>' && says both.html '</svg>one</td>'
+expect 2 "$zero" report all one && says err "--out is missing"
+expect 2 "$zero" report all one --out x --watch && says err "goes with one run"
+expect 1 "$zero" report all nowhere --out x && says err "nowhere holds no run"
+
+# A page that updates, for browsers of this machine alone.
+"$zero" report run --watch >address &
+server=$!
+for _ in $(seq 100); do [[ ! -s address ]] || break; sleep 0.1; done
+python3 - "$(cat address)" <<'END' || fail "the page that is watched"
+import sys, urllib.error, urllib.request
+page = urllib.request.urlopen(sys.argv[1], timeout=20).read().decode()
+assert 'http-equiv="refresh"' in page and "ZeRO stage 3" in page, page[:400]
+for request in (urllib.request.Request(sys.argv[1], headers={"Host": "elsewhere.example"}), sys.argv[1] + "run.json"):
+    try:
+        urllib.request.urlopen(request, timeout=20)
+        sys.exit("answered")
+    except urllib.error.HTTPError as error:
+        assert error.code in (403, 404), error
+END
+kill "$server"
+wait "$server" 2>/dev/null
 
 expect 1 "$zero" report nowhere
 says err 'nowhere holds no run'

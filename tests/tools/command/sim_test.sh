@@ -40,6 +40,7 @@ expect 0 "$zero" sim "${small[@]}" --ranks 4 --steps 2 --trace trace.json --trac
 says trace.json '"name":"GATHER h.1"' && says trace.json '"name":"backward h.0"' && says trace.json '"name":"rank 1"'
 ! grep -q '"rank 2"' trace.json || fail "more ranks than asked for are traced"
 [[ $(head -c 20 trace.json)$(tail -n 1 trace.json) == '{"displayTimeUnit":"'']}' ]] || fail "the trace is not whole"
+whole_trace trace.json
 expect 0 "$zero" sim "${small[@]}" --ranks 16 --steps 2 --csv curve.csv --svg curve.svg
 (($(wc -l <curve.csv) == 5)) || fail "not a heading, and two meshes of 8 and 16 ranks"
 says curve.csv "16,hybrid," && says curve.svg "</svg>" && says curve.svg "tokens per second and rank"

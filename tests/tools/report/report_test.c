@@ -8,6 +8,7 @@
 
 #include "tests/check.h"
 #include "tools/report/page.h"
+#include "tools/report/markup.h"
 #include "tools/report/plot.h"
 
 static char directory[900];
@@ -34,11 +35,11 @@ static const char metrics[] = "{\"step\": 1, \"loss\": 3.5, \"seconds\": 2}\n"
                               "{\"step\": 2, \"loss\": null, \"eval_loss\": 3.25, \"seconds\": 1}\n"
                               "{\"step\": 3, \"loss\": 2.5, \"sec";
 static const char trace[] =
-    "{\"traceEvents\": [{\"ph\": \"M\", \"name\": \"thread_name\", \"pid\": 0, \"tid\": 1, \"args\": "
+    "{\"traceEvents\": [{\"ph\": \"M\", \"name\": \"thread_name\", \"pid\": 0, \"tid\": 64, \"args\": "
     "{\"name\": \"gather\"}},"
-    "{\"ph\": \"X\", \"name\": \"GATHER <h>\", \"pid\": 1, \"tid\": 1, \"ts\": 1000, \"dur\": 500},"
-    "{\"ph\": \"X\", \"name\": \"of no stream\", \"pid\": 1, \"tid\": 99, \"ts\": 1, \"dur\": 5},"
-    "{\"ph\": \"X\", \"name\": \"without a time\", \"pid\": 1, \"tid\": 1}]}";
+    "{\"ph\": \"X\", \"name\": \"GATHER <h>\", \"pid\": 1, \"tid\": 65, \"ts\": 1000, \"dur\": 500},"
+    "{\"ph\": \"X\", \"name\": \"of no stream\", \"pid\": 1, \"tid\": 9999, \"ts\": 1, \"dur\": 5},"
+    "{\"ph\": \"X\", \"name\": \"without a time\", \"pid\": 1, \"tid\": 64}]}";
 
 static zero_status read_run(struct run_record *record, struct zero_error *error) {
     error_clear(error);
@@ -50,7 +51,7 @@ static char *page_of(const struct run_record *record) {
     char *text = NULL;
     size_t size;
     FILE *file = open_memstream(&text, &size);
-    page_write(record, file);
+    page_write(record, 0, file);
     fclose(file);
     return text;
 }
@@ -74,7 +75,10 @@ static void whole(void) {
     CHECK_CONTAINS(page, "GATHER &lt;h>, 0.500 ms from 1.000 ms");
     CHECK_CONTAINS(page, "<td>4.0 KiB</td><td>2.0 KiB</td>");
     CHECK_CONTAINS(page, "held-out loss");
-    CHECK(!strstr(page, "<script") && !strstr(page, "http"));
+    CHECK(!strstr(page, "<script") && !strstr(page, "http") && !strstr(page, "src="));
+    CHECK_CONTAINS(page, "name=\"viewport\"");
+    CHECK_CONTAINS(page, "prefers-color-scheme:dark");
+    CHECK_CONTAINS(page, "step 1, training 3.5</text>"); /* under the pointer */
     free(page);
     run_record_free(&r);
 }
@@ -118,8 +122,7 @@ static void curves(void) {
     static double step[STEPS], value[STEPS];
     for (int i = 0; i < STEPS; i++) step[i] = i + 1, value[i] = 5;
     for (uint32_t steps = 1; steps <= STEPS; steps += STEPS - 1) {
-        struct plot plot = {
-            .title = "t", .unit = "", .step = step, .steps = steps, .curve = {{"c", value}}, .curves = 1};
+        struct plot plot = {.title = "t", .unit = "", .curve = {{"c", step, value, steps}}, .curves = 1};
         char *text = NULL;
         size_t size, points = 0;
         FILE *file = open_memstream(&text, &size);
@@ -127,17 +130,56 @@ static void curves(void) {
         fclose(file);
         const char *at = strstr(text, "points=\"");
         for (const char *c = at; c && *c && *c != '>'; c++) points += *c == ',';
-        CHECK_INT(points, steps == 1 ? 1 : 500);
+        CHECK_INT(points, steps == 1 ? 1 : 286);
         CHECK(strstr(text, "<circle") && !strstr(text, "nan"));
         free(text);
-        plot.curve[0].value = (double[]){NAN}, plot.steps = 1;
+        plot.curve[0].value = (double[]){NAN}, plot.curve[0].steps = 1;
         file = fopen("/dev/null", "w");
         CHECK(!plot_write(&plot, file));
         fclose(file);
     }
 }
 
+/* Runs of other lengths, beside each other. */
+static void compared(void) {
+    struct run_record r[2];
+    const char *const names[2] = {"runs/a", "runs/<b>"};
+    struct zero_error error;
+    char *page = NULL;
+    size_t size;
+    for (int i = 0; i < 2; i++) {
+        begin("compared");
+        write_file("run.json", run);
+        write_file("metrics.jsonl", i ? "{\"step\": 1, \"loss\": 4, \"tokens_per_s\": 11770}\n" : metrics);
+        CHECK_INT(read_run(&r[i], &error), ZERO_OK);
+    }
+    FILE *file = open_memstream(&page, &size);
+    page_compare(r, names, 2, file);
+    fclose(file);
+    CHECK_CONTAINS(page, "runs/&lt;b>");
+    CHECK_CONTAINS(page, "<td>11,770</td>");
+    CHECK_CONTAINS(page, "step 1, runs/a 3.5, runs/&lt;b> 4</text>");
+    CHECK_CONTAINS(page, "Loss: held out");
+    CHECK(!strstr(page, "nan"));
+    free(page);
+    for (int i = 0; i < 2; i++) run_record_free(&r[i]);
+}
+
+static void numbers(void) {
+    static const struct {
+        double value;
+        const char *text;
+    } cases[] = {{11770.4, "11,770"},   {-1234567, "-1,234,567"}, {999.5, "999.5"},
+                 {0.012345, "0.01235"}, {1000, "1,000"},          {0, "0"},
+                 {1e-5, "1e-05"}};
+    char text[32];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        CHECK_STRING(markup_number(text, cases[i].value), cases[i].text);
+}
+
 int main(void) {
+    numbers();
+    compared();
     whole();
     without_trace();
     elsewhere();

@@ -1,0 +1,46 @@
+/* Operations over time, as Chrome trace events (Trace Event Format, Google 2016), which ui.perfetto.dev and chrome://tracing read.
+ *
+ * A process is a rank. A thread is a lane of a stream: slices of one thread never overlap, because viewers drop a slice that overlaps
+ * another one in part, and a stream may have several operations in flight. A flow leads from a unit's gather to its next compute. A
+ * counter is the memory of gathered units and their gradients.
+ *
+ * Threads: one at a time. */
+#ifndef ZERO_ENGINE_TRACE_EVENTS_H
+#define ZERO_ENGINE_TRACE_EVENTS_H
+
+#include <stdio.h>
+
+#include "engine/executor/executor.h"
+
+/* The thread of lane l of stream s is s * TRACE_LANES + l. */
+enum { TRACE_LANES = 64 };
+
+struct trace_event {
+    uint64_t began_ns, done_ns; /* done_ns 0: in flight */
+    int64_t memory; /* bytes that gathered buffers take when it begins; below 0: bytes that are released */
+    uint32_t item;
+    uint16_t region, position;
+    uint8_t kind, object, stream, lane;
+    bool backward;
+};
+
+struct trace_events {
+    struct trace_event *event; /* the owner's memory, of `capacity` events */
+    uint32_t count, capacity;
+    uint64_t missed; /* operations without room */
+};
+
+/* The pieces of executor_watch. `write`: as there. */
+void trace_events_start(struct trace_events *events, const struct plan *plan, const struct operation *op,
+                        uint32_t item, const uint32_t *write, uint64_t now_ns);
+void trace_events_done(struct trace_events *events, const struct operation *op, uint32_t item,
+                       uint64_t now_ns);
+
+/* A file is: open, the ranks one after another, close. `program`: for the file's reader. `write` sorts the events and gives them lanes;
+ * times are written from `origin_ns` on. */
+void trace_events_open(const char *program, FILE *file);
+void trace_events_write(struct trace_events *events, const struct plan *plan, uint32_t rank,
+                        uint64_t origin_ns, FILE *file);
+void trace_events_close(FILE *file);
+
+#endif
