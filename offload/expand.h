@@ -55,11 +55,11 @@ struct offload {
     uint64_t early;
 
     /* The state. */
-    uint64_t steps;         /* steps applied */
-    uint64_t ahead;         /* chunks of the next step that were fetched already */
-    uint64_t fetches;       /* all chunks of state fetched so far: points of STREAM_FETCH */
-    uint64_t updates;       /* points of STREAM_UPDATE so far */
-    uint64_t points[STREAMS]; /* of all streams, before the operation that is expanded */
+    uint64_t steps;                         /* steps applied */
+    uint64_t ahead;                         /* chunks of the next step that were fetched already */
+    uint64_t fetches;                       /* all chunks of state fetched so far: points of STREAM_FETCH */
+    uint64_t updates;                       /* points of STREAM_UPDATE so far */
+    uint64_t points[STREAMS];               /* of all streams, before the operation that is expanded */
     uint64_t param_sequence, grad_sequence; /* chunks that went through each ring so far */
 };
 

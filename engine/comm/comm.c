@@ -242,7 +242,8 @@ static const char *find_fault(const struct comm_group *group, const struct comm_
     if ((uint32_t)call->kind >= COMM_KINDS) return "there is no such kind of call";
     if (call->kind == COMM_BARRIER) return NULL;
     if ((uint32_t)call->dtype >= DTYPES) return "there is no such dtype";
-    if (shape_stride(call) > (UINT64_MAX >> 4) / group->count) return "the count is too large for 64-bit sizes";
+    if (shape_stride(call) > (UINT64_MAX >> 4) / group->count)
+        return "the count is too large for 64-bit sizes";
     if (shape_stride(call) < call->count) return "the shares overlap: the stride is below the count";
     if (call->stride && call->kind != COMM_ALL_GATHER && (call->kind != COMM_REDUCE_SCATTER || call->native))
         return "only an all-gather and an ordered reduce-scatter take a stride";

@@ -224,8 +224,8 @@ static int post_gather(struct comm_work *work, struct mpi_work *mine, MPI_Comm d
     const struct comm_call *call = &work->call;
     uint64_t bytes = call->count * dtype_bytes(call->dtype);
     struct span span = span_make(bytes, mine), to = shares_of(call, span, mine);
-    const char *own = (const char *)call->target +
-                      work->group->index * shape_stride(call) * dtype_bytes(call->dtype);
+    const char *own =
+        (const char *)call->target + work->group->index * shape_stride(call) * dtype_bytes(call->dtype);
     const void *source = call->source == own ? MPI_IN_PLACE : call->source;
     return libmpi.MPI_Iallgather(source, span.count, span.type, call->target, to.count, to.type, data,
                                  &mine->request);
@@ -263,9 +263,8 @@ static zero_status post(struct comm_work *work) {
     struct mpi_group *group = (struct mpi_group *)work->group;
     struct mpi_work *mine = &group->works[work_slot(work)];
     const struct comm_call *call = &work->call;
-    *mine = (struct mpi_work){.request = libmpi.request_null,
-                              .type = libmpi.datatype_null,
-                              .spread = libmpi.datatype_null};
+    *mine = (struct mpi_work){
+        .request = libmpi.request_null, .type = libmpi.datatype_null, .spread = libmpi.datatype_null};
     if (shape_reduces(call) && call->native &&
         (call->dtype != DTYPE_F32 || shape_share(call, work->group->count) > INT_MAX))
         return comm_raise(work->group->comm, ZERO_E_UNSUPPORTED, (int32_t)work->group->comm->rank, false,

@@ -39,9 +39,11 @@ static zero_status exchange_shares(struct comm_work *work, const char *source, u
     uint64_t bytes = dtype_bytes(work->call.dtype);
     ncclResult_t result = nccl->ncclGroupStart();
     for (uint32_t m = 0; m < group->base.count && nccl_good(result); m++) {
-        result = nccl->ncclSend(source + m * from * bytes, count, type, (int)m, group->data, nccl_stream(work));
+        result =
+            nccl->ncclSend(source + m * from * bytes, count, type, (int)m, group->data, nccl_stream(work));
         if (nccl_good(result))
-            result = nccl->ncclRecv(target + m * to * bytes, count, type, (int)m, group->data, nccl_stream(work));
+            result =
+                nccl->ncclRecv(target + m * to * bytes, count, type, (int)m, group->data, nccl_stream(work));
     }
     ncclResult_t ended = nccl->ncclGroupEnd();
     return judge(work, nccl_good(result) ? ended : result);

@@ -113,7 +113,8 @@ struct config_model {
     struct config_rope rope; /* llama */
     double layer_norm_epsilon, initializer_range;
     bool tied;
-    uint64_t vocab_block; /* zero_optimization.vocabulary_block_rows: of how the model is cut into units; 0: not cut */
+    /* zero_optimization.vocabulary_block_rows: of how the model is cut into units; 0: not cut. */
+    uint64_t vocab_block;
 };
 
 struct config_eval { /* at most one of the two is given */

@@ -180,7 +180,8 @@ void *buffer_address(const struct executor *e, uint32_t buffer) {
     return extent ? extent + plan_place(e->o.plan, buffer) : NULL;
 }
 
-void *item_address(const struct executor *e, const struct item *item, struct buffer_ref ref, uint32_t buffer) {
+void *item_address(const struct executor *e, const struct item *item, struct buffer_ref ref,
+                   uint32_t buffer) {
     const struct chunk_layout *layout = &e->o.plan->layout;
     const struct chunk_ring *ring = ref.kind == BUFFER_PARAM_STAGED ? &layout->params : &layout->grads;
     uint8_t *address = buffer_address(e, buffer);

@@ -13,7 +13,8 @@ static struct part round_of(const struct executor *e, const struct item *item) {
 /* The target of the call: the same part of each share. */
 static uint8_t *gather_target(const struct executor *e, const struct item *item,
                               const struct comm_call *call) {
-    return (uint8_t *)buffer_address(e, item->task->write[0]) + round_of(e, item).first * dtype_bytes(call->dtype);
+    return (uint8_t *)buffer_address(e, item->task->write[0]) +
+           round_of(e, item).first * dtype_bytes(call->dtype);
 }
 
 static uint8_t *rest_of_share(const struct executor *e, const struct item *item) {

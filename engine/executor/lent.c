@@ -122,6 +122,7 @@ static zero_status post_round(struct executor *e, struct item *item, const struc
                               struct comm_call *call) {
     const struct operation *op = &item->task->op;
     call->count = r->count;
+    call->stride = 0;
     zero_status status = post_counted(e, item, e->o.shape.group[op->axes][op->stream], call, 0);
     item->posted = r->first + r->count == r->share;
     return status;

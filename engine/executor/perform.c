@@ -130,8 +130,8 @@ static const step_fn steps[OP_KINDS][STEPS_OF_ITEM] = {
     [OP_COMPUTE] = {compute},
     [OP_GATHER] = {bring_share, await_turn, encode_share, post_gather, decode_shares, leave_whole},
     /* all but the first: once per round */
-    [OP_REDUCE] = {await_turn, bring_shard, make_message, encode_message, post_reduce, decode_sum, sum_replicas,
-                   norm_shard, leave_shard},
+    [OP_REDUCE] = {await_turn, bring_shard, make_message, encode_message, post_reduce, decode_sum,
+                   sum_replicas, norm_shard, leave_shard},
     [OP_RELEASE] = {empty_part},
     [OP_UPDATE] = {bring_for_update, update, take_updated},
     [OP_COPY] = {copy_second},
@@ -155,7 +155,8 @@ static bool overtakes(struct item *item) {
     if (!item->task->ahead || (kind != OP_GATHER && kind != OP_REDUCE) || !has_steps(item)) return false;
     uint64_t ticket = item->ticket;
     bool comm = item->awaits == AWAITS_COMM;
-    if (comm && !item->posted) return false; /* another round follows, and its call takes the place of this one */
+    if (comm && !item->posted)
+        return false; /* another round follows, and its call takes the place of this one */
     if (!comm && item->awaits != AWAITS_DEVICE) return false;
     if (comm && !comm_work_queued(item->work, &ticket)) return false;
     if (ticket) item->before = ticket; /* 0: a call without work; what came before it may not be done */

@@ -80,9 +80,9 @@ zero_status decode_gather(struct executor *e, struct item *item, struct part par
     const struct comm_group *group = e->o.shape.group[op->axes][op->stream];
     enum dtype dtype = precision_of(&e->o.shape, op->region).compute;
     uint32_t members = comm_group_size(group);
-    uint64_t bytes = quantize_bytes(part.count, e->o.shape.param_bits), step = part.share * dtype_bytes(dtype);
-    uint8_t *target =
-        (uint8_t *)buffer_address(e, item->task->write[0]) + part.first * dtype_bytes(dtype);
+    uint64_t bytes = quantize_bytes(part.count, e->o.shape.param_bits),
+             step = part.share * dtype_bytes(dtype);
+    uint8_t *target = (uint8_t *)buffer_address(e, item->task->write[0]) + part.first * dtype_bytes(dtype);
     const uint8_t *codes = (const uint8_t *)buffer_address(e, item->task->write[1]) + bytes;
     zero_status status = ZERO_OK;
     for (uint32_t m = 0; m < members && !status; m++) {
@@ -118,7 +118,8 @@ zero_status code_reduce(struct executor *e, struct item *item, const void *sourc
     uint8_t *staging = buffer_address(e, item->task->write[1]);
     zero_status status = ZERO_OK;
     for (uint32_t m = 0; m < members && !status; m++) {
-        struct quantize_codes_argument a = {staging + m * bytes, (const uint8_t *)source + m * step * dtype_bytes(call->dtype),
+        struct quantize_codes_argument a = {staging + m * bytes,
+                                            (const uint8_t *)source + m * step * dtype_bytes(call->dtype),
                                             call->count, call->dtype, bits};
         status = code(e, item, DEVICE_REDUCE, &a);
     }

@@ -19,7 +19,8 @@ static bool stages_message(const struct executor_shape *o, uint32_t region) {
     return o->discrete && dtype_bytes(p.message) < dtype_bytes(p.compute);
 }
 
-static struct comm_call whole_call(const struct executor_shape *o, const struct operation *op, uint64_t count) {
+static struct comm_call whole_call(const struct executor_shape *o, const struct operation *op,
+                                   uint64_t count) {
     struct precision p = precision_of(o, op->region);
     bool scatter = scatters(op);
     return (struct comm_call){.kind = scatter ? COMM_REDUCE_SCATTER : COMM_ALL_REDUCE,
@@ -33,7 +34,8 @@ static struct comm_call whole_call(const struct executor_shape *o, const struct 
 /* The reduced shard rests in the host's memory, and the device makes it: in the gradient, which nobody reads any more; in
  * the staging buffer if the gradient is gone or too narrow, or if the reduction adds to the old shard. */
 static bool stages_shard(const struct executor_shape *o, const struct operation *op) {
-    bool leaves = o->host_updates && !placement_is(o->policy->region[op->region].grad_step, REPLICATE, REPLICATE);
+    bool leaves =
+        o->host_updates && !placement_is(o->policy->region[op->region].grad_step, REPLICATE, REPLICATE);
     struct precision p = precision_of(o, op->region);
     return leaves && (!scatters(op) || op->add || precision_widens(&p));
 }
@@ -55,7 +57,8 @@ uint64_t piece_elements(const struct executor_shape *o, enum dtype dtype, uint32
 uint64_t round_elements(const struct executor_shape *o, const struct operation *op) {
     uint32_t members = comm_group_size(o->group[op->axes][op->stream]);
     if (op->kind == OP_GATHER)
-        return codes_gather(op) ? piece_elements(o, precision_of(o, op->region).compute, members) : UINT64_MAX;
+        return codes_gather(op) ? piece_elements(o, precision_of(o, op->region).compute, members)
+                                : UINT64_MAX;
     if (op->kind != OP_REDUCE || o->native_reduction || !needs_scratch(o, op)) return UINT64_MAX;
     if (scatters(op) && o->policy->region[op->region].grad_lent) return UINT64_MAX;
     return piece_elements(o, whole_call(o, op, 0).dtype, scatters(op) ? members : 1);
@@ -64,14 +67,16 @@ uint64_t round_elements(const struct executor_shape *o, const struct operation *
 /* ---- staging ---- */
 
 /* Bytes of the message in the staging buffer, of one round. 0: the message takes the gradient's place. */
-static uint64_t staged_message_bytes(const struct executor_shape *o, const struct operation *op, uint64_t count) {
+static uint64_t staged_message_bytes(const struct executor_shape *o, const struct operation *op,
+                                     uint64_t count) {
     if (!scatters(op) || !stages_message(o, op->region)) return 0;
     uint32_t members = comm_group_size(o->group[op->axes][op->stream]);
     return aligned(members * count * dtype_bytes(precision_of(o, op->region).message));
 }
 
 /* Bytes of the reduced shard at the end of the staging buffer, of one round. */
-static uint64_t staged_shard_bytes(const struct executor_shape *o, const struct operation *op, uint64_t count) {
+static uint64_t staged_shard_bytes(const struct executor_shape *o, const struct operation *op,
+                                   uint64_t count) {
     return stages_shard(o, op) ? aligned(count * dtype_bytes(precision_of(o, op->region).reduced)) : 0;
 }
 
@@ -90,7 +95,8 @@ static uint64_t staging_bytes(const struct executor_shape *o, const struct opera
 /* A scatter cuts the whole region. A sum over the replicate axis is of the shard that a scatter left. */
 uint64_t executor_staging_bytes(const struct executor_shape *o) {
     uint64_t most = 0;
-    bool adds = (o->policy->accumulation == ACCUMULATE_EVERY && o->policy->micro_steps > 1) || o->policy->bound;
+    bool adds =
+        (o->policy->accumulation == ACCUMULATE_EVERY && o->policy->micro_steps > 1) || o->policy->bound;
     for (uint32_t i = 0; i < o->model->regions; i++)
         for (uint8_t axes = AXES_SHARD; axes <= AXES_BOTH; axes++) {
             bool scatter = axes & AXES_SHARD;
@@ -179,9 +185,9 @@ zero_status make_message(struct executor *e, struct item *item) {
     zero_status status = ZERO_OK;
     if (!gradient || !message_differs(&e->o.shape, &p)) return ZERO_OK;
     if (!stages_message(&e->o.shape, op->region))
-        return part.first ? ZERO_OK
-                          : cast_message(e, item, gradient, gradient,
-                                         e->o.shape.model->region[op->region].padded);
+        return part.first
+                   ? ZERO_OK
+                   : cast_message(e, item, gradient, gradient, e->o.shape.model->region[op->region].padded);
     uint32_t members = comm_group_size(e->o.shape.group[op->axes][op->stream]);
     for (uint32_t m = 0; m < members && !status; m++)
         status = cast_message(e, item, message_address(e, item) + m * narrow,
@@ -315,7 +321,8 @@ zero_status sum_replicas(struct executor *e, struct item *item) {
 zero_status norm_shard(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
     if (e->normed[op->region] || !takes_norm(op)) return ZERO_OK;
-    if (e->o.shape.discrete) return norm_on_device(e, item, op->region, round_of(e, item), round_target(e, item));
+    if (e->o.shape.discrete)
+        return norm_on_device(e, item, op->region, round_of(e, item), round_target(e, item));
     if (buffer_is_ring(op->write[0].kind))
         norm_in_memory(e, op->region, round_of(e, item), round_target(e, item));
     return ZERO_OK;

@@ -47,20 +47,21 @@ struct chunk_layout_options {
 };
 
 struct chunk_layout {
-    uint64_t align_bytes;    /* a page */
-    uint64_t chunk_elements; /* a multiple of one page of parameters; with gradients on the drive also of the norm's blocks */
+    uint64_t align_bytes; /* a page */
+    /* A multiple of one page of parameters; with gradients on the drive, of the norm's blocks, too. */
+    uint64_t chunk_elements;
     struct chunk_format format[CHUNK_FORMATS];
     uint32_t slots; /* 0: nothing is staged */
     uint64_t slot_bytes;
     struct chunk_ring params, grads;
     uint64_t slot_param[CHUNK_FORMATS], slot_grad[CHUNK_FORMATS]; /* offsets in a slot */
-    struct offload_region *region; /* per region; offload_open sets `base` */
-    uint8_t *kind;                 /* per region: index of its format */
-    uint64_t *elements;            /* per region: elements of this rank's shard */
-    uint64_t *first_record;        /* per region: offset of its first record in the row of records */
-    uint64_t *first_chunk;         /* per region: index of its first chunk among those of all regions */
-    uint64_t chunks;               /* of all regions */
-    uint64_t record_row_bytes;     /* all records */
+    struct offload_region *region;                                /* per region; offload_open sets `base` */
+    uint8_t *kind;                                                /* per region: index of its format */
+    uint64_t *elements;        /* per region: elements of this rank's shard */
+    uint64_t *first_record;    /* per region: offset of its first record in the row of records */
+    uint64_t *first_chunk;     /* per region: index of its first chunk among those of all regions */
+    uint64_t chunks;           /* of all regions */
+    uint64_t record_row_bytes; /* all records */
     uint64_t state_bytes, resident_bytes; /* of all state, and of the state in memory */
     /* The bytes that one step's updates read from the drive, tags and padding included. They write the same number of
      * bytes, and read the gradients that are there, too. */

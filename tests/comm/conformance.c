@@ -75,8 +75,8 @@ static void all_gather_parts(struct conformance *c, struct ring *ring, enum dtyp
     for (uint32_t m = 0; m < ring->members; m++)
         reference_fill(expected + m * count * bytes, dtype, ring->ranks[m], 0, count);
     for (int part = 0; part < PARTS; part++) {
-        struct comm_call call =
-            part_of((struct comm_call){.kind = COMM_ALL_GATHER, .dtype = dtype, .what = "a part"}, count, part);
+        struct comm_call call = part_of(
+            (struct comm_call){.kind = COMM_ALL_GATHER, .dtype = dtype, .what = "a part"}, count, part);
         uint64_t at = part ? count / 3 * bytes : 0;
         call.source = source + at, call.target = target + at;
         pending[part] = ring_post(c, ring->group, call);
@@ -235,7 +235,8 @@ static void every_call(struct conformance *c, struct ring *ring) {
             all_to_all(c, ring, (enum dtype)dtype, counts[i]);
         }
         for (int dtype = DTYPE_F32; dtype <= DTYPE_F16 && counts[i] > 2; dtype++)
-            reduce_scatter_parts(c, ring, (enum dtype)dtype, i % 2 ? DTYPE_F32 : (enum dtype)dtype, counts[i]);
+            reduce_scatter_parts(c, ring, (enum dtype)dtype, i % 2 ? DTYPE_F32 : (enum dtype)dtype,
+                                 counts[i]);
         for (uint32_t root = 0; root < ring->members; root++) broadcast(c, ring, DTYPE_BF16, counts[i], root);
         reductions(c, ring, counts[i]);
         ring_run(c, ring->group, (struct comm_call){.kind = COMM_BARRIER, .what = "the end of a size"});

@@ -243,7 +243,9 @@ static void body(zero_engine *engine, uint32_t rank, void *user) {
     r->status = engine ? plain_open(&p, engine, model, PARAMS, NULL) : ZERO_E_CONFIG;
     /* A page holds twice as many of the narrower elements; with gradients a chunk has a block of the norm. */
     if (engine && s->state && !s->resident)
-        CHECK(engine_blueprint(engine)->plan.layout.chunks >= CHUNKS_MIN / (s->grads ? 4 : s->format ? 2 : 1));
+        CHECK(engine_blueprint(engine)->plan.layout.chunks >= CHUNKS_MIN / (s->grads    ? 4
+                                                                            : s->format ? 2
+                                                                                        : 1));
     if (engine && s->resident && !rank)
         resident += engine_blueprint(engine)->plan.layout.resident_bytes > 0 &&
                     engine_blueprint(engine)->plan.layout.resident_bytes <

@@ -14,12 +14,15 @@
 #include "tests/engine/toy_model.h"
 
 /* One unit is much larger than the others, and nothing divides the sizes. */
-static const struct plain_param model[] = {
-    {"a", "a.w", 20011, 0, NULL}, {"b", "b.w", 150001, 0, NULL}, {"b", "b.v", 9, 0, NULL}, {"c", "c.w", 70003, 0, NULL}};
+static const struct plain_param model[] = {{"a", "a.w", 20011, 0, NULL},
+                                           {"b", "b.w", 150001, 0, NULL},
+                                           {"b", "b.v", 9, 0, NULL},
+                                           {"c", "c.w", 70003, 0, NULL}};
 
 #define DRIVE "{\"device\": \"nvme\", \"nvme_path\": \"%1$s\"}"
 #define ALL_NVME                                                                                             \
-    ", \"offload_optimizer\": " DRIVE ", \"offload_param\": " DRIVE ", \"offload_gradients\": {\"device\": \"nvme\"}"
+    ", \"offload_optimizer\": " DRIVE ", \"offload_param\": " DRIVE                                          \
+    ", \"offload_gradients\": {\"device\": \"nvme\"}"
 
 enum { PARAMS = sizeof model / sizeof *model, STEPS = 2, PIECES = 3 };
 
@@ -43,7 +46,8 @@ static const struct row {
     {"threads, coded, all on the drive", THREADS, 2, 2,
      ", \"stage\": 3, \"zero_quantized_gradients\": true, \"zero_quantized_weights\": true" ALL_NVME, ""},
     {"discrete, fp16 messages", DISCRETE, 2, 1, ", \"stage\": 2", ", \"communication_data_type\": \"fp16\""},
-    {"discrete, all on the drive", DISCRETE, 2, 2, ", \"stage\": 3" ALL_NVME, ", \"bf16\": {\"enabled\": true}"},
+    {"discrete, all on the drive", DISCRETE, 2, 2, ", \"stage\": 3" ALL_NVME,
+     ", \"bf16\": {\"enabled\": true}"},
 };
 
 struct run {
@@ -56,7 +60,8 @@ struct run {
 static void check_memory(zero_engine *engine, const zero_plan *plan) {
     uint64_t measured[ZERO_TIERS] = {0};
     zero_memory_row row = {.struct_size = sizeof row};
-    for (uint32_t i = 0; zero_engine_memory(engine, i, &row) == ZERO_OK; i++) measured[row.tier] += row.measured;
+    for (uint32_t i = 0; zero_engine_memory(engine, i, &row) == ZERO_OK; i++)
+        measured[row.tier] += row.measured;
     for (int t = 0; t < ZERO_TIERS; t++) CHECK_INT(measured[t], plan->bytes[t]);
 }
 
@@ -72,7 +77,8 @@ static void train(zero_engine *engine, uint32_t rank, struct run *out, uint32_t 
     CHECK_INT(plain_open(&p, engine, model, PARAMS, &plan), ZERO_OK);
     check_memory(engine, &plan);
     for (int i = 0; i < STEPS; i++)
-        if (!CHECK_INT(plain_step(&p, micro_steps, &info), ZERO_OK)) fprintf(stderr, "%s\n", zero_last_error());
+        if (!CHECK_INT(plain_step(&p, micro_steps, &info), ZERO_OK))
+            fprintf(stderr, "%s\n", zero_last_error());
     CHECK_INT(zero_engine_hash(engine, run.hash), ZERO_OK);
     run.norm = info.grad_norm;
     run.staging_bytes = plan.staging_bytes;
@@ -94,17 +100,18 @@ static void in_process(const zero_runtime *runtime, void *user) {
 
 static struct run run_row(const struct row *row, uint64_t piece_bytes) {
     /* shared with the processes */
-    struct run *run =
-        mmap(NULL, sizeof *run, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0), result;
+    struct run *run = mmap(NULL, sizeof *run, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0),
+               result;
     char json[2000], zero[800];
     snprintf(zero, sizeof zero, row->zero, getenv("TEST_TMPDIR") ? getenv("TEST_TMPDIR") : "/tmp");
-    snprintf(json, sizeof json,
-             "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_accumulation_steps\": %u, "
-             "\"gradient_accumulation_mode\": \"every\", \"gradient_clipping\": 1.0, \"threads\": 1, "
-             "\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01}}, \"zero_optimization\": "
-             "{\"stage3_param_persistence_threshold\": 10, \"piece_bytes\": %llu%s}, \"comm\": {\"timeout_s\": "
-             "60}%s}",
-             row->micro_steps, (unsigned long long)piece_bytes, zero, row->more);
+    snprintf(
+        json, sizeof json,
+        "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_accumulation_steps\": %u, "
+        "\"gradient_accumulation_mode\": \"every\", \"gradient_clipping\": 1.0, \"threads\": 1, "
+        "\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01}}, \"zero_optimization\": "
+        "{\"stage3_param_persistence_threshold\": 10, \"piece_bytes\": %llu%s}, \"comm\": {\"timeout_s\": "
+        "60}%s}",
+        row->micro_steps, (unsigned long long)piece_bytes, zero, row->more);
     *run = (struct run){.json = json};
     micro_steps_now = row->micro_steps;
     if (row->where == THREADS) ranks_run(row->ranks, json, in_thread, run);
@@ -127,9 +134,10 @@ int main(int argc, char **argv) {
         }
         same &= CHECK(run[0].hash[0] && run[0].norm > 1);
         same &= CHECK(run[0].staging_bytes < run[PIECES - 1].staging_bytes);
-        printf("%s%-34s staging %8llu %8llu %8llu, norm %.17g, weights %s\n", same ? "" : "FAILED ", rows[i].name,
-               (unsigned long long)run[0].staging_bytes, (unsigned long long)run[1].staging_bytes,
-               (unsigned long long)run[2].staging_bytes, run[0].norm, run[0].hash);
+        printf("%s%-34s staging %8llu %8llu %8llu, norm %.17g, weights %s\n", same ? "" : "FAILED ",
+               rows[i].name, (unsigned long long)run[0].staging_bytes,
+               (unsigned long long)run[1].staging_bytes, (unsigned long long)run[2].staging_bytes,
+               run[0].norm, run[0].hash);
     }
     return check_end();
 }

@@ -46,7 +46,8 @@ static struct toy_sim make(uint64_t seed) {
     s.resident_bytes = pick(3) ? 0 : pick(4000);
     s.grad_tier = s.state_tier == TIER_NVME && pick(2) ? TIER_NVME : TIER_DEVICE;
     s.grad_resident_bytes = pick(3) ? 0 : pick(1500);
-    s.piece_bytes = pick(2) ? 0 : 4 * s.chunk_elements * (1 + pick(3)); /* rings have as few slots as can be, or more */
+    s.piece_bytes =
+        pick(2) ? 0 : 4 * s.chunk_elements * (1 + pick(3)); /* rings have as few slots as can be, or more */
     return s;
 }
 
@@ -96,7 +97,8 @@ static void quantized(uint64_t first, uint64_t count) {
         struct toy_sim s = make(seed);
         s.param_bits = pick(2) && (s.stage == &stage_zero3 || s.stage == &stage_zero3_keep) ? 8 : 0;
         s.gradient_bits = pick(3) ? 4 * (1 + pick(2)) : 0;
-        s.chunk_elements = QUANTIZE_BLOCK; /* a chunk that is coded by itself has whole blocks, as any page has */
+        s.chunk_elements =
+            QUANTIZE_BLOCK; /* a chunk that is coded by itself has whole blocks, as any page has */
         s.piece_bytes = 0;
         struct toy_sim simple = s;
         simple.chaos_ns = simple.live_max = simple.ahead_max = 0;

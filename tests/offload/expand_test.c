@@ -120,8 +120,8 @@ static void check_op(const struct operation *op, enum operation_kind kind, enum 
 }
 
 /* Its place in the ring, and the item of another stream for which its first one waits: 1 is the first that was ever there. */
-static void check_ring(const struct operation *op, enum buffer_kind staged, enum buffer_kind rests, uint16_t region,
-                       uint64_t sequence, enum stream waits_for, int64_t first) {
+static void check_ring(const struct operation *op, enum buffer_kind staged, enum buffer_kind rests,
+                       uint16_t region, uint64_t sequence, enum stream waits_for, int64_t first) {
     const struct buffer_ref *ref[2] = {op->reads ? &op->read[0] : NULL, &op->write[0]};
     bool found = false;
     for (int i = 0; i < 2; i++) {
@@ -166,7 +166,8 @@ static void gradients_go_through_a_ring(void) {
         check_ring(op++, BUFFER_GRAD_STAGED, BUFFER_GRAD_FULL, GRAD_REGION, sequence,
                    add ? STREAM_PARAM : STREAM_GRAD, add ? fetched + 1 : stored + 1 - SLOTS);
         check_op(op, OP_STORE, STREAM_GRAD, GRAD_CHUNKS);
-        check_ring(op, BUFFER_GRAD_STAGED, BUFFER_GRAD_SHARD, GRAD_REGION, sequence, STREAM_REDUCE, reduced + 1);
+        check_ring(op, BUFFER_GRAD_STAGED, BUFFER_GRAD_SHARD, GRAD_REGION, sequence, STREAM_REDUCE,
+                   reduced + 1);
         fetched += add * GRAD_CHUNKS, reduced += GRAD_CHUNKS, stored += GRAD_CHUNKS;
     }
     expand_one(&d, reduction(0, true)); /* in memory; its item comes in between */

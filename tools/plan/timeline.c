@@ -86,8 +86,8 @@ static struct speeds_call calls_ns(struct timeline *t, const struct operation *o
     while (executor_next_call(&t->e.shape, op, item, &round, &call)) {
         uint32_t ranks = comm_group_size(t->e.shape.group[round.axes][op->stream]);
         struct comm_sent sent = comm_call_sent(&call, ranks);
-        struct speeds_call one = speeds_collective(&t->speeds, ranks, group_nodes(t, round.axes, ranks),
-                                                   sent.bytes, 0, !gathers);
+        struct speeds_call one =
+            speeds_collective(&t->speeds, ranks, group_nodes(t, round.axes, ranks), sent.bytes, 0, !gathers);
         t->price.wire_bytes += sent.bytes;
         *(gathers ? &t->price.gather_calls : &t->price.reduce_calls) += 1;
         all.inside_ns += one.inside_ns, all.between_ns += one.between_ns;

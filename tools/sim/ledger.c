@@ -129,7 +129,8 @@ static bool queued(const struct ledger *l, const struct operation *a, const stru
 }
 
 /* Two runs move different chunks of a gradient on the drive. */
-static bool other_chunk(const struct ledger_item *a, const struct ledger_item *b, const struct buffer_ref *ref) {
+static bool other_chunk(const struct ledger_item *a, const struct ledger_item *b,
+                        const struct buffer_ref *ref) {
     const struct operation *x = a->op, *y = b->op;
     bool runs = ref->kind == BUFFER_GRAD_SHARD && x->pipe.used && y->pipe.used;
     return runs && x->first + a->index != y->first + b->index;
