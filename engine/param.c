@@ -88,7 +88,7 @@ static zero_status between_steps(const zero_engine *e, const char *what) {
 static zero_status check_moment(const zero_engine *e, const char *what, const struct model_param *p,
                                 zero_kind kind) {
     if (kind != ZERO_GRAD) return between_steps(e, what);
-    if (e->pass.micro == e->blueprint.policy.micro_steps) return ZERO_OK;
+    if (e->pass.micro == policy_passes(&e->blueprint.policy)) return ZERO_OK;
     return refuse(ZERO_E_ORDER,
                   "%s: the gradient of \"%s\" is complete only between the last backward of a step "
                   "and zero_engine_step",

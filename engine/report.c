@@ -18,6 +18,8 @@ GETTER(float, zero_engine_loss_scale, e->training.loss_scale.value)
 GETTER(zero_dtype, zero_engine_dtype, e->config.compute_dtype)
 GETTER(uint64_t, zero_engine_micro_batch, e->config.micro_batch)
 GETTER(uint64_t, zero_engine_accumulation_steps, e->config.accumulation_steps)
+GETTER(uint64_t, zero_engine_use_micros,
+       e->config.micro_order == CONFIG_VERTICAL ? e->config.accumulation_steps : 1)
 GETTER(uint64_t, zero_engine_train_batch, e->config.train_batch)
 GETTER(uint64_t, zero_engine_seed, e->config.seed)
 GETTER(double, zero_engine_clipping, e->config.gradient_clipping)

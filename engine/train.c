@@ -43,6 +43,11 @@ zero_status zero_backward_end(zero_unit *unit) {
                                                  : ZERO_E_ARGUMENT;
 }
 
+zero_status zero_unit_next_micro(zero_unit *unit) {
+    return unit_given(unit, "zero_unit_next_micro") ? pass_next_micro(&unit->engine->pass, unit)
+                                                    : ZERO_E_ARGUMENT;
+}
+
 static zero_status check_step(zero_engine *e, const zero_step_info *out) {
     zero_status status = engine_check(e, "zero_engine_step");
     if (!status && out) status = given_check(out->struct_size, "zero_step_info");
@@ -51,11 +56,12 @@ static zero_status check_step(zero_engine *e, const zero_step_info *out) {
     if (pass->phase == PHASE_USE)
         return refuse(ZERO_E_ORDER, "zero_engine_step: unit \"%s\" is still in use; end it first",
                       pass->unit->name);
-    if (pass->phase == PHASE_DECLARING || pass->micro != e->blueprint.policy.micro_steps)
+    const struct policy *policy = &e->blueprint.policy;
+    if (pass->phase == PHASE_DECLARING || pass->micro != policy_passes(policy))
         return refuse(ZERO_E_ORDER,
                       "zero_engine_step: %" PRIu32 " of %" PRIu32
                       " micro-steps are done (gradient_accumulation_steps); do the others first",
-                      pass->micro, e->blueprint.policy.micro_steps);
+                      pass->micro * policy_use_micros(policy), policy->micro_steps);
     if (pass->suspended)
         return refuse(ZERO_E_ORDER,
                       "zero_engine_step: an evaluation has interrupted the last training pass: call "

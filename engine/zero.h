@@ -8,7 +8,7 @@
  *   { zero_engine_add_unit, { zero_unit_add_param } } for every unit
  *   zero_engine_commit, zero_engine_fill
  *   per step:
- *     gradient_accumulation_steps times:
+ *     gradient_accumulation_steps times (with zero_optimization.micro_order "vertical" once: see zero_unit_next_micro):
  *       zero_micro_begin(ZERO_TRAIN)
  *       forward_begin/end of the units in the order in which they were added
  *       backward_begin/end of the units in reverse order
@@ -188,6 +188,10 @@ uint32_t zero_engine_threads(const zero_engine *engine);
  * rank: train_batch samples on all ranks. Local. */
 uint64_t zero_engine_micro_batch(const zero_engine *engine);
 uint64_t zero_engine_accumulation_steps(const zero_engine *engine);
+/* The micro-steps of a use: 1, or with zero_optimization.micro_order "vertical" all of a step. Then the step has one training pass, and
+ * a use computes its unit with one micro-batch after another: zero_unit_next_micro between them. A pass has so many micro-steps, and
+ * a step accumulation_steps / use_micros passes. */
+uint64_t zero_engine_use_micros(const zero_engine *engine);
 uint64_t zero_engine_train_batch(const zero_engine *engine);
 uint64_t zero_engine_seed(const zero_engine *engine);
 double zero_engine_clipping(const zero_engine *engine); /* 0: off */
@@ -349,7 +353,8 @@ int zero_unit_trains(const zero_unit *unit);
 
 /* After commit: the addresses of a parameter and of its gradient (NULL: frozen, or in several spans) in every use, until
  * zero_engine_destroy. Between a use's begin and end they are those of the slot; at other times the memory holds something else, or
- * nothing. `add` is 0. For views of an autograd, and for graphs of a GPU. ZERO_E_ORDER before commit. Local. */
+ * nothing. `add` is 0. For views of an autograd, and for graphs of a GPU. Where a use has several micro-batches, a gradient may have a
+ * second address (zero_unit_next_micro). ZERO_E_ORDER before commit. Local. */
 zero_status zero_param_addresses(const zero_handle *param, zero_slot *out);
 
 /* What an update is given: of the configuration's optimizer.params, by group, after a schedule. */
@@ -512,6 +517,15 @@ zero_status zero_forward_begin(zero_unit *unit);
 zero_status zero_forward_end(zero_unit *unit);
 zero_status zero_backward_begin(zero_unit *unit);
 zero_status zero_backward_end(zero_unit *unit);
+
+/* Inside a use: the unit goes on with the next micro-batch. A forward, a recomputation and a backward have zero_engine_use_micros
+ * micro-batches each, in the order of micro-steps; an evaluation has at most so many. The parameters stay where they are. In a
+ * backward the slot's gradient is another one: read `grad` and `add` again, since two addresses may take turns, of which
+ * zero_param_addresses has the first. The gradient of the micro-batch before is taken, from slot, spans or what was given, as
+ * backward_end takes it, and weights come out as with micro-steps in passes of their own. The host keeps the activations of all
+ * micro-batches from forward to backward.
+ * ZERO_E_ORDER: the unit is not in use, or all micro-batches of the use are done. */
+zero_status zero_unit_next_micro(zero_unit *unit);
 
 /* Between backward_begin and backward_end of the parameter's unit: gives a gradient that was computed elsewhere, instead of
  * writing to the slot's grad. `grad`: all elements, of type zero_param_dtype. The CPU reads it before the call returns; a GPU reads

@@ -171,6 +171,7 @@ class use {
     void end() {
         if (unit_) check(finish());
     }
+    void next_micro() { check(zero_unit_next_micro(unit_)); }
 
   private:
     zero_status finish() noexcept {
@@ -246,6 +247,7 @@ class engine {
     uint64_t steps() const { return zero_engine_steps(get()); }
     uint64_t micro_batch() const { return zero_engine_micro_batch(get()); }
     uint64_t accumulation_steps() const { return zero_engine_accumulation_steps(get()); }
+    uint64_t use_micros() const { return zero_engine_use_micros(get()); }
     float loss_scale() const { return zero_engine_loss_scale(get()); }
     /* nullopt: the key has no value, or there is no such key. */
     auto setting(const std::string &key) const { return text(zero_engine_setting(get(), key.c_str())); }

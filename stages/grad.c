@@ -16,7 +16,7 @@ void grad_begin(struct policy *p, uint16_t region, uint32_t position, struct ope
         r->grad_live = true;
     }
     compute->use = (uint16_t)position;
-    emit_writes(compute, BUFFER_GRAD_FULL, region);
+    emit_writes(compute, policy_gradient(r), region);
     r->partial = true;
 }
 
@@ -34,15 +34,17 @@ static struct operation *reduce(struct policy *p, uint16_t region, struct placem
     op->axes = steps[0].axes;
     op->add = r->reduced;
     op->final = final;
-    emit_reads(op, BUFFER_GRAD_FULL, region);
+    enum buffer_kind whole = policy_gradient(r);
+    emit_reads(op, whole, region);
     emit_writes(op, grad_shard_buffer(r), region);
     stage_through(p, op);
     room_give(p, OBJECT_GRAD, region, r->grad_live);
     r->partial = false;
     r->reduced = true;
+    r->grad_second = r->grad_turns && !final && !r->grad_second;
     if (!r->grad_live) return op;
     r->grad_live = false;
-    emit_writes(emit(out, OP_RELEASE, OBJECT_GRAD, STREAM_REDUCE, region), BUFFER_GRAD_FULL, region);
+    emit_writes(emit(out, OP_RELEASE, OBJECT_GRAD, STREAM_REDUCE, region), whole, region);
     return op;
 }
 
@@ -59,8 +61,9 @@ static void finish(struct policy *p, uint16_t region, bool follows, struct opera
     struct placement_step steps[4];
     uint32_t count = last_changes(p, r, steps);
     for (uint32_t i = 0; i < count; i++) {
-        struct operation *op =
-            emit(out, (enum operation_kind)steps[i].kind, OBJECT_GRAD, STREAM_REDUCE, region);
+        /* On a stream of its own: the next reduction does not wait for the gather. */
+        enum stream stream = steps[i].kind == OP_GATHER ? STREAM_GATHER : STREAM_REDUCE;
+        struct operation *op = emit(out, (enum operation_kind)steps[i].kind, OBJECT_GRAD, stream, region);
         op->axes = steps[i].axes;
         op->final = op->kind == OP_REDUCE;
         op->sums = op->final && follows;

@@ -40,14 +40,18 @@ static void resolve(const struct policy *p, struct region *r) {
     r->grad_step = s->grad_step;
     r->rest = r->persistent ? whole : s->param_rest;
     r->between = r->persistent ? whole : s->param_between;
-    bool accumulates_whole = placement_is(r->grad_between, PARTIAL, PARTIAL) && p->micro_steps > 1;
+    bool stays_partial = placement_is(r->grad_between, PARTIAL, PARTIAL);
+    bool accumulates_whole = stays_partial && policy_passes(p) > 1;
     bool gathered = placement_is(r->grad_step, REPLICATE, REPLICATE);
     r->grad_kept = gathered || accumulates_whole || (p->free_order && !p->bound) || r->grad_lent;
     bool alone = p->mesh[AXIS_SHARD] * p->mesh[AXIS_REPLICATE] == 1;
     /* Within a bound a gradient may be reduced several times, and the sums add up outside of the backward's buffer. */
-    r->grad_in_place = (gathered && r->grad_between.axis[AXIS_SHARD] == PARTIAL && !r->grad_widens && !p->bound) ||
-                       (r->grad_lent && alone);
-    r->full = r->second = r->stale = r->partial = r->reduced = r->final = r->grad_live = false;
+    r->grad_in_place =
+        (gathered && r->grad_between.axis[AXIS_SHARD] == PARTIAL && !r->grad_widens && !p->bound) ||
+        (r->grad_lent && alone);
+    r->grad_turns = p->vertical && !stays_partial && !r->grad_kept;
+    r->full = r->second = r->stale = r->partial = r->reduced = r->final = r->grad_live = r->grad_second =
+        false;
 }
 
 static void order_refresh(struct policy *p) {
@@ -262,10 +266,21 @@ static void compute(struct policy *p, uint32_t position, struct operation_list *
 
 void policy_begin(struct policy *p, uint32_t position, struct operation_list *out) {
     if (!p->free_order) policy_skip_to(p, position, out);
+    p->current = position;
     p->turned |= policy_backward(p, position);
     if (p->bound) room_begin(p, position, out);
     want_uses(p, position, out);
     compute(p, position, out);
+}
+
+/* A gradient that is not reduced in every micro-step goes on adding up in its buffer. */
+void policy_step_aside(struct policy *p, struct operation_list *out) {
+    const struct use *use = policy_use(p, p->current);
+    for (uint8_t i = 0; i < use->count && p->vertical && policy_backward(p, p->current); i++) {
+        const struct region *r = &p->region[use->region[i]];
+        if (r->partial && !placement_is(r->grad_between, PARTIAL, PARTIAL))
+            grad_to(p, use->region[i], false, out);
+    }
 }
 
 void policy_go_on(struct policy *p, uint32_t position, struct operation_list *out) {

@@ -9,6 +9,10 @@
  * the owners of its tied parameters. A forward that is recomputed inside the backward has a position of its own:
  * 2*uses + the use.
  *
+ * In vertical order a step has one training pass, and each use has all micro-batches of the step, one after another:
+ * between two of them the use steps aside and goes on. Gradients are reduced as micro-steps would reduce them, with the
+ * same calls in the same order for each region.
+ *
  *   region, parameters:   rest --want--> full --settle--> rest or between --want--> full --> rest
  *   region, gradient:     none --backward--> partial --grad_to--> shard --final--> the step's placement
  *   region, after a step: stale --refresh, before its first use--> fresh
@@ -19,7 +23,9 @@
  *   3. Gathers ahead stay within the pass, within `depth` gathers (in backward: `backward_depth`), and within
  *      `ahead_max` and `live_max` elements.
  *   4. Every full gradient is reduced after its last use of the pass.
- *   5. How far the policy gathers ahead depends only on the position, not on which uses were skipped. So what a pass
+ *   5. A gradient that is reduced in every micro-step of a use has two addresses, which take turns: a reduction never
+ *      reads what the next micro-step writes. One that has its buffer from step to step has one, and the micro-step waits.
+ *   6. How far the policy gathers ahead depends only on the position, not on which uses were skipped. So what a pass
  *      with skipped uses has gathered at a position, a complete pass has gathered there too, and the plan has a place
  *      for it (plan.c). */
 #ifndef ZERO_STAGES_POLICY_H
@@ -36,25 +42,28 @@ struct use {
 };
 
 struct region {
-    bool frozen;       /* no gradient, no state */
-    bool persistent;   /* parameters rest replicated at every stage */
-    bool exact;        /* its gathers are never coded */
+    bool frozen;     /* no gradient, no state */
+    bool persistent; /* parameters rest replicated at every stage */
+    bool exact;      /* its gathers are never coded */
     /* A reduced gradient has a wider type than the gradient that a backward writes, so it needs a place of its own. */
     bool grad_widens;
     uint64_t elements; /* in its flat buffer */
     /* Parameters rest whole in the host program's memory. Its arrays have the whole gradient until the step has used it. */
     bool lent, grad_lent;
-    uint64_t bytes; /* of memory while it is gathered; its whole gradient takes as many. Used with policy.bound */
+    /* Of memory while it is gathered; its whole gradient takes as many. Used with policy.bound. */
+    uint64_t bytes;
 
     /* Set by policy_open from the stage's row. */
     struct placement state, grad_between, grad_step, rest, between;
     bool grad_kept;     /* the buffer of the full gradient lives from step to step */
     bool grad_in_place; /* the gradient is reduced into this rank's part of that buffer */
+    bool grad_turns;    /* micro-batches of a use write to two buffers in turn */
 
     /* What was emitted. */
     bool full, second, stale;     /* parameters */
     bool partial, reduced, final; /* gradient */
     bool grad_live;               /* an interval of the full gradient is open */
+    bool grad_second;             /* with grad_turns: the second buffer's turn */
 
     /* With policy.bound (room.c). */
     bool shared;      /* several uses have it: set by policy_open */
@@ -74,6 +83,8 @@ struct policy {
     uint32_t mesh[AXES];
     enum accumulation accumulation;
     uint32_t micro_steps; /* per step */
+    /* Vertical order: a use has all micro-batches of the step. Not in free order, and no region is shared by uses. */
+    bool vertical;
     /* A pass uses units in any order, any number of times, and its length is unknown. Nothing is gathered ahead. Without `bound`,
      * what a pass has gathered stays gathered until its end, and gradients are reduced there. */
     bool free_order;
@@ -117,12 +128,25 @@ struct policy {
     uint32_t reductions, gathers; /* that took a staging buffer */
     uint32_t sums;                /* sums of elements so far */
     bool turned;                  /* a backward of this pass has begun */
+    uint32_t current;             /* the position of the present use */
 
     /* With `bound`. */
-    uint32_t current;                      /* the position of the present use */
     uint64_t clock;                        /* uses begun */
     uint64_t taken[ROOMS], leaving[ROOMS]; /* bytes: in use or kept; released, and perhaps still being read */
 };
+
+/* The training passes of a step, and the micro-batches of each of their uses. */
+static inline uint32_t policy_passes(const struct policy *policy) {
+    return policy->vertical ? 1 : policy->micro_steps;
+}
+static inline uint32_t policy_use_micros(const struct policy *policy) {
+    return policy->vertical ? policy->micro_steps : 1;
+}
+
+/* The buffer of the whole gradient that the region's next backward, or the present one, writes. */
+static inline enum buffer_kind policy_gradient(const struct region *region) {
+    return region->grad_second ? BUFFER_GRAD_SECOND : BUFFER_GRAD_FULL;
+}
 
 /* Resolves the stage's row for every region, and clears the state. */
 void policy_open(struct policy *policy);
@@ -156,8 +180,10 @@ void policy_begin(struct policy *policy, uint32_t position, struct operation_lis
 /* The use at the cursor ends; in free order: the present one. */
 void policy_end(struct policy *policy, struct operation_list *out);
 
-/* Free order: the use at `position`, during which another one has begun and ended, goes on. COMPUTE is the last operation. There is no
- * event when it steps aside. */
+/* The present use steps aside. Free order: another one begins inside it. Vertical order: a micro-batch of it ends, and another follows. */
+void policy_step_aside(struct policy *policy, struct operation_list *out);
+
+/* The use at `position` goes on. COMPUTE is the last operation. */
 void policy_go_on(struct policy *policy, uint32_t position, struct operation_list *out);
 
 /* Recomputation: inside the backward, the forward of `use` begins again (policy_recompute) or ends

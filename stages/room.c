@@ -154,7 +154,6 @@ static void make_room(struct policy *p, const struct use *use, enum object objec
 void room_begin(struct policy *p, uint32_t position, struct operation_list *out) {
     const struct use *use = policy_use(p, position);
     bool backward = policy_backward(p, position);
-    p->current = position;
     p->clock++;
     for (uint8_t i = 0; i < use->count; i++) {
         struct region *r = &p->region[use->region[i]];

@@ -64,6 +64,8 @@ enum buffer_kind {
     BUFFER_UPDATE_STAGING, /* parameters on the way from the host's update to the device; the region is its index */
     BUFFER_LENT_STAGING, /* shares on the way between ranks and the host program's memory; the region is its index */
     BUFFER_GRAD_STAGED, /* the ring of chunks of reduced gradients on the way to a drive; the region is 0 */
+    /* Where a use has several micro-batches: the whole gradient of every other one. */
+    BUFFER_GRAD_SECOND,
     BUFFER_KINDS
 };
 

@@ -41,6 +41,7 @@ struct blueprint_terms blueprint_terms(const struct config *c, uint32_t ranks, b
     struct blueprint_terms t = {.stage = blueprint_stage(c),
                                 .accumulation = (enum accumulation)c->accumulation_mode,
                                 .micro_steps = (uint32_t)c->accumulation_steps,
+                                .vertical = c->micro_order == CONFIG_VERTICAL && c->accumulation_steps > 1,
                                 .depth = (uint32_t)c->comm.prefetch_depth,
                                 .backward_depth = (uint32_t)c->comm.backward_depth,
                                 .live_max = c->live_max,
@@ -115,6 +116,7 @@ static zero_status open_policy(struct blueprint *b, struct zero_error *error) {
                                 .mesh = {t->mesh[AXIS_SHARD], t->mesh[AXIS_REPLICATE]},
                                 .accumulation = t->accumulation,
                                 .micro_steps = t->micro_steps,
+                                .vertical = t->vertical,
                                 .free_order = b->o.model->free_order,
                                 .bound = b->o.model->bound,
                                 .roomy = t->discrete,
@@ -143,6 +145,33 @@ static zero_status check_borrowed(const struct blueprint *b, struct zero_error *
             "stage 0, 1 or 2, or give the parameter a slot instead of spans",
             p->name, stage->name);
     }
+    return ZERO_OK;
+}
+
+/* In vertical order a gradient is complete for all micro-batches in one use after another. Where several uses write it, its sum would
+ * mix micro-steps in another order. */
+static zero_status check_vertical(const struct blueprint *b, struct zero_error *error) {
+    static const char instead[] = "remove zero_optimization.micro_order \"vertical\"";
+    const struct model *m = b->o.model;
+    if (!b->policy.vertical) return ZERO_OK;
+    for (uint32_t i = 0; i < m->params; i++)
+        if (m->param[i].owner != i)
+            return error_set(
+                error, ZERO_E_UNSUPPORTED,
+                "parameter \"%s\" is tied to \"%s\", so two units add to one gradient, which vertical order "
+                "does not keep apart by micro-steps: %s, or give the parameter weights of its own",
+                m->param[i].name, m->param[m->param[i].owner].name, instead);
+    if (m->helds)
+        return error_set(
+            error, ZERO_E_UNSUPPORTED,
+            "unit \"%s\" is held, so several uses add to one gradient, which vertical order does not keep "
+            "apart by micro-steps: %s",
+            m->unit[m->held[0]]->name, instead);
+    if (m->free_order)
+        return error_set(error, ZERO_E_UNSUPPORTED,
+                         "passes use units in any order (zero_engine_free_order), and vertical order needs "
+                         "one use of each unit: %s",
+                         instead);
     return ZERO_OK;
 }
 
@@ -221,6 +250,7 @@ zero_status blueprint_make(struct blueprint *b, const struct blueprint_terms *te
         .o = *options, .terms = *terms, .ranks = terms->mesh[AXIS_SHARD] * terms->mesh[AXIS_REPLICATE]};
     zero_status status = open_policy(b, error);
     if (!status) status = check_borrowed(b, error);
+    if (!status) status = check_vertical(b, error);
     return status ? status : make_plan(b, error);
 }
 

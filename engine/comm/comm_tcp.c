@@ -7,8 +7,12 @@
  *   ready p   "My targets of phase p may be written." In phase 0 the frame carries the member's record of the call.
  *   data p    The answer to a ready frame: this member's slice. A slice may have 0 bytes.
  *
+ * So a phase takes a round trip. A small slice does not wait for the ready frame: it goes *ahead*, behind this member's own
+ * ready frame, and the phase takes half a round trip. Each rank keeps up to AHEAD_SLICES of them for every other rank until
+ * the call is posted; the ready frame that follows tells the sender that the place is free again.
+ *
  * Therefore data never arrives before there is a place for it, and calls of several groups do not wait for each other.
- * Ranks that diverge are found before any data has moved. A phase is over when this member has received a slice from
+ * Ranks that diverge are found before any data is used. A phase is over when this member has received a slice from
  * every other member and has sent all of its own slices; then its sources may change.
  *
  * The transport has no order of additions of its own: a `native` reduction is performed as an `ordered` one.
@@ -22,6 +26,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/limits.h"
 #include "engine/comm/shape.h"
 #include "engine/comm/staged.h"
 #include "engine/comm/tcp.h"
@@ -60,9 +65,27 @@ static void release(struct tcp_comm *tcp) {
         next = early->next;
         free(early);
     }
+    free(tcp->room);
     free(tcp->wires);
     free(tcp->polls);
     free(tcp->peers);
+}
+
+/* What all ranks together may send to this rank ahead takes a few MiB, unless there are hundreds of ranks. */
+static uint64_t ahead_bytes(uint32_t size) {
+    enum { ROOM_BYTES = 4 << 20 };
+    uint64_t bytes = ROOM_BYTES / AHEAD_SLICES / size / ALIGN_BYTES * ALIGN_BYTES;
+    if (bytes < AHEAD_BYTES_MIN) return AHEAD_BYTES_MIN;
+    return bytes < AHEAD_BYTES_MAX ? bytes : AHEAD_BYTES_MAX;
+}
+
+zero_status tcp_open_room(struct tcp_comm *tcp, uint64_t slice_bytes) {
+    uint32_t size = tcp->base.size;
+    tcp->ahead_bytes = slice_bytes;
+    tcp->room = malloc(size * AHEAD_SLICES * tcp->ahead_bytes);
+    for (uint32_t i = 0; i < size * AHEAD_SLICES && tcp->room; i++)
+        tcp->wires[i / AHEAD_SLICES].kept[i % AHEAD_SLICES].bytes = tcp->room + i * tcp->ahead_bytes;
+    return tcp->room ? ZERO_OK : ZERO_E_MEMORY;
 }
 
 /* Without a secret, whoever reaches rank 0's port may be a rank. */
@@ -98,10 +121,11 @@ static zero_status open_comm(struct comm *comm, const struct comm_options *optio
     tcp->peers = calloc(comm->size, sizeof *tcp->peers);
     tcp->wires = calloc(comm->size, sizeof *tcp->wires);
     tcp->polls = calloc(comm->size, sizeof *tcp->polls);
-    zero_status status = tcp->peers && tcp->wires && tcp->polls
-                             ? connect_ranks(tcp, options, &key, error)
-                             : error_set(error, ZERO_E_MEMORY, "comm tcp: rank %u: no memory for %u ranks",
-                                         comm->rank, comm->size);
+    zero_status status =
+        tcp->peers && tcp->wires && tcp->polls && tcp_open_room(tcp, ahead_bytes(comm->size)) == ZERO_OK
+            ? connect_ranks(tcp, options, &key, error)
+            : error_set(error, ZERO_E_MEMORY, "comm tcp: rank %u: no memory for %u ranks", comm->rank,
+                        comm->size);
     if (status) {
         release(tcp);
         return status;
@@ -208,8 +232,7 @@ static zero_status post(struct comm_work *work) {
                                                        : work->call.source;
     control_posted(((struct tcp_group *)work->group)->ring, &work->record, work->posted_ns);
     tcp_keep_own_slice(work);
-    tcp_say_ready(work);
-    return tcp_answer_all(work);
+    return tcp_begin_phase(work);
 }
 
 /* This rank has the member's data of the current phase. */

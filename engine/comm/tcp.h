@@ -12,6 +12,9 @@
 enum frame_kind { FRAME_READY, FRAME_DATA };
 enum phase { EXCHANGING, GATHERING, PHASES };
 
+/* Slices that a rank sends to another one ahead: before that one is ready for them. It keeps them. */
+enum { AHEAD_SLICES = 16, AHEAD_BYTES_MIN = 1 << 10, AHEAD_BYTES_MAX = 64 << 10 };
+
 struct frame {
     uint32_t kind, phase;
     uint64_t key, sequence, bytes; /* the group's key; the call's sequence; the bytes after the frame */
@@ -35,6 +38,13 @@ struct outgoing {
     struct comm_work *work;
 };
 
+/* A place for a slice that comes ahead. */
+struct kept {
+    struct frame frame;
+    bool used, whole; /* whole: all its bytes have come */
+    char *bytes;      /* tcp_comm.ahead_bytes */
+};
+
 /* The data connection to one rank. */
 struct wire {
     struct seals seals;
@@ -50,6 +60,10 @@ struct wire {
     uint32_t early; /* ready frames of it that are kept in tcp_comm.early */
     char *in_target;
     struct comm_work *in_work;
+    struct kept *in_kept; /* the place for the data of `in`, if they come ahead */
+    struct kept kept[AHEAD_SLICES];
+    uint32_t
+        ahead; /* slices that this rank has sent ahead, and for which the peer has not said that it is ready */
     struct comm_record in_record;
     uint64_t broken_ns; /* when the connection broke; 0: it works */
     int why;            /* errno, or 0: the peer closed it */
@@ -73,13 +87,18 @@ struct tcp_comm {
     struct pollfd *polls;
     uint32_t queue_capacity;
     struct early *early;
-    bool unchecked; /* no checksums of data */
+    char *room; /* of all places for slices that come ahead; memory that none has used is not taken */
+    uint64_t ahead_bytes; /* the largest slice that is sent ahead; the same on all ranks */
+    bool unchecked;       /* no checksums of data */
 };
 
 /* The state of one member's part of a call. */
 struct heard {
     struct comm_record record;       /* its sequence names the call */
     uint32_t ready, answered, taken; /* phases of the call: announced ready, answered with data, received */
+    /* 1 + the last call of which this rank has sent the member a slice ahead; a bit for each phase. */
+    uint64_t ahead_call;
+    uint32_t ahead_phases;
 };
 
 struct tcp_group {
@@ -102,22 +121,27 @@ static inline struct heard *heard_of(const struct comm_group *group, uint64_t se
     return &((const struct tcp_group *)group)->heard[sequence % COMM_CALLS_MAX * group->count + member];
 }
 
+/* comm_tcp.c. Makes places for slices that come ahead, of up to `slice_bytes`; tcp->wires are there. ZERO_E_MEMORY. */
+zero_status tcp_open_room(struct tcp_comm *tcp, uint64_t slice_bytes);
+
 /* tcp_calls.c. The bytes that member `from` sends to each other member in a phase; and the place for the slice that
  * comes from `member`. */
 uint64_t tcp_slice_bytes(const struct comm_work *work, uint32_t phase, uint32_t from);
 char *tcp_slice_from(const struct comm_work *work, uint32_t phase, uint32_t member);
 void tcp_keep_own_slice(const struct comm_work *work);
-void tcp_say_ready(struct comm_work *work);
 zero_status
 tcp_answer(struct comm_work *work,
            uint32_t member); /* sends the slices for which `member` is ready, if this rank has them */
-zero_status tcp_answer_all(struct comm_work *work);
+/* The current phase begins: announces it, sends slices, and takes those that came ahead. */
+zero_status tcp_begin_phase(struct comm_work *work);
 zero_status tcp_advance(struct comm_work *work); /* to the next phase, if the current phase is over */
 
 /* tcp_wires.c */
 uint32_t tcp_member_of(const struct comm_group *group, uint32_t rank); /* group->count: not a member */
 zero_status tcp_hear_ready(struct comm_group *group, uint32_t from, const struct frame *frame,
                            const struct comm_record *record);
+/* Takes the slice of the current phase that came ahead from `member`, if there is one. */
+zero_status tcp_take_kept(struct comm_work *work, uint32_t member);
 /* Waits at most `at_most_ms` until a connection is ready, then sends and receives as much as possible. */
 zero_status tcp_pump(struct tcp_comm *tcp, int at_most_ms);
 

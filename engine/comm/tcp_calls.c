@@ -58,12 +58,42 @@ static void enqueue(struct comm_work *work, uint32_t member, enum frame_kind kin
     mine_of(work)->unsent++;
 }
 
-void tcp_say_ready(struct comm_work *work) {
+static void say_ready(struct comm_work *work) {
     uint32_t phase = mine_of(work)->phase;
     for (uint32_t m = 0; m < work->group->count; m++)
         if (m != work->group->index)
             enqueue(work, m, FRAME_READY, phase, &work->record,
                     phase == EXCHANGING ? sizeof work->record : 0);
+}
+
+static void send_slice(struct comm_work *work, uint32_t member, uint32_t phase) {
+    enqueue(work, member, FRAME_DATA, phase, slice_to(work, phase, member),
+            tcp_slice_bytes(work, phase, work->group->index));
+}
+
+static bool is_ready(const struct heard *heard, const struct comm_work *work, uint32_t phase) {
+    return heard->ready > phase && heard->record.sequence == work->record.sequence;
+}
+
+static bool went_ahead(const struct heard *heard, const struct comm_work *work, uint32_t phase) {
+    return heard->ahead_call == work->record.sequence + 1 && heard->ahead_phases >> phase & 1;
+}
+
+/* Sends small slices to the members that are not ready, as many as they have places for. */
+static void send_ahead(struct comm_work *work) {
+    struct tcp_comm *tcp = tcp_of(work->group);
+    uint32_t phase = mine_of(work)->phase;
+    if (tcp_slice_bytes(work, phase, work->group->index) > tcp->ahead_bytes) return;
+    for (uint32_t m = 0; m < work->group->count; m++) {
+        struct heard *heard = heard_of(work->group, work->record.sequence, m);
+        struct wire *wire = &tcp->wires[work->group->ranks[m]];
+        if (m == work->group->index || is_ready(heard, work, phase) || wire->ahead == AHEAD_SLICES) continue;
+        if (heard->ahead_call != work->record.sequence + 1) heard->ahead_phases = 0;
+        heard->ahead_call = work->record.sequence + 1;
+        heard->ahead_phases |= 1u << phase;
+        wire->ahead++;
+        send_slice(work, m, phase);
+    }
 }
 
 /* Sends the slices for which the member is ready, if this rank has them. */
@@ -74,14 +104,15 @@ zero_status tcp_answer(struct comm_work *work, uint32_t member) {
         return comm_raise_diverged(work->group->comm, work->group->ordinal, &work->record,
                                    work->group->ranks[member], &heard->record);
     for (; heard->answered < heard->ready && heard->answered <= mine_of(work)->phase; heard->answered++) {
-        uint32_t phase = heard->answered;
-        enqueue(work, member, FRAME_DATA, phase, slice_to(work, phase, member),
-                tcp_slice_bytes(work, phase, work->group->index));
+        if (went_ahead(heard, work, heard->answered))
+            tcp_of(work->group)->wires[work->group->ranks[member]].ahead--;
+        else
+            send_slice(work, member, heard->answered);
     }
     return ZERO_OK;
 }
 
-zero_status tcp_answer_all(struct comm_work *work) {
+static zero_status answer_all(struct comm_work *work) {
     zero_status status = ZERO_OK;
     for (uint32_t m = 0; m < work->group->count && status == ZERO_OK; m++)
         if (m != work->group->index) status = tcp_answer(work, m);
@@ -89,6 +120,16 @@ zero_status tcp_answer_all(struct comm_work *work) {
 }
 
 /* ---- phases ---- */
+
+zero_status tcp_begin_phase(struct comm_work *work) {
+    say_ready(work);
+    zero_status status = answer_all(work);
+    if (status) return status;
+    send_ahead(work);
+    for (uint32_t m = 0; m < work->group->count && status == ZERO_OK; m++)
+        if (m != work->group->index) status = tcp_take_kept(work, m);
+    return status;
+}
 
 static zero_status end_phase(struct comm_work *work) {
     struct tcp_group *group = (struct tcp_group *)work->group;
@@ -108,8 +149,7 @@ static zero_status end_phase(struct comm_work *work) {
         control_done(group->ring, work->record.sequence);
         return ZERO_OK;
     }
-    tcp_say_ready(work);
-    return tcp_answer_all(work);
+    return tcp_begin_phase(work);
 }
 
 zero_status tcp_advance(struct comm_work *work) {

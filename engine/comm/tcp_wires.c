@@ -84,7 +84,8 @@ static ssize_t send_some(const struct tcp_comm *tcp, uint32_t peer, const struct
         uint64_t done = skip < parts[i].iov_len ? skip : parts[i].iov_len;
         parts[i].iov_base = (char *)parts[i].iov_base + done, parts[i].iov_len -= done, skip -= done;
     }
-    return sendmsg(tcp->polls[peer].fd, &message, MSG_NOSIGNAL);
+    /* What is queued behind it travels in the same packet: a ready frame and the slice that goes ahead. */
+    return sendmsg(tcp->polls[peer].fd, &message, MSG_NOSIGNAL | (wire->count > 1 ? MSG_MORE : 0));
 }
 
 static zero_status write_wire(struct tcp_comm *tcp, uint32_t peer) {
@@ -134,24 +135,33 @@ static bool ready_fits(const struct comm_group *group, uint32_t from, const stru
 }
 
 /* A member sends its slice of a phase once, after it has announced the phase. */
+static bool announced(const struct comm_group *group, uint32_t member, const struct frame *frame) {
+    const struct heard *heard = heard_of(group, frame->sequence, member);
+    return heard->record.sequence == frame->sequence && heard->ready > frame->phase &&
+           heard->taken <= frame->phase;
+}
+
 static bool data_fits(const struct comm_work *work, uint32_t member, const struct frame *frame) {
-    const struct heard *heard = heard_of(work->group, frame->sequence, member);
-    return mine_of(work)->phase == frame->phase && heard->record.sequence == frame->sequence &&
-           heard->ready > frame->phase && heard->taken <= frame->phase &&
+    return mine_of(work)->phase == frame->phase && announced(work->group, member, frame) &&
            frame->bytes == tcp_slice_bytes(work, frame->phase, member);
+}
+
+static void take_slice(struct comm_work *work, uint32_t member) {
+    uint32_t phase = mine_of(work)->phase;
+    mine_of(work)->arrived++;
+    heard_of(work->group, work->record.sequence, member)->taken = phase + 1;
 }
 
 zero_status tcp_hear_ready(struct comm_group *group, uint32_t from, const struct frame *frame,
                            const struct comm_record *record) {
     struct heard *heard = heard_of(group, frame->sequence, tcp_member_of(group, from));
-    if (frame->phase == EXCHANGING) *heard = (struct heard){.record = *record};
+    if (frame->phase == EXCHANGING) heard->record = *record, heard->answered = heard->taken = 0;
     heard->ready = frame->phase + 1;
     struct comm_work *work = find_work(group, frame->sequence);
     return work ? tcp_answer(work, tcp_member_of(group, from)) : ZERO_OK;
 }
 
-static zero_status refuse(struct tcp_comm *tcp, uint32_t from) {
-    const struct frame *in = &tcp->wires[from].in;
+static zero_status refuse(struct tcp_comm *tcp, uint32_t from, const struct frame *in) {
     return comm_raise(
         &tcp->base, ZERO_E_INTERNAL, (int32_t)from, false,
         "comm tcp: rank %u sent rank %u a message that fits no call (kind %u, phase %u, call %llu, %llu "
@@ -160,12 +170,15 @@ static zero_status refuse(struct tcp_comm *tcp, uint32_t from) {
         (unsigned long long)in->bytes);
 }
 
+/* ---- what comes before this rank's own call ---- */
+
 static zero_status keep_early(struct tcp_comm *tcp, uint32_t from, struct wire *wire) {
+    const struct frame *in = &wire->in;
     enum { EARLY_MAX = 64 * COMM_CALLS_MAX }; /* a rank that is this far ahead has left this one behind */
     struct early *early = malloc(sizeof *early);
     if (++wire->early > EARLY_MAX) {
         free(early);
-        return refuse(tcp, from);
+        return refuse(tcp, from, in);
     }
     if (!early)
         return comm_raise(&tcp->base, ZERO_E_MEMORY, (int32_t)tcp->base.rank, false,
@@ -175,6 +188,40 @@ static zero_status keep_early(struct tcp_comm *tcp, uint32_t from, struct wire *
     return ZERO_OK;
 }
 
+/* A place for a small slice of a call, or a phase, that this rank has not begun. */
+static zero_status place_ahead(struct tcp_comm *tcp, uint32_t from) {
+    struct wire *wire = &tcp->wires[from];
+    const struct frame *in = &wire->in;
+    for (uint32_t i = 0; i < AHEAD_SLICES && in->bytes <= tcp->ahead_bytes; i++) {
+        struct kept *kept = &wire->kept[i];
+        if (kept->used) continue;
+        kept->used = true, kept->whole = false, kept->frame = *in;
+        wire->in_kept = kept;
+        wire->in_target = kept->bytes;
+        return ZERO_OK;
+    }
+    return refuse(tcp, from, in);
+}
+
+zero_status tcp_take_kept(struct comm_work *work, uint32_t member) {
+    struct comm_group *group = work->group;
+    uint32_t from = group->ranks[member];
+    for (uint32_t i = 0; i < AHEAD_SLICES; i++) {
+        struct kept *kept = &tcp_of(group)->wires[from].kept[i];
+        const struct frame *in = &kept->frame;
+        if (!kept->used || !kept->whole || in->key != group->key || in->sequence != work->record.sequence ||
+            in->phase != mine_of(work)->phase)
+            continue;
+        if (!data_fits(work, member, in)) return refuse(tcp_of(group), from, in);
+        if (in->bytes) memcpy(tcp_slice_from(work, in->phase, member), kept->bytes, in->bytes);
+        kept->used = false;
+        take_slice(work, member);
+    }
+    return ZERO_OK;
+}
+
+/* ---- receiving ---- */
+
 /* Checks a received frame header, and finds the place for the bytes that follow it. */
 static zero_status place_frame(struct tcp_comm *tcp, uint32_t from) {
     struct wire *wire = &tcp->wires[from];
@@ -182,14 +229,17 @@ static zero_status place_frame(struct tcp_comm *tcp, uint32_t from) {
     struct comm_group *group = find_group(tcp, in->key);
     uint32_t member = group ? tcp_member_of(group, from) : 0;
     wire->in_work = NULL;
+    wire->in_kept = NULL;
     wire->in_target = (char *)&wire->in_record;
-    if (in->phase >= PHASES || (group && member == group->count)) return refuse(tcp, from);
+    if (in->phase >= PHASES || (group && member == group->count)) return refuse(tcp, from, in);
     if (in->kind == FRAME_READY)
         return in->bytes == (in->phase == EXCHANGING ? sizeof wire->in_record : 0) ? ZERO_OK
-                                                                                   : refuse(tcp, from);
-    wire->in_work = group ? find_work(group, in->sequence) : NULL;
-    if (in->kind != FRAME_DATA || !wire->in_work || !data_fits(wire->in_work, member, in))
-        return refuse(tcp, from);
+                                                                                   : refuse(tcp, from, in);
+    if (in->kind != FRAME_DATA || (group && !announced(group, member, in))) return refuse(tcp, from, in);
+    struct comm_work *work = group ? find_work(group, in->sequence) : NULL;
+    if (!work || in->phase > mine_of(work)->phase) return place_ahead(tcp, from);
+    if (!data_fits(work, member, in)) return refuse(tcp, from, in);
+    wire->in_work = work;
     wire->in_target = tcp_slice_from(wire->in_work, in->phase, member);
     return ZERO_OK;
 }
@@ -210,21 +260,37 @@ static zero_status check_frame(struct tcp_comm *tcp, uint32_t from) {
         wire->in_work ? wire->in_work->record.what : "", (unsigned long long)wire->in.sequence);
 }
 
+static zero_status take_data(struct comm_work *work, uint32_t member) {
+    take_slice(work, member);
+    return tcp_advance(work);
+}
+
+/* The call may have been posted, and the phase begun, while the bytes came. */
+static zero_status take_ahead(struct wire *wire, struct comm_group *group, uint32_t from) {
+    struct comm_work *work = group ? find_work(group, wire->in.sequence) : NULL;
+    wire->in_kept->whole = true;
+    zero_status status = work ? tcp_take_kept(work, tcp_member_of(group, from)) : ZERO_OK;
+    return status || !work ? status : tcp_advance(work);
+}
+
 static zero_status take_frame(struct tcp_comm *tcp, uint32_t from) {
     struct wire *wire = &tcp->wires[from];
-    struct comm_group *group = find_group(tcp, wire->in.key);
-    bool ready = wire->in.kind == FRAME_READY;
+    const struct frame *in = &wire->in;
+    struct comm_group *group = find_group(tcp, in->key);
+    bool ready = in->kind == FRAME_READY;
     zero_status status = check_frame(tcp, from);
     if (status) return status;
-    if (ready && wire->in.phase == EXCHANGING && !record_readable(&wire->in_record)) return refuse(tcp, from);
+    /* The group may have been opened since the frame came. */
+    if (group && tcp_member_of(group, from) == group->count) return refuse(tcp, from, in);
+    if (ready && wire->in.phase == EXCHANGING && !record_readable(&wire->in_record))
+        return refuse(tcp, from, in);
     if (ready && !group) return keep_early(tcp, from, wire);
     if (ready)
-        return ready_fits(group, from, &wire->in, &wire->in_record)
-                   ? tcp_hear_ready(group, from, &wire->in, &wire->in_record)
-                   : refuse(tcp, from);
-    mine_of(wire->in_work)->arrived++;
-    heard_of(group, wire->in.sequence, tcp_member_of(group, from))->taken = wire->in.phase + 1;
-    return tcp_advance(wire->in_work);
+        return ready_fits(group, from, in, &wire->in_record)
+                   ? tcp_hear_ready(group, from, in, &wire->in_record)
+                   : refuse(tcp, from, in);
+    return wire->in_kept ? take_ahead(wire, group, from)
+                         : take_data(wire->in_work, tcp_member_of(group, from));
 }
 
 /* Receives more of a frame, or of the block of its data that comes next and, after the last one, of its seal. */

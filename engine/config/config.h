@@ -32,6 +32,7 @@ enum config_uring { CONFIG_URING_AUTO, CONFIG_URING_NEVER };
 enum config_masters { CONFIG_MASTERS_AUTO, CONFIG_MASTERS_FP32, CONFIG_MASTERS_SPLIT };
 enum config_gradient { CONFIG_GRADIENT_MEAN, CONFIG_GRADIENT_SUM };
 enum config_rope_type { CONFIG_ROPE_DEFAULT, CONFIG_ROPE_LLAMA3 };
+enum config_micro_order { CONFIG_HORIZONTAL, CONFIG_VERTICAL };
 enum config_order { CONFIG_ORDER_SEQUENTIAL, CONFIG_ORDER_SHUFFLED };
 
 #define CONFIG_BYTES_UNLIMITED UINT64_MAX
@@ -148,6 +149,7 @@ struct config_entry {
 struct config {
     uint64_t train_batch, micro_batch, accumulation_steps; /* resolved: train = micro * steps * ranks */
     int accumulation_mode;                                 /* enum accumulation */
+    int micro_order;                                       /* enum config_micro_order */
     bool prescale;                                         /* as written; so are predivide and gradient_op */
     double predivide;
     int gradient_op;          /* enum config_gradient */

@@ -9,6 +9,7 @@
 static bool not_fp16(const struct config *c) { return c->compute_dtype != DTYPE_F16; }
 static bool not_stage_3(const struct config *c) { return !config_shards_params(c); }
 static bool exact_gradients(const struct config *c) { return !c->quantized_gradients; }
+static bool one_micro_step(const struct config *c) { return c->accumulation_steps == 1; }
 static bool saves_at_once(const struct config *c) { return !c->checkpoint_async; }
 static bool no_drive(const struct config *c) {
     return c->optimizer_tier != TIER_NVME && c->param_tier != TIER_NVME;
@@ -31,6 +32,7 @@ static const struct idle {
      NULL,
      exact_gradients,
      "while zero_optimization.zero_quantized_gradients is false"},
+    {{"zero_optimization.micro_order"}, NULL, one_micro_step, "while a step has one micro-step"},
     {{"checkpoint.async_bytes"}, NULL, saves_at_once, "while checkpoint.async is false"},
     {{"aio.", "nvme."}, NULL, no_drive, "while nothing is on NVMe"},
     {{"zero_optimization.offload_optimizer."},

@@ -118,7 +118,8 @@ static bool unchanged(const struct device_work *w, const uint8_t *array) {
 /* Copies all memory of the work, and poisons the outputs that are not also inputs. */
 static zero_status take_memory(struct pending *p) {
     const struct device_work *work = &p->work;
-    p->before = malloc(span_bytes(work) + 1);
+    if (!span_bytes(work)) return ZERO_OK;
+    p->before = malloc(span_bytes(work));
     if (!p->before) return ZERO_E_MEMORY;
     discrete_enter();
     copy_spans(work, p->before, false);
@@ -229,27 +230,33 @@ static bool ready(struct sim *sim, const struct pending *p) {
     return sim->pace ? *sim->pace->now_ns >= p->done_at_ns : chance(sim) <= sim->probability;
 }
 
+static bool is_hosts(const struct kernel *kernel) { return kernel && !kernel->grid; }
+
 /* Performs the work. Returns whether no one touched its memory since its start. A kernel without a grid runs as host
  * code: outside of discrete_enter and discrete_leave. */
 static bool perform(struct pending *p) {
     const struct kernel *kernel = p->work.kernel;
-    bool hosts = kernel && !kernel->grid;
-    discrete_enter();
+    bool hosts = is_hosts(kernel), opens = span_bytes(&p->work) > 0;
+    if (opens) discrete_enter();
     bool clean = unchanged(&p->work, p->before);
     if (kernel && !hosts) kernel->run(p->work.argument);
-    discrete_leave();
+    if (opens) discrete_leave();
     if (hosts) kernel->run(p->work.argument);
     return clean;
 }
 
-/* Performs the oldest item of a stream. */
+/* Performs the oldest item of a stream, and starts the next one. In between, the memory stays open: to open and to close it takes
+ * longer than small work. */
 static zero_status complete(struct sim *sim, struct queue *queue, struct zero_error *error) {
     struct pending *p = at(queue, queue->first);
+    bool opens = !sim->without_data && !is_hosts(p->work.kernel) && span_bytes(&p->work);
+    if (opens) discrete_enter();
     bool clean = sim->without_data || perform(p);
     free(p->before);
     p->before = NULL;
-    if (++queue->first < queue->end && start(sim, at(queue, queue->first)))
-        return error_set(error, ZERO_E_MEMORY, "device sim: no memory to remember what work uses");
+    zero_status status = ++queue->first < queue->end ? start(sim, at(queue, queue->first)) : ZERO_OK;
+    if (opens) discrete_leave();
+    if (status) return error_set(error, status, "device sim: no memory to remember what work uses");
     if (clean) return ZERO_OK;
     return error_set(
         error, ZERO_E_INTERNAL,

@@ -9,7 +9,7 @@
 /* The most items of a stream that may be in flight: one on compute (the host), on update (an update uses all threads)
  * and on control; more where latency must be hidden. 0: the number of staging slots. */
 static const uint8_t in_flight[STREAMS] = {
-    [STREAM_COMPUTE] = 1, [STREAM_GATHER] = 3, [STREAM_REDUCE] = 3, [STREAM_UPDATE] = 1, [STREAM_FETCH] = 0,
+    [STREAM_COMPUTE] = 1, [STREAM_GATHER] = 8, [STREAM_REDUCE] = 8, [STREAM_UPDATE] = 1, [STREAM_FETCH] = 0,
     [STREAM_STORE] = 0,   [STREAM_PARAM] = 8,  [STREAM_GRAD] = 8,   [STREAM_CONTROL] = 1};
 
 /* The same for a discrete device. Work that is queued on it needs no host. So the host may begin the next use while
@@ -28,11 +28,12 @@ uint32_t executor_requests_max(const struct plan *plan) {
 /* ---- opening ---- */
 
 /* The most operations that one event emits on a stream. Per region these are at most: on compute a copy and a
- * release; on gather one gather ahead and one refresh; on reduce a reduction, its release, a sum, a gather and a
- * clear; two updates; two fetches; one store; one fetch of parameters and two of gradients; three stores of gradients. */
+ * release; on gather one gather ahead and one refresh, or the gather of a gradient; on reduce a reduction, its release,
+ * a sum and a clear; two updates; two fetches; one store; one fetch of parameters and two of gradients; three stores of
+ * gradients. */
 static uint64_t event_most(const struct policy *policy, enum stream stream) {
     static const uint8_t per_region[STREAMS] = {
-        [STREAM_COMPUTE] = 2, [STREAM_GATHER] = 2, [STREAM_REDUCE] = 5, [STREAM_UPDATE] = 2,
+        [STREAM_COMPUTE] = 2, [STREAM_GATHER] = 2, [STREAM_REDUCE] = 4, [STREAM_UPDATE] = 2,
         [STREAM_FETCH] = 2,   [STREAM_STORE] = 1,  [STREAM_PARAM] = 3,  [STREAM_GRAD] = 3};
     return (uint64_t)per_region[stream] * policy->regions + 2;
 }
@@ -88,7 +89,7 @@ static zero_status open_tables(struct executor *e, struct zero_error *error) {
     e->access.count = 1;
     e->hazards.record = calloc(e->o.plan->buffers, sizeof *e->hazards.record);
     e->hazards.overlaps = plan_overlaps(e->o.plan);
-    e->bound = malloc(2 * p->regions * sizeof *e->bound);
+    e->bound = malloc(PLAN_SLOT_KINDS * p->regions * sizeof *e->bound);
     e->live = calloc(e->o.plan->buffers, sizeof *e->live);
     e->norm = e->o.norms ? e->o.norms : calloc(p->regions, sizeof *e->norm);
     e->normed = calloc(p->regions, sizeof *e->normed);
@@ -96,7 +97,7 @@ static zero_status open_tables(struct executor *e, struct zero_error *error) {
     e->all = e->o.agreements + 1;
     whole &= e->stored && e->access.held && e->hazards.record && e->bound && e->live && e->norm && e->normed;
     if (!whole) return error_set(error, ZERO_E_MEMORY, "no memory for the executor's tables");
-    memset(e->bound, 0xff, 2 * p->regions * sizeof *e->bound);
+    memset(e->bound, 0xff, PLAN_SLOT_KINDS * p->regions * sizeof *e->bound);
     return ZERO_OK;
 }
 
@@ -141,12 +142,12 @@ struct zero_error *executor_error(struct executor *e) {
 /* ---- binding symbolic buffers to planned ones ---- */
 
 static uint32_t *binding(const struct executor *e, struct buffer_ref ref) {
-    return &e->bound[(ref.kind == BUFFER_GRAD_FULL) * e->o.shape.policy->regions + ref.region];
+    return &e->bound[plan_slot_kind(ref.kind) * e->o.shape.policy->regions + ref.region];
 }
 
 static uint32_t bound_buffer(const struct executor *e, struct buffer_ref ref) {
     uint32_t fixed = plan_fixed(e->o.plan, ref);
-    if (fixed != NO_BUFFER || (ref.kind != BUFFER_PARAM_FULL && ref.kind != BUFFER_GRAD_FULL)) return fixed;
+    if (fixed != NO_BUFFER || !plan_has_slots(ref.kind)) return fixed;
     return *binding(e, ref);
 }
 
@@ -354,7 +355,12 @@ zero_status executor_end(struct executor *e) {
     return emit_list(e);
 }
 
-zero_status executor_step_aside(struct executor *e) { return end_computing(e); }
+zero_status executor_step_aside(struct executor *e) {
+    zero_status status = end_computing(e);
+    if (status) return status;
+    policy_step_aside(e->o.shape.policy, &e->list);
+    return emit_list(e);
+}
 
 zero_status executor_go_on(struct executor *e, uint32_t position) {
     policy_go_on(e->o.shape.policy, position, &e->list);
@@ -450,19 +456,6 @@ static void watch(const struct executor *e, watcher watcher, const struct item *
     if (watcher) watcher(e->o.watch->user, &task->op, item->index, task->read, task->write);
 }
 
-static zero_status test_in_flight(struct executor *e, struct timeline *line, bool *out_moved) {
-    for (uint64_t i = line->retired; i < line->started; i++) {
-        struct item *item = &line->item[i & line->item_mask];
-        if (item->done) continue;
-        zero_status status = perform_test(e, item, &item->done);
-        if (status) return status;
-        if (item->done && e->o.watch) watch(e, e->o.watch->done, item);
-        *out_moved |= item->done;
-    }
-    retire(line);
-    return ZERO_OK;
-}
-
 /* Parts of the address space that an operation begins to use. Not more are in use than are planned: the policy lets the operation wait
  * until others have been emptied. */
 static zero_status take_parts(struct executor *e, const struct task *task) {
@@ -477,16 +470,46 @@ static zero_status take_parts(struct executor *e, const struct task *task) {
         e->o.rank, operation_kind_name((enum operation_kind)task->op.kind), unit_name(e, task->op.region));
 }
 
+static zero_status start_item(struct executor *e, struct item *item) {
+    item->waits = false;
+    if (e->o.watch) watch(e, e->o.watch->started, item);
+    zero_status status = ahead_start(e, item);
+    if (!status) status = take_parts(e, item->task);
+    return status ? status : perform_start(e, item);
+}
+
+static zero_status test_item(struct executor *e, struct item *item, bool *out_moved) {
+    if (item->waits && !can_start(e, item->task, item->index)) return ZERO_OK;
+    *out_moved |= item->waits;
+    return item->waits ? start_item(e, item) : perform_test(e, item, &item->done);
+}
+
+static zero_status test_in_flight(struct executor *e, struct timeline *line, bool *out_moved) {
+    for (uint64_t i = line->retired; i < line->started; i++) {
+        struct item *item = &line->item[i & line->item_mask];
+        if (item->done) continue;
+        zero_status status = test_item(e, item, out_moved);
+        if (status) return status;
+        if (item->done && e->o.watch) watch(e, e->o.watch->done, item);
+        *out_moved |= item->done;
+    }
+    retire(line);
+    return ZERO_OK;
+}
+
+/* A release between two reductions comes after the first one. It waits in flight, so that the second can start. */
+static bool waits_in_flight(const struct task *task) {
+    return task->op.kind == OP_RELEASE && task->op.stream == STREAM_REDUCE && !task->ahead;
+}
+
 static zero_status start_ready(struct executor *e, struct timeline *line, bool *out_moved) {
     while (line->tasks_started < line->tasks_emitted && line->started - line->retired < line->capacity) {
         struct task *task = &line->task[line->tasks_started & line->task_mask];
-        if (!can_start(e, task, line->next) || held_back(e, &task->op) || !ahead_turn(e, line, task)) break;
+        bool ready = can_start(e, task, line->next) && !held_back(e, &task->op) && ahead_turn(e, line, task);
+        if (!ready && !waits_in_flight(task)) break;
         struct item *item = &line->item[line->started & line->item_mask];
-        *item = (struct item){.task = task, .index = line->next};
-        if (e->o.watch) watch(e, e->o.watch->started, item);
-        zero_status status = ahead_start(e, item);
-        if (!status) status = take_parts(e, task);
-        if (!status) status = perform_start(e, item);
+        *item = (struct item){.task = task, .index = line->next, .waits = !ready};
+        zero_status status = ready ? start_item(e, item) : ZERO_OK;
         if (status) return status;
         line->started++;
         *out_moved = true;

@@ -147,7 +147,7 @@ zero_status executor_cancel(struct executor *executor, bool step);
 zero_status executor_begin(struct executor *executor, uint32_t position);
 bool executor_computing(const struct executor *executor);
 zero_status executor_end(struct executor *executor);
-/* Free order: the present use steps aside for another one, and goes on when that has ended (policy_go_on). */
+/* The present use steps aside for another one, or between two of its micro-batches, and goes on (policy_step_aside). */
 zero_status executor_step_aside(struct executor *executor);
 zero_status executor_go_on(struct executor *executor, uint32_t position);
 /* A forward that runs again inside the backward (policy_recompute). It begins and ends like a use. */

@@ -2,7 +2,7 @@
  * makes them for its host program, and the planner and the simulator make them in virtual time.
  *
  *   a pass  PASS
- *   a use   BEGIN  COMPUTE  END
+ *   a use   BEGIN  COMPUTE  END, and again for each further micro-batch of it
  *   a step  AGREE  AGREED  APPLY  SETTLE
  *
  * In each move a host waits until the move is ready, does its own work, and then makes the executor's event. */
@@ -42,7 +42,9 @@ struct host_moves {
     } pass;
     struct { /* BEGIN, END: executor_begin, or executor_recompute with the position of the next backward */
         bool recomputes;
-        /* Another use begins inside this one (END: executor_step_aside), or has ended (BEGIN: executor_go_on). */
+        /* The use steps aside (END: executor_step_aside), and goes on (BEGIN: executor_go_on). Free order: meanwhile another use
+         * begins and ends. Vertical order: one micro-batch has ended, and the next begins. `position` is then the use's own, also
+         * where it recomputes. */
         bool aside;
         uint32_t unit, position;
     } use;

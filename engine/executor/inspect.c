@@ -11,6 +11,16 @@ const struct operation *stream_in_flight(const struct executor *e, enum stream s
     return line->retired < line->started ? &line->item[line->retired & line->item_mask].task->op : NULL;
 }
 
+uint32_t stream_under_way(const struct executor *e, enum stream stream, enum operation_kind kind) {
+    const struct timeline *line = &e->stream[stream];
+    uint32_t count = 0;
+    for (uint64_t i = line->retired; i < line->started; i++) {
+        const struct item *item = &line->item[i & line->item_mask];
+        count += item->task->op.kind == kind && !item->done && !item->waits;
+    }
+    return count;
+}
+
 enum stream stream_waits_for(const struct executor *e, enum stream stream) {
     const struct timeline *line = &e->stream[stream];
     if (line->retired < line->started || line->tasks_started == line->tasks_emitted) return stream;

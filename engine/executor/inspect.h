@@ -10,6 +10,9 @@ bool stream_busy(const struct executor *executor, enum stream stream);
 /* The oldest operation in flight; NULL: none. */
 const struct operation *stream_in_flight(const struct executor *executor, enum stream stream);
 
+/* The operations of a kind that have started and are not done. */
+uint32_t stream_under_way(const struct executor *executor, enum stream stream, enum operation_kind kind);
+
 /* The stream that the next operation of `stream` waits for. Returns `stream` itself if an operation of it is in
  * flight, or if nothing waits. */
 enum stream stream_waits_for(const struct executor *executor, enum stream stream);

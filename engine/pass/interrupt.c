@@ -42,7 +42,7 @@ zero_status pass_resume(struct pass *pass) {
                       "zero_micro_begin(ZERO_EVAL) between a forward and its backward");
     pass->run->moves.pass.event = PASS_RESUMES;
     pass->run->moves.pass.evaluating = false;
-    pass->run->moves.pass.last = pass->micro == pass->blueprint->policy.micro_steps;
+    pass->run->moves.pass.last = pass->micro == policy_passes(&pass->blueprint->policy);
     status = run_moves(pass->run, MOVE_PASS, MOVE_PASS, NULL, NULL);
     if (!status) take_up(pass);
     return status;
@@ -67,7 +67,8 @@ static uint64_t place_of(const struct pass *pass) {
 }
 
 static uint64_t kind_of(const struct pass *pass) {
-    return (uint64_t)pass->micro << 4 | (uint64_t)(pass->phase == PHASE_READY) << 2 |
+    uint64_t within = pass->phase == PHASE_USE ? pass->use_micro : 0;
+    return within << 36 | (uint64_t)pass->micro << 4 | (uint64_t)(pass->phase == PHASE_READY) << 2 |
            (uint64_t)pass->suspended << 1 | (pass->mode == ZERO_EVAL);
 }
 

@@ -56,11 +56,14 @@ zero_status pass_begin(struct pass *pass, zero_mode mode) {
     bool interrupts = mode == ZERO_EVAL && pass_awaits_backward(pass);
     status = interrupts ? ZERO_OK : check_pass(pass, "zero_micro_begin");
     if (status) return status;
-    if (mode == ZERO_TRAIN && pass->micro == pass->blueprint->policy.micro_steps)
+    if (mode == ZERO_TRAIN && pass->micro == policy_passes(&pass->blueprint->policy))
         return refuse(ZERO_E_ORDER,
-                      "zero_micro_begin: %" PRIu32 " micro-steps of this step are done "
+                      "zero_micro_begin: %" PRIu32 " micro-steps of this step are done%s "
                       "(gradient_accumulation_steps); call zero_engine_step",
-                      pass->micro);
+                      pass->blueprint->policy.micro_steps,
+                      pass->blueprint->policy.vertical
+                          ? ", all in one pass (zero_optimization.micro_order \"vertical\")"
+                          : "");
     if (interrupts) pass_suspend(pass);
     slots_clear_held(pass);
     for (uint32_t i = 0; i < pass->model->units; i++) pass->model->unit[i]->forwarded = false;
@@ -71,7 +74,7 @@ zero_status pass_begin(struct pass *pass, zero_mode mode) {
     pass->mode = mode;
     pass->run->moves.pass.event = PASS_BEGINS;
     pass->run->moves.pass.evaluating = mode == ZERO_EVAL;
-    pass->run->moves.pass.last = pass->micro == pass->blueprint->policy.micro_steps;
+    pass->run->moves.pass.last = pass->micro == policy_passes(&pass->blueprint->policy);
     pass->settled = false;
     status = run_moves(pass->run, MOVE_PASS, MOVE_PASS, NULL, NULL);
     if (!status) pass->phase = PHASE_PASS;
@@ -148,7 +151,7 @@ static zero_status check_begin(const struct pass *pass, const zero_unit *unit, c
 
 struct begun { /* a use */
     bool backward, recomputes;
-    bool goes_on;      /* another one inside it has ended */
+    bool goes_on;      /* another one inside it has ended, or a micro-batch */
     uint32_t position; /* in the pass; of a recomputed forward: the position of the next backward */
 };
 
@@ -178,7 +181,7 @@ static zero_status open_use(struct pass *pass, zero_unit *unit, struct begun beg
     return ZERO_OK;
 }
 
-/* `aside`: another use begins inside this one, which goes on afterwards. */
+/* `aside`: another use, or the next micro-batch, begins inside this one, which goes on then. */
 static zero_status close_use(struct pass *pass, bool aside) {
     pass->run->moves.use.aside = aside;
     pass->compute_s += (double)(clock_now_ns() - pass->compute_began) * 1e-9;
@@ -210,6 +213,7 @@ static zero_status begin(struct pass *pass, zero_unit *unit, struct begun begun)
     if (status) return status;
     pass->backwards += begun.backward;
     pass->made++;
+    pass->use_micro = 0;
     return ZERO_OK;
 }
 
@@ -221,12 +225,25 @@ static bool made_last_use(const struct pass *pass) {
     return !p->free_order && q == p->positions;
 }
 
+/* An evaluation may have fewer. */
+static zero_status check_micros(const struct pass *pass, const zero_unit *unit, const char *what) {
+    uint32_t done = pass->use_micro + 1, all = policy_use_micros(&pass->blueprint->policy);
+    if (pass->mode == ZERO_EVAL || done == all) return ZERO_OK;
+    return refuse(ZERO_E_ORDER,
+                  "%s of \"%s\": %" PRIu32 " of %" PRIu32
+                  " micro-steps are done (zero_optimization.micro_order \"vertical\"): call "
+                  "zero_unit_next_micro before each of the others, or set the key to \"horizontal\"",
+                  what, unit->name, done, all);
+}
+
 static zero_status end(struct pass *pass, zero_unit *unit, bool backward, const char *what) {
     zero_status status = ranks_check(pass->run->ranks);
     if (status) return status;
     if (pass->phase != PHASE_USE || pass->unit != unit || pass->backward != backward)
         return refuse(ZERO_E_ORDER, "%s of \"%s\": its begin has not been called, or it has ended", what,
                       unit->name);
+    status = check_micros(pass, unit, what);
+    if (status) return status;
     slots_clear(pass, unit, backward);
     status = close_use(pass, false);
     if (!status && pass->nested) return go_on(pass);
@@ -234,6 +251,38 @@ static zero_status end(struct pass *pass, zero_unit *unit, bool backward, const 
     bool moved;
     if (!status) status = RUN_EVENT(pass->run, executor_poll(pass->run->executor, &moved));
     progress_wake(pass->run->progress); /* the host may do anything before its next call */
+    return status;
+}
+
+static zero_status check_next_micro(const struct pass *pass, const zero_unit *unit) {
+    static const char what[] = "zero_unit_next_micro";
+    zero_status status = ranks_check(pass->run->ranks);
+    if (status) return status;
+    if (pass->phase != PHASE_USE || pass->unit != unit)
+        return refuse(ZERO_E_ORDER, "%s of \"%s\": call it between begin and end of the unit", what,
+                      unit->name);
+    uint32_t all = policy_use_micros(&pass->blueprint->policy);
+    if (pass->use_micro + 1 < all) return ZERO_OK;
+    if (all == 1)
+        return refuse(ZERO_E_ORDER,
+                      "%s of \"%s\": a use has one micro-step, and each has a pass of its own: "
+                      "zero_engine_use_micros says how many a use has (zero_optimization.micro_order)",
+                      what, unit->name);
+    return refuse(ZERO_E_ORDER, "%s of \"%s\": all %" PRIu32 " micro-steps are done; end the use", what,
+                  unit->name, all);
+}
+
+zero_status pass_next_micro(struct pass *pass, zero_unit *unit) {
+    zero_status status = check_next_micro(pass, unit);
+    if (status) return status;
+    struct begun begun = {
+        .backward = pass->backward, .recomputes = pass->run->moves.use.recomputes, .goes_on = true};
+    begun.position = begun.recomputes ? 2 * pass->blueprint->policy.uses + unit->index
+                                      : position_of(pass, unit, begun.backward);
+    slots_clear(pass, unit, pass->backward);
+    status = close_use(pass, true);
+    if (!status) status = open_use(pass, unit, begun);
+    if (!status) pass->use_micro++;
     return status;
 }
 

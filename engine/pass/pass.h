@@ -33,6 +33,7 @@ struct pass {
     struct open_use outer[NESTED_USES_MAX]; /* the uses around the present one, the outermost first */
     uint32_t nested;
     uint64_t made, made_before;       /* uses of this pass; `backwards` when it began */
+    uint32_t use_micro;               /* of the present use: micro-batches that have ended */
     struct zero_unit *unit;           /* PHASE_USE: whose */
     bool backward;                    /* PHASE_USE: which */
     struct zero_unit *recompute_next; /* a recomputation has begun and goes on with this unit; else NULL */
@@ -52,6 +53,7 @@ zero_status pass_forward_begin(struct pass *pass, struct zero_unit *unit);
 zero_status pass_forward_end(struct pass *pass, struct zero_unit *unit);
 zero_status pass_backward_begin(struct pass *pass, struct zero_unit *unit);
 zero_status pass_backward_end(struct pass *pass, struct zero_unit *unit);
+zero_status pass_next_micro(struct pass *pass, struct zero_unit *unit);
 
 /* interrupt.c: a training pass whose forward has begun and whose backward has not; also while an evaluation interrupts it. */
 bool pass_awaits_backward(const struct pass *pass);

@@ -18,6 +18,12 @@ static bool grad_lent(const struct pass *pass, const struct model_param *p) {
     return pass->blueprint->regions[p->region].grad_lent;
 }
 
+/* The buffer that the present backward writes. */
+static struct buffer_ref whole_gradient(const struct pass *pass, uint32_t region) {
+    return (struct buffer_ref){(uint16_t)policy_gradient(&pass->blueprint->regions[region]),
+                               (uint16_t)region};
+}
+
 static void clear_spans(struct pass *pass, const struct model_param *p) {
     borrowed_clear_gradients(pass->run, slots_dtype(pass, p), p);
 }
@@ -48,7 +54,7 @@ void slots_start_gradient(struct pass *pass, const struct zero_unit *unit, uint1
         start_lent(pass, r);
         return;
     }
-    uint8_t *grad = executor_address(pass->run->executor, (struct buffer_ref){BUFFER_GRAD_FULL, region});
+    uint8_t *grad = executor_address(pass->run->executor, whole_gradient(pass, region));
     uint64_t begin = 0, /* the first element that is cleared next */
         bytes = dtype_bytes(blueprint_precision_of(pass->blueprint, region).compute);
     for (uint32_t i = 0; i < r->params; i++) {
@@ -71,13 +77,14 @@ static void *address_in(const struct pass *pass, const struct model_param *p, en
     return params ? owner->spans->param : owner->spans->grad;
 }
 
-static void *param_address(const struct pass *pass, const struct model_param *p, enum buffer_kind kind) {
-    struct buffer_ref ref = {(uint16_t)kind, (uint16_t)p->region};
-    return address_in(pass, p, kind, executor_address(pass->run->executor, ref));
+static void *param_address(const struct pass *pass, const struct model_param *p) {
+    struct buffer_ref ref = {BUFFER_PARAM_FULL, (uint16_t)p->region};
+    return address_in(pass, p, BUFFER_PARAM_FULL, executor_address(pass->run->executor, ref));
 }
 
 void *slots_gradient(const struct pass *pass, const struct model_param *p) {
-    return param_address(pass, p, BUFFER_GRAD_FULL);
+    return address_in(pass, p, BUFFER_GRAD_FULL,
+                      executor_address(pass->run->executor, whole_gradient(pass, p->region)));
 }
 
 static void *lasting_address(const struct pass *pass, const struct model_param *p, enum buffer_kind kind) {
@@ -117,11 +124,11 @@ static void take_weights(struct pass *pass, struct model_param *p, const void *f
 void slots_set(struct pass *pass, const struct zero_unit *unit, bool backward) {
     for (uint32_t i = unit->first_param; i < unit->first_param + unit->params; i++) {
         struct model_param *p = &pass->model->param[i];
-        zero_slot slot = {.param = param_address(pass, p, BUFFER_PARAM_FULL)};
+        zero_slot slot = {.param = param_address(pass, p)};
         if (p->spans) take_weights(pass, p, slot.param);
         if (backward && !pass->blueprint->regions[p->region].frozen) {
             if (p->spans && p->flags & ZERO_ADDS_GRAD && !grad_lent(pass, p)) clear_spans(pass, p);
-            slot.grad = param_address(pass, p, BUFFER_GRAD_FULL);
+            slot.grad = slots_gradient(pass, p);
             slot.add = pass->model->param[p->owner].written;
         }
         tell_host(pass, p, slot);
@@ -141,8 +148,8 @@ void slots_clear_held(struct pass *pass) {
 static void take_spans(struct pass *pass, const struct model_param *p) {
     struct model_param *owner = &pass->model->param[p->owner];
     if (grad_lent(pass, p)) return; /* it is there */
-    borrowed_give_gradients(pass->run, slots_dtype(pass, p), p, param_address(pass, p, BUFFER_GRAD_FULL),
-                            owner->written, pass->threads);
+    borrowed_give_gradients(pass->run, slots_dtype(pass, p), p, slots_gradient(pass, p), owner->written,
+                            pass->threads);
 }
 
 /* slots_set clears the host's gradients again when the use goes on. */

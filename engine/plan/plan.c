@@ -152,13 +152,17 @@ static void fix_staging(struct plan *plan) {
 
 /* ---- the dry run ---- */
 
+static uint32_t slots_of(const struct policy *policy) {
+    return 4 * policy->uses * USE_REGIONS_MAX * PLAN_SLOT_KINDS;
+}
+
 static uint32_t *slot_at(const struct plan *plan, bool evaluating, uint32_t position, struct buffer_ref ref) {
     const struct use *use = policy_use(plan->policy, position);
     uint32_t k = 0;
     while (k < use->count && use->region[k] != ref.region) k++;
     if (k == use->count) return NULL;
     uint32_t index = ((evaluating ? 3 * plan->policy->uses : 0) + position) * USE_REGIONS_MAX + k;
-    return &plan->slot[2 * index + (ref.kind == BUFFER_GRAD_FULL)];
+    return &plan->slot[PLAN_SLOT_KINDS * index + plan_slot_kind(ref.kind)];
 }
 
 /* The bytes that the gathers in a list of operations read from the drive. */
@@ -222,6 +226,8 @@ static void note(struct plan *plan, struct intervals *intervals, const struct po
             uint64_t bytes = part_bytes(plan, op->write[k].region, (struct placement){{REPLICATE, REPLICATE}},
                                         precision_of(plan, op->write[k].region).compute);
             *slot = interval_begin(intervals, op->write[k], *slot, bytes, tick);
+            /* the same use goes on with another micro-batch */
+            intervals->item[*slot].open |= policy->vertical && op->kind == OP_COMPUTE;
             if (op->kind == OP_GATHER) plan->live += policy->region[op->region].elements;
         }
         if (op->kind == OP_RELEASE && op->object == OBJECT_PARAM)
@@ -273,6 +279,18 @@ static uint64_t dry_recompute(struct plan *plan, struct intervals *intervals, st
     return fetched;
 }
 
+/* The use's other micro-batches. */
+static void dry_micros(struct plan *plan, struct intervals *intervals, struct policy *policy,
+                       struct operation_list *list, uint32_t position, uint32_t *tick) {
+    uint32_t count = policy_backward(policy, position) ? policy_use_micros(policy) : 1;
+    for (uint32_t micro = 1; micro < count; micro++) {
+        list->count = 0, ++*tick;
+        policy_step_aside(policy, list);
+        policy_go_on(policy, position, list);
+        note(plan, intervals, policy, list, *tick);
+    }
+}
+
 /* Returns the bytes that the pass fetches. */
 static uint64_t dry_pass(struct plan *plan, struct intervals *intervals, struct policy *policy,
                          struct operation_list *list, bool evaluating, bool last, uint32_t *tick) {
@@ -288,6 +306,7 @@ static uint64_t dry_pass(struct plan *plan, struct intervals *intervals, struct 
         fetched += fetched_bytes(plan, list);
         note(plan, intervals, policy, list, *tick);
         note_use(plan, intervals, policy, q);
+        dry_micros(plan, intervals, policy, list, q, tick);
         list->count = 0, ++*tick;
         policy_end(policy, list);
         note(plan, intervals, policy, list, *tick);
@@ -300,13 +319,13 @@ static uint64_t dry_pass(struct plan *plan, struct intervals *intervals, struct 
 
 /* From the bytes of a first micro-step, and of it with a last one, to those of a step. The micro-steps between read what they
  * add to, if the first one stored it. */
-static void count_gradients(struct plan *plan, uint32_t micro_steps, uint64_t stored, uint64_t summed) {
-    if (micro_steps == 1) {
+static void count_gradients(struct plan *plan, uint32_t passes, uint64_t stored, uint64_t summed) {
+    if (passes == 1) {
         plan->grad_store_bytes = stored, plan->sum_fetch_bytes = summed;
         return;
     }
-    plan->grad_store_bytes += (micro_steps - 2) * stored;
-    plan->sum_fetch_bytes += (micro_steps - 2) * (stored + summed);
+    plan->grad_store_bytes += (passes - 2) * stored;
+    plan->sum_fetch_bytes += (passes - 2) * (stored + summed);
 }
 
 /* Runs the policy for a first and a last micro-step of training, then for an evaluation. */
@@ -321,12 +340,12 @@ static zero_status dry_run(struct plan *plan, struct intervals *intervals, struc
     }
     memcpy(regions, plan->policy->region, policy.regions * sizeof *regions);
     policy.region = regions;
-    uint32_t tick = 0;
-    uint64_t first = dry_pass(plan, intervals, &policy, &list, false, policy.micro_steps == 1, &tick);
+    uint32_t tick = 0, passes = policy_passes(&policy);
+    uint64_t first = dry_pass(plan, intervals, &policy, &list, false, passes == 1, &tick);
     uint64_t stored = plan->grad_store_bytes, summed = plan->sum_fetch_bytes;
-    uint64_t last = dry_pass(plan, intervals, &policy, &list, false, true, &tick);
-    plan->param_fetch_bytes = (policy.micro_steps - 1) * first + last;
-    count_gradients(plan, policy.micro_steps, stored, summed);
+    uint64_t last = policy.vertical ? first : dry_pass(plan, intervals, &policy, &list, false, true, &tick);
+    plan->param_fetch_bytes = (passes - 1) * first + last;
+    count_gradients(plan, passes, stored, summed);
     dry_pass(plan, intervals, &policy, &list, true, false, &tick);
     bool whole = !operation_list_overflowed(&list);
     free(list.item), free(regions);
@@ -363,7 +382,7 @@ static zero_status place_slots(struct plan *plan, struct intervals *intervals, s
     for (uint32_t i = 0; i < count; i++)
         plan->buffer[plan->buffers++] =
             (struct plan_buffer){intervals->item[i].offset, intervals->item[i].bytes, MEMORY_GATHERED};
-    for (uint32_t i = 0; i < 4 * plan->policy->uses * USE_REGIONS_MAX * 2; i++)
+    for (uint32_t i = 0; i < slots_of(plan->policy); i++)
         if (plan->slot[i] != NO_BUFFER) plan->slot[i] += first;
     for (uint32_t i = 0; i < count; i++)
         for (uint32_t k = 0; k < count; k++) pairs += i != k && intervals_share(intervals, i, k);
@@ -405,7 +424,7 @@ static void place_rows(struct plan *plan) {
 static zero_status allocate_tables(struct plan *plan, const struct plan_options *o,
                                    struct zero_error *error) {
     const struct policy *p = o->policy;
-    uint32_t slots = 4 * p->uses * USE_REGIONS_MAX * 2;
+    uint32_t slots = slots_of(p);
     plan->fixed_width = p->regions * OPTIMIZER_STATES_MAX + p->stagings + p->gather_stagings +
                         p->lent_stagings + UPDATE_STAGINGS;
     plan->capacity = BUFFER_KINDS * plan->fixed_width + slots;
@@ -478,7 +497,7 @@ zero_status plan_make(struct plan *plan, const struct plan_options *o, struct ze
     fix_discrete(plan);
     plan->row_bytes[MEMORY_MESSAGES] = o->message_bytes;
     plan->row_bytes[MEMORY_CHECKPOINT] = o->checkpoint_bytes;
-    status = intervals_open(&intervals, 4 * o->policy->uses * USE_REGIONS_MAX * 2, error);
+    status = intervals_open(&intervals, slots_of(o->policy), error);
     if (!status) begin_all_apart(plan, &intervals);
     if (!status) status = dry_run(plan, &intervals, error);
     for (uint32_t i = 0; i < intervals.count && !status; i++)

@@ -49,6 +49,15 @@ enum {
     UPDATE_STAGINGS = 2 /* a copy of one overlaps the update of the other */
 };
 
+/* The buffers of a region whose place depends on the position: parameters, gradient, gradient of every other micro-batch. */
+enum { PLAN_SLOT_KINDS = 3 };
+static inline uint32_t plan_slot_kind(uint32_t buffer_kind) {
+    return buffer_kind == BUFFER_GRAD_FULL ? 1 : buffer_kind == BUFFER_GRAD_SECOND ? 2 : 0;
+}
+static inline bool plan_has_slots(uint32_t buffer_kind) {
+    return buffer_kind == BUFFER_PARAM_FULL || plan_slot_kind(buffer_kind);
+}
+
 struct plan_buffer {
     uint64_t offset, bytes; /* offset in its row */
     uint8_t row;            /* enum memory_row */
@@ -86,7 +95,7 @@ struct plan {
     uint32_t *fixed; /* [BUFFER_KINDS][fixed_width]: index of a buffer, or NO_BUFFER */
     uint32_t fixed_width;
     /* Index of a buffer, or NO_BUFFER, by position (training, recomputation, evaluation), index of the region in the
-     * use, and kind: [position][region][parameters, gradient]. */
+     * use, and kind: [position][region][plan_slot_kind]. */
     uint32_t *slot;
     uint32_t *overlap_first, *overlap; /* struct hazard_overlaps */
     uint64_t row_bytes[MEMORY_ROWS];

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <net/if.h>
+#include <poll.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <sched.h>
@@ -16,6 +17,7 @@
 #include "engine/base/clock.h"
 #include "engine/comm/socket.h"
 #include "tests/check.h"
+#include "tests/sanitized.h"
 
 enum { RANKS = 5, LONG_S = 30, SHORT_S = 3 };
 
@@ -43,11 +45,13 @@ static uint32_t free_port(void) {
     return port;
 }
 
-/* The last line that a rank logged. */
+/* The last line that a rank logged, and the number of lines. */
 static char waits[256];
+static atomic_int lines;
 static pthread_mutex_t waits_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void keep_wait(void *user, zero_log_level level, const char *line) {
+    atomic_fetch_add(&lines, 1);
     pthread_mutex_lock(&waits_lock);
     snprintf(waits, sizeof waits, "%s", line);
     pthread_mutex_unlock(&waits_lock);
@@ -129,7 +133,7 @@ static void all_meet(uint32_t count) {
  * sends the right first words and wrong values after them. */
 static void call_as_strangers(uint32_t port, int sockets[5]) {
     static const char web[] = "GET / HTTP/1.1\r\nHost: h\r\n\r\n                       ";
-    uint64_t liar[4] = {0x3376646e7a6f7265u, 12345, (uint64_t)RANKS << 32 | 1, 0};
+    uint64_t liar[4] = {0x3476646e7a6f7265u, 12345, (uint64_t)RANKS << 32 | 1, 0};
     struct place rank0 = here(port);
     for (int i = 0; i < 5; i++) sockets[i] = socket_call(&rank0, soon());
     CHECK(socket_send(sockets[0], web, sizeof web, soon()));
@@ -224,7 +228,7 @@ static void a_repeated_proof_is_refused(void) {
         if (i == 0) {
             struct hello hello = {.rank = 1, .size = 2, .port = 1};
             struct challenge challenge;
-            hello.magic = 0x3376646e7a6f7265u;
+            hello.magic = 0x3476646e7a6f7265u;
             CHECK(socket_send(pair[0], &hello, sizeof hello, soon()));
             CHECK_INT(handshake_hear(answer, &secret, &seals), HEARD_PART);
             CHECK(socket_receive(pair[0], &challenge, sizeof challenge, soon()));
@@ -258,7 +262,7 @@ static void *pretend(void *user) {
         while (handshake_hear(&answer, &secret, &seals) == HEARD_PART) usleep(1000);
         socket_send(answer.socket, zeros, sizeof zeros, soon());
     } else {
-        struct challenge challenge = {.magic = 0x3376646e7a6f7265u};
+        struct challenge challenge = {.magic = 0x3476646e7a6f7265u};
         socket_receive(answer.socket, &answer.hello, sizeof answer.hello, soon());
         socket_send(answer.socket, &challenge, sizeof challenge, soon());
         socket_receive(answer.socket, &answer.proof, sizeof answer.proof, soon());
@@ -309,13 +313,64 @@ static void a_crowd_keeps_nobody_out(void) {
     struct place rank0 = here(port);
     start(ranks, in_order, 1, RANKS, LONG_S, port);
     for (int i = 0; i < CROWD; i++) {
-        struct hello hello = {.magic = 0x3376646e7a6f7265u, .rank = 1, .size = RANKS, .port = 1};
+        struct hello hello = {.magic = 0x3476646e7a6f7265u, .rank = 1, .size = RANKS, .port = 1};
         sockets[i] = socket_call(&rank0, soon());
         if (i % 4 == 0) socket_send(sockets[i], &hello, sizeof hello, soon()); /* and never a proof */
     }
     for (uint32_t r = 1; r < RANKS; r++) start(ranks + r, in_order + r, 1, RANKS, LONG_S, port);
     check_met(ranks, RANKS);
     for (int i = 0; i < CROWD; i++) close(sockets[i]);
+}
+
+static long resident_bytes(void) {
+    long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    CHECK(file && fscanf(file, "%*d %ld", &pages) == 1);
+    if (file) fclose(file);
+    return pages * sysconf(_SC_PAGESIZE);
+}
+
+/* Rank 0 has hung up, or does within a quarter of a second. */
+static bool hung_up(int fd) {
+    struct pollfd polls = {.fd = fd, .events = POLLIN};
+    char bytes[64];
+    poll(&polls, 1, 250);
+    ssize_t got = recv(fd, bytes, sizeof bytes, MSG_DONTWAIT);
+    return got == 0 || (got < 0 && errno != EAGAIN);
+}
+
+/* Who has not proved the secret costs a slot for HANDSHAKE_S at most: no memory, no line in the log, no more bytes than a proof
+ * has. */
+static void what_a_caller_costs(void) {
+    enum { FLOOD = 2000, WARM = 200, KIB = 1 << 10 };
+    const struct hello hello = {.magic = 0x3476646e7a6f7265u, .rank = 1, .size = 2, .port = 1};
+    static char more[64 * KIB];
+    struct rank ranks[2];
+    long before = 0;
+    uint32_t port = free_port();
+    struct place rank0 = here(port);
+    atomic_store(&lines, 0);
+    start(ranks, in_order, 1, 2, LONG_S, port);
+    int slow = socket_call(&rank0, soon()), greedy = socket_call(&rank0, soon());
+    CHECK(socket_send(greedy, &hello, sizeof hello, soon()));
+    socket_send(greedy, more, sizeof more, soon()); /* may fail: rank 0 hangs up after a proof's bytes */
+    for (size_t i = 0; !hung_up(greedy); i++)
+        if (!CHECK(i < 4 * HANDSHAKE_S)) break;
+    for (int i = 0; i < FLOOD; i++) {
+        int fd = socket_call(&rank0, soon());
+        if (i == WARM) before = resident_bytes();
+        if (i % 2) socket_send(fd, &hello, sizeof hello, soon());
+        close(fd);
+    }
+    if (!SANITIZED) CHECK(resident_bytes() - before < 256 * KIB);
+    for (size_t i = 0; !hung_up(slow); i++) { /* a byte each quarter of a second */
+        if (!CHECK(i < sizeof hello)) break;
+        send(slow, (const char *)&hello + i, 1, MSG_NOSIGNAL);
+    }
+    close(slow), close(greedy);
+    start(ranks + 1, in_order + 1, 1, 2, LONG_S, port);
+    check_met(ranks, 2);
+    CHECK(atomic_load(&lines) <= 2); /* of each rank: that it waits */
 }
 
 static void a_rank_never_comes(void) {
@@ -516,6 +571,7 @@ int main(void) {
     rank_0_listens_at_one_address();
     strangers_are_hung_up_on();
     a_crowd_keeps_nobody_out();
+    what_a_caller_costs();
     a_rank_never_comes();
     two_have_one_number();
     one_has_another_size();

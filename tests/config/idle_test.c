@@ -20,7 +20,9 @@ static void idle_keys(void) {
          "\"zero_quantized_gradients\": true}, "
          "\"comm\": {\"quantized_gradient_bits\": 8}",
          ""},
-        {", \"comm\": {\"quantized_gradient_bits\": 8}",
+        {", \"zero_optimization\": {\"micro_order\": \"vertical\"}",
+         "zero_optimization.micro_order: no effect while a step has one micro-step\n"},
+        {", \"gradient_accumulation_steps\": 1, \"comm\": {\"quantized_gradient_bits\": 8}",
          "comm.quantized_gradient_bits: no effect while zero_optimization.zero_quantized_gradients is "
          "false\n"},
         {", \"checkpoint\": {\"async_bytes\": \"2MiB\"}, \"aio\": {\"queue_depth\": 3}, "

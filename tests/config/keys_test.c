@@ -257,6 +257,7 @@ static const struct effect {
     {"activation_checkpointing.interval", "2", "", FIELD(recompute.blocks)},
     {"activation_checkpointing.number_checkpoints", "3", "", FIELD(recompute.blocks)},
     {"activation_checkpointing.cpu_checkpointing", "true", "", FIELD(recompute.on_cpu)},
+    {"zero_optimization.micro_order", "\"vertical\"", "", FIELD(micro_order)},
     {"zero_optimization.vocabulary_block_rows", "33", "", FIELD(model.vocab_block)},
     {"model.initializer_range", "0.5", "", FIELD(model.initializer_range)},
     {"model.tie_word_embeddings", "false", "", FIELD(model.tied)},

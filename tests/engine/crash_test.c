@@ -137,6 +137,12 @@ static void judge(const struct scenario *s, const struct crash *crash, enum outc
                 sentence);
 }
 
+/* A sanitizer sees the memory and the threads of all states in the first ones; the others differ in bytes of files. */
+static uint32_t rounds(uint32_t all) {
+    uint64_t few = all / (seeds_divisor() * seeds_divisor());
+    return few ? (uint32_t)few : 1;
+}
+
 static void explore(struct scenario *s, bool fsync_lies, uint32_t rounds, struct seen *all) {
     static const uint32_t losses[] = {0, 100, 50, 30, 70, 10, 90, 50, 5, 95};
     uint32_t outcomes[OUTCOMES] = {0}, calls = disk_calls(s->disk);
@@ -179,12 +185,12 @@ int main(void) {
         toy_config(&setup, json, sizeof json);
         scenarios[i].disk = disk_create();
         ranks_run(RANKS, json, save_twice, &scenarios[i]);
-        explore(&scenarios[i], false, (uint32_t)seeds_count(650), &seen);
-        explore(&scenarios[i], true, (uint32_t)seeds_count(100), &seen);
+        explore(&scenarios[i], false, rounds(650), &seen);
+        explore(&scenarios[i], true, rounds(100), &seen);
         disk_free(scenarios[i].disk);
     }
     printf("%u different states\n", seen.count);
-    CHECK(seen.count >= seeds_count(STATES_MIN));
+    CHECK(seen.count >= STATES_MIN / (seeds_divisor() * seeds_divisor()));
     free(seen.hash);
     return check_end();
 }

@@ -30,6 +30,16 @@ for block in "${blocks[@]}"; do
     gcc "${warnings[@]}" -fopenmp -fsyntax-only -I. -isystem "$TEST_TMPDIR/stub" "${mpi[@]}" "$block" || fail "$block"
 done
 
+# The loop of vertical order stands alone.
+{
+    printf '%s\n' '#include "engine/zero.h"' 'enum { UNITS = 2 };' 'extern zero_unit *unit[UNITS];' 'void must(zero_status status);' \
+        'void forward(int u, uint64_t micro), backward(int u, uint64_t micro);' 'void step(zero_engine *engine);' \
+        'void step(zero_engine *engine) {'
+    sed -n '/^## All micro-steps/,/^## [^A]/{/^```c$/,/^```$/p}' "$document" | grep -v '^```'
+    echo '}'
+} >"$TEST_TMPDIR/loop.c"
+gcc "${warnings[@]}" -fsyntax-only -I. "$TEST_TMPDIR/loop.c" && grep -q zero_unit_next_micro "$TEST_TMPDIR/loop.c" || fail "the loop of vertical order"
+
 # ---- runs ----
 config() { # STAGE
     echo '{"train_batch_size": 2, "gradient_accumulation_steps": 2, "gradient_accumulation_mode": "every",

@@ -196,6 +196,14 @@ static void control_messages(const struct row *row) {
 }
 
 static void too_few_micro_steps(const struct row *row) { refused(row, ZERO_E_ORDER, "micro-step"); }
+/* The toy's head is tied, which vertical order does not know. */
+static void refuses_ties(const struct row *row) {
+    train(row, row->one, 2, 3, &one);
+    train(row, row->other, 2, 3, &other);
+    CHECK_STRING(one.error, "");
+    CHECK_INT(other.status, ZERO_E_UNSUPPORTED);
+    CHECK_CONTAINS(other.error, row->path);
+}
 static void over_budget(const struct row *row) { refused(row, ZERO_E_BUDGET, row->path); }
 /* Keys that say what there is only one of, so far. */
 static void one_value(const struct row *row) { refused(row, ZERO_E_CONFIG, row->path); }
@@ -273,6 +281,9 @@ static void waits_for_silence(const struct row *row) {
 static const struct row rows[] = {
     {"gradient_accumulation_steps", too_few_micro_steps, NULL, "'gradient_accumulation_steps': 1",
      "'gradient_accumulation_steps': 2"},
+    {"zero_optimization.micro_order", refuses_ties, "'gradient_accumulation_steps': 3",
+     "'zero_optimization': {'micro_order': 'horizontal'}",
+     "'zero_optimization': {'micro_order': 'vertical'}"},
     {"gradient_accumulation_mode", reduces, "'gradient_accumulation_steps': 3",
      "'gradient_accumulation_mode': 'last'", "'gradient_accumulation_mode': 'every'"},
     {"prescale_gradients", weights,

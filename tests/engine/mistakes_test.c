@@ -135,6 +135,19 @@ static void using(void) {
     zero_engine_destroy(e);
 }
 
+static void one_micro_step_of_a_use(void) {
+    zero_unit *unit[2];
+    zero_engine *e = open_engine("{\"train_batch_size\": 2, \"gradient_accumulation_steps\": 2, "
+                                 "\"zero_optimization\": {\"micro_order\": \"vertical\"}}",
+                                 unit, 0);
+    CHECK_INT(zero_engine_fill(e, fill, NULL), ZERO_OK);
+    CHECK_INT(zero_micro_begin(e, ZERO_TRAIN), ZERO_OK);
+    CHECK_INT(zero_forward_begin(unit[0]), ZERO_OK);
+    answers(zero_forward_end(unit[0]), ZERO_E_ORDER,
+            "1 of 2 micro-steps are done (zero_optimization.micro_order \"vertical\")");
+    zero_engine_destroy(e);
+}
+
 static void more_units_than_declared(void) {
     zero_unit *unit[2];
     zero_engine *e = zero_engine_init("{\"train_batch_size\": 1}");
@@ -239,6 +252,7 @@ int main(void) {
     spans_at_stage_3();
     ranks_run(2, "{\"train_micro_batch_size_per_gpu\": 1}", another_model_on_each_rank, NULL);
     using();
+    one_micro_step_of_a_use();
     more_units_than_declared();
     a_step_without_a_backward();
     a_recovery_without_frozen_weights();

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "tests/check.h"
 #include "tests/engine/plain.h"
@@ -14,7 +15,8 @@
 #include "tests/engine/toy_number.h"
 #include "tests/seeds.h"
 
-enum { STEPS = 20, MIDDLE = 9000 };
+/* So many steps that each event of `train` is followed by a flush and a step. */
+enum { STEPS = 12, MIDDLE = 9000 };
 
 /* Sizes that nothing divides; a frozen parameter, one without decay, one that is persistent, two groups in one region, one
  * that stays fp32 beside them. */
@@ -210,6 +212,12 @@ static uint64_t budget(const struct tier *tier, const struct result *before) {
     return before->plan.bytes[ZERO_CPU] + before->plan.state_bytes * 2 / 5 + 40000;
 }
 
+/* Under a sanitizer, a third of the rows; those that look at the row before go with it. */
+static bool is_taken(size_t t, uint32_t turn) {
+    if (strstr(tiers[t].name, "part resident")) t--;
+    return seeds_divisor() == 1 || (t + turn) % 3 == 0;
+}
+
 static void compare(enum format format, uint32_t stage, uint32_t ranks, uint64_t chunk,
                     const struct result *expected) {
     for (size_t t = 1; t < sizeof tiers / sizeof *tiers; t++) {
@@ -217,6 +225,7 @@ static void compare(enum format format, uint32_t stage, uint32_t ranks, uint64_t
         static zero_plan before; /* of the row before */
         if (tiers[t].stage >= 0 && tiers[t].stage != (int)stage) continue;
         if (tiers[t].stage == SHARDED_GRADIENTS && !stage) continue;
+        if (!is_taken(t, format + ranks / 2 + stage)) continue;
         uint64_t cpu = budget(&tiers[t], &got);
         run_tier(&tiers[t], format, stage, ranks, chunk, cpu, &got);
         int same = CHECK_STRING(got.error, "") && CHECK_STRING(got.hash, expected->hash) &&

@@ -40,15 +40,16 @@ float plain_gradient(float weight, uint64_t element, uint32_t rank, uint32_t mic
 
 zero_status plain_forward(struct plain *p, uint32_t unit) {
     zero_status status = zero_forward_begin(p->unit[unit]);
+    for (uint64_t m = 1; m < zero_engine_use_micros(p->engine) && !status; m++)
+        status = zero_unit_next_micro(p->unit[unit]);
     return status ? status : zero_forward_end(p->unit[unit]);
 }
 
-zero_status plain_backward(struct plain *p, uint32_t unit, uint32_t micro) {
-    zero_status status = zero_backward_begin(p->unit[unit]);
+void plain_give(struct plain *p, uint32_t unit, uint32_t micro) {
     uint32_t rank = zero_engine_rank(p->engine);
     bool discrete = engine_running(p->engine)->discrete;
     if (discrete) discrete_enter();
-    for (uint32_t i = 0; i < p->params && !status; i++) {
+    for (uint32_t i = 0; i < p->params; i++) {
         const zero_slot *slot = &p->slot[i];
         if (p->unit_of[i] != unit || !slot->grad) continue;
         zero_dtype dtype = zero_param_dtype(zero_engine_param(p->engine, p->param[i].name));
@@ -58,6 +59,14 @@ zero_status plain_backward(struct plain *p, uint32_t unit, uint32_t micro) {
         }
     }
     if (discrete) discrete_leave();
+}
+
+zero_status plain_backward(struct plain *p, uint32_t unit, uint32_t micro) {
+    zero_status status = zero_backward_begin(p->unit[unit]);
+    for (uint32_t m = 0; m < zero_engine_use_micros(p->engine) && !status; m++) {
+        if (m) status = zero_unit_next_micro(p->unit[unit]);
+        if (!status) plain_give(p, unit, micro + m);
+    }
     return status ? status : zero_backward_end(p->unit[unit]);
 }
 
@@ -71,6 +80,7 @@ zero_status plain_pass(struct plain *p, zero_mode mode, uint32_t micro) {
 
 zero_status plain_step(struct plain *p, uint32_t micro_steps, zero_step_info *out) {
     zero_status status = ZERO_OK;
-    for (uint32_t m = 0; m < micro_steps && !status; m++) status = plain_pass(p, ZERO_TRAIN, m);
+    uint32_t micros = (uint32_t)zero_engine_use_micros(p->engine);
+    for (uint32_t m = 0; m < micro_steps && !status; m += micros) status = plain_pass(p, ZERO_TRAIN, m);
     return status ? status : zero_engine_step(p->engine, out);
 }

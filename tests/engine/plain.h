@@ -36,6 +36,9 @@ zero_status plain_open(struct plain *plain, zero_engine *engine, const struct pl
 float plain_gradient(float weight, uint64_t element, uint32_t rank, uint32_t micro);
 
 zero_status plain_forward(struct plain *plain, uint32_t unit);
+/* Inside a backward: writes the gradients of one micro-step. */
+void plain_give(struct plain *plain, uint32_t unit, uint32_t micro);
+/* Of all micro-steps of a use, from `micro` on. */
 zero_status plain_backward(struct plain *plain, uint32_t unit, uint32_t micro);
 /* All units forward, and backward if the mode is ZERO_TRAIN. */
 zero_status plain_pass(struct plain *plain, zero_mode mode, uint32_t micro);

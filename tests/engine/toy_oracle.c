@@ -17,12 +17,12 @@ enum { SIZE = TOY_VOCAB * TOY_WIDTH };
 
 typedef float gradients[TOY_PARAMS][SIZE];
 
-static uint32_t owner(uint32_t i) { /* of a tied parameter: the first one */
-    return toy_params[i].tied_to ? 0 : i;
+static uint32_t owner(const struct toy_setup *s, uint32_t i) { /* of a tied parameter: the first one */
+    return toy_tied_to(s, i) ? 0 : i;
 }
 
 static bool frozen(const struct toy_setup *s, uint32_t i) {
-    return toy_params[owner(i)].flags & ZERO_FROZEN || s->frozen >> owner(i) & 1;
+    return toy_params[owner(s, i)].flags & ZERO_FROZEN || s->frozen >> owner(s, i) & 1;
 }
 
 /* Of the parameter's sums. */
@@ -39,7 +39,7 @@ static zero_dtype communication(const struct toy_setup *s, uint32_t i) {
 static void take(const struct toy_setup *s, gradients sum, const gradients made, uint32_t i, int fresh,
                  float scale) {
     for (uint32_t k = 0; k < SIZE; k++) {
-        float g = toy_round(toy_dtype(s, i, s->compute), made[i][k] * scale), *to = &sum[owner(i)][k];
+        float g = toy_round(toy_dtype(s, i, s->compute), made[i][k] * scale), *to = &sum[owner(s, i)][k];
         *to = fresh ? g : toy_round(toy_dtype(s, i, s->compute), *to + g);
     }
 }
@@ -60,15 +60,15 @@ static double micro_step(const struct toy_setup *s, gradients weights, gradients
             }
             struct toy_arrays a;
             for (uint32_t i = 0; i < TOY_PARAMS; i++) {
-                a.param[i] = weights[owner(i)], a.grad[i] = made[i];
+                a.param[i] = weights[owner(s, i)], a.grad[i] = made[i];
                 a.add[i] = 0;
             }
             if (!phase) loss = toy_forward(pass, u, &a);
             if (phase) toy_backward(pass, u, &a);
             for (uint32_t i = 0; i < TOY_PARAMS && phase; i++) {
                 if (strcmp(toy_params[i].unit, toy_units[u]) || frozen(s, i)) continue;
-                take(s, sum, made, i, fresh[owner(i)], scale);
-                fresh[owner(i)] = 0;
+                take(s, sum, made, i, fresh[owner(s, i)], scale);
+                fresh[owner(s, i)] = 0;
             }
         }
     free(pass);
@@ -160,7 +160,7 @@ void toy_oracle(const struct toy_setup *s, struct toy_result *out) {
     memset(out, 0, sizeof *out);
     memset(state, 0, sizeof state);
     for (uint32_t i = 0; i < TOY_PARAMS; i++)
-        toy_fill(NULL, toy_params[owner(i)].name, 0, toy_params[i].rows * toy_params[i].columns,
+        toy_fill(NULL, toy_params[owner(s, i)].name, 0, toy_params[i].rows * toy_params[i].columns,
                  out->weights[i]);
     for (uint32_t i = 0; i < TOY_PARAMS; i++) /* frozen parameters have no masters */
         for (uint32_t k = 0; k < SIZE && frozen(s, i); k++)
@@ -177,7 +177,7 @@ void toy_oracle(const struct toy_setup *s, struct toy_result *out) {
                mean = 1.0 / ((s->sum ? 1.0 : s->ranks) * s->micro_steps * loss_scale.value * sent),
                scale = mean;
         for (uint32_t i = 0; i < TOY_PARAMS; i++)
-            for (uint32_t k = 0; k < SIZE && owner(i) == i && !(frozen(s, i)); k++)
+            for (uint32_t k = 0; k < SIZE && owner(s, i) == i && !(frozen(s, i)); k++)
                 squares += (double)total[i][k] * total[i][k];
         out->norm[step] = (int)step == s->nan_step ? NAN : sqrt(squares) * mean;
         bool overflow = !isfinite(out->norm[step]);
@@ -188,7 +188,7 @@ void toy_oracle(const struct toy_setup *s, struct toy_result *out) {
         if (s->clip > 0 && s->clip / (out->norm[step] + 1e-6) < 1)
             scale *= s->clip / (out->norm[step] + 1e-6);
         for (uint32_t i = 0; i < TOY_PARAMS; i++) {
-            if (owner(i) != i || frozen(s, i)) continue;
+            if (owner(s, i) != i || frozen(s, i)) continue;
             struct optimizer_params p = adamw->defaults;
             p.lr = 0.02, p.beta1 = 0.9, p.beta2 = 0.95,
             p.weight_decay = toy_params[i].flags & ZERO_NO_DECAY ? 0 : 0.1;
@@ -207,5 +207,5 @@ void toy_oracle(const struct toy_setup *s, struct toy_result *out) {
         keep_masters(s, out);
     }
     for (uint32_t i = 0; i < TOY_PARAMS; i++)
-        memcpy(out->weights[i], out->weights[owner(i)], sizeof out->weights[i]);
+        memcpy(out->weights[i], out->weights[owner(s, i)], sizeof out->weights[i]);
 }

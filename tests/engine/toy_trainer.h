@@ -31,6 +31,8 @@ struct toy_setup {
     float factor;
     int sum;               /* over ranks, not the mean */
     const char *mode;      /* "last", "every", "auto" */
+    int vertical;          /* each use has all micro-batches of a step. The head is not tied then; units are not skipped */
+    int untied;            /* the same model, horizontally */
     const char *optimizer; /* a JSON object, or NULL: AdamW with weight decay */
     const char *offload;   /* "none" or "cpu" */
     const char *tiers;     /* replaces `offload`: keys of zero_optimization for tiers; or NULL */
@@ -93,6 +95,9 @@ struct toy_setup toy_setup_default(void);
 void toy_train(const struct toy_setup *setup, struct toy_result *out);
 void toy_oracle(const struct toy_setup *setup, struct toy_result *out); /* status, loss, weights */
 int toy_config(const struct toy_setup *setup, char *out, size_t capacity);
+
+/* The name of the parameter that this one is tied to; NULL: none. */
+const char *toy_tied_to(const struct toy_setup *setup, uint32_t param);
 
 /* In a run that computes in `run`. */
 zero_dtype toy_dtype(const struct toy_setup *setup, uint32_t param, zero_dtype run);

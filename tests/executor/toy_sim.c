@@ -6,9 +6,12 @@
 
 #include "engine/executor/inspect.h"
 
+enum { MICROS_MAX = 4 };
+
 struct toy_host {
-    struct toy_pass pass[TOY_SIM_RANKS_MAX];
-    uint32_t last[TOY_SIM_RANKS_MAX]; /* unit whose forward was computed */
+    struct toy_pass pass[TOY_SIM_RANKS_MAX][MICROS_MAX];
+    uint32_t micro[TOY_SIM_RANKS_MAX]; /* in use */
+    uint32_t last[TOY_SIM_RANKS_MAX];  /* unit whose forward was computed */
     float *weights[TOY_PARAMS];
 };
 
@@ -23,14 +26,14 @@ static uint32_t unit_of(const struct toy_param *p) {
     return u;
 }
 
-static struct sim_model toy_sim_model(void) {
+static struct sim_model toy_sim_model(const struct toy_setup *setup) {
     for (uint32_t u = 0; u < TOY_UNITS; u++) {
         units[u].flops = 1000;
         strcpy(units[u].name, toy_units[u]);
     }
     for (uint32_t i = 0; i < TOY_PARAMS; i++) {
         const struct toy_param *p = &toy_params[i];
-        params[i] = (struct sim_param){.tied_to = p->tied_to,
+        params[i] = (struct sim_param){.tied_to = toy_tied_to(setup, i),
                                        .unit = unit_of(p),
                                        .flags = p->flags,
                                        .count = (uint64_t)p->rows * p->columns};
@@ -41,14 +44,19 @@ static struct sim_model toy_sim_model(void) {
 
 /* ---- who computes ---- */
 
-static void begin_pass(void *user, uint32_t rank, uint32_t step, uint32_t micro) {
+static void begin_micro(void *user, uint32_t rank, uint32_t step, uint32_t micro) {
     struct toy_host *host = user;
-    toy_batch(&host->pass[rank], step, micro, rank);
+    host->micro[rank] = micro;
+    toy_batch(&host->pass[rank][micro], step, micro, rank);
 }
 
-/* A unit that is left out hands on what it got. */
+static struct toy_pass *in_use(struct toy_host *host, uint32_t rank) {
+    return &host->pass[rank][host->micro[rank]];
+}
+
+/* A unit that is left out hands on what it got. Units are left out in horizontal order. */
 static void hand_on(struct toy_host *host, uint32_t rank, uint32_t unit) {
-    struct toy_pass *pass = &host->pass[rank];
+    struct toy_pass *pass = in_use(host, rank);
     for (uint32_t u = host->last[rank] + 1; u < unit; u++)
         memcpy(pass->h[u], pass->h[u - 1], sizeof pass->h[u]);
     host->last[rank] = unit;
@@ -61,11 +69,11 @@ static void compute(void *user, uint32_t rank, uint32_t unit, bool backward,
     for (uint32_t i = 0; i < TOY_PARAMS; i++)
         a.param[i] = arrays->param[i], a.grad[i] = arrays->grad[i], a.add[i] = 1;
     if (backward) {
-        toy_backward(&host->pass[rank], unit, &a);
+        toy_backward(in_use(host, rank), unit, &a);
         return;
     }
     hand_on(host, rank, unit);
-    toy_forward(&host->pass[rank], unit, &a);
+    toy_forward(in_use(host, rank), unit, &a);
 }
 
 /* ---- planted bugs: waits taken out of operations that have not started ---- */
@@ -175,7 +183,7 @@ static void break_plan(void *user, struct plan *plan) {
 /* ---- running ---- */
 
 struct sim_setup toy_sim_setup(const struct toy_sim *t, struct sim_model *model) {
-    *model = toy_sim_model();
+    *model = toy_sim_model(&t->toy);
     struct speeds_link link = {1000000, 1000000, 5};
     struct sim_setup s = {
         .model = model,
@@ -183,6 +191,7 @@ struct sim_setup toy_sim_setup(const struct toy_sim *t, struct sim_model *model)
                   .mesh = {t->mesh[AXIS_SHARD], t->mesh[AXIS_REPLICATE]},
                   .accumulation = strcmp(t->toy.mode, "last") ? ACCUMULATE_EVERY : ACCUMULATE_LAST,
                   .micro_steps = t->toy.micro_steps,
+                  .vertical = t->toy.vertical && t->toy.micro_steps > 1,
                   .depth = t->toy.depth,
                   .backward_depth = t->backward_depth,
                   .live_max = t->live_max ? t->live_max : UINT64_MAX,
@@ -217,18 +226,19 @@ struct sim_setup toy_sim_setup(const struct toy_sim *t, struct sim_model *model)
     return s;
 }
 
-static void take_weights(struct toy_host *host, struct toy_result *out) {
+static void take_weights(const struct toy_setup *s, struct toy_host *host, struct toy_result *out) {
     for (uint32_t i = 0; i < TOY_PARAMS; i++) {
+        const char *tied_to = toy_tied_to(s, i);
         uint32_t owner = 0;
-        while (toy_params[i].tied_to && strcmp(toy_params[owner].name, toy_params[i].tied_to)) owner++;
-        memcpy(out->weights[i], host->weights[toy_params[i].tied_to ? owner : i], sizeof out->weights[i]);
+        while (tied_to && strcmp(toy_params[owner].name, tied_to)) owner++;
+        memcpy(out->weights[i], host->weights[tied_to ? owner : i], sizeof out->weights[i]);
     }
 }
 
 void toy_simulate(const struct toy_sim *t, struct toy_result *out) {
     struct toy_host *host = calloc(1, sizeof *host);
     for (uint32_t i = 0; i < TOY_PARAMS; i++) host->weights[i] = calloc(1, sizeof out->weights[i]);
-    struct sim_host computes = {host, toy_fill, begin_pass, compute, host->weights};
+    struct sim_host computes = {host, toy_fill, begin_micro, compute, host->weights};
     struct sim_sabotage sabotage = {.user = (void *)t,
                                     .polled = plant,
                                     .planned = break_plan,
@@ -245,7 +255,7 @@ void toy_simulate(const struct toy_sim *t, struct toy_result *out) {
     out->status = sim_run(&setup, &result, &error);
     if (!out->status) out->status = result.status, error = result.error;
     snprintf(out->error, sizeof out->error, "%.500s", error.message);
-    take_weights(host, out);
+    take_weights(&t->toy, host, out);
     for (uint32_t i = 0; i < TOY_PARAMS; i++) free(host->weights[i]);
     free(host);
 }

@@ -39,9 +39,10 @@ static void set_params(struct fixture *f, uint64_t *random) {
 void fixture_open_on(const struct fake_device *device, zero_dtype dtype, struct fixture *f,
                      struct gpt_config config, uint32_t batch, uint32_t threads, float loss_scale) {
     uint64_t random = 7;
-    uint32_t rows = batch * config.context;
+    uint32_t rows = batch * config.context * (config.micros ? config.micros : 1);
     f->config = config, f->batch = batch;
     f->engine = fake_engine_create(dtype, threads, loss_scale);
+    fake_engine_use_micros(f->engine, config.micros);
     fake_engine_on(f->engine, device);
     CHECK_INT(gpt_create(f->engine, &config, batch, &f->gpt), ZERO_OK);
     CHECK_INT(zero_engine_commit(f->engine, NULL), ZERO_OK);

@@ -8,7 +8,8 @@
 
 enum { PARAMS_MAX = 64 };
 
-/* A model over the fake engine, with random weights, norms and biases included, and random tokens. */
+/* A model over the fake engine, with random weights, norms and biases included, and random tokens: config.micros micro-steps of them,
+ * which each use has. */
 struct fixture {
     struct gpt_config config;
     uint32_t batch;

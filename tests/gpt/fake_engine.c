@@ -43,7 +43,7 @@ struct zero_engine {
     uint32_t units, params, threads, forward, backward;
     zero_dtype dtype;
     float loss_scale;
-    uint64_t reserved[ZERO_TIERS], recomputed;
+    uint64_t reserved[ZERO_TIERS], recomputed, micros;
     const struct fake_device *device;
     uint32_t again; /* the unit that a recomputation goes on with; 0: none has begun */
     bool committed, training;
@@ -264,6 +264,17 @@ int zero_unit_trains(const zero_unit *unit) {
     for (uint32_t i = 0; i < unit->uses; i++)
         if (!unit->use[i].param->frozen) return 1;
     return 0;
+}
+
+uint64_t zero_engine_use_micros(const zero_engine *engine) { return engine->micros ? engine->micros : 1; }
+void fake_engine_use_micros(zero_engine *engine, uint64_t micros) { engine->micros = micros; }
+
+zero_status zero_unit_next_micro(zero_unit *unit) {
+    bool grads = unit->uses && unit->use[0].slot->grad;
+    for (uint32_t i = 0; i < unit->uses; i++) grads |= unit->use[i].slot->grad != NULL;
+    zero_status status = hide(unit);
+    if (!status) show(unit, grads);
+    return status;
 }
 
 zero_status zero_forward_end(zero_unit *unit) { return hide(unit); }

@@ -27,6 +27,9 @@ float *fake_engine_grad(zero_engine *engine, const char *name);
 uint64_t fake_engine_reserved(const zero_engine *engine, zero_tier tier);
 uint64_t fake_engine_recomputed(const zero_engine *engine); /* forwards inside backwards */
 
+/* Micro-batches of each use; before the GPT is created. Gradients add up over them. */
+void fake_engine_use_micros(zero_engine *engine, uint64_t micros);
+
 void fake_engine_freeze(zero_engine *engine, const char *name); /* its slots show no gradient */
 
 /* On a device: slots show other addresses of parameters or of gradients from now on. */

@@ -1,4 +1,4 @@
-"""abi_test.py HEADER: the structs and functions of zero/_abi.py are those of zero.h, by a C compiler."""
+"""abi_test.py HEADER: the structs, functions and constants of zero/_header.py are those of zero.h, by a C compiler."""
 
 import ctypes as C
 import re
@@ -6,43 +6,42 @@ import subprocess
 import sys
 from pathlib import Path
 
-from zero import _abi
+from zero import _abi, _header
 
-header = Path(sys.argv[1]).read_text()
-lines = [f'#include "{Path(sys.argv[1]).resolve()}"']
-structs = [_abi.Slot, _abi.Runtime, _abi.Param, _abi.Plan, _abi.MemoryRow, _abi.StepInfo, _abi.Failure]
+path = Path(sys.argv[1]).resolve()
+header = re.sub(r"/\*.*?\*/", "", path.read_text(), flags=re.DOTALL)
+lines = [f'#include "{path}"']
+structs = [kind for kind in vars(_header).values() if isinstance(kind, type) and issubclass(kind, _header.Struct)][1:]
 for struct in structs:
-    name = struct.__doc__
+    name = struct.__name__
     lines.append(f'_Static_assert(sizeof({name}) == {C.sizeof(struct)}, "size of {name}");')
-    for member, *_ in struct._fields_:
+    for member, kind in struct._fields_:
         field = getattr(struct, member)
         lines.append(f'_Static_assert(offsetof({name}, {member}) == {field.offset}, "{name}.{member}");')
         lines.append(f'_Static_assert(sizeof((({name} *)0)->{member}) == {field.size}, "{name}.{member}");')
-sizes = {"p": 8, "s": 8, "i": 4, "e": 4, "u": 4, "q": 8, "d": 8, "f": 4}
-casts = {"p": "(void *)0", "s": "(const char *)0", "i": "(int)0", "u": "(uint32_t)0", "q": "(uint64_t)0", "d": "(double)0"}
-for signature in _abi.SIGNATURES.split():
-    name, result, arguments = signature.split(":")
-    call = f"zero_{name}({', '.join(casts[a] for a in arguments)})"
-    if result == "v":
-        lines.append(f"void try_{name}(void) {{ {call}; }}")
-        continue
-    lines.append(f'_Static_assert(sizeof({call}) == {sizes[result]}, "result of {name}");')
-    real = result in "df"
-    kind = "(double)0.5" if real else "0"
-    lines.append(f'_Static_assert(_Generic({call}, double: 1, float: 1, default: 0) == {int(real)}, "result of {name}, {kind}");')
-    for i, a in enumerate(arguments):  # a real number where the header has none is an error of -Wfloat-conversion
-        parameter = re.search(rf"\bzero_{name}\(([^;]*)\);", header)[1].split(",")[i]
-        pointer = "*" in parameter or "_fn " in parameter or "out[" in parameter
-        assert pointer == (a in "ps"), (name, i, a, parameter)
-        assert (a == "s") <= ("char *" in parameter), (name, i, a, parameter)
-        assert (a == "q") == ("uint64_t" in parameter and not pointer), (name, i, a, parameter)
-        assert (a == "d") == ("double" in parameter and not pointer), (name, i, a, parameter)
-names = "ZERO_TRAIN ZERO_EVAL ZERO_PARAM ZERO_FROZEN ZERO_NO_DECAY".split()
-values = (_abi.TRAIN, _abi.EVAL, _abi.PARAM, _abi.FROZEN, _abi.NO_DECAY)
-lines += [f'_Static_assert({name} == {value}, "{name}");' for name, value in zip(names, values)]
-lines += [f'_Static_assert(ZERO_TIERS == {len(_abi.TIERS)} && ZERO_F32 == 0 && ZERO_BF16 == 1 && ZERO_F16 == 2, "kinds");']
+        if kind in (C.c_char_p, C.c_double):  # what Python converts
+            c = {C.c_char_p: "const char *", C.c_double: "double"}[kind]
+            lines.append(f'_Static_assert(_Generic((({name} *)0)->{member}, {c}: 1, default: 0), "{name}.{member}");')
+    assert len(struct._fields_) == len(re.findall(r"[,;]", re.sub(r"\([^)]*\)", "", re.search(rf"struct {name} {{(.*?)}}", header, re.DOTALL)[1])))
+types = {C.c_int: "(int|zero_(?!engine|unit|handle|local)\\w+)", C.c_uint32: "uint32_t", C.c_uint64: "uint64_t|size_t"}
+types |= {C.c_double: "double", C.c_float: "float", _header.Text: r"const char \*", C.c_char_p: r"const char \*", _header.Status: "zero_status"}
+types |= {C.c_void_p: r"(?!const char \*\w).*(\*|\[\d+\])", None: "void"}
+declared = dict(re.findall(r"\b(zero_\w+)\(([^()]*)\);", header))
+for name, (result, kinds, flags) in _header.FUNCTIONS.items():
+    parameters = [] if declared[name] == "void" else [re.sub(r"\s+", " ", p.strip()) for p in declared[name].split(",")]
+    assert len(parameters) == len(kinds), name
+    for parameter, kind in zip(parameters, kinds):
+        of = re.sub(r"\w+(\[\d+\])?$", r"\1", parameter)
+        expected = types.get(kind) or (r"zero_\w+_fn" if issubclass(kind, C._CFuncPtr) else r".*\*")
+        assert re.fullmatch(expected, of.strip()), (name, parameter, kind)
+    of = re.search(rf"^([\w ]*?\*?) ?\*?{name}\(", header, re.MULTILINE)[0].split("zero_" + name[5:])[0].strip()
+    assert re.fullmatch(types[result], of), (name, of, result)
+assert set(_header.FUNCTIONS) == set(declared)
+for name, value in vars(_header).items():
+    if isinstance(value, int):
+        lines.append(f'_Static_assert({name} == {value}, "{name}");')
 command = ["gcc", "-x", "c", "-std=c11", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-"]
 subprocess.run(command, input="\n".join(lines) + "\n", text=True, check=True)
 version = ".".join(re.search(rf"ZERO_VERSION_{part} (\d+)", header)[1] for part in ("MAJOR", "MINOR", "PATCH"))
-assert _abi.lib.zero_version().decode() == version
-print(f"{len(structs)} structs and {len(_abi.SIGNATURES.split())} functions are the header's, of version {version}")
+assert _abi.lib.zero_version() == version
+print(f"{len(structs)} structs and {len(_header.FUNCTIONS)} functions are the header's, of version {version}")

@@ -9,7 +9,7 @@ import warnings
 os.environ |= {"TORCHINDUCTOR_COMPILE_THREADS": "1", "TORCHINDUCTOR_CACHE_DIR": os.environ.get("TEST_TMPDIR", ".") + "/inductor"}
 import torch
 import torch.nn.functional as F
-from models import KINDS, MLP, Block, TiedHead, configuration, loss_of_vectors, made, plain_losses, tokens, vectors
+from models import KINDS, MLP, Block, configuration, loss_of_vectors, made, plain_losses, vectors
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -279,15 +279,6 @@ class Modules(Case):
         engine.model.blocks[1].compile()
         self.assertLosses(self.train(engine), [row[0] for row in plain_losses("mlp", STEPS)])
 
-    def test_generate(self):
-        plain, engine = made("gpt2"), self.engine(made("gpt2"))
-        prompt = tokens(0)[:, :4]
-        for model in (plain, engine.model):
-            model.generation_config.pad_token_id = 0
-        options = {"max_new_tokens": 5, "do_sample": False}
-        self.assertEqual(plain.generate(prompt, **options).tolist(), engine.model.generate(prompt, **options).tolist())
-        self.assertLosses(self.train(engine, loss=KINDS["gpt2"].loss), [row[0] for row in plain_losses("gpt2", STEPS)])
-
     def test_unused_parameters_are_named_once(self):
         engine = self.engine(made("branches"))
         with warnings.catch_warnings(record=True) as caught:
@@ -297,28 +288,17 @@ class Modules(Case):
         self.assertEqual(len(said), 1, said)
         self.assertIn("unused.a.weight", said[0])
 
-    def test_meta(self):
-        """Initialised on the meta device: the same at every stage, and it trains."""
-        hashes = set()
-        for stage in (0, 3):
-            torch.manual_seed(3)
-            with torch.device("meta"):
-                model = KINDS["gpt2"].make()
-            engine = self.engine(model, stage)
-            losses = self.train(engine, loss=KINDS["gpt2"].loss)
-            self.assertAlmostEqual(losses[0], 5.545, delta=0.05)
-            weight = engine.state_dict()["transformer.h.0.attn.c_attn.weight"]
-            self.assertAlmostEqual(weight.std().item(), 0.02, delta=0.002)
-            hashes.add(engine.hash())
-        self.assertEqual(len(hashes), 1)
-        with torch.device("meta"):
-            model = KINDS["resnet"].make()
-        engine = self.engine(model)
-        self.assertLess(self.train(engine, loss=KINDS["resnet"].loss)[0], 3)
-        self.assertEqual(engine.state_dict()["bn.num_batches_tracked"].item(), STEPS)
-
 
 class Mistakes(Case):
+    def test_what_python_raises_inside_of_a_call(self):
+        """A handler of a signal raises while the library asks whether to wait on; the call raises it even if it has ended well."""
+        engine = self.mlp()
+        engine.commit()
+        zero._abi.raised.append(KeyboardInterrupt())
+        with self.assertRaises(KeyboardInterrupt):
+            engine.hash()
+        self.assertEqual(len(engine.hash()), 32)
+
     def test_use_outside_of_the_unit(self):
         engine = self.mlp()
         self.train(engine)

@@ -1,5 +1,6 @@
 """Types, tiers, checkpoints, weights in and out."""
 
+import json
 import os
 import subprocess
 import tempfile
@@ -7,7 +8,7 @@ import unittest
 from pathlib import Path
 
 import torch
-from models import KINDS, configuration, loss_of_vectors, made, plain_losses
+from models import KINDS, configuration, loss_of_vectors, made, plain_losses, tokens
 from modules_test import Case
 
 import zero
@@ -92,10 +93,12 @@ class State(Case):
         other = self.engine(KINDS["gpt2"].make(), 0)
         other.load_state_dict(state)
         self.assertEqual(other.hash(), engine.hash())
-        with self.assertRaisesRegex(zero.ZeroError, "the state has no lm_head.weight"):
+        before = other.hash()
+        with self.assertRaisesRegex(RuntimeError, r"Missing key\(s\).*lm_head.weight"):
             other.load_state_dict({k: v for k, v in state.items() if "wte" not in k and "lm_head" not in k})
-        with self.assertRaisesRegex(zero.ZeroError, "the model has no extra"):
+        with self.assertRaisesRegex(RuntimeError, r"Unexpected key\(s\).*extra"):
             other.load_state_dict({**state, "extra": torch.zeros(1)})
+        self.assertEqual(other.hash(), before)
 
     def test_full_parameters(self):
         engine = self.engine(made("mlp"))
@@ -136,8 +139,30 @@ class State(Case):
             self.assertEqual(second.hash(), engine.hash())
 
     @unittest.skipUnless(os.environ.get("ZERO_COMMAND"), "no zero command")
+    def test_training_goes_to_and_fro(self):
+        """`zero train` for two steps, PyTorch for two, `zero train` again: the same names, and one hash at each change."""
+        settings = {"gpt2": "n_layer n_embd n_head n_positions", "llama": "hidden_size num_hidden_layers num_attention_heads"}
+        settings["llama"] += " num_key_value_heads intermediate_size max_position_embeddings"
+        (self.path / "text").write_text("to and fro " * 1000)
+        for name, keys in settings.items():
+            engine = self.engine(made(name), 1)
+            model = {"model_type": name, "vocab_size": 256, "tie_word_embeddings": engine.model.config.tie_word_embeddings}
+            model |= {key: getattr(engine.model.config, key) for key in keys.split()}
+            config, run = self.path / (name + ".json"), self.path / name
+            config.write_text(json.dumps(configuration(3, model=model, data={"path": [str(self.path / "text")]})))
+            command = [os.environ["ZERO_COMMAND"], "train", config, "--run", run, "--quiet"]
+            trained = lambda *options: subprocess.check_output([*command, *options], text=True).split()[-1]
+            first = trained("--steps", "2", "--save-every", "2")
+            engine.load(run / "checkpoints")
+            self.assertEqual((engine.hash(), engine.steps), (first, 2))
+            self.train(engine, range(2), KINDS[name].loss)
+            engine.save(run / "checkpoints", notes={"steps": "4", "samples": "16"})
+            self.assertEqual(trained("--steps", "4", "--resume"), engine.hash())
+            self.assertNotEqual(engine.hash(), first)
+
+    @unittest.skipUnless(os.environ.get("ZERO_COMMAND"), "no zero command")
     def test_checkpoints_cross(self):
-        """What `zero train` has saved goes on under PyTorch, and what PyTorch has saved is imported by `zero ckpt`."""
+        """Weights go from PyTorch through `zero ckpt import` and come back through `zero ckpt export`."""
         zero_command = os.environ["ZERO_COMMAND"]
         for name in ("gpt2", "llama"):
             engine = self.engine(made(name))
@@ -155,6 +180,37 @@ class State(Case):
             zero.load_pretrained(model, self.path / (name + ".out"))
             third = self.engine(model)
             self.assertEqual(third.hash(), engine.hash())
+
+    def test_generate(self):
+        plain, engine = made("gpt2"), self.engine(made("gpt2"))
+        prompt = tokens(0)[:, :4]
+        for model in (plain, engine.model):
+            model.generation_config.pad_token_id = 0
+        options = {"max_new_tokens": 5, "do_sample": False}
+        self.assertEqual(plain.generate(prompt, **options).tolist(), engine.model.generate(prompt, **options).tolist())
+        losses = self.train(engine, loss=KINDS["gpt2"].loss)
+        self.assertLosses(losses, [row[0] for row in plain_losses("gpt2", len(losses))])
+
+    def test_meta(self):
+        """Initialised on the meta device: the same at every stage, and it trains."""
+        hashes = set()
+        for stage in (0, 3):
+            torch.manual_seed(3)
+            with torch.device("meta"):
+                model = KINDS["gpt2"].make()
+            engine = self.engine(model, stage)
+            losses = self.train(engine, loss=KINDS["gpt2"].loss)
+            self.assertAlmostEqual(losses[0], 5.545, delta=0.05)
+            weight = engine.state_dict()["transformer.h.0.attn.c_attn.weight"]
+            self.assertAlmostEqual(weight.std().item(), 0.02, delta=0.002)
+            hashes.add(engine.hash())
+        self.assertEqual(len(hashes), 1)
+        with torch.device("meta"):
+            model = KINDS["resnet"].make()
+        engine = self.engine(model)
+        losses = self.train(engine, loss=KINDS["resnet"].loss)
+        self.assertLess(losses[0], 3)
+        self.assertEqual(engine.state_dict()["bn.num_batches_tracked"].item(), len(losses))
 
     def test_scheduler_and_initialize(self):
         data = [(torch.randn(96, generator=torch.Generator().manual_seed(i)), i % 10) for i in range(16)]
@@ -181,7 +237,7 @@ class State(Case):
 
     def test_reports(self):
         model = made("mlp")
-        engine = zero.fully_shard(model, configuration(3), trace_steps=(1, 2))
+        engine = zero.fully_shard(model, configuration(3, trace={"first_step": 1, "steps": 2}))
         self.engines.append(engine)
         self.assertEqual(engine.plan()["params"], sum(p.numel() for p in model.parameters()))
         for tier, name, planned, measured in engine.memory():
@@ -190,8 +246,7 @@ class State(Case):
         engine.trace(self.path / "trace.json")
         self.assertIn("GATHER", (self.path / "trace.json").read_text().upper())
         self.assertEqual(engine.setting("zero_optimization.stage"), "3")
-        with self.assertRaisesRegex(zero.ZeroError, "no such key|unknown key|nothere"):
-            zero._abi._check(0 if engine.setting("nothere") else 1)
+        self.assertIsNone(engine.setting("nothere"))
 
 
 if __name__ == "__main__":

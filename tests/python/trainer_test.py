@@ -1,7 +1,5 @@
-"""Hugging Face's Trainer on the engine, beside itself without it: losses, evaluation, checkpoints, on one rank and on two."""
+"""Hugging Face's Trainer on the engine, beside itself without it: losses, evaluation, checkpoints. ranks_test.py has two ranks."""
 
-import subprocess
-import sys
 import tempfile
 import unittest
 from pathlib import Path
@@ -98,24 +96,7 @@ class TrainerTest(unittest.TestCase):
         self.assertEqual(rates[: skipped + 1], [0] * (skipped + 1))
         self.assertGreater(rates[skipped + 1], 0)
 
-    def test_two_ranks(self):
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", __file__, "two_ranks"]
-        run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=280, cwd=self.path)
-        self.assertEqual(run.returncode, 0, run.stdout)
-        self.assertEqual(run.stdout.count("as the plain one"), 1, run.stdout)
-
-
-def two_ranks():
-    options = {"save_strategy": "steps", "save_steps": 4, "eval_strategy": "steps", "eval_steps": 4, "per_device_train_batch_size": 2}
-    both = [trainer(str(shard), shard=shard, **options) for shard in (True, False)]
-    for t in both:
-        t.train()
-    assert both[0].engine.size == 2
-    if both[0].args.process_index == 0:  # which logs
-        TrainerTest().assertLogs(*both, "loss", "eval_loss")
-        print("as the plain one", flush=True)
-
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    two_ranks() if sys.argv[-1] == "two_ranks" else unittest.main()
+    unittest.main()

@@ -5,30 +5,32 @@
 #include "tests/check.h"
 #include "tests/stages/toy.h"
 
-static const struct {
+struct list {
     const struct stage *stage;
     uint32_t micro_steps;
     enum accumulation accumulation;
     const char *operations;
-} lists[] = {
+};
+
+static const struct list lists[] = {
     {&stage_zero0, 1, ACCUMULATE_LAST,
      "forward a · forward b · backward b · reduce b (compute 3) · gather-gradient b (reduce 1) · "
-     "backward a · reduce a (compute 4) · gather-gradient a (reduce 3) · step (reduce 4) · "
-     "update a (compute 4, reduce 4) · update b (compute 3, reduce 2) · forward a (update 1) · "
+     "backward a · reduce a (compute 4) · gather-gradient a (reduce 2) · "
+     "step (gather 2, reduce 2) · update a (compute 4, gather 2) · update b (compute 3, gather 1) · forward a (update 1) · "
      "forward b (update 2)"},
     {&stage_zero0, 2, ACCUMULATE_LAST,
      "forward a · forward b · backward b · backward a · forward a · forward b · "
      "backward b (compute 3) · reduce b (compute 7) · gather-gradient b (reduce 1) · "
-     "backward a (compute 4) · reduce a (compute 8) · gather-gradient a (reduce 3) · "
-     "step (reduce 4) · update a (compute 8, reduce 4) · update b (compute 7, reduce 2) · "
+     "backward a (compute 4) · reduce a (compute 8) · gather-gradient a (reduce 2) · "
+     "step (gather 2, reduce 2) · update a (compute 8, gather 2) · update b (compute 7, gather 1) · "
      "forward a (update 1) · forward b (update 2)"},
     {&stage_zero0, 2, ACCUMULATE_EVERY,
      "forward a · forward b · backward b · reduce b (compute 3) · backward a · "
      "reduce a (compute 4) · forward a · forward b · backward b (compute 3, reduce 1) · "
      "reduce b (compute 7, reduce 1) · gather-gradient b (compute 7, reduce 3) · "
      "backward a (compute 4, reduce 2) · reduce a (compute 8, reduce 2) · "
-     "gather-gradient a (compute 8, reduce 5) · step (reduce 6) · "
-     "update a (compute 8, reduce 6) · update b (compute 7, reduce 4) · forward a (update 1) · "
+     "gather-gradient a (compute 8, reduce 4) · step (gather 2, reduce 4) · "
+     "update a (compute 8, gather 2) · update b (compute 7, gather 1) · forward a (update 1) · "
      "forward b (update 2)"},
     {&stage_zero1, 1, ACCUMULATE_LAST,
      "forward a · forward b · backward b · reduce b (compute 3) · "
@@ -110,6 +112,38 @@ static const struct {
      "release b (compute 17, gather 8)"},
 };
 
+/* The same with all micro-steps in each use. */
+static const struct list vertical[] = {
+    /* Units outer: one gather for all micro-steps, and the sum of each follows its backward. The second backward writes elsewhere than
+     * the first, which is being reduced; the third where the first was. */
+    {&stage_zero3, 3, ACCUMULATE_EVERY,
+     "gather a · forward a (gather 1) · forward a (gather 1) · forward a (gather 1) · release a (compute 3, "
+     "gather 1) · "
+     "gather b · forward b (gather 2) · forward b (gather 2) · forward b (gather 2) · "
+     "backward b (gather 2) · reduce b (compute 8) · release-gradient b (compute 8, reduce 1) · "
+     "backward b (gather 2) · reduce b (compute 9, reduce 1) · release-gradient b (compute 9, reduce 3) · "
+     "backward b (gather 2, reduce 2) · reduce b (compute 10, reduce 3) · release-gradient b (compute 10, "
+     "reduce 5) · "
+     "release b (compute 10, gather 2) · gather a (compute 4) · "
+     "backward a (gather 3) · reduce a (compute 12) · release-gradient a (compute 12, reduce 7) · "
+     "backward a (gather 3) · reduce a (compute 13, reduce 7) · release-gradient a (compute 13, reduce 9) · "
+     "backward a (gather 3, reduce 8) · reduce a (compute 14, reduce 9) · release-gradient a (compute 14, "
+     "reduce 11) · "
+     "release a (compute 14, gather 3) · step (gather 3, reduce 12) · update a (gather 3, reduce 11) · "
+     "update b (gather 2, reduce 5) · gather a (compute 15, update 1) · forward a (gather 4) · "
+     "release a (compute 16, gather 4) · gather b (compute 11, update 2) · forward b (gather 5) · "
+     "release b (compute 18, gather 5)"},
+    /* The sum of micro-steps stays in one buffer, and is reduced once. */
+    {&stage_zero2, 2, ACCUMULATE_LAST,
+     "forward a · forward a · forward b · forward b · backward b · backward b (compute 5) · reduce b "
+     "(compute 6) · "
+     "release-gradient b (compute 6, reduce 1) · backward a · backward a (compute 7) · reduce a (compute 8) "
+     "· "
+     "release-gradient a (compute 8, reduce 3) · step (reduce 4) · update a (compute 8, reduce 3) · gather a "
+     "(update 1) · "
+     "update b (compute 6, reduce 1) · gather b (update 2) · forward a (gather 1) · forward b (gather 2)"},
+};
+
 /* A list with too few rows is not overrun, and is not taken as complete; a list with exactly enough rows is
  * complete. */
 static void short_lists_say_so(void) {
@@ -126,18 +160,24 @@ static void short_lists_say_so(void) {
     }
 }
 
-int main(void) {
+static void compare(const struct list *list, bool is_vertical) {
     static struct toy toy;
-    short_lists_say_so();
     static char got[65536];
-    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
-        toy_plain(&toy, lists[i].stage, 2, lists[i].micro_steps, lists[i].accumulation, 0);
-        for (uint32_t micro = 0; micro < lists[i].micro_steps; micro++) toy_pass(&toy, false, "");
-        toy_step(&toy, false);
-        toy_pass(&toy, true, "");
-        toy_render(&toy, got, sizeof got);
-        if (!CHECK_STRING(got, lists[i].operations))
-            fprintf(stderr, "in %s, %u micro-steps\n", lists[i].stage->name, lists[i].micro_steps);
-    }
+    toy_plain(&toy, list->stage, 2, list->micro_steps, list->accumulation, 0);
+    toy.policy.vertical = is_vertical;
+    policy_open(&toy.policy);
+    for (uint32_t pass = 0; pass < policy_passes(&toy.policy); pass++) toy_pass(&toy, false, "");
+    toy_step(&toy, false);
+    toy_pass(&toy, true, "");
+    toy_render(&toy, got, sizeof got);
+    if (!CHECK_STRING(got, list->operations))
+        fprintf(stderr, "in %s, %u micro-steps%s\n", list->stage->name, list->micro_steps,
+                is_vertical ? " in each use" : "");
+}
+
+int main(void) {
+    short_lists_say_so();
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) compare(&lists[i], false);
+    for (size_t i = 0; i < sizeof vertical / sizeof *vertical; i++) compare(&vertical[i], true);
     return check_end();
 }

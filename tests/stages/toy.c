@@ -87,10 +87,14 @@ void toy_fill(struct toy *t) {
 void toy_pass(struct toy *t, bool evaluating, const char *skip) {
     uint32_t from = t->out.count;
     if (!evaluating) t->micro++;
-    policy_pass(&t->policy, evaluating, t->micro == t->policy.micro_steps, &t->out);
+    policy_pass(&t->policy, evaluating, t->micro == policy_passes(&t->policy), &t->out);
     for (uint32_t q = 0; q < t->policy.positions; q++) {
         if (strstr(skip, t->name[policy_use(&t->policy, q)->region[0]])) continue;
         policy_begin(&t->policy, q, &t->out);
+        for (uint32_t micro = 1; micro < policy_use_micros(&t->policy) && !evaluating; micro++) {
+            policy_step_aside(&t->policy, &t->out);
+            policy_go_on(&t->policy, q, &t->out);
+        }
         policy_end(&t->policy, &t->out);
     }
     toy_waits(t, from);

@@ -17,8 +17,9 @@ static void report_model(const struct gpt_config *model) {
 }
 
 /* The last blocks' activations are still in memory when their backward begins, so these blocks are not recomputed. */
-static void report_recomputation(const struct gpt_config *model) {
+static void report_recomputation(const struct gpt_config *model, bool in_use) {
     uint32_t segment = model->recompute, recomputed = segment ? (model->layers - 1) / segment * segment : 0;
+    if (in_use && segment == 1) recomputed = model->layers; /* where others' use their memory */
     if (recomputed)
         progress_line("recompute %u of %u blocks are recomputed in the backward, %u at a time", recomputed,
                       model->layers, segment);
@@ -91,7 +92,7 @@ static void report_owners(const zero_engine *engine) {
 void report_start(const struct job *job, const zero_engine *engine, const char *run, uint64_t steps) {
     report_model(&job->model);
     report_weights(job);
-    report_recomputation(&job->model);
+    report_recomputation(&job->model, zero_engine_use_micros(engine) > 1);
     report_training(job, engine, steps);
     report_data(&job->dataset);
     progress_line("run       %s", run);

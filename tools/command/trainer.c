@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -41,6 +42,7 @@ struct trainer {
     struct zero_error save_error; /* of the last save, if it failed */
     zero_engine *engine;
     struct gpt *gpt;
+    double *loss; /* of each micro-step of a pass */
     struct feed feed;
     struct metrics metrics;
     struct progress progress;
@@ -188,6 +190,8 @@ static zero_status open_model(struct trainer *t) {
         .seed = t->job->config.seed, .config = t->job->model, .threads = zero_engine_threads(t->engine)};
     t->plan.struct_size = sizeof t->plan;
     zero_status status = gpt_create(t->engine, &t->job->model, (uint32_t)t->job->config.micro_batch, &t->gpt);
+    if (status == ZERO_OK) t->loss = calloc(zero_engine_use_micros(t->engine), sizeof *t->loss);
+    if (status == ZERO_OK && !t->loss) status = ZERO_E_MEMORY;
     enter(t, INTERRUPT_OPENING, "taking memory");
     if (status == ZERO_OK) status = ask_for_trace(t);
     if (status == ZERO_OK) status = zero_engine_commit(t->engine, &t->plan);
@@ -275,6 +279,7 @@ static void close_all(struct trainer *t) {
     enter(t, INTERRUPT_CLOSING, "closing");
     metrics_close(&t->metrics);
     feed_close(&t->feed);
+    free(t->loss);
     gpt_destroy(t->gpt);
     zero_engine_destroy(t->engine);
 }
@@ -283,12 +288,12 @@ static void close_all(struct trainer *t) {
 
 static zero_status train_step(struct trainer *t, double *out_loss, zero_step_info *out_info) {
     double total = 0;
-    for (uint32_t micro = 0; micro < t->feed.micro_count; micro++) {
+    uint32_t micros = (uint32_t)zero_engine_use_micros(t->engine);
+    for (uint32_t micro = 0; micro < t->feed.micro_count; micro += micros) {
         size_t at = (size_t)micro * t->feed.batch * t->feed.context;
-        double loss;
-        zero_status status = gpt_train(t->gpt, t->feed.tokens + at, t->feed.targets + at, &loss);
+        zero_status status = gpt_train(t->gpt, t->feed.tokens + at, t->feed.targets + at, t->loss);
         if (status != ZERO_OK) return engine_failed(t, status);
-        total += loss;
+        for (uint32_t m = 0; m < micros; m++) total += t->loss[m];
     }
     *out_loss = total / t->feed.micro_count;
     zero_status status = zero_engine_step(t->engine, out_info);

@@ -71,12 +71,19 @@ static void plan_saved(struct activations *a, struct saved *s, const struct gpt_
 
 /* A buffer holds either all rows, by tile, or one tile per thread. It therefore has room for the missing rows of the
  * last tile, and for a tile of every thread. */
+static uint64_t whole_rows(const struct activations *a, uint32_t threads) {
+    return (uint64_t)(threads > a->tiles ? threads : a->tiles) * a->tile_rows;
+}
+
+static void plan_norms(struct activations *a, const struct gpt_config *c, uint32_t threads) {
+    a->norm1 = take_floats(a, whole_rows(a, threads) * c->width);
+    a->norm2 = take_floats(a, whole_rows(a, threads) * c->width);
+}
+
 static void plan_scratch(struct activations *a, const struct gpt_config *c, uint32_t threads, bool bf16) {
-    uint64_t whole = (uint64_t)(threads > a->tiles ? threads : a->tiles) * a->tile_rows;
-    for (int i = 0; i < 2; i++) a->gradient[i] = take_floats(a, whole * c->width);
+    uint64_t whole = whole_rows(a, threads);
+    a->gradient[1] = take_floats(a, whole * c->width);
     a->mixed_gradient = take_floats(a, whole * extent_of(c, QUERY));
-    a->norm1 = take_floats(a, whole * c->width);
-    a->norm2 = take_floats(a, whole * c->width);
     a->inner = take_floats(a, whole * c->inner);
     for (uint32_t i = 0; i < PROJECTIONS && !bf16; i++)
         a->turned[i] =
@@ -117,7 +124,9 @@ static float *plan_residual(struct activations *a, const struct gpt_config *c, u
     return take_from(arena, (uint64_t)a->rows * c->width, sizeof(float));
 }
 
-static void plan_blocks(struct activations *a, const struct gpt_config *c, uint32_t batch) {
+/* `again`: what a block's forward leaves, where it exists once for all blocks and micro-batches; else NULL. */
+static void plan_blocks(struct activations *a, const struct gpt_config *c, uint32_t batch,
+                        const struct saved *again) {
     uint32_t places = c->recompute && c->recompute < c->layers ? c->recompute : c->layers;
     a->residual = take(a, c->layers + 1, sizeof *a->residual);
     a->saved = take(a, c->layers, sizeof *a->saved);
@@ -125,40 +134,56 @@ static void plan_blocks(struct activations *a, const struct gpt_config *c, uint3
     for (uint32_t i = 0; i <= c->layers; i++) {
         float *residual = plan_residual(a, c, i);
         if (a->device.memory) a->residual[i] = residual;
-        if (i < places) plan_saved(a, a->device.memory ? &a->saved[i] : &unplaced, c, batch);
-        if (i >= places && i < c->layers && a->device.memory) a->saved[i] = a->saved[i % places];
+        if (i < places && !again) plan_saved(a, a->device.memory ? &a->saved[i] : &unplaced, c, batch);
+        if (i < c->layers && a->device.memory && (again || i >= places))
+            a->saved[i] = again ? *again : a->saved[i % places];
     }
 }
 
-/* One block of the vocabulary is in use at a time: memory is that of a model whose vocabulary is the largest block. */
+/* What waits from one unit to another. */
+static void plan_waiting(struct activations *a, const struct gpt_config *c, uint32_t batch, uint32_t threads,
+                         bool cut, const struct saved *again) {
+    plan_blocks(a, c, batch, again);
+    a->norm = plan_statistics(a, c);
+    a->row_loss = take(a, a->rows, sizeof *a->row_loss);
+    a->gradient[0] = take_floats(a, whole_rows(a, threads) * c->width);
+    if (!cut) return;
+    plan_norms(a, c, threads);
+    a->row_most = take_floats(a, a->rows);
+    a->row_total = take_floats(a, a->rows);
+    a->row_wanted = take_floats(a, a->rows);
+}
+
+/* One block of the vocabulary is in use at a time: memory is that of a model whose vocabulary is the largest block. `each`: takes
+ * the activations of each micro-batch; or NULL. */
 static void plan(struct activations *a, const struct gpt_config *config, uint32_t batch, uint32_t threads,
-                 zero_dtype compute) {
+                 zero_dtype compute, struct activations *each) {
     struct gpt_config largest = *config, *c = &largest;
+    bool cut = gpt_vocab_blocks(config) > 1, in_use = recomputes_in_use(config);
+    struct saved again;
     c->vocab = vocab_block_rows(config);
     plan_sizes(a, c, batch, threads);
     a->device.bytes = a->cpu.bytes = 0;
-    plan_blocks(a, c, batch);
     if (architecture_of(c)->rotary) {
         a->cosine = take_floats(a, (uint64_t)c->context * (c->head_width / 2));
         a->sine = take_floats(a, (uint64_t)c->context * (c->head_width / 2));
     }
-    a->norm = plan_statistics(a, c);
-    a->row_loss = take(a, a->rows, sizeof *a->row_loss);
-    if (gpt_vocab_blocks(config) > 1) {
-        a->row_most = take_floats(a, a->rows);
-        a->row_total = take_floats(a, a->rows);
-        a->row_wanted = take_floats(a, a->rows);
-    }
+    if (!cut) plan_norms(a, c, threads);
     plan_scratch(a, c, threads, compute == ZERO_BF16);
     if (compute != ZERO_F32) plan_wide(a, c, compute == ZERO_BF16);
     if (compute == ZERO_BF16) plan_bf16(a, c, threads);
+    if (in_use) plan_saved(a, &again, c, batch);
+    for (uint32_t m = 0; m < c->micros; m++) {
+        plan_waiting(a, c, batch, threads, cut, in_use ? &again : NULL);
+        if (each) each[m] = *a;
+    }
 }
 
 uint64_t gpt_activation_bytes(const struct gpt_config *config, uint32_t batch, uint32_t threads,
                               zero_dtype dtype, uint64_t *out_cpu) {
     struct gpt_config c = gpt_complete(config);
     struct activations a = {0};
-    plan(&a, &c, batch, threads, dtype);
+    plan(&a, &c, batch, threads, dtype, NULL);
     *out_cpu = a.cpu.bytes;
     return a.device.bytes + a.cpu.bytes;
 }
@@ -174,13 +199,14 @@ static zero_status allocate(struct arena *arena) {
     return ZERO_OK;
 }
 
-zero_status activations_create(struct activations *a, const struct gpt_config *config, uint32_t batch,
+zero_status activations_create(struct activations *out, const struct gpt_config *config, uint32_t batch,
                                uint32_t threads, zero_dtype compute) {
-    memset(a, 0, sizeof *a);
-    plan(a, config, batch, threads, compute);
-    zero_status status = allocate(&a->device);
-    if (!status) status = allocate(&a->cpu);
-    if (!status) plan(a, config, batch, threads, compute);
+    struct activations a = {0};
+    plan(&a, config, batch, threads, compute, NULL);
+    zero_status status = allocate(&a.device);
+    if (!status) status = allocate(&a.cpu);
+    *out = a;
+    if (!status) plan(&a, config, batch, threads, compute, out);
     return status;
 }
 

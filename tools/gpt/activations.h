@@ -33,12 +33,20 @@ struct saved {
     struct statistics norm1, norm2;
 };
 
+/* A block's backward computes its forward again, for one micro-batch at a time. */
+static inline bool recomputes_in_use(const struct gpt_config *c) {
+    return c->micros > 1 && c->recompute == 1;
+}
+
 struct arena {
     uint64_t bytes;
     void *memory;
 };
 
-/* With recomputation, every config.recompute blocks form a segment. The input of the segment's first block is kept as a
+/* Where a use has several micro-batches, there is one of these for each: what waits for another unit is its own, which is the residual
+ * stream and its gradient, what blocks leave for their backward, and the loss. The rest is shared.
+ *
+ * With recomputation, every config.recompute blocks form a segment. The input of the segment's first block is kept as a
  * checkpoint. All other arrays of blocks exist config.recompute times, and the segments share them. */
 struct activations {
     struct arena device, cpu; /* cpu: checkpoints, if they are kept there */
@@ -51,11 +59,14 @@ struct activations {
      * from there, and the target's. */
     float *row_most, *row_total, *row_wanted; /* [rows] */
 
+    float
+        *gradient[2]; /* [rows][width]: of the residual stream, between units the first; the two alternate */
+
     /* scratch of one unit at a time */
-    float *gradient[2];         /* [rows][width]: of the residual stream; the two alternate */
-    float *mixed_gradient;      /* [rows][query] */
-    float *norm1, *norm2;       /* [rows][width] */
-    float *inner;               /* [rows][inner]: after the MLP's activation */
+    float *mixed_gradient; /* [rows][query] */
+    float *norm1,
+        *norm2;   /* [rows][width]; with several blocks of the vocabulary, all units of the head use them */
+    float *inner; /* [rows][inner]: after the MLP's activation */
     float *turned[PROJECTIONS]; /* fp32, fp16: a block's weights, transposed */
     float *logits;              /* [head rows][vocab, or a block's rows of it]; then their gradient */
     float *partial; /* [tiles][partial_stride]: a tile's sums for biases and norms, added in tile order */
@@ -74,7 +85,8 @@ struct activations {
     uint64_t partial_stride, strip_elements, operand_elements;
 };
 
-/* Returns ZERO_E_MEMORY if there is no memory. `config` is complete and valid. */
+/* `out`: config->micros of them; the first owns the memory. Returns ZERO_E_MEMORY if there is no memory. `config` is complete and
+ * valid. */
 zero_status activations_create(struct activations *out, const struct gpt_config *config, uint32_t batch,
                                uint32_t threads, zero_dtype compute);
 void activations_destroy(struct activations *activations);

@@ -102,6 +102,7 @@ struct gpt_config gpt_complete(const struct gpt_config *config) {
     if (!c.inner) c.inner = 4 * c.width;
     if (!c.kv_heads) c.kv_heads = c.heads;
     if (!c.head_width) c.head_width = c.width / c.heads;
+    if (!c.micros) c.micros = 1;
     return c;
 }
 

@@ -27,9 +27,12 @@ struct backend {
     zero_status (*open)(struct gpt *gpt, uint64_t out_bytes[ZERO_TIERS], struct zero_error *error);
     void (*close)(struct gpt *gpt); /* also after a failed open */
 
-    /* Begin and end a micro-step of gpt->pass. out_loss: the mean cross-entropy; NULL without targets. */
+    /* Begin and end a pass, gpt->pass. out_loss: the mean cross-entropy of each micro-step; unchanged without targets. */
     zero_status (*pass_begin)(struct gpt *gpt);
-    zero_status (*pass_end)(struct gpt *gpt, double *out_loss, struct zero_error *error);
+    zero_status (*pass_end)(struct gpt *gpt, double out_loss[], struct zero_error *error);
+
+    /* Inside a use: what follows is of micro-step `micro` of the pass. NULL: the backend knows one. */
+    void (*use_micro)(struct gpt *gpt, uint32_t micro);
 
     /* Called after a unit's slots became valid, and before they end. `backward`: with gradients. */
     void (*unit_begin)(struct gpt *gpt, struct unit *unit, bool backward);

@@ -59,6 +59,8 @@ static zero_status build(struct gpt *gpt) {
     uint64_t bytes[ZERO_TIERS] = {0};
     if (gpt_vocab_blocks(&gpt->config) > 1 && !gpt->backend->head_forward)
         return error_set(&last, ZERO_E_UNSUPPORTED, "%s", GPT_NO_BLOCKS);
+    if (gpt->config.micros > 1 && !gpt->backend->use_micro)
+        return error_set(&last, ZERO_E_UNSUPPORTED, "%s", GPT_NO_MICROS);
     zero_status status = gpt->backend->open(gpt, bytes, &last);
     if (status) return status;
     gpt->vocab_blocks = gpt_vocab_blocks(&gpt->config);
@@ -80,6 +82,7 @@ zero_status gpt_create(zero_engine *engine, const struct gpt_config *config, uin
     if (!gpt) return ZERO_E_MEMORY;
     gpt->engine = engine;
     gpt->config = gpt_complete(config);
+    gpt->config.micros = (uint32_t)zero_engine_use_micros(engine);
     gpt->architecture = architecture_of(config);
     gpt->batch = batch;
     gpt->backend = backend_of(engine);
@@ -107,14 +110,15 @@ double gpt_flops_per_token(const struct gpt_config *config) {
 }
 
 static int in_vocabulary(const struct gpt *gpt, const int32_t *tokens) {
-    for (uint32_t i = 0; i < gpt->pass.rows; i++)
+    for (uint64_t i = 0; i < (uint64_t)gpt->pass.rows * gpt->pass.micros; i++)
         if (tokens[i] < 0 || (uint32_t)tokens[i] >= gpt->config.vocab) return 0;
     return 1;
 }
 
-/* Checks the batch before any collective call, then runs one micro-step. `rest` is the last part of the micro-step. */
+/* Checks the batch before any collective call, then runs one pass. `rest` is the last part of the pass. */
 static zero_status run(struct gpt *gpt, zero_mode mode, struct pass pass, zero_status (*rest)(struct gpt *),
                        double *out_loss) {
+    pass.micros = mode == ZERO_TRAIN ? gpt->config.micros : 1;
     pass.rows = pass.batch * pass.length;
     pass.loss_scale = mode == ZERO_TRAIN ? zero_engine_loss_scale(gpt->engine) : 1;
     pass.trains = mode == ZERO_TRAIN;
@@ -126,11 +130,8 @@ static zero_status run(struct gpt *gpt, zero_mode mode, struct pass pass, zero_s
     if (!status) status = zero_micro_begin(gpt->engine, mode);
     if (!status) status = pass_forward(gpt);
     if (!status) status = rest(gpt);
-    double loss = 0;
-    zero_status ended = gpt->backend->pass_end(gpt, &loss, &last);
-    if (!status) status = ended;
-    if (!status && out_loss) *out_loss = loss;
-    return status;
+    zero_status ended = gpt->backend->pass_end(gpt, out_loss, &last);
+    return status ? status : ended;
 }
 
 static struct pass sequences_of(const struct gpt *gpt, uint32_t sequences, const int32_t *tokens,
@@ -138,7 +139,7 @@ static struct pass sequences_of(const struct gpt *gpt, uint32_t sequences, const
     return (struct pass){sequences, gpt->config.context, .tokens = tokens, .targets = targets};
 }
 
-zero_status gpt_train(struct gpt *gpt, const int32_t *tokens, const int32_t *targets, double *out_loss) {
+zero_status gpt_train(struct gpt *gpt, const int32_t *tokens, const int32_t *targets, double out_loss[]) {
     return run(gpt, ZERO_TRAIN, sequences_of(gpt, gpt->batch, tokens, targets), pass_backward, out_loss);
 }
 

@@ -53,6 +53,11 @@ struct gpt_config {
      * blocks. Checkpoints, the weights' hash and fills are those of whole tensors. Not on a GPU. */
     uint32_t vocab_block;
 
+    /* Micro-batches that each use of a unit computes, one after another (zero_engine_use_micros, which gpt_create asks): what a
+     * forward keeps exists for each of them. With recompute 1 the backward of a block computes its forward again right before each
+     * micro-batch, so that what a block's forward leaves exists once; the last block's, too. 0: one. Not on a GPU. */
+    uint32_t micros;
+
     /* on a GPU: enqueue all work again each time instead of replaying CUDA graphs; the same bits */
     bool no_graphs;
 };
@@ -68,6 +73,10 @@ const char *gpt_engine_problem(const zero_engine *engine);
 /* The same of vocab_block where the engine is on a GPU. */
 #define GPT_NO_BLOCKS                                                                                        \
     "zero_optimization.vocabulary_block_rows: a GPU computes embedding and head as a whole: remove the key"
+
+/* The same of micros. */
+#define GPT_NO_MICROS                                                                                        \
+    "zero_optimization.micro_order \"vertical\": a GPU computes one micro-batch in each use: remove the key"
 
 /* Blocks of the vocabulary, at least 1; units of the engine: layers, and twice as many as there are such blocks. */
 uint32_t gpt_vocab_blocks(const struct gpt_config *config);
@@ -132,10 +141,10 @@ struct gpt_init {
 };
 void gpt_fill(void *user, const char *param, uint64_t first, uint64_t count, float *out);
 
-/* Runs one micro-step, zero_micro_begin included. tokens and targets are batch x context; *out_loss is their mean
- * cross-entropy in nats. Returns any failure of the engine; ZERO_E_ARGUMENT, before any call to the engine: a token
+/* Runs one training pass, zero_micro_begin included: zero_engine_use_micros micro-steps. tokens and targets are micro-steps x batch x
+ * context; out_loss[micro-step] is their mean cross-entropy in nats; an evaluation has one. Returns any failure of the engine; ZERO_E_ARGUMENT, before any call to the engine: a token
  * outside the vocabulary; ZERO_E_MEMORY: oneDNN had no memory for its scratch. */
-zero_status gpt_train(struct gpt *gpt, const int32_t *tokens, const int32_t *targets, double *out_loss);
+zero_status gpt_train(struct gpt *gpt, const int32_t *tokens, const int32_t *targets, double out_loss[]);
 zero_status gpt_evaluate(struct gpt *gpt, const int32_t *tokens, const int32_t *targets, double *out_loss);
 
 /* gpt_evaluate of only the first `sequences` <= batch. */

@@ -1,5 +1,6 @@
 /* The host as a backend: oneDNN's products, OpenMP, and tiles of rows that stay in the caches. */
 #include <stdatomic.h>
+#include <stdlib.h>
 
 #include "engine/zero.h"
 #include "tools/gpt/model.h"
@@ -23,15 +24,22 @@ static zero_status open(struct gpt *gpt, uint64_t out_bytes[ZERO_TIERS], struct 
     zero_dtype dtype = zero_engine_dtype(gpt->engine);
     gpt->threads = zero_engine_threads(gpt->engine);
     choose_arithmetic(gpt, dtype);
-    zero_status status = activations_create(&gpt->activations, &gpt->config, gpt->batch, gpt->threads, dtype);
+    gpt->micro = calloc(gpt->config.micros, sizeof *gpt->micro);
+    if (!gpt->micro) return ZERO_E_MEMORY;
+    zero_status status = activations_create(gpt->micro, &gpt->config, gpt->batch, gpt->threads, dtype);
     if (status) return status;
+    gpt->activations = gpt->micro[0];
     rotary_fill(gpt->activations.cosine, gpt->activations.sine, &gpt->config);
-    out_bytes[ZERO_DEVICE] = gpt->activations.device.bytes;
-    out_bytes[ZERO_CPU] = gpt->activations.cpu.bytes;
+    const struct activations *last = &gpt->micro[gpt->config.micros - 1];
+    out_bytes[ZERO_DEVICE] = last->device.bytes;
+    out_bytes[ZERO_CPU] = last->cpu.bytes;
     return ZERO_OK;
 }
 
-static void close(struct gpt *gpt) { activations_destroy(&gpt->activations); }
+static void close(struct gpt *gpt) {
+    if (gpt->micro) activations_destroy(gpt->micro);
+    free(gpt->micro);
+}
 
 static zero_status pass_begin(struct gpt *gpt) {
     struct pass *pass = &gpt->pass;
@@ -41,15 +49,18 @@ static zero_status pass_begin(struct gpt *gpt) {
     return ZERO_OK;
 }
 
-static double mean_loss(const struct gpt *gpt) {
+static void use_micro(struct gpt *gpt, uint32_t micro) { gpt->activations = gpt->micro[micro]; }
+
+static double mean_loss(const struct gpt *gpt, uint32_t micro) {
     double total = 0;
-    for (uint32_t row = 0; row < gpt->pass.rows; row++) total += gpt->activations.row_loss[row];
+    for (uint32_t row = 0; row < gpt->pass.rows; row++) total += gpt->micro[micro].row_loss[row];
     return total / gpt->pass.rows;
 }
 
-static zero_status pass_end(struct gpt *gpt, double *out_loss, struct zero_error *error) {
+static zero_status pass_end(struct gpt *gpt, double out_loss[], struct zero_error *error) {
     parallel_limit(gpt->thread_limit);
-    if (gpt->pass.targets) *out_loss = mean_loss(gpt);
+    for (uint32_t m = 0; m < gpt->pass.micros && gpt->pass.targets && out_loss; m++)
+        out_loss[m] = mean_loss(gpt, m);
     return atomic_load(&gpt->failed) ? ZERO_E_MEMORY : ZERO_OK;
 }
 
@@ -61,6 +72,7 @@ const struct backend host_backend = {
     .close = close,
     .pass_begin = pass_begin,
     .pass_end = pass_end,
+    .use_micro = use_micro,
     .unit_begin = view_begin,
     .unit_end = view_end,
     .embedding_forward = embedding_forward,

@@ -34,10 +34,11 @@ struct unit {
     uint32_t sums; /* elements of all vectors */
 };
 
-/* One micro-step's batch: `batch` sequences of `length` tokens, rows = batch * length. */
+/* Micro-steps of `batch` sequences of `length` tokens each, rows = batch * length. */
 struct pass {
     uint32_t batch, length, rows, tiles;
-    const int32_t *tokens, *targets; /* targets: NULL when only logits are wanted */
+    uint32_t micros;                 /* of each use */
+    const int32_t *tokens, *targets; /* of the micro-step in use; targets: NULL when only logits are wanted */
     float *logits;                   /* [vocab]: those of the last row */
     float loss_scale;                /* scales the gradient of the mean loss */
     bool trains;                     /* a backward follows the forward */
@@ -62,8 +63,9 @@ struct gpt {
     /* Convert the engine's 16-bit numbers. NULL: the engine has fp32. */
     void (*widen)(float *y, const uint16_t *x, size_t count);
     void (*narrow)(uint16_t *y, const float *x, size_t count);
-    struct activations activations;
-    atomic_int failed; /* a matrix product had no memory */
+    struct activations activations; /* of the micro-step in use */
+    struct activations *micro;      /* of each */
+    atomic_int failed;              /* a matrix product had no memory */
 
     struct cuda_gpt *cuda; /* used by the GPU */
 };

@@ -24,41 +24,75 @@ static zero_status backward_end(struct gpt *gpt, struct unit *unit) {
     return zero_backward_end(unit->handle);
 }
 
-/* ---- forward ---- */
+/* ---- uses ---- */
+
+struct use {
+    struct unit *unit;
+    bool backward;
+    void (*whole)(struct gpt *gpt);                 /* what an embedding or a head computes */
+    void (*block)(struct gpt *gpt, uint32_t index); /* what a block computes */
+    uint32_t index;
+};
+
+/* Of the micro-step `micro` what follows is. */
+static void use_micro(struct gpt *gpt, const struct pass *pass, uint32_t micro) {
+    uint64_t at = (uint64_t)micro * pass->rows;
+    if (pass->micros == 1) return;
+    gpt->pass.tokens = pass->tokens + at;
+    gpt->pass.targets = pass->targets + at;
+    gpt->backend->use_micro(gpt, micro);
+}
+
+/* Parameters stay where they are, so a forward's views do, too. */
+static zero_status next_micro(struct gpt *gpt, const struct use *use) {
+    if (use->backward) gpt->backend->unit_end(gpt, use->unit, true);
+    zero_status status = zero_unit_next_micro(use->unit->handle);
+    if (!status && use->backward) gpt->backend->unit_begin(gpt, use->unit, true);
+    return status;
+}
+
+static zero_status run_use(struct gpt *gpt, const struct use *use) {
+    struct pass pass = gpt->pass;
+    zero_status status = use->backward ? backward_begin(gpt, use->unit) : forward_begin(gpt, use->unit);
+    for (uint32_t m = 0; m < pass.micros && !status; m++) {
+        if (m) status = next_micro(gpt, use);
+        if (status) break;
+        use_micro(gpt, &pass, m);
+        if (use->whole) use->whole(gpt);
+        if (use->block) use->block(gpt, use->index);
+    }
+    gpt->pass.tokens = pass.tokens, gpt->pass.targets = pass.targets;
+    if (status) return status;
+    return use->backward ? backward_end(gpt, use->unit) : forward_end(gpt, use->unit);
+}
 
 /* A use of the unit of block `block` of the vocabulary, of the embedding or of the head. */
-static zero_status forward_of_block(struct gpt *gpt, struct unit *units, uint32_t block,
-                                    void (*compute)(struct gpt *gpt)) {
+static zero_status use_of_block(struct gpt *gpt, struct unit *units, uint32_t block, bool backward,
+                                void (*compute)(struct gpt *gpt)) {
     gpt->pass.block = block;
-    zero_status status = forward_begin(gpt, &units[block]);
-    if (status) return status;
-    compute(gpt);
-    return forward_end(gpt, &units[block]);
+    return run_use(gpt, &(struct use){.unit = &units[block], .backward = backward, .whole = compute});
 }
 
-static zero_status backward_of_block(struct gpt *gpt, struct unit *units, uint32_t block,
-                                     void (*compute)(struct gpt *gpt)) {
-    gpt->pass.block = block;
-    zero_status status = backward_begin(gpt, &units[block]);
-    if (status) return status;
-    compute(gpt);
-    return backward_end(gpt, &units[block]);
-}
+/* ---- forward ---- */
 
 static zero_status forward_of_blocks(struct gpt *gpt, struct unit *units, void (*compute)(struct gpt *gpt)) {
     zero_status status = ZERO_OK;
     for (uint32_t b = 0; b < gpt->vocab_blocks && !status; b++)
-        status = forward_of_block(gpt, units, b, compute);
+        status = use_of_block(gpt, units, b, false, compute);
     return status;
 }
 
 static bool cut(const struct gpt *gpt) { return gpt->vocab_blocks > 1; }
 
+static void through(struct gpt *gpt, uint32_t index) { gpt->backend->block_forward(gpt, index, true); }
+static void without_output(struct gpt *gpt, uint32_t index) {
+    gpt->backend->block_forward(gpt, index, false);
+}
+
 static zero_status through_block(struct gpt *gpt, uint32_t index, bool output) {
-    zero_status status = forward_begin(gpt, &gpt->blocks[index]);
-    if (status) return status;
-    gpt->backend->block_forward(gpt, index, output);
-    return forward_end(gpt, &gpt->blocks[index]);
+    struct use use = {
+        .unit = &gpt->blocks[index], .block = output ? through : without_output, .index = index};
+    return run_use(gpt, &use);
 }
 
 zero_status pass_forward(struct gpt *gpt) {
@@ -99,7 +133,7 @@ static uint32_t trained_blocks(const struct gpt *gpt) {
 static zero_status back_through_blocks(struct gpt *gpt) {
     zero_status status = forward_of_blocks(gpt, gpt->head, gpt->backend->head_forward);
     for (uint32_t b = gpt->vocab_blocks; b-- > 0 && !status;)
-        status = backward_of_block(gpt, gpt->head, b, gpt->backend->head_block_backward);
+        status = use_of_block(gpt, gpt->head, b, true, gpt->backend->head_block_backward);
     return status;
 }
 
@@ -107,13 +141,15 @@ static zero_status back_through_blocks(struct gpt *gpt) {
 static zero_status back_through_head(struct gpt *gpt) {
     if (cut(gpt)) return back_through_blocks(gpt);
     zero_status status = zero_forward_begin(gpt->head->handle);
+    for (uint32_t m = 1; m < gpt->pass.micros && !status; m++)
+        status = zero_unit_next_micro(gpt->head->handle);
     if (!status) status = zero_forward_end(gpt->head->handle);
-    return status ? status : backward_of_block(gpt, gpt->head, 0, gpt->backend->head_backward);
+    return status ? status : use_of_block(gpt, gpt->head, 0, true, gpt->backend->head_backward);
 }
 
-/* Before the backward of block `last`: computes the segment again that ends with block `last`. */
+/* Before the backward of block `last`: computes the segment again that ends with block `last`, unless backwards do it themselves. */
 static zero_status recompute(struct gpt *gpt, uint32_t last) {
-    uint32_t segment = gpt->config.recompute;
+    uint32_t segment = recomputes_in_use(&gpt->config) ? 0 : gpt->config.recompute;
     bool ends = segment && (last + 1) % segment == 0 && last + 1 < gpt->config.layers;
     zero_status status = ZERO_OK;
     for (uint32_t i = last + 1 - segment; ends && i <= last && !status; i++)
@@ -121,12 +157,15 @@ static zero_status recompute(struct gpt *gpt, uint32_t last) {
     return status;
 }
 
+static void back(struct gpt *gpt, uint32_t index) {
+    if (recomputes_in_use(&gpt->config)) without_output(gpt, index);
+    gpt->backend->block_backward(gpt, index);
+}
+
 static zero_status back_through_block(struct gpt *gpt, uint32_t index) {
     zero_status status = recompute(gpt, index);
-    if (!status) status = backward_begin(gpt, &gpt->blocks[index]);
-    if (status) return status;
-    gpt->backend->block_backward(gpt, index);
-    return backward_end(gpt, &gpt->blocks[index]);
+    struct use use = {.unit = &gpt->blocks[index], .backward = true, .block = back, .index = index};
+    return status ? status : run_use(gpt, &use);
 }
 
 zero_status pass_backward(struct gpt *gpt) {
@@ -135,6 +174,6 @@ zero_status pass_backward(struct gpt *gpt) {
     for (uint32_t i = gpt->config.layers; i-- > gpt->config.layers - blocks && !status;)
         status = back_through_block(gpt, i);
     for (uint32_t b = gpt->vocab_blocks; b-- > untrained(gpt) && !status;)
-        status = backward_of_block(gpt, gpt->embedding, b, gpt->backend->embedding_backward);
+        status = use_of_block(gpt, gpt->embedding, b, true, gpt->backend->embedding_backward);
     return status;
 }

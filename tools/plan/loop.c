@@ -1,19 +1,31 @@
 #include "tools/plan/loop.h"
 
-struct loop loop_begin(const struct pass *pass, uint32_t forwards, uint32_t micro_steps) {
-    return (struct loop){.pass = pass, .forwards = forwards, .micro_steps = micro_steps, .skip_unit = -1};
+struct loop loop_begin(const struct pass *pass, const struct policy *policy) {
+    return (struct loop){.pass = pass,
+                         .forwards = policy->uses,
+                         .micro_steps = policy->micro_steps,
+                         .use_micros = policy_use_micros(policy),
+                         .skip_unit = -1};
 }
 
 const struct pass_use *loop_use(const struct loop *l) { return &l->pass->use[l->use]; }
 
+/* An evaluation has one micro-batch. */
+static bool goes_on(const struct loop *l) { return !l->evaluating && l->within + 1 < l->use_micros; }
+
 void loop_prepare(const struct loop *l, struct host_moves *moves) {
     if (l->next == MOVE_PASS) {
         moves->pass.evaluating = l->evaluating;
-        moves->pass.last = l->micro + !l->evaluating == l->micro_steps;
+        moves->pass.last = l->micro + (l->evaluating ? 0 : l->use_micros) == l->micro_steps;
     } else if (l->next == MOVE_BEGIN) {
-        moves->use.recomputes = loop_use(l)->recomputes;
-        moves->use.unit = loop_use(l)->unit;
-        moves->use.position = loop_use(l)->position;
+        const struct pass_use *use = loop_use(l);
+        moves->use.aside = l->within > 0;
+        moves->use.recomputes = use->recomputes;
+        moves->use.unit = use->unit;
+        moves->use.position =
+            moves->use.aside && use->recomputes ? 2 * l->forwards + use->unit : use->position;
+    } else if (l->next == MOVE_END) {
+        moves->use.aside = goes_on(l);
     }
 }
 
@@ -23,7 +35,7 @@ static bool skips(const struct loop *l) {
 
 static void end_pass(struct loop *l) {
     bool evaluated = l->evaluating;
-    l->micro += !evaluated;
+    l->micro += evaluated ? 0 : l->use_micros;
     l->evaluating = l->evaluates && !evaluated;
     l->next = l->micro == l->micro_steps && !l->evaluating ? MOVE_AGREE : MOVE_PASS;
 }
@@ -43,6 +55,12 @@ void loop_advance(struct loop *l) {
         go_to(l, 0);
         return;
     case MOVE_END:
+        if (goes_on(l)) {
+            l->within++;
+            l->next = MOVE_BEGIN;
+            return;
+        }
+        l->within = 0;
         go_to(l, l->use + 1);
         return;
     case MOVE_APPLY:

@@ -10,15 +10,18 @@ struct loop {
     const struct pass *pass; /* of a training micro-step */
     uint32_t forwards;       /* the first uses of the pass, which are all that an evaluation makes */
     uint32_t micro_steps;
-    bool evaluates;    /* an evaluation after each training pass and after each step */
-    int32_t skip_unit; /* left out of each step's first micro-step; -1: none */
+    uint32_t use_micros; /* of them in a use: 1, or all (struct policy, vertical) */
+    bool evaluates;      /* an evaluation after each training pass and after each step */
+    int32_t skip_unit;   /* left out of each step's first micro-step; -1: none */
 
     enum host_move next;
-    uint32_t step, micro, use; /* completed steps, and training passes of this step; index in `pass` */
+    uint32_t step, micro,
+        use;         /* completed steps, and micro-steps of this step before this pass; index in `pass` */
+    uint32_t within; /* micro-batches of this use that have ended */
     bool evaluating;
 };
 
-struct loop loop_begin(const struct pass *pass, uint32_t forwards, uint32_t micro_steps);
+struct loop loop_begin(const struct pass *pass, const struct policy *policy);
 
 /* The current use of the pass. */
 const struct pass_use *loop_use(const struct loop *loop);

@@ -27,10 +27,11 @@ zero_status pass_make(const struct pass_work *work, uint32_t units, const struct
     for (uint32_t u = 0; u < units; u++) add(&p, u, u, false, work[u].forward_ns);
     for (uint32_t u = units, end = lowest(work, units), first = 0; u-- > end;) {
         uint32_t position = 2 * units - 1 - u;
-        bool ends = pass_segment(segments, u, &first);
+        bool ends = !segments->in_use && pass_segment(segments, u, &first),
+             again = segments->in_use && u >= segments->first && u < segments->end;
         for (uint32_t i = first; ends && i <= u; i++)
             add(&p, i, position, true, i < u ? work[i].forward_ns : work[i].recompute_ns);
-        add(&p, u, position, false, work[u].backward_ns);
+        add(&p, u, position, false, work[u].backward_ns + (again ? work[u].recompute_ns : 0));
     }
     *out = p;
     return ZERO_OK;

@@ -20,6 +20,8 @@ struct pass_work { /* of a unit, in a micro-step */
  * because its activations are still in memory. blocks 0: no recomputation. */
 struct pass_segments {
     uint32_t first, end, blocks;
+    /* Each unit's backward computes its forward again itself, in its own use: the last unit's, too. */
+    bool in_use;
 };
 
 /* True if unit `last` ends a recomputed segment; *out_first: the segment's first unit. */

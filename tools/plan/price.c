@@ -42,7 +42,8 @@ static void take_bytes(const struct scenario *s, const struct blueprint *b, cons
     p->state_bytes = plan->state_bytes + plan->master_bytes;
     p->gathered_bytes = plan->gathered_bytes;
     p->staging_bytes = plan->staging_bytes;
-    struct shapes_recompute recompute = {p->cell.recompute, s->recompute_on_cpu};
+    struct shapes_recompute recompute = {p->cell.recompute, s->recompute_on_cpu,
+                                         policy_use_micros(&b->policy)};
     p->activation_bytes =
         shapes_activation_bytes(&s->shapes, s->machine.device.is_host, b->terms.precision.compute,
                                 b->o.config->micro_batch, s->threads, recompute, &p->activation_host_bytes);
@@ -105,7 +106,8 @@ static zero_status price_engine(const struct scenario *s, zero_engine *engine, s
                                 struct zero_error *error) {
     zero_plan plan = {.struct_size = sizeof plan};
     zero_slot unused; /* nothing is gathered */
-    const char *problem = shapes_problem(&s->shapes, s->machine.device.is_host);
+    const char *problem =
+        shapes_problem(&s->shapes, s->machine.device.is_host, zero_engine_use_micros(engine));
     if (problem) return error_set(error, ZERO_E_UNSUPPORTED, "%s", problem);
     zero_status status = shapes_declare(&s->shapes, p->cell.recompute, engine, &unused);
     if (!status) status = zero_engine_plan(engine, &plan);

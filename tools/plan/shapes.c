@@ -78,15 +78,16 @@ static uint32_t ends_of(const struct shapes *s) {
     return gpt_vocab_blocks(&config);
 }
 
-const char *shapes_problem(const struct shapes *shapes, bool host) {
-    return host || ends_of(shapes) == 1 ? NULL : GPT_NO_BLOCKS;
+const char *shapes_problem(const struct shapes *shapes, bool host, uint64_t micros) {
+    if (host) return NULL;
+    return ends_of(shapes) > 1 ? GPT_NO_BLOCKS : micros > 1 ? GPT_NO_MICROS : NULL;
 }
 
 /* ---- parameters ---- */
 
 struct pass_segments shapes_segments(const struct shapes *shapes, uint32_t blocks) {
     uint32_t first = ends_of(shapes);
-    return (struct pass_segments){first, first + (uint32_t)shapes->layers, blocks};
+    return (struct pass_segments){.first = first, .end = first + (uint32_t)shapes->layers, .blocks = blocks};
 }
 
 zero_status shapes_declare(const struct shapes *shapes, uint32_t blocks, zero_engine *engine,
@@ -133,6 +134,7 @@ double shapes_output_flops(const struct shapes *shapes) {
 uint64_t shapes_activation_bytes(const struct shapes *shapes, bool host, enum dtype dtype, uint64_t batch,
                                  uint32_t threads, struct shapes_recompute recompute, uint64_t *out_host) {
     struct gpt_config config = gpt_of(shapes, recompute.blocks, recompute.on_cpu);
+    config.micros = recompute.micros;
     static const zero_dtype types[DTYPES] = {
         [DTYPE_F32] = ZERO_F32, [DTYPE_BF16] = ZERO_BF16, [DTYPE_F16] = ZERO_F16};
     return host ? gpt_activation_bytes(&config, (uint32_t)batch, threads, types[dtype], out_host)

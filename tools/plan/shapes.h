@@ -32,11 +32,12 @@ struct shapes shapes_of(const struct config_model *model);
 struct shapes_recompute {
     uint32_t blocks; /* 0: no recomputation */
     bool on_cpu;     /* the inputs of segments are kept in host memory */
+    uint32_t micros; /* of a use, whose activations exist for each; 0: one */
 };
 struct pass_segments shapes_segments(const struct shapes *shapes, uint32_t blocks);
 
-/* NULL, or a sentence that says why the model cannot be computed on this kind of device. */
-const char *shapes_problem(const struct shapes *shapes, bool host);
+/* NULL, or a sentence that says why the model cannot be computed on this kind of device. `micros`: of a use. */
+const char *shapes_problem(const struct shapes *shapes, bool host, uint64_t micros);
 
 /* Adds units and parameters to an engine, as tools/gpt does; and the recomputed segments. The parameters
  * share `slot`: for engines that only plan, or that are not used. */

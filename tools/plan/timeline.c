@@ -373,7 +373,7 @@ zero_status timeline_step(const struct timeline_options *o, struct step_price *o
                                .update = {.scale = 1, .scalars = scalars, .count = 2},
                                .commits = b->plan.shadow,
                                .settles = plan_settles(&b->plan)};
-    t.loop = loop_begin(o->pass, b->policy.uses, b->policy.micro_steps);
+    t.loop = loop_begin(o->pass, &b->policy);
     for (int k = 0; k < STEPS && !status; k++) {
         uint64_t began = t.now;
         t.price = (struct step_price){0};

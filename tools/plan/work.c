@@ -54,9 +54,14 @@ struct pass_work work_of_unit(const struct work_options *o, uint32_t unit) {
                               .trains = share > 0};
 }
 
+bool work_recomputes_in_use(const struct blueprint *b, uint32_t recompute) {
+    return recompute == 1 && policy_use_micros(&b->policy) > 1;
+}
+
 zero_status work_pass(const struct work_options *o, struct pass *out, struct zero_error *error) {
     uint32_t units = shapes_units(o->shapes);
     struct pass_segments segments = shapes_segments(o->shapes, o->recompute);
+    segments.in_use = work_recomputes_in_use(o->blueprint, o->recompute);
     struct pass_work *work = calloc(units, sizeof *work);
     if (!work) return error_set(error, ZERO_E_MEMORY, "no memory for the times of %u units", units);
     for (uint32_t u = 0; u < units; u++) work[u] = work_of_unit(o, u);

@@ -18,6 +18,9 @@ struct work_options {
 
 struct pass_work work_of_unit(const struct work_options *options, uint32_t unit);
 
+/* Where a use has several micro-batches, tools/gpt computes segments of one block again in their backward's use. */
+bool work_recomputes_in_use(const struct blueprint *blueprint, uint32_t recompute);
+
 /* pass_free frees `out`. */
 zero_status work_pass(const struct work_options *options, struct pass *out, struct zero_error *error);
 

@@ -46,6 +46,12 @@ static void make_model(struct sim_case *c, struct dice *d) {
     }
 }
 
+static bool ties(const struct sim_model *m) {
+    for (uint32_t i = 0; i < m->params; i++)
+        if (m->param[i].tied_to) return true;
+    return false;
+}
+
 static struct speeds make_speeds(struct dice *d) {
     struct speeds_link inside = {1000000 * (1 + pick(d, 9)), 1000000 * (1 + pick(d, 9)), pick(d, 50)};
     struct speeds_link between = {100000 * (1 + pick(d, 9)), 100000 * (1 + pick(d, 9)), pick(d, 500)};
@@ -117,13 +123,16 @@ void case_make(uint64_t seed, struct sim_case *c) {
     s->terms.backward_depth = s->terms.depth;
     choose_mesh(s, &d);
     choose_tiers(s, &d);
-    if (s->skip_unit < 0) s->segments = (struct pass_segments){pick(&d, 2), c->model.units, pick(&d, 4)};
+    if (s->skip_unit < 0)
+        s->segments =
+            (struct pass_segments){.first = pick(&d, 2), .end = c->model.units, .blocks = pick(&d, 4)};
     choose_faults(s, &d);
     c->with_data = pick(&d, 2);
     s->terms.discrete = !c->with_data && pick(&d, 2);
     s->terms.grad_tier = s->terms.state_tier == TIER_NVME && pick(&d, 2) ? TIER_NVME : TIER_DEVICE;
     s->terms.grad_resident_bytes = pick(&d, 3) ? 0 : pick(&d, 4000);
     s->terms.piece_bytes = pick(&d, 2) ? 0 : 4 * s->terms.chunk_elements_max * (1 + pick(&d, 3));
+    s->terms.vertical = !ties(&c->model) && s->terms.micro_steps > 1 && pick(&d, 2);
 }
 
 zero_status case_run(const struct sim_setup *setup, bool with_data, struct sim_result *out,
@@ -205,6 +214,9 @@ static bool drop_depth(struct sim_setup *s, struct sim_model *m) {
 static bool drop_device(struct sim_setup *s, struct sim_model *m) {
     return s->terms.discrete && (s->terms.discrete = false, true);
 }
+static bool drop_order(struct sim_setup *s, struct sim_model *m) {
+    return s->terms.vertical && (s->terms.vertical = false, true);
+}
 static bool drop_chaos(struct sim_setup *s, struct sim_model *m) {
     return s->chaos_ns && (s->chaos_ns = 0, true);
 }
@@ -212,7 +224,7 @@ static bool drop_chaos(struct sim_setup *s, struct sim_model *m) {
 static bool (*const takes_away[])(struct sim_setup *setup, struct sim_model *model) = {
     halve_shards,  drop_shard,      halve_copies, halve_units,     drop_unit,    halve_steps,
     drop_step,     drop_micro_step, drop_fault,   drop_last_fault, skip_nothing, drop_evaluation,
-    drop_segments, drop_depth,      drop_device,  drop_chaos};
+    drop_segments, drop_depth,      drop_device,  drop_order,      drop_chaos};
 
 /* Finds the least number of random events with which the run still fails. */
 static void shorten_chaos(struct sim_shortest *s, bool with_data) {
@@ -246,11 +258,12 @@ void case_shorten(const struct sim_setup *failing, bool with_data, struct sim_sh
 void case_print(const struct sim_setup *s, bool with_data, FILE *out) {
     fprintf(out,
             "%s on %" PRIu32 " x %" PRIu32 " ranks, %" PRIu32 " units, %" PRIu32 " steps of %" PRIu32
-            " micro-steps, reduced %s, depth %" PRIu32
+            " micro-steps%s, reduced %s, depth %" PRIu32
             ", state on %s, parameters on %s, gradients on %s, %" PRIu32 " slots",
             s->terms.stage->name, s->terms.mesh[AXIS_SHARD], s->terms.mesh[AXIS_REPLICATE], s->model->units,
-            s->steps, s->terms.micro_steps, s->terms.accumulation == ACCUMULATE_LAST ? "last" : "every",
-            s->terms.depth, tier_table[s->terms.state_tier]->name, tier_table[s->terms.param_tier]->name,
+            s->steps, s->terms.micro_steps, s->terms.vertical ? " in each use" : "",
+            s->terms.accumulation == ACCUMULATE_LAST ? "last" : "every", s->terms.depth,
+            tier_table[s->terms.state_tier]->name, tier_table[s->terms.param_tier]->name,
             tier_table[s->terms.grad_tier]->name, s->terms.slots);
     if (s->skip_unit >= 0) fprintf(out, ", unit %" PRId32 " left out", s->skip_unit);
     if (s->segments.blocks) fprintf(out, ", %" PRIu32 " units recomputed together", s->segments.blocks);

@@ -111,8 +111,9 @@ void data_begin(struct rank *r) {
     look(r, true);
     for (uint8_t i = 0; i < use->count; i++)
         if (r->fresh[i])
-            memset(executor_address(r->executor, ref_of(BUFFER_GRAD_FULL, use->region[i])), 0,
-                   r->run->model.region[use->region[i]].padded * sizeof(float));
+            memset(executor_address(r->executor,
+                                    ref_of(policy_gradient(&r->region[use->region[i]]), use->region[i])),
+                   0, r->run->model.region[use->region[i]].padded * sizeof(float));
 }
 
 void data_compute(struct rank *r) {
@@ -130,8 +131,9 @@ void data_compute(struct rank *r) {
         if (p->unit != unit) continue;
         a.param[i] = (float *)executor_address(r->executor, ref_of(BUFFER_PARAM_FULL, p->region)) + p->offset;
         if (backward && !r->region[p->region].frozen)
-            a.grad[i] =
-                (float *)executor_address(r->executor, ref_of(BUFFER_GRAD_FULL, p->region)) + p->offset;
+            a.grad[i] = (float *)executor_address(r->executor,
+                                                  ref_of(policy_gradient(&r->region[p->region]), p->region)) +
+                        p->offset;
     }
     if (arrays)
         host->compute(host->user, r->index, unit, backward, &a);

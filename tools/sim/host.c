@@ -65,15 +65,13 @@ static bool gets_lost(struct rank *r) {
 
 /* ---- the host's work in each move; true: the event follows at once, false: the host is busy or lost ---- */
 
-static bool work_pass(struct rank *r) {
-    const struct sim_setup *s = r->run->setup;
-    if (dawdles(r)) return false;
-    if (s->host && !r->loop.evaluating) s->host->pass(s->host->user, r->index, r->loop.step, r->loop.micro);
-    return true;
-}
+static bool work_pass(struct rank *r) { return !dawdles(r); }
 
 static bool work_begin(struct rank *r) {
+    const struct sim_setup *s = r->run->setup;
+    const struct loop *l = &r->loop;
     if (dawdles(r) || gets_lost(r)) return false;
+    if (s->host && !l->evaluating) s->host->micro(s->host->user, r->index, l->step, l->micro + l->within);
     for (uint8_t i = 0; i < current_use(r)->count; i++) {
         const struct region *region = &r->region[current_use(r)->region[i]];
         r->fresh[i] = rank_backward(r) && !region->frozen && !region->partial;

@@ -59,7 +59,7 @@ zero_status job_open(const struct job_choice *c, struct job *out, struct zero_er
     if (!status) status = take_config(c, &config, out, error);
     if (!status) status = find_model(c, &config, out, error);
     const char *problem =
-        status || out->units ? NULL : shapes_problem(&out->shapes, out->machine.device.is_host);
+        status || out->units ? NULL : shapes_problem(&out->shapes, out->machine.device.is_host, 1);
     if (problem) status = error_set(error, ZERO_E_UNSUPPORTED, "%s", problem);
     if (!status) out->recompute = choice_recompute(&config, out->units ? out->units : out->shapes.layers);
     config_free(&config);
@@ -76,7 +76,7 @@ void job_close(struct job *job) {
 
 /* The recomputed segments: of the model, as the configuration says, or of all equal units. */
 static struct pass_segments segments_of(const struct job *job) {
-    if (job->units) return (struct pass_segments){0, job->units, job->recompute};
+    if (job->units) return (struct pass_segments){.end = job->units, .blocks = job->recompute};
     return shapes_segments(&job->shapes, job->recompute);
 }
 
@@ -210,6 +210,7 @@ zero_status job_place(const struct job *job, uint32_t ranks, uint32_t shards, st
     r.setup.speeds = machine_speeds(&job->machine, node_ranks, b->terms.precision.compute);
     r.setup.speeds.node_ranks = job->machine.node_ranks;
     r.setup.segments = segments_of(job);
+    r.setup.segments.in_use = work_recomputes_in_use(b, job->recompute);
     r.setup.work = r.work;
     uint64_t sequence = job->units ? job->tokens / job->micro_batch : job->shapes.context;
     r.tokens = (double)b->o.config->train_batch * (double)sequence;

@@ -9,6 +9,7 @@ const char *ledger_buffer_text(uint32_t kind) {
         [BUFFER_PARAM_SHARD] = "the shard of the parameters",
         [BUFFER_PARAM_SECOND] = "the secondary shard",
         [BUFFER_GRAD_FULL] = "the whole gradient",
+        [BUFFER_GRAD_SECOND] = "the whole gradient",
         [BUFFER_GRAD_SHARD] = "the reduced gradient",
         [BUFFER_STATE] = "the optimizer state",
         [BUFFER_MASTER] = "the master weights",
@@ -66,7 +67,7 @@ void ledger_plan_free(struct ledger_plan *p) {
 
 zero_status ledger_open(struct ledger *l, const struct ledger_plan *plan, struct zero_error *error) {
     const struct plan *p = plan->plan;
-    *l = (struct ledger){.plan = plan, .capacity = 28 + 3 * p->layout.slots};
+    *l = (struct ledger){.plan = plan, .capacity = 64 + 3 * p->layout.slots};
     l->item = calloc(l->capacity, sizeof *l->item);
     l->held = malloc((p->buffers + 1) * sizeof *l->held);
     if (!l->item || !l->held) {

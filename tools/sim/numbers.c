@@ -30,7 +30,7 @@ static float gradient(const struct sim_setup *s, uint32_t rank, struct numbers_p
     return fraction(random_draw(s->seed, RANDOM_GRADIENT, key, i)) + 0.3f * weight;
 }
 
-static void begin_pass(void *user, uint32_t rank, uint32_t step, uint32_t micro) {
+static void begin_micro(void *user, uint32_t rank, uint32_t step, uint32_t micro) {
     struct numbers *n = user;
     n->place[rank] = (struct numbers_place){step, micro};
 }
@@ -57,7 +57,7 @@ static void add_micro(const struct sim_setup *s, uint32_t owner, uint32_t rank, 
                       const float *weights, float *sum) {
     const struct sim_model *m = s->model;
     for (uint32_t p = m->params; p-- > owner;) {
-        bool skipped = at.micro == 0 && (int32_t)m->param[p].unit == s->skip_unit;
+        bool skipped = (at.micro == 0 || s->terms.vertical) && (int32_t)m->param[p].unit == s->skip_unit;
         if (owner_of(m, p) != owner || skipped) continue;
         for (uint64_t i = 0; i < m->param[p].count; i++) sum[i] += gradient(s, rank, at, p, i, weights[i]);
     }
@@ -190,7 +190,7 @@ zero_status numbers_open(const struct sim_setup *setup, struct numbers *n, struc
         if (!m->param[p].tied_to) n->weights[p] = calloc(m->param[p].count, sizeof(float));
         whole = m->param[p].tied_to || n->weights[p];
     }
-    n->host = (struct sim_host){n, fill, begin_pass, compute, n->weights};
+    n->host = (struct sim_host){n, fill, begin_micro, compute, n->weights};
     if (whole) return ZERO_OK;
     numbers_close(n);
     return error_set(error, ZERO_E_MEMORY, "no memory for a simulation's numbers");

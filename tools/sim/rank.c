@@ -157,7 +157,7 @@ static zero_status open_executor(struct rank *r, struct zero_error *error) {
 
 static void begin_loop(struct rank *r) {
     const struct sim_setup *s = r->run->setup;
-    r->loop = loop_begin(&r->run->pass, r->policy.uses, s->terms.micro_steps);
+    r->loop = loop_begin(&r->run->pass, &r->policy);
     r->loop.evaluates = s->evaluate;
     r->loop.skip_unit = s->skip_unit;
 }

@@ -34,7 +34,8 @@ struct sim_arrays {
 struct sim_host {
     void *user;
     zero_fill_fn fill; /* for parameters that are not tied to others */
-    void (*pass)(void *user, uint32_t rank, uint32_t step, uint32_t micro);
+    void (*micro)(void *user, uint32_t rank, uint32_t step,
+                  uint32_t micro); /* that the next computation is for */
     /* Adds to the gradients, which are zero at first. */
     void (*compute)(void *user, uint32_t rank, uint32_t unit, bool backward, const struct sim_arrays *arrays);
     float **weights; /* for parameters that are not tied to others: set at the end */
@@ -61,7 +62,7 @@ struct sim_setup {
     double clip;                       /* 0: none */
     bool staging;                      /* reductions need scratch, as with MPI */
     bool evaluate;                     /* an evaluation pass after every micro-step and every step */
-    /* left out of every step's first micro-step, only without segments; -1: none */
+    /* left out of every step's first micro-step (vertical: of all), only without segments; -1: none */
     int32_t skip_unit;
     struct pass_segments segments; /* recomputed in the backward */
     /* Per unit; NULL: from the model's operations and `speeds`, a backward twice a forward. */

@@ -112,6 +112,7 @@ uint32_t zero_engine_size(const zero_engine *engine);
 uint32_t zero_engine_threads(const zero_engine *engine);
 uint64_t zero_engine_micro_batch(const zero_engine *engine);
 uint64_t zero_engine_accumulation_steps(const zero_engine *engine);
+uint64_t zero_engine_use_micros(const zero_engine *engine);
 uint64_t zero_engine_train_batch(const zero_engine *engine);
 uint64_t zero_engine_seed(const zero_engine *engine);
 double zero_engine_clipping(const zero_engine *engine);
@@ -242,6 +243,7 @@ zero_status zero_forward_begin(zero_unit *unit);
 zero_status zero_forward_end(zero_unit *unit);
 zero_status zero_backward_begin(zero_unit *unit);
 zero_status zero_backward_end(zero_unit *unit);
+zero_status zero_unit_next_micro(zero_unit *unit);
 zero_status zero_param_give_grad(zero_handle *param, const void *grad);
 zero_status zero_unit_give_grads(zero_unit *unit, const void *const *grads);
 typedef struct zero_step_info {

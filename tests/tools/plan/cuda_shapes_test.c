@@ -70,7 +70,7 @@ int main(void) {
             for (uint32_t blocks = 0; blocks <= all[i].layers; blocks++)
                 for (int on_cpu = 0; on_cpu < 2; on_cpu++)
                     check(&all[i], t, 1 + (blocks + (uint32_t)t) % 3,
-                          (struct shapes_recompute){blocks, on_cpu});
+                          (struct shapes_recompute){.blocks = blocks, .on_cpu = on_cpu});
     cuda_device_close(&cuda);
     return check_end();
 }

@@ -12,6 +12,8 @@
 #include "tools/gpt/gpt.h"
 #include "tools/plan/price.h"
 
+enum { MICROS_MAX = 2 };
+
 static const struct gpt_config model = {.layers = 3,
                                         .width = 48,
                                         .heads = 4,
@@ -31,12 +33,15 @@ static const char *const types[] = {"", ", \"bf16\": {\"enabled\": true}",
 
 #define NO_GRADIENTS ", \"offload_gradients\": {\"device\": \"none\"}"
 
+#define VERTICAL ", \"micro_order\": \"vertical\""
+
 /* Keys of zero_optimization, of comm, and others; each after a comma. */
 static const struct variant {
     const char *name, *zero, *comm, *extra;
     uint32_t recompute, vocab_block;
     bool on_cpu, stage3, drive; /* there alone */
     bool sharded;               /* not at stage 0 */
+    bool vertical;              /* with micro-steps, and a head of its own */
 } variants[] = {
     {.name = "blocks of the vocabulary", .vocab_block = 40},
     {.name = "HSDP", .zero = ", \"mics_shard_size\": 2"},
@@ -70,6 +75,20 @@ static const struct variant {
      .drive = true,
      .sharded = true},
     {.name = "pieces", .zero = ", \"piece_bytes\": 65536", .drive = true},
+    {.name = "vertical", .zero = VERTICAL, .vertical = true},
+    {.name = "vertical, every block again",
+     .zero = VERTICAL,
+     .recompute = 1,
+     .on_cpu = true,
+     .extra = ", \"gradient_accumulation_mode\": \"every\"",
+     .vertical = true},
+    {.name = "vertical, gradients on the drive",
+     .zero = VERTICAL,
+     .recompute = 2,
+     .extra = ", \"gradient_accumulation_mode\": \"every\"",
+     .drive = true,
+     .sharded = true,
+     .vertical = true},
     {.name = "gradients on the drive, HSDP",
      .zero = ", \"mics_shard_size\": 2",
      .drive = true,
@@ -97,7 +116,9 @@ static void compare_bytes(const struct price *p, const zero_plan *plan) {
 
 /* The planner does not know how many threads this machine gives a rank. */
 static void compare_reserved(const zero_engine *engine, const struct task *t, const zero_plan *plan) {
-    struct shapes_recompute recompute = {t->variant->recompute, t->variant->on_cpu};
+    struct shapes_recompute recompute = {.blocks = t->variant->recompute,
+                                         .on_cpu = t->variant->on_cpu,
+                                         .micros = (uint32_t)zero_engine_use_micros(engine)};
     static const enum dtype types_of[] = {
         [ZERO_F32] = DTYPE_F32, [ZERO_BF16] = DTYPE_BF16, [ZERO_F16] = DTYPE_F16};
     enum dtype dtype = types_of[zero_engine_dtype(engine)];
@@ -111,12 +132,12 @@ static void compare_reserved(const zero_engine *engine, const struct task *t, co
 }
 
 static zero_status train_step(zero_engine *engine, struct gpt *gpt, uint64_t micro_steps) {
-    int32_t tokens[2 * 16 + 1];
-    for (int i = 0; i <= 2 * 16; i++) tokens[i] = (i * 31 + 7) % 97;
+    int32_t tokens[MICROS_MAX * 2 * 16 + 1];
+    for (int i = 0; i <= MICROS_MAX * 2 * 16; i++) tokens[i] = (i * 31 + 7) % 97;
     zero_status status = ZERO_OK;
-    double loss;
-    for (uint64_t micro = 0; micro < micro_steps && !status; micro++)
-        status = gpt_train(gpt, tokens, tokens + 1, &loss);
+    double loss[MICROS_MAX];
+    for (uint64_t micro = 0; micro < micro_steps && !status; micro += zero_engine_use_micros(engine))
+        status = gpt_train(gpt, tokens, tokens + 1, loss);
     return status ? status : zero_engine_step(engine, NULL);
 }
 
@@ -148,11 +169,11 @@ static void measure(zero_engine *engine, uint32_t rank, void *user) {
     }
     zero_slot unused;
     struct shapes units = shapes;
-    units.vocab_block = t->variant->vocab_block;
+    units.vocab_block = t->variant->vocab_block, units.tied = !t->variant->vertical;
     bool trains = !gpt_engine_problem(engine);
     struct gpt_config config = model;
     config.recompute = t->variant->recompute, config.recompute_on_cpu = t->variant->on_cpu;
-    config.vocab_block = t->variant->vocab_block;
+    config.vocab_block = t->variant->vocab_block, config.tied = units.tied;
     zero_status status = trains ? gpt_create(engine, &config, 2, &gpt)
                                 : shapes_declare(&units, config.recompute, engine, &unused);
     if (!status) status = zero_engine_commit(engine, &plan);
@@ -192,6 +213,7 @@ static void run(struct scenario *s, const struct cell *cell, const struct varian
     error_clear(&error);
     s->recompute_on_cpu = v->on_cpu;
     s->shapes.vocab_block = v->vocab_block;
+    s->shapes.tied = !v->vertical;
     if (!CHECK_INT(price_cell(s, cell, &price, &error), ZERO_OK)) {
         fprintf(stderr, "%s: %s\n", v->name, error.message);
         return;
@@ -235,7 +257,8 @@ static void run_variants(struct scenario s, uint32_t stage) {
     for (size_t i = 0; i < sizeof variants / sizeof *variants; i++)
         for (int type = 0; type < 2 && (stage == 3 || !variants[i].stage3) && (stage || !variants[i].sharded);
              type++)
-            run_tiers(s, &variants[i], stage, type, 1 + (i + (size_t)type) % 2);
+            run_tiers(s, &variants[i], stage, type,
+                      variants[i].vertical ? MICROS_MAX : 1 + (i + (size_t)type) % 2);
 }
 
 int main(int argc, char **argv) {

@@ -79,7 +79,7 @@ static void memory_is_the_gpt_s(void) {
             for (uint32_t batch = 4; batch <= 16; batch *= 2)
                 for (uint32_t blocks = 0; blocks <= 3; blocks++)
                     check_memory(&small[i], batch, threads, blocks % 2 ? ZERO_F32 : ZERO_BF16,
-                                 (struct shapes_recompute){blocks, blocks == 2});
+                                 (struct shapes_recompute){.blocks = blocks, .on_cpu = blocks == 2});
 }
 
 static uint64_t on_gpu(const struct shapes *s, struct shapes_recompute recompute, uint64_t *out_host) {
@@ -92,7 +92,8 @@ static uint64_t on_gpu(const struct shapes *s, struct shapes_recompute recompute
 static void gpus_are_counted_by_hand(void) {
     enum { ROWS = 3000, WIDTH = 1024 };
     struct shapes s = {"x", "", GPT_GPT2, 10, WIDTH, 16, 0, 1000, 512, 0, true, 0, 0};
-    const struct shapes_recompute none = {0}, every = {1, false}, four = {4, false}, far = {4, true};
+    const struct shapes_recompute none = {0}, every = {.blocks = 1}, four = {.blocks = 4},
+                                  far = {.blocks = 4, .on_cpu = true};
     uint64_t host, plain = on_gpu(&s, none, &host), stream = 2ull * ROWS * WIDTH, near_host;
     uint64_t numbers = (4ull * ROWS + 255) / 256 * 256; /* one per row, in whole lines */
     uint64_t left = 10 * stream + 4ull * ROWS * 16 + 4 * numbers;

@@ -1,6 +1,7 @@
 /* A simulation is a function of its setup; the effects of faults; and a run of a thousand ranks. */
 #include <stdlib.h>
 
+#include "engine/executor/inspect.h"
 #include "tests/check.h"
 #include "tools/sim/sim.h"
 
@@ -148,6 +149,41 @@ static void a_thousand_ranks(void) {
     CHECK(hybrid.wait_ns[WAIT_GATHER] < full.wait_ns[WAIT_GATHER]); /* gathers stay inside nodes */
 }
 
+struct overlap {
+    uint32_t reductions, both; /* the most at a time: reductions; reductions, while a gather was under way */
+};
+
+static void watch_overlap(void *user, uint32_t rank, struct executor *executor) {
+    struct overlap *o = user;
+    uint32_t reductions = stream_under_way(executor, STREAM_REDUCE, OP_REDUCE);
+    uint32_t gathers = stream_under_way(executor, STREAM_GATHER, OP_GATHER);
+    if (reductions > o->reductions) o->reductions = reductions;
+    if (gathers && reductions > o->both) o->both = reductions;
+}
+
+/* There are two staging buffers, so two reductions are under way at a time, and a gather of a gradient beside them. */
+static void collectives_overlap(void) {
+    static const struct {
+        const struct stage *stage;
+        enum accumulation accumulation;
+    } rows[] = {{&stage_zero0, ACCUMULATE_LAST},
+                {&stage_zero0, ACCUMULATE_EVERY},
+                {&stage_zero2, ACCUMULATE_EVERY},
+                {&stage_zero3, ACCUMULATE_EVERY}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct overlap overlap = {0};
+        struct sim_sabotage watch = {.user = &overlap, .polled = watch_overlap};
+        struct sim_setup s = setup(4, 0);
+        s.terms.stage = rows[i].stage, s.terms.accumulation = rows[i].accumulation;
+        s.speeds.flops_per_s *= 100000; /* the network is slower than the computing */
+        s.staging = true;
+        s.sabotage = &watch;
+        run(&s);
+        CHECK_INT(overlap.reductions, 2);
+        if (rows[i].stage == &stage_zero0) CHECK_INT(overlap.both, 2);
+    }
+}
+
 int main(void) {
     struct zero_error error;
     error_clear(&error);
@@ -157,6 +193,7 @@ int main(void) {
     faults_cost_time();
     faults_end_ranks();
     wrong_setups_are_refused();
+    collectives_overlap();
     a_thousand_ranks();
     sim_model_free(&model);
     return check_end();

@@ -27,6 +27,8 @@ struct variant {
 #define NVME_STATE "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}"
 #define NVME_PARAMS "\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}"
 
+#define VERTICAL "\"micro_order\": \"vertical\"" /* an own head */
+
 static const struct variant variants[] = {
     {"stage 0", NULL, ZERO_F32, 0, 1, 1, 0, "auto", 0, -1, 0, NULL, NULL, 0},
     {"stage 0, narrow, accumulating", NULL, ZERO_BF16, 0, 3, 2, 10, "every", 0, -1, 0, NULL, NULL, 0},
@@ -59,6 +61,10 @@ static const struct variant variants[] = {
     {"shadow", NVME_STATE, ZERO_F32, 1, 2, 1, 0, "auto", 0, -1, 0, NULL, ", \"nvme\": {\"shadow\": true}", 0},
     {"shadow, parameters on a drive", NVME_STATE ", " NVME_PARAMS, ZERO_BF16, 3, 1, 1, 0, "auto", 1, -1, 0,
      NULL, ", \"nvme\": {\"shadow\": true}", 0},
+    {"vertical", VERTICAL, ZERO_F32, 3, 3, 1, 0, "every", 1, -1, 0, NULL, NULL, 0},
+    {"vertical, stage 1", VERTICAL, ZERO_BF16, 1, 2, 1, 10, "last", 0, -1, 0, NULL, NULL, 0},
+    {"vertical, recomputed together, all on a drive", VERTICAL ", " NVME_STATE ", " NVME_PARAMS, ZERO_BF16, 3,
+     2, 2, 0, "every", 0, -1, 0, NULL, NULL, 3},
 };
 
 static struct {
@@ -91,7 +97,7 @@ static zero_status declare(zero_engine *engine, uint32_t recompute) {
                             .dims = 2,
                             .flags = p->flags,
                             .shape = {p->rows, p->columns},
-                            .tied_to = p->tied_to,
+                            .tied_to = toy_tied_to(&real.toy, i),
                             .slot = &slot};
         if (!status) status = zero_unit_add_param(unit, &param);
     }
@@ -117,7 +123,8 @@ static void simulate(const struct blueprint *b, const struct variant *v, struct 
     setup.steps = real.toy.steps;
     setup.evaluate = v->evaluate;
     setup.skip_unit = v->skip_unit;
-    setup.segments = (struct pass_segments){1, TOY_BLOCKS + 2, v->recompute}; /* the toy's last block, too */
+    setup.segments =
+        (struct pass_segments){1, TOY_BLOCKS + 2, v->recompute, false}; /* the toy's last block, too */
     setup.seed = 7;
     setup.speeds = speeds();
     if (!CHECK_INT(sim_run(&setup, out, &error), ZERO_OK)) fprintf(stderr, "%s\n", error.message);
@@ -154,6 +161,7 @@ int main(void) {
         real.toy.evaluate = v->evaluate, real.toy.skip_unit = v->skip_unit;
         real.toy.recompute = v->recompute, real.toy.comm = v->comm, real.toy.extra = v->extra;
         real.toy.shard_ranks = v->tiers && strstr(v->tiers, "mics") ? 2 : 0;
+        real.toy.untied = v->tiers && strstr(v->tiers, VERTICAL);
         snprintf(directory, sizeof directory, "%s/same.%u",
                  getenv("TEST_TMPDIR") ? getenv("TEST_TMPDIR") : "/tmp", i);
         snprintf(tiers, sizeof tiers, v->tiers ? v->tiers : "", directory, directory);

@@ -111,7 +111,7 @@ static void give_logits(const struct gpt *gpt) {
                                                      : f32_from_f16(narrow[i]);
 }
 
-static zero_status pass_end(struct gpt *gpt, double *out_loss, struct zero_error *error) {
+static zero_status pass_end(struct gpt *gpt, double out_loss[], struct zero_error *error) {
     struct cuda_gpt *c = gpt->cuda;
     struct cuda_memory *m = &c->memory;
     if (gpt->pass.targets) cuda_copy(c, m->pinned_loss, m->loss, gpt->pass.rows * sizeof *m->loss);
@@ -121,7 +121,7 @@ static zero_status pass_end(struct gpt *gpt, double *out_loss, struct zero_error
         error_pass(error, &c->error);
         return c->error.code;
     }
-    if (gpt->pass.targets) *out_loss = mean_loss(m, gpt->pass.rows);
+    if (gpt->pass.targets && out_loss) *out_loss = mean_loss(m, gpt->pass.rows);
     if (gpt->pass.logits) give_logits(gpt);
     return ZERO_OK;
 }

@@ -9,6 +9,7 @@ for batch in loader:
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,10 +18,10 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from zero._abi import ZeroError, lib
 from zero._engine import Engine, Optimizer, StepInfo
-from zero._weights import Safetensors, sources
+from zero._weights import directories
 
 __all__ = ["Engine", "Optimizer", "StepInfo", "ZeroError", "fully_shard", "initialize", "load_pretrained"]
-__version__: str = lib.zero_version().decode()
+__version__: str = lib.zero_version()
 
 fully_shard = Engine
 
@@ -48,5 +49,5 @@ def load_pretrained(model: nn.Module, directory: str | os.PathLike[str]) -> nn.M
     """The first values of the model's parameters come from the safetensors files in `directory`, as transformers writes
     them, when fully_shard moves them to the engine: call it before. The model may be on the meta device: no rank ever
     holds more than one parameter and its own shard."""
-    sources[model] = Safetensors(os.fspath(directory), getattr(model, "base_model_prefix", ""))
+    directories[model] = Path(directory)
     return model

@@ -1,6 +1,5 @@
 """A torch.nn.Module on the engine: what a user calls."""
 
-import collections
 import ctypes as C
 import itertools
 import json
@@ -11,30 +10,30 @@ import socket
 import warnings
 import weakref
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.utils._named_member_accessor import NamedMemberAccessor
 
-from zero import _abi, _units
+from zero import _abi, _header, _units
 from zero._abi import ZeroError, lib
-from zero._pass import Leaf, Passes, Unit, Use
-from zero._weights import Init, Values, initialised, write_safetensors
+from zero._leaf import Leaf
+from zero._pass import Passes, Use
+from zero._weights import Init, first_values, initialised, write_safetensors
 
 logger = logging.getLogger("zero")
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_TIERS = ("device", "cpu", "nvme")
 
 
-def _write_log(user: int, level: int, line: bytes) -> None:
-    logger.log(10 * (level + 1), "%s", line.decode(errors="replace"))
+_log: Any = _header.zero_log_fn(lambda user, level, line: logger.log(10 * (level + 1), "%s", line.decode(errors="replace")))
 
 
-_log = _abi.LOG(_write_log)
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StepInfo:
     """What a step did. Between the micro-steps of a step `updated` is False, and the rest is of the step before."""
 
@@ -57,7 +56,7 @@ class Optimizer(torch.optim.Optimizer):
         groups += [{"params": [], "lr": float(group.get("lr", lr))} for group in others]
         super().__init__(groups, {"lr": lr})
         self.engine = weakref.proxy(engine)
-        self.known = [group["lr"] for group in groups]
+        self.known = [group["lr"] for group in groups]  # to the engine
         self._is_accelerate_prepared = True  # accelerate takes it as it is
 
     @property
@@ -67,7 +66,7 @@ class Optimizer(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """The rates; moments are in the engine's checkpoints."""
         super().load_state_dict(state_dict)
-        self.known = [float("nan")] * len(self.known)
+        self.known = []
 
     def step(self, closure: Any = None) -> Any:
         if closure is not None:
@@ -77,17 +76,18 @@ class Optimizer(torch.optim.Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """The engine clears gradients by itself."""
 
-    def hand_over(self, handle: int) -> None:
-        """Tells the engine about rates that a scheduler has changed."""
-        for i, group in enumerate(self.param_groups):
-            if group["lr"] != self.known[i]:
-                lib.zero_engine_set_lr(handle, i, float(group["lr"]))
-                self.known[i] = group["lr"]
-
-    def take_over(self, rates: list[float]) -> None:
-        """The rates of a schedule in the configuration, or of a checkpoint."""
-        for i, group in enumerate(self.param_groups):
-            group["lr"] = self.known[i] = rates[i]
+    def update(self, handle: int) -> Any:
+        """A step at the rates of the groups, which a scheduler may have changed; a schedule in the configuration sets them."""
+        rates = [group["lr"] for group in self.param_groups]
+        for i, rate in enumerate(rates):
+            if self.known[i : i + 1] != [rate]:
+                lib.zero_engine_set_lr(handle, i, float(rate))
+        info = lib.zero_engine_step(handle)
+        self.known = list(info.group_lr)[: len(rates)]
+        for group, rate in zip(self.param_groups, self.known, strict=True):
+            group["lr"] = rate
+        setattr(self, "_opt_called", True)  # noqa: B010  # for schedulers, which warn without it
+        return info
 
 
 def _default_rename(model: nn.Module) -> Callable[[str], str]:
@@ -96,19 +96,18 @@ def _default_rename(model: nn.Module) -> Callable[[str], str]:
     return lambda name: name.removeprefix("transformer.") if gpt2 else name
 
 
-def _meeting_point(runtime: _abi.Runtime) -> None:
+def _meeting_point() -> dict[str, Any]:
     """Where torch.distributed is there, its ranks are the engine's, and share a secret; else see zero_runtime in zero.h."""
     dist = torch.distributed
     if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
-        return
+        return {}
     place: list[Any] = [None]
     if dist.get_rank() == 0:
         with socket.create_server(("", 0)) as free:
-            place = [(os.environ.get("MASTER_ADDR") or socket.gethostname(), free.getsockname()[1], secrets.token_hex())]
+            host = os.environ.get("MASTER_ADDR") or socket.gethostname()
+            place = [{"address": host.encode(), "port": free.getsockname()[1], "secret": secrets.token_hex().encode()}]
     dist.broadcast_object_list(place, src=0)
-    runtime.rank, runtime.size = dist.get_rank(), dist.get_world_size()
-    runtime.address, runtime.port = place[0][0].encode(), place[0][1]
-    runtime.secret = runtime.secret or place[0][2].encode()
+    return {"rank": dist.get_rank(), "size": dist.get_world_size(), **place[0]}
 
 
 class Engine:
@@ -130,44 +129,36 @@ class Engine:
         device: torch.device | None = None,
         secret: str | None = None,
         total_steps: int = 0,
-        trace_steps: tuple[int, int] | None = None,
     ) -> None:
-        self.model, self._spec, self._init = model, units, init
+        self.model, self._spec, self._init, self._no_decay = model, units, init, no_decay
         self._rename = rename or _default_rename(model)
-        self._trace_steps, self._no_decay = trace_steps, no_decay
-        self.info, self._committed, self._filled, self._warned = StepInfo(), False, False, False
-        runtime = _abi.Runtime(threads=torch.get_num_threads(), total_steps=total_steps, secret=secret and secret.encode())
+        self.info, self._filled, self._warned = StepInfo(), False, False
+        self._plan: _header.zero_plan | None = None
+        options = _meeting_point() | {"threads": torch.get_num_threads(), "total_steps": total_steps}
         parameter = next(model.parameters())
-        gpu = device.type == "cuda" if device else parameter.is_cuda or (parameter.is_meta and torch.cuda.is_available())
-        self._open(json.dumps(config) if isinstance(config, dict) else os.fspath(config), runtime, gpu)
+        if device.type == "cuda" if device else parameter.is_cuda or (parameter.is_meta and torch.cuda.is_available()):
+            stream = torch.cuda.current_stream().cuda_stream
+            options |= {"cuda": 1, "cuda_stream": stream or None, "cuda_default_stream": int(not stream)}
+        if secret:
+            options["secret"] = secret.encode()
+        self._runtime = _header.zero_runtime(log=_log, interrupted=_abi.interrupted, **options)
+        handle = lib.zero_engine_open(json.dumps(config) if isinstance(config, dict) else config, self._runtime)
+        self._handle: int = handle
+        self._closing = weakref.finalize(self, lib.zero_engine_destroy, handle)
+        self.rank: int = lib.zero_engine_rank(handle)
+        self.size: int = lib.zero_engine_size(handle)
+        self.micro_batch: int = lib.zero_engine_micro_batch(handle)
+        self.accumulation_steps: int = lib.zero_engine_accumulation_steps(handle)
+        self.train_batch: int = lib.zero_engine_train_batch(handle)
+        self.dtype = _DTYPES[lib.zero_engine_dtype(handle)]
+        index = lib.zero_engine_cuda(handle, None)
+        self.device = torch.device("cuda", index) if index >= 0 else torch.device("cpu")
         if free_order:
-            lib.zero_engine_free_order_within(self._handle, 0 if free_order is True else free_order)
+            lib.zero_engine_free_order_within(handle, 0 if free_order is True else free_order)
         self.optimizer = Optimizer(self)
-        self._passes = Passes(model, self._handle, bool(free_order), self._prepare)
+        self._passes = Passes(model, handle, bool(free_order), self._prepare)
         if self.dtype != torch.float32:
             self._passes.dtype = self.dtype
-
-    def _open(self, config: str, runtime: _abi.Runtime, gpu: bool) -> None:
-        runtime.log = C.cast(_log, C.c_void_p)
-        self._interrupted = _abi.answering()
-        runtime.interrupted = C.cast(self._interrupted, C.c_void_p)
-        if gpu:
-            stream = torch.cuda.current_stream().cuda_stream
-            runtime.cuda, runtime.cuda_stream, runtime.cuda_default_stream = 1, stream or None, int(not stream)
-        _meeting_point(runtime)
-        self._slot = _abi.Slot()  # of all parameters, whose addresses are fixed
-        self._runtime, handle = runtime, C.c_void_p()
-        lib.zero_engine_open(config.encode(), C.byref(runtime), C.byref(handle))
-        self._handle: int = handle.value or 0
-        self._closing = weakref.finalize(self, lib.zero_engine_destroy, self._handle)
-        self.rank: int = lib.zero_engine_rank(self._handle)
-        self.size: int = lib.zero_engine_size(self._handle)
-        self.micro_batch: int = lib.zero_engine_micro_batch(self._handle)
-        self.accumulation_steps: int = lib.zero_engine_accumulation_steps(self._handle)
-        self.train_batch: int = lib.zero_engine_train_batch(self._handle)
-        self.dtype = _abi.DTYPES[lib.zero_engine_dtype(self._handle)]
-        index = lib.zero_engine_cuda(self._handle, None)
-        self.device = torch.device("cuda", index) if index >= 0 else torch.device("cpu")
 
     # ---- declaring ----
 
@@ -179,102 +170,86 @@ class Engine:
     def _prepare(self, args: Any = (), kwargs: Any = None) -> None:
         self._passes.settle()
         self._commit(args, kwargs)
-        self._fill()
+        if not self._filled:
+            self._fill()
+            self._attach()
 
-    def _commit(self, args: Any = (), kwargs: Any = None) -> None:
-        if self._committed:
-            return
-        if not args and not kwargs:
-            kwargs = getattr(self.model, "dummy_inputs", None)
-        with self._passes.ignoring():
-            record = _units.trace(self.model, args, kwargs or {}) if args or kwargs else None
-        self._declare(_units.lay_out(self.model, self._spec, record))
-        if self._trace_steps:
-            lib.zero_engine_trace(self._handle, *self._trace_steps)
-        self._plan = _abi.Plan()
-        lib.zero_engine_commit(self._handle, C.byref(self._plan))
-        self._committed = True
+    def _commit(self, args: Any = (), kwargs: Any = None) -> Any:
+        if self._plan is None:
+            if not args and not kwargs:
+                kwargs = getattr(self.model, "dummy_inputs", None)
+            self._passes.ignored = True
+            try:
+                record = _units.trace(self.model, args, kwargs or {}) if args or kwargs else None
+            finally:
+                self._passes.ignored = False
+            self._declare(*_units.lay_out(self.model, self._spec, record))
+            self._plan = lib.zero_engine_commit(self._handle)
+        return self._plan
 
-    def _declare(self, layout: _units.Layout) -> None:
-        passes = self._passes
-        made: dict[int, Leaf] = {}
-        if layout.held:
-            passes.root = self._add_unit("(model)", 0, {}, [], made)
-            modules = [m for m in self.model.modules() if any(p is q for p in m._parameters.values() for q in layout.held.values())]
-            passes.held = self._add_unit("(held)", 0, layout.held, modules, made)
+    def _declare(self, calls: list[_units.Group], held: dict[str, nn.Parameter]) -> None:
+        passes, made = self._passes, dict[nn.Parameter, Leaf]()
+        self._slot = _header.zero_slot()  # of all parameters: their addresses are fixed
+        if held:
+            passes.root = self._add_unit("(model)", self.model, 0, {}, made)
+            passes.held = self._add_unit("(held)", self.model, 0, held, made)
             lib.zero_unit_hold(passes.held.handle)
-        for index, group in enumerate(layout.calls):
-            unit = passes.units.setdefault(group.module, Unit(group.name or "model", group.module))
-            if unit.uses and passes.free:
-                continue
-            name = unit.name if not unit.uses else f"{unit.name}#{len(unit.uses) + 1}"
-            unit.uses.append(self._add_unit(name, index, group.names, list(group.module.modules()), made))
+        for index, group in enumerate(calls):
+            uses = passes.uses.setdefault(group.module, [])
+            if not uses or not passes.free:
+                name = (group.name or "model") + (f"#{len(uses) + 1}" if uses else "")
+                uses.append(self._add_unit(name, group.module, index, group.parameters, made))
         passes.leaves = list(made.values())
 
     def _add_unit(
-        self,
-        name: str,
-        index: int,
-        parameters: dict[str, nn.Parameter],
-        modules: list[nn.Module],
-        made: dict[int, Leaf],
+        self, name: str, module: nn.Module, index: int, parameters: dict[str, nn.Parameter], made: dict[nn.Parameter, Leaf]
     ) -> Use:
-        handle = C.c_void_p()
-        lib.zero_engine_add_unit(self._handle, name.encode(), C.byref(handle))
+        handle = lib.zero_engine_add_unit(self._handle, name)
+        own = {id(p) for p in parameters.values()}
+        modules = frozenset(m for m in module.modules() if any(id(p) in own for p in m._parameters.values()))
         leaves = []
         for i, (key, p) in enumerate(parameters.items()):
-            owner = made.get(id(p))
-            leaf = owner or made.setdefault(id(p), Leaf(self._rename(key), name, p, modules))
-            text = f"{leaf.name}@{name}" if owner else leaf.name
+            owner = made.get(p)
+            leaf = owner or made.setdefault(p, Leaf(self._rename(key), name, p, modules))
             shape = tuple(p.shape) or (1,)
-            param = _abi.Param(
-                name=text.encode(),
+            param = _header.zero_param(
+                name=(f"{leaf.name}@{name}" if owner else leaf.name).encode(),
                 dims=len(shape),
-                flags=(0 if p.requires_grad else _abi.FROZEN) + (_abi.NO_DECAY if key in self._no_decay else 0),
+                flags=(0 if p.requires_grad else _header.ZERO_FROZEN) | (_header.ZERO_NO_DECAY if key in self._no_decay else 0),
                 tied_to=leaf.name.encode() if owner else None,
-                shape=(C.c_uint64 * 8)(*shape),
+                slot=C.pointer(self._slot),
+                shape=(C.c_uint64 * _header.ZERO_DIMS_MAX)(*shape),
             )
-            param.slot = C.cast(C.pointer(self._slot), C.c_void_p)
-            lib.zero_unit_add_param(handle, C.byref(param))
-            if not owner:
-                leaf.handle = lib.zero_unit_param(handle, i)
+            lib.zero_unit_add_param(handle, param)
+            leaf.handle = leaf.handle or lib.zero_unit_param(handle, i)
             leaves.append(leaf)
-        return Use(handle.value or 0, index, leaves, (C.c_void_p * len(leaves))())
+        return Use(name, module, handle, index, leaves, (C.c_void_p * len(leaves))())
 
     def _fill(self) -> None:
-        """The values of parameters become the engine's, one parameter after another, and their memory is freed."""
-        if self._filled:
-            return
-        values = Values(self.model, self._init, lib.zero_engine_seed(self._handle))
+        """The values of parameters become the engine's, one parameter after another."""
+        value = first_values(self.model, self._init, lib.zero_engine_seed(self._handle))
         by_name = {leaf.name: leaf for leaf in self._passes.leaves}
-        failures: list[BaseException] = []
 
         def fill(user: int, name: bytes, first: int, count: int, out: int) -> None:
             try:
-                leaf = by_name[name.decode()]
-                flat = values.flat(leaf.parameter, leaf.unit, leaf.modules)
-                C.memmove(out, flat.data_ptr() + 4 * first, 4 * count)
+                C.memmove(out, value(by_name[name.decode()]).data_ptr() + 4 * first, 4 * count)
             except BaseException as error:  # noqa: BLE001  # it must not go through C
-                failures.append(error)
+                _abi.raised.append(error)
 
-        lib.zero_engine_fill(self._handle, _abi.FILL(fill), None)
-        if failures:
-            raise failures[0]
-        self._attach(values)
+        lib.zero_engine_fill(self._handle, _header.zero_fill_fn(fill), None)
 
-    def _attach(self, values: Values) -> None:
-        """The model computes in the engine's memory from here on."""
-        for leaf in self._passes.leaves:
+    def _attach(self) -> None:
+        """The model computes in the engine's memory from here on, and its own is freed."""
+        model, passes = self.model, self._passes
+        meta = frozenset(m for m in model.modules() if any(b is not None and b.is_meta for b in m._buffers.values()))
+        made = initialised(model, meta, self._init, lib.zero_engine_seed(self._handle)) if meta else {}
+        for name, buffer in model.named_buffers():
+            NamedMemberAccessor(model).set_tensor(name, made.get(name, buffer).to(self.device))
+        for leaf in passes.leaves:
             leaf.attach(self.dtype, self.device)
-        for module in self.model.modules():
-            if any(b is not None and b.is_meta for b in module._buffers.values()):
-                initialised([module], values.init, values.seed, "")
-            for key, buffer in module._buffers.items():
-                module._buffers[key] = None if buffer is None else buffer.to(self.device)
-        uses = [use for unit in self._passes.units.values() for use in unit.uses]
-        for use in [*uses, *([self._passes.held] if self._passes.held else [])]:
+        for use in [*itertools.chain.from_iterable(passes.uses.values()), *filter(None, [passes.held])]:
             use.trains = any(leaf.parameter.requires_grad for leaf in use.leaves)
-        self._passes.attach()
+        passes.attach()
         self._filled = True
         C.CDLL(None).malloc_trim(0)
 
@@ -301,18 +276,13 @@ class Engine:
         while last and 0 < passes.micro < self.accumulation_steps:
             passes.empty()
         if passes.micro < self.accumulation_steps:
-            return StepInfo(self.info.step, self.info.grad_norm, self.info.lr, loss_scale=self.info.loss_scale)
-        self.optimizer.hand_over(self._handle)
-        raw = _abi.StepInfo()
-        lib.zero_engine_step(self._handle, C.byref(raw))
+            return replace(self.info, skipped=False, overflow_unit="", updated=False)
+        raw = self.optimizer.update(self._handle)
         passes.micro, passes.mode = 0, None
-        setattr(self.optimizer, "_opt_called", True)  # noqa: B010  # for schedulers, which warn without it
         if not self._warned:
             self._warn_unused()
-        if json.loads(self.setting("scheduler.type") or "null"):
-            self.optimizer.take_over(list(raw.group_lr))
-        text = (raw.overflow_unit or b"").decode()
-        self.info = StepInfo(raw.step, raw.grad_norm, raw.lr, bool(raw.skipped), raw.loss_scale, text, True)
+        unit = (raw.overflow_unit or b"").decode()
+        self.info = StepInfo(raw.step, raw.grad_norm, raw.lr, bool(raw.skipped), raw.loss_scale, unit, True)
         return self.info
 
     def _warn_unused(self) -> None:
@@ -324,118 +294,86 @@ class Engine:
 
     def setting(self, key: str) -> str | None:
         """The value of a key of the configuration as JSON text, "optimizer.params.lr"; None: it has none."""
-        text = lib.zero_engine_setting(self._handle, key.encode())
-        return text.decode() if text is not None else None
+        text: str | None = lib.zero_engine_setting(self._handle, key)
+        return text
 
     # ---- state: collective, between steps ----
 
-    def get(self, leaf: Leaf) -> torch.Tensor:
+    def _get(self, leaf: Leaf) -> torch.Tensor:
         """The fp32 weights of a parameter."""
         out = torch.empty(leaf.parameter.shape, dtype=torch.float32)
-        lib.zero_param_get(leaf.handle, _abi.PARAM, out.data_ptr(), 0, out.numel())
+        lib.zero_param_get(leaf.handle, _header.ZERO_PARAM, out.data_ptr(), 0, out.numel())
         return out
 
-    def _names(self) -> dict[str, Leaf]:
-        """All names of the model's parameters, those of tied ones too."""
-        self._prepare()
-        leaves = {id(leaf.parameter): leaf for leaf in self._passes.leaves}
-        named = self.model.named_parameters(remove_duplicate=False)
-        return {name: leaves[id(p)] for name, p in named if id(p) in leaves}
-
-    def state_dict(self, *, rank0_only: bool = False) -> dict[str, torch.Tensor]:
-        """The whole model: fp32 weights, and buffers, by the model's own names. With `rank0_only`, {} on the others."""
-        keep = self.rank == 0 or not rank0_only
-        persistent = self.model.state_dict(keep_vars=True)
-        names, whole, state = self._names(), dict[int, torch.Tensor](), dict[str, torch.Tensor]()
-        for name in persistent:
-            if name not in names:
-                state[name] = persistent[name].detach().clone()
-                continue
-            leaf = names[name]
-            if leaf.handle not in whole:
-                value = self.get(leaf)
-                whole[leaf.handle] = value if keep else torch.empty(0)
-            state[name] = whole[leaf.handle]
-        return state if keep else {}
-
-    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
-        """Weights and buffers by the model's own names, all of them. Moments and the step count stay."""
-        names, buffers = self._names(), dict(self.model.named_buffers())
-        for name in sorted({*names, *self.model.state_dict(keep_vars=True)} - {*state}):
-            leaf = names.get(name)
-            if not leaf or not any(names.get(other) is leaf for other in state):
-                raise ZeroError(f"zero: the state has no {name}", "ZERO_E_ARGUMENT")
-        for name, value in state.items():
-            if name in names:
-                self._put(names[name], value)
-            elif name in buffers:
-                buffers[name].copy_(value)
-            else:
-                raise ZeroError(f"zero: the model has no {name}", "ZERO_E_ARGUMENT")
-
-    def _put(self, leaf: Leaf, value: torch.Tensor) -> None:
-        if value.shape != leaf.parameter.shape:
-            shapes = f"{list(value.shape)}, and not {list(leaf.parameter.shape)}"
-            raise ZeroError(f"zero: the value for {leaf.name} is {shapes}", "ZERO_E_ARGUMENT")
-        value = value.detach().to("cpu", torch.float32).contiguous()
-        lib.zero_param_put(leaf.handle, _abi.PARAM, value.data_ptr(), 0, value.numel())
-
     @contextmanager
-    def full_parameters(self, writeback: bool = False) -> Iterator[nn.Module]:
-        """Inside, every parameter of the model is a whole fp32 copy, on every rank; with `writeback`, what has changed
-        goes to the engine. All ranks change alike."""
+    def full_parameters(self, writeback: bool = False, *, rank0_only: bool = False) -> Iterator[nn.Module]:
+        """Inside, every parameter of the model is a whole fp32 copy, on every rank, or on rank 0 alone; with `writeback`, what
+        has changed goes to the engine. All ranks change alike."""
         self._prepare()
         leaves = self._passes.leaves
+        self._passes.ignored = True
         try:
-            with self._passes.ignoring():
-                for leaf in leaves:
-                    leaf.parameter.grad = None
-                    leaf.parameter.data = self.get(leaf)
-                yield self.model
+            for leaf in leaves:
+                whole = self._get(leaf)
+                leaf.parameter.grad = None
+                if self.rank == 0 or not rank0_only:
+                    leaf.parameter.data = whole
+            yield self.model
             for leaf in leaves if writeback else ():
-                self._put(leaf, leaf.parameter)
+                value = leaf.parameter.detach().to("cpu", torch.float32).contiguous()
+                lib.zero_param_put(leaf.handle, _header.ZERO_PARAM, value.data_ptr(), 0, value.numel())
         finally:
+            self._passes.ignored = False
             for leaf in leaves:
                 if leaf.tensor is not None:
                     leaf.parameter.data = leaf.tensor
+
+    def state_dict(self, *, rank0_only: bool = False) -> dict[str, torch.Tensor]:
+        """The whole model: fp32 weights, and buffers, by the model's own names. With `rank0_only`, {} on the others."""
+        with self.full_parameters(rank0_only=rank0_only) as model:
+            state: dict[str, torch.Tensor] = model.state_dict()
+        buffers = dict(self.model.named_buffers())
+        keep = self.rank == 0 or not rank0_only
+        return {name: t.clone() if name in buffers else t for name, t in state.items()} if keep else {}
+
+    def load_state_dict(self, state: dict[str, torch.Tensor], strict: bool = True) -> None:
+        """Weights and buffers by the model's own names, as Module.load_state_dict. Moments and the step count stay."""
+        with self.full_parameters(writeback=True) as model:
+            model.load_state_dict(state, strict)
 
     def save(self, directory: str | os.PathLike[str], notes: dict[str, str] | None = None) -> None:
         """A checkpoint of weights and optimizer state, as `zero train` writes them: `directory`/step_NNNNNNNN, and
         `directory`/latest. Buffers are not in it: state_dict() has them."""
         self._prepare()
         for key, text in (notes or {}).items():
-            lib.zero_engine_set_note(self._handle, key.encode(), text.encode())
+            lib.zero_engine_set_note(self._handle, key, text)
         Path(directory).parent.mkdir(parents=True, exist_ok=True)
-        lib.zero_engine_save(self._handle, os.fsencode(directory))
+        lib.zero_engine_save(self._handle, directory)
 
     def load(self, directory: str | os.PathLike[str], *, weights_only: bool = False) -> None:
         """Goes on from a checkpoint of any stage, tier and number of ranks; or takes its weights alone."""
         self._commit()
         call = lib.zero_engine_load_weights if weights_only else lib.zero_engine_load
-        call(self._handle, os.fsencode(directory))
+        call(self._handle, directory)
         if not self._filled:
-            self._attach(Values(self.model, self._init, lib.zero_engine_seed(self._handle)))
+            self._attach()
 
     def note(self, key: str) -> str | None:
         """A text that was saved with the checkpoint."""
-        text = lib.zero_engine_note(self._handle, key.encode())
-        return text.decode() if text is not None else None
+        text: str | None = lib.zero_engine_note(self._handle, key)
+        return text
 
     def save_pretrained(self, directory: str | os.PathLike[str], dtype: torch.dtype | None = None) -> None:
         """config.json and model.safetensors, as from_pretrained reads them. No rank holds the model."""
-        names = self._names()
-        directory = Path(directory)
-        entries = list({leaf.handle: (name, leaf) for name, leaf in reversed(names.items())}.values())  # a tied one goes once
-        kept = {k: v for k, v in self.model.state_dict(keep_vars=True).items() if k not in names}
-        header = [(name, leaf.parameter.shape, dtype or self.dtype) for name, leaf in entries]
-        header += [(name, b.shape, b.dtype) for name, b in kept.items()]
-        parts = itertools.chain((self.get(leaf) for _, leaf in entries), kept.values())
-        if self.rank:
-            collections.deque(parts, maxlen=0)
-            return
-        directory.mkdir(parents=True, exist_ok=True)
-        write_safetensors(directory / "model.safetensors", header, parts)
-        if hasattr(self.model, "config"):
+        self._prepare()
+        leaves = {leaf.parameter: leaf for leaf in self._passes.leaves}
+        once = {id(t): (name, t) for name, t in reversed(self.model.state_dict(keep_vars=True).items())}  # a tied one goes once
+        tensors = dict(reversed(once.values()))
+        entries = {name: (t.shape, (dtype or self.dtype) if t in leaves else t.dtype) for name, t in tensors.items()}
+        path = Path(directory, "model.safetensors") if self.rank == 0 else Path(os.devnull)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_safetensors(path, entries, (self._get(leaves[t]) if t in leaves else t for t in tensors.values()))
+        if self.rank == 0 and hasattr(self.model, "config"):
             self.model.config.save_pretrained(directory)  # type: ignore[union-attr, operator]
 
     def hash(self) -> str:
@@ -449,22 +387,23 @@ class Engine:
 
     def plan(self) -> dict[str, Any]:
         """What commit has planned, for this rank: bytes at rest and gathered, and by tier."""
-        self._commit()
-        plan = {name: getattr(self._plan, name) for name, *_ in _abi.Plan._fields_[1:-1]}
-        return plan | {"bytes": dict(zip(_abi.TIERS, self._plan.bytes, strict=True))}
+        plan = self._commit()
+        values = {name: getattr(plan, name) for name, *_ in plan._fields_[1:]}
+        return values | {"bytes": dict(zip(_TIERS, plan.bytes, strict=True))}
 
     def memory(self) -> list[tuple[str, str, int, int]]:
         """Rows of tier, name, planned and measured bytes."""
         self._commit()
         rows: list[tuple[str, str, int, int]] = []
-        row = _abi.MemoryRow()
-        while not lib.zero_engine_memory(self._handle, len(rows), C.byref(row)):
-            rows.append((_abi.TIERS[row.tier], row.name.decode(), row.planned, row.measured))
+        with suppress(ZeroError):  # past the last
+            for i in itertools.count():
+                row = lib.zero_engine_memory(self._handle, i)
+                rows.append((_TIERS[row.tier], row.name.decode(), row.planned, row.measured))
         return rows
 
     def trace(self, path: str | os.PathLike[str]) -> None:
-        """Writes the steps that trace_steps=(first, count) recorded, for ui.perfetto.dev."""
-        lib.zero_engine_write_trace(self._handle, os.fsencode(path))
+        """Writes the steps that the configuration's `trace` chooses, for ui.perfetto.dev."""
+        lib.zero_engine_write_trace(self._handle, path)
 
     @property
     def steps(self) -> int:

@@ -1,0 +1,70 @@
+"""A parameter in the engine's memory, and its guard."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from zero._abi import lib
+
+_torch: Any = torch  # functions without types
+_guard = torch._C._set_storage_data_ptr_access_error_msg
+_unguard = torch._C._clear_storage_data_ptr_access_error_msg
+
+
+@dataclass(eq=False, slots=True)
+class Leaf:
+    """A parameter, whose data are the engine's memory, at one address. It is guarded while no use shows it: an operation that
+    touches it raises a sentence with its name and its unit."""
+
+    name: str
+    unit: str
+    parameter: nn.Parameter
+    modules: frozenset[nn.Module]  # that are initialised together
+    handle: int = 0
+    tensor: torch.Tensor | None = None
+    no_grad: torch.Tensor | None = None  # the gradient between backward and step: it may not be looked at
+    storage: int = 0
+    message: str = ""
+    shown: int = 0  # open uses with it
+    given: bool = False  # a gradient came, ever
+
+    def attach(self, dtype: torch.dtype, device: torch.device) -> None:
+        """The engine's memory in place of the parameter's own."""
+        slot, p = lib.zero_param_addresses(self.handle), self.parameter
+        storage = torch._C._construct_storage_from_data_pointer(slot.param, device, p.numel() * dtype.itemsize)
+        self.tensor = _torch.empty(0, dtype=dtype, device=device).set_(storage, 0, p.shape)
+        if p.device == device:
+            p.data = self.tensor
+        else:  # of the meta device: another tensor takes the parameter's identity
+            new = nn.Parameter(self.tensor, requires_grad=p.requires_grad)
+            new.__dict__.update(p.__dict__)
+            _torch.utils.swap_tensors(p, new)
+        if slot.grad is None:
+            p.requires_grad_(False)
+        else:
+            one = torch.empty(1, dtype=dtype, device=device)
+            self.no_grad = one.expand(p.shape)
+            _guard(
+                one.untyped_storage()._cdata,
+                "zero: gradients are in the engine: gradient_clipping in the configuration clips them, and the result of "
+                "engine.step() has their norm",
+            )
+        self.storage = self.tensor.untyped_storage()._cdata
+        self.message = (
+            f"zero: parameter {self.name} is used outside of the forward and backward of its unit {self.unit or 'model'}, "
+            "where the engine has released it; look at it with engine.full_parameters(), or give fully_shard units in "
+            "which it is used"
+        )
+        _guard(self.storage, self.message)
+
+    def show(self) -> None:
+        if not self.shown:
+            _unguard(self.storage)
+        self.shown += 1
+
+    def hide(self) -> None:
+        self.shown -= 1
+        if not self.shown:
+            _guard(self.storage, self.message)
