@@ -421,7 +421,7 @@ static void one_has_another_size(void) {
 static void alone(uint32_t number, const char *host, uint32_t port, double timeout_s, zero_status status,
                   const char *part) {
     struct rank rank = {
-        .options = {host, port, number, 3, timeout_s, NULL, NULL, false, {{{0}}, false}, &wait_log, 0.05}};
+        .options = {host, port, number, 3, timeout_s, NULL, NULL, false, {{{0}}, false}, &wait_log, 0.001}};
     run(&rank);
     CHECK_INT(rank.status, status);
     CHECK_CONTAINS(rank.error.message, part);
@@ -432,7 +432,7 @@ static void nobody_to_meet(void) {
     uint32_t port = socket_port(listener);
     alone(0, "localhost", port, LONG_S, ZERO_E_IO, "rank 0 cannot listen on port");
     close(listener);
-    alone(1, "localhost", port, 0.1, ZERO_E_PEER, "rank 1 of 3 cannot reach rank 0 (localhost:");
+    alone(1, "localhost", port, 0.5, ZERO_E_PEER, "rank 1 of 3 cannot reach rank 0 (localhost:");
     CHECK_CONTAINS(waits, "rank 1 waits for rank 0 of 3 to answer (localhost:");
     for (uint32_t number = 0; number < 2; number++) /* at once: also the rank that nobody could find there */
         alone(number, "no such host", port, LONG_S, ZERO_E_ARGUMENT,

@@ -26,6 +26,7 @@ struct outcome {
     int32_t named; /* the rank that a failure names */
     char hash[33], message[300];
     uint64_t ended_ns;
+    bool warned; /* that the job has no secret */
 };
 
 struct trial {
@@ -33,7 +34,7 @@ struct trial {
     uint32_t stage;
     struct outcome *outcome; /* of each rank; shared */
     const char *what;
-    bool ends_well;
+    bool ends_well, secret;
 };
 
 static void describe(const struct trial *t, char json[256]) {
@@ -53,9 +54,17 @@ static zero_status train(zero_engine *engine, uint32_t steps, atomic_uint *done,
     return status ? status : zero_engine_hash(engine, hash);
 }
 
-static void be_rank(const zero_runtime *runtime, void *user) {
+static void hear_log(void *user, zero_log_level level, const char *line) {
+    struct outcome *o = user;
+    o->warned |= strstr(line, "this job has no secret") != NULL;
+}
+
+static void be_rank(const zero_runtime *given, void *user) {
     struct trial *t = user;
-    struct outcome *o = &t->outcome[runtime->rank];
+    struct outcome *o = &t->outcome[given->rank];
+    zero_runtime own = *given, *runtime = &own;
+    own.log = hear_log, own.log_user = o;
+    own.secret = t->secret ? "a secret of this job" : NULL;
     char json[256];
     describe(t, json);
     zero_engine *engine = NULL;
@@ -116,7 +125,10 @@ static struct trial trial_of(uint64_t seed) {
         "delay", "loss", "rate", "reordering", "a short partition", "a partition", "one way", "all of it"};
     uint64_t state = seed * 0x9e3779b97f4a7c15u;
     uint32_t kind = (uint32_t)(seed % 8), many = pick(&state, 3);
-    struct trial t = {.stage = pick(&state, 4), .what = kinds[kind], .ends_well = kind != 5 && kind != 6};
+    struct trial t = {.stage = pick(&state, 4),
+                      .what = kinds[kind],
+                      .ends_well = kind != 5 && kind != 6,
+                      .secret = seed % 2};
     struct network *n = &t.network;
     *n = (struct network){.ranks = many ? 2 : 4, .seed = seed, .cut_for_s = 1e9};
     if (kind == 0) n->delay_s = 0.002 * (1 + pick(&state, 10));
@@ -140,7 +152,10 @@ static int run_trial(uint64_t seed) {
     t.network.cut_ns = network_share(sizeof *t.network.cut_ns);
     uint64_t began_ns = clock_now_ns();
     if (!network_run(&t.network, MOST_S, be_rank, &t, status)) return 2;
-    for (uint32_t r = 0; r < t.network.ranks; r++) CHECK_INT(status[r], 0);
+    for (uint32_t r = 0; r < t.network.ranks; r++) {
+        CHECK_INT(status[r], 0);
+        CHECK_INT(t.outcome[r].warned, r == 0 && !t.secret); /* other hosts could be on this network */
+    }
     (t.ends_well ? expect_weights : expect_loss)(&t);
     printf("seed %llu: %s, %u ranks, stage %u: %.1f s\n", (unsigned long long)seed, t.what, t.network.ranks,
            t.stage, (double)(clock_now_ns() - began_ns) * 1e-9);

@@ -214,6 +214,27 @@ static void without_locks(const char *directory) {
             "No locks available; name an nvme_path on a drive of this machine");
 }
 
+/* A second run on a path whose kept file a run uses is refused, after two seconds; the first one keeps its file, and its data. */
+static void one_run_at_a_time(const char *directory) {
+    struct tier_options options = options_for(&directory, 1);
+    struct zero_error error;
+    struct tier *tier;
+    uint8_t *memory = page_alloc(PAGE), *read = page_alloc(PAGE);
+    char path[300];
+    options.nvme.keep = "kept";
+    if (!CHECK_INT(try_open(&options, &tier, &error), ZERO_OK)) return;
+    memset(memory, 7, PAGE);
+    CHECK_INT(tier_perform(tier, true, 0, PAGE, memory, &error), ZERO_OK);
+    refused(&options, ZERO_E_IO, "kept in ", "is in use by another run; give this one another nvme_path");
+    CHECK_INT(tier_perform(tier, false, 0, PAGE, read, &error), ZERO_OK);
+    CHECK_BYTES(read, memory, PAGE);
+    tier->ops->close(tier);
+    if (CHECK_INT(try_open(&options, &tier, &error), ZERO_OK)) tier->ops->close(tier);
+    free(memory), free(read);
+    snprintf(path, sizeof path, "%s/kept", directory);
+    CHECK_INT(unlink(path), 0);
+}
+
 /* A kept file stays if something was written to it, and not if the start failed, or nothing was. */
 static void keeps_what_was_written(const char *directory) {
     char missing[300];
@@ -391,6 +412,7 @@ int main(void) {
     in_child(without_locks, directory);
     a_refusal_leaves_nothing(directory);
     keeps_what_was_written(directory);
+    one_run_at_a_time(directory);
     bad_paths(directory);
     links(directory);
     a_refusal_leaves_nothing(directory);
