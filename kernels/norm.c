@@ -84,9 +84,8 @@ static double block(enum kernel_isa isa, const void *elements, enum dtype dtype,
     return add_tree(lanes);
 }
 
-static double span(enum kernel_isa isa, const void *elements, enum dtype dtype, uint64_t count) {
+static double more(double sum, enum kernel_isa isa, const void *elements, enum dtype dtype, uint64_t count) {
     const char *bytes = elements;
-    double sum = 0;
     for (uint64_t i = 0; i < count; i += NORM_BLOCK_ELEMENTS) {
         uint64_t n = count - i < NORM_BLOCK_ELEMENTS ? count - i : NORM_BLOCK_ELEMENTS;
         sum += block(isa, bytes + i * dtype_bytes(dtype), dtype, n);
@@ -96,7 +95,9 @@ static double span(enum kernel_isa isa, const void *elements, enum dtype dtype, 
 
 /* volatile: the compiler cannot inline these calls, so no arithmetic moves out of the environment (float_env.h). */
 typedef double norm_fn(enum kernel_isa, const void *, enum dtype, uint64_t);
-static norm_fn *const volatile block_in_env = block, *const volatile span_in_env = span;
+typedef double more_fn(double, enum kernel_isa, const void *, enum dtype, uint64_t);
+static norm_fn *const volatile block_in_env = block;
+static more_fn *const volatile more_in_env = more;
 
 double norm_block_isa(enum kernel_isa isa, const void *elements, enum dtype dtype, uint64_t count) {
     float_env saved = float_env_enter();
@@ -109,9 +110,13 @@ double norm_block(const void *elements, enum dtype dtype, uint64_t count) {
     return norm_block_isa(kernel_isa(), elements, dtype, count);
 }
 
-double norm_span(const void *elements, enum dtype dtype, uint64_t count) {
+double norm_more(double sum, const void *elements, enum dtype dtype, uint64_t count) {
     float_env saved = float_env_enter();
-    double sum = span_in_env(kernel_isa(), elements, dtype, count);
+    double all = more_in_env(sum, kernel_isa(), elements, dtype, count);
     float_env_leave(saved);
-    return sum;
+    return all;
+}
+
+double norm_span(const void *elements, enum dtype dtype, uint64_t count) {
+    return norm_more(0, elements, dtype, count);
 }

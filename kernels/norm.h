@@ -15,5 +15,7 @@ double norm_block_isa(enum kernel_isa isa, const void *elements, enum dtype dtyp
 
 /* The sum over the blocks of an array, in order, on the calling thread. */
 double norm_span(const void *elements, enum dtype dtype, uint64_t count);
+/* The same where `sum` is that of the blocks before: an array in parts of whole blocks has the bits of the array. */
+double norm_more(double sum, const void *elements, enum dtype dtype, uint64_t count);
 
 #endif

@@ -11,7 +11,8 @@ void offload_open(struct offload *o) {
     }
     o->lag = o->slots < o->total ? o->slots : o->total;
     o->steps = o->ahead = o->fetches = o->updates = 0;
-    o->param_staging = o->grad_staging = 0;
+    o->param_sequence = o->grad_sequence = 0;
+    for (int stream = 0; stream < STREAMS; stream++) o->points[stream] = 0;
 }
 
 uint32_t offload_staged_first(const struct offload_region *r) {
@@ -95,52 +96,86 @@ static void expand_update(struct offload *o, const struct operation *update, str
     if (r->params) op->write[op->writes++] = (struct buffer_ref){BUFFER_PARAM_SHARD, update->region};
 }
 
-/* ---- parameters ---- */
+/* ---- rings of parameters and of gradients ---- */
 
-static void expand_gather(struct offload *o, const struct operation *gather, struct operation_list *out) {
-    struct buffer_ref staged = {BUFFER_PARAM_STAGED, (uint16_t)(o->param_staging++ % PARAM_STAGINGS)};
-    struct operation *op = append_new(out, OP_FETCH, OBJECT_PARAM, STREAM_PARAM, gather->region);
-    set_run(op, 0, o->region[gather->region].chunks, 0);
-    op->use = gather->use;
-    op->read[op->reads++] = gather->read[0];
-    op->write[op->writes++] = staged;
-    append(out, gather)->read[0] = staged;
+/* A run of all chunks of the region, in the ring's next slots. */
+static void set_ring(const struct offload *o, struct operation *op, uint64_t sequence) {
+    set_run(op, 0, o->region[op->region].chunks, sequence);
+    op->piece = o->chunk_elements;
 }
 
-/* ---- gradients ---- */
+/* Its items wait, one by one, for those that the next operation on `stream` will have. */
+static void wait_for_next(const struct offload *o, struct operation *op, enum stream stream) {
+    set_pipe(op, stream, (int64_t)o->points[stream] + 1);
+}
+
+/* The same for those so many items earlier. What else is on the stream comes in between, and lets them wait longer. */
+static void wait_for_slot(const struct offload *o, struct operation *op, enum stream stream, uint32_t slots) {
+    set_pipe(op, stream, (int64_t)o->points[stream] + 1 - slots);
+}
+
+static struct operation *append_ring(struct offload *o, enum operation_kind kind, enum object object,
+                                     enum stream stream, uint64_t sequence, struct buffer_ref from,
+                                     struct buffer_ref to, uint32_t region, struct operation_list *out) {
+    struct operation *op = append_new(out, kind, object, stream, region);
+    set_ring(o, op, sequence);
+    op->read[op->reads++] = from;
+    op->write[op->writes++] = to;
+    return op;
+}
+
+static void expand_gather(struct offload *o, const struct operation *gather, struct operation_list *out) {
+    const struct buffer_ref staged = {BUFFER_PARAM_STAGED, 0};
+    struct operation *op = append_ring(o, OP_FETCH, OBJECT_PARAM, STREAM_PARAM, o->param_sequence,
+                                       gather->read[0], staged, gather->region, out);
+    op->use = gather->use;
+    wait_for_slot(o, op, STREAM_GATHER, o->param_slots);
+    op = append(out, gather);
+    op->read[0] = staged;
+    set_ring(o, op, o->param_sequence);
+    wait_for_next(o, op, STREAM_PARAM);
+    o->param_sequence += op->items;
+}
 
 static bool makes_gradient(const struct operation *op) {
     return (op->kind == OP_REDUCE || op->kind == OP_CLEAR) && op->write[0].kind == BUFFER_GRAD_SHARD;
 }
 
-bool offload_stores_gradient(const struct operation *op) { return makes_gradient(op) && !op->summed; }
+bool offload_stores_gradient(const struct operation *op) { return makes_gradient(op) && !op->sums; }
 
 bool offload_fetches_gradient(const struct operation *op) {
     bool sum = op->kind == OP_REDUCE && !op->reads;
     return makes_gradient(op) && (op->add || (sum && !op->sums));
 }
 
-static struct operation *append_run(struct offload *o, enum operation_kind kind, enum stream stream,
-                                    uint32_t region, struct buffer_ref from, struct buffer_ref to,
-                                    struct operation_list *out) {
-    struct operation *op = append_new(out, kind, OBJECT_GRAD, stream, region);
-    set_run(op, 0, o->region[region].chunks, 0);
-    op->read[op->reads++] = from;
-    op->write[op->writes++] = to;
-    return op;
+static void expand_reduction(struct offload *o, const struct operation *reduction,
+                             struct operation_list *out) {
+    const struct buffer_ref staged = {BUFFER_GRAD_STAGED, 0}, shard = reduction->write[0];
+    bool fetches = offload_fetches_gradient(reduction);
+    struct operation *op;
+    if (reduction->sums) return; /* the reduction before it has made the sum */
+    if (fetches) {
+        op = append_ring(o, OP_FETCH, OBJECT_GRAD, STREAM_PARAM, o->grad_sequence, shard, staged,
+                         reduction->region, out);
+        op->use = reduction->use;
+        wait_for_slot(o, op, STREAM_GRAD, o->grad_slots);
+    }
+    op = append(out, reduction);
+    op->write[0] = staged;
+    set_ring(o, op, o->grad_sequence);
+    if (fetches)
+        wait_for_next(o, op, STREAM_PARAM);
+    else
+        wait_for_slot(o, op, STREAM_GRAD, o->grad_slots);
+    op = append_ring(o, OP_STORE, OBJECT_GRAD, STREAM_GRAD, o->grad_sequence, staged, shard,
+                     reduction->region, out);
+    wait_for_next(o, op, STREAM_REDUCE);
+    /* A chunk is stored after it was reduced, and reduced after it was fetched. Most fetches wait for stores. */
+    op->implied = 1u << STREAM_PARAM;
+    o->grad_sequence += op->items;
 }
 
-static void expand_reduction(struct offload *o, const struct operation *op, struct operation_list *out) {
-    o->grad_staging += !op->sums;
-    struct buffer_ref staged = {BUFFER_GRAD_STAGED, (uint16_t)(o->grad_staging % GRAD_STAGINGS)},
-                      shard = op->write[0];
-    if (offload_fetches_gradient(op))
-        append_run(o, OP_FETCH, STREAM_PARAM, op->region, shard, staged, out)->use = op->use;
-    append(out, op)->write[0] = staged;
-    if (offload_stores_gradient(op)) append_run(o, OP_STORE, STREAM_GRAD, op->region, staged, shard, out);
-}
-
-void offload_expand(struct offload *o, const struct operation *op, struct operation_list *out) {
+static void expand(struct offload *o, const struct operation *op, struct operation_list *out) {
     bool from_shard = op->kind == OP_GATHER && op->read[0].kind == BUFFER_PARAM_SHARD;
     if (op->kind == OP_UPDATE) {
         expand_update(o, op, out);
@@ -152,6 +187,12 @@ void offload_expand(struct offload *o, const struct operation *op, struct operat
         if (op->kind == OP_COMPUTE && op->final) fetch(o, o->early, out);
         append(out, op);
     }
+}
+
+void offload_expand(struct offload *o, const struct operation *op, struct operation_list *out) {
+    uint32_t first = out->count;
+    expand(o, op, out);
+    for (uint32_t i = first; i < out->count; i++) o->points[out->item[i].stream] += out->item[i].items;
 }
 
 void offload_applied(struct offload *o) {

@@ -14,20 +14,22 @@
  * far as there are slots. Reads of state need no gradient: the backward already reads the first chunks, one per slot.
  * After a skipped step, the chunks that were fetched ahead stay in their slots.
  *
- * A gradient on the drive is reduced into one of two staging buffers, and stored from there while the backward goes on:
+ * Parameters and gradients on the drive go through rings of their own, chunk by chunk, so that no buffer between the
+ * drive and a whole region is as large as a shard. A ring's slots are used in turn:
  *
- *   FETCH            only if the reduction adds to the shard
- *   REDUCE or CLEAR  then the sum over the replicate axis, if the mesh has one (alone, it needs FETCH)
- *   STORE            the reduction after the next one uses the same buffer, and waits for it
+ *   FETCH s   needs slot s % slots: GATHER s - slots has retired
+ *   GATHER s  needs FETCH s; gathers this part of each rank's shard
  *
- * It comes back with its chunk. So the chunks of such a region, and those after them, are not fetched in the backward. */
+ *   FETCH s            only if the reduction adds to the shard; like REDUCE without it, needs STORE s - slots
+ *   REDUCE or CLEAR s  needs FETCH s; also sums over the replicate axis, if the mesh has one, before it leaves the slot
+ *   STORE s            needs REDUCE s; the backward goes on meanwhile
+ *
+ * A sum over the replicate axis alone is a reduction that adds. The gradient comes back with its chunk of state. So the
+ * chunks of such a region, and those after them, are not fetched in the backward. */
 #ifndef ZERO_OFFLOAD_EXPAND_H
 #define ZERO_OFFLOAD_EXPAND_H
 
 #include "engine/base/operation.h"
-
-/* Buffers for shards of parameters between drive and gather, and for shards of gradients between reduction and drive; used in turn. */
-enum { PARAM_STAGINGS = 2, GRAD_STAGINGS = 2 };
 
 struct offload_region {
     uint32_t chunks;   /* chunks of this rank's shard */
@@ -40,6 +42,8 @@ struct offload_region {
 struct offload {
     /* Set by the owner, constant. */
     uint32_t slots;
+    uint32_t param_slots, grad_slots; /* of the rings of parameters, and of gradients */
+    uint64_t chunk_elements;
     struct offload_region *region;
     const uint16_t *refresh; /* the regions that have state, in the order of refresh */
     uint32_t refreshes;
@@ -51,12 +55,12 @@ struct offload {
     uint64_t early;
 
     /* The state. */
-    uint64_t steps;         /* steps applied */
-    uint64_t ahead;         /* chunks of the next step that were fetched already */
-    uint64_t fetches;       /* all chunks of state fetched so far: points of STREAM_FETCH */
-    uint64_t updates;       /* points of STREAM_UPDATE so far */
-    uint32_t param_staging; /* the next staging buffer to use */
-    uint32_t grad_staging;  /* the last one that was used */
+    uint64_t steps;                         /* steps applied */
+    uint64_t ahead;                         /* chunks of the next step that were fetched already */
+    uint64_t fetches;                       /* all chunks of state fetched so far: points of STREAM_FETCH */
+    uint64_t updates;                       /* points of STREAM_UPDATE so far */
+    uint64_t points[STREAMS];               /* of all streams, before the operation that is expanded */
+    uint64_t param_sequence, grad_sequence; /* chunks that went through each ring so far */
 };
 
 void offload_open(struct offload *offload);
@@ -70,7 +74,7 @@ uint32_t offload_operations_max(const struct offload *offload);
 /* Appends the operations that replace `op`. Most operations are appended unchanged. */
 void offload_expand(struct offload *offload, const struct operation *op, struct operation_list *out);
 
-/* What a reduction or a clear of a gradient on the drive moves beside: it may fetch the whole shard first, or store it. */
+/* What a reduction or a clear of a gradient on the drive moves beside: it may fetch the shard first, or store it. */
 bool offload_stores_gradient(const struct operation *op);
 bool offload_fetches_gradient(const struct operation *op);
 

@@ -21,8 +21,12 @@ static void need_all(const struct hazards *h, struct operation *op, uint32_t buf
 
 void hazard_emit(struct hazards *h, struct operation *op, const uint32_t *read, const uint32_t *write) {
     memset(op->after, 0, sizeof op->after);
-    for (uint8_t i = 0; i < op->reads; i++) need_all(h, op, read[i], false);
-    for (uint8_t i = 0; i < op->writes; i++) need_all(h, op, write[i], true);
+    for (uint8_t i = 0; i < op->reads; i++)
+        if (!buffer_is_ring(op->read[i].kind)) need_all(h, op, read[i], false);
+    for (uint8_t i = 0; i < op->writes; i++)
+        if (!buffer_is_ring(op->write[i].kind)) need_all(h, op, write[i], true);
+    for (int s = 0; s < STREAMS; s++)
+        if (op->implied & 1u << s) op->after[s] = 0;
     for (int s = 0; s < STREAMS; s++)
         if (op->joins & 1u << s) op->after[s] = h->issued[s];
     op->end = h->issued[op->stream] += op->items;

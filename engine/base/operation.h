@@ -58,16 +58,21 @@ enum buffer_kind {
     BUFFER_MASTER,  /* fp32 master weights of the shard, if parameters are narrower; stored with the state */
     BUFFER_STAGING, /* scratch of a reduction; the region is its index */
     BUFFER_GATHER_STAGING, /* scratch of a quantised gather; the region is its index */
-    BUFFER_PARAM_STAGED,   /* a shard of parameters that came from a drive; the region is its index */
+    BUFFER_PARAM_STAGED, /* the ring of chunks of parameters between a drive and a gather; the region is 0 */
     /* If the host updates for a device and the update reads the whole gradient: a copy of it in host memory. */
     BUFFER_GRAD_HOST,
     BUFFER_UPDATE_STAGING, /* parameters on the way from the host's update to the device; the region is its index */
     BUFFER_LENT_STAGING, /* shares on the way between ranks and the host program's memory; the region is its index */
-    BUFFER_GRAD_STAGED, /* a reduced shard on the way to a drive; the region is its index */
+    BUFFER_GRAD_STAGED, /* the ring of chunks of reduced gradients on the way to a drive; the region is 0 */
     /* Where a use has several micro-batches: the whole gradient of every other one. */
     BUFFER_GRAD_SECOND,
     BUFFER_KINDS
 };
+
+/* The slots of a ring are ordered by the pipes of runs, slot by slot; the buffer as a whole is not. */
+static inline bool buffer_is_ring(uint16_t kind) {
+    return kind == BUFFER_PARAM_STAGED || kind == BUFFER_GRAD_STAGED;
+}
 
 struct buffer_ref {
     uint16_t kind, region;
@@ -87,17 +92,22 @@ struct operation {
     bool add;   /* REDUCE: adds to the shard's content */
     bool final; /* REDUCE, CLEAR: the gradient's last write before the step. COMPUTE: a backward of the
                       step's last micro-step */
-    /* REDUCE: the next reduction sums this one's shard over the replicate axis, in the same event; this is that sum. */
+    /* REDUCE: the next reduction sums this one's shard over the replicate axis, in the same event; this is that sum. On
+     * a drive, the first makes the sum chunk by chunk, and the second becomes nothing (offload/expand.h). */
     bool summed, sums;
     uint8_t reads, writes;
-    uint16_t joins;    /* bit per stream: everything emitted on this stream so far must have retired */
+    uint16_t joins; /* bit per stream: everything emitted on this stream so far must have retired */
+    /* Bit per stream: the pipe lets items wait for what they need of this stream, one by one. */
+    uint16_t implied;
     uint16_t acquires; /* bit per write: the buffer's planned interval begins here, for position `use` */
     uint16_t region;
     uint16_t use; /* the position in the pass that the operation serves */
     struct buffer_ref read[OPERATION_BUFFERS_MAX], write[OPERATION_BUFFERS_MAX];
     uint32_t items;         /* the number of points on its stream: 1, or one per chunk of a run */
     uint32_t first, chunks; /* UPDATE, FETCH, STORE: the chunks of the region's shard (offload/expand.h) */
-    uint64_t sequence;      /* the number of its first chunk among all chunks that were ever staged */
+    uint64_t sequence; /* the number of its first chunk among all chunks that were ever staged in its ring */
+    /* GATHER, REDUCE, CLEAR: elements of each share that an item moves; 0: one item moves all. */
+    uint64_t piece;
     struct pipe pipe;
     uint64_t end;            /* the operation's last point on its stream; set at emission, as `after` is */
     uint64_t after[STREAMS]; /* the operation starts when retired[s] >= after[s] for every stream s */

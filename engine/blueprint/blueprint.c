@@ -57,6 +57,7 @@ struct blueprint_terms blueprint_terms(const struct config *c, uint32_t ranks, b
                                 .param_tier = (enum tier_kind)c->param_tier,
                                 .grad_tier = (enum tier_kind)c->grad_tier,
                                 .chunk_elements_max = c->chunk_elements_max,
+                                .piece_bytes = c->piece_bytes,
                                 .slots = (uint32_t)c->slots,
                                 .shadow = c->nvme_shadow,
                                 .checkpoint_bytes = blueprint_checkpoint_bytes(c)};
@@ -186,7 +187,8 @@ static struct executor_shape shape_of(const struct blueprint *b) {
                                    .native_reduction = t->native_reduction,
                                    .gradient_factor = t->gradient_factor,
                                    .param_bits = t->param_bits,
-                                   .gradient_bits = t->gradient_bits};
+                                   .gradient_bits = t->gradient_bits,
+                                   .piece_bytes = t->piece_bytes};
     memcpy(shape.group, b->o.group, sizeof shape.group);
     return shape;
 }
@@ -227,6 +229,7 @@ static zero_status make_plan(struct blueprint *b, struct zero_error *error) {
                                    .slots = t->slots,
                                    .resident_bytes = t->resident_bytes,
                                    .grad_resident_bytes = t->grad_resident_bytes,
+                                   .piece_bytes = t->piece_bytes,
                                    .shadow = t->shadow,
                                    .discrete = t->discrete,
                                    .staging_bytes = executor_staging_bytes(&shape),
@@ -297,16 +300,20 @@ static uint64_t grad_resident_bytes(const struct blueprint *b, uint64_t free_byt
     return taken;
 }
 
-/* Chunks as large as the plan has them, or smaller where their slots would break the cpu budget. There are more of smaller
- * chunks, and so there may be more slots. */
+/* Chunks as large as the plan has them, or smaller where their slots, and those of the rings, would break the cpu budget. There
+ * are more of smaller chunks, and so there may be more slots. */
 static uint64_t fitting_chunk(const struct blueprint *b) {
     const struct config *c = b->o.config;
     uint64_t budget = c->budget_bytes[TIER_CPU], planned = blueprint_bytes(b, TIER_CPU);
-    uint64_t slots = b->plan.row_bytes[MEMORY_SLOTS], chunk = b->plan.layout.chunk_elements;
+    const struct chunk_layout *layout = &b->plan.layout;
+    uint64_t slots = b->plan.row_bytes[MEMORY_SLOTS] + b->plan.row_bytes[MEMORY_PARAM_STAGING] +
+                     b->plan.row_bytes[MEMORY_GRAD_STAGING],
+             chunk = layout->chunk_elements;
     if (planned <= budget || planned - budget >= slots) return chunk;
     uint64_t most = 1 + (c->slots ? (uint64_t)c->slots : SLOTS_DEFAULT);
-    uint64_t room = slots - (planned - budget), pages = most * CHUNK_ALIGN_BYTES;
-    double all = (double)(most * b->plan.layout.slot_bytes);
+    uint64_t ring = layout->params.slot_bytes + layout->grads.slot_bytes;
+    uint64_t room = slots - (planned - budget), pages = (most + 2 * RING_SLOTS_MAX) * CHUNK_ALIGN_BYTES;
+    double all = (double)(most * layout->slot_bytes + RING_SLOTS_MAX * ring);
     return room > pages ? (uint64_t)((double)chunk * (double)(room - pages) / all) : chunk;
 }
 

@@ -27,7 +27,7 @@ struct blueprint_terms {
     float gradient_factor;
     bool native_reduction, discrete;
     enum tier_kind state_tier, param_tier, grad_tier; /* of struct plan_options; so is all that follows */
-    uint64_t chunk_elements_max, resident_bytes, grad_resident_bytes;
+    uint64_t chunk_elements_max, resident_bytes, grad_resident_bytes, piece_bytes;
     uint32_t chunk_align_bytes, slots;
     bool shadow;
     uint64_t checkpoint_bytes;

@@ -79,6 +79,18 @@ static bool set_all(struct check *c, const char *const *keys, const char *const 
     return config_resolve(c->config, c->blueprint->ranks, &error) == ZERO_OK;
 }
 
+/* What the configuration derived is derived again. */
+static void set_back(struct check *c, const char *const *keys, const char *const *values,
+                     const enum config_source *sources) {
+    struct zero_error error;
+    error_clear(&error);
+    for (int k = 0; k < KEYS_MAX && keys[k]; k++) {
+        config_set(c->config, keys[k], values[k], &error);
+        c->config->entries[config_key_index(config_key_find(keys[k]))].source = sources[k];
+    }
+    config_resolve(c->config, c->blueprint->ranks, &error);
+}
+
 /* Every key is a change: what the configuration has already is no advice. */
 static bool changes_all(const struct config *config, const struct change *change) {
     for (int k = 0; k < KEYS_MAX && change->key[k]; k++)
@@ -102,15 +114,17 @@ static bool plan_fits(const struct check *c) {
 
 static bool would_fit(struct check *c, const struct change *change) {
     char *before[KEYS_MAX] = {0};
+    enum config_source source[KEYS_MAX];
     bool good = changes_all(c->config, change);
     for (int k = 0; k < KEYS_MAX && change->key[k] && good; k++) {
+        source[k] = c->config->entries[config_key_index(config_key_find(change->key[k]))].source;
         before[k] = strdup(entry_text(c->config, change->key[k]));
         good = before[k] != NULL;
     }
     /* Another mesh needs other groups of ranks, which are not open. */
     bool fits = good && set_all(c, change->key, change->value) &&
                 c->config->shard_ranks == c->blueprint->policy.mesh[AXIS_SHARD] && plan_fits(c);
-    if (good) set_all(c, change->key, (const char *const *)before);
+    if (good) set_back(c, change->key, (const char *const *)before, source);
     for (int k = 0; k < KEYS_MAX; k++) free(before[k]);
     return fits;
 }

@@ -223,7 +223,7 @@ static bool overlap(const void *a, uint64_t a_bytes, const void *b, uint64_t b_b
 
 /* The overlaps that a call allows: see enum comm_kind. */
 static bool in_place(const struct comm_group *group, const struct comm_call *call) {
-    uint64_t own = group->index * call->count * dtype_bytes(call->dtype);
+    uint64_t own = group->index * shape_stride(call) * dtype_bytes(call->dtype);
     switch (call->kind) {
     case COMM_ALL_GATHER:
         return (const char *)call->source == (const char *)call->target + own;
@@ -242,7 +242,11 @@ static const char *find_fault(const struct comm_group *group, const struct comm_
     if ((uint32_t)call->kind >= COMM_KINDS) return "there is no such kind of call";
     if (call->kind == COMM_BARRIER) return NULL;
     if ((uint32_t)call->dtype >= DTYPES) return "there is no such dtype";
-    if (call->count > (UINT64_MAX >> 4) / group->count) return "the count is too large for 64-bit sizes";
+    if (shape_stride(call) > (UINT64_MAX >> 4) / group->count)
+        return "the count is too large for 64-bit sizes";
+    if (shape_stride(call) < call->count) return "the shares overlap: the stride is below the count";
+    if (call->stride && call->kind != COMM_ALL_GATHER && (call->kind != COMM_REDUCE_SCATTER || call->native))
+        return "only an all-gather and an ordered reduce-scatter take a stride";
     if (shape_reduces(call)) {
         if (call->dtype == DTYPE_U8) return "u8 cannot be summed: reduce fp32, bf16 or fp16";
         if (call->target_dtype != DTYPE_F32 && call->target_dtype != call->dtype)

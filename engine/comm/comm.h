@@ -31,10 +31,10 @@
 #include "engine/base/log.h"
 
 enum comm_kind {
-    /* count: elements of one share; target: members * count; in place: source = target + me * count, where `me` is
-     * this rank's index in the group */
+    /* count: elements of one share; target: members * count, or with a stride; in place: source = target + me * stride,
+     * where `me` is this rank's index in the group */
     COMM_ALL_GATHER,
-    /* count: elements of one share; source: members * count; in place: target = source + me * count */
+    /* count: elements of one share; source: members * count, or with a stride; in place: target = source + me * stride */
     COMM_REDUCE_SCATTER,
     COMM_ALL_REDUCE, /* count: elements of the whole, any number; in place: source = target */
     COMM_ALL_TO_ALL, /* count: elements of one share; source and target: members * count, distinct */
@@ -53,6 +53,9 @@ struct comm_call {
     enum dtype dtype;        /* of the source, and of the wire */
     enum dtype target_dtype; /* reductions only: dtype or DTYPE_F32 */
     uint64_t count;
+    /* Elements from one share to the next in the target of an all-gather, and in the source of a reduce-scatter: a call
+     * may move a part of each share of a whole. The same on all members; 0: count. A native reduction has none. */
+    uint64_t stride;
     uint32_t root;
     uint32_t tag; /* part of the fingerprint: the region that the call serves */
     /* Part of the fingerprint and of messages: the unit's name, as "h.3"; the call copies up to 47 bytes; or NULL. */

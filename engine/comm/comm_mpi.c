@@ -38,7 +38,7 @@ enum phase { EXCHANGING, GATHERING };
 
 struct mpi_work {
     MPI_Request request;
-    MPI_Datatype type; /* built for this call, or libmpi.datatype_null */
+    MPI_Datatype type, spread; /* built for this call, or libmpi.datatype_null */
     enum phase phase;
     int failed; /* MPI's error; its report waits a short time, because the control channel may name the cause */
     uint64_t failed_ns;
@@ -191,6 +191,20 @@ static struct span span_make(uint64_t bytes, struct mpi_work *owner) {
     return (struct span){type, 1};
 }
 
+/* The span, as one element of a type that the next one follows at a distance of `bytes`. */
+static struct span spread_make(struct span span, uint64_t bytes, struct mpi_work *owner) {
+    MPI_Datatype packed;
+    libmpi.MPI_Type_contiguous(span.count, span.type, &packed);
+    libmpi.MPI_Type_create_resized(packed, 0, (MPI_Aint)bytes, &owner->spread);
+    libmpi.MPI_Type_commit(&owner->spread);
+    libmpi.MPI_Type_free(&packed);
+    return (struct span){owner->spread, 1};
+}
+
+static struct span shares_of(const struct comm_call *call, struct span span, struct mpi_work *owner) {
+    return call->stride ? spread_make(span, call->stride * dtype_bytes(call->dtype), owner) : span;
+}
+
 /* ---- posting ---- */
 
 /* The first half of every reduction: sends all shares to their owners. */
@@ -201,18 +215,19 @@ static int post_exchange(struct comm_work *work, struct mpi_work *mine, MPI_Comm
     if (call->native)
         return libmpi.MPI_Ireduce_scatter_block(source, staged_received(work), (int)share, libmpi.fp32,
                                                 libmpi.sum, data, &mine->request);
-    struct span span = span_make(share * dtype_bytes(call->dtype), mine);
-    return libmpi.MPI_Ialltoall(source, span.count, span.type, staged_received(work), span.count, span.type,
+    struct span span = span_make(share * dtype_bytes(call->dtype), mine), from = shares_of(call, span, mine);
+    return libmpi.MPI_Ialltoall(source, from.count, from.type, staged_received(work), span.count, span.type,
                                 data, &mine->request);
 }
 
 static int post_gather(struct comm_work *work, struct mpi_work *mine, MPI_Comm data) {
     const struct comm_call *call = &work->call;
     uint64_t bytes = call->count * dtype_bytes(call->dtype);
-    struct span span = span_make(bytes, mine);
-    const char *own = (const char *)call->target + work->group->index * bytes;
+    struct span span = span_make(bytes, mine), to = shares_of(call, span, mine);
+    const char *own =
+        (const char *)call->target + work->group->index * shape_stride(call) * dtype_bytes(call->dtype);
     const void *source = call->source == own ? MPI_IN_PLACE : call->source;
-    return libmpi.MPI_Iallgather(source, span.count, span.type, call->target, span.count, span.type, data,
+    return libmpi.MPI_Iallgather(source, span.count, span.type, call->target, to.count, to.type, data,
                                  &mine->request);
 }
 
@@ -248,7 +263,8 @@ static zero_status post(struct comm_work *work) {
     struct mpi_group *group = (struct mpi_group *)work->group;
     struct mpi_work *mine = &group->works[work_slot(work)];
     const struct comm_call *call = &work->call;
-    *mine = (struct mpi_work){.request = libmpi.request_null, .type = libmpi.datatype_null};
+    *mine = (struct mpi_work){
+        .request = libmpi.request_null, .type = libmpi.datatype_null, .spread = libmpi.datatype_null};
     if (shape_reduces(call) && call->native &&
         (call->dtype != DTYPE_F32 || shape_share(call, work->group->count) > INT_MAX))
         return comm_raise(work->group->comm, ZERO_E_UNSUPPORTED, (int32_t)work->group->comm->rank, false,
@@ -317,6 +333,7 @@ static zero_status test(struct comm_work *work, bool *out_done) {
         staged_sum(work, group->inputs, work->call.target, work->call.count, work->call.add);
     if (work->call.kind == COMM_ALL_REDUCE) staged_finish(work);
     if (mine->type != libmpi.datatype_null) libmpi.MPI_Type_free(&mine->type);
+    if (mine->spread != libmpi.datatype_null) libmpi.MPI_Type_free(&mine->spread);
     control_done(group->ring, work->record.sequence);
     ((struct mpi_comm *)work->group->comm)->idles = 0;
     *out_done = true;

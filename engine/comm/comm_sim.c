@@ -18,6 +18,7 @@ struct held {
     const void *live;
     void *copy;
     uint64_t bytes;
+    uint64_t step, share; /* the call has the first `share` of every `step` bytes */
 };
 
 enum { BUCKETS = 1024 }; /* of live calls: a world of many groups has hundreds */
@@ -191,17 +192,24 @@ static struct sim_call *find_call(struct sim_world *world, const struct comm_wor
     return call;
 }
 
-static bool hold(struct held *held, const void *live, uint64_t bytes) {
+/* `step`: bytes from one share to the next, of which the call has the first `share`. 0: it has all. */
+static bool hold(struct held *held, const void *live, uint64_t bytes, uint64_t step, uint64_t share) {
     if (bytes == 0) return true;
     held->copy = malloc(bytes);
     if (!held->copy) return false;
     memcpy(held->copy, live, bytes);
     held->live = live, held->bytes = bytes;
+    held->step = step ? step : bytes, held->share = step ? share : bytes;
     return true;
 }
 
 /* Poisons the target, except the part that is also the source. */
 static void poison(const struct comm_call *call, uint64_t target_bytes, uint64_t source_bytes) {
+    uint64_t step = call->stride * dtype_bytes(call->dtype);
+    for (uint64_t at = 0; at < target_bytes && step; at += step)
+        if ((const char *)call->target + at != call->source)
+            memset((char *)call->target + at, 0xff, call->count * dtype_bytes(call->dtype));
+    if (step) return;
     char *target = call->target, *end = target + target_bytes;
     const char *source = call->source, *source_end = source + source_bytes;
     if (source_bytes == 0 || source >= end || source_end <= target) {
@@ -219,10 +227,17 @@ static bool hold_buffers(const struct comm_work *work, struct sim_entry *entry) 
     uint64_t source = shape_source_bytes(call, members), target = shape_target_bytes(call, members);
     /* Its target is its source. */
     bool gives = call->kind == COMM_BROADCAST && call->root == work->group->index;
-    if (target && !call->add && !gives) poison(call, target, source);
+    if (target && !call->add && !gives) {
+        struct comm_call poisoned = *call;
+        if (call->kind != COMM_ALL_GATHER) poisoned.stride = 0; /* of the source */
+        poison(&poisoned, target, source);
+    }
     if (staging) memset(call->staging, 0xff, staging);
-    return hold(&entry->source, call->source, source) && hold(&entry->target, call->target, target) &&
-           hold(&entry->staging, call->staging, staging);
+    uint64_t share = call->count * dtype_bytes(call->dtype), step = call->stride * dtype_bytes(call->dtype);
+    bool gathers = call->kind == COMM_ALL_GATHER;
+    return hold(&entry->source, call->source, source, gathers ? 0 : step, share) &&
+           hold(&entry->target, call->target, target, gathers ? step : 0, share) &&
+           hold(&entry->staging, call->staging, staging, 0, 0);
 }
 
 /* Compares with the first posted record: if every record equals the first, all are equal. */
@@ -271,7 +286,9 @@ static const void *source_of(const struct sim_entry *entry, const struct comm_ca
 }
 
 static bool untouched(const struct held *held) {
-    return held->bytes == 0 || memcmp(held->live, held->copy, held->bytes) == 0;
+    for (uint64_t at = 0; at < held->bytes; at += held->step)
+        if (memcmp((const char *)held->live + at, (const char *)held->copy + at, held->share)) return false;
+    return true;
 }
 
 static zero_status check_untouched(const struct comm_work *work, const struct sim_entry *entry) {

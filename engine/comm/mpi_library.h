@@ -42,6 +42,7 @@
     X(MPI_Testall)                                                                                           \
     X(MPI_Type_commit)                                                                                       \
     X(MPI_Type_contiguous)                                                                                   \
+    X(MPI_Type_create_resized)                                                                               \
     X(MPI_Type_create_struct)                                                                                \
     X(MPI_Type_free)
 

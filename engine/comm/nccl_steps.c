@@ -22,11 +22,6 @@ static zero_status gather_shares(struct comm_work *work, const void *source, voi
                                                        nccl_stream(work)));
 }
 
-static zero_status gather(struct comm_work *work) {
-    const struct comm_call *call = &work->call;
-    return gather_shares(work, call->source, call->target, call->count, call->dtype);
-}
-
 static zero_status broadcast(struct comm_work *work) {
     struct nccl_group *group = (struct nccl_group *)work->group;
     const struct comm_call *call = &work->call;
@@ -35,23 +30,35 @@ static zero_status broadcast(struct comm_work *work) {
                                                  (int)call->root, group->data, nccl_stream(work)));
 }
 
-static zero_status exchange_shares(struct comm_work *work, const char *source, char *target, uint64_t count) {
+/* `from`, `to`: elements from one share to the next in source and target. */
+static zero_status exchange_shares(struct comm_work *work, const char *source, uint64_t from, char *target,
+                                   uint64_t to, uint64_t count) {
     const struct nccl_library *nccl = library_of(work);
     struct nccl_group *group = (struct nccl_group *)work->group;
     ncclDataType_t type = types[work->call.dtype];
-    uint64_t bytes = count * dtype_bytes(work->call.dtype);
+    uint64_t bytes = dtype_bytes(work->call.dtype);
     ncclResult_t result = nccl->ncclGroupStart();
     for (uint32_t m = 0; m < group->base.count && nccl_good(result); m++) {
-        result = nccl->ncclSend(source + m * bytes, count, type, (int)m, group->data, nccl_stream(work));
+        result =
+            nccl->ncclSend(source + m * from * bytes, count, type, (int)m, group->data, nccl_stream(work));
         if (nccl_good(result))
-            result = nccl->ncclRecv(target + m * bytes, count, type, (int)m, group->data, nccl_stream(work));
+            result =
+                nccl->ncclRecv(target + m * to * bytes, count, type, (int)m, group->data, nccl_stream(work));
     }
     ncclResult_t ended = nccl->ncclGroupEnd();
     return judge(work, nccl_good(result) ? ended : result);
 }
 
 static zero_status all_to_all(struct comm_work *work) {
-    return exchange_shares(work, work->call.source, work->call.target, work->call.count);
+    const struct comm_call *call = &work->call;
+    return exchange_shares(work, call->source, call->count, call->target, call->count, call->count);
+}
+
+/* NCCL's own gather knows no stride. */
+static zero_status gather(struct comm_work *work) {
+    const struct comm_call *call = &work->call;
+    return call->stride ? exchange_shares(work, call->source, 0, call->target, call->stride, call->count)
+                        : gather_shares(work, call->source, call->target, call->count, call->dtype);
 }
 
 /* The shares to exchange: the source, or its padded copy with shares of equal size. */
@@ -76,8 +83,9 @@ static zero_status pad(struct comm_work *work) {
 }
 
 static zero_status exchange(struct comm_work *work) {
-    return exchange_shares(work, shares(work), staged_received(work),
-                           shape_share(&work->call, work->group->count));
+    uint64_t share = shape_share(&work->call, work->group->count);
+    uint64_t from = work->call.stride ? work->call.stride : share;
+    return exchange_shares(work, shares(work), from, staged_received(work), share, share);
 }
 
 static zero_status reduce_native(struct comm_work *work) {

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "engine/comm/ordered.h"
+#include "engine/comm/shape.h"
 #include "engine/device/device.h"
 #include "kernels/ordered_sum.h"
 
@@ -114,12 +115,13 @@ zero_status part_complete(struct comm_work *work, uint32_t members, const void *
                           const void **pointers) {
     const struct comm_call *call = &work->call;
     uint32_t me = work->group->index;
-    uint64_t bytes = call->count * dtype_bytes(call->dtype);
+    uint64_t bytes = call->count * dtype_bytes(call->dtype),
+             stride = shape_stride(call) * dtype_bytes(call->dtype);
     zero_status status = ZERO_OK;
     switch (call->kind) {
     case COMM_ALL_GATHER: /* each member begins with its own share, so that members read different shares at a time */
         for (uint32_t i = 0, m = me; i < members && !status; i++, m = m + 1 == members ? 0 : m + 1)
-            status = part_copy(work, (char *)call->target + m * bytes, sources[m], bytes);
+            status = part_copy(work, (char *)call->target + m * stride, sources[m], bytes);
         break;
     case COMM_ALL_TO_ALL:
         for (uint32_t i = 0, m = me; i < members && !status; i++, m = m + 1 == members ? 0 : m + 1)
@@ -127,7 +129,7 @@ zero_status part_complete(struct comm_work *work, uint32_t members, const void *
                                bytes);
         break;
     case COMM_REDUCE_SCATTER:
-        return part_sum(work, members, sources, me * call->count, call->count, 0, pointers);
+        return part_sum(work, members, sources, me * shape_stride(call), call->count, 0, pointers);
     case COMM_ALL_REDUCE:
         return part_sum(work, members, sources, 0, call->count, 0, pointers);
     case COMM_BROADCAST:

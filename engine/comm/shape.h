@@ -8,12 +8,24 @@ static inline bool shape_reduces(const struct comm_call *call) {
     return call->kind == COMM_REDUCE_SCATTER || call->kind == COMM_ALL_REDUCE;
 }
 
+/* Elements from one share to the next. */
+static inline uint64_t shape_stride(const struct comm_call *call) {
+    return call->stride ? call->stride : call->count;
+}
+
+/* Elements from the first share's begin to the last share's end. */
+static inline uint64_t shape_reach(const struct comm_call *call, uint32_t members) {
+    return call->count ? (members - 1) * shape_stride(call) + call->count : 0;
+}
+
+/* The bytes from a buffer's begin to its end. */
 static inline uint64_t shape_source_bytes(const struct comm_call *call, uint32_t members) {
     switch (call->kind) {
     case COMM_ALL_GATHER:
     case COMM_ALL_REDUCE:
         return call->count * dtype_bytes(call->dtype);
     case COMM_REDUCE_SCATTER:
+        return shape_reach(call, members) * dtype_bytes(call->dtype);
     case COMM_ALL_TO_ALL:
         return members * call->count * dtype_bytes(call->dtype);
     default:
@@ -24,6 +36,7 @@ static inline uint64_t shape_source_bytes(const struct comm_call *call, uint32_t
 static inline uint64_t shape_target_bytes(const struct comm_call *call, uint32_t members) {
     switch (call->kind) {
     case COMM_ALL_GATHER:
+        return shape_reach(call, members) * dtype_bytes(call->dtype);
     case COMM_ALL_TO_ALL:
         return members * call->count * dtype_bytes(call->dtype);
     case COMM_REDUCE_SCATTER:

@@ -23,14 +23,20 @@ static const char *slice_to(const struct comm_work *work, uint32_t phase, uint32
     uint64_t bytes = tcp_slice_bytes(work, phase, me);
     if (phase == GATHERING) return staged_sums(work) + me * bytes;
     bool one = work->call.kind == COMM_ALL_GATHER || work->call.kind == COMM_BROADCAST;
-    return (const char *)mine_of(work)->source + (one ? 0 : member * bytes);
+    uint64_t step = work->call.kind == COMM_REDUCE_SCATTER
+                        ? shape_stride(&work->call) * dtype_bytes(work->call.dtype)
+                        : bytes;
+    return (const char *)mine_of(work)->source + (one ? 0 : member * step);
 }
 
 char *tcp_slice_from(const struct comm_work *work, uint32_t phase, uint32_t member) {
     uint64_t bytes = tcp_slice_bytes(work, phase, member);
     if (phase == GATHERING) return staged_sums(work) + member * bytes;
     if (shape_reduces(&work->call)) return staged_received(work) + member * bytes;
-    return (char *)work->call.target + (work->call.kind == COMM_BROADCAST ? 0 : member * bytes);
+    uint64_t step = work->call.kind == COMM_ALL_GATHER
+                        ? shape_stride(&work->call) * dtype_bytes(work->call.dtype)
+                        : bytes;
+    return (char *)work->call.target + (work->call.kind == COMM_BROADCAST ? 0 : member * step);
 }
 
 void tcp_keep_own_slice(const struct comm_work *work) {

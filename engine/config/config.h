@@ -128,8 +128,8 @@ struct config_model {
     uint64_t window, window_from;
     double layer_norm_epsilon, initializer_range;
     bool tied;
-    uint64_t
-        vocab_block; /* zero_optimization.vocabulary_block_rows: of how the model is cut into units; 0: not cut */
+    /* zero_optimization.vocabulary_block_rows: of how the model is cut into units; 0: not cut. */
+    uint64_t vocab_block;
 };
 
 struct config_eval { /* at most one of the two is given */
@@ -181,7 +181,7 @@ struct config {
     int optimizer_tier, param_tier, grad_tier;        /* after config_resolve: enum tier_kind of these rows */
     bool cpu_offload, cpu_offload_param;              /* DeepSpeed's old keys for the two tiers */
     struct config_paths optimizer_paths, param_paths; /* on the drives; equal if both tiers are drives */
-    uint64_t slots, chunk_elements_max, aio_block_bytes, aio_queue_depth;
+    uint64_t slots, chunk_elements_max, piece_bytes, aio_block_bytes, aio_queue_depth;
     int nvme_masters; /* enum config_masters; AUTO until config_resolve */
     bool nvme_shadow;
     bool checkpoint_async;

@@ -157,8 +157,17 @@ static bool same_paths(const struct config_paths *a, const struct config_paths *
     return true;
 }
 
-/* A gradient comes with its chunk of state to the host's update, so it is not farther away than the state. */
+/* A gradient comes with its chunk of state to the host's update, so it is not farther away than the state. By default it is
+ * where the state is. */
 static zero_status resolve_grad_tier(struct config *c, struct zero_error *error) {
+    static const char path[] = OFFLOAD_GRADIENTS ".device";
+    if (!config_written(c, path)) {
+        char text[32];
+        c->grad_device = c->stage ? c->optimizer_device : (int)TIER_DEVICE;
+        c->grad_tier = (int)tier_table[c->grad_device]->kind;
+        snprintf(text, sizeof text, "\"%s\"", tier_table[c->grad_device]->choice);
+        return config_derived(c, path, text, error);
+    }
     const char *choice = tier_table[c->grad_device]->choice;
     c->grad_tier = (int)tier_table[c->grad_device]->kind;
     if (c->grad_tier != TIER_DEVICE && !c->stage)

@@ -32,7 +32,9 @@ uint8_t ahead_streams(const struct executor *e, const struct task *task) {
     for (uint8_t i = 0; i < op->writes; i++) host |= crosses(e, buffer_address(e, task->write[i]));
     if (host) return 0;
     if (!calls) return stream_of(op);
-    struct comm_call call = executor_call(&e->o.shape, op);
+    struct executor_round first = {0};
+    struct comm_call call;
+    executor_next_call(&e->o.shape, op, 0, &first, &call);
     return stream_of(op) | comm_streams(e->o.shape.group[op->axes][op->stream], &call);
 }
 

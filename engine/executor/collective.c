@@ -35,26 +35,73 @@ bool scatters(const struct operation *op) {
     return op->reads > 0; /* else it sums the shard over the replicate axis */
 }
 
+/* The elements of a share that an operation moves: it cuts a region into as many shares as its group has members. */
+static uint64_t share_elements(const struct executor_shape *o, const struct operation *op) {
+    if (op->kind == OP_GATHER)
+        return o->model->region[op->region].padded / comm_group_size(o->group[op->axes][op->stream]);
+    return part_elements(o, op->region, grad_shard_placement(&o->policy->region[op->region]));
+}
+
+static uint64_t min64(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+struct part item_part(const struct executor_shape *o, const struct operation *op, uint32_t index) {
+    struct part part = {.share = share_elements(o, op)};
+    part.first = index * op->piece;
+    part.count = op->piece ? min64(op->piece, part.share - part.first) : part.share;
+    return part;
+}
+
+/* What an item moves in its next round. */
+struct part round_part(const struct executor_shape *o, const struct operation *op, uint32_t index,
+                       uint64_t moved) {
+    struct part part = item_part(o, op, index);
+    part.first += moved;
+    part.count = min64(part.count - moved, round_elements(o, op));
+    return part;
+}
+
 /* The call of elements, before coding. */
-struct comm_call element_call(const struct executor_shape *o, const struct operation *op) {
-    const struct model_region *region = &o->model->region[op->region];
+struct comm_call element_call(const struct executor_shape *o, const struct operation *op, uint32_t index,
+                              uint64_t moved) {
     struct precision p = precision_of(o, op->region);
-    struct comm_call call = {.tag = op->region, .what = o->model->unit[region->unit]->name};
+    struct part part = round_part(o, op, index, moved);
+    struct comm_call call = {.kind = COMM_ALL_GATHER,
+                             .count = part.count,
+                             .stride = part.count < part.share ? part.share : 0,
+                             .tag = op->region,
+                             .what = o->model->unit[o->model->region[op->region].unit]->name};
     if (op->kind == OP_GATHER) {
-        call.kind = COMM_ALL_GATHER;
         call.dtype = call.target_dtype = op->object == OBJECT_GRAD ? p.reduced : p.compute;
-        call.count = region->padded / comm_group_size(o->group[op->axes][op->stream]);
         return call;
     }
     call.kind = scatters(op) ? COMM_REDUCE_SCATTER : COMM_ALL_REDUCE;
     call.dtype = reduced_from(&p, scatters(op));
     call.target_dtype = p.reduced;
-    call.count = part_elements(o, op->region, grad_shard_placement(&o->policy->region[op->region]));
     call.native = o->native_reduction;
     call.add = op->add;
+    if (!scatters(op)) call.stride = 0;
     return call;
 }
 
-struct comm_call executor_call(const struct executor_shape *o, const struct operation *op) {
-    return coded_call(o, op, element_call(o, op));
+struct operation sum_of_scatter(const struct operation *op) {
+    struct operation sum = *op;
+    sum.axes = AXES_REPLICATE;
+    sum.reads = 0;
+    sum.add = false;
+    return sum;
+}
+
+bool executor_next_call(const struct executor_shape *o, const struct operation *op, uint32_t item,
+                        struct executor_round *round, struct comm_call *out) {
+    bool sums = op->summed && buffer_is_ring(op->write[0].kind) && !round->sum && round->axes;
+    uint64_t count = round_part(o, op, item, round->moved).count;
+    if (!sums && round->axes) round->moved += count, count = round_part(o, op, item, round->moved).count;
+    struct operation now = sums ? sum_of_scatter(op) : *op;
+    if (!count) return false;
+    *out = element_call(o, &now, item, round->moved);
+    out->count = count;
+    *out = coded_call(o, &now, *out);
+    round->axes = now.axes;
+    round->sum = sums;
+    return true;
 }

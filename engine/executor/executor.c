@@ -62,6 +62,9 @@ static bool open_timeline(struct executor *e, enum stream stream) {
 
 static void open_offload(struct executor *e) {
     e->offload = (struct offload){.slots = e->o.plan->layout.slots,
+                                  .param_slots = e->o.plan->layout.params.slots,
+                                  .grad_slots = e->o.plan->layout.grads.slots,
+                                  .chunk_elements = e->o.plan->layout.chunk_elements,
                                   .region = e->o.plan->layout.region,
                                   .refresh = e->o.shape.policy->refresh,
                                   .refreshes = e->o.shape.policy->refreshes};
@@ -176,6 +179,15 @@ void *buffer_address(const struct executor *e, uint32_t buffer) {
     if (plan_in_space(e->o.plan, buffer)) return (uint8_t *)e->o.space + b->offset;
     uint8_t *extent = e->o.memory[e->o.plan->row_tier[b->row]]; /* NULL: the tier is a drive */
     return extent ? extent + plan_place(e->o.plan, buffer) : NULL;
+}
+
+void *item_address(const struct executor *e, const struct item *item, struct buffer_ref ref,
+                   uint32_t buffer) {
+    const struct chunk_layout *layout = &e->o.plan->layout;
+    const struct chunk_ring *ring = ref.kind == BUFFER_PARAM_STAGED ? &layout->params : &layout->grads;
+    uint8_t *address = buffer_address(e, buffer);
+    if (!buffer_is_ring(ref.kind)) return address;
+    return address + (item->task->op.sequence + item->index) % ring->slots * ring->slot_bytes;
 }
 
 uint64_t part_bytes(const struct executor *e, uint32_t buffer) {

@@ -83,6 +83,8 @@ struct executor_shape {
     /* Collectives may send codes of 8 or 4 bits in place of elements (kernels/quantize.h). 0: they send elements. */
     uint32_t param_bits;    /* of parameters gathered from shards; needs policy->gather_stagings above 0 */
     uint32_t gradient_bits; /* of gradients that a reduction scatters */
+    /* Collectives that need scratch memory go in rounds of at most so many bytes of all shares. 0: PIECE_BYTES_DEFAULT. */
+    uint64_t piece_bytes;
 };
 
 /* blueprint_executor_options sets shape, plan, optimizer and state_count; its caller sets the mechanisms. */
@@ -118,8 +120,15 @@ uint64_t executor_staging_bytes(const struct executor_shape *shape);
 uint64_t executor_gather_staging_bytes(const struct executor_shape *shape);
 uint64_t executor_lent_staging_bytes(const struct executor_shape *shape);
 
-/* The shape of the collective that a gather or a reduction posts: kind, types and count, without buffers. */
-struct comm_call executor_call(const struct executor_shape *shape, const struct operation *op);
+/* The shapes of the collectives that an item of a gather or a reduction posts, one after another: kind, types and count,
+ * without buffers. False: there are no more. `round` is zero before the first. */
+struct executor_round {
+    uint64_t moved; /* elements of each share, before this round */
+    bool sum;       /* over the replicate axis, after the scatter */
+    uint8_t axes;   /* of the group that *out is for; 0: before the first call */
+};
+bool executor_next_call(const struct executor_shape *shape, const struct operation *op, uint32_t item,
+                        struct executor_round *round, struct comm_call *out);
 
 zero_status executor_open(const struct executor_options *options, struct executor **out,
                           struct zero_error *error);

@@ -49,7 +49,7 @@ void lent_sum(struct executor *e, uint32_t region) {
 enum { ROUND_BYTES = 4 << 20 }; /* of all ranks' shares, unless a norm's block of each is more */
 
 /* The elements of each share in a round. Blocks of the norm stay whole. */
-static uint64_t round_elements(uint64_t share, uint64_t members, uint64_t bytes) {
+static uint64_t lent_elements(uint64_t share, uint64_t members, uint64_t bytes) {
     uint64_t most = ROUND_BYTES / bytes / members / NORM_BLOCK_ELEMENTS * NORM_BLOCK_ELEMENTS;
     if (most < NORM_BLOCK_ELEMENTS) most = NORM_BLOCK_ELEMENTS;
     return share < most ? share : most;
@@ -57,7 +57,7 @@ static uint64_t round_elements(uint64_t share, uint64_t members, uint64_t bytes)
 
 static uint64_t members_bytes(const struct executor_shape *o, uint32_t region) {
     uint64_t members = o->policy->mesh[AXIS_SHARD], bytes = dtype_bytes(precision_of(o, region).compute);
-    return members * bytes * round_elements(o->model->region[region].padded / members, members, bytes);
+    return members * bytes * lent_elements(o->model->region[region].padded / members, members, bytes);
 }
 
 uint64_t executor_lent_staging_bytes(const struct executor_shape *o) {
@@ -76,7 +76,7 @@ uint64_t executor_lent_staging_bytes(const struct executor_shape *o) {
 uint64_t lent_reduce_bytes(const struct comm_group *group, struct comm_call call) {
     uint64_t members = comm_group_size(group);
     if (members == 1) return 0;
-    call.count = round_elements(call.count, members, dtype_bytes(call.dtype));
+    call.count = lent_elements(call.count, members, dtype_bytes(call.dtype));
     return (members + 1) * call.count * dtype_bytes(call.dtype) + comm_staging_bytes(group, &call);
 }
 
@@ -91,7 +91,7 @@ struct round {
     uint32_t members, me;
 };
 
-static struct round round_of(const struct executor *e, const struct item *item) {
+static struct round lent_round(const struct executor *e, const struct item *item) {
     const struct operation *op = &item->task->op;
     const struct comm_group *group = e->o.shape.group[op->axes][op->stream];
     struct round r = {.region = &e->o.shape.model->region[op->region],
@@ -102,7 +102,7 @@ static struct round round_of(const struct executor *e, const struct item *item) 
                       .members = comm_group_size(group),
                       .me = comm_group_index(group)};
     r.share = r.region->padded / r.members;
-    r.most = round_elements(r.share, r.members, r.bytes);
+    r.most = lent_elements(r.share, r.members, r.bytes);
     r.count = r.share - r.first < r.most ? r.share - r.first : r.most;
     return r;
 }
@@ -122,6 +122,7 @@ static zero_status post_round(struct executor *e, struct item *item, const struc
                               struct comm_call *call) {
     const struct operation *op = &item->task->op;
     call->count = r->count;
+    call->stride = 0;
     zero_status status = post_counted(e, item, e->o.shape.group[op->axes][op->stream], call, 0);
     item->posted = r->first + r->count == r->share;
     return status;
@@ -138,7 +139,7 @@ static void next_round(struct item *item, const struct round *r) {
 zero_status lent_gather(struct executor *e, struct item *item, struct comm_call call) {
     const struct operation *op = &item->task->op;
     if (alone(e, item)) return post_alone(item, &e->traffic.gather_calls);
-    struct round r = round_of(e, item);
+    struct round r = lent_round(e, item);
     uint8_t *own = r.staging + r.me * r.count * r.bytes;
     if (lent_region(e, op->read[0]))
         lent_read(r.region, r.array, r.bytes, r.me * r.share + r.first, r.count, own);
@@ -150,7 +151,7 @@ zero_status lent_gather(struct executor *e, struct item *item, struct comm_call 
 
 zero_status lent_take_gathered(struct executor *e, struct item *item) {
     if (alone(e, item)) return ZERO_OK;
-    struct round r = round_of(e, item);
+    struct round r = lent_round(e, item);
     for (uint32_t m = 0; m < r.members; m++)
         lent_write(r.region, r.array, r.bytes, m * r.share + r.first, r.count,
                    r.staging + m * r.count * r.bytes);
@@ -169,7 +170,7 @@ static uint8_t *sum_of(const struct executor *e, const struct item *item, const 
 zero_status lent_reduce(struct executor *e, struct item *item, struct comm_call call) {
     const struct operation *op = &item->task->op;
     if (alone(e, item)) return lent_sum(e, op->region), post_alone(item, &e->traffic.reduce_calls);
-    struct round r = round_of(e, item);
+    struct round r = lent_round(e, item);
     for (uint32_t m = 0; m < r.members; m++)
         lent_read(r.region, r.array, r.bytes, m * r.share + r.first, r.count,
                   r.staging + m * r.count * r.bytes);
@@ -184,7 +185,7 @@ zero_status lent_reduce(struct executor *e, struct item *item, struct comm_call 
 
 zero_status lent_take_sum(struct executor *e, struct item *item) {
     if (alone(e, item)) return ZERO_OK;
-    struct round r = round_of(e, item);
+    struct round r = lent_round(e, item);
     if (lent_region(e, item->task->op.write[0]))
         lent_write(r.region, r.array, r.bytes, r.me * r.share + r.first, r.count, sum_of(e, item, &r));
     next_round(item, &r);

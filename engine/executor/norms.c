@@ -24,32 +24,44 @@ comm_written_fn norm_of_written(enum dtype dtype) { return add_norm[dtype]; }
 
 /* The norm on a device: the sums of blocks go to the device's scratch, which all such works of the reduce stream
  * share; their total goes to memory that the host reads. */
-zero_status norm_on_device(struct executor *e, struct item *item, uint32_t region, const void *shard) {
-    uint64_t count = shard_elements(e, region, grad_shard_placement(policy_region(e, region)));
-    uint64_t blocks = (count + NORM_BLOCK_ELEMENTS - 1) / NORM_BLOCK_ELEMENTS;
+struct part norm_part(const struct executor *e, uint32_t region) {
+    uint64_t share = shard_elements(e, region, grad_shard_placement(policy_region(e, region)));
+    return (struct part){0, share, share};
+}
+
+static uint64_t blocks_of(uint64_t elements) {
+    return (elements + NORM_BLOCK_ELEMENTS - 1) / NORM_BLOCK_ELEMENTS;
+}
+
+zero_status norm_on_device(struct executor *e, struct item *item, uint32_t region, struct part part,
+                           const void *elements) {
+    uint64_t blocks = blocks_of(part.count), all_blocks = blocks_of(part.share);
     double *sums =
         (double *)(void *)((uint8_t *)e->o.memory[TIER_DEVICE] + e->o.plan->row_offset[MEMORY_NORMS]);
     enum dtype reduced = precision_of(&e->o.shape, region).reduced;
-    struct norm_blocks_argument each = {shard, sums, count, reduced};
-    struct norm_total_argument all = {sums, &e->norm[region], blocks};
+    double *own = sums + part.first / NORM_BLOCK_ELEMENTS;
+    struct norm_blocks_argument each = {elements, own, part.count, reduced};
+    struct norm_total_argument all = {sums, &e->norm[region], all_blocks};
     struct device_work work = {.reads = 1,
                                .writes = 1,
-                               .read = {{(void *)each.elements, count * dtype_bytes(reduced)}},
-                               .write = {{sums, blocks * sizeof *sums}}};
+                               .read = {{(void *)each.elements, part.count * dtype_bytes(reduced)}},
+                               .write = {{own, blocks * sizeof *own}}};
     struct device_work total = {.reads = 1,
                                 .writes = 1,
-                                .read = {{sums, blocks * sizeof *sums}},
+                                .read = {{sums, all_blocks * sizeof *sums}},
                                 .write = {{all.total, sizeof *all.total}}};
     e->normed[region] = true;
     zero_status status = submit(e, item, &kernel_norm_blocks, DEVICE_REDUCE, &each, &work);
-    return status ? status : submit(e, item, &kernel_norm_total, DEVICE_REDUCE, &all, &total);
+    bool last = part.first + part.count == part.share;
+    return status || !last ? status : submit(e, item, &kernel_norm_total, DEVICE_REDUCE, &all, &total);
 }
 
-void norm_in_memory(struct executor *e, uint32_t region, const void *shard) {
+/* Blocks are added in ascending order, over all parts of the shard. */
+void norm_in_memory(struct executor *e, uint32_t region, struct part part, const void *elements) {
+    enum dtype reduced = precision_of(&e->o.shape, region).reduced;
     e->normed[region] = true;
-    if (e->o.without_data) return;
-    e->norm[region] = norm_span(shard, precision_of(&e->o.shape, region).reduced,
-                                shard_elements(e, region, grad_shard_placement(policy_region(e, region))));
+    if (!e->o.without_data)
+        e->norm[region] = norm_more(part.first ? e->norm[region] : 0, elements, reduced, part.count);
 }
 
 /* Takes the norms that no reduction took: the gradient was reduced in an earlier micro-step, or over the replicate
@@ -64,9 +76,9 @@ zero_status complete_norms(struct executor *e, struct item *item) {
         if (!shard)
             lent_sum(e, region);
         else if (e->o.shape.discrete && !crosses(e, shard))
-            status = norm_on_device(e, item, region, shard);
+            status = norm_on_device(e, item, region, norm_part(e, region), shard);
         else
-            norm_in_memory(e, region, shard);
+            norm_in_memory(e, region, norm_part(e, region), shard);
     }
     return status;
 }

@@ -46,6 +46,11 @@ static bool has_posted(const struct item *item) {
     return !posts || item->posted || item->done;
 }
 
+/* Items of a run that share scratch memory, or add to one norm: one comes after the other. */
+static bool one_by_one(const struct item *before, const struct item *item) {
+    return before->task == item->task && (item->task->op.kind == OP_REDUCE || item->task->op.writes > 1);
+}
+
 /* An item may post when all earlier items of its stream have posted. So all ranks post in the order of emission,
  * however long the earlier steps of an item take. */
 static zero_status test_turn(struct executor *e, struct item *item, bool *out_done) {
@@ -54,7 +59,7 @@ static zero_status test_turn(struct executor *e, struct item *item, bool *out_do
     for (uint64_t i = line->retired; *out_done; i++) {
         const struct item *before = &line->item[i & line->item_mask];
         if (before == item) break;
-        *out_done = has_posted(before);
+        *out_done = one_by_one(before, item) ? before->done : has_posted(before);
     }
     return ZERO_OK;
 }
@@ -83,13 +88,16 @@ static zero_status clear_shard(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
     struct placement cut = grad_shard_placement(policy_region(e, op->region));
     enum dtype reduced = precision_of(&e->o.shape, op->region).reduced;
-    void *shard = own_part_address(e, op->write[0], item->task->write[0], cut, reduced);
+    void *shard = buffer_is_ring(op->write[0].kind)
+                      ? item_address(e, item, op->write[0], item->task->write[0])
+                      : own_part_address(e, op->write[0], item->task->write[0], cut, reduced);
     e->norm[op->region] = 0;
     e->normed[op->region] = true;
     if (lent_region(e, op->write[0]))
         return lent_clear(lent_region(e, op->write[0]), LENT_GRADS, dtype_bytes(reduced)), ZERO_OK;
     item->awaits = AWAITS_DEVICE;
-    return e->o.device->ops->clear(e->o.device, DEVICE_REDUCE, shard, grad_shard_bytes(e, op->region),
+    return e->o.device->ops->clear(e->o.device, DEVICE_REDUCE, shard,
+                                   item_part(&e->o.shape, op, item->index).count * dtype_bytes(reduced),
                                    &item->ticket, &e->error);
 }
 
@@ -115,14 +123,15 @@ static zero_status empty_part(struct executor *e, struct item *item) {
 
 /* ---- the table ---- */
 
-enum { STEPS_OF_ITEM = 8 };
+enum { STEPS_OF_ITEM = 9 };
 typedef zero_status (*step_fn)(struct executor *e, struct item *item);
 
 static const step_fn steps[OP_KINDS][STEPS_OF_ITEM] = {
     [OP_COMPUTE] = {compute},
-    [OP_GATHER] = {bring_share, encode_share, await_turn, post_gather, decode_shares, leave_whole},
-    [OP_REDUCE] = {make_message, encode_message, bring_shard, await_turn, post_reduce, decode_sum, norm_shard,
-                   leave_shard},
+    [OP_GATHER] = {bring_share, await_turn, encode_share, post_gather, decode_shares, leave_whole},
+    /* all but the first: once per round */
+    [OP_REDUCE] = {await_turn, bring_shard, make_message, encode_message, post_reduce, decode_sum,
+                   sum_replicas, norm_shard, leave_shard},
     [OP_RELEASE] = {empty_part},
     [OP_UPDATE] = {bring_for_update, update, take_updated},
     [OP_COPY] = {copy_second},
@@ -146,6 +155,8 @@ static bool overtakes(struct item *item) {
     if (!item->task->ahead || (kind != OP_GATHER && kind != OP_REDUCE) || !has_steps(item)) return false;
     uint64_t ticket = item->ticket;
     bool comm = item->awaits == AWAITS_COMM;
+    if (comm && !item->posted)
+        return false; /* another round follows, and its call takes the place of this one */
     if (!comm && item->awaits != AWAITS_DEVICE) return false;
     if (comm && !comm_work_queued(item->work, &ticket)) return false;
     if (ticket) item->before = ticket; /* 0: a call without work; what came before it may not be done */

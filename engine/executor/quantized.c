@@ -20,7 +20,7 @@ static zero_status code(struct executor *e, struct item *item, enum device_strea
     return submit(e, item, &kernel_quantize_codes, stream, a, &work);
 }
 
-static bool codes_gather(const struct operation *op) {
+bool codes_gather(const struct operation *op) {
     return op->kind == OP_GATHER && op->writes > 1 && op->write[1].kind == BUFFER_GATHER_STAGING;
 }
 
@@ -45,17 +45,18 @@ struct comm_call coded_call(const struct executor_shape *o, const struct operati
 uint64_t executor_gather_staging_bytes(const struct executor_shape *o) {
     const struct placement whole = {{REPLICATE, REPLICATE}};
     struct placement_step steps[4];
-    uint64_t most = 0;
+    uint64_t largest = 0;
     if (!o->param_bits || !placement_change(o->policy->stage->param_rest, whole, o->policy->mesh, steps))
         return 0;
     uint64_t members = comm_group_size(o->group[steps[0].axes][STREAM_GATHER]);
     for (uint32_t i = 0; i < o->model->regions; i++) {
-        uint64_t share = o->model->region[i].padded / members;
+        uint64_t share = o->model->region[i].padded / members,
+                 most = piece_elements(o, precision_of(o, i).compute, (uint32_t)members);
         if (region_keeps_fp32(&o->model->region[i])) continue;
-        uint64_t bytes = (members + 1) * quantize_bytes(share, o->param_bits);
-        if (bytes > most) most = bytes;
+        uint64_t bytes = (members + 1) * quantize_bytes(share < most ? share : most, o->param_bits);
+        if (bytes > largest) largest = bytes;
     }
-    return most;
+    return largest;
 }
 
 bool gathers_codes(const struct item *item) { return codes_gather(&item->task->op); }
@@ -74,20 +75,20 @@ void coded_gather_call(const struct executor *e, const struct item *item, struct
     call->source = staging, call->target = staging + call->count;
 }
 
-zero_status decode_gather(struct executor *e, struct item *item) {
+zero_status decode_gather(struct executor *e, struct item *item, struct part part) {
     const struct operation *op = &item->task->op;
     const struct comm_group *group = e->o.shape.group[op->axes][op->stream];
     enum dtype dtype = precision_of(&e->o.shape, op->region).compute;
     uint32_t members = comm_group_size(group);
-    uint64_t share = e->o.shape.model->region[op->region].padded / members,
-             bytes = quantize_bytes(share, e->o.shape.param_bits), step = share * dtype_bytes(dtype);
-    uint8_t *target = buffer_address(e, item->task->write[0]);
+    uint64_t bytes = quantize_bytes(part.count, e->o.shape.param_bits),
+             step = part.share * dtype_bytes(dtype);
+    uint8_t *target = (uint8_t *)buffer_address(e, item->task->write[0]) + part.first * dtype_bytes(dtype);
     const uint8_t *codes = (const uint8_t *)buffer_address(e, item->task->write[1]) + bytes;
     zero_status status = ZERO_OK;
     for (uint32_t m = 0; m < members && !status; m++) {
-        struct dequantize_codes_argument a = {target + m * step, codes + m * bytes, share, dtype,
+        struct dequantize_codes_argument a = {target + m * step, codes + m * bytes, part.count, dtype,
                                               e->o.shape.param_bits};
-        struct device_work work = work_of(a.code, bytes, a.target, step);
+        struct device_work work = work_of(a.code, bytes, a.target, part.count * dtype_bytes(dtype));
         status = submit(e, item, &kernel_dequantize_codes, DEVICE_GATHER, &a, &work);
     }
     return status;
@@ -108,16 +109,17 @@ bool reduces_codes(const struct executor *e, const struct item *item) {
     return op->kind == OP_REDUCE && op->reads > 0 && codes_gradient(&e->o.shape, op->region);
 }
 
-zero_status code_reduce(struct executor *e, struct item *item, const void *source,
+zero_status code_reduce(struct executor *e, struct item *item, const void *source, uint64_t step,
                         const struct comm_call *call) {
     const struct operation *op = &item->task->op;
     uint32_t members = comm_group_size(e->o.shape.group[op->axes][op->stream]),
              bits = e->o.shape.gradient_bits;
-    uint64_t bytes = quantize_bytes(call->count, bits), step = call->count * dtype_bytes(call->dtype);
+    uint64_t bytes = quantize_bytes(call->count, bits);
     uint8_t *staging = buffer_address(e, item->task->write[1]);
     zero_status status = ZERO_OK;
     for (uint32_t m = 0; m < members && !status; m++) {
-        struct quantize_codes_argument a = {staging + m * bytes, (const uint8_t *)source + m * step,
+        struct quantize_codes_argument a = {staging + m * bytes,
+                                            (const uint8_t *)source + m * step * dtype_bytes(call->dtype),
                                             call->count, call->dtype, bits};
         status = code(e, item, DEVICE_REDUCE, &a);
     }
@@ -134,21 +136,21 @@ void coded_reduce_call(const struct executor *e, const struct item *item, struct
 }
 
 /* Adds the members' codes in rank order, in fp32, and rounds once. */
-zero_status decode_reduce(struct executor *e, struct item *item, void *target, uint64_t share) {
+zero_status decode_reduce(struct executor *e, struct item *item, void *target, uint64_t count) {
     const struct operation *op = &item->task->op;
     uint32_t members = comm_group_size(e->o.shape.group[op->axes][op->stream]),
              bits = e->o.shape.gradient_bits;
     enum dtype reduced = precision_of(&e->o.shape, op->region).reduced;
-    uint64_t bytes = members * quantize_bytes(share, bits);
+    uint64_t bytes = members * quantize_bytes(count, bits);
     struct dequantize_sum_argument a = {.target = target,
                                         .codes =
                                             (const uint8_t *)buffer_address(e, item->task->write[1]) + bytes,
-                                        .count = share,
+                                        .count = count,
                                         .members = members,
                                         .dtype = reduced,
                                         .bits = bits,
                                         .add = op->add};
-    struct device_work work = work_of(a.codes, bytes, target, share * dtype_bytes(reduced));
+    struct device_work work = work_of(a.codes, bytes, target, count * dtype_bytes(reduced));
     if (op->add) work.read[work.reads++] = work.write[0];
     return submit(e, item, &kernel_dequantize_sum, DEVICE_REDUCE, &a, &work);
 }

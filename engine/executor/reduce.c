@@ -1,55 +1,113 @@
 /* The steps of a reduction: the gradient becomes a message; the messages are summed into the shard; the shard goes to
  * the memory where it rests. All other memory that a reduction needs is in its staging buffer. */
 #include "engine/executor/steps.h"
+#include "engine/plan/chunk_layout.h"
 #include "kernels/work.h"
 
 static uint64_t aligned(uint64_t bytes) { return (bytes + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES; }
 
-/* Bytes of the message in the staging buffer. The threads of a device cannot narrow elements in place, so a narrower
- * message needs its own memory. 0: the message takes the gradient's place. */
-static uint64_t staged_message_bytes(const struct executor_shape *o, uint32_t region) {
-    struct precision p = precision_of(o, region);
-    bool narrows = dtype_bytes(p.message) < dtype_bytes(p.compute);
-    return o->discrete && narrows ? aligned(o->model->region[region].padded * dtype_bytes(p.message)) : 0;
+/* ---- rounds ---- */
+
+static bool coded(const struct executor_shape *o, const struct operation *op) {
+    return scatters(op) && codes_gradient(o, op->region);
 }
 
-/* Bytes of the reduced shard at the end of the staging buffer, for a shard that rests in the host's memory. The
- * device makes that shard in the gradient, which nobody reads any more (0 bytes). It needs the staging buffer if the
- * gradient is gone or too narrow, or if the reduction adds to the old shard. */
-static uint64_t staged_shard_bytes(const struct executor_shape *o, uint32_t region, bool scatter, bool add) {
-    struct placement cut = grad_shard_placement(&o->policy->region[region]);
+/* The threads of a device cannot narrow elements in place, so a narrower message needs its own memory. Else the message
+ * takes the gradient's place. */
+static bool stages_message(const struct executor_shape *o, uint32_t region) {
     struct precision p = precision_of(o, region);
-    if (scatter && !add && !precision_widens(&p)) return 0;
-    return aligned(part_elements(o, region, cut) * dtype_bytes(p.reduced));
+    return o->discrete && dtype_bytes(p.message) < dtype_bytes(p.compute);
 }
 
-static bool shard_leaves(const struct executor_shape *o, uint32_t region) {
-    return o->host_updates && !placement_is(o->policy->region[region].grad_step, REPLICATE, REPLICATE);
+static struct comm_call whole_call(const struct executor_shape *o, const struct operation *op,
+                                   uint64_t count) {
+    struct precision p = precision_of(o, op->region);
+    bool scatter = scatters(op);
+    return (struct comm_call){.kind = scatter ? COMM_REDUCE_SCATTER : COMM_ALL_REDUCE,
+                              .dtype = reduced_from(&p, scatter),
+                              .target_dtype = p.reduced,
+                              .count = count,
+                              .native = o->native_reduction,
+                              .add = op->add};
+}
+
+/* The reduced shard rests in the host's memory, and the device makes it: in the gradient, which nobody reads any more; in
+ * the staging buffer if the gradient is gone or too narrow, or if the reduction adds to the old shard. */
+static bool stages_shard(const struct executor_shape *o, const struct operation *op) {
+    bool leaves =
+        o->host_updates && !placement_is(o->policy->region[op->region].grad_step, REPLICATE, REPLICATE);
+    struct precision p = precision_of(o, op->region);
+    return leaves && (!scatters(op) || op->add || precision_widens(&p));
+}
+
+static bool needs_scratch(const struct executor_shape *o, const struct operation *op) {
+    struct comm_call call = whole_call(o, op, NORM_BLOCK_ELEMENTS);
+    return comm_staging_bytes(o->group[op->axes][op->stream], &call) || coded(o, op) || stages_shard(o, op) ||
+           (scatters(op) && stages_message(o, op->region));
+}
+
+uint64_t piece_elements(const struct executor_shape *o, enum dtype dtype, uint32_t shares) {
+    uint64_t bytes = o->piece_bytes ? o->piece_bytes : PIECE_BYTES_DEFAULT;
+    uint64_t most = bytes / shares / dtype_bytes(dtype) / NORM_BLOCK_ELEMENTS * NORM_BLOCK_ELEMENTS;
+    return most ? most : NORM_BLOCK_ELEMENTS;
+}
+
+/* What needs scratch memory goes in rounds, so that this memory is not as large as its region. The bits of a
+ * native sum may depend on its size, so it is not cut. The host's arrays have rounds of their own (lent.c). */
+uint64_t round_elements(const struct executor_shape *o, const struct operation *op) {
+    uint32_t members = comm_group_size(o->group[op->axes][op->stream]);
+    if (op->kind == OP_GATHER)
+        return codes_gather(op) ? piece_elements(o, precision_of(o, op->region).compute, members)
+                                : UINT64_MAX;
+    if (op->kind != OP_REDUCE || o->native_reduction || !needs_scratch(o, op)) return UINT64_MAX;
+    if (scatters(op) && o->policy->region[op->region].grad_lent) return UINT64_MAX;
+    return piece_elements(o, whole_call(o, op, 0).dtype, scatters(op) ? members : 1);
+}
+
+/* ---- staging ---- */
+
+/* Bytes of the message in the staging buffer, of one round. 0: the message takes the gradient's place. */
+static uint64_t staged_message_bytes(const struct executor_shape *o, const struct operation *op,
+                                     uint64_t count) {
+    if (!scatters(op) || !stages_message(o, op->region)) return 0;
+    uint32_t members = comm_group_size(o->group[op->axes][op->stream]);
+    return aligned(members * count * dtype_bytes(precision_of(o, op->region).message));
+}
+
+/* Bytes of the reduced shard at the end of the staging buffer, of one round. */
+static uint64_t staged_shard_bytes(const struct executor_shape *o, const struct operation *op,
+                                   uint64_t count) {
+    return stages_shard(o, op) ? aligned(count * dtype_bytes(precision_of(o, op->region).reduced)) : 0;
+}
+
+static uint64_t staging_bytes(const struct executor_shape *o, const struct operation *op) {
+    const struct comm_group *group = o->group[op->axes][op->stream];
+    uint64_t share = o->model->region[op->region].padded /
+                     (scatters(op) ? comm_group_size(group) : o->policy->mesh[AXIS_SHARD]),
+             round = round_elements(o, op);
+    struct comm_call call = whole_call(o, op, share < round ? share : round);
+    uint64_t bytes = coded(o, op) ? reduce_code_bytes(o, call.count, comm_group_size(group))
+                                  : comm_staging_bytes(group, &call);
+    if (scatters(op) && o->policy->region[op->region].grad_lent) bytes = lent_reduce_bytes(group, call);
+    return aligned(bytes) + staged_message_bytes(o, op, call.count) + staged_shard_bytes(o, op, call.count);
 }
 
 /* A scatter cuts the whole region. A sum over the replicate axis is of the shard that a scatter left. */
 uint64_t executor_staging_bytes(const struct executor_shape *o) {
     uint64_t most = 0;
+    bool adds =
+        (o->policy->accumulation == ACCUMULATE_EVERY && o->policy->micro_steps > 1) || o->policy->bound;
     for (uint32_t i = 0; i < o->model->regions; i++)
-        for (int axes = AXES_SHARD; axes <= AXES_BOTH; axes++) {
-            const struct comm_group *group = o->group[axes][STREAM_REDUCE];
+        for (uint8_t axes = AXES_SHARD; axes <= AXES_BOTH; axes++) {
             bool scatter = axes & AXES_SHARD;
-            if (!group) continue;
-            struct precision p = precision_of(o, i);
-            struct comm_call call = {.kind = scatter ? COMM_REDUCE_SCATTER : COMM_ALL_REDUCE,
-                                     .dtype = reduced_from(&p, scatter),
-                                     .target_dtype = p.reduced,
-                                     .native = o->native_reduction};
-            uint32_t parts = scatter ? comm_group_size(group) : o->policy->mesh[AXIS_SHARD];
-            call.count = o->model->region[i].padded / parts;
-            uint64_t bytes = scatter && codes_gradient(o, i) ? reduce_code_bytes(o, call.count, parts)
-                                                             : comm_staging_bytes(group, &call);
-            if (scatter && o->policy->region[i].grad_lent) bytes = lent_reduce_bytes(group, call);
-            bool adds = (o->policy->accumulation == ACCUMULATE_EVERY && o->policy->micro_steps > 1) ||
-                        o->policy->bound;
-            bytes = aligned(bytes);
-            if (scatter) bytes += staged_message_bytes(o, i);
-            if (shard_leaves(o, i)) bytes += staged_shard_bytes(o, i, scatter, adds);
+            struct operation op = {.kind = OP_REDUCE,
+                                   .object = OBJECT_GRAD,
+                                   .stream = STREAM_REDUCE,
+                                   .axes = axes,
+                                   .add = scatter && adds,
+                                   .reads = scatter,
+                                   .region = (uint16_t)i};
+            uint64_t bytes = o->group[axes][STREAM_REDUCE] ? staging_bytes(o, &op) : 0;
             if (bytes > most) most = bytes;
         }
     return most;
@@ -62,35 +120,49 @@ static bool message_differs(const struct executor_shape *o, const struct precisi
 }
 
 /* The address that is `bytes` before the end of the staging buffer. */
-static uint8_t *staging_end(const struct executor *e, const struct task *task, uint64_t bytes) {
-    const struct plan_buffer *staging = &e->o.plan->buffer[task->write[1]];
-    return (uint8_t *)buffer_address(e, task->write[1]) +
+static uint8_t *staging_end(const struct executor *e, const struct item *item, uint64_t bytes) {
+    const struct plan_buffer *staging = &e->o.plan->buffer[item->task->write[1]];
+    return (uint8_t *)buffer_address(e, item->task->write[1]) +
            (staging->bytes - bytes) / ALIGN_BYTES * ALIGN_BYTES;
 }
 
 /* The address where the reduced shard rests if that is the host's memory and the device is discrete; else NULL. */
-static void *rest_of_shard(const struct executor *e, const struct task *task) {
-    void *rests = buffer_address(e, task->write[0]);
+static void *rest_of_shard(const struct executor *e, const struct item *item) {
+    void *rests = item_address(e, item, item->task->op.write[0], item->task->write[0]);
     return crosses(e, rests) ? rests : NULL;
 }
 
-static uint64_t shard_on_staging(const struct executor *e, const struct task *task) {
-    const struct operation *op = &task->op;
-    return rest_of_shard(e, task) ? staged_shard_bytes(&e->o.shape, op->region, scatters(op), op->add) : 0;
+static struct part round_of(const struct executor *e, const struct item *item) {
+    return round_part(&e->o.shape, &item->task->op, item->index, item->moved);
 }
 
-static uint8_t *message_address(const struct executor *e, const struct task *task) {
-    uint64_t bytes = staged_message_bytes(&e->o.shape, task->op.region);
-    return bytes ? staging_end(e, task, bytes + shard_on_staging(e, task))
-                 : (uint8_t *)buffer_address(e, task->read[0]);
+static uint64_t shard_on_staging(const struct executor *e, const struct item *item) {
+    return staged_shard_bytes(&e->o.shape, &item->task->op, round_of(e, item).count);
 }
 
-zero_status make_message(struct executor *e, struct item *item) {
+/* ---- the message ---- */
+
+/* Where the round's part of the first share is in the message. */
+static uint8_t *message_address(const struct executor *e, const struct item *item) {
+    const struct operation *op = &item->task->op;
+    struct part part = round_of(e, item);
+    uint64_t bytes = staged_message_bytes(&e->o.shape, op, part.count);
+    if (bytes) return staging_end(e, item, bytes + shard_on_staging(e, item));
+    return (uint8_t *)buffer_address(e, item->task->read[0]) +
+           part.first * dtype_bytes(precision_of(&e->o.shape, op->region).message);
+}
+
+/* Elements from one share of the message to the next. */
+static uint64_t message_step(const struct executor *e, const struct item *item) {
+    struct part part = round_of(e, item);
+    return stages_message(&e->o.shape, item->task->op.region) ? part.count : part.share;
+}
+
+static zero_status cast_message(struct executor *e, struct item *item, void *target, const void *source,
+                                uint64_t count) {
     const struct precision p = precision_of(&e->o.shape, item->task->op.region);
-    uint64_t count = e->o.shape.model->region[item->task->op.region].padded;
-    if (!scatters(&item->task->op) || !message_differs(&e->o.shape, &p)) return ZERO_OK;
-    struct cast_scaled_argument a = {.target = message_address(e, item->task),
-                                     .source = buffer_address(e, item->task->read[0]),
+    struct cast_scaled_argument a = {.target = target,
+                                     .source = source,
                                      .count = count,
                                      .factor = e->o.shape.gradient_factor,
                                      .target_dtype = p.message,
@@ -103,75 +175,155 @@ zero_status make_message(struct executor *e, struct item *item) {
     return submit(e, item, &kernel_cast_scaled, DEVICE_REDUCE, &a, &work);
 }
 
-/* The address where the reduction writes the shard. */
-static void *reduce_target(const struct executor *e, const struct task *task) {
-    const struct operation *op = &task->op;
+/* In the gradient's place, the whole message is made at once; in memory of its own, round by round. */
+zero_status make_message(struct executor *e, struct item *item) {
+    const struct operation *op = &item->task->op;
+    const struct precision p = precision_of(&e->o.shape, op->region);
+    uint8_t *gradient = scatters(op) ? buffer_address(e, item->task->read[0]) : NULL;
+    struct part part = round_of(e, item);
+    uint64_t narrow = part.count * dtype_bytes(p.message);
+    zero_status status = ZERO_OK;
+    if (!gradient || !message_differs(&e->o.shape, &p)) return ZERO_OK;
+    if (!stages_message(&e->o.shape, op->region))
+        return part.first
+                   ? ZERO_OK
+                   : cast_message(e, item, gradient, gradient, e->o.shape.model->region[op->region].padded);
+    uint32_t members = comm_group_size(e->o.shape.group[op->axes][op->stream]);
+    for (uint32_t m = 0; m < members && !status; m++)
+        status = cast_message(e, item, message_address(e, item) + m * narrow,
+                              gradient + (m * part.share + part.first) * dtype_bytes(p.compute), part.count);
+    return status;
+}
+
+zero_status encode_message(struct executor *e, struct item *item) {
+    struct comm_call call = element_call(&e->o.shape, &item->task->op, item->index, item->moved);
+    if (!reduces_codes(e, item)) return ZERO_OK;
+    return code_reduce(e, item, message_address(e, item), message_step(e, item), &call);
+}
+
+/* ---- the shard ---- */
+
+/* Where the round's part of the shard rests. */
+static uint8_t *round_rest(const struct executor *e, const struct item *item) {
+    const struct operation *op = &item->task->op;
     struct placement cut = grad_shard_placement(policy_region(e, op->region));
-    uint64_t staged = shard_on_staging(e, task);
-    if (staged) return staging_end(e, task, staged);
-    bool there = rest_of_shard(e, task);
-    return own_part_address(e, there ? op->read[0] : op->write[0], there ? task->read[0] : task->write[0],
-                            cut, precision_of(&e->o.shape, op->region).reduced);
+    enum dtype reduced = precision_of(&e->o.shape, op->region).reduced;
+    uint8_t *rests = buffer_is_ring(op->write[0].kind)
+                         ? item_address(e, item, op->write[0], item->task->write[0])
+                         : own_part_address(e, op->write[0], item->task->write[0], cut, reduced);
+    return rests + item->moved * dtype_bytes(reduced);
+}
+
+/* Where the reduction writes it. */
+static uint8_t *round_target(const struct executor *e, const struct item *item) {
+    const struct operation *op = &item->task->op;
+    struct placement cut = grad_shard_placement(policy_region(e, op->region));
+    enum dtype reduced = precision_of(&e->o.shape, op->region).reduced;
+    if (!rest_of_shard(e, item)) return round_rest(e, item);
+    if (stages_shard(&e->o.shape, op)) return staging_end(e, item, shard_on_staging(e, item));
+    return (uint8_t *)own_part_address(e, op->read[0], item->task->read[0], cut, reduced) +
+           round_of(e, item).first * dtype_bytes(reduced);
+}
+
+static uint64_t round_bytes(const struct executor *e, const struct item *item) {
+    return round_of(e, item).count * dtype_bytes(precision_of(&e->o.shape, item->task->op.region).reduced);
 }
 
 /* Copies the shard from the host's memory to the device, if the reduction adds to it or sums it over the replicate
  * axis. */
 zero_status bring_shard(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
-    const void *rests = rest_of_shard(e, item->task);
-    if (!rests || (scatters(op) && !op->add)) return ZERO_OK;
-    return copy(e, item, DEVICE_IN, reduce_target(e, item->task), rests, grad_shard_bytes(e, op->region));
+    if (!rest_of_shard(e, item) || (scatters(op) && !op->add)) return ZERO_OK;
+    return copy(e, item, DEVICE_IN, round_target(e, item), round_rest(e, item), round_bytes(e, item));
 }
 
-/* Copies the reduced shard to the host's memory, while the program computes later units. */
+/* Copies the reduced shard to the host's memory, while the program computes later units. Then the next round begins. */
 zero_status leave_shard(struct executor *e, struct item *item) {
-    void *rests = rest_of_shard(e, item->task);
-    if (!rests) return ZERO_OK;
-    return copy(e, item, DEVICE_OUT, rests, reduce_target(e, item->task),
-                grad_shard_bytes(e, item->task->op.region));
+    enum { ROUND_BEGINS = 1 }; /* the step after await_turn */
+    struct part whole = item_part(&e->o.shape, &item->task->op, item->index);
+    zero_status status = rest_of_shard(e, item) ? copy(e, item, DEVICE_OUT, round_rest(e, item),
+                                                       round_target(e, item), round_bytes(e, item))
+                                                : ZERO_OK;
+    item->moved += round_of(e, item).count;
+    if (item->moved < whole.count)
+        item->step = ROUND_BEGINS;
+    else
+        item->posted = true;
+    return status;
 }
 
-zero_status encode_message(struct executor *e, struct item *item) {
-    struct comm_call call = element_call(&e->o.shape, &item->task->op);
-    return reduces_codes(e, item) ? code_reduce(e, item, message_address(e, item->task), &call) : ZERO_OK;
-}
+/* ---- the sum ---- */
 
 /* A shard that goes to the drive may have no later write in the step, so each write of it takes the norm. */
 static bool takes_norm(const struct operation *op) {
-    return !op->summed && (op->final || op->write[0].kind == BUFFER_GRAD_STAGED);
+    return buffer_is_ring(op->write[0].kind) || (op->final && !op->summed);
+}
+
+static bool sums_replicas(const struct operation *op) {
+    return op->summed && buffer_is_ring(op->write[0].kind);
+}
+
+/* The collective takes the norm while it writes the sum, if nothing is added to the sum later. */
+static comm_written_fn norm_of_sum(const struct executor *e, const struct operation *op, enum dtype reduced) {
+    bool takes = scatters(op) && takes_norm(op) && !sums_replicas(op) && !e->o.shape.discrete;
+    return takes ? norm_of_written(reduced) : NULL;
+}
+
+/* Others may post once it has: it has no further round, and no norm that the rounds of others would mix with. */
+static bool posts_once(const struct executor *e, const struct item *item) {
+    const struct operation *op = &item->task->op;
+    return !buffer_is_ring(op->write[0].kind) &&
+           round_of(e, item).count == item_part(&e->o.shape, op, item->index).count;
 }
 
 zero_status post_reduce(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
-    struct comm_call call = element_call(&e->o.shape, op);
+    struct comm_call call = element_call(&e->o.shape, op, item->index, item->moved);
     if (scatters(op) && lent_region(e, op->read[0])) return lent_reduce(e, item, call);
-    call.target = reduce_target(e, item->task);
-    call.source = scatters(op) ? message_address(e, item->task) : call.target;
+    uint64_t step = scatters(op) ? message_step(e, item) : call.count;
+    call.target = round_target(e, item);
+    call.source = scatters(op) ? message_address(e, item) : call.target;
+    call.stride = step > call.count ? step : 0;
     call.staging = op->writes > 1 ? buffer_address(e, item->task->write[1]) : NULL;
-    call.written =
-        scatters(op) && takes_norm(op) && !e->o.shape.discrete ? norm_of_written(call.target_dtype) : NULL;
+    call.written = norm_of_sum(e, op, call.target_dtype);
     call.written_user = &e->norm[op->region];
     uint64_t codes = reduces_codes(e, item) ? call.count : 0;
     if (codes) coded_reduce_call(e, item, &call);
-    e->norm[op->region] = 0;
+    if (!item->index && !item->moved) e->norm[op->region] = 0;
     e->normed[op->region] = call.written != NULL;
-    return post_counted(e, item, e->o.shape.group[op->axes][op->stream], &call, codes);
+    zero_status status = post_counted(e, item, e->o.shape.group[op->axes][op->stream], &call, codes);
+    item->posted = posts_once(e, item);
+    return status;
 }
 
 zero_status decode_sum(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
-    struct placement cut = grad_shard_placement(policy_region(e, op->region));
     if (scatters(op) && lent_region(e, op->read[0])) return lent_take_sum(e, item);
     if (!reduces_codes(e, item)) return ZERO_OK;
-    return decode_reduce(e, item, reduce_target(e, item->task), shard_elements(e, op->region, cut));
+    return decode_reduce(e, item, round_target(e, item), round_of(e, item).count);
+}
+
+/* On the way to a drive, what was scattered is summed over the replicate axis before it leaves its slot. */
+zero_status sum_replicas(struct executor *e, struct item *item) {
+    const struct operation *op = &item->task->op, sum = sum_of_scatter(op);
+    if (!sums_replicas(op)) return ZERO_OK;
+    struct comm_call call = element_call(&e->o.shape, &sum, item->index, item->moved);
+    call.count = round_of(e, item).count;
+    call.target = round_target(e, item);
+    call.source = call.target;
+    call.staging = op->writes > 1 ? buffer_address(e, item->task->write[1]) : NULL;
+    zero_status status = post_counted(e, item, e->o.shape.group[sum.axes][sum.stream], &call, 0);
+    item->posted = false;
+    return status;
 }
 
 /* Norms that the collective did not take. Shards that rest in memory have another chance, in complete_norms. */
 zero_status norm_shard(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
-    bool staged = op->write[0].kind == BUFFER_GRAD_STAGED;
     if (e->normed[op->region] || !takes_norm(op)) return ZERO_OK;
-    if (e->o.shape.discrete) return norm_on_device(e, item, op->region, reduce_target(e, item->task));
-    if (staged) norm_in_memory(e, op->region, reduce_target(e, item->task));
+    if (e->o.shape.discrete)
+        return norm_on_device(e, item, op->region, round_of(e, item), round_target(e, item));
+    if (buffer_is_ring(op->write[0].kind))
+        norm_in_memory(e, op->region, round_of(e, item), round_target(e, item));
     return ZERO_OK;
 }

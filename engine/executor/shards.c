@@ -30,8 +30,3 @@ struct placement grad_shard_placement(const struct region *r) {
     const struct placement whole = {{REPLICATE, REPLICATE}};
     return placement_equal(r->grad_step, whole) ? (struct placement){{SHARD, REPLICATE}} : r->grad_step;
 }
-
-uint64_t grad_shard_bytes(const struct executor *e, uint32_t region) {
-    return shard_elements(e, region, grad_shard_placement(policy_region(e, region))) *
-           dtype_bytes(precision_of(&e->o.shape, region).reduced);
-}

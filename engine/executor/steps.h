@@ -41,7 +41,6 @@ void *own_part_address(const struct executor *e, struct buffer_ref ref, uint32_t
 /* The gradient shard that a reduction writes: its placement, also where the step needs the whole gradient, and its
  * size. */
 struct placement grad_shard_placement(const struct region *r);
-uint64_t grad_shard_bytes(const struct executor *e, uint32_t region);
 
 /* lent.c: regions in the host program's memory. lent_region: the region behind a reference, if the host's memory takes the buffer's
  * place; else NULL. lent_sum: completes a lent gradient, and takes its norm. The others take the places of steps. */
@@ -69,7 +68,21 @@ zero_status post_call(struct executor *e, struct item *item, struct comm_group *
  * share whose codes are sent; 0: elements are sent. */
 zero_status post_counted(struct executor *e, struct item *item, struct comm_group *group,
                          const struct comm_call *call, uint64_t codes);
-struct comm_call element_call(const struct executor_shape *o, const struct operation *op);
+/* A part of each share: of those of a whole region, or of this rank's shard. */
+struct part {
+    uint64_t first, count, share; /* elements */
+};
+struct part item_part(const struct executor_shape *o, const struct operation *op, uint32_t index);
+/* Of the item, what one call moves after `moved` elements; at most round_elements (reduce.c). */
+struct part round_part(const struct executor_shape *o, const struct operation *op, uint32_t index,
+                       uint64_t moved);
+uint64_t round_elements(const struct executor_shape *o, const struct operation *op);
+/* Elements of each share in a piece of all shares: whole blocks of the norm, one at least. */
+uint64_t piece_elements(const struct executor_shape *o, enum dtype dtype, uint32_t shares);
+struct comm_call element_call(const struct executor_shape *o, const struct operation *op, uint32_t index,
+                              uint64_t moved);
+/* A chunk that is scattered and then summed over the replicate axis: the second operation. */
+struct operation sum_of_scatter(const struct operation *op);
 bool scatters(const struct operation *op);
 enum dtype reduced_from(const struct precision *p, bool scatter);
 
@@ -83,6 +96,7 @@ zero_status encode_message(struct executor *e, struct item *item);
 zero_status bring_shard(struct executor *e, struct item *item);
 zero_status post_reduce(struct executor *e, struct item *item);
 zero_status decode_sum(struct executor *e, struct item *item);
+zero_status sum_replicas(struct executor *e, struct item *item);
 zero_status norm_shard(struct executor *e, struct item *item);
 zero_status leave_shard(struct executor *e, struct item *item);
 zero_status complete_norms(struct executor *e, struct item *item);
@@ -90,8 +104,10 @@ zero_status post_agreement(struct executor *e, struct item *item);
 /* norms.c: the function that takes the norm of a shard while the reduction writes it, and the norm of a shard on a
  * device. */
 comm_written_fn norm_of_written(enum dtype dtype);
-zero_status norm_on_device(struct executor *e, struct item *item, uint32_t region, const void *shard);
-void norm_in_memory(struct executor *e, uint32_t region, const void *shard);
+zero_status norm_on_device(struct executor *e, struct item *item, uint32_t region, struct part part,
+                           const void *elements);
+void norm_in_memory(struct executor *e, uint32_t region, struct part part, const void *elements);
+struct part norm_part(const struct executor *e, uint32_t region); /* the whole shard */
 
 /* update.c: the update by the host, or by the device. */
 /* Copies a whole gradient to the host's memory, where the host updates. */
@@ -104,19 +120,21 @@ zero_status take_updated(struct executor *e, struct item *item);
 /* The shape of the call that replaces a call of elements; the same call where nothing is coded. */
 struct comm_call coded_call(const struct executor_shape *o, const struct operation *op,
                             struct comm_call call);
+bool codes_gather(const struct operation *op);
 bool gathers_codes(const struct item *item);
 zero_status code_gather(struct executor *e, struct item *item, const void *source,
                         const struct comm_call *call);
 void coded_gather_call(const struct executor *e, const struct item *item, struct comm_call *call);
-zero_status decode_gather(struct executor *e, struct item *item);
+zero_status decode_gather(struct executor *e, struct item *item, struct part part);
 /* A scatter of this region's gradient sends codes: not of parameters that stay fp32 for their accuracy. */
 bool codes_gradient(const struct executor_shape *o, uint32_t region);
 uint64_t reduce_code_bytes(const struct executor_shape *o, uint64_t share, uint32_t members);
 bool reduces_codes(const struct executor *e, const struct item *item);
-zero_status code_reduce(struct executor *e, struct item *item, const void *source,
+/* `step`: elements from one share of the source to the next. */
+zero_status code_reduce(struct executor *e, struct item *item, const void *source, uint64_t step,
                         const struct comm_call *call);
 void coded_reduce_call(const struct executor *e, const struct item *item, struct comm_call *call);
-zero_status decode_reduce(struct executor *e, struct item *item, void *target, uint64_t share);
+zero_status decode_reduce(struct executor *e, struct item *item, void *target, uint64_t count);
 
 /* transfer.c: chunks to and from the drive. */
 zero_status fetch_chunk(struct executor *e, struct item *item);
@@ -142,6 +160,8 @@ zero_status access_flush(struct executor *e);
 void access_forget_gradients(struct executor *e);
 
 void *buffer_address(const struct executor *e, uint32_t buffer);
+/* Where an item finds a buffer: its own slot of a ring, else the buffer's begin. */
+void *item_address(const struct executor *e, const struct item *item, struct buffer_ref ref, uint32_t buffer);
 /* The memory that a part of the address space takes. */
 uint64_t part_bytes(const struct executor *e, uint32_t buffer);
 

@@ -194,24 +194,20 @@ static struct chunk item_chunk(const struct executor *e, const struct item *item
     return chunk_layout_at(&e->o.plan->layout, op->region, op->first + item->index);
 }
 
-/* The address of an operation's chunk: parameters and gradients that move alone are in the staged shard, all else is in
- * the chunk's slot. */
-static uint8_t *item_memory(const struct executor *e, const struct item *item, const struct chunk *c) {
-    const struct operation *op = &item->task->op;
-    if (op->object == OBJECT_PARAM)
-        return (uint8_t *)buffer_address(e, item->task->write[0]) + c->param_place;
-    if (op->object == OBJECT_GRAD)
-        return (uint8_t *)buffer_address(e,
-                                         op->kind == OP_FETCH ? item->task->write[0] : item->task->read[0]) +
-               c->grad_place;
-    return slot_address(e, op->sequence + item->index);
+/* The address of an item's chunk: parameters and gradients that move alone have rings of their own. */
+static uint8_t *item_memory(const struct executor *e, const struct item *item) {
+    const struct task *task = item->task;
+    const struct operation *op = &task->op;
+    if (op->object == OBJECT_STATE) return slot_address(e, op->sequence + item->index);
+    return op->kind == OP_FETCH ? item_address(e, item, op->write[0], task->write[0])
+                                : item_address(e, item, op->read[0], task->read[0]);
 }
 
 zero_status fetch_chunk(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
     struct chunk c = item_chunk(e, item);
     item->awaits = AWAITS_DRIVE;
-    uint8_t *memory = item_memory(e, item, &c);
+    uint8_t *memory = item_memory(e, item);
     if (op->object == OBJECT_PARAM) return read_params(e, item, op->region, &c, memory);
     if (op->object == OBJECT_GRAD) return read_grads(e, item, op->region, &c, memory);
     return transfer_read(e, item, op->region, &c, memory);
@@ -220,7 +216,7 @@ zero_status fetch_chunk(struct executor *e, struct item *item) {
 zero_status store_chunk(struct executor *e, struct item *item) {
     struct chunk c = item_chunk(e, item);
     const struct operation *op = &item->task->op;
-    uint8_t *memory = item_memory(e, item, &c);
+    uint8_t *memory = item_memory(e, item);
     item->awaits = AWAITS_DRIVE;
     return op->object == OBJECT_GRAD ? write_grads(e, item, op->region, &c, memory)
                                      : transfer_write(e, item, op->region, &c, memory);
@@ -241,7 +237,7 @@ zero_status transfer_done(struct executor *e, struct item *item, bool *out_done)
 zero_status check_fetched(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
     struct chunk c = item_chunk(e, item);
-    const uint8_t *memory = item_memory(e, item, &c);
+    const uint8_t *memory = item_memory(e, item);
     if (op->object == OBJECT_PARAM) return check_params(e, op->region, &c, memory);
     if (op->object == OBJECT_GRAD) return check_grads(e, op->region, &c, memory);
     return transfer_check(e, op->region, &c, memory);

@@ -85,8 +85,13 @@ static uint64_t page_elements(const struct chunk_layout *layout, const struct ch
     return layout->align_bytes / (o->grads && grad < param ? grad : param);
 }
 
+static uint64_t piece_bytes(const struct chunk_layout_options *o) {
+    return o->piece_bytes ? o->piece_bytes : PIECE_BYTES_DEFAULT;
+}
+
 /* A chunk is at most as large as the largest shard, so that small models plan small slots. It has whole pages of the
- * narrowest parameters and gradients. */
+ * narrowest parameters and gradients. If gradients are reduced chunk by chunk, it has whole blocks of the norm, too; only
+ * simulations with smaller pages do without, since their norms need not have the bits of another tier. */
 static void choose_chunk(struct chunk_layout *layout, const struct chunk_layout_options *o,
                          uint32_t regions) {
     uint64_t largest = 0, page = 0, most = 1;
@@ -97,8 +102,10 @@ static void choose_chunk(struct chunk_layout *layout, const struct chunk_layout_
         if (per_page > page) page = per_page;
         if (chunk_format_bytes(format) > most) most = chunk_format_bytes(format);
     }
+    if (o->grads && !o->align_bytes && page < NORM_BLOCK_ELEMENTS) page = NORM_BLOCK_ELEMENTS;
     uint64_t elements = CHUNK_BYTES_DEFAULT / most;
     if (o->chunk_elements_max && o->chunk_elements_max < elements) elements = o->chunk_elements_max;
+    if (o->params || o->grads) elements = min64(elements, piece_bytes(o) / sizeof(float));
     elements = min64(elements, round_up(largest, page)) / page * page;
     layout->chunk_elements = elements ? elements : page;
 }
@@ -140,38 +147,14 @@ static bool leaves_shard(const struct region *r) {
     return !r->frozen && !r->grad_in_place && !placement_is(r->grad_step, REPLICATE, REPLICATE);
 }
 
-/* The bytes of all gradients that are larger than `largest` bytes. */
-static uint64_t larger_gradients(const struct chunk_layout *layout, const struct policy *policy,
-                                 uint64_t largest) {
-    uint64_t sum = 0;
-    for (uint32_t i = 0; i < policy->regions; i++) {
-        uint64_t bytes = chunk_layout_grad_bytes(layout, i);
-        if (leaves_shard(&policy->region[i]) && bytes > largest) sum += bytes;
-    }
-    return sum;
-}
-
-/* The largest gradient that goes to the drive. A larger one, as of an embedding, stays in memory if that takes less of it
- * than staging for it would, and if at least half of all gradients go. */
-static uint64_t largest_gradient(const struct chunk_layout *layout, const struct policy *policy) {
-    uint64_t best = 0, least = UINT64_MAX, all = larger_gradients(layout, policy, 0);
-    for (uint32_t i = 0; i < policy->regions; i++) {
-        uint64_t bytes = chunk_layout_grad_bytes(layout, i), kept = larger_gradients(layout, policy, bytes),
-                 takes = kept + GRAD_STAGINGS * bytes;
-        if (!leaves_shard(&policy->region[i]) || kept > all / 2) continue;
-        if (takes < least || (takes == least && bytes > best)) best = bytes, least = takes;
-    }
-    return best;
-}
-
 /* Keeps gradients in memory, from the first region in the order of refresh on, while whole shards fit. */
 static void choose_gradients(struct chunk_layout *layout, const struct chunk_layout_options *o,
                              const struct policy *policy) {
-    uint64_t left = o->grad_resident_bytes, largest = o->grads ? largest_gradient(layout, policy) : 0;
+    uint64_t left = o->grad_resident_bytes;
     for (uint32_t k = 0; k < policy->refreshes && o->grads; k++) {
         uint32_t region = policy->refresh[k];
         uint64_t bytes = chunk_layout_grad_bytes(layout, region);
-        if (!leaves_shard(&policy->region[region]) || bytes > largest) continue;
+        if (!leaves_shard(&policy->region[region])) continue;
         layout->region[region].grads = bytes > left;
         left = bytes > left ? 0 : left - bytes;
     }
@@ -206,6 +189,30 @@ static void size_slots(struct chunk_layout *layout, const struct chunk_layout_op
     }
 }
 
+/* Room for as many chunks of the largest region as two pieces have; a small region leaves room for the next one. */
+static void size_ring(struct chunk_ring *ring, uint64_t slot_bytes, uint32_t chunks, uint64_t piece_bytes) {
+    uint64_t slots = RING_PIECES * piece_bytes / slot_bytes;
+    if (slots > RING_PIECES * (uint64_t)chunks) slots = RING_PIECES * (uint64_t)chunks;
+    if (slots > RING_SLOTS_MAX) slots = RING_SLOTS_MAX;
+    ring->slots = slots < RING_SLOTS_MIN ? RING_SLOTS_MIN : (uint32_t)slots;
+    ring->slot_bytes = slot_bytes;
+}
+
+static void size_rings(struct chunk_layout *layout, const struct chunk_layout_options *o, uint32_t regions) {
+    uint64_t piece = piece_bytes(o), params = 0, grads = 0;
+    uint32_t param_chunks = 0, grad_chunks = 0;
+    for (uint32_t i = 0; i < regions; i++) {
+        const struct offload_region *r = &layout->region[i];
+        struct chunk c = chunk_layout_at(layout, i, 0); /* no other is larger */
+        if (r->params && c.param_bytes > params) params = c.param_bytes;
+        if (r->grads && c.grad_bytes > grads) grads = c.grad_bytes;
+        if (r->params && r->chunks > param_chunks) param_chunks = r->chunks;
+        if (r->grads && r->chunks > grad_chunks) grad_chunks = r->chunks;
+    }
+    if (params) size_ring(&layout->params, params, param_chunks, piece);
+    if (grads) size_ring(&layout->grads, grads, grad_chunks, piece);
+}
+
 zero_status chunk_layout_make(struct chunk_layout *layout, const struct chunk_layout_options *o,
                               const struct model *model, const struct policy *policy,
                               struct zero_error *error) {
@@ -233,6 +240,7 @@ zero_status chunk_layout_make(struct chunk_layout *layout, const struct chunk_la
     choose_residents(layout, o, policy);
     place_records(layout, policy);
     size_slots(layout, o, regions);
+    size_rings(layout, o, regions);
     return ZERO_OK;
 }
 

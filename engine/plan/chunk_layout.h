@@ -17,6 +17,15 @@
 
 enum { CHUNK_TAG_BYTES = 64, CHUNK_BYTES_DEFAULT = 8 << 20, SLOTS_DEFAULT = 4 };
 
+/* A ring has two pieces (piece_bytes): one moves between ring and drive while the other is gathered or reduced. */
+enum { RING_PIECES = 2, RING_SLOTS_MIN = 2, RING_SLOTS_MAX = 8, PIECE_BYTES_DEFAULT = 16 << 20 };
+
+/* The slots of a ring of parameters or of gradients (offload/expand.h), each of a chunk. */
+struct chunk_ring {
+    uint32_t slots; /* 0: none */
+    uint64_t slot_bytes;
+};
+
 /* The types of a region's chunks. */
 struct chunk_format {
     uint32_t arrays, array_bytes[PRECISION_ARRAYS_MAX]; /* bytes of an element: precision_arrays */
@@ -34,22 +43,25 @@ struct chunk_layout_options {
     uint32_t slots;          /* of the staging ring; 0: SLOTS_DEFAULT */
     uint64_t resident_bytes; /* of state that may stay in memory, from the first region to be refreshed on */
     uint64_t grad_resident_bytes; /* the same of gradients, whole shards */
+    uint64_t piece_bytes;         /* 0: PIECE_BYTES_DEFAULT */
 };
 
 struct chunk_layout {
-    uint64_t align_bytes;    /* a page */
-    uint64_t chunk_elements; /* a multiple of one page of parameters */
+    uint64_t align_bytes; /* a page */
+    /* A multiple of one page of parameters; with gradients on the drive, of the norm's blocks, too. */
+    uint64_t chunk_elements;
     struct chunk_format format[CHUNK_FORMATS];
     uint32_t slots; /* 0: nothing is staged */
     uint64_t slot_bytes;
+    struct chunk_ring params, grads;
     uint64_t slot_param[CHUNK_FORMATS], slot_grad[CHUNK_FORMATS]; /* offsets in a slot */
-    struct offload_region *region; /* per region; offload_open sets `base` */
-    uint8_t *kind;                 /* per region: index of its format */
-    uint64_t *elements;            /* per region: elements of this rank's shard */
-    uint64_t *first_record;        /* per region: offset of its first record in the row of records */
-    uint64_t *first_chunk;         /* per region: index of its first chunk among those of all regions */
-    uint64_t chunks;               /* of all regions */
-    uint64_t record_row_bytes;     /* all records */
+    struct offload_region *region;                                /* per region; offload_open sets `base` */
+    uint8_t *kind;                                                /* per region: index of its format */
+    uint64_t *elements;        /* per region: elements of this rank's shard */
+    uint64_t *first_record;    /* per region: offset of its first record in the row of records */
+    uint64_t *first_chunk;     /* per region: index of its first chunk among those of all regions */
+    uint64_t chunks;           /* of all regions */
+    uint64_t record_row_bytes; /* all records */
     uint64_t state_bytes, resident_bytes; /* of all state, and of the state in memory */
     /* The bytes that one step's updates read from the drive, tags and padding included. They write the same number of
      * bytes, and read the gradients that are there, too. */

@@ -135,26 +135,19 @@ static void fix_discrete(struct plan *plan) {
         fix(plan, BUFFER_UPDATE_STAGING, k, MEMORY_UPDATE_STAGING, updated);
 }
 
-/* Plans the buffers of chunks: records and commit pages on the drive, staging slots, and staged parameter shards. */
+/* Plans the buffers of chunks: records and commit pages on the drive, staging slots, and the rings of parameters and gradients. */
 static void fix_staging(struct plan *plan) {
     const struct chunk_layout *layout = &plan->layout;
-    uint64_t most = 0, grads = 0;
     plan->row_bytes[MEMORY_RECORDS] = layout->record_row_bytes * (1 + plan->shadow);
     plan->row_bytes[MEMORY_COMMITS] = plan->shadow ? 2 * CHUNK_ALIGN_BYTES : 0;
     if (!layout->record_row_bytes && !layout->grad_bytes && plan->param_tier != TIER_NVME && !plan->shadow)
         return;
     plan->row_bytes[MEMORY_SLOTS] = (layout->slots + 1) * layout->slot_bytes;
-    for (uint32_t i = 0; i < plan->policy->regions; i++)
-        if (layout->region[i].grads && chunk_layout_grad_bytes(layout, i) > grads)
-            grads = chunk_layout_grad_bytes(layout, i);
-    for (uint32_t k = 0; k < GRAD_STAGINGS && grads; k++)
-        fix(plan, BUFFER_GRAD_STAGED, k, MEMORY_GRAD_STAGING, grads);
-    if (plan->param_tier != TIER_NVME) return;
-    for (uint32_t i = 0; i < plan->policy->regions; i++)
-        if (layout->region[i].params && chunk_layout_param_bytes(layout, i) > most)
-            most = chunk_layout_param_bytes(layout, i);
-    for (uint32_t k = 0; k < PARAM_STAGINGS; k++)
-        fix(plan, BUFFER_PARAM_STAGED, k, MEMORY_PARAM_STAGING, most);
+    if (layout->grads.slots)
+        fix(plan, BUFFER_GRAD_STAGED, 0, MEMORY_GRAD_STAGING, layout->grads.slots * layout->grads.slot_bytes);
+    if (layout->params.slots)
+        fix(plan, BUFFER_PARAM_STAGED, 0, MEMORY_PARAM_STAGING,
+            layout->params.slots * layout->params.slot_bytes);
 }
 
 /* ---- the dry run ---- */
@@ -433,7 +426,7 @@ static zero_status allocate_tables(struct plan *plan, const struct plan_options 
     const struct policy *p = o->policy;
     uint32_t slots = slots_of(p);
     plan->fixed_width = p->regions * OPTIMIZER_STATES_MAX + p->stagings + p->gather_stagings +
-                        p->lent_stagings + PARAM_STAGINGS + GRAD_STAGINGS + UPDATE_STAGINGS;
+                        p->lent_stagings + UPDATE_STAGINGS;
     plan->capacity = BUFFER_KINDS * plan->fixed_width + slots;
     plan->buffer = calloc(plan->capacity, sizeof *plan->buffer);
     plan->fixed = malloc(BUFFER_KINDS * plan->fixed_width * sizeof *plan->fixed);
@@ -456,6 +449,7 @@ static zero_status cut_chunks(struct plan *plan, const struct plan_options *o, s
                                            .params = o->param_tier == TIER_NVME,
                                            .grads = o->state_tier == TIER_NVME && o->grad_tier == TIER_NVME,
                                            .grad_resident_bytes = o->grad_resident_bytes,
+                                           .piece_bytes = o->piece_bytes,
                                            .chunk_elements_max = o->chunk_elements_max,
                                            .align_bytes = o->chunk_align_bytes,
                                            .slots = o->slots,

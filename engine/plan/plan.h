@@ -34,12 +34,12 @@ enum memory_row {
     MEMORY_RECORDS,              /* records of chunks, on the drive; two of each with a shadow */
     MEMORY_COMMITS,              /* with a shadow: one page for each of the last two committed steps */
     MEMORY_SLOTS,                /* slots of the staging ring, and the slot for access between steps */
-    MEMORY_PARAM_STAGING,        /* shards of parameters, fetched from the drive for a gather */
+    MEMORY_PARAM_STAGING,        /* a ring of chunks of parameters, fetched from the drive for gathers */
     MEMORY_CHECKPOINT,           /* for a save in the background: bytes that wait for the drive */
     MEMORY_HOST_GRADIENTS, /* reduced shards in host memory: offloaded, or the host updates for a discrete device */
     MEMORY_UPDATE_STAGING,      /* for the same: updated parameters, before the copy to the device */
     MEMORY_NORMS,               /* for a discrete device: sums of squares of blocks */
-    MEMORY_GRAD_STAGING,        /* reduced shards on the way to the drive */
+    MEMORY_GRAD_STAGING,        /* a ring of chunks of reduced shards on the way to the drive */
     MEMORY_OFFLOADED_GRADIENTS, /* reduced shards on the drive */
     MEMORY_ROWS
 };
@@ -73,7 +73,7 @@ struct plan_options {
     uint64_t chunk_elements_max; /* see struct chunk_layout_options; used with a drive */
     uint32_t chunk_align_bytes;
     uint32_t slots;
-    uint64_t resident_bytes, grad_resident_bytes;
+    uint64_t resident_bytes, grad_resident_bytes, piece_bytes;
     bool shadow;
     /* The host cannot touch the device's memory. All data that the host reads and writes is in the cpu tier. */
     bool discrete;

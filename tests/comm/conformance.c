@@ -54,6 +54,65 @@ static void all_gather(struct conformance *c, struct ring *ring, enum dtype dtyp
     free(source), free(target), free(expected);
 }
 
+/* ---- parts of shares: two calls with a stride do what one does without ---- */
+
+enum { PARTS = 2 };
+
+static struct comm_call part_of(struct comm_call whole, uint64_t count, int part) {
+    whole.stride = count;
+    whole.count = part ? count - count / 3 : count / 3;
+    return whole;
+}
+
+static void all_gather_parts(struct conformance *c, struct ring *ring, enum dtype dtype, uint64_t count,
+                             bool in_place) {
+    uint64_t total = ring->members * count, bytes = dtype_bytes(dtype);
+    char *source = reference_make(count, dtype), *target = reference_make(total, dtype),
+         *expected = reference_make(total, dtype), *own = target + ring->me * count * bytes;
+    struct pending pending[PARTS];
+    if (in_place) free(source), source = own;
+    reference_fill(source, dtype, comm_rank(c->comm), 0, count);
+    for (uint32_t m = 0; m < ring->members; m++)
+        reference_fill(expected + m * count * bytes, dtype, ring->ranks[m], 0, count);
+    for (int part = 0; part < PARTS; part++) {
+        struct comm_call call = part_of(
+            (struct comm_call){.kind = COMM_ALL_GATHER, .dtype = dtype, .what = "a part"}, count, part);
+        uint64_t at = part ? count / 3 * bytes : 0;
+        call.source = source + at, call.target = target + at;
+        pending[part] = ring_post(c, ring->group, call);
+        if (c->device) ring_finish(c, &pending[part]); /* each has a copy of the whole there */
+    }
+    for (int part = PARTS; part-- > 0 && !c->device;) ring_finish(c, &pending[part]);
+    take(c, target, expected, total * bytes, "all-gather in parts");
+    if (!in_place) free(source);
+    free(target), free(expected);
+}
+
+static void reduce_scatter_parts(struct conformance *c, struct ring *ring, enum dtype dtype,
+                                 enum dtype target_dtype, uint64_t count) {
+    uint64_t total = ring->members * count;
+    char *source = reference_make(total, dtype), *target = reference_make(count, target_dtype),
+         *expected = reference_make(count, target_dtype);
+    struct comm_call whole = {.kind = COMM_REDUCE_SCATTER,
+                              .dtype = dtype,
+                              .target_dtype = target_dtype,
+                              .count = count,
+                              .what = "a part"};
+    struct pending pending[PARTS];
+    reference_fill(source, dtype, comm_rank(c->comm), 0, total);
+    reference_sum(expected, &whole, ring->ranks, ring->members, ring->me * count, count, ring->me);
+    for (int part = 0; part < PARTS; part++) {
+        struct comm_call call = part_of(whole, count, part);
+        call.source = source + (part ? count / 3 * dtype_bytes(dtype) : 0);
+        call.target = target + (part ? count / 3 * dtype_bytes(target_dtype) : 0);
+        pending[part] = ring_post(c, ring->group, call);
+        if (c->device) ring_finish(c, &pending[part]); /* each has a copy of the whole there */
+    }
+    for (int part = PARTS; part-- > 0 && !c->device;) ring_finish(c, &pending[part]);
+    take(c, target, expected, count * dtype_bytes(target_dtype), "reduce-scatter in parts");
+    free(source), free(target), free(expected);
+}
+
 static void all_to_all(struct conformance *c, struct ring *ring, enum dtype dtype, uint64_t count) {
     uint64_t total = ring->members * count, bytes = dtype_bytes(dtype);
     char *source = reference_make(total, dtype), *target = reference_make(total, dtype),
@@ -172,8 +231,12 @@ static void every_call(struct conformance *c, struct ring *ring) {
         for (int dtype = 0; dtype < DTYPES; dtype++) {
             all_gather(c, ring, (enum dtype)dtype, counts[i], false);
             all_gather(c, ring, (enum dtype)dtype, counts[i], true);
+            if (counts[i] > 2) all_gather_parts(c, ring, (enum dtype)dtype, counts[i], dtype % 2);
             all_to_all(c, ring, (enum dtype)dtype, counts[i]);
         }
+        for (int dtype = DTYPE_F32; dtype <= DTYPE_F16 && counts[i] > 2; dtype++)
+            reduce_scatter_parts(c, ring, (enum dtype)dtype, i % 2 ? DTYPE_F32 : (enum dtype)dtype,
+                                 counts[i]);
         for (uint32_t root = 0; root < ring->members; root++) broadcast(c, ring, DTYPE_BF16, counts[i], root);
         reductions(c, ring, counts[i]);
         ring_run(c, ring->group, (struct comm_call){.kind = COMM_BARRIER, .what = "the end of a size"});

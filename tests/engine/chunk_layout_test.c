@@ -74,7 +74,8 @@ static void make(struct setting *s) {
                                       .resident_bytes = budgets[pick(6)],
                                       .align_bytes = pick(3) ? 0 : 64u << pick(7),
                                       .grads = pick(2),
-                                      .grad_resident_bytes = budgets[pick(6)]}};
+                                      .grad_resident_bytes = budgets[pick(6)],
+                                      .piece_bytes = pick(2) ? 0 : 65536u << pick(4)}};
     for (int f = 0; f < CHUNK_FORMATS; f++) {
         struct chunk_format *format = &s->options.format[f];
         format->arrays = pick(PRECISION_ARRAYS_MAX + 1);
@@ -239,46 +240,39 @@ static bool residents_are_a_prefix(const struct setting *s, const struct chunk_l
            CHECK(!ended || kept + next > s->options.resident_bytes);
 }
 
-/* Memory for gradients, if those of at most `largest` bytes go to the drive through two buffers; UINT64_MAX: more than half stay. */
-static uint64_t gradients_take(const struct setting *s, const struct chunk_layout *layout, uint64_t largest) {
-    uint64_t stay = 0, go = 0;
-    for (uint32_t k = 0; k < s->policy.refreshes; k++) {
-        uint64_t bytes = chunk_layout_grad_bytes(layout, s->refresh[k]);
-        if (has_shard(s, s->refresh[k])) *(bytes > largest ? &stay : &go) += bytes;
-    }
-    return stay > go ? UINT64_MAX : stay + 2 * largest;
-}
-
-static uint64_t largest_gradient(const struct setting *s, const struct chunk_layout *layout) {
-    uint64_t best = 0;
-    for (uint32_t k = 0; k < s->policy.refreshes; k++) {
-        uint64_t bytes = chunk_layout_grad_bytes(layout, s->refresh[k]),
-                 takes = gradients_take(s, layout, bytes);
-        if (!has_shard(s, s->refresh[k]) || takes == UINT64_MAX) continue;
-        uint64_t best_takes = gradients_take(s, layout, best);
-        if (!best || takes < best_takes || (takes == best_takes && bytes > best)) best = bytes;
-    }
-    return best;
-}
-
-/* The gradients that stay in memory: whole shards. First those that take less memory than their staging; then a prefix in
- * the order of use, as many as the budget has room for. */
+/* The gradients that stay in memory: whole shards, a prefix in the order of use, as many as the budget has room for. */
 static bool gradients_are_a_prefix(const struct setting *s, const struct chunk_layout *layout) {
-    uint64_t kept = 0, largest = largest_gradient(s, layout);
+    uint64_t kept = 0;
     bool ended = false, good = true;
     for (uint32_t k = 0; k < s->policy.refreshes; k++) {
         uint32_t region = s->refresh[k];
         uint64_t bytes = chunk_layout_grad_bytes(layout, region);
         if (!has_shard(s, region)) continue;
-        if (bytes > largest) {
-            good &= CHECK(!layout->region[region].grads);
-            continue;
-        }
         if (!ended && kept + bytes > s->options.grad_resident_bytes) ended = true;
         if (!ended) kept += bytes;
         good &= CHECK_INT(layout->region[region].grads, ended);
     }
     return good;
+}
+
+/* A slot holds any chunk. Slots take no more than two pieces, unless these are smaller than two slots. */
+static bool ring_is_right(const struct setting *s, const struct chunk_ring *ring, uint64_t largest) {
+    uint64_t piece = s->options.piece_bytes ? s->options.piece_bytes : PIECE_BYTES_DEFAULT;
+    if (!largest) return CHECK_INT(ring->slots, 0);
+    return CHECK_INT(ring->slot_bytes, largest) && CHECK_INT(ring->slot_bytes % page, 0) &&
+           CHECK(ring->slots >= 2 && ring->slots <= RING_SLOTS_MAX) &&
+           CHECK(ring->slots == 2 || ring->slots * ring->slot_bytes <= 2 * piece);
+}
+
+static bool rings_are_right(const struct setting *s, const struct chunk_layout *layout) {
+    uint64_t params = 0, grads = 0;
+    for (uint32_t i = 0; i < s->policy.regions; i++)
+        for (uint32_t k = 0; k < layout->region[i].chunks; k++) {
+            struct chunk c = chunk_layout_at(layout, i, k);
+            if (c.params && c.param_bytes > params) params = c.param_bytes;
+            if (c.grads && c.grad_bytes > grads) grads = c.grad_bytes;
+        }
+    return ring_is_right(s, &layout->params, params) && ring_is_right(s, &layout->grads, grads);
 }
 
 static bool holds(const struct setting *s, const struct chunk_layout *layout) {
@@ -289,6 +283,10 @@ static bool holds(const struct setting *s, const struct chunk_layout *layout) {
         if (s->options.grads && grad_bytes(s, i) < bytes) bytes = grad_bytes(s, i);
         if (page / bytes > least) least = page / bytes;
     }
+    if (s->options.grads && !s->options.align_bytes) least = NORM_BLOCK_ELEMENTS;
+    if (s->options.piece_bytes && (s->options.params || s->options.grads) &&
+        (!bound || bound > s->options.piece_bytes / 4))
+        bound = s->options.piece_bytes / 4;
     uint64_t asked = s->options.slots ? s->options.slots : SLOTS_DEFAULT;
     seen.chunks = 0, seen.all = seen.staged = seen.step_bytes = seen.grad_bytes = 0;
     bool good = CHECK(layout->chunk_elements > 0) && CHECK_INT(layout->chunk_elements % least, 0);
@@ -298,7 +296,8 @@ static bool holds(const struct setting *s, const struct chunk_layout *layout) {
     good = good && CHECK_INT(layout->slots, asked < seen.staged ? asked : seen.staged);
     good = good && CHECK_INT(layout->step_bytes, seen.step_bytes) &&
            CHECK_INT(layout->grad_bytes, seen.grad_bytes);
-    return good && residents_are_a_prefix(s, layout) && gradients_are_a_prefix(s, layout);
+    return good && residents_are_a_prefix(s, layout) && gradients_are_a_prefix(s, layout) &&
+           rings_are_right(s, layout);
 }
 
 static void describe(const struct setting *s) {

@@ -14,8 +14,9 @@
 #include "tests/seeds.h"
 
 #define CPU "\"offload_optimizer\": {\"device\": \"cpu\"}"
-#define NVME                                                                                                 \
+#define ON_NVME                                                                                              \
     "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"/tmp\"}, \"sub_group_size\": 1024"
+#define NVME ON_NVME ", \"offload_gradients\": {\"device\": \"none\"}"
 #define PARAM_CPU ", \"offload_param\": {\"device\": \"cpu\"}"
 #define PARAM_NVME ", \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"/tmp\"}"
 #define SGD "{\"type\": \"SGD\", \"params\": {\"lr\": 0.05, \"momentum\": 0.9}}"
@@ -250,7 +251,7 @@ static void stored_gradients_of(const char *name, struct toy_setup s, const char
     snprintf(tiers, sizeof tiers, NVME "%s", more);
     toy_train(&s, &expected);
     memcpy(gradient[1], gradient[0], sizeof gradient[0]);
-    snprintf(tiers, sizeof tiers, NVME ", \"offload_gradients\": {\"device\": \"nvme\"}%s", more);
+    snprintf(tiers, sizeof tiers, ON_NVME "%s", more);
     for (int discrete = 0; discrete < 2; discrete++) {
         s.device = discrete ? device : NULL;
         memset(gradient[discrete], 0xff, sizeof gradient[0]);

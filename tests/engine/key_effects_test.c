@@ -399,9 +399,9 @@ static const struct row rows[] = {
      PARAMS(", 'offload_param': {'device': 'nvme', 'nvme_path': '/tmp'}"),
      PARAMS(", 'offload_param': {'device': 'nvme', 'nvme_path': '/nowhere/at/all'}")},
     {"zero_optimization.offload_gradients.device", grad_tier, NULL,
-     "'zero_optimization': {'stage': 2, 'offload_optimizer': {'device': 'nvme', 'nvme_path': '/tmp'}}",
      "'zero_optimization': {'stage': 2, 'offload_optimizer': {'device': 'nvme', 'nvme_path': '/tmp'}, "
-     "'offload_gradients': {'device': 'nvme'}}"},
+     "'offload_gradients': {'device': 'none'}}",
+     "'zero_optimization': {'stage': 2, 'offload_optimizer': {'device': 'nvme', 'nvme_path': '/tmp'}}"},
     {"zero_optimization.cpu_offload_param", param_tier, NULL, PARAMS(""),
      PARAMS(", 'cpu_offload_param': true")},
     {"zero_optimization.cpu_offload", cpu_bytes, NULL, "'zero_optimization': {'cpu_offload': false}",
@@ -451,9 +451,10 @@ static const struct row rows[] = {
     {"memory.nvme", over_budget, NULL, "'memory': {'nvme': 8192}", "'memory': {'nvme': 4096}"},
 };
 
-/* Keys that need larger shards, or whose effect shows only in the log or in time: tests/engine/offload_test.c and
- * tests/offload. */
+/* Keys that need larger shards, or whose effect shows only in the log or in time: tests/engine/offload_test.c,
+ * tests/engine/pieces_test.c and tests/offload. */
 static const char *const in_the_offload_tests[] = {"zero_optimization.sub_group_size",
+                                                   "zero_optimization.piece_bytes",
                                                    "aio.block_size",
                                                    "aio.queue_depth",
                                                    "nvme.io_uring",

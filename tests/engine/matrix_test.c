@@ -40,6 +40,7 @@ enum { EVALUATED = 1, CANCELLED = 2 };
 #define WHOLE_PARAMETERS "parameters are whole on every rank"
 #define WHOLE_GRADIENTS "gradients are whole on every rank"
 #define NVME "{\"device\": \"nvme\", \"nvme_path\": \"/tmp\"}"
+#define NO_GRADIENTS ", \"offload_gradients\": {\"device\": \"none\"}"
 
 enum { STAGE, TYPE, MESH, ACCUMULATION, TIER, SCALING, AGAIN, FROZEN, PASSES, KEPT, AXES_COUNT };
 
@@ -74,11 +75,11 @@ static const struct axis {
     [TIER] = {"tier",
               {{.name = "device", .zero = ""},
                {.name = "cpu", .zero = ", \"offload_optimizer\": {\"device\": \"cpu\"}"},
-               {.name = "nvme", .zero = ", \"offload_optimizer\": " NVME},
+               {.name = "nvme", .zero = ", \"offload_optimizer\": " NVME NO_GRADIENTS},
                {.name = "all on nvme",
                 .stage3 = 1,
                 .why = WHOLE_PARAMETERS,
-                .zero = ", \"offload_optimizer\": " NVME ", \"offload_param\": " NVME},
+                .zero = ", \"offload_optimizer\": " NVME ", \"offload_param\": " NVME NO_GRADIENTS},
                {.name = "grads too",
                 .sharded = 1,
                 .why = WHOLE_GRADIENTS,
@@ -86,8 +87,7 @@ static const struct axis {
                {.name = "no memory",
                 .stage3 = 1,
                 .why = WHOLE_PARAMETERS,
-                .zero = ", \"offload_optimizer\": " NVME ", \"offload_param\": " NVME
-                        ", \"offload_gradients\": {\"device\": \"nvme\"}"}}},
+                .zero = ", \"offload_optimizer\": " NVME ", \"offload_param\": " NVME}}},
     [SCALING] = {"scaling",
                  {{.name = "mean"},
                   {.name = "prescaled", .extra = ", \"prescale_gradients\": true", .factor = 1.0f / RANKS},

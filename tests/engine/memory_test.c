@@ -181,10 +181,11 @@ static void offload_moves_state(void) {
     s.offload = "cpu";
     commit(&s, &cpu);
     CHECK_INT(cpu.plan.state_bytes, device.plan.state_bytes);
-    /* The rows' stagger within an extent is below a page each. */
-    CHECK(cpu.plan.bytes[ZERO_CPU] >= cpu.plan.state_bytes &&
-          cpu.plan.bytes[ZERO_CPU] < cpu.plan.state_bytes + 2 * 4096 + 4096);
-    CHECK(device.plan.bytes[ZERO_DEVICE] - cpu.plan.bytes[ZERO_DEVICE] + 4 * 4096 > cpu.plan.state_bytes);
+    /* The gradients go with it. The rows' stagger within an extent is below a page each. */
+    uint64_t moved = cpu.plan.state_bytes + cpu.plan.grad_bytes;
+    CHECK_INT(cpu.plan.grad_bytes, device.plan.grad_bytes);
+    CHECK(cpu.plan.bytes[ZERO_CPU] >= moved && cpu.plan.bytes[ZERO_CPU] < moved + 3 * 4096 + 4096);
+    CHECK(device.plan.bytes[ZERO_DEVICE] - cpu.plan.bytes[ZERO_DEVICE] + 5 * 4096 > moved);
 }
 
 static uint64_t resident_bytes(void) {

@@ -107,6 +107,7 @@ static void draw(uint64_t seed, struct schedule *s) {
     draw_faults(s, &state);
     s->reloads = pick(&state, 3) == 0;
     s->grads = s->state && s->stage && pick(&state, 2);
+    if (s->grads && s->resident && s->slots > 2) s->slots = 2;
 }
 
 static void begin_harm(struct schedule *s) {
@@ -143,9 +144,8 @@ static void configure(const struct schedule *s, char *json, size_t capacity) {
                 snprintf(offload + used, sizeof offload - (size_t)used,
                          ", \"offload_%s\": {\"device\": \"nvme\", \"nvme_path\": %s, \"buffer_count\": %u}",
                          k ? "param" : "optimizer", path, s->slots);
-    if (s->grads)
-        snprintf(offload + used, sizeof offload - (size_t)used,
-                 ", \"offload_gradients\": {\"device\": \"nvme\"}");
+    snprintf(offload + used, sizeof offload - (size_t)used, ", \"offload_gradients\": {\"device\": \"%s\"}",
+             s->grads ? "nvme" : "none");
     snprintf(json, capacity,
              "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_clipping\": 1.0, \"threads\": 1, "
              "\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}}, "
@@ -154,7 +154,10 @@ static void configure(const struct schedule *s, char *json, size_t capacity) {
              "\"nvme\": {\"io_uring\": \"%s\", \"masters\": \"%s\"}, \"comm\": {\"timeout_s\": 60}%s%s}",
              offload, s->block_bytes, s->depth, s->uring ? "auto" : "never",
              s->state ? formats[s->format].masters : "auto",
-             s->resident ? ", \"memory\": {\"cpu\": \"400KiB\"}" : "", formats[s->format].json);
+             !s->resident ? ""
+             : s->grads   ? ", \"memory\": {\"cpu\": \"640KiB\"}"
+                          : ", \"memory\": {\"cpu\": \"400KiB\"}",
+             formats[s->format].json);
 }
 
 /* ---- one rank's training ---- */
@@ -238,9 +241,11 @@ static void body(zero_engine *engine, uint32_t rank, void *user) {
     if (engine && rank == s->rank) engine_plant_faults(engine, &s->faults);
     if (rank == s->rank && !s->harmed_from) begin_harm(s);
     r->status = engine ? plain_open(&p, engine, model, PARAMS, NULL) : ZERO_E_CONFIG;
-    /* A page holds twice as many of the narrower elements. */
+    /* A page holds twice as many of the narrower elements; with gradients a chunk has a block of the norm. */
     if (engine && s->state && !s->resident)
-        CHECK(engine_blueprint(engine)->plan.layout.chunks >= (s->format ? CHUNKS_MIN / 2 : CHUNKS_MIN));
+        CHECK(engine_blueprint(engine)->plan.layout.chunks >= CHUNKS_MIN / (s->grads    ? 4
+                                                                            : s->format ? 2
+                                                                                        : 1));
     if (engine && s->resident && !rank)
         resident += engine_blueprint(engine)->plan.layout.resident_bytes > 0 &&
                     engine_blueprint(engine)->plan.layout.resident_bytes <

@@ -51,7 +51,8 @@ static void run_seed(enum fault fault, bool params, uint64_t seed, struct run *r
              "{\"train_micro_batch_size_per_gpu\": 1, \"threads\": 1, \"optimizer\": {\"type\": \"AdamW\", "
              "\"params\": {\"lr\": 0.01}}, \"zero_optimization\": {\"stage\": %d, "
              "\"stage3_param_persistence_threshold\": 0, \"offload_optimizer\": "
-             "{\"device\": \"nvme\", \"nvme_path\": \"%s/swap\"}%s}}",
+             "{\"device\": \"nvme\", \"nvme_path\": \"%s/swap\"}, \"offload_gradients\": {\"device\": "
+             "\"none\"}%s}}",
              params ? 3 : 1, directory, offload);
     *run = (struct run){.fault = fault, .params = params, .faults = {.seed = seed}};
     ranks_run(1, json, body, run);

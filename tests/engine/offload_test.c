@@ -38,9 +38,10 @@ struct tier {
     int stage;               /* the only one; ALL_STAGES, SHARDED_GRADIENTS: not 0 */
 };
 
-#define NVME "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%1$s/a\"}"
+/* Gradients are where the state is. */
+#define STATE "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%1$s/a\"}"
 
-#define GRADIENTS ", \"offload_gradients\": {\"device\": \"nvme\"}"
+#define NVME STATE ", \"offload_gradients\": {\"device\": \"none\"}"
 
 static const struct tier tiers[] = {
     {"device", "\"offload_optimizer\": {\"device\": \"none\"}", "", ALL_STAGES},
@@ -61,11 +62,11 @@ static const struct tier tiers[] = {
     {"all on nvme", "\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%1$s/a\"}, " NVME, "", 3},
     {"all on nvme, part resident",
      "\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%1$s/a\"}, " NVME, "", 3},
-    {"gradients on cpu, state on nvme", NVME ", \"offload_gradients\": {\"device\": \"cpu\"}", "", 2},
-    {"gradients on nvme", NVME GRADIENTS, "", SHARDED_GRADIENTS},
-    {"gradients on nvme, part resident", NVME GRADIENTS, "", SHARDED_GRADIENTS},
+    {"gradients on cpu, state on nvme", STATE ", \"offload_gradients\": {\"device\": \"cpu\"}", "", 2},
+    {"gradients on nvme", STATE, "", SHARDED_GRADIENTS},
+    {"gradients on nvme, part resident", STATE, "", SHARDED_GRADIENTS},
     {"all and gradients on nvme",
-     "\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%1$s/a\"}, " NVME GRADIENTS, "", 3},
+     "\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%1$s/a\"}, " STATE, "", 3},
 };
 
 struct result {

@@ -40,7 +40,9 @@ static void body(zero_engine *engine, uint32_t rank, void *user) {
 static void train(uint32_t stage, uint64_t budget, struct run *run) {
     const char *directory = getenv("TEST_TMPDIR") ? getenv("TEST_TMPDIR") : "/tmp";
     char json[2048], nvme[1200];
-    snprintf(nvme, sizeof nvme, ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s/swap\"}",
+    snprintf(nvme, sizeof nvme,
+             ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s/swap\"}, "
+             "\"offload_gradients\": {\"device\": \"none\"}",
              directory);
     snprintf(json, sizeof json,
              "{\"train_micro_batch_size_per_gpu\": 1, \"threads\": 1, \"optimizer\": {\"type\": \"AdamW\", "

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/quantize.h"
 #include "tests/check.h"
 #include "tests/executor/toy_sim.h"
 #include "tests/seeds.h"
@@ -45,6 +46,8 @@ static struct toy_sim make(uint64_t seed) {
     s.resident_bytes = pick(3) ? 0 : pick(4000);
     s.grad_tier = s.state_tier == TIER_NVME && pick(2) ? TIER_NVME : TIER_DEVICE;
     s.grad_resident_bytes = pick(3) ? 0 : pick(1500);
+    s.piece_bytes =
+        pick(2) ? 0 : 4 * s.chunk_elements * (1 + pick(3)); /* rings have as few slots as can be, or more */
     s.toy.vertical = s.toy.skip_unit < 0 && pick(3) == 0;
     return s;
 }
@@ -95,6 +98,9 @@ static void quantized(uint64_t first, uint64_t count) {
         struct toy_sim s = make(seed);
         s.param_bits = pick(2) && (s.stage == &stage_zero3 || s.stage == &stage_zero3_keep) ? 8 : 0;
         s.gradient_bits = pick(3) ? 4 * (1 + pick(2)) : 0;
+        s.chunk_elements =
+            QUANTIZE_BLOCK; /* a chunk that is coded by itself has whole blocks, as any page has */
+        s.piece_bytes = 0;
         struct toy_sim simple = s;
         simple.chaos_ns = simple.live_max = simple.ahead_max = 0;
         simple.toy.depth = simple.backward_depth = 0;
@@ -125,6 +131,7 @@ static void planted_bugs_are_caught(uint64_t first, uint64_t count) {
                                                 "update ignores gradient",
                                                 "reduce ignores store",
                                                 "sum ignores fetch",
+                                                "parameters ignore gather",
                                                 "short list",
                                                 "short expansion",
                                                 "too many agreements"};

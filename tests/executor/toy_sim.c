@@ -97,6 +97,14 @@ static void forget_item(struct operation *op, void *user) { op->pipe.value = INT
 
 static void forget_pipe(struct executor *e, enum stream of) { stream_edit(e, of, forget_item, NULL); }
 
+static void forget_item_on(struct operation *op, void *user) {
+    if (op->pipe.stream == *(enum stream *)user) op->pipe.value = INT32_MIN;
+}
+
+static void forget_pipe_on(struct executor *e, enum stream of, enum stream on) {
+    stream_edit(e, of, forget_item_on, &on);
+}
+
 static void plant(void *user, uint32_t rank, struct executor *e) {
     const struct toy_sim *toy = user;
     switch (toy->bug) {
@@ -125,7 +133,7 @@ static void plant(void *user, uint32_t rank, struct executor *e) {
         forget_pipe(e, STREAM_FETCH);
         break;
     case BUG_GATHER_IGNORES_FETCH:
-        forget(e, STREAM_GATHER, OP_GATHER, STREAM_PARAM);
+        forget_pipe(e, STREAM_GATHER);
         break;
     case BUG_PARAMS_IGNORE_STORE:
         forget(e, STREAM_PARAM, OP_FETCH, STREAM_STORE);
@@ -134,10 +142,13 @@ static void plant(void *user, uint32_t rank, struct executor *e) {
         forget(e, STREAM_FETCH, OP_FETCH, STREAM_GRAD);
         break;
     case BUG_REDUCE_IGNORES_STORE:
-        forget(e, STREAM_REDUCE, OP_REDUCE, STREAM_GRAD);
+        forget_pipe_on(e, STREAM_REDUCE, STREAM_GRAD);
         break;
     case BUG_SUM_IGNORES_FETCH:
-        forget(e, STREAM_REDUCE, OP_REDUCE, STREAM_PARAM);
+        forget_pipe_on(e, STREAM_REDUCE, STREAM_PARAM);
+        break;
+    case BUG_PARAMS_IGNORE_GATHER:
+        forget_pipe_on(e, STREAM_PARAM, STREAM_GATHER);
         break;
     case BUG_SHORT_LIST:
         executor_shorten_lists(e, 2, UINT32_MAX);
@@ -194,6 +205,7 @@ struct sim_setup toy_sim_setup(const struct toy_sim *t, struct sim_model *model)
                   .chunk_elements_max = t->chunk_elements,
                   .resident_bytes = t->resident_bytes,
                   .chunk_align_bytes = t->chunk_elements ? ALIGN_BYTES : 0,
+                  .piece_bytes = t->piece_bytes,
                   .slots = t->slots},
         .steps = t->toy.steps,
         .persistence_threshold = t->toy.threshold,

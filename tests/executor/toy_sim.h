@@ -25,6 +25,7 @@ enum toy_bug {
     BUG_UPDATE_IGNORES_GRADIENT, /* a gradient is fetched before it is stored */
     BUG_REDUCE_IGNORES_STORE,    /* the next reduction writes where a gradient is being stored from */
     BUG_SUM_IGNORES_FETCH,       /* a reduction adds to a gradient before that is fetched */
+    BUG_PARAMS_IGNORE_GATHER,    /* parameters come to a slot from which others are being gathered */
     BUG_SHORT_LIST,              /* the list of an event has too few rows */
     BUG_SHORT_EXPANSION,         /* that of an operation's chunks */
     BUG_TOO_MANY_AGREEMENTS,     /* an event emits more on a stream than that has room for */
@@ -40,7 +41,7 @@ struct toy_sim {
     uint32_t param_bits, gradient_bits; /* struct executor_shape */
     enum tier_kind state_tier, param_tier, grad_tier;
     uint32_t slots, chunk_elements;
-    uint64_t resident_bytes, grad_resident_bytes;
+    uint64_t resident_bytes, grad_resident_bytes, piece_bytes;
     uint64_t seed, chaos_ns;
     bool with_data;
     enum toy_bug bug;

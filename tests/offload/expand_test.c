@@ -11,6 +11,8 @@ struct list { /* one line of lists.txt */
     unsigned micro_steps, depth, chunk, slots, resident, params, scenario;
 };
 
+enum { PARAM_SLOTS = 3 }; /* in all lists */
+
 static const char names[] = "eapbch";
 static const uint32_t sizes[] = {15, 12, 3, 12, 35, 3};
 
@@ -24,8 +26,11 @@ static void open_offload(const struct list *l, struct toy *t, struct offload *o,
         region[i] = (struct offload_region){
             .chunks = chunks, .resident = chunks * l->resident / 2, .params = l->params && sharded};
     }
-    *o = (struct offload){
-        .slots = l->slots, .region = region, .refresh = t->refresh, .refreshes = t->policy.refreshes};
+    *o = (struct offload){.slots = l->slots,
+                          .param_slots = PARAM_SLOTS,
+                          .region = region,
+                          .refresh = t->refresh,
+                          .refreshes = t->policy.refreshes};
     offload_open(o);
     t->offload = o;
 }
@@ -75,7 +80,7 @@ static void short_lists_say_so(void) {
 
 /* ---- gradients on the drive ---- */
 
-enum { GRAD_CHUNKS = 3, GRAD_REGION = 1 };
+enum { GRAD_CHUNKS = 3, GRAD_REGION = 1, SLOTS = 2, CHUNK_ELEMENTS = 4096 };
 
 struct drive {
     struct offload_region region[3];
@@ -89,7 +94,13 @@ struct drive {
 static void open_drive(struct drive *d) {
     *d = (struct drive){.refresh = {0, 1, 2}};
     for (int i = 0; i < 3; i++) d->region[i] = (struct offload_region){.chunks = GRAD_CHUNKS, .grads = i > 0};
-    d->offload = (struct offload){.slots = 8, .region = d->region, .refresh = d->refresh, .refreshes = 3};
+    d->offload = (struct offload){.slots = 8,
+                                  .param_slots = SLOTS,
+                                  .grad_slots = SLOTS,
+                                  .chunk_elements = CHUNK_ELEMENTS,
+                                  .region = d->region,
+                                  .refresh = d->refresh,
+                                  .refreshes = 3};
     d->list = (struct operation_list){d->row, 0, 16};
     offload_open(&d->offload);
 }
@@ -108,15 +119,20 @@ static void check_op(const struct operation *op, enum operation_kind kind, enum 
     CHECK_INT(op->items, chunks);
 }
 
-/* `staged` is the buffer between them. */
-static void check_buffers(const struct operation *op, enum buffer_kind kind, uint16_t region,
-                          uint16_t staged) {
-    const struct buffer_ref *shard = op->kind == OP_STORE ? &op->write[0] : &op->read[0];
-    const struct buffer_ref *staging = op->kind == OP_STORE ? &op->read[0] : &op->write[0];
-    CHECK_INT(staging->kind, BUFFER_GRAD_STAGED);
-    CHECK_INT(staging->region, staged);
-    CHECK_INT(shard->kind, kind);
-    CHECK_INT(shard->region, region);
+/* Its place in the ring, and the item of another stream for which its first one waits: 1 is the first that was ever there. */
+static void check_ring(const struct operation *op, enum buffer_kind staged, enum buffer_kind rests,
+                       uint16_t region, uint64_t sequence, enum stream waits_for, int64_t first) {
+    const struct buffer_ref *ref[2] = {op->reads ? &op->read[0] : NULL, &op->write[0]};
+    bool found = false;
+    for (int i = 0; i < 2; i++) {
+        found |= ref[i] && ref[i]->kind == staged;
+        if (ref[i] && ref[i]->kind == rests) CHECK_INT(ref[i]->region, region);
+    }
+    CHECK(found);
+    CHECK_INT(op->sequence, sequence);
+    CHECK(op->pipe.used);
+    CHECK_INT(op->pipe.stream, waits_for);
+    CHECK_INT(op->pipe.value, first);
 }
 
 static struct operation reduction(uint16_t region, bool add) {
@@ -132,39 +148,81 @@ static struct operation reduction(uint16_t region, bool add) {
                               .write = {{BUFFER_GRAD_SHARD, region}}};
 }
 
-static void gradients_go_through_two_buffers(void) {
+static void gradients_go_through_a_ring(void) {
     struct drive d;
     open_drive(&d);
-    for (uint16_t turn = 1; turn < 1 + 2 * GRAD_STAGINGS; turn++) {
-        bool add = turn > GRAD_STAGINGS;
+    int64_t fetched = 0, reduced = 0, stored = 0;
+    for (uint64_t turn = 0; turn < 4; turn++) {
+        bool add = turn > 1;
         const struct operation *op = expand_one(&d, reduction(GRAD_REGION, add));
+        uint64_t sequence = turn * GRAD_CHUNKS;
         CHECK_INT(d.list.count, 2u + add);
         if (add) {
             check_op(op, OP_FETCH, STREAM_PARAM, GRAD_CHUNKS);
-            check_buffers(op++, BUFFER_GRAD_SHARD, GRAD_REGION, turn % GRAD_STAGINGS);
+            check_ring(op++, BUFFER_GRAD_STAGED, BUFFER_GRAD_SHARD, GRAD_REGION, sequence, STREAM_GRAD,
+                       stored + 1 - SLOTS);
         }
-        check_op(op, OP_REDUCE, STREAM_REDUCE, 1);
-        check_buffers(op++, BUFFER_GRAD_FULL, GRAD_REGION, turn % GRAD_STAGINGS);
+        check_op(op, OP_REDUCE, STREAM_REDUCE, GRAD_CHUNKS);
+        check_ring(op++, BUFFER_GRAD_STAGED, BUFFER_GRAD_FULL, GRAD_REGION, sequence,
+                   add ? STREAM_PARAM : STREAM_GRAD, add ? fetched + 1 : stored + 1 - SLOTS);
         check_op(op, OP_STORE, STREAM_GRAD, GRAD_CHUNKS);
-        check_buffers(op, BUFFER_GRAD_SHARD, GRAD_REGION, turn % GRAD_STAGINGS);
+        check_ring(op, BUFFER_GRAD_STAGED, BUFFER_GRAD_SHARD, GRAD_REGION, sequence, STREAM_REDUCE,
+                   reduced + 1);
+        fetched += add * GRAD_CHUNKS, reduced += GRAD_CHUNKS, stored += GRAD_CHUNKS;
     }
+    expand_one(&d, reduction(0, true)); /* in memory; its item comes in between */
+    CHECK_INT(d.list.count, 1);
+    CHECK_INT(d.row[0].write[0].kind, BUFFER_GRAD_SHARD);
+    CHECK_INT(d.row[0].items, 1);
+    expand_one(&d, reduction(GRAD_REGION, false));
+    CHECK_INT(d.row[1].pipe.value, reduced + 2);
+}
+
+/* Alone, a sum over the replicate axis fetches what it sums; after a scatter, that makes it. */
+static void sums_go_through_the_ring(void) {
+    struct drive d;
+    open_drive(&d);
     struct operation sum = reduction(GRAD_REGION, false), clear = sum, scatter = sum;
-    sum.reads = 0; /* over the replicate axis */
+    sum.reads = 0;
     CHECK_INT(expand_one(&d, sum)->kind, OP_FETCH);
     CHECK_INT(d.list.count, 3);
-    scatter.summed = sum.sums = true; /* with nothing in between */
+    scatter.summed = sum.sums = true;
     CHECK_INT(expand_one(&d, scatter)->kind, OP_REDUCE);
-    CHECK_INT(d.list.count, 1);
-    uint16_t staged = d.row[0].write[0].region;
-    CHECK_INT(expand_one(&d, sum)->write[0].region, staged);
     CHECK_INT(d.list.count, 2);
-    CHECK_INT(d.row[1].read[0].region, staged);
+    CHECK(d.row[0].summed);
+    expand_one(&d, sum);
+    CHECK_INT(d.list.count, 0);
     clear.kind = OP_CLEAR, clear.reads = 0;
     CHECK_INT(expand_one(&d, clear)->kind, OP_CLEAR);
     CHECK_INT(d.list.count, 2);
-    expand_one(&d, reduction(0, true)); /* in memory */
-    CHECK_INT(d.list.count, 1);
-    CHECK_INT(d.row[0].write[0].kind, BUFFER_GRAD_SHARD);
+}
+
+static void parameters_go_through_a_ring(void) {
+    struct drive d;
+    open_drive(&d);
+    struct operation gather = {.kind = OP_GATHER,
+                               .stream = STREAM_GATHER,
+                               .region = GRAD_REGION,
+                               .items = 1,
+                               .reads = 1,
+                               .read = {{BUFFER_PARAM_SHARD, GRAD_REGION}},
+                               .writes = 1,
+                               .write = {{BUFFER_PARAM_FULL, GRAD_REGION}}};
+    d.region[GRAD_REGION].params = true;
+    for (uint64_t turn = 0; turn < 3; turn++) {
+        int64_t before = (int64_t)turn * GRAD_CHUNKS;
+        const struct operation *op = expand_one(&d, gather);
+        CHECK_INT(d.list.count, 2);
+        CHECK_INT(op->kind, OP_FETCH);
+        CHECK_INT(op->items, GRAD_CHUNKS);
+        check_ring(op++, BUFFER_PARAM_STAGED, BUFFER_PARAM_SHARD, GRAD_REGION, turn * GRAD_CHUNKS,
+                   STREAM_GATHER, before + 1 - SLOTS);
+        CHECK_INT(op->kind, OP_GATHER);
+        CHECK_INT(op->items, GRAD_CHUNKS);
+        CHECK_INT(op->piece, CHUNK_ELEMENTS);
+        check_ring(op, BUFFER_PARAM_STAGED, BUFFER_PARAM_FULL, GRAD_REGION, turn * GRAD_CHUNKS, STREAM_PARAM,
+                   before + 1);
+    }
 }
 
 /* A backward reads the state of the first region alone; each update of the others reads gradients with it. */
@@ -188,7 +246,9 @@ static void updates_fetch_gradients(void) {
 
 int main(void) {
     short_lists_say_so();
-    gradients_go_through_two_buffers();
+    gradients_go_through_a_ring();
+    sums_go_through_the_ring();
+    parameters_go_through_a_ring();
     updates_fetch_gradients();
     static char line[1 << 16];
     FILE *file = fopen("tests/offload/lists.txt", "r");

@@ -47,10 +47,14 @@ const char *resource_name(enum resource resource) {
 
 /* ---- times of operations ---- */
 
-static uint64_t part_bytes(const struct timeline *t, const struct operation *op, enum dtype dtype) {
+/* Of this rank's shard: what an item moves. */
+static uint64_t part_bytes(const struct timeline *t, const struct operation *op, uint32_t item,
+                           enum dtype dtype) {
     const struct policy *p = t->e.shape.policy;
-    return t->e.shape.model->region[op->region].padded /
-           placement_parts(p->region[op->region].state, p->mesh) * dtype_bytes(dtype);
+    uint64_t shard = t->e.shape.model->region[op->region].padded /
+                     placement_parts(p->region[op->region].state, p->mesh),
+             first = item * op->piece;
+    return (op->piece ? earlier(op->piece, shard - first) : shard) * dtype_bytes(dtype);
 }
 
 /* True if data in the tier must cross the bus to the device. */
@@ -73,14 +77,22 @@ static uint32_t group_nodes(const struct timeline *t, uint8_t axes, uint32_t mem
     return nodes;
 }
 
-static struct speeds_call call_ns(struct timeline *t, const struct operation *op) {
-    uint32_t ranks = comm_group_size(t->e.shape.group[op->axes][op->stream]);
-    struct comm_call call = executor_call(&t->e.shape, op);
-    struct comm_sent sent = comm_call_sent(&call, ranks);
+/* All calls of an item, one after another. */
+static struct speeds_call calls_ns(struct timeline *t, const struct operation *op, uint32_t item) {
+    struct executor_round round = {0};
+    struct comm_call call;
+    struct speeds_call all = {0};
     bool gathers = op->kind == OP_GATHER;
-    t->price.wire_bytes += sent.bytes;
-    *(gathers ? &t->price.gather_calls : &t->price.reduce_calls) += 1;
-    return speeds_collective(&t->speeds, ranks, group_nodes(t, op->axes, ranks), sent.bytes, 0, !gathers);
+    while (executor_next_call(&t->e.shape, op, item, &round, &call)) {
+        uint32_t ranks = comm_group_size(t->e.shape.group[round.axes][op->stream]);
+        struct comm_sent sent = comm_call_sent(&call, ranks);
+        struct speeds_call one =
+            speeds_collective(&t->speeds, ranks, group_nodes(t, round.axes, ranks), sent.bytes, 0, !gathers);
+        t->price.wire_bytes += sent.bytes;
+        *(gathers ? &t->price.gather_calls : &t->price.reduce_calls) += 1;
+        all.inside_ns += one.inside_ns, all.between_ns += one.between_ns;
+    }
+    return all;
 }
 
 /* Each rank sends its contribution to a step to all other ranks. */
@@ -166,26 +178,26 @@ static uint64_t communicate(struct timeline *t, uint64_t from, struct speeds_cal
 
 /* A shard in host memory crosses to the device first. A whole gradient that the host's update needs crosses to the host
  * after the gather. */
-static uint64_t gather(struct timeline *t, const struct operation *op) {
+static uint64_t gather(struct timeline *t, const struct operation *op, uint32_t item) {
     struct precision p = blueprint_precision_of(t->o->blueprint, op->region);
     enum dtype dtype = op->object == OBJECT_GRAD ? p.reduced : p.compute;
     bool brings = op->object == OBJECT_PARAM && op->read[0].kind != BUFFER_PARAM_FULL &&
                   op->read[0].kind != BUFFER_PARAM_SECOND && crosses(t, t->e.plan->param_tier);
     bool leaves = op->object == OBJECT_GRAD && rests_on_host(t, BUFFER_GRAD_HOST, op->region);
-    uint64_t from = brings ? cross(t, IN, t->now, part_bytes(t, op, dtype)) : t->now;
-    from = communicate(t, from, call_ns(t, op));
+    uint64_t from = brings ? cross(t, IN, t->now, part_bytes(t, op, item, dtype)) : t->now;
+    from = communicate(t, from, calls_ns(t, op, item));
     return leaves ? cross(t, OUT, from, t->e.shape.model->region[op->region].padded * dtype_bytes(dtype))
                   : from;
 }
 
 /* A gradient shard in host memory crosses to the device first, if the reduction adds to it or sums over the replicate
  * axis. The result crosses back to the host. */
-static uint64_t reduce(struct timeline *t, const struct operation *op) {
+static uint64_t reduce(struct timeline *t, const struct operation *op, uint32_t item) {
     bool host = rests_on_host(t, BUFFER_GRAD_SHARD, op->region);
-    uint64_t bytes = part_bytes(t, op, blueprint_precision_of(t->o->blueprint, op->region).reduced),
+    uint64_t bytes = part_bytes(t, op, item, blueprint_precision_of(t->o->blueprint, op->region).reduced),
              from = t->now;
     if (host && (op->add || !op->reads)) from = cross(t, IN, from, bytes);
-    from = communicate(t, from, call_ns(t, op));
+    from = communicate(t, from, calls_ns(t, op, item));
     return host ? cross(t, OUT, from, bytes) : from;
 }
 
@@ -234,10 +246,10 @@ static void start(void *user, const struct operation *op, uint32_t item, uint64_
     bool core = t->o->machine->device.shares_cores;
     switch ((enum operation_kind)op->kind) {
     case OP_GATHER:
-        finish = gather(t, op);
+        finish = gather(t, op, item);
         break;
     case OP_REDUCE:
-        finish = reduce(t, op);
+        finish = reduce(t, op, item);
         break;
     case OP_UPDATE:
         finish = update(t, op, item);

@@ -131,6 +131,7 @@ void case_make(uint64_t seed, struct sim_case *c) {
     s->terms.discrete = !c->with_data && pick(&d, 2);
     s->terms.grad_tier = s->terms.state_tier == TIER_NVME && pick(&d, 2) ? TIER_NVME : TIER_DEVICE;
     s->terms.grad_resident_bytes = pick(&d, 3) ? 0 : pick(&d, 4000);
+    s->terms.piece_bytes = pick(&d, 2) ? 0 : 4 * s->terms.chunk_elements_max * (1 + pick(&d, 3));
     s->terms.vertical = !ties(&c->model) && s->terms.micro_steps > 1 && pick(&d, 2);
 }
 

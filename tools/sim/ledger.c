@@ -67,7 +67,7 @@ void ledger_plan_free(struct ledger_plan *p) {
 
 zero_status ledger_open(struct ledger *l, const struct ledger_plan *plan, struct zero_error *error) {
     const struct plan *p = plan->plan;
-    *l = (struct ledger){.plan = plan, .capacity = 28 + 3 * p->layout.slots};
+    *l = (struct ledger){.plan = plan, .capacity = 64 + 3 * p->layout.slots};
     l->item = calloc(l->capacity, sizeof *l->item);
     l->held = malloc((p->buffers + 1) * sizeof *l->held);
     if (!l->item || !l->held) {
@@ -97,16 +97,31 @@ static const struct buffer_ref *meets(const struct ledger *l, const struct buffe
                                       uint8_t their_count) {
     const struct ledger_span *span = l->plan->span;
     for (uint8_t i = 0; i < count; i++)
-        for (uint8_t k = 0; k < their_count; k++)
+        for (uint8_t k = 0; k < their_count && !buffer_is_ring(ref[i].kind); k++)
             if (share(&span[mine[i]], &span[theirs[k]])) return &ref[i];
     return NULL;
 }
 
-/* The slot of the staging ring that holds the chunk; -1: none. */
-static int64_t slot_of(const struct ledger *l, const struct ledger_item *item) {
-    const struct operation *op = item->op;
-    bool staged = op->object == OBJECT_STATE && op->pipe.used;
-    return staged ? (int64_t)((op->sequence + item->index) % l->plan->plan->layout.slots) : -1;
+/* The ring of which an operation uses slots: those of chunks of state, of parameters, of gradients; 0: none. */
+static uint32_t ring_of(const struct ledger *l, const struct operation *op, enum buffer_kind *out_kind) {
+    const struct chunk_layout *layout = &l->plan->plan->layout;
+    for (uint8_t i = 0; i < op->reads + op->writes; i++) {
+        *out_kind = (enum buffer_kind)(i < op->reads ? op->read[i] : op->write[i - op->reads]).kind;
+        if (buffer_is_ring((uint16_t)*out_kind))
+            return *out_kind == BUFFER_PARAM_STAGED ? layout->params.slots : layout->grads.slots;
+    }
+    *out_kind = (enum buffer_kind)LEDGER_SLOT;
+    return op->object == OBJECT_STATE && op->pipe.used ? layout->slots : 0;
+}
+
+/* Both hold a chunk in the same slot of a ring. */
+static bool share_slot(const struct ledger *l, const struct ledger_item *a, const struct ledger_item *b,
+                       struct buffer_ref *out) {
+    enum buffer_kind kind, other;
+    uint32_t slots = ring_of(l, a->op, &kind);
+    if (!slots || !ring_of(l, b->op, &other) || kind != other) return false;
+    *out = (struct buffer_ref){(uint16_t)kind, a->op->region};
+    return (a->op->sequence + a->index) % slots == (b->op->sequence + b->index) % slots;
 }
 
 /* True if both operations are queued on the compute stream of a discrete device, which runs them in order. */
@@ -114,27 +129,42 @@ static bool queued(const struct ledger *l, const struct operation *a, const stru
     return l->plan->plan->discrete && a->stream == STREAM_COMPUTE && b->stream == STREAM_COMPUTE;
 }
 
+/* Two runs move different chunks of a gradient on the drive. */
+static bool other_chunk(const struct ledger_item *a, const struct ledger_item *b,
+                        const struct buffer_ref *ref) {
+    const struct operation *x = a->op, *y = b->op;
+    bool runs = ref->kind == BUFFER_GRAD_SHARD && x->pipe.used && y->pipe.used;
+    return runs && x->first + a->index != y->first + b->index;
+}
+
 static bool conflict(const struct ledger *l, const struct ledger_item *a, const struct ledger_item *b,
                      struct ledger_fault *out) {
     const struct operation *x = a->op, *y = b->op;
-    int64_t slot = slot_of(l, a);
     const struct buffer_ref *ref = NULL;
+    struct buffer_ref slot;
     if (x != y && !queued(l, x, y)) {
         ref = meets(l, x->write, a->write, x->writes, b->write, y->writes);
         if (!ref) ref = meets(l, x->write, a->write, x->writes, b->read, y->reads);
         if (!ref) ref = meets(l, x->read, a->read, x->reads, b->write, y->writes);
     }
-    if (!ref && (slot < 0 || slot != slot_of(l, b))) return false;
-    *out = (struct ledger_fault){.with = y, .ref = ref ? *ref : (struct buffer_ref){LEDGER_SLOT, x->region}};
+    if (ref && other_chunk(a, b, ref)) ref = NULL;
+    if (!ref && !share_slot(l, a, b, &slot)) return false;
+    *out = (struct ledger_fault){.with = y, .ref = ref ? *ref : slot};
     return true;
 }
 
 /* ---- contents ---- */
 
+/* Chunks of a gradient come from the drive while others of it go there; conflict() tells them apart. */
+static bool comes_and_goes(const struct operation *op, const struct buffer_ref *ref, enum ledger_held held) {
+    return held == HELD_BEING_WRITTEN && ref->kind == BUFFER_GRAD_SHARD && op->pipe.used;
+}
+
 static bool reads_rubbish(const struct ledger *l, const struct ledger_item *item, struct ledger_fault *out) {
     for (uint8_t i = 0; i < item->op->reads; i++) {
         uint64_t packed = l->held[item->read[i]];
-        if (held_of(packed) == HELD_WRITTEN) continue;
+        if (held_of(packed) == HELD_WRITTEN || buffer_is_ring(item->op->read[i].kind)) continue;
+        if (comes_and_goes(item->op, &item->op->read[i], held_of(packed))) continue;
         *out = (struct ledger_fault){.ref = item->op->read[i],
                                      .held = held_of(packed),
                                      .by = (enum operation_kind)(packed >> 8 & 0xff),

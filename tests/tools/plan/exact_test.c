@@ -31,7 +31,7 @@ static const struct shapes shapes = {
 static const char *const types[] = {"", ", \"bf16\": {\"enabled\": true}",
                                     ", \"fp16\": {\"enabled\": true, \"initial_scale_power\": 6}"};
 
-#define GRADIENTS ", \"offload_gradients\": {\"device\": \"nvme\"}"
+#define NO_GRADIENTS ", \"offload_gradients\": {\"device\": \"none\"}"
 
 #define VERTICAL ", \"micro_order\": \"vertical\""
 
@@ -69,12 +69,12 @@ static const struct variant {
               "\"frozen\": true}]"},
     {.name = "predivided", .extra = ", \"gradient_predivide_factor\": 3"},
     {.name = "shadow", .extra = ", \"nvme\": {\"shadow\": true}", .drive = true},
-    {.name = "gradients on the drive", .zero = GRADIENTS, .drive = true, .sharded = true},
+    {.name = "gradients in memory", .zero = NO_GRADIENTS, .drive = true, .sharded = true},
     {.name = "gradients on the drive, in every micro-step",
-     .zero = GRADIENTS,
      .extra = ", \"gradient_accumulation_mode\": \"every\"",
      .drive = true,
      .sharded = true},
+    {.name = "pieces", .zero = ", \"piece_bytes\": 65536", .drive = true},
     {.name = "vertical", .zero = VERTICAL, .vertical = true},
     {.name = "vertical, every block again",
      .zero = VERTICAL,
@@ -83,14 +83,14 @@ static const struct variant {
      .extra = ", \"gradient_accumulation_mode\": \"every\"",
      .vertical = true},
     {.name = "vertical, gradients on the drive",
-     .zero = VERTICAL GRADIENTS,
+     .zero = VERTICAL,
      .recompute = 2,
      .extra = ", \"gradient_accumulation_mode\": \"every\"",
      .drive = true,
      .sharded = true,
      .vertical = true},
     {.name = "gradients on the drive, HSDP",
-     .zero = GRADIENTS ", \"mics_shard_size\": 2",
+     .zero = ", \"mics_shard_size\": 2",
      .drive = true,
      .sharded = true},
 };
@@ -235,7 +235,7 @@ static void configure(char out[1024], const struct variant *v, uint64_t micro_st
              "\"zero_optimization\": {\"stage3_param_persistence_threshold\": %d, \"sub_group_size\": "
              "3000%s}, \"comm\": {%s}%s%s%s}",
              (int)micro_steps, (int)micro_steps * 50, v->zero ? v->zero : "", v->comm ? v->comm : "",
-             types[type], v->extra ? v->extra : "", budget ? ", \"memory\": {\"cpu\": 300000}" : "");
+             types[type], v->extra ? v->extra : "", budget ? ", \"memory\": {\"cpu\": 600000}" : "");
 }
 
 static void run_tiers(struct scenario s, const struct variant *v, uint32_t stage, int type,
