@@ -76,6 +76,14 @@ static zero_status check_step(zero_engine *e, const zero_step_info *out) {
     return ZERO_OK;
 }
 
+/* The progress thread uses the device, too. */
+static void report_device_memory(zero_engine *e) {
+    turn_take(&e->ranks.lock);
+    device_memory_report(e->run.device, e->blueprint.plan.tier_bytes[TIER_DEVICE],
+                         reservations_bytes(&e->reservations, TIER_DEVICE), &e->ranks.log);
+    turn_give(&e->ranks.lock);
+}
+
 zero_status zero_engine_step(zero_engine *e, zero_step_info *out) {
     zero_step_info info = {.struct_size = sizeof info};
     zero_status status = check_step(e, out);
@@ -85,9 +93,7 @@ zero_status zero_engine_step(zero_engine *e, zero_step_info *out) {
     e->pass.backwards = 0;
     e->pass.phase = PHASE_READY;
     e->pass.settled = false;
-    if (!e->stepped)
-        device_memory_report(e->run.device, e->blueprint.plan.tier_bytes[TIER_DEVICE],
-                             reservations_bytes(&e->reservations, TIER_DEVICE), &e->ranks.log);
+    if (!e->stepped) report_device_memory(e);
     e->stepped = true;
     status = step_check_replicas(&e->state, &info);
     if (!status) status = trace_step(e->trace);

@@ -24,7 +24,8 @@
  *      `ahead_max` and `live_max` elements.
  *   4. Every full gradient is reduced after its last use of the pass.
  *   5. A gradient that is reduced in every micro-step of a use has two addresses, which take turns: a reduction never
- *      reads what the next micro-step writes. One that has its buffer from step to step has one, and the micro-step waits.
+ *      reads what the next micro-step writes. A gradient whose buffer lives from step to step has one
+ *      address, so the next micro-step waits for the reduction.
  *   6. How far the policy gathers ahead depends only on the position, not on which uses were skipped. So what a pass
  *      with skipped uses has gathered at a position, a complete pass has gathered there too, and the plan has a place
  *      for it (plan.c). */

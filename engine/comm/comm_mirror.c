@@ -42,9 +42,10 @@ static zero_status post(struct comm_work *work) {
 
 static zero_status test(struct comm_work *work, bool *out_done) {
     const struct comm_call *call = &work->call;
-    uint64_t bytes = call->count * dtype_bytes(call->dtype);
+    uint64_t bytes = call->count * dtype_bytes(call->dtype),
+             stride = (call->stride ? call->stride : call->count) * dtype_bytes(call->dtype);
     for (uint32_t m = 0; m < work->group->count && call->kind == COMM_ALL_GATHER; m++) {
-        uint8_t *share = (uint8_t *)call->target + m * bytes;
+        uint8_t *share = (uint8_t *)call->target + m * stride;
         if (share != call->source) memcpy(share, call->source, bytes);
     }
     *out_done = true;

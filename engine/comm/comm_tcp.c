@@ -9,7 +9,7 @@
  *
  * So a phase takes a round trip. A small slice does not wait for the ready frame: it goes *ahead*, behind this member's own
  * ready frame, and the phase takes half a round trip. Each rank keeps up to AHEAD_SLICES of them for every other rank until
- * the call is posted; the ready frame that follows tells the sender that the place is free again.
+ * the call is posted; the receiver's own ready frame tells the sender that the place is free again.
  *
  * Therefore data never arrives before there is a place for it, and calls of several groups do not wait for each other.
  * Ranks that diverge are found before any data is used. A phase is over when this member has received a slice from
@@ -71,7 +71,7 @@ static void release(struct tcp_comm *tcp) {
     free(tcp->peers);
 }
 
-/* What all ranks together may send to this rank ahead takes a few MiB, unless there are hundreds of ranks. */
+/* The places for slices of all ranks take at most 4 MiB, up to 256 ranks; with more ranks, 16 KiB per rank. */
 static uint64_t ahead_bytes(uint32_t size) {
     enum { ROOM_BYTES = 4 << 20 };
     uint64_t bytes = ROOM_BYTES / AHEAD_SLICES / size / ALIGN_BYTES * ALIGN_BYTES;

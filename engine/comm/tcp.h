@@ -87,7 +87,8 @@ struct tcp_comm {
     struct pollfd *polls;
     uint32_t queue_capacity;
     struct early *early;
-    char *room; /* of all places for slices that come ahead; memory that none has used is not taken */
+    char *
+        room; /* of all places for slices that come ahead: the system gives pages only when a slice first uses them */
     uint64_t ahead_bytes; /* the largest slice that is sent ahead; the same on all ranks */
     bool unchecked;       /* no checksums of data */
 };
@@ -96,7 +97,8 @@ struct tcp_comm {
 struct heard {
     struct comm_record record;       /* its sequence names the call */
     uint32_t ready, answered, taken; /* phases of the call: announced ready, answered with data, received */
-    /* 1 + the last call of which this rank has sent the member a slice ahead; a bit for each phase. */
+    /* ahead_call: 1 + the sequence of the last call for which this rank sent the member a slice ahead; 0: none. ahead_phases: bit p is
+     * set if the slice of phase p went ahead. */
     uint64_t ahead_call;
     uint32_t ahead_phases;
 };

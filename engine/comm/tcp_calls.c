@@ -99,6 +99,8 @@ static void send_ahead(struct comm_work *work) {
 /* Sends the slices for which the member is ready, if this rank has them. */
 zero_status tcp_answer(struct comm_work *work, uint32_t member) {
     struct heard *heard = heard_of(work->group, work->record.sequence, member);
+    if (mine_of(work)->phase == PHASES)
+        return ZERO_OK; /* this rank has answered every phase; a correct member asks for no other */
     if (!heard->ready || heard->record.sequence != work->record.sequence) return ZERO_OK;
     if (heard->record.hash != work->record.hash)
         return comm_raise_diverged(work->group->comm, work->group->ordinal, &work->record,

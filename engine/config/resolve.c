@@ -158,12 +158,14 @@ static bool same_paths(const struct config_paths *a, const struct config_paths *
 }
 
 /* A gradient comes with its chunk of state to the host's update, so it is not farther away than the state. By default it is
- * where the state is. */
+ * where the state is; with native reductions, which are not cut into chunks, not on a drive. */
 static zero_status resolve_grad_tier(struct config *c, struct zero_error *error) {
     static const char path[] = OFFLOAD_GRADIENTS ".device";
     if (!config_written(c, path)) {
         char text[32];
         c->grad_device = c->stage ? c->optimizer_device : (int)TIER_DEVICE;
+        if (c->comm.reduction == CONFIG_REDUCTION_NATIVE && tier_table[c->grad_device]->kind == TIER_NVME)
+            c->grad_device = (int)TIER_CPU;
         c->grad_tier = (int)tier_table[c->grad_device]->kind;
         snprintf(text, sizeof text, "\"%s\"", tier_table[c->grad_device]->choice);
         return config_derived(c, path, text, error);
@@ -175,6 +177,12 @@ static zero_status resolve_grad_tier(struct config *c, struct zero_error *error)
                          OFFLOAD_GRADIENTS
                          ".device: gradients are whole on every rank at stage 0: set "
                          "zero_optimization.stage to 1, which trains to the same bits, or remove the block");
+    if (c->grad_tier == TIER_NVME && c->comm.reduction == CONFIG_REDUCTION_NATIVE)
+        return error_set(error, ZERO_E_CONFIG,
+                         OFFLOAD_GRADIENTS ".device: \"%s\" cuts reductions into chunks, and the bits of "
+                                           "comm.reduction \"native\" may depend on their size: set it "
+                                           "to \"cpu\", or comm.reduction to \"ordered\"",
+                         choice);
     if (c->grad_tier <= c->optimizer_tier) return ZERO_OK;
     return error_set(error, ZERO_E_CONFIG,
                      OFFLOAD_GRADIENTS

@@ -46,9 +46,14 @@ static bool has_posted(const struct item *item) {
     return !posts || item->posted || item->done;
 }
 
-/* Items of a run that share scratch memory, or add to one norm: one comes after the other. */
-static bool one_by_one(const struct item *before, const struct item *item) {
-    return before->task == item->task && (item->task->op.kind == OP_REDUCE || item->task->op.writes > 1);
+/* Items of a run that share scratch memory, or add to one norm, come one after the other. So do reductions of a discrete device where the
+ * later one has rounds: until its last round it keeps sums of blocks in memory that all reductions use. Running ahead, the device's
+ * stream has them in order. */
+static bool one_by_one(const struct executor *e, const struct item *before, const struct item *item) {
+    bool reduces = item->task->op.kind == OP_REDUCE;
+    if (before->task == item->task) return reduces || item->task->op.writes > 1;
+    return reduces && before->task->op.kind == OP_REDUCE && e->o.shape.discrete && !item->task->ahead &&
+           !reduce_posts_once(e, item);
 }
 
 /* An item may post when all earlier items of its stream have posted. So all ranks post in the order of emission,
@@ -59,7 +64,7 @@ static zero_status test_turn(struct executor *e, struct item *item, bool *out_do
     for (uint64_t i = line->retired; *out_done; i++) {
         const struct item *before = &line->item[i & line->item_mask];
         if (before == item) break;
-        *out_done = one_by_one(before, item) ? before->done : has_posted(before);
+        *out_done = one_by_one(e, before, item) ? before->done : has_posted(before);
     }
     return ZERO_OK;
 }

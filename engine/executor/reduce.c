@@ -32,12 +32,13 @@ static struct comm_call whole_call(const struct executor_shape *o, const struct 
 }
 
 /* The reduced shard rests in the host's memory, and the device makes it: in the gradient, which nobody reads any more; in
- * the staging buffer if the gradient is gone or too narrow, or if the reduction adds to the old shard. */
+ * the staging buffer if the gradient is gone, if its type has another width, so that the sum of one round would overwrite gradient
+ * that later rounds read, or if the reduction adds to the old shard. */
 static bool stages_shard(const struct executor_shape *o, const struct operation *op) {
     bool leaves =
         o->host_updates && !placement_is(o->policy->region[op->region].grad_step, REPLICATE, REPLICATE);
     struct precision p = precision_of(o, op->region);
-    return leaves && (!scatters(op) || op->add || precision_widens(&p));
+    return leaves && (!scatters(op) || op->add || dtype_bytes(p.reduced) != dtype_bytes(p.compute));
 }
 
 static bool needs_scratch(const struct executor_shape *o, const struct operation *op) {
@@ -52,6 +53,12 @@ uint64_t piece_elements(const struct executor_shape *o, enum dtype dtype, uint32
     return most ? most : NORM_BLOCK_ELEMENTS;
 }
 
+/* The sum goes into the gradient's place in a narrower type: there it overwrites elements of other shares, so the whole message is made
+ * first. */
+static bool narrows_in_place(const struct executor_shape *o, const struct operation *op) {
+    return scatters(op) && stages_message(o, op->region) && o->policy->region[op->region].grad_in_place;
+}
+
 /* What needs scratch memory goes in rounds, so that this memory is not as large as its region. The bits of a
  * native sum may depend on its size, so it is not cut. The host's arrays have rounds of their own (lent.c). */
 uint64_t round_elements(const struct executor_shape *o, const struct operation *op) {
@@ -61,6 +68,7 @@ uint64_t round_elements(const struct executor_shape *o, const struct operation *
                                 : UINT64_MAX;
     if (op->kind != OP_REDUCE || o->native_reduction || !needs_scratch(o, op)) return UINT64_MAX;
     if (scatters(op) && o->policy->region[op->region].grad_lent) return UINT64_MAX;
+    if (narrows_in_place(o, op)) return UINT64_MAX;
     return piece_elements(o, whole_call(o, op, 0).dtype, scatters(op) ? members : 1);
 }
 
@@ -80,6 +88,15 @@ static uint64_t staged_shard_bytes(const struct executor_shape *o, const struct 
     return stages_shard(o, op) ? aligned(count * dtype_bytes(precision_of(o, op->region).reduced)) : 0;
 }
 
+/* Of a call of at most so many elements. An all-reduce whose count the members do not divide takes more than one of the next count. */
+static uint64_t call_staging_bytes(const struct comm_group *group, struct comm_call call) {
+    uint64_t bytes = comm_staging_bytes(group, &call);
+    if (call.kind != COMM_ALL_REDUCE || call.count < 2) return bytes;
+    call.count--;
+    uint64_t uneven = comm_staging_bytes(group, &call);
+    return bytes > uneven ? bytes : uneven;
+}
+
 static uint64_t staging_bytes(const struct executor_shape *o, const struct operation *op) {
     const struct comm_group *group = o->group[op->axes][op->stream];
     uint64_t share = o->model->region[op->region].padded /
@@ -87,7 +104,7 @@ static uint64_t staging_bytes(const struct executor_shape *o, const struct opera
              round = round_elements(o, op);
     struct comm_call call = whole_call(o, op, share < round ? share : round);
     uint64_t bytes = coded(o, op) ? reduce_code_bytes(o, call.count, comm_group_size(group))
-                                  : comm_staging_bytes(group, &call);
+                                  : call_staging_bytes(group, call);
     if (scatters(op) && o->policy->region[op->region].grad_lent) bytes = lent_reduce_bytes(group, call);
     return aligned(bytes) + staged_message_bytes(o, op, call.count) + staged_shard_bytes(o, op, call.count);
 }
@@ -269,11 +286,27 @@ static comm_written_fn norm_of_sum(const struct executor *e, const struct operat
     return takes ? norm_of_written(reduced) : NULL;
 }
 
-/* Others may post once it has: it has no further round, and no norm that the rounds of others would mix with. */
-static bool posts_once(const struct executor *e, const struct item *item) {
+bool reduce_posts_once(const struct executor *e, const struct item *item) {
     const struct operation *op = &item->task->op;
     return !buffer_is_ring(op->write[0].kind) &&
            round_of(e, item).count == item_part(&e->o.shape, op, item->index).count;
+}
+
+/* The call's scratch memory lies before the message and the shard. */
+static zero_status check_staging(struct executor *e, const struct item *item, const struct comm_group *group,
+                                 const struct comm_call *call) {
+    const struct operation *op = &item->task->op;
+    uint64_t behind =
+                 staged_message_bytes(&e->o.shape, op, round_of(e, item).count) + shard_on_staging(e, item),
+             has = op->writes > 1 ? e->o.plan->buffer[item->task->write[1]].bytes : 0,
+             needs = comm_staging_bytes(group, call);
+    if (!needs || needs + behind <= has) return ZERO_OK;
+    return error_set(&e->error, ZERO_E_INTERNAL,
+                     "rank %u: a reduction of %llu elements needs %llu bytes of scratch memory, and %llu are "
+                     "planned: a fault of the engine; report "
+                     "it with the configuration",
+                     e->o.rank, (unsigned long long)call->count, (unsigned long long)(needs + behind),
+                     (unsigned long long)has);
 }
 
 zero_status post_reduce(struct executor *e, struct item *item) {
@@ -291,8 +324,10 @@ zero_status post_reduce(struct executor *e, struct item *item) {
     if (codes) coded_reduce_call(e, item, &call);
     if (!item->index && !item->moved) e->norm[op->region] = 0;
     e->normed[op->region] = call.written != NULL;
-    zero_status status = post_counted(e, item, e->o.shape.group[op->axes][op->stream], &call, codes);
-    item->posted = posts_once(e, item);
+    struct comm_group *group = e->o.shape.group[op->axes][op->stream];
+    zero_status status = codes ? ZERO_OK : check_staging(e, item, group, &call);
+    if (!status) status = post_counted(e, item, group, &call, codes);
+    item->posted = reduce_posts_once(e, item);
     return status;
 }
 
@@ -312,7 +347,9 @@ zero_status sum_replicas(struct executor *e, struct item *item) {
     call.target = round_target(e, item);
     call.source = call.target;
     call.staging = op->writes > 1 ? buffer_address(e, item->task->write[1]) : NULL;
-    zero_status status = post_counted(e, item, e->o.shape.group[sum.axes][sum.stream], &call, 0);
+    struct comm_group *group = e->o.shape.group[sum.axes][sum.stream];
+    zero_status status = check_staging(e, item, group, &call);
+    if (!status) status = post_counted(e, item, group, &call, 0);
     item->posted = false;
     return status;
 }

@@ -130,6 +130,8 @@ zero_status decode_gather(struct executor *e, struct item *item, struct part par
 bool codes_gradient(const struct executor_shape *o, uint32_t region);
 uint64_t reduce_code_bytes(const struct executor_shape *o, uint64_t share, uint32_t members);
 bool reduces_codes(const struct executor *e, const struct item *item);
+/* Later items may post after this call: the item has no further round, and no norm that other items' rounds would add to. */
+bool reduce_posts_once(const struct executor *e, const struct item *item);
 /* `step`: elements from one share of the source to the next. */
 zero_status code_reduce(struct executor *e, struct item *item, const void *source, uint64_t step,
                         const struct comm_call *call);

@@ -1,7 +1,6 @@
 #include "engine/open/device_memory.h"
 
 #include <inttypes.h>
-#include <stddef.h>
 
 enum { MARGIN_BYTES = 256 << 20 };
 
@@ -24,7 +23,7 @@ zero_status device_memory_check(struct device *device, uint64_t planned, uint64_
     if (planned + reserved + MARGIN_BYTES > available)
         log_line(log, ZERO_LOG_WARN,
                  "GPU %" PRId64 ": the plan takes %.2f GiB and the host program reserves %.2f GiB of %.2f "
-                                "GiB that are free: less than "
+                 "GiB that are free: less than "
                  "%.2f GiB may be left for kernels, graphs and communicators; to leave more, set "
                  "memory.device to a smaller budget",
                  device->index, (double)planned * gib, (double)reserved * gib, (double)available * gib,
@@ -34,7 +33,9 @@ zero_status device_memory_check(struct device *device, uint64_t planned, uint64_
 
 void device_memory_report(struct device *device, uint64_t planned, uint64_t reserved, const struct log *log) {
     uint64_t available, total;
-    if (!device->ops->memory || device->ops->memory(device, &available, &total, NULL)) return;
+    struct zero_error error; /* a failed device says so in the next call that needs it */
+    error_clear(&error);
+    if (!device->ops->memory || device->ops->memory(device, &available, &total, &error)) return;
     uint64_t taken = total - available, ours = planned + reserved;
     bool scarce = available < MARGIN_BYTES;
     log_line(

@@ -6,7 +6,7 @@
 
 /* ---- the executor's watch ---- */
 
-/* Of gathered units and their gradients. */
+/* The bytes of gathered units and gradients that the operation takes; below 0: that it releases. */
 static int64_t memory_of(const struct plan *plan, const struct operation *op, const uint32_t *write) {
     int64_t bytes = 0;
     for (uint8_t i = 0; i < op->writes; i++) {
@@ -23,6 +23,7 @@ void trace_events_start(struct trace_events *events, const struct plan *plan, co
         events->missed++;
         return;
     }
+    events->open++;
     events->event[events->count++] =
         (struct trace_event){.began_ns = now_ns,
                              .memory = memory_of(plan, op, write),
@@ -38,12 +39,13 @@ void trace_events_start(struct trace_events *events, const struct plan *plan, co
 /* The operation is among the last events, where those in flight are. */
 void trace_events_done(struct trace_events *events, const struct operation *op, uint32_t item,
                        uint64_t now_ns) {
-    for (uint32_t i = events->count; i-- > 0;) {
+    for (uint32_t i = events->count; events->open && i-- > 0;) {
         struct trace_event *e = &events->event[i];
         bool same = e->kind == op->kind && e->object == op->object && e->stream == op->stream &&
                     e->region == op->region && e->item == item && e->position == op->use;
         if (!same || e->done_ns) continue;
         e->done_ns = now_ns;
+        events->open--;
         return;
     }
 }

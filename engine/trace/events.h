@@ -1,8 +1,9 @@
 /* Operations over time, as Chrome trace events (Trace Event Format, Google 2016), which ui.perfetto.dev and chrome://tracing read.
  *
- * A process is a rank. A thread is a lane of a stream: slices of one thread never overlap, because viewers drop a slice that overlaps
- * another one in part, and a stream may have several operations in flight. A flow leads from a unit's gather to its next compute. A
- * counter is the memory of gathered units and their gradients.
+ * A process is a rank. A thread is a lane of a stream: slices of one thread do not overlap (except in the last lane, with
+ * more than 64 operations in flight), because viewers drop a slice that overlaps another one in part, and a stream may have several
+ * operations in flight. A flow leads from a unit's gather to its next compute, if that begins after the gather is done. A counter is the
+ * memory of gathered units and their gradients.
  *
  * Threads: one at a time. */
 #ifndef ZERO_ENGINE_TRACE_EVENTS_H
@@ -25,9 +26,9 @@ struct trace_event {
 };
 
 struct trace_events {
-    struct trace_event *event; /* the owner's memory, of `capacity` events */
-    uint32_t count, capacity;
-    uint64_t missed; /* operations without room */
+    struct trace_event *event;      /* the owner's memory, of `capacity` events */
+    uint32_t count, capacity, open; /* open: events without an end */
+    uint64_t missed;                /* operations without room */
 };
 
 /* The pieces of executor_watch. `write`: as there. */

@@ -54,7 +54,11 @@ static bool asks_this_machine(const char *request) {
     if (!host) return false;
     host += strlen("\r\nHost:");
     host += strspn(host, " ");
-    return strncmp(host, "127.0.0.1", 9) == 0 || strncmp(host, "localhost", 9) == 0;
+    bool named = strncmp(host, "127.0.0.1", 9) == 0 || strncmp(host, "localhost", 9) == 0;
+    return named &&
+           strchr(
+               ": \t\r",
+               host[9]); /* the name ends there; host[9] is no NUL, since the request ends in an empty line */
 }
 
 static void put(int connection, const char *data, size_t bytes) {
@@ -88,7 +92,7 @@ static zero_status listen_here(uint16_t port, int *out_socket, struct zero_error
         .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t length = sizeof address;
     int one = 1, listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    if (listener >= 0) setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
     if (listener < 0 || bind(listener, (struct sockaddr *)&address, sizeof address) || listen(listener, 8) ||
         getsockname(listener, (struct sockaddr *)&address, &length)) {
         error_set(error, ZERO_E_IO,

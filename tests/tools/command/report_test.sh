@@ -56,7 +56,8 @@ python3 - "$(cat address)" <<'END' || fail "the page that is watched"
 import sys, urllib.error, urllib.request
 page = urllib.request.urlopen(sys.argv[1], timeout=20).read().decode()
 assert 'http-equiv="refresh"' in page and "ZeRO stage 3" in page, page[:400]
-for request in (urllib.request.Request(sys.argv[1], headers={"Host": "elsewhere.example"}), sys.argv[1] + "run.json"):
+for request in (urllib.request.Request(sys.argv[1], headers={"Host": "elsewhere.example"}),
+                urllib.request.Request(sys.argv[1], headers={"Host": "localhost.example:80"}), sys.argv[1] + "run.json"):
     try:
         urllib.request.urlopen(request, timeout=20)
         sys.exit("answered")
