@@ -231,6 +231,27 @@ class Modules(Case):
         self.assertEqual(engine.model.order[0].item(), 95)
         self.assertEqual(engine.state_dict()["order"][0].item(), 95)
 
+    def test_unused_beside_units(self):
+        """A parameter of the model itself, which the first forward leaves out and a later one uses."""
+
+        class Masked(MLP):
+            def __init__(self):
+                super().__init__()
+                self.mask, self.masks = nn.Parameter(torch.ones(96)), False
+
+            def forward(self, x):
+                return super().forward(x * self.mask if self.masks else x)
+
+        for free_order in (False, True):
+            torch.manual_seed(0)
+            engine = self.engine(Masked(), free_order=free_order)
+            with self.assertWarnsRegex(UserWarning, "no gradient came for mask"):
+                self.assertLosses(self.train(engine), [row[0] for row in plain_losses("mlp", STEPS)])
+            before = engine.state_dict()["mask"]
+            engine.model.masks = True
+            self.train(engine)
+            self.assertFalse(torch.equal(engine.state_dict()["mask"], before))
+
     def test_checkpointing(self):
         """Recomputed blocks, reentrant or not, and a part inside of a block."""
 
