@@ -337,6 +337,22 @@ class Mistakes(Case):
             engine.hash()
         self.assertEqual(len(engine.hash()), 32)
 
+    def test_first_values_that_fail(self):
+        """The first exception comes out, and later calls, also of another engine, raise nothing of it."""
+        failures, other = [], self.mlp()
+
+        def init(module):
+            failures.append(ValueError(f"failure {len(failures) + 1}"))
+            raise failures[-1]
+
+        with torch.device("meta"):
+            model = made("mlp")
+        engine = zero.fully_shard(model, configuration(3), init=init)
+        self.engines.append(engine)
+        with self.assertRaisesRegex(ValueError, "failure 1$"):
+            engine.commit()
+        self.assertEqual(len(other.hash()), 32)
+
     def test_use_outside_of_the_unit(self):
         engine = self.mlp()
         self.train(engine)
