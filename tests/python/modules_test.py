@@ -92,6 +92,40 @@ class Passes(Case):
         hook.remove()
         self.assertLosses(self.train(engine), self.expected)
 
+    def test_exception_in_the_second_micro_step(self):
+        """In its forward: the first one stays. In its backward: both are dropped, and `step` says so."""
+        engine = self.mlp(gradient_accumulation_steps=2)
+
+        def fail(*_):
+            raise ValueError("bad batch")
+
+        def fails(hook, sentence):
+            handle = engine.model.blocks[1].b.register_forward_hook(hook)
+            with self.assertRaises(ValueError):
+                engine.backward(loss_of_vectors(engine.model, 1))
+            handle.remove()
+            with self.assertRaisesRegex(zero.ZeroError, sentence):
+                engine.step()
+
+        losses = self.train(engine, [0])
+        fails(lambda module, args, y: y.register_hook(fail) and None, "all micro-steps .* repeat them")
+        self.assertEqual(self.train(engine, [0]), losses)
+        fails(fail, "repeat it")
+        losses += self.train(engine, range(1, 2 * STEPS))
+        self.assertLosses(losses, sum(plain_losses("mlp", STEPS, micro=2), []))
+
+    def test_close_after_an_exception(self):
+        """The parameters of the unit that was open are guarded, too: their memory is gone."""
+        engine = self.mlp()
+        engine.commit()
+        weight = engine.model.blocks[1].b.weight
+        engine.model.blocks[1].b.register_forward_hook(lambda *_: (_ for _ in ()).throw(ValueError("bad batch")))
+        with self.assertRaises(ValueError):
+            engine.model(vectors(0)[0])
+        engine.close()
+        with self.assertRaisesRegex(RuntimeError, r"blocks\.1\.b\.weight is used outside"):
+            weight.sum()
+
     def test_evaluation_anywhere(self):
         for name in ("mlp", "tied_head", "own_parameter"):
             for stage in (1, 3):

@@ -80,6 +80,18 @@ class State(Case):
             self.assertLosses(self.train(second, range(STEPS, 2 * STEPS)), expected[STEPS:], 0)
             self.assertEqual(second.hash(), whole.hash())
 
+    def test_load_after_an_exception(self):
+        engine = self.engine(made("mlp"))
+        self.train(engine, range(2))
+        engine.save(self.path / "run")
+        expected = self.train(engine, [2])
+        fail = engine.model.blocks[1].b.register_forward_hook(lambda *_: (_ for _ in ()).throw(ValueError("bad batch")))
+        with self.assertRaises(ValueError):
+            loss_of_vectors(engine.model, 3)
+        fail.remove()
+        engine.load(self.path / "run")
+        self.assertEqual(self.train(engine, [2]), expected)
+
     def test_state_dict(self):
         engine = self.engine(made("gpt2"))
         self.train(engine, loss=KINDS["gpt2"].loss)

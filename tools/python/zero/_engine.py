@@ -273,7 +273,8 @@ class Engine:
         if not self._filled:
             raise ZeroError("zero: there was no forward of the model; to use parts of it, call engine.commit(...) first")
         if passes.settle():
-            raise ZeroError("zero: the last pass ended with an exception and is dropped; repeat it before the step")
+            dropped = "and is dropped; repeat it" if passes.micro else "and all micro-steps of this step are dropped; repeat them"
+            raise ZeroError(f"zero: the last pass ended with an exception {dropped} before the step")
         passes.finish()
         while last and 0 < passes.micro < self.accumulation_steps:
             passes.empty()
@@ -354,6 +355,7 @@ class Engine:
 
     def load(self, directory: str | os.PathLike[str], *, weights_only: bool = False) -> None:
         """Goes on from a checkpoint of any stage, tier and number of ranks; or takes its weights alone."""
+        self._passes.settle()
         self._commit()
         call = lib.zero_engine_load_weights if weights_only else lib.zero_engine_load
         call(self._handle, directory)
@@ -416,4 +418,5 @@ class Engine:
         """Ends the engine. The parameters are no longer there: take state_dict() before."""
         for hook in self._passes.hooks:
             hook.remove()
+        self._passes.hide_all()
         self._closing()
