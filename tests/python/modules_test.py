@@ -92,6 +92,40 @@ class Passes(Case):
         hook.remove()
         self.assertLosses(self.train(engine), self.expected)
 
+    def test_exception_in_the_second_micro_step(self):
+        """In its forward: the first one stays. In its backward: both are dropped, and `step` says so."""
+        engine = self.mlp(gradient_accumulation_steps=2)
+
+        def fail(*_):
+            raise ValueError("bad batch")
+
+        def fails(hook, sentence):
+            handle = engine.model.blocks[1].b.register_forward_hook(hook)
+            with self.assertRaises(ValueError):
+                engine.backward(loss_of_vectors(engine.model, 1))
+            handle.remove()
+            with self.assertRaisesRegex(zero.ZeroError, sentence):
+                engine.step()
+
+        losses = self.train(engine, [0])
+        fails(lambda module, args, y: y.register_hook(fail) and None, "all micro-steps .* repeat them")
+        self.assertEqual(self.train(engine, [0]), losses)
+        fails(fail, "repeat it")
+        losses += self.train(engine, range(1, 2 * STEPS))
+        self.assertLosses(losses, sum(plain_losses("mlp", STEPS, micro=2), []))
+
+    def test_close_after_an_exception(self):
+        """The parameters of the unit that was open are guarded, too: their memory is gone."""
+        engine = self.mlp()
+        engine.commit()
+        weight = engine.model.blocks[1].b.weight
+        engine.model.blocks[1].b.register_forward_hook(lambda *_: (_ for _ in ()).throw(ValueError("bad batch")))
+        with self.assertRaises(ValueError):
+            engine.model(vectors(0)[0])
+        engine.close()
+        with self.assertRaisesRegex(RuntimeError, r"blocks\.1\.b\.weight is used outside"):
+            weight.sum()
+
     def test_evaluation_anywhere(self):
         for name in ("mlp", "tied_head", "own_parameter"):
             for stage in (1, 3):
@@ -231,6 +265,27 @@ class Modules(Case):
         self.assertEqual(engine.model.order[0].item(), 95)
         self.assertEqual(engine.state_dict()["order"][0].item(), 95)
 
+    def test_unused_beside_units(self):
+        """A parameter of the model itself, which the first forward leaves out and a later one uses."""
+
+        class Masked(MLP):
+            def __init__(self):
+                super().__init__()
+                self.mask, self.masks = nn.Parameter(torch.ones(96)), False
+
+            def forward(self, x):
+                return super().forward(x * self.mask if self.masks else x)
+
+        for free_order in (False, True):
+            torch.manual_seed(0)
+            engine = self.engine(Masked(), free_order=free_order)
+            with self.assertWarnsRegex(UserWarning, "no gradient came for mask"):
+                self.assertLosses(self.train(engine), [row[0] for row in plain_losses("mlp", STEPS)])
+            before = engine.state_dict()["mask"]
+            engine.model.masks = True
+            self.train(engine)
+            self.assertFalse(torch.equal(engine.state_dict()["mask"], before))
+
     def test_checkpointing(self):
         """Recomputed blocks, reentrant or not, and a part inside of a block."""
 
@@ -315,6 +370,22 @@ class Mistakes(Case):
         with self.assertRaises(KeyboardInterrupt):
             engine.hash()
         self.assertEqual(len(engine.hash()), 32)
+
+    def test_first_values_that_fail(self):
+        """The first exception comes out, and later calls, also of another engine, raise nothing of it."""
+        failures, other = [], self.mlp()
+
+        def init(module):
+            failures.append(ValueError(f"failure {len(failures) + 1}"))
+            raise failures[-1]
+
+        with torch.device("meta"):
+            model = made("mlp")
+        engine = zero.fully_shard(model, configuration(3), init=init)
+        self.engines.append(engine)
+        with self.assertRaisesRegex(ValueError, "failure 1$"):
+            engine.commit()
+        self.assertEqual(len(other.hash()), 32)
 
     def test_use_outside_of_the_unit(self):
         engine = self.mlp()

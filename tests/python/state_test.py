@@ -8,7 +8,7 @@ import unittest
 from pathlib import Path
 
 import torch
-from models import KINDS, configuration, loss_of_vectors, made, plain_losses, tokens
+from models import KINDS, MLP, configuration, loss_of_vectors, made, plain_losses, tokens
 from modules_test import Case
 
 import zero
@@ -80,6 +80,47 @@ class State(Case):
             self.assertLosses(self.train(second, range(STEPS, 2 * STEPS)), expected[STEPS:], 0)
             self.assertEqual(second.hash(), whole.hash())
 
+    def test_load_after_an_exception(self):
+        engine = self.engine(made("mlp"))
+        self.train(engine, range(2))
+        engine.save(self.path / "run")
+        expected = self.train(engine, [2])
+        fail = engine.model.blocks[1].b.register_forward_hook(lambda *_: (_ for _ in ()).throw(ValueError("bad batch")))
+        with self.assertRaises(ValueError):
+            loss_of_vectors(engine.model, 3)
+        fail.remove()
+        engine.load(self.path / "run")
+        self.assertEqual(self.train(engine, [2]), expected)
+
+    def test_shared_buffers_and_parameters_of_integers(self):
+        """Forwards change them. A state has copies; a buffer of two names stays one, also where it moves to another device."""
+
+        class Moving(torch.Tensor):
+            def to(self, *device):
+                return self.as_subclass(torch.Tensor).clone()
+
+        class Counting(MLP):
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("count", torch.zeros(1).as_subclass(Moving))
+                self.register_buffer("same", self.count)
+                self.number = torch.nn.Parameter(torch.zeros(1, dtype=torch.long), requires_grad=False)
+
+            def forward(self, x):
+                with torch.no_grad():
+                    self.count += 1
+                    self.number += 1
+                return super().forward(x)
+
+        engine = self.engine(Counting())
+        engine.commit()
+        self.assertIs(engine.model.count, engine.model.same)
+        state = engine.state_dict()
+        self.train(engine, range(2))
+        names = ("count", "same", "number")
+        self.assertEqual([state[name].item() for name in names], [0, 0, 0])
+        self.assertEqual([engine.state_dict()[name].item() for name in names], [2, 2, 2])
+
     def test_state_dict(self):
         engine = self.engine(made("gpt2"))
         self.train(engine, loss=KINDS["gpt2"].loss)
@@ -113,6 +154,9 @@ class State(Case):
         with engine.full_parameters(writeback=True) as model:
             model.head.weight.data.mul_(2)
         self.assertTrue(torch.equal(engine.state_dict()["head.weight"], 2 * before["head.weight"]))
+        with self.assertRaisesRegex(zero.ZeroError, "leave out writeback or rank0_only"):
+            with engine.full_parameters(writeback=True, rank0_only=True):
+                pass
         self.train(engine)
 
     def test_pretrained(self):

@@ -54,9 +54,12 @@ def openmp_libraries() -> list[str]:
 
 
 def _check(status: int, function: Any, arguments: Any) -> Any:
-    """Raises the engine's own sentence."""
+    """Raises the engine's own sentence, or the first exception of Python code in this call."""
     if raised:
-        raise raised.pop()
+        try:
+            raise raised[0]
+        finally:
+            raised.clear()
     if status:
         failure = lib.zero_last_failure()
         sentence, unit, call = ((text or b"").decode() for text in (failure.sentence, failure.unit, failure.call))

@@ -231,6 +231,8 @@ class Engine:
         by_name = {leaf.name: leaf for leaf in self._passes.leaves}
 
         def fill(user: int, name: bytes, first: int, count: int, out: int) -> None:
+            if _abi.raised:
+                return  # the call fails, but asks for the other values first
             try:
                 C.memmove(out, value(by_name[name.decode()]).data_ptr() + 4 * first, 4 * count)
             except BaseException as error:  # noqa: BLE001  # it must not go through C
@@ -243,8 +245,11 @@ class Engine:
         model, passes = self.model, self._passes
         meta = frozenset(m for m in model.modules() if any(b is not None and b.is_meta for b in m._buffers.values()))
         made = initialised(model, meta, self._init, lib.zero_engine_seed(self._handle)) if meta else {}
+        moved: dict[torch.Tensor, torch.Tensor] = {}  # one buffer may have several names
         for name, buffer in model.named_buffers(remove_duplicate=False):
-            NamedMemberAccessor(model).set_tensor(name, made.get(name, buffer).to(self.device))
+            if buffer not in moved:
+                moved[buffer] = made.get(name, buffer).to(self.device)
+            NamedMemberAccessor(model).set_tensor(name, moved[buffer])
         for leaf in passes.leaves:
             leaf.attach(self.dtype, self.device)
         for use in [*itertools.chain.from_iterable(passes.uses.values()), *filter(None, [passes.held])]:
@@ -271,7 +276,8 @@ class Engine:
         if not self._filled:
             raise ZeroError("zero: there was no forward of the model; to use parts of it, call engine.commit(...) first")
         if passes.settle():
-            raise ZeroError("zero: the last pass ended with an exception and is dropped; repeat it before the step")
+            dropped = "and is dropped; repeat it" if passes.micro else "and all micro-steps of this step are dropped; repeat them"
+            raise ZeroError(f"zero: the last pass ended with an exception {dropped} before the step")
         passes.finish()
         while last and 0 < passes.micro < self.accumulation_steps:
             passes.empty()
@@ -308,7 +314,9 @@ class Engine:
     @contextmanager
     def full_parameters(self, writeback: bool = False, *, rank0_only: bool = False) -> Iterator[nn.Module]:
         """Inside, every parameter of the model is a whole fp32 copy, on every rank, or on rank 0 alone; with `writeback`, what
-        has changed goes to the engine. All ranks change alike."""
+        has changed goes to the engine. All ranks change alike, so `writeback` needs the copies on every rank."""
+        if writeback and rank0_only:
+            raise ZeroError("zero: full_parameters: with writeback every rank changes its copies; leave out writeback or rank0_only")
         self._prepare()
         leaves = self._passes.leaves
         self._passes.ignored = True
@@ -332,9 +340,11 @@ class Engine:
         """The whole model: fp32 weights, and buffers, by the model's own names. With `rank0_only`, {} on the others."""
         with self.full_parameters(rank0_only=rank0_only) as model:
             state: dict[str, torch.Tensor] = model.state_dict()
-        buffers = dict(self.model.named_buffers())
-        keep = self.rank == 0 or not rank0_only
-        return {name: t.clone() if name in buffers else t for name, t in state.items()} if keep else {}
+        if rank0_only and self.rank:
+            return {}
+        leaves = {leaf.parameter for leaf in self._passes.leaves}
+        copies = {name for name, p in self.model.named_parameters(remove_duplicate=False) if p in leaves}
+        return {k: t.clone() if isinstance(t, torch.Tensor) and k not in copies else t for k, t in state.items()}
 
     def load_state_dict(self, state: dict[str, torch.Tensor], strict: bool = True) -> None:
         """Weights and buffers by the model's own names, as Module.load_state_dict. Moments and the step count stay."""
@@ -352,6 +362,7 @@ class Engine:
 
     def load(self, directory: str | os.PathLike[str], *, weights_only: bool = False) -> None:
         """Goes on from a checkpoint of any stage, tier and number of ranks; or takes its weights alone."""
+        self._passes.settle()
         self._commit()
         call = lib.zero_engine_load_weights if weights_only else lib.zero_engine_load
         call(self._handle, directory)
@@ -414,4 +425,5 @@ class Engine:
         """Ends the engine. The parameters are no longer there: take state_dict() before."""
         for hook in self._passes.hooks:
             hook.remove()
+        self._passes.hide_all()
         self._closing()

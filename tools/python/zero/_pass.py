@@ -129,7 +129,7 @@ class Passes:
         """Each use brings what is held."""
         if self.held and use:
             lib.zero_forward_begin(use.handle)
-            self._hide_all()
+            self.hide_all()
             for leaf in self.held.leaves:
                 leaf.show()
             lib.zero_forward_end(use.handle)
@@ -154,7 +154,7 @@ class Passes:
     def cancel(self) -> None:
         """Drops the open pass: an evaluation, or a training pass, or after its backward has begun the whole step."""
         lib.zero_micro_cancel(self.handle)
-        self._hide_all()
+        self.hide_all()
         self.open.clear()
         self.in_root, self.current = False, None
         if self.mode == EVAL:
@@ -168,7 +168,7 @@ class Passes:
         for leaf in self.leaves:
             leaf.parameter.grad = None
 
-    def _hide_all(self) -> None:
+    def hide_all(self) -> None:
         for leaf in self.leaves:
             if leaf.shown:
                 leaf.shown = 1
@@ -201,7 +201,7 @@ class Passes:
             for t in tensors_in(output):
                 t.register_hook(lambda grad: self._enter_backward(owner))
         elif self.root:
-            self._hide_all()
+            self.hide_all()
         self.in_root, self.current = False, None
 
     def _unit_pre(self, module: nn.Module, args: Any) -> None:
@@ -289,7 +289,7 @@ class Passes:
             lib.zero_backward_begin(self.root.handle)
             self._give(self.held)
             lib.zero_backward_end(self.root.handle)
-            self._hide_all()
+            self.hide_all()
         if not self.free:
             self.mode = None
         for call in self.current.calls if self.free and self.current else ():  # another backward may come

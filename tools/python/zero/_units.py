@@ -144,6 +144,9 @@ def lay_out(model: nn.Module, units: UnitSpec | None, record: Trace | None) -> t
             owners.setdefault(p, set()).add(group.module)
     if record:
         loose = {p for p, stacks in record.uses.items() if p in names and any(owners[p].isdisjoint(stack) for stack in stacks)}
+        for group in groups:  # a unit of a module around others would be open during theirs
+            if not group.whole and group.module in record.calls:
+                loose |= {p for p in group.parameters.values() if p in names and not owners[p]}
     else:
         loose = {p for p in names if not owners[p]}
     for group in groups:
