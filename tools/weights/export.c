@@ -29,25 +29,34 @@ struct export {
     const struct family *family; /* NULL: the checkpoint's model is no GPT */
 };
 
+#define LLAMA_FIRST "model.embed_tokens.weight"
+
 /* The values that transformers expects in a directory of each architecture. */
 static const struct family {
     const char *type;       /* model_type, as JSON */
+    const char *first;      /* the name of the first parameter */
     const char *class, *of; /* of: the prefix of all parameters except the head */
     const char *vocabulary; /* set only for the architecture's own vocabulary, which has this end of text */
     const char *more;       /* config.json's members beside the model block: the training used no dropout */
-} families[] = {{"\"gpt2\"", "GPT2LMHeadModel", "transformer.", "50257",
+} families[] = {{"\"gpt2\"", "wte.weight", "GPT2LMHeadModel", "transformer.", "50257",
                  ",\n  \"resid_pdrop\": 0.0,\n  \"embd_pdrop\": 0.0,\n  \"attn_pdrop\": 0.0"},
-                {"\"llama\"", "LlamaForCausalLM", "", "32000", ""},
-                {"\"mistral\"", "MistralForCausalLM", "", "32000", ""},
-                {"\"qwen2\"", "Qwen2ForCausalLM", "", "", ""},
-                {"\"qwen3\"", "Qwen3ForCausalLM", "", "", ""}};
+                {"\"llama\"", LLAMA_FIRST, "LlamaForCausalLM", "", "32000", ""},
+                {"\"mistral\"", LLAMA_FIRST, "MistralForCausalLM", "", "32000", ""},
+                {"\"qwen2\"", LLAMA_FIRST, "Qwen2ForCausalLM", "", "", ""},
+                {"\"qwen3\"", LLAMA_FIRST, "Qwen3ForCausalLM", "", "", ""}};
 
+/* The family of the configuration's model, if the parameters have its names; else the first family whose names they have: a host program
+ * that saves a model of its own has a model block of defaults. */
 static const struct family *family_of(const struct manifest *m) {
     const char *type = manifest_config(m, "model.model_type");
+    const struct family *found = NULL;
     if (!m->params || !manifest_config(m, "model.vocab_size")) return NULL;
-    for (size_t i = 0; i < sizeof families / sizeof *families; i++)
-        if (type && strcmp(type, families[i].type) == 0) return &families[i];
-    return NULL;
+    for (size_t i = sizeof families / sizeof *families; i-- > 0;) {
+        if (strcmp(m->param[0].name, families[i].first) != 0) continue;
+        found = &families[i];
+        if (type && strcmp(type, found->type) == 0) break;
+    }
+    return found;
 }
 
 /* ---- the layout ---- */
