@@ -205,6 +205,13 @@ static zero_status find_model(const struct arguments *a, struct config *config, 
     return ZERO_OK;
 }
 
+static void take_recompute(const struct config *config, struct scenario *s) {
+    uint32_t recompute = choice_recompute(config, s->shapes.layers);
+    s->recompute = recompute ? recompute : 1;
+    s->segments = (uint32_t)config->recompute.checkpoints;
+    s->recompute_on_cpu = config->recompute.on_cpu;
+}
+
 static zero_status find_largest(const struct arguments *a, const struct config *config, struct scenario *s,
                                 struct zero_error *error) {
     struct largest largest;
@@ -212,6 +219,7 @@ static zero_status find_largest(const struct arguments *a, const struct config *
     zero_status status = largest_find(s, own ? LARGEST_DEEPER : LARGEST_LLAMA, &largest, error);
     if (status) return status;
     s->shapes = largest.shapes;
+    take_recompute(config, s);
     if (!a->json) print_largest(&largest, stdout);
     return ZERO_OK;
 }
@@ -250,9 +258,7 @@ static zero_status plan(const struct arguments *a, struct config *config, struct
     if (!status) status = place_ranks(a, &s, error);
     if (!status && a->host_memory && s.machine.device.is_host) /* its ranks share it */
         s.machine.device.memory_bytes = s.machine.host.memory_bytes * s.nodes / s.ranks;
-    uint32_t recompute = status ? 0 : choice_recompute(config, s.shapes.layers);
-    s.recompute = recompute ? recompute : 1;
-    s.recompute_on_cpu = config->recompute.on_cpu;
+    take_recompute(config, &s);
     s.config = text;
     if (!status && a->largest) status = find_largest(a, config, &s, error);
     if (!status) status = table_make(&s, table, error);

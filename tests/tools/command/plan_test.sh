@@ -24,10 +24,14 @@ largest() { expect 0 "$zero" plan "$@" --largest --gpu cpu --ranks 1 && says out
 if ((!sanitized)); then
     binds="Llama's shape" && largest --seq 128 --host-memory 1GiB && wide=$(layers)
     largest --seq 128 --host-memory 300MiB && (($(layers) < wide && $(layers) > 1)) || fail "$(layers) layers with 300 MiB, $wide with 1 GiB"
-    binds="the model block" && largest good.json --host-memory 16MiB --write-config deep.json && says out "32 wide"
+    binds="the model block" && largest good.json --host-memory 4MiB --write-config deep.json && says out "32 wide"
     says deep.json "\"n_layer\": $(layers)"
+    # Two layers would be two segments of one block each; of more layers the segments are longer.
+    config 3 ', "activation_checkpointing": {"number_checkpoints": 2}' >segments.json
+    largest segments.json --host-memory 4MiB --write-config deep.json
+    says deep.json "\"interval\": $((($(layers) + 1) / 2))"
 fi
-expect 0 "$zero" plan good.json --largest --gpu cpu --ranks 1 --host-memory 16MiB --json && says out "\"rows\""
+expect 0 "$zero" plan good.json --largest --gpu cpu --ranks 1 --host-memory 4MiB --json && says out "\"rows\""
 expect 2 "$zero" plan --largest --gpu cpu --host-memory much && says err "--host-memory needs a size"
 
 # The row with the arrow, as a configuration that trains; and of a model that has a name.
