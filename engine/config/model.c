@@ -280,6 +280,8 @@ static zero_status resolve_gpt2(struct config *config, struct zero_error *error)
         return error_set(
             error, ZERO_E_CONFIG,
             "data.context: the samples of a gpt2 are of n_positions tokens: set that, and remove this");
+    if (config_written(config, MODEL("layer_types")) && !is_null(config, MODEL("layer_types")))
+        return error_set(error, ZERO_E_CONFIG, "model.layer_types: a gpt2 has no such key: remove it");
     m->kv_heads = m->head_width = m->window = 0;
     if (!config_written(config, MODEL("n_inner"))) m->inner = 4 * m->width;
     return config_derived_int(config, MODEL("n_inner"), m->inner, error);

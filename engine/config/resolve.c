@@ -270,7 +270,8 @@ static zero_status resolve_gathers(struct config *config, struct zero_error *err
 
 /* ---- element types ---- */
 
-/* "auto" is the type of the model's weights, by its config.json; without one, or with another type, it is false. */
+/* "auto" is the type of the model's weights, by its config.json; without one, with another type, or beside a type that is
+ * written, it is false. */
 static zero_status fill_types(struct config *config, struct zero_error *error) {
     const struct {
         const char *path, *dtype;
@@ -281,6 +282,8 @@ static zero_status fill_types(struct config *config, struct zero_error *error) {
     const char *type = config_entry(config, "model.dtype")->text;
     if (!type) type = config_entry(config, "model.torch_dtype")->text;
     zero_status status = ZERO_OK;
+    for (size_t i = 0; i < sizeof autos / sizeof *autos; i++)
+        if (config_written(config, autos[i].path) && *autos[i].field) return ZERO_OK; /* the user chose */
     for (size_t i = 0; i < sizeof autos / sizeof *autos && type && !status; i++) {
         if (!config_automatic(config, autos[i].path) || strcmp(type, autos[i].dtype) != 0) continue;
         *autos[i].field = true;

@@ -283,6 +283,8 @@ static void conflicts(void) {
          "model.rope_scaling.factor: it is missing: rope_type \"yarn\" needs it"},
         {LLAMA("\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 2, \"beta_fast\": 3, \"beta_slow\": 4}"),
          "model.rope_scaling.beta_slow: 4 is not below beta_fast 3: lower it"},
+        {"{\"train_batch_size\": 2, \"model\": {\"layer_types\": [\"sliding_attention\"]}}",
+         "model.layer_types: a gpt2 has no such key: remove it"},
         {LLAMA("\"sliding_window\": 9"), "model.sliding_window: a llama has no such key: remove it"},
         {QWEN("\"num_hidden_layers\": 2, \"use_sliding_window\": true, \"layer_types\": "
               "[\"sliding_attention\", "
@@ -421,6 +423,12 @@ static void types_of_the_model(void) {
         {"\"bf16\": {\"enabled\": \"auto\"}, \"model\": {\"dtype\": \"float32\"}", DTYPE_F32},
         {"\"bf16\": {\"enabled\": \"auto\"}", DTYPE_F32},
         {"\"bf16\": {\"enabled\": false}, \"model\": {\"dtype\": \"bfloat16\"}", DTYPE_F32},
+        {"\"bf16\": {\"enabled\": true}, \"fp16\": {\"enabled\": \"auto\"}, \"model\": {\"dtype\": "
+         "\"float16\"}",
+         DTYPE_BF16},
+        {"\"bf16\": {\"enabled\": \"auto\"}, \"fp16\": {\"enabled\": true}, \"model\": {\"dtype\": "
+         "\"bfloat16\"}",
+         DTYPE_F16},
         {"\"model\": {\"dtype\": \"bfloat16\"}", DTYPE_F32},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -58,7 +58,7 @@ static zero_status open_data(struct evaluation *e, const struct arguments *a, st
     struct config *config = &e->subject.config;
     zero_status status = config_set_paths(config, "data.path", a->data.items, a->data.count, error);
     config->data.bytes |= config->model.vocab == 256;
-    if (!status) status = dataset_open(config, error, &e->dataset);
+    if (!status) status = dataset_open(config, DATASET_EVAL, error, &e->dataset);
     if (!status) status = reader_open(e->dataset.train, e->subject.model.vocab, error, &e->reader);
     if (status) return status;
     size_t tokens = (size_t)config->micro_batch * e->subject.model.context;
@@ -79,7 +79,7 @@ static zero_status sum_losses(struct evaluation *e, double *out, struct zero_err
         status = order_read(&e->dataset.train_order, e->reader, at, count, e->tokens, e->targets, error);
         if (status) return status;
         status = gpt_evaluate_some(e->gpt, e->tokens, e->targets, count, &loss);
-        if (status) error_set(error, status, "%s", zero_last_error());
+        if (status) subject_failed(status, error);
         *out += loss * count;
     }
     return status;
@@ -100,6 +100,7 @@ static zero_status evaluate(struct evaluation *e, const char *path, const struct
     zero_status status = subject_open(path, a->batch ? a->batch : BATCH, 1, &e->subject, error);
     if (!status) status = choose_context(&e->subject, a->context, error);
     if (!status) status = open_data(e, a, error);
+    e->subject.model.recompute = 1; /* without a backward: the blocks share the memory of one */
     if (!status) status = subject_load(&e->subject, &e->engine, &e->gpt, error);
     if (!status) status = sum_losses(e, &total, error);
     if (!status) print(e, total / (double)e->samples);

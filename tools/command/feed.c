@@ -34,42 +34,46 @@ static const struct kind *kind_of(const char *path) {
     return NULL;
 }
 
-#define MAKE                                                                                                 \
-    "make a token file (.bin) of it with tools/tokenize, or add \"bytes\": true to the data block to train " \
-    "on its bytes"
+#define MAKE "make a token file (.bin) of it with tools/tokenize%s"
+
+static const char *or_bytes(enum dataset_use use) {
+    return use == DATASET_TRAIN ? ", or add \"bytes\": true to the data block to train on its bytes" : "";
+}
 
 /* The bytes of a file are tokens only of a model that reads bytes. */
-static zero_status check_bytes(const struct config *config, const struct corpus *corpus,
+static zero_status check_bytes(const struct config *config, enum dataset_use use, const struct corpus *corpus,
                                struct zero_error *error) {
     if (corpus->token_bytes != 1 || config->data.bytes) return ZERO_OK;
     if (config->model.vocab != BYTES)
         return error_set(error, ZERO_E_ARGUMENT,
                          "data: %s is text, and the tokens of a model with vocab_size %" PRIu64
                          " are not bytes: " MAKE,
-                         corpus->files[0].path, config->model.vocab);
+                         corpus->files[0].path, config->model.vocab, or_bytes(use));
     for (uint64_t i = 0; i < corpus->file_count; i++) {
         const struct kind *kind = kind_of(corpus->files[i].path);
         if (kind)
             return error_set(error, ZERO_E_ARGUMENT, "data: %s is %s, not text: " MAKE, corpus->files[i].path,
-                             kind->name);
+                             kind->name, or_bytes(use));
     }
     return ZERO_OK;
 }
 
-static zero_status open_checked(const struct config *config, const struct config_paths *paths,
-                                struct zero_error *error, struct corpus **out) {
+static zero_status open_checked(const struct config *config, enum dataset_use use,
+                                const struct config_paths *paths, struct zero_error *error,
+                                struct corpus **out) {
     zero_status status = open_paths(paths, error, out);
-    return status == ZERO_OK ? check_bytes(config, *out, error) : status;
+    return status == ZERO_OK ? check_bytes(config, use, *out, error) : status;
 }
 
 /* ---- samples ---- */
 
-static zero_status too_short(const char *what, uint64_t tokens, uint32_t context, struct zero_error *error) {
+static zero_status too_short(const char *what, uint64_t tokens, uint32_t context, const char *key,
+                             struct zero_error *error) {
     return error_set(error, ZERO_E_ARGUMENT,
                      "data: the %s has %" PRIu64 " tokens, too few for one sample of %" PRIu32
-                     " (model.n_positions) and its "
+                     " (%s) and its "
                      "last target",
-                     what, tokens, context);
+                     what, tokens, context, key);
 }
 
 static zero_status hold_out(const struct config *config, struct dataset *dataset, struct zero_error *error) {
@@ -77,7 +81,7 @@ static zero_status hold_out(const struct config *config, struct dataset *dataset
     const struct config_eval *eval = &config->data.eval;
     *held_out = (struct order){.context = train->context};
     if (eval->paths.count) {
-        zero_status status = open_checked(config, &eval->paths, error, &dataset->held_out);
+        zero_status status = open_checked(config, DATASET_TRAIN, &eval->paths, error, &dataset->held_out);
         if (status != ZERO_OK) return status;
         if ((dataset->held_out->token_bytes == 1) != (dataset->train->token_bytes == 1))
             return error_set(error, ZERO_E_ARGUMENT,
@@ -85,7 +89,8 @@ static zero_status hold_out(const struct config *config, struct dataset *dataset
                              "the other token files");
         held_out->samples = order_samples(dataset->held_out->tokens, held_out->context);
         if (!held_out->samples)
-            return too_short("held-out data", dataset->held_out->tokens, held_out->context, error);
+            return too_short("held-out data", dataset->held_out->tokens, held_out->context,
+                             "model.n_positions", error);
     } else if (eval->fraction > 0) {
         uint64_t held = (uint64_t)((double)train->samples * eval->fraction);
         if (held == 0) held = 1;
@@ -102,12 +107,13 @@ static zero_status hold_out(const struct config *config, struct dataset *dataset
     return ZERO_OK;
 }
 
-zero_status dataset_open(const struct config *config, struct zero_error *error, struct dataset *out) {
+zero_status dataset_open(const struct config *config, enum dataset_use use, struct zero_error *error,
+                         struct dataset *out) {
     struct dataset dataset = {0};
     if (config->data.paths.count == 0)
         return error_set(error, ZERO_E_ARGUMENT,
                          "data: there is nothing to train on; give --data PATH or data.path");
-    zero_status status = open_checked(config, &config->data.paths, error, &dataset.train);
+    zero_status status = open_checked(config, use, &config->data.paths, error, &dataset.train);
     if (status != ZERO_OK) return dataset_close(&dataset), status;
     uint32_t context = (uint32_t)config->model.context;
     dataset.train_order = (struct order){
@@ -116,8 +122,10 @@ zero_status dataset_open(const struct config *config, struct zero_error *error, 
         .shuffled = config->data.order == CONFIG_ORDER_SHUFFLED,
         .seed = config->seed,
     };
-    status = dataset.train_order.samples ? hold_out(config, &dataset, error)
-                                         : too_short("training data", dataset.train->tokens, context, error);
+    status = dataset.train_order.samples
+                 ? hold_out(config, &dataset, error)
+                 : too_short(use == DATASET_TRAIN ? "training data" : "data", dataset.train->tokens, context,
+                             use == DATASET_TRAIN ? "model.n_positions" : "--context", error);
     if (status == ZERO_OK)
         *out = dataset;
     else

@@ -15,8 +15,11 @@ struct dataset {
     struct order train_order, held_out_order;
 };
 
-/* Needs a resolved `config`. Errors say which data is missing or too short. */
-zero_status dataset_open(const struct config *config, struct zero_error *error, struct dataset *out);
+enum dataset_use { DATASET_TRAIN, DATASET_EVAL };
+
+/* Needs a resolved `config`. Errors say which data is missing or too short, and by which key or option of `use` that changes. */
+zero_status dataset_open(const struct config *config, enum dataset_use use, struct zero_error *error,
+                         struct dataset *out);
 void dataset_close(struct dataset *dataset);
 
 /* The number of held-out samples that are measured: all, or 256 that are spread evenly. The choice of samples does not

@@ -33,7 +33,7 @@ struct sampler {
     struct candidate *candidates;
     uint64_t state;
     bool speaks, is_text;
-    bool begun; /* a token is printed */
+    bool begun; /* a token's text is printed */
     struct printer printer;
 };
 
@@ -46,10 +46,10 @@ static void print_token(struct sampler *s, int32_t token) {
     } else if (decoder) {
         struct spelling text = decoder_spell(decoder, (uint32_t)token, !s->begun);
         printer_put(&s->printer, text.bytes, text.count);
+        s->begun |= text.count > 0;
     } else {
         printf("%d ", token);
     }
-    s->begun = true;
     streams_flush();
 }
 

@@ -205,6 +205,13 @@ static zero_status find_model(const struct arguments *a, struct config *config, 
     return ZERO_OK;
 }
 
+static void take_recompute(const struct config *config, struct scenario *s) {
+    uint32_t recompute = choice_recompute(config, s->shapes.layers);
+    s->recompute = recompute ? recompute : 1;
+    s->segments = (uint32_t)config->recompute.checkpoints;
+    s->recompute_on_cpu = config->recompute.on_cpu;
+}
+
 static zero_status find_largest(const struct arguments *a, const struct config *config, struct scenario *s,
                                 struct zero_error *error) {
     struct largest largest;
@@ -212,26 +219,44 @@ static zero_status find_largest(const struct arguments *a, const struct config *
     zero_status status = largest_find(s, own ? LARGEST_DEEPER : LARGEST_LLAMA, &largest, error);
     if (status) return status;
     s->shapes = largest.shapes;
+    take_recompute(config, s);
     if (!a->json) print_largest(&largest, stdout);
     return ZERO_OK;
 }
 
-/* A model that --model or --largest gave becomes the model block. */
-static zero_status write_config(const struct arguments *a, const struct scenario *s, const struct table *t,
-                                struct zero_error *error) {
-    const struct price *row = &t->row[t->best];
+/* The configuration of the row with the arrow. A model that has a name, or that --largest found itself, has nothing but sizes; of
+ * others the block stays. */
+static char *row_config(const struct arguments *a, const struct config *config, const struct scenario *s,
+                        const struct price *row) {
+    bool file = a->model && config->model.given && !shapes_find(a->model);
     char *given = a->config ? choice_text(a->config) : edit_default(default_type(&s->machine));
-    struct edit_batch batch = {a->micro_batch, a->accumulate};
-    if (!row->fits)
-        return free(given), error_set(error, ZERO_E_CONFIG, "--write-config: no row fits: %s", t->advice);
-    char *text =
-        given ? edit_run(given, &row->cell, &s->shapes, a->model || a->largest || a->seq, batch) : NULL;
+    char *block = file ? choice_block(a->model) : NULL, *text = NULL;
+    struct edit_changes changes = {.micro_batch = a->micro_batch,
+                                   .accumulate = a->accumulate,
+                                   .block = block,
+                                   .sizes = a->model ? !file : !config->model.given,
+                                   .layers = a->largest,
+                                   .context = a->seq > 0};
+    if (given && (block || !file)) text = edit_run(given, &row->cell, &s->shapes, &changes);
     free(given);
+    free(block);
+    return text;
+}
+
+static zero_status write_config(const struct arguments *a, const struct config *config,
+                                const struct scenario *s, const struct table *t, struct zero_error *error) {
+    const struct price *row = &t->row[t->best];
+    if (!row->fits) return error_set(error, ZERO_E_CONFIG, "--write-config: no row fits: %s", t->advice);
+    char *text = row_config(a, config, s, row);
     if (!text) return error_set(error, ZERO_E_MEMORY, "no memory for the configuration");
-    FILE *out = fopen(a->write_config, "w");
+    FILE *out = fopen(a->write_config, "wx");
     bool failed = !out || fprintf(out, "%s\n", text) < 0;
     failed |= out && fclose(out) != 0;
     free(text);
+    if (!out && errno == EEXIST)
+        return error_set(error, ZERO_E_IO,
+                         "--write-config %s is there already: give a new name, or remove it",
+                         a->write_config);
     if (failed)
         return error_set(error, ZERO_E_IO, "--write-config %s cannot be written: %s", a->write_config,
                          strerror(errno));
@@ -250,15 +275,13 @@ static zero_status plan(const struct arguments *a, struct config *config, struct
     if (!status) status = place_ranks(a, &s, error);
     if (!status && a->host_memory && s.machine.device.is_host) /* its ranks share it */
         s.machine.device.memory_bytes = s.machine.host.memory_bytes * s.nodes / s.ranks;
-    uint32_t recompute = status ? 0 : choice_recompute(config, s.shapes.layers);
-    s.recompute = recompute ? recompute : 1;
-    s.recompute_on_cpu = config->recompute.on_cpu;
+    take_recompute(config, &s);
     s.config = text;
     if (!status && a->largest) status = find_largest(a, config, &s, error);
     if (!status) status = table_make(&s, table, error);
     if (!status && a->json) print_json(&s, table, stdout);
     if (!status && !a->json) print_table(&s, table, a->all, stdout);
-    if (!status && a->write_config) status = write_config(a, &s, table, error);
+    if (!status && a->write_config) status = write_config(a, config, &s, table, error);
     free(text);
     free(table);
     return status;

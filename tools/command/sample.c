@@ -86,9 +86,9 @@ static zero_status read_prompt(const struct arguments *a, struct job *job, int32
 
 /* Allocates activations only for the tokens that will exist, if the model's parameters do not depend on the context. */
 static void fit_context(const struct job *job, struct subject *s) {
-    uint64_t prompt = job->prompt ? strlen(job->prompt) : job->sampling.prompt_count,
-             tokens = job->sample + prompt + 1;
-    if (gpt_any_context(&s->model) && tokens < s->model.context) s->model.context = (uint32_t)tokens;
+    uint64_t prompt = job->prompt ? strlen(job->prompt) : job->sampling.prompt_count, tokens;
+    bool more = __builtin_add_overflow(job->sample, prompt + 1, &tokens) || tokens >= s->model.context;
+    if (gpt_any_context(&s->model) && !more) s->model.context = (uint32_t)tokens;
 }
 
 /* ---- the sample ---- */

@@ -7,16 +7,13 @@
 #include <unistd.h>
 
 #include "engine/checkpoint/checkpoint.h"
+#include "tools/command/agreement.h"
 #include "tools/weights/weights.h"
 
 /* The optimizer has no state. */
 #define BEGIN                                                                                                \
     "{\"train_micro_batch_size_per_gpu\": %" PRIu64 ", \"seed\": %" PRIu64                                   \
     ", \"optimizer\": {\"type\": \"SGD\"}"
-
-static zero_status engine_failed(zero_status status, struct zero_error *error) {
-    return error_set(error, status ? status : ZERO_E_INTERNAL, "%s", zero_last_error());
-}
 
 static bool has(const char *directory, const char *name) {
     char path[4096];
@@ -29,7 +26,10 @@ static bool has(const char *directory, const char *name) {
 static void read_ends(struct subject *s, const char *text) {
     for (char *end; *text && s->end_count < SUBJECT_ENDS_MAX; text = end) {
         end = (char *)text + 1;
-        if (isdigit((unsigned char)*text)) s->ends[s->end_count++] = (int32_t)strtol(text, &end, 10);
+        if (!isdigit((unsigned char)*text) && *text != '-') continue;
+        long id = strtol(text, &end, 10);
+        if (id >= 0 && end > text) s->ends[s->end_count++] = (int32_t)id;
+        if (end == text) end++;
     }
 }
 
@@ -145,33 +145,48 @@ void subject_close(struct subject *s) {
     config_free(&s->config);
 }
 
+zero_status subject_failed(zero_status status, struct zero_error *error) {
+    return status ? agreement_engine_failed(status, error)
+                  : error_set(error, ZERO_E_INTERNAL, "%s", zero_last_error());
+}
+
 zero_status subject_load(struct subject *s, zero_engine **out_engine, struct gpt **out_gpt,
                          struct zero_error *error) {
     char json[256];
     snprintf(json, sizeof json, BEGIN "}", s->config.micro_batch, s->config.seed);
     zero_engine *engine = *out_engine = zero_engine_init(json);
     *out_gpt = NULL;
-    if (!engine) return engine_failed(ZERO_OK, error);
+    if (!engine) return subject_failed(ZERO_OK, error);
     zero_status status = gpt_create(engine, &s->model, (uint32_t)s->config.micro_batch, out_gpt);
-    if (status && *gpt_last_error()) return error_set(error, status, "%s", gpt_last_error());
+    if (status == ZERO_E_MEMORY && !*gpt_last_error() && !*zero_last_error())
+        return error_set(error, status, "no memory for the activations of %u x %u tokens: ask for fewer",
+                         (unsigned)s->config.micro_batch, s->model.context);
     if (!status) status = zero_engine_commit(engine, NULL);
-    if (status) return engine_failed(status, error);
+    if (status) return subject_failed(status, error);
     if (!s->pretrained.weights) {
         status = zero_engine_load_weights(engine, s->path);
-        return status ? engine_failed(status, error) : ZERO_OK;
+        return status ? subject_failed(status, error) : ZERO_OK;
     }
     struct pretrained_fill fill = {&s->pretrained, error};
     status = zero_engine_fill(engine, pretrained_fill, &fill);
     if (error->code) return error->code;
-    return status ? engine_failed(status, error) : ZERO_OK;
+    return status ? subject_failed(status, error) : ZERO_OK;
 }
 
 zero_status subject_decoder(const struct subject *s, const char *path, struct decoder **out,
                             struct zero_error *error) {
-    struct zero_error ignored;
-    error_clear(&ignored);
     *out = NULL;
     if (path) return decoder_open(path, out, error);
-    if (*s->tokenizer && has(s->tokenizer, "tokenizer.json")) decoder_open(s->tokenizer, out, &ignored);
+    if (*s->tokenizer) *out = subject_find_decoder(s->tokenizer, "sample");
     return ZERO_OK;
+}
+
+struct decoder *subject_find_decoder(const char *directory, const char *command) {
+    struct decoder *decoder = NULL;
+    struct zero_error why;
+    error_clear(&why);
+    if (has(directory, "tokenizer.json") && decoder_open(directory, &decoder, &why) != ZERO_OK)
+        fprintf(stderr, "zero %s: warning: numbers of tokens follow in place of text: %s\n", command,
+                why.message);
+    return decoder;
 }

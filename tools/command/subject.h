@@ -30,8 +30,15 @@ void subject_close(struct subject *subject); /* also after a failed open */
 zero_status subject_load(struct subject *subject, zero_engine **out_engine, struct gpt **out_gpt,
                          struct zero_error *error);
 
-/* *out: of `path`, or where that is NULL of the model's own directory; NULL: there is none, or no readable one. */
+/* An engine's or a model's failure as a sentence. */
+zero_status subject_failed(zero_status status, struct zero_error *error);
+
+/* *out: of `path`, or where that is NULL of the model's own directory; NULL: there is none, or none that can be read, of which
+ * stderr says why. */
 zero_status subject_decoder(const struct subject *subject, const char *path, struct decoder **out,
                             struct zero_error *error);
+
+/* The tokenizer.json in a directory; NULL as above. `command` is named in the warning. */
+struct decoder *subject_find_decoder(const char *directory, const char *command);
 
 #endif

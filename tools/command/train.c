@@ -15,6 +15,7 @@
 #include "tools/command/job.h"
 #include "tools/command/ranks.h"
 #include "tools/command/settings.h"
+#include "tools/command/subject.h"
 #include "tools/command/trainer.h"
 #include "tools/data/contents.h"
 #include "tools/weights/weights.h"
@@ -169,20 +170,12 @@ static zero_status lock_run(struct job *job, const struct launch *launch) {
 
 static zero_status open_data(struct job *job) {
     struct dataset *data = &job->dataset;
-    zero_status status = dataset_open(&job->config, &job->data_error, data);
+    zero_status status = dataset_open(&job->config, DATASET_TRAIN, &job->data_error, data);
     if (status != ZERO_OK) return status;
     status = corpus_contents(data->train, HASH_START, &job->data_contents, &job->data_error);
     if (status == ZERO_OK && data->held_out)
         status = corpus_contents(data->held_out, job->data_contents, &job->data_contents, &job->data_error);
     return status;
-}
-
-/* Of a model's directory; NULL: none that can be read, and samples are numbers. */
-static struct decoder *decoder_of(const char *directory) {
-    struct decoder *decoder = NULL;
-    struct zero_error ignored;
-    error_clear(&ignored);
-    return decoder_open(directory, &decoder, &ignored) == ZERO_OK ? decoder : NULL;
 }
 
 /* Processes that mpirun started agree on a missing file through the engine: the file may be missing on one host
@@ -206,7 +199,8 @@ static int run_job(struct job *job, const struct launch *launch) {
         fprintf(stderr, "zero train: %s\n", zero_last_error());
         return EXIT_FAILED;
     }
-    struct decoder *decoder = job->sample && job->model_path ? decoder_of(job->model_path) : NULL;
+    bool spells = job->sample && job->model_path && launch->rank == 0;
+    struct decoder *decoder = spells ? subject_find_decoder(job->model_path, "train") : NULL;
     job->sampling.decoder = decoder;
     status = ranks_run(job->local ? job->ranks : 1, launch->rank, job->local, run_rank, job);
     if (job->local) zero_local_destroy(job->local);

@@ -112,7 +112,8 @@ def write(tokenizer, end, paths, out):
 
 def write_partial(tokenizer, end, paths, partial):
     tokens = count = 0
-    magic, version, kind = NARROW if tokenizer.tokenizer.get_vocab_size() <= NARROW_MAX else WIDE
+    largest = max(tokenizer.tokenizer.get_vocab().values())  # numbers may leave gaps
+    magic, version, kind = NARROW if largest < NARROW_MAX else WIDE
     with open(partial, "wb") as file:
         file.write(bytes(4 * HEADER_INTS))
         for path in paths:

@@ -14,6 +14,13 @@ char *choice_text(const char *path) {
     return NULL;
 }
 
+char *choice_block(const char *model) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/config.json", model);
+    char *text = choice_text(path);
+    return text ? text : choice_text(model);
+}
+
 /* The same rule as in config_resolve, for the model that the user chose. */
 uint32_t choice_recompute(const struct config *c, uint64_t layers) {
     const struct config_recompute *r = &c->recompute;

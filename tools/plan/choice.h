@@ -8,6 +8,9 @@
 /* Returns the text of a file, for edits; the caller frees it. NULL: the file cannot be read. */
 char *choice_text(const char *path);
 
+/* The text of the model block that `model`, a path as in choice_model, gives; the caller frees it. NULL: it cannot be read. */
+char *choice_block(const char *model);
+
 /* `model`: a name of the table, or the path of a Hugging Face config.json, which is read into `config`; NULL: the
  * configuration's model block. `sequence`: tokens per sequence; 0: the model's. */
 zero_status choice_model(const char *model, uint64_t sequence, struct config *config, struct shapes *out,

@@ -65,11 +65,14 @@ static void set_tier(json_object *zero, const char *name, zero_tier tier) {
     json_object_object_add(block, "nvme_path", json_object_new_string("/nvme"));
 }
 
-static void set_model(json_object *root, const struct shapes *s) {
+static void drop_context(json_object *root) {
     json_object *data;
-    json_object_object_del(root, "model");
-    /* The shapes give the length of a sequence. */
     if (json_object_object_get_ex(root, "data", &data)) json_object_object_del(data, "context");
+}
+
+static void set_model(json_object *root, const struct shapes *s) {
+    json_object_object_del(root, "model");
+    drop_context(root); /* the shapes give the length of a sequence */
     json_object *model = child(root, "model");
     json_object_object_add(model, "n_embd", json_object_new_int64((int64_t)s->width));
     json_object_object_add(model, "n_head", json_object_new_int64((int64_t)s->heads));
@@ -149,6 +152,7 @@ static void write_model(json_object *root, const struct shapes *s) {
                  {"n_positions", "max_position_embeddings", s->context},
                  {"vocab_size", "vocab_size", s->vocab}};
     json_object_object_del(root, "model");
+    drop_context(root);
     json_object *model = child(root, "model");
     json_object_object_add(model, "model_type", json_object_new_string(gpt_model_type(&named)));
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
@@ -157,18 +161,57 @@ static void write_model(json_object *root, const struct shapes *s) {
     json_object_object_add(model, "tie_word_embeddings", json_object_new_boolean(s->tied));
 }
 
-char *edit_run(const char *text, const struct cell *cell, const struct shapes *shapes, bool model,
-               struct edit_batch batch) {
+/* With other layers than the model had, the window begins at the same block. */
+static void set_layers(json_object *model, const struct shapes *s) {
+    set_number(model, s->architecture == GPT_GPT2 ? "n_layer" : "num_hidden_layers", s->layers);
+    if (!s->window && json_object_object_get_ex(model, "max_window_layers", NULL))
+        set_number(model, "max_window_layers", s->layers);
+    if (!json_object_object_get_ex(model, "layer_types", NULL)) return;
+    json_object *types = json_object_new_array();
+    for (uint64_t i = 0; i < s->layers; i++)
+        json_object_array_add(types,
+                              json_object_new_string(s->window && i >= s->window_from ? "sliding_attention"
+                                                                                      : "full_attention"));
+    json_object_object_add(model, "layer_types", types);
+}
+
+/* Rotary positions allow shorter samples in the same model, which its scaling may need to know whole. */
+static void set_context(json_object *root, json_object *model, const struct shapes *s) {
+    bool gpt2 = s->architecture == GPT_GPT2;
+    const char *key = gpt2 ? "n_positions" : "max_position_embeddings";
+    json_object *most;
+    drop_context(root);
+    if (!gpt2 && json_object_object_get_ex(model, key, &most) &&
+        (uint64_t)json_object_get_int64(most) >= s->context)
+        set_number(child(root, "data"), "context", s->context);
+    else
+        set_number(model, key, s->context);
+    json_object_object_del(model, "n_ctx"); /* another name of n_positions */
+}
+
+static void change_model(json_object *root, const struct shapes *s, const struct edit_changes *changes) {
+    if (changes->block) json_object_object_add(root, "model", json_tokener_parse(changes->block));
+    if (changes->sizes) {
+        write_model(root, s);
+        return;
+    }
+    json_object *model = child(root, "model");
+    if (changes->layers) set_layers(model, s);
+    if (changes->context) set_context(root, model, s);
+}
+
+char *edit_run(const char *text, const struct cell *cell, const struct shapes *shapes,
+               const struct edit_changes *changes) {
     json_object *root = json_tokener_parse(text), *own;
     if (!root) return NULL;
     json_object *drives = drives_of(root);
-    set_number(root, "train_micro_batch_size_per_gpu", batch.micro);
-    set_number(root, "gradient_accumulation_steps", batch.accumulate);
-    if (batch.micro || batch.accumulate) json_object_object_del(root, "train_batch_size");
+    set_number(root, "train_micro_batch_size_per_gpu", changes->micro_batch);
+    set_number(root, "gradient_accumulation_steps", changes->accumulate);
+    if (changes->micro_batch || changes->accumulate) json_object_object_del(root, "train_batch_size");
     set_cell(root, cell);
     set_drives(child(root, "zero_optimization"), drives);
     json_object_put(drives);
-    if (model) write_model(root, shapes);
+    change_model(root, shapes, changes);
     if (json_object_object_get_ex(root, "model", &own)) json_object_object_del(own, "gradient_checkpointing");
     json_object_object_del(root, "activation_checkpointing");
     if (cell->recompute) set_number(child(root, "activation_checkpointing"), "interval", cell->recompute);

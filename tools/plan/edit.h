@@ -25,15 +25,19 @@ struct cell {
     uint32_t recompute;          /* blocks of a recomputed segment; 0: no recomputation */
 };
 
-/* A configuration that trains as the cell says: its stage, tiers and recomputation; the batch, where it is not 0; and, with
- * `model`, a model block of the shapes in Hugging Face's words. Paths of drives stay as they are in the text, else they are
- * EDIT_DRIVE. Indented. */
-#define EDIT_DRIVE "/nvme"
-struct edit_batch {
-    uint64_t micro, accumulate;
+/* What edit_run changes beside the cell. */
+struct edit_changes {
+    uint64_t micro_batch, accumulate; /* 0: not changed */
+    const char *block;                /* JSON text of another model block; NULL: the text's own */
+    bool sizes;           /* the model block is written from the shapes alone, in Hugging Face's words */
+    bool layers, context; /* these numbers of the model block are set to those of the shapes */
 };
-char *edit_run(const char *text, const struct cell *cell, const struct shapes *shapes, bool model,
-               struct edit_batch batch);
+
+/* A configuration that trains as the cell says: its stage, tiers and recomputation; and with the changes. Paths of drives stay
+ * as they are in the text, else they are EDIT_DRIVE. Indented. */
+#define EDIT_DRIVE "/nvme"
+char *edit_run(const char *text, const struct cell *cell, const struct shapes *shapes,
+               const struct edit_changes *changes);
 
 /* Sets the stage and the tiers of a cell and the model's width, and removes keys that have no use there. */
 char *edit_cell(const char *text, const struct cell *cell, const struct shapes *shapes);

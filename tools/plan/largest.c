@@ -1,5 +1,7 @@
 #include "tools/plan/largest.h"
 
+#include <math.h>
+
 enum { HEAD = 128, NUMBER_MAX = 4096 };
 
 static struct shapes llama_of(const struct shapes *s, uint32_t number) {
@@ -29,33 +31,57 @@ static struct shapes (*const models[])(const struct shapes *,
 struct search {
     const struct scenario *scenario;
     enum largest_kind kind;
+    uint32_t low, above; /* `low` fits, or is 0; `above`, once there is one, does not fit */
+    uint32_t first;      /* of table_fit */
+    struct price fits;   /* the row that fits `low` */
     struct largest *out;
 };
 
-static zero_status try(struct search *s, uint32_t number, bool *out_fits, struct zero_error *error) {
+static zero_status try(struct search *s, uint32_t number, struct zero_error *error) {
     struct scenario scenario = *s->scenario;
     scenario.shapes = models[s->kind](&s->scenario->shapes, number);
+    if (scenario.segments)
+        scenario.recompute = (uint32_t)((scenario.shapes.layers + scenario.segments - 1) / scenario.segments);
     struct price best;
-    zero_status status = table_fit(&scenario, &best, error);
+    zero_status status = table_fit(&scenario, &s->first, &best, error);
     if (status) return status;
-    *out_fits = best.fits;
     if (best.fits)
-        s->out->shapes = scenario.shapes, s->out->found = true;
+        s->low = number, s->fits = best, s->out->shapes = scenario.shapes, s->out->found = true;
     else
-        s->out->next = scenario.shapes, s->out->nearest = best, s->out->bounded = true;
+        s->above = number, s->out->next = scenario.shapes, s->out->nearest = best, s->out->bounded = true;
     return ZERO_OK;
 }
 
-/* *out_fits fits or is 0; *out_above does not fit, or is beyond the largest that is tried. */
-static zero_status double_up(struct search *s, uint32_t *out_fits, uint32_t *out_above,
-                             struct zero_error *error) {
-    bool fits = true;
+static zero_status double_up(struct search *s, struct zero_error *error) {
     zero_status status = ZERO_OK;
-    *out_fits = 0;
-    for (*out_above = 1; *out_above <= NUMBER_MAX && fits && !status; *out_above *= 2) {
-        status = try(s, *out_above, &fits, error);
-        if (!status && !fits) break;
-        *out_fits = *out_above;
+    for (uint32_t number = 1; number <= NUMBER_MAX && !s->out->bounded && !status; number *= 2)
+        status = try(s, number, error);
+    return status;
+}
+
+/* A row's bytes grow evenly with the layers, so the memory ends about where the line from `low` to `above` says. */
+static uint32_t guess(const struct search *s) {
+    const struct price *low = &s->fits, *above = &s->out->nearest;
+    double share = 1;
+    for (int t = 0; t < SHORTAGES; t++)
+        if (above->left_bytes[t] < 0)
+            share = fmin(share, low->left_bytes[t] / (low->left_bytes[t] - above->left_bytes[t]));
+    uint32_t number = s->low + (uint32_t)(share * (s->above - s->low));
+    return number <= s->low ? s->low + 1 : number < s->above ? number : s->above - 1;
+}
+
+static bool same_row(const struct cell *a, const struct cell *b) {
+    return a->stage == b->stage && a->optimizer == b->optimizer && a->params == b->params &&
+           !a->recompute == !b->recompute;
+}
+
+/* The engine's plan of thousands of layers takes seconds: a few guesses before the search halves. */
+static zero_status narrow(struct search *s, struct zero_error *error) {
+    enum { GUESSES = 4 };
+    zero_status status = ZERO_OK;
+    for (int i = 0; !status && s->out->bounded && s->above - s->low > 1; i++) {
+        bool line = s->low && i < GUESSES && same_row(&s->fits.cell, &s->out->nearest.cell);
+        status = try(s, line ? guess(s) : s->low + (s->above - s->low) / 2, error);
     }
     return status;
 }
@@ -68,18 +94,9 @@ static void find_bound(struct largest *out) {
 zero_status largest_find(const struct scenario *scenario, enum largest_kind kind, struct largest *out,
                          struct zero_error *error) {
     *out = (struct largest){.shapes = models[kind](&scenario->shapes, 1)};
-    struct search s = {scenario, kind, out};
-    uint32_t low, above;
-    zero_status status = double_up(&s, &low, &above, error);
-    while (!status && out->bounded && above - low > 1) {
-        uint32_t middle = low + (above - low) / 2;
-        bool fits;
-        status = try(&s, middle, &fits, error);
-        if (fits)
-            low = middle;
-        else
-            above = middle;
-    }
+    struct search s = {.scenario = scenario, .kind = kind, .out = out};
+    zero_status status = double_up(&s, error);
+    if (!status) status = narrow(&s, error);
     find_bound(out);
     return status;
 }

@@ -19,7 +19,7 @@ struct largest {
     enum shortage binds;  /* where it lacks most */
 };
 
-/* Searches by halving: assumes that a smaller model of the kind fits where a larger one does. */
+/* Doubles and halves: assumes that a smaller model of the kind fits in each row where a larger one does. */
 zero_status largest_find(const struct scenario *scenario, enum largest_kind kind, struct largest *out,
                          struct zero_error *error);
 

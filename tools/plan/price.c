@@ -18,18 +18,15 @@ static double room(const struct scenario *s, int tier) {
     return m->device.is_host ? m->device.memory_bytes : m->host.memory_bytes / node_ranks;
 }
 
-static uint64_t above(double need, double room) { return need > room ? (uint64_t)ceil(need - room) : 0; }
-
 /* On a host, the tiers device and cpu share one memory. */
 static void check_room(const struct scenario *s, const struct config *config, struct price *p) {
     double host = s->machine.device.is_host ? (double)p->tier_bytes[ZERO_CPU] : 0;
     p->fits = true;
     for (int t = 0; t < ZERO_TIERS; t++) {
         double need = (double)p->tier_bytes[t] + (t == ZERO_DEVICE ? host : 0);
-        double budget = (double)config->budget_bytes[t];
-        p->short_bytes[t] = above(need, room(s, t));
-        if (above((double)p->tier_bytes[t], budget) > p->short_bytes[t])
-            p->short_bytes[t] = above((double)p->tier_bytes[t], budget);
+        double budget = (double)config->budget_bytes[t] - (double)p->tier_bytes[t];
+        p->left_bytes[t] = fmin(room(s, t) - need, budget);
+        p->short_bytes[t] = p->left_bytes[t] < 0 ? (uint64_t)ceil(-p->left_bytes[t]) : 0;
         p->fits &= !p->short_bytes[t];
     }
 }

@@ -17,6 +17,7 @@ struct scenario {
     uint32_t ranks, nodes; /* ranks = nodes * ranks on a node */
     uint32_t threads;      /* of a rank, if it computes on the host */
     uint32_t recompute;    /* blocks of a segment, in rows with recomputation */
+    uint32_t segments;     /* recompute follows from it and the layers; 0: it does not */
     bool recompute_on_cpu; /* struct shapes_recompute */
     bool processes;        /* ranks are processes: on a host their reductions need staging */
     bool bytes_alone;      /* prices have no times */
@@ -32,6 +33,7 @@ struct price {
     uint64_t param_bytes, grad_bytes, state_bytes, gathered_bytes, staging_bytes, activation_bytes,
         activation_host_bytes;
     uint64_t tier_bytes[ZERO_TIERS]; /* of a rank, with activations */
+    double left_bytes[SHORTAGES];    /* bytes that are free; below 0: that are missing */
     uint64_t short_bytes[SHORTAGES]; /* bytes that are missing */
     bool fits;
     /* Set only if the configuration fits: */

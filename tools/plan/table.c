@@ -148,18 +148,20 @@ static zero_status price_all(const struct scenario *s, struct table *out, struct
     return ZERO_OK;
 }
 
-zero_status table_fit(const struct scenario *scenario, struct price *out, struct zero_error *error) {
+zero_status table_fit(const struct scenario *scenario, uint32_t *first, struct price *out,
+                      struct zero_error *error) {
     struct scenario s = *scenario;
     struct cell cell;
     struct price row;
-    bool first = true;
+    bool any = false;
     s.bytes_alone = true;
-    for (uint32_t i = 0; cell_at(&s, i, &cell) && (first || !out->fits); i++) {
+    for (uint32_t i = *first; cell_at(&s, i, &cell) && !(any && out->fits); i++) {
         if (!has_row(&s, i, &cell)) continue;
         zero_status status = price_cell(&s, &cell, &row, error);
         if (status) return status;
-        if (first || better(&row, out)) *out = row;
-        first = false;
+        if (!any || better(&row, out)) *out = row;
+        if (row.fits) *first = i;
+        any = true;
     }
     return ZERO_OK;
 }

@@ -17,8 +17,10 @@ struct table {
  * Tiers that the machine lacks are left out. */
 zero_status table_make(const struct scenario *scenario, struct table *out, struct zero_error *error);
 
-/* Bytes alone: the first row that fits; if none does, the row that lacks the least. */
-zero_status table_fit(const struct scenario *scenario, struct price *out, struct zero_error *error);
+/* Bytes alone: the first row that fits; if none does, the row that lacks the least. Begins with the row of number *first, 0 at
+ * the beginning, and sets it to the row that fits: the rows before it do not fit a larger model either. */
+zero_status table_fit(const struct scenario *scenario, uint32_t *first, struct price *out,
+                      struct zero_error *error);
 
 /* True if the row is the one to show of two rows that differ only in recomputation. */
 bool table_shown(const struct table *table, uint32_t row);

@@ -24,10 +24,14 @@ largest() { expect 0 "$zero" plan "$@" --largest --gpu cpu --ranks 1 && says out
 if ((!sanitized)); then
     binds="Llama's shape" && largest --seq 128 --host-memory 1GiB && wide=$(layers)
     largest --seq 128 --host-memory 300MiB && (($(layers) < wide && $(layers) > 1)) || fail "$(layers) layers with 300 MiB, $wide with 1 GiB"
-    binds="the model block" && largest good.json --host-memory 16MiB --write-config deep.json && says out "32 wide"
+    binds="the model block" && largest good.json --host-memory 4MiB --write-config deep.json && says out "32 wide"
     says deep.json "\"n_layer\": $(layers)"
+    # Two layers would be two segments of one block each; of more layers the segments are longer.
+    config 3 ', "activation_checkpointing": {"number_checkpoints": 2}' >segments.json
+    largest segments.json --host-memory 4MiB --write-config segments.deep.json
+    says segments.deep.json "\"interval\": $((($(layers) + 1) / 2))"
 fi
-expect 0 "$zero" plan good.json --largest --gpu cpu --ranks 1 --host-memory 16MiB --json && says out "\"rows\""
+expect 0 "$zero" plan good.json --largest --gpu cpu --ranks 1 --host-memory 4MiB --json && says out "\"rows\""
 expect 2 "$zero" plan --largest --gpu cpu --host-memory much && says err "--host-memory needs a size"
 
 # The row with the arrow, as a configuration that trains; and of a model that has a name.
@@ -40,6 +44,23 @@ for model in gpt2 qwen3-0.6b mistral-7b; do
 done
 says mistral-7b.json '"sliding_window": null' && says qwen3-0.6b.json '"head_dim": 128' && says gpt2.json '"n_positions": 64'
 expect 2 "$zero" plan --model gpt2 --gpu cpu --ranks 1 --host-memory 9MiB --write-config none.json && says err "no row fits"
+expect 2 "$zero" plan good.json --gpu cpu --ranks 1 --write-config good.json && says err "good.json is there already"
+# A model block keeps what is no size: only the layers and the context change. data.context is the samples', not the model's.
+llama_config 3 ', "data": {"context": 11}' | sed 's/"vocab_size"/"rope_theta": 5e5, "rms_norm_eps": 1e-5, &/' >llama.json
+mkdir directory && echo '{"model_type": "qwen2", "hidden_size": 36, "num_attention_heads": 6, "num_key_value_heads": 2, "num_hidden_layers": 2,
+ "vocab_size": 256, "intermediate_size": 50, "use_sliding_window": true, "sliding_window": 5, "rope_theta": 5e5, "rms_norm_eps": 1e-5,
+ "max_position_embeddings": 17, "layer_types": ["full_attention", "sliding_attention"]}' >directory/config.json
+for from in "llama.json" "--model directory"; do
+    for how in "--seq 8" "--seq 20" "--largest --host-memory 2MiB" ""; do
+        rm -f kept.json && expect 0 "$zero" plan $from $how --gpu cpu --ranks 1 --write-config kept.json
+        grep -qE '"rope_theta": ?(5e5|500000)' kept.json || fail "$from $how: no rope_theta"
+        sed -i 's|"/nvme"|"drive"|' kept.json
+        expect 0 "$zero" train kept.json --data text --steps 1
+        expect 0 "$zero" config kept.json && grep -qE 'rms_norm_eps +(1e-0?5|0.00001)' out || fail "$from $how: no rms_norm_eps"
+        [[ $how != *20 ]] || says kept.json '"max_position_embeddings": 20'
+        [[ $how != *8 ]] || says kept.json '"context": 8'
+    done
+done
 
 expect 2 "$zero" plan --model gpt2 && says err "--gpu is missing; there are h100-80g"
 expect 2 "$zero" plan --gpu cpu && says err "no model: give --model NAME"

@@ -46,6 +46,12 @@ for n in $numbers; do
 done
 same "$(sample model --prompt-ids 3,4 --tokens 6 --temperature 0 | tail -1)" "$ended" "up to the end"
 same "$(sample model --prompt-ids 3,4 --tokens 6 --temperature 0 --ignore-end | tail -1)" "$spelled" "beyond the end"
+echo '{"eos_token_id": [-1, -2]}' >model/generation_config.json
+same "$(sample model --prompt-ids 3,4 --tokens 6 --temperature 0 | tail -1)" "$spelled" "no end has a number below 0"
+# A tokenizer that cannot be read: numbers, and a sentence that says why.
+mv model/tokenizer.json . && echo '{"decoder": {"type": "WordPiece"}}' >model/tokenizer.json
+same "$(sample model --prompt-ids 3,4 --tokens 6 --temperature 0 | tail -1)" "$numbers" "without a tokenizer"
+says err "numbers of tokens follow in place of text" && says err "its decoder is neither" && mv tokenizer.json model
 expect 1 "$zero" sample model --prompt-ids 3,24 && says err "24 is not below vocab_size 24"
 expect 1 "$zero" sample model --prompt-ids three && says err "write them as 1,2,3"
 expect 1 "$zero" sample model --prompt the && says err "give --prompt-ids"
@@ -78,5 +84,8 @@ near "$(loss)" "$(last held.run)" "eval of a run, and what it measured"
 expect 0 "$zero" eval llama --data held --context 9 && says out "of 9 tokens"
 expect 1 "$zero" eval llama --data held --context 99 && says err "at most 17"
 expect 1 "$zero" eval gpt2 --data held --context 9 && says err "exactly 32"
+head -c 1030 tokens.bin | sed 's/\x90\x01/\x03\x00/' >short.bin
+expect 1 "$zero" eval model --data short.bin && says err "the data has 3 tokens, too few for one sample of 8 (--context)"
+expect 1 "$zero" eval model --data held && says err "of it with tools/tokenize" && ! grep -q "data block" err || fail "eval has no data block"
 expect 2 "$zero" eval gpt2 && says err "give --data"
 finish

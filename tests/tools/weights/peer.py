@@ -102,7 +102,7 @@ def steps(path, metrics, data):
     import torch
     from transformers import AutoModelForCausalLM
     model = AutoModelForCausalLM.from_pretrained(path).train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.1)
     stream = torch.tensor(numpy.fromfile(data, numpy.uint16, offset=1024).astype(numpy.int64))
     most = 0
     for i, line in enumerate(open(metrics)):

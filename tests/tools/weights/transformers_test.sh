@@ -13,7 +13,7 @@ cd "$TEST_TMPDIR"
 "$python" "$peer" make_all 64 tokens.bin
 cat >ten.json <<JSON
 {"train_batch_size": 4, "gradient_clipping": 0, "zero_optimization": {"stage": 3}, "data": {"path": ["tokens.bin"]},
- "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "weight_decay": 0.1}}}
+ "optimizer": {"type": "AdamW", "params": {"lr": 2e-3, "weight_decay": 0.1}}}
 JSON
 for logits in */logits.txt; do
     kind=${logits%/*}
