@@ -82,6 +82,7 @@ expect 2 "$zero" plan typo.json --gpu cpu && says err 'did you mean "zero_optimi
 expect 2 "$zero" plan --measure --model gpt2 && says err "--measure takes the model's shapes from CONFIG.json"
 expect 2 "$zero" plan --measure good.json --ranks 1 --threads 1 --out /nowhere/here.json && says err "--out /nowhere/here.json cannot be written"
 
-expect 0 "$zero" plan good.json --measure --ranks $((sanitized ? 1 : 2)) --threads 1 --drive . --out here.json
-expect 0 "$zero" plan good.json --hardware here.json --ranks 2 && says out "2 ranks on 1 node: here" && says out "drive here"
+ranks=$((sanitized ? 1 : 2))
+expect 0 "$zero" plan good.json --measure --ranks $ranks --threads 1 --drive . --out here.json
+expect 0 "$zero" plan good.json --hardware here.json --ranks $ranks && says out "on 1 node: here" && says out "drive here"
 finish
