@@ -47,7 +47,7 @@ static bool has_posted(const struct item *item) {
 }
 
 /* Items of a run that share scratch memory, or add to one norm, come one after the other. So do reductions of a discrete device where the
- * later one has rounds: until its last round it keeps sums of blocks in memory that all reductions use. Running ahead, the device's
+ * later one has rounds: until its last round, sums of its blocks lie in memory that all reductions use. Running ahead, the device's
  * stream has them in order. */
 static bool one_by_one(const struct executor *e, const struct item *before, const struct item *item) {
     bool reduces = item->task->op.kind == OP_REDUCE;

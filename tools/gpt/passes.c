@@ -34,7 +34,7 @@ struct use {
     uint32_t index;
 };
 
-/* Of the micro-step `micro` what follows is. */
+/* The calls that follow compute micro-step `micro`. */
 static void use_micro(struct gpt *gpt, const struct pass *pass, uint32_t micro) {
     uint64_t at = (uint64_t)micro * pass->rows;
     if (pass->micros == 1) return;
