@@ -45,8 +45,8 @@ struct arena {
     void *memory;
 };
 
-/* Where a use has several micro-batches, there is one of these for each: what waits for another unit is its own, which is the residual
- * stream and its gradient, what blocks leave for their backward, and the loss. The rest is shared.
+/* Where a use has several micro-batches, each of them has one of these. The residual stream and its gradient, the arrays that blocks
+ * leave for their backward, and the loss are its own; all other arrays are shared.
  *
  * With recomputation, every config.recompute blocks form a segment. The input of the segment's first block is kept as a
  * checkpoint. All other arrays of blocks exist config.recompute times, and the segments share them. */
