@@ -274,8 +274,8 @@ uint64_t blueprint_host_bytes(const struct blueprint *b) {
     return add_saturated(blueprint_bytes(b, TIER_CPU), device);
 }
 
-/* What a cpu budget leaves beside the rest of the plan, for state and gradients that need not go to the drive. Rows and
- * buffers are aligned: so many bytes are kept free. */
+/* The bytes of the cpu budget that the rest of the plan leaves to state and gradients, which then need not go to the drive.
+ * Some of them stay free, because rows and buffers are aligned. */
 static uint64_t free_bytes(const struct blueprint *b) {
     const struct config *c = b->o.config;
     uint64_t budget = c->budget_bytes[TIER_CPU], planned = blueprint_bytes(b, TIER_CPU);

@@ -69,7 +69,7 @@ struct performer {
     void *user;
 };
 
-/* What decides the operations, the collectives they post and the memory that they need. */
+/* The options that decide the operations, the collectives that they post and the memory that they need. */
 struct executor_shape {
     struct policy *policy;
     const struct model *model;

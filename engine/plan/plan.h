@@ -113,7 +113,7 @@ struct plan {
     uint64_t sum_fetch_bytes, grad_store_bytes; /* bytes that its reductions read from the drive, and write */
 };
 
-/* What one step reads from the drive, and what it writes. */
+/* The bytes that one step reads from the drive, and those that it writes. */
 static inline uint64_t plan_read_bytes(const struct plan *plan) {
     return plan->layout.step_bytes + plan->layout.grad_bytes + plan->param_fetch_bytes +
            plan->sum_fetch_bytes;

@@ -37,7 +37,7 @@ void *stored_params(const struct stored_view *v, uint32_t region, const struct p
     return (uint8_t *)executor_address(executor, full) + begin;
 }
 
-/* What there is of a region: the optimizer's arrays, by index, its states and then the masters, where they are not
+/* The arrays of a region: the optimizer's, by index, its states and then the masters, where they are not
  * the parameters; parameters; the reduced gradient. */
 enum { STORED_PARAMS = OPTIMIZER_STATES_MAX + 1, STORED_GRADIENT };
 
