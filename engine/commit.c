@@ -102,7 +102,7 @@ static void report_plan(const zero_engine *e, zero_plan *out) {
     given_fill(out, out->struct_size, &plan, sizeof plan);
 }
 
-/* What the limits on gathered elements came to. */
+/* Logs how many gathered elements the limits allow. */
 static void log_live(const zero_engine *e) {
     const struct config *c = &e->config;
     bool whole = placement_is(e->blueprint.policy.stage->param_rest, REPLICATE, REPLICATE);
@@ -114,7 +114,7 @@ static void log_live(const zero_engine *e) {
                  : "");
 }
 
-/* What free order within a bound comes to. */
+/* Logs the memory of free order within a bound. */
 static void log_bound(const zero_engine *e) {
     const struct plan *p = &e->blueprint.plan;
     const double mib = 1.0 / (1 << 20);
@@ -135,7 +135,7 @@ static const char *mark(const zero_engine *e, const char *key) {
     return entry->source == CONFIG_DEFAULT ? " (default)" : "";
 }
 
-/* What a host may have left to the defaults. */
+/* Logs settings that a host may have left to the defaults. */
 static void log_training(const zero_engine *e) {
     const struct config *c = &e->config;
     const struct optimizer *optimizer = e->training.optimizer;

@@ -1,4 +1,4 @@
-/* What the host may ask at any time: what the configuration came to, where the training is, memory by row, and counters. */
+/* Answers that the host may ask for at any time: the settings in effect, the position of the training, memory by row, and counters. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,7 +48,7 @@ static zero_memory_row plan_row(const zero_engine *e, uint32_t row) {
                              .measured = end - begin};
 }
 
-/* What a tier's extent has beside its rows: their stagger, and the last page's rest. */
+/* The bytes of a tier's extent that belong to no row: the stagger between rows, and the rest of the last page. */
 static zero_memory_row alignment_row(const zero_engine *e, int tier) {
     zero_memory_row out = {.tier = (zero_tier)tier,
                            .name = "alignment",

@@ -73,7 +73,7 @@ enum { ZERO_TIERS = 3, ZERO_DIMS_MAX = 8, ZERO_GROUPS_MAX = 8 };
 
 /* ---- opening ---- */
 
-/* What the host program gives the engine. Zero-initialize it, then set struct_size. Pointers are borrowed until
+/* The host program's input to the engine. Zero-initialize it, then set struct_size. Pointers are borrowed until
  * zero_engine_destroy. */
 typedef struct zero_runtime {
     size_t struct_size;
@@ -184,7 +184,7 @@ uint32_t zero_engine_size(const zero_engine *engine); /* the number of ranks */
  * down, unless OMP_NUM_THREADS is set. */
 uint32_t zero_engine_threads(const zero_engine *engine);
 
-/* What the configuration came to, for the host's loop. A step has accumulation_steps micro-steps, each of micro_batch samples on each
+/* Settings in effect, for the host's loop. A step has accumulation_steps micro-steps, each of micro_batch samples on each
  * rank: train_batch samples on all ranks. Local. */
 uint64_t zero_engine_micro_batch(const zero_engine *engine);
 uint64_t zero_engine_accumulation_steps(const zero_engine *engine);
@@ -357,7 +357,7 @@ int zero_unit_trains(const zero_unit *unit);
  * second address (zero_unit_next_micro). ZERO_E_ORDER before commit. Local. */
 zero_status zero_param_addresses(const zero_handle *param, zero_slot *out);
 
-/* What an update is given: of the configuration's optimizer.params, by group, after a schedule. */
+/* The input of an update: the configuration's optimizer.params, by group, after a schedule. */
 typedef struct zero_optimizer_params {
     size_t struct_size; /* set by the engine */
     double lr, beta1, beta2, eps, weight_decay, momentum, dampening;
@@ -570,7 +570,7 @@ float zero_engine_loss_scale(const zero_engine *engine);
  * ZERO_E_ORDER where a schedule sets it. Local. */
 zero_status zero_engine_set_lr(zero_engine *engine, int group, double lr);
 
-/* What an update uses for a parameter group. Optimizers without betas ignore them. */
+/* The settings that an update uses for a parameter group. Optimizers without betas ignore them. */
 typedef struct zero_setting {
     size_t struct_size; /* set by the engine */
     double lr, beta1, beta2;
@@ -655,10 +655,9 @@ zero_status zero_engine_load_weights(zero_engine *engine, const char *dir);
  * (there is a directory in it, or a link, or another user's file) stays whole: ZERO_E_IO, once the others are deleted. */
 zero_status zero_engine_prune(zero_engine *engine, const char *dir, uint64_t keep);
 
-/* What the host program wants to find again: texts that the next saves keep, and that a load replaces: how many
- * samples were used, the state of its generators. At most 64, of at most 4,095 bytes (with a shadow, which keeps them with each
- * step, 2,048 bytes of keys and texts together); NULL removes one. The same
- * on all ranks; rank 0's are saved. Local. The result of _note is valid until the next set or load. */
+/* Notes of the host program: texts that the next saves keep, and that a load replaces: for example the
+ * number of samples used, or the state of its generators. At most 64, of at most 4,095 bytes (with a shadow, which keeps them with
+ * each step, 2,048 bytes of keys and texts together); NULL removes one. The same on all ranks; rank 0's are saved. Local. The result of _note is valid until the next set or load. */
 zero_status zero_engine_set_note(zero_engine *engine, const char *key, const char *value);
 const char *zero_engine_note(const zero_engine *engine, const char *key); /* NULL: none */
 
@@ -679,7 +678,7 @@ typedef struct zero_counters {
 } zero_counters;
 zero_status zero_engine_counters(const zero_engine *engine, zero_counters *out);
 
-/* What zero_engine_trace kept so far, as Chrome trace events (Trace Event Format, Google 2016), which ui.perfetto.dev
+/* The operations that zero_engine_trace kept so far, as Chrome trace events (Trace Event Format, Google 2016), which ui.perfetto.dev
  * reads: a process per rank, the first 16 of them, a thread per stream of the executor; microseconds since all ranks were
  * together at the begin of the first step. One file, made anew, in a directory that all ranks share. Ends the tracing.
  * ZERO_E_IO on all ranks where one cannot write; the training may go on. Collective, between steps. */

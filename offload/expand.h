@@ -79,7 +79,7 @@ uint32_t offload_operations_max(const struct offload *offload);
 /* Appends the operations that replace `op`. Most operations are appended unchanged. */
 void offload_expand(struct offload *offload, const struct operation *op, struct operation_list *out);
 
-/* What a reduction or a clear of a gradient on the drive moves beside: it may fetch the shard first, or store it. */
+/* The moves that come with a reduction or a clear of a gradient on the drive: a fetch of the shard before, a store after. */
 bool offload_stores_gradient(const struct operation *op);
 bool offload_fetches_gradient(const struct operation *op);
 

@@ -60,7 +60,7 @@ struct region {
     bool grad_in_place; /* the gradient is reduced into this rank's part of that buffer */
     bool grad_turns;    /* micro-batches of a use write to two buffers in turn */
 
-    /* What was emitted. */
+    /* The state after the operations that were emitted. */
     bool full, second, stale;     /* parameters */
     bool partial, reduced, final; /* gradient */
     bool grad_live;               /* an interval of the full gradient is open */

@@ -1,4 +1,4 @@
-/* What becomes of parameters between a forward and its backward: a choice of the configuration, and a part of a stage's row. */
+/* The place of parameters between a forward and its backward: a choice of the configuration, and a part of a stage's row. */
 #ifndef ZERO_STAGES_RESHARD_H
 #define ZERO_STAGES_RESHARD_H
 

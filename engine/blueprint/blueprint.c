@@ -278,8 +278,8 @@ uint64_t blueprint_host_bytes(const struct blueprint *b) {
     return add_saturated(blueprint_bytes(b, TIER_CPU), device);
 }
 
-/* What a tier's budget leaves beside the rest of the plan, for state and gradients. Rows and buffers are aligned: so many bytes
- * are kept free. */
+/* The bytes of a tier's budget that the rest of the plan leaves to state and gradients. Some of them stay free, because rows and
+ * buffers are aligned. */
 static uint64_t left_bytes(const struct blueprint *b, enum tier_kind tier, uint64_t arrays) {
     uint64_t budget = b->o.config->budget_bytes[tier], planned = blueprint_bytes(b, tier);
     uint64_t aligned =
@@ -288,8 +288,8 @@ static uint64_t left_bytes(const struct blueprint *b, enum tier_kind tier, uint6
     return budget > planned + aligned ? budget - planned - aligned : 0;
 }
 
-/* Of host memory, for what need not go to the drive. Without a bound all state goes there, unless it is tiered: that fills
- * memory first. */
+/* The bytes of host memory for state and gradients that then need not go to the drive. Without a budget all state goes to the
+ * drive, unless it is tiered: then it fills memory first. */
 static uint64_t free_bytes(const struct blueprint *b) {
     const struct config *c = b->o.config;
     uint64_t arrays = OPTIMIZER_STATES_MAX + 1 + (c->grad_tier == TIER_NVME); /* states, masters, gradients */

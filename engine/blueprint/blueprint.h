@@ -13,7 +13,7 @@
 /* The host's calls move state in pieces of this size. */
 enum { PIECE_BYTES = 256 * 1024 };
 
-/* What decides a rank's operations and memory, beside the model: all that the configuration says of it, or a simulation. */
+/* The terms that decide a rank's operations and memory, beside the model. A configuration or a simulation gives them. */
 struct blueprint_terms {
     const struct stage *stage;
     uint32_t mesh[AXES]; /* ranks on each axis */
@@ -38,7 +38,7 @@ struct blueprint_terms {
 /* The terms of a resolved configuration. `discrete`: the host cannot touch the device's memory. */
 struct blueprint_terms blueprint_terms(const struct config *config, uint32_t ranks, bool discrete);
 
-/* What a blueprint is made from beside its terms; all of it is borrowed. */
+/* The other inputs of a blueprint, all borrowed. */
 struct blueprint_options {
     const struct model *model; /* laid out (model_lay_out) */
     const struct optimizer *optimizer;
@@ -84,13 +84,13 @@ zero_status blueprint_make(struct blueprint *blueprint, const struct blueprint_t
                            const struct blueprint_options *options, struct zero_error *error);
 void blueprint_free(struct blueprint *blueprint);
 
-/* What this rank's budgets leave room for: elements of a chunk, and bytes of state and of gradients that need not go to the
- * drive, and of both that may be on the device. */
+/* The room that this rank's budgets leave: elements of a chunk, bytes of state and of gradients that need not go to the drive,
+ * and bytes of both that may be on the device. */
 struct blueprint_room {
     uint64_t chunk_elements, resident_bytes, grad_resident_bytes, device_bytes;
 };
-/* How often to ask for the room and to plan again. Twice for tiered state: what the device takes leaves room on the host.
- * `round`: from 0. */
+/* How often a rank asks for its room and plans again. Tiered state needs two rounds: the state that the device takes leaves room
+ * on the host. `round`: from 0. */
 uint32_t blueprint_rooms(const struct config *config);
 struct blueprint_room blueprint_room(const struct blueprint *blueprint, uint32_t round);
 

@@ -80,7 +80,7 @@ static bool set_all(struct check *c, const char *const *keys, const char *const 
     return config_resolve(c->config, c->blueprint->ranks, &error) == ZERO_OK;
 }
 
-/* What the configuration derived is derived again. */
+/* Derives again the values that the configuration derived. */
 static void set_back(struct check *c, const char *const *keys, const char *const *values,
                      const enum config_source *sources) {
     struct zero_error error;

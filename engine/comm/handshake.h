@@ -29,7 +29,7 @@ struct challenge {
     uint8_t nonce[NONCE_BYTES];
 };
 
-/* What a rank sends and receives over a connection. */
+/* The seals of a connection: one for the messages that this rank sends, one for those that it receives. */
 struct seals {
     struct seal out, in;
 };

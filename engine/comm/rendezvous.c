@@ -29,7 +29,7 @@ struct verdict {
     char message[1004];
 };
 
-/* What gives this rank its place: messages name it. */
+/* The variable or option that gives this rank its place. Messages name it. */
 struct names {
     const char *rank, *size, *address, *port;
 };

@@ -19,7 +19,7 @@ static uint32_t text_bytes(const struct tcp_letter *letter) {
 static uint32_t letter_bytes(const struct tcp_letter *letter) { return HEAD_BYTES + text_bytes(letter); }
 static bool in_use(const struct tcp_lane *lane) { return lane->out_done < letter_bytes(&lane->out); }
 
-/* What the tag covers. */
+/* The bytes that the tag covers. */
 static void parts_of(const struct tcp_letter *letter, struct text out[2]) {
     out[0] = (struct text){&letter->bytes, sizeof letter->bytes};
     out[1] = (struct text){letter->message, text_bytes(letter)};

@@ -46,7 +46,7 @@ static uint64_t check_on(uint64_t before, const void *block, uint64_t bytes) {
     return check + (check == 0);
 }
 
-/* What a frame's tag covers. */
+/* The bytes that a frame's tag covers. */
 static void parts_of(const struct frame *frame, const struct frame_seal *seal, const void *data,
                      struct text out[3]) {
     out[0] = (struct text){frame, sizeof *frame};
@@ -84,7 +84,7 @@ static ssize_t send_some(const struct tcp_comm *tcp, uint32_t peer, const struct
         uint64_t done = skip < parts[i].iov_len ? skip : parts[i].iov_len;
         parts[i].iov_base = (char *)parts[i].iov_base + done, parts[i].iov_len -= done, skip -= done;
     }
-    /* What is queued behind it travels in the same packet: a ready frame and the slice that goes ahead. */
+    /* Entries that are queued behind this one travel in the same packet: a ready frame and the slice that goes ahead. */
     return sendmsg(tcp->polls[peer].fd, &message, MSG_NOSIGNAL | (wire->count > 1 ? MSG_MORE : 0));
 }
 

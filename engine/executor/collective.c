@@ -51,7 +51,7 @@ struct part item_part(const struct executor_shape *o, const struct operation *op
     return part;
 }
 
-/* What an item moves in its next round. */
+/* The elements that an item moves in its next round. */
 struct part round_part(const struct executor_shape *o, const struct operation *op, uint32_t index,
                        uint64_t moved) {
     struct part part = item_part(o, op, index);

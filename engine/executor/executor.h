@@ -69,7 +69,7 @@ struct performer {
     void *user;
 };
 
-/* What decides the operations, the collectives they post and the memory that they need. */
+/* The options that decide the operations, the collectives that they post and the memory that they need. */
 struct executor_shape {
     struct policy *policy;
     const struct model *model;
@@ -194,7 +194,7 @@ void *executor_address(const struct executor *executor, struct buffer_ref ref);
 /* The address that the buffer has whenever it has one: the same from executor_open to executor_close. NULL: never. */
 void *executor_lasting_address(const struct executor *executor, struct buffer_ref ref);
 /* The addresses of the optimizer's data in memory, in the types of region_precision, from element `first` of the shard on:
- * state k, and the master weights. What is on the device and what is not are apart (chunk_layout_device).
+ * state k, and the master weights. The device has arrays of its own (chunk_layout_device).
  * executor_master returns NULL where the parameters are the master weights. */
 void *executor_state(const struct executor *executor, uint32_t region, uint32_t k, uint64_t first);
 void *executor_master(const struct executor *executor, uint32_t region, uint64_t first);

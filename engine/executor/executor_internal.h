@@ -49,7 +49,7 @@ struct timeline {
     uint64_t item_mask, retired, started, emitted; /* in points: retired <= started <= emitted */
 };
 
-/* What the executor knows of a chunk on the drive. */
+/* The record of a chunk on the drive. */
 struct stored {
     /* Of the chunk's state: how often it was stored or, with a shadow, the epoch in which it was stored. 0: never
      * stored, so the state is zero. */

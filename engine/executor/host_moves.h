@@ -11,7 +11,7 @@
 
 #include "engine/executor/executor.h"
 
-/* What a PASS does: the policy's event. */
+/* The policy's event of a PASS. */
 enum pass_event {
     PASS_BEGINS,
     PASS_RESUMES, /* a training pass, at the end of its forward, after an evaluation that interrupted it */
@@ -33,7 +33,7 @@ enum host_move {
     MOVE_SETTLE
 };
 
-/* What the moves need. The host's work may set it, up to the move's event. */
+/* The input of the moves. The host's work may set it, up to the move's event. */
 struct host_moves {
     struct executor *executor;
     struct { /* PASS: executor_pass; the other events: executor_resume_pass, executor_cancel */

@@ -59,7 +59,7 @@ static bool narrows_in_place(const struct executor_shape *o, const struct operat
     return scatters(op) && stages_message(o, op->region) && o->policy->region[op->region].grad_in_place;
 }
 
-/* What needs scratch memory goes in rounds, so that this memory is not as large as its region. The bits of a
+/* A reduction that needs scratch memory goes in rounds, so that this memory is not as large as its region. The bits of a
  * native sum may depend on its size, so it is not cut. The host's arrays have rounds of their own (lent.c). */
 uint64_t round_elements(const struct executor_shape *o, const struct operation *op) {
     uint32_t members = comm_group_size(o->group[op->axes][op->stream]);

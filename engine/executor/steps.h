@@ -21,7 +21,7 @@ bool ahead_possible(const struct executor_options *options);
 uint8_t ahead_streams(const struct executor *e, const struct task *task);
 /* The items before the task on its line are queued or done. */
 bool ahead_turn(const struct executor *e, const struct timeline *line, const struct task *task);
-/* What the task waits for on this stream is done or queued. */
+/* The operations of this stream that the task waits for are done or queued. */
 bool ahead_reached(const struct executor *e, const struct task *task, int stream);
 /* The item starts: its streams wait for what is queued and not done. */
 zero_status ahead_start(struct executor *e, struct item *item);

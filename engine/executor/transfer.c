@@ -87,7 +87,7 @@ static zero_status check_record(struct executor *e, uint32_t region, const struc
     return damaged(e, region, c, record_place(e, c), "optimizer state", &expected, &found);
 }
 
-/* What is stored without a tag: `place` and `check` are those of its last store. */
+/* For bytes that are stored without a tag: `place` and `check` are those of their last store. */
 static zero_status check_bytes(struct executor *e, uint32_t region, const struct chunk *c, const char *what,
                                uint64_t place, uint64_t check, const uint8_t *bytes, uint64_t count) {
     struct chunk_tag expected = {0, c->index, 0, check}, found = expected;

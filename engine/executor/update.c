@@ -19,7 +19,7 @@ struct update_argument {
     float *copy;                                /* where the record keeps the masters; or NULL */
     const void *gradient;
     uint64_t begin, end; /* in elements of the shard */
-    /* What the host's memory has instead of the addresses above; or NULL. The gradient is lent only with the parameters. */
+    /* Regions in the host's own arrays, in place of the addresses above; or NULL. The gradient is lent only with the parameters. */
     const struct model_region *lent_params, *lent_grads;
     uint32_t region, scalars;
     bool by_device;

@@ -18,7 +18,7 @@
 
 enum { REGION_CLASSES = 8, NO_REGION = UINT32_MAX };
 
-/* What the host holds of a parameter. It does not move when the list of parameters grows. */
+/* The host's handle of a parameter. It does not move when the list of parameters grows. */
 struct zero_handle {
     zero_engine *engine;
     uint32_t index; /* in struct model */

@@ -7,7 +7,7 @@
 
 #include "engine/base/dtype.h"
 
-/* What the optimizer keeps of an element: its states, and the master where the parameter is not the master. */
+/* The values that the optimizer keeps of an element: its states, and the master where the parameter is not the master. */
 enum { PRECISION_ARRAYS_MAX = 3 };
 
 struct precision {

@@ -1,4 +1,4 @@
-/* What a GPU has left for a plan. Beside the plan its memory holds the driver's context, the code of kernels, graphs and NCCL's
+/* The memory of a GPU that is left for a plan. Beside the plan its memory holds the driver's context, the code of kernels, graphs and NCCL's
  * communicators, which no plan can know, and what other programs have taken. Threads: those of the device. */
 #ifndef ZERO_ENGINE_OPEN_DEVICE_MEMORY_H
 #define ZERO_ENGINE_OPEN_DEVICE_MEMORY_H

@@ -1,4 +1,4 @@
-/* What surrounds an engine: what the host program gave it, and the machine that its rank runs on. */
+/* The surroundings of an engine: the options of the host program, and the machine that its rank runs on. */
 #ifndef ZERO_ENGINE_OPEN_HOST_H
 #define ZERO_ENGINE_OPEN_HOST_H
 

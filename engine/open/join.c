@@ -141,7 +141,7 @@ static zero_status find_nodes(struct joining *j, struct zero_error *error) {
     return ZERO_OK;
 }
 
-/* What a rank tells of its configuration and its CPUs. */
+/* The message in which a rank describes its configuration and its CPUs. */
 struct reading {
     uint64_t code, hash; /* zero_status; of the resolved text */
     uint64_t cpus;       /* their hash */

@@ -88,7 +88,7 @@ static zero_status agree_place(struct pass *pass) {
     return status;
 }
 
-/* What is left is a pass that has not begun; after a backward: a step that has not. */
+/* Afterwards the pass has not begun; after a backward, the step has not begun. */
 static void forget(struct pass *pass, bool step) {
     bool trains = pass->mode == ZERO_TRAIN;
     if (step) pass->micro = 0, pass->backwards = 0;

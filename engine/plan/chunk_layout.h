@@ -5,8 +5,8 @@
  * pages. Parameters that rest on the drive are stored apart from the records, in their memory layout, chunk by chunk:
  * so a gather can read them without state. So are gradients, which a reduction writes without state.
  *
- * State is on the device, then in the host's memory, then on the drive: each a prefix of what is left, in the order of
- * refresh. The boundaries are between chunks. A region whose state is all on the device has its reduced gradient there, too.
+ * In the order of refresh, the first chunks of state may be on the device, the next ones in the host's memory, and the rest
+ * on the drive. The boundaries are between chunks. A region whose state is all on the device has its reduced gradient there, too.
  *
  * A slot of the staging ring holds one record, one chunk of parameters and one of gradients. The struct owns its tables.
  * All chunks have the same number of elements; their bytes depend on the region's types. */
@@ -44,8 +44,8 @@ struct chunk_layout_options {
     /* The page of a drive's requests. Chunks, records and slots are multiples of it. 0: CHUNK_ALIGN_BYTES. */
     uint32_t align_bytes;
     uint32_t slots; /* of the staging ring; 0: SLOTS_DEFAULT */
-    /* Where other state is not: the most of all state that is on the device, of 1, and the bytes there of it and, with
-     * device_grads, of the gradients that then rest there and else would not. */
+    /* The device's part, where other state is elsewhere: at most this share of all state (0 to 1), and at most so many bytes of
+     * state and, with device_grads, of the gradients that then rest there, too. */
     double device_share;
     uint64_t device_bytes;
     bool device_grads;

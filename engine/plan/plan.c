@@ -54,7 +54,7 @@ static struct precision precision_of(const struct plan *plan, uint32_t region) {
     return region_precision(&plan->model->region[region], &plan->precision);
 }
 
-/* The same of what is on the device, while other state is not. */
+/* The same for the chunks whose state is on the device while other state is not. */
 static void fix_device_state(struct plan *plan, uint32_t i, uint32_t state_count) {
     const struct precision p = precision_of(plan, i);
     uint64_t elements = chunk_layout_device(&plan->layout, i);
@@ -79,7 +79,7 @@ static void fix_state(struct plan *plan, uint32_t i, uint32_t state_count) {
     fix_device_state(plan, i, state_count);
 }
 
-/* The reduced shard: on a drive, in host memory, or on the device, as where the device has all of its state. */
+/* The reduced shard: on a drive, in host memory, or on the device; there, too, if the device has all of the shard's state. */
 static void fix_grad_shard(struct plan *plan, uint32_t i) {
     const struct region *r = &plan->policy->region[i];
     bool gathered = placement_is(r->grad_step, REPLICATE, REPLICATE);

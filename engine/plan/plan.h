@@ -118,7 +118,7 @@ struct plan {
     uint64_t sum_fetch_bytes, grad_store_bytes; /* bytes that its reductions read from the drive, and write */
 };
 
-/* What one step reads from the drive, and what it writes. */
+/* The bytes that one step reads from the drive, and those that it writes. */
 static inline uint64_t plan_read_bytes(const struct plan *plan) {
     return plan->layout.step_bytes + plan->layout.grad_bytes + plan->param_fetch_bytes +
            plan->sum_fetch_bytes;
@@ -161,9 +161,10 @@ bool plan_in_space(const struct plan *plan, uint32_t buffer);
 uint64_t plan_place(const struct plan *plan, uint32_t buffer);
 
 /* True if the host updates for a discrete device: the state is in the host's memory or on a drive, and the parameters
- * are on the device. What is on the device the device updates. */
+ * are on the device. The device updates the state that it has. */
 bool plan_host_updates(const struct plan *plan);
-/* Then its results pass through staging, so it updates what is in memory chunk by chunk. Parameters in its memory need none. */
+/* The host's results then pass through staging, so it updates state in memory chunk by chunk. Parameters in the host's memory
+ * need no staging. */
 bool plan_updates_by_chunk(const struct plan *plan);
 
 struct hazard_overlaps plan_overlaps(const struct plan *plan);

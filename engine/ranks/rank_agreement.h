@@ -1,4 +1,4 @@
-/* What all ranks find out together: whether they have the same, the least value, a sum, who failed. Each function is
+/* Questions that all ranks answer together: whether their values are equal, the least value, a sum, the rank that failed. Each function is
  * collective, and returns the same on all ranks unless its comment says otherwise. */
 #ifndef ZERO_ENGINE_RANKS_RANK_AGREEMENT_H
 #define ZERO_ENGINE_RANKS_RANK_AGREEMENT_H
@@ -23,7 +23,7 @@ zero_status ranks_agree_error(struct ranks *ranks, const struct zero_error *mine
 
 /* ---- from commit on ---- */
 
-/* What one rank tells the others beside its status. */
+/* The values that one rank sends to the others beside its status. */
 struct rank_report {
     uint64_t code, word[2];
 };

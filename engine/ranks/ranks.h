@@ -12,7 +12,7 @@
 #include "engine/ranks/failure.h"
 #include "engine/ranks/turn.h"
 
-/* What goes on while this rank waits for a collective. Called under the lock. */
+/* Called under the lock while this rank waits for a collective, so that other work goes on. */
 struct background {
     void *user;
     /* Moves what can move. A failure: *out_error says which. */

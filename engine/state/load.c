@@ -127,7 +127,7 @@ static zero_status write_state(void *user, const struct piece *piece, uint64_t f
     return status ? error_set(error, status, "%s", zero_last_error()) : ZERO_OK;
 }
 
-/* What a piece has of one parameter, which is the piece's tensor or a part of it. */
+/* The part of one parameter that a piece has: the piece's tensor or a range of it. */
 static zero_status take_piece(struct load *l, struct shard *shard, uint32_t index,
                               const struct model_param *p, const struct part *window,
                               struct zero_error *error) {

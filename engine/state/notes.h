@@ -17,7 +17,7 @@ const char *notes_find(const struct manifest_entries *notes, const char *key);
 zero_status notes_set(struct manifest_entries *notes, const char *key, const char *value, bool packs,
                       struct zero_error *error);
 
-/* What notes_pack needs. */
+/* The bytes that notes_pack needs. */
 uint64_t notes_bytes(const struct manifest_entries *notes);
 
 /* Each key and text with its final zero, then zeros; zeros alone where the notes do not fit. */

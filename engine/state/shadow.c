@@ -12,7 +12,7 @@
 #include "engine/state/notes.h"
 #include "engine/training/step_settings.h"
 
-/* What must be alike for the chunks to mean the same. */
+/* A hash of the settings that give chunks their meaning. Runs with equal hashes can read each other's chunks. */
 static uint64_t layout_of(const struct state *state) {
     const struct chunk_layout *layout = &state->blueprint->plan.layout;
     const struct chunk_format *run =
@@ -87,7 +87,7 @@ static zero_status take_notes(struct state *state, const struct commit *c, struc
     return ranks_fail(state->ranks, &error);
 }
 
-/* What this rank's drive holds. Epoch 0: no such commit. */
+/* The commits on this rank's drive. Epoch 0: no such commit. */
 struct finding {
     struct commit usable; /* of this layout */
     struct commit other;  /* of another one: in the files that this run writes to, or */
@@ -117,7 +117,7 @@ static zero_status look(struct state *state, struct finding *out) {
     return ZERO_OK;
 }
 
-/* What all ranks found together. A rank commits only what every rank had synced, so the latest commit counts. */
+/* The commit that all ranks have. A rank commits only what every rank had synced, so the latest commit counts. */
 struct verdict {
     zero_shadow kind;
     struct commit commit; /* epoch 0: none can be read */

@@ -37,7 +37,7 @@ void *stored_params(const struct stored_view *v, uint32_t region, const struct p
     return (uint8_t *)executor_address(executor, full) + begin;
 }
 
-/* What there is of a region: the optimizer's arrays, by index, its states and then the masters, where they are not
+/* The arrays of a region: the optimizer's, by index, its states and then the masters, where they are not
  * the parameters; parameters; the reduced gradient. */
 enum { STORED_PARAMS = OPTIMIZER_STATES_MAX + 1, STORED_GRADIENT };
 
@@ -74,7 +74,7 @@ static struct piece piece_at(void *data, enum dtype dtype, uint64_t first, uint6
     return (struct piece){(uint8_t *)data + first * dtype_bytes(dtype), dtype, count, part};
 }
 
-/* Of the shard's element `at`, in memory. */
+/* The address of the shard's element `at`, which is in memory. */
 static void *address(const struct stored_view *v, uint32_t region, uint32_t array, uint64_t at) {
     struct part part = own_part(v, region, ZERO_PARAM);
     if (array == v->blueprint->o.state_count) return executor_master(v->run->executor, region, at);
@@ -84,7 +84,7 @@ static void *address(const struct stored_view *v, uint32_t region, uint32_t arra
     return begin + at * dtype_bytes(array_dtype(v, region, array));
 }
 
-/* Where the elements of this array end that are in one memory with `at`. At or before it: it is in no memory. */
+/* The end of the elements of this array that are in one memory with `at`. At or before `at`: it is on the drive. */
 static uint64_t in_memory(const struct stored_view *v, uint32_t region, uint32_t array, uint64_t at) {
     const struct chunk_layout *layout = &v->blueprint->plan.layout;
     uint64_t device = chunk_layout_device(layout, region);

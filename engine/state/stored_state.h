@@ -1,4 +1,4 @@
-/* What this rank stores of a region, by element range, wherever it lives: in memory, on a discrete device, or in a chunk on
+/* Access to the part of a region that this rank stores, by element range, wherever it is: in memory, on a discrete device, or in a chunk on
  * the drive. Between steps, with nothing in flight. */
 #ifndef ZERO_ENGINE_STATE_STORED_STATE_H
 #define ZERO_ENGINE_STATE_STORED_STATE_H

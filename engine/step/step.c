@@ -12,7 +12,7 @@
 #include "engine/step/overflow.h"
 #include "engine/training/step_settings.h"
 
-/* What a rank emitted and posted must be what rank 0 did. */
+/* A rank must have emitted and posted the same operations as rank 0. */
 static zero_status check_agreements(struct state *state, const struct agreement *all) {
     for (uint32_t r = 1; r < state->ranks->size; r++) {
         bool same_use = all[r].trace == all[0].trace;

@@ -152,7 +152,7 @@ static void put_flows(const struct out *o, const struct trace_events *events) {
     }
 }
 
-/* What was gathered before the first event is not known: the lowest value is 0. */
+/* The memory that was gathered before the first event is not known: the lowest value is 0. */
 static void put_memory(const struct out *o, const struct trace_events *events) {
     int64_t value = 0, least = 0;
     for (uint32_t i = 0; i < events->count; i++) {

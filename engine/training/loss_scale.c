@@ -2,7 +2,7 @@
 
 enum { FACTOR = 2 };
 
-/* What fp32 holds: only gradients that are all zero get there. */
+/* The largest power of two in fp32. The scale gets there only if all gradients are zero. */
 static const double value_max = 0x1p127;
 
 static bool lower(struct loss_scale *s) {

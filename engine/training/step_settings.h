@@ -1,4 +1,4 @@
-/* What each parameter group's update takes: as the configuration or zero_engine_set_lr gave it, then as a schedule sets it, the
+/* The settings of each parameter group's update: as the configuration or zero_engine_set_lr gave it, then as a schedule sets it, the
  * configuration's or the host's. */
 #ifndef ZERO_ENGINE_TRAINING_STEP_SETTINGS_H
 #define ZERO_ENGINE_TRAINING_STEP_SETTINGS_H

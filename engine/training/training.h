@@ -36,8 +36,8 @@ void training_restart_loss_scale(struct training *training);
 zero_status training_set_optimizer(struct training *training, const zero_optimizer *optimizer,
                                    struct zero_error *error);
 
-/* What makes of the sum of the messages the gradient that is asked for: the mean over micro-steps, and over ranks or not, with
- * the loss scale divided out. `gradient_factor`: what gradients are multiplied with before they are sent; 0: nothing. */
+/* The factor from the sum of the messages to the gradient: the mean over micro-steps, and over ranks or not, with the loss
+ * scale divided out. `gradient_factor`: the factor of gradients before they are sent; 0: none. */
 double training_mean(const struct training *training, float gradient_factor);
 
 #endif

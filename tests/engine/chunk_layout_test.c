@@ -245,7 +245,7 @@ static bool residents_are_a_prefix(const struct setting *s, const struct chunk_l
            CHECK(!ended || kept + next > s->options.resident_bytes);
 }
 
-/* What is on the device is a prefix of what is in memory, within the share and the budget, and the next chunk would go past
+/* State on the device is a prefix of the state in memory, within the share and the budget, and the next chunk would go past
  * one of them. The last chunk of a shard takes the gradient with it. */
 static bool device_is_a_prefix(const struct setting *s, const struct chunk_layout *layout) {
     uint64_t kept = 0, grads = 0, next = 0, all = 0;

@@ -1,4 +1,4 @@
-/* What ranks sum in a step: its loss, its traffic and its times. */
+/* The values of a step that are summed over ranks: its loss, its traffic and its times. */
 #ifndef ZERO_TOOLS_COMMAND_STEP_SUMS_H
 #define ZERO_TOOLS_COMMAND_STEP_SUMS_H
 

@@ -23,7 +23,7 @@ struct spelling {
     size_t count;
 };
 
-/* What a token adds to a text, which need not end a character of UTF-8. Nothing, if the token is special, or if the
+/* The text of a token, which need not end a character of UTF-8. Nothing, if the token is special, or if the
  * tokenizer does not have it. `first`: the text begins with it; a space that only parts words is then left out. */
 struct spelling decoder_spell(const struct decoder *decoder, uint32_t token, bool first);
 

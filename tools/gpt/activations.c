@@ -142,7 +142,7 @@ static void plan_blocks(struct activations *a, const struct gpt_config *c, uint3
     }
 }
 
-/* What waits from one unit to another. */
+/* Arrays that wait from one unit to another. */
 static void plan_waiting(struct activations *a, const struct gpt_config *c, uint32_t batch, uint32_t threads,
                          bool cut, const struct saved *again) {
     plan_blocks(a, c, batch, again);

@@ -72,7 +72,7 @@ static bool is_tiered(json_object *block) {
            strcasecmp(json_object_get_string(device), "tiered") == 0;
 }
 
-/* Tiered state stays tiered: what is not on the device is where the cell has the state. */
+/* Tiered state stays tiered: the cell's tier has the state that is not on the device. */
 static void set_state(json_object *zero, zero_tier tier) {
     json_object *block = child(zero, "offload_optimizer");
     bool tiered = is_tiered(block) && tier != ZERO_DEVICE;

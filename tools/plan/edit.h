@@ -25,7 +25,7 @@ struct cell {
     uint32_t recompute;          /* blocks of a recomputed segment; 0: no recomputation */
 };
 
-/* What edit_run changes beside the cell. */
+/* The changes that edit_run makes beside the cell. */
 struct edit_changes {
     uint64_t micro_batch, accumulate; /* 0: not changed */
     const char *block;                /* JSON text of another model block; NULL: the text's own */

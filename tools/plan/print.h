@@ -11,7 +11,7 @@
  * left out. */
 void print_table(const struct scenario *scenario, const struct table *table, bool all, FILE *out);
 
-/* What the largest model is, and what a larger one lacks. */
+/* Prints the largest model, and the memory that a larger one lacks. */
 void print_largest(const struct largest *largest, FILE *out);
 
 /* Prints one JSON object with all rows. */
