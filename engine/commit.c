@@ -223,8 +223,8 @@ static zero_status check_optimizer(const zero_engine *e, struct zero_error *erro
     if (!on_device || kernel_optimizer_step(optimizer)) return ZERO_OK;
     return error_set(error, ZERO_E_UNSUPPORTED,
                      "optimizer \"%s\" is the host program's and runs on the CPU: keep its state there, with "
-                     "zero_optimization.offload_optimizer.device \"cpu\" or \"nvme\"",
-                     optimizer->name);
+                     "zero_optimization.offload_optimizer.device \"cpu\" or \"nvme\"%s",
+                     optimizer->name, e->config.device_share > 0 ? ", and its ratio 1.0" : "");
 }
 
 static zero_status start(zero_engine *e, struct zero_error *error) {
