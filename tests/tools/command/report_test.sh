@@ -53,7 +53,11 @@ expect 1 "$zero" report all nowhere --out x && says err "nowhere holds no run"
 server=$!
 for _ in $(seq 100); do [[ ! -s address ]] || break; sleep 0.1; done
 python3 - "$(cat address)" <<'END' || fail "the page that is watched"
-import sys, urllib.error, urllib.request
+import socket, sys, urllib.error, urllib.parse, urllib.request
+# Clients that say nothing, or not enough, keep no browser waiting.
+idle = [socket.create_connection(("127.0.0.1", urllib.parse.urlparse(sys.argv[1]).port)) for _ in range(40)]
+for client in idle[::2]:
+    client.sendall(b"GET / HTTP/1.0\r\nHost: 127.0.0.1\r\n")
 page = urllib.request.urlopen(sys.argv[1], timeout=20).read().decode()
 assert 'http-equiv="refresh"' in page and "ZeRO stage 3" in page, page[:400]
 for request in (urllib.request.Request(sys.argv[1], headers={"Host": "elsewhere.example"}),
