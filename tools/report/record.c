@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/regular_file.h"
 #include "engine/trace/events.h"
 
 /* The names in metrics.jsonl, by enum quantity. */
@@ -77,11 +78,11 @@ static zero_status take_run(struct json_object *root, struct run_record *r, stru
 /* *out is NULL if there is no such file. */
 static zero_status parse_file(const char *path, struct json_object **out, struct zero_error *error) {
     *out = NULL;
-    FILE *file = fopen(path, "r");
+    FILE *file = regular_file_open(path);
     if (!file && errno == ENOENT) return ZERO_OK;
-    if (!file) return error_set(error, ZERO_E_IO, "cannot read %s: %s", path, strerror(errno));
+    if (!file) return error_set(error, ZERO_E_IO, "cannot read %s: %s", path, regular_file_why());
+    *out = json_object_from_fd(fileno(file));
     fclose(file);
-    *out = json_object_from_file(path);
     if (json_object_is_type(*out, json_type_object)) return ZERO_OK;
     json_object_put(*out);
     *out = NULL;
@@ -128,8 +129,8 @@ static zero_status read_metrics(const char *directory, struct run_record *r, str
     ssize_t length;
     zero_status status = ZERO_OK;
     snprintf(path, sizeof path, "%s/metrics.jsonl", directory);
-    FILE *file = fopen(path, "r");
-    if (!file) return error_set(error, ZERO_E_IO, "cannot read %s: %s", path, strerror(errno));
+    FILE *file = regular_file_open(path);
+    if (!file) return error_set(error, ZERO_E_IO, "cannot read %s: %s", path, regular_file_why());
     for (uint64_t number = 1; !status && (length = getline(&text, &capacity, file)) > 0; number++) {
         if (text[length - 1] != '\n') break; /* the run is still writing, or was killed */
         struct json_object *line = json_tokener_parse(text);

@@ -48,6 +48,13 @@ expect 2 "$zero" report all one && says err "--out is missing"
 expect 2 "$zero" report all one --out x --watch && says err "goes with one run"
 expect 1 "$zero" report all nowhere --out x && says err "nowhere holds no run"
 
+# Pipes among its files, which would never end.
+for file in run.json metrics.jsonl trace.json; do
+    cp -r run piped && rm -f piped/$file && mkfifo piped/$file
+    expect 1 "$zero" report piped --out x && says err "cannot read piped/$file: it is not a regular file"
+    rm -r piped
+done
+
 # A page that updates, for browsers of this machine alone.
 "$zero" report run --watch >address &
 server=$!
