@@ -152,6 +152,21 @@ zero_status claim_check(struct claim *claim, struct zero_error *error) {
     return check_found(&f, kind, error);
 }
 
+zero_status claim_same(const struct claim *claim, struct zero_error *error) {
+    const struct job *job = claim->job;
+    struct identity noted;
+    char differences[400];
+    identity_noted(claim->engine, zero_engine_note, &noted);
+    if (!job->again || !job->resume || !*noted.id ||
+        !identity_differs(&noted, &claim->own, &job->config, differences, sizeof differences))
+        return ZERO_OK;
+    return error_set(
+        error, ZERO_E_ARGUMENT,
+        "%s was trained with other settings than this configuration: %s; use the settings it had (a batch of "
+        "the same size on any number of ranks: give train_batch_size), or change them with --resume",
+        job->run, differences);
+}
+
 zero_status claim_begin(struct claim *claim, const char *directory, struct zero_error *error) {
     const struct job *job = claim->job;
     struct identity noted, *own = &claim->own;

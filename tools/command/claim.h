@@ -18,6 +18,10 @@ struct claim {
  * failures. */
 zero_status claim_check(struct claim *claim, struct zero_error *error);
 
+/* ZERO_E_ARGUMENT: the run goes on by --continue, and the checkpoint was made with other settings. Called on rank 0 once the
+ * checkpoint is loaded, before a file of the run is changed. */
+zero_status claim_same(const struct claim *claim, struct zero_error *error);
+
 /* Gives the run its id and writes it to RUN/identity. A run that continues an earlier one keeps its id: the id of the
  * shadow, of the directory, or of the checkpoint. Called on rank 0 once the weights are there. */
 zero_status claim_begin(struct claim *claim, const char *directory, struct zero_error *error);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 enum { PATH_BYTES = 4096 + 32 };
 
@@ -25,6 +26,12 @@ static bool has_checkpoints(const char *directory) {
         has = strncmp(entry->d_name, step, sizeof step - 1) == 0;
     if (list) closedir(list);
     return has;
+}
+
+bool earlier_saved(const char *directory) {
+    char path[PATH_BYTES];
+    snprintf(path, sizeof path, "%s/checkpoints/latest", directory);
+    return access(path, F_OK) == 0;
 }
 
 zero_status earlier_check(const char *directory, bool shadow, struct zero_error *error) {

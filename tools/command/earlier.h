@@ -10,4 +10,7 @@
  * to go on with that run or to overwrite it. `shadow`: the configuration keeps a shadow, from which a run may recover. */
 zero_status earlier_check(const char *directory, bool shadow, struct zero_error *error);
 
+/* Whether `directory` holds a complete checkpoint to go on from. */
+bool earlier_saved(const char *directory);
+
 #endif

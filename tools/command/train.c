@@ -30,7 +30,7 @@ struct arguments {
     struct option_list data;
     struct option_each set;
     char *json; /* the configuration with what --set changes; NULL: the file as it is */
-    bool quiet, discard_shadow, random, overwrite;
+    bool quiet, discard_shadow, random, overwrite, again;
 };
 
 #define FIELD(name) offsetof(struct arguments, name)
@@ -51,7 +51,7 @@ static const struct option options[] = {
     {"--steps", "N", "optimizer steps (one pass over the training samples)", OPTION_COUNT, FIELD(steps)},
     {"--run", "DIR",
      "where metrics.jsonl and checkpoints go (a new one, runs/ and the date); one that holds an earlier run is "
-     "refused without --overwrite, --resume or --recover",
+     "refused without --overwrite, --resume, --continue or --recover",
      OPTION_TEXT, FIELD(run)},
     {"--overwrite", NULL,
      "begins anew over an earlier run in --run DIR; each of its checkpoints stays until one of the same step "
@@ -66,6 +66,10 @@ static const struct option options[] = {
     {"--keep", "K", "deletes all but the K newest checkpoints after each save", OPTION_COUNT, FIELD(keep)},
     {"--resume", "[STEP]", "goes on with --run DIR from its latest checkpoint, or from that of STEP",
      OPTION_MAYBE, FIELD(resume)},
+    {"--continue", NULL,
+     "goes on with --run DIR from its latest checkpoint, on any number of ranks, with the same settings and batch; begins "
+     "it where there is no checkpoint yet. For launchers that start a run again",
+     OPTION_FLAG, FIELD(again)},
     {"--recover", "[ID]",
      "goes on with --run DIR, however it ended, from the last whole step on the drive (nvme.shadow). With the "
      "ID that an error message names, or with any, it also goes on with another run's step, or with other "
@@ -233,6 +237,32 @@ static int config_failed(const struct arguments *arguments, const struct launch 
     return EXIT_USAGE;
 }
 
+/* Steps that no checkpoint holds are made again. */
+static void choose_beginning(struct arguments *arguments) {
+    if (!arguments->again) return;
+    arguments->resume.given = earlier_saved(arguments->run);
+    arguments->overwrite = !arguments->resume.given;
+}
+
+/* Why these options do not go together; NULL: they do. */
+static const char *conflict(const struct arguments *a) {
+    int ways = a->overwrite + a->resume.given + a->recover.given + a->again;
+    if (ways > 1)
+        return "a run begins in one way: --overwrite begins anew, --resume and --continue go on from a checkpoint, "
+               "--recover from the drive; drop one";
+    if (ways && !a->overwrite && !a->run)
+        return "--resume, --continue and --recover need --run DIR: the run to go on with";
+    if (a->resume.given && a->random)
+        return "--random makes new weights, and --resume goes on with those of a checkpoint; drop one";
+    if (a->recover.given && a->discard_shadow)
+        return "--recover goes on from the shadow that --discard-shadow overwrites; drop one";
+    if (a->again && !a->save_every)
+        return "--continue goes on from checkpoints; --save-every N makes them";
+    if (a->keep && !a->save_every) return "--keep says how many checkpoints stay; --save-every N makes them";
+    if (a->ranks > LOCAL_RANKS_MAX) return "--ranks makes at most 1024 threads; use mpirun for more";
+    return NULL;
+}
+
 static int train(struct arguments *arguments, const struct launch *launch) {
     struct zero_error error;
     error_clear(&error);
@@ -252,6 +282,7 @@ static int train(struct arguments *arguments, const struct launch *launch) {
         .recover = arguments->recover.given,
         .recover_id = arguments->recover.text,
         .overwrite = arguments->overwrite,
+        .again = arguments->again,
         .discard_shadow = arguments->discard_shadow,
         .sample = arguments->sample,
         .prompt = arguments->prompt,
@@ -314,26 +345,10 @@ static int run(int argc, char **argv) {
     if (arguments.ranks && started(&launch))
         return usage_error(&launch, "--ranks makes threads, but mpirun, srun or torchrun has started the "
                                     "ranks already; drop one of the two");
-    if (arguments.resume.given && !arguments.run)
-        return usage_error(&launch, "--resume needs --run DIR: the run to go on with");
-    if (arguments.resume.given && arguments.random)
-        return usage_error(&launch, "--random makes new weights, and --resume goes on with those of a "
-                                    "checkpoint; drop one");
-    if (arguments.overwrite && (arguments.resume.given || arguments.recover.given))
-        return usage_error(&launch, "--overwrite begins anew, and --resume and --recover go on with the earlier "
-                                    "run; drop one");
-    if (arguments.recover.given && arguments.discard_shadow)
-        return usage_error(&launch,
-                           "--recover goes on from the shadow that --discard-shadow overwrites; drop one");
-    if (arguments.recover.given && (!arguments.run || arguments.resume.given))
-        return usage_error(
-            &launch, arguments.run ? "--resume goes on from a checkpoint, --recover from the drive; drop one"
-                                   : "--recover needs --run DIR: the run to go on with");
-    if (arguments.keep && !arguments.save_every)
-        return usage_error(&launch, "--keep says how many checkpoints stay; --save-every N makes them");
-    if (arguments.ranks > LOCAL_RANKS_MAX)
-        return usage_error(&launch, "--ranks makes at most 1024 threads; use mpirun for more");
+    const char *problem = conflict(&arguments);
+    if (problem) return usage_error(&launch, problem);
     if (!arguments.ranks) arguments.ranks = 1;
+    choose_beginning(&arguments);
     if (interrupt_open("train", launch.rank == 0, &error) != ZERO_OK) {
         fprintf(stderr, "zero train: %s\n", error.message);
         return EXIT_FAILED;

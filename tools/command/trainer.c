@@ -174,7 +174,8 @@ static zero_status check_shadow(struct trainer *t) {
 /* Rank 0's. */
 static zero_status open_directory(struct trainer *t) {
     const struct job *job = t->job;
-    zero_status status = metrics_make_directory(job->run, job->run_is_new, t->error, &t->metrics);
+    zero_status status = claim_same(&t->claim, t->error);
+    if (status == ZERO_OK) status = metrics_make_directory(job->run, job->run_is_new, t->error, &t->metrics);
     if (status == ZERO_OK) status = run_lock_take(job->lock, t->metrics.directory, t->error);
     if (status == ZERO_OK) status = metrics_open(&t->metrics, t->begin.steps, t->error);
     if (status != ZERO_OK) return status;

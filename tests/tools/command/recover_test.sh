@@ -42,7 +42,7 @@ config 3 >plain.json
 expect 1 "$zero" train plain.json --data text --steps 2 --run none --recover
 says err '"shadow": true'
 expect 2 "$zero" train never.json --data text --steps 2 --recover
-says err '--recover needs --run DIR'
+says err '--recover need --run DIR'
 expect 2 "$zero" train never.json --data text --steps 2 --run none --recover --resume
 says err 'drop one'
 finish

@@ -63,7 +63,7 @@ wait $pid
 
 # What cannot be.
 expect 2 train --resume
-says err "--resume needs --run DIR"
+says err "need --run DIR: the run to go on with"
 expect 2 train --keep 3
 says err "--save-every N makes them"
 expect 1 train --run nowhere --resume

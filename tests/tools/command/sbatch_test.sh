@@ -36,11 +36,11 @@ text >text
 config 3 >c.json
 expect 0 "$zero" train c.json --data text --steps 3 --ranks 4
 alone=$(weights)
-expect 0 "$jobs/tcp.sbatch" tcp c.json --data text --steps 3
+expect 0 "$jobs/tcp.sbatch" tcp c.json --data text --steps 3 --save-every 3
 [[ -n $alone && $(weights) == "$alone" ]] || fail "tcp.sbatch: other weights than four threads'"
 ! grep -q "secret" err || fail "tcp.sbatch: the job has no secret"
 if command -v mpirun >/dev/null && ((!sanitized)); then
-    expect 0 "$jobs/mpi.sbatch" mpi c.json --data text --steps 3
+    expect 0 "$jobs/mpi.sbatch" mpi c.json --data text --steps 3 --save-every 3
     [[ $(weights) == "$alone" ]] || fail "mpi.sbatch: other weights than four threads'"
 fi
 
@@ -54,11 +54,10 @@ status=$?
 ((status == 143)) || fail "a job that is told to end: exit status $status"
 [[ $(cat requeued) == "$SLURM_JOB_ID" ]] || fail "the job is not queued again"
 made=$(grep -c '"loss"' long/metrics.jsonl)
-export SLURM_RESTART_COUNT=1
-expect 0 "$jobs/tcp.sbatch" long c.json --data text --steps $((made + 2))
+expect 0 "$jobs/tcp.sbatch" long c.json --data text --steps $((made + 2)) --save-every 100000
 (($(grep -c '"loss"' long/metrics.jsonl) == made + 2)) || fail "the job did not go on from step $made"
 
 # It was ended before its first checkpoint.
 mkdir early && touch early/metrics.jsonl
-expect 0 "$jobs/tcp.sbatch" early c.json --data text --steps 1
+expect 0 "$jobs/tcp.sbatch" early c.json --data text --steps 1 --save-every 1
 finish
