@@ -55,6 +55,9 @@ for file in run.json metrics.jsonl trace.json; do
     rm -r piped
 done
 
+cp -r run large && truncate -s 17M large/run.json
+expect 1 "$zero" report large --out x && says err "large/run.json has more than 16777216 bytes"
+
 # A page that updates, for browsers of this machine alone.
 "$zero" report run --watch >address &
 server=$!
