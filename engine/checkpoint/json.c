@@ -10,6 +10,9 @@
 
 enum { DEPTH_MAX = 32 };
 
+/* A manifest of the largest size takes less. */
+static const uint64_t DOCUMENT_BYTES_MAX = 1ull << 31;
+
 static json_object *object_of(const struct json *value) { return (json_object *)(uintptr_t)value; }
 static const struct json *value_of(const json_object *object) { return (const struct json *)object; }
 
@@ -23,10 +26,28 @@ static bool is_utf8(const char *text, size_t bytes) {
     return true;
 }
 
+/* The memory that json-c takes for the values, about: a number 64 bytes, a list 128, an object 800. An empty object has three bytes
+ * of text, so it is counted before it is read. */
+static uint64_t document_bytes(const char *text, size_t bytes) {
+    uint64_t count = 0;
+    bool quoted = false;
+    for (size_t i = 0; i < bytes; i++) {
+        if (quoted && text[i] == '\\')
+            i++;
+        else if (text[i] == '"')
+            quoted = !quoted;
+        else if (!quoted)
+            count += text[i] == ',' ? 64 : text[i] == '[' ? 128 : text[i] == '{' ? 800 : 0;
+    }
+    return count;
+}
+
 zero_status json_parse(const char *text, size_t bytes, const char *name, struct json **out,
                        struct zero_error *error) {
     if (bytes >= INT_MAX || memchr(text, 0, bytes))
         return error_set(error, ZERO_E_IO, "%s is not JSON: it is too long, or has a zero byte", name);
+    if (document_bytes(text, bytes) > DOCUMENT_BYTES_MAX)
+        return error_set(error, ZERO_E_IO, "%s has more values than any file that is read here", name);
     if (!is_utf8(text, bytes)) return error_set(error, ZERO_E_IO, "%s is not JSON: it is not UTF-8", name);
     json_tokener *tokener = json_tokener_new_ex(DEPTH_MAX);
     if (!tokener) return error_set(error, ZERO_E_MEMORY, "no memory to parse %s", name);

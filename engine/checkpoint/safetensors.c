@@ -4,7 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/checkpoint/members.h"
 #include "kernels/checksum.h"
+
 static const struct element_type {
     const char *name;
     uint64_t bytes;
@@ -24,12 +26,31 @@ static const struct element_type *type_named(const char *name) {
 
 /* ---- reading ---- */
 
+struct note {
+    const char *name, *text;
+};
+
 struct reading {
     const char *path;
     struct tensor_table *table;
-    const struct json *notes;
+    uint32_t room; /* in table->tensor */
+    struct note *note;
+    uint32_t notes, note_room;
     uint64_t data_bytes;
 };
+
+/* The array, with room for one more entry after `count`; NULL: no memory. */
+static void *grown(void *array, uint32_t count, uint32_t *room, size_t bytes) {
+    if (count < *room) return array;
+    uint32_t more = *room ? 2 * *room : 64;
+    void *larger = realloc(array, more * bytes);
+    if (larger) *room = more;
+    return larger;
+}
+
+static zero_status no_memory(const struct reading *r, struct zero_error *error) {
+    return error_set(error, ZERO_E_MEMORY, "no memory for the tensors of %s", r->path);
+}
 
 static zero_status bad_tensor(const struct reading *r, const char *name, const char *what,
                               struct zero_error *error) {
@@ -48,13 +69,11 @@ static bool read_shape(const struct json *shape, struct tensor *t) {
     return true;
 }
 
-static zero_status read_tensor(void *user, const char *name, const struct json *value,
+static zero_status read_tensor(struct reading *r, const char *name, const struct json *value,
                                struct zero_error *error) {
-    struct reading *r = user;
-    if (strcmp(name, "__metadata__") == 0) return ZERO_OK;
     const struct element_type *type = type_named(json_string(json_get(value, "dtype")));
     const struct json *offsets = json_get(value, "data_offsets");
-    struct tensor t = {.name = name, .note = json_string(json_get(r->notes, name))};
+    struct tensor t = {.name = name};
     uint64_t begin, end;
     if (!type) return bad_tensor(r, name, "has an unknown dtype", error);
     if (!read_shape(json_get(value, "shape"), &t))
@@ -67,8 +86,65 @@ static zero_status read_tensor(void *user, const char *name, const struct json *
     t.bytes = end - begin;
     if (t.bytes != t.count * type->bytes)
         return bad_tensor(r, name, "has a number of bytes that does not match its shape", error);
+    struct tensor *larger = grown(r->table->tensor, r->table->count, &r->room, sizeof t);
+    if (!larger) return no_memory(r, error);
+    r->table->tensor = larger;
     r->table->tensor[r->table->count++] = t;
     return ZERO_OK;
+}
+
+/* A value of JSON takes more than ten times its text in memory, so only short ones are read whole. */
+static zero_status read_value(const struct reading *r, const char *name, const char *value, size_t bytes,
+                              struct json **out, struct zero_error *error) {
+    enum { VALUE_BYTES_MAX = 4096 };
+    if (bytes > VALUE_BYTES_MAX) return bad_tensor(r, name, "has more than 4096 bytes", error);
+    return json_parse(value, bytes, r->path, out, error);
+}
+
+/* A note that is no text is read over. */
+static zero_status read_note(void *user, const char *name, char *value, size_t bytes,
+                             struct zero_error *error) {
+    struct reading *r = user;
+    struct json *other;
+    if (*value != '"') {
+        zero_status status = read_value(r, name, value, bytes, &other, error);
+        if (!status) json_free(other);
+        return status;
+    }
+    zero_status status = members_decode(value, bytes, r->path, error);
+    if (status) return status;
+    struct note *larger = grown(r->note, r->notes, &r->note_room, sizeof *r->note);
+    if (!larger) return no_memory(r, error);
+    r->note = larger;
+    r->note[r->notes++] = (struct note){name, value};
+    return ZERO_OK;
+}
+
+static zero_status read_entry(void *user, const char *name, char *value, size_t bytes,
+                              struct zero_error *error) {
+    struct reading *r = user;
+    struct json *entry;
+    bool notes = strcmp(name, "__metadata__") == 0;
+    if (notes && *value == '{') return members_each(value, bytes, r->path, read_note, r, error);
+    zero_status status = read_value(r, name, value, bytes, &entry, error);
+    if (status) return status;
+    if (!notes) status = read_tensor(r, name, entry, error);
+    json_free(entry);
+    return status;
+}
+
+static int by_name(const void *a, const void *b) {
+    return strcmp(((const struct note *)a)->name, ((const struct note *)b)->name);
+}
+
+static void give_notes(struct reading *r) {
+    if (!r->notes) return;
+    qsort(r->note, r->notes, sizeof *r->note, by_name);
+    for (uint32_t i = 0; i < r->table->count; i++) {
+        struct note key = {.name = r->table->tensor[i].name};
+        const struct note *found = bsearch(&key, r->note, r->notes, sizeof key, by_name);
+        if (found) r->table->tensor[i].note = found->text;
+    }
 }
 
 static int by_offset(const void *a, const void *b) {
@@ -81,7 +157,7 @@ static int by_offset(const void *a, const void *b) {
 static zero_status check_cover(struct reading *r, struct zero_error *error) {
     struct tensor_table *table = r->table;
     uint64_t at = table->header_bytes;
-    qsort(table->tensor, table->count, sizeof *table->tensor, by_offset);
+    if (table->count) qsort(table->tensor, table->count, sizeof *table->tensor, by_offset);
     for (uint32_t i = 0; i < table->count; at += table->tensor[i++].bytes)
         if (table->tensor[i].offset != at)
             return bad_tensor(r, table->tensor[i].name, "does not begin where the one before it ends", error);
@@ -106,43 +182,19 @@ static zero_status check_length(const char *bytes, uint64_t count, uint64_t file
     return ZERO_OK;
 }
 
-/* A value of JSON takes more than ten times its text in memory. So the values are counted before they are read: a tensor has at most
- * VALUES_PER_TENSOR, and one byte of the file at least, but for some that are empty. */
-static zero_status check_values(const char *header, uint64_t length, const struct reading *r,
-                                struct zero_error *error) {
-    enum { VALUES_PER_TENSOR = 24, EMPTY_TENSORS = 4096 };
-    uint64_t values = 0;
-    bool text = false;
-    for (uint64_t i = 0; i < length; i++) {
-        if (text && header[i] == '\\')
-            i++;
-        else if (header[i] == '"')
-            text = !text;
-        else
-            values += !text && (header[i] == ',' || header[i] == '[' || header[i] == '{');
-    }
-    if (values / VALUES_PER_TENSOR <= r->data_bytes + EMPTY_TENSORS) return ZERO_OK;
-    return error_set(error, ZERO_E_IO,
-                     "%s is not a safetensors file: its header has %" PRIu64
-                     " values, more than all tensors of its %" PRIu64 " bytes of data can have",
-                     r->path, values, r->data_bytes);
-}
-
 static zero_status read_table(const char *bytes, uint64_t length, struct reading *r,
                               struct zero_error *error) {
     struct tensor_table *table = r->table;
-    zero_status status = check_values(bytes + 8, length, r, error);
-    if (!status) status = json_parse(bytes + 8, (size_t)length, r->path, &table->document, error);
-    if (status) return status;
-    if (bytes[8] != '{' || !json_is_object(table->document))
+    if (bytes[8] != '{')
         return error_set(error, ZERO_E_IO, "%s is not a safetensors file: its header is not a JSON object",
                          r->path);
     table->header_bytes = 8 + length;
     table->header_checksum = checksum(bytes, 8 + (size_t)length);
-    table->tensor = calloc(json_count(table->document) + 1, sizeof *table->tensor);
-    if (!table->tensor) return error_set(error, ZERO_E_MEMORY, "no memory for the tensors of %s", r->path);
-    r->notes = json_get(table->document, "__metadata__");
-    status = json_each(table->document, read_tensor, r, error);
+    table->text = malloc((size_t)length + 1);
+    if (!table->text) return no_memory(r, error);
+    memcpy(table->text, bytes + 8, (size_t)length + 1);
+    zero_status status = members_each(table->text, (size_t)length, r->path, read_entry, r, error);
+    if (!status) give_notes(r);
     return status ? status : check_cover(r, error);
 }
 
@@ -156,6 +208,7 @@ zero_status safetensors_parse(const char *bytes, uint64_t count, uint64_t file_b
         return error_set(error, ZERO_E_IO, "%s ends inside its header; the file is damaged", path);
     struct reading r = {.path = path, .table = &table, .data_bytes = file_bytes - 8 - length};
     status = read_table(bytes, length, &r, error);
+    free(r.note);
     if (status)
         safetensors_free(&table);
     else
@@ -182,7 +235,7 @@ zero_status safetensors_read(struct storage_file *file, struct tensor_table *out
 }
 
 void safetensors_free(struct tensor_table *table) {
-    json_free(table->document);
+    free(table->text);
     free(table->tensor);
     *table = (struct tensor_table){0};
 }

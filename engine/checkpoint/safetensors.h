@@ -15,7 +15,7 @@ enum {
 };
 
 struct tensor {
-    const char *name; /* memory of the document */
+    const char *name; /* in the table's text */
     const char *note; /* the entry of this name in the metadata; or NULL */
     enum dtype dtype; /* DTYPES: a type that the engine does not compute with */
     uint32_t dims;
@@ -25,7 +25,7 @@ struct tensor {
 };
 
 struct tensor_table {
-    struct json *document;
+    char *text;            /* the header; names and notes are in it */
     struct tensor *tensor; /* ascending by offset */
     uint32_t count;
     uint64_t header_bytes, header_checksum; /* of the first 8 + N bytes */

@@ -20,7 +20,8 @@ enum { HANDSHAKE_S = 5 };
 
 struct hello {
     uint64_t magic, meeting; /* meeting 0: the first call, to rank 0 */
-    uint32_t rank, size, lane, port;
+    uint32_t rank, to, size; /* to: the rank that is called. A network may lead the call to another one */
+    uint16_t lane, port;
     uint8_t nonce[NONCE_BYTES];
 };
 

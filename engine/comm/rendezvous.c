@@ -12,7 +12,7 @@
 #include "engine/comm/socket.h"
 
 enum {
-    CALLERS_MAX = 64,   /* connections that have not yet sent their rank */
+    CALLERS_MAX = 256,  /* connections that have not yet proved that they are a rank's */
     ADDRESSES_MAX = 16, /* of one host name */
     NAMED_MAX = 8,      /* missing ranks that one message names */
     NAMES_BYTES = 128,
@@ -51,6 +51,7 @@ struct meeting {
     uint64_t notice_ns; /* the time at which this rank logs that it waits; 0: it has */
     /* Connections that were closed; of these, the ones that sent a hello and the proof of another secret. */
     uint32_t strangers, impostors;
+    bool no_sockets; /* the last try to accept a connection found that this process has no more */
     uint32_t caller_count;
     struct caller callers[CALLERS_MAX];
     struct zero_error *error;
@@ -91,7 +92,7 @@ static zero_status take_first(struct meeting *m, uint32_t caller) {
                          "%s, and each job its own %s",
                          hello->rank, m->r->size, m->r->host, m->r->port, m->names->rank, m->names->port);
     m->places[hello->rank] = socket_peer(m->callers[caller].answer.socket);
-    m->places[hello->rank].port = (uint16_t)hello->port;
+    m->places[hello->rank].port = hello->port;
     keep(m, caller, 0);
     return ZERO_OK;
 }
@@ -101,11 +102,12 @@ static void dismiss(struct meeting *m, uint32_t caller) {
     hang_up(m, caller);
 }
 
-/* A caller that knows the secret. One of an earlier job with the same secret is a stranger, too. */
+/* A caller that knows the secret. It is a stranger, too, if it belongs to an earlier job with the same secret, or calls another
+ * rank: a network between the ranks could else exchange their connections. */
 static zero_status take(struct meeting *m, uint32_t caller, bool first) {
     const struct hello *hello = &m->callers[caller].answer.hello;
-    bool mine = hello->meeting == (first ? 0 : m->key) && hello->lane < RENDEZVOUS_LANES && hello->port &&
-                hello->port <= UINT16_MAX;
+    bool mine = hello->meeting == (first ? 0 : m->key) && hello->to == m->r->rank &&
+                hello->lane < RENDEZVOUS_LANES && hello->port;
     if (mine && first) return take_first(m, caller);
     if (mine && hello->rank > m->r->rank && hello->rank < m->r->size &&
         m->peers[hello->rank].socket[hello->lane] < 0)
@@ -189,11 +191,13 @@ static zero_status report_interrupted(struct meeting *m, const char *awaited) {
                      m->r->size, m->r->host, m->r->port);
 }
 
-/* Accepts connections up to CALLERS_MAX; the other connections wait. */
+/* Accepts connections up to CALLERS_MAX; the other connections wait. Also those for which there are no more sockets wait, until
+ * the callers here have proved themselves or are dismissed: strangers alone cannot end the job. */
 static zero_status admit(struct meeting *m) {
     while (m->caller_count < CALLERS_MAX) {
         int fd = socket_accept(m->listener);
-        if (fd < 0 && (errno == EMFILE || errno == ENFILE))
+        m->no_sockets = fd < 0 && (errno == EMFILE || errno == ENFILE);
+        if (m->no_sockets && m->caller_count == 0)
             return error_set(
                 m->error, ZERO_E_IO,
                 "rendezvous: rank %u: no more sockets: %s: %u ranks need %u each: raise ulimit -n",
@@ -204,14 +208,16 @@ static zero_status admit(struct meeting *m) {
     return ZERO_OK;
 }
 
+static bool crowded(const struct meeting *m) { return m->caller_count == CALLERS_MAX || m->no_sockets; }
+
 /* Closes connections that take too long: a rank sends its hello at once, and its proof after one round trip. */
 static void dismiss_slow(struct meeting *m) {
-    bool crowded = m->caller_count == CALLERS_MAX;
+    bool others_wait = crowded(m);
     uint64_t now_ns = clock_now_ns();
     for (uint32_t i = m->caller_count; i-- > 0;) {
         const struct answer *answer = &m->callers[i].answer;
         uint64_t limit_ns = HANDSHAKE_S * 1000000000ull;
-        if (crowded) limit_ns = handshake_has_hello(answer) ? UNPROVEN_NS : SILENT_NS;
+        if (others_wait) limit_ns = handshake_has_hello(answer) ? UNPROVEN_NS : SILENT_NS;
         if (now_ns - answer->since_ns >= limit_ns) dismiss(m, i);
     }
 }
@@ -230,10 +236,9 @@ static zero_status await_callers(struct meeting *m, uint32_t lanes, bool first) 
             return report_interrupted(m, names);
         }
         uint64_t left_ms = (deadline_ns - now_ns) / 1000000 + 1;
-        bool full = m->caller_count == CALLERS_MAX;
         for (uint32_t i = 0; i < m->caller_count; i++)
             polls[i] = (struct pollfd){.fd = m->callers[i].answer.socket, .events = POLLIN};
-        polls[m->caller_count] = (struct pollfd){.fd = full ? -1 : m->listener, .events = POLLIN};
+        polls[m->caller_count] = (struct pollfd){.fd = crowded(m) ? -1 : m->listener, .events = POLLIN};
         poll(polls, m->caller_count + 1, left_ms > SOCKET_LOOK_MS ? SOCKET_LOOK_MS : (int)left_ms);
         for (uint32_t i = m->caller_count; i-- > 0 && status == ZERO_OK;) status = hear(m, i, first);
         dismiss_slow(m);
@@ -333,7 +338,8 @@ static zero_status report_no_leader(struct meeting *m) {
 
 /* Greets rank `to` over `fd`; without a connection, reports why there is none. */
 static zero_status say(struct meeting *m, uint32_t to, uint32_t lane, int fd) {
-    struct hello hello = {.meeting = m->key, .rank = m->r->rank, .size = m->r->size, .lane = lane};
+    struct hello hello = {
+        .meeting = m->key, .rank = m->r->rank, .to = to, .size = m->r->size, .lane = (uint16_t)lane};
     enum greeted greeted = GREETED_LOST;
     m->peers[to].socket[lane] = fd;
     if (fd >= 0) hello.port = socket_port(m->listener);

@@ -117,6 +117,21 @@ static bool read_lane(struct tcp_link *link, uint32_t peer) {
     }
 }
 
+static zero_status raise_lost(const struct tcp_link *link, uint32_t peer) {
+    int why = link->lanes[peer].why;
+    if (why == EBADMSG || why == EPROTO)
+        return comm_raise(link->comm, ZERO_E_PEER, (int32_t)peer, true,
+                          "comm tcp: a control message that rank %u sent to rank %u came damaged (a network "
+                          "or a memory changes "
+                          "bytes, or another program writes into the connection)",
+                          peer, link->rank);
+    return comm_raise(
+        link->comm, ZERO_E_PEER, (int32_t)peer, true,
+        "rank %u is gone: its connection to rank %u ended, and it had not closed its communicator: "
+        "%s (its process ended or was killed, or the network cut the connection)",
+        peer, link->rank, why ? strerror(why) : "end of file");
+}
+
 /* Waits a moment: the peer may have told another rank why it failed, and that message says more. */
 static void report_lost(struct tcp_link *link) {
     uint64_t now_ns = clock_now_ns();
@@ -124,11 +139,7 @@ static void report_lost(struct tcp_link *link) {
     for (uint32_t peer = 0; peer < link->size; peer++) {
         const struct tcp_lane *lane = &link->lanes[peer];
         if (!lane->lost_ns || now_ns - lane->lost_ns < TCP_PATIENCE_NS) continue;
-        comm_raise(
-            link->comm, ZERO_E_PEER, (int32_t)peer, true,
-            "rank %u is gone: its connection to rank %u ended, and it had not closed its communicator: "
-            "%s (its process ended or was killed, or the network cut the connection)",
-            peer, link->rank, lane->why ? strerror(lane->why) : "end of file");
+        raise_lost(link, peer);
         return;
     }
 }

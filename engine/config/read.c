@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "engine/base/regular_file.h"
 #include "engine/config/groups.h"
 #include "engine/config/key.h"
 #include "engine/config/scan.h"
@@ -37,13 +38,14 @@ static zero_status read_stream(FILE *file, const char *path, char **out_text, si
     return ZERO_OK;
 }
 
-static zero_status read_file(const char *path, char **out_text, size_t *out_length,
+/* The file that the user names may be a pipe; one that a directory holds may not. */
+static zero_status read_file(const char *path, bool held, char **out_text, size_t *out_length,
                              struct zero_error *error) {
-    FILE *file = fopen(path, "re");
+    FILE *file = held ? regular_file_open(path) : fopen(path, "re");
     if (!file)
         return error_set(error, ZERO_E_IO,
                          "%.200s: cannot be opened: %s; give a file, or JSON that starts with {", path,
-                         strerror(errno));
+                         regular_file_why());
     zero_status status = read_stream(file, path, out_text, out_length, error);
     fclose(file);
     return status;
@@ -125,7 +127,7 @@ zero_status config_read(const char *json_or_path, struct config *out, struct zer
     if (*first == '{')
         return config_read_text(json_or_path, strlen(json_or_path), "configuration", out, error);
     *out = (struct config){0};
-    zero_status status = read_file(json_or_path, &text, &length, error);
+    zero_status status = read_file(json_or_path, false, &text, &length, error);
     if (status) return status;
     status = config_read_text(text, length, json_or_path, out, error);
     free(text);
@@ -139,7 +141,7 @@ zero_status config_read_model(struct config *config, const char *path, struct ze
     size_t length;
     if (asprintf(&file, "%s%s", path, directory ? "/config.json" : "") < 0)
         return error_set(error, ZERO_E_MEMORY, "no memory for a path");
-    zero_status status = read_file(file, &text, &length, error);
+    zero_status status = read_file(file, directory, &text, &length, error);
     if (status == ZERO_OK) {
         status = strlen(text) < length
                      ? error_set(error, ZERO_E_CONFIG, "a NUL byte in the text: this is not a JSON file")

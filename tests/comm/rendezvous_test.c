@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -133,7 +134,7 @@ static void all_meet(uint32_t count) {
  * sends the right first words and wrong values after them. */
 static void call_as_strangers(uint32_t port, int sockets[5]) {
     static const char web[] = "GET / HTTP/1.1\r\nHost: h\r\n\r\n                       ";
-    uint64_t liar[4] = {0x3476646e7a6f7265u, 12345, (uint64_t)RANKS << 32 | 1, 0};
+    uint64_t liar[4] = {0x3576646e7a6f7265u, 12345, (uint64_t)RANKS << 32 | 1, 0};
     struct place rank0 = here(port);
     for (int i = 0; i < 5; i++) sockets[i] = socket_call(&rank0, soon());
     CHECK(socket_send(sockets[0], web, sizeof web, soon()));
@@ -228,7 +229,7 @@ static void a_repeated_proof_is_refused(void) {
         if (i == 0) {
             struct hello hello = {.rank = 1, .size = 2, .port = 1};
             struct challenge challenge;
-            hello.magic = 0x3476646e7a6f7265u;
+            hello.magic = 0x3576646e7a6f7265u;
             CHECK(socket_send(pair[0], &hello, sizeof hello, soon()));
             CHECK_INT(handshake_hear(answer, &secret, &seals), HEARD_PART);
             CHECK(socket_receive(pair[0], &challenge, sizeof challenge, soon()));
@@ -262,7 +263,7 @@ static void *pretend(void *user) {
         while (handshake_hear(&answer, &secret, &seals) == HEARD_PART) usleep(1000);
         socket_send(answer.socket, zeros, sizeof zeros, soon());
     } else {
-        struct challenge challenge = {.magic = 0x3476646e7a6f7265u};
+        struct challenge challenge = {.magic = 0x3576646e7a6f7265u};
         socket_receive(answer.socket, &answer.hello, sizeof answer.hello, soon());
         socket_send(answer.socket, &challenge, sizeof challenge, soon());
         socket_receive(answer.socket, &answer.proof, sizeof answer.proof, soon());
@@ -306,20 +307,80 @@ static void rank_0_listens_at_one_address(void) {
 
 /* More strangers than rank 0 accepts at once do not keep the ranks out. */
 static void a_crowd_keeps_nobody_out(void) {
-    enum { CROWD = 200 };
+    enum { CROWD = 400 };
     struct rank ranks[RANKS];
     int sockets[CROWD];
     uint32_t port = free_port();
     struct place rank0 = here(port);
     start(ranks, in_order, 1, RANKS, LONG_S, port);
     for (int i = 0; i < CROWD; i++) {
-        struct hello hello = {.magic = 0x3476646e7a6f7265u, .rank = 1, .size = RANKS, .port = 1};
+        struct hello hello = {.magic = 0x3576646e7a6f7265u, .rank = 1, .size = RANKS, .port = 1};
         sockets[i] = socket_call(&rank0, soon());
         if (i % 4 == 0) socket_send(sockets[i], &hello, sizeof hello, soon()); /* and never a proof */
     }
     for (uint32_t r = 1; r < RANKS; r++) start(ranks + r, in_order + r, 1, RANKS, LONG_S, port);
     check_met(ranks, RANKS);
     for (int i = 0; i < CROWD; i++) close(sockets[i]);
+}
+
+/* A network that leads a rank's call to another rank than the one that it calls gains nothing: neither rank takes the connection.
+ * Exchanged data connections would change sums, since both ends know the secret. */
+static void a_call_for_another_rank_is_refused(void) {
+    enum { VERDICT_BYTES = 1016 + TAG_BYTES, PLACES_BYTES = 2 * sizeof(struct place) + TAG_BYTES };
+    struct rank rank;
+    struct seals seals;
+    struct secret secret = secret_of(right);
+    struct hello hello = {.rank = 1, .to = 0, .size = 2, .port = 1};
+    char heard[VERDICT_BYTES + PLACES_BYTES];
+    uint32_t port = free_port();
+    struct place rank0 = here(port);
+    start_with(&rank, 0, 2, port, right, LONG_S);
+    int first = socket_call(&rank0, soon());
+    CHECK_INT(handshake_call(first, &secret, &hello, soon(), &seals), GREETED);
+    CHECK(socket_receive(first, heard, sizeof heard, soon()));
+    memcpy(&hello.meeting, heard, sizeof hello.meeting); /* the verdict begins with the meeting's key */
+    hello.to = 1, hello.lane = 1;
+    int misled = socket_call(&rank0, soon());
+    CHECK_INT(handshake_call(misled, &secret, &hello, soon(), &seals), GREETED);
+    CHECK(!socket_receive(misled, heard, 1, soon()) && errno == ECONNRESET);
+    hello.to = 0;
+    int second = socket_call(&rank0, soon());
+    CHECK_INT(handshake_call(second, &secret, &hello, soon(), &seals), GREETED);
+    finish(&rank, 1);
+    CHECK_INT(rank.status, ZERO_OK);
+    rendezvous_close(rank.peers, 2);
+    close(first), close(misled), close(second);
+}
+
+/* Strangers that take all sockets of rank 0's process do not end its job. */
+static void strangers_take_no_last_socket(void) {
+    enum { CROWD = 40, SPARE = 16 };
+    struct rank ranks[2];
+    struct rlimit before, low;
+    uint32_t port = free_port();
+    pid_t child = fork();
+    if (child == 0) {
+        struct place rank0 = here(port);
+        for (int i = 0; i < CROWD; i++)
+            if (socket_call(&rank0, soon()) < 0) _exit(1);
+        start(ranks + 1, in_order + 1, 1, 2, LONG_S, port);
+        finish(ranks + 1, 1);
+        _exit(ranks[1].status == ZERO_OK ? 0 : 2);
+    }
+    CHECK_INT(getrlimit(RLIMIT_NOFILE, &before), 0);
+    low = before;
+    int next = dup(0);
+    low.rlim_cur = (rlim_t)next + SPARE;
+    close(next);
+    CHECK_INT(setrlimit(RLIMIT_NOFILE, &low), 0);
+    start(ranks, in_order, 1, 2, LONG_S, port);
+    finish(ranks, 1);
+    CHECK_INT(setrlimit(RLIMIT_NOFILE, &before), 0);
+    if (!CHECK_INT(ranks[0].status, ZERO_OK)) fprintf(stderr, "%s\n", ranks[0].error.message);
+    int ended = -1;
+    CHECK_INT(waitpid(child, &ended, 0), child);
+    CHECK_INT(ended, 0);
+    rendezvous_close(ranks[0].peers, 2);
 }
 
 static long resident_bytes(void) {
@@ -343,7 +404,7 @@ static bool hung_up(int fd) {
  * has. */
 static void what_a_caller_costs(void) {
     enum { FLOOD = 2000, WARM = 200, KIB = 1 << 10 };
-    const struct hello hello = {.magic = 0x3476646e7a6f7265u, .rank = 1, .size = 2, .port = 1};
+    const struct hello hello = {.magic = 0x3576646e7a6f7265u, .rank = 1, .size = 2, .port = 1};
     static char more[64 * KIB];
     struct rank ranks[2];
     long before = 0;
@@ -571,6 +632,8 @@ int main(void) {
     rank_0_listens_at_one_address();
     strangers_are_hung_up_on();
     a_crowd_keeps_nobody_out();
+    a_call_for_another_rank_is_refused();
+    strangers_take_no_last_socket();
     what_a_caller_costs();
     a_rank_never_comes();
     two_have_one_number();

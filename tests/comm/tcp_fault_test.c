@@ -231,7 +231,7 @@ static void forged_letter(void) {
     CHECK_INT(send(run->rank[1].control[0], closing, sizeof closing, MSG_NOSIGNAL), sizeof closing);
     uint64_t since_ns = clock_now_ns();
     finish(run);
-    check_failed(&run->rank[0], since_ns, 2, "Bad message");
+    check_failed(&run->rank[0], since_ns, 2, "a control message that rank 1 sent to rank 0 came damaged");
 }
 
 /* A rank that already got its data is in the next call, which the other rank has not posted; it reports that. */

@@ -232,7 +232,9 @@ static void wrong_pieces(void) {
     m.param = list, m.params = 2;
     const struct forged forged[] = {
         {{{list, 0, 0, 60, 0}, {list, 0, 60, 40, 0}, {list + 1, 0, 0, 50, 0}}, {1, 2}, NULL},
-        {{{list, 0, 60, 40, 0}, {list, 0, 0, 60, 3}, {list + 1, 0, 0, 50, 0}}, {2, 1}, NULL}, /* parts, in any order */
+        {{{list, 0, 60, 40, 0}, {list, 0, 0, 60, 3}, {list + 1, 0, 0, 50, 0}},
+         {2, 1},
+         NULL}, /* parts, in any order */
         {{{list, 0, 90, 10, 0}, {list, 0, 0, 60, 1}, {list + 1, 0, 0, 50, 0}},
          {2, 1},
          "60 to 90 of \"one\" (param) are missing"},
@@ -248,7 +250,9 @@ static void wrong_pieces(void) {
         {{{list, 0, 0, 60, 0}, {list, 0, 60, 30, 0}, {list + 1, 0, 0, 50, 0}},
          {1, 2},
          "90 to 100 of \"one\" (param) are missing"},
-        {{{list, 0, 0, 60, 0}, {list, 0, 60, 41, 0}, {list + 1, 0, 0, 50, 0}}, {1, 2}, "reaches past the end"},
+        {{{list, 0, 0, 60, 0}, {list, 0, 60, 41, 0}, {list + 1, 0, 0, 50, 0}},
+         {1, 2},
+         "reaches past the end"},
         {{{list, 0, 0, 100, 0}}, {1, 0}, "0 to 50 of \"two\" (param) are missing"},
         {{{list, 0, 0, 100, 0}, {list, 1, 0, 100, 0}, {list + 1, 0, 0, 50, 0}}, {1, 2}, "\"one\" is frozen"},
         {{{list, 0, 0, 100, 0}, {&stranger, 0, 0, 100, 0}, {list + 1, 0, 0, 50, 0}},
@@ -448,28 +452,70 @@ static void calls_out_of_order(void) {
 
 /* ---- headers that ask for more memory than their file is worth ---- */
 
-/* 200,000 values in 400 kB, which json-c would keep in 20 MB, and no data. */
+static void parse_header(const char *text, size_t count, const char *part, struct tensor_table *out) {
+    struct zero_error error;
+    char *bytes = malloc(8 + count + 1);
+    error_clear(&error);
+    for (int i = 0; i < 8; i++) bytes[i] = (char)(count >> 8 * i);
+    memcpy(bytes + 8, text, count);
+    bytes[8 + count] = 0;
+    CHECK_INT(safetensors_parse(bytes, 8 + count, 8 + count, "bomb", out, &error),
+              part ? ZERO_E_IO : ZERO_OK);
+    if (part) CHECK_CONTAINS(error.message, part);
+    free(bytes);
+}
+
+/* 200,000 values in 400 kB, which json-c would keep in 20 MB: in a tensor, in its place, in a note. */
 static void a_header_of_too_many_values(void) {
     enum { VALUES = 200000 };
+    static const char *const begin[] = {"{\"a\":{\"shape\":[", "{\"a\":[", "{\"__metadata__\":{\"a\":["},
+                             *const end[] = {"1]}}", "1]}", "1]}}"};
     struct tensor_table table;
-    struct zero_error error;
-    error_clear(&error);
-    size_t bytes = 8 + 16 + 2 * VALUES;
-    char *text = malloc(bytes + 1), *at = text + 8;
-    at += sprintf(at, "{\"a\":[");
-    for (int i = 0; i < VALUES - 1; i++) *at++ = '1', *at++ = ',';
-    at += sprintf(at, "1]}");
-    bytes = (size_t)(at - text);
-    for (int i = 0; i < 8; i++) text[i] = (char)((bytes - 8) >> 8 * i);
-    CHECK_INT(safetensors_parse(text, bytes, bytes, "bomb", &table, &error), ZERO_E_IO);
-    CHECK_CONTAINS(
-        error.message,
-        "bomb is not a safetensors file: its header has 200001 values, more than all tensors of its 0 bytes");
+    char *text = malloc(2 * VALUES + 64);
+    for (int kind = 0; kind < 3; kind++) {
+        char *at = text + sprintf(text, "%s", begin[kind]);
+        for (int i = 0; i < VALUES - 1; i++) *at++ = '1', *at++ = ',';
+        at += sprintf(at, "%s", end[kind]);
+        parse_header(text, (size_t)(at - text), "bomb: the header's entry of \"a\" has more than 4096 bytes",
+                     &table);
+    }
     free(text);
+}
+
+/* Headers that are nearly objects; and names and notes with escapes, in any order. */
+static void what_a_header_may_be(void) {
+    static const char *const bad[] = {"{ ",
+                                      "{\"a\"",
+                                      "{\"a\":",
+                                      "{\"a\":1",
+                                      "{\"a\" 1}",
+                                      "{,}",
+                                      "{\"__metadata__\":{},}",
+                                      "{a:1}",
+                                      "{\"__metadata__\":{}} x",
+                                      "{}}",
+                                      "{\"__metadata__\":1 2}",
+                                      "{\"\\u0000\":1}",
+                                      "{\"__metadata__\":{\"a\":\"\\x\"}}",
+                                      "{\"__metadata__\":{\"a\":1]}",
+                                      "{\"__metadata__\":{\"a\":\"\xff\"}}"};
+    static const char good[] =
+        " { \"x\\\"\\u00e9\" : {\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]} ,\n\"__metadata__\": "
+        "{\"n\" : 1, "
+        "\"x\\u0022\xc3\xa9\": \"no\\tte\", \"l\":[{\"a\":\"]}\"}]} } \n ";
+    struct tensor_table table;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        parse_header(bad[i], strlen(bad[i]), "bomb is not JSON", &table);
+    parse_header(good + 1, sizeof good - 2, NULL, &table);
+    CHECK_INT(table.count, 1);
+    CHECK_STRING(table.tensor[0].name, "x\"\xc3\xa9");
+    CHECK_STRING(table.tensor[0].note, "no\tte");
+    safetensors_free(&table);
 }
 
 int main(void) {
     a_header_of_too_many_values();
+    what_a_header_may_be();
     every_bit_counts();
     other_models();
     damaged_files();

@@ -1,19 +1,18 @@
 #include "tools/command/identity.h"
 
 #include <ctype.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "engine/base/clock.h"
 #include "engine/base/hash.h"
+#include "engine/base/regular_file.h"
 #include "engine/config/key.h"
 #include "tools/command/new_file.h"
 #include "tools/command/own_file.h"
@@ -241,21 +240,11 @@ enum { FILE_BYTES = 160 };
 
 static void put(char *out, size_t size, const char *text) { snprintf(out, size, "%s", text ? text : ""); }
 
-/* Opens a regular file. Returns NULL for anything else: a pipe may have no writer, and a device may have no end. */
-static FILE *open_regular(const char *path) {
-    struct stat found;
-    int handle = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-    if (handle < 0) return NULL;
-    FILE *file = fstat(handle, &found) == 0 && S_ISREG(found.st_mode) ? fdopen(handle, "r") : NULL;
-    if (!file) close(handle);
-    return file;
-}
-
 void identity_read(const char *run, struct identity *out) {
     char path[4096 + 32], line[512];
     memset(out, 0, sizeof *out);
     if (snprintf(path, sizeof path, "%s/" FILE_NAME, run) >= (int)sizeof path) return;
-    FILE *file = open_regular(path);
+    FILE *file = regular_file_open(path);
     while (file && fgets(line, sizeof line, file)) {
         line[strcspn(line, "\n")] = 0;
         char *value = strchr(line, ' ');

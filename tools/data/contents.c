@@ -27,7 +27,7 @@ static zero_status open_file(struct sampler *s, uint64_t index) {
     if (s->handle >= 0 && s->opened == index) return ZERO_OK;
     if (s->handle >= 0) close(s->handle);
     const char *path = s->corpus->files[index].path;
-    s->handle = open(path, O_RDONLY | O_CLOEXEC);
+    s->handle = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     s->opened = index;
     if (s->handle >= 0) return ZERO_OK;
     return error_set(s->error, ZERO_E_IO, "data: cannot read %s: %s", path, strerror(errno));

@@ -115,7 +115,7 @@ static zero_status find_format(const char *path, const int32_t header[3], const 
 static zero_status count_token_file(struct corpus_file *file, uint32_t *out_bytes, struct zero_error *error) {
     const struct token_format *format;
     int32_t header[3] = {0};
-    int fd = open(file->path, O_RDONLY | O_CLOEXEC);
+    int fd = open(file->path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0) return error_set(error, ZERO_E_IO, "data: cannot read %s: %s", file->path, strerror(errno));
     ssize_t got = pread(fd, header, sizeof header, 0);
     close(fd);

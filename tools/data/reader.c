@@ -77,7 +77,7 @@ static zero_status find_handle(struct reader *reader, const struct corpus_file *
     }
     if (handle->file != file) {
         close_handle(handle);
-        int fd = open(file->path, O_RDONLY | O_CLOEXEC);
+        int fd = open(file->path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
         if (fd < 0) return cannot_read(file, error);
         *handle = (struct handle){.file = file, .fd = fd};
     }

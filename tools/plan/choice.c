@@ -3,8 +3,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-char *choice_text(const char *path) {
-    FILE *file = fopen(path, "rb");
+#include "engine/base/regular_file.h"
+
+static char *read_all(FILE *file) {
     char *text = NULL;
     size_t room = 0;
     ssize_t length = file ? getdelim(&text, &room, 0, file) : -1;
@@ -14,10 +15,12 @@ char *choice_text(const char *path) {
     return NULL;
 }
 
+char *choice_text(const char *path) { return read_all(fopen(path, "rb")); }
+
 char *choice_block(const char *model) {
     char path[4096];
     snprintf(path, sizeof path, "%s/config.json", model);
-    char *text = choice_text(path);
+    char *text = read_all(regular_file_open(path));
     return text ? text : choice_text(model);
 }
 

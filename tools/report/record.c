@@ -7,8 +7,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
+#include "engine/base/regular_file.h"
 #include "engine/trace/events.h"
+
+enum { RUN_BYTES_MAX = 16 << 20, TRACE_BYTES_MAX = 256 << 20 };
 
 /* The names in metrics.jsonl, by enum quantity. */
 static const char *const quantity_names[QUANTITIES] = {
@@ -74,14 +78,20 @@ static zero_status take_run(struct json_object *root, struct run_record *r, stru
     return ZERO_OK;
 }
 
-/* *out is NULL if there is no such file. */
-static zero_status parse_file(const char *path, struct json_object **out, struct zero_error *error) {
+/* *out is NULL if there is no such file. The memory of a document is up to forty times the file's bytes. */
+static zero_status parse_file(const char *path, long bytes_max, struct json_object **out,
+                              struct zero_error *error) {
     *out = NULL;
-    FILE *file = fopen(path, "r");
+    FILE *file = regular_file_open(path);
     if (!file && errno == ENOENT) return ZERO_OK;
-    if (!file) return error_set(error, ZERO_E_IO, "cannot read %s: %s", path, strerror(errno));
+    if (!file) return error_set(error, ZERO_E_IO, "cannot read %s: %s", path, regular_file_why());
+    struct stat found;
+    bool fits = fstat(fileno(file), &found) == 0 && found.st_size <= bytes_max;
+    if (fits) *out = json_object_from_fd(fileno(file));
     fclose(file);
-    *out = json_object_from_file(path);
+    if (!fits)
+        return error_set(error, ZERO_E_CONFIG, "%s has more than %ld bytes: zero train writes less", path,
+                         bytes_max);
     if (json_object_is_type(*out, json_type_object)) return ZERO_OK;
     json_object_put(*out);
     *out = NULL;
@@ -92,7 +102,7 @@ static zero_status read_run(const char *directory, struct run_record *r, struct 
     char path[4096 + 32];
     struct json_object *root;
     snprintf(path, sizeof path, "%s/run.json", directory);
-    zero_status status = parse_file(path, &root, error);
+    zero_status status = parse_file(path, RUN_BYTES_MAX, &root, error);
     if (!status && !root)
         status = error_set(
             error, ZERO_E_IO,
@@ -128,8 +138,8 @@ static zero_status read_metrics(const char *directory, struct run_record *r, str
     ssize_t length;
     zero_status status = ZERO_OK;
     snprintf(path, sizeof path, "%s/metrics.jsonl", directory);
-    FILE *file = fopen(path, "r");
-    if (!file) return error_set(error, ZERO_E_IO, "cannot read %s: %s", path, strerror(errno));
+    FILE *file = regular_file_open(path);
+    if (!file) return error_set(error, ZERO_E_IO, "cannot read %s: %s", path, regular_file_why());
     for (uint64_t number = 1; !status && (length = getline(&text, &capacity, file)) > 0; number++) {
         if (text[length - 1] != '\n') break; /* the run is still writing, or was killed */
         struct json_object *line = json_tokener_parse(text);
@@ -173,7 +183,7 @@ static zero_status read_trace(const char *directory, struct run_record *r, struc
     struct json_object *root;
     size_t count;
     snprintf(path, sizeof path, "%s/trace.json", directory);
-    zero_status status = parse_file(path, &root, error);
+    zero_status status = parse_file(path, TRACE_BYTES_MAX, &root, error);
     if (status || !root) return status;
     struct json_object *events = list_of(root, "traceEvents", &count);
     r->span = calloc(count + 1, sizeof *r->span);

@@ -1,4 +1,5 @@
-/* Serves a run's page to browsers of this machine, made anew for each request. */
+/* Serves a run's page to browsers of this machine, made anew for each request. A client has ten seconds; with more than 16 of them
+ * the oldest is hung up on. */
 #ifndef ZERO_TOOLS_REPORT_SERVE_H
 #define ZERO_TOOLS_REPORT_SERVE_H
 

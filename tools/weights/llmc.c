@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/base/dtype.h"
+#include "engine/base/regular_file.h"
 #include "tools/weights/weights.h"
 
 enum { MAGIC = 20240326, HEADER_INTS = 256 };
@@ -35,7 +36,7 @@ struct llmc {
 };
 
 static bool read_header(const char *path, int32_t header[HEADER_INTS]) {
-    FILE *file = fopen(path, "rb");
+    FILE *file = regular_file_open(path);
     bool whole = file && fread(header, sizeof *header, HEADER_INTS, file) == HEADER_INTS;
     if (file) fclose(file);
     return whole;

@@ -65,6 +65,11 @@ expect 1 "$zero" ckpt info nowhere
 says err "nowhere"
 expect 1 "$zero" ckpt import text out_text
 says err "is neither a directory with a config.json"
+mkdir piped && mkfifo pipe.bin piped/config.json
+expect 1 "$zero" ckpt import pipe.bin out_pipe
+says err "is neither a directory with a config.json"
+expect 2 "$zero" plan c.json --model piped --ranks 2 --gpu cpu
+says err "piped/config.json: cannot be opened: it is not a regular file"
 expect 2 "$zero" sample
 says err "DIR is missing"
 finish

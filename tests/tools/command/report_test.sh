@@ -48,12 +48,26 @@ expect 2 "$zero" report all one && says err "--out is missing"
 expect 2 "$zero" report all one --out x --watch && says err "goes with one run"
 expect 1 "$zero" report all nowhere --out x && says err "nowhere holds no run"
 
+# Pipes among its files, which would never end.
+for file in run.json metrics.jsonl trace.json; do
+    cp -r run piped && rm -f piped/$file && mkfifo piped/$file
+    expect 1 "$zero" report piped --out x && says err "cannot read piped/$file: it is not a regular file"
+    rm -r piped
+done
+
+cp -r run large && truncate -s 17M large/run.json
+expect 1 "$zero" report large --out x && says err "large/run.json has more than 16777216 bytes"
+
 # A page that updates, for browsers of this machine alone.
 "$zero" report run --watch >address &
 server=$!
 for _ in $(seq 100); do [[ ! -s address ]] || break; sleep 0.1; done
 python3 - "$(cat address)" <<'END' || fail "the page that is watched"
-import sys, urllib.error, urllib.request
+import socket, sys, urllib.error, urllib.parse, urllib.request
+# Clients that say nothing, or not enough, keep no browser waiting.
+idle = [socket.create_connection(("127.0.0.1", urllib.parse.urlparse(sys.argv[1]).port)) for _ in range(40)]
+for client in idle[::2]:
+    client.sendall(b"GET / HTTP/1.0\r\nHost: 127.0.0.1\r\n")
 page = urllib.request.urlopen(sys.argv[1], timeout=20).read().decode()
 assert 'http-equiv="refresh"' in page and "ZeRO stage 3" in page, page[:400]
 for request in (urllib.request.Request(sys.argv[1], headers={"Host": "elsewhere.example"}),

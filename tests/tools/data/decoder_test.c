@@ -81,7 +81,18 @@ static void of_a_directory(void) {
     decoder_close(decoder);
 }
 
+/* 2.5 million empty objects, which json-c would keep in 2 GB. */
+static void a_file_of_too_many_values(void) {
+    enum { OBJECTS = 2500000 };
+    char *json = malloc(3 * OBJECTS + 2), *at = json;
+    for (int i = 0; i < OBJECTS; i++, at += 3) memcpy(at, i ? ",{}" : "[{}", 3);
+    strcpy(at, "]");
+    refused(json, ZERO_E_IO, "t.json has more values than any file that is read here");
+    free(json);
+}
+
 int main(void) {
+    a_file_of_too_many_values();
     SPELLS(BYTES, "01210", "a b\n ba");
     SPELLS(BYTES, "34", "\xC3\xA9");       /* a character of two tokens */
     SPELLS(BYTES, "0567", "a\0<think> x"); /* byte 0; a special token is no text; an added one is as it is */
