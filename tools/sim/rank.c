@@ -35,8 +35,7 @@ static void started(void *user, const struct operation *op, uint32_t item, const
     struct rank *r = user;
     struct ledger_item starts = {op, read, write, item};
     struct ledger_fault fault;
-    if (r->events.event)
-        trace_events_start(&r->events, &r->run->blueprint.plan, op, item, write, r->run->clock.now_ns);
+    if (r->events.event) trace_events_start(&r->events, op, item, write, r->run->clock.now_ns);
     if (!r->run->violation.code && !ledger_start(&r->ledger, &starts, &fault)) say(r, op, &fault);
 }
 
@@ -128,7 +127,8 @@ static zero_status open_tables(struct rank *r, struct zero_error *error) {
     if (run->setup->host) r->before = malloc(run->model.padded_elements * sizeof(float));
     if (!r->region || !r->updated || !r->agreement || (run->setup->host && !r->before))
         return error_set(error, ZERO_E_MEMORY, "no memory for rank %u's tables", r->index);
-    if (!sim_trace_open(r)) return error_set(error, ZERO_E_MEMORY, "no memory for rank %u's timeline", r->index);
+    if (!sim_trace_open(r))
+        return error_set(error, ZERO_E_MEMORY, "no memory for rank %u's timeline", r->index);
     return ledger_open(&r->ledger, &run->ledger, error);
 }
 
@@ -149,6 +149,7 @@ static zero_status open_executor(struct rank *r, struct zero_error *error) {
     o.agreements = r->agreement;
     o.without_data = !run->setup->host;
     o.watch = &r->watch;
+    r->events.plan = o.plan, r->events.shape = o.shape;
     zero_status status = executor_open(&o, &r->executor, error);
     r->moves = (struct host_moves){
         .executor = r->executor, .mine = &nothing, .settles = plan_settles(&run->blueprint.plan)};
