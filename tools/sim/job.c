@@ -159,7 +159,7 @@ static zero_status uniform_work(const struct job *job, const struct blueprint *b
 
 static zero_status find_work(const struct job *job, const struct blueprint *b, struct pass_work **out,
                              struct zero_error *error) {
-    struct work_options o = {&job->shapes, &job->machine, b, job->micro_batch, 0};
+    struct work_options o = {&job->shapes, &job->machine, b, job->micro_batch, 0, NULL};
     *out = calloc(b->o.model->units, sizeof **out);
     if (!*out) return error_set(error, ZERO_E_MEMORY, "no memory for the work of units");
     if (job->units) return uniform_work(job, b, *out);
