@@ -6,9 +6,10 @@ enum elements { STREAM, HEADS, KEYS, INNER, VOCABULARY, ELEMENTS };
 
 /* A pass of a unit over `times` rows of a token, in bytes of an element: 2 for each that is read or written in 16 bits, 4 in
  * fp32. Eager RMSNorm is a cast to fp32 (6), a square (8), a mean (4), a multiplication (8), a cast back (6) and the
- * multiplication by its weight (6, of which the operand's 2 are the cast's); its backward has the gradients of each, and two sums.
- * Eager rotation: a cast to fp32, a complex multiplication, a cast back. Eager loss: a cast to fp32, log-softmax, and backward both
- * and the gradient of the target's logit. An input of several products gets a sum of gradients for each but the first. */
+ * multiplication by its weight (4); backward the two products with the weight and their sum (12), casts (12), the factor (8), its
+ * product and sum for the mean (16), the square (12) and the sum of both ways (12). Eager rotation: a cast to fp32, a complex
+ * multiplication, a cast back. Eager loss: a cast to fp32 and log-softmax; backward the target's gradient (4), log-softmax (12) and
+ * the cast (6). An input of several products gets a sum of gradients for each but the first. */
 /* clang-format off */
 static const struct pass_bytes {
     const char *name;
@@ -18,9 +19,9 @@ static const struct pass_bytes {
     struct elementwise bytes[2]; /* by enum kernels */
 } passes[] = {
     {"embedding",           IN_EMBEDDING,       OF_ALL,   STREAM,     1, {{4, 8},  {4, 8}}},
-    {"RMSNorm",             IN_BLOCK,           OF_LLAMA, STREAM,     2, {{4, 8},  {34, 72}}},
+    {"RMSNorm",             IN_BLOCK,           OF_LLAMA, STREAM,     2, {{4, 8},  {36, 72}}},
     {"LayerNorm",           IN_BLOCK,           OF_GPT2,  STREAM,     2, {{4, 8},  {4, 10}}},
-    {"last RMSNorm",        IN_HEAD,            OF_LLAMA, STREAM,     1, {{4, 8},  {34, 72}}},
+    {"last RMSNorm",        IN_HEAD,            OF_LLAMA, STREAM,     1, {{4, 8},  {36, 72}}},
     {"last LayerNorm",      IN_HEAD,            OF_GPT2,  STREAM,     1, {{4, 8},  {4, 10}}},
     {"residual sum",        IN_BLOCK,           OF_ALL,   STREAM,     2, {{6, 0},  {6, 6}}},
     {"sums of gradients",   IN_BLOCK,           OF_LLAMA, STREAM,     3, {{0, 2},  {0, 6}}},

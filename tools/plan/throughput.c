@@ -1,5 +1,6 @@
 #include "tools/plan/throughput.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -20,24 +21,32 @@ static const struct throughput_style none = {"nothing again; eager", {KERNELS_EA
 
 /* clang-format off */
 static const struct throughput_row rows[] = {
-    {"mpt-7b",       "h100-80g",   8, 6,  1, &none,     10643, FOUNDRY,    THROUGHPUT_FIT},
-    {"mpt-70b",      "h100-80g",  64, 8,  4, &every,     1039, FOUNDRY,    THROUGHPUT_FIT},
-    {"mpt-70b",      "h100-80g",  32, 2, 16, &every,      882, FOUNDRY,    THROUGHPUT_FIT},
-    {"mpt-7b",       "a100-80g",   8, 6,  2, &none,      4641, FOUNDRY,    THROUGHPUT_FIT},
-    {"mpt-70b",      "a100-80g",  64, 8,  4, &every,      410, FOUNDRY,    THROUGHPUT_FIT},
-    {"mpt-70b",      "a100-80g",  32, 2, 16, &every,      373, FOUNDRY,    THROUGHPUT_FIT},
-    {"llama-3-8b",   "a100-80g",  64, 1,  1, &second,    2904, TITAN_A100, THROUGHPUT_CHECK},
-    {"llama-3-8b",   "a100-80g",  64, 1,  1, &op,        2973, TITAN_A100, THROUGHPUT_CHECK},
-    {"llama-3-70b",  "a100-80g",  64, 1,  1, &every,      331, TITAN_A100, THROUGHPUT_CHECK},
-    {"llama-3.1-8b", "h100-96g",   8, 2,  1, &op,        5762, TITAN_H100, THROUGHPUT_CHECK},
-    {"llama-3.1-8b", "h100-96g",   8, 2,  1, &compiled,  6667, TITAN_H100, THROUGHPUT_CHECK},
-    {"llama-3.1-8b", "h100-96g", 128, 2,  1, &op,        5605, TITAN_H100, THROUGHPUT_CHECK},
-    {"llama-3.1-8b", "h100-96g", 128, 2,  1, &compiled,  6514, TITAN_H100, THROUGHPUT_CHECK},
-    {"llama-2-13b",  "a100-80g",  64, 2,  1, &none,      2162, TITAN_A100, THROUGHPUT_MORE},
-    {"llama-2-13b",  "a100-80g",  64, 2,  1, &second,    1914, TITAN_A100, THROUGHPUT_MORE},
-    {"llama-2-13b",  "a100-80g",  64, 2,  1, &op,        1904, TITAN_A100, THROUGHPUT_MORE},
-    {"llama-2-70b",  "a100-80g",  64, 1,  1, &op,         355, TITAN_A100, THROUGHPUT_MORE},
-    {"llama-2-70b",  "a100-80g",  64, 2,  1, &every,      353, TITAN_A100, THROUGHPUT_MORE},
+    {"mpt-7b",       "h100-80g",   8, 6,  1, &none,     10643, FOUNDRY,    THROUGHPUT_FIT, 0},
+    {"mpt-70b",      "h100-80g",  64, 8,  4, &every,     1039, FOUNDRY,    THROUGHPUT_FIT, 0},
+    {"mpt-70b",      "h100-80g",  32, 2, 16, &every,      882, FOUNDRY,    THROUGHPUT_FIT, 0},
+    {"mpt-7b",       "a100-80g",   8, 6,  2, &none,      4641, FOUNDRY,    THROUGHPUT_FIT, 0},
+    {"mpt-70b",      "a100-80g",  64, 8,  4, &every,      410, FOUNDRY,    THROUGHPUT_FIT, 0},
+    {"mpt-70b",      "a100-80g",  32, 2, 16, &every,      373, FOUNDRY,    THROUGHPUT_FIT, 0},
+    {"llama-3-8b",   "a100-80g",  64, 1,  1, &second,    2904, TITAN_A100, THROUGHPUT_CHECK, 0},
+    {"llama-3-8b",   "a100-80g",  64, 1,  1, &op,        2973, TITAN_A100, THROUGHPUT_CHECK, 0},
+    {"llama-3-70b",  "a100-80g",  64, 1,  1, &every,      331, TITAN_A100, THROUGHPUT_CHECK, 0},
+    {"llama-3.1-8b", "h100-96g",   8, 2,  1, &op,        5762, TITAN_H100, THROUGHPUT_CHECK, 0},
+    {"llama-3.1-8b", "h100-96g",   8, 2,  1, &compiled,  6667, TITAN_H100, THROUGHPUT_CHECK, 0},
+    {"llama-3.1-8b", "h100-96g", 128, 2,  1, &op,        5605, TITAN_H100, THROUGHPUT_CHECK, 0},
+    {"llama-3.1-8b", "h100-96g", 128, 2,  1, &compiled,  6514, TITAN_H100, THROUGHPUT_CHECK, 0},
+    {"llama-2-13b",  "a100-80g",  64, 2,  1, &none,      2162, TITAN_A100, THROUGHPUT_MORE, 0},
+    {"llama-2-13b",  "a100-80g",  64, 2,  1, &second,    1914, TITAN_A100, THROUGHPUT_MORE, 0},
+    {"llama-2-13b",  "a100-80g",  64, 2,  1, &op,        1904, TITAN_A100, THROUGHPUT_MORE, 0},
+    {"llama-2-70b",  "a100-80g",  64, 1,  1, &op,         355, TITAN_A100, THROUGHPUT_MORE, 0},
+    {"llama-2-70b",  "a100-80g",  64, 2,  1, &every,      353, TITAN_A100, THROUGHPUT_MORE, 0},
+    {"mpt-7b",       "h100-80g",   8, 64, 2, &every,    10203, FOUNDRY,    THROUGHPUT_MORE, 1024},
+    {"mpt-7b",       "h100-80g",   8, 16, 2, &every,     8611, FOUNDRY,    THROUGHPUT_MORE, 4096},
+    {"mpt-7b",       "h100-80g",   8, 8,  2, &every,     6935, FOUNDRY,    THROUGHPUT_MORE, 8192},
+    {"mpt-7b",       "h100-80g",   8, 2,  2, &every,     3318, FOUNDRY,    THROUGHPUT_MORE, 32768},
+    {"mpt-7b",       "a100-80g",   8, 64, 2, &every,     4357, FOUNDRY,    THROUGHPUT_MORE, 1024},
+    {"mpt-7b",       "a100-80g",   8, 16, 2, &every,     3684, FOUNDRY,    THROUGHPUT_MORE, 4096},
+    {"mpt-7b",       "a100-80g",   8, 8,  2, &every,     3206, FOUNDRY,    THROUGHPUT_MORE, 8192},
+    {"mpt-7b",       "a100-80g",   8, 2,  2, &every,     1672, FOUNDRY,    THROUGHPUT_MORE, 32768},
 };
 /* clang-format on */
 
@@ -70,6 +79,7 @@ zero_status throughput_plan(const struct throughput_row *row, double *out, struc
     zero_status status = config ? find_machine(row->device, &s.machine, error)
                                 : error_set(error, ZERO_E_MEMORY, "no memory for a configuration");
     s.nodes = row->ranks / 8;
+    if (row->sequence) s.shapes.context = row->sequence;
     if (!status) status = price_cell(&s, &cell, &price, error);
     free(config);
     if (!status) *out = price.tokens_per_s / row->ranks;
@@ -97,15 +107,16 @@ zero_status throughput_print(FILE *out, struct zero_error *error) {
     static const char *const uses[THROUGHPUT_USES] = {"fit", "check", "more"};
     const struct throughput_row *row;
     uint32_t near[THROUGHPUT_USES] = {0}, count[THROUGHPUT_USES] = {0};
-    fprintf(out, "\n%-13s%-9s%6s%7s  %-24s%10s%10s%8s  %s\n", "model", "GPU", "ranks", "batch",
+    fprintf(out, "\n%-13s%-9s%6s%7s%7s  %-24s%10s%10s%8s  %s\n", "model", "GPU", "ranks", "batch", "tokens",
             "recomputation; kernels", "source's", "ours", "ratio", "source");
     for (uint32_t i = 0; (row = throughput_at(i)); i++) {
         double ours;
         zero_status status = throughput_plan(row, &ours, error);
         if (status) return status;
-        fprintf(out, "%-13s%-9s%6u%4u*%-2u  %-24s%10.0f%10.0f%8.3f  %s, %s\n", row->model, row->device,
-                row->ranks, row->micro_batch, row->micro_steps, row->style->name, row->per_s, ours,
-                ours / row->per_s, row->source, uses[row->use]);
+        fprintf(out, "%-13s%-9s%6u%4u*%-2u%7" PRIu64 "  %-24s%10.0f%10.0f%8.3f  %s, %s\n", row->model,
+                row->device, row->ranks, row->micro_batch, row->micro_steps,
+                row->sequence ? row->sequence : shapes_find(row->model)->context, row->style->name,
+                row->per_s, ours, ours / row->per_s, row->source, uses[row->use]);
         near[row->use] += fabs(ours / row->per_s - 1) < 0.15;
         count[row->use]++;
     }

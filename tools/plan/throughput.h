@@ -17,6 +17,7 @@ struct throughput_row {
     /* FIT: configs/hardware.json's rates of products are the mean that these rows need. CHECK, MORE: nothing was chosen by
      * them; MORE: models beyond those that the planner is held to. */
     enum { THROUGHPUT_FIT, THROUGHPUT_CHECK, THROUGHPUT_MORE, THROUGHPUT_USES } use;
+    uint64_t sequence; /* tokens; 0: the model's own */
 };
 
 struct throughput_style {
