@@ -54,16 +54,6 @@ const struct throughput_row *throughput_at(uint32_t index) {
     return index < sizeof rows / sizeof *rows ? &rows[index] : NULL;
 }
 
-static zero_status find_machine(const char *device, struct machine *out, struct zero_error *error) {
-    struct hardware *h = malloc(sizeof *h);
-    if (!h) return error_set(error, ZERO_E_MEMORY, "no memory for descriptions of hardware");
-    struct hardware_choice choice = {.device = device};
-    zero_status status = hardware_open(h, error);
-    if (!status) status = hardware_choose(h, &choice, out, error);
-    free(h);
-    return status;
-}
-
 zero_status throughput_plan(const struct throughput_row *row, double *out, struct zero_error *error) {
     static const struct cell cell = {.stage = 3};
     char *general = edit_default(DTYPE_BF16),
@@ -74,9 +64,10 @@ zero_status throughput_plan(const struct throughput_row *row, double *out, struc
                          .threads = 1,
                          .style = &row->style->work,
                          .times_always = true};
+    struct hardware_choice choice = {.device = row->device};
     struct price price;
     free(general);
-    zero_status status = config ? find_machine(row->device, &s.machine, error)
+    zero_status status = config ? hardware_machine(NULL, &choice, &s.machine, error)
                                 : error_set(error, ZERO_E_MEMORY, "no memory for a configuration");
     s.nodes = row->ranks / 8;
     if (row->sequence) s.shapes.context = row->sequence;
