@@ -1,5 +1,5 @@
-/* Resolves values that need more than one key or the number of ranks: "auto", an optimizer's defaults, conflicts. It reads only written values, never values that an earlier call derived. Therefore it may run
- * again with another number of ranks. */
+/* Resolves values that need more than one key or the number of ranks: "auto", an optimizer's defaults, conflicts. It reads only
+ * written values, never values that an earlier call derived. Therefore it may run again with another number of ranks. */
 #include <stdio.h>
 #include <string.h>
 
@@ -16,10 +16,6 @@
 #include "stages/stage.h"
 
 /* ---- stage ---- */
-
-bool config_shards_params(const struct config *config) {
-    return stage_shards_params(stage_find((uint32_t)config->stage, RESHARD_ALL));
-}
 
 /* To reduce only in the last micro-step, a rank must accumulate full gradients. Stages that shard gradients have no
  * room for them. */

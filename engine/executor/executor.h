@@ -134,6 +134,8 @@ bool executor_next_call(const struct executor_shape *shape, const struct operati
  * writes there. A record that was never written is not read. */
 uint64_t executor_wire_bytes(const struct executor_shape *shape, const struct operation *op, uint32_t item);
 uint64_t executor_drive_bytes(const struct plan *plan, const struct operation *op, uint32_t item);
+/* The elements of the shard that one item of an update handles: a chunk, or the whole part in memory. */
+uint64_t executor_updated_elements(const struct plan *plan, const struct operation *op, uint32_t item);
 
 zero_status executor_open(const struct executor_options *options, struct executor **out,
                           struct zero_error *error);

@@ -1,4 +1,4 @@
-/* The bytes that operations move, for plans and traces. Pure. */
+/* What operations move and update, for plans, simulations and traces. Pure. */
 #include "engine/executor/executor.h"
 
 uint64_t executor_wire_bytes(const struct executor_shape *shape, const struct operation *op, uint32_t item) {
@@ -18,4 +18,10 @@ uint64_t executor_drive_bytes(const struct plan *plan, const struct operation *o
     if (op->object == OBJECT_GRAD) return c.grad_bytes;
     uint64_t gradient = op->kind == OP_FETCH && c.grads ? c.grad_bytes : 0;
     return c.state * c.record_bytes + c.params * c.param_bytes + gradient;
+}
+
+uint64_t executor_updated_elements(const struct plan *plan, const struct operation *op, uint32_t item) {
+    const struct chunk_layout *layout = &plan->layout;
+    return op->pipe.used ? chunk_layout_at(layout, op->region, op->first + item).count
+                         : chunk_layout_resident(layout, op->region);
 }

@@ -102,13 +102,6 @@ static struct speeds_call agreement_ns(const struct timeline *t) {
                              false);
 }
 
-/* The elements of the shard that one item of an update handles: a chunk, or the whole part in memory. */
-static uint64_t updated_elements(const struct timeline *t, const struct operation *op, uint32_t item) {
-    const struct chunk_layout *layout = &t->e.plan->layout;
-    return op->pipe.used ? chunk_layout_at(layout, op->region, op->first + item).count
-                         : chunk_layout_resident(layout, op->region);
-}
-
 /* An update reads the gradient, and reads and writes states and masters. It writes the parameters; it also reads them
  * if they are the masters or halves of them. If the state is not on the device, the host updates. */
 static uint64_t update_ns(const struct timeline *t, const struct operation *op, uint32_t item) {
@@ -117,7 +110,7 @@ static uint64_t update_ns(const struct timeline *t, const struct operation *op, 
              state = 0;
     for (uint32_t k = 0; k < arrays; k++) state += 2 * array[k];
     uint32_t gradient = dtype_bytes(p->reduced), param = dtype_bytes(p->compute);
-    uint64_t elements = updated_elements(t, op, item);
+    uint64_t elements = executor_updated_elements(t->e.plan, op, item);
     if (!precision_keeps_masters(p) || p->split) param *= 2;
     return speeds_ns(elements * (state + gradient + param), plan_host_updates(t->e.plan)
                                                                 ? t->speeds.host_bytes_per_s
@@ -197,7 +190,7 @@ static uint64_t reduce(struct timeline *t, const struct operation *op, uint32_t 
 static uint64_t update(struct timeline *t, const struct operation *op, uint32_t item) {
     const struct precision type = blueprint_precision_of(t->o->blueprint, op->region), *p = &type;
     uint64_t ns = update_ns(t, op, item), from = t->now,
-             bytes = updated_elements(t, op, item) * dtype_bytes(p->compute);
+             bytes = executor_updated_elements(t->e.plan, op, item) * dtype_bytes(p->compute);
     bool staged = t->e.plan->discrete && plan_host_updates(t->e.plan) && op->write[0].kind != BUFFER_STATE &&
                   !rests_on_host(t, (enum buffer_kind)op->write[0].kind, op->region);
     if (t->o->machine->device.shares_cores) return take_core(t, RESOURCE_UPDATE, ns);

@@ -46,12 +46,6 @@ static uint64_t mix_event(uint64_t hash, const struct rank *r, const struct oper
                       ((uint64_t)r->index << 32 | item));
 }
 
-static uint64_t updated_elements(const struct run *run, const struct operation *op, uint32_t item) {
-    const struct chunk_layout *layout = &run->blueprint.plan.layout;
-    if (!op->pipe.used) return chunk_layout_resident(layout, op->region);
-    return chunk_layout_at(layout, op->region, op->first + item).count;
-}
-
 static void done(void *user, const struct operation *op, uint32_t item, const uint32_t *read,
                  const uint32_t *write) {
     struct rank *r = user;
@@ -59,7 +53,8 @@ static void done(void *user, const struct operation *op, uint32_t item, const ui
     if (run->violation.code) return; /* the ledger may not know the operation */
     ledger_done(&r->ledger, op, item);
     run->schedule = mix_event(run->schedule, r, op, item);
-    if (op->kind == OP_UPDATE) r->updated[op->region] += updated_elements(run, op, item);
+    if (op->kind == OP_UPDATE)
+        r->updated[op->region] += executor_updated_elements(&run->blueprint.plan, op, item);
     if (r->events.event) trace_events_done(&r->events, op, item, run->clock.now_ns);
 }
 
