@@ -228,7 +228,9 @@ static zero_status check_optimizer(const zero_engine *e, struct zero_error *erro
 }
 
 static zero_status start(zero_engine *e, struct zero_error *error) {
-    zero_status status = trace_open(e->trace_steps, &e->trace_source, &e->trace, error);
+    struct trace_source source = {&e->ranks, &e->blueprint.plan,
+                                  blueprint_executor_options(&e->blueprint).shape};
+    zero_status status = trace_open(e->trace_steps, &source, &e->trace, error);
     if (status) return status;
     struct start_options options = {&e->host, &e->blueprint, trace_watch(e->trace), e->faults};
     return start_run(&e->run, &options, error);

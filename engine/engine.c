@@ -70,7 +70,6 @@ static void connect_rooms(zero_engine *e) {
     e->state.blueprint = &e->blueprint;
     e->state.model = &e->model;
     e->state.training = &e->training;
-    e->trace_source = (struct trace_source){&e->ranks, &e->blueprint.plan};
 }
 
 static void close_device(struct device *device) {

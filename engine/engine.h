@@ -24,7 +24,6 @@ struct zero_engine {
     struct pass pass;           /* where the host is between begin and end */
     struct state state;         /* what rests: weights, states, notes, saves */
     struct trace_steps trace_steps;
-    struct trace_source trace_source;
     struct trace *trace;                              /* NULL: nothing is traced */
     struct comm_group *group[AXES_BOTH + 1][STREAMS]; /* of ranks.data: by axes and stream; those in use */
     bool stepped;                                     /* zero_engine_step has succeeded once */

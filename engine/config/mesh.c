@@ -6,11 +6,16 @@
 #include <string.h>
 
 #include "engine/config/given.h"
+#include "stages/stage.h"
 
 #define MICS "zero_optimization.mics_shard_size"
 #define HPZ "zero_optimization.zero_hpz_partition_size"
 #define RESHARD "comm.reshard_after_forward"
 #define NODE "comm.node_ranks"
+
+bool config_shards_params(const struct config *config) {
+    return stage_shards_params(stage_find((uint32_t)config->stage, RESHARD_ALL));
+}
 
 static uint32_t common_divisor(uint64_t a, uint64_t b) {
     while (b) {

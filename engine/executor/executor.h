@@ -130,6 +130,11 @@ struct executor_round {
 bool executor_next_call(const struct executor_shape *shape, const struct operation *op, uint32_t item,
                         struct executor_round *round, struct comm_call *out);
 
+/* The bytes that an item sends to other ranks (as zero_counters counts them), and those that it reads from the drive or
+ * writes there. A record that was never written is not read. */
+uint64_t executor_wire_bytes(const struct executor_shape *shape, const struct operation *op, uint32_t item);
+uint64_t executor_drive_bytes(const struct plan *plan, const struct operation *op, uint32_t item);
+
 zero_status executor_open(const struct executor_options *options, struct executor **out,
                           struct zero_error *error);
 void executor_close(struct executor *executor);

@@ -17,23 +17,24 @@ static int64_t memory_of(const struct plan *plan, const struct operation *op, co
     return op->kind == OP_RELEASE ? -bytes : bytes;
 }
 
-void trace_events_start(struct trace_events *events, const struct plan *plan, const struct operation *op,
-                        uint32_t item, const uint32_t *write, uint64_t now_ns) {
+void trace_events_start(struct trace_events *events, const struct operation *op, uint32_t item,
+                        const uint32_t *write, uint64_t now_ns) {
     if (events->count == events->capacity) {
         events->missed++;
         return;
     }
     events->open++;
-    events->event[events->count++] =
-        (struct trace_event){.began_ns = now_ns,
-                             .memory = memory_of(plan, op, write),
-                             .item = item,
-                             .region = op->region,
-                             .position = op->use,
-                             .kind = op->kind,
-                             .object = op->object,
-                             .stream = op->stream,
-                             .backward = op->kind == OP_COMPUTE && policy_backward(plan->policy, op->use)};
+    events->event[events->count++] = (struct trace_event){
+        .began_ns = now_ns,
+        .memory = memory_of(events->plan, op, write),
+        .moved = executor_wire_bytes(&events->shape, op, item) + executor_drive_bytes(events->plan, op, item),
+        .item = item,
+        .region = op->region,
+        .position = op->use,
+        .kind = op->kind,
+        .object = op->object,
+        .stream = op->stream,
+        .backward = op->kind == OP_COMPUTE && policy_backward(events->plan->policy, op->use)};
 }
 
 /* The operation is among the last events, where those in flight are. */
@@ -169,6 +170,69 @@ static void put_memory(const struct out *o, const struct trace_events *events) {
     }
 }
 
+/* ---- bytes per second ---- */
+
+enum rate { RATE_WIRE, RATE_READ, RATE_WRITE, RATES };
+
+#define RATE_MAX 1e15 /* of one operation; a simulated machine may be faster than numbers are wide */
+
+struct edge { /* where a rate changes */
+    uint64_t at_ns;
+    int64_t change;
+    enum rate rate;
+};
+
+static enum rate rate_of(const struct trace_event *e) {
+    return e->kind == OP_FETCH ? RATE_READ : e->kind == OP_STORE ? RATE_WRITE : RATE_WIRE;
+}
+
+static int by_time(const void *a, const void *b) {
+    const struct edge *x = a, *y = b;
+    return (x->at_ns > y->at_ns) - (x->at_ns < y->at_ns);
+}
+
+/* Whole numbers, so that a rate is 0 again when nothing moves. */
+static uint32_t make_edges(const struct trace_events *events, struct edge *out) {
+    uint32_t edges = 0;
+    for (uint32_t i = 0; i < events->count; i++) {
+        const struct trace_event *e = &events->event[i];
+        if (!e->moved || e->done_ns <= e->began_ns) continue;
+        double rate = (double)e->moved / (double)(e->done_ns - e->began_ns) * 1e9;
+        int64_t per_s = (int64_t)(rate < RATE_MAX ? rate : RATE_MAX);
+        out[edges++] = (struct edge){e->began_ns, per_s, rate_of(e)};
+        out[edges++] = (struct edge){e->done_ns, -per_s, rate_of(e)};
+    }
+    qsort(out, edges, sizeof *out, by_time);
+    return edges;
+}
+
+static void put_rates(const struct out *o, const struct edge *edge, uint32_t edges) {
+    int64_t rate[RATES] = {0};
+    bool wire = false, drive = false;
+    for (uint32_t i = 0; i < edges; i++) {
+        rate[edge[i].rate] += edge[i].change;
+        wire |= edge[i].rate == RATE_WIRE, drive |= edge[i].rate != RATE_WIRE;
+        if (i + 1 < edges && edge[i + 1].at_ns == edge[i].at_ns) continue;
+        if (wire) put_head(o, "C", edge[i].at_ns);
+        if (wire)
+            fprintf(o->file, ",\"name\":\"wire bytes/s\",\"args\":{\"sent\":%" PRId64 "}}", rate[RATE_WIRE]);
+        if (drive) put_head(o, "C", edge[i].at_ns);
+        if (drive)
+            fprintf(o->file,
+                    ",\"name\":\"drive bytes/s\",\"args\":{\"read\":%" PRId64 ",\"written\":%" PRId64 "}}",
+                    rate[RATE_READ], rate[RATE_WRITE]);
+        wire = drive = false;
+    }
+}
+
+static void put_bandwidth(const struct out *o, const struct trace_events *events) {
+    struct edge *edge = calloc(2 * (size_t)events->count + 1, sizeof *edge);
+    if (edge) put_rates(o, edge, make_edges(events, edge));
+    free(edge);
+}
+
+/* ---- all of it ---- */
+
 static void put_thread(const struct out *o, int stream, uint32_t lane) {
     int thread = stream * TRACE_LANES + (int)lane;
     fprintf(o->file,
@@ -186,9 +250,8 @@ void trace_events_open(const char *program, FILE *file) {
             program, program);
 }
 
-void trace_events_write(struct trace_events *events, const struct plan *plan, uint32_t rank,
-                        uint64_t origin_ns, FILE *file) {
-    const struct out o = {file, plan, rank, origin_ns};
+void trace_events_write(struct trace_events *events, uint32_t rank, uint64_t origin_ns, FILE *file) {
+    const struct out o = {file, events->plan, rank, origin_ns};
     uint32_t lanes[STREAMS];
     lay_lanes(events, lanes);
     fprintf(file,
@@ -201,6 +264,7 @@ void trace_events_write(struct trace_events *events, const struct plan *plan, ui
         if (is_slice(&events->event[i])) put_slice(&o, &events->event[i]);
     put_flows(&o, events);
     put_memory(&o, events);
+    put_bandwidth(&o, events);
 }
 
 void trace_events_close(FILE *file) { fputs("\n]}\n", file); }

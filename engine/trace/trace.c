@@ -13,7 +13,7 @@ enum { EVENTS_MAX = 1 << 15, WRITERS_MAX = 16 }; /* a timeline of more ranks is 
 
 struct trace {
     struct executor_watch watch;
-    const struct trace_source *source;
+    struct ranks *ranks;
     uint64_t first, steps, seen; /* seen: steps made since the commit */
     uint64_t origin_ns;          /* all ranks left a barrier then */
     bool on;
@@ -26,7 +26,7 @@ struct trace {
 static void started(void *user, const struct operation *op, uint32_t item, const uint32_t *read,
                     const uint32_t *write) {
     struct trace *t = user;
-    if (t->on) trace_events_start(&t->events, t->source->plan, op, item, write, clock_now_ns());
+    if (t->on) trace_events_start(&t->events, op, item, write, clock_now_ns());
 }
 
 static void done(void *user, const struct operation *op, uint32_t item, const uint32_t *read,
@@ -50,8 +50,9 @@ zero_status trace_open(struct trace_steps steps, const struct trace_source *sour
     struct trace *t = calloc(1, sizeof *t);
     if (!t) return error_set(error, ZERO_E_MEMORY, "no memory for the trace");
     t->watch = (struct executor_watch){.user = t, .started = started, .done = done};
-    t->source = source;
-    t->events = (struct trace_events){.event = t->event, .capacity = EVENTS_MAX};
+    t->ranks = source->ranks;
+    t->events = (struct trace_events){
+        .plan = source->plan, .shape = source->shape, .event = t->event, .capacity = EVENTS_MAX};
     t->first = steps.first, t->steps = steps.steps;
     *out = t;
     return ZERO_OK;
@@ -62,10 +63,10 @@ const struct executor_watch *trace_watch(const struct trace *t) { return t ? &t-
 void trace_close(struct trace *t) { free(t); }
 
 static void set_on(struct trace *t, bool on) {
-    turn_take(&t->source->ranks->lock);
+    turn_take(&t->ranks->lock);
     if (on) t->origin_ns = clock_now_ns();
     t->on = on;
-    turn_give(&t->source->ranks->lock);
+    turn_give(&t->ranks->lock);
 }
 
 zero_status trace_step(struct trace *t) {
@@ -74,7 +75,7 @@ zero_status trace_step(struct trace *t) {
     if (next == t->first + t->steps) set_on(t, false);
     if (next != t->first) return ZERO_OK;
     zero_status status =
-        ranks_call(t->source->ranks, &(struct comm_call){.kind = COMM_BARRIER, .what = "the trace's begin"});
+        ranks_call(t->ranks, &(struct comm_call){.kind = COMM_BARRIER, .what = "the trace's begin"});
     if (!status) set_on(t, true);
     return status;
 }
@@ -83,16 +84,16 @@ zero_status trace_step(struct trace *t) {
 
 /* This rank's part; rank 0 makes the file anew, the others must find it. */
 static zero_status append(struct trace *t, const char *path, bool last, struct zero_error *error) {
-    FILE *file = fopen(path, t->source->ranks->rank ? "r+" : "w");
+    FILE *file = fopen(path, t->ranks->rank ? "r+" : "w");
     if (!file)
-        return error_set(
-            error, ZERO_E_IO, "zero_engine_write_trace: cannot write %s: %s%s", path, strerror(errno),
-            t->source->ranks->rank && errno == ENOENT ? "; all ranks must see the same directory" : "");
-    if (t->source->ranks->rank)
+        return error_set(error, ZERO_E_IO, "zero_engine_write_trace: cannot write %s: %s%s", path,
+                         strerror(errno),
+                         t->ranks->rank && errno == ENOENT ? "; all ranks must see the same directory" : "");
+    if (t->ranks->rank)
         fseek(file, 0, SEEK_END);
     else
         trace_events_open("zero", file);
-    trace_events_write(&t->events, t->source->plan, t->source->ranks->rank, t->origin_ns, file);
+    trace_events_write(&t->events, t->ranks->rank, t->origin_ns, file);
     if (last) trace_events_close(file);
     bool bad = ferror(file);
     bad |= fclose(file) != 0;
@@ -102,7 +103,7 @@ static zero_status append(struct trace *t, const char *path, bool last, struct z
 }
 
 zero_status trace_write(struct trace *t, const char *path) {
-    struct ranks *ranks = t->source->ranks;
+    struct ranks *ranks = t->ranks;
     zero_status status = ZERO_OK;
     set_on(t, false);
     uint32_t writers = ranks->size < WRITERS_MAX ? ranks->size : WRITERS_MAX;

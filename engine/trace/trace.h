@@ -14,17 +14,18 @@ struct trace_steps {
     uint64_t first, steps; /* counted from 1; 0 steps: none */
 };
 
-/* The parts of the engine that are traced. */
+/* The parts of the engine that are traced. They are borrowed. */
 struct trace_source {
     struct ranks *ranks;
     const struct plan *plan;
+    struct executor_shape shape;
 };
 
 /* Before the plan, which counts the trace's memory: reserves it. */
 zero_status trace_reserve(struct trace_steps steps, struct reservations *reservations,
                           struct zero_error *error);
 
-/* Before the executor opens, which takes the watch. *out: NULL where nothing is traced. Everything is borrowed. */
+/* Before the executor opens, which takes the watch. *out: NULL where nothing is traced. */
 zero_status trace_open(struct trace_steps steps, const struct trace_source *source, struct trace **out,
                        struct zero_error *error);
 const struct executor_watch *trace_watch(const struct trace *trace); /* NULL: nothing is traced */

@@ -18,6 +18,7 @@
 #include "tools/plan/literature.h"
 #include "tools/plan/measure.h"
 #include "tools/plan/print.h"
+#include "tools/plan/throughput.h"
 #include "tools/weights/weights.h"
 
 enum { LARGEST_SEQUENCE = 4096 };
@@ -72,8 +73,8 @@ static const struct option options[] = {
      FIELD(all)},
     {"--json", NULL, "prints one JSON object, with all rows", OPTION_FLAG, FIELD(json)},
     {"--models", NULL, "lists the models that have names", OPTION_FLAG, FIELD(models)},
-    {"--literature", NULL, "prints tables of papers beside what would be planned here", OPTION_FLAG,
-     FIELD(literature)},
+    {"--literature", NULL, "prints papers' bytes and published tokens/s beside what would be planned here",
+     OPTION_FLAG, FIELD(literature)},
     {0},
 };
 #undef FIELD
@@ -369,7 +370,10 @@ static int run(int argc, char **argv) {
         return command_usage_error("plan", "%s", error.message);
     if (arguments.models) return print_models();
     if (arguments.measure) return measure_machine(&arguments);
-    if (arguments.literature) return literature_print(stdout, &error) ? fail(&error) : EXIT_OK;
+    if (arguments.literature) {
+        bool printed = !literature_print(stdout, &error) && !throughput_print(stdout, &error);
+        return printed ? EXIT_OK : fail(&error);
+    }
     struct config config = {0};
     zero_status status = plan(&arguments, &config, &error);
     config_free(&config);
@@ -387,7 +391,8 @@ const struct command command_plan = {
         "(configs/hardware.json). `flight` is the gathered units and their gradients. The `busy` shares\n"
         "may add up to more than the step, because work overlaps.\n"
         "Assumptions: a GPU holds the activations that `zero train` needs there; libraries take 5 % of\n"
-        "its memory; the host updates offloaded state, and the ranks of a node share its memory;\n"
+        "its memory; its norms, activations, sums and loss take as long as the bytes that they move;\n"
+        "the host updates offloaded state, and the ranks of a node share its memory;\n"
         "collectives are rings. MFU leaves recomputation out. The stage and the offloading of\n"
         "CONFIG.json are replaced, but tiered state stays tiered; its other keys hold.",
     .options = options,

@@ -23,6 +23,8 @@ static const struct entry_key device_keys[] = {
     {"fp32_achieved", ENTRY_FRACTION, DEVICE(flops_achieved[DTYPE_F32]), false, NULL},
     {"bf16_achieved", ENTRY_FRACTION, DEVICE(flops_achieved[DTYPE_BF16]), false, NULL},
     {"fp16_achieved", ENTRY_FRACTION, DEVICE(flops_achieved[DTYPE_F16]), false, NULL},
+    {"attention_flops", ENTRY_NUMBER, DEVICE(attention_flops), false,
+     "FLOP per second that flash attention reaches, as 335e12"},
     {"price_per_hour", ENTRY_NUMBER, DEVICE(price_per_hour), false,
      "the price of one device for an hour, as 2.5"},
     {"is_host", ENTRY_BOOL, DEVICE(is_host), false, NULL},

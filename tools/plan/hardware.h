@@ -22,9 +22,10 @@ struct hardware_device {
     double memory_bytes, memory_per_s;
     double flops[HARDWARE_TYPES]; /* dense, by enum dtype; NaN: the device does not multiply this type */
     double memory_achieved, flops_achieved[HARDWARE_TYPES];
-    double price_per_hour; /* of one device, in the user's currency; NaN: unknown */
-    bool is_host;          /* its memory is the host's: offloading to cpu frees only budget */
-    bool shares_cores;     /* collectives and updates use the cores that compute: they take turns */
+    double attention_flops; /* that flash attention reaches in 16 bits; NaN: as products */
+    double price_per_hour;  /* of one device, in the user's currency; NaN: unknown */
+    bool is_host;           /* its memory is the host's: offloading to cpu frees only budget */
+    bool shares_cores;      /* collectives and updates use the cores that compute: they take turns */
     /* the usual host, links and drive: names of the other sections */
     hardware_name host, inside, between, drive;
 };

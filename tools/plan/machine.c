@@ -134,6 +134,17 @@ zero_status hardware_choose(const struct hardware *h, const struct hardware_choi
     return ZERO_OK;
 }
 
+zero_status hardware_machine(const char *file, const struct hardware_choice *choice, struct machine *out,
+                             struct zero_error *error) {
+    struct hardware *h = malloc(sizeof *h);
+    if (!h) return error_set(error, ZERO_E_MEMORY, "no memory for descriptions of hardware");
+    zero_status status = hardware_open(h, error);
+    if (!status && file) status = hardware_read(h, file, error);
+    if (!status) status = hardware_choose(h, choice, out, error);
+    free(h);
+    return status;
+}
+
 /* ---- as speeds ---- */
 
 static uint64_t whole(double value) {

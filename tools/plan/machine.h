@@ -23,6 +23,10 @@ struct hardware_choice {
 zero_status hardware_choose(const struct hardware *hardware, const struct hardware_choice *choice,
                             struct machine *out, struct zero_error *error);
 
+/* Of the built-in descriptions and those of a file; NULL: no file. */
+zero_status hardware_machine(const char *file, const struct hardware_choice *choice, struct machine *out,
+                             struct zero_error *error);
+
 /* "400Gb", "50 GB/s", "7GiB/s", "3.5e9": bytes per second; *out_rest: the text after the speed. */
 bool hardware_parse_speed(const char *text, double *out_per_s, const char **out_rest);
 

@@ -4,8 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/plan/work.h"
-
 /* ---- memory ---- */
 
 /* The bytes of a tier that one rank may use. On a GPU the context, the libraries and fragmentation take a part. */
@@ -83,7 +81,8 @@ static void conclude(const struct scenario *s, const struct blueprint *b, struct
 static zero_status price_step(const struct scenario *s, struct blueprint *b, struct price *p,
                               struct zero_error *error) {
     struct pass pass;
-    struct work_options work = {&s->shapes, &s->machine, b, b->o.config->micro_batch, p->cell.recompute};
+    struct work_options work = {&s->shapes,        &s->machine, b, b->o.config->micro_batch,
+                                p->cell.recompute, s->style};
     zero_status status = work_pass(&work, &pass, error);
     if (status) return status;
     struct timeline_options o = {.machine = &s->machine, .blueprint = b, .nodes = s->nodes, .pass = &pass};
@@ -122,7 +121,7 @@ static zero_status price_engine(const struct scenario *s, zero_engine *engine, s
     status = check_type(s, b, error);
     if (status) return status;
     take_bytes(s, b, &plan, p);
-    return p->fits && !s->bytes_alone ? price_step(s, b, p, error) : ZERO_OK;
+    return (p->fits || s->times_always) && !s->bytes_alone ? price_step(s, b, p, error) : ZERO_OK;
 }
 
 zero_status price_cell(const struct scenario *s, const struct cell *cell, struct price *out,

@@ -8,6 +8,7 @@
 #include "tools/plan/machine.h"
 #include "tools/plan/shapes.h"
 #include "tools/plan/timeline.h"
+#include "tools/plan/work.h"
 
 /* The settings that the rows of a table have in common. */
 struct scenario {
@@ -21,6 +22,9 @@ struct scenario {
     bool recompute_on_cpu; /* struct shapes_recompute */
     bool processes;        /* ranks are processes: on a host their reductions need staging */
     bool bytes_alone;      /* prices have no times */
+    bool times_always;     /* prices have times where there is no room, too */
+    /* On a GPU. NULL: that of tools/gpt. */
+    const struct work_style *style;
 };
 
 enum shortage { SHORT_DEVICE, SHORT_CPU, SHORT_NVME, SHORTAGES }; /* in the order of zero_tier */
@@ -36,7 +40,7 @@ struct price {
     double left_bytes[SHORTAGES];    /* bytes that are free; below 0: that are missing */
     uint64_t short_bytes[SHORTAGES]; /* bytes that are missing */
     bool fits;
-    /* Set only if the configuration fits: */
+    /* Set only if the configuration fits, or with times_always: */
     struct step_price step;
     enum resource bound; /* the resource that is busy longest */
     double tokens;       /* of a step, all ranks */

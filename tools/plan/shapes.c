@@ -10,6 +10,8 @@
     "Dubey et al. 2024, The Llama 3 herd of models, table 3, and config.json; samples of its pretraining"
 #define SMOLLM2 "Ben Allal et al. 2025, SmolLM2, and its config.json; samples of its pretraining"
 #define MISTRAL "Jiang et al. 2023, Mistral 7B, table 1; without the window, as from v0.2 on"
+#define MPT                                                                                                  \
+    "MosaicML, llm-foundry's table of throughputs; with positions and biases, as it counts the parameters"
 #define QWEN2 "Yang et al. 2024, Qwen2.5, table 1, and its config.json; samples of its pretraining"
 #define QWEN3 "Yang et al. 2025, Qwen3, table 1, and its config.json; samples of its pretraining"
 
@@ -34,6 +36,8 @@ static const struct shapes table[] = {
     ROW("smollm2-135m", SMOLLM2, GPT_LLAMA, 30, 576, 9, 3, 2048, 49152, 1536, true, 0),
     ROW("smollm2-360m", SMOLLM2, GPT_LLAMA, 32, 960, 15, 5, 2048, 49152, 2560, true, 0),
     ROW("smollm2-1.7b", SMOLLM2, GPT_LLAMA, 24, 2048, 32, 0, 2048, 49152, 8192, true, 0),
+    ROW("mpt-7b", MPT, GPT_GPT2, 32, 4096, 32, 0, 2048, 50368, 0, true, 0),
+    ROW("mpt-70b", MPT, GPT_GPT2, 80, 8192, 64, 0, 2048, 50368, 0, true, 0),
     ROW("mistral-7b", MISTRAL, GPT_MISTRAL, 32, 4096, 32, 8, 8192, 32000, 14336, false, 0),
     ROW("qwen2.5-0.5b", QWEN2, GPT_QWEN2, 24, 896, 14, 2, 4096, 151936, 4864, true, 0),
     ROW("qwen2.5-1.5b", QWEN2, GPT_QWEN2, 28, 1536, 12, 2, 4096, 151936, 8960, true, 0),

@@ -121,15 +121,6 @@ static uint64_t update_ns(const struct timeline *t, const struct operation *op,
                      host_updates(t, range) ? t->speeds.host_bytes_per_s : t->speeds.device_bytes_per_s);
 }
 
-/* The bytes that transfer.c moves for one chunk. */
-static uint64_t chunk_bytes(const struct timeline *t, const struct operation *op, uint32_t item) {
-    struct chunk c = chunk_layout_at(&t->e.plan->layout, op->region, op->first + item);
-    if (op->object == OBJECT_PARAM) return c.param_bytes;
-    if (op->object == OBJECT_GRAD) return c.grad_bytes;
-    uint64_t gradient = op->kind == OP_FETCH && c.grads ? c.grad_bytes : 0;
-    return c.state * c.record_bytes + c.params * c.param_bytes + gradient;
-}
-
 /* ---- turns ---- */
 
 /* On shared cores, while the host and other work both want a core, each gets half of it. */
@@ -218,7 +209,7 @@ static uint64_t update(struct timeline *t, const struct operation *op, uint32_t 
 
 static uint64_t transfer(struct timeline *t, const struct operation *op, uint32_t item) {
     bool write = op->kind == OP_STORE;
-    uint64_t bytes = chunk_bytes(t, op, item), began = later(t->now, t->drive.free_ns);
+    uint64_t bytes = executor_drive_bytes(t->e.plan, op, item), began = later(t->now, t->drive.free_ns);
     *(write ? &t->price.drive_write_bytes : &t->price.drive_read_bytes) += bytes;
     uint64_t finish = speeds_transfer(&t->speeds, &t->drive, t->now, write, bytes);
     t->busy[RESOURCE_DRIVE] += t->drive.free_ns - began;

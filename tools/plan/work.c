@@ -33,24 +33,66 @@ static double trained_share(const struct model *m, uint32_t unit) {
 
 static uint64_t nanoseconds(double seconds) { return (uint64_t)(seconds * 1e9 + 0.5); }
 
-/* A backward multiplies once for the gradient of its input, and once for the gradients of the trained weights. */
-struct pass_work work_of_unit(const struct work_options *o, uint32_t unit) {
+struct unit_times { /* seconds; again: of the forward that the backward computes again in its own use */
+    double forward, backward, recompute, again;
+};
+
+/* On a host the rate of arithmetic is measured on a whole model, with its elementwise passes; only the rows that enter and leave
+ * count. A backward multiplies once for the gradient of its input, and once for the gradients of the trained weights. */
+static struct unit_times host_times(const struct work_options *o, uint32_t unit, double share) {
     const struct machine *m = o->machine;
-    bool host = m->device.is_host;
     double tokens = (double)o->batch * (double)o->shapes->context,
            rate = m->device.flops[o->blueprint->terms.precision.compute] / tokens,
-           share = trained_share(o->blueprint->o.model, unit), weights = weights_s(o, unit),
+           weights = weights_s(o, unit),
            rows_s = tokens * (double)o->shapes->width * sizeof(float) / m->device.memory_per_s,
            forward = shapes_forward_flops(o->shapes, unit) / rate,
-           again = shapes_again_flops(o->shapes, unit) / rate,
            untrained = (1 - share) * shapes_weight_flops(o->shapes, unit) / rate,
-           passes = host ? HOST_BACKWARD_PASSES + share * HOST_GRADIENT_PASSES
-                         : BACKWARD_PASSES + share * GRADIENT_PASSES;
-    double recompute = forward - shapes_output_flops(o->shapes) / rate + FORWARD_PASSES * weights;
-    return (struct pass_work){.forward_ns = nanoseconds(forward + rows_s + FORWARD_PASSES * weights),
-                              .backward_ns =
-                                  nanoseconds(2 * forward + again - untrained + rows_s + passes * weights),
-                              .recompute_ns = recompute > 0 ? nanoseconds(recompute) : 0,
+           passes = HOST_BACKWARD_PASSES + share * HOST_GRADIENT_PASSES;
+    return (struct unit_times){
+        .forward = forward + rows_s + FORWARD_PASSES * weights,
+        .backward =
+            2 * forward + shapes_again_flops(o->shapes, unit) / rate - untrained + rows_s + passes * weights,
+        .recompute = forward - shapes_output_flops(o->shapes) / rate + FORWARD_PASSES * weights};
+}
+
+/* tools/gpt keeps neither what norms nor what activations give. */
+static const struct work_style gpt_style = {KERNELS_FUSED, {.elementwise = 1}};
+
+/* The backward of attention has five products to the forward's two, because it computes the scores again. */
+#define ATTENTION_BACKWARD 2.5
+
+/* On a GPU products, attention and elementwise passes take turns, each at its own rate. */
+static struct unit_times device_times(const struct work_options *o, uint32_t unit, double share) {
+    const struct hardware_device *d = &o->machine->device;
+    enum dtype dtype = o->blueprint->terms.precision.compute;
+    const struct work_style *style = o->style ? o->style : &gpt_style;
+    bool flash = dtype != DTYPE_F32 && d->attention_flops > 0,
+         block = !shapes_embeds(o->shapes, unit) && unit < shapes_segments(o->shapes, 0).end;
+    double tokens = (double)o->batch * (double)o->shapes->context, rate = d->flops[dtype] / tokens,
+           attention_rate = flash ? d->attention_flops / tokens : rate, weights = weights_s(o, unit),
+           flops = shapes_weight_flops(o->shapes, unit), products = flops / rate,
+           attention = (shapes_forward_flops(o->shapes, unit) - flops) / attention_rate;
+    struct elementwise bytes = elementwise_of(o->shapes, unit, style->kernels);
+    double per_byte = tokens * dtype_bytes(dtype) / 2 / d->memory_per_s, passes = bytes.forward * per_byte;
+    struct unit_times t = {.forward = products + attention + passes + FORWARD_PASSES * weights,
+                           .backward = (1 + share) * products + shapes_again_flops(o->shapes, unit) / rate +
+                                       ATTENTION_BACKWARD * attention + bytes.backward * per_byte +
+                                       (BACKWARD_PASSES + share * GRADIENT_PASSES) * weights,
+                           .again = block ? style->again.products * products +
+                                                style->again.attention * attention +
+                                                style->again.elementwise * passes
+                                          : 0};
+    t.recompute = t.forward - shapes_output_flops(o->shapes) / rate;
+    return t;
+}
+
+struct pass_work work_of_unit(const struct work_options *o, uint32_t unit) {
+    double share = trained_share(o->blueprint->o.model, unit);
+    struct unit_times t =
+        o->machine->device.is_host ? host_times(o, unit, share) : device_times(o, unit, share);
+    return (struct pass_work){.forward_ns = nanoseconds(t.forward),
+                              .backward_ns = nanoseconds(t.backward + t.again),
+                              .recompute_ns = t.recompute > 0 ? nanoseconds(t.recompute) : 0,
                               .trains = share > 0};
 }
 

@@ -4,9 +4,20 @@
 #define ZERO_TOOLS_PLAN_WORK_H
 
 #include "engine/inside.h"
+#include "tools/plan/elementwise.h"
 #include "tools/plan/machine.h"
 #include "tools/plan/pass.h"
 #include "tools/plan/shapes.h"
+
+/* How a program computes on a GPU. `again`: the parts of a block's forward that its backward computes again in its own use,
+ * beside a scenario's segments: selective recomputation (Korthikanti et al. 2022) is {0, 1, 0}, where attention's scores are kept
+ * at all; flash attention, which never keeps them, counts them in its backward. */
+struct work_style {
+    enum kernels kernels;
+    struct work_again {
+        double products, attention, elementwise;
+    } again;
+};
 
 struct work_options {
     const struct shapes *shapes;
@@ -14,6 +25,7 @@ struct work_options {
     const struct blueprint *blueprint; /* contains the shapes' units: their trained parameters and types */
     uint64_t batch;                    /* sequences of a micro-step */
     uint32_t recompute;                /* blocks of a recomputed segment; 0: no recomputation */
+    const struct work_style *style;    /* NULL: that of tools/gpt */
 };
 
 struct pass_work work_of_unit(const struct work_options *options, uint32_t unit);

@@ -14,17 +14,6 @@
 
 /* ---- the request ---- */
 
-static zero_status find_machine(const struct job_choice *c, struct machine *out, struct zero_error *error) {
-    struct hardware *h = malloc(sizeof *h);
-    if (!h) return error_set(error, ZERO_E_MEMORY, "no memory for descriptions of hardware");
-    struct hardware_choice choice = {c->gpu ? c->gpu : "h100-80g", c->link, c->net, c->nvme};
-    zero_status status = hardware_open(h, error);
-    if (!status && c->hardware) status = hardware_read(h, c->hardware, error);
-    if (!status) status = hardware_choose(h, &choice, out, error);
-    free(h);
-    return status;
-}
-
 static zero_status find_model(const struct job_choice *c, struct config *config, struct job *job,
                               struct zero_error *error) {
     if (c->units && c->model)
@@ -55,7 +44,8 @@ static zero_status take_config(const struct job_choice *c, struct config *config
 zero_status job_open(const struct job_choice *c, struct job *out, struct zero_error *error) {
     struct config config = {0};
     *out = (struct job){0};
-    zero_status status = find_machine(c, &out->machine, error);
+    struct hardware_choice machine = {c->gpu ? c->gpu : "h100-80g", c->link, c->net, c->nvme};
+    zero_status status = hardware_machine(c->hardware, &machine, &out->machine, error);
     if (!status) status = take_config(c, &config, out, error);
     if (!status) status = find_model(c, &config, out, error);
     const char *problem =
@@ -159,7 +149,7 @@ static zero_status uniform_work(const struct job *job, const struct blueprint *b
 
 static zero_status find_work(const struct job *job, const struct blueprint *b, struct pass_work **out,
                              struct zero_error *error) {
-    struct work_options o = {&job->shapes, &job->machine, b, job->micro_batch, 0};
+    struct work_options o = {&job->shapes, &job->machine, b, job->micro_batch, 0, NULL};
     *out = calloc(b->o.model->units, sizeof **out);
     if (!*out) return error_set(error, ZERO_E_MEMORY, "no memory for the work of units");
     if (job->units) return uniform_work(job, b, *out);

@@ -35,8 +35,7 @@ static void started(void *user, const struct operation *op, uint32_t item, const
     struct rank *r = user;
     struct ledger_item starts = {op, read, write, item};
     struct ledger_fault fault;
-    if (r->events.event)
-        trace_events_start(&r->events, &r->run->blueprint.plan, op, item, write, r->run->clock.now_ns);
+    if (r->events.event) trace_events_start(&r->events, op, item, write, r->run->clock.now_ns);
     if (!r->run->violation.code && !ledger_start(&r->ledger, &starts, &fault)) say(r, op, &fault);
 }
 
@@ -145,6 +144,7 @@ static zero_status open_executor(struct rank *r, struct zero_error *error) {
     o.agreements = r->agreement;
     o.without_data = !run->setup->host;
     o.watch = &r->watch;
+    r->events.plan = o.plan, r->events.shape = o.shape;
     zero_status status = executor_open(&o, &r->executor, error);
     r->moves = (struct host_moves){
         .executor = r->executor, .mine = &nothing, .settles = plan_settles(&run->blueprint.plan)};

@@ -19,7 +19,7 @@ uint64_t sim_trace_write(struct run *run) {
     trace_events_open("zero sim", file);
     for (uint32_t i = 0; i < run->ranks && run->rank[i].events.event; i++) {
         struct trace_events *events = &run->rank[i].events;
-        trace_events_write(events, &run->blueprint.plan, i, 0, file);
+        trace_events_write(events, i, 0, file);
         missed += events->missed;
     }
     trace_events_close(file);

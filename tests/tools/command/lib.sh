@@ -59,6 +59,7 @@ whole_trace() { # FILE
 import collections, json, sys
 
 events = json.load(open(sys.argv[1]))["traceEvents"]
+rates = {}
 threads, flows, counts = collections.defaultdict(list), collections.defaultdict(list), collections.Counter(e["ph"] for e in events)
 for e in events:
     if e["ph"] == "X":
@@ -67,6 +68,8 @@ for e in events:
         flows[e["id"]].append(e)
     if e["ph"] == "C":
         assert min(e["args"].values()) >= 0, e
+        if e["name"] in ("wire bytes/s", "drive bytes/s"):
+            rates[e["pid"], e["name"]] = e
 for thread, slices in threads.items():
     slices.sort()
     for one, other in zip(slices, slices[1:]):
@@ -77,5 +80,6 @@ for begin, end in flows.values():
     gather, compute = at(begin, "GATHER"), at(end, "forward", "backward")
     assert gather[2].split(" ", 1)[1] == compute[2].split(" ", 1)[1] and gather[1] <= compute[0] + 1e-6, (gather, compute)
 assert flows and counts["C"], "no flow or no counter"
+assert rates and all(not any(e["args"].values()) for e in rates.values()), "something moves for ever"
 END
 }

@@ -5,10 +5,10 @@ config >good.json
 
 expect 0 "$zero" help plan && says out "--micro-batch N"
 expect 0 "$zero" plan --models && says out "llama-3-8b"
-expect 0 "$zero" plan --literature && says out "ZeRO-Infinity"
+expect 0 "$zero" plan --literature && says out "ZeRO-Infinity" && says out "llama-3.1-8b"
 expect 0 "$zero" plan good.json --gpu cpu --ranks 2 && says out "Take stage" && says out "2 ranks on 1 node"
 expect 0 "$zero" plan --model 70b --ranks 8 --gpu h100-80g --net 400Gb --nvme 7GB/s --price 2.5
-says out "Assumes products in bf16 at 495 TFLOP/s of a peak of 989 TFLOP/s" && says out "a rank sends 360 GB/s inside its node"
+says out "Assumes products in bf16 at 524 TFLOP/s of a peak of 989 TFLOP/s" && says out "a rank sends 360 GB/s inside its node"
 says out "short of" && says out "->     3" && says out "per G tokens"
 expect 0 "$zero" plan --model 1T --ranks 512 --gpu b200 --micro-batch 1 --seq 1024 --all && says out "512 ranks on 64 nodes"
 expect 0 "$zero" plan --model gpt2 --gpu h200 --json && says out '"rows": ['

@@ -41,14 +41,15 @@ static void a_vendor_s_figures_become_what_is_reached(void) {
     struct machine m;
     open_builtin();
     choose((struct hardware_choice){.device = "h100-80g"}, &m);
-    CHECK_DOUBLE(m.device.flops[DTYPE_BF16], 989.4e12 * 0.5, 1e-12);
+    CHECK_DOUBLE(m.device.flops[DTYPE_BF16], 989.4e12 * 0.53, 1e-12);
+    CHECK_DOUBLE(m.device.attention_flops, 335e12, 1e-12);
     CHECK_DOUBLE(m.device.memory_per_s, 3.35e12 * 0.85, 1e-12);
     CHECK_DOUBLE(m.between.per_s, 50e9 * 0.85, 1e-12);
     CHECK_DOUBLE(m.between.reduce_per_s, 50e9 * 0.85, 1e-12);
     CHECK_INT(m.node_ranks, 8);
     CHECK(isnan(m.device.price_per_hour));
     choose((struct hardware_choice){.device = "v100-32g"}, &m);
-    CHECK(isnan(m.device.flops[DTYPE_BF16]));
+    CHECK(isnan(m.device.flops[DTYPE_BF16]) && isnan(m.device.attention_flops));
 }
 
 static void a_file_adds_and_overrides(void) {

@@ -1,11 +1,13 @@
 /* The papers' tables: bytes per parameter within a hundredth of the source's where the accounting is the same, and
- * off by what is known where it is not. */
+ * off by what is known where it is not. Published speeds: most within 15 percent, and rates that are the mean of those rows by which
+ * they were chosen. */
 #include "tools/plan/literature.h"
 
 #include <math.h>
 
 #include "tests/check.h"
 #include "tools/plan/shapes.h"
+#include "tools/plan/throughput.h"
 
 /* Known differences, in bytes per parameter: the reduced shard beside a whole gradient at stage 1; ZeRO-Infinity's fp32
  * gradients (4) and the halves of the masters that the parameters hold (2); gradients that left the device (2). */
@@ -13,6 +15,28 @@ static double known(const struct literature_row *row) {
     if (row->cell.stage == 1) return 2. / row->ranks;
     if (row->of == LITERATURE_DEVICE) return -2. / row->ranks;
     return row->of == LITERATURE_ALL ? -6 : 0;
+}
+
+static void speeds_are_near(void) {
+    const struct throughput_row *row;
+    uint32_t held = 0, near = 0;
+    double fit[2] = {0};
+    for (uint32_t i = 0; (row = throughput_at(i)); i++) {
+        struct zero_error error;
+        error_clear(&error);
+        double ours;
+        if (!CHECK_INT(throughput_plan(row, &ours, &error), ZERO_OK)) continue;
+        double ratio = ours / row->per_s;
+        if (!CHECK(fabs(ratio - 1) < (row->use == THROUGHPUT_MORE ? 0.4 : 0.2)))
+            fprintf(stderr, "%s on %u %s: %.0f, the source has %.0f\n", row->model, row->ranks, row->device,
+                    ours, row->per_s);
+        if (row->use == THROUGHPUT_FIT) fit[row->device[0] == 'a'] += log(ratio) / 3;
+        held += row->use != THROUGHPUT_MORE;
+        near += row->use != THROUGHPUT_MORE && fabs(ratio - 1) < 0.15;
+    }
+    CHECK_INT(held, 13);
+    CHECK(near >= 11);
+    CHECK(fabs(fit[0]) < 0.01 && fabs(fit[1]) < 0.01);
 }
 
 int main(void) {
@@ -31,5 +55,6 @@ int main(void) {
         CHECK_DOUBLE(parameters, (double)shapes_parameters(shapes_find(row->model)), 0);
     }
     CHECK_INT(rows, 14);
+    speeds_are_near();
     return check_end();
 }

@@ -22,7 +22,8 @@ static void parameters_are_as_published(void) {
                 {"qwen2.5-32b", 32763876352}, {"qwen2.5-72b", 72706203648}, {"qwen3-0.6b", 596049920},
                 {"qwen3-1.7b", 1720574976},   {"qwen3-4b", 4022468096},     {"qwen3-8b", 8190735360},
                 {"qwen3-14b", 14768307200},   {"qwen3-32b", 32762123264},   {"llama-3-8b", 8030261248},
-                {"llama-3-70b", 70553706496}, {"70b", 68976648192}};
+                {"llama-3-70b", 70553706496}, {"70b", 68976648192},         {"mpt-7b", 6658859008},
+                {"mpt-70b", 64862437376}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         CHECK_INT(shapes_parameters(shapes_find(rows[i].name)), rows[i].parameters);
     CHECK(!shapes_find("gpt3"));
