@@ -141,17 +141,33 @@ static bool makes_gradient(const struct operation *op) {
     return (op->kind == OP_REDUCE || op->kind == OP_CLEAR) && op->write[0].kind == BUFFER_GRAD_SHARD;
 }
 
-bool offload_stores_gradient(const struct operation *op) { return makes_gradient(op) && !op->sums; }
+bool offload_stores_gradient(const struct offload_region *r, const struct operation *op) {
+    bool last = r->held ? op->final && !op->summed : !op->sums;
+    return r->grads && makes_gradient(op) && last;
+}
 
-bool offload_fetches_gradient(const struct operation *op) {
+bool offload_fetches_gradient(const struct offload_region *r, const struct operation *op) {
     bool sum = op->kind == OP_REDUCE && !op->reads;
-    return makes_gradient(op) && (op->add || (sum && !op->sums));
+    return r->grads && !r->held && makes_gradient(op) && (op->add || (sum && !op->sums));
+}
+
+/* All chunks go to the drive from where the use's sum is. They wait for it by the buffer, not one by one. */
+static void expand_held(struct offload *o, const struct operation *reduction, struct operation_list *out) {
+    const struct offload_region *r = &o->region[reduction->region];
+    const struct buffer_ref shard = reduction->write[0], held = {BUFFER_GRAD_HELD, reduction->region};
+    struct operation *op = append(out, reduction);
+    op->write[0] = held;
+    if (!offload_stores_gradient(r, reduction)) return;
+    op = append_new(out, OP_STORE, OBJECT_GRAD, STREAM_GRAD, reduction->region);
+    set_run(op, 0, r->chunks, 0);
+    op->read[op->reads++] = held;
+    op->write[op->writes++] = shard;
 }
 
 static void expand_reduction(struct offload *o, const struct operation *reduction,
                              struct operation_list *out) {
     const struct buffer_ref staged = {BUFFER_GRAD_STAGED, 0}, shard = reduction->write[0];
-    bool fetches = offload_fetches_gradient(reduction);
+    bool fetches = offload_fetches_gradient(&o->region[reduction->region], reduction);
     struct operation *op;
     if (reduction->sums) return; /* the reduction before it has made the sum */
     if (fetches) {
@@ -182,7 +198,7 @@ static void expand(struct offload *o, const struct operation *op, struct operati
     } else if (from_shard && o->region[op->region].params) {
         expand_gather(o, op, out);
     } else if (makes_gradient(op) && o->region[op->region].grads) {
-        expand_reduction(o, op, out);
+        (o->region[op->region].held ? expand_held : expand_reduction)(o, op, out);
     } else {
         if (op->kind == OP_COMPUTE && op->final) fetch(o, o->early, out);
         append(out, op);

@@ -307,7 +307,7 @@ static uint64_t fitting_chunk(const struct blueprint *b) {
     uint64_t budget = c->budget_bytes[TIER_CPU], planned = blueprint_bytes(b, TIER_CPU);
     const struct chunk_layout *layout = &b->plan.layout;
     uint64_t slots = b->plan.row_bytes[MEMORY_SLOTS] + b->plan.row_bytes[MEMORY_PARAM_STAGING] +
-                     b->plan.row_bytes[MEMORY_GRAD_STAGING],
+                     layout->grads.slots * layout->grads.slot_bytes,
              chunk = layout->chunk_elements;
     if (planned <= budget || planned - budget >= slots) return chunk;
     uint64_t most = 1 + (c->slots ? (uint64_t)c->slots : SLOTS_DEFAULT);
