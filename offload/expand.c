@@ -2,15 +2,13 @@
 
 void offload_open(struct offload *o) {
     o->total = 0;
-    o->early = o->slots;
     for (uint32_t k = 0; k < o->refreshes; k++) {
         struct offload_region *r = &o->region[o->refresh[k]];
         r->base = o->total;
         o->total += r->chunks - offload_staged_first(r);
-        if (r->grads && r->base < o->early) o->early = r->base;
     }
     o->lag = o->slots < o->total ? o->slots : o->total;
-    o->steps = o->ahead = o->fetches = o->updates = 0;
+    o->steps = o->ahead = o->updated = o->fetches = o->updates = 0;
     o->param_sequence = o->grad_sequence = 0;
     for (int stream = 0; stream < STREAMS; stream++) o->points[stream] = 0;
 }
@@ -67,6 +65,17 @@ static void fetch(struct offload *o, uint64_t until, struct operation_list *out)
     }
 }
 
+/* How far a backward may fetch: what has a slot, and needs no gradient from the drive. With updates in the backward, slots become free
+ * while it goes on. */
+static uint64_t fetchable(const struct offload *o) {
+    uint64_t until = o->updated + o->slots;
+    for (uint32_t k = 0; k < o->refreshes; k++) {
+        const struct offload_region *r = &o->region[o->refresh[k]];
+        if (r->grads && r->base >= o->updated && r->base < until) until = r->base;
+    }
+    return until;
+}
+
 static void drop_write(struct operation *op, enum buffer_kind kind) {
     uint8_t kept = 0;
     for (uint8_t i = 0; i < op->writes; i++)
@@ -90,6 +99,7 @@ static void expand_update(struct offload *o, const struct operation *update, str
     set_pipe(op, STREAM_FETCH, (int64_t)(fetched_before + r->base + 1));
     if (r->params) drop_write(op, BUFFER_PARAM_SHARD); /* new parameters go to the slot, then to the drive */
     o->updates += staged;
+    o->updated = r->base + staged;
     op = append_new(out, OP_STORE, OBJECT_STATE, STREAM_STORE, update->region);
     set_run(op, first, staged, sequence);
     set_pipe(op, STREAM_UPDATE, (int64_t)(o->updates - staged + 1));
@@ -200,7 +210,7 @@ static void expand(struct offload *o, const struct operation *op, struct operati
     } else if (makes_gradient(op) && o->region[op->region].grads) {
         (o->region[op->region].held ? expand_held : expand_reduction)(o, op, out);
     } else {
-        if (op->kind == OP_COMPUTE && op->final) fetch(o, o->early, out);
+        if (op->kind == OP_COMPUTE && op->final) fetch(o, fetchable(o), out);
         append(out, op);
     }
 }
@@ -213,7 +223,7 @@ void offload_expand(struct offload *o, const struct operation *op, struct operat
 
 void offload_applied(struct offload *o) {
     o->steps++;
-    o->ahead = 0;
+    o->ahead = o->updated = 0;
 }
 
 void offload_drop(struct offload *o) { o->ahead = 0; }

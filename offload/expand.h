@@ -55,12 +55,11 @@ struct offload {
     /* Set by offload_open. */
     uint64_t total; /* staged chunks per step */
     uint64_t lag;   /* the smaller of slots and total */
-    /* Chunks that a backward may fetch: they have a slot, and need no gradient from the drive. */
-    uint64_t early;
 
     /* The state. */
     uint64_t steps;                         /* steps applied */
     uint64_t ahead;                         /* chunks of the next step that were fetched already */
+    uint64_t updated;                       /* chunks of this step whose update was expanded */
     uint64_t fetches;                       /* all chunks of state fetched so far: points of STREAM_FETCH */
     uint64_t updates;                       /* points of STREAM_UPDATE so far */
     uint64_t points[STREAMS];               /* of all streams, before the operation that is expanded */

@@ -273,7 +273,8 @@ zero_status leave_shard(struct executor *e, struct item *item) {
 
 /* The shard's memory is used again before the agreement, so that its norm has no other chance than its reduction. */
 static bool leaves_memory(const struct executor *e, const struct operation *op) {
-    return buffer_is_ring(op->write[0].kind) || op->write[0].kind == BUFFER_GRAD_HELD;
+    return buffer_is_ring(op->write[0].kind) || op->write[0].kind == BUFFER_GRAD_HELD ||
+           policy_region(e, op->region)->grad_brief;
 }
 
 /* A shard that goes to the drive through the ring may have no later write in the step, so each write of it takes the norm. */

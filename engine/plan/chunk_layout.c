@@ -144,7 +144,8 @@ static void choose_residents(struct chunk_layout *layout, const struct chunk_lay
 }
 
 static bool leaves_shard(const struct region *r) {
-    return !r->frozen && !r->grad_in_place && !placement_is(r->grad_step, REPLICATE, REPLICATE);
+    return !r->frozen && !r->grad_in_place && !r->grad_brief &&
+           !placement_is(r->grad_step, REPLICATE, REPLICATE);
 }
 
 /* Keeps gradients in memory, from the first region in the order of refresh on, while whole shards fit. */

@@ -87,11 +87,28 @@ static void fix_state(struct plan *plan, uint32_t i, uint32_t state_count) {
             state_count ? elements * dtype_bytes(p.state) : 0);
 }
 
+static bool grad_on_host(const struct plan *plan) {
+    return plan_host_updates(plan) || plan->grad_tier != TIER_DEVICE;
+}
+
+/* Reduced shards that live for one use. */
+static void fix_brief(struct plan *plan) {
+    uint64_t *bytes = plan->turn_bytes;
+    for (uint32_t i = 0; i < plan->policy->regions; i++) {
+        const struct region *r = &plan->policy->region[i];
+        bool brief = r->grad_brief && !r->frozen;
+        bytes[i] = brief ? part_bytes(plan, i, r->grad_step, precision_of(plan, i).reduced) : 0;
+    }
+    fix_in_turn(plan, BUFFER_GRAD_SHARD, grad_on_host(plan) ? MEMORY_HOST_GRADIENTS : MEMORY_GRADIENTS,
+                bytes);
+}
+
 /* The reduced shard: on a drive, in host memory, or on the device. */
 static void fix_grad_shard(struct plan *plan, uint32_t i) {
     const struct region *r = &plan->policy->region[i];
     bool gathered = placement_is(r->grad_step, REPLICATE, REPLICATE);
-    bool host = !gathered && (plan_host_updates(plan) || plan->grad_tier != TIER_DEVICE);
+    if (r->grad_brief) return; /* fix_brief has planned it */
+    bool host = !gathered && grad_on_host(plan);
     struct placement shard = gathered ? (struct placement){{SHARD, REPLICATE}} : r->grad_step;
     if (plan->layout.region[i].grads)
         fix(plan, BUFFER_GRAD_SHARD, i, MEMORY_OFFLOADED_GRADIENTS,
@@ -521,6 +538,7 @@ zero_status plan_make(struct plan *plan, const struct plan_options *o, struct ze
     if (!status) status = cut_chunks(plan, o, error);
     if (status) return status;
     place_tiers(plan, o);
+    fix_brief(plan);
     for (uint32_t i = 0; i < o->policy->regions; i++) fix_region(plan, i, o->state_count);
     for (uint32_t k = 0; k < o->policy->stagings; k++)
         fix(plan, BUFFER_STAGING, k, MEMORY_STAGING, o->staging_bytes);

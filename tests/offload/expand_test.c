@@ -198,6 +198,24 @@ static void held_sums_are_stored_once(void) {
     CHECK(!d.row[1].pipe.used);
 }
 
+/* Updates in the backward free slots: the next chunks are read into them, unless their gradient is not on the drive yet. */
+static void a_backward_fetches_what_it_may(void) {
+    for (int grads = 0; grads < 2; grads++) {
+        struct drive d;
+        open_drive(&d);
+        d.offload.slots = SLOTS;
+        d.region[1].grads = grads;
+        offload_open(&d.offload);
+        expand_one(&d, (struct operation){.kind = OP_UPDATE, .items = 1});
+        expand_one(&d, (struct operation){.kind = OP_COMPUTE, .items = 1, .final = true});
+        CHECK_INT(d.list.count, 2 - grads);
+        if (grads) continue;
+        CHECK_INT(d.row[0].kind, OP_FETCH);
+        CHECK_INT(d.row[0].region, 1);
+        CHECK_INT(d.row[0].chunks, SLOTS);
+    }
+}
+
 /* Alone, a sum over the replicate axis fetches what it sums; after a scatter, that makes it. */
 static void sums_go_through_the_ring(void) {
     struct drive d;
@@ -268,6 +286,7 @@ int main(void) {
     short_lists_say_so();
     gradients_go_through_a_ring();
     held_sums_are_stored_once();
+    a_backward_fetches_what_it_may();
     sums_go_through_the_ring();
     parameters_go_through_a_ring();
     updates_fetch_gradients();
