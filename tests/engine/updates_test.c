@@ -149,6 +149,14 @@ static void calls(zero_engine *engine, uint32_t rank, void *user) {
     CHECK_INT(plain_step(&p, 1, NULL), ZERO_OK);
 }
 
+/* Ranks that have updated apart are told so by the step. */
+static void apart(zero_engine *engine, uint32_t rank, void *user) {
+    struct plain p;
+    if (!CHECK(engine) || !CHECK_INT(plain_open(&p, engine, params, PARAMS, NULL), ZERO_OK)) return;
+    CHECK_INT(zero_engine_set_lr(engine, 0, 1e-3 * (1 + rank)), ZERO_OK);
+    refused(plain_step(&p, 1, NULL), ZERO_E_DIVERGED, "rank 1 updated with other learning rates", __LINE__);
+}
+
 static void free_order(zero_engine *engine, uint32_t rank, void *user) {
     struct plain p;
     if (!CHECK(engine)) return;
@@ -171,6 +179,7 @@ static void refusals(void) {
     s.updates = 1;
     toy_config(&s, json, sizeof json);
     ranks_run(2, json, calls, NULL);
+    ranks_run(2, json, apart, NULL);
     ranks_run(1, json, free_order, NULL);
     other = s, other.clip = 0.5;
     configuration(other, "set gradient_clipping to 0");
