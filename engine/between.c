@@ -37,10 +37,7 @@ zero_status zero_engine_flush(zero_engine *e) {
     status = pass_check_between(&e->pass, "zero_engine_flush");
     if (!status) status = pass_settle(&e->pass);
     if (status || !e->config.nvme_shadow) return status;
-    status = shadow_sync(state);
-    if (!status)
-        status = ranks_call(&e->ranks, &(struct comm_call){.kind = COMM_BARRIER, .what = "the flush"});
-    return status ? status : shadow_commit(state);
+    return shadow_commit_now(state);
 }
 
 zero_status engine_check_written(const zero_engine *e, const char *what) {

@@ -88,6 +88,11 @@ static zero_status between_steps(const zero_engine *e, const char *what) {
 static zero_status check_moment(const zero_engine *e, const char *what, const struct model_param *p,
                                 zero_kind kind) {
     if (kind != ZERO_GRAD) return between_steps(e, what);
+    if (e->blueprint.policy.update_in_backward)
+        return refuse(ZERO_E_ORDER,
+                      "%s: the gradient of \"%s\" is used up in its backward "
+                      "(zero_optimization.update_in_backward): remove that key to read gradients",
+                      what, p->name);
     if (e->pass.micro == policy_passes(&e->blueprint.policy)) return ZERO_OK;
     return refuse(ZERO_E_ORDER,
                   "%s: the gradient of \"%s\" is complete only between the last backward of a step "

@@ -5,6 +5,7 @@
 #include "engine/engine.h"
 #include "engine/given.h"
 #include "engine/open/device_memory.h"
+#include "engine/state/shadow.h"
 #include "engine/step/step.h"
 
 zero_status zero_micro_begin(zero_engine *e, zero_mode mode) {
@@ -13,6 +14,8 @@ zero_status zero_micro_begin(zero_engine *e, zero_mode mode) {
     if (e->pass.phase == PHASE_DECLARING || !e->state.filled)
         return refuse(ZERO_E_ORDER, "zero_micro_begin: first zero_engine_commit, then zero_engine_fill");
     status = engine_check_written(e, "zero_micro_begin");
+    bool last = mode == ZERO_TRAIN && e->pass.micro + 1 == policy_passes(&e->blueprint.policy);
+    if (!status && last) status = step_prepare(&e->state);
     return status ? status : pass_begin(&e->pass, mode);
 }
 
@@ -26,17 +29,29 @@ zero_status zero_micro_cancel(zero_engine *e) {
     return status ? status : pass_cancel(&e->pass);
 }
 
+/* With updates in the backward and a shadow: the first update writes over the step before the last one, so the last one is committed
+ * first. Its notes are set by now, and its chunks were stored under the forward. */
+static zero_status commit_before_updates(zero_engine *e) {
+    const struct pass *pass = &e->pass;
+    const struct policy *policy = &e->blueprint.policy;
+    bool updates = policy->update_in_backward && pass->phase == PHASE_PASS && pass->mode == ZERO_TRAIN &&
+                   pass->micro == policy_passes(policy) && policy->cursor >= policy->uses;
+    return updates && shadow_commits(&e->state) ? shadow_commit_now(&e->state) : ZERO_OK;
+}
+
 zero_status zero_forward_begin(zero_unit *unit) {
-    return unit_given(unit, "zero_forward_begin") ? pass_forward_begin(&unit->engine->pass, unit)
-                                                  : ZERO_E_ARGUMENT;
+    if (!unit_given(unit, "zero_forward_begin")) return ZERO_E_ARGUMENT;
+    zero_status status = commit_before_updates(unit->engine); /* where it recomputes */
+    return status ? status : pass_forward_begin(&unit->engine->pass, unit);
 }
 zero_status zero_forward_end(zero_unit *unit) {
     return unit_given(unit, "zero_forward_end") ? pass_forward_end(&unit->engine->pass, unit)
                                                 : ZERO_E_ARGUMENT;
 }
 zero_status zero_backward_begin(zero_unit *unit) {
-    return unit_given(unit, "zero_backward_begin") ? pass_backward_begin(&unit->engine->pass, unit)
-                                                   : ZERO_E_ARGUMENT;
+    if (!unit_given(unit, "zero_backward_begin")) return ZERO_E_ARGUMENT;
+    zero_status status = commit_before_updates(unit->engine);
+    return status ? status : pass_backward_begin(&unit->engine->pass, unit);
 }
 zero_status zero_backward_end(zero_unit *unit) {
     return unit_given(unit, "zero_backward_end") ? pass_backward_end(&unit->engine->pass, unit)

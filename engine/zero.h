@@ -510,7 +510,8 @@ zero_status zero_micro_resume(zero_engine *engine);
  * micro-steps of a step, all micro-steps of this step are dropped, and the step begins anew. An evaluation is dropped alone; a
  * training pass that it has interrupted stays, for zero_micro_resume or another zero_micro_cancel. All ranks call it at the same place
  * of the pass. ZERO_E_ORDER, and nothing is dropped: they do not, or there is nothing to drop. A rank that waits in begin for a rank
- * which cancels does not return before its deadline. Collective. */
+ * which cancels does not return before its deadline. With zero_optimization.update_in_backward ZERO_E_ORDER from the first backward of
+ * a step's last micro-step on. Collective. */
 zero_status zero_micro_cancel(zero_engine *engine);
 
 zero_status zero_forward_begin(zero_unit *unit);
@@ -555,7 +556,9 @@ typedef struct zero_step_info {
 
 /* After gradient_accumulation_steps micro-steps: agrees norm and skip, clips, updates. `out` may be NULL.
  * ZERO_E_OVERFLOW: fp16's dynamic loss scale is at its minimum and gradients still overflow; or max_skipped_steps steps in a row were
- * skipped: on the rank that stores the gradient (the others hear of it, ZERO_E_PEER, in this call or a later one). */
+ * skipped: on the rank that stores the gradient (the others hear of it, ZERO_E_PEER, in this call or a later one).
+ * With zero_optimization.update_in_backward the last micro-step's backward has updated, with the settings that were there when its pass
+ * began: this ends the step. ZERO_E_OVERFLOW then: a gradient of the step is inf or NaN. Collective. */
 zero_status zero_engine_step(zero_engine *engine, zero_step_info *out);
 
 /* Waits until everything is up to date on its tier. With nvme.shadow it also commits the last step. What was filled, loaded or put
@@ -566,8 +569,9 @@ zero_status zero_engine_flush(zero_engine *engine);
  * unless compute is fp16, and only zero_engine_step changes it. Local. */
 float zero_engine_loss_scale(const zero_engine *engine);
 
-/* The learning rate from the next step on; rank 0's is used on all ranks. `group`: 0 where there are no others.
- * ZERO_E_ORDER where a schedule sets it. Local. */
+/* The learning rate from the next step on; rank 0's is used on all ranks. With
+ * zero_optimization.update_in_backward it is taken when the last training pass of a step begins, and all ranks set the same. `group`: 0
+ * where there are no others. ZERO_E_ORDER where a schedule sets it. Local. */
 zero_status zero_engine_set_lr(zero_engine *engine, int group, double lr);
 
 /* The settings that an update uses for a parameter group. Optimizers without betas ignore them. */

@@ -2,15 +2,13 @@
 
 void offload_open(struct offload *o) {
     o->total = 0;
-    o->early = o->slots;
     for (uint32_t k = 0; k < o->refreshes; k++) {
         struct offload_region *r = &o->region[o->refresh[k]];
         r->base = o->total;
         o->total += r->chunks - offload_staged_first(r);
-        if (r->grads && r->base < o->early) o->early = r->base;
     }
     o->lag = o->slots < o->total ? o->slots : o->total;
-    o->steps = o->ahead = o->fetches = o->updates = 0;
+    o->steps = o->ahead = o->updated = o->fetches = o->updates = 0;
     o->param_sequence = o->grad_sequence = 0;
     for (int stream = 0; stream < STREAMS; stream++) o->points[stream] = 0;
 }
@@ -67,6 +65,17 @@ static void fetch(struct offload *o, uint64_t until, struct operation_list *out)
     }
 }
 
+/* How far a backward may fetch: what has a slot, and needs no gradient from the drive. With updates in the backward, slots become free
+ * while it goes on. */
+static uint64_t fetchable(const struct offload *o) {
+    uint64_t until = o->updated + o->slots;
+    for (uint32_t k = 0; k < o->refreshes; k++) {
+        const struct offload_region *r = &o->region[o->refresh[k]];
+        if (r->grads && r->base >= o->updated && r->base < until) until = r->base;
+    }
+    return until;
+}
+
 static void drop_write(struct operation *op, enum buffer_kind kind) {
     uint8_t kept = 0;
     for (uint8_t i = 0; i < op->writes; i++)
@@ -98,6 +107,7 @@ static void expand_update(struct offload *o, const struct operation *update, str
     set_pipe(op, STREAM_FETCH, (int64_t)(fetched_before + r->base + 1));
     if (r->params) drop_write(op, BUFFER_PARAM_SHARD); /* new parameters go to the slot, then to the drive */
     o->updates += staged;
+    o->updated = r->base + staged;
     op = append_new(out, OP_STORE, OBJECT_STATE, STREAM_STORE, update->region);
     set_run(op, first, staged, sequence);
     set_pipe(op, STREAM_UPDATE, (int64_t)(o->updates - staged + 1));
@@ -149,17 +159,33 @@ static bool makes_gradient(const struct operation *op) {
     return (op->kind == OP_REDUCE || op->kind == OP_CLEAR) && op->write[0].kind == BUFFER_GRAD_SHARD;
 }
 
-bool offload_stores_gradient(const struct operation *op) { return makes_gradient(op) && !op->sums; }
+bool offload_stores_gradient(const struct offload_region *r, const struct operation *op) {
+    bool last = r->held ? op->final && !op->summed : !op->sums;
+    return r->grads && makes_gradient(op) && last;
+}
 
-bool offload_fetches_gradient(const struct operation *op) {
+bool offload_fetches_gradient(const struct offload_region *r, const struct operation *op) {
     bool sum = op->kind == OP_REDUCE && !op->reads;
-    return makes_gradient(op) && (op->add || (sum && !op->sums));
+    return r->grads && !r->held && makes_gradient(op) && (op->add || (sum && !op->sums));
+}
+
+/* All chunks go to the drive from where the use's sum is. They wait for it by the buffer, not one by one. */
+static void expand_held(struct offload *o, const struct operation *reduction, struct operation_list *out) {
+    const struct offload_region *r = &o->region[reduction->region];
+    const struct buffer_ref shard = reduction->write[0], held = {BUFFER_GRAD_HELD, reduction->region};
+    struct operation *op = append(out, reduction);
+    op->write[0] = held;
+    if (!offload_stores_gradient(r, reduction)) return;
+    op = append_new(out, OP_STORE, OBJECT_GRAD, STREAM_GRAD, reduction->region);
+    set_run(op, 0, r->chunks, 0);
+    op->read[op->reads++] = held;
+    op->write[op->writes++] = shard;
 }
 
 static void expand_reduction(struct offload *o, const struct operation *reduction,
                              struct operation_list *out) {
     const struct buffer_ref staged = {BUFFER_GRAD_STAGED, 0}, shard = reduction->write[0];
-    bool fetches = offload_fetches_gradient(reduction);
+    bool fetches = offload_fetches_gradient(&o->region[reduction->region], reduction);
     struct operation *op;
     if (reduction->sums) return; /* the reduction before it has made the sum */
     if (fetches) {
@@ -190,9 +216,9 @@ static void expand(struct offload *o, const struct operation *op, struct operati
     } else if (from_shard && o->region[op->region].params) {
         expand_gather(o, op, out);
     } else if (makes_gradient(op) && o->region[op->region].grads) {
-        expand_reduction(o, op, out);
+        (o->region[op->region].held ? expand_held : expand_reduction)(o, op, out);
     } else {
-        if (op->kind == OP_COMPUTE && op->final) fetch(o, o->early, out);
+        if (op->kind == OP_COMPUTE && op->final) fetch(o, fetchable(o), out);
         append(out, op);
     }
 }
@@ -205,7 +231,7 @@ void offload_expand(struct offload *o, const struct operation *op, struct operat
 
 void offload_applied(struct offload *o) {
     o->steps++;
-    o->ahead = 0;
+    o->ahead = o->updated = 0;
 }
 
 void offload_drop(struct offload *o) { o->ahead = 0; }

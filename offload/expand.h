@@ -28,7 +28,10 @@
  *   STORE s            needs REDUCE s; the backward goes on meanwhile
  *
  * A sum over the replicate axis alone is a reduction that adds. The gradient comes back with its chunk of state. So the
- * chunks of such a region, and those after them, are not fetched in the backward. */
+ * chunks of such a region, and those after them, are not fetched in the backward.
+ *
+ * Where one use has all micro-batches of a step, reductions need no ring: they add up in memory for the time of the use,
+ * and the STORE of all chunks follows the last one. */
 #ifndef ZERO_OFFLOAD_EXPAND_H
 #define ZERO_OFFLOAD_EXPAND_H
 
@@ -40,7 +43,8 @@ struct offload_region {
     uint32_t device;   /* of these, the first whose state is in the device's memory, if other state is not */
     bool params;       /* the shard of parameters is on the drive */
     bool grads;        /* the reduced gradient is on the drive */
-    uint64_t base;     /* staged chunks of a step in the regions before this one; set by offload_open */
+    bool held; /* with `grads`: its sum is in memory (BUFFER_GRAD_HELD) until the last reduction of its use */
+    uint64_t base; /* staged chunks of a step in the regions before this one; set by offload_open */
 };
 
 struct offload {
@@ -56,12 +60,11 @@ struct offload {
     /* Set by offload_open. */
     uint64_t total; /* staged chunks per step */
     uint64_t lag;   /* the smaller of slots and total */
-    /* Chunks that a backward may fetch: they have a slot, and need no gradient from the drive. */
-    uint64_t early;
 
     /* The state. */
     uint64_t steps;                         /* steps applied */
     uint64_t ahead;                         /* chunks of the next step that were fetched already */
+    uint64_t updated;                       /* chunks of this step whose update was expanded */
     uint64_t fetches;                       /* all chunks of state fetched so far: points of STREAM_FETCH */
     uint64_t updates;                       /* points of STREAM_UPDATE so far */
     uint64_t points[STREAMS];               /* of all streams, before the operation that is expanded */
@@ -79,9 +82,10 @@ uint32_t offload_operations_max(const struct offload *offload);
 /* Appends the operations that replace `op`. Most operations are appended unchanged. */
 void offload_expand(struct offload *offload, const struct operation *op, struct operation_list *out);
 
-/* The moves that come with a reduction or a clear of a gradient on the drive: a fetch of the shard before, a store after. */
-bool offload_stores_gradient(const struct operation *op);
-bool offload_fetches_gradient(const struct operation *op);
+/* The moves that come with a reduction or a clear of the region's gradient, if that is on the drive: a fetch of the shard before, a store
+ * after. */
+bool offload_stores_gradient(const struct offload_region *region, const struct operation *op);
+bool offload_fetches_gradient(const struct offload_region *region, const struct operation *op);
 
 /* Call it when all updates of a step were expanded. */
 void offload_applied(struct offload *offload);

@@ -50,8 +50,10 @@ static void resolve(const struct policy *p, struct region *r) {
         (gathered && r->grad_between.axis[AXIS_SHARD] == PARTIAL && !r->grad_widens && !p->bound) ||
         (r->grad_lent && alone);
     r->grad_turns = p->vertical && !stays_partial && !r->grad_kept;
+    r->grad_brief =
+        p->update_in_backward && !gathered && !r->grad_in_place && (stays_partial || policy_passes(p) == 1);
     r->full = r->second = r->stale = r->partial = r->reduced = r->final = r->grad_live = r->grad_second =
-        false;
+        r->updated = false;
 }
 
 static void order_refresh(struct policy *p) {
@@ -63,6 +65,10 @@ static void order_refresh(struct policy *p) {
             for (uint32_t k = 0; k < p->refreshes; k++) known |= p->refresh[k] == region;
             if (!known) p->refresh[p->refreshes++] = region;
         }
+    for (uint32_t k = 0; k < p->refreshes / 2 && p->update_in_backward; k++) {
+        uint16_t region = p->refresh[k], *other = &p->refresh[p->refreshes - 1 - k];
+        p->refresh[k] = *other, *other = region;
+    }
 }
 
 /* ---- elements that are gathered ---- */
@@ -177,6 +183,37 @@ void policy_open(struct policy *p) {
  * clear, an update and a gather. Per event it emits one COMPUTE or AGREE. */
 uint32_t policy_operations_max(const struct policy *p) { return 8 * p->regions + 8; }
 
+/* ---- updates ---- */
+
+static void update(struct policy *p, uint16_t region, struct operation_list *out) {
+    struct region *r = &p->region[region];
+    bool whole = placement_is(r->grad_step, REPLICATE, REPLICATE);
+    struct operation *op = emit(out, OP_UPDATE, OBJECT_STATE, STREAM_UPDATE, region);
+    emit_reads(op, whole ? BUFFER_GRAD_FULL : grad_shard_buffer(r), region);
+    emit_writes(op, rests_replicated(r) ? BUFFER_PARAM_FULL : BUFFER_PARAM_SHARD, region);
+    emit_writes(op, BUFFER_STATE, region);
+    if (!rests_replicated(r) || placement_is(r->state, REPLICATE, REPLICATE)) return;
+    r->stale = true;
+    if (p->eager) param_refresh(p, region, out);
+}
+
+/* The last reduction of the step. A gradient that no backward produced is zero. */
+static void complete(struct policy *p, uint16_t region, struct operation_list *out) {
+    struct region *r = &p->region[region];
+    if (!r->partial && !r->reduced) grad_clear(p, region, out);
+    if (!r->final) grad_to(p, region, true, out);
+}
+
+/* The backward at `position` is over, or skipped. Where it was the region's last one of the step, its update follows. */
+static void update_after(struct policy *p, uint16_t region, uint32_t position, struct operation_list *out) {
+    struct region *r = &p->region[region];
+    if (!p->update_in_backward || !p->last || !p->turned || r->frozen || r->updated) return;
+    if (!policy_backward(p, position) || policy_used_later(p, region, position, true, NULL)) return;
+    complete(p, region, out);
+    update(p, region, out);
+    r->updated = true;
+}
+
 /* ---- passes ---- */
 
 /* Ends a use, or skips it. A skipped use leaves the same buffers as an ended use, so that no buffer lives longer than
@@ -193,6 +230,7 @@ static void leave_use(struct policy *p, bool skipped, struct operation_list *out
             grad_to(p, use->region[i], p->last, out);
         param_settle(p, use->region[i], position, out);
     }
+    for (uint8_t i = use->count; i-- > 0;) update_after(p, use->region[i], position, out);
     p->cursor++;
 }
 
@@ -265,9 +303,9 @@ static void compute(struct policy *p, uint32_t position, struct operation_list *
 }
 
 void policy_begin(struct policy *p, uint32_t position, struct operation_list *out) {
+    p->turned |= policy_backward(p, position);
     if (!p->free_order) policy_skip_to(p, position, out);
     p->current = position;
-    p->turned |= policy_backward(p, position);
     if (p->bound) room_begin(p, position, out);
     want_uses(p, position, out);
     compute(p, position, out);
@@ -297,11 +335,7 @@ void policy_end(struct policy *p, struct operation_list *out) {
 
 void policy_complete(struct policy *p, struct operation_list *out) {
     finish_pass(p, out);
-    for (uint32_t k = 0; k < p->refreshes; k++) {
-        struct region *r = &p->region[p->refresh[k]];
-        if (!r->partial && !r->reduced) grad_clear(p, p->refresh[k], out);
-        if (!r->final) grad_to(p, p->refresh[k], true, out);
-    }
+    for (uint32_t k = 0; k < p->refreshes; k++) complete(p, p->refresh[k], out);
 }
 
 void policy_agree(struct policy *p, struct operation_list *out) {
@@ -313,23 +347,12 @@ void policy_agree(struct policy *p, struct operation_list *out) {
     op->joins = 1u << STREAM_REDUCE | 1u << STREAM_GATHER;
 }
 
-static void update(struct policy *p, uint16_t region, struct operation_list *out) {
-    struct region *r = &p->region[region];
-    bool whole = placement_is(r->grad_step, REPLICATE, REPLICATE);
-    struct operation *op = emit(out, OP_UPDATE, OBJECT_STATE, STREAM_UPDATE, region);
-    emit_reads(op, whole ? BUFFER_GRAD_FULL : grad_shard_buffer(r), region);
-    emit_writes(op, rests_replicated(r) ? BUFFER_PARAM_FULL : BUFFER_PARAM_SHARD, region);
-    emit_writes(op, BUFFER_STATE, region);
-    if (!rests_replicated(r) || placement_is(r->state, REPLICATE, REPLICATE)) return;
-    r->stale = true;
-    if (p->eager) param_refresh(p, region, out);
-}
-
 void policy_apply(struct policy *p, bool skip, struct operation_list *out) {
     for (uint32_t k = 0; k < p->refreshes; k++) {
         struct region *r = &p->region[p->refresh[k]];
         r->partial = r->reduced = false;
-        if (!skip) update(p, p->refresh[k], out);
+        if (!skip && !r->updated) update(p, p->refresh[k], out);
+        r->updated = false;
     }
 }
 

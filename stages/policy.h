@@ -13,6 +13,9 @@
  * between two of them the use steps aside and goes on. Gradients are reduced as micro-steps would reduce them, with the
  * same calls in the same order for each region.
  *
+ * With updates in the backward, a region's last reduction of the step is followed by its update at once: after its last backward, which
+ * is that of its first use. The order of refresh is then reversed, so that it is the order of these updates.
+ *
  *   region, parameters:   rest --want--> full --settle--> rest or between --want--> full --> rest
  *   region, gradient:     none --backward--> partial --grad_to--> shard --final--> the step's placement
  *   region, after a step: stale --refresh, before its first use--> fresh
@@ -59,10 +62,12 @@ struct region {
     bool grad_kept;     /* the buffer of the full gradient lives from step to step */
     bool grad_in_place; /* the gradient is reduced into this rank's part of that buffer */
     bool grad_turns;    /* micro-batches of a use write to two buffers in turn */
+    bool grad_brief;    /* the reduced shard lives for one use, so that regions take turns in its memory */
 
     /* The state after the operations that were emitted. */
     bool full, second, stale;     /* parameters */
     bool partial, reduced, final; /* gradient */
+    bool updated;                 /* in this step's backward */
     bool grad_live;               /* an interval of the full gradient is open */
     bool grad_second;             /* with grad_turns: the second buffer's turn */
 
@@ -86,6 +91,9 @@ struct policy {
     uint32_t micro_steps; /* per step */
     /* Vertical order: a use has all micro-batches of the step. Not in free order, and no region is shared by uses. */
     bool vertical;
+    /* A region is updated in the last micro-step's backward, as soon as its gradient is final. Not in free order, and no gradient is
+     * lent. */
+    bool update_in_backward;
     /* A pass uses units in any order, any number of times, and its length is unknown. Nothing is gathered ahead. Without `bound`,
      * what a pass has gathered stays gathered until its end, and gradients are reduced there. */
     bool free_order;
@@ -112,7 +120,8 @@ struct policy {
     uint32_t uses;
     struct region *region;
     uint32_t regions;
-    /* Room for `regions` entries. policy_open fills it with the trainable regions in the order of first use. */
+    /* Room for `regions` entries. policy_open fills it with the trainable regions in the order of first use; reversed, with updates in
+     * the backward. */
     uint16_t *refresh;
 
     /* Set by policy_open. */

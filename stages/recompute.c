@@ -57,6 +57,7 @@ static void settle(struct policy *p, uint32_t use, struct operation_list *out) {
 
 void policy_recompute(struct policy *p, uint32_t use, uint32_t next, struct operation_list *out) {
     uint32_t last = 2 * p->uses - 1 - next, left = p->depth;
+    p->turned |= !p->free_order && next > p->uses; /* backwards before it are skipped */
     policy_skip_to(p, next, out);
     p->current = 2 * p->uses + use;
     for (uint32_t u = use - p->forward[use].segment_offset; u < use; u++)

@@ -69,6 +69,7 @@ enum buffer_kind {
     BUFFER_GRAD_STAGED, /* the ring of chunks of reduced gradients on the way to a drive; the region is 0 */
     /* Where a use has several micro-batches: the whole gradient of every other one. */
     BUFFER_GRAD_SECOND,
+    BUFFER_GRAD_HELD, /* the same: the reduced shard of the use's micro-batches, on its way to a drive */
     BUFFER_KINDS
 };
 

@@ -42,6 +42,7 @@ struct blueprint_terms blueprint_terms(const struct config *c, uint32_t ranks, b
                                 .accumulation = (enum accumulation)c->accumulation_mode,
                                 .micro_steps = (uint32_t)c->accumulation_steps,
                                 .vertical = c->micro_order == CONFIG_VERTICAL && c->accumulation_steps > 1,
+                                .update_in_backward = c->update_in_backward,
                                 .depth = (uint32_t)c->comm.prefetch_depth,
                                 .backward_depth = (uint32_t)c->comm.backward_depth,
                                 .live_max = c->live_max,
@@ -119,6 +120,7 @@ static zero_status open_policy(struct blueprint *b, struct zero_error *error) {
                                 .accumulation = t->accumulation,
                                 .micro_steps = t->micro_steps,
                                 .vertical = t->vertical,
+                                .update_in_backward = t->update_in_backward,
                                 .free_order = b->o.model->free_order,
                                 .bound = b->o.model->bound,
                                 .roomy = t->discrete,
@@ -173,6 +175,26 @@ static zero_status check_vertical(const struct blueprint *b, struct zero_error *
         return error_set(error, ZERO_E_UNSUPPORTED,
                          "passes use units in any order (zero_engine_free_order), and vertical order needs "
                          "one use of each unit: %s",
+                         instead);
+    return ZERO_OK;
+}
+
+/* An update in the backward would write what the program's own arrays hold, or what a later use needs. */
+static zero_status check_updates(const struct blueprint *b, struct zero_error *error) {
+    static const char instead[] = "remove zero_optimization.update_in_backward";
+    const struct model *m = b->o.model;
+    if (!b->policy.update_in_backward) return ZERO_OK;
+    for (uint32_t i = 0; i < m->params; i++)
+        if (m->param[i].spans)
+            return error_set(error, ZERO_E_UNSUPPORTED,
+                             "parameter \"%s\" is in memory that the program gave, which the program's "
+                             "backward may still read when the update writes it: %s, or give the parameter "
+                             "a slot instead of spans",
+                             m->param[i].name, instead);
+    if (m->free_order)
+        return error_set(error, ZERO_E_UNSUPPORTED,
+                         "passes use units in any order (zero_engine_free_order), so that no backward is "
+                         "known to be a unit's last: %s",
                          instead);
     return ZERO_OK;
 }
@@ -255,6 +277,7 @@ zero_status blueprint_make(struct blueprint *b, const struct blueprint_terms *te
     zero_status status = open_policy(b, error);
     if (!status) status = check_borrowed(b, error);
     if (!status) status = check_vertical(b, error);
+    if (!status) status = check_updates(b, error);
     return status ? status : make_plan(b, error);
 }
 
@@ -318,7 +341,7 @@ static uint64_t fitting_chunk(const struct blueprint *b) {
     uint64_t budget = c->budget_bytes[TIER_CPU], planned = blueprint_bytes(b, TIER_CPU);
     const struct chunk_layout *layout = &b->plan.layout;
     uint64_t slots = b->plan.row_bytes[MEMORY_SLOTS] + b->plan.row_bytes[MEMORY_PARAM_STAGING] +
-                     b->plan.row_bytes[MEMORY_GRAD_STAGING],
+                     layout->grads.slots * layout->grads.slot_bytes,
              chunk = layout->chunk_elements;
     if (planned <= budget || planned - budget >= slots) return chunk;
     uint64_t most = 1 + (c->slots ? (uint64_t)c->slots : SLOTS_DEFAULT);

@@ -19,7 +19,8 @@ struct blueprint_terms {
     uint32_t mesh[AXES]; /* ranks on each axis */
     enum accumulation accumulation;
     uint32_t micro_steps, depth, backward_depth;
-    bool vertical;                /* struct policy */
+    bool vertical; /* struct policy, as the next one */
+    bool update_in_backward;
     uint64_t live_max, ahead_max; /* struct policy */
     struct precision precision;
     uint32_t param_bits,

@@ -164,7 +164,8 @@ struct config {
     uint64_t train_batch, micro_batch, accumulation_steps; /* resolved: train = micro * steps * ranks */
     int accumulation_mode;                                 /* enum accumulation */
     int micro_order;                                       /* enum config_micro_order */
-    bool prescale;                                         /* as written; so are predivide and gradient_op */
+    bool update_in_backward;
+    bool prescale; /* as written; so are predivide and gradient_op */
     double predivide;
     int gradient_op;          /* enum config_gradient */
     double gradient_factor;   /* after config_resolve: multiplies gradients before they are sent */

@@ -241,6 +241,23 @@ static zero_status resolve_compute(struct config *config, struct zero_error *err
     return ZERO_OK;
 }
 
+/* An update in the backward knows neither the norm of all gradients nor whether the step will be skipped. */
+static zero_status check_updates(struct config *c, struct zero_error *error) {
+    static const char path[] = "zero_optimization.update_in_backward";
+    if (!c->update_in_backward) return ZERO_OK;
+    if (c->compute_dtype == DTYPE_F16)
+        return error_set(error, ZERO_E_CONFIG,
+                         "%s: a step whose fp16 gradients overflow is skipped, and updates would have begun: "
+                         "compute in bf16, or remove it",
+                         path);
+    if (c->gradient_clipping > 0)
+        return error_set(error, ZERO_E_CONFIG,
+                         "%s: clipping to %g needs the norm of all gradients before the first update: set "
+                         "gradient_clipping to 0, or remove it",
+                         path, c->gradient_clipping);
+    return ZERO_OK;
+}
+
 static zero_status check_checkpoint(struct config *config, struct zero_error *error) {
     uint64_t bytes = config->checkpoint_async_bytes;
     if (config->checkpoint_async && config->nvme_shadow)
@@ -431,10 +448,13 @@ static zero_status resolve_skips(struct config *config, struct zero_error *error
 
 zero_status config_resolve(struct config *config, uint32_t ranks, struct zero_error *error) {
     static zero_status (*const parts[])(struct config *, struct zero_error *) = {
-        config_resolve_model, resolve_accumulation,     resolve_precision, resolve_offload,
-        resolve_masters,      resolve_persistence,      resolve_gathers,   resolve_quantized,
-        resolve_optimizer,    config_resolve_scheduler, resolve_recompute, check_checkpoint,
-        resolve_skips};
+        config_resolve_model, resolve_accumulation,
+        resolve_precision,    resolve_offload,
+        resolve_masters,      resolve_persistence,
+        resolve_gathers,      resolve_quantized,
+        resolve_optimizer,    config_resolve_scheduler,
+        resolve_recompute,    check_checkpoint,
+        check_updates,        resolve_skips};
     if (ranks == 0) return error_set(error, ZERO_E_ARGUMENT, "config_resolve: 0 ranks: give at least 1");
     zero_status status = config_resolve_batch(config, ranks, error);
     if (!status) status = config_resolve_mesh(config, ranks, error);

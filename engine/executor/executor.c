@@ -407,12 +407,20 @@ zero_status executor_agree(struct executor *e, const struct agreement *mine, str
 
 const struct agreement *executor_agreements(const struct executor *e) { return e->all; }
 
-zero_status executor_apply(struct executor *e, bool skip, float scale,
-                           const struct optimizer_scalars *scalars, uint32_t count, uint64_t rounding_key) {
-    struct scalar_set *set = &e->scalars[++e->set % SCALAR_SETS];
-    set->scale = scale;
-    set->rounding_key = rounding_key;
-    memcpy(set->group, scalars, count * sizeof *scalars);
+bool executor_updates_in_backward(const struct executor *e) { return e->o.shape.policy->update_in_backward; }
+
+void executor_settle(struct executor *e, const struct update_settings *settings) {
+    if (!e->settled) e->set++;
+    struct scalar_set *set = &e->scalars[e->set % SCALAR_SETS];
+    set->scale = settings->scale;
+    set->rounding_key = settings->rounding_key;
+    if (settings->count) memcpy(set->group, settings->scalars, settings->count * sizeof *settings->scalars);
+    e->settled = true;
+}
+
+zero_status executor_apply(struct executor *e, bool skip, const struct update_settings *settings) {
+    if (!executor_updates_in_backward(e)) executor_settle(e, settings);
+    e->settled = false;
     policy_apply(e->o.shape.policy, skip, &e->list);
     zero_status status = emit_list(e);
     if (!skip) offload_applied(&e->offload);
@@ -588,8 +596,10 @@ bool executor_waits_for_host(const struct executor *e) {
 /* ---- results ---- */
 
 double executor_norm_squared(const struct executor *e) {
-    double sum = 0;
-    for (uint32_t k = 0; k < e->o.shape.policy->refreshes; k++) sum += e->norm[e->o.shape.policy->refresh[k]];
+    const struct policy *p = e->o.shape.policy;
+    double sum = 0; /* in the order of first use */
+    for (uint32_t k = 0; k < p->refreshes; k++)
+        sum += e->norm[p->refresh[p->update_in_backward ? p->refreshes - 1 - k : k]];
     return sum;
 }
 

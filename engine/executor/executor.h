@@ -164,10 +164,19 @@ zero_status executor_agree(struct executor *executor, const struct agreement *mi
 /* The agreements of all ranks, in rank order. Valid once the agreement's point is reached, until the next
  * executor_agree. */
 const struct agreement *executor_agreements(const struct executor *executor);
-/* `scalars` has `count` entries, indexed by model_param.scalars. `scale` multiplies the summed gradient.
- * `rounding_key` is the key of this step for states that are rounded stochastically. */
-zero_status executor_apply(struct executor *executor, bool skip, float scale,
-                           const struct optimizer_scalars *scalars, uint32_t count, uint64_t rounding_key);
+/* What the updates of a step take. `scalars` has `count` entries, indexed by model_param.scalars. `scale` multiplies the summed
+ * gradient. `rounding_key` is the key of this step for states that are rounded stochastically. */
+struct update_settings {
+    float scale;
+    const struct optimizer_scalars *scalars;
+    uint32_t count;
+    uint64_t rounding_key;
+};
+/* With updates in the backward, before the last training pass of a step. Until the backward begins, another call replaces it. */
+bool executor_updates_in_backward(const struct executor *executor);
+void executor_settle(struct executor *executor, const struct update_settings *settings);
+/* With updates in the backward, `settings` are those of executor_settle. */
+zero_status executor_apply(struct executor *executor, bool skip, const struct update_settings *settings);
 zero_status executor_written(struct executor *executor);
 zero_status executor_flush(struct executor *executor);
 

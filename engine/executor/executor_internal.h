@@ -110,6 +110,7 @@ struct executor {
     struct agreement *mine, *all;
     struct scalar_set scalars[SCALAR_SETS];
     uint32_t set;
+    bool settled; /* executor_settle has begun the step's set */
     uint64_t trace;
     struct traffic traffic;
     double update_s;

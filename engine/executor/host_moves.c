@@ -11,6 +11,8 @@ static bool is_settled(const struct host_moves *m) { return !m->settles || execu
 static zero_status pass(struct host_moves *m) {
     switch (m->pass.event) {
     case PASS_BEGINS:
+        if (m->pass.last && !m->pass.evaluating && executor_updates_in_backward(m->executor))
+            executor_settle(m->executor, &m->update);
         return executor_pass(m->executor, m->pass.evaluating, m->pass.last);
     case PASS_RESUMES:
         return executor_resume_pass(m->executor, m->pass.last);
@@ -34,10 +36,7 @@ static zero_status end(struct host_moves *m) {
 
 static zero_status agree(struct host_moves *m) { return executor_agree(m->executor, m->mine, &m->agreed); }
 
-static zero_status apply(struct host_moves *m) {
-    return executor_apply(m->executor, m->update.skip, m->update.scale, m->update.scalars, m->update.count,
-                          m->update.rounding_key);
-}
+static zero_status apply(struct host_moves *m) { return executor_apply(m->executor, m->skip, &m->update); }
 
 static const struct {
     bool (*ready)(const struct host_moves *);

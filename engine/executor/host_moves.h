@@ -52,13 +52,9 @@ struct host_moves {
     bool commits;
     const struct agreement *mine; /* AGREE: this rank's contribution */
     struct point agreed;          /* set by AGREE */
-    struct {                      /* APPLY: executor_apply */
-        bool skip;
-        float scale;
-        const struct optimizer_scalars *scalars;
-        uint32_t count;
-        uint64_t rounding_key;
-    } update;
+    bool skip;                    /* APPLY: executor_apply */
+    /* APPLY: executor_apply. With updates in the backward, PASS: executor_settle, where the last pass of a step begins. */
+    struct update_settings update;
     bool settles; /* SETTLE: plan_settles */
 };
 

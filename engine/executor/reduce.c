@@ -271,7 +271,13 @@ zero_status leave_shard(struct executor *e, struct item *item) {
 
 /* ---- the sum ---- */
 
-/* A shard that goes to the drive may have no later write in the step, so each write of it takes the norm. */
+/* The shard's memory is used again before the agreement, so that its norm has no other chance than its reduction. */
+static bool leaves_memory(const struct executor *e, const struct operation *op) {
+    return buffer_is_ring(op->write[0].kind) || op->write[0].kind == BUFFER_GRAD_HELD ||
+           policy_region(e, op->region)->grad_brief;
+}
+
+/* A shard that goes to the drive through the ring may have no later write in the step, so each write of it takes the norm. */
 static bool takes_norm(const struct operation *op) {
     return buffer_is_ring(op->write[0].kind) || (op->final && !op->summed);
 }
@@ -360,7 +366,6 @@ zero_status norm_shard(struct executor *e, struct item *item) {
     if (e->normed[op->region] || !takes_norm(op)) return ZERO_OK;
     if (e->o.shape.discrete)
         return norm_on_device(e, item, op->region, round_of(e, item), round_target(e, item));
-    if (buffer_is_ring(op->write[0].kind))
-        norm_in_memory(e, op->region, round_of(e, item), round_target(e, item));
+    if (leaves_memory(e, op)) norm_in_memory(e, op->region, round_of(e, item), round_target(e, item));
     return ZERO_OK;
 }

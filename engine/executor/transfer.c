@@ -194,11 +194,14 @@ static struct chunk item_chunk(const struct executor *e, const struct item *item
     return chunk_layout_at(&e->o.plan->layout, op->region, op->first + item->index);
 }
 
-/* The address of an item's chunk: parameters and gradients that move alone have rings of their own. */
+/* The address of an item's chunk: parameters and gradients that move alone have rings of their own, but for a gradient that a use has
+ * held whole. */
 static uint8_t *item_memory(const struct executor *e, const struct item *item) {
     const struct task *task = item->task;
     const struct operation *op = &task->op;
     if (op->object == OBJECT_STATE) return slot_address(e, op->sequence + item->index);
+    if (op->kind == OP_STORE && op->read[0].kind == BUFFER_GRAD_HELD)
+        return (uint8_t *)buffer_address(e, task->read[0]) + item_chunk(e, item).grad_place;
     return op->kind == OP_FETCH ? item_address(e, item, op->write[0], task->write[0])
                                 : item_address(e, item, op->read[0], task->read[0]);
 }

@@ -105,7 +105,7 @@ static zero_status check_cancel(const struct pass *pass) {
         return refuse(
             ZERO_E_ORDER,
             "zero_micro_cancel: no pass is open and no micro-step is done, so there is nothing to cancel");
-    return ZERO_OK;
+    return pass_updates(pass) ? refuse(ZERO_E_ORDER, PASS_UPDATES, "zero_micro_cancel") : ZERO_OK;
 }
 
 zero_status pass_cancel(struct pass *pass) {

@@ -20,6 +20,12 @@ static zero_status check_pass(const struct pass *pass, const char *what) {
                   what, pass->suspended ? " (zero_micro_resume, then the backward)" : "");
 }
 
+bool pass_updates(const struct pass *pass) {
+    const struct policy *policy = &pass->blueprint->policy;
+    return policy->update_in_backward && pass->mode == ZERO_TRAIN && pass->micro == policy_passes(policy) &&
+           (policy->turned || pass->backwards > pass->made_before);
+}
+
 zero_status pass_check_outside(const struct pass *pass, const char *what) {
     zero_status status = ranks_check(pass->run->ranks);
     if (status) return status;
@@ -53,6 +59,8 @@ zero_status pass_begin(struct pass *pass, zero_mode mode) {
     if (mode != ZERO_TRAIN && mode != ZERO_EVAL)
         return refuse(ZERO_E_ARGUMENT, "zero_micro_begin: mode %d is neither ZERO_TRAIN nor ZERO_EVAL",
                       (int)mode);
+    if (mode == ZERO_EVAL && pass_updates(pass))
+        return refuse(ZERO_E_ORDER, PASS_UPDATES, "zero_micro_begin");
     bool interrupts = mode == ZERO_EVAL && pass_awaits_backward(pass);
     status = interrupts ? ZERO_OK : check_pass(pass, "zero_micro_begin");
     if (status) return status;

@@ -55,6 +55,12 @@ zero_status pass_backward_begin(struct pass *pass, struct zero_unit *unit);
 zero_status pass_backward_end(struct pass *pass, struct zero_unit *unit);
 zero_status pass_next_micro(struct pass *pass, struct zero_unit *unit);
 
+/* With updates in the backward: the step's updates have begun, and it must end. */
+bool pass_updates(const struct pass *pass);
+#define PASS_UPDATES                                                                                         \
+    "%s: the backward of the step's last micro-step updates weights "                                        \
+    "(zero_optimization.update_in_backward): end it, and call zero_engine_step"
+
 /* interrupt.c: a training pass whose forward has begun and whose backward has not; also while an evaluation interrupts it. */
 bool pass_awaits_backward(const struct pass *pass);
 void pass_suspend(struct pass *pass); /* an evaluation begins there */

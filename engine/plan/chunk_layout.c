@@ -147,7 +147,8 @@ static void cut_regions(struct chunk_layout *layout, const struct chunk_layout_o
 }
 
 static bool leaves_shard(const struct region *r) {
-    return !r->frozen && !r->grad_in_place && !placement_is(r->grad_step, REPLICATE, REPLICATE);
+    return !r->frozen && !r->grad_in_place && !r->grad_brief &&
+           !placement_is(r->grad_step, REPLICATE, REPLICATE);
 }
 
 static uint64_t shard_bytes(const struct chunk_layout *layout, uint32_t region) {
@@ -214,6 +215,7 @@ static void choose_gradients(struct chunk_layout *layout, const struct chunk_lay
         uint64_t bytes = chunk_layout_grad_bytes(layout, region);
         if (!leaves_shard(&policy->region[region]) || chunk_layout_device_whole(layout, region)) continue;
         layout->region[region].grads = bytes > left;
+        layout->region[region].held = bytes > left && policy->region[region].grad_turns;
         left = bytes > left ? 0 : left - bytes;
     }
 }
@@ -263,9 +265,9 @@ static void size_rings(struct chunk_layout *layout, const struct chunk_layout_op
         const struct offload_region *r = &layout->region[i];
         struct chunk c = chunk_layout_at(layout, i, 0); /* no other is larger */
         if (r->params && c.param_bytes > params) params = c.param_bytes;
-        if (r->grads && c.grad_bytes > grads) grads = c.grad_bytes;
+        if (r->grads && !r->held && c.grad_bytes > grads) grads = c.grad_bytes;
         if (r->params && r->chunks > param_chunks) param_chunks = r->chunks;
-        if (r->grads && r->chunks > grad_chunks) grad_chunks = r->chunks;
+        if (r->grads && !r->held && r->chunks > grad_chunks) grad_chunks = r->chunks;
     }
     if (params) size_ring(&layout->params, params, param_chunks, piece);
     if (grads) size_ring(&layout->grads, grads, grad_chunks, piece);

@@ -44,6 +44,30 @@ static void fix(struct plan *plan, enum buffer_kind kind, uint32_t index, enum m
     plan->fixed[kind * plan->fixed_width + index] = add_buffer(plan, row, bytes);
 }
 
+/* Buffers that live for one use of their unit: those of every other unit share memory, so that one is used up while the next is made.
+ * Of a unit's regions, each has its own. */
+static bool take_same_turn(const struct plan *plan, uint32_t a, uint32_t b) {
+    const struct model_region *all = plan->model->region;
+    uint32_t units[2] = {all[a].unit, all[b].unit}, first[2] = {a, b};
+    for (int k = 0; k < 2; k++)
+        while (first[k] > 0 && all[first[k] - 1].unit == units[k]) first[k]--;
+    return units[0] % 2 == units[1] % 2 && a - first[0] == b - first[1];
+}
+
+/* bytes[i]: of region i; 0: it has no such buffer. */
+static void fix_in_turn(struct plan *plan, enum buffer_kind kind, enum memory_row row,
+                        const uint64_t *bytes) {
+    uint32_t *fixed = plan->fixed + kind * plan->fixed_width;
+    for (uint32_t i = 0; i < plan->policy->regions; i++) {
+        uint64_t most = bytes[i];
+        for (uint32_t k = i + 1; k < plan->policy->regions && bytes[i]; k++)
+            if (bytes[k] > most && take_same_turn(plan, i, k)) most = bytes[k];
+        if (bytes[i] && fixed[i] == NO_BUFFER) fix(plan, kind, i, row, most);
+        for (uint32_t k = i + 1; k < plan->policy->regions && bytes[i]; k++)
+            if (bytes[k] && take_same_turn(plan, i, k)) fixed[k] = fixed[i];
+    }
+}
+
 static uint64_t part_bytes(const struct plan *plan, uint32_t region, struct placement placement,
                            enum dtype dtype) {
     uint64_t parts = placement_parts(placement, plan->policy->mesh);
@@ -79,12 +103,28 @@ static void fix_state(struct plan *plan, uint32_t i, uint32_t state_count) {
     fix_device_state(plan, i, state_count);
 }
 
+static bool grad_on_host(const struct plan *plan, uint32_t i) {
+    return !chunk_layout_device_whole(&plan->layout, i) &&
+           (plan_host_updates(plan) || plan->grad_tier != TIER_DEVICE);
+}
+
+/* Reduced shards that live for one use, of the regions whose shards are on the host, or of the others. */
+static void fix_brief(struct plan *plan, bool host) {
+    uint64_t *bytes = plan->turn_bytes;
+    for (uint32_t i = 0; i < plan->policy->regions; i++) {
+        const struct region *r = &plan->policy->region[i];
+        bool brief = r->grad_brief && !r->frozen && grad_on_host(plan, i) == host;
+        bytes[i] = brief ? part_bytes(plan, i, r->grad_step, precision_of(plan, i).reduced) : 0;
+    }
+    fix_in_turn(plan, BUFFER_GRAD_SHARD, host ? MEMORY_HOST_GRADIENTS : MEMORY_GRADIENTS, bytes);
+}
+
 /* The reduced shard: on a drive, in host memory, or on the device; there, too, if the device has all of the shard's state. */
 static void fix_grad_shard(struct plan *plan, uint32_t i) {
     const struct region *r = &plan->policy->region[i];
     bool gathered = placement_is(r->grad_step, REPLICATE, REPLICATE);
-    bool host = !gathered && !chunk_layout_device_whole(&plan->layout, i) &&
-                (plan_host_updates(plan) || plan->grad_tier != TIER_DEVICE);
+    if (r->grad_brief) return; /* fix_brief has planned it */
+    bool host = !gathered && grad_on_host(plan, i);
     struct placement shard = gathered ? (struct placement){{SHARD, REPLICATE}} : r->grad_step;
     if (plan->layout.region[i].grads)
         fix(plan, BUFFER_GRAD_SHARD, i, MEMORY_OFFLOADED_GRADIENTS,
@@ -156,6 +196,14 @@ static void fix_discrete(struct plan *plan) {
         fix(plan, BUFFER_UPDATE_STAGING, k, MEMORY_UPDATE_STAGING, updated);
 }
 
+/* The sums of micro-batches on their way to the drive, in whole pages. */
+static void fix_held(struct plan *plan) {
+    uint64_t *bytes = plan->turn_bytes;
+    for (uint32_t i = 0; i < plan->policy->regions; i++)
+        bytes[i] = plan->layout.region[i].held ? chunk_layout_grad_bytes(&plan->layout, i) : 0;
+    fix_in_turn(plan, BUFFER_GRAD_HELD, MEMORY_GRAD_STAGING, bytes);
+}
+
 /* Plans the buffers of chunks: records and commit pages on the drive, staging slots, and the rings of parameters and gradients. */
 static void fix_staging(struct plan *plan) {
     const struct chunk_layout *layout = &plan->layout;
@@ -164,6 +212,7 @@ static void fix_staging(struct plan *plan) {
     if (!layout->record_row_bytes && !layout->grad_bytes && plan->param_tier != TIER_NVME && !plan->shadow)
         return;
     plan->row_bytes[MEMORY_SLOTS] = (layout->slots + 1) * layout->slot_bytes;
+    fix_held(plan);
     if (layout->grads.slots)
         fix(plan, BUFFER_GRAD_STAGED, 0, MEMORY_GRAD_STAGING, layout->grads.slots * layout->grads.slot_bytes);
     if (layout->params.slots)
@@ -227,8 +276,9 @@ static void begin_all_apart(struct plan *plan, struct intervals *intervals) {
 static void note_gradients(struct plan *plan, const struct operation_list *list) {
     for (uint32_t i = 0; i < list->count; i++) {
         const struct operation *op = &list->item[i];
-        bool stores = offload_stores_gradient(op), fetches = offload_fetches_gradient(op);
-        if ((!stores && !fetches) || !plan->layout.region[op->region].grads) continue;
+        const struct offload_region *r = &plan->layout.region[op->region];
+        bool stores = offload_stores_gradient(r, op), fetches = offload_fetches_gradient(r, op);
+        if (!stores && !fetches) continue;
         uint64_t bytes = chunk_layout_grad_bytes(&plan->layout, op->region);
         plan->grad_store_bytes += stores * bytes;
         plan->sum_fetch_bytes += fetches * bytes;
@@ -452,7 +502,8 @@ static zero_status allocate_tables(struct plan *plan, const struct plan_options 
     plan->buffer = calloc(plan->capacity, sizeof *plan->buffer);
     plan->fixed = malloc(BUFFER_KINDS * plan->fixed_width * sizeof *plan->fixed);
     plan->slot = malloc(slots * sizeof *plan->slot);
-    if (!plan->buffer || !plan->fixed || !plan->slot)
+    plan->turn_bytes = calloc(p->regions, sizeof *plan->turn_bytes);
+    if (!plan->buffer || !plan->fixed || !plan->slot || !plan->turn_bytes)
         return error_set(error, ZERO_E_MEMORY, "no memory for the plan");
     memset(plan->fixed, 0xff, BUFFER_KINDS * plan->fixed_width * sizeof *plan->fixed);
     memset(plan->slot, 0xff, slots * sizeof *plan->slot);
@@ -512,6 +563,8 @@ zero_status plan_make(struct plan *plan, const struct plan_options *o, struct ze
     if (!status) status = cut_chunks(plan, o, error);
     if (status) return status;
     place_tiers(plan, o);
+    fix_brief(plan, false);
+    fix_brief(plan, true);
     for (uint32_t i = 0; i < o->policy->regions; i++) fix_region(plan, i, o->state_count);
     for (uint32_t k = 0; k < o->policy->stagings; k++)
         fix(plan, BUFFER_STAGING, k, MEMORY_STAGING, o->staging_bytes);
@@ -540,6 +593,7 @@ void plan_free(struct plan *plan) {
     free(plan->buffer);
     free(plan->fixed);
     free(plan->slot);
+    free(plan->turn_bytes);
     free(plan->overlap);
     free(plan->overlap_first);
     chunk_layout_free(&plan->layout);

@@ -40,9 +40,9 @@ enum memory_row {
     MEMORY_PARAM_STAGING,        /* a ring of chunks of parameters, fetched from the drive for gathers */
     MEMORY_CHECKPOINT,           /* for a save in the background: bytes that wait for the drive */
     MEMORY_HOST_GRADIENTS, /* reduced shards in host memory: offloaded, or the host updates for a discrete device */
-    MEMORY_UPDATE_STAGING,      /* for the same: updated parameters, before the copy to the device */
-    MEMORY_NORMS,               /* for a discrete device: sums of squares of blocks */
-    MEMORY_GRAD_STAGING,        /* a ring of chunks of reduced shards on the way to the drive */
+    MEMORY_UPDATE_STAGING, /* for the same: updated parameters, before the copy to the device */
+    MEMORY_NORMS,          /* for a discrete device: sums of squares of blocks */
+    MEMORY_GRAD_STAGING, /* reduced shards on the way to the drive: a ring of chunks, and sums of micro-batches */
     MEMORY_OFFLOADED_GRADIENTS, /* reduced shards on the drive */
     MEMORY_ROWS
 };
@@ -103,6 +103,7 @@ struct plan {
      * use, and kind: [position][region][plan_slot_kind]. */
     uint32_t *slot;
     uint32_t *overlap_first, *overlap; /* struct hazard_overlaps */
+    uint64_t *turn_bytes;              /* per region: scratch, while buffers that take turns are planned */
     uint64_t row_bytes[MEMORY_ROWS];
     uint64_t row_offset[MEMORY_ROWS]; /* offset in the extent of its tier */
     enum tier_kind row_tier[MEMORY_ROWS];

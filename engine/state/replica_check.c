@@ -37,6 +37,7 @@ static bool is_there(const struct state *state, const struct item *item) {
     struct precision precision = blueprint_precision_of(state->blueprint, item->param->region);
     switch (item->kind) {
     case REDUCED_GRADIENT:
+        if (state->blueprint->regions[item->param->region].grad_brief) return false;
         return plan_fixed(&state->blueprint->plan, gradient_ref(state, item->param->region)) != NO_BUFFER;
     case MASTERS:
         return precision_keeps_masters(&precision);

@@ -71,6 +71,14 @@ zero_status shadow_commit(struct state *state) {
     return RUN_EVENT(state->run, executor_commit(state->run->executor, page));
 }
 
+zero_status shadow_commit_now(struct state *state) {
+    zero_status status = shadow_sync(state);
+    if (!status)
+        status = ranks_call(state->ranks,
+                            &(struct comm_call){.kind = COMM_BARRIER, .what = "the commit of a step"});
+    return status ? status : shadow_commit(state);
+}
+
 zero_status shadow_forget(struct state *state) {
     if (!state->blueprint->o.config->nvme_shadow) return ZERO_OK;
     state->shadow.uncommitted = state->shadow.guarded = false;

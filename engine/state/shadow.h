@@ -18,6 +18,8 @@ bool shadow_commits(const struct state *state);
 zero_status shadow_sync(struct state *state);
 /* After it: the step is whole on all ranks. */
 zero_status shadow_commit(struct state *state);
+/* Both, with an exchange between them: what was applied is whole. Collective. */
+zero_status shadow_commit_now(struct state *state);
 /* A training starts anew. */
 zero_status shadow_forget(struct state *state);
 

@@ -56,10 +56,11 @@ void overflow_report(struct state *state, const struct agreement *all, struct ov
     if (!last) return;
     uint32_t unit = (uint32_t)last - 1;
     out->unit = state->model->unit[unit]->name;
-    if (find(state, unit, &spot)) describe(state, &spot, sizeof out->detail, out->detail);
+    bool gone = state->blueprint->policy.update_in_backward; /* other gradients have its place */
+    if (!gone && find(state, unit, &spot)) describe(state, &spot, sizeof out->detail, out->detail);
     log_line(&state->ranks->log, ZERO_LOG_WARN,
-             "step %" PRIu64 " skipped on all ranks: gradients of unit \"%s\" are inf or NaN%s",
-             state->training->steps + 1, out->unit, out->detail);
+             "step %" PRIu64 " %s on all ranks: gradients of unit \"%s\" are inf or NaN%s",
+             state->training->steps + 1, gone ? "fails" : "skipped", out->unit, out->detail);
 }
 
 zero_status overflow_check_limit(struct state *state, const struct overflow *overflow) {

@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/base/hash.h"
@@ -70,15 +71,57 @@ struct stepping {
     struct optimizer_scalars scalars[SCALARS_MAX];
 };
 
+static bool updates_in_backward(const struct state *state) {
+    return state->blueprint->policy.update_in_backward;
+}
+
 /* The factor of the summed gradient: the mean, and clipping by the total norm. */
 static double gradient_scale(const struct state *state, double mean, double norm) {
     double clip = state->blueprint->o.config->gradient_clipping;
     return clip > 0 && clip / (norm + 1e-6) < 1 ? mean * (clip / (norm + 1e-6)) : mean;
 }
 
-static uint64_t rounding_key(const struct state *state) {
-    uint64_t seed = state->blueprint->o.config->seed, steps = state->training->steps;
-    return hash_bytes(hash_bytes(HASH_START, &seed, sizeof seed), &steps, sizeof steps);
+/* `scalars` keep those of `setting`. */
+static struct update_settings settings_of(const struct state *state, const struct lr_setting *setting,
+                                          uint64_t step, double scale, struct optimizer_scalars *scalars) {
+    uint64_t seed = state->blueprint->o.config->seed;
+    settings_scalars(state->training, setting, step, scalars);
+    return (struct update_settings){
+        .scale = (float)scale,
+        .scalars = scalars,
+        .count = 2 * state->training->groups.count,
+        .rounding_key = hash_bytes(hash_bytes(HASH_START, &seed, sizeof seed), &step, sizeof step)};
+}
+
+zero_status step_prepare(struct state *state) {
+    struct upcoming *u = &state->training->upcoming;
+    struct zero_error error;
+    error_clear(&error);
+    if (!updates_in_backward(state)) return ZERO_OK;
+    settings_next(state->training, u->setting);
+    if (settings_check(state->training, u->setting, &error)) return ranks_fail(state->ranks, &error);
+    double mean = training_mean(state->training, state->blueprint->terms.gradient_factor);
+    state->run->moves.update = settings_of(state, u->setting, state->training->steps + 1, mean, u->scalars);
+    return ZERO_OK;
+}
+
+/* The updates have begun, so the step cannot be skipped any more. */
+static zero_status check_updated(struct state *state, const struct agreement *all) {
+    struct overflow overflow;
+    struct zero_error error;
+    char where[200] = "the norm of the gradients is inf";
+    error_clear(&error);
+    overflow_report(state, all, &overflow);
+    if (overflow.unit)
+        snprintf(where, sizeof where, "on rank %" PRIu32 ", gradients of unit \"%.120s\" are inf or NaN",
+                 overflow.rank, overflow.unit);
+    error_set(&error, ZERO_E_OVERFLOW,
+              "step %" PRIu64
+              ": %s, and zero_optimization.update_in_backward has updated weights with them: go on from the "
+              "last checkpoint%s, or remove that key, and such steps are skipped",
+              state->training->steps + 1, where,
+              state->blueprint->o.config->nvme_shadow ? " or from the shadow" : "");
+    return ranks_fail_alike(state->ranks, &error);
 }
 
 /* Decides from the agreements what the update does. */
@@ -89,6 +132,7 @@ static zero_status prepare_update(struct stepping *s, const struct agreement *al
     info->grad_norm = total_norm(state, all) * mean;
     fill_settings(state, all[0].setting, info);
     info->skipped = !isfinite(info->grad_norm);
+    if (info->skipped && updates_in_backward(state)) return check_updated(state, all);
     struct overflow overflow;
     if (info->skipped) {
         state->training->skipped++;
@@ -106,12 +150,10 @@ static zero_status prepare_update(struct stepping *s, const struct agreement *al
     state->run->weights_version++;
     info->step = state->training->steps;
     info->skipped_total = state->training->skipped;
-    settings_scalars(state->training, all[0].setting, s->scalars);
-    moves->update.skip = info->skipped;
-    moves->update.scale = (float)gradient_scale(state, mean, info->grad_norm);
-    moves->update.scalars = s->scalars;
-    moves->update.count = 2 * state->training->groups.count;
-    moves->update.rounding_key = rounding_key(state);
+    moves->skip = info->skipped;
+    if (!updates_in_backward(state))
+        moves->update = settings_of(state, all[0].setting, state->training->steps,
+                                    gradient_scale(state, mean, info->grad_norm), s->scalars);
     return ZERO_OK;
 }
 
@@ -120,10 +162,29 @@ static bool compare_is_due(const struct state *state, const zero_step_info *info
     return every && state->ranks->size > 1 && !info->skipped && state->training->steps % every == 0;
 }
 
-/* Rank 0's settings, which all ranks use. */
-static zero_status check_settings(struct state *state, const struct lr_setting *setting) {
+static bool same_settings(const struct state *state, const struct agreement *a, const struct agreement *b) {
+    bool same = true;
+    for (uint32_t g = 0; g < state->training->groups.count; g++)
+        same &= a->setting[g].lr == b->setting[g].lr && a->setting[g].beta1 == b->setting[g].beta1 &&
+                a->setting[g].beta2 == b->setting[g].beta2;
+    return same;
+}
+
+/* Rank 0's settings, which all ranks use. Updates in the backward have used each rank's own. */
+static zero_status check_settings(struct state *state, const struct agreement *all) {
+    const struct lr_setting *setting = all[0].setting;
     struct zero_error error;
     error_clear(&error);
+    for (uint32_t r = 1; r < state->ranks->size && updates_in_backward(state); r++) {
+        if (same_settings(state, &all[r], &all[0])) continue;
+        error_set(&error, ZERO_E_DIVERGED,
+                  "step %" PRIu64 ": rank %" PRIu32
+                  " updated with other learning rates or betas than rank 0: with "
+                  "zero_optimization.update_in_backward all ranks must set the same before the last "
+                  "micro-step of a step begins",
+                  state->training->steps + 1, r);
+        return ranks_fail_alike(state->ranks, &error);
+    }
     if (!settings_check(state->training, setting, &error)) return ZERO_OK;
     return ranks_fail_alike(state->ranks, &error);
 }
@@ -132,7 +193,7 @@ static zero_status read_agreements(struct stepping *s, struct host_moves *moves)
     struct state *state = s->state;
     const struct agreement *all = executor_agreements(state->run->executor);
     zero_status status = check_agreements(state, all);
-    if (!status) status = check_settings(state, all->setting);
+    if (!status) status = check_settings(state, all);
     if (!status) status = shadow_commit(state);
     if (!status) status = background_save_hear(state, all);
     return status ? status : prepare_update(s, all, moves);
@@ -150,7 +211,10 @@ zero_status step_run(struct state *state, zero_step_info *out) {
     zero_step_info info = {.struct_size = out->struct_size};
     struct stepping stepping = {.state = state, .info = &info};
     background_save_report(state, &mine.save);
-    settings_next(state->training, mine.setting);
+    if (updates_in_backward(state))
+        memcpy(mine.setting, state->training->upcoming.setting, sizeof mine.setting);
+    else
+        settings_next(state->training, mine.setting);
     run->moves.mine = &mine;
     run->moves.commits = shadow_commits(state);
     run->moves.settles = plan_settles(&state->blueprint->plan);

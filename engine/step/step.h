@@ -4,6 +4,9 @@
 
 #include "engine/state/state.h"
 
+/* With updates in the backward, before the last training pass of a step begins: what its updates take. */
+zero_status step_prepare(struct state *state);
+
 /* After the last micro-step. `out`: struct_size is set; filled in. Collective. */
 zero_status step_run(struct state *state, zero_step_info *out);
 

@@ -62,14 +62,14 @@ zero_status settings_check(const struct training *t, const struct lr_setting *se
     return ZERO_OK;
 }
 
-void settings_scalars(const struct training *t, const struct lr_setting *setting,
+void settings_scalars(const struct training *t, const struct lr_setting *setting, uint64_t step,
                       struct optimizer_scalars out[SCALARS_MAX]) {
     for (uint32_t g = 0; g < t->groups.count; g++) {
         struct optimizer_params p = t->groups.params[g];
         p.lr = setting[g].lr, p.beta1 = setting[g].beta1, p.beta2 = setting[g].beta2;
-        optimizer_prepare(t->optimizer, &p, t->steps, &out[model_scalars(g, false)]);
+        optimizer_prepare(t->optimizer, &p, step, &out[model_scalars(g, false)]);
         p.weight_decay = 0;
-        optimizer_prepare(t->optimizer, &p, t->steps, &out[model_scalars(g, true)]);
+        optimizer_prepare(t->optimizer, &p, step, &out[model_scalars(g, true)]);
     }
 }
 

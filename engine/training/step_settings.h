@@ -14,8 +14,8 @@ void settings_next(const struct training *training, struct lr_setting out[GROUP_
 zero_status settings_check(const struct training *training, const struct lr_setting *setting,
                            struct zero_error *error);
 
-/* Of the step that has just been counted: by model_scalars, for every group. */
-void settings_scalars(const struct training *training, const struct lr_setting *setting,
+/* Of this step, the first of which is 1: by model_scalars, for every group. */
+void settings_scalars(const struct training *training, const struct lr_setting *setting, uint64_t step,
                       struct optimizer_scalars out[SCALARS_MAX]);
 
 /* DeepSpeed's last_batch_iteration: where the schedule stands; goes on from there; begins again. */

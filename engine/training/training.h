@@ -22,6 +22,10 @@ struct training {
     struct lr_schedule_params schedule; /* the configuration's, begun where a loaded run's had come to */
     zero_schedule_fn schedule_fn;       /* the host's, in its place; or NULL */
     void *schedule_user;
+    struct upcoming { /* with updates in the backward: what those of the open step take */
+        struct lr_setting setting[GROUP_MAX];
+        struct optimizer_scalars scalars[SCALARS_MAX];
+    } upcoming;
 };
 
 /* After config_resolve. `log` and `config` are borrowed. */

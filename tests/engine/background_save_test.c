@@ -212,6 +212,16 @@ static void on(struct run *run, bool async, ranks_fn body) {
     (run->discrete ? ranks_run_discrete : ranks_run)(run->ranks, json, body, run);
 }
 
+static void save_and_load(struct run *run) {
+    on(run, false, never_saves);
+    for (int k = 0; k < 2; k++) { /* with staging past the page cache, and with a slow drive */
+        drive.delay_ns = k ? 3000000 : 0;
+        run->looks = k;
+        on(run, true, saves);
+        on(run, false, loads);
+    }
+}
+
 /* Under a sanitizer, each tier and stage in one type. */
 static void test_everywhere(void) {
     static const char *const swaps[] = {
@@ -229,16 +239,23 @@ static void test_everywhere(void) {
                                   .stage = stage};
                 int failures = atomic_load(&check_failures);
                 if (seeds_divisor() > 1 && type != (stage & swap & 1)) continue;
-                on(&run, false, never_saves);
-                for (int k = 0; k < 2; k++) { /* with staging past the page cache, and with a slow drive */
-                    drive.delay_ns = k ? 3000000 : 0;
-                    run.looks = k;
-                    on(&run, true, saves);
-                    on(&run, false, loads);
-                }
+                save_and_load(&run);
                 if (atomic_load(&check_failures) != failures)
                     fprintf(stderr, "stage %u, swap %u, type %u, %u ranks\n", stage, swap, type, run.ranks);
             }
+    drive.delay_ns = 0;
+}
+
+/* Updates in the backward wait for the save, too. */
+static void test_updates(void) {
+    static const char *const swaps[] = {
+        ", \"update_in_backward\": true",
+        (", \"update_in_backward\": true, \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": "
+         "\"%1$s/swap\"}, \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%1$s/swap\"}")};
+    for (uint32_t k = 0; k < 2; k++) {
+        struct run run = {.swap = swaps[k], .type = ", \"gradient_clipping\": 0", .ranks = 2, .stage = 2 + k};
+        save_and_load(&run);
+    }
     drive.delay_ns = 0;
 }
 
@@ -412,6 +429,7 @@ int main(void) {
     mkdir(directory, 0777);
     open_slow();
     test_everywhere();
+    test_updates();
     test_meanwhile();
     struct run run = plain_run(2);
     on(&run, true, completes_by_steps);

@@ -92,6 +92,11 @@ static void types(void) {
         s = setup(stage, 2);
         s.vertical = 1, s.micro_steps = 3, s.mode = stage % 2 ? "every" : "last", s.tiers = tiers[stage];
         run("micro-steps in each use", s);
+        s.updates = 1, s.clip = 0, s.mode = "every";
+        run("micro-steps in each use, updates in the backward", s);
+        s = setup(stage, 2);
+        s.updates = 1, s.clip = 0, s.compute = ZERO_BF16, s.tiers = tiers[stage];
+        run("updates in the backward", s);
     }
 }
 

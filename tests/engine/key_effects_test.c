@@ -286,12 +286,21 @@ static void waits_for_silence(const struct row *row) {
     SCHEDULE("OneCycle", "'cycle_min_lr': 1e-3, 'cycle_max_lr': 1e-2, 'cycle_first_step_size': 2, " params)
 #define DECAYING(params) CYCLE("'decay_step_size': 1, " params)
 
+static void less_gradient(const struct row *row) {
+    train_both(row);
+    CHECK_STRING(other.error, "");
+    CHECK_STRING(other.hash, one.hash);
+    CHECK(other.plan.grad_bytes < one.plan.grad_bytes);
+}
+
 static const struct row rows[] = {
     {"gradient_accumulation_steps", too_few_micro_steps, NULL, "'gradient_accumulation_steps': 1",
      "'gradient_accumulation_steps': 2"},
     {"zero_optimization.micro_order", refuses_ties, "'gradient_accumulation_steps': 3",
      "'zero_optimization': {'micro_order': 'horizontal'}",
      "'zero_optimization': {'micro_order': 'vertical'}"},
+    {"zero_optimization.update_in_backward", less_gradient, "'gradient_clipping': 0",
+     "'zero_optimization': {'stage': 2}", "'zero_optimization': {'stage': 2, 'update_in_backward': true}"},
     {"gradient_accumulation_mode", reduces, "'gradient_accumulation_steps': 3",
      "'gradient_accumulation_mode': 'last'", "'gradient_accumulation_mode': 'every'"},
     {"prescale_gradients", weights,

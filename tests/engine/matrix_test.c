@@ -1,8 +1,8 @@
 /* All ways to train the same model, cell by cell: stages x types x meshes x accumulation x tiers x scaling x
- * recomputation x frozen parameters x interrupted passes x parameters that stay fp32, on four ranks. The head is tied to the embedding, and frozen with it or not; in
+ * recomputation x frozen parameters x interrupted passes x parameters that stay fp32 x updates in the backward, on four ranks. The head is tied to the embedding, and frozen with it or not; in
  * vertical order it has weights of its own.
  * Weights equal the serial oracle's byte for byte, so all cells of one class (type, order of additions over the mesh,
- * accumulation and its mode, scaling before the sum, frozen parameters, kept ones) are equal. The allocated memory equals the
+ * accumulation and its mode, scaling before the sum, frozen parameters, kept ones, clipping) are equal. The allocated memory equals the
  * plan. A cell that is not possible is refused with the reason. Then, class by class, the test prints the loss after
  * 200 steps beside that of fp32 on the plain mesh; not under a sanitizer.
  *
@@ -17,7 +17,7 @@
 #include "tests/engine/toy_trainer.h"
 #include "tests/seeds.h"
 
-enum { RANKS = 4, STEPS = 5, LONG_STEPS = 200, VALUES_MAX = 7, CELLS_MAX = 1 << 19 };
+enum { RANKS = 4, STEPS = 5, LONG_STEPS = 200, VALUES_MAX = 7, CELLS_MAX = 1 << 20 };
 
 struct value {
     const char *name;
@@ -45,7 +45,7 @@ enum { EVALUATED = 1, CANCELLED = 2 };
 #define TIERED "{\"device\": \"tiered\", \"nvme_path\": \"/tmp\", \"ratio\": 0.6}"
 #define NO_GRADIENTS ", \"offload_gradients\": {\"device\": \"none\"}"
 
-enum { STAGE, TYPE, MESH, ACCUMULATION, TIER, SCALING, AGAIN, FROZEN, PASSES, KEPT, AXES_COUNT };
+enum { STAGE, TYPE, MESH, ACCUMULATION, TIER, SCALING, AGAIN, FROZEN, PASSES, KEPT, UPDATES, AXES_COUNT };
 
 static const struct axis {
     const char *name;
@@ -116,6 +116,8 @@ static const struct axis {
                  {.name = "both", .number = EVALUATED | CANCELLED}}},
     [KEPT] = {"kept in fp32", /* the embedding, with the head that is tied to it; a.g; b.w; fix.f */
               {{.name = "none"}, {.name = "some", .number = 1 << 0 | 1 << 4 | 1 << 5 | 1 << 11}}},
+    [UPDATES] = {"updates", /* in the backward, without clipping */
+                 {{.name = "at the step"}, {.name = "in backward", .number = 1}}},
 };
 
 struct cell {
@@ -138,7 +140,8 @@ static const char *refusal(const struct cell *c) {
         if ((value_of(c, a)->stage3 && value_of(c, STAGE)->number != 3) ||
             (value_of(c, a)->sharded && value_of(c, STAGE)->number == 0))
             return value_of(c, a)->why;
-    return NULL;
+    int skips = value_of(c, TYPE)->number == ZERO_F16;
+    return skips && value_of(c, UPDATES)->number ? "a step whose fp16 gradients overflow is skipped" : NULL;
 }
 
 struct keys {
@@ -159,6 +162,8 @@ static void set_up(const struct cell *c, struct toy_setup *s, struct keys *keys)
     s->recompute = value_of(c, AGAIN)->number;
     s->frozen = value_of(c, FROZEN)->number;
     s->kept = value_of(c, KEPT)->number;
+    s->updates = value_of(c, UPDATES)->number;
+    if (s->updates) s->clip = 0;
     s->interrupt = value_of(c, PASSES)->number & EVALUATED;
     s->cancels = value_of(c, PASSES)->number & CANCELLED ? 1 + c->value[STAGE] : 0;
     memset(keys, 0, sizeof *keys);
@@ -182,9 +187,9 @@ static void print_cell(const struct cell *c, const char *outcome) {
 /* ---- classes: what the oracle made of the like ---- */
 
 static const struct toy_result *expected(const struct cell *c, const struct toy_setup *s) {
-    static struct toy_result *known[VALUES_MAX][VALUES_MAX][VALUES_MAX][VALUES_MAX][2][2];
+    static struct toy_result *known[VALUES_MAX][VALUES_MAX][VALUES_MAX][VALUES_MAX][2][2][2];
     struct toy_result **k = &known[c->value[TYPE]][c->value[ACCUMULATION]][c->value[SCALING]]
-                                  [c->value[FROZEN]][s->shard_ranks > 0][c->value[KEPT]];
+                                  [c->value[FROZEN]][s->shard_ranks > 0][c->value[KEPT]][c->value[UPDATES]];
     if (!*k) toy_oracle(s, *k = calloc(1, sizeof **k));
     return *k;
 }

@@ -103,6 +103,7 @@ struct setting {
     const char *type;
     const char *path;
     const char *mesh; /* more keys of zero_optimization, each after a comma; or NULL */
+    bool updates;     /* in the backward, without clipping */
 };
 
 static const char *directory(void) { return getenv("TEST_TMPDIR") ? getenv("TEST_TMPDIR") : "/tmp"; }
@@ -111,15 +112,16 @@ static void live(const struct setting *s, bool shadow, struct life *life) {
     char json[3000], path[1000];
     snprintf(path, sizeof path, "[\"%s/%s.a\", \"%s/%s.b\"]", directory(), s->path, directory(), s->path);
     snprintf(json, sizeof json,
-             "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_clipping\": 1.0, \"threads\": 1, "
+             "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_clipping\": %d, \"threads\": 1, "
              "\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}}, "
              "\"zero_optimization\": {\"stage\": %u, \"stage3_param_persistence_threshold\": 100, "
              "\"sub_group_size\": 2048, \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": "
-             "%s}%s%s%s%s}, "
+             "%s}%s%s%s%s%s}, "
              "\"aio\": {\"block_size\": 4096}, \"nvme\": {\"shadow\": %s}%s}",
-             s->stage, path, s->params ? ", \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": " : "",
-             s->params ? path : "", s->params ? "}" : "", s->mesh ? s->mesh : "", shadow ? "true" : "false",
-             s->type);
+             !s->updates, s->stage, path,
+             s->params ? ", \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": " : "",
+             s->params ? path : "", s->params ? "}" : "", s->mesh ? s->mesh : "",
+             s->updates ? ", \"update_in_backward\": true" : "", shadow ? "true" : "false", s->type);
     life->status = ZERO_OK;
     life->error[0] = 0;
     ranks_run(s->ranks, json, body, life);
@@ -220,6 +222,16 @@ static void meshes(void) {
     CHECK_STRING(life.error, "");
     CHECK_INT(life.began, 3);
     CHECK_STRING(life.hash[STEPS], expected.hash[STEPS]);
+}
+
+/* A step is committed before the first update of the next one, with the notes that follow it. */
+static void updates_in_backward(void) {
+    struct setting s = {.ranks = 2, .path = "updates", .updates = true};
+    for (s.stage = 0; s.stage <= 3; s.stage++) {
+        s.type = s.stage % 2 ? ", \"bf16\": {\"enabled\": true}" : "", s.params = s.stage == 3;
+        begin_anew(s.path);
+        stops(&s);
+    }
 }
 
 static void notes_too_long(zero_engine *engine, uint32_t rank, void *user) {
@@ -418,6 +430,7 @@ int main(int argc, char **argv) {
     alarm(900); /* a hang is a failure */
     every_setting();
     meshes();
+    updates_in_backward();
     nothing_to_recover();
     ranks_run(
         1,

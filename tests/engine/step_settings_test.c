@@ -96,7 +96,7 @@ static void scalars_are_the_optimizers(void) {
     struct lr_setting setting[GROUP_MAX] = {{0.125, 0.5, 0.75}, {2, 0.25, 0.5}};
     struct optimizer_scalars scalars[SCALARS_MAX] = {0}, expected = {0};
     training.steps = 5;
-    settings_scalars(&training, setting, scalars);
+    settings_scalars(&training, setting, training.steps, scalars);
     for (uint32_t g = 0; g < 2; g++)
         for (int no_decay = 0; no_decay < 2; no_decay++) {
             struct optimizer_params p = training.groups.params[g];

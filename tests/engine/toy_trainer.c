@@ -60,12 +60,12 @@ int toy_config(const struct toy_setup *s, char *out, size_t capacity) {
                     "{\"train_micro_batch_size_per_gpu\": 3, \"gradient_accumulation_steps\": %u, "
                     "\"gradient_clipping\": %g, \"gradient_accumulation_mode\": \"%s\", \"optimizer\": %s, "
                     "\"zero_optimization\": {\"stage\": %u, \"stage3_param_persistence_threshold\": %u, "
-                    "%s%s}, "
+                    "%s%s%s}, "
                     "\"comm\": {\"prefetch_depth\": %u, \"timeout_s\": %g%s}, \"threads\": 1%s%s}",
                     s->micro_steps, s->clip, s->mode, optimizer, s->stage, s->threshold,
                     s->tiers ? s->tiers : offload, s->vertical ? ", \"micro_order\": \"vertical\"" : "",
-                    s->depth, s->timeout_s, s->comm ? s->comm : "", precision_keys(s, keys),
-                    s->extra ? s->extra : "");
+                    s->updates ? ", \"update_in_backward\": true" : "", s->depth, s->timeout_s,
+                    s->comm ? s->comm : "", precision_keys(s, keys), s->extra ? s->extra : "");
 }
 
 static int lends(const struct toy_setup *s) { return s->memory == TOY_SPANS || s->memory == TOY_SPANS_ADD; }
@@ -453,6 +453,8 @@ static zero_status try_and_cancel(struct rank *r, uint32_t step, uint32_t micro,
     uint64_t chance = (r->setup->cancels + 31 * step + 7 * micro) * 0x9e3779b97f4a7c15u;
     uint32_t uses = (uint32_t)(chance >> 33) % (2 * TOY_UNITS);
     *out_step = 0;
+    /* the step's last backward updates */
+    if (r->setup->updates && micro + r->micros >= r->setup->micro_steps && uses > TOY_UNITS) uses = TOY_UNITS;
     if (!(chance >> 61 & 1)) return ZERO_OK;
     zero_status status = some_uses(r, uses, chance >> 62 & 1);
     *out_step = uses > TOY_UNITS;

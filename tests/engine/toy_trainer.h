@@ -29,10 +29,11 @@ struct toy_setup {
     uint32_t shard_ranks;
     /* scales gradients before they are sent, as `extra` says; 0: no scaling. For the oracle, as `sum`. */
     float factor;
-    int sum;               /* over ranks, not the mean */
-    const char *mode;      /* "last", "every", "auto" */
-    int vertical;          /* each use has all micro-batches of a step. The head is not tied then; units are not skipped */
+    int sum;          /* over ranks, not the mean */
+    const char *mode; /* "last", "every", "auto" */
+    int vertical; /* each use has all micro-batches of a step. The head is not tied then; units are not skipped */
     int untied;            /* the same model, horizontally */
+    int updates;           /* in the backward; needs clip 0 */
     const char *optimizer; /* a JSON object, or NULL: AdamW with weight decay */
     const char *offload;   /* "none" or "cpu" */
     const char *tiers;     /* replaces `offload`: keys of zero_optimization for tiers; or NULL */

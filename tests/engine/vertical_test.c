@@ -81,6 +81,13 @@ static void traffic(void) {
         if (i == 0)
             CHECK_INT(flat.plan.drive_read_bytes,
                       upright.plan.drive_read_bytes + (s.micro_steps - 1) * gathers);
+        if (i == 0) continue;
+        /* A reduced gradient is written, and read by its update. Each further micro-step of another order reads and writes it again. */
+        uint64_t more = s.micro_steps - 1,
+                 sums = (flat.plan.drive_write_bytes - upright.plan.drive_write_bytes) / more;
+        CHECK(sums > 0);
+        CHECK_INT(flat.plan.drive_write_bytes, upright.plan.drive_write_bytes + more * sums);
+        CHECK_INT(flat.plan.drive_read_bytes, upright.plan.drive_read_bytes + more * (gathers + sums));
     }
     /* Reduced in the last micro-step: a gradient lives for one use, so that no rank keeps all of them whole. */
     s.mode = "last", s.tiers = NULL;

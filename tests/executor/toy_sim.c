@@ -192,6 +192,7 @@ struct sim_setup toy_sim_setup(const struct toy_sim *t, struct sim_model *model)
                   .accumulation = strcmp(t->toy.mode, "last") ? ACCUMULATE_EVERY : ACCUMULATE_LAST,
                   .micro_steps = t->toy.micro_steps,
                   .vertical = t->toy.vertical && t->toy.micro_steps > 1,
+                  .update_in_backward = t->toy.updates,
                   .depth = t->toy.depth,
                   .backward_depth = t->backward_depth,
                   .live_max = t->live_max ? t->live_max : UINT64_MAX,

@@ -178,6 +178,44 @@ static void gradients_go_through_a_ring(void) {
     CHECK_INT(d.row[1].pipe.value, reduced + 2);
 }
 
+/* Micro-batches of one use add up in memory, and the last sum goes to the drive: after the sum over the replicate axis, if there is
+ * one. */
+static void held_sums_are_stored_once(void) {
+    struct drive d;
+    open_drive(&d);
+    d.region[GRAD_REGION].held = true;
+    for (int turn = 0; turn < 4; turn++) {
+        struct operation op = reduction(GRAD_REGION, turn > 0);
+        op.final = turn >= 2, op.summed = turn == 2;
+        expand_one(&d, op);
+        CHECK_INT(d.list.count, 1u + (turn == 3));
+        CHECK_INT(d.row[0].items, 1);
+        CHECK_INT(d.row[0].write[0].kind, BUFFER_GRAD_HELD);
+    }
+    check_op(&d.row[1], OP_STORE, STREAM_GRAD, GRAD_CHUNKS);
+    CHECK_INT(d.row[1].read[0].kind, BUFFER_GRAD_HELD);
+    CHECK_INT(d.row[1].write[0].kind, BUFFER_GRAD_SHARD);
+    CHECK(!d.row[1].pipe.used);
+}
+
+/* Updates in the backward free slots: the next chunks are read into them, unless their gradient is not on the drive yet. */
+static void a_backward_fetches_what_it_may(void) {
+    for (int grads = 0; grads < 2; grads++) {
+        struct drive d;
+        open_drive(&d);
+        d.offload.slots = SLOTS;
+        d.region[1].grads = grads;
+        offload_open(&d.offload);
+        expand_one(&d, (struct operation){.kind = OP_UPDATE, .items = 1});
+        expand_one(&d, (struct operation){.kind = OP_COMPUTE, .items = 1, .final = true});
+        CHECK_INT(d.list.count, 2 - grads);
+        if (grads) continue;
+        CHECK_INT(d.row[0].kind, OP_FETCH);
+        CHECK_INT(d.row[0].region, 1);
+        CHECK_INT(d.row[0].chunks, SLOTS);
+    }
+}
+
 /* Alone, a sum over the replicate axis fetches what it sums; after a scatter, that makes it. */
 static void sums_go_through_the_ring(void) {
     struct drive d;
@@ -280,6 +318,8 @@ int main(void) {
     short_lists_say_so();
     updates_in_memory_are_apart();
     gradients_go_through_a_ring();
+    held_sums_are_stored_once();
+    a_backward_fetches_what_it_may();
     sums_go_through_the_ring();
     parameters_go_through_a_ring();
     updates_fetch_gradients();

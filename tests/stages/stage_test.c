@@ -16,7 +16,8 @@ static const struct list lists[] = {
     {&stage_zero0, 1, ACCUMULATE_LAST,
      "forward a · forward b · backward b · reduce b (compute 3) · gather-gradient b (reduce 1) · "
      "backward a · reduce a (compute 4) · gather-gradient a (reduce 2) · "
-     "step (gather 2, reduce 2) · update a (compute 4, gather 2) · update b (compute 3, gather 1) · forward a (update 1) · "
+     "step (gather 2, reduce 2) · update a (compute 4, gather 2) · update b (compute 3, gather 1) · forward "
+     "a (update 1) · "
      "forward b (update 2)"},
     {&stage_zero0, 2, ACCUMULATE_LAST,
      "forward a · forward b · backward b · backward a · forward a · forward b · "
@@ -144,6 +145,20 @@ static const struct list vertical[] = {
      "update b (compute 6, reduce 1) · gather b (update 2) · forward a (gather 1) · forward b (gather 2)"},
 };
 
+/* The same with updates in the backward: each follows its reduction, so the last unit is updated first. */
+static const struct list updates[] = {
+    {&stage_zero3, 1, ACCUMULATE_EVERY,
+     "gather a · forward a (gather 1) · release a (compute 1, gather 1) · gather b · "
+     "forward b (gather 2) · backward b (gather 2) · reduce b (compute 4) · "
+     "release-gradient b (compute 4, reduce 1) · release b (compute 4, gather 2) · "
+     "update b (gather 2, reduce 1) · "
+     "gather a (compute 2) · backward a (gather 3) · reduce a (compute 6) · "
+     "release-gradient a (compute 6, reduce 3) · release a (compute 6, gather 3) · "
+     "update a (gather 3, reduce 3) · step (gather 3, reduce 4) · "
+     "gather a (compute 7, update 2) · forward a (gather 4) · release a (compute 8, gather 4) · "
+     "gather b (compute 5, update 1) · forward b (gather 5) · release b (compute 10, gather 5)"},
+};
+
 /* A list with too few rows is not overrun, and is not taken as complete; a list with exactly enough rows is
  * complete. */
 static void short_lists_say_so(void) {
@@ -160,11 +175,11 @@ static void short_lists_say_so(void) {
     }
 }
 
-static void compare(const struct list *list, bool is_vertical) {
+static void compare(const struct list *list, bool is_vertical, bool in_backward) {
     static struct toy toy;
     static char got[65536];
     toy_plain(&toy, list->stage, 2, list->micro_steps, list->accumulation, 0);
-    toy.policy.vertical = is_vertical;
+    toy.policy.vertical = is_vertical, toy.policy.update_in_backward = in_backward;
     policy_open(&toy.policy);
     for (uint32_t pass = 0; pass < policy_passes(&toy.policy); pass++) toy_pass(&toy, false, "");
     toy_step(&toy, false);
@@ -172,12 +187,15 @@ static void compare(const struct list *list, bool is_vertical) {
     toy_render(&toy, got, sizeof got);
     if (!CHECK_STRING(got, list->operations))
         fprintf(stderr, "in %s, %u micro-steps%s\n", list->stage->name, list->micro_steps,
-                is_vertical ? " in each use" : "");
+                is_vertical   ? " in each use"
+                : in_backward ? ", updates in the backward"
+                              : "");
 }
 
 int main(void) {
     short_lists_say_so();
-    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) compare(&lists[i], false);
-    for (size_t i = 0; i < sizeof vertical / sizeof *vertical; i++) compare(&vertical[i], true);
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) compare(&lists[i], false, false);
+    for (size_t i = 0; i < sizeof vertical / sizeof *vertical; i++) compare(&vertical[i], true, false);
+    for (size_t i = 0; i < sizeof updates / sizeof *updates; i++) compare(&updates[i], false, true);
     return check_end();
 }

@@ -325,7 +325,9 @@ static void commit(struct timeline *t) {
 
 static zero_status work_move(void *user, struct host_moves *moves, enum host_move move) {
     struct timeline *t = user;
-    if (move == MOVE_AGREED && moves->commits) commit(t);
+    if (move == (t->o->blueprint->policy.update_in_backward ? MOVE_APPLY : MOVE_AGREED) &&
+        t->o->blueprint->plan.shadow)
+        commit(t);
     return move == MOVE_COMPUTE ? compute(t, loop_use(&t->loop)->compute_ns) : ZERO_OK;
 }
 
@@ -362,7 +364,7 @@ zero_status timeline_step(const struct timeline_options *o, struct step_price *o
     struct host_moves moves = {.executor = t.executor,
                                .mine = &mine,
                                .update = {.scale = 1, .scalars = scalars, .count = 2},
-                               .commits = b->plan.shadow,
+                               .commits = b->plan.shadow && !b->policy.update_in_backward,
                                .settles = plan_settles(&b->plan)};
     t.loop = loop_begin(o->pass, &b->policy);
     for (int k = 0; k < STEPS && !status; k++) {

@@ -65,7 +65,32 @@ static bool gets_lost(struct rank *r) {
 
 /* ---- the host's work in each move; true: the event follows at once, false: the host is busy or lost ---- */
 
-static bool work_pass(struct rank *r) { return !dawdles(r); }
+/* Computes the scale from the gradients' norm as engine/step/step.c does. Without data no code uses it. */
+static double gradient_scale(const struct rank *r) {
+    const struct sim_setup *s = r->run->setup;
+    double sum = 0, mean = 1.0 / ((double)r->run->ranks * s->terms.micro_steps);
+    const struct agreement *all = executor_agreements(r->executor);
+    bool both = r->policy.stage->grad_step.axis[AXIS_REPLICATE] == SHARD;
+    uint32_t row = r->index / r->policy.mesh[AXIS_SHARD];
+    for (uint32_t k = 0; k < r->run->ranks && s->host; k++)
+        if (both || k / r->policy.mesh[AXIS_SHARD] == row) sum += all[k].norm_squared;
+    double norm = sqrt(sum) * mean;
+    bool clips = s->clip > 0 && s->clip / (norm + 1e-6) < 1;
+    return clips ? mean * (s->clip / (norm + 1e-6)) : mean;
+}
+
+/* What the updates of the step that is at work take. Without data no code uses it. */
+static void settle(struct rank *r) {
+    const struct sim_setup *s = r->run->setup;
+    for (int g = 0; g < 2; g++)
+        optimizer_prepare(s->optimizer, &s->params[g], r->applied + 1, &r->scalars[g]);
+    r->moves.update = (struct update_settings){(float)gradient_scale(r), r->scalars, 2, r->applied + 1};
+}
+
+static bool work_pass(struct rank *r) {
+    if (r->policy.update_in_backward) settle(r);
+    return !dawdles(r);
+}
 
 static bool work_begin(struct rank *r) {
     const struct sim_setup *s = r->run->setup;
@@ -129,29 +154,11 @@ static bool work_agreed(struct rank *r) {
     return true;
 }
 
-/* Computes the scale from the gradients' norm as engine/step/step.c does. Without data no code uses it. */
-static double gradient_scale(const struct rank *r) {
-    const struct sim_setup *s = r->run->setup;
-    double sum = 0, mean = 1.0 / ((double)r->run->ranks * s->terms.micro_steps);
-    const struct agreement *all = executor_agreements(r->executor);
-    bool both = r->policy.stage->grad_step.axis[AXIS_REPLICATE] == SHARD;
-    uint32_t row = r->index / r->policy.mesh[AXIS_SHARD];
-    for (uint32_t k = 0; k < r->run->ranks && s->host; k++)
-        if (both || k / r->policy.mesh[AXIS_SHARD] == row) sum += all[k].norm_squared;
-    double norm = sqrt(sum) * mean;
-    bool clips = s->clip > 0 && s->clip / (norm + 1e-6) < 1;
-    return clips ? mean * (s->clip / (norm + 1e-6)) : mean;
-}
-
 static bool work_apply(struct rank *r) {
     const struct sim_setup *s = r->run->setup;
     same_agreement(r);
+    settle(r);
     r->applied++;
-    for (int g = 0; g < 2; g++) optimizer_prepare(s->optimizer, &s->params[g], r->applied, &r->scalars[g]);
-    r->moves.update.scale = (float)gradient_scale(r);
-    r->moves.update.scalars = r->scalars;
-    r->moves.update.count = 2;
-    r->moves.update.rounding_key = r->applied;
     r->moves.commits = s->terms.shadow;
     return true;
 }
@@ -164,10 +171,21 @@ static bool (*const work[])(struct rank *) = {
 
 /* ---- moves ---- */
 
+/* With updates in the backward the step before is committed before the first of them. The ranks' exchange takes no time. */
+static bool commits_first(const struct rank *r, enum host_move next) {
+    return r->policy.update_in_backward && r->moves.commits && next == MOVE_BEGIN && r->moves.pass.last &&
+           (r->moves.use.recomputes || rank_backward(r));
+}
+
 /* Makes the next move, if it is ready. */
 static bool move(struct rank *r) {
     enum host_move next = r->loop.next;
     loop_prepare(&r->loop, &r->moves);
+    if (commits_first(r, next)) {
+        if (!executor_stored(r->executor)) return false;
+        work_agreed(r);
+        return false;
+    }
     if (!host_move_ready(&r->moves, next)) return false;
     if (work[next] && !work[next](r)) return false;
     host_move_event(&r->moves, next); /* the next poll reports a failure */

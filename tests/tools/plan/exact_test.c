@@ -35,6 +35,9 @@ static const char *const types[] = {"", ", \"bf16\": {\"enabled\": true}",
 
 #define VERTICAL ", \"micro_order\": \"vertical\""
 
+#define UPDATES ", \"update_in_backward\": true"
+#define NO_CLIPPING ", \"gradient_clipping\": 0"
+
 /* Keys of zero_optimization, of comm, and others; each after a comma. */
 static const struct variant {
     const char *name, *zero, *comm, *extra, *state; /* state: keys of offload_optimizer */
@@ -93,6 +96,17 @@ static const struct variant {
      .zero = VERTICAL,
      .recompute = 2,
      .extra = ", \"gradient_accumulation_mode\": \"every\"",
+     .drive = true,
+     .sharded = true,
+     .vertical = true},
+    {.name = "updated in the backward", .zero = UPDATES, .extra = NO_CLIPPING},
+    {.name = "updated in the backward, shadow",
+     .zero = UPDATES,
+     .extra = NO_CLIPPING ", \"nvme\": {\"shadow\": true}",
+     .drive = true},
+    {.name = "updated in the backward, vertical",
+     .zero = VERTICAL UPDATES,
+     .extra = NO_CLIPPING ", \"gradient_accumulation_mode\": \"every\"",
      .drive = true,
      .sharded = true,
      .vertical = true},

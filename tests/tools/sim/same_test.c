@@ -27,6 +27,7 @@ struct variant {
 #define NVME_STATE "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}"
 #define NVME_PARAMS "\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"}"
 
+#define UPDATES "\"update_in_backward\": true"   /* without clipping */
 #define VERTICAL "\"micro_order\": \"vertical\"" /* an own head */
 
 static const struct variant variants[] = {
@@ -65,6 +66,13 @@ static const struct variant variants[] = {
     {"vertical, stage 1", VERTICAL, ZERO_BF16, 1, 2, 1, 10, "last", 0, -1, 0, NULL, NULL, 0},
     {"vertical, recomputed together, all on a drive", VERTICAL ", " NVME_STATE ", " NVME_PARAMS, ZERO_BF16, 3,
      2, 2, 0, "every", 0, -1, 0, NULL, NULL, 3},
+    {"updated in the backward", UPDATES, ZERO_F32, 2, 2, 1, 0, "last", 0, 1, 0, NULL, NULL, 0},
+    {"updated in the backward, all on a drive", UPDATES ", " NVME_STATE ", " NVME_PARAMS, ZERO_BF16, 3, 2, 1,
+     0, "auto", 0, -1, 0, NULL, NULL, 3},
+    {"updated in the backward, shadow", UPDATES ", " NVME_STATE, ZERO_F32, 3, 1, 1, 0, "auto", 0, -1, 0, NULL,
+     ", \"nvme\": {\"shadow\": true}", 0},
+    {"updated in the backward, vertical", UPDATES ", " VERTICAL ", " NVME_STATE, ZERO_F32, 3, 2, 2, 10,
+     "every", 0, -1, 4, NULL, NULL, 0},
 };
 
 static struct {
@@ -161,6 +169,7 @@ int main(void) {
         real.toy.evaluate = v->evaluate, real.toy.skip_unit = v->skip_unit;
         real.toy.recompute = v->recompute, real.toy.comm = v->comm, real.toy.extra = v->extra;
         real.toy.shard_ranks = v->tiers && strstr(v->tiers, "mics") ? 2 : 0;
+        if (v->tiers && strstr(v->tiers, UPDATES)) real.toy.clip = 0;
         real.toy.untied = v->tiers && strstr(v->tiers, VERTICAL);
         snprintf(directory, sizeof directory, "%s/same.%u",
                  getenv("TEST_TMPDIR") ? getenv("TEST_TMPDIR") : "/tmp", i);

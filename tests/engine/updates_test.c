@@ -1,0 +1,200 @@
+/* Updates in the backward: weights, losses and norms after 20 steps are those of updates at the step, at every stage, in each order of
+ * micro-steps and mode, on every tier, with recomputation, ties, a schedule and interrupted passes. What is planned is taken and moved,
+ * and gradients take less of it. A gradient that is not a number ends the run. What cannot be exact is refused in a sentence. */
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/check.h"
+#include "tests/engine/plain.h"
+#include "tests/engine/ranks.h"
+#include "tests/engine/toy_trainer.h"
+
+#define NVME "{\"device\": \"nvme\", \"nvme_path\": \"/tmp\"}"
+#define STATE "\"offload_optimizer\": " NVME
+#define ALL STATE ", \"offload_param\": " NVME
+#define SMALL ", \"sub_group_size\": 100"
+
+static struct toy_result late, early;
+
+static struct toy_setup setup(void) {
+    struct toy_setup s = toy_setup_default();
+    s.clip = 0, s.steps = 5;
+    return s;
+}
+
+/* Trains both ways. */
+static int same(struct toy_setup s) {
+    s.untied = s.vertical;
+    toy_train(&s, &late);
+    s.updates = 1;
+    toy_train(&s, &early);
+    int same =
+        CHECK_STRING(early.error, "") && CHECK_STRING(late.error, "") && CHECK_STRING(early.hash, late.hash);
+    for (uint32_t i = 0; i < s.steps && same; i++)
+        same = CHECK_DOUBLE(early.loss[i], late.loss[i], 0) & CHECK_DOUBLE(early.norm[i], late.norm[i], 0);
+    for (int t = 0; t < ZERO_TIERS && same; t++) same = CHECK_INT(early.measured[t], early.planned[t]);
+    if (!same)
+        fprintf(stderr, "in stage %u, %u ranks, %u micro-steps, %s%s, type %d, recomputing %u, %s\n", s.stage,
+                s.ranks, s.micro_steps, s.mode, s.vertical ? ", vertical" : "", s.compute, s.recompute,
+                s.tiers ? s.tiers : s.offload);
+    return same;
+}
+
+/* ---- equal ---- */
+
+/* The step counter, the schedule and weight decay are those of the step that is at work. */
+static void twenty_steps(void) {
+    struct toy_setup s = setup();
+    s.steps = 20, s.compute = ZERO_BF16;
+    s.extra = ", \"scheduler\": {\"type\": \"WarmupDecayLR\", \"params\": {\"total_num_steps\": 18, "
+              "\"warmup_num_steps\": 4, \"warmup_max_lr\": 0.02}}";
+    for (s.stage = 0; s.stage <= 3; s.stage++) s.tiers = s.stage == 3 ? ALL SMALL : NULL, same(s);
+}
+
+static void kinds(void) {
+    static const char *const tiers[] = {NULL, "\"offload_optimizer\": {\"device\": \"cpu\"}", STATE SMALL,
+                                        ALL SMALL};
+    struct toy_setup s = setup();
+    for (s.stage = 0; s.stage <= 3; s.stage++)
+        for (uint32_t k = 0; k < 3u + (s.stage == 3); k++)
+            for (uint32_t order = 0; order < 4; order++) {
+                s.tiers = tiers[k], s.vertical = order > 1, s.mode = order % 2 ? "every" : "last";
+                s.micro_steps = 1 + (order + k) % 3;
+                if (s.vertical && s.micro_steps == 1) s.micro_steps = 4;
+                s.compute = (order + s.stage) % 2 ? ZERO_BF16 : ZERO_F32;
+                s.recompute = (s.stage + k) % 4, s.depth = k % 3;
+                s.interrupt = order % 2 && !s.recompute;
+                s.skip_unit = order == 1 && !s.recompute ? 2 : -1;
+                same(s);
+            }
+}
+
+/* A held unit is final with the last backward of all; groups of ranks; frozen parameters, and some in fp32. */
+static void others(void) {
+    struct toy_setup s = setup();
+    s.micro_steps = 2;
+    for (s.stage = 0; s.stage <= 3; s.stage++) {
+        s.hold = 1, s.ranks = 3;
+        same(s);
+        s.hold = 0, s.ranks = 4, s.frozen = 1 << 5, s.kept = 1 << 4;
+        s.tiers = s.stage ? STATE SMALL ", \"mics_shard_size\": 2" : "\"mics_shard_size\": 2",
+        s.shard_ranks = 2;
+        same(s);
+        s.frozen = s.kept = 0, s.tiers = NULL, s.shard_ranks = 0;
+    }
+}
+
+/* ---- memory and traffic ---- */
+
+/* One micro-step: no reduced gradient outlives its unit, in memory or on the drive. */
+static void takes_less(void) {
+    struct toy_setup s = setup();
+    s.stage = 3, s.threshold = 0, s.steps = 4, s.flush = 1, s.tiers = ALL;
+    if (!same(s)) return;
+    CHECK(early.plan.grad_bytes < late.plan.grad_bytes);
+    CHECK(early.plan.drive_write_bytes < late.plan.drive_write_bytes);
+    CHECK_INT(early.last.drive_read_bytes - early.first.drive_read_bytes,
+              (s.steps - 1) * early.plan.drive_read_bytes);
+    CHECK_INT(early.last.drive_write_bytes - early.first.drive_write_bytes,
+              (s.steps - 1) * early.plan.drive_write_bytes);
+}
+
+/* ---- the end of a run ---- */
+
+static void not_a_number(void) {
+    struct toy_setup s = setup();
+    s.nan_step = 2, s.updates = 1;
+    for (s.stage = 0; s.stage <= 3; s.stage++) {
+        toy_train(&s, &early);
+        CHECK_INT(early.status, ZERO_E_OVERFLOW);
+        CHECK_CONTAINS(early.error, "step 3: on rank ");
+        CHECK_CONTAINS(early.error, "gradients of unit \"");
+        CHECK_CONTAINS(early.error, "go on from the last checkpoint");
+    }
+}
+
+/* ---- calls ---- */
+
+static const struct plain_param params[] = {
+    {"a", "a.w", 500, 0, NULL}, {"b", "b.w", 300, 0, NULL}, {"b", "b.f", 30, ZERO_FROZEN, NULL}};
+enum { PARAMS = sizeof params / sizeof *params };
+
+static void refused(zero_status got, zero_status expected, const char *part, int line) {
+    int good = CHECK_INT(got, expected) & CHECK_CONTAINS(zero_last_error(), part);
+    good &= CHECK_CONTAINS(zero_last_error(), "update_in_backward");
+    if (!good) fprintf(stderr, "from line %d\n", line);
+}
+
+/* Once the step's last backward has begun, there is no way back. */
+static void calls(zero_engine *engine, uint32_t rank, void *user) {
+    struct plain p;
+    float value;
+    if (!CHECK(engine) || !CHECK_INT(plain_open(&p, engine, params, PARAMS, NULL), ZERO_OK)) return;
+    CHECK_INT(zero_micro_begin(engine, ZERO_TRAIN), ZERO_OK);
+    CHECK_INT(zero_forward_begin(p.unit[0]), ZERO_OK);
+    CHECK_INT(zero_micro_cancel(engine), ZERO_OK); /* nothing is updated yet */
+    CHECK_INT(zero_micro_begin(engine, ZERO_TRAIN), ZERO_OK);
+    for (int u = 0; u < 2; u++) {
+        CHECK_INT(zero_forward_begin(p.unit[u]), ZERO_OK);
+        CHECK_INT(zero_forward_end(p.unit[u]), ZERO_OK);
+    }
+    CHECK_INT(zero_backward_begin(p.unit[1]), ZERO_OK);
+    plain_give(&p, 1, 0);
+    CHECK_INT(zero_backward_end(p.unit[1]), ZERO_OK);
+    refused(zero_micro_cancel(engine), ZERO_E_ORDER, "zero_micro_cancel", __LINE__);
+    refused(zero_micro_begin(engine, ZERO_EVAL), ZERO_E_ORDER, "zero_micro_begin", __LINE__);
+    refused(zero_engine_get(engine, "b.w", ZERO_GRAD, &value, 0, 1), ZERO_E_ORDER, "\"b.w\" is used up",
+            __LINE__);
+    CHECK_INT(zero_engine_step(engine, NULL), ZERO_OK);
+    CHECK_INT(plain_step(&p, 1, NULL), ZERO_OK);
+}
+
+/* Ranks that have updated apart are told so by the step. */
+static void apart(zero_engine *engine, uint32_t rank, void *user) {
+    struct plain p;
+    if (!CHECK(engine) || !CHECK_INT(plain_open(&p, engine, params, PARAMS, NULL), ZERO_OK)) return;
+    CHECK_INT(zero_engine_set_lr(engine, 0, 1e-3 * (1 + rank)), ZERO_OK);
+    refused(plain_step(&p, 1, NULL), ZERO_E_DIVERGED, "rank 1 updated with other learning rates", __LINE__);
+}
+
+static void free_order(zero_engine *engine, uint32_t rank, void *user) {
+    struct plain p;
+    if (!CHECK(engine)) return;
+    CHECK_INT(plain_declare(&p, engine, params, PARAMS), ZERO_OK);
+    CHECK_INT(zero_engine_free_order(engine), ZERO_OK);
+    refused(zero_engine_commit(engine, NULL), ZERO_E_UNSUPPORTED, "zero_engine_free_order", __LINE__);
+}
+
+static void configuration(struct toy_setup s, const char *says) {
+    s.updates = 1, s.steps = 1;
+    toy_train(&s, &early);
+    CHECK(early.status != ZERO_OK);
+    CHECK_CONTAINS(early.error, says);
+    CHECK_CONTAINS(early.error, "update_in_backward");
+}
+
+static void refusals(void) {
+    struct toy_setup s = setup(), other;
+    char json[2048];
+    s.updates = 1;
+    toy_config(&s, json, sizeof json);
+    ranks_run(2, json, calls, NULL);
+    ranks_run(2, json, apart, NULL);
+    ranks_run(1, json, free_order, NULL);
+    other = s, other.clip = 0.5;
+    configuration(other, "set gradient_clipping to 0");
+    other = s, other.compute = ZERO_F16;
+    configuration(other, "compute in bf16");
+    other = s, other.stage = 1, other.memory = TOY_SPANS;
+    configuration(other, "is in memory that the program gave");
+}
+
+int main(void) {
+    twenty_steps();
+    kinds();
+    others();
+    takes_less();
+    not_a_number();
+    refusals();
+    return check_end();
+}
