@@ -39,17 +39,18 @@ static zero_status make_blueprint(zero_engine *e, struct zero_error *error) {
 
 /* Plans again as the budgets leave room: on all ranks the least room that any has, because they must emit alike. A rank that
  * has failed `before` sets no bound. */
-static zero_status agree_room(zero_engine *e, zero_status before, struct zero_error *error) {
-    struct blueprint_room room = {UINT64_MAX, UINT64_MAX, UINT64_MAX};
+static zero_status agree_room(zero_engine *e, uint32_t round, zero_status before, struct zero_error *error) {
+    struct blueprint_room room = {UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX};
     struct zero_error unheard;
-    if (!blueprint_has_drive(&e->config)) return before;
-    if (!before) room = blueprint_room(&e->blueprint);
+    if (!before) room = blueprint_room(&e->blueprint, round);
     error_clear(&unheard);
-    uint64_t bound[] = {room.chunk_elements, room.resident_bytes, room.grad_resident_bytes};
-    zero_status status = ranks_least(&e->ranks, bound, 3, "room for chunks", &unheard);
+    uint64_t bound[] = {room.chunk_elements, room.resident_bytes, room.grad_resident_bytes,
+                        room.device_bytes};
+    zero_status status = ranks_least(&e->ranks, bound, 4, "room for chunks", &unheard);
     if (before) return before;
     if (status) return error_pass(error, &unheard);
-    return blueprint_replan(&e->blueprint, (struct blueprint_room){bound[0], bound[1], bound[2]}, error);
+    room = (struct blueprint_room){bound[0], bound[1], bound[2], bound[3]};
+    return blueprint_replan(&e->blueprint, room, error);
 }
 
 /* A rank that fails goes on to where the others meet it. */
@@ -61,7 +62,8 @@ static zero_status lay_plan(zero_engine *e, struct zero_error *error) {
     if (!status) status = groups_check(&e->training.groups, &e->model, c, error);
     if (!status) status = model_lay_out(&e->model, e->ranks.size, c->persistence_threshold, error);
     if (!status) status = make_blueprint(e, error);
-    return agree_room(e, status, error);
+    for (uint32_t i = 0; i < blueprint_rooms(c); i++) status = agree_room(e, i, status, error);
+    return status;
 }
 
 /* ---- what the plan came to ---- */
@@ -73,24 +75,25 @@ static double drive_life_steps(const zero_engine *e) {
 
 static void report_plan(const zero_engine *e, zero_plan *out) {
     const struct plan *p = &e->blueprint.plan;
-    zero_plan plan = {.struct_size = out->struct_size,
-                      .params = e->model.param_elements,
-                      .params_padded = e->model.padded_elements,
-                      .param_bytes =
-                          p->row_bytes[MEMORY_PARAMETERS] + p->row_bytes[MEMORY_OFFLOADED_PARAMETERS],
-                      .grad_bytes = p->row_bytes[MEMORY_GRADIENTS] + p->row_bytes[MEMORY_HOST_GRADIENTS] +
-                                    p->row_bytes[MEMORY_OFFLOADED_GRADIENTS],
-                      .resident_state_bytes = p->row_bytes[MEMORY_STATE0] + p->row_bytes[MEMORY_STATE1],
-                      .gathered_bytes = p->row_bytes[MEMORY_GATHERED],
-                      .lasting_bytes = p->lasting_bytes,
-                      .staging_bytes = p->row_bytes[MEMORY_STAGING] + p->row_bytes[MEMORY_MESSAGES] +
-                                       p->row_bytes[MEMORY_SLOTS] + p->row_bytes[MEMORY_PARAM_STAGING] +
-                                       p->row_bytes[MEMORY_CHECKPOINT] + p->row_bytes[MEMORY_UPDATE_STAGING] +
-                                       p->row_bytes[MEMORY_NORMS] + p->row_bytes[MEMORY_GRAD_STAGING],
-                      .drive_read_bytes = plan_read_bytes(p),
-                      .drive_write_bytes = plan_write_bytes(p),
-                      .drive_life_steps = drive_life_steps(e),
-                      .master_bytes = p->row_bytes[MEMORY_MASTERS]};
+    zero_plan plan = {
+        .struct_size = out->struct_size,
+        .params = e->model.param_elements,
+        .params_padded = e->model.padded_elements,
+        .param_bytes = p->row_bytes[MEMORY_PARAMETERS] + p->row_bytes[MEMORY_OFFLOADED_PARAMETERS],
+        .grad_bytes = p->row_bytes[MEMORY_GRADIENTS] + p->row_bytes[MEMORY_HOST_GRADIENTS] +
+                      p->row_bytes[MEMORY_OFFLOADED_GRADIENTS],
+        .resident_state_bytes = p->row_bytes[MEMORY_STATE0] + p->row_bytes[MEMORY_STATE1] +
+                                p->row_bytes[MEMORY_DEVICE_STATE0] + p->row_bytes[MEMORY_DEVICE_STATE1],
+        .gathered_bytes = p->row_bytes[MEMORY_GATHERED],
+        .lasting_bytes = p->lasting_bytes,
+        .staging_bytes = p->row_bytes[MEMORY_STAGING] + p->row_bytes[MEMORY_MESSAGES] +
+                         p->row_bytes[MEMORY_SLOTS] + p->row_bytes[MEMORY_PARAM_STAGING] +
+                         p->row_bytes[MEMORY_CHECKPOINT] + p->row_bytes[MEMORY_UPDATE_STAGING] +
+                         p->row_bytes[MEMORY_NORMS] + p->row_bytes[MEMORY_GRAD_STAGING],
+        .drive_read_bytes = plan_read_bytes(p),
+        .drive_write_bytes = plan_write_bytes(p),
+        .drive_life_steps = drive_life_steps(e),
+        .master_bytes = p->row_bytes[MEMORY_MASTERS] + p->row_bytes[MEMORY_DEVICE_MASTERS]};
     plan.state_bytes = plan.resident_state_bytes + p->row_bytes[MEMORY_RECORDS];
     for (int t = 0; t < ZERO_TIERS; t++) {
         plan.bytes[t] = blueprint_bytes(&e->blueprint, t);
@@ -153,6 +156,18 @@ static void log_frozen(const zero_engine *e) {
         log_line(&e->ranks.log, ZERO_LOG_WARN, "no parameter is trained: all are frozen");
 }
 
+/* Where state is that is not all in one tier. */
+static void log_tiers(const zero_engine *e) {
+    const struct chunk_layout *layout = &e->blueprint.plan.layout;
+    double all = (double)layout->state_bytes, device = (double)layout->device_bytes,
+           memory = (double)layout->resident_bytes;
+    if (e->ranks.rank || !e->blueprint.terms.device_share || !(all > 0)) return;
+    log_line(&e->ranks.log, ZERO_LOG_INFO,
+             "optimizer state: %.1f %% on the device, which updates it, %.1f %% in host memory, %.1f %% on "
+             "the drive",
+             100 * device / all, 100 * (memory - device) / all, 100 * (all - memory) / all);
+}
+
 /* The bytes that a step moves to and from the drive, and the bytes that state in memory saves. */
 static void log_drive(const zero_engine *e) {
     const struct plan *p = &e->blueprint.plan;
@@ -203,12 +218,13 @@ zero_status zero_engine_plan(zero_engine *e, zero_plan *out) {
 /* The host's own optimizer is code of the host, which runs on the CPU. */
 static zero_status check_optimizer(const zero_engine *e, struct zero_error *error) {
     const struct optimizer *optimizer = e->training.optimizer;
-    bool on_device = e->run.discrete && e->config.optimizer_tier == TIER_DEVICE;
+    bool on_device =
+        e->run.discrete && (e->config.optimizer_tier == TIER_DEVICE || e->config.device_share > 0);
     if (!on_device || kernel_optimizer_step(optimizer)) return ZERO_OK;
     return error_set(error, ZERO_E_UNSUPPORTED,
                      "optimizer \"%s\" is the host program's and runs on the CPU: keep its state there, with "
-                     "zero_optimization.offload_optimizer.device \"cpu\" or \"nvme\"",
-                     optimizer->name);
+                     "zero_optimization.offload_optimizer.device \"cpu\" or \"nvme\"%s",
+                     optimizer->name, e->config.device_share > 0 ? ", and its ratio 1.0" : "");
 }
 
 static zero_status start(zero_engine *e, struct zero_error *error) {
@@ -282,6 +298,7 @@ zero_status zero_engine_commit(zero_engine *e, zero_plan *out) {
     log_live(e);
     log_bound(e);
     log_frozen(e);
+    log_tiers(e);
     log_drive(e);
     if (out) report_plan(e, out);
     return trace_step(e->trace);

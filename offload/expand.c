@@ -19,9 +19,9 @@ uint32_t offload_staged_first(const struct offload_region *r) {
     return r->params || r->grads ? 0 : r->resident;
 }
 
-/* A prefetch emits at most one FETCH per region. An update emits at most one FETCH per region, two UPDATE and one
+/* A prefetch emits at most one FETCH per region. An update emits at most one FETCH per region, three UPDATE and one
  * STORE. A reduction becomes three operations. */
-uint32_t offload_operations_max(const struct offload *o) { return o->refreshes + 4; }
+uint32_t offload_operations_max(const struct offload *o) { return o->refreshes + 5; }
 
 static struct operation *append(struct operation_list *out, const struct operation *op) {
     struct operation *copy = operation_append(out);
@@ -74,14 +74,22 @@ static void drop_write(struct operation *op, enum buffer_kind kind) {
     op->writes = kept;
 }
 
+/* Chunks in the memory of one tier: one item, or one each. */
+static void update_in_memory(struct offload *o, const struct operation *update, uint32_t first, uint32_t end,
+                             struct operation_list *out) {
+    struct operation *op = append(out, update);
+    op->first = first;
+    op->chunks = end - first;
+    if (o->by_chunk && end > first) op->items = op->chunks;
+    o->updates += op->items;
+}
+
 static void expand_update(struct offload *o, const struct operation *update, struct operation_list *out) {
     const struct offload_region *r = &o->region[update->region];
-    uint32_t first = offload_staged_first(r), staged = r->chunks - first;
-    if (first || !staged) {
-        struct operation *op = append(out, update); /* the part in memory: one item */
-        op->chunks = first;
-        o->updates++;
-    }
+    uint32_t first = offload_staged_first(r), staged = r->chunks - first,
+             device = r->device < first ? r->device : first;
+    if (device) update_in_memory(o, update, 0, device, out);
+    if (first > device || (!device && !staged)) update_in_memory(o, update, device, first, out);
     if (!staged) return;
     fetch(o, r->base + staged, out);
     uint64_t sequence = o->steps * o->total + r->base, fetched_before = o->fetches - o->ahead;

@@ -3,7 +3,10 @@
  * policy: it owns no memory and reads only its own context, so it emits the same operations on every rank of a shard
  * group.
  *
- * A rank's shard of a region is cut into chunks. A chunk is staged if any part of it is on the drive. In every step,
+ * A rank's shard of a region is cut into chunks. Chunks that are not staged are updated in memory: in one operation, or in
+ * two, where some of their state is in the device's memory and some in the host's.
+ *
+ * A chunk is staged if any part of it is on the drive. In every step,
  * all staged chunks go through a ring of staging slots, in the order of refresh:
  *
  *   FETCH s   needs slot s % slots: STORE s - slots has retired
@@ -34,6 +37,7 @@
 struct offload_region {
     uint32_t chunks;   /* chunks of this rank's shard */
     uint32_t resident; /* number of chunks, from the first on, whose state is in memory */
+    uint32_t device;   /* of these, the first whose state is in the device's memory, if other state is not */
     bool params;       /* the shard of parameters is on the drive */
     bool grads;        /* the reduced gradient is on the drive */
     uint64_t base;     /* staged chunks of a step in the regions before this one; set by offload_open */
@@ -44,6 +48,7 @@ struct offload {
     uint32_t slots;
     uint32_t param_slots, grad_slots; /* of the rings of parameters, and of gradients */
     uint64_t chunk_elements;
+    bool by_chunk; /* updates in memory go chunk by chunk: the host's results pass through staging */
     struct offload_region *region;
     const uint16_t *refresh; /* the regions that have state, in the order of refresh */
     uint32_t refreshes;

@@ -56,6 +56,9 @@ enum buffer_kind {
     BUFFER_GRAD_SHARD,
     BUFFER_STATE,   /* optimizer state of the shard */
     BUFFER_MASTER,  /* fp32 master weights of the shard, if parameters are narrower; stored with the state */
+    /* The same on the device, while other state is not. No operation names them: BUFFER_STATE stands for both. */
+    BUFFER_DEVICE_STATE,
+    BUFFER_DEVICE_MASTER,
     BUFFER_STAGING, /* scratch of a reduction; the region is its index */
     BUFFER_GATHER_STAGING, /* scratch of a quantised gather; the region is its index */
     BUFFER_PARAM_STAGED, /* the ring of chunks of parameters between a drive and a gather; the region is 0 */

@@ -58,6 +58,8 @@ struct blueprint_terms blueprint_terms(const struct config *c, uint32_t ranks, b
                                 .grad_tier = (enum tier_kind)c->grad_tier,
                                 .chunk_elements_max = c->chunk_elements_max,
                                 .piece_bytes = c->piece_bytes,
+                                .device_share = c->device_share,
+                                .device_bytes = c->tiered ? 0 : UINT64_MAX, /* a ratio asks for them */
                                 .slots = (uint32_t)c->slots,
                                 .shadow = c->nvme_shadow,
                                 .checkpoint_bytes = blueprint_checkpoint_bytes(c)};
@@ -230,6 +232,8 @@ static zero_status make_plan(struct blueprint *b, struct zero_error *error) {
                                    .resident_bytes = t->resident_bytes,
                                    .grad_resident_bytes = t->grad_resident_bytes,
                                    .piece_bytes = t->piece_bytes,
+                                   .device_share = t->device_share,
+                                   .device_bytes = t->device_bytes,
                                    .shadow = t->shadow,
                                    .discrete = t->discrete,
                                    .staging_bytes = executor_staging_bytes(&shape),
@@ -274,16 +278,23 @@ uint64_t blueprint_host_bytes(const struct blueprint *b) {
     return add_saturated(blueprint_bytes(b, TIER_CPU), device);
 }
 
-/* The bytes of the cpu budget that the rest of the plan leaves to state and gradients, which then need not go to the drive.
- * Some of them stay free, because rows and buffers are aligned. */
-static uint64_t free_bytes(const struct blueprint *b) {
-    const struct config *c = b->o.config;
-    uint64_t budget = c->budget_bytes[TIER_CPU], planned = blueprint_bytes(b, TIER_CPU);
-    uint64_t arrays = OPTIMIZER_STATES_MAX + 1 + (c->grad_tier == TIER_NVME); /* states, masters, gradients */
+/* The bytes of a tier's budget that the rest of the plan leaves to state and gradients. Some of them stay free, because rows and
+ * buffers are aligned. */
+static uint64_t left_bytes(const struct blueprint *b, enum tier_kind tier, uint64_t arrays) {
+    uint64_t budget = b->o.config->budget_bytes[tier], planned = blueprint_bytes(b, tier);
     uint64_t aligned =
         arrays * (b->o.model->regions * ALIGN_BYTES + 2 * CHUNK_ALIGN_BYTES) + CHUNK_ALIGN_BYTES;
-    if (c->optimizer_tier != TIER_NVME || budget == CONFIG_BYTES_UNLIMITED) return 0;
+    if (budget == CONFIG_BYTES_UNLIMITED) return UINT64_MAX;
     return budget > planned + aligned ? budget - planned - aligned : 0;
+}
+
+/* The bytes of host memory for state and gradients that then need not go to the drive. Without a budget all state goes to the
+ * drive, unless it is tiered: then it fills memory first. */
+static uint64_t free_bytes(const struct blueprint *b) {
+    const struct config *c = b->o.config;
+    uint64_t arrays = OPTIMIZER_STATES_MAX + 1 + (c->grad_tier == TIER_NVME); /* states, masters, gradients */
+    bool bounded = c->budget_bytes[TIER_CPU] != CONFIG_BYTES_UNLIMITED;
+    return c->optimizer_tier == TIER_NVME && (bounded || c->tiered) ? left_bytes(b, TIER_CPU, arrays) : 0;
 }
 
 /* Of these bytes, what gradients take: whole shards from the first region to be refreshed on. They come first, since
@@ -317,23 +328,37 @@ static uint64_t fitting_chunk(const struct blueprint *b) {
     return room > pages ? (uint64_t)((double)chunk * (double)(room - pages) / all) : chunk;
 }
 
-bool blueprint_has_drive(const struct config *c) {
-    return c->optimizer_tier == TIER_NVME || c->param_tier == TIER_NVME;
+uint32_t blueprint_rooms(const struct config *c) {
+    return c->tiered ? 2 : c->optimizer_tier == TIER_NVME || c->param_tier == TIER_NVME;
 }
 
-struct blueprint_room blueprint_room(const struct blueprint *b) {
-    uint64_t room = free_bytes(b), grads = grad_resident_bytes(b, room);
+struct blueprint_room blueprint_room(const struct blueprint *b, uint32_t round) {
+    const uint64_t arrays = OPTIMIZER_STATES_MAX + 2; /* states, masters, gradients */
+    struct blueprint_room out = {.chunk_elements = fitting_chunk(b), .device_bytes = b->terms.device_bytes};
+    if (round + 1 < blueprint_rooms(b->o.config))
+        return out.device_bytes = left_bytes(b, TIER_DEVICE, arrays), out;
+    uint64_t room = free_bytes(b);
+    out.grad_resident_bytes = grad_resident_bytes(b, room);
     /* with a shadow, all state of a step is on the drive */
-    return (struct blueprint_room){fitting_chunk(b), b->o.config->nvme_shadow ? 0 : room - grads, grads};
+    out.resident_bytes = b->o.config->nvme_shadow ? 0 : room - out.grad_resident_bytes;
+    return out;
 }
 
 zero_status blueprint_replan(struct blueprint *b, struct blueprint_room room, struct zero_error *error) {
     if (room.chunk_elements == b->plan.layout.chunk_elements && !room.resident_bytes &&
-        !room.grad_resident_bytes)
+        !room.grad_resident_bytes && room.device_bytes == b->terms.device_bytes)
         return ZERO_OK;
     b->terms.chunk_elements_max = room.chunk_elements;
     b->terms.resident_bytes = room.resident_bytes;
     b->terms.grad_resident_bytes = room.grad_resident_bytes;
+    b->terms.device_bytes = room.device_bytes;
     plan_free(&b->plan);
     return make_plan(b, error);
+}
+
+zero_status blueprint_fit(struct blueprint *b, struct zero_error *error) {
+    zero_status status = ZERO_OK;
+    for (uint32_t i = 0; i < blueprint_rooms(b->o.config) && !status; i++)
+        status = blueprint_replan(b, blueprint_room(b, i), error);
+    return status;
 }

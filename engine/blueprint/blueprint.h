@@ -28,6 +28,8 @@ struct blueprint_terms {
     bool native_reduction, discrete;
     enum tier_kind state_tier, param_tier, grad_tier; /* of struct plan_options; so is all that follows */
     uint64_t chunk_elements_max, resident_bytes, grad_resident_bytes, piece_bytes;
+    double device_share;
+    uint64_t device_bytes;
     uint32_t chunk_align_bytes, slots;
     bool shadow;
     uint64_t checkpoint_bytes;
@@ -82,17 +84,22 @@ zero_status blueprint_make(struct blueprint *blueprint, const struct blueprint_t
                            const struct blueprint_options *options, struct zero_error *error);
 void blueprint_free(struct blueprint *blueprint);
 
-/* The room that this rank's budgets leave: elements of a chunk, and bytes of state and of gradients that need not go to the
- * drive. */
+/* The room that this rank's budgets leave: elements of a chunk, bytes of state and of gradients that need not go to the drive,
+ * and bytes of both that may be on the device. */
 struct blueprint_room {
-    uint64_t chunk_elements, resident_bytes, grad_resident_bytes;
+    uint64_t chunk_elements, resident_bytes, grad_resident_bytes, device_bytes;
 };
-bool blueprint_has_drive(const struct config *config);
-struct blueprint_room blueprint_room(const struct blueprint *blueprint);
+/* How often a rank asks for its room and plans again. Tiered state needs two rounds: the state that the device takes leaves room
+ * on the host. `round`: from 0. */
+uint32_t blueprint_rooms(const struct config *config);
+struct blueprint_room blueprint_room(const struct blueprint *blueprint, uint32_t round);
 
 /* Plans again within a room: all ranks take the least of theirs, because they must emit alike. */
 zero_status blueprint_replan(struct blueprint *blueprint, struct blueprint_room room,
                              struct zero_error *error);
+
+/* Plans again within the rooms of a rank on its own. */
+zero_status blueprint_fit(struct blueprint *blueprint, struct zero_error *error);
 
 /* Planned and reserved bytes of a tier. */
 uint64_t blueprint_bytes(const struct blueprint *blueprint, int tier);

@@ -31,6 +31,7 @@ static const struct change {
     {0, {STAGE}, {"3"}},
     {1, {OPTIMIZER_DEVICE}, {"\"cpu\""}},
     {1, {OPTIMIZER_DEVICE}, {"\"nvme\""}},
+    {1, {OPTIMIZER_DEVICE}, {"\"tiered\""}},
     {1, {OPTIMIZER_DEVICE}, {"\"none\""}},
     {2, {DEPTH}, {"0"}},
     {3, {SLOTS}, {"3"}},
@@ -105,8 +106,7 @@ static bool plan_fits(const struct check *c) {
     error_clear(&error);
     struct blueprint_terms terms =
         blueprint_terms(c->config, c->blueprint->ranks, c->blueprint->terms.discrete);
-    bool fits = !blueprint_make(&trial, &terms, &c->blueprint->o, &error) &&
-                !blueprint_replan(&trial, blueprint_room(&trial), &error);
+    bool fits = !blueprint_make(&trial, &terms, &c->blueprint->o, &error) && !blueprint_fit(&trial, &error);
     for (int t = 0; t < TIERS && fits; t++) fits = blueprint_bytes(&trial, t) <= c->config->budget_bytes[t];
     blueprint_free(&trial);
     return fits;

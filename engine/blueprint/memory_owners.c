@@ -31,12 +31,14 @@ static uint64_t record_bytes(const struct plan *p, uint32_t region, uint32_t reg
 }
 
 static void add_region(const struct blueprint *b, struct sums *s, uint32_t region) {
-    static const enum buffer_kind kinds[] = {BUFFER_PARAM_FULL, BUFFER_PARAM_SHARD, BUFFER_PARAM_SECOND,
-                                             BUFFER_GRAD_FULL,  BUFFER_GRAD_SHARD,  BUFFER_MASTER,
-                                             BUFFER_GRAD_HOST};
+    static const enum buffer_kind kinds[] = {BUFFER_PARAM_FULL, BUFFER_PARAM_SHARD,  BUFFER_PARAM_SECOND,
+                                             BUFFER_GRAD_FULL,  BUFFER_GRAD_SHARD,   BUFFER_MASTER,
+                                             BUFFER_GRAD_HOST,  BUFFER_DEVICE_MASTER};
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) add_buffer(b, s, kinds[k], region, region);
-    for (uint32_t k = 0; k == 0 || k < b->o.state_count; k++)
+    for (uint32_t k = 0; k == 0 || k < b->o.state_count; k++) {
         add_buffer(b, s, BUFFER_STATE, k * b->policy.regions + region, region);
+        add_buffer(b, s, BUFFER_DEVICE_STATE, k * b->policy.regions + region, region);
+    }
     *sum_at(s, MEMORY_RECORDS, b->o.model->region[region].unit) +=
         record_bytes(&b->plan, region, b->o.model->regions);
 }

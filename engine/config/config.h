@@ -177,8 +177,13 @@ struct config {
     /* Set by the caller: the value of "auto" for total_num_steps. 0: unknown; then total_num_steps is unknown, too. */
     uint64_t planned_steps;
     uint64_t stage;
-    int optimizer_device, param_device, grad_device;  /* rows of tier_table (offload/tier.h), as written */
-    int optimizer_tier, param_tier, grad_tier;        /* after config_resolve: enum tier_kind of these rows */
+    /* Rows of tier_table (offload/tier.h), as written; the row after them: tiered, for the state alone. */
+    int optimizer_device, param_device, grad_device;
+    double host_ratio; /* offload_optimizer.ratio, as written */
+    /* After config_resolve: enum tier_kind of these rows. Of the state: of that which is not on the device. */
+    int optimizer_tier, param_tier, grad_tier;
+    bool tiered;         /* the device takes as much state as its budget has room for */
+    double device_share; /* of all state, the most that is on the device while other state is not */
     bool cpu_offload, cpu_offload_param;              /* DeepSpeed's old keys for the two tiers */
     struct config_paths optimizer_paths, param_paths; /* on the drives; equal if both tiers are drives */
     uint64_t slots, chunk_elements_max, piece_bytes, aio_block_bytes, aio_queue_depth;

@@ -29,11 +29,11 @@ uint32_t executor_requests_max(const struct plan *plan) {
 
 /* The most operations that one event emits on a stream. Per region these are at most: on compute a copy and a
  * release; on gather one gather ahead and one refresh, or the gather of a gradient; on reduce a reduction, its release,
- * a sum and a clear; two updates; two fetches; one store; one fetch of parameters and two of gradients; three stores of
+ * a sum and a clear; three updates; two fetches; one store; one fetch of parameters and two of gradients; three stores of
  * gradients. */
 static uint64_t event_most(const struct policy *policy, enum stream stream) {
     static const uint8_t per_region[STREAMS] = {
-        [STREAM_COMPUTE] = 2, [STREAM_GATHER] = 2, [STREAM_REDUCE] = 4, [STREAM_UPDATE] = 2,
+        [STREAM_COMPUTE] = 2, [STREAM_GATHER] = 2, [STREAM_REDUCE] = 4, [STREAM_UPDATE] = 3,
         [STREAM_FETCH] = 2,   [STREAM_STORE] = 1,  [STREAM_PARAM] = 3,  [STREAM_GRAD] = 3};
     return (uint64_t)per_region[stream] * policy->regions + 2;
 }
@@ -65,6 +65,7 @@ static void open_offload(struct executor *e) {
                                   .param_slots = e->o.plan->layout.params.slots,
                                   .grad_slots = e->o.plan->layout.grads.slots,
                                   .chunk_elements = e->o.plan->layout.chunk_elements,
+                                  .by_chunk = plan_updates_by_chunk(e->o.plan),
                                   .region = e->o.plan->layout.region,
                                   .refresh = e->o.shape.policy->refresh,
                                   .refreshes = e->o.shape.policy->refreshes};
@@ -205,13 +206,25 @@ void *executor_lasting_address(const struct executor *e, struct buffer_ref ref) 
     return buffer == NO_BUFFER ? NULL : buffer_address(e, buffer);
 }
 
-void *executor_state(const struct executor *e, uint32_t region, uint32_t k) {
-    uint16_t index = (uint16_t)(k * e->o.shape.policy->regions + region);
-    return executor_address(e, (struct buffer_ref){BUFFER_STATE, index});
+/* An element of an array that is in part on the device, in the buffer of kind `there`, and else in that of kind `other`. */
+static void *resident_at(const struct executor *e, uint32_t region, uint32_t index, enum buffer_kind there,
+                         enum buffer_kind other, uint64_t first, uint64_t element_bytes) {
+    uint64_t device = chunk_layout_device(&e->o.plan->layout, region);
+    enum buffer_kind kind = first < device ? there : other;
+    uint8_t *address = executor_address(e, (struct buffer_ref){(uint16_t)kind, (uint16_t)index});
+    return address ? address + (first < device ? first : first - device) * element_bytes : NULL;
 }
 
-void *executor_master(const struct executor *e, uint32_t region) {
-    return executor_address(e, (struct buffer_ref){BUFFER_MASTER, (uint16_t)region});
+void *executor_state(const struct executor *e, uint32_t region, uint32_t k, uint64_t first) {
+    uint32_t index = k * e->o.shape.policy->regions + region;
+    return resident_at(e, region, index, BUFFER_DEVICE_STATE, BUFFER_STATE, first,
+                       dtype_bytes(precision_of(&e->o.shape, region).state));
+}
+
+void *executor_master(const struct executor *e, uint32_t region, uint64_t first) {
+    struct precision p = precision_of(&e->o.shape, region);
+    return resident_at(e, region, region, BUFFER_DEVICE_MASTER, BUFFER_MASTER, first,
+                       precision_master_bytes(&p));
 }
 
 /* zero0 reduces into this rank's part of the whole gradient if no shard is planned. */

@@ -193,10 +193,11 @@ bool executor_waits_for_host(const struct executor *executor);
 void *executor_address(const struct executor *executor, struct buffer_ref ref);
 /* The address that the buffer has whenever it has one: the same from executor_open to executor_close. NULL: never. */
 void *executor_lasting_address(const struct executor *executor, struct buffer_ref ref);
-/* The addresses of the optimizer's data in memory, in the types of region_precision: state k, and the master
- * weights. executor_master returns NULL where the parameters are the master weights. */
-void *executor_state(const struct executor *executor, uint32_t region, uint32_t k);
-void *executor_master(const struct executor *executor, uint32_t region);
+/* The addresses of the optimizer's data in memory, in the types of region_precision, from element `first` of the shard on:
+ * state k, and the master weights. The device has arrays of its own (chunk_layout_device).
+ * executor_master returns NULL where the parameters are the master weights. */
+void *executor_state(const struct executor *executor, uint32_t region, uint32_t k, uint64_t first);
+void *executor_master(const struct executor *executor, uint32_t region, uint64_t first);
 /* This rank's part of the reduced gradient. NULL: it is lent, or on the drive. */
 void *executor_grad_shard(const struct executor *executor, uint32_t region);
 

@@ -2,7 +2,10 @@
  *
  * Three cases. The host updates memory that it reaches. The device updates if it is discrete and holds the state. If
  * a discrete device holds the parameters and the host holds the state, the host updates: reduced shards are in the
- * host's memory (reduce.c), the host writes new weights to staging, and a copy brings them back to the device. */
+ * host's memory (reduce.c), the host writes new weights to staging, and a copy brings them back to the device.
+ *
+ * Of a shard whose state is on the device in part, the gradient is in the host's memory. The device reads it there, and
+ * parameters that are there, too: both reach pinned memory. */
 #include <string.h>
 
 #include "engine/base/clock.h"
@@ -19,6 +22,7 @@ struct update_argument {
     /* Regions in the host's own arrays, in place of the addresses above; or NULL. The gradient is lent only with the parameters. */
     const struct model_region *lent_params, *lent_grads;
     uint32_t region, scalars;
+    bool by_device;
 };
 
 _Static_assert(sizeof(struct update_argument) <= DEVICE_ARGUMENT_BYTES, "arguments are copied into the work");
@@ -138,12 +142,13 @@ static void run_update(void *argument) {
 static const struct kernel update_kernel = {
     .name = "update", .run = run_update, .argument_bytes = sizeof(struct update_argument)};
 
-/* The part of the shard whose state is in memory, in one operation. */
+/* The part of the shard whose state is in the memory of one tier, or a chunk of it. */
 static void whole_run(struct executor *e, const struct item *item, struct update_argument *a) {
-    a->end = chunk_layout_resident(&e->o.plan->layout, a->region);
     const struct precision p = precision_of(&e->o.shape, a->region);
-    if (precision_keeps_masters(&p)) a->master = executor_master(e, a->region);
-    for (uint32_t k = 0; k < e->o.state_count; k++) a->state[k] = executor_state(e, a->region, k);
+    a->gradient = at(a->gradient, a->begin * dtype_bytes(p.reduced));
+    a->out = at(a->out, a->begin * dtype_bytes(p.compute));
+    if (precision_keeps_masters(&p)) a->master = executor_master(e, a->region, a->begin);
+    for (uint32_t k = 0; k < e->o.state_count; k++) a->state[k] = executor_state(e, a->region, k, a->begin);
 }
 
 /* One chunk. Its data from the drive is in a slot now. */
@@ -152,27 +157,29 @@ static void one_chunk(struct executor *e, const struct item *item, struct update
     const struct precision p = precision_of(&e->o.shape, a->region);
     struct chunk c = chunk_layout_at(&e->o.plan->layout, a->region, op->first + item->index);
     uint8_t *slot = slot_address(e, op->sequence + item->index);
-    a->begin = c.first;
-    a->end = c.first + c.count;
     a->gradient = c.grads ? slot + c.slot_grad : at(a->gradient, c.first * dtype_bytes(p.reduced));
     a->out = c.params ? slot + c.slot_param : at(a->out, c.first * dtype_bytes(p.compute));
     if (precision_keeps_masters(&p))
-        a->master = c.state ? slot + c.array[e->o.state_count]
-                            : at(executor_master(e, a->region), c.first * master_bytes(&p));
+        a->master = c.state ? slot + c.array[e->o.state_count] : executor_master(e, a->region, c.first);
     if (precision_copies_masters(&p)) a->copy = (float *)(void *)(slot + c.array[e->o.state_count]);
     for (uint32_t k = 0; k < e->o.state_count; k++)
-        a->state[k] =
-            c.state ? slot + c.array[k] : at(executor_state(e, a->region, k), c.first * dtype_bytes(p.state));
+        a->state[k] = c.state ? slot + c.array[k] : executor_state(e, a->region, k, c.first);
 }
 
 static struct update_argument argument_of(struct executor *e, const struct item *item) {
     const struct operation *op = &item->task->op;
     struct placement cut = e->o.shape.policy->region[op->region].state;
     const struct precision p = precision_of(&e->o.shape, op->region);
+    struct chunk_range range = chunk_layout_updated(&e->o.plan->layout, op, item->index);
     const void *left = executor_address(e, (struct buffer_ref){BUFFER_GRAD_HOST, op->region});
     struct update_argument a = {
         .executor = e,
-        .gradient = left ? left : own_part_address(e, op->read[0], item->task->read[0], cut, p.reduced),
+        .begin = range.first,
+        .end = range.first + range.count,
+        .by_device = e->o.shape.discrete && (range.device || !plan_host_updates(e->o.plan)),
+        .gradient = left && !range.device
+                        ? left
+                        : own_part_address(e, op->read[0], item->task->read[0], cut, p.reduced),
         .lent_params = lent_region(e, op->write[0]),
         .lent_grads = lent_region(e, op->read[0]),
         .region = op->region,
@@ -192,7 +199,7 @@ bool crosses(const struct executor *e, const void *address) {
 }
 
 static bool updates_through_staging(const struct executor *e, const struct update_argument *a) {
-    return plan_host_updates(e->o.plan) && a->out && !crosses(e, a->out);
+    return plan_host_updates(e->o.plan) && !a->by_device && a->out && !crosses(e, a->out);
 }
 
 /* The staging buffer of an item. At most two updates are in flight, and they are neighbors in the ring of items. */
@@ -271,7 +278,7 @@ zero_status update(struct executor *e, struct item *item) {
     if (updates_through_staging(e, &a)) a.out = staging_of(e, item);
     const struct precision p = precision_of(&e->o.shape, a.region);
     if (!precision_keeps_masters(&p)) a.master = a.out, a.out = NULL;
-    if (e->o.shape.discrete && !plan_host_updates(e->o.plan)) return each_run(&a, run_on_device, item);
+    if (a.by_device) return each_run(&a, run_on_device, item);
     struct device_work work = update_work(&a);
     return submit(e, item, &update_kernel, DEVICE_UPDATE, &a, &work);
 }

@@ -41,6 +41,7 @@ struct chunk chunk_layout_at(const struct chunk_layout *layout, uint32_t region,
     struct chunk c = {.first = i * layout->chunk_elements, .index = layout->first_chunk[region] + i};
     c.count = min64(layout->chunk_elements, layout->elements[region] - c.first);
     c.state = i >= r->resident;
+    c.device = i < r->device;
     c.params = r->params;
     c.tag = place_arrays(format, c.count, c.array);
     c.record_bytes = record_bytes(layout, format, c.count);
@@ -61,6 +62,26 @@ struct chunk chunk_layout_at(const struct chunk_layout *layout, uint32_t region,
 
 uint64_t chunk_layout_resident(const struct chunk_layout *layout, uint32_t region) {
     return min64(layout->region[region].resident * layout->chunk_elements, layout->elements[region]);
+}
+
+uint64_t chunk_layout_device(const struct chunk_layout *layout, uint32_t region) {
+    return min64(layout->region[region].device * layout->chunk_elements, layout->elements[region]);
+}
+
+bool chunk_layout_device_whole(const struct chunk_layout *layout, uint32_t region) {
+    const struct offload_region *r = &layout->region[region];
+    return r->device && r->device == r->chunks;
+}
+
+struct chunk_range chunk_layout_updated(const struct chunk_layout *layout, const struct operation *op,
+                                        uint32_t item) {
+    uint64_t all = layout->elements[op->region];
+    bool run = op->items == op->chunks; /* an item for each chunk */
+    uint32_t chunk = op->first + (run ? item : 0), chunks = run ? 1 : op->chunks;
+    struct chunk_range range = {.first = min64(chunk * layout->chunk_elements, all)};
+    range.count = min64(chunks * layout->chunk_elements, all - range.first);
+    range.device = chunk < layout->region[op->region].device;
+    return range;
 }
 
 uint64_t chunk_layout_param_bytes(const struct chunk_layout *layout, uint32_t region) {
@@ -125,7 +146,46 @@ static void cut_regions(struct chunk_layout *layout, const struct chunk_layout_o
     }
 }
 
-/* Keeps state in memory, from the first region in the order of refresh on, while it fits in resident_bytes. */
+static bool leaves_shard(const struct region *r) {
+    return !r->frozen && !r->grad_in_place && !placement_is(r->grad_step, REPLICATE, REPLICATE);
+}
+
+static uint64_t shard_bytes(const struct chunk_layout *layout, uint32_t region) {
+    return layout->elements[region] * chunk_format_bytes(format_of(layout, region));
+}
+
+/* Whole chunks of a region in `left` bytes, but not the last one. */
+static uint32_t whole_chunks(const struct chunk_layout *layout, uint32_t region, uint64_t left) {
+    uint64_t chunk = layout->chunk_elements * chunk_format_bytes(format_of(layout, region)),
+             most = layout->region[region].chunks - 1;
+    return (uint32_t)(chunk ? min64(left / chunk, most) : 0);
+}
+
+/* Puts state on the device, from the first region in the order of refresh on. */
+static void choose_device(struct chunk_layout *layout, const struct chunk_layout_options *o,
+                          const struct policy *policy) {
+    uint64_t left = o->device_bytes, share = 0;
+    for (uint32_t k = 0; k < policy->refreshes; k++) share += shard_bytes(layout, policy->refresh[k]);
+    share = (uint64_t)((double)share * o->device_share);
+    for (uint32_t k = 0; k < policy->refreshes && share; k++) {
+        uint32_t region = policy->refresh[k];
+        struct offload_region *r = &layout->region[region];
+        uint64_t state = shard_bytes(layout, region),
+                 grads = o->device_grads && leaves_shard(&policy->region[region])
+                             ? chunk_layout_grad_bytes(layout, region)
+                             : 0;
+        bool whole = state <= share && state + grads <= left;
+        r->device = whole ? r->chunks : r->chunks ? whole_chunks(layout, region, min64(share, left)) : 0;
+        if (r->resident < r->device) r->resident = r->device;
+        layout->device_bytes +=
+            chunk_layout_device(layout, region) * chunk_format_bytes(format_of(layout, region));
+        if (!whole && state) break; /* a shard without state stops nothing */
+        share -= state;
+        left -= whole ? state + grads : 0;
+    }
+}
+
+/* Keeps other state in memory, from the first region in the order of refresh on, while it fits in resident_bytes. */
 static void choose_residents(struct chunk_layout *layout, const struct chunk_layout_options *o,
                              const struct policy *policy) {
     uint64_t left = o->resident_bytes;
@@ -133,18 +193,16 @@ static void choose_residents(struct chunk_layout *layout, const struct chunk_lay
         uint32_t region = policy->refresh[k];
         struct offload_region *r = &layout->region[region];
         uint64_t bytes = chunk_format_bytes(format_of(layout, region)),
-                 all = layout->elements[region] * bytes;
-        layout->state_bytes += all;
+                 device = chunk_layout_device(layout, region) * bytes,
+                 all = shard_bytes(layout, region) - device;
+        layout->state_bytes += all + device;
         if (r->resident < r->chunks)
-            r->resident = left >= all ? r->chunks : (uint32_t)(left / (layout->chunk_elements * bytes));
+            r->resident =
+                left >= all ? r->chunks : r->device + (uint32_t)(left / (layout->chunk_elements * bytes));
         uint64_t kept = chunk_layout_resident(layout, region) * bytes;
         layout->resident_bytes += kept;
-        left = r->resident < r->chunks ? 0 : left - min64(left, kept);
+        left = r->resident < r->chunks ? 0 : left - min64(left, kept - device);
     }
-}
-
-static bool leaves_shard(const struct region *r) {
-    return !r->frozen && !r->grad_in_place && !placement_is(r->grad_step, REPLICATE, REPLICATE);
 }
 
 /* Keeps gradients in memory, from the first region in the order of refresh on, while whole shards fit. */
@@ -154,7 +212,7 @@ static void choose_gradients(struct chunk_layout *layout, const struct chunk_lay
     for (uint32_t k = 0; k < policy->refreshes && o->grads; k++) {
         uint32_t region = policy->refresh[k];
         uint64_t bytes = chunk_layout_grad_bytes(layout, region);
-        if (!leaves_shard(&policy->region[region])) continue;
+        if (!leaves_shard(&policy->region[region]) || chunk_layout_device_whole(layout, region)) continue;
         layout->region[region].grads = bytes > left;
         left = bytes > left ? 0 : left - bytes;
     }
@@ -236,6 +294,7 @@ zero_status chunk_layout_make(struct chunk_layout *layout, const struct chunk_la
     }
     choose_chunk(layout, o, regions);
     cut_regions(layout, o, policy);
+    choose_device(layout, o, policy);
     choose_gradients(layout, o, policy);
     choose_residents(layout, o, policy);
     place_records(layout, policy);

@@ -5,6 +5,9 @@
  * pages. Parameters that rest on the drive are stored apart from the records, in their memory layout, chunk by chunk:
  * so a gather can read them without state. So are gradients, which a reduction writes without state.
  *
+ * In the order of refresh, the first chunks of state may be on the device, the next ones in the host's memory, and the rest
+ * on the drive. The boundaries are between chunks. A region whose state is all on the device has its reduced gradient there, too.
+ *
  * A slot of the staging ring holds one record, one chunk of parameters and one of gradients. The struct owns its tables.
  * All chunks have the same number of elements; their bytes depend on the region's types. */
 #ifndef ZERO_ENGINE_PLAN_CHUNK_LAYOUT_H
@@ -40,8 +43,14 @@ struct chunk_layout_options {
     uint64_t chunk_elements_max; /* 0: only the default bound, CHUNK_BYTES_DEFAULT */
     /* The page of a drive's requests. Chunks, records and slots are multiples of it. 0: CHUNK_ALIGN_BYTES. */
     uint32_t align_bytes;
-    uint32_t slots;          /* of the staging ring; 0: SLOTS_DEFAULT */
-    uint64_t resident_bytes; /* of state that may stay in memory, from the first region to be refreshed on */
+    uint32_t slots; /* of the staging ring; 0: SLOTS_DEFAULT */
+    /* The device's part, where other state is elsewhere: at most this share of all state (0 to 1), and at most so many bytes of
+     * state and, with device_grads, of the gradients that then rest there, too. */
+    double device_share;
+    uint64_t device_bytes;
+    bool device_grads;
+    uint64_t
+        resident_bytes; /* of other state that may stay in memory, from the first region to be refreshed on */
     uint64_t grad_resident_bytes; /* the same of gradients, whole shards */
     uint64_t piece_bytes;         /* 0: PIECE_BYTES_DEFAULT */
 };
@@ -63,6 +72,7 @@ struct chunk_layout {
     uint64_t chunks;           /* of all regions */
     uint64_t record_row_bytes; /* all records */
     uint64_t state_bytes, resident_bytes; /* of all state, and of the state in memory */
+    uint64_t device_bytes;                /* of the state that is on the device while other state is not */
     /* The bytes that one step's updates read from the drive, tags and padding included. They write the same number of
      * bytes, and read the gradients that are there, too. */
     uint64_t step_bytes, grad_bytes;
@@ -73,6 +83,7 @@ struct chunk {
     uint64_t first, count;                /* elements of the shard */
     uint64_t index;                       /* among the chunks of all regions */
     bool state, params, grads;            /* whether each of them is on the drive */
+    bool device;                          /* the state is on the device (struct offload_region) */
     uint64_t record, record_bytes, tag;   /* record: offset in the row of records; tag: in the record */
     uint64_t array[PRECISION_ARRAYS_MAX]; /* offsets of the arrays in the record */
     uint64_t slot_param, slot_grad;       /* offsets of parameters and gradients in a slot */
@@ -91,8 +102,19 @@ void chunk_layout_free(struct chunk_layout *layout);
 
 struct chunk chunk_layout_at(const struct chunk_layout *layout, uint32_t region, uint32_t chunk);
 
-/* The elements of the shard whose state is in memory. */
+/* The elements of the shard whose state is in memory; and, of these, the first whose state is on the device. */
 uint64_t chunk_layout_resident(const struct chunk_layout *layout, uint32_t region);
+uint64_t chunk_layout_device(const struct chunk_layout *layout, uint32_t region);
+/* The state of the whole shard is on the device, and that of other regions need not be. */
+bool chunk_layout_device_whole(const struct chunk_layout *layout, uint32_t region);
+
+/* The elements of the shard that an item of an update changes: a chunk, or all in one memory. */
+struct chunk_range {
+    uint64_t first, count;
+    bool device; /* their state is on the device */
+};
+struct chunk_range chunk_layout_updated(const struct chunk_layout *layout, const struct operation *op,
+                                        uint32_t item);
 
 /* The bytes of the region's shard of parameters on the drive, in whole pages. */
 uint64_t chunk_layout_param_bytes(const struct chunk_layout *layout, uint32_t region);

@@ -16,6 +16,9 @@ const char *memory_row_name(enum memory_row row) {
                                                    [MEMORY_STAGING] = "reduction staging",
                                                    [MEMORY_MESSAGES] = "messages",
                                                    [MEMORY_MASTERS] = "master weights",
+                                                   [MEMORY_DEVICE_STATE0] = "optimizer state 0 on the device",
+                                                   [MEMORY_DEVICE_STATE1] = "optimizer state 1 on the device",
+                                                   [MEMORY_DEVICE_MASTERS] = "master weights on the device",
                                                    [MEMORY_OFFLOADED_PARAMETERS] = "offloaded parameters",
                                                    [MEMORY_RECORDS] = "chunks of optimizer state",
                                                    [MEMORY_COMMITS] = "commit records",
@@ -51,23 +54,37 @@ static struct precision precision_of(const struct plan *plan, uint32_t region) {
     return region_precision(&plan->model->region[region], &plan->precision);
 }
 
+/* The same for the chunks whose state is on the device while other state is not. */
+static void fix_device_state(struct plan *plan, uint32_t i, uint32_t state_count) {
+    const struct precision p = precision_of(plan, i);
+    uint64_t elements = chunk_layout_device(&plan->layout, i);
+    if (!elements) return;
+    if (precision_keeps_masters(&p))
+        fix(plan, BUFFER_DEVICE_MASTER, i, MEMORY_DEVICE_MASTERS, elements * precision_master_bytes(&p));
+    for (uint32_t k = 0; k < state_count; k++)
+        fix(plan, BUFFER_DEVICE_STATE, k * plan->policy->regions + i,
+            k ? MEMORY_DEVICE_STATE1 : MEMORY_DEVICE_STATE0, elements * dtype_bytes(p.state));
+}
+
 /* The master weights and states of a shard that stay in memory. */
 static void fix_state(struct plan *plan, uint32_t i, uint32_t state_count) {
     const struct precision p = precision_of(plan, i);
-    uint64_t elements = chunk_layout_resident(&plan->layout, i);
+    uint64_t elements = chunk_layout_resident(&plan->layout, i) - chunk_layout_device(&plan->layout, i);
     if (precision_keeps_masters(&p))
         fix(plan, BUFFER_MASTER, i, MEMORY_MASTERS, elements * precision_master_bytes(&p));
     for (uint32_t k = 0; k == 0 || k < state_count;
          k++) /* an optimizer without state gets one empty state: hazards need a buffer */
         fix(plan, BUFFER_STATE, k * plan->policy->regions + i, k ? MEMORY_STATE1 : MEMORY_STATE0,
             state_count ? elements * dtype_bytes(p.state) : 0);
+    fix_device_state(plan, i, state_count);
 }
 
-/* The reduced shard: on a drive, in host memory, or on the device. */
+/* The reduced shard: on a drive, in host memory, or on the device; there, too, if the device has all of the shard's state. */
 static void fix_grad_shard(struct plan *plan, uint32_t i) {
     const struct region *r = &plan->policy->region[i];
     bool gathered = placement_is(r->grad_step, REPLICATE, REPLICATE);
-    bool host = !gathered && (plan_host_updates(plan) || plan->grad_tier != TIER_DEVICE);
+    bool host = !gathered && !chunk_layout_device_whole(&plan->layout, i) &&
+                (plan_host_updates(plan) || plan->grad_tier != TIER_DEVICE);
     struct placement shard = gathered ? (struct placement){{SHARD, REPLICATE}} : r->grad_step;
     if (plan->layout.region[i].grads)
         fix(plan, BUFFER_GRAD_SHARD, i, MEMORY_OFFLOADED_GRADIENTS,
@@ -102,7 +119,7 @@ static void fix_region(struct plan *plan, uint32_t i, uint32_t state_count) {
                 : part_bytes(plan, i, whole, gathered && precision_widens(&p) ? p.reduced : p.compute));
     if (!r->grad_in_place) fix_grad_shard(plan, i);
     fix_state(plan, i, state_count);
-    if (plan_host_updates(plan) && gathered)
+    if (plan_host_updates(plan) && gathered && !chunk_layout_device_whole(&plan->layout, i))
         fix(plan, BUFFER_GRAD_HOST, i, MEMORY_HOST_GRADIENTS, part_bytes(plan, i, r->state, p.reduced));
 }
 
@@ -110,13 +127,17 @@ bool plan_host_updates(const struct plan *plan) {
     return plan->discrete && plan->row_tier[MEMORY_STATE0] != TIER_DEVICE;
 }
 
-/* The most elements of a region that one update changes: one chunk, or the part of the shard whose state is in
- * memory. */
+bool plan_updates_by_chunk(const struct plan *plan) {
+    return plan_host_updates(plan) && plan->param_tier == TIER_DEVICE;
+}
+
+/* The most elements of a region that one update of the host changes and that pass through staging. */
 static uint64_t update_elements(const struct plan *plan, uint32_t region) {
     const struct chunk_layout *layout = &plan->layout;
-    uint64_t resident = chunk_layout_resident(layout, region);
-    bool staged = layout->region[region].chunks > offload_staged_first(&layout->region[region]);
-    return staged && layout->chunk_elements > resident ? layout->chunk_elements : resident;
+    uint64_t host = layout->elements[region] - chunk_layout_device(layout, region);
+    bool rests_whole = placement_is(plan->policy->region[region].rest, REPLICATE, REPLICATE);
+    if (!rests_whole && plan->param_tier != TIER_DEVICE) return 0;
+    return plan_updates_by_chunk(plan) && layout->chunk_elements < host ? layout->chunk_elements : host;
 }
 
 /* Plans the additional buffers of a discrete device and its host. */
@@ -453,6 +474,9 @@ static zero_status cut_chunks(struct plan *plan, const struct plan_options *o, s
                                            .chunk_elements_max = o->chunk_elements_max,
                                            .align_bytes = o->chunk_align_bytes,
                                            .slots = o->slots,
+                                           .device_share = o->device_share,
+                                           .device_bytes = o->device_bytes,
+                                           .device_grads = o->discrete || o->grad_tier != TIER_DEVICE,
                                            .resident_bytes = o->resident_bytes};
     struct precision kept = precision_kept_fp32(&o->precision);
     options.format[false] = format_of(&o->precision, o->state_count);
@@ -463,6 +487,8 @@ static zero_status cut_chunks(struct plan *plan, const struct plan_options *o, s
 static void place_tiers(struct plan *plan, const struct plan_options *o) {
     enum tier_kind resident = o->state_tier == TIER_NVME ? TIER_CPU : o->state_tier;
     plan->row_tier[MEMORY_MASTERS] = plan->row_tier[MEMORY_STATE0] = plan->row_tier[MEMORY_STATE1] = resident;
+    plan->row_tier[MEMORY_DEVICE_STATE0] = plan->row_tier[MEMORY_DEVICE_STATE1] = TIER_DEVICE;
+    plan->row_tier[MEMORY_DEVICE_MASTERS] = TIER_DEVICE;
     plan->row_tier[MEMORY_OFFLOADED_PARAMETERS] = o->param_tier;
     plan->row_tier[MEMORY_RECORDS] = plan->row_tier[MEMORY_COMMITS] = TIER_NVME;
     plan->row_tier[MEMORY_OFFLOADED_GRADIENTS] = TIER_NVME;

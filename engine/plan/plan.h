@@ -29,7 +29,10 @@ enum memory_row {
     MEMORY_GATHERED,
     MEMORY_STAGING,
     MEMORY_MESSAGES,
-    MEMORY_MASTERS,              /* master weights, where the parameters are not the master weights */
+    MEMORY_MASTERS,       /* master weights, where the parameters are not the master weights */
+    MEMORY_DEVICE_STATE0, /* the same that is on the device, while other state is not */
+    MEMORY_DEVICE_STATE1,
+    MEMORY_DEVICE_MASTERS,
     MEMORY_OFFLOADED_PARAMETERS, /* parameter shards, on the drive or in host memory */
     MEMORY_RECORDS,              /* records of chunks, on the drive; two of each with a shadow */
     MEMORY_COMMITS,              /* with a shadow: one page for each of the last two committed steps */
@@ -74,6 +77,8 @@ struct plan_options {
     uint32_t chunk_align_bytes;
     uint32_t slots;
     uint64_t resident_bytes, grad_resident_bytes, piece_bytes;
+    double device_share;   /* with state elsewhere: see struct chunk_layout_options */
+    uint64_t device_bytes; /* the same */
     bool shadow;
     /* The host cannot touch the device's memory. All data that the host reads and writes is in the cpu tier. */
     bool discrete;
@@ -156,8 +161,11 @@ bool plan_in_space(const struct plan *plan, uint32_t buffer);
 uint64_t plan_place(const struct plan *plan, uint32_t buffer);
 
 /* True if the host updates for a discrete device: the state is in the host's memory or on a drive, and the parameters
- * are on the device. */
+ * are on the device. The device updates the state that it has. */
 bool plan_host_updates(const struct plan *plan);
+/* The host's results then pass through staging, so it updates state in memory chunk by chunk. Parameters in the host's memory
+ * need no staging. */
+bool plan_updates_by_chunk(const struct plan *plan);
 
 struct hazard_overlaps plan_overlaps(const struct plan *plan);
 const char *memory_row_name(enum memory_row row);

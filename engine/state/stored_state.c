@@ -74,20 +74,23 @@ static struct piece piece_at(void *data, enum dtype dtype, uint64_t first, uint6
     return (struct piece){(uint8_t *)data + first * dtype_bytes(dtype), dtype, count, part};
 }
 
-static void *address(const struct stored_view *v, uint32_t region, uint32_t array) {
+/* The address of the shard's element `at`, which is in memory. */
+static void *address(const struct stored_view *v, uint32_t region, uint32_t array, uint64_t at) {
     struct part part = own_part(v, region, ZERO_PARAM);
-    if (array == STORED_PARAMS) return stored_params(v, region, &part);
-    if (array == STORED_GRADIENT) return executor_grad_shard(v->run->executor, region);
-    if (array == v->blueprint->o.state_count) return executor_master(v->run->executor, region);
-    return executor_state(v->run->executor, region, array);
+    if (array == v->blueprint->o.state_count) return executor_master(v->run->executor, region, at);
+    if (array < v->blueprint->o.state_count) return executor_state(v->run->executor, region, array, at);
+    uint8_t *begin = array == STORED_PARAMS ? stored_params(v, region, &part)
+                                            : executor_grad_shard(v->run->executor, region);
+    return begin + at * dtype_bytes(array_dtype(v, region, array));
 }
 
-/* How many of the shard's elements of this array are in memory: a prefix. */
-static uint64_t in_memory(const struct stored_view *v, uint32_t region, uint32_t array) {
+/* The end of the elements of this array that are in one memory with `at`. At or before `at`: it is on the drive. */
+static uint64_t in_memory(const struct stored_view *v, uint32_t region, uint32_t array, uint64_t at) {
     const struct chunk_layout *layout = &v->blueprint->plan.layout;
+    uint64_t device = chunk_layout_device(layout, region);
     if (array == STORED_PARAMS) return layout->region[region].params ? 0 : UINT64_MAX;
     if (array == STORED_GRADIENT) return layout->region[region].grads ? 0 : UINT64_MAX;
-    return chunk_layout_resident(layout, region);
+    return at < device ? device : chunk_layout_resident(layout, region);
 }
 
 /* Waits without the lock: a save in the background may wait while the host and its progress thread work. A failure is also
@@ -127,10 +130,10 @@ static zero_status find(const struct stored_view *v, uint32_t region, uint32_t a
                         uint64_t count, struct piece *out, struct zero_error *error) {
     const struct chunk_layout *layout = &v->blueprint->plan.layout;
     enum dtype dtype = array_dtype(v, region, array);
-    uint64_t resident = in_memory(v, region, array);
+    uint64_t end = in_memory(v, region, array, at);
     if (is_lent(v, region, array)) return *out = lent_piece(v, region, array, at, count), ZERO_OK;
-    if (at < resident) {
-        *out = piece_at(address(v, region, array), dtype, at, min64(count, resident - at), 0);
+    if (at < end) {
+        *out = (struct piece){address(v, region, array, at), dtype, min64(count, end - at), 0};
         return ZERO_OK;
     }
     uint32_t index = (uint32_t)(at / layout->chunk_elements);
@@ -357,15 +360,26 @@ zero_status stored_end_sweep(const struct stored_view *v, zero_status status, st
     return status;
 }
 
+/* State k of a region, as far as it is in memory. */
+static zero_status clear_state(const struct stored_view *v, uint32_t region, uint32_t k,
+                               struct zero_error *error) {
+    const struct chunk_layout *layout = &v->blueprint->plan.layout;
+    uint64_t device = chunk_layout_device(layout, region), end = chunk_layout_resident(layout, region),
+             bytes = dtype_bytes(blueprint_precision_of(v->blueprint, region).state);
+    zero_status status =
+        device ? device_clear(v->run, executor_state(v->run->executor, region, k, 0), device * bytes, error)
+               : ZERO_OK;
+    if (status || end == device) return status;
+    return device_clear(v->run, executor_state(v->run->executor, region, k, device), (end - device) * bytes,
+                        error);
+}
+
 zero_status stored_clear(const struct stored_view *v, struct zero_error *error) {
     zero_status status = ZERO_OK;
     for (uint32_t i = 0; i < v->blueprint->o.model->regions; i++)
         for (uint32_t k = 0; k < v->blueprint->o.state_count && !v->blueprint->regions[i].frozen && !status;
              k++)
-            status = device_clear(v->run, executor_state(v->run->executor, i, k),
-                                  chunk_layout_resident(&v->blueprint->plan.layout, i) *
-                                      dtype_bytes(blueprint_precision_of(v->blueprint, i).state),
-                                  error);
+            status = clear_state(v, i, k, error);
     if (status) return status;
     turn_take(&v->run->ranks->lock);
     status = executor_clear_chunks(v->run->executor);

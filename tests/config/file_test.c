@@ -38,6 +38,7 @@ static void ready_made_files(void) {
                  {"configs/zero1-nvme-offload.json", 1, TIER_NVME, TIER_DEVICE},
                  {"configs/zero2-nvme-offload.json", 2, TIER_NVME, TIER_DEVICE},
                  {"configs/zero3-nvme-offload.json", 3, TIER_NVME, TIER_DEVICE},
+                 {"configs/zero3-tiered-offload.json", 3, TIER_NVME, TIER_DEVICE},
                  {"configs/zero3-param-cpu-offload.json", 3, TIER_DEVICE, TIER_CPU},
                  {"configs/zero3-all-cpu-offload.json", 3, TIER_CPU, TIER_CPU},
                  {"configs/zero3-nvme-cpu-offload.json", 3, TIER_NVME, TIER_CPU},

@@ -169,6 +169,7 @@ static const struct effect {
     {"zero_optimization.offload_optimizer.device", "\"cpu\"", "", FIELD(optimizer_tier)},
     {"zero_optimization.offload_optimizer.nvme_path", "[\"/a\", \"/b\"]", "", FIELD(optimizer_paths.count)},
     {"zero_optimization.offload_optimizer.buffer_count", "5", "", FIELD(slots)},
+    {"zero_optimization.offload_optimizer.ratio", "0.5", "sharded on nvme", FIELD(device_share)},
     {"zero_optimization.offload_param.device", "\"cpu\"", "stage3", FIELD(param_tier)},
     {"zero_optimization.offload_param.nvme_path", "\"/a\"", "", FIELD(param_paths.count)},
     {"zero_optimization.offload_gradients.device", "\"none\"", "sharded on nvme", FIELD(grad_tier)},

@@ -338,6 +338,18 @@ static void conflicts(void) {
         {"{\"train_batch_size\": 2, \"nvme\": {\"shadow\": true}}",
          "nvme.shadow: it keeps optimizer state on a drive: set offload_optimizer.device to \"nvme\", or "
          "remove it"},
+        {"{\"train_batch_size\": 2, \"nvme\": {\"shadow\": true}, \"zero_optimization\": "
+         "{\"offload_optimizer\": "
+         "{\"device\": \"tiered\", \"nvme_path\": \"/a\"}}}",
+         "zero_optimization.offload_optimizer.device: nvme.shadow keeps all optimizer state on the drive: "
+         "set it to "
+         "\"nvme\", or remove nvme.shadow"},
+        {"{\"train_batch_size\": 2, \"nvme\": {\"shadow\": true}, \"zero_optimization\": "
+         "{\"offload_optimizer\": "
+         "{\"device\": \"nvme\", \"nvme_path\": \"/a\", \"ratio\": 0.5}}}",
+         "zero_optimization.offload_optimizer.ratio: nvme.shadow keeps all optimizer state on the drive: set "
+         "it to "
+         "1.0, or remove nvme.shadow"},
         {"{\"train_batch_size\": 2, \"aio\": {\"block_size\": 5000}}",
          "aio.block_size: 5000 is not a multiple of 4096: use 4096"},
         {"{\"train_batch_size\": 2, \"bf16\": {\"enabled\": true}, \"fp16\": {\"enabled\": true}}",

@@ -215,7 +215,7 @@ static void on(struct run *run, bool async, ranks_fn body) {
 /* Under a sanitizer, each tier and stage in one type. */
 static void test_everywhere(void) {
     static const char *const swaps[] = {
-        "", ", \"offload_optimizer\": {\"device\": \"cpu\"}",
+        "", ", \"offload_optimizer\": {\"device\": \"cpu\", \"ratio\": 0.5}",
         ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%1$s/swap\", \"buffer_count\": 2}",
         (", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%1$s/swap\"}, "
          "\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%1$s/swap\"}")};

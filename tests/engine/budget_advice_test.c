@@ -176,6 +176,22 @@ static void advice_is_true(void) {
     }
 }
 
+/* Neither the device nor the host's memory has room for all state, and the drive has none: both together have. */
+static void tiered_is_advised(void) {
+    struct settings s = settings_make("3", NONE, NONE, "");
+    strcpy(s.value[SLOTS], "1"), strcpy(s.value[CHUNK], "1024");
+    struct outcome whole = run(&s);
+    uint64_t state = whole.plan.state_bytes;
+    snprintf(s.value[MEMORY_DEVICE], sizeof s.value[0], "%.0f",
+             (double)(whole.plan.bytes[ZERO_DEVICE] - state / 2));
+    snprintf(s.value[MEMORY_CPU], sizeof s.value[0], "%.0f", (double)state * 0.9);
+    strcpy(s.value[MEMORY_NVME], "4096");
+    struct outcome out = run(&s);
+    CHECK_INT(out.status, ZERO_E_BUDGET);
+    CHECK_CONTAINS(out.error, "it fits with zero_optimization.offload_optimizer.device \"tiered\"");
+    take_advice(&s, out.error);
+}
+
 static void the_owners_are_named(void) {
     struct settings s = settings_make("0", NONE, NONE, "");
     strcpy(s.value[MEMORY_DEVICE], "1000");
@@ -213,12 +229,12 @@ static void own_rank(zero_engine *engine, uint32_t rank, void *user) {
 }
 
 static void owners_add_up(void) {
-    static const char *const devices[] = {NONE, CPU, NVME};
+    static const char *const devices[] = {NONE, CPU, NVME, "\"tiered\""};
     for (int stage = 0; stage <= 3; stage++)
-        for (int d = 0; d < 3; d++) {
+        for (int d = 0; d < 4; d++) {
             char number[2] = {(char)('0' + stage), 0}, json[1024];
             struct settings s =
-                settings_make(number, devices[d], stage == 3 ? devices[d] : NONE, d ? BF16 : "");
+                settings_make(number, devices[d], stage == 3 && d < 3 ? devices[d] : NONE, d ? BF16 : "");
             print(&s, json, sizeof json);
             ranks_run(RANKS, json, own_rank, NULL);
         }
@@ -226,6 +242,7 @@ static void owners_add_up(void) {
 
 int main(void) {
     advice_is_true();
+    tiered_is_advised();
     the_owners_are_named();
     owners_add_up();
     return check_end();

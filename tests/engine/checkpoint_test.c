@@ -119,10 +119,13 @@ static void load_rank(zero_engine *engine, uint32_t rank, void *user) {
 
 /* ---- all of them ---- */
 
-#define ON(what, device) "\"offload_" what "\": {\"device\": \"" device "\", \"nvme_path\": \"%1$s/swap\"}"
+#define ON_WITH(what, device, more)                                                                          \
+    "\"offload_" what "\": {\"device\": \"" device "\", \"nvme_path\": \"%1$s/swap\"" more "}"
+#define ON(what, device) ON_WITH(what, device, "")
 
 /* Keys of zero_optimization; the last one is of stage 3. */
 static const char *const tiers[] = {ON("optimizer", "none"), ON("optimizer", "cpu"), ON("optimizer", "nvme"),
+                                    ON_WITH("optimizer", "nvme", ", \"ratio\": 0.5"),
                                     ON("optimizer", "nvme") ", " ON("param", "nvme")};
 
 static void run_on(struct run *run, ranks_fn body) {
@@ -131,7 +134,7 @@ static void run_on(struct run *run, ranks_fn body) {
     int failures = atomic_load(&check_failures);
     s.ranks = worlds[run->world].ranks, s.stage = run->stage, s.compute = run->compute;
     s.scale_power = 4, s.scale_window = 2; /* fp16's scale grows while it trains, and goes on from there */
-    uint32_t tier = run->tier % (run->stage == 3 ? 4 : 3);
+    uint32_t tier = run->tier % (run->stage == 3 ? 5 : 4);
     snprintf(on, sizeof on, tiers[tier], getenv("TEST_TMPDIR"));
     snprintf(keys, sizeof keys, "%s%s", worlds[run->world].mesh, on);
     s.tiers = keys;

@@ -75,7 +75,10 @@ static void make(struct setting *s) {
                                       .align_bytes = pick(3) ? 0 : 64u << pick(7),
                                       .grads = pick(2),
                                       .grad_resident_bytes = budgets[pick(6)],
-                                      .piece_bytes = pick(2) ? 0 : 65536u << pick(4)}};
+                                      .piece_bytes = pick(2) ? 0 : 65536u << pick(4),
+                                      .device_share = pick(2) ? 0 : pick(11) / 10.,
+                                      .device_bytes = pick(2) ? UINT64_MAX : budgets[pick(6)],
+                                      .device_grads = pick(2)}};
     for (int f = 0; f < CHUNK_FORMATS; f++) {
         struct chunk_format *format = &s->options.format[f];
         format->arrays = pick(PRECISION_ARRAYS_MAX + 1);
@@ -159,6 +162,7 @@ static bool chunk_is_right(const struct setting *s, const struct chunk_layout *l
     bool good = CHECK(c->count > 0 && c->count <= layout->chunk_elements) &&
                 CHECK_INT(c->params, s->options.params && rests_sharded(&s->region[region]));
     good &= CHECK_INT(c->state, drive && c->first >= chunk_layout_resident(layout, region));
+    good &= CHECK_INT(c->device, c->first < chunk_layout_device(layout, region));
     good &= CHECK_INT(c->param_bytes % page, 0) && CHECK(c->param_bytes >= c->param_used) &&
             CHECK(c->param_bytes < c->param_used + page) &&
             CHECK_INT(c->param_used, c->count * param_bytes(s, region)) &&
@@ -236,8 +240,33 @@ static bool residents_are_a_prefix(const struct setting *s, const struct chunk_l
     }
     good &= CHECK_INT(layout->state_bytes, all) && CHECK_INT(layout->resident_bytes, kept);
     if (!s->options.state) return good && CHECK(!ended);
+    kept -= layout->device_bytes;
     return good && CHECK(kept <= s->options.resident_bytes) &&
            CHECK(!ended || kept + next > s->options.resident_bytes);
+}
+
+/* State on the device is a prefix of the state in memory, within the share and the budget, and the next chunk would go past
+ * one of them. The last chunk of a shard takes the gradient with it. */
+static bool device_is_a_prefix(const struct setting *s, const struct chunk_layout *layout) {
+    uint64_t kept = 0, grads = 0, next = 0, all = 0;
+    bool ended = false, good = true;
+    for (uint32_t k = 0; k < s->policy.refreshes; k++) {
+        uint32_t region = s->refresh[k];
+        bool gradient = s->options.device_grads && s->policy.stage->number > 0;
+        uint64_t shard = shard_elements(s, region), device = chunk_layout_device(layout, region),
+                 element = element_bytes(s, region), rest = shard - device,
+                 own = gradient ? chunk_layout_grad_bytes(layout, region) : 0;
+        good &= CHECK(device <= chunk_layout_resident(layout, region)) && CHECK(!ended || device == 0);
+        kept += device * element, all += shard * element;
+        if (!rest && device) grads += own;
+        if (rest && element && !ended)
+            next = rest <= layout->chunk_elements ? rest * element + own : layout->chunk_elements * element;
+        ended |= rest && element;
+    }
+    uint64_t share = (uint64_t)((double)all * s->options.device_share), bound = s->options.device_bytes;
+    if (!share) return good && CHECK_INT(kept, 0);
+    good &= CHECK_INT(layout->device_bytes, kept) && CHECK(kept <= share) && CHECK(kept + grads <= bound);
+    return good && CHECK(!ended || kept + next > share || next > bound - kept - grads || kept == share);
 }
 
 /* The gradients that stay in memory: whole shards, a prefix in the order of use, as many as the budget has room for. */
@@ -247,7 +276,7 @@ static bool gradients_are_a_prefix(const struct setting *s, const struct chunk_l
     for (uint32_t k = 0; k < s->policy.refreshes; k++) {
         uint32_t region = s->refresh[k];
         uint64_t bytes = chunk_layout_grad_bytes(layout, region);
-        if (!has_shard(s, region)) continue;
+        if (!has_shard(s, region) || chunk_layout_device_whole(layout, region)) continue;
         if (!ended && kept + bytes > s->options.grad_resident_bytes) ended = true;
         if (!ended) kept += bytes;
         good &= CHECK_INT(layout->region[region].grads, ended);
@@ -296,18 +325,19 @@ static bool holds(const struct setting *s, const struct chunk_layout *layout) {
     good = good && CHECK_INT(layout->slots, asked < seen.staged ? asked : seen.staged);
     good = good && CHECK_INT(layout->step_bytes, seen.step_bytes) &&
            CHECK_INT(layout->grad_bytes, seen.grad_bytes);
-    return good && residents_are_a_prefix(s, layout) && gradients_are_a_prefix(s, layout) &&
-           rings_are_right(s, layout);
+    return good && residents_are_a_prefix(s, layout) && device_is_a_prefix(s, layout) &&
+           gradients_are_a_prefix(s, layout) && rings_are_right(s, layout);
 }
 
 static void describe(const struct setting *s) {
     fprintf(
         stderr,
         "in %s, mesh %u x %u, %u regions; state %d, params %d, grads %d, %u and %u arrays, chunks of %" PRIu64
-        ", slots %u, resident %" PRIu64 "\n",
+        ", slots %u, resident %" PRIu64 ", %g of it and %" PRIu64 " on the device\n",
         s->policy.stage->name, s->policy.mesh[0], s->policy.mesh[1], s->policy.regions, s->options.state,
         s->options.params, s->options.grads, s->options.format[0].arrays, s->options.format[1].arrays,
-        s->options.chunk_elements_max, s->options.slots, s->options.resident_bytes);
+        s->options.chunk_elements_max, s->options.slots, s->options.resident_bytes, s->options.device_share,
+        s->options.device_bytes);
 }
 
 int main(int argc, char **argv) {

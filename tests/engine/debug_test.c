@@ -74,9 +74,9 @@ static void flip(zero_engine *e, const struct plant *plant) {
     uint16_t region = (uint16_t)p->region;
     uint8_t *at[] = {[WEIGHTS] = executor_address(engine_running(e)->executor,
                                                   (struct buffer_ref){BUFFER_PARAM_FULL, region}),
-                     [STATE0] = executor_state(engine_running(e)->executor, region, 0),
-                     [STATE1] = executor_state(engine_running(e)->executor, region, 1),
-                     [MASTERS] = executor_master(engine_running(e)->executor, region),
+                     [STATE0] = executor_state(engine_running(e)->executor, region, 0, 0),
+                     [STATE1] = executor_state(engine_running(e)->executor, region, 1, 0),
+                     [MASTERS] = executor_master(engine_running(e)->executor, region, 0),
                      [GRADIENT] = executor_address(engine_running(e)->executor,
                                                    (struct buffer_ref){BUFFER_GRAD_FULL, region}),
                      [SHARD_WEIGHTS] = executor_address(engine_running(e)->executor,

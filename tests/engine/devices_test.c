@@ -17,6 +17,10 @@
 #define ON_NVME                                                                                              \
     "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"/tmp\"}, \"sub_group_size\": 1024"
 #define NVME ON_NVME ", \"offload_gradients\": {\"device\": \"none\"}"
+#define SHARED "\"offload_optimizer\": {\"device\": \"cpu\", \"ratio\": 0.5}"
+#define TIERED                                                                                               \
+    "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"/tmp\", \"ratio\": 0.5}, "               \
+    "\"sub_group_size\": 1024"
 #define PARAM_CPU ", \"offload_param\": {\"device\": \"cpu\"}"
 #define PARAM_NVME ", \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"/tmp\"}"
 #define SGD "{\"type\": \"SGD\", \"params\": {\"lr\": 0.05, \"momentum\": 0.9}}"
@@ -92,12 +96,20 @@ static void types(void) {
 }
 
 static void tiers(void) {
-    static const char *const all[] = {CPU, NVME, CPU PARAM_CPU, NVME PARAM_CPU, NVME PARAM_NVME};
+    static const char *const all[] = {CPU,
+                                      NVME,
+                                      SHARED,
+                                      TIERED,
+                                      CPU PARAM_CPU,
+                                      NVME PARAM_CPU,
+                                      NVME PARAM_NVME,
+                                      SHARED PARAM_CPU,
+                                      TIERED PARAM_NVME};
     for (uint32_t stage = 0; stage < 4; stage++)
-        for (int t = 0; t < (stage == 3 ? 5 : 2); t++) {
+        for (int t = 0; t < (stage == 3 ? 9 : 4); t++) {
             struct toy_setup s = setup(stage, 2);
-            s.tiers = all[t];
-            (t < 2 ? run : run_always)(all[t], s);
+            s.tiers = all[t], s.compute = t == 3 && stage ? ZERO_BF16 : ZERO_F32;
+            (t < 4 ? run : run_always)(all[t], s);
         }
 }
 
@@ -336,10 +348,10 @@ static void look(zero_engine *engine, void *user) {
 }
 
 static void stored(void) {
-    static const char *const all[] = {NULL, CPU, NVME};
+    static const char *const all[] = {NULL, CPU, NVME, TIERED};
     static struct seen expected, got;
     static struct toy_result result;
-    for (uint32_t i = 0; i < 12; i++) {
+    for (uint32_t i = 0; i < 16; i++) {
         struct toy_setup s = setup(i % 4, 2);
         s.tiers = all[i / 4], s.compute = i % 2 ? ZERO_BF16 : ZERO_F32, s.steps = 2, s.after = look;
         s.extra = ", \"debug\": {\"compare_every\": 1}";

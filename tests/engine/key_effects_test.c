@@ -95,6 +95,14 @@ static void cpu_bytes(const struct row *row) {
     same_weights(row);
 }
 
+/* Half of the state, as far as whole regions add up to it. */
+static void half_on_device(const struct row *row) {
+    train_both(row);
+    differ(row, "bytes of the device", one.plan.bytes[ZERO_DEVICE], other.plan.bytes[ZERO_DEVICE]);
+    CHECK(other.plan.bytes[ZERO_CPU] && other.plan.bytes[ZERO_CPU] <= one.plan.bytes[ZERO_CPU]);
+    same_weights(row);
+}
+
 static void staging_bytes(const struct row *row) {
     train_both(row);
     differ(row, "staging_bytes", one.plan.staging_bytes, other.plan.staging_bytes);
@@ -393,6 +401,8 @@ static const struct row rows[] = {
      "'zero_optimization': {'offload_optimizer': {'device': 'nvme', 'nvme_path': '/nowhere/at/all'}}"},
     {"zero_optimization.offload_optimizer.buffer_count", staging_bytes, NULL, ON_NVME(", 'buffer_count': 1"),
      ON_NVME(", 'buffer_count': 3")},
+    {"zero_optimization.offload_optimizer.ratio", half_on_device, NULL, ON_CPU,
+     "'zero_optimization': {'offload_optimizer': {'device': 'cpu', 'ratio': 0.5}}"},
     {"zero_optimization.offload_param.device", param_tier, NULL, PARAMS(""),
      PARAMS(", 'offload_param': {'device': 'cpu'}")},
     {"zero_optimization.offload_param.nvme_path", opens_path, NULL,

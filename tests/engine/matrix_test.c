@@ -8,6 +8,7 @@
  *
  * matrix_test: cells that contain every pair of values of any two axes, and all refused cells.
  * matrix_test --whole: all cells. A new axis is a row of `axes`. */
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +17,7 @@
 #include "tests/engine/toy_trainer.h"
 #include "tests/seeds.h"
 
-enum { RANKS = 4, STEPS = 5, LONG_STEPS = 200, VALUES_MAX = 6, CELLS_MAX = 1 << 19 };
+enum { RANKS = 4, STEPS = 5, LONG_STEPS = 200, VALUES_MAX = 7, CELLS_MAX = 1 << 19 };
 
 struct value {
     const char *name;
@@ -31,7 +32,8 @@ struct value {
     const char *extra; /* more keys, each after a comma */
     float factor;
     int sum;
-    int vertical; /* the head is not tied */
+    int vertical;       /* the head is not tied */
+    uint32_t cpu_bytes; /* memory.cpu has so many bytes more than the least */
 };
 
 /* An evaluation between forward and backward; passes that are begun and cancelled. */
@@ -40,6 +42,7 @@ enum { EVALUATED = 1, CANCELLED = 2 };
 #define WHOLE_PARAMETERS "parameters are whole on every rank"
 #define WHOLE_GRADIENTS "gradients are whole on every rank"
 #define NVME "{\"device\": \"nvme\", \"nvme_path\": \"/tmp\"}"
+#define TIERED "{\"device\": \"tiered\", \"nvme_path\": \"/tmp\", \"ratio\": 0.6}"
 #define NO_GRADIENTS ", \"offload_gradients\": {\"device\": \"none\"}"
 
 enum { STAGE, TYPE, MESH, ACCUMULATION, TIER, SCALING, AGAIN, FROZEN, PASSES, KEPT, AXES_COUNT };
@@ -87,7 +90,8 @@ static const struct axis {
                {.name = "no memory",
                 .stage3 = 1,
                 .why = WHOLE_PARAMETERS,
-                .zero = ", \"offload_optimizer\": " NVME ", \"offload_param\": " NVME}}},
+                .zero = ", \"offload_optimizer\": " NVME ", \"offload_param\": " NVME},
+               {.name = "tiered", .zero = ", \"offload_optimizer\": " TIERED, .cpu_bytes = 40700}}},
     [SCALING] = {"scaling",
                  {{.name = "mean"},
                   {.name = "prescaled", .extra = ", \"prescale_gradients\": true", .factor = 1.0f / RANKS},
@@ -138,7 +142,7 @@ static const char *refusal(const struct cell *c) {
 }
 
 struct keys {
-    char zero[512], comm[128], extra[256];
+    char zero[512], comm[128], extra[320];
 };
 
 static void set_up(const struct cell *c, struct toy_setup *s, struct keys *keys) {
@@ -165,7 +169,7 @@ static void set_up(const struct cell *c, struct toy_setup *s, struct keys *keys)
     }
     s->tiers = *keys->zero ? keys->zero + 2 : NULL; /* without the first comma */
     s->comm = keys->comm;
-    s->extra = keys->extra;
+    s->extra = keys->extra; /* limit_memory adds to it */
     s->factor = value_of(c, SCALING)->factor;
     s->sum = value_of(c, SCALING)->sum;
 }
@@ -185,6 +189,22 @@ static const struct toy_result *expected(const struct cell *c, const struct toy_
     return *k;
 }
 
+/* State in all three tiers: the device has what the ratio says, and the host's memory room for some of the rest. */
+static void limit_memory(const struct cell *c, struct toy_setup *s, struct keys *keys,
+                         struct toy_result *got) {
+    static const char memory[] = ", \"memory\": {\"cpu\": %llu}", says[] = "the plan needs ";
+    uint32_t more = value_of(c, TIER)->cpu_bytes;
+    size_t end = strlen(keys->extra);
+    if (!more) return;
+    snprintf(keys->extra + end, sizeof keys->extra - end, memory, 1ull);
+    toy_train(s, got);
+    const char *need = strstr(got->error, says);
+    keys->extra[end] = 0;
+    if (CHECK_INT(got->status, ZERO_E_BUDGET) && CHECK(need))
+        snprintf(keys->extra + end, sizeof keys->extra - end, memory,
+                 strtoull(need + strlen(says), NULL, 10) + more);
+}
+
 static int run(const struct cell *c) {
     static struct toy_result got;
     struct toy_setup s;
@@ -192,6 +212,7 @@ static int run(const struct cell *c) {
     char outcome[640];
     const char *why = refusal(c);
     set_up(c, &s, &keys);
+    if (!why) limit_memory(c, &s, &keys, &got);
     toy_train(&s, &got);
     if (why) {
         int same = CHECK_INT(got.status, ZERO_E_CONFIG) & CHECK_CONTAINS(got.error, why);
@@ -211,6 +232,8 @@ static int run(const struct cell *c) {
     snprintf(outcome, sizeof outcome, "%s, %llu + %llu + %llu bytes planned and taken",
              same ? "the class' weights" : "FAILED", (unsigned long long)got.measured[0],
              (unsigned long long)got.measured[1], (unsigned long long)got.measured[2]);
+    bool tiered = value_of(c, TIER)->cpu_bytes; /* at stage 0, staging has taken more than all state does */
+    if (tiered) CHECK(got.measured[ZERO_CPU] && (got.measured[ZERO_NVME] || !s.stage));
     print_cell(c, outcome);
     return same;
 }

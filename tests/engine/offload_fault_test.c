@@ -62,6 +62,7 @@ struct schedule {
     uint32_t stage, rank; /* rank: whose drive */
     uint32_t format;
     bool resident;             /* a part of the chunks stays in memory */
+    bool shared;               /* a fifth of the state is on the device */
     bool params, state, grads; /* which of them are on the drive */
     uint32_t paths, block_bytes, depth, slots;
     bool uring, evaluates, flushes;
@@ -108,6 +109,7 @@ static void draw(uint64_t seed, struct schedule *s) {
     s->reloads = pick(&state, 3) == 0;
     s->grads = s->state && s->stage && pick(&state, 2);
     if (s->grads && s->resident && s->slots > 2) s->slots = 2;
+    s->shared = s->state && pick(&state, 4) == 0;
 }
 
 static void begin_harm(struct schedule *s) {
@@ -120,10 +122,13 @@ static void describe(const struct schedule *s, FILE *file) {
     fprintf(
         file,
         "  stage %u, %s, %s%s%s%s, faults on rank %u, %u paths, blocks of %u, depth %u, slots %u%s%s%s%s;",
-        s->stage, formats[s->format].name, s->resident ? "a part of " : "", s->state ? "state " : "",
-        s->params ? "parameters" : "", s->grads ? " gradients" : "", s->rank, s->paths, s->block_bytes,
-        s->depth, s->slots, s->uring ? "" : ", no io_uring", s->evaluates ? ", evaluates" : "",
-        s->flushes ? ", flushes" : "", s->meddles ? ", meddles" : "");
+        s->stage, formats[s->format].name,
+        s->resident ? "a part of "
+        : s->shared ? "four fifths of "
+                    : "",
+        s->state ? "state " : "", s->params ? "parameters" : "", s->grads ? " gradients" : "", s->rank,
+        s->paths, s->block_bytes, s->depth, s->slots, s->uring ? "" : ", no io_uring",
+        s->evaluates ? ", evaluates" : "", s->flushes ? ", flushes" : "", s->meddles ? ", meddles" : "");
     fprintf(file, "%s", s->reloads ? " saves and loads;" : "");
     fprintf(file, " harm from step %u;", s->harmed_from);
     for (int f = 0; f < FAULTS; f++)
@@ -140,10 +145,10 @@ static void configure(const struct schedule *s, char *json, size_t capacity) {
     used = snprintf(offload, sizeof offload, "\"stage\": %u", s->stage);
     for (int k = 0; k < 2; k++)
         if (k ? s->params : s->state)
-            used +=
-                snprintf(offload + used, sizeof offload - (size_t)used,
-                         ", \"offload_%s\": {\"device\": \"nvme\", \"nvme_path\": %s, \"buffer_count\": %u}",
-                         k ? "param" : "optimizer", path, s->slots);
+            used += snprintf(
+                offload + used, sizeof offload - (size_t)used,
+                ", \"offload_%s\": {\"device\": \"nvme\", \"nvme_path\": %s, \"buffer_count\": %u%s}",
+                k ? "param" : "optimizer", path, s->slots, !k && s->shared ? ", \"ratio\": 0.8" : "");
     snprintf(offload + used, sizeof offload - (size_t)used, ", \"offload_gradients\": {\"device\": \"%s\"}",
              s->grads ? "nvme" : "none");
     snprintf(json, capacity,

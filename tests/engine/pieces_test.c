@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "engine/inside.h"
 #include "tests/check.h"
 #include "tests/engine/plain.h"
 #include "tests/engine/ranks.h"
@@ -52,6 +53,9 @@ static const struct row {
     {"discrete, state on the cpu, fp16 messages", DISCRETE, 2, 1,
      ", \"stage\": 2, \"offload_optimizer\": {\"device\": \"cpu\"}",
      ", \"communication_data_type\": \"fp16\""},
+    {"discrete, state on the cpu and on the device", DISCRETE, 2, 1,
+     ", \"stage\": 2, \"sub_group_size\": 4096, \"offload_optimizer\": {\"device\": \"cpu\", \"ratio\": 0.6}",
+     ", \"communication_data_type\": \"fp16\""},
     {"discrete, all on the drive, fp16 messages", DISCRETE, 2, 1,
      ", \"stage\": 3, \"sub_group_size\": 16384" ALL_NVME, ", \"communication_data_type\": \"fp16\""},
     {"threads, native, state on the drive", THREADS, 2, 1,
@@ -82,6 +86,14 @@ static void check_memory(zero_engine *engine, const zero_plan *plan) {
     for (int t = 0; t < ZERO_TIERS; t++) CHECK_INT(measured[t], plan->bytes[t]);
 }
 
+/* Where the host updates for the device, weights pass through two chunks. */
+static void check_update_staging(zero_engine *engine) {
+    const struct plan *plan = &engine_blueprint(engine)->plan;
+    uint64_t chunk =
+        plan->layout.chunk_elements * dtype_bytes(engine_blueprint(engine)->terms.precision.compute);
+    CHECK(plan->row_bytes[MEMORY_UPDATE_STAGING] <= UPDATE_STAGINGS * (chunk + ALIGN_BYTES));
+}
+
 static void train(zero_engine *engine, uint32_t rank, struct run *out, uint32_t micro_steps) {
     struct plain p;
     struct run run = *out;
@@ -93,6 +105,7 @@ static void train(zero_engine *engine, uint32_t rank, struct run *out, uint32_t 
     }
     CHECK_INT(plain_open(&p, engine, model, PARAMS, &plan), ZERO_OK);
     check_memory(engine, &plan);
+    check_update_staging(engine);
     for (int i = 0; i < STEPS; i++)
         if (!CHECK_INT(plain_step(&p, micro_steps, &info), ZERO_OK))
             fprintf(stderr, "%s\n", zero_last_error());

@@ -49,6 +49,7 @@ static struct toy_sim make(uint64_t seed) {
     s.piece_bytes =
         pick(2) ? 0 : 4 * s.chunk_elements * (1 + pick(3)); /* rings have as few slots as can be, or more */
     s.toy.vertical = s.toy.skip_unit < 0 && pick(3) == 0;
+    s.device_share = s.state_tier == TIER_NVME && pick(3) == 0 ? pick(11) / 10. : 0;
     return s;
 }
 
@@ -56,11 +57,13 @@ static void describe(const struct toy_sim *s) {
     fprintf(stderr,
             "in %s, mesh %u x %u, micro-steps %u%s, mode %s, depth %u and %u, live %" PRIu64
             ", ahead %" PRIu64 ", threshold %u, evaluate %d, skip %d; on a "
-            "drive: state %d, parameters %d, gradients %d, slots %u, chunks of %u, resident %u\n",
+            "drive: state %d, parameters %d, gradients %d, slots %u, chunks of %u, resident %u, %g on the "
+            "device\n",
             s->stage->name, s->mesh[0], s->mesh[1], s->toy.micro_steps, s->toy.vertical ? ", vertical" : "",
             s->toy.mode, s->toy.depth, s->backward_depth, s->live_max, s->ahead_max, s->toy.threshold,
             s->toy.evaluate, s->toy.skip_unit, s->state_tier == TIER_NVME, s->param_tier == TIER_NVME,
-            s->grad_tier == TIER_NVME, s->slots, s->chunk_elements, (unsigned)s->resident_bytes);
+            s->grad_tier == TIER_NVME, s->slots, s->chunk_elements, (unsigned)s->resident_bytes,
+            s->device_share);
 }
 
 static bool right(const struct toy_sim *s, bool loud) {

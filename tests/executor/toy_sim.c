@@ -204,6 +204,8 @@ struct sim_setup toy_sim_setup(const struct toy_sim *t, struct sim_model *model)
                   .grad_resident_bytes = t->grad_resident_bytes,
                   .chunk_elements_max = t->chunk_elements,
                   .resident_bytes = t->resident_bytes,
+                  .device_share = t->device_share,
+                  .device_bytes = UINT64_MAX,
                   .chunk_align_bytes = t->chunk_elements ? ALIGN_BYTES : 0,
                   .piece_bytes = t->piece_bytes,
                   .slots = t->slots},

@@ -42,6 +42,7 @@ struct toy_sim {
     enum tier_kind state_tier, param_tier, grad_tier;
     uint32_t slots, chunk_elements;
     uint64_t resident_bytes, grad_resident_bytes, piece_bytes;
+    double device_share; /* struct blueprint_terms */
     uint64_t seed, chaos_ns;
     bool with_data;
     enum toy_bug bug;

@@ -244,8 +244,41 @@ static void updates_fetch_gradients(void) {
     CHECK_INT(d.row[0].read[0].region, GRAD_REGION);
 }
 
+/* In memory: one operation for each memory, and, where the host's results go through staging, an item for each chunk. */
+static void updates_in_memory_are_apart(void) {
+    for (int by_chunk = 0; by_chunk < 2; by_chunk++)
+        for (uint32_t device = 0; device <= GRAD_CHUNKS; device++)
+            for (uint32_t resident = device; resident <= GRAD_CHUNKS; resident++) {
+                struct drive d;
+                const uint32_t ends[3] = {device, resident, GRAD_CHUNKS};
+                open_drive(&d);
+                d.region[0].device = device, d.region[0].resident = resident;
+                d.offload.by_chunk = by_chunk;
+                offload_open(&d.offload);
+                const struct operation *op = expand_one(
+                    &d, (struct operation){.kind = OP_UPDATE, .stream = STREAM_UPDATE, .items = 1});
+                uint32_t updates = 0;
+                for (uint32_t i = 0, first = 0; i < 3; first = ends[i++]) {
+                    uint32_t chunks = ends[i] - first;
+                    if (!chunks) continue;
+                    op += op->kind == OP_FETCH;
+                    CHECK_INT(op->kind, OP_UPDATE);
+                    CHECK_INT(op->first, first);
+                    CHECK_INT(op->chunks, chunks);
+                    CHECK_INT(op->items, by_chunk || i == 2 ? chunks : 1);
+                    CHECK_INT(op->pipe.used, i == 2);
+                    updates += op->items;
+                    op++;
+                }
+                CHECK_INT(d.offload.points[STREAM_UPDATE], updates);
+                CHECK_INT(d.offload.updates, updates);
+                CHECK_INT(d.list.count, (uint32_t)(op - d.row) + (resident < GRAD_CHUNKS));
+            }
+}
+
 int main(void) {
     short_lists_say_so();
+    updates_in_memory_are_apart();
     gradients_go_through_a_ring();
     sums_go_through_the_ring();
     parameters_go_through_a_ring();

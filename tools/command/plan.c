@@ -389,7 +389,7 @@ const struct command command_plan = {
         "Assumptions: a GPU holds the activations that `zero train` needs there; libraries take 5 % of\n"
         "its memory; the host updates offloaded state, and the ranks of a node share its memory;\n"
         "collectives are rings. MFU leaves recomputation out. The stage and the offloading of\n"
-        "CONFIG.json are replaced; its other keys hold.",
+        "CONFIG.json are replaced, but tiered state stays tiered; its other keys hold.",
     .options = options,
     .run = run,
 };

@@ -25,7 +25,9 @@ static struct json_object *settings_of(const struct job *job, const zero_engine 
     const struct config *c = &job->config;
     struct json_object *list = json_object_new_array();
     add_text(list, "ZeRO stage %" PRIu64, c->stage);
-    if (c->optimizer_tier) add_text(list, "optimizer state on %s", tier_table[c->optimizer_tier]->name);
+    if (c->optimizer_tier)
+        add_text(list, "optimizer state on %s%s", c->device_share > 0 ? "device and " : "",
+                 tier_table[c->optimizer_tier]->name);
     if (c->param_tier) add_text(list, "parameters on %s", tier_table[c->param_tier]->name);
     uint32_t ranks = zero_engine_size(engine), threads = zero_engine_threads(engine);
     add_text(list, "%" PRIu32 " rank%s, %" PRIu32 " CPU thread%s each", ranks, ranks == 1 ? "" : "s", threads,

@@ -3,6 +3,7 @@
 #include <json-c/json.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "offload/tier.h"
 #include "stages/stage.h"
@@ -65,6 +66,23 @@ static void set_tier(json_object *zero, const char *name, zero_tier tier) {
     json_object_object_add(block, "nvme_path", json_object_new_string("/nvme"));
 }
 
+static bool is_tiered(json_object *block) {
+    json_object *device;
+    return json_object_object_get_ex(block, "device", &device) &&
+           strcasecmp(json_object_get_string(device), "tiered") == 0;
+}
+
+/* Tiered state stays tiered: the cell's tier has the state that is not on the device. */
+static void set_state(json_object *zero, zero_tier tier) {
+    json_object *block = child(zero, "offload_optimizer");
+    bool tiered = is_tiered(block) && tier != ZERO_DEVICE;
+    set_tier(zero, "offload_optimizer", tier);
+    if (tier == ZERO_DEVICE) json_object_object_del(block, "ratio");
+    if (!tiered) return;
+    json_object_object_add(block, "device", json_object_new_string("tiered"));
+    if (tier != ZERO_NVME) json_object_object_del(block, "nvme_path");
+}
+
 static void drop_context(json_object *root) {
     json_object *data;
     if (json_object_object_get_ex(root, "data", &data)) json_object_object_del(data, "context");
@@ -93,7 +111,7 @@ static void set_cell(json_object *root, const struct cell *cell) {
     json_object_object_del(zero, "offload_param");
     json_object_object_add(zero, "stage", json_object_new_int((int)cell->stage));
     if (!stage_shards_params(stage_find(cell->stage, RESHARD_ALL))) drop_stage3(root, zero);
-    set_tier(zero, "offload_optimizer", cell->optimizer);
+    set_state(zero, cell->optimizer);
     if (cell->params != ZERO_DEVICE) set_tier(zero, "offload_param", cell->params);
     if (cell->optimizer != ZERO_NVME)
         json_object_object_del(root, "nvme"); /* keys for masters and shadows on a drive */
@@ -130,8 +148,9 @@ static void set_drives(json_object *zero, json_object *paths) {
         if (!json_object_object_get_ex(zero, blocks[i], &block)) continue;
         json_object_object_get_ex(block, "device", &device);
         const char *name = json_object_get_string(device);
+        bool fills = is_tiered(block) && json_object_object_get_ex(block, "nvme_path", NULL);
         json_object_object_del(block, "nvme_path");
-        if (strcmp(name, tier_table[ZERO_NVME]->choice) == 0)
+        if (fills || strcmp(name, tier_table[ZERO_NVME]->choice) == 0)
             json_object_object_add(block, "nvme_path", json_object_get(paths));
         if (strcmp(name, tier_table[ZERO_DEVICE]->choice) == 0) json_object_object_del(zero, blocks[i]);
     }

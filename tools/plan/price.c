@@ -39,15 +39,22 @@ static void take_bytes(const struct scenario *s, const struct blueprint *b, cons
     p->state_bytes = plan->state_bytes + plan->master_bytes;
     p->gathered_bytes = plan->gathered_bytes;
     p->staging_bytes = plan->staging_bytes;
-    struct shapes_recompute recompute = {p->cell.recompute, s->recompute_on_cpu,
-                                         policy_use_micros(&b->policy)};
-    p->activation_bytes =
-        shapes_activation_bytes(&s->shapes, s->machine.device.is_host, b->terms.precision.compute,
-                                b->o.config->micro_batch, s->threads, recompute, &p->activation_host_bytes);
     for (int t = 0; t < ZERO_TIERS; t++) p->tier_bytes[t] = plan->bytes[t];
-    p->tier_bytes[ZERO_DEVICE] += p->activation_bytes - p->activation_host_bytes;
-    p->tier_bytes[ZERO_CPU] += p->activation_host_bytes;
     check_room(s, b->o.config, p);
+}
+
+/* As a trainer does, before the engine fills budgets with state. */
+static zero_status reserve_activations(const struct scenario *s, zero_engine *engine, struct price *p) {
+    static const enum dtype types[] = {
+        [ZERO_F32] = DTYPE_F32, [ZERO_BF16] = DTYPE_BF16, [ZERO_F16] = DTYPE_F16};
+    struct shapes_recompute recompute = {p->cell.recompute, s->recompute_on_cpu,
+                                         (uint32_t)zero_engine_use_micros(engine)};
+    p->activation_bytes = shapes_activation_bytes(
+        &s->shapes, s->machine.device.is_host, types[zero_engine_dtype(engine)],
+        zero_engine_micro_batch(engine), s->threads, recompute, &p->activation_host_bytes);
+    zero_status status = zero_engine_reserve(engine, ZERO_DEVICE,
+                                             p->activation_bytes - p->activation_host_bytes, "activations");
+    return status ? status : zero_engine_reserve(engine, ZERO_CPU, p->activation_host_bytes, "activations");
 }
 
 /* ---- time ---- */
@@ -107,6 +114,7 @@ static zero_status price_engine(const struct scenario *s, zero_engine *engine, s
         shapes_problem(&s->shapes, s->machine.device.is_host, zero_engine_use_micros(engine));
     if (problem) return error_set(error, ZERO_E_UNSUPPORTED, "%s", problem);
     zero_status status = shapes_declare(&s->shapes, p->cell.recompute, engine, &unused);
+    if (!status) status = reserve_activations(s, engine, p);
     if (!status) status = zero_engine_plan(engine, &plan);
     if (status) return refused(error);
     struct blueprint *b = engine_blueprint(engine);

@@ -102,26 +102,23 @@ static struct speeds_call agreement_ns(const struct timeline *t) {
                              false);
 }
 
-/* The elements of the shard that one item of an update handles: a chunk, or the whole part in memory. */
-static uint64_t updated_elements(const struct timeline *t, const struct operation *op, uint32_t item) {
-    const struct chunk_layout *layout = &t->e.plan->layout;
-    return op->pipe.used ? chunk_layout_at(layout, op->region, op->first + item).count
-                         : chunk_layout_resident(layout, op->region);
+/* The host updates for a device of its own. */
+static bool host_updates(const struct timeline *t, const struct chunk_range *range) {
+    return plan_host_updates(t->e.plan) && !range->device;
 }
 
 /* An update reads the gradient, and reads and writes states and masters. It writes the parameters; it also reads them
  * if they are the masters or halves of them. If the state is not on the device, the host updates. */
-static uint64_t update_ns(const struct timeline *t, const struct operation *op, uint32_t item) {
+static uint64_t update_ns(const struct timeline *t, const struct operation *op,
+                          const struct chunk_range *range) {
     const struct precision type = blueprint_precision_of(t->o->blueprint, op->region), *p = &type;
     uint32_t array[PRECISION_ARRAYS_MAX] = {0}, arrays = precision_arrays(p, t->e.state_count, array),
              state = 0;
     for (uint32_t k = 0; k < arrays; k++) state += 2 * array[k];
     uint32_t gradient = dtype_bytes(p->reduced), param = dtype_bytes(p->compute);
-    uint64_t elements = updated_elements(t, op, item);
     if (!precision_keeps_masters(p) || p->split) param *= 2;
-    return speeds_ns(elements * (state + gradient + param), plan_host_updates(t->e.plan)
-                                                                ? t->speeds.host_bytes_per_s
-                                                                : t->speeds.device_bytes_per_s);
+    return speeds_ns(range->count * (state + gradient + param),
+                     host_updates(t, range) ? t->speeds.host_bytes_per_s : t->speeds.device_bytes_per_s);
 }
 
 /* The bytes that transfer.c moves for one chunk. */
@@ -202,15 +199,18 @@ static uint64_t reduce(struct timeline *t, const struct operation *op, uint32_t 
 }
 
 /* If the host updates parameters on a device, the new parameters cross to the device. If the parameters are the
- * masters, or halves of them, they cross to the host first. */
+ * masters, or halves of them, they cross to the host first. If the device updates where the shard's gradient is in the host's
+ * memory, that crosses to it. */
 static uint64_t update(struct timeline *t, const struct operation *op, uint32_t item) {
     const struct precision type = blueprint_precision_of(t->o->blueprint, op->region), *p = &type;
-    uint64_t ns = update_ns(t, op, item), from = t->now,
-             bytes = updated_elements(t, op, item) * dtype_bytes(p->compute);
-    bool staged = t->e.plan->discrete && plan_host_updates(t->e.plan) && op->write[0].kind != BUFFER_STATE &&
+    struct chunk_range range = chunk_layout_updated(&t->e.plan->layout, op, item);
+    uint64_t ns = update_ns(t, op, &range), from = t->now, bytes = range.count * dtype_bytes(p->compute);
+    bool staged = host_updates(t, &range) && op->write[0].kind != BUFFER_STATE &&
                   !rests_on_host(t, (enum buffer_kind)op->write[0].kind, op->region);
     if (t->o->machine->device.shares_cores) return take_core(t, RESOURCE_UPDATE, ns);
     if (staged && (!precision_keeps_masters(p) || p->split)) from = cross(t, OUT, from, bytes);
+    if (range.device && rests_on_host(t, BUFFER_GRAD_SHARD, op->region))
+        from = cross(t, IN, from, range.count * dtype_bytes(p->reduced));
     t->busy[RESOURCE_UPDATE] += ns;
     from = take(from, &t->update_free, ns);
     return staged ? cross(t, IN, from, bytes) : from;

@@ -133,6 +133,8 @@ void case_make(uint64_t seed, struct sim_case *c) {
     s->terms.grad_resident_bytes = pick(&d, 3) ? 0 : pick(&d, 4000);
     s->terms.piece_bytes = pick(&d, 2) ? 0 : 4 * s->terms.chunk_elements_max * (1 + pick(&d, 3));
     s->terms.vertical = !ties(&c->model) && s->terms.micro_steps > 1 && pick(&d, 2);
+    s->terms.device_share = s->terms.state_tier != TIER_DEVICE && pick(&d, 2) ? pick(&d, 11) / 10. : 0;
+    s->terms.device_bytes = pick(&d, 2) ? UINT64_MAX : pick(&d, 8000);
 }
 
 zero_status case_run(const struct sim_setup *setup, bool with_data, struct sim_result *out,
@@ -217,6 +219,9 @@ static bool drop_device(struct sim_setup *s, struct sim_model *m) {
 static bool drop_order(struct sim_setup *s, struct sim_model *m) {
     return s->terms.vertical && (s->terms.vertical = false, true);
 }
+static bool drop_tier(struct sim_setup *s, struct sim_model *m) {
+    return s->terms.device_share > 0 && (s->terms.device_share = 0, true);
+}
 static bool drop_chaos(struct sim_setup *s, struct sim_model *m) {
     return s->chaos_ns && (s->chaos_ns = 0, true);
 }
@@ -224,7 +229,7 @@ static bool drop_chaos(struct sim_setup *s, struct sim_model *m) {
 static bool (*const takes_away[])(struct sim_setup *setup, struct sim_model *model) = {
     halve_shards,  drop_shard,      halve_copies, halve_units,     drop_unit,    halve_steps,
     drop_step,     drop_micro_step, drop_fault,   drop_last_fault, skip_nothing, drop_evaluation,
-    drop_segments, drop_depth,      drop_device,  drop_order,      drop_chaos};
+    drop_segments, drop_depth,      drop_device,  drop_order,      drop_tier,    drop_chaos};
 
 /* Finds the least number of random events with which the run still fails. */
 static void shorten_chaos(struct sim_shortest *s, bool with_data) {
@@ -267,6 +272,8 @@ void case_print(const struct sim_setup *s, bool with_data, FILE *out) {
             tier_table[s->terms.grad_tier]->name, s->terms.slots);
     if (s->skip_unit >= 0) fprintf(out, ", unit %" PRId32 " left out", s->skip_unit);
     if (s->segments.blocks) fprintf(out, ", %" PRIu32 " units recomputed together", s->segments.blocks);
+    if (s->terms.device_share > 0)
+        fprintf(out, ", up to %g of the state on the device", s->terms.device_share);
     if (s->terms.discrete) fprintf(out, ", on a device of its own");
     fprintf(out, "%s%s", s->evaluate ? ", evaluations" : "", with_data ? ", with data" : "");
     for (uint32_t f = 0; f < SIM_FAULT_KINDS; f++)

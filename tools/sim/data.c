@@ -64,9 +64,13 @@ static void fill_region(struct rank *r, uint32_t region) {
         if (r->run->blueprint.plan.layout.region[region].params)
             executor_chunk_written(r->executor, CHUNK_ALL);
     }
-    uint64_t resident = chunk_layout_resident(&r->run->blueprint.plan.layout, region);
-    for (uint32_t k = 0; k < r->run->blueprint.o.state_count && !r->region[region].frozen; k++)
-        memset(executor_state(r->executor, region, k), 0, resident * sizeof(float));
+    uint64_t device = chunk_layout_device(&r->run->blueprint.plan.layout, region),
+             resident = chunk_layout_resident(&r->run->blueprint.plan.layout, region);
+    for (uint32_t k = 0; k < r->run->blueprint.o.state_count && !r->region[region].frozen; k++) {
+        if (device) memset(executor_state(r->executor, region, k, 0), 0, device * sizeof(float));
+        if (resident > device)
+            memset(executor_state(r->executor, region, k, device), 0, (resident - device) * sizeof(float));
+    }
 }
 
 /* Stores parameters and masters on the drive. Moments are zero until they are stored, and are not read before. */

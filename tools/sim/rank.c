@@ -47,12 +47,6 @@ static uint64_t mix_event(uint64_t hash, const struct rank *r, const struct oper
                       ((uint64_t)r->index << 32 | item));
 }
 
-static uint64_t updated_elements(const struct run *run, const struct operation *op, uint32_t item) {
-    const struct chunk_layout *layout = &run->blueprint.plan.layout;
-    if (!op->pipe.used) return chunk_layout_resident(layout, op->region);
-    return chunk_layout_at(layout, op->region, op->first + item).count;
-}
-
 static void done(void *user, const struct operation *op, uint32_t item, const uint32_t *read,
                  const uint32_t *write) {
     struct rank *r = user;
@@ -60,7 +54,8 @@ static void done(void *user, const struct operation *op, uint32_t item, const ui
     if (run->violation.code) return; /* the ledger may not know the operation */
     ledger_done(&r->ledger, op, item);
     run->schedule = mix_event(run->schedule, r, op, item);
-    if (op->kind == OP_UPDATE) r->updated[op->region] += updated_elements(run, op, item);
+    if (op->kind == OP_UPDATE)
+        r->updated[op->region] += chunk_layout_updated(&run->blueprint.plan.layout, op, item).count;
     if (r->events.event) trace_events_done(&r->events, op, item, run->clock.now_ns);
 }
 
@@ -128,7 +123,8 @@ static zero_status open_tables(struct rank *r, struct zero_error *error) {
     if (run->setup->host) r->before = malloc(run->model.padded_elements * sizeof(float));
     if (!r->region || !r->updated || !r->agreement || (run->setup->host && !r->before))
         return error_set(error, ZERO_E_MEMORY, "no memory for rank %u's tables", r->index);
-    if (!sim_trace_open(r)) return error_set(error, ZERO_E_MEMORY, "no memory for rank %u's timeline", r->index);
+    if (!sim_trace_open(r))
+        return error_set(error, ZERO_E_MEMORY, "no memory for rank %u's timeline", r->index);
     return ledger_open(&r->ledger, &run->ledger, error);
 }
 

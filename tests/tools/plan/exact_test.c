@@ -37,9 +37,10 @@ static const char *const types[] = {"", ", \"bf16\": {\"enabled\": true}",
 
 /* Keys of zero_optimization, of comm, and others; each after a comma. */
 static const struct variant {
-    const char *name, *zero, *comm, *extra;
+    const char *name, *zero, *comm, *extra, *state; /* state: keys of offload_optimizer */
     uint32_t recompute, vocab_block;
     bool on_cpu, stage3, drive; /* there alone */
+    bool off_device;            /* not with all state on the device */
     bool sharded;               /* not at stage 0 */
     bool vertical;              /* with micro-steps, and a head of its own */
 } variants[] = {
@@ -72,6 +73,12 @@ static const struct variant {
     {.name = "gradients in memory", .zero = NO_GRADIENTS, .drive = true, .sharded = true},
     {.name = "gradients on the drive, in every micro-step",
      .extra = ", \"gradient_accumulation_mode\": \"every\"",
+     .drive = true,
+     .sharded = true},
+    {.name = "tiered", .state = "\"device\": \"tiered\", \"ratio\": 0.6", .off_device = true},
+    {.name = "tiered, gradients in memory",
+     .zero = NO_GRADIENTS,
+     .state = "\"device\": \"tiered\", \"ratio\": 0.6",
      .drive = true,
      .sharded = true},
     {.name = "pieces", .zero = ", \"piece_bytes\": 65536", .drive = true},
@@ -233,9 +240,10 @@ static void configure(char out[1024], const struct variant *v, uint64_t micro_st
     snprintf(out, 1024,
              "{\"train_micro_batch_size_per_gpu\": 2, \"gradient_accumulation_steps\": %d, "
              "\"zero_optimization\": {\"stage3_param_persistence_threshold\": %d, \"sub_group_size\": "
-             "3000%s}, \"comm\": {%s}%s%s%s}",
-             (int)micro_steps, (int)micro_steps * 50, v->zero ? v->zero : "", v->comm ? v->comm : "",
-             types[type], v->extra ? v->extra : "", budget ? ", \"memory\": {\"cpu\": 600000}" : "");
+             "3000, \"offload_optimizer\": {%s}%s}, \"comm\": {%s}%s%s%s}",
+             (int)micro_steps, (int)micro_steps * 50, v->state ? v->state : "", v->zero ? v->zero : "",
+             v->comm ? v->comm : "", types[type], v->extra ? v->extra : "",
+             budget ? ", \"memory\": {\"cpu\": 600000}" : "");
 }
 
 static void run_tiers(struct scenario s, const struct variant *v, uint32_t stage, int type,
@@ -243,9 +251,11 @@ static void run_tiers(struct scenario s, const struct variant *v, uint32_t stage
     struct cell cell = {.stage = stage, .recompute = v->recompute};
     char config[1024];
     s.config = config;
-    for (int state = v->drive ? ZERO_NVME : ZERO_DEVICE; state < ZERO_TIERS; state++)
+    int first = v->drive ? ZERO_NVME : v->off_device ? ZERO_CPU : ZERO_DEVICE;
+    for (int state = first; state < ZERO_TIERS; state++)
         for (int params = 0; params < (stage == 3 ? ZERO_TIERS : 1); params++) {
-            bool resident = !v->name && state == ZERO_NVME && params == ZERO_DEVICE && micro_steps == 2;
+            bool resident = (!v->name || v->state) && state == ZERO_NVME && params == ZERO_DEVICE &&
+                            (micro_steps == 2 || v->state);
             configure(config, v, micro_steps, type, resident);
             cell.optimizer = (zero_tier)state, cell.params = (zero_tier)params;
             run(&s, &cell, v, micro_steps);
