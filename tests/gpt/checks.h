@@ -35,7 +35,8 @@ void check_logits(struct gpt_config config, uint32_t batch, uint32_t threads); /
 /* All gradients of one micro-step on memory that was used before, one after another; the caller frees them. */
 float *check_train(zero_dtype dtype, struct gpt_config config, uint32_t batch, uint32_t threads,
                    uint64_t *out_count);
-/* The same bits on every run, and on another number of threads. */
+/* The same bits on every run, and on another number of threads; in bf16 on a processor with AMX only on as many threads: there
+ * oneDNN's order of additions depends on the shape of the part that a thread multiplies. */
 void check_bits(zero_dtype dtype, struct gpt_config config, uint32_t batch, uint32_t threads,
                 uint32_t other_threads);
 /* bf16 or fp16 differs from fp32 by rounding. */
