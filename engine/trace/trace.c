@@ -116,6 +116,8 @@ zero_status trace_write(struct trace *t, const char *path) {
     }
     if (!status && t->events.missed)
         log_line(&ranks->log, ZERO_LOG_WARN,
-                 "trace: there was no room for %" PRIu64 " operations: trace fewer steps", t->events.missed);
+                 "%s shows the first %d operations of the traced steps; %" PRIu64
+                 " more had no room: trace fewer steps (trace.steps)",
+                 path, EVENTS_MAX, t->events.missed);
     return status;
 }

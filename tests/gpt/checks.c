@@ -1,7 +1,7 @@
 #include "tests/gpt/checks.h"
 
-#include <oneapi/dnnl/dnnl.h>
 #include <math.h>
+#include <oneapi/dnnl/dnnl.h>
 #include <stdbool.h>
 #include <stdlib.h>
 
