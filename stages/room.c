@@ -1,7 +1,7 @@
 /* Free order within a bound. The program declares how many units are in use at once. What these need at most is the room: the bytes of
  * so many of the largest units, and of all regions that several units share (tied and held ones), which stay until the pass ends.
  *
- * What is not in use stays while it has room: a use that comes back then gathers nothing. When a use needs room, the region that was
+ * A region that is not in use stays while it has room: a use that comes back then gathers nothing. When a use needs room, the region that was
  * used longest ago leaves. All of it follows from the order of calls, so that it is the same on all ranks.
  *
  *   parameters: rest --a use--> full --room is needed, or the pass ends--> rest

@@ -164,7 +164,7 @@ zero_status executor_agree(struct executor *executor, const struct agreement *mi
 /* The agreements of all ranks, in rank order. Valid once the agreement's point is reached, until the next
  * executor_agree. */
 const struct agreement *executor_agreements(const struct executor *executor);
-/* What the updates of a step take. `scalars` has `count` entries, indexed by model_param.scalars. `scale` multiplies the summed
+/* The settings of the updates of a step. `scalars` has `count` entries, indexed by model_param.scalars. `scale` multiplies the summed
  * gradient. `rounding_key` is the key of this step for states that are rounded stochastically. */
 struct update_settings {
     float scale;

@@ -10,7 +10,7 @@
 #define TITAN_A100 "torchtitan, A100"
 #define TITAN_H100 "torchtitan, H100"
 
-/* What a backward computes again, as parts of its block's forward. torchtitan's "op" keeps every second product's output and
+/* The work that a backward makes again, as parts of its block's forward. torchtitan's "op" keeps every second product's output and
  * attention's; of a Llama's products it makes those with the weights of keys, output and gate's other half again: 0.365 of their
  * arithmetic at 8B, 0.363 at 70B. */
 static const struct throughput_style none = {"nothing again; eager", {KERNELS_EAGER, {0, 0, 0}}},

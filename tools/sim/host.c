@@ -79,7 +79,7 @@ static double gradient_scale(const struct rank *r) {
     return clips ? mean * (s->clip / (norm + 1e-6)) : mean;
 }
 
-/* What the updates of the step that is at work take. Without data no code uses it. */
+/* The settings of the updates of the present step. Without data no code uses it. */
 static void settle(struct rank *r) {
     const struct sim_setup *s = r->run->setup;
     for (int g = 0; g < 2; g++)
