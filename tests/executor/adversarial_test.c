@@ -118,7 +118,9 @@ static void quantized(uint64_t first, uint64_t count) {
     }
 }
 
-/* By numbers and by the ledger; without data by the ledger alone. */
+/* By numbers and by the ledger; without data by the ledger alone. Some bugs show in one seed of fifty: more seeds are drawn until one
+ * catches them. */
+enum { SEEDS_TO_CATCH = 200 };
 static void planted_bugs_are_caught(uint64_t first, uint64_t count) {
     static const char *const names[TOY_BUGS] = {"none",
                                                 "gather ignores readers",
@@ -141,16 +143,16 @@ static void planted_bugs_are_caught(uint64_t first, uint64_t count) {
                                                 "short expansion",
                                                 "too many agreements"};
     for (int bug = 1; bug < TOY_BUGS; bug++) {
-        uint64_t caught = 0, caught_without = 0;
-        for (uint64_t seed = first; seed < first + count; seed++) {
-            struct toy_sim s = make(seed);
+        uint64_t caught = 0, caught_without = 0, drawn = 0;
+        for (; drawn < count || (drawn < SEEDS_TO_CATCH && !(caught && caught_without)); drawn++) {
+            struct toy_sim s = make(first + drawn);
             s.bug = (enum toy_bug)bug;
             caught += !right(&s, false);
             s.with_data = false;
             caught_without += fails(&s);
         }
         fprintf(stderr, "%-24s caught in %3u of %u seeds, without data in %3u\n", names[bug],
-                (unsigned)caught, (unsigned)count, (unsigned)caught_without);
+                (unsigned)caught, (unsigned)drawn, (unsigned)caught_without);
         if (!CHECK(caught > 0 && caught_without > 0)) fprintf(stderr, "bug: %s\n", names[bug]);
     }
 }
