@@ -92,6 +92,25 @@ class State(Case):
         engine.load(self.path / "run")
         self.assertEqual(self.train(engine, [2]), expected)
 
+    def test_load_within_a_step(self):
+        """After a micro-step, after a forward without its backward, and after an evaluation between them."""
+        for free in (False, True):
+            engine = self.engine(made("mlp"), gradient_accumulation_steps=2, free_order=free)
+            self.train(engine, range(2))
+            directory = self.path / f"run{free}"
+            engine.save(directory)
+            expected = self.train(engine, (2, 3))
+            for micro_steps, forward, evaluation in ((1, False, False), (0, True, False), (1, True, False), (1, True, True), (1, False, True)):
+                engine.load(directory)
+                self.train(engine, range(4, 4 + micro_steps))
+                loss = loss_of_vectors(engine.model, 6) if forward else None
+                if evaluation:
+                    with torch.no_grad():
+                        loss_of_vectors(engine.model, 7)
+                engine.load(directory)
+                self.assertEqual(self.train(engine, (2, 3)), expected)
+                del loss
+
     def test_shared_buffers_and_parameters_of_integers(self):
         """Forwards change them. A state has copies; a buffer of two names stays one, also where it moves to another device."""
 

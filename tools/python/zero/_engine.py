@@ -361,8 +361,9 @@ class Engine:
         lib.zero_engine_save(self._handle, directory)
 
     def load(self, directory: str | os.PathLike[str], *, weights_only: bool = False) -> None:
-        """Goes on from a checkpoint of any stage, tier and number of ranks; or takes its weights alone."""
-        self._passes.settle()
+        """Goes on from a checkpoint of any stage, tier and number of ranks; or takes its weights alone. A step that has begun is
+        dropped."""
+        self._passes.restart()
         self._commit()
         call = lib.zero_engine_load_weights if weights_only else lib.zero_engine_load
         call(self._handle, directory)

@@ -152,7 +152,7 @@ class Passes:
         return broken
 
     def cancel(self) -> None:
-        """Drops the open pass: an evaluation, or a training pass, or after its backward has begun the whole step."""
+        """Drops the open pass: an evaluation, or a training pass. After its backward has begun, or without one: the whole step."""
         lib.zero_micro_cancel(self.handle)
         self.hide_all()
         self.open.clear()
@@ -160,9 +160,15 @@ class Passes:
         if self.mode == EVAL:
             self.mode = None
             return
-        self.micro = 0 if self.in_backward else self.micro - 1
+        self.micro = self.micro - 1 if self.waiting else 0
         self.mode, self.waiting, self.in_backward = None, False, False
         self._clear_grads()
+
+    def restart(self) -> None:
+        """Drops what the step has: an open pass, and the micro-steps before it."""
+        self.settle()
+        while self.micro:
+            self.cancel()
 
     def _clear_grads(self) -> None:
         for leaf in self.leaves:
