@@ -31,7 +31,7 @@
  *      address, so the next micro-step waits for the reduction.
  *   6. How far the policy gathers ahead depends only on the position, not on which uses were skipped. So what a pass
  *      with skipped uses has gathered at a position, a complete pass has gathered there too, and the plan has a place
- *      for it (plan.c). */
+ *      for it (dry_run.c). */
 #ifndef ZERO_STAGES_POLICY_H
 #define ZERO_STAGES_POLICY_H
 

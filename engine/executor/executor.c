@@ -140,17 +140,7 @@ struct zero_error *executor_error(struct executor *e) {
     return &e->error;
 }
 
-/* ---- binding symbolic buffers to planned ones ---- */
-
-static uint32_t *binding(const struct executor *e, struct buffer_ref ref) {
-    return &e->bound[plan_slot_kind(ref.kind) * e->o.shape.policy->regions + ref.region];
-}
-
-static uint32_t bound_buffer(const struct executor *e, struct buffer_ref ref) {
-    uint32_t fixed = plan_fixed(e->o.plan, ref);
-    if (fixed != NO_BUFFER || !plan_has_slots(ref.kind)) return fixed;
-    return *binding(e, ref);
-}
+/* ---- emission ---- */
 
 static bool meets_live(const struct executor *e, uint32_t buffer) {
     for (uint32_t i = e->hazards.overlaps.first[buffer]; i < e->hazards.overlaps.first[buffer + 1]; i++)
@@ -158,7 +148,7 @@ static bool meets_live(const struct executor *e, uint32_t buffer) {
     return e->live[buffer];
 }
 
-static const char *unit_name(const struct executor *e, uint32_t region) {
+const char *unit_name(const struct executor *e, uint32_t region) {
     return e->o.shape.model->unit[e->o.shape.model->region[region].unit]->name;
 }
 
@@ -171,75 +161,9 @@ static zero_status acquire(struct executor *e, const struct operation *op, struc
                          unit_name(e, ref.region), op->use,
                          buffer == NO_BUFFER ? "was not planned" : "would overlap a live buffer");
     e->live[buffer] = true;
-    *binding(e, ref) = buffer;
+    *buffer_binding(e, ref) = buffer;
     return ZERO_OK;
 }
-
-void *buffer_address(const struct executor *e, uint32_t buffer) {
-    const struct plan_buffer *b = &e->o.plan->buffer[buffer];
-    if (plan_in_space(e->o.plan, buffer)) return (uint8_t *)e->o.space + b->offset;
-    uint8_t *extent = e->o.memory[e->o.plan->row_tier[b->row]]; /* NULL: the tier is a drive */
-    return extent ? extent + plan_place(e->o.plan, buffer) : NULL;
-}
-
-void *item_address(const struct executor *e, const struct item *item, struct buffer_ref ref,
-                   uint32_t buffer) {
-    const struct chunk_layout *layout = &e->o.plan->layout;
-    const struct chunk_ring *ring = ref.kind == BUFFER_PARAM_STAGED ? &layout->params : &layout->grads;
-    uint8_t *address = buffer_address(e, buffer);
-    if (!buffer_is_ring(ref.kind)) return address;
-    return address + (item->task->op.sequence + item->index) % ring->slots * ring->slot_bytes;
-}
-
-uint64_t part_bytes(const struct executor *e, uint32_t buffer) {
-    uint64_t bytes = e->o.plan->buffer[buffer].bytes;
-    return (bytes + DEVICE_PAGE_BYTES - 1) / DEVICE_PAGE_BYTES * DEVICE_PAGE_BYTES;
-}
-
-void *executor_address(const struct executor *e, struct buffer_ref ref) {
-    uint32_t buffer = lent_region(e, ref) ? NO_BUFFER : bound_buffer(e, ref);
-    return buffer == NO_BUFFER ? NULL : buffer_address(e, buffer);
-}
-
-void *executor_lasting_address(const struct executor *e, struct buffer_ref ref) {
-    uint32_t buffer = lent_region(e, ref) ? NO_BUFFER : plan_any(e->o.plan, ref);
-    return buffer == NO_BUFFER ? NULL : buffer_address(e, buffer);
-}
-
-/* An element of an array that is in part on the device, in the buffer of kind `there`, and else in that of kind `other`. */
-static void *resident_at(const struct executor *e, uint32_t region, uint32_t index, enum buffer_kind there,
-                         enum buffer_kind other, uint64_t first, uint64_t element_bytes) {
-    uint64_t device = chunk_layout_device(&e->o.plan->layout, region);
-    enum buffer_kind kind = first < device ? there : other;
-    uint8_t *address = executor_address(e, (struct buffer_ref){(uint16_t)kind, (uint16_t)index});
-    return address ? address + (first < device ? first : first - device) * element_bytes : NULL;
-}
-
-void *executor_state(const struct executor *e, uint32_t region, uint32_t k, uint64_t first) {
-    uint32_t index = k * e->o.shape.policy->regions + region;
-    return resident_at(e, region, index, BUFFER_DEVICE_STATE, BUFFER_STATE, first,
-                       dtype_bytes(precision_of(&e->o.shape, region).state));
-}
-
-void *executor_master(const struct executor *e, uint32_t region, uint64_t first) {
-    struct precision p = precision_of(&e->o.shape, region);
-    return resident_at(e, region, region, BUFFER_DEVICE_MASTER, BUFFER_MASTER, first,
-                       precision_master_bytes(&p));
-}
-
-/* zero0 reduces into this rank's part of the whole gradient if no shard is planned. */
-void *executor_grad_shard(const struct executor *e, uint32_t region) {
-    uint8_t *shard = executor_address(e, (struct buffer_ref){BUFFER_GRAD_SHARD, (uint16_t)region});
-    if (shard) return shard;
-    if (policy_region(e, region)->grad_lent || e->o.plan->layout.region[region].grads) return NULL;
-    uint32_t shards = e->o.shape.policy->mesh[AXIS_SHARD];
-    uint64_t bytes = e->o.shape.model->region[region].padded / shards *
-                     dtype_bytes(precision_of(&e->o.shape, region).reduced);
-    return (uint8_t *)executor_address(e, (struct buffer_ref){BUFFER_GRAD_FULL, (uint16_t)region}) +
-           e->o.rank % shards * bytes;
-}
-
-/* ---- emission ---- */
 
 static void hash_in(uint64_t *hash, uint64_t value) {
     *hash = (*hash ^ value) * 0x100000001b3u ^ *hash >> 29;
@@ -284,7 +208,7 @@ static zero_status emit_task(struct executor *e, const struct operation *op) {
     task->ahead = ahead_streams(e, task);
     if (op->kind == OP_RELEASE) {
         e->live[task->write[0]] = false;
-        *binding(e, op->write[0]) = NO_BUFFER;
+        *buffer_binding(e, op->write[0]) = NO_BUFFER;
     }
     hazard_emit(&e->hazards, &task->op, task->read, task->write);
     trace(e, &task->op);
@@ -437,160 +361,6 @@ zero_status executor_flush(struct executor *e) {
     if (access_flush(e)) return e->error.code;
     policy_flush(e->o.shape.policy, &e->list);
     return emit_list(e);
-}
-
-/* ---- progress ---- */
-
-/* The points of `stream` that `op` may count on. On the compute stream of a discrete device an operation need not
- * wait until earlier operations are done: the device runs them in order, so it is enough that they have started. */
-static uint64_t passed(const struct executor *e, const struct operation *op, int stream) {
-    bool queued = e->o.shape.discrete && stream == STREAM_COMPUTE && op->stream == STREAM_COMPUTE;
-    return queued ? e->stream[stream].started : e->stream[stream].retired;
-}
-
-static bool can_start(const struct executor *e, const struct task *task, uint32_t item) {
-    const struct operation *op = &task->op;
-    for (int s = 0; s < STREAMS; s++)
-        if (op->after[s] > passed(e, op, s) && !ahead_reached(e, task, s)) return false;
-    return !op->pipe.used || (int64_t)e->stream[op->pipe.stream].retired >= op->pipe.value + item;
-}
-
-static bool held_back(const struct executor *e, const struct operation *op) {
-    return op->kind == OP_UPDATE && e->go && !atomic_load_explicit(&e->go[op->region], memory_order_acquire);
-}
-
-void executor_hold(struct executor *e, const atomic_uchar *go) { e->go = go; }
-
-static void retire(struct timeline *line) {
-    while (line->retired < line->started && line->item[line->retired & line->item_mask].done) {
-        const struct task *task = line->item[line->retired & line->item_mask].task;
-        line->retired++;
-        line->tasks_retired += line->retired == task->op.end;
-    }
-}
-
-typedef void (*watcher)(void *user, const struct operation *op, uint32_t item, const uint32_t *read,
-                        const uint32_t *write);
-
-static void watch(const struct executor *e, watcher watcher, const struct item *item) {
-    const struct task *task = item->task;
-    if (watcher) watcher(e->o.watch->user, &task->op, item->index, task->read, task->write);
-}
-
-/* Parts of the address space that an operation begins to use. Not more are in use than are planned: the policy lets the operation wait
- * until others have been emptied. */
-static zero_status take_parts(struct executor *e, const struct task *task) {
-    for (uint8_t i = 0; i < task->op.writes && e->o.space; i++)
-        if (task->op.acquires & 1u << i && plan_in_space(e->o.plan, task->write[i]))
-            e->parts_bytes += part_bytes(e, task->write[i]);
-    if (e->parts_bytes <= e->o.plan->row_bytes[MEMORY_GATHERED]) return ZERO_OK;
-    return error_set(
-        &e->error, ZERO_E_INTERNAL,
-        "rank %u: %s of \"%s\" would take more memory than is planned for gathered units: a fault of the "
-        "engine; report it with the configuration",
-        e->o.rank, operation_kind_name((enum operation_kind)task->op.kind), unit_name(e, task->op.region));
-}
-
-static zero_status start_item(struct executor *e, struct item *item) {
-    item->waits = false;
-    if (e->o.watch) watch(e, e->o.watch->started, item);
-    zero_status status = ahead_start(e, item);
-    if (!status) status = take_parts(e, item->task);
-    return status ? status : perform_start(e, item);
-}
-
-static zero_status test_item(struct executor *e, struct item *item, bool *out_moved) {
-    if (item->waits && !can_start(e, item->task, item->index)) return ZERO_OK;
-    *out_moved |= item->waits;
-    return item->waits ? start_item(e, item) : perform_test(e, item, &item->done);
-}
-
-static zero_status test_in_flight(struct executor *e, struct timeline *line, bool *out_moved) {
-    for (uint64_t i = line->retired; i < line->started; i++) {
-        struct item *item = &line->item[i & line->item_mask];
-        if (item->done) continue;
-        zero_status status = test_item(e, item, out_moved);
-        if (status) return status;
-        if (item->done && e->o.watch) watch(e, e->o.watch->done, item);
-        *out_moved |= item->done;
-    }
-    retire(line);
-    return ZERO_OK;
-}
-
-/* A release between two reductions comes after the first one. It waits in flight, so that the second can start. */
-static bool waits_in_flight(const struct task *task) {
-    return task->op.kind == OP_RELEASE && task->op.stream == STREAM_REDUCE && !task->ahead;
-}
-
-static zero_status start_ready(struct executor *e, struct timeline *line, bool *out_moved) {
-    while (line->tasks_started < line->tasks_emitted && line->started - line->retired < line->capacity) {
-        struct task *task = &line->task[line->tasks_started & line->task_mask];
-        bool ready = can_start(e, task, line->next) && !held_back(e, &task->op) && ahead_turn(e, line, task);
-        if (!ready && !waits_in_flight(task)) break;
-        struct item *item = &line->item[line->started & line->item_mask];
-        *item = (struct item){.task = task, .index = line->next, .waits = !ready};
-        zero_status status = ready ? start_item(e, item) : ZERO_OK;
-        if (status) return status;
-        line->started++;
-        *out_moved = true;
-        if (++line->next < task->op.items) continue;
-        line->next = 0;
-        line->tasks_started++;
-    }
-    return ZERO_OK;
-}
-
-zero_status executor_poll(struct executor *e, bool *out_moved) {
-    *out_moved = false;
-    for (int s = 0; s < STREAMS && !e->error.code; s++) {
-        zero_status status = test_in_flight(e, &e->stream[s], out_moved);
-        if (!status) status = start_ready(e, &e->stream[s], out_moved);
-        if (status && !e->error.code) error_set(&e->error, status, "%s", zero_status_meaning(status));
-    }
-    return e->error.code;
-}
-
-bool executor_reached(const struct executor *e, struct point point) {
-    return e->stream[point.stream].retired >= point.value;
-}
-
-bool executor_idle(const struct executor *e) {
-    for (int s = 0; s < STREAMS; s++)
-        if (e->stream[s].retired != e->stream[s].emitted) return false;
-    return true;
-}
-
-static bool in_flight_on(const struct executor *e, const enum stream *streams, int count) {
-    for (int i = 0; i < count; i++)
-        if (e->stream[streams[i]].retired != e->stream[streams[i]].started) return true;
-    return false;
-}
-
-bool executor_in_flight(const struct executor *e) {
-    static const enum stream shared[3] = {STREAM_GATHER, STREAM_REDUCE, STREAM_CONTROL};
-    return in_flight_on(e, shared, 3);
-}
-
-bool executor_runs_ahead(const struct executor *e) { return e->ahead; }
-
-bool executor_stored(const struct executor *e) {
-    return e->stream[STREAM_STORE].retired == e->stream[STREAM_STORE].emitted;
-}
-
-bool executor_transferring(const struct executor *e) {
-    static const enum stream transfers[4] = {STREAM_FETCH, STREAM_STORE, STREAM_PARAM, STREAM_GRAD};
-    return in_flight_on(e, transfers, 4);
-}
-
-bool executor_waits_for_host(const struct executor *e) {
-    for (int s = 0; s < STREAMS; s++) {
-        const struct timeline *line = &e->stream[s];
-        if (line->retired == line->emitted) continue;
-        if (s != STREAM_COMPUTE || line->started - line->retired != 1 || !executor_computing(e))
-            return e->error.code;
-    }
-    return true;
 }
 
 /* ---- results ---- */

@@ -28,7 +28,7 @@ struct item { /* one point of an operation, from start to retirement */
     struct task *task;
     uint32_t index; /* index in the operation */
     bool done, posted;
-    bool waits;           /* it is in flight, and waits for what it needs (executor.c) */
+    bool waits;           /* it is in flight, and waits for what it needs (progress.c) */
     bool trails;          /* steps after its collective began before comm said that the collective is done */
     uint64_t before;      /* the ticket of its own queued work that no step has awaited; 0: none */
     uint8_t step, awaits; /* the next step (perform.c), and the condition before that step */

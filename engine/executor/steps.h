@@ -161,10 +161,16 @@ zero_status access_flush(struct executor *e);
 /* Gradients in slots are out of date. */
 void access_forget_gradients(struct executor *e);
 
+/* address.c: the planned buffer that a reference means now (NO_BUFFER: it is not in memory), and where that is kept. */
+uint32_t bound_buffer(const struct executor *e, struct buffer_ref ref);
+uint32_t *buffer_binding(const struct executor *e, struct buffer_ref ref);
 void *buffer_address(const struct executor *e, uint32_t buffer);
 /* Where an item finds a buffer: its own slot of a ring, else the buffer's begin. */
 void *item_address(const struct executor *e, const struct item *item, struct buffer_ref ref, uint32_t buffer);
 /* The memory that a part of the address space takes. */
 uint64_t part_bytes(const struct executor *e, uint32_t buffer);
+
+/* executor.c: the unit that a region belongs to. */
+const char *unit_name(const struct executor *e, uint32_t region);
 
 #endif

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/plan/interval.h"
+#include "engine/plan/dry_run.h"
 
 enum { ALIAS_BYTES = 4096, STAGGER_BYTES = 5 * ALIGN_BYTES };
 
@@ -68,19 +68,19 @@ static void fix_in_turn(struct plan *plan, enum buffer_kind kind, enum memory_ro
     }
 }
 
-static uint64_t part_bytes(const struct plan *plan, uint32_t region, struct placement placement,
-                           enum dtype dtype) {
+uint64_t plan_part_bytes(const struct plan *plan, uint32_t region, struct placement placement,
+                         enum dtype dtype) {
     uint64_t parts = placement_parts(placement, plan->policy->mesh);
     return plan->model->region[region].padded / parts * dtype_bytes(dtype);
 }
 
-static struct precision precision_of(const struct plan *plan, uint32_t region) {
+struct precision plan_precision(const struct plan *plan, uint32_t region) {
     return region_precision(&plan->model->region[region], &plan->precision);
 }
 
 /* The same for the chunks whose state is on the device while other state is not. */
 static void fix_device_state(struct plan *plan, uint32_t i, uint32_t state_count) {
-    const struct precision p = precision_of(plan, i);
+    const struct precision p = plan_precision(plan, i);
     uint64_t elements = chunk_layout_device(&plan->layout, i);
     if (!elements) return;
     if (precision_keeps_masters(&p))
@@ -92,7 +92,7 @@ static void fix_device_state(struct plan *plan, uint32_t i, uint32_t state_count
 
 /* The master weights and states of a shard that stay in memory. */
 static void fix_state(struct plan *plan, uint32_t i, uint32_t state_count) {
-    const struct precision p = precision_of(plan, i);
+    const struct precision p = plan_precision(plan, i);
     uint64_t elements = chunk_layout_resident(&plan->layout, i) - chunk_layout_device(&plan->layout, i);
     if (precision_keeps_masters(&p))
         fix(plan, BUFFER_MASTER, i, MEMORY_MASTERS, elements * precision_master_bytes(&p));
@@ -114,7 +114,7 @@ static void fix_brief(struct plan *plan, bool host) {
     for (uint32_t i = 0; i < plan->policy->regions; i++) {
         const struct region *r = &plan->policy->region[i];
         bool brief = r->grad_brief && !r->frozen && grad_on_host(plan, i) == host;
-        bytes[i] = brief ? part_bytes(plan, i, r->grad_step, precision_of(plan, i).reduced) : 0;
+        bytes[i] = brief ? plan_part_bytes(plan, i, r->grad_step, plan_precision(plan, i).reduced) : 0;
     }
     fix_in_turn(plan, BUFFER_GRAD_SHARD, host ? MEMORY_HOST_GRADIENTS : MEMORY_GRADIENTS, bytes);
 }
@@ -131,24 +131,24 @@ static void fix_grad_shard(struct plan *plan, uint32_t i) {
             chunk_layout_grad_bytes(&plan->layout, i));
     else
         fix(plan, BUFFER_GRAD_SHARD, i, host ? MEMORY_HOST_GRADIENTS : MEMORY_GRADIENTS,
-            part_bytes(plan, i, shard, precision_of(plan, i).reduced));
+            plan_part_bytes(plan, i, shard, plan_precision(plan, i).reduced));
 }
 
 /* Plans the buffers of a region that live from step to step. A lent one has no bytes here, but hazards need a buffer. */
 static void fix_region(struct plan *plan, uint32_t i, uint32_t state_count) {
     const struct placement whole = {{REPLICATE, REPLICATE}};
     const struct region *r = &plan->policy->region[i];
-    const struct precision p = precision_of(plan, i);
+    const struct precision p = plan_precision(plan, i);
     if (placement_equal(r->rest, whole))
         fix(plan, BUFFER_PARAM_FULL, i, MEMORY_PARAMETERS,
-            r->lent ? 0 : part_bytes(plan, i, whole, p.compute));
+            r->lent ? 0 : plan_part_bytes(plan, i, whole, p.compute));
     else if (plan->param_tier == TIER_DEVICE)
-        fix(plan, BUFFER_PARAM_SHARD, i, MEMORY_PARAMETERS, part_bytes(plan, i, r->rest, p.compute));
+        fix(plan, BUFFER_PARAM_SHARD, i, MEMORY_PARAMETERS, plan_part_bytes(plan, i, r->rest, p.compute));
     else
         fix(plan, BUFFER_PARAM_SHARD, i, MEMORY_OFFLOADED_PARAMETERS,
             chunk_layout_param_bytes(&plan->layout, i));
     if (!placement_equal(r->between, r->rest) && !placement_equal(r->between, whole))
-        fix(plan, BUFFER_PARAM_SECOND, i, MEMORY_PARAMETERS, part_bytes(plan, i, r->between, p.compute));
+        fix(plan, BUFFER_PARAM_SECOND, i, MEMORY_PARAMETERS, plan_part_bytes(plan, i, r->between, p.compute));
     if (r->frozen) return;
     /* If the step needs the whole gradient, the reduced gradient is gathered into the backward's buffer. */
     bool gathered = placement_equal(r->grad_step, whole);
@@ -156,11 +156,11 @@ static void fix_region(struct plan *plan, uint32_t i, uint32_t state_count) {
         fix(plan, BUFFER_GRAD_FULL, i, MEMORY_GRADIENTS,
             r->grad_lent
                 ? 0
-                : part_bytes(plan, i, whole, gathered && precision_widens(&p) ? p.reduced : p.compute));
+                : plan_part_bytes(plan, i, whole, gathered && precision_widens(&p) ? p.reduced : p.compute));
     if (!r->grad_in_place) fix_grad_shard(plan, i);
     fix_state(plan, i, state_count);
     if (plan_host_updates(plan) && gathered && !chunk_layout_device_whole(&plan->layout, i))
-        fix(plan, BUFFER_GRAD_HOST, i, MEMORY_HOST_GRADIENTS, part_bytes(plan, i, r->state, p.reduced));
+        fix(plan, BUFFER_GRAD_HOST, i, MEMORY_HOST_GRADIENTS, plan_part_bytes(plan, i, r->state, p.reduced));
 }
 
 bool plan_host_updates(const struct plan *plan) {
@@ -186,7 +186,7 @@ static void fix_discrete(struct plan *plan) {
     for (uint32_t i = 0; i < plan->policy->regions && plan->discrete; i++) {
         const struct region *r = &plan->policy->region[i];
         if (r->frozen) continue;
-        uint64_t bytes = update_elements(plan, i) * dtype_bytes(precision_of(plan, i).compute),
+        uint64_t bytes = update_elements(plan, i) * dtype_bytes(plan_precision(plan, i).compute),
                  all = (plan->model->region[i].padded + NORM_BLOCK_ELEMENTS - 1) / NORM_BLOCK_ELEMENTS;
         if (bytes > updated) updated = bytes;
         if (all > blocks) blocks = all;
@@ -220,211 +220,6 @@ static void fix_staging(struct plan *plan) {
             layout->params.slots * layout->params.slot_bytes);
 }
 
-/* ---- the dry run ---- */
-
-static uint32_t slots_of(const struct policy *policy) {
-    return 4 * policy->uses * USE_REGIONS_MAX * PLAN_SLOT_KINDS;
-}
-
-static uint32_t *slot_at(const struct plan *plan, bool evaluating, uint32_t position, struct buffer_ref ref) {
-    const struct use *use = policy_use(plan->policy, position);
-    uint32_t k = 0;
-    while (k < use->count && use->region[k] != ref.region) k++;
-    if (k == use->count) return NULL;
-    uint32_t index = ((evaluating ? 3 * plan->policy->uses : 0) + position) * USE_REGIONS_MAX + k;
-    return &plan->slot[PLAN_SLOT_KINDS * index + plan_slot_kind(ref.kind)];
-}
-
-/* The bytes that the gathers in a list of operations read from the drive. */
-static uint64_t fetched_bytes(const struct plan *plan, const struct operation_list *list) {
-    uint64_t bytes = 0;
-    for (uint32_t i = 0; i < list->count; i++) {
-        const struct operation *op = &list->item[i];
-        bool fetches = op->kind == OP_GATHER && op->read[0].kind == BUFFER_PARAM_SHARD;
-        if (fetches && plan->layout.region[op->region].params)
-            bytes += chunk_layout_param_bytes(&plan->layout, op->region);
-    }
-    return bytes;
-}
-
-/* Free order within a bound: one interval for each buffer that is gathered or released. All uses of a pass have it. */
-static void begin_apart(struct plan *plan, struct intervals *intervals, struct buffer_ref ref) {
-    const struct policy *p = plan->policy;
-    uint64_t bytes = part_bytes(plan, ref.region, (struct placement){{REPLICATE, REPLICATE}},
-                                precision_of(plan, ref.region).compute);
-    uint32_t known = interval_begin(intervals, ref, UINT32_MAX, bytes, 0);
-    interval_end(intervals, ref, 1);
-    for (uint32_t q = 0; q < 4 * p->uses; q++) {
-        bool evaluating = q >= 3 * p->uses;
-        uint32_t *slot = slot_at(plan, evaluating, evaluating ? q - 3 * p->uses : q, ref);
-        if (slot) *slot = known;
-    }
-}
-
-static void begin_all_apart(struct plan *plan, struct intervals *intervals) {
-    const struct placement whole = {{REPLICATE, REPLICATE}};
-    for (uint16_t i = 0; i < plan->policy->regions && plan->policy->bound; i++) {
-        const struct region *r = &plan->policy->region[i];
-        if (!placement_equal(r->rest, whole))
-            begin_apart(plan, intervals, (struct buffer_ref){BUFFER_PARAM_FULL, i});
-        if (!r->frozen && !r->grad_kept)
-            begin_apart(plan, intervals, (struct buffer_ref){BUFFER_GRAD_FULL, i});
-    }
-}
-
-/* Adds the bytes that the reductions in a list move between drive and staging. */
-static void note_gradients(struct plan *plan, const struct operation_list *list) {
-    for (uint32_t i = 0; i < list->count; i++) {
-        const struct operation *op = &list->item[i];
-        const struct offload_region *r = &plan->layout.region[op->region];
-        bool stores = offload_stores_gradient(r, op), fetches = offload_fetches_gradient(r, op);
-        if (!stores && !fetches) continue;
-        uint64_t bytes = chunk_layout_grad_bytes(&plan->layout, op->region);
-        plan->grad_store_bytes += stores * bytes;
-        plan->sum_fetch_bytes += fetches * bytes;
-    }
-}
-
-/* Begins and ends the intervals of a list of operations that was emitted at `tick`. */
-static void note(struct plan *plan, struct intervals *intervals, const struct policy *policy,
-                 const struct operation_list *list, uint32_t tick) {
-    note_gradients(plan, list);
-    for (uint32_t i = 0; i < list->count; i++) {
-        const struct operation *op = &list->item[i];
-        for (uint8_t k = 0; k < op->writes; k++) {
-            if (!(op->acquires & 1u << k)) continue;
-            uint32_t *slot = slot_at(plan, policy->evaluating, op->use, op->write[k]);
-            uint64_t bytes = part_bytes(plan, op->write[k].region, (struct placement){{REPLICATE, REPLICATE}},
-                                        precision_of(plan, op->write[k].region).compute);
-            *slot = interval_begin(intervals, op->write[k], *slot, bytes, tick);
-            /* the same use goes on with another micro-batch */
-            intervals->item[*slot].open |= policy->vertical && op->kind == OP_COMPUTE;
-            if (op->kind == OP_GATHER) plan->live += policy->region[op->region].elements;
-        }
-        if (op->kind == OP_RELEASE && op->object == OBJECT_PARAM)
-            plan->live -= policy->region[op->region].elements;
-        if (plan->live > plan->live_most) plan->live_most = plan->live;
-        if (op->kind == OP_RELEASE) {
-            /* When a gradient is released, its reduction has only just begun. So the gradient keeps its place for one
-             * more use, and the next backward need not wait for that reduction. */
-            uint32_t lag = op->object == OBJECT_GRAD && policy->backward_depth ? 2 : 0;
-            interval_end(intervals, op->write[0], tick + lag);
-        }
-    }
-}
-
-/* Notes where the buffers of a use are, also the buffers that an earlier use began. A pass that skips the earlier use
- * begins these buffers at this use, and needs their place. */
-static void note_use(struct plan *plan, const struct intervals *intervals, const struct policy *policy,
-                     uint32_t position) {
-    const struct use *use = policy_use(policy, position);
-    for (uint32_t i = 0; i < intervals->count; i++) {
-        const struct interval *v = &intervals->item[i];
-        for (uint8_t k = 0; k < use->count && v->open; k++) {
-            if (v->ref.region != use->region[k]) continue;
-            uint32_t *slot = slot_at(plan, policy->evaluating, position, v->ref);
-            if (*slot == NO_BUFFER) *slot = i;
-        }
-    }
-}
-
-/* Runs the policy for the segment that may be recomputed before the backward at `position`. A segment of one unit
- * needs nothing here: its recomputation gathers the unit where its backward needs it. Returns the bytes that are
- * fetched. */
-static uint64_t dry_recompute(struct plan *plan, struct intervals *intervals, struct policy *policy,
-                              struct operation_list *list, uint32_t position, uint32_t *tick) {
-    uint32_t last = 2 * policy->uses - 1 - position;
-    const struct zero_unit *unit = plan->model->unit[last];
-    uint32_t first = unit->segment_last == last ? unit->segment_first : last;
-    uint64_t fetched = 0;
-    for (uint32_t use = first; use <= last && first < last; use++) {
-        list->count = 0, ++*tick;
-        policy_recompute(policy, use, position, list);
-        fetched += fetched_bytes(plan, list);
-        note(plan, intervals, policy, list, *tick);
-        note_use(plan, intervals, policy, policy_recompute_position(policy, use, position));
-        list->count = 0, ++*tick;
-        policy_recomputed(policy, use, list);
-        note(plan, intervals, policy, list, *tick);
-    }
-    return fetched;
-}
-
-/* The use's other micro-batches. */
-static void dry_micros(struct plan *plan, struct intervals *intervals, struct policy *policy,
-                       struct operation_list *list, uint32_t position, uint32_t *tick) {
-    uint32_t count = policy_backward(policy, position) ? policy_use_micros(policy) : 1;
-    for (uint32_t micro = 1; micro < count; micro++) {
-        list->count = 0, ++*tick;
-        policy_step_aside(policy, list);
-        policy_go_on(policy, position, list);
-        note(plan, intervals, policy, list, *tick);
-    }
-}
-
-/* Returns the bytes that the pass fetches. */
-static uint64_t dry_pass(struct plan *plan, struct intervals *intervals, struct policy *policy,
-                         struct operation_list *list, bool evaluating, bool last, uint32_t *tick) {
-    uint64_t fetched = 0;
-    list->count = 0;
-    policy_pass(policy, evaluating, last, list);
-    note(plan, intervals, policy, list, *tick);
-    for (uint32_t q = 0; q < (evaluating ? 1 : 2) * policy->uses; q++) {
-        if (policy_backward(policy, q) && !policy->free_order)
-            fetched += dry_recompute(plan, intervals, policy, list, q, tick);
-        list->count = 0, ++*tick;
-        policy_begin(policy, q, list);
-        fetched += fetched_bytes(plan, list);
-        note(plan, intervals, policy, list, *tick);
-        note_use(plan, intervals, policy, q);
-        dry_micros(plan, intervals, policy, list, q, tick);
-        list->count = 0, ++*tick;
-        policy_end(policy, list);
-        note(plan, intervals, policy, list, *tick);
-    }
-    list->count = 0;
-    policy_pass(policy, evaluating, last, list);
-    note(plan, intervals, policy, list, *tick);
-    return fetched;
-}
-
-/* From the bytes of a first micro-step, and of it with a last one, to those of a step. The micro-steps between read what they
- * add to, if the first one stored it. */
-static void count_gradients(struct plan *plan, uint32_t passes, uint64_t stored, uint64_t summed) {
-    if (passes == 1) {
-        plan->grad_store_bytes = stored, plan->sum_fetch_bytes = summed;
-        return;
-    }
-    plan->grad_store_bytes += (passes - 2) * stored;
-    plan->sum_fetch_bytes += (passes - 2) * (stored + summed);
-}
-
-/* Runs the policy for a first and a last micro-step of training, then for an evaluation. */
-static zero_status dry_run(struct plan *plan, struct intervals *intervals, struct zero_error *error) {
-    struct policy policy = *plan->policy;
-    uint32_t capacity = policy_operations_max(&policy);
-    struct operation_list list = {malloc(capacity * sizeof *list.item), 0, capacity};
-    struct region *regions = malloc(policy.regions * sizeof *regions);
-    if (!list.item || !regions) {
-        free(list.item), free(regions);
-        return error_set(error, ZERO_E_MEMORY, "no memory for the plan's dry run");
-    }
-    memcpy(regions, plan->policy->region, policy.regions * sizeof *regions);
-    policy.region = regions;
-    uint32_t tick = 0, passes = policy_passes(&policy);
-    uint64_t first = dry_pass(plan, intervals, &policy, &list, false, passes == 1, &tick);
-    uint64_t stored = plan->grad_store_bytes, summed = plan->sum_fetch_bytes;
-    uint64_t last = policy.vertical ? first : dry_pass(plan, intervals, &policy, &list, false, true, &tick);
-    plan->param_fetch_bytes = (passes - 1) * first + last;
-    count_gradients(plan, passes, stored, summed);
-    dry_pass(plan, intervals, &policy, &list, true, false, &tick);
-    bool whole = !operation_list_overflowed(&list);
-    free(list.item), free(regions);
-    return whole ? ZERO_OK
-                 : error_set(error, ZERO_E_INTERNAL,
-                             "the plan's dry run listed more operations than it has room for, %u", capacity);
-}
-
 static uint64_t round_up(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 /* Gives each interval a place of its own. Returns the bytes that are in use at most. */
@@ -453,7 +248,7 @@ static zero_status place_slots(struct plan *plan, struct intervals *intervals, s
     for (uint32_t i = 0; i < count; i++)
         plan->buffer[plan->buffers++] =
             (struct plan_buffer){intervals->item[i].offset, intervals->item[i].bytes, MEMORY_GATHERED};
-    for (uint32_t i = 0; i < slots_of(plan->policy); i++)
+    for (uint32_t i = 0; i < dry_run_slots(plan->policy); i++)
         if (plan->slot[i] != NO_BUFFER) plan->slot[i] += first;
     for (uint32_t i = 0; i < count; i++)
         for (uint32_t k = 0; k < count; k++) pairs += i != k && intervals_share(intervals, i, k);
@@ -495,7 +290,7 @@ static void place_rows(struct plan *plan) {
 static zero_status allocate_tables(struct plan *plan, const struct plan_options *o,
                                    struct zero_error *error) {
     const struct policy *p = o->policy;
-    uint32_t slots = slots_of(p);
+    uint32_t slots = dry_run_slots(p);
     plan->fixed_width = p->regions * OPTIMIZER_STATES_MAX + p->stagings + p->gather_stagings +
                         p->lent_stagings + UPDATE_STAGINGS;
     plan->capacity = BUFFER_KINDS * plan->fixed_width + slots;
@@ -576,8 +371,8 @@ zero_status plan_make(struct plan *plan, const struct plan_options *o, struct ze
     fix_discrete(plan);
     plan->row_bytes[MEMORY_MESSAGES] = o->message_bytes;
     plan->row_bytes[MEMORY_CHECKPOINT] = o->checkpoint_bytes;
-    status = intervals_open(&intervals, slots_of(o->policy), error);
-    if (!status) begin_all_apart(plan, &intervals);
+    status = intervals_open(&intervals, dry_run_slots(o->policy), error);
+    if (!status) dry_run_begin_apart(plan, &intervals);
     if (!status) status = dry_run(plan, &intervals, error);
     for (uint32_t i = 0; i < intervals.count && !status; i++)
         if (intervals.item[i].open)
@@ -604,7 +399,7 @@ uint32_t plan_fixed(const struct plan *plan, struct buffer_ref ref) {
 }
 
 uint32_t plan_slot(const struct plan *plan, bool evaluating, uint32_t position, struct buffer_ref ref) {
-    const uint32_t *slot = slot_at(plan, evaluating, position, ref);
+    const uint32_t *slot = dry_run_slot(plan, evaluating, position, ref);
     return slot ? *slot : NO_BUFFER;
 }
 
