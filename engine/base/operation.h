@@ -54,12 +54,12 @@ enum buffer_kind {
     BUFFER_GRAD_FULL,    /* this rank's whole gradient: a summand, or gathered back */
     /* The reduced shard, accumulated over micro-steps. If the host updates for a device, it is in host memory. */
     BUFFER_GRAD_SHARD,
-    BUFFER_STATE,   /* optimizer state of the shard */
-    BUFFER_MASTER,  /* fp32 master weights of the shard, if parameters are narrower; stored with the state */
+    BUFFER_STATE,  /* optimizer state of the shard */
+    BUFFER_MASTER, /* fp32 master weights of the shard, if parameters are narrower; stored with the state */
     /* The same on the device, while other state is not. No operation names them: BUFFER_STATE stands for both. */
     BUFFER_DEVICE_STATE,
     BUFFER_DEVICE_MASTER,
-    BUFFER_STAGING, /* scratch of a reduction; the region is its index */
+    BUFFER_STAGING,        /* scratch of a reduction; the region is its index */
     BUFFER_GATHER_STAGING, /* scratch of a quantised gather; the region is its index */
     BUFFER_PARAM_STAGED, /* the ring of chunks of parameters between a drive and a gather; the region is 0 */
     /* If the host updates for a device and the update reads the whole gradient: a copy of it in host memory. */
@@ -70,6 +70,9 @@ enum buffer_kind {
     /* Where a use has several micro-batches: the whole gradient of every other one. */
     BUFFER_GRAD_SECOND,
     BUFFER_GRAD_HELD, /* the same: the reduced shard of the use's micro-batches, on its way to a drive */
+    /* If the host adds a micro-step's shard to the sum in its own memory: a round of the shard, from the device; the region is its
+     * index, which is that of the reduction's BUFFER_STAGING. No operation names it. */
+    BUFFER_ROUND_STAGING,
     BUFFER_KINDS
 };
 

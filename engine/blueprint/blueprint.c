@@ -259,6 +259,7 @@ static zero_status make_plan(struct blueprint *b, struct zero_error *error) {
                                    .shadow = t->shadow,
                                    .discrete = t->discrete,
                                    .staging_bytes = executor_staging_bytes(&shape),
+                                   .round_staging_bytes = executor_round_staging_bytes(&shape),
                                    .gather_staging_bytes = executor_gather_staging_bytes(&shape),
                                    .lent_staging_bytes = executor_lent_staging_bytes(&shape),
                                    .message_bytes = blueprint_messages(b).bytes,

@@ -45,6 +45,7 @@ struct agreement {
  * those that this rank sent. Coded elements are counted as elements, and `bytes` counts the bytes of their codes. */
 struct traffic {
     uint64_t gather_calls, gather_elements, reduce_calls, reduce_elements, bytes;
+    uint64_t to_host_bytes, to_device_bytes; /* copies between a discrete device and its host */
 };
 
 /* Callbacks that watch operations: for traces, and for the invariants of simulations. Each may be NULL. */
@@ -115,8 +116,13 @@ struct executor;
 /* The most requests to the drive that may be in flight. */
 uint32_t executor_requests_max(const struct plan *plan);
 
-/* The most scratch bytes that one reduction needs, one coded gather, and one gather to lent regions. The plan needs these numbers. */
+/* The host adds what this reduction makes to the shard, if that rests in its memory; else the device adds. */
+bool executor_host_adds(const struct executor_shape *shape, const struct operation *op);
+
+/* The most scratch bytes that one reduction needs, and what of them the host adds; one coded gather; and one gather to lent
+ * regions. The plan needs these numbers. */
 uint64_t executor_staging_bytes(const struct executor_shape *shape);
+uint64_t executor_round_staging_bytes(const struct executor_shape *shape);
 uint64_t executor_gather_staging_bytes(const struct executor_shape *shape);
 uint64_t executor_lent_staging_bytes(const struct executor_shape *shape);
 

@@ -57,11 +57,14 @@ zero_status norm_on_device(struct executor *e, struct item *item, uint32_t regio
 }
 
 /* Blocks are added in ascending order, over all parts of the shard. */
-void norm_in_memory(struct executor *e, uint32_t region, struct part part, const void *elements) {
+void add_norm_in_memory(struct executor *e, uint32_t region, struct part part, const void *elements) {
     enum dtype reduced = precision_of(&e->o.shape, region).reduced;
+    e->norm[region] = norm_more(part.first ? e->norm[region] : 0, elements, reduced, part.count);
+}
+
+void norm_in_memory(struct executor *e, uint32_t region, struct part part, const void *elements) {
     e->normed[region] = true;
-    if (!e->o.without_data)
-        e->norm[region] = norm_more(part.first ? e->norm[region] : 0, elements, reduced, part.count);
+    if (!e->o.without_data) add_norm_in_memory(e, region, part, elements);
 }
 
 /* Takes the norms that no reduction took: the gradient was reduced in an earlier micro-step, or over the replicate

@@ -20,6 +20,8 @@ zero_status submit(struct executor *e, struct item *item, const struct kernel *k
 zero_status copy(struct executor *e, struct item *item, enum device_stream stream, void *target,
                  const void *source, uint64_t bytes) {
     item->awaits = AWAITS_DEVICE;
+    if (stream == DEVICE_OUT) e->traffic.to_host_bytes += bytes;
+    if (stream == DEVICE_IN) e->traffic.to_device_bytes += bytes;
     zero_status status = ahead_wait(e, (uint8_t)(1u << stream), item->before);
     return status
                ? status
@@ -128,7 +130,7 @@ static zero_status empty_part(struct executor *e, struct item *item) {
 
 /* ---- the table ---- */
 
-enum { STEPS_OF_ITEM = 9 };
+enum { STEPS_OF_ITEM = 11 };
 typedef zero_status (*step_fn)(struct executor *e, struct item *item);
 
 static const step_fn steps[OP_KINDS][STEPS_OF_ITEM] = {
@@ -136,7 +138,7 @@ static const step_fn steps[OP_KINDS][STEPS_OF_ITEM] = {
     [OP_GATHER] = {bring_share, await_turn, encode_share, post_gather, decode_shares, leave_whole},
     /* all but the first: once per round */
     [OP_REDUCE] = {await_turn, bring_shard, make_message, encode_message, post_reduce, decode_sum,
-                   sum_replicas, norm_shard, leave_shard},
+                   sum_replicas, norm_shard, leave_shard, add_left, end_round},
     [OP_RELEASE] = {empty_part},
     [OP_UPDATE] = {bring_for_update, update, take_updated},
     [OP_COPY] = {copy_second},

@@ -136,7 +136,7 @@ void coded_reduce_call(const struct executor *e, const struct item *item, struct
 }
 
 /* Adds the members' codes in rank order, in fp32, and rounds once. */
-zero_status decode_reduce(struct executor *e, struct item *item, void *target, uint64_t count) {
+zero_status decode_reduce(struct executor *e, struct item *item, void *target, uint64_t count, bool add) {
     const struct operation *op = &item->task->op;
     uint32_t members = comm_group_size(e->o.shape.group[op->axes][op->stream]),
              bits = e->o.shape.gradient_bits;
@@ -149,8 +149,8 @@ zero_status decode_reduce(struct executor *e, struct item *item, void *target, u
                                         .members = members,
                                         .dtype = reduced,
                                         .bits = bits,
-                                        .add = op->add};
+                                        .add = add};
     struct device_work work = work_of(a.codes, bytes, target, count * dtype_bytes(reduced));
-    if (op->add) work.read[work.reads++] = work.write[0];
+    if (add) work.read[work.reads++] = work.write[0];
     return submit(e, item, &kernel_dequantize_sum, DEVICE_REDUCE, &a, &work);
 }

@@ -2,6 +2,7 @@
  * the memory where it rests. All other memory that a reduction needs is in its staging buffer. */
 #include "engine/executor/steps.h"
 #include "engine/plan/chunk_layout.h"
+#include "kernels/gradients.h"
 #include "kernels/work.h"
 
 static uint64_t aligned(uint64_t bytes) { return (bytes + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES; }
@@ -39,6 +40,17 @@ static bool stages_shard(const struct executor_shape *o, const struct operation 
         o->host_updates && !placement_is(o->policy->region[op->region].grad_step, REPLICATE, REPLICATE);
     struct precision p = precision_of(o, op->region);
     return leaves && (!scatters(op) || op->add || dtype_bytes(p.reduced) != dtype_bytes(p.compute));
+}
+
+static bool sums_replicas(const struct operation *op) {
+    return op->summed && buffer_is_ring(op->write[0].kind);
+}
+
+/* The host adds what a micro-step reduced to the sum in its own memory, so the sum need not cross to the device and back. Both add in
+ * fp32, so the bits are the same; a narrower sum would be rounded once more on its way. */
+bool executor_host_adds(const struct executor_shape *o, const struct operation *op) {
+    return op->add && scatters(op) && stages_shard(o, op) &&
+           precision_of(o, op->region).reduced == DTYPE_F32 && !sums_replicas(op);
 }
 
 static bool needs_scratch(const struct executor_shape *o, const struct operation *op) {
@@ -109,8 +121,17 @@ static uint64_t staging_bytes(const struct executor_shape *o, const struct opera
     return aligned(bytes) + staged_message_bytes(o, op, call.count) + staged_shard_bytes(o, op, call.count);
 }
 
-/* A scatter cuts the whole region. A sum over the replicate axis is of the shard that a scatter left. */
-uint64_t executor_staging_bytes(const struct executor_shape *o) {
+/* Of the shard's bytes that the host adds. */
+static uint64_t round_staging_bytes(const struct executor_shape *o, const struct operation *op) {
+    uint64_t share = o->model->region[op->region].padded / comm_group_size(o->group[op->axes][op->stream]),
+             round = round_elements(o, op);
+    return executor_host_adds(o, op) ? staged_shard_bytes(o, op, share < round ? share : round) : 0;
+}
+
+/* The most that `bytes` says of any reduction. A scatter cuts the whole region. A sum over the replicate axis is of the shard that a
+ * scatter left. */
+static uint64_t most_bytes(const struct executor_shape *o,
+                           uint64_t (*bytes)(const struct executor_shape *o, const struct operation *op)) {
     uint64_t most = 0;
     bool adds =
         (o->policy->accumulation == ACCUMULATE_EVERY && o->policy->micro_steps > 1) || o->policy->bound;
@@ -124,10 +145,16 @@ uint64_t executor_staging_bytes(const struct executor_shape *o) {
                                    .add = scatter && adds,
                                    .reads = scatter,
                                    .region = (uint16_t)i};
-            uint64_t bytes = o->group[axes][STREAM_REDUCE] ? staging_bytes(o, &op) : 0;
-            if (bytes > most) most = bytes;
+            uint64_t own = o->group[axes][STREAM_REDUCE] ? bytes(o, &op) : 0;
+            if (own > most) most = own;
         }
     return most;
+}
+
+uint64_t executor_staging_bytes(const struct executor_shape *o) { return most_bytes(o, staging_bytes); }
+
+uint64_t executor_round_staging_bytes(const struct executor_shape *o) {
+    return most_bytes(o, round_staging_bytes);
 }
 
 /* True if the message has another type than the gradient, or is multiplied by a factor. It then overwrites the
@@ -246,27 +273,85 @@ static uint64_t round_bytes(const struct executor *e, const struct item *item) {
     return round_of(e, item).count * dtype_bytes(precision_of(&e->o.shape, item->task->op.region).reduced);
 }
 
-/* Copies the shard from the host's memory to the device, if the reduction adds to it or sums it over the replicate
- * axis. */
+static bool host_adds(const struct executor *e, const struct item *item) {
+    return executor_host_adds(&e->o.shape, &item->task->op) && rest_of_shard(e, item);
+}
+
+/* Copies the shard from the host's memory to the device, if the device adds to it or sums it over the replicate axis. */
 zero_status bring_shard(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
-    if (!rest_of_shard(e, item) || (scatters(op) && !op->add)) return ZERO_OK;
+    if (!rest_of_shard(e, item) || (scatters(op) && !op->add) || host_adds(e, item)) return ZERO_OK;
     return copy(e, item, DEVICE_IN, round_target(e, item), round_rest(e, item), round_bytes(e, item));
 }
 
-/* Copies the reduced shard to the host's memory, while the program computes later units. Then the next round begins. */
+/* A shard that goes to the drive through the ring may have no later write in the step, so each write of it takes the norm. */
+static bool takes_norm(const struct operation *op) {
+    return buffer_is_ring(op->write[0].kind) || (op->final && !op->summed);
+}
+
+/* A round of the shard, on its way to the sum in the host's memory. */
+static void *round_staging(const struct executor *e, const struct item *item) {
+    uint16_t index = item->task->op.write[1].region;
+    return executor_address(e, (struct buffer_ref){BUFFER_ROUND_STAGING, index});
+}
+
+/* Copies the reduced shard to the host's memory, while the program computes later units. */
 zero_status leave_shard(struct executor *e, struct item *item) {
+    if (!rest_of_shard(e, item)) return ZERO_OK;
+    void *target = host_adds(e, item) ? round_staging(e, item) : round_rest(e, item);
+    return copy(e, item, DEVICE_OUT, target, round_target(e, item), round_bytes(e, item));
+}
+
+struct add_argument {
+    struct executor *executor;
+    struct gradient_take_argument take;
+    struct part part;
+    uint32_t region;
+    bool norm;
+};
+
+static struct gradient_take_argument only_array(const void *user, uint32_t i) {
+    return ((const struct add_argument *)user)->take;
+}
+
+static void run_add(void *argument) {
+    struct add_argument *a = argument;
+    gradients_take(only_array, a, 1, a->executor->o.threads);
+    if (a->norm) add_norm_in_memory(a->executor, a->region, a->part, a->take.sum);
+}
+
+/* The addition by the host. */
+static const struct kernel add_kernel = {
+    .name = "add gradient", .run = run_add, .argument_bytes = sizeof(struct add_argument)};
+
+zero_status add_left(struct executor *e, struct item *item) {
+    const struct operation *op = &item->task->op;
+    if (!host_adds(e, item)) return ZERO_OK;
+    struct part part = round_of(e, item);
+    struct add_argument a = {e,
+                             {round_rest(e, item), round_staging(e, item), part.count, DTYPE_F32, true},
+                             part,
+                             op->region,
+                             takes_norm(op)};
+    uint64_t bytes = part.count * sizeof(float);
+    struct device_work work = {.reads = 2,
+                               .writes = 1,
+                               .read = {{(void *)a.take.gradient, bytes}, {a.take.sum, bytes}},
+                               .write = {{a.take.sum, bytes}}};
+    e->normed[op->region] = a.norm;
+    return submit(e, item, &add_kernel, DEVICE_REDUCE, &a, &work);
+}
+
+/* The next round begins, or the item ends. */
+zero_status end_round(struct executor *e, struct item *item) {
     enum { ROUND_BEGINS = 1 }; /* the step after await_turn */
     struct part whole = item_part(&e->o.shape, &item->task->op, item->index);
-    zero_status status = rest_of_shard(e, item) ? copy(e, item, DEVICE_OUT, round_rest(e, item),
-                                                       round_target(e, item), round_bytes(e, item))
-                                                : ZERO_OK;
     item->moved += round_of(e, item).count;
     if (item->moved < whole.count)
         item->step = ROUND_BEGINS;
     else
         item->posted = true;
-    return status;
+    return ZERO_OK;
 }
 
 /* ---- the sum ---- */
@@ -275,15 +360,6 @@ zero_status leave_shard(struct executor *e, struct item *item) {
 static bool leaves_memory(const struct executor *e, const struct operation *op) {
     return buffer_is_ring(op->write[0].kind) || op->write[0].kind == BUFFER_GRAD_HELD ||
            policy_region(e, op->region)->grad_brief;
-}
-
-/* A shard that goes to the drive through the ring may have no later write in the step, so each write of it takes the norm. */
-static bool takes_norm(const struct operation *op) {
-    return buffer_is_ring(op->write[0].kind) || (op->final && !op->summed);
-}
-
-static bool sums_replicas(const struct operation *op) {
-    return op->summed && buffer_is_ring(op->write[0].kind);
 }
 
 /* The collective takes the norm while it writes the sum, if nothing is added to the sum later. */
@@ -320,6 +396,7 @@ zero_status post_reduce(struct executor *e, struct item *item) {
     struct comm_call call = element_call(&e->o.shape, op, item->index, item->moved);
     if (scatters(op) && lent_region(e, op->read[0])) return lent_reduce(e, item, call);
     uint64_t step = scatters(op) ? message_step(e, item) : call.count;
+    call.add = op->add && !host_adds(e, item);
     call.target = round_target(e, item);
     call.source = scatters(op) ? message_address(e, item) : call.target;
     call.stride = step > call.count ? step : 0;
@@ -341,7 +418,8 @@ zero_status decode_sum(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
     if (scatters(op) && lent_region(e, op->read[0])) return lent_take_sum(e, item);
     if (!reduces_codes(e, item)) return ZERO_OK;
-    return decode_reduce(e, item, round_target(e, item), round_of(e, item).count);
+    return decode_reduce(e, item, round_target(e, item), round_of(e, item).count,
+                         op->add && !host_adds(e, item));
 }
 
 /* On the way to a drive, what was scattered is summed over the replicate axis before it leaves its slot. */
@@ -363,7 +441,7 @@ zero_status sum_replicas(struct executor *e, struct item *item) {
 /* Norms that the collective did not take. Shards that rest in memory have another chance, in complete_norms. */
 zero_status norm_shard(struct executor *e, struct item *item) {
     const struct operation *op = &item->task->op;
-    if (e->normed[op->region] || !takes_norm(op)) return ZERO_OK;
+    if (e->normed[op->region] || !takes_norm(op) || host_adds(e, item)) return ZERO_OK;
     if (e->o.shape.discrete)
         return norm_on_device(e, item, op->region, round_of(e, item), round_target(e, item));
     if (leaves_memory(e, op)) norm_in_memory(e, op->region, round_of(e, item), round_target(e, item));

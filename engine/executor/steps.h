@@ -99,6 +99,8 @@ zero_status decode_sum(struct executor *e, struct item *item);
 zero_status sum_replicas(struct executor *e, struct item *item);
 zero_status norm_shard(struct executor *e, struct item *item);
 zero_status leave_shard(struct executor *e, struct item *item);
+zero_status add_left(struct executor *e, struct item *item);
+zero_status end_round(struct executor *e, struct item *item);
 zero_status complete_norms(struct executor *e, struct item *item);
 zero_status post_agreement(struct executor *e, struct item *item);
 /* norms.c: the function that takes the norm of a shard while the reduction writes it, and the norm of a shard on a
@@ -107,6 +109,8 @@ comm_written_fn norm_of_written(enum dtype dtype);
 zero_status norm_on_device(struct executor *e, struct item *item, uint32_t region, struct part part,
                            const void *elements);
 void norm_in_memory(struct executor *e, uint32_t region, struct part part, const void *elements);
+/* The same without `normed`, in work of the device. */
+void add_norm_in_memory(struct executor *e, uint32_t region, struct part part, const void *elements);
 struct part norm_part(const struct executor *e, uint32_t region); /* the whole shard */
 
 /* update.c: the update by the host, or by the device. */
@@ -136,7 +140,8 @@ bool reduce_posts_once(const struct executor *e, const struct item *item);
 zero_status code_reduce(struct executor *e, struct item *item, const void *source, uint64_t step,
                         const struct comm_call *call);
 void coded_reduce_call(const struct executor *e, const struct item *item, struct comm_call *call);
-zero_status decode_reduce(struct executor *e, struct item *item, void *target, uint64_t count);
+/* `add`: to the content of the target. */
+zero_status decode_reduce(struct executor *e, struct item *item, void *target, uint64_t count, bool add);
 
 /* transfer.c: chunks to and from the drive. */
 zero_status fetch_chunk(struct executor *e, struct item *item);

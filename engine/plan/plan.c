@@ -367,7 +367,9 @@ zero_status plan_make(struct plan *plan, const struct plan_options *o, struct ze
         fix(plan, BUFFER_GATHER_STAGING, k, MEMORY_STAGING, o->gather_staging_bytes);
     for (uint32_t k = 0; k < o->policy->lent_stagings; k++)
         fix(plan, BUFFER_LENT_STAGING, k, MEMORY_STAGING, o->lent_staging_bytes);
-    fix_staging(plan);
+    fix_staging(plan); /* first: a drive needs whole pages */
+    for (uint32_t k = 0; k < o->policy->stagings && o->round_staging_bytes; k++)
+        fix(plan, BUFFER_ROUND_STAGING, k, MEMORY_GRAD_STAGING, o->round_staging_bytes);
     fix_discrete(plan);
     plan->row_bytes[MEMORY_MESSAGES] = o->message_bytes;
     plan->row_bytes[MEMORY_CHECKPOINT] = o->checkpoint_bytes;

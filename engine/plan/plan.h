@@ -83,6 +83,7 @@ struct plan_options {
     /* The host cannot touch the device's memory. All data that the host reads and writes is in the cpu tier. */
     bool discrete;
     uint64_t staging_bytes;        /* of one staging buffer; there are policy->stagings */
+    uint64_t round_staging_bytes;  /* with each of these, in the host's memory: what the host adds */
     uint64_t gather_staging_bytes; /* the same for coded gathers: policy->gather_stagings */
     uint64_t lent_staging_bytes;   /* and for gathers to lent regions: policy->lent_stagings */
     uint64_t message_bytes;

@@ -255,6 +255,48 @@ static void gradients(void) {
     }
 }
 
+/* ---- copies between the device and its host ---- */
+
+struct crossed {
+    struct traffic traffic;
+    uint64_t reduced, compute; /* bytes of all trainable shards in these types */
+};
+
+static void read_crossed(zero_engine *engine, void *user) {
+    struct crossed *out = user;
+    const struct blueprint *b = engine_blueprint(engine);
+    CHECK_INT(zero_engine_flush(engine), ZERO_OK);
+    if (zero_engine_rank(engine)) return;
+    *out = (struct crossed){.traffic = executor_traffic(engine_running(engine)->executor)};
+    for (uint32_t i = 0; i < b->o.model->regions; i++) {
+        uint64_t shard =
+            b->o.model->region[i].padded / placement_parts(b->policy.region[i].state, b->policy.mesh);
+        if (b->policy.region[i].frozen) continue;
+        out->reduced += shard * dtype_bytes(b->terms.precision.reduced);
+        out->compute += shard * dtype_bytes(b->terms.precision.compute);
+    }
+}
+
+/* The host updates: a shard leaves the device once per reduction, and comes back only as parameters. Parameters that are their own
+ * masters leave for the update, too. */
+static void crossings(void) {
+    static struct toy_result got;
+    static const char *const modes[] = {"every", "last"};
+    for (uint32_t i = 0; i < 12; i++) {
+        struct toy_setup s = setup(1 + i % 3, 1 + i % 2);
+        struct crossed crossed;
+        s.device = device, s.tiers = CPU, s.compute = i < 6 ? ZERO_F32 : ZERO_BF16, s.micro_steps = 3,
+        s.mode = modes[i / 3 % 2], s.steps = 3, s.after = read_crossed, s.user = &crossed;
+        toy_train(&s, &got);
+        uint64_t reductions = i / 3 % 2 ? 1 : s.micro_steps, masters = i < 6 ? crossed.compute : 0;
+        int same =
+            CHECK_STRING(got.error, "") &
+            CHECK_INT(crossed.traffic.to_host_bytes, s.steps * (reductions * crossed.reduced + masters)) &
+            CHECK_INT(crossed.traffic.to_device_bytes, s.steps * crossed.compute);
+        if (!same) fprintf(stderr, "in stage %u, %u ranks, %s, row %u\n", s.stage, s.ranks, s.mode, i);
+    }
+}
+
 /* Gradients on a drive, on the host and on the device: the bits of gradients in memory. `more`: keys of zero_optimization. */
 static void stored_gradients_of(const char *name, struct toy_setup s, const char *more) {
     static struct toy_result expected, got;
@@ -576,6 +618,7 @@ int main(int argc, char **argv) {
                  {"stored", stored},
                  {"gradients", gradients},
                  {"stored_gradients", stored_gradients},
+                 {"crossings", crossings},
                  {"budgets", budgets},
                  {"choice", choice},
                  {"nccl", nccl}};

@@ -178,15 +178,20 @@ static uint64_t gather(struct timeline *t, const struct operation *op, uint32_t 
                   : from;
 }
 
-/* A gradient shard in host memory crosses to the device first, if the reduction adds to it or sums over the replicate
- * axis. The result crosses back to the host. */
+/* A gradient shard in host memory crosses to the device first, if the device adds to it or sums it over the replicate axis. The
+ * result crosses back to the host, which may add it there. */
 static uint64_t reduce(struct timeline *t, const struct operation *op, uint32_t item) {
     bool host = rests_on_host(t, BUFFER_GRAD_SHARD, op->region);
     uint64_t bytes = part_bytes(t, op, item, blueprint_precision_of(t->o->blueprint, op->region).reduced),
              from = t->now;
-    if (host && (op->add || !op->reads)) from = cross(t, IN, from, bytes);
+    bool adds = host && executor_host_adds(&t->e.shape, op);
+    if (host && (op->add || !op->reads) && !adds) from = cross(t, IN, from, bytes);
     from = communicate(t, from, calls_ns(t, op, item));
-    return host ? cross(t, OUT, from, bytes) : from;
+    if (host) from = cross(t, OUT, from, bytes);
+    if (!adds) return from;
+    uint64_t ns = speeds_ns(3 * bytes, t->speeds.host_bytes_per_s); /* reads two arrays, writes one */
+    t->busy[RESOURCE_UPDATE] += ns;
+    return take(from, &t->update_free, ns);
 }
 
 /* If the host updates parameters on a device, the new parameters cross to the device. If the parameters are the

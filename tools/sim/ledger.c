@@ -19,6 +19,7 @@ const char *ledger_buffer_text(uint32_t kind) {
         [BUFFER_UPDATE_STAGING] = "the parameters from the update",
         [BUFFER_LENT_STAGING] = "the shares for the host's memory",
         [BUFFER_GRAD_STAGED] = "the gradient on the way to the drive",
+        [BUFFER_ROUND_STAGING] = "a round of the gradient from the device",
         [BUFFER_GRAD_HELD] = "the sum of a use's gradients",
         [LEDGER_SLOT] = "a slot of the staging ring"};
     return texts[kind];
