@@ -123,7 +123,7 @@ class Passes(Case):
         with self.assertRaises(ValueError):
             engine.model(vectors(0)[0])
         engine.close()
-        with self.assertRaisesRegex(RuntimeError, r"blocks\.1\.b\.weight is used outside"):
+        with self.assertRaisesRegex(RuntimeError, r"blocks\.1\.b\.weight: its engine is closed"):
             weight.sum()
 
     def test_evaluation_anywhere(self):
@@ -433,8 +433,50 @@ class Mistakes(Case):
         with self.assertRaisesRegex(zero.ZeroError, "did you mean") as caught:
             self.engine(made("mlp"), train_batch_sise=4)
         self.assertEqual(caught.exception.code, "ZERO_E_CONFIG")
+
+    def test_models_that_no_engine_takes(self):
+        with self.assertRaisesRegex(ValueError, "has no parameters"):
+            self.engine(nn.ReLU())
         with self.assertRaisesRegex(ValueError, "no module of the model is one of"):
-            self.mlp(units=["Blokc"]).commit()
+            self.mlp(units=["Blokc"])
+        model = made("mlp")
+        model.phase = nn.Parameter(torch.zeros(3, dtype=torch.complex64))
+        with self.assertRaisesRegex(ValueError, "phase is complex64"):
+            self.engine(model).commit()
+        engine = self.mlp()
+        with self.assertRaisesRegex(ValueError, "on an engine already"):
+            self.engine(engine.model)
+
+    def test_a_model_that_changes(self):
+        """After its first forward: what the engine does not know is not trained in silence."""
+        for change, sentence in (
+            (lambda m: m.blocks.append(Block(96)), r"blocks\.3\.a\.weight is new"),
+            (lambda m: setattr(m.head, "bias", nn.Parameter(torch.zeros(10))), r"head\.bias is new"),
+            (lambda m: m.head.requires_grad_(False), r"requires_grad of parameter head\.weight has changed"),
+        ):
+            engine = self.mlp()
+            self.train(engine, range(1))
+            change(engine.model)
+            engine.backward(loss_of_vectors(engine.model, 1))
+            with self.assertRaisesRegex(zero.ZeroError, sentence):
+                engine.step()
+
+    def test_a_closed_engine(self):
+        engine = self.mlp()
+        engine.backward(loss_of_vectors(engine.model, 0))
+        engine.close()
+        engine.close()
+        for use in (engine.step, engine.hash, engine.optimizer.step, lambda: engine.save("nowhere"), lambda: engine.setting("optimizer")):
+            with self.assertRaisesRegex(zero.ZeroError, "the engine is closed"):
+                use()
+        with self.assertRaisesRegex(RuntimeError, "a.bias: its engine is closed"):
+            loss_of_vectors(engine.model, 0)
+
+    def test_first_forward_in_inference_mode(self):
+        engine = self.mlp()
+        with torch.inference_mode():
+            engine.model(torch.ones(4, 96))
+        self.assertLosses(self.train(engine), [row[0] for row in plain_losses("mlp", STEPS)])
 
     def test_a_second_backward(self):
         engine = self.mlp()

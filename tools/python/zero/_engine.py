@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
@@ -28,6 +28,7 @@ from zero._weights import Init, first_values, initialised, write_safetensors
 logger = logging.getLogger("zero")
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _TIERS = ("device", "cpu", "nvme")
+_models: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # on engines
 
 
 _log: Any = _header.zero_log_fn(lambda user, level, line: logger.log(10 * (level + 1), "%s", line.decode(errors="replace")))
@@ -130,12 +131,17 @@ class Engine:
         secret: str | None = None,
         total_steps: int = 0,
     ) -> None:
+        parameter = next(model.parameters(), None)
+        if parameter is None:
+            raise ValueError(f"zero: the model, a {type(model).__name__}, has no parameters")
+        if model in _models:
+            raise ValueError("zero: the model is on an engine already: use that one, or make the model again")
+        _units.chosen_modules(model, units)
         self.model, self._spec, self._init, self._no_decay = model, units, init, no_decay
         self._rename = rename or _default_rename(model)
         self.info, self._filled, self._warned = StepInfo(), False, False
         self._plan: _header.zero_plan | None = None
         options = _meeting_point() | {"threads": torch.get_num_threads(), "total_steps": total_steps}
-        parameter = next(model.parameters())
         if device.type == "cuda" if device else parameter.is_cuda or (parameter.is_meta and torch.cuda.is_available()):
             stream = torch.cuda.current_stream().cuda_stream
             options |= {"cuda": 1, "cuda_stream": stream or None, "cuda_default_stream": int(not stream)}
@@ -145,6 +151,7 @@ class Engine:
         handle = lib.zero_engine_open(json.dumps(config) if isinstance(config, dict) else config, self._runtime)
         self._handle: int = handle
         self._closing = weakref.finalize(self, lib.zero_engine_destroy, handle)
+        _models.add(model)
         self.rank: int = lib.zero_engine_rank(handle)
         self.size: int = lib.zero_engine_size(handle)
         self.micro_batch: int = lib.zero_engine_micro_batch(handle)
@@ -169,10 +176,12 @@ class Engine:
 
     def _prepare(self, args: Any = (), kwargs: Any = None) -> None:
         self._passes.settle()
-        self._commit(args, kwargs)
-        if not self._filled:
-            self._fill()
-            self._attach()
+        grads = torch.is_grad_enabled()
+        with torch.inference_mode(False), torch.set_grad_enabled(grads):  # what is made here lasts
+            self._commit(args, kwargs)
+            if not self._filled:
+                self._fill()
+                self._attach()
 
     def _commit(self, args: Any = (), kwargs: Any = None) -> Any:
         if self._plan is None:
@@ -283,6 +292,7 @@ class Engine:
             passes.empty()
         if passes.micro < self.accumulation_steps:
             return replace(self.info, skipped=False, overflow_unit="", updated=False)
+        self._check_model()
         raw = self.optimizer.update(self._handle)
         passes.micro, passes.mode = 0, None
         if not self._warned:
@@ -290,6 +300,15 @@ class Engine:
         unit = (raw.overflow_unit or b"").decode()
         self.info = StepInfo(raw.step, raw.grad_norm, raw.lr, bool(raw.skipped), raw.loss_scale, unit, True)
         return self.info
+
+    def _check_model(self) -> None:
+        """The engine trains the parameters that it knows, as it knows them."""
+        trains = {leaf.parameter: leaf.trains for leaf in self._passes.leaves}
+        for name, p in self.model.named_parameters():
+            if trains.get(p, False) == p.requires_grad or not p.numel():
+                continue
+            change = f"requires_grad of parameter {name} has changed" if p in trains else f"parameter {name} is new"
+            raise ZeroError(f"zero: {change} since the model's first forward; change a model before it, or make another engine")
 
     def _warn_unused(self) -> None:
         self._warned = True
@@ -424,7 +443,14 @@ class Engine:
 
     def close(self) -> None:
         """Ends the engine. The parameters are no longer there: take state_dict() before."""
-        for hook in self._passes.hooks:
-            hook.remove()
-        self._passes.hide_all()
+        passes = self.__dict__.pop("_passes", None)
+        if passes:
+            passes.close()
+            del self._handle
+            _models.discard(self.model)
         self._closing()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name in ("_passes", "_handle"):
+            raise ZeroError("zero: the engine is closed")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")

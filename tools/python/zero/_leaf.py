@@ -27,6 +27,7 @@ class Leaf:
     no_grad: torch.Tensor | None = None  # the gradient between backward and step: it may not be looked at
     storage: int = 0
     message: str = ""
+    trains: bool = False
     shown: int = 0  # open uses with it
     given: bool = False  # a gradient came, ever
 
@@ -41,7 +42,8 @@ class Leaf:
             new = nn.Parameter(self.tensor, requires_grad=p.requires_grad)
             new.__dict__.update(p.__dict__)
             _torch.utils.swap_tensors(p, new)
-        if slot.grad is None:
+        self.trains = slot.grad is not None
+        if not self.trains:
             p.requires_grad_(False)
         else:
             one = torch.empty(1, dtype=dtype, device=device)

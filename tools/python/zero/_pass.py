@@ -174,6 +174,14 @@ class Passes:
         for leaf in self.leaves:
             leaf.parameter.grad = None
 
+    def close(self) -> None:
+        for hook in self.hooks:
+            hook.remove()
+        for leaf in (leaf for leaf in self.leaves if leaf.storage):
+            leaf.message = f"zero: parameter {leaf.name}: its engine is closed; take engine.state_dict() before"
+            leaf.shown = 1
+            leaf.hide()
+
     def hide_all(self) -> None:
         for leaf in self.leaves:
             if leaf.shown:

@@ -138,6 +138,10 @@ def lay_out(model: nn.Module, units: UnitSpec | None, record: Trace | None) -> t
     order = record.calls if record else [m for m in model.modules() if not _is_container(m)]
     groups = _partition(model, chosen_modules(model, units), set(order))
     names = {p: name for name, p in model.named_parameters() if p.is_floating_point() and p.numel()}
+    for name, p in model.named_parameters():
+        if p.requires_grad and not p.is_floating_point():
+            kind = str(p.dtype).removeprefix("torch.")
+            raise ValueError(f"zero: parameter {name} is {kind}, and only real numbers are trained: keep torch.view_as_real of it")
     owners: dict[nn.Parameter, set[nn.Module]] = {p: set() for p in names}
     for group in groups:
         for p in group.parameters.values() if group.whole else ():
