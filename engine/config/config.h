@@ -142,6 +142,7 @@ struct config_data {
     bool bytes;       /* the bytes of text are the tokens of any model */
     int order;        /* enum config_order */
     uint64_t context; /* 0: the model's context; else config_resolve sets the model's context to this one */
+    int64_t document_end; /* the token that ends a document; -1: none */
     struct config_eval eval;
 };
 

@@ -215,6 +215,7 @@ static const struct effect {
     {"data.path", "\"/usr/include\"", "", FIELD(data.paths.count)},
     {"data.bytes", "true", "", FIELD(data.bytes)},
     {"data.order", "\"shuffled\"", "", FIELD(data.order)},
+    {"data.document_end", "7", "", FIELD(data.document_end)},
     {"data.context", "33", "llama", FIELD(model.context)},
     {"data.eval", "0.25", "", FIELD(data.eval.fraction)},
     {"model.model_type", "\"llama\"", "", FIELD(model.layers)},

@@ -56,6 +56,21 @@ static void against_host(struct gpt_config config, uint32_t batch, zero_dtype dt
     fixture_close(&f), fixture_close(&host);
 }
 
+/* Every other target counts. */
+static void masked(struct gpt_config config, uint32_t batch, double divisor) {
+    struct fixture f, host;
+    double loss = 0, expected = 0;
+    fixture_open_on(&device, ZERO_F32, &f, config, batch, 1, 4);
+    fixture_open(ZERO_F32, &host, config, batch, 1, 4);
+    for (uint32_t i = 0; i < batch * config.context; i += 2) f.targets[i] = GPT_NO_TARGET;
+    gpt_set_divisor(f.gpt, divisor), gpt_set_divisor(host.gpt, divisor);
+    CHECK_INT(gpt_train(f.gpt, f.tokens, f.targets, &loss), ZERO_OK);
+    CHECK_INT(gpt_train(host.gpt, f.tokens, f.targets, &expected), ZERO_OK);
+    CHECK_DOUBLE(loss, expected, 2.5e-5 * expected);
+    compare_gradients(&f, &host, 1, 1e-4);
+    fixture_close(&f), fixture_close(&host);
+}
+
 static void all_types(struct gpt_config config, uint32_t batch) {
     against_host(config, batch, ZERO_F32, 1e-4);
     against_host(config, batch, ZERO_BF16, 0.08);
@@ -200,8 +215,13 @@ int main(void) {
     same_bits(deep, 1);
     same_bits(llama, 1);
     CHECK_INT(copies_of_evaluation(deep, true), copies_of_evaluation(deep, false));
+    masked(gpt2, 2, 5);
+    masked(llama, 1, 0.75);
     moved(gpt2);
     refused(wide, "at most 128 wide");
+    struct gpt_config bounds = gpt2;
+    bounds.documents = true;
+    refused(bounds, "bounds of documents are computed on the CPU alone");
     cuda_device_close(&cuda);
     return check_end();
 }

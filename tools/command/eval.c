@@ -38,6 +38,7 @@ struct evaluation {
     struct gpt *gpt;
     int32_t *tokens, *targets;
     uint64_t samples;
+    double total, weight; /* sums over targets that count: of losses, and of ones */
 };
 
 /* Rotary positions allow any length up to the model's. */
@@ -70,7 +71,7 @@ static zero_status open_data(struct evaluation *e, const struct arguments *a, st
                                    : error_set(error, ZERO_E_MEMORY, "no memory for %zu tokens", tokens);
 }
 
-static zero_status sum_losses(struct evaluation *e, double *out, struct zero_error *error) {
+static zero_status sum_losses(struct evaluation *e, struct zero_error *error) {
     uint64_t batch = e->subject.config.micro_batch;
     zero_status status = ZERO_OK;
     for (uint64_t at = 0; at < e->samples && !status; at += batch) {
@@ -78,32 +79,40 @@ static zero_status sum_losses(struct evaluation *e, double *out, struct zero_err
         double loss = 0;
         status = order_read(&e->dataset.train_order, e->reader, at, count, e->tokens, e->targets, error);
         if (status) return status;
+        double weight = (double)order_counted(e->targets, (uint64_t)count * e->subject.model.context);
+        gpt_set_divisor(e->gpt, weight ? weight : 1);
         status = gpt_evaluate_some(e->gpt, e->tokens, e->targets, count, &loss);
         if (status) subject_failed(status, error);
-        *out += loss * count;
+        e->total += loss * weight, e->weight += weight;
     }
+    if (!status && !e->weight)
+        status =
+            error_set(error, ZERO_E_ARGUMENT,
+                      "data: the loss masks leave no target in the samples: there is no loss to measure");
     return status;
 }
 
-static void print(const struct evaluation *e, double loss) {
+static void print(const struct evaluation *e) {
+    double loss = e->total / e->weight;
     uint64_t context = e->subject.model.context;
     printf("model       %s of %s parameters, %s\n", gpt_title(&e->subject.model),
            format_grouped(gpt_parameters(&e->subject.model)).chars, e->subject.path);
     printf("data        %s samples of %s tokens\n", format_grouped(e->samples).chars,
            format_grouped(context).chars);
+    if (e->dataset.train->mask)
+        printf("targets     %s count, by the loss masks\n", format_grouped((uint64_t)e->weight).chars);
     printf("loss        %.6f\nperplexity  %.6g\n", loss, exp(loss));
 }
 
 static zero_status evaluate(struct evaluation *e, const char *path, const struct arguments *a,
                             struct zero_error *error) {
-    double total = 0;
     zero_status status = subject_open(path, a->batch ? a->batch : BATCH, 1, &e->subject, error);
     if (!status) status = choose_context(&e->subject, a->context, error);
     if (!status) status = open_data(e, a, error);
     e->subject.model.recompute = 1; /* without a backward: the blocks share the memory of one */
     if (!status) status = subject_load(&e->subject, &e->engine, &e->gpt, error);
-    if (!status) status = sum_losses(e, &total, error);
-    if (!status) print(e, total / (double)e->samples);
+    if (!status) status = sum_losses(e, error);
+    if (!status) print(e);
     return status;
 }
 
@@ -142,7 +151,8 @@ const struct command command_eval = {
                    "Face directory.\n"
                    "Every sample of --context tokens is read once, in the order of the files; what is left "
                    "at the end, shorter than a\n"
-                   "sample, is not. The loss is the mean over all tokens, in nats; the perplexity is e to "
+                   "sample, is not. The loss is the mean over all tokens (with loss masks, those that "
+                   "count), in nats; the perplexity is e to "
                    "that power. Computed in fp32.",
     .options = options,
     .run = run,

@@ -79,7 +79,8 @@ static zero_status too_short(const char *what, uint64_t tokens, uint32_t context
 static zero_status hold_out(const struct config *config, struct dataset *dataset, struct zero_error *error) {
     struct order *train = &dataset->train_order, *held_out = &dataset->held_out_order;
     const struct config_eval *eval = &config->data.eval;
-    *held_out = (struct order){.context = train->context};
+    *held_out = *train;
+    held_out->samples = 0, held_out->shuffled = false;
     if (eval->paths.count) {
         zero_status status = open_checked(config, DATASET_TRAIN, &eval->paths, error, &dataset->held_out);
         if (status != ZERO_OK) return status;
@@ -121,6 +122,8 @@ zero_status dataset_open(const struct config *config, enum dataset_use use, stru
         .context = context,
         .shuffled = config->data.order == CONFIG_ORDER_SHUFFLED,
         .seed = config->seed,
+        .documents = config->data.document_end >= 0,
+        .document_end = (int32_t)config->data.document_end,
     };
     status = dataset.train_order.samples
                  ? hold_out(config, &dataset, error)
@@ -216,4 +219,12 @@ zero_status feed_read_held_out(struct feed *feed, uint64_t micro, uint32_t *out_
     }
     *out_count = count;
     return status;
+}
+
+bool feed_leaves_out(const struct corpus *corpus, const struct order *order) {
+    return corpus->mask || order->documents;
+}
+
+uint64_t feed_counted(const struct feed *feed, uint64_t samples) {
+    return order_counted(feed->targets, samples * feed->context);
 }

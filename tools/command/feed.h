@@ -5,6 +5,7 @@
 #ifndef ZERO_TOOLS_COMMAND_FEED_H
 #define ZERO_TOOLS_COMMAND_FEED_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "engine/config/config.h"
@@ -46,5 +47,11 @@ zero_status feed_read_step(struct feed *feed, uint64_t step, struct zero_error *
  * of its samples count for this rank; the last micro-batches may have fewer than the batch, or none. */
 zero_status feed_read_held_out(struct feed *feed, uint64_t micro, uint32_t *out_count,
                                struct zero_error *error);
+
+/* Some targets of the stream do not count: by loss masks, or at the ends of documents. */
+bool feed_leaves_out(const struct corpus *corpus, const struct order *order);
+
+/* The number of targets of the first `samples` samples in the buffer that count. */
+uint64_t feed_counted(const struct feed *feed, uint64_t samples);
 
 #endif

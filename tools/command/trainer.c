@@ -25,6 +25,7 @@
 #include "tools/command/step_sums.h"
 
 enum { TRACED_STEPS = 2 }; /* if the configuration does not say */
+_Static_assert((int)READER_NO_TARGET == (int)GPT_NO_TARGET, "one number means no target");
 
 struct trainer {
     const struct job *job;
@@ -287,35 +288,54 @@ static void close_all(struct trainer *t) {
 
 /* ---- a step ---- */
 
-static zero_status train_step(struct trainer *t, double *out_loss, zero_step_info *out_info) {
+/* If some targets do not count, the loss is the mean over the targets of the step that count, on all ranks. */
+static zero_status agree_divisor(struct trainer *t, uint64_t step) {
+    gpt_set_divisor(t->gpt, 0);
+    if (!feed_leaves_out(t->job->dataset.train, &t->job->dataset.train_order)) return ZERO_OK;
+    double counted = (double)feed_counted(&t->feed, (uint64_t)t->feed.micro_count * t->feed.batch);
+    zero_status status = zero_engine_sum(t->engine, &counted, 1);
+    if (status != ZERO_OK) return engine_failed(t, status);
+    if (counted == 0 && t->speaks)
+        fprintf(stderr, "zero train: step %" PRIu64 ": no target of it counts: its gradient is zero\n", step);
+    gpt_set_divisor(t->gpt, (counted ? counted : 1) / ((double)t->ranks * t->feed.micro_count));
+    return ZERO_OK;
+}
+
+static zero_status train_step(struct trainer *t, uint64_t step, double *out_loss, zero_step_info *out_info) {
     double total = 0;
+    zero_status status = agree_divisor(t, step);
+    if (status != ZERO_OK) return status;
     uint32_t micros = (uint32_t)zero_engine_use_micros(t->engine);
     for (uint32_t micro = 0; micro < t->feed.micro_count; micro += micros) {
         size_t at = (size_t)micro * t->feed.batch * t->feed.context;
-        zero_status status = gpt_train(t->gpt, t->feed.tokens + at, t->feed.targets + at, t->loss);
+        status = gpt_train(t->gpt, t->feed.tokens + at, t->feed.targets + at, t->loss);
         if (status != ZERO_OK) return engine_failed(t, status);
         for (uint32_t m = 0; m < micros; m++) total += t->loss[m];
     }
     *out_loss = total / t->feed.micro_count;
-    zero_status status = zero_engine_step(t->engine, out_info);
+    status = zero_engine_step(t->engine, out_info);
     return status == ZERO_OK ? ZERO_OK : engine_failed(t, status);
 }
 
 /* The other ranks wait for every collective call. A rank that cannot read therefore continues with the tokens in its
  * buffer, and a rank without samples left evaluates one sequence that does not count. */
 static zero_status measure_held_out(struct trainer *t, double *out_loss) {
-    double total = 0;
+    double sums[2] = {0}; /* of losses and of their weights */
+    const struct dataset *data = &t->job->dataset;
+    bool some = feed_leaves_out(data->held_out, &data->held_out_order);
     for (uint64_t micro = 0; micro < t->feed.held_out_micros; micro++) {
         double loss;
         uint32_t count;
         feed_read_held_out(&t->feed, micro, &count, t->error);
+        double weight = some ? (double)feed_counted(&t->feed, count) : count;
+        gpt_set_divisor(t->gpt, some && weight ? weight : 0);
         zero_status status =
             gpt_evaluate_some(t->gpt, t->feed.tokens, t->feed.targets, count ? count : 1, &loss);
         if (status != ZERO_OK) return engine_failed(t, status);
-        total += loss * count;
+        sums[0] += loss * weight, sums[1] += weight;
     }
-    zero_status status = zero_engine_sum(t->engine, &total, 1);
-    *out_loss = total / (double)dataset_measured(&t->job->dataset);
+    zero_status status = zero_engine_sum(t->engine, sums, 2);
+    *out_loss = sums[0] / sums[1]; /* without a target that counts: NaN, which is not written */
     return status == ZERO_OK ? count_from_here(t) : engine_failed(t, status);
 }
 
@@ -348,7 +368,7 @@ static zero_status run_step(struct trainer *t, struct record *record) {
     uint64_t began_ns = clock_now_ns(), held_out_ns = 0;
     double sums[SUMS] = {0};
     zero_step_info info = {.struct_size = sizeof info};
-    zero_status status = train_step(t, &sums[LOSS], &info);
+    zero_status status = train_step(t, record->step, &sums[LOSS], &info);
     if (status != ZERO_OK) return status;
     status = note_position(t, record->step);
     if (status != ZERO_OK) return status;

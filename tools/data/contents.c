@@ -36,7 +36,7 @@ static zero_status open_file(struct sampler *s, uint64_t index) {
 /* Hashes at most a block's bytes of one file. */
 static zero_status take_block(struct sampler *s, uint64_t index, uint64_t offset, uint64_t bytes) {
     const struct corpus_file *file = &s->corpus->files[index];
-    zero_status status = open_file(s, index);
+    zero_status status = bytes ? open_file(s, index) : ZERO_OK;
     for (uint64_t done = 0; done < bytes && !status;) {
         ssize_t got = pread(s->handle, s->block + done, bytes - done, (off_t)(offset + done));
         if (got < 0 && errno == EINTR) continue;
@@ -99,8 +99,8 @@ static zero_status take_all(struct sampler *s) {
     return status || whole ? status : take_spread(s, total);
 }
 
-zero_status corpus_contents(const struct corpus *corpus, uint64_t hash, uint64_t *out,
-                            struct zero_error *error) {
+static zero_status sample(const struct corpus *corpus, uint64_t hash, uint64_t *out,
+                          struct zero_error *error) {
     struct sampler s = {
         .corpus = corpus, .hash = hash, .handle = -1, .block = malloc(CONTENTS_SPREAD_BYTES), .error = error};
     if (!s.block) return error_set(error, ZERO_E_MEMORY, "data: no memory for a block of a file");
@@ -109,4 +109,10 @@ zero_status corpus_contents(const struct corpus *corpus, uint64_t hash, uint64_t
     free(s.block);
     if (!status) *out = s.hash;
     return status;
+}
+
+zero_status corpus_contents(const struct corpus *corpus, uint64_t hash, uint64_t *out,
+                            struct zero_error *error) {
+    zero_status status = sample(corpus, hash, out, error);
+    return status || !corpus->mask ? status : sample(corpus->mask, *out, out, error);
 }

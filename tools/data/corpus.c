@@ -11,9 +11,26 @@
 
 #include "engine/base/hash.h"
 
-static bool is_token_file(const char *path) {
-    size_t length = strlen(path);
-    return length > 4 && strcmp(path + length - 4, ".bin") == 0;
+static bool ends_with(const char *path, const char *end) {
+    size_t length = strlen(path), of_end = strlen(end);
+    return length > of_end && strcmp(path + length - of_end, end) == 0;
+}
+
+static bool is_token_file(const char *path) { return ends_with(path, ".bin"); }
+
+/* The name of the same file with another end. The caller frees it; NULL: no memory. */
+static char *sibling(const char *path, const char *end) {
+    size_t stem = (size_t)(strrchr(path, '.') - path);
+    char *name = malloc(stem + strlen(end) + 1);
+    if (name) memcpy(name, path, stem), strcpy(name + stem, end);
+    return name;
+}
+
+static bool is_mask(const char *path) {
+    char *data = ends_with(path, ".mask") ? sibling(path, ".bin") : NULL;
+    bool found = data && access(data, F_OK) == 0;
+    free(data);
+    return found;
 }
 
 static int by_path(const void *a, const void *b) {
@@ -81,7 +98,7 @@ static void sort_files(struct corpus *corpus) {
     for (uint64_t i = 0; i < corpus->file_count; i++) {
         struct corpus_file file = corpus->files[i];
         bool twice = kept && strcmp(corpus->files[kept - 1].path, file.path) == 0;
-        if (twice || file.bytes == 0)
+        if (twice || file.bytes == 0 || is_mask(file.path))
             free(file.path);
         else
             corpus->files[kept++] = file;
@@ -171,6 +188,47 @@ static zero_status count_tokens(struct corpus *corpus, struct zero_error *error)
     return ZERO_OK;
 }
 
+/* ---- loss masks ---- */
+
+static zero_status find_mask(const struct corpus_file *file, struct corpus_file *mask,
+                             struct zero_error *error) {
+    struct stat found;
+    char *path = sibling(file->path, ".mask");
+    *mask = (struct corpus_file){.first = file->first, .tokens = file->tokens};
+    if (!path) return error_set(error, ZERO_E_MEMORY, "data: no memory for the name of a loss mask");
+    if (stat(path, &found) != 0) {
+        int number = errno;
+        zero_status status = number == ENOENT ? ZERO_OK
+                                              : error_set(error, ZERO_E_IO, "data: cannot read %s: %s", path,
+                                                          strerror(number));
+        free(path);
+        return status;
+    }
+    mask->path = path, mask->bytes = (uint64_t)found.st_size, mask->modified = found.st_mtim;
+    if (S_ISREG(found.st_mode) && mask->bytes == file->tokens) return ZERO_OK;
+    return error_set(error, ZERO_E_IO,
+                     "data: %s has %" PRIu64 " bytes, and %s %" PRIu64
+                     " tokens: a loss mask has one byte for each token; make it anew, or remove it",
+                     path, mask->bytes, file->path, file->tokens);
+}
+
+static zero_status find_masks(struct corpus *corpus, struct zero_error *error) {
+    if (corpus->token_bytes <= 1) return ZERO_OK;
+    struct corpus *mask = calloc(1, sizeof *mask);
+    if (mask) mask->files = calloc(corpus->file_count, sizeof *mask->files);
+    corpus->mask = mask;
+    if (!mask || !mask->files) return error_set(error, ZERO_E_MEMORY, "data: no memory for loss masks");
+    *mask = (struct corpus){mask->files, corpus->file_count, corpus->tokens, 1, NULL};
+    bool any = false;
+    zero_status status = ZERO_OK;
+    for (uint64_t i = 0; i < corpus->file_count && !status; i++) {
+        status = find_mask(&corpus->files[i], &mask->files[i], error);
+        any |= mask->files[i].path != NULL;
+    }
+    if (!status && !any) corpus_close(mask), corpus->mask = NULL;
+    return status;
+}
+
 zero_status corpus_open(const char *const *paths, uint32_t count, struct zero_error *error,
                         struct corpus **out) {
     if (count == 0) return error_set(error, ZERO_E_ARGUMENT, "data: no path is given");
@@ -182,6 +240,7 @@ zero_status corpus_open(const char *const *paths, uint32_t count, struct zero_er
         sort_files(corpus);
         status = count_tokens(corpus, error);
     }
+    if (status == ZERO_OK) status = find_masks(corpus, error);
     if (status == ZERO_OK && corpus->tokens == 0)
         status = error_set(error, ZERO_E_ARGUMENT, "data: there are no tokens under %s%s", paths[0],
                            count > 1 ? " and the other paths" : "");
@@ -195,6 +254,7 @@ zero_status corpus_open(const char *const *paths, uint32_t count, struct zero_er
 
 void corpus_close(struct corpus *corpus) {
     if (!corpus) return;
+    corpus_close(corpus->mask);
     for (uint64_t i = 0; i < corpus->file_count; i++) free(corpus->files[i].path);
     free(corpus->files);
     free(corpus);
@@ -202,10 +262,10 @@ void corpus_close(struct corpus *corpus) {
 
 uint64_t corpus_hash(const struct corpus *corpus, uint64_t hash) {
     for (uint64_t i = 0; i < corpus->file_count; i++) {
-        hash = hash_string(hash, corpus->files[i].path);
+        hash = hash_string(hash, corpus->files[i].path ? corpus->files[i].path : "");
         hash = hash_bytes(hash, &corpus->files[i].bytes, sizeof corpus->files[i].bytes);
     }
-    return hash;
+    return corpus->mask ? corpus_hash(corpus->mask, hash) : hash;
 }
 
 const struct corpus_file *corpus_find(const struct corpus *corpus, uint64_t position) {

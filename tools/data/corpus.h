@@ -5,7 +5,10 @@
  *
  * Order: all regular files under the given paths, each once, sorted by path (strcmp). Inside a directory, symbolic
  * links are not followed, and directories whose names begin with a dot are left out. Empty files hold no tokens and are
- * left out, too. Owns the paths. Threads: immutable once open; any number of readers may share it. */
+ * left out, too.
+ *
+ * Loss masks: beside NAME.bin, NAME.mask has one byte for each token, 1 if the token counts as a target, else 0. It is found by its
+ * name, and is no data itself. Owns the paths. Threads: immutable once open; any number of readers may share it. */
 #ifndef ZERO_TOOLS_DATA_CORPUS_H
 #define ZERO_TOOLS_DATA_CORPUS_H
 
@@ -19,7 +22,7 @@ enum { TOKEN_FILE_HEADER_BYTES = 256 * 4, TOKEN_FILE_MAGIC = 20240520, TOKEN_FIL
 enum { TOKEN_FILE_WIDE_MAGIC = 20240801, TOKEN_FILE_WIDE_VERSION = 7 };
 
 struct corpus_file {
-    char *path;
+    char *path;     /* NULL, in a corpus of masks: its data file has none, so that all tokens count */
     uint64_t first; /* the position of its first token in the stream */
     uint64_t tokens;
     uint64_t bytes; /* of the file, with the header */
@@ -29,10 +32,11 @@ struct corpus_file {
 struct corpus {
     struct corpus_file *files;
     uint64_t file_count, tokens;
-    uint32_t token_bytes; /* 1: text; 2, 4: token files */
+    uint32_t token_bytes; /* 1: text, or masks; 2, 4: token files */
+    struct corpus *mask;  /* the mask of each file; NULL: there is none */
 };
 
-/* Errors name the path: missing, unreadable, no tokens, a wrong header, fewer tokens than the header says. */
+/* Errors name the path: missing, unreadable, no tokens, a wrong header, fewer tokens than the header says, a mask of another size. */
 zero_status corpus_open(const char *const *paths, uint32_t count, struct zero_error *error,
                         struct corpus **out);
 void corpus_close(struct corpus *corpus);

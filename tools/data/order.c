@@ -51,7 +51,10 @@ static zero_status read_sample(const struct order *order, struct reader *reader,
     zero_status status = reader_read(reader, first, context, tokens, error);
     if (status != ZERO_OK) return status;
     memcpy(targets, tokens + 1, (context - 1) * sizeof *targets);
-    return reader_read(reader, first + context, 1, targets + context - 1, error);
+    status = reader_read(reader, first + context, 1, targets + context - 1, error);
+    for (uint32_t i = 0; i < context && order->documents && !status; i++)
+        if (tokens[i] == order->document_end) targets[i] = READER_NO_TARGET;
+    return status ? status : reader_mask(reader, first + 1, context, targets, error);
 }
 
 zero_status order_read(const struct order *order, struct reader *reader, uint64_t position, uint32_t batch,

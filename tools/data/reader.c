@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -17,10 +18,14 @@ struct handle {
 struct reader {
     const struct corpus *corpus;
     uint32_t vocab;
+    struct reader *mask; /* of the loss masks; NULL: there are none */
+    bool masks;          /* it reads loss masks itself */
     uint64_t clock;
     struct handle handles[READER_FILES];
     uint8_t bytes[READER_BYTES]; /* the bytes of the last read */
 };
+
+enum { MASK_VALUES = 2 }; /* 0 and 1 */
 
 zero_status reader_open(const struct corpus *corpus, uint32_t vocab, struct zero_error *error,
                         struct reader **out) {
@@ -28,8 +33,14 @@ zero_status reader_open(const struct corpus *corpus, uint32_t vocab, struct zero
     if (!reader) return error_set(error, ZERO_E_MEMORY, "data: no memory for a reader");
     reader->corpus = corpus;
     reader->vocab = vocab;
-    *out = reader;
-    return ZERO_OK;
+    zero_status status =
+        corpus->mask ? reader_open(corpus->mask, MASK_VALUES, error, &reader->mask) : ZERO_OK;
+    if (reader->mask) reader->mask->masks = true;
+    if (status == ZERO_OK)
+        *out = reader;
+    else
+        reader_close(reader);
+    return status;
 }
 
 static void close_handle(struct handle *handle) {
@@ -39,6 +50,7 @@ static void close_handle(struct handle *handle) {
 
 void reader_close(struct reader *reader) {
     if (!reader) return;
+    reader_close(reader->mask);
     for (int i = 0; i < READER_FILES; i++) close_handle(&reader->handles[i]);
     free(reader);
 }
@@ -117,6 +129,17 @@ static uint64_t widen(const uint8_t *in, uint32_t token_bytes, uint64_t count, u
     return count;
 }
 
+static zero_status unknown_token(const struct reader *reader, const struct corpus_file *file, uint64_t index,
+                                 uint32_t token, struct zero_error *error) {
+    if (reader->masks)
+        return error_set(error, ZERO_E_ARGUMENT,
+                         "data: byte %" PRIu64 " of %s is %u: a loss mask has bytes 0 and 1 only", index,
+                         file->path, token);
+    return error_set(error, ZERO_E_ARGUMENT,
+                     "data: token %" PRIu64 " of %s is %u, but the model's vocab_size is %u", index,
+                     file->path, token, reader->vocab);
+}
+
 /* Reads the tokens from `position` on that lie in one file and in one read, at most `count`. */
 static zero_status read_run(struct reader *reader, uint64_t position, uint64_t count, int32_t *out,
                             uint64_t *out_count, struct zero_error *error) {
@@ -125,16 +148,18 @@ static zero_status read_run(struct reader *reader, uint64_t position, uint64_t c
     uint64_t index = position - file->first, run = READER_BYTES / corpus->token_bytes;
     if (run > file->tokens - index) run = file->tokens - index;
     if (run > count) run = count;
+    *out_count = run;
+    if (!file->path) {
+        for (uint64_t i = 0; i < run; i++) out[i] = 1;
+        return ZERO_OK;
+    }
     zero_status status = read_bytes(reader, file, corpus_header_bytes(corpus) + index * corpus->token_bytes,
                                     run * corpus->token_bytes, error);
     if (status != ZERO_OK) return status;
     const uint8_t *in = reader->bytes;
     uint64_t good = widen(in, corpus->token_bytes, run, reader->vocab, out);
     if (good < run)
-        return error_set(error, ZERO_E_ARGUMENT,
-                         "data: token %" PRIu64 " of %s is %u, but the model's vocab_size is %u",
-                         index + good, file->path, token_at(in, corpus->token_bytes, good), reader->vocab);
-    *out_count = run;
+        return unknown_token(reader, file, index + good, token_at(in, corpus->token_bytes, good), error);
     return ZERO_OK;
 }
 
@@ -151,4 +176,18 @@ zero_status reader_read(struct reader *reader, uint64_t first, uint64_t count, i
         first += run, out += run, count -= run;
     }
     return ZERO_OK;
+}
+
+zero_status reader_mask(struct reader *reader, uint64_t first, uint64_t count, int32_t *targets,
+                        struct zero_error *error) {
+    enum { BLOCK = 1024 };
+    int32_t counts[BLOCK];
+    zero_status status = ZERO_OK;
+    for (uint64_t at = 0; at < count && reader->mask && !status; at += BLOCK) {
+        uint64_t run = count - at < BLOCK ? count - at : BLOCK;
+        status = reader_read(reader->mask, first + at, run, counts, error);
+        for (uint64_t i = 0; i < run && !status; i++)
+            if (!counts[i]) targets[at + i] = READER_NO_TARGET;
+    }
+    return status;
 }

@@ -24,4 +24,9 @@ void reader_close(struct reader *reader);
 zero_status reader_read(struct reader *reader, uint64_t first, uint64_t count, int32_t *out,
                         struct zero_error *error);
 
+/* Gives READER_NO_TARGET to those of the tokens [first, first + count) that the corpus's loss masks leave out. */
+enum { READER_NO_TARGET = -1 };
+zero_status reader_mask(struct reader *reader, uint64_t first, uint64_t count, int32_t *targets,
+                        struct zero_error *error);
+
 #endif

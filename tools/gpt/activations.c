@@ -148,6 +148,8 @@ static void plan_waiting(struct activations *a, const struct gpt_config *c, uint
     plan_blocks(a, c, batch, again);
     a->norm = plan_statistics(a, c);
     a->row_loss = take(a, a->rows, sizeof *a->row_loss);
+    a->sequences.first = take(a, a->rows + 1, sizeof *a->sequences.first);
+    a->sequences.position = take(a, a->rows, sizeof *a->sequences.position);
     a->gradient[0] = take_floats(a, whole_rows(a, threads) * c->width);
     if (!cut) return;
     plan_norms(a, c, threads);

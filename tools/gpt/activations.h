@@ -50,13 +50,21 @@ struct arena {
  *
  * With recomputation, every config.recompute blocks form a segment. The input of the segment's first block is kept as a
  * checkpoint. All other arrays of blocks exist config.recompute times, and the segments share them. */
+/* Runs of rows that attend to each other alone (sequences_find). */
+struct sequences {
+    uint32_t count;
+    uint32_t *first;    /* [count + 1 of rows + 1]: the first row of each; then the number of rows */
+    uint32_t *position; /* [rows]: of a row in its sequence */
+};
+
 struct activations {
     struct arena device, cpu; /* cpu: checkpoints, if they are kept there */
     float **residual;         /* [layers + 1][rows][width]: input of block i; the last is the head's input */
     struct saved *saved;      /* [layers] */
     float *cosine, *sine;     /* [context][head_width / 2]: of rotary positions, or NULL */
     struct statistics norm;   /* of the head */
-    double *row_loss;         /* [rows] */
+    struct sequences sequences;
+    double *row_loss; /* [rows] */
     /* Only with several blocks of the vocabulary, else NULL: of each row's logits so far, the largest, the sum of exponentials
      * from there, and the target's. */
     float *row_most, *row_total, *row_wanted; /* [rows] */

@@ -9,17 +9,18 @@
 /* One head of one sequence. Pointers to its first row; rows are qkv_ld and mixed_ld apart. */
 struct head {
     float *query, *key, *value, *mixed, *lse;
-    uint64_t qkv_ld, mixed_ld, offset; /* offset: of this head in arrays like mixed */
-    uint32_t length, width, window;
+    uint64_t qkv_ld, mixed_ld, offset;     /* offset: of this head in arrays like mixed */
+    uint32_t first, length, width, window; /* first: row of the pass */
     float scale;
 };
 
 static struct head find(const struct gpt *gpt, const struct saved *saved, uint32_t window, uint32_t sequence,
                         uint32_t head) {
     const struct gpt_config *c = &gpt->config;
-    uint32_t length = gpt->pass.length, width = c->head_width, group = c->heads / c->kv_heads;
+    uint32_t width = c->head_width, group = c->heads / c->kv_heads;
     uint64_t query = extent_of(c, QUERY), key = extent_of(c, KEY), ld = extent_of(c, QKV);
-    uint64_t row = (uint64_t)sequence * length, offset = row * query + (uint64_t)head * width;
+    const uint32_t *first = &gpt->activations.sequences.first[sequence];
+    uint64_t row = first[0], length = first[1] - first[0], offset = row * query + (uint64_t)head * width;
     float *qkv = saved->qkv + row * ld, *keys = qkv + query + (uint64_t)(head / group) * width;
     return (struct head){
         .query = qkv + (uint64_t)head * width,
@@ -29,8 +30,9 @@ static struct head find(const struct gpt *gpt, const struct saved *saved, uint32
         .mixed = saved->mixed + offset,
         .mixed_ld = query,
         .offset = offset,
-        .lse = saved->lse + ((uint64_t)sequence * c->heads + head) * length,
-        .length = length,
+        .lse = saved->lse + row * c->heads + head * length,
+        .first = first[0],
+        .length = (uint32_t)length,
         .width = width,
         .window = window,
         .scale = 1 / sqrtf((float)width),
@@ -139,6 +141,6 @@ void attention_backward(struct gpt *gpt, const struct saved *saved, const float 
         gpt->kernels->scale_add(h.value + row * h.qkv_ld, s.dvalue + (uint64_t)row * h.width, 0, h.width);
     }
     float *queries = h.query - (uint64_t)(group - 1) * h.width; /* h is the last head of the group */
-    rotary_turn(gpt, queries, h.qkv_ld, group, 0, h.length, true);
-    rotary_turn(gpt, h.key, h.qkv_ld, 1, 0, h.length, true);
+    rotary_turn(gpt, queries, h.qkv_ld, group, h.first, h.length, true);
+    rotary_turn(gpt, h.key, h.qkv_ld, 1, h.first, h.length, true);
 }

@@ -90,7 +90,7 @@ static void run_middle(struct block *b) {
     projection_round(b, all, 3);
     struct phase phase = {.groups = 0};
     for (int i = 0; i < 3; i++) projection_add(all[i], &phase);
-    phase_add(&phase, gpt->pass.batch * gpt->config.kv_heads, attention, b);
+    phase_add(&phase, gpt->activations.sequences.count * gpt->config.kv_heads, attention, b);
     phase_add(&phase, gpt->pass.tiles, norm_input, b);
     phase_run(&phase, gpt->threads);
 }

@@ -67,6 +67,6 @@ void block_forward(struct gpt *gpt, uint32_t index, bool output) {
     if (!output) b.output = NULL;
     projection_turn(&b, false);
     parallel_run(gpt->threads, gpt->pass.tiles, before_attention, &b);
-    parallel_run(gpt->threads, gpt->pass.batch * gpt->config.heads, attention, &b);
+    parallel_run(gpt->threads, gpt->activations.sequences.count * gpt->config.heads, attention, &b);
     parallel_run(gpt->threads, gpt->pass.tiles, after_attention, &b);
 }

@@ -22,7 +22,8 @@ static void forward_row(struct gpt *gpt, uint32_t row, float *wide) {
     uint64_t width = gpt->config.width, at = (uint64_t)gpt->pass.tokens[row] - block_first(gpt);
     float *to = gpt->activations.residual[0] + row * width;
     const float *term = gpt->embedding->view[POSITION_WEIGHT].count ? to : NULL; /* what is there already */
-    if (position->count) term = table_row(gpt, position, row % gpt->pass.length, wide + width);
+    if (position->count)
+        term = table_row(gpt, position, gpt->activations.sequences.position[row], wide + width);
     if (at < token->rows) {
         const float *embedded = table_row(gpt, token, at, wide);
         if (term)
@@ -47,11 +48,12 @@ void embedding_forward(struct gpt *gpt) { parallel_run(gpt->threads, gpt->pass.t
 static void add_rows(const struct gpt *gpt, const struct view *table, const int32_t *tokens, uint64_t first,
                      uint64_t count) {
     uint64_t width = gpt->config.width;
+    const uint32_t *position = gpt->activations.sequences.position;
     if (!table->grad) return; /* frozen */
     if (!table->add)
         for (uint64_t i = 0; i < table->rows; i++) memset(table->grad + i * width + first, 0, count * 4);
     for (uint32_t row = 0; row < gpt->pass.rows; row++) {
-        uint64_t at = tokens ? (uint64_t)tokens[row] - block_first(gpt) : row % gpt->pass.length;
+        uint64_t at = tokens ? (uint64_t)tokens[row] - block_first(gpt) : position[row];
         if (at >= table->rows) continue;
         float *to = table->grad + at * width + first;
         gpt->kernels->add(to, to, gpt->activations.gradient[0] + row * width + first, count);

@@ -113,21 +113,26 @@ double gpt_flops_per_token(const struct gpt_config *config) {
     return 6 * weights + 2 * 6 * seen * (double)extent_of(&c, QUERY);
 }
 
-static int in_vocabulary(const struct gpt *gpt, const int32_t *tokens) {
+/* `least`: the lowest number that is allowed. */
+static bool in_vocabulary(const struct gpt *gpt, const int32_t *tokens, int32_t least) {
     for (uint64_t i = 0; i < (uint64_t)gpt->pass.rows * gpt->pass.micros; i++)
-        if (tokens[i] < 0 || (uint32_t)tokens[i] >= gpt->config.vocab) return 0;
-    return 1;
+        if (tokens[i] < least || tokens[i] >= (int32_t)gpt->config.vocab) return false;
+    return true;
 }
+
+void gpt_set_divisor(struct gpt *gpt, double divisor) { gpt->divisor = divisor; }
 
 /* Checks the batch before any collective call, then runs one pass. `rest` is the last part of the pass. */
 static zero_status run(struct gpt *gpt, zero_mode mode, struct pass pass, zero_status (*rest)(struct gpt *),
                        double *out_loss) {
     pass.micros = mode == ZERO_TRAIN ? gpt->config.micros : 1;
     pass.rows = pass.batch * pass.length;
-    pass.loss_scale = mode == ZERO_TRAIN ? zero_engine_loss_scale(gpt->engine) : 1;
+    pass.divisor = gpt->divisor ? gpt->divisor : pass.rows;
+    pass.scale = mode == ZERO_TRAIN ? zero_engine_loss_scale(gpt->engine) / (float)pass.divisor : 1;
     pass.trains = mode == ZERO_TRAIN;
     gpt->pass = pass;
-    if (!in_vocabulary(gpt, pass.tokens) || (pass.targets && !in_vocabulary(gpt, pass.targets)))
+    if (!in_vocabulary(gpt, pass.tokens, 0) ||
+        (pass.targets && !in_vocabulary(gpt, pass.targets, GPT_NO_TARGET)))
         return ZERO_E_ARGUMENT;
     error_clear(&last);
     zero_status status = gpt->backend->pass_begin(gpt);

@@ -1,5 +1,7 @@
 /* The final norm, the logits and the loss. Logits exist for one group of tiles at a time, in one buffer; their gradient
  * overwrites them. The gradient of a weight is added up over the groups. */
+#include <string.h>
+
 #include "tools/gpt/matmul.h"
 #include "tools/gpt/model.h"
 #include "tools/gpt/phase.h"
@@ -41,6 +43,16 @@ static void gradient_tile(struct gpt *gpt, uint32_t thread, uint32_t tile, const
                   stream_at(gpt, first), dx + (uint64_t)first * width);
 }
 
+/* Returns the loss of a row; its logits become their gradient. */
+static double row_loss(const struct gpt *gpt, uint32_t row, float *logits) {
+    uint32_t vocab = gpt->config.vocab;
+    int32_t target = gpt->pass.targets[row];
+    if (target != GPT_NO_TARGET)
+        return gpt->kernels->cross_entropy(logits, vocab, (uint32_t)target, gpt->pass.scale);
+    memset(logits, 0, vocab * sizeof *logits);
+    return 0;
+}
+
 static void loss_tile(void *context, uint32_t index, uint32_t thread) {
     struct group *g = context;
     struct gpt *gpt = g->gpt;
@@ -48,12 +60,10 @@ static void loss_tile(void *context, uint32_t index, uint32_t thread) {
     uint32_t first = tile_first(gpt, tile), rows = tile_rows(gpt, tile);
     const struct activations *a = &gpt->activations;
     float *logits = a->logits + (uint64_t)tile_first(gpt, index) * vocab;
-    float scale = g->gradient ? gpt->pass.loss_scale / (float)gpt->pass.rows : 1;
 
     project(gpt, thread, first, rows, a->norm1 + (uint64_t)first * gpt->config.width, logits);
     for (uint32_t row = 0; row < rows; row++)
-        a->row_loss[first + row] = gpt->kernels->cross_entropy(
-            logits + (uint64_t)row * vocab, vocab, (uint32_t)gpt->pass.targets[first + row], scale);
+        a->row_loss[first + row] = row_loss(gpt, first + row, logits + (uint64_t)row * vocab);
     if (g->gradient)
         gradient_tile(gpt, thread, tile, logits,
                       a->norm2 + (uint64_t)scratch_first(gpt, thread) * gpt->config.width, g->gradient);

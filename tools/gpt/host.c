@@ -6,6 +6,7 @@
 #include "tools/gpt/model.h"
 #include "tools/gpt/parallel.h"
 #include "tools/gpt/rotary.h"
+#include "tools/gpt/sequences.h"
 
 static const char *problem(zero_dtype dtype) {
     if (dtype == ZERO_BF16 && !matmul_has_bf16())
@@ -44,6 +45,7 @@ static void close(struct gpt *gpt) {
 static zero_status pass_begin(struct gpt *gpt) {
     struct pass *pass = &gpt->pass;
     gpt->thread_limit = parallel_limit(gpt->threads);
+    sequences_find(gpt);
     gpt->activations = gpt->micro[0]; /* the last training pass may have ended with another micro-step */
     pass->tiles = (pass->rows - pass->known + gpt->activations.tile_rows - 1) / gpt->activations.tile_rows;
     atomic_store(&gpt->failed, 0);
@@ -55,7 +57,7 @@ static void use_micro(struct gpt *gpt, uint32_t micro) { gpt->activations = gpt-
 static double mean_loss(const struct gpt *gpt, uint32_t micro) {
     double total = 0;
     for (uint32_t row = 0; row < gpt->pass.rows; row++) total += gpt->micro[micro].row_loss[row];
-    return total / gpt->pass.rows;
+    return total / gpt->pass.divisor;
 }
 
 static zero_status pass_end(struct gpt *gpt, double out_loss[], struct zero_error *error) {

@@ -37,11 +37,12 @@ struct unit {
 /* Micro-steps of `batch` sequences of `length` tokens each, rows = batch * length. */
 struct pass {
     uint32_t batch, length, rows, tiles;
-    uint32_t known; /* the first rows, which the last pass computed: their keys and values are still there */
-    uint32_t micros;                 /* of each use */
+    uint32_t known;  /* the first rows, which the last pass computed: their keys and values are still there */
+    uint32_t micros; /* of each use */
     const int32_t *tokens, *targets; /* of the micro-step in use; targets: NULL when only logits are wanted */
     float *logits;                   /* [vocab]: those of the last row */
-    float loss_scale;                /* scales the gradient of the mean loss */
+    double divisor;                  /* of the sum of the targets' losses */
+    float scale;                     /* of a target's gradient: the loss scale over the divisor */
     bool trains;                     /* a backward follows the forward */
     uint32_t block;                  /* of the vocabulary, whose unit is in use */
 };
@@ -55,6 +56,7 @@ struct gpt {
     /* All units, in the order of use, and where the parts begin: the embedding's and the head's have vocab_blocks each. */
     struct unit *units, *embedding, *blocks, *head;
     uint32_t vocab_blocks;
+    double divisor; /* gpt_set_divisor */
     struct pass pass;
 
     /* used by the host */

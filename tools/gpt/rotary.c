@@ -57,7 +57,7 @@ void rotary_turn(const struct gpt *gpt, float *x, uint64_t ld, uint32_t heads, u
     const struct activations *a = &gpt->activations;
     uint32_t half = gpt->config.head_width / 2;
     for (uint32_t row = 0; row < rows && a->cosine; row++) {
-        uint64_t at = (uint64_t)((first + row) % gpt->pass.length) * half;
+        uint64_t at = (uint64_t)a->sequences.position[first + row] * half;
         gpt->kernels->rotate(x + row * ld, a->cosine + at, a->sine + at, heads, half, back);
     }
 }

@@ -4,6 +4,7 @@
  * gradient and the block's part of the stream's gradient, which adds up in fp32. The final norm belongs to the first block:
  * its output stays in activations.norm1, and its output's gradient adds up in norm2. */
 #include <math.h>
+#include <string.h>
 
 #include "tools/gpt/matmul.h"
 #include "tools/gpt/model.h"
@@ -64,7 +65,10 @@ static void sum_row(struct gpt *gpt, uint32_t row, float *logits) {
     if (target < view->rows) a->row_wanted[row] = logits[target];
     gpt->kernels->softmax_part(logits, view->rows, &a->row_most[row], &a->row_total[row]);
     if (gpt->pass.block + 1 == gpt->vocab_blocks)
-        a->row_loss[row] = log((double)a->row_total[row]) - (double)(a->row_wanted[row] - a->row_most[row]);
+        a->row_loss[row] =
+            gpt->pass.targets[row] == GPT_NO_TARGET
+                ? 0
+                : log((double)a->row_total[row]) - (double)(a->row_wanted[row] - a->row_most[row]);
 }
 
 static void forward_tile(void *context, uint32_t index, uint32_t thread) {
@@ -87,8 +91,12 @@ void vocabulary_forward(struct gpt *gpt) { run_groups(gpt, forward_tile, NULL); 
 static void gradient_row(struct gpt *gpt, uint32_t row, float *logits) {
     const struct activations *a = &gpt->activations;
     const struct view *view = weight_in_use(gpt);
-    uint32_t target = (uint32_t)gpt->pass.targets[row] - block_first(gpt);
-    float scale = gpt->pass.loss_scale / (float)gpt->pass.rows;
+    uint32_t target = (uint32_t)gpt->pass.targets[row] - block_first(gpt); /* of no target: above all rows */
+    float scale = gpt->pass.scale;
+    if (gpt->pass.targets[row] == GPT_NO_TARGET) {
+        memset(logits, 0, view->rows * sizeof *logits);
+        return;
+    }
     gpt->kernels->softmax_of(logits, view->rows, a->row_most[row], scale / a->row_total[row]);
     if (target < view->rows) logits[target] -= scale;
 }

@@ -8,7 +8,7 @@ base() {
     cat <<JSON
 {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1, "seed": 3, "steps_per_print": 4, "threads": 1,
  "comm": {"reduction": "ordered"}, "zero_optimization": {"stage": 3},
- "data": {"path": ["text"], "order": "sequential", "eval": 0.1, "bytes": true},
+ "data": {"path": ["text"], "order": "sequential", "document_end": -1, "eval": 0.1, "bytes": true},
  "model": {"model_type": "gpt2", "n_layer": 2, "n_embd": 32, "n_head": 2, "n_positions": 32, "vocab_size": 256,
   "n_inner": 128, "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "initializer_range": 0.02,
   "tie_word_embeddings": true}}
@@ -60,6 +60,7 @@ effect comm.reduction staging '"ordered"' '"native"' as_ranks
 effect data.bytes takes_json '"bytes": true' '"bytes": false'
 effect data.path weights '["text"]' '["other"]'
 effect data.order weights '"sequential"' '"shuffled"'
+effect data.document_end weights '"document_end": -1' '"document_end": 32'
 effect data.eval held_out '"eval": 0.1' '"eval": ["other"]'
 effect model.n_layer weights '"n_layer": 2' '"n_layer": 1'
 effect model.n_embd weights '"n_embd": 32' '"n_embd": 16'

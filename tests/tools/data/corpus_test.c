@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 
+#include "tools/data/contents.h"
 #include "tools/data/reader.h"
 
 #include "tests/check.h"
@@ -173,6 +174,58 @@ static void tokens_outside_the_vocabulary_are_refused(void) {
     corpus_close(corpus);
 }
 
+static uint64_t contents_of(const char *path) {
+    struct zero_error error;
+    uint64_t contents = 0;
+    struct corpus *corpus = open_paths(&path, 1);
+    CHECK_INT(corpus_contents(corpus, 1, &contents, &error), ZERO_OK);
+    corpus_close(corpus);
+    return contents;
+}
+
+static void masks_leave_targets_out(void) {
+    uint16_t tokens[4] = {1, 2, 3, 4};
+    struct zero_error error;
+    int32_t targets[7] = {9, 9, 9, 9, 9, 9, 9};
+    static const int32_t expected[7] = {9, 9, 9, -1, 9, 9, -1};
+    error_clear(&error);
+    mkdir("masked", 0700);
+    files_tokens("masked/a.bin", TOKEN_FILE_MAGIC, 1, 4, tokens, 4);
+    files_tokens("masked/b.bin", TOKEN_FILE_MAGIC, 1, 4, tokens, 4);
+    uint64_t without = contents_of("masked");
+    files_write("masked/b.mask", "\0\1\1\0", 4); /* a.bin has none */
+    uint64_t with = contents_of("masked");
+    CHECK(with != without);
+    struct corpus *corpus = open_paths((const char *[]){"masked"}, 1);
+    struct reader *reader = NULL;
+    CHECK_INT(corpus->file_count, 2);
+    CHECK_INT(reader_open(corpus, 256, &error, &reader), ZERO_OK);
+    CHECK_INT(reader_mask(reader, 1, 7, targets, &error), ZERO_OK);
+    for (int i = 0; i < 7; i++) CHECK_INT(targets[i], expected[i]);
+    reader_close(reader);
+    corpus_close(corpus);
+    files_write("masked/b.mask", "\0\1\1\1", 4);
+    CHECK(contents_of("masked") != with);
+}
+
+static void bad_masks_are_named(void) {
+    uint16_t tokens[4] = {1, 2, 3, 4};
+    struct zero_error error;
+    int32_t targets[4];
+    error_clear(&error);
+    files_tokens("part.bin", TOKEN_FILE_MAGIC, 1, 4, tokens, 4);
+    files_write("part.mask", "\1\1\1", 3);
+    expect_error("part.bin", ZERO_E_IO, "part.mask has 3 bytes, and part.bin 4 tokens");
+    files_write("part.mask", "\1\1\7\1", 4);
+    struct corpus *corpus = open_paths((const char *[]){"part.bin"}, 1);
+    struct reader *reader = NULL;
+    CHECK_INT(reader_open(corpus, 256, &error, &reader), ZERO_OK);
+    CHECK_INT(reader_mask(reader, 0, 4, targets, &error), ZERO_E_ARGUMENT);
+    CHECK_CONTAINS(error.message, "byte 2 of part.mask is 7: a loss mask has bytes 0 and 1 only");
+    reader_close(reader);
+    corpus_close(corpus);
+}
+
 static void a_file_that_changed_is_refused(void) {
     files_text("grows", "text");
     struct zero_error error;
@@ -270,6 +323,8 @@ int main(void) {
     reads_join();
     bad_files_are_named();
     tokens_outside_the_vocabulary_are_refused();
+    masks_leave_targets_out();
+    bad_masks_are_named();
     a_file_that_changed_is_refused();
     a_file_that_is_written_anew_is_refused();
     a_file_that_shrinks_is_refused();

@@ -57,6 +57,41 @@ fi
 ids=$("$tokenize" model --ids 'the quick fox: grün')
 [[ $ids =~ ^[0-9,]+$ ]] || { echo "FAILED: --ids prints $ids" && exit 1; }
 
+# Loss masks: a completion, the assistant's turns, labels. mask FILE: the text, where what does not count is in brackets.
+mask() {
+    "$python" - "$1" <<'PY'
+import array, itertools, sys
+from tokenizers import Tokenizer
+t = Tokenizer.from_file("model/tokenizer.json")
+ids = array.array("H", open(sys.argv[1] + ".bin", "rb").read()[1024:])
+mask = open(sys.argv[1] + ".mask", "rb").read()
+assert len(ids) == len(mask)
+for counts, run in itertools.groupby(zip(mask, ids), lambda p: p[0]):
+    text = t.decode([i for _, i in run], skip_special_tokens=False).replace("<|endoftext|>", "|")
+    print(text if counts else f"[{text}]", end="")
+PY
+}
+counts() { [[ $(mask "$1") == "$2" ]] || { echo "FAILED: $1: $(mask "$1"), expected $2" && exit 1; }; }
+"$tokenize" model part.bin a.txt b.jsonl | grep -q "targets by part.mask"
+counts part 'the fox: grün|one|[two ]three|'
+"$tokenize" model part.bin b.jsonl --no-mask
+[[ ! -e part.mask ]] || { echo "FAILED: --no-mask leaves the earlier mask" && exit 1; }
+echo '{"input_ids": [72, 73, 74], "labels": [-100, 73, 74]}' >labels.jsonl
+"$tokenize" model labels.bin labels.jsonl
+[[ $(od -An -tu1 labels.mask | tr -d ' ') == 0111 ]] || { echo "FAILED: the labels' mask" && exit 1; }
+echo '{"input_ids": [72, 73], "labels": [73, 74]}' >labels.jsonl
+says 'labels.jsonl:1: each of the "labels"' "$tokenize" model bad.bin labels.jsonl
+if [[ -e c.jsonl ]]; then
+    echo '{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "fox"}, {"role": "user", "content": "dog"},
+ {"role": "assistant", "content": "jumps"}]}' | tr -d '\n' >turns.jsonl
+    sed -i "s/<|user|>{{/{{ '<|user|>' if m.role == 'user' else '>' }}{{/; s/{% endfor %}/{% endfor %}{{ '>' if add_generation_prompt else '' }}/" model/tokenizer_config.json
+    "$tokenize" model turns.bin turns.jsonl
+    counts turns '[<|user|>hi>]fox[<|user|>dog>]jumps|'
+    sed -i 's/{% for m/{{ messages|length }}{% for m/' model/tokenizer_config.json
+    says "turns.jsonl:1: the chat template changes earlier turns" "$tokenize" model bad.bin turns.jsonl
+    "$tokenize" model whole.bin turns.jsonl --no-mask
+fi
+
 echo '{"words": 1}' >bad.jsonl
 says 'bad.jsonl:1 has neither "text"' "$tokenize" model bad.bin bad.jsonl
 says "nowhere cannot be read" "$tokenize" model bad.bin nowhere

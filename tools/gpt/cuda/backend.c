@@ -96,10 +96,10 @@ static zero_status pass_begin(struct gpt *gpt) {
     return c->error.code;
 }
 
-static double mean_loss(const struct cuda_memory *m, uint32_t rows) {
+static double mean_loss(const struct cuda_memory *m, uint32_t rows, double divisor) {
     double total = 0;
     for (uint32_t row = 0; row < rows; row++) total += (double)m->pinned_loss[row];
-    return total / rows;
+    return total / divisor;
 }
 
 static void give_logits(const struct gpt *gpt) {
@@ -122,7 +122,7 @@ static zero_status pass_end(struct gpt *gpt, double out_loss[], struct zero_erro
         error_pass(error, &c->error);
         return c->error.code;
     }
-    if (gpt->pass.targets && out_loss) *out_loss = mean_loss(m, gpt->pass.rows);
+    if (gpt->pass.targets && out_loss) *out_loss = mean_loss(m, gpt->pass.rows, gpt->pass.divisor);
     if (gpt->pass.logits) give_logits(gpt);
     return ZERO_OK;
 }

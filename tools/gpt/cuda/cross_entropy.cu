@@ -44,25 +44,27 @@ static __device__ running join_block(running r) {
 
 template <typename T, int N> static __device__ void row_of(const cross_entropy_argument &a) {
     T *x = (T *)a.logits + (uint64_t)blockIdx.x * a.stride;
-    uint32_t target = (uint32_t)a.target[blockIdx.x], end = a.columns / N * N;
+    int32_t wanted = a.target[blockIdx.x];
+    bool counts = wanted >= 0;
+    uint32_t target = counts ? (uint32_t)wanted : 0, end = a.columns / N * N;
     running r = {-INFINITY, 0};
     float v[N], last[1];
     for (uint32_t c = threadIdx.x * N; c < end; c += FLAT_THREADS * N) load(v, x + c), r = take(r, v);
     for (uint32_t c = end + threadIdx.x; c < a.columns; c += FLAT_THREADS)
         load(last, x + c), r = take(r, last);
     r = join_block(r);
-    if (threadIdx.x == 0) a.loss[blockIdx.x] = logf(r.total) - (wide(x[target]) - r.most);
+    if (threadIdx.x == 0) a.loss[blockIdx.x] = counts ? logf(r.total) - (wide(x[target]) - r.most) : 0.f;
     if (a.scale == 0) return;
     float inverse = 1 / r.total;
     __syncthreads(); /* every thread has read x[target] */
     for (uint32_t c = threadIdx.x * N; c < end; c += FLAT_THREADS * N) {
         load(v, x + c);
         for (int i = 0; i < N; i++)
-            v[i] = (expf(v[i] - r.most) * inverse - (c + i == target ? 1.f : 0.f)) * a.scale;
+            v[i] = counts ? (expf(v[i] - r.most) * inverse - (c + i == target ? 1.f : 0.f)) * a.scale : 0.f;
         store(x + c, v);
     }
     for (uint32_t c = end + threadIdx.x; c < a.stride; c += FLAT_THREADS) {
-        float p = c < a.columns ? expf(wide(x[c]) - r.most) * inverse - (c == target ? 1.f : 0.f) : 0.f;
+        float p = counts && c < a.columns ? expf(wide(x[c]) - r.most) * inverse - (c == target ? 1.f : 0.f) : 0.f;
         narrow(x + c, p * a.scale);
     }
 }

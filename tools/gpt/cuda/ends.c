@@ -106,7 +106,7 @@ static void back_through_logits(struct gpt *gpt, uint32_t first, uint32_t rows) 
 static void run(struct gpt *gpt, bool backward) {
     struct cuda_memory *m = &gpt->cuda->memory;
     uint32_t all = gpt->pass.rows;
-    float scale = backward ? gpt->pass.loss_scale / (float)all : 0;
+    float scale = backward ? gpt->pass.scale : 0;
     cuda_norm_forward(gpt, final_norm(gpt), m->residual[gpt->config.layers], m->normed);
     for (uint32_t first = 0; first < all; first += m->head_rows) {
         uint32_t rows = all - first < m->head_rows ? all - first : m->head_rows;

@@ -18,7 +18,7 @@ struct stamp {
         uint64_t add;
     } slot[UNIT_PARAMS_MAX];
     uint32_t batch, length, output;
-    float loss_scale;
+    float scale;
 };
 
 struct recording {
@@ -75,7 +75,7 @@ static struct stamp stamp_of(const struct gpt *gpt, const struct work *w) {
     s.batch = gpt->pass.batch;
     s.length = gpt->pass.length;
     s.output = w->output;
-    if (w->unit > gpt->config.layers) s.loss_scale = gpt->pass.loss_scale; /* only the head uses it */
+    if (w->unit > gpt->config.layers) s.scale = gpt->pass.scale; /* only the head uses it */
     return s;
 }
 

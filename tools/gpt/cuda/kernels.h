@@ -160,7 +160,7 @@ struct position_backward_argument {
 struct cross_entropy_argument {
     void *logits;
     float *loss;
-    const int32_t *target;
+    const int32_t *target; /* below 0: none, so loss and gradient are 0 */
     uint32_t rows, columns, stride;
     float scale;
 };
