@@ -29,6 +29,7 @@ static zero_status make_blueprint(zero_engine *e, struct zero_error *error) {
     struct blueprint_options options = {.config = &e->config,
                                         .model = &e->model,
                                         .optimizer = e->training.optimizer,
+                                        .other = e->training.groups.other,
                                         .params = &e->training.groups.params[0],
                                         .state_count = e->training.state_count,
                                         .reservations = &e->reservations,
@@ -60,6 +61,7 @@ static zero_status lay_plan(zero_engine *e, struct zero_error *error) {
     e->model.dtype = (enum dtype)c->compute_dtype;
     zero_status status = trace_reserve(e->trace_steps, &e->reservations, error);
     if (!status) status = groups_check(&e->training.groups, &e->model, c, error);
+    groups_mark(&e->training.groups, &e->model);
     if (!status) status = model_lay_out(&e->model, e->ranks.size, c->persistence_threshold, error);
     if (!status) status = make_blueprint(e, error);
     for (uint32_t i = 0; i < blueprint_rooms(c); i++) status = agree_room(e, i, status, error);
@@ -89,7 +91,8 @@ static void report_plan(const zero_engine *e, zero_plan *out) {
         .staging_bytes = p->row_bytes[MEMORY_STAGING] + p->row_bytes[MEMORY_MESSAGES] +
                          p->row_bytes[MEMORY_SLOTS] + p->row_bytes[MEMORY_PARAM_STAGING] +
                          p->row_bytes[MEMORY_CHECKPOINT] + p->row_bytes[MEMORY_UPDATE_STAGING] +
-                         p->row_bytes[MEMORY_NORMS] + p->row_bytes[MEMORY_GRAD_STAGING],
+                         p->row_bytes[MEMORY_NORMS] + p->row_bytes[MEMORY_GRAD_STAGING] +
+                         p->row_bytes[MEMORY_DIRECTIONS],
         .drive_read_bytes = plan_read_bytes(p),
         .drive_write_bytes = plan_write_bytes(p),
         .drive_life_steps = drive_life_steps(e),

@@ -8,6 +8,7 @@
 #include "kernels/adamw.h"
 #include "kernels/four.cuh"
 #include "kernels/lion.h"
+#include "kernels/muon.h"
 #include "kernels/sgd.h"
 #include "kernels/state_element.h"
 
@@ -73,6 +74,7 @@ KERNEL(adamw_step, 256, struct optimizer_step_argument, a) { update<adamw_elemen
 KERNEL(adam_step, 256, struct optimizer_step_argument, a) { update<adam_element, 2>(a); }
 KERNEL(lion_step, 256, struct optimizer_step_argument, a) { update<lion_element, 1>(a); }
 KERNEL(adagrad_step, 256, struct optimizer_step_argument, a) { update<adagrad_element, 1>(a); }
+KERNEL(muon_step, 256, struct optimizer_step_argument, a) { update<muon_apply, 0>(a); }
 
 KERNEL(sgd_step, 256, struct optimizer_step_argument, a) {
     if (a.scalars.value[SGD_MOMENTUM] == 0)

@@ -32,6 +32,8 @@ struct optimizer_caller {
 struct optimizer_params {
     double lr, beta1, beta2, eps, weight_decay, momentum, dampening, lr_decay;
     bool nesterov, bias_correction;
+    uint32_t ns_steps;                     /* of Muon, as the next two: steps of the iteration */
+    bool match_rms, ns_bf16;               /* adjust_lr_fn "match_rms_adamw"; ns_dtype "bf16" */
     bool amsgrad;                          /* no optimizer implements it: the configuration refuses it */
     const struct optimizer_caller *caller; /* for the row of optimizer_of_caller */
 };
@@ -73,6 +75,12 @@ struct optimizer_key {
     const char *name, *fallback;
 };
 
+/* What an update needs at once. ELEMENT: an element. MATRIX: a whole parameter of two dimensions; its update has three parts.
+ *   1. `before`, on elements: updates the states, and makes the direction from states and gradient.
+ *   2. `matrix`, on a whole matrix of directions.
+ *   3. `update`, on elements: moves the weights along the direction, which takes the gradient's place. */
+enum optimizer_scope { SCOPE_ELEMENT, SCOPE_MATRIX };
+
 struct optimizer {
     const char *name;  /* in checkpoints: "adamw" */
     const char *title; /* in the configuration, as in DeepSpeed and PyTorch: "AdamW" */
@@ -91,6 +99,14 @@ struct optimizer {
 
     /* By instruction set; NULL: not built. optimizer_update takes the best one of the CPU. */
     optimizer_loop *update[KERNEL_ISAS];
+
+    enum optimizer_scope scope;
+    /* Of scope MATRIX, else NULL. before: a row with the states, which writes the direction in the master's place. matrix: changes a
+     * direction in place; its bits do not depend on the number of threads. matrix_scratch: the floats that this needs. */
+    const struct optimizer *before;
+    void (*matrix)(float *direction, uint64_t rows, uint64_t columns, const struct optimizer_scalars *scalars,
+                   float *scratch, uint32_t threads);
+    uint64_t (*matrix_scratch)(uint64_t rows, uint64_t columns);
 
     /* The number of states that these parameters use; NULL: all. SGD without momentum uses none. */
     uint32_t (*states_used)(const struct optimizer_params *params);

@@ -15,6 +15,9 @@ void emit_lent_staging(struct policy *policy, struct operation *op);
 void policy_skip_to(struct policy *policy, uint32_t position, struct operation_list *out);
 bool policy_gathers(const struct policy *policy, const struct use *use);
 
+/* matrix.c: makes the directions of a region. Returns the buffer that has them. */
+struct buffer_ref matrix_direct(struct policy *policy, uint16_t region, struct operation_list *out);
+
 /* A run of forward uses; it is empty if first > last. policy_fits: true if two runs may be gathered at once while
  * `in_use` is in use. policy_reach: the last position that is gathered ahead while the use at `cursor` is in use. */
 struct run {
@@ -47,6 +50,8 @@ void grad_begin(struct policy *policy, uint16_t region, uint32_t position, struc
 void grad_to(struct policy *policy, uint16_t region, bool final, struct operation_list *out);
 /* Reduces a partial gradient which a later backward may add to. */
 void grad_leave(struct policy *policy, uint16_t region, struct operation_list *out);
+/* Gives a reduction that needs scratch one of the planned staging buffers; reductions use them in turn. */
+void grad_stage_through(struct policy *policy, struct operation *op);
 void grad_clear(struct policy *policy, uint16_t region, struct operation_list *out);
 
 static inline bool rests_replicated(const struct region *r) {

@@ -20,8 +20,7 @@ void grad_begin(struct policy *p, uint16_t region, uint32_t position, struct ope
     r->partial = true;
 }
 
-/* Gives a reduction that needs scratch one of the planned staging buffers; reductions use them in turn. */
-static void stage_through(struct policy *p, struct operation *op) {
+void grad_stage_through(struct policy *p, struct operation *op) {
     if (p->stagings) emit_writes(op, BUFFER_STAGING, p->reductions++ % p->stagings);
 }
 
@@ -37,7 +36,7 @@ static struct operation *reduce(struct policy *p, uint16_t region, struct placem
     enum buffer_kind whole = policy_gradient(r);
     emit_reads(op, whole, region);
     emit_writes(op, grad_shard_buffer(r), region);
-    stage_through(p, op);
+    grad_stage_through(p, op);
     room_give(p, OBJECT_GRAD, region, r->grad_live);
     r->partial = false;
     r->reduced = true;
@@ -69,7 +68,7 @@ static void finish(struct policy *p, uint16_t region, bool follows, struct opera
         op->sums = op->final && follows;
         if (op->kind == OP_GATHER) emit_reads(op, grad_shard_buffer(r), region);
         emit_writes(op, op->kind == OP_GATHER ? BUFFER_GRAD_FULL : grad_shard_buffer(r), region);
-        if (op->kind == OP_REDUCE) stage_through(p, op);
+        if (op->kind == OP_REDUCE) grad_stage_through(p, op);
         if (op->kind == OP_GATHER && r->grad_lent) emit_lent_staging(p, op);
     }
     r->final = true;

@@ -176,20 +176,23 @@ void policy_open(struct policy *p) {
     find_kept(p);
     room_open(p);
     p->evaluating = p->last = false;
-    p->cursor = p->positions = p->reductions = p->gathers = 0;
+    p->cursor = p->positions = p->reductions = p->gathers = p->directed = 0;
 }
 
 /* Per region, one event emits at most: a release, a reduction, its release, two steps to the gradient's placement, a
- * clear, an update and a gather. Per event it emits one COMPUTE or AGREE. */
-uint32_t policy_operations_max(const struct policy *p) { return 8 * p->regions + 8; }
+ * clear, an update and a gather; of a region with matrices also two more updates, a gather and three steps back. Per event
+ * it emits one COMPUTE or AGREE. */
+uint32_t policy_operations_max(const struct policy *p) { return (p->directions ? 16 : 8) * p->regions + 8; }
 
 /* ---- updates ---- */
 
 static void update(struct policy *p, uint16_t region, struct operation_list *out) {
     struct region *r = &p->region[region];
     bool whole = placement_is(r->grad_step, REPLICATE, REPLICATE);
+    struct buffer_ref from = {whole ? BUFFER_GRAD_FULL : grad_shard_buffer(r), region};
+    if (r->matrices) from = matrix_direct(p, region, out);
     struct operation *op = emit(out, OP_UPDATE, OBJECT_STATE, STREAM_UPDATE, region);
-    emit_reads(op, whole ? BUFFER_GRAD_FULL : grad_shard_buffer(r), region);
+    emit_reads(op, (enum buffer_kind)from.kind, from.region);
     emit_writes(op, rests_replicated(r) ? BUFFER_PARAM_FULL : BUFFER_PARAM_SHARD, region);
     emit_writes(op, BUFFER_STATE, region);
     if (!rests_replicated(r) || placement_is(r->state, REPLICATE, REPLICATE)) return;

@@ -20,6 +20,11 @@
  *   region, gradient:     none --backward--> partial --grad_to--> shard --final--> the step's placement
  *   region, after a step: stale --refresh, before its first use--> fresh
  *
+ * Where an optimizer updates whole matrices, an update has several operations. Each rank makes the directions of its shard; they are
+ * gathered; each matrix's owner changes its direction, and all others leave zeros; a reduction, which adds one number and zeros, brings
+ * each rank the directions of its shard; and the update moves the weights. At zero0 each rank has all directions, and
+ * the owners' come back the way that gradients do.
+ *
  * Invariants:
  *   1. The parameters of a unit are gathered before its use is emitted.
  *   2. A unit stays gathered if the next position uses it again.
@@ -51,6 +56,7 @@ struct region {
     bool exact;      /* its gathers are never coded */
     /* A reduced gradient has a wider type than the gradient that a backward writes, so it needs a place of its own. */
     bool grad_widens;
+    bool matrices;     /* its optimizer updates whole matrices */
     uint64_t elements; /* in its flat buffer */
     /* Parameters rest whole in the host program's memory. Its arrays have the whole gradient until the step has used it. */
     bool lent, grad_lent;
@@ -116,6 +122,8 @@ struct policy {
     uint32_t gather_stagings;
     /* The same for gathers to lent regions. 0: there are none. */
     uint32_t lent_stagings;
+    /* The number of buffers for directions, which regions with matrices use in turn. */
+    uint32_t directions;
     const struct use *forward;
     uint32_t uses;
     struct region *region;
@@ -136,6 +144,7 @@ struct policy {
     bool evaluating, last;
     uint32_t cursor, positions;
     uint32_t reductions, gathers; /* that took a staging buffer */
+    uint32_t directed;            /* updates of regions with matrices */
     uint32_t sums;                /* sums of elements so far */
     bool turned;                  /* a backward of this pass has begun */
     uint32_t current;             /* the position of the present use */

@@ -16,7 +16,7 @@ const char *operation_kind_name(enum operation_kind kind) {
 }
 
 const char *object_name(enum object object) {
-    static const char *const names[OBJECTS] = {"param", "grad", "state", "norm"};
+    static const char *const names[OBJECTS] = {"param", "grad", "state", "norm", "direction"};
     return names[object];
 }
 

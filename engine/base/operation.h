@@ -18,7 +18,8 @@
     X(GATHER)  /* shard -> replicate */                                                                      \
     X(REDUCE)  /* partial -> shard, or partial -> replicate on the replicate axis */                         \
     X(RELEASE) /* a gathered buffer's life ends */                                                           \
-    X(UPDATE)  /* the optimizer, on one shard */                                                             \
+    X(UPDATE)  /* the optimizer, on one shard; of OBJECT_DIRECTION: its part before MATRIX */                \
+    X(MATRIX)  /* the optimizer, on the whole matrices that this rank owns */                                \
     X(FETCH)   /* a run of chunks comes from a tier */                                                       \
     X(STORE)   /* a run of chunks goes to a tier */                                                          \
     X(COPY)    /* copies this rank's secondary shard out of a gathered unit (hpZ) */                         \
@@ -32,7 +33,7 @@ enum operation_kind {
         OP_KINDS
 };
 
-enum object { OBJECT_PARAM, OBJECT_GRAD, OBJECT_STATE, OBJECT_NORM, OBJECTS };
+enum object { OBJECT_PARAM, OBJECT_GRAD, OBJECT_STATE, OBJECT_NORM, OBJECT_DIRECTION, OBJECTS };
 
 enum stream {
     STREAM_COMPUTE,
@@ -70,6 +71,10 @@ enum buffer_kind {
     /* Where a use has several micro-batches: the whole gradient of every other one. */
     BUFFER_GRAD_SECOND,
     BUFFER_GRAD_HELD, /* the same: the reduced shard of the use's micro-batches, on its way to a drive */
+    /* Of an optimizer that updates whole matrices: the directions of a region, in fp32 (kernels/optimizer.h); and scratch. The region
+     * is its index. */
+    BUFFER_DIRECTION,
+    BUFFER_MATRIX_SCRATCH,
     /* If the host adds a micro-step's shard to the sum in its own memory: a round of the shard, from the device; the region is its
      * index, which is that of the reduction's BUFFER_STAGING. No operation names it. */
     BUFFER_ROUND_STAGING,

@@ -4,9 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/blueprint/matrices.h"
 #include "engine/ranks/rank_agreement.h"
 
-enum { REDUCE_STAGINGS = 2, GATHER_STAGINGS = 2 }; /* one at work while the next begins */
+enum { REDUCE_STAGINGS = 2, GATHER_STAGINGS = 2, DIRECTIONS = 2 }; /* one at work while the next begins */
 
 /* ---- what the configuration says ---- */
 
@@ -68,13 +69,17 @@ struct blueprint_terms blueprint_terms(const struct config *c, uint32_t ranks, b
     return t;
 }
 
+const struct optimizer *blueprint_optimizer(const struct blueprint *b, uint32_t region) {
+    return b->o.other && region_other(&b->o.model->region[region]) ? b->o.other : b->o.optimizer;
+}
+
 /* ---- the policy ---- */
 
 /* Spans hold the parameters themselves where these rest whole and the host's memory is the device's. */
 static bool lends_params(const struct blueprint *b, uint32_t region) {
     const struct blueprint_terms *t = &b->terms;
     bool whole = placement_is(t->stage->param_rest, REPLICATE, REPLICATE);
-    return b->o.model->region[region].lends && whole && !t->discrete;
+    return b->o.model->region[region].lends && whole && !t->discrete && !b->regions[region].matrices;
 }
 
 /* All that the backwards of a step write is in the host's arrays: overwritten in one micro-step, or added up in all of them. */
@@ -100,6 +105,7 @@ static bool lends_grads(const struct blueprint *b, uint32_t region) {
 static zero_status open_policy(struct blueprint *b, struct zero_error *error) {
     const struct blueprint_terms *t = &b->terms;
     const struct model *m = b->o.model;
+    uint32_t directions = 0;
     b->regions = calloc(m->regions, sizeof *b->regions);
     b->refresh = calloc(m->regions, sizeof *b->refresh);
     if (!b->regions || !b->refresh)
@@ -109,6 +115,8 @@ static zero_status open_policy(struct blueprint *b, struct zero_error *error) {
         b->regions[i].persistent = region_persistent(&m->region[i]);
         b->regions[i].exact = region_keeps_fp32(&m->region[i]);
         b->regions[i].elements = m->region[i].padded;
+        b->regions[i].matrices = !b->regions[i].frozen && blueprint_optimizer(b, i)->scope == SCOPE_MATRIX;
+        if (b->regions[i].matrices) directions = DIRECTIONS;
         struct precision precision = blueprint_precision_of(b, i);
         b->regions[i].bytes = plan_room_bytes(m->region[i].padded, precision.compute);
         b->regions[i].grad_widens = precision_widens(&precision);
@@ -128,6 +136,7 @@ static zero_status open_policy(struct blueprint *b, struct zero_error *error) {
                                 .backward_depth = t->backward_depth,
                                 .live_max = t->live_max,
                                 .ahead_max = t->ahead_max,
+                                .directions = directions,
                                 .forward = m->use,
                                 .uses = m->units,
                                 .region = b->regions,
@@ -212,14 +221,17 @@ static struct executor_shape shape_of(const struct blueprint *b) {
                                    .gradient_factor = t->gradient_factor,
                                    .param_bits = t->param_bits,
                                    .gradient_bits = t->gradient_bits,
+                                   .matrix_owner = b->matrix_owner,
                                    .piece_bytes = t->piece_bytes};
     memcpy(shape.group, b->o.group, sizeof shape.group);
     return shape;
 }
 
 struct executor_options blueprint_executor_options(const struct blueprint *b) {
-    return (struct executor_options){
-        .shape = shape_of(b), .plan = &b->plan, .optimizer = b->o.optimizer, .state_count = b->o.state_count};
+    return (struct executor_options){.shape = shape_of(b),
+                                     .plan = &b->plan,
+                                     .optimizer = {b->o.optimizer, b->o.other ? b->o.other : b->o.optimizer},
+                                     .state_count = b->o.state_count};
 }
 
 static uint64_t place(struct blueprint_messages *m, uint64_t bytes) {
@@ -239,12 +251,22 @@ struct blueprint_messages blueprint_messages(const struct blueprint *b) {
     return m;
 }
 
+/* States of the regions of one of the optimizers. The most of both is the other's, or the run's own. */
+static uint32_t region_states(const struct blueprint *b, bool other) {
+    uint32_t all = b->o.state_count;
+    if (!b->o.other) return all;
+    const struct optimizer *row = other ? b->o.other : b->o.optimizer;
+    return row->state_count < all ? row->state_count : all;
+}
+
 static zero_status make_plan(struct blueprint *b, struct zero_error *error) {
     const struct blueprint_terms *t = &b->terms;
     struct executor_shape shape = shape_of(b);
     struct plan_options options = {.model = b->o.model,
                                    .policy = &b->policy,
                                    .state_count = b->o.state_count,
+                                   .states = {region_states(b, false), region_states(b, true)},
+                                   .matrix_scratch_bytes = matrices_scratch_bytes(b),
                                    .state_tier = t->state_tier,
                                    .param_tier = t->param_tier,
                                    .grad_tier = t->grad_tier,
@@ -279,6 +301,8 @@ zero_status blueprint_make(struct blueprint *b, const struct blueprint_terms *te
     if (!status) status = check_borrowed(b, error);
     if (!status) status = check_vertical(b, error);
     if (!status) status = check_updates(b, error);
+    if (!status) status = matrices_check(b, error);
+    if (!status) status = matrices_share_out(b, error);
     return status ? status : make_plan(b, error);
 }
 
@@ -286,7 +310,8 @@ void blueprint_free(struct blueprint *b) {
     plan_free(&b->plan);
     free(b->regions);
     free(b->refresh);
-    b->regions = NULL, b->refresh = NULL;
+    free(b->matrix_owner);
+    b->regions = NULL, b->refresh = NULL, b->matrix_owner = NULL;
 }
 
 /* ---- within budgets ---- */

@@ -42,7 +42,8 @@ struct blueprint_terms blueprint_terms(const struct config *config, uint32_t ran
 /* The other inputs of a blueprint, all borrowed. */
 struct blueprint_options {
     const struct model *model; /* laid out (model_lay_out) */
-    const struct optimizer *optimizer;
+    const struct optimizer *optimizer,
+        *other; /* other: of the regions of region_other; NULL: there are none */
     uint32_t state_count;
     /* [AXES_BOTH + 1]: by axes and stream; for sizes and scratch memory */
     struct comm_group *const (*group)[STREAMS];
@@ -58,6 +59,8 @@ struct blueprint {
     uint32_t ranks;
     struct region *regions;
     uint16_t *refresh;
+    uint32_t
+        *matrix_owner; /* per parameter: the rank that changes its direction (engine/blueprint/matrices.h) */
     struct policy policy;
     struct plan plan;
 };
@@ -67,6 +70,9 @@ struct blueprint_messages {
     uint64_t agreements, message, piece, bounce[2], norms; /* bounce and norms: of a discrete device */
     uint64_t bytes;
 };
+
+/* The optimizer of a region. */
+const struct optimizer *blueprint_optimizer(const struct blueprint *blueprint, uint32_t region);
 
 /* The stage's row of placements. */
 const struct stage *blueprint_stage(const struct config *config);

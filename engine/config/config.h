@@ -23,6 +23,7 @@
 #include "stages/reshard.h"
 
 struct tier_ops;
+struct optimizer;
 
 /* Choices are numbered in the order in which keys.def lists them. */
 enum config_reduction { CONFIG_REDUCTION_AUTO, CONFIG_REDUCTION_ORDERED, CONFIG_REDUCTION_NATIVE };
@@ -51,7 +52,11 @@ struct config_optimizer {
     /* 0 if the optimizer does not use it. */
     double lr, betas[2], eps, weight_decay, momentum, dampening, lr_decay;
     bool nesterov, bias_correction, adam_w_mode, torch_adam;
+    uint64_t ns_steps;       /* of Muon, as these two: */
+    int adjust_lr, ns_dtype; /* enum config_adjust_lr, enum config_ns_dtype */
 };
+enum config_adjust_lr { CONFIG_LR_ORIGINAL, CONFIG_LR_MATCH_RMS };
+enum config_ns_dtype { CONFIG_NS_FP32, CONFIG_NS_BF16 };
 
 /* A parameter group of the configuration: parameters whose names match one of the patterns. */
 struct config_group {
@@ -59,6 +64,10 @@ struct config_group {
     uint32_t match_count;    /* at most CONFIG_MATCH_MAX */
     double lr, weight_decay; /* below 0: the optimizer's value */
     bool frozen, keeps_fp32;
+    /* The row of `optimizers` that updates it, and what it has in place of the row's defaults (betas below 0: nothing). NULL: the
+     * configuration's optimizer updates it. */
+    const struct optimizer *optimizer;
+    double betas[2];
 };
 
 enum { CONFIG_GROUPS_MAX = LR_GROUPS_MAX - 1, CONFIG_MATCH_MAX = 64 }; /* group 0 is all other parameters */

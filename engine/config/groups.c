@@ -5,6 +5,7 @@
 
 #include "engine/config/key.h"
 #include "engine/config/suggest.h"
+#include "kernels/optimizer.h"
 
 struct reading {
     const char *path;
@@ -56,6 +57,24 @@ static zero_status read_decay(struct reading *r, const struct config_value *v) {
     return read_number(r, v, &r->group->weight_decay);
 }
 
+/* One that keeps moments of elements, beside an optimizer of matrices or another one. */
+static zero_status read_optimizer(struct reading *r, const struct config_value *v) {
+    const struct optimizer *row = v->kind == VALUE_STRING ? optimizer_find(v->string) : NULL;
+    if (!row) return wrong(r, v->name, v->text, "the name of an optimizer, as \"AdamW\",");
+    r->group->optimizer = row;
+    return ZERO_OK;
+}
+
+static zero_status read_betas(struct reading *r, const struct config_value *v) {
+    bool good = v->kind == VALUE_LIST && v->count == 2;
+    for (uint64_t i = 0; i < 2 && good; i++)
+        good = (v->items[i].kind == VALUE_INT || v->items[i].kind == VALUE_REAL) && v->items[i].real >= 0 &&
+               v->items[i].real < 1;
+    if (!good) return wrong(r, v->name, v->text, "a list of two numbers of at least 0 and less than 1");
+    for (int i = 0; i < 2; i++) r->group->betas[i] = v->items[i].real;
+    return ZERO_OK;
+}
+
 static zero_status read_frozen(struct reading *r, const struct config_value *v) {
     if (v->kind != VALUE_BOOL) return wrong(r, v->name, v->text, "true or false");
     r->group->frozen = v->boolean;
@@ -70,16 +89,15 @@ static zero_status read_dtype(struct reading *r, const struct config_value *v) {
     return ZERO_OK;
 }
 
-static const struct config_key member_names = {.choices = "match|lr|weight_decay|frozen|dtype"};
+static const struct config_key member_names = {.choices =
+                                                   "match|lr|weight_decay|frozen|dtype|optimizer|betas"};
 
 static const struct {
     const char *name;
     zero_status (*read)(struct reading *, const struct config_value *);
-} members[] = {{"match", read_match},
-               {"lr", read_lr},
-               {"weight_decay", read_decay},
-               {"frozen", read_frozen},
-               {"dtype", read_dtype}};
+} members[] = {{"match", read_match},   {"lr", read_lr},       {"weight_decay", read_decay},
+               {"frozen", read_frozen}, {"dtype", read_dtype}, {"optimizer", read_optimizer},
+               {"betas", read_betas}};
 
 static zero_status read_member(struct reading *r, const struct config_value *v) {
     for (size_t i = 0; i < sizeof members / sizeof *members; i++)
@@ -87,17 +105,24 @@ static zero_status read_member(struct reading *r, const struct config_value *v) 
     char near[72];
     suggest_choice(&member_names, v->name, near, sizeof near);
     return error_set(r->error, ZERO_E_CONFIG, "%s[%u].%.60s: unknown key: %s%s%s", r->path, r->index, v->name,
-                     *near ? "did you mean \"" : "a group has match, lr, weight_decay, frozen and dtype",
+                     *near ? "did you mean \""
+                           : "a group has match, lr, weight_decay, frozen, dtype, optimizer and betas",
                      near, *near ? "\"?" : "");
 }
 
 static zero_status read_group(struct reading *r, const struct config_value *v) {
     zero_status status = ZERO_OK;
-    *r->group = (struct config_group){.lr = -1, .weight_decay = -1};
+    *r->group = (struct config_group){.lr = -1, .weight_decay = -1, .betas = {-1, -1}};
     if (v->kind != VALUE_OBJECT)
         return error_set(r->error, ZERO_E_CONFIG, "%s[%u]: %.70s stands where an object is expected", r->path,
                          r->index, v->text);
     for (uint64_t i = 0; i < v->count && !status; i++) status = read_member(r, &v->items[i]);
+    if (!status && r->group->betas[0] >= 0 && !r->group->optimizer)
+        return error_set(
+            r->error, ZERO_E_CONFIG,
+            "%s[%u].betas: only a group with its own \"optimizer\" has betas: optimizer.params.betas are "
+            "those of all other parameters",
+            r->path, r->index);
     if (status || r->group->match) return status;
     return error_set(r->error, ZERO_E_CONFIG,
                      "%s[%u]: match is missing: name the parameters, as \"match\": [\"*.bias\"]", r->path,

@@ -369,8 +369,11 @@ static zero_status no_such_param(const struct optimizer *optimizer, const char *
 }
 
 static size_t param_bytes(enum key_type type) {
-    static const size_t bytes[KEY_TYPES] = {
-        [KEY_BOOL] = sizeof(bool), [KEY_REAL] = sizeof(double), [KEY_BETAS] = 2 * sizeof(double)};
+    static const size_t bytes[KEY_TYPES] = {[KEY_BOOL] = sizeof(bool),
+                                            [KEY_REAL] = sizeof(double),
+                                            [KEY_BETAS] = 2 * sizeof(double),
+                                            [KEY_INT] = sizeof(uint64_t),
+                                            [KEY_CHOICE] = sizeof(int)};
     return bytes[type];
 }
 

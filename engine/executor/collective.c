@@ -63,7 +63,7 @@ struct part round_part(const struct executor_shape *o, const struct operation *o
 /* The call of elements, before coding. */
 struct comm_call element_call(const struct executor_shape *o, const struct operation *op, uint32_t index,
                               uint64_t moved) {
-    struct precision p = precision_of(o, op->region);
+    struct precision p = moved_precision(o, op);
     struct part part = round_part(o, op, index, moved);
     struct comm_call call = {.kind = COMM_ALL_GATHER,
                              .count = part.count,

@@ -81,6 +81,8 @@ struct executor_shape {
     bool native_reduction;
     /* Multiplies gradients before they are sent; the product is rounded to the message type. 0: no multiplication. */
     float gradient_factor;
+    /* Per parameter: the rank that changes its direction, where its optimizer updates whole matrices. */
+    const uint32_t *matrix_owner;
     /* Collectives may send codes of 8 or 4 bits in place of elements (kernels/quantize.h). 0: they send elements. */
     uint32_t param_bits;    /* of parameters gathered from shards; needs policy->gather_stagings above 0 */
     uint32_t gradient_bits; /* of gradients that a reduction scatters */
@@ -92,8 +94,8 @@ struct executor_shape {
 struct executor_options {
     struct executor_shape shape;
     const struct plan *plan;
-    const struct optimizer *optimizer;
-    uint32_t state_count; /* number of states that the optimizer uses */
+    const struct optimizer *optimizer[2]; /* by region_other */
+    uint32_t state_count;                 /* the most states that one of them uses */
 
     void *memory[TIERS]; /* the tiers' extents */
     void *space;         /* plan.space_bytes of address space, whose parts are empty; else NULL */

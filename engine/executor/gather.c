@@ -27,7 +27,8 @@ static uint8_t *gather_source(const struct executor *e, const struct item *item,
     const struct operation *op = &item->task->op;
     uint64_t stride = call->stride ? call->stride : call->count;
     uint32_t me = comm_group_index(e->o.shape.group[op->axes][op->stream]);
-    bool in_place = op->read[0].kind == BUFFER_PARAM_FULL || op->read[0].kind == BUFFER_GRAD_FULL;
+    bool in_place = op->read[0].kind == BUFFER_PARAM_FULL || op->read[0].kind == BUFFER_GRAD_FULL ||
+                    op->read[0].kind == BUFFER_DIRECTION;
     uint8_t *source = rest_of_share(e, item);
     if (in_place || crosses(e, source))
         return gather_target(e, item, call) + me * stride * dtype_bytes(call->dtype);

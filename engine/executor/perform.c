@@ -141,6 +141,7 @@ static const step_fn steps[OP_KINDS][STEPS_OF_ITEM] = {
                    sum_replicas, norm_shard, leave_shard, add_left, end_round},
     [OP_RELEASE] = {empty_part},
     [OP_UPDATE] = {bring_for_update, update, take_updated},
+    [OP_MATRIX] = {change_matrices},
     [OP_COPY] = {copy_second},
     [OP_CLEAR] = {clear_shard},
     [OP_AGREE] = {complete_norms, post_agreement},

@@ -28,9 +28,10 @@ bool codes_gather(const struct operation *op) {
 struct comm_call coded_call(const struct executor_shape *o, const struct operation *op,
                             struct comm_call call) {
     bool gathers = op->kind == OP_GATHER;
-    uint32_t bits = gathers                                          ? (codes_gather(op) ? o->param_bits : 0)
-                    : op->reads > 0 && codes_gradient(o, op->region) ? o->gradient_bits
-                                                                     : 0;
+    uint32_t bits = gathers ? (codes_gather(op) ? o->param_bits : 0)
+                    : op->reads > 0 && op->object == OBJECT_GRAD && codes_gradient(o, op->region)
+                        ? o->gradient_bits
+                        : 0;
     if (!bits) return call;
     return (struct comm_call){.kind = gathers ? COMM_ALL_GATHER : COMM_ALL_TO_ALL,
                               .dtype = DTYPE_U8,
@@ -106,7 +107,8 @@ uint64_t reduce_code_bytes(const struct executor_shape *o, uint64_t share, uint3
 
 bool reduces_codes(const struct executor *e, const struct item *item) {
     const struct operation *op = &item->task->op;
-    return op->kind == OP_REDUCE && op->reads > 0 && codes_gradient(&e->o.shape, op->region);
+    return op->kind == OP_REDUCE && op->object == OBJECT_GRAD && op->reads > 0 &&
+           codes_gradient(&e->o.shape, op->region);
 }
 
 zero_status code_reduce(struct executor *e, struct item *item, const void *source, uint64_t step,

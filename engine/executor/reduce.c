@@ -10,7 +10,7 @@ static uint64_t aligned(uint64_t bytes) { return (bytes + ALIGN_BYTES - 1) / ALI
 /* ---- rounds ---- */
 
 static bool coded(const struct executor_shape *o, const struct operation *op) {
-    return scatters(op) && codes_gradient(o, op->region);
+    return scatters(op) && op->object == OBJECT_GRAD && codes_gradient(o, op->region);
 }
 
 /* The threads of a device cannot narrow elements in place, so a narrower message needs its own memory. Else the message
@@ -22,7 +22,7 @@ static bool stages_message(const struct executor_shape *o, uint32_t region) {
 
 static struct comm_call whole_call(const struct executor_shape *o, const struct operation *op,
                                    uint64_t count) {
-    struct precision p = precision_of(o, op->region);
+    struct precision p = moved_precision(o, op);
     bool scatter = scatters(op);
     return (struct comm_call){.kind = scatter ? COMM_REDUCE_SCATTER : COMM_ALL_REDUCE,
                               .dtype = reduced_from(&p, scatter),
@@ -79,7 +79,8 @@ uint64_t round_elements(const struct executor_shape *o, const struct operation *
         return codes_gather(op) ? piece_elements(o, precision_of(o, op->region).compute, members)
                                 : UINT64_MAX;
     if (op->kind != OP_REDUCE || o->native_reduction || !needs_scratch(o, op)) return UINT64_MAX;
-    if (scatters(op) && o->policy->region[op->region].grad_lent) return UINT64_MAX;
+    if (scatters(op) && op->object == OBJECT_GRAD && o->policy->region[op->region].grad_lent)
+        return UINT64_MAX;
     if (narrows_in_place(o, op)) return UINT64_MAX;
     return piece_elements(o, whole_call(o, op, 0).dtype, scatters(op) ? members : 1);
 }
@@ -117,9 +118,12 @@ static uint64_t staging_bytes(const struct executor_shape *o, const struct opera
     struct comm_call call = whole_call(o, op, share < round ? share : round);
     uint64_t bytes = coded(o, op) ? reduce_code_bytes(o, call.count, comm_group_size(group))
                                   : call_staging_bytes(group, call);
-    if (scatters(op) && o->policy->region[op->region].grad_lent) bytes = lent_reduce_bytes(group, call);
+    if (scatters(op) && op->object == OBJECT_GRAD && o->policy->region[op->region].grad_lent)
+        bytes = lent_reduce_bytes(group, call);
     return aligned(bytes) + staged_message_bytes(o, op, call.count) + staged_shard_bytes(o, op, call.count);
 }
+
+static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 /* Of the shard's bytes that the host adds. */
 static uint64_t round_staging_bytes(const struct executor_shape *o, const struct operation *op) {
@@ -145,8 +149,10 @@ static uint64_t most_bytes(const struct executor_shape *o,
                                    .add = scatter && adds,
                                    .reads = scatter,
                                    .region = (uint16_t)i};
-            uint64_t own = o->group[axes][STREAM_REDUCE] ? bytes(o, &op) : 0;
-            if (own > most) most = own;
+            most = larger(most, o->group[axes][STREAM_REDUCE] ? bytes(o, &op) : 0);
+            op.object = OBJECT_DIRECTION, op.add = false;
+            if (o->policy->region[i].matrices)
+                most = larger(most, o->group[axes][STREAM_REDUCE] ? bytes(o, &op) : 0);
         }
     return most;
 }
@@ -193,7 +199,7 @@ static uint8_t *message_address(const struct executor *e, const struct item *ite
     uint64_t bytes = staged_message_bytes(&e->o.shape, op, part.count);
     if (bytes) return staging_end(e, item, bytes + shard_on_staging(e, item));
     return (uint8_t *)buffer_address(e, item->task->read[0]) +
-           part.first * dtype_bytes(precision_of(&e->o.shape, op->region).message);
+           part.first * dtype_bytes(moved_precision(&e->o.shape, op).message);
 }
 
 /* Elements from one share of the message to the next. */
@@ -227,7 +233,7 @@ zero_status make_message(struct executor *e, struct item *item) {
     struct part part = round_of(e, item);
     uint64_t narrow = part.count * dtype_bytes(p.message);
     zero_status status = ZERO_OK;
-    if (!gradient || !message_differs(&e->o.shape, &p)) return ZERO_OK;
+    if (!gradient || op->object != OBJECT_GRAD || !message_differs(&e->o.shape, &p)) return ZERO_OK;
     if (!stages_message(&e->o.shape, op->region))
         return part.first
                    ? ZERO_OK
@@ -251,7 +257,9 @@ zero_status encode_message(struct executor *e, struct item *item) {
 static uint8_t *round_rest(const struct executor *e, const struct item *item) {
     const struct operation *op = &item->task->op;
     struct placement cut = grad_shard_placement(policy_region(e, op->region));
-    enum dtype reduced = precision_of(&e->o.shape, op->region).reduced;
+    enum dtype reduced = moved_precision(&e->o.shape, op).reduced;
+    if (op->object == OBJECT_DIRECTION)
+        return (uint8_t *)(part_of_directions(e, op->region, item->task->write[0], cut) + item->moved);
     uint8_t *rests = buffer_is_ring(op->write[0].kind)
                          ? item_address(e, item, op->write[0], item->task->write[0])
                          : own_part_address(e, op->write[0], item->task->write[0], cut, reduced);
@@ -270,7 +278,7 @@ static uint8_t *round_target(const struct executor *e, const struct item *item) 
 }
 
 static uint64_t round_bytes(const struct executor *e, const struct item *item) {
-    return round_of(e, item).count * dtype_bytes(precision_of(&e->o.shape, item->task->op.region).reduced);
+    return round_of(e, item).count * dtype_bytes(moved_precision(&e->o.shape, &item->task->op).reduced);
 }
 
 static bool host_adds(const struct executor *e, const struct item *item) {
@@ -286,6 +294,7 @@ zero_status bring_shard(struct executor *e, struct item *item) {
 
 /* A shard that goes to the drive through the ring may have no later write in the step, so each write of it takes the norm. */
 static bool takes_norm(const struct operation *op) {
+    if (op->object == OBJECT_DIRECTION) return false;
     return buffer_is_ring(op->write[0].kind) || (op->final && !op->summed);
 }
 
@@ -405,8 +414,8 @@ zero_status post_reduce(struct executor *e, struct item *item) {
     call.written_user = &e->norm[op->region];
     uint64_t codes = reduces_codes(e, item) ? call.count : 0;
     if (codes) coded_reduce_call(e, item, &call);
-    if (!item->index && !item->moved) e->norm[op->region] = 0;
-    e->normed[op->region] = call.written != NULL;
+    if (op->object == OBJECT_GRAD && !item->index && !item->moved) e->norm[op->region] = 0;
+    if (op->object == OBJECT_GRAD) e->normed[op->region] = call.written != NULL;
     struct comm_group *group = e->o.shape.group[op->axes][op->stream];
     zero_status status = codes ? ZERO_OK : check_staging(e, item, group, &call);
     if (!status) status = post_counted(e, item, group, &call, codes);

@@ -34,10 +34,15 @@ uint64_t part_elements(const struct executor_shape *o, uint32_t region, struct p
 uint64_t shard_elements(const struct executor *e, uint32_t region, struct placement placement);
 /* Which type is where in a region. */
 struct precision precision_of(const struct executor_shape *o, uint32_t region);
+/* The same for an operation: directions are fp32 everywhere, and are sent so. */
+struct precision moved_precision(const struct executor_shape *o, const struct operation *op);
 /* The address of this rank's part under `placement`, in a buffer that holds either that part alone or the whole
  * region. */
 void *own_part_address(const struct executor *e, struct buffer_ref ref, uint32_t buffer,
                        struct placement placement, enum dtype dtype);
+/* The directions of this rank's part of a region, in a buffer that has those of the whole region. */
+float *part_of_directions(const struct executor *e, uint32_t region, uint32_t buffer,
+                          struct placement placement);
 /* The gradient shard that a reduction writes: its placement, also where the step needs the whole gradient, and its
  * size. */
 struct placement grad_shard_placement(const struct region *r);
@@ -119,6 +124,10 @@ zero_status leave_whole(struct executor *e, struct item *item);
 zero_status bring_for_update(struct executor *e, struct item *item);
 zero_status update(struct executor *e, struct item *item);
 zero_status take_updated(struct executor *e, struct item *item);
+
+/* matrix.c: the operation MATRIX; and the optimizer of a region. */
+zero_status change_matrices(struct executor *e, struct item *item);
+const struct optimizer *region_optimizer(const struct executor *e, uint32_t region);
 
 /* quantized.c: gathers and scatters of codes. */
 /* The shape of the call that replaces a call of elements; the same call where nothing is coded. */

@@ -4,6 +4,9 @@
  * a discrete device holds the parameters and the host holds the state, the host updates: reduced shards are in the
  * host's memory (reduce.c), the host writes new weights to staging, and a copy brings them back to the device.
  *
+ * Where an optimizer updates whole matrices, its first part writes directions in the place of the masters, and its last part
+ * reads them in the place of the gradient.
+ *
  * Of a shard whose state is on the device in part, the gradient is in the host's memory. The device reads it there, and
  * parameters that are there, too: both reach pinned memory. */
 #include <string.h>
@@ -22,8 +25,11 @@ struct update_argument {
     /* Regions in the host's own arrays, in place of the addresses above; or NULL. The gradient is lent only with the parameters. */
     const struct model_region *lent_params, *lent_grads;
     uint32_t region, scalars;
+    uint8_t phase; /* enum phase */
     bool by_device;
 };
+
+enum phase { WHOLE_UPDATE, BEFORE_MATRIX, AFTER_MATRIX };
 
 _Static_assert(sizeof(struct update_argument) <= DEVICE_ARGUMENT_BYTES, "arguments are copied into the work");
 
@@ -39,6 +45,25 @@ static uint64_t shard_first(const struct executor *e, uint32_t region) {
            (e->o.shape.model->region[region].padded / placement_parts(cut, e->o.shape.policy->mesh));
 }
 
+/* Which type is where: directions are fp32. */
+static struct precision types_of(const struct update_argument *a) {
+    struct precision p = precision_of(&a->executor->o.shape, a->region);
+    if (a->phase == BEFORE_MATRIX) p.compute = DTYPE_F32, p.split = p.copies = false;
+    if (a->phase == AFTER_MATRIX) p.reduced = DTYPE_F32;
+    return p;
+}
+
+static const struct optimizer *row_of(const struct update_argument *a) {
+    const struct optimizer *row = region_optimizer(a->executor, a->region);
+    return a->phase == BEFORE_MATRIX ? row->before : row;
+}
+
+/* The states that this part of the update reads. */
+static uint32_t states_of(const struct update_argument *a) {
+    uint32_t own = row_of(a)->state_count, all = a->executor->o.state_count;
+    return a->phase == AFTER_MATRIX ? 0 : own < all ? own : all;
+}
+
 static uint32_t master_bytes(const struct precision *p) {
     return precision_keeps_masters(p) ? precision_master_bytes(p) : sizeof(float);
 }
@@ -48,7 +73,7 @@ static uint32_t master_bytes(const struct precision *p) {
 static struct optimizer_args args_of(const struct update_argument *a, uint64_t begin, uint64_t end,
                                      uint32_t scalars) {
     struct executor *e = a->executor;
-    const struct precision p = precision_of(&e->o.shape, a->region);
+    const struct precision p = types_of(a);
     struct scalar_set *set = &e->scalars[a->scalars];
     uint64_t skip = begin - a->begin;
     void *master = at(a->master, skip * master_bytes(&p));
@@ -60,13 +85,12 @@ static struct optimizer_args args_of(const struct update_argument *a, uint64_t b
                                   .first = shard_first(e, a->region) + begin,
                                   .gradient = at(a->gradient, skip * dtype_bytes(p.reduced)),
                                   .gradient_dtype = p.reduced,
-                                  .gradient_scale = set->scale,
+                                  .gradient_scale = a->phase == AFTER_MATRIX ? 1 : set->scale,
                                   .out = at(a->out, skip * dtype_bytes(p.compute)),
                                   .out_dtype = p.compute,
                                   .scalars = &set->group[scalars],
                                   .threads = e->o.threads};
-    for (uint32_t k = 0; k < e->o.state_count; k++)
-        args.state[k] = at(a->state[k], skip * dtype_bytes(p.state));
+    for (uint32_t k = 0; k < states_of(a); k++) args.state[k] = at(a->state[k], skip * dtype_bytes(p.state));
     return args;
 }
 
@@ -122,7 +146,7 @@ static zero_status each_run(const struct update_argument *a, run_fn run, void *u
 }
 
 static zero_status run_now(const struct update_argument *a, const struct optimizer_args *args, void *user) {
-    optimizer_update(a->executor->o.optimizer, args);
+    optimizer_update(row_of(a), args);
     return ZERO_OK;
 }
 
@@ -144,17 +168,17 @@ static const struct kernel update_kernel = {
 
 /* The part of the shard whose state is in the memory of one tier, or a chunk of it. */
 static void whole_run(struct executor *e, const struct item *item, struct update_argument *a) {
-    const struct precision p = precision_of(&e->o.shape, a->region);
+    const struct precision p = types_of(a);
     a->gradient = at(a->gradient, a->begin * dtype_bytes(p.reduced));
     a->out = at(a->out, a->begin * dtype_bytes(p.compute));
     if (precision_keeps_masters(&p)) a->master = executor_master(e, a->region, a->begin);
-    for (uint32_t k = 0; k < e->o.state_count; k++) a->state[k] = executor_state(e, a->region, k, a->begin);
+    for (uint32_t k = 0; k < states_of(a); k++) a->state[k] = executor_state(e, a->region, k, a->begin);
 }
 
 /* One chunk. Its data from the drive is in a slot now. */
 static void one_chunk(struct executor *e, const struct item *item, struct update_argument *a) {
     const struct operation *op = &item->task->op;
-    const struct precision p = precision_of(&e->o.shape, a->region);
+    const struct precision p = types_of(a);
     struct chunk c = chunk_layout_at(&e->o.plan->layout, a->region, op->first + item->index);
     uint8_t *slot = slot_address(e, op->sequence + item->index);
     a->gradient = c.grads ? slot + c.slot_grad : at(a->gradient, c.first * dtype_bytes(p.reduced));
@@ -162,13 +186,25 @@ static void one_chunk(struct executor *e, const struct item *item, struct update
     if (precision_keeps_masters(&p))
         a->master = c.state ? slot + c.array[e->o.state_count] : executor_master(e, a->region, c.first);
     if (precision_copies_masters(&p)) a->copy = (float *)(void *)(slot + c.array[e->o.state_count]);
-    for (uint32_t k = 0; k < e->o.state_count; k++)
+    for (uint32_t k = 0; k < states_of(a); k++)
         a->state[k] = c.state ? slot + c.array[k] : executor_state(e, a->region, k, c.first);
+}
+
+/* An update's array in a buffer: of gradients, parameters or directions. */
+static void *array_of(struct executor *e, const struct operation *op, struct buffer_ref ref, uint32_t buffer,
+                      enum dtype dtype) {
+    struct placement cut = e->o.shape.policy->region[op->region].state;
+    if (ref.kind == BUFFER_DIRECTION) return part_of_directions(e, op->region, buffer, cut);
+    return own_part_address(e, ref, buffer, cut, dtype);
+}
+
+static enum phase phase_of(const struct operation *op) {
+    if (op->object == OBJECT_DIRECTION) return BEFORE_MATRIX;
+    return op->read[0].kind == BUFFER_DIRECTION ? AFTER_MATRIX : WHOLE_UPDATE;
 }
 
 static struct update_argument argument_of(struct executor *e, const struct item *item) {
     const struct operation *op = &item->task->op;
-    struct placement cut = e->o.shape.policy->region[op->region].state;
     const struct precision p = precision_of(&e->o.shape, op->region);
     struct chunk_range range = chunk_layout_updated(&e->o.plan->layout, op, item->index);
     const void *left = executor_address(e, (struct buffer_ref){BUFFER_GRAD_HOST, op->region});
@@ -177,16 +213,16 @@ static struct update_argument argument_of(struct executor *e, const struct item 
         .begin = range.first,
         .end = range.first + range.count,
         .by_device = e->o.shape.discrete && (range.device || !plan_host_updates(e->o.plan)),
-        .gradient = left && !range.device
-                        ? left
-                        : own_part_address(e, op->read[0], item->task->read[0], cut, p.reduced),
+        .gradient =
+            left && !range.device ? left : array_of(e, op, op->read[0], item->task->read[0], p.reduced),
         .lent_params = lent_region(e, op->write[0]),
         .lent_grads = lent_region(e, op->read[0]),
         .region = op->region,
+        .phase = (uint8_t)phase_of(op),
         .scalars = item->task->scalars};
     if (a.lent_grads) a.gradient = NULL;
     if (op->write[0].kind != BUFFER_STATE && !a.lent_params)
-        a.out = own_part_address(e, op->write[0], item->task->write[0], cut, p.compute);
+        a.out = array_of(e, op, op->write[0], item->task->write[0], p.compute);
     (op->pipe.used ? one_chunk : whole_run)(e, item, &a);
     return a;
 }
@@ -237,14 +273,13 @@ zero_status take_updated(struct executor *e, struct item *item) {
 /* ---- the update itself ---- */
 
 static struct device_work update_work(const struct update_argument *a) {
-    const struct executor *e = a->executor;
-    const struct precision p = precision_of(&e->o.shape, a->region);
+    const struct precision p = types_of(a);
     uint64_t count = a->end - a->begin;
     struct device_work work = {.reads = 1, .writes = 1};
     work.read[0] = (struct device_span){(void *)a->gradient, count * dtype_bytes(p.reduced)};
     work.write[0] = (struct device_span){a->master, count * master_bytes(&p)};
     struct device_span out = {a->out, count * dtype_bytes(p.compute)};
-    for (uint32_t k = 0; k < e->o.state_count; k++)
+    for (uint32_t k = 0; k < states_of(a); k++)
         work.write[work.writes++] = (struct device_span){a->state[k], count * dtype_bytes(p.state)};
     if (a->out && p.split) work.write[work.writes++] = out; /* the master's upper half */
     for (uint8_t i = 0; i < work.writes; i++) work.read[work.reads++] = work.write[i]; /* updated in place */
@@ -265,18 +300,17 @@ static zero_status run_on_device(const struct update_argument *a, const struct o
     part.gradient = args->gradient;
     part.master = p.split ? (void *)args->master_low : args->master;
     part.out = args->out;
-    for (uint32_t k = 0; k < e->o.state_count; k++) part.state[k] = args->state[k];
+    for (uint32_t k = 0; k < states_of(a); k++) part.state[k] = args->state[k];
     struct device_work work = update_work(&part);
-    struct optimizer_step_argument step = {
-        .args = *args, .scalars = *args->scalars, .optimizer = e->o.optimizer};
+    struct optimizer_step_argument step = {.args = *args, .scalars = *args->scalars, .optimizer = row_of(a)};
     step.args.scalars = NULL; /* a pointer into the host's memory */
-    return submit(e, user, kernel_optimizer_step(e->o.optimizer), DEVICE_UPDATE, &step, &work);
+    return submit(e, user, kernel_optimizer_step(row_of(a)), DEVICE_UPDATE, &step, &work);
 }
 
 zero_status update(struct executor *e, struct item *item) {
     struct update_argument a = argument_of(e, item);
     if (updates_through_staging(e, &a)) a.out = staging_of(e, item);
-    const struct precision p = precision_of(&e->o.shape, a.region);
+    const struct precision p = types_of(&a);
     if (!precision_keeps_masters(&p)) a.master = a.out, a.out = NULL;
     if (a.by_device) return each_run(&a, run_on_device, item);
     struct device_work work = update_work(&a);

@@ -8,11 +8,12 @@
 #include "engine/model/lent.h"
 #include "engine/model/tensor.h"
 
-enum { CLASS_FROZEN = 1, CLASS_PERSISTENT = 2, CLASS_FP32 = 4 };
+enum { CLASS_FROZEN = 1, CLASS_PERSISTENT = 2, CLASS_FP32 = 4, CLASS_OTHER = 8 };
 
 bool region_frozen(const struct model_region *region) { return region->class_index & CLASS_FROZEN; }
 bool region_persistent(const struct model_region *region) { return region->class_index & CLASS_PERSISTENT; }
 bool region_keeps_fp32(const struct model_region *region) { return region->class_index & CLASS_FP32; }
+bool region_other(const struct model_region *region) { return region->class_index & CLASS_OTHER; }
 
 struct precision region_precision(const struct model_region *region, const struct precision *run) {
     return region_keeps_fp32(region) ? precision_kept_fp32(run) : *run;
@@ -274,7 +275,8 @@ static uint64_t round_up(uint64_t value, uint64_t unit) { return (value + unit -
 static uint8_t class_of(const struct model *m, const struct model_param *p, uint64_t persistent_elements) {
     return (uint8_t)((p->flags & ZERO_FROZEN ? CLASS_FROZEN : 0) |
                      (p->count <= persistent_elements ? CLASS_PERSISTENT : 0) |
-                     (p->flags & ZERO_KEEP_FP32 && m->dtype != DTYPE_F32 ? CLASS_FP32 : 0));
+                     (p->flags & ZERO_KEEP_FP32 && m->dtype != DTYPE_F32 ? CLASS_FP32 : 0) |
+                     (p->other && !(p->flags & ZERO_FROZEN) ? CLASS_OTHER : 0));
 }
 
 static uint64_t line_elements(const struct model *m, uint8_t class_index) {

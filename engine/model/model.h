@@ -16,7 +16,7 @@
 #include "engine/zero.h"
 #include "stages/policy.h"
 
-enum { REGION_CLASSES = 8, NO_REGION = UINT32_MAX };
+enum { REGION_CLASSES = 16, NO_REGION = UINT32_MAX };
 
 /* The host's handle of a parameter. It does not move when the list of parameters grows. */
 struct zero_handle {
@@ -48,6 +48,7 @@ struct model_param {
     uint64_t *span_first;                 /* owned; each span's first element in the parameter */
     uint32_t span_count;
     uint64_t copied;    /* the version of the weights that the borrowed memory holds */
+    bool other;         /* the run's other optimizer updates it: set by the owner, before model_lay_out */
     bool written;       /* its gradient holds this accumulation's sum so far (of the owner) */
     uint64_t name_hash; /* of the tensor */
 };
@@ -119,6 +120,8 @@ bool region_frozen(const struct model_region *region);
 bool region_persistent(const struct model_region *region);
 /* Its parameters stay fp32, and the others of the model are narrower. */
 bool region_keeps_fp32(const struct model_region *region);
+/* The run's other optimizer updates its parameters (param_groups.h). */
+bool region_other(const struct model_region *region);
 /* Which type is where in this region, in a run of this precision. */
 struct precision region_precision(const struct model_region *region, const struct precision *run);
 void model_free(struct model *model);

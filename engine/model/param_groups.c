@@ -17,11 +17,30 @@ static void add_group(struct param_groups *groups, double lr, double weight_deca
     if (weight_decay >= 0) p->weight_decay = weight_decay;
 }
 
+/* A group with an optimizer of its own has that one's defaults, but the run's lr. */
+static void take_other(struct param_groups *groups, const struct config_group *group) {
+    struct optimizer_params *p = &groups->params[groups->count], *first = &groups->params[0];
+    *p = group->optimizer->defaults;
+    p->lr = group->lr >= 0 ? group->lr : first->lr;
+    if (group->weight_decay >= 0) p->weight_decay = group->weight_decay;
+    if (group->betas[0] >= 0) p->beta1 = group->betas[0], p->beta2 = group->betas[1];
+    groups->other = group->optimizer;
+    groups->uses_other[groups->count++] = true;
+}
+
 void groups_open(struct param_groups *groups, const struct config_groups *config,
                  const struct optimizer_params *first) {
     *groups = (struct param_groups){.config = config, .params = {*first}, .count = 1};
     for (uint32_t g = 0; g < config->count; g++)
-        add_group(groups, config->item[g].lr, config->item[g].weight_decay);
+        if (config->item[g].optimizer)
+            take_other(groups, &config->item[g]);
+        else
+            add_group(groups, config->item[g].lr, config->item[g].weight_decay);
+}
+
+void groups_mark(const struct param_groups *groups, struct model *model) {
+    for (uint32_t i = 0; i < model->params; i++)
+        model->param[i].other = groups->uses_other[model->param[model->param[i].owner].scalars / 2];
 }
 
 zero_status groups_add(struct param_groups *groups, const zero_group *group, int *out,
@@ -152,9 +171,23 @@ static zero_status check_schedule(const struct param_groups *groups, const struc
     return status;
 }
 
+/* A region of parameters has one optimizer, and a run has room for two. */
+static zero_status check_others(const struct param_groups *groups, struct zero_error *error) {
+    for (uint32_t g = 0; g < groups->config->count; g++) {
+        const struct optimizer *row = groups->config->item[g].optimizer;
+        if (row && row != groups->other)
+            return error_set(
+                error, ZERO_E_CONFIG,
+                "param_groups[%" PRIu32
+                "].optimizer: %s is a third optimizer, as another group has %s: two are possible in a run",
+                g, row->title, groups->other->title);
+    }
+    return ZERO_OK;
+}
+
 zero_status groups_check(const struct param_groups *groups, const struct model *model,
                          const struct config *config, struct zero_error *error) {
-    zero_status status = ZERO_OK;
+    zero_status status = check_others(groups, error);
     for (uint32_t g = 0; g < groups->config->count && !status; g++)
         status = check_patterns(groups, model, g, error);
     return status ? status : check_schedule(groups, config, error);
@@ -163,6 +196,7 @@ zero_status groups_check(const struct param_groups *groups, const struct model *
 uint64_t groups_hash(const struct param_groups *groups, const struct model *model, uint64_t hash) {
     for (uint32_t g = 0; g < groups->count; g++)
         hash = hash_bytes(hash, &groups->params[g].weight_decay, sizeof groups->params[g].weight_decay);
+    if (groups->other) hash = hash_string(hash, groups->other->name);
     for (uint32_t i = 0; i < model->params; i++)
         hash = hash_bytes(hash, &model->param[i].scalars, sizeof model->param[i].scalars);
     return hash;

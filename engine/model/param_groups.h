@@ -10,6 +10,9 @@
 struct param_groups {
     const struct config_groups *config;
     struct optimizer_params params[GROUP_MAX]; /* lr and betas as given, before any schedule */
+    /* What groups that name one have in place of the run's optimizer: one for all of them. NULL: no group does. */
+    const struct optimizer *other;
+    bool uses_other[GROUP_MAX];
     uint32_t count;
     uint64_t matched[GROUP_MAX]; /* by group of the configuration: the patterns that a parameter matched */
 };
@@ -26,7 +29,10 @@ zero_status groups_add(struct param_groups *groups, const zero_group *group, int
 zero_status groups_assign(struct param_groups *groups, const struct model *model, zero_param *param,
                           struct zero_error *error);
 
-/* Once all parameters are declared: every pattern found a parameter, every group has one, and every list of the scheduler has a
+/* Marks the parameters that the other optimizer updates. After groups_check, before model_lay_out. */
+void groups_mark(const struct param_groups *groups, struct model *model);
+
+/* Once all parameters are declared: every pattern found a parameter, every group has one, at most one other optimizer is named, and every list of the scheduler has a
  * number for each group. */
 zero_status groups_check(const struct param_groups *groups, const struct model *model,
                          const struct config *config, struct zero_error *error);

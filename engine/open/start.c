@@ -132,14 +132,15 @@ static zero_status open_executor(struct running *run, const struct start_options
 }
 
 /* All kernels that the steps may need. */
-static zero_status load_kernels(struct device *device, const struct optimizer *optimizer,
+static zero_status load_kernels(struct device *device, const struct blueprint_options *o,
                                 struct zero_error *error) {
-    const struct kernel *others[] = {&kernel_ordered_sum, kernel_optimizer_step(optimizer)};
+    const struct kernel *others[] = {&kernel_ordered_sum, kernel_optimizer_step(o->optimizer),
+                                     o->other ? kernel_optimizer_step(o->other) : NULL};
     zero_status status = ZERO_OK;
     if (!device->ops->prepare) return ZERO_OK;
     for (int i = 0; i < WORK_KERNELS && !status; i++)
         status = device->ops->prepare(device, work_kernels[i], error);
-    for (int i = 0; i < 2 && !status; i++)
+    for (int i = 0; i < 3 && !status; i++)
         if (others[i]) status = device->ops->prepare(device, others[i], error);
     return status;
 }
@@ -147,5 +148,5 @@ static zero_status load_kernels(struct device *device, const struct optimizer *o
 zero_status start_run(struct running *run, const struct start_options *options, struct zero_error *error) {
     zero_status status = allocate(run, options, error);
     if (!status) status = open_executor(run, options, error);
-    return status ? status : load_kernels(run->device, options->blueprint->o.optimizer, error);
+    return status ? status : load_kernels(run->device, &options->blueprint->o, error);
 }

@@ -29,7 +29,8 @@ const char *memory_row_name(enum memory_row row) {
                                                    [MEMORY_UPDATE_STAGING] = "update staging",
                                                    [MEMORY_NORMS] = "norms",
                                                    [MEMORY_GRAD_STAGING] = "gradient staging",
-                                                   [MEMORY_OFFLOADED_GRADIENTS] = "offloaded gradients"};
+                                                   [MEMORY_OFFLOADED_GRADIENTS] = "offloaded gradients",
+                                                   [MEMORY_DIRECTIONS] = "update directions"};
     return names[row];
 }
 
@@ -180,6 +181,17 @@ static uint64_t update_elements(const struct plan *plan, uint32_t region) {
     return plan_updates_by_chunk(plan) && layout->chunk_elements < host ? layout->chunk_elements : host;
 }
 
+/* Of whole regions, in fp32. */
+static void fix_directions(struct plan *plan, uint64_t scratch_bytes) {
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < plan->policy->regions; i++)
+        if (plan->policy->region[i].matrices && plan->model->region[i].padded > most)
+            most = plan->model->region[i].padded;
+    for (uint32_t k = 0; k < plan->policy->directions; k++)
+        fix(plan, BUFFER_DIRECTION, k, MEMORY_DIRECTIONS, most * sizeof(float));
+    if (plan->policy->directions) fix(plan, BUFFER_MATRIX_SCRATCH, 0, MEMORY_DIRECTIONS, scratch_bytes);
+}
+
 /* Plans the additional buffers of a discrete device and its host. */
 static void fix_discrete(struct plan *plan) {
     uint64_t updated = 0, blocks = 0;
@@ -292,7 +304,7 @@ static zero_status allocate_tables(struct plan *plan, const struct plan_options 
     const struct policy *p = o->policy;
     uint32_t slots = dry_run_slots(p);
     plan->fixed_width = p->regions * OPTIMIZER_STATES_MAX + p->stagings + p->gather_stagings +
-                        p->lent_stagings + UPDATE_STAGINGS;
+                        p->lent_stagings + UPDATE_STAGINGS + p->directions;
     plan->capacity = BUFFER_KINDS * plan->fixed_width + slots;
     plan->buffer = calloc(plan->capacity, sizeof *plan->buffer);
     plan->fixed = malloc(BUFFER_KINDS * plan->fixed_width * sizeof *plan->fixed);
@@ -333,6 +345,7 @@ static zero_status cut_chunks(struct plan *plan, const struct plan_options *o, s
 static void place_tiers(struct plan *plan, const struct plan_options *o) {
     enum tier_kind resident = o->state_tier == TIER_NVME ? TIER_CPU : o->state_tier;
     plan->row_tier[MEMORY_MASTERS] = plan->row_tier[MEMORY_STATE0] = plan->row_tier[MEMORY_STATE1] = resident;
+    plan->row_tier[MEMORY_DIRECTIONS] = resident;
     plan->row_tier[MEMORY_DEVICE_STATE0] = plan->row_tier[MEMORY_DEVICE_STATE1] = TIER_DEVICE;
     plan->row_tier[MEMORY_DEVICE_MASTERS] = TIER_DEVICE;
     plan->row_tier[MEMORY_OFFLOADED_PARAMETERS] = o->param_tier;
@@ -360,7 +373,8 @@ zero_status plan_make(struct plan *plan, const struct plan_options *o, struct ze
     place_tiers(plan, o);
     fix_brief(plan, false);
     fix_brief(plan, true);
-    for (uint32_t i = 0; i < o->policy->regions; i++) fix_region(plan, i, o->state_count);
+    for (uint32_t i = 0; i < o->policy->regions; i++)
+        fix_region(plan, i, o->states[region_other(&o->model->region[i])]);
     for (uint32_t k = 0; k < o->policy->stagings; k++)
         fix(plan, BUFFER_STAGING, k, MEMORY_STAGING, o->staging_bytes);
     for (uint32_t k = 0; k < o->policy->gather_stagings; k++)
@@ -371,6 +385,7 @@ zero_status plan_make(struct plan *plan, const struct plan_options *o, struct ze
     for (uint32_t k = 0; k < o->policy->stagings && o->round_staging_bytes; k++)
         fix(plan, BUFFER_ROUND_STAGING, k, MEMORY_GRAD_STAGING, o->round_staging_bytes);
     fix_discrete(plan);
+    fix_directions(plan, o->matrix_scratch_bytes);
     plan->row_bytes[MEMORY_MESSAGES] = o->message_bytes;
     plan->row_bytes[MEMORY_CHECKPOINT] = o->checkpoint_bytes;
     status = intervals_open(&intervals, dry_run_slots(o->policy), error);

@@ -24,22 +24,24 @@ struct load {
 /* ---- is it this model's ---- */
 
 static bool same_states(const struct state *state, const struct manifest *m) {
+    char name[OPTIMIZER_NAMES_BYTES];
     bool same = m->states == state->training->state_count &&
-                strcmp(m->optimizer, state->training->optimizer->name) == 0;
+                strcmp(m->optimizer, training_optimizer_name(state->training, name)) == 0;
     for (uint32_t k = 0; k < m->states && same; k++)
-        same = strcmp(m->state[k], state->training->optimizer->state_names[k]) == 0;
+        same = strcmp(m->state[k], training_state_name(state->training, k)) == 0;
     return same;
 }
 
 static zero_status check_optimizer(struct load *l, struct zero_error *error) {
     const struct manifest *m = &l->checkpoint.manifest;
+    char name[OPTIMIZER_NAMES_BYTES];
     if (!*m->optimizer) l->weights_only = true;
     if (l->weights_only || same_states(l->state, m)) return ZERO_OK;
     return error_set(error, ZERO_E_ARGUMENT,
                      "%s was saved with optimizer %s of %" PRIu32 " states, and this run has %s of %" PRIu32
                      "; use the same optimizer, or load only the weights",
-                     l->checkpoint.path, m->optimizer, m->states, l->state->training->optimizer->name,
-                     l->state->training->state_count);
+                     l->checkpoint.path, m->optimizer, m->states,
+                     training_optimizer_name(l->state->training, name), l->state->training->state_count);
 }
 
 static zero_status check_param(struct load *l, uint32_t index, struct zero_error *error) {

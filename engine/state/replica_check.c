@@ -179,8 +179,8 @@ static bool find_other(const struct state *state, const struct rank_report *all,
 static zero_status diverged(struct state *state, const struct item *item, uint32_t rank, uint32_t right,
                             bool most) {
     const char *names[OBJECT_KINDS] = {[REDUCED_GRADIENT] = "reduced gradient",
-                                       [FIRST_STATE] = state->training->optimizer->state_names[0],
-                                       [SECOND_STATE] = state->training->optimizer->state_names[1],
+                                       [FIRST_STATE] = training_state_name(state->training, 0),
+                                       [SECOND_STATE] = training_state_name(state->training, 1),
                                        [MASTERS] = "master weights",
                                        [WEIGHTS] = "weights"};
     struct zero_error error;

@@ -77,9 +77,10 @@ static void fill_counters(struct save *s) {
     m->ranks = state->ranks->size;
     m->stage = (uint32_t)state->blueprint->o.config->stage;
     m->states = state->training->state_count;
-    snprintf(m->optimizer, sizeof m->optimizer, "%s", state->training->optimizer->name);
+    char name[OPTIMIZER_NAMES_BYTES];
+    snprintf(m->optimizer, sizeof m->optimizer, "%s", training_optimizer_name(state->training, name));
     for (uint32_t k = 0; k < m->states; k++)
-        snprintf(m->state[k], sizeof m->state[k], "%s", state->training->optimizer->state_names[k]);
+        snprintf(m->state[k], sizeof m->state[k], "%s", training_state_name(state->training, k));
 }
 
 /* The part of a region that this rank saves: its shard, also where it holds more; of equal shards one. */

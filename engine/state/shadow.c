@@ -30,7 +30,8 @@ static uint64_t layout_of(const struct state *state) {
                         layout->record_row_bytes,
                         state->training->groups.count};
     uint64_t hash = hash_bytes(HASH_START, parts, sizeof parts);
-    return hash_string(hash, state->training->optimizer->name);
+    char name[OPTIMIZER_NAMES_BYTES];
+    return hash_string(hash, training_optimizer_name(state->training, name));
 }
 
 bool shadow_commits(const struct state *state) {
@@ -64,7 +65,8 @@ zero_status shadow_commit(struct state *state) {
     c.schedule_iteration = settings_iteration(state->training);
     c.model = model_layout_hash(state->model);
     c.stage = (uint32_t)state->blueprint->o.config->stage, c.ranks = state->ranks->size;
-    snprintf(c.optimizer, sizeof c.optimizer, "%s", state->training->optimizer->name);
+    char name[OPTIMIZER_NAMES_BYTES];
+    snprintf(c.optimizer, sizeof c.optimizer, "%s", training_optimizer_name(state->training, name));
     notes_pack(&state->notes, c.notes);
     commit_write(&c, page);
     state->shadow.uncommitted = false;
@@ -173,13 +175,14 @@ static zero_status find(struct state *state, struct verdict *out) {
 /* "its stage is 1, and here it is 2" */
 static void say_difference(const struct state *state, const struct commit *c, char *out, size_t size) {
     const struct config *config = state->blueprint->o.config;
+    char name[OPTIMIZER_NAMES_BYTES];
     if (c->stage != (uint32_t)config->stage)
         snprintf(out, size, "its stage is %" PRIu32 ", and here it is %d", c->stage, (int)config->stage);
     else if (c->model != model_layout_hash(state->model))
         snprintf(out, size, "its model has other units or parameters, or other flags of them");
-    else if (strcmp(c->optimizer, state->training->optimizer->name) != 0)
+    else if (strcmp(c->optimizer, training_optimizer_name(state->training, name)) != 0)
         snprintf(out, size, "its optimizer is %.*s, and here it is %s", (int)sizeof c->optimizer - 1,
-                 c->optimizer, state->training->optimizer->name);
+                 c->optimizer, training_optimizer_name(state->training, name));
     else
         snprintf(out, size, "its types, mesh, chunks or parameter groups are others");
 }

@@ -369,7 +369,7 @@ static zero_status clear_state(const struct stored_view *v, uint32_t region, uin
     zero_status status =
         device ? device_clear(v->run, executor_state(v->run->executor, region, k, 0), device * bytes, error)
                : ZERO_OK;
-    if (status || end == device) return status;
+    if (status || end == device || !executor_state(v->run->executor, region, k, device)) return status;
     return device_clear(v->run, executor_state(v->run->executor, region, k, device), (end - device) * bytes,
                         error);
 }

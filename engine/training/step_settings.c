@@ -6,7 +6,13 @@
 _Static_assert((int)LR_GROUPS_MAX == (int)GROUP_MAX && (int)ZERO_GROUPS_MAX == (int)GROUP_MAX,
                "groups are numbered alike");
 
-static bool has_betas(const struct training *t) { return t->optimizer->defaults.beta1 > 0; }
+static bool group_has_betas(const struct training *t, uint32_t group) {
+    return training_optimizer(t, group)->defaults.beta1 > 0;
+}
+
+static bool has_betas(const struct training *t) {
+    return t->optimizer->defaults.beta1 > 0 || (t->groups.other && t->groups.other->defaults.beta1 > 0);
+}
 
 zero_status settings_open(struct training *t, struct zero_error *error) {
     enum lr_schedule_kind kind = t->config->schedule_kind;
@@ -52,7 +58,7 @@ static bool usable(const struct lr_setting *s, bool betas) {
 zero_status settings_check(const struct training *t, const struct lr_setting *setting,
                            struct zero_error *error) {
     for (uint32_t g = 0; g < t->groups.count; g++) {
-        if (usable(&setting[g], has_betas(t))) continue;
+        if (usable(&setting[g], group_has_betas(t, g))) continue;
         return error_set(
             error, ZERO_E_ARGUMENT,
             "step %" PRIu64 ": the schedule gives group %" PRIu32
@@ -67,9 +73,9 @@ void settings_scalars(const struct training *t, const struct lr_setting *setting
     for (uint32_t g = 0; g < t->groups.count; g++) {
         struct optimizer_params p = t->groups.params[g];
         p.lr = setting[g].lr, p.beta1 = setting[g].beta1, p.beta2 = setting[g].beta2;
-        optimizer_prepare(t->optimizer, &p, step, &out[model_scalars(g, false)]);
+        optimizer_prepare(training_optimizer(t, g), &p, step, &out[model_scalars(g, false)]);
         p.weight_decay = 0;
-        optimizer_prepare(t->optimizer, &p, step, &out[model_scalars(g, true)]);
+        optimizer_prepare(training_optimizer(t, g), &p, step, &out[model_scalars(g, true)]);
     }
 }
 

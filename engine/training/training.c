@@ -1,6 +1,7 @@
 #include "engine/training/training.h"
 
 #include <math.h>
+#include <stdio.h>
 
 #include "engine/training/step_settings.h"
 
@@ -27,7 +28,32 @@ static struct optimizer_params configured_params(const struct config_optimizer *
                                      .dampening = c->dampening,
                                      .lr_decay = c->lr_decay,
                                      .nesterov = c->nesterov,
+                                     .ns_steps = (uint32_t)c->ns_steps,
+                                     .match_rms = c->adjust_lr == CONFIG_LR_MATCH_RMS,
+                                     .ns_bf16 = c->ns_dtype == CONFIG_NS_BF16,
                                      .bias_correction = c->bias_correction};
+}
+
+static void count_others(struct training *training) {
+    const struct param_groups *g = &training->groups;
+    if (g->other && g->other->state_count > training->state_count)
+        training->state_count = g->other->state_count;
+}
+
+const struct optimizer *training_optimizer(const struct training *training, uint32_t group) {
+    return training->groups.uses_other[group] ? training->groups.other : training->optimizer;
+}
+
+const char *training_optimizer_name(const struct training *training, char text[OPTIMIZER_NAMES_BYTES]) {
+    const struct optimizer *other = training->groups.other;
+    if (!other) return training->optimizer->name;
+    snprintf(text, OPTIMIZER_NAMES_BYTES, "%.15s+%.15s", training->optimizer->name, other->name);
+    return text;
+}
+
+const char *training_state_name(const struct training *training, uint32_t k) {
+    const struct optimizer *row = training->optimizer, *other = training->groups.other;
+    return other && other->state_count > row->state_count ? other->state_names[k] : row->state_names[k];
 }
 
 zero_status training_open(struct training *training, const struct config *config, const struct log *log,
@@ -41,6 +67,7 @@ zero_status training_open(struct training *training, const struct config *config
                          config->optimizer.name);
     groups_open(&training->groups, &config->groups, &first);
     training->state_count = optimizer_states_used(training->optimizer, &first);
+    count_others(training);
     return settings_open(training, error);
 }
 
@@ -62,6 +89,7 @@ zero_status training_set_optimizer(struct training *training, const zero_optimiz
     user_optimizer_set(user, optimizer, &training->optimizer->defaults);
     training->optimizer = &user->row;
     training->state_count = optimizer->states;
+    count_others(training);
     for (uint32_t g = 0; g < GROUP_MAX; g++) training->groups.params[g].caller = &user->caller;
     return ZERO_OK;
 }

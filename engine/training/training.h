@@ -8,6 +8,8 @@
 #include "engine/training/loss_scale.h"
 #include "engine/training/user_optimizer.h"
 
+enum { OPTIMIZER_NAMES_BYTES = 32 };
+
 struct training {
     const struct config *config;
     const struct log *log;
@@ -16,7 +18,8 @@ struct training {
     uint64_t skipped_in_a_row;         /* since the last update, or since this engine was opened */
     struct loss_scale loss_scale;      /* 1 unless compute is fp16 */
     const struct optimizer *optimizer; /* a row of the table, or user_optimizer's */
-    uint32_t state_count;              /* states per element that the optimizer uses here */
+    uint32_t
+        state_count; /* states per element that the optimizer uses here; with another one, the most of both */
     struct user_optimizer user_optimizer;
     struct param_groups groups;
     struct lr_schedule_params schedule; /* the configuration's, begun where a loaded run's had come to */
@@ -31,6 +34,12 @@ struct training {
 /* After config_resolve. `log` and `config` are borrowed. */
 zero_status training_open(struct training *training, const struct config *config, const struct log *log,
                           uint32_t rank, uint32_t size, struct zero_error *error);
+
+/* The optimizer of a group: the run's or groups.other. */
+const struct optimizer *training_optimizer(const struct training *training, uint32_t group);
+/* In checkpoints: the names of the optimizers, and of the states, which the one with more of them gives. `text`: room for a name. */
+const char *training_optimizer_name(const struct training *training, char text[OPTIMIZER_NAMES_BYTES]);
+const char *training_state_name(const struct training *training, uint32_t k);
 
 /* The training begins anew: no step done, loss scale and schedule as configured. */
 void training_restart(struct training *training);

@@ -102,8 +102,8 @@ static const struct format formats[] = {
 static void measure_optimizer(const struct optimizer *optimizer, const struct format *f) {
     struct optimizer_params params = optimizer->defaults;
     params.momentum = 0.9;
+    uint32_t states = optimizer->scope == SCOPE_ELEMENT ? optimizer->state_count : 0;
     struct optimizer_step_argument a = {.args = {.count = bench.count,
-                                                 .state = {array(1), array(2)},
                                                  .state_dtype = f->state,
                                                  .gradient = array(3),
                                                  .gradient_dtype = f->gradient,
@@ -115,12 +115,13 @@ static void measure_optimizer(const struct optimizer *optimizer, const struct fo
         a.args.master_low = array(0);
     else
         a.args.master = array(0);
+    for (uint32_t k = 0; k < states; k++) a.args.state[k] = array(1 + (int)k);
     optimizer_prepare(optimizer, &params, 1, &a.scalars);
     char name[64];
     snprintf(name, sizeof name, "%s, %s", optimizer->name, f->name);
     measure(&(struct measured){name, kernel_optimizer_step(optimizer), &a,
                                dtype_bytes(f->gradient) + 8 + (f->out ? 2 : 0) +
-                                   2 * dtype_bytes(f->state) * optimizer->state_count});
+                                   2 * dtype_bytes(f->state) * states});
 }
 
 static void measure_optimizers(void) {

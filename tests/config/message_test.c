@@ -24,7 +24,8 @@ static const struct {
      "outside its range: give an "
      "integer from 0 to 3; also: seed: \"1\" is a string where an integer is expected: remove the quotes; "
      "also: optimizer.type: "
-     "\"Lamb\" is not supported here: only AdamW, Adam, SGD, Lion and Adagrad are here: choose one of them"},
+     "\"Lamb\" is not supported here: only AdamW, Adam, SGD, Lion, Adagrad and Muon are here: choose one of "
+     "them"},
     {"{\"stage\": 3}", ZERO_E_CONFIG, "stage: unknown key: it belongs elsewhere: zero_optimization.stage"},
     {"{\"optimizer\": {\"lr\": 1}}", ZERO_E_CONFIG,
      "optimizer.lr: unknown key: it belongs elsewhere: optimizer.params.lr"},
@@ -57,10 +58,12 @@ static const struct {
     {"{\"fp16\": {\"hysteresis\": 0}}", ZERO_E_CONFIG,
      "fp16.hysteresis: 0 is outside its range: give an integer from 1 to 1e+12"},
     {"{\"optimizer\": {\"type\": \"Lamb\", \"params\": {\"max_coeff\": 1}}}", ZERO_E_UNSUPPORTED,
-     "optimizer.type: \"Lamb\" is not supported here: only AdamW, Adam, SGD, Lion and Adagrad are here: "
+     "optimizer.type: \"Lamb\" is not supported here: only AdamW, Adam, SGD, Lion, Adagrad and Muon are "
+     "here: "
      "choose one of them"},
     {"{\"optimizer\": {\"type\": \"AdamWW\"}}", ZERO_E_CONFIG,
-     "optimizer.type: \"AdamWW\" is none of \"AdamW\", \"Adam\", \"SGD\", \"Lion\", \"Adagrad\"; did you "
+     "optimizer.type: \"AdamWW\" is none of \"AdamW\", \"Adam\", \"SGD\", \"Lion\", \"Adagrad\", \"Muon\"; "
+     "did you "
      "mean \"AdamW\"?"},
     {"{\"optimizer\": {\"params\": {\"lr\": -1}}}", ZERO_E_CONFIG,
      "optimizer.params.lr: -1 is outside its range: give a number from 0 to 1e+30"},

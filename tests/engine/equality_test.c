@@ -100,11 +100,90 @@ static void other_optimizers(void) {
         }
 }
 
+/* Muon on the matrices, which no number of ranks divides, and AdamW on the rest. */
+static void matrices(void) {
+    struct toy_setup s = toy_setup_default();
+    s.muon = 1;
+    for (s.stage = 0; s.stage <= 3; s.stage++)
+        for (s.ranks = 1; s.ranks <= 4; s.ranks++) {
+            s.compute = s.ranks % 2 ? ZERO_F32 : ZERO_BF16;
+            s.offload = s.ranks > 2 ? "cpu" : "none";
+            s.threshold = s.ranks == 3 ? 60 : 10;
+            s.micro_steps = 1 + s.stage % 2;
+            compare(&s);
+        }
+    s.ranks = 4, s.shard_ranks = 2, s.compute = ZERO_F32;
+    s.tiers = "\"mics_shard_size\": 2";
+    for (s.stage = 0; s.stage <= 3; s.stage++) compare(&s);
+    s = toy_setup_default();
+    s.muon = 1, s.memory = TOY_SPANS; /* the host's own arrays are then copies */
+    for (s.stage = 0; s.stage <= 2; s.stage++) compare(&s);
+}
+
+static zero_status flat(zero_engine *engine, uint32_t param, zero_param *out) {
+    if (toy_params[param].columns == 1) out->dims = 1;
+    return ZERO_OK;
+}
+
+static void matrices_are_refused(void) {
+    static const struct {
+        const char *groups, *message;
+    } cases[] = {
+        {", {\"match\": \"*.b\", \"optimizer\": \"AdamW\"}",
+         "parameter \"a.g\" has 1 dimension, and Muon updates matrices: name it in a group of param_groups "
+         "with "
+         "\"optimizer\": \"AdamW\""},
+        {", {\"match\": \"*.b\", \"optimizer\": \"Lion\"}, {\"match\": \"*.g\", \"optimizer\": \"AdamW\"}",
+         "param_groups[0].optimizer: Lion is a third optimizer, as another group has AdamW: two are possible "
+         "in a run"},
+        {", {\"match\": \"*.b\", \"optimizer\": \"Adaam\"}",
+         "param_groups[0].optimizer: \"Adaam\" stands where the name of an optimizer, as \"AdamW\", is "
+         "expected"},
+        {", {\"match\": \"*.b\", \"betas\": [0.9, 0.9]}",
+         "param_groups[0].betas: only a group with its own"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        static struct toy_result got;
+        struct toy_setup s = toy_setup_default();
+        s.optimizer = "{\"type\": \"Muon\"}", s.groups = cases[i].groups;
+        s.declare = flat;
+        toy_train(&s, &got);
+        CHECK(got.status != ZERO_OK);
+        CHECK_CONTAINS(got.error, cases[i].message);
+    }
+}
+
+static void matrices_need_memory(void) {
+    static const struct {
+        const char *tiers, *device, *message;
+        int updates;
+    } cases[] = {{NULL, NULL, "Muon updates whole matrices, which is not here in the backward: remove", 1},
+                 {NULL, "sim", "not here on a GPU: set device.type", 0},
+                 {"\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"/tmp\"}", NULL,
+                  "not here with state on a drive", 0},
+                 {"\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"/tmp\"}", NULL,
+                  "not here with parameters on a drive", 0},
+                 {"\"offload_optimizer\": {\"device\": \"tiered\", \"nvme_path\": \"/tmp\", \"ratio\": 0.5}",
+                  NULL, "not here with tiered state", 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        static struct toy_result got;
+        struct toy_setup s = toy_setup_default();
+        s.muon = 1, s.stage = 3, s.tiers = cases[i].tiers, s.device = cases[i].device,
+        s.updates = cases[i].updates;
+        if (s.updates) s.clip = 0;
+        toy_train(&s, &got);
+        CHECK_INT(got.status, ZERO_E_UNSUPPORTED);
+        CHECK_CONTAINS(got.error, cases[i].message);
+    }
+}
+
 int main(void) {
     stages_and_ranks();
     schedules();
     other_memory();
     skips_are_agreed();
     other_optimizers();
+    matrices();
+    matrices_are_refused();
+    matrices_need_memory();
     return check_end();
 }

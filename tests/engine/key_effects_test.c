@@ -269,6 +269,8 @@ static void waits_for_silence(const struct row *row) {
 #define ZERO3 "'zero_optimization': {'stage': 3, 'stage3_param_persistence_threshold': 0}"
 #define OPTIMIZER(type, params) "'optimizer': {'type': '" type "', 'params': {" params "}}"
 #define ADAMW(params) OPTIMIZER("AdamW", params)
+#define MUON(params)                                                                                         \
+    OPTIMIZER("Muon", params) ", 'param_groups': [{'match': ['*.b', '*.g', 'out.c'], 'optimizer': 'AdamW'}]"
 #define SGD(params) OPTIMIZER("SGD", "'lr': 0.01, 'momentum': 0.9, " params)
 #define ON_NVME(more)                                                                                        \
     "'zero_optimization': {'offload_optimizer': {'device': 'nvme', 'nvme_path': '/tmp'" more "}}"
@@ -329,6 +331,10 @@ static const struct row rows[] = {
      OPTIMIZER("Adam", "'weight_decay': 0.1, 'adam_w_mode': true"),
      OPTIMIZER("Adam", "'weight_decay': 0.1, 'adam_w_mode': false")},
     {"optimizer.params.torch_adam", weights, NULL, ADAMW("'torch_adam': false"), ADAMW("'torch_adam': true")},
+    {"optimizer.params.ns_steps", weights, NULL, MUON("'ns_steps': 5"), MUON("'ns_steps': 4")},
+    {"optimizer.params.adjust_lr_fn", weights, NULL, MUON("'adjust_lr_fn': 'original'"),
+     MUON("'adjust_lr_fn': 'match_rms_adamw'")},
+    {"optimizer.params.ns_dtype", weights, NULL, MUON("'ns_dtype': 'fp32'"), MUON("'ns_dtype': 'bf16'")},
     {"param_groups", weights, NULL, "'param_groups': [{'match': '*.b', 'lr': 1e-3}]",
      "'param_groups': [{'match': '*.b', 'lr': 2e-3}]"},
     {"scheduler.type", weights, NULL, SCHEDULE("WarmupLR", ""), SCHEDULE("LRRangeTest", "")},

@@ -146,6 +146,34 @@ static void keep_masters(const struct toy_setup *s, struct toy_result *out) {
             master_keep(out->weights[i], toy_params[i].rows * toy_params[i].columns);
 }
 
+/* Muon on a whole matrix, part by part as in kernels/optimizer.h. */
+static void update_matrix(uint32_t i, uint32_t step, float scale, float *weights, float *momentum,
+                          const float *gradient) {
+    static float direction[SIZE], scratch[4 * SIZE];
+    const struct optimizer *muon = optimizer_find("muon");
+    struct optimizer_params p = muon->defaults;
+    struct optimizer_scalars scalars;
+    uint64_t count = toy_params[i].rows * toy_params[i].columns;
+    p.lr = 0.05, p.weight_decay = toy_params[i].flags & ZERO_NO_DECAY ? 0 : 0.1;
+    optimizer_prepare(muon, &p, step, &scalars);
+    struct optimizer_args before = {.count = count,
+                                    .master = direction,
+                                    .state = {momentum},
+                                    .gradient = gradient,
+                                    .gradient_scale = scale,
+                                    .scalars = &scalars,
+                                    .threads = 1};
+    struct optimizer_args after = {.count = count,
+                                   .master = weights,
+                                   .gradient = direction,
+                                   .gradient_scale = 1,
+                                   .scalars = &scalars,
+                                   .threads = 1};
+    optimizer_update_isa(muon->before, KERNEL_SCALAR, &before);
+    muon->matrix(direction, toy_params[i].rows, toy_params[i].columns, &scalars, scratch, 1);
+    optimizer_update_isa(muon, KERNEL_SCALAR, &after);
+}
+
 void toy_oracle(const struct toy_setup *s, struct toy_result *out) {
     static gradients total, state[2], seen;
     struct loss_scale loss_scale = {.value = 1};
@@ -189,6 +217,10 @@ void toy_oracle(const struct toy_setup *s, struct toy_result *out) {
             scale *= s->clip / (out->norm[step] + 1e-6);
         for (uint32_t i = 0; i < TOY_PARAMS; i++) {
             if (owner(s, i) != i || frozen(s, i)) continue;
+            if (s->muon && toy_params[i].columns > 1) {
+                update_matrix(i, applied, (float)scale, out->weights[i], state[0][i], total[i]);
+                continue;
+            }
             struct optimizer_params p = adamw->defaults;
             p.lr = 0.02, p.beta1 = 0.9, p.beta2 = 0.95,
             p.weight_decay = toy_params[i].flags & ZERO_NO_DECAY ? 0 : 0.1;

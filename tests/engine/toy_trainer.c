@@ -47,6 +47,11 @@ static const char *precision_keys(const struct toy_setup *s, char out[256]) {
     return out;
 }
 
+#define MUON_GROUP                                                                                           \
+    "{\"match\": [\"*.b\", \"*.g\", \"out.c\"], \"optimizer\": \"AdamW\", \"lr\": 0.02, \"betas\": [0.9, "   \
+    "0.95], "                                                                                                \
+    "\"weight_decay\": 0.1}"
+
 int toy_config(const struct toy_setup *s, char *out, size_t capacity) {
     char keys[256];
     if (s->config) return snprintf(out, capacity, "%s", s->config);
@@ -54,6 +59,14 @@ int toy_config(const struct toy_setup *s, char *out, size_t capacity) {
                                 ? s->optimizer
                                 : "{\"type\": \"AdamW\", \"params\": {\"lr\": 0.02, \"betas\": [0.9, 0.95], "
                                   "\"weight_decay\": 0.1}}";
+    if (s->muon) optimizer = "{\"type\": \"Muon\", \"params\": {\"lr\": 0.05, \"weight_decay\": 0.1}}";
+    char groups[512] = "";
+    if (s->muon || s->groups)
+        snprintf(groups, sizeof groups, ", \"param_groups\": [%s%s]",
+                 s->groups ? s->groups + 2 : "", /* without the first comma */
+                 !s->muon    ? ""
+                 : s->groups ? ", " MUON_GROUP
+                             : MUON_GROUP);
     char offload[64];
     snprintf(offload, sizeof offload, "\"offload_optimizer\": {\"device\": \"%s\"}", s->offload);
     return snprintf(out, capacity,
@@ -61,11 +74,11 @@ int toy_config(const struct toy_setup *s, char *out, size_t capacity) {
                     "\"gradient_clipping\": %g, \"gradient_accumulation_mode\": \"%s\", \"optimizer\": %s, "
                     "\"zero_optimization\": {\"stage\": %u, \"stage3_param_persistence_threshold\": %u, "
                     "%s%s%s}, "
-                    "\"comm\": {\"prefetch_depth\": %u, \"timeout_s\": %g%s}, \"threads\": 1%s%s}",
+                    "\"comm\": {\"prefetch_depth\": %u, \"timeout_s\": %g%s}, \"threads\": 1%s%s%s}",
                     s->micro_steps, s->clip, s->mode, optimizer, s->stage, s->threshold,
                     s->tiers ? s->tiers : offload, s->vertical ? ", \"micro_order\": \"vertical\"" : "",
                     s->updates ? ", \"update_in_backward\": true" : "", s->depth, s->timeout_s,
-                    s->comm ? s->comm : "", precision_keys(s, keys), s->extra ? s->extra : "");
+                    s->comm ? s->comm : "", precision_keys(s, keys), groups, s->extra ? s->extra : "");
 }
 
 static int lends(const struct toy_setup *s) { return s->memory == TOY_SPANS || s->memory == TOY_SPANS_ADD; }

@@ -35,6 +35,8 @@ struct toy_setup {
     int untied;            /* the same model, horizontally */
     int updates;           /* in the backward; needs clip 0 */
     const char *optimizer; /* a JSON object, or NULL: AdamW with weight decay */
+    int muon;              /* Muon updates matrices, and that AdamW the rest; `optimizer` is NULL */
+    const char *groups;    /* param_groups, each after a comma; or NULL */
     const char *offload;   /* "none" or "cpu" */
     const char *tiers;     /* replaces `offload`: keys of zero_optimization for tiers; or NULL */
     zero_dtype compute;

@@ -45,7 +45,7 @@ static void messages_name_it(void) {
     s.optimizer = "{\"type\": \"Lamb\"}";
     toy_train(&s, &got);
     CHECK_STRING(got.error,
-                 "optimizer.type: \"Lamb\" is not supported here: only AdamW, Adam, SGD, Lion, Adagrad "
+                 "optimizer.type: \"Lamb\" is not supported here: only AdamW, Adam, SGD, Lion, Adagrad, Muon "
                  "and Signum are here: choose one of them");
     s.optimizer = "{\"type\": \"Signumm\"}";
     toy_train(&s, &got);

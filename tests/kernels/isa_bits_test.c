@@ -33,7 +33,8 @@ static void compare(const struct optimizer *optimizer, enum kernel_isa isa, int 
     int same = CHECK_BYTES(fast.master + offset, plain.master + offset, count * 4) &
                CHECK_BYTES((char *)fast.out + offset * dtype_bytes(out),
                            (char *)plain.out + offset * dtype_bytes(out), count * dtype_bytes(out));
-    uint32_t states = optimizer_states_used(optimizer, &params);
+    /* the states of an optimizer of matrices are those of the row before */
+    uint32_t states = optimizer->scope == SCOPE_MATRIX ? 0 : optimizer_states_used(optimizer, &params);
     for (uint32_t s = 0; s < states; s++)
         same &= CHECK_BYTES(fast.state[s] + offset, plain.state[s] + offset, count * 4) &
                 CHECK(!not_the_one_nan(fast.state[s] + offset, count));
@@ -60,7 +61,10 @@ int main(int argc, char **argv) {
             continue;
         }
         for (const struct optimizer *const *each = optimizers; *each; each++)
-            if (argc == 1 || *each == optimizer_find(argv[1])) compare_all(*each, (enum kernel_isa)isa);
+            if (argc == 1 || *each == optimizer_find(argv[1])) {
+                compare_all(*each, (enum kernel_isa)isa);
+                if ((*each)->before) compare_all((*each)->before, (enum kernel_isa)isa);
+            }
     }
     return check_end();
 }

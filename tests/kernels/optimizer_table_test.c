@@ -100,7 +100,7 @@ static void late_steps_are_finite(void) {
 }
 
 int main(int argc, char **argv) {
-    CHECK_INT(names_are_found(), argc > 1 ? atoi(argv[1]) : 5);
+    CHECK_INT(names_are_found(), argc > 1 ? atoi(argv[1]) : 6);
     defaults_are_those_of_the_keys();
     plain_sgd_has_no_state();
     lion_takes_the_sign();

@@ -39,16 +39,24 @@ def _fatbin_impl(ctx):
         mnemonic = "CudaFatbin",
         use_default_shell_env = True,
     )
-    ctx.actions.write(assembly, """\
+    # The compiler does not say that it read the fatbin, so Bazel would keep an object file when only the fatbin changes: the
+    # assembly has its checksum.
+    ctx.actions.run_shell(
+        command = """cat >"$1" <<END
     .section .rodata
     .balign 64
-    .global {symbol}
-    .type {symbol}, @object
-{symbol}:
-    .incbin "{path}"
-    .size {symbol}, . - {symbol}
+    .global $3
+    .type $3, @object
+$3: /* $(cksum <"$2") */
+    .incbin "$2"
+    .size $3, . - $3
     .section .note.GNU-stack, "", @progbits
-""".format(symbol = ctx.attr.symbol, path = fatbin.path))
+END""",
+        arguments = [assembly.path, fatbin.path, ctx.attr.symbol],
+        inputs = [fatbin],
+        outputs = [assembly],
+        mnemonic = "CudaAssembly",
+    )
     return [
         DefaultInfo(files = depset([assembly])),
         OutputGroupInfo(fatbin = depset([fatbin])),

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/orthogonalize.h"
 #include "tools/plan/loop.h"
 
 enum { STEPS = 4 /* only the last one is priced */ };
@@ -121,6 +122,20 @@ static uint64_t update_ns(const struct timeline *t, const struct operation *op,
                      host_updates(t, range) ? t->speeds.host_bytes_per_s : t->speeds.device_bytes_per_s);
 }
 
+/* The rank's own matrices of a region: products of fp32. */
+static uint64_t matrices_ns(const struct timeline *t, const struct operation *op) {
+    enum { ITERATIONS = 5 };
+    const struct model *m = t->e.shape.model;
+    const struct model_region *r = &m->region[op->region];
+    double flops = 0;
+    for (uint32_t i = 0; i < r->params; i++) {
+        const struct model_param *p = &m->param[r->param[i]];
+        if (t->e.shape.matrix_owner[r->param[i]] == 0)
+            flops += ITERATIONS * orthogonalize_flops(p->shape[0], p->shape[1]);
+    }
+    return speeds_ns((uint64_t)flops, t->speeds.flops_per_s);
+}
+
 /* ---- turns ---- */
 
 /* On shared cores, while the host and other work both want a core, each gets half of it. */
@@ -212,6 +227,13 @@ static uint64_t update(struct timeline *t, const struct operation *op, uint32_t 
     return staged ? cross(t, IN, from, bytes) : from;
 }
 
+static uint64_t matrices(struct timeline *t, const struct operation *op) {
+    uint64_t ns = matrices_ns(t, op);
+    if (t->o->machine->device.shares_cores) return take_core(t, RESOURCE_UPDATE, ns);
+    t->busy[RESOURCE_UPDATE] += ns;
+    return take(t->now, &t->update_free, ns);
+}
+
 static uint64_t transfer(struct timeline *t, const struct operation *op, uint32_t item) {
     bool write = op->kind == OP_STORE;
     uint64_t bytes = executor_drive_bytes(t->e.plan, op, item), began = later(t->now, t->drive.free_ns);
@@ -249,6 +271,9 @@ static void start(void *user, const struct operation *op, uint32_t item, uint64_
         break;
     case OP_UPDATE:
         finish = update(t, op, item);
+        break;
+    case OP_MATRIX:
+        finish = matrices(t, op);
         break;
     case OP_FETCH:
     case OP_STORE:

@@ -21,6 +21,8 @@ const char *ledger_buffer_text(uint32_t kind) {
         [BUFFER_GRAD_STAGED] = "the gradient on the way to the drive",
         [BUFFER_ROUND_STAGING] = "a round of the gradient from the device",
         [BUFFER_GRAD_HELD] = "the sum of a use's gradients",
+        [BUFFER_DIRECTION] = "the directions",
+        [BUFFER_MATRIX_SCRATCH] = "the scratch of matrices",
         [LEDGER_SLOT] = "a slot of the staging ring"};
     return texts[kind];
 }

@@ -27,6 +27,19 @@ config=other_stage.json expect 0 train --steps 8 --run from_stage_3 --resume --s
 [[ $(weights) == "$whole" ]] || fail "resumed at another stage: other weights"
 [[ $(ls from_stage_3/checkpoints) == $'latest\nstep_00000007\nstep_00000008' ]] || fail "kept: $(ls from_stage_3/checkpoints)"
 
+# The same with an optimizer of whole matrices beside another: both states are in the checkpoint.
+for stage in 3 1; do
+    config $stage ', "param_groups": [{"match": ["*.bias", "*ln_*", "w?e.*"], "optimizer": "AdamW"}]' |
+        sed 's/"AdamW", "params": {"lr": 1e-2}/"Muon", "params": {"lr": 1e-2}/' >muon_$stage.json
+done
+config=muon_3.json expect 0 train --steps 6 --run muon_whole
+muon=$(weights)
+config=muon_3.json expect 0 train --steps 3 --run muon --save-every 3
+config=muon_1.json expect 0 train --steps 6 --run muon --resume
+[[ -n $muon && $(weights) == "$muon" ]] || fail "Muon, resumed at another stage: $(weights), at once $muon"
+expect 1 train --steps 6 --run muon --resume 3
+says err "was saved with optimizer muon+adamw of 2 states, and this run has adamw of 2"
+
 # On other ranks: the same weights to begin with, the next samples, hence nearly the same losses.
 ranks=1 expect 0 train --steps 8 --run parts --resume 5
 [[ $(steps parts | tail -n 3 | cut -c 1-7) == $(tail -n 3 whole.steps | cut -c 1-7) ]] || fail "on one rank: other losses: $(steps parts)"

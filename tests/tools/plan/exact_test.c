@@ -38,11 +38,17 @@ static const char *const types[] = {"", ", \"bf16\": {\"enabled\": true}",
 #define UPDATES ", \"update_in_backward\": true"
 #define NO_CLIPPING ", \"gradient_clipping\": 0"
 
+#define MUON                                                                                                 \
+    ", \"optimizer\": {\"type\": \"Muon\"}, \"param_groups\": [{\"match\": [\"*.bias\", \"*ln_*\", "         \
+    "\"w?e.*\"], "                                                                                           \
+    "\"optimizer\": \"AdamW\"}]"
+
 /* Keys of zero_optimization, of comm, and others; each after a comma. */
 static const struct variant {
     const char *name, *zero, *comm, *extra, *state; /* state: keys of offload_optimizer */
     uint32_t recompute, vocab_block;
     bool on_cpu, stage3, drive; /* there alone */
+    bool memory;                /* nothing on a drive */
     bool off_device;            /* not with all state on the device */
     bool sharded;               /* not at stage 0 */
     bool vertical;              /* with micro-steps, and a head of its own */
@@ -110,6 +116,8 @@ static const struct variant {
      .drive = true,
      .sharded = true,
      .vertical = true},
+    {.name = "whole matrices", .extra = MUON, .memory = true},
+    {.name = "whole matrices, HSDP", .zero = ", \"mics_shard_size\": 2", .extra = MUON, .memory = true},
     {.name = "gradients on the drive, HSDP",
      .zero = ", \"mics_shard_size\": 2",
      .drive = true,
@@ -266,8 +274,9 @@ static void run_tiers(struct scenario s, const struct variant *v, uint32_t stage
     char config[1024];
     s.config = config;
     int first = v->drive ? ZERO_NVME : v->off_device ? ZERO_CPU : ZERO_DEVICE;
-    for (int state = first; state < ZERO_TIERS; state++)
-        for (int params = 0; params < (stage == 3 ? ZERO_TIERS : 1); params++) {
+    int end = v->memory ? ZERO_NVME : ZERO_TIERS;
+    for (int state = first; state < end; state++)
+        for (int params = 0; params < (stage == 3 ? end : 1); params++) {
             bool resident = (!v->name || v->state) && state == ZERO_NVME && params == ZERO_DEVICE &&
                             (micro_steps == 2 || v->state);
             configure(config, v, micro_steps, type, resident);

@@ -1,0 +1,118 @@
+#include "engine/blueprint/matrices.h"
+
+#include <stdlib.h>
+
+#include "kernels/orthogonalize.h"
+
+static bool is_matrix(const struct blueprint *b, const struct model_param *p) {
+    return b->regions[p->region].matrices;
+}
+
+static bool any(const struct blueprint *b) { return b->policy.directions > 0; }
+
+/* ---- what is refused ---- */
+
+static zero_status check_param(const struct model_param *p, const struct optimizer *row,
+                               struct zero_error *error) {
+    if (p->dims != 2)
+        return error_set(
+            error, ZERO_E_CONFIG,
+            "parameter \"%s\" has %u dimension%s, and %s updates matrices: name it in a group of "
+            "param_groups with \"optimizer\": \"AdamW\"",
+            p->name, p->dims, p->dims == 1 ? "" : "s", row->title);
+    if (p->tensor_part || p->tensor_next)
+        return error_set(
+            error, ZERO_E_UNSUPPORTED,
+            "parameter \"%s\" is a part of \"%s\", and %s updates whole matrices: name it in a group of "
+            "param_groups with \"optimizer\": \"AdamW\"",
+            p->name, p->tensor, row->title);
+    return ZERO_OK;
+}
+
+static zero_status check_terms(const struct blueprint *b, struct zero_error *error) {
+    const struct blueprint_terms *t = &b->terms;
+    const struct {
+        bool refused;
+        const char *what, *instead;
+    } cases[] = {{t->discrete, "on a GPU", "set device.type to \"cpu\""},
+                 {t->update_in_backward, "in the backward", "remove zero_optimization.update_in_backward"},
+                 {t->device_share > 0, "with tiered state",
+                  "set zero_optimization.offload_optimizer.device to \"cpu\" or "
+                  "\"none\", and its ratio to 1.0"},
+                 {t->state_tier == TIER_NVME || t->shadow, "with state on a drive",
+                  "set zero_optimization.offload_optimizer.device to \"cpu\" or \"none\""},
+                 {t->param_tier == TIER_NVME, "with parameters on a drive",
+                  "set zero_optimization.offload_param.device to \"cpu\" or \"none\""}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        if (cases[i].refused)
+            return error_set(error, ZERO_E_UNSUPPORTED,
+                             "%s updates whole matrices, which is not here %s: %s, or take another optimizer",
+                             b->o.optimizer->scope == SCOPE_MATRIX ? b->o.optimizer->title
+                                                                   : b->o.other->title,
+                             cases[i].what, cases[i].instead);
+    return ZERO_OK;
+}
+
+zero_status matrices_check(const struct blueprint *b, struct zero_error *error) {
+    zero_status status = any(b) ? check_terms(b, error) : ZERO_OK;
+    for (uint32_t i = 0; i < b->o.model->params && !status && any(b); i++) {
+        const struct model_param *p = &b->o.model->param[i];
+        if (p->owner == i && is_matrix(b, p))
+            status = check_param(p, blueprint_optimizer(b, p->region), error);
+    }
+    return status;
+}
+
+/* ---- owners ---- */
+
+static uint32_t least_loaded(const double *load, uint32_t ranks) {
+    uint32_t least = 0;
+    for (uint32_t r = 1; r < ranks; r++)
+        if (load[r] < load[least]) least = r;
+    return least;
+}
+
+/* The region's largest matrix that has no owner yet. NULL: there is none. */
+static const struct model_param *largest(const struct blueprint *b, const struct model_region *r) {
+    const struct model_param *best = NULL;
+    double most = 0;
+    for (uint32_t i = 0; i < r->params; i++) {
+        const struct model_param *p = &b->o.model->param[r->param[i]];
+        double flops = orthogonalize_flops(p->shape[0], p->shape[1]);
+        if (b->matrix_owner[r->param[i]] == UINT32_MAX && flops > most) best = p, most = flops;
+    }
+    return best;
+}
+
+zero_status matrices_share_out(struct blueprint *b, struct zero_error *error) {
+    if (!any(b)) return ZERO_OK;
+    double *load = calloc(b->ranks, sizeof *load);
+    b->matrix_owner = calloc(b->o.model->params, sizeof *b->matrix_owner);
+    if (!load || !b->matrix_owner) {
+        free(load);
+        return error_set(error, ZERO_E_MEMORY, "no memory for the owners of matrices");
+    }
+    for (uint32_t i = 0; i < b->o.model->params; i++) b->matrix_owner[i] = UINT32_MAX;
+    for (uint32_t k = 0; k < b->policy.refreshes; k++) {
+        const struct model_region *r = &b->o.model->region[b->policy.refresh[k]];
+        const struct model_param *p;
+        while (b->regions[b->policy.refresh[k]].matrices && (p = largest(b, r))) {
+            uint32_t owner = least_loaded(load, b->ranks);
+            b->matrix_owner[p - b->o.model->param] = owner;
+            load[owner] += orthogonalize_flops(p->shape[0], p->shape[1]);
+        }
+    }
+    free(load);
+    return ZERO_OK;
+}
+
+uint64_t matrices_scratch_bytes(const struct blueprint *b) {
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < b->o.model->params && any(b); i++) {
+        const struct model_param *p = &b->o.model->param[i];
+        if (p->owner != i || !is_matrix(b, p)) continue;
+        uint64_t floats = blueprint_optimizer(b, p->region)->matrix_scratch(p->shape[0], p->shape[1]);
+        if (floats > most) most = floats;
+    }
+    return most * sizeof(float);
+}
