@@ -240,6 +240,38 @@ class Modules(Case):
                 expected.append(loss.item())
             self.assertLosses(self.train(self.engine(model)), expected)
 
+    def test_muon(self):
+        """torch.optim.Muon's formulas in double for matrices, its AdamW for vectors."""
+        lr, decay, mu = 0.02, 0.1, 0.95
+        groups = [{"match": ["*.bias"], "optimizer": "AdamW", "lr": 1e-3, "betas": [0.9, 0.95]}]
+        optimizer = {"type": "Muon", "params": {"lr": lr, "weight_decay": decay, "momentum": mu}}
+        losses = self.train(self.mlp(optimizer=optimizer, param_groups=groups))
+        plain = made("mlp")
+        matrices = [p for p in plain.parameters() if p.dim() == 2]
+        weights, momenta = [p.detach().double() for p in matrices], [torch.zeros_like(p, dtype=torch.double) for p in matrices]
+        vectors_alone = [p for p in plain.parameters() if p.dim() != 2]
+        rest = torch.optim.AdamW(vectors_alone, lr=1e-3, betas=(0.9, 0.95), weight_decay=0.01)
+        expected = []
+        for step in range(STEPS):
+            loss = loss_of_vectors(plain, step)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(plain.parameters(), 1.0)
+            rest.step()
+            for p, w, m in zip(matrices, weights, momenta):
+                g = p.grad.double()
+                m.mul_(mu).add_((1 - mu) * g)
+                x = mu * m + (1 - mu) * g
+                x = (x.T if x.size(0) > x.size(1) else x) / max(x.norm().item(), 1e-7)
+                for _ in range(5):
+                    a = x @ x.T
+                    x = 3.4445 * x + (-4.7750 * a + 2.0315 * a @ a) @ x
+                x = (x.T if w.size(0) > w.size(1) else x) * max(1, w.size(0) / w.size(1)) ** 0.5
+                w.mul_(1 - lr * decay).sub_(lr * x)
+                p.data.copy_(w)
+            plain.zero_grad()
+            expected.append(loss.item())
+        self.assertLosses(losses, expected)
+
     def test_frozen_by_the_configuration(self):
         engine = self.mlp(param_groups=[{"match": "blocks.0.*", "frozen": True}])
         before = engine.state_dict()
