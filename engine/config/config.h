@@ -248,6 +248,9 @@ struct config {
 /* After config_read: the stage keeps no whole parameters between passes. */
 bool config_shards_params(const struct config *config);
 
+/* After config_resolve: the key of the schedule that is "auto", which means the number of steps that are trained. NULL: none is. */
+const char *config_schedule_length(const struct config *config);
+
 /* After config_resolve: the tier of this kind that is used. */
 /* The directories of the nvme tier. */
 const struct config_paths *config_drive_paths(const struct config *config);

@@ -33,6 +33,31 @@ enum {
     CYCLE_MIN_MOM,
     CYCLE_MAX_MOM,
     DECAY_MOM,
+    GAMMA,
+    STEP_SIZE,
+    MILESTONES,
+    FACTOR,
+    TOTAL_ITERS,
+    START_FACTOR,
+    END_FACTOR,
+    POWER,
+    T_MAX,
+    ETA_MIN,
+    T_0,
+    T_MULT,
+    BASE_LR,
+    PEAK_LR,
+    SIZE_UP,
+    SIZE_DOWN,
+    MODE,
+    BASE_MOM,
+    MAX_MOM,
+    TOTAL,
+    PCT_START,
+    STRATEGY,
+    DIV,
+    FINAL_DIV,
+    THREE_PHASE,
     PARAM_COUNT
 };
 
@@ -61,6 +86,31 @@ static const char *const paths[PARAM_COUNT] = {
     [CYCLE_MIN_MOM] = PARAMS "cycle_min_mom",
     [CYCLE_MAX_MOM] = PARAMS "cycle_max_mom",
     [DECAY_MOM] = PARAMS "decay_mom_rate",
+    [GAMMA] = PARAMS "gamma",
+    [STEP_SIZE] = PARAMS "step_size",
+    [MILESTONES] = PARAMS "milestones",
+    [FACTOR] = PARAMS "factor",
+    [TOTAL_ITERS] = PARAMS "total_iters",
+    [START_FACTOR] = PARAMS "start_factor",
+    [END_FACTOR] = PARAMS "end_factor",
+    [POWER] = PARAMS "power",
+    [T_MAX] = PARAMS "T_max",
+    [ETA_MIN] = PARAMS "eta_min",
+    [T_0] = PARAMS "T_0",
+    [T_MULT] = PARAMS "T_mult",
+    [BASE_LR] = PARAMS "base_lr",
+    [PEAK_LR] = PARAMS "max_lr",
+    [SIZE_UP] = PARAMS "step_size_up",
+    [SIZE_DOWN] = PARAMS "step_size_down",
+    [MODE] = PARAMS "mode",
+    [BASE_MOM] = PARAMS "base_momentum",
+    [MAX_MOM] = PARAMS "max_momentum",
+    [TOTAL] = PARAMS "total_steps",
+    [PCT_START] = PARAMS "pct_start",
+    [STRATEGY] = PARAMS "anneal_strategy",
+    [DIV] = PARAMS "div_factor",
+    [FINAL_DIV] = PARAMS "final_div_factor",
+    [THREE_PHASE] = PARAMS "three_phase",
 };
 
 /* Markers in the place of a default: the parameter is required, or has no default. */
@@ -92,7 +142,38 @@ static const char *const defaults[LR_SCHEDULES][PARAM_COUNT] = {
                        [RANGE_RATE] = "1",
                        [RANGE_STAIRCASE] = "false",
                        [LAST_ITERATION] = "-1"},
+    /* PyTorch 2's */
+    [LR_TORCH_STEP] = {[STEP_SIZE] = required, [GAMMA] = "0.1"},
+    [LR_TORCH_MULTI_STEP] = {[MILESTONES] = required, [GAMMA] = "0.1"},
+    [LR_TORCH_CONSTANT] = {[FACTOR] = "0.3333333333333333", [TOTAL_ITERS] = "5"},
+    [LR_TORCH_LINEAR] = {[START_FACTOR] = "0.3333333333333333", [END_FACTOR] = "1", [TOTAL_ITERS] = "5"},
+    [LR_TORCH_EXPONENTIAL] = {[GAMMA] = required},
+    [LR_TORCH_POLYNOMIAL] = {[TOTAL_ITERS] = "5", [POWER] = "1"},
+    [LR_TORCH_COSINE] = {[T_MAX] = required, [ETA_MIN] = "0"},
+    [LR_TORCH_RESTARTS] = {[T_0] = required, [T_MULT] = "1", [ETA_MIN] = "0"},
+    [LR_TORCH_CYCLIC] = {[BASE_LR] = required,
+                         [PEAK_LR] = required,
+                         [SIZE_UP] = "2000",
+                         [SIZE_DOWN] = none,
+                         [MODE] = "\"triangular\"",
+                         [GAMMA] = "1",
+                         [CYCLE_MOMENTUM] = "true",
+                         [BASE_MOM] = "0.8",
+                         [MAX_MOM] = "0.9"},
+    [LR_TORCH_ONE_CYCLE] = {[PEAK_LR] = required,
+                            [TOTAL] = required,
+                            [PCT_START] = "0.3",
+                            [STRATEGY] = "\"cos\"",
+                            [CYCLE_MOMENTUM] = "true",
+                            [BASE_MOM] = "0.85",
+                            [MAX_MOM] = "0.95",
+                            [DIV] = "25",
+                            [FINAL_DIV] = "10000",
+                            [THREE_PHASE] = "false"},
 };
+
+/* "auto" is the number of steps that are trained. */
+static const int lengths[] = {TOTAL_STEPS, TOTAL_ITERS, T_MAX, TOTAL};
 
 static const char *leaf(const char *path) { return path + strlen(PARAMS); }
 
@@ -139,17 +220,26 @@ static zero_status resolve_param(struct config *config, enum lr_schedule_kind ki
 /* Records the values of "auto". For warmup_max_lr, "auto" is each group's own lr, as without a number. */
 static zero_status resolve_auto(struct config *config, struct zero_error *error) {
     char text[32];
-    struct config_entry *max = config_entry(config, paths[MAX_LR]),
-                        *total = config_entry(config, paths[TOTAL_STEPS]);
+    struct config_entry *max = config_entry(config, paths[MAX_LR]);
     zero_status status = ZERO_OK;
     if (max->source == CONFIG_AUTO)
         status = config_entry_set(config, config_key_find(paths[MAX_LR]), CONFIG_AUTO,
                                   config_number_text(config->optimizer.lr, text), error);
-    if (status || total->source != CONFIG_AUTO) return status;
-    config->schedule.total_num_steps = config->planned_steps;
+    const char *length = config_schedule_length(config);
+    if (status || !length) return status;
+    const struct config_key *key = config_key_find(length);
+    *(uint64_t *)(void *)((char *)config + key->offset) = config->planned_steps;
     if (!config->planned_steps) return ZERO_OK;
     snprintf(text, sizeof text, "%llu", (unsigned long long)config->planned_steps);
-    return config_entry_set(config, config_key_find(paths[TOTAL_STEPS]), CONFIG_AUTO, text, error);
+    return config_entry_set(config, key, CONFIG_AUTO, text, error);
+}
+
+const char *config_schedule_length(const struct config *config) {
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
+        if (config->schedule_kind != LR_NONE && defaults[config->schedule_kind][lengths[i]] &&
+            config_entry((struct config *)config, paths[lengths[i]])->source == CONFIG_AUTO)
+            return paths[lengths[i]];
+    return NULL;
 }
 
 zero_status config_resolve_scheduler(struct config *config, struct zero_error *error) {
@@ -159,5 +249,6 @@ zero_status config_resolve_scheduler(struct config *config, struct zero_error *e
     config->schedule_kind = kind;
     for (int i = 0; i < PARAM_COUNT && status == ZERO_OK; i++) status = resolve_param(config, kind, i, error);
     if (status || kind == LR_NONE) return status;
+    if (!defaults[kind][LAST_ITERATION]) config->schedule.last_batch_iteration = -1;
     return resolve_auto(config, error);
 }

@@ -157,11 +157,17 @@ static zero_status check_schedule(const struct param_groups *groups, const struc
         const char *path;
         const struct lr_numbers *numbers;
         bool sets_lr;
-    } lists[] = {
-        {"warmup_min_lr", &p->warmup_min_lr, false},      {"warmup_max_lr", &p->warmup_max_lr, true},
-        {"lr_range_test_min_lr", &p->range_min_lr, true}, {"cycle_min_lr", &p->cycle_min_lr, false},
-        {"cycle_max_lr", &p->cycle_max_lr, true},         {"cycle_min_mom", &p->cycle_min_mom, false},
-        {"cycle_max_mom", &p->cycle_max_mom, false}};
+    } lists[] = {{"warmup_min_lr", &p->warmup_min_lr, false},
+                 {"warmup_max_lr", &p->warmup_max_lr, true},
+                 {"lr_range_test_min_lr", &p->range_min_lr, true},
+                 {"cycle_min_lr", &p->cycle_min_lr, false},
+                 {"cycle_max_lr", &p->cycle_max_lr, true},
+                 {"cycle_min_mom", &p->cycle_min_mom, false},
+                 {"cycle_max_mom", &p->cycle_max_mom, false},
+                 {"base_lr", &p->base_lr, false},
+                 {"max_lr", &p->max_lr, true},
+                 {"base_momentum", &p->base_momentum, false},
+                 {"max_momentum", &p->max_momentum, false}};
     zero_status status = ZERO_OK;
     for (size_t i = 0; i < sizeof lists / sizeof *lists && !status && config->schedule_kind != LR_NONE; i++) {
         status = check_numbers(groups, lists[i].path, lists[i].numbers, error);

@@ -1,6 +1,6 @@
 /* Learning-rate schedules: the learning rate and the betas of each update, as a pure function of the number of earlier
  * updates. Names, parameters, defaults and values are those of DeepSpeed 0.19 (runtime/lr_schedules.py), equal to the
- * last bit of the doubles. Each schedule has one file and one row of the table. Pure; any thread. */
+ * last bit of the doubles, or those of PyTorch (torch.c). Each schedule has one row of the table. Pure; any thread. */
 #ifndef ZERO_ENGINE_SCHEDULE_LR_SCHEDULE_H
 #define ZERO_ENGINE_SCHEDULE_LR_SCHEDULE_H
 
@@ -16,6 +16,8 @@ struct lr_numbers {
     bool each;
 };
 
+enum lr_anneal { LR_ANNEAL_COS, LR_ANNEAL_LINEAR };
+enum lr_cyclic { LR_TRIANGULAR, LR_TRIANGULAR2, LR_EXP_RANGE };
 enum lr_warmup { LR_WARMUP_LOG, LR_WARMUP_LINEAR };
 
 /* The parameters of all schedules; each schedule reads its own. */
@@ -37,6 +39,14 @@ struct lr_schedule_params {
     int64_t cycle_first_stair_count, cycle_second_stair_count; /* second < 0: as the first */
     double decay_step_size, decay_lr_rate, decay_mom_rate;
     bool cycle_momentum;
+
+    /* PyTorch's */
+    double gamma, factor, start_factor, end_factor, power, eta_min, pct_start, div_factor, final_div_factor;
+    uint64_t step_size, total_iters, t_max, t_0, t_mult, total_steps, step_size_up;
+    int64_t step_size_down; /* below 0: as up */
+    struct lr_numbers milestones /* steps, not groups */, base_lr, max_lr, base_momentum, max_momentum;
+    int anneal_strategy, cyclic_mode; /* enum lr_anneal, enum lr_cyclic */
+    bool three_phase;
 };
 
 /* The scheduled values of one group's update; optimizers without betas ignore the betas. */
@@ -45,7 +55,8 @@ struct lr_setting {
 };
 
 struct lr_schedule {
-    const char *name; /* DeepSpeed's name */
+    const char *name;     /* DeepSpeed's or PyTorch's name */
+    bool cycles_momentum; /* with lr_schedule_params.cycle_momentum it sets beta1 */
 
     /* The setting of `group` at `iteration`. `iteration` is DeepSpeed's last_batch_iteration: -1 before the first
      * update; each update that is not skipped adds 1. `given`: the optimizer's own setting. */
@@ -61,6 +72,16 @@ enum lr_schedule_kind {
     LR_WARMUP_COSINE,
     LR_ONE_CYCLE,
     LR_RANGE_TEST,
+    LR_TORCH_STEP,
+    LR_TORCH_MULTI_STEP,
+    LR_TORCH_CONSTANT,
+    LR_TORCH_LINEAR,
+    LR_TORCH_EXPONENTIAL,
+    LR_TORCH_POLYNOMIAL,
+    LR_TORCH_COSINE,
+    LR_TORCH_RESTARTS,
+    LR_TORCH_CYCLIC,
+    LR_TORCH_ONE_CYCLE,
     LR_SCHEDULES
 };
 extern const struct lr_schedule *const lr_schedules[LR_SCHEDULES];

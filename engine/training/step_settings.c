@@ -18,12 +18,14 @@ zero_status settings_open(struct training *t, struct zero_error *error) {
     enum lr_schedule_kind kind = t->config->schedule_kind;
     settings_restart(t);
     if (kind == LR_NONE) return ZERO_OK;
-    if ((kind == LR_WARMUP_DECAY || kind == LR_WARMUP_COSINE) && !t->schedule.total_num_steps)
-        return error_set(
-            error, ZERO_E_CONFIG,
-            "scheduler.params.total_num_steps: \"auto\" is the number of steps that the program trains, "
-            "and it gave none (zero_runtime.total_steps): write a number");
-    if (kind == LR_ONE_CYCLE && t->config->schedule.cycle_momentum && !has_betas(t) && !t->rank)
+    const char *length = config_schedule_length(t->config);
+    if (length && !t->config->planned_steps)
+        return error_set(error, ZERO_E_CONFIG,
+                         "%s: \"auto\" is the number of steps that the program trains, "
+                         "and it gave none (zero_runtime.total_steps): write a number",
+                         length);
+    if (lr_schedules[kind]->cycles_momentum && t->config->schedule.cycle_momentum && !has_betas(t) &&
+        !t->rank)
         log_line(t->log, ZERO_LOG_WARN,
                  "scheduler.params.cycle_momentum: %s has no betas, so there is no momentum to cycle, as in "
                  "DeepSpeed",

@@ -73,13 +73,15 @@ static const struct {
      "optimizer.params.betas: 1.0 is outside its range: give numbers of at least 0 and less than 1"},
     {"{\"optimizer\": {\"params\": {\"betas\": [0.9]}}}", ZERO_E_CONFIG,
      "optimizer.params.betas: [ 0.9 ] is a list where a list of two numbers, as [0.9, 0.999] is expected"},
-    {"{\"scheduler\": {\"params\": {\"T_max\": 10}, \"type\": \"CosineAnnealingLR\"}}", ZERO_E_UNSUPPORTED,
-     "scheduler.type: \"CosineAnnealingLR\" is not supported here: PyTorch's schedules are not here: choose "
-     "one "
-     "of DeepSpeed's, or give your own to zero_engine_set_schedule"},
+    {"{\"scheduler\": {\"params\": {\"patience\": 10}, \"type\": \"ReduceLROnPlateau\"}}", ZERO_E_UNSUPPORTED,
+     "scheduler.type: \"ReduceLROnPlateau\" is not supported here: its rates follow from functions, losses or "
+     "other schedules, which a file cannot name: choose another one, or give your own to "
+     "zero_engine_set_schedule"},
     {"{\"scheduler\": {\"type\": \"WarmupDecay\"}}", ZERO_E_CONFIG,
      "scheduler.type: \"WarmupDecay\" is none of \"WarmupLR\", \"WarmupDecayLR\", \"WarmupCosineLR\", "
-     "\"OneCycle\", \"LRRangeTest\"; did you mean \"WarmupDecayLR\"?"},
+     "\"OneCycle\", \"LRRangeTest\", \"StepLR\", \"MultiStepLR\", \"ConstantLR\", \"LinearLR\", "
+     "\"ExponentialLR\", \"PolynomialLR\", \"CosineAnnealingLR\", \"CosineAnnealingWarmRestarts\", "
+     "\"CyclicLR\", \"OneCycleLR\"; did you mean \"WarmupDecayLR\"?"},
     {"{\"scheduler\": {\"params\": {\"cycle_min_lr\": [0.1, -1]}}}", ZERO_E_CONFIG,
      "scheduler.params.cycle_min_lr: [ 0.1, -1 ] is a list where a number of at least 0, or a list of one "
      "for "

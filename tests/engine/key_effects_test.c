@@ -288,6 +288,16 @@ static void waits_for_silence(const struct row *row) {
     SCHEDULE("OneCycle", "'cycle_min_lr': 1e-3, 'cycle_max_lr': 1e-2, 'cycle_first_step_size': 2, " params)
 #define DECAYING(params) CYCLE("'decay_step_size': 1, " params)
 
+#define BEGINNING(key, type, params, one, two)                                                               \
+    {                                                                                                        \
+        "scheduler.params." key, weights, NULL, SCHEDULE(type, params "'" key "': " one),                    \
+            SCHEDULE(type, params "'" key "': " two)                                                         \
+    }
+#define CYCLIC(key, params, one, two)                                                                        \
+    BEGINNING(key, "CyclicLR", "'base_lr': 1e-3, 'max_lr': 1e-2, 'step_size_up': 2, " params, one, two)
+#define ONE_CYCLE(key, params, one, two)                                                                     \
+    BEGINNING(key, "OneCycleLR", "'max_lr': 1e-2, 'total_steps': 8, " params, one, two)
+
 static void less_gradient(const struct row *row) {
     train_both(row);
     CHECK_STRING(other.error, "");
@@ -391,6 +401,31 @@ static const struct row rows[] = {
      CYCLE("'cycle_max_mom': 0.95")},
     {"scheduler.params.decay_mom_rate", weights, NULL, DECAYING("'decay_mom_rate': 0"),
      DECAYING("'decay_mom_rate': -0.1")},
+    BEGINNING("step_size", "StepLR", "", "1", "2"),
+    BEGINNING("gamma", "StepLR", "'step_size': 1, ", "0.5", "0.25"),
+    BEGINNING("milestones", "MultiStepLR", "", "[1]", "[1, 2]"),
+    BEGINNING("factor", "ConstantLR", "", "0.5", "0.25"),
+    BEGINNING("total_iters", "ConstantLR", "", "1", "2"),
+    BEGINNING("start_factor", "LinearLR", "", "0.5", "0.25"),
+    BEGINNING("end_factor", "LinearLR", "", "0.5", "0.25"),
+    BEGINNING("power", "PolynomialLR", "", "1", "2"),
+    BEGINNING("T_max", "CosineAnnealingLR", "", "8", "9"),
+    BEGINNING("eta_min", "CosineAnnealingLR", "'T_max': 8, ", "0", "1e-4"),
+    BEGINNING("T_0", "CosineAnnealingWarmRestarts", "", "2", "3"),
+    BEGINNING("T_mult", "CosineAnnealingWarmRestarts", "'T_0': 1, ", "1", "2"),
+    BEGINNING("base_lr", "CyclicLR", "'max_lr': 1e-2, ", "1e-3", "2e-3"),
+    BEGINNING("max_lr", "CyclicLR", "'base_lr': 1e-3, ", "1e-2", "2e-2"),
+    BEGINNING("step_size_up", "CyclicLR", "'base_lr': 1e-3, 'max_lr': 1e-2, ", "2", "3"),
+    CYCLIC("step_size_down", "", "1", "2"),
+    CYCLIC("mode", "'step_size_down': 1, 'gamma': 0.5, ", "'triangular'", "'exp_range'"),
+    CYCLIC("base_momentum", "", "0.8", "0.7"),
+    CYCLIC("max_momentum", "", "0.9", "0.95"),
+    BEGINNING("total_steps", "OneCycleLR", "'max_lr': 1e-2, ", "8", "9"),
+    ONE_CYCLE("pct_start", "", "0.3", "0.5"),
+    ONE_CYCLE("anneal_strategy", "'pct_start': 0.5, ", "'cos'", "'linear'"),
+    ONE_CYCLE("div_factor", "", "25", "10"),
+    ONE_CYCLE("final_div_factor", "", "1e4", "10"),
+    ONE_CYCLE("three_phase", "", "false", "true"),
     {"communication_data_type", weights, NULL, "'communication_data_type': 'fp32'",
      "'communication_data_type': 'bf16'"},
     {"bf16.enabled", weights, NULL, "'bf16': {'enabled': false}", BF16},

@@ -1,12 +1,14 @@
-"""Sequences of DeepSpeed's own runtime/lr_schedules.py beside ours: every double must be the same.
+"""Sequences of DeepSpeed's own runtime/lr_schedules.py, or of PyTorch's schedules, beside ours.
 
-compare.py PRINT_SCHEDULE: loads that file alone, from where the package is installed, with stand-ins for what it
-imports. Exit status 3: DeepSpeed is not there.
+compare.py PRINT_SCHEDULE deepspeed|torch: of DeepSpeed, loads that file alone, from where the package is installed, with stand-ins
+for what it imports, and every double must be the same; PyTorch multiplies from step to step, and rounds in each. Exit status 3:
+the package is not there.
 """
 import importlib.util
 import itertools
 import json
 import logging
+import math
 import os
 import subprocess
 import sys
@@ -39,9 +41,46 @@ def load():
     return module
 
 
+class PyTorch:
+    """Schedules of torch.optim.lr_scheduler, which take an optimizer of PyTorch."""
+
+    def __init__(self):
+        try:
+            import torch
+        except ImportError:
+            sys.exit(3)
+        self.torch = torch
+
+    def sequence(self, kind, params):
+        optimizer = self.torch.optim.AdamW([self.torch.nn.Parameter(self.torch.zeros(1))], lr=0.02, betas=(0.85, 0.97))
+        schedule = getattr(self.torch.optim.lr_scheduler, kind)(optimizer, **params)
+        group = optimizer.param_groups[0]
+        for update in range(UPDATES):
+            yield (group["lr"], *group["betas"])
+            optimizer.step()
+            if kind != "OneCycleLR" or update + 1 < params["total_steps"]:
+                schedule.step()
+
+
 def product(kind, **values):
     for chosen in itertools.product(*values.values()):
         yield kind, {name: value for name, value in zip(values, chosen) if value is not None}
+
+
+def torch_cases():
+    yield from product("StepLR", step_size=[1, 7, 50], gamma=[0.5, None])
+    yield from product("MultiStepLR", milestones=[[1], [3, 9, 30, 31]], gamma=[0.7, None])
+    yield from product("ConstantLR", factor=[0.25, None], total_iters=[1, 30, None])
+    yield from product("LinearLR", start_factor=[0.1, None], end_factor=[0.5, None], total_iters=[1, 40, None])
+    yield from product("ExponentialLR", gamma=[0.9, 0.999])
+    yield from product("PolynomialLR", total_iters=[9, 100, None], power=[2.0, 0.5, None])
+    yield from product("CosineAnnealingLR", T_max=[10, 119, 200], eta_min=[0.001, None])
+    yield from product("CosineAnnealingWarmRestarts", T_0=[1, 10], T_mult=[1, 2, None], eta_min=[0.001, None])
+    yield from product("CyclicLR", base_lr=[0.001], max_lr=[0.1], step_size_up=[5, 30, None], step_size_down=[11, None],
+                       mode=["triangular", "triangular2", "exp_range", None], gamma=[0.99, None], cycle_momentum=[False, None],
+                       base_momentum=[0.7, None])
+    yield from product("OneCycleLR", max_lr=[0.1], total_steps=[30, 120, 500], pct_start=[0.4, None], anneal_strategy=["linear", None],
+                       three_phase=[True, None], div_factor=[10, None], final_div_factor=[100, None], cycle_momentum=[False, None])
 
 
 def cases():
@@ -77,16 +116,24 @@ def ours(binary, path, kind, params):
     return [tuple(map(float, line.split())) for line in printed.splitlines()]
 
 
+def same(package, mine, expected):
+    if package == "DeepSpeed":
+        return mine == expected
+    return all(math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-14) for a, b in zip(mine, expected))
+
+
 def main():
-    module, binary = load(), os.path.abspath(sys.argv[1])
+    binary, package = os.path.abspath(sys.argv[1]), {"deepspeed": "DeepSpeed", "torch": "PyTorch"}[sys.argv[2]]
+    module, listed = (PyTorch(), torch_cases()) if package == "PyTorch" else (load(), cases())
+    sequence = module.sequence if package == "PyTorch" else lambda kind, params: theirs(module, kind, params)
     failed = count = 0
     with tempfile.TemporaryDirectory() as directory:
-        for kind, params in cases():
+        for kind, params in listed:
             count += 1
             got = ours(binary, os.path.join(directory, "c.json"), kind, params)
-            for step, (mine, expected) in enumerate(zip(got, theirs(module, kind, params), strict=True)):
-                if mine != expected:
-                    print(f"{kind} {params}: update {step} is {mine}, DeepSpeed's {expected}")
+            for step, (mine, expected) in enumerate(zip(got, sequence(kind, params), strict=True)):
+                if not same(package, mine, expected):
+                    print(f"{kind} {params}: update {step} is {mine}, {package}'s {expected}")
                     failed += 1
                     break
     print(f"{count} schedules of {UPDATES} updates, {failed} differ")

@@ -234,16 +234,12 @@ static zero_status count_from_here(struct trainer *t) {
     return ZERO_OK;
 }
 
-static bool follows_steps(const struct config *config) {
-    const struct config_key *key = config_key_find("scheduler.params.total_num_steps");
-    return config->entries[config_key_index(key)].source == CONFIG_AUTO;
-}
-
 /* "auto" for the schedule's length is the number of steps, so a run that goes on with another number has another
  * schedule. */
 static void tell_resumed(struct trainer *t) {
     const struct job *job = t->job;
     uint64_t planned = t->begin.planned;
+    const char *length = config_schedule_length(&job->config);
     if (!t->speaks || begins_anew(job)) return;
     if (!job->quiet)
         progress_line("resumed   after step %" PRIu64 ", at sample %" PRIu64, t->begin.steps,
@@ -254,11 +250,11 @@ static void tell_resumed(struct trainer *t) {
                 "; give --steps above that to go on\n",
                 t->begin.steps, job->steps ? "--steps is" : "one pass over the samples ends at step",
                 t->steps);
-    else if (planned && planned != t->steps && follows_steps(&job->config))
+    else if (planned && planned != t->steps && length)
         fprintf(stderr,
                 "zero train: the learning rate's schedule moves: the earlier part was for %" PRIu64
-                " steps, this one is for %" PRIu64 ", and scheduler.params.total_num_steps is \"auto\"\n",
-                planned, t->steps);
+                " steps, this one is for %" PRIu64 ", and %s is \"auto\"\n",
+                planned, t->steps, length);
 }
 
 static zero_status open_all(struct trainer *t) {
@@ -346,7 +342,8 @@ static void fill_record(const struct trainer *t, const double sums[SUMS], const 
     record->lr = info->lr;
     record->groups = info->groups;
     memcpy(record->group_lr, info->group_lr, sizeof record->group_lr);
-    record->beta1 = t->job->config.schedule_kind == LR_ONE_CYCLE ? info->beta1 : NAN;
+    const struct lr_schedule *schedule = lr_schedules[t->job->config.schedule_kind];
+    record->beta1 = schedule && schedule->cycles_momentum ? info->beta1 : NAN;
     record->skipped = info->skipped != 0;
     record->skipped_total = info->skipped_total;
     record->tokens = t->job->config.train_batch * t->feed.context;

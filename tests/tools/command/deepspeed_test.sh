@@ -60,6 +60,6 @@ refused sparse_attention 'sparse_attention: ' "DeepSpeed 0.19 has dropped it and
 refused compression 'compression_training: ' "DeepSpeed 0.19 has dropped it and it would change the training"
 refused curriculum 'curriculum_learning: ' "DeepSpeed 0.19 has dropped it and it would change the training"
 refused data_efficiency 'data_efficiency.enabled: true is not supported here' "this engine has no such feature"
-refused pytorch_schedule 'scheduler.type: "CosineAnnealingLR" is not supported here' "zero_engine_set_schedule"
+refused pytorch_schedule 'scheduler.type: "ReduceLROnPlateau" is not supported here' "zero_engine_set_schedule"
 [[ $(ls "$files/refused") == "$(printf '%s\n' "${tested[@]}" | sort)" ]] || fail "a file of refused/ was not tried"
 finish
