@@ -155,6 +155,12 @@ struct config_data {
     struct config_eval eval;
 };
 
+/* DeepSpeed's blocks tensorboard and csv_monitor. */
+struct config_monitor {
+    bool enabled;
+    char *output_path, *job_name; /* owned */
+};
+
 enum config_source {
     CONFIG_DEFAULT,
     CONFIG_FILE,
@@ -214,6 +220,8 @@ struct config {
     uint64_t live_max, ahead_max;
     bool bf16_states;    /* bf16.bf16_optimizer_states */
     bool bf16, bfloat16; /* as written; bfloat16 is the old key */
+    bool autocast;
+    int autocast_dtype; /* of its choices every other one is fp16 */
     struct config_fp16 fp16;
     int compute_dtype, communication_dtype, accumulation_dtype; /* enum dtype; after config_resolve */
     int64_t mics_shard_size;                                    /* -1: all ranks; 0: "auto" */
@@ -238,6 +246,7 @@ struct config {
     struct config_model model;
     struct config_recompute recompute;
     struct config_data data;
+    struct config_monitor tensorboard, csv_monitor;
 
     char *name;                   /* of the file, or "configuration" */
     struct config_entry *entries; /* config_key_count() of them */

@@ -215,6 +215,9 @@ void config_free(struct config *config) {
     free_paths(&config->param_paths);
     free_paths(&config->data.paths);
     free_paths(&config->data.eval.paths);
+    for (uint32_t i = 0; i < config_key_count(); i++)
+        if (config_key_at(i)->type == KEY_STRING && config_key_at(i)->use == KEY_USED)
+            free(*(char **)(void *)((char *)config + config_key_at(i)->offset));
     free(config->entries);
     free(config->lines);
     free(config->name);

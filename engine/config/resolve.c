@@ -221,8 +221,17 @@ static zero_status fill_types(struct config *config, struct zero_error *error) {
     return status;
 }
 
+/* PyTorch's autocast computes in the narrow type and keeps fp32 weights, as bf16.enabled and fp16.enabled do. */
+static zero_status take_autocast(struct config *config, struct zero_error *error) {
+    bool half = config->autocast_dtype % 2;
+    if (!config->autocast) return ZERO_OK;
+    *(half ? &config->fp16.enabled : &config->bf16) = true;
+    return config_derived(config, half ? "fp16.enabled" : "bf16.enabled", "true", error);
+}
+
 static zero_status resolve_compute(struct config *config, struct zero_error *error) {
     zero_status status = fill_types(config, error);
+    if (!status) status = take_autocast(config, error);
     if (status) return status;
     if (config->bfloat16 && config_written(config, "bf16.enabled") && !config->bf16)
         return error_set(error, ZERO_E_CONFIG,

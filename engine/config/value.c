@@ -134,7 +134,13 @@ static zero_status set_choice(struct store *s) {
 }
 
 static zero_status set_string(struct store *s) {
-    return s->value->kind == VALUE_STRING ? ZERO_OK : wrong_type(s);
+    if (s->value->kind != VALUE_STRING) return wrong_type(s);
+    if (!s->field) return ZERO_OK;
+    char *copy = strdup(s->value->string), **field = s->field;
+    if (!copy) return error_set(s->error, ZERO_E_MEMORY, "%s: no memory for it", s->key->path);
+    free(*field);
+    *field = copy;
+    return ZERO_OK;
 }
 static zero_status set_list(struct store *s) {
     return s->value->kind == VALUE_LIST ? ZERO_OK : wrong_type(s);

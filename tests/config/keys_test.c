@@ -185,6 +185,14 @@ static const struct effect {
     {"communication_data_type", "\"bf16\"", "", FIELD(communication_dtype)},
     {"bf16.enabled", "true", "", FIELD(compute_dtype)},
     {"bfloat16.enabled", "true", "", FIELD(compute_dtype)},
+    {"torch_autocast.enabled", "true", "", FIELD(compute_dtype)},
+    {"torch_autocast.dtype", "\"torch.float16\"", "autocast", FIELD(compute_dtype)},
+    {"tensorboard.enabled", "true", "", FIELD(tensorboard.enabled)},
+    {"tensorboard.output_path", "\"x\"", "", FIELD(tensorboard.output_path)},
+    {"tensorboard.job_name", "\"x\"", "", FIELD(tensorboard.job_name)},
+    {"csv_monitor.enabled", "true", "", FIELD(csv_monitor.enabled)},
+    {"csv_monitor.output_path", "\"x\"", "", FIELD(csv_monitor.output_path)},
+    {"csv_monitor.job_name", "\"x\"", "", FIELD(csv_monitor.job_name)},
     {"fp16.enabled", "true", "", FIELD(compute_dtype)},
     {"fp16.loss_scale", "128", "", FIELD(fp16.loss_scale)},
     {"fp16.initial_scale_power", "3", "", FIELD(fp16.initial_scale_power)},
@@ -328,6 +336,7 @@ static const struct {
     {"cycle", "scheduler.type", "\"OneCycle\""},
     {"cycle", "scheduler.params.cycle_min_lr", "0.1"},
     {"cycle", "scheduler.params.cycle_max_lr", "0.2"},
+    {"autocast", "torch_autocast.enabled", "true"},
     {"steps", "scheduler.type", "\"StepLR\""},
     {"steps", "scheduler.params.step_size", "3"},
     {"multi", "scheduler.type", "\"MultiStepLR\""},
@@ -452,7 +461,7 @@ static void help_and_print_name_every_used_key(void) {
     }
     CHECK_CONTAINS(print,
                    "wall_clock_breakdown                                     true                   file");
-    CHECK(!strstr(print, "tensorboard"));
+    CHECK(!strstr(print, "wandb"));
     free(help), free(print);
     config_free(&config);
 }

@@ -51,10 +51,9 @@ static const struct {
      "zero_optimization: true stands where an object is expected: see zero config --help"},
     {"{\"fp16\": {\"enabled\": \"true\"}}", ZERO_E_CONFIG,
      "fp16.enabled: \"true\" is a string where true or false is expected: remove the quotes"},
-    {"{\"torch_autocast\": {\"enabled\": true}}", ZERO_E_UNSUPPORTED,
-     "torch_autocast.enabled: true is not supported here: there is no Python and no PyTorch here: enable "
-     "bf16 or "
-     "fp16 instead"},
+    {"{\"torch_autocast\": {\"dtype\": \"float8\"}}", ZERO_E_CONFIG,
+     "torch_autocast.dtype: \"float8\" is none of \"bfloat16\", \"float16\", \"torch.bfloat16\", "
+     "\"torch.float16\"; did you mean \"float16\"?"},
     {"{\"fp16\": {\"hysteresis\": 0}}", ZERO_E_CONFIG,
      "fp16.hysteresis: 0 is outside its range: give an integer from 1 to 1e+12"},
     {"{\"optimizer\": {\"type\": \"Lamb\", \"params\": {\"max_coeff\": 1}}}", ZERO_E_UNSUPPORTED,
@@ -74,7 +73,8 @@ static const struct {
     {"{\"optimizer\": {\"params\": {\"betas\": [0.9]}}}", ZERO_E_CONFIG,
      "optimizer.params.betas: [ 0.9 ] is a list where a list of two numbers, as [0.9, 0.999] is expected"},
     {"{\"scheduler\": {\"params\": {\"patience\": 10}, \"type\": \"ReduceLROnPlateau\"}}", ZERO_E_UNSUPPORTED,
-     "scheduler.type: \"ReduceLROnPlateau\" is not supported here: its rates follow from functions, losses or "
+     "scheduler.type: \"ReduceLROnPlateau\" is not supported here: its rates follow from functions, losses "
+     "or "
      "other schedules, which a file cannot name: choose another one, or give your own to "
      "zero_engine_set_schedule"},
     {"{\"scheduler\": {\"type\": \"WarmupDecay\"}}", ZERO_E_CONFIG,

@@ -17,6 +17,7 @@
 #include "tools/command/generate.h"
 #include "tools/command/interrupt.h"
 #include "tools/command/metrics.h"
+#include "tools/command/monitor.h"
 #include "tools/command/progress.h"
 #include "tools/command/report.h"
 #include "tools/command/run_file.h"
@@ -46,6 +47,7 @@ struct trainer {
     double *loss; /* of each micro-step of a pass */
     struct feed feed;
     struct metrics metrics;
+    struct monitor monitor[MONITORS];
     struct progress progress;
     zero_plan plan;
     zero_counters counters; /* as they were when the step began */
@@ -179,6 +181,8 @@ static zero_status open_directory(struct trainer *t) {
     if (status == ZERO_OK) status = metrics_make_directory(job->run, job->run_is_new, t->error, &t->metrics);
     if (status == ZERO_OK) status = run_lock_take(job->lock, t->metrics.directory, t->error);
     if (status == ZERO_OK) status = metrics_open(&t->metrics, t->begin.steps, t->error);
+    if (status == ZERO_OK)
+        status = monitor_open(&job->config, t->metrics.directory, begins_anew(job), t->error, t->monitor);
     if (status != ZERO_OK) return status;
     strcpy(t->directory, t->metrics.directory);
     status = claim_begin(&t->claim, t->directory, t->error);
@@ -389,7 +393,9 @@ static zero_status run_step(struct trainer *t, struct record *record) {
 /* If a line cannot be written, the run continues. It reports the loss once now, and again at the end. */
 static void write_step(struct trainer *t, const struct record *record) {
     uint64_t lost = t->metrics.lost;
+    uint64_t steps = record->step - t->begin.steps;
     metrics_write(&t->metrics, record);
+    monitor_write(t->monitor, record, t->begin.samples + steps * t->job->config.train_batch);
     progress_step(&t->progress, record);
     if (!lost && t->metrics.lost)
         fprintf(stderr,

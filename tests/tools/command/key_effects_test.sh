@@ -8,6 +8,8 @@ base() {
     cat <<JSON
 {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1, "seed": 3, "steps_per_print": 4, "threads": 1,
  "comm": {"reduction": "ordered"}, "zero_optimization": {"stage": 3},
+ "tensorboard": {"enabled": true, "output_path": "run/monitors/events", "job_name": "a"},
+ "csv_monitor": {"enabled": true, "output_path": "run/monitors/tables", "job_name": "b"},
  "data": {"path": ["text"], "order": "sequential", "document_end": -1, "eval": 0.1, "bytes": true},
  "model": {"model_type": "gpt2", "n_layer": 2, "n_embd": 32, "n_head": 2, "n_positions": 32, "vocab_size": 256,
   "n_inner": 128, "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "initializer_range": 0.02,
@@ -24,9 +26,10 @@ takes_json() {
     echo "status $?"
 }
 held_out() { sed -En '$s/.*"eval_loss": ([^,]+),.*/\1/p' run/metrics.jsonl; }
+monitored() { find run/monitors -type f -printf '%h\n' | sort -u | tr '\n' ' '; }
 staging() { sed -En 's/.*reduction staging +//p' out; }
 
-train() { expect 0 "$@" "$zero" train c.json --steps 4 --run run --overwrite --eval-every 4; }
+train() { rm -rf run/monitors && expect 0 "$@" "$zero" train c.json --steps 4 --run run --overwrite --eval-every 4; }
 as_ranks() { ASAN_OPTIONS=detect_leaks=0 mpirun --bind-to none --oversubscribe -np 3 "$@"; }
 
 # changed FROM TO: the base with FROM replaced, which must be there.
@@ -61,6 +64,12 @@ effect data.bytes takes_json '"bytes": true' '"bytes": false'
 effect data.path weights '["text"]' '["other"]'
 effect data.order weights '"sequential"' '"shuffled"'
 effect data.document_end weights '"document_end": -1' '"document_end": 32'
+effect tensorboard.enabled monitored '"tensorboard": {"enabled": true' '"tensorboard": {"enabled": false'
+effect tensorboard.output_path monitored '"output_path": "run/monitors/events"' '"output_path": "run/monitors/others"'
+effect tensorboard.job_name monitored '"job_name": "a"' '"job_name": "c"'
+effect csv_monitor.enabled monitored '"csv_monitor": {"enabled": true' '"csv_monitor": {"enabled": false'
+effect csv_monitor.output_path monitored '"output_path": "run/monitors/tables"' '"output_path": "run/monitors/others"'
+effect csv_monitor.job_name monitored '"job_name": "b"' '"job_name": "c"'
 effect data.eval held_out '"eval": 0.1' '"eval": ["other"]'
 effect model.n_layer weights '"n_layer": 2' '"n_layer": 1'
 effect model.n_embd weights '"n_embd": 32' '"n_embd": 16'

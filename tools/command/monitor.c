@@ -1,0 +1,152 @@
+#include "tools/command/monitor.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tools/command/events.h"
+
+#define GROUP "Train/Samples/"
+
+enum { SCALARS = 5 };
+
+/* Returns how many scalars the step has. */
+static size_t scalars_of(const struct record *r, struct scalar out[SCALARS]) {
+    const struct scalar all[] = {{GROUP "train_loss", r->loss},
+                                 {GROUP "lr", r->lr},
+                                 {GROUP "grad_norm", r->grad_norm},
+                                 {GROUP "tokens_per_s", r->tokens_per_s},
+                                 {GROUP "eval_loss", r->eval_loss}};
+    size_t count = sizeof all / sizeof *all - (isnan(r->eval_loss) ? 1 : 0);
+    memcpy(out, all, count * sizeof *out);
+    return count;
+}
+
+static double wall_s(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+/* ---- csv_monitor: a file for each tag ---- */
+
+/* The name of a tag's file: its slashes are underscores. */
+static void csv_path(const struct monitor *m, const char *tag, char *out, size_t size) {
+    size_t directory = strlen(m->directory);
+    snprintf(out, size, "%s%s.csv", m->directory, tag);
+    for (char *c = out + directory; (c = strchr(c, '/')); c++) *c = '_';
+}
+
+static bool csv_open(struct monitor *m, bool anew) {
+    static const char *const tags[] = {"train_loss", "lr", "grad_norm", "tokens_per_s", "eval_loss"};
+    char path[sizeof m->directory + 128], tag[64];
+    for (size_t i = 0; i < SCALARS && anew; i++) {
+        snprintf(tag, sizeof tag, GROUP "%s", tags[i]);
+        csv_path(m, tag, path, sizeof path);
+        if (unlink(path) && errno != ENOENT) return false;
+    }
+    return true;
+}
+
+static bool csv_append(const struct monitor *m, const struct scalar *s, uint64_t samples) {
+    char path[sizeof m->directory + 128];
+    csv_path(m, s->tag, path, sizeof path);
+    FILE *file = fopen(path, "ae");
+    if (!file) return false;
+    if (fseek(file, 0, SEEK_END) == 0 && ftell(file) == 0)
+        fprintf(file, "step,%s\n", strrchr(s->tag, '/') + 1);
+    fprintf(file, "%" PRIu64 ",%.9g\n", samples, s->value);
+    bool failed = ferror(file);
+    return fclose(file) == 0 && !failed;
+}
+
+static bool csv_write(const struct monitor *m, const struct record *record, uint64_t samples) {
+    struct scalar scalar[SCALARS];
+    size_t count = scalars_of(record, scalar);
+    bool fine = true;
+    for (size_t i = 0; i < count && fine; i++) fine = csv_append(m, &scalar[i], samples);
+    return fine;
+}
+
+/* ---- tensorboard: a file for each process, whose name tells it from others ---- */
+
+static bool events_open(struct monitor *m, bool anew) {
+    char host[65] = "localhost";
+    gethostname(host, sizeof host - 1);
+    double now = wall_s();
+    if (snprintf(m->events, sizeof m->events, "%sevents.out.tfevents.%.0f.%.32s.%d.0", m->directory, now,
+                 host, (int)getpid()) >= (int)sizeof m->events) {
+        errno = ENAMETOOLONG;
+        return false;
+    }
+    FILE *file = fopen(m->events, "wxe");
+    if (!file) return false;
+    events_begin(file, now);
+    return fclose(file) == 0;
+}
+
+static bool events_append(const struct monitor *m, const struct record *record, uint64_t samples) {
+    struct scalar scalar[SCALARS];
+    size_t count = scalars_of(record, scalar);
+    FILE *file = fopen(m->events, "ae");
+    if (!file) return false;
+    events_write(file, wall_s(), samples, scalar, count);
+    bool failed = ferror(file);
+    return fclose(file) == 0 && !failed;
+}
+
+/* ---- both ---- */
+
+static const struct kind {
+    const char *block;
+    size_t offset; /* of struct config_monitor */
+    bool (*open)(struct monitor *monitor, bool anew);
+    bool (*write)(const struct monitor *monitor, const struct record *record, uint64_t samples);
+} kinds[MONITORS] = {{"tensorboard", offsetof(struct config, tensorboard), events_open, events_append},
+                     {"csv_monitor", offsetof(struct config, csv_monitor), csv_open, csv_write}};
+
+/* Makes every directory of a path that ends with a slash. */
+static bool make_all(char *path) {
+    for (char *at = path + 1; (at = strchr(at, '/')); at++) {
+        *at = 0;
+        bool failed = mkdir(path, 0777) && errno != EEXIST;
+        *at = '/';
+        if (failed) return false;
+    }
+    return true;
+}
+
+zero_status monitor_open(const struct config *config, const char *run, bool anew, struct zero_error *error,
+                         struct monitor out[MONITORS]) {
+    for (int i = 0; i < MONITORS; i++) {
+        const struct config_monitor *c =
+            (const struct config_monitor *)(const void *)((const char *)config + kinds[i].offset);
+        char *path = out[i].directory;
+        *path = 0;
+        if (!c->enabled) continue;
+        bool given = c->output_path && *c->output_path;
+        int length = snprintf(path, sizeof out[i].directory, "%s%s%s/%s/", given ? c->output_path : run,
+                              given ? "" : "/", given ? "" : kinds[i].block, c->job_name);
+        if (length >= (int)sizeof out[i].directory || !make_all(path) || !kinds[i].open(&out[i], anew)) {
+            int number = length >= (int)sizeof out[i].directory ? ENAMETOOLONG : errno;
+            return error_set(error, ZERO_E_IO, "%s.output_path: cannot write in %s: %s", kinds[i].block, path,
+                             strerror(number));
+        }
+    }
+    return ZERO_OK;
+}
+
+void monitor_write(struct monitor monitor[MONITORS], const struct record *record, uint64_t samples) {
+    for (int i = 0; i < MONITORS; i++) {
+        struct monitor *m = &monitor[i];
+        if (!*m->directory || kinds[i].write(m, record, samples)) continue;
+        fprintf(stderr, "zero train: %s: cannot write in %s: %s; training goes on without it\n",
+                kinds[i].block, m->directory, strerror(errno));
+        *m->directory = 0;
+    }
+}
