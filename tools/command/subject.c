@@ -62,13 +62,14 @@ static void read_generation(struct subject *s) {
 
 /* ---- a checkpoint ---- */
 
-/* Writes the checkpoint's model block as a configuration. */
+/* Writes the checkpoint's model block, and where documents end, as a configuration. */
 static char *configuration(const struct manifest *m, uint64_t batch, uint64_t seed) {
     char *text = NULL;
     size_t length;
+    const char *end = manifest_config(m, "data.document_end");
     FILE *f = open_memstream(&text, &length);
     if (!f) return NULL;
-    fprintf(f, BEGIN ", \"model\": {", batch, seed);
+    fprintf(f, BEGIN ", \"data\": {\"document_end\": %s}, \"model\": {", batch, seed, end ? end : "-1");
     weights_print_model(f, m, true, " ", NULL);
     fputs("}}", f);
     fclose(f);
@@ -89,6 +90,8 @@ static zero_status read_checkpoint(struct subject *s, const struct checkpoint *c
     zero_status status = config_read(json, &s->config, error);
     if (!status) status = config_resolve(&s->config, 1, error);
     if (!status) s->model = weights_model(&s->config.model);
+    s->model.documents = s->config.data.document_end >= 0;
+    s->model.document_end = (int32_t)s->config.data.document_end;
     free(json);
     return status;
 }

@@ -64,6 +64,13 @@ for ranks in 1 3; do
 done
 awk 'NR == FNR { a = $1; next } { exit !(a > 1 && ($1 - a) ^ 2 < 1e-12) }' loss.1 loss.3 || fail "held-out loss $(cat loss.1), of 3 ranks $(cat loss.3)"
 
+# Bounds of documents are a checkpoint's: its losses are those that its training measured.
+odd_config 3 ', "data": {"document_end": 5}' | sed 's/"lr": 1e-2/"lr": 0/' >c.json
+expect 0 "$zero" train c.json --ranks 3 --data text.bin --set data.eval=text.bin --run run --overwrite --steps 1 --eval-every 1 --save-every 1
+measured=$(sed -n 's/.*"eval_loss": \([0-9.]*\),.*/\1/p' run/metrics.jsonl)
+expect 0 "$zero" eval run --data text.bin
+awk -v a="$measured" '$1 == "loss" { found = 1; if ((a - $2) ^ 2 > 1e-11) exit 1 } END { exit !found }' out || fail "held-out loss $measured, by zero eval $(cat out)"
+
 # Another mask is other data.
 odd_config 3 >c.json
 expect 0 "$zero" train c.json --data text.bin --run kept --steps 2 --save-every 1 --quiet
