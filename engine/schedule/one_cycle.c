@@ -75,4 +75,4 @@ static struct lr_setting at(const struct lr_schedule_params *p, uint32_t group, 
     return given;
 }
 
-const struct lr_schedule lr_one_cycle = {.name = "OneCycle", .at = at};
+const struct lr_schedule lr_one_cycle = {.name = "OneCycle", .at = at, .cycles_momentum = true};
