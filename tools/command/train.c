@@ -40,20 +40,17 @@ static const struct option options[] = {
     {"--data", "PATH...", "trains on these files and directories instead of data.path", OPTION_LIST,
      FIELD(data)},
     {"--model", "DIR",
-     "the model of a Hugging Face directory in place of the model block; the run begins with the weights "
-     "there "
+     "the model of a Hugging Face directory in place of the model block; the run begins with the weights there "
      "(*.safetensors). A config.json: the model alone",
      OPTION_TEXT, FIELD(model)},
     {"--random", NULL, "begins with random weights, whatever lies in the directory of --model", OPTION_FLAG,
      FIELD(random)},
     {"--set", "KEY=VALUE",
-     "takes this value for a key of the configuration, in place of the file's value or its \"auto\"; "
-     "repeatable",
-     OPTION_EACH, FIELD(set)},
+     "takes this value for a key of the configuration, in place of the file's value or its \"auto\"; repeatable", OPTION_EACH,
+     FIELD(set)},
     {"--steps", "N", "optimizer steps (one pass over the training samples)", OPTION_COUNT, FIELD(steps)},
     {"--run", "DIR",
-     "where metrics.jsonl and checkpoints go (a new one, runs/ and the date); one that holds an earlier run "
-     "is "
+     "where metrics.jsonl and checkpoints go (a new one, runs/ and the date); one that holds an earlier run is "
      "refused without --overwrite, --resume, --continue or --recover",
      OPTION_TEXT, FIELD(run)},
     {"--overwrite", NULL,
@@ -70,13 +67,11 @@ static const struct option options[] = {
     {"--resume", "[STEP]", "goes on with --run DIR from its latest checkpoint, or from that of STEP",
      OPTION_MAYBE, FIELD(resume)},
     {"--continue", NULL,
-     "goes on with --run DIR from its latest checkpoint, on any number of ranks, with the same settings and "
-     "batch; begins "
+     "goes on with --run DIR from its latest checkpoint, on any number of ranks, with the same settings and batch; begins "
      "it where there is no checkpoint yet. For launchers that start a run again",
      OPTION_FLAG, FIELD(again)},
     {"--recover", "[ID]",
-     "goes on with --run DIR, however it ended, from the last whole step on the drive (nvme.shadow). With "
-     "the "
+     "goes on with --run DIR, however it ended, from the last whole step on the drive (nvme.shadow). With the "
      "ID that an error message names, or with any, it also goes on with another run's step, or with other "
      "settings",
      OPTION_NAME, FIELD(recover)},
@@ -114,8 +109,7 @@ static zero_status read_config(struct arguments *arguments, uint32_t ranks, stru
 }
 
 /* A run that continues has its weights already. */
-static zero_status find_weights(const struct arguments *arguments, struct job *job,
-                                struct zero_error *error) {
+static zero_status find_weights(const struct arguments *arguments, struct job *job, struct zero_error *error) {
     if (!arguments->model || arguments->resume.given) return ZERO_OK;
     job->pretrained.directory = arguments->model;
     return arguments->random ? ZERO_OK : pretrained_open(&job->pretrained, &job->model, error);
@@ -254,8 +248,7 @@ static void choose_beginning(struct arguments *arguments) {
 static const char *conflict(const struct arguments *a) {
     int ways = a->overwrite + a->resume.given + a->recover.given + a->again;
     if (ways > 1)
-        return "a run begins in one way: --overwrite begins anew, --resume and --continue go on from a "
-               "checkpoint, "
+        return "a run begins in one way: --overwrite begins anew, --resume and --continue go on from a checkpoint, "
                "--recover from the drive; drop one";
     if (ways && !a->overwrite && !a->run)
         return "--resume, --continue and --recover need --run DIR: the run to go on with";
@@ -263,7 +256,8 @@ static const char *conflict(const struct arguments *a) {
         return "--random makes new weights, and --resume goes on with those of a checkpoint; drop one";
     if (a->recover.given && a->discard_shadow)
         return "--recover goes on from the shadow that --discard-shadow overwrites; drop one";
-    if (a->again && !a->save_every) return "--continue goes on from checkpoints; --save-every N makes them";
+    if (a->again && !a->save_every)
+        return "--continue goes on from checkpoints; --save-every N makes them";
     if (a->keep && !a->save_every) return "--keep says how many checkpoints stay; --save-every N makes them";
     if (a->ranks > LOCAL_RANKS_MAX) return "--ranks makes at most 1024 threads; use mpirun for more";
     return NULL;
@@ -374,12 +368,9 @@ const struct command command_train = {
         "configs/README.md#data says which rank takes which sample.\n"
         "Writes one JSON object per step to metrics.jsonl and ends with a hash of the weights, which is\n"
         "the same for every ZeRO stage.\n"
-        "Ctrl-C, SIGTERM, SIGHUP, SIGUSR1 and SIGXCPU stop all ranks after the present step or sampled "
-        "token;\n"
-        "with --save-every they save before. A run that is still opening ends within a second. A save that "
-        "has\n"
-        "begun gets half a second more after Ctrl-C or SIGTERM, and all the time it needs after the others. "
-        "A\n"
+        "Ctrl-C, SIGTERM, SIGHUP, SIGUSR1 and SIGXCPU stop all ranks after the present step or sampled token;\n"
+        "with --save-every they save before. A run that is still opening ends within a second. A save that has\n"
+        "begun gets half a second more after Ctrl-C or SIGTERM, and all the time it needs after the others. A\n"
         "second signal ends the run at once, with the checkpoints that are complete.\n"
         "Exit status: 0 trained, 1 failed, 2 wrong command line or configuration, 128 + the number of the\n"
         "signal that ended it (Ctrl-C: 130).",
