@@ -370,7 +370,7 @@ static void checkpoints_on_the_drive(void) {
     const struct cell cell = {.stage = 3, .recompute = 1};
     s.machine.device.is_host = true;
     s.machine.drive.read_per_s = s.machine.drive.write_per_s = s.machine.drive.mixed_per_s = 1e6;
-    s.checkpoints = ZERO_NVME, s.shapes.tied = false;
+    s.checkpoints = ZERO_NVME, s.shapes.tied = false, s.ranks = 1;
     for (int deep = 0; deep < 2; deep++, s.shapes.layers *= 10) {
         uint64_t bytes = s.shapes.layers * 4 * 2 * 128 * 256 * 4;
         error_clear(&error);
