@@ -71,7 +71,8 @@ static zero_status lay_plan(zero_engine *e, struct zero_error *error) {
 /* ---- what the plan came to ---- */
 
 static double drive_life_steps(const zero_engine *e) {
-    uint64_t written = plan_write_bytes(&e->blueprint.plan) * e->ranks.node_ranks;
+    uint64_t written = (plan_write_bytes(&e->blueprint.plan) + reservations_written_bytes(&e->reservations)) *
+                       e->ranks.node_ranks;
     return written ? e->config.nvme_endurance_tbw * 1e12 / (double)written : 0;
 }
 
@@ -93,8 +94,8 @@ static void report_plan(const zero_engine *e, zero_plan *out) {
                          p->row_bytes[MEMORY_CHECKPOINT] + p->row_bytes[MEMORY_UPDATE_STAGING] +
                          p->row_bytes[MEMORY_NORMS] + p->row_bytes[MEMORY_GRAD_STAGING] +
                          p->row_bytes[MEMORY_DIRECTIONS],
-        .drive_read_bytes = plan_read_bytes(p),
-        .drive_write_bytes = plan_write_bytes(p),
+        .drive_read_bytes = plan_read_bytes(p) + reservations_read_bytes(&e->reservations),
+        .drive_write_bytes = plan_write_bytes(p) + reservations_written_bytes(&e->reservations),
         .drive_life_steps = drive_life_steps(e),
         .master_bytes = p->row_bytes[MEMORY_MASTERS] + p->row_bytes[MEMORY_DEVICE_MASTERS]};
     plan.state_bytes = plan.resident_state_bytes + p->row_bytes[MEMORY_RECORDS];
@@ -192,7 +193,22 @@ static void log_drive(const zero_engine *e) {
                  (double)p->row_bytes[MEMORY_OFFLOADED_GRADIENTS] * gib,
                  (double)p->row_bytes[MEMORY_HOST_GRADIENTS] * gib,
                  (double)p->row_bytes[MEMORY_GRAD_STAGING] * gib);
-    if (drive_life_steps(e) > 0)
+}
+
+static void log_scratches(const zero_engine *e) {
+    const double gib = 1.0 / (1 << 30);
+    for (uint32_t i = 0; i < e->reservations.count && !e->ranks.rank; i++) {
+        const struct reservation *r = &e->reservations.item[i];
+        if (r->scratch)
+            log_line(&e->ranks.log, ZERO_LOG_INFO,
+                     "nvme: %s: %.3f GiB on the drive; a step reads %.3f GiB and writes %.3f GiB per rank",
+                     r->name, (double)r->bytes * gib, (double)r->read_bytes * gib,
+                     (double)r->written_bytes * gib);
+    }
+}
+
+static void log_drive_life(const zero_engine *e) {
+    if (!e->ranks.rank && drive_life_steps(e) > 0)
         log_line(&e->ranks.log, ZERO_LOG_INFO,
                  "nvme: %.6g TB of endurance last %.4g steps of the node's %" PRIu32 " ranks",
                  e->config.nvme_endurance_tbw, drive_life_steps(e), e->ranks.node_ranks);
@@ -236,7 +252,8 @@ static zero_status start(zero_engine *e, struct zero_error *error) {
     zero_status status = trace_open(e->trace_steps, &source, &e->trace, error);
     if (status) return status;
     struct start_options options = {&e->host, &e->blueprint, trace_watch(e->trace), e->faults};
-    return start_run(&e->run, &options, error);
+    status = start_run(&e->run, &options, error);
+    return status ? status : start_scratches(&e->scratches, &e->run, &options, error);
 }
 
 static zero_status prepare(zero_engine *e, struct zero_error *error) {
@@ -305,6 +322,8 @@ zero_status zero_engine_commit(zero_engine *e, zero_plan *out) {
     log_frozen(e);
     log_tiers(e);
     log_drive(e);
+    log_scratches(e);
+    log_drive_life(e);
     if (out) report_plan(e, out);
     return trace_step(e->trace);
 }

@@ -166,6 +166,7 @@ void zero_engine_destroy(zero_engine *e) {
     progress_stop(e->run.progress);
     bool failed = e->ranks.error.code || (e->ranks.comm && comm_error(e->ranks.comm)->code);
     bool in_flight = e->run.executor && executor_in_flight(e->run.executor);
+    scratches_close(&e->scratches);
     close_ranks(e);
     outliving_release(e->ranks.outliving, e->host.local, e->run.tier, e->run.device,
                       e->ranks.size > 1 && (failed || in_flight));

@@ -6,6 +6,7 @@
 #include "engine/blueprint/blueprint.h"
 #include "engine/open/host.h"
 #include "engine/pass/pass.h"
+#include "engine/scratch/scratch.h"
 #include "engine/state/state.h"
 #include "engine/trace/trace.h"
 #include "engine/zero.h"
@@ -22,6 +23,7 @@ struct zero_engine {
     struct training training;   /* steps, loss scale, optimizer, learning rates */
     struct running run;         /* device, tiers and executor */
     struct pass pass;           /* where the host is between begin and end */
+    struct scratches scratches; /* the host program's data on the drive */
     struct state state;         /* what rests: weights, states, notes, saves */
     struct trace_steps trace_steps;
     struct trace *trace;                              /* NULL: nothing is traced */

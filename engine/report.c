@@ -87,8 +87,10 @@ zero_status zero_engine_memory(const zero_engine *e, uint32_t index, zero_memory
     if (index >= e->reservations.count)
         return refuse(ZERO_E_ARGUMENT, "zero_engine_memory: no row past the last");
     const struct reservation *r = &e->reservations.item[index];
-    return give_row(
-        out, (zero_memory_row){.tier = r->tier, .name = r->name, .planned = r->bytes, .measured = r->bytes});
+    return give_row(out, (zero_memory_row){.tier = r->tier,
+                                           .name = r->name,
+                                           .planned = r->bytes,
+                                           .measured = r->scratch ? r->allocated : r->bytes});
 }
 
 static void add_counters(struct comm_counters *sum, const struct comm_counters *other) {
@@ -109,8 +111,10 @@ zero_status zero_engine_counters(const zero_engine *e, zero_counters *out) {
     if (e->ranks.data != e->ranks.comm) add_counters(&c, &data);
     struct traffic t = e->run.executor ? executor_traffic(e->run.executor) : (struct traffic){0};
     double update_s = e->run.executor ? executor_update_seconds(e->run.executor) : 0;
-    const struct tier *drive = e->run.tier[TIER_NVME];
-    uint64_t read = drive ? drive->read_bytes : 0, written = drive ? drive->written_bytes : 0;
+    const struct tier *drives[] = {e->run.tier[TIER_NVME], e->scratches.tier};
+    uint64_t read = 0, written = 0;
+    for (int i = 0; i < 2; i++)
+        if (drives[i]) read += drives[i]->read_bytes, written += drives[i]->written_bytes;
     turn_give(lock);
     uint64_t calls = 0; /* of all kinds, agreements and the host's sums included */
     for (int k = 0; k < COMM_KINDS; k++) calls += c.calls[k];

@@ -396,6 +396,32 @@ zero_status zero_engine_add_segment(zero_unit *first, zero_unit *last);
 /* Declares memory of the host program (activations, workspaces), per rank, so that budgets and reports count it. */
 zero_status zero_engine_reserve(zero_engine *engine, zero_tier tier, uint64_t bytes, const char *name);
 
+/* A scratch: places of equal size on the drive, for what the host computes and needs again only later, such as the activations between
+ * forward and backward. Its files have no name, so that nothing stays when the process ends. The drive is that of the state or the
+ * parameters, or else activation_checkpointing.nvme_path; memory.nvme counts the bytes, and zero_plan and zero_counters the traffic. */
+typedef struct zero_scratch zero_scratch;
+typedef struct zero_scratch_needs {
+    size_t struct_size;
+    const char *name;                   /* in reports and messages; copied; at most 63 bytes */
+    uint64_t place_bytes;               /* of a place: a multiple of 4096 */
+    uint64_t places;                    /* at least 1 */
+    uint64_t step_stores, step_fetches; /* of a step with all its micro-steps: for the plan's traffic */
+} zero_scratch_needs;
+
+/* Declares a scratch, per rank. *out lives as long as the engine. ZERO_E_CONFIG: the configuration names no drive. ZERO_E_ARGUMENT: a
+ * size, or more than 8 of them. Before commit. Local. */
+zero_status zero_engine_add_scratch(zero_engine *engine, const zero_scratch_needs *needs, zero_scratch **out);
+
+/* Start to write a place from memory, or to read it into memory: place_bytes bytes of host memory, at a multiple of 4096, which the
+ * engine borrows until zero_scratch_wait of that place returns. One transfer of a place at a time: a call waits for the one before.
+ * Of different places, any number may be in flight, in any order. _fetch: the place was stored before.
+ * _wait returns once no transfer of the place is in flight, also after a failure; what was fetched is then verified.
+ * A transfer that fails, and bytes that come back damaged, end the run on all ranks: ZERO_E_IO, and the sentence names the path and
+ * the offset. After commit, inside uses and outside of them. Nothing is allocated. Local. */
+zero_status zero_scratch_store(zero_scratch *scratch, uint64_t place, const void *memory);
+zero_status zero_scratch_fetch(zero_scratch *scratch, uint64_t place, void *memory);
+zero_status zero_scratch_wait(zero_scratch *scratch, uint64_t place);
+
 /* Records when each operation of `steps` steps, from `first_step` on (this engine's first step is 1), started and was done, in 1 MiB
  * of cpu memory, for zero_engine_write_trace. The configuration's trace block goes before this call. 0 steps: none. Before commit,
  * the same on all ranks. Local. */
@@ -412,9 +438,9 @@ typedef struct zero_plan {
     /* The part of gathered_bytes that could be saved if a gathered parameter or gradient had another address in each use. */
     uint64_t lasting_bytes;
     uint64_t staging_bytes; /* reductions, messages, chunks and parameters on their way to and from a drive */
-    uint64_t reserved_bytes;       /* zero_engine_reserve, and the trace */
+    uint64_t reserved_bytes;       /* zero_engine_reserve and _add_scratch, and the trace */
     uint64_t resident_state_bytes; /* the part of state_bytes that is not on a drive */
-    /* Of one step with all its micro-steps, from the second step on. */
+    /* Of one step with all its micro-steps, from the second step on; scratches are included. */
     uint64_t drive_read_bytes, drive_write_bytes;
     /* Steps that nvme.endurance_tbw lasts while all ranks of a node write. 0: the key is not given. */
     double drive_life_steps;
@@ -678,7 +704,8 @@ typedef struct zero_counters {
     double compute_s; /* between begin and end: on a GPU, the host's time to enqueue its work */
     double wait_s;    /* inside begin, end, step: the host's waiting for others */
     double update_s;  /* in the optimizer */
-    uint64_t drive_read_bytes, drive_write_bytes; /* of the nvme tier; without its first writing */
+    uint64_t drive_read_bytes,
+        drive_write_bytes; /* of the nvme tier and of scratches; without their first writing */
 } zero_counters;
 zero_status zero_engine_counters(const zero_engine *engine, zero_counters *out);
 

@@ -107,7 +107,9 @@ struct config_recompute {
     /* Blocks computed again together, from the first block's input; 0 after config_resolve: none. */
     uint64_t blocks;
     uint64_t checkpoints;
-    bool on_cpu, every;
+    bool on_cpu, on_drive, every;
+    struct config_paths paths; /* of the drive; as written */
+    int tier;                  /* enum tier_kind, after config_resolve: where these inputs wait */
 };
 
 struct config_rope {
@@ -260,9 +262,12 @@ bool config_shards_params(const struct config *config);
 /* After config_resolve: the key of the schedule that is "auto", which means the number of steps that are trained. NULL: none is. */
 const char *config_schedule_length(const struct config *config);
 
-/* After config_resolve: the tier of this kind that is used. */
-/* The directories of the nvme tier. */
+/* After config_resolve, the directories of the nvme tier; and those of a program's scratch: the same where state or parameters are
+ * there, else activation_checkpointing.nvme_path. Of a count of 0: there are none. */
 const struct config_paths *config_drive_paths(const struct config *config);
+const struct config_paths *config_scratch_paths(const struct config *config);
+
+/* After config_resolve: the tier of this kind that is used. */
 const struct tier_ops *config_tier(const struct config *config, enum tier_kind kind);
 
 /* `json_or_path`: text whose first character is '{', or the path of a file. `error` may not be NULL.

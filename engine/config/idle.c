@@ -12,8 +12,9 @@ static bool exact_gradients(const struct config *c) { return !c->quantized_gradi
 static bool one_micro_step(const struct config *c) { return c->accumulation_steps == 1; }
 static bool saves_at_once(const struct config *c) { return !c->checkpoint_async; }
 static bool no_drive(const struct config *c) {
-    return c->optimizer_tier != TIER_NVME && c->param_tier != TIER_NVME;
+    return c->optimizer_tier != TIER_NVME && c->param_tier != TIER_NVME && !c->recompute.on_drive;
 }
+static bool checkpoints_in_memory(const struct config *c) { return !c->recompute.on_drive; }
 static bool state_on_device(const struct config *c) { return c->optimizer_tier == TIER_DEVICE; }
 static bool params_on_device(const struct config *c) { return c->param_tier == TIER_DEVICE; }
 
@@ -35,6 +36,10 @@ static const struct idle {
     {{"zero_optimization.micro_order"}, NULL, one_micro_step, "while a step has one micro-step"},
     {{"checkpoint.async_bytes"}, NULL, saves_at_once, "while checkpoint.async is false"},
     {{"aio.", "nvme."}, NULL, no_drive, "while nothing is on NVMe"},
+    {{"activation_checkpointing.nvme_path"},
+     NULL,
+     checkpoints_in_memory,
+     "while activation_checkpointing.nvme_checkpointing is false"},
     {{"zero_optimization.offload_optimizer."},
      "zero_optimization.offload_optimizer.device",
      state_on_device,

@@ -31,6 +31,7 @@ static zero_status resolve_accumulation(struct config *config, struct zero_error
 #define OFFLOAD_OPTIMIZER "zero_optimization.offload_optimizer"
 #define OFFLOAD_PARAM "zero_optimization.offload_param"
 #define OFFLOAD_GRADIENTS "zero_optimization.offload_gradients"
+#define CHECKPOINTING "activation_checkpointing"
 
 /* The row of tier_table behind a device. Tiered state that is not on the device is on the drive, where there is one. */
 static const struct tier_ops *tier_of(const struct config *c, int device) {
@@ -60,6 +61,11 @@ const struct config_paths *config_drive_paths(const struct config *c) {
     return c->optimizer_tier == TIER_NVME ? &c->optimizer_paths : &c->param_paths;
 }
 
+const struct config_paths *config_scratch_paths(const struct config *c) {
+    bool offloads = c->optimizer_tier == TIER_NVME || c->param_tier == TIER_NVME;
+    return offloads ? config_drive_paths(c) : &c->recompute.paths;
+}
+
 const struct tier_ops *config_tier(const struct config *c, enum tier_kind kind) {
     if (c->optimizer_tier == (int)kind) return tier_of(c, c->optimizer_device);
     return tier_table[c->param_tier == (int)kind ? c->param_device : (int)kind];
@@ -70,6 +76,17 @@ static bool same_paths(const struct config_paths *a, const struct config_paths *
     for (uint64_t i = 0; i < a->count; i++)
         if (strcmp(a->items[i], b->items[i])) return false;
     return true;
+}
+
+static zero_status check_distinct(const char *path, const struct config_paths *paths,
+                                  struct zero_error *error) {
+    for (uint64_t i = 1; i < paths->count; i++)
+        for (uint64_t k = 0; k < i; k++)
+            if (!strcmp(paths->items[i], paths->items[k]))
+                return error_set(error, ZERO_E_CONFIG,
+                                 "%s.nvme_path: \"%s\" stands twice: name each drive once", path,
+                                 paths->items[i]);
+    return ZERO_OK;
 }
 
 /* A gradient comes with its chunk of state to the host's update, so it is not farther away than the state. By default it is
@@ -147,12 +164,8 @@ static zero_status resolve_offload(struct config *c, struct zero_error *error) {
         return error_set(error, ZERO_E_CONFIG,
                          OFFLOAD_PARAM ".nvme_path: a rank has one set of swap files: give it the same paths "
                                        "as " OFFLOAD_OPTIMIZER ".nvme_path");
-    for (uint64_t i = 1; i < c->optimizer_paths.count; i++)
-        for (uint64_t k = 0; k < i; k++)
-            if (!strcmp(c->optimizer_paths.items[i], c->optimizer_paths.items[k]))
-                return error_set(error, ZERO_E_CONFIG,
-                                 OFFLOAD_OPTIMIZER ".nvme_path: \"%s\" stands twice: name each drive once",
-                                 c->optimizer_paths.items[i]);
+    status = check_distinct(OFFLOAD_OPTIMIZER, &c->optimizer_paths, error);
+    if (status) return status;
     if (c->aio_block_bytes % 4096)
         return error_set(error, ZERO_E_CONFIG, "aio.block_size: %llu is not a multiple of 4096: use %llu",
                          (unsigned long long)c->aio_block_bytes,
@@ -431,18 +444,43 @@ static zero_status resolve_optimizer(struct config *config, struct zero_error *e
 
 /* ---- recomputation ---- */
 
+/* Where the inputs of segments wait. Scratch and swap files are in the same directories. */
+static zero_status resolve_checkpoints(struct config *c, struct zero_error *error) {
+    struct config_recompute *r = &c->recompute;
+    r->tier = r->on_drive ? TIER_NVME : r->on_cpu ? TIER_CPU : TIER_DEVICE;
+    if (!r->on_drive) return ZERO_OK;
+    const struct config_paths *paths = config_scratch_paths(c);
+    if (r->on_cpu)
+        return error_set(error, ZERO_E_CONFIG,
+                         CHECKPOINTING
+                         ".nvme_checkpointing: true contradicts cpu_checkpointing: remove one of them");
+    if (!paths->count)
+        return error_set(error, ZERO_E_CONFIG,
+                         CHECKPOINTING
+                         ".nvme_checkpointing: true needs a directory on the drive: set " CHECKPOINTING
+                         ".nvme_path");
+    if (r->paths.count && !same_paths(&r->paths, paths))
+        return error_set(error, ZERO_E_CONFIG,
+                         CHECKPOINTING ".nvme_path: a rank has one set of drives: give it the paths of "
+                                       "zero_optimization's offload, or remove it");
+    return check_distinct(CHECKPOINTING, &r->paths, error);
+}
+
 /* Any of these keys turns recomputation on. Results do not depend on it, so a file for another system may ask for
  * it. */
 static zero_status resolve_recompute(struct config *config, struct zero_error *error) {
-    static const char path[] = "activation_checkpointing.interval";
+    static const char path[] = CHECKPOINTING ".interval";
     struct config_recompute *r = &config->recompute;
-    bool asked = r->checkpoints || r->on_cpu || r->every;
+    bool asked = r->checkpoints || r->on_cpu || r->on_drive || r->every;
+    zero_status status = resolve_checkpoints(config, error);
+    if (status) return status;
     if (config_written(config, path)) {
         if (r->checkpoints || (asked && !r->blocks))
             return error_set(error, ZERO_E_CONFIG, "%s: %llu contradicts %s: remove one of them", path,
                              (unsigned long long)r->blocks,
                              r->checkpoints ? "number_checkpoints"
                              : r->on_cpu    ? "cpu_checkpointing"
+                             : r->on_drive  ? "nvme_checkpointing"
                                             : "model.gradient_checkpointing");
         return ZERO_OK;
     }

@@ -21,3 +21,15 @@ uint64_t reservations_bytes(const struct reservations *reservations, int tier) {
             return UINT64_MAX;
     return bytes;
 }
+
+uint64_t reservations_read_bytes(const struct reservations *reservations) {
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < reservations->count; i++) bytes += reservations->item[i].read_bytes;
+    return bytes;
+}
+
+uint64_t reservations_written_bytes(const struct reservations *reservations) {
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < reservations->count; i++) bytes += reservations->item[i].written_bytes;
+    return bytes;
+}

@@ -58,6 +58,19 @@ static uint32_t transfer_buffers(const struct running *run, const struct plan *p
     return count;
 }
 
+static struct tier_options drive_options(const struct running *run, const struct start_options *o,
+                                         const struct config_paths *paths) {
+    const struct config *c = o->blueprint->o.config;
+    return (struct tier_options){.device = run->device,
+                                 .log = &run->ranks->log,
+                                 .faults = o->faults,
+                                 .nvme = {.paths = (const char *const *)paths->items,
+                                          .path_count = (uint32_t)paths->count,
+                                          .block_bytes = (uint32_t)c->aio_block_bytes,
+                                          .queue_depth = (uint32_t)c->aio_queue_depth,
+                                          .no_uring = c->nvme_uring == CONFIG_URING_NEVER}};
+}
+
 static zero_status open_drive(struct running *run, const struct start_options *o, struct zero_error *error) {
     const struct plan *plan = &o->blueprint->plan;
     const struct config *c = o->blueprint->o.config;
@@ -66,22 +79,24 @@ static zero_status open_drive(struct running *run, const struct start_options *o
     struct commit_file keep = commit_file(run->ranks->rank, run->ranks->size);
     struct commit kept = {0};
     if (c->nvme_shadow) commit_search(paths, run->ranks->size, true, &kept);
-    struct tier_options options = {.bytes = plan->tier_bytes[TIER_NVME],
-                                   .device = run->device,
-                                   .requests_max = executor_requests_max(plan),
-                                   .log = &run->ranks->log,
-                                   .faults = o->faults,
-                                   .nvme = {.paths = (const char *const *)paths->items,
-                                            .path_count = (uint32_t)paths->count,
-                                            .block_bytes = (uint32_t)c->aio_block_bytes,
-                                            .queue_depth = (uint32_t)c->aio_queue_depth,
-                                            .keep = c->nvme_shadow ? keep.name : NULL,
-                                            .kept_step = kept.steps,
-                                            .discard = o->host->discard_shadow,
-                                            .buffers = buffers,
-                                            .buffer_count = transfer_buffers(run, plan, buffers),
-                                            .no_uring = c->nvme_uring == CONFIG_URING_NEVER}};
+    struct tier_options options = drive_options(run, o, paths);
+    options.bytes = plan->tier_bytes[TIER_NVME];
+    options.requests_max = executor_requests_max(plan);
+    options.nvme.keep = c->nvme_shadow ? keep.name : NULL;
+    options.nvme.kept_step = kept.steps;
+    options.nvme.discard = o->host->discard_shadow;
+    options.nvme.buffers = buffers;
+    options.nvme.buffer_count = transfer_buffers(run, plan, buffers);
     return tier_open(config_tier(c, TIER_NVME), &options, &run->tier[TIER_NVME], error);
+}
+
+zero_status start_scratches(struct scratches *scratches, const struct running *run,
+                            const struct start_options *o, struct zero_error *error) {
+    const struct config *c = o->blueprint->o.config;
+    struct tier_options options = drive_options(run, o, config_scratch_paths(c));
+    options.bytes = scratches_bytes(scratches);
+    options.requests_max = (uint32_t)scratches_places(scratches);
+    return scratches_open(scratches, config_tier(c, TIER_NVME), &options, error);
 }
 
 /* The parts of the device's address space. */

@@ -5,6 +5,7 @@
 #include "engine/blueprint/blueprint.h"
 #include "engine/open/host.h"
 #include "engine/run/run.h"
+#include "engine/scratch/scratch.h"
 
 struct faults;
 
@@ -21,6 +22,10 @@ zero_status start_groups(struct ranks *ranks, const uint32_t mesh[AXES],
 
 /* Opens the tiers, the drive and the executor, loads a GPU's kernels, and gives ranks and run their memory. */
 zero_status start_run(struct running *run, const struct start_options *options, struct zero_error *error);
+
+/* Opens the drive of the host program's scratches, if there are any. */
+zero_status start_scratches(struct scratches *scratches, const struct running *run,
+                            const struct start_options *options, struct zero_error *error);
 
 /* The address of a row of the plan. */
 uint8_t *start_row(const struct running *run, const struct plan *plan, enum memory_row row);

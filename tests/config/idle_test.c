@@ -38,6 +38,12 @@ static void idle_keys(void) {
          "\"nvme\", "
          "\"nvme_path\": \"/x\", \"buffer_count\": 2}}",
          ""},
+        {", \"activation_checkpointing\": {\"nvme_path\": \"/x\"}",
+         "activation_checkpointing.nvme_path: no effect while activation_checkpointing.nvme_checkpointing is "
+         "false\n"},
+        {", \"aio\": {\"queue_depth\": 3}, \"activation_checkpointing\": {\"nvme_checkpointing\": true, "
+         "\"nvme_path\": \"/x\"}",
+         ""},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct config config;

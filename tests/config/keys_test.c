@@ -311,6 +311,8 @@ static const struct effect {
     {"activation_checkpointing.interval", "2", "", FIELD(recompute.blocks)},
     {"activation_checkpointing.number_checkpoints", "3", "", FIELD(recompute.blocks)},
     {"activation_checkpointing.cpu_checkpointing", "true", "", FIELD(recompute.on_cpu)},
+    {"activation_checkpointing.nvme_checkpointing", "true", "scratch", FIELD(recompute.tier)},
+    {"activation_checkpointing.nvme_path", "[\"/a\", \"/b\"]", "", FIELD(recompute.paths.count)},
     {"zero_optimization.micro_order", "\"vertical\"", "", FIELD(micro_order)},
     {"zero_optimization.update_in_backward", "true", "unclipped", FIELD(update_in_backward)},
     {"zero_optimization.vocabulary_block_rows", "33", "", FIELD(model.vocab_block)},
@@ -322,6 +324,7 @@ static const struct {
     const char *name, *path, *json;
 } settings[] = {
     {"sgd", "optimizer.type", "\"SGD\""},
+    {"scratch", "activation_checkpointing.nvme_path", "\"/a\""},
     {"adagrad", "optimizer.type", "\"Adagrad\""},
     {"adam", "optimizer.type", "\"Adam\""},
     {"muon", "optimizer.type", "\"Muon\""},

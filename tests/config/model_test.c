@@ -104,22 +104,28 @@ static void recomputation(void) {
     static const struct {
         const char *keys;
         uint64_t blocks;
-        bool on_cpu;
+        enum tier_kind tier;
     } cases[] = {
-        {"", 0, false},
+        {"", 0, TIER_DEVICE},
         {", \"activation_checkpointing\": {\"partition_activations\": true, \"number_checkpoints\": null}", 0,
-         false},
-        {", \"model\": {\"gradient_checkpointing\": true}", 1, false},
-        {", \"activation_checkpointing\": {\"cpu_checkpointing\": true}", 1, true},
-        {", \"activation_checkpointing\": {\"interval\": 3, \"cpu_checkpointing\": true}", 3, true},
-        {", \"activation_checkpointing\": {\"interval\": 0}", 0, false},
-        {", \"activation_checkpointing\": {\"number_checkpoints\": 1}", 12, false}, /* of 12 blocks */
+         TIER_DEVICE},
+        {", \"model\": {\"gradient_checkpointing\": true}", 1, TIER_DEVICE},
+        {", \"activation_checkpointing\": {\"cpu_checkpointing\": true}", 1, TIER_CPU},
+        {", \"activation_checkpointing\": {\"interval\": 3, \"cpu_checkpointing\": true}", 3, TIER_CPU},
+        {", \"activation_checkpointing\": {\"nvme_checkpointing\": true, \"nvme_path\": \"/a\"}", 1,
+         TIER_NVME},
+        {", \"activation_checkpointing\": {\"nvme_checkpointing\": true}, \"zero_optimization\": {\"stage\": "
+         "3, "
+         "\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"/a\"}}",
+         1, TIER_NVME},
+        {", \"activation_checkpointing\": {\"interval\": 0}", 0, TIER_DEVICE},
+        {", \"activation_checkpointing\": {\"number_checkpoints\": 1}", 12, TIER_DEVICE}, /* of 12 blocks */
         {", \"activation_checkpointing\": {\"number_checkpoints\": 5}, \"model\": "
          "{\"gradient_checkpointing\": true}",
-         3, false},
-        {", \"activation_checkpointing\": {\"number_checkpoints\": 100}", 1, false},
+         3, TIER_DEVICE},
+        {", \"activation_checkpointing\": {\"number_checkpoints\": 100}", 1, TIER_DEVICE},
         {", \"activation_checkpointing\": {\"number_checkpoints\": 2}, \"model\": {\"n_layer\": 5}", 3,
-         false},
+         TIER_DEVICE},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char json[512];
@@ -131,7 +137,7 @@ static void recomputation(void) {
         for (int again = 0; again < 2; again++) {
             CHECK_INT(config_resolve(&config, 1, &error), ZERO_OK);
             int same = CHECK_INT(config.recompute.blocks, cases[i].blocks);
-            same &= CHECK_INT(config.recompute.on_cpu, cases[i].on_cpu);
+            same &= CHECK_INT(config.recompute.tier, cases[i].tier);
             if (!same) fprintf(stderr, "in %s: %s\n", json, error.message);
         }
         config_free(&config);

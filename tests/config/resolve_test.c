@@ -252,6 +252,26 @@ static void conflicts(void) {
         {"{\"train_batch_size\": 2, \"activation_checkpointing\": {\"interval\": 0, \"cpu_checkpointing\": "
          "true}}",
          "activation_checkpointing.interval: 0 contradicts cpu_checkpointing: remove one of them"},
+        {"{\"train_batch_size\": 2, \"activation_checkpointing\": {\"interval\": 0, \"nvme_checkpointing\": "
+         "true, \"nvme_path\": \"/a\"}}",
+         "activation_checkpointing.interval: 0 contradicts nvme_checkpointing: remove one of them"},
+        {"{\"train_batch_size\": 2, \"activation_checkpointing\": {\"cpu_checkpointing\": true, "
+         "\"nvme_checkpointing\": true, \"nvme_path\": \"/a\"}}",
+         "activation_checkpointing.nvme_checkpointing: true contradicts cpu_checkpointing: remove one of "
+         "them"},
+        {"{\"train_batch_size\": 2, \"activation_checkpointing\": {\"nvme_checkpointing\": true}}",
+         "activation_checkpointing.nvme_checkpointing: true needs a directory on the drive: set "
+         "activation_checkpointing.nvme_path"},
+        {"{\"train_batch_size\": 2, \"activation_checkpointing\": {\"nvme_checkpointing\": true, "
+         "\"nvme_path\": "
+         "\"/b\"}, \"zero_optimization\": {\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": "
+         "\"/a\"}}}",
+         "activation_checkpointing.nvme_path: a rank has one set of drives: give it the paths of "
+         "zero_optimization's offload, or remove it"},
+        {"{\"train_batch_size\": 2, \"activation_checkpointing\": {\"nvme_checkpointing\": true, "
+         "\"nvme_path\": "
+         "[\"/a\", \"/a\"]}}",
+         "activation_checkpointing.nvme_path: \"/a\" stands twice: name each drive once"},
         {"{\"train_batch_size\": 2, \"activation_checkpointing\": {\"interval\": 0}, \"model\": "
          "{\"gradient_checkpointing\": true}}",
          "activation_checkpointing.interval: 0 contradicts model.gradient_checkpointing: remove one of them"},

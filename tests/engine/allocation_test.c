@@ -2,6 +2,7 @@
  * over all that is linked statically, which the engine is) and counted while a flag is up, on every thread.
  */
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -43,6 +44,7 @@ enum { PARAMS = sizeof params / sizeof *params };
 
 struct run {
     int plant; /* allocate where nothing should */
+    bool drive;
     atomic_int arrived;
 };
 
@@ -53,9 +55,22 @@ static void meet(struct run *run, int times) {
     }
 }
 
-static zero_status one_step(struct plain *p, struct run *run) {
+/* Goes to the drive and comes back. */
+static zero_status move(zero_scratch *scratch) {
+    static _Thread_local _Alignas(4096) unsigned char memory[4096];
+    zero_status status = ZERO_OK;
+    for (uint64_t place = 0; place < 3 && scratch && !status; place++) {
+        status = zero_scratch_store(scratch, place, memory);
+        if (!status) status = zero_scratch_fetch(scratch, place, memory);
+        if (!status) status = zero_scratch_wait(scratch, place);
+    }
+    return status;
+}
+
+static zero_status one_step(struct plain *p, struct run *run, zero_scratch *scratch) {
     double loss = 1;
-    zero_status status = plain_pass(p, ZERO_TRAIN, 0);
+    zero_status status = move(scratch);
+    if (!status) status = plain_pass(p, ZERO_TRAIN, 0);
     if (!status) status = plain_pass(p, ZERO_EVAL, 0);
     if (!status) status = plain_pass(p, ZERO_TRAIN, 1);
     if (!status) status = zero_engine_step(p->engine, NULL);
@@ -74,12 +89,17 @@ static zero_status one_step(struct plain *p, struct run *run) {
 static void train(zero_engine *engine, uint32_t rank, void *user) {
     struct run *run = user;
     struct plain p;
-    zero_status status = engine ? plain_open(&p, engine, params, PARAMS, NULL) : ZERO_E_CONFIG;
-    if (!status) status = one_step(&p, run);
+    zero_scratch *scratch = NULL;
+    const zero_scratch_needs needs = {
+        .struct_size = sizeof needs, .name = "scratch", .place_bytes = 4096, .places = 3};
+    zero_status status = engine ? ZERO_OK : ZERO_E_CONFIG;
+    if (!status && run->drive) status = zero_engine_add_scratch(engine, &needs, &scratch);
+    if (!status) status = plain_open(&p, engine, params, PARAMS, NULL);
+    if (!status) status = one_step(&p, run, scratch);
     meet(run, 1);
     if (rank == 0) atomic_store(&counting, 1);
     meet(run, 2);
-    for (int step = 2; step <= 5 && !status; step++) status = one_step(&p, run);
+    for (int step = 2; step <= 5 && !status; step++) status = one_step(&p, run, scratch);
     meet(run, 3);
     if (rank == 0) atomic_store(&counting, 0);
     meet(run, 4);
@@ -112,7 +132,7 @@ static void configure(uint32_t stage, uint32_t depth, enum drive drive, char *js
 
 static void run(uint32_t stage, uint32_t depth, enum drive drive, int plant) {
     char json[4096];
-    struct run run = {.plant = plant};
+    struct run run = {.plant = plant, .drive = drive != NO_DRIVE};
     configure(stage, depth, drive, json, sizeof json);
     atomic_store(&calls, 0);
     ranks_run(2, json, train, &run);

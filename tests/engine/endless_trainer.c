@@ -1,4 +1,5 @@
 /* One rank of mpirun's that trains over a drive until it is killed or hears of a failure.
+ * Scratch goes to the drive and comes back, too.
  * endless_trainer CONFIG DIRECTORY: writes DIRECTORY/pid.RANK at its start, DIRECTORY/ready.RANK after a step. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,15 +22,31 @@ static void write_pid(const char *directory, const char *name) {
     rename(path[0], path[1]);
 }
 
+enum { PLACE = 65536, PLACES = 4 };
+
+static zero_status step(struct plain *p, zero_scratch *scratch) {
+    static _Alignas(4096) unsigned char memory[PLACES][PLACE];
+    zero_status status = ZERO_OK;
+    for (uint64_t i = 0; i < PLACES && !status; i++) status = zero_scratch_store(scratch, i, memory[i]);
+    for (uint64_t i = 0; i < PLACES && !status; i++) status = zero_scratch_fetch(scratch, i, memory[i]);
+    if (!status) status = plain_step(p, 1, NULL);
+    for (uint64_t i = 0; i < PLACES && !status; i++) status = zero_scratch_wait(scratch, i);
+    return status;
+}
+
 int main(int argc, char **argv) {
     struct plain p;
     if (argc != 3) return 2;
     write_pid(argv[2], "pid");
     zero_engine *engine = zero_engine_init(argv[1]);
-    zero_status status = engine ? plain_open(&p, engine, model, 3, NULL) : ZERO_E_CONFIG;
-    if (!status) status = plain_step(&p, 1, NULL);
+    const zero_scratch_needs needs = {
+        .struct_size = sizeof needs, .name = "scratch", .place_bytes = PLACE, .places = PLACES};
+    zero_scratch *scratch;
+    zero_status status = engine ? zero_engine_add_scratch(engine, &needs, &scratch) : ZERO_E_CONFIG;
+    if (!status) status = plain_open(&p, engine, model, 3, NULL);
+    if (!status) status = step(&p, scratch);
     if (!status) write_pid(argv[2], "ready");
-    while (!status) status = plain_step(&p, 1, NULL);
+    while (!status) status = step(&p, scratch);
     fprintf(stderr, "%s\n", zero_last_error());
     zero_engine_destroy(engine);
     return 1;

@@ -128,7 +128,7 @@ static void same_bits(struct gpt_config config, uint32_t batch) {
     same_training(config, batch, &whole, loss, ODD);
     for (config.recompute = 1; config.recompute <= config.layers; config.recompute++)
         for (int on_cpu = 0; on_cpu < 2; on_cpu++) {
-            config.recompute_on_cpu = on_cpu;
+            config.checkpoints = on_cpu ? ZERO_CPU : ZERO_DEVICE;
             same_training(config, batch, &whole, loss, NONE);
         }
     config.recompute = 1;
@@ -140,7 +140,7 @@ static uint64_t copies_of_evaluation(struct gpt_config config, bool on_cpu) {
     struct fixture f;
     struct fake_cuda_counts before, after;
     double loss;
-    config.recompute = 1, config.recompute_on_cpu = on_cpu;
+    config.recompute = 1, config.checkpoints = on_cpu ? ZERO_CPU : ZERO_DEVICE;
     fixture_open_on(&device, ZERO_BF16, &f, config, 1, 1, 1);
     counts_read(&before);
     CHECK_INT(gpt_evaluate(f.gpt, f.tokens, f.targets, &loss), ZERO_OK);

@@ -40,7 +40,7 @@ struct zero_unit {
 struct zero_engine {
     struct zero_unit unit[UNITS_MAX];
     struct param param[PARAMS_MAX];
-    uint32_t units, params, threads, forward, backward;
+    uint32_t frozen_units, units, params, threads, forward, backward;
     zero_dtype dtype;
     float loss_scale;
     uint64_t reserved[ZERO_TIERS], recomputed, micros;
@@ -48,6 +48,18 @@ struct zero_engine {
     uint32_t again; /* the unit that a recomputation goes on with; 0: none has begun */
     bool committed, training;
     zero_unit *open;
+    zero_scratch *scratch;
+    uint64_t moved[2]; /* places stored, places fetched */
+};
+
+struct zero_scratch {
+    zero_engine *engine;
+    zero_scratch_needs needs;
+    char *drive;
+    struct {
+        void *memory; /* NULL: no transfer */
+        bool fetches, stored;
+    } * place;
 };
 
 zero_engine *fake_engine_create(zero_dtype dtype, uint32_t threads, float loss_scale) {
@@ -67,6 +79,8 @@ void zero_engine_destroy(zero_engine *engine) {
         engine->device->release(engine->device->user, engine->param[i].device_value);
         engine->device->release(engine->device->user, engine->param[i].device_grad);
     }
+    if (engine->scratch) free(engine->scratch->drive), free(engine->scratch->place);
+    free(engine->scratch);
     free(engine);
 }
 
@@ -94,6 +108,7 @@ float *fake_engine_grad(zero_engine *engine, const char *name) { return find(eng
 uint64_t fake_engine_reserved(const zero_engine *engine, zero_tier tier) { return engine->reserved[tier]; }
 uint64_t fake_engine_recomputed(const zero_engine *engine) { return engine->recomputed; }
 void fake_engine_freeze(zero_engine *engine, const char *name) { find(engine, name)->frozen = true; }
+void fake_engine_freeze_units(zero_engine *engine, uint32_t count) { engine->frozen_units = count; }
 void fake_engine_next_step(zero_engine *engine) {
     for (uint32_t i = 0; i < engine->params; i++) engine->param[i].written = false;
 }
@@ -114,6 +129,56 @@ zero_status zero_engine_reserve(zero_engine *engine, zero_tier tier, uint64_t by
     engine->reserved[tier] += bytes;
     return engine->committed ? ZERO_E_ORDER : ZERO_OK;
 }
+
+uint64_t zero_engine_micro_batch(const zero_engine *engine) { return 1; }
+uint64_t zero_engine_accumulation_steps(const zero_engine *engine) { return zero_engine_use_micros(engine); }
+
+/* ---- scratch: nothing moves before the wait, so what is changed or read too early shows ---- */
+
+zero_status zero_engine_add_scratch(zero_engine *engine, const zero_scratch_needs *needs,
+                                    zero_scratch **out) {
+    if (engine->committed || engine->scratch || needs->place_bytes % 4096) return ZERO_E_ORDER;
+    zero_scratch *s = calloc(1, sizeof *s);
+    s->engine = engine, s->needs = *needs;
+    s->drive = malloc(needs->places * needs->place_bytes);
+    s->place = calloc(needs->places, sizeof *s->place);
+    engine->reserved[ZERO_NVME] += needs->places * needs->place_bytes;
+    *out = engine->scratch = s;
+    return ZERO_OK;
+}
+
+static zero_status transfer(zero_scratch *s, uint64_t place, void *memory, bool fetches) {
+    zero_status status = zero_scratch_wait(s, place);
+    if (status || !s->engine->committed || (uintptr_t)memory % 4096) return ZERO_E_ORDER;
+    if (fetches && !s->place[place].stored) return ZERO_E_ORDER;
+    s->place[place].memory = memory, s->place[place].fetches = fetches, s->place[place].stored = true;
+    s->engine->moved[fetches]++;
+    if (fetches) memset(memory, 0xff, s->needs.place_bytes); /* NaN */
+    return ZERO_OK;
+}
+
+zero_status zero_scratch_store(zero_scratch *s, uint64_t place, const void *memory) {
+    return transfer(s, place, (void *)(uintptr_t)memory, false);
+}
+zero_status zero_scratch_fetch(zero_scratch *s, uint64_t place, void *memory) {
+    return transfer(s, place, memory, true);
+}
+
+zero_status zero_scratch_wait(zero_scratch *s, uint64_t place) {
+    if (place >= s->needs.places) return ZERO_E_ARGUMENT;
+    void *memory = s->place[place].memory;
+    char *drive = s->drive + place * s->needs.place_bytes;
+    s->place[place].memory = NULL;
+    if (memory && s->place[place].fetches) memcpy(memory, drive, s->needs.place_bytes);
+    if (memory && !s->place[place].fetches) memcpy(drive, memory, s->needs.place_bytes);
+    return ZERO_OK;
+}
+
+const zero_scratch_needs *fake_engine_scratch(const zero_engine *engine) {
+    return engine->scratch ? &engine->scratch->needs : NULL;
+}
+uint64_t fake_engine_stores(const zero_engine *engine) { return engine->moved[0]; }
+uint64_t fake_engine_fetches(const zero_engine *engine) { return engine->moved[1]; }
 
 zero_status zero_engine_add_unit(zero_engine *engine, const char *name, zero_unit **out) {
     if (engine->committed || engine->units == UNITS_MAX) return ZERO_E_ORDER;
@@ -148,6 +213,7 @@ zero_status zero_unit_add_param(zero_unit *unit, const zero_param *param) {
         snprintf(p->name, sizeof p->name, "%s", param->name);
         p->count = count;
         p->handle.dtype = engine->dtype;
+        p->frozen = unit->index < engine->frozen_units;
         uint64_t skew = 17 * engine->params % 64 * 64; /* no two arrays at equal offsets in a page */
         p->value = (float *)calloc(1, count * 4 + skew), p->grad = (float *)calloc(1, count * 4 + skew);
         p->narrow_value = (uint16_t *)calloc(count, 2), p->narrow_grad = (uint16_t *)calloc(count, 2);

@@ -27,10 +27,16 @@ float *fake_engine_grad(zero_engine *engine, const char *name);
 uint64_t fake_engine_reserved(const zero_engine *engine, zero_tier tier);
 uint64_t fake_engine_recomputed(const zero_engine *engine); /* forwards inside backwards */
 
+/* The scratch that was declared, or NULL; places stored and fetched. */
+const zero_scratch_needs *fake_engine_scratch(const zero_engine *engine);
+uint64_t fake_engine_stores(const zero_engine *engine);
+uint64_t fake_engine_fetches(const zero_engine *engine);
+
 /* Micro-batches of each use; before the GPT is created. Gradients add up over them. */
 void fake_engine_use_micros(zero_engine *engine, uint64_t micros);
 
-void fake_engine_freeze(zero_engine *engine, const char *name); /* its slots show no gradient */
+void fake_engine_freeze_units(zero_engine *engine, uint32_t count); /* the first, as they are declared */
+void fake_engine_freeze(zero_engine *engine, const char *name);     /* its slots show no gradient */
 
 /* On a device: slots show other addresses of parameters or of gradients from now on. */
 void fake_engine_move(zero_engine *engine, int grads);

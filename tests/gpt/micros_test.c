@@ -66,10 +66,12 @@ static int same_gradients(const struct fixture *a, const struct fixture *b) {
 }
 
 static void same_bits(zero_dtype dtype, struct gpt_config config) {
-    for (config.recompute = 0; config.recompute <= 2; config.recompute++) {
+    static const zero_tier tiers[] = {ZERO_DEVICE, ZERO_CPU, ZERO_DEVICE, ZERO_NVME, ZERO_NVME};
+    for (int way = 0; way < 5; way++) {
         struct fixture uses, passes;
         double loss[MICROS], expected[MICROS], evaluated;
-        config.recompute_on_cpu = config.recompute % 2;
+        config.recompute = way < 3 ? (uint32_t)way : (uint32_t)way - 2;
+        config.checkpoints = tiers[way];
         config.micros = 0;
         fixture_open(dtype, &passes, config, BATCH, THREADS, 4);
         config.micros = MICROS;
@@ -85,8 +87,8 @@ static void same_bits(zero_dtype dtype, struct gpt_config config) {
             11; /* outside of the vocabulary: found before any call of the engine */
         CHECK_INT(gpt_train(uses.gpt, uses.tokens, uses.targets, loss), ZERO_E_ARGUMENT);
         if (!same)
-            fprintf(stderr, "in %s, type %d, segments of %u, blocks of %u\n", gpt_title(&config), dtype,
-                    config.recompute, config.vocab_block);
+            fprintf(stderr, "in %s, type %d, segments of %u, tier %d, blocks of %u\n", gpt_title(&config),
+                    dtype, config.recompute, config.checkpoints, config.vocab_block);
         fixture_close(&uses);
         fixture_close(&passes);
     }
@@ -123,7 +125,7 @@ static void memory(void) {
                     4 * array(ROWS);
     for (c.recompute = 0; c.recompute <= 2; c.recompute++)
         for (int on_cpu = 0; on_cpu <= (c.recompute > 0); on_cpu++) {
-            c.recompute_on_cpu = on_cpu;
+            c.checkpoints = on_cpu ? ZERO_CPU : ZERO_DEVICE;
             uint64_t one = bytes_of(c, 1, &cpu[0]), two = bytes_of(c, 2, &cpu[1]),
                      three = bytes_of(c, 3, &cpu[2]);
             uint32_t blocks = c.recompute == 0 ? LAYERS : c.recompute == 1 ? 0 : 2;

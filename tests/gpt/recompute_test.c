@@ -28,7 +28,7 @@ static void same_bits(zero_dtype dtype, struct gpt_config config) {
     uint64_t count;
     float *expected = check_train(dtype, config, BATCH, 2, &count);
     for (config.recompute = 1; config.recompute <= LAYERS + 1; config.recompute++) {
-        config.recompute_on_cpu = config.recompute % 2;
+        config.checkpoints = (zero_tier)(config.recompute % ZERO_TIERS);
         float *got = check_train(dtype, config, BATCH, 2, &count);
         if (!CHECK_BYTES(got, expected, count * sizeof *got))
             fprintf(stderr, "with segments of %u\n", config.recompute);
@@ -79,7 +79,7 @@ static void bytes(struct gpt_config config) {
     for (config.recompute = 1; config.recompute <= LAYERS + 1; config.recompute++)
         for (int on_cpu = 0; on_cpu < 2; on_cpu++) {
             uint32_t k = config.recompute, places = k < LAYERS ? k : LAYERS;
-            config.recompute_on_cpu = on_cpu;
+            config.checkpoints = on_cpu ? ZERO_CPU : ZERO_DEVICE;
             reserved(config, some);
             CHECK_INT(some[ZERO_CPU], on_cpu ? segments[k] * residual : 0);
             CHECK_INT(all[ZERO_DEVICE] - some[ZERO_DEVICE] - some[ZERO_CPU],
@@ -87,6 +87,53 @@ static void bytes(struct gpt_config config) {
                           (LAYERS - segments[k] - within[k]) * residual);
         }
     CHECK_INT(all[ZERO_CPU], 0);
+}
+
+/* On the drive: the stream before each segment but the last, and the memory of at most three of them: as many bytes for any number of
+ * layers. Each is stored and fetched once, below the lowest trained block not at all, and in evaluations neither. */
+static uint64_t page(uint64_t elements) { return (elements * 4 + 4095) / 4096 * 4096; }
+
+static void drive(struct gpt_config config, uint32_t trained) {
+    static const uint64_t segments[] = {0, 5, 3, 2, 2, 1, 1};
+    static const int32_t tokens[ROWS];
+    config.checkpoints = ZERO_NVME;
+    for (config.recompute = 1; config.recompute <= LAYERS + 1; config.recompute++) {
+        zero_engine *engine = fake_engine_create(ZERO_F32, 1, 1);
+        struct gpt *gpt;
+        double loss;
+        uint64_t lowest = (LAYERS - trained) / config.recompute, last = segments[config.recompute] - 1,
+                 moved = lowest < last ? last - lowest : 0;
+        if (trained < LAYERS) fake_engine_freeze_units(engine, 1 + LAYERS - trained);
+        CHECK_INT(gpt_create(engine, &config, BATCH, &gpt), ZERO_OK);
+        CHECK_INT(zero_engine_commit(engine, NULL), ZERO_OK);
+        CHECK_INT(fake_engine_reserved(engine, ZERO_NVME), last * page(ROWS * WIDTH));
+        if (last) CHECK_INT(fake_engine_scratch(engine)->step_stores, moved);
+        if (last) CHECK_INT(fake_engine_scratch(engine)->step_fetches, moved);
+        for (uint64_t step = 1; step < 3; step++) {
+            CHECK_INT(gpt_evaluate(gpt, tokens, tokens, &loss), ZERO_OK);
+            fake_engine_next_step(engine);
+            CHECK_INT(gpt_train(gpt, tokens, tokens, &loss), ZERO_OK);
+            CHECK_INT(fake_engine_stores(engine), step * moved);
+            CHECK_INT(fake_engine_fetches(engine), step * moved);
+        }
+        gpt_destroy(gpt);
+        zero_engine_destroy(engine);
+    }
+}
+
+/* Lists of addresses grow with the layers, and nothing else does. */
+static void any_depth(struct gpt_config config) {
+    uint64_t cpu;
+    config.recompute = 1, config.checkpoints = ZERO_NVME;
+    for (config.micros = 1; config.micros <= 4; config.micros += 3) {
+        config.layers = 8;
+        uint64_t few = gpt_activation_bytes(&config, BATCH, 1, ZERO_F32, &cpu);
+        CHECK_INT(cpu, 0);
+        config.layers = 64;
+        uint64_t many = gpt_activation_bytes(&config, BATCH, 1, ZERO_F32, &cpu),
+                 lists = 56 * config.micros * (sizeof(void *) + 20 * sizeof(void *));
+        CHECK(many > few && many - few < lists);
+    }
 }
 
 int main(void) {
@@ -101,6 +148,10 @@ int main(void) {
     }
     zero_engine_destroy(engine);
     forwards(gpt2);
+    drive(gpt2, LAYERS);
+    drive(gpt2, 3);
+    drive(gpt2, 0);
+    any_depth(gpt2);
     bytes(gpt2);
     bytes(llama_of(gpt2));
     return check_end();

@@ -210,7 +210,7 @@ static void take_recompute(const struct config *config, struct scenario *s) {
     uint32_t recompute = choice_recompute(config, s->shapes.layers);
     s->recompute = recompute ? recompute : 1;
     s->segments = (uint32_t)config->recompute.checkpoints;
-    s->recompute_on_cpu = config->recompute.on_cpu;
+    s->checkpoints = choice_checkpoints(config);
 }
 
 static zero_status find_largest(const struct arguments *a, const struct config *config, struct scenario *s,

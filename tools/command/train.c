@@ -303,7 +303,7 @@ static int train(struct arguments *arguments, const struct launch *launch) {
     if (status == ZERO_OK) {
         job.model = weights_model(&job.config.model);
         job.model.recompute = (uint32_t)job.config.recompute.blocks;
-        job.model.recompute_on_cpu = job.config.recompute.on_cpu;
+        job.model.checkpoints = (zero_tier)job.config.recompute.tier;
         job.model.documents = job.config.data.document_end >= 0;
         job.model.document_end = (int32_t)job.config.data.document_end;
         job.model.no_graphs = !job.config.device_graphs;

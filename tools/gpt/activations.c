@@ -5,7 +5,13 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { LINE_BYTES = 64, HUGE_BYTES = 2 << 20 };
+enum {
+    LINE_BYTES = 64,
+    PAGE_BYTES = 4096,
+    HUGE_BYTES = 2 << 20,
+    CHECKPOINT_SLOTS =
+        2 /* beside one for each micro-batch: one that is made, and one that still leaves or comes */
+};
 
 /* Starts each array on its own cache line, a few lines past a multiple of the page. Arrays that are read side by side
  * then use different sets of the cache. */
@@ -24,6 +30,8 @@ static float *take_floats(struct activations *a, uint64_t count) { return take(a
 
 static uint32_t round_up(uint32_t x, uint32_t to) { return (x + to - 1) / to * to; }
 
+static uint64_t round_up_bytes(uint64_t x, uint64_t to) { return (x + to - 1) / to * to; }
+
 static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 /* The elements of the largest unit. */
@@ -36,8 +44,15 @@ static uint64_t widest_unit(const struct gpt_config *c, bool vectors_alone) {
     return most;
 }
 
-static void plan_sizes(struct activations *a, const struct gpt_config *c, uint32_t batch, uint32_t threads) {
+void activations_size(struct activations *a, const struct gpt_config *c, uint32_t batch) {
+    uint64_t most = (uint64_t)checkpoint_segments(c) * c->micros, slots = c->micros + CHECKPOINT_SLOTS;
     a->rows = batch * c->context;
+    a->checkpoint_slots = (uint32_t)(slots < most ? slots : most);
+    a->checkpoint_bytes = round_up_bytes((uint64_t)a->rows * c->width * sizeof(float), PAGE_BYTES);
+}
+
+static void plan_sizes(struct activations *a, const struct gpt_config *c, uint32_t batch, uint32_t threads) {
+    activations_size(a, c, batch);
     /* Every thread has a tile, if there are enough rows. */
     a->tile_rows = round_up((a->rows + threads - 1) / threads, 16);
     if (a->tile_rows > TILE_ROWS_MAX) a->tile_rows = TILE_ROWS_MAX;
@@ -117,12 +132,19 @@ static void plan_bf16(struct activations *a, const struct gpt_config *c, uint32_
     a->rounded = take(a, a->rows * rounded_columns(c), sizeof *a->rounded);
 }
 
-/* The input of block `i`: kept, or in a buffer that all segments share. */
+/* Slots of checkpoints on their way to the drive and back: whole pages, as the drive needs them. */
+static void plan_checkpoints(struct activations *a) {
+    a->device.bytes = round_up_bytes(a->device.bytes, PAGE_BYTES);
+    a->checkpoints = take(a, a->checkpoint_slots, a->checkpoint_bytes);
+}
+
+/* The input of block `i`: kept, or in a buffer that all segments share. NULL: in the slots of checkpoints. */
 static float *plan_residual(struct activations *a, const struct gpt_config *c, uint32_t i) {
     uint32_t segment = c->recompute ? c->recompute : 1;
     bool last = i == c->layers, kept = i % segment == 0;
+    if (checkpoints_leave(c) && checkpoint_at(c, i)) return NULL;
     if (!last && !kept && i >= segment) return a->device.memory ? a->residual[i % segment] : NULL;
-    struct arena *arena = c->recompute && c->recompute_on_cpu && kept && !last ? &a->cpu : &a->device;
+    struct arena *arena = c->recompute && c->checkpoints == ZERO_CPU && kept && !last ? &a->cpu : &a->device;
     return take_from(arena, (uint64_t)a->rows * c->width, sizeof(float));
 }
 
@@ -177,6 +199,7 @@ static void plan(struct activations *a, const struct gpt_config *config, uint32_
     if (compute != ZERO_F32) plan_wide(a, c, compute == ZERO_BF16);
     if (compute == ZERO_BF16) plan_bf16(a, c, threads);
     if (in_use) plan_saved(a, &again, c, batch);
+    if (checkpoints_leave(c)) plan_checkpoints(a);
     for (uint32_t m = 0; m < c->micros; m++) {
         plan_waiting(a, c, batch, threads, cut, in_use ? &again : NULL);
         if (each) each[m] = *a;
@@ -190,6 +213,13 @@ uint64_t gpt_activation_bytes(const struct gpt_config *config, uint32_t batch, u
     plan(&a, &c, batch, threads, dtype, NULL);
     *out_cpu = a.cpu.bytes;
     return a.device.bytes + a.cpu.bytes;
+}
+
+uint64_t gpt_checkpoint_bytes(const struct gpt_config *config, uint32_t batch) {
+    struct gpt_config c = gpt_complete(config);
+    struct activations a = {0};
+    activations_size(&a, &c, batch);
+    return checkpoints_leave(&c) ? a.checkpoint_bytes : 0;
 }
 
 static zero_status allocate(struct arena *arena) {

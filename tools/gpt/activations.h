@@ -40,6 +40,23 @@ static inline bool recomputes_in_use(const struct gpt_config *c) {
     return c->micros > 1 && c->recompute == 1;
 }
 
+/* Recomputation keeps the inputs of so many segments; the last one's stay in memory. Where backwards compute blocks again in use,
+ * the head counts as a segment, because its input is kept like that of a block. 0: no recomputation. */
+static inline uint32_t checkpoint_segments(const struct gpt_config *c) {
+    if (recomputes_in_use(c)) return c->layers + 1;
+    return c->recompute ? (c->layers - 1) / c->recompute + 1 : 0;
+}
+
+/* The inputs of segments go to the drive. */
+static inline bool checkpoints_leave(const struct gpt_config *c) {
+    return c->checkpoints == ZERO_NVME && checkpoint_segments(c) > 1;
+}
+
+/* residual[index] is the input of a segment. */
+static inline bool checkpoint_at(const struct gpt_config *c, uint32_t index) {
+    return index == c->layers ? recomputes_in_use(c) : c->recompute && index % c->recompute == 0;
+}
+
 struct arena {
     uint64_t bytes;
     void *memory;
@@ -49,7 +66,8 @@ struct arena {
  * leave for their backward, and the loss are its own; all other arrays are shared.
  *
  * With recomputation, every config.recompute blocks form a segment. The input of the segment's first block is kept as a
- * checkpoint. All other arrays of blocks exist config.recompute times, and the segments share them. */
+ * checkpoint. All other arrays of blocks exist config.recompute times, and the segments share them. If checkpoints go to the drive,
+ * all micro-batches share its slots. */
 /* Runs of rows that attend to each other alone (sequences_find). */
 struct sequences {
     uint32_t count;
@@ -60,9 +78,13 @@ struct sequences {
 struct activations {
     struct arena device, cpu; /* cpu: checkpoints, if they are kept there */
     float **residual;         /* [layers + 1][rows][width]: input of block i; the last is the head's input */
-    struct saved *saved;      /* [layers] */
-    float *cosine, *sine;     /* [context][head_width / 2]: of rotary positions, or NULL */
-    struct statistics norm;   /* of the head */
+    float *
+        checkpoints; /* if they go to the drive: [checkpoint_slots][checkpoint_bytes], which residual then points to */
+    uint32_t checkpoint_slots;
+    uint64_t checkpoint_bytes;
+    struct saved *saved;    /* [layers] */
+    float *cosine, *sine;   /* [context][head_width / 2]: of rotary positions, or NULL */
+    struct statistics norm; /* of the head */
     struct sequences sequences;
     double *row_loss; /* [rows] */
     /* Only with several blocks of the vocabulary, else NULL: of each row's logits so far, the largest, the sum of exponentials
@@ -94,6 +116,9 @@ struct activations {
     uint32_t strip_stride;
     uint64_t partial_stride, strip_elements, operand_elements;
 };
+
+/* Sets what does not depend on the number of threads: rows, and of checkpoints the slots and their size. */
+void activations_size(struct activations *out, const struct gpt_config *config, uint32_t batch);
 
 /* `out`: config->micros of them; the first owns the memory. Returns ZERO_E_MEMORY if there is no memory. `config` is complete and
  * valid. */

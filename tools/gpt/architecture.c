@@ -142,6 +142,7 @@ double gpt_keys_seen(const struct gpt_config *c, uint32_t block) {
 const char *gpt_cuda_problem(const struct gpt_config *config) {
     const struct architecture *a = architecture_of(config);
     if (gpt_vocab_blocks(config) > 1) return GPT_NO_BLOCKS;
+    if (config->checkpoints == ZERO_NVME) return GPT_NO_DRIVE;
     if (config->documents)
         return "bounds of documents are computed on the CPU alone in this version: set device.type to "
                "\"cpu\", or remove data.document_end";

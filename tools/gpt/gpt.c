@@ -72,7 +72,8 @@ static zero_status build(struct gpt *gpt) {
     gpt->blocks = gpt->embedding + gpt->vocab_blocks;
     gpt->head = gpt->blocks + gpt->config.layers;
     status = declare_units(gpt, &last);
-    return status ? status : reserve(gpt, bytes);
+    if (!status) status = reserve(gpt, bytes);
+    return status ? status : checkpoints_open(gpt);
 }
 
 zero_status gpt_create(zero_engine *engine, const struct gpt_config *config, uint32_t batch,
@@ -100,6 +101,7 @@ zero_status gpt_create(zero_engine *engine, const struct gpt_config *config, uin
 
 void gpt_destroy(struct gpt *gpt) {
     if (!gpt) return;
+    checkpoints_close(gpt);
     gpt->backend->close(gpt);
     free(gpt->units);
     free(gpt);
@@ -136,6 +138,7 @@ static zero_status run(struct gpt *gpt, zero_mode mode, struct pass pass, zero_s
         return ZERO_E_ARGUMENT;
     error_clear(&last);
     zero_status status = gpt->backend->pass_begin(gpt);
+    checkpoints_pass(gpt);
     if (!status) status = zero_micro_begin(gpt->engine, mode);
     if (!status) status = pass_forward(gpt);
     if (!status) status = rest(gpt);

@@ -60,9 +60,10 @@ struct gpt_config {
     /* Recomputation (Chen et al. 2016): every `recompute` blocks form a segment. From forward to backward only the
      * input of the segment's first block is kept; the backward computes the segment again. 0: all activations are kept.
      * The bits are the same in every case. The last segment is not computed again, because its activations are still in
-     * memory. on_cpu: the kept inputs count as memory of the cpu tier. */
+     * memory. checkpoints: the tier of the kept inputs. ZERO_NVME: they go to a scratch on the drive, and memory has a few slots for
+     * them, whatever the number of layers (checkpoints.h); not on a GPU. */
     uint32_t recompute;
-    bool recompute_on_cpu;
+    zero_tier checkpoints;
 
     /* Rows of the vocabulary per unit: the embedding and the head are cut into units of so many rows, the last one of fewer, so
      * that one of them is gathered at a time. 0, or the vocabulary: one unit each. The loss is then computed by blocks with a
@@ -99,6 +100,11 @@ const char *gpt_cuda_problem(const struct gpt_config *config);
 #define GPT_NO_MICROS                                                                                        \
     "zero_optimization.micro_order \"vertical\": a GPU computes one micro-batch in each use: remove the key"
 
+/* The same of checkpoints. */
+#define GPT_NO_DRIVE                                                                                         \
+    "activation_checkpointing.nvme_checkpointing: on a GPU the inputs of segments go to host memory: set "   \
+    "cpu_checkpointing instead"
+
 /* Blocks of the vocabulary, at least 1; units of the engine: layers, and twice as many as there are such blocks. */
 uint32_t gpt_vocab_blocks(const struct gpt_config *config);
 uint32_t gpt_units(const struct gpt_config *config);
@@ -107,18 +113,21 @@ uint32_t gpt_units(const struct gpt_config *config);
  * of config->context tokens. Tensor names and layouts are Hugging Face's: "wte.weight", "h.0.attn.c_attn.weight"
  * ..., or "model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.weight" ... The tied head is "lm_head.weight",
  * tied to the token embedding. ZERO_E_ARGUMENT: see gpt_config_problem; batch *
- * context is below 2^31. ZERO_E_UNSUPPORTED: see gpt_engine_problem; vocab_block on a GPU. */
+ * context is below 2^31. ZERO_E_UNSUPPORTED: see gpt_engine_problem; vocab_block on a GPU. ZERO_E_CONFIG: no directory for checkpoints
+ * on the drive. */
 zero_status gpt_create(zero_engine *engine, const struct gpt_config *config, uint32_t batch,
                        struct gpt **out);
 void gpt_destroy(struct gpt *gpt);
 
-/* For programs that only plan: gpt_declare declares the same units and parameters, which share a slot.
+/* For programs that only plan: gpt_declare declares the same units and parameters, which share a slot, and the same scratch.
  * gpt_activation_bytes returns the bytes that gpt_create would reserve, *out_cpu of them on the cpu tier. The
  * configuration must have no problem. */
 zero_status gpt_declare(zero_engine *engine, const struct gpt_config *config, zero_slot *slot);
 uint64_t gpt_activation_bytes(const struct gpt_config *config, uint32_t batch, uint32_t threads,
                               zero_dtype dtype, uint64_t *out_cpu);
-/* The same for an engine on a GPU. */
+/* On the drive, of the input of one segment of a micro-batch; 0: none goes there. */
+uint64_t gpt_checkpoint_bytes(const struct gpt_config *config, uint32_t batch);
+/* The same as gpt_activation_bytes for an engine on a GPU. */
 uint64_t gpt_cuda_activation_bytes(const struct gpt_config *config, uint32_t batch, zero_dtype dtype,
                                    uint64_t *out_cpu);
 

@@ -9,6 +9,7 @@
 #include "tools/gpt/activations.h"
 #include "tools/gpt/architecture.h"
 #include "tools/gpt/backend.h"
+#include "tools/gpt/checkpoints.h"
 #include "tools/gpt/gpt.h"
 #include "tools/gpt/kernels.h"
 #include "tools/gpt/matmul.h"
@@ -68,13 +69,17 @@ struct gpt {
     void (*narrow)(uint16_t *y, const float *x, size_t count);
     struct activations activations; /* of the micro-step in use */
     struct activations *micro;      /* of each */
-    atomic_int failed;              /* a matrix product had no memory */
+    struct checkpoints checkpoints;
+    atomic_int failed; /* a matrix product had no memory */
 
     struct cuda_gpt *cuda; /* used by the GPU */
 };
 
 /* Adds the units and their parameters to the engine. */
 zero_status declare_units(struct gpt *gpt, struct zero_error *error);
+
+/* The number of blocks that the backward runs. Blocks below the lowest trained unit need no gradient. `units`: all, declared. */
+uint32_t trained_blocks(const struct gpt_config *config, const struct unit *units);
 
 /* passes.c: runs the units in order, with the engine's begin and end around each. */
 zero_status

@@ -32,6 +32,9 @@ struct use {
     void (*whole)(struct gpt *gpt);                 /* what an embedding or a head computes */
     void (*block)(struct gpt *gpt, uint32_t index); /* what a block computes */
     uint32_t index;
+    bool makes; /* the stream before block `next`, whole after this use */
+    uint32_t next;
+    bool needs, ends; /* the stream before block `index`; for the last time in this pass */
 };
 
 /* The calls that follow compute micro-step `micro`. */
@@ -51,6 +54,19 @@ static zero_status next_micro(struct gpt *gpt, const struct use *use) {
     return status;
 }
 
+/* For one micro-step. */
+static zero_status compute(struct gpt *gpt, const struct use *use, uint32_t micro) {
+    bool whole = !use->whole || gpt->pass.block + 1 == gpt->vocab_blocks;
+    zero_status status = use->makes ? checkpoints_make(gpt, use->next, micro) : ZERO_OK;
+    if (!status && use->needs) status = checkpoints_need(gpt, use->index, micro);
+    if (status) return status;
+    if (use->whole) use->whole(gpt);
+    if (use->block) use->block(gpt, use->index);
+    if (use->makes && whole) status = checkpoints_made(gpt, use->next, micro);
+    if (!status && use->ends) status = checkpoints_done(gpt, use->index, micro);
+    return status;
+}
+
 static zero_status run_use(struct gpt *gpt, const struct use *use) {
     struct pass pass = gpt->pass;
     zero_status status = use->backward ? backward_begin(gpt, use->unit) : forward_begin(gpt, use->unit);
@@ -58,19 +74,25 @@ static zero_status run_use(struct gpt *gpt, const struct use *use) {
         if (m) status = next_micro(gpt, use);
         if (status) break;
         use_micro(gpt, &pass, m);
-        if (use->whole) use->whole(gpt);
-        if (use->block) use->block(gpt, use->index);
+        status = compute(gpt, use, m);
     }
     gpt->pass.tokens = pass.tokens, gpt->pass.targets = pass.targets;
     if (status) return status;
     return use->backward ? backward_end(gpt, use->unit) : forward_end(gpt, use->unit);
 }
 
-/* A use of the unit of block `block` of the vocabulary, of the embedding or of the head. */
+/* A use of the unit of block `block` of the vocabulary, of the embedding or of the head. The stream is whole after the embedding's last
+ * forward, and ends with the head's last backward. */
 static zero_status use_of_block(struct gpt *gpt, struct unit *units, uint32_t block, bool backward,
-                                void (*compute)(struct gpt *gpt)) {
+                                void (*whole)(struct gpt *gpt)) {
+    bool embeds = units == gpt->embedding;
     gpt->pass.block = block;
-    return run_use(gpt, &(struct use){.unit = &units[block], .backward = backward, .whole = compute});
+    return run_use(gpt, &(struct use){.unit = &units[block],
+                                      .backward = backward,
+                                      .whole = whole,
+                                      .index = gpt->config.layers,
+                                      .makes = embeds && !backward,
+                                      .ends = !embeds && backward && block == 0});
 }
 
 /* ---- forward ---- */
@@ -89,15 +111,20 @@ static void without_output(struct gpt *gpt, uint32_t index) {
     gpt->backend->block_forward(gpt, index, false);
 }
 
-static zero_status through_block(struct gpt *gpt, uint32_t index, bool output) {
-    struct use use = {
-        .unit = &gpt->blocks[index], .block = output ? through : without_output, .index = index};
+/* `again`: in the backward. */
+static zero_status through_block(struct gpt *gpt, uint32_t index, bool output, bool again) {
+    struct use use = {.unit = &gpt->blocks[index],
+                      .block = output ? through : without_output,
+                      .index = index,
+                      .makes = output,
+                      .next = index + 1,
+                      .needs = again};
     return run_use(gpt, &use);
 }
 
 zero_status pass_forward(struct gpt *gpt) {
     zero_status status = forward_of_blocks(gpt, gpt->embedding, gpt->backend->embedding_forward);
-    for (uint32_t i = 0; i < gpt->config.layers && !status; i++) status = through_block(gpt, i, true);
+    for (uint32_t i = 0; i < gpt->config.layers && !status; i++) status = through_block(gpt, i, true, false);
     return status;
 }
 
@@ -118,14 +145,6 @@ static uint32_t untrained(const struct gpt *gpt) {
     uint32_t first = 0;
     while (first < gpt->vocab_blocks && !zero_unit_trains(gpt->embedding[first].handle)) first++;
     return first;
-}
-
-/* The number of blocks that the backward runs. Blocks below the lowest trained unit need no gradient. */
-static uint32_t trained_blocks(const struct gpt *gpt) {
-    uint32_t first = 0;
-    if (untrained(gpt) < gpt->vocab_blocks) return gpt->config.layers;
-    while (first < gpt->config.layers && !zero_unit_trains(gpt->blocks[first].handle)) first++;
-    return gpt->config.layers - first;
 }
 
 /* The loss of a row needs all its logits, and its gradient needs the loss: by blocks, a forward comes before the
@@ -153,7 +172,7 @@ static zero_status recompute(struct gpt *gpt, uint32_t last) {
     bool ends = segment && (last + 1) % segment == 0 && last + 1 < gpt->config.layers;
     zero_status status = ZERO_OK;
     for (uint32_t i = last + 1 - segment; ends && i <= last && !status; i++)
-        status = through_block(gpt, i, i < last);
+        status = through_block(gpt, i, i < last, true);
     return status;
 }
 
@@ -164,13 +183,19 @@ static void back(struct gpt *gpt, uint32_t index) {
 
 static zero_status back_through_block(struct gpt *gpt, uint32_t index) {
     zero_status status = recompute(gpt, index);
-    struct use use = {.unit = &gpt->blocks[index], .backward = true, .block = back, .index = index};
+    struct use use = {.unit = &gpt->blocks[index],
+                      .backward = true,
+                      .block = back,
+                      .index = index,
+                      .needs = true,
+                      .ends = true};
     return status ? status : run_use(gpt, &use);
 }
 
 zero_status pass_backward(struct gpt *gpt) {
-    uint32_t blocks = trained_blocks(gpt);
-    zero_status status = back_through_head(gpt);
+    uint32_t blocks = trained_blocks(&gpt->config, gpt->units);
+    zero_status status = checkpoints_turn(gpt);
+    if (!status) status = back_through_head(gpt);
     for (uint32_t i = gpt->config.layers; i-- > gpt->config.layers - blocks && !status;)
         status = back_through_block(gpt, i);
     for (uint32_t b = gpt->vocab_blocks; b-- > untrained(gpt) && !status;)

@@ -28,7 +28,11 @@ char *choice_block(const char *model) {
 uint32_t choice_recompute(const struct config *c, uint64_t layers) {
     const struct config_recompute *r = &c->recompute;
     if (r->checkpoints) return (uint32_t)((layers + r->checkpoints - 1) / r->checkpoints);
-    return r->blocks ? (uint32_t)r->blocks : r->on_cpu || r->every;
+    return r->blocks ? (uint32_t)r->blocks : r->on_cpu || r->on_drive || r->every;
+}
+
+zero_tier choice_checkpoints(const struct config *c) {
+    return c->recompute.on_drive ? ZERO_NVME : c->recompute.on_cpu ? ZERO_CPU : ZERO_DEVICE;
 }
 
 zero_status choice_model(const char *model, uint64_t sequence, struct config *config, struct shapes *out,

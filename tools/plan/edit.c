@@ -104,7 +104,15 @@ static void drop_stage3(json_object *root, json_object *zero) {
     if (json_object_object_get_ex(root, "comm", &comm)) json_object_object_del(comm, "reshard_after_forward");
 }
 
+/* Checkpoints on the drive, and their path. */
+static bool leaves(json_object *root, json_object **out) {
+    json_object *on;
+    return json_object_object_get_ex(root, "activation_checkpointing", out) &&
+           json_object_object_get_ex(*out, "nvme_checkpointing", &on) && json_object_get_boolean(on);
+}
+
 static void set_cell(json_object *root, const struct cell *cell) {
+    json_object *checkpointing;
     json_object *zero = child(root, "zero_optimization");
     json_object_object_del(zero, "cpu_offload");
     json_object_object_del(zero, "cpu_offload_param");
@@ -115,6 +123,8 @@ static void set_cell(json_object *root, const struct cell *cell) {
     if (cell->params != ZERO_DEVICE) set_tier(zero, "offload_param", cell->params);
     if (cell->optimizer != ZERO_NVME)
         json_object_object_del(root, "nvme"); /* keys for masters and shadows on a drive */
+    if (leaves(root, &checkpointing))
+        json_object_object_add(checkpointing, "nvme_path", json_object_new_string("/nvme"));
     if (cell->optimizer != ZERO_NVME || !cell->stage) json_object_object_del(zero, "offload_gradients");
 }
 
@@ -132,6 +142,8 @@ char *edit_cell(const char *text, const struct cell *cell, const struct shapes *
 static json_object *drives_of(json_object *root) {
     static const char *const blocks[] = {"offload_optimizer", "offload_param"};
     json_object *zero, *block, *paths;
+    if (leaves(root, &block) && json_object_object_get_ex(block, "nvme_path", &paths))
+        return json_object_get(paths);
     for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
         if (json_object_object_get_ex(root, "zero_optimization", &zero) &&
             json_object_object_get_ex(zero, blocks[i], &block) &&
@@ -154,6 +166,22 @@ static void set_drives(json_object *zero, json_object *paths) {
             json_object_object_add(block, "nvme_path", json_object_get(paths));
         if (strcmp(name, tier_table[ZERO_DEVICE]->choice) == 0) json_object_object_del(zero, blocks[i]);
     }
+}
+
+/* Keeps where checkpoints are. State or parameters on the drive have given its path already. */
+static void set_recompute(json_object *root, const struct cell *cell, json_object *paths) {
+    json_object *old = NULL, *kept = json_object_new_object(), *on;
+    bool drive = leaves(root, &old), offloads = cell->optimizer == ZERO_NVME || cell->params == ZERO_NVME;
+    if (old && json_object_object_get_ex(old, "cpu_checkpointing", &on))
+        json_object_object_add(kept, "cpu_checkpointing", json_object_get(on));
+    if (drive) json_object_object_add(kept, "nvme_checkpointing", json_object_new_boolean(true));
+    if (drive && !offloads) json_object_object_add(kept, "nvme_path", json_object_get(paths));
+    set_number(kept, "interval", cell->recompute);
+    json_object_object_del(root, "activation_checkpointing");
+    if (cell->recompute)
+        json_object_object_add(root, "activation_checkpointing", kept);
+    else
+        json_object_put(kept);
 }
 
 static void write_model(json_object *root, const struct shapes *s) {
@@ -229,10 +257,9 @@ char *edit_run(const char *text, const struct cell *cell, const struct shapes *s
     if (changes->micro_batch || changes->accumulate) json_object_object_del(root, "train_batch_size");
     set_cell(root, cell);
     set_drives(child(root, "zero_optimization"), drives);
+    set_recompute(root, cell, drives);
     json_object_put(drives);
     change_model(root, shapes, changes);
     if (json_object_object_get_ex(root, "model", &own)) json_object_object_del(own, "gradient_checkpointing");
-    json_object_object_del(root, "activation_checkpointing");
-    if (cell->recompute) set_number(child(root, "activation_checkpointing"), "interval", cell->recompute);
     return print_as(root, JSON_C_TO_STRING_PRETTY | JSON_C_TO_STRING_SPACED);
 }

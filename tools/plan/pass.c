@@ -17,21 +17,37 @@ static uint32_t lowest(const struct pass_work *work, uint32_t units) {
 }
 
 static void add(struct pass *p, uint32_t unit, uint32_t position, bool recomputes, uint64_t compute_ns) {
-    p->use[p->uses++] = (struct pass_use){unit, position, recomputes, compute_ns};
+    p->use[p->uses++] = (struct pass_use){
+        .unit = unit, .position = position, .recomputes = recomputes, .compute_ns = compute_ns};
+}
+
+/* The input of unit `u` waits on the drive. Those of the last segment, or of the head in its place, stay; and those of segments below the
+ * `lowest` trained unit are not needed. */
+static bool leaves(const struct pass_segments *s, uint32_t u, uint32_t lowest) {
+    if (!s->leave || !s->blocks || u < s->first || u >= s->end || (u - s->first) % s->blocks) return false;
+    return u + s->blocks > lowest && (s->in_use || u + s->blocks < s->end);
 }
 
 zero_status pass_make(const struct pass_work *work, uint32_t units, const struct pass_segments *segments,
                       struct pass *out, struct zero_error *error) {
     struct pass p = {.use = calloc(3 * (size_t)units, sizeof *p.use)};
     if (!p.use) return error_set(error, ZERO_E_MEMORY, "no memory for a pass of %u units", units);
-    for (uint32_t u = 0; u < units; u++) add(&p, u, u, false, work[u].forward_ns);
-    for (uint32_t u = units, end = lowest(work, units), first = 0; u-- > end;) {
+    uint32_t end = lowest(work, units);
+    for (uint32_t u = 0; u < units; u++) {
+        add(&p, u, u, false, work[u].forward_ns);
+        p.use[u].stores = leaves(segments, u + 1, end);
+        p.fetches += p.use[u].stores;
+    }
+    for (uint32_t u = units, first = 0; u-- > end;) {
         uint32_t position = 2 * units - 1 - u;
         bool ends = !segments->in_use && pass_segment(segments, u, &first),
              again = segments->in_use && u >= segments->first && u < segments->end;
-        for (uint32_t i = first; ends && i <= u; i++)
+        for (uint32_t i = first; ends && i <= u; i++) {
             add(&p, i, position, true, i < u ? work[i].forward_ns : work[i].recompute_ns);
+            p.use[p.uses - 1].fetches = leaves(segments, i, end);
+        }
         add(&p, u, position, false, work[u].backward_ns + (again ? work[u].recompute_ns : 0));
+        p.use[p.uses - 1].fetches = again && leaves(segments, u, end);
     }
     *out = p;
     return ZERO_OK;

@@ -22,6 +22,7 @@ struct pass_segments {
     uint32_t first, end, blocks;
     /* Each unit's backward computes its forward again itself, in its own use: the last unit's, too. */
     bool in_use;
+    bool leave; /* the inputs of segments go to the drive (tools/gpt/checkpoints.h) */
 };
 
 /* True if unit `last` ends a recomputed segment; *out_first: the segment's first unit. */
@@ -32,11 +33,14 @@ struct pass_use {
     uint32_t position; /* in the pass; for a repeated forward: the position of the backward that needs it */
     bool recomputes;
     uint64_t compute_ns;
+    bool stores,
+        fetches; /* afterwards, the input of a segment leaves for the drive; before, one has come back */
 };
 
 struct pass {
     struct pass_use *use;
     uint32_t uses;
+    uint32_t fetches; /* uses that fetch; as many store */
 };
 
 /* `work`: one per unit. The backward of a unit is at position 2 * units - 1 - unit. pass_free frees `out`. */

@@ -41,12 +41,18 @@ static void take_bytes(const struct scenario *s, const struct blueprint *b, cons
     check_room(s, b->o.config, p);
 }
 
+static struct shapes_recompute recompute_of(const struct scenario *s, const zero_engine *engine,
+                                            const struct price *p) {
+    uint32_t blocks = p->cell.recompute;
+    return (struct shapes_recompute){blocks, blocks ? s->checkpoints : ZERO_DEVICE,
+                                     (uint32_t)zero_engine_use_micros(engine)};
+}
+
 /* As a trainer does, before the engine fills budgets with state. */
 static zero_status reserve_activations(const struct scenario *s, zero_engine *engine, struct price *p) {
     static const enum dtype types[] = {
         [ZERO_F32] = DTYPE_F32, [ZERO_BF16] = DTYPE_BF16, [ZERO_F16] = DTYPE_F16};
-    struct shapes_recompute recompute = {p->cell.recompute, s->recompute_on_cpu,
-                                         (uint32_t)zero_engine_use_micros(engine)};
+    struct shapes_recompute recompute = recompute_of(s, engine, p);
     p->activation_bytes = shapes_activation_bytes(
         &s->shapes, s->machine.device.is_host, types[zero_engine_dtype(engine)],
         zero_engine_micro_batch(engine), s->threads, recompute, &p->activation_host_bytes);
@@ -78,14 +84,23 @@ static void conclude(const struct scenario *s, const struct blueprint *b, struct
     p->cost_per_giga = m->device.price_per_hour * s->ranks * 1e9 / p->tokens_per_s / 3600;
 }
 
-static zero_status price_step(const struct scenario *s, struct blueprint *b, struct price *p,
-                              struct zero_error *error) {
+static zero_status price_step(const struct scenario *s, struct blueprint *b,
+                              struct shapes_recompute recompute, struct price *p, struct zero_error *error) {
     struct pass pass;
-    struct work_options work = {&s->shapes,        &s->machine, b, b->o.config->micro_batch,
-                                p->cell.recompute, s->style};
+    struct work_options work = {.shapes = &s->shapes,
+                                .machine = &s->machine,
+                                .blueprint = b,
+                                .batch = b->o.config->micro_batch,
+                                .recompute = recompute,
+                                .style = s->style};
     zero_status status = work_pass(&work, &pass, error);
     if (status) return status;
-    struct timeline_options o = {.machine = &s->machine, .blueprint = b, .nodes = s->nodes, .pass = &pass};
+    struct timeline_options o = {
+        .machine = &s->machine,
+        .blueprint = b,
+        .nodes = s->nodes,
+        .pass = &pass,
+        .checkpoint_bytes = shapes_checkpoint_bytes(&s->shapes, b->o.config->micro_batch, recompute)};
     status = timeline_step(&o, &p->step, error);
     pass_free(&pass);
     if (!status) conclude(s, b, p);
@@ -109,10 +124,10 @@ static zero_status price_engine(const struct scenario *s, zero_engine *engine, s
                                 struct zero_error *error) {
     zero_plan plan = {.struct_size = sizeof plan};
     zero_slot unused; /* nothing is gathered */
-    const char *problem =
-        shapes_problem(&s->shapes, s->machine.device.is_host, zero_engine_use_micros(engine));
+    struct shapes_recompute recompute = recompute_of(s, engine, p);
+    const char *problem = shapes_problem(&s->shapes, s->machine.device.is_host, recompute);
     if (problem) return error_set(error, ZERO_E_UNSUPPORTED, "%s", problem);
-    zero_status status = shapes_declare(&s->shapes, p->cell.recompute, engine, &unused);
+    zero_status status = shapes_declare(&s->shapes, recompute, engine, &unused);
     if (!status) status = reserve_activations(s, engine, p);
     if (!status) status = zero_engine_plan(engine, &plan);
     if (status) return refused(error);
@@ -121,7 +136,7 @@ static zero_status price_engine(const struct scenario *s, zero_engine *engine, s
     status = check_type(s, b, error);
     if (status) return status;
     take_bytes(s, b, &plan, p);
-    return (p->fits || s->times_always) && !s->bytes_alone ? price_step(s, b, p, error) : ZERO_OK;
+    return (p->fits || s->times_always) && !s->bytes_alone ? price_step(s, b, recompute, p, error) : ZERO_OK;
 }
 
 zero_status price_cell(const struct scenario *s, const struct cell *cell, struct price *out,

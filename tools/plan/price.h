@@ -19,7 +19,7 @@ struct scenario {
     uint32_t threads;      /* of a rank, if it computes on the host */
     uint32_t recompute;    /* blocks of a segment, in rows with recomputation */
     uint32_t segments;     /* recompute follows from it and the layers; 0: it does not */
-    bool recompute_on_cpu; /* struct shapes_recompute */
+    zero_tier checkpoints; /* struct shapes_recompute */
     bool processes;        /* ranks are processes: on a host their reductions need staging */
     bool bytes_alone;      /* prices have no times */
     bool times_always;     /* prices have times where there is no room, too */

@@ -94,7 +94,7 @@ struct shapes shapes_of(const struct config_model *m) {
 }
 
 /* The plan uses the configuration of tools/gpt on every device, because tools/gpt trains the model. */
-static struct gpt_config gpt_of(const struct shapes *s, uint32_t blocks, bool on_cpu) {
+static struct gpt_config gpt_of(const struct shapes *s, struct shapes_recompute recompute) {
     return (struct gpt_config){.architecture = s->architecture,
                                .layers = (uint32_t)s->layers,
                                .width = (uint32_t)s->width,
@@ -108,21 +108,24 @@ static struct gpt_config gpt_of(const struct shapes *s, uint32_t blocks, bool on
                                .vocab_block = s->vocab_block,
                                .window = s->window,
                                .window_from = s->window_from,
-                               .recompute = blocks,
-                               .recompute_on_cpu = on_cpu};
+                               .recompute = recompute.blocks,
+                               .checkpoints = recompute.tier,
+                               .micros = recompute.micros};
 }
+
+static const struct shapes_recompute whole; /* no recomputation */
 
 /* The units of the embedding, and those of the head. */
 static uint32_t ends_of(const struct shapes *s) {
-    struct gpt_config config = gpt_of(s, 0, false);
+    struct gpt_config config = gpt_of(s, whole);
     return gpt_vocab_blocks(&config);
 }
 
-const char *shapes_problem(const struct shapes *shapes, bool host, uint64_t micros) {
-    struct gpt_config config = gpt_of(shapes, 0, false);
+const char *shapes_problem(const struct shapes *shapes, bool host, struct shapes_recompute recompute) {
+    struct gpt_config config = gpt_of(shapes, recompute);
     if (host) return NULL;
     const char *problem = gpt_cuda_problem(&config);
-    return problem ? problem : micros > 1 ? GPT_NO_MICROS : NULL;
+    return problem ? problem : recompute.micros > 1 ? GPT_NO_MICROS : NULL;
 }
 
 /* ---- parameters ---- */
@@ -132,29 +135,29 @@ struct pass_segments shapes_segments(const struct shapes *shapes, uint32_t block
     return (struct pass_segments){.first = first, .end = first + (uint32_t)shapes->layers, .blocks = blocks};
 }
 
-zero_status shapes_declare(const struct shapes *shapes, uint32_t blocks, zero_engine *engine,
-                           zero_slot *slot) {
-    struct gpt_config config = gpt_of(shapes, blocks, false);
+zero_status shapes_declare(const struct shapes *shapes, struct shapes_recompute recompute,
+                           zero_engine *engine, zero_slot *slot) {
+    struct gpt_config config = gpt_of(shapes, recompute);
     return gpt_declare(engine, &config, slot);
 }
 
 uint32_t shapes_units(const struct shapes *shapes) { return (uint32_t)shapes->layers + 2 * ends_of(shapes); }
 
 uint64_t shapes_parameters(const struct shapes *shapes) {
-    struct gpt_config config = gpt_of(shapes, 0, false);
+    struct gpt_config config = gpt_of(shapes, whole);
     return gpt_parameters(&config);
 }
 
 /* ---- arithmetic ---- */
 
 double shapes_weight_flops(const struct shapes *shapes, uint32_t unit) {
-    struct gpt_config config = gpt_of(shapes, 0, false);
+    struct gpt_config config = gpt_of(shapes, whole);
     return gpt_unit_flops(&config, unit);
 }
 
 double shapes_forward_flops(const struct shapes *shapes, uint32_t unit) {
     struct shapes s = complete(*shapes);
-    struct gpt_config config = gpt_of(shapes, 0, false);
+    struct gpt_config config = gpt_of(shapes, whole);
     uint32_t ends = ends_of(shapes), block = unit - ends;
     double scores = unit >= ends && block < s.layers ? 4 * (double)(s.heads * s.head_width) : 0;
     return shapes_weight_flops(shapes, unit) + (scores > 0 ? scores * gpt_keys_seen(&config, block) : 0);
@@ -174,10 +177,15 @@ double shapes_output_flops(const struct shapes *shapes) {
 
 /* ---- activations ---- */
 
+uint64_t shapes_checkpoint_bytes(const struct shapes *shapes, uint64_t batch,
+                                 struct shapes_recompute recompute) {
+    struct gpt_config config = gpt_of(shapes, recompute);
+    return gpt_checkpoint_bytes(&config, (uint32_t)batch);
+}
+
 uint64_t shapes_activation_bytes(const struct shapes *shapes, bool host, enum dtype dtype, uint64_t batch,
                                  uint32_t threads, struct shapes_recompute recompute, uint64_t *out_host) {
-    struct gpt_config config = gpt_of(shapes, recompute.blocks, recompute.on_cpu);
-    config.micros = recompute.micros;
+    struct gpt_config config = gpt_of(shapes, recompute);
     static const zero_dtype types[DTYPES] = {
         [DTYPE_F32] = ZERO_F32, [DTYPE_BF16] = ZERO_BF16, [DTYPE_F16] = ZERO_F16};
     return host ? gpt_activation_bytes(&config, (uint32_t)batch, threads, types[dtype], out_host)

@@ -31,18 +31,18 @@ struct shapes shapes_of(const struct config_model *model);
  * struct gpt_config. */
 struct shapes_recompute {
     uint32_t blocks; /* 0: no recomputation */
-    bool on_cpu;     /* the inputs of segments are kept in host memory */
+    zero_tier tier;  /* of the inputs of segments */
     uint32_t micros; /* of a use, whose activations exist for each; 0: one */
 };
 struct pass_segments shapes_segments(const struct shapes *shapes, uint32_t blocks);
 
-/* NULL, or a sentence that says why the model cannot be computed on this kind of device. `micros`: of a use. */
-const char *shapes_problem(const struct shapes *shapes, bool host, uint64_t micros);
+/* NULL, or a sentence that says why the model cannot be computed on this kind of device. */
+const char *shapes_problem(const struct shapes *shapes, bool host, struct shapes_recompute recompute);
 
-/* Adds units and parameters to an engine, as tools/gpt does; and the recomputed segments. The parameters
- * share `slot`: for engines that only plan, or that are not used. */
-zero_status shapes_declare(const struct shapes *shapes, uint32_t blocks, zero_engine *engine,
-                           zero_slot *slot);
+/* Adds units and parameters to an engine, as tools/gpt does; and the recomputed segments with the scratch of
+ * their inputs. The parameters share `slot`: for engines that only plan, or that are not used. */
+zero_status shapes_declare(const struct shapes *shapes, struct shapes_recompute recompute,
+                           zero_engine *engine, zero_slot *slot);
 
 uint64_t shapes_parameters(const struct shapes *shapes); /* counts a tied parameter once */
 
@@ -56,6 +56,10 @@ bool shapes_embeds(const struct shapes *shapes,
 double shapes_weight_flops(const struct shapes *shapes, uint32_t unit); /* only the products with weights */
 double shapes_output_flops(const struct shapes *shapes);                /* of a block's last product */
 uint32_t shapes_units(const struct shapes *shapes);
+
+/* Bytes of the drive that the input of a segment of a micro-batch takes; 0: it stays in memory. */
+uint64_t shapes_checkpoint_bytes(const struct shapes *shapes, uint64_t batch,
+                                 struct shapes_recompute recompute);
 
 /* Bytes of activations and scratch on a rank for batches of `batch` sequences: the bytes that tools/gpt reserves on a
  * host with `threads` threads, or on a GPU. *out_host: the part in host memory; for a GPU it is pinned. */

@@ -29,6 +29,8 @@ struct timeline {
     uint64_t now, computing_until;                              /* computing_until: 0: the host waits */
     uint64_t inside_free, between_free, update_free, core_free; /* when the started operations end */
     struct speeds_turns drive;
+    uint64_t store_ns, fetch_ns; /* when the last checkpoint will have left, and the next one have come */
+    uint32_t fetches;            /* of this pass so far, the one under way included */
     struct pending *pending;
     uint32_t pendings, pendings_max;
     uint64_t tickets;
@@ -234,9 +236,8 @@ static uint64_t matrices(struct timeline *t, const struct operation *op) {
     return take(t->now, &t->update_free, ns);
 }
 
-static uint64_t transfer(struct timeline *t, const struct operation *op, uint32_t item) {
-    bool write = op->kind == OP_STORE;
-    uint64_t bytes = executor_drive_bytes(t->e.plan, op, item), began = later(t->now, t->drive.free_ns);
+static uint64_t transfer(struct timeline *t, bool write, uint64_t bytes) {
+    uint64_t began = later(t->now, t->drive.free_ns);
     *(write ? &t->price.drive_write_bytes : &t->price.drive_read_bytes) += bytes;
     uint64_t finish = speeds_transfer(&t->speeds, &t->drive, t->now, write, bytes);
     t->busy[RESOURCE_DRIVE] += t->drive.free_ns - began;
@@ -277,7 +278,7 @@ static void start(void *user, const struct operation *op, uint32_t item, uint64_
         break;
     case OP_FETCH:
     case OP_STORE:
-        finish = transfer(t, op, item);
+        finish = transfer(t, op->kind == OP_STORE, executor_drive_bytes(t->e.plan, op, item));
         core = false;
         break;
     case OP_AGREE:
@@ -347,6 +348,36 @@ static zero_status compute(struct timeline *t, uint64_t ns) {
     return status;
 }
 
+static zero_status wait_until(struct timeline *t, uint64_t ns) {
+    zero_status status = ZERO_OK;
+    while (!status && t->now < ns) {
+        advance(t, ns);
+        status = settle(t);
+    }
+    return status;
+}
+
+/* Reads the next checkpoint of the pass, ahead of its use. */
+static void fetch_next(struct timeline *t) {
+    uint32_t all = t->o->pass->fetches * t->loop.use_micros;
+    if (t->fetches++ < all) t->fetch_ns = transfer(t, false, t->o->checkpoint_bytes);
+}
+
+/* With checkpoints on the drive, a use waits for the one that it needs, which was read ahead; and for the one before, where it makes
+ * another: tools/gpt has slots for more. */
+static zero_status use(struct timeline *t) {
+    const struct pass_use *use = loop_use(&t->loop);
+    if (use->position == 0 && !t->loop.within) t->fetches = 0;
+    if (t->o->pass->fetches && use->position >= t->loop.forwards && !t->fetches) fetch_next(t);
+    zero_status status = use->fetches ? wait_until(t, t->fetch_ns) : ZERO_OK;
+    if (use->fetches) fetch_next(t);
+    if (!status) status = compute(t, use->compute_ns);
+    if (status || !use->stores) return status;
+    status = wait_until(t, t->store_ns);
+    t->store_ns = transfer(t, true, t->o->checkpoint_bytes);
+    return status;
+}
+
 /* With a shadow: writes the page that says which step is complete on all ranks. */
 static void commit(struct timeline *t) {
     t->price.drive_write_bytes += CHUNK_ALIGN_BYTES;
@@ -358,7 +389,7 @@ static zero_status work_move(void *user, struct host_moves *moves, enum host_mov
     if (move == (t->o->blueprint->policy.update_in_backward ? MOVE_APPLY : MOVE_AGREED) &&
         t->o->blueprint->plan.shadow)
         commit(t);
-    return move == MOVE_COMPUTE ? compute(t, loop_use(&t->loop)->compute_ns) : ZERO_OK;
+    return move == MOVE_COMPUTE ? use(t) : ZERO_OK;
 }
 
 static zero_status make_event(void *user, struct host_moves *moves, enum host_move move) {

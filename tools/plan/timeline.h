@@ -20,7 +20,8 @@ struct timeline_options {
     const struct machine *machine;
     struct blueprint *blueprint; /* its policy runs here */
     uint32_t nodes;
-    const struct pass *pass; /* of a micro-step */
+    const struct pass *pass;   /* of a micro-step */
+    uint64_t checkpoint_bytes; /* that its uses store and fetch each */
 };
 
 struct step_price {

@@ -24,8 +24,8 @@ struct work_options {
     const struct machine *machine;
     const struct blueprint *blueprint; /* contains the shapes' units: their trained parameters and types */
     uint64_t batch;                    /* sequences of a micro-step */
-    uint32_t recompute;                /* blocks of a recomputed segment; 0: no recomputation */
-    const struct work_style *style;    /* NULL: that of tools/gpt */
+    struct shapes_recompute recompute;
+    const struct work_style *style; /* NULL: that of tools/gpt */
 };
 
 struct pass_work work_of_unit(const struct work_options *options, uint32_t unit);

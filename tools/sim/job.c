@@ -48,8 +48,9 @@ zero_status job_open(const struct job_choice *c, struct job *out, struct zero_er
     zero_status status = hardware_machine(c->hardware, &machine, &out->machine, error);
     if (!status) status = take_config(c, &config, out, error);
     if (!status) status = find_model(c, &config, out, error);
-    const char *problem =
-        status || out->units ? NULL : shapes_problem(&out->shapes, out->machine.device.is_host, 1);
+    const char *problem = status || out->units ? NULL
+                                               : shapes_problem(&out->shapes, out->machine.device.is_host,
+                                                                (struct shapes_recompute){0});
     if (problem) status = error_set(error, ZERO_E_UNSUPPORTED, "%s", problem);
     if (!status) out->recompute = choice_recompute(&config, out->units ? out->units : out->shapes.layers);
     config_free(&config);
@@ -114,7 +115,8 @@ static char *config_text(const struct job *job, uint32_t ranks, struct zero_erro
 static zero_status declare(const struct job *job, zero_engine *engine, struct zero_error *error) {
     if (job->units) return declare_uniform(job, engine, error);
     static zero_slot unused; /* no parameter is ever gathered */
-    zero_status status = shapes_declare(&job->shapes, job->recompute, engine, &unused);
+    zero_status status =
+        shapes_declare(&job->shapes, (struct shapes_recompute){.blocks = job->recompute}, engine, &unused);
     return status ? error_set(error, status, "%s", zero_last_error()) : ZERO_OK;
 }
 
@@ -149,7 +151,8 @@ static zero_status uniform_work(const struct job *job, const struct blueprint *b
 
 static zero_status find_work(const struct job *job, const struct blueprint *b, struct pass_work **out,
                              struct zero_error *error) {
-    struct work_options o = {&job->shapes, &job->machine, b, job->micro_batch, 0, NULL};
+    struct work_options o = {
+        .shapes = &job->shapes, .machine = &job->machine, .blueprint = b, .batch = job->micro_batch};
     *out = calloc(b->o.model->units, sizeof **out);
     if (!*out) return error_set(error, ZERO_E_MEMORY, "no memory for the work of units");
     if (job->units) return uniform_work(job, b, *out);

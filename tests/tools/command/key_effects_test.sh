@@ -89,6 +89,10 @@ effect model.gradient_checkpointing device_activations '"n_inner"' '"gradient_ch
 effect activation_checkpointing.interval device_activations '"threads"' '"activation_checkpointing": {"interval": 1}, "threads"'
 effect activation_checkpointing.number_checkpoints device_activations '"threads"' '"activation_checkpointing": {"number_checkpoints": 2}, "threads"'
 effect activation_checkpointing.cpu_checkpointing checkpoints '"threads"' '"activation_checkpointing": {"cpu_checkpointing": true}, "threads"'
+on_drive() { grep -c 'nvme *activation checkpoints' out; }
+swapped() { [[ -d swap ]]; echo $?; }
+effect activation_checkpointing.nvme_checkpointing on_drive '"threads"' '"activation_checkpointing": {"nvme_checkpointing": true, "nvme_path": "'"$work"'/other.swap"}, "threads"'
+effect activation_checkpointing.nvme_path swapped '"threads"' '"activation_checkpointing": {"nvme_checkpointing": true, "nvme_path": "swap"}, "threads"'
 effect zero_optimization.vocabulary_block_rows device_activations '"stage": 3' '"stage": 3, "vocabulary_block_rows": 100'
 
 # The same in Llama's words.

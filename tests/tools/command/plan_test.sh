@@ -62,6 +62,17 @@ for from in "llama.json" "--model directory"; do
     done
 done
 
+# Activations on the drive stay there, with its directory, whether state is there, too.
+config 3 ', "gradient_accumulation_steps": 4, "activation_checkpointing": {"nvme_checkpointing": true, "nvme_path": "drive"}' |
+    sed 's/"stage": 3/&, "micro_order": "vertical"/; s/"n_layer": 2/"n_layer": 12, "tie_word_embeddings": false/' >leaving.json
+for memory in 4MiB 3MiB; do
+    rm -f left.json && expect 0 "$zero" plan leaving.json --gpu cpu --ranks 1 --host-memory $memory --write-config left.json
+    says out "and recomputation: of" && says left.json '"nvme_checkpointing": true'
+    sed -i 's|"/nvme"|"drive"|' left.json
+    expect 0 "$zero" train left.json --data text --steps 1 --run left --overwrite
+    grep -qE 'nvme +activation checkpoints' out || fail "$memory: no activations on the drive"
+done
+
 expect 2 "$zero" plan --model gpt2 && says err "--gpu is missing; there are h100-80g"
 expect 2 "$zero" plan --gpu cpu && says err "no model: give --model NAME"
 expect 2 "$zero" plan --model gpt5 --gpu cpu && says err 'no model has the name "gpt5"'

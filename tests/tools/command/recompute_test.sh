@@ -6,7 +6,7 @@ text >text
 on_drive='"device": "nvme", "nvme_path": "swap"'
 stages=(0 1 2 3 "3, \"offload_param\": {$on_drive}")
 ways=('"activation_checkpointing": {"interval": 1}' '"activation_checkpointing": {"interval": 2, "cpu_checkpointing": true}'
-    '"activation_checkpointing": {"number_checkpoints": 2}')
+    '"activation_checkpointing": {"number_checkpoints": 2}' '"activation_checkpointing": {"interval": 2, "nvme_checkpointing": true, "nvme_path": "swap"}')
 
 deeper() { "$@" | sed 's/\("n_layer"\|"num_hidden_layers"\): 2/\1: 5/'; }
 # all_equal NAME CONFIG EXTRA RANKS

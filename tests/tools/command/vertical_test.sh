@@ -8,7 +8,8 @@ micro=', "gradient_accumulation_steps": 3' untied=', "tie_word_embeddings": fals
 on_drive='"device": "nvme", "nvme_path": "swap"'
 vertical=', "micro_order": "vertical"'
 all_nvme=", \"offload_optimizer\": {$on_drive}, \"offload_param\": {$on_drive}"
-ways=("" ', "activation_checkpointing": {"interval": 1, "cpu_checkpointing": true}' ', "activation_checkpointing": {"interval": 2}')
+ways=("" ', "activation_checkpointing": {"interval": 1, "cpu_checkpointing": true}' ', "activation_checkpointing": {"interval": 2}'
+    ', "activation_checkpointing": {"nvme_checkpointing": true, "nvme_path": "swap"}')
 
 own_head() { "$@" | sed "s/\"vocab_size\": 256/\"vocab_size\": 256$untied/; s/\"\\(n_layer\\|num_hidden_layers\\)\": 2/\"\\1\": 3/"; }
 # train CONFIG STAGE EXTRA: prints the weights' hash
@@ -24,7 +25,7 @@ for make in config llama_config; do
         extra="$micro, \"gradient_accumulation_mode\": \"$mode\""
         expected=$(train "$make" 0 "$extra")
         for stage in 0 1 2 3 "3$all_nvme"; do
-            way=${ways[i++ % 3]}
+            way=${ways[i++ % 4]}
             got=$(train "$make" "$stage$vertical" "$extra$way")
             [[ -n $expected && $got == "$expected" ]] || fail "$make, $mode, stage $stage, $way: $got, horizontal $expected"
         done
@@ -48,8 +49,8 @@ more=$(reads "") less=$(reads "$vertical")
 awk -v a="$less" -v b="$more" 'BEGIN { exit !(a > 0 && a < 0.7 * b) }' || fail "a step reads $less GiB, horizontal $more"
 
 # What is planned is what is measured: three micro-batches wait.
-for row in "device activations" "cpu    activation checkpoints"; do
-    own_head config "3$vertical" "$micro${ways[1]}" >c.json
+for row in "device activations" "cpu    activation checkpoints" "nvme   activation checkpoints"; do
+    own_head config "3$vertical" "$micro${ways[$([[ $row == nvme* ]] && echo 3 || echo 1)]}" >c.json
     expect 0 "$zero" train c.json --data text --steps 1 --run run --overwrite
     read -r planned unit measured measured_unit < <(sed -n "s/.*$row *//p" out)
     [[ -n $planned && "$planned $unit" == "$measured $measured_unit" ]] || fail "$row: planned $planned $unit, measured $measured $measured_unit"

@@ -189,6 +189,18 @@ typedef struct zero_optimizer {
 zero_status zero_engine_set_optimizer(zero_engine *engine, const zero_optimizer *optimizer);
 zero_status zero_engine_add_segment(zero_unit *first, zero_unit *last);
 zero_status zero_engine_reserve(zero_engine *engine, zero_tier tier, uint64_t bytes, const char *name);
+typedef struct zero_scratch zero_scratch;
+typedef struct zero_scratch_needs {
+    size_t struct_size;
+    const char *name;
+    uint64_t place_bytes;
+    uint64_t places;
+    uint64_t step_stores, step_fetches;
+} zero_scratch_needs;
+zero_status zero_engine_add_scratch(zero_engine *engine, const zero_scratch_needs *needs, zero_scratch **out);
+zero_status zero_scratch_store(zero_scratch *scratch, uint64_t place, const void *memory);
+zero_status zero_scratch_fetch(zero_scratch *scratch, uint64_t place, void *memory);
+zero_status zero_scratch_wait(zero_scratch *scratch, uint64_t place);
 zero_status zero_engine_trace(zero_engine *engine, uint64_t first_step, uint64_t steps);
 typedef struct zero_plan {
     size_t struct_size;

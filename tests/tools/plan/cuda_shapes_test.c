@@ -43,7 +43,7 @@ static void check(const struct shapes *s, int t, uint32_t batch, struct shapes_r
                                 .tied = s->tied,
                                 .layer_norm_epsilon = 1e-5,
                                 .recompute = recompute.blocks,
-                                .recompute_on_cpu = recompute.on_cpu};
+                                .checkpoints = recompute.tier};
     zero_engine *engine = fake_engine_create(types[t].type, 1, 1);
     struct fake_cuda_counts counts;
     struct gpt *gpt = NULL;
@@ -57,7 +57,7 @@ static void check(const struct shapes *s, int t, uint32_t batch, struct shapes_r
     if (counts_read(&counts)) same &= CHECK_INT(taken, bytes - host); /* a real driver has pages */
     if (!same)
         fprintf(stderr, "in %s, type %d, batch %u, %u blocks again, %d\n", s->name, t, batch,
-                recompute.blocks, recompute.on_cpu);
+                recompute.blocks, recompute.tier);
     gpt_destroy(gpt);
     zero_engine_destroy(engine);
 }
@@ -69,8 +69,9 @@ int main(void) {
         for (int t = 0; t < 3; t++)
             for (uint32_t blocks = 0; blocks <= all[i].layers; blocks++)
                 for (int on_cpu = 0; on_cpu < 2; on_cpu++)
-                    check(&all[i], t, 1 + (blocks + (uint32_t)t) % 3,
-                          (struct shapes_recompute){.blocks = blocks, .on_cpu = on_cpu});
+                    check(
+                        &all[i], t, 1 + (blocks + (uint32_t)t) % 3,
+                        (struct shapes_recompute){.blocks = blocks, .tier = on_cpu ? ZERO_CPU : ZERO_DEVICE});
     cuda_device_close(&cuda);
     return check_end();
 }

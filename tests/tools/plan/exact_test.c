@@ -35,6 +35,8 @@ static const char *const types[] = {"", ", \"bf16\": {\"enabled\": true}",
 
 #define VERTICAL ", \"micro_order\": \"vertical\""
 
+#define LEAVING ", \"activation_checkpointing\": {\"nvme_checkpointing\": true}"
+
 #define UPDATES ", \"update_in_backward\": true"
 #define NO_CLIPPING ", \"gradient_clipping\": 0"
 
@@ -47,11 +49,12 @@ static const char *const types[] = {"", ", \"bf16\": {\"enabled\": true}",
 static const struct variant {
     const char *name, *zero, *comm, *extra, *state; /* state: keys of offload_optimizer */
     uint32_t recompute, vocab_block;
-    bool on_cpu, stage3, drive; /* there alone */
-    bool memory;                /* nothing on a drive */
-    bool off_device;            /* not with all state on the device */
-    bool sharded;               /* not at stage 0 */
-    bool vertical;              /* with micro-steps, and a head of its own */
+    zero_tier checkpoints;
+    bool stage3, drive; /* there alone */
+    bool memory;        /* nothing on a drive */
+    bool off_device;    /* not with all state on the device */
+    bool sharded;       /* not at stage 0 */
+    bool vertical;      /* with micro-steps, and a head of its own */
 } variants[] = {
     {.name = "blocks of the vocabulary", .vocab_block = 40},
     {.name = "HSDP", .zero = ", \"mics_shard_size\": 2"},
@@ -67,7 +70,7 @@ static const struct variant {
              "\"zero_hpz_partition_size\": 2",
      .stage3 = true},
     {.name = "every block again", .recompute = 1},
-    {.name = "two blocks again, on the host", .recompute = 2, .on_cpu = true},
+    {.name = "two blocks again, on the host", .recompute = 2, .checkpoints = ZERO_CPU},
     {.name = "two blocks again, far ahead",
      .recompute = 2,
      .comm = "\"prefetch_depth\": 3, \"backward_prefetch_depth\": 0",
@@ -77,6 +80,27 @@ static const struct variant {
      .recompute = 1,
      .extra = ", \"param_groups\": [{\"match\": \"w?e.*\", \"frozen\": true}, {\"match\": \"h.0.*\", "
               "\"frozen\": true}]"},
+    {.name = "checkpoints on the drive", .recompute = 1, .extra = LEAVING, .checkpoints = ZERO_NVME},
+    {.name = "two blocks again, from the drive, frozen from below",
+     .recompute = 2,
+     .extra = LEAVING ", \"param_groups\": [{\"match\": \"w?e.*\", \"frozen\": true}, {\"match\": \"h.0.*\", "
+                      "\"frozen\": true}]",
+     .checkpoints = ZERO_NVME},
+    {.name = "vertical, checkpoints on the drive",
+     .zero = VERTICAL,
+     .recompute = 1,
+     .extra = LEAVING,
+     .checkpoints = ZERO_NVME,
+     .vertical = true},
+    {.name = "vertical, checkpoints on the drive, frozen from below",
+     .zero = VERTICAL,
+     .recompute = 1,
+     .extra = LEAVING
+     ", \"gradient_accumulation_mode\": \"every\", \"param_groups\": [{\"match\": \"w?e.*\", \"frozen\": "
+     "true}, {\"match\": \"h.0.*\", \"frozen\": true}]",
+     .checkpoints = ZERO_NVME,
+     .drive = true,
+     .vertical = true},
     {.name = "predivided", .extra = ", \"gradient_predivide_factor\": 3"},
     {.name = "shadow", .extra = ", \"nvme\": {\"shadow\": true}", .drive = true},
     {.name = "gradients in memory", .zero = NO_GRADIENTS, .drive = true, .sharded = true},
@@ -95,7 +119,7 @@ static const struct variant {
     {.name = "vertical, every block again",
      .zero = VERTICAL,
      .recompute = 1,
-     .on_cpu = true,
+     .checkpoints = ZERO_CPU,
      .extra = ", \"gradient_accumulation_mode\": \"every\"",
      .vertical = true},
     {.name = "vertical, gradients on the drive",
@@ -131,7 +155,19 @@ struct task {
     uint64_t micro_steps;
 };
 
-static void compare_bytes(const struct price *p, const zero_plan *plan) {
+/* As much as is planned. */
+static uint64_t scratch_bytes(const zero_engine *engine) {
+    zero_memory_row row = {.struct_size = sizeof row};
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; !zero_engine_memory(engine, i, &row); i++) {
+        if (row.tier != ZERO_NVME || strcmp(row.name, "activation checkpoints") != 0) continue;
+        bytes += row.planned;
+        CHECK_INT(row.measured, row.planned);
+    }
+    return bytes;
+}
+
+static void compare_bytes(const struct price *p, const zero_plan *plan, uint64_t scratch) {
     CHECK_INT(p->parameters, plan->params);
     CHECK_INT(p->param_bytes, plan->param_bytes);
     CHECK_INT(p->grad_bytes, plan->grad_bytes);
@@ -139,14 +175,14 @@ static void compare_bytes(const struct price *p, const zero_plan *plan) {
     CHECK_INT(p->gathered_bytes, plan->gathered_bytes);
     CHECK_INT(p->staging_bytes, plan->staging_bytes);
     uint64_t both = p->tier_bytes[ZERO_DEVICE] + p->tier_bytes[ZERO_CPU] - p->activation_bytes;
-    CHECK_INT(both, plan->bytes[ZERO_DEVICE] + plan->bytes[ZERO_CPU] - plan->reserved_bytes);
+    CHECK_INT(both, plan->bytes[ZERO_DEVICE] + plan->bytes[ZERO_CPU] - (plan->reserved_bytes - scratch));
     CHECK_INT(p->tier_bytes[ZERO_NVME], plan->bytes[ZERO_NVME]);
 }
 
 /* The planner does not know how many threads this machine gives a rank. */
 static void compare_reserved(const zero_engine *engine, const struct task *t, const zero_plan *plan) {
     struct shapes_recompute recompute = {.blocks = t->variant->recompute,
-                                         .on_cpu = t->variant->on_cpu,
+                                         .tier = t->variant->checkpoints,
                                          .micros = (uint32_t)zero_engine_use_micros(engine)};
     static const enum dtype types_of[] = {
         [ZERO_F32] = DTYPE_F32, [ZERO_BF16] = DTYPE_BF16, [ZERO_F16] = DTYPE_F16};
@@ -155,8 +191,9 @@ static void compare_reserved(const zero_engine *engine, const struct task *t, co
     units.vocab_block = t->variant->vocab_block;
     uint64_t host, all = shapes_activation_bytes(&units, true, dtype, 2,
                                                  (uint32_t)zero_engine_threads(engine), recompute, &host);
-    CHECK_INT(all, plan->reserved_bytes);
-    CHECK_INT(host > 0, t->variant->on_cpu);
+    CHECK_INT(all + scratch_bytes(engine), plan->reserved_bytes);
+    CHECK_INT(scratch_bytes(engine) > 0, t->variant->checkpoints == ZERO_NVME);
+    CHECK_INT(host > 0, t->variant->checkpoints == ZERO_CPU);
     CHECK_INT(t->planned->tier_bytes[ZERO_CPU], plan->bytes[ZERO_CPU]);
 }
 
@@ -184,7 +221,8 @@ static void compare_traffic(zero_engine *engine, struct gpt *gpt, const struct t
     CHECK_INT(p->wire_bytes, after.wire_bytes - before.wire_bytes);
     CHECK_INT(p->gather_calls, after.gather_calls - before.gather_calls);
     CHECK_INT(p->reduce_calls, after.reduce_calls - before.reduce_calls);
-    CHECK_INT(p->drive_read_bytes, after.drive_read_bytes - before.drive_read_bytes);
+    uint64_t read = after.drive_read_bytes - before.drive_read_bytes;
+    CHECK_INT(p->drive_read_bytes, read);
     CHECK_INT(p->drive_write_bytes, after.drive_write_bytes - before.drive_write_bytes);
 }
 
@@ -201,10 +239,12 @@ static void measure(zero_engine *engine, uint32_t rank, void *user) {
     units.vocab_block = t->variant->vocab_block, units.tied = !t->variant->vertical;
     bool trains = !gpt_engine_problem(engine);
     struct gpt_config config = model;
-    config.recompute = t->variant->recompute, config.recompute_on_cpu = t->variant->on_cpu;
+    config.recompute = t->variant->recompute, config.checkpoints = t->variant->checkpoints;
     config.vocab_block = t->variant->vocab_block, config.tied = units.tied;
-    zero_status status = trains ? gpt_create(engine, &config, 2, &gpt)
-                                : shapes_declare(&units, config.recompute, engine, &unused);
+    zero_status status =
+        trains ? gpt_create(engine, &config, 2, &gpt)
+               : shapes_declare(&units, (struct shapes_recompute){config.recompute, config.checkpoints, 0},
+                                engine, &unused);
     if (!status) status = zero_engine_commit(engine, &plan);
     if (!CHECK_INT(status, ZERO_OK)) {
         fprintf(stderr, "%s\n", zero_last_error());
@@ -212,7 +252,7 @@ static void measure(zero_engine *engine, uint32_t rank, void *user) {
         return;
     }
     int failures = check_failures;
-    compare_bytes(t->planned, &plan);
+    compare_bytes(t->planned, &plan, scratch_bytes(engine));
     if (trains) compare_reserved(engine, t, &plan);
     struct gpt_init init = {.seed = 1, .config = model};
     if (trains && CHECK_INT(zero_engine_fill(engine, gpt_fill, &init), ZERO_OK))
@@ -240,7 +280,7 @@ static void run(struct scenario *s, const struct cell *cell, const struct varian
     static int runs;
     if (!seeds_take((uint64_t)runs++)) return; /* a sanitizer: a part of them */
     error_clear(&error);
-    s->recompute_on_cpu = v->on_cpu;
+    s->checkpoints = v->checkpoints;
     s->shapes.vocab_block = v->vocab_block;
     s->shapes.tied = !v->vertical;
     if (!CHECK_INT(price_cell(s, cell, &price, &error), ZERO_OK)) {

@@ -1,5 +1,5 @@
 /* The work of a host in a pass, as text: f0 is unit 0's forward, b0 its backward, r0@3 its repeated forward for the
- * backward at position 3. */
+ * backward at position 3. f0> has made what leaves for the drive, <b1 needs what comes back. */
 #include "tools/plan/pass.h"
 
 #include <stdio.h>
@@ -23,9 +23,11 @@ static const char *spell(struct pass_segments segments, uint32_t frozen, uint64_
         bool backward = u->position >= UNITS;
         size_t length = strlen(text);
         if (u->recomputes)
-            snprintf(text + length, sizeof text - length, " r%u@%u", u->unit, u->position);
+            snprintf(text + length, sizeof text - length, " %sr%u@%u", u->fetches ? "<" : "", u->unit,
+                     u->position);
         else
-            snprintf(text + length, sizeof text - length, " %c%u", backward ? 'b' : 'f', u->unit);
+            snprintf(text + length, sizeof text - length, " %s%c%u%s", u->fetches ? "<" : "",
+                     backward ? 'b' : 'f', u->unit, u->stores ? ">" : "");
         CHECK_INT(u->recomputes || u->position == (backward ? 2 * UNITS - 1 - u->unit : u->unit), 1);
         *out_ns += u->compute_ns;
     }
@@ -38,21 +40,37 @@ int main(void) {
     CHECK_STRING(spell((struct pass_segments){0}, 0, &ns), "f0 f1 f2 f3 f4 f5 b5 b4 b3 b2 b1 b0");
     CHECK_INT(ns, 6 * 300);
     /* Blocks 1 to 4; the last one's activations are still there. */
-    CHECK_STRING(spell((struct pass_segments){1, 5, 1, false}, 0, &ns),
+    CHECK_STRING(spell((struct pass_segments){1, 5, 1, false, false}, 0, &ns),
                  "f0 f1 f2 f3 f4 f5 b5 b4 r3@8 b3 r2@9 b2 r1@10 b1 b0");
     CHECK_INT(ns, 6 * 300 + 3 * 10);
     /* Each in its own use, the last one, too. */
-    CHECK_STRING(spell((struct pass_segments){1, 5, 1, true}, 0, &ns), "f0 f1 f2 f3 f4 f5 b5 b4 b3 b2 b1 b0");
+    CHECK_STRING(spell((struct pass_segments){1, 5, 1, true, false}, 0, &ns),
+                 "f0 f1 f2 f3 f4 f5 b5 b4 b3 b2 b1 b0");
     CHECK_INT(ns, 6 * 300 + 4 * 10);
-    CHECK_STRING(spell((struct pass_segments){1, 5, 2, false}, 0, &ns),
+    CHECK_STRING(spell((struct pass_segments){1, 5, 2, false, false}, 0, &ns),
                  "f0 f1 f2 f3 f4 f5 b5 b4 b3 r1@9 r2@9 b2 b1 b0");
     CHECK_INT(ns, 6 * 300 + 100 + 10);
-    CHECK_STRING(spell((struct pass_segments){1, 5, 3, false}, 0, &ns),
+    CHECK_STRING(spell((struct pass_segments){1, 5, 3, false, false}, 0, &ns),
                  "f0 f1 f2 f3 f4 f5 b5 b4 r1@8 r2@8 r3@8 b3 b2 b1 b0");
-    CHECK_STRING(spell((struct pass_segments){1, 5, 9, false}, 0, &ns),
+    CHECK_STRING(spell((struct pass_segments){1, 5, 9, false, false}, 0, &ns),
                  "f0 f1 f2 f3 f4 f5 b5 b4 b3 b2 b1 b0");
     /* Below the lowest unit that trains nothing goes backward, nor is computed again. */
-    CHECK_STRING(spell((struct pass_segments){1, 5, 1, false}, 3, &ns), "f0 f1 f2 f3 f4 f5 b5 b4 r3@8 b3");
+    CHECK_STRING(spell((struct pass_segments){1, 5, 1, false, false}, 3, &ns),
+                 "f0 f1 f2 f3 f4 f5 b5 b4 r3@8 b3");
     CHECK_STRING(spell((struct pass_segments){0}, UNITS, &ns), "f0 f1 f2 f3 f4 f5 b5");
+    /* The inputs of all segments but the last leave; in use, the head's stays in place of the last block's. */
+    CHECK_STRING(spell((struct pass_segments){1, 5, 1, false, true}, 0, &ns),
+                 "f0> f1> f2> f3 f4 f5 b5 b4 <r3@8 b3 <r2@9 b2 <r1@10 b1 b0");
+    CHECK_STRING(spell((struct pass_segments){1, 5, 1, true, true}, 0, &ns),
+                 "f0> f1> f2> f3> f4 f5 b5 <b4 <b3 <b2 <b1 b0");
+    CHECK_STRING(spell((struct pass_segments){1, 5, 2, false, true}, 0, &ns),
+                 "f0> f1 f2 f3 f4 f5 b5 b4 b3 <r1@9 r2@9 b2 b1 b0");
+    CHECK_STRING(spell((struct pass_segments){1, 5, 9, false, true}, 0, &ns),
+                 "f0 f1 f2 f3 f4 f5 b5 b4 b3 b2 b1 b0");
+    /* A segment is needed whole if its last block trains. */
+    CHECK_STRING(spell((struct pass_segments){1, 5, 2, false, true}, 2, &ns),
+                 "f0> f1 f2 f3 f4 f5 b5 b4 b3 <r1@9 r2@9 b2");
+    CHECK_STRING(spell((struct pass_segments){1, 5, 1, true, true}, 3, &ns),
+                 "f0 f1 f2> f3> f4 f5 b5 <b4 <b3");
     return check_end();
 }

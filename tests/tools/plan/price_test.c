@@ -357,6 +357,39 @@ static void json_is_json(void) {
     free(text);
 }
 
+/* Four blocks' inputs of four micro-batches go to the drive and come back, 1 MB a second, and all else takes no time. Other memory is
+ * as before, whatever the number of blocks. */
+static void checkpoints_on_the_drive(void) {
+    static const char config[] =
+        "{\"train_micro_batch_size_per_gpu\": 2, \"gradient_accumulation_steps\": 4, \"zero_optimization\": "
+        "{\"micro_order\": "
+        "\"vertical\"}, \"activation_checkpointing\": {\"nvme_checkpointing\": true}}";
+    struct scenario s = ideal(config);
+    struct price p[2] = {{.parameters = 0}};
+    struct zero_error error;
+    const struct cell cell = {.stage = 3, .recompute = 1};
+    s.machine.device.is_host = true;
+    s.machine.drive.read_per_s = s.machine.drive.write_per_s = s.machine.drive.mixed_per_s = 1e6;
+    s.checkpoints = ZERO_NVME, s.shapes.tied = false, s.ranks = 1;
+    for (int deep = 0; deep < 2; deep++, s.shapes.layers *= 10) {
+        uint64_t bytes = s.shapes.layers * 4 * 2 * 128 * 256 * 4;
+        error_clear(&error);
+        if (!CHECK_INT(price_cell(&s, &cell, &p[deep], &error), ZERO_OK))
+            fprintf(stderr, "%s\n", error.message);
+        CHECK_INT(p[deep].tier_bytes[ZERO_NVME], bytes);
+        CHECK_INT(p[deep].step.drive_read_bytes, bytes);
+        CHECK_INT(p[deep].step.drive_write_bytes, bytes);
+        CHECK_INT(p[deep].bound, RESOURCE_DRIVE);
+        CHECK_DOUBLE(p[deep].step.busy_s[RESOURCE_DRIVE], 2e-6 * (double)bytes, 1e-6);
+        CHECK_DOUBLE(p[deep].step.seconds, 2e-6 * (double)bytes, 1e-3);
+    }
+    CHECK(p[1].activation_bytes - p[0].activation_bytes < 36 * 4 * 256); /* lists of addresses */
+    s.machine.device.is_host = false;
+    error_clear(&error);
+    CHECK_INT(price_cell(&s, &cell, p, &error), ZERO_E_UNSUPPORTED);
+    CHECK_CONTAINS(error.message, "set cpu_checkpointing instead");
+}
+
 int main(void) {
     compute_alone();
     passes_are_counted_by_hand();
@@ -376,5 +409,6 @@ int main(void) {
     the_first_that_fits_is_taken();
     gathering_later_is_advised_where_it_fits();
     json_is_json();
+    checkpoints_on_the_drive();
     return check_end();
 }

@@ -72,7 +72,7 @@ static void arithmetic_is_the_gpt_s(void) {
 static void check_memory(const struct shapes *s, uint32_t batch, uint32_t threads, zero_dtype dtype,
                          struct shapes_recompute recompute) {
     struct gpt_config config = as_gpt(s);
-    config.recompute = recompute.blocks, config.recompute_on_cpu = recompute.on_cpu;
+    config.recompute = recompute.blocks, config.checkpoints = recompute.tier;
     zero_engine *engine = fake_engine_create(dtype, threads, 1);
     struct gpt *gpt = NULL;
     bool refused = gpt_engine_problem(engine);
@@ -81,6 +81,8 @@ static void check_memory(const struct shapes *s, uint32_t batch, uint32_t thread
         uint64_t host, all = shapes_activation_bytes(s, true, type, batch, threads, recompute, &host);
         CHECK_INT(all - host, fake_engine_reserved(engine, ZERO_DEVICE));
         CHECK_INT(host, fake_engine_reserved(engine, ZERO_CPU));
+        const zero_scratch_needs *needs = fake_engine_scratch(engine);
+        CHECK_INT(shapes_checkpoint_bytes(s, batch, recompute), needs ? needs->place_bytes : 0);
     }
     gpt_destroy(gpt);
     zero_engine_destroy(engine);
@@ -92,7 +94,8 @@ static void memory_is_the_gpt_s(void) {
             for (uint32_t batch = 4; batch <= 16; batch *= 2)
                 for (uint32_t blocks = 0; blocks <= 3; blocks++)
                     check_memory(&small[i], batch, threads, blocks % 2 ? ZERO_F32 : ZERO_BF16,
-                                 (struct shapes_recompute){.blocks = blocks, .on_cpu = blocks == 2});
+                                 (struct shapes_recompute){.blocks = blocks,
+                                                           .tier = (zero_tier)(blocks % ZERO_TIERS)});
 }
 
 static uint64_t on_gpu(const struct shapes *s, struct shapes_recompute recompute, uint64_t *out_host) {
@@ -106,7 +109,7 @@ static void gpus_are_counted_by_hand(void) {
     enum { ROWS = 3000, WIDTH = 1024 };
     struct shapes s = {"x", "", GPT_GPT2, 10, WIDTH, 16, 0, 1000, 512, 0, true, 0, 0, 0, 0};
     const struct shapes_recompute none = {0}, every = {.blocks = 1}, four = {.blocks = 4},
-                                  far = {.blocks = 4, .on_cpu = true};
+                                  far = {.blocks = 4, .tier = ZERO_CPU};
     uint64_t host, plain = on_gpu(&s, none, &host), stream = 2ull * ROWS * WIDTH, near_host;
     uint64_t numbers = (4ull * ROWS + 255) / 256 * 256; /* one per row, in whole lines */
     uint64_t left = 10 * stream + 4ull * ROWS * 16 + 4 * numbers;

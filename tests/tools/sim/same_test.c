@@ -132,7 +132,7 @@ static void simulate(const struct blueprint *b, const struct variant *v, struct 
     setup.evaluate = v->evaluate;
     setup.skip_unit = v->skip_unit;
     setup.segments =
-        (struct pass_segments){1, TOY_BLOCKS + 2, v->recompute, false}; /* the toy's last block, too */
+        (struct pass_segments){1, TOY_BLOCKS + 2, v->recompute, false, false}; /* the toy's last block, too */
     setup.seed = 7;
     setup.speeds = speeds();
     if (!CHECK_INT(sim_run(&setup, out, &error), ZERO_OK)) fprintf(stderr, "%s\n", error.message);

@@ -21,7 +21,7 @@ zero_status cuda_checkpoints_open(struct gpt *gpt) {
     struct cuda_gpt *c = gpt->cuda;
     const struct cuda_driver *d = &c->driver;
     struct cuda_checkpoints *k = &c->checkpoints;
-    if (!gpt->config.recompute_on_cpu || cuda_segments(&gpt->config) <= 2) return ZERO_OK;
+    if (gpt->config.checkpoints != ZERO_CPU || cuda_segments(&gpt->config) <= 2) return ZERO_OK;
     check(c, d->cuStreamCreate(&k->stream, CU_STREAM_NON_BLOCKING));
     for (int i = 0; i < 2 && !c->error.code; i++) {
         check(c, d->cuEventCreate(&k->used[i], CU_EVENT_DISABLE_TIMING));

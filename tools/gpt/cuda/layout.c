@@ -58,7 +58,7 @@ static void plan_residual(struct planning *p, uint32_t i) {
     const struct gpt_config *c = p->config;
     struct cuda_memory *m = p->memory;
     uint32_t segment = c->recompute ? c->recompute : 1, slots = 2 * segment;
-    bool far = c->recompute && c->recompute_on_cpu, kept = i == c->layers || i % segment == 0;
+    bool far = c->recompute && c->checkpoints == ZERO_CPU, kept = i == c->layers || i % segment == 0;
     bool shared = kept ? far && i < c->layers && i >= slots : i >= segment;
     void *own = shared ? NULL : take_numbers(p, p->rows * c->width);
     if (m->residual) m->residual[i] = shared ? m->residual[i % (kept ? slots : segment)] : own;
@@ -68,7 +68,8 @@ static void plan_residual(struct planning *p, uint32_t i) {
  * memory. */
 static void plan_checkpoints(struct planning *p) {
     const struct gpt_config *c = p->config;
-    uint32_t segments = cuda_segments(c), away = c->recompute_on_cpu && segments > 2 ? segments - 2 : 0;
+    uint32_t segments = cuda_segments(c),
+             away = c->checkpoints == ZERO_CPU && segments > 2 ? segments - 2 : 0;
     p->memory->checkpoint_bytes = p->rows * c->width * p->number_bytes;
     p->memory->checkpoints = take(&p->pinned, away, p->memory->checkpoint_bytes);
 }
