@@ -313,11 +313,11 @@ static zero_status lay_out_unit(struct model *m, struct zero_unit *unit, uint32_
                 place_param(r, &m->param[i], i, m->regions, line_elements(m, c));
         if (!r->params) continue;
         if (use->count == USE_REGIONS_MAX)
-            return error_set(error, ZERO_E_UNSUPPORTED,
-                             "unit \"%s\" has parameters of more than %d kinds (frozen, small, kept in fp32, "
-                             "updated by another "
-                             "optimizer, counted on another model rank): declare it as two units",
-                             unit->name, USE_REGIONS_MAX);
+            return error_set(
+                error, ZERO_E_UNSUPPORTED,
+                "unit \"%s\" has parameters of more than %d kinds (frozen, small, kept in fp32, "
+                "updated by another optimizer, counted on another model rank): declare it as two units",
+                unit->name, USE_REGIONS_MAX);
         r->padded = round_up(r->elements, shards * line_elements(m, c));
         *storage += r->params;
         m->padded_elements += r->padded;

@@ -1,9 +1,9 @@
 /* The declared model: units and their parameters, and how they are laid out in regions.
  *
- * A region is a flat buffer: the parameters of one unit that are of one class (trainable or frozen, sharded
- * or persistent, of the run's type or kept in fp32, counted here or on another model rank), one after another, each on a cache line, padded so that it cuts
- * into equal shards. The layout depends on the model, the number of ranks that cut it and the persistence threshold
- * alone, so it is the same in every stage and tier. Owns all it points to except slots, pointers and values of the host.
+ * A region is a flat buffer: the parameters of one unit that are of one class (trainable or frozen, sharded or persistent, of the
+ * run's type or kept in fp32, counted here or on another model rank), one after another, each on a cache line, padded so that it
+ * cuts into equal shards. The layout depends on the model, the number of ranks that cut it and the persistence threshold alone, so
+ * it is the same in every stage and tier. Owns all it points to except slots, pointers and values of the host.
  * Local; one thread. */
 #ifndef ZERO_ENGINE_MODEL_MODEL_H
 #define ZERO_ENGINE_MODEL_MODEL_H

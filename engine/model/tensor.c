@@ -37,6 +37,8 @@ static zero_status check_alike(const struct model_param *first, const struct mod
         p->name, p->tensor, first->name);
 }
 
+#define ELEMENTS_MAX ((uint64_t)1 << 56)
+
 /* The rows of a tensor of which other parts may be on other model ranks. */
 static zero_status check_rows(const struct model_param *p, uint64_t row, uint64_t rows,
                               struct zero_error *error) {
@@ -45,6 +47,9 @@ static zero_status check_rows(const struct model_param *p, uint64_t row, uint64_
                          "parameter \"%s\" has a tensor_row or tensor_rows, and tensor is NULL: give the "
                          "tensor's name",
                          p->name);
+    if (rows > ELEMENTS_MAX / (p->count / p->shape[0]))
+        return error_set(error, ZERO_E_ARGUMENT,
+                         "tensor \"%s\" of %" PRIu64 " rows has more than 2^56 elements", p->tensor, rows);
     if ((!rows && !row) || (p->shape[0] <= rows && row <= rows - p->shape[0])) return ZERO_OK;
     return error_set(error, ZERO_E_ARGUMENT,
                      "parameter \"%s\" has the rows %" PRIu64 " to %" PRIu64 " of tensor \"%s\", and "

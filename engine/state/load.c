@@ -15,8 +15,8 @@
 struct load {
     struct state *state;
     struct checkpoint checkpoint;
-    const struct model_param *
-        *model_param; /* by the manifest's parameter: its first part; NULL: on other model ranks */
+    /* By the manifest's parameter: its first part. NULL: other model ranks have it. */
+    const struct model_param **model_param;
     /* Of the file at hand, 1 + a piece: the first of a tensor, by its first part and the kind; and the one after each. */
     uint32_t (*there)[1 + MANIFEST_STATES_MAX], *after;
     bool weights_only; /* moments and counters begin anew */

@@ -358,6 +358,10 @@ static void declare_rows(struct cut_model *m, void *user) {
                   "has the rows 5 to 9 of tensor \"t\", and tensor_rows is 8");
     check_refused(unit, (zero_param){.dims = 1, .shape = {4}, .tensor = "t", .tensor_row = 4},
                   "tensor_rows is 0: give the rows of the whole tensor");
+    check_refused(
+        unit,
+        (zero_param){.dims = 2, .shape = {4, 8}, .tensor = "t", .tensor_row = 4, .tensor_rows = UINT64_MAX},
+        "tensor \"t\" of 18446744073709551615 rows has more than 2^56 elements");
     zero_param last = {.struct_size = sizeof last,
                        .name = "last",
                        .dims = 1,
