@@ -585,12 +585,24 @@ static void recover(struct cut_model *m, void *user) {
     check_hash(m, user);
 }
 
+/* Each rank finds why its own shadow is another's. */
+static void find_other(struct cut_model *m, void *user) {
+    if (!CHECK(m->engine) || !ok(cut_declare(m)) || !ok(zero_engine_commit(m->engine, NULL))) return;
+    CHECK_INT(zero_engine_shadow(m->engine, NULL), ZERO_SHADOW_OTHER);
+    CHECK_CONTAINS(zero_engine_shadow_text(m->engine),
+                   "its types, mesh, chunks or parameter groups are others");
+}
+
 static void test_shadow(void) {
     const char *shadow = ", \"nvme\": {\"shadow\": true}";
     struct saving s = {.hash = ""};
     pthread_mutex_init(&s.mutex, NULL);
     cut_run(&both, config(on_nvme(), 0.5, shadow), train_shadowed, &s);
     cut_run(&both, config(on_nvme(), 0.5, shadow), recover, &s);
+    cut_run(
+        &both,
+        config(on_nvme(), 0.5, ", \"nvme\": {\"shadow\": true}, \"param_groups\": [{\"match\": [\"h1.g\"]}]"),
+        find_other, NULL);
 }
 
 int main(void) {
