@@ -21,7 +21,7 @@ _Static_assert((int)TIER_DEVICE == (int)ZERO_DEVICE && (int)TIER_CPU == (int)ZER
 
 static zero_status open_groups(zero_engine *e, struct zero_error *error) {
     uint32_t mesh[AXES];
-    blueprint_mesh(&e->config, e->ranks.size, mesh);
+    blueprint_mesh(&e->config, e->ranks.data_size, mesh);
     return start_groups(&e->ranks, mesh, e->group, error);
 }
 
@@ -32,9 +32,10 @@ static zero_status make_blueprint(zero_engine *e, struct zero_error *error) {
                                         .other = e->training.groups.other,
                                         .params = &e->training.groups.params[0],
                                         .state_count = e->training.state_count,
+                                        .model_ranks = e->ranks.model_size,
                                         .reservations = &e->reservations,
                                         .group = (struct comm_group *const(*)[STREAMS])e->group};
-    struct blueprint_terms terms = blueprint_terms(&e->config, e->ranks.size, e->run.discrete);
+    struct blueprint_terms terms = blueprint_terms(&e->config, e->ranks.data_size, e->run.discrete);
     return blueprint_make(&e->blueprint, &terms, &options, error);
 }
 
@@ -54,15 +55,24 @@ static zero_status agree_room(zero_engine *e, uint32_t round, zero_status before
     return blueprint_replan(&e->blueprint, room, error);
 }
 
+/* All model ranks have the same optimizer and groups: one rank's learning rates are used on all. */
+static zero_status meet_peers(zero_engine *e, struct zero_error *error) {
+    uint64_t alike =
+        groups_settings_hash(&e->training.groups, hash_string(HASH_START, e->training.optimizer->name));
+    if (e->host.plans_only) return peers_plan(&e->ranks, &e->model, &e->training.groups), ZERO_OK;
+    return peers_meet(&e->peers, &e->ranks, &e->model, &e->training.groups, alike, error);
+}
+
 /* A rank that fails goes on to where the others meet it. */
 static zero_status lay_plan(zero_engine *e, struct zero_error *error) {
     const struct config *c = &e->config;
     if (c->trace_steps >= 0) e->trace_steps = (struct trace_steps){c->trace_first, (uint64_t)c->trace_steps};
     e->model.dtype = (enum dtype)c->compute_dtype;
-    zero_status status = trace_reserve(e->trace_steps, &e->reservations, error);
+    zero_status status = meet_peers(e, error);
+    if (!status) status = trace_reserve(e->trace_steps, &e->reservations, error);
     if (!status) status = groups_check(&e->training.groups, &e->model, c, error);
     groups_mark(&e->training.groups, &e->model);
-    if (!status) status = model_lay_out(&e->model, e->ranks.size, c->persistence_threshold, error);
+    if (!status) status = model_lay_out(&e->model, e->ranks.data_size, c->persistence_threshold, error);
     if (!status) status = make_blueprint(e, error);
     for (uint32_t i = 0; i < blueprint_rooms(c); i++) status = agree_room(e, i, status, error);
     return status;
@@ -152,7 +162,7 @@ static void log_training(const zero_engine *e) {
              optimizer->title ? optimizer->title : optimizer->name, brought ? "" : mark(e, "optimizer.type"),
              lr, set ? "" : mark(e, "optimizer.params.lr"), c->gradient_clipping,
              mark(e, "gradient_clipping"), c->train_batch, c->accumulation_steps,
-             mark(e, "gradient_accumulation_steps"), c->micro_batch, e->ranks.size);
+             mark(e, "gradient_accumulation_steps"), c->micro_batch, e->ranks.data_size);
 }
 
 static void log_frozen(const zero_engine *e) {

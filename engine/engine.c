@@ -7,6 +7,7 @@
 #include "engine/open/choices.h"
 #include "engine/open/join.h"
 #include "engine/ranks/local_ranks.h"
+#include "engine/ranks/model_ranks.h"
 #include "engine/run/progress.h"
 #include "engine/state/background_save.h"
 
@@ -69,6 +70,7 @@ static void connect_rooms(zero_engine *e) {
     e->state.ranks = &e->ranks;
     e->state.blueprint = &e->blueprint;
     e->state.model = &e->model;
+    e->state.peers = &e->peers;
     e->state.training = &e->training;
 }
 
@@ -99,7 +101,7 @@ static zero_engine *make(const zero_runtime *given) {
 
 static zero_status open_training(zero_engine *e, struct zero_error *error) {
     zero_status status =
-        training_open(&e->training, &e->config, &e->ranks.log, e->ranks.rank, e->ranks.size, error);
+        training_open(&e->training, &e->config, &e->ranks.log, e->ranks.rank, e->ranks.data_size, error);
     if (status) return ranks_fail(&e->ranks, error);
     struct choices choices = {.config = &e->config,
                               .ranks = &e->ranks,
@@ -156,6 +158,7 @@ static void close_ranks(zero_engine *e) {
         for (int s = 0; s < STREAMS; s++)
             if (e->group[axes][s]) comm_group_close(e->group[axes][s]);
     if (e->ranks.data != e->ranks.comm) comm_close(e->ranks.data);
+    model_ranks_close(&e->ranks);
     if (e->ranks.world) comm_group_close(e->ranks.world);
     comm_close(e->ranks.comm);
 }
@@ -174,6 +177,7 @@ void zero_engine_destroy(zero_engine *e) {
     trace_close(e->trace);
     blueprint_free(&e->blueprint);
     model_free(&e->model);
+    peers_close(&e->peers);
     manifest_free_entries(&e->state.notes);
     manifest_free_entries(&e->state.shadow.notes);
     config_free(&e->config);

@@ -6,6 +6,7 @@
 #include "engine/blueprint/blueprint.h"
 #include "engine/open/host.h"
 #include "engine/pass/pass.h"
+#include "engine/peers/peers.h"
 #include "engine/scratch/scratch.h"
 #include "engine/state/state.h"
 #include "engine/trace/trace.h"
@@ -18,6 +19,7 @@ struct zero_engine {
     struct host host;   /* the host program, and the machine */
     struct ranks ranks; /* which rank this is, and how it reaches the others */
     struct model model; /* as declared */
+    struct peers peers; /* what other model ranks declared; empty where the model is whole */
     struct reservations reservations;
     struct blueprint blueprint; /* mesh, policy and plan; made by plan or commit */
     struct training training;   /* steps, loss scale, optimizer, learning rates */

@@ -12,6 +12,8 @@
 
 GETTER(uint32_t, zero_engine_rank, e->ranks.rank)
 GETTER(uint32_t, zero_engine_size, e->ranks.size)
+GETTER(uint32_t, zero_engine_data_rank, e->ranks.data_rank)
+GETTER(uint32_t, zero_engine_data_size, e->ranks.data_size)
 GETTER(uint64_t, zero_engine_steps, e->training.steps)
 GETTER(uint32_t, zero_engine_threads, e->host.threads)
 GETTER(float, zero_engine_loss_scale, e->training.loss_scale.value)

@@ -22,7 +22,8 @@
  * A pass may skip units (a backward needs its forward), but not reorder them, unless zero_engine_free_order was called. A call out of
  * order returns ZERO_E_ORDER, names the unit and the state, and changes nothing.
  *
- * All ranks call a collective function in the same order, with the same arguments. The other functions are local.
+ * All ranks call a collective function in the same order, with the same arguments. The other functions are local. (Where the host cuts
+ * its model, "the same" of units and parameters is the same on the ranks of one model rank: see "pieces of a model" below.)
  * Threads: one thread at a time calls an engine. Several engines can live in one process.
  * The library never exits the process and prints nothing: its lines go to the log callback.
  * A failure of the engine is sticky: every later call that would change or move anything returns the same failure. Functions that
@@ -95,7 +96,7 @@ typedef struct zero_runtime {
     uint64_t total_steps;
     /* Not 0: no rank is started. The engine stands for one of so many ranks, for zero_engine_plan alone. */
     uint32_t plan_ranks;
-    uint32_t plan_node_ranks; /* of those ranks, how many share a node; 0: all */
+    uint32_t plan_node_ranks; /* of those ranks, how many share a node; 0: all. Model ranks are adjacent */
     int plan_processes; /* 1: those ranks are processes, whose reductions take staging memory; 0: threads */
     /* 1: the host computes on the GPU, if there is one (device.type "auto"); slots may then point to its memory. With plan_ranks:
      * there is a GPU. */
@@ -124,7 +125,25 @@ typedef struct zero_runtime {
      * variable ZERO_JOB_SECRET, or of the file, which only its owner may read, that ZERO_JOB_SECRET_FILE names. Without a secret any
      * program that reaches rank 0's port may take part. */
     const char *secret;
+    /* Where the host cuts its layers itself (tensor parallel, pipeline parallel, or both): which piece this rank computes, and the
+     * number of pieces. 0 and 0: the model is whole. The ranks above are all ranks of the job, in any order. Each model rank has equally
+     * many: its *data ranks*, in the order of ranks. See "pieces of a model" below. */
+    uint32_t model_rank, model_size;
 } zero_runtime;
+
+/* Pieces of a model. A host that cuts its layers itself moves activations between model ranks by itself. The engine stores and updates
+ * each piece over its data ranks, as it does a whole model. Each model rank declares its own units and parameters, and uses them in
+ * its own order. What goes over which ranks:
+ *
+ *   data ranks    stages, gathers, reductions and the mean; the declared model, the order of uses, zero_engine_get and _put
+ *   all ranks     norm, clipping, skipped steps, loss scale, learning rates; hash, save, load, sum; failures; every call between passes
+ *
+ * Batch sizes, keys that cut the ranks into groups, and "auto" count data ranks. The norm is added model rank by model rank, on each
+ * in the order of its data ranks: it has the same bits on all ranks, at every stage and tier.
+ * Configuration, optimizer and parameter groups are the same on all ranks. Names tell pieces apart: two model ranks do not declare the
+ * same parameter, unless it is ZERO_MODEL_REPLICATED, or they have different rows of one tensor (zero_param.tensor_row). Commit
+ * returns ZERO_E_DIVERGED, on all ranks, if the pieces do not make one model. A checkpoint has all pieces under their names: it is
+ * loaded on any number of data ranks, and cut otherwise where the pieces are rows of tensors. */
 
 /* Ranks: what is given first in this list decides.
  *
@@ -179,13 +198,17 @@ const char *zero_version(void); /* of the library: "0.1.0" */
 int zero_abi_version(void);     /* of the library: its ZERO_ABI_VERSION */
 uint32_t zero_engine_rank(const zero_engine *engine);
 uint32_t zero_engine_size(const zero_engine *engine); /* the number of ranks */
+/* This rank among those with its model rank, and their number: which samples it reads. Where the model is whole, they are
+ * zero_engine_rank and _size. Local. */
+uint32_t zero_engine_data_rank(const zero_engine *engine);
+uint32_t zero_engine_data_size(const zero_engine *engine);
 /* CPU threads of this rank. The engine sets them for its own kernels alone: a host that uses OpenMP calls
  * omp_set_num_threads(zero_engine_threads(engine)). Else each rank's loops take all CPUs, and ranks on one host slow each other
  * down, unless OMP_NUM_THREADS is set. */
 uint32_t zero_engine_threads(const zero_engine *engine);
 
 /* Settings in effect, for the host's loop. A step has accumulation_steps micro-steps, each of micro_batch samples on each
- * rank: train_batch samples on all ranks. Local. */
+ * rank: train_batch samples on all (data) ranks. Local. */
 uint64_t zero_engine_micro_batch(const zero_engine *engine);
 uint64_t zero_engine_accumulation_steps(const zero_engine *engine);
 /* The micro-steps of a use: 1, or with zero_optimization.micro_order "vertical" all of a step. Then the step has one training pass, and
@@ -236,7 +259,12 @@ enum {
     /* The parameter stays fp32 where the run's type is narrower (routers, norms): its weights, gradient and the sum over ranks, in
      * slots and spans, at rest and gathered. It is its own master. A unit may have both kinds. As the configuration's param_groups
      * with "dtype": "fp32". */
-    ZERO_KEEP_FP32 = 8
+    ZERO_KEEP_FP32 = 8,
+    /* Where the host cuts its model (zero_runtime.model_size): other model ranks may have a parameter of the same name, or with the
+     * same rows of the same tensor, and it is the same one. It counts once, on the first model rank that has it: in the norm, in
+     * checkpoints and in the weights' hash. The host gives it the same gradient on all model ranks that have it (the sum of theirs,
+     * for example), and the same weights: the engine adds nothing over model ranks. debug.compare_every compares the copies. */
+    ZERO_MODEL_REPLICATED = 16
 };
 
 /* A piece of a parameter in the host program's own memory: for trainers that keep, say, all layers of a kind in one array. */
@@ -249,7 +277,7 @@ typedef struct zero_param {
     size_t struct_size;
     const char *name; /* unique in the engine, of any length; copied */
     uint32_t dims;    /* 1 to ZERO_DIMS_MAX */
-    uint32_t flags;   /* ZERO_FROZEN, ZERO_NO_DECAY, ZERO_ADDS_GRAD, ZERO_KEEP_FP32 */
+    uint32_t flags;   /* ZERO_FROZEN, ZERO_NO_DECAY, ZERO_ADDS_GRAD, ZERO_KEEP_FP32, ZERO_MODEL_REPLICATED */
     /* NULL, or a parameter of an earlier unit that is the same as this one, with an equal count of elements. This unit then
      * gathers the earlier unit too, and the gradients of both uses add up. */
     const char *tied_to;
@@ -293,6 +321,10 @@ typedef struct zero_param {
      * they are those of a model that is not cut, or cut elsewhere. Its parts have the other dimensions, flags and group in common;
      * none is tied to another parameter, but others may be tied to a part. */
     const char *tensor;
+    /* With `tensor`, where parts of it are on other model ranks (zero_runtime.model_size): this parameter has the rows from
+     * tensor_row on, and the whole tensor has tensor_rows rows, on all model ranks together. A rank adds its parts in the order of
+     * rows. 0 and 0: the rows follow those that this rank added before, and there are no others. */
+    uint64_t tensor_row, tensor_rows;
 } zero_param;
 
 /* Parameters with a learning rate and a weight decay of their own. */
@@ -574,8 +606,8 @@ typedef struct zero_step_info {
     double loss_scale; /* that this step's gradients were made with */
     uint32_t groups;
     double beta1; /* of group 0, as used: a schedule may cycle it */
-    /* Of a skipped step: among the units with inf or NaN gradients, the one nearest to the loss; else NULL. Lives as long as the
-     * engine. */
+    /* Of a skipped step: among the units with inf or NaN gradients, the one nearest to the loss, of the highest model rank that has
+     * one; else NULL. Lives as long as the engine. */
     const char *overflow_unit;
     double group_lr[ZERO_GROUPS_MAX]; /* of each group, as used */
 } zero_step_info;
@@ -616,7 +648,8 @@ zero_status zero_engine_set_schedule(zero_engine *engine, zero_schedule_fn sched
 
 /* ---- state: collective, between steps ---- */
 
-/* Elements [first, first + count) of a parameter or its state, as fp32, on every rank. put: all ranks give the same.
+/* Elements [first, first + count) of a parameter or its state, as fp32, on every rank. put: all ranks give the same. Each model rank
+ * names a parameter of its own.
  * Where weights are bf16, a master that lies halfway between an even bf16 number and the next larger one, in magnitude, moves by
  * one unit of fp32 towards zero, whoever writes it (fill, put, load, update): so every tier can keep it in 16 bits beside the
  * weight. */
@@ -650,7 +683,7 @@ zero_status zero_engine_written(zero_engine *engine);
  * shard. */
 zero_status zero_engine_hash(zero_engine *engine, char out[33]);
 
-/* Sums over ranks in rank order, in double; the same bits on all ranks. count <= 64. For losses and stop
+/* Sums over all ranks in rank order, in double; the same bits on all ranks. count <= 64. For losses and stop
  * flags. Also within a pass, not between a unit's begin and end. */
 zero_status zero_engine_sum(zero_engine *engine, double *values, uint32_t count);
 

@@ -243,6 +243,8 @@ class engine {
 
     uint32_t rank() const { return zero_engine_rank(get()); }
     uint32_t size() const { return zero_engine_size(get()); }
+    uint32_t data_rank() const { return zero_engine_data_rank(get()); }
+    uint32_t data_size() const { return zero_engine_data_size(get()); }
     uint32_t threads() const { return zero_engine_threads(get()); }
     uint64_t steps() const { return zero_engine_steps(get()); }
     uint64_t micro_batch() const { return zero_engine_micro_batch(get()); }

@@ -243,8 +243,9 @@ static uint64_t place(struct blueprint_messages *m, uint64_t bytes) {
 struct blueprint_messages blueprint_messages(const struct blueprint *b) {
     uint64_t bounce = b->terms.discrete ? PIECE_BYTES : 0;
     struct blueprint_messages m = {0};
-    m.agreements = place(&m, (b->ranks + 1) * sizeof(struct agreement));
-    m.message = place(&m, ranks_message_bytes(b->ranks));
+    uint32_t world = b->ranks * (b->o.model_ranks ? b->o.model_ranks : 1);
+    m.agreements = place(&m, (world + 1) * sizeof(struct agreement));
+    m.message = place(&m, ranks_message_bytes(world));
     m.piece = place(&m, PIECE_BYTES);
     for (int i = 0; i < 2; i++) m.bounce[i] = place(&m, bounce);
     m.norms = place(&m, b->terms.discrete ? b->o.model->regions * sizeof(double) : 0);

@@ -45,6 +45,7 @@ struct blueprint_options {
     const struct optimizer *optimizer,
         *other; /* other: of the regions of region_other; NULL: there are none */
     uint32_t state_count;
+    uint32_t model_ranks; /* 0: the model is whole */
     /* [AXES_BOTH + 1]: by axes and stream; for sizes and scratch memory */
     struct comm_group *const (*group)[STREAMS];
     /* For budgets; a simulation has none of them. */
@@ -56,7 +57,7 @@ struct blueprint_options {
 struct blueprint {
     struct blueprint_options o;
     struct blueprint_terms terms; /* blueprint_replan changes what struct blueprint_room has */
-    uint32_t ranks;
+    uint32_t ranks;               /* data ranks (engine/ranks/model_ranks.h) */
     struct region *regions;
     uint16_t *refresh;
     uint32_t

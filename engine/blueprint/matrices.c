@@ -20,7 +20,8 @@ static zero_status check_param(const struct model_param *p, const struct optimiz
             "parameter \"%s\" has %u dimension%s, and %s updates matrices: name it in a group of "
             "param_groups with \"optimizer\": \"AdamW\"",
             p->name, p->dims, p->dims == 1 ? "" : "s", row->title);
-    if (p->tensor_part || p->tensor_next)
+    bool rows = p->tensor_rows && p->tensor_rows != p->shape[0];
+    if (p->tensor_part || p->tensor_next || rows)
         return error_set(
             error, ZERO_E_UNSUPPORTED,
             "parameter \"%s\" is a part of \"%s\", and %s updates whole matrices: name it in a group of "

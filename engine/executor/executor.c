@@ -1,6 +1,7 @@
 #include "engine/executor/executor.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -366,11 +367,17 @@ zero_status executor_flush(struct executor *e) {
 
 /* ---- results ---- */
 
+/* What counts on another model rank counts here only if it is inf or NaN, so that all ranks skip. */
+static double counted_norm(const struct executor *e, uint32_t region) {
+    bool elsewhere = region_elsewhere(&e->o.shape.model->region[region]);
+    return elsewhere && isfinite(e->norm[region]) ? 0 : e->norm[region];
+}
+
 double executor_norm_squared(const struct executor *e) {
     const struct policy *p = e->o.shape.policy;
     double sum = 0; /* in the order of first use */
     for (uint32_t k = 0; k < p->refreshes; k++)
-        sum += e->norm[p->refresh[p->update_in_backward ? p->refreshes - 1 - k : k]];
+        sum += counted_norm(e, p->refresh[p->update_in_backward ? p->refreshes - 1 - k : k]);
     return sum;
 }
 

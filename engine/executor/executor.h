@@ -31,7 +31,8 @@ struct point {
 
 /* The contribution of one rank to the agreement of a step. It has the same size on all ranks. */
 struct agreement {
-    double norm_squared; /* of this rank's shards of the summed gradient */
+    double
+        norm_squared; /* of this rank's shards of the summed gradient, without what counts on another model rank */
     struct lr_setting setting[GROUP_MAX];
     uint64_t overflow_unit; /* 1 + the last unit with an inf or NaN in this rank's shards; 0: none */
     uint64_t trace;         /* hash of all operations emitted */
@@ -104,7 +105,7 @@ struct executor_options {
     struct comm_group *world; /* for agreements */
     struct device *device;
     double *norms; /* per region, in memory that host and device reach; NULL: the executor allocates them */
-    uint32_t rank, threads;
+    uint32_t rank, threads; /* rank: among the data ranks */
     const struct performer *performer; /* NULL: the mechanisms perform. Else all mechanisms may be NULL */
     struct agreement *agreements;      /* comm_size + 1 entries: the first is this rank's contribution */
     /* For simulations: the memory at the addresses of `memory` is never touched, nor the entries of `agreements`

@@ -8,12 +8,16 @@
 #include "engine/model/lent.h"
 #include "engine/model/tensor.h"
 
-enum { CLASS_FROZEN = 1, CLASS_PERSISTENT = 2, CLASS_FP32 = 4, CLASS_OTHER = 8 };
+/* Flags of a host. */
+enum { PARAM_FLAGS = ZERO_FROZEN | ZERO_NO_DECAY | ZERO_ADDS_GRAD | ZERO_KEEP_FP32 | ZERO_MODEL_REPLICATED };
+
+enum { CLASS_FROZEN = 1, CLASS_PERSISTENT = 2, CLASS_FP32 = 4, CLASS_OTHER = 8, CLASS_ELSEWHERE = 16 };
 
 bool region_frozen(const struct model_region *region) { return region->class_index & CLASS_FROZEN; }
 bool region_persistent(const struct model_region *region) { return region->class_index & CLASS_PERSISTENT; }
 bool region_keeps_fp32(const struct model_region *region) { return region->class_index & CLASS_FP32; }
 bool region_other(const struct model_region *region) { return region->class_index & CLASS_OTHER; }
+bool region_elsewhere(const struct model_region *region) { return region->class_index & CLASS_ELSEWHERE; }
 
 struct precision region_precision(const struct model_region *region, const struct precision *run) {
     return region_keeps_fp32(region) ? precision_kept_fp32(run) : *run;
@@ -32,6 +36,7 @@ uint64_t model_layout_hash(const struct model *m) {
         const struct model_param *p = &m->param[i];
         h = hash_string(hash_string(h, m->unit[p->unit]->name), p->name);
         if (p->tensor != p->name) h = hash_string(h, p->tensor);
+        if (p->tensor_rows) h = hash_bytes(h, &p->tensor_first, sizeof p->tensor_first);
         uint32_t flags = p->flags & ~(uint32_t)ZERO_ADDS_GRAD; /* which says nothing of what is stored */
         h = hash_bytes(hash_bytes(h, &p->count, sizeof p->count), &flags, sizeof flags);
         h = hash_bytes(h, &p->owner, sizeof p->owner);
@@ -239,7 +244,7 @@ zero_status model_add_param(struct model *model, struct zero_unit *unit, const z
     if (model_find(model, param->name))
         return error_set(error, ZERO_E_ARGUMENT, "parameter \"%s\" was added before; give each its own name",
                          param->name);
-    if (param->flags & ~(uint32_t)(ZERO_FROZEN | ZERO_NO_DECAY | ZERO_ADDS_GRAD | ZERO_KEEP_FP32))
+    if (param->flags & ~(uint32_t)PARAM_FLAGS)
         return error_set(error, ZERO_E_ARGUMENT, "parameter \"%s\" has unknown flags in %" PRIu32,
                          param->name, param->flags);
     if (unit->held && param->spans)
@@ -258,7 +263,7 @@ zero_status model_add_param(struct model *model, struct zero_unit *unit, const z
     status = take_addresses(param, p, error);
     if (!status) status = make_handle(model, unit, param, p, error);
     if (!status) status = copy_spans(param, p, error);
-    if (!status) status = tensor_join(model, p, error);
+    if (!status) status = tensor_join(model, p, param->tensor_row, param->tensor_rows, error);
     if (!status && !name_index_add(&model->param_index, model->params, param_name, model))
         status = error_set(error, ZERO_E_MEMORY, "parameter \"%s\": no memory for its record", p->name);
     if (status) return free_param(p), status;
@@ -276,7 +281,8 @@ static uint8_t class_of(const struct model *m, const struct model_param *p, uint
     return (uint8_t)((p->flags & ZERO_FROZEN ? CLASS_FROZEN : 0) |
                      (p->count <= persistent_elements ? CLASS_PERSISTENT : 0) |
                      (p->flags & ZERO_KEEP_FP32 && m->dtype != DTYPE_F32 ? CLASS_FP32 : 0) |
-                     (p->other && !(p->flags & ZERO_FROZEN) ? CLASS_OTHER : 0));
+                     (p->other && !(p->flags & ZERO_FROZEN) ? CLASS_OTHER : 0) |
+                     (p->elsewhere ? CLASS_ELSEWHERE : 0));
 }
 
 static uint64_t line_elements(const struct model *m, uint8_t class_index) {
@@ -295,8 +301,8 @@ static void place_param(struct model_region *r, struct model_param *p, uint32_t 
 enum { REGIONS_MAX = UINT16_MAX / ZERO_STATES_MAX, UNITS_MAX = UINT16_MAX / 8 };
 
 /* The regions of one unit, in the order of classes; they are the first of the unit's use. */
-static void lay_out_unit(struct model *m, struct zero_unit *unit, uint32_t shards,
-                         uint64_t persistent_elements, uint32_t **storage) {
+static zero_status lay_out_unit(struct model *m, struct zero_unit *unit, uint32_t shards,
+                                uint64_t persistent_elements, uint32_t **storage, struct zero_error *error) {
     struct use *use = &m->use[unit->index];
     use->segment_offset = (uint16_t)(unit->index - unit->segment_first);
     for (uint8_t c = 0; c < REGION_CLASSES; c++) {
@@ -306,11 +312,18 @@ static void lay_out_unit(struct model *m, struct zero_unit *unit, uint32_t shard
             if (m->param[i].owner == i && class_of(m, &m->param[i], persistent_elements) == c)
                 place_param(r, &m->param[i], i, m->regions, line_elements(m, c));
         if (!r->params) continue;
+        if (use->count == USE_REGIONS_MAX)
+            return error_set(
+                error, ZERO_E_UNSUPPORTED,
+                "unit \"%s\" has parameters of more than %d kinds (frozen, small, kept in fp32, "
+                "updated by another optimizer, counted on another model rank): declare it as two units",
+                unit->name, USE_REGIONS_MAX);
         r->padded = round_up(r->elements, shards * line_elements(m, c));
         *storage += r->params;
         m->padded_elements += r->padded;
         use->region[use->count++] = (uint16_t)m->regions++;
     }
+    return ZERO_OK;
 }
 
 static zero_status add_region(struct use *use, uint32_t region, const char *unit, struct zero_error *error) {
@@ -381,8 +394,10 @@ zero_status model_lay_out(struct model *m, uint32_t shards, uint64_t persistent_
     if (!m->region || !m->region_params || !m->use || !m->held)
         return error_set(error, ZERO_E_MEMORY, "no memory for the layout of %" PRIu32 " units", m->units);
     uint32_t *storage = m->region_params;
-    for (uint32_t i = 0; i < m->units; i++)
-        lay_out_unit(m, m->unit[i], shards, persistent_elements, &storage);
+    for (uint32_t i = 0; i < m->units; i++) {
+        zero_status status = lay_out_unit(m, m->unit[i], shards, persistent_elements, &storage, error);
+        if (status) return status;
+    }
     if (m->regions > REGIONS_MAX)
         return error_set(error, ZERO_E_UNSUPPORTED,
                          "%" PRIu32 " units have %" PRIu32

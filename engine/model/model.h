@@ -1,9 +1,9 @@
 /* The declared model: units and their parameters, and how they are laid out in regions.
  *
- * A region is a flat buffer: the parameters of one unit that are of one class (trainable or frozen, sharded
- * or persistent, of the run's type or kept in fp32), one after another, each on a cache line, padded so that it cuts
- * into equal shards. The layout depends on the model, the number of ranks that cut it and the persistence threshold
- * alone, so it is the same in every stage and tier. Owns all it points to except slots, pointers and values of the host.
+ * A region is a flat buffer: the parameters of one unit that are of one class (trainable or frozen, sharded or persistent, of the
+ * run's type or kept in fp32, counted here or on another model rank), one after another, each on a cache line, padded so that it
+ * cuts into equal shards. The layout depends on the model, the number of ranks that cut it and the persistence threshold alone, so
+ * it is the same in every stage and tier. Owns all it points to except slots, pointers and values of the host.
  * Local; one thread. */
 #ifndef ZERO_ENGINE_MODEL_MODEL_H
 #define ZERO_ENGINE_MODEL_MODEL_H
@@ -16,7 +16,7 @@
 #include "engine/zero.h"
 #include "stages/policy.h"
 
-enum { REGION_CLASSES = 16, NO_REGION = UINT32_MAX };
+enum { REGION_CLASSES = 32, NO_REGION = UINT32_MAX };
 
 /* The host's handle of a parameter. It does not move when the list of parameters grows. */
 struct zero_handle {
@@ -33,7 +33,7 @@ struct model_param {
      * (0: none); elements of the tensor before this parameter. */
     const char *tensor;
     uint32_t tensor_head, tensor_next, tensor_part; /* tensor_part: the number of parts before it */
-    uint64_t tensor_first;
+    uint64_t tensor_first, tensor_rows;             /* tensor_rows: of the whole tensor, if given; else 0 */
     uint32_t unit, owner;    /* owner: index of the parameter that it is tied to, or its own */
     uint32_t flags, scalars; /* scalars: which of a step's, see model_scalars */
     uint32_t dims;
@@ -49,6 +49,8 @@ struct model_param {
     uint32_t span_count;
     uint64_t copied;    /* the version of the weights that the borrowed memory holds */
     bool other;         /* the run's other optimizer updates it: set by the owner, before model_lay_out */
+    uint32_t copies;    /* model ranks that have it (engine/peers); 0: not replicated over model ranks */
+    bool elsewhere;     /* it counts on an earlier model rank: set by engine/peers, before model_lay_out */
     bool written;       /* its gradient holds this accumulation's sum so far (of the owner) */
     uint64_t name_hash; /* of the tensor */
 };
@@ -122,6 +124,8 @@ bool region_persistent(const struct model_region *region);
 bool region_keeps_fp32(const struct model_region *region);
 /* The run's other optimizer updates its parameters (param_groups.h). */
 bool region_other(const struct model_region *region);
+/* Its parameters count on an earlier model rank: in the norm, in checkpoints and in the weights' hash. */
+bool region_elsewhere(const struct model_region *region);
 /* Which type is where in this region, in a run of this precision. */
 struct precision region_precision(const struct model_region *region, const struct precision *run);
 void model_free(struct model *model);

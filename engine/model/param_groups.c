@@ -122,6 +122,7 @@ static zero_status check_patterns(const struct param_groups *groups, const struc
         if (!(groups->matched[g] >> i & 1)) return unmatched(groups, model, g, i, error);
     for (uint32_t i = 0; i < model->params; i++)
         if (model->param[i].scalars / 2 == g + 1) return ZERO_OK;
+    if (groups->elsewhere >> (g + 1) & 1) return ZERO_OK;
     return error_set(error, ZERO_E_CONFIG,
                      "param_groups[%" PRIu32
                      "]: earlier groups have all parameters that it matches: move it up, or remove it",
@@ -199,10 +200,14 @@ zero_status groups_check(const struct param_groups *groups, const struct model *
     return status ? status : check_schedule(groups, config, error);
 }
 
-uint64_t groups_hash(const struct param_groups *groups, const struct model *model, uint64_t hash) {
+uint64_t groups_settings_hash(const struct param_groups *groups, uint64_t hash) {
     for (uint32_t g = 0; g < groups->count; g++)
         hash = hash_bytes(hash, &groups->params[g].weight_decay, sizeof groups->params[g].weight_decay);
-    if (groups->other) hash = hash_string(hash, groups->other->name);
+    return groups->other ? hash_string(hash, groups->other->name) : hash;
+}
+
+uint64_t groups_hash(const struct param_groups *groups, const struct model *model, uint64_t hash) {
+    hash = groups_settings_hash(groups, hash);
     for (uint32_t i = 0; i < model->params; i++)
         hash = hash_bytes(hash, &model->param[i].scalars, sizeof model->param[i].scalars);
     return hash;

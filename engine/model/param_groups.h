@@ -15,6 +15,7 @@ struct param_groups {
     bool uses_other[GROUP_MAX];
     uint32_t count;
     uint64_t matched[GROUP_MAX]; /* by group of the configuration: the patterns that a parameter matched */
+    uint64_t elsewhere;          /* a bit for each group that has a parameter on another model rank */
 };
 
 /* `first`: what group 0 is given; the other groups are given it too, unless the configuration says otherwise. */
@@ -39,5 +40,7 @@ zero_status groups_check(const struct param_groups *groups, const struct model *
 
 /* Of what all ranks must give alike beside the model. Not lr and betas: rank 0's are used on all ranks. */
 uint64_t groups_hash(const struct param_groups *groups, const struct model *model, uint64_t hash);
+/* Of that, what model ranks with other parameters must give alike too. */
+uint64_t groups_settings_hash(const struct param_groups *groups, uint64_t hash);
 
 #endif

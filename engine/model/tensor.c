@@ -1,5 +1,6 @@
 #include "engine/model/tensor.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,17 +27,55 @@ static zero_status begin_cut(struct model *model, const struct model_param *p, s
 static zero_status check_alike(const struct model_param *first, const struct model_param *p,
                                struct zero_error *error) {
     bool alike = p->dims == first->dims && p->flags == first->flags && p->scalars == first->scalars &&
+                 p->tensor_rows == first->tensor_rows &&
                  memcmp(p->shape + 1, first->shape + 1, (p->dims - 1) * sizeof *p->shape) == 0;
     if (alike) return ZERO_OK;
     return error_set(
         error, ZERO_E_ARGUMENT,
         "parameter \"%s\": the parts of tensor \"%s\" have the same dimensions but the first, and "
-        "the same flags and group; those of \"%s\" differ",
+        "the same flags, group and tensor_rows; those of \"%s\" differ",
         p->name, p->tensor, first->name);
 }
 
-zero_status tensor_join(struct model *model, struct model_param *p, struct zero_error *error) {
+#define ELEMENTS_MAX ((uint64_t)1 << 56)
+
+/* The rows of a tensor of which other parts may be on other model ranks. */
+static zero_status check_rows(const struct model_param *p, uint64_t row, uint64_t rows,
+                              struct zero_error *error) {
+    if (p->tensor == p->name && (row || rows))
+        return error_set(error, ZERO_E_ARGUMENT,
+                         "parameter \"%s\" has a tensor_row or tensor_rows, and tensor is NULL: give the "
+                         "tensor's name",
+                         p->name);
+    if (rows > ELEMENTS_MAX / (p->count / p->shape[0]))
+        return error_set(error, ZERO_E_ARGUMENT,
+                         "tensor \"%s\" of %" PRIu64 " rows has more than 2^56 elements", p->tensor, rows);
+    if ((!rows && !row) || (p->shape[0] <= rows && row <= rows - p->shape[0])) return ZERO_OK;
+    return error_set(error, ZERO_E_ARGUMENT,
+                     "parameter \"%s\" has the rows %" PRIu64 " to %" PRIu64 " of tensor \"%s\", and "
+                     "tensor_rows is %" PRIu64 ": give the rows of the whole tensor",
+                     p->name, row, row + p->shape[0], p->tensor, rows);
+}
+
+/* Behind the part before it. */
+static zero_status join_after(const struct model_param *last, struct model_param *p,
+                              struct zero_error *error) {
+    uint64_t end = last->tensor_first + last->count;
+    if (!p->tensor_rows) p->tensor_first = end;
+    if (p->tensor_first >= end) return ZERO_OK;
+    return error_set(error, ZERO_E_ARGUMENT,
+                     "parameter \"%s\": tensor_row is before the end of \"%s\", which was added before: add "
+                     "the parts of tensor \"%s\" in the order of rows",
+                     p->name, last->name, p->tensor);
+}
+
+zero_status tensor_join(struct model *model, struct model_param *p, uint64_t row, uint64_t rows,
+                        struct zero_error *error) {
     p->tensor_head = model->params;
+    zero_status status = check_rows(p, row, rows, error);
+    if (status) return status;
+    p->tensor_rows = rows;
+    p->tensor_first = p->count / p->shape[0] * row;
     if (p->tensor == p->name && !find_cut(model, p->name)) return ZERO_OK;
     if (p->tensor == p->name || model_find(model, p->tensor))
         return error_set(
@@ -50,14 +89,15 @@ zero_status tensor_join(struct model *model, struct model_param *p, struct zero_
             p->name, p->tensor);
     const struct model_param *first = find_cut(model, p->tensor);
     if (!first) return begin_cut(model, p, error);
-    zero_status status = check_alike(first, p, error);
+    status = check_alike(first, p, error);
     if (status) return status;
     struct model_param *last = &model->param[first->tensor_head];
     while (last->tensor_next) last = &model->param[last->tensor_next];
+    status = join_after(last, p, error);
+    if (status) return status;
     last->tensor_next = model->params;
     p->tensor_head = first->tensor_head;
     p->tensor_part = last->tensor_part + 1;
-    p->tensor_first = last->tensor_first + last->count;
     return ZERO_OK;
 }
 
@@ -68,7 +108,9 @@ uint64_t tensor_extent(const struct model *model, const struct model_param *firs
     out_shape[0] = 0;
     for (const struct model_param *p = first; p; p = tensor_after(model, p))
         out_shape[0] += p->shape[0], count += p->count;
-    return count;
+    if (!first->tensor_rows) return count;
+    out_shape[0] = first->tensor_rows;
+    return first->count / first->shape[0] * first->tensor_rows;
 }
 
 const struct model_param *tensor_part(const struct model *model, const struct model_param *first,

@@ -6,8 +6,9 @@
 
 #include "engine/model/model.h"
 
-/* `param` is about to become the model's last parameter: makes it the next part of its tensor. */
-zero_status tensor_join(struct model *model, struct model_param *param, struct zero_error *error);
+/* `param` is about to become the model's last parameter: makes it the next part of its tensor. `row`, `rows`: of zero_param. */
+zero_status tensor_join(struct model *model, struct model_param *param, uint64_t row, uint64_t rows,
+                        struct zero_error *error);
 
 /* The first part of a tensor. NULL: no tensor has this name; that of a part is none. */
 const struct model_param *tensor_find(const struct model *model, const char *name);
@@ -16,7 +17,7 @@ const struct model_param *tensor_find(const struct model *model, const char *nam
 uint64_t tensor_extent(const struct model *model, const struct model_param *first,
                        uint64_t out_shape[ZERO_DIMS_MAX]);
 
-/* The part that has this element of the tensor, which has more elements than that. */
+/* The part that has this element of the tensor. A part of this rank must have it. */
 const struct model_param *tensor_part(const struct model *model, const struct model_param *first,
                                       uint64_t element);
 

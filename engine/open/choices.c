@@ -6,11 +6,18 @@
 
 #include "engine/blueprint/blueprint.h"
 
+static void log_model_ranks(const struct choices *c) {
+    if (c->ranks->model_size == 1) return;
+    log_line(&c->ranks->log, ZERO_LOG_INFO,
+             "the host program has cut its model for %" PRIu32 " model ranks, each on %" PRIu32 " data ranks",
+             c->ranks->model_size, c->ranks->data_size);
+}
+
 static void log_mesh(const struct choices *c) {
     uint64_t group = c->config->shard_ranks;
-    if (group == c->ranks->size) return;
+    if (group == c->ranks->data_size) return;
     log_line(&c->ranks->log, ZERO_LOG_INFO, "ranks share in %" PRIu64 " groups of %" PRIu64 ": %s",
-             c->ranks->size / group, group,
+             c->ranks->data_size / group, group,
              c->config->reshard == RESHARD_GROUP
                  ? "each group keeps a second shard of the parameters between forward and backward"
                  : "each group shares one copy; gradients are then added over the copies");
@@ -55,6 +62,7 @@ void choices_log(const struct choices *c) {
              blueprint_stage(c->config)->name, c->ranks->size, comm_name(c->ranks->data), c->threads, of,
              dtype_name(c->precision.compute), accumulations[c->config->accumulation_mode].when,
              dtype_name(c->precision.reduced));
+    log_model_ranks(c);
     log_mesh(c);
     if (c->config->prescale && c->config->predivide != 1)
         log_line(&c->ranks->log, ZERO_LOG_WARN,

@@ -11,6 +11,7 @@
 #include "engine/comm/launch.h"
 #include "engine/open/seat.h"
 #include "engine/ranks/local_ranks.h"
+#include "engine/ranks/model_ranks.h"
 #include "engine/ranks/rank_agreement.h"
 
 /* The CPUs that this thread may run on: how many, and which, of which machine. */
@@ -122,9 +123,16 @@ static zero_status open_comm(struct joining *j, struct seat *seat, struct zero_e
     return status ? error_pass(error, comm_error(j->ranks->comm)) : ZERO_OK;
 }
 
+/* The most data ranks in groups of equal size that stay within a node, for every model rank. Where a model rank ends, the list has
+ * another node. */
+static uint32_t node_group(const struct ranks *ranks, const uint64_t *host, uint64_t *list) {
+    for (uint32_t i = 0; i < ranks->size; i++) list[i] = host[ranks->at[i]] + i / ranks->data_size;
+    return launch_node_group(list, ranks->size);
+}
+
 /* Which ranks share a node, by the hosts' names. */
 static zero_status find_nodes(struct joining *j, struct zero_error *error) {
-    uint64_t *host = outliving_message(j->ranks->outliving, (j->ranks->size + 1) * sizeof *host);
+    uint64_t *host = outliving_message(j->ranks->outliving, (2 * j->ranks->size + 1) * sizeof *host);
     if (!host) {
         error_set(error, ZERO_E_MEMORY, "no memory to compare nodes");
         comm_fail(j->ranks->comm, error);
@@ -137,8 +145,21 @@ static zero_status find_nodes(struct joining *j, struct zero_error *error) {
     if (comm_run(j->ranks->world, &call)) return error_pass(error, comm_error(j->ranks->comm));
     j->ranks->node_ranks = 0;
     for (uint32_t r = 0; r < j->ranks->size; r++) j->ranks->node_ranks += host[r + 1] == host[0];
-    j->config->found_node_ranks = launch_node_group(host + 1, j->ranks->size);
+    j->config->found_node_ranks = node_group(j->ranks, host + 1, host + 1 + j->ranks->size);
     return ZERO_OK;
+}
+
+/* Of a plan's ranks, which are not there. */
+static void plan_nodes(struct joining *j, uint32_t node_ranks) {
+    uint32_t data_ranks = node_ranks / j->ranks->model_size;
+    j->ranks->node_ranks = node_ranks;
+    j->config->found_node_ranks = data_ranks ? data_ranks : 1;
+}
+
+static zero_status find_model_ranks(struct joining *j, const zero_runtime *runtime,
+                                    struct zero_error *error) {
+    return (j->host->plans_only ? model_ranks_plan : model_ranks_open)(j->ranks, runtime->model_rank,
+                                                                       runtime->model_size, error);
 }
 
 /* The message in which a rank describes its configuration and its CPUs. */
@@ -226,13 +247,12 @@ zero_status join_ranks(struct joining *j, const char *json, const zero_runtime *
     if (!status) status = seated;
     if (!status) status = open_comm(j, &seat, error);
     if (status && mine.code) *error = mine; /* it says more */
+    if (!status) status = find_model_ranks(j, runtime, error);
     if (!status) status = find_nodes(j, error);
-    if (runtime->plan_ranks && runtime->plan_node_ranks)
-        j->ranks->node_ranks = runtime->plan_node_ranks,
-        j->config->found_node_ranks = runtime->plan_node_ranks;
     if (status) return error->code;
+    if (runtime->plan_ranks && runtime->plan_node_ranks) plan_nodes(j, runtime->plan_node_ranks);
     j->config->planned_steps = runtime->total_steps;
-    if (!mine.code) config_resolve(j->config, j->ranks->size, &mine);
+    if (!mine.code) config_resolve(j->config, j->ranks->data_size, &mine);
     struct cpus cpus = find_cpus();
     uint32_t sharers = 1;
     host_memory_read("", &j->host->memory);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/ranks/model_ranks.h"
 #include "engine/state/commit_page.h"
 #include "kernels/ordered_sum.h"
 #include "kernels/work.h"
@@ -13,12 +14,13 @@
 
 static zero_status open_group(struct ranks *ranks, uint32_t shards, uint8_t axes, struct comm_group **out,
                               struct zero_error *error) {
-    uint32_t *list = malloc(ranks->size * sizeof *list), count = 0, rank = ranks->rank;
+    uint32_t *list = malloc(ranks->data_size * sizeof *list), count = 0, rank = ranks->data_rank;
     if (!list)
-        return error_set(error, ZERO_E_MEMORY, "no memory for a list of %" PRIu32 " ranks", ranks->size);
-    for (uint32_t r = 0; r < ranks->size; r++) {
+        return error_set(error, ZERO_E_MEMORY, "no memory for a list of %" PRIu32 " ranks", ranks->data_size);
+    for (uint32_t r = 0; r < ranks->data_size; r++) {
         bool same_row = r / shards == rank / shards, same_column = r % shards == rank % shards;
-        if ((axes & AXES_SHARD || same_column) && (axes & AXES_REPLICATE || same_row)) list[count++] = r;
+        if ((axes & AXES_SHARD || same_column) && (axes & AXES_REPLICATE || same_row))
+            list[count++] = model_ranks_at(ranks, ranks->model_rank, r);
     }
     zero_status status = comm_group_open(ranks->data, list, count, out);
     free(list);
@@ -133,7 +135,7 @@ static zero_status open_executor(struct running *run, const struct start_options
     e.comm = run->ranks->data;
     e.world = run->ranks->world;
     e.device = run->device;
-    e.rank = run->ranks->rank;
+    e.rank = run->ranks->data_rank;
     e.threads = o->host->threads;
     e.watch = o->watch;
     for (int t = 0; t < TIERS; t++) e.memory[t] = run->tier[t]->ops->address(run->tier[t]);

@@ -4,6 +4,7 @@
 
 #include "engine/pass/pass.h"
 #include "engine/pass/slots.h"
+#include "engine/ranks/model_ranks.h"
 #include "engine/ranks/rank_agreement.h"
 
 /* ---- an evaluation between a forward and its backward ---- */
@@ -78,13 +79,15 @@ static zero_status agree_place(struct pass *pass) {
     const struct zero_error none = {.rank = -1};
     uint64_t word[2] = {place_of(pass), kind_of(pass)};
     zero_status status = ranks_agree(pass->run->ranks, &none, word, "zero_micro_cancel", &all);
-    for (uint32_t r = 1; r < pass->run->ranks->size && !status; r++)
-        if (all[r].word[0] != all[0].word[0] || all[r].word[1] != all[0].word[1])
+    for (uint32_t r = 1; r < pass->run->ranks->size && !status; r++) {
+        uint32_t first = model_ranks_first(pass->run->ranks, r);
+        if (all[r].word[0] != all[first].word[0] || all[r].word[1] != all[first].word[1])
             status = refuse(ZERO_E_ORDER,
                             "zero_micro_cancel: rank %" PRIu32
-                            " is at another place of its pass than rank 0, and nothing is "
+                            " is at another place of its pass than rank %" PRIu32 ", and nothing is "
                             "dropped: let all ranks cancel after the same begin or end",
-                            r);
+                            r, first);
+    }
     return status;
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/ranks/local_ranks.h"
+#include "engine/ranks/model_ranks.h"
 
 /* ---- while the engine opens ---- */
 
@@ -16,11 +17,14 @@ zero_status ranks_compare(struct ranks *ranks, uint64_t hash, zero_status otherw
     struct comm_call call = comm_rows(hashes, sizeof *hashes, what);
     zero_status status = comm_run(ranks->world, &call);
     if (status) return error_pass(error, comm_error(ranks->comm));
-    for (uint32_t r = 0; r < ranks->size && !status; r++)
-        if (hashes[r + 1] != hashes[1])
+    for (uint32_t r = 0; r < ranks->size && !status; r++) {
+        uint32_t first = model_ranks_first(ranks, r);
+        if (hashes[r + 1] != hashes[first + 1])
             status =
                 error_set(error, otherwise,
-                          "rank %" PRIu32 " has another %s than rank 0; give all ranks the same", r, what);
+                          "rank %" PRIu32 " has another %s than rank %" PRIu32 "; give all ranks%s the same",
+                          r, what, first, ranks->model_size > 1 ? " of a model rank" : "");
+    }
     call = (struct comm_call){.kind = COMM_BARRIER, .what = what};
     if (status) comm_run(ranks->world, &call); /* all ranks find the difference before one of them leaves */
     return status;

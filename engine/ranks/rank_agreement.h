@@ -9,7 +9,7 @@ enum { SUM_VALUES_MAX = 64 };
 
 /* ---- while the engine opens: without the plan's memory ---- */
 
-/* `otherwise` on all ranks if some rank's hash is not rank 0's; `what` is hashed: "configuration". */
+/* `otherwise` on all ranks if some rank's hash is not that of the first rank with its model rank; `what` is hashed: "model". */
 zero_status ranks_compare(struct ranks *ranks, uint64_t hash, zero_status otherwise, const char *what,
                           struct zero_error *error);
 

@@ -26,12 +26,16 @@ zero_status ranks_fail_alike(struct ranks *ranks, const struct zero_error *error
 }
 
 zero_status ranks_call(struct ranks *ranks, const struct comm_call *call) {
+    return ranks_call_on(ranks, ranks->world, call);
+}
+
+zero_status ranks_call_on(struct ranks *ranks, struct comm_group *group, const struct comm_call *call) {
     const struct background *background = &ranks->background;
     const struct zero_error *error = NULL;
     struct comm_work *work;
     bool done = false;
     turn_take(&ranks->lock);
-    zero_status status = comm_post(ranks->world, call, &work);
+    zero_status status = comm_post(group, call, &work);
     while (!status && !done) {
         bool moved;
         zero_status polled = background->poll(background->user, &moved, &error);

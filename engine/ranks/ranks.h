@@ -22,10 +22,16 @@ struct background {
 
 struct ranks {
     uint32_t rank, size;
-    uint32_t node_ranks; /* ranks on this rank's node */
-    struct comm *comm;   /* for what ranks tell each other */
+    /* Of model_ranks.h. model_rank: which piece of the model that the host has cut; 0 of 1: it is whole. data_rank: which one among
+     * the ranks with this piece: ZeRO cuts and copies over them. */
+    uint32_t model_rank, model_size, data_rank, data_size;
+    uint32_t *at, *place; /* ranks by model rank and data rank; the inverse; owned */
+    uint32_t node_ranks;  /* ranks on this rank's node */
+    struct comm *comm;    /* for what ranks tell each other */
     struct comm *data; /* for parameters and gradients: NCCL where several GPUs take part, else comm itself */
     struct comm_group *world; /* all ranks, of comm */
+    struct comm_group
+        *data_world; /* those with this model rank, of comm; where the model is whole, `world` */
     struct turn lock;
     struct log log;
     struct zero_error error;      /* sticky; code 0: none */
@@ -47,5 +53,8 @@ zero_status ranks_check(struct ranks *ranks);
 
 /* Posts a collective on the world and waits for it, while everything else goes on. */
 zero_status ranks_call(struct ranks *ranks, const struct comm_call *call);
+
+/* The same on `world` or `data_world`. */
+zero_status ranks_call_on(struct ranks *ranks, struct comm_group *group, const struct comm_call *call);
 
 #endif

@@ -7,7 +7,7 @@
 #include "kernels/cast.h"
 
 struct range range_own(const struct state *state, const struct model_param *p, zero_kind kind) {
-    struct part part = stored_part(state->blueprint, state->ranks->rank, p->region, kind);
+    struct part part = stored_part(state->blueprint, state->ranks->data_rank, p->region, kind);
     uint64_t begin = max64(p->offset, part.first), end = min64(p->offset + p->count, part.first + part.count);
     return begin < end ? (struct range){p, kind, begin, end - begin} : (struct range){p, kind, p->offset, 0};
 }
@@ -114,7 +114,8 @@ zero_status range_check(const struct state *state, const char *what, const struc
 }
 
 zero_status range_get(struct state *state, const struct range *range, float *out) {
-    struct part part = stored_part(state->blueprint, state->ranks->rank, range->param->region, range->kind);
+    struct part part =
+        stored_part(state->blueprint, state->ranks->data_rank, range->param->region, range->kind);
     for (uint64_t at = range->first, end = at + range->count; at < end;) {
         uint32_t owner = (uint32_t)(at / part.count);
         uint64_t piece = min64(min64(end, (owner + 1) * part.count) - at, PIECE_BYTES / sizeof(float));
@@ -129,7 +130,7 @@ zero_status range_get(struct state *state, const struct range *range, float *out
                                  .root = owner,
                                  .what = range->param->name,
                                  .target = state->piece};
-        if (!status && part.parts > 1) status = ranks_call(state->ranks, &call);
+        if (!status && part.parts > 1) status = ranks_call_on(state->ranks, state->ranks->data_world, &call);
         if (status) return status;
         memcpy(out, state->piece, piece * sizeof(float));
         at += piece;
@@ -139,7 +140,8 @@ zero_status range_get(struct state *state, const struct range *range, float *out
 }
 
 zero_status range_put(struct state *state, const struct range *range, const float *in) {
-    struct part part = stored_part(state->blueprint, state->ranks->rank, range->param->region, range->kind);
+    struct part part =
+        stored_part(state->blueprint, state->ranks->data_rank, range->param->region, range->kind);
     uint64_t begin = max64(range->first, part.first),
              end = min64(range->first + range->count, part.first + part.count);
     if (begin >= end) begin = end = range->first; /* another rank stores it */

@@ -15,7 +15,8 @@
 struct load {
     struct state *state;
     struct checkpoint checkpoint;
-    const struct model_param **model_param; /* by the manifest's parameter: its first part */
+    /* By the manifest's parameter: its first part. NULL: other model ranks have it. */
+    const struct model_param **model_param;
     /* Of the file at hand, 1 + a piece: the first of a tensor, by its first part and the kind; and the one after each. */
     uint32_t (*there)[1 + MANIFEST_STATES_MAX], *after;
     bool weights_only; /* moments and counters begin anew */
@@ -47,6 +48,7 @@ static zero_status check_optimizer(struct load *l, struct zero_error *error) {
 static zero_status check_param(struct load *l, uint32_t index, struct zero_error *error) {
     const struct manifest_param *saved = &l->checkpoint.manifest.param[index];
     const struct model_param *own = tensor_find(l->state->model, saved->name);
+    if (!own && peers_find(l->state->peers, saved->name)) return ZERO_OK; /* who has it checks it */
     if (!own || own->owner != own - l->state->model->param)
         return error_set(error, ZERO_E_ARGUMENT, "%s has a parameter \"%s\", which this model does not have",
                          l->checkpoint.path, saved->name);
@@ -74,7 +76,8 @@ static zero_status check_whole(const struct load *l, struct zero_error *error) {
     bool *there = calloc(model->params + 1, sizeof *there);
     if (!there)
         return error_set(error, ZERO_E_MEMORY, "no memory to load %" PRIu32 " parameters", model->params);
-    while (left > 0) there[l->model_param[--left] - model->param] = true;
+    while (left-- > 0)
+        if (l->model_param[left]) there[l->model_param[left] - model->param] = true;
     uint32_t missing = 0;
     while (missing < model->params &&
            (there[model->param[missing].tensor_head] || model->param[missing].owner != missing))
@@ -168,6 +171,7 @@ static zero_status list_file(struct load *l, const struct shard *shard, struct z
     memset(l->there, 0, m->params * sizeof *l->there);
     for (uint32_t i = shard->count; i-- > 0;) {
         const struct piece *piece = &shard->piece[i];
+        if (!first_part(l, piece)) continue;
         uint32_t *first = &l->there[first_part(l, piece) - m->param][piece->kind];
         after[i] = *first;
         *first = i + 1;
@@ -182,7 +186,7 @@ static zero_status take_file(void *user, struct shard *shard, struct zero_error 
     const struct state *state = l->state;
     zero_status status = list_file(l, shard, error);
     for (uint32_t region = 0; region < state->model->regions && !status; region++) {
-        struct part part = stored_part(state->blueprint, state->ranks->rank, region, ZERO_PARAM);
+        struct part part = stored_part(state->blueprint, state->ranks->data_rank, region, ZERO_PARAM);
         for (uint64_t at = 0, to; at < part.count && !status; at = to) {
             to = min64(part.count, stored_chunk_end(state->blueprint, region, at));
             status = take_window(l, shard, region, &(struct part){.first = part.first + at, .count = to - at},
@@ -225,16 +229,24 @@ static zero_status take_notes(struct load *l, struct zero_error *error) {
     return ZERO_OK;
 }
 
+/* The group of a parameter here, on whichever model rank. False: there is no such parameter. */
+static bool group_of(const struct load *l, const char *name, uint32_t *out) {
+    const struct model_param *own = tensor_find(l->state->model, name);
+    const struct peer_piece *peer = own ? NULL : peers_find(l->state->peers, name);
+    if (own) *out = own->scalars / 2;
+    if (peer) *out = peer->param->group;
+    return own || peer;
+}
+
 /* The lr of the checkpoint's group that has what `group` has here: groups have no names, but their parameters do, and they may
  * stand in another order. False: these parameters had several, or none. */
 static bool saved_lr(const struct load *l, uint32_t group, double *out) {
     const struct manifest *m = &l->checkpoint.manifest;
     bool grouped = false, found = false;
     for (uint32_t i = 0; i < m->params; i++) {
-        const struct model_param *own = tensor_find(l->state->model, m->param[i].name);
-        uint32_t saved = m->param[i].group;
+        uint32_t saved = m->param[i].group, own;
         grouped |= saved > 0;
-        if (!saved || !own || own->scalars / 2 != group) continue;
+        if (!saved || !group_of(l, m->param[i].name, &own) || own != group) continue;
         if (found && *out != m->lr[saved - 1]) return false;
         *out = m->lr[saved - 1], found = true;
     }

@@ -6,8 +6,10 @@
 
 #include "engine/base/hash.h"
 #include "engine/model/lent.h"
+#include "engine/ranks/model_ranks.h"
 #include "engine/run/device_copy.h"
 #include "engine/state/background_save.h"
+#include "engine/state/weights_hash.h"
 #include "kernels/checksum.h"
 
 /* In the order in which one makes the next differ: the first that differs is the nearest to the cause. */
@@ -47,8 +49,8 @@ static bool is_there(const struct state *state, const struct item *item) {
 }
 
 static bool replicated(const struct state *state, const struct item *item) {
-    return is_there(state, item) &&
-           placement_parts(placement_of(state, item), state->blueprint->policy.mesh) < state->ranks->size;
+    return is_there(state, item) && placement_parts(placement_of(state, item),
+                                                    state->blueprint->policy.mesh) < state->ranks->data_size;
 }
 
 /* ---- hashing ---- */
@@ -107,7 +109,7 @@ static void hash_lent(struct state *state, uint32_t region, enum lent_array arra
 static zero_status hash_item(struct state *state, const struct item *item, uint64_t *hash) {
     const struct model_param *p = item->param;
     struct part part =
-        part_of_rank(state->blueprint, state->ranks->rank, p->region, placement_of(state, item));
+        part_of_rank(state->blueprint, state->ranks->data_rank, p->region, placement_of(state, item));
     uint64_t begin = max64(p->offset, part.first), end = min64(p->offset + p->count, part.first + part.count);
     struct precision precision = blueprint_precision_of(state->blueprint, p->region);
     if (begin >= end) return ZERO_OK;
@@ -138,7 +140,8 @@ static uint32_t word_of(const struct state *state, const struct item *item) {
 
 /* The first of the ranks that store the same part. */
 static uint32_t first_of(const struct state *state, uint32_t word, uint32_t rank) {
-    return word == WHOLE ? 0 : rank % state->blueprint->policy.mesh[AXIS_SHARD];
+    uint32_t column = data_rank_of(state->ranks, rank) % state->blueprint->policy.mesh[AXIS_SHARD];
+    return model_ranks_at(state->ranks, model_rank_of(state->ranks, rank), word == WHOLE ? 0 : column);
 }
 
 /* How many of the ranks that should store the same as `rank` do. */
@@ -176,16 +179,14 @@ static bool find_other(const struct state *state, const struct rank_report *all,
 }
 
 /* `most`: more than one rank agrees with `right`. Else there are two ranks, and either may be wrong. */
-static zero_status diverged(struct state *state, const struct item *item, uint32_t rank, uint32_t right,
-                            bool most) {
+static void describe(const struct state *state, const struct item *item, uint32_t rank, uint32_t right,
+                     bool most, struct zero_error *error) {
     const char *names[OBJECT_KINDS] = {[REDUCED_GRADIENT] = "reduced gradient",
                                        [FIRST_STATE] = training_state_name(state->training, 0),
                                        [SECOND_STATE] = training_state_name(state->training, 1),
                                        [MASTERS] = "master weights",
                                        [WEIGHTS] = "weights"};
-    struct zero_error error;
-    error_clear(&error);
-    error_set(&error, ZERO_E_DIVERGED,
+    error_set(error, ZERO_E_DIVERGED,
               "debug.compare_every: after step %" PRIu64
               " the bits of the %s of parameter \"%s\" in unit \"%s\" differ on rank %" PRIu32
               " from those on rank %" PRIu32 "%s: look at that rank's memory and machine, and go on from a "
@@ -193,8 +194,7 @@ static zero_status diverged(struct state *state, const struct item *item, uint32
               state->training->steps, names[item->kind], item->param->name,
               state->model->unit[item->param->unit]->name, rank, right,
               most ? ", which most ranks have" : "");
-    error.rank = (int32_t)rank;
-    return ranks_fail_alike(state->ranks, &error);
+    error->rank = (int32_t)rank;
 }
 
 static zero_status say(struct state *state, const uint64_t word[2], const struct rank_report **out_all) {
@@ -203,22 +203,103 @@ static zero_status say(struct state *state, const uint64_t word[2], const struct
     return ranks_agree(state->ranks, &none, word, "what is replicated", out_all);
 }
 
+static bool is_replicated(const struct state *state, uint32_t index, enum object_kind kind,
+                          struct item *out) {
+    if (index >= state->model->params || state->model->param[index].owner != index) return false;
+    *out = (struct item){&state->model->param[index], kind};
+    return replicated(state, out);
+}
+
+/* Model ranks have other parameters: each rank goes on as long as any has one. */
+static uint32_t most_params(const struct state *state) {
+    uint32_t peers = peers_params(state->peers);
+    return peers > state->model->params ? peers : state->model->params;
+}
+
+/* The ranks with this model rank know which parameter it is, and tell the others. */
+static zero_status diverged(struct state *state, const struct item *item, const struct rank_report *all,
+                            uint32_t word, uint32_t rank, uint32_t right) {
+    struct zero_error error;
+    bool most = agreeing(state, all, word, right) > 1;
+    error_clear(&error);
+    if (model_rank_of(state->ranks, rank) == state->ranks->model_rank)
+        describe(state, item, rank, right, most, &error);
+    if (state->ranks->model_size > 1) {
+        struct zero_error mine = error;
+        zero_status status = ranks_agree(state->ranks, &mine, (uint64_t[2]){0}, "what differs", &all);
+        error_clear(&error);
+        error_set(&error, status, "%s", zero_last_error());
+        error.rank = (int32_t)rank;
+    }
+    return ranks_fail_alike(state->ranks, &error);
+}
+
 /* One thing after another, all ranks together, until the one that differs. */
 static zero_status find_item(struct state *state) {
     const struct rank_report *all;
     uint32_t rank, right;
-    for (uint32_t i = 0; i < state->model->params; i++)
+    for (uint32_t i = 0; i < most_params(state); i++)
         for (int kind = 0; kind < OBJECT_KINDS; kind++) {
-            struct item item = {&state->model->param[i], (enum object_kind)kind};
+            struct item item = {0};
             uint64_t word[2] = {HASH_START, HASH_START};
-            if (item.param->owner != i || !replicated(state, &item)) continue;
-            zero_status status = hash_item(state, &item, &word[word_of(state, &item)]);
+            zero_status status = ZERO_OK;
+            bool own = is_replicated(state, i, (enum object_kind)kind, &item);
+            if (!own && state->ranks->model_size == 1) continue;
+            if (own) status = hash_item(state, &item, &word[word_of(state, &item)]);
             if (!status) status = say(state, word, &all);
             if (status) return status;
-            if (find_other(state, all, word_of(state, &item), &rank, &right))
-                return diverged(state, &item, rank, right,
-                                agreeing(state, all, word_of(state, &item), right) > 1);
+            for (uint32_t w = WHOLE; w <= COLUMN; w++)
+                if (find_other(state, all, w, &rank, &right))
+                    return diverged(state, &item, all, w, rank, right);
         }
+    return ZERO_OK;
+}
+
+/* ---- copies on several model ranks ---- */
+
+/* The hashes of all copies add up to 0 if they are equal: the first counts for all others. `piece`: NULL: of all parameters. */
+static zero_status sum_copies(struct state *state, const struct peer_piece *piece, bool *out_equal) {
+    const struct rank_report *all;
+    uint64_t word[2] = {0}, total[2] = {0};
+    zero_status status = ZERO_OK;
+    for (uint32_t i = 0; i < state->model->params && !status; i++) {
+        const struct model_param *p = &state->model->param[i];
+        bool meant =
+            !piece || (strcmp(p->tensor, piece->tensor) == 0 && p->tensor_first == piece->param->first);
+        uint64_t sum[2] = {0}, times = p->elsewhere ? UINT64_MAX : (uint64_t)p->copies - 1;
+        if (p->owner != i || p->copies < 2 || !meant) continue;
+        status = weights_hash_param(state, p, sum);
+        for (int k = 0; k < 2; k++) word[k] += times * sum[k];
+    }
+    if (!status) status = say(state, word, &all);
+    if (status) return status;
+    for (uint32_t r = 0; r < state->ranks->size; r++)
+        for (int k = 0; k < 2; k++) total[k] += all[r].word[k];
+    *out_equal = !total[0] && !total[1];
+    return ZERO_OK;
+}
+
+static zero_status check_copies(struct state *state) {
+    const struct peers *peers = state->peers;
+    bool equal = true;
+    zero_status status = state->ranks->model_size > 1 ? sum_copies(state, NULL, &equal) : ZERO_OK;
+    if (status || equal) return status;
+    for (uint32_t i = 0; i < peers->pieces; i++) {
+        if (peers->piece[i].copies < 2) continue;
+        status = sum_copies(state, &peers->piece[i], &equal);
+        if (status) return status;
+        if (equal) continue;
+        struct zero_error error;
+        error_clear(&error);
+        error_set(
+            &error, ZERO_E_DIVERGED,
+            "debug.compare_every: after step %" PRIu64
+            " the weights of parameter \"%s\" differ on the %" PRIu32
+            " model ranks that have it, the first of which is model rank %" PRIu32
+            ": it is ZERO_MODEL_REPLICATED, so the host program gives it the same gradient on all of them",
+            state->training->steps, peers->piece[i].tensor, peers->piece[i].copies, peers->piece[i].model);
+        return ranks_fail_alike(state->ranks, &error);
+    }
     return ZERO_OK;
 }
 
@@ -237,7 +318,7 @@ zero_status replica_check(struct state *state) {
         }
     if (!status) status = say(state, word, &all);
     if (status) return status;
-    bool differ =
+    bool others =
         find_other(state, all, WHOLE, &rank, &right) || find_other(state, all, COLUMN, &rank, &right);
-    return differ ? find_item(state) : ZERO_OK;
+    return others ? find_item(state) : check_copies(state);
 }

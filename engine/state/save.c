@@ -27,6 +27,26 @@ static zero_status no_memory(struct zero_error *error) {
     return error_set(error, ZERO_E_MEMORY, "no memory for the checkpoint's lists");
 }
 
+/* Rank 0's manifest also has what only other model ranks declared. */
+static bool list_peers(struct save *s) {
+    const struct state *state = s->state;
+    bool good = true;
+    for (uint32_t i = 0; i < state->peers->pieces && !state->ranks->rank && good; i++) {
+        const char *tensor = state->peers->piece[i].tensor;
+        const struct declared_param *p = state->peers->piece[i].param;
+        if (peers_find(state->peers, tensor) != &state->peers->piece[i] || tensor_find(state->model, tensor))
+            continue;
+        struct manifest_param param = {.name = (char *)(uintptr_t)tensor,
+                                       .dims = p->dims,
+                                       .count = p->tensor_count,
+                                       .frozen = p->flags & ZERO_FROZEN,
+                                       .group = state->training->groups.count > 1 ? 1 + p->group : 0};
+        memcpy(param.shape, p->shape, sizeof param.shape);
+        good = manifest_add_param(&s->manifest, &param);
+    }
+    return good;
+}
+
 static zero_status list_params(struct save *s, struct zero_error *error) {
     const struct model *m = s->state->model;
     s->model_param = calloc(m->params + 1, sizeof *s->model_param);
@@ -49,7 +69,7 @@ static zero_status list_params(struct save *s, struct zero_error *error) {
         s->manifest_param[i] = s->manifest.params;
         good = manifest_add_param(&s->manifest, &param);
     }
-    return good ? ZERO_OK : no_memory(error);
+    return good && list_peers(s) ? ZERO_OK : no_memory(error);
 }
 
 static zero_status list_config(struct save *s, struct zero_error *error) {
@@ -86,9 +106,10 @@ static void fill_counters(struct save *s) {
 /* The part of a region that this rank saves: its shard, also where it holds more; of equal shards one. */
 static struct part saved_part(const struct state *state, uint32_t region) {
     uint8_t replicate = state->blueprint->regions[region].state.axis[AXIS_REPLICATE];
-    struct part part =
-        part_of_rank(state->blueprint, state->ranks->rank, region, (struct placement){{SHARD, replicate}});
-    if (replicate != SHARD && state->ranks->rank >= state->blueprint->policy.mesh[AXIS_SHARD]) part.count = 0;
+    struct part part = part_of_rank(state->blueprint, state->ranks->data_rank, region,
+                                    (struct placement){{SHARD, replicate}});
+    if (replicate != SHARD && state->ranks->data_rank >= state->blueprint->policy.mesh[AXIS_SHARD])
+        part.count = 0;
     return part;
 }
 
@@ -106,7 +127,7 @@ static void add_region(struct save *s, uint32_t index) {
     const struct manifest *m = &s->manifest;
     const struct model_region *region = &s->state->model->region[index];
     struct part part = saved_part(s->state, index);
-    for (uint32_t kind = 0; kind <= m->states; kind++)
+    for (uint32_t kind = 0; kind <= m->states && !region_elsewhere(region); kind++)
         for (uint32_t i = 0; i < region->params; i++) add_piece(s, &part, region->param[i], kind);
 }
 

@@ -131,6 +131,7 @@ static zero_status look(struct state *state, struct finding *out) {
 struct verdict {
     zero_shadow kind;
     struct commit commit; /* epoch 0: none can be read */
+    struct commit own;    /* of another layout, on this rank's drive; epoch 0: none */
     int missing;          /* a rank whose files are not there, while those of others are; -1: none */
 };
 
@@ -169,6 +170,7 @@ static zero_status find(struct state *state, struct verdict *out) {
     struct comm_call call = comm_rows(all, sizeof *all, "the last step that is whole");
     if (!status) status = ranks_call(state->ranks, &call);
     if (!status) judge(all + 1, state->ranks->size, out);
+    if (!status) out->own = all[1 + state->ranks->rank].other; /* another model rank's model is another */
     return status;
 }
 
@@ -189,7 +191,7 @@ static void say_difference(const struct state *state, const struct commit *c, ch
 
 static void say(const struct state *state, const struct verdict *v, char *out, size_t size) {
     char difference[160];
-    say_difference(state, &v->commit, difference, sizeof difference);
+    say_difference(state, v->own.epoch ? &v->own : &v->commit, difference, sizeof difference);
     if (v->kind == ZERO_SHADOW_NONE)
         snprintf(out, size,
                  "nvme_path keeps no whole step of an earlier run: begin anew (zero_engine_fill), or load a "

@@ -7,6 +7,7 @@
 
 #include "engine/blueprint/blueprint.h"
 #include "engine/checkpoint/manifest.h"
+#include "engine/peers/peers.h"
 #include "engine/ranks/rank_agreement.h"
 #include "engine/run/run.h"
 #include "engine/state/stored_state.h"
@@ -17,6 +18,7 @@ struct state {
     struct ranks *ranks;
     const struct blueprint *blueprint;
     const struct model *model;
+    const struct peers *peers;
     struct training *training;
     uint8_t *piece;                 /* PIECE_BYTES of the plan, through which the host's calls move state */
     struct stored_view host;        /* the host's thread reads and writes through it */

@@ -17,7 +17,7 @@ struct part stored_part(const struct blueprint *b, uint32_t rank, uint32_t regio
 }
 
 static struct part own_part(const struct stored_view *v, uint32_t region, zero_kind kind) {
-    return stored_part(v->blueprint, v->run->ranks->rank, region, kind);
+    return stored_part(v->blueprint, v->run->ranks->data_rank, region, kind);
 }
 
 uint64_t stored_chunk_end(const struct blueprint *b, uint32_t region, uint64_t at) {

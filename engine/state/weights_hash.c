@@ -20,24 +20,30 @@ static void hash_element(const struct model_param *p, uint64_t index, const floa
     sum[1] += mix(word ^ 0x9e3779b97f4a7c15u);
 }
 
-static zero_status hash_part(struct state *state, uint32_t region, uint64_t sum[2]) {
-    struct part part = part_of_rank(
-        state->blueprint, state->ranks->rank, region,
-        (struct placement){{SHARD, state->blueprint->regions[region].state.axis[AXIS_REPLICATE]}});
-    const struct model_region *r = &state->model->region[region];
+zero_status weights_hash_param(struct state *state, const struct model_param *p, uint64_t sum[2]) {
+    uint8_t replicate = state->blueprint->regions[p->region].state.axis[AXIS_REPLICATE];
+    struct part part = part_of_rank(state->blueprint, state->ranks->data_rank, p->region,
+                                    (struct placement){{SHARD, replicate}});
+    uint64_t begin = max64(p->offset, part.first), end = min64(p->offset + p->count, part.first + part.count);
     float *piece = (float *)(void *)state->piece;
     zero_status status = ZERO_OK;
-    for (uint32_t i = 0; i < r->params && !status; i++) {
-        const struct model_param *p = &state->model->param[r->param[i]];
-        uint64_t begin = max64(p->offset, part.first),
-                 end = min64(p->offset + p->count, part.first + part.count);
-        for (uint64_t at = begin, count; at < end && !status; at += count) {
-            count = min64(end - at, PIECE_BYTES / sizeof(float));
-            status = state_read(state, region, ZERO_PARAM, at, count, piece);
-            for (uint64_t k = 0; k < count && !status; k++)
-                hash_element(p, p->tensor_first + at + k - p->offset, &piece[k], sum);
-        }
+    if (replicate != SHARD && state->ranks->data_rank >= state->blueprint->policy.mesh[AXIS_SHARD])
+        return ZERO_OK; /* of equal shards one counts */
+    for (uint64_t at = begin, count; at < end && !status; at += count) {
+        count = min64(end - at, PIECE_BYTES / sizeof(float));
+        status = state_read(state, p->region, ZERO_PARAM, at, count, piece);
+        for (uint64_t k = 0; k < count && !status; k++)
+            hash_element(p, p->tensor_first + at + k - p->offset, &piece[k], sum);
     }
+    return status;
+}
+
+/* What other model ranks have too counts on the first of them. */
+static zero_status hash_region(struct state *state, uint32_t region, uint64_t sum[2]) {
+    const struct model_region *r = &state->model->region[region];
+    zero_status status = ZERO_OK;
+    for (uint32_t i = 0; i < r->params && !status && !region_elsewhere(r); i++)
+        status = weights_hash_param(state, &state->model->param[r->param[i]], sum);
     return status;
 }
 
@@ -47,10 +53,8 @@ zero_status weights_hash(struct state *state, char out[33]) {
     uint64_t *sums = (uint64_t *)(void *)ranks->message, total[2] = {0};
     zero_status status = ZERO_OK;
     sums[0] = sums[1] = 0;
-    bool counts =
-        ranks->rank < policy->mesh[AXIS_SHARD] || policy->stage->state.axis[AXIS_REPLICATE] == SHARD;
     stored_sweep(&state->host, NULL, policy->regions, 0);
-    for (uint32_t i = 0; i < policy->regions && counts && !status; i++) status = hash_part(state, i, sums);
+    for (uint32_t i = 0; i < policy->regions && !status; i++) status = hash_region(state, i, sums);
     status = state_end_sweep(state, status);
     if (status) return status;
     struct comm_call call = comm_rows(sums, sizeof total, "the weights' hash");

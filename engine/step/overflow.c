@@ -4,6 +4,8 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "engine/peers/peers.h"
+#include "engine/ranks/model_ranks.h"
 #include "kernels/quantize.h"
 
 struct spot {
@@ -12,7 +14,7 @@ struct spot {
 };
 
 static bool find_in(struct state *state, const struct model_param *p, struct spot *out) {
-    struct part part = stored_part(state->blueprint, state->ranks->rank, p->region, ZERO_GRAD);
+    struct part part = stored_part(state->blueprint, state->ranks->data_rank, p->region, ZERO_GRAD);
     uint64_t begin = max64(p->offset, part.first), end = min64(p->offset + p->count, part.first + part.count);
     float *piece = (float *)(void *)state->piece;
     for (uint64_t at = begin, count; at < end; at += count) {
@@ -48,16 +50,22 @@ static void describe(const struct state *state, const struct spot *spot, size_t 
 }
 
 void overflow_report(struct state *state, const struct agreement *all, struct overflow *out) {
+    const struct ranks *ranks = state->ranks;
     uint64_t last = 0;
+    uint32_t model = ranks->model_size;
     struct spot spot;
     *out = (struct overflow){0};
-    for (uint32_t r = 0; r < state->ranks->size; r++)
-        if (all[r].overflow_unit > last) last = all[r].overflow_unit, out->rank = r;
+    while (!last && model-- > 0) /* the last stage of a pipeline is the nearest to the loss */
+        for (uint32_t d = 0; d < ranks->data_size; d++) {
+            uint32_t r = model_ranks_at(ranks, model, d);
+            if (all[r].overflow_unit > last) last = all[r].overflow_unit, out->rank = r;
+        }
     if (!last) return;
     uint32_t unit = (uint32_t)last - 1;
-    out->unit = state->model->unit[unit]->name;
+    bool own = model == ranks->model_rank;
+    out->unit = own ? state->model->unit[unit]->name : peers_unit(state->peers, model, unit);
     bool gone = state->blueprint->policy.update_in_backward; /* other gradients have its place */
-    if (!gone && find(state, unit, &spot)) describe(state, &spot, sizeof out->detail, out->detail);
+    if (own && !gone && find(state, unit, &spot)) describe(state, &spot, sizeof out->detail, out->detail);
     log_line(&state->ranks->log, ZERO_LOG_WARN,
              "step %" PRIu64 " %s on all ranks: gradients of unit \"%s\" are inf or NaN%s",
              state->training->steps + 1, gone ? "fails" : "skipped", out->unit, out->detail);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/base/hash.h"
+#include "engine/ranks/model_ranks.h"
 #include "engine/run/progress.h"
 #include "engine/state/background_save.h"
 #include "engine/state/replica_check.h"
@@ -13,16 +14,17 @@
 #include "engine/step/overflow.h"
 #include "engine/training/step_settings.h"
 
-/* A rank must have emitted and posted the same operations as rank 0. */
+/* A rank must have emitted and posted the same operations as the first one with its model rank. */
 static zero_status check_agreements(struct state *state, const struct agreement *all) {
     for (uint32_t r = 1; r < state->ranks->size; r++) {
-        bool same_use = all[r].trace == all[0].trace;
-        if (same_use && all[r].fingerprint == all[0].fingerprint) continue;
+        uint32_t first = model_ranks_first(state->ranks, r);
+        bool same_use = all[r].trace == all[first].trace;
+        if (same_use && all[r].fingerprint == all[first].fingerprint) continue;
         struct zero_error error;
         error_clear(&error);
-        error_set(&error, ZERO_E_DIVERGED, "step %" PRIu64 ": rank %" PRIu32 " %s than rank 0%s",
+        error_set(&error, ZERO_E_DIVERGED, "step %" PRIu64 ": rank %" PRIu32 " %s than rank %" PRIu32 "%s",
                   state->training->steps + 1, r,
-                  same_use ? "posted other collectives" : "used the units in another order",
+                  same_use ? "posted other collectives" : "used the units in another order", first,
                   same_use ? "" : "; all ranks must call begin and end alike");
         error.rank = (int32_t)r;
         return ranks_fail(state->ranks, &error);
@@ -30,13 +32,15 @@ static zero_status check_agreements(struct state *state, const struct agreement 
     return ZERO_OK;
 }
 
-/* Over the ranks that cut one copy between them, in rank order. */
+/* Over the ranks that cut one copy between them: model rank by model rank, and their data ranks in order. */
 static double total_norm(const struct state *state, const struct agreement *all) {
+    const struct ranks *ranks = state->ranks;
     bool both = state->blueprint->policy.stage->grad_step.axis[AXIS_REPLICATE] == SHARD;
-    uint32_t row = state->ranks->rank / state->blueprint->policy.mesh[AXIS_SHARD];
+    uint32_t shards = state->blueprint->policy.mesh[AXIS_SHARD], row = ranks->data_rank / shards;
     double sum = 0;
-    for (uint32_t r = 0; r < state->ranks->size; r++)
-        if (both || r / state->blueprint->policy.mesh[AXIS_SHARD] == row) sum += all[r].norm_squared;
+    for (uint32_t m = 0; m < ranks->model_size; m++)
+        for (uint32_t d = 0; d < ranks->data_size; d++)
+            if (both || d / shards == row) sum += all[model_ranks_at(ranks, m, d)].norm_squared;
     return sqrt(sum);
 }
 

@@ -178,7 +178,7 @@ static void mistakes(zero_engine *engine, uint32_t rank, void *user) {
     CHECK_INT(zero_engine_add_unit(engine, "more", &unit), ZERO_OK);
     refused(unit, (zero_param){.name = "a", .shape = {3, 4}, .tensor = "table"}, "those of \"first\" differ");
     refused(unit, (zero_param){.name = "a", .shape = {3, 5}, .tensor = "table", .flags = ZERO_FROZEN},
-            "the same flags and group");
+            "the same flags, group and tensor_rows");
     refused(unit, (zero_param){.name = "a", .shape = {3, 5}, .tensor = "whole"},
             "has the name of a parameter");
     refused(unit, (zero_param){.name = "table", .shape = {3, 5}}, "has the name of a parameter");
