@@ -22,11 +22,7 @@ enum {
     CAST_LOOP(bf16_from_f32_##isa, attribute, float, uint16_t, bf16_from_f32)                                \
     CAST_LOOP(f16_from_f32_##isa, attribute, float, uint16_t, f16_from_f32)
 
-CAST_LOOPS(scalar, ISA_TARGET_SCALAR)
-#if defined(__x86_64__)
-CAST_LOOPS(avx2, ISA_TARGET_AVX2)
-CAST_LOOPS(avx512, ISA_TARGET_AVX512)
-#endif
+ISA_EACH(CAST_LOOPS)
 
 typedef void cast_loop(void *restrict target, const void *restrict source, uint64_t count);
 

@@ -5,10 +5,11 @@
 
 #include "kernels/optimizer.h"
 
-#define ELEMENT_LOOP(name, attribute, element, states)                                                       \
-    attribute static void name(float *restrict master, float *restrict state0, float *restrict state1,       \
-                               const float *restrict gradient, float gradient_scale,                         \
-                               const struct optimizer_scalars *scalars, uint64_t count) {                    \
+#define ELEMENT_LOOP(isa, attribute, element, states)                                                        \
+    attribute static void element##_##isa(float *restrict master, float *restrict state0,                    \
+                                          float *restrict state1, const float *restrict gradient,            \
+                                          float gradient_scale, const struct optimizer_scalars *scalars,     \
+                                          uint64_t count) {                                                  \
         const struct optimizer_scalars s = *scalars; /* a copy, which no store through master can change */  \
         for (uint64_t i = 0; i < count; i++) {                                                               \
             float weight = master[i], first = (states) > 0 ? state0[i] : 0,                                  \
@@ -20,13 +21,6 @@
         }                                                                                                    \
     }
 
-#if defined(__x86_64__)
-#define ELEMENT_LOOPS(element, states)                                                                       \
-    ELEMENT_LOOP(element##_scalar, ISA_TARGET_SCALAR, element, states)                                       \
-    ELEMENT_LOOP(element##_avx2, ISA_TARGET_AVX2, element, states)                                           \
-    ELEMENT_LOOP(element##_avx512, ISA_TARGET_AVX512, element, states)
-#else
-#define ELEMENT_LOOPS(element, states) ELEMENT_LOOP(element##_scalar, ISA_TARGET_SCALAR, element, states)
-#endif
+#define ELEMENT_LOOPS(element, states) ISA_EACH(ELEMENT_LOOP, element, states)
 
 #endif

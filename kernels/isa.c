@@ -5,7 +5,7 @@
 #include <string.h>
 
 static const char *const names[KERNEL_ISAS] = {
-    [KERNEL_SCALAR] = "scalar", [KERNEL_AVX2] = "avx2", [KERNEL_AVX512] = "avx512"};
+    [KERNEL_SCALAR] = "scalar", [KERNEL_AVX2] = "avx2", [KERNEL_AVX512] = "avx512", [KERNEL_NEON] = "neon"};
 
 const char *kernel_isa_name(enum kernel_isa isa) { return names[isa]; }
 
@@ -14,14 +14,17 @@ bool kernel_isa_present(enum kernel_isa isa) {
 #if defined(__x86_64__)
     bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     if (isa == KERNEL_AVX2) return avx2;
-    return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl");
+    return isa == KERNEL_AVX512 && avx2 && __builtin_cpu_supports("avx512f") &&
+           __builtin_cpu_supports("avx512vl");
+#elif defined(__aarch64__)
+    return isa == KERNEL_NEON;
 #else
     return false;
 #endif
 }
 
 static enum kernel_isa choose(void) {
-    int best = KERNEL_AVX512;
+    int best = KERNEL_ISAS - 1;
     const char *wish = getenv("ZERO_ISA");
     for (int i = 0; wish && i < KERNEL_ISAS; i++)
         if (strcmp(wish, names[i]) == 0) best = i;

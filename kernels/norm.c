@@ -17,15 +17,19 @@ _Static_assert(NORM_BLOCK_ELEMENTS % WIDEN_ELEMENTS == 0 && WIDEN_ELEMENTS % LAN
  * is exact in double, so a fused operation rounds to the same sum. */
 typedef void norm_rounds(double lanes[LANES], const float *elements, uint64_t rounds);
 
-static void rounds_scalar(double lanes[LANES], const float *elements, uint64_t rounds) {
-    double sum[LANES];
-    memcpy(sum, lanes, sizeof sum);
-    for (; rounds; rounds--, elements += LANES)
-        for (int k = 0; k < LANES; k++) sum[k] += (double)elements[k] * (double)elements[k];
-    memcpy(lanes, sum, sizeof sum);
-}
+#define PLAIN_ROUNDS(isa, attribute)                                                                         \
+    attribute static void rounds_##isa(double lanes[LANES], const float *elements, uint64_t rounds) {        \
+        double sum[LANES];                                                                                   \
+        memcpy(sum, lanes, sizeof sum);                                                                      \
+        for (; rounds; rounds--, elements += LANES)                                                          \
+            for (int k = 0; k < LANES; k++) sum[k] += (double)elements[k] * (double)elements[k];             \
+        memcpy(lanes, sum, sizeof sum);                                                                      \
+    }
 
-#if defined(__x86_64__)
+PLAIN_ROUNDS(scalar, ISA_TARGET_SCALAR)
+#if defined(__aarch64__)
+PLAIN_ROUNDS(neon, ISA_TARGET_NEON) /* gcc's vector code for it needs no help */
+#elif defined(__x86_64__)
 ISA_TARGET_AVX2 static void rounds_avx2(double lanes[LANES], const float *elements, uint64_t rounds) {
     __m256d sum[4];
     for (int k = 0; k < 4; k++) sum[k] = _mm256_loadu_pd(lanes + 4 * k);

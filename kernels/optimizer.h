@@ -2,7 +2,7 @@
  *
  * An update is one pass over memory: unscale, clip, decay, moments, master, cast-out. The update of one element is
  * one inline function that uses only IEEE add, multiply, fma, divide and square root (adamw.h and the other headers).
- * So scalar C, AVX2, AVX-512 and CUDA give the same bits. A NaN in a result is always the one NaN 0x7fc00000. The
+ * So scalar C, AVX2, AVX-512, NEON and CUDA give the same bits. A NaN in a result is always the one NaN 0x7fc00000. The
  * bits do not depend on the number of threads, nor on how a shard is cut into calls.
  *
  * Threads: pure functions; one call uses `threads` OpenMP threads. */
@@ -131,7 +131,7 @@ uint32_t optimizer_states_used(const struct optimizer *optimizer, const struct o
 void optimizer_prepare(const struct optimizer *optimizer, const struct optimizer_params *params,
                        uint64_t step, struct optimizer_scalars *out_scalars);
 
-/* Updates args->count elements in one pass. Sets and restores MXCSR (round to nearest, no flush to zero). */
+/* Updates args->count elements in one pass. Sets and restores the floating-point environment (round to nearest, no flush to zero). */
 void optimizer_update(const struct optimizer *optimizer, const struct optimizer_args *args);
 void optimizer_update_isa(const struct optimizer *optimizer, enum kernel_isa isa,
                           const struct optimizer_args *args);

@@ -7,6 +7,8 @@
 #endif
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #include "engine/base/convert.h"
@@ -97,6 +99,12 @@ EDGE(avx512, ISA_TARGET_AVX512)
 TILE(avx512, ISA_TARGET_AVX512, __m512, 16, _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps,
      _mm512_set1_ps, _mm512_fmadd_ps)
 ROWS(avx512, 32, tile_avx512)
+#elif defined(__aarch64__)
+#define NEON_ZERO() vdupq_n_f32(0)
+#define NEON_FMA(a, b, sum) vfmaq_f32(sum, a, b)
+EDGE(neon, ISA_TARGET_NEON)
+TILE(neon, ISA_TARGET_NEON, float32x4_t, 4, NEON_ZERO, vld1q_f32, vst1q_f32, vdupq_n_f32, NEON_FMA)
+ROWS(neon, 8, tile_neon)
 #endif
 
 typedef void rows_fn(const struct product *p, uint64_t first, uint64_t end);

@@ -62,11 +62,7 @@ uint64_t quantize_bytes(uint64_t count, uint32_t bits) { return quantize_code_by
     PACK_LOOP(pack_##isa, attribute)                                                                         \
     UNPACK_LOOP(unpack_##isa, attribute)
 
-LOOPS(scalar, ISA_TARGET_SCALAR)
-#if defined(__x86_64__)
-LOOPS(avx2, ISA_TARGET_AVX2)
-LOOPS(avx512, ISA_TARGET_AVX512)
-#endif
+ISA_EACH(LOOPS)
 
 static uint32_t (*const find_most[KERNEL_ISAS])(const float *restrict, uint32_t) = ISA_TABLE(most);
 static void (*const make_code[KERNEL_ISAS])(int8_t *restrict, const float *restrict, float,

@@ -7,7 +7,7 @@ ELEMENT_LOOPS(sgd_momentum, 1)
 ELEMENT_LOOPS(sgd_nesterov, 1)
 
 /* The three forms read different data, so the form is chosen once per call, not per element. */
-#define SGD_UPDATE(isa)                                                                                      \
+#define SGD_UPDATE(isa, attribute)                                                                           \
     static void update_##isa(float *restrict master, float *restrict state0, float *restrict state1,         \
                              const float *restrict gradient, float scale, const struct optimizer_scalars *s, \
                              uint64_t count) {                                                               \
@@ -17,11 +17,7 @@ ELEMENT_LOOPS(sgd_nesterov, 1)
         loop(master, state0, state1, gradient, scale, s, count);                                             \
     }
 
-SGD_UPDATE(scalar)
-#if defined(__x86_64__)
-SGD_UPDATE(avx2)
-SGD_UPDATE(avx512)
-#endif
+ISA_EACH(SGD_UPDATE)
 
 static void prepare(const struct optimizer_params *params, uint64_t step,
                     struct optimizer_scalars *out_scalars) {

@@ -25,11 +25,7 @@
             target[i] = bf16_stochastic_of(source[i], mix_bits((first + i) ^ key));                          \
     }
 
-FORMAT_LOOPS(scalar, ISA_TARGET_SCALAR)
-#if defined(__x86_64__)
-FORMAT_LOOPS(avx2, ISA_TARGET_AVX2)
-FORMAT_LOOPS(avx512, ISA_TARGET_AVX512)
-#endif
+ISA_EACH(FORMAT_LOOPS)
 
 static void (*const keeps[KERNEL_ISAS])(float *, uint64_t) = ISA_TABLE(keep);
 static void (*const joins[KERNEL_ISAS])(float *, const uint16_t *, const uint16_t *,

@@ -22,6 +22,27 @@ static inline float_env float_env_enter(void) {
 /* Drops the exception flags that the kernel raised. */
 static inline void float_env_leave(float_env saved) { _mm_setcsr(saved); }
 
+#elif defined(__aarch64__)
+#include <stdint.h>
+
+typedef struct {
+    uint64_t control, flags; /* the registers FPCR and FPSR */
+} float_env;
+
+/* FPCR 0: round to nearest, keep denormals, propagate NaNs, no traps. */
+static inline float_env float_env_enter(void) {
+    float_env saved;
+    __asm__ volatile("mrs %0, fpcr\n\tmrs %1, fpsr" : "=r"(saved.control), "=r"(saved.flags)::"memory");
+    if (saved.control) __asm__ volatile("msr fpcr, xzr" ::: "memory");
+    return saved;
+}
+
+/* Drops the exception flags that the kernel raised. */
+static inline void float_env_leave(float_env saved) {
+    if (saved.control) __asm__ volatile("msr fpcr, %0" ::"r"(saved.control) : "memory");
+    __asm__ volatile("msr fpsr, %0" ::"r"(saved.flags) : "memory");
+}
+
 #else
 #include <fenv.h>
 

@@ -38,11 +38,7 @@ static inline uint16_t upper(float x) {
     STREAM_LOOP(two_half_##isa, attribute, 2, uint16_t, 1)                                                   \
     STREAM_LOOP(three_half_##isa, attribute, 3, uint16_t, 1)
 
-STREAM_LOOPS(scalar, ISA_TARGET_SCALAR)
-#if defined(__x86_64__)
-STREAM_LOOPS(avx2, ISA_TARGET_AVX2)
-STREAM_LOOPS(avx512, ISA_TARGET_AVX512)
-#endif
+ISA_EACH(STREAM_LOOPS)
 
 enum pattern { FP32, FP32_OUT, HALF_OUT, PATTERNS };
 

@@ -33,7 +33,10 @@ struct input {
 static uint32_t take(struct input *in) { return in->at < in->end ? *in->at++ : 0; }
 
 static void take_bytes(struct input *in, void *out, size_t bytes) {
-    for (size_t i = 0; i < bytes; i++) ((uint8_t *)out)[i] = (uint8_t)take(in);
+    size_t given = (size_t)(in->end - in->at) < bytes ? (size_t)(in->end - in->at) : bytes;
+    if (given) memcpy(out, in->at, given);
+    memset((uint8_t *)out + given, 0, bytes - given);
+    in->at += given;
 }
 
 /* Changes at most three bytes. */

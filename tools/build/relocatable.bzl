@@ -1,6 +1,9 @@
 """A static library of one relocatable object: what `deps` hold and need of each other, with the names of `exports` alone visible."""
 
+load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
+
 def _static_impl(ctx):
+    tools = find_cpp_toolchain(ctx)
     archive = ctx.actions.declare_file(ctx.label.name)
     whole, needed = [], []
     for dep in ctx.attr.deps:
@@ -17,12 +20,15 @@ def _static_impl(ctx):
         # The object's own name is what a linker's message shows.
         command = """
             set -e
-            ld -r -o "{object}" --whole-archive {whole} --no-whole-archive --start-group {needed} --end-group
-            objcopy --wildcard --keep-global-symbol='{exports}' --strip-unneeded "{object}"
+            {ld} -r -o "{object}" --whole-archive {whole} --no-whole-archive --start-group {needed} --end-group
+            {objcopy} --wildcard --keep-global-symbol='{exports}' --strip-unneeded "{object}"
             rm -f "{archive}"
-            ar rcD "{archive}" "{object}"
+            {ar} rcD "{archive}" "{object}"
             rm "{object}"
         """.format(
+            ar = tools.ar_executable,
+            ld = tools.ld_executable,
+            objcopy = tools.objcopy_executable,
             object = object,
             archive = archive.path,
             whole = " ".join([f.path for f in whole]),
@@ -37,5 +43,7 @@ static_library = rule(
     attrs = {
         "deps": attr.label_list(providers = [CcInfo]),
         "exports": attr.string(mandatory = True, doc = "a wildcard"),
+        "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
     },
+    toolchains = ["@bazel_tools//tools/cpp:toolchain_type"],
 )

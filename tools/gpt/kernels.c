@@ -1,7 +1,10 @@
 /* Lists the kernel tables that this processor can run. */
 #include "tools/gpt/kernels.h"
 
-extern const struct kernels kernels_generic, kernels_avx2, kernels_avx512;
+extern const struct kernels kernels_generic;
+
+#if defined(__x86_64__)
+extern const struct kernels kernels_avx2, kernels_avx512;
 
 static int avx2(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
 
@@ -16,6 +19,15 @@ const struct kernels *kernels_at(uint32_t index) {
     if (index == 2 && avx512()) return &kernels_avx512;
     return NULL;
 }
+#elif defined(__aarch64__)
+extern const struct kernels kernels_neon;
+
+const struct kernels *kernels_at(uint32_t index) {
+    return index == 0 ? &kernels_generic : index == 1 ? &kernels_neon : NULL;
+}
+#else
+const struct kernels *kernels_at(uint32_t index) { return index == 0 ? &kernels_generic : NULL; }
+#endif
 
 const struct kernels *kernels_best(void) {
     uint32_t last = 0;

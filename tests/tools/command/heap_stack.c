@@ -1,6 +1,6 @@
 /* A library for LD_PRELOAD: dnnl_sgemm as some of oneDNN's kernels run it, with the stack pointer inside the heap
  * (oneDNN's issue 4845, "Heap corruption caused by signal handling"; mended in oneDNN 3.11.2). Those kernels run on
- * AVX-512 alone; this library shows the same damage on every x86-64 processor.
+ * AVX-512 alone; this library shows the same damage on every processor.
  *
  * Before each product the calling thread puts its stack pointer into a block of memory and computes there for a
  * moment. A signal handler that runs on that thread writes its frame below the stack pointer. The library then finds
@@ -40,6 +40,16 @@ __attribute__((constructor)) static void install(void) {
 /* Counts down with the stack pointer at `stack`. Nothing is written below it but by signals. */
 __attribute__((noinline)) static void compute_on(void *stack) {
     long spins = SPINS;
+#if defined(__aarch64__)
+    __asm__ volatile("mov x9, sp\n\t"
+                     "mov sp, %1\n\t"
+                     "1: subs %0, %0, #1\n\t"
+                     "b.ne 1b\n\t"
+                     "mov sp, x9\n\t"
+                     : "+r"(spins)
+                     : "r"(stack)
+                     : "x9", "memory", "cc");
+#else
     __asm__ volatile("mov %%rsp, %%r15\n\t"
                      "mov %1, %%rsp\n\t"
                      "1: dec %0\n\t"
@@ -48,6 +58,7 @@ __attribute__((noinline)) static void compute_on(void *stack) {
                      : "+r"(spins)
                      : "r"(stack)
                      : "r15", "memory", "cc");
+#endif
 }
 
 int dnnl_sgemm(char transa, char transb, int64_t m, int64_t n, int64_t k, float alpha, const float *a,

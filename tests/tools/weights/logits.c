@@ -35,8 +35,10 @@ static void compare(zero_engine *engine, uint32_t rank, void *user) {
     if (!status) status = zero_engine_load(engine, c->checkpoint);
     for (uint32_t t = 0; t < c->expected->tokens && !status; t++) {
         status = gpt_logits(gpt, c->expected->token, t + 1, got);
-        for (uint32_t v = 0; v < c->expected->vocab; v++)
-            largest = fmax(largest, fabs((double)got[v] - c->expected->value[t][v]));
+        for (uint32_t v = 0; v < c->expected->vocab; v++) {
+            double off = fabs((double)got[v] - c->expected->value[t][v]);
+            if (off > largest || isnan(off)) largest = off; /* and NaN it stays */
+        }
     }
     if (status) fprintf(stderr, "rank %u: %s\n", rank, zero_last_error());
     if (rank == 0) c->largest = status ? -1 : largest;
