@@ -73,9 +73,10 @@ static bool is_tiered(json_object *block) {
 }
 
 /* Tiered state stays tiered: the cell's tier has the state that is not on the device. */
-static void set_state(json_object *zero, zero_tier tier) {
+static void set_state(json_object *zero, const struct cell *cell) {
+    zero_tier tier = cell->optimizer;
     json_object *block = child(zero, "offload_optimizer");
-    bool tiered = is_tiered(block) && tier != ZERO_DEVICE;
+    bool tiered = (cell->tiered || is_tiered(block)) && tier != ZERO_DEVICE;
     set_tier(zero, "offload_optimizer", tier);
     if (tier == ZERO_DEVICE) json_object_object_del(block, "ratio");
     if (!tiered) return;
@@ -104,6 +105,16 @@ static void drop_stage3(json_object *root, json_object *zero) {
     if (json_object_object_get_ex(root, "comm", &comm)) json_object_object_del(comm, "reshard_after_forward");
 }
 
+/* Without a tier in the cell the text's block stays where the state is on a drive. */
+static void set_grads(json_object *zero, const struct cell *cell) {
+    bool stays = !cell->grads && cell->optimizer == ZERO_NVME && cell->stage;
+    bool away = cell->grads && cell->stage && cell->optimizer != ZERO_DEVICE;
+    if (!stays) json_object_object_del(zero, "offload_gradients");
+    if (!away) return;
+    json_object_object_add(child(zero, "offload_gradients"), "device",
+                           json_object_new_string(tier_table[cell->grads - 1]->choice));
+}
+
 static void set_cell(json_object *root, const struct cell *cell) {
     json_object *zero = child(root, "zero_optimization");
     json_object_object_del(zero, "cpu_offload");
@@ -111,11 +122,12 @@ static void set_cell(json_object *root, const struct cell *cell) {
     json_object_object_del(zero, "offload_param");
     json_object_object_add(zero, "stage", json_object_new_int((int)cell->stage));
     if (!stage_shards_params(stage_find(cell->stage, RESHARD_ALL))) drop_stage3(root, zero);
-    set_state(zero, cell->optimizer);
+    set_state(zero, cell);
     if (cell->params != ZERO_DEVICE) set_tier(zero, "offload_param", cell->params);
     if (cell->optimizer != ZERO_NVME)
         json_object_object_del(root, "nvme"); /* keys for masters and shadows on a drive */
-    if (cell->optimizer != ZERO_NVME || !cell->stage) json_object_object_del(zero, "offload_gradients");
+    set_grads(zero, cell);
+    set_number(root, "train_micro_batch_size_per_gpu", cell->micro_batch);
 }
 
 char *edit_cell(const char *text, const struct cell *cell, const struct shapes *shapes) {
@@ -123,10 +135,40 @@ char *edit_cell(const char *text, const struct cell *cell, const struct shapes *
     if (!root) return NULL;
     set_cell(root, cell);
     set_model(root, shapes);
+    json_object_object_del(root, "scheduler"); /* depends on the steps of a run */
+    return print(root);
+}
+
+/* A member of a block, if it is "auto". */
+static json_object *automatic_in(json_object *root, const char *name, const char *key) {
+    json_object *block, *value;
+    bool found = json_object_object_get_ex(root, name, &block) &&
+                 json_object_object_get_ex(block, key, &value) &&
+                 json_object_is_type(value, json_type_string);
+    return found && strcmp(json_object_get_string(value), "auto") == 0 ? block : NULL;
+}
+
+char *edit_open(const char *text, uint64_t train_batch, enum dtype compute) {
+    static const struct {
+        const char *name;
+        enum dtype dtype;
+    } types[] = {{"bf16", DTYPE_BF16}, {"bfloat16", DTYPE_BF16}, {"fp16", DTYPE_F16}};
+    json_object *root = json_tokener_parse(text), *block;
+    if (!root) return NULL;
+    block = automatic_in(root, "activation_checkpointing", "interval");
+    if (block) json_object_object_del(block, "interval");
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if ((block = automatic_in(root, types[i].name, "enabled")))
+            json_object_object_add(block, "enabled", json_object_new_boolean(types[i].dtype == compute));
+    set_number(root, "train_batch_size", train_batch);
+    if (train_batch) json_object_object_del(root, "gradient_accumulation_steps");
+    if (train_batch) json_object_object_del(root, "train_micro_batch_size_per_gpu");
     return print(root);
 }
 
 /* ---- a configuration that trains ---- */
+
+#define COMMENT "_comment_auto"
 
 /* The paths of drives that the text has. */
 static json_object *drives_of(json_object *root) {
@@ -214,14 +256,45 @@ static void change_model(json_object *root, const struct shapes *s, const struct
         write_model(root, s);
         return;
     }
+    if (!changes->layers && !changes->context) return;
     json_object *model = child(root, "model");
     if (changes->layers) set_layers(model, s);
     if (changes->context) set_context(root, model, s);
 }
 
+/* The same members, after the comment. */
+static json_object *after_comment(json_object *root, uint32_t ranks) {
+    json_object *out = json_object_new_object();
+    json_object_object_del(root, COMMENT);
+    set_number(child(out, COMMENT), "ranks", ranks);
+    json_object_object_foreach(root, name, value) json_object_object_add(out, name, json_object_get(value));
+    json_object_put(root);
+    return out;
+}
+
+uint32_t edit_ranks(const char *text) {
+    json_object *root = json_tokener_parse(text), *comment, *ranks;
+    bool found = root && json_object_object_get_ex(root, COMMENT, &comment) &&
+                 json_object_object_get_ex(comment, "ranks", &ranks);
+    int64_t number = found ? json_object_get_int64(ranks) : 0;
+    json_object_put(root);
+    return number > 0 && number <= UINT32_MAX ? (uint32_t)number : 0;
+}
+
+static void set_recompute(json_object *root, const struct cell *cell, enum edit_recompute how) {
+    json_object *own;
+    if (how == EDIT_RECOMPUTE_KEPT) return;
+    if (how == EDIT_RECOMPUTE_CELL) {
+        if (json_object_object_get_ex(root, "model", &own))
+            json_object_object_del(own, "gradient_checkpointing");
+        json_object_object_del(root, "activation_checkpointing");
+    }
+    if (cell->recompute) set_number(child(root, "activation_checkpointing"), "interval", cell->recompute);
+}
+
 char *edit_run(const char *text, const struct cell *cell, const struct shapes *shapes,
                const struct edit_changes *changes) {
-    json_object *root = json_tokener_parse(text), *own;
+    json_object *root = json_tokener_parse(text);
     if (!root) return NULL;
     json_object *drives = drives_of(root);
     set_number(root, "train_micro_batch_size_per_gpu", changes->micro_batch);
@@ -231,8 +304,7 @@ char *edit_run(const char *text, const struct cell *cell, const struct shapes *s
     set_drives(child(root, "zero_optimization"), drives);
     json_object_put(drives);
     change_model(root, shapes, changes);
-    if (json_object_object_get_ex(root, "model", &own)) json_object_object_del(own, "gradient_checkpointing");
-    json_object_object_del(root, "activation_checkpointing");
-    if (cell->recompute) set_number(child(root, "activation_checkpointing"), "interval", cell->recompute);
+    set_recompute(root, cell, changes->recompute);
+    if (changes->ranks) root = after_comment(root, changes->ranks);
     return print_as(root, JSON_C_TO_STRING_PRETTY | JSON_C_TO_STRING_SPACED);
 }
