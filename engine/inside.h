@@ -5,6 +5,7 @@
 
 #include "engine/blueprint/blueprint.h"
 #include "engine/checkpoint/storage.h"
+#include "engine/comm/comm.h"
 #include "engine/run/run.h"
 #include "offload/faults.h"
 
@@ -13,6 +14,12 @@ struct blueprint *engine_blueprint(zero_engine *engine);
 
 /* Device, executor, ranks and their log. */
 struct running *engine_running(zero_engine *engine);
+
+/* Before commit: the communicator of all ranks, and how many of them are on this rank's node. */
+struct comm *engine_comm(zero_engine *engine, uint32_t *out_node_ranks);
+
+/* What the ranks of this host may take of its memory, together; UINT64_MAX: unknown. */
+uint64_t engine_host_bytes(const zero_engine *engine);
 
 /* Before commit: the drive fails as `faults` says. Borrowed. */
 void engine_plant_faults(zero_engine *engine, struct faults *faults);

@@ -23,7 +23,11 @@ static bool uses_region(const struct use *use, uint16_t region) {
 
 bool policy_used_later(const struct policy *p, uint16_t region, uint32_t after, bool backward_only,
                        uint32_t *out_position) {
-    for (uint32_t q = after + 1; q < p->positions; q++) {
+    const struct region *r = &p->region[region];
+    if (r->first_use >= p->uses) return false; /* no use has it */
+    uint32_t q = after + 1, turn = 2 * p->uses - 1 - r->last_use, end = 2 * p->uses - r->first_use;
+    if (q < turn && (q > r->last_use || backward_only)) q = turn; /* none is between */
+    for (; q < p->positions && q < end; q++) {
         if (backward_only && !policy_backward(p, q)) continue;
         if (!uses_region(policy_use(p, q), region)) continue;
         if (out_position) *out_position = q;
@@ -54,6 +58,16 @@ static void resolve(const struct policy *p, struct region *r) {
         p->update_in_backward && !gathered && !r->grad_in_place && (stays_partial || policy_passes(p) == 1);
     r->full = r->second = r->stale = r->partial = r->reduced = r->final = r->grad_live = r->grad_second =
         r->updated = false;
+}
+
+static void find_uses(struct policy *p) {
+    for (uint32_t i = 0; i < p->regions; i++) p->region[i].first_use = UINT32_MAX;
+    for (uint32_t u = 0; u < p->uses; u++)
+        for (uint8_t i = 0; i < p->forward[u].count; i++) {
+            struct region *r = &p->region[p->forward[u].region[i]];
+            if (r->first_use == UINT32_MAX) r->first_use = u;
+            r->last_use = u;
+        }
 }
 
 static void order_refresh(struct policy *p) {
@@ -158,6 +172,7 @@ static bool has_room(struct policy *p, uint32_t cursor, uint32_t position) {
 }
 
 uint32_t policy_reach(struct policy *p, uint32_t cursor) {
+    if (p->eager) return cursor + 1 < p->positions ? p->positions - 1 : cursor; /* no use gathers */
     uint32_t left = policy_backward(p, cursor) ? p->backward_depth : p->depth, q = cursor;
     for (; q + 1 < p->positions; q++)
         if (policy_gathers(p, policy_use(p, q + 1)) && (left-- == 0 || !has_room(p, cursor, q + 1))) break;
@@ -172,6 +187,7 @@ void policy_open(struct policy *p) {
         resolve(p, &p->region[i]);
         p->eager &= rests_replicated(&p->region[i]);
     }
+    find_uses(p);
     order_refresh(p);
     find_kept(p);
     room_open(p);
@@ -288,6 +304,7 @@ bool policy_gathers(const struct policy *p, const struct use *use) {
 
 /* The use at `position`, and those after it that may be gathered ahead. */
 static void want_uses(struct policy *p, uint32_t position, struct operation_list *out) {
+    if (p->eager) return; /* all rest whole, and are never stale */
     uint32_t end = p->free_order ? position : policy_reach(p, position);
     for (uint32_t q = position; q <= end; q++) {
         const struct use *use = policy_use(p, q);

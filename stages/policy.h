@@ -70,6 +70,8 @@ struct region {
     bool grad_turns;    /* micro-batches of a use write to two buffers in turn */
     bool grad_brief;    /* the reduced shard lives for one use, so that regions take turns in its memory */
 
+    uint32_t first_use, last_use; /* of a forward; first_use UINT32_MAX: no use has it */
+
     /* The state after the operations that were emitted. */
     bool full, second, stale;     /* parameters */
     bool partial, reduced, final; /* gradient */

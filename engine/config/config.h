@@ -256,6 +256,10 @@ struct config {
     uint64_t line_count;
 };
 
+/* After config_read: the first key that is "auto" and that the planner has to choose (tools/plan/space.h). config_resolve refuses
+ * it. NULL: there is none. */
+const char *config_unchosen(const struct config *config);
+
 /* After config_read: the stage keeps no whole parameters between passes. */
 bool config_shards_params(const struct config *config);
 

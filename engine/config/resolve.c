@@ -496,6 +496,28 @@ static zero_status resolve_skips(struct config *config, struct zero_error *error
     return config_derived_int(config, path, config->max_skipped_steps, error);
 }
 
+/* ---- what the planner chooses ---- */
+
+const char *config_unchosen(const struct config *config) {
+    static const char *const paths[] = {"zero_optimization.stage", OFFLOAD_OPTIMIZER ".device",
+                                        OFFLOAD_PARAM ".device", OFFLOAD_GRADIENTS ".device",
+                                        "activation_checkpointing.interval"};
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
+        if (config_automatic(config, paths[i])) return paths[i];
+    return NULL;
+}
+
+/* The planner stands above the engine: an engine cannot ask it. */
+static zero_status check_chosen(const struct config *config, struct zero_error *error) {
+    const char *path = config_unchosen(config);
+    if (!path) return ZERO_OK;
+    return error_set(
+        error, ZERO_E_CONFIG,
+        "%s: \"auto\" is chosen by `zero train`, or by `zero plan CONFIG.json --write-config FILE`, which "
+        "writes the choice out: give that FILE here, or a value",
+        path);
+}
+
 zero_status config_resolve(struct config *config, uint32_t ranks, struct zero_error *error) {
     static zero_status (*const parts[])(struct config *, struct zero_error *) = {
         config_resolve_model, resolve_accumulation,
@@ -506,7 +528,8 @@ zero_status config_resolve(struct config *config, uint32_t ranks, struct zero_er
         resolve_recompute,    check_checkpoint,
         check_updates,        resolve_skips};
     if (ranks == 0) return error_set(error, ZERO_E_ARGUMENT, "config_resolve: 0 ranks: give at least 1");
-    zero_status status = config_resolve_batch(config, ranks, error);
+    zero_status status = check_chosen(config, error);
+    if (!status) status = config_resolve_batch(config, ranks, error);
     if (!status) status = config_resolve_mesh(config, ranks, error);
     if (!status) status = resolve_division(config, ranks, error);
     for (size_t i = 0; i < sizeof parts / sizeof parts[0] && status == ZERO_OK; i++)

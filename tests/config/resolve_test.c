@@ -441,6 +441,43 @@ static void command_line(void) {
     config_free(&config);
 }
 
+/* An engine cannot ask the planner: it names the key, and what to do. */
+static void what_the_planner_chooses(void) {
+    static const struct {
+        const char *members, *key;
+    } cases[] = {
+        {"\"zero_optimization\": {\"stage\": \"auto\"}", "zero_optimization.stage"},
+        {"\"zero_optimization\": {\"offload_optimizer\": \"auto\"}",
+         "zero_optimization.offload_optimizer.device"},
+        {"\"zero_optimization\": {\"offload_optimizer\": {\"device\": \"auto\", \"nvme_path\": \"d\"}}",
+         "zero_optimization.offload_optimizer.device"},
+        {"\"zero_optimization\": {\"offload_param\": \"auto\"}", "zero_optimization.offload_param.device"},
+        {"\"zero_optimization\": {\"offload_gradients\": \"auto\"}",
+         "zero_optimization.offload_gradients.device"},
+        {"\"activation_checkpointing\": {\"interval\": \"auto\"}", "activation_checkpointing.interval"},
+        {"\"zero_optimization\": {\"stage\": 1}, \"train_micro_batch_size_per_gpu\": \"auto\"", NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char json[256], expected[400];
+        struct config config;
+        struct zero_error error;
+        error_clear(&error);
+        snprintf(json, sizeof json, "{\"train_batch_size\": 2, %s}", cases[i].members);
+        if (!CHECK_INT(config_read(json, &config, &error), ZERO_OK))
+            fprintf(stderr, "in %s: %s\n", json, error.message);
+        if (cases[i].key) CHECK_STRING(config_unchosen(&config), cases[i].key);
+        CHECK(cases[i].key || !config_unchosen(&config));
+        CHECK_INT(config_resolve(&config, 1, &error), cases[i].key ? ZERO_E_CONFIG : ZERO_OK);
+        snprintf(expected, sizeof expected,
+                 "%s: \"auto\" is chosen by `zero train`, or by `zero plan CONFIG.json --write-config FILE`, "
+                 "which writes the "
+                 "choice out: give that FILE here, or a value",
+                 cases[i].key ? cases[i].key : "");
+        if (cases[i].key) CHECK_STRING(error.message, expected);
+        config_free(&config);
+    }
+}
+
 /* "auto" is the type of the model, not always fp32. */
 static void types_of_the_model(void) {
     static const struct {
@@ -487,5 +524,6 @@ int main(void) {
     conflicts();
     command_line();
     types_of_the_model();
+    what_the_planner_chooses();
     return check_end();
 }

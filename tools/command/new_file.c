@@ -24,13 +24,13 @@ static int make_durable(int handle) {
     return has_no_such_call ? 0 : number;
 }
 
-zero_status new_file_write(const char *path, const char *text, struct zero_error *error) {
+static zero_status write_with(const char *path, const char *text, mode_t mode, struct zero_error *error) {
     char fresh[4096 + 64];
     int length = snprintf(fresh, sizeof fresh, "%s.new", path), number = 0;
     if (length >= (int)sizeof fresh)
         return error_set(error, ZERO_E_ARGUMENT, "the path %.80s... is too long", path);
     unlink(fresh); /* left by a run that was killed here */
-    int handle = open(fresh, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    int handle = open(fresh, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
     if (handle < 0) return error_set(error, ZERO_E_IO, "cannot write %s: %s", fresh, strerror(errno));
     number = write_all(handle, text, strlen(text), &(size_t){0});
     if (!number) number = make_durable(handle);
@@ -39,4 +39,12 @@ zero_status new_file_write(const char *path, const char *text, struct zero_error
     if (!number) return ZERO_OK;
     unlink(fresh);
     return error_set(error, ZERO_E_IO, "cannot write %s: %s", path, strerror(number));
+}
+
+zero_status new_file_write(const char *path, const char *text, struct zero_error *error) {
+    return write_with(path, text, 0666, error);
+}
+
+zero_status new_file_write_private(const char *path, const char *text, struct zero_error *error) {
+    return write_with(path, text, 0600, error);
 }

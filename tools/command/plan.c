@@ -11,6 +11,7 @@
 #include "engine/base/limits.h"
 #include "engine/config/value.h"
 #include "engine/comm/launch.h"
+#include "tools/command/automatic.h"
 #include "tools/command/command.h"
 #include "tools/plan/choice.h"
 #include "tools/plan/figure.h"
@@ -85,18 +86,6 @@ static const struct option link_options[] = {
 
 /* ---- the machine ---- */
 
-/* The device that the user named, else the only device in the user's file. */
-static zero_status find_device(const struct arguments *a, const struct hardware *h, uint32_t builtin,
-                               const char **out, struct zero_error *error) {
-    *out = a->gpu;
-    if (!a->gpu && h->devices == builtin + 1) *out = h->device[builtin].name;
-    if (*out) return ZERO_OK;
-    char all[400] = "";
-    for (uint32_t i = 0; i < h->devices; i++)
-        snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", i ? ", " : "", h->device[i].name);
-    return error_set(error, ZERO_E_ARGUMENT, "--gpu is missing; there are %s", all);
-}
-
 static zero_status read_price(const char *text, double *out, struct zero_error *error) {
     char *end;
     double price = text ? strtod(text, &end) : *out;
@@ -116,17 +105,10 @@ static zero_status read_memory(const char *text, double *out, struct zero_error 
 }
 
 static zero_status find_machine(const struct arguments *a, struct machine *out, struct zero_error *error) {
-    struct hardware *h = malloc(sizeof *h);
-    if (!h) return error_set(error, ZERO_E_MEMORY, "no memory for descriptions of hardware");
-    struct hardware_choice choice = {.inside = a->link, .between = a->net, .drive = a->nvme};
-    zero_status status = hardware_open(h, error);
-    uint32_t builtin = status ? 0 : h->devices;
-    if (!status && a->hardware) status = hardware_read(h, a->hardware, error);
-    if (!status) status = find_device(a, h, builtin, &choice.device, error);
-    if (!status) status = hardware_choose(h, &choice, out, error);
+    struct hardware_choice choice = {a->gpu, a->link, a->net, a->nvme};
+    zero_status status = hardware_machine(a->hardware, &choice, out, error);
     if (!status) status = read_price(a->price, &out->device.price_per_hour, error);
     if (!status) status = read_memory(a->host_memory, &out->host.memory_bytes, error);
-    free(h);
     return status;
 }
 
@@ -162,18 +144,23 @@ static enum dtype default_type(const struct machine *m) {
                                             : DTYPE_F32;
 }
 
-/* Reads the file strictly first, so that errors name the file's keys as in other commands. Each cell of the table then
- * changes the text. */
-static zero_status read_config(const struct arguments *a, const struct machine *m, struct config *config,
-                               char **out_text, struct zero_error *error) {
-    char *given = a->config ? choice_text(a->config) : edit_default(default_type(m));
-    zero_status status = ZERO_OK;
-    if (a->config) status = config_read(a->config, config, error);
-    if (!a->config && given) status = config_read(given, config, error);
-    if (!status && !given)
-        status = error_set(error, ZERO_E_IO, "%s cannot be read", a->config ? a->config : "the default");
-    if (!status) *out_text = edit_batch(given, a->micro_batch, a->accumulate);
-    free(given);
+/* Reads the file strictly, so that errors name the file's keys as in other commands. */
+static zero_status read_config(const struct arguments *a, struct config *config, char **out_text,
+                               struct zero_error *error) {
+    if (!a->config) return ZERO_OK;
+    zero_status status = config_read(a->config, config, error);
+    if (!status) *out_text = choice_text(a->config);
+    return status || *out_text ? status : error_set(error, ZERO_E_IO, "%s cannot be read", a->config);
+}
+
+/* Each cell of the table changes the text. `given`: of the file; NULL: there is none. */
+static zero_status edit_config(const struct arguments *a, const struct machine *m, const char *given,
+                               struct config *config, char **out_text, struct zero_error *error) {
+    char *own = given ? NULL : edit_default(default_type(m));
+    zero_status status = own ? config_read(own, config, error) : ZERO_OK;
+    const char *text = given ? given : own;
+    if (!status && text) *out_text = edit_batch(text, a->micro_batch, a->accumulate);
+    free(own);
     if (status || *out_text) return status;
     return error_set(error, ZERO_E_MEMORY, "no memory for the configuration");
 }
@@ -225,19 +212,72 @@ static zero_status find_largest(const struct arguments *a, const struct config *
     return ZERO_OK;
 }
 
+/* ---- keys that are "auto" ---- */
+
+static zero_status check_open(const struct arguments *a, const char *path, struct zero_error *error) {
+    const char *option = a->largest       ? "--largest"
+                         : a->micro_batch ? "--micro-batch"
+                         : a->accumulate  ? "--accumulate"
+                                          : NULL;
+    if (!option) return ZERO_OK;
+    return error_set(error, ZERO_E_ARGUMENT,
+                     "%s plans a configuration without \"auto\", and %s is \"auto\" in %s", option, path,
+                     a->config);
+}
+
+/* Of a configuration that leaves keys to the planner: the rows are those that `zero train` searches. Without a device the machine is
+ * this one. */
+static zero_status open_space(struct arguments *a, const char *text, struct config *config,
+                              struct scenario *s, struct space *space, char **out_text,
+                              struct zero_error *error) {
+    bool described = a->gpu || a->hardware;
+    zero_status status = described ? place_ranks(a, s, error) : ZERO_OK;
+    if (!described) s->ranks = a->ranks ? (uint32_t)a->ranks : 1;
+    if (!status) status = find_model(a, config, s, error);
+    if (!status) status = space_of(config, text, s->ranks, space, out_text, error);
+    if (status) return status;
+    s->space = space;
+    s->traced = true;
+    const struct automatic automatic = {.ranks = s->ranks, .quiet = a->json};
+    a->ranks = s->ranks;
+    if (!described)
+        status = automatic_machine(&automatic, config, &s->shapes, &a->threads, &s->machine, error);
+    return status;
+}
+
+/* Reads the configuration, the machine, the model and the rows. */
+static zero_status open_scenario(struct arguments *a, struct config *config, struct scenario *s,
+                                 struct space *space, char **out_text, struct zero_error *error) {
+    char *given = NULL;
+    zero_status status = read_config(a, config, &given, error);
+    const char *path = given && !status ? config_unchosen(config) : NULL;
+    if (path) status = check_open(a, path, error);
+    if (!status && (!path || a->gpu || a->hardware)) status = find_machine(a, &s->machine, error);
+    if (!status && path) status = open_space(a, given, config, s, space, out_text, error);
+    if (!status && !path) status = edit_config(a, &s->machine, given, config, out_text, error);
+    if (!status && !path) status = find_model(a, config, s, error);
+    if (!status) status = place_ranks(a, s, error);
+    free(given);
+    return status;
+}
+
 /* The configuration of the row with the arrow. A model that has a name, or that --largest found itself, has nothing but sizes; of
  * others the block stays. */
 static char *row_config(const struct arguments *a, const struct config *config, const struct scenario *s,
                         const struct price *row) {
     bool file = a->model && config->model.given && !shapes_find(a->model);
-    char *given = a->config ? choice_text(a->config) : edit_default(default_type(&s->machine));
+    char *given = s->space    ? strdup(s->config)
+                  : a->config ? choice_text(a->config)
+                              : edit_default(default_type(&s->machine));
     char *block = file ? choice_block(a->model) : NULL, *text = NULL;
-    struct edit_changes changes = {.micro_batch = a->micro_batch,
-                                   .accumulate = a->accumulate,
-                                   .block = block,
-                                   .sizes = a->model ? !file : !config->model.given,
-                                   .layers = a->largest,
-                                   .context = a->seq > 0};
+    struct edit_changes changes = {0};
+    if (s->space) changes = automatic_changes(s->space, s->ranks);
+    changes.micro_batch = a->micro_batch;
+    changes.accumulate = a->accumulate;
+    changes.block = block;
+    changes.sizes = a->model ? !file : !config->model.given;
+    changes.layers = a->largest;
+    changes.context = a->seq > 0;
     if (given && (block || !file)) text = edit_run(given, &row->cell, &s->shapes, &changes);
     free(given);
     free(block);
@@ -265,15 +305,14 @@ static zero_status write_config(const struct arguments *a, const struct config *
     return ZERO_OK;
 }
 
-static zero_status plan(const struct arguments *a, struct config *config, struct zero_error *error) {
-    struct scenario s = {.threads = a->threads ? (uint32_t)a->threads : 1};
+static zero_status plan(struct arguments *a, struct config *config, struct zero_error *error) {
+    struct scenario s = {0};
+    struct space space;
     char *text = NULL;
     struct table *table = malloc(sizeof *table);
-    zero_status status =
-        table ? find_machine(a, &s.machine, error) : error_set(error, ZERO_E_MEMORY, "no memory for a table");
-    if (!status) status = read_config(a, &s.machine, config, &text, error);
-    if (!status) status = find_model(a, config, &s, error);
-    if (!status) status = place_ranks(a, &s, error);
+    zero_status status = table ? ZERO_OK : error_set(error, ZERO_E_MEMORY, "no memory for a table");
+    if (!status) status = open_scenario(a, config, &s, &space, &text, error);
+    s.threads = a->threads ? (uint32_t)a->threads : 1;
     if (!status && a->host_memory && s.machine.device.is_host) /* its ranks share it */
         s.machine.device.memory_bytes = s.machine.host.memory_bytes * s.nodes / s.ranks;
     take_recompute(config, &s);
@@ -394,7 +433,8 @@ const struct command command_plan = {
         "its memory; its norms, activations, sums and loss take as long as the bytes that they move;\n"
         "the host updates offloaded state, and the ranks of a node share its memory;\n"
         "collectives are rings. MFU leaves recomputation out. The stage and the offloading of\n"
-        "CONFIG.json are replaced, but tiered state stays tiered; its other keys hold.",
+        "CONFIG.json are replaced, but tiered state stays tiered; its other keys hold. If keys are \"auto\"\n"
+        "that `zero train` chooses, these alone are searched, without --gpu and --hardware for this machine.",
     .options = options,
     .run = run,
 };

@@ -4,13 +4,17 @@
 #include <json-c/json.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/dtype.h"
+#include "engine/config/scan.h"
 #include "offload/tier.h"
 #include "tools/command/format.h"
 #include "tools/command/new_file.h"
+#include "tools/command/own_file.h"
 #include "tools/command/record.h"
+#include "tools/plan/edit.h"
 
 static void add_text(struct json_object *list, const char *format, ...) {
     char text[256];
@@ -73,5 +77,18 @@ zero_status run_file_write(const struct job *job, const zero_engine *engine, con
     zero_status status =
         new_file_write(path, json_object_to_json_string_ext(root, JSON_C_TO_STRING_PRETTY), error);
     json_object_put(root);
+    return status;
+}
+
+zero_status run_file_write_config(const struct job *job, const char *directory, struct zero_error *error) {
+    char path[4096 + 32];
+    snprintf(path, sizeof path, "%s/config.json", directory);
+    const char *problem = own_file_problem(path, EDIT_BEGINNING, SCAN_BYTES_MAX);
+    if (problem) return error_set(error, ZERO_E_ARGUMENT, "%s %s", path, problem);
+    char *text = NULL;
+    if (asprintf(&text, "%s\n", job->config_json) < 0)
+        return error_set(error, ZERO_E_MEMORY, "no memory for %s", path);
+    zero_status status = new_file_write(path, text, error);
+    free(text);
     return status;
 }

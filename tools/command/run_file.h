@@ -1,8 +1,11 @@
-/* run.json in the run's directory, for `zero report`: the request and the plan. Only rank 0 writes it. */
+/* run.json in the run's directory, for `zero report`: the request and the plan; and config.json. Only rank 0 writes them. */
 #ifndef ZERO_TOOLS_COMMAND_RUN_FILE_H
 #define ZERO_TOOLS_COMMAND_RUN_FILE_H
 
 #include "tools/command/job.h"
+
+/* RUN/config.json: the configuration, with what the planner chose. Replaces only what a run wrote there. */
+zero_status run_file_write_config(const struct job *job, const char *directory, struct zero_error *error);
 
 zero_status run_file_write(const struct job *job, const zero_engine *engine, const zero_plan *plan,
                            uint64_t steps, const char *directory, struct zero_error *error);

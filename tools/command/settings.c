@@ -78,6 +78,16 @@ static zero_status read_root(const char *path, struct json_object **out, struct 
     return status;
 }
 
+zero_status settings_text(const char *config_path, char **out, struct zero_error *error) {
+    struct json_object *root = NULL;
+    *out = NULL;
+    zero_status status = read_root(config_path, &root, error);
+    if (!status) *out = strdup(json_object_to_json_string_ext(root, JSON_C_TO_STRING_PLAIN));
+    json_object_put(root);
+    if (status || *out) return status;
+    return error_set(error, ZERO_E_MEMORY, "no memory for the configuration");
+}
+
 zero_status settings_apply(const char *config_path, const struct option_each *set, bool other_model,
                            char **out, struct zero_error *error) {
     struct json_object *root = NULL;

@@ -12,6 +12,9 @@
 zero_status settings_apply(const char *config_path, const struct option_each *set, bool other_model,
                            char **out, struct zero_error *error);
 
+/* The text of a configuration, which may itself be the argument; the caller frees it. */
+zero_status settings_text(const char *config_path, char **out, struct zero_error *error);
+
 /* After config_read of that text: the keys' source is the command line, for `zero config`. */
 void settings_mark(struct config *config, const struct option_each *set);
 

@@ -8,6 +8,7 @@
 
 #include "engine/base/hash.h"
 #include "engine/comm/launch.h"
+#include "tools/command/automatic.h"
 #include "tools/command/command.h"
 #include "tools/command/earlier.h"
 #include "tools/command/identity.h"
@@ -23,13 +24,15 @@
 enum { LOCAL_RANKS_MAX = 1024 }; /* threads of one process */
 
 struct arguments {
-    const char *config, *run, *model, *prompt;
+    const char *config, *run, *model, *prompt, *gpu, *hardware;
     uint64_t ranks, steps, eval_every, sample, save_every, keep;
     struct option_maybe resume;
     struct option_name recover;
     struct option_list data;
     struct option_each set;
-    char *json; /* the configuration with what --set changes; NULL: the file as it is */
+    char *json; /* the configuration with what --set changes and the planner chose; NULL: the file as it is */
+    bool automatic; /* the planner chose what was "auto", or failed at `stage` */
+    enum automatic_stage stage;
     bool quiet, discard_shadow, random, overwrite, again;
 };
 
@@ -40,17 +43,27 @@ static const struct option options[] = {
     {"--data", "PATH...", "trains on these files and directories instead of data.path", OPTION_LIST,
      FIELD(data)},
     {"--model", "DIR",
-     "the model of a Hugging Face directory in place of the model block; the run begins with the weights there "
+     "the model of a Hugging Face directory in place of the model block; the run begins with the weights "
+     "there "
      "(*.safetensors). A config.json: the model alone",
      OPTION_TEXT, FIELD(model)},
     {"--random", NULL, "begins with random weights, whatever lies in the directory of --model", OPTION_FLAG,
      FIELD(random)},
     {"--set", "KEY=VALUE",
-     "takes this value for a key of the configuration, in place of the file's value or its \"auto\"; repeatable", OPTION_EACH,
-     FIELD(set)},
+     "takes this value for a key of the configuration, in place of the file's value or its \"auto\"; "
+     "repeatable",
+     OPTION_EACH, FIELD(set)},
+    {"--gpu", "NAME",
+     "what is \"auto\" is chosen for this device of configs/hardware.json, or of --hardware; by default for "
+     "this machine, "
+     "which is measured once",
+     OPTION_TEXT, FIELD(gpu)},
+    {"--hardware", "FILE", "adds descriptions for --gpu, or overrides values; alone: its only device",
+     OPTION_TEXT, FIELD(hardware)},
     {"--steps", "N", "optimizer steps (one pass over the training samples)", OPTION_COUNT, FIELD(steps)},
     {"--run", "DIR",
-     "where metrics.jsonl and checkpoints go (a new one, runs/ and the date); one that holds an earlier run is "
+     "where metrics.jsonl and checkpoints go (a new one, runs/ and the date); one that holds an earlier run "
+     "is "
      "refused without --overwrite, --resume, --continue or --recover",
      OPTION_TEXT, FIELD(run)},
     {"--overwrite", NULL,
@@ -67,11 +80,13 @@ static const struct option options[] = {
     {"--resume", "[STEP]", "goes on with --run DIR from its latest checkpoint, or from that of STEP",
      OPTION_MAYBE, FIELD(resume)},
     {"--continue", NULL,
-     "goes on with --run DIR from its latest checkpoint, on any number of ranks, with the same settings and batch; begins "
+     "goes on with --run DIR from its latest checkpoint, on any number of ranks, with the same settings and "
+     "batch; begins "
      "it where there is no checkpoint yet. For launchers that start a run again",
      OPTION_FLAG, FIELD(again)},
     {"--recover", "[ID]",
-     "goes on with --run DIR, however it ended, from the last whole step on the drive (nvme.shadow). With the "
+     "goes on with --run DIR, however it ended, from the last whole step on the drive (nvme.shadow). With "
+     "the "
      "ID that an error message names, or with any, it also goes on with another run's step, or with other "
      "settings",
      OPTION_NAME, FIELD(recover)},
@@ -92,16 +107,50 @@ static const char *config_of(const struct arguments *arguments) {
     return arguments->json ? arguments->json : arguments->config;
 }
 
-static zero_status read_config(struct arguments *arguments, uint32_t ranks, struct config *config,
+static zero_status read_values(const struct arguments *arguments, struct config *config,
                                struct zero_error *error) {
-    zero_status status =
-        settings_apply(arguments->config, &arguments->set, arguments->model != NULL, &arguments->json, error);
-    if (status == ZERO_OK) status = config_read(config_of(arguments), config, error);
+    zero_status status = config_read(config_of(arguments), config, error);
     if (status == ZERO_OK) settings_mark(config, &arguments->set);
     if (status == ZERO_OK && arguments->model) status = config_read_model(config, arguments->model, error);
     if (status == ZERO_OK && arguments->data.count)
         status = config_set_paths(config, "data.path", arguments->data.items, arguments->data.count, error);
-    if (status == ZERO_OK) status = config_resolve(config, ranks, error);
+    return status;
+}
+
+/* Reads the configuration again, with what the planner chose. */
+static zero_status choose_automatic(struct arguments *arguments, const struct launch *launch, uint32_t ranks,
+                                    struct config *config, struct zero_error *error) {
+    const struct automatic automatic = {
+        .gpu = arguments->gpu,
+        .hardware = arguments->hardware,
+        .run = arguments->resume.given || arguments->recover.given ? arguments->run : NULL,
+        .transport = !started(launch)                     ? NULL
+                     : launch->transport == &comm_mpi_ops ? "mpi"
+                                                          : "tcp",
+        .ranks = ranks,
+        .quiet = arguments->quiet};
+    char *text = NULL, *chosen = NULL;
+    interrupt_enter(INTERRUPT_OPENING, "choosing what is \"auto\"");
+    zero_status status = settings_text(config_of(arguments), &text, error);
+    arguments->automatic = true;
+    if (status == ZERO_OK)
+        status = automatic_choose(&automatic, config, text, &chosen, &arguments->stage, error);
+    free(text);
+    if (status != ZERO_OK) return status;
+    free(arguments->json);
+    arguments->json = chosen;
+    config_free(config);
+    return read_values(arguments, config, error);
+}
+
+static zero_status read_config(struct arguments *arguments, const struct launch *launch, uint32_t ranks,
+                               struct config *config, struct zero_error *error) {
+    zero_status status =
+        settings_apply(arguments->config, &arguments->set, arguments->model != NULL, &arguments->json, error);
+    if (status == ZERO_OK) status = read_values(arguments, config, error);
+    if (status == ZERO_OK && config->model.given && config_unchosen(config))
+        status = choose_automatic(arguments, launch, ranks, config, error);
+    if (status == ZERO_OK && config->model.given) status = config_resolve(config, ranks, error);
     if (status == ZERO_OK && !config->model.given)
         status = error_set(error, ZERO_E_CONFIG, "%s has no model block; add one, or give --model DIR",
                            arguments->config);
@@ -225,16 +274,25 @@ static bool failed_first(const struct arguments *arguments, const struct launch 
     return first;
 }
 
+/* The engine knows nothing of this error; it only tells ranks that wait. */
+static bool automatic_speaks(const struct arguments *arguments, const struct launch *launch,
+                             const struct zero_error *error) {
+    if (arguments->stage == AUTOMATIC_LOST) return true;
+    if (arguments->stage == AUTOMATIC_ALONE) failed_first(arguments, launch, error);
+    return launch->rank == 0;
+}
+
 /* All processes find the same error in the same file, so the first process reports it. A missing file may be missing on
  * one host only, so every process reports it. */
 static int config_failed(const struct arguments *arguments, const struct launch *launch,
                          const struct zero_error *error) {
-    bool speaks = failed_first(arguments, launch, error) || error->code == ZERO_E_IO;
+    bool speaks = arguments->automatic ? automatic_speaks(arguments, launch, error)
+                                       : failed_first(arguments, launch, error) || error->code == ZERO_E_IO;
     if (speaks && launch->rank == 0)
         fprintf(stderr, "zero train: %s\n", error->message);
     else if (speaks)
         fprintf(stderr, "zero train: rank %u: %s\n", launch->rank, error->message);
-    return EXIT_USAGE;
+    return error->code == ZERO_E_BUDGET ? EXIT_FAILED : EXIT_USAGE;
 }
 
 /* Steps that no checkpoint holds are made again. */
@@ -292,8 +350,9 @@ static int train(struct arguments *arguments, const struct launch *launch) {
         .quiet = arguments->quiet,
         .live = !started(launch) && isatty(STDOUT_FILENO),
     };
-    zero_status status = read_config(arguments, job.ranks, &job.config, &error);
+    zero_status status = read_config(arguments, launch, job.ranks, &job.config, &error);
     job.config_json = config_of(arguments);
+    job.chosen = arguments->automatic;
     if (status == ZERO_OK && job.eval_every && !job.config.data.eval.paths.count &&
         job.config.data.eval.fraction <= 0)
         status = error_set(&error, ZERO_E_ARGUMENT,

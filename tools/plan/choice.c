@@ -17,10 +17,14 @@ static char *read_all(FILE *file) {
 
 char *choice_text(const char *path) { return read_all(fopen(path, "rb")); }
 
-char *choice_block(const char *model) {
+char *choice_text_in(const char *directory) {
     char path[4096];
-    snprintf(path, sizeof path, "%s/config.json", model);
-    char *text = read_all(regular_file_open(path));
+    int length = snprintf(path, sizeof path, "%s/config.json", directory);
+    return length < (int)sizeof path ? read_all(regular_file_open(path)) : NULL;
+}
+
+char *choice_block(const char *model) {
+    char *text = choice_text_in(model);
     return text ? text : choice_text(model);
 }
 

@@ -8,6 +8,8 @@
 #include "offload/tier.h"
 #include "stages/stage.h"
 
+#define CHECKPOINTING "activation_checkpointing"
+
 static json_object *child(json_object *parent, const char *name) {
     json_object *found;
     if (json_object_object_get_ex(parent, name, &found) && json_object_is_type(found, json_type_object))
@@ -73,9 +75,10 @@ static bool is_tiered(json_object *block) {
 }
 
 /* Tiered state stays tiered: the cell's tier has the state that is not on the device. */
-static void set_state(json_object *zero, zero_tier tier) {
+static void set_state(json_object *zero, const struct cell *cell) {
+    zero_tier tier = cell->optimizer;
     json_object *block = child(zero, "offload_optimizer");
-    bool tiered = is_tiered(block) && tier != ZERO_DEVICE;
+    bool tiered = (cell->tiered || is_tiered(block)) && tier != ZERO_DEVICE;
     set_tier(zero, "offload_optimizer", tier);
     if (tier == ZERO_DEVICE) json_object_object_del(block, "ratio");
     if (!tiered) return;
@@ -107,8 +110,18 @@ static void drop_stage3(json_object *root, json_object *zero) {
 /* Checkpoints on the drive, and their path. */
 static bool leaves(json_object *root, json_object **out) {
     json_object *on;
-    return json_object_object_get_ex(root, "activation_checkpointing", out) &&
+    return json_object_object_get_ex(root, CHECKPOINTING, out) &&
            json_object_object_get_ex(*out, "nvme_checkpointing", &on) && json_object_get_boolean(on);
+}
+
+/* Without a tier in the cell the text's block stays where the state is on a drive. */
+static void set_grads(json_object *zero, const struct cell *cell) {
+    bool stays = !cell->grads && cell->optimizer == ZERO_NVME && cell->stage;
+    bool away = cell->grads && cell->stage && cell->optimizer != ZERO_DEVICE;
+    if (!stays) json_object_object_del(zero, "offload_gradients");
+    if (!away) return;
+    json_object_object_add(child(zero, "offload_gradients"), "device",
+                           json_object_new_string(tier_table[cell->grads - 1]->choice));
 }
 
 static void set_cell(json_object *root, const struct cell *cell) {
@@ -119,13 +132,14 @@ static void set_cell(json_object *root, const struct cell *cell) {
     json_object_object_del(zero, "offload_param");
     json_object_object_add(zero, "stage", json_object_new_int((int)cell->stage));
     if (!stage_shards_params(stage_find(cell->stage, RESHARD_ALL))) drop_stage3(root, zero);
-    set_state(zero, cell->optimizer);
+    set_state(zero, cell);
     if (cell->params != ZERO_DEVICE) set_tier(zero, "offload_param", cell->params);
     if (cell->optimizer != ZERO_NVME)
         json_object_object_del(root, "nvme"); /* keys for masters and shadows on a drive */
     if (leaves(root, &checkpointing))
         json_object_object_add(checkpointing, "nvme_path", json_object_new_string("/nvme"));
-    if (cell->optimizer != ZERO_NVME || !cell->stage) json_object_object_del(zero, "offload_gradients");
+    set_grads(zero, cell);
+    set_number(root, "train_micro_batch_size_per_gpu", cell->micro_batch);
 }
 
 char *edit_cell(const char *text, const struct cell *cell, const struct shapes *shapes) {
@@ -133,10 +147,40 @@ char *edit_cell(const char *text, const struct cell *cell, const struct shapes *
     if (!root) return NULL;
     set_cell(root, cell);
     set_model(root, shapes);
+    json_object_object_del(root, "scheduler"); /* depends on the steps of a run */
+    return print(root);
+}
+
+/* A member of a block, if it is "auto". */
+static json_object *automatic_in(json_object *root, const char *name, const char *key) {
+    json_object *block, *value;
+    bool found = json_object_object_get_ex(root, name, &block) &&
+                 json_object_object_get_ex(block, key, &value) &&
+                 json_object_is_type(value, json_type_string);
+    return found && strcmp(json_object_get_string(value), "auto") == 0 ? block : NULL;
+}
+
+char *edit_open(const char *text, uint64_t train_batch, enum dtype compute) {
+    static const struct {
+        const char *name;
+        enum dtype dtype;
+    } types[] = {{"bf16", DTYPE_BF16}, {"bfloat16", DTYPE_BF16}, {"fp16", DTYPE_F16}};
+    json_object *root = json_tokener_parse(text), *block;
+    if (!root) return NULL;
+    block = automatic_in(root, CHECKPOINTING, "interval");
+    if (block) json_object_object_del(block, "interval");
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if ((block = automatic_in(root, types[i].name, "enabled")))
+            json_object_object_add(block, "enabled", json_object_new_boolean(types[i].dtype == compute));
+    set_number(root, "train_batch_size", train_batch);
+    if (train_batch) json_object_object_del(root, "gradient_accumulation_steps");
+    if (train_batch) json_object_object_del(root, "train_micro_batch_size_per_gpu");
     return print(root);
 }
 
 /* ---- a configuration that trains ---- */
+
+#define COMMENT "_comment_auto"
 
 /* The paths of drives that the text has. */
 static json_object *drives_of(json_object *root) {
@@ -168,20 +212,34 @@ static void set_drives(json_object *zero, json_object *paths) {
     }
 }
 
-/* Keeps where checkpoints are. State or parameters on the drive have given its path already. */
-static void set_recompute(json_object *root, const struct cell *cell, json_object *paths) {
-    json_object *old = NULL, *kept = json_object_new_object(), *on;
-    bool drive = leaves(root, &old), offloads = cell->optimizer == ZERO_NVME || cell->params == ZERO_NVME;
-    if (old && json_object_object_get_ex(old, "cpu_checkpointing", &on))
-        json_object_object_add(kept, "cpu_checkpointing", json_object_get(on));
-    if (drive) json_object_object_add(kept, "nvme_checkpointing", json_object_new_boolean(true));
-    if (drive && !offloads) json_object_object_add(kept, "nvme_path", json_object_get(paths));
-    set_number(kept, "interval", cell->recompute);
-    json_object_object_del(root, "activation_checkpointing");
+/* Makes the block anew. It keeps where checkpoints are. */
+static void renew_recompute(json_object *root, const struct cell *cell) {
+    static const char *const places[] = {"cpu_checkpointing", "nvme_checkpointing"};
+    json_object *model, *old, *on, *kept = json_object_new_object();
+    if (json_object_object_get_ex(root, "model", &model))
+        json_object_object_del(model, "gradient_checkpointing");
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++)
+        if (json_object_object_get_ex(root, CHECKPOINTING, &old) &&
+            json_object_object_get_ex(old, places[i], &on))
+            json_object_object_add(kept, places[i], json_object_get(on));
+    json_object_object_del(root, CHECKPOINTING);
     if (cell->recompute)
-        json_object_object_add(root, "activation_checkpointing", kept);
+        json_object_object_add(root, CHECKPOINTING, kept);
     else
         json_object_put(kept);
+}
+
+/* State or parameters on the drive give the path of checkpoints, too. */
+static void set_recompute(json_object *root, const struct cell *cell, enum edit_recompute how,
+                          json_object *paths) {
+    bool offloads = cell->optimizer == ZERO_NVME || cell->params == ZERO_NVME;
+    json_object *block;
+    if (how == EDIT_RECOMPUTE_CELL) renew_recompute(root, cell);
+    if (how != EDIT_RECOMPUTE_KEPT && cell->recompute)
+        set_number(child(root, CHECKPOINTING), "interval", cell->recompute);
+    if (!leaves(root, &block)) return;
+    json_object_object_del(block, "nvme_path");
+    if (!offloads) json_object_object_add(block, "nvme_path", json_object_get(paths));
 }
 
 static void write_model(json_object *root, const struct shapes *s) {
@@ -242,14 +300,34 @@ static void change_model(json_object *root, const struct shapes *s, const struct
         write_model(root, s);
         return;
     }
+    if (!changes->layers && !changes->context) return;
     json_object *model = child(root, "model");
     if (changes->layers) set_layers(model, s);
     if (changes->context) set_context(root, model, s);
 }
 
+/* The same members, after the comment. */
+static json_object *after_comment(json_object *root, uint32_t ranks) {
+    json_object *out = json_object_new_object();
+    json_object_object_del(root, COMMENT);
+    set_number(child(out, COMMENT), "ranks", ranks);
+    json_object_object_foreach(root, name, value) json_object_object_add(out, name, json_object_get(value));
+    json_object_put(root);
+    return out;
+}
+
+uint32_t edit_ranks(const char *text) {
+    json_object *root = json_tokener_parse(text), *comment, *ranks;
+    bool found = root && json_object_object_get_ex(root, COMMENT, &comment) &&
+                 json_object_object_get_ex(comment, "ranks", &ranks);
+    int64_t number = found ? json_object_get_int64(ranks) : 0;
+    json_object_put(root);
+    return number > 0 && number <= UINT32_MAX ? (uint32_t)number : 0;
+}
+
 char *edit_run(const char *text, const struct cell *cell, const struct shapes *shapes,
                const struct edit_changes *changes) {
-    json_object *root = json_tokener_parse(text), *own;
+    json_object *root = json_tokener_parse(text);
     if (!root) return NULL;
     json_object *drives = drives_of(root);
     set_number(root, "train_micro_batch_size_per_gpu", changes->micro_batch);
@@ -257,9 +335,9 @@ char *edit_run(const char *text, const struct cell *cell, const struct shapes *s
     if (changes->micro_batch || changes->accumulate) json_object_object_del(root, "train_batch_size");
     set_cell(root, cell);
     set_drives(child(root, "zero_optimization"), drives);
-    set_recompute(root, cell, drives);
-    json_object_put(drives);
     change_model(root, shapes, changes);
-    if (json_object_object_get_ex(root, "model", &own)) json_object_object_del(own, "gradient_checkpointing");
+    set_recompute(root, cell, changes->recompute, drives);
+    json_object_put(drives);
+    if (changes->ranks) root = after_comment(root, changes->ranks);
     return print_as(root, JSON_C_TO_STRING_PRETTY | JSON_C_TO_STRING_SPACED);
 }

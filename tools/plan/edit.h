@@ -23,10 +23,23 @@ struct cell {
     uint32_t stage;
     zero_tier optimizer, params; /* tiers of the state and, at stage 3, of the parameters */
     uint32_t recompute;          /* blocks of a recomputed segment; 0: no recomputation */
+    bool tiered;                 /* the state fills the device's budget, then `optimizer` */
+    uint32_t grads;              /* 1 + the tier of the reduced gradients; 0: as the text has it */
+    uint64_t micro_batch;        /* 0: as the text has it */
 };
+
+/* For a search of a part of the keys: removes the interval of recomputation if it is "auto", and writes out a type that is. `train_batch`
+ * above 0: sets it, and removes the keys that share it out. */
+char *edit_open(const char *text, uint64_t train_batch, enum dtype compute);
 
 /* The changes that edit_run makes beside the cell. */
 struct edit_changes {
+    enum edit_recompute {
+        EDIT_RECOMPUTE_CELL,     /* the block activation_checkpointing is made anew from the cell */
+        EDIT_RECOMPUTE_INTERVAL, /* the interval is the cell's */
+        EDIT_RECOMPUTE_KEPT
+    } recompute;
+    uint32_t ranks; /* above 0: a comment at the beginning names them; edit_ranks reads it */
     uint64_t micro_batch, accumulate; /* 0: not changed */
     const char *block;                /* JSON text of another model block; NULL: the text's own */
     bool sizes;           /* the model block is written from the shapes alone, in Hugging Face's words */
@@ -38,6 +51,11 @@ struct edit_changes {
 #define EDIT_DRIVE "/nvme"
 char *edit_run(const char *text, const struct cell *cell, const struct shapes *shapes,
                const struct edit_changes *changes);
+
+/* What every text with such a comment begins with. */
+#define EDIT_BEGINNING "{\n  \"_comment_auto\""
+/* 0: there is no such comment. */
+uint32_t edit_ranks(const char *text);
 
 /* Sets the stage and the tiers of a cell and the model's width, and removes keys that have no use there. */
 char *edit_cell(const char *text, const struct cell *cell, const struct shapes *shapes);

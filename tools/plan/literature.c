@@ -9,24 +9,23 @@
 #define ZERO_FORMULA "ZeRO, section 5"
 #define INFINITY_TABLE "ZeRO-Infinity, figure 2a"
 
-#define NONE ZERO_DEVICE, ZERO_DEVICE, 0
 #define SAME "the same 2 + 2 + 12 bytes"
 #define SMALL "the same; vectors stay whole (stage3_param_persistence_threshold)"
 #define WHOLE "the same, and beside the whole gradient the reduced shard"
 #define FLIGHT "the same; a unit's whole gradient lives only until it is reduced, in `flight`"
 
 static const struct literature_row rows[] = {
-    {"7.5B", 64, {0, NONE}, 2, LITERATURE_RANK, 120e9, 7.5e9, ZERO_TABLE, SAME},
-    {"7.5B", 64, {1, NONE}, 2, LITERATURE_RANK, 31.4e9, 7.5e9, ZERO_TABLE, WHOLE},
-    {"7.5B", 64, {2, NONE}, 1, LITERATURE_RANK, 16.6e9, 7.5e9, ZERO_TABLE, FLIGHT},
-    {"7.5B", 64, {3, NONE}, 1, LITERATURE_RANK, 1.88e9, 7.5e9, ZERO_TABLE, SMALL},
-    {"70B", 8, {0, NONE}, 2, LITERATURE_RANK, 1120e9, 70e9, ZERO_FORMULA, SAME},
-    {"70B", 8, {1, NONE}, 2, LITERATURE_RANK, 385e9, 70e9, ZERO_FORMULA, WHOLE},
-    {"70B", 8, {2, NONE}, 1, LITERATURE_RANK, 262.5e9, 70e9, ZERO_FORMULA, FLIGHT},
-    {"70B", 8, {3, NONE}, 1, LITERATURE_RANK, 140e9, 70e9, ZERO_FORMULA, SMALL},
+    {"7.5B", 64, {.stage = 0}, 2, LITERATURE_RANK, 120e9, 7.5e9, ZERO_TABLE, SAME},
+    {"7.5B", 64, {.stage = 1}, 2, LITERATURE_RANK, 31.4e9, 7.5e9, ZERO_TABLE, WHOLE},
+    {"7.5B", 64, {.stage = 2}, 1, LITERATURE_RANK, 16.6e9, 7.5e9, ZERO_TABLE, FLIGHT},
+    {"7.5B", 64, {.stage = 3}, 1, LITERATURE_RANK, 1.88e9, 7.5e9, ZERO_TABLE, SMALL},
+    {"70B", 8, {.stage = 0}, 2, LITERATURE_RANK, 1120e9, 70e9, ZERO_FORMULA, SAME},
+    {"70B", 8, {.stage = 1}, 2, LITERATURE_RANK, 385e9, 70e9, ZERO_FORMULA, WHOLE},
+    {"70B", 8, {.stage = 2}, 1, LITERATURE_RANK, 262.5e9, 70e9, ZERO_FORMULA, FLIGHT},
+    {"70B", 8, {.stage = 3}, 1, LITERATURE_RANK, 140e9, 70e9, ZERO_FORMULA, SMALL},
     {"70B",
      8,
-     {3, ZERO_CPU, ZERO_DEVICE, 0},
+     {.stage = 3, .optimizer = ZERO_CPU},
      1,
      LITERATURE_DEVICE,
      35e9,
@@ -34,13 +33,13 @@ static const struct literature_row rows[] = {
      ZERO_FORMULA,
      "it keeps gradients on the device; here they leave, as ZeRO-Offload's (Ren et al. 2021): 2 bytes, not "
      "4"},
-    {"175B", 128, {3, NONE}, 1, LITERATURE_RANK, 21.9e9, 175e9, ZERO_FORMULA, SMALL},
-    {"175B", 256, {3, NONE}, 1, LITERATURE_RANK, 10.9e9, 175e9, ZERO_FORMULA, SMALL},
-    {"175B", 512, {3, NONE}, 1, LITERATURE_RANK, 5.47e9, 175e9, ZERO_FORMULA, SMALL},
-    {"1T", 1024, {3, NONE}, 1, LITERATURE_RANK, 15.6e9, 1e12, ZERO_TABLE, SMALL},
+    {"175B", 128, {.stage = 3}, 1, LITERATURE_RANK, 21.9e9, 175e9, ZERO_FORMULA, SMALL},
+    {"175B", 256, {.stage = 3}, 1, LITERATURE_RANK, 10.9e9, 175e9, ZERO_FORMULA, SMALL},
+    {"175B", 512, {.stage = 3}, 1, LITERATURE_RANK, 5.47e9, 175e9, ZERO_FORMULA, SMALL},
+    {"1T", 1024, {.stage = 3}, 1, LITERATURE_RANK, 15.6e9, 1e12, ZERO_TABLE, SMALL},
     {"1T",
      512,
-     {3, ZERO_NVME, ZERO_NVME, 0},
+     {.stage = 3, .optimizer = ZERO_NVME, .params = ZERO_NVME},
      1,
      LITERATURE_ALL,
      18.31 * 1099511627776.,

@@ -134,13 +134,27 @@ zero_status hardware_choose(const struct hardware *h, const struct hardware_choi
     return ZERO_OK;
 }
 
+/* The device that the user named, else the only device in the user's file. */
+static zero_status find_device(const struct hardware *h, uint32_t builtin, const char **device,
+                               struct zero_error *error) {
+    if (!*device && h->devices == builtin + 1) *device = h->device[builtin].name;
+    if (*device) return ZERO_OK;
+    char all[400] = "";
+    for (uint32_t i = 0; i < h->devices; i++)
+        snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", i ? ", " : "", h->device[i].name);
+    return error_set(error, ZERO_E_ARGUMENT, "--gpu is missing; there are %s", all);
+}
+
 zero_status hardware_machine(const char *file, const struct hardware_choice *choice, struct machine *out,
                              struct zero_error *error) {
     struct hardware *h = malloc(sizeof *h);
     if (!h) return error_set(error, ZERO_E_MEMORY, "no memory for descriptions of hardware");
+    struct hardware_choice chosen = *choice;
     zero_status status = hardware_open(h, error);
+    uint32_t builtin = status ? 0 : h->devices;
     if (!status && file) status = hardware_read(h, file, error);
-    if (!status) status = hardware_choose(h, choice, out, error);
+    if (!status) status = find_device(h, builtin, &chosen.device, error);
+    if (!status) status = hardware_choose(h, &chosen, out, error);
     free(h);
     return status;
 }

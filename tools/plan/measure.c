@@ -23,7 +23,25 @@ static bool measure_processes(const struct measure_options *o, struct measured_l
 
 static double host_bytes(void) { return (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE); }
 
-static void say(const char *what) { fprintf(stderr, "zero plan: measuring %s\n", what); }
+static void say(const struct measure_options *o, const char *what) {
+    if (!o->brief) fprintf(stderr, "zero plan: measuring %s\n", what);
+}
+
+static bool wanted(const struct measure_options *o, zero_dtype dtype) {
+    return !o->brief || dtype == ZERO_F32 || dtype == o->dtype;
+}
+
+/* Of threads, and of processes that are started for it. Ranks that are processes have measured theirs. */
+static zero_status measure_links(const struct measure_options *o, struct measured *m,
+                                 struct zero_error *error) {
+    if (o->link) return m->local = *o->link, ZERO_OK;
+    if (o->ranks == 1) return ZERO_OK;
+    say(o, "collectives");
+    zero_status status = measure_local(o, &m->local, error);
+    if (!status && o->program && !measure_processes(o, &m->mpi))
+        fprintf(stderr, "zero plan: mpirun started no ranks: no link between processes was measured\n");
+    return status;
+}
 
 zero_status measure(const struct measure_options *o, struct measured *out, struct zero_error *error) {
     static const struct {
@@ -34,16 +52,14 @@ zero_status measure(const struct measure_options *o, struct measured *out, struc
     struct measured m = {.memory_bytes = host_bytes() / o->ranks};
     zero_status status = ZERO_OK;
     for (int i = 0; i < (int)(sizeof types / sizeof *types) && !status; i++) {
-        say(types[i].name);
+        if (!wanted(o, types[i].dtype)) continue;
+        say(o, types[i].name);
         status = measure_compute(o, types[i].dtype, &m.flops[types[i].dtype], error);
     }
-    say("memory");
+    if (!status) say(o, "memory");
     if (!status) status = measure_memory(o, &m.memory_per_s, error);
-    if (o->ranks > 1) say("collectives");
-    if (!status && o->ranks > 1) status = measure_local(o, &m.local, error);
-    if (!status && o->ranks > 1 && o->program && !measure_processes(o, &m.mpi))
-        fprintf(stderr, "zero plan: mpirun started no ranks: no link between processes was measured\n");
-    if (o->drive) say("the drive");
+    if (!status) status = measure_links(o, &m, error);
+    if (!status && o->drive) say(o, "the drive");
     if (!status && o->drive) status = measure_drive(o, &m.drive, error);
     if (!status) *out = m;
     return status;
@@ -67,7 +83,7 @@ void measure_print(const struct measure_options *o, const struct measured *m, FI
     fprintf(out, "    \"memory\": %.4g, \"memory_per_s\": %.4g, \"fp32_flops\": %.4g,", m->memory_bytes,
             m->memory_per_s, m->flops[ZERO_F32]);
     if (m->flops[ZERO_BF16] > 0) fprintf(out, " \"bf16_flops\": %.4g,", m->flops[ZERO_BF16]);
-    fprintf(out, " \"fp16_flops\": %.4g,", m->flops[ZERO_F16]);
+    if (m->flops[ZERO_F16] > 0) fprintf(out, " \"fp16_flops\": %.4g,", m->flops[ZERO_F16]);
     fprintf(out,
             "\n    \"is_host\": true, \"shares_cores\": %s, \"host\": \"here\", \"inside\": \"local\", "
             "\"between\": \"%s\"%s\n  }},\n",

@@ -1,5 +1,5 @@
 /* Measures this machine and writes a hardware description: the share of cores, memory, links and drive that each rank
- * gets while all ranks do the same. Takes about half a minute. */
+ * gets while all ranks do the same. Takes about half a minute, or some seconds. */
 #ifndef ZERO_TOOLS_PLAN_MEASURE_H
 #define ZERO_TOOLS_PLAN_MEASURE_H
 
@@ -7,6 +7,12 @@
 
 #include "tools/gpt/gpt.h"
 #include "tools/plan/hardware.h"
+
+struct comm;
+
+struct measured_link {
+    double per_s, reduce_per_s, latency_s; /* per_s 0: not measured */
+};
 
 struct measure_options {
     uint32_t ranks, threads; /* as in a training; threads: per rank */
@@ -16,10 +22,11 @@ struct measure_options {
     uint64_t drive_block, drive_depth; /* as in aio */
     const char *program; /* this program, which mpirun starts; NULL: measure only ranks as threads */
     uint64_t bytes;      /* the approximate size of a collective: a unit's parameters */
-};
-
-struct measured_link {
-    double per_s, reduce_per_s, latency_s; /* per_s 0: not measured */
+    /* Some seconds in place of half a minute, and no line of what is measured: fp32 and this type alone, in fewer rounds. */
+    bool brief;
+    zero_dtype dtype;
+    const struct measured_link
+        *link; /* of ranks that are processes, measured before; NULL: ranks are threads */
 };
 
 struct measured {
@@ -58,5 +65,10 @@ zero_status measure_local(const struct measure_options *options, struct measured
 zero_status measure_drive(const struct measure_options *options, struct hardware_drive *out,
                           struct zero_error *error);
 zero_status measure_mpi(uint64_t bytes, struct measured_link *out, struct zero_error *error);
+
+/* Measures the collectives of all ranks of a communicator, which all call it. ZERO_E_MEMORY is the only error that is not the
+ * communicator's. */
+zero_status measure_comm(struct comm *comm, uint64_t bytes, struct measured_link *out,
+                         struct zero_error *error);
 
 #endif

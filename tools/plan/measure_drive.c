@@ -12,7 +12,14 @@
 #include "offload/io_probe.h"
 #include "tools/plan/measure.h"
 
-enum { UNITS = 16, UNIT_ELEMENTS = 1 << 20, STEPS = 5, PROBE_BYTES = 256 << 20 };
+enum {
+    UNITS = 16,
+    UNIT_ELEMENTS = 1 << 20,
+    STEPS = 5,
+    PROBE_BYTES = 256 << 20,
+    BRIEF_PROBE_BYTES = 64 << 20,
+    BRIEF_CELL_MS = 10
+};
 
 struct drive_rank {
     double read_per_s, write_per_s, mixed_per_s;
@@ -38,8 +45,9 @@ static void probe_rank(struct measure_team *team, uint32_t rank, void *user) {
     struct drive_rank *r = &t->rank[rank];
     struct io_probe probe;
     measure_together(team);
-    r->status = io_probe(&(struct io_probe_options){.path = t->o->drive, .file_bytes = PROBE_BYTES}, &probe,
-                         &r->error);
+    struct io_probe_options options = {.path = t->o->drive, .file_bytes = PROBE_BYTES};
+    if (t->o->brief) options.file_bytes = BRIEF_PROBE_BYTES, options.cell_ms = BRIEF_CELL_MS;
+    r->status = io_probe(&options, &probe, &r->error);
     if (r->status) return;
     r->read_per_s = find_cell(&probe, t->o)->read;
     r->write_per_s = find_cell(&probe, t->o)->write;

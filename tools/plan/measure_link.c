@@ -108,14 +108,18 @@ zero_status measure_local(const struct measure_options *o, struct measured_link 
     return status;
 }
 
+zero_status measure_comm(struct comm *comm, uint64_t bytes, struct measured_link *out,
+                         struct zero_error *error) {
+    if (measure_world(comm, bytes, out)) return ZERO_OK;
+    zero_status status = error_pass(error, comm_error(comm));
+    return status ? status : error_set(error, ZERO_E_MEMORY, "no memory to measure with");
+}
+
 zero_status measure_mpi(uint64_t bytes, struct measured_link *out, struct zero_error *error) {
     struct comm *comm;
     zero_status status = comm_open(&comm_mpi_ops, &(struct comm_options){0}, &comm, error);
     if (status) return status;
-    if (!measure_world(comm, bytes, out)) {
-        status = error_pass(error, comm_error(comm));
-        if (!status) status = error_set(error, ZERO_E_MEMORY, "no memory to measure with");
-    }
+    status = measure_comm(comm, bytes, out, error);
     comm_close(comm);
     return status;
 }

@@ -115,7 +115,7 @@ zero_status measure_memory(const struct measure_options *o, double *out_per_s, s
 
 /* ---- compute ---- */
 
-enum { COMPUTE_ROUNDS = 7, COMPUTE_LAYERS = 3 };
+enum { COMPUTE_ROUNDS = 7, COMPUTE_ROUNDS_BRIEF = 3, COMPUTE_LAYERS = 3 };
 
 struct compute_task {
     const struct measure_options *o;
@@ -147,10 +147,11 @@ static zero_engine *open_engine(const struct compute_task *t, zero_local *alone)
 static void time_steps(struct measure_team *team, struct compute_task *t, uint32_t rank, zero_engine *engine,
                        struct gpt *gpt, const int32_t *tokens) {
     double seconds[COMPUTE_ROUNDS], loss;
+    uint32_t rounds = t->o->brief ? COMPUTE_ROUNDS_BRIEF : COMPUTE_ROUNDS;
     zero_status status = gpt_train(gpt, tokens, tokens + 1, &loss); /* warm-up */
     if (!status) status = zero_engine_step(engine, NULL);
     measure_together(team);
-    for (int i = 0; i < COMPUTE_ROUNDS && !status; i++) {
+    for (uint32_t i = 0; i < rounds && !status; i++) {
         zero_counters before = {.struct_size = sizeof before}, after = before;
         zero_engine_counters(engine, &before);
         status = gpt_train(gpt, tokens, tokens + 1, &loss);
@@ -161,7 +162,7 @@ static void time_steps(struct measure_team *team, struct compute_task *t, uint32
     if (status)
         compute_failed(t, zero_last_error());
     else
-        t->seconds[rank] = least(seconds, COMPUTE_ROUNDS);
+        t->seconds[rank] = least(seconds, rounds);
 }
 
 /* Each rank is a world of its own, so that only the computation is timed. */

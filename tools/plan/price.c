@@ -129,10 +129,13 @@ static zero_status price_engine(const struct scenario *s, zero_engine *engine, s
     if (problem) return error_set(error, ZERO_E_UNSUPPORTED, "%s", problem);
     zero_status status = shapes_declare(&s->shapes, recompute, engine, &unused);
     if (!status) status = reserve_activations(s, engine, p);
+    if (!status && s->traced)
+        status = zero_engine_trace(engine, 1, 1); /* unless the configuration says otherwise */
     if (!status) status = zero_engine_plan(engine, &plan);
     if (status) return refused(error);
     struct blueprint *b = engine_blueprint(engine);
     p->compute = b->terms.precision.compute;
+    p->micro_batch = b->o.config->micro_batch;
     status = check_type(s, b, error);
     if (status) return status;
     take_bytes(s, b, &plan, p);

@@ -7,6 +7,7 @@
 #include "tools/plan/edit.h"
 #include "tools/plan/machine.h"
 #include "tools/plan/shapes.h"
+#include "tools/plan/space.h"
 #include "tools/plan/timeline.h"
 #include "tools/plan/work.h"
 
@@ -15,14 +16,16 @@ struct scenario {
     struct machine machine;
     struct shapes shapes;
     const char *config; /* JSON text of a configuration without errors; cells replace its stage and tiers */
-    uint32_t ranks, nodes; /* ranks = nodes * ranks on a node */
-    uint32_t threads;      /* of a rank, if it computes on the host */
-    uint32_t recompute;    /* blocks of a segment, in rows with recomputation */
-    uint32_t segments;     /* recompute follows from it and the layers; 0: it does not */
-    zero_tier checkpoints; /* struct shapes_recompute */
-    bool processes;        /* ranks are processes: on a host their reductions need staging */
-    bool bytes_alone;      /* prices have no times */
-    bool times_always;     /* prices have times where there is no room, too */
+    uint32_t ranks, nodes;     /* ranks = nodes * ranks on a node */
+    uint32_t threads;          /* of a rank, if it computes on the host */
+    const struct space *space; /* the rows; NULL: space_all, with `recompute` */
+    uint32_t recompute;        /* blocks of a segment, in rows with recomputation */
+    uint32_t segments;         /* recompute follows from it and the layers; 0: it does not */
+    zero_tier checkpoints;     /* struct shapes_recompute */
+    bool processes;            /* ranks are processes: on a host their reductions need staging */
+    bool bytes_alone;          /* prices have no times */
+    bool times_always;         /* prices have times where there is no room, too */
+    bool traced;               /* the timeline's bytes count, which `zero train` keeps */
     /* On a GPU. NULL: that of tools/gpt. */
     const struct work_style *style;
 };
@@ -32,6 +35,7 @@ enum shortage { SHORT_DEVICE, SHORT_CPU, SHORT_NVME, SHORTAGES }; /* in the orde
 struct price {
     struct cell cell;
     uint64_t parameters; /* of the model */
+    uint64_t micro_batch;
     enum dtype compute;
     /* of a rank; activation_host_bytes: the activations in host memory */
     uint64_t param_bytes, grad_bytes, state_bytes, gathered_bytes, staging_bytes, activation_bytes,

@@ -27,12 +27,15 @@ static void print_head(const struct scenario *s, const struct price *p, FILE *ou
     fputs("\n\n", out);
 }
 
-static void print_columns(bool price, FILE *out) {
-    fprintf(out, "%-37s%-48s%-26s%s\n", "", "bytes of a rank", "on its tiers", "bytes of a step");
+/* `open`: rows have gradients and micro-batches of their own. */
+static void print_columns(bool price, bool open, FILE *out) {
+    fprintf(out, "%-*s%-48s%-26s%s\n", open ? 50 : 37, "", "bytes of a rank", "on its tiers",
+            "bytes of a step");
     fprintf(out,
-            "   stage state  params recompute %8s%8s%8s%8s%8s%8s  %8s%8s%8s  %8s%8s%8s  %9s%10s%6s  %s%s\n",
-            "params", "grads", "states", "flight", "activ.", "staging", "device", "cpu", "nvme", "wire",
-            "read", "written", "step", "tokens/s", "MFU", "bound", price ? "    per G tokens" : "");
+            "   stage state  params recompute%s %8s%8s%8s%8s%8s%8s  %8s%8s%8s  %8s%8s%8s  %9s%10s%6s  %s%s\n",
+            open ? " grads  micro" : "", "params", "grads", "states", "flight", "activ.", "staging", "device",
+            "cpu", "nvme", "wire", "read", "written", "step", "tokens/s", "MFU", "bound",
+            price ? "    per G tokens" : "");
 }
 
 /* Removes the blank before the unit. */
@@ -55,12 +58,19 @@ static void print_shortage(const struct price *p, FILE *out) {
     fputs("\n", out);
 }
 
-static void print_row(const struct price *p, bool best, FILE *out) {
+static void print_own(const struct price *p, FILE *out) {
+    const struct cell *c = &p->cell;
+    fprintf(out, " %-6s %5" PRIu64, c->grads ? tier_table[c->grads - 1]->name : "", p->micro_batch);
+}
+
+static void print_row(const struct price *p, bool best, bool open, FILE *out) {
     char recompute[16] = "no"; /* recomputation: each block alone, or several together */
     if (p->cell.recompute)
         snprintf(recompute, sizeof recompute, p->cell.recompute > 1 ? "by %u" : "yes", p->cell.recompute);
     fprintf(out, "%s %5u %-6s %-6s %-9s", best ? "->" : "  ", p->cell.stage,
-            tier_table[p->cell.optimizer]->name, tier_table[p->cell.params]->name, recompute);
+            p->cell.tiered ? "tiered" : tier_table[p->cell.optimizer]->name, tier_table[p->cell.params]->name,
+            recompute);
+    if (open) print_own(p, out);
     fprintf(out, " %8s%8s%8s%8s%8s%8s  %8s%8s%8s", tight(p->param_bytes).chars, tight(p->grad_bytes).chars,
             tight(p->state_bytes).chars, tight(p->gathered_bytes).chars, tight(p->activation_bytes).chars,
             tight(p->staging_bytes).chars, tight(p->tier_bytes[ZERO_DEVICE]).chars,
@@ -97,9 +107,10 @@ static void print_assumptions(const struct scenario *s, const struct price *p, F
 
 void print_table(const struct scenario *s, const struct table *t, bool all, FILE *out) {
     print_head(s, &t->row[0], out);
-    print_columns(!isnan(s->machine.device.price_per_hour), out);
+    bool open = s->space && s->space->open;
+    print_columns(!isnan(s->machine.device.price_per_hour), open, out);
     for (uint32_t i = 0; i < t->rows; i++)
-        if (all || table_shown(t, i) || i == t->best) print_row(&t->row[i], i == t->best, out);
+        if (all || table_shown(t, i) || i == t->best) print_row(&t->row[i], i == t->best, open, out);
     fprintf(out, "\n%s\n", t->advice);
     print_assumptions(s, &t->row[0], out);
 }
@@ -170,9 +181,12 @@ static void json_row(const struct price *p, FILE *out) {
     fprintf(out,
             "{\"stage\": %u, \"offload_optimizer\": \"%s\", \"offload_param\": \"%s\", \"recompute\": %s, "
             "\"fits\": %s",
-            p->cell.stage, tier_table[p->cell.optimizer]->choice, tier_table[p->cell.params]->choice,
-            p->cell.recompute ? "true" : "false", p->fits ? "true" : "false");
+            p->cell.stage, p->cell.tiered ? "tiered" : tier_table[p->cell.optimizer]->choice,
+            tier_table[p->cell.params]->choice, p->cell.recompute ? "true" : "false",
+            p->fits ? "true" : "false");
     json_bytes(out, "recompute_blocks", p->cell.recompute);
+    if (p->cell.grads) fprintf(out, ", \"offload_gradients\": \"%s\"", tier_table[p->cell.grads - 1]->choice);
+    if (p->cell.micro_batch) json_bytes(out, "micro_batch", p->micro_batch);
     json_bytes(out, "param_bytes", p->param_bytes);
     json_bytes(out, "grad_bytes", p->grad_bytes);
     json_bytes(out, "state_bytes", p->state_bytes);

@@ -4,7 +4,7 @@
 
 #include "tools/plan/price.h"
 
-enum { TABLE_ROWS = 96 /* at most 12 per stage */, TABLE_ADVICE_BYTES = 640 };
+enum { TABLE_ROWS = 1024, TABLE_ADVICE_BYTES = 640, TABLE_NAME_BYTES = 160, TABLE_OTHERS = 3 };
 
 struct table {
     struct price row[TABLE_ROWS];
@@ -13,8 +13,8 @@ struct table {
     char advice[TABLE_ADVICE_BYTES];
 };
 
-/* Rows: stages, times the tier of the state, times (where the stage shards them) the tier of the parameters, times recomputation.
- * Tiers that the machine lacks are left out. */
+/* The rows of the scenario's space. Tiers that the machine lacks are left out. In a space that a configuration opens, so are rows
+ * that it refuses, and smaller micro-batches once every row of one fits: they would only move more. */
 zero_status table_make(const struct scenario *scenario, struct table *out, struct zero_error *error);
 
 /* Bytes alone: the first row that fits; if none does, the row that lacks the least. Begins with the row of number *first, 0 at
@@ -24,5 +24,15 @@ zero_status table_fit(const struct scenario *scenario, uint32_t *first, struct p
 
 /* True if the row is the one to show of two rows that differ only in recomputation. */
 bool table_shown(const struct table *table, uint32_t row);
+
+/* The rows that follow the best one: the fastest others that fit, of other stages or tiers of the state where there are any; the
+ * last is the nearest that does not fit, if there is one. Returns how many. */
+uint32_t table_others(const struct table *table, uint32_t out[TABLE_OTHERS]);
+
+/* Names a row: "stage 3 with its state in host memory and recomputation". Of an open space also gradients and micro-batch. */
+void table_name(const struct price *row, char out[TABLE_NAME_BYTES]);
+
+/* Why the row is not the best one: "slower by 12 %", or "1.2 GB short on the device". */
+void table_reason(const struct table *table, uint32_t row, char out[TABLE_NAME_BYTES]);
 
 #endif

@@ -22,9 +22,8 @@ static double weights_s(const struct work_options *o, uint32_t unit) {
 /* The fraction of a unit's parameters that have gradients. */
 static double trained_share(const struct model *m, uint32_t unit) {
     double all = 0, trained = 0;
-    for (uint32_t i = 0; i < m->params; i++) {
+    for (uint32_t i = m->unit[unit]->first_param; i < m->params && m->param[i].unit == unit; i++) {
         const struct model_param *p = &m->param[i];
-        if (p->unit != unit) continue;
         all += (double)p->count;
         if (!(m->param[p->owner].flags & ZERO_FROZEN)) trained += (double)p->count;
     }

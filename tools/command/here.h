@@ -1,0 +1,42 @@
+/* This machine as the planner sees it. It is measured once for each kind of question, and kept in a file of the user's cache
+ * directory: $XDG_CACHE_HOME/zero, else ~/.cache/zero. The file's first line has the format's version, a hash of all that follows,
+ * and what was asked, of which machine and which version of zero; the rest is a description for hardware_read. A file that is
+ * damaged, or another user's, counts as missing. */
+#ifndef ZERO_TOOLS_COMMAND_HERE_H
+#define ZERO_TOOLS_COMMAND_HERE_H
+
+#include "tools/plan/machine.h"
+#include "tools/plan/measure.h"
+
+struct here {
+    uint32_t ranks, threads; /* ranks of this host, threads of a rank */
+    uint64_t width;          /* of the model's blocks; wide ones are measured as narrower ones */
+    enum dtype dtype;        /* of compute */
+    const char *drive;       /* a directory on the drive; NULL: none */
+    uint64_t drive_block, drive_depth;
+    const char *transport; /* of ranks that are processes; NULL: they are threads */
+    uint64_t host_bytes;   /* that all ranks of this host may take together; UINT64_MAX: unknown */
+};
+
+enum { HERE_PATH_BYTES = 4096, HERE_TEXT_BYTES = 16384 };
+
+/* The description that is kept. False: measure. */
+bool here_find(const struct here *here, char out_text[HERE_TEXT_BYTES]);
+
+/* Bytes of a collective for measure_comm: the parameters of a block. */
+uint64_t here_link_bytes(const struct here *here);
+
+/* Measures, which takes some seconds, and keeps the description. *out_note: one line that says where, or why it is not kept.
+ * `link`: of ranks that are processes; else NULL. */
+zero_status here_measure(const struct here *here, const struct measured_link *link,
+                         char out_text[HERE_TEXT_BYTES], char out_note[HERE_PATH_BYTES],
+                         struct zero_error *error);
+
+/* A description as a machine, with the memory and the drive's space as they are now. */
+zero_status here_machine(const struct here *here, const char *text, struct machine *out,
+                         struct zero_error *error);
+
+/* The file's path. False: the user has no cache directory. */
+bool here_path(const struct here *here, char out[HERE_PATH_BYTES]);
+
+#endif
