@@ -77,6 +77,31 @@ static void all_types(struct gpt_config config, uint32_t batch) {
     against_host(config, batch, ZERO_F16, 0.02);
 }
 
+static unsigned long long roundings(void) {
+    struct fake_cuda_counts counts;
+    counts_read(&counts);
+    return counts.roundings;
+}
+
+/* The first micro-step of a step rounds each sum once: the input gradient of several layers, and the head's gradients
+ * over groups of rows. Without groups, gradients are the same but for the order of sums in fp32. */
+static void sums_once(struct gpt_config config, zero_dtype dtype) {
+    struct fixture whole, groups;
+    double loss, same;
+    unsigned long long before = roundings();
+    fixture_open_on(&device, dtype, &whole, config, 2, 1, 4);
+    config.logits_bytes = 9 * 128; /* nine rows */
+    fixture_open_on(&device, dtype, &groups, config, 2, 1, 4);
+    CHECK_INT(gpt_train(whole.gpt, whole.tokens, whole.targets, &loss), ZERO_OK);
+    CHECK_INT(gpt_train(groups.gpt, groups.tokens, groups.targets, &same), ZERO_OK);
+    CHECK_DOUBLE(same, loss, 0);
+    CHECK_INT(roundings() - before, 0);
+    compare_gradients(&groups, &whole, 1, 1e-5);
+    CHECK_INT(gpt_train(groups.gpt, groups.tokens, groups.targets, &same), ZERO_OK);
+    compare_gradients(&groups, &whole, 2, 0.01);
+    fixture_close(&whole), fixture_close(&groups);
+}
+
 /* Which parameters do not train: none, every other, or all below the last two blocks, so that the backward ends there. */
 enum frozen { NONE, ODD, LOWER };
 
@@ -200,12 +225,13 @@ int main(void) {
     struct cuda_device cuda;
     cuda_device_open(&cuda);
     device = cuda_device_of(&cuda);
-    struct gpt_config odd = gpt2, own = llama, flash = gpt2, deep = gpt2, wide = gpt2;
+    struct gpt_config odd = gpt2, own = llama, flash = gpt2, deep = gpt2, wide = gpt2, untied = gpt2;
     odd.width = 21, odd.inner = 35, odd.tied = false; /* no multiple of anything */
     own.tied = true, own.kv_heads = 1, own.head_width = 10;
     flash.layers = 1, flash.width = 64, flash.heads = 1, flash.context = 70; /* on the tensor cores */
     deep.layers = 5, deep.context = 9; /* five segments, of which three leave the device; or three, and one */
     wide.head_width = 129;
+    untied.tied = false;
     all_types(gpt2, 2);
     all_types(odd, 1);
     all_types(llama, 1);
@@ -215,6 +241,9 @@ int main(void) {
     same_bits(deep, 1);
     same_bits(llama, 1);
     CHECK_INT(copies_of_evaluation(deep, true), copies_of_evaluation(deep, false));
+    sums_once(gpt2, ZERO_BF16);
+    sums_once(untied, ZERO_BF16);
+    sums_once(llama, ZERO_F16);
     masked(gpt2, 2, 5);
     masked(llama, 1, 0.75);
     moved(gpt2);

@@ -112,7 +112,7 @@ static void norms(enum norm_kind kind, uint32_t columns) {
     uint64_t count = (uint64_t)ROWS * columns;
     struct array x = numbers(count, 2), y = numbers(count, 1), gain = numbers(columns, 1),
                  bias = numbers(columns, 1);
-    struct array mean = floats(ROWS), rstd = floats(ROWS), dy = numbers(count, 1), skip = numbers(count, 1);
+    struct array mean = floats(ROWS), rstd = floats(ROWS), dy = floats(count), skip = numbers(count, 1);
     struct array dx = numbers(count, 1), dgain = numbers(columns, 1), dbias = numbers(columns, 1);
     struct array parts = floats(4 * columns);
     bool centred = k->centred;
@@ -156,6 +156,15 @@ static void biases(uint32_t columns) {
     cuda_launch(&c, KERNEL_bias_sums, blocks, (struct grid){WARP, SUM_LANES, 1}, &a);
     sums_finish(parts.device, sums, 0);
     COMPARE(sums);
+    forget_all();
+}
+
+static void rounded_sums(uint64_t count, bool add) {
+    struct array sums = floats(count), to = numbers(count, 1);
+    struct round_sums_argument a = {to.device, sums.device, count, add};
+    cuda_launch_flat(&c, KERNEL_round_sums, groups(count, count), &a);
+    for (uint64_t i = 0; i < count; i++) to.host[i] = rounded(sums.host[i] + (add ? to.host[i] : 0));
+    COMPARE(to);
     forget_all();
 }
 
@@ -389,6 +398,7 @@ static void run(zero_dtype type) {
         norms(LAYER_NORM, columns[i]);
         norms(RMS_NORM, columns[i]);
         biases(columns[i]);
+        rounded_sums(columns[i] * 77, i);
         gelu(columns[i]);
         swiglu(columns[i]);
         embedding(columns[i], i);

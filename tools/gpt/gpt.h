@@ -78,6 +78,9 @@ struct gpt_config {
 
     /* on a GPU: enqueue all work again each time instead of replaying CUDA graphs; the same bits */
     bool no_graphs;
+
+    /* on a GPU: the bytes of logits that exist at a time; 0: 1 GiB */
+    uint64_t logits_bytes;
 };
 
 struct gpt;

@@ -56,7 +56,7 @@ static struct unit_times host_times(const struct work_options *o, uint32_t unit,
 }
 
 /* tools/gpt keeps neither what norms nor what activations give. */
-static const struct work_style gpt_style = {KERNELS_FUSED, {.elementwise = 1}};
+static const struct work_style gpt_style = {KERNELS_OWN, {.elementwise = 1}};
 
 /* The backward of attention has five products to the forward's two, because it computes the scores again. */
 #define ATTENTION_BACKWARD 2.5

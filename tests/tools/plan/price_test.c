@@ -92,6 +92,8 @@ static void passes_are_counted_by_hand(void) {
     CHECK_DOUBLE(elementwise_of(llama, 33, KERNELS_FUSED).forward, 4 * 4096 + 4 * 128256, 1e-12);
     CHECK_DOUBLE(elementwise_of(&model, 1, KERNELS_FUSED).backward,
                  2 * 8 * 256 + 6 * 1024 + 2 * (5 * 256 + 1024), 1e-12);
+    CHECK_DOUBLE(elementwise_of(llama, 1, KERNELS_OWN).backward,
+                 2 * 16 * 4096 + 3 * 4 * 4096 + 4 * (4096 + 1024) + 10 * 14336, 1e-12);
 }
 
 /* A step longer by what another style adds to its bytes, and by what is computed again. */

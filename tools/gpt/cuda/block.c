@@ -94,7 +94,7 @@ static void forward(const struct block *b, enum projection_index index, const ze
     }
 }
 
-/* dx[rows][inputs] = dy weights^T */
+/* dx[rows][inputs] = dy weights^T. The sum over layers, which is the gradient of a norm's output, is fp32. */
 static struct product backward_product(const struct block *b, enum projection_index index, uint32_t i,
                                        const void *dy, void *dx) {
     struct layer layer = layer_of(b, index, i);
@@ -106,6 +106,7 @@ static struct product backward_product(const struct block *b, enum projection_in
         .alpha = 1,
         .a = {number_at(b->c, dy, layer.at), (uint32_t)projection_outputs(&b->gpt->config, index), false},
         .b = weight_factor(b, &layer, true),
+        .wide = dx == b->c->memory.normed_gradient,
         .add = i ? dx : NULL,
         .c = dx,
         .ldc = layer.inputs};
@@ -125,11 +126,9 @@ static void weight_gradients(const struct block *b, enum projection_index index,
         struct layer layer = layer_of(b, index, i);
         struct factor in = {x, layer.inputs, false}, out = {number_at(b->c, dy, layer.at), ld, false};
         if (b->gpt->architecture->outputs_first)
-            cuda_weight_gradient(b->gpt, layer.slot, layer.slot->add, b->rows, layer.outputs, layer.inputs,
-                                 out, in);
+            cuda_weight_gradient(b->gpt, layer.slot, layer.outputs, layer.inputs, out, in);
         else
-            cuda_weight_gradient(b->gpt, layer.slot, layer.slot->add, b->rows, layer.inputs, layer.outputs,
-                                 in, out);
+            cuda_weight_gradient(b->gpt, layer.slot, layer.inputs, layer.outputs, in, out);
     }
 }
 

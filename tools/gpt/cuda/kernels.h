@@ -14,6 +14,7 @@
     X(bias_sums)                                                                                             \
     X(finish_sums)                                                                                           \
     X(bias_add)                                                                                              \
+    X(round_sums)                                                                                            \
     X(gelu_forward)                                                                                          \
     X(gelu_backward)                                                                                         \
     X(swiglu_forward)                                                                                        \
@@ -63,8 +64,10 @@ struct norm_forward_argument {
 /* dx = skip + the gradient through the norm; dx may be skip. A warp per row. */
 struct norm_backward_argument {
     void *dx;
-    const void *skip, *dy, *x, *gain; /* skip: may be NULL */
-    const float *mean, *rstd;         /* mean: NULL without a mean */
+    const void *skip; /* may be NULL */
+    const float *dy;
+    const void *x, *gain;
+    const float *mean, *rstd; /* mean: NULL without a mean */
     uint32_t rows, columns;
 };
 
@@ -72,7 +75,8 @@ struct norm_backward_argument {
  * SUM_LANES), then the sum of the parts in order (a thread per column). */
 struct norm_sums_argument { /* the sums of dy n and of dy, where n is the normalised x */
     float *gain, *bias;     /* [parts][columns]; bias: may be NULL */
-    const void *dy, *x;
+    const float *dy;
+    const void *x;
     const float *mean, *rstd;
     uint32_t rows, columns;
 };
@@ -86,6 +90,14 @@ struct finish_sums_argument {
     const float *sums;
     uint32_t parts, columns;
     uint32_t add; /* 0: overwrites */
+};
+
+/* Rounds sums: to = or += sums. A thread per group of 16 bytes of `to`, if they fill them, else per element. */
+struct round_sums_argument {
+    void *to;
+    const float *sums;
+    uint64_t count;
+    uint32_t add;
 };
 
 /* x += bias in every row. A thread per element. */
