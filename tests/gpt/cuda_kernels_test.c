@@ -341,6 +341,12 @@ static const struct family any_width = {KERNEL_attention_forward,
                                       FLASH_QUERIES_64,
                                       FLASH_QUERIES_64,
                                       FLASH_ROWS},
+                           flash96 = {KERNEL_flash_forward_96,
+                                      KERNEL_flash_query_backward_96,
+                                      KERNEL_flash_key_backward_96,
+                                      FLASH_ROWS,
+                                      FLASH_ROWS,
+                                      FLASH_ROWS},
                            flash128 = {KERNEL_flash_forward_128,
                                        KERNEL_flash_query_backward_128,
                                        KERNEL_flash_key_backward_128,
@@ -414,7 +420,11 @@ static void run(zero_dtype type) {
     if (type != ZERO_F32) {
         attention(&flash64, 1, 1, 1, 64);
         attention(&flash64, 150, 2, 1, 64); /* three tiles */
+        attention(&flash64, 70, 2, 2, 40);  /* filled up */
+        attention(&flash96, 70, 2, 1, 80);
+        attention(&flash96, 33, 1, 1, 96);
         attention(&flash128, 77, 2, 2, 128);
+        attention(&flash128, 40, 2, 1, 112);
     }
     CHECK_STRING(c.error.message, "");
     cuda_kernels_close(&c);

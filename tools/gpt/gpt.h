@@ -94,6 +94,11 @@ const char *gpt_engine_problem(const zero_engine *engine);
 /* The same of a model where the engine is on a GPU. */
 const char *gpt_cuda_problem(const struct gpt_config *config);
 
+/* The width to which attention on a GPU fills heads up, to multiply them on the tensor cores; 0: it does not use them. */
+uint32_t gpt_cuda_head(const struct gpt_config *config, zero_dtype dtype);
+/* NULL, or a sentence that says what is slow on a GPU, and what would be faster. */
+const char *gpt_cuda_slow(const struct gpt_config *config, zero_dtype dtype);
+
 /* The same of vocab_block where the engine is on a GPU. */
 #define GPT_NO_BLOCKS                                                                                        \
     "zero_optimization.vocabulary_block_rows: a GPU computes embedding and head as a whole: remove the key"

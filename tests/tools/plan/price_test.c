@@ -124,6 +124,25 @@ static void passes_take_their_bytes(void) {
     CHECK_DOUBLE(price(&s, 0, ZERO_DEVICE).step.busy_s[RESOURCE_COMPUTE] - plain, products / 1e12, 1e-3);
 }
 
+/* Attention in bf16: heads of 80 take the time of 96; heads of 20 that of fp32. */
+static void heads_take_their_tiles(void) {
+    static const char bf16[] = "{\"train_micro_batch_size_per_gpu\": 2, \"bf16\": {\"enabled\": true}}";
+    static const struct {
+        uint64_t width;
+        double rate;
+    } heads[] = {{64, 1e12}, {80, 1e12 / 1.2}, {20, 1e11}};
+    for (size_t i = 0; i < sizeof heads / sizeof *heads; i++) {
+        struct scenario s = ideal(bf16);
+        double attention = 0;
+        s.shapes.head_width = heads[i].width;
+        s.machine.device.flops[DTYPE_F32] = 1e11, s.machine.device.attention_flops = 1e12;
+        for (uint32_t u = 0; u < shapes_units(&s.shapes); u++)
+            attention += shapes_forward_flops(&s.shapes, u) - shapes_weight_flops(&s.shapes, u);
+        double seconds = 3.5 * 2 * 128 * attention / heads[i].rate;
+        CHECK_DOUBLE(price(&s, 0, ZERO_DEVICE).step.busy_s[RESOURCE_COMPUTE], seconds, 1e-3 * seconds);
+    }
+}
+
 /* A call per region, each its latency: none overlaps another on one link, and all hide under no computing. */
 static void latencies_add_up(void) {
     struct scenario s = ideal(fp32);
@@ -363,6 +382,7 @@ int main(void) {
     compute_alone();
     passes_are_counted_by_hand();
     passes_take_their_bytes();
+    heads_take_their_tiles();
     latencies_add_up();
     updates_are_not_hidden_in_memory();
     gradients_leave_by_the_bus();

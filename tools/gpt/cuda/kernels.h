@@ -29,13 +29,17 @@
     X(attention_query_backward)                                                                              \
     X(attention_key_backward)
 
-/* Attention on the tensor cores, for bf16 and fp16 and heads of width 64 or 128. */
+/* Attention on the tensor cores, for bf16 and fp16: the number is the widest head. A narrower one is filled up with zeros
+ * inside of the kernel, if its width is a multiple of FLASH_MULTIPLE. */
 #define GPT_CUDA_FLASH_KERNELS(X)                                                                            \
     X(flash_forward_64)                                                                                      \
+    X(flash_forward_96)                                                                                      \
     X(flash_forward_128)                                                                                     \
     X(flash_query_backward_64)                                                                               \
+    X(flash_query_backward_96)                                                                               \
     X(flash_query_backward_128)                                                                              \
     X(flash_key_backward_64)                                                                                 \
+    X(flash_key_backward_96)                                                                                 \
     X(flash_key_backward_128)
 
 enum {
@@ -49,7 +53,8 @@ enum {
     QUERIES_PER_BLOCK = 16,        /* attention: queries per block; a warp has a quarter of them */
     KEYS_PER_BLOCK = 8,            /* attention_key_backward: keys per block; a warp has a quarter */
     FLASH_ROWS = 64,               /* flash kernels: queries or keys per block, except */
-    FLASH_QUERIES_64 = 128,        /* queries per block for heads of width 64 */
+    FLASH_QUERIES_64 = 128,        /* queries per block in tiles of width 64 */
+    FLASH_MULTIPLE = 8,            /* of which the width of a head must be a multiple: 16 bytes */
     HEAD_WIDTH_MAX = 128           /* limited by the shared memory of attention */
 };
 
