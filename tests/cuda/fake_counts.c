@@ -17,6 +17,8 @@ void count_graph(void) { counts.graphs++; }
 void count_copy(void) { counts.copies++; }
 void count_load(void) { counts.late_loads += counts.kernels + counts.recorded > 0; }
 
+__attribute__((visibility("default"))) void fake_cuda_count_rounding(void) { counts.roundings++; }
+
 __attribute__((visibility("default"))) void fake_cuda_counts(struct fake_cuda_counts *out) { *out = counts; }
 
 __attribute__((destructor)) static void write_counts(void) {

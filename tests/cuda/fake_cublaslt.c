@@ -1,7 +1,9 @@
 /* A stand-in libcublasLt.so.13: the calls that tools/gpt/cuda/cublaslt.c makes, with plain loops in double over the fake
  * driver's memory, in the order of its streams. It refuses what the real one would or might: TF32, an end without its
  * pointer, GELU's ends on fp32 or on rows that are no multiple of 8, pointers that are less aligned than was said or
- * where no GPU reaches, a plan for other shapes, a small workspace, and to open without a context. */
+ * where no GPU reaches, a plan for other shapes, a small workspace, and to open without a context. It refuses what the
+ * real one would compute slowly without need: 16-bit products with aligned strides but other extents. It counts products
+ * that round their own result again. */
 #include <cublasLt.h>
 #include <dlfcn.h>
 #include <math.h>
@@ -162,22 +164,45 @@ static bool has_gelu(const struct operation *o) {
     return o->end == CUBLASLT_EPILOGUE_GELU_AUX_BIAS || o->end == CUBLASLT_EPILOGUE_DGELU;
 }
 
+/* Factors of 16 bits may have a product in fp32. */
 static bool fits(const struct operation *o, struct layout a, struct layout b, struct layout c) {
+    bool types = a.type == b.type && (c.type == a.type || c.type == CUDA_R_32F);
     return rows_of(a, o->a) == c.rows && columns_of(a, o->a) == rows_of(b, o->b) &&
-           columns_of(b, o->b) == c.columns && a.type == b.type && b.type == c.type;
+           columns_of(b, o->b) == c.columns && types;
 }
 
-static bool allowed(const struct operation *o, struct layout c) {
+static uint64_t bytes_of(cudaDataType type) { return type == CUDA_R_32F ? 4 : 2; }
+
+enum { FAST_BYTES = 16 };
+
+static bool is_whole(uint64_t numbers, cudaDataType type) {
+    return numbers * bytes_of(type) % FAST_BYTES == 0;
+}
+
+/* The fast path of the tensor cores wants strides and stored lines (a layout's rows) of whole 16 bytes (cuBLAS, "Tensor
+ * Core Usage"). A program that aligns all addresses and strides means that path. It can multiply the whole 16 bytes
+ * apart from the rest: only the rest, an extent below 16 bytes, may be slow. */
+static bool misses_fast_path(const struct operation *o, struct layout a, struct layout b, struct layout c) {
+    uint64_t unit = FAST_BYTES / bytes_of(a.type), inner = columns_of(a, o->a);
+    bool rest = c.rows < unit || c.columns < unit || inner < unit;
+    bool strides = is_whole((uint64_t)a.ld, a.type) && is_whole((uint64_t)b.ld, b.type) &&
+                   is_whole((uint64_t)c.ld, c.type);
+    bool lines = is_whole(a.rows, a.type) && is_whole(b.rows, b.type) && is_whole(c.rows, c.type);
+    return a.type != CUDA_R_32F && strides && !lines && !rest;
+}
+
+static bool allowed(const struct operation *o, struct layout a, struct layout c) {
     bool bias = o->end == CUBLASLT_EPILOGUE_BIAS || o->end == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
     if (o->compute != CUBLAS_COMPUTE_32F) return false;
     if (bias && !o->bias) return false;
+    if (a.type != c.type) return o->end == CUBLASLT_EPILOGUE_DEFAULT;
     if (!has_gelu(o)) return bias || o->end == CUBLASLT_EPILOGUE_DEFAULT;
     return o->aux && c.type != CUDA_R_32F && o->aux_ld % 8 == 0 && c.rows % 8 == 0;
 }
 
 static bool reaches(const void *memory, uint64_t count, cudaDataType type) {
     __typeof__(fake_cuda_reaches) *ask = (__typeof__(fake_cuda_reaches) *)of_driver("fake_cuda_reaches");
-    return !count || ask(memory, count * (type == CUDA_R_32F ? 4 : 2));
+    return !count || ask(memory, count * bytes_of(type));
 }
 
 static bool reaches_matrix(const void *matrix, struct layout l, int64_t ld) {
@@ -206,7 +231,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     struct layout la = *(struct layout *)a, lb = *(struct layout *)b, lc = *(struct layout *)c;
     *out_found = 0;
     if (!fits(o, la, lb, lc) || d != c || wanted < 1) return CUBLAS_STATUS_INVALID_VALUE;
-    if (!allowed(o, lc)) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (!allowed(o, la, lc)) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (p->alignment >= FAST_BYTES && misses_fast_path(o, la, lb, lc)) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (p->schemes & (CUBLASLT_REDUCTION_SCHEME_INPLACE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     struct choice choice = {.rows = (uint32_t)lc.rows,
@@ -316,8 +342,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
                 reaches(workspace, workspace_bytes / 2, CUDA_R_16BF);
     if (!same || !aligned(&p, &choice) || d_layout != c_layout || !room) return CUBLAS_STATUS_INVALID_VALUE;
     if (!reaches_all(&p)) return CUBLAS_STATUS_EXECUTION_FAILED;
-    if (!fits(&p.operation, p.a_layout, p.b_layout, p.c_layout) || !allowed(&p.operation, p.c_layout))
+    if (!fits(&p.operation, p.a_layout, p.b_layout, p.c_layout) ||
+        !allowed(&p.operation, p.a_layout, p.c_layout))
         return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (p.c == p.d && p.beta != 0 && p.c_layout.type != CUDA_R_32F)
+        ((__typeof__(fake_cuda_count_rounding) *)of_driver("fake_cuda_count_rounding"))();
     __typeof__(fake_cuda_enqueue) *enqueue = (__typeof__(fake_cuda_enqueue) *)of_driver("fake_cuda_enqueue");
     CUresult result = enqueue((CUstream)stream, NULL, run, &p, sizeof p);
     return result == CUDA_SUCCESS ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;

@@ -36,10 +36,13 @@ CUresult fake_cuda_enqueue(CUstream stream, bool (*ready)(void *argument), void 
  * not be called from enqueued work. */
 bool fake_cuda_reaches(const void *memory, size_t bytes);
 
+/* Counts a product that is added to its own earlier result in 16 bits, and so is rounded again. */
+void fake_cuda_count_rounding(void);
+
 /* Counts of the whole process: kernels launched directly and during a capture; copies; kernels loaded after the first
- * launch, for which the real driver may wait until the GPU is idle; graphs launched. */
+ * launch, for which the real driver may wait until the GPU is idle; graphs launched; results that are rounded again. */
 struct fake_cuda_counts {
-    unsigned long long kernels, recorded, copies, late_loads, graphs;
+    unsigned long long kernels, recorded, copies, late_loads, graphs, roundings;
 };
 void fake_cuda_counts(struct fake_cuda_counts *out);
 

@@ -1,21 +1,127 @@
-/* Every fatbin holds machine code for each GPU that is built for, and PTX for later ones:
- *   fatbin_test FILE...
- * The format is nvcc's own and undocumented: a head (magic, version, its bytes, bytes of the rest), then images, each with a head (kind,
- * version, its bytes, bytes of the image; the architecture at 28).
+/* Every fatbin holds machine code for each GPU that is built for, and PTX for later ones; and what the compiler made of
+ * each kernel fits a GPU and the table:
+ *   fatbin_test TABLE FILE...            checks
+ *   fatbin_test --write FILE... >TABLE   writes the table anew, after a look at what has changed
+ * A line of the table is a kernel, in the type that needs most; its threads; and on sm_80 and sm_90 the registers of a
+ * thread and the shared memory of a block. A kernel may need less. No kernel spills registers, or keeps arrays in a
+ * thread's stack, which is in slow memory: on sm_100, whose compiler is younger, a few numbers.
  *
- * No kernel keeps arrays in a thread's stack, which is in slow memory: section .nv.info of an image is records of a format, an
- * attribute, and 16 bits that with FORMAT_BYTES are how many bytes follow; FRAME_SIZE's are a symbol and the stack's bytes. */
-#include <elf.h>
+ * The format of a fatbin is nvcc's own and undocumented: a head (magic, version, its bytes, bytes of the rest), then
+ * images, each with a head (kind, version, its bytes, bytes of the image; the architecture at 28). */
+#include <stdbool.h>
 #include <stdlib.h>
 
 #include "tests/check.h"
+#include "tests/cuda/kernel_facts.h"
 
-enum { KIND_PTX = 1, KIND_ELF = 2, FILE_BYTES_MAX = 64 << 20 };
+enum { KIND_PTX = 1, KIND_ELF = 2, FILE_BYTES_MAX = 64 << 20, KERNELS_MAX = 64, ROWS_MAX = 128 };
 
 static const struct {
     uint16_t kind;
     uint32_t architecture;
 } wanted[] = {{KIND_ELF, 80}, {KIND_ELF, 90}, {KIND_ELF, 100}, {KIND_PTX, 100}};
+
+/* Of a GPU: registers of a multiprocessor, which a block must fit; shared memory that a block has unasked. The compiler
+ * itself reserves SHARED_OWN from sm_90 on. */
+enum {
+    REGISTERS_MAX = 65536,
+    SHARED_MAX = 48 << 10,
+    SHARED_OWN = 1 << 10,
+    STACK_MAX = 0,
+    STACK_MAX_100 = 96
+};
+
+/* ---- the table ---- */
+
+enum { ARCHITECTURES = 2 };
+static const uint32_t architectures[ARCHITECTURES] = {80, 90};
+
+struct row {
+    char name[KERNEL_NAME_BYTES];
+    uint32_t threads, registers[ARCHITECTURES], shared_bytes[ARCHITECTURES];
+};
+struct rows {
+    struct row row[ROWS_MAX];
+    uint32_t count;
+};
+static struct rows table, found;
+
+static struct row *row_of(struct rows *rows, const char *name) {
+    for (uint32_t i = 0; i < rows->count; i++)
+        if (strcmp(rows->row[i].name, name) == 0) return &rows->row[i];
+    return NULL;
+}
+
+static bool read_table(const char *path) {
+    char line[256];
+    FILE *file = fopen(path, "r");
+    while (file && fgets(line, sizeof line, file)) {
+        struct row *r = &table.row[table.count];
+        if (*line == '#') continue;
+        if (table.count == ROWS_MAX ||
+            sscanf(line, "%63s %u %u %u %u %u", r->name, &r->threads, &r->registers[0], &r->shared_bytes[0],
+                   &r->registers[1], &r->shared_bytes[1]) != 6)
+            return false;
+        table.count++;
+    }
+    if (file) fclose(file);
+    return table.count > 0;
+}
+
+static void write_table(void) {
+    printf("# kernel, threads; on sm_80 registers and bytes of shared memory; the same on sm_90\n");
+    for (uint32_t i = 0; i < found.count; i++) {
+        const struct row *r = &found.row[i];
+        printf("%-28s %4u  %3u %6u  %3u %6u\n", r->name, r->threads, r->registers[0], r->shared_bytes[0],
+               r->registers[1], r->shared_bytes[1]);
+    }
+}
+
+/* The name without the type at its end. */
+static void family_of(const char *name, char out[KERNEL_NAME_BYTES]) {
+    static const char *const types[] = {"_f32", "_bf16", "_f16"};
+    strcpy(out, name);
+    for (int i = 0; i < 3; i++) {
+        size_t length = strlen(name), end = strlen(types[i]);
+        if (length > end && strcmp(name + length - end, types[i]) == 0) out[length - end] = 0;
+    }
+}
+
+static uint32_t larger(uint32_t a, uint32_t b) { return a > b ? a : b; }
+
+/* A GPU gives registers to a warp by eights for each thread. */
+static uint32_t given(uint32_t registers) { return (registers + 7) / 8 * 8; }
+
+static void note(const struct kernel_facts *k, uint32_t architecture) {
+    char name[KERNEL_NAME_BYTES];
+    family_of(k->name, name);
+    struct row *r = row_of(&found, name);
+    if (!r && found.count < ROWS_MAX) strcpy((r = &found.row[found.count++])->name, name);
+    if (!CHECK(r != NULL)) return;
+    r->threads = larger(r->threads, k->threads);
+    for (int i = 0; i < ARCHITECTURES; i++) {
+        if (architectures[i] != architecture) continue;
+        r->registers[i] = larger(r->registers[i], given(k->registers));
+        r->shared_bytes[i] = larger(r->shared_bytes[i], k->shared_bytes);
+    }
+}
+
+static void compare_rows(void) {
+    for (uint32_t i = 0; i < found.count; i++) {
+        const struct row *r = &found.row[i], *most = row_of(&table, r->name);
+        bool fits = CHECK(most != NULL);
+        for (int a = 0; a < ARCHITECTURES && most; a++)
+            fits &= CHECK(r->registers[a] <= most->registers[a]) &
+                    CHECK(r->shared_bytes[a] <= most->shared_bytes[a]);
+        if (most) fits &= CHECK_INT(r->threads, most->threads);
+        if (!fits) fprintf(stderr, "  kernel %s is not as in the table\n", r->name);
+    }
+    for (uint32_t i = 0; i < table.count; i++)
+        if (!CHECK(row_of(&found, table.row[i].name) != NULL))
+            fprintf(stderr, "  the table has %s, no fatbin has it\n", table.row[i].name);
+}
+
+/* ---- a fatbin ---- */
 
 struct file_head {
     uint32_t magic;
@@ -30,64 +136,33 @@ struct image_head {
     uint32_t unknown[3], architecture;
 };
 
-enum {
-    FORMAT_BYTES = 4,
-    FRAME_SIZE = 0x11,
-    FRAME_BYTES_MAX = 96 /* some registers of attention's; arrays have more */
-};
-
-struct record {
-    uint8_t format, attribute;
-    uint16_t bytes;
-};
-
-/* The largest stack; *frames: of how many kernels. */
-static uint32_t largest_frame(const unsigned char *info, uint64_t bytes, uint32_t *frames) {
-    uint32_t most = 0;
-    for (uint64_t at = 0; at + sizeof(struct record) <= bytes;) {
-        struct record r;
-        uint32_t frame[2];
-        memcpy(&r, info + at, sizeof r);
-        at += sizeof r;
-        if (r.format != FORMAT_BYTES) continue;
-        if (r.attribute == FRAME_SIZE && r.bytes == sizeof frame && at + sizeof frame <= bytes) {
-            memcpy(frame, info + at, sizeof frame);
-            most = frame[1] > most ? frame[1] : most, ++*frames;
-        }
-        at += r.bytes;
-    }
-    return most;
-}
-
-static void check_frames(const char *path, const struct image_head *head, const unsigned char *image) {
-    Elf64_Ehdr elf;
-    uint32_t most = 0, frames = 0;
-    memcpy(&elf, image, sizeof elf);
-    if (!CHECK(elf.e_shentsize == sizeof(Elf64_Shdr) && elf.e_shstrndx < elf.e_shnum &&
-               elf.e_shoff + elf.e_shnum * sizeof(Elf64_Shdr) <= head->bytes))
-        return;
-    const Elf64_Shdr *section = (const Elf64_Shdr *)(const void *)(image + elf.e_shoff);
-    const char *names = (const char *)image + section[elf.e_shstrndx].sh_offset;
-    for (uint32_t i = 0; i < elf.e_shnum; i++)
-        if (strcmp(names + section[i].sh_name, ".nv.info") == 0)
-            most = largest_frame(image + section[i].sh_offset, section[i].sh_size, &frames);
-    if (!(CHECK(frames > 0) & CHECK(most <= FRAME_BYTES_MAX)))
-        fprintf(stderr, "  a kernel of sm_%u has a stack of %u bytes in %s\n", head->architecture, most,
-                path);
+static void check_kernel(const char *path, const struct kernel_facts *k, uint32_t architecture) {
+    uint32_t own = architecture >= 90 ? SHARED_OWN : 0,
+             stack = architecture >= 100 ? STACK_MAX_100 : STACK_MAX;
+    bool fits = CHECK(k->threads > 0) & CHECK(k->registers > 0) & CHECK(k->stack_bytes <= stack) &
+                CHECK(given(k->registers) * k->threads <= REGISTERS_MAX) &
+                CHECK(k->shared_bytes <= SHARED_MAX + own);
+    if (!fits)
+        fprintf(stderr,
+                "  %s on sm_%u: %u threads, %u registers, %u bytes shared, %u bytes of stack; in %s\n",
+                k->name, architecture, k->threads, k->registers, k->shared_bytes, k->stack_bytes, path);
+    note(k, architecture);
 }
 
 static void check_image(const char *path, const struct image_head *head, const unsigned char *image) {
     static const unsigned char elf_magic[] = {0x7f, 'E', 'L', 'F'};
+    struct kernel_facts kernels[KERNELS_MAX];
     if (head->kind != KIND_ELF) return;
-    if (CHECK_BYTES(image, elf_magic, sizeof elf_magic))
-        check_frames(path, head, image);
-    else
-        fprintf(stderr, "  in %s\n", path);
+    uint32_t count = CHECK_BYTES(image, elf_magic, sizeof elf_magic)
+                         ? kernel_facts_read(image, head->bytes, kernels, KERNELS_MAX)
+                         : 0;
+    if (!CHECK(count > 0)) fprintf(stderr, "  in %s\n", path);
+    for (uint32_t i = 0; i < count; i++) check_kernel(path, &kernels[i], head->architecture);
 }
 
 static void check_file(const char *path, const unsigned char *bytes, uint64_t size) {
     struct file_head head;
-    unsigned found = 0;
+    unsigned images = 0;
     memcpy(&head, bytes, sizeof head);
     CHECK_INT(head.magic, 0xba55ed50);
     if (!CHECK(head.head_bytes + head.bytes <= size)) return;
@@ -98,21 +173,27 @@ static void check_file(const char *path, const unsigned char *bytes, uint64_t si
         check_image(path, &image, bytes + at + image.head_bytes);
         for (unsigned w = 0; w < sizeof wanted / sizeof *wanted; w++)
             if (image.kind == wanted[w].kind && image.architecture == wanted[w].architecture)
-                found |= 1u << w;
+                images |= 1u << w;
         at += image.head_bytes + image.bytes;
     }
-    if (!CHECK_INT(found, (1 << sizeof wanted / sizeof *wanted) - 1)) fprintf(stderr, "  in %s\n", path);
+    if (!CHECK_INT(images, (1 << sizeof wanted / sizeof *wanted) - 1)) fprintf(stderr, "  in %s\n", path);
 }
 
 int main(int argc, char **argv) {
     unsigned char *bytes = malloc(FILE_BYTES_MAX);
-    CHECK(bytes && argc > 1);
-    for (int i = 1; i < argc; i++) {
+    bool writes = argc > 1 && strcmp(argv[1], "--write") == 0;
+    CHECK(bytes && argc > 2);
+    if (!writes && argc > 1) CHECK(read_table(argv[1]));
+    for (int i = 2; i < argc; i++) {
         FILE *file = fopen(argv[i], "rb");
         uint64_t size = file ? fread(bytes, 1, FILE_BYTES_MAX, file) : 0;
         if (CHECK(size > sizeof(struct file_head) && size < FILE_BYTES_MAX)) check_file(argv[i], bytes, size);
         if (file) fclose(file);
     }
+    if (writes)
+        write_table();
+    else
+        compare_rows();
     free(bytes);
     return check_end();
 }

@@ -77,6 +77,50 @@ static void all_types(struct gpt_config config, uint32_t batch) {
     against_host(config, batch, ZERO_F16, 0.02);
 }
 
+/* The first micro-step of a step rounds each sum once: the input gradient of several layers, and the head's gradients
+ * over groups of rows. With groups, gradients are the same but for the order of sums in fp32. On a GPU another algorithm
+ * may multiply another number of rows, so logits round differently. */
+static void sums_once(struct gpt_config config, zero_dtype dtype) {
+    struct fixture whole, groups;
+    struct fake_cuda_counts before, after;
+    double loss, same;
+    bool exact = counts_read(&before);
+    fixture_open_on(&device, dtype, &whole, config, 2, 1, 4);
+    config.logits_bytes = 9 * 128; /* nine rows */
+    fixture_open_on(&device, dtype, &groups, config, 2, 1, 4);
+    CHECK_INT(gpt_train(whole.gpt, whole.tokens, whole.targets, &loss), ZERO_OK);
+    CHECK_INT(gpt_train(groups.gpt, groups.tokens, groups.targets, &same), ZERO_OK);
+    counts_read(&after);
+    CHECK_INT(after.roundings - before.roundings, 0);
+    CHECK_DOUBLE(same, loss, exact ? 0 : 0.01 * loss);
+    compare_gradients(&groups, &whole, 1, exact ? 1e-5 : 0.04);
+    CHECK_INT(gpt_train(groups.gpt, groups.tokens, groups.targets, &same), ZERO_OK);
+    compare_gradients(&groups, &whole, 2, exact ? 0.01 : 0.04);
+    fixture_close(&whole), fixture_close(&groups);
+}
+
+static unsigned long long kernels_of_training(struct gpt_config config, const char *capability) {
+    struct fake_cuda_counts before, after;
+    struct fixture f;
+    double loss;
+    setenv("FAKE_CUDA_CAPABILITY", capability, 1);
+    fixture_open_on(&device, ZERO_BF16, &f, config, 1, 1, 1);
+    counts_read(&before);
+    CHECK_INT(gpt_train(f.gpt, f.tokens, f.targets, &loss), ZERO_OK);
+    counts_read(&after);
+    against_host(config, 1, ZERO_BF16, 0.08);
+    unsetenv("FAKE_CUDA_CAPABILITY");
+    fixture_close(&f);
+    return after.kernels - before.kernels;
+}
+
+/* Products have GELU at their end from sm_90 on; before, each block has a kernel more forward and one backward. */
+static void gelu_by_capability(struct gpt_config config) {
+    struct fake_cuda_counts counts;
+    unsigned long long earlier = kernels_of_training(config, "8"), later = kernels_of_training(config, "9");
+    if (counts_read(&counts)) CHECK_INT(earlier - later, 2 * config.layers);
+}
+
 /* Which parameters do not train: none, every other, or all below the last two blocks, so that the backward ends there. */
 enum frozen { NONE, ODD, LOWER };
 
@@ -175,9 +219,10 @@ static void refused(struct gpt_config config, const char *part) {
     zero_engine_destroy(engine);
 }
 
+/* Heads of 12 and 6 are no multiple of 8, so attention is on plain units. */
 static const struct gpt_config gpt2 = {.layers = 2,
                                        .width = 24,
-                                       .heads = 3,
+                                       .heads = 2,
                                        .context = 19,
                                        .vocab = 11,
                                        .inner = 40,
@@ -200,25 +245,33 @@ int main(void) {
     struct cuda_device cuda;
     cuda_device_open(&cuda);
     device = cuda_device_of(&cuda);
-    struct gpt_config odd = gpt2, own = llama, flash = gpt2, deep = gpt2, wide = gpt2;
-    odd.width = 21, odd.inner = 35, odd.tied = false; /* no multiple of anything */
+    struct gpt_config odd = gpt2, own = llama, flash = gpt2, deep = gpt2, wide = gpt2, untied = gpt2,
+                      padded = llama;
+    odd.width = 21, odd.heads = 3, odd.inner = 35, odd.tied = false; /* no multiple of anything */
     own.tied = true, own.kv_heads = 1, own.head_width = 10;
     flash.layers = 1, flash.width = 64, flash.heads = 1, flash.context = 70; /* on the tensor cores */
     deep.layers = 5, deep.context = 9; /* five segments, of which three leave the device; or three, and one */
     wide.head_width = 129;
+    untied.tied = false;
     all_types(gpt2, 2);
     all_types(odd, 1);
     all_types(llama, 1);
     all_types(own, 1);
     against_host(flash, 1, ZERO_BF16, 0.08);
     against_host(flash, 1, ZERO_F16, 0.02);
+    padded.layers = 1, padded.head_width = 80, padded.heads = 2, padded.kv_heads = 1;
+    against_host(padded, 1, ZERO_BF16, 0.08);
     same_bits(deep, 1);
     same_bits(llama, 1);
     CHECK_INT(copies_of_evaluation(deep, true), copies_of_evaluation(deep, false));
+    sums_once(gpt2, ZERO_BF16);
+    sums_once(untied, ZERO_BF16);
+    sums_once(llama, ZERO_F16);
+    gelu_by_capability(gpt2);
     masked(gpt2, 2, 5);
     masked(llama, 1, 0.75);
     moved(gpt2);
-    refused(wide, "at most 128 wide");
+    refused(wide, "heads wider than 128 are computed on the CPU alone");
     struct gpt_config bounds = gpt2;
     bounds.documents = true;
     refused(bounds, "bounds of documents are computed on the CPU alone");

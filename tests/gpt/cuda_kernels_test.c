@@ -112,7 +112,7 @@ static void norms(enum norm_kind kind, uint32_t columns) {
     uint64_t count = (uint64_t)ROWS * columns;
     struct array x = numbers(count, 2), y = numbers(count, 1), gain = numbers(columns, 1),
                  bias = numbers(columns, 1);
-    struct array mean = floats(ROWS), rstd = floats(ROWS), dy = numbers(count, 1), skip = numbers(count, 1);
+    struct array mean = floats(ROWS), rstd = floats(ROWS), dy = floats(count), skip = numbers(count, 1);
     struct array dx = numbers(count, 1), dgain = numbers(columns, 1), dbias = numbers(columns, 1);
     struct array parts = floats(4 * columns);
     bool centred = k->centred;
@@ -156,6 +156,15 @@ static void biases(uint32_t columns) {
     cuda_launch(&c, KERNEL_bias_sums, blocks, (struct grid){WARP, SUM_LANES, 1}, &a);
     sums_finish(parts.device, sums, 0);
     COMPARE(sums);
+    forget_all();
+}
+
+static void rounded_sums(uint64_t count, bool add) {
+    struct array sums = floats(count), to = numbers(count, 1);
+    struct round_sums_argument a = {to.device, sums.device, count, add};
+    cuda_launch_flat(&c, KERNEL_round_sums, groups(count, count), &a);
+    for (uint64_t i = 0; i < count; i++) to.host[i] = rounded(sums.host[i] + (add ? to.host[i] : 0));
+    COMPARE(to);
     forget_all();
 }
 
@@ -332,6 +341,12 @@ static const struct family any_width = {KERNEL_attention_forward,
                                       FLASH_QUERIES_64,
                                       FLASH_QUERIES_64,
                                       FLASH_ROWS},
+                           flash96 = {KERNEL_flash_forward_96,
+                                      KERNEL_flash_query_backward_96,
+                                      KERNEL_flash_key_backward_96,
+                                      FLASH_ROWS,
+                                      FLASH_ROWS,
+                                      FLASH_ROWS},
                            flash128 = {KERNEL_flash_forward_128,
                                        KERNEL_flash_query_backward_128,
                                        KERNEL_flash_key_backward_128,
@@ -389,6 +404,7 @@ static void run(zero_dtype type) {
         norms(LAYER_NORM, columns[i]);
         norms(RMS_NORM, columns[i]);
         biases(columns[i]);
+        rounded_sums(columns[i] * 77, i);
         gelu(columns[i]);
         swiglu(columns[i]);
         embedding(columns[i], i);
@@ -404,7 +420,11 @@ static void run(zero_dtype type) {
     if (type != ZERO_F32) {
         attention(&flash64, 1, 1, 1, 64);
         attention(&flash64, 150, 2, 1, 64); /* three tiles */
+        attention(&flash64, 70, 2, 2, 40);  /* filled up */
+        attention(&flash96, 70, 2, 1, 80);
+        attention(&flash96, 33, 1, 1, 96);
         attention(&flash128, 77, 2, 2, 128);
+        attention(&flash128, 40, 2, 1, 112);
     }
     CHECK_STRING(c.error.message, "");
     cuda_kernels_close(&c);

@@ -16,6 +16,12 @@ static void report_model(const struct gpt_config *model) {
                   model->width, model->heads, model->context, model->vocab, model->tied ? ", tied head" : "");
 }
 
+static void report_slow(const struct gpt_config *model, const zero_engine *engine) {
+    bool on_gpu = zero_engine_cuda(engine, NULL) >= 0;
+    const char *slow = on_gpu ? gpt_cuda_slow(model, zero_engine_dtype(engine)) : NULL;
+    if (slow) progress_line("slow      %s", slow);
+}
+
 /* The last blocks' activations are still in memory when their backward begins, so these blocks are not recomputed. */
 static void report_recomputation(const struct gpt_config *model, bool in_use) {
     uint32_t segment = model->recompute, recomputed = segment ? (model->layers - 1) / segment * segment : 0;
@@ -91,6 +97,7 @@ static void report_owners(const zero_engine *engine) {
 
 void report_start(const struct job *job, const zero_engine *engine, const char *run, uint64_t steps) {
     report_model(&job->model);
+    report_slow(&job->model, engine);
     report_weights(job);
     report_recomputation(&job->model, zero_engine_use_micros(engine) > 1);
     report_training(job, engine, steps);

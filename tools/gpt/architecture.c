@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "tools/gpt/cuda/kernels.h"
+
 /* Hugging Face's "gpt2": linear layers are [inputs][outputs] (Conv1D). Only the head is [outputs][inputs], because it
  * may be the token embedding. */
 static const struct architecture gpt2 = {
@@ -139,8 +141,28 @@ double gpt_keys_seen(const struct gpt_config *c, uint32_t block) {
     return (window * (window + 1) / 2 + (context - window) * window) / context;
 }
 
+uint32_t gpt_cuda_head(const struct gpt_config *config, zero_dtype dtype) {
+    static const uint32_t tiles[] = {64, 96, HEAD_WIDTH_MAX};
+    struct gpt_config c = gpt_complete(config);
+    uint32_t i = 0;
+    if (dtype == ZERO_F32 || c.head_width % FLASH_MULTIPLE || c.head_width > HEAD_WIDTH_MAX) return 0;
+    while (tiles[i] < c.head_width) i++;
+    return tiles[i];
+}
+
+const char *gpt_cuda_slow(const struct gpt_config *config, zero_dtype dtype) {
+    if (gpt_cuda_head(config, dtype)) return NULL;
+    return dtype == ZERO_F32 ? "attention in fp32 uses no tensor cores: bf16 or fp16 is several times faster"
+                             : "attention uses no tensor cores, because the width of a head is no multiple "
+                               "of 8: it is several times slower";
+}
+
 const char *gpt_cuda_problem(const struct gpt_config *config) {
     const struct architecture *a = architecture_of(config);
+    struct gpt_config complete = gpt_complete(config);
+    if (complete.head_width > HEAD_WIDTH_MAX)
+        return "heads wider than 128 are computed on the CPU alone in this version: set device.type to "
+               "\"cpu\"";
     if (gpt_vocab_blocks(config) > 1) return GPT_NO_BLOCKS;
     if (config->checkpoints == ZERO_NVME) return GPT_NO_DRIVE;
     if (config->documents)

@@ -79,6 +79,9 @@ struct gpt_config {
 
     /* on a GPU: enqueue all work again each time instead of replaying CUDA graphs; the same bits */
     bool no_graphs;
+
+    /* on a GPU: the bytes of logits that exist at a time; 0: 1 GiB */
+    uint64_t logits_bytes;
 };
 
 struct gpt;
@@ -91,6 +94,11 @@ const char *gpt_engine_problem(const zero_engine *engine);
 
 /* The same of a model where the engine is on a GPU. */
 const char *gpt_cuda_problem(const struct gpt_config *config);
+
+/* The width to which attention on a GPU fills heads up, to multiply them on the tensor cores; 0: it does not use them. */
+uint32_t gpt_cuda_head(const struct gpt_config *config, zero_dtype dtype);
+/* NULL, or a sentence that says what is slow on a GPU, and what would be faster. */
+const char *gpt_cuda_slow(const struct gpt_config *config, zero_dtype dtype);
 
 /* The same of vocab_block where the engine is on a GPU. */
 #define GPT_NO_BLOCKS                                                                                        \

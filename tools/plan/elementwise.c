@@ -9,29 +9,31 @@ enum elements { STREAM, HEADS, KEYS, INNER, VOCABULARY, ELEMENTS };
  * multiplication by its weight (4); backward the two products with the weight and their sum (12), casts (12), the factor (8), its
  * product and sum for the mean (16), the square (12) and the sum of both ways (12). Eager rotation: a cast to fp32, a complex
  * multiplication, a cast back. Eager loss: a cast to fp32 and log-softmax; backward the target's gradient (4), log-softmax (12) and
- * the cast (6). An input of several products gets a sum of gradients for each but the first. */
+ * the cast (6). An input of several products gets a sum of gradients for each but the first.
+ * tools/gpt: a norm's backward reads the gradient in fp32 (4) twice, once for the gradient of its weight, and the input twice; products
+ * add residuals, and sums of gradients in fp32, as they write. */
 /* clang-format off */
 static const struct pass_bytes {
     const char *name;
     int places, families;
     enum elements of;
     double times;
-    struct elementwise bytes[2]; /* by enum kernels */
+    struct elementwise bytes[3]; /* by enum kernels */
 } passes[] = {
-    {"embedding",           IN_EMBEDDING,       OF_ALL,   STREAM,     1, {{4, 8},  {4, 8}}},
-    {"RMSNorm",             IN_BLOCK,           OF_LLAMA, STREAM,     2, {{4, 8},  {36, 72}}},
-    {"LayerNorm",           IN_BLOCK,           OF_GPT2,  STREAM,     2, {{4, 8},  {4, 10}}},
-    {"last RMSNorm",        IN_HEAD,            OF_LLAMA, STREAM,     1, {{4, 8},  {36, 72}}},
-    {"last LayerNorm",      IN_HEAD,            OF_GPT2,  STREAM,     1, {{4, 8},  {4, 10}}},
-    {"residual sum",        IN_BLOCK,           OF_ALL,   STREAM,     2, {{6, 0},  {6, 6}}},
-    {"sums of gradients",   IN_BLOCK,           OF_LLAMA, STREAM,     3, {{0, 2},  {0, 6}}},
-    {"rotation, queries",   IN_BLOCK,           OF_LLAMA, HEADS,      1, {{4, 4},  {20, 20}}},
-    {"rotation, keys",      IN_BLOCK,           OF_LLAMA, KEYS,       1, {{4, 4},  {20, 20}}},
-    {"SwiGLU",              IN_BLOCK,           OF_LLAMA, INNER,      1, {{6, 10}, {10, 18}}},
-    {"GELU",                IN_BLOCK,           OF_GPT2,  INNER,      1, {{4, 6},  {4, 6}}},
-    {"biases' gradients",   IN_BLOCK,           OF_GPT2,  STREAM,     5, {{0, 2},  {0, 2}}},
-    {"biases' gradients",   IN_BLOCK,           OF_GPT2,  INNER,      1, {{0, 2},  {0, 2}}},
-    {"loss",                IN_HEAD,            OF_ALL,   VOCABULARY, 1, {{4, 4},  {14, 22}}},
+    {"embedding",           IN_EMBEDDING,       OF_ALL,   STREAM,     1, {{4, 8},  {4, 8},   {4, 8}}},
+    {"RMSNorm",             IN_BLOCK,           OF_LLAMA, STREAM,     2, {{4, 8},  {36, 72}, {4, 16}}},
+    {"LayerNorm",           IN_BLOCK,           OF_GPT2,  STREAM,     2, {{4, 8},  {4, 10},  {4, 16}}},
+    {"last RMSNorm",        IN_HEAD,            OF_LLAMA, STREAM,     1, {{4, 8},  {36, 72}, {4, 14}}},
+    {"last LayerNorm",      IN_HEAD,            OF_GPT2,  STREAM,     1, {{4, 8},  {4, 10},  {4, 14}}},
+    {"residual sum",        IN_BLOCK,           OF_ALL,   STREAM,     2, {{6, 0},  {6, 6},   {2, 0}}},
+    {"sums of gradients",   IN_BLOCK,           OF_LLAMA, STREAM,     3, {{0, 2},  {0, 6},   {0, 4}}},
+    {"rotation, queries",   IN_BLOCK,           OF_LLAMA, HEADS,      1, {{4, 4},  {20, 20}, {4, 4}}},
+    {"rotation, keys",      IN_BLOCK,           OF_LLAMA, KEYS,       1, {{4, 4},  {20, 20}, {4, 4}}},
+    {"SwiGLU",              IN_BLOCK,           OF_LLAMA, INNER,      1, {{6, 10}, {10, 18}, {6, 10}}},
+    {"GELU",                IN_BLOCK,           OF_GPT2,  INNER,      1, {{4, 6},  {4, 6},   {4, 6}}},
+    {"biases' gradients",   IN_BLOCK,           OF_GPT2,  STREAM,     5, {{0, 2},  {0, 2},   {0, 2}}},
+    {"biases' gradients",   IN_BLOCK,           OF_GPT2,  INNER,      1, {{0, 2},  {0, 2},   {0, 2}}},
+    {"loss",                IN_HEAD,            OF_ALL,   VOCABULARY, 1, {{4, 4},  {14, 22}, {4, 4}}},
 };
 /* clang-format on */
 

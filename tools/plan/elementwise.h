@@ -7,8 +7,9 @@
 
 /* How a program cuts the passes into kernels. */
 enum kernels {
-    KERNELS_FUSED, /* a kernel per pass: each input is read once and each output written once (torch.compile, tools/gpt) */
+    KERNELS_FUSED, /* a kernel per pass: each input is read once and each output written once (torch.compile) */
     KERNELS_EAGER, /* a kernel per operator, as PyTorch without a compiler: RMSNorm, rotation and loss go by way of fp32 */
+    KERNELS_OWN,   /* tools/gpt: a kernel per pass, and gradients of norms' outputs in fp32 */
 };
 
 struct elementwise { /* bytes of a token */

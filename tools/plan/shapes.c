@@ -175,6 +175,15 @@ double shapes_output_flops(const struct shapes *shapes) {
     return 2 * (double)s.inner * (double)s.width;
 }
 
+static const zero_dtype types[DTYPES] = {
+    [DTYPE_F32] = ZERO_F32, [DTYPE_BF16] = ZERO_BF16, [DTYPE_F16] = ZERO_F16};
+
+double shapes_attention_fill(const struct shapes *shapes, enum dtype dtype) {
+    struct shapes s = complete(*shapes);
+    struct gpt_config config = gpt_of(shapes, (struct shapes_recompute){0});
+    return (double)gpt_cuda_head(&config, types[dtype]) / (double)s.head_width;
+}
+
 /* ---- activations ---- */
 
 uint64_t shapes_checkpoint_bytes(const struct shapes *shapes, uint64_t batch,
@@ -186,8 +195,6 @@ uint64_t shapes_checkpoint_bytes(const struct shapes *shapes, uint64_t batch,
 uint64_t shapes_activation_bytes(const struct shapes *shapes, bool host, enum dtype dtype, uint64_t batch,
                                  uint32_t threads, struct shapes_recompute recompute, uint64_t *out_host) {
     struct gpt_config config = gpt_of(shapes, recompute);
-    static const zero_dtype types[DTYPES] = {
-        [DTYPE_F32] = ZERO_F32, [DTYPE_BF16] = ZERO_BF16, [DTYPE_F16] = ZERO_F16};
     return host ? gpt_activation_bytes(&config, (uint32_t)batch, threads, types[dtype], out_host)
                 : gpt_cuda_activation_bytes(&config, (uint32_t)batch, types[dtype], out_host);
 }

@@ -49,6 +49,9 @@ uint64_t shapes_parameters(const struct shapes *shapes); /* counts a tied parame
 /* FLOP of one token in a unit's forward: 2 per weight, and for attention 4 * width per key that the token sees,
  * (context + 1) / 2 on average. A backward has twice as many. */
 double shapes_forward_flops(const struct shapes *shapes, uint32_t unit);
+/* On a GPU: how many times the FLOP of attention the tensor cores multiply, because heads are filled up with zeros. 0: attention does
+ * not use them. */
+double shapes_attention_fill(const struct shapes *shapes, enum dtype dtype);
 /* FLOP of one token that a unit's backward computes again of its forward: logits, if the vocabulary is cut. */
 double shapes_again_flops(const struct shapes *shapes, uint32_t unit);
 bool shapes_embeds(const struct shapes *shapes,

@@ -55,20 +55,26 @@ static struct unit_times host_times(const struct work_options *o, uint32_t unit,
 }
 
 /* tools/gpt keeps neither what norms nor what activations give. */
-static const struct work_style gpt_style = {KERNELS_FUSED, {.elementwise = 1}};
+static const struct work_style gpt_style = {KERNELS_OWN, {.elementwise = 1}};
 
 /* The backward of attention has five products to the forward's two, because it computes the scores again. */
 #define ATTENTION_BACKWARD 2.5
+
+/* Heads that are filled up with zeros take the time of the zeros, too. Without the tensor cores attention multiplies in fp32. */
+static double attention_rate_of(const struct hardware_device *d, enum dtype dtype, double fill) {
+    if (fill > 0) return (d->attention_flops > 0 ? d->attention_flops : d->flops[dtype]) / fill;
+    return d->flops[DTYPE_F32] > 0 ? d->flops[DTYPE_F32] : d->flops[dtype];
+}
 
 /* On a GPU products, attention and elementwise passes take turns, each at its own rate. */
 static struct unit_times device_times(const struct work_options *o, uint32_t unit, double share) {
     const struct hardware_device *d = &o->machine->device;
     enum dtype dtype = o->blueprint->terms.precision.compute;
     const struct work_style *style = o->style ? o->style : &gpt_style;
-    bool flash = dtype != DTYPE_F32 && d->attention_flops > 0,
-         block = !shapes_embeds(o->shapes, unit) && unit < shapes_segments(o->shapes, 0).end;
+    double fill = shapes_attention_fill(o->shapes, dtype);
+    bool block = !shapes_embeds(o->shapes, unit) && unit < shapes_segments(o->shapes, 0).end;
     double tokens = (double)o->batch * (double)o->shapes->context, rate = d->flops[dtype] / tokens,
-           attention_rate = flash ? d->attention_flops / tokens : rate, weights = weights_s(o, unit),
+           attention_rate = attention_rate_of(d, dtype, fill) / tokens, weights = weights_s(o, unit),
            flops = shapes_weight_flops(o->shapes, unit), products = flops / rate,
            attention = (shapes_forward_flops(o->shapes, unit) - flops) / attention_rate;
     struct elementwise bytes = elementwise_of(o->shapes, unit, style->kernels);

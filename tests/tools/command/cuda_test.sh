@@ -19,12 +19,14 @@ near() { # EXPECTED TOLERANCE
 }
 
 train cpu 0 "" --ranks 2
+! grep -q "^slow " out || fail "the CPU is slow: $(cat out)"
 expected=$(losses) hash=""
 for stage in 0 1 2 3; do
     on_gpu cuda "$stage" "" --ranks 2
     hash=${hash:-$(weights)}
     [[ -n $hash && $(weights) == "$hash" ]] || fail "stage $stage: $(weights), at stage 0 $hash"
     near "$expected" 1e-4
+    (($(grep -c "^slow      attention in fp32 uses no tensor cores" out) == 1)) || fail "not once what is slow: $(cat out)"
 done
 
 # Ranks that are processes with a GPU each: NCCL between them, whose ids go over TCP or MPI; the same hash.
@@ -68,6 +70,7 @@ status=0
 train cpu 0 ""
 expected=$(losses)
 on_gpu auto 1 ', "bf16": {"enabled": true}'
+! grep -q "^slow " out || fail "bf16 is slow: $(cat out)"
 near "$expected" 0.03
 on_gpu auto 1 ', "fp16": {"enabled": true, "initial_scale_power": 4}'
 near "$expected" 0.01

@@ -92,6 +92,8 @@ static void passes_are_counted_by_hand(void) {
     CHECK_DOUBLE(elementwise_of(llama, 33, KERNELS_FUSED).forward, 4 * 4096 + 4 * 128256, 1e-12);
     CHECK_DOUBLE(elementwise_of(&model, 1, KERNELS_FUSED).backward,
                  2 * 8 * 256 + 6 * 1024 + 2 * (5 * 256 + 1024), 1e-12);
+    CHECK_DOUBLE(elementwise_of(llama, 1, KERNELS_OWN).backward,
+                 2 * 16 * 4096 + 3 * 4 * 4096 + 4 * (4096 + 1024) + 10 * 14336, 1e-12);
 }
 
 /* A step longer by what another style adds to its bytes, and by what is computed again. */
@@ -120,6 +122,25 @@ static void passes_take_their_bytes(void) {
         products += shapes_forward_flops(&s.shapes, block) * 2 * 128;
     s.style = &again;
     CHECK_DOUBLE(price(&s, 0, ZERO_DEVICE).step.busy_s[RESOURCE_COMPUTE] - plain, products / 1e12, 1e-3);
+}
+
+/* Attention in bf16: heads of 80 take the time of 96; heads of 20 that of fp32. */
+static void heads_take_their_tiles(void) {
+    static const char bf16[] = "{\"train_micro_batch_size_per_gpu\": 2, \"bf16\": {\"enabled\": true}}";
+    static const struct {
+        uint64_t width;
+        double rate;
+    } heads[] = {{64, 1e12}, {80, 1e12 / 1.2}, {20, 1e11}};
+    for (size_t i = 0; i < sizeof heads / sizeof *heads; i++) {
+        struct scenario s = ideal(bf16);
+        double attention = 0;
+        s.shapes.head_width = heads[i].width;
+        s.machine.device.flops[DTYPE_F32] = 1e11, s.machine.device.attention_flops = 1e12;
+        for (uint32_t u = 0; u < shapes_units(&s.shapes); u++)
+            attention += shapes_forward_flops(&s.shapes, u) - shapes_weight_flops(&s.shapes, u);
+        double seconds = 3.5 * 2 * 128 * attention / heads[i].rate;
+        CHECK_DOUBLE(price(&s, 0, ZERO_DEVICE).step.busy_s[RESOURCE_COMPUTE], seconds, 1e-3 * seconds);
+    }
 }
 
 /* A call per region, each its latency: none overlaps another on one link, and all hide under no computing. */
@@ -394,6 +415,7 @@ int main(void) {
     compute_alone();
     passes_are_counted_by_hand();
     passes_take_their_bytes();
+    heads_take_their_tiles();
     latencies_add_up();
     updates_are_not_hidden_in_memory();
     gradients_leave_by_the_bus();

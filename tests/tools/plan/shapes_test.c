@@ -126,6 +126,23 @@ static void gpus_are_counted_by_hand(void) {
     CHECK_INT(host - near_host, stream);
 }
 
+/* Heads are filled up to tiles of 64, 96 and 128, if they are multiples of 8; wider ones are for hosts alone. */
+static void heads_are_filled_up(void) {
+    static const struct {
+        uint64_t width;
+        double fill;
+    } heads[] = {{64, 1}, {40, 1.6}, {80, 1.2}, {96, 1}, {112, 128. / 112}, {128, 1}, {20, 0}, {256, 0}};
+    for (size_t i = 0; i < sizeof heads / sizeof *heads; i++) {
+        struct shapes s = {"x", "", GPT_LLAMA, 2, 1024, 8, 0, 64, 512, 0, true, heads[i].width, 0, 0, 0};
+        bool refused = heads[i].width > 128;
+        CHECK_DOUBLE(shapes_attention_fill(&s, DTYPE_BF16), heads[i].fill, 1e-12);
+        CHECK_DOUBLE(shapes_attention_fill(&s, DTYPE_F32), 0, 0);
+        CHECK(!shapes_problem(&s, true, 1));
+        if (CHECK((shapes_problem(&s, false, 1) != NULL) == refused) && refused)
+            CHECK_CONTAINS(shapes_problem(&s, false, 1), "heads wider than 128");
+    }
+}
+
 /* Each architecture of the configuration is one of the GPT. */
 static void architectures_are_the_configuration_s(void) {
     uint32_t count = 0;
@@ -140,6 +157,7 @@ static void architectures_are_the_configuration_s(void) {
 }
 
 int main(void) {
+    heads_are_filled_up();
     architectures_are_the_configuration_s();
     parameters_are_as_published();
     arithmetic_is_the_gpt_s();

@@ -8,11 +8,18 @@
 static const char *problem(zero_dtype dtype) { return NULL; }
 
 static zero_status refuse(const struct gpt_config *config, struct zero_error *error) {
-    if (config->head_width > HEAD_WIDTH_MAX)
-        return error_set(error, ZERO_E_UNSUPPORTED, "the GPT on the GPU: heads are at most %d wide, not %u",
-                         HEAD_WIDTH_MAX, config->head_width);
     const char *problem = gpt_cuda_problem(config);
     return problem ? error_set(error, ZERO_E_UNSUPPORTED, "%s", problem) : ZERO_OK;
+}
+
+/* Before sm_90 a product with GELU at its end is slower than a product and a kernel; llm.c makes the same choice. In fp32
+ * the kernel's GELU is known to be accurate to the last digits. */
+static CUresult choose_gelu(struct cuda_gpt *c) {
+    int major = 0;
+    CUresult result =
+        c->driver.cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, c->device);
+    c->gelu_ends = c->type != ZERO_F32 && major >= 9;
+    return result;
 }
 
 static zero_status open_context(struct gpt *gpt, struct cuda_gpt *c) {
@@ -21,6 +28,7 @@ static zero_status open_context(struct gpt *gpt, struct cuda_gpt *c) {
     int index = zero_engine_cuda(gpt->engine, &stream);
     c->stream = stream;
     CUresult result = c->driver.cuDeviceGet(&c->device, index);
+    if (!result) result = choose_gelu(c);
     if (!result) result = c->driver.cuDevicePrimaryCtxRetain(&context, c->device);
     c->retained = context != NULL;
     if (!result) result = c->driver.cuCtxSetCurrent(context);

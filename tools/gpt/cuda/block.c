@@ -94,7 +94,7 @@ static void forward(const struct block *b, enum projection_index index, const ze
     }
 }
 
-/* dx[rows][inputs] = dy weights^T */
+/* dx[rows][inputs] = dy weights^T. The sum over layers, which is the gradient of a norm's output, is fp32. */
 static struct product backward_product(const struct block *b, enum projection_index index, uint32_t i,
                                        const void *dy, void *dx) {
     struct layer layer = layer_of(b, index, i);
@@ -106,6 +106,7 @@ static struct product backward_product(const struct block *b, enum projection_in
         .alpha = 1,
         .a = {number_at(b->c, dy, layer.at), (uint32_t)projection_outputs(&b->gpt->config, index), false},
         .b = weight_factor(b, &layer, true),
+        .wide = dx == b->c->memory.normed_gradient,
         .add = i ? dx : NULL,
         .c = dx,
         .ldc = layer.inputs};
@@ -125,11 +126,9 @@ static void weight_gradients(const struct block *b, enum projection_index index,
         struct layer layer = layer_of(b, index, i);
         struct factor in = {x, layer.inputs, false}, out = {number_at(b->c, dy, layer.at), ld, false};
         if (b->gpt->architecture->outputs_first)
-            cuda_weight_gradient(b->gpt, layer.slot, layer.slot->add, b->rows, layer.outputs, layer.inputs,
-                                 out, in);
+            cuda_weight_gradient(b->gpt, layer.slot, layer.outputs, layer.inputs, out, in);
         else
-            cuda_weight_gradient(b->gpt, layer.slot, layer.slot->add, b->rows, layer.inputs, layer.outputs,
-                                 in, out);
+            cuda_weight_gradient(b->gpt, layer.slot, layer.inputs, layer.outputs, in, out);
     }
 }
 
@@ -167,9 +166,8 @@ static void *activate_backward(const struct block *b) {
     return to;
 }
 
-/* fp32 uses the separate kernels, whose GELU is known to be accurate to the last digits. */
 static bool has_gelu_end(const struct block *b, const struct product *p) {
-    return b->gpt->architecture->mlp == GELU && b->c->type != ZERO_F32 && cublaslt_can(b->c->products, p);
+    return b->gpt->architecture->mlp == GELU && b->c->gelu_ends && cublaslt_can(b->c->products, p);
 }
 
 static void widen(const struct block *b) {
@@ -237,7 +235,7 @@ struct attention_kernel {
 };
 
 struct attention_kernels {
-    uint32_t width; /* of heads; 0: any */
+    uint32_t tile; /* gpt_cuda_head; 0: heads of any width */
     struct attention_kernel forward, query_backward, key_backward;
 };
 static const struct attention_kernels attention_kernels[] = {
@@ -245,6 +243,10 @@ static const struct attention_kernels attention_kernels[] = {
      {KERNEL_flash_forward_64, FLASH_QUERIES_64},
      {KERNEL_flash_query_backward_64, FLASH_QUERIES_64},
      {KERNEL_flash_key_backward_64, FLASH_ROWS}},
+    {96,
+     {KERNEL_flash_forward_96, FLASH_ROWS},
+     {KERNEL_flash_query_backward_96, FLASH_ROWS},
+     {KERNEL_flash_key_backward_96, FLASH_ROWS}},
     {128,
      {KERNEL_flash_forward_128, FLASH_ROWS},
      {KERNEL_flash_query_backward_128, FLASH_ROWS},
@@ -257,7 +259,8 @@ static const struct attention_kernels attention_kernels[] = {
 
 static const struct attention_kernels *kernels_of(const struct block *b) {
     const struct attention_kernels *k = attention_kernels;
-    while (k->width && (k->width != b->gpt->config.head_width || b->c->type == ZERO_F32)) k++;
+    uint32_t tile = gpt_cuda_head(&b->gpt->config, b->c->type);
+    while (k->tile != tile) k++;
     return k;
 }
 
@@ -275,7 +278,7 @@ static void attend(const struct block *b) {
 static void attend_backward(const struct block *b) {
     const struct attention_kernels *k = kernels_of(b);
     struct attention_argument a = attention_of(b);
-    if (!k->width) cuda_launch_rows(b->c, KERNEL_attention_dots, (uint64_t)b->rows * a.heads, &a);
+    if (!k->tile) cuda_launch_rows(b->c, KERNEL_attention_dots, (uint64_t)b->rows * a.heads, &a);
     launch_heads(b, &k->query_backward, a.heads, &a);
     launch_heads(b, &k->key_backward, a.kv_heads, &a);
 }

@@ -36,7 +36,7 @@ enum { PLANS_MAX = 128 }; /* more than the shapes of a model; shapes of shorter 
 struct shape {
     uint64_t lda, ldb, ldc;
     uint32_t m, n, k, type, end, transposed_a, transposed_b, adds, alignment;
-    uint32_t unused;
+    uint32_t wide;
 };
 
 struct plan {
@@ -138,7 +138,7 @@ static struct shape shape_of(const struct product *p) {
     shape.m = p->m, shape.n = p->n, shape.k = p->k;
     shape.type = (uint32_t)p->type, shape.end = (uint32_t)p->end;
     shape.transposed_a = p->a.transposed, shape.transposed_b = p->b.transposed;
-    shape.adds = p->add != NULL, shape.alignment = alignment_of(p);
+    shape.adds = p->add != NULL, shape.alignment = alignment_of(p), shape.wide = p->wide;
     return shape;
 }
 
@@ -195,7 +195,7 @@ static cublasStatus_t make_layouts(const struct table *t, const struct product *
     bool ta = p->a.transposed, tb = p->b.transposed;
     cublasStatus_t status = make_layout(t, p->type, tb ? n : k, tb ? k : n, p->b.ld, &plan->a);
     if (!status) status = make_layout(t, p->type, ta ? k : m, ta ? m : k, p->a.ld, &plan->b);
-    return status ? status : make_layout(t, p->type, m, n, p->ldc, &plan->c);
+    return status ? status : make_layout(t, p->wide ? ZERO_F32 : p->type, m, n, p->ldc, &plan->c);
 }
 
 static cublasStatus_t prefer(const struct table *t, uint32_t alignment, cublasLtMatmulPreference_t *out) {
@@ -260,8 +260,8 @@ bool cublaslt_can(struct cublaslt *lib, const struct product *product) {
     return plan_of(lib, product, &plan, &ignored) == ZERO_OK && plan->possible;
 }
 
-zero_status cublaslt_multiply(struct cublaslt *lib, const struct product *p, CUstream stream,
-                              struct zero_error *error) {
+static zero_status multiply_whole(struct cublaslt *lib, const struct product *p, CUstream stream,
+                                  struct zero_error *error) {
     struct plan *plan;
     float beta = p->add ? 1 : 0;
     zero_status status = plan_of(lib, p, &plan, error);
@@ -280,4 +280,61 @@ zero_status cublaslt_multiply(struct cublaslt *lib, const struct product *p, CUs
                                             plan->c, &plan->algorithm, (void *)(uintptr_t)lib->workspace,
                                             CUBLASLT_WORKSPACE_BYTES, (cudaStream_t)stream),
                   error, "a product");
+}
+
+/* ---- parts ---- */
+
+enum extent { EXTENT_M, EXTENT_N, EXTENT_K, EXTENTS };
+enum { FAST_BYTES = 16 };
+
+static uint64_t bytes_of(zero_dtype type) { return type == ZERO_F32 ? 4 : 2; }
+static const void *at(const void *array, uint64_t bytes) {
+    return array ? (const char *)array + bytes : NULL;
+}
+
+static uint32_t *extent_of(struct product *p, enum extent e) {
+    return e == EXTENT_M ? &p->m : e == EXTENT_N ? &p->n : &p->k;
+}
+
+/* The part of an extent that fills multiples of 16 bytes; 0: the product is not cut there. A sum is cut only if its
+ * parts are not rounded. */
+static uint32_t whole_part(struct product *p, enum extent e) {
+    uint64_t each = bytes_of(p->type), sum_each = p->wide ? 4 : each;
+    bool strides = p->a.ld * each % FAST_BYTES == 0 && p->b.ld * each % FAST_BYTES == 0 &&
+                   p->ldc * sum_each % FAST_BYTES == 0 && alignment_of(p) == FAST_BYTES;
+    const bool stored[EXTENTS] = {p->a.transposed, true, p->wide && (!p->a.transposed || p->b.transposed)};
+    uint32_t extent = *extent_of(p, e), rest = extent % (uint32_t)(FAST_BYTES / each);
+    return p->type != ZERO_F32 && strides && stored[e] && rest ? extent - rest : 0;
+}
+
+/* The product of `count` indices of an extent, from `first` on. */
+static struct product part_of(const struct product *p, enum extent e, uint32_t first, uint32_t count) {
+    struct product part = *p;
+    uint64_t each = bytes_of(p->type), sum_each = p->wide ? 4 : each, i = first;
+    uint64_t in_a = i * (e == EXTENT_N ? 0 : p->a.transposed == (e == EXTENT_M) ? 1 : p->a.ld);
+    uint64_t in_b = i * (e == EXTENT_M ? 0 : p->b.transposed == (e == EXTENT_K) ? 1 : p->b.ld);
+    uint64_t in_c = i * (e == EXTENT_K ? 0 : e == EXTENT_M ? p->ldc : 1);
+    *extent_of(&part, e) = count;
+    part.a.data = at(p->a.data, in_a * each), part.b.data = at(p->b.data, in_b * each);
+    part.c = (char *)p->c + in_c * sum_each, part.add = at(p->add, in_c * sum_each);
+    if (e == EXTENT_K && first) part.add = p->c;
+    if (e == EXTENT_N) part.bias = at(p->bias, i * each);
+    if (p->aux) part.aux = (char *)p->aux + in_c * each;
+    return part;
+}
+
+/* Cuts the product along its extents from `e` on. */
+static zero_status multiply_parts(struct cublaslt *lib, struct product p, enum extent e, CUstream stream,
+                                  struct zero_error *error) {
+    if (e == EXTENTS) return multiply_whole(lib, &p, stream, error);
+    uint32_t whole = whole_part(&p, e), all = *extent_of(&p, e);
+    if (!whole) return multiply_parts(lib, p, e + 1, stream, error);
+    zero_status status = multiply_parts(lib, part_of(&p, e, 0, whole), e + 1, stream, error);
+    if (status) return status;
+    return multiply_parts(lib, part_of(&p, e, whole, all - whole), e + 1, stream, error);
+}
+
+zero_status cublaslt_multiply(struct cublaslt *lib, const struct product *p, CUstream stream,
+                              struct zero_error *error) {
+    return multiply_parts(lib, *p, EXTENT_M, stream, error);
 }

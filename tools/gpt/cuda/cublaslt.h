@@ -1,5 +1,5 @@
 /* Matrix products on a GPU by cuBLASLt (libcublasLt.so.13), which is loaded at run time. Row-major. Products add in
- * fp32 (fp32 numbers without TF32) and round once. The library chooses an algorithm for a shape once, and the choice is
+ * fp32 (fp32 numbers without TF32) and round once, or not at all if the result is fp32. The library chooses an algorithm for a shape once, and the choice is
  * kept; an algorithm that adds parts in another type than fp32 is not used. The bits depend only on the GPU, the
  * library's version and the shape. Threads: one at a time. */
 #ifndef ZERO_TOOLS_GPT_CUDA_CUBLASLT_H
@@ -30,6 +30,7 @@ struct factor {
 /* c[m][n] = end(alpha a[m][k] b[k][n] + add). */
 struct product {
     zero_dtype type; /* of all arrays */
+    bool wide;       /* add and c are fp32 in any case; only with PRODUCT_PLAIN */
     uint32_t m, n, k;
     float alpha;
     struct factor a, b;
@@ -51,7 +52,10 @@ void cublaslt_close(struct cublaslt *lib);
 /* True if the library has an algorithm for the product: not every end works with every type and shape. */
 bool cublaslt_can(struct cublaslt *lib, const struct product *product);
 
-/* Enqueues the product. ZERO_E_UNSUPPORTED: there is no algorithm. */
+/* Enqueues the product. ZERO_E_UNSUPPORTED: there is no algorithm.
+ * 16-bit products are fast only if stored lines are multiples of 16 bytes, not their distances alone (cuBLAS, "Tensor
+ * Core Usage"). If all addresses and distances are, the parts of whole 16 bytes are multiplied apart from the rest:
+ * logits of a vocabulary of 50,257 are one product of 50,256 columns and one of 1. */
 zero_status cublaslt_multiply(struct cublaslt *lib, const struct product *product, CUstream stream,
                               struct zero_error *error);
 

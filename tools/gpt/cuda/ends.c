@@ -83,24 +83,53 @@ static void loss_of(struct gpt *gpt, uint32_t first, uint32_t rows, float scale)
     cuda_launch_blocks(c, KERNEL_cross_entropy, rows, &a);
 }
 
-/* Computes the gradients from the gradient of some rows' logits. */
-static void back_through_logits(struct gpt *gpt, uint32_t first, uint32_t rows) {
+/* The gradient of the head's input, from the gradient of some rows' logits. */
+static void back_to_input(struct gpt *gpt, uint32_t first, uint32_t rows) {
     struct cuda_gpt *c = gpt->cuda;
-    const zero_slot *weight = &gpt->head->slot[HEAD_WEIGHT];
-    uint32_t width = gpt->config.width, vocab = gpt->config.vocab;
-    struct factor logits = {c->memory.logits, c->memory.logits_stride, false};
+    uint32_t width = gpt->config.width;
     struct product p = {.type = c->type,
+                        .wide = true,
                         .m = rows,
                         .n = width,
-                        .k = vocab,
+                        .k = gpt->config.vocab,
                         .alpha = 1,
-                        .a = logits,
-                        .b = {weight->param, width, false},
-                        .c = number_at(c, c->memory.normed_gradient, (uint64_t)first * width),
+                        .a = {c->memory.logits, c->memory.logits_stride, false},
+                        .b = {gpt->head->slot[HEAD_WEIGHT].param, width, false},
+                        .c = c->memory.normed_gradient + (uint64_t)first * width,
                         .ldc = width};
-    cuda_weight_gradient(gpt, weight, weight->add || first > 0, rows, vocab, width, logits,
-                         (struct factor){normed_at(c, gpt, first), width, false});
     cuda_multiply(c, &p);
+}
+
+/* The weight's gradient of some rows. Adds to the gradient of the rows before. */
+static void back_to_weight(struct gpt *gpt, uint32_t first, uint32_t rows) {
+    struct cuda_gpt *c = gpt->cuda;
+    const zero_slot *slot = &gpt->head->slot[HEAD_WEIGHT];
+    bool wide = c->memory.head_sums != NULL, add = first > 0 || (!wide && slot->add);
+    void *to = wide ? c->memory.head_sums : slot->grad;
+    struct product p = {.type = c->type,
+                        .wide = wide,
+                        .m = gpt->config.vocab,
+                        .n = gpt->config.width,
+                        .k = rows,
+                        .alpha = 1,
+                        .a = {c->memory.logits, c->memory.logits_stride, true},
+                        .b = {normed_at(c, gpt, first), gpt->config.width, false},
+                        .add = add ? to : NULL,
+                        .c = to,
+                        .ldc = gpt->config.width};
+    if (slot->grad) cuda_multiply(c, &p);
+}
+
+/* Rounds the weight's gradient, if it is a sum in fp32. */
+static void round_weight_gradient(struct gpt *gpt) {
+    struct cuda_gpt *c = gpt->cuda;
+    const zero_slot *slot = &gpt->head->slot[HEAD_WEIGHT];
+    struct round_sums_argument a = {.to = slot->grad,
+                                    .sums = c->memory.head_sums,
+                                    .count = (uint64_t)gpt->config.vocab * gpt->config.width,
+                                    .add = slot->add != 0};
+    if (a.sums && a.to)
+        cuda_launch_flat(c, KERNEL_round_sums, a.count % c->widest ? a.count : a.count / c->widest, &a);
 }
 
 static void run(struct gpt *gpt, bool backward) {
@@ -112,7 +141,7 @@ static void run(struct gpt *gpt, bool backward) {
         uint32_t rows = all - first < m->head_rows ? all - first : m->head_rows;
         project(gpt, first, rows);
         loss_of(gpt, first, rows, scale);
-        if (backward) back_through_logits(gpt, first, rows);
+        if (backward) back_to_weight(gpt, first, rows), back_to_input(gpt, first, rows);
     }
 }
 
@@ -121,6 +150,7 @@ void cuda_head_evaluate(struct gpt *gpt) { run(gpt, false); }
 void cuda_head_backward(struct gpt *gpt) {
     struct cuda_memory *m = &gpt->cuda->memory;
     run(gpt, true);
+    round_weight_gradient(gpt);
     cuda_norm_backward(gpt, final_norm(gpt), NULL, m->normed_gradient, m->residual[gpt->config.layers],
                        m->gradient[0]);
 }

@@ -1,4 +1,5 @@
-/* Attention on the tensor cores, for heads of width D = 64 or 128. A warp holds 16 R rows of its own (queries or keys)
+/* Attention on the tensor cores, in tiles of width D = 64, 96 or 128. Narrower heads are filled up with zeros, which
+ * change no sum; their width is a multiple of 8, so that groups of 8 columns are a head's or zeros. A warp holds 16 R rows of its own (queries or keys)
  * in registers. The rows of the other kind stand in shared memory, in tiles of N rows, two tiles of each kind: one is
  * filled while the warps multiply by the other. The inner dimensions of products, N and D are multiples of 16. */
 #ifndef ZERO_TOOLS_GPT_CUDA_FLASH_H
@@ -59,15 +60,16 @@ static __device__ float row_sum(float x) {
 
 /* ---- tiles ---- */
 
-/* Reads rows first ... first + N - 1; rows from `end` on are zeros. All threads of the block call it. The data is there
- * after all threads have called copies_done. */
+/* Reads rows first ... first + N - 1; rows from `end` on, and columns from `width` on, are zeros. All threads of the
+ * block call it. The data is there after all threads have called copies_done. */
 template <int N, int D, typename T>
-static __device__ void fill_tile(tile<T, N, D> &to, rows<T> from, uint32_t first, uint32_t end) {
+static __device__ void fill_tile(tile<T, N, D> &to, rows<T> from, uint32_t first, uint32_t end,
+                                 uint32_t width) {
 #pragma unroll
     for (int each = 0; each < N * D / 8; each += ATTENTION_THREADS) {
         uint32_t i = each + threadIdx.x, row = i / (D / 8), column = i % (D / 8) * 8;
-        bool there = first + row < end;
-        copy_16(&to[row][column], from.at(there ? first + row : 0) + column, there);
+        bool there = first + row < end && column < width;
+        copy_16(&to[row][column], there ? from.at(first + row) + column : from.first, there);
     }
 }
 
@@ -78,15 +80,17 @@ static __device__ void fill_each(float (&to)[N], const float *from, uint32_t fir
     if (threadIdx.x < N) copy_4(&to[threadIdx.x], from + (row < end ? row : 0), row < end);
 }
 
-/* ---- a warp's own rows; rows from `end` on are zeros ---- */
+/* ---- a warp's own rows; rows from `end` on, and columns from `width` on, are zeros ---- */
 
 template <int R, int D, typename T>
-static __device__ void take_rows(factor_of<R, D> &to, rows<T> from, uint32_t first, uint32_t end) {
+static __device__ void take_rows(factor_of<R, D> &to, rows<T> from, uint32_t first, uint32_t end,
+                                 uint32_t width) {
     for (int r = 0; r < R; r++)
         for (int k = 0; k < D / 16; k++)
             for (int i = 0; i < 4; i++) {
-                uint32_t at = first + r * 16 + lane_row() + i % 2 * 8;
-                to[r][k][i] = at < end ? pair_at(from.at(at) + k * 16 + i / 2 * 8 + lane_column()) : 0;
+                uint32_t at = first + r * 16 + lane_row() + i % 2 * 8, column = k * 16 + i / 2 * 8;
+                bool there = at < end && column < width;
+                to[r][k][i] = there ? pair_at(from.at(at) + column + lane_column()) : 0;
             }
 }
 
@@ -103,13 +107,14 @@ static __device__ void take_each(float (&to)[R][2], const float *from, uint32_t 
 
 /* Writes the sums, times a scale for each of the lane's rows. */
 template <int R, int D, typename T>
-static __device__ void write_rows(rows<T> to, uint32_t first, uint32_t end, const sums_of<R, D> &sums,
-                                  const float (&scale)[R][2]) {
+static __device__ void write_rows(rows<T> to, uint32_t first, uint32_t end, uint32_t width,
+                                  const sums_of<R, D> &sums, const float (&scale)[R][2]) {
     for (int r = 0; r < R; r++)
         for (int i = 0; i < 2; i++) {
             uint32_t row = first + r * 16 + lane_row() + i * 8;
-            for (int n = 0; n < D / 8 && row < end; n++) {
+            for (uint32_t n = 0; n < D / 8; n++) {
                 const float *from = &sums[r][n][i * 2];
+                if (row >= end || n * 8 >= width) continue;
                 put_pair(to.at(row) + n * 8 + lane_column(),
                          pair_of<T>(from[0] * scale[r][i], from[1] * scale[r][i]));
             }
@@ -170,16 +175,18 @@ static __device__ void to_factor(factor_of<R, N> &to, const sums_of<R, N> &sums)
             }
 }
 
-/* Defines NAME_64 and NAME_128 for bf16 and fp16 as FUNCTION<type, width, rows of a tile, R>; rows and r are those of
- * width 64. A warp uses each number that it loads from a tile R times. */
+/* Defines NAME_64, NAME_96 and NAME_128 for bf16 and fp16 as FUNCTION<type, width, rows of a tile, R>; rows and r are
+ * those of width 64, rows128 are those of width 128. A warp uses each number that it loads from a tile R times. */
 #define FLASH_KERNEL_OF(name, type, suffix, function, width, tile_rows, r)                                   \
     KERNEL(name##_##width##_##suffix, ATTENTION_THREADS, attention_argument, a) {                            \
         function<type, width, tile_rows, r>(a);                                                              \
     }
-#define FLASH_KERNELS_OF(name, function, rows, r)                                                            \
+#define FLASH_KERNELS_OF(name, function, rows, r, rows128)                                                   \
     FLASH_KERNEL_OF(name, __nv_bfloat16, bf16, function, 64, rows, r)                                        \
     FLASH_KERNEL_OF(name, __half, f16, function, 64, rows, r)                                                \
-    FLASH_KERNEL_OF(name, __nv_bfloat16, bf16, function, 128, 32, 1)                                         \
-    FLASH_KERNEL_OF(name, __half, f16, function, 128, 32, 1)
+    FLASH_KERNEL_OF(name, __nv_bfloat16, bf16, function, 96, 32, 1)                                          \
+    FLASH_KERNEL_OF(name, __half, f16, function, 96, 32, 1)                                                  \
+    FLASH_KERNEL_OF(name, __nv_bfloat16, bf16, function, 128, rows128, 1)                                    \
+    FLASH_KERNEL_OF(name, __half, f16, function, 128, rows128, 1)
 
 #endif

@@ -16,9 +16,9 @@ template <typename T> static __device__ float dot_of_pairs(uint32_t x, uint32_t 
 /* For the lane's rows: the output times its gradient. Also written to `out`, for the blocks of keys. */
 template <int R, int D, typename T>
 static __device__ void take_dots(float (&dots)[R][2], const factor_of<R, D> &gradients, rows<T> mixed,
-                                 float *out, uint32_t first, uint32_t end) {
+                                 float *out, uint32_t first, uint32_t end, uint32_t width) {
     factor_of<R, D> outputs;
-    take_rows<R, D>(outputs, mixed, first, end);
+    take_rows<R, D>(outputs, mixed, first, end, width);
     for (int r = 0; r < R; r++)
         for (int half = 0; half < 2; half++) {
             uint32_t row = first + r * 16 + lane_row() + half * 8;
@@ -56,18 +56,18 @@ template <typename T, int D, int N, int R> static __device__ void by_query(const
     factor_of<R, D> queries, gradients;
     sums_of<R, D> sums = {};
     float lse[R][2], dots[R][2], scales[R][2];
-    fill_tile<N, D>(keys[0], h.key, 0, a.length);
-    fill_tile<N, D>(values[0], h.value, 0, a.length);
-    take_rows<R, D>(queries, h.query, first, a.length);
-    take_rows<R, D>(gradients, h.mixed_gradient, first, a.length);
+    fill_tile<N, D>(keys[0], h.key, 0, a.length, a.width);
+    fill_tile<N, D>(values[0], h.value, 0, a.length, a.width);
+    take_rows<R, D>(queries, h.query, first, a.length, a.width);
+    take_rows<R, D>(gradients, h.mixed_gradient, first, a.length, a.width);
     take_each<R>(lse, h.lse, first, a.length, LOG2_E);
-    take_dots<R, D>(dots, gradients, h.mixed, (float *)h.dots, first, a.length);
+    take_dots<R, D>(dots, gradients, h.mixed, (float *)h.dots, first, a.length, a.width);
     for (uint32_t key = 0; key < end; key += N, now ^= 1) {
         copies_done();
         __syncthreads();
         if (key + N < end) {
-            fill_tile<N, D>(keys[now ^ 1], h.key, key + N, a.length);
-            fill_tile<N, D>(values[now ^ 1], h.value, key + N, a.length);
+            fill_tile<N, D>(keys[now ^ 1], h.key, key + N, a.length, a.width);
+            fill_tile<N, D>(values[now ^ 1], h.value, key + N, a.length, a.width);
         }
         if (key >= first + WARP_ROWS<R>) continue; /* the warp's queries come before these keys */
         sums_of<R, N> scores = {}, slopes = {};
@@ -79,7 +79,7 @@ template <typename T, int D, int N, int R> static __device__ void by_query(const
         multiply_straight<R, N, D>(sums, factor, keys[now]);
     }
     all<R>(scales, a.scale);
-    write_rows<R, D>(h.query_gradient, first, a.length, sums, scales);
+    write_rows<R, D>(h.query_gradient, first, a.length, a.width, sums, scales);
 }
 
 /* Turns scores into weights, and slopes into the gradients of scores. Both are transposed: rows are keys, columns are
@@ -114,8 +114,8 @@ template <int N, int D, typename T>
 static __device__ void fill_queries(query_tile<T, D, N> &to, const attention_argument &a, uint32_t member,
                                     uint32_t query) {
     head<T> h = find<T>(a, blockIdx.z, blockIdx.y * (a.heads / a.kv_heads) + member);
-    fill_tile<N, D>(to.queries, h.query, query, a.length);
-    fill_tile<N, D>(to.gradients, h.mixed_gradient, query, a.length);
+    fill_tile<N, D>(to.queries, h.query, query, a.length, a.width);
+    fill_tile<N, D>(to.gradients, h.mixed_gradient, query, a.length, a.width);
     fill_each<N>(to.lse, h.lse, query, a.length);
     fill_each<N>(to.dots, h.dots, query, a.length);
 }
@@ -129,8 +129,8 @@ template <typename T, int D, int N, int R> static __device__ void by_key(const a
     sums_of<R, D> key_sums = {}, value_sums = {};
     float scales[R][2];
     fill_queries<N, D>(tiles[0], a, 0, begin);
-    take_rows<R, D>(keys, h.key, first, a.length);
-    take_rows<R, D>(values, h.value, first, a.length);
+    take_rows<R, D>(keys, h.key, first, a.length, a.width);
+    take_rows<R, D>(values, h.value, first, a.length, a.width);
     for (uint32_t i = 0; i < count; i++, now ^= 1) {
         uint32_t query = begin + i % each * N;
         copies_done();
@@ -149,10 +149,10 @@ template <typename T, int D, int N, int R> static __device__ void by_key(const a
         multiply_straight<R, N, D>(key_sums, factor, t.queries);
     }
     all<R>(scales, a.scale);
-    write_rows<R, D>(h.key_gradient, first, a.length, key_sums, scales);
+    write_rows<R, D>(h.key_gradient, first, a.length, a.width, key_sums, scales);
     all<R>(scales, 1);
-    write_rows<R, D>(h.value_gradient, first, a.length, value_sums, scales);
+    write_rows<R, D>(h.value_gradient, first, a.length, a.width, value_sums, scales);
 }
 
-FLASH_KERNELS_OF(flash_query_backward, by_query, 32, 2)
-FLASH_KERNELS_OF(flash_key_backward, by_key, 64, 1)
+FLASH_KERNELS_OF(flash_query_backward, by_query, 32, 2, 32)
+FLASH_KERNELS_OF(flash_key_backward, by_key, 64, 1, 16) /* more rows of width 128 would need more registers */

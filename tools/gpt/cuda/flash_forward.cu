@@ -68,15 +68,15 @@ template <typename T, int D, int N, int R> static __device__ void forward(const 
     float scale = a.scale * LOG2_E, inverse[R][2];
     for (int r = 0; r < R; r++)
         for (int i = 0; i < 2; i++) state.most[r][i] = -INFINITY, state.total[r][i] = 0;
-    take_rows<R, D>(queries, h.query, first, a.length);
-    fill_tile<N, D>(keys[0], h.key, 0, a.length);
-    fill_tile<N, D>(values[0], h.value, 0, a.length);
+    take_rows<R, D>(queries, h.query, first, a.length, a.width);
+    fill_tile<N, D>(keys[0], h.key, 0, a.length, a.width);
+    fill_tile<N, D>(values[0], h.value, 0, a.length, a.width);
     for (uint32_t key = 0; key < end; key += N, now ^= 1) {
         copies_done();
         __syncthreads();
         if (key + N < end) {
-            fill_tile<N, D>(keys[now ^ 1], h.key, key + N, a.length);
-            fill_tile<N, D>(values[now ^ 1], h.value, key + N, a.length);
+            fill_tile<N, D>(keys[now ^ 1], h.key, key + N, a.length, a.width);
+            fill_tile<N, D>(values[now ^ 1], h.value, key + N, a.length, a.width);
         }
         if (key >= first + WARP_ROWS<R>) continue; /* the warp's queries come before these keys */
         sums_of<R, N> scores = {};
@@ -88,8 +88,8 @@ template <typename T, int D, int N, int R> static __device__ void forward(const 
         multiply_straight<R, N, D>(sums, weights, values[now]);
     }
     finish<R>(state, inverse);
-    write_rows<R, D>(h.mixed, first, a.length, sums, inverse);
+    write_rows<R, D>(h.mixed, first, a.length, a.width, sums, inverse);
     write_lse<R>(state, (float *)h.lse, first, a.length, scale);
 }
 
-FLASH_KERNELS_OF(flash_forward, forward, 64, 2)
+FLASH_KERNELS_OF(flash_forward, forward, 64, 2, 32)

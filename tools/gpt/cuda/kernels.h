@@ -14,6 +14,7 @@
     X(bias_sums)                                                                                             \
     X(finish_sums)                                                                                           \
     X(bias_add)                                                                                              \
+    X(round_sums)                                                                                            \
     X(gelu_forward)                                                                                          \
     X(gelu_backward)                                                                                         \
     X(swiglu_forward)                                                                                        \
@@ -28,13 +29,17 @@
     X(attention_query_backward)                                                                              \
     X(attention_key_backward)
 
-/* Attention on the tensor cores, for bf16 and fp16 and heads of width 64 or 128. */
+/* Attention on the tensor cores, for bf16 and fp16: the number is the widest head. A narrower one is filled up with zeros
+ * inside of the kernel, if its width is a multiple of FLASH_MULTIPLE. */
 #define GPT_CUDA_FLASH_KERNELS(X)                                                                            \
     X(flash_forward_64)                                                                                      \
+    X(flash_forward_96)                                                                                      \
     X(flash_forward_128)                                                                                     \
     X(flash_query_backward_64)                                                                               \
+    X(flash_query_backward_96)                                                                               \
     X(flash_query_backward_128)                                                                              \
     X(flash_key_backward_64)                                                                                 \
+    X(flash_key_backward_96)                                                                                 \
     X(flash_key_backward_128)
 
 enum {
@@ -48,7 +53,8 @@ enum {
     QUERIES_PER_BLOCK = 16,        /* attention: queries per block; a warp has a quarter of them */
     KEYS_PER_BLOCK = 8,            /* attention_key_backward: keys per block; a warp has a quarter */
     FLASH_ROWS = 64,               /* flash kernels: queries or keys per block, except */
-    FLASH_QUERIES_64 = 128,        /* queries per block for heads of width 64 */
+    FLASH_QUERIES_64 = 128,        /* queries per block in tiles of width 64 */
+    FLASH_MULTIPLE = 8,            /* of which the width of a head must be a multiple: 16 bytes */
     HEAD_WIDTH_MAX = 128           /* limited by the shared memory of attention */
 };
 
@@ -63,8 +69,10 @@ struct norm_forward_argument {
 /* dx = skip + the gradient through the norm; dx may be skip. A warp per row. */
 struct norm_backward_argument {
     void *dx;
-    const void *skip, *dy, *x, *gain; /* skip: may be NULL */
-    const float *mean, *rstd;         /* mean: NULL without a mean */
+    const void *skip; /* may be NULL */
+    const float *dy;
+    const void *x, *gain;
+    const float *mean, *rstd; /* mean: NULL without a mean */
     uint32_t rows, columns;
 };
 
@@ -72,7 +80,8 @@ struct norm_backward_argument {
  * SUM_LANES), then the sum of the parts in order (a thread per column). */
 struct norm_sums_argument { /* the sums of dy n and of dy, where n is the normalised x */
     float *gain, *bias;     /* [parts][columns]; bias: may be NULL */
-    const void *dy, *x;
+    const float *dy;
+    const void *x;
     const float *mean, *rstd;
     uint32_t rows, columns;
 };
@@ -86,6 +95,14 @@ struct finish_sums_argument {
     const float *sums;
     uint32_t parts, columns;
     uint32_t add; /* 0: overwrites */
+};
+
+/* Rounds sums: to = or += sums. A thread per group of 16 bytes of `to`, if they fill them, else per element. */
+struct round_sums_argument {
+    void *to;
+    const float *sums;
+    uint64_t count;
+    uint32_t add;
 };
 
 /* x += bias in every row. A thread per element. */

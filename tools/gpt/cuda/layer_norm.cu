@@ -40,7 +40,8 @@ template <typename T> static __device__ void forward(const norm_forward_argument
 template <typename T, int N>
 static __device__ void backward_row(const norm_backward_argument &a, uint32_t row, uint32_t lane) {
     uint64_t at = (uint64_t)row * a.columns;
-    const T *x = (const T *)a.x + at, *dy = (const T *)a.dy + at, *gain = (const T *)a.gain;
+    const T *x = (const T *)a.x + at, *gain = (const T *)a.gain;
+    const float *dy = a.dy + at;
     float mean = a.mean ? a.mean[row] : 0, rstd = a.rstd[row], sum_g = 0, sum_gn = 0;
     float n[N], g[N], w[N], skip[N];
     for (uint32_t c = lane * N; c < a.columns; c += WARP * N) {

@@ -1,14 +1,16 @@
 /* The plan runs the same code twice: without memory to get the sizes, then with memory to get the pointers. */
 #include "tools/gpt/cuda/layout.h"
 
+#include <stdbool.h>
+
 #include "tools/gpt/activations.h"
 #include "tools/gpt/cuda/kernels.h"
 #include "tools/gpt/cuda/workspace.h"
 
 enum {
-    LINE_BYTES = 256,    /* alignment of arrays */
-    STRIDE_BYTES = 128,  /* alignment of rows of logits */
-    HEAD_BYTES = 1 << 30 /* logits that exist at a time: enough rows for products at full rate */
+    LINE_BYTES = 256,      /* alignment of arrays */
+    STRIDE_BYTES = 128,    /* alignment of rows of logits */
+    LOGITS_BYTES = 1 << 30 /* logits that exist at a time: enough rows for products at full rate */
 };
 
 static void *take(struct arena *arena, uint64_t count, uint64_t element_bytes) {
@@ -88,13 +90,24 @@ static void plan_blocks(struct planning *p) {
 
 static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
+/* How many rows have logits at a time. Several groups of rows need their sum in fp32, if numbers are narrower: all rows
+ * at once may take less memory. */
+static uint64_t plan_head_rows(const struct planning *p, uint64_t row_bytes, uint64_t sums) {
+    uint64_t limit = p->config->logits_bytes ? p->config->logits_bytes : LOGITS_BYTES;
+    uint64_t rows = limit / row_bytes, sum_bytes = sums * sizeof(float);
+    bool narrow = p->number_bytes < sizeof(float);
+    if (rows >= p->rows || (narrow && p->rows * row_bytes <= limit + sum_bytes)) return p->rows;
+    return rows < 1 ? 1 : rows;
+}
+
 static void plan_head(struct planning *p) {
     struct cuda_memory *m = p->memory;
-    uint64_t unit = STRIDE_BYTES / p->number_bytes;
+    uint64_t unit = STRIDE_BYTES / p->number_bytes, weights = (uint64_t)p->config->vocab * p->config->width;
     m->logits_stride = (p->config->vocab + unit - 1) / unit * unit;
-    uint64_t rows = HEAD_BYTES / (m->logits_stride * p->number_bytes);
-    m->head_rows = (uint32_t)(rows < 1 ? 1 : rows < p->rows ? rows : p->rows);
+    m->head_rows = (uint32_t)plan_head_rows(p, m->logits_stride * p->number_bytes, weights);
     m->logits = take_numbers(p, m->head_rows * m->logits_stride);
+    bool sums = m->head_rows < p->rows && p->number_bytes < sizeof(float);
+    m->head_sums = sums ? take_floats(p, weights) : NULL;
     m->norm = plan_statistics(p);
     m->loss = take_floats(p, p->rows);
     m->pinned_loss = take(&p->pinned, p->rows, sizeof(float));
@@ -109,7 +122,7 @@ static void plan_scratch(struct planning *p) {
     uint64_t widest = larger(larger(2 * c->width, qkv), projection_outputs(c, PROJECT_WIDEN));
     for (int i = 0; i < 2; i++) m->gradient[i] = take_numbers(p, p->rows * c->width);
     m->normed = take_numbers(p, p->rows * c->width);
-    m->normed_gradient = take_numbers(p, p->rows * c->width);
+    m->normed_gradient = take_floats(p, p->rows * c->width);
     m->inner = take_numbers(p, p->rows * c->inner);
     m->inner_gradient = take_numbers(p, p->rows * c->inner);
     m->mixed_gradient = take_numbers(p, p->rows * query);

@@ -47,10 +47,13 @@ struct cuda_memory {
 
     /* scratch */
     void *gradient[2]; /* [rows][width]: of the residual stream; of its value between attention and MLP */
-    void *normed, *normed_gradient;        /* [rows][width] */
-    void *inner, *inner_gradient;          /* [rows][inner] */
-    void *mixed_gradient, *qkv_gradient;   /* [rows][query], [rows][qkv] */
-    void *logits;                          /* [head_rows][logits_stride] */
+    void *normed;      /* [rows][width] */
+    float *normed_gradient;              /* [rows][width]: a sum over products, which nothing rounds */
+    void *inner, *inner_gradient;        /* [rows][inner] */
+    void *mixed_gradient, *qkv_gradient; /* [rows][query], [rows][qkv] */
+    void *logits;                        /* [head_rows][logits_stride] */
+    float *
+        head_sums; /* [vocab][width]: the head's gradient so far; NULL: it needs only one product, or is fp32 */
     float *sums, *dots, *loss, *workspace; /* sums: [2][parts][widest vector]; loss: [rows] */
     struct cuda_batch batch;
 

@@ -27,7 +27,7 @@ void cuda_norm_forward(struct gpt *gpt, struct cuda_norm n, const void *x, void 
     cuda_launch_rows(gpt->cuda, KERNEL_norm_forward, a.rows, &a);
 }
 
-void cuda_norm_backward(struct gpt *gpt, struct cuda_norm n, const void *skip, const void *dy, const void *x,
+void cuda_norm_backward(struct gpt *gpt, struct cuda_norm n, const void *skip, const float *dy, const void *x,
                         void *dx) {
     struct cuda_gpt *c = gpt->cuda;
     uint32_t rows = gpt->pass.rows, width = gpt->config.width;
@@ -57,18 +57,18 @@ void cuda_bias_gradient(struct gpt *gpt, const struct zero_slot *bias, const voi
     finish(gpt, bias, a.sums, columns);
 }
 
-void cuda_weight_gradient(struct gpt *gpt, const struct zero_slot *slot, bool add, uint32_t rows,
-                          uint32_t outer, uint32_t inner, struct factor left, struct factor right) {
+void cuda_weight_gradient(struct gpt *gpt, const struct zero_slot *slot, uint32_t outer, uint32_t inner,
+                          struct factor left, struct factor right) {
     if (!slot->grad) return; /* frozen */
     left.transposed = true;
     struct product p = {.type = gpt->cuda->type,
                         .m = outer,
                         .n = inner,
-                        .k = rows,
+                        .k = gpt->pass.rows,
                         .alpha = 1,
                         .a = left,
                         .b = right,
-                        .add = add ? slot->grad : NULL,
+                        .add = slot->add ? slot->grad : NULL,
                         .c = slot->grad,
                         .ldc = inner};
     cuda_multiply(gpt->cuda, &p);

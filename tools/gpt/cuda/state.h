@@ -38,6 +38,7 @@ struct cuda_gpt {
     CUfunction function[GPT_KERNELS];
     struct cublaslt *products;
     zero_dtype type;
+    bool gelu_ends; /* products compute GELU in their ends */
     uint32_t number_bytes, widest; /* widest: how many numbers 16 bytes hold */
     uint32_t *token_count;         /* [vocab + 1]: for the sort by token */
     struct cuda_memory memory;
@@ -78,13 +79,13 @@ struct cuda_norm {
     struct cuda_statistics statistics;
 };
 void cuda_norm_forward(struct gpt *gpt, struct cuda_norm norm, const void *x, void *y);
-void cuda_norm_backward(struct gpt *gpt, struct cuda_norm norm, const void *skip, const void *dy,
+void cuda_norm_backward(struct gpt *gpt, struct cuda_norm norm, const void *skip, const float *dy,
                         const void *x, void *dx);
 void cuda_bias_gradient(struct gpt *gpt, const struct zero_slot *bias, const void *gradient,
                         uint32_t columns);
 /* slot's grad [outer][inner] = or += left^T right */
-void cuda_weight_gradient(struct gpt *gpt, const struct zero_slot *slot, bool add, uint32_t rows,
-                          uint32_t outer, uint32_t inner, struct factor left, struct factor right);
+void cuda_weight_gradient(struct gpt *gpt, const struct zero_slot *slot, uint32_t outer, uint32_t inner,
+                          struct factor left, struct factor right);
 
 /* graph.c: enqueues the work of a unit's phase, or replays it. Unit 0 is the embedding, 1 ... layers are the blocks,
  * layers + 1 is the head, whose forward is the evaluation. `output`: for blocks, compute the output. */

@@ -48,7 +48,7 @@ template <typename T, bool Whole> static __device__ void norm_part(const norm_su
             uint32_t row = at + k * SUM_LANES;
             mean[k] = a.mean && row < p.end ? a.mean[row] : 0;
             rstd[k] = row < p.end ? a.rstd[row] : 0;
-            take<Whole, T>(d[k], a.dy, row, p.end, p.column, a.columns);
+            take<Whole, float>(d[k], a.dy, row, p.end, p.column, a.columns);
             take<Whole, T>(x[k], a.x, row, p.end, p.column, a.columns);
         }
         for (uint32_t k = 0; k < AHEAD; k++)
@@ -97,6 +97,23 @@ template <typename T> static __device__ void finish(const finish_sums_argument &
     narrow(to, a.add ? wide(*to) + sum : sum);
 }
 
+template <typename T, int N> static __device__ void round_group(const round_sums_argument &a) {
+    uint64_t at = ((uint64_t)blockIdx.x * FLAT_THREADS + threadIdx.x) * N;
+    if (at >= a.count) return;
+    float sum[N], before[N] = {};
+    load(sum, a.sums + at);
+    if (a.add) load(before, (const T *)a.to + at);
+    for (int i = 0; i < N; i++) sum[i] += before[i];
+    store((T *)a.to + at, sum);
+}
+
+template <typename T> static __device__ void round_sums_of(const round_sums_argument &a) {
+    if (a.count % WIDEST<T> == 0)
+        round_group<T, WIDEST<T>>(a);
+    else
+        round_group<T, 1>(a);
+}
+
 template <typename T> static __device__ void add_bias(const bias_add_argument &a) {
     uint64_t i = (uint64_t)blockIdx.x * FLAT_THREADS + threadIdx.x;
     if (i >= a.count) return;
@@ -108,3 +125,4 @@ KERNELS_OF(norm_sums, WARP *SUM_LANES, of_norm)
 KERNELS_OF(bias_sums, WARP *SUM_LANES, of_bias)
 KERNELS_OF(finish_sums, FLAT_THREADS, finish)
 KERNELS_OF(bias_add, FLAT_THREADS, add_bias)
+KERNELS_OF(round_sums, FLAT_THREADS, round_sums_of)
