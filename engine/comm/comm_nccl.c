@@ -14,9 +14,11 @@
  *
  *   QUEUED --issue--> step 0, 1, ... --record--> ISSUED --ticket--> DONE
  *
- * A stream performs one call after another. If two ranks issued calls of two groups on one stream in different orders,
- * they would wait for each other forever. Therefore a rank issues the calls of a stream in the order of the posts, for
- * all groups together; and ranks that are members of two groups must post the calls of one stream in the same order.
+ * If two ranks issued calls of two groups in different orders, they could wait for each other forever: on one stream,
+ * because it performs one call after another; on two streams, because a GPU may have no room for the kernels of two
+ * calls at once (NCCL's user guide, "Using multiple NCCL communicators concurrently"). Therefore a rank issues all calls
+ * in the order of the posts, for all groups and streams together; and ranks that are members of two groups must post the
+ * calls of both in one order (comm_one_order). NCCL_LAUNCH_ORDER_IMPLICIT tells NCCL to keep this order on the GPU.
  * Reductions and all-to-alls are on DEVICE_REDUCE, all-gathers and broadcasts on DEVICE_GATHER.
  *
  * After a failure NCCL's kernels may wait forever. A thread that frees memory of the GPU then waits with them.
@@ -78,7 +80,7 @@ static zero_status end_issue(struct comm_work *work) {
     if (device->ops->record(device, stream_of(&work->call), &mine->ticket, &error))
         return comm_raise_error(work->group->comm, &error, false);
     mine->issued = true;
-    if (mine->in_turn) comm_of(work->group)->issued[stream_of(&work->call)]++;
+    if (mine->in_turn) comm_of(work->group)->issued++;
     return ZERO_OK;
 }
 
@@ -96,7 +98,7 @@ static zero_status issue_call(struct comm_work *work) {
 
 static bool has_turn(const struct comm_work *work) {
     const struct nccl_work *mine = mine_of(work);
-    return !mine->in_turn || mine->turn == comm_of(work->group)->issued[stream_of(&work->call)];
+    return !mine->in_turn || mine->turn == comm_of(work->group)->issued;
 }
 
 static zero_status issue_group(struct nccl_group *group, bool *moved) {
@@ -172,7 +174,7 @@ static zero_status post(struct comm_work *work) {
     struct nccl_work *mine = mine_of(work);
     *mine = (struct nccl_work){.steps = nccl_steps(work)};
     mine->in_turn = mine->steps[0] && call->kind != COMM_BARRIER;
-    if (mine->in_turn) mine->turn = comm_of(work->group)->posted[stream_of(call)]++;
+    if (mine->in_turn) mine->turn = comm_of(work->group)->posted++;
     if (group->ring) control_posted(group->ring, &work->record, work->posted_ns);
     return issue(group->base.comm);
 }
@@ -362,6 +364,7 @@ static zero_status open_comm(struct comm *comm, const struct comm_options *optio
     zero_status status = nccl_library_open(&mine->library, error);
     if (status != ZERO_OK) return status;
     comm->device = options->device;
+    comm->one_order = true;
     comm->failure = options->beside->failure;
     mine->beside = options->beside;
     return ZERO_OK;

@@ -12,8 +12,7 @@ struct nccl_comm {
     struct comm base;
     struct comm *beside;
     struct nccl_library library;
-    /* Per stream of the device: calls posted, and calls whose steps are all issued. */
-    uint64_t posted[DEVICE_STREAMS], issued[DEVICE_STREAMS];
+    uint64_t posted, issued; /* calls with work on a stream: posted, and those whose steps are all issued */
     uint32_t idles; /* calls of idle since the last completed call */
 };
 
@@ -27,7 +26,7 @@ struct nccl_work {
     bool issued;          /* all steps are issued, and the stream is recorded */
     uint64_t ticket;
     bool in_turn;              /* the steps are on a stream, and wait for their turn */
-    uint64_t turn;             /* the call's number on this stream */
+    uint64_t turn;             /* the call's number, over all groups and streams */
     struct comm_work *barrier; /* posted on the companion */
 };
 

@@ -9,7 +9,8 @@ enum { SCALAR_SETS = 2, TRANSFERS_MAX = 3 };
 struct task { /* an emitted operation */
     struct operation op;
     uint32_t read[OPERATION_BUFFERS_MAX], write[OPERATION_BUFFERS_MAX]; /* planned buffers */
-    uint8_t scalars;                                                    /* UPDATE: index of its scalar set */
+    uint64_t collective; /* GATHER and REDUCE: how many of both were emitted before it, on all streams */
+    uint8_t scalars;     /* UPDATE: index of its scalar set */
     uint8_t
         ahead; /* running ahead: the streams of the device that wait for what it needs; 0: the host waits */
 };
@@ -92,7 +93,10 @@ struct scalar_set {
 
 struct executor {
     struct executor_options o;
-    bool ahead; /* what waits for queued work is queued behind it (ahead.c) */
+    bool ahead;     /* what waits for queued work is queued behind it (ahead.c) */
+    bool one_order; /* comm_one_order: gathers and reductions post in the order of emission (collective.c) */
+    uint64_t collectives; /* gathers and reductions that were emitted */
+    uint64_t steps;       /* of items, that were made */
     struct timeline stream[STREAMS];
     struct hazards hazards;
     struct offload offload;
