@@ -85,7 +85,7 @@ static zero_status end_issue(struct comm_work *work) {
 }
 
 /* Issues as many steps of one call as NCCL accepts. */
-static zero_status issue_call(struct comm_work *work) {
+zero_status nccl_issue_call(struct comm_work *work) {
     struct nccl_work *mine = mine_of(work);
     bool takes = false;
     zero_status status = taken(work, &takes);
@@ -104,7 +104,7 @@ static bool has_turn(const struct comm_work *work) {
 static zero_status issue_group(struct nccl_group *group, bool *moved) {
     while (group->next < group->base.sequence) {
         struct comm_work *work = &group->base.works[group->next % COMM_CALLS_MAX];
-        zero_status status = has_turn(work) ? issue_call(work) : ZERO_OK;
+        zero_status status = has_turn(work) ? nccl_issue_call(work) : ZERO_OK;
         if (status != ZERO_OK || !mine_of(work)->issued) return status;
         group->next++;
         *moved = true;
@@ -257,6 +257,7 @@ static zero_status connect_members(struct nccl_group *group) {
     ncclUniqueId id;
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
+    config.maxCTAs = NCCL_CTAS_MAX;
     error_clear(&error);
     zero_status status = make_current(comm->device, &error);
     if (status) return comm_raise_error(comm, &error, false);
@@ -269,7 +270,7 @@ static zero_status connect_members(struct nccl_group *group) {
     return await_members(group);
 }
 
-static void abort_one(struct nccl_group *group) {
+void nccl_abort(struct nccl_group *group) {
     if (group->data) comm_of(&group->base)->library.ncclCommAbort(group->data);
     group->data = NULL;
 }
@@ -281,8 +282,8 @@ static void abort_all(struct comm *comm, struct nccl_group *closing) {
     const struct nccl_library *nccl = &((struct nccl_comm *)comm)->library;
     struct comm_group *others = failure_raised(comm->failure) ? comm->groups : NULL;
     nccl->ncclGroupStart();
-    if (closing) abort_one(closing);
-    for (struct comm_group *g = others; g; g = g->next) abort_one((struct nccl_group *)g);
+    if (closing) nccl_abort(closing);
+    for (struct comm_group *g = others; g; g = g->next) nccl_abort((struct nccl_group *)g);
     nccl->ncclGroupEnd();
 }
 
@@ -332,6 +333,7 @@ static zero_status group_open(struct comm_group *group) {
             status = comm_raise(group->comm, ZERO_E_MEMORY, (int32_t)group->comm->rank, false,
                                 "comm nccl: no memory for a group of %u ranks", group->count);
     }
+    if (status == ZERO_OK) status = nccl_warm_up(mine);
     if (status == ZERO_OK) return ZERO_OK;
     disconnect(mine, false);
     if (mine->companion) comm_group_close(mine->companion);

@@ -31,5 +31,10 @@ int main(void) {
     setenv("FAKE_CUDA_VERSION", "14000", 1), setenv("FAKE_CUDA_CAPABILITY", "12", 1);
     CHECK_INT(device_table[DEVICE_CUDA]->open(&(struct device_options){0}, &device, &error), ZERO_OK);
     if (device) device->ops->close(device);
+    CHECK_STRING(getenv("CUDA_DEVICE_MAX_CONNECTIONS"), "32"); /* the driver was loaded with it */
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "4", 1);
+    CHECK_INT(device_table[DEVICE_CUDA]->open(&(struct device_options){0}, &device, &error), ZERO_OK);
+    if (device) device->ops->close(device);
+    CHECK_STRING(getenv("CUDA_DEVICE_MAX_CONNECTIONS"), "4"); /* the user's */
     return check_end();
 }

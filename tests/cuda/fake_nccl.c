@@ -11,6 +11,10 @@
  * concurrently"): a GPU may have no room for the kernels of two at once, and then each waits for the other. Here the first
  * call that breaks this order on a rank is refused.
  *
+ * The first call of a kind on a communicator must be small: it stands for connections and code, for which NCCL may wait until
+ * the GPU is idle. A communicator without a bound of thread blocks is refused, and so is a library that was loaded without
+ * NCCL_LAUNCH_ORDER_IMPLICIT.
+ *
  * Communicators do not block. Each call may return ncclInProgress; then nothing is on the stream until
  * ncclCommGetAsyncError has returned ncclSuccess, and a caller that continues without asking gets ncclInvalidUsage.
  * Sums are made in descending order of ranks, unlike `ordered`. Random choices follow FAKE_CUDA_SEED. */
@@ -32,6 +36,7 @@
 
 enum { RANKS_MAX = 16, PLACES = 4, PLACE_BYTES = 16 << 20 };
 enum { ORDERS = 256, BESIDE_MAX = 8 };
+enum { FIRST_BYTES_MAX = 256 };
 
 enum kind { GATHER, SCATTER, BROADCAST, EXCHANGE };
 
@@ -82,9 +87,10 @@ struct ncclComm {
     struct table *table;
     int rank, count;
     uint64_t id;
-    uint64_t sequence; /* of the next collective */
-    uint64_t issued;   /* calls that are on a stream, or were */
-    uint32_t delay;    /* the number of questions until the call is taken */
+    uint64_t sequence;  /* of the next collective */
+    uint64_t issued;    /* calls that are on a stream, or were */
+    uint32_t delay;     /* the number of questions until the call is taken */
+    uint32_t connected; /* by kind: there was a call of it */
     bool finalised;
     _Atomic bool aborted;
     CUcontext context;
@@ -113,6 +119,11 @@ static _Thread_local struct ncclComm *grouped;
 static _Thread_local cudaStream_t grouped_stream;
 static _Thread_local struct part grouped_part;
 static _Thread_local struct record grouped_record;
+
+static bool launch_order; /* as the library was loaded */
+__attribute__((constructor)) static void read_environment(void) {
+    launch_order = getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+}
 
 static ncclResult_t fail(ncclResult_t result, const char *why) {
     snprintf(last_error, sizeof last_error, "%s", why);
@@ -360,6 +371,13 @@ static ncclResult_t attend(struct ncclComm *comm, const struct record *record, c
         return fail(ncclInvalidUsage,
                     "the call before is still in progress: ask ncclCommGetAsyncError first");
     }
+    bool large = shown_bytes(&call) > FIRST_BYTES_MAX, first = !(comm->connected & 1u << record->kind);
+    comm->connected |= 1u << record->kind;
+    if (first && large) {
+        pthread_mutex_unlock(&mutex);
+        return fail(ncclInvalidUsage,
+                    "the first call of this kind is not small: it may wait for the whole GPU");
+    }
     comm->held = call, comm->holds = true;
     comm->sequence++;
     comm->stream = stream;
@@ -423,6 +441,10 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int count, ncclUniqueId id,
                                     ncclConfig_t *config) {
     uint64_t number;
     memcpy(&number, &id, sizeof number);
+    if (config->maxCTAs == NCCL_CONFIG_UNDEF_INT)
+        return fail(ncclInvalidArgument, "this stand-in wants a bound of thread blocks");
+    if (!launch_order)
+        return fail(ncclInvalidUsage, "NCCL_LAUNCH_ORDER_IMPLICIT was not set when the library was loaded");
     if (config->blocking != 0) return fail(ncclInvalidArgument, "this stand-in does not block");
     if (!number || rank < 0 || rank >= count || count > RANKS_MAX)
         return fail(ncclInvalidArgument, "rank, size or id is wrong");
