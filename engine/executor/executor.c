@@ -383,4 +383,6 @@ struct traffic executor_traffic(const struct executor *e) {
     return e->traffic;
 }
 
-double executor_update_seconds(const struct executor *e) { return e->update_s; }
+double executor_update_seconds(const struct executor *e) {
+    return (double)atomic_load_explicit(&e->update_ns, memory_order_relaxed) * 1e-9;
+}

@@ -4,7 +4,21 @@
 
 #include "engine/executor/executor.h"
 
-enum { SCALAR_SETS = 2, TRANSFERS_MAX = 3 };
+enum { SCALAR_SETS = 2, TRANSFERS_MAX = 3, JOBS_MAX = 4 };
+
+struct job { /* job.c */
+    atomic_int state;
+    const struct kernel *kernel;
+    _Alignas(16) uint8_t argument[DEVICE_ARGUMENT_BYTES];
+};
+
+struct jobs {
+    struct job ring[JOBS_MAX];
+    uint64_t submitted, taken, ended;
+    uint64_t from_bytes;        /* work that writes less is done at once */
+    void (*queued)(void *user); /* NULL: all work is done at once */
+    void *user;
+};
 
 struct task { /* an emitted operation */
     struct operation op;
@@ -22,6 +36,7 @@ enum awaits {
     AWAITS_COMM,   /* `work` */
     AWAITS_TURN,   /* until all earlier items of its stream have posted their collective */
     AWAITS_DRIVE,  /* `transfer` */
+    AWAITS_JOB,    /* `job` */
     AWAITS
 };
 
@@ -35,6 +50,7 @@ struct item { /* one point of an operation, from start to retirement */
     uint8_t step, awaits; /* the next step (perform.c), and the condition before that step */
     uint64_t moved;       /* elements of each share of a lent region (lent.c) */
     struct comm_work *work;
+    struct job *job;
     uint64_t ticket;
     uint8_t transfers;
     struct tier_work *transfer[TRANSFERS_MAX];
@@ -117,7 +133,8 @@ struct executor {
     bool settled; /* executor_settle has begun the step's set */
     uint64_t trace;
     struct traffic traffic;
-    double update_s;
+    _Atomic uint64_t update_ns; /* jobs add to it */
+    struct jobs jobs;
     struct zero_error error;
 };
 

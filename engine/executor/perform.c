@@ -12,6 +12,7 @@ zero_status submit(struct executor *e, struct item *item, const struct kernel *k
     work->kernel = kernel;
     work->stream = (uint8_t)stream;
     memcpy(work->argument, argument, kernel->argument_bytes);
+    if (job_submit(e, item, work)) return ZERO_OK;
     item->awaits = AWAITS_DEVICE;
     zero_status status = ahead_wait(e, (uint8_t)(1u << stream), item->before);
     return status ? status : e->o.device->ops->submit(e->o.device, work, &item->ticket, &e->error);
@@ -146,7 +147,8 @@ static const step_fn steps[OP_KINDS][STEPS_OF_ITEM] = {
 
 static zero_status (*const tests[AWAITS])(struct executor *e, struct item *item, bool *out_done) = {
     [AWAITS_NOTHING] = test_nothing, [AWAITS_HOST] = test_host, [AWAITS_DEVICE] = test_device,
-    [AWAITS_COMM] = test_comm,       [AWAITS_TURN] = test_turn, [AWAITS_DRIVE] = transfer_done};
+    [AWAITS_COMM] = test_comm,       [AWAITS_TURN] = test_turn, [AWAITS_DRIVE] = transfer_done,
+    [AWAITS_JOB] = job_test};
 
 static bool has_steps(const struct item *item) {
     return item->step < STEPS_OF_ITEM && steps[item->task->op.kind][item->step];

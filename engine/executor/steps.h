@@ -58,6 +58,10 @@ zero_status lent_take_sum(struct executor *e, struct item *item);
 /* The staging bytes of a reduction whose gradient is lent; `call` has the whole share. */
 uint64_t lent_reduce_bytes(const struct comm_group *group, struct comm_call call);
 
+/* job.c. job_submit: false: the work is none for a job. */
+bool job_submit(struct executor *e, struct item *item, const struct device_work *work);
+zero_status job_test(struct executor *e, struct item *item, bool *out_done);
+
 /* perform.c: starts work or a copy on the device; the item awaits it. */
 zero_status submit(struct executor *e, struct item *item, const struct kernel *kernel,
                    enum device_stream stream, const void *argument, struct device_work *work);

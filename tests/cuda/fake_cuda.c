@@ -187,6 +187,7 @@ EXPORT CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, C
     *value = values[attribute];
     if (attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)
         *value = (int)number_from("FAKE_CUDA_CAPABILITY", (uint64_t)*value);
+    if (attribute == CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID) *value = (int)number_from("FAKE_CUDA_NODE", 0);
     return CUDA_SUCCESS;
 }
 
@@ -267,27 +268,28 @@ EXPORT CUresult cuMemHostAlloc(void **out, size_t bytes, unsigned flags) {
     ENTER_UNCAPTURED();
     *out = bytes ? aligned_alloc(4096, (bytes + 4095) / 4096 * 4096) : NULL;
     if (*out) memset(*out, 0xff, bytes);
-    return call_leave(*out ? pinned_add(*out, bytes) : CUDA_ERROR_OUT_OF_MEMORY);
+    return call_leave(*out ? pinned_add(*out, bytes, true) : CUDA_ERROR_OUT_OF_MEMORY);
 }
 
 EXPORT CUresult cuMemFreeHost(void *memory) {
     ENTER_UNCAPTURED();
     if (!memory) return call_leave(CUDA_SUCCESS);
     call_wait(all_done, current);
-    if (pinned_remove(memory)) return call_leave(CUDA_ERROR_INVALID_VALUE);
+    if (pinned_remove(memory, true)) return call_leave(CUDA_ERROR_INVALID_VALUE);
     free(memory);
     return call_leave(CUDA_SUCCESS);
 }
 
 EXPORT CUresult cuMemHostRegister(void *memory, size_t bytes, unsigned flags) {
     ENTER_UNCAPTURED();
-    return call_leave(pinned_add(memory, bytes));
+    if (!number_from("FAKE_CUDA_REGISTERS", 1)) return call_leave(CUDA_ERROR_NOT_SUPPORTED);
+    return call_leave(pinned_add(memory, bytes, false));
 }
 
 EXPORT CUresult cuMemHostUnregister(void *memory) {
     ENTER_UNCAPTURED();
     call_wait(all_done, current);
-    return call_leave(pinned_remove(memory));
+    return call_leave(pinned_remove(memory, false));
 }
 
 /* Every call that enqueues: checks the stream, lets something run before or after. */

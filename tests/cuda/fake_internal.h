@@ -50,9 +50,9 @@ bool memory_is_device(uint64_t address);         /* in the device's range, alloc
 void memory_unlock(void);
 void memory_lock(void);
 void memory_check(void); /* checks the bytes after each allocation */
-/* Page-locked host memory: the host memory that a GPU reaches. */
-CUresult pinned_add(const void *memory, size_t bytes);
-CUresult pinned_remove(const void *memory);
+/* Page-locked host memory: the host memory that a GPU reaches. `drivers`: the driver allocated it. */
+CUresult pinned_add(const void *memory, size_t bytes, bool drivers);
+CUresult pinned_remove(const void *memory, bool drivers);
 bool pinned_has(uint64_t address, size_t bytes);
 
 /* fake_stream.c */
