@@ -19,10 +19,16 @@ _Static_assert((int)TIER_DEVICE == (int)ZERO_DEVICE && (int)TIER_CPU == (int)ZER
 
 /* ---- the blueprint ---- */
 
+/* The device's memory is measured before the groups' communicators take theirs, and after. */
 static zero_status open_groups(zero_engine *e, struct zero_error *error) {
+    struct device_room *memory = &e->host.device;
     uint32_t mesh[AXES];
+    memory->margin = e->config.device_margin;
+    memory->reserved = reservations_bytes(&e->reservations, TIER_DEVICE);
     blueprint_mesh(&e->config, e->ranks.data_size, mesh);
-    return start_groups(&e->ranks, mesh, e->group, error);
+    zero_status status = device_memory_free(e->run.device, &memory->at_commit, error);
+    if (!status) status = start_groups(&e->ranks, mesh, e->group, error);
+    return status ? status : device_memory_measure(memory, e->run.device, error);
 }
 
 static zero_status make_blueprint(zero_engine *e, struct zero_error *error) {
@@ -34,6 +40,7 @@ static zero_status make_blueprint(zero_engine *e, struct zero_error *error) {
                                         .state_count = e->training.state_count,
                                         .model_ranks = e->ranks.model_size,
                                         .reservations = &e->reservations,
+                                        .device_budget = device_memory_budget(&e->host.device),
                                         .group = (struct comm_group *const(*)[STREAMS])e->group};
     struct blueprint_terms terms = blueprint_terms(&e->config, e->ranks.data_size, e->run.discrete);
     return blueprint_make(&e->blueprint, &terms, &options, error);
@@ -274,8 +281,8 @@ static zero_status prepare(zero_engine *e, struct zero_error *error) {
         status = host_memory_check(&e->host.memory, blueprint_host_bytes(&e->blueprint), e->host.memory_ranks,
                                    error);
     if (!status)
-        status = device_memory_check(e->run.device, e->blueprint.plan.tier_bytes[TIER_DEVICE],
-                                     reservations_bytes(&e->reservations, TIER_DEVICE), &e->ranks.log, error);
+        status = device_memory_check(&e->host.device, e->run.device,
+                                     e->blueprint.plan.tier_bytes[TIER_DEVICE], &e->ranks.log, error);
     return status ? status : start(e, error);
 }
 

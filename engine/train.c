@@ -94,8 +94,8 @@ static zero_status check_step(zero_engine *e, const zero_step_info *out) {
 /* The progress thread uses the device, too. */
 static void report_device_memory(zero_engine *e) {
     turn_take(&e->ranks.lock);
-    device_memory_report(e->run.device, e->blueprint.plan.tier_bytes[TIER_DEVICE],
-                         reservations_bytes(&e->reservations, TIER_DEVICE), &e->ranks.log);
+    device_memory_report(&e->host.device, e->run.device, e->blueprint.plan.tier_bytes[TIER_DEVICE],
+                         &e->ranks.log);
     turn_give(&e->ranks.lock);
 }
 

@@ -334,6 +334,8 @@ static uint64_t left_bytes(const struct blueprint *b, enum tier_kind tier, uint6
     uint64_t budget = b->o.config->budget_bytes[tier], planned = blueprint_bytes(b, tier);
     uint64_t aligned =
         arrays * (b->o.model->regions * ALIGN_BYTES + 2 * CHUNK_ALIGN_BYTES) + CHUNK_ALIGN_BYTES;
+    if (budget == CONFIG_BYTES_UNLIMITED && tier == TIER_DEVICE && b->o.device_budget)
+        budget = b->o.device_budget;
     if (budget == CONFIG_BYTES_UNLIMITED) return UINT64_MAX;
     return budget > planned + aligned ? budget - planned - aligned : 0;
 }

@@ -52,6 +52,7 @@ struct blueprint_options {
     const struct config *config;           /* resolved */
     const struct optimizer_params *params; /* of group 0 */
     const struct reservations *reservations;
+    uint64_t device_budget; /* of tiered state, where memory.device gives none: what a GPU has free; 0: no bound */
 };
 
 struct blueprint {

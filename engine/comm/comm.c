@@ -365,6 +365,8 @@ bool comm_group_in_order(const struct comm_group *group) {
     return group->comm->device && ops->in_order && ops->in_order(group);
 }
 
+bool comm_one_order(const struct comm *comm) { return comm->one_order; }
+
 uint8_t comm_streams(const struct comm_group *group, const struct comm_call *call) {
     return group->comm->ops->streams(call);
 }

@@ -3,7 +3,7 @@
  * A rank opens one `comm`, makes groups of ranks from it, and posts calls on a group. All members of a group
  * post the same calls in the same order. A call completes later; the rank polls it with comm_test. A posted
  * call borrows its buffers until it is done. Calls of different groups are independent of each other, even
- * where the groups have the same members.
+ * where the groups have the same members, but for transports where one order holds over all groups (comm_one_order).
  *
  * Reductions are `ordered` by default: an all-to-all of shares, then the sum in fp32 in rank order, rounded
  * once. An ordered reduction gives the same bits on every transport and sends as many bytes as a ring. A
@@ -195,6 +195,10 @@ zero_status comm_test(struct comm_work *work, bool *out_done);
 /* True: the streams of the comm's device order the group's calls. Then a call comes after the work that was queued on its streams
  * before its post, and no other rank reads or writes its buffers once comm_work_queued's ticket is done. */
 bool comm_group_in_order(const struct comm_group *group);
+
+/* True: a rank's calls of all groups begin in the order of their posts. Then all ranks must post the calls of all groups in one
+ * order; else they may wait for each other forever. False: calls of different groups are independent of each other. */
+bool comm_one_order(const struct comm *comm);
 
 /* For a group in order: the streams of the device that such a call takes, a bit for each. */
 uint8_t comm_streams(const struct comm_group *group, const struct comm_call *call);

@@ -14,9 +14,11 @@
  *
  *   QUEUED --issue--> step 0, 1, ... --record--> ISSUED --ticket--> DONE
  *
- * A stream performs one call after another. If two ranks issued calls of two groups on one stream in different orders,
- * they would wait for each other forever. Therefore a rank issues the calls of a stream in the order of the posts, for
- * all groups together; and ranks that are members of two groups must post the calls of one stream in the same order.
+ * If two ranks issued calls of two groups in different orders, they could wait for each other forever: on one stream,
+ * because it performs one call after another; on two streams, because a GPU may have no room for the kernels of two
+ * calls at once (NCCL's user guide, "Using multiple NCCL communicators concurrently"). Therefore a rank issues all calls
+ * in the order of the posts, for all groups and streams together; and ranks that are members of two groups must post the
+ * calls of both in one order (comm_one_order). NCCL_LAUNCH_ORDER_IMPLICIT tells NCCL to keep this order on the GPU.
  * Reductions and all-to-alls are on DEVICE_REDUCE, all-gathers and broadcasts on DEVICE_GATHER.
  *
  * After a failure NCCL's kernels may wait forever. A thread that frees memory of the GPU then waits with them.
@@ -78,12 +80,12 @@ static zero_status end_issue(struct comm_work *work) {
     if (device->ops->record(device, stream_of(&work->call), &mine->ticket, &error))
         return comm_raise_error(work->group->comm, &error, false);
     mine->issued = true;
-    if (mine->in_turn) comm_of(work->group)->issued[stream_of(&work->call)]++;
+    if (mine->in_turn) comm_of(work->group)->issued++;
     return ZERO_OK;
 }
 
 /* Issues as many steps of one call as NCCL accepts. */
-static zero_status issue_call(struct comm_work *work) {
+zero_status nccl_issue_call(struct comm_work *work) {
     struct nccl_work *mine = mine_of(work);
     bool takes = false;
     zero_status status = taken(work, &takes);
@@ -96,13 +98,13 @@ static zero_status issue_call(struct comm_work *work) {
 
 static bool has_turn(const struct comm_work *work) {
     const struct nccl_work *mine = mine_of(work);
-    return !mine->in_turn || mine->turn == comm_of(work->group)->issued[stream_of(&work->call)];
+    return !mine->in_turn || mine->turn == comm_of(work->group)->issued;
 }
 
 static zero_status issue_group(struct nccl_group *group, bool *moved) {
     while (group->next < group->base.sequence) {
         struct comm_work *work = &group->base.works[group->next % COMM_CALLS_MAX];
-        zero_status status = has_turn(work) ? issue_call(work) : ZERO_OK;
+        zero_status status = has_turn(work) ? nccl_issue_call(work) : ZERO_OK;
         if (status != ZERO_OK || !mine_of(work)->issued) return status;
         group->next++;
         *moved = true;
@@ -172,7 +174,7 @@ static zero_status post(struct comm_work *work) {
     struct nccl_work *mine = mine_of(work);
     *mine = (struct nccl_work){.steps = nccl_steps(work)};
     mine->in_turn = mine->steps[0] && call->kind != COMM_BARRIER;
-    if (mine->in_turn) mine->turn = comm_of(work->group)->posted[stream_of(call)]++;
+    if (mine->in_turn) mine->turn = comm_of(work->group)->posted++;
     if (group->ring) control_posted(group->ring, &work->record, work->posted_ns);
     return issue(group->base.comm);
 }
@@ -255,6 +257,7 @@ static zero_status connect_members(struct nccl_group *group) {
     ncclUniqueId id;
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
+    config.maxCTAs = NCCL_CTAS_MAX;
     error_clear(&error);
     zero_status status = make_current(comm->device, &error);
     if (status) return comm_raise_error(comm, &error, false);
@@ -267,7 +270,7 @@ static zero_status connect_members(struct nccl_group *group) {
     return await_members(group);
 }
 
-static void abort_one(struct nccl_group *group) {
+void nccl_abort(struct nccl_group *group) {
     if (group->data) comm_of(&group->base)->library.ncclCommAbort(group->data);
     group->data = NULL;
 }
@@ -279,8 +282,8 @@ static void abort_all(struct comm *comm, struct nccl_group *closing) {
     const struct nccl_library *nccl = &((struct nccl_comm *)comm)->library;
     struct comm_group *others = failure_raised(comm->failure) ? comm->groups : NULL;
     nccl->ncclGroupStart();
-    if (closing) abort_one(closing);
-    for (struct comm_group *g = others; g; g = g->next) abort_one((struct nccl_group *)g);
+    if (closing) nccl_abort(closing);
+    for (struct comm_group *g = others; g; g = g->next) nccl_abort((struct nccl_group *)g);
     nccl->ncclGroupEnd();
 }
 
@@ -330,6 +333,7 @@ static zero_status group_open(struct comm_group *group) {
             status = comm_raise(group->comm, ZERO_E_MEMORY, (int32_t)group->comm->rank, false,
                                 "comm nccl: no memory for a group of %u ranks", group->count);
     }
+    if (status == ZERO_OK) status = nccl_warm_up(mine);
     if (status == ZERO_OK) return ZERO_OK;
     disconnect(mine, false);
     if (mine->companion) comm_group_close(mine->companion);
@@ -362,6 +366,7 @@ static zero_status open_comm(struct comm *comm, const struct comm_options *optio
     zero_status status = nccl_library_open(&mine->library, error);
     if (status != ZERO_OK) return status;
     comm->device = options->device;
+    comm->one_order = true;
     comm->failure = options->beside->failure;
     mine->beside = options->beside;
     return ZERO_OK;

@@ -25,6 +25,8 @@ enum { BUCKETS = 1024 }; /* of live calls: a world of many groups has hundreds *
 
 struct sim_entry {
     bool posted, done;
+    uint64_t *
+        common; /* by member: the hash of all calls, this one included, that both post; NULL without one order */
     struct comm_record record;
     struct held source, target, staging;
 };
@@ -46,6 +48,8 @@ struct sim_world {
     uint64_t random;
     double completion;
     bool without_data, without_staging;
+    uint64_t *
+        common; /* by pair of ranks: the hash of the calls that the first one has posted and the second one posts; or NULL */
     const struct sim_network *network;
     bool *left;
     uint32_t left_count;
@@ -69,9 +73,11 @@ static struct sim_world *world_of(const struct comm *comm) { return ((const stru
 
 struct sim_world *sim_world_create(const struct sim_options *options) {
     struct sim_world *world = calloc(1, sizeof *world);
-    if (world) world->left = calloc(options->ranks ? options->ranks : 1, sizeof *world->left);
-    if (!world || !world->left) {
-        free(world);
+    size_t ranks = options->ranks ? options->ranks : 1;
+    if (world) world->left = calloc(ranks, sizeof *world->left);
+    if (world && options->one_order) world->common = calloc(ranks * ranks, sizeof *world->common);
+    if (!world || !world->left || (options->one_order && !world->common)) {
+        sim_world_destroy(world);
         return NULL;
     }
     world->size = options->ranks;
@@ -89,6 +95,7 @@ static void call_destroy(struct sim_call *call) {
         free(call->entries[m].source.copy);
         free(call->entries[m].target.copy);
         free(call->entries[m].staging.copy);
+        free(call->entries[m].common);
     }
     free(call->done_at_ns);
     free(call->sources);
@@ -105,6 +112,7 @@ void sim_world_destroy(struct sim_world *world) {
         }
     failure_destroy(&world->failure);
     free(world->left);
+    free(world->common);
     free(world);
 }
 
@@ -118,6 +126,7 @@ static zero_status open_comm(struct comm *comm, const struct comm_options *optio
     ((struct sim_comm *)comm)->world = world;
     comm->failure = &world->failure;
     comm->without_data = world->without_data;
+    comm->one_order = world->common;
     return ZERO_OK;
 }
 
@@ -259,6 +268,30 @@ static void meet(const struct sim_network *network, const struct comm_work *work
     network->meet(network->user, &meeting, call->done_at_ns);
 }
 
+/* Two members must have posted the calls that both take part in, of all groups, in one order. */
+static zero_status compare_order(const struct comm_work *work, struct sim_call *call) {
+    struct sim_world *world = world_of(work->group->comm);
+    const struct comm_group *group = work->group;
+    struct sim_entry *mine = &call->entries[group->index];
+    if (!world->common) return ZERO_OK;
+    mine->common = calloc(group->count, sizeof *mine->common);
+    if (!mine->common)
+        return comm_raise(group->comm, ZERO_E_MEMORY, (int32_t)group->comm->rank, false,
+                          "comm sim: no memory for the order of calls");
+    for (uint32_t m = 0; m < group->count; m++) {
+        uint64_t *common = &world->common[(uint64_t)group->comm->rank * world->size + group->ranks[m]];
+        const struct sim_entry *theirs = &call->entries[m];
+        mine->common[m] = *common = hash_add(hash_add(*common, group->key), work->record.sequence);
+        if (m != group->index && theirs->posted && theirs->common[group->index] != mine->common[m])
+            return comm_raise(
+                group->comm, ZERO_E_DIVERGED, (int32_t)group->comm->rank, false,
+                "comm sim: ranks %u and %u post their common calls in different orders: on a GPU "
+                "they may wait for each other forever",
+                group->comm->rank, group->ranks[m]);
+    }
+    return ZERO_OK;
+}
+
 static zero_status post(struct comm_work *work) {
     struct sim_world *world = world_of(work->group->comm);
     struct sim_call *call = find_call(world, work);
@@ -270,6 +303,7 @@ static zero_status post(struct comm_work *work) {
     entry->posted = true;
     entry->record = work->record;
     zero_status status = compare_records(work, call);
+    if (!status) status = compare_order(work, call);
     if (++call->posted == call->count && world->network && !status) meet(world->network, work, call);
     return status;
 }

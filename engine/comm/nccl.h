@@ -1,5 +1,5 @@
 /* The structs and functions that the files of transport nccl share: comm_nccl.c drives calls and groups, nccl_steps.c
- * lists the steps of each call, nccl_failure.c reports failures of NCCL. */
+ * lists the steps of each call, nccl_warm_up.c makes the first calls, nccl_failure.c reports failures of NCCL. */
 #ifndef ZERO_ENGINE_COMM_NCCL_H
 #define ZERO_ENGINE_COMM_NCCL_H
 
@@ -12,9 +12,8 @@ struct nccl_comm {
     struct comm base;
     struct comm *beside;
     struct nccl_library library;
-    /* Per stream of the device: calls posted, and calls whose steps are all issued. */
-    uint64_t posted[DEVICE_STREAMS], issued[DEVICE_STREAMS];
-    uint32_t idles; /* calls of idle since the last completed call */
+    uint64_t posted, issued; /* calls with work on a stream: posted, and those whose steps are all issued */
+    uint32_t idles;          /* calls of idle since the last completed call */
 };
 
 enum { STEPS_MAX = 5 };
@@ -27,7 +26,7 @@ struct nccl_work {
     bool issued;          /* all steps are issued, and the stream is recorded */
     uint64_t ticket;
     bool in_turn;              /* the steps are on a stream, and wait for their turn */
-    uint64_t turn;             /* the call's number on this stream */
+    uint64_t turn;             /* the call's number, over all groups and streams */
     struct comm_work *barrier; /* posted on the companion */
 };
 
@@ -65,6 +64,18 @@ static inline cudaStream_t nccl_stream(const struct comm_work *work) {
 static inline bool nccl_good(ncclResult_t result) {
     return result == ncclSuccess || result == ncclInProgress;
 }
+
+/* The most thread blocks of a communicator's kernel, each of which takes a multiprocessor: two kernels run beside each other and
+ * beside the program's. NCCL_MAX_CTAS overrides it. */
+enum { NCCL_CTAS_MAX = 16 };
+
+/* comm_nccl.c. Issues as many steps of one call as NCCL accepts. */
+zero_status nccl_issue_call(struct comm_work *work);
+/* Ends the group's communicator, and its work on the GPU. */
+void nccl_abort(struct nccl_group *group);
+
+/* nccl_warm_up.c. Makes the first calls of the group's communicator, and waits for them. */
+zero_status nccl_warm_up(struct nccl_group *group);
 
 /* nccl_steps.c. The steps of a call, in order. A call that moves no data has no steps. */
 const step_fn *nccl_steps(const struct comm_work *work);

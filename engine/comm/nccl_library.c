@@ -2,6 +2,8 @@
 
 #include <dlfcn.h>
 #include <stddef.h>
+#include <stdbool.h>
+#include <stdlib.h>
 
 static const char library_name[] = "libnccl.so.2";
 
@@ -23,9 +25,14 @@ static zero_status look_up(struct nccl_library *library, void *handle, struct ze
                      library_name, missing, NCCL_MAJOR, NCCL_MINOR);
 }
 
+/* NCCL reads it once, and ignores it before 2.26: kernels of all communicators of a GPU then start in the order of the
+ * calls. */
+static void set_launch_order(void) { setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", false); }
+
 zero_status nccl_library_open(struct nccl_library *out_library, struct zero_error *error) {
     struct nccl_library library;
     int version = 0;
+    set_launch_order();
     void *handle = dlopen(library_name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!handle)
         return error_set(

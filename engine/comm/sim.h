@@ -40,6 +40,7 @@ struct sim_options {
     double completion;
     bool without_data;                 /* calls have no buffers: sizes and order only */
     bool without_staging;              /* reductions need no staging */
+    bool one_order; /* comm_one_order; two ranks that post their common calls in different orders get ZERO_E_DIVERGED */
     const struct sim_network *network; /* decides when calls complete, instead of `completion`; or NULL */
 };
 

@@ -38,6 +38,7 @@ struct comm {
     struct comm_group *groups; /* open ones */
     struct control *control;   /* set by watch_start; NULL: there is none */
     uint32_t queued;           /* works on the device: their end wakes no thread, so waits must poll */
+    bool one_order;            /* see comm_one_order; set by the transport's open */
     bool without_data;         /* calls have no buffers (simulations of many ranks) */
 };
 

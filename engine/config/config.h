@@ -244,6 +244,7 @@ struct config {
     uint64_t trace_first;
     int64_t trace_steps;          /* -1: the host program decides */
     uint64_t budget_bytes[TIERS]; /* per rank; CONFIG_BYTES_UNLIMITED */
+    uint64_t device_margin;       /* of a GPU's memory, beside the plan */
     struct config_comm comm;
     struct config_model model;
     struct config_recompute recompute;

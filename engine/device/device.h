@@ -119,8 +119,11 @@ struct device_ops {
 
 struct device { /* the head of every implementation's own struct */
     const struct device_ops *ops;
-    bool discrete;                /* the host must not touch DEVICE_MEMORY */
-    int64_t index;                /* cuda: the GPU's number; else -1 */
+    bool discrete;         /* the host must not touch DEVICE_MEMORY */
+    bool runs_at_once;     /* a kernel that runs on the host is done when `submit` returns */
+    bool pinned_by_driver; /* DEVICE_PINNED memory is the driver's own: io_uring must not register it */
+    int node;              /* the host's memory node (NUMA) that is next to the device; below 0: unknown */
+    int64_t index;         /* cuda: the GPU's number; else -1 */
     void *stream[DEVICE_STREAMS]; /* cuda: CUstream; else NULL */
     /* By kind: bytes now held through `allocate` and `reserve`, whole pages: what the report measures. */
     uint64_t allocated[2];

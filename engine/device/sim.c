@@ -48,7 +48,7 @@ static zero_status sim_open(const struct device_options *options, struct device 
     if (!sim) return error_set(error, ZERO_E_MEMORY, "device sim: no memory for its handle");
     sim->base.ops = &device_sim;
     sim->base.discrete = options->discrete;
-    sim->base.index = -1;
+    sim->base.index = sim->base.node = -1;
     sim->random = options->seed * 2 + 1;
     sim->probability = options->probability;
     sim->pace = options->pace;

@@ -8,7 +8,8 @@
  *
  * Two rules keep ranks from waiting for each other forever. Each stream of the device is given the operations in the order of their
  * emission, which is the same on all ranks: one begins when the one before it is queued. A stream waits only for operations that
- * were emitted before the one that it is given.
+ * were emitted before the one that it is given. Where comm has one order of calls, as NCCL, the gathers and reductions of all streams
+ * are posted in the order of emission, too (collective_turn).
  *
  * An operation that the host, a drive or a copy from the host's memory takes part in waits until what it needs is done. */
 #include "engine/executor/steps.h"

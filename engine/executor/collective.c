@@ -1,6 +1,30 @@
 /* Code that gathers and reductions share: the call that they post, and its traffic counters. */
 #include "engine/executor/steps.h"
 
+bool posts_calls(const struct operation *op) { return op->kind == OP_GATHER || op->kind == OP_REDUCE; }
+
+bool has_posted(const struct item *item) {
+    return !posts_calls(&item->task->op) || item->posted || item->done;
+}
+
+/* Nothing waits in a circle: an operation waits only for operations that were emitted before it. */
+bool collective_turn(const struct executor *e, const struct item *item) {
+    for (int s = 0; s < STREAMS && e->one_order; s++) {
+        const struct timeline *line = &e->stream[s];
+        if (s == item->task->op.stream) continue;
+        for (uint64_t i = line->retired; i < line->started; i++) {
+            const struct item *other = &line->item[i & line->item_mask];
+            if (other->task->collective < item->task->collective && !has_posted(other)) return false;
+        }
+        for (uint64_t i = line->tasks_started; i < line->tasks_emitted; i++) {
+            const struct task *other = &line->task[i & line->task_mask];
+            if (other->collective >= item->task->collective) break;
+            if (posts_calls(&other->op)) return false;
+        }
+    }
+    return true;
+}
+
 zero_status post_call(struct executor *e, struct item *item, struct comm_group *group,
                       const struct comm_call *call) {
     zero_status status = ahead_wait(e, item->task->ahead, item->before);

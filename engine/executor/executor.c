@@ -110,6 +110,7 @@ zero_status executor_open(const struct executor_options *options, struct executo
     if (!e) return error_set(error, ZERO_E_MEMORY, "no memory for the executor");
     e->o = *options;
     e->ahead = ahead_possible(options);
+    e->one_order = options->comm && comm_one_order(options->comm);
     error_clear(&e->error);
     zero_status status = open_tables(e, error);
     if (status) {
@@ -208,6 +209,8 @@ static zero_status emit_task(struct executor *e, const struct operation *op) {
                          "rank %u: %s of \"%s\" uses a buffer that is not in memory", e->o.rank,
                          operation_kind_name((enum operation_kind)op->kind), unit_name(e, op->region));
     task->ahead = ahead_streams(e, task);
+    task->collective = e->collectives;
+    e->collectives += posts_calls(op);
     if (op->kind == OP_RELEASE) {
         e->live[task->write[0]] = false;
         *buffer_binding(e, op->write[0]) = NO_BUFFER;
@@ -387,4 +390,6 @@ struct traffic executor_traffic(const struct executor *e) {
     return e->traffic;
 }
 
-double executor_update_seconds(const struct executor *e) { return e->update_s; }
+double executor_update_seconds(const struct executor *e) {
+    return (double)atomic_load_explicit(&e->update_ns, memory_order_relaxed) * 1e-9;
+}

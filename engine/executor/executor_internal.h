@@ -4,12 +4,27 @@
 
 #include "engine/executor/executor.h"
 
-enum { SCALAR_SETS = 2, TRANSFERS_MAX = 3 };
+enum { SCALAR_SETS = 2, TRANSFERS_MAX = 3, JOBS_MAX = 4 };
+
+struct job { /* job.c */
+    atomic_int state;
+    const struct kernel *kernel;
+    _Alignas(16) uint8_t argument[DEVICE_ARGUMENT_BYTES];
+};
+
+struct jobs {
+    struct job ring[JOBS_MAX];
+    uint64_t submitted, taken, ended;
+    uint64_t from_bytes;        /* work that writes less is done at once */
+    void (*queued)(void *user); /* NULL: all work is done at once */
+    void *user;
+};
 
 struct task { /* an emitted operation */
     struct operation op;
     uint32_t read[OPERATION_BUFFERS_MAX], write[OPERATION_BUFFERS_MAX]; /* planned buffers */
-    uint8_t scalars;                                                    /* UPDATE: index of its scalar set */
+    uint64_t collective; /* GATHER and REDUCE: how many of both were emitted before it, on all streams */
+    uint8_t scalars;     /* UPDATE: index of its scalar set */
     uint8_t
         ahead; /* running ahead: the streams of the device that wait for what it needs; 0: the host waits */
 };
@@ -21,6 +36,7 @@ enum awaits {
     AWAITS_COMM,   /* `work` */
     AWAITS_TURN,   /* until all earlier items of its stream have posted their collective */
     AWAITS_DRIVE,  /* `transfer` */
+    AWAITS_JOB,    /* `job` */
     AWAITS
 };
 
@@ -34,6 +50,7 @@ struct item { /* one point of an operation, from start to retirement */
     uint8_t step, awaits; /* the next step (perform.c), and the condition before that step */
     uint64_t moved;       /* elements of each share of a lent region (lent.c) */
     struct comm_work *work;
+    struct job *job;
     uint64_t ticket;
     uint8_t transfers;
     struct tier_work *transfer[TRANSFERS_MAX];
@@ -92,7 +109,10 @@ struct scalar_set {
 
 struct executor {
     struct executor_options o;
-    bool ahead; /* what waits for queued work is queued behind it (ahead.c) */
+    bool ahead;     /* what waits for queued work is queued behind it (ahead.c) */
+    bool one_order; /* comm_one_order: gathers and reductions post in the order of emission (collective.c) */
+    uint64_t collectives; /* gathers and reductions that were emitted */
+    uint64_t steps;       /* of items, that were made */
     struct timeline stream[STREAMS];
     struct hazards hazards;
     struct offload offload;
@@ -113,7 +133,8 @@ struct executor {
     bool settled; /* executor_settle has begun the step's set */
     uint64_t trace;
     struct traffic traffic;
-    double update_s;
+    _Atomic uint64_t update_ns; /* jobs add to it */
+    struct jobs jobs;
     struct zero_error error;
 };
 

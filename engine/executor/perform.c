@@ -12,6 +12,7 @@ zero_status submit(struct executor *e, struct item *item, const struct kernel *k
     work->kernel = kernel;
     work->stream = (uint8_t)stream;
     memcpy(work->argument, argument, kernel->argument_bytes);
+    if (job_submit(e, item, work)) return ZERO_OK;
     item->awaits = AWAITS_DEVICE;
     zero_status status = ahead_wait(e, (uint8_t)(1u << stream), item->before);
     return status ? status : e->o.device->ops->submit(e->o.device, work, &item->ticket, &e->error);
@@ -43,11 +44,6 @@ static zero_status test_nothing(struct executor *e, struct item *item, bool *out
     return ZERO_OK;
 }
 
-static bool has_posted(const struct item *item) {
-    bool posts = item->task->op.kind == OP_GATHER || item->task->op.kind == OP_REDUCE;
-    return !posts || item->posted || item->done;
-}
-
 /* Items of a run that share scratch memory, or add to one norm, come one after the other. So do reductions of a discrete device where the
  * later one has rounds: until its last round, sums of its blocks lie in memory that all reductions use. Running ahead, the device's
  * stream has them in order. */
@@ -58,11 +54,11 @@ static bool one_by_one(const struct executor *e, const struct item *before, cons
            !reduce_posts_once(e, item);
 }
 
-/* An item may post when all earlier items of its stream have posted. So all ranks post in the order of emission,
- * however long the earlier steps of an item take. */
+/* An item may post when all earlier items of its stream have posted, and where comm has one order, those of all streams. So all ranks
+ * post in the order of emission, however long the earlier steps of an item take. */
 static zero_status test_turn(struct executor *e, struct item *item, bool *out_done) {
     const struct timeline *line = &e->stream[item->task->op.stream];
-    *out_done = true;
+    *out_done = collective_turn(e, item);
     for (uint64_t i = line->retired; *out_done; i++) {
         const struct item *before = &line->item[i & line->item_mask];
         if (before == item) break;
@@ -151,7 +147,8 @@ static const step_fn steps[OP_KINDS][STEPS_OF_ITEM] = {
 
 static zero_status (*const tests[AWAITS])(struct executor *e, struct item *item, bool *out_done) = {
     [AWAITS_NOTHING] = test_nothing, [AWAITS_HOST] = test_host, [AWAITS_DEVICE] = test_device,
-    [AWAITS_COMM] = test_comm,       [AWAITS_TURN] = test_turn, [AWAITS_DRIVE] = transfer_done};
+    [AWAITS_COMM] = test_comm,       [AWAITS_TURN] = test_turn, [AWAITS_DRIVE] = transfer_done,
+    [AWAITS_JOB] = job_test};
 
 static bool has_steps(const struct item *item) {
     return item->step < STEPS_OF_ITEM && steps[item->task->op.kind][item->step];
@@ -201,6 +198,7 @@ static zero_status advance(struct executor *e, struct item *item, bool *out_done
         if (status || (!reached && !overtakes(item))) return status;
         item->awaits = AWAITS_NOTHING;
         if (!has_steps(item)) return end(e, item, out_done);
+        e->steps++;
         status = all[item->step++](e, item);
         if (status) return status;
     }
@@ -218,6 +216,7 @@ zero_status perform_start(struct executor *e, struct item *item) {
         status = tests[item->awaits](e, item, &reached);
         if (status || !reached) break;
         item->awaits = AWAITS_NOTHING;
+        e->steps++;
         status = all[item->step++](e, item);
     }
     return status;

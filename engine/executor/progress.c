@@ -102,12 +102,14 @@ static zero_status start_ready(struct executor *e, struct timeline *line, bool *
 }
 
 zero_status executor_poll(struct executor *e, bool *out_moved) {
+    uint64_t steps = e->steps;
     *out_moved = false;
     for (int s = 0; s < STREAMS && !e->error.code; s++) {
         zero_status status = test_in_flight(e, &e->stream[s], out_moved);
         if (!status) status = start_ready(e, &e->stream[s], out_moved);
         if (status && !e->error.code) error_set(&e->error, status, "%s", zero_status_meaning(status));
     }
+    *out_moved |= e->one_order && e->steps != steps; /* a call of another stream may have waited for it */
     return e->error.code;
 }
 

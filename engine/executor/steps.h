@@ -58,6 +58,10 @@ zero_status lent_take_sum(struct executor *e, struct item *item);
 /* The staging bytes of a reduction whose gradient is lent; `call` has the whole share. */
 uint64_t lent_reduce_bytes(const struct comm_group *group, struct comm_call call);
 
+/* job.c. job_submit: false: the work is none for a job. */
+bool job_submit(struct executor *e, struct item *item, const struct device_work *work);
+zero_status job_test(struct executor *e, struct item *item, bool *out_done);
+
 /* perform.c: starts work or a copy on the device; the item awaits it. */
 zero_status submit(struct executor *e, struct item *item, const struct kernel *kernel,
                    enum device_stream stream, const void *argument, struct device_work *work);
@@ -66,7 +70,11 @@ zero_status copy(struct executor *e, struct item *item, enum device_stream strea
 /* True if the device is discrete and the address is in the host's memory. */
 bool crosses(const struct executor *e, const void *address);
 
-/* collective.c. */
+/* collective.c. Gathers and reductions post calls. Where comm has one order of calls, an item posts its first call once all gathers
+ * and reductions that were emitted before it, on the other streams, have posted their last one. */
+bool posts_calls(const struct operation *op);
+bool has_posted(const struct item *item); /* its last call */
+bool collective_turn(const struct executor *e, const struct item *item);
 zero_status post_call(struct executor *e, struct item *item, struct comm_group *group,
                       const struct comm_call *call);
 /* Posts a gather or a reduction, and adds comm's counters of that call to executor_traffic. `codes`: elements per

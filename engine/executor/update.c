@@ -159,7 +159,7 @@ static void run_update(void *argument) {
                   a->end - a->begin, a->copy);
     else if (a->copy)
         memcpy(a->copy, a->master, (a->end - a->begin) * sizeof(float));
-    a->executor->update_s += (double)(clock_now_ns() - started) * 1e-9;
+    atomic_fetch_add_explicit(&a->executor->update_ns, clock_now_ns() - started, memory_order_relaxed);
 }
 
 /* The update by the host. */

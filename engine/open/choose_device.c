@@ -44,6 +44,7 @@ zero_status join_device(struct joining *j, const zero_runtime *runtime, uint32_t
     else if (!j->run->device)
         status =
             open_row(j, type == CONFIG_DEVICE_CPU ? DEVICE_HOST : DEVICE_CUDA, runtime, local_rank, error);
+    if (!status && !plans) status = device_memory_free(j->run->device, &j->host->device.at_open, error);
     if (!status) j->run->discrete = plans ? plans_for_gpu(j, runtime) : j->run->device->discrete;
     return status;
 }

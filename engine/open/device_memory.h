@@ -1,19 +1,39 @@
 /* The memory of a GPU that is left for a plan. Beside the plan its memory holds the driver's context, the code of kernels, graphs and NCCL's
- * communicators, which no plan can know, and what other programs have taken. Threads: those of the device. */
+ * communicators, which no plan can know, and what other programs have taken. So a margin stays free. Threads: those of the device. */
 #ifndef ZERO_ENGINE_OPEN_DEVICE_MEMORY_H
 #define ZERO_ENGINE_OPEN_DEVICE_MEMORY_H
 
 #include "engine/base/log.h"
 #include "engine/device/device.h"
 
-/* Before the plan's memory is allocated. ZERO_E_BUDGET: the engine's `planned` bytes are more than is free. Logs a warning if less
- * than a margin would be left beside them and the `reserved` bytes, which are the host program's. Always ZERO_OK for a device without
- * memory of its own. */
-zero_status device_memory_check(struct device *device, uint64_t planned, uint64_t reserved,
-                                const struct log *log, struct zero_error *error);
+/* What an engine found on its GPU, in bytes. All zero for a device without memory of its own. */
+struct device_room {
+    uint64_t total;
+    uint64_t at_open;   /* free when the engine opened */
+    uint64_t at_commit; /* when its commit began: the host program has taken the difference */
+    uint64_t available; /* with the engine's communicators, and without its plan */
+    uint64_t reserved;  /* by the host program, in zero_engine_reserve */
+    uint64_t margin;    /* memory.device_margin */
+};
+
+/* *out is the free memory; 0 for a device without memory of its own. */
+zero_status device_memory_free(struct device *device, uint64_t *out, struct zero_error *error);
+
+/* Measures `available` and `total`. */
+zero_status device_memory_measure(struct device_room *memory, struct device *device,
+                                  struct zero_error *error);
+
+/* The budget of a plan and its reservations, where memory.device gives none; 0: there is no bound. */
+uint64_t device_memory_budget(const struct device_room *memory);
+
+/* Before the plan's memory is allocated. ZERO_E_BUDGET: the engine's `planned` bytes, what the host program has reserved and not taken
+ * yet, and the margin are more than is free. Logs what was found. */
+zero_status device_memory_check(const struct device_room *memory, const struct device *device,
+                                uint64_t planned, const struct log *log, struct zero_error *error);
 
 /* After the first step, when kernels, graphs and communicators are there: logs what the plan takes, what else is taken, and what is
- * free; a warning if that is less than the margin. */
-void device_memory_report(struct device *device, uint64_t planned, uint64_t reserved, const struct log *log);
+ * free; a warning if that is less than an eighth of the margin. */
+void device_memory_report(const struct device_room *memory, struct device *device, uint64_t planned,
+                          const struct log *log);
 
 #endif

@@ -2,6 +2,7 @@
 #ifndef ZERO_ENGINE_OPEN_HOST_H
 #define ZERO_ENGINE_OPEN_HOST_H
 
+#include "engine/open/device_memory.h"
 #include "engine/open/host_memory.h"
 #include "engine/zero.h"
 
@@ -13,6 +14,7 @@ struct host {
     uint32_t cpus, sharers;    /* `sharers` ranks share, divided by them; cpus 0: given */
     struct host_memory memory; /* what the processes may take that share it, */
     uint32_t memory_ranks;     /* and the ranks among them */
+    struct device_room device; /* what was found on the GPU */
     bool plans_only;           /* zero_runtime.plan_ranks: the other ranks are not there */
     bool discard_shadow;       /* zero_runtime's */
 };

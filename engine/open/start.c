@@ -48,13 +48,23 @@ uint8_t *start_row(const struct running *run, const struct plan *plan, enum memo
 
 enum { TRANSFER_ROWS = 3 };
 
+/* WSL2, some containers: the transfers pin their pages one by one. */
+static void log_pinned(const struct running *run) {
+    if (run->device->pinned_by_driver)
+        log_line(&run->ranks->log, ZERO_LOG_INFO,
+                 "GPU %" PRId64
+                 ": the driver refuses to pin the engine's memory (cuMemHostRegister), and allocates pinned "
+                 "memory itself; io_uring does not register that",
+                 run->device->index);
+}
+
 /* Chunks, parameters and gradients go to and come from these rows, which are pinned for the drive's requests. */
 static uint32_t transfer_buffers(const struct running *run, const struct plan *plan,
                                  struct device_span out[TRANSFER_ROWS]) {
     static const enum memory_row rows[TRANSFER_ROWS] = {MEMORY_SLOTS, MEMORY_PARAM_STAGING,
                                                         MEMORY_GRAD_STAGING};
     uint32_t count = 0;
-    for (int i = 0; i < TRANSFER_ROWS; i++)
+    for (int i = 0; i < TRANSFER_ROWS && !run->device->pinned_by_driver; i++)
         if (plan->row_bytes[rows[i]])
             out[count++] = (struct device_span){start_row(run, plan, rows[i]), plan->row_bytes[rows[i]]};
     return count;
@@ -121,6 +131,7 @@ static zero_status allocate(struct running *run, const struct start_options *o, 
         if (status) return status;
     }
     empty_parts(run, plan);
+    log_pinned(run);
     return open_drive(run, o, error);
 }
 

@@ -1,30 +1,50 @@
 #include "engine/run/progress.h"
 
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <time.h>
+#include <unistd.h>
 
+#include "engine/base/clock.h"
+#include "engine/base/numa.h"
 #include "engine/base/thread.h"
 
 /* Between two polls that found nothing to do: short against a unit's compute, long against a poll. On a GPU a unit takes a
  * tenth of that, and each step of an operation there waits for a poll. */
 enum { POLL_NS = 300 * 1000, DEVICE_POLL_NS = 30 * 1000 };
 
+/* On a GPU the next step often follows within a few microseconds: so long the thread polls on before it sleeps, unless CPUs are
+ * too few. */
+enum { SPIN_NS = 20 * 1000, SPIN_CPUS_MIN = 4 };
+
 struct progress {
-    pthread_t thread;
+    pthread_t thread, worker;
     struct turn *lock;
     struct executor *executor;
     struct comm *comm;
+    int node; /* of the device, where updates are done */
     long poll_ns;
-    pthread_cond_t changed;
-    bool stop, rests; /* under lock */
+    uint64_t spin_ns, moved_ns; /* moved_ns: when something moved */
+    pthread_cond_t changed, queued;
+    bool stop, rests, works; /* under lock; works: the worker runs */
 };
 
-static void nap(struct progress *p) {
+/* By default Linux ends a sleep up to 50 us late. */
+static void sleep_exactly(void) { prctl(PR_SET_TIMERSLACK, 1ul, 0, 0, 0); }
+
+static void nap(struct progress *p, long ns) {
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += p->poll_ns;
+    until.tv_nsec += ns;
     if (until.tv_nsec >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
     pthread_cond_timedwait(&p->changed, &p->lock->mutex, &until);
+}
+
+static void pause_polling(struct progress *p) {
+    if (p->spin_ns && clock_now_ns() - p->moved_ns < p->spin_ns)
+        sched_yield();
+    else
+        nap(p, p->poll_ns);
 }
 
 /* The failure is sticky and the host's next call reports it; but that may be long in coming, and the others wait. The host may
@@ -37,6 +57,7 @@ static void tell(struct progress *p) {
 
 static void *run(void *argument) {
     struct progress *p = argument;
+    sleep_exactly();
     pthread_mutex_lock(&p->lock->mutex);
     while (!p->stop) {
         if (p->rests || executor_waits_for_host(p->executor)) {
@@ -47,30 +68,72 @@ static void *run(void *argument) {
         if (executor_poll(p->executor, &moved)) tell(p);
         if (!moved && executor_runs_ahead(p->executor))
             comm_idle(p->comm, 0); /* the host may be in no call */
-        if (!moved) nap(p);
+        if (moved && p->spin_ns) p->moved_ns = clock_now_ns();
+        if (!moved) pause_polling(p);
         turn_yield(p->lock);
     }
     pthread_mutex_unlock(&p->lock->mutex);
     return NULL;
 }
 
+/* ---- jobs ---- */
+
+static void wake_worker(void *user) { pthread_cond_signal(&((struct progress *)user)->queued); }
+
+/* Threads of OpenMP that it starts stay on the node, too. */
+static void *work(void *argument) {
+    struct progress *p = argument;
+    numa_bind_thread(p->node);
+    turn_take(p->lock);
+    while (!p->stop) {
+        struct job *job = executor_take_job(p->executor);
+        if (!job) {
+            pthread_cond_wait(&p->queued, &p->lock->mutex);
+            continue;
+        }
+        turn_give(p->lock);
+        executor_run_job(job);
+        pthread_cond_broadcast(&p->changed); /* the host may wait, too */
+        turn_take(p->lock);
+    }
+    turn_give(p->lock);
+    return NULL;
+}
+
+/* ---- */
+
+static void open_condition(pthread_cond_t *condition) {
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(condition, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+}
+
+static void close_all(struct progress *p) {
+    pthread_cond_destroy(&p->changed);
+    pthread_cond_destroy(&p->queued);
+    free(p);
+}
+
 struct progress *progress_start(struct turn *lock, struct executor *executor, struct comm *comm,
-                                bool discrete) {
+                                const struct device *device, uint64_t detached_bytes) {
     struct progress *p = calloc(1, sizeof *p);
     if (!p) return NULL;
     p->lock = lock;
     p->executor = executor;
     p->comm = comm;
-    p->poll_ns = discrete ? DEVICE_POLL_NS : POLL_NS;
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&p->changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
-    if (thread_start(&p->thread, run, p) == 0) return p;
-    pthread_cond_destroy(&p->changed);
-    free(p);
-    return NULL;
+    p->node = device->discrete ? device->node : -1;
+    p->poll_ns = device->discrete ? DEVICE_POLL_NS : POLL_NS;
+    p->spin_ns = device->discrete && sysconf(_SC_NPROCESSORS_ONLN) >= SPIN_CPUS_MIN ? SPIN_NS : 0;
+    open_condition(&p->changed);
+    open_condition(&p->queued);
+    if (thread_start(&p->thread, run, p)) return close_all(p), NULL;
+    p->works = thread_start(&p->worker, work, p) == 0;
+    turn_take(lock);
+    if (p->works) executor_detach(executor, detached_bytes, wake_worker, p);
+    turn_give(lock);
+    return p;
 }
 
 void progress_stop(struct progress *p) {
@@ -78,16 +141,19 @@ void progress_stop(struct progress *p) {
     turn_take(p->lock);
     p->stop = true;
     pthread_cond_signal(&p->changed);
+    pthread_cond_signal(&p->queued);
     turn_give(p->lock);
     pthread_join(p->thread, NULL);
-    pthread_cond_destroy(&p->changed);
-    free(p);
+    if (p->works) pthread_join(p->worker, NULL);
+    close_all(p);
 }
 
 void progress_rest(struct progress *p, bool rests) {
     if (!p) return;
     p->rests = rests;
 }
+
+void progress_await_job(struct progress *p, long at_most_ns) { nap(p, at_most_ns); }
 
 void progress_wake(struct progress *p) {
     if (!p) return;

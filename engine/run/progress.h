@@ -1,5 +1,5 @@
-/* The one declared thread of a rank: it polls the executor while the host computes, so that collectives and
- * updates move under compute. Asleep otherwise. */
+/* The two threads that a rank has beside the host's. One polls the executor while the host computes, so that collectives and
+ * updates move under compute. The other one does the work of the host that takes long: updates. Asleep otherwise. */
 #ifndef ZERO_ENGINE_RUN_PROGRESS_H
 #define ZERO_ENGINE_RUN_PROGRESS_H
 
@@ -8,15 +8,19 @@
 
 struct progress;
 
-/* Starts the thread. `lock` guards the executor, which works on a `discrete` device or not, and the comm, which the other
- * ranks hear of a failure through; all are borrowed. NULL where the system refuses. */
+/* Starts the threads. `lock` guards the executor, which works on `device`, and the comm, which the other ranks hear of a failure
+ * through; all are borrowed. `detached_bytes`: executor_detach. Where the system refuses the second thread, the first one, or the
+ * host, does its work. NULL where it refuses the first one. */
 struct progress *progress_start(struct turn *lock, struct executor *executor, struct comm *comm,
-                                bool discrete);
+                                const struct device *device, uint64_t detached_bytes);
 void progress_stop(struct progress *progress); /* joins; NULL is allowed */
 
 /* With the lock. `rests`: the host polls the executor by itself; two threads that poll would only wait for each other. Call
  * progress_wake when the host polls no more. NULL is allowed. */
 void progress_rest(struct progress *progress, bool rests);
+
+/* With the lock, which it gives away meanwhile: sleeps until a job is done, or for `at_most_ns`. */
+void progress_await_job(struct progress *progress, long at_most_ns);
 
 /* There may be something to do. Called without the lock; NULL is allowed. */
 void progress_wake(struct progress *progress);

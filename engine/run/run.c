@@ -3,12 +3,21 @@
 #include "engine/base/clock.h"
 #include "engine/run/progress.h"
 
-enum { IDLE_NS = 200 * 1000, DEVICE_IDLE_NS = 10 * 1000 };
+/* The time that the lock is held for at most by an update of this size is a fraction of a millisecond. */
+enum { DETACHED_BYTES = 1 << 20 };
 
-/* Nothing moved: sleeps until a message or a transfer may have come. A device wakes no thread: the caller polls it again soon. */
+enum { IDLE_NS = 200 * 1000, JOB_IDLE_NS = 50 * 1000, DEVICE_IDLE_NS = 10 * 1000 };
+
+/* Nothing moved: sleeps until a message, a transfer or a job may have come to its end. A device wakes no thread: the caller polls
+ * it again soon. Nor does a message while a job runs. */
 static void idle(void *user) {
     const struct running *run = user;
     struct tier *drive = run->tier[TIER_NVME];
+    if (executor_works(run->executor)) {
+        comm_idle(run->ranks->data, 0);
+        progress_await_job(run->progress, run->discrete ? DEVICE_IDLE_NS : JOB_IDLE_NS);
+        return;
+    }
     if (run->discrete) comm_idle(run->ranks->data, DEVICE_IDLE_NS);
     if (run->discrete) return;
     if (executor_transferring(run->executor))
@@ -30,7 +39,8 @@ void run_begin(struct running *run) {
 
 void run_start_progress(struct running *run) {
     struct ranks *ranks = run->ranks;
-    run->progress = progress_start(&ranks->lock, run->executor, ranks->data, run->discrete);
+    run->progress = progress_start(&ranks->lock, run->executor, ranks->data, run->device,
+                                   run->detached_bytes ? run->detached_bytes : DETACHED_BYTES);
     if (!run->progress)
         log_line(&ranks->log, ZERO_LOG_WARN,
                  "the system refused a progress thread: collectives and chunks move only inside the engine's "
@@ -54,7 +64,8 @@ zero_status run_wait(struct running *run, bool (*holds)(const void *), const voi
     if (waits) progress_rest(run->progress, false);
     turn_give(lock);
     if (waits) progress_wake(run->progress);
-    run->wait_s += (double)(clock_now_ns() - began) * 1e-9 - update_s;
+    double waited_s = (double)(clock_now_ns() - began) * 1e-9;
+    run->wait_s += waited_s > update_s ? waited_s - update_s : 0; /* updates may have begun before */
     return status ? ranks_fail(run->ranks, executor_error(run->executor)) : ZERO_OK;
 }
 

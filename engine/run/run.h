@@ -15,6 +15,7 @@ struct running {
     struct executor *executor;
     struct host_moves moves;
     struct progress *progress; /* NULL: nothing moves by itself */
+    uint64_t detached_bytes;   /* tests: executor_detach, before commit; 0: as it is meant */
     uint64_t weights_version;  /* counts changes of the weights, for borrowed copies */
     double wait_s;             /* spent in waiting */
 };
@@ -31,7 +32,7 @@ struct running {
 /* Once the executor is open: from now on ranks_call moves its operations. */
 void run_begin(struct running *run);
 
-/* Starts the progress thread. */
+/* Starts the progress thread, and the thread of updates. */
 void run_start_progress(struct running *run);
 
 /* Polls the executor until the condition holds. */

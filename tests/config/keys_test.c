@@ -247,6 +247,7 @@ static const struct effect {
     {"zero_optimization.stage3_prefetch_bucket_size", "3", "", FIELD(ahead_max)},
     {"memory.device", "\"8GiB\"", "", FIELD(budget_bytes[TIER_DEVICE])},
     {"memory.cpu", "1e9", "", FIELD(budget_bytes[TIER_CPU])},
+    {"memory.device_margin", "1e9", "", FIELD(device_margin)},
     {"memory.nvme", "4096", "", FIELD(budget_bytes[TIER_NVME])},
     {"data.path", "\"/usr/include\"", "", FIELD(data.paths.count)},
     {"data.bytes", "true", "", FIELD(data.bytes)},

@@ -1,6 +1,11 @@
-/* GPUs and drivers that this build has no kernels for are refused when the device is opened, in one sentence. Of the
- * stand-in alone. */
+/* GPUs and drivers that this build has no kernels for are refused when the device is opened, in one sentence. Pinned memory
+ * is on the GPU's memory node, and the driver's own where it refuses to register other memory. Of the stand-in alone. */
+#include <linux/mempolicy.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "engine/device/device.h"
 #include "tests/check.h"
@@ -14,6 +19,60 @@ static void refused(const char *variable, const char *value, zero_status status,
     unsetenv(variable);
     CHECK_STRING(error.message, sentence);
     CHECK(!device);
+}
+
+enum { PINNED_BYTES = 40 << 20, PAGE = 4096, NODES_MAX = 1024 };
+
+/* The policy of the memory at this address; -1: the system does not tell. */
+static int policy_of(void *memory, unsigned long nodes[NODES_MAX / 64]) {
+    int policy = -1;
+    return syscall(SYS_get_mempolicy, &policy, nodes, (unsigned long)NODES_MAX, memory, MPOL_F_ADDR) ? -1
+                                                                                                     : policy;
+}
+
+static void check_node(void *memory, int expected, unsigned long first) {
+    unsigned long nodes[NODES_MAX / 64] = {0};
+    int policy = policy_of(memory, nodes);
+    if (policy < 0) return;
+    CHECK_INT(policy, expected);
+    CHECK_INT(nodes[0], first);
+}
+
+/* All of it is zero and there, and the GPU reaches it. */
+static void check_pinned(struct device *device, uint8_t *memory) {
+    static uint8_t zero[PAGE];
+    unsigned char there[PINNED_BYTES / PAGE];
+    struct zero_error error;
+    uint64_t ticket, missing = 0;
+    error_clear(&error);
+    for (uint64_t at = 0; at < PINNED_BYTES; at += PAGE) missing += memcmp(memory + at, zero, PAGE) != 0;
+    CHECK_INT(missing, 0);
+    CHECK_INT(mincore(memory, PINNED_BYTES, there), 0);
+    for (uint64_t i = 0; i < sizeof there; i++) missing += !(there[i] & 1);
+    CHECK_INT(missing, 0);
+    CHECK_INT(device->ops->clear(device, DEVICE_IN, memory, PINNED_BYTES, &ticket, &error), ZERO_OK);
+    CHECK_INT(device_finish(device, ticket, &error), ZERO_OK);
+}
+
+/* `node`: the driver's answer. `registers`: it registers the host's memory. */
+static void pinned(const char *node, const char *registers, bool by_driver, int policy) {
+    struct device *device = NULL;
+    struct zero_error error;
+    error_clear(&error);
+    setenv("FAKE_CUDA_NODE", node, 1), setenv("FAKE_CUDA_REGISTERS", registers, 1);
+    CHECK_INT(device_table[DEVICE_CUDA]->open(&(struct device_options){0}, &device, &error), ZERO_OK);
+    CHECK_INT(device->node, atoi(node));
+    uint8_t *memory = device->ops->allocate(device, PINNED_BYTES, DEVICE_PINNED);
+    if (CHECK(memory)) {
+        CHECK_INT(device->pinned_by_driver, by_driver);
+        CHECK_INT(device->allocated[DEVICE_PINNED], PINNED_BYTES);
+        check_node(memory, policy, policy == MPOL_PREFERRED);
+        check_pinned(device, memory);
+        device->ops->release(device, memory, PINNED_BYTES, DEVICE_PINNED);
+    }
+    CHECK_INT(device->allocated[DEVICE_PINNED], 0);
+    device->ops->close(device);
+    unsetenv("FAKE_CUDA_NODE"), unsetenv("FAKE_CUDA_REGISTERS");
 }
 
 int main(void) {
@@ -31,5 +90,13 @@ int main(void) {
     setenv("FAKE_CUDA_VERSION", "14000", 1), setenv("FAKE_CUDA_CAPABILITY", "12", 1);
     CHECK_INT(device_table[DEVICE_CUDA]->open(&(struct device_options){0}, &device, &error), ZERO_OK);
     if (device) device->ops->close(device);
+    CHECK_STRING(getenv("CUDA_DEVICE_MAX_CONNECTIONS"), "32"); /* the driver was loaded with it */
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "4", 1);
+    CHECK_INT(device_table[DEVICE_CUDA]->open(&(struct device_options){0}, &device, &error), ZERO_OK);
+    if (device) device->ops->close(device);
+    CHECK_STRING(getenv("CUDA_DEVICE_MAX_CONNECTIONS"), "4"); /* the user's */
+    pinned("0", "1", false, MPOL_PREFERRED);
+    pinned("-1", "1", false, MPOL_DEFAULT);
+    pinned("0", "0", true, MPOL_DEFAULT);
     return check_end();
 }

@@ -14,7 +14,7 @@
 enum { DEVICES_MAX = 8 };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static bool initialised, captures;
+static bool initialised;
 static int device_count;
 static struct CUctx_st contexts[DEVICES_MAX];
 static _Thread_local struct CUctx_st *current;
@@ -22,7 +22,6 @@ static _Thread_local struct CUctx_st *current;
 struct CUctx_st *current_context(void) {
     return current;
 }
-bool captures_graphs(void) { return captures; }
 
 void fake_fail(const char *format, ...) {
     va_list args;
@@ -77,7 +76,7 @@ struct stream *stream_of(CUstream handle) {
 
 /* ---- devices and contexts ---- */
 
-static uint64_t number_from(const char *name, uint64_t otherwise) {
+uint64_t number_from(const char *name, uint64_t otherwise) {
     const char *text = getenv(name);
     return text && *text ? strtoull(text, NULL, 0) : otherwise;
 }
@@ -87,7 +86,6 @@ EXPORT CUresult cuInit(unsigned flags) {
     if (!initialised) {
         device_count = (int)number_from("FAKE_CUDA_DEVICES", 1);
         if (device_count > DEVICES_MAX) fake_fail("at most %d devices", DEVICES_MAX);
-        captures = number_from("FAKE_CUDA_CAPTURES", 1);
         memory_open(number_from("FAKE_CUDA_MEMORY", UINT64_C(1) << 30));
         streams_open(number_from("FAKE_CUDA_SEED", 1));
         for (int k = 0; k < DEVICES_MAX; k++) contexts[k].device = k;
@@ -189,6 +187,7 @@ EXPORT CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, C
     *value = values[attribute];
     if (attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)
         *value = (int)number_from("FAKE_CUDA_CAPABILITY", (uint64_t)*value);
+    if (attribute == CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID) *value = (int)number_from("FAKE_CUDA_NODE", 0);
     return CUDA_SUCCESS;
 }
 
@@ -269,27 +268,28 @@ EXPORT CUresult cuMemHostAlloc(void **out, size_t bytes, unsigned flags) {
     ENTER_UNCAPTURED();
     *out = bytes ? aligned_alloc(4096, (bytes + 4095) / 4096 * 4096) : NULL;
     if (*out) memset(*out, 0xff, bytes);
-    return call_leave(*out ? pinned_add(*out, bytes) : CUDA_ERROR_OUT_OF_MEMORY);
+    return call_leave(*out ? pinned_add(*out, bytes, true) : CUDA_ERROR_OUT_OF_MEMORY);
 }
 
 EXPORT CUresult cuMemFreeHost(void *memory) {
     ENTER_UNCAPTURED();
     if (!memory) return call_leave(CUDA_SUCCESS);
     call_wait(all_done, current);
-    if (pinned_remove(memory)) return call_leave(CUDA_ERROR_INVALID_VALUE);
+    if (pinned_remove(memory, true)) return call_leave(CUDA_ERROR_INVALID_VALUE);
     free(memory);
     return call_leave(CUDA_SUCCESS);
 }
 
 EXPORT CUresult cuMemHostRegister(void *memory, size_t bytes, unsigned flags) {
     ENTER_UNCAPTURED();
-    return call_leave(pinned_add(memory, bytes));
+    if (!number_from("FAKE_CUDA_REGISTERS", 1)) return call_leave(CUDA_ERROR_NOT_SUPPORTED);
+    return call_leave(pinned_add(memory, bytes, false));
 }
 
 EXPORT CUresult cuMemHostUnregister(void *memory) {
     ENTER_UNCAPTURED();
     call_wait(all_done, current);
-    return call_leave(pinned_remove(memory));
+    return call_leave(pinned_remove(memory, false));
 }
 
 /* Every call that enqueues: checks the stream, lets something run before or after. */
@@ -297,6 +297,7 @@ CUresult call_enqueue(CUstream handle, bool (*ready)(void *), void (*run)(void *
                       size_t bytes) {
     struct stream *s = stream_of(handle);
     if (!s) return call_leave(CUDA_ERROR_INVALID_HANDLE);
+    if (s->capture && !graph_valid(s->capture)) return call_leave(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
     stream_enqueue(s, ready, run, argument, bytes);
     streams_advance();
     return call_leave(CUDA_SUCCESS);

@@ -39,6 +39,8 @@ CUresult graph_invalidate(const struct graph *graph, CUresult result) {
     return result;
 }
 
+bool graph_valid(const struct graph *graph) { return !graph->invalid; }
+
 static bool forbids(const struct graph *graph) {
     bool own =
         graph->mode == CU_STREAM_CAPTURE_MODE_THREAD_LOCAL && pthread_equal(graph->thread, pthread_self());

@@ -1,5 +1,5 @@
 /* Declarations between the files of the stand-in driver. Every function is called with the driver's lock held, except
- * call_enter, which takes it, and current_context and captures_graphs. */
+ * call_enter, which takes it, and current_context. */
 #ifndef ZERO_TESTS_CUDA_FAKE_INTERNAL_H
 #define ZERO_TESTS_CUDA_FAKE_INTERNAL_H
 
@@ -35,9 +35,9 @@ CUresult call_leave(CUresult result);
 void call_wait(bool (*done)(const void *), const void *of);
 CUresult call_enqueue(CUstream handle, bool (*ready)(void *), void (*run)(void *), const void *argument,
                       size_t bytes);
-struct stream *stream_of(CUstream handle); /* NULL: there is no such stream */
-struct CUctx_st *current_context(void);    /* of this thread */
-bool captures_graphs(void);                /* the driver can record graphs */
+struct stream *stream_of(CUstream handle);                  /* NULL: there is no such stream */
+struct CUctx_st *current_context(void);                     /* of this thread */
+uint64_t number_from(const char *name, uint64_t otherwise); /* of the environment */
 
 /* fake_memory.c */
 void memory_open(uint64_t capacity);
@@ -50,9 +50,9 @@ bool memory_is_device(uint64_t address);         /* in the device's range, alloc
 void memory_unlock(void);
 void memory_lock(void);
 void memory_check(void); /* checks the bytes after each allocation */
-/* Page-locked host memory: the host memory that a GPU reaches. */
-CUresult pinned_add(const void *memory, size_t bytes);
-CUresult pinned_remove(const void *memory);
+/* Page-locked host memory: the host memory that a GPU reaches. `drivers`: the driver allocated it. */
+CUresult pinned_add(const void *memory, size_t bytes, bool drivers);
+CUresult pinned_remove(const void *memory, bool drivers);
 bool pinned_has(uint64_t address, size_t bytes);
 
 /* fake_stream.c */
@@ -132,7 +132,8 @@ CUresult graph_begin(struct stream *stream, CUstreamCaptureMode mode);
  * for calls that ask for the state of captured work: ends these captures. True if there was one. */
 bool graphs_forbid(void);
 CUresult graph_invalidate(const struct graph *graph, CUresult result); /* the result */
-bool graphs_capture(const struct CUctx_st *context);                   /* invalidates them, too */
+bool graph_valid(const struct graph *graph);
+bool graphs_capture(const struct CUctx_st *context); /* invalidates them, too */
 CUresult graph_end(struct stream *stream, struct graph **out_graph);
 struct queue *graph_queue(struct graph *graph); /* for one more stream that is captured */
 struct graph *graph_copy(const struct graph *graph);

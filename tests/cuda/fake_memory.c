@@ -138,9 +138,10 @@ bool memory_has(uint64_t address, size_t bytes) {
 static struct pinned {
     struct pinned *next;
     uint64_t first, bytes;
+    bool drivers;
 } * pinned;
 
-CUresult pinned_add(const void *memory, size_t bytes) {
+CUresult pinned_add(const void *memory, size_t bytes, bool drivers) {
     uint64_t first = (uint64_t)(uintptr_t)memory;
     if (!memory || !bytes) return CUDA_ERROR_INVALID_VALUE;
     for (const struct pinned *p = pinned; p; p = p->next)
@@ -148,16 +149,17 @@ CUresult pinned_add(const void *memory, size_t bytes) {
             return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
     struct pinned *p = malloc(sizeof *p);
     if (!p) fake_fail("the host has no memory");
-    *p = (struct pinned){pinned, first, bytes};
+    *p = (struct pinned){pinned, first, bytes, drivers};
     pinned = p;
     return CUDA_SUCCESS;
 }
 
-CUresult pinned_remove(const void *memory) {
+CUresult pinned_remove(const void *memory, bool drivers) {
     struct pinned **link = &pinned;
     while (*link && (*link)->first != (uint64_t)(uintptr_t)memory) link = &(*link)->next;
     struct pinned *p = *link;
     if (!p) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+    if (p->drivers != drivers) fake_fail("host memory that was allocated is unregistered, or the reverse");
     *link = p->next;
     free(p);
     return CUDA_SUCCESS;

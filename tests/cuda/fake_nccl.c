@@ -7,6 +7,14 @@
  * communicator is aborted. The work of an aborted communicator ends without a result, and the abort waits for all work
  * of the GPU. Members that make different calls wait forever, too. Two ranks of a process on one GPU are refused.
  *
+ * A rank's calls of several communicators are in one order, the same on all ranks (NCCL: "Using multiple NCCL communicators
+ * concurrently"): a GPU may have no room for the kernels of two at once, and then each waits for the other. Here the first
+ * call that breaks this order on a rank is refused.
+ *
+ * The first call of a kind on a communicator must be small: it stands for connections and code, for which NCCL may wait until
+ * the GPU is idle. A communicator without a bound of thread blocks is refused, and so is a library that was loaded without
+ * NCCL_LAUNCH_ORDER_IMPLICIT.
+ *
  * Communicators do not block. Each call may return ncclInProgress; then nothing is on the stream until
  * ncclCommGetAsyncError has returned ncclSuccess, and a caller that continues without asking gets ncclInvalidUsage.
  * Sums are made in descending order of ranks, unlike `ordered`. Random choices follow FAKE_CUDA_SEED. */
@@ -27,6 +35,8 @@
 #include "tests/cuda/fake_cuda.h"
 
 enum { RANKS_MAX = 16, PLACES = 4, PLACE_BYTES = 16 << 20 };
+enum { ORDERS = 256, BESIDE_MAX = 8 };
+enum { FIRST_BYTES_MAX = 256 };
 
 enum kind { GATHER, SCATTER, BROADCAST, EXCHANGE };
 
@@ -38,12 +48,21 @@ struct record { /* of a call; alike on all members, but for what is sent to whom
     size_t send_count[RANKS_MAX];
 };
 
+/* How many calls of the other communicators of its GPU a rank had issued before one call of this communicator. */
+struct order {
+    _Atomic uint64_t number; /* of the call, from 1 on */
+    struct {
+        uint64_t id, issued;
+    } beside[BESIDE_MAX];
+};
+
 struct shown { /* by one rank */
     _Atomic bool joined;
     _Atomic uint64_t process, context; /* whose GPU it is on */
     /* By place, of the last call there: its number, from 1 on. Calls of two streams may overtake each other. */
     _Atomic uint64_t posted[PLACES], taken[PLACES];
     struct record record[PLACES];
+    struct order order[ORDERS]; /* by the call's number */
 };
 
 struct table {         /* the file's beginning; places of data follow, PLACES for each rank */
@@ -67,8 +86,11 @@ struct ncclComm {
     struct ncclComm *next;
     struct table *table;
     int rank, count;
-    uint64_t sequence; /* of the next collective */
-    uint32_t delay;    /* the number of questions until the call is taken */
+    uint64_t id;
+    uint64_t sequence;  /* of the next collective */
+    uint64_t issued;    /* calls that are on a stream, or were */
+    uint32_t delay;     /* the number of questions until the call is taken */
+    uint32_t connected; /* by kind: there was a call of it */
     bool finalised;
     _Atomic bool aborted;
     CUcontext context;
@@ -97,6 +119,11 @@ static _Thread_local struct ncclComm *grouped;
 static _Thread_local cudaStream_t grouped_stream;
 static _Thread_local struct part grouped_part;
 static _Thread_local struct record grouped_record;
+
+static bool launch_order; /* as the library was loaded */
+__attribute__((constructor)) static void read_environment(void) {
+    launch_order = getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+}
 
 static ncclResult_t fail(ncclResult_t result, const char *why) {
     snprintf(last_error, sizeof last_error, "%s", why);
@@ -287,11 +314,46 @@ static bool reaches(const struct call *call) {
            driver.reaches(call->part.target, r->kind == GATHER ? members * bytes : bytes);
 }
 
+/* ---- the order of calls of several communicators ---- */
+
+static void show_order(struct ncclComm *comm, struct order *mine) {
+    int count = 0;
+    *mine = (struct order){0};
+    for (const struct ncclComm *c = comms; c && count < BESIDE_MAX; c = c->next)
+        if (c != comm && c->context == comm->context && !c->finalised && !c->aborted)
+            mine->beside[count].id = c->id, mine->beside[count++].issued = c->issued;
+    atomic_store(&mine->number, ++comm->issued);
+}
+
+static bool contradict(const struct order *a, const struct order *b) {
+    for (int i = 0; i < BESIDE_MAX && a->beside[i].id; i++)
+        for (int k = 0; k < BESIDE_MAX && b->beside[k].id; k++)
+            if (a->beside[i].id == b->beside[k].id && a->beside[i].issued != b->beside[k].issued) return true;
+    return false;
+}
+
+/* False: another member has issued this call after more, or fewer, calls of a communicator that both are members of. */
+static bool issue_in_order(struct ncclComm *comm) {
+    uint64_t number = comm->issued + 1;
+    struct order *mine = &comm->table->rank[comm->rank].order[number % ORDERS];
+    show_order(comm, mine);
+    for (int r = 0; r < comm->count; r++) {
+        const struct order *theirs = &comm->table->rank[r].order[number % ORDERS];
+        if (r != comm->rank && atomic_load(&theirs->number) == number && contradict(mine, theirs))
+            return false;
+    }
+    return true;
+}
+
 /* The lock is given back: the driver takes its own. */
 static ncclResult_t put_on_stream(struct ncclComm *comm) {
     struct call call = comm->held;
     comm->holds = false;
+    bool in_order = issue_in_order(comm);
     pthread_mutex_unlock(&mutex);
+    if (!in_order)
+        return fail(ncclInvalidUsage,
+                    "two ranks issue calls of two communicators in different orders: NCCL may wait forever");
     CUresult result = enqueue((CUstream)comm->stream, may_show, run_show, &call, sizeof call);
     if (!result) result = enqueue((CUstream)comm->stream, may_take, run_take, &call, sizeof call);
     return result == CUDA_SUCCESS ? ncclSuccess : fail(ncclUnhandledCudaError, "the stream is not valid");
@@ -308,6 +370,13 @@ static ncclResult_t attend(struct ncclComm *comm, const struct record *record, c
         pthread_mutex_unlock(&mutex);
         return fail(ncclInvalidUsage,
                     "the call before is still in progress: ask ncclCommGetAsyncError first");
+    }
+    bool large = shown_bytes(&call) > FIRST_BYTES_MAX, first = !(comm->connected & 1u << record->kind);
+    comm->connected |= 1u << record->kind;
+    if (first && large) {
+        pthread_mutex_unlock(&mutex);
+        return fail(ncclInvalidUsage,
+                    "the first call of this kind is not small: it may wait for the whole GPU");
     }
     comm->held = call, comm->holds = true;
     comm->sequence++;
@@ -355,8 +424,13 @@ static ncclResult_t join(struct ncclComm **out, int count, uint64_t id, int rank
     if (atomic_exchange(&table->rank[rank].joined, true))
         return fail(ncclInvalidArgument, "the rank is taken");
     struct ncclComm *comm = calloc(1, sizeof *comm);
-    *comm = (struct ncclComm){
-        .next = comms, .table = table, .rank = rank, .count = count, .delay = draw() % 4, .context = context};
+    *comm = (struct ncclComm){.next = comms,
+                              .table = table,
+                              .rank = rank,
+                              .count = count,
+                              .id = id,
+                              .delay = draw() % 4,
+                              .context = context};
     comms = comm;
     if (all_joined(comm)) unlink(path);
     *out = comm;
@@ -367,6 +441,10 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int count, ncclUniqueId id,
                                     ncclConfig_t *config) {
     uint64_t number;
     memcpy(&number, &id, sizeof number);
+    if (config->maxCTAs == NCCL_CONFIG_UNDEF_INT)
+        return fail(ncclInvalidArgument, "this stand-in wants a bound of thread blocks");
+    if (!launch_order)
+        return fail(ncclInvalidUsage, "NCCL_LAUNCH_ORDER_IMPLICIT was not set when the library was loaded");
     if (config->blocking != 0) return fail(ncclInvalidArgument, "this stand-in does not block");
     if (!number || rank < 0 || rank >= count || count > RANKS_MAX)
         return fail(ncclInvalidArgument, "rank, size or id is wrong");

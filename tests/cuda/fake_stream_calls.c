@@ -135,8 +135,11 @@ EXPORT CUresult cuEventElapsedTime(float *milliseconds, CUevent begin, CUevent e
 EXPORT CUresult cuStreamBeginCapture(CUstream handle, CUstreamCaptureMode mode) {
     ENTER(true);
     struct stream *s = stream_of(handle);
-    if (!captures_graphs()) return call_leave(CUDA_ERROR_NOT_SUPPORTED);
-    return call_leave(s ? graph_begin(s, mode) : CUDA_ERROR_INVALID_HANDLE);
+    uint64_t captures = number_from("FAKE_CUDA_CAPTURES", 1);
+    if (!captures) return call_leave(CUDA_ERROR_NOT_SUPPORTED);
+    CUresult result = s ? graph_begin(s, mode) : CUDA_ERROR_INVALID_HANDLE;
+    if (!result && captures == 2) graph_invalidate(s->capture, CUDA_SUCCESS);
+    return call_leave(result);
 }
 
 EXPORT CUresult cuStreamEndCapture(CUstream handle, CUgraph *out) {
@@ -148,8 +151,12 @@ EXPORT CUresult cuStreamEndCapture(CUstream handle, CUgraph *out) {
     return call_leave(result);
 }
 
+static uint64_t instances;
+
 EXPORT CUresult cuGraphInstantiate(CUgraphExec *out, CUgraph graph, unsigned long long flags) {
     ENTER(true);
+    if (instances >= number_from("FAKE_CUDA_GRAPHS", UINT64_MAX)) return call_leave(CUDA_ERROR_OUT_OF_MEMORY);
+    instances++;
     *out = (CUgraphExec)graph_copy((struct graph *)graph);
     return call_leave(CUDA_SUCCESS);
 }
@@ -173,6 +180,7 @@ EXPORT CUresult cuGraphDestroy(CUgraph graph) {
 
 EXPORT CUresult cuGraphExecDestroy(CUgraphExec graph) {
     ENTER(true);
+    instances--;
     graph_destroy((struct graph *)graph);
     return call_leave(CUDA_SUCCESS);
 }

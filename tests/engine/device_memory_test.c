@@ -1,4 +1,4 @@
-/* What a GPU has left beside the plan: refused before it is allocated where it cannot fit, a warning where little is left, and what
+/* What a GPU has left beside the plan and the margin: refused before it is allocated where it cannot fit, filled by tiered state, and what
  * was found after the first step. On the stand-in, whose GPU has 300 MiB. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,18 +15,21 @@ static void keep_lines(void *user, zero_log_level level, const char *message) {
              message);
 }
 
-static const char json[] =
-    "{\"device\": {\"type\": \"cuda\"}, \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 1e-3}}, "
-    "\"train_micro_batch_size_per_gpu\": 1, \"zero_optimization\": {\"stage\": 0}}";
+#define CONFIG(extra)                                                                                        \
+    "{\"device\": {\"type\": \"cuda\"}, \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 1e-3}}, "  \
+    "\"train_micro_batch_size_per_gpu\": 1, \"zero_optimization\": {\"stage\": 0" extra "}"
+#define MARGIN(bytes) ", \"memory\": {\"device_margin\": " bytes "}}"
+#define TIERED ", \"offload_optimizer\": {\"device\": \"tiered\"}"
 
 /* One parameter; a step without a gradient of its own, if the commit succeeds. */
-static zero_status train(uint64_t count, char message[512]) {
+static zero_status train(const char *json, uint64_t count, uint64_t reserved, char message[512]) {
     struct plain_param param = {"unit", "weight", count, 0, NULL};
     zero_runtime runtime = {.struct_size = sizeof runtime, .log = keep_lines};
     struct plain plain;
     lines[0] = 0;
     zero_engine *engine = NULL;
     zero_status status = zero_engine_open(json, &runtime, &engine);
+    if (!status) status = zero_engine_reserve(engine, ZERO_DEVICE, reserved, "activations");
     if (!status) status = plain_open(&plain, engine, &param, 1, NULL);
     if (!status) status = zero_micro_begin(engine, ZERO_TRAIN);
     if (!status) status = zero_forward_begin(plain.unit[0]);
@@ -42,17 +45,29 @@ static zero_status train(uint64_t count, char message[512]) {
 int main(void) {
     char message[512];
     setenv("FAKE_CUDA_MEMORY", "314572800", 1);
-    CHECK_INT(train(1000, message), ZERO_OK);
+    CHECK_INT(train(CONFIG("") "}", 1000, 0, message), ZERO_OK);
+    CHECK_CONTAINS(lines, "GPU 0: of 0.29 GiB, 0.29 GiB were free when the engine opened; the host program "
+                          "has taken 0.00 GiB since then and the engine's communicators 0.00 GiB; the plan "
+                          "takes 0.00 GiB of 0.29 GiB");
     CHECK_CONTAINS(lines, "GPU 0: of 0.29 GiB the plan takes 0.00 GiB");
     CHECK(!strstr(lines, "warning: GPU 0"));
 
-    CHECK_INT(train(4 << 20, message), ZERO_OK);
-    CHECK_CONTAINS(lines, "warning: GPU 0: the plan takes 0.0");
-    CHECK_CONTAINS(lines, "less than 0.25 GiB may be left");
-    CHECK_CONTAINS(lines, "warning: GPU 0: of 0.29 GiB the plan takes");
-
-    CHECK_INT(train(20 << 20, message), ZERO_E_BUDGET);
-    CHECK_CONTAINS(message, "this rank's engine needs 0.");
+    /* 4 Mi parameters of 16 bytes fit, but not beside the margin. */
+    CHECK_INT(train(CONFIG("") "}", 4 << 20, 0, message), ZERO_E_BUDGET);
+    CHECK_CONTAINS(message, "memory.device_margin keeps 0.25 GiB");
     CHECK_CONTAINS(message, "GPU 0's 0.29 GiB only 0.29 GiB are free");
+    CHECK_INT(train(CONFIG("") MARGIN("0"), 20 << 20, 0, message), ZERO_E_BUDGET);
+    CHECK_CONTAINS(message, "this rank's engine needs 0.31 GiB");
+    CHECK_INT(train(CONFIG("") MARGIN("\"200MiB\""), 100000, 100 << 20, message), ZERO_E_BUDGET);
+    CHECK_CONTAINS(message, "its host program 0.10 GiB more");
+    CHECK_INT(train(CONFIG("") MARGIN("\"200MiB\""), 100000, 90 << 20, message), ZERO_OK);
+    CHECK_INT(train(CONFIG("") MARGIN("\"299MiB\""), 1000, 0, message), ZERO_OK);
+    CHECK(!strstr(lines, "warning: GPU 0"));
+
+    /* Without a budget, tiered state takes what the GPU has free beside the margin. */
+    CHECK_INT(train(CONFIG(TIERED) MARGIN("\"264MiB\""), 3000000, 0, message), ZERO_OK);
+    CHECK_CONTAINS(lines, "% on the device, which updates it");
+    CHECK(!strstr(lines, "optimizer state: 100.0 %"));
+    CHECK(!strstr(lines, "optimizer state: 0.0 %"));
     return check_end();
 }

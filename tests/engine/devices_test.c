@@ -569,6 +569,23 @@ static void *leave_early(void *argument) {
     return NULL;
 }
 
+static void is_drivers(zero_engine *engine, void *user) {
+    if (engine_running(engine)->discrete) CHECK(engine_running(engine)->device->pinned_by_driver);
+}
+
+static void detach_all(zero_engine *engine) { engine_running(engine)->detached_bytes = 1; }
+
+/* The driver registers no host memory, and allocates pinned memory itself. All updates of the host are jobs. */
+static void unregistered(void) {
+    static const char *const all[] = {CPU, NVME, CPU PARAM_CPU, NVME PARAM_NVME};
+    setenv("FAKE_CUDA_REGISTERS", "0", 1);
+    for (int t = 0; t < 4; t++) {
+        struct toy_setup s = setup(3, 2);
+        s.tiers = all[t], s.after = is_drivers, s.begin = detach_all;
+        run_always(all[t], s);
+    }
+}
+
 /* NCCL beside the ranks' threads: shards are exchanged, and added in the order of ranks. */
 static void nccl(void) {
     static const char transport[] = ", \"transport\": \"nccl\"";
@@ -621,6 +638,7 @@ int main(int argc, char **argv) {
                  {"crossings", crossings},
                  {"budgets", budgets},
                  {"choice", choice},
+                 {"unregistered", unregistered},
                  {"nccl", nccl}};
     int found = 0;
     if (argc != 3) return 2;

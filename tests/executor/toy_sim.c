@@ -220,6 +220,7 @@ struct sim_setup toy_sim_setup(const struct toy_sim *t, struct sim_model *model)
         .seed = t->seed,
         .speeds = {1000000, 1000000, 1000000, 0, link, link, 1000000, 1000000, 1000000, 100, 2},
         .chaos_ns = t->chaos_ns,
+        .one_order = t->one_order,
         .chaos_events = UINT64_MAX,
         .timeout_ns = 60000000000};
     s.params[0] = s.optimizer->defaults;

@@ -44,7 +44,7 @@ struct toy_sim {
     uint64_t resident_bytes, grad_resident_bytes, piece_bytes;
     double device_share; /* struct blueprint_terms */
     uint64_t seed, chaos_ns;
-    bool with_data;
+    bool with_data, one_order; /* struct sim_setup */
     enum toy_bug bug;
 };
 

@@ -120,6 +120,17 @@ static uint32_t phases_of(const struct gpt_config *c) {
     return 3 + 2 * c->layers + again;
 }
 
+static void check_equal(const struct setup *s, const struct trial *expected_of, const struct trial *got_of) {
+    for (uint32_t r = 0; r < s->ranks; r++) {
+        const struct result *expected = &expected_of->of[r], *got = &got_of->of[r];
+        CHECK_BYTES(got->loss, expected->loss, sizeof got->loss);
+        CHECK_BYTES(got->logits, expected->logits, sizeof got->logits);
+        CHECK_BYTES(got->scale, expected->scale, sizeof got->scale);
+        CHECK_STRING(got->hash, expected->hash);
+        CHECK_INT(expected->graphs, 0);
+    }
+}
+
 static bool same(const struct setup *s) {
     static struct trial plain, graphs;
     struct fake_cuda_counts ignored;
@@ -127,19 +138,25 @@ static bool same(const struct setup *s) {
     int failures = check_failures;
     run(s, true, &plain);
     run(s, false, &graphs);
-    for (uint32_t r = 0; r < s->ranks; r++) {
-        const struct result *expected = &plain.of[r], *got = &graphs.of[r];
-        CHECK_BYTES(got->loss, expected->loss, sizeof got->loss);
-        CHECK_BYTES(got->logits, expected->logits, sizeof got->logits);
-        CHECK_BYTES(got->scale, expected->scale, sizeof got->scale);
-        CHECK_STRING(got->hash, expected->hash);
-        CHECK_INT(expected->graphs, 0);
-    }
+    check_equal(s, &plain, &graphs);
     if (counted && s->ranks == 1) /* all that recurs is replayed, as one graph a phase */
         CHECK_INT(graphs.of[0].graphs, MICRO_STEPS * phases_of(&s->config));
     if (counted && s->ranks > 1) CHECK(graphs.of[0].graphs > 0);
     if (check_failures != failures) fprintf(stderr, "in %s\n", s->name);
     return check_failures == failures;
+}
+
+/* Without graphs from where none can be made: a variable of the stand-in refuses them. */
+static void goes_on(const struct setup *s, const char *variable, const char *value) {
+    static struct trial plain, without;
+    struct fake_cuda_counts ignored;
+    if (!counts_read(&ignored)) return; /* a GPU */
+    run(s, true, &plain);
+    setenv(variable, value, 1);
+    run(s, false, &without);
+    unsetenv(variable);
+    check_equal(s, &plain, &without);
+    CHECK_INT(without.of[0].graphs, 0);
 }
 
 static struct gpt_config recomputed(struct gpt_config c) {
@@ -160,5 +177,8 @@ int main(void) {
          recomputed(gpt2), 2},
     };
     for (size_t i = 0; i < sizeof setups / sizeof *setups; i++) same(&setups[i]);
+    goes_on(&setups[0], "FAKE_CUDA_CAPTURES", "0");
+    goes_on(&setups[0], "FAKE_CUDA_CAPTURES", "2");
+    goes_on(&setups[0], "FAKE_CUDA_GRAPHS", "3");
     return check_end();
 }

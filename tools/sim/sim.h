@@ -70,6 +70,7 @@ struct sim_setup {
 
     uint64_t seed;
     struct speeds speeds;
+    bool one_order;    /* comm_one_order: ranks post the calls of all groups in one order, as on several GPUs */
     uint64_t chaos_ns; /* not 0: everything takes a random time of at most chaos_ns, instead of `speeds` */
     /* this many events take random times, later ones equal times; UINT64_MAX: all are random */
     uint64_t chaos_events;

@@ -1,6 +1,5 @@
 /* A GPU, through the driver's table. There is one stream per purpose. A ticket is an event that is recorded behind its
- * work. A kernel's module is loaded when the kernel is prepared, or at its first launch. Pinned memory consists of the
- * system's own pages, registered with the driver, so that io_uring can also register them for the drives.
+ * work. A kernel's module is loaded when the kernel is prepared, or at its first launch. Pinned memory: pinned.h.
  *
  * Threads: any thread, one at a time: each call makes the GPU's primary context current in the calling thread. A
  * failure is kept, and every later call returns it. */
@@ -8,8 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/device/cuda/driver.h"
-#include "engine/device/implementations.h"
+#include "engine/device/cuda/pinned.h"
 
 enum {
     EVENTS = 1024, /* the number of tickets that may be in flight; an older ticket is done */
@@ -47,6 +45,7 @@ struct cuda {
     struct function function[KERNELS_MAX];
     struct file file[FILES_MAX];
     struct extent extent[EXTENTS_MAX];
+    struct pinned pinned;
     uint32_t functions, files;
     struct zero_error error;
 };
@@ -85,6 +84,9 @@ static zero_status check_device(struct cuda *c, struct zero_error *error) {
     if (!status) status = ask(c, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, &major, error);
     if (!status) status = ask(c, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, &minor, error);
     if (status) return status;
+    if (c->driver.cuDeviceGetAttribute(&c->base.node, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, c->device) !=
+        CUDA_SUCCESS)
+        c->base.node = -1;
     if (major < CAPABILITY_MIN)
         return error_set(
             error, ZERO_E_CONFIG,
@@ -161,7 +163,7 @@ static zero_status open_cuda(const struct device_options *options, struct device
     struct cuda *c = calloc(1, sizeof *c);
     if (!c) return error_set(error, ZERO_E_MEMORY, "device cuda: no memory for its handle");
     c->base.ops = &device_cuda;
-    c->base.discrete = true;
+    c->base.discrete = c->base.runs_at_once = true;
     error_clear(&c->error);
     zero_status status = cuda_driver_open(&c->driver, error);
     if (status) {
@@ -216,13 +218,7 @@ static void *allocate_device(struct cuda *c, uint64_t bytes) {
 static void *allocate(struct device *device, uint64_t bytes, enum device_memory kind) {
     struct cuda *c = (struct cuda *)device;
     if (enter(c, NULL)) return NULL;
-    if (kind == DEVICE_PINNED) {
-        void *memory = host_allocate(device, bytes, kind);
-        unsigned flags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
-        if (!memory || c->driver.cuMemHostRegister(memory, bytes, flags) == CUDA_SUCCESS) return memory;
-        host_release(device, memory, bytes, kind);
-        return NULL;
-    }
+    if (kind == DEVICE_PINNED) return pinned_allocate(&c->pinned, &c->driver, device, bytes);
     void *memory = allocate_device(c, bytes);
     if (memory) device->allocated[kind] += page_bytes(bytes);
     return memory;
@@ -233,8 +229,7 @@ static void release(struct device *device, void *memory, uint64_t bytes, enum de
     enter(c, NULL);
     for (int s = 0; s < DEVICE_STREAMS; s++) c->driver.cuStreamSynchronize(c->stream[s]);
     if (kind == DEVICE_PINNED) {
-        c->driver.cuMemHostUnregister(memory);
-        host_release(device, memory, bytes, kind);
+        pinned_release(&c->pinned, &c->driver, device, memory, bytes);
         return;
     }
     for (struct extent *e = c->extent; e < c->extent + EXTENTS_MAX; e++)

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 static const char library_name[] = "libcuda.so.1";
 
@@ -54,8 +55,13 @@ static zero_status check_version(const struct cuda_driver *driver, struct zero_e
         version / 1000, version % 1000 / 10, CUDA_VERSION / 1000, CUDA_VERSION / 1000);
 }
 
+/* The driver gives streams to so many queues of the GPU; by default to 8. Two streams that share one wait for each other, and a
+ * rank has more than 8: its own six, those of NCCL, and the program's. */
+static void set_connections(void) { setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", false); }
+
 /* The library is never unloaded, because the driver has its own threads and exit handlers. */
 zero_status cuda_driver_open(struct cuda_driver *out_driver, struct zero_error *error) {
+    set_connections();
     struct cuda_driver driver = {.library = dlopen(library_name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)};
     if (!driver.library)
         return error_set(error, ZERO_E_UNSUPPORTED,

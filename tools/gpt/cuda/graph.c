@@ -3,7 +3,9 @@
  * addresses in every step, so the stamps of training recur.
  * The first time a stamp occurs, the work is enqueued without a recording; the second time it is recorded. The driver
  * and cuBLASLt therefore load code and choose algorithms outside of a recording, and work that occurs only once (the
- * lengths of a generated text) is never recorded. The driver owns the graphs' memory; no plan contains it. */
+ * lengths of a generated text) is never recorded. The driver owns the graphs' memory; no plan contains it. Where a graph
+ * cannot be made, all graphs are given up: their memory goes back, and all work is enqueued from then on. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -103,17 +105,22 @@ static struct recording *recording_of(struct gpt *gpt, const struct work *w, boo
     return oldest;
 }
 
-/* Blames the recording for the failure, because the same work has been enqueued without a recording before. */
-static void check(struct cuda_gpt *c, CUresult result, const char *what) {
-    struct zero_error first = c->error;
-    if (!first.code) cuda_check(&c->driver, result, &first, "the GPT on the GPU: %s", what);
-    if (!first.code) return;
-    error_clear(&c->error);
-    error_set(&c->error, first.code,
-              "%s: set device.graphs to false, and work is enqueued without CUDA graphs", first.message);
+/* ---- graphs that cannot be made ---- */
+
+/* The same work has been enqueued without a recording before. So the failure is one of the recording, and not the GPT's. */
+static void give_up(struct gpt *gpt, const struct zero_error *why) {
+    struct cuda_gpt *c = gpt->cuda;
+    fprintf(stderr,
+            "GPU %d: %s: from now on all work is enqueued without CUDA graphs, with the same bits; to do so "
+            "from the "
+            "start, set device.graphs to false\n",
+            (int)c->device, why->message);
+    cuda_graphs_close(gpt);
+    c->graphs = NULL;
 }
 
-static void record(struct gpt *gpt, const struct work *w, struct recording *r) {
+/* False: no graph could be made, and nothing is enqueued. */
+static bool record(struct gpt *gpt, const struct work *w, struct recording *r) {
     struct cuda_gpt *c = gpt->cuda;
     CUgraph graph = NULL;
     CUresult result = c->driver.cuStreamBeginCapture(c->stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
@@ -121,28 +128,46 @@ static void record(struct gpt *gpt, const struct work *w, struct recording *r) {
         enqueue(gpt, w);
         result = c->driver.cuStreamEndCapture(c->stream, &graph);
     }
-    if (!result) result = c->driver.cuGraphInstantiate(&r->exec, graph, 0);
+    if (!result && !c->error.code) result = c->driver.cuGraphInstantiate(&r->exec, graph, 0);
     if (graph) c->driver.cuGraphDestroy(graph);
-    check(c, result, "recording a CUDA graph");
+    struct zero_error why = c->error; /* a call that failed in the recording */
+    if (!why.code) cuda_check(&c->driver, result, &why, "recording a CUDA graph");
+    if (!why.code) return true;
+    error_clear(&c->error);
+    give_up(gpt, &why);
+    return false;
 }
 
-static void replay(struct gpt *gpt, const struct work *w, struct recording *r) {
+/* The first launch of a graph takes memory, too. False: nothing is enqueued. */
+static bool launch(struct gpt *gpt, struct recording *r) {
     struct cuda_gpt *c = gpt->cuda;
-    if (!r->exec) record(gpt, w, r);
-    if (!c->error.code) check(c, c->driver.cuGraphLaunch(r->exec, c->stream), "launching a CUDA graph");
+    CUresult result = c->driver.cuGraphLaunch(r->exec, c->stream);
+    struct zero_error why;
+    error_clear(&why);
+    cuda_check(&c->driver, result, &why, "launching a CUDA graph");
+    if (result == CUDA_ERROR_OUT_OF_MEMORY)
+        give_up(gpt, &why);
+    else if (result)
+        error_pass(&c->error, &why);
+    return result != CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static bool replay(struct gpt *gpt, const struct work *w, struct recording *r) {
+    return (r->exec || record(gpt, w, r)) && launch(gpt, r);
 }
 
 void cuda_run_phase(struct gpt *gpt, uint32_t unit, enum cuda_phase phase, bool output) {
     struct cuda_graphs *graphs = gpt->cuda->graphs;
     struct work w = {unit, phase, output};
-    bool met = false;
+    bool replayed = false;
     if (gpt->cuda->error.code) return;
     if (graphs) {
+        bool met;
         struct recording *r = recording_of(gpt, &w, &met);
         r->used = ++graphs->clock;
-        if (met) replay(gpt, &w, r);
+        replayed = met && replay(gpt, &w, r);
     }
-    if (!met) enqueue(gpt, &w);
+    if (!replayed) enqueue(gpt, &w);
 }
 
 /* ---- */

@@ -42,7 +42,7 @@ struct cuda_gpt {
     uint32_t number_bytes, widest; /* widest: how many numbers 16 bytes hold */
     uint32_t *token_count;         /* [vocab + 1]: for the sort by token */
     struct cuda_memory memory;
-    struct cuda_graphs *graphs; /* NULL with config.no_graphs */
+    struct cuda_graphs *graphs; /* NULL with config.no_graphs, and once they are given up */
     struct cuda_checkpoints checkpoints;
 };
 
