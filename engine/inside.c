@@ -8,4 +8,4 @@ struct blueprint *engine_blueprint(zero_engine *e) {
 struct running *engine_running(zero_engine *e) {
     return &e->run;
 }
-void engine_plant_faults(zero_engine *e, struct faults *faults) { e->faults = faults; }
+void engine_plant_faults(zero_engine *e, struct faults *faults) { e->faults = e->park.faults = faults; }

@@ -39,12 +39,13 @@ const char *zero_engine_setting(const zero_engine *e, const char *key) {
 /* A row of the plan. Measured: those of its bytes that its tier's extent, as allocated, has. */
 static zero_memory_row plan_row(const zero_engine *e, uint32_t row) {
     const struct plan *p = &e->blueprint.plan;
-    uint64_t allocated = e->run.tier[p->row_tier[row]]->allocated, begin = p->row_offset[row],
-             end = begin + p->row_bytes[row];
+    uint64_t allocated = e->run.tier[p->row_tier[row]]->allocated,
+             planned = park_row_bytes(&e->park, (enum memory_row)row),
+             begin = park_row_offset(&e->park, (enum memory_row)row), end = begin + planned;
     if (end > allocated) end = allocated > begin ? allocated : begin;
     return (zero_memory_row){.tier = (zero_tier)p->row_tier[row],
                              .name = memory_row_name((enum memory_row)row),
-                             .planned = p->row_bytes[row],
+                             .planned = planned,
                              .measured = end - begin};
 }
 
@@ -52,7 +53,7 @@ static zero_memory_row plan_row(const zero_engine *e, uint32_t row) {
 static zero_memory_row alignment_row(const zero_engine *e, int tier) {
     zero_memory_row out = {.tier = (zero_tier)tier,
                            .name = "alignment",
-                           .planned = e->blueprint.plan.tier_bytes[tier],
+                           .planned = park_tier_bytes(&e->park, (enum tier_kind)tier),
                            .measured = e->run.tier[tier]->allocated};
     for (uint32_t row = 0; row < MEMORY_ROWS; row++) {
         if ((int)e->blueprint.plan.row_tier[row] != tier) continue;
@@ -77,13 +78,16 @@ zero_status zero_engine_memory(const zero_engine *e, uint32_t index, zero_memory
     if (e->pass.phase == PHASE_DECLARING)
         return refuse(ZERO_E_ORDER, "zero_engine_memory: call it after commit");
     for (uint32_t row = 0; row < MEMORY_ROWS; row++) {
-        if (!e->blueprint.plan.row_bytes[row] || index-- > 0) continue;
+        if (!park_row_bytes(&e->park, (enum memory_row)row) || index-- > 0) continue;
         return give_row(out, plan_row(e, row));
     }
     for (int t = 0; t < TIERS; t++) {
         if (!e->run.tier[t]->allocated || index-- > 0) continue;
         return give_row(out, alignment_row(e, t));
     }
+    zero_memory_row row;
+    for (uint32_t i = 0; park_store_row(&e->park, i, &row); i++)
+        if (index-- == 0) return give_row(out, row);
     if (index >= e->reservations.count)
         return refuse(ZERO_E_ARGUMENT, "zero_engine_memory: no row past the last");
     const struct reservation *r = &e->reservations.item[index];
@@ -110,7 +114,8 @@ zero_status zero_engine_counters(const zero_engine *e, zero_counters *out) {
     struct traffic t = e->run.executor ? executor_traffic(e->run.executor) : (struct traffic){0};
     double update_s = e->run.executor ? executor_update_seconds(e->run.executor) : 0;
     const struct tier *drive = e->run.tier[TIER_NVME];
-    uint64_t read = drive ? drive->read_bytes : 0, written = drive ? drive->written_bytes : 0;
+    uint64_t read = e->park.read_bytes + (drive ? drive->read_bytes : 0),
+             written = e->park.written_bytes + (drive ? drive->written_bytes : 0);
     turn_give(lock);
     uint64_t calls = 0; /* of all kinds, agreements and the host's sums included */
     for (int k = 0; k < COMM_KINDS; k++) calls += c.calls[k];

@@ -565,6 +565,22 @@ zero_status zero_engine_step(zero_engine *engine, zero_step_info *out);
  * since then is committed with the next step. Collective. */
 zero_status zero_engine_flush(zero_engine *engine);
 
+/* Gives the device's memory back between two steps, for a program that uses the device for something else meanwhile, and takes it
+ * again. Collective.
+ *
+ * _park: flushes; then what rests in the device's memory (weights, optimizer states) goes to `tier`: ZERO_CPU (pinned where the device
+ * is a GPU) or ZERO_NVME (nameless files in the configuration's nvme_path, with checksums that are verified on the way back). While
+ * the engine is parked, every call but _unpark, zero_engine_destroy and those that only read what this rank knows returns ZERO_E_ORDER,
+ * and zero_engine_memory reports what is taken then. On CPUs a small part of the device's memory stays: messages of the ranks.
+ * ZERO_E_ARGUMENT: another tier, or no nvme_path; ZERO_E_ORDER: not between steps; ZERO_E_BUDGET, ZERO_E_MEMORY, ZERO_E_IO: the tier
+ * has no room, or failed. All ranks then answer the same, and nothing has changed.
+ * _unpark: the training goes on with the same bits. Addresses in slots and those of zero_param_addresses may be others than before:
+ * ask again, and make graphs of a GPU that hold them anew. Handles stay valid. ZERO_E_BUDGET, ZERO_E_MEMORY: the device has too little
+ * free memory; ZERO_E_IO: the drive failed, or what it returned is damaged. All ranks then answer the same, and the engine stays
+ * parked: give memory back, and call it again. */
+zero_status zero_engine_park(zero_engine *engine, zero_tier tier);
+zero_status zero_engine_unpark(zero_engine *engine);
+
 /* Multiply the loss by this factor before backward. The engine divides it out of everything that it reports and applies. It is 1
  * unless compute is fp16, and only zero_engine_step changes it. Local. */
 float zero_engine_loss_scale(const zero_engine *engine);

@@ -263,6 +263,8 @@ const char *config_schedule_length(const struct config *config);
 /* After config_resolve: the tier of this kind that is used. */
 /* The directories of the nvme tier. */
 const struct config_paths *config_drive_paths(const struct config *config);
+/* Those of a parked engine (zero_engine_park), which may use a drive where nothing is offloaded to one. */
+const struct config_paths *config_park_paths(const struct config *config);
 const struct tier_ops *config_tier(const struct config *config, enum tier_kind kind);
 
 /* `json_or_path`: text whose first character is '{', or the path of a file. `error` may not be NULL.

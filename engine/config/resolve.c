@@ -60,6 +60,10 @@ const struct config_paths *config_drive_paths(const struct config *c) {
     return c->optimizer_tier == TIER_NVME ? &c->optimizer_paths : &c->param_paths;
 }
 
+const struct config_paths *config_park_paths(const struct config *c) {
+    return c->optimizer_paths.count ? &c->optimizer_paths : &c->param_paths;
+}
+
 const struct tier_ops *config_tier(const struct config *c, enum tier_kind kind) {
     if (c->optimizer_tier == (int)kind) return tier_of(c, c->optimizer_device);
     return tier_table[c->param_tier == (int)kind ? c->param_device : (int)kind];
