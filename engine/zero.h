@@ -16,7 +16,7 @@
  *   between micro-steps: zero_micro_begin(ZERO_EVAL), forward_begin/end of the units; also between a forward and its backward, which
  *     zero_micro_resume leads back to
  *   zero_micro_cancel drops a pass
- *   between steps: zero_engine_flush, _get, _put, _hash, _save, _load
+ *   between steps: zero_engine_flush, _get, _put, _hash, _save, _load; zero_engine_park and _unpark
  *   zero_engine_destroy
  *
  * A pass may skip units (a backward needs its forward), but not reorder them, unless zero_engine_free_order was called. A call out of
@@ -352,9 +352,9 @@ zero_status zero_unit_hold(zero_unit *unit);
 int zero_unit_trains(const zero_unit *unit);
 
 /* After commit: the addresses of a parameter and of its gradient (NULL: frozen, or in several spans) in every use, until
- * zero_engine_destroy. Between a use's begin and end they are those of the slot; at other times the memory holds something else, or
+ * zero_engine_destroy or zero_engine_park. Between a use's begin and end they are those of the slot; at other times the memory holds something else, or
  * nothing. `add` is 0. For views of an autograd, and for graphs of a GPU. Where a use has several micro-batches, a gradient may have a
- * second address (zero_unit_next_micro). ZERO_E_ORDER before commit. Local. */
+ * second address (zero_unit_next_micro). ZERO_E_ORDER before commit and while the engine is parked. Local. */
 zero_status zero_param_addresses(const zero_handle *param, zero_slot *out);
 
 /* The input of an update: the configuration's optimizer.params, by group, after a schedule. */
